@@ -10,7 +10,7 @@ double seconds_now() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-Timing time_calls(const Patience& patience, const std::function<void()>& call, const std::function<void()>& finish) {
+Timing time_calls(const TimingLimits& limits, const std::function<void()>& call, const std::function<void()>& finish) {
     // A run lasts 2 ms or more: the clock and a late wake-up are then below a percent of it.
     constexpr double kShortestRun = 2e-3;
     const double begin = seconds_now();
@@ -24,8 +24,8 @@ Timing time_calls(const Patience& patience, const std::function<void()>& call, c
 
     std::vector<double> times;
     if (calls == 1) times.push_back(once);
-    while (static_cast<int>(times.size()) < patience.max_runs &&
-           (static_cast<int>(times.size()) < patience.min_runs || seconds_now() - begin < patience.seconds)) {
+    while (static_cast<int>(times.size()) < limits.max_runs &&
+           (static_cast<int>(times.size()) < limits.min_runs || seconds_now() - begin < limits.seconds)) {
         const double start = seconds_now();
         for (int i = 0; i < calls; ++i) call();
         finish();

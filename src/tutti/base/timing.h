@@ -10,7 +10,7 @@ struct Timing {
     int runs = 0;                         // timed runs
 };
 
-struct Patience {
+struct TimingLimits {
     double seconds = 1;  // for all runs together, including the warm-up
     int min_runs = 3;    // even if these take longer
     int max_runs = 50;
@@ -19,7 +19,7 @@ struct Patience {
 // Two calls to warm up, then runs until the time is spent. A run has several calls where one is too short for the
 // clock. `finish`, called once a run, waits for the work of calls that return before their work is done.
 Timing time_calls(
-    const Patience& patience, const std::function<void()>& call, const std::function<void()>& finish = [] {});
+    const TimingLimits& limits, const std::function<void()>& call, const std::function<void()>& finish = [] {});
 
 double seconds_now();  // of the steady clock
 

@@ -31,10 +31,10 @@ struct Bench {
     DType dtype;  // of operands
     double end;   // of the time for measurements, on the clock of seconds_now()
 
-    double patience_left() const { return end - seconds_now(); }
+    double seconds_left() const { return end - seconds_now(); }
     // Times calls that start kernels.
-    Timing time(const Patience& patience, const std::function<void()>& call) const {
-        return diagnose::time_kernels(*device, patience, call);
+    Timing time(const TimingLimits& limits, const std::function<void()>& call) const {
+        return diagnose::time_kernels(*device, limits, call);
     }
     void note(BenchResult& result, const std::string& words) const;  // prints and records
 };

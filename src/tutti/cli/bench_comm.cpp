@@ -84,7 +84,7 @@ class CommBench {
             copies.push_back(copy_rate());
         }
         std::sort(copies.begin(), copies.end());
-        const Timing barrier = time_together(*group_, patience(), [&] { group_->barrier(); });
+        const Timing barrier = time_together(*group_, seconds_of_case(), [&] { group_->barrier(); });
         text_ << "\nbarrier " << format_time(barrier.median) << " (fastest " << format_time(barrier.min) << "); copy "
               << format_bytes(static_cast<int64_t>(copies[copies.size() / 2])) << "/s by all ranks together (fastest "
               << format_bytes(static_cast<int64_t>(fastest_copy_)) << "/s)\n";
@@ -102,13 +102,14 @@ class CommBench {
     }
 
   private:
-    double patience() const { return arguments_.seconds / static_cast<double>(std::size(kCases) * 9 + 8); }
+    double seconds_of_case() const { return arguments_.seconds / static_cast<double>(std::size(kCases) * 9 + 8); }
 
     // Bytes copied per second by all ranks together, each in its own memory: what a collective that moves every byte
     // once could reach at most.
     double copy_rate() {
-        const Timing m = time_together(
-            *group_, patience(), [&] { std::memcpy(y_.view().data, x_.view().data, static_cast<size_t>(x_.bytes())); });
+        const Timing m = time_together(*group_, seconds_of_case(), [&] {
+            std::memcpy(y_.view().data, x_.view().data, static_cast<size_t>(x_.bytes()));
+        });
         fastest_copy_ = std::max(fastest_copy_, static_cast<double>(x_.bytes()) * group_->size() / m.min);
         return static_cast<double>(x_.bytes()) * group_->size() / m.median;
     }
@@ -116,7 +117,7 @@ class CommBench {
     Json run_case(const Case& c, int64_t bytes, double copy) {
         const int64_t n = std::max<int64_t>(bytes / 4 / group_->size(), 1) * group_->size();
         const Tensor x = x_.narrow(0, 0, n), y = y_.narrow(0, 0, n);
-        const Timing m = time_together(*group_, patience(), [&] { c.call(*group_, x, y); });
+        const Timing m = time_together(*group_, seconds_of_case(), [&] { c.call(*group_, x, y); });
         const double algorithm = static_cast<double>(x.bytes()) / m.median,
                      bus = algorithm * c.bus_factor(group_->size());
         text_ << left(c.name, 16) << right(format_bytes(x.bytes()), 10) << right(format_time(m.median), 11)

@@ -52,7 +52,7 @@ constexpr double kCopyBytes = 2.0 * kBufferBytes;
 
 // Runs one case, prints its line, adds its row. Returns bytes per second.
 double measure(Bench& bench, BenchResult& result, const MemoryCase& c, double copy_rate, int cases) {
-    const Timing t = bench.time({.seconds = bench.patience_left() / cases, .min_runs = 5, .max_runs = 30}, c.call);
+    const Timing t = bench.time({.seconds = bench.seconds_left() / cases, .min_runs = 5, .max_runs = 30}, c.call);
     const double rate = c.bytes / t.median;
     const double share = copy_rate > 0 ? rate / copy_rate : 1;
     bench.text << left(c.name, 20) << left(c.traffic, 22) << right(format_fixed(rate / 1e9, 1), 8)
@@ -185,8 +185,8 @@ Timing measure(Sweep& sweep, const GemmShape& shape, double seconds) {
     return t;
 }
 
-void sweep_squares(Sweep& sweep, double patience) {
-    const double end = seconds_now() + patience;
+void sweep_squares(Sweep& sweep, double seconds) {
+    const double end = seconds_now() + seconds;
     double last = 0;
     const bool gpu = sweep.bench.device->kind() == DeviceKind::cuda;
     for (int64_t n = kSmallestSide; n <= (gpu ? kLargestSideOfGpu : kLargestSide); n *= 2) {
@@ -244,7 +244,7 @@ void sweep_model(Sweep& sweep, const std::string& name) {
         }
     }
     for (size_t i = 0; i < all.size(); ++i)
-        measure(sweep, all[i], std::max(bench.patience_left(), 0.0) / static_cast<double>(all.size() - i));
+        measure(sweep, all[i], std::max(bench.seconds_left(), 0.0) / static_cast<double>(all.size() - i));
 }
 
 }  // namespace
@@ -255,7 +255,7 @@ BenchResult bench_gemm(Bench& bench) {
     bench.text << "peak: " << format_flop_rate(sweep.peak.flops_per_s()) << ", " << sweep.peak.origin() << "\n\n"
                << left("", 24) << right("M", 7) << right("N", 7) << right("K", 7) << right("TFLOP/s", 9)
                << right("of peak", 9) << "  " << left("by", 7) << timing_heading() << std::endl;
-    sweep_squares(sweep, bench.arguments.model.empty() ? bench.patience_left() : bench.patience_left() / 2);
+    sweep_squares(sweep, bench.arguments.model.empty() ? bench.seconds_left() : bench.seconds_left() / 2);
     size_t best = 0;
     for (size_t i = 0; i < sweep.rates.size(); ++i)
         if (sweep.rates[i] > sweep.rates[best]) best = i;
@@ -378,10 +378,10 @@ BenchResult bench_attention(Bench& bench) {
     double last = 0;  // seconds that the measurements of the last T took with the fewest runs
     for (int64_t T = 1024; T <= 16384; T *= 2) {
         const double predicted = 4 * last;
-        if (predicted > bench.patience_left()) {
+        if (predicted > bench.seconds_left()) {
             bench.note(result,
                        concat("stopped before T = ", T, ": it needs about ", format_duration(predicted), ", and ",
-                              format_duration(std::max(bench.patience_left(), 0.0)), " of --seconds are left"));
+                              format_duration(std::max(bench.seconds_left(), 0.0)), " of --seconds are left"));
             break;
         }
         last = 0;
@@ -390,7 +390,7 @@ BenchResult bench_attention(Bench& bench) {
             const AttentionCase c{T, D, window, gpu ? kAttentionWidthOfGpu : kAttentionWidth};
             for (const Contender& contender : all) {
                 ops::Context ctx{*bench.device, contender.table};
-                const AttentionTimes times = time_attention(bench, ctx, c, std::min(2.0, bench.patience_left() / 4));
+                const AttentionTimes times = time_attention(bench, ctx, c, std::min(2.0, bench.seconds_left() / 4));
                 print_and_add(bench, result, contender.name, c, times, peak);
                 last += 4 * (times.forward.median + times.both.median);  // a call to warm up, three runs
             }

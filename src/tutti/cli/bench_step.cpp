@@ -340,7 +340,7 @@ BenchResult bench_step(Bench& bench) {
     see_peak(bench, report.peak);
     bench.device->memory().trim();
     comm::run_ranks(1, {}, [&](comm::World& world) {
-        report.measured = measure_steps(run, std::max(bench.patience_left() - 2, 1.0), bench.arguments, world);
+        report.measured = measure_steps(run, std::max(bench.seconds_left() - 2, 1.0), bench.arguments, world);
     });
     see_peak(bench, report.peak);
     print_five_steps(bench.text, report);

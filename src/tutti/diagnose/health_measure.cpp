@@ -17,13 +17,13 @@ using comm::Communicator;
 
 constexpr int64_t kSmallestProduct = 512, kLargestProduct = 8192, kLargestChecked = 4096;
 constexpr int64_t kCopyBytes = 64 << 20, kMessageBytes = 16 << 20;
-constexpr Patience kFew{.seconds = 0, .min_runs = 1, .max_runs = 1};
+constexpr TimingLimits kFew{.seconds = 0, .min_runs = 1, .max_runs = 1};
 
 // Shares of the time.
 constexpr double kProducts = 0.15, kMemory = 0.1, kCopies = 0.05, kChecks = 0.1, kLinks = 0.3, kAllReduce = 0.05;
 
 // All of the time: a GPU that grows hot is slow only then.
-Patience patience(double seconds) { return {.seconds = seconds, .min_runs = 3, .max_runs = 1'000'000}; }
+TimingLimits limits_of(double seconds) { return {.seconds = seconds, .min_runs = 3, .max_runs = 1'000'000}; }
 
 // --- a rank ----------------------------------------------------------------------------------------------------------
 
@@ -110,7 +110,7 @@ void measure_copies(ops::Context& ctx, double seconds, RankHealth& health) {
     const Tensor there = filled(ctx, {kCopyBytes / 4}, DType::f32, 0);
     std::vector<std::byte> here(static_cast<size_t>(kCopyBytes));
     const auto rate = [&](const std::function<void()>& call) {
-        return static_cast<double>(kCopyBytes) / time_kernels(ctx.device, patience(seconds), call).median;
+        return static_cast<double>(kCopyBytes) / time_kernels(ctx.device, limits_of(seconds), call).median;
     };
     health.rates[static_cast<size_t>(Figure::to_device)] =
         rate([&] { ctx.device.copy_in(there.view().data, here.data(), kCopyBytes); });
@@ -131,7 +131,7 @@ RankHealth measure_rank(Communicator& group, ops::Context& ctx, const HealthOpti
         const GemmShape shape{"", n, n, n};
         group.barrier();
         health.rates[static_cast<size_t>(figure)] =
-            shape.flops() / time_gemm(ctx, dtype, shape, patience(kProducts * options.seconds)).median;
+            shape.flops() / time_gemm(ctx, dtype, shape, limits_of(kProducts * options.seconds)).median;
         group.barrier();
         health.wrong_rows += wrong_rows(ctx, dtype, checked);
         repeat_product(ctx, dtype, checked, kChecks * options.seconds, health);
@@ -141,7 +141,7 @@ RankHealth measure_rank(Communicator& group, ops::Context& ctx, const HealthOpti
     const int64_t buffer = kBufferBytes / (cpu ? std::max(1, options.local.size) : 1);
     group.barrier();
     health.rates[static_cast<size_t>(Figure::memory)] =
-        measure_bandwidth(ctx, patience(kMemory * options.seconds), std::max<int64_t>(buffer, 8 << 20));
+        measure_bandwidth(ctx, limits_of(kMemory * options.seconds), std::max<int64_t>(buffer, 8 << 20));
     ctx.device.memory().trim();
     group.barrier();
     if (!cpu) measure_copies(ctx, kCopies * options.seconds, health);

@@ -31,8 +31,8 @@ Tensor tiled_values(ops::Context& ctx, const Shape& shape) {
 
 }  // namespace
 
-Timing time_kernels(Device& device, const Patience& patience, const std::function<void()>& call) {
-    return time_calls(patience, call, [&device] { device.synchronize(); });
+Timing time_kernels(Device& device, const TimingLimits& limits, const std::function<void()>& call) {
+    return time_calls(limits, call, [&device] { device.synchronize(); });
 }
 
 Timing time_together(comm::Communicator& group, double seconds, const std::function<void()>& call) {
@@ -53,7 +53,7 @@ Timing time_together(comm::Communicator& group, double seconds, const std::funct
     return {times[times.size() / 2], times.front(), times.back(), runs};
 }
 
-Timing time_gemm(ops::Context& ctx, DType dtype, const GemmShape& s, const Patience& patience, std::string* engine) {
+Timing time_gemm(ops::Context& ctx, DType dtype, const GemmShape& s, const TimingLimits& limits, std::string* engine) {
     const bool weights = s.product == ops::GemmRole::weight_gradient;
     // In the weight gradient x and y are read and w is written, in the input gradient x is.
     const Tensor x = s.product == ops::GemmRole::input_gradient
@@ -65,16 +65,16 @@ Timing time_gemm(ops::Context& ctx, DType dtype, const GemmShape& s, const Patie
                                                          : normal_values(ctx, {s.rows, s.out}, dtype);
     const kernels::Gemm gemm = ops::gemm_of(s.product, x, w, y);
     if (engine) *engine = ctx.kernels.gemm_engine(ctx.device.stream(), gemm);
-    return time_kernels(ctx.device, patience, [&] { ops::gemm(ctx, gemm); });
+    return time_kernels(ctx.device, limits, [&] { ops::gemm(ctx, gemm); });
 }
 
 // A store into a line that was not read fetches it first: an update in place moves less than it seems.
-double measure_bandwidth(ops::Context& ctx, const Patience& patience, int64_t buffer_bytes) {
+double measure_bandwidth(ops::Context& ctx, const TimingLimits& limits, int64_t buffer_bytes) {
     const Shape shape = {buffer_bytes / 4};
     const Tensor a = filled(ctx, shape, DType::f32, 1), b = filled(ctx, shape, DType::f32, 2);
     const auto fastest = [&](const std::function<void()>& call) {
         return 2.0 * static_cast<double>(buffer_bytes) /
-               time_kernels(ctx.device, {patience.seconds / 2, patience.min_runs, patience.max_runs}, call).min;
+               time_kernels(ctx.device, {limits.seconds / 2, limits.min_runs, limits.max_runs}, call).min;
     };
     return std::max(fastest([&] { copy_values(ctx, a, b); }), fastest([&] {
                         ops::call(ctx, &kernels::KernelTable::scale, "scale", static_cast<View>(a), 1.0f);

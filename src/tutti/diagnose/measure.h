@@ -11,7 +11,7 @@
 namespace tutti::diagnose {
 
 // Times calls that start kernels.
-Timing time_kernels(Device& device, const Patience& patience, const std::function<void()>& call);
+Timing time_kernels(Device& device, const TimingLimits& limits, const std::function<void()>& call);
 
 // Times calls that all ranks of the group make together. The time of a run is its slowest rank's, so all ranks take the
 // same decisions. Calls too short for the clock are timed several to a run; at least five runs.
@@ -27,14 +27,14 @@ struct GemmShape {
     }
 };
 // Operands have type `dtype`. `engine` receives the name of the GEMM implementation (KernelTable::gemm_engine).
-Timing time_gemm(ops::Context& ctx, DType dtype, const GemmShape& shape, const Patience& patience,
+Timing time_gemm(ops::Context& ctx, DType dtype, const GemmShape& shape, const TimingLimits& limits,
                  std::string* engine = nullptr);
 
 constexpr int64_t kBufferBytes = 256 << 20;  // several times the last-level cache of common servers
 
 // Bytes read and written per second by a copy or by an update in place, whichever is faster, in buffers of
 // `buffer_bytes`.
-double measure_bandwidth(ops::Context& ctx, const Patience& patience, int64_t buffer_bytes = kBufferBytes);
+double measure_bandwidth(ops::Context& ctx, const TimingLimits& limits, int64_t buffer_bytes = kBufferBytes);
 
 // y = x of the same type, by a loop of the host or a kernel of the GPU.
 void copy_values(ops::Context& ctx, const Tensor& x, const Tensor& y);

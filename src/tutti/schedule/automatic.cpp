@@ -86,11 +86,11 @@ void offer_greedy(Search& search, const Dimensions& d, const Times<int64_t>& tim
         for (const int slope : {0, 1, 2, 3})
             for (const int offset : {1, 2, 4, memory.chunks})
                 for (const Prefer prefer : {Prefer::backward, Prefer::forward, Prefer::alternate})
-                    for (const int patience : {0, 1, 2, 3})
+                    for (const int wait_halves : {0, 1, 2, 3})
                         for (const bool deep : {true, false}) {
                             if (d.chunks == 1 && !deep) continue;
                             if (offset == memory.chunks && slope > 0) continue;
-                            const GreedyRules rules{memory, slope, offset, prefer, patience, deep};
+                            const GreedyRules rules{memory, slope, offset, prefer, wait_halves, deep};
                             if (auto s = greedy(placement, d.microbatches, times, rules)) search.offer(*std::move(s));
                         }
 }

@@ -107,7 +107,7 @@ class Greedy {
         if (backward != nullptr) return run_backward(r, *backward, now);
         if (rank.weights.empty()) return;  // a message will wake the rank
         const int64_t W = times_.of(rank.weights.front().stage).backward_weight;
-        const bool waits = soon != kUnknown && 2 * (soon - now) < rules_.patience * W;
+        const bool waits = soon != kUnknown && 2 * (soon - now) < rules_.wait_halves * W;
         if (full || !waits) run_weight(r, now);
     }
 

@@ -24,8 +24,8 @@ struct GreedyRules {
     // Rank r may be ahead of its backwards by slope * (p - 1 - r) + offset forwards.
     int slope = 1, offset = 1;
     Prefer prefer = Prefer::backward;
-    // A W fills idle time, unless a message would arrive before patience / 2 of the W.
-    int patience = 0;
+    // A W fills idle time, unless a message would arrive within wait_halves halves of the time of the W.
+    int wait_halves = 0;
     bool deep = true;  // the later of two chunks goes first
 };
 

@@ -116,8 +116,8 @@ std::string nearest_divisors(const std::string& before, int64_t n, int64_t value
         if (divisor <= value) low = std::max(low, divisor);
         if (divisor >= value) high = std::min(high, divisor);
     };
-    constexpr int64_t kPatience = 1 << 20;  // complete for every n inside its range; n may be far outside of it
-    for (int64_t d = 1; d <= std::min(n / d, kPatience); ++d) {
+    constexpr int64_t kMostDivisors = 1 << 20;  // complete for every n inside its range; n may be far outside of it
+    for (int64_t d = 1; d <= std::min(n / d, kMostDivisors); ++d) {
         if (n % d != 0) continue;
         consider(d);
         consider(n / d);
