@@ -89,7 +89,7 @@ void bench_gemm(const OwnGemm& own, const Stream& stream) {
     std::printf(
         "GFLOP/s, own / oneDNN (%s), times as fast: forward x W^T, input gradient dy W, weight gradient dy^T x summed "
         "into f32\n",
-        gemm_engines());
+        gemm_implementations());
     std::vector<char> others(64 << 20);
     for (const DType t : {DType::bf16, DType::f32})
         for (const auto& [M, K, N] :

@@ -156,14 +156,14 @@ def rates(folder, summary, figures):
             continue
         torch = {x["name"] + x["product"]: x["flops_per_s"]
                  for x in lines_of_json(folder / f"torch_mm_{model}.log") if "name" in x}
-        print(f"\n{model}: {said['machine']}, {said['gemm_engine']}, peak {said['device_peak_flops_per_s'] / 1e12:.4g} TFLOP/s")
+        print(f"\n{model}: {said['machine']}, {said['gemm_implementation']}, peak {said['device_peak_flops_per_s'] / 1e12:.4g} TFLOP/s")
         print(f"{'':24}{'TFLOP/s':>9} {'of peak':>8} {'by':>9} {'of torch.mm':>12}")
         summary[path.stem] = []
         for row in said["rows"]:
             beside = torch.get(row["name"] + row["product"])
             share = row["flops_per_s"] / beside if beside else None
             summary[path.stem].append({"name": row["name"], "flops_per_s": row["flops_per_s"], "torch": beside})
-            print(f"{row['name']:24}{row['flops_per_s'] / 1e12:9.2f} {row['share_of_peak']:8.1%} {row['engine']:>9}"
+            print(f"{row['name']:24}{row['flops_per_s'] / 1e12:9.2f} {row['share_of_peak']:8.1%} {row['implementation']:>9}"
                   f" {share if share is None else format(share, '.2f')!s:>12}")
     for model in summary["setup"]["models"]:
         print_tuning(folder, model, summary, figures)

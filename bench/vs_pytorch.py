@@ -212,7 +212,7 @@ def measure_peak(options, dtype, threads):
     ours, theirs = json.loads(tutti.stdout), json.loads(torch.stdout)
     return {"dtype": dtype, "threads": threads, "tutti_flops_per_s": ours["best_gemm_flops_per_s"],
             "tutti_shape": ours["best_gemm_shape"], "tutti_device_flops_per_s": ours["device_peak_flops_per_s"],
-            "gemm_engine": ours["gemm_engine"], "pytorch_flops_per_s": theirs["flops_per_s"],
+            "gemm_implementation": ours["gemm_implementation"], "pytorch_flops_per_s": theirs["flops_per_s"],
             "pytorch_shape": theirs["shape"]}
 
 

@@ -35,7 +35,7 @@ TEST_F(AbsentCuda, ARehearsalForAGpuIsThatOfABuildWithCuda) {
 TEST(AbsentCudaTable, SaysThatItDoesNotCompute) {
     EXPECT_EQ(std::string(kernels::cuda_table().name), "cuda");
     try {
-        kernels::cuda_table().gemm_engines();
+        kernels::cuda_table().gemm_implementations();
         ADD_FAILURE() << "no error";
     } catch (const UsageError& error) {
         EXPECT_NE(std::string(error.what()).find("-DTUTTI_CUDA=ON"), std::string::npos) << error.what();

@@ -48,7 +48,7 @@ template <auto... Entries>
 KernelTable borrow() {
     KernelTable table;
     table.name = "borrowed";
-    table.gemm_engines = gemm_engines;
+    table.gemm_implementations = gemm_implementations;
     ((table.*Entries = Borrowed<Entries>::run), ...);
     replace_products(table);
     return table;
@@ -61,7 +61,7 @@ const KernelTable& cuda_table() {
     static const KernelTable table =
         borrow<&T::fill, &T::normal, &T::cast, &T::copy, &T::add, &T::accumulate, &T::scale, &T::relu_forward,
                &T::relu_backward, &T::gelu_forward, &T::gelu_backward, &T::swiglu_forward, &T::swiglu_backward,
-               &T::dropout, &T::sums_of_squares, &T::exact_sum, &T::gemm, &T::gemm_workspace, &T::gemm_engine,
+               &T::dropout, &T::sums_of_squares, &T::exact_sum, &T::gemm, &T::gemm_workspace, &T::gemm_implementation,
                &T::bias_backward, &T::embedding_forward, &T::embedding_backward, &T::norm_forward,
                &T::norm_backward_input, &T::norm_backward_weight, &T::short_convolution_forward,
                &T::short_convolution_backward_input, &T::short_convolution_backward_before,

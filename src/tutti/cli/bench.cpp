@@ -33,7 +33,7 @@ Json document_of(const Bench& bench, const BenchResult& result) {
                      {"machine", bench.device->kind() == DeviceKind::cpu ? cpu_model() : bench.device->name()},
                      {"threads", bench.device->stream().threads},
                      {"kernels", bench.ctx.kernels.name},
-                     {"gemm_engine", bench.ctx.kernels.gemm_engines()},
+                     {"gemm_implementation", bench.ctx.kernels.gemm_implementations()},
                      {"dtype", std::string(name_of(bench.compute_type))}};
     document.update(result.summary);
     document["rows"] = result.rows;
@@ -62,7 +62,7 @@ int bench(const BenchArguments& arguments, const Io& io) {
     Bench bench(arguments, io.text());
     bench.text << "tutti bench " << benchmark_of(arguments.kind).name << ": " << bench.compute_type << ", "
                << bench.device->name() << "\nkernels " << bench.ctx.kernels.name << ", matrix products "
-               << bench.ctx.kernels.gemm_engines() << ", " << format_bytes(bench.device->free_bytes())
+               << bench.ctx.kernels.gemm_implementations() << ", " << format_bytes(bench.device->free_bytes())
                << " of memory available\n"
                << std::endl;
     const BenchResult result = benchmark_of(arguments.kind).run(bench);

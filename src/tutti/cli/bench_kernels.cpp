@@ -166,19 +166,19 @@ const char* formula_of(ops::GemmRole product) {
 
 Timing measure(Sweep& sweep, const GemmShape& shape, double seconds) {
     Bench& bench = sweep.bench;
-    std::string engine;
+    std::string implementation;
     const Timing t =
-        time_gemm(bench.ctx, bench.dtype, shape, {.seconds = seconds, .min_runs = 3, .max_runs = 30}, &engine);
+        time_gemm(bench.ctx, bench.dtype, shape, {.seconds = seconds, .min_runs = 3, .max_runs = 30}, &implementation);
     const double rate = shape.flops() / t.median;
     sweep.peak.see_gemm(shape.flops() / t.min, size_text(shape));
     bench.text << left(shape.name, 24) << right(std::to_string(shape.rows), 7) << right(std::to_string(shape.out), 7)
                << right(std::to_string(shape.in), 7) << right(format_fixed(rate / 1e12, 3), 9)
-               << right(format_percent(rate / sweep.peak.flops_per_s()), 9) << "  " << left(engine, 7)
+               << right(format_percent(rate / sweep.peak.flops_per_s()), 9) << "  " << left(implementation, 7)
                << timing_columns(t) << std::endl;
     Json row = {{"name", shape.name},  {"product", formula_of(shape.product)},
                 {"rows", shape.rows},  {"out", shape.out},
                 {"in", shape.in},      {"flops", shape.flops()},
-                {"flops_per_s", rate}, {"engine", engine}};
+                {"flops_per_s", rate}, {"implementation", implementation}};
     row.update(to_json(t));
     sweep.result.rows.push_back(std::move(row));
     sweep.rates.push_back(rate);

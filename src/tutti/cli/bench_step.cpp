@@ -318,8 +318,8 @@ BenchResult bench_step(Bench& bench) {
         rehearsal::rehearse(run, rehearsal::target_of(engine::machine_of(run, {}, "")), tp, 0);
     const std::string& file = bench.arguments.tune;
     check<UsageError>(file.empty() || bench.ctx.kernels.gemm_tuning != nullptr, "--tune ", file,
-                      ": cuBLASLt must make the products, and they are by ", bench.ctx.kernels.gemm_engines(), " on ",
-                      bench.device->name());
+                      ": cuBLASLt must make the products, and they are by ", bench.ctx.kernels.gemm_implementations(),
+                      " on ", bench.device->name());
     check<UsageError>(file.empty() || (run.train.gemm_tuning.empty() && !bench.arguments.kernels), "--tune ", file,
                       " measures algorithms: leave train.gemm_tuning and --kernels out");
     const int64_t needed = rehearsal.memory.peak();

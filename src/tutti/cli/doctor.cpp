@@ -74,12 +74,12 @@ int version(const Io& io) {
     io.print(Json{{"version", build.version},
                   {"build_type", build.build_type},
                   {"compiler", build.compiler},
-                  {"gemm_engine", kernels::gemm_engines()},
+                  {"gemm_implementation", kernels::gemm_implementations()},
                   {"sentencepiece", data::sentencepiece_version()},
                   {"mpi", mpi}});
     if (!io.json)
         io.out << "tutti " << build.version << " (" << build.build_type << ", " << build.compiler << ", "
-               << kernels::gemm_engines()
+               << kernels::gemm_implementations()
                << (data::sentencepiece_version().empty() ? "" : ", " + data::sentencepiece_version()) << ", "
                << (mpi.empty() ? "no MPI" : mpi) << ")\n";
     return 0;

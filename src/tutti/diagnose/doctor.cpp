@@ -53,7 +53,7 @@ FactSection look_at_build(MachineFacts& facts) {
     s.add_text("build_type", "build type", build.build_type);
     s.add_text("compiler", "compiler", build.compiler);
     if (!build.sanitizer.empty()) s.add_text("sanitizer", "sanitizer", build.sanitizer);
-    s.add_text("gemm_engine", "matrix products", kernels::gemm_engines());
+    s.add_text("gemm_implementation", "matrix products", kernels::gemm_implementations());
     s.add({"openmp", "threads in a rank", build.openmp ? "OpenMP" : "none: built without OpenMP", build.openmp});
     const std::string sentencepiece = data::sentencepiece_version();
     s.add({"sentencepiece", "tokenizer models",
@@ -149,9 +149,9 @@ FactSection look_at_gpus(MachineFacts& facts) {
     for (const Gpu& gpu : gpus.found)
         if (const std::string why = why_unfit(gpu); !why.empty()) facts.problems.push_back(why);
     try {
-        s.add_text("gemm_engine", "matrix products", kernels::cuda_table().gemm_engines());
+        s.add_text("gemm_implementation", "matrix products", kernels::cuda_table().gemm_implementations());
     } catch (const Error& missing) {
-        s.add({"gemm_engine", "matrix products", "none", {}});
+        s.add({"gemm_implementation", "matrix products", "none", {}});
         facts.problems.push_back(missing.what());
     }
     try {

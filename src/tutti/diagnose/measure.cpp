@@ -53,7 +53,8 @@ Timing time_together(comm::Communicator& group, double seconds, const std::funct
     return {times[times.size() / 2], times.front(), times.back(), runs};
 }
 
-Timing time_gemm(ops::Context& ctx, DType dtype, const GemmShape& s, const TimingLimits& limits, std::string* engine) {
+Timing time_gemm(ops::Context& ctx, DType dtype, const GemmShape& s, const TimingLimits& limits,
+                 std::string* implementation) {
     const bool weights = s.product == ops::GemmRole::weight_gradient;
     // In the weight gradient x and y are read and w is written, in the input gradient x is.
     const Tensor x = s.product == ops::GemmRole::input_gradient
@@ -64,7 +65,7 @@ Timing time_gemm(ops::Context& ctx, DType dtype, const GemmShape& s, const Timin
     const Tensor y = s.product == ops::GemmRole::forward ? ops::zeros(ctx, {s.rows, s.out}, dtype, Purpose::workspace)
                                                          : normal_values(ctx, {s.rows, s.out}, dtype);
     const kernels::Gemm gemm = ops::gemm_of(s.product, x, w, y);
-    if (engine) *engine = ctx.kernels.gemm_engine(ctx.device.stream(), gemm);
+    if (implementation) *implementation = ctx.kernels.gemm_implementation(ctx.device.stream(), gemm);
     return time_kernels(ctx.device, limits, [&] { ops::gemm(ctx, gemm); });
 }
 

@@ -26,9 +26,10 @@ struct GemmShape {
         return 2.0 * static_cast<double>(rows) * static_cast<double>(out) * static_cast<double>(in);
     }
 };
-// Operands have type `dtype`. `engine` receives the name of the GEMM implementation (KernelTable::gemm_engine).
+// Operands have type `dtype`. `implementation` receives the name of the GEMM implementation
+// (KernelTable::gemm_implementation).
 Timing time_gemm(ops::Context& ctx, DType dtype, const GemmShape& shape, const TimingLimits& limits,
-                 std::string* engine = nullptr);
+                 std::string* implementation = nullptr);
 
 constexpr int64_t kBufferBytes = 256 << 20;  // several times the last-level cache of common servers
 

@@ -269,7 +269,7 @@ struct KernelTable {
     const char* name = "";
     // The implementations of its matrix products: "own, oneDNN 2.6.3", "own". Opens their library, and throws
     // UsageError if it is missing; nothing else needs the library before the first product.
-    const char* (*gemm_engines)() = nullptr;
+    const char* (*gemm_implementations)() = nullptr;
 
     // Elementwise. Contiguous views of equal size unless said otherwise.
     void (*fill)(const Stream&, View y, float value) = nullptr;
@@ -306,7 +306,7 @@ struct KernelTable {
     // q, k and v of one input are projected side by side, by one product where their weights are adjacent in memory
     // (ops/fused_linear.h); decision 32 says where this is faster.
     bool fused_projections = false;
-    const char* (*gemm_engine)(const Stream&, const Gemm&) = nullptr;
+    const char* (*gemm_implementation)(const Stream&, const Gemm&) = nullptr;
     // The products so far for which the library has no kernel, so that our own, far slower kernel computed them:
     // "(4096, 50257) over 768 of bf16 to bf16, ...". Null: no library.
     std::vector<std::string> (*slow_products)() = nullptr;
@@ -399,13 +399,13 @@ Isa best_isa();  // of this machine; throws UsageError on a CPU without AVX2 and
 // kernels. oneDNN is restricted to it too, but chooses its blocks by the caches. Throws UsageError if this machine
 // lacks it.
 Isa chosen_isa();
-// The table of any instruction set. Its sizes (gemm_workspace, gemm_packed_b, gemm_engine, attention_workspace) may be
-// computed on every machine, its kernels called only where the machine has the instruction set.
+// The table of any instruction set. Its sizes (gemm_workspace, gemm_packed_b, gemm_implementation, attention_workspace)
+// may be computed on every machine, its kernels called only where the machine has the instruction set.
 const KernelTable& cpu_table(Isa isa);
-const char* gemm_engines();  // of the CPU tables
+const char* gemm_implementations();  // of the CPU tables
 // For NVIDIA GPUs. Kernels return before the work is done. The table and its sizes need no GPU, no driver and no NVIDIA
-// library, except cuDNN with TUTTI_CUDA_ATTENTION=cudnn. A build without CUDA has only the sizes; its gemm_engines
-// throws UsageError.
+// library, except cuDNN with TUTTI_CUDA_ATTENTION=cudnn. A build without CUDA has only the sizes; its
+// gemm_implementations throws UsageError.
 const KernelTable& cuda_table();
 const KernelTable& cuda_tf32_table();  // the same, whose f32 products may round their factors to TF32
 // The table for the memory of `device`: the best of the CPU, or CUDA's. Throws UsageError for tf32 on a CPU, and if the

@@ -10,7 +10,7 @@ const KernelTable& table_for(const Device& device, ComputeType compute_type) {
     check<UsageError>(gpu || !tf32, "tf32 needs a GPU, and this rank is on ", device.name(),
                       "; compute in f32 or bf16");
     const KernelTable& table = tf32 ? cuda_tf32_table() : gpu ? cuda_table() : cpu_table(chosen_isa());
-    table.gemm_engines();  // a missing library ends a run here, before anything is allocated
+    table.gemm_implementations();  // a missing library ends a run here, before anything is allocated
     return table;
 }
 

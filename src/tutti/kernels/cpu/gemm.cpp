@@ -113,8 +113,8 @@ void fill(KernelTable& table) {
     table.gemm_packed_b = [](const Stream& stream, const Gemm& g) {
         return is_own(isa, g) ? own_gemm(isa).packed_b(stream, g) : 0;
     };
-    table.gemm_engines = gemm_engines;
-    table.gemm_engine = [](const Stream&, const Gemm& g) { return is_own(isa, g) ? "own" : "oneDNN"; };
+    table.gemm_implementations = gemm_implementations;
+    table.gemm_implementation = [](const Stream&, const Gemm& g) { return is_own(isa, g) ? "own" : "oneDNN"; };
 }
 
 }  // namespace
@@ -166,7 +166,7 @@ void bound_library(Isa isa) {
           "oneDNN was used before TUTTI_CPU_ISA was read, and no longer takes a bound");
 }
 
-const char* gemm_engines() {
+const char* gemm_implementations() {
     static const std::string name = [] {
         const dnnl_version_t* version = dnnl_version();
         return concat("own, oneDNN ", version->major, ".", version->minor, ".", version->patch);

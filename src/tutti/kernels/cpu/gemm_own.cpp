@@ -22,12 +22,12 @@ void fill_gemm(KernelTable& table, Isa isa) {
     }
     table.gemm_workspace = own_gemm(isa).workspace;
     table.gemm_packed_b = own_gemm(isa).packed_b;
-    table.gemm_engines = gemm_engines;
-    table.gemm_engine = [](const Stream&, const Gemm&) { return "own"; };
+    table.gemm_implementations = gemm_implementations;
+    table.gemm_implementation = [](const Stream&, const Gemm&) { return "own"; };
 }
 
 void bound_library(Isa) {}
 
-const char* gemm_engines() { return "own"; }
+const char* gemm_implementations() { return "own"; }
 
 }  // namespace tutti::kernels

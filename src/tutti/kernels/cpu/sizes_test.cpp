@@ -82,7 +82,7 @@ TEST(sizes, of_all_tables_on_this_machine) {
             for (const bool transpose_a : {false, true})
                 for (const bool transpose_b : {false, true}) {
                     const Gemm g = product(type, 2000, 3000, 1000, transpose_a, transpose_b);
-                    const bool own = std::string(table.gemm_engine(stream, g)) == "own";
+                    const bool own = std::string(table.gemm_implementation(stream, g)) == "own";
                     EXPECT_EQ(table.gemm_workspace(stream, g), own ? own_gemm(isa).workspace(stream, g) : 0);
                     EXPECT_EQ(table.gemm_packed_b(stream, g), own ? own_gemm(isa).packed_b(stream, g) : 0);
                 }
@@ -108,7 +108,7 @@ TEST(sizes, of_the_cuda_table_without_a_gpu) {
         EXPECT_EQ(backward({2, 64, 4, 256}), 2 * 64 * 4);
         EXPECT_EQ(backward({2, 0, 4, 64}), 0);
         EXPECT_EQ(table->gemm_workspace(stream, product(DType::bf16, 2000, 3000, 1000)), 0);
-        EXPECT_NE(table->gemm_engine(stream, product(DType::bf16, 2000, 3000, 1000)), std::string());
+        EXPECT_NE(table->gemm_implementation(stream, product(DType::bf16, 2000, 3000, 1000)), std::string());
     }
 }
 

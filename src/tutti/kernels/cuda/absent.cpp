@@ -14,7 +14,7 @@ const KernelTable& cuda_table() {
         t.name = "cuda";
         t.gemm_by_rows = false;
         t.fused_projections = true;
-        t.gemm_engines = []() -> const char* {
+        t.gemm_implementations = []() -> const char* {
             throw UsageError(
                 "this build has no CUDA: install the CUDA toolkit (nvcc) and configure with -DTUTTI_CUDA=ON, or use "
                 "train.device = \"cpu\"");

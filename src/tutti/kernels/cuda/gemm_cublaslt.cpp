@@ -6,7 +6,7 @@
 // which depends on GPU and shape and measures nothing; only algorithms that add in a fixed order are allowed. The
 // heuristic runs once per shape and its answer is cached, so a run repeats bit for bit on the same GPU and library.
 // gemm_plain.cu computes products for which the library has no algorithm (odd strides of bf16, for example); this too
-// depends on the shape only. gemm_engine reports it, and slow_products lists the shapes.
+// depends on the shape only. gemm_implementation reports it, and slow_products lists the shapes.
 #include <algorithm>
 #include <array>
 #include <compare>
@@ -395,7 +395,7 @@ void gemm_cublaslt(const Stream& stream, const Gemm& g) {
 
 // Without a GPU, as in rehearsals, returns what the library is expected to compute.
 template <bool kTf32>
-const char* engine_of(const Stream& stream, const Gemm& g) {
+const char* implementation_of(const Stream& stream, const Gemm& g) {
     const Gemm plain = is_fused(g) ? g : without_epilogue(g);
     if (!takes(plain)) return "own";
     if (int gpus = 0; cudaGetDeviceCount(&gpus) != cudaSuccess || gpus == 0) {
@@ -429,19 +429,19 @@ GemmTuning empty_tuning() {
 
 void fill_gemm(KernelTable& table, bool tf32) {
     const char* named = std::getenv("TUTTI_CUDA_GEMM");
-    const std::string engine = named != nullptr ? named : "cublaslt";
-    check<UsageError>(engine == "cublaslt" || engine == "plain", "TUTTI_CUDA_GEMM must be cublaslt or plain, got \"",
-                      engine, "\"");
-    if (engine == "plain") {
+    const std::string implementation = named != nullptr ? named : "cublaslt";
+    check<UsageError>(implementation == "cublaslt" || implementation == "plain",
+                      "TUTTI_CUDA_GEMM must be cublaslt or plain, got \"", implementation, "\"");
+    if (implementation == "plain") {
         fill_gemm_plain(table, tf32);
         return;
     }
     table.gemm = tf32 ? gemm_cublaslt<true> : gemm_cublaslt<false>;
     table.gemm_workspace = [](const Stream&, const Gemm&) -> int64_t { return 0; };  // it has the stream's
-    table.gemm_engine = tf32 ? engine_of<true> : engine_of<false>;
+    table.gemm_implementation = tf32 ? implementation_of<true> : implementation_of<false>;
     table.slow_products = slow_products;
     table.gemm_tuning = empty_tuning;
-    table.gemm_engines = [] {
+    table.gemm_implementations = [] {
         static const std::string kVersion = library().version();
         return kVersion.c_str();
     };

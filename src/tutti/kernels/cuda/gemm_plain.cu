@@ -114,8 +114,8 @@ void gemm_plain(const Stream& stream, const Gemm& g) {
 void fill_gemm_plain(KernelTable& table, bool tf32) {
     table.gemm = tf32 ? gemm_plain<true> : gemm_plain<false>;
     table.gemm_workspace = [](const Stream&, const Gemm&) -> int64_t { return 0; };
-    table.gemm_engine = [](const Stream&, const Gemm&) { return "own"; };
-    table.gemm_engines = [] { return "own"; };
+    table.gemm_implementation = [](const Stream&, const Gemm&) { return "own"; };
+    table.gemm_implementations = [] { return "own"; };
 }
 
 }  // namespace tutti::kernels::cuda

@@ -30,10 +30,10 @@ TEST(MetaTable, EveryKernelIsSilencedAndEverySizeIsTheTargets) {
         const KernelTable meta = meta_table(*target);
         const std::set<Word> of_target = {
             target->name,
-            reinterpret_cast<Word>(target->gemm_engines),
+            reinterpret_cast<Word>(target->gemm_implementations),
             reinterpret_cast<Word>(target->gemm_workspace),
             reinterpret_cast<Word>(target->gemm_packed_b),
-            reinterpret_cast<Word>(target->gemm_engine),
+            reinterpret_cast<Word>(target->gemm_implementation),
             reinterpret_cast<Word>(target->loss_chunk_bytes),
             reinterpret_cast<Word>(target->attention_workspace),
             reinterpret_cast<Word>(target->grouped_gemm_workspace),

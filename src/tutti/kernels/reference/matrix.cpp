@@ -103,11 +103,11 @@ void bias_backward(const Stream&, View dy, View db) {
 }  // namespace
 
 void fill_matrix(KernelTable& table) {
-    table.gemm_engines = [] { return "reference"; };
+    table.gemm_implementations = [] { return "reference"; };
     table.gemm = gemm;
     table.gemm_workspace = [](const Stream&, const Gemm&) -> int64_t { return 0; };
     table.gemm_by_rows = true;
-    table.gemm_engine = [](const Stream&, const Gemm&) { return "reference"; };
+    table.gemm_implementation = [](const Stream&, const Gemm&) { return "reference"; };
     table.bias_backward = bias_backward;
     table.embedding_forward = embedding_forward;
     table.embedding_backward = embedding_backward;
