@@ -59,7 +59,7 @@ TracedSpan span_of(const Json& event) {
     s.step = arguments.at("step").get<int64_t>();
     s.number = arguments.value("number", int64_t{0});
     s.bytes = arguments.value("bytes", int64_t{0});
-    s.lane = event.at("tid").get<int>();
+    s.track = event.at("tid").get<int>();
     s.begin_us = event.at("ts").get<double>();
     s.end_us = s.begin_us + event.at("dur").get<double>();
     return s;

@@ -12,7 +12,7 @@ namespace tutti::report {
 struct TracedSpan {
     std::string name, activity, group;  // "backward h.3", "compute" (base/trace.h), "dp_shard"
     int64_t step = 0, number = 0, bytes = 0;
-    int lane = 0;
+    int track = 0;
     double begin_us = 0, end_us = 0;
 };
 

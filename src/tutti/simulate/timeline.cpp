@@ -259,20 +259,20 @@ std::string to_trace(const Timeline& timeline) {
                           {"ph", "M"},
                           {"pid", rank},
                           {"args", {{"name", concat("rank ", rank, ", predicted")}}}});
-        const auto event = [&](const TimedSpan& span, const char* category, int lane) {
+        const auto event = [&](const TimedSpan& span, const char* category, int track) {
             events.push_back({{"name", span.name},
                               {"cat", category},
                               {"ph", "X"},
                               {"pid", rank},
-                              {"tid", lane},
+                              {"tid", track},
                               {"ts", span.begin * 1e6},
                               {"dur", (span.end - span.begin) * 1e6},
                               {"args", {{"step", 1}, {"group", span.group}}}});
         };
         event({Activity::step, "step 1", "", 0, timeline.seconds}, "step", 0);
         for (const TimedSpan& span : timeline.spans[r]) {
-            const int lane = span.activity == Activity::compute ? 0 : span.activity == Activity::wait ? 1 : 2;
-            event(span, std::string(name_of(span.activity)).c_str(), lane);
+            const int track = span.activity == Activity::compute ? 0 : span.activity == Activity::wait ? 1 : 2;
+            event(span, std::string(name_of(span.activity)).c_str(), track);
         }
     }
     return Json{{"traceEvents", std::move(events)}}.dump() + "\n";

@@ -20,7 +20,7 @@ namespace tutti::train {
 namespace {
 
 constexpr size_t kSpans = size_t{1} << 17;  // 16 MiB, of which only used pages take memory
-constexpr int kComputeLane = 0, kWaitLane = 1, kFirstGroupLane = 2;
+constexpr int kComputeTrack = 0, kWaitTrack = 1, kFirstGroupLane = 2;
 constexpr int kBarriers = 5;
 
 // Chrome wants microseconds; three digits keep every nanosecond.
@@ -30,23 +30,23 @@ std::string microseconds(int64_t ns) {
 
 std::string quoted(const std::string& text) { return Json(text).dump(-1, Json::InvalidUtf8::replace); }
 
-std::string metadata(std::string_view what, int rank, int lane, const std::string& key, const std::string& value) {
-    return fmt::format(R"({{"name":"{}","ph":"M","pid":{},"tid":{},"args":{{"{}":{}}}}})", what, rank, lane, key,
+std::string metadata(std::string_view what, int rank, int track, const std::string& key, const std::string& value) {
+    return fmt::format(R"({{"name":"{}","ph":"M","pid":{},"tid":{},"args":{{"{}":{}}}}})", what, rank, track, key,
                        value);
 }
 
-// A lane that is free again before `begin`; a new one when there is none. `free_at`: by lane.
-size_t free_lane(std::vector<int64_t>& free_at, int64_t begin, int64_t end) {
-    const auto lane = std::find_if(free_at.begin(), free_at.end(), [&](int64_t at) { return at <= begin; });
-    if (lane == free_at.end()) {
+// A track that is free again before `begin`; a new one when there is none. `free_at`: by track.
+size_t free_track(std::vector<int64_t>& free_at, int64_t begin, int64_t end) {
+    const auto track = std::find_if(free_at.begin(), free_at.end(), [&](int64_t at) { return at <= begin; });
+    if (track == free_at.end()) {
         free_at.push_back(end);
         return free_at.size() - 1;
     }
-    *lane = end;
-    return static_cast<size_t>(lane - free_at.begin());
+    *track = end;
+    return static_cast<size_t>(track - free_at.begin());
 }
 
-std::string event_of(const Trace::Span& s, int rank, int lane, int64_t begin_ns, int64_t end_ns) {
+std::string event_of(const Trace::Span& s, int rank, int track, int64_t begin_ns, int64_t end_ns) {
     Json arguments = {{"step", s.step}};
     if (!s.what.group.empty()) arguments.update({{"group", s.what.group}, {"number", s.what.number}});
     if (s.what.activity == Activity::communication)
@@ -56,7 +56,7 @@ std::string event_of(const Trace::Span& s, int rank, int lane, int64_t begin_ns,
     const std::string name = has_object ? concat(s.what.name, " ", s.what.of) : std::string(s.what.name);
     return fmt::format(R"({{"name":{},"cat":"{}","ph":"X","ts":{},"dur":{},"pid":{},"tid":{},"args":{}}})",
                        quoted(name), name_of(s.what.activity), microseconds(begin_ns), microseconds(end_ns - begin_ns),
-                       rank, lane, arguments.dump());
+                       rank, track, arguments.dump());
 }
 
 std::string first_line(const char* path) {
@@ -104,7 +104,7 @@ TraceClock clock_from(const std::vector<std::string>& readings, int rank) {
 std::string events_of(const Trace& trace, int rank, const std::string& label, const TraceClock& clock) {
     std::vector<Trace::Span> spans;
     for (size_t i = 0; i < trace.size(); ++i) spans.push_back(trace.span(i));
-    // Lanes are filled from the left; of two that begin together the longer one is the outer one.
+    // Tracks are filled from the left; of two that begin together the longer one is the outer one.
     std::stable_sort(spans.begin(), spans.end(), [](const Trace::Span& a, const Trace::Span& b) {
         return a.begin_ns != b.begin_ns ? a.begin_ns < b.begin_ns : a.end_ns > b.end_ns;
     });
@@ -114,38 +114,38 @@ std::string events_of(const Trace& trace, int rank, const std::string& label, co
     const auto group_of = [](const Trace::Span& s) {
         return s.on_gpu ? concat("GPU, ", s.what.group) : std::string(s.what.group);
     };
-    std::map<std::string, std::vector<int64_t>> free_at;  // by group, by its lanes
-    std::vector<size_t> lane_in_group;
+    std::map<std::string, std::vector<int64_t>> free_at;  // by group, by its tracks
+    std::vector<size_t> track_in_group;
     const auto is_of_group = [](const Trace::Span& s) {
         return s.what.activity == Activity::communication || s.what.activity == Activity::gpu;
     };
     for (const Trace::Span& s : spans) {
-        lane_in_group.push_back(
-            is_of_group(s) ? free_lane(free_at[group_of(s)], s.begin_ns, s.end_ns < 0 ? now : s.end_ns) : 0);
+        track_in_group.push_back(
+            is_of_group(s) ? free_track(free_at[group_of(s)], s.begin_ns, s.end_ns < 0 ? now : s.end_ns) : 0);
     }
-    std::map<std::string, int> first_lane;
+    std::map<std::string, int> first_track;
     int next = kFirstGroupLane;
     std::string text =
         metadata("process_name", rank, 0, "name", quoted(concat("rank ", rank))) + ",\n" +
         metadata("process_sort_index", rank, 0, "sort_index", std::to_string(rank)) + ",\n" +
         metadata("process_labels", rank, 0, "labels",
                  quoted(trace.dropped() == 0 ? label : concat(label, ", ", trace.dropped(), " spans had no room"))) +
-        ",\n" + metadata("thread_name", rank, kComputeLane, "name", "\"compute\"") + ",\n" +
-        metadata("thread_name", rank, kWaitLane, "name", "\"waits\"");
-    for (const auto& [group, lanes] : free_at) {
-        first_lane[group] = next;
-        for (size_t lane = 0; lane < lanes.size(); ++lane)
+        ",\n" + metadata("thread_name", rank, kComputeTrack, "name", "\"compute\"") + ",\n" +
+        metadata("thread_name", rank, kWaitTrack, "name", "\"waits\"");
+    for (const auto& [group, tracks] : free_at) {
+        first_track[group] = next;
+        for (size_t track = 0; track < tracks.size(); ++track)
             text += ",\n" + metadata("thread_name", rank, next++, "name",
-                                     quoted(lane == 0 ? group : concat(group, " ", lane + 1)));
+                                     quoted(track == 0 ? group : concat(group, " ", track + 1)));
     }
-    for (int lane = 0; lane < next; ++lane)
-        text += ",\n" + metadata("thread_sort_index", rank, lane, "sort_index", std::to_string(lane));
+    for (int track = 0; track < next; ++track)
+        text += ",\n" + metadata("thread_sort_index", rank, track, "sort_index", std::to_string(track));
     for (size_t i = 0; i < spans.size(); ++i) {
         const Trace::Span& s = spans[i];
-        int lane = kComputeLane;
-        if (s.what.activity == Activity::wait || s.what.activity == Activity::begin) lane = kWaitLane;
-        if (is_of_group(s)) lane = first_lane[group_of(s)] + static_cast<int>(lane_in_group[i]);
-        text += ",\n" + event_of(s, rank, lane, s.begin_ns - shift, (s.end_ns < 0 ? now : s.end_ns) - shift);
+        int track = kComputeTrack;
+        if (s.what.activity == Activity::wait || s.what.activity == Activity::begin) track = kWaitTrack;
+        if (is_of_group(s)) track = first_track[group_of(s)] + static_cast<int>(track_in_group[i]);
+        text += ",\n" + event_of(s, rank, track, s.begin_ns - shift, (s.end_ns < 0 ? now : s.end_ns) - shift);
     }
     return text;
 }

@@ -50,9 +50,9 @@ bool overlap(const TracedSpan& a, const TracedSpan& b) { return a.begin_us < b.e
 // Two spans of a track are nested or disjoint. A nanosecond is lost in doubles of microseconds.
 void expect_nested(const TracedRank& rank) {
     constexpr double kRounding = 2e-3;
-    std::map<int, std::vector<TracedSpan>> lanes;
-    for (const TracedSpan& s : rank.spans) lanes[s.lane].push_back(s);
-    for (const auto& [lane, spans] : lanes)
+    std::map<int, std::vector<TracedSpan>> tracks;
+    for (const TracedSpan& s : rank.spans) tracks[s.track].push_back(s);
+    for (const auto& [track, spans] : tracks)
         for (size_t i = 0; i < spans.size(); ++i) {
             EXPECT_GE(spans[i].end_us, spans[i].begin_us);
             for (size_t j = 0; j < i; ++j) {
@@ -61,7 +61,7 @@ void expect_nested(const TracedRank& rank) {
                 const bool in = a.begin_us >= b.begin_us - kRounding && a.end_us <= b.end_us + kRounding;
                 const bool around = b.begin_us >= a.begin_us - kRounding && b.end_us <= a.end_us + kRounding;
                 EXPECT_TRUE(apart || in || around)
-                    << "rank " << rank.rank << ", lane " << lane << ": " << a.name << " " << a.begin_us << "-"
+                    << "rank " << rank.rank << ", track " << track << ": " << a.name << " " << a.begin_us << "-"
                     << a.end_us << " and " << b.name << " " << b.begin_us << "-" << b.end_us;
             }
         }
@@ -100,12 +100,12 @@ TEST_F(TraceTest, AStepOfZero2HasWhatItMust) {
                       "log.trace_first=3", "log.trace_steps=2"}));
     const Json document = Json::parse(read_file(file()));
     EXPECT_EQ(document["displayTimeUnit"], "ms");
-    std::map<std::pair<int, int>, std::string> lanes;
+    std::map<std::pair<int, int>, std::string> tracks;
     for (const Json& event : document["traceEvents"])
         if (event["name"] == "thread_name")
-            lanes[{event["pid"].get<int>(), event["tid"].get<int>()}] = event["args"]["name"].text();
-    EXPECT_EQ((lanes[{3, 0}]), "compute");
-    EXPECT_EQ((lanes[{3, 1}]), "waits");
+            tracks[{event["pid"].get<int>(), event["tid"].get<int>()}] = event["args"]["name"].text();
+    EXPECT_EQ((tracks[{3, 0}]), "compute");
+    EXPECT_EQ((tracks[{3, 1}]), "waits");
 
     const std::vector<TracedRank> trace = read_trace(file());
     ASSERT_EQ(trace.size(), 4u);
@@ -127,12 +127,12 @@ TEST_F(TraceTest, AStepOfZero2HasWhatItMust) {
             const bool in_step = inside(s, steps[0]) || inside(s, steps[1]);
             const bool computes = s.activity == "compute" || s.activity == "data";
             EXPECT_TRUE(in_step || !computes) << s.name;
-            // The lane's name is the group's, with a number behind it where several are under way.
-            const std::string lane = lanes[{rank.rank, s.lane}];
-            EXPECT_TRUE(lane.starts_with(s.activity == "communication"                   ? s.group
-                                         : s.activity == "wait" || s.activity == "begin" ? "waits"
-                                                                                         : "compute"))
-                << s.name << " in lane " << lane;
+            // The track's name is the group's, with a number behind it where several are under way.
+            const std::string track = tracks[{rank.rank, s.track}];
+            EXPECT_TRUE(track.starts_with(s.activity == "communication"                   ? s.group
+                                          : s.activity == "wait" || s.activity == "begin" ? "waits"
+                                                                                          : "compute"))
+                << s.name << " in track " << track;
         }
         // One reduce_scatter of each unit in each microbatch; it begins in the backward that made its last gradient,
         // and is still under way in the backward of the unit before: that is what overlaps.
@@ -370,7 +370,7 @@ TEST(Trace, KeepsWhatFitsAndCountsTheRest) {
 }
 
 // Concurrent operations get separate tracks, as few as possible.
-TEST(Trace, OperationsUnderWayTogetherHaveLanesOfTheirOwn) {
+TEST(Trace, OperationsUnderWayTogetherHaveTracksOfTheirOwn) {
     Trace trace(10);
     trace.open(1);
     const auto begin = [&](const char* group) {
@@ -382,11 +382,11 @@ TEST(Trace, OperationsUnderWayTogetherHaveLanesOfTheirOwn) {
     const size_t d = begin("dp");
     trace.end(b);
     trace.end(d);
-    std::map<int, std::string> lanes;
+    std::map<int, std::string> tracks;
     std::vector<std::string> of_spans;
     for (const Json& event : Json::parse("[" + events_of(trace, 0, "", {}) + "]")) {
-        if (event["name"] == "thread_name") lanes[event["tid"].get<int>()] = event["args"]["name"].text();
-        if (event["ph"] == "X") of_spans.push_back(lanes[event["tid"].get<int>()]);
+        if (event["name"] == "thread_name") tracks[event["tid"].get<int>()] = event["args"]["name"].text();
+        if (event["ph"] == "X") of_spans.push_back(tracks[event["tid"].get<int>()]);
     }
     EXPECT_EQ(of_spans, (std::vector<std::string>{"dp", "dp 2", "tp", "dp"}));
 }

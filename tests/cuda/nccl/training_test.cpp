@@ -68,17 +68,17 @@ TEST_F(NcclTraining, OffloadBesideNccl) {
 }
 
 // The report's communication times come from the GPU's clock: its operations are on separate tracks.
-TEST_F(NcclTraining, TheTraceHasLanesOfTheGpusOperations) {
+TEST_F(NcclTraining, TheTraceHasTracksOfTheGpusOperations) {
     const TrainOptions gpu =
         options_of("cuda", short_ + Settings{"parallel.zero=3", "log.trace=true", "log.trace_first=2"}, 2);
     train(gpu);
     const Json trace = Json::parse(read_file(gpu.out + "/trace.json"));
-    std::map<std::pair<int64_t, int64_t>, std::string> lanes;
-    std::map<std::string, int> operations;  // by lane
+    std::map<std::pair<int64_t, int64_t>, std::string> tracks;
+    std::map<std::string, int> operations;  // by track
     for (const Json& event : trace["traceEvents"].elements()) {
-        const std::pair lane{event["pid"].get<int64_t>(), event["tid"].get<int64_t>()};
-        if (event["name"] == "thread_name") lanes[lane] = event["args"]["name"].get<std::string>();
-        if (event["ph"] == "X" && event["cat"] == "communication") ++operations[lanes.at(lane)];
+        const std::pair track{event["pid"].get<int64_t>(), event["tid"].get<int64_t>()};
+        if (event["name"] == "thread_name") tracks[track] = event["args"]["name"].get<std::string>();
+        if (event["ph"] == "X" && event["cat"] == "communication") ++operations[tracks.at(track)];
     }
     EXPECT_GT(operations["GPU, dp_shard"], 0);
     EXPECT_EQ(operations["dp_shard"], 0) << "an operation of the GPU with the host's times";

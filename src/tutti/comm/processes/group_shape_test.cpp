@@ -33,7 +33,7 @@ TEST(GroupShape, OtherHostsMakeAsManyAsTheTreeNeeds) {
     EXPECT_EQ(found, (std::vector<std::vector<int>>{{0, 2, 0}, {2, 1, 0}, {3, 1, 1}, {4, 2, 1}}));
 }
 
-TEST(GroupShape, FewerMembersThanLanesShareThem) {
+TEST(GroupShape, FewerMembersThanRailsShareThem) {
     const GroupShape shape = GroupShape::of({0, 1, 1, 1}, 0);
     EXPECT_EQ(shape.rails, 3);
     for (int rail = 0; rail < 3; ++rail) EXPECT_EQ(shape.handler(0, rail), 0);
