@@ -46,7 +46,7 @@ void Guard::check_failed() const {
 
 void Guard::look() {
     check_failed();
-    {
+    if (const std::unique_lock call(calling_, std::try_to_lock); call.owns_lock()) {
         const std::lock_guard lock(mutex_);
         for (const Member& m : members_) {
             Result state = kSuccess;
