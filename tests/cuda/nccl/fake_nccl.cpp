@@ -3,18 +3,23 @@
 // as NCCL's kernels do; ranks that call different things wait for ever, as with NCCL. Sums are in descending order of
 // ranks, which is no order of Tutti's.
 //
-// Stricter than NCCL: using a communicator before its last call has completed is an error. The functions fake_nccl_*
-// are for tests.
+// Stricter than NCCL: using a communicator before its last call has completed is an error, and two threads that ask a
+// communicator for its error at once end the program (NCCL may free the memory of a call twice then).
+// The functions fake_nccl_* are for tests.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -68,6 +73,8 @@ struct Net {
     std::map<uint64_t, Meeting> meetings;  // by number of the call
     std::map<std::pair<int, int>, std::deque<std::shared_ptr<Mail>>> mail;
     std::map<int, std::shared_ptr<Net>> splits;
+    // Who has called a message of a pair: from, to, whether the sender or the receiver has.
+    std::set<std::tuple<int, int, bool>> met;
 };
 
 size_t size_of(Type type) {
@@ -167,6 +174,8 @@ struct Opaque {
     int looks = 2;  // until the last call has completed
     uint64_t calls = 0;
     int splits = 0;
+    std::vector<std::pair<int, int>> connecting = {};  // from, to, of the last messages
+    std::atomic<bool> asked{false};                    // for its error, by a thread that is still inside
 };
 
 }  // namespace tutti::comm::nccl
@@ -289,6 +298,29 @@ void wake(Comm comm) {
     comm->net->changed.notify_all();
 }
 
+// Ranks are connected with their first message, when both have called it; the call is not through before.
+void connect(const std::vector<Message>& all, Comm comm) {
+    const std::lock_guard lock(comm->net->mutex);
+    for (const Message& m : all) {
+        if (m.peer == comm->rank) continue;
+        const auto [from, to] = m.sends ? std::pair(comm->rank, m.peer) : std::pair(m.peer, comm->rank);
+        comm->net->met.insert({from, to, m.sends});
+        comm->connecting.emplace_back(from, to);
+    }
+}
+
+Result state_of(Comm comm) {
+    if (const int error = comm->state->error; error != 0) return static_cast<Result>(error);
+    const std::lock_guard lock(comm->net->mutex);
+    const auto& met = comm->net->met;
+    std::erase_if(comm->connecting, [&](const auto& pair) {
+        return met.contains({pair.first, pair.second, true}) && met.contains({pair.first, pair.second, false});
+    });
+    const bool through = comm->net->joined == comm->net->size && comm->connecting.empty() && comm->looks <= 0;
+    if (!through) comm->looks = std::max(comm->looks - 1, 0);
+    return through ? tutti::comm::nccl::kSuccess : tutti::comm::nccl::kInProgress;
+}
+
 Comm join(const std::shared_ptr<Net>& net, int rank) {
     const std::lock_guard lock(net->mutex);
     ++net->joined;
@@ -358,11 +390,13 @@ Result ncclCommAbort(Comm comm) {
     return ncclCommDestroy(comm);
 }
 Result ncclCommGetAsyncError(Comm comm, Result* error) {
-    *error = static_cast<Result>(comm->state->error.load());
-    if (*error != tutti::comm::nccl::kSuccess) return tutti::comm::nccl::kSuccess;
-    const std::lock_guard lock(comm->net->mutex);
-    if (comm->net->joined < comm->net->size || comm->looks-- > 0) *error = tutti::comm::nccl::kInProgress;
-    comm->looks = std::max(comm->looks, 0);
+    if (comm->asked.exchange(true)) {  // NCCL would free the memory of the last call twice
+        std::fprintf(stderr, "fake NCCL: two threads ask one communicator for its error\n");
+        std::abort();
+    }
+    std::this_thread::yield();
+    *error = state_of(comm);
+    comm->asked = false;
     return tutti::comm::nccl::kSuccess;
 }
 Result ncclGroupStart() {
@@ -376,6 +410,7 @@ Result ncclGroupEnd() {
     ++started;
     const Comm comm = all.front().comm;  // all are of one communicator and stream
     if (!begin_call(comm)) return kInvalidUsage;
+    connect(all, comm);
     tutti::emulation::enqueue(all.front().stream, [all, net = comm->net, state = comm->state, rank = comm->rank] {
         exchange(all, net, state, rank);
     });

@@ -147,6 +147,23 @@ TEST(Nccl, MemoryThatAnOperationUsesIsNotReused) {
     });
 }
 
+// As the ranks of a pipeline whose stages run in both directions do: each sends in one group before it receives in the
+// other.
+TEST(Nccl, TwoRanksMayBothSendFirst) {
+    on_gpus(2, {.timeout_s = 10}, [](World& world, Device& device) {
+        const int me = world.rank();
+        const auto group_from = [&](int sender) { return world.group(concat("from ", sender), {sender, 1 - sender}); };
+        const auto first = group_from(0), second = group_from(1);
+        Communicator &out = me == 0 ? *first : *second, &in = me == 0 ? *second : *first;
+        const Tensor sent = filled(device, 8, static_cast<float>(me + 1)), received = filled(device, 8, 0);
+        Work send = out.send(sent, 1);
+        out.start_messages();
+        in.receive(received, 0).wait();
+        send.wait();
+        check(received.to_host<float>()[7] == static_cast<float>(2 - me), "the other's message");
+    });
+}
+
 TEST(Nccl, RanksThatShareAGpuHaveItsIdentity) {
     fake_nccl();  // and its GPUs
     run_ranks(3, {.timeout_s = 60}, [](World& world) {

@@ -153,6 +153,7 @@ NcclCommunicator::~NcclCommunicator() {
 void NcclCommunicator::join_ranks() {
     UniqueId id{};
     guard_.check_failed();
+    std::byte* const two_bytes = size() == 2 ? first_messages_.of(2) : nullptr;
     if (rank() == 0) guard_.check(api().get_unique_id(&id), "a new communicator", name());
     const auto cpu = make_cpu_device(1);
     const Tensor bytes = Tensor::empty(*cpu, {static_cast<int64_t>(sizeof id)}, DType::u8, Purpose::communication);
@@ -171,6 +172,17 @@ void NcclCommunicator::join_ranks() {
                      name());
         guard_.settle(comm_, "a communicator for messages", name());
         guard_.settle(message_comm_, "a communicator for messages", name());
+        // NCCL connects two ranks with their first message, and its call is through when the other rank has called too.
+        // Two ranks of a pipeline may both send before they receive; connected here, only their GPUs wait.
+        if (size() == 2) {
+            tutti::comm::nccl::Stream stream = message_side_->stream().native;
+            grouped("the first messages", [&] {
+                guard_.check(api().send(two_bytes, 1, kBytes, 1 - rank(), message_comm_, stream), "a send", name());
+                guard_.check(api().receive(two_bytes + 1, 1, kBytes, 1 - rank(), message_comm_, stream), "a receive",
+                             name());
+            });
+            guard_.settle(message_comm_, "the first messages", name());
+        }
     } catch (...) {  // no destructor follows
         if (message_comm_ != nullptr) api().comm_abort(message_comm_);
         if (guard_.remove(comm_)) api().comm_abort(comm_);
@@ -280,6 +292,18 @@ std::shared_ptr<NcclOperation> NcclCommunicator::start_alone(const Collective& c
 }
 
 template <class Calls>
+void NcclCommunicator::grouped(std::string_view what, const Calls& calls) {
+    guard_.check(api().group_start(), what, name());
+    try {
+        calls();
+    } catch (...) {
+        api().group_end();
+        throw;
+    }
+    guard_.check(api().group_end(), what, name());
+}
+
+template <class Calls>
 void NcclCommunicator::call(Comm comm, std::string_view what, const Calls& calls) {
     const std::lock_guard lock(guard_.calling());
     guard_.check_failed();
@@ -289,16 +313,7 @@ void NcclCommunicator::call(Comm comm, std::string_view what, const Calls& calls
 
 template <class Calls>
 void NcclCommunicator::together(Comm comm, std::string_view what, const Calls& calls) {
-    call(comm, what, [&] {
-        guard_.check(api().group_start(), what, name());
-        try {
-            calls();
-        } catch (...) {
-            api().group_end();
-            throw;
-        }
-        guard_.check(api().group_end(), what, name());
-    });
+    call(comm, what, [&] { grouped(what, calls); });
 }
 
 void NcclCommunicator::send(const void* data, int64_t bytes, int to) {

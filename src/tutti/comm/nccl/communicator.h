@@ -86,8 +86,10 @@ class NcclCommunicator final : public Communicator {
     void sum_in_place(const Collective& c);
     void all_to_all(const Collective& c);
 
-    // Returns when `calls`, which call NCCL, are through on `comm`. together: as one group of NCCL's. `what`: for
-    // errors.
+    // Returns when `calls`, which call NCCL, are through on `comm`. together: as one group of NCCL's; grouped: by a
+    // thread that holds guard_.calling(), without a wait. `what`: for errors.
+    template <class Calls>
+    void grouped(std::string_view what, const Calls& calls);
     template <class Calls>
     void call(Comm comm, std::string_view what, const Calls& calls);
     template <class Calls>
@@ -108,7 +110,8 @@ class NcclCommunicator final : public Communicator {
     Comm comm_ = nullptr, message_comm_ = nullptr;
     std::vector<Message> messages_;  // begun and not started
     Scratch scratch_;
-    mutable Traffic both_;  // of the host's and this one's
+    Scratch first_messages_;  // apart: a Scratch that grows waits for the whole GPU
+    mutable Traffic both_;    // of the host's and this one's
 };
 
 }  // namespace tutti::comm::nccl
