@@ -52,7 +52,7 @@ Queue::Queue(int gpu)
       model_(model_of_gpu(gpu)),
       name_(concat("GPU ", gpu, " (", model_, ")")),
       pinned_(std::make_shared<Allocator>(std::make_unique<PinnedMemory>())) {
-    check_cuda(cudaSetDevice(gpu), "cudaSetDevice of ", name_);
+    make_current();
     check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate on ", name_);
 }
 
@@ -101,8 +101,14 @@ class Queue::Aside final : public SideWork {
     Aside(const Queue& queue, cudaStream_t stream, std::shared_ptr<Event> begin, bool timed = false)
         : queue_(queue), begin_(std::move(begin)), timed_(timed), done_(stream, timed) {}
     void join() override { check_cuda(done_.hold(queue_.stream_), "cudaStreamWaitEvent for a copy on ", queue_.name_); }
-    bool begun() override { return begin_->passed(); }
-    bool done() override { return done_.passed(); }
+    bool begun() override {
+        queue_.make_current();
+        return begin_->passed();
+    }
+    bool done() override {
+        queue_.make_current();
+        return done_.passed();
+    }
     std::optional<TimeSpan> times() override {
         if (!timed_) return std::nullopt;
         return TimeSpan{queue_.host_time_of(*begin_), queue_.host_time_of(done_)};
@@ -176,10 +182,11 @@ std::unique_ptr<SideStream> Queue::side_stream() {
     return std::make_unique<Side>(*this);
 }
 
-// A stream that has nothing else to do passes an event at once, however busy the GPU is. The thread may have another
-// GPU current, on which its events would be.
+void Queue::make_current() const { check_cuda(cudaSetDevice(gpu_), "cudaSetDevice of ", name_); }
+
+// A stream that has nothing else to do passes an event at once, however busy the GPU is.
 int64_t Queue::host_time_of(const Event& event) const {
-    check_cuda(cudaSetDevice(gpu_), "cudaSetDevice of ", name_);
+    make_current();
     const Event now(clock_, true);
     check_cuda(now.wait(), "cudaEventSynchronize on ", name_);
     const int64_t now_ns = Trace::now_ns();

@@ -78,6 +78,9 @@ class Queue {
     class Mark;
 
     void copy(void* to, const void* from, int64_t bytes, Passage& passage);
+    // For calls that any thread may make. GPU 0 is current in a new thread: events would be made there, and the first
+    // call of CUDA takes half a gigabyte of its memory for a context.
+    void make_current() const;
     void check_not_recorded(const char* what) const;
     void check_failed() const;
     void wait(const Passage& passage) const;
