@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdio>
 
+#include "tutti/comm/nccl/guard.h"
 #include "tutti/comm/nccl/nccl_world.h"
 #include "tutti/comm/testing/conformance.h"
 #include "tutti/comm/threads/thread_world.h"
@@ -22,11 +24,16 @@ void on_gpus(int ranks, const NcclOptions& options, const std::function<void(Wor
 
 int gpus() { return static_cast<int>(find_gpus().found.size()); }
 
-// With one GPU only groups of one rank can run, without GPUs none: such a test is skipped, not passed.
+// With one GPU only groups of one rank can run, without GPUs or NCCL's library none: such a test is skipped, not passed.
 class NcclOnGpus : public testing::Test {
   protected:
     void SetUp() override {
         if (gpus() == 0) GTEST_SKIP() << "no GPU: " << find_gpus().why_none;
+        try {
+            std::printf("%s\n", nccl_library().c_str());
+        } catch (const UsageError& missing) {
+            GTEST_SKIP() << missing.what();
+        }
     }
 };
 
@@ -40,6 +47,57 @@ TEST_F(NcclOnGpus, Conforms) {
         on_gpus(n, {.timeout_s = 60}, [](World& world, Device& device) {
             for (const auto& check : conformance::checks()) check.body(world, device);
         });
+}
+
+// Groups of one rank leave the library out. Here one GPU goes through all that a group of several does with it: our
+// configuration, communicators that do not block, a split one, each kind of call, the end, and an abort.
+TEST_F(NcclOnGpus, OneRankCallsTheLibrary) {
+    on_gpus(1, {.timeout_s = 60}, [](World& world, Device& device) {
+        const nccl::Api& api = nccl::api();
+        nccl::Guard guard(world, device, 60);
+        const auto settle = [&](const nccl::Comm& comm, nccl::Result result, const char* what) {
+            guard.check(result, what, "one");
+            guard.settle(comm, what, "one");
+        };
+        for (const bool aborted : {false, true}) {
+            nccl::UniqueId id{};
+            nccl::Config config;
+            config.max_ctas = 16;
+            nccl::Comm comm = nullptr, messages = nullptr;
+            guard.check(api.get_unique_id(&id), "ncclGetUniqueId", "one");
+            settle(comm, api.comm_init_rank_config(&comm, 1, id, 0, &config), "ncclCommInitRankConfig");
+            settle(comm, api.comm_split(comm, 0, 0, &messages, &config), "ncclCommSplit");
+            check(messages != nullptr, "ncclCommSplit is through and has made nothing");
+            guard.settle(messages, "ncclCommSplit", "one");
+
+            constexpr int64_t n = 1000;
+            const Tensor x = filled(device, n, 3), y = filled(device, n, 0);
+            float* const from = x.view().as<float>();
+            float* const to = y.view().as<float>();
+            const auto side = device.side_stream();
+            void* const stream = side->stream().native;
+            side->begin(false);
+            settle(comm, api.all_reduce(from, from, n, nccl::kFloat32, nccl::kSum, comm, stream), "ncclAllReduce");
+            settle(comm, api.reduce_scatter(from, from, n, nccl::kFloat32, nccl::kSum, comm, stream),
+                   "ncclReduceScatter");
+            settle(comm, api.broadcast(from, from, n, nccl::kFloat32, 0, comm, stream), "ncclBroadcast");
+            settle(comm, api.all_gather(from, from, n, nccl::kFloat32, comm, stream), "ncclAllGather");
+            guard.check(api.group_start(), "ncclGroupStart", "one");
+            guard.check(api.send(from, 4 * n, nccl::kBytes, 0, messages, stream), "ncclSend", "one");
+            guard.check(api.receive(to, 4 * n, nccl::kBytes, 0, messages, stream), "ncclRecv", "one");
+            settle(messages, api.group_end(), "ncclGroupEnd");
+            side->end()->join();
+            check(y.to_host<float>() == std::vector<float>(n, 3), "what one rank summed and sent to itself");
+
+            for (const nccl::Comm each : {messages, comm})
+                if (aborted) {
+                    guard.check(api.comm_abort(each), "ncclCommAbort", "one");
+                } else {
+                    settle(each, api.comm_finalize(each), "ncclCommFinalize");
+                    guard.check(api.comm_destroy(each), "ncclCommDestroy", "one");
+                }
+        }
+    });
 }
 
 TEST_F(NcclOnGpus, FastSumsAreNearTheTrees) {
