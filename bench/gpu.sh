@@ -20,8 +20,8 @@
 # next part begins in time.
 #
 # Tutti finds cuBLASLt where the loader looks, in CUDA_HOME, in /usr/local/cuda or in TUTTI_CUBLASLT; here the one that
-# came with PyTorch is taken when there is no other, that of CUDA 12 too, and its cuDNN likewise. PyTorch is whatever
-# `${PYTHON:-python3}` has.
+# came with PyTorch is taken when there is no other, that of CUDA 12 too, and its cuDNN likewise. Of NCCL, PyTorch's is
+# taken before others. PyTorch is whatever `${PYTHON:-python3}` has. torch.compile needs a C compiler (gcc, clang or CC).
 #
 # ROWS of `steps`: model:seq_len:micro_batch:global_batch, with :graphs for CUDA graphs [all of gpt2-124m, llama3.2-1b and
 # llama3.2-3b over micro-batches]. CURVES of `steps`: model:seq_len:micro_batch:global_batch:steps [llama-5m, 200 steps].
@@ -134,6 +134,7 @@ if [ "$device" = cuda ]; then
     take_from_python TUTTI_CUDNN libcudnn.so.9
     take_from_python CUDNN_FRONTEND_CUDART_LIB_NAME 'libcudart.so.1[23]'
   fi
+  take_from_python TUTTI_NCCL libnccl.so.2
 fi
 doctor >"$out/doctor.txt" 2>&1
 doctor --json >"$out/doctor.json" 2>/dev/null
@@ -261,7 +262,10 @@ case $what in
     done
     # PyTorch takes the largest micro-batch of each model, which its memory may not: then the next smaller one. Compiled
     # first, which the figures need. The 28 blocks of the 3B are compiled one as the other: whole it takes minutes.
-    for mode in compiled eager; do
+    # torch.compile builds what starts its kernels; without a C compiler each row would fail after its start-up time.
+    modes=(compiled eager)
+    [ -n "${CC:-$(command -v gcc || command -v clang)}" ] || { modes=(eager); missing+=("torch.compile: neither gcc nor clang here, nor CC"); }
+    for mode in "${modes[@]}"; do
       compared=" "
       for ((i = ${#rows[@]} - 1; i >= 0; --i)); do
         IFS=: read -r model seq micro batch graphs <<<"${rows[i]}"

@@ -24,7 +24,8 @@ void on_gpus(int ranks, const NcclOptions& options, const std::function<void(Wor
 
 int gpus() { return static_cast<int>(find_gpus().found.size()); }
 
-// With one GPU only groups of one rank can run, without GPUs or NCCL's library none: such a test is skipped, not passed.
+// With one GPU only groups of one rank can run, without GPUs or NCCL's library none: such a test is skipped, not
+// passed.
 class NcclOnGpus : public testing::Test {
   protected:
     void SetUp() override {

@@ -34,9 +34,9 @@ class Guard {
     // Throws what ended this rank's communication, if anything has.
     void check_failed() const;
     bool failed() const { return failed_; }
-    // Polls NCCL and the other ranks; throws an error that it finds. For a thread that is not inside NCCL. While another
-    // thread is, that thread polls NCCL: ncclCommGetAsyncError also ends the last call on the communicator (from NCCL
-    // 2.26 on), joins its thread and frees its memory, and two concurrent calls would do so twice.
+    // Polls NCCL and the other ranks; throws an error that it finds. For a thread that is not inside NCCL. While
+    // another thread is, that thread polls NCCL: ncclCommGetAsyncError also ends the last call on the communicator
+    // (from NCCL 2.26 on), joins its thread and frees its memory, and two concurrent calls would do so twice.
     void look();
     // The first reason stays. Aborts all communicators, and the device's waits throw `why`. A thread inside a call of
     // NCCL has kPatience to leave it; then the abort ends the call.
