@@ -27,7 +27,7 @@
 # llama3.2-3b over micro-batches]. CURVES of `steps`: model:seq_len:micro_batch:global_batch:steps [llama-5m, 200 steps].
 # MODELS of `rates` [the same three]. JOBS: tests at a time [6].
 # To rehearse on a machine without a GPU: DEVICE=cpu ROWS=llama-5m:64:2:4 CURVES=llama-5m:64:2:4:20 MODELS=llama-5m
-# PATIENCE=1 bench/gpu.sh steps ...; THREADS=1 where other programs run beside.
+# SECONDS_EACH=1 bench/gpu.sh steps ...; THREADS=1 where other programs run beside.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; }
@@ -54,7 +54,7 @@ case "${1:-}" in
   *) usage >&2; exit 2 ;;
 esac
 what=$1 build=$2 out=$3
-python=${PYTHON:-python3} device=${DEVICE:-cuda} patience=${PATIENCE:-8}
+python=${PYTHON:-python3} device=${DEVICE:-cuda} seconds=${SECONDS_EACH:-8}
 budget=${BUDGET:-570} start=$SECONDS
 end=$((start + budget))
 mkdir -p "$out" || exit 1
@@ -147,10 +147,10 @@ rows=(${ROWS:-gpt2-124m:1024:16:64 gpt2-124m:1024:32:64 gpt2-124m:1024:64:64 gpt
   gpt2-124m:1024:4:16:graphs llama3.2-1b:4096:1:4 llama3.2-1b:4096:2:4 llama3.2-1b:4096:4:4 llama3.2-3b:4096:1:2
   llama3.2-3b:4096:2:2})
 [ "$what" = steps ] && models=($(printf '%s\n' "${rows[@]%%:*}" | uniq))
-printf '{"run": "%s", "device": "%s", "patience": %s, "models": [%s]}\n' "$what" "$device" "$patience" \
+printf '{"run": "%s", "device": "%s", "seconds": %s, "models": [%s]}\n' "$what" "$device" "$seconds" \
   "$(printf '"%s", ' "${models[@]}" | sed 's/, $//')" >"$out/setup.json"
 
-bench() {  # name, seconds of patience, arguments
+bench() {  # name, seconds of measurement, arguments
   local name=$1 seconds=$2
   shift 2
   run "$name" $((seconds + 40)) "${ours[@]}" "$build/tutti" bench "$@" --device "$device" --seconds "$seconds" --json
@@ -217,10 +217,10 @@ case $what in
     ;;
   rates)
     for model in "${models[@]}"; do
-      bench "gemm_$model" "$patience" gemm --model "$model"
+      bench "gemm_$model" "$seconds" gemm --model "$model"
       [ -s "$out/gemm_$model.log" ] &&
         run "torch_mm_$model" 45 "$python" "$here/pytorch_step.py" gemm --device "$device" --dtype bf16 \
-          --shapes "$out/gemm_$model.log" --seconds "$patience"
+          --shapes "$out/gemm_$model.log" --seconds "$seconds"
     done
     # The candidates for each product of a step, heuristic's first and fastest; and the step with either.
     for model in "${models[@]}"; do
@@ -229,15 +229,15 @@ case $what in
       [[ $model == gpt2* ]] && sizes=(--set train.seq_len=1024 --set train.micro_batch=16 --set train.global_batch=16)
       products=$out/products_$model.json
       bench "tune_$model" 2 step --model "$model" "${sizes[@]}" --tune "$products" || continue
-      bench "heuristic_step_$model" $((patience / 2 + 1)) step --model "$model" "${sizes[@]}"
-      bench "tuned_step_$model" $((patience / 2 + 1)) step --model "$model" "${sizes[@]}" --set "train.gemm_tuning=$products"
+      bench "heuristic_step_$model" $((seconds / 2 + 1)) step --model "$model" "${sizes[@]}"
+      bench "tuned_step_$model" $((seconds / 2 + 1)) step --model "$model" "${sizes[@]}" --set "train.gemm_tuning=$products"
     done
-    bench attention "$patience" attention
-    TUTTI_CUDA_ATTENTION=tensor bench attention_tensor $((patience / 2 + 1)) attention
+    bench attention "$seconds" attention
+    TUTTI_CUDA_ATTENTION=tensor bench attention_tensor $((seconds / 2 + 1)) attention
     grep -q 'can be chosen: TUTTI_CUDA_ATTENTION=cudnn' "$out/doctor.txt" &&
-      TUTTI_CUDA_ATTENTION=cudnn bench attention_cudnn $((patience / 2 + 1)) attention
-    bench memory "$patience" memory
-    run health 45 "${ours[@]}" "$build/tutti" health --device "$device" --seconds "$patience" --json
+      TUTTI_CUDA_ATTENTION=cudnn bench attention_cudnn $((seconds / 2 + 1)) attention
+    bench memory "$seconds" memory
+    run health 45 "${ours[@]}" "$build/tutti" health --device "$device" --seconds "$seconds" --json
     # What limits each of our kernels: memory, tensor cores, stalls. A step of two layers.
     if command -v ncu >/dev/null; then
       for model in "${models[@]}"; do
@@ -257,7 +257,7 @@ case $what in
     for row in "${rows[@]}"; do
       IFS=: read -r model seq micro batch graphs <<<"$row"
       name=${row//:/_}
-      bench "step_$name" "$patience" step --model "$model" --kernels --set "train.seq_len=$seq" \
+      bench "step_$name" "$seconds" step --model "$model" --kernels --set "train.seq_len=$seq" \
         --set "train.global_batch=$batch" --set "train.micro_batch=$micro" ${graphs:+--set train.cuda_graphs=true}
     done
     # PyTorch takes the largest micro-batch of each model, which its memory may not: then the next smaller one. Compiled

@@ -65,7 +65,7 @@ void Guard::fail(const std::exception_ptr& why) {
         failed_ = true;  // a thread in settle() leaves it
     }
     device_.fail(why);
-    const std::unique_lock call(calling_, kPatience);
+    const std::unique_lock call(calling_, kCallTimeout);
     std::vector<Member> all;
     {
         const std::lock_guard lock(mutex_);

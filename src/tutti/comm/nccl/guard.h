@@ -39,11 +39,11 @@ class Guard {
     // (from NCCL 2.26 on), joins its thread and frees its memory, and two concurrent calls would do so twice.
     void look();
     // The first reason stays. Aborts all communicators, and the device's waits throw `why`. A thread inside a call of
-    // NCCL has kPatience to leave it; then the abort ends the call.
+    // NCCL has kCallTimeout to leave it; then the abort ends the call.
     void fail(const std::exception_ptr& why);
 
   private:
-    static constexpr std::chrono::seconds kPatience{5};
+    static constexpr std::chrono::seconds kCallTimeout{5};
     struct Member {
         Comm comm;
         std::string group;
