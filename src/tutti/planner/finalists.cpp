@@ -145,4 +145,18 @@ Finalists choose(const Request& request, const std::vector<Candidate>& best, siz
     return all;
 }
 
+Finalists choose(const Request& request, const Found& found, size_t count,
+                 const std::optional<rehearsal::Target>& target, size_t most) {
+    Finalists fastest = choose(request, found.best, count, target, most);
+    if (!fastest.chosen.empty() || found.front.empty()) return fastest;
+    Finalists smaller = choose(request, found.front, count, target, found.front.size());
+    smaller.seconds += fastest.seconds;
+    if (smaller.chosen.empty()) return fastest;
+    smaller.dropped = std::move(fastest.dropped);
+    std::erase_if(smaller.dropped, [last = smaller.chosen.back().candidate.seconds](const Dropped& d) {
+        return d.candidate.seconds > last;
+    });
+    return smaller;
+}
+
 }  // namespace tutti::planner

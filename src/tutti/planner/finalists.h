@@ -54,4 +54,9 @@ Rehearsed rehearse_run(const spec::RunSpec& run, const rehearsal::Target& target
 Finalists choose(const Request& request, const std::vector<Candidate>& best, size_t count,
                  const std::optional<rehearsal::Target>& target, size_t most = 60);
 
+// choose() among the fastest. Where all `most` of them need more memory when rehearsed than by the closed form, among
+// the front, whose layouts need less and less.
+Finalists choose(const Request& request, const Found& found, size_t count,
+                 const std::optional<rehearsal::Target>& target, size_t most = 60);
+
 }  // namespace tutti::planner

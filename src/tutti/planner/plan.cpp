@@ -43,11 +43,11 @@ Plan make_plan(const Request& request, size_t top) {
     plan.found = search(request, kKept, target ? kSlack * request.cluster.memory : request.cluster.memory);
     std::erase_if(plan.found.front, [&](const Candidate& c) { return c.bytes > request.cluster.memory; });
     if (plan.found.best.empty()) refuse(request, plan.found);
-    plan.finalists = choose(request, plan.found.best, top, target);
+    plan.finalists = choose(request, plan.found, top, target);
     if (plan.finalists.chosen.empty()) {
         throw UsageError(concat("none of the ", plan.finalists.dropped.size(), " fastest layouts of ",
-                                name_of(request.model), " runs: ", plan.finalists.dropped.front().reason,
-                                "; try more --gpus or a shorter --seq-len"));
+                                name_of(request.model), " runs, and none with less memory: ",
+                                plan.finalists.dropped.front().reason, "; try more --gpus or a shorter --seq-len"));
     }
     return plan;
 }
