@@ -36,10 +36,11 @@ Json describe(const train::VerifyOptions& options, const train::VerifyOutcome& o
             {"max_weight_difference", worst.weight_difference},
             {"equal", outcome.equal},
             {"within_bound", outcome.within()},
+            {"reason_beyond_bound", outcome.within() ? "" : train::reason_beyond_bound(options.run)},
             {"steps", steps}};
 }
 
-std::string verdict(const train::VerifyOutcome& outcome) {
+std::string verdict(const spec::RunSpec& run, const train::VerifyOutcome& outcome) {
     if (outcome.equal) return "the same as one rank, to the bit";
     const train::VerifiedStep worst = outcome.worst();
     std::ostringstream text;
@@ -48,6 +49,8 @@ std::string verdict(const train::VerifyOutcome& outcome) {
          << worst.loss_difference << ", gradient " << worst.gradient_difference << " (" << worst.gradient
          << "), weight " << worst.weight_difference << " (" << worst.weight << "); rounding may make " << worst.bound
          << " after the first step";
+    const std::string reason = outcome.within() ? "" : train::reason_beyond_bound(run);
+    if (!reason.empty()) text << '\n' << reason;
     return text.str();
 }
 
@@ -69,7 +72,7 @@ int verify(const VerifyArguments& arguments, const Io& io) {
     const train::VerifyOutcome outcome = train::verify(options);
     if (options.launch.rank != 0) return 0;  // rank 0 reports the result
     io.print(describe(options, outcome));
-    if (!io.json) io.out << verdict(outcome) << std::endl;
+    if (!io.json) io.out << verdict(options.run, outcome) << std::endl;
     return outcome.within() ? 0 : kDiffers;
 }
 

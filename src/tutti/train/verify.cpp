@@ -150,6 +150,15 @@ double verify_bound(const spec::RunSpec& run, int64_t step) {
            (compute_type == ComputeType::tf32 ? 0x1p-12 : 0x1p-9);
 }
 
+std::string reason_beyond_bound(const spec::RunSpec& run) {
+    const spec::MixtureSpec& moe = run.model.moe;
+    if (moe.experts <= moe.top_k || spec::compute_type_of(run) == ComputeType::f32) return "";
+    return concat(
+        "in ", run.precision.compute,
+        " rounding may send a token to another expert where scores nearly tie, which is more than this bound; "
+        "--set precision.compute=f32 shows whether the layout is right");
+}
+
 spec::RunSpec one_rank_of(const spec::RunSpec& run) {
     spec::RunSpec one = run;
     one.parallel = {.dp_replicate = 1, .dp_shard = 1, .zero = 0};
