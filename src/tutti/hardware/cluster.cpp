@@ -64,28 +64,21 @@ class Reader {
 
 constexpr const char* kTypes[] = {"fp32", "tf32", "fp16", "bf16", "fp8", "fp4"};
 
-}  // namespace
+constexpr int kMostBases = 8;  // files that begin with one another; more are taken for a circle
 
-double Cluster::clock() const {
-    return watts > 0 && power_limit > 0 ? std::cbrt(std::min(1.0, power_limit / watts)) : 1;
+Cluster named(const std::string& name_or_path, int bases);
+
+Cluster base_of(const Json& base, const std::string& source_name, int bases) {
+    check<UsageError>(base.is_string(), source_name, ": base must be a name or a file, got ", base.dump());
+    check<UsageError>(bases < kMostBases, source_name, ": base = ", base.dump(), ": more than ", kMostBases,
+                      " files begin with one another; does one of them lead back to itself?");
+    return named(base.text(), bases + 1);
 }
 
-double Cluster::peak(std::string_view type) const {
-    const auto found = peaks.find(std::string(type));
-    if (found != peaks.end()) return found->second;
-    throw UsageError(concat(name, " has no ", type, " products; it has ", types()));
-}
-
-std::string Cluster::types() const {
-    std::string text;
-    for (const auto& [type, rate] : peaks) text += (text.empty() ? "" : ", ") + type;
-    return text;
-}
-
-Cluster parse_cluster(std::string_view text, const std::string& source_name) {
+Cluster parse(std::string_view text, const std::string& source_name, int bases) {
     const Json document = spec::parse_toml(text, source_name);
     Cluster c;
-    if (const Json* base = document.find("base")) c = cluster_named(base->get<std::string>());
+    if (const Json* base = document.find("base")) c = base_of(*base, source_name, bases);
     Reader reader(document, source_name);
     std::string base;
     reader.take("base", base);
@@ -138,17 +131,11 @@ Cluster parse_cluster(std::string_view text, const std::string& source_name) {
     return c;
 }
 
-std::vector<std::string> cluster_names() {
-    std::vector<std::string> names;
-    for (const CatalogEntry& entry : catalog()) names.emplace_back(entry.name);
-    return names;
-}
-
-Cluster cluster_named(const std::string& name_or_path) {
+Cluster named(const std::string& name_or_path, int bases) {
     static const std::vector<Cluster> known = [] {
         std::vector<Cluster> clusters;
         for (const CatalogEntry& entry : catalog()) {
-            clusters.push_back(parse_cluster(entry.text, std::string(entry.name) + ".toml"));
+            clusters.push_back(parse(entry.text, std::string(entry.name) + ".toml", 0));
         }
         return clusters;
     }();
@@ -160,12 +147,40 @@ Cluster cluster_named(const std::string& name_or_path) {
         }
     }
     if (wanted.ends_with(".toml") || std::filesystem::exists(name_or_path)) {
-        return parse_cluster(read_file(name_or_path), name_or_path);
+        return parse(read_file(name_or_path), name_or_path, bases);
     }
     std::string names;
     for (const std::string& each : cluster_names()) names += (names.empty() ? "" : ", ") + each;
     throw UsageError(concat("no cluster is named ", name_or_path, " and no file has that name; the nearest is ",
                             spec::nearest(wanted, cluster_names()), "; known: ", names));
 }
+
+}  // namespace
+
+double Cluster::clock() const {
+    return watts > 0 && power_limit > 0 ? std::cbrt(std::min(1.0, power_limit / watts)) : 1;
+}
+
+double Cluster::peak(std::string_view type) const {
+    const auto found = peaks.find(std::string(type));
+    if (found != peaks.end()) return found->second;
+    throw UsageError(concat(name, " has no ", type, " products; it has ", types()));
+}
+
+std::string Cluster::types() const {
+    std::string text;
+    for (const auto& [type, rate] : peaks) text += (text.empty() ? "" : ", ") + type;
+    return text;
+}
+
+Cluster parse_cluster(std::string_view text, const std::string& source_name) { return parse(text, source_name, 0); }
+
+std::vector<std::string> cluster_names() {
+    std::vector<std::string> names;
+    for (const CatalogEntry& entry : catalog()) names.emplace_back(entry.name);
+    return names;
+}
+
+Cluster cluster_named(const std::string& name_or_path) { return named(name_or_path, 0); }
 
 }  // namespace tutti::hardware

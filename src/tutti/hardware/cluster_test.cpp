@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "tutti/base/error.h"
+#include "tutti/base/testing/scratch.h"
 
 namespace tutti::hardware {
 namespace {
@@ -60,6 +61,20 @@ TEST(Clusters, APowerLimitLowersTheClockByItsCubeRoot) {
     EXPECT_NE(message_of([] {
                   parse_cluster("base = \"v100\"\npower_limit_watts = 200\n", "x.toml");
               }).find("power_limit_watts needs watts"),
+              std::string::npos);
+}
+
+// A file that is its own base ended the program with a stack overflow.
+TEST(Clusters, BasesThatLeadBackAreRefused) {
+    const ScratchFolder folder;
+    const std::string a = folder.path("a.toml"), b = folder.path("b.toml"), c = folder.path("c.toml");
+    folder.write("a.toml", "base = \"" + b + "\"\n");
+    folder.write("b.toml", "base = \"" + a + "\"\n");
+    EXPECT_NE(message_of([&] { cluster_named(a); }).find("does one of them lead back to itself?"), std::string::npos);
+    folder.write("b.toml", "base = \"h100\"\nname = \"ours\"\n");
+    folder.write("c.toml", "base = \"" + a + "\"\nmemory_gb = 90\n");
+    EXPECT_EQ(cluster_named(c).name, "ours") << "a file may begin with a file";
+    EXPECT_NE(message_of([] { parse_cluster("base = 3\n", "x.toml"); }).find("x.toml: base must be a name or a file"),
               std::string::npos);
 }
 
