@@ -103,7 +103,8 @@ int simulate_table(const SimulateArguments& a, const Io& io) {
     }
     std::vector<double> predicted(runs.size(), 0);
     Json rows = Json::array();
-    int inside = 0, measured = 0;
+    int inside = 0, measured = 0, refused = 0;
+    std::string first_refused;
     std::vector<double> memory_errors;
     for (size_t i = 0; i < runs.size(); ++i) {
         const PublishedRun& run = runs[i];
@@ -122,11 +123,17 @@ int simulate_table(const SimulateArguments& a, const Io& io) {
             } catch (const UsageError& error) {
                 problem = error.what();
             }
-        if (!problem.empty()) row = {{"refused", problem}};
+        if (!problem.empty()) {
+            row = {{"refused", problem}};
+            if (refused++ == 0) first_refused = concat(run.id.empty() ? concat("row ", i + 1) : run.id, ": ", problem);
+        }
         rows.push_back(std::move(row));
     }
     std::ostream& text = io.text();
     print_errors(runs, predicted, text);
+    if (refused > 0)
+        text << refused << " of " << runs.size() << " rows are not predicted (--json says why); " << first_refused
+             << '\n';
     if (measured > 0)
         text << inside << " of " << measured
              << " measured steps are inside their interval, which should hold 8 of 10\n";

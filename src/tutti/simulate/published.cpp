@@ -11,13 +11,15 @@
 namespace tutti::simulate {
 namespace {
 
-// Fields by name; null, missing and of another type are alike.
+// Fields by name; null and missing are alike. UsageError for a field of another type.
 class Row {
   public:
     explicit Row(const Json& row) : row_(row) {}
     std::optional<double> number(const char* key) const {
         const Json* field = row_.find(key);
-        return field != nullptr && field->is_number() ? std::optional(field->get<double>()) : std::nullopt;
+        if (field == nullptr || field->is_null()) return std::nullopt;
+        check<UsageError>(field->is_number(), key, ": required a number, got ", field->dump());
+        return field->get<double>();
     }
     double number(const char* key, double otherwise) const { return number(key).value_or(otherwise); }
     int integer(const char* key, int otherwise) const { return static_cast<int>(number(key, otherwise)); }
@@ -28,7 +30,9 @@ class Row {
     }
     std::optional<bool> flag(const char* key) const {
         const Json* field = row_.find(key);
-        return field != nullptr && field->is_boolean() ? std::optional(field->get<bool>()) : std::nullopt;
+        if (field == nullptr || field->is_null()) return std::nullopt;
+        check<UsageError>(field->is_boolean(), key, ": required true or false, got ", field->dump());
+        return field->get<bool>();
     }
 
   private:
@@ -138,25 +142,14 @@ void read_model(const Row& row, const std::string& name, Sizes& m) {
     }
 }
 
-PublishedRun read_row(const Json& json) {
-    const Row row(json);
-    PublishedRun run;
-    run.id = row.text("id");
-    run.family = row.text("family");
+void read_run(const Row& row, PublishedRun& run) {
     const std::string name = lower(row.text("model"));
     const std::string software = lower(row.text("software") + " " + row.text("source"));
-    try {
-        run.cluster = hardware::cluster_named(row.text("gpu"));
-    } catch (const UsageError& error) {
-        run.problem = error.what();
-        return run;
-    }
+    check<UsageError>(!row.text("gpu").empty(), "gpu must be given");
+    run.cluster = hardware::cluster_named(row.text("gpu"));
     Job& job = run.job;
     read_model(row, name, job.model);
-    if (job.model.layers < 1 || job.model.hidden < 1) {
-        run.problem = "layers and hidden must be given";
-        return run;
-    }
+    check<UsageError>(job.model.layers >= 1 && job.model.hidden >= 1, "layers and hidden must be given");
     run.cluster.per_node = row.integer("gpus_per_node", run.cluster.per_node);
     if (const auto domain = row.number("nvl_domain")) run.cluster.domain = static_cast<int>(*domain);
     if (run.cluster.vendor == "NVIDIA" && run.cluster.domain <= 8)
@@ -219,6 +212,18 @@ PublishedRun read_row(const Json& json) {
     }
     run.memory_bytes = row.number("memory_gib", 0) * 1024 * 1024 * 1024;
     run.problem = layout_problem(job);
+}
+
+PublishedRun read_row(const Json& json) {
+    const Row row(json);
+    PublishedRun run;
+    run.id = row.text("id");
+    run.family = row.text("family");
+    try {
+        read_run(row, run);
+    } catch (const UsageError& error) {
+        run.problem = error.what();
+    }
     return run;
 }
 
@@ -234,6 +239,7 @@ std::vector<PublishedRun> read_published(std::string_view text, const std::strin
     const Json* rows = document.find("rows");
     check<DataError>(rows != nullptr && rows->is_array(), source_name,
                      ": required an object with a list \"rows\", got ", document.type_name());
+    check<DataError>(rows->begin() != rows->end(), source_name, ": \"rows\" is empty; required at least one run");
     std::vector<PublishedRun> runs;
     for (const Json& row : *rows) runs.push_back(read_row(row));
     return runs;

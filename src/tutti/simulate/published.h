@@ -20,8 +20,9 @@ struct PublishedRun {
     std::string problem;      // why the row cannot be simulated; ""
 };
 
-// {"rows": [{...}]} with the fields of docs/published.md; a field that is missing or null takes the usual value for the
-// software. DataError for text that is no such document.
+// {"rows": [{...}]} with the fields of tests/published/runs.json. A field that is missing or null takes the usual value
+// for the software; a field of a wrong type becomes the row's problem. DataError for text that is no such document, or
+// that has no rows.
 std::vector<PublishedRun> read_published(std::string_view json, const std::string& source_name);
 
 }  // namespace tutti::simulate

@@ -477,5 +477,18 @@ TEST(Published, ARowSaysMuchAndItsSoftwareTheRest) {
     EXPECT_THROW(read_published("{", "x"), DataError);
 }
 
+// A field of another type counted as missing: tp = "8" was predicted as tp = 1. A table without rows printed nothing.
+TEST(Published, AWrongTypeIsTheProblemOfItsRow) {
+    const std::vector<PublishedRun> runs = read_published(R"({"rows": [
+        {"gpu": "H100", "layers": 32, "hidden": 4096, "tp": "8"}, {"gpu": "H100", "layers": 32, "hidden": 4096, "offload": 1},
+        {"layers": 32, "hidden": 4096}, 3]})",
+                                                          "rows.json");
+    EXPECT_EQ(runs.at(0).problem, "tp: required a number, got \"8\"");
+    EXPECT_EQ(runs.at(1).problem, "offload: required true or false, got 1");
+    EXPECT_EQ(runs.at(2).problem, "gpu must be given");
+    EXPECT_EQ(runs.at(3).problem, "gpu must be given");
+    EXPECT_THROW(read_published(R"({"rows": []})", "x"), DataError);
+}
+
 }  // namespace
 }  // namespace tutti::simulate
