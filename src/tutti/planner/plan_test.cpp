@@ -204,6 +204,10 @@ TEST(Plan, WhatFitsOnlyInTheMemoryOfTheHostIsOffloaded) {
     Request small_host = r;
     small_host.cluster.host_memory = 12e9;
     EXPECT_TRUE(search(small_host).best.empty());
+    const std::string unknown = "the host memory of h100 is not known; the most that a node needs here is ";
+    EXPECT_NE(render(make_plan(r, 1)).find(unknown), std::string::npos);
+    small_host.cluster.host_memory = 2e12;
+    EXPECT_EQ(render(make_plan(small_host, 1)).find(unknown), std::string::npos);
     r.gpus = 8;
     const std::string table = render(make_plan(r, 10));
     EXPECT_NE(table.find("offload"), std::string::npos);

@@ -92,6 +92,7 @@ std::string render(const Plan& plan) {
     text += concat(right("", 3), right("step", 9), right("8 of 10 runs", 20), right("MFU", 8), right("memory", 11),
                    "  layout\n");
     int place = 0;
+    double most_offloaded = 0;
     for (const Finalist& f : plan.finalists.chosen) {
         const double offloaded = f.prediction.memory.offloaded;
         text += concat(right(std::to_string(++place), 3), right(format_time(f.prediction.seconds()), 9),
@@ -103,7 +104,12 @@ std::string render(const Plan& plan) {
                        where_time_goes(f.prediction, 4),
                        offloaded > 0 ? concat("; ", bytes_text(offloaded), " of a device in host memory") : "", '\n');
         if (place > 1) text += concat(right("", 53), render(compare(best, f.prediction)), '\n');
+        most_offloaded = std::max(most_offloaded, offloaded);
     }
+    if (most_offloaded > 0 && r.cluster.host_memory <= 0)
+        text += concat("the host memory of ", r.cluster.name, " is not known; the most that a node needs here is ",
+                       bytes_text(most_offloaded * std::min(r.gpus, r.cluster.per_node)),
+                       " ([host] memory_gb of a cluster file limits it)\n");
     text += concat("\n8 of 10 runs take ", format_fixed(best.low, 2), " to ", format_fixed(best.high, 2),
                    " times the predicted step. The first: ", format_rate(best.tokens_per_s(), "tokens"), ", ",
                    format_rate(best.tokens_per_s() / best.ranks, "tokens"), " of a device\n");
