@@ -200,14 +200,15 @@ TEST(Plan, WhatFitsOnlyInTheMemoryOfTheHostIsOffloaded) {
         // Master weights and moments, and what else is offloaded.
         EXPECT_NEAR(double(whole.memory.offloaded) / f.prediction.memory.offloaded, 1, 0.02);
     }
-    // A node whose memory is known and too small.
+    // A node whose memory is known and too small, or not known.
     Request small_host = r;
     small_host.cluster.host_memory = 12e9;
     EXPECT_TRUE(search(small_host).best.empty());
     const std::string unknown = "the host memory of h100 is not known; the most that a node needs here is ";
-    EXPECT_NE(render(make_plan(r, 1)).find(unknown), std::string::npos);
-    small_host.cluster.host_memory = 2e12;
-    EXPECT_EQ(render(make_plan(small_host, 1)).find(unknown), std::string::npos);
+    EXPECT_EQ(render(make_plan(r, 1)).find(unknown), std::string::npos);
+    Request unknown_host = r;
+    unknown_host.cluster.host_memory = 0;
+    EXPECT_NE(render(make_plan(unknown_host, 1)).find(unknown), std::string::npos);
     r.gpus = 8;
     const std::string table = render(make_plan(r, 10));
     EXPECT_NE(table.find("offload"), std::string::npos);
