@@ -259,8 +259,8 @@ Overrides read_overrides(const std::vector<std::string>& texts, const Names& nam
         Override override{"--set " + text, order++};
         const size_t equals = text.find('=');
         const std::string path = present_path(trimmed(text.substr(0, equals)));
-        if (equals == std::string::npos) {
-            problems.add(override, "required section.key=value, got no \"=\"");
+        if (equals == std::string::npos || path.empty()) {
+            problems.add(override, concat("required section.key=value, got no ", path.empty() ? "key" : "\"=\""));
         } else if (names.is_key(path)) {
             if (read_value(path, trimmed(text.substr(equals + 1)), override, problems)) by_path[path] = override;
         } else if (names.is_table(path)) {

@@ -205,6 +205,7 @@ TEST(Overrides, ErrorsNameTheOverride) {
     EXPECT_EQ(problems_of("", {"steps=5"}), "--set steps=5: unknown key steps; the nearest is train.steps");
     EXPECT_EQ(problems_of("", {"train=5"}), "--set train=5: train is a table: required train.key=value");
     EXPECT_EQ(problems_of("", {"train.steps"}), "--set train.steps: required section.key=value, got no \"=\"");
+    EXPECT_EQ(problems_of("", {"=3"}), "--set =3: required section.key=value, got no key");
     EXPECT_EQ(problems_of("", {"train.steps=1e3"}),
               "--set train.steps=1e3: [train] steps: required an integer, got the number 1000.0; write 1000");
     EXPECT_EQ(problems_of("", {"train.steps=many"}),

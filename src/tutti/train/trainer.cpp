@@ -363,6 +363,7 @@ void Run::write_results(const std::string& sample_text) {
     if (outcome_.preempted) return;
     try {
         directory_->write_report(report::render_report(report::read_run(options_.out)));
+        console_.text(concat("report: ", options_.out, "/report.html"));
     } catch (const DataError& error) {  // the run is done and its weights are on disk
         console_.warn(concat("no report.html: ", error.what()));
     }
