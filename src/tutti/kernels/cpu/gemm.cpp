@@ -76,7 +76,8 @@ bool has_few_rows(Isa isa, const Gemm& g) {
 // Whether our own implementation computes a product, as measured with `bench/cpu_kernels.cpp gemm`
 // (bench/results/gemm_cpu_*.md):
 // - f32: oneDNN, which reaches 90 % of the peak and more; on AVX-512 alone (measured on Ice Lake) our own where it is
-//   slow.
+//   slow. On AVX2 our own, except for weight gradients, whose rows are no rows of a: the order of oneDNN's sums there
+//   depends on the number of rows of c, and layouts that divide the rows must have equal bits.
 // - bf16 with AVX512_BF16: our own where every side has 512 and more, and c more rows: up to 1.3 times as fast.
 //   For smaller products packing costs too much: oneDNN.
 // - bf16 on AMX: our own from 256 on; oneDNN keeps no block of c in the cache, and is at a third of the peak on large
@@ -90,7 +91,10 @@ bool has_few_rows(Isa isa, const Gemm& g) {
 bool is_own(Isa isa, const Gemm& g) {
     const int64_t shortest = std::min({whole_rows(g), g.c.shape[1], depth_of(g)});
     if (shortest == 0 || g.a.dtype == DType::f16 || has_few_rows(isa, g)) return true;
-    if (g.a.dtype != DType::bf16) return isa == Isa::avx512 && shortest >= 256 && is_slow_in_onednn(g);
+    if (g.a.dtype != DType::bf16) {
+        if (isa == Isa::avx2) return !g.transpose_a;
+        return isa == Isa::avx512 && shortest >= 256 && is_slow_in_onednn(g);
+    }
     switch (isa) {
         case Isa::avx2: return true;
         case Isa::avx512: return whole_rows(g) > 1;

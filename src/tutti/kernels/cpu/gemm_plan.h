@@ -39,20 +39,21 @@ struct GemmBlocks {
     int64_t unit;  // words of a row are filled up to a multiple of this
     // One multiplication: c (sum_rows, panel) in registers. With tiles four of them, two by two.
     int64_t sum_rows, panel;
-    // A block of c, one of a and one of b share the L2: 192 + 96 + 128 KB of 1 MB; with tiles 512 + 128 + 256 KB of 2
-    // MB. A panel of b, 32 KB, and the rows of a that it meets share the L1; with tiles, which consume them ten times
-    // as fast, 16 KB. Zen 4, the one with AVX512_BF16 and no tiles, reads panels of twice the depth from its L2 as
-    // fast.
+    // A block of c, one of a and one of b share the L2: 192 + 96 + 128 KB of 1 MB; with AVX2 48 + 48 + 256 KB of 512
+    // KB; with tiles 512 + 128 + 256 KB of 2 MB. A panel of b, 32 KB, and the rows of a that it meets share the L1;
+    // with tiles, which consume them ten times as fast, 16 KB. Zen 4, the one with AVX512_BF16 and no tiles, reads
+    // panels of twice the depth from its L2 as fast.
     int64_t rows, width, depth;
 };
 
 consteval GemmBlocks gemm_blocks(const IsaConstants& isa, bool pairs) {
     const bool tiles = pairs && isa.tiles;
+    const int64_t rows = isa.lanes == 8 ? 48 : 192;
     return {.pack = pairs ? 2 : 1,
             .unit = pairs ? isa.pair_unit : 1,
             .sum_rows = tiles ? 32 : isa.sums / isa.vectors,
             .panel = tiles ? 32 : isa.vectors * isa.lanes,
-            .rows = tiles ? 256 : 192,
+            .rows = tiles ? 256 : rows,
             .width = tiles ? 512 : 256,
             .depth = isa.lanes == 8 || (isa.fast_pairs && !isa.tiles) ? 256 : 128};
 }
@@ -86,8 +87,8 @@ struct GemmPlan {
 GemmPlan gemm_plan(Isa isa, const Stream& stream, const Gemm& g);
 
 // Rows of the whole product, of which c may be a block. Choices that depend on the number of rows use this number, so
-// all blocks of a product make the same choices; under the same choices, neither our own product nor oneDNN's changes
-// the order of an element's sum with the number of rows.
+// all blocks of a product make the same choices; under the same choices, neither our own product nor oneDNN's with
+// AVX-512 changes the order of an element's sum with the number of rows (with AVX2, oneDNN's does).
 int64_t whole_rows(const Gemm& g);
 
 // Whether our own product reads a transposed b in place (kFewRowsOfC): then it needs neither a plan nor a workspace.
