@@ -225,7 +225,7 @@ TEST_F(Pipelines, SelectiveRecomputeWithDelayedWeightGradients) {
                 const VerifyOutcome saved = verify({.run = r, .ranks = 4, .steps = 2});
                 r.recompute.policy = "selective";
                 const VerifyOutcome o = verify({.run = r, .ranks = 4, .steps = 2});
-                EXPECT_LT(o.worst().gradient_difference, 1e-6) << schedule << ": " << o.worst().gradient;
+                EXPECT_LT(o.worst().gradient_difference, 1e-5) << schedule << ": " << o.worst().gradient;
                 for (size_t step = 0; step < 2; ++step) {
                     EXPECT_EQ(o.steps[step].loss, saved.steps[step].loss) << schedule;
                     EXPECT_EQ(o.steps[step].gradient_difference, saved.steps[step].gradient_difference) << schedule;
