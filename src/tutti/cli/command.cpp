@@ -11,14 +11,17 @@ namespace tutti::cli {
 
 namespace {
 
-// A finite number from `low` to `high`: CLI::Range lets nan pass.
+// A T from `low` to `high`; CLI::Range lets nan pass.
+template <class T>
 CLI::Validator number_in(Between range) {
-    const auto problem = [range](const std::string& text) {
-        double x = 0;
-        const bool inside = CLI::detail::lexical_cast(text, x) && x >= range.low && x <= range.high;
-        return inside ? "" : concat("required a number from ", range.low, " to ", range.high, ", got ", text);
+    const auto low = static_cast<T>(range.low), high = static_cast<T>(range.high);
+    const auto problem = [low, high](const std::string& text) {
+        T x = 0;
+        const bool inside = CLI::detail::lexical_cast(text, x) && x >= low && x <= high;
+        const char* kind = std::is_integral_v<T> ? "a whole number" : "a number";
+        return inside ? "" : concat("required ", kind, " from ", low, " to ", high, ", got ", text);
     };
-    return {problem, concat("FLOAT in [", range.low, " - ", range.high, "]"), "number_in"};
+    return {problem, concat("in [", low, " - ", high, "]"), "number_in"};
 }
 
 void add_option(CLI::App& command, const Option& option) {
@@ -40,8 +43,7 @@ void add_option(CLI::App& command, const Option& option) {
     if (std::holds_alternative<ByteCount>(option.rule)) added->transform(CLI::AsSizeValue(true));
     if (const auto* range = std::get_if<Between>(&option.rule)) {
         const bool whole = !std::holds_alternative<double*>(option.target);
-        added->check(whole ? CLI::Range(static_cast<int64_t>(range->low), static_cast<int64_t>(range->high))
-                           : number_in(*range));
+        added->check(whole ? number_in<int64_t>(*range) : number_in<double>(*range));
     }
 }
 

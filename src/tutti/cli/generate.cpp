@@ -233,6 +233,12 @@ void generate_on(const GenerateArguments& arguments, const std::vector<std::stri
     const double seconds = seconds_now() - begin;
     for (Text& text : texts) text.end(arguments.ids);
     output.show();
+    const auto is_too_long = [longest = static_cast<size_t>(loaded.max_positions)](const Text& text) {
+        return text.prompt_ids.size() + text.tokens.size() > longest;
+    };
+    if (std::any_of(texts.begin(), texts.end(), is_too_long))
+        warn(concat("a text is longer than the ", loaded.max_positions, " positions of the model: each later token ",
+                    "depends on the newest ", loaded.max_positions / 2, " or more before it"));
     if (writes) io.print(describe(loaded, sampling, texts, ended, arguments.ids, seconds));
 }
 

@@ -173,7 +173,7 @@ Command generate_command(GenerateArguments& a, const Io& io) {
         {"--top-k", "K", "0", "sample from the K most likely tokens; 0: from all", &a.top_k, Between{0, kMany}},
         {"--top-p", "P", "1", "of those, sample from the fewest whose probabilities sum to P", &a.top_p,
          Between{1e-9, 1}},
-        {"--seed", "N", "1234", "seed of the sampling", &a.seed},
+        {"--seed", "N", "1234", "seed of the sampling", &a.seed, Between{0, 0x1p62}},
         excluding("--temperature", {"--greedy", "", "", "the same as --temperature 0", &a.greedy}),
         {"--ranks", "N", "1", "tensor-parallel ranks that divide the model", &a.ranks, Between{1, kManyRanks}},
         set_option(a.set, "parallel.tp=N is the same as --ranks N"),

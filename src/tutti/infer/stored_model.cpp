@@ -27,8 +27,8 @@ struct Place {
 };
 
 Place find_checkpoint(const fs::path& path) {
-    check<DataError>(fs::exists(path), path.string(),
-                     " does not exist; give a run directory, a checkpoint or a Hugging ", "Face directory");
+    check<DataError>(fs::is_directory(path), path.string(), fs::exists(path) ? " is no directory" : " does not exist",
+                     "; give a run directory, a checkpoint or a Hugging Face directory");
     if (fs::exists(path / checkpoint::kManifestName)) {
         const fs::path checkpoints = fs::absolute(path / "").parent_path().parent_path();
         return {{}, path.string(), checkpoints.parent_path().string()};
