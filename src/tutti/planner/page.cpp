@@ -47,7 +47,8 @@ std::string stacked(const std::string& id, const std::string& title, const std::
                          "width=\"16\" height=\"10\"/></svg>",
                          escape_html(name), "</li>");
     return concat("<figure class=\"card full\"><figcaption><b>", escape_html(title), "</b><span class=\"unit\">", unit,
-                  "</span><ul class=\"legend\">", legend, "</ul></figcaption>", report::timeline(chart), "</figure>\n");
+                  "</span><ul class=\"legend\">", legend, "</ul></figcaption><div class=\"drawing\">",
+                  report::timeline(chart), "</div></figure>\n");
 }
 
 std::vector<Part> time_parts(const simulate::StepTime& t) {
