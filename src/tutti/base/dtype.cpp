@@ -1,32 +1,22 @@
 #include "tutti/base/dtype.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
-#include <utility>
 
 namespace tutti {
 
 namespace {
-constexpr std::array<std::pair<DType, std::string_view>, 8> kNames = {{{DType::f32, "f32"},
-                                                                       {DType::bf16, "bf16"},
-                                                                       {DType::f16, "f16"},
-                                                                       {DType::f64, "f64"},
-                                                                       {DType::i32, "i32"},
-                                                                       {DType::i64, "i64"},
-                                                                       {DType::u16, "u16"},
-                                                                       {DType::u8, "u8"}}};
+constexpr std::array<std::string_view, 8> kNames = {"f32", "bf16", "f16", "f64",
+                                                    "i32", "i64",  "u16", "u8"};  // by DType
 }
 
-std::string_view name_of(DType t) {
-    for (const auto& [type, name] : kNames)
-        if (type == t) return name;
-    return "?";
-}
+std::string_view name_of(DType t) { return kNames.at(static_cast<size_t>(t)); }
 
 std::optional<DType> dtype_from(std::string_view name) {
-    for (const auto& [type, text] : kNames)
-        if (text == name) return type;
-    return std::nullopt;
+    const auto found = std::find(kNames.begin(), kNames.end(), name);
+    if (found == kNames.end()) return std::nullopt;
+    return static_cast<DType>(found - kNames.begin());
 }
 
 uint16_t f16_bits(float x) {

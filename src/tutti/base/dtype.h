@@ -66,39 +66,18 @@ struct f16 {
     explicit operator float() const { return f16_value(bits); }
 };
 
+// The DType of the values that a pointer points to.
+constexpr DType dtype_at(const float*) { return DType::f32; }
+constexpr DType dtype_at(const double*) { return DType::f64; }
+constexpr DType dtype_at(const bf16*) { return DType::bf16; }
+constexpr DType dtype_at(const f16*) { return DType::f16; }
+constexpr DType dtype_at(const int32_t*) { return DType::i32; }
+constexpr DType dtype_at(const int64_t*) { return DType::i64; }
+constexpr DType dtype_at(const uint16_t*) { return DType::u16; }
+constexpr DType dtype_at(const uint8_t*) { return DType::u8; }
 template <class T>
-constexpr DType dtype_of();
-template <>
-constexpr DType dtype_of<float>() {
-    return DType::f32;
-}
-template <>
-constexpr DType dtype_of<double>() {
-    return DType::f64;
-}
-template <>
-constexpr DType dtype_of<bf16>() {
-    return DType::bf16;
-}
-template <>
-constexpr DType dtype_of<f16>() {
-    return DType::f16;
-}
-template <>
-constexpr DType dtype_of<int32_t>() {
-    return DType::i32;
-}
-template <>
-constexpr DType dtype_of<int64_t>() {
-    return DType::i64;
-}
-template <>
-constexpr DType dtype_of<uint16_t>() {
-    return DType::u16;
-}
-template <>
-constexpr DType dtype_of<uint8_t>() {
-    return DType::u8;
+constexpr DType dtype_of() {
+    return dtype_at(static_cast<const T*>(nullptr));
 }
 
 // The arithmetic of forward and backward (precision.compute). tf32: f32, except that factors of matrix products may be

@@ -5,9 +5,11 @@
 // line.
 #pragma once
 
+#include <functional>
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace tutti {
 
@@ -16,6 +18,18 @@ template <class... Parts>
 std::string concat(const Parts&... parts) {
     std::ostringstream text;
     (text << ... << parts);
+    return text.str();
+}
+
+// Joins the elements of `values`, or `text_of` of each, with `between` between two of them.
+template <class Values, class TextOf = std::identity>
+std::string joined(const Values& values, std::string_view between = ", ", const TextOf& text_of = {}) {
+    std::ostringstream text;
+    std::string_view before = "";
+    for (const auto& value : values) {
+        text << before << std::invoke(text_of, value);
+        before = between;
+    }
     return text.str();
 }
 

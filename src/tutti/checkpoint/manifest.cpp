@@ -19,15 +19,9 @@ constexpr size_t kTailBytes = kDigestKey.size() + 32 + kEnd.size();
 
 Digest128 digest_of(std::string_view text) { return xxh3_128(std::as_bytes(std::span(text))); }
 
-std::string comma_separated(const Shape& numbers) {
-    std::string text;
-    for (int64_t number : numbers) text += (text.empty() ? "" : ",") + std::to_string(number);
-    return text;
-}
-
 // "3:12,0:4,5": in file 3, sizes (4, 5) at (12, 0). Short, because a manifest has many of them.
 std::string to_text(const StoredBlock& stored) {
-    return concat(stored.file, ':', comma_separated(stored.block.offset), ':', comma_separated(stored.block.sizes));
+    return concat(stored.file, ':', joined(stored.block.offset, ","), ':', joined(stored.block.sizes, ","));
 }
 
 std::optional<StoredBlock> block_from(std::string_view text) {
@@ -56,7 +50,7 @@ Json to_json(const TensorRecord& tensor) {
     for (const StoredBlock& stored : tensor.blocks) blocks.push_back(to_text(stored));
     return {{"name", tensor.name},
             {"dtype", name_of(tensor.dtype)},
-            {"shape", comma_separated(tensor.shape)},
+            {"shape", joined(tensor.shape, ",")},
             {"blocks", blocks}};
 }
 
@@ -166,7 +160,7 @@ Manifest from_json(const Json& json) {
 
 std::string entry_name(std::string_view tensor, const Shape& shape, const Block& block) {
     std::string name(tensor);
-    return block == mesh::whole_block(shape) ? name : name + kBlockSeparator + comma_separated(block.offset);
+    return block == mesh::whole_block(shape) ? name : name + kBlockSeparator + joined(block.offset, ",");
 }
 
 std::string write_manifest(const Manifest& manifest) {

@@ -102,9 +102,8 @@ FileToWrite safetensors_file(std::string name, std::vector<TensorToWrite> tensor
         check(tensor.name != "__metadata__", "safetensors: a tensor cannot be named __metadata__");
         names.push_back(tensor.name);
         if (json.size() > 1) json += ',';
-        json += concat(json_string(tensor.name), ":{\"dtype\":\"", safetensors_name(tensor.dtype), "\",\"shape\":[");
-        for (size_t i = 0; i < tensor.shape.size(); ++i) json += concat(i ? "," : "", tensor.shape[i]);
-        json += concat("],\"data_offsets\":[", begin, ',', begin + bytes, "]}");
+        json += concat(json_string(tensor.name), ":{\"dtype\":\"", safetensors_name(tensor.dtype), "\",\"shape\":[",
+                       joined(tensor.shape, ","), "],\"data_offsets\":[", begin, ',', begin + bytes, "]}");
         file.body.push_back(tensor.bytes);
         begin += bytes;
     }

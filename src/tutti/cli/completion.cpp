@@ -316,9 +316,7 @@ std::string synopsis_of(const NamedCommand& command) {
 }
 
 std::string describe(const Option& option) {
-    std::string tag;
-    for (const std::string& name : names_of(option))
-        tag += (tag.empty() ? "" : ", ") + (is_positional(option) ? italic(name) : bold(name));
+    std::string tag = joined(names_of(option), ", ", is_positional(option) ? italic : bold);
     if (!option.value_name.empty()) tag += " " + italic(option.value_name);
     const std::string shown = option.default_text.empty() ? "" : concat(" [", option.default_text, "]");
     return tagged(tag, option.help + shown + (option.required ? " (required)" : ""));

@@ -29,14 +29,6 @@ struct Io {
     void print(const Json& document) const;
 };
 
-// The values as one text, with `between` between two of them.
-template <class Values>
-std::string joined(const Values& values, std::string_view between = ", ") {
-    std::string text;
-    for (const auto& value : values) text += concat(text.empty() ? "" : between, value);
-    return text;
-}
-
 // Writes the file that `option` names. A regular file appears complete or not at all. DataError with the reason and the
 // option.
 void write_file(const std::string& option, const std::string& path, const std::string& text);

@@ -290,11 +290,13 @@ int simulate(const SimulateArguments& a, const Io& io) {
         const simulate::RehearsedStep step =
             simulate::rehearse_on(run, target, a.ranks, cluster, constants_of(a), wants_spans(a), stragglers(a));
         save(a, step, concat(a.ranks, " x ", cluster.name));
-        text << "\nrehearsed with the kernels and the program of this system\n"
-             << left("step", 22) << left(format_time(step.seconds), 20)
-             << format_percent(p.model_causal / (step.seconds * a.ranks * p.peak)) << " MFU, causal\n"
-             << left("memory of a rank", 22) << left(format_bytes(step.shown.memory.peak()), 20) << "at "
-             << step.shown.memory.peak_place << (step.shown.fits ? "" : ": does not fit") << '\n';
+        text
+            << "\nrehearsed: the program and the kernels of Tutti, with exact memory; the formulas above are fitted to "
+               "published runs of other systems\n"
+            << left("step", 22) << left(format_time(step.seconds), 20)
+            << format_percent(p.model_causal / (step.seconds * a.ranks * p.peak)) << " MFU, causal\n"
+            << left("memory of a rank", 22) << left(format_bytes(step.shown.memory.peak()), 20) << "at "
+            << step.shown.memory.peak_place << (step.shown.fits ? "" : ": does not fit") << '\n';
         Json kernels = Json::object();
         for (const auto& [name, seconds] : step.kernels) kernels[name] = seconds;
         document["rehearsed"] = {
@@ -332,19 +334,13 @@ Command simulate_command(SimulateArguments& a, const Io& io) {
          {"--table", "FILE", "", "predict the runs of a JSON file {\"rows\": [...]} and show the errors", &a.table,
           kPath},
          {"--fit", "OUT", "", "fit the constants to --table, three rows or more, and write them", &a.fit, kPath}},
-        concat(
-            "Clusters: ",
-            [] {
-                std::string names;
-                for (const std::string& name : hardware::cluster_names()) names += (names.empty() ? "" : ", ") + name;
-                return names;
-            }(),
-            "\n\nExamples:\n"
-            "  tutti simulate run.toml --cluster h100 --ranks 64\n"
-            "  tutti simulate run.toml --profile here.json --ranks 4 --trace predicted.json\n"
-            "  tutti simulate --table published.json --json\n"
-            "  tutti simulate --table three_runs.json --fit site.json\n"
-            "  tutti simulate run.toml --cluster h100 --ranks 256 --site site.json"));
+        concat("Clusters: ", joined(hardware::cluster_names()),
+               "\n\nExamples:\n"
+               "  tutti simulate run.toml --cluster h100 --ranks 64\n"
+               "  tutti simulate run.toml --profile here.json --ranks 4 --trace predicted.json\n"
+               "  tutti simulate --table published.json --json\n"
+               "  tutti simulate --table three_runs.json --fit site.json\n"
+               "  tutti simulate run.toml --cluster h100 --ranks 256 --site site.json"));
 }
 
 }  // namespace tutti::cli

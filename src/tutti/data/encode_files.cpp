@@ -115,8 +115,7 @@ Record parsed(const Job& job, const std::string& field) {
     };
     if (json.contains(field)) return {"", text_of(field)};
     if (json.contains("prompt") && json.contains("completion")) return {text_of("prompt"), text_of("completion")};
-    std::string keys;
-    for (const auto& [key, value] : json.items()) keys += (keys.empty() ? "" : ", ") + key;
+    const std::string keys = joined(json.items(), ", ", &Json::Member::key);
     throw DataError(concat(place(job), ": a record needs the field \"", field,
                            "\", or \"prompt\" and \"completion\"; it has ", keys.empty() ? "none" : keys,
                            "; data.text_field (of `tutti data`: --field) names the field of the text"));

@@ -40,12 +40,6 @@ class OpenFile {
     int descriptor_;
 };
 
-std::string joined(const std::vector<std::string>& words) {
-    std::string text;
-    for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
-    return text;
-}
-
 FactSection look_at_build(MachineFacts& facts) {
     const BuildInfo build = build_info();
     FactSection s{"build", "This build"};
@@ -108,7 +102,7 @@ FactSection look_at_processor(MachineFacts& facts) {
     s.add({"cgroup_cores", "cgroup limit", limit ? format_fixed(*limit, 2) + " cores" : "none",
            limit ? FactValue(*limit) : FactValue()});
     const std::vector<std::string> features = cpu_features();
-    s.add({"features", "instructions", joined(features), features});
+    s.add({"features", "instructions", joined(features, " "), features});
     try {
         const kernels::Isa isa = kernels::chosen_isa();
         s.add_text("isa", "kernels that run", kernels::cpu_table(isa).name);
@@ -134,11 +128,10 @@ std::string gpu_driver() {
 FactSection look_at_gpus(MachineFacts& facts) {
     FactSection s{"gpu", "GPUs"};
     const Gpus gpus = find_gpus();
-    std::string text;
-    for (const Gpu& gpu : gpus.found) {
-        text += concat(text.empty() ? "" : "; ", gpu.name, ", ", format_bytes(gpu.memory_bytes),
-                       ", compute capability ", gpu.major, ".", gpu.minor);
-    }
+    const std::string text = joined(gpus.found, "; ", [](const Gpu& gpu) {
+        return concat(gpu.name, ", ", format_bytes(gpu.memory_bytes), ", compute capability ", gpu.major, ".",
+                      gpu.minor);
+    });
     s.add({"gpus", "found", gpus.found.empty() ? "none: " + gpus.why_none : text, gpus.found});
     const std::string driver = gpu_driver();
     if (!gpus.found.empty() || !driver.empty())

@@ -149,10 +149,8 @@ Cluster named(const std::string& name_or_path, int bases) {
     if (wanted.ends_with(".toml") || std::filesystem::exists(name_or_path)) {
         return parse(read_file(name_or_path), name_or_path, bases);
     }
-    std::string names;
-    for (const std::string& each : cluster_names()) names += (names.empty() ? "" : ", ") + each;
     throw UsageError(concat("no cluster is named ", name_or_path, " and no file has that name; the nearest is ",
-                            spec::nearest(wanted, cluster_names()), "; known: ", names));
+                            spec::nearest(wanted, cluster_names()), "; known: ", joined(cluster_names())));
 }
 
 }  // namespace
@@ -168,9 +166,7 @@ double Cluster::peak(std::string_view type) const {
 }
 
 std::string Cluster::types() const {
-    std::string text;
-    for (const auto& [type, rate] : peaks) text += (text.empty() ? "" : ", ") + type;
-    return text;
+    return joined(peaks, ", ", [](const auto& peak) { return peak.first; });
 }
 
 Cluster parse_cluster(std::string_view text, const std::string& source_name) { return parse(text, source_name, 0); }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <span>
 
 #include "tutti/base/error.h"
 
@@ -88,11 +89,9 @@ double Work::floor_s(double flops_per_s, double bytes_per_s) const {
 std::string ProblemShape::text() const {
     constexpr const char* kEpilogue[] = {"", ", gelu", ", gelu backward", ", swiglu", ", swiglu backward"};
     if (kind == Kind::attention) return concat(sizes[0], " x ", sizes[1], ", ", sizes[2], " heads of ", sizes[3]);
-    std::string text;
-    for (size_t i = 0; i < rank; ++i) text += concat(i > 0 ? " x " : "", sizes[i]);
-    return text + concat(transpose_a ? ", a transposed" : "", transpose_b ? ", b transposed" : "",
-                         accumulate ? ", added" : "", kEpilogue[static_cast<size_t>(epilogue)],
-                         groups > 0 ? concat(", ", groups, " groups") : "");
+    return concat(joined(std::span(sizes).first(rank), " x "), transpose_a ? ", a transposed" : "",
+                  transpose_b ? ", b transposed" : "", accumulate ? ", added" : "",
+                  kEpilogue[static_cast<size_t>(epilogue)], groups > 0 ? concat(", ", groups, " groups") : "");
 }
 
 Work work_of(const View& operand) {

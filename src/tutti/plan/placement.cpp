@@ -16,9 +16,7 @@ std::string ranks_text(const std::vector<int>& ranks) {
     for (size_t i = 1; i < n; ++i) equal = equal && ranks[i] - ranks[i - 1] == distance;
     if (equal && distance == 1) return concat(ranks.front(), " to ", ranks.back());
     if (equal && n > 4) return concat(ranks[0], ", ", ranks[1], ", ..., ", ranks.back());
-    std::string text;
-    for (const int rank : ranks) text += concat(text.empty() ? "" : ", ", rank);
-    return text;
+    return joined(ranks);
 }
 
 std::string placement_warning(const mesh::Mesh& mesh, const std::vector<std::string>& hosts, int64_t sent) {

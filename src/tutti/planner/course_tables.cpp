@@ -50,6 +50,11 @@ double of_engine(const char* compute, const char* optimizer) {
     return double(plan::state_bytes(kMany, compute, optimizer).total()) / kMany;
 }
 
+// Adds columns that are shown alike.
+void add(Table& t, Show show, const std::vector<const char*>& names) {
+    for (const char* name : names) t.columns.push_back({name, show});
+}
+
 Sizes gpt(double layers, double hidden, double heads) {
     Sizes m;
     m.layers = layers;
@@ -69,15 +74,10 @@ Table bytes_of_a_parameter() {
     Table t{"bytes_of_a_parameter",
             "Bytes of a parameter: weights + gradients + optimizer state",
             "Rajbhandari et al. 2020 (ZeRO), section 3.1; Megatron-LM",
-            {{"recipe"},
-             {"weights", Show::bytes_per_value},
-             {"gradients", Show::bytes_per_value},
-             {"optimizer", Show::bytes_per_value},
-             {"sum", Show::bytes_per_value},
-             {"simulator", Show::bytes_per_value},
-             {"engine", Show::bytes_per_value}},
+            {{"recipe"}},
             {},
             "engine: what a run of Tutti holds; null where it has no such recipe"};
+    add(t, Show::bytes_per_value, {"weights", "gradients", "optimizer", "sum", "simulator", "engine"});
     const auto row = [&](const char* name, double w, double g, double o, const Json& simulated, const Json& engine) {
         t.rows.push_back({name, w, g, o, w + g + o, simulated, engine});
     };
@@ -162,14 +162,11 @@ Table pipeline_bubbles() {
     Table t{"pipeline_bubbles",
             "Bubble over ideal time: 8 ranks, 32 microbatches, two virtual stages where a schedule has them",
             "Narayanan et al. 2021; Qi et al. 2023 and 2024; DeepSeek-AI 2024",
-            {{"schedule"},
-             {"formula"},
-             {"published", Show::percent},
-             {"simulator", Show::percent},
-             {"timeline", Show::percent}},
+            {{"schedule"}, {"formula"}},
             {},
             "timeline: the schedule that the trainer runs, forward = input gradient = weight gradient, from the first "
             "start to the last end. Published zero bubbles leave out the wait of the last update"};
+    add(t, Show::percent, {"published", "simulator", "timeline"});
     const double one = double(p - 1) / m;
     const auto row = [&](const char* kind, int v, const char* formula, double published) {
         Job job = job_of(round_model(16), p);
@@ -232,19 +229,12 @@ Table utilisation() {
         "MFU and HFU: sequence parallelism and selective recompute on A100",
         "Korthikanti et al. 2022, table 5. MFU = 72 B L s h^2 (1 + s/6h + V/12hL) / (time x devices x peak); HFU "
         "counts the recomputed attention: s/3h in place of s/6h",
-        {{"model"},
-         {"devices", Show::count},
-         {"measured", Show::seconds},
-         {"simulator", Show::seconds},
-         {"MFU published", Show::percent},
-         {"by formula", Show::percent},
-         {"simulator's FLOPs", Show::percent},
-         {"HFU published", Show::percent},
-         {"by formula", Show::percent},
-         {"simulator's FLOPs", Show::percent}},
+        {{"model"}, {"devices", Show::count}, {"measured", Show::seconds}, {"simulator", Show::seconds}},
         {},
         "shares of the peak at the measured time. The paper's s/3h counts the recomputed forward of attention three "
         "times (it is a third of s/6h); the simulator counts it once"};
+    for (const char* published : {"MFU published", "HFU published"})
+        add(t, Show::percent, {published, "by formula", "simulator's FLOPs"});
     const hardware::Cluster a100 = hardware::cluster_named("a100");
     const auto row = [&](const char* name, const Sizes& m, int ranks, int pp, int v, double b, double batch,
                          double measured, double mfu, double hfu) {
@@ -280,21 +270,12 @@ Table llama3() {
     Table t{"llama3",
             "Llama 3 405B on H100: published rates beside the simulator's",
             "Llama Team 2024 (arXiv 2407.21783), table 4",
-            {{"devices", Show::count},
-             {"tp", Show::count},
-             {"cp", Show::count},
-             {"pp", Show::count},
-             {"dp", Show::count},
-             {"sequence", Show::count},
-             {"batch", Show::count},
-             {"MFU published", Show::percent},
-             {"simulator, causal", Show::percent},
-             {"full attention", Show::percent},
-             {"low", Show::percent},
-             {"high", Show::percent}},
+            {},
             {},
             "The paper gives no virtual stages and no convention of attention: here 8 (a layer each), ZeRO-2, micro "
             "batch 1, Megatron-like software of 2024, nothing tuned to these rows. low, high: causal, 8 of 10 runs"};
+    add(t, Show::count, {"devices", "tp", "cp", "pp", "dp", "sequence", "batch"});
+    add(t, Show::percent, {"MFU published", "simulator, causal", "full attention", "low", "high"});
     const hardware::Cluster h100 = hardware::cluster_named("h100");
     const auto row = [&](int ranks, int cp, double seq, double batch, double published) {
         Job job = job_of(simulate::sizes_of(spec::preset("llama3-405b")), ranks);

@@ -98,11 +98,7 @@ std::string short_name(const std::string& name) {
     return before == std::string::npos ? text : text.substr(before + 1);
 }
 
-std::string shape_text(const Shape& shape) {
-    std::string text;
-    for (const int64_t size : shape) text += concat(text.empty() ? "" : " x ", size);
-    return text;
-}
+std::string shape_text(const Shape& shape) { return joined(shape, " x "); }
 
 class Picture {
   public:

@@ -63,11 +63,9 @@ Target target_named(std::string_view name, ComputeType compute_type, int threads
                      .memory_bytes = (gpu.mib - kContextMiB) * kMiB,
                      .workspace_bytes = kGpuWorkspace,
                      .records = true}};
-    std::string known;
     const std::vector<std::string> names = target_names();
-    for (const std::string& each : names) known += (known.empty() ? "" : ", ") + each;
     throw UsageError(concat("no machine is called \"", name, "\"; the nearest is ",
-                            spec::nearest(std::string(name), names), ". Known: ", known));
+                            spec::nearest(std::string(name), names), ". Known: ", joined(names)));
 }
 
 std::vector<double> parse_expert_loads(std::string_view option, const std::string& text, const spec::RunSpec& run) {

@@ -182,10 +182,8 @@ Schedule read_csv(const std::string& path) {
 
 std::string to_csv(const Schedule& schedule) {
     std::string text;
-    for (const Program& program : schedule.programs) {
-        for (size_t i = 0; i < program.size(); ++i) text += concat(i == 0 ? "" : ",", to_string(program[i]));
-        text += '\n';
-    }
+    for (const Program& program : schedule.programs)
+        text += joined(program, ",", [](const Action& action) { return to_string(action); }) + '\n';
     return text;
 }
 

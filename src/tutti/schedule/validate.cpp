@@ -374,12 +374,12 @@ std::vector<std::string> problems_of(const Schedule& schedule) {
 
 void validate(const Schedule& schedule) {
     constexpr size_t kShown = 5;
-    const std::vector<std::string> problems = problems_of(schedule);
-    if (problems.empty()) return;
-    std::string text = concat("schedule ", schedule.name, " cannot run: ");
-    for (size_t i = 0; i < std::min(kShown, problems.size()); ++i) text += (i == 0 ? "" : "\n  ") + problems[i];
-    if (problems.size() > kShown) text += concat("\n  and ", problems.size() - kShown, " more");
-    throw UsageError(text);
+    std::vector<std::string> problems = problems_of(schedule);
+    if (problems.size() > kShown) {
+        problems[kShown] = concat("and ", problems.size() - kShown, " more");
+        problems.resize(kShown + 1);
+    }
+    check<UsageError>(problems.empty(), "schedule ", schedule.name, " cannot run: ", joined(problems, "\n  "));
 }
 
 }  // namespace tutti::schedule

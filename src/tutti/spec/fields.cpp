@@ -40,9 +40,7 @@ std::string Field::name() const { return concat("[", section, "] ", key); }
 std::string Field::path() const { return concat(section, ".", key); }
 
 std::string Range::text() const {
-    std::string all;
-    for (const std::string& choice : choices) all += (all.empty() ? "" : " | ") + choice;
-    if (!choices.empty()) return all;
+    if (!choices.empty()) return joined(choices, " | ");
     const bool has_low = std::isfinite(low), has_high = std::isfinite(high);
     if (has_low && has_high) return concat("[", limit_text(low), ", ", limit_text(high), high_open ? ")" : "]");
     if (has_low) return concat(low_open ? "> " : ">= ", limit_text(low));
@@ -88,10 +86,7 @@ std::string toml_text(const std::string& value) {
 }
 
 std::string toml_text(const std::vector<std::string>& value) {
-    std::string out = "[";
-    for (const std::string& item : value) out += (out.size() > 1 ? ", " : "") + toml_text(item);
-    out += ']';
-    return out;
+    return concat('[', joined(value, ", ", [](const std::string& item) { return toml_text(item); }), ']');
 }
 
 std::string toml_text(Family value) { return toml_text(std::string(name_of(value))); }

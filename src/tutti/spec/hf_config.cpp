@@ -107,9 +107,7 @@ class Keys {
     void only(const std::string& key, const std::vector<Json>& allowed) {
         const Json* value = take(key);
         if (value == nullptr || std::find(allowed.begin(), allowed.end(), *value) != allowed.end()) return;
-        std::string all;
-        for (const Json& one : allowed) all += (all.empty() ? "" : " or ") + one.dump();
-        problem(key, "this Tutti has ", all, " only");
+        problem(key, "this Tutti has ", joined(allowed, " or ", [](const Json& one) { return one.dump(); }), " only");
     }
     void refuse_the_rest(bool top) {
         for (const auto& [key, value] : object_.items()) {
@@ -458,9 +456,7 @@ ModelSpec model_from_hf_config(std::string_view text, const std::string& path) {
     keys.refuse_the_rest(true);
     if (problems.empty())
         for (const std::string& problem : model_problems(m)) problems.push_back(concat(path, ": read as ", problem));
-    std::string all;
-    for (const std::string& problem : problems) all += (all.empty() ? "" : "\n") + problem;
-    check<DataError>(problems.empty(), all);
+    check<DataError>(problems.empty(), joined(problems, "\n"));
     return m;
 }
 

@@ -67,12 +67,9 @@ std::vector<LayerRange> layer_ranges(const std::vector<bool>& listed) {
 }
 
 std::string to_text(const std::vector<LayerRange>& ranges) {
-    std::string text;
-    for (const LayerRange& range : ranges) {
-        text += concat(text.empty() ? "" : ",", range.first);
-        if (range.last > range.first) text += concat("-", range.last);
-    }
-    return text;
+    return joined(ranges, ",", [](const LayerRange& range) {
+        return range.last > range.first ? concat(range.first, '-', range.last) : concat(range.first);
+    });
 }
 
 LayerOperator operator_of(const ModelSpec& model, int64_t layer) {

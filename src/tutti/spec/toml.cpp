@@ -13,6 +13,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
+#include "tutti/base/units.h"
 #include "tutti/spec/fields.h"
 #include "tutti/spec/hf_config.h"
 #include "tutti/spec/nearest.h"
@@ -48,9 +49,7 @@ class FileProblems {
         std::stable_sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) {
             return std::pair(a.line, a.column) < std::pair(b.line, b.column);
         });
-        std::string all;
-        for (const Entry& entry : entries_) all += (all.empty() ? "" : "\n") + entry.text;
-        throw UsageError(all);
+        throw UsageError(joined(entries_, "\n", &Entry::text));
     }
 
   private:
@@ -293,12 +292,9 @@ std::string left_out(const toml::table& root, const Overrides& overrides) {
     if (model_text("family", root, overrides) == "lfm2") {
         needed.insert(needed.end(), {"conv_layers", "conv_kernel"});
     }
-    std::string missing;
-    for (const std::string& key : needed) {
-        const bool given = root["model"][key] || overrides.count("model." + key);
-        if (!given) missing += (missing.empty() ? "" : ", ") + key;
-    }
-    return missing;
+    std::erase_if(needed,
+                  [&](const std::string& key) { return root["model"][key] || overrides.contains("model." + key); });
+    return joined(needed);
 }
 
 // The sizes of a model that starts from nothing must all be given; the other fields have their usual values.
@@ -454,11 +450,6 @@ std::string cell(std::string_view text) {
     return out;
 }
 
-std::string padded(std::string text, size_t width) {
-    text.resize(std::max(width, text.size()), ' ');
-    return text;
-}
-
 }  // namespace
 
 std::string to_toml(const RunSpec& run) {
@@ -498,7 +489,7 @@ std::string reference_text() {
     std::string out;
     for_each_field(defaults, [&](const Field& field, const auto& value) {
         const std::string range = field.range.text();
-        out += concat(padded(field.path(), key_width + 2), padded(toml_text(value), value_width + 2), field.help,
+        out += concat(left(field.path(), key_width + 2), left(toml_text(value), value_width + 2), field.help,
                       range.empty() ? "" : concat(" (", range, ")"), "\n");
     });
     return out;

@@ -361,10 +361,8 @@ void check_pipeline(const RunSpec& run, Problems& problems) {
                                    "zb-h2",    "zb-v",       "v-half", "v-min",       "interleaved-zb", "chimera",
                                    "dualpipe", "dualpipe-v", "auto",   "pipedream"};
     const bool known = std::find(kKnown.begin(), kKnown.end(), p.schedule) != kKnown.end();
-    std::string names;
-    for (const char* name : kKnown) names += concat(names.empty() ? "" : ", ", name);
     require(problems, known || p.schedule.ends_with(".csv"), "[parallel] schedule = ", toml_text(p.schedule),
-            ": must be one of ", names, ", or the name of a .csv file");
+            ": must be one of ", joined(kKnown), ", or the name of a .csv file");
     check_pipedream(run, problems);
     require(problems, p.unsharded_stages == 0 || p.zero == 3, "[parallel] unsharded_stages = ", p.unsharded_stages,
             ": with zero = ", p.zero, " weights are whole at all times; set unsharded_stages = 0 or zero = 3");
@@ -540,10 +538,7 @@ void validate(const RunSpec& run, int ranks) {
     check_packed_weights(run, problems);
     check_cuda_graphs(run, ranks, problems);
     check_what_exists(run, problems);
-    if (problems.empty()) return;
-    std::string all;
-    for (const std::string& problem : problems) all += (all.empty() ? "" : "\n") + problem;
-    throw UsageError(all);
+    check<UsageError>(problems.empty(), joined(problems, "\n"));
 }
 
 }  // namespace tutti::spec

@@ -173,13 +173,13 @@ std::string run_identity(const spec::RunSpec& run) {
 
 std::string changed_keys(const std::string& now, const std::string& then) {
     const auto before = keys_of(then);
-    std::string text;
+    std::vector<std::string> changes;
     for (const auto& [key, value] : keys_of(now)) {
         const auto was = before.find(key);
-        if (was == before.end() || was->second == value) continue;
-        text += concat(text.empty() ? "" : ", ", key, " = ", value, " (was ", was->second, ")");
+        if (was != before.end() && was->second != value)
+            changes.push_back(concat(key, " = ", value, " (was ", was->second, ")"));
     }
-    return text;
+    return joined(changes);
 }
 
 Checkpointing::Checkpointing(Setup setup)

@@ -2,6 +2,7 @@
 #include <cstdlib>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tutti/base/error.h"
 #include "tutti/device/cpu/tiles.h"
@@ -37,13 +38,14 @@ Isa best_isa() {
 namespace {
 
 Isa named_isa(std::string_view named) {
-    std::string names;
+    std::vector<std::string_view> names;
     for (const Isa isa : {Isa::avx2, Isa::avx512, Isa::avx512_bf16, Isa::amx}) {
         if (isa > best_isa()) break;
         if (named == name_of(isa)) return isa;
-        names += concat(names.empty() ? "" : ", ", name_of(isa));
+        names.push_back(name_of(isa));
     }
-    throw UsageError(concat("TUTTI_CPU_ISA must be one of this processor's (", names, "), got \"", named, "\""));
+    throw UsageError(
+        concat("TUTTI_CPU_ISA must be one of this processor's (", joined(names), "), got \"", named, "\""));
 }
 
 template <Isa isa>
