@@ -32,8 +32,8 @@ PYTHON
 none=(model.moe.aux_loss=none model.moe.aux_coef=0)
 bias=("${none[@]}" model.moe.score=sigmoid model.moe.expert_bias=true)
 run none "${none[@]}"
-run microbatch_0.01
-run sequence_0.01 model.moe.aux_loss=sequence
-run global_0.01 model.moe.aux_loss=global
-run all_layers_0.01 model.moe.aux_loss=all_layers
+run microbatch_0.05
+run sequence_0.05 model.moe.aux_loss=sequence
+run global_0.05 model.moe.aux_loss=global
+run all_layers_0.05 model.moe.aux_loss=all_layers
 run bias_0.001 "${bias[@]}"

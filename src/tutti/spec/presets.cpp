@@ -14,7 +14,7 @@ struct LlamaSizes {
     int64_t vocab, width, layers, heads, kv_heads, head_dim, ffn, max_positions;
 };
 
-ModelSpec llama(const std::string& name, const LlamaSizes& s) {
+ModelSpec llama(const std::string& name, const LlamaSizes& s, bool tied = true) {
     ModelSpec m;
     m.preset = name;
     m.vocab = s.vocab;
@@ -25,24 +25,23 @@ ModelSpec llama(const std::string& name, const LlamaSizes& s) {
     m.head_dim = s.head_dim;
     m.ffn = s.ffn;
     m.max_positions = s.max_positions;
+    m.tie_embeddings = tied;
     return m;
 }
 
 // Llama 3.1 and 3.2: RoPE base 500000, frequencies stretched beyond 8192 positions (factor 8; 32 in the 1B).
 ModelSpec llama3(const std::string& name, const LlamaSizes& s, double rope_factor, bool tied) {
-    ModelSpec m = llama(name, s);
+    ModelSpec m = llama(name, s, tied);
     m.rope_theta = 500000;
     m.rope_scaling.factor = rope_factor;
-    m.tie_embeddings = tied;
     return m;
 }
 
 // Qwen2.5 and Qwen3: RoPE base 10^6, epsilon 10^-6.
 ModelSpec qwen(const std::string& name, const LlamaSizes& s, bool tied) {
-    ModelSpec m = llama(name, s);
+    ModelSpec m = llama(name, s, tied);
     m.rope_theta = 1000000;
     m.norm_eps = 1e-6;
-    m.tie_embeddings = tied;
     return m;
 }
 
@@ -69,12 +68,9 @@ ModelSpec lfm2(const std::string& name, const LlamaSizes& s, const std::string& 
     return m;
 }
 
-ModelSpec untied(ModelSpec m) {
-    m.tie_embeddings = false;
-    return m;
-}
-
-ModelSpec windowed(ModelSpec m, int64_t window) {
+// Mistral (Mistral AI 2023), version 0.1: attention in a window.
+ModelSpec mistral(const std::string& name, const LlamaSizes& s, int64_t window) {
+    ModelSpec m = llama(name, s, false);
     m.window = window;
     return m;
 }
@@ -103,18 +99,27 @@ ModelSpec lfm2_moe(const std::string& name, const LlamaSizes& s, const std::stri
     return m;
 }
 
-ModelSpec with_rope_theta(ModelSpec m, double theta) {
-    m.rope_theta = theta;
-    return m;
+// Mixtral (Mistral AI 2024): two of eight experts.
+ModelSpec mixtral(const std::string& name, const LlamaSizes& s, double aux_coef) {
+    ModelSpec m = llama(name, s, false);
+    m.rope_theta = 1e6;
+    return mixture(std::move(m), {.experts = 8, .top_k = 2, .ffn = s.ffn, .aux_coef = aux_coef});
 }
 
 ModelSpec mlp(const std::string& name, int64_t width, int64_t layers) {
-    ModelSpec m = llama(name, {0, width, layers, 0, 0, 0, 0, 0});
+    ModelSpec m = llama(name, {0, width, layers, 0, 0, 0, 0, 0}, false);
     m.family = Family::mlp;
     m.norm_eps = 0;
     m.rope_theta = 0;
-    m.tie_embeddings = false;
     return m;
+}
+
+// Qwen's first mixtures: a gated shared expert, and weights of the chosen experts that do not add up to 1.
+ModelSpec qwen2_moe(const std::string& name, const LlamaSizes& s, MixtureSpec moe) {
+    moe.shared_gate = true;
+    moe.normalise = false;
+    moe.aux_coef = 0.001;
+    return mixture(qwen2(name, s, false), std::move(moe));
 }
 
 std::vector<ModelSpec> all_presets() {
@@ -126,13 +131,13 @@ std::vector<ModelSpec> all_presets() {
         llama("llama-110m", {32000, 768, 12, 12, 12, 64, 2048, 1024}),  // 109.5M because tied (untied: 134.1M)
         gpt2("gpt2-124m", 768, 12, 12),
         gpt2("gpt2-xl", 1600, 48, 25),
-        untied(llama("llama2-7b", {32000, 4096, 32, 32, 32, 128, 11008, 4096})),
+        llama("llama2-7b", {32000, 4096, 32, 32, 32, 128, 11008, 4096}, false),
         llama3("llama3.2-1b", {128256, 2048, 16, 32, 8, 64, 8192, 131072}, 32, true),
         llama3("llama3.2-3b", {128256, 3072, 28, 24, 8, 128, 8192, 131072}, 32, true),
         llama3("llama3-8b", {128256, 4096, 32, 32, 8, 128, 14336, 131072}, 8, false),
         llama3("llama3-70b", {128256, 8192, 80, 64, 8, 128, 28672, 131072}, 8, false),
         llama3("llama3-405b", {128256, 16384, 126, 128, 8, 128, 53248, 131072}, 8, false),
-        untied(windowed(llama("mistral-7b", {32000, 4096, 32, 32, 8, 128, 14336, 32768}), 4096)),  // version 0.1
+        mistral("mistral-7b", {32000, 4096, 32, 32, 8, 128, 14336, 32768}, 4096),
         qwen2("qwen2.5-0.5b", {151936, 896, 24, 14, 2, 64, 4864, 32768}, true),
         qwen2("qwen2.5-1.5b", {151936, 1536, 28, 12, 2, 128, 8960, 131072}, true),
         qwen2("qwen2.5-7b", {152064, 3584, 28, 28, 4, 128, 18944, 131072}, false),
@@ -144,25 +149,13 @@ std::vector<ModelSpec> all_presets() {
         lfm2("lfm2-700m", {65536, 1536, 16, 24, 8, 64, 6912, 128000}, "0-1,3-4,6-7,9,11,13,15"),
         lfm2("lfm2-1.2b", {65536, 2048, 16, 32, 8, 64, 8192, 128000}, "0-1,3-4,6-7,9,11,13,15"),
         mixture(llama("moe-tiny", {256, 128, 4, 4, 4, 32, 448, 1024}),
-                {.experts = 8, .top_k = 2, .ffn = 224, .aux_coef = 0.01}),  // 3.05M, of which a token passes 1M
-        mixture(with_rope_theta(untied(llama("mixtral-8x7b", {32000, 4096, 32, 32, 8, 128, 14336, 32768})), 1e6),
-                {.experts = 8, .top_k = 2, .ffn = 14336, .aux_coef = 0.02}),
-        mixture(with_rope_theta(untied(llama("mixtral-8x22b", {32768, 6144, 56, 48, 8, 128, 16384, 65536})), 1e6),
-                {.experts = 8, .top_k = 2, .ffn = 16384, .aux_coef = 0.001}),
-        mixture(qwen2("qwen1.5-moe-a2.7b", {151936, 2048, 24, 16, 16, 128, 5632, 8192}, false), {.experts = 60,
-                                                                                                 .top_k = 4,
-                                                                                                 .ffn = 1408,
-                                                                                                 .shared_ffn = 5632,
-                                                                                                 .shared_gate = true,
-                                                                                                 .normalise = false,
-                                                                                                 .aux_coef = 0.001}),
-        mixture(qwen2("qwen2-57b-a14b", {151936, 3584, 28, 28, 4, 128, 18944, 131072}, false), {.experts = 64,
-                                                                                                .top_k = 8,
-                                                                                                .ffn = 2560,
-                                                                                                .shared_ffn = 20480,
-                                                                                                .shared_gate = true,
-                                                                                                .normalise = false,
-                                                                                                .aux_coef = 0.001}),
+                {.experts = 8, .top_k = 2, .ffn = 224, .aux_coef = 0.05}),  // 3.05M, of which a token passes 1M
+        mixtral("mixtral-8x7b", {32000, 4096, 32, 32, 8, 128, 14336, 32768}, 0.02),
+        mixtral("mixtral-8x22b", {32768, 6144, 56, 48, 8, 128, 16384, 65536}, 0.001),
+        qwen2_moe("qwen1.5-moe-a2.7b", {151936, 2048, 24, 16, 16, 128, 5632, 8192},
+                  {.experts = 60, .top_k = 4, .ffn = 1408, .shared_ffn = 5632}),
+        qwen2_moe("qwen2-57b-a14b", {151936, 3584, 28, 28, 4, 128, 18944, 131072},
+                  {.experts = 64, .top_k = 8, .ffn = 2560, .shared_ffn = 20480}),
         mixture(qwen3("qwen3-30b-a3b", {151936, 2048, 48, 32, 4, 128, 6144, 40960}, false),
                 {.experts = 128, .top_k = 8, .ffn = 768, .aux_coef = 0.001}),
         mixture(qwen3("qwen3-235b-a22b", {151936, 4096, 94, 64, 4, 128, 12288, 40960}, false),
@@ -200,9 +193,8 @@ ModelSpec preset(const std::string& name) {
         if (model.preset == name) return std::move(model);
     }
     const std::vector<std::string> names = preset_names();
-    std::string all;
-    for (const std::string& n : names) all += (all.empty() ? "" : ", ") + n;
-    throw UsageError(concat("unknown preset \"", name, "\"; the nearest is \"", nearest(name, names), "\" of ", all));
+    throw UsageError(
+        concat("unknown preset \"", name, "\"; the nearest is \"", nearest(name, names), "\" of ", joined(names)));
 }
 
 std::vector<std::string> preset_names() {
