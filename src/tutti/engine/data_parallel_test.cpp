@@ -293,8 +293,8 @@ TEST_P(Parity, EqualBitsNeedPowersOfTwoInShardGroupsAndOneReduction) {
 
 // Promise 1 of docs/design.md: f32, 1e-5 (L2) of one rank.
 TEST_P(Parity, AnyNumberOfRanksFollowsOne) {
-    // The first steps of AdamW move a weight by lr whatever its gradient is, unless that is below eps: of a gradient
-    // that is 0 but for rounding errors, the sign decides.
+    // In its first steps AdamW moves a weight by lr, in the direction of the gradient's sign. Where a gradient is 0 but
+    // for rounding errors, the errors decide the sign, unless they are far below eps.
     spec::RunSpec given = run("f32", 1);
     given.optimizer.eps = 1e-4;
     const Outcome one = train(given, {});

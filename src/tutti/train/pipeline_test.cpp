@@ -217,6 +217,7 @@ TEST_F(Pipelines, SelectiveRecomputeWithDelayedWeightGradients) {
         for (const char* schedule : {"zb-h1", "zb-h2", "zb-v", "v-min", "interleaved-zb", "dualpipe-v"})
             for (const int unsharded : {0, 2}) {
                 spec::RunSpec r = model;
+                r.optimizer.eps = 1e-4;  // AdamW's first step does not magnify a rounding error far below eps
                 r.parallel.zero = 3;
                 r.parallel.pp = 2;
                 r.parallel.schedule = schedule;
@@ -225,7 +226,7 @@ TEST_F(Pipelines, SelectiveRecomputeWithDelayedWeightGradients) {
                 const VerifyOutcome saved = verify({.run = r, .ranks = 4, .steps = 2});
                 r.recompute.policy = "selective";
                 const VerifyOutcome o = verify({.run = r, .ranks = 4, .steps = 2});
-                EXPECT_LT(o.worst().gradient_difference, 1e-5) << schedule << ": " << o.worst().gradient;
+                EXPECT_LT(o.worst().gradient_difference, 1e-6) << schedule << ": " << o.worst().gradient;
                 for (size_t step = 0; step < 2; ++step) {
                     EXPECT_EQ(o.steps[step].loss, saved.steps[step].loss) << schedule;
                     EXPECT_EQ(o.steps[step].gradient_difference, saved.steps[step].gradient_difference) << schedule;

@@ -76,8 +76,8 @@ bool has_few_rows(Isa isa, const Gemm& g) {
 // Whether our own implementation computes a product, as measured with `bench/cpu_kernels.cpp gemm`
 // (bench/results/gemm_cpu_*.md):
 // - f32: oneDNN, which reaches 90 % of the peak and more; on AVX-512 alone (measured on Ice Lake) our own where it is
-//   slow. On AVX2 our own, except for weight gradients, whose rows are no rows of a: the order of oneDNN's sums there
-//   depends on the number of rows of c, and layouts that divide the rows must have equal bits.
+//   slow. With AVX2 our own: there the order of oneDNN's sums depends on the number of rows of c, and layouts that
+//   divide the rows must have equal bits. Weight gradients are oneDNN's: microbatches divide their sums, not rows.
 // - bf16 with AVX512_BF16: our own where every side has 512 and more, and c more rows: up to 1.3 times as fast.
 //   For smaller products packing costs too much: oneDNN.
 // - bf16 on AMX: our own from 256 on; oneDNN keeps no block of c in the cache, and is at a third of the peak on large
