@@ -33,7 +33,7 @@ else
     "$program" data train-tokenizer "$text" --vocab 2048 --out "$tokenizer"
 fi
 
-say "training 5 million parameters for 4500 steps; continues where it stopped" "about 4 minutes"
+say "training 5 million parameters for 4500 steps; continues where it stopped" "about 4 minutes; 20 on two cores with AVX2 alone"
 "$program" train examples/configs/quickstart.toml --out "$run"
 
 say "a sample of what it learnt" "some seconds"
