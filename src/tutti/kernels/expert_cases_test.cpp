@@ -7,8 +7,8 @@
 namespace tutti::kernels {
 namespace {
 
-int64_t noticed_of(const KernelTable& wrong, const std::string& op) {
-    return noticed(wrong, op, "softmax") + noticed(wrong, op, "sigmoid");
+bool noticed_of(const KernelTable& wrong, const std::string& op) {
+    return noticed(wrong, op, "softmax") || noticed(wrong, op, "sigmoid");
 }
 
 // Groups that are left aside, and a bias that enters the weights; a segment's gradients that are taken for another's.
@@ -19,31 +19,31 @@ TEST(KernelCasesNotice, AChoiceOfExpertsThatForgets) {
         all.groups = all.chosen_groups = 1;
         reference_table().route(s, all);
     };
-    EXPECT_GT(noticed_of(wrong, "route"), 0);
+    EXPECT_TRUE(noticed_of(wrong, "route"));
     wrong.route = [](const Stream& s, const Routing& r) {
         Routing unbiased = r;
         unbiased.bias = {};
         reference_table().route(s, unbiased);
     };
-    EXPECT_GT(noticed_of(wrong, "route"), 0);
+    EXPECT_TRUE(noticed_of(wrong, "route"));
     wrong.route = [](const Stream& s, const Routing& r) {
         Routing without = r;
         without.epsilon = 0;
         reference_table().route(s, without);
     };
-    EXPECT_GT(noticed_of(wrong, "route"), 0);
+    EXPECT_TRUE(noticed_of(wrong, "route"));
     wrong.route_backward = [](const Stream& s, const RoutingBackward& b) {
         RoutingBackward one = b;
         one.segments = {};
         reference_table().route_backward(s, one);
     };
-    EXPECT_GT(noticed_of(wrong, "route_backward"), 0);
+    EXPECT_TRUE(noticed_of(wrong, "route_backward"));
     wrong.route_backward = [](const Stream& s, const RoutingBackward& b) {
         RoutingBackward without = b;
         without.z_scale = 0;
         reference_table().route_backward(s, without);
     };
-    EXPECT_GT(noticed_of(wrong, "route_backward"), 0);
+    EXPECT_TRUE(noticed_of(wrong, "route_backward"));
 }
 
 // Rows of one group more or less, and a gradient of an empty group that is left unwritten.

@@ -1,13 +1,16 @@
 // tests/cuda/cublaslt/fake_cublaslt.cpp: a libcublasLt for the emulated GPU, opened through TUTTI_CUBLASLT as the real
 // one is. It has kAlgorithms algorithms, which differ in the order of their sums, so that the bits of a result identify
 // the algorithm, and in their time by the emulated clock. Like the real library it is column-major and refuses bf16
-// with columns of odd length and dimensions that do not fit. Products of more than kMost multiplications are skipped:
-// benchmarks time them and read no result. The functions fake_cublaslt_* are for tests.
+// with columns of odd length and dimensions that do not fit. Products of more than kMost multiplications sleep for
+// kMostTime and compute nothing: benchmarks time them, try larger ones where they are fast, and read no result. The
+// functions fake_cublaslt_* are for tests.
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include "tests/cuda/emulation/api.h"
@@ -39,6 +42,7 @@ namespace {
 
 constexpr int kAlgorithms = 4;
 constexpr int64_t kMost = 1 << 26;
+constexpr std::chrono::milliseconds kMostTime(6);
 // Times of a product with all multiprocessors, and of one that leaves some free.
 constexpr double kSeconds[kAlgorithms] = {0.4, 0.3, 0.1, 0.2}, kSecondsOfFewer[kAlgorithms] = {0.4, 0.1, 0.3, 0.2};
 constexpr uint64_t kMagic = 0x6c746c74;
@@ -98,7 +102,10 @@ struct Product {
         const tutti::emulation::DeviceAccess access;
         const bool ta = of(kTransposeA) == kT, tb = of(kTransposeB) == kT;
         const int64_t K = ta ? a.rows : a.columns;
-        if (d.rows * d.columns * K > kMost) return;
+        if (d.rows * d.columns * K > kMost) {
+            std::this_thread::sleep_for(kMostTime);
+            return;
+        }
         std::vector<float> x(static_cast<size_t>(d.rows * K)), y(static_cast<size_t>(d.columns * K));  // (rows, K) each
         for (int64_t k = 0; k < K; ++k) {
             for (int64_t i = 0; i < d.rows; ++i)
