@@ -6,14 +6,13 @@ target_include_directories(fake_cublaslt PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT
 target_link_libraries(fake_cublaslt PRIVATE tutti_options)
 
 set(kernels_cuda ${PROJECT_SOURCE_DIR}/src/tutti/kernels/cuda)
-add_executable(cuda_cublaslt_tests cublaslt/cublaslt_test.cpp cublaslt/products.cpp borrowed_kernels.cpp
-  ${kernels_cuda}/gemm_cublaslt.cpp ${kernels_cuda}/cublaslt.cpp ${TUTTI_CUDA_SOURCES_device} ${emulated_gpu})
-target_compile_definitions(cuda_cublaslt_tests PRIVATE TUTTI_CUDA_EMULATED
-  TUTTI_FAKE_CUBLASLT="$<TARGET_FILE:fake_cublaslt>")
-target_compile_options(cuda_cublaslt_tests PRIVATE -Wno-psabi -Wno-unknown-pragmas)
-target_include_directories(cuda_cublaslt_tests PRIVATE ${PROJECT_SOURCE_DIR})
+add_executable(cuda_cublaslt_tests cublaslt/cublaslt_test.cpp cublaslt/products.cpp
+  ${kernels_cuda}/gemm_cublaslt.cpp ${kernels_cuda}/cublaslt.cpp)
+target_sources(cuda_cublaslt_tests PRIVATE
+  $<FILTER:$<TARGET_OBJECTS:tutti_borrowed_kernels>,EXCLUDE,borrowed_products>)  # products.cpp is in its place
+target_compile_definitions(cuda_cublaslt_tests PRIVATE TUTTI_FAKE_CUBLASLT="$<TARGET_FILE:fake_cublaslt>")
 # libstdc++ first, as in CMakeLists.txt.
-target_link_libraries(cuda_cublaslt_tests PRIVATE stdc++ tutti_comm_emulated tutti_cli tutti_train tutti_options
+target_link_libraries(cuda_cublaslt_tests PRIVATE stdc++ tutti_gpu_emulated tutti_comm_emulated tutti_cli tutti_train tutti_options
   GTest::gtest GTest::gtest_main)
 set_target_properties(cuda_cublaslt_tests PROPERTIES ENABLE_EXPORTS ON)
 add_dependencies(cuda_cublaslt_tests fake_cublaslt)

@@ -5,17 +5,12 @@ target_compile_definitions(fake_nccl PRIVATE TUTTI_CUDA_EMULATED)
 target_include_directories(fake_nccl PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(fake_nccl PRIVATE tutti_options)
 
-add_library(tutti_nccl_emulated OBJECT borrowed_kernels.cpp borrowed_products.cpp ${TUTTI_CUDA_SOURCES_device} ${emulated_gpu})
-target_compile_definitions(tutti_nccl_emulated PUBLIC TUTTI_CUDA_EMULATED TUTTI_FAKE_NCCL="$<TARGET_FILE:fake_nccl>")
-target_compile_options(tutti_nccl_emulated PUBLIC -Wno-psabi PRIVATE -Wno-unknown-pragmas)
-target_include_directories(tutti_nccl_emulated PUBLIC ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)
-target_link_libraries(tutti_nccl_emulated PRIVATE tutti_options)
-
 add_executable(cuda_nccl_tests nccl/nccl_test.cpp nccl/training_test.cpp)
 add_executable(cuda_nccl_fault_tests nccl/fault_test.cpp)
 foreach(test cuda_nccl_tests cuda_nccl_fault_tests)
+  target_compile_definitions(${test} PRIVATE TUTTI_FAKE_NCCL="$<TARGET_FILE:fake_nccl>")
   # libstdc++ first, as in CMakeLists.txt.
-  target_link_libraries(${test} PRIVATE stdc++ tutti_nccl_emulated tutti_comm_emulated tutti_train
+  target_link_libraries(${test} PRIVATE stdc++ tutti_borrowed_kernels tutti_gpu_emulated tutti_comm_emulated tutti_train
     tutti_comm_testing tutti_diagnose tutti_options tutti_base GTest::gtest GTest::gtest_main)
   set_target_properties(${test} PROPERTIES ENABLE_EXPORTS ON)
   add_dependencies(${test} fake_nccl)
