@@ -40,6 +40,7 @@ while (($#)); do
     shift
 done
 jobs=${TUTTI_JOBS:-$(nproc)}
+test_jobs=${TUTTI_JOBS:-$((($(nproc) * 3 + 1) / 2))} # tests of faults mostly wait
 export TUTTI_CUDA_TOOLS=${TUTTI_CUDA_TOOLS:-$HOME/.cache/tutti/cuda-tools}
 build=build/$preset
 
@@ -86,7 +87,7 @@ fi
 step "configure" cmake --preset "$preset" -DTUTTI_WERROR=ON "${cuda[@]}" "${launcher[@]}"
 step "build" cmake --build "$build" --parallel "$jobs"
 
-run_tests=(ctest --test-dir "$build" --output-on-failure --no-tests=error --parallel "$jobs")
+run_tests=(ctest --test-dir "$build" --output-on-failure --no-tests=error --parallel "$test_jobs")
 if [[ $preset == tsan ]] && setarch --addr-no-randomize true 2>/dev/null; then
     # gcc 12's thread sanitizer refuses the memory maps of kernels with 32 bits of address randomisation.
     run_tests=(setarch --addr-no-randomize "${run_tests[@]}")
