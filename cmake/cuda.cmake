@@ -30,6 +30,8 @@ foreach(part device/cuda kernels/cuda comm/nccl)
   if(NOT TUTTI_CUDA)
     file(GLOB absent CONFIGURE_DEPENDS ${folder}/absent.cpp ${folder}/*_absent.cpp)
     target_sources(tutti_${room} PRIVATE ${absent})
+    # Programs with an emulated GPU define these functions themselves: each file must stay an object of its own.
+    set_source_files_properties(${absent} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
     continue()
   endif()
   if(NOT TUTTI_CUDA_SOURCES_${room})
