@@ -12,8 +12,8 @@ target_sources(cuda_cublaslt_tests PRIVATE
   $<FILTER:$<TARGET_OBJECTS:tutti_borrowed_kernels>,EXCLUDE,borrowed_products>)  # products.cpp is in its place
 target_compile_definitions(cuda_cublaslt_tests PRIVATE TUTTI_FAKE_CUBLASLT="$<TARGET_FILE:fake_cublaslt>")
 # libstdc++ first, as in CMakeLists.txt.
-target_link_libraries(cuda_cublaslt_tests PRIVATE stdc++ tutti_gpu_emulated tutti_comm_emulated tutti_cli tutti_train tutti_options
-  GTest::gtest GTest::gtest_main)
+target_link_libraries(cuda_cublaslt_tests PRIVATE stdc++ tutti_gpu_emulated tutti_comm_emulated tutti_cli
+  tutti_train tutti_options GTest::gtest GTest::gtest_main)
 set_target_properties(cuda_cublaslt_tests PROPERTIES ENABLE_EXPORTS ON)
 add_dependencies(cuda_cublaslt_tests fake_cublaslt)
 gtest_discover_tests(cuda_cublaslt_tests TEST_PREFIX cublaslt. DISCOVERY_MODE PRE_TEST
