@@ -69,7 +69,8 @@ Tensors state_of(int ranks, const std::vector<std::string>& layout, bool loads) 
             engine.data_parallel->load_masters([&] { checkpoints.resume("strict"); });
         } else {
             for (int64_t step = 1; step <= 2; ++step) engine::train_step(engine, step);
-            checkpoints.save_and_wait({.step = 2, .updates = 2});
+            checkpoints.save({.step = 2, .updates = 2});
+            checkpoints.wait();
         }
         engine.data_parallel->wait_for_weights();
         const std::lock_guard lock(mutex);

@@ -12,13 +12,6 @@ namespace tutti::checkpoint {
 
 std::string rank_file_name(int rank, int ranks) { return fmt::format("rank-{:05}-of-{:05}.safetensors", rank, ranks); }
 
-TensorSlice whole_slice(const std::string& name, const Tensor& tensor) {
-    return {.name = name,
-            .shape = tensor.shape(),
-            .blocks = mesh::whole_part(tensor.shape()).blocks,
-            .values = tensor.reshape({tensor.numel()})};
-}
-
 HostState::HostState(const std::vector<TensorSlice>& slices, HostMemory memory) {
     for (const TensorSlice& slice : slices) {
         if (!slice.owned) continue;
@@ -33,12 +26,6 @@ HostState::HostState(const std::vector<TensorSlice>& slices, HostMemory memory) 
         }
         held_.push_back(std::move(held));
     }
-}
-
-int64_t HostState::copied_bytes() const {
-    int64_t sum = 0;
-    for (const Held& held : held_) sum += held.copy ? held.slice.values.bytes() : 0;
-    return sum;
 }
 
 FileToWrite HostState::file(int rank, int ranks) const {

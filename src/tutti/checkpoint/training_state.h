@@ -22,7 +22,6 @@ struct TensorSlice {
     Tensor values;                  // (n), contiguous
     bool owned = true;              // false: another rank saves these elements
 };
-TensorSlice whole_slice(const std::string& name, const Tensor& tensor);
 
 // Memory of the values to be written. copy: a copy; training may continue. borrow: in the tensors' memory where the
 // host can read it, which must not change until the file is written; values of other devices are copied.
@@ -34,7 +33,6 @@ class HostState {
     // The file of rank `rank`. The file points into this state, which must live until the file is written.
     FileToWrite file(int rank, int ranks) const;
     std::vector<TensorRecord> tensors() const;  // the manifest's records if this is the only file
-    int64_t copied_bytes() const;
 
   private:
     struct Held {

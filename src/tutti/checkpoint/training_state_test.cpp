@@ -11,12 +11,14 @@
 #include "tutti/base/testing/scratch.h"
 #include "tutti/checkpoint/testing/fault_file_system.h"
 #include "tutti/checkpoint/testing/sample.h"
+#include "tutti/checkpoint/testing/whole_slice.h"
 #include "tutti/mesh/mesh.h"
 
 namespace tutti::checkpoint {
 namespace {
 
 using testing::contains;
+using testing::whole_slice;
 
 class TrainingState : public ::testing::Test {
   protected:
@@ -35,7 +37,6 @@ class TrainingState : public ::testing::Test {
     std::vector<float> written_after_a_change(HostMemory memory) {
         const Tensor weight = tensor({1, 2, 3});
         const HostState state({whole_slice("weight", weight)}, memory);
-        copied_bytes_ = state.copied_bytes();
         weight.view().as<float>()[1] = 7;
         save(1, state);
         const Tensor back = tensor({0, 0, 0});
@@ -48,17 +49,14 @@ class TrainingState : public ::testing::Test {
     PosixFileSystem files_;
     Store store_{files_, scratch_.path(), Access::write, [](const std::string&) {}};
     std::unique_ptr<Device> device_ = make_cpu_device(1);
-    int64_t copied_bytes_ = 0;
 };
 
 TEST_F(TrainingState, ACopyIsOfTheMomentItWasMade) {
     EXPECT_EQ(written_after_a_change(HostMemory::copy), (std::vector<float>{1, 2, 3}));
-    EXPECT_EQ(copied_bytes_, 12);
 }
 
 TEST_F(TrainingState, ALoanOfTheHostsMemoryCopiesNothing) {
     EXPECT_EQ(written_after_a_change(HostMemory::borrow), (std::vector<float>{1, 7, 3}));
-    EXPECT_EQ(copied_bytes_, 0);
 }
 
 TEST_F(TrainingState, NamesWhatIsMissingWhatIsTooMuchAndWhatHasAnotherShape) {

@@ -33,21 +33,6 @@ Schedule with_programs(const Schedule& schedule, Rewrite rewrite) {
 
 }  // namespace
 
-Schedule merge_backwards(const Schedule& schedule) {
-    return with_programs(schedule, [](int, const Program& program) {
-        Program merged;
-        for (const Action& a : program) {
-            const bool completes =
-                a.op == Op::backward_weight && !merged.empty() && merged.back() == action(Op::backward_input, a.work());
-            if (completes)
-                merged.back().op = Op::backward;
-            else
-                merged.push_back(a);
-        }
-        return merged;
-    });
-}
-
 Schedule insert_messages(const Schedule& schedule) {
     check(!schedule.has_messages(), "schedule ", schedule.name, ": has messages already; compute_only() removes them");
     Schedule result = with_programs(schedule, [](int, const Program&) { return Program{}; });

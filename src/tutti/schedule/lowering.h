@@ -6,9 +6,6 @@
 
 namespace tutti::schedule {
 
-// A W right after the I of the same work becomes one B, which an executor may run as one pass.
-Schedule merge_backwards(const Schedule& schedule);
-
 // Send and receive for each edge between stages on different ranks; nothing for edges inside a rank. The algorithm is
 // that of torch.distributed.pipelining: a send is appended right after its producer, and at that moment the receive is
 // appended to the program of the consumer's rank. All programs are therefore projections of one order in which each

@@ -334,12 +334,6 @@ TEST(Unshard, ComesBeforeEachUse) {
     EXPECT_THROW(insert_unshard(generate("dualpipe-v", {2, 1, 4}), 1), UsageError);
 }
 
-TEST(Lowering, MergesAnIAndAWIntoAB) {
-    const Schedule s = merge_backwards(generate("zb-h1", {2, 1, 3}));
-    EXPECT_EQ(to_csv(s), "0F0,0F1,0B0,0F2,0B1,0B2\n1F0,1I0,1F1,1I1,1W0,1F2,1I2,1W1,1W2\n");
-    EXPECT_EQ(problems_of(s), std::vector<std::string>{});
-}
-
 TEST(Lowering, RefusesWhatDeadlocks) {
     EXPECT_THROW(insert_messages(parse_csv("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n", "mine")), Error);
     EXPECT_THROW(insert_messages(insert_messages(generate("gpipe", {2, 1, 2}))), Error);

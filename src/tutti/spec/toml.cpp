@@ -434,24 +434,6 @@ RunSpec parse_file(const std::string& path, const std::vector<std::string>& over
     return parse_text(text, path, overrides);
 }
 
-namespace {
-
-const char* type_name(int64_t) { return "integer"; }
-const char* type_name(double) { return "number"; }
-const char* type_name(bool) { return "boolean"; }
-const char* type_name(const std::string&) { return "text"; }
-const char* type_name(const std::vector<std::string>&) { return "list of text"; }
-const char* type_name(Family) { return "text"; }
-
-// A table cell ends at "|".
-std::string cell(std::string_view text) {
-    std::string out;
-    for (const char c : text) out += c == '|' ? std::string("\\|") : std::string(1, c);
-    return out;
-}
-
-}  // namespace
-
 std::string to_toml(const RunSpec& run) {
     std::string out;
     std::string_view section;
@@ -459,22 +441,6 @@ std::string to_toml(const RunSpec& run) {
         if (field.section != section) out += concat(section.empty() ? "" : "\n", "[", field.section, "]\n");
         section = field.section;
         out += concat(field.key, " = ", toml_text(value), "\n");
-    });
-    return out;
-}
-
-std::string reference_markdown() {
-    const RunSpec defaults{};
-    std::string out;
-    std::string_view section;
-    for_each_field(defaults, [&](const Field& field, const auto& value) {
-        if (field.section != section) {
-            out += concat(section.empty() ? "" : "\n", "## [", field.section, "]\n\n",
-                          "| key | type | default | range | meaning |\n|---|---|---|---|---|\n");
-        }
-        section = field.section;
-        out += concat("| `", field.key, "` | ", type_name(value), " | `", cell(toml_text(value)), "` | ",
-                      cell(field.range.text()), " | ", cell(field.help), " |\n");
     });
     return out;
 }

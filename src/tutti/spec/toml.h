@@ -33,10 +33,7 @@ Json parse_toml(std::string_view text, const std::string& source_name);
 // Every key with its value. parse_text(to_toml(run), ...) gives a RunSpec equal to `run`, doubles to the last bit.
 std::string to_toml(const RunSpec& run);
 
-// One Markdown table per section: key, type, default, range, help. docs/config.md holds it; a test compares.
-std::string reference_markdown();
-
-// The same as plain aligned lines, for --help.
+// Every key with its default, help and range in aligned lines, for --help.
 std::string reference_text();
 
 }  // namespace tutti::spec

@@ -309,6 +309,37 @@ TEST(TomlText, DoublesAreShortAndExact) {
     }
 }
 
+const char* type_name(int64_t) { return "integer"; }
+const char* type_name(double) { return "number"; }
+const char* type_name(bool) { return "boolean"; }
+const char* type_name(const std::string&) { return "text"; }
+const char* type_name(const std::vector<std::string>&) { return "list of text"; }
+const char* type_name(Family) { return "text"; }
+
+// A table cell ends at "|".
+std::string cell(std::string_view text) {
+    std::string out;
+    for (const char c : text) out += c == '|' ? std::string("\\|") : std::string(1, c);
+    return out;
+}
+
+// One Markdown table per section: key, type, default, range, help.
+std::string reference_markdown() {
+    const RunSpec defaults{};
+    std::string out;
+    std::string_view section;
+    for_each_field(defaults, [&](const Field& field, const auto& value) {
+        if (field.section != section) {
+            out += concat(section.empty() ? "" : "\n", "## [", field.section, "]\n\n",
+                          "| key | type | default | range | meaning |\n|---|---|---|---|---|\n");
+        }
+        section = field.section;
+        out += concat("| `", field.key, "` | ", type_name(value), " | `", cell(toml_text(value)), "` | ",
+                      cell(field.range.text()), " | ", cell(field.help), " |\n");
+    });
+    return out;
+}
+
 TEST(Reference, HasEveryKeyOnce) {
     const std::string markdown = reference_markdown(), help = reference_text();
     int64_t keys = 0, rows = 0;

@@ -382,8 +382,6 @@ void Checkpointing::saw_finite_step(int64_t step) {
 
 void Checkpointing::save(const RunState& state) { start(state, setup_.run.checkpoint.async); }
 
-void Checkpointing::save_and_wait(const RunState& state) { start(state, false); }
-
 // All ranks try equally often, by no clock: they must agree on when to give up.
 std::string Checkpointing::save_last(const RunState& state, double seconds) {
     wait();

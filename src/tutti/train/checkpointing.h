@@ -84,7 +84,6 @@ class Checkpointing {
     // Copies the state and writes it, in the background when checkpoint.async. A failure of any rank is warned of once
     // and counted on all; the run goes on and the checkpoint before stays.
     void save(const RunState& state);
-    void save_and_wait(const RunState& state);
     // Unless `state` is on disk already. A save that fails is tried again for `seconds`; what a good one would delete
     // (checkpoint.keep) is deleted before, to make room. Returns why the state is not on disk, or "".
     std::string save_last(const RunState& state, double seconds);

@@ -14,6 +14,7 @@
 #include "tutti/base/testing/scratch.h"
 #include "tutti/checkpoint/testing/fault_file_system.h"
 #include "tutti/checkpoint/testing/sample.h"
+#include "tutti/checkpoint/testing/whole_slice.h"
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/spec/toml.h"
 
@@ -362,20 +363,22 @@ TEST_F(ManyRanks, WhatNobodyOwnsIsNotCommitted) {
                                    .data_fingerprint = "data",
                                    .slices =
                                        [&] {
-                                           TensorSlice piece = checkpoint::whole_slice("w", values);
+                                           TensorSlice piece = checkpoint::testing::whole_slice("w", values);
                                            piece.owned = owned;
                                            return std::vector<TensorSlice>{piece};
                                        },
                                    .warn = [&](const std::string& text) { warning += text; },
                                    .ranks = group.get()});
         owned = true;  // both ranks
-        checkpoints.save_and_wait({.step = 1});
+        checkpoints.save({.step = 1});
+        checkpoints.wait();
         EXPECT_EQ(checkpoints.failures(), 1);
         if (world.rank() == 0) {
             EXPECT_TRUE(contains(warning, "overlap"));
         }
         owned = world.rank() == 1;
-        checkpoints.save_and_wait({.step = 2});
+        checkpoints.save({.step = 2});
+        checkpoints.wait();
         EXPECT_EQ(checkpoints.failures(), 1);
         values.view().as<float>()[0] = 7;
         EXPECT_EQ(checkpoints.resume("auto")->step, 2);  // replicated: both load what one saved
