@@ -238,13 +238,12 @@ void Tape::gradient_taken(Parameter& parameter) {
 
 void Tape::add_gradient(int id, Tensor gradient) {
     Tensor& sum = gradients_[static_cast<size_t>(id)];
-    if (!sum.defined()) {
+    if (!sum.defined())
         sum = std::move(gradient);
-    } else if (sum.unique()) {
+    else if (sum.unique())
         ops::accumulate(ctx_, gradient, sum);
-    } else {
+    else
         sum = ops::add(ctx_, sum, gradient);
-    }
 }
 
 Tensor Tape::take_gradient(const Var& leaf) {

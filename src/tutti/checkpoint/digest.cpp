@@ -54,13 +54,12 @@ std::optional<uint64_t> hex64_from(std::string_view text) {
     uint64_t value = 0;
     for (char c : text) {
         // Upper case is refused: one digest has one spelling, so every flipped bit of it shows.
-        if (c >= '0' && c <= '9') {
+        if (c >= '0' && c <= '9')
             value = value * 16 + static_cast<uint64_t>(c - '0');
-        } else if (c >= 'a' && c <= 'f') {
+        else if (c >= 'a' && c <= 'f')
             value = value * 16 + static_cast<uint64_t>(c - 'a' + 10);
-        } else {
+        else
             return std::nullopt;
-        }
     }
     return value;
 }

@@ -370,11 +370,10 @@ void visit_sample(const TokenSource& source, int64_t begin, int64_t end,
         source.read(first, block);
         visit(first, block);
     };
-    if (size <= kBlock * kBlocks) {
+    if (size <= kBlock * kBlocks)
         for (int64_t at = 0; at < size; at += kBlock) visit_block(begin + at, std::min(kBlock, size - at));
-    } else {
+    else
         for (int64_t k = 0; k < kBlocks; ++k) visit_block(begin + (size - kBlock) * k / (kBlocks - 1), kBlock);
-    }
 }
 
 uint64_t fingerprint(const TokenSource& source, int64_t begin, int64_t end) {

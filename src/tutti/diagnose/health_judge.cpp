@@ -101,12 +101,11 @@ void find_other_bits(const ClusterHealth& c, Verdict& verdict) {
         std::vector<int> all, odd;
         bool majority = false;
         for (const auto& [digest, ranks] : digests) all.insert(all.end(), ranks.begin(), ranks.end());
-        for (const auto& [digest, ranks] : digests) {
+        for (const auto& [digest, ranks] : digests)
             if (2 * ranks.size() > all.size())
                 majority = true;
             else
                 odd.insert(odd.end(), ranks.begin(), ranks.end());
-        }
         std::sort(odd.begin(), odd.end());
         verdict.findings.push_back(
             {"wrong_product", odd, 0,

@@ -134,21 +134,18 @@ Cluster parse(std::string_view text, const std::string& source_name, int bases) 
 Cluster named(const std::string& name_or_path, int bases) {
     static const std::vector<Cluster> known = [] {
         std::vector<Cluster> clusters;
-        for (const CatalogEntry& entry : catalog()) {
+        for (const CatalogEntry& entry : catalog())
             clusters.push_back(parse(entry.text, std::string(entry.name) + ".toml", 0));
-        }
         return clusters;
     }();
     const std::string wanted = lower(name_or_path);
     for (const Cluster& each : known) {
         if (each.name == wanted) return each;
-        for (const std::string& alias : each.aliases) {
+        for (const std::string& alias : each.aliases)
             if (lower(alias) == wanted) return each;
-        }
     }
-    if (wanted.ends_with(".toml") || std::filesystem::exists(name_or_path)) {
+    if (wanted.ends_with(".toml") || std::filesystem::exists(name_or_path))
         return parse(read_file(name_or_path), name_or_path, bases);
-    }
     throw UsageError(concat("no cluster is named ", name_or_path, " and no file has that name; the nearest is ",
                             spec::nearest(wanted, cluster_names()), "; known: ", joined(cluster_names())));
 }

@@ -90,9 +90,8 @@ std::string legend(const Chart& chart) {
         ++count;
         std::string_view mark = "<path class=\"line\" d=\"M2 5H22\"/>";
         if (series.mark == Mark::ticks) mark = "<path class=\"event\" d=\"M12 1l4 8h-8z\"/>";
-        if (series.mark == Mark::dots) {
+        if (series.mark == Mark::dots)
             mark = "<path class=\"dashed\" d=\"M2 5H22\"/><circle class=\"dot\" cx=\"12\" cy=\"5\" r=\"3\"/>";
-        }
         items += concat("<li><svg class=\"c", series.colour, "\" viewBox=\"0 0 24 10\" aria-hidden=\"true\">", mark,
                         "</svg>", escape_html(series.label), "</li>");
     }
@@ -103,17 +102,15 @@ std::string legend(const Chart& chart) {
 
 std::vector<Point> values_of(const RunHistory& run, Field field, double scale) {
     std::vector<Point> points;
-    for (const LoggedStep& step : run.steps) {
+    for (const LoggedStep& step : run.steps)
         if (step.*field) points.push_back({static_cast<double>(step.step), *(step.*field) * scale});
-    }
     return points;
 }
 
 std::vector<double> finite(const std::vector<Point>& points) {
     std::vector<double> values;
-    for (const Point& point : points) {
+    for (const Point& point : points)
         if (std::isfinite(point.y)) values.push_back(point.y);
-    }
     return values;
 }
 

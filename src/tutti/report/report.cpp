@@ -30,9 +30,8 @@ std::string loss_card(const RunHistory& run) {
     chart.description += in_words(eval);
     if (!eval.points.empty()) chart.series.push_back(std::move(eval));
     Series skipped{"skipped or not finite", 4, Mark::ticks, {}};
-    for (const LoggedStep& step : run.steps) {
+    for (const LoggedStep& step : run.steps)
         if (is_bad(step)) skipped.points.push_back({static_cast<double>(step.step), 0});
-    }
     if (!skipped.points.empty()) chart.series.push_back(std::move(skipped));
 
     std::string card = wide_card(chart);
@@ -61,9 +60,8 @@ std::string charts(const RunHistory& run) {
 
 std::string memory_card(const RunHistory& run) {
     std::vector<Bar> bars;
-    for (const MemoryUse& use : run.totals.memory) {
+    for (const MemoryUse& use : run.totals.memory)
         bars.push_back({use.purpose, use.predicted_bytes.value_or(-1), use.measured_bytes.value_or(-1)});
-    }
     const std::string svg = memory_bars("memory", "Memory by purpose", bars);
     if (svg.empty()) return "";
     return concat(

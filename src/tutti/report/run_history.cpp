@@ -198,11 +198,10 @@ RunHistory read_run(const fs::path& run_dir) {
         run.notes.push_back(
             "run.json is not there: the run has not ended yet, or was stopped. Totals are as far as the log goes.");
     }
-    if (auto text = read_file_if_there((run_dir / "config.toml").string())) {
+    if (auto text = read_file_if_there((run_dir / "config.toml").string()))
         run.config = std::move(*text);
-    } else {
+    else
         run.notes.push_back("config.toml is not there.");
-    }
     if (fs::exists(run_dir / "trace.json")) run.trace = read_trace(run_dir / "trace.json");
     if (fs::exists(run_dir / "predicted.json")) run.predicted = read_prediction(run_dir);
     return run;

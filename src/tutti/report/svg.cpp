@@ -86,9 +86,8 @@ Axis x_axis(const Range& range) {
         axis.low -= 0.5;
         axis.high += 0.5;
     }
-    for (double tick : linear_ticks(axis.low, axis.high, 4)) {
+    for (double tick : linear_ticks(axis.low, axis.high, 4))
         if (tick == std::round(tick)) axis.ticks.push_back(tick);  // there is no step 2.5
-    }
     axis.labels = tick_labels(axis.ticks);
     return axis;
 }
@@ -219,9 +218,8 @@ std::vector<std::string> tick_labels(const std::vector<double>& ticks) {
         return std::abs(shifted - std::round(shifted)) < 1e-6 * std::max(1.0, std::abs(shifted));
     };
     while (digits < 9 && !std::all_of(ticks.begin(), ticks.end(), is_exact)) ++digits;
-    for (const double tick : ticks) {
+    for (const double tick : ticks)
         labels.push_back(tick == 0 ? "0" : printed("%.*f", digits, tick / unit) + std::string(suffix));
-    }
     return labels;
 }
 
@@ -347,9 +345,8 @@ std::string memory_bars(const std::string& id, const std::string& title, const s
             svg += text_at(labels + length + 6, y + 10.5, "start", short_bytes(bytes) + more);
         };
         std::string difference;
-        if (bar.predicted > 0 && bar.measured >= 0) {
+        if (bar.predicted > 0 && bar.measured >= 0)
             difference = concat(" (", printed("%+.*f", 1, 100 * (bar.measured / bar.predicted - 1)), "%)");
-        }
         draw(bar.predicted, "bar-predicted", top, "");
         draw(bar.measured, "bar-measured", top + 15, difference);
         svg += segment("axis", labels, top - 3, labels, top + 30);

@@ -47,9 +47,8 @@ Constants fit(const std::vector<PublishedRun>& runs, const Constants& start) {
     const auto spread_of = [&](size_t f) { return spread_share * fields[f].spread; };
     const auto residuals = [&](const Constants& constants) {
         std::vector<double> r(rows.size());
-        for (size_t i = 0; i < rows.size(); ++i) {
+        for (size_t i = 0; i < rows.size(); ++i)
             r[i] = std::log(step_time(rows[i]->job, rows[i]->cluster, constants).total() / rows[i]->seconds);
-        }
         return r;
     };
     const auto weight_of = [&](size_t i, double r) {

@@ -168,9 +168,8 @@ std::string layout_problem(const Job& job) {
     const int grid = job.tp * job.cp * job.pp;
     if (!divides(grid, job.ranks)) return concat("tp * cp * pp = ", grid, " does not divide ", job.ranks, " ranks");
     if (!divides(job.tp, m.heads)) return concat("tp ", job.tp, " does not divide ", m.heads, " heads");
-    if (job.pp * job.virtual_stages > m.layers + 2) {
+    if (job.pp * job.virtual_stages > m.layers + 2)
         return concat("pp ", job.pp, " times ", job.virtual_stages, " virtual stages exceed ", m.layers, " layers");
-    }
     if (job.microbatches() < 1) {
         return concat("global batch ", job.global_batch, " is less than micro batch ", job.micro_batch, " times dp ",
                       job.dp());

@@ -34,11 +34,10 @@ Prediction predict(const Job& job, const hardware::Cluster& cluster, const Const
     p.model_causal = flops.causal() * p.tokens;
     p.model_full = flops.full() * p.tokens;
     p.hardware = p.model_causal;
-    if (job.recompute == Recompute::full) {
+    if (job.recompute == Recompute::full)
         p.hardware += (flops.causal() / 3 - 2 * job.model.vocab * job.model.hidden) * p.tokens;
-    } else if (job.recompute == Recompute::selective && job.attention == Attention::unfused) {
+    else if (job.recompute == Recompute::selective && job.attention == Attention::unfused)
         p.hardware += flops.full_attention / 6 * p.tokens;
-    }
     const bool wide = job.precision == "fp32" || job.precision == "tf32";
     p.peak = cluster.peak(wide ? job.precision : cluster.has("bf16") ? "bf16" : "fp16");
     p.precision_peak = job.precision == "nvfp4"                         ? cluster.peak("fp4")

@@ -193,22 +193,20 @@ void read_run(const Row& row, PublishedRun& run) {
     const std::string schedule = lower(row.text("schedule"));
     if (!schedule.empty()) job.schedule = schedule;
     const double per_stage = job.model.layers / job.pp;
-    if (const auto chunks = row.number("vpp")) {
+    if (const auto chunks = row.number("vpp"))
         job.virtual_stages = std::max(1, static_cast<int>(*chunks));
-    } else if (job.pp > 1 && job.stack == Stack::megatron && job.year >= 2023 && schedule.empty()) {
+    else if (job.pp > 1 && job.stack == Stack::megatron && job.year >= 2023 && schedule.empty())
         job.virtual_stages = std::max(1, static_cast<int>(std::min(per_stage, 5.0)));  // interleaved, as recipes do
-    }
     job.gradient_bytes = job.stack == Stack::megatron || job.stack == Stack::nanotron ? 4 : 2;
     // Megatron accumulates and reduces gradients in the weights' type when that is fp16, in f32 with bf16.
     if (job.stack == Stack::megatron && job.precision == "fp16") job.reduced_bytes = 2;
 
     run.seconds = row.number("iter_time_s", 0);
     if (run.seconds <= 0) {
-        if (const auto rate = row.number("tokens_per_sec_per_gpu")) {
+        if (const auto rate = row.number("tokens_per_sec_per_gpu"))
             run.seconds = job.global_batch * job.seq / (*rate * job.ranks);
-        } else if (const auto flops = row.number("tflops_per_gpu")) {
+        else if (const auto flops = row.number("tflops_per_gpu"))
             run.seconds = job.global_batch * job.seq * token_flops(job).full() / (*flops * 1e12 * job.ranks);
-        }
     }
     run.memory_bytes = row.number("memory_gib", 0) * 1024 * 1024 * 1024;
     run.problem = layout_problem(job);

@@ -110,9 +110,8 @@ RehearsedStep rehearse_on(const spec::RunSpec& run, const rehearsal::Target& tar
         rehearsal::Rehearsal rehearsal = rehearsal::rehearse(run, target, ranks, rank);
         programs.push_back(rehearsal.program);
         if (step.traffic.empty()) step.traffic = rehearsal.communication;
-        if (rank == along.front() || rehearsal.memory.peak() > step.shown.memory.peak()) {
+        if (rank == along.front() || rehearsal.memory.peak() > step.shown.memory.peak())
             step.shown = std::move(rehearsal);
-        }
     }
     TimelinePrices prices;
     prices.beside_kernels = true;

@@ -150,9 +150,8 @@ __device__ __forceinline__ void store_whole(const float (&from)[N], T* to) {
         store<N>(from, to);
     } else {
 #pragma unroll
-        for (int w = 0; w < N / kPack<T>; ++w) {
+        for (int w = 0; w < N / kPack<T>; ++w)
             store_16_bytes(pack(from + w * kPack<T>, static_cast<const T*>(to)), to + w * kPack<T>);
-        }
     }
 }
 
