@@ -220,7 +220,10 @@ std::vector<GemmShape> linears_of(const spec::ModelSpec& m, DType dtype, const k
         if (key != query) linears.push_back({"k, v", kProductRows, key, m.width});
     }
     linears.push_back({"attention out", kProductRows, m.width, query});
-    linears.push_back({gpt2 ? "ffn up" : "ffn gate, up", kProductRows, m.ffn, m.width});
+    if (!gpt2 && kernels.fused_projections)
+        linears.push_back({"ffn gate up", kProductRows, 2 * m.ffn, m.width});
+    else
+        linears.push_back({gpt2 ? "ffn up" : "ffn gate, up", kProductRows, m.ffn, m.width});
     linears.push_back({"ffn down", kProductRows, m.width, m.ffn});
     constexpr int64_t kGrain = parallel::kVocabularyGrain;
     const int64_t words = (m.vocab + kGrain - 1) / kGrain * kGrain;

@@ -34,7 +34,7 @@ enum class Epilogue : uint8_t {
 
 // c (M, N) = op(a) (M, K) x op(b) (K, N) [+ bias] [+ c]. Views are 2-d with unit inner stride; a and b have one type
 // (f32, bf16 or f16), c is f32 or that type, bias is of that type or f32. transpose_a: a is stored (K, M); transpose_b:
-// b is stored (N, K). With an epilogue c and its views have the type of a, f32 or bf16, and are contiguous.
+// b is stored (N, K). With an epilogue c and its views have the type of a, f32 or bf16, and equal strides.
 struct Gemm {
     View a, b, c;
     bool transpose_a = false;
@@ -284,7 +284,7 @@ struct KernelTable {
     // gelu(x) = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), GPT-2's
     void (*gelu_forward)(const Stream&, View x, View y) = nullptr;             // y may be x
     void (*gelu_backward)(const Stream&, View dy, View x, View dx) = nullptr;  // dx may be dy
-    // y = silu(gate) * up; y may be up, dgate may be dy
+    // y = silu(gate) * up; y may be up, dgate may be dy; all may be some columns of wider matrices
     void (*swiglu_forward)(const Stream&, View gate, View up, View y) = nullptr;
     void (*swiglu_backward)(const Stream&, View dy, View gate, View up, View dgate, View dup) = nullptr;
     void (*dropout)(const Stream&, View x, const Dropout&, View y) = nullptr;  // forward and backward alike

@@ -71,7 +71,9 @@ void own(autograd::Unit& unit, FeedForward& part) {
         for (Parameter* p : {&e.gate, &e.up, &e.down}) unit.parameters.push_back(p);
         if (e.shared_gate) own(unit, *e.shared_gate);
     }
-    if (part.dense_) own_all(unit, part.dense_->gate, part.dense_->up, part.dense_->down);
+    if (!part.dense_) return;
+    own_adjacent(unit, {&part.dense_->gate, &part.dense_->up});
+    own(unit, part.dense_->down);
 }
 
 }  // namespace tutti::models

@@ -49,11 +49,7 @@ Var SelfAttention::apart(Tape& tape, const Var& x, const Batch& batch) {
 }
 
 void own(autograd::Unit& unit, SelfAttention& part) {
-    // Biases behind the weights, which are one matrix so (ops/fused_linear.h).
-    const auto projections = {&part.q_, &part.k_, &part.v_};
-    for (Linear* layer : projections) unit.parameters.push_back(&layer->weight);
-    for (Linear* layer : projections)
-        if (layer->bias) unit.parameters.push_back(&*layer->bias);
+    own_adjacent(unit, {&part.q_, &part.k_, &part.v_});
     if (part.q_norm_) own_all(unit, *part.q_norm_, *part.k_norm_);
     own_all(unit, part.o_);
 }

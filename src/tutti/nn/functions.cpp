@@ -221,25 +221,36 @@ Var gelu_mlp(Tape& tape, const Var& input, Affine in, Affine out) {
 
 Var swiglu_mlp(Tape& tape, const Var& input, Affine gate, Affine up, Affine down) {
     ops::Context& ctx = tape.context();
-    const SharedEdge entry = edge_of(tape, gate.weight), exit = edge_of(tape, down.weight);
-    const Var x = entered(tape, input, gate.weight, entry);
-    const auto [gated, upper] = entry->reading([&](ops::Products* later) {
-        const Tensor g = ops::linear(ctx, x.value, gate.weight.value, value_of(gate.bias), later);
-        return std::pair{
-            g, ops::linear_swiglu(ctx, g, x.value, up.weight.value, value_of(up.bias), tape.recording(), later)};
-    });
-    const auto& [before, y] = upper;
-    const Var g = record_linear(tape, x, gate, gated, entry);
-    const Var u = record_linear(tape, x, up, before, {});
+    const bool fused = ctx.kernels.fused_projections;
+    std::vector<Var> z;  // gate(x) and up(x), or both side by side
+    Tensor y;
+    if (fused) {
+        z = {fused_projections(tape, input, {gate, up})};
+        y = ops::swiglu(ctx, z[0].value);
+    } else {
+        const SharedEdge entry = edge_of(tape, gate.weight);
+        const Var x = entered(tape, input, gate.weight, entry);
+        const auto [gated, upper] = entry->reading([&](ops::Products* later) {
+            const Tensor g = ops::linear(ctx, x.value, gate.weight.value, value_of(gate.bias), later);
+            return std::pair{
+                g, ops::linear_swiglu(ctx, g, x.value, up.weight.value, value_of(up.bias), tape.recording(), later)};
+        });
+        z = {record_linear(tape, x, gate, gated, entry), record_linear(tape, x, up, upper.z, {})};
+        y = upper.y;
+    }
     tape.saves(y);
-    const Var active = recomputable(tape, {y, -1}, [&ctx, g = g.value, u = u.value] { return ops::swiglu(ctx, g, u); });
+    const Var active = recomputable(tape, {y, -1}, [&ctx, fused, z] {
+        return fused ? ops::swiglu(ctx, z[0].value) : ops::swiglu(ctx, z[0].value, z[1].value);
+    });
+    const SharedEdge exit = edge_of(tape, down.weight);
     Var sum = tape.record(
-        "swiglu_linear", {g, u}, exit->summing([&, &y = y](ops::Products* later) {
+        "swiglu_linear", z, exit->summing([&](ops::Products* later) {
             return ops::linear(ctx, y, down.weight.value, bias_of(down), later);
         }),
-        [&ctx, &weight = down.weight, exit, g = g.value, u = u.value](const Tensor& dy, Tensors&) {
+        [&ctx, &weight = down.weight, exit, fused, z](const Tensor& dy, Tensors&) {
             return exit->reading([&](ops::Products* later) {
-                auto d = ops::linear_swiglu_backward(ctx, dy, weight.value, g, u, later);
+                if (fused) return Tensors{ops::linear_swiglu_backward(ctx, dy, weight.value, z[0].value, later)};
+                auto d = ops::linear_swiglu_backward(ctx, dy, weight.value, z[0].value, z[1].value, later);
                 return Tensors{std::move(d.gate), std::move(d.up)};
             });
         },

@@ -41,6 +41,12 @@ void own(autograd::Unit& unit, WeightAndBias& layer) {
     if (layer.bias) unit.parameters.push_back(&*layer.bias);
 }
 
+void own_adjacent(autograd::Unit& unit, std::initializer_list<WeightAndBias*> layers) {
+    for (WeightAndBias* layer : layers) unit.parameters.push_back(&layer->weight);
+    for (WeightAndBias* layer : layers)
+        if (layer->bias) unit.parameters.push_back(&*layer->bias);
+}
+
 void own(autograd::Unit& unit, Embedding& layer) { unit.parameters.push_back(&layer.weight); }
 
 void own_head(autograd::Unit& unit, Head& head, int64_t vocab, int64_t width, double std, Parameter* tied) {

@@ -164,7 +164,7 @@ Var experts(Tape& tape, const Var& x, const MixtureLayer& l, const ops::GroupRow
     return tape.record(
         "expert_down", {g, u}, ops::grouped_linear(ctx, upper.y, l.down.value, rows),
         [&ctx, &w = l.down, rows, g = g.value, u = u.value](const Tensor& dy, Tensors&) {
-            ops::SwigluGradients d = ops::grouped_swiglu_backward(ctx, dy, w.value, g, u, rows);
+            ops::GateAndUp d = ops::grouped_swiglu_backward(ctx, dy, w.value, g, u, rows);
             return Tensors{std::move(d.gate), std::move(d.up)};
         },
         [&ctx, &w = l.down, rows, saved = autograd::SavedTensor(active)](const Tensor& dy) {

@@ -93,6 +93,23 @@ Tensor swiglu(Context& ctx, const Tensor& gate, const Tensor& up) {
     return computed(ctx, &KernelTable::swiglu_forward, "swiglu_forward", gate, up);
 }
 
+GateAndUp gate_and_up_of(const Tensor& x) {
+    check(x.rank() > 0 && x.dim(-1) % 2 == 0, "gate and up side by side: needs an even number of columns, got ",
+          x.shape());
+    const int64_t F = x.dim(-1) / 2;
+    const Tensor rows = x.reshape({x.view().rows(), 2 * F});
+    return {rows.narrow(1, 0, F), rows.narrow(1, F, F)};
+}
+
+Tensor swiglu(Context& ctx, const Tensor& gate_up) {
+    const auto [gate, up] = gate_and_up_of(gate_up);
+    Shape shape = gate_up.shape();
+    shape[-1] /= 2;
+    const Tensor y = empty(ctx, shape, gate_up.dtype());
+    call(ctx, &KernelTable::swiglu_forward, "swiglu_forward", gate, up, y.reshape(gate.shape()));
+    return y;
+}
+
 Tensor dropout(Context& ctx, const Tensor& x, const kernels::Dropout& mask) {
     check(mask.probability >= 0 && mask.probability < 1, "dropout: the probability must be in [0, 1), got ",
           mask.probability);

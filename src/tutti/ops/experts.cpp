@@ -191,14 +191,14 @@ Tensor grouped_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, c
     return in_place || !sum.defined() ? dx : add(ctx, sum, dx);
 }
 
-SwigluGradients grouped_swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& gate,
-                                        const Tensor& up, const GroupRows& rows) {
+GateAndUp grouped_swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& gate, const Tensor& up,
+                                  const GroupRows& rows) {
     constexpr const char* kName = "grouped_swiglu_backward";
     check_product(kName, dy, w, 1, rows);
     const Shape shape = {dy.dim(0), w.dim(2)};
     check_matrix(kName, "the gate", gate, shape, dy.dtype());
     check_matrix(kName, "up", up, shape, dy.dtype());
-    const SwigluGradients d{empty(ctx, shape, dy.dtype()), empty(ctx, shape, dy.dtype())};
+    const GateAndUp d{empty(ctx, shape, dy.dtype()), empty(ctx, shape, dy.dtype())};
     GroupedGemm g{.all = gemm_of(GemmRole::input_gradient, d.gate, w, dy), .rows = rows};
     g.all.epilogue = Epilogue::swiglu_backward;
     g.all.gate = gate;

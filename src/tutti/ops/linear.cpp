@@ -119,6 +119,16 @@ View beside(const char* name, const Tensor& saved, const Shape& shape, DType dty
     return as_matrix(saved);
 }
 
+Gemm swiglu_backward(const Tensor& dy, const Tensor& w, const View& gate, const View& up, const View& dgate,
+                     const View& dup) {
+    Gemm product = gemm_of(GemmRole::input_gradient, dgate, w, as_matrix(dy));
+    product.epilogue = Epilogue::swiglu_backward;
+    product.gate = gate;
+    product.x = up;
+    product.dup = dup;
+    return product;
+}
+
 Activated activated(Context& ctx, PendingLinear f, Epilogue epilogue, bool kept, Products* later) {
     Activated r{kept ? empty(ctx, f.y.shape(), f.y.dtype()) : Tensor{}, f.y};
     f.product.epilogue = epilogue;
@@ -176,16 +186,23 @@ Tensor linear_gelu_backward(Context& ctx, const Tensor& dy, const Tensor& w, con
     return dz;
 }
 
-SwigluGradients linear_swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& gate,
-                                       const Tensor& up, Products* later) {
+GateAndUp linear_swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& gate, const Tensor& up,
+                                 Products* later) {
     const Shape shape = input_shape("linear_swiglu_backward", dy, w);
-    const SwigluGradients d{empty(ctx, shape, dy.dtype()), empty(ctx, shape, dy.dtype())};
-    Gemm product = gemm_of(GemmRole::input_gradient, as_matrix(d.gate), w, as_matrix(dy));
-    product.epilogue = Epilogue::swiglu_backward;
-    product.gate = beside("linear_swiglu_backward", gate, shape, dy.dtype());
-    product.x = beside("linear_swiglu_backward", up, shape, dy.dtype());
-    product.dup = as_matrix(d.up);
-    compute(ctx, product, later);
+    const GateAndUp d{empty(ctx, shape, dy.dtype()), empty(ctx, shape, dy.dtype())};
+    const View gates = beside("linear_swiglu_backward", gate, shape, dy.dtype());
+    const View ups = beside("linear_swiglu_backward", up, shape, dy.dtype());
+    compute(ctx, swiglu_backward(dy, w, gates, ups, as_matrix(d.gate), as_matrix(d.up)), later);
+    return d;
+}
+
+Tensor linear_swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& gate_up, Products* later) {
+    Shape shape = input_shape("linear_swiglu_backward", dy, w);
+    shape[-1] *= 2;
+    beside("linear_swiglu_backward", gate_up, shape, dy.dtype());
+    const Tensor d = empty(ctx, shape, dy.dtype());
+    const GateAndUp saved = gate_and_up_of(gate_up), parts = gate_and_up_of(d);
+    compute(ctx, swiglu_backward(dy, w, saved.gate, saved.up, parts.gate, parts.up), later);
     return d;
 }
 

@@ -30,6 +30,7 @@ Tensor relu(Context& ctx, const Tensor& x);
 Tensor relu_backward(Context& ctx, const Tensor& dy, const Tensor& y);
 Tensor gelu(Context& ctx, const Tensor& x);
 Tensor swiglu(Context& ctx, const Tensor& gate, const Tensor& up);
+Tensor swiglu(Context& ctx, const Tensor& gate_up);  // (..., 2 F), gate and up side by side, to (..., F)
 Tensor dropout(Context& ctx, const Tensor& x, const kernels::Dropout& mask);  // its own backward
 
 // --- sums, added exactly ---
@@ -90,11 +91,16 @@ Activated linear_swiglu(Context& ctx, const Tensor& gate, const Tensor& x, const
 // The gradients of z and gate from dy, the gradient of y w^T, where w is the weight of the next linear layer.
 Tensor linear_gelu_backward(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& z,
                             Products* later = nullptr);
-struct SwigluGradients {
+struct GateAndUp {
     Tensor gate, up;
 };
-SwigluGradients linear_swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& gate,
-                                       const Tensor& up, Products* later = nullptr);
+GateAndUp linear_swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& gate, const Tensor& up,
+                                 Products* later = nullptr);
+// The gradients side by side, as gate and up are: (..., 2 F).
+Tensor linear_swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& gate_up,
+                              Products* later = nullptr);
+// The parts of x (..., 2 F), as matrices (rows, F).
+GateAndUp gate_and_up_of(const Tensor& x);
 // dw = [dw +] dy^T x
 void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw, bool accumulate = true);
 void bias_backward(Context& ctx, const Tensor& dy, const Tensor& db);
@@ -225,8 +231,8 @@ Tensor grouped_linear(Context& ctx, const Tensor& x, const Tensor& w, const Grou
 Activated grouped_linear_swiglu(Context& ctx, const Tensor& gate, const Tensor& x, const Tensor& w,
                                 const GroupRows& rows, bool kept);
 Tensor grouped_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, const GroupRows& rows, Tensor sum = {});
-SwigluGradients grouped_swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& gate,
-                                        const Tensor& up, const GroupRows& rows);
+GateAndUp grouped_swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& gate, const Tensor& up,
+                                  const GroupRows& rows);
 void grouped_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw, const GroupRows& rows,
                              bool accumulate = true);
 

@@ -22,6 +22,15 @@ struct Sizes {
     int64_t rows, inner, outer;
 };
 
+Tensor side_by_side(Context& ctx, const Tensor& gate, const Tensor& up) {
+    Shape shape = gate.shape();
+    shape[-1] *= 2;
+    const Tensor both = empty(ctx, shape, gate.dtype());
+    copy(ctx, gate, both.narrow(-1, 0, gate.dim(-1)));
+    copy(ctx, up, both.narrow(-1, gate.dim(-1), gate.dim(-1)));
+    return both;
+}
+
 // Results of every function with a product, computed at once or, with `later`, by blocks of rows.
 std::vector<Tensor> results(Context& ctx, const Sizes& s, DType dtype, Products* later) {
     const Tensor x = random(ctx, {s.rows, s.inner}, dtype, 1), w = random(ctx, {s.outer, s.inner}, dtype, 2);
@@ -50,8 +59,9 @@ std::vector<Tensor> results(Context& ctx, const Sizes& s, DType dtype, Products*
     finish({linear_backward_input(ctx, dy, w, {}, later)});
     finish({linear_backward_input(ctx, dy, w, cast(ctx, z, dtype), later)});
     finish({linear_gelu_backward(ctx, dy, w, z, later)});
-    const SwigluGradients d = linear_swiglu_backward(ctx, dy, w, gate, z, later);
+    const GateAndUp d = linear_swiglu_backward(ctx, dy, w, gate, z, later);
     finish({d.gate, d.up});
+    finish({linear_swiglu_backward(ctx, dy, w, side_by_side(ctx, gate, z), later)});
     return all;
 }
 
@@ -73,6 +83,28 @@ TEST(ProductsByRows, HaveTheBitsOfTheWhole) {
                 }
         }
     }
+}
+
+// SwiGLU and its gradients have the bits that they have where gate and up are tensors of their own.
+TEST(GateAndUp, SideBySideHaveTheBitsOfTheTwo) {
+    const auto device = make_cpu_device(2);
+    for (const kernels::KernelTable* table : tables()) {
+        Context ctx{*device, *table};
+        for (const DType dtype : {DType::f32, DType::bf16})
+            for (const Shape& shape : {Shape{1, 1, 6}, Shape{2, 3, 40}, Shape{3, 100, 77}}) {
+                SCOPED_TRACE(concat(table->name, " ", dtype, " ", shape));
+                Shape narrow = shape;
+                narrow[-1] = 24;
+                const Tensor gate = random(ctx, shape, dtype, 1), up = random(ctx, shape, dtype, 2);
+                const Tensor dy = random(ctx, narrow, dtype, 3), w = random(ctx, {24, shape[-1]}, dtype, 4);
+                const Tensor both = side_by_side(ctx, gate, up);
+                EXPECT_TRUE(same_bits(swiglu(ctx, both), swiglu(ctx, gate, up)));
+                const auto [dgate, dup] = linear_swiglu_backward(ctx, dy, w, gate, up);
+                EXPECT_TRUE(same_bits(linear_swiglu_backward(ctx, dy, w, both), side_by_side(ctx, dgate, dup)));
+            }
+    }
+    Context ctx{*device, kernels::reference_table()};
+    EXPECT_THROW(swiglu(ctx, zeros(ctx, {2, 5}, DType::f32)), Error);
 }
 
 TEST(ProductsByRows, AreRefusedWhereATableHasNone) {

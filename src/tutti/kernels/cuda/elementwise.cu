@@ -2,6 +2,7 @@
 // scale; ReLU, GELU and SwiGLU with their gradients. Formulas as in kernels/reference/elementwise.cpp, with
 // (1 + tanh a) / 2 = sigmoid(2 a).
 #include <algorithm>
+#include <tuple>
 
 #include "tutti/kernels/cuda/element.h"
 #include "tutti/kernels/cuda/fill.h"
@@ -157,34 +158,66 @@ struct GeluBackward {
     }
 };
 
-struct Swiglu {
-    __device__ float operator()(float gate, float up) const { return gate * sigmoid(gate) * up; }
+// A matrix whose rows may be apart, as those of gate and up side by side.
+template <class T>
+struct Rows {
+    T* data;
+    int64_t stride;
+    explicit Rows(const View& x) : data(x.as<T>()), stride(x.shape.rank() < 2 ? 0 : x.stride(-2)) {}
+    __device__ T* at(int64_t row, int64_t column) const { return data + row * stride + column; }
 };
 
-// dgate = dy up s (1 + gate (1 - s)), dup = dy gate s: two results, so a separate kernel. In place is allowed.
-template <int N, class T>
-__device__ __forceinline__ void swiglu_backward_elements(int64_t i, const T* dy, const T* gate, const T* up, T* dgate,
-                                                         T* dup) {
-    float d[N], g[N], u[N], to_gate[N], to_up[N];
-    load<N>(dy + i, d);
-    load<N>(gate + i, g);
-    load<N>(up + i, u);
-#pragma unroll
-    for (int k = 0; k < N; ++k) {
-        const float s = sigmoid(g[k]);
-        to_gate[k] = d[k] * u[k] * s * (1 + g[k] * (1 - s));
-        to_up[k] = d[k] * g[k] * s;
-    }
-    store<N>(to_gate, dgate + i);
-    store<N>(to_up, dup + i);
-}
-
+// A thread takes N elements of rows gridDim.y apart; N divides `columns`.
 template <int N, class T>
 __global__ void __launch_bounds__(kMapThreads)
-    swiglu_backward_kernel(int64_t n, const T* dy, const T* gate, const T* up, T* dgate, T* dup) {
-    int64_t i = (static_cast<int64_t>(blockIdx.x) * kMapThreads + threadIdx.x) * N;
-    if (i + N <= n) return swiglu_backward_elements<N>(i, dy, gate, up, dgate, dup);
-    for (; i < n; ++i) swiglu_backward_elements<1>(i, dy, gate, up, dgate, dup);
+    swiglu_kernel(int64_t rows, int64_t columns, Rows<const T> gate, Rows<const T> up, Rows<T> y) {
+    const int64_t c = (static_cast<int64_t>(blockIdx.x) * kMapThreads + threadIdx.x) * N;
+    for (int64_t row = blockIdx.y; c < columns && row < rows; row += gridDim.y) {
+        float g[N], u[N], out[N];
+        load<N>(gate.at(row, c), g);
+        load<N>(up.at(row, c), u);
+#pragma unroll
+        for (int k = 0; k < N; ++k) out[k] = g[k] * sigmoid(g[k]) * u[k];
+        store<N>(out, y.at(row, c));
+    }
+}
+
+// dgate = dy up s (1 + gate (1 - s)), dup = dy gate s. In place is allowed.
+template <int N, class T>
+__global__ void __launch_bounds__(kMapThreads)
+    swiglu_backward_kernel(int64_t rows, int64_t columns, Rows<const T> dy, Rows<const T> gate, Rows<const T> up,
+                           Rows<T> dgate, Rows<T> dup) {
+    const int64_t c = (static_cast<int64_t>(blockIdx.x) * kMapThreads + threadIdx.x) * N;
+    for (int64_t row = blockIdx.y; c < columns && row < rows; row += gridDim.y) {
+        float d[N], g[N], u[N], to_gate[N], to_up[N];
+        load<N>(dy.at(row, c), d);
+        load<N>(gate.at(row, c), g);
+        load<N>(up.at(row, c), u);
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+            const float s = sigmoid(g[k]);
+            to_gate[k] = d[k] * u[k] * s * (1 + g[k] * (1 - s));
+            to_up[k] = d[k] * g[k] * s;
+        }
+        store<N>(to_gate, dgate.at(row, c));
+        store<N>(to_up, dup.at(row, c));
+    }
+}
+
+// Launches a kernel of matrices, which are one long row where all are contiguous: `wide` if they divide into packs.
+template <class T, class... P, class... V>
+void launch_rows(const Stream& stream, void (*wide)(int64_t, int64_t, P...), void (*narrow)(int64_t, int64_t, P...),
+                 const V&... views) {
+    const View& like = std::get<0>(std::tie(views...));
+    if (like.numel() == 0) return;
+    const int64_t rows = (views.contiguous() && ...) ? 1 : like.rows(), columns = like.numel() / rows;
+    const auto in_packs = [](const View& x) {
+        return is_aligned(x.data) && (x.contiguous() || x.stride(-2) % kPack<T> == 0);
+    };
+    const bool packs = columns % kPack<T> == 0 && (in_packs(views) && ...);
+    Grid grid = grid_of_tasks(columns / (packs ? kPack<T> : 1), kMapThreads);
+    grid.blocks.y = static_cast<unsigned>(std::min<int64_t>(rows, 65535));  // the most that CUDA allows
+    launch(packs ? wide : narrow, grid, stream, rows, columns, P(views)...);
 }
 
 template <class Op>
@@ -197,16 +230,16 @@ void binary(const Stream& stream, View a, View b, View y) {
                     [&]<class T>(T) { map(stream, y.numel(), Op{}, y.as<T>(), a.as<const T>(), b.as<const T>()); });
 }
 
+void swiglu_forward(const Stream& stream, View gate, View up, View y) {
+    with_activation(y.dtype, [&]<class T>(T) {
+        launch_rows<T>(stream, swiglu_kernel<kPack<T>, T>, swiglu_kernel<1, T>, gate, up, y);
+    });
+}
+
 void swiglu_backward(const Stream& stream, View dy, View gate, View up, View dgate, View dup) {
-    const int64_t n = dy.numel();
-    if (n == 0) return;
-    bool aligned = true;
-    for (const View* x : {&dy, &gate, &up, &dgate, &dup}) aligned &= is_aligned(x->data);
     with_activation(dy.dtype, [&]<class T>(T) {
-        const int64_t elements = aligned ? kPack<T> : 1;
-        launch(aligned ? swiglu_backward_kernel<kPack<T>, T> : swiglu_backward_kernel<1, T>,
-               grid_of_tasks(ceil_div(n, elements), kMapThreads), stream, n, dy.as<const T>(), gate.as<const T>(),
-               up.as<const T>(), dgate.as<T>(), dup.as<T>());
+        launch_rows<T>(stream, swiglu_backward_kernel<kPack<T>, T>, swiglu_backward_kernel<1, T>, dy, gate, up, dgate,
+                       dup);
     });
 }
 
@@ -223,7 +256,7 @@ void fill_elementwise(KernelTable& table) {
     table.relu_backward = binary<ReluBackward>;
     table.gelu_forward = unary<Gelu>;
     table.gelu_backward = binary<GeluBackward>;
-    table.swiglu_forward = binary<Swiglu>;
+    table.swiglu_forward = swiglu_forward;
     table.swiglu_backward = swiglu_backward;
 }
 

@@ -8,10 +8,13 @@ namespace tutti::kernels::reference {
 
 namespace {
 
+// Where element i of a view is, whose rows may be apart.
+int64_t at(const View& x, int64_t i) { return x.contiguous() ? i : i / x.columns() * x.stride(-2) + i % x.columns(); }
+
 // y[i] = value(i)
 template <class Value>
 void set(const View& y, Value value) {
-    for (int64_t i = 0; i < y.numel(); ++i) store(y, i, value(i));
+    for (int64_t i = 0; i < y.numel(); ++i) store(y, at(y, i), value(i));
 }
 
 constexpr double kSqrt2OverPi = 0.79788456080286535588;  // sqrt(2 / pi)
@@ -35,9 +38,9 @@ void copy(const Stream&, View x, View y) {
 // silu'(g) = s (1 + g (1 - s)) with s = sigmoid(g); dgate = dy up silu'(g), dup = dy silu(g)
 void swiglu_backward(const Stream&, View dy, View gate, View up, View dgate, View dup) {
     for (int64_t i = 0; i < dy.numel(); ++i) {
-        const double g = load(gate, i), s = sigmoid(g), d = load(dy, i), u = load(up, i);
-        store(dgate, i, d * u * s * (1 + g * (1 - s)));
-        store(dup, i, d * g * s);
+        const double g = load(gate, at(gate, i)), s = sigmoid(g), d = load(dy, at(dy, i)), u = load(up, at(up, i));
+        store(dgate, at(dgate, i), d * u * s * (1 + g * (1 - s)));
+        store(dup, at(dup, i), d * g * s);
     }
 }
 
@@ -90,7 +93,10 @@ void fill_elementwise(KernelTable& table) {
     };
     // y = silu(gate) up, silu(g) = g sigmoid(g)   (Shazeer 2020)
     table.swiglu_forward = [](const Stream&, View gate, View up, View y) {
-        set(y, [&](int64_t i) { return load(gate, i) * sigmoid(load(gate, i)) * load(up, i); });
+        set(y, [&](int64_t i) {
+            const double g = load(gate, at(gate, i));
+            return g * sigmoid(g) * load(up, at(up, i));
+        });
     };
     table.swiglu_backward = swiglu_backward;
     table.normal = normal;

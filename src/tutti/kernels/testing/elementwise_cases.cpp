@@ -11,12 +11,12 @@ namespace {
 std::string label(DType dtype, int64_t n) { return concat(dtype, " (", n, ")"); }
 
 // Normal numbers; from the eighth element on, values that saturate an activation or where exp leaves the range of f32.
-View activation_input(Arena& arena, int64_t n, DType dtype, const char* purpose) {
-    const View x = arena.normal({n}, dtype, purpose, 2);
+View activation_input(Arena& arena, const Shape& shape, DType dtype, const char* purpose) {
+    const View x = arena.normal(shape, dtype, purpose, 2);
     const std::vector<double> special = {0, 20, -20, 100, -100, 1e-4, -1e-4};
     std::vector<double> all = values(x);
     for (size_t i = 0; i < special.size() && 8 + i < all.size(); ++i) all[8 + i] = special[i];
-    return arena.from({n}, dtype, all);
+    return arena.from(shape, dtype, all);
 }
 
 void add_simple(std::vector<Case>& all, DType t, int64_t n) {
@@ -105,7 +105,7 @@ void add_casts(std::vector<Case>& all, DType from, DType to, int64_t n) {
 void add_relu_and_gelu(std::vector<Case>& all, DType t, int64_t n) {
     add(all, "relu_forward", &KernelTable::relu_forward, label(t, n),
         [=](const auto& table, const auto& stream, Arena& arena) {
-            const View x = activation_input(arena, n, t, "x"), y = arena.empty({n}, t);
+            const View x = activation_input(arena, {n}, t, "x"), y = arena.empty({n}, t);
             arena.start();
             table.relu_forward(stream, x, y);
             arena.result("y", y, [](int64_t) { return 0; });
@@ -123,7 +123,7 @@ void add_relu_and_gelu(std::vector<Case>& all, DType t, int64_t n) {
     // the sum and the products by 2 u. With the factor x/2: under 8 u |x|, also where 1 + tanh cancels.
     add(all, "gelu_forward", &KernelTable::gelu_forward, label(t, n),
         [=](const auto& table, const auto& stream, Arena& arena) {
-            const View x = activation_input(arena, n, t, "x"), y = arena.empty({n}, t);
+            const View x = activation_input(arena, {n}, t, "x"), y = arena.empty({n}, t);
             arena.start();
             table.gelu_forward(stream, x, y);
             arena.result("y", y, [&](int64_t i) { return 8 * u * std::abs(value(x, i)) + rounding(t, value(y, i)); });
@@ -132,7 +132,7 @@ void add_relu_and_gelu(std::vector<Case>& all, DType t, int64_t n) {
     // |x| = 20 on 1 - |tanh| is below the smallest f32, and every table must have reached 1.
     add(all, "gelu_backward", &KernelTable::gelu_backward, label(t, n),
         [=](const auto& table, const auto& stream, Arena& arena) {
-            const View dy = arena.normal({n}, t, "dy"), x = activation_input(arena, n, t, "x");
+            const View dy = arena.normal({n}, t, "dy"), x = activation_input(arena, {n}, t, "x");
             const View dx = arena.empty({n}, t);
             arena.start();
             table.gelu_backward(stream, dy, x, dx);
@@ -143,36 +143,64 @@ void add_relu_and_gelu(std::vector<Case>& all, DType t, int64_t n) {
         });
 }
 
+// sigmoid: exp, a sum and a quotient, 6 u relative; two products more. Where exp overflows a table may give 0 instead
+// of g e^g: |g| FLT_MIN, times up.
+void run_swiglu(const KernelTable& table, const Stream& stream, Arena& arena, View gate, View up, View y) {
+    arena.start();
+    table.swiglu_forward(stream, gate, up, y);
+    arena.result("y", y, [&](int64_t i) {
+        const double flushed = std::abs(value(gate, i) * value(up, i)) * FLT_MIN;
+        return 10 * u * std::abs(value(y, i)) + flushed + rounding(y.dtype, value(y, i));
+    });
+}
+
+// s (1 + g (1 - s)): s off by 6 u relative, 1 - s by 7 u absolute.
+void run_swiglu_backward(const KernelTable& table, const Stream& stream, Arena& arena, View dy, View gate, View up,
+                         View dgate, View dup) {
+    const std::vector<double> gradients = values(dy);  // dgate may take the place of dy
+    arena.start();
+    table.swiglu_backward(stream, dy, gate, up, dgate, dup);
+    const auto size = [&](int64_t i) {  // of s (1 + |g|), the flushed part included
+        const double g = value(gate, i);
+        return (1 / (1 + std::exp(-g)) + FLT_MIN / u) * (1 + std::abs(g)) * std::abs(gradients[static_cast<size_t>(i)]);
+    };
+    arena.result("dgate", dgate, [&](int64_t i) {
+        return 16 * u * size(i) * std::abs(value(up, i)) + rounding(dy.dtype, value(dgate, i));
+    });
+    arena.result("dup", dup, [&](int64_t i) { return 10 * u * size(i) + rounding(dy.dtype, value(dup, i)); });
+}
+
 void add_swiglu(std::vector<Case>& all, DType t, int64_t n) {
-    // sigmoid: exp, a sum and a quotient, 6 u relative; two products more. Where exp overflows a table may give 0
-    // instead of g e^g: |g| FLT_MIN, times up.
     add(all, "swiglu_forward", &KernelTable::swiglu_forward, label(t, n),
         [=](const auto& table, const auto& stream, Arena& arena) {
-            const View gate = activation_input(arena, n, t, "gate"), up = arena.normal({n}, t, "up");
-            const View y = arena.empty({n}, t);
-            arena.start();
-            table.swiglu_forward(stream, gate, up, y);
-            arena.result("y", y, [&](int64_t i) {
-                const double flushed = std::abs(value(gate, i) * value(up, i)) * FLT_MIN;
-                return 10 * u * std::abs(value(y, i)) + flushed + rounding(t, value(y, i));
-            });
+            const View gate = activation_input(arena, {n}, t, "gate"), up = arena.normal({n}, t, "up");
+            run_swiglu(table, stream, arena, gate, up, arena.empty({n}, t));
         });
-    // s (1 + g (1 - s)): s off by 6 u relative, 1 - s by 7 u absolute.
     add(all, "swiglu_backward", &KernelTable::swiglu_backward, label(t, n),
         [=](const auto& table, const auto& stream, Arena& arena) {
-            const View dy = arena.normal({n}, t, "dy"), gate = activation_input(arena, n, t, "gate");
-            const View up = arena.normal({n}, t, "up"), dgate = arena.empty({n}, t), dup = arena.empty({n}, t);
-            arena.start();
-            table.swiglu_backward(stream, dy, gate, up, dgate, dup);
-            const auto size = [&](int64_t i) {  // of s (1 + |g|), the flushed part included
-                const double g = value(gate, i);
-                return (1 / (1 + std::exp(-g)) + FLT_MIN / u) * (1 + std::abs(g)) * std::abs(value(dy, i));
-            };
-            arena.result("dgate", dgate, [&](int64_t i) {
-                return 16 * u * size(i) * std::abs(value(up, i)) + rounding(t, value(dgate, i));
-            });
-            arena.result("dup", dup, [&](int64_t i) { return 10 * u * size(i) + rounding(t, value(dup, i)); });
+            const View dy = arena.normal({n}, t, "dy"), gate = activation_input(arena, {n}, t, "gate");
+            const View up = arena.normal({n}, t, "up"), dgate = arena.empty({n}, t);
+            run_swiglu_backward(table, stream, arena, dy, gate, up, dgate, arena.empty({n}, t));
         });
+}
+
+// gate and up, and their gradients, are the left and the right columns of one matrix.
+void add_swiglu_side_by_side(std::vector<Case>& all, DType t, int64_t rows, int64_t columns) {
+    const std::string name = concat(t, " (", rows, ", 2 x ", columns, ") side by side");
+    const auto part = [=](const View& both, int64_t number) { return slice(both, 1, number * columns, columns); };
+    add(all, "swiglu_forward", &KernelTable::swiglu_forward, name,
+        [=](const auto& table, const auto& stream, Arena& arena) {
+            const View z = activation_input(arena, {rows, 2 * columns}, t, "z");
+            run_swiglu(table, stream, arena, part(z, 0), part(z, 1), arena.empty({rows, columns}, t));
+        });
+    for (const bool in_place : {false, true})  // dy in the place of dgate, as an epilogue of its own has it
+        add(all, "swiglu_backward", &KernelTable::swiglu_backward, name + (in_place ? " in place" : ""),
+            [=](const auto& table, const auto& stream, Arena& arena) {
+                const View z = activation_input(arena, {rows, 2 * columns}, t, "z");
+                const View dz = arena.normal({rows, 2 * columns}, t, "dz"), dgate = part(dz, 0);
+                const View dy = in_place ? dgate : arena.normal({rows, columns}, t, "dy");
+                run_swiglu_backward(table, stream, arena, dy, part(z, 0), part(z, 1), dgate, part(dz, 1));
+            });
 }
 
 // The mask must match the reference in every element; a surviving x has a factor that f32 holds to 2 u.
@@ -210,6 +238,10 @@ void add_elementwise(std::vector<Case>& all) {
             add_relu_and_gelu(all, t, n);
             add_swiglu(all, t, n);
         }
+    for (const DType t : kActivationTypes)
+        for (const auto& [rows, columns] :
+             {std::pair<int64_t, int64_t>{1, 1}, {3, 8}, {5, 17}, {7, 64}, {2, 300}, {0, 4}})
+            add_swiglu_side_by_side(all, t, rows, columns);
     for (const DType t : {DType::f32, DType::bf16, DType::f16})
         for (const auto& [B, T, H, D] :
              {std::array<int64_t, 4>{1, 1, 1, 1}, {2, 5, 3, 7}, {3, 40, 2, 64}, {2, 0, 1, 8}})

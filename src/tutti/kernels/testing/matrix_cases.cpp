@@ -109,12 +109,14 @@ struct EpilogueForm {
     DType t = DType::f32;
     Epilogue epilogue = Epilogue::gelu;
     bool transpose_b = false, bias = false, keeps_z = true;
+    bool side_by_side = false;  // gate and x, and c and dup, are the left and the right columns of one matrix
 };
 
 std::string label(const EpilogueForm& f) {
     constexpr const char* kNames[] = {"none", "gelu", "gelu_backward", "swiglu", "swiglu_backward"};
     return concat(f.t, " (", f.M, ", ", f.N, ", ", f.K, ") n", f.transpose_b ? "t " : "n ",
-                  kNames[static_cast<size_t>(f.epilogue)], f.bias ? " bias" : "", f.keeps_z ? "" : " z not kept");
+                  kNames[static_cast<size_t>(f.epilogue)], f.bias ? " bias" : "", f.keeps_z ? "" : " z not kept",
+                  f.side_by_side ? " side by side" : "");
 }
 
 // z has the error of a product and of its rounding.
@@ -132,6 +134,13 @@ void run_epilogue(const EpilogueForm& f, const KernelTable& table, const Stream&
     if (f.epilogue == Epilogue::swiglu || f.epilogue == Epilogue::swiglu_backward)
         g.gate = arena.normal(shape, f.t, "gate");
     if (f.epilogue == Epilogue::swiglu_backward) g.dup = arena.empty(shape, f.t);
+    if (f.side_by_side) {
+        const View saved = arena.normal({f.M, 2 * f.N}, f.t, "gate and up"), to = arena.empty({f.M, 2 * f.N}, f.t);
+        g.gate = slice(saved, 1, 0, f.N);
+        g.x = slice(saved, 1, f.N, f.N);
+        g.c = slice(to, 1, 0, f.N);
+        g.dup = slice(to, 1, f.N, f.N);
+    }
     g.workspace = arena.workspace(table.gemm_workspace(stream, g));
     arena.start();
     table.gemm(stream, g);
@@ -203,6 +212,9 @@ void add_gemm(std::vector<Case>& all) {
             }
             for (const Epilogue backward : {Epilogue::gelu_backward, Epilogue::swiglu_backward})
                 add_epilogue({M, N, K, t, backward, false});
+            EpilogueForm form{M, N, K, t, Epilogue::swiglu_backward, false};
+            form.side_by_side = true;
+            add_epilogue(form);
         }
 }
 

@@ -153,19 +153,43 @@ void gelu_backward(const Stream& stream, View dy, View x, View dx) {
     map(stream, {dy, x}, dx, [](Vec gradient, Vec v, auto) { return gelu_gradient(gradient, v); });
 }
 
+// body(row, width) for each row of views whose rows may be apart; contiguous views are one row.
+template <int K, class Body>
+void for_rows(const View (&views)[K], Body&& body) {
+    bool apart = false;
+    for (const View& x : views) apart = apart || (x.shape.rank() == 2 && stride(x, 0) != columns(x));
+    const View& x = views[0];
+    for (int64_t r = 0; r < (apart ? rows(x) : 1); ++r) body(r, apart ? columns(x) : numel(x));
+}
+
+template <class T>
+T* row(const View& x, int64_t r) {
+    return x.as<T>() + r * stride(x, 0);
+}
+
 void swiglu_forward(const Stream& stream, View gate, View up, View y) {
-    map(stream, {gate, up}, y, []<class T>(Vec g, Vec u, Type<T>) { return swiglu<T>(g, u); });
+    with_type(y.dtype, [&]<class T>(Type<T>) {
+        for_rows({gate, up, y}, [&](int64_t r, int64_t width) {
+            const T *gates = row<T>(gate, r), *ups = row<T>(up, r);
+            T* out = row<T>(y, r);
+            for_vectors_parallel(stream, width, [=](int64_t i, auto part) {
+                store_flushed(swiglu<T>(load(gates + i, part), load(ups + i, part)), out + i, part);
+            });
+        });
+    });
 }
 
 void swiglu_backward(const Stream& stream, View dy, View gate, View up, View dgate, View dup) {
     with_type(dy.dtype, [&]<class T>(Type<T>) {
-        const T *gradients = dy.as<T>(), *gates = gate.as<T>(), *ups = up.as<T>();
-        T *gate_gradients = dgate.as<T>(), *up_gradients = dup.as<T>();
-        for_vectors_parallel(stream, numel(dy), [=](int64_t i, auto part) {
-            const SwigluGradient d =
-                swiglu_gradient(load(gradients + i, part), load(gates + i, part), load(ups + i, part));
-            store_flushed(d.gate, gate_gradients + i, part);
-            store_flushed(d.up, up_gradients + i, part);
+        for_rows({dy, gate, up, dgate, dup}, [&](int64_t r, int64_t width) {
+            const T *gradients = row<T>(dy, r), *gates = row<T>(gate, r), *ups = row<T>(up, r);
+            T *gate_gradients = row<T>(dgate, r), *up_gradients = row<T>(dup, r);
+            for_vectors_parallel(stream, width, [=](int64_t i, auto part) {
+                const SwigluGradient d =
+                    swiglu_gradient(load(gradients + i, part), load(gates + i, part), load(ups + i, part));
+                store_flushed(d.gate, gate_gradients + i, part);
+                store_flushed(d.up, up_gradients + i, part);
+            });
         });
     });
 }
