@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <cstdint>
+#include <mutex>
 
 #include "tutti/base/error.h"
 
@@ -38,14 +39,33 @@ namespace {
 
 constexpr size_t kStackBytes = 256 << 10, kPage = 4096;
 
+// Stacks that no thread has. A test makes thousands of threads with streams, and to map a stack costs more than to run
+// on it.
+struct Spare {
+    std::mutex mutex;
+    std::vector<std::byte*> stacks;
+};
+Spare& spare() {
+    static Spare* const all = new Spare;  // for threads that end after main()
+    return *all;
+}
+
 }  // namespace
 
 FiberStacks::~FiberStacks() {
-    for (std::byte* stack : stacks_) munmap(stack, kStackBytes);
+    const std::lock_guard lock(spare().mutex);
+    spare().stacks.insert(spare().stacks.end(), stacks_.begin(), stacks_.end());
 }
 
 void FiberStacks::grow(size_t count) {
+    if (stacks_.size() >= count) return;
+    const std::lock_guard lock(spare().mutex);
     while (stacks_.size() < count) {
+        if (!spare().stacks.empty()) {
+            stacks_.push_back(spare().stacks.back());
+            spare().stacks.pop_back();
+            continue;
+        }
         void* memory = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
         check(memory != MAP_FAILED, "the emulated GPU has no memory for the stacks of ", count, " threads");

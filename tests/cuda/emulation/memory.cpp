@@ -20,6 +20,9 @@ constexpr size_t kAlignment = 512;  // as cudaMalloc's, so that no kernel learns
 // Huge pages: opening and closing the memory costs time per page, and with small pages most of a test's time.
 constexpr size_t kPage = size_t{2} << 20;
 
+// A new block begins with as many bytes of NaN. More have only workspaces, of which every device has one of 32 MiB.
+constexpr size_t kPoisoned = size_t{4} << 20;
+
 // Blocks by address; first fit. A global, because all ranks of the process share the emulated machine, as they share a
 // GPU.
 struct Memory {
@@ -82,7 +85,7 @@ void* take_device(size_t bytes) {
         data = at;
     }
     const DeviceAccess access;
-    std::memset(data, 0xFF, bytes);
+    std::memset(data, 0xFF, std::min(bytes, kPoisoned));
     return data;
 }
 
