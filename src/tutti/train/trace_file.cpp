@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <sstream>
+#include <thread>
 #include <vector>
 
 #include "tutti/base/json.h"
@@ -197,6 +199,12 @@ void TraceFile::finish() {
 // Rank 0 writes what the others send, one after the other. A full disk does not stop the run: the file is then absent.
 void TraceFile::write() {
     written_ = true;
+    // A thread of comm/nccl ends the spans of operations soon after the GPU has completed them.
+    for (size_t i = 0, waits = 0; i < trace_.size(); ++i)
+        for (; trace_.span(i).end_ns < 0 && waits < 1000; ++waits) {
+            world_.progress().poll();
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
     world_.recorder().trace_into(nullptr);
     const std::string own = events_of(trace_, world_.rank(), label_, clock_);
     if (world_.rank() != 0) return comm::send_text(*ranks_, own, 0);

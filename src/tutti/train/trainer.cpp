@@ -349,6 +349,7 @@ void Run::finish() {
     outcome_.checkpoint = checkpoints_.newest();
     outcome_.seconds = seconds_since(begin_);
     engine_.data_parallel->wait_for_weights();
+    engine_.device->synchronize();  // for operations of a GPU that only its streams have waited for
     engine_.groups.world().barrier();
     if (trace_) trace_->finish();
     const std::string sample_text = sample();
