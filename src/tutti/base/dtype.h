@@ -30,17 +30,6 @@ std::string_view name_of(DType t);                       // "bf16"
 std::optional<DType> dtype_from(std::string_view name);  // the inverse of name_of
 inline std::ostream& operator<<(std::ostream& out, DType t) { return out << name_of(t); }
 
-// Unit roundoff u: |round(x) - x| <= u |x|. Tolerances of tests are computed from it.
-constexpr double unit_roundoff(DType t) {
-    switch (t) {
-        case DType::f64: return 0x1p-53;
-        case DType::f32: return 0x1p-24;
-        case DType::f16: return 0x1p-11;
-        case DType::bf16: return 0x1p-8;
-        default: return 0;
-    }
-}
-
 // Rounds to nearest, ties to even; NaN stays NaN (quiet), infinities and signed zeros are kept.
 constexpr uint16_t bf16_bits(float x) {
     const uint32_t u = std::bit_cast<uint32_t>(x);

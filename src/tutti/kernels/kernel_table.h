@@ -303,8 +303,8 @@ struct KernelTable {
     int64_t (*gemm_packed_b)(const Stream&, const Gemm&) = nullptr;  // 0: this product has no packed b
     bool packing_counts = false;  // products in bf16 are fast enough that packing b is a large part of their time
     bool gemm_by_rows = false;    // Gemm::whole_rows is supported
-    // q, k and v of one input are projected side by side, by one product where their weights are adjacent in memory
-    // (ops/fused_linear.h); decision 32 says where this is faster.
+    // q, k and v of one input are projected side by side, and so are gate and up: by one product where their weights
+    // are adjacent in memory (ops/fused_linear.h). Decision 32 says where this is faster.
     bool fused_projections = false;
     const char* (*gemm_implementation)(const Stream&, const Gemm&) = nullptr;
     // The products so far for which the library has no kernel, so that our own, far slower kernel computed them:

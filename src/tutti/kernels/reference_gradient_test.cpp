@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/base/testing/unit_roundoff.h"
 #include "tutti/kernels/kernel_table.h"
 
 // g++ 12 takes the temporary of `Array y({40})` for uninitialized when the file is large.

@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "tutti/base/testing/unit_roundoff.h"
 #include "tutti/kernels/kernel_table.h"
 
 namespace tutti::kernels {

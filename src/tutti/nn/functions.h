@@ -34,7 +34,7 @@ std::vector<Var> projections(Tape& tape, const Var& x, std::initializer_list<Aff
 // (ops/fused_linear.h).
 Var fused_projections(Tape& tape, const Var& x, const std::vector<Affine>& layers);
 // out(gelu(in(x))) and down(silu(gate(x)) up(x)), with the activation function and its gradient in the epilogues of the
-// products before and after it.
+// products before and after it where the table has these; gate and up as fused_projections() where it fuses them.
 Var gelu_mlp(Tape& tape, const Var& x, Affine in, Affine out);
 Var swiglu_mlp(Tape& tape, const Var& x, Affine gate, Affine up, Affine down);
 Var embedding(Tape& tape, const Tensor& tokens, Parameter& weight);

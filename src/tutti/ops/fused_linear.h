@@ -1,7 +1,7 @@
 // ops/fused_linear.h: linear layers of one input with outputs side by side, y = [x w_0^T + b_0 | x w_1^T + b_1 ...],
-// such as q, k and v. Weights that are adjacent in one buffer, as in a flat unit (parallel/flat_unit.h), form one
-// matrix, so one product computes all layers; likewise for gradients. Other weights, such as those with their own
-// memory, or q beside replicated key and value heads, need a product each. The sums are the same, except that dx is
+// such as q, k and v or gate and up. Weights that are adjacent in one buffer, as in a flat unit (parallel/flat_unit.h),
+// form one matrix, so one product computes all layers; likewise for gradients. Other weights, such as those with their
+// own memory, or q beside replicated key and value heads, need a product each. The sums are the same, except that dx is
 // then rounded after each product, from the last layer to the first.
 #pragma once
 

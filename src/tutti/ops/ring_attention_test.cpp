@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "tutti/base/philox.h"
+#include "tutti/base/testing/unit_roundoff.h"
 #include "tutti/ops/ops.h"
 
 namespace tutti::ops {

@@ -52,8 +52,6 @@ TokenFlops blocks_forward(const spec::ModelSpec& m, int64_t seq_len) {
 
 }  // namespace
 
-int64_t matmul_parameters(const spec::ModelSpec& model) { return block_matrices(model) + head_matrix(model); }
-
 TokenFlops forward_flops(const spec::ModelSpec& model, int64_t seq_len) {
     check(seq_len > 0, "FLOPs per token: seq_len must be positive, got ", seq_len);
     TokenFlops flops = blocks_forward(model, seq_len);

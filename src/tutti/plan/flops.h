@@ -23,13 +23,10 @@ struct TokenFlops {
     bool operator==(const TokenFlops&) const = default;
 };
 
-// Values of all matrices in matrix products, each once for each product. The head counts also when tied; the embedding
-// look-up, biases, norm weights and positions do not count. Of a mixture of experts: the router and the top_k experts
-// of a token.
-int64_t matmul_parameters(const spec::ModelSpec& model);
-
-// Forward: 2 N_matmul + 4 L s H D with full attention (scores and weighted values: 2 s H D each, per layer). With a
-// window W < s, 2 W - W^2 / s replaces s in the windowed layers: the keys within W of a query on both sides, of which
+// Forward: 2 N_matmul + 4 L s H D with full attention (scores and weighted values: 2 s H D each, per layer). N_matmul:
+// values of all matrices in matrix products, each once for each product; the head also when tied, of a mixture of
+// experts the router and the top_k experts of a token; not embedding, biases, norm weights and positions. With a window
+// W < s, 2 W - W^2 / s replaces s in the windowed layers: the keys within W of a query on both sides, of which
 // causal is again half.
 TokenFlops forward_flops(const spec::ModelSpec& model, int64_t seq_len);
 

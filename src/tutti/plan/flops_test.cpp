@@ -11,6 +11,9 @@
 namespace tutti::plan {
 namespace {
 
+// N_matmul of forward_flops().
+int64_t matmul_parameters(const spec::ModelSpec& m) { return static_cast<int64_t>(forward_flops(m, 1).matmul / 2); }
+
 spec::ModelSpec dense_gpt(int64_t layers, int64_t width, int64_t vocab) {
     spec::ModelSpec m = spec::preset("gpt2-124m");
     m.layers = layers;

@@ -216,12 +216,11 @@ class Search {
             set_schedule(s.name);
             const bool runs = schedule_allowed(s, job_.pp, microbatches) && balancing_allowed(r_, job_.pp, s.name);
             const int first = s.chunks > 0 ? s.chunks : 2, last = s.chunks > 0 ? s.chunks : most_virtual();
-            for (job_.virtual_stages = first; job_.virtual_stages <= last; ++job_.virtual_stages) {
+            for (job_.virtual_stages = first; job_.virtual_stages <= last; ++job_.virtual_stages)
                 if (runs && stages_allowed(r_.model.layers, job_.pp * job_.virtual_stages))
                     stages();
                 else
                     count_methods(&Gates::rules, data_layouts());
-            }
         }
     }
 

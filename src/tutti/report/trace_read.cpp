@@ -17,12 +17,11 @@ using Stretches = std::vector<std::pair<double, double>>;
 Stretches united(Stretches all) {
     std::sort(all.begin(), all.end());
     Stretches result;
-    for (const auto& [begin, end] : all) {
+    for (const auto& [begin, end] : all)
         if (!result.empty() && begin <= result.back().second)
             result.back().second = std::max(result.back().second, end);
         else
             result.emplace_back(begin, end);
-    }
     return result;
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/base/testing/unit_roundoff.h"
 #include "tutti/kernels/testing/arena.h"
 #include "tutti/kernels/testing/kernel_cases.h"
 

@@ -147,12 +147,11 @@ void pack_rows(const Gemm& g, const GemmPlan& plan, Range k, int64_t m, int64_t 
     alignas(64) Word staged[kSquare * kRun];
     for (int64_t begin = 0; begin < k.size; begin += kSquare) {
         const int64_t deep = smaller(kSquare, k.size - begin);
-        for (int64_t i = 0; i < deep; ++i) {
+        for (int64_t i = 0; i < deep; ++i)
             if ((k.begin + begin + i) * pack < plan.K)
                 take_row(a + m, stride, k.begin + begin + i, plan.K, count, staged + i * kRun);
             else
                 __builtin_memset(staged + i * kRun, 0, kRun * sizeof(Word));
-        }
         transpose_words(reinterpret_cast<const uint32_t*>(staged), kRun, deep, count,
                         reinterpret_cast<uint32_t*>(y + begin), plan.a_row);
     }
