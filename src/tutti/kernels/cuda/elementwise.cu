@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(kMapThreads)
         load<N>(up.at(row, c), u);
 #pragma unroll
         for (int k = 0; k < N; ++k) out[k] = g[k] * sigmoid(g[k]) * u[k];
-        store<N>(out, y.at(row, c));
+        store_whole<N>(out, y.at(row, c));
     }
 }
 
@@ -199,8 +199,8 @@ __global__ void __launch_bounds__(kMapThreads)
             to_gate[k] = d[k] * u[k] * s * (1 + g[k] * (1 - s));
             to_up[k] = d[k] * g[k] * s;
         }
-        store<N>(to_gate, dgate.at(row, c));
-        store<N>(to_up, dup.at(row, c));
+        store_whole<N>(to_gate, dgate.at(row, c));
+        store_whole<N>(to_up, dup.at(row, c));
     }
 }
 
