@@ -53,6 +53,7 @@ Tape::~Tape() = default;
 
 Var Tape::input(const Tensor& value) {
     if (!recording_) return {value, -1};
+    saves(value);
     gradients_.emplace_back();
     return {value, static_cast<int>(gradients_.size()) - 1};
 }

@@ -194,8 +194,6 @@ void find_slow_links(const ClusterHealth& c, const LinkKind& kind, Verdict& verd
     }
 }
 
-// --------------------------------------------------------------------------------------------------------------------
-
 void note_ranks_without_peers(const ClusterHealth& c, Verdict& verdict) {
     for (int r = 0; r < c.size(); ++r)
         if (std::count_if(c.ranks.begin(), c.ranks.end(),

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <map>
 #include <set>
 #include <thread>
 #include <tuple>
@@ -19,10 +20,16 @@ namespace tutti::planner {
 
 namespace {
 
-// Layouts that differ in ZeRO, HSDP and offload only are shown once.
+// Layouts that differ in ZeRO, HSDP and offload only are shown once, and so are those that differ in which of the
+// tokens of a rank are of one sequence.
 auto core_of(const simulate::Job& j) {
-    return std::tuple(j.tp, j.cp, j.cp_method, j.cp_ulysses, j.pp, j.ep, j.etp, j.micro_batch, j.schedule,
-                      j.virtual_stages, j.recompute);
+    return std::tuple(j.tp, j.pp, j.ep, j.etp, j.micro_batch / j.cp, j.schedule, j.virtual_stages, j.recompute);
+}
+
+// Of layouts that agree in these the closed forms are as far from the rehearsals, nearly.
+auto kind_of(const simulate::Job& j) {
+    return std::tuple(j.tp, j.sequence_parallel, j.pp, j.ep, j.etp, j.schedule, j.virtual_stages, j.recompute, j.zero,
+                      j.offload.optimizer, j.offload.weights, j.offload.activations);
 }
 
 // The memory of a pipeline no longer grows after two rounds of its positions; that of gpipe grows to the end.
@@ -39,6 +46,7 @@ struct Attempt {
     Candidate candidate;
     std::optional<Finalist> finalist;
     std::string problem;
+    bool too_large = false;
 };
 
 // A second sum of gradients in flight keeps the gradients of one more unit of each rank: taken where there is room.
@@ -47,7 +55,7 @@ void overlap_reductions(Finalist& f, const rehearsal::Target& target, int ranks)
     if (p.zero == 0 || spec::data_parallel_ranks(p, ranks) == p.dp_replicate) return;
     spec::RunSpec run = f.run;
     run.parallel.reductions = 2;
-    const Rehearsed two = rehearse_run(run, target, ranks);
+    const rehearsal::Rehearsal two = rehearse_run(run, target, ranks);
     if (!two.fits) return;
     f.run = run;
     f.rehearsed = two;
@@ -69,9 +77,11 @@ void attempt(const Request& request, const std::optional<rehearsal::Target>& tar
                         loaded.expert_loads.end());
             f.rehearsed = rehearse_run(f.run, loaded, request.gpus);
             if (!f.rehearsed->fits) {
-                a.problem =
-                    concat("needs ", format_bytes(f.rehearsed->peak), " of ", format_bytes(f.rehearsed->capacity),
-                           " when rehearsed, closed form ", format_bytes(static_cast<int64_t>(a.candidate.bytes)));
+                const int64_t peak = f.rehearsed->memory.peak(), capacity = f.rehearsed->memory_capacity;
+                a.problem = concat("needs ", format_bytes(peak), " of ", format_bytes(capacity), " when rehearsed",
+                                   peak <= capacity ? ", where no free block is large enough" : "", ", closed form ",
+                                   format_bytes(static_cast<int64_t>(a.candidate.bytes)));
+                a.too_large = true;
                 return;
             }
             overlap_reductions(f, loaded, request.gpus);
@@ -90,16 +100,14 @@ std::optional<rehearsal::Target> target_of(const Request& request) {
     return simulate::target_for(c, compute_type_from(request.precision).value_or(ComputeType::bf16));
 }
 
-Rehearsed rehearse_run(const spec::RunSpec& run, const rehearsal::Target& target, int ranks) {
+rehearsal::Rehearsal rehearse_run(const spec::RunSpec& run, const rehearsal::Target& target, int ranks) {
     const spec::RunSpec shorter = shortened(run, ranks);
-    const int pp = static_cast<int>(run.parallel.pp), of_position = ranks / pp;
-    Rehearsed most;
+    const int pp = static_cast<int>(run.parallel.pp);
+    rehearsal::Rehearsal most;
     for (const int position : std::set<int>{0, std::min(1, pp - 1), pp - 1}) {
-        const rehearsal::Rehearsal r = rehearsal::rehearse(shorter, target, ranks, position * of_position);
-        if (r.memory.peak() <= most.peak && r.fits) continue;
-        most = {r.memory.peak(),        r.memory.at_peak,  r.memory.peak_place,
-                position * of_position, r.memory_capacity, r.fits};
-        if (!r.fits) break;
+        rehearsal::Rehearsal r = rehearsal::rehearse(shorter, target, ranks, position * (ranks / pp));
+        if (r.memory.peak() > most.memory.peak() || !r.fits) most = std::move(r);
+        if (!most.fits) break;
     }
     return most;
 }
@@ -109,6 +117,7 @@ Finalists choose(const Request& request, const std::vector<Candidate>& best, siz
     const auto start = std::chrono::steady_clock::now();
     Finalists all;
     std::set<decltype(core_of(best.front().job))> taken;
+    std::map<decltype(kind_of(best.front().job)), double> too_large;  // bytes by the closed form
     const size_t threads = static_cast<size_t>(std::max(1, available_cores()));
     size_t next = 0, tried = 0;
     while (all.chosen.size() < count && next < best.size() && tried < most) {
@@ -118,12 +127,17 @@ Finalists choose(const Request& request, const std::vector<Candidate>& best, siz
         while (attempts.size() < std::min(threads, count - all.chosen.size()) && next < best.size() &&
                tried + attempts.size() < most) {
             const Candidate& c = best[next];
-            if (taken.count(core_of(c.job)) > 0) {
-                ++next;
-                continue;
+            const auto known = too_large.find(kind_of(c.job));
+            if (taken.count(core_of(c.job)) == 0) {
+                if (known != too_large.end() && c.bytes >= known->second) {
+                    all.dropped.push_back({c, concat("closed form ", format_bytes(static_cast<int64_t>(c.bytes)),
+                                                     ": a layout of its kind did not fit with ",
+                                                     format_bytes(static_cast<int64_t>(known->second)))});
+                } else {
+                    if (!planned.insert(core_of(c.job)).second) break;  // needed only if the other one fails
+                    attempts.push_back({c, {}, {}});
+                }
             }
-            if (!planned.insert(core_of(c.job)).second) break;  // needed only if the other one fails
-            attempts.push_back({c, {}, {}});
             ++next;
         }
         std::vector<std::thread> helpers;
@@ -138,6 +152,9 @@ Finalists choose(const Request& request, const std::vector<Candidate>& best, siz
                 all.chosen.push_back(std::move(*a.finalist));
             } else {
                 all.dropped.push_back({a.candidate, a.problem});
+                if (!a.too_large) continue;
+                double& least = too_large.try_emplace(kind_of(a.candidate.job), a.candidate.bytes).first->second;
+                least = std::min(least, a.candidate.bytes);
             }
         }
     }
@@ -150,12 +167,9 @@ Finalists choose(const Request& request, const Found& found, size_t count,
     Finalists fastest = choose(request, found.best, count, target, most);
     if (!fastest.chosen.empty() || found.front.empty()) return fastest;
     Finalists smaller = choose(request, found.front, count, target, found.front.size());
-    smaller.seconds += fastest.seconds;
     if (smaller.chosen.empty()) return fastest;
     smaller.dropped = std::move(fastest.dropped);
-    std::erase_if(smaller.dropped, [last = smaller.chosen.back().candidate.seconds](const Dropped& d) {
-        return d.candidate.seconds > last;
-    });
+    smaller.seconds += fastest.seconds;
     return smaller;
 }
 

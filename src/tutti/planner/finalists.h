@@ -6,30 +6,20 @@
 #include <string>
 #include <vector>
 
-#include "tutti/base/purpose.h"
 #include "tutti/planner/search.h"
-#include "tutti/rehearsal/target.h"
+#include "tutti/rehearsal/rehearse.h"
 #include "tutti/simulate/prediction.h"
 #include "tutti/spec/run_spec.h"
 
 namespace tutti::planner {
 
-struct Rehearsed {
-    int64_t peak = 0;        // bytes, of the rehearsed rank that needs most
-    MemoryByPurpose memory;  // at the peak
-    std::string place;       // of the peak
-    int rank = 0;
-    int64_t capacity = 0;  // of the device
-    bool fits = true;      // in the capacity, block by block
-};
-
 struct Finalist {
     Candidate candidate;
     spec::RunSpec run;  // validated
     simulate::Prediction prediction;
-    std::optional<Rehearsed> rehearsed;  // none where the machine cannot be rehearsed
+    std::optional<rehearsal::Rehearsal> rehearsed;  // of the fullest rank; none where the machine cannot be rehearsed
 
-    double bytes() const { return rehearsed ? double(rehearsed->peak) : candidate.bytes; }
+    double bytes() const { return rehearsed ? double(rehearsed->memory.peak()) : candidate.bytes; }
 };
 
 struct Dropped {
@@ -38,7 +28,9 @@ struct Dropped {
 };
 
 struct Finalists {
-    std::vector<Finalist> chosen;  // rising by time; of layouts that differ in ZeRO, HSDP and offload only one
+    // Rising by time. Of layouts that differ in ZeRO, HSDP and offload only one; and of those whose ranks have as many
+    // tokens of a microbatch, of more or fewer sequences.
+    std::vector<Finalist> chosen;
     std::vector<Dropped> dropped;  // faster by the closed forms than the last of the chosen
     double seconds = 0;            // of the rehearsals
 };
@@ -48,9 +40,10 @@ std::optional<rehearsal::Target> target_of(const Request& request);
 
 // Rehearses one rank of the first, the second and the last position of the pipeline, one of which has the most memory
 // of all ranks, with as few microbatches as reach the peak.
-Rehearsed rehearse_run(const spec::RunSpec& run, const rehearsal::Target& target, int ranks);
+rehearsal::Rehearsal rehearse_run(const spec::RunSpec& run, const rehearsal::Target& target, int ranks);
 
-// The fastest `count` layouts that validate() accepts and that fit, after at most `most` rehearsals.
+// The fastest `count` layouts that validate() accepts and that fit, after at most `most` rehearsals. One that did not
+// fit stands for those that differ from it in context parallelism, micro batch and HSDP alone.
 Finalists choose(const Request& request, const std::vector<Candidate>& best, size_t count,
                  const std::optional<rehearsal::Target>& target, size_t most = 60);
 

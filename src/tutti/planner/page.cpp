@@ -73,7 +73,7 @@ std::vector<Part> memory_parts(const Finalist& f) {
     std::vector<Part> parts;
     for (int p = 0; p < kPurposes; ++p) {
         const auto purpose = static_cast<Purpose>(p);
-        parts.push_back({std::string(name_of(purpose)), p + 1, double(f.rehearsed->memory[purpose]) / kGiB});
+        parts.push_back({std::string(name_of(purpose)), p + 1, double(f.rehearsed->memory.at_peak[purpose]) / kGiB});
     }
     return parts;
 }

@@ -12,7 +12,6 @@ namespace tutti::planner {
 
 namespace {
 
-constexpr size_t kKept = 200;
 constexpr double kSlack = 1.1;
 
 [[noreturn]] void refuse(const Request& r, const Found& found) {

@@ -146,11 +146,11 @@ Json to_json(const Plan& plan) {
         const Comparison c = compare(best, f.prediction);
         Json memory(nullptr);
         if (f.rehearsed)
-            memory = {{"peak_bytes", f.rehearsed->peak},
-                      {"capacity_bytes", f.rehearsed->capacity},
+            memory = {{"peak_bytes", f.rehearsed->memory.peak()},
+                      {"capacity_bytes", f.rehearsed->memory_capacity},
                       {"rank", f.rehearsed->rank},
-                      {"place", f.rehearsed->place},
-                      {"memory", rehearsal::to_json(f.rehearsed->memory)}};
+                      {"place", f.rehearsed->memory.peak_place},
+                      {"memory", rehearsal::to_json(f.rehearsed->memory.at_peak)}};
         finalists.push_back({{"layout", describe_layout(f.candidate.job)},
                              {"axes", describe_job(f.candidate.job)},
                              {"predicted", describe(f.prediction)},

@@ -36,8 +36,10 @@ struct Found {
     double least_bytes = 0;  // of a layout that the rules allow
 };
 
+inline constexpr size_t kKept = 1000;  // some differ in little
+
 // Requires check_request(). `keep`: number of the best layouts. `memory`: bytes of a rank by the closed form; 0: those
 // of the device.
-Found search(const Request& request, size_t keep = 200, double memory = 0);
+Found search(const Request& request, size_t keep = kKept, double memory = 0);
 
 }  // namespace tutti::planner

@@ -34,6 +34,11 @@ Allocation allocation_of(const Job& job) {
 
 constexpr double kLossChunk = 1 << 30;  // bytes of logits that this system makes at a time on a GPU
 
+// A rank's two stages are one of the first half and one of the second, in reverse order.
+bool is_folded(const Job& job) {
+    return job.schedule == "zb-v" || job.schedule == "dualpipe-v" || job.schedule.starts_with("v-");
+}
+
 double microbatches_in_flight(const Job& job) {
     const double p = job.pp, v = job.virtual_stages, m = job.microbatches();
     if (job.pp == 1) return 1;
@@ -46,6 +51,12 @@ double microbatches_in_flight(const Job& job) {
     if (job.virtual_stages > 1 && !job.schedule.starts_with("zb-v") && !job.schedule.starts_with("v-"))
         most = p * (1 + (p - 1) / (p * v));
     return std::min(m, most);
+}
+
+// Messages that a rank of this system has sent and keeps: two of each channel (pipeline/executor.h).
+double messages_under_way(const Job& job) {
+    const double channels = is_folded(job) ? 2 : 2 * job.virtual_stages - 1;  // of activations and of gradients
+    return std::min(2.0, job.microbatches()) * channels;
 }
 
 // nanotron allocates buffers for gathered inputs on one stream and uses them on another, so that memory that the host
@@ -77,13 +88,12 @@ Ends layers_of_nanotron(const Job& job) {
 Ends layers_of_ends(const Job& job) {
     const Sizes& m = job.model;
     const double v = job.virtual_stages, stages = job.pp * v;
-    const bool folded = job.schedule == "zb-v" || job.schedule == "dualpipe-v" || job.schedule.starts_with("v-");
     if (m.layers + 2 == stages) return {v, std::max(1.0, v - 1)};  // the second position has one of every stage
     const double layer = (m.active_parameters() - m.vocab * m.hidden) / m.layers + job.seq * m.heads * m.head_dim / 2;
     const double head = m.vocab * m.hidden / layer, mean = (m.layers + head) / stages;
     const double on_last = std::clamp(std::floor(mean - head + 0.5), 1.0, std::ceil(m.layers / stages));
     const double others = (m.layers - on_last) / (stages - 1);  // mean: which of them have one more is not known here
-    if (folded) return {2 * others, others + on_last};          // the second position has two of the others
+    if (is_folded(job)) return {2 * others, others + on_last};  // the second position has two of the others
     return {v * others, (v - 1) * others + on_last};
 }
 
@@ -212,8 +222,9 @@ Footprint footprint_of(const Job& job, const Layer& layer, const Stage& stage) {
     }
     offload(job, layer, stage, here);
     // The output of the embedding, in nanotron before it is scattered over the sequence.
-    if (stage.first && job.pp > 1)
+    if (stage.first && job.pp > 1 && !job.offload.activations)
         here.activations += (nanotron ? 2 * tokens_of(job) * job.model.hidden : layer.input) * stage.held;
+    if (job.stack == Stack::tutti && job.pp > 1) here.activations += messages_under_way(job) * layer.input;
     if (job.stack == Stack::tutti) {
         add_fullest_moment(job, layer, stage, here);
     } else {

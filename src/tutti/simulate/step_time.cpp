@@ -165,7 +165,6 @@ StepTime whole_step(const Job& job, const Prices& price, const hardware::Cluster
     const double mixtures = m.mixtures();
     const double per_stage = m.layers / p;
 
-    StepTime step;
     // Adds `count` layers of a kind to the time of one microbatch on one stage, kind by kind.
     StepTime micro;
     double forward = 0, backward = 0;  // seconds of compute of a microbatch on a stage
@@ -218,16 +217,10 @@ StepTime whole_step(const Job& job, const Prices& price, const hardware::Cluster
             pace = std::max(pace, stage.layers * one_layer + (stage.head ? head + loss : 0));
     }
     const double uneven = pace - (layers_only + head + loss);
-    const auto scaled = [&](double of) { return of * microbatches; };
-    step.products = scaled(micro.products);
-    step.attention = scaled(micro.attention);
-    step.elementwise = scaled(micro.elementwise);
-    step.recompute = scaled(micro.recompute);
-    step.host = scaled(micro.host);
-    step.tp = scaled(micro.tp);
-    step.cp = scaled(micro.cp);
-    step.ep = scaled(micro.ep);
-    step.offload = scaled(micro.offload);
+    StepTime step = micro;
+    for (double* part : {&step.products, &step.attention, &step.elementwise, &step.recompute, &step.host, &step.tp,
+                         &step.cp, &step.ep, &step.offload})
+        *part *= microbatches;
     if (job.pp > 1) {
         const bool hides = job.year >= 2023 && job.stack != Stack::nanotron;
         const int stride = job.ranks / job.pp;
@@ -236,11 +229,11 @@ StepTime whole_step(const Job& job, const Prices& price, const hardware::Cluster
         if (job.stack == Stack::nanotron)
             message +=
                 k.host_nanotron_message + (job.ranks >= 256 ? k.host_nanotron_stall * (job.pp >= 4 ? 1 : 0.5) : 0);
-        step.pp = scaled(message * (hides ? k.pp_exposed : 1));
+        step.pp = microbatches * (message * (hides ? k.pp_exposed : 1));
         step.bubble =
             (p - 1) * bubble_share(job) *
                 ((job.stack == Stack::nanotron ? pace - micro.host : layers_only + (head + loss) / p) + message) +
-            scaled(uneven);
+            microbatches * uneven;
     }
     // Gradients and weights over the data-parallel ranks.
     const double expert_values = mixtures / p * m.experts * m.expert_parameters() / (job.ep * job.etp);

@@ -37,8 +37,7 @@ StepTime step_time(const Job& job, const hardware::Cluster& cluster, const Const
 // 1f1b, 1/v for v interleaved stages.
 double bubble_share(const Job& job);
 
-// --- The same for many layouts of one model
-// ---------------------------------------------------------------------------
+// --- The same for many layouts of one model ---
 
 // Prices of one layer and one microbatch on one rank.
 struct LayerPrice {

@@ -159,8 +159,7 @@ void Host::release(uint64_t key) {
         if (block.key == key && ++block.released == block.members) block.key = 0;
 }
 
-// --- status and last operation of ranks
-// -------------------------------------------------------------------------------
+// --- status and last operation of ranks ---
 
 std::string LastOperation::text() const {
     return concat(operation.text(), ", operation ", sequence, " of group ", group.data());
@@ -248,8 +247,7 @@ void Host::poll() {
     detect_dead_ranks();
 }
 
-// --- the notifier
-// -----------------------------------------------------------------------------------------------------
+// --- the notifier ---
 
 // As in threads/thread_world.cpp: the sleeper is counted before its last check, so notify() either sees the sleeper or
 // comes after a publication that the check sees; and the futex does not sleep when notify() was called since `seen`.

@@ -70,8 +70,6 @@ struct Node {
     }
 };
 
-// ---------------------------------------------------------------------------------------------------------------------
-
 void read_normalizer(const Node& node, ByteLevelModel& model) {
     const std::string type = node.type();
     if (type == "NFC") {
@@ -311,8 +309,6 @@ ByteLevelModel parse_tokenizer_json(const std::string& text, const std::string& 
     check_ids(root, model);
     return model;
 }
-
-// ---------------------------------------------------------------------------------------------------------------------
 
 std::string tokenizer_json(const ByteLevelModel& model) {
     const Json byte_level = {{"type", "ByteLevel"},
