@@ -22,7 +22,7 @@ Executor::Executor(ops::Context& ctx, models::Model& model, parallel::Groups& gr
         const int sender = placement.rank_of(replica, from), receiver = placement.rank_of(replica, to);
         if (sender == receiver || (sender != pipeline.rank && receiver != pipeline.rank)) return;
         const std::string name = concat("pp ", from, replica > 0 ? "'" : "", ">", to, replica > 0 ? "'" : "");
-        channels_[{replica, from, to < from}].ranks = &groups.channel(name, sender, receiver);
+        channels_[{replica, from, to < from}] = &groups.channel(name, sender, receiver);
     };
     for (int replica = 0; replica < placement.replicas; ++replica)  // the same order on every rank
         for (int stage = 0; stage + 1 < placement.stages; ++stage) {
@@ -31,21 +31,19 @@ Executor::Executor(ops::Context& ctx, models::Model& model, parallel::Groups& gr
         }
 }
 
-void Executor::Channel::send(const std::vector<Tensor>& message) {
-    constexpr size_t kUnderWay = 2;
-    if (sent.size() == kUnderWay) {
-        for (auto& [work, tensor] : sent.front()) work.wait();
-        sent.pop_front();
+// Waits for the oldest message where as many are under way as may be.
+void Executor::send(Channel& channel, const std::vector<Tensor>& tensors) {
+    constexpr ptrdiff_t kOfChannel = 2, kOfRank = 16;
+    const auto of_channel = [&](const Message& m) { return m.channel == &channel; };
+    const bool is_full = std::count_if(sent_.begin(), sent_.end(), of_channel) == kOfChannel;
+    if (is_full || std::ssize(sent_) == kOfRank) {
+        const auto oldest = is_full ? std::find_if(sent_.begin(), sent_.end(), of_channel) : sent_.begin();
+        for (auto& [work, tensor] : oldest->tensors) work.wait();
+        sent_.erase(oldest);
     }
-    sent.emplace_back();
-    for (const Tensor& x : message) sent.back().emplace_back(ranks->send(x, 1), x);
-    ranks->start_messages();  // no message returns in this group
-}
-
-void Executor::Channel::finish() {
-    for (auto& message : sent)
-        for (auto& [work, tensor] : message) work.wait();
-    sent.clear();
+    Message& message = sent_.emplace_back(&channel);
+    for (const Tensor& x : tensors) message.tensors.emplace_back(channel.send(x, 1), x);
+    channel.start_messages();  // no message returns in this group
 }
 
 void Executor::run(const schedule::Program& program, const Passes& passes) {
@@ -57,7 +55,9 @@ void Executor::run(const schedule::Program& program, const Passes& passes) {
                                  next->work() == program[i].work();
         run(program[i], passes, !turns_round);
     }
-    for (auto& [edge, channel] : channels_) channel.finish();
+    for (Message& message : sent_)
+        for (auto& [work, tensor] : message.tensors) work.wait();
+    sent_.clear();
     if (passes.training) seconds_.whole += seconds_now() - begin;
     check(flights_.empty(), "a schedule ended with ", flights_.size(), " microbatches under way");
 }
@@ -70,15 +70,15 @@ void Executor::run(const Action& action, const Passes& of, bool waits) {
             Flight& f = flights_.at(work);
             f.gradient = ops::empty(ctx_, f.shape, options_.compute);
             Channel& from = channel(*schedule::source_of_gradient(placement(), work), true);
-            f.gradient_arrives = from.ranks->receive(f.gradient, 0);
+            f.gradient_arrives = from.receive(f.gradient, 0);
             return receive_means(f, from, of);
         }
         case Op::send_activation:
-            channel(work, false).send(message(std::exchange(flights_.at(work).out.value, {}), work, of));
+            send(channel(work, false), message(std::exchange(flights_.at(work).out.value, {}), work, of));
             if (!of.training) flights_.erase(work);
             return;
         case Op::send_gradient:
-            channel(work, true).send(message(std::exchange(flights_.at(work).input_gradient, {}), work, of));
+            send(channel(work, true), message(std::exchange(flights_.at(work).input_gradient, {}), work, of));
             return retire(work);
         case Op::forward:
         case Op::backward:
@@ -109,14 +109,14 @@ void Executor::receive(Flight& f, const Work& work, const Passes& of) {
     f.batch = of.batch(work.microbatch);
     f.input = ops::empty(ctx_, hidden_shape(*f.batch), options_.compute);
     Channel& from = channel(*schedule::source_of_input(placement(), work), false);
-    f.input_arrives = from.ranks->receive(f.input, 0);
+    f.input_arrives = from.receive(f.input, 0);
     receive_means(f, from, of);
 }
 
 void Executor::receive_means(Flight& f, Channel& from, const Passes& of) {
     if (of.routing == nullptr) return;
     f.means = ops::empty(ctx_, of.routing->means_shape(), DType::f64);
-    f.means_arrive = from.ranks->receive(f.means, 0);
+    f.means_arrive = from.receive(f.means, 0);
 }
 
 void Executor::pass(const Action& action, const Passes& of, bool waits) {

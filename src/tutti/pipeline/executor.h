@@ -3,10 +3,10 @@
 //
 // An activation is (B, T, C), in the compute type; its gradient has the same shape and type.
 // Each edge between stages on different ranks has a channel for each direction. A message is sent as soon as the tensor
-// is computed; at most two messages of a channel are under way. Where a loss balances experts over all layers, the
-// loads of the layers so far are sent with an activation, and those of all layers with its gradient. An overlapped
-// forward and backward alternate, unit by unit: the communication of one is under way while the other computes. With
-// offloaded activations, a microbatch that waits for its backward has all its activations offloaded.
+// is computed; at most two messages of a channel and sixteen of a rank are under way. Where a loss balances experts
+// over all layers, the loads of the layers so far are sent with an activation, those of all layers with its gradient.
+// An overlapped forward and backward alternate, unit by unit: one communicates while the other computes. With offloaded
+// activations, all those of a microbatch that waits for its backward are offloaded.
 #pragma once
 
 #include <deque>
@@ -75,15 +75,15 @@ class Executor {
         Shape shape;            // of the output
         Tensor input_gradient;  // until it is sent
     };
-    struct Channel {
-        comm::Communicator* ranks = nullptr;                          // sender, receiver
-        std::deque<std::vector<std::pair<comm::Work, Tensor>>> sent;  // the tensors of each message
-        void send(const std::vector<Tensor>& message);
-        void finish();
+    using Channel = comm::Communicator;  // sender, receiver
+    struct Message {
+        const Channel* channel;
+        std::vector<std::pair<comm::Work, Tensor>> tensors;
     };
 
     // `waits`: another action than its backward follows this forward.
     void run(const schedule::Action& action, const Passes& of, bool waits);
+    void send(Channel& channel, const std::vector<Tensor>& tensors);
     // `x` as the stages send it, with what accompanies it.
     std::vector<Tensor> message(Tensor x, const schedule::Work& work, const Passes& of);
     void receive(Flight& flight, const schedule::Work& work, const Passes& of);
@@ -100,7 +100,7 @@ class Executor {
     size_t chunk_of(const schedule::Action& action) const;
     Shape hidden_shape(const nn::Batch& batch) const;
     Channel& channel(const schedule::Work& producer, bool gradient) {
-        return channels_.at({producer.replica, producer.stage, gradient});
+        return *channels_.at({producer.replica, producer.stage, gradient});
     }
     const schedule::Placement& placement() const { return pipeline_.schedule.placement; }
     void retire(const schedule::Work& work);
@@ -109,7 +109,8 @@ class Executor {
     models::Model& model_;
     const Pipeline& pipeline_;
     PassOptions options_;
-    std::map<std::tuple<int, int, bool>, Channel> channels_;  // by replica, producing stage, whether of gradients
+    std::map<std::tuple<int, int, bool>, Channel*> channels_;  // by replica, producing stage, whether of gradients
+    std::deque<Message> sent_;                                 // under way
     std::map<schedule::Work, Flight> flights_;
     Seconds seconds_;
 };

@@ -53,10 +53,9 @@ double microbatches_in_flight(const Job& job) {
     return std::min(m, most);
 }
 
-// Messages that a rank of this system has sent and keeps: two of each channel (pipeline/executor.h).
+// Messages that a rank of this system has sent and keeps (pipeline/executor.h).
 double messages_under_way(const Job& job) {
-    const double channels = is_folded(job) ? 2 : 2 * job.virtual_stages - 1;  // of activations and of gradients
-    return std::min(2.0, job.microbatches()) * channels;
+    return std::min(16.0, std::min(2.0, job.microbatches()) * (is_folded(job) ? 2 : 2 * job.virtual_stages - 1));
 }
 
 // nanotron allocates buffers for gathered inputs on one stream and uses them on another, so that memory that the host
