@@ -2,8 +2,8 @@
 # libraries of their rooms, for the architectures of TUTTI_CUDA_ARCHITECTURES; a build without CUDA compiles absent.cpp
 # of each folder instead. tests/cuda compiles the same files with g++ to run them without a GPU.
 #
-# --fmad=false is set on the one file that must make the bits of base/philox.h.
-# Attention by cuDNN, a peer to compare with, where the headers of cudnn-frontend and cudnn.h are: one file, 44 s of
+# --fmad=false is set for the one file that must give the bits of base/philox.h.
+# Attention by cuDNN, for comparison, where the headers of cudnn-frontend and cudnn.h are installed: one file, 44 s of
 # compile time. The library itself is opened at run time.
 if(TUTTI_CUDA)
   execute_process(COMMAND python3 -c "import sysconfig; print(sysconfig.get_paths()['purelib'])"
@@ -40,7 +40,7 @@ foreach(part device/cuda kernels/cuda comm/nccl)
   add_library(tutti_${room}_cuda OBJECT ${TUTTI_CUDA_SOURCES_${room}})
   target_include_directories(tutti_${room}_cuda PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/src)
   target_link_libraries(tutti_${room}_cuda PRIVATE tutti_options CUDA::cudart_static)
-  # The kernels for Hopper are made for 90a and are empty elsewhere.
+  # The kernels for Hopper are compiled for 90a and are empty elsewhere.
   if(TUTTI_CUDA_ARCHITECTURES MATCHES "90a")
     target_compile_definitions(tutti_${room}_cuda PRIVATE TUTTI_CUDA_SM90A)
   endif()

@@ -1,7 +1,7 @@
 # The archive and the Debian package that cpack makes of a build with TUTTI_PORTABLE (scripts/package.sh): the component
 # `program` of cmake/install.cmake. The headers and static libraries are for builds from source only.
 
-# The licences of what is linked into the program, as Debian's packages state them.
+# The licences of the libraries that are linked into the program, as Debian's packages state them.
 set(third_party ${CMAKE_CURRENT_BINARY_DIR}/THIRD_PARTY)
 file(WRITE ${third_party} "Code of these libraries is inside the program or beside it. Their licences, as Debian's packages state them, follow.\n")
 foreach(package libfmt-dev libtomlplusplus-dev libcli11-dev nlohmann-json3-dev libxxhash-dev libsentencepiece0 gcc-12-base)
@@ -33,7 +33,7 @@ set(CPACK_STRIP_FILES ON)
 set(CPACK_COMPONENTS_ALL program)
 set(CPACK_COMPONENTS_GROUPING ALL_COMPONENTS_IN_ONE)
 set(CPACK_ARCHIVE_COMPONENT_INSTALL ON)
-# The archive has all in a directory; asked for both, cpack would put the Debian package's /usr below one, too.
+# The archive has everything in one directory; for both, cpack would put the Debian package's /usr below one, too.
 set(CPACK_PROJECT_CONFIG_FILE ${CMAKE_CURRENT_BINARY_DIR}/cpack_generator.cmake)
 file(WRITE ${CPACK_PROJECT_CONFIG_FILE}
   "if(CPACK_GENERATOR STREQUAL TGZ)\n  set(CPACK_COMPONENT_INCLUDE_TOPLEVEL_DIRECTORY ON)\nendif()\n")

@@ -1,6 +1,6 @@
-# TUTTI_PORTABLE: what the packages hold (scripts/package.sh, docs/decisions/0029-packages.md). Libraries of C++ and of
-# OpenMP go into the program, so that it needs the C library alone. Included before find_package(OpenMP), after the
-# other libraries were found.
+# TUTTI_PORTABLE: the program of the packages (scripts/package.sh, docs/decisions/0029-packages.md). Libraries of C++
+# and of OpenMP go into the program, so that it needs the C library alone. Included before find_package(OpenMP), after
+# the other libraries were found.
 #
 # gcc's libraries: a shared libstdc++ beside the program would be the one that libraries opened later get, too, and those
 # of a newer system (plug-ins of NCCL and MPI) would miss symbols in it.

@@ -1,7 +1,7 @@
 // 02: training from C++. The program owns the loop: batch, forward, backward, clipping, update. No command line of
 // Tutti.
 //   02_train_from_cpp TEXT [STEPS]
-// Trains a small Llama on the bytes of a text, prints the loss now and then and a few bytes that the model writes. The
+// Trains a small Llama on the bytes of a text, prints the loss at intervals and a few bytes that the model writes. The
 // last loss must be below the entropy of the text's byte frequencies, the best that a model without context reaches.
 #include <array>
 #include <cmath>

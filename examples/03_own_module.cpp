@@ -60,7 +60,7 @@ double train(int tp, int dp) {
         for (size_t l = 1; l <= 2; ++l) modules[l] = std::make_unique<ParallelBlock>("block." + std::to_string(l));
         models::Model model(run.model, std::move(modules));
 
-        // Roles become parts of tensors, and data parallelism (ZeRO-3) shares out what is left.
+        // Roles become parts of tensors, and data parallelism (ZeRO-3) shards these parts.
         parallel::Groups groups(world, parallel::make_mesh(run, world.size()));
         autograd::TensorParallel spread;
         if (tp > 1) spread.ranks = &groups.over(mesh::kTp);

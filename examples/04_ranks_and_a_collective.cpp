@@ -1,5 +1,5 @@
-// 04: ranks as threads, and collectives. A rank is a thread of this process here, a process elsewhere; the same code
-// runs.
+// 04: ranks as threads, and collectives. A rank is a thread of this process here and may be a process elsewhere, with
+// the same code.
 //   04_ranks_and_a_collective
 // Every rank has 2^18 values; an all_reduce adds them over the ranks. The sum is compared with one in double, the
 // bits with those of reduce_scatter and all_gather, the bytes that a rank sent with 2 (n-1)/n S. Prints all three.
@@ -27,7 +27,7 @@ void sum_over(int ranks) {
         std::vector<float> own;
         for (int64_t i = 0; i < kValues; ++i) own.push_back(value_of(world.rank(), i));
 
-        // An operation starts at once and is complete when it was waited for; between the two a rank may compute.
+        // An operation starts at once and is complete after its wait(); between the two a rank may compute.
         const Tensor x = Tensor::from_host<float>(*device, {kValues}, own, Purpose::communication);
         comm::Work work = group->all_reduce(x);
         double largest = 0;

@@ -1,6 +1,6 @@
 // 05: ZeRO by hand (Rajbhandari et al. 2020). Every rank has different samples; the ranks shard the state of AdamW.
 //   05_zero_by_hand
-// In f32 a value has 16 bytes of state: 4 weight, 4 gradient, 8 moments. Stage 1 shares out the moments, stage 2 the
+// In f32 a value has 16 bytes of state: 4 weight, 4 gradient, 8 moments. Stage 1 shards the moments, stage 2 the
 // gradients too, stage 3 the weights too. Every stage must end with the bits of stage 0, stage 0 with those of one rank
 // that adds the ranks' gradients in the same order, and that one near an AdamW in double. Prints the bytes that a rank
 // holds between two steps, which must be those of the formula, and the bytes that it sends in a step.

@@ -505,7 +505,7 @@ def one_reading_fault(bench, job):
     fired = bench.calls(folder)[1]
     problems, outcome = crash(result), ""
     if result.code == 0:
-        # A damaged or unreadable checkpoint is passed over with a warning: then an older one speaks.
+        # A damaged or unreadable checkpoint is passed over with a warning: then an older one is used.
         warned = "warning: " in result.err
         outcome = "done, with a warning" if warned else "done"
         if made(folder, result) != reading.made and not warned:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Holds every C++ and CUDA file against .clang-format. `--fix` rewrites them instead. Called by scripts/test.sh.
+# Checks every C++ and CUDA file against .clang-format. `--fix` rewrites them instead. Called by scripts/test.sh.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -13,7 +13,7 @@ case "${1:-}" in
         ;;
 esac
 
-# Another major version formats some lines otherwise: the answer must be the same for everyone.
+# Another major version formats some lines differently: the result must be the same on every machine.
 tool=clang-format-14
 if ! command -v "$tool" >/dev/null; then
     tool=clang-format

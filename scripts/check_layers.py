@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds the includes of src/tutti against layers.txt and CMakeLists.txt. Called by scripts/test.sh and by ctest.
+"""Checks the includes of src/tutti against layers.txt and CMakeLists.txt. Called by scripts/test.sh and by ctest.
 
 Rules, each printed with file:line where it is broken:
   1. A room includes only itself and the rooms that layers.txt allows it.
@@ -171,7 +171,7 @@ def check_tree(root):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Holds the includes of src/tutti against layers.txt and CMakeLists.txt.")
+    parser = argparse.ArgumentParser(description="Checks the includes of src/tutti against layers.txt and CMakeLists.txt.")
     parser.add_argument("root", nargs="?", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parent.parent,
                         help="the tree to check (default: the one this script is in)")
     root = parser.parse_args().root

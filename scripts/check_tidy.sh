@@ -42,8 +42,8 @@ while (($#)); do
     shift
 done
 
-# Another major version has other checks: the answer must be the same for everyone. Those before 16 do not read C++20's
-# captured structured bindings, those before 18 not __builtin_cpu_supports("f16c").
+# Another major version has other checks: the result must be the same on every machine. Those before 16 do not read
+# C++20's captured structured bindings, those before 18 not __builtin_cpu_supports("f16c").
 tool=clang-tidy-19
 if ! command -v "$tool" >/dev/null; then
     fail "required: $tool (Debian 12: apt-get install $tool libomp-19-dev); found: $(clang-tidy --version 2>/dev/null || echo none)"

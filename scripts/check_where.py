@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds what the documentation says of the tree against the tree. Exit code 1 with the places that are wrong.
+"""Checks what the documentation says about the tree against the tree. Exit code 1 with the places that are wrong.
 
 - docs/where.md: the file of every row is there and has the name in it.
 - docs/architecture.md and docs/parallelism: every linked file is there; `name` as the text of a link is in the file,

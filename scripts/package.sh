@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes the packages: a tar archive, a Debian package and a Python wheel of one program that needs glibc alone
-# (docs/install.md). They lie in build/package/packages; their sizes and SHA-256 are printed last.
+# (docs/install.md). They are in build/package/packages; their sizes and SHA-256 are printed last.
 #
 #   scripts/package.sh                     with CUDA where there is nvcc
 #   scripts/package.sh --test              also installs and runs each of them in a bare system (scripts/test_package.sh)

@@ -11,8 +11,8 @@
 #     And the earth was without form, and void; ...
 #
 # `bible -f` prints "Ge1:2 And the earth" instead. Its 31,102 references are 6 % of the bytes, cut the sentences that run
-# over verses, and teach a small model to count in place of English. Headings stay: they are words, they make the books'
-# styles tellable apart, and "Psalms 23" is a good prompt.
+# over verses, and teach a small model to count in place of English. Headings stay: they are words, they distinguish the
+# books' styles, and "Psalms 23" is a good prompt.
 set -eu
 
 [ $# -eq 1 ] || { echo "usage: $0 FILE" >&2; exit 2; }

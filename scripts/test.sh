@@ -79,7 +79,7 @@ launcher=()
 if command -v ccache >/dev/null; then launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
 cuda=() # compiled wherever it can be, without a GPU too
 if command -v "${CUDACXX:-nvcc}" >/dev/null; then cuda=(-DTUTTI_CUDA=ON); fi
-# What reads the machine code of kernels (scripts/check_sass.py). A toolkit may lack it; without it that test is not there.
+# Reads the machine code of kernels (scripts/check_sass.py). A toolkit may lack this tool; the test is then absent.
 if ((${#cuda[@]})) && ! command -v cuobjdump >/dev/null && [[ ! -d $TUTTI_CUDA_TOOLS ]]; then
     python3 -m pip install --quiet --target "$TUTTI_CUDA_TOOLS" nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm ||
         echo "test.sh: no cuobjdump: the machine code of the CUDA kernels is not checked"

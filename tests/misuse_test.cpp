@@ -235,7 +235,7 @@ TEST_F(Misuse, AReportThatCannotBeWrittenCostsOnlyTheReport) {
     fs::create_directories(path("run/report.html"));
     const Result r = train("run", {"train.steps=2"});
     EXPECT_EQ(r.exit_code, 0) << r.err;
-    expect_contains(r.err, "run/report.html: Is a directory; training goes on without report.html");
+    expect_contains(r.err, "run/report.html: Is a directory; training continues without report.html");
     EXPECT_TRUE(fs::exists(path("run/checkpoints/step-0000000002")));
 }
 

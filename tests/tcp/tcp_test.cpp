@@ -119,7 +119,7 @@ TEST_F(Tcp, RanksThatWereNeverStartedAreNamed) {
     const auto begin = std::chrono::steady_clock::now();
     for (const int rank : {0, 2}) {
         EXPECT_EQ(wait(rank), 4) << output(rank);
-        EXPECT_NE(output(rank).find("ranks 1, 3 of 4 ranks did not come to 127.0.0.1:"), std::string::npos)
+        EXPECT_NE(output(rank).find("ranks 1, 3 of 4 ranks did not connect to 127.0.0.1:"), std::string::npos)
             << output(rank);
         EXPECT_NE(output(rank).find("within 2 s (comm.timeout_s)"), std::string::npos) << output(rank);
     }
@@ -138,7 +138,7 @@ TEST_F(Tcp, ARankThatComesTwiceIsRefused) {
     std::this_thread::sleep_for(std::chrono::seconds(1));
     start(3, torchrun(1, 3), ranks("conformance", {"timeout=10"}));
     EXPECT_EQ(wait(3), 4);
-    EXPECT_NE(output(3).find("does not take rank 1: rank 1 is there already"), std::string::npos) << output(3);
+    EXPECT_NE(output(3).find("refuses rank 1: rank 1 is connected already"), std::string::npos) << output(3);
     start(2, torchrun(2, 3), ranks("conformance", {"timeout=10"}));  // the job goes on
     expect_all_well(3);
 }

@@ -37,7 +37,7 @@ enum class Role : uint8_t {
 struct TensorParallel {
     comm::Communicator* ranks = nullptr;  // null: this rank computes the whole layer
     bool sequence = false;                // between the products each rank has a part of the rows (nn/collectives.h)
-    int64_t pieces = 1;                   // of a product, of which one is summed beside the next (nn/overlapped.h)
+    int64_t pieces = 1;                   // of a product; one is summed while the next is computed (nn/overlapped.h)
 };
 
 // The ranks over which the experts of a layer are distributed.
@@ -90,7 +90,7 @@ void materialize(ops::Context& ctx, Parameter& parameter, DType compute, uint64_
 // Allocates the memory only; value and master are not set.
 void allocate(ops::Context& ctx, Parameter& parameter, DType compute, bool train);
 
-// Writes the initial values of these blocks into `values`, f32 (n). Elements of no block become zero.
+// Writes the initial values of these blocks into `values`, f32 (n). Elements outside all blocks become zero.
 void draw(ops::Context& ctx, const Parameter& parameter, uint64_t seed, const std::vector<mesh::HeldBlock>& blocks,
           const Tensor& values);
 

@@ -169,7 +169,7 @@ void Tape::begin_run(const Var& y, const Tensor& dy, bool defer_weights) {
 }
 
 bool Tape::backward_part() {
-    size_t first = 0;  // nodes outside all parts belong to the part before them
+    size_t first = 0;  // nodes outside all parts belong to the previous part
     if (!parts_.empty()) {
         first = parts_.back();
         parts_.pop_back();

@@ -46,7 +46,7 @@ struct Var {
 class SavedTensor {
   public:
     explicit SavedTensor(const Var& x);
-    Tensor take() const;  // once
+    Tensor take() const;  // call once
 
   private:
     Tensor value_;
@@ -71,7 +71,7 @@ struct Unit {
     size_t place = 0;  // number of the unit in the model, in the order of the forward
 };
 
-// The pass in which a tape calls its hooks: F, F again for the backward, B, I, W.
+// The pass in which a tape calls its hooks: F, F of a recompute, B, I, W.
 enum class PassKind : uint8_t { forward, recompute, backward, backward_input, backward_weight };
 std::string_view name_of(PassKind kind);  // "backward input"
 struct Pass {
@@ -95,7 +95,7 @@ class Hooks {
 class Tape {
   public:
     // Without `recording` nothing is saved: evaluation and generation. With `offload_device`, the saved tensors of a
-    // unit (or a recomputed part) are in that device's memory from the start of the next one until their own backward.
+    // unit (or a recomputed part) are in that device's memory from the start of the next unit until their own backward.
     // `stage` and `microbatch` are for the hooks.
     Tape(ops::Context& ctx, bool recording, Hooks* hooks = nullptr, Device* offload_device = nullptr, int stage = 0,
          int64_t microbatch = 0);
@@ -124,10 +124,10 @@ class Tape {
     Var record(const char* op, const std::vector<Var>& inputs, const Tensor& output, InputGradient input_gradient,
                WeightGradient weight_gradient = {}, const std::vector<Parameter*>& parameters = {});
 
-    // A use of a parameter with its gradient contribution already made in the forward: no weight gradient follows.
+    // Counts a use of a parameter whose gradient contribution the forward has made: no weight gradient follows.
     void gradient_taken(Parameter& parameter);
 
-    // A value that the next node saves although no node made it: offloaded like outputs of nodes.
+    // Registers a value that the next node saves but no node computed, to be offloaded like outputs of nodes.
     void saves(const Tensor& value);
 
     // Offloads the saved tensors of the last unit too, because other passes come before the backward.

@@ -33,7 +33,7 @@ class ExactSum {
     TUTTI_HOST_DEVICE static Addend addend(double term) {
         const auto bits = std::bit_cast<uint64_t>(term);
         const auto exponent = static_cast<uint32_t>(bits >> 52 & 0x7ff);
-        if (exponent == 0x7ff) return {kWords - 3, {0, 0, 1}};  // infinite, or no number
+        if (exponent == 0x7ff) return {kWords - 3, {0, 0, 1}};  // infinite or NaN
         const uint64_t mantissa = (bits & 0xfffffffffffffu) | (exponent > 0 ? uint64_t{1} << 52 : 0);
         const uint32_t place = exponent > 0 ? exponent - 1 : 0;  // of the mantissa's last bit
         const uint32_t shift = place % 32;
@@ -50,7 +50,7 @@ class ExactSum {
         if (++adds_ == kAddsBeforeCarry) carry();
     }
 
-    // Digits in [0, 2^32) but for the highest: up to 2^30 such sums may be added word by word.
+    // Digits in [0, 2^32) except the highest: up to 2^30 such sums may be added word by word.
     const Words& words() {
         carry();
         return words_;
@@ -61,8 +61,7 @@ class ExactSum {
         return sum;
     }
 
-    // The sum, off by less than one unit in the last place; equal sums give equal values. NaN when a term was not
-    // finite.
+    // The sum, within one unit in the last place; equal sums give equal values. NaN when a term was not finite.
     double value() {
         if (words_[kDigits] != 0) return std::numeric_limits<double>::quiet_NaN();
         carry();

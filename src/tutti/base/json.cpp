@@ -87,7 +87,7 @@ class JsonBuilder {
         return open(Json::object());
     }
     bool key(std::string& name) {
-        if (!keys_.back().insert(name).second) fail(Json(name).shown() + " comes twice");
+        if (!keys_.back().insert(name).second) fail(Json(name).shown() + " occurs twice");
         auto& members = std::get<Json::Object>(open_.back()->value_);
         members.push_back({std::move(name), nullptr});
         return true;

@@ -21,7 +21,7 @@
 
 namespace tutti {
 
-// The text is no JSON, has a key twice in one object, or is nested too deeply. The message starts with the position of
+// The text is not JSON, has a key twice in one object, or is nested too deeply. The message starts with the position of
 // the byte.
 class JsonError : public DataError {
   public:
@@ -73,7 +73,7 @@ class Json {
 
     bool is_null() const { return is<std::monostate>(); }
     bool is_boolean() const { return is<bool>(); }
-    bool is_integer() const { return is<int64_t>() || is<uint64_t>(); }  // -0 is none, but a double
+    bool is_integer() const { return is<int64_t>() || is<uint64_t>(); }  // -0 is not: it is a double
     bool is_integer(int64_t low, int64_t high) const;
     bool is_number() const { return is_integer() || is<double>(); }
     bool is_string() const { return is<std::string>(); }

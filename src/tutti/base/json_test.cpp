@@ -54,7 +54,7 @@ TEST(Json, SaysWhichByteIsWrong) {
                                            {"[1e999]", 5, "number overflow"},
                                            {"[\"\xff\"]", 2, "ill-formed UTF-8"},
                                            {"{}\0{}"s, 2, "a NUL byte"},
-                                           {R"({"a": {"b": 1}, "a": 2})", 18, "\"a\" comes twice"},
+                                           {R"({"a": {"b": 1}, "a": 2})", 18, "\"a\" occurs twice"},
                                            {"[[[]]]", 2, "nested more than 2 levels deep"},
                                            {std::string(1000000, '['), 2, "nested more than 2 levels deep"}}) {
         try {

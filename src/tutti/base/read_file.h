@@ -41,7 +41,7 @@ class MappedFile {
 
     // Throws DataError when the file became shorter than the mapping. A read past the new end would kill the whole
     // process with SIGBUS; one fstat before each read (0.2 us) turns nearly every such case into a message. Two cases
-    // stay: a truncation between fstat and read, and an I/O error of the disk.
+    // remain: a truncation between fstat and read, and an I/O error of the disk.
     void check_not_truncated() const;
 
     // Drops the whole pages of bytes [offset, offset + size) from this process's memory, so that reading a file once

@@ -1,5 +1,4 @@
-// base/svg.h: elements of SVG pictures as text. Colours come from CSS classes of the file or page that contains the
-// picture.
+// base/svg.h: elements of SVG pictures as text. Colours come from CSS classes of the surrounding file or page.
 #pragma once
 
 #include <string>

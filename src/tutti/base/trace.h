@@ -27,7 +27,7 @@ enum class Activity : uint8_t {
 inline constexpr int kActivities = 9;
 std::string_view name_of(Activity activity);  // "compute"
 
-// From when to when, in nanoseconds of Trace::now_ns().
+// Begin and end, in nanoseconds of Trace::now_ns().
 struct TimeSpan {
     int64_t begin_ns = 0, end_ns = 0;
 };

@@ -20,7 +20,7 @@ std::string format_duration(double seconds);  // "350 us", "41.2 ms", "7.5 s", "
 std::string format_time(double seconds);
 std::string format_fixed(double value, int decimals);  // "12.30"; "-" when not finite
 std::string format_percent(double share);              // 0.372 -> "37.2 %"
-std::string format_difference(double share);           // 0.012 -> "+1.2 %", with the sign always
+std::string format_difference(double share);           // 0.012 -> "+1.2 %", always with a sign
 
 // Text in columns; UTF-8, a code point is one column.
 size_t columns_of(std::string_view text);

@@ -25,7 +25,7 @@ class ByteSource {
     virtual void read(int64_t offset, std::span<std::byte> bytes) = 0;  // all of them, or it throws
 };
 
-// The operating system refused: "write /run/step-….tmp/x: No space left on device".
+// The operating system refused an operation: "write /run/step-….tmp/x: No space left on device".
 class IoError : public DataError {
   public:
     IoError(std::string_view operation, const std::string& path, int code);
@@ -85,7 +85,7 @@ class FileSystem {
     virtual FileKind kind(const std::string& path) = 0;                       // a link is `other`, whatever its target
 
     // An exclusive lock on `path`, which is created and holds `owner` as text. Throws UsageError that names the owner
-    // if another holds it; null where the file system knows no locks.
+    // if another holds it; null where the file system has no locks.
     virtual std::unique_ptr<FileLock> lock(const std::string& path, const std::string& owner) = 0;
 };
 

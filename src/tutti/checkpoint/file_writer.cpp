@@ -70,7 +70,7 @@ std::string plain_host_name() {
     return host;
 }
 
-// A process that has ended and that its parent has not waited for. In a container without an init it stays for ever.
+// A process that has ended but whose parent has not waited for it. In a container without an init it stays for ever.
 bool is_zombie(pid_t pid) {
     std::ifstream stat(concat("/proc/", pid, "/stat"));  // "1234 (name) Z ...": the name may hold anything
     const std::string text(std::istreambuf_iterator<char>(stat), {});

@@ -118,14 +118,14 @@ std::string problem_of(const Manifest& manifest) {
     for (const FileRecord& file : manifest.files) {
         if (!is_plain_file_name(file.name) || file.name == kManifestName)
             return concat("'", file.name, "' is not a file name that a checkpoint may have");
-        if (!names.insert(file.name).second) return concat("file '", file.name, "' comes twice");
+        if (!names.insert(file.name).second) return concat("file '", file.name, "' occurs twice");
         if (file.size < 0) return concat("file '", file.name, "' has the size ", file.size);
         if (static_cast<int64_t>(file.chunks.size()) != chunk_count(file.size))
             return concat("file '", file.name, "' of ", file.size, " bytes has ", file.chunks.size(), " chunk digests");
     }
     names.clear();
     for (const TensorRecord& tensor : manifest.tensors) {
-        if (!names.insert(tensor.name).second) return concat("tensor '", tensor.name, "' comes twice");
+        if (!names.insert(tensor.name).second) return concat("tensor '", tensor.name, "' occurs twice");
         if (std::string problem = problem_of(tensor, manifest.files.size()); !problem.empty()) return problem;
     }
     return "";

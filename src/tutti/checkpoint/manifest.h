@@ -20,7 +20,7 @@ constexpr int64_t kMaxManifestBytes = int64_t{64} << 20;
 using mesh::Block;
 
 // The name of a block in a file: "wte.weight" for the whole tensor, else "wte.weight@12,0", with the block's offset. No
-// name of a tensor contains kBlockSeparator.
+// tensor's name contains kBlockSeparator.
 constexpr char kBlockSeparator = '@';
 std::string entry_name(std::string_view tensor, const Shape& shape, const Block& block);
 

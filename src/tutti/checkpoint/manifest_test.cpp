@@ -117,7 +117,7 @@ TEST(Manifest, RefusesHostileContent) {
     };
     EXPECT_TRUE(contains(error("rank-00000-of-00001.safetensors", "../../etc/passwd"), "not a file name"));
     EXPECT_TRUE(contains(error("rank-00000-of-00001.safetensors", "MANIFEST.json"), "not a file name"));
-    EXPECT_TRUE(contains(error("\"empty\"", "\"rank-00000-of-00001.safetensors\""), "comes twice"));
+    EXPECT_TRUE(contains(error("\"empty\"", "\"rank-00000-of-00001.safetensors\""), "occurs twice"));
     EXPECT_TRUE(contains(error("4194305", "4194304"), "chunk digests"));
     EXPECT_TRUE(contains(error("4194305", "9223372036854775807"), "chunk digests"));
     EXPECT_TRUE(contains(error("4194305", "99999999999999999999"), "M: "));
@@ -135,7 +135,7 @@ TEST(Manifest, RefusesHostileTensors) {
     const auto error = [&](const std::string& from, const std::string& to) {
         return error_of<DamagedError>(replaced(text, from, to));
     };
-    EXPECT_TRUE(contains(error("\"scale\"", "\"h.0.w\""), "tensor 'h.0.w' comes twice"));
+    EXPECT_TRUE(contains(error("\"scale\"", "\"h.0.w\""), "tensor 'h.0.w' occurs twice"));
     EXPECT_TRUE(contains(error("\"bf16\"", "\"bf17\""), "unknown type"));
     EXPECT_TRUE(contains(error("\"4,6\"", "\"4,-6\""), "has the shape (4, -6)"));
     EXPECT_TRUE(contains(error("\"4,6\"", "\"4294967296,4294967296\""), "has the shape"));

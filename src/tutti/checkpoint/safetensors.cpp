@@ -128,7 +128,7 @@ std::string without_nul(const std::string& text) {
 }
 
 // use(json) of the text, which begins at `first_byte` of the file. DataError: "x: byte 12: not an index: ..."; the byte
-// is named when the text is no JSON.
+// is named when the text is not JSON.
 template <class Use>
 auto read_json(std::string_view text, const std::string& path, std::string_view what, int64_t first_byte, Use use) {
     try {
@@ -145,7 +145,7 @@ auto read_json(std::string_view text, const std::string& path, std::string_view 
 }
 
 std::vector<int64_t> integers(const Json& json, size_t at_most, std::string_view what) {
-    check<DataError>(json.is_array() && json.size() <= at_most, what, " is no list or has more than ", at_most,
+    check<DataError>(json.is_array() && json.size() <= at_most, what, " is not a list or has more than ", at_most,
                      " numbers");
     std::vector<int64_t> values;
     for (const Json& value : json) {
@@ -273,7 +273,7 @@ void SafetensorsFile::read(const TensorInfo& tensor, int64_t offset, std::span<s
 std::string write_index(const std::map<std::string, std::string>& weight_map, int64_t total_bytes) {
     std::string json = concat("{\n  \"metadata\": {\n    \"total_size\": ", total_bytes, "\n  },\n  \"weight_map\": {");
     for (const auto& [tensor, file] : weight_map) {
-        check(tensor.find_first_of("\"\\") == std::string::npos, "an index: '", tensor, "' is no parameter name");
+        check(tensor.find_first_of("\"\\") == std::string::npos, "an index: '", tensor, "' is not a parameter name");
         json += concat(json.back() == '{' ? "\n" : ",\n", "    \"", tensor, "\": \"", file, '"');
     }
     return json + "\n  }\n}\n";

@@ -77,9 +77,9 @@ using Warn = std::function<void(const std::string&)>;
 
 class Store {
   public:
-    // write: makes the directory, locks it (UsageError names the other run) and removes what dead runs left.
+    // write: makes the directory, locks it (UsageError names the other run) and removes what killed runs left.
     // read: never changes anything; beside a running writer only committed checkpoints are visible.
-    // `warn` gets what the user must know although work goes on; the thread that uses the Store calls it.
+    // `warn` receives what the user must know although the work continues; the thread that uses the Store calls it.
     Store(FileSystem& file_system, std::string directory, Access access, Warn warn);
 
     // Returns the new checkpoint's path. On failure (disk full, I/O error): DataError; the temporary files of this save

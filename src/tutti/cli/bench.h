@@ -1,5 +1,4 @@
-// cli/bench.h: the frame of the benchmarks. Each fills a BenchResult while it prints its lines; the result is the JSON
-// document.
+// cli/bench.h: the frame of the benchmarks. Each prints its lines and fills a BenchResult, the JSON document.
 #pragma once
 
 #include <algorithm>

@@ -88,8 +88,7 @@ BenchResult bench_memory(Bench& bench) {
     BenchResult result;
     constexpr int kBuffers = 6;  // that live at once, AdamW's five and one
     check(bench.device->free_bytes() > kBuffers * kBufferBytes, "bench memory needs ",
-          format_bytes(kBuffers * kBufferBytes), " of memory, available are ",
-          format_bytes(bench.device->free_bytes()));
+          format_bytes(kBuffers * kBufferBytes), " of memory, available: ", format_bytes(bench.device->free_bytes()));
     bench.text << left("", 20) << left("traffic per value", 22) << right("GB/s", 8) << right("of copy", 10)
                << timing_heading() << std::endl;
 
@@ -253,7 +252,7 @@ void sweep_model(Sweep& sweep, const std::string& name) {
 }  // namespace
 
 BenchResult bench_gemm(Bench& bench) {
-    if (!bench.arguments.model.empty()) spec::preset(bench.arguments.model);  // a slip in the name is said at once
+    if (!bench.arguments.model.empty()) spec::preset(bench.arguments.model);  // reports an unknown name at once
     Sweep sweep{bench, {}, measure_peak(bench, 0.5), {}};
     bench.text << "peak: " << format_flop_rate(sweep.peak.flops_per_s()) << ", " << sweep.peak.origin() << "\n\n"
                << left("", 24) << right("M", 7) << right("N", 7) << right("K", 7) << right("TFLOP/s", 9)

@@ -132,7 +132,7 @@ class PipelineBench {
   private:
     Json measure(const schedule::Kind& kind) {
         const schedule::Schedule s = schedule_of(a_, kind);
-        // A chunk is a part of what a rank has of one copy of the model.
+        // The times of a rank are divided over its chunks of one copy of the model.
         const double chunks = 1e3 * s.placement.stages / s.placement.ranks;
         schedule::Times<double> times;
         times.stages = {{a_.forward / chunks, a_.backward_input / chunks, a_.backward_weight / chunks}};

@@ -84,7 +84,7 @@ StepMeasurement measure_steps(const spec::RunSpec& run, double seconds, const Be
         const engine::StepResult result = engine::train_step(engine, ++step);
         engine.device->synchronize();
         check(!result.skipped, "step ", step, " is not finite, first in ", result.culprit,
-              ": it was not a whole step and its time means nothing; try a smaller optimizer.lr");
+              ": the step was not complete and its time is meaningless; try a smaller optimizer.lr");
         if (step == 1) measured.first_loss = result.loss;
         measured.last_loss = result.loss;
     };
@@ -324,7 +324,7 @@ BenchResult bench_step(Bench& bench) {
                       " measures algorithms: leave train.gemm_tuning and --kernels out");
     const int64_t needed = rehearsal.memory.peak();
     check<UsageError>(needed < bench.device->free_bytes(), "a step of this model needs ", format_bytes(needed),
-                      " of memory, available are ", format_bytes(bench.device->free_bytes()),
+                      " of memory, available: ", format_bytes(bench.device->free_bytes()),
                       "; --set train.micro_batch=1, recompute.policy=full or a smaller model need less");
     StepReport report{run, rehearsal, {}, {}};
     BenchResult result;

@@ -16,7 +16,7 @@
 namespace tutti::cli {
 
 struct Between {
-    double low, high;  // both are allowed
+    double low, high;  // both inclusive
 };
 using Choices = std::vector<std::string>;
 struct ByteCount {};  // a number, which may end in KB, MB or GB

@@ -18,9 +18,9 @@ struct RunSpec;
 
 namespace tutti::cli {
 
-// Warns of far more CPU threads on this host than it has cores.
+// Warns when `threads` CPU threads on this host are far more than its cores.
 void warn_of_threads(const Io& io, int64_t threads);
-// The same for `threads` of each of the ranks of a run that this launch has on the host; the first rank warns.
+// The same for `threads` threads of each rank that this launch has on the host; the first rank warns.
 void warn_of_threads(const Io& io, const comm::Launch& launch, int64_t threads, int ranks);
 
 // A run, or its rehearsal.

@@ -64,7 +64,7 @@ std::vector<std::string> prompt_texts(const GenerateArguments& a) {
 std::unique_ptr<const data::Tokenizer> tokenizer_of(const infer::LoadedModel& loaded) {
     try {
         const std::string& name = loaded.stored.tokenizer;
-        check<UsageError>(!name.empty(), loaded.stored.path, " comes without a tokenizer");
+        check<UsageError>(!name.empty(), loaded.stored.path, " has no tokenizer");
         return data::make_tokenizer(name);
     } catch (const UsageError& error) {
         throw UsageError(concat(error.what(), "; without one, give --prompt-ids 1,2,3 and --ids"));
@@ -81,7 +81,7 @@ Ids stop_tokens(const GenerateArguments& arguments, const infer::StoredModel& st
     const auto add = [&ids](const Ids& more) { ids.insert(ids.end(), more.begin(), more.end()); };
     add(stored.eos_tokens());
     if (tokenizer == nullptr) return ids;
-    if (stored.tokenizer != "bytes") add(tokenizer->special().stop);  // bytes may stand in for an unknown one
+    if (stored.tokenizer != "bytes") add(tokenizer->special().stop);  // bytes may replace an unknown one
     const spec::RunSpec& run = stored.run;
     if (!run.data.eod.empty()) add({*data::end_of_document(run.data.eod, *tokenizer, run.model.vocab)});
     return ids;

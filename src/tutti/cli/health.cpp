@@ -137,7 +137,7 @@ int health(const HealthArguments& arguments, const Io& io) {
     const int ranks = launch.ranks(asked);
     warn_of_threads(io, launch, arguments.threads, ranks);
     check<UsageError>(!arguments.one_by_one || ranks <= kMostOneByOne, "--one-by-one is for at most ", kMostOneByOne,
-                      " ranks, here are ", ranks, " with ", ranks * (ranks - 1) / 2,
+                      " ranks, got ", ranks, " with ", ranks * (ranks - 1) / 2,
                       " links: leave it out to measure the pairs of a round at once");
     int code = 0;
     comm::run(launch, asked, {.timeout_s = 60 + arguments.seconds}, [&](comm::World& world) {

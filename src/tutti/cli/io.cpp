@@ -42,7 +42,7 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
-// Bytes that a character beginning with `first` has; 0: nothing begins so.
+// Bytes of a character that begins with `first`; 0: no character does.
 size_t length_of(unsigned char first) {
     if (first < 0x80) return 1;
     if (first >= 0xC2 && first <= 0xDF) return 2;

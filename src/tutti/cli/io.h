@@ -29,8 +29,7 @@ struct Io {
     void print(const Json& document) const;
 };
 
-// Writes the file that `option` names. A regular file appears complete or not at all. DataError with the reason and the
-// option.
+// Writes the file that `option` names. A regular file appears complete or not at all. DataError with reason and option.
 void write_file(const std::string& option, const std::string& path, const std::string& text);
 
 // Converts a stream of bytes to text that a terminal can show. A model of bytes needs up to four tokens for a
@@ -53,7 +52,7 @@ class StopText {
   public:
     explicit StopText(std::vector<std::string> words) : words_(std::move(words)) {}
 
-    // Returns the text that can be shown: all so far except an end that could become a stop word.
+    // Returns the text that can be shown: all so far except a tail that could become a stop word.
     std::string feed(std::string_view piece) {
         held_ += piece;
         size_t cut = std::string::npos;
@@ -72,7 +71,7 @@ class StopText {
         held_.erase(0, shown.size());
         return shown;
     }
-    // Returns the end that was held back, when the text ends without a stop word.
+    // Returns the tail that was held back, when the text ends without a stop word.
     std::string finish() { return std::exchange(held_, {}); }
     bool stopped() const { return stopped_; }
 

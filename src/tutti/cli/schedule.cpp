@@ -84,7 +84,7 @@ Dimensions dimensions_of(const ScheduleArguments& a, int default_chunks) {
     check<UsageError>(a.stages && a.microbatches,
                       "--stages and --microbatches are required, unless --kind is a CSV file");
     const Dimensions d{*a.stages, a.chunks.value_or(default_chunks), *a.microbatches, a.group_size.value_or(0)};
-    constexpr int64_t kMost = 10'000'000;  // a gigabyte, about
+    constexpr int64_t kMost = 10'000'000;  // about a gigabyte
     check<UsageError>(actions_of(d) <= kMost, "--stages x --virtual x --microbatches of ", d.ranks, " x ", d.chunks,
                       " x ", d.microbatches, " are more actions than this command lists; try fewer microbatches");
     return d;

@@ -43,7 +43,7 @@ StopSignals::~StopSignals() {
     while (sigtimedwait(&waited_, nullptr, &no_pause) > 0) {
     }
     pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-    if (signal_ != SIGPIPE) sigaction(SIGPIPE, &pipe_before_, nullptr);  // else the last words would kill
+    if (signal_ != SIGPIPE) sigaction(SIGPIPE, &pipe_before_, nullptr);  // else the last output would kill the process
 }
 
 void StopSignals::wait_for_signals() {

@@ -112,7 +112,7 @@ Work Communicator::all_reduce(const Tensor& x, Reduce reduce) {
     return begin({.kind = Kind::all_reduce, .input = x, .output = x, .reduce = reduce});
 }
 
-// Elsewhere, another rank would write or read there meanwhile.
+// At another place of the tensor, another rank could read or write at the same time.
 void Communicator::check_place(const Collective& collective) const {
     const bool gather = collective.kind == Kind::all_gather;
     if (!gather && collective.kind != Kind::reduce_scatter) return;

@@ -77,7 +77,7 @@ class Communicator {
     Work send(const Tensor& x, int to);
     Work receive(const Tensor& x, int from);
     void barrier();
-    // Begins any of the operations, already checked. (The fault injector of the tests overrides begin().)
+    // Begins an operation that has been checked. (The fault injector of the tests overrides begin().)
     virtual Work begin(Collective collective);
 
     // Reductions of host numbers over all ranks of the group; they return when done.

@@ -1,4 +1,4 @@
-// comm/flight_record.h: the last operations of a rank, for the search of the cause when a run fails: the record as
+// comm/flight_record.h: the last operations of a rank, from which to find the cause when a run fails: the record as
 // plain data and as a file, and the recorder. diagnose/flight_findings.h compares the records of all ranks.
 #pragma once
 
@@ -68,7 +68,7 @@ class FlightRecorder {
     // Returns the entry's number, for finish().
     uint64_t start(size_t group, uint64_t sequence, const Summary& operation);
     void run(uint64_t number);  // the operation no longer waits for this rank's own work
-    // `gpu_times`: of the trace, where a GPU timed the operation.
+    // `gpu_times`: for the trace, if a GPU timed the operation.
     void finish(uint64_t number, State state, const std::optional<TimeSpan>& gpu_times = std::nullopt);
     // Oldest first.
     std::vector<Entry> entries() const;

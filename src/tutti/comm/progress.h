@@ -86,8 +86,8 @@ class TimedOut : public Error {
 class Notifier {
   public:
     virtual ~Notifier() = default;
-    // Sleeps until a notification (any rank has made progress) or `until`; may wake without reason. Calls `ready`
-    // once more after other ranks can see the sleeper, so that no notification is lost.
+    // Sleeps until a notification (any rank has made progress) or `until`; may wake spuriously. Calls `ready` once more
+    // after other ranks can see that the rank sleeps, so that no notification is lost.
     virtual void sleep(Clock::time_point until, const std::function<bool()>& ready) = 0;
     // Wakes the sleeping threads of this rank: its progress thread, or the thread that waits for that thread.
     virtual void notify() = 0;
@@ -99,7 +99,7 @@ class Notifier {
 
 // The spin_time of ranks of one machine. Threads that share cores must not spin, because the awaited thread needs the
 // core. With a core for each thread, spin_time must exceed the time of a wake-up (60 to 110 us on virtual machines):
-// otherwise one late rank makes the other sleep, whose wake-up makes the first one sleep, and so on for ever.
+// otherwise a late rank makes another one sleep, whose wake-up then makes the first one sleep, and so on for ever.
 std::chrono::nanoseconds spin_time_of(int ranks, int cores, bool progress_threads);
 
 class Progress {

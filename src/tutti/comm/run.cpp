@@ -8,7 +8,7 @@ namespace tutti::comm {
 
 namespace {
 
-// By what `options.backend` asks for, else by launcher. Slurm starts processes of MPI and others alike.
+// By `options.backend` if set, else by launcher. Slurm starts processes with or without MPI.
 bool over_mpi(const Launch& launch, const WorldOptions& options) {
     switch (options.backend) {
         case ProcessBackend::mpi: return true;

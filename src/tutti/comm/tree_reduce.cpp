@@ -28,7 +28,7 @@ size_t left_side(size_t inputs, std::span<const int> ranks) {
     const auto total = to_size(std::accumulate(ranks.begin(), ranks.end(), 0));
     size_t left = 0, sum = 0;
     while (sum < std::bit_ceil(total) / 2) sum += to_size(ranks[left++]);
-    check(sum == std::bit_ceil(total) / 2, "tree_reduce: an input of ", ranks[left - 1], " ranks is no subtree");
+    check(sum == std::bit_ceil(total) / 2, "tree_reduce: an input of ", ranks[left - 1], " ranks is not a subtree");
     return left;
 }
 

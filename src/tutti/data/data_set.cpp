@@ -1,4 +1,4 @@
-// data/data_set.cpp: the split into training and validation tokens, and the checks at the door.
+// data/data_set.cpp: the split into training and validation tokens, and the checks of the arguments.
 #include "tutti/data/data_set.h"
 
 #include <algorithm>

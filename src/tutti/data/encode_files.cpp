@@ -17,7 +17,7 @@ namespace tutti::data {
 
 namespace {
 
-constexpr size_t kPieceBytes = 256 << 10;  // small enough to share out evenly, large enough to forget the hand-over
+constexpr size_t kPieceBytes = 256 << 10;  // small enough for an even division, large enough to amortise the hand-over
 
 // Text of one document, or a part of one.
 struct Job {

@@ -144,7 +144,7 @@ Layout layout_of(const MappedFile& file, std::string_view format) {
     return detected(file);
 }
 
-// PREFIX of PREFIX.bin and PREFIX.idx; of the path of either, too.
+// PREFIX of PREFIX.bin and PREFIX.idx, also when the path is one of these two.
 std::string prefix_of(const std::string& path) {
     return path.ends_with(".bin") || path.ends_with(".idx") ? path.substr(0, path.size() - 4) : path;
 }
@@ -196,7 +196,7 @@ Part open_part(const std::string& path, std::string_view format) {
     return part;
 }
 
-// Ids that do not fit come out as -1, which no vocabulary has.
+// Ids that do not fit become -1, which no vocabulary has.
 template <class Id>
 void widen(const std::byte* stored, std::span<int32_t> out) {
     for (int32_t& id : out) {

@@ -21,7 +21,7 @@ class TokenSource {
 
     virtual int64_t size() const = 0;  // tokens
 
-    // Tokens [begin, begin + out.size()). Ids are delivered as they are stored; one above 2^31 - 1 comes out negative.
+    // Tokens [begin, begin + out.size()). Ids are delivered as they are stored; one above 2^31 - 1 becomes negative.
     virtual void read(int64_t begin, std::span<int32_t> out) const = 0;
 
     // Ids are below this bound whatever the content, by the width of a stored id: 256, 65536 or 2^32.

@@ -68,7 +68,7 @@ std::vector<std::vector<int32_t>> encode_documents(const Tokenizer& tokenizer,
 }
 
 std::vector<int32_t> encode_text(const Tokenizer& tokenizer, std::string_view text, int threads) {
-    constexpr size_t kPiece = 256 << 10;  // small enough to share out evenly, large enough to forget the cuts
+    constexpr size_t kPiece = 256 << 10;  // small enough for an even division, large enough to amortise the cuts
     std::vector<std::string_view> pieces;
     while (!text.empty()) {
         const size_t cut = text.size() <= kPiece ? text.size() : tokenizer.safe_cut(text, kPiece);

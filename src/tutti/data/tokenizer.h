@@ -13,8 +13,8 @@
 
 namespace tutti::data {
 
-// Encodes texts on one thread at a time. An encoder remembers merged words, so keep it for many texts. It must not
-// outlive its Tokenizer.
+// Encodes texts on one thread at a time. An encoder caches merged words, so use one for many texts. It must not outlive
+// its Tokenizer.
 class Encoder {
   public:
     virtual ~Encoder() = default;
@@ -42,8 +42,8 @@ class Tokenizer {
     // The text of the ids, byte for byte. Special tokens appear as their text, or not at all. DataError for an id that
     // the tokenizer does not have.
     virtual std::string decode(std::span<const int32_t> ids, ShowSpecial special = ShowSpecial::yes) const = 0;
-    // The bytes that an id adds inside a text, to show tokens as they are generated; maybe a part of a character.
-    // Differs from decode() where a tokenizer treats the begin of a text differently (sentencepiece).
+    // The bytes that an id adds inside a text, to show tokens as they are generated; possibly a part of a character.
+    // Differs from decode() where a tokenizer treats the beginning of a text differently (sentencepiece).
     virtual std::string piece(int32_t id, ShowSpecial special = ShowSpecial::yes) const {
         return decode({&id, 1}, special);
     }

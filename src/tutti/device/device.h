@@ -21,7 +21,7 @@ namespace kernels {
 struct GemmTuning;
 }
 
-// How the library of a GPU makes matrix products. Fixed for a run, because the bits of a product depend on it.
+// How the library of a GPU computes matrix products. Fixed for a run, because the bits of a product depend on it.
 struct ProductChoices {
     kernels::GemmTuning* tuning = nullptr;  // nullptr: the algorithms that the library's heuristic ranks first
     // Multiprocessors that products leave to work beside them.

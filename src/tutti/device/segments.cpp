@@ -32,7 +32,7 @@ void* Segments::take(int64_t bytes) {
 
 void Segments::give_back(void* data) {
     auto part = parts_.find(static_cast<std::byte*>(data));
-    check(part != parts_.end() && !part->second.free, "memory is given back that was not taken");
+    check(part != parts_.end() && !part->second.free, "memory is released that was not allocated");
     part->second.free = true;
     if (const auto next = std::next(part); next != parts_.end() && join(part, next)) merge(part, next);
     if (part != parts_.begin() && join(std::prev(part), part)) {

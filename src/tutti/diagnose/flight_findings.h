@@ -21,7 +21,7 @@ struct FlightFinding {
         level,      // all ranks have begun the same operations
     };
     Kind kind = Kind::level;
-    std::vector<int> ranks;  // at fault, of the world, rising
+    std::vector<int> ranks;  // at fault, of the world, ascending
     std::string group;       // and sequence: the operation; "" and 0: none
     uint64_t sequence = 0;
     std::string text;  // a sentence for people

@@ -84,7 +84,7 @@ std::vector<Round> tournament(int ranks);
 std::vector<Round> one_by_one(int ranks);
 
 struct HealthOptions {
-    double seconds = 20;  // for everything, about
+    double seconds = 20;  // for all measurements, approximately
     LocalRank local;
     bool one_by_one = false;
 };

@@ -75,7 +75,7 @@ std::string of_peers(double share) { return format_percent(share) + " of the med
 // --- wrong results ---------------------------------------------------------------------------------------------------
 
 constexpr const char* kTakeOut =
-    "take it out of service: it corrupts training in silence; then a GPU's ECC errors (nvidia-smi -q -d ECC, dcgmi "
+    "take it out of service: it corrupts training silently; then check a GPU's ECC errors (nvidia-smi -q -d ECC, dcgmi "
     "diag -r 3) or the host's memory";
 
 void find_wrong_products(const ClusterHealth& c, Verdict& verdict) {

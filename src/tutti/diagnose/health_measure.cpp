@@ -22,7 +22,7 @@ constexpr TimingLimits kFew{.seconds = 0, .min_runs = 1, .max_runs = 1};
 // Shares of the time.
 constexpr double kProducts = 0.15, kMemory = 0.1, kCopies = 0.05, kChecks = 0.1, kLinks = 0.3, kAllReduce = 0.05;
 
-// All of the time: a GPU that grows hot is slow only then.
+// All of the time: a GPU that overheats is slow only after a while.
 TimingLimits limits_of(double seconds) { return {.seconds = seconds, .min_runs = 3, .max_runs = 1'000'000}; }
 
 // --- a rank ----------------------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ RankHealth measure_rank(Communicator& group, ops::Context& ctx, const HealthOpti
 
 // --- links -----------------------------------------------------------------------------------------------------------
 
-// Meets one rank after another; all tensors are of the host.
+// Measures the link to one rank after another; all tensors are in host memory.
 class Links {
   public:
     Links(Communicator& group, Device& host)
@@ -233,7 +233,7 @@ std::vector<T> gather(Communicator& group, Device& host, const std::vector<T>& m
 
 // --- rounds ----------------------------------------------------------------------------------------------------------
 
-// The circle method: one place stands, the others move on by one each round.
+// The circle method: one place is fixed, the others rotate by one each round.
 std::vector<Round> tournament(int ranks) {
     const int places = ranks + ranks % 2;
     std::vector<Round> rounds;

@@ -11,7 +11,7 @@ namespace tutti::diagnose {
 
 namespace {
 
-// A GPU draws faster than it is filled from outside.
+// A GPU draws values faster than the host could copy them in.
 Tensor drawn_values(ops::Context& ctx, const Shape& shape) {
     const Tensor x = ops::empty(ctx, shape, DType::f32, Purpose::workspace);
     const int64_t columns = x.view().columns();

@@ -13,7 +13,7 @@ namespace tutti::diagnose {
 // Times calls that start kernels.
 Timing time_kernels(Device& device, const TimingLimits& limits, const std::function<void()>& call);
 
-// Times calls that all ranks of the group make together. The time of a run is its slowest rank's, so all ranks take the
+// Times calls that all ranks of the group make together. The time of a run is its slowest rank's, so all ranks make the
 // same decisions. Calls too short for the clock are timed several to a run; at least five runs.
 Timing time_together(comm::Communicator& group, double seconds, const std::function<void()>& call);
 

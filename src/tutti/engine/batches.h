@@ -12,7 +12,7 @@
 
 namespace tutti::engine {
 
-// The microbatches of a global batch that a rank computes: its i-th is number i * ranks + rank of the step.
+// The microbatches of a global batch that a rank computes: the rank's i-th is number i * ranks + rank of the step.
 struct BatchShard {
     int64_t rank = 0, ranks = 1;
     nn::SequencePart part = {};  // of each sequence

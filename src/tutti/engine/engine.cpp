@@ -81,7 +81,7 @@ std::unique_ptr<parallel::DataParallel> make_data_parallel(const spec::RunSpec& 
     return std::make_unique<parallel::DataParallel>(ctx, units, groups, options);
 }
 
-// The model, whose parameters know what this rank holds of them.
+// The model, with this rank's part set in each parameter.
 models::Model applied(models::Model model, const spec::RunSpec& run, parallel::Groups& groups, int rank) {
     autograd::TensorParallel tp;
     if (run.parallel.tp > 1) tp = {&groups.over(mesh::kTp), run.parallel.sequence_parallel, run.parallel.tp_overlap};
@@ -89,7 +89,7 @@ models::Model applied(models::Model model, const spec::RunSpec& run, parallel::G
     return model;
 }
 
-// The rank's part of the pipeline, whose parameters know which of them other stages hold too.
+// The rank's part of the pipeline, with Parameter::pipeline_ranks set.
 pipeline::Pipeline placed(const spec::RunSpec& run, models::Model& model, parallel::Groups& groups) {
     const int64_t microbatches = run.train.global_batch / (run.train.micro_batch * groups.mesh().size(mesh::kDp));
     pipeline::Pipeline p = pipeline::make_pipeline(run, model, microbatches, groups.coordinate(mesh::Axis::pp));

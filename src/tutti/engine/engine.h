@@ -27,7 +27,7 @@ using MakeBatches = std::function<std::unique_ptr<Batches>(ops::Context& ctx, co
 struct Machine {
     std::unique_ptr<Device> device;
     const kernels::KernelTable& kernels;                    // compute in the device's memory; must outlive the engine
-    std::string offload_dir = {};                           // of a CPU, when [offload] names none
+    std::string offload_dir = {};                           // for a CPU, when [offload] names none
     std::unique_ptr<kernels::GemmTuning> tuning = nullptr;  // of matrix products; null: no algorithm was measured
 };
 // The machine that [train] and [precision] ask for. UsageError when the machine of this process lacks it.
@@ -63,7 +63,7 @@ struct Engine {
 
 // The part of the global batch for this rank's coordinates along dp and cp.
 BatchShard share_of(parallel::Groups& groups);
-// The ranks that divide each sequence with this one; `gather`: they gather keys in place of the ring.
+// The ranks that divide each sequence with this one; `gather`: these ranks gather keys; else a ring.
 nn::ContextParallel context_of(parallel::Groups& groups, bool gather);
 // The ranks that route the tokens of a microbatch with this one, with `step` also those of a step. The first call is
 // collective.

@@ -19,7 +19,7 @@ bool same_kind(const Batch& a, const Batch& b) {
 
 }  // namespace
 
-// Its values, to where the recording reads them.
+// Copies the values to the addresses that the recording reads.
 void MicrobatchGraph::take(const Batch& batch) {
     if (!same_kind(batch, inputs_)) {
         recording_ = nullptr;

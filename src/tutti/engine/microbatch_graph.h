@@ -19,9 +19,9 @@ class MicrobatchGraph {
   public:
     explicit MicrobatchGraph(ops::Context& ctx) : ctx_(ctx), pool_(ctx.device.memory()) {}
 
-    // Does `work`, which must leave no results in memory that it allocates. The first microbatch of a kind runs as it
-    // is: it allocates the memory of the recording, and libraries choose their algorithms. The second is recorded;
-    // later ones replay the recording without calling `work`.
+    // Runs `work`, which must leave no results in memory that it allocates. The first microbatch of a kind runs
+    // directly: it allocates the memory of the recording, and libraries choose their algorithms. The second is
+    // recorded; later ones replay the recording without calling `work`.
     void run(const nn::Batch& batch, const std::function<void(const nn::Batch&)>& work);
 
   private:

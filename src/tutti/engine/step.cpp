@@ -55,8 +55,8 @@ class GpuSpans {
     std::vector<Span> spans_;
 };
 
-// Notes the forward and the backward of each unit as spans of a trace, inside whatever parallelism does around them:
-// its waits before and after a unit are not the unit's.
+// Records the forward and the backward of each unit as spans of a trace, without the hooks of parallelism around them:
+// waits before and after a unit are not part of its span.
 class TracingHooks final : public autograd::Hooks {
   public:
     TracingHooks(autograd::Hooks& inner, Tracer* trace, GpuSpans& gpu) : inner_(inner), trace_(trace), gpu_(gpu) {}
@@ -82,10 +82,10 @@ class TracingHooks final : public autograd::Hooks {
     std::optional<TraceScope> span_;
 };
 
-// The batch as the layers of this rank see it, which may have some of its rows, and which may share its sequences.
+// The batch for this rank's layers, which may have only some of its rows and may divide its sequences with others.
 nn::Batch shared_out(Engine& s, nn::Batch batch) {
     const spec::ParallelSpec& p = s.run.parallel;
-    if (p.tp > 1 && p.sequence_parallel) {  // for dropout, which lies between the products
+    if (p.tp > 1 && p.sequence_parallel) {  // for dropout, which is between the products
         const comm::Communicator& tp = s.groups.over(mesh::kTp);
         batch.row_index = nn::rows_of(batch.row_index, tp.rank(), tp.size());
     }
@@ -237,7 +237,7 @@ double evaluate(Engine& s, Batches& source, int64_t batches) {
     const int64_t rank = dp.rank(), ranks = dp.size(), rounds = (batches + ranks - 1) / ranks;
     const auto batch = [&](int64_t i) { return shared_out(s, source.microbatch(i + 1, 0)); };
     const auto take = [&](int64_t i, const nn::Batch& of, const Tensor& y) {
-        if (i * ranks + rank >= batches || !counts_losses(s)) return;  // it only keeps step with the others
+        if (i * ranks + rank >= batches || !counts_losses(s)) return;  // this rank only takes part in the collectives
         losses.add(y);
         for (int32_t target : of.targets.to_host<int32_t>()) rows.add(target >= 0 ? 1 : 0);
     };

@@ -1,4 +1,4 @@
-// engine/step.h: one optimizer update, as the algorithm box of a paper would have it.
+// engine/step.h: one optimizer update, written like the algorithm box of a paper.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@ namespace tutti::engine {
 
 struct StepResult {
     double loss = 0;       // mean over the terms of the global batch, before the update
-    double grad_norm = 0;  // before clipping; with the schedule pipedream of the last microbatch
+    double grad_norm = 0;  // before clipping; with the schedule pipedream, that of the last microbatch
     double lr = 0;
     int64_t valid_tokens = 0;    // tokens (rows for the mlp)
     nn::RoutingSummary routing;  // of a model with experts

@@ -64,7 +64,7 @@ class Reader {
 
 constexpr const char* kTypes[] = {"fp32", "tf32", "fp16", "bf16", "fp8", "fp4"};
 
-constexpr int kMostBases = 8;  // files that begin with one another; more are taken for a circle
+constexpr int kMostBases = 8;  // files that begin with one another; more are treated as a cycle
 
 Cluster named(const std::string& name_or_path, int bases);
 

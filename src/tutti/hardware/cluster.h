@@ -17,13 +17,13 @@ struct Cluster {
     std::vector<std::string> aliases;  // other spellings of the name
     std::vector<std::string> sources;  // of the figures
     std::string vendor;
-    std::string generation;  // "hopper"; kernels of one generation reach like shares of the peak
+    std::string generation;  // "hopper"; kernels of one generation reach similar shares of the peak
 
     double memory = 0;            // of a device
     double memory_bandwidth = 0;  // of its memory
     double watts = 0;             // of a device's data sheet; 0: not known
     double power_limit = 0;       // watts that the site allows a device; 0: those of its data sheet
-    int processors = 0;           // streaming multiprocessors or compute units; 0: not divided so (TPU)
+    int processors = 0;           // streaming multiprocessors or compute units; 0: has no such units (TPU)
 
     // Dense peaks by type: "fp32", "tf32", "fp16", "bf16", "fp8", "fp4"; a missing type has no instructions.
     std::map<std::string, double> peaks;
@@ -58,7 +58,7 @@ struct Cluster {
     std::string types() const;  // "bf16, fp16, fp32"
 };
 
-// By name or alias, upper and lower case alike; or the path of a TOML file. UsageError with the nearest name.
+// By name or alias, in any case; or the path of a TOML file. UsageError with the nearest name.
 Cluster cluster_named(const std::string& name_or_path);
 Cluster parse_cluster(std::string_view text, const std::string& source_name);
 std::vector<std::string> cluster_names();

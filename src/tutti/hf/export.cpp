@@ -43,7 +43,7 @@ bool same_function(spec::ModelSpec a, const spec::ModelSpec& b) {
     return a == b;
 }
 
-// The original config.json keeps what Tutti does not know: token ids, the name of the architecture, the positions.
+// The original config.json has values that a ModelSpec lacks: token ids, the name of the architecture, the positions.
 std::string config_text(FileSystem& disk, const spec::ModelSpec& spec, const ExportOptions& options, DType stored) {
     const std::string original = options.side_files.empty() ? "" : join(options.side_files, kConfig);
     if (!original.empty() && disk.kind(original) != FileKind::none) {
@@ -76,7 +76,7 @@ void copy_tokenizer(FileSystem& disk, const std::string& tokenizer, const std::s
             copy(join(folder, beside), beside);
 }
 
-// A tensor of a file, and what of a parameter it holds.
+// A tensor of a file, and the part of a parameter in it.
 struct FileTensor {
     const Parameter* parameter;
     TensorName tensor;

@@ -22,11 +22,11 @@ struct TensorName {
 
 // The tensors of `parameter` as models/ names it: one, or for the stacked matrices of a layer's experts one per expert.
 // gpt2: with "transformer." in front and the four Conv1D matrices of a block transposed; the published gpt2 files lack
-// the prefix, so the caller must find out. llama and its relatives: the same name; Mixtral's experts have names of
-// their own.
+// the prefix, so the caller must determine which names apply. llama and its relatives: the same name; Mixtral's experts
+// have names of their own.
 std::vector<TensorName> tensor_names(const spec::ModelSpec& spec, std::string_view parameter, bool with_prefix = true);
 
-// Tensors of old files that are no weights: attention masks of gpt2, RoPE frequencies.
+// Tensors of old files that are not weights: attention masks of gpt2, RoPE frequencies.
 bool is_legacy_buffer(spec::Family family, std::string_view tensor);
 
 // Weights are stored in f32, bf16 or f16.

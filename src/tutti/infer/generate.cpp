@@ -18,7 +18,7 @@ struct Text {
     int64_t made = 0;
 };
 
-// While it lives, each rank has all rows between tensor-parallel products.
+// While this object lives, each rank has all rows between tensor-parallel products.
 class WithoutSequenceParallel {
   public:
     explicit WithoutSequenceParallel(models::Model& model) {
@@ -35,7 +35,7 @@ class WithoutSequenceParallel {
     std::vector<autograd::Parameter*> parameters_;
 };
 
-// The next token of each. Texts of one fresh token go together, the others alone.
+// The next token of each text. Texts with one new token form a batch; the others run alone.
 std::vector<int32_t> next_tokens(Device& device, std::vector<Text>& texts, const kernels::Sample& how,
                                  const NextTokens& next_of) {
     std::vector<int32_t> next(texts.size());
@@ -116,7 +116,7 @@ std::vector<Ended> generate(ops::Context& ctx, models::Model& model, const std::
         for (Text& text : texts)
             if (static_cast<int64_t>(text.context.size()) > longest || text.cache.length == longest) {
                 text.context.erase(text.context.begin(), text.context.end() - longest / 2);
-                text.cache.length = 0;  // positions moved: all keys are made anew
+                text.cache.length = 0;  // positions moved: all keys are recomputed
             }
         const auto tokens = next_tokens(ctx.device, texts, how, next_of);
         std::vector<Text> going_on;

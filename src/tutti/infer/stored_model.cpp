@@ -27,7 +27,8 @@ struct Place {
 };
 
 Place find_checkpoint(const fs::path& path) {
-    check<DataError>(fs::is_directory(path), path.string(), fs::exists(path) ? " is no directory" : " does not exist",
+    check<DataError>(fs::is_directory(path), path.string(),
+                     fs::exists(path) ? " is not a directory" : " does not exist",
                      "; give a run directory, a checkpoint or a Hugging Face directory");
     if (fs::exists(path / checkpoint::kManifestName)) {
         const fs::path checkpoints = fs::absolute(path / "").parent_path().parent_path();
@@ -133,7 +134,7 @@ LoadedModel load_model(const std::string& path, const LoadOptions& options) {
         loaded.max_positions = std::min(options.longest, stored.max_positions());
         loaded.stored = stored;
     };
-    // Ranks that fell back to different checkpoints would make a model of pieces that do not belong together.
+    // Ranks that fell back to different checkpoints would hold parts of different models.
     const bool alone = !options.world || options.world->size() == 1;
     const auto on_damage = alone ? checkpoint::OnDamage::fall_back : checkpoint::OnDamage::stop;
     open_stored_model(path, *loaded.ctx, options.longest, on_damage, options.warn, load);

@@ -1,7 +1,7 @@
 // kernels/gemm_tuning.h: measured choices of algorithms for a GPU's library of matrix products: plain data and its
 // file. `tutti bench step --tune` writes the file; a run reads the file ([train] gemm_tuning) and never measures, so
-// that two runs, and all ranks of a run, take the same algorithms and have the same bits. An algorithm is valid only
-// for the GPU, driver and library with which it was measured.
+// that two runs, and all ranks of a run, use the same algorithms and get the same bits. An algorithm is valid only for
+// the GPU, driver and library with which it was measured.
 #pragma once
 
 #include <array>
@@ -28,11 +28,11 @@ struct GemmTuning {
     // first algorithm of the heuristic.
     bool measures = false;
 
-    std::string to_json() const;  // the file: all but the two above
+    std::string to_json() const;  // the file's text, without the two members above
 };
 
 // Throws DataError, naming the file and the place, if the file is not a tuning. Throws UsageError, naming both sides,
-// if the file is of another GPU, driver or library than `here`.
+// if the file is for another GPU, driver or library than `here`.
 GemmTuning read_gemm_tuning(const std::string& path, const GemmTuning& here);
 
 }  // namespace tutti::kernels

@@ -48,8 +48,8 @@ struct Gemm {
     View packed_b = {};
     bool b_is_packed = false;
     Epilogue epilogue = Epilogue::none;
-    // c is a block of rows of a product with this many rows in all, and gets the bits that it would get there; 0: c is
-    // the whole product. Only if KernelTable::gemm_by_rows.
+    // c is a block of rows of a product with this many rows in all, and has the same bits as in that product; 0: c is
+    // the whole product. Needs KernelTable::gemm_by_rows.
     int64_t whole_rows = 0;
     View x = {};     // (M, N): written by gelu and swiglu (undefined: z is not stored), read by their backward
     View gate = {};  // (M, N), read by swiglu and its backward
@@ -90,7 +90,7 @@ struct AttentionBackward {
     View workspace = {};
 };
 
-// Layer norm, or without b and mean RMS norm, which does not centre rows: s = x [+ residual], rounded once to its type.
+// Layer norm; without b and mean, RMS norm, which does not centre rows. s = x [+ residual], rounded once to its type.
 // With mean:    y = (s - mean) rstd w + b, rstd = (mean_c (s - mean)^2 + eps)^(-1/2).
 // Without mean: y = s rstd w,              rstd = (mean_c s^2 + eps)^(-1/2).
 struct NormForward {
@@ -197,10 +197,10 @@ struct Sample {
 };
 
 // Routing of a mixture of experts: the experts of each row and their weights, all in f32. p = softmax(logits), or
-// sigmoid(logits). Chosen are the k experts with the largest p + bias, of equal ones the first. With `groups` > 1,
-// equal runs of experts, only experts of `chosen_groups` of them: those whose k / chosen_groups largest p + bias have
-// the largest sum, of equal ones the first. A NaN counts as larger than any number: it is chosen, and its weight is
-// NaN. All views are contiguous; E is at most kMostExperts.
+// sigmoid(logits). The k experts with the largest p + bias are chosen; of equal ones, the first. With `groups` > 1,
+// equal runs of experts, only experts of `chosen_groups` groups are: those whose k / chosen_groups largest p + bias
+// have the largest sum; of equal ones, the first. NaN counts as larger than any number: its expert is chosen, with
+// weight NaN. All views are contiguous; E is at most kMostExperts.
 inline constexpr int64_t kMostExperts = 4096;
 struct Routing {
     View logits;     // (N, E) f32
@@ -210,9 +210,9 @@ struct Routing {
     bool normalise = false;  // weights = scale p / (epsilon + the sum of the chosen p); else scale p
     float epsilon = 0;
     float scale = 1;
-    View experts = {};  // (N, k) i32, by falling p + bias
+    View experts = {};  // (N, k) i32, by descending p + bias
     View weights = {};  // (N, k) f32
-    View shares = {};   // (N, E) f32: p / the sum of p, which is p itself of softmax; undefined: not wanted
+    View shares = {};   // (N, E) f32: p / the sum of p, for softmax p itself; undefined: not computed
     View entropy = {};  // (N) f32: -sum of share ln(share)
     View log_sum = {};  // (N) f32: ln sum exp(logits)
 };
@@ -229,10 +229,10 @@ struct RoutingBackward {
     View dlogits;  // (N, E) f32
 };
 
-// Products of E groups of consecutive rows, rows[e] of them in group e (0 too), each with a separate matrix: `all` is
-// as in Gemm, but b (E, K, N), or (E, N, K) with transpose_b, is contiguous. With transpose_a a group is summed over: a
-// (M, K'), b (M, N'), c (E, K', N'); c of an empty group is zero, or what it was when accumulated. Neither bias nor
-// packed_b.
+// Products of E groups of consecutive rows, rows[e] of them in group e (possibly 0), each with a separate matrix: `all`
+// is as in Gemm, but b (E, K, N), or (E, N, K) with transpose_b, is contiguous. With transpose_a a group is summed
+// over: a (M, K'), b (M, N'), c (E, K', N'); c of an empty group is zero, or with `accumulate` unchanged. There is
+// neither bias nor packed_b.
 struct GroupedGemm {
     Gemm all;
     std::span<const int64_t> rows;  // (E), of the host; their sum is the number of rows M
@@ -243,7 +243,7 @@ struct OptimizerPiece {
     View master;          // (n) f32, updated
     View gradient;        // (n) f32
     View value = {};      // (n) bf16: rounded copy of master; undefined: master is what the model reads
-    View m = {}, v = {};  // (n) f32, updated: AdamW's moments; of SGD m alone, its momentum
+    View m = {}, v = {};  // (n) f32, updated: AdamW's moments; SGD has m alone, its momentum
     float weight_decay = 0;
 };
 
@@ -374,8 +374,8 @@ struct KernelTable {
     // nothing. rows (N, k) i32; weights (N, k) f32, undefined: 1.
     void (*combine_rows)(const Stream&, View x, View rows, View weights, View y) = nullptr;
     // dx[rows[n, j]] = weights[n, j] dy[n], rounded once; dweights[n, j] = dy[n] . x[rows[n, j]], 0 where the row is
-    // negative. No row is named twice; rows of dx (M, C) that none names become zero. weights undefined: 1; dweights
-    // undefined: not wanted, and x is not read.
+    // negative. No row occurs twice in `rows`; rows of dx (M, C) that do not occur become zero. weights undefined: 1;
+    // dweights undefined: not computed, and x is not read.
     void (*combine_rows_backward)(const Stream&, View dy, View x, View rows, View weights, View dx,
                                   View dweights) = nullptr;
     void (*grouped_gemm)(const Stream&, const GroupedGemm&) = nullptr;
@@ -396,8 +396,8 @@ enum class Isa : uint8_t { avx2, avx512, avx512_bf16, amx };
 const char* name_of(Isa isa);
 Isa best_isa();  // of this machine; throws UsageError on a CPU without AVX2 and FMA
 // The instruction set in use: the best, or the one that TUTTI_CPU_ISA names, so that different machines run the same
-// kernels. oneDNN is restricted to it too, but chooses its blocks by the caches. Throws UsageError if this machine
-// lacks it.
+// kernels. oneDNN is restricted to this set too, but chooses its blocks by the caches. Throws UsageError if this
+// machine lacks it.
 Isa chosen_isa();
 // The table of any instruction set. Its sizes (gemm_workspace, gemm_packed_b, gemm_implementation, attention_workspace)
 // may be computed on every machine, its kernels called only where the machine has the instruction set.

@@ -10,7 +10,7 @@
 
 namespace tutti::kernels {
 
-// a < b exactly when order_key(a) < order_key(b), for numbers; 0 and -0 are equal.
+// a < b exactly when order_key(a) < order_key(b), unless one is NaN; 0 and -0 are equal.
 TUTTI_HOST_DEVICE inline uint32_t order_key(float x) {
     const auto bits = std::bit_cast<uint32_t>(x + 0.0f);
     return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
@@ -30,8 +30,8 @@ TUTTI_HOST_DEVICE inline uint64_t share_of(double share, uint64_t sum) {
     return part < static_cast<double>(sum) ? static_cast<uint64_t>(part) : sum;
 }
 
-// A cut is the largest key such that the keys from it on measure `need` together. It is found digit by digit, from the
-// highest: `histogram[d]` is the measure of the keys that begin with the digits found so far, followed by d.
+// A cut is the largest key such that all keys from the cut on measure at least `need`. It is found digit by digit, from
+// the highest: `histogram[d]` is the measure of the keys that begin with the digits found so far, followed by d.
 struct Cut {
     static constexpr int kDigitBits = 8, kDigits = 1 << kDigitBits, kKeyBits = 32;
 

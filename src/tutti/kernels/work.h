@@ -1,5 +1,5 @@
-// kernels/work.h: the least that one call of a kernel can cost: floating-point operations, and the bytes of what it
-// must read and write, each moved once. What a measured time is held against.
+// kernels/work.h: the least that one call of a kernel can cost: floating-point operations, and the bytes that the
+// kernel must read and write, each moved once. Measured times are compared with this bound.
 #pragma once
 
 #include <array>
@@ -12,9 +12,9 @@
 
 namespace tutti::kernels {
 
-// The problem of a kernel. text(): of a matrix product M x K x N, with its transposes, accumulation and epilogue ("1024
-// x 768 x 3072, b transposed"), of a grouped one with all rows and the number of groups; of an attention "8 x 1024, 12
-// heads of 64"; of others the first operand, "8 x 1024 x 768".
+// The problem of a kernel. text() gives, for a matrix product, M x K x N with its transposes, accumulation and epilogue
+// ("1024 x 768 x 3072, b transposed"), and for a grouped one all rows and the number of groups; for attention "8 x
+// 1024, 12 heads of 64"; for other kernels the first operand, "8 x 1024 x 768".
 struct ProblemShape {
     enum class Kind : uint8_t { none, operand, product, attention };
     Kind kind = Kind::none;

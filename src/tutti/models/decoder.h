@@ -1,4 +1,4 @@
-// models/decoder.h: what decoders have in common: their ends and the list of their modules.
+// models/decoder.h: common parts of decoders: their first and last modules, and the list of all modules.
 #pragma once
 
 #include <functional>
@@ -9,7 +9,7 @@ namespace tutti::models {
 
 using MakeBlock = std::function<std::unique_ptr<Module>(int64_t layer)>;
 
-// `embedding`, whose first parameter is the token matrix (V, C), spec.layers blocks, and the head behind `norm`; the
+// `embedding`, whose first parameter is the token matrix (V, C), spec.layers blocks, and the head after `norm`; the
 // head is "lm_head" or, tied, the token matrix.
 std::vector<std::unique_ptr<Module>> make_decoder(const spec::ModelSpec& spec, std::unique_ptr<Module> embedding,
                                                   const MakeBlock& make_block, nn::Norm norm);

@@ -1,5 +1,5 @@
-// The wide MLP of the lecture's MFU example: `layers` times Linear (D x D, no bias) and ReLU, squared error against a
-// target. The features come with the batch, so the first unit only passes them on.
+// A wide MLP, for measuring MFU: `layers` times Linear (D x D, no bias) and ReLU, squared error against a target. The
+// features come with the batch, so the first unit only passes them on.
 #include <cmath>
 
 #include "tutti/models/model.h"

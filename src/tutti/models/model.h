@@ -57,7 +57,7 @@ void materialize(ops::Context& ctx, Model& model, DType compute, uint64_t seed, 
 // Only their memory: for weights that come from a file.
 void allocate(ops::Context& ctx, Model& model, DType compute, bool train);
 
-// Rotary frequencies theta^(-2k/D), k < D/2, scaled as the spec says, and what multiplies their cosines and sines.
+// Rotary frequencies theta^(-2k/D), k < D/2, scaled as the spec says, and the factor of their cosines and sines.
 std::vector<double> rope_frequencies(const spec::ModelSpec& spec);
 double rope_amplitude(const spec::ModelSpec& spec);
 

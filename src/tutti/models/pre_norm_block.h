@@ -1,5 +1,5 @@
-// models/pre_norm_block.h: the block of Llama and its relatives: a mixer of tokens and a feed-forward part, each behind
-// an RMS norm, beside the residual stream.
+// models/pre_norm_block.h: the block of Llama and its relatives: a mixer of tokens and a feed-forward part, each
+// applied after an RMS norm and added to the residual stream.
 #pragma once
 
 #include <string>

@@ -14,7 +14,7 @@ Tensor upload(Device& device, const Shape& shape, const std::vector<T>& values) 
     return Tensor::from_host<T>(device, shape, values, Purpose::data);
 }
 
-// Indices of the tokens of a part, of sequences of T tokens one after another.
+// Indices of the tokens of a part in sequences of T tokens, one after another.
 std::vector<int64_t> tokens_of(const SequencePart& part, int64_t sequences, int64_t T) {
     std::vector<int64_t> tokens;
     for (int64_t b = 0; b < sequences; ++b)

@@ -32,7 +32,7 @@ struct KvCache {
 struct ContextParallel {
     comm::Communicator* ulysses = nullptr;  // exchange heads for tokens around attention
     comm::Communicator* ring = nullptr;     // exchange keys and values in attention
-    comm::Communicator* all = nullptr;      // both: by place in SequencePart; convolutions send to the tokens around
+    comm::Communicator* all = nullptr;      // both: by place in SequencePart; convolutions exchange states here
     bool gather = false;                    // keys and values by an all_gather, in place of the ring
 };
 
@@ -82,7 +82,7 @@ struct Chunks {
     int ranks = 1;
     int64_t size = 0;
     int64_t begin(int rank, int half) const { return size * (half == 0 ? rank : 2 * ranks - 1 - rank); }
-    // Half 0 or 1 of x (B, 2 size, ...), what a rank has.
+    // Half 0 or 1 of a rank's tokens x (B, 2 size, ...).
     Tensor half(const Tensor& x, int i) const { return x.narrow(1, i * size, size); }
 };
 

@@ -17,7 +17,7 @@ using comm::Work;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// Half 0 or 1 of the queries of a rank, of what attention to them returned.
+// The results of attention for half 0 or 1 of a rank's queries.
 ops::Attention half_of(ops::Context& ctx, const ops::Attention& whole, int i) {
     const int64_t half = whole.lse.dim(2) / 2;
     return {ops::contiguous(ctx, whole.y.narrow(1, i * half, half)),
@@ -83,7 +83,7 @@ class Ring {
     }
 
   private:
-    // Sends `sent`, if defined, to rank `to`. If `comes`, receives tensors of this shape and type from rank `from`.
+    // Sends `sent`, if defined, to rank `to`. With `comes`, receives tensors of this shape and type from rank `from`.
     KeyValues exchange(const KeyValues& sent, int to, bool comes, int from, const Shape& shape, DType type,
                        std::vector<Work>& messages) const {
         if (sent.k.defined())

@@ -1,14 +1,14 @@
-// nn/context_attention.h: causal attention over sequences that ranks share out. A rank has two chunks of each sequence
-// (nn::Chunks), so that all ranks compute equally many pairs of queries and keys.
+// nn/context_attention.h: causal attention over sequences that are divided over ranks. A rank has two chunks of each
+// sequence (nn::Chunks), so that all ranks compute equally many pairs of queries and keys.
 //
 // Ring attention (Liu et al. 2023): in hop h rank r attends to the keys of rank r - h, received while it computed hop
-// h - 1; results of hops are merged in f32. Keys that no query of a rank sees, for their place or a window, are neither
-// sent to it nor computed with. In the backward the keys come again, and their gradients go back in f32, where they are
-// added in the order of hops.
+// h - 1; results of hops are merged in f32. Keys that no query of a rank sees, because of their position or a window,
+// are neither sent to the rank nor used. In the backward the keys are sent again, and their gradients are returned in
+// f32 and added in the order of hops.
 //
 // Attention to gathered keys (Grattafiori et al. 2024, The Llama 3 Herd of Models, 3.3.2): one all_gather of keys and
 // values in the forward, another in the backward, so that they are not saved, and a reduce_scatter of their gradients
-// in f32. Any mask; cheap with few key and value heads.
+// in f32. Takes any mask; cheap with few key and value heads.
 #pragma once
 
 #include "tutti/comm/communicator.h"

@@ -69,7 +69,7 @@ std::vector<int32_t> choices_of(ops::Context& ctx, const Tensor& experts, int64_
 
 namespace {
 
-// The choices of the rows of one rank: where in the step each row is, its experts and their weights.
+// The choices of the rows of one rank: the index of each row in the step, its experts and their weights.
 struct RowChoices {
     std::vector<int64_t> index;    // (N)
     std::vector<int32_t> experts;  // (N, k)

@@ -34,7 +34,7 @@ std::vector<int32_t> choices_by_load(int64_t N, int64_t k, const std::vector<dou
 
 // Sets the choices (N, k) that exceed spec.capacity_factor, a limit on what an expert takes of a microbatch (Lepikhin
 // et al. 2020), to -1 and returns their number; row i is row first_row + i of batch.tokens. All ranks of
-// batch.routing.microbatch decide together, so that no layout drops others. Collective over them.
+// batch.routing.microbatch decide together, so that every layout drops the same choices. Collective over them.
 int64_t drop_beyond_capacity(ops::Context& ctx, const spec::MixtureSpec& spec, const Batch& batch,
                              const Tensor& weights, int64_t first_row, std::vector<int32_t>& choices);
 

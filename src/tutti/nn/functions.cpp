@@ -117,8 +117,8 @@ autograd::WeightGradient weight_gradient_of(ops::Context& ctx, const Affine& lay
     };
 }
 
-// Records the node of y = x w^T + b, which is computed already. `edge`: null for all but the first of several layers of
-// one input.
+// Records the node of y = x w^T + b, where y is already computed. `edge`: null for all but the first of several layers
+// of one input.
 Var record_linear(Tape& tape, const Var& x, Affine layer, const Tensor& y, const SharedEdge& edge) {
     ops::Context& ctx = tape.context();
     return tape.record(
@@ -274,7 +274,7 @@ Var embedding(Tape& tape, const Tensor& all, Parameter& weight) {
 
 namespace {
 
-// Records the node of y = norm(x), which is computed already.
+// Records the node of y = norm(x), where y is already computed.
 Var record_norm(Tape& tape, const Var& x, const ops::Norm& r, Affine layer, double eps) {
     ops::Context& ctx = tape.context();
     const Var y = tape.record(

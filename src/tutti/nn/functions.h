@@ -61,9 +61,9 @@ Var packed_attention(Tape& tape, const Var& qkv, int64_t head_dim, const Batch& 
 
 // The gated short convolution of LFM2. p (B, T, 3 C), b | c | x of each token side by side; taps: weight (C, 1, K),
 // bias (C) or none; returns c conv(b x), (B, T, C). A token sees nothing of another document: batch.positions say where
-// its own begins. With batch.context the ranks exchange the states between their runs of tokens (K - 1 tokens each,
-// f32), in both directions; UsageError when a run has fewer than K - 1 tokens. With caches, layer `layer` of them has
-// the state before the tokens, and then the one after them.
+// its document begins. With batch.context the ranks exchange the states between their runs of tokens (K - 1 tokens
+// each, f32), in both directions; UsageError when a run has fewer than K - 1 tokens. With caches, the state in their
+// layer `layer` is read, and replaced by the state after the tokens.
 Var short_convolution(Tape& tape, const Var& p, Affine taps, const Batch& batch, int64_t layer);
 
 // The cross-entropy of each row (N) f32, or the logits (B, V) of the last position when the batch has no targets. The

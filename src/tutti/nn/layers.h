@@ -71,7 +71,7 @@ Norm make_rms_norm(const std::string& name, int64_t width, double eps, Role role
 // Adds the parameters of layers to a unit, in the order given.
 void own(autograd::Unit& unit, WeightAndBias& layer);
 void own(autograd::Unit& unit, Embedding& layer);
-// Biases behind all weights, which form one matrix so (ops/fused_linear.h).
+// Adds all weights first, then the biases, so that the weights form one matrix (ops/fused_linear.h).
 void own_adjacent(autograd::Unit& unit, std::initializer_list<WeightAndBias*> layers);
 // `tied` null: makes "lm_head.weight" (vocab, width) with normal(0, std).
 void own_head(autograd::Unit& unit, Head& head, int64_t vocab, int64_t width, double std, Parameter* tied);

@@ -36,7 +36,7 @@ class RegionEdge {
         return result;
     }
     // Returns make(later), of one product, and starts its sum over the ranks, which sum() returns. The result must not
-    // be used before.
+    // be used before sum().
     using MakeOne = std::function<Tensor(ops::Products* later)>;
     Tensor summing(const MakeOne& make);
     // The input gradient of a layer at this edge, by summing() at an entry and reading() elsewhere. Undefined when

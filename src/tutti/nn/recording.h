@@ -7,7 +7,7 @@
 
 namespace tutti::nn {
 
-// Returns y. Under selective recompute y is not saved: `make` computes it again when the backward needs it.
+// Returns y. Under selective recompute y is not saved: `make` recomputes y when the backward needs it.
 template <class Make>
 Var recomputable(const Tape& tape, Var y, const Make& make) {
     if (tape.selective() && tape.recording()) y.recomputable = autograd::Recomputable(make);

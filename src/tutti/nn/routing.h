@@ -80,8 +80,8 @@ class RoutingRecord {
     ExactSum loss_;
 };
 
-// The gradient of a microbatch's balancing losses (kernels::RoutingBackward). S: sequences that are balanced each by
-// itself, or 1.
+// The gradient of a microbatch's balancing losses (kernels::RoutingBackward). S: the number of sequences that are
+// balanced separately, or 1.
 struct Balancing {
     std::function<Tensor()> dshares;  // returns (S, E) f32; called in the backward; empty: no such loss
     Tensor segments;                  // (N) i32: the sequence of each row; undefined: S is 1

@@ -1,4 +1,4 @@
-// nn/short_convolution.cpp: the gated short convolution of LFM2 (functions.h), over sequences that ranks may share out.
+// nn/short_convolution.cpp: the gated short convolution of LFM2 (functions.h), over sequences that ranks may divide.
 #include <algorithm>
 
 #include "tutti/nn/collectives.h"
@@ -43,8 +43,7 @@ class SequenceRuns {
     Tensors to_previous(const Tensors& states, const Shape& shape) const { return exchange(states, shape, false); }
 
   private:
-    // Runs are in rising order on every rank: of two messages between the same ranks both sides begin with the same
-    // one.
+    // Runs ascend on every rank, so both sides begin with the same one of two messages between the same ranks.
     Tensors exchange(const Tensors& states, const Shape& shape, bool forward) const {
         Tensors received(count());
         std::vector<comm::Work> messages;

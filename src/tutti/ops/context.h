@@ -1,5 +1,5 @@
-// ops/context.h: what a rank computes with: its device, the kernels for it, and the meter of these kernels. Passed
-// down; never global.
+// ops/context.h: what a rank computes with: its device, the kernels for it, and the meter of these kernels. Passed as
+// an argument; never global.
 #pragma once
 
 #include "tutti/kernels/kernel_table.h"
@@ -29,10 +29,10 @@ struct Context {
     const kernels::KernelTable& kernels;
     Meter* meter = nullptr;  // nullptr: none
     Packing packing = Packing::where_it_pays;
-    PackedWeights* packed_weights = nullptr;  // of the products that run now; nullptr: each packs for itself
+    PackedWeights* packed_weights = nullptr;  // of the products that run now; nullptr: each product packs
 };
 
-// Calls one kernel, or says which kernel the back end lacks.
+// Calls one kernel; Error, naming the kernel, when the back end lacks it.
 template <class Kernel, class... Args>
 auto call(Context& ctx, Kernel kernels::KernelTable::*entry, const char* name, Args&&... args) {
     const Kernel kernel = ctx.kernels.*entry;

@@ -12,7 +12,7 @@ void check_same(const char* op, const Tensor& a, const Tensor& b) {
 }
 Tensor like(Context& ctx, const Tensor& x) { return empty(ctx, x.shape(), x.dtype()); }
 
-// The result of a kernel whose last argument is a tensor like x.
+// Calls a kernel whose last argument is a new tensor like x, and returns that tensor.
 template <class Kernel, class... More>
 Tensor computed(Context& ctx, Kernel KernelTable::*entry, const char* name, const Tensor& x, const More&... more) {
     Tensor y = like(ctx, x);

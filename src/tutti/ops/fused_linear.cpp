@@ -20,7 +20,7 @@ bool extend(FusedGradient& gradient, const FusedGradient& next) {
     return gradient.accumulate == next.accumulate && gradient.dw.extend(next.dw);
 }
 
-// Each with those that lie right behind it.
+// Groups of tensors that are adjacent in memory.
 template <class Part>
 std::vector<Part> joined(const std::vector<Part>& parts) {
     std::vector<Part> all;

@@ -14,7 +14,7 @@ View as_matrix(const Tensor& x) {
     return View(x.view().data, x.dtype(), {x.view().rows(), x.view().columns()});
 }
 
-// The same of rows that may be apart: columns of a wider matrix.
+// The same for rows that may be apart: columns of a wider matrix.
 View as_rows(const Tensor& x) {
     const View v = x.view();
     if (v.contiguous()) return as_matrix(x);
@@ -73,7 +73,7 @@ void compute_rows(Context& ctx, const Gemm& product, int64_t first, int64_t rows
 
 namespace {
 
-// Now, or later.
+// Computes the product now, or appends it to `later`.
 void compute(Context& ctx, const Gemm& product, Products* later) {
     if (later == nullptr) return multiply_by_weight(ctx, product);
     later->push_back(product);

@@ -41,7 +41,7 @@ Tensor norm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, cons
                            const Tensor& rstd, Tensor sum) {
     check_norm("norm_backward_input", x, w);
     if (sum.defined()) check_like("norm_backward_input", x, sum);
-    // In place where nothing else holds the tensor that it is added to.
+    // In place where no other handle shares the tensor that is added.
     const Tensor dx = sum.defined() && sum.unique() ? sum : empty(ctx, x.shape(), x.dtype());
     call(ctx, &KernelTable::norm_backward_input, "norm_backward_input",
          kernels::NormBackward{.dy = dy, .x = x, .w = w, .mean = mean, .rstd = rstd, .dx = dx, .add = sum});

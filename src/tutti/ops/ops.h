@@ -18,7 +18,7 @@ Tensor cast(Context& ctx, const Tensor& x, DType dtype, Purpose purpose = Purpos
 void copy(Context& ctx, const Tensor& x, const Tensor& y);  // of one shape and type; parts of tensors too
 // Copies x into y, which may have another type or be a part of a tensor; if both, through a new tensor.
 void cast_into(Context& ctx, const Tensor& x, const Tensor& y);
-Tensor contiguous(Context& ctx, const Tensor& x);  // x itself where it is
+Tensor contiguous(Context& ctx, const Tensor& x);  // x itself if it is contiguous
 void fill(Context& ctx, const Tensor& y, float value);
 void normal(Context& ctx, const kernels::Normal& numbers);  // into a part of a tensor
 
@@ -110,7 +110,7 @@ void bias_backward(Context& ctx, const Tensor& dy, const Tensor& db);
 Tensor embedding(Context& ctx, const Tensor& tokens, const Tensor& w, int64_t first_row = 0);
 void embedding_backward(Context& ctx, const Tensor& tokens, const Tensor& dy, const Tensor& dw, int64_t first_row = 0);
 
-// --- norms over the last dim: of x, or with a residual of sum = x + residual; layer norm; with b null RMS norm ---
+// --- norms over the last dim: of x, or with a residual of sum = x + residual; layer norm, or with b null RMS norm ---
 struct Norm {
     Tensor y;
     Tensor mean, rstd;  // (rows) f32; RMS norm has no mean
@@ -171,8 +171,8 @@ void attention_backward(Context& ctx, const Tensor& dy, const Tensor& q, const T
 
 // --- losses ---
 // Rows of logits, of `row_bytes` each, that exist at a time: at most `chunk_bytes` (KernelTable::loss_chunk_bytes), in
-// chunks of equal size, whole 64s. For every chunk the head's weights are read (and packed, where they do not stay
-// packed: ops/packed_weights.h) and its gradient is added to, so few chunks are fast ones.
+// chunks of equal size, multiples of 64. Every chunk reads the head's weights (and packs them, where they do not stay
+// packed: ops/packed_weights.h) and adds to their gradient, so fewer chunks are faster.
 int64_t loss_chunk_rows(int64_t rows, int64_t row_bytes, int64_t chunk_bytes);
 // The head and its loss in chunks of rows: the (N, V) logits never exist as a whole.
 // x (N, C), w (V, C), targets (N) i32 (negative: ignored). With `dw`, also the gradients of grad_scale * sum(losses):
@@ -201,11 +201,11 @@ SquaredError squared_error(Context& ctx, const Tensor& x, const Tensor& target, 
 struct Routed {
     Tensor experts;           // (N, k) i32
     Tensor weights;           // (N, k) f32
-    Tensor shares;            // (N, E) f32 where wanted
+    Tensor shares;            // (N, E) f32 if asked for
     Tensor entropy, log_sum;  // (N) f32
 };
-// Chooses k experts for each row. logits (N, E) f32; bias (E) f32, added for the choice only, or undefined; `how`: the
-// fields that are no views; `shares`: whether to return them.
+// Chooses k experts for each row. logits (N, E) f32; bias (E) f32, added for the choice only, or undefined; `how`: only
+// the fields that are not views; `shares`: whether to return the shares.
 Routed route(Context& ctx, const Tensor& logits, const Tensor& bias, int64_t k, const kernels::Routing& how,
              bool shares);
 // Returns dlogits (N, E). dweights (N, k); dshares (S, E) f32, the gradient of the shares of the rows of each of S
@@ -240,8 +240,8 @@ void grouped_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, co
 void balance(Context& ctx, const Tensor& bias, const Tensor& counts, float mean, float rate);
 
 // --- sampling ---
-// Tokens (N) i32 drawn from the rows of logits (N, V) as `how` says, of which only the fields that are no views are
-// read; draws (N) i64. -1 for a row with a NaN, or without a finite largest logit.
+// Tokens (N) i32 drawn from the rows of logits (N, V) as `how` says; its views are not read; draws (N) i64. -1 for a
+// row with a NaN, or without a finite largest logit.
 Tensor sample(Context& ctx, const Tensor& logits, const Tensor& draws, kernels::Sample how);
 
 }  // namespace tutti::ops

@@ -6,7 +6,7 @@ namespace tutti::ops {
 
 namespace {
 
-// f32 values of the packed b that is kept for products like g; 0: none.
+// Size in f32 values of the packed b that products like g reuse; 0: none.
 int64_t packed_values(const kernels::KernelTable& kernels, const Stream& stream, Packing packing,
                       const kernels::Gemm& g) {
     const bool wanted = packing == Packing::always ||
@@ -21,7 +21,7 @@ void PackedWeights::offer(Context& ctx, kernels::Gemm& g) {
     if (values == 0) return;
     Copy& copy = copies_[{g.b.data, g.transpose_b}];
     if (!copy.values.defined()) copy.values = empty(ctx, {values}, DType::f32, Purpose::workspace);
-    check(copy.values.numel() == values, "a packed weight of ", copy.values.numel(), " values is asked for as ",
+    check(copy.values.numel() == values, "a packed weight of ", copy.values.numel(), " values is requested as ",
           values);
     g.packed_b = copy.values;
     g.b_is_packed = std::exchange(copy.written, true);

@@ -1,6 +1,6 @@
 // ops/packed_weights.h: weights in the order in which matrix products read them. The first product packs a weight; the
-// products of further microbatches, or of further chunks of the head's loss, reuse the copy. The bits are those of a
-// product that packs for itself. The kernel table says which products gain (KernelTable::gemm_packed_b,
+// products of further microbatches, or of further chunks of the head's loss, reuse the copy. The results have the bits
+// of a product that packs for itself. The kernel table says which products gain (KernelTable::gemm_packed_b,
 // packing_counts).
 #pragma once
 
@@ -27,7 +27,7 @@ class PackedWeights {
     std::map<std::pair<const void*, bool>, Copy> copies_;  // by weight, and whether it is transposed
 };
 
-// While it lives, the products of a context use `weights`; nullptr: no copies.
+// While a KeepPacked lives, the products of a context use `weights`; nullptr: no copies.
 class KeepPacked {
   public:
     KeepPacked(Context& ctx, PackedWeights* weights) : ctx_(ctx) {

@@ -16,7 +16,7 @@ void check_state(const char* op, const char* name, const Tensor& x, const Shape&
           " must be f32 ", shape, ", got ", x.shape(), " ", x.dtype());
 }
 
-// All but w, of `taps` taps, which undefined is not read.
+// Returns all inputs but the values of w, of which only the shape is set.
 kernels::ShortConvolution checked_inputs(const char* op, const ShortConvolution& f, int64_t taps) {
     check(f.p.rank() == 3 && f.p.dim(2) % 3 == 0, op, ": p must be (B, T, 3 C), got ", f.p.shape());
     const int64_t B = f.p.dim(0), C = f.p.dim(2) / 3;

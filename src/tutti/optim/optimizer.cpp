@@ -33,7 +33,7 @@ std::vector<mesh::HeldBlock> ParameterShard::blocks() const {
 }
 
 Tensor ParameterShard::gradient() const {
-    check(gradients->defined(), parameter->name, ": its gradient is wanted, and no step has made one");
+    check(gradients->defined(), parameter->name, ": its gradient is read before a step has computed it");
     return gradients->reshape({gradients->numel()}).narrow(0, gradient_begin, master.numel());
 }
 

@@ -13,15 +13,15 @@ namespace tutti::optim {
 
 using autograd::Parameter;
 
-// A stretch of what this rank holds of a parameter (Parameter::part(), flattened) that this rank updates. Its tensors
-// are one-dimensional, of equal size.
+// A range of this rank's part of a parameter (Parameter::part(), flattened) that this rank updates. Its tensors are
+// one-dimensional, of equal size.
 struct ParameterShard {
     Parameter* parameter = nullptr;
-    int64_t begin = 0;                  // first element of the stretch in Parameter::part()
+    int64_t begin = 0;                  // first element of the range in Parameter::part()
     Tensor master;                      // f32
     Tensor value;                       // in the compute type; the master itself when that is f32
     const Tensor* gradients = nullptr;  // f32; contains the gradient while a step has one
-    int64_t gradient_begin = 0;         // first element of the stretch in `gradients`
+    int64_t gradient_begin = 0;         // first element of the range in `gradients`
     bool owned = true;                  // true on one of the ranks with equal shards, which saves and counts the shard
 
     std::vector<mesh::HeldBlock> blocks() const;  // of the parameter, with their places in the tensors

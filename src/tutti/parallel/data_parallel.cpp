@@ -39,8 +39,8 @@ DataParallel::DataParallel(ops::Context& ctx, const std::vector<std::vector<Unit
     for (const std::vector<Unit*>& run : runs)
         for (const Unit* unit : run)
             for (const Parameter* p : unit->parameters) ++users[p];
-    // Parameters that are reduced at one moment over the same ranks share a buffer. Separate buffers have a parameter
-    // of several units, and gradients that are complete in the forward, before the others of the unit, as loads of
+    // Parameters that are reduced at the same time over the same ranks share a buffer. A parameter of several units has
+    // a separate buffer; so do gradients that are complete in the forward, before the unit's others, such as loads of
     // experts.
     using Kind = std::tuple<Axes, Axes, std::vector<int>, bool, bool, const Parameter*>;
     runs_ = runs.size();
@@ -222,7 +222,7 @@ void DataParallel::unshard_unit(size_t unit, const Pass& pass) {
     for (State* state : uses_[unit]) finish_gather(*state);
 }
 
-// Nothing beyond the ends of the run: the next pass may be of any other run.
+// Prefetches nothing beyond the ends of the run: the next pass may belong to any other run.
 void DataParallel::prefetch(size_t unit, size_t run, const Pass& pass) {
     if (!sharded_weights() || unit >= units_.size() || run_[unit] != run) return;
     if (is_backward(pass) && !units_[unit]->backward_reads_weights) return;

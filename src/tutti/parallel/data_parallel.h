@@ -79,7 +79,7 @@ class DataParallel : public autograd::Hooks {
         comm::Communicator* shards = nullptr;    // ranks of the shards: reduce_scatter, all_gather; ZeRO-0: null
         comm::Communicator* replicas = nullptr;  // ranks over which the shard is then summed
         std::vector<size_t> users;               // units, in the order of the forward; several when a matrix is tied
-        std::vector<size_t> runs;                // with users
+        std::vector<size_t> runs;                // of the users
         bool between_stages = false;             // also summed over stages of a pipeline
         std::vector<comm::Work> gather;
         bool gathering = false;     // gather under way, or done without wait

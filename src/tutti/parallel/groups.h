@@ -30,8 +30,8 @@ mesh::Mesh make_mesh(const spec::RunSpec& run, int ranks);
 
 class Groups {
   public:
-    // Makes the groups of all ranks, of data parallelism, and of tp, each axis of cp and experts with several ranks; of
-    // cp if both of its axes have several ranks. Collective.
+    // Makes the groups of all ranks and of data parallelism; those of tp, of each axis of cp and of the experts' axes
+    // that have several ranks; and that of cp as a whole if both of its axes have several ranks. Collective.
     Groups(comm::World& world, mesh::Mesh mesh);
 
     const mesh::Mesh& mesh() const { return mesh_; }
@@ -40,7 +40,7 @@ class Groups {
     // over the shards, then over the replicas. Sets that differ only in axes of size 1 share one group. The first call
     // with a set makes the group and is collective over the group.
     comm::Communicator& over(mesh::Axes axes);
-    // Also the ranks `pipeline_ranks` along pp, which include this rank; empty: this rank alone.
+    // As above, and over the ranks `pipeline_ranks` along pp, which include this rank; empty: this rank alone.
     comm::Communicator& over(mesh::Axes axes, const std::vector<int>& pipeline_ranks);
     // The group of `sender` (rank 0) and `receiver` (rank 1), positions along pp; this rank is one of them. Collective
     // over both.

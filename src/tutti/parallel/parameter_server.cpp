@@ -9,7 +9,7 @@ namespace tutti::parallel {
 namespace {
 
 DataParallelOptions with_server(DataParallelOptions options, const Groups& groups) {
-    check(options.zero == Zero::none, "a parameter server keeps the state: nothing is left to cut into shards");
+    check(options.zero == Zero::none, "a parameter server keeps the state: nothing is left to shard");
     options.updates = groups.coordinate(mesh::kDp) == 0;
     return options;
 }

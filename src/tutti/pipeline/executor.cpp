@@ -31,7 +31,7 @@ Executor::Executor(ops::Context& ctx, models::Model& model, parallel::Groups& gr
         }
 }
 
-// Waits for the oldest message where as many are under way as may be.
+// Waits for the oldest message when a limit of messages under way is reached.
 void Executor::send(Channel& channel, const std::vector<Tensor>& tensors) {
     constexpr ptrdiff_t kOfChannel = 2, kOfRank = 16;
     const auto of_channel = [&](const Message& m) { return m.channel == &channel; };

@@ -67,7 +67,7 @@ Recipe field_recipe(const Request& r, const Candidate& choice) {
     rule(sharded(r) ? "above 1 B parameters shard everything (FSDP = ZeRO-3); beside a pipeline ZeRO-1"
                     : "up to 1 B parameters data parallelism alone, optimizer sharded (ZeRO-1)",
          concat("ZeRO-", a.zero), concat("ZeRO-", b.zero));
-    rule(concat("tensor parallel only as far as memory or the batch ask, inside the ", r.cluster.domain,
+    rule(concat("tensor parallel only as far as memory or the batch require, inside the ", r.cluster.domain,
                 " devices of a link domain"),
          concat("tp ", a.tp), concat("tp ", b.tp));
     rule("a pipeline only beyond that", concat("pp ", a.pp), concat("pp ", b.pp));

@@ -20,13 +20,13 @@ namespace tutti::planner {
 
 namespace {
 
-// Layouts that differ in ZeRO, HSDP and offload only are shown once, and so are those that differ in which of the
-// tokens of a rank are of one sequence.
+// Layouts that differ in ZeRO, HSDP and offload only are shown once; so are layouts that divide a rank's tokens into
+// sequences differently.
 auto core_of(const simulate::Job& j) {
     return std::tuple(j.tp, j.pp, j.ep, j.etp, j.micro_batch / j.cp, j.schedule, j.virtual_stages, j.recompute);
 }
 
-// Of layouts that agree in these the closed forms are as far from the rehearsals, nearly.
+// For layouts that agree in these, the closed forms differ from the rehearsals by nearly the same factor.
 auto kind_of(const simulate::Job& j) {
     return std::tuple(j.tp, j.sequence_parallel, j.pp, j.ep, j.etp, j.schedule, j.virtual_stages, j.recompute, j.zero,
                       j.offload.optimizer, j.offload.weights, j.offload.activations);

@@ -28,8 +28,8 @@ struct Dropped {
 };
 
 struct Finalists {
-    // Rising by time. Of layouts that differ in ZeRO, HSDP and offload only one; and of those whose ranks have as many
-    // tokens of a microbatch, of more or fewer sequences.
+    // Fastest first. Layouts that differ in ZeRO, HSDP and offload alone count as one; so do layouts whose ranks have
+    // as many tokens of a microbatch, in more or fewer sequences.
     std::vector<Finalist> chosen;
     std::vector<Dropped> dropped;  // faster by the closed forms than the last of the chosen
     double seconds = 0;            // of the rehearsals
@@ -42,13 +42,13 @@ std::optional<rehearsal::Target> target_of(const Request& request);
 // of all ranks, with as few microbatches as reach the peak.
 rehearsal::Rehearsal rehearse_run(const spec::RunSpec& run, const rehearsal::Target& target, int ranks);
 
-// The fastest `count` layouts that validate() accepts and that fit, after at most `most` rehearsals. One that did not
-// fit stands for those that differ from it in context parallelism, micro batch and HSDP alone.
+// The fastest `count` layouts that validate() accepts and that fit, after at most `most` rehearsals. A layout that did
+// not fit stands for those that differ from it in context parallelism, micro batch and HSDP alone.
 Finalists choose(const Request& request, const std::vector<Candidate>& best, size_t count,
                  const std::optional<rehearsal::Target>& target, size_t most = 60);
 
-// choose() among the fastest. Where all `most` of them need more memory when rehearsed than by the closed form, among
-// the front, whose layouts need less and less.
+// choose() among the fastest. If all `most` of them need more memory when rehearsed than by the closed form, choose()
+// among the front, whose layouts need successively less memory.
 Finalists choose(const Request& request, const Found& found, size_t count,
                  const std::optional<rehearsal::Target>& target, size_t most = 60);
 

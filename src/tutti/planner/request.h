@@ -25,8 +25,7 @@ struct Request {
 // A model by the name of a preset, or from the directory of a Hugging Face model. UsageError with the nearest preset.
 spec::ModelSpec model_named(const std::string& name_or_directory);
 
-// UsageError for the family mlp, a sequence longer than the model's positions, and a cluster without products of this
-// precision.
+// UsageError for the family mlp, a sequence longer than the model's positions, and a cluster that lacks the precision.
 void check_request(const Request& request);
 
 }  // namespace tutti::planner

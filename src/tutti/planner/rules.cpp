@@ -36,7 +36,7 @@ spec::ModelSpec model_named(const std::string& name) {
     try {
         return spec::preset(name);
     } catch (const UsageError& error) {
-        throw UsageError(concat("--model ", name, " is no directory, and ", error.what()));
+        throw UsageError(concat("--model ", name, " is not a directory, and ", error.what()));
     }
 }
 

@@ -25,7 +25,7 @@ struct Schedule {
 std::span<const Schedule> schedules();
 
 bool tensor_parallel_allowed(const Request& request, int tp);
-// How the ranks of a sequence exchange it: `ulysses` of cp exchange heads, cp / ulysses pass keys on or gather them.
+// How a sequence's ranks exchange keys: `ulysses` of cp exchange heads, cp / ulysses pass keys on or gather them.
 struct ContextMethod {
     simulate::Context method = simulate::Context::ring;
     int ulysses = 1;  // as Job::cp_ulysses
@@ -42,7 +42,7 @@ bool schedule_allowed(const Schedule& schedule, int pp, int64_t microbatches);
 bool experts_allowed(const Request& request, int ep, int etp, int tp, int cp, int shards);
 
 // Weights only where ZeRO-3 gathers them, nothing where the bandwidth to the host is not known. Activations only where
-// the weight gradients are not put off: what an input gradient has fetched stays until the weight gradient.
+// weight gradients are not deferred: tensors fetched for an input gradient stay until the weight gradient.
 bool offload_allowed(const Request& request, int zero, std::string_view schedule, const simulate::Offload& offload);
 
 // Losses that balance experts over all layers or all microbatches exclude pipelines or most schedules.
@@ -59,6 +59,6 @@ simulate::Job plain_job(const Request& request);
 // "tp 8, pp 16 interleaved x 7, dp 128, ZeRO-1, micro batch 1, recompute none"
 std::string describe_layout(const simulate::Job& job);
 
-std::vector<int> divisors(int64_t n, int most);  // rising
+std::vector<int> divisors(int64_t n, int most);  // ascending
 
 }  // namespace tutti::planner

@@ -33,7 +33,7 @@ std::vector<ScalingRow> scale(const Request& request, const ScalingOptions& o) {
             row.problem = found.least_bytes > r.cluster.memory
                               ? concat("needs ", format_bytes(static_cast<int64_t>(found.least_bytes)), " of ",
                                        format_bytes(static_cast<int64_t>(r.cluster.memory)), " at least")
-                              : concat("a batch of ", r.global_batch, " cannot be shared out");
+                              : concat("a batch of ", r.global_batch, " cannot be divided over the devices");
             rows.push_back(row);
             continue;
         }

@@ -52,7 +52,7 @@ class Fastest {
     static bool faster(const Candidate& a, const Candidate& b) {
         if (a.seconds != b.seconds) return a.seconds < b.seconds;
         if (a.bytes != b.bytes) return a.bytes < b.bytes;
-        return std::abs(a.job.zero - 1) < std::abs(b.job.zero - 1);  // where nothing is shared out, the usual one
+        return std::abs(a.job.zero - 1) < std::abs(b.job.zero - 1);  // where nothing is sharded, the usual one
     }
     size_t keep_;
     std::vector<Candidate> heap_;
@@ -63,7 +63,7 @@ class Front {
   public:
     explicit Front(double memory) : slice_(memory / kSlices) { at_most_.fill(kNever); }
 
-    // Whether a layout with at most this memory, to a slice, is at least as fast.
+    // Whether a layout with at most this memory, to within a slice, is at least as fast.
     bool beats(double seconds, double bytes) const { return at_most_[index(bytes)] <= seconds; }
     void add(const Candidate& c) {
         if (beats(c.seconds, c.bytes)) return;

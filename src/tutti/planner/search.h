@@ -27,16 +27,16 @@ struct Gates {
 };
 
 struct Found {
-    // Rising by time. Of layouts that differ only in data parallelism and offload the fastest for each ZeRO stage, and
+    // Fastest first. Of layouts that differ only in data parallelism and offload: the fastest for each ZeRO stage, and
     // the fastest with memory to spare.
     std::vector<Candidate> best;
-    // No other layout is faster with less memory, to 1/128 of the memory. Rising by time.
+    // No other layout is faster with less memory, to 1/128 of the memory. Fastest first.
     std::vector<Candidate> front;
     Gates gates;
     double least_bytes = 0;  // of a layout that the rules allow
 };
 
-inline constexpr size_t kKept = 1000;  // some differ in little
+inline constexpr size_t kKept = 1000;  // many differ little
 
 // Requires check_request(). `keep`: number of the best layouts. `memory`: bytes of a rank by the closed form; 0: those
 // of the device.

@@ -36,7 +36,7 @@ std::vector<Block> blocks_of(const std::vector<HeldBlock>& held) {
     return blocks;
 }
 
-// Rising numbers as blocks of one dim.
+// Ascending numbers as blocks of one dim.
 std::vector<Block> runs_of_numbers(const std::vector<int64_t>& numbers) {
     std::vector<Block> runs;
     for (const int64_t n : numbers) {

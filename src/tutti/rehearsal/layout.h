@@ -12,7 +12,7 @@
 
 namespace tutti::rehearsal {
 
-// Rectangles of a grid and the ranks that hold them, rising.
+// Rectangles of a grid and the ranks that hold them, ascending.
 struct Holding {
     std::vector<mesh::Block> blocks;
     std::vector<int> ranks;

@@ -1,4 +1,4 @@
-// rehearsal/present.h: a rehearsal for people and programs: the plan card, the kernel program of a block, JSON.
+// rehearsal/present.h: a rehearsal as text and as JSON: the plan card, the kernel program of a block.
 #pragma once
 
 #include <string>

@@ -53,7 +53,7 @@ struct KernelTotal {
     int64_t calls = 0;
     kernels::Work work;  // of all calls together
 };
-// Totals of all actions, repetitions included, by falling FLOPs, then by falling bytes.
+// Totals of all actions, repetitions included, by descending FLOPs, then bytes.
 std::vector<KernelTotal> kernel_totals(const Program& program);
 
 // The first operation in which the programs of two ranks of one world differ, in kind or number, in a group of both

@@ -172,8 +172,8 @@ void describe_pipeline(const engine::Engine& engine, Rehearsal& r) {
                         " microbatches of a stage at once");
 }
 
-// Microbatches that run of a step with more: the first differs from those between, and the last reduces gradients. In a
-// pipeline all of them run, because each depends on the others.
+// The number of microbatches that are run in place of more: the first differs from those between, and the last reduces
+// gradients. In a pipeline all of them run, because each depends on the others.
 constexpr int64_t kMicrobatches = 3;
 
 Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ranks, int rank) {

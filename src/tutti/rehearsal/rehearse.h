@@ -43,7 +43,7 @@ int64_t sent_in(const Rehearsal& rehearsal, mesh::Axes axes);
 // Several ranks of one run.
 struct LayoutRehearsal {
     Rehearsal shown;             // of the requested rank, or of the rank with the most memory
-    std::vector<int> rehearsed;  // ranks, rising
+    std::vector<int> rehearsed;  // ranks, ascending
     std::string difference;      // where two of them would call different operations; "": all agree
 };
 

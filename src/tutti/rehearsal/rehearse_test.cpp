@@ -362,7 +362,7 @@ TEST(RehearsedLoads, SaysWhatIsWrong) {
     EXPECT_EQ(error("4", mixture), "");
     EXPECT_NE(error("2", dense).find("no experts"), std::string::npos);
     EXPECT_NE(error("2,1", mixture).find("2 loads for 8 experts"), std::string::npos);
-    EXPECT_NE(error("2,x", mixture).find("\"x\" is no load"), std::string::npos);
+    EXPECT_NE(error("2,x", mixture).find("\"x\" is not a load"), std::string::npos);
     EXPECT_NE(error("9", mixture).find("8 times the mean at most"), std::string::npos);
     EXPECT_NE(error("0,0,0,0,0,0,0,0", mixture).find("all loads are 0"), std::string::npos);
     EXPECT_NE(error("5", mixture).find("every token chooses it"), std::string::npos);

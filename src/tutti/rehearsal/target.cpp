@@ -79,7 +79,7 @@ std::vector<double> parse_expert_loads(std::string_view option, const std::strin
         const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), load);
         const bool is_number = error == std::errc() && end == part.data() + part.size() && std::isfinite(load);
         check<UsageError>(is_number && load >= 0, option, " ", text, ": \"", part,
-                          "\" is no load; required: 1.5, or one for each of ", experts, " experts: 3,1,...");
+                          "\" is not a load; required: 1.5, or one for each of ", experts, " experts: 3,1,...");
         loads.push_back(load);
     }
     if (loads.size() == 1 && experts > 1) {

@@ -39,7 +39,7 @@ Chart over_tokens(const Comparison& c) {
             if (step.loss && step.tokens && std::isfinite(*step.tokens)) points.push_back({*step.tokens, *step.loss});
         add_series(chart, c.names[i], colour_of(i), std::move(points));
     }
-    chart.description = "The losses of the chart before, over the tokens that each run had read.";
+    chart.description = "The losses of the previous chart, over the tokens that each run had read.";
     return chart;
 }
 
@@ -196,7 +196,7 @@ std::vector<std::string> notes(const Comparison& c) {
 
 std::string render_comparison(const std::vector<RunHistory>& runs) {
     check<UsageError>(runs.size() >= 2 && runs.size() <= 8,
-                      "a comparison is of 2 to 8 runs, more curves cannot be told ", "apart; got ", runs.size());
+                      "a comparison takes 2 to 8 runs, since more curves cannot be told ", "apart; got ", runs.size());
     const Comparison c{runs, names_of(runs)};
     std::string body = concat("<header><p>Tutti run report</p><h1>", runs.size(), " runs side by side</h1></header>\n");
     body += notes_box(notes(c)) + "<div class=\"grid\">\n" + charts(c) + results_card(c) + config_card(c) + "</div>\n";

@@ -1,4 +1,4 @@
-// report/parts.cpp: see parts.h.
+// report/parts.cpp: the parts of pages (parts.h).
 #include "tutti/report/parts.h"
 
 #include <algorithm>

@@ -52,7 +52,7 @@ std::string row_of(const std::vector<std::string>& cells);
 
 std::string caption(const Chart& chart);     // title, unit, legend
 std::string chart_card(const Chart& chart);  // "" when there is no finite value to draw
-// A full-width card with two drawings, because one for a desk has letters too small for a phone.
+// A full-width card with two drawings, because the one for wide screens has letters too small for a phone.
 std::string wide_card(Chart chart);
 
 // The cards of trace_card.cpp; "" when the run has no data for them.

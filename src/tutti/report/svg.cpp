@@ -1,4 +1,4 @@
-// report/svg.cpp: see svg.h. Coordinates are the drawing's own units; one unit is about one pixel.
+// report/svg.cpp: the charts (svg.h). Coordinates are the drawing's own units; one unit is about one pixel.
 #include "tutti/report/svg.h"
 
 #include <algorithm>

@@ -86,7 +86,7 @@ std::string drawing(const std::vector<TracedRank>& trace, const std::string& id,
         }
     Timeline chart{.id = id,
                    .title = concat(whose, " ", step->step),
-                   .description = concat("What each rank did in step ", step->step, "; the table says it in numbers."),
+                   .description = concat("What each rank did in step ", step->step, "; the table has the numbers."),
                    .x_label = concat("ms since the beginning of step ", step->step),
                    .end = (end - begin) / 1000};
     std::map<int, std::string_view> used;

@@ -26,8 +26,8 @@ std::vector<TracedRank> read_trace(const std::filesystem::path& path);
 
 // Means per traced step of one rank. Compute excludes the waits inside; on a GPU it is the GPU's compute. Communication
 // is the time with at least one operation in flight, by the GPU's clock under NCCL; hidden is the part of it in which
-// the rank computed. Without a progress thread data moves only while a rank waits or begins another operation, so
-// hidden time then means only that other ranks could go on.
+// the rank computed. Without a progress thread data moves only while a rank waits or begins another operation: hidden
+// time then shows that other ranks could continue, and not that data moved during compute.
 struct RankTimes {
     int rank = 0;
     int64_t steps = 0;

@@ -217,7 +217,7 @@ Schedule automatic(const Dimensions& d, const Times<int64_t>& times, MemoryLimit
     offer_generators(search, d);
     offer_greedy(search, d, times, memory);
     offer_reordered(search, d, times, memory);
-    // A try costs time in proportion to the actions, about 50 ns each: a second or so, whatever the size.
+    // The time of a try is proportional to the actions, about 50 ns each; the limit is about a second for any size.
     const int64_t actions = int64_t{3} * d.ranks * d.chunks * d.microbatches;
     Climb(search).run(static_cast<int>(std::min<int64_t>(10'000, 20'000'000 / actions)));
     check(search.best().has_value(), "schedule auto: no order of ", d.ranks, " ranks fits ", memory.chunks,

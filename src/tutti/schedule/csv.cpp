@@ -22,7 +22,7 @@ struct Word {
     Op op;
     bool of_microbatch;
 };
-// A word comes before its own prefixes.
+// Longer words come before their prefixes.
 constexpr std::array kWords = {
     Word{"SEND_F", Op::send_activation, true},
     Word{"RECV_F", Op::receive_activation, true},
@@ -133,7 +133,7 @@ Placement placement_of(const std::vector<Program>& programs, const std::string& 
 Action parse_action(std::string_view text) {
     const std::optional<Action> a = parse(text);
     check<UsageError>(
-        a.has_value(), "`", text, "` is no action; expected: stage, operation, microbatch, such as 2F0, 2B0, 2I0, ",
+        a.has_value(), "`", text, "` is not an action; expected: stage, operation, microbatch, such as 2F0, 2B0, 2I0, ",
         "2W0, 2SEND_F0, 2RECV_F0, 2SEND_B0, 2RECV_B0, 2UNSHARD, 2RESHARD, 2REDUCE_GRAD or (0F7;7B3)OVERLAP_F_B");
     return *a;
 }

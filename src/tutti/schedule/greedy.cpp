@@ -64,8 +64,7 @@ class Greedy {
         return static_cast<size_t>(stage) * static_cast<size_t>(m_) + static_cast<size_t>(microbatch);
     }
 
-    // The chunk whose next pass can start now, by the rule of depth. `soon`: the earliest start of a pass that cannot
-    // start yet.
+    // The chunk whose next pass can start now, by the rule of depth. `soon`: the earliest start of a blocked pass.
     template <class Arrival>
     GreedyChunk* ready(GreedyRank& rank, int64_t now, int64_t& soon, Arrival arrival) {
         GreedyChunk* found = nullptr;
@@ -105,7 +104,7 @@ class Greedy {
             rules_.prefer == Prefer::forward || (rules_.prefer == Prefer::alternate && !rank.last_was_forward);
         if (forward != nullptr && (backward == nullptr || forward_first)) return run_forward(r, *forward, now);
         if (backward != nullptr) return run_backward(r, *backward, now);
-        if (rank.weights.empty()) return;  // a message will wake the rank
+        if (rank.weights.empty()) return;  // the rank continues when a message arrives
         const int64_t W = times_.of(rank.weights.front().stage).backward_weight;
         const bool waits = soon != kUnknown && 2 * (soon - now) < rules_.wait_halves * W;
         if (full || !waits) run_weight(r, now);

@@ -51,7 +51,7 @@ struct Action {
 };
 inline Action action(Op op, const Work& work) { return {op, work.replica, work.stage, work.microbatch, {}, -1}; }
 
-// F, B, I, W or overlap.
+// Whether an action is F, B, I, W or overlap.
 inline bool is_compute(Op op) { return op <= Op::overlap; }
 inline bool is_message(Op op) { return op >= Op::send_activation && op <= Op::receive_gradient; }
 inline bool is_send(Op op) { return op == Op::send_activation || op == Op::send_gradient; }

@@ -51,8 +51,7 @@ struct Timeline {
     int64_t messages = 0;           // between ranks, of a step
 };
 
-// The timeline of the compute actions; messages follow from the placement. Error, naming the actions, when the schedule
-// deadlocks.
+// The timeline of the compute actions; messages follow from the placement. Error, naming the actions, for a deadlock.
 template <class T>
 Timeline<T> simulate(const Schedule& schedule, const Times<T>& times);
 extern template Timeline<double> simulate(const Schedule&, const Times<double>&);

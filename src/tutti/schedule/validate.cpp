@@ -64,7 +64,7 @@ void check_frame(const Schedule& s, Problems& problems) {
     std::set<int> seen;
     for (const std::vector<int>& of_replica : s.microbatches)
         for (const int k : of_replica)
-            if (k < 0 || !seen.insert(k).second) problems.add("microbatch ", k, " is negative or there twice");
+            if (k < 0 || !seen.insert(k).second) problems.add("microbatch ", k, " is negative or occurs twice");
     if (seen.empty()) problems.add("there are no microbatches");
 }
 
@@ -88,7 +88,7 @@ void check_computation(const Schedule& s, Problems& problems) {
                 return problems.add(here, ": replica ", part.replica, " has no microbatch ", part.microbatch);
             const auto [first, is_new] = place.try_emplace({part.work(), part.op}, rank, index);
             if (!is_new)
-                problems.add(here, ": is there twice; first as action ", first->second.second, " of rank ",
+                problems.add(here, ": occurs twice; first as action ", first->second.second, " of rank ",
                              first->second.first);
         }
         if (whole.op == Op::overlap && whole.replica == whole.backward.replica &&
@@ -112,7 +112,7 @@ void check_computation(const Schedule& s, Problems& problems) {
                 if (B != none && (I != none || W != none)) {
                     const auto other = I != none ? I : W;
                     problems.add(place_of(other->second.first, other->second.second, action(other->first.second, work)),
-                                 ": is part of ", text_of(Op::backward, work), ", which is there too");
+                                 ": is part of ", text_of(Op::backward, work), ", which is also present");
                     continue;
                 }
                 if (I != none && W == none)
@@ -210,7 +210,7 @@ void check_messages(const Schedule& s, Problems& problems) {
             return problems.add(place_of(rank, index, a), ": the neighbour of stage ", a.stage,
                                 " is on the same rank or does not exist; no message is needed");
         if (!place.try_emplace({a.work(), a.op}, rank, index).second)
-            problems.add(place_of(rank, index, a), ": is there twice");
+            problems.add(place_of(rank, index, a), ": occurs twice");
     });
     for (const auto& [key, at] : place) {
         const Action a = action(key.second, key.first), other = *counterpart(s.placement, a);
@@ -300,7 +300,7 @@ void check_reductions(const Schedule& s, Problems& problems) {
         if (whole.op == Op::replica_reduce) meetings[rank].push_back(whole.stage);
         if (whole.op == Op::reduce_gradient) {
             any = true;
-            if (++reduced[chunk_of(whole)] > 1) problems.add(place_of(rank, index, whole), ": is there twice");
+            if (++reduced[chunk_of(whole)] > 1) problems.add(place_of(rank, index, whole), ": occurs twice");
         }
         for (const Action& part : Parts(whole)) {
             if (part.op != Op::backward && part.op != Op::backward_weight) continue;

@@ -217,10 +217,10 @@ std::string first_problem(const std::string& csv) {
 TEST(Messages, NameTheAction) {
     EXPECT_EQ(first_problem("0F0,0B0\n1F0,1B0\n"), "");
     EXPECT_EQ(first_problem("0F0,0B0\n1F0,1F0,1B0\n"),
-              "rank 1, action 1 (1F0): is there twice; first as action 0 of rank 1");
+              "rank 1, action 1 (1F0): occurs twice; first as action 0 of rank 1");
     EXPECT_EQ(first_problem("0F0,0B0,0F1,0B1\n1F0,1B0,1F1\n"), "rank 1: 1B1 is missing (or 1I1 and 1W1)");
     EXPECT_EQ(first_problem("0F0,0I0\n1F0,1B0\n"), "rank 0: 0W0 is missing");
-    EXPECT_EQ(first_problem("0F0,0B0,0W0\n1F0,1B0\n"), "rank 0, action 2 (0W0): is part of 0B0, which is there too");
+    EXPECT_EQ(first_problem("0F0,0B0,0W0\n1F0,1B0\n"), "rank 0, action 2 (0W0): is part of 0B0, which is also present");
     EXPECT_EQ(first_problem("0F0,0B0\n1B0,1F0\n"), "rank 1, action 0 (1B0): comes before 1F0, which it needs");
     EXPECT_EQ(first_problem("0F0,0W0,0I0\n1F0,1B0\n"), "rank 0, action 1 (0W0): comes before 0I0, which it needs");
     EXPECT_EQ(first_problem("0F0,2F0,2B0,0B0\n1F0,1B0\n"),
@@ -238,7 +238,7 @@ TEST(Messages, OfLoweredSchedules) {
     EXPECT_EQ(first_problem("0F0,0SEND_F0,0RECV_B0,0B0\n1F0,1B0,1SEND_B0\n"),
               "rank 0, action 1 (0SEND_F0): has no counterpart 1RECV_F0 on rank 1");
     EXPECT_EQ(first_problem("0F0,0SEND_F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n"),
-              "rank 0, action 2 (0SEND_F0): is there twice");
+              "rank 0, action 2 (0SEND_F0): occurs twice");
     EXPECT_EQ(first_problem("0F0,0SEND_F0,1F0,1B0,0B0\n"),
               "rank 0, action 1 (0SEND_F0): the neighbour of stage 0 is on the same rank or does not exist; no message "
               "is needed");
@@ -384,7 +384,7 @@ std::string parse_error(const std::string& csv) {
 }
 
 TEST(Csv, RefusesWhatIsNoSchedule) {
-    EXPECT_TRUE(parse_error("0F0,0X0\n").starts_with("mine.csv, row 1, cell 2: `0X0` is no action; expected:"))
+    EXPECT_TRUE(parse_error("0F0,0X0\n").starts_with("mine.csv, row 1, cell 2: `0X0` is not an action; expected:"))
         << parse_error("0F0,0X0\n");
     for (const char* cell : {"F0", "0F", "0F0x", "-1F0", "0F-1", "0UNSHARD1", "(0F0;0B1)", "(0B0;0F1)OVERLAP_F_B",
                              "(0F0)OVERLAP_F_B", "99999999F0", "0F99999999", "0''F0", "0 F0"})

@@ -97,7 +97,7 @@ Constants read_site(const std::string& path) {
             constants.*field->member = value;
         }
     } catch (const DataError& error) {
-        throw DataError(concat(path, " is no site: ", error.what()));
+        throw DataError(concat(path, " is not a site: ", error.what()));
     }
     return constants;
 }

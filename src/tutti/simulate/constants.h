@@ -1,5 +1,5 @@
-// simulate/constants.h: what no data sheet says: the shares of a peak that kernels reach, how much of a collective
-// stays visible, what a launch costs. Fitted to published runs (fit.h); a profile of a site changes some of them.
+// simulate/constants.h: what data sheets omit: the shares of a peak that kernels reach, how much of a collective stays
+// visible, what a launch costs. Fitted to published runs (fit.h); a profile of a site changes some of them.
 #pragma once
 
 #include <string>
@@ -17,12 +17,12 @@ struct Constants {
     double ultra = 1.16;  // Blackwell Ultra over Blackwell, beyond its peaks: more power, faster exponentials
     double gemm_tpu = 0.82;
     double gemm_measured = 0.90;  // other devices: share of the best measured product
-    double depth = 307;           // k0: a product of depth K reaches K / (K + k0) of it
+    double depth = 307;           // k0: a product of depth K reaches K / (K + k0) of its share
     double grouped = 0.927;       // further factor of grouped products
     double grouped_rows = 199;    // rows of an expert at which half of it is reached
 
     // Share of the 16-bit peak, causal FLOPs, forward; the backward reaches `attention_backward` of it.
-    // flash2: FlashAttention-2 on Hopper, of which it does not use the new instructions.
+    // flash2: FlashAttention-2 on Hopper, without Hopper's new instructions.
     double flash1_ampere = 0.373, flash1_hopper = 0.202, flash_ampere = 0.50, flash2_hopper = 0.253,
            flash_hopper = 0.396;
     double flash_blackwell = 0.456;
@@ -52,7 +52,7 @@ struct Constants {
     double host_nanotron = 0.002, host_nanotron_tp = 0.00433, host_nanotron_message = 0.00221;
     double host_nanotron_stall =
         0.776;                    // of a microbatch in pipelines of four positions and more over 256 ranks and more
-    double nanotron_full = 2.06;  // times the step when more than 5/6 of the memory is in use, beyond one
+    double nanotron_full = 2.06;  // added steps of a step that uses more than 5/6 of the memory
     double host_nanotron_far = 0.0022,
            host_nanotron_nodes = 0.00041;  // more for each rank of tp: pipelines over nodes; tp over nodes
     double host_expert = 0.00468;          // more for a layer of experts
@@ -68,12 +68,11 @@ struct ConstantField {
     std::string_view name;
     double Constants::*member;
     double low, high;  // physical range
-    double spread;     // of ln(value) around the default, as believed before any fit
+    double spread;     // of ln(value) around the default, assumed before any fit
 };
 const std::vector<ConstantField>& constant_fields();
 
-// A site: the constants that differ from the defaults, by name. DataError with the path for a name or value that is
-// none.
+// A site: the constants that differ from the defaults, by name. DataError with the path for a wrong name or value.
 Json site_of(const Constants& constants);
 Constants read_site(const std::string& path);
 

@@ -41,8 +41,8 @@ Constants fit(const std::vector<PublishedRun>& runs, const Constants& start) {
     const auto& fields = constant_fields();
     const size_t n = fields.size();
     constexpr double kNoise = 0.05;  // of a row, as a logarithm
-    // Six rows and fewer say little of most constants: half of the spread predicts the other rows of a site better
-    // (bench/results/published_left_out.txt); at a third of it, what the rows do say counts too little.
+    // Six rows and fewer determine few constants: half of the spread predicts the other rows of a site better
+    // (bench/results/published_left_out.txt); with a third of it, the rows count too little.
     const double spread_share = rows.size() <= 6 ? 0.5 : 1;
     const auto spread_of = [&](size_t f) { return spread_share * fields[f].spread; };
     const auto residuals = [&](const Constants& constants) {

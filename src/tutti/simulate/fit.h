@@ -17,9 +17,9 @@ struct FamilyError {
 };
 std::vector<FamilyError> errors_of(const std::vector<PublishedRun>& runs, const std::vector<double>& predicted);
 
-// The constants that minimise the logarithmic errors of all families alike, each family counting once and no single row
-// much, held near `start` by the spread of each constant (half of it for six rows and fewer). Rows without a
-// measurement or with a problem are left out.
+// The constants that minimise the logarithmic errors, with equal weight for each family and limited influence of any
+// row, held near `start` by the spread of each constant (half of it for six rows and fewer). Rows without a measurement
+// or with a problem are left out.
 Constants fit(const std::vector<PublishedRun>& runs, const Constants& start);
 
 }  // namespace tutti::simulate

@@ -137,8 +137,8 @@ Layer bytes_of_layer(const Job& job) {
         // Outputs of activation functions, and of norms unless they stay gathered.
         if (tutti) layer.kept = saved - rows * (2 * inner / t + (gathers > 0 ? 0 : 4 * m.hidden));
     }
-    // A schedule that puts off the weight gradients keeps for them, of two fifths of its microbatches, the gradients of
-    // all products' outputs; and what was recomputed for the backward.
+    // A schedule that defers weight gradients keeps, for two fifths of its microbatches, the gradients of all products'
+    // outputs and the recomputed tensors.
     const bool splits = job.schedule.starts_with("zb-") || job.schedule.starts_with("v-");
     if (tutti && job.pp > 1 && splits)
         layer.kept =

@@ -19,7 +19,7 @@ struct Footprint {
     double total() const { return weights + gradients + optimizer + activations + logits + gathered + reserved; }
 };
 
-// A layout that has no layout_problem(). In fp32 and tf32 activations are of 4 bytes too.
+// A layout that has no layout_problem(). In fp32 and tf32 activations have 4 bytes too.
 Footprint footprint(const Job& job);
 
 // The parts of a footprint that depend on neither ZeRO, dp_replicate nor offload: jobs that differ in these alone can

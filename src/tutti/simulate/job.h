@@ -13,8 +13,8 @@ namespace tutti::simulate {
 
 enum class Recompute { none, selective, full };
 
-// How a sequence's ranks see each other's keys and values: passed on around a ring; gathered; or heads are exchanged
-// for tokens (Ulysses).
+// How the ranks of a sequence exchange keys and values: around a ring; by a gather; or by exchanging heads for tokens
+// (Ulysses).
 enum class Context { ring, all_gather, ulysses };
 
 // How attention is computed. unfused: the scores of all pairs go through memory. flash1: the first fused kernels
@@ -70,7 +70,7 @@ struct Job {
     int ranks = 1, tp = 1, cp = 1, pp = 1, virtual_stages = 1, ep = 1, etp = 1;
     Context cp_method = Context::ring;
     int cp_ulysses = 1;  // ranks of cp that exchange heads for tokens inside a ring or gather; 1 with Context::ulysses
-    int dp_replicate = 1;  // HSDP: of the data-parallel ranks so many hold copies
+    int dp_replicate = 1;  // HSDP: so many of the data-parallel ranks hold copies
     bool sequence_parallel = true;
     int zero = 1;
     Recompute recompute = Recompute::none;
@@ -78,7 +78,7 @@ struct Job {
     std::string precision = "bf16";  // fp32, tf32, fp16, bf16, fp8, mxfp8, nvfp4
     Attention attention = Attention::flash;
     Stack stack = Stack::megatron;
-    double year = 2024;       // of the software, with its month: overlap and kernels were not always there
+    double year = 2024;       // of the software, with its month: older versions lack overlap and kernels
     bool tp_overlap = false;  // tensor-parallel products in pieces, communicated while others are computed
     bool token_drop = false;  // experts take equal, padded loads
     double imbalance = 0;     // tokens of the fullest rank's experts over the mean; 0: the usual value

@@ -1,4 +1,4 @@
-// simulate/prediction.cpp
+// simulate/prediction.cpp: the prediction for a job, and its uncertainty.
 #include "tutti/simulate/prediction.h"
 
 #include <cmath>

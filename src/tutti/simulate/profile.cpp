@@ -21,7 +21,7 @@ double squared_error(const CallCost& cost, const std::vector<Sample>& samples) {
     return sum;
 }
 
-// Least squares over the terms whose bit is set; a term that would be negative makes the whole worthless.
+// Least squares over the terms whose bit is set; a negative coefficient invalidates the fit.
 CallCost solve(const std::vector<Sample>& samples, unsigned terms) {
     double a[3][4] = {};
     for (const Sample& s : samples) {
@@ -175,7 +175,7 @@ MachineProfile read_profile(const std::string& path) {
         }
         return p;
     } catch (const DataError& error) {
-        throw DataError(concat(path, " is no profile of a machine: ", error.what()));
+        throw DataError(concat(path, " is not a profile of a machine: ", error.what()));
     }
 }
 

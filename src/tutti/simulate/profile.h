@@ -1,5 +1,5 @@
-// simulate/profile.h: what a machine was measured to do: its kernels and its operations between ranks. `tutti bench
-// calibrate` writes one; with it a rehearsed step gets its times.
+// simulate/profile.h: the measured speed of a machine: its kernels and its operations between ranks. `tutti bench
+// calibrate` writes a profile, from which the kernels of a rehearsed step get their times.
 #pragma once
 
 #include <map>

@@ -1,4 +1,4 @@
-// simulate/published.cpp: JSON rows into jobs. What a row does not say is taken from its software and its year.
+// simulate/published.cpp: JSON rows into jobs. Missing fields follow from the row's software and year.
 #include "tutti/simulate/published.h"
 
 #include <algorithm>

@@ -25,8 +25,8 @@ struct RehearsedStep {
 RehearsedStep rehearse_in_time(const spec::RunSpec& run, const rehearsal::Target& target, int ranks,
                                const MachineProfile& profile, bool with_spans, const std::map<int, double>& slow = {});
 
-// On a cluster, by the formulas of prices.h: one rank of each pipeline position stands for all of its position (the
-// positions of the first slow rank, if there is one), kernels and collectives run beside each other, as on GPUs.
+// On a cluster, by the formulas of prices.h: one rank of each pipeline position stands for all ranks there (with
+// coordinates of the first slow rank, if there is one), kernels and collectives run beside each other, as on GPUs.
 // `target`: from target_for(cluster).
 RehearsedStep rehearse_on(const spec::RunSpec& run, const rehearsal::Target& target, int ranks,
                           const hardware::Cluster& cluster, const Constants& constants, bool with_spans,

@@ -194,7 +194,7 @@ StepTime whole_step(const Job& job, const Prices& price, const hardware::Cluster
     if (mixtures < m.layers) add_layers(pass.dense, (m.layers - mixtures) / p);
     if (mixtures > 0) add_layers(pass.mixture, mixtures / p);
     if (job.offload.activations) {
-        // Beside the forward they leave, beside the backward they come back.
+        // Saved tensors leave beside the forward and return beside the backward.
         const double copies = per_stage * price.host(footprint(job).offloaded_layer);
         micro.offload = std::max(0.0, copies - forward) + std::max(0.0, copies - backward - micro.recompute);
     }
@@ -314,7 +314,7 @@ StepTime whole_step(const Job& job, const Prices& price, const hardware::Cluster
     step.other = k.step_fixed;
     const double sum = step.total();
     if (job.ranks > cluster.per_node) step.other += sum * k.straggle * std::log2(double(job.ranks) / cluster.per_node);
-    // An allocator that has to give memory back and take it again keeps the device waiting.
+    // An allocator that returns memory to the system and takes it again stalls the device.
     if (job.stack == Stack::nanotron && footprint(job).total() > 5.0 / 6 * cluster.memory)
         step.other += k.nanotron_full * sum;
     return step;

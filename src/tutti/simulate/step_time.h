@@ -1,5 +1,5 @@
-// simulate/step_time.h: the time of a step by closed formulas, a millionth of a second of work each: for searches and
-// for runs of other systems. timeline.h has the slower and finer answer for runs of this one.
+// simulate/step_time.h: the time of a step by closed formulas, at a microsecond per layout: for searches and for runs
+// of other systems. timeline.h has the slower and finer prediction for runs of this system.
 #pragma once
 
 #include <memory>

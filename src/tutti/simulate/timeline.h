@@ -39,14 +39,14 @@ struct Timeline {
     std::vector<std::vector<TimedSpan>> spans;  // of each rank, when asked for
 };
 
-// `programs`: of the given ranks of the world, one each. Ranks that are not given are taken to begin operations with
+// `programs`: of the given ranks of the world, one each. Ranks that are not given are assumed to begin operations with
 // the others. Error when some wait for operations that others never begin.
 Timeline lay_out(const std::vector<int>& ranks, const std::vector<rehearsal::Program>& programs,
                  const TimelinePrices& prices, bool with_spans);
 // `programs`: of all ranks 0, 1, ...
 Timeline lay_out(const std::vector<rehearsal::Program>& programs, const TimelinePrices& prices, bool with_spans);
 
-// A step on a machine with fewer cores than ranks: no less than all busy time over the cores.
+// The time of a step with fewer cores than ranks: at least the busy time of all ranks divided by the cores.
 double on_cores(const Timeline& timeline, int cores);
 
 // The format of trace.json (train/trace_file.h), which `tutti report` and ui.perfetto.dev read.

@@ -15,7 +15,7 @@ bool contains(const std::vector<std::string>& all, const std::string& one) {
     return std::find(all.begin(), all.end(), one) != all.end();
 }
 
-// A limit as a person writes it: 1, -1, 2147483647, never 2.14748e+09.
+// A limit in plain digits: 1, -1, 2147483647, never 2.14748e+09.
 std::string limit_text(double x) {
     if (std::abs(x) > 0x1p53 || x != std::floor(x)) return toml_text(x);
     return toml_text(static_cast<int64_t>(x));

@@ -243,9 +243,8 @@ void for_each_field(Run& run, const Visit& visit) {
         "auto: largest number of chunks of a rank with live activations; 0: no limit");
     key("stage_layers", p.stage_layers, any(), "layers of each stage, such as \"11,11,10\"; \"\": balanced by cost");
     key("unsharded_stages", p.unsharded_stages, between(0, 100000),
-        "zero = 3: largest number of a rank's stages that are unsharded at once, each from its first use until that "
-        "many "
-        "other stages run before its next use; less traffic, more memory. 0: unshard unit by unit in each pass");
+        "zero = 3: largest number of a rank's stages that stay unsharded at once; a stage is resharded when this many "
+        "others run before its next use. More: less traffic, more memory. 0: unshard unit by unit in each pass");
     key("ep", p.ep, between(1, 1048576),
         "expert-parallel ranks, which divide the experts of a layer; taken from the ranks of tp, cp and dp_shard");
     key("etp", p.etp, between(1, 1048576), "expert-tensor-parallel ranks, which divide each expert");

@@ -1,5 +1,4 @@
-// spec/hf_config.cpp: config.json to ModelSpec. Each key that is read is crossed out; the remaining keys must be
-// harmless.
+// spec/hf_config.cpp: config.json to ModelSpec. Each key that is read is removed; the remaining keys must be harmless.
 #include "tutti/spec/hf_config.h"
 
 #include <algorithm>
@@ -17,7 +16,7 @@
 namespace tutti::spec {
 namespace {
 
-// DataError for no JSON, for anything else than an object, for more than 16 levels or 16 MiB.
+// DataError for text that is not JSON or not an object, and for more than 16 levels or 16 MiB.
 Json parse_hf_json(std::string_view text, const std::string& path) {
     constexpr size_t kMaxBytes = size_t{16} << 20;
     constexpr int kMaxDepth = 16;
@@ -70,7 +69,7 @@ class Keys {
         const std::string value = object_.contains(key) ? " = " + object_.at(key).dump() : "";
         problems_.push_back(concat(path_, ": ", key, value, ": ", parts...));
     }
-    // Null when it is absent or null.
+    // Null when the key is absent or null.
     const Json* take(const std::string& key) {
         taken_.insert(key);
         const Json* found = object_.find(key);
@@ -228,7 +227,7 @@ void read_window(Keys& keys, ModelSpec& m, const std::string& type) {
     std::vector<LayerRange> sliding;
     if (window > 0 && first < m.layers) sliding.push_back({first, m.layers - 1});
     if (const Json* types = keys.take("layer_types")) {
-        const bool fixed = !qwen && !sliding.empty();  // transformers' Mistral pays no attention to the key
+        const bool fixed = !qwen && !sliding.empty();  // transformers' Mistral ignores the key
         sliding = sliding_layers(keys, *types, m.layers);
         if (!sliding.empty() && window == 0)
             keys.problem("layer_types", "there is no window: ", qwen ? "use_sliding_window or " : "",

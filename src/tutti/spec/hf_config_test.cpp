@@ -311,8 +311,8 @@ TEST(HfConfig, RefusesBadJson) {
     EXPECT_TRUE(error_of("{").starts_with("config.json: byte 1: syntax error"));
     EXPECT_EQ(error_of("[]"), "config.json: required a JSON object, got array");
     EXPECT_EQ(error_of(llama_text("llama", R"("hidden_size":49)")),
-              "config.json: byte 256: \"hidden_size\" comes twice");
-    EXPECT_EQ(error_of(R"({"a":{"b":1,"b":2}})"), "config.json: byte 14: \"b\" comes twice");
+              "config.json: byte 256: \"hidden_size\" occurs twice");
+    EXPECT_EQ(error_of(R"({"a":{"b":1,"b":2}})"), "config.json: byte 14: \"b\" occurs twice");
     EXPECT_EQ(error_of(std::string(40, '[')), "config.json: byte 16: nested more than 16 levels deep");
     EXPECT_EQ(error_of(std::string((16 << 20) + 1, ' ')), "config.json: 16777217 bytes, at most 16777216 are allowed");
 }

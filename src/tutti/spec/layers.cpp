@@ -14,7 +14,7 @@ int64_t layer_number(std::string_view text, const std::string& whole) {
     int64_t number = -1;
     const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
     check<UsageError>(error == std::errc() && stop == text.data() + text.size() && number >= 0, "\"", whole,
-                      "\" is no list of layers; write numbers and ranges from 0, as in \"0,2-5\"");
+                      "\" is not a list of layers; write numbers and ranges from 0, as in \"0,2-5\"");
     return number;
 }
 

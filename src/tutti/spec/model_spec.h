@@ -60,7 +60,7 @@ struct ModelSpec {
     std::string hf;                     // directory of a Hugging Face model: missing fields and initial weights
     Family family = Family::llama;
     int64_t vocab = 256;
-    int64_t width = 128;           // C; for mlp the D of the lecture's example
+    int64_t width = 128;           // C; for mlp D
     int64_t layers = 4;            // L
     int64_t heads = 4;             // H
     int64_t kv_heads = 4;          // grouped-query attention when fewer than heads

@@ -143,7 +143,7 @@ Wrong assign(const Field& field, const toml::node& node, Family& value) {
     for (const Family family : kFamilies) {
         if (text->get() == name_of(family)) return value = family, std::nullopt;
     }
-    return range_problem(field, text->get());  // it is no choice of the field
+    return range_problem(field, text->get());  // the text is no choice of the field
 }
 
 template <class T>
@@ -316,7 +316,7 @@ ModelSpec model_from_nothing(const toml::table& root, const Overrides& overrides
     return model;
 }
 
-// From config.json, if that is there or a size is left to it. A resolved config has all fields: it reads the same when
+// From config.json, if the file exists or a size is not given. A resolved config has all fields: it reads the same when
 // the directory is gone.
 ModelSpec model_from_directory(const std::string& directory, const toml::table& root, const Overrides& overrides,
                                FileProblems& problems) {

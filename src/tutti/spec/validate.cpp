@@ -168,7 +168,7 @@ void check_mixture(const ModelSpec& m, Problems& problems) {
                 ": the ", e.top_groups, " groups of ", e.experts / e.groups,
                 " experts that a token may go to have fewer; set top_groups higher, or top_k lower");
         require(problems, e.top_k % e.top_groups == 0, "[model] moe.top_k = ", e.top_k,
-                ": must be a multiple of top_groups = ", e.top_groups, ", as many experts being wanted of each group");
+                ": must be a multiple of top_groups = ", e.top_groups, ", since each group gives equally many experts");
     }
     require(problems, e.capacity_factor > 0 || e.drop == "probability", "[model] moe.drop = ", toml_text(e.drop),
             ": nothing is dropped while capacity_factor = 0; set it or leave drop out");
@@ -299,8 +299,8 @@ void check_mesh(const ParallelSpec& p, int ranks, Problems& problems) {
     }
 }
 
-// Ranks that exchange keys have two chunks of a sequence each; those that exchange heads share these chunks out, and
-// then the heads that tensor parallelism leaves them.
+// Ranks that exchange keys have two chunks of a sequence each; those that exchange heads divide these chunks, and then
+// the heads that tensor parallelism leaves them.
 void check_context_parallel(const RunSpec& run, Problems& problems) {
     const ParallelSpec& p = run.parallel;
     const int64_t cp = p.cp, ulysses = ulysses_ranks(p);

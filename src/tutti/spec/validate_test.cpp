@@ -64,7 +64,7 @@ TEST(Validate, WindowOfSomeLayers) {
               "[model] window_layers = \"2\": has no effect while window = 0; set window or leave it out");
     for (const std::string wrong : {"x", "1,", ",1", "1-", "-1", "1--2", "1 ", "99999999999999999999", "all"})
         EXPECT_EQ(problems(wrong), "[model] window_layers: \"" + wrong +
-                                       "\" is no list of layers; write numbers and ranges from 0, as in \"0,2-5\"");
+                                       "\" is not a list of layers; write numbers and ranges from 0, as in \"0,2-5\"");
 }
 
 TEST(Validate, ConvolutionsOfSomeLayers) {
@@ -78,7 +78,7 @@ TEST(Validate, ConvolutionsOfSomeLayers) {
     EXPECT_EQ(problems({"model.conv_layers=3,0-1"}), "[model] conv_layers = \"3,0-1\": write it as \"0-1,3\"");
     EXPECT_EQ(problems({"model.conv_layers=0,4"}), "[model] conv_layers = \"0,4\": the layers are 0 to 3");
     EXPECT_EQ(problems({"model.conv_layers=all"}),
-              "[model] conv_layers: \"all\" is no list of layers; write numbers and ranges from 0, as in \"0,2-5\"");
+              "[model] conv_layers: \"all\" is not a list of layers; write numbers and ranges from 0, as in \"0,2-5\"");
     EXPECT_EQ(
         problems({"model.conv_kernel=0"}),
         "[model] conv_kernel = 0: conv_layers = \"0-1,3\" have a convolution, which needs at least 1; LFM2 has 3");

@@ -51,7 +51,7 @@ class Tensor {
     Tensor reshape(const Shape& shape) const;
     // Indices [begin, begin + size) of one dim; shares memory.
     Tensor narrow(int dim, int64_t begin, int64_t size) const;
-    // Takes in the indices of dim 0 of `next` where these lie right behind its own, in one buffer; false: they do not.
+    // Appends `next` along dim 0 if its memory directly follows this tensor's, in one buffer; false: it does not.
     bool extend(const Tensor& next);
 
     // Host copies of a contiguous tensor; the element type must be the tensor's.

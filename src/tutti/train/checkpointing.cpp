@@ -160,7 +160,7 @@ std::string run_identity(const spec::RunSpec& run) {
         const size_t equals = line.find('=');
         if (equals == std::string::npos) continue;
         const std::string key = line.substr(0, line.find_last_not_of(' ', equals - 1) + 1);
-        // Keys that are as they always were are left out: older checkpoints do not name them.
+        // Keys with their original defaults are left out: older checkpoints do not have them.
         const bool documents = section == "data" && ((key == "documents" && run.data.documents != "packed") ||
                                                      (key == "eod" && !run.data.eod.empty()));
         const bool model = section.starts_with("model") && key != "preset" && key != "hf" &&
@@ -202,7 +202,7 @@ Agreement Checkpointing::agree(const std::function<std::string()>& body) const {
     return train::agree(alone() ? nullptr : setup_.ranks, body);
 }
 
-// --- resuming: rank 0 says which checkpoint, all load their part of it and tell how it went, until one is good
+// --- resuming: rank 0 names a checkpoint, all load their part of it and report the outcome, until one is good
 
 RunState Checkpointing::load(const CheckpointReader& reader, const std::vector<checkpoint::TensorSlice>& slices) {
     const Manifest& manifest = reader.manifest();
@@ -252,7 +252,7 @@ std::optional<RunState> Checkpointing::follow() {
         const std::string& path = word.texts.front();
         if (path.empty()) return state;
         newest_ = path;
-        // A failure is rank 0's to judge: the next word is an older checkpoint, or the error.
+        // Rank 0 decides after a failure: its next message names an older checkpoint, or the error.
         load_together(path, nullptr, state.emplace());
     }
 }
@@ -300,7 +300,7 @@ std::optional<RunState> Checkpointing::lead(const std::string& mode) {
 // --- saving: stages that all ranks go through together
 
 void Checkpointing::start(const RunState& state, bool background) {
-    wait();  // for the one before: a checkpoint that was asked for is never left out
+    wait();  // for the previous save: a requested checkpoint is never left out
     saving_step_ = state.step;
     // Without a background the step loop waits, so the weights stand still while they are written.
     auto held = std::make_shared<const HostState>(setup_.slices(), background ? HostMemory::copy : HostMemory::borrow);
@@ -441,7 +441,7 @@ void Checkpointing::end_save(const std::optional<Failure>& failure) {
 void Checkpointing::report(const std::string& error) {
     ++failures_;
     if (store_ && !last_)
-        setup_.warn(concat("a checkpoint could not be written: ", error, "; training goes on, the last good one is ",
+        setup_.warn(concat("a checkpoint could not be written: ", error, "; training continues, the last good one is ",
                            newest_.empty() ? "none yet" : newest_));
 }
 

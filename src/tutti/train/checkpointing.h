@@ -22,7 +22,7 @@ struct Engine;
 
 namespace tutti::train {
 
-// An error that another rank can rethrow. Graver kinds come later and win when ranks fail differently.
+// An error that another rank can rethrow. More severe kinds come later and win when ranks fail differently.
 struct Failure {
     enum class Kind : char { damaged = '0', unreadable, data, usage, other };  // unreadable: an IoError with EIO
     Kind kind = Kind::other;
@@ -33,7 +33,7 @@ struct Failure {
 
 struct Agreement {
     std::vector<std::string> texts;  // what the body returned, by rank
-    std::optional<Failure> failure;  // the gravest, of the lowest rank; the message names it
+    std::optional<Failure> failure;  // the most severe, of the lowest rank; the message names the rank
 };
 
 // Runs the body on every rank and agrees on the outcome: all ranks get the same result, also when one rank fails. The
@@ -77,22 +77,22 @@ class Checkpointing {
     explicit Checkpointing(Setup setup);
     ~Checkpointing();
 
-    // Continues as TrainOptions::resume says: fills the slices of all ranks from one checkpoint. UsageError when it
-    // belongs to another model, seed or batch; DataError when the data changed. What one rank meets, all throw.
+    // Continues as TrainOptions::resume says: fills the slices of all ranks from one checkpoint. UsageError for one of
+    // another model, seed or batch; DataError when the data changed. All ranks throw the error of any rank.
     std::optional<RunState> resume(const std::string& mode);
 
-    // Copies the state and writes it, in the background when checkpoint.async. A failure of any rank is warned of once
-    // and counted on all; the run goes on and the checkpoint before stays.
+    // Copies the state and writes it, in the background when checkpoint.async. A failure of any rank causes one warning
+    // and counts on all ranks; the run continues and the previous checkpoint stays.
     void save(const RunState& state);
-    // Unless `state` is on disk already. A save that fails is tried again for `seconds`; what a good one would delete
-    // (checkpoint.keep) is deleted before, to make room. Returns why the state is not on disk, or "".
+    // Saves `state` unless it is on disk already. A failed save is retried for `seconds`, after first deleting what a
+    // good one would delete (checkpoint.keep), to make room. Returns why the state is not on disk, or "".
     std::string save_last(const RunState& state, double seconds);
-    // Once per step: commits what all ranks have written and hands out what went wrong.
+    // Call once per step: commits what all ranks have written and reports failures.
     void poll();
     void wait();
 
     // Step `step` was finite, so the weights of a checkpoint before it were sound. The newest such checkpoint is never
-    // pruned: one that was saved after the weights were ruined looks as good as any, until the next step.
+    // pruned: a checkpoint that was saved after the weights were ruined looks sound until the next step.
     void saw_finite_step(int64_t step);
     const std::string& proven() const { return proven_; }  // its path; "": none yet
 
@@ -135,7 +135,7 @@ class Checkpointing {
     std::string newest_, proven_;
     std::string result_;   // of the background job; read after it ended
     std::string failure_;  // of the last save; "": it was good
-    bool last_ = false;    // save_last() is at work
+    bool last_ = false;    // save_last() is running
     int64_t saving_step_ = 0, saved_step_ = 0;
     int64_t failures_ = 0;
     std::unique_ptr<checkpoint::AsyncWriter> writer_;  // last: its job uses the rest

@@ -83,7 +83,7 @@ bool RunDirectory::or_warn(const std::string& name, const std::function<void(che
         write(files);
         return true;
     } catch (const DataError& error) {
-        if (!failed_) warn_(concat(error.what(), "; training goes on without ", name));
+        if (!failed_) warn_(concat(error.what(), "; training continues without ", name));
         failed_ = true;
         return false;
     }
@@ -135,7 +135,7 @@ void RunDirectory::log_events(const StepMetrics& m) {
     }
     if (m.eval_loss) scalars.push_back({"eval/loss", *m.eval_loss});
     if (events_->add(m.step, scalars) || failed_) return;
-    warn_(concat("cannot write ", events_->path(), ": ", std::strerror(errno), "; training goes on"));
+    warn_(concat("cannot write ", events_->path(), ": ", std::strerror(errno), "; training continues"));
     failed_ = true;
 }
 
@@ -175,7 +175,7 @@ void RunDirectory::log(const StepMetrics& m) {
         failed_ = false;
         return;
     }
-    if (!failed_) warn_(concat("cannot write ", path, ": ", std::strerror(errno), "; training goes on"));
+    if (!failed_) warn_(concat("cannot write ", path, ": ", std::strerror(errno), "; training continues"));
     failed_ = true;
     if (there) std::filesystem::resize_file(path, before, error);  // else the next line would end a torn one
 }

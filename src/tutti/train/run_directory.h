@@ -1,6 +1,6 @@
 // train/run_directory.h: the files of a run for people and tools: config.toml (resolved), the tokenizer, metrics.jsonl
 // (one object per logged step), the same as TensorBoard event files when asked, run.json (totals) and report.html.
-// Checkpoints lie beside them. A failure to write never stops training: the first one is warned of, later ones are not.
+// Checkpoints lie beside them. A failure to write never stops training: only the first one causes a warning.
 #pragma once
 
 #include <functional>
@@ -15,8 +15,7 @@
 namespace tutti::train {
 
 // Makes the directory `path` and locks it for one run. UsageError when the directory cannot be made, or when another
-// run holds it, with the name of that run. Removes temporary files of killed runs. Null where the file system has no
-// locks.
+// run holds it, with the name of that run. Removes temporary files of killed runs. Null on a file system without locks.
 std::unique_ptr<checkpoint::FileLock> lock_run(const std::string& path);
 
 class RunDirectory {

@@ -130,7 +130,7 @@ std::vector<MemoryNeed> needs_of(const plan::MemoryPlan& plan, Device& device) {
     constexpr int64_t kBegun = 4 << 20;  // huge pages that are used in part: one of small blocks, one of large ones
     if (device.host_readable()) return needs_under(device.memory_limits(), plan.peak() + kBegun);
     std::vector<MemoryNeed> needs =
-        needs_under(device.memory_limits(), plan.reserved - device.memory().reserved());  // its workspace is there
+        needs_under(device.memory_limits(), plan.reserved - device.memory().reserved());  // its workspace is allocated
     for (const MemoryNeed& on_host : needs_under(host_memory_limits(), plan.offloaded)) needs.push_back(on_host);
     return needs;
 }

@@ -224,7 +224,7 @@ void TraceFile::write() {
     if (file) std::filesystem::rename(temporary, path_, error);
     if (!file || error) {
         warn_(concat("cannot write ", path_, ": ", error ? error.message() : std::strerror(errno),
-                     "; training goes on without it"));
+                     "; training continues without it"));
         std::filesystem::remove(temporary, error);
     }
     if (trace_.dropped() > 0)

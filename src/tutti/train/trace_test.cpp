@@ -299,7 +299,7 @@ TEST_F(TraceTest, APlaceThatCannotBeWrittenIsSaidAndNothingMore) {
         trace.finish();
     });
     ASSERT_EQ(warnings.size(), 1u);
-    EXPECT_NE(warnings[0].find("trace.json: No such file or directory; training goes on"), std::string::npos)
+    EXPECT_NE(warnings[0].find("trace.json: No such file or directory; training continues"), std::string::npos)
         << warnings[0];
 }
 

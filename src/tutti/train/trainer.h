@@ -15,7 +15,7 @@ struct TrainOptions {
     spec::RunSpec run;    // validated
     std::string out;      // run directory; made when missing
     int ranks = 1;        // of the run: threads of this process, or the processes of `launch`
-    comm::Launch launch;  // by a launcher this process is one rank; only rank 0 has an outcome and a console
+    comm::Launch launch;  // with a launcher this process is one rank; only rank 0 has an outcome and a console
     // auto: continue from the newest good checkpoint of `out`, or start; never: start, and refuse a directory that
     // holds a run; strict: continue, and stop when the newest checkpoint is damaged; else the path of one checkpoint.
     std::string resume = "auto";

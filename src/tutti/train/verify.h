@@ -23,7 +23,7 @@ struct VerifyOptions {
 
 // One step of both runs. Differences are relative: |a - b| / |b| of losses, and of tensors in L2 norms, where b is one
 // rank's; a zero norm equals only zero. Weights are left out once their gradient was zero within rounding in some step:
-// unequal, and in both runs below 2^-22 of the tensor's largest. AdamW divides a gradient by its size and makes whole
+// unequal, and in both runs below 2^-22 of the tensor's largest. AdamW divides a gradient by its size and makes full
 // updates of such noise (GPT-2's bias of keys, which has no effect on the softmax).
 struct VerifiedStep {
     int64_t step = 0;

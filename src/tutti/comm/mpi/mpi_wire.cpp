@@ -32,7 +32,7 @@ constexpr int64_t kLargestMessage = int64_t{1} << 30;  // MPI counts in int
 // Ends the process when a call without a time-out, such as MPI_Init, takes too long.
 class Watchdog {
   public:
-    // Unless it is destroyed within `seconds`: prints `message` and exits with 4, as a failed rank does.
+    // Unless the object is destroyed within `seconds`: prints `message` and exits with 4, as a failed rank does.
     Watchdog(double seconds, std::string message)
         : thread_([this, seconds, text = "tutti: " + std::move(message) + "\n"] {
               std::unique_lock lock(mutex_);
@@ -169,7 +169,7 @@ int MpiWire<Abi>::cores_of_host() const {
 template <class Abi>
 void MpiWire<Abi>::find_place(const std::vector<int>& hosts) {
     check<UsageError>(hosts.empty() || static_cast<int>(hosts.size()) == place_.size, "hosts are given for ",
-                      hosts.size(), " ranks, there are ", place_.size);
+                      hosts.size(), " ranks, but there are ", place_.size);
     if (hosts.empty())
         call(mpi_.comm_split_type(world_, Abi::comm_type_shared, place_.rank, mpi_.info_null, &host_),
              "MPI_Comm_split_type");

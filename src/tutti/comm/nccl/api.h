@@ -18,11 +18,11 @@ struct UniqueId {
     char bytes[128];
 };
 
-// As of NCCL 2.18: later libraries take it, by its size and version.
+// As of NCCL 2.18; later libraries accept this form, by its size and version.
 struct Config {
     size_t size = sizeof(Config);
     unsigned magic = 0xcafebeef, version = 21801;
-    int blocking = 0;  // calls return kInProgress and are asked again: a missing rank blocks no other
+    int blocking = 0;  // calls return kInProgress and are polled: a missing rank blocks no other
     int cluster_size = INT_MIN, min_ctas = INT_MIN, max_ctas = INT_MIN;
     const char* net_name = nullptr;
     int split_share = 1;  // a communicator split from another uses its buffers

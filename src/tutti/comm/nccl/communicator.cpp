@@ -38,7 +38,7 @@ bool on_host(const Collective& c) {
 
 // --- operations ------------------------------------------------------------------------------------------------------
 
-// Without the tensors, whose memory may be used again before the host knows that the GPU is through with it.
+// Without the tensors, whose memory may be reused before the host knows that the GPU has finished with it.
 NcclOperation::NcclOperation(const Collective& collective, std::string group, uint64_t sequence, Guard& guard)
     : Operation({.kind = collective.kind, .input = {}, .output = {}, .reduce = collective.reduce}, std::move(group),
                 sequence),
@@ -56,7 +56,7 @@ bool NcclOperation::is_launched() const {
     return launched_;
 }
 
-// Without the lock: where the stream takes no more work, the call returns after the GPU has gone on.
+// Without the lock: where the stream's queue is full, the call returns only after the GPU has progressed.
 void NcclOperation::join() const {
     std::shared_ptr<SideWork> work;
     {
@@ -90,7 +90,7 @@ bool NcclOperation::look() {
         begun_ = Clock::now();
         if (on_begin) on_begin();
     }
-    // An operation that was aborted ends as if all were well.
+    // The GPU's work of an aborted operation ends without an error.
     if (work->done()) {
         guard_.check_failed();
         times_ = work->times();
@@ -108,7 +108,7 @@ Scratch::~Scratch() {
     if (data_ != nullptr) cudaFree(data_);
 }
 
-// The streams that used the old one are waited for by cudaFree.
+// cudaFree waits for the streams that used the old memory.
 std::byte* Scratch::of(int64_t bytes) {
     if (bytes <= bytes_) return data_;
     const auto more = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(bytes)));
@@ -172,7 +172,7 @@ void NcclCommunicator::join_ranks() {
                      name());
         guard_.settle(comm_, "a communicator for messages", name());
         guard_.settle(message_comm_, "a communicator for messages", name());
-        // NCCL connects two ranks with their first message, and its call is through when the other rank has called too.
+        // NCCL connects two ranks with their first message, and its call completes when the other rank has called too.
         // Two ranks of a pipeline may both send before they receive; connected here, only their GPUs wait.
         if (size() == 2) {
             tutti::comm::nccl::Stream stream = message_side_->stream().native;
@@ -191,7 +191,7 @@ void NcclCommunicator::join_ranks() {
     guard_.add(message_comm_, name());
 }
 
-// After a failure fail() aborts them.
+// After a failure, Guard::fail() aborts the communicators.
 void NcclCommunicator::leave(Comm& comm) noexcept {
     const std::lock_guard call(guard_.calling());
     if (comm == nullptr || guard_.failed()) return;
@@ -207,7 +207,7 @@ void NcclCommunicator::leave(Comm& comm) noexcept {
 
 Work NcclCommunicator::begin(Collective collective) {
     if (!on_host(collective)) return Communicator::begin(std::move(collective));
-    start_all_messages();  // the host may be about to wait for a rank that waits for them
+    start_all_messages();  // the host may next wait for a rank that waits for them
     return host_->begin(std::move(collective));
 }
 
@@ -231,7 +231,7 @@ std::shared_ptr<Operation> NcclCommunicator::start(Collective c, uint64_t sequen
         if (std::find(waiting_.begin(), waiting_.end(), this) == waiting_.end()) waiting_.push_back(this);
         return operation;
     }
-    // Before the stream is told to wait: asking a buffer for its place joins what uses it.
+    // Before the stream is told to wait: a buffer's data() joins the work that uses the buffer.
     for (const Tensor* x : {&c.input, &c.output}) static_cast<void>(x->view());
     side_->begin(recorder_.traces());
     launch(c);
@@ -336,7 +336,7 @@ void NcclCommunicator::launch(const Collective& c) {
     call(comm_, name_of(c.kind), [&] { guard_.check(launch_alone(c), name_of(c.kind), name()); });
 }
 
-// Operations that NCCL does in one call.
+// Operations that are a single call of NCCL.
 Result NcclCommunicator::launch_alone(const Collective& c) {
     const void* from = c.input.view().data;
     void* to = c.output.view().data;
@@ -357,7 +357,7 @@ Result NcclCommunicator::launch_alone(const Collective& c) {
     throw Error(concat("no operation of a group on GPU memory: ", name_of(c.kind)));
 }
 
-// Every rank's values of this rank's part come here and are summed. Chunks, so that little memory is taken.
+// All ranks send this rank their values of its part, which are summed here, in chunks to limit the memory.
 void NcclCommunicator::reduce_scatter(const Collective& c) {
     const int n = size(), me = rank();
     const int64_t part = c.output.numel(), element = size_of(c.input.dtype()), out = size_of(c.output.dtype());

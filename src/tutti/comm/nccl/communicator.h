@@ -1,7 +1,7 @@
-// comm/nccl/communicator.h: the operations of one group on GPU memory. Each is put on a stream of the group's own,
-// beside the rank's computation, and a wait for it makes the rank's stream wait, not the host. Messages have a
-// communicator and a stream apart, and those that a rank begins before it waits for anything start together: NCCL's
-// send and receive wait for their partners, and two ranks that each send first would otherwise wait for each other.
+// comm/nccl/communicator.h: the operations of one group on GPU memory. Each operation runs on a stream of its group,
+// beside the rank's computation, and a wait for the operation makes the rank's stream wait, not the host. Messages have
+// a separate communicator and stream, and those that a rank begins before its next wait start together: NCCL's send and
+// receive wait for their partners, and two ranks that each send first would otherwise wait for each other.
 #pragma once
 
 #include <memory>
@@ -15,11 +15,11 @@
 
 namespace tutti::comm::nccl {
 
-// Complete when the GPU is through with it. It holds no tensors: buffers know the work that uses them.
+// Complete when the GPU has finished its work. Holds no tensors: buffers record the work that uses them.
 class NcclOperation final : public Operation {
   public:
     NcclOperation(const Collective& collective, std::string group, uint64_t sequence, Guard& guard);
-    void launched(std::shared_ptr<SideWork> work);  // nullptr: the rank's own stream does it
+    void launched(std::shared_ptr<SideWork> work);  // nullptr: the rank's own stream runs it
     bool is_launched() const;
     void join() const;
     bool advance() override;
@@ -30,14 +30,14 @@ class NcclOperation final : public Operation {
     bool look();
     Guard& guard_;
     const std::string text_;
-    mutable std::mutex mutex_;  // of the next two: the watching thread asks
+    mutable std::mutex mutex_;  // of the next two, which the watching thread reads
     std::shared_ptr<SideWork> work_;
     bool launched_ = false;
     Clock::time_point begun_{};  // on the GPU; zero: not yet
     std::optional<TimeSpan> times_;
 };
 
-// Memory of the GPU for what arrives to be summed.
+// GPU memory for values that arrive to be summed.
 class Scratch {
   public:
     Scratch() = default;
@@ -86,8 +86,8 @@ class NcclCommunicator final : public Communicator {
     void sum_in_place(const Collective& c);
     void all_to_all(const Collective& c);
 
-    // Returns when `calls`, which call NCCL, are through on `comm`. together: as one group of NCCL's; grouped: by a
-    // thread that holds guard_.calling(), without a wait. `what`: for errors.
+    // Returns when `calls`, which call NCCL, are complete on `comm`. together: as one NCCL group; grouped: by a thread
+    // that holds guard_.calling(), without a wait. `what`: for errors.
     template <class Calls>
     void grouped(std::string_view what, const Calls& calls);
     template <class Calls>
@@ -104,14 +104,14 @@ class NcclCommunicator final : public Communicator {
     Guard& guard_;
     FlightRecorder& recorder_;
     const NcclOptions options_;
-    const int exceptions_;  // at first
+    const int exceptions_;  // uncaught ones at construction
     std::vector<NcclCommunicator*>& waiting_;
     std::unique_ptr<SideStream> side_, message_side_;
     Comm comm_ = nullptr, message_comm_ = nullptr;
     std::vector<Message> messages_;  // begun and not started
     Scratch scratch_;
-    Scratch first_messages_;  // apart: a Scratch that grows waits for the whole GPU
-    mutable Traffic both_;    // of the host's and this one's
+    Scratch first_messages_;  // separate: a Scratch that grows waits for the whole GPU
+    mutable Traffic both_;    // of the host's communicator and this one
 };
 
 }  // namespace tutti::comm::nccl

@@ -1,5 +1,5 @@
-// comm/nccl/guard.h: what keeps a rank from waiting for ever for its GPU: the NCCL communicators of a rank, which are
-// aborted together, and the reason for it.
+// comm/nccl/guard.h: keeps a rank from waiting for ever for its GPU: the NCCL communicators of a rank, which are
+// aborted together, and the reason for the abort.
 #pragma once
 
 #include <atomic>
@@ -21,22 +21,22 @@ class Guard {
 
     World& world() { return world_; }  // of the host
     double timeout_s() const { return timeout_s_; }
-    // Held by the thread that calls NCCL, and only meanwhile: a call of CUDA may wait for the GPU, whose work ends only
-    // by the abort when another rank is missing.
+    // Held by a thread only while it calls NCCL: a CUDA call may wait for the GPU, whose work ends only by an abort
+    // when another rank is missing.
     std::timed_mutex& calling() { return calling_; }
     // Error with NCCL's reason, or the failure that ended this rank's communication before. kInProgress is no error.
     void check(Result result, std::string_view what, const std::string& group) const;
-    // Returns when the last call on `comm` is through. TimedOut, or the failure of another rank.
+    // Returns when the last call on `comm` is complete. TimedOut, or the failure of another rank.
     void settle(Comm comm, std::string_view what, const std::string& group);
     void add(Comm comm, const std::string& group);
-    bool remove(Comm comm);  // false: fail() has aborted it, or does
+    bool remove(Comm comm);  // false: fail() has aborted it or is doing so
 
-    // Throws what ended this rank's communication, if anything has.
+    // Throws the failure that ended this rank's communication, if any.
     void check_failed() const;
     bool failed() const { return failed_; }
-    // Polls NCCL and the other ranks; throws an error that it finds. For a thread that is not inside NCCL. While
-    // another thread is, that thread polls NCCL: ncclCommGetAsyncError also ends the last call on the communicator
-    // (from NCCL 2.26 on), joins its thread and frees its memory, and two concurrent calls would do so twice.
+    // Polls NCCL and the other ranks; throws the first error found. For a thread that is not inside NCCL. While another
+    // thread is, that thread polls NCCL: ncclCommGetAsyncError also ends the last call on the communicator (from NCCL
+    // 2.26 on), joins its thread and frees its memory, and two concurrent calls would do so twice.
     void look();
     // The first reason stays. Aborts all communicators, and the device's waits throw `why`. A thread inside a call of
     // NCCL has kCallTimeout to leave it; then the abort ends the call.

@@ -11,7 +11,7 @@ namespace tutti::comm {
 namespace nccl {
 namespace {
 
-// GPUs do not ring: while something is under way the watching thread looks every few milliseconds.
+// GPUs notify no thread: while operations are under way the watching thread polls every few milliseconds.
 class GpuNotifier final : public Notifier {
   public:
     void sleep(Clock::time_point until, const std::function<bool()>& ready) override {

@@ -16,7 +16,7 @@ std::vector<int> hosts_of(const std::vector<int>& ranks, const Place& place) {
     return hosts;
 }
 
-// 512 KiB: four slots of a few ranks stay in a shared third-level cache, and a chunk is worth its three meetings: an
+// 512 KiB: four slots of a few ranks stay in a shared third-level cache, and a chunk repays its three barriers: an
 // all_reduce of 64 MiB over two ranks took 16-22 ms, with 128 KiB 18-28. Rings: 1 MiB per rank and direction at most.
 BlockLayout layout_of(const GroupShape& shape) {
     const auto members = static_cast<int64_t>(shape.locals().size());

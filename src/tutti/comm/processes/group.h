@@ -99,7 +99,7 @@ class Group {
     // The order of the own rank's operations.
     uint64_t chunks_so_far = 0;
     std::vector<uint64_t> sent, received;  // completed messages to and from each rank
-    std::string broken;                    // why no operation of this group can work any more
+    std::string broken;                    // why no operation of this group can succeed any more
 
   private:
     size_t channel_index(bool exchange, int from, int to) const;

@@ -17,7 +17,7 @@ namespace tutti::comm::processes {
 
 namespace {
 
-// Neither a message of the wire nor the death of a process notifies a sleeper: the time until it notices them.
+// Neither a message of the wire nor the death of a process wakes a sleeping rank, which polls after these times.
 constexpr Clock::duration kShortestNap = std::chrono::microseconds(20), kLongestNap = std::chrono::milliseconds(2);
 constexpr std::chrono::milliseconds kLookForTheDead{20};
 // A waiting rank polls every few milliseconds; a rank that has not polled for this long stands still or computes.

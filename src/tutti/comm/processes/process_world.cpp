@@ -87,7 +87,7 @@ class ProcessWorld final : public World {
         wire_->send_abort(reason);
     }
 
-    // All ranks have reached the end, so finalize() waits for no rank that will not come.
+    // All ranks have reached the end, so finalize() does not wait for a failed rank.
     void end() {
         everyone_->barrier();
         everyone_.reset();

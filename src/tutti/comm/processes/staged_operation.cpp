@@ -309,7 +309,7 @@ std::string StagedOperation::waits_for() const {
                          " chunks begun, ", m.copied_out - std::min(m.copied_out.load(), first_), " ended)"));
     }
     for (const Transfer& t : awaited())
-        add(t.peer, t.in ? ", whose data has not come" : ", which has not taken this rank's data");
+        add(t.peer, t.in ? ", whose data has not arrived" : ", which has not taken this rank's data");
     if (exchange_) text += concat(text.empty() ? "" : ", ", exchange_->waits_for());
     return text.empty() ? "ranks of this host, which are waiting themselves" : text;
 }

@@ -2,7 +2,7 @@
 // each rank copies its values into its slot, reduces one part of the chunk from the slots of all ranks, and copies the
 // other parts out; three chunks are under way at a time, one in each stage. Between hosts, every host adds its values
 // of a part along the tree, the part's owner finishes the tree, and the result is sent back, all by messages of the
-// wire that no call waits for. all_gather and broadcast are the second half of this.
+// wire that no call waits for. all_gather and broadcast use the second half alone.
 #pragma once
 
 #include <cstring>

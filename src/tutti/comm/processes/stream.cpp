@@ -121,7 +121,7 @@ void Incoming::check_fit() const {
                            head_.count, ' ', head_.dtype, " to rank ", group_.rank(), ", which expects ", count_, ' ',
                            dtype_));
     throw Error(concat("message ", sequence_, " of group ", group_.name, ": receive of ", count_, ' ', dtype_,
-                       " from rank ", from_, " does not fit what came: ", head_.summary().text()));
+                       " from rank ", from_, " does not fit the message: ", head_.summary().text()));
 }
 
 Exchange::Exchange(Group& group, const Collective& collective, uint64_t sequence) : group_(group) {

@@ -159,7 +159,7 @@ void Hub::run() {
         turn();
         if (!running_ && failure_.empty() && joined_ == size_) give_tables();
         if (!running_ && failure_.empty() && Clock::now() > until) {
-            fail(concat(missing(), " of ", size_, " ranks did not come to ", meeting_.host, ":", port_of(listener_),
+            fail(concat(missing(), " of ", size_, " ranks did not connect to ", meeting_.host, ":", port_of(listener_),
                         " (", meeting_.origin, ") within ", timeout_s_,
                         " s (comm.timeout_s): never started, or cut off from that address"));
         }
@@ -214,7 +214,7 @@ void Hub::welcome(Guest& guest, const Frame& frame) {
     if (!failure_.empty()) return refuse(guest, failure_);
     Contact& place = contacts_[to_size(contact.rank)];
     if (place.size != 0)
-        return refuse(guest, concat("rank ", contact.rank, " is there already, on host ", text_of(place.host)));
+        return refuse(guest, concat("rank ", contact.rank, " is connected already, from host ", text_of(place.host)));
     address_of_peer(guest.socket).copy(contact.address.data(), contact.address.size() - 1);
     place = contact;
     guest.rank = contact.rank;

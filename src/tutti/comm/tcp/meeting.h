@@ -52,7 +52,7 @@ class Hub {
   public:
     // Listens at one of the meeting's ports and starts the thread. Error when no port is free.
     Hub(const Meeting& meeting, int size, double timeout_s);
-    // After end(): waits until all ranks have said goodbye or are gone, at most for the time-out.
+    // After end(): waits until all ranks have sent `bye` or are gone, at most for the time-out.
     ~Hub();
     void end() { ending_ = true; }
 

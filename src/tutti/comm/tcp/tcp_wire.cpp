@@ -52,7 +52,7 @@ TcpWire::TcpWire(const Launch& launch, const Meeting& meeting, double timeout_s,
       memory_(memfd_create("tutti", MFD_CLOEXEC)),
       peers_(to_size(launch.size)) {
     check<UsageError>(hosts.empty() || static_cast<int>(hosts.size()) == launch.size, "hosts are given for ",
-                      hosts.size(), " ranks, there are ", launch.size);
+                      hosts.size(), " ranks, but there are ", launch.size);
     check(listener_.open(), "rank ", launch.rank, " cannot listen at any TCP port: ", std::strerror(errno));
     check(memory_.open(), "rank ", launch.rank, " gets no memory to share (memfd_create): ", std::strerror(errno));
     if (launch.rank == 0) hub_ = std::make_unique<Hub>(meeting, launch.size, timeout_s);
@@ -107,7 +107,7 @@ void TcpWire::join(const Launch& launch, const std::vector<int>& hosts) {
             const auto answer = control_reader_.read(control_);
             if (!answer) continue;
             check(answer->type != Frame::Type::refusal || answer->body.empty(), "rank 0 at ", meeting_.host, ":", port,
-                  " does not take rank ", launch.rank, ": ", answer->body);
+                  " refuses rank ", launch.rank, ": ", answer->body);
             welcome = answer->type == Frame::Type::welcome;
         }
         if (!welcome) std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -119,7 +119,7 @@ void TcpWire::join(const Launch& launch, const std::vector<int>& hosts) {
         const auto frame = control_reader_.read(control_);
         if (frame && frame->type == Frame::Type::table) return take_table(frame->body, launch);
         check<TimedOut>(!frame || frame->type != Frame::Type::abort, frame ? frame->body : "");
-        check(!control_reader_.closed(), "rank 0 has died while the ranks met");
+        check(!control_reader_.closed(), "rank 0 has died while the ranks connected");
         check<TimedOut>(readable(control_, last), "rank 0 has not sent the addresses of the ranks for more than ",
                         timeout_s_, " s (comm.timeout_s)");
     }
@@ -471,7 +471,7 @@ void TcpWire::finalize() {
     const std::lock_guard lock(mutex_);
     send_frame(control_, Frame::Type::bye, "");
     if (hub_) hub_->end();
-    hub_.reset();  // after all ranks have said goodbye
+    hub_.reset();  // after all ranks have sent `bye`
 }
 
 }  // namespace tutti::comm::tcp

@@ -242,7 +242,7 @@ class Receive final : public Operation {
         box_.taken = sequence();
         group_->notifier->notify();
         check(fits, "message ", sequence(), " of group ", group_->name, ": ", collective().summary().text(),
-              " does not fit what came: ", sent);
+              " does not fit the message: ", sent);
         return true;
     }
     std::string waits_for() const override { return concat("rank ", collective().peer, " of the group to send it"); }

@@ -135,7 +135,7 @@ TEST(ThreadFailure, AMessageOfAnotherSizeIsRefused) {
         (world.rank() == 0 ? group->send(x, 1) : group->receive(x, 0)).wait();
     });
     EXPECT_EQ(error,
-              "message 1 of group dp: receive of 5 f32 from rank 0 does not fit what came: send of 4 f32 to rank 1");
+              "message 1 of group dp: receive of 5 f32 from rank 0 does not fit the message: send of 4 f32 to rank 1");
 }
 
 TEST(ThreadFailure, WrongSizesAreRefusedBeforeAnythingIsPublished) {

@@ -18,7 +18,7 @@ struct BpeTraining {
     std::vector<std::string> special;  // have the first ids; text is split at them
     int64_t min_frequency = 2;         // of a pair
     int threads = 0;                   // 0: all cores
-    std::function<void(const std::string&)> status = [](const std::string&) {};  // progress in words
+    std::function<void(const std::string&)> status = [](const std::string&) {};  // lines of progress
 };
 
 // The result is the same for any number of threads. Of equally frequent pairs the one with the lower ids is merged. The

@@ -320,8 +320,8 @@ std::string ByteLevelTokenizer::decode(std::span<const int32_t> ids, ShowSpecial
     for (size_t i = 0; i < ids.size(); ++i) {
         const auto id = static_cast<size_t>(ids[i]);
         check<DataError>(ids[i] >= 0 && id < texts_.size() && texts_[id].has_value(), source_, ": id ", ids[i],
-                         " at position ", i, " is no token of this tokenizer (it has ", vocab_,
-                         " ids); the ids come from another one");
+                         " at position ", i, " is not a token of this tokenizer (it has ", vocab_,
+                         " ids); the ids come from another tokenizer");
         if (special == ShowSpecial::yes || !is_special_[id]) text += *texts_[id];
     }
     return text;

@@ -104,7 +104,7 @@ class AddedTokens {
     std::vector<AddedToken> tokens_;
     std::shared_ptr<const CharacterClasses> classes_;
     std::vector<Node> nodes_;
-    std::vector<int32_t> roots_;  // by first byte; -1: no token begins so
+    std::vector<int32_t> roots_;  // by first byte; -1: no token begins with it
 };
 
 // A tokenizer.json as plain data.

@@ -118,8 +118,9 @@ TEST(ByteLevel, SpecialTokensAreShownOrNot) {
     EXPECT_EQ(tokenizer->prefix(), std::vector<int32_t>{1});  // TemplateProcessing of the file
     EXPECT_EQ(tokenizer->suffix(), std::vector<int32_t>{0});
     const std::vector<int32_t> wrong = {65, 100000};
-    EXPECT_EQ(missing("id 100000 at position 1 is no token", message_of<DataError>([&] { tokenizer->decode(wrong); })),
-              "");
+    EXPECT_EQ(
+        missing("id 100000 at position 1 is not a token", message_of<DataError>([&] { tokenizer->decode(wrong); })),
+        "");
 }
 
 // formats.md, B2.6 of the reference; GPT-2's encoder.py.

@@ -30,7 +30,7 @@ class Processor {
     Processor(const SentencepieceApi& api, const std::string& path, const std::string& model) : api_(api), path_(path) {
         std::string problem;
         handle_ = api.open(model.data(), model.size(), into(problem));
-        check<DataError>(handle_ != nullptr && size() > 0, path, ": is no sentencepiece model: ", problem);
+        check<DataError>(handle_ != nullptr && size() > 0, path, ": is not a sentencepiece model: ", problem);
     }
     ~Processor() { api_.close(handle_); }
     Processor(const Processor&) = delete;
@@ -109,8 +109,8 @@ class SentencepieceTokenizer final : public Tokenizer {
     }
 
     std::string piece(int32_t id, ShowSpecial special) const override {
-        check<DataError>(id >= 0 && id < vocab(), path_, ": id ", id, " is no token of this tokenizer (it has ",
-                         vocab(), " ids); the ids come from another one");
+        check<DataError>(id >= 0 && id < vocab(), path_, ": id ", id, " is not a token of this tokenizer (it has ",
+                         vocab(), " ids); the ids come from another tokenizer");
         if (processor_.is_control(id)) return std::string(special == ShowSpecial::yes ? processor_.piece(id) : "");
         if (processor_.is_unknown(id)) return " \u2047 ";  // as the library shows it
         const std::string stored(processor_.piece(id));

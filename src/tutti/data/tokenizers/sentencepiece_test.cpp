@@ -66,7 +66,8 @@ TEST(Sentencepiece, DamagedFiles) {
     if (sentencepiece_version().empty()) return;  // said above
     const ScratchFolder folder;
     const auto path = folder.write("t.model", "this is no model");
-    EXPECT_EQ(missing("t.model: is no sentencepiece model", message_of<DataError>([&] { make_tokenizer(path); })), "");
+    EXPECT_EQ(missing("t.model: is not a sentencepiece model", message_of<DataError>([&] { make_tokenizer(path); })),
+              "");
 }
 
 }  // namespace

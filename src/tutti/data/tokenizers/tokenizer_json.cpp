@@ -270,7 +270,7 @@ void check_ids(const Node& root, const ByteLevelModel& model) {
     for (const AddedToken& token : model.added) largest = std::max(largest, token.id);
     for (const auto* ids : {&model.prefix, &model.suffix})
         for (const int32_t id : *ids)
-            if (id > largest) root.at("post_processor").fail(concat("id ", id, " is no token"));
+            if (id > largest) root.at("post_processor").fail(concat("id ", id, " is not a token"));
 }
 
 }  // namespace

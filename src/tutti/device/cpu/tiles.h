@@ -1,4 +1,4 @@
-// device/cpu/tiles.h: whether this process may use AMX tiles. Apart from peak.h, whose code a test replaces.
+// device/cpu/tiles.h: whether this process may use AMX tiles. Separate from peak.h, whose code a test replaces.
 #pragma once
 
 namespace tutti {

@@ -1,5 +1,4 @@
-// device/cuda/absent.cpp: GPUs in a build without CUDA. CMake compiles either this file or the other files of this
-// folder.
+// device/cuda/absent.cpp: GPUs in a build without CUDA. CMake compiles either this file or the folder's others.
 #include "tutti/base/error.h"
 #include "tutti/device/cuda/cuda_device.h"
 

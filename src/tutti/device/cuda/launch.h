@@ -21,8 +21,8 @@ struct Grid {
 
 #ifndef TUTTI_CUDA_EMULATED
 
-// Lets a kernel have this much dynamic shared memory on the current GPU. Only ever more: another thread may be about to
-// launch the same kernel with more of it.
+// Lets a kernel have this much dynamic shared memory on the current GPU. Never lowers the limit: another thread may be
+// about to launch the same kernel with more.
 inline void allow_shared(const void* kernel, size_t bytes) {
     static std::mutex mutex;
     static std::map<std::pair<int, const void*>, size_t> allowed;

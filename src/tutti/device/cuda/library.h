@@ -1,4 +1,4 @@
-// device/cuda/library.h: opens a library of NVIDIA at its first use, so that the program starts on machines without the
+// device/cuda/library.h: opens an NVIDIA library at its first use, so that the program starts on machines without the
 // library.
 #pragma once
 

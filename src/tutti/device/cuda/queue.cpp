@@ -184,7 +184,7 @@ std::unique_ptr<SideStream> Queue::side_stream() {
 
 void Queue::make_current() const { check_cuda(cudaSetDevice(gpu_), "cudaSetDevice of ", name_); }
 
-// A stream that has nothing else to do passes an event at once, however busy the GPU is.
+// A stream without other work passes an event at once, however busy the GPU is.
 int64_t Queue::host_time_of(const Event& event) const {
     make_current();
     const Event now(clock_, true);

@@ -14,7 +14,7 @@
 
 namespace tutti::cuda {
 
-// Pages of the host that the system does not move.
+// Page-locked memory of the host.
 class PinnedMemory final : public RawMemory {
   public:
     void* take(int64_t bytes) override;

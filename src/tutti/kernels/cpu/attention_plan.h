@@ -12,8 +12,8 @@ namespace tutti::kernels::attention {
 
 inline constexpr int64_t kRows = 64;   // query rows of a block: its Q^T, O^T and one tile of S^T share the L1
 inline constexpr int64_t kChunk = 32;  // keys whose scores are computed together and stay in the L1 until they are used
-// Keys of a tile of K and V, which a few blocks of rows use in turn. Of the backward: long sums of dQ; P and dS of the
-// tile stay in the L2.
+// Keys of a tile of K and V, which several blocks of rows use in turn. In the backward the sums of dQ are long, and P
+// and dS of the tile stay in the L2.
 inline constexpr int64_t kKeys = 128;
 // Blocks of rows that one task of the forward takes through the same tiles of K and V, so that eight blocks share the
 // cost of copying a tile out of strided rows.
@@ -25,8 +25,8 @@ struct Sizes {
     int64_t B, Tq, H, D, Tk, Hkv;
     int64_t group;     // heads that read one key head
     int64_t rows;      // query rows of a key head
-    int64_t blocks;    // of them
-    int64_t padded_D;  // a head dim in words or rows, rounded up
+    int64_t blocks;    // of query rows of a key head
+    int64_t padded_D;  // head dim in words or rows, rounded up
 };
 Sizes sizes_of(const Shape& q, const Shape& k);
 

@@ -40,15 +40,15 @@ memory::data_type type_of(const View& x) {
     return x.dtype == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
 }
 
-// The matrix op(x) of size (rows, columns). oneDNN reads a layout off the strides, so a dim of size 1, whose stride
-// means nothing, gets the one that a compact matrix would have.
+// The matrix op(x) of size (rows, columns). oneDNN derives a layout from the strides, so a dim of size 1, whose stride
+// is arbitrary, gets the stride of a compact matrix.
 memory::desc matrix(const View& x, int64_t rows, int64_t columns, bool transposed) {
     const int64_t inner = transposed ? rows : columns, outer = transposed ? columns : rows;
     const int64_t stride = outer == 1 ? inner : x.stride(0);
     return {{rows, columns}, type_of(x), transposed ? memory::dims{1, stride} : memory::dims{stride, 1}};
 }
 
-// oneDNN 2.x describes an operation by a `desc` of its own, 3.x does not: the only difference that matters here.
+// oneDNN 2.x describes an operation by a separate `desc`, 3.x does not: the only difference that matters here.
 template <class Matmul = dnnl::matmul>
 Matmul make_matmul(const dnnl::engine& engine, const memory::desc& a, const memory::desc& b, const memory::desc& bias,
                    const memory::desc& c, const dnnl::primitive_attr& attributes) {
@@ -63,8 +63,8 @@ Matmul make_matmul(const dnnl::engine& engine, const memory::desc& a, const memo
 int64_t depth_of(const Gemm& g) { return g.transpose_a ? g.a.shape[0] : g.a.shape[1]; }
 
 // oneDNN's f32 products with b as it is stored drop to half of their rate where c is wide (from 2304 columns on, most
-// of all where they are a multiple of 512 and no power of two); ours do not. Input gradients of less are up to 1.3
-// times as fast with ours, too.
+// of all where their number is a multiple of 512 and no power of two); ours do not. Narrower input gradients are up to
+// 1.3 times as fast with ours, too.
 bool is_slow_in_onednn(const Gemm& g) { return !g.transpose_b && (!g.transpose_a || g.c.shape[1] >= 2304); }
 
 // Our own product of few rows computes in f32, so instructions for bf16 are faster from fewer rows on.
@@ -80,12 +80,12 @@ bool has_few_rows(Isa isa, const Gemm& g) {
 //   divide the rows must have equal bits. Weight gradients are oneDNN's: microbatches divide their sums, not rows.
 // - bf16 with AVX512_BF16: our own where every side has 512 and more, and c more rows: up to 1.3 times as fast.
 //   For smaller products packing costs too much: oneDNN.
-// - bf16 on AMX: our own from 256 on; oneDNN keeps no block of c in the cache, and is at a third of the peak on large
-//   ones. Has not been measured yet.
+// - bf16 on AMX: our own from 256 on; oneDNN keeps no block of c in the cache, and reaches a third of the peak on large
+//   ones. Not measured yet.
 // - bf16 on AVX2 and on AVX-512 alone: our own, in f32. oneDNN 2.6 has no kernel for the former at all, and takes four
 //   times as long on the latter, but for a single row of c where b is not transposed.
 // - f16: our own, in f32; oneDNN 2.6 has none.
-// - Few rows of c times a transposed b, as in generation: our own, which reads b once, where it lies: 1.1 to 1.6 times
+// - Few rows of c times a transposed b, as in generation: our own, which reads b once, in place: 1.1 to 1.6 times
 //   as fast in f32, and several times in bf16 without instructions for it.
 // - Empty products (c, bias or zeros come out): our own, which needs no descriptor for them.
 bool is_own(Isa isa, const Gemm& g) {
@@ -167,7 +167,7 @@ void bound_library(Isa isa) {
         return dnnl::cpu_isa::all;
     }();
     check(dnnl::set_max_cpu_isa(most) == dnnl::status::success,
-          "oneDNN was used before TUTTI_CPU_ISA was read, and no longer takes a bound");
+          "oneDNN was used before TUTTI_CPU_ISA was read, and can no longer be restricted");
 }
 
 const char* gemm_implementations() {

@@ -2,8 +2,8 @@
 // workspace, for any instruction set on any machine: a plan may be made for another machine.
 //
 // gemm_plan.cpp is compiled without an instruction set's flags. Files that are compiled with them include this header
-// too, so the functions here are `consteval`: of an inline function the linker could keep the copy compiled with those
-// flags (cpu/isa.h).
+// too, so the functions here are `consteval`: the linker could keep the copy of an inline function that was compiled
+// with those flags (cpu/isa.h).
 #pragma once
 
 #include "tutti/kernels/kernel_table.h"
@@ -13,11 +13,11 @@ namespace tutti::kernels {
 // The properties of an instruction set that decide the blocking. isa/gemm_pack.h asserts that they match the kernels.
 struct IsaConstants {
     int64_t lanes;            // floats of a vector
-    int64_t vectors;          // a row of sums in registers
+    int64_t vectors;          // in a row of sums in registers
     int64_t sums;             // vectors of sums in registers
     bool fast_pairs = false;  // bf16 is multiplied as pairs, two elements in a 32-bit word
-    bool tiles = false;       // and pairs by tiles
-    int64_t pair_unit = 1;    // pairs of a row are filled up to a multiple of this
+    bool tiles = false;       // pairs are multiplied by AMX tiles
+    int64_t pair_unit = 1;    // pairs of a row are padded to a multiple of this
     bool operator==(const IsaConstants&) const = default;
 };
 
@@ -36,12 +36,12 @@ consteval IsaConstants constants_of(Isa isa) {
 // in words.
 struct GemmBlocks {
     int64_t pack;  // elements of a word
-    int64_t unit;  // words of a row are filled up to a multiple of this
-    // One multiplication: c (sum_rows, panel) in registers. With tiles four of them, two by two.
+    int64_t unit;  // words of a row are padded to a multiple of this
+    // One multiplication: c (sum_rows, panel) in registers; with tiles, four of them, two by two.
     int64_t sum_rows, panel;
     // A block of c, one of a and one of b share the L2: 192 + 96 + 128 KB of 1 MB; with AVX2 48 + 48 + 256 KB of 512
-    // KB; with tiles 512 + 128 + 256 KB of 2 MB. A panel of b, 32 KB, and the rows of a that it meets share the L1;
-    // with tiles, which consume them ten times as fast, 16 KB. Zen 4, the one with AVX512_BF16 and no tiles, reads
+    // KB; with tiles 512 + 128 + 256 KB of 2 MB. A panel of b, 32 KB, and the rows of a that multiply it share the L1;
+    // with tiles, which consume panels ten times as fast, 16 KB. Zen 4, which has AVX512_BF16 and no tiles, reads
     // panels of twice the depth from its L2 as fast.
     int64_t rows, width, depth;
 };
@@ -64,14 +64,14 @@ enum class RowsOfA : uint8_t { in_place, converted, packed };
 // The blocking of one product, from its shape, its types and the number of threads.
 struct GemmPlan {
     int64_t M, N, K;
-    int64_t words;      // of K, in whole units
-    int64_t depth;      // words that are packed at a time
-    int64_t pieces;     // of these, GemmBlocks::depth each
+    int64_t words;      // length of K, in whole units
+    int64_t depth;      // words of K that are packed at a time
+    int64_t pieces;     // of that depth, with GemmBlocks::depth words each
     int64_t columns;    // of c between two packings of b
     int64_t rows;       // of c between two packings of a
     bool keeps_b;       // packed, as Gemm::packed_b
-    bool tasks_pack_b;  // each task its own panels: one block of rows reads them, from the L2
-    bool sums_wait;     // for the next piece of K
+    bool tasks_pack_b;  // each task packs its own panels: one block of rows reads them, from the L2
+    bool sums_wait;     // in the workspace, between two packings along K
     RowsOfA a;
     int64_t a_row;  // words of a converted or packed row, of which GemmBlocks::depth are used: no power of two of
                     // bytes, as such rows share few sets of a cache

@@ -1,5 +1,5 @@
 // kernels/cpu/grouped_gemm.cpp: products of groups of rows, our own (isa/gemm_blocked.cpp) or the table's. Many groups
-// are shared out among the threads, one thread a group; a group with many of all rows is multiplied by all threads.
+// are divided among the threads, one thread a group; all threads multiply a group with many of the rows.
 #include <algorithm>
 #include <vector>
 
@@ -17,7 +17,7 @@ namespace {
 // - f32 with a b that is not transposed: our own there too, 1.05 to 1.2 times as fast as oneDNN.
 // - Others, and few rows in all, as in generation: the product of the table, which chooses.
 // Groups have other sizes in each microbatch, and oneDNN compiles a kernel for each size that it has not seen: with 256
-// rows for each of two ranks that share out eight experts a step took three times as long.
+// rows for each of two ranks that divide eight experts a step took three times as long.
 bool is_own(Isa isa, const GroupedGemm& grouped) {
     constexpr int64_t kFewRows = 32;
     const Gemm& g = grouped.all;
@@ -34,8 +34,7 @@ struct Products {
 int64_t rows_of(const Gemm& g) { return g.a.shape[0]; }
 
 // A group alone needs no barrier between packing and multiplying, and its blocks of c are not cut small to feed all
-// threads. Half of a thread's share of the rows is the most of a group alone: then the last groups even the threads
-// out.
+// threads. A group alone has at most half of a thread's share of the rows: then the last groups balance the threads.
 Products products_of(const Stream& stream, const GroupedGemm& grouped) {
     Products p;
     const int64_t threads = stream.threads, most = grouped.all.a.shape[0] / (2 * threads);

@@ -67,7 +67,7 @@ const AttentionKernel& kernel_for(int named, const View& q, const Views& views) 
 
 constexpr int kDeltaThreads = 128;
 
-// D_i = dO_i.O_i of rows (b, h, i): each by `lanes` neighbours of a warp, a power of two, W elements at a time.
+// D_i = dO_i.O_i of rows (b, h, i): each by `lanes` adjacent lanes of a warp, a power of two, W elements at a time.
 template <int W, class T, class Output>
 __global__ void __launch_bounds__(kDeltaThreads)
     delta_kernel(AttentionShape s, int lanes, Heads<const T> dy, Heads<const Output> o, float* delta) {

@@ -27,8 +27,8 @@ struct Heads {
 };
 
 // Rows of a result, f32 or bf16; with `add` (f32), values are added to those in memory. The type is tested when a
-// kernel stores, at its end: registers and spills are those of kernels for bf16 alone, and a second set of kernels for
-// f32 would double the compiled code.
+// kernel stores, at its end, which costs neither registers nor spills beside kernels for bf16 alone; a second set of
+// kernels for f32 would double the compiled code.
 struct Result {
     Heads<float> rows;  // `data` points to bf16 unless `f32`
     bool f32 = true, add = false;
@@ -42,7 +42,7 @@ struct Result {
         else
             store_one(x, rounded() + place);
     }
-    // Stores two neighbours at an even place.
+    // Stores two adjacent elements at an even place.
     __device__ void store_pair(int64_t place, float x, float y) const {
         if (f32) {
             store(place, x);
@@ -62,7 +62,7 @@ struct AttentionShape {
     int B, Tq, Tk, H, Hkv, D;
     float scale;
     bool causal;
-    int64_t query_offset;  // from key_offset on: key 0 is at place 0
+    int64_t query_offset;  // relative to key_offset: key 0 has position 0
     int64_t key_offset, window;
     const int32_t* first_key;  // may be null
     int64_t first_key_batch, first_key_row;
@@ -129,19 +129,19 @@ __device__ __forceinline__ Span span_of_queries(const AttentionShape& s, int b, 
     const Keys front = s.visible(b, begin), back = s.visible(b, (end < s.Tq ? end : s.Tq) - 1);
     return {{front.first, back.end}, {back.first, front.end}};
 }
-// Queries [first, end) outside of which none sees a key of [begin, end).
+// Queries [first, end): no other query sees a key of [begin, end).
 __device__ __forceinline__ Keys queries_of_keys(const AttentionShape& s, int b, int begin, int end) {
     return {s.first_query([&](int i) { return s.visible(b, i).end > begin; }),
             s.first_query([&](int i) { return s.visible(b, i).first >= end; })};
 }
 
-// Each block owns `rows` queries and streams the keys and values of its head, bf16; the last queries see most keys.
+// Each block owns `rows` queries and streams the keys and values of its head, bf16; the last queries see the most keys.
 inline BlockOrder order_of_queries(const AttentionShape& s, int rows) {
     return {s.B, s.H, ceil_div(s.Tq, rows), true, int64_t{4} * s.Tk * s.D / (s.H / s.Hkv)};
 }
-// Each block owns `rows` keys and streams the queries of its group; the first keys are seen by most queries. At least
-// eight heads are computed side by side: with fewer, too few blocks begin with long tiles. Blocks of a head stream the
-// same queries at about the same time, so the cache needs to hold the part of them that is in use.
+// Each block owns `rows` keys and streams the queries of its group; the first keys are seen by the most queries. At
+// least eight heads are computed side by side: with fewer, too few blocks begin with long tiles. Blocks of a head
+// stream the same queries at about the same time, so the cache needs to hold only the part of the queries in use.
 inline BlockOrder order_of_keys(const AttentionShape& s, int rows) {
     const int64_t streamed = int64_t{4} * s.Tq * s.D * (s.H / s.Hkv), eighth = BlockOrder::kCacheBytes / 8;
     return {s.B, s.Hkv, ceil_div(s.Tk, rows), false, streamed < eighth ? streamed : eighth};

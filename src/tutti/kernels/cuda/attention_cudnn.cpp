@@ -158,8 +158,8 @@ Problem problem_of(const Stream& stream, const Attention& a) {
                       "cuDNN attention gives no f32 parts and knows no key_offset, which parts of ring attention need; "
                       "without TUTTI_CUDA_ATTENTION=cudnn our own kernels compute them");
     check<UsageError>(!a.mask.first_key.defined(),
-                      "cuDNN attention cannot keep packed documents apart: set data.documents = \"packed\", or leave "
-                      "TUTTI_CUDA_ATTENTION=cudnn away");
+                      "cuDNN attention cannot keep packed documents apart: set data.documents = \"packed\", or unset "
+                      "TUTTI_CUDA_ATTENTION");
     check<UsageError>(!masked || a.mask.query_offset == 0 || (a.mask.query_offset == to_the_last && to_the_last > 0),
                       "cuDNN attention places the first query at the first key or the last query at the last one: "
                       "query_offset 0 or ",

@@ -8,9 +8,9 @@
 namespace tutti::kernels::cuda {
 
 // Sets the entries of attention. bf16; any strides with unit inner stride; causal from the first key (query_offset 0)
-// or to the last one (Tk - Tq), with or without a window. The backward is the deterministic one. Another request,
-// packed documents (first_key), f32 results and key_offset among them, throws UsageError when it is made. Throws
-// UsageError, naming the remedy, where this build or this machine has no cuDNN.
+// or to the last one (Tk - Tq), with or without a window. The backward is the deterministic one. Other requests, among
+// them packed documents (first_key), f32 results and key_offset, throw UsageError when made. Throws UsageError, naming
+// the remedy, where this build or this machine has no cuDNN.
 void use_cudnn_attention(KernelTable& table);
 
 }  // namespace tutti::kernels::cuda

@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(AttentionShape s, Blo
             const Keys keys = i < s.Tq ? s.visible(b, i) : Keys{0, 0};
             const float x = j >= keys.first && j < keys.end ? score[r] * s.scale : -INFINITY;
             const float largest = fmaxf(m[r], warp_max(x));
-            // A row that has seen no key has maximum -infinity, and -infinity minus itself is no number.
+            // A row that has seen no key has maximum -infinity, and -infinity minus itself is NaN.
             const float safe = fmaxf(largest, -1e38f), decay = expf(m[r] - safe), probability = expf(x - safe);
             m[r] = largest;
             sum[r] = sum[r] * decay + warp_sum(probability);

@@ -44,7 +44,7 @@ struct Softmax {
 #pragma unroll
             for (int n = 0; n < kKeys / 8; ++n) largest = fmaxf(largest, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
             largest = row_max(largest);
-            // A row that has seen no key has maximum -infinity, and -infinity minus itself is no number.
+            // A row that has seen no key has maximum -infinity, and -infinity minus itself is NaN.
             const float shift = fmaxf(largest, -1e37f) * scale;
             decay[half] = fast_exp2(fmaf(maximum[half], scale, -shift));
             maximum[half] = largest;

@@ -1,5 +1,4 @@
-// kernels/cuda/block_order.h: which block of a grid computes which tile of attention, and so in which order the tiles
-// begin.
+// kernels/cuda/block_order.h: which block of a grid computes which tile of attention, and so the order of the tiles.
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,7 @@ namespace tutti::kernels::cuda {
 // multiprocessors idle: C = 768 in bf16 has 24 strips.
 inline constexpr int kStripThreads = 4, kSumThreads = 512;
 inline constexpr int kRowsAtOnce = kSumThreads / kStripThreads, kSumWarps = kSumThreads / kWarp;
-// Enough blocks for four on each of Hopper's multiprocessors; a slice has rows for four passes of a block at least.
+// Four blocks for each of Hopper's multiprocessors; a slice has rows for at least four passes of a block.
 inline constexpr int64_t kSumBlocks = 4 * 132, kSliceRows = 4 * kRowsAtOnce;
 
 template <int kSums, int N>
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kSliceThreads)
     targets.at(s, c) += total;
 }
 
-// Takes one slice where the stream has no workspace for more.
+// Uses one slice where the stream has no workspace for more.
 template <int kSums, int N, class Terms>
 void column_sums(const Stream& stream, int64_t rows, int64_t columns, const Terms& terms, SumTargets targets) {
     if (rows == 0 || columns == 0) return;

@@ -39,7 +39,7 @@ Library::Library() {
     find(file, "cublasLtMatmul", api_.matmul);
 }
 
-// 130100: 13.1.0
+// 130100 is version 13.1.0.
 std::string Library::version() const {
     const size_t v = api_.get_version();
     return concat("cuBLASLt ", v / 10000, ".", v / 100 % 100, ".", v % 100);

@@ -1,5 +1,5 @@
-// kernels/cuda/gemm_cublaslt.cpp: the matrix products of the CUDA table. cuBLASLt stores matrices by columns and takes
-// a row-major matrix for its transpose, so c = op(a) op(b) is computed as c^T = op(b)^T op(a)^T. Sums are in f32. f32
+// kernels/cuda/gemm_cublaslt.cpp: the matrix products of the CUDA table. cuBLASLt stores matrices by columns and sees a
+// row-major matrix as its transpose, so c = op(a) op(b) is computed as c^T = op(b)^T op(a)^T. Sums are in f32. f32
 // products keep f32 factors; those of the table for TF32 (cuda_tf32_table) may round them.
 //
 // The algorithm is the one that a tuning names (kernels/gemm_tuning.h), else the first of the library's heuristic,
@@ -199,7 +199,7 @@ Algorithm choose(const Problem& problem, const Product& product) {
     return first.empty() ? std::nullopt : Algorithm(first.front());
 }
 
-// As the library's own caches, shared by the ranks of the process.
+// Shared by the ranks of the process, like the library's own caches.
 class Algorithms {
   public:
     Algorithm of(const Problem& problem, const Product& product) {
@@ -270,7 +270,7 @@ Owned<cudaEvent_t> make_event() {
     return {event, [](cudaEvent_t e) { cudaEventDestroy(e); }};
 }
 
-// Zeros in the place of c, whose values would not survive being added to many times.
+// Zeros in place of c, whose own values repeated additions would destroy.
 Owned<void*> make_result(const Stream& stream, const View& c) {
     const auto bytes = static_cast<size_t>(c.shape[0] * row_length(c) * size_of(c.dtype));
     void* data = nullptr;
@@ -295,7 +295,7 @@ double seconds_of(const Stream& stream, const Gemm& g, const Product& product, c
     return 1e-3 * static_cast<double>(milliseconds);
 }
 
-// Candidates take turns, so that a change of the clock meets all of them; the round before the first is not counted.
+// Candidates take turns, so that a change of the clock affects all of them; a first round is not counted.
 std::vector<double> medians_of(const Stream& stream, const Gemm& g, const Product& product,
                                const std::vector<lt::Algorithm>& candidates) {
     const Owned<void*> result = make_result(stream, g.c);
@@ -320,14 +320,14 @@ std::optional<TunedProduct> measured(const Stream& stream, const Gemm& g, const 
     check_cuda(cudaStreamIsCapturing(native(stream), &capture), "cudaStreamIsCapturing");
     check(
         capture == cudaStreamCaptureStatusNone, "the product ", text_of(problem),
-        " is first asked for while a CUDA graph is recorded, where nothing can be timed; tune with train.cuda_graphs = "
+        " is first requested while a CUDA graph is recorded, where nothing can be timed; tune with train.cuda_graphs = "
         "false");
     const std::vector<lt::Algorithm> candidates = candidates_of(problem, product, kCandidates);
     if (candidates.empty()) return std::nullopt;
     TunedProduct tuned{.text = text_of(problem), .seconds = medians_of(stream, g, product, candidates)};
     const std::vector<double>& seconds = tuned.seconds;
     size_t best = 0;
-    for (size_t i = 1; i < seconds.size(); ++i)  // NaN is less than nothing
+    for (size_t i = 1; i < seconds.size(); ++i)  // any time replaces a NaN
         if (!(seconds[best] <= seconds[i]) && seconds[i] > 0) best = i;
     if (seconds[0] > 0 && seconds[best] > kWorth * seconds[0]) best = 0;
     if (!(seconds[best] > 0)) return std::nullopt;
@@ -379,8 +379,8 @@ bool multiply(const Stream& stream, const Gemm& g) {
     return true;
 }
 
-// The library fuses only GELU's gradient (GPT-2's, by tanh), for 16-bit values: in f32 its tanh is 5e-6 off. Its GELU
-// would not have the bits of our kernel, which recompute uses, and it has no SwiGLU.
+// The library fuses only GELU's gradient (GPT-2's, by tanh), for 16-bit values: in f32 its tanh is 5e-6 off. The
+// library's GELU would not have the bits of our kernel, which recompute uses, and there is no SwiGLU.
 bool is_fused(const Gemm& g) {
     return g.epilogue == Epilogue::gelu_backward && !g.bias.defined() && g.c.dtype != DType::f32;
 }

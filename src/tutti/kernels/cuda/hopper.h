@@ -53,8 +53,8 @@ __device__ __forceinline__ void named_barrier_sync(int id, int threads) {
 __device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-// The map's box that begins at (b, head, row, column) of the tensor; zeros where the tensor ends. Its bytes count on
-// the barrier.
+// Loads the map's box that begins at (b, head, row, column) of the tensor, with zeros beyond the tensor's end. The
+// barrier counts the bytes of the box.
 __device__ __forceinline__ void load_box(void* shared, const CUtensorMap& map, Mbarrier& barrier, int column, int row,
                                          int head, int b) {
     asm volatile(
@@ -63,8 +63,8 @@ __device__ __forceinline__ void load_box(void* shared, const CUtensorMap& map, M
         "l"(&map), "r"(shared_address(&barrier)), "r"(column), "r"(row), "r"(head), "r"(b)
         : "memory");
 }
-// Four (8, 8) matrices of 16-bit elements, from the registers where a left operand has them: a (16, 16) tile. Lanes 8 i
-// to 8 i + 7 give the addresses of the rows of matrix i.
+// Stores four (8, 8) matrices of 16-bit elements from registers in the layout of a left operand: a (16, 16) tile. Lanes
+// 8 i to 8 i + 7 give the addresses of the rows of matrix i.
 __device__ __forceinline__ void store_matrices(void* row, const FragmentA& a) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(shared_address(row)), "r"(a[0]),
                  "r"(a[1]), "r"(a[2]), "r"(a[3])
@@ -86,7 +86,7 @@ __device__ __forceinline__ void copy_out(float* to, const void* shared, uint32_t
                      : "memory");
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-// Waits until the thread's copies have read shared memory, or have written.
+// Waits until the thread's copies have read shared memory, or have written global memory.
 __device__ __forceinline__ void wait_until_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 __device__ __forceinline__ void wait_until_written() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 // Ordered access of threads of several blocks to one place in memory: *turns is the number of the thread that may
@@ -102,8 +102,8 @@ __device__ __forceinline__ void wait_for_turn(const int32_t* turns, int mine) {
 __device__ __forceinline__ void pass_turn(int32_t* turns, int next) {
     asm volatile("fence.proxy.async.global;\nst.release.gpu.global.b32 [%0], %1;" ::"l"(turns), "r"(next) : "memory");
 }
-// Changes the registers of each thread of a warp group, a multiple of 8, returning them to or taking them from the pool
-// of the block.
+// Sets the number of registers of each thread of a warp group, a multiple of 8: returns registers to the pool of the
+// block, or takes them from the pool.
 template <int registers>
 __device__ __forceinline__ void give_registers() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));

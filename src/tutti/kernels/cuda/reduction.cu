@@ -105,8 +105,8 @@ __device__ __forceinline__ void add_words(const ExactSum::Addend& sum, int64_t* 
                       static_cast<unsigned long long>(sum.digits[k]));
 }
 
-// The terms of a sum are of like size: a thread keeps the three words that it adds to, and goes to memory when a term
-// belongs elsewhere.
+// The terms of a sum have similar sizes: a thread keeps the three words that it adds to, and writes to memory when a
+// term belongs elsewhere.
 template <class T>
 __global__ void __launch_bounds__(kThreads) exact_sum_kernel(int64_t n, const T* values, int64_t* words) {
     ExactSum::Addend sum{};
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(kThreads) exact_sum_kernel(int64_t n, const T*
 struct Words {
     int64_t at[kWords];
 };
-// Digits into [0, 2^32), but for the highest: one after another, as carries go.
+// Reduces all digits but the highest to [0, 2^32), one after another as carries propagate.
 __global__ void __launch_bounds__(kWords) carry_kernel(int64_t* words) {
     Words& sum = block_shared<Words>();
     sum.at[threadIdx.x] = words[threadIdx.x];

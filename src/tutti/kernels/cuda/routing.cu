@@ -38,7 +38,7 @@ __device__ Place block_max(Place x) {
         x = other > x ? other : x;
     }
     auto& largest = block_shared<Largest>();
-    __syncthreads();  // those of the call before have been read
+    __syncthreads();  // the previous call's have been read
     if (threadIdx.x % kWarp == 0) largest.of_warp[threadIdx.x / kWarp] = x;
     __syncthreads();
     for (const Place other : largest.of_warp) x = other > x ? other : x;

@@ -6,13 +6,13 @@
 
 namespace tutti::kernels::cuda {
 
-// Each chunk reads and writes the f32 gradient of the head once: at Llama 3's 128256 words 2.1 GB, a millisecond.
+// Each chunk reads and writes the f32 gradient of the head once: for Llama 3's 128256 words 2.1 GB, in a millisecond.
 inline constexpr int64_t kLossChunkBytes = 1 << 30;
 
 // Workspace of the backward of attention, in units of 4 bytes: D_i of each query row; for the Hopper kernel also dq in
 // f32, by tiles of queries, and a counter for each tile. The size does not depend on the GPU, so that a plan made
-// without one counts what a run takes. Other GPUs and f32 therefore allocate memory that they do not use: twice that of
-// dq in bf16.
+// without a GPU counts what a run takes. Runs on other GPUs or in f32 therefore allocate memory that they do not use:
+// twice the size of dq in bf16.
 struct BackwardWorkspace {
     int64_t turns = 0, dq = 0, values = 0;  // offsets of the counters and of dq; the total
 

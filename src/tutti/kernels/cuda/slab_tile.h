@@ -8,8 +8,8 @@ namespace tutti::kernels::cuda {
 
 // A tile of kRows rows of kD bf16 in shared memory as columns of slabs, 64 elements wide: a row of a slab is 128 bytes
 // whose eight 16-byte words are permuted by the row's number, at addresses that are multiples of 1024 (the 128-byte
-// swizzle of CUtensorMap and of matrix descriptors). It is one operand's rows along K as it stands (K-major) and the
-// other one's columns (N-major): PTX ISA 9.7.15.5.1.2, canonical layouts. CUTLASS has the same numbers:
+// swizzle of CUtensorMap and of matrix descriptors). As stored, a tile can be a K-major operand (K along columns) or an
+// N-major one (K along rows): PTX ISA 9.7.15.5.1.2, canonical layouts. CUTLASS has the same numbers:
 // cute/atom/mma_traits_sm90_gmma.hpp (make_gmma_desc).
 template <int kRows, int kD>
 struct SlabTile {
@@ -26,7 +26,7 @@ struct SlabTile {
     }
 
     // 9.7.15.5.1.2.2. Bits 0 to 13: address; 16 to 29: leading offset; 32 to 45: stride offset, all in 16 bytes; 62:
-    // the 128-byte swizzle. The stride offset goes to the next eight rows, which is along K when N-major.
+    // the 128-byte swizzle. The stride offset goes to the next eight rows, which lie along K when N-major.
     __device__ static __forceinline__ uint64_t descriptor(const std::byte* start, uint32_t leading) {
         return uint64_t{1} << 62 | uint64_t{1024 >> 4} << 32 | uint64_t{leading >> 4} << 16 |
                (shared_address(start) & 0x3ffff) >> 4;
@@ -63,8 +63,8 @@ __device__ __forceinline__ void start_transposed(Accumulator (&sums)[kRows / 8],
     for (int k = 0; k < kD / 16; ++k) wgmma(sums, x.k_major(row, k), y.k_major(0, k), k > 0);
     commit_products();
 }
-// Likewise sums (64, kD) += p (64, 16 kSteps) from registers times 16 kSteps rows of the tile y, from `row` on, a
-// multiple of 16.
+// Likewise starts sums (64, kD) += p (64, 16 kSteps) from registers times 16 kSteps rows of the tile y, from `row` on,
+// a multiple of 16.
 template <int kSteps, int kRows, int kD>
 __device__ __forceinline__ void start_product(Accumulator (&sums)[kD / 8], FragmentA (&p)[kSteps],
                                               const SlabTile<kRows, kD>& y, int row = 0) {
@@ -75,7 +75,7 @@ __device__ __forceinline__ void start_product(Accumulator (&sums)[kD / 8], Fragm
     for (int k = 0; k < kSteps; ++k) wgmma(sums, p[k], y.n_major(row / 16 + k), true);
     commit_products();
 }
-// Likewise sums (64, 64) = 64 transposed columns of x, of its slab `of_x`, times 64 columns of y.
+// Likewise starts sums (64, 64) = 64 transposed columns of x, of its slab `of_x`, times 64 columns of y.
 template <int kRows, int kX, int kY>
 __device__ __forceinline__ void start_product_of_columns(Accumulator (&sums)[8], const SlabTile<kRows, kX>& x, int of_x,
                                                          const SlabTile<kRows, kY>& y, int of_y) {

@@ -115,7 +115,7 @@ Grid grid_of_rows(int64_t rows) {
             .threads = dim3(Team::kBlockThreads)};
 }
 
-// Whether rows of `columns` elements of T can be read in whole 16-byte words from each of these.
+// Whether rows of `columns` elements of T can be read in whole 16-byte words from each pointer.
 template <class T, class... Pointers>
 bool rows_aligned(int64_t columns, const Pointers*... rows) {
     return columns % kPack<T> == 0 && (is_aligned(rows) && ...);

@@ -1,7 +1,7 @@
 // kernels/cuda/tensor_core.h: tensor core instructions (PTX ISA, sections on mma, ldmatrix and cp.async; compute
 // capability 8.0 and up). tests/cuda/emulation/instructions.h has the same functions for the emulation.
 //
-// Fragments: lane l of a warp holds of the (16, 8) f32 accumulator rows l/4 and l/4 + 8, columns 2 (l%4) and the next.
+// Fragments: of the (16, 8) f32 accumulator, lane l of a warp holds rows l/4 and l/4 + 8, columns 2 (l%4) and the next.
 #pragma once
 
 #include "tutti/kernels/cuda/element.h"
@@ -39,7 +39,7 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t (&to)[4], cons
                  : "r"(shared_address(row))
                  : "memory");
 }
-// 16 bytes to shared memory without passing registers, zeros where `exists` is false.
+// Copies 16 bytes to shared memory, bypassing registers; zeros where `exists` is false.
 __device__ __forceinline__ void copy_async(void* shared, const void* global, bool exists) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
                  "r"(exists ? 16 : 0)

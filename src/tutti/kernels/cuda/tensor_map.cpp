@@ -8,7 +8,7 @@ using Encode = decltype(&cuTensorMapEncodeTiled);
 
 Encode encode_function() {
     static const Encode function = [] {
-        constexpr unsigned kSince = 12000;  // the version of CUDA whose form of it we call
+        constexpr unsigned kSince = 12000;  // the version of CUDA whose signature is used
         void* found = nullptr;
         cudaDriverEntryPointQueryResult result{};
         check_cuda(
@@ -23,7 +23,7 @@ Encode encode_function() {
     return function;
 }
 
-// Bytes from one element of dim i to the next. Of a single one there is no next: any stride will do.
+// Bytes from one element of dim i to the next. With a single element any stride will do.
 int64_t stride_of(const View& x, int i) {
     return x.shape[i] == 1 ? 16 : x.stride(i) * static_cast<int64_t>(sizeof(bf16));
 }

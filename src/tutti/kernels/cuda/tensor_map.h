@@ -9,7 +9,7 @@ namespace tutti::kernels::cuda {
 
 // Whether copies can take `x` (B, T, H, D) bf16: 16-byte aligned, with strides of whole 16 bytes, not empty.
 bool suits_tensor_map(const View& x);
-// Boxes of `rows` rows and 64 columns of one head, with the 128-byte swizzle. Throws where the driver does.
+// Boxes of `rows` rows and 64 columns of one head, with the 128-byte swizzle. Error when the driver refuses.
 CUtensorMap tensor_map(const View& x, int rows);
 
 }  // namespace tutti::kernels::cuda

@@ -18,7 +18,7 @@ struct Keys {
     int64_t first, end;
 };
 Keys visible_keys(const AttentionMask& mask, int64_t Tk, int64_t b, int64_t i) {
-    const int64_t last = i + mask.query_offset - mask.key_offset;  // the key at the query's own place
+    const int64_t last = i + mask.query_offset - mask.key_offset;  // the key at the query's own position
     Keys keys{0, mask.causal ? std::clamp<int64_t>(last + 1, 0, Tk) : Tk};
     if (mask.window > 0) keys.first = std::max(keys.first, last - mask.window + 1);
     if (mask.first_key.defined())

@@ -16,7 +16,7 @@ inline double load(const View& x, int64_t offset) {
         case DType::f32: return x.as<const float>()[offset];
         case DType::bf16: return bf16_value(x.as<const uint16_t>()[offset]);
         case DType::f16: return f16_value(x.as<const uint16_t>()[offset]);
-        default: return std::numeric_limits<double>::quiet_NaN();  // not a float type: ops/ never gets here
+        default: return std::numeric_limits<double>::quiet_NaN();  // not a float type: ops/ has refused it
     }
 }
 
@@ -25,9 +25,9 @@ inline int64_t load_index(const View& x, int64_t offset) {
     return x.dtype == DType::i64 ? x.as<const int64_t>()[offset] : x.as<const int32_t>()[offset];
 }
 
-// The float on the way from a double to a 16-bit type. Rounding to nearest twice can be wrong by one unit (the first
-// step makes a tie for the second); cutting off and setting the last bit when something was lost ("round to odd",
-// Boldo and Melquiond 2008) keeps the second step exact.
+// The intermediate float in a conversion from double to a 16-bit type. Rounding to nearest twice can be wrong by one
+// unit (the first step makes a tie for the second); truncating, with the last bit set when the result is inexact
+// ("round to odd", Boldo and Melquiond 2008), keeps the second step exact.
 inline float round_to_odd(double x) {
     const float nearest = static_cast<float>(x);
     if (std::isnan(nearest) || std::isinf(nearest) || static_cast<double>(nearest) == x) return nearest;

@@ -8,7 +8,7 @@ namespace tutti::kernels::reference {
 
 namespace {
 
-// Where element i of a view is, whose rows may be apart.
+// Offset of element i of a view, whose rows may be apart.
 int64_t at(const View& x, int64_t i) { return x.contiguous() ? i : i / x.columns() * x.stride(-2) + i % x.columns(); }
 
 // y[i] = value(i)

@@ -12,7 +12,7 @@ namespace tutti::kernels::TUTTI_ISA {
 inline constexpr double kTwiceSqrt2OverPi = 1.59576912160573071, kGeluCubic = 0.044715, kLog2OfE = 1.44269504088896341;
 inline constexpr auto kLinear = static_cast<float>(-kTwiceSqrt2OverPi * kLog2OfE);
 inline constexpr auto kCubic = static_cast<float>(-kTwiceSqrt2OverPi * kLog2OfE * kGeluCubic);
-inline constexpr float kFar = 10;  // |t| is 126 here, and s or 1 - s the least normal float: 0 for all that matters
+inline constexpr float kFar = 10;  // |t| is 126 here, and s or 1 - s the smallest normal float, in effect 0
 
 template <class T>
 [[gnu::always_inline]] inline Vec gelu(Vec x) {
@@ -24,7 +24,7 @@ template <class T>
 inline constexpr auto kSlope = static_cast<float>(kTwiceSqrt2OverPi);
 inline constexpr auto kSlopeSquare = static_cast<float>(3 * kTwiceSqrt2OverPi * kGeluCubic);
 
-// dy gelu'(x), in the digits of f32 for any type: the two terms cancel at x = -0.75.
+// dy gelu'(x), to the precision of f32 for any type: the two terms cancel at x = -0.75.
 [[gnu::always_inline]] inline Vec gelu_gradient(Vec dy, Vec x) {
     const Vec near = clamp(x, kFar), square = near * near;
     const Sigmoid s = sigmoid_exp2<float>(near * fma(square, broadcast(kCubic), broadcast(kLinear)));
@@ -40,7 +40,7 @@ template <class T>
 struct SwigluGradient {
     Vec gate, up;
 };
-// silu'(g) = s (1 + g (1 - s)); dgate = dy up silu'(g), dup = dy silu(g). In the digits of f32 for any type: the two
+// silu'(g) = s (1 + g (1 - s)); dgate = dy up silu'(g), dup = dy silu(g). To the precision of f32 for any type: the two
 // terms cancel at g = -1.28.
 [[gnu::always_inline]] inline SwigluGradient swiglu_gradient(Vec dy, Vec gate, Vec up) {
     const Sigmoid s = sigmoid<float>(gate);

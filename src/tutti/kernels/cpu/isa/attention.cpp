@@ -1,6 +1,6 @@
 // kernels/cpu/isa/attention.cpp: softmax attention in tiles, with an online softmax (Milakov and
-// Gimelshein 2018; Dao et al. 2022): no (T, T) array, tiles that no row sees are never touched. attention_tiles.h
-// describes the layouts.
+// Gimelshein 2018; Dao et al. 2022): there is no (T, T) array, and tiles that no row sees are skipped.
+// attention_tiles.h describes the layouts.
 //
 // bf16: with AVX512_BF16 both products take bf16 operands and sum in f32; P is rounded to bf16 on the way, its sum is
 // not (as on GPUs). Without, everything after the load is f32.

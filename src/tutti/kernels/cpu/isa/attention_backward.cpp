@@ -84,7 +84,7 @@ void stage_rows(const AttentionBackward& a, const Sizes& s, const RowBlock& bloc
     const int64_t P = s.padded_D;
     stage_transposed<T>(block, a.q, s.D, staged, rows.q);
     stage_transposed<T>(block, a.dy, s.D, staged, rows.dy);
-    // Rows of zeros fill the block: their P is 0, but 0 times what lay there before may be no number.
+    // Rows of zeros fill the block: their P is 0, but 0 times the memory's old values may be NaN.
     __builtin_memset(rows.q_rows, 0, static_cast<size_t>(kRows * P) * sizeof(Word));
     __builtin_memset(rows.dy_rows, 0, static_cast<size_t>(kRows * P) * sizeof(Word));
     stage_interleaved([&](int64_t r) { return block.row<const T>(a.q, r); }, block.count, s.D, rows.q_rows, P);

@@ -6,9 +6,9 @@
 // across vector lanes, keys lie along the other dim, so that maxima and sums over keys need no horizontal step:
 // S^T (keys, rows) = K Q^T.
 //
-// The left operand of every product lies by rows, words along the summed dim, the right one with its words' elements
-// along the summed dim and the words of a row along the lanes: what tiles take (pair_product_amx.h), and what
-// instructions on vectors take as well as any other. Sizes are filled up with zeros to what tiles need.
+// The left operand of every product is stored by rows, with words along the summed dim; the right operand has the
+// elements of a word along the summed dim and the words of a row along the lanes. Tiles require this layout
+// (tiles_amx.h), and vector instructions take it as well as any other. Sizes are padded with zeros to what tiles need.
 #pragma once
 
 #include "tutti/kernels/cpu/attention_plan.h"
@@ -60,7 +60,7 @@ struct Lanes {
 
 // Keys visible to query i of batch entry b; neither bound decreases as i grows.
 inline Keys visible_keys(const AttentionMask& mask, int64_t Tk, int64_t b, int64_t i) {
-    const int64_t last = i + mask.query_offset - mask.key_offset;  // the key at the query's own place
+    const int64_t last = i + mask.query_offset - mask.key_offset;  // the key at the query's own position
     Keys keys{0, mask.causal ? larger(0, smaller(Tk, last + 1)) : Tk};
     if (mask.window > 0) keys.first = larger(0, last - mask.window + 1);
     const View& document = mask.first_key;
@@ -104,7 +104,7 @@ inline Visible visible_keys(const AttentionMask& mask, const RowBlock& block, in
     return v;
 }
 
-// body(keys, lanes) for the chunks of a tile, neighbours that the same lanes see together.
+// Calls body(keys, lanes) for the chunks of a tile; adjacent chunks that the same lanes see are passed in one call.
 template <class Body>
 void for_chunks_of_same_lanes(const Visible& visible, Keys tile, Body&& body) {
     const auto lanes_of = [&](int64_t first) { return visible.lanes({first, first + kChunk}); };
@@ -115,7 +115,7 @@ void for_chunks_of_same_lanes(const Visible& visible, Keys tile, Body&& body) {
     }
 }
 
-// y (D words in y_row) = one row of x as words, filled up with zeros.
+// y (D words in y_row) = one row of x as words, padded with zeros.
 inline void stage_row(const float* x, int64_t D, float* y, int64_t y_row) {
     for_vectors(0, D, [&](int64_t i, auto part) { store(load(x + i, part), y + i, part); });
     for (int64_t i = D; i < y_row; ++i) y[i] = 0;
@@ -132,7 +132,7 @@ inline void stage_row(const bf16* x, int64_t D, Pair* y, int64_t y_row) {
     for (int64_t i = (D + 1) / 2; i < y_row; ++i) y[i].bits = 0;
 }
 
-// y (ceil(count / kPack), y_row): rows row(0), row(1), ... with neighbours along the rows in one word.
+// y (ceil(count / kPack), y_row): rows row(0), row(1), ... with the elements of adjacent rows in one word.
 template <class Row>
 void stage_interleaved(Row&& row, int64_t count, int64_t D, float* y, int64_t y_row) {
     for (int64_t j = 0; j < count; ++j) stage_row(row(j), D, y + j * y_row, y_row);

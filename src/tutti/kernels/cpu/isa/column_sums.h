@@ -1,5 +1,5 @@
 // kernels/cpu/isa/column_sums.h: sums over the rows of a matrix into f32 gradients of parameters: biases and norm
-// weights. Threads share out the columns, so the order of each sum depends on the number of rows only.
+// weights. The columns are divided over the threads, so the order of each sum depends on the number of rows only.
 #pragma once
 
 #include "tutti/kernels/cpu/isa/loops.h"
@@ -25,8 +25,8 @@ template <int K>
 // targets[k][c] += sum over rows n of value(n, c, part).v[k]
 //
 // Eight rows at a time, added as a tree: an eighth of the loads and stores of the sums, eight streams for the
-// prefetcher, and an eighth of the rounding errors. Blocks of 256 rows are summed before they meet the target, for the
-// same reason.
+// prefetcher, and an eighth of the rounding errors. Blocks of 256 rows are summed before they are added to the target,
+// again to reduce rounding errors.
 template <int K, class Value>
 void add_column_sums(const Stream& stream, int64_t row_count, int64_t column_count, Targets<K> targets, Value value) {
     // K tiles of sums are 8 to 16 KB: L1 holds them; 512 was 25 % slower.

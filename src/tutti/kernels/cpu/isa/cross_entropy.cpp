@@ -37,7 +37,7 @@ struct Partial {
     float target = 0;  // the target's logit
 };
 
-// e^x for x <= 0. Terms below the least normal float count as that: a test of every vector would cost more.
+// e^x for x <= 0. Terms below the smallest normal float count as that float: a test of every vector would cost more.
 template <class T>
 [[gnu::always_inline]] inline Vec exp_term(Vec x) {
     return exp2_normal<T>(max(broadcast(-126.0f), x * broadcast(kLog2E)));
@@ -61,7 +61,7 @@ Partial partial_of(const T* x, int64_t n, int64_t column) {
             total.sum *= exp_of(total.maximum - piece);  // the first time: 0 exp(-infinity) = 0
             total.maximum = piece;
         }
-        // A row may begin with words at -infinity, and -infinity minus itself is no number.
+        // A row may begin with words at -infinity, and -infinity minus itself is NaN.
         const Vec safe = broadcast(total.maximum > -1e38f ? total.maximum : -1e38f);
         total.sum +=
             row_sum(count, [&](int64_t j, auto part) { return exp_term<float>(load(x + i + j, part) - safe); });
@@ -83,7 +83,7 @@ Partial sum_of_partials(const View& partials, int64_t n) {
     return all;
 }
 
-// x_v = scale (exp(x_v - m) / sum - [v = target]). Of the least terms bf16 keeps nothing, and f32 no subnormals.
+// x_v = scale (exp(x_v - m) / sum - [v = target]). The smallest terms are lost in bf16, and subnormal ones in f32.
 template <class T>
 void replace_by_gradient(T* x, int64_t words, int64_t column, const Partial& total, float scale) {
     const float p = exp_of(total.target - total.maximum) / total.sum;

@@ -1,5 +1,5 @@
 // kernels/cpu/isa/elementwise.cpp: fill, cast, copy, add, accumulate, scale; ReLU, GELU and SwiGLU with their
-// gradients. One pass over memory each, which is what all of them wait for.
+// gradients. Each is one pass over memory, which limits all of them.
 #include "tutti/kernels/cpu/isa/activation.h"
 #include "tutti/kernels/cpu/isa/loops.h"
 #include "tutti/kernels/cpu/isa/parts.h"

@@ -29,7 +29,7 @@ void embedding_forward(const Stream& stream, View tokens, View weight, int64_t f
     });
 }
 
-// Threads share out the columns: each adds all rows in the order of n, and no two write the same place.
+// The columns are divided over threads: each adds all rows in the order of n, and no two write the same place.
 void embedding_backward(const Stream& stream, View tokens, View dy, int64_t first_row, View dweight) {
     const int64_t height = size(dweight, 0), width = columns(dweight), count = numel(tokens);
     float* table = dweight.as<float>();

@@ -26,7 +26,7 @@ struct Rows {
     int64_t row_bytes;
 };
 
-// Destination of sums: rows `row` floats apart. The old values begin the sums, is added to them at the end, or is
+// Destination of sums: rows `row` floats apart. Its old values begin the sums, are added at the end, or are
 // overwritten.
 enum class Old : uint8_t { overwritten, begins, added };
 struct Sums {
@@ -45,7 +45,7 @@ template <int R, class Word>
 #pragma GCC unroll 4
         for (int v = 0; v < V; ++v)
             sum[r][v] = c.old == Old::begins ? load(c.data + r * c.row + v * kLanes, Full{}) : zero();
-    // Three rows are in reach of one address register.
+    // One address register reaches three rows.
     const char* row[(R + 2) / 3];
 #pragma GCC unroll 8
     for (int i = 0; i < (R + 2) / 3; ++i) row[i] = a.data + i * 3 * a.row_bytes;

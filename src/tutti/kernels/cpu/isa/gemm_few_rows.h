@@ -10,7 +10,7 @@ namespace tutti::kernels::TUTTI_ISA {
 // Rows of b to prefetch ahead: the hardware prefetcher starts anew at every row.
 inline constexpr int64_t kRowsAhead = 8;
 
-// sums (R, C), rows `row` apart = a (R, K) b (C, K)^T. Every element is one chain over K, whatever R and C are.
+// sums (R, C), rows `row` apart = a (R, K) b (C, K)^T. Every element is one chain of additions over K, for any R and C.
 template <int R, int C, class T>
 [[gnu::always_inline]] inline void dot_rows(const T* a, int64_t a_row, const T* b, int64_t b_row, int64_t K,
                                             float* sums, int64_t row) {

@@ -18,7 +18,7 @@ static_assert(constants_of(kIsa) == IsaConstants{.lanes = kLanes,
 template <class Word>
 inline constexpr GemmBlocks kBlocks = gemm_blocks(constants_of(kIsa), __is_same(Word, Pair));
 
-// Elements enter products as the words that the plan takes them for.
+// Elements enter products as the words that the plan assumes.
 static_assert(__is_same(Operand<bf16>::Word, Pair) == constants_of(kIsa).fast_pairs);
 static_assert(Operand<bf16>::kPack == kBlocks<Operand<bf16>::Word>.pack);
 static_assert(__is_same(Operand<float>::Word, float) && __is_same(Operand<f16>::Word, float));
@@ -34,7 +34,7 @@ struct Range {
     int64_t begin, size;
 };
 
-// `words` words of a row with `left` elements; zeros follow them.
+// Copies `words` words of a row that has `left` elements left, and pads them with zeros.
 template <class T>
 void copy_row(const T* x, int64_t left, float* y, int64_t words) {
     const int64_t n = smaller(left, words);
@@ -47,7 +47,7 @@ inline void copy_row(const bf16* x, int64_t left, Pair* y, int64_t words) {
     __builtin_memset(reinterpret_cast<char*>(y) + bytes, 0, static_cast<size_t>(4 * words - bytes));
 }
 
-// y (width) = the words of row k of a matrix stored (K, n), zeros where it ends. A word spans rows k kPack ...
+// y (width) = the words of row k of a matrix stored (K, n), zeros where it ends. A word spans rows k kPack, ...
 template <class T>
 void take_row(const T* x, int64_t stride, int64_t k, int64_t, int64_t width, float* y) {
     copy_row(x + k * stride, width, y, width);
@@ -119,7 +119,7 @@ void pack_panels(const Gemm& g, const GemmPlan& plan, Range k, Range part, int64
         }
 }
 
-// All panels of columns n of op(b), words k, by all threads. A transposed b lies panel by panel, another one row by
+// All panels of columns n of op(b), words k, by all threads. A transposed b is read panel by panel, any other row by
 // row.
 template <class T, class Word>
 void pack_b(const Stream& stream, const Gemm& g, const GemmPlan& plan, Range n, Range k, Panels<Word> y) {
@@ -134,7 +134,7 @@ void pack_b(const Stream& stream, const Gemm& g, const GemmPlan& plan, Range n, 
         });
 }
 
-// Rows [m, m + count) of op(a), words of k; y (count, a_row). `count` is at most kRun of a transposed a.
+// Rows [m, m + count) of op(a), words of k; y (count, a_row). For a transposed a, `count` is at most kRun.
 template <class T, class Word>
 void pack_rows(const Gemm& g, const GemmPlan& plan, Range k, int64_t m, int64_t count, Word* y) {
     const T* a = g.a.as<const T>();

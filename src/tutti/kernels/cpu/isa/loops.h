@@ -11,7 +11,7 @@ namespace tutti::kernels::TUTTI_ISA {
 // Elements below which waking another thread costs more than it saves (about 5 us against 1 us of work).
 inline constexpr int64_t kGrain = 16384;
 
-// Like View's and Shape's own, without their checks (cpu/isa.h says why).
+// Like the member functions of View and Shape, without their checks (cpu/isa.h says why).
 inline int64_t size(const View& view, int i) { return view.shape.begin()[i < 0 ? i + view.shape.rank() : i]; }
 inline int64_t numel(const View& view) {
     int64_t n = 1;
@@ -27,7 +27,7 @@ inline int64_t index_at(const View& view, int64_t i) {
 }
 inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-// Rows of `width` elements that are worth a thread.
+// The number of rows of `width` elements that is worth another thread.
 inline int64_t row_grain(int64_t width) { return kGrain / larger(width, 1) + 1; }
 
 template <class T>
@@ -109,7 +109,7 @@ struct Floats {
     float v[K];
 };
 
-// K sums at a time: their chains of additions and their horizontal ends overlap. The order of each depends on n only.
+// K sums at a time: their chains of additions and horizontal sums overlap. The order of each depends on n only.
 template <int K, class Value>
 [[gnu::always_inline]] inline Floats<K> row_sums(int64_t n, Value&& value) {
     Vecs<K> even, odd;
@@ -133,8 +133,8 @@ template <int K, class Value>
     return sums;
 }
 
-// body(Rows<R>, n) for the rows [0, row_count), two (R = 2) at a time and a last one: the second row hides the latency
-// at the end of the first row's sums.
+// Calls body(Rows<R>, n) for rows [0, row_count), R = 2 at a time, then a single last one: the second row hides the
+// latency at the end of the first row's sums.
 template <int R>
 struct Rows {};
 template <class Body>

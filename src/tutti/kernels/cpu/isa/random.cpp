@@ -58,7 +58,7 @@ inline void philox_words(RandomKey key, uint64_t block, int64_t count, uint32_t*
         philox_batch(key, block + static_cast<uint64_t>(made / 4), lane_blocks, words + made);
 }
 
-// y[j] = std * normal(key, first + j). Flat: box_muller must not stay behind as a function of this instruction set.
+// y[j] = std * normal(key, first + j). Flattened: box_muller must not remain as a function of this instruction set.
 [[gnu::flatten]] void draw_row(RandomKey key, float std, uint64_t first, float* y, int64_t n) {
     alignas(64) uint32_t words[kWordsMade];
     alignas(64) float normals[kWordsMade];

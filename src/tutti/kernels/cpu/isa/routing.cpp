@@ -35,9 +35,9 @@ struct SigmoidAndLog {
     return {select(x < zero(), t * p, p), fma(s + s, series, max(zero(), zero() - x))};
 }
 
-// The largest values of a row one by one, of equal ones the first. `values` are whole vectors; those taken, and those
-// that are -infinity from the beginning, count no more. A vector's largest value is kept, so that a taking reads one
-// vector of them again.
+// The largest values of a row one by one, of equal ones the first. `values` are whole vectors; values that were taken,
+// or were -infinity from the beginning, do not count. A vector's largest value is stored, so taking one reads a single
+// vector again.
 class Taking {
   public:
     Taking(float* values, int64_t n, float* maxima) : values_(values), maxima_(maxima), vectors_((n - 1) / kLanes + 1) {
@@ -173,7 +173,7 @@ void route(const Stream& stream, const Routing& r) {
     });
 }
 
-// The formulas stand in reference/experts.cpp.
+// The formulas are in reference/experts.cpp.
 void route_row_backward(const RoutingBackward& b, int64_t n, int64_t E, int64_t k, RowArray& p, RowArray& dp) {
     const Routing& r = b.forward;
     const float* x = r.logits.as<const float>() + n * E;

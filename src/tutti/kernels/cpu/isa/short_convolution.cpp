@@ -146,7 +146,7 @@ void before_row(const ShortConvolution& f, const View& dz, const View& dbefore, 
         });
 }
 
-// Calls body with the taps as a constant where they are usual, and with 0.
+// Calls body with the usual numbers of taps as constants, else with 0.
 template <class Body>
 void with_taps(int64_t taps, Body&& body) {
     if (taps == 3) return body(Rows<3>{});

@@ -9,7 +9,7 @@ namespace tutti::kernels::TUTTI_ISA {
 inline constexpr float kLog2E = 1.44269502f, kLn2 = 0.693147182f;
 
 // T, here and below, is the type that the result is rounded to next: float, or bf16, whose rounding error of 2^-9 hides
-// a relative error of 2^-14 at half of the instructions.
+// a relative error of 2^-14, which takes half of the instructions.
 
 // 2^f for |f| <= 1/2: minimax polynomials (Remez), 2^-29 and 2^-13.7 relative.
 template <class T>
@@ -34,11 +34,11 @@ template <class T>
     return times_power_of_two(exp2_fraction<T>(t - n), n);
 }
 
-// e^x for x < 90, 1 ulp. Below ln of the least normal float the result is 0: no subnormal ever enters a product (which
-// costs over a hundred cycles on some machines, and masked scores are full of them). NaN stays.
+// e^x for x < 90, 1 ulp. Below ln of the smallest normal float the result is 0: no subnormal ever enters a product
+// (each would cost over a hundred cycles on some machines, and masked scores yield many). NaN stays NaN.
 [[gnu::always_inline]] inline Vec exp_bounded(Vec x) {
-    // x log2(e) = n + f; log2(e) in two parts (Cody and Waite), since one float of it is off by 2^-26, which x would
-    // multiply.
+    // x log2(e) = n + f; log2(e) in two parts (Cody and Waite), since one float of it is off by 2^-26, an error that x
+    // would multiply.
     const Vec log2e = broadcast(kLog2E);
     const Vec n = round(x * log2e);
     const Vec f = fma(x, broadcast(1.92596299e-8f), fma(x, log2e, zero() - n));
@@ -48,16 +48,16 @@ template <class T>
 // The same for any x; overflow gives infinity.
 [[gnu::always_inline]] inline Vec exp(Vec x) { return exp_bounded(min(broadcast(89.0f), x)); }
 
-// 2^x for x < 128, 2 ulp; 0 below the least normal float, for the reason above. NaN stays.
+// 2^x for x < 128, 2 ulp; 0 below the smallest normal float, for the reason above. NaN stays NaN.
 [[gnu::always_inline]] inline Vec exp2_bounded(Vec x) {
     const Vec n = round(x);
     return times_power_of_two(not_less(x, broadcast(-126.0f)), exp2_fraction<float>(x - n), n);
 }
 
-// Keeps NaN.
+// NaN stays NaN.
 [[gnu::always_inline]] inline Vec clamp(Vec x, float most) { return min(broadcast(most), max(broadcast(-most), x)); }
 
-// s and 1 - s, which does not cancel.
+// s and 1 - s, computed without cancellation.
 struct Sigmoid {
     Vec value, complement;
 };
@@ -70,7 +70,7 @@ template <class T>
     return {s, e * s};
 }
 
-// s = 1 / (1 + e^-x). Where e^x is below the least normal float: 0, and for bf16 that float.
+// s = 1 / (1 + e^-x). Where e^x is below the smallest normal float: 0, and for bf16 that float.
 template <class T>
 [[gnu::always_inline]] inline Sigmoid sigmoid(Vec x) {
     if constexpr (sizeof(T) < sizeof(float)) return sigmoid_exp2<T>(clamp(x * broadcast(-kLog2E), 126));

@@ -19,7 +19,7 @@ inline constexpr int64_t kTileWords = 16;  // of a row: floats, or pairs of bf16
 inline thread_local float emulated_tiles[8][kTileRows][kTileWords];
 inline thread_local bool emulated_tiles_on = false;
 
-// While it lives, the calling thread may use tiles. Taking them costs some 20 ns.
+// While a TileScope lives, the calling thread may use tiles. Its constructor costs some 20 ns.
 class TileScope {
   public:
     TileScope() {
@@ -103,8 +103,8 @@ template <int c, int a, int b>
 
 #endif
 
-// R x V tiles of sums, at most 2 x 2, so that a tile of either operand is loaded once for two products. a_bytes is from
-// one row to the next, which need not begin at a whole word; b_row and c_row are in words.
+// R x V tiles of sums, at most 2 x 2, so that a tile of either operand is loaded once for two products. a_bytes is the
+// distance between rows of a, not always whole words; b_row and c_row are in words.
 template <int R, int V>
 void tile_block(const Pair* a, int64_t a_bytes, const Pair* b, int64_t b_row, float* c, int64_t c_row, int64_t K,
                 bool add) {

@@ -37,14 +37,14 @@ inline Vec operator*(Vec a, Vec b) { return {_mm256_mul_ps(a.v, b.v)}; }
 inline Vec operator/(Vec a, Vec b) { return {_mm256_div_ps(a.v, b.v)}; }
 inline Vec fma(Vec a, Vec b, Vec c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }            // a b + c
 inline Vec fma_negative(Vec a, Vec b, Vec c) { return {_mm256_fnmadd_ps(a.v, b.v, c.v)}; }  // c - a b
-// 1 / a for normal a and 1 / a: to 2^-22 (the instruction's 2^-11 and a step of Newton's), and exactly rounded.
+// 1 / a for normal a, to 2^-22 (the instruction's 2^-11 and a Newton step); and 1 / a for any a, correctly rounded.
 inline Vec rough_reciprocal(Vec a) {
     const Vec y = {_mm256_rcp_ps(a.v)};
     return fma(fma_negative(a, y, broadcast(1.0f)), y, y);
 }
 inline Vec reciprocal(Vec a) { return broadcast(1.0f) / a; }
 inline Vec sqrt(Vec a) { return {_mm256_sqrt_ps(a.v)}; }
-// If one argument is NaN, both return the second argument: put the value that may be NaN there to keep it.
+// If one argument is NaN, both return the second argument: pass the value that may be NaN second to keep it.
 inline Vec min(Vec a, Vec b) { return {_mm256_min_ps(a.v, b.v)}; }
 inline Vec max(Vec a, Vec b) { return {_mm256_max_ps(a.v, b.v)}; }
 inline Vec minus_abs(Vec a) { return {_mm256_or_ps(a.v, _mm256_set1_ps(-0.0f))}; }
@@ -56,7 +56,7 @@ inline Mask operator>=(Vec a, Vec b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_GE_O
 inline Mask not_less(Vec a, Vec b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_NLT_UQ)}; }
 inline Vec select(Mask m, Vec yes, Vec no) { return {_mm256_blendv_ps(no.v, yes.v, m.m)}; }
 inline Vec zero_unless(Mask m, Vec x) { return {_mm256_and_ps(m.m, x.v)}; }
-// x 2^n where m, else 0, for whole n in [-252, 254]; overflows to infinity. In two factors: 2^n may not be a float.
+// x 2^n where m, else 0, for whole n in [-252, 254]; overflows to infinity. Uses two factors: f32 may lack 2^n.
 inline Vec times_power_of_two(Mask m, Vec x, Vec n) {
     const __m256i exponent = _mm256_cvtps_epi32(n.v);
     const __m256i first = _mm256_srai_epi32(exponent, 1), second = _mm256_sub_epi32(exponent, first);
@@ -146,7 +146,7 @@ struct Doubles {
     static __m256d high_half(Vec x) { return _mm256_cvtps_pd(_mm256_extractf128_ps(x.v, 1)); }
 };
 
-// Unsigned 32-bit words: what Philox (random.cpp) and transposition need of them.
+// Unsigned 32-bit words: the operations that Philox (random.cpp) and transposition need.
 struct Words {
     __m256i v;
 };

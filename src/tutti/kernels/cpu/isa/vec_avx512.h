@@ -34,14 +34,14 @@ inline Vec operator*(Vec a, Vec b) { return {_mm512_mul_ps(a.v, b.v)}; }
 inline Vec operator/(Vec a, Vec b) { return {_mm512_div_ps(a.v, b.v)}; }
 inline Vec fma(Vec a, Vec b, Vec c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }            // a b + c
 inline Vec fma_negative(Vec a, Vec b, Vec c) { return {_mm512_fnmadd_ps(a.v, b.v, c.v)}; }  // c - a b
-// 1 / a for normal a and 1 / a: to 2^-14, and with a step of Newton's to 1 ulp (a division takes three times as long).
+// 1 / a for normal a, to 2^-14; and 1 / a to 1 ulp, with a Newton step (a division takes three times as long).
 inline Vec rough_reciprocal(Vec a) { return {_mm512_rcp14_ps(a.v)}; }
 inline Vec reciprocal(Vec a) {
     const Vec y = rough_reciprocal(a);
     return fma(fma_negative(a, y, broadcast(1.0f)), y, y);
 }
 inline Vec sqrt(Vec a) { return {_mm512_sqrt_ps(a.v)}; }
-// If one argument is NaN, both return the second argument: put the value that may be NaN there to keep it.
+// If one argument is NaN, both return the second argument: pass the value that may be NaN second to keep it.
 inline Vec min(Vec a, Vec b) { return {_mm512_min_ps(a.v, b.v)}; }
 inline Vec max(Vec a, Vec b) { return {_mm512_max_ps(a.v, b.v)}; }
 inline Vec minus_abs(Vec a) { return {_mm512_or_ps(a.v, _mm512_set1_ps(-0.0f))}; }
@@ -66,7 +66,7 @@ inline Vec keep(Vec x, Tail t) { return {_mm512_maskz_mov_ps(t.mask(), x.v)}; }
 inline float reduce_add(Vec a) { return _mm512_reduce_add_ps(a.v); }
 inline float reduce_max(Vec a) { return _mm512_reduce_max_ps(a.v); }
 
-// The bits of bf16_bits(), by integers.
+// The bits of bf16_bits(), in integer arithmetic.
 [[gnu::always_inline]] inline __m256i to_bf16_by_integers(Vec x) {
     const __m512i bits = _mm512_castps_si512(x.v);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
@@ -78,8 +78,8 @@ inline float reduce_max(Vec a) { return _mm512_reduce_max_ps(a.v); }
 #if defined(__AVX512BF16__)
 // The same where subnormals may become 0: the instruction rounds as bf16_bits() does and keeps NaN.
 inline __m256i to_bf16_flushed(Vec x) { return (__m256i)_mm512_cvtneps_pbh(x.v); }
-// The bits of bf16_bits(). Subnormals (there are hardly ever any) go through integers. Inline, because a call would
-// cost the loops around it all their registers.
+// The bits of bf16_bits(). Subnormals (there are hardly ever any) take integer arithmetic. Inlined, because a call
+// would spill all registers of the loops around it.
 [[gnu::always_inline]] inline __m256i to_bf16(Vec x) {
     constexpr int kSubnormal = 0x20;
     const __mmask16 subnormal = _mm512_fpclass_ps_mask(x.v, kSubnormal);
@@ -132,7 +132,7 @@ struct Doubles {
     static __m512d high_half(Vec x) { return _mm512_cvtps_pd(_mm512_extractf32x8_ps(x.v, 1)); }
 };
 
-// Unsigned 32-bit words: what Philox (random.cpp) and transposition need of them.
+// Unsigned 32-bit words: the operations that Philox (random.cpp) and transposition need.
 struct Words {
     __m512i v;
 };
@@ -207,7 +207,7 @@ inline Vec broadcast(Pair x) { return {_mm512_castsi512_ps(_mm512_set1_epi32(sta
 inline Vec load(const Pair* p, Full) { return {_mm512_castsi512_ps(_mm512_loadu_si512(p))}; }
 
 #if defined(__AVX512BF16__)
-// sum + a.low b.low + a.high b.high, subnormals taken as 0.
+// sum + a.low b.low + a.high b.high, subnormals treated as 0.
 inline Vec dot_pairs(Vec a, Vec b, Vec sum) {
     return {_mm512_dpbf16_ps(sum.v, reinterpret_cast<__m512bh>(a.v), reinterpret_cast<__m512bh>(b.v))};
 }
