@@ -8,8 +8,12 @@ namespace tutti::kernels::reference {
 
 namespace {
 
-// Offset of element i of a view, whose rows may be apart.
-int64_t at(const View& x, int64_t i) { return x.contiguous() ? i : i / x.columns() * x.stride(-2) + i % x.columns(); }
+// Offset of element i of a view, whose rows may be apart. The rank is compared for gcc 12, which otherwise warns of a
+// vector's stride(-2).
+int64_t at(const View& x, int64_t i) {
+    if (x.shape.rank() < 2 || x.contiguous()) return i;
+    return i / x.columns() * x.stride(-2) + i % x.columns();
+}
 
 // y[i] = value(i)
 template <class Value>
