@@ -137,7 +137,8 @@ Machine machine_of(const spec::RunSpec& run, const LocalRank& local, const std::
     return {std::move(device), kernels, offload_dir, std::move(tuning)};
 }
 
-Engine::Engine(const spec::RunSpec& run_, comm::World& world, Machine machine, const MakeBatches& make_batches)
+Engine::Engine(const spec::RunSpec& run_, comm::World& world, Machine machine, const MakeBatches& make_batches,
+               const Factories& factories)
     : run(run_),
       tuning(std::move(machine.tuning)),
       device(checked(run, machine)),
@@ -145,7 +146,7 @@ Engine::Engine(const spec::RunSpec& run_, comm::World& world, Machine machine, c
       ctx{*device, machine.kernels, nullptr, packing_of(run)},
       gpus(gpu_world(run, world, *device)),
       groups(gpus ? *gpus : world, parallel::make_mesh(run, world.size())),
-      model(applied(models::make_model(ctx, run.model, run.train.seq_len), run, groups, world.rank())),
+      model(applied(factories.model(ctx, run.model, run.train.seq_len), run, groups, world.rank())),
       pipeline(placed(run, model, groups)),
       data_parallel(make_data_parallel(run, ctx, units_of(model, pipeline), groups, offload_device.get())),
       executor(ctx, model, groups, pipeline, pass_options(run, pipeline, offload_device.get())),

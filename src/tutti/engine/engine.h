@@ -10,6 +10,7 @@
 #include "tutti/comm/world.h"
 #include "tutti/data/data_set.h"
 #include "tutti/engine/batches.h"
+#include "tutti/engine/factories.h"
 #include "tutti/engine/microbatch_graph.h"
 #include "tutti/models/model.h"
 #include "tutti/nn/routing.h"
@@ -36,7 +37,8 @@ Machine machine_of(const spec::RunSpec& run, const LocalRank& local, const std::
 struct Engine {
     // `run` and the captures of make_batches must outlive the engine. Collective over all ranks of the world.
     // UsageError when the machine lacks a feature that the run needs.
-    Engine(const spec::RunSpec& run, comm::World& world, Machine machine, const MakeBatches& make_batches);
+    Engine(const spec::RunSpec& run, comm::World& world, Machine machine, const MakeBatches& make_batches,
+           const Factories& factories = {});
     Engine(const Engine&) = delete;
     Engine& operator=(const Engine&) = delete;
 

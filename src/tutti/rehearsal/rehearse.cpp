@@ -176,7 +176,8 @@ void describe_pipeline(const engine::Engine& engine, Rehearsal& r) {
 // gradients. In a pipeline all of them run, because each depends on the others.
 constexpr int64_t kMicrobatches = 3;
 
-Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ranks, int rank) {
+Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ranks, int rank,
+                          const engine::Factories& factories) {
     const int64_t of_microbatch = run.train.micro_batch * spec::data_parallel_ranks(run.parallel, ranks);
     const int64_t microbatches = run.train.global_batch / of_microbatch;
     const bool in_turn = run.parallel.pp == 1 && run.parallel.schedule == "1f1b";
@@ -189,11 +190,12 @@ Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ra
     const kernels::KernelTable table = kernels::meta_table(*target.kernels);
     engine::Engine* at_work = nullptr;
     const auto mark = [&] { marks.push_back({recorder.actions(), at_work->groups.traffic()}); };
-    engine::Engine engine(shortened, world, {make_meta_device(target.device), table},
-                          [&](ops::Context& ctx, const engine::BatchShard& share) {
-                              return std::make_unique<MarkedBatches>(engine::fixed_batches(ctx, shortened, share),
-                                                                     mark);
-                          });
+    engine::Engine engine(
+        shortened, world, {make_meta_device(target.device), table},
+        [&](ops::Context& ctx, const engine::BatchShard& share) {
+            return std::make_unique<MarkedBatches>(engine::fixed_batches(ctx, shortened, share), mark);
+        },
+        factories);
     at_work = &engine;
     engine.routers.rehearsed_loads = &target.expert_loads;
     engine.ctx.meter = &recorder;
@@ -239,20 +241,22 @@ std::vector<int> neighbours(const mesh::Mesh& mesh, int center) {
 
 }  // namespace
 
-Rehearsal rehearse(const spec::RunSpec& run, const Target& target, int ranks, int rank) {
+Rehearsal rehearse(const spec::RunSpec& run, const Target& target, int ranks, int rank,
+                   const engine::Factories& factories) {
     try {
-        return rehearse_within(run, target, ranks, rank);
+        return rehearse_within(run, target, ranks, rank, factories);
     } catch (const OutOfMemory&) {
         Target unlimited = target;
         unlimited.device.memory_bytes = 0;
-        Rehearsal r = rehearse_within(run, unlimited, ranks, rank);
+        Rehearsal r = rehearse_within(run, unlimited, ranks, rank, factories);
         r.memory_capacity = target.device.memory_bytes;
         r.fits = false;
         return r;
     }
 }
 
-LayoutRehearsal rehearse_layout(const spec::RunSpec& run, const Target& target, int ranks, std::optional<int> rank) {
+LayoutRehearsal rehearse_layout(const spec::RunSpec& run, const Target& target, int ranks, std::optional<int> rank,
+                                const engine::Factories& factories) {
     check<UsageError>(!rank || (0 <= *rank && *rank < ranks), "rank ", rank.value_or(0), " of a run of ", ranks,
                       " ranks: required 0 <= rank < ", ranks);
     LayoutRehearsal all;
@@ -262,7 +266,7 @@ LayoutRehearsal rehearse_layout(const spec::RunSpec& run, const Target& target, 
     std::atomic<size_t> next{0};
     const auto work = [&] {
         for (size_t i = next++; i < rehearsals.size(); i = next++) try {
-                rehearsals[i] = rehearse(run, target, ranks, all.rehearsed[i]);
+                rehearsals[i] = rehearse(run, target, ranks, all.rehearsed[i], factories);
             } catch (...) {
                 failures[i] = std::current_exception();
             }

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/engine/factories.h"
 #include "tutti/parallel/groups.h"
 #include "tutti/plan/memory.h"
 #include "tutti/rehearsal/program.h"
@@ -35,7 +36,8 @@ struct Rehearsal {
 
 // Rank `rank` of a validated run of `ranks`. UsageError when the target lacks a feature that the run needs, Error where
 // the step itself would fail ("rope has no cuda kernel"). Independent of other rehearsals; may run on any thread.
-Rehearsal rehearse(const spec::RunSpec& run, const Target& target, int ranks, int rank);
+Rehearsal rehearse(const spec::RunSpec& run, const Target& target, int ranks, int rank,
+                   const engine::Factories& factories = {});
 
 // Bytes that the rank sends over links in a step, in the group of these axes.
 int64_t sent_in(const Rehearsal& rehearsal, mesh::Axes axes);
@@ -49,6 +51,7 @@ struct LayoutRehearsal {
 
 // Compares rank 0 with the ranks that differ from it along one axis of the mesh; along an axis of more than 8 the
 // first, the last and 6 between. With `rank`, that rank takes the place of rank 0.
-LayoutRehearsal rehearse_layout(const spec::RunSpec& run, const Target& target, int ranks, std::optional<int> rank);
+LayoutRehearsal rehearse_layout(const spec::RunSpec& run, const Target& target, int ranks, std::optional<int> rank,
+                                const engine::Factories& factories = {});
 
 }  // namespace tutti::rehearsal

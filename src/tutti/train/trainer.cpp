@@ -134,7 +134,8 @@ engine::Machine Run::prepare() {
                                       options_.out + "/offload");
     const auto ranks = world_.everyone("data, kernels and memory");
     check_same(*ranks, kinds_of(data_ ? &*data_ : nullptr, machine));
-    auto rehearsed = rehearsal::rehearse(run_, rehearsal::target_of(machine), world_.size(), world_.rank());
+    auto rehearsed =
+        rehearsal::rehearse(run_, rehearsal::target_of(machine), world_.size(), world_.rank(), options_.factories);
     if (first_rank()) console_.text(plan::render_card(rehearsal::card_of(run_, rehearsed)));
     if (machine.tuning)
         console_.text(concat("matrix products: ", machine.tuning->products.size(), " measured algorithms of ",
@@ -162,7 +163,7 @@ Run::Run(const TrainOptions& options, comm::World& world, SharedData& data)
                first_rank() ? options.warnings : nullptr),
       lock_(first_rank() ? lock_run(options.out) : nullptr),
       data_(data.open(run_, console_, world)),
-      engine_(run_, world, prepare(), engine::training_batches(run_, data_ ? &*data_ : nullptr)),
+      engine_(run_, world, prepare(), engine::training_batches(run_, data_ ? &*data_ : nullptr), options.factories),
       checkpoints_({.run = run_,
                     .directory = checkpoint_directory(options),
                     .data_fingerprint = fingerprint(data_ ? &*data_ : nullptr),

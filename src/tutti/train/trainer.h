@@ -7,6 +7,7 @@
 #include <string>
 
 #include "tutti/comm/launcher.h"
+#include "tutti/engine/factories.h"
 #include "tutti/spec/run_spec.h"
 
 namespace tutti::train {
@@ -19,6 +20,7 @@ struct TrainOptions {
     // auto: continue from the newest good checkpoint of `out`, or start; never: start, and refuse a directory that
     // holds a run; strict: continue, and stop when the newest checkpoint is damaged; else the path of one checkpoint.
     std::string resume = "auto";
+    engine::Factories factories = {};  // of models that a program brings
     bool force = false;                // start even if memory does not suffice: check_memory()
     std::ostream* console = nullptr;   // plan card and step lines; nullptr: quiet
     std::ostream* warnings = nullptr;  // nullptr: on the console

@@ -187,15 +187,16 @@ VerifyOutcome verify(const VerifyOptions& options) {
         const std::string offload_dir = std::filesystem::temp_directory_path().string();
         auto machine = engine::machine_of(options.run, local, offload_dir);
         const rehearsal::Target target = rehearsal::target_of(machine);
-        const auto rehearsed = rehearsal::rehearse(options.run, target, world.size(), world.rank());
+        const auto rehearsed = rehearsal::rehearse(options.run, target, world.size(), world.rank(), options.factories);
         std::vector<MemoryNeed> needs = needs_of(rehearsed.memory, *machine.device);
         if (world.rank() == 0)
-            for (const MemoryNeed& need : needs_of(rehearsal::rehearse(alone, target, 1, 0).memory, *machine.device))
+            for (const MemoryNeed& need :
+                 needs_of(rehearsal::rehearse(alone, target, 1, 0, options.factories).memory, *machine.device))
                 needs.push_back(need);
         check_memory(*world.everyone("memory"), needs, options.force, [&](const std::string& message) {
             if (world.rank() == 0) console.warn(message);
         });
-        engine::Engine many(options.run, world, std::move(machine), batches);
+        engine::Engine many(options.run, world, std::move(machine), batches, options.factories);
         if (world.rank() != 0) {
             VerifyOutcome nothing;
             Console quiet(nullptr, false, 0);
@@ -203,7 +204,7 @@ VerifyOutcome verify(const VerifyOptions& options) {
         }
         alone.train.threads = many.device->stream().threads;  // other threads, other sums
         comm::run_ranks(1, {}, [&](comm::World& one_rank) {
-            engine::Engine one(alone, one_rank, engine::machine_of(alone, {}, offload_dir), batches);
+            engine::Engine one(alone, one_rank, engine::machine_of(alone, {}, offload_dir), batches, options.factories);
             compare(many, &one, options.steps, console, outcome);
         });
     });

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tutti/comm/launcher.h"
+#include "tutti/engine/factories.h"
 #include "tutti/spec/run_spec.h"
 
 namespace tutti::train {
@@ -16,7 +17,8 @@ struct VerifyOptions {
     int ranks = 1;        // threads of this process, or the processes of `launch`
     comm::Launch launch;  // as in TrainOptions: only rank 0 has an outcome and a console
     int64_t steps = 3;
-    bool force = false;  // as in TrainOptions
+    engine::Factories factories = {};  // as in TrainOptions
+    bool force = false;                // as in TrainOptions
     std::ostream* console = nullptr;
     bool terminal = false;
 };
