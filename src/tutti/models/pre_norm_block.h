@@ -38,7 +38,7 @@ class PreNormBlock final : public nn::Module {
         };
         const nn::Var mixed = dropped(mixer_(tape, mixer_norm_(tape, x), batch), names_.mixer);
         const auto [h, normed] = feed_forward_norm_.of_sum(tape, x, mixed);
-        return add(tape, h, dropped(feed_forward_(tape, normed, batch), names_.feed_forward));
+        return nn::add(tape, h, dropped(feed_forward_(tape, normed, batch), names_.feed_forward));
     }
 
   private:
