@@ -1,6 +1,7 @@
 // tests/ranks.cpp: one rank of a test of the backend of processes, started by a launcher:
 //   process_ranks conformance [tcp] [progress] [hosts=0,0,1,1]   every check of comm/testing/conformance.h
 //   process_ranks bits [tcp] [hosts=…]                           the same collectives over threads give the same bits
+//   process_ranks collide tcp [hosts=…]                    two groups whose tags would be equal
 //   process_ranks WAY_TO_FAIL                              throw, exit, disagree, absent, loop (until a signal comes)
 // Over MPI, or with `tcp` over TCP. Exit code 0: all well. TUTTI_TEST_DIR: where `loop` says that it runs, and flight
 // records go.
@@ -17,6 +18,7 @@
 #include <thread>
 
 #include "tutti/comm/mpi/mpi_world.h"
+#include "tutti/comm/processes/tags.h"
 #include "tutti/comm/tcp/tcp_world.h"
 #include "tutti/comm/testing/conformance.h"
 #include "tutti/comm/threads/thread_world.h"
@@ -143,6 +145,32 @@ void same_bits_as_threads(World& world) {
               "the backends of processes and of threads differ in their bits on rank ", r);
 }
 
+// Two groups of all ranks whose names have equal hashes among the tags of TCP: both work, one between the other's
+// operations.
+void names_that_collide(World& world) {
+    std::vector<int> all;
+    for (int r = 0; r < world.size(); ++r) all.push_back(r);
+    std::map<int, std::string> seen;  // by tag
+    for (int i = 0;; ++i) {
+        const std::string name = concat("group ", i);
+        const auto [other, is_new] =
+            seen.try_emplace(processes::preferred_tag(processes::group_key(name, all, 0), 0x7fffffff), name);
+        if (is_new) continue;
+        const auto first = world.group(other->second, all), second = world.group(name, all);
+        const auto device = make_cpu_device(1);
+        const auto values = [&](float v) {
+            return Tensor::from_host<float>(*device, {1000}, std::vector<float>(1000, v), Purpose::communication);
+        };
+        const Tensor a = values(1), b = values(10);
+        Work of_a = first->all_reduce(a), of_b = second->all_reduce(b);
+        of_b.wait();
+        of_a.wait();
+        const auto n = static_cast<float>(world.size());
+        check(a.view().as<float>()[999] == n && b.view().as<float>()[999] == 10 * n, "the sums are mixed up");
+        return;
+    }
+}
+
 // --- ways to fail; rank 1 is at fault --------------------------------------------------------------------------------
 
 void fail_by_exception(World& world) {
@@ -202,6 +230,7 @@ void loop(World& world) {
 int main(int argc, char** argv) {
     const std::map<std::string, void (*)(World&)> modes = {{"conformance", conformance_checks},
                                                            {"bits", same_bits_as_threads},
+                                                           {"collide", names_that_collide},
                                                            {"throw", fail_by_exception},
                                                            {"exit", fail_by_exit},
                                                            {"absent", fail_by_absence},

@@ -52,6 +52,11 @@ TEST_F(Tcp, GivesTheBitsOfThreads) {
     expect_all_well(8);
 }
 
+TEST_F(Tcp, GroupsWithEqualHashesHaveTagsOfTheirOwn) {
+    start_all(4, ranks("collide", {"hosts=0,0,1,2"}));
+    expect_all_well(4);
+}
+
 TEST_F(Tcp, PodsMeetAtTheMastersPort) {
     for (int rank = 0; rank < 3; ++rank) start(rank, pod(rank, 3), ranks("conformance", {"hosts=0,1,2"}));
     expect_all_well(3);

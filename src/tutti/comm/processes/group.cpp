@@ -39,24 +39,32 @@ Announcement Announcement::of(const Collective& collective, uint64_t group, uint
             .dtype = s.dtype};
 }
 
-Group::Group(std::string name_, uint64_t key_, const std::vector<int>& ranks, int rank, Wire& wire_, Host& host_)
+Group::Group(std::string name_, uint64_t key_, const std::vector<int>& ranks, int rank, Wire& wire_, Host& host_,
+             Tags& tags)
     : name(std::move(name_)),
       key(key_),
       shape(GroupShape::of(hosts_of(ranks, wire_.place()), rank)),
       wire(wire_),
       host(host_),
       layout(layout_of(shape)),
-      first_tag(first_tag_of(key, wire.highest_tag())),
       sent(ranks.size()),
       received(ranks.size()),
       ranks_(ranks),
-      block_(host.acquire(key, layout.bytes(), layout.control_bytes(), static_cast<int>(layout.members))) {}
+      block_(host.acquire(key, Host::Section::channels, layout.channel_bytes(), layout.control_bytes(),
+                          static_cast<int>(layout.members))) {
+    for (int r = 0; r < shape.ranks(); ++r) first_tags_.push_back(is_local(r) ? 0 : tags.claim(world_rank(r), key));
+}
 
 Group::~Group() { host.release(key); }
 
+void Group::take_slots() {
+    if (slots_ != nullptr) return;
+    slots_ = host.acquire(key, Host::Section::slots, layout.all_slots_bytes(), 0, static_cast<int>(layout.members));
+}
+
 std::byte* Group::slot(int group_rank, uint64_t chunk) const {
     const int64_t position = shape.position[to_size(group_rank)];
-    return block_ + layout.control_bytes() +
+    return slots_ +
            (position * static_cast<int64_t>(kSlots) + static_cast<int64_t>(chunk % kSlots)) * layout.slot_bytes;
 }
 
@@ -72,8 +80,7 @@ Channel& Group::channel(bool exchange, int from, int to) const {
 }
 
 std::span<std::byte> Group::ring(bool exchange, int from, int to) const {
-    std::byte* rings =
-        block_ + layout.control_bytes() + layout.members * static_cast<int64_t>(kSlots) * layout.slot_bytes;
+    std::byte* rings = block_ + layout.control_bytes();
     const auto index = static_cast<int64_t>(channel_index(exchange, from, to));
     return {rings + index * layout.ring_bytes, to_size(layout.ring_bytes)};
 }
@@ -94,23 +101,6 @@ std::string Group::who(int group_rank) const {
     if (rank != group_rank) text += concat(" (rank ", rank, " of all)");
     if (shape.hosts() > 1) text += concat(" on host ", wire.place().host_names[to_size(rank)]);
     return text;
-}
-
-uint64_t group_key(const std::string& name, const std::vector<int>& ranks, int generation) {
-    uint64_t key = 0xcbf29ce484222325;  // FNV-1a
-    const auto add = [&](uint64_t value) {
-        for (int i = 0; i < 64; i += 8) key = (key ^ (value >> i & 0xff)) * 0x100000001b3;
-    };
-    for (const char c : name) add(static_cast<unsigned char>(c));
-    add(ranks.size());
-    for (const int rank : ranks) add(static_cast<uint64_t>(rank));
-    add(static_cast<uint64_t>(generation));
-    return key == 0 ? 1 : key;
-}
-
-int first_tag_of(uint64_t key, int highest) {
-    const auto families = static_cast<uint64_t>(highest / kUses - 1);
-    return static_cast<int>(1 + (key ^ key >> 32) % families) * kUses;  // below kUses: the world's own
 }
 
 }  // namespace tutti::comm::processes

@@ -12,6 +12,7 @@
 #include "tutti/base/to_size.h"
 #include "tutti/comm/processes/group_shape.h"
 #include "tutti/comm/processes/host.h"
+#include "tutti/comm/processes/tags.h"
 #include "tutti/comm/progress.h"
 
 namespace tutti::comm::processes {
@@ -45,10 +46,8 @@ struct alignas(64) Channel {
     alignas(64) std::atomic<uint64_t> read;
 };
 
-enum class Use : uint8_t { announcement, part, result, message, message_data, exchange, exchange_data };
-inline constexpr int kUses = 8;  // tags of a group
-
-// Sizes and addresses in the block of shared memory of a group with `members` on this host.
+// Sizes of the shared memory of a group with `members` on this host: the members' counters and the channels with their
+// rings; and the slots of collectives.
 struct BlockLayout {
     int64_t members, slot_bytes, ring_bytes;
 
@@ -56,15 +55,14 @@ struct BlockLayout {
     int64_t control_bytes() const {
         return members * static_cast<int64_t>(sizeof(Member)) + channels() * static_cast<int64_t>(sizeof(Channel));
     }
-    int64_t bytes() const {
-        return control_bytes() + members * static_cast<int64_t>(kSlots) * slot_bytes + channels() * ring_bytes;
-    }
+    int64_t channel_bytes() const { return control_bytes() + channels() * ring_bytes; }
+    int64_t all_slots_bytes() const { return members * static_cast<int64_t>(kSlots) * slot_bytes; }
 };
 
 class Group {
   public:
     // `ranks`: of the world, in the group's order. `key` differs between groups of one name and ranks.
-    Group(std::string name, uint64_t key, const std::vector<int>& ranks, int rank, Wire& wire, Host& host);
+    Group(std::string name, uint64_t key, const std::vector<int>& ranks, int rank, Wire& wire, Host& host, Tags& tags);
     ~Group();
     Group(const Group&) = delete;
     Group& operator=(const Group&) = delete;
@@ -76,11 +74,14 @@ class Group {
         return reinterpret_cast<Member*>(block_)[shape.position[to_size(group_rank)]];
     }
     Member& self() const { return member(rank()); }
+    // Takes the memory of the slots, before a rank's first collective with data: a channel of a pipeline has none.
+    void take_slots();
     std::byte* slot(int group_rank, uint64_t chunk) const;
     Channel& channel(bool exchange, int from, int to) const;
     std::span<std::byte> ring(bool exchange, int from, int to) const;
 
-    int tag(Use use) const { return first_tag + static_cast<int>(use); }
+    // Of messages between this rank and a rank of another host.
+    int tag(Use use, int group_rank) const { return first_tags_[to_size(group_rank)] + static_cast<int>(use); }
     int world_rank(int group_rank) const { return ranks_[to_size(group_rank)]; }
     bool all_local(std::atomic<uint64_t> Member::*counter, uint64_t reached) const;
     // Room for operation `sequence` among the announcements.
@@ -94,7 +95,6 @@ class Group {
     Wire& wire;
     Host& host;
     const BlockLayout layout;
-    const int first_tag;
 
     // The order of the own rank's operations.
     uint64_t chunks_so_far = 0;
@@ -105,13 +105,9 @@ class Group {
     size_t channel_index(bool exchange, int from, int to) const;
 
     std::vector<int> ranks_;
-    std::byte* block_;
+    std::vector<int> first_tags_;  // by rank of the group; 0: of this host
+    std::byte *block_, *slots_ = nullptr;
 };
-
-// The key of a group: equal on all ranks, different for other names, ranks or generations.
-uint64_t group_key(const std::string& name, const std::vector<int>& ranks, int generation);
-// The first of kUses tags, below `highest`.
-int first_tag_of(uint64_t key, int highest);
 
 // Begins a collective (staged_operation.cpp) or a message (stream.cpp) of the group.
 std::shared_ptr<Operation> start_staged(const std::shared_ptr<Group>& group, Collective collective, uint64_t sequence);

@@ -8,7 +8,9 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
+#include <memory>
 #include <new>
+#include <utility>
 
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
@@ -22,7 +24,7 @@ constexpr Clock::duration kShortestNap = std::chrono::microseconds(20), kLongest
 constexpr std::chrono::milliseconds kLookForTheDead{20};
 // A waiting rank polls every few milliseconds; a rank that has not polled for this long stands still or computes.
 constexpr std::chrono::milliseconds kStandsStill{500};
-constexpr size_t kBlocks = 1024;
+constexpr size_t kFirstBlocks = 1024;  // entries of the table before it grows
 
 constexpr int64_t rounded(int64_t bytes) { return (bytes + 4095) / 4096 * 4096; }
 
@@ -55,6 +57,7 @@ class TableLock {
 
 struct Host::Block {
     uint64_t key;  // 0: free
+    Section section;
     int64_t offset, bytes;
     int members, released;
 };
@@ -76,11 +79,13 @@ struct Host::Control {
     std::array<char, 2048> reason;
     alignas(64) pthread_mutex_t table_mutex;
     int64_t used;
-    std::array<Block, kBlocks> blocks;
+    int64_t table;  // offset of the blocks' descriptions
+    size_t entries;
 };
 
 int64_t Host::control_bytes(int ranks_of_host) {
-    return rounded(static_cast<int64_t>(sizeof(Control) + sizeof(RankState) * to_size(ranks_of_host)));
+    return rounded(static_cast<int64_t>(sizeof(Control) + sizeof(RankState) * to_size(ranks_of_host))) +
+           rounded(static_cast<int64_t>(kFirstBlocks * sizeof(Block)));
 }
 
 Host::Host(Wire& wire, std::byte* window, int64_t bytes, bool progress_threads)
@@ -96,6 +101,9 @@ Host::Host(Wire& wire, std::byte* window, int64_t bytes, bool progress_threads)
     if (local_ == 0) {
         control_ = new (window) Control{};
         control_->used = control_bytes(ranks);
+        control_->entries = kFirstBlocks;
+        control_->table = control_->used - rounded(static_cast<int64_t>(kFirstBlocks * sizeof(Block)));
+        std::uninitialized_value_construct_n(blocks().data(), kFirstBlocks);
         init_shared_mutex(control_->table_mutex);
         for (size_t r = 0; r < place.locals.size(); ++r) init_shared_mutex((new (&state(r)) RankState{})->alive);
     }
@@ -126,37 +134,60 @@ size_t Host::local_of(int world_rank) const {
 
 // --- memory of the groups --------------------------------------------------------------------------------------------
 
-std::byte* Host::acquire(uint64_t key, int64_t bytes, int64_t block_control_bytes, int members) {
-    const TableLock lock(control_->table_mutex);
-    Block* free = nullptr;
-    bytes = rounded(bytes);
-    for (Block& block : control_->blocks) {
-        if (block.key == key) return window_ + block.offset;
-        // A free block is reused only for the same size: there are few sizes.
-        if (block.key == 0 && (block.bytes == 0 || block.bytes == bytes) && (!free || free->bytes < block.bytes))
-            free = &block;
-    }
-    check(free && (free->bytes == bytes || control_->used + bytes <= bytes_),
-          "shared memory of this host is full: a group of ", members, " ranks needs ", bytes >> 10, " KiB, of ",
-          bytes_ >> 10, " KiB are taken ", control_->used >> 10,
+std::span<Host::Block> Host::blocks() const {
+    return {reinterpret_cast<Block*>(window_ + control_->table), control_->entries};
+}
+
+int64_t Host::take(int64_t bytes) {
+    check(control_->used + bytes <= bytes_, "shared memory of this host is full: ", bytes >> 10,
+          " KiB are needed for a group, of ", bytes_ >> 10, " KiB are taken ", control_->used >> 10,
           " KiB; fewer groups at a time, or a larger shared_bytes_per_rank");
-    if (free->bytes == 0) {
-        free->offset = control_->used;
-        free->bytes = bytes;
-        control_->used += bytes;
+    return std::exchange(control_->used, control_->used + bytes);
+}
+
+// A free block is reused only for the same size: there are few sizes. A full table is replaced by one of twice the
+// size.
+Host::Block& Host::free_block(int64_t bytes) {
+    Block* unused = nullptr;
+    for (Block& block : blocks()) {
+        if (block.key == 0 && block.bytes == bytes) return block;
+        if (block.bytes == 0 && unused == nullptr) unused = &block;
     }
-    free->key = key;
-    free->members = members;
-    free->released = 0;
-    std::memset(window_ + free->offset, 0, to_size(block_control_bytes));
-    return window_ + free->offset;
+    if (unused == nullptr) {
+        const std::span<const Block> old = blocks();
+        control_->table = take(rounded(2 * static_cast<int64_t>(old.size_bytes())));
+        control_->entries = 2 * old.size();
+        std::uninitialized_value_construct_n(blocks().data(), blocks().size());
+        std::copy(old.begin(), old.end(), blocks().begin());
+        unused = &blocks()[old.size()];
+    }
+    unused->offset = take(bytes);
+    unused->bytes = bytes;
+    return *unused;
+}
+
+std::byte* Host::acquire(uint64_t key, Section section, int64_t bytes, int64_t zeroed, int members) {
+    const TableLock lock(control_->table_mutex);
+    for (const Block& block : blocks())
+        if (block.key == key && block.section == section) return window_ + block.offset;
+    Block& block = free_block(rounded(bytes));
+    block.key = key;
+    block.section = section;
+    block.members = members;
+    block.released = 0;
+    std::memset(window_ + block.offset, 0, to_size(zeroed));
+    return window_ + block.offset;
 }
 
 void Host::release(uint64_t key) {
     if (closed_ || control_->aborted != 0) return;  // after an abort, other ranks may be in the middle of an access
     const TableLock lock(control_->table_mutex);
-    for (Block& block : control_->blocks)
-        if (block.key == key && ++block.released == block.members) block.key = 0;
+    const auto counted = std::find_if(blocks().begin(), blocks().end(), [&](const Block& block) {
+        return block.key == key && block.section == Section::channels;
+    });
+    if (counted == blocks().end() || ++counted->released < counted->members) return;
+    for (Block& block : blocks())
+        if (block.key == key) block.key = 0;
 }
 
 // --- status and last operation of ranks ---

@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,14 +30,16 @@ struct LastOperation {
 
 class Host final : public Notifier {
   public:
-    // `window`: from Wire::share. Collective over the host's ranks.
+    // `window`: from Wire::share; control_bytes and the memory of the groups. Collective over the host's ranks.
     Host(Wire& wire, std::byte* window, int64_t bytes, bool progress_threads);
     static int64_t control_bytes(int ranks_of_host);
     ~Host() override;
 
-    // A block, zeroed in its first control_bytes and shared by the `members` of this host that ask for the same key.
-    // The block is free again when all of them have released it. Error when the window is full.
-    std::byte* acquire(uint64_t key, int64_t bytes, int64_t block_control_bytes, int members);
+    // Memory of the group with this key, shared by the `members` of this host that ask for it, zeroed in its first
+    // `zeroed` bytes. Every member has the section `channels`; both are free again when all members have released the
+    // key. Error when the window is full.
+    enum class Section : uint8_t { channels, slots };
+    std::byte* acquire(uint64_t key, Section section, int64_t bytes, int64_t zeroed, int members);
     void release(uint64_t key);
 
     void note(const LastOperation& operation);  // of the own rank
@@ -63,6 +66,9 @@ class Host final : public Notifier {
     struct Block;
 
     RankState& state(size_t local) const;
+    std::span<Block> blocks() const;
+    int64_t take(int64_t bytes);  // an offset in the window
+    Block& free_block(int64_t bytes);
     void poll();
     void detect_dead_ranks();
     size_t local_of(int world_rank) const;  // locals.size(): on another host

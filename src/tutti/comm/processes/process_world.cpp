@@ -73,12 +73,7 @@ class ProcessWorld final : public World {
             if (ranks[i] == rank()) place = static_cast<int>(i);
         check(place >= 0, "rank ", rank(), " asks for group ", name, ", of which it is not a member");
         const uint64_t key = group_key(name, ranks, generations_[{name, ranks}]++);
-        auto group = std::make_shared<Group>(name, key, ranks, place, *wire_, *host_);
-        if (group->shape.hosts() > 1) {
-            const auto [other, is_new] = tags_.insert({group->first_tag, {name, key}});
-            check(is_new || other->second.second == key, "groups ", name, " and ", other->second.first,
-                  " would share their tags: give one of them another name");
-        }
+        auto group = std::make_shared<Group>(name, key, ranks, place, *wire_, *host_, tags_);
         return std::make_unique<ProcessCommunicator>(std::move(group), ranks, place, *progress_, recorder_);
     }
 
@@ -124,7 +119,7 @@ class ProcessWorld final : public World {
     FlightRecorder recorder_;
     std::optional<Progress> progress_;
     std::map<std::pair<std::string, std::vector<int>>, int> generations_;
-    std::map<int, std::pair<std::string, uint64_t>> tags_;
+    Tags tags_{wire_->highest_tag()};
     std::unique_ptr<Communicator> everyone_;
 };
 

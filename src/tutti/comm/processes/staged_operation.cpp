@@ -26,9 +26,9 @@ void StagedOperation::announce() {
     for (int rail = 0; rail < shape.rails; ++rail) {
         if (shape.handler(own_host(), rail) != me()) continue;
         for_other_hosts([&](int host) {
-            words_out_.push_back(group_->wire.send(&own_word_, sizeof own_word_,
-                                                   group_->world_rank(shape.handler(host, rail)),
-                                                   group_->tag(Use::announcement)));
+            const int to = shape.handler(host, rail);
+            words_out_.push_back(group_->wire.send(&own_word_, sizeof own_word_, group_->world_rank(to),
+                                                   group_->tag(Use::announcement, to)));
         });
     }
 }
@@ -44,7 +44,7 @@ bool StagedOperation::hear() {
                 const int from = shape.handler(host, rail);
                 Word& word = words_in_.emplace_back(Word{from, {}, -1});
                 word.request = group_->wire.receive(&word.announcement, sizeof word.announcement,
-                                                    group_->world_rank(from), group_->tag(Use::announcement));
+                                                    group_->world_rank(from), group_->tag(Use::announcement, from));
             });
         }
     }
@@ -68,7 +68,7 @@ void StagedOperation::check_agreement() const {
     const auto compare = [&](int rank, const Announcement& a) {
         check(a.group == group_->key && a.sequence == sequence(), "group ", group_->name, ", operation ", sequence(),
               ": a message of another group or operation came from ", group_->who(rank),
-              "; two groups share a tag: give one another name");
+              "; the two ranks must make the groups that they share in the same order");
         check_agree(group_->name, sequence(), me(), collective().summary(), rank, a.summary());
     };
     for (const int rank : group_->shape.locals())

@@ -43,6 +43,7 @@ class StagedOperation final : public Operation, public std::enable_shared_from_t
           group_(std::move(group)),
           element_(collective().input.defined() ? size_of(collective().input.dtype()) : 1),
           cutting_(group_->shape, collective(), group_->layout.slot_bytes / element_) {
+        if (cutting_.chunks() > 0) group_->take_slots();
         Member& self = group_->self();
         self.announcements[sequence() % kInFlight] = Announcement::of(collective(), group_->key, sequence());
         self.begun = sequence();
@@ -116,12 +117,12 @@ class StagedOperation final : public Operation, public std::enable_shared_from_t
     void send(Step& step, const void* data, int64_t bytes, int to, Use use) const {
         if (bytes > 0)
             step.transfers.push_back(
-                {group_->wire.send(data, bytes, group_->world_rank(to), group_->tag(use)), to, false});
+                {group_->wire.send(data, bytes, group_->world_rank(to), group_->tag(use, to)), to, false});
     }
     void receive(Step& step, void* data, int64_t bytes, int from, Use use) const {
         if (bytes > 0)
             step.transfers.push_back(
-                {group_->wire.receive(data, bytes, group_->world_rank(from), group_->tag(use)), from, true});
+                {group_->wire.receive(data, bytes, group_->world_rank(from), group_->tag(use, from)), from, true});
     }
     bool arrived(Step& step) const {
         std::erase_if(step.transfers, [&](const Transfer& t) { return group_->wire.done(t.request); });

@@ -40,8 +40,8 @@ bool Outgoing::advance() {
     if (!group_.is_local(to_)) {
         if (!begun_) {
             const int to = group_.world_rank(to_);
-            requests_.push_back(group_.wire.send(&head_, kHead, to, group_.tag(head_use(kind_))));
-            if (bytes_ > 0) requests_.push_back(group_.wire.send(data_, bytes_, to, group_.tag(data_use(kind_))));
+            requests_.push_back(group_.wire.send(&head_, kHead, to, group_.tag(head_use(kind_), to_)));
+            if (bytes_ > 0) requests_.push_back(group_.wire.send(data_, bytes_, to, group_.tag(data_use(kind_), to_)));
             begun_ = true;
         }
         return group_.wire.all_done(requests_);
@@ -81,13 +81,13 @@ void Incoming::look_at_head() {
 bool Incoming::advance() {
     if (!group_.is_local(from_)) {
         const int from = group_.world_rank(from_);
-        if (!begun_) requests_ = {group_.wire.receive(&head_, kHead, from, group_.tag(head_use(kind_)))};
+        if (!begun_) requests_ = {group_.wire.receive(&head_, kHead, from, group_.tag(head_use(kind_), from_))};
         begun_ = true;
         if (!group_.wire.all_done(requests_)) return false;
         if (received_ == 0) {
             received_ = kHead;
             look_at_head();
-            if (bytes_ > 0) requests_ = {group_.wire.receive(data_, bytes_, from, group_.tag(data_use(kind_)))};
+            if (bytes_ > 0) requests_ = {group_.wire.receive(data_, bytes_, from, group_.tag(data_use(kind_), from_))};
         }
         return group_.wire.all_done(requests_);
     }

@@ -1,0 +1,132 @@
+// The shared memory of a host: as many groups as memory allows, and blocks that are used again.
+#include "tutti/comm/processes/host.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
+#include "tutti/comm/processes/group.h"
+
+namespace tutti::comm::processes {
+namespace {
+
+constexpr int64_t kOfRank = int64_t{64} << 20;  // ProcessOptions::shared_bytes_per_rank
+
+// All ranks on one host, seen from rank 0; its memory is this process's, and only touched pages are real.
+class OneHost final : public Wire {
+  public:
+    explicit OneHost(int ranks, int64_t bytes_of_rank = kOfRank)
+        : bytes_(Host::control_bytes(ranks) + ranks * bytes_of_rank),
+          window_(mmap(nullptr, to_size(bytes_), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                       -1, 0)) {
+        place_.size = ranks;
+        place_.host_of.assign(to_size(ranks), 0);
+        place_.host_names.assign(to_size(ranks), "host");
+        for (int r = 0; r < ranks; ++r) place_.locals.push_back(r);
+        check(window_ != MAP_FAILED, "no memory");
+        host_.emplace(*this, static_cast<std::byte*>(window_), bytes_, false);
+    }
+    ~OneHost() override {
+        host_.reset();
+        munmap(window_, to_size(bytes_));
+    }
+    Host& host() { return *host_; }
+    std::unique_ptr<Group> group(const std::string& name, const std::vector<int>& ranks) {
+        return std::make_unique<Group>(name, group_key(name, ranks, 0), ranks, 0, *this, *host_, tags_);
+    }
+
+    int highest_tag() const override { return 32767; }
+    std::byte* share(int64_t) override { return nullptr; }
+    void barrier_of_host() override {}
+    Request send(const void*, int64_t, int, int) override { return 0; }
+    Request receive(void*, int64_t, int, int) override { return 0; }
+    bool done(Request) override { return true; }
+    void send_abort(const std::string&) override {}
+    std::optional<std::string> abort_received() override { return std::nullopt; }
+    void finalize() override {}
+
+  private:
+    int64_t bytes_;
+    void* window_;
+    Tags tags_{32767};
+    std::optional<Host> host_;
+};
+
+std::vector<int> range(int begin, int end, int step) {
+    std::vector<int> all;
+    for (int r = begin; r < end; r += step) all.push_back(r);
+    return all;
+}
+
+// tp 8 x dp 3 x pp 8 on a host of 192 ranks, four stages a rank: 24 pipelines with 62 channels each, and the groups of
+// collectives with their slots.
+TEST(Host, HasMemoryForThePipelinesOf192Ranks) {
+    constexpr int kRanks = 192, kTp = 8, kDp = 3, kPp = 8, kStages = 4 * kPp, kPipelines = kTp * kDp;
+    OneHost one(kRanks);
+    std::vector<std::unique_ptr<Group>> groups;
+    const auto with_slots = [&](const std::string& name, const std::vector<int>& ranks) {
+        groups.push_back(one.group(name, ranks));
+        groups.back()->take_slots();
+    };
+    for (const char* name : {"world", "everyone"}) with_slots(name, range(0, kRanks, 1));
+    for (int pp = 0; pp < kPp; ++pp) {
+        const int first = pp * kPipelines;
+        for (int dp = 0; dp < kDp; ++dp) with_slots("tp", range(first + kTp * dp, first + kTp * (dp + 1), 1));
+        for (int tp = 0; tp < kTp; ++tp)
+            for (const char* name : {"dp_shard", "dp"}) with_slots(name, range(first + tp, first + kPipelines, kTp));
+    }
+    for (int rank = 0; rank < kRanks; ++rank) with_slots("dp_replicate", {rank});
+    for (int pipeline = 0; pipeline < kPipelines; ++pipeline)
+        for (int stage = 0; stage + 1 < kStages; ++stage)
+            for (const auto& [from, to] : {std::pair(stage, stage + 1), std::pair(stage + 1, stage)})
+                groups.push_back(one.group(concat("pp ", from, ">", to),
+                                           {pipeline + from % kPp * kPipelines, pipeline + to % kPp * kPipelines}));
+    EXPECT_EQ(groups.size(), 2u + 24 + 2 * 64 + 192 + 24 * 62);
+}
+
+TEST(Host, UsesTheMemoryOfReleasedGroupsAgain) {
+    OneHost one(1, int64_t{4} << 20);  // one group at a time
+    std::byte* slot = nullptr;
+    for (int i = 0; i < 2000; ++i) {
+        const auto group = one.group(concat("group ", i), {0});
+        group->take_slots();
+        if (slot == nullptr) slot = group->slot(0, 0);
+        ASSERT_EQ(group->slot(0, 0), slot);
+    }
+}
+
+TEST(Host, SaysThatItsMemoryIsFull) {
+    OneHost one(2, int64_t{5} << 20);
+    const auto first = one.group("first", {0, 1});
+    first->take_slots();
+    const auto second = one.group("second", {0, 1});
+    try {
+        second->take_slots();
+        FAIL() << "no error";
+    } catch (const Error& error) {
+        EXPECT_NE(std::string(error.what()).find("4096 KiB are needed for a group"), std::string::npos) << error.what();
+    }
+}
+
+// Whoever asks for a key gets the same memory, and the members' counters begin at zero also where others counted
+// before.
+TEST(Host, GivesTheSameMemoryForAKeyAndOtherMemoryForAnother) {
+    OneHost one(2);
+    Host& host = one.host();
+    std::byte* a = host.acquire(1, Host::Section::channels, 5000, 64, 2);
+    std::byte* slots = host.acquire(1, Host::Section::slots, 5000, 0, 2);
+    EXPECT_EQ(host.acquire(1, Host::Section::channels, 5000, 64, 2), a);
+    EXPECT_NE(slots, a);
+    EXPECT_NE(host.acquire(2, Host::Section::channels, 5000, 64, 2), a);
+    a[63] = std::byte{7};
+    host.release(1);
+    EXPECT_EQ(host.acquire(1, Host::Section::channels, 5000, 64, 2), a) << "one member still has it";
+    host.release(1);
+    EXPECT_EQ(host.acquire(3, Host::Section::channels, 5000, 64, 1), a);
+    EXPECT_EQ(a[63], std::byte{0});
+    EXPECT_EQ(host.acquire(3, Host::Section::slots, 5000, 0, 1), slots);
+}
+
+}  // namespace
+}  // namespace tutti::comm::processes
