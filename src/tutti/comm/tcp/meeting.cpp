@@ -4,6 +4,7 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cstring>
 
@@ -120,22 +121,29 @@ namespace {
 
 // How often the thread checks whether it should end.
 constexpr int kLookMs = 50;
-// A connection that has not joined by then belongs to another program.
-constexpr std::chrono::seconds kStranger{10};
 
 template <size_t N>
 std::string text_of(const std::array<char, N>& text) {
     return {text.data(), strnlen(text.data(), N)};
 }
 
+}  // namespace
+
 Clock::duration seconds(double s) {
     return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s));
 }
 
-}  // namespace
+// A rank says who it is with its first bytes: 5 s cover lost packets. 16 more than the ranks: all may come at once.
+StrangerLimits StrangerLimits::of(int size, double timeout_s) {
+    return {.most = size + 16, .time = seconds(std::min(5.0, timeout_s / 4))};
+}
 
 Hub::Hub(const Meeting& meeting, int size, double timeout_s)
-    : meeting_(meeting), size_(size), timeout_s_(timeout_s), contacts_(to_size(size)) {
+    : meeting_(meeting),
+      size_(size),
+      timeout_s_(timeout_s),
+      strangers_(StrangerLimits::of(size, timeout_s)),
+      contacts_(to_size(size)) {
     for (int port = meeting.port; !listener_.open() && port < meeting.port + meeting.ports; ++port)
         listener_ = listen_on(is_loopback(meeting.host), port);
     check(listener_.open(), "rank 0 cannot listen at port ", meeting.port,
@@ -163,38 +171,54 @@ void Hub::run() {
                         " (", meeting_.origin, ") within ", timeout_s_,
                         " s (comm.timeout_s): never started, or cut off from that address"));
         }
-        all_gone_ = running_ && std::all_of(guests_.begin(), guests_.end(), [](const Guest& g) { return g.gone; });
+        const auto gone = [](const Guest& guest) { return guest.gone || guest.rank < 0; };
+        all_gone_ = running_ && std::all_of(guests_.begin(), guests_.end(), gone);
     }
 }
 
 void Hub::turn() {
-    std::vector<pollfd> watched = {{.fd = listener_.fd(), .events = POLLIN, .revents = 0}};
+    std::erase_if(guests_, [&, now = Clock::now()](const Guest& guest) {
+        return guest.rank < 0 && (guest.gone || now - guest.since > strangers_.time);
+    });
+    auto strangers = std::count_if(guests_.begin(), guests_.end(), [](const Guest& guest) { return guest.rank < 0; });
+    std::vector<pollfd> watched = {
+        {.fd = strangers < strangers_.most ? listener_.fd() : -1, .events = POLLIN, .revents = 0}};
     for (const Guest& guest : guests_)
         watched.push_back({.fd = guest.gone ? -1 : guest.socket.fd(), .events = POLLIN, .revents = 0});
     poll(watched.data(), watched.size(), kLookMs);
-    for (size_t i = 0; i + 1 < watched.size(); ++i) {
-        Guest& guest = guests_[i];
-        if (guest.gone) continue;
-        if (watched[i + 1].revents == 0) {
-            if (guest.rank < 0 && Clock::now() - guest.since > kStranger) guest.gone = true;
-            continue;
-        }
-        while (const auto frame = guest.reader.read(guest.socket)) {
-            if (frame->type == Frame::Type::join && guest.rank < 0) welcome(guest, *frame);
-            if (frame->type == Frame::Type::abort) fail(frame->body, guest.rank);
-            if (frame->type == Frame::Type::bye) guest.gone = true;
-        }
-        if (!guest.reader.closed() || guest.gone) continue;
-        guest.gone = true;
-        if (guest.rank < 0 || !failure_.empty()) continue;
-        const Contact& contact = contacts_[to_size(guest.rank)];
-        fail(concat("rank ", guest.rank, " has died: its process on host ", text_of(contact.host),
-                    " was killed, or ended in the middle of the run"),
-             guest.rank);
+    for (size_t i = 0; i + 1 < watched.size(); ++i)
+        if (watched[i + 1].revents != 0) hear(guests_[i]);
+    if (watched[0].revents == 0) return;
+    for (; strangers < strangers_.most; ++strangers) {
+        Socket socket = accept_from(listener_);
+        // Without a free descriptor poll() would return at once, again and again.
+        if (!socket.open() && (errno == EMFILE || errno == ENFILE))
+            std::this_thread::sleep_for(std::chrono::milliseconds(kLookMs));
+        if (!socket.open()) return;
+        guests_.push_back({.socket = std::move(socket), .reader = {}, .since = Clock::now()});
     }
-    if (watched[0].revents != 0)
-        for (Socket socket = accept_from(listener_); socket.open(); socket = accept_from(listener_))
-            guests_.push_back({.socket = std::move(socket), .reader = {}, .since = Clock::now()});
+}
+
+// The first frame must be a `join` of the size of a contact; nothing else of a stranger is read.
+void Hub::hear(Guest& guest) {
+    while (!guest.gone) {
+        const bool is_stranger = guest.rank < 0;
+        const auto frame = guest.reader.read(guest.socket, is_stranger ? sizeof(Contact) : kLongestFrame);
+        if (!frame) break;
+        if (is_stranger && frame->type == Frame::Type::join)
+            welcome(guest, *frame);
+        else if (is_stranger || frame->type == Frame::Type::bye)
+            guest.gone = true;
+        else if (frame->type == Frame::Type::abort)
+            fail(frame->body, guest.rank);
+    }
+    if (!guest.reader.closed() || guest.gone) return;
+    guest.gone = true;
+    if (guest.rank < 0 || !failure_.empty()) return;
+    const Contact& contact = contacts_[to_size(guest.rank)];
+    fail(concat("rank ", guest.rank, " has died: its process on host ", text_of(contact.host),
+                " was killed, or ended in the middle of the run"),
+         guest.rank);
 }
 
 void Hub::refuse(Guest& guest, const std::string& reason) {
@@ -207,6 +231,7 @@ void Hub::welcome(Guest& guest, const Frame& frame) {
     // Another program, or a rank of another job, which tries the next port for its own hub.
     if (frame.body.size() != sizeof contact) return refuse(guest, "");
     std::memcpy(&contact, frame.body.data(), sizeof contact);
+    contact.memory_space.back() = contact.host.back() = '\0';  // the other ranks read them as C strings
     if (text_of(contact.magic) != kMagic || text_of(contact.job) != meeting_.job) return refuse(guest, "");
     if (contact.size != size_ || contact.rank < 0 || contact.rank >= size_)
         return refuse(guest, concat("it is rank ", contact.rank, " of ", contact.size,

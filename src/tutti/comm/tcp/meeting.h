@@ -46,6 +46,15 @@ struct Contact {
 };
 inline constexpr std::string_view kMagic = "tutti tcp 1";
 
+// What a rank that listens grants to connections that have not said which rank they are: other programs connect too,
+// port scanners among them. More wait in the system's queue; a rank that was closed for another's sake tries again.
+struct StrangerLimits {
+    ptrdiff_t most = 0;      // at a time
+    Clock::duration time{};  // then closed
+    static StrangerLimits of(int size, double timeout_s);
+};
+Clock::duration seconds(double s);
+
 // Collects the address of each rank, sends every rank the table of all, and afterwards tells all ranks when one aborts
 // or disappears.
 class Hub {
@@ -66,6 +75,7 @@ class Hub {
     };
     void run();
     void turn();  // waits a moment for an event and handles it
+    void hear(Guest& guest);
     void welcome(Guest& guest, const Frame& frame);
     void refuse(Guest& guest, const std::string& reason);
     void give_tables();
@@ -76,6 +86,7 @@ class Hub {
     const Meeting meeting_;
     const int size_;
     const double timeout_s_;
+    const StrangerLimits strangers_;
     Socket listener_;
     std::vector<Guest> guests_;
     std::vector<Contact> contacts_;  // by rank

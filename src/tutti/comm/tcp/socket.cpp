@@ -23,7 +23,6 @@ namespace tutti::comm::tcp {
 
 namespace {
 
-constexpr size_t kLongestFrame = size_t{64} << 20;
 constexpr size_t kFrameHead = 5;  // length, type
 
 int milliseconds_until(Clock::time_point until) {
@@ -45,6 +44,27 @@ bool wait_for(int fd, short events, Clock::time_point until) {
         if (ready < 0 && errno == EINTR) continue;
         return false;
     }
+}
+
+using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+// Null on failure, with the reason in `why`.
+Addresses addresses_of(const std::string& host, int port, int flags, std::string& why) {
+    addrinfo hints{}, *found = nullptr;
+    hints.ai_socktype = SOCK_STREAM;
+    hints.ai_flags = flags;
+    if (const int code = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found); code != 0)
+        why = concat("the host name ", host, " is not known: ", gai_strerror(code));
+    return {found, freeaddrinfo};
+}
+
+Socket begin(const addrinfo& address, std::string& why) {
+    Socket socket(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (socket.open()) set_up(socket.fd());
+    if (socket.open() && (connect(socket.fd(), address.ai_addr, address.ai_addrlen) == 0 || errno == EINPROGRESS))
+        return socket;
+    why = std::strerror(errno);
+    return {};
 }
 
 }  // namespace
@@ -106,29 +126,30 @@ Socket accept_from(const Socket& listener) {
 }
 
 Socket connect_to(const std::string& host, int port, Clock::time_point until, std::string& why) {
-    addrinfo hints{}, *found = nullptr;
-    hints.ai_socktype = SOCK_STREAM;
-    if (const int code = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found); code != 0) {
-        why = concat("the host name ", host, " is not known: ", gai_strerror(code));
-        return {};
-    }
-    const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> all(found, freeaddrinfo);
-    for (const addrinfo* a = found; a != nullptr; a = a->ai_next) {
-        Socket socket(::socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const Addresses all = addresses_of(host, port, 0, why);
+    for (const addrinfo* a = all.get(); a != nullptr; a = a->ai_next) {
+        Socket socket = begin(*a, why);
         if (!socket.open()) continue;
-        set_up(socket.fd());
-        int error = connect(socket.fd(), a->ai_addr, a->ai_addrlen) == 0 ? 0 : errno;
-        if (error == EINPROGRESS) {
-            error = ETIMEDOUT;
-            if (wait_for(socket.fd(), POLLOUT, until)) {
-                socklen_t size = sizeof error;
-                getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &size);
-            }
-        }
-        if (error == 0) return socket;
-        why = concat(host, ":", port, ": ", std::strerror(error));
+        wait_for(socket.fd(), POLLOUT, until);
+        const std::string failure = outcome_of(socket).value_or(std::strerror(ETIMEDOUT));
+        if (failure.empty()) return socket;
+        why = concat(host, ":", port, ": ", failure);
     }
     return {};
+}
+
+Socket begin_connection(const std::string& address, int port, std::string& why) {
+    const Addresses one = addresses_of(address, port, AI_NUMERICHOST, why);
+    return one ? begin(*one, why) : Socket();
+}
+
+std::optional<std::string> outcome_of(const Socket& connection) {
+    pollfd entry{.fd = connection.fd(), .events = POLLOUT, .revents = 0};
+    if (poll(&entry, 1, 0) <= 0) return std::nullopt;
+    int error = 0;
+    socklen_t size = sizeof error;
+    getsockopt(connection.fd(), SOL_SOCKET, SO_ERROR, &error, &size);
+    return error == 0 ? "" : std::strerror(error);
 }
 
 std::string address_of_peer(const Socket& socket) {
@@ -164,9 +185,9 @@ bool send_frame(const Socket& socket, Frame::Type type, std::string_view body) {
     return true;
 }
 
-std::optional<Frame> FrameReader::read(const Socket& socket) {
+std::optional<Frame> FrameReader::read(const Socket& socket, size_t longest) {
     std::array<char, 4096> piece;
-    while (!closed_) {
+    while (!closed_ && buffer_.size() < kFrameHead + longest) {
         const ssize_t n = recv(socket.fd(), piece.data(), piece.size(), 0);
         if (n > 0) {
             buffer_.append(piece.data(), to_size(n));
@@ -181,7 +202,7 @@ std::optional<Frame> FrameReader::read(const Socket& socket) {
     if (buffer_.size() < kFrameHead) return std::nullopt;
     uint32_t length = 0;
     std::memcpy(&length, buffer_.data(), sizeof length);
-    if (length > kLongestFrame) {  // not our protocol
+    if (length > longest) {  // not our protocol
         closed_ = true;
         buffer_.clear();
         return std::nullopt;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -32,8 +33,12 @@ Socket listen_on(bool loopback, int port);
 int port_of(const Socket& listener);
 // A waiting connection; not open when none waits.
 Socket accept_from(const Socket& listener);
-// A connection; not open on failure, with the reason in `why`.
+// A connection; not open on failure, with the reason in `why`. Resolves the name, and waits, until `until`.
 Socket connect_to(const std::string& host, int port, Clock::time_point until, std::string& why);
+// A connection to a numeric address, under way or made; never waits. Not open on failure, with the reason in `why`.
+Socket begin_connection(const std::string& address, int port, std::string& why);
+// Of a begun connection: nullopt while it is under way, "" once it is made, else why it failed.
+std::optional<std::string> outcome_of(const Socket& connection);
 // The numeric address of the other end: "10.0.0.7".
 std::string address_of_peer(const Socket& socket);
 bool is_loopback(const std::string& host);  // "localhost", or a numeric loopback address
@@ -41,7 +46,8 @@ bool is_loopback(const std::string& host);  // "localhost", or a numeric loopbac
 // Waits for data; false at `until`.
 bool readable(const Socket& socket, Clock::time_point until);
 
-// Messages of rare events: joining, the table of all ranks, the reason of an abort. At most 64 MiB.
+// Messages of rare events: joining, the table of all ranks, the reason of an abort.
+inline constexpr size_t kLongestFrame = size_t{64} << 20;
 struct Frame {
     enum class Type : uint8_t { join, welcome, refusal, table, abort, bye };
     Type type = Type::join;
@@ -53,8 +59,9 @@ bool send_frame(const Socket& socket, Frame::Type type, std::string_view body);
 // Assembles frames from received bytes.
 class FrameReader {
   public:
-    // A complete frame if one has arrived; never waits. After the end of the stream closed() is true.
-    std::optional<Frame> read(const Socket& socket);
+    // A complete frame if one has arrived; never waits. After the end of the stream, and after the head of a frame of
+    // more than `longest` bytes, closed() is true.
+    std::optional<Frame> read(const Socket& socket, size_t longest = kLongestFrame);
     bool closed() const { return closed_; }
 
   private:

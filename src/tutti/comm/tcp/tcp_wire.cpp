@@ -26,6 +26,7 @@ namespace {
 
 constexpr int64_t kEager = 32 << 10;
 constexpr int64_t kPage = 4096;
+constexpr double kConnect = 0.9;  // of the time-out, for a connection
 
 // Equal for processes that can open each other's memory: those of one running kernel, process table and user.
 std::string memory_space() {
@@ -48,6 +49,7 @@ void put(const std::string& text, std::array<char, N>& into) {
 TcpWire::TcpWire(const Launch& launch, const Meeting& meeting, double timeout_s, const std::vector<int>& hosts)
     : meeting_(meeting),
       timeout_s_(timeout_s),
+      strangers_(StrangerLimits::of(launch.size, timeout_s)),
       listener_(listen_on(is_loopback(meeting.host), 0)),
       memory_(memfd_create("tutti", MFD_CLOEXEC)),
       peers_(to_size(launch.size)) {
@@ -64,9 +66,7 @@ TcpWire::~TcpWire() {
     if (window_ != nullptr) munmap(window_, to_size(window_bytes_));
 }
 
-Clock::time_point TcpWire::deadline() const {
-    return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_s_));
-}
+Clock::time_point TcpWire::deadline() const { return Clock::now() + seconds(timeout_s_); }
 
 Contact TcpWire::own_contact(const Launch& launch, const std::vector<int>& hosts) const {
     Contact contact;
@@ -216,15 +216,37 @@ TcpWire::Request TcpWire::new_request() {
 
 void TcpWire::finish(Request request) { complete_[to_size(request)] = true; }
 
+// A rank on the hub's machine may have connected over the loopback: others reach that rank at the hub's address.
+std::string TcpWire::address_of(int rank) const {
+    const std::string seen = contacts_[to_size(rank)].address.data();
+    return is_loopback(seen) ? meeting_address_ : seen;
+}
+
 void TcpWire::connect_peer(int to) {
     Peer& peer = peers_[to_size(to)];
-    const Contact& contact = contacts_[to_size(to)];
-    // A rank on the hub's machine may have connected over the loopback: others reach that rank at the hub's address.
-    const std::string seen = contact.address.data();
     std::string why;
-    peer.out = connect_to(is_loopback(seen) ? meeting_address_ : seen, contact.port, deadline(), why);
-    check(peer.out.open(), name_of(place_.rank), " cannot connect to ", name_of(to), ": ", why);
+    peer.out = begin_connection(address_of(to), contacts_[to_size(to)].port, why);
+    if (!peer.out.open()) cannot_connect(to, why);
+    // Before the time-out of the operation that sends the message, which would know less.
+    peer.connect_until = Clock::now() + seconds(kConnect * timeout_s_);
     peer.queue.push_back({.header = {.kind = Kind::hello, .tag = place_.rank, .bytes = 0, .number = secret_}});
+}
+
+bool TcpWire::is_connected(int to) {
+    Peer& peer = peers_[to_size(to)];
+    if (peer.is_connected) return true;
+    const auto outcome = outcome_of(peer.out);
+    if (!outcome && Clock::now() < peer.connect_until) return false;
+    if (!outcome)
+        cannot_connect(to, concat("no answer within ", kConnect * timeout_s_, " s (", kConnect,
+                                  " of comm.timeout_s): its host is gone, or cut off from this one"));
+    if (!outcome->empty()) cannot_connect(to, *outcome);
+    return peer.is_connected = true;
+}
+
+void TcpWire::cannot_connect(int to, const std::string& why) {
+    fail(concat(name_of(place_.rank), " cannot connect to ", name_of(to), " at ", address_of(to), ":",
+                contacts_[to_size(to)].port, ": ", why));
 }
 
 void TcpWire::push(int to, Outgoing message) {
@@ -289,7 +311,13 @@ bool TcpWire::done(Request request) {
 }
 
 void TcpWire::progress() {
-    std::vector<pollfd> watched = {{.fd = listener_.fd(), .events = POLLIN, .revents = 0}};
+    const auto is_stranger = [](const Incoming& in) { return in.from < 0; };
+    std::erase_if(incoming_, [&, now = Clock::now()](const Incoming& in) {
+        return is_stranger(in) && now - in.since > strangers_.time;
+    });
+    auto strangers = std::count_if(incoming_.begin(), incoming_.end(), is_stranger);
+    std::vector<pollfd> watched = {
+        {.fd = strangers < strangers_.most ? listener_.fd() : -1, .events = POLLIN, .revents = 0}};
     for (const Incoming& in : incoming_) watched.push_back({.fd = in.socket.fd(), .events = POLLIN, .revents = 0});
     for (size_t to = 0; to < peers_.size(); ++to)
         if (!peers_[to].queue.empty()) flush(static_cast<int>(to));
@@ -297,15 +325,19 @@ void TcpWire::progress() {
     for (size_t i = incoming_.size(); i-- > 0;)
         if (watched[i + 1].revents != 0 && !read(incoming_[i]))
             incoming_.erase(incoming_.begin() + static_cast<std::ptrdiff_t>(i));
-    if (watched[0].revents != 0)
-        for (Socket socket = accept_from(listener_); socket.open(); socket = accept_from(listener_)) {
-            incoming_.emplace_back();
-            incoming_.back().socket = std::move(socket);
-        }
+    if (watched[0].revents == 0) return;
+    for (; strangers < strangers_.most; ++strangers) {
+        Socket socket = accept_from(listener_);
+        if (!socket.open()) return;
+        incoming_.emplace_back();
+        incoming_.back().socket = std::move(socket);
+        incoming_.back().since = Clock::now();
+    }
 }
 
 void TcpWire::flush(int to) {
     Peer& peer = peers_[to_size(to)];
+    if (peer.queue.empty() || !is_connected(to)) return;
     constexpr auto kHead = static_cast<int64_t>(sizeof(Header));
     while (!peer.queue.empty()) {
         Outgoing& message = peer.queue.front();
@@ -438,13 +470,17 @@ void TcpWire::take_message(Incoming& in) {
     finish(place.request);
 }
 
-// A connection ends with the other rank; the hub learns the reason a moment later.
 void TcpWire::lost(int peer, const std::string& why) {
+    fail(concat("the connection between ", name_of(place_.rank), " and ", name_of(peer), " is lost: ", why));
+}
+
+// A connection ends with the other rank; the hub learns the reason a moment later.
+void TcpWire::fail(const std::string& error) {
     for (const auto until = Clock::now() + std::chrono::seconds(1); Clock::now() < until;) {
         if (const auto& reason = look_for_abort()) throw Aborted(*reason);
         readable(control_, until);
     }
-    throw Error(concat("the connection between ", name_of(place_.rank), " and ", name_of(peer), " is lost: ", why));
+    throw Error(error);
 }
 
 // --- the end ---------------------------------------------------------------------------------------------------------

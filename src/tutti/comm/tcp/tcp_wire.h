@@ -1,6 +1,6 @@
 // comm/tcp/tcp_wire.h: the messages, shared memory and places of processes that meet over TCP, without MPI. A rank has
 // one connection to rank 0's hub for the whole run, and one to every rank of another host that it sends to, made for
-// the first message. Nothing is encrypted.
+// the first message; no call waits for a connection. Nothing is encrypted.
 #pragma once
 
 #include <deque>
@@ -63,6 +63,7 @@ class TcpWire final : public processes::Wire {
     };
     struct Incoming {  // a connection made by another rank
         Socket socket;
+        Clock::time_point since;
         int from = -1;  // before the hello
         Header header;
         int64_t got = 0;                // bytes of the header and the data
@@ -72,6 +73,8 @@ class TcpWire final : public processes::Wire {
     };
     struct Peer {
         Socket out;
+        bool is_connected = false;
+        Clock::time_point connect_until;
         std::deque<Outgoing> queue;
         std::map<int, std::deque<Arrived>> arrived;  // by tag
         std::map<int, std::deque<Posted>> posted;    // by tag; no queue is empty
@@ -90,7 +93,9 @@ class TcpWire final : public processes::Wire {
     Request new_request();
     void finish(Request request);
     void push(int to, Outgoing message);
+    std::string address_of(int rank) const;
     void connect_peer(int to);
+    bool is_connected(int to);
     void progress();
     void flush(int to);
     bool read(Incoming& in);  // false: the connection is over
@@ -100,10 +105,13 @@ class TcpWire final : public processes::Wire {
     void grant(int from, const Posted& posted, uint64_t offer);
     const std::optional<std::string>& look_for_abort();
     [[noreturn]] void lost(int peer, const std::string& why);
+    [[noreturn]] void cannot_connect(int to, const std::string& why);
+    [[noreturn]] void fail(const std::string& error);
     std::string name_of(int rank) const;
 
     const Meeting meeting_;
     const double timeout_s_;
+    const StrangerLimits strangers_;
     std::unique_ptr<Hub> hub_;  // rank 0
     Socket listener_, control_, memory_;
     FrameReader control_reader_;
