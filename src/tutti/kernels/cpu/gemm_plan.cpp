@@ -43,11 +43,12 @@ int64_t blocks(const GemmPlan& p) { return down(p) * across(p); }
 // Sets how much of a and b is packed at a time.
 void cut_into_packings(GemmPlan& p, const GemmBlocks& b) {
     p.depth = std::min(p.words, kPackedDepth);
-    p.pieces = in_units(p.depth, b.depth);
+    p.piece_depth = share(p.depth, b.depth, b.unit);
+    p.pieces = in_units(p.depth, p.piece_depth);
     p.sums_wait = p.depth < p.words;
     p.columns = std::min(round_up(p.N, b.panel),
                          std::max(b.width, kPackedWords / std::max<int64_t>(p.depth, 1) / b.width * b.width));
-    p.a_row = std::min(p.depth, b.depth) + 16;
+    p.a_row = p.piece_depth + 16;
     p.rows = p.M;
     if (p.a == RowsOfA::packed && p.pieces > 0)
         p.rows = std::min(p.rows, kPackedWords / (p.pieces * p.a_row) / b.rows * b.rows);
@@ -74,10 +75,10 @@ void cut_into_blocks(GemmPlan& p, const GemmBlocks& b, int64_t threads) {
     p.block_size = p.block_rows * p.block_columns;
 }
 
-void size_workspace(GemmPlan& p, const GemmBlocks& b, int64_t threads) {
+void size_workspace(GemmPlan& p, int64_t threads) {
     const int64_t slots = std::min(blocks(p), threads);
     p.tasks_pack_b = !p.keeps_b && !p.sums_wait && p.rows == p.M && down(p) == 1;
-    p.packed_b_of_task = p.block_columns * std::min(p.depth, b.depth);
+    p.packed_b_of_task = p.block_columns * p.piece_depth;
     p.packed_b = p.keeps_b ? 0 : p.tasks_pack_b ? slots * p.packed_b_of_task : p.columns * p.depth;
     p.converted_rows = p.block_rows * p.a_row;
     switch (p.a) {
@@ -105,7 +106,7 @@ GemmPlan gemm_plan(Isa isa, const Stream& stream, const Gemm& g) {
     if (p.M == 0 || p.N == 0) return p;
     cut_into_packings(p, b);
     cut_into_blocks(p, b, stream.threads);
-    size_workspace(p, b, stream.threads);
+    size_workspace(p, stream.threads);
     return p;
 }
 

@@ -55,7 +55,7 @@ consteval GemmBlocks gemm_blocks(const IsaConstants& isa, bool pairs) {
             .panel = tiles ? 32 : isa.vectors * isa.lanes,
             .rows = tiles ? 256 : rows,
             .width = tiles ? 512 : 256,
-            .depth = isa.lanes == 8 || (isa.fast_pairs && !isa.tiles) ? 256 : 128};
+            .depth = isa.lanes == 8 || pairs || (isa.fast_pairs && !isa.tiles) ? 256 : 128};
 }
 
 // The rows of op(a) that a task reads: in place; converted by the task itself; packed by all threads beforehand.
@@ -64,16 +64,17 @@ enum class RowsOfA : uint8_t { in_place, converted, packed };
 // The blocking of one product, from its shape, its types and the number of threads.
 struct GemmPlan {
     int64_t M, N, K;
-    int64_t words;      // length of K, in whole units
-    int64_t depth;      // words of K that are packed at a time
-    int64_t pieces;     // of that depth, with GemmBlocks::depth words each
-    int64_t columns;    // of c between two packings of b
-    int64_t rows;       // of c between two packings of a
-    bool keeps_b;       // packed, as Gemm::packed_b
-    bool tasks_pack_b;  // each task packs its own panels: one block of rows reads them, from the L2
-    bool sums_wait;     // in the workspace, between two packings along K
+    int64_t words;        // length of K, in whole units
+    int64_t depth;        // words of K that are packed at a time
+    int64_t piece_depth;  // words of K that are multiplied at a time: equal shares, of GemmBlocks::depth at most
+    int64_t pieces;       // of the packed depth
+    int64_t columns;      // of c between two packings of b
+    int64_t rows;         // of c between two packings of a
+    bool keeps_b;         // packed, as Gemm::packed_b
+    bool tasks_pack_b;    // each task packs its own panels: one block of rows reads them, from the L2
+    bool sums_wait;       // in the workspace, between two packings along K
     RowsOfA a;
-    int64_t a_row;  // words of a converted or packed row, of which GemmBlocks::depth are used: no power of two of
+    int64_t a_row;  // words of a converted or packed row, of which piece_depth are used: no power of two of
                     // bytes, as such rows share few sets of a cache
     int64_t block_rows, block_columns;  // of a block of c
     int64_t block_size;                 // sums of a block

@@ -30,26 +30,27 @@ Gemm product(DType type, int64_t M, int64_t N, int64_t K, bool transpose_a = fal
 // of 256, rows in six of 168: 18 blocks. In-place a. 704 x 900 words of b, 168 x 256 sums, 48 to begin at cache lines.
 // With 8 lanes: panels of 16, 704 columns in three parts of 240; blocks of 48 rows, in 21 parts.
 // Pairs: 450 words; tiles need whole units of 16, so 464 words, panels of 32, rows of 256, columns of 512: 704 in two
-// parts of 352, rows in four of 256. a is no multiple of 32 words and is converted: 256 x (128 + 16) words.
+// parts of 352, rows in four of 256. Two products of 240 words, whole units of at most 256, make the 464. a is no multiple
+// of 32 words and is converted: 256 x (240 + 16) words.
 TEST(sizes, of_a_product_by_hand) {
     const Stream stream{.threads = 1};
     const Gemm f32 = product(DType::f32, 1000, 700, 900), bf16 = product(DType::bf16, 1000, 700, 900);
     EXPECT_EQ(own_gemm(Isa::avx512).workspace(stream, f32), 704 * 900 + 168 * 256 + 48);
     EXPECT_EQ(own_gemm(Isa::avx2).workspace(stream, f32), 704 * 900 + 48 * 240 + 48);
-    EXPECT_EQ(own_gemm(Isa::amx).workspace(stream, bf16), 704 * 464 + 256 * (128 + 16) + 256 * 352 + 48);
+    EXPECT_EQ(own_gemm(Isa::amx).workspace(stream, bf16), 704 * 464 + 256 * (240 + 16) + 256 * 352 + 48);
     EXPECT_EQ(own_gemm(Isa::amx).packed_b(stream, bf16), 704 * 464);
     EXPECT_EQ(own_gemm(Isa::avx512_bf16).packed_b(stream, bf16), 704 * 450);
     EXPECT_EQ(own_gemm(Isa::avx512).packed_b(stream, bf16), 704 * 900);
 
-    // One block of rows: 132 rows, and columns in six parts of 128 for four tasks a thread or more. A task packs 128
-    // words of its 128 columns at a time.
-    EXPECT_EQ(own_gemm(Isa::avx512).workspace(stream, product(DType::f32, 128, 700, 900)), 128 * 128 + 132 * 128 + 48);
+    // One block of rows: 132 rows, and columns in six parts of 128 for four tasks a thread or more. A task packs 113
+    // words of its 128 columns at a time: 900 in eight equal parts.
+    EXPECT_EQ(own_gemm(Isa::avx512).workspace(stream, product(DType::f32, 128, 700, 900)), 128 * 113 + 132 * 128 + 48);
 
     // A cached packed b is not part of the workspace; few rows and empty products need none.
     Gemm kept = bf16;
     float value = 0;
     kept.packed_b = View(&value, DType::f32, {1});
-    EXPECT_EQ(own_gemm(Isa::amx).workspace(stream, kept), 256 * (128 + 16) + 256 * 352 + 48);
+    EXPECT_EQ(own_gemm(Isa::amx).workspace(stream, kept), 256 * (240 + 16) + 256 * 352 + 48);
     for (const Isa isa : kIsas) {
         EXPECT_EQ(own_gemm(isa).workspace(stream, product(DType::bf16, kFewRowsOfC, 700, 900, false, true)), 0);
         EXPECT_EQ(own_gemm(isa).workspace(stream, product(DType::bf16, 0, 700, 900)), 0);
@@ -92,10 +93,6 @@ TEST(sizes, of_all_tables_on_this_machine) {
 
 // No GPU, no driver and no library of NVIDIA's is asked: the test runs in processes that have none.
 TEST(sizes, of_the_cuda_table_without_a_gpu) {
-    if (kernel_architectures() == "none") {
-        EXPECT_THROW(cuda_table(), UsageError);
-        return;
-    }
     const Stream stream;
     for (const KernelTable* table : {&cuda_table(), &cuda_tf32_table()}) {
         EXPECT_EQ(table->attention_workspace(stream, {2, 64, 4, 32}, {2, 64, 4, 32}, false), 0);

@@ -78,24 +78,35 @@ void multiply_at_most(int64_t rows, Rows a, const Word* b, Sums c, int64_t words
     if constexpr (R > 1) multiply_at_most<R - 1>(rows, a, b, c, words);
 }
 
+// Multiplies the pieces (kSumRows, kPanel) of a block: c (rows, kPanel) [+]= a (rows, words) b (words, kPanel). Sums
+// are in memory after finish().
 template <class Word>
-void multiply(int64_t rows, Rows a, const Word* b, Sums c, int64_t words) {
-    multiply_at_most<kSums / kVectors>(rows, a, b, c, words);
-}
+struct Pieces {
+    void multiply(int64_t rows, Rows a, const Word* b, Sums c, int64_t words) {
+        multiply_at_most<kSums / kVectors>(rows, a, b, c, words);
+    }
+    void finish() {}
+};
 
 #if defined(TUTTI_ISA_AMX) || defined(TUTTI_ISA_AMX_EMULATED)
-// c (32, 32), rows kPanel apart: tiles 0 to 3. Missing rows of a are taken as zeros.
-void multiply(int64_t rows, Rows a, const Pair* b, Sums c, int64_t words) {
-    alignas(64) Pair whole[kSumRows<Pair> * kBlockDepth<Pair>];
-    if (rows < kSumRows<Pair>) {
-        __builtin_memset(whole, 0, sizeof whole);
-        for (int64_t i = 0; i < rows; ++i)
-            __builtin_memcpy(whole + i * words, a.data + i * a.row_bytes, static_cast<size_t>(words) * sizeof(Pair));
-        a = {reinterpret_cast<const char*>(whole), words * static_cast<int64_t>(sizeof(Pair))};
+// Missing rows of a are taken as zeros.
+template <>
+struct Pieces<Pair> {
+    void multiply(int64_t rows, Rows a, const Pair* b, Sums c, int64_t words) {
+        alignas(64) Pair whole[kSumRows<Pair> * kBlockDepth<Pair>];
+        if (rows < kSumRows<Pair>) {
+            __builtin_memset(whole, 0, sizeof whole);
+            const auto bytes = static_cast<size_t>(words) * sizeof(Pair);
+            for (int64_t i = 0; i < rows; ++i) __builtin_memcpy(whole + i * words, a.data + i * a.row_bytes, bytes);
+            a = {reinterpret_cast<const char*>(whole), static_cast<int64_t>(bytes)};
+        }
+        tiles.multiply(reinterpret_cast<const Pair*>(a.data), a.row_bytes, b, kPanel<Pair>, c.data, c.row, words,
+                       c.old == Old::begins);
     }
-    tile_block<2, 2>(reinterpret_cast<const Pair*>(a.data), a.row_bytes, b, kPanel<Pair>, c.data, c.row, words,
-                     c.old == Old::begins);
-}
+    void finish() { tiles.finish(); }
+
+    TilePieces tiles;
+};
 #endif
 
 // A block's part of both operands for some words: rows of op(a), and panels of op(b) from the block's first one.
@@ -106,16 +117,19 @@ struct Operands {
 };
 
 // Every piece (kSumRows, kPanel) of a block, a panel after the other. operands_at(Range of words) finds the operands;
-// sums_of(m, n, k, deep) says where the piece at row m, column n is summed for words [k, k + deep).
+// sums_of(m, n, k, deep) says where the piece at row m, column n is summed for words [k, k + deep), deep <= depth.
 template <class Word, class OperandsAt, class SumsOf>
-void multiply_block(OperandsAt&& operands_at, int64_t rows, int64_t columns, int64_t words, SumsOf&& sums_of) {
-    for (int64_t k = 0; k < words; k += kBlockDepth<Word>) {
-        const int64_t deep = smaller(kBlockDepth<Word>, words - k);
+void multiply_block(OperandsAt&& operands_at, int64_t rows, int64_t columns, int64_t words, int64_t depth,
+                    SumsOf&& sums_of) {
+    for (int64_t k = 0; k < words; k += depth) {
+        const int64_t deep = smaller(depth, words - k);
         const Operands<Word> x = operands_at(Range{k, deep});
+        Pieces<Word> pieces;
         for (int64_t n = 0; n < columns; n += kPanel<Word>)
             for (int64_t m = 0; m < rows; m += kSumRows<Word>)
-                multiply(smaller(kSumRows<Word>, rows - m), {x.a.data + m * x.a.row_bytes, x.a.row_bytes},
-                         x.b.at(n / kPanel<Word>, 0), sums_of(m, n, k, deep), deep);
+                pieces.multiply(smaller(kSumRows<Word>, rows - m), {x.a.data + m * x.a.row_bytes, x.a.row_bytes},
+                                x.b.at(n / kPanel<Word>, 0), sums_of(m, n, k, deep), deep);
+        pieces.finish();
     }
 }
 
@@ -155,7 +169,7 @@ void for_sums(const Gemm& g, Range m, Range n, const float* sums, Finish&& finis
 // reading them again is a good part of the product.
 template <class Word>
 bool sums_in_place(const Gemm& g, const GemmPlan& plan, Range n) {
-    return !(kTiles && __is_same(Word, Pair)) && plan.words > 0 && plan.words <= kBlockDepth<Word> &&
+    return !(kTiles && __is_same(Word, Pair)) && plan.words > 0 && plan.words <= plan.piece_depth &&
            n.size % kPanel<Word> == 0 && g.c.dtype == DType::f32 && g.bias.data == nullptr &&
            g.epilogue == Epilogue::none;
 }
@@ -264,13 +278,13 @@ void gemm_of(const Stream& stream, const Gemm& g) {
         return Panels<Word>{reinterpret_cast<Word*>(packed_b), k.size};
     };
     // Packed rows lie piece by piece: what a block reads of a is in one place.
-    const auto rows_of_piece = [&](int64_t word) { return rows + word / kBlockDepth<Word> * plan.rows * plan.a_row; };
+    const auto rows_of_piece = [&](int64_t word) { return rows + word / plan.piece_depth * plan.rows * plan.a_row; };
     const auto pack_a = [&](Range m, Range k) {
         const int64_t down = (m.size + kRun - 1) / kRun;
         parallel_tasks(stream, down * plan.pieces, [&](int64_t i) {
-            const int64_t row = i % down * kRun, word = i / down * kBlockDepth<Word>;
+            const int64_t row = i % down * kRun, word = i / down * plan.piece_depth;
             if (word < k.size)
-                pack_rows<T>(g, plan, {k.begin + word, smaller(kBlockDepth<Word>, k.size - word)}, m.begin + row,
+                pack_rows<T>(g, plan, {k.begin + word, smaller(plan.piece_depth, k.size - word)}, m.begin + row,
                              smaller(kRun, m.size - row), rows_of_piece(word) + row * plan.a_row);
         });
     };
@@ -320,7 +334,8 @@ void gemm_of(const Stream& stream, const Gemm& g) {
                             k.begin + word > 0 ? Old::begins : Old::overwritten};
             };
             if (k.size == 0) __builtin_memset(block, 0, static_cast<size_t>(plan.block_size) * sizeof(float));
-            multiply_block<Word>(operands_at, height.size, round_up(width.size, kPanel<Word>), k.size, sums_of);
+            multiply_block<Word>(operands_at, height.size, round_up(width.size, kPanel<Word>), k.size, plan.piece_depth,
+                                 sums_of);
             if (last && !in_place) write_block<Word, T>(g, height, width, block);
         });
     };

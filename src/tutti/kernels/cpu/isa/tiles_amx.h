@@ -47,6 +47,10 @@ void tile_load(const void* rows, int64_t row_bytes) {
         __builtin_memcpy(emulated_tile(t)[r], static_cast<const char*>(rows) + r * row_bytes, 64);
 }
 template <int t>
+void tile_stream(const void* rows, int64_t row_bytes) {
+    tile_load<t>(rows, row_bytes);
+}
+template <int t>
 void tile_store(void* rows, int64_t row_bytes) {
     for (int64_t r = 0; r < kTileRows; ++r)
         __builtin_memcpy(static_cast<char*>(rows) + r * row_bytes, emulated_tile(t)[r], 64);
@@ -91,6 +95,11 @@ template <int t>
 [[gnu::always_inline]] inline void tile_load(const void* rows, int64_t row_bytes) {
     asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(rows), "r"(row_bytes), "i"(t) : "memory");
 }
+// The same for rows that are read once: they leave the L1 to data that is read again.
+template <int t>
+[[gnu::always_inline]] inline void tile_stream(const void* rows, int64_t row_bytes) {
+    asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" ::"r"(rows), "r"(row_bytes), "i"(t) : "memory");
+}
 template <int t>
 [[gnu::always_inline]] inline void tile_store(void* rows, int64_t row_bytes) {
     asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(rows), "r"(row_bytes), "i"(t) : "memory");
@@ -102,6 +111,75 @@ template <int c, int a, int b>
 }
 
 #endif
+
+// Sums of pieces (32, 32), one piece after another, in tiles 0 to 3. A piece is stored between the first products of
+// the next one, which then need not wait for the last products of the piece.
+class TilePieces {
+  public:
+    // c (32, 32) [+]= a (32, K) b (K, 32); K is a multiple of 16. Rows of a are a_bytes apart and read once; b stays in
+    // the L1. c is written by the next call.
+    void multiply(const Pair* a, int64_t a_bytes, const Pair* b, int64_t b_row, float* c, int64_t c_row, int64_t K,
+                  bool add) {
+        const int64_t b_bytes = b_row * 4;
+        const Pair* lower = a + kTileRows * a_bytes / static_cast<int64_t>(sizeof(Pair));
+        const Piece next = {c, c_row};
+        tile_stream<4>(a, a_bytes);
+        tile_load<6>(b, b_bytes);
+        replace<0>(next, add);
+        tile_dot<0, 4, 6>();
+        tile_load<7>(b + kTileWords, b_bytes);
+        replace<1>(next, add);
+        tile_dot<1, 4, 7>();
+        tile_stream<5>(lower, a_bytes);
+        replace<2>(next, add);
+        tile_dot<2, 5, 6>();
+        replace<3>(next, add);
+        tile_dot<3, 5, 7>();
+        in_tiles_ = next;
+        for (int64_t k = kTileWords; k < K; k += kTileWords) {
+            b += kTileRows * b_row;
+            tile_stream<4>(a + k, a_bytes);
+            tile_load<6>(b, b_bytes);
+            tile_dot<0, 4, 6>();
+            tile_load<7>(b + kTileWords, b_bytes);
+            tile_dot<1, 4, 7>();
+            tile_stream<5>(lower + k, a_bytes);
+            tile_dot<2, 5, 6>();
+            tile_dot<3, 5, 7>();
+        }
+    }
+    // Writes the last piece.
+    void finish() {
+        if (in_tiles_.c == nullptr) return;
+        in_tiles_.store<0>();
+        in_tiles_.store<1>();
+        in_tiles_.store<2>();
+        in_tiles_.store<3>();
+        in_tiles_ = {};
+    }
+
+  private:
+    struct Piece {
+        float* c = nullptr;
+        int64_t row = 0;
+
+        float* at(int tile) const { return c + tile / 2 * kTileRows * row + tile % 2 * kTileWords; }
+        template <int tile>
+        void store() const {
+            tile_store<tile>(at(tile), row * 4);
+        }
+    };
+    template <int tile>
+    [[gnu::always_inline]] void replace(const Piece& next, bool add) {
+        if (in_tiles_.c != nullptr) in_tiles_.store<tile>();
+        if (add)
+            tile_load<tile>(next.at(tile), next.row * 4);
+        else
+            tile_zero<tile>();
+    }
+
+    Piece in_tiles_;
+};
 
 // R x V tiles of sums, at most 2 x 2, so that a tile of either operand is loaded once for two products. a_bytes is the
 // distance between rows of a, not always whole words; b_row and c_row are in words.
