@@ -5,7 +5,6 @@
 //   OMP_WAIT_POLICY=passive ./a.out gemm|packed|epilogue|grouped|attention THREADS [avx2|avx512|avx512_bf16|amx]
 // One thread is timed by its own CPU time, which others on the machine disturb less; more by the clock. Best of 0.3 s;
 // products of both makers in turns, from memory (the caches are overwritten in between), and the median of their ratio.
-#include <immintrin.h>
 #include <time.h>
 
 #include <algorithm>
@@ -16,7 +15,7 @@
 #include <vector>
 
 #include "array.h"
-#include "tutti/device/cpu/parallel.h"
+#include "tutti/device/cpu/peak.h"
 #include "tutti/kernels/cpu/fill.h"
 #include "tutti/kernels/epilogue.h"
 #include "tutti/kernels/kernel_table.h"
@@ -44,42 +43,12 @@ double best_seconds(int threads, Run&& run) {
     return best;
 }
 
-constexpr int kChains = 12;
-constexpr int64_t kSteps = 1000000;  // 2 ms
-
-// Twelve independent multiply-adds from registers per step; `asm` keeps the compiler from finding shortcuts.
-template <bool pairs>
-__attribute__((target("avx512f,avx512bf16"))) void multiply_adds() {
-    __m512 a = _mm512_set1_ps(0.5f), b = a, s[kChains];
-#pragma GCC unroll 12
-    for (int k = 0; k < kChains; ++k) s[k] = a;
-    for (int64_t i = 0; i < kSteps; ++i)
-#pragma GCC unroll 12
-        for (int k = 0; k < kChains; ++k) {
-            if constexpr (pairs)
-                asm volatile("vdpbf16ps %1, %2, %0" : "+v"(s[k]) : "v"(a), "v"(b));
-            else
-                asm volatile("vfmadd231ps %1, %2, %0" : "+v"(s[k]) : "v"(a), "v"(b));
-        }
-}
-
-// By the clock, whatever the number of threads: the median says what others on the machine leave.
-void print_peak(int threads) {
-    const double steps = static_cast<double>(threads * kChains * kSteps);
-    const Stream stream{threads};
-    const auto print = [&](const char* type, double flops, auto kernel) {
-        std::vector<double> rates;
-        const double end = seconds(2) + 1;
-        while (seconds(2) < end) {
-            const double start = seconds(2);
-            parallel_tasks(stream, threads, [&](int64_t) { kernel(); });
-            rates.push_back(1e-9 * flops * steps / (seconds(2) - start));
-        }
-        std::printf("peak, GFLOP/s: %s %.0f, median of %zu pieces %.0f\n", type,
-                    *std::max_element(rates.begin(), rates.end()), rates.size(), median(rates));
-    };
-    print("f32", 32, multiply_adds<false>);
-    if (best_isa() >= Isa::avx512_bf16) print("bf16", 64, multiply_adds<true>);
+void print_peak(const Stream& stream) {
+    for (const DType t : {DType::f32, DType::bf16}) {
+        const ArithmeticPeak peak = measure_register_peak(stream, t, 1);
+        std::printf("peak, GFLOP/s: %s %.0f, %s\n", t == DType::f32 ? "f32" : "bf16", 1e-9 * peak.flops_per_s,
+                    peak.origin.c_str());
+    }
 }
 
 void bench_gemm(const OwnGemm& own, const Stream& stream) {
@@ -325,7 +294,7 @@ int main(int count, char** arguments) {
     const Stream stream{std::atoi(arguments[2])};
     const Isa isa = isa_named(count > 3 ? arguments[3] : nullptr);
     bound_library(isa);
-    if (best_isa() >= Isa::avx512) print_peak(stream.threads);
+    print_peak(stream);
     const KernelTable& table = cpu_table(isa);
     std::printf("%s, threads %d\n", table.name, stream.threads);
     if (std::strcmp(arguments[1], "gemm") == 0)

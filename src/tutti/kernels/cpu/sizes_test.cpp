@@ -30,8 +30,8 @@ Gemm product(DType type, int64_t M, int64_t N, int64_t K, bool transpose_a = fal
 // of 256, rows in six of 168: 18 blocks. In-place a. 704 x 900 words of b, 168 x 256 sums, 48 to begin at cache lines.
 // With 8 lanes: panels of 16, 704 columns in three parts of 240; blocks of 48 rows, in 21 parts.
 // Pairs: 450 words; tiles need whole units of 16, so 464 words, panels of 32, rows of 256, columns of 512: 704 in two
-// parts of 352, rows in four of 256. Two products of 240 words, whole units of at most 256, make the 464. a is no multiple
-// of 32 words and is converted: 256 x (240 + 16) words.
+// parts of 352, rows in four of 256. Two products of 240 words, whole units of at most 256, make the 464. a is no
+// multiple of 32 words and is converted: 256 x (240 + 16) words.
 TEST(sizes, of_a_product_by_hand) {
     const Stream stream{.threads = 1};
     const Gemm f32 = product(DType::f32, 1000, 700, 900), bf16 = product(DType::bf16, 1000, 700, 900);
