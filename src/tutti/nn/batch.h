@@ -44,9 +44,6 @@ struct RoutingContext {
     comm::Communicator* step = nullptr;        // these, and the ranks with other microbatches
     RoutingRecord* record = nullptr;           // of the step
     int64_t index = 0;                         // the microbatch in the step of this rank
-    // For a rehearsal, whose routers compute no values: choices of each expert relative to the others. Null or empty:
-    // all experts get equally many.
-    const std::vector<double>* rehearsed_loads = nullptr;
 };
 
 struct Batch {

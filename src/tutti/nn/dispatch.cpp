@@ -7,8 +7,6 @@
 
 namespace tutti::nn {
 
-bool is_rehearsed(const ops::Context& ctx) { return ctx.device.kind() == DeviceKind::meta; }
-
 namespace {
 
 Tensor upload(ops::Context& ctx, const Shape& shape, const std::vector<int32_t>& values) {
@@ -16,58 +14,22 @@ Tensor upload(ops::Context& ctx, const Shape& shape, const std::vector<int32_t>&
 }
 
 // The number of rows that each rank sends to each expert of this rank, (P, experts of a rank); `counts` (E): rows that
-// this rank sends to each expert. In a rehearsal all ranks send what this one does.
+// this rank sends to each expert.
 std::vector<int32_t> exchange_counts(ops::Context& ctx, comm::Communicator& ranks, int etp,
                                      const std::vector<int64_t>& counts) {
-    const auto P = static_cast<size_t>(ranks.size());
+    const auto P = static_cast<size_t>(ranks.size()), own = static_cast<size_t>(ranks.rank());
     const size_t local = counts.size() * static_cast<size_t>(etp) / P;
     const auto owner = [&](size_t rank) { return rank / static_cast<size_t>(etp); };
-    std::vector<int32_t> sent, received(P * local);
+    std::vector<int32_t> sent;
     for (size_t p = 0; p < P; ++p)
         for (size_t e = 0; e < local; ++e) sent.push_back(static_cast<int32_t>(counts[owner(p) * local + e]));
     const auto shape = Shape{static_cast<int64_t>(sent.size())};
     const Tensor x = upload(ctx, shape, sent), y = ops::empty(ctx, shape, DType::i32, Purpose::communication);
     const std::vector<int64_t> each(P, static_cast<int64_t>(local));
     ranks.all_to_all(x, each, y, each).wait();
-    if (!is_rehearsed(ctx)) return y.to_host<int32_t>();
-    const auto mine = sent.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(ranks.rank()) * local);
-    for (size_t p = 0; p < P; ++p) std::copy_n(mine, local, received.begin() + static_cast<std::ptrdiff_t>(p * local));
-    return received;
+    const auto begin = sent.begin() + static_cast<std::ptrdiff_t>(own * local);
+    return ctx.values->of_ranks(y, {begin, begin + static_cast<std::ptrdiff_t>(local)});
 }
-
-}  // namespace
-
-std::vector<int32_t> choices_by_load(int64_t N, int64_t k, const std::vector<double>& loads) {
-    const double sum = std::accumulate(loads.begin(), loads.end(), 0.0);
-    const auto largest = static_cast<double>(N) * (1 + 1e-9);
-    std::vector<int32_t> choices(static_cast<size_t>(N * k));
-    double up_to = 0;  // choices of the experts so far
-    int64_t at = 0;
-    for (size_t e = 0; e < loads.size(); ++e) {
-        const double mine = static_cast<double>(N * k) * loads[e] / sum;
-        check<UsageError>(mine <= largest, "a load of ", loads[e] / sum * static_cast<double>(loads.size()),
-                          " times the mean for expert ", e, " of ", loads.size(), ": at ",
-                          static_cast<double>(loads.size()) / static_cast<double>(k), " times, with ", k,
-                          " choices of a token, every token chooses it");
-        up_to += mine;
-        const int64_t end = e + 1 == loads.size() ? N * k : std::min<int64_t>(N * k, std::llround(up_to));
-        // Choice j of row r has number j N + r. The choices of an expert are at most N consecutive numbers, so their
-        // rows differ.
-        for (; at < end; ++at) choices[static_cast<size_t>(at % N * k + at / N)] = static_cast<int32_t>(e);
-    }
-    return choices;
-}
-
-std::vector<int32_t> choices_of(ops::Context& ctx, const Tensor& experts, int64_t all_experts,
-                                const std::vector<double>* loads) {
-    if (!is_rehearsed(ctx)) return experts.to_host<int32_t>();
-    if (loads != nullptr && !loads->empty()) return choices_by_load(experts.dim(0), experts.dim(1), *loads);
-    std::vector<int32_t> even(static_cast<size_t>(experts.numel()));
-    for (size_t i = 0; i < even.size(); ++i) even[i] = static_cast<int32_t>(i % static_cast<size_t>(all_experts));
-    return even;
-}
-
-namespace {
 
 // The choices of the rows of one rank: the index of each row in the step, its experts and their weights.
 struct RowChoices {
@@ -88,12 +50,10 @@ RowChoices gathered(ops::Context& ctx, comm::Communicator& ranks, RowChoices min
         const Tensor part = Tensor::from_host<T>(ctx.device, {size}, values, Purpose::communication);
         const Tensor all = ops::empty(ctx, {P * size}, part.dtype(), Purpose::communication);
         ranks.all_gather(part, all).wait();
-        return on_host<T>(ctx, all);
+        return all;
     };
-    RowChoices all{gather(mine.index), gather(mine.experts), gather(mine.weights)};
-    if (is_rehearsed(ctx))  // all ranks choose as this one does
-        for (size_t i = 0; i < all.experts.size(); ++i) all.experts[i] = mine.experts[i % mine.experts.size()];
-    return all;
+    return {on_host<int64_t>(ctx, gather(mine.index)), ctx.values->of_ranks(gather(mine.experts), mine.experts),
+            on_host<float>(ctx, gather(mine.weights))};
 }
 
 }  // namespace

@@ -13,24 +13,13 @@
 
 namespace tutti::nn {
 
-bool is_rehearsed(const ops::Context& ctx);  // true on the meta device, whose tensors have no values
-
-// Copies x to the host, for values that decide no shapes. In a rehearsal, zeros.
+// Copies x to the host, for values that decide no shapes (those that do: ops::ShapingValues). In a rehearsal, zeros.
 template <class T>
 std::vector<T> on_host(ops::Context& ctx, const Tensor& x) {
     const std::unique_ptr<PendingHostCopy> copy = ctx.device.copy_to_host_async(x.view().data, x.bytes());
     const auto values = copy->values<T>();
     return {values.begin(), values.end()};
 }
-
-// Copies `experts` (N, k), the experts that the rows chose, to the host, row by row. In a rehearsal the choices follow
-// `loads` (RoutingContext::rehearsed_loads) instead.
-std::vector<int32_t> choices_of(ops::Context& ctx, const Tensor& experts, int64_t all_experts,
-                                const std::vector<double>* loads);
-
-// Choices (N, k) in which expert e appears N k loads[e] / sum(loads) times, rounded; the k choices of a row differ.
-// UsageError when an expert would appear more than N times, since a row chooses an expert at most once.
-std::vector<int32_t> choices_by_load(int64_t N, int64_t k, const std::vector<double>& loads);
 
 // Sets the choices (N, k) that exceed spec.capacity_factor, a limit on what an expert takes of a microbatch (Lepikhin
 // et al. 2020), to -1 and returns their number; row i is row first_row + i of batch.tokens. All ranks of

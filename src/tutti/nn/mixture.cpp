@@ -103,7 +103,7 @@ Routes route(Tape& tape, const Var& logits, const MixtureLayer& l, const Batch& 
     const bool balances = tape.training() && s.aux_loss != "none";
     ops::Routed routed =
         ops::route(ctx, logits.value, l.expert_bias ? l.expert_bias->value : Tensor(), s.top_k, how, balances);
-    Routes r{{}, choices_of(ctx, routed.experts, s.experts, batch.routing.rehearsed_loads)};
+    Routes r{{}, ctx.values->choices(routed.experts, s.experts)};
     for (const int32_t e : r.choices)
         check(e >= 0 && e < s.experts, "layer ", l.layer, ": a router chose expert ", e, " of ", s.experts);
     const std::vector<int64_t> load = load_of(r.choices, s.experts);

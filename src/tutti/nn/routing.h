@@ -88,7 +88,7 @@ struct Balancing {
     float z_scale = 0;                // factor of the z loss
 };
 
-// The balancing of one router's pass. Row i of `routed` and of `choices` (N, k), as choices_of() returns them, is row
+// The balancing of one router's pass. Row i of `routed` and of `choices` (N, k), of the experts that rows chose, is row
 // first_row + i of batch.tokens (B, T). The first pass records the losses; a recomputation returns the same gradients.
 // Empty unless the tape trains. Collective over batch.routing.microbatch and, for aux_loss "global",
 // batch.routing.step. Error when aux_loss is "global" or "all_layers" and the batch has no record.

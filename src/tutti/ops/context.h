@@ -21,6 +21,23 @@ class Meter {
     virtual bool needs_single_launches() const { return false; }
 };
 
+// The values that the host reads because the work that follows has their shape: how many rows go to which expert, and
+// come from which rank. The tensors of a rehearsal have no values, so a rehearsal replaces them by assumptions.
+class ShapingValues {
+  public:
+    virtual ~ShapingValues() = default;
+    // experts (N, k) i32, the experts of `all` that rows chose, row by row.
+    virtual std::vector<int32_t> choices(const Tensor& experts, [[maybe_unused]] int64_t all) const {
+        return experts.to_host<int32_t>();
+    }
+    // values (P, n) i32 of the P ranks of a group, of which this rank's are `own` (n).
+    virtual std::vector<int32_t> of_ranks(const Tensor& values,
+                                          [[maybe_unused]] const std::vector<int32_t>& own) const {
+        return values.to_host<int32_t>();
+    }
+};
+inline const ShapingValues kValuesOfTensors;
+
 // Which weights are kept packed for further products (ops/packed_weights.h).
 enum class Packing : uint8_t { never, where_it_pays, always };
 
@@ -30,6 +47,7 @@ struct Context {
     Meter* meter = nullptr;  // nullptr: none
     Packing packing = Packing::where_it_pays;
     PackedWeights* packed_weights = nullptr;  // of the products that run now; nullptr: each product packs
+    const ShapingValues* values = &kValuesOfTensors;
 };
 
 // Calls one kernel; Error, naming the kernel, when the back end lacks it.

@@ -13,6 +13,7 @@
 #include "tutti/comm/meta/meta_world.h"
 #include "tutti/engine/step.h"
 #include "tutti/kernels/meta/meta_table.h"
+#include "tutti/rehearsal/assumed_values.h"
 #include "tutti/spec/validate.h"
 
 namespace tutti::rehearsal {
@@ -185,6 +186,7 @@ Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ra
     if (in_turn) shortened.train.global_batch = of_microbatch * std::min(microbatches, kMicrobatches);
 
     Recorder recorder;
+    const AssumedValues assumed(target.expert_loads);
     std::vector<Mark> marks;
     comm::MetaWorld world(rank, ranks, &recorder);
     const kernels::KernelTable table = kernels::meta_table(*target.kernels);
@@ -197,7 +199,7 @@ Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ra
         },
         factories);
     at_work = &engine;
-    engine.routers.rehearsed_loads = &target.expert_loads;
+    engine.ctx.values = &assumed;
     engine.ctx.meter = &recorder;
     engine.trace = &recorder;
     recorder.start(engine.device->memory());
