@@ -2,15 +2,19 @@
 // Initial values, shards, gradient sums, checkpoints and resharding follow from these three.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "tutti/mesh/mesh.h"
-#include "tutti/ops/context.h"
+#include "tutti/ops/weight_forms.h"
 
 namespace tutti::comm {
 class Communicator;
+}
+namespace tutti::nn {
+class ProductRule;
 }
 
 namespace tutti::autograd {
@@ -67,11 +71,14 @@ struct Parameter {
     std::vector<int> pipeline_ranks = {};
     TensorParallel tensor_parallel = {};
     ExpertParallel expert_parallel = {};
+    // How products multiply by this weight (nn/product_rule.h); null: by its value.
+    std::shared_ptr<const nn::ProductRule> rule = {};
 
     Tensor value;                 // what forward reads, in the compute type
     Tensor master;                // f32; shares memory with value when the compute type is f32
     Tensor gradient;              // f32, accumulated over the microbatches of a step
     bool gradient_unset = false;  // no contribution yet: the first one overwrites the gradient's memory
+    ops::WeightForms forms = {};  // of value, for products
 
     bool of_experts() const { return role == Role::expert_column || role == Role::expert_row; }
     mesh::Part part() const { return local.value_or(mesh::whole_part(shape)); }

@@ -14,7 +14,6 @@
 #include "tutti/engine/microbatch_graph.h"
 #include "tutti/models/model.h"
 #include "tutti/nn/routing.h"
-#include "tutti/ops/packed_weights.h"
 #include "tutti/optim/optimizer.h"
 #include "tutti/parallel/data_parallel.h"
 #include "tutti/pipeline/executor.h"
@@ -58,7 +57,6 @@ struct Engine {
     ops::Sum losses;                           // of the current step
     std::optional<nn::RoutingRecord> routing;  // of the current step, for a model with experts
     nn::RoutingContext routers;                // for a model with experts
-    ops::PackedWeights packed_weights;         // of the current step
     std::optional<MicrobatchGraph> graph;      // with train.cuda_graphs
     Tracer* trace = nullptr;                   // records the timeline of the step; nullptr: no trace
 };

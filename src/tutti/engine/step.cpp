@@ -7,6 +7,7 @@
 #include "tutti/base/trace.h"
 #include "tutti/engine/pipedream.h"
 #include "tutti/ops/ops.h"
+#include "tutti/ops/weight_forms.h"
 #include "tutti/optim/optimizer.h"
 
 namespace tutti::engine {
@@ -165,9 +166,9 @@ StepResult train_step(Engine& s, int64_t step) {
     if (!asynchronous) s.data_parallel->begin_step(microbatches);
     if (s.routing) s.routing->begin();
     {
-        // Packed weights are kept from one microbatch to the next, where weights stay in their place.
-        const bool keeps_packed = microbatches.front() > 1 && s.run.parallel.zero < 3 && !asynchronous;
-        const ops::KeepPacked packed(s.ctx, keeps_packed ? &s.packed_weights : nullptr);
+        // Forms of weights are kept from one microbatch to the next, where weights stay in memory.
+        const bool keeps = microbatches.front() > 1 && s.run.parallel.zero < 3 && !asynchronous;
+        const ops::KeepForms forms(s.ctx, keeps);
         const auto batch = [&](int64_t index) {
             nn::Batch one = next_batch(s, step, index);
             one.seed = static_cast<uint64_t>(train.seed);

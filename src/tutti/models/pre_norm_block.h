@@ -34,7 +34,7 @@ class PreNormBlock final : public nn::Module {
 
     nn::Var forward(nn::Tape& tape, const nn::Var& x, const nn::Batch& batch) override {
         const auto dropped = [&](const nn::Var& y, const char* part) {
-            return dropout(tape, y, dropout_, batch, concat(unit.name, ".", part));
+            return nn::dropout(tape, y, dropout_, batch, concat(unit.name, ".", part));
         };
         const nn::Var mixed = dropped(mixer_(tape, mixer_norm_(tape, x), batch), names_.mixer);
         const auto [h, normed] = feed_forward_norm_.of_sum(tape, x, mixed);

@@ -1,6 +1,7 @@
 #include "tutti/models/self_attention.h"
 
 #include "tutti/models/decoder.h"
+#include "tutti/nn/product_rule.h"
 #include "tutti/spec/layers.h"
 
 namespace tutti::models {
@@ -26,7 +27,7 @@ SelfAttention::SelfAttention(const spec::ModelSpec& s, int64_t layer, const std:
 
 Var SelfAttention::operator()(Tape& tape, const Var& x, const Batch& batch) {
     // A norm of heads stands between the projection and the rotation, and reads whole tensors.
-    const bool fused = tape.context().kernels.fused_projections && !q_norm_;
+    const bool fused = !q_norm_ && fuses(tape.context(), {q_, k_, v_});
     return o_(tape, join_heads(tape, fused ? packed(tape, x, batch) : apart(tape, x, batch)));
 }
 

@@ -6,13 +6,14 @@
 #include "tutti/nn/collectives.h"
 #include "tutti/nn/context_attention.h"
 #include "tutti/nn/overlapped.h"
+#include "tutti/nn/product_rule.h"
 #include "tutti/nn/recording.h"
-#include "tutti/ops/fused_linear.h"
 
 namespace tutti::nn {
 
 namespace {
 
+using autograd::Role;
 using Tensors = std::vector<Tensor>;
 
 Var record_add(Tape& tape, const Var& a, const Var& b, const Tensor& sum) {
@@ -30,6 +31,25 @@ Var relu(Tape& tape, const Var& x) {
     const Tensor y = ops::relu(ctx, x.value);
     return tape.record("relu", {x}, y,
                        [&ctx, y](const Tensor& dy, Tensors&) { return Tensors{ops::relu_backward(ctx, dy, y)}; });
+}
+
+Var gelu(Tape& tape, const Var& x) {
+    ops::Context& ctx = tape.context();
+    const Var y = tape.record("gelu", {x}, ops::gelu(ctx, x.value), [&ctx, x = x.value](const Tensor& dy, Tensors&) {
+        return Tensors{ops::gelu_backward(ctx, dy, x)};
+    });
+    return recomputable(tape, y, [&ctx, x = x.value] { return ops::gelu(ctx, x); });
+}
+
+Var swiglu(Tape& tape, const Var& gate, const Var& up) {
+    ops::Context& ctx = tape.context();
+    const auto value = [&ctx, g = gate.value, u = up.value] { return ops::swiglu(ctx, g, u); };
+    const Var y =
+        tape.record("swiglu", {gate, up}, value(), [&ctx, g = gate.value, u = up.value](const Tensor& dy, Tensors&) {
+            ops::GateAndUp d = ops::swiglu_backward(ctx, dy, g, u);
+            return Tensors{std::move(d.gate), std::move(d.up)};
+        });
+    return recomputable(tape, y, value);
 }
 
 Var reshape(Tape& tape, const Var& x, const Shape& shape) {
@@ -64,199 +84,13 @@ Var dropout(Tape& tape, const Var& x, double probability, const Batch& batch, co
 
 namespace {
 
-using autograd::Role;
-
-using SharedEdge = std::shared_ptr<RegionEdge>;
-
-// The edge of the region of a layer, or of several layers of one input.
-SharedEdge edge_of(Tape& tape, const Parameter& weight) {
-    using Kind = RegionEdge::Kind;
-    const bool spread = weight.role == Role::column || weight.role == Role::key_value;
-    const Kind kind = spread ? Kind::entry : weight.role == Role::row ? Kind::exit : Kind::none;
-    return std::make_shared<RegionEdge>(tape.context(), kind, weight.tensor_parallel);
-}
-
-// The input of a layer whose outputs are divided over ranks: gathered, or copied with a sum in the backward.
-Var entered(Tape& tape, const Var& x, const Parameter& weight, const SharedEdge& edge = {}) {
-    const autograd::TensorParallel& layer = weight.tensor_parallel;
-    const bool spread =
-        weight.role == Role::column || weight.role == Role::key_value || weight.role == Role::vocabulary;
-    if (layer.ranks == nullptr || !spread) return x;
-    if (edge && edge->overlaps()) return enter_region(tape, x, edge);
-    return layer.sequence ? gather_from_sequence(tape, x, *layer.ranks) : copy_to_region(tape, x, *layer.ranks);
-}
-
-// The output of a layer whose terms are divided over ranks: their sum.
-Var left(Tape& tape, Var y, const Parameter& weight, const SharedEdge& edge = {}) {
-    const autograd::TensorParallel& layer = weight.tensor_parallel;
-    if (layer.ranks == nullptr || (weight.role != Role::row && weight.role != Role::vocabulary)) return y;
-    if (edge && edge->overlaps()) return leave_region(tape, y, edge);
-    return layer.sequence ? reduce_scatter_to_sequence(tape, y, *layer.ranks)
-                          : reduce_from_region(tape, std::move(y), *layer.ranks);
-}
-
-const Tensor* value_of(const Parameter* bias) { return bias ? &bias->value : nullptr; }
-
-// The bias that this rank adds: if the outputs of several ranks are summed, only the first rank adds it.
-const Tensor* bias_of(const Affine& layer) {
-    const auto* ranks = layer.weight.tensor_parallel.ranks;
-    return layer.weight.role == Role::row && ranks && ranks->rank() > 0 ? nullptr : value_of(layer.bias);
-}
-
 // The first word in this rank's part of the vocabulary; all parts have the same number of words.
 int64_t first_word(const Parameter& weight) {
     const auto* ranks = weight.tensor_parallel.ranks;
     return ranks && weight.role == Role::vocabulary ? ranks->rank() * weight.value.dim(0) : 0;
 }
 
-// The gradients of weight and bias of y = x w^T + b.
-autograd::WeightGradient weight_gradient_of(ops::Context& ctx, const Affine& layer, const Var& x) {
-    return [&ctx, layer, saved = autograd::SavedTensor(x)](const Tensor& dy) {
-        ops::linear_backward_weight(ctx, dy, saved.take(), layer.weight.gradient, adds_to_gradient(layer.weight));
-        if (layer.bias) ops::bias_backward(ctx, dy, gradient_to_add_to(ctx, *layer.bias));
-    };
-}
-
-// Records the node of y = x w^T + b, where y is already computed. `edge`: null for all but the first of several layers
-// of one input.
-Var record_linear(Tape& tape, const Var& x, Affine layer, const Tensor& y, const SharedEdge& edge) {
-    ops::Context& ctx = tape.context();
-    return tape.record(
-        "linear", {x}, y,
-        [&ctx, &weight = layer.weight, edge, wanted = x.id >= 0](const Tensor& dy, Tensors& sums) {
-            const auto gradient = [&](ops::Products* later) {
-                if (!wanted) return Tensor();
-                return ops::linear_backward_input(ctx, dy, weight.value, std::move(sums[0]), later);
-            };
-            return Tensors{edge ? edge->input_gradient(gradient) : gradient(nullptr)};
-        },
-        weight_gradient_of(ctx, layer, x), parameters_of(layer));
-}
-
 }  // namespace
-
-std::vector<Var> projections(Tape& tape, const Var& x, std::initializer_list<Affine> layers) {
-    const SharedEdge edge = edge_of(tape, layers.begin()->weight);
-    const Var in = entered(tape, x, layers.begin()->weight, edge);
-    const Tensors y = edge->reading([&](ops::Products* later) {
-        Tensors all;
-        for (const Affine& layer : layers)
-            all.push_back(ops::linear(tape.context(), in.value, layer.weight.value, value_of(layer.bias), later));
-        return all;
-    });
-    std::vector<Var> outputs;
-    for (const Affine& layer : layers)
-        outputs.push_back(record_linear(tape, in, layer, y[outputs.size()], outputs.empty() ? edge : SharedEdge()));
-    return outputs;
-}
-
-Var fused_projections(Tape& tape, const Var& x, const std::vector<Affine>& layers) {
-    ops::Context& ctx = tape.context();
-    const SharedEdge edge = edge_of(tape, layers.front().weight);
-    const Var in = entered(tape, x, layers.front().weight, edge);
-    std::vector<ops::FusedLayer> fused;
-    std::vector<Parameter*> parameters;
-    for (const Affine& layer : layers) {
-        fused.push_back({layer.weight.value, layer.bias ? layer.bias->value : Tensor()});
-        for (Parameter* p : parameters_of(layer)) parameters.push_back(p);
-    }
-    const Tensor y =
-        edge->reading([&](ops::Products* later) { return ops::fused_linear(ctx, in.value, fused, later); });
-    return tape.record(
-        "fused_linear", {in}, y,
-        [&ctx, layers, edge, wanted = in.id >= 0](const Tensor& dy, Tensors& sums) {
-            return Tensors{edge->input_gradient([&](ops::Products* later) {
-                if (!wanted) return Tensor();
-                Tensors weights;
-                for (const Affine& layer : layers) weights.push_back(layer.weight.value);
-                return ops::fused_linear_backward_input(ctx, dy, weights, std::move(sums[0]), later);
-            })};
-        },
-        [&ctx, layers, saved = autograd::SavedTensor(in)](const Tensor& dy) {
-            std::vector<ops::FusedGradient> gradients;
-            Tensors biases;
-            for (const Affine& layer : layers) {
-                const bool adds = adds_to_gradient(layer.weight);
-                gradients.push_back({layer.weight.gradient, adds});
-                if (layer.bias) biases.push_back(gradient_to_add_to(ctx, *layer.bias));
-            }
-            ops::fused_linear_backward_weight(ctx, dy, saved.take(), gradients);
-            if (!biases.empty()) ops::fused_bias_backward(ctx, dy, biases);
-        },
-        parameters);
-}
-
-Var linear(Tape& tape, const Var& x, Affine layer) {
-    if (layer.weight.role != Role::row) return std::move(projections(tape, x, {layer}).front());
-    const SharedEdge edge = edge_of(tape, layer.weight);
-    const auto product = [&](ops::Products* later) {
-        return ops::linear(tape.context(), x.value, layer.weight.value, bias_of(layer), later);
-    };
-    Var y = record_linear(tape, x, layer, edge->summing(product), edge);
-    return left(tape, std::move(y), layer.weight, edge);
-}
-
-Var gelu_mlp(Tape& tape, const Var& input, Affine in, Affine out) {
-    ops::Context& ctx = tape.context();
-    const SharedEdge entry = edge_of(tape, in.weight), exit = edge_of(tape, out.weight);
-    const Var x = entered(tape, input, in.weight, entry);
-    const auto [before, y] = entry->reading([&](ops::Products* later) {
-        return ops::linear_gelu(ctx, x.value, in.weight.value, value_of(in.bias), tape.recording(), later);
-    });
-    const Var z = record_linear(tape, x, in, before, entry);
-    tape.saves(y);
-    const Var active = recomputable(tape, {y, -1}, [&ctx, z = z.value] { return ops::gelu(ctx, z); });
-    Var sum = tape.record(
-        "gelu_linear", {z}, exit->summing([&, &y = y](ops::Products* later) {
-            return ops::linear(ctx, y, out.weight.value, bias_of(out), later);
-        }),
-        [&ctx, &weight = out.weight, exit, z = z.value](const Tensor& dy, Tensors&) {
-            return exit->reading([&](ops::Products* later) {
-                return Tensors{ops::linear_gelu_backward(ctx, dy, weight.value, z, later)};
-            });
-        },
-        weight_gradient_of(ctx, out, active), parameters_of(out));
-    return left(tape, std::move(sum), out.weight, exit);
-}
-
-Var swiglu_mlp(Tape& tape, const Var& input, Affine gate, Affine up, Affine down) {
-    ops::Context& ctx = tape.context();
-    const bool fused = ctx.kernels.fused_projections;
-    std::vector<Var> z;  // gate(x) and up(x), or both side by side
-    Tensor y;
-    if (fused) {
-        z = {fused_projections(tape, input, {gate, up})};
-        y = ops::swiglu(ctx, z[0].value);
-    } else {
-        const SharedEdge entry = edge_of(tape, gate.weight);
-        const Var x = entered(tape, input, gate.weight, entry);
-        const auto [gated, upper] = entry->reading([&](ops::Products* later) {
-            const Tensor g = ops::linear(ctx, x.value, gate.weight.value, value_of(gate.bias), later);
-            return std::pair{
-                g, ops::linear_swiglu(ctx, g, x.value, up.weight.value, value_of(up.bias), tape.recording(), later)};
-        });
-        z = {record_linear(tape, x, gate, gated, entry), record_linear(tape, x, up, upper.z, {})};
-        y = upper.y;
-    }
-    tape.saves(y);
-    const Var active = recomputable(tape, {y, -1}, [&ctx, fused, z] {
-        return fused ? ops::swiglu(ctx, z[0].value) : ops::swiglu(ctx, z[0].value, z[1].value);
-    });
-    const SharedEdge exit = edge_of(tape, down.weight);
-    Var sum = tape.record(
-        "swiglu_linear", z, exit->summing([&](ops::Products* later) {
-            return ops::linear(ctx, y, down.weight.value, bias_of(down), later);
-        }),
-        [&ctx, &weight = down.weight, exit, fused, z](const Tensor& dy, Tensors&) {
-            return exit->reading([&](ops::Products* later) {
-                if (fused) return Tensors{ops::linear_swiglu_backward(ctx, dy, weight.value, z[0].value, later)};
-                auto d = ops::linear_swiglu_backward(ctx, dy, weight.value, z[0].value, z[1].value, later);
-                return Tensors{std::move(d.gate), std::move(d.up)};
-            });
-        },
-        weight_gradient_of(ctx, down, active), parameters_of(down));
-    return left(tape, std::move(sum), down.weight, exit);
-}
 
 Var embedding(Tape& tape, const Tensor& all, Parameter& weight) {
     ops::Context& ctx = tape.context();
@@ -269,7 +103,7 @@ Var embedding(Tape& tape, const Tensor& all, Parameter& weight) {
                             ops::embedding_backward(ctx, tokens, dy, gradient_to_add_to(ctx, weight), first_row);
                         },
                         {&weight});
-    return left(tape, std::move(y), weight);
+    return exit_tp_region(tape, std::move(y), weight);
 }
 
 namespace {
@@ -438,7 +272,7 @@ Var packed_attention(Tape& tape, const Var& packed, int64_t head_dim, const Batc
 namespace {
 
 // Logits of the last position of each sequence: (B, V).
-Tensor last_logits(ops::Context& ctx, const Tensor& x, const Tensor& weight, comm::Communicator* ranks) {
+Tensor last_logits(ops::Context& ctx, const Tensor& x, const ops::Operand& weight, comm::Communicator* ranks) {
     const int64_t B = x.dim(0), T = x.dim(1), C = x.dim(2);
     const Tensor last = ops::empty(ctx, {B, C}, x.dtype());
     for (int64_t b = 0; b < B; ++b) ops::cast_into(ctx, x.narrow(0, b, 1).narrow(1, T - 1, 1), last.narrow(0, b, 1));
@@ -458,16 +292,17 @@ Tensor last_logits(ops::Context& ctx, const Tensor& x, const Tensor& weight, com
 
 Var head_loss(Tape& tape, const Var& input, Parameter& weight, int64_t vocab, const Batch& batch) {
     ops::Context& ctx = tape.context();
-    const Var x = entered(tape, input, weight);
+    const Var x = enter_tp_region(tape, input, weight);
     comm::Communicator* ranks = weight.tensor_parallel.ranks;
-    if (!batch.targets.defined()) return {last_logits(ctx, x.value, weight.value, ranks), -1};
+    const ops::Operand w = rule_of(weight).weight(ctx, weight, {ops::GemmRole::forward});
+    if (!batch.targets.defined()) return {last_logits(ctx, x.value, w, ranks), -1};
     const auto gather = [&](const Tensor& partial) {
         const Tensor all = ops::empty(ctx, {ranks->size(), 3, partial.dim(1)}, DType::f32);
         ranks->all_gather(partial, all).wait();
         return all;
     };
     const ops::VocabularyShard shard{first_word(weight), gather};
-    const auto r = ops::linear_cross_entropy(ctx, x.value, weight.value, batch.targets, vocab, batch.grad_scale,
+    const auto r = ops::linear_cross_entropy(ctx, x.value, w, batch.targets, vocab, batch.grad_scale,
                                              tape.recording() ? &weight.gradient : nullptr,
                                              tape.recording() && adds_to_gradient(weight), ranks ? &shard : nullptr);
     if (tape.recording()) tape.gradient_taken(weight);

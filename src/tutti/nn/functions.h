@@ -14,6 +14,8 @@ using autograd::Var;
 
 Var add(Tape& tape, const Var& a, const Var& b);
 Var relu(Tape& tape, const Var& x);
+Var gelu(Tape& tape, const Var& x);
+Var swiglu(Tape& tape, const Var& gate, const Var& up);  // silu(gate) up
 Var reshape(Tape& tape, const Var& x, const Shape& shape);
 Var split_heads(Tape& tape, const Var& x, int64_t head_dim);  // (B, T, H D) to (B, T, H, D)
 Var join_heads(Tape& tape, const Var& x);                     // and back
@@ -26,15 +28,16 @@ struct Affine {
     Parameter& weight;
     Parameter* bias;
 };
-// x (..., K)
+// The layers below multiply as the rules of their weights say (nn/product_rule.h). x (..., K)
 Var linear(Tape& tape, const Var& x, Affine layer);
 // Several layers of one input, which is gathered once; tensor-parallel ones must have column or key_value role.
 std::vector<Var> projections(Tape& tape, const Var& x, std::initializer_list<Affine> layers);
 // The same with outputs side by side, (..., sum of N): one product where the weights are adjacent in memory
-// (ops/fused_linear.h).
+// (ops/fused_linear.h). Error unless one rule has all layers (fuses()).
 Var fused_projections(Tape& tape, const Var& x, const std::vector<Affine>& layers);
 // out(gelu(in(x))) and down(silu(gate(x)) up(x)), with the activation function and its gradient in the epilogues of the
-// products before and after it where the table has these; gate and up as fused_projections() where it fuses them.
+// products before and after it where the table has these and no rule adds a term between; gate and up as
+// fused_projections() where it fuses them.
 Var gelu_mlp(Tape& tape, const Var& x, Affine in, Affine out);
 Var swiglu_mlp(Tape& tape, const Var& x, Affine gate, Affine up, Affine down);
 Var embedding(Tape& tape, const Tensor& tokens, Parameter& weight);

@@ -5,6 +5,7 @@
 
 #include "tutti/nn/collectives.h"
 #include "tutti/nn/dispatch.h"
+#include "tutti/nn/product_rule.h"
 #include "tutti/nn/recording.h"
 #include "tutti/nn/routing.h"
 
@@ -13,6 +14,7 @@ namespace tutti::nn {
 namespace {
 
 using Tensors = std::vector<Tensor>;
+using ops::GemmRole;
 
 // LFM2-MoE adds this to the sum by which a token's weights are divided.
 constexpr float kSigmoidEpsilon = 1e-6f;
@@ -29,6 +31,12 @@ kernels::Routing how_to_route(const spec::MixtureSpec& s) {
 
 Tensor as_f32(ops::Context& ctx, const Tensor& x) {
     return x.dtype() == DType::f32 ? x : ops::cast(ctx, x, DType::f32);
+}
+
+// The plain rule's operand of a router's weight in f32.
+ops::Operand weight_in_f32(ops::Context& ctx, Parameter& w, GemmRole role) {
+    ops::Operand operand = rule_of(w).weight(ctx, w, {role});
+    return operand.values.dtype() == DType::f32 ? operand : as_f32(ctx, operand.values);
 }
 
 // Rows [first, first + count) of x (N, C), and the inverse: x (count, C) as these rows among N, the others zero.
@@ -60,11 +68,11 @@ Var place_rows(Tape& tape, const Var& x, int64_t first, int64_t N) {
 // x (N, C) w^T in f32, whatever the type of x and w.
 Var logits_of(Tape& tape, const Var& x, Parameter& w) {
     ops::Context& ctx = tape.context();
-    const Tensor logits = ops::linear(ctx, as_f32(ctx, x.value), as_f32(ctx, w.value), nullptr);
+    const Tensor logits = ops::linear(ctx, as_f32(ctx, x.value), weight_in_f32(ctx, w, GemmRole::forward), nullptr);
     return tape.record(
         "router", {x}, logits,
         [&ctx, &w, type = x.value.dtype()](const Tensor& dy, Tensors&) {
-            const Tensor dx = ops::linear_backward_input(ctx, dy, as_f32(ctx, w.value));
+            const Tensor dx = ops::linear_backward_input(ctx, dy, weight_in_f32(ctx, w, GemmRole::input_gradient));
             return Tensors{type == DType::f32 ? dx : ops::cast(ctx, dx, type)};
         },
         [&ctx, &w, saved = autograd::SavedTensor(x)](const Tensor& dy) {
@@ -141,36 +149,58 @@ Var send_to_experts(Tape& tape, const Var& x, const Dispatch& d, comm::Communica
     });
 }
 
+// Records the node of y = x w^T of each row by its expert, or of `name`, a function of z before it, whose gradients
+// `backward` makes from those of y and the weight. `in`: the operand that the forward multiplied, of x.
+using GroupedBackward = std::function<Tensors(const ops::Operand& dy, const ops::Operand& w, Tensors& sums)>;
+Var record_grouped(Tape& tape, const char* name, const std::vector<Var>& z, const Var& x, const ops::Operand& in,
+                   Parameter& w, const ops::GroupRows& rows, const Tensor& y, GroupedBackward backward) {
+    ops::Context& ctx = tape.context();
+    const ProductRule& rule = rule_of(w);
+    std::function<ops::Operand()> saved;
+    if (tape.recording()) saved = rule.save(tape, x, in, {GemmRole::weight_gradient, rows});
+    return tape.record(
+        name, z, y,
+        [&ctx, &w, &rule, rows, backward = std::move(backward)](const Tensor& dy, Tensors& sums) {
+            const Use use{GemmRole::input_gradient, rows};
+            return backward(rule.gradient(ctx, dy, use), rule.weight(ctx, w, use), sums);
+        },
+        [&ctx, &w, &rule, rows, saved = std::move(saved)](const Tensor& dy) {
+            const auto d = rule.gradient(ctx, dy, {GemmRole::weight_gradient, rows});
+            ops::grouped_backward_weight(ctx, d, saved(), w.gradient, rows, adds_to_gradient(w));
+        },
+        {&w});
+}
+
 // down(silu(gate(x)) up(x)), of each row by its expert.
 Var experts(Tape& tape, const Var& x, const MixtureLayer& l, const ops::GroupRows& rows) {
     ops::Context& ctx = tape.context();
-    const auto linear = [&](const char* name, Parameter& w, const Tensor& y) {
-        return tape.record(
-            name, {x}, y,
-            [&ctx, &w, rows](const Tensor& dy, Tensors& sums) {
-                return Tensors{ops::grouped_backward_input(ctx, dy, w.value, rows, std::move(sums[0]))};
-            },
-            [&ctx, &w, rows, saved = autograd::SavedTensor(x)](const Tensor& dy) {
-                ops::grouped_backward_weight(ctx, dy, saved.take(), w.gradient, rows, adds_to_gradient(w));
-            },
-            {&w});
+    const Use use{GemmRole::forward, rows};
+    for (const Parameter* w : {&l.gate, &l.up, &l.down})
+        check<UsageError>(!rule_of(*w).adds(), w->name, ": a product rule that adds a term serves no experts");
+    const auto input = [&](const Parameter& w, const Tensor& of) { return rule_of(w).input(ctx, of, use); };
+    const auto weight = [&](Parameter& w) { return rule_of(w).weight(ctx, w, use); };
+    const auto linear = [&](const char* name, Parameter& w, const ops::Operand& in, const Tensor& y) {
+        return record_grouped(tape, name, {x}, x, in, w, rows, y,
+                              [&ctx, rows](const ops::Operand& dy, const ops::Operand& of, Tensors& sums) {
+                                  return Tensors{ops::grouped_backward_input(ctx, dy, of, rows, std::move(sums[0]))};
+                              });
     };
-    const Tensor gated = ops::grouped_linear(ctx, x.value, l.gate.value, rows);
-    const ops::Activated upper = ops::grouped_linear_swiglu(ctx, gated, x.value, l.up.value, rows, tape.recording());
-    const Var g = linear("expert_gate", l.gate, gated), u = linear("expert_up", l.up, upper.z);
+    const ops::Operand of_gate = input(l.gate, x.value);
+    const ops::Operand of_up = &rule_of(l.up) == &rule_of(l.gate) ? of_gate : input(l.up, x.value);
+    const Tensor gated = ops::grouped_linear(ctx, of_gate, weight(l.gate), rows);
+    const ops::Activated upper = ops::grouped_linear_swiglu(ctx, gated, of_up, weight(l.up), rows, tape.recording());
+    const Var g = linear("expert_gate", l.gate, of_gate, gated), u = linear("expert_up", l.up, of_up, upper.z);
     tape.saves(upper.y);
     const Var active =
         recomputable(tape, {upper.y, -1}, [&ctx, g = g.value, u = u.value] { return ops::swiglu(ctx, g, u); });
-    return tape.record(
-        "expert_down", {g, u}, ops::grouped_linear(ctx, upper.y, l.down.value, rows),
-        [&ctx, &w = l.down, rows, g = g.value, u = u.value](const Tensor& dy, Tensors&) {
-            ops::GateAndUp d = ops::grouped_swiglu_backward(ctx, dy, w.value, g, u, rows);
+    const ops::Operand of_down = input(l.down, upper.y);
+    return record_grouped(
+        tape, "expert_down", {g, u}, active, of_down, l.down, rows,
+        ops::grouped_linear(ctx, of_down, weight(l.down), rows),
+        [&ctx, rows, g = g.value, u = u.value](const ops::Operand& dy, const ops::Operand& of, Tensors&) {
+            ops::GateAndUp d = ops::grouped_swiglu_backward(ctx, dy, of, g, u, rows);
             return Tensors{std::move(d.gate), std::move(d.up)};
-        },
-        [&ctx, &w = l.down, rows, saved = autograd::SavedTensor(active)](const Tensor& dy) {
-            ops::grouped_backward_weight(ctx, dy, saved.take(), w.gradient, rows, adds_to_gradient(w));
-        },
-        {&l.down});
+        });
 }
 
 // Shared by the nodes send_back and combine: in the forward the rows that return from the experts, in the backward

@@ -4,11 +4,13 @@
 #include <utility>
 
 #include "tutti/nn/collectives.h"
+#include "tutti/nn/product_rule.h"
 
 namespace tutti::nn {
 
 namespace {
 
+using autograd::Role;
 using Tensors = std::vector<Tensor>;
 
 Tensor as_matrix(const Tensor& x) { return x.reshape({x.numel() / x.dim(-1), x.dim(-1)}); }
@@ -46,7 +48,7 @@ void RegionEdge::compute_as_rows_arrive(const ops::Products& products) {
     const int64_t rows = as_matrix(whole_).dim(0) / P;
     for (int distance = 0; distance < P; ++distance) {
         if (distance > 0) coming_[static_cast<size_t>(distance - 1)].wait();
-        for (const kernels::Gemm& product : products)
+        for (const ops::Product& product : products)
             ops::compute_rows(ctx_, product, (own + distance) % P * rows, rows);
     }
     coming_.clear();
@@ -64,7 +66,7 @@ Tensor RegionEdge::summing(const MakeOne& make) {
     return y;
 }
 
-void RegionEdge::sum_rows(const kernels::Gemm& product, const Tensor& y) {
+void RegionEdge::sum_rows(const ops::Product& product, const Tensor& y) {
     sum_ = y;
     const Tensor rows = as_matrix(y);
     for_each_piece(rows.dim(0), layer_.pieces, [&](int64_t first, int64_t count) {
@@ -75,18 +77,18 @@ void RegionEdge::sum_rows(const kernels::Gemm& product, const Tensor& y) {
 
 // A reduce_scatter reads the rows of its destinations one after the other, so the rows of a piece for all destinations
 // are computed side by side: in y's memory, or, when the product is added to y, in other memory.
-void RegionEdge::sum_and_scatter_rows(const kernels::Gemm& product, const Tensor& y) {
+void RegionEdge::sum_and_scatter_rows(const ops::Product& product, const Tensor& y) {
     const int P = layer_.ranks->size();
     const Tensor own = rows_of(y, layer_.ranks->rank(), P);
     sum_ = ops::empty(ctx_, own.shape(), y.dtype());
     const Tensor before = as_matrix(y), result = as_matrix(sum_);
-    const Tensor sent = product.accumulate ? ops::empty(ctx_, before.shape(), y.dtype()) : before;
+    const Tensor sent = product.gemm.accumulate ? ops::empty(ctx_, before.shape(), y.dtype()) : before;
     const int64_t rows = result.dim(0);
     for_each_piece(rows, layer_.pieces, [&](int64_t first, int64_t count) {
         const Tensor piece = sent.narrow(0, P * first, P * count);
         for (int rank = 0; rank < P; ++rank) {
             const Tensor block = piece.narrow(0, rank * count, count);
-            if (product.accumulate) ops::copy(ctx_, before.narrow(0, rank * rows + first, count), block);
+            if (product.gemm.accumulate) ops::copy(ctx_, before.narrow(0, rank * rows + first, count), block);
             ops::compute_rows(ctx_, product, rank * rows + first, count, block);
         }
         sums_.push_back(layer_.ranks->reduce_scatter(piece, result.narrow(0, first, count)));
@@ -101,16 +103,50 @@ Tensor RegionEdge::sum() {
 
 Tensor RegionEdge::input_gradient(const MakeOne& make) { return kind_ == Kind::entry ? summing(make) : reading(make); }
 
-Var enter_region(Tape& tape, const Var& x, const std::shared_ptr<RegionEdge>& edge) {
+namespace {
+
+// The nodes of the collectives of an edge that overlaps.
+Var enter_overlapped(Tape& tape, const Var& x, const SharedEdge& edge) {
     const Tensor whole = edge->gather(x.value);
     Var y = tape.record("enter_region", {x}, whole, [edge](const Tensor&, Tensors&) { return Tensors{edge->sum()}; });
     if (whole.buffer() == x.value.buffer()) y.recomputable = x.recomputable;
     return y;
 }
 
-Var leave_region(Tape& tape, const Var& y, const std::shared_ptr<RegionEdge>& edge) {
+Var exit_overlapped(Tape& tape, const Var& y, const SharedEdge& edge) {
     return tape.record("leave_region", {y}, edge->sum(),
                        [edge](const Tensor& dy, Tensors&) { return Tensors{edge->gather(dy)}; });
+}
+
+}  // namespace
+
+SharedEdge edge_of(Tape& tape, const Parameter& weight) {
+    using Kind = RegionEdge::Kind;
+    const bool spread = weight.role == Role::column || weight.role == Role::key_value;
+    const Kind kind = spread ? Kind::entry : weight.role == Role::row ? Kind::exit : Kind::none;
+    auto edge = std::make_shared<RegionEdge>(tape.context(), kind, weight.tensor_parallel);
+    const ProductRule& rule = rule_of(weight);
+    check<UsageError>(!edge->overlaps() || (!rule.converts() && !rule.adds()), weight.name,
+                      ": its product rule needs whole tensors, which products overlapped with their communication do ",
+                      "not have; set [parallel] tp_overlap = 1");
+    return edge;
+}
+
+Var enter_tp_region(Tape& tape, const Var& x, const Parameter& weight, const SharedEdge& edge) {
+    const autograd::TensorParallel& layer = weight.tensor_parallel;
+    const bool spread =
+        weight.role == Role::column || weight.role == Role::key_value || weight.role == Role::vocabulary;
+    if (layer.ranks == nullptr || !spread) return x;
+    if (edge && edge->overlaps()) return enter_overlapped(tape, x, edge);
+    return layer.sequence ? gather_from_sequence(tape, x, *layer.ranks) : copy_to_region(tape, x, *layer.ranks);
+}
+
+Var exit_tp_region(Tape& tape, Var y, const Parameter& weight, const SharedEdge& edge) {
+    const autograd::TensorParallel& layer = weight.tensor_parallel;
+    if (layer.ranks == nullptr || (weight.role != Role::row && weight.role != Role::vocabulary)) return y;
+    if (edge && edge->overlaps()) return exit_overlapped(tape, y, edge);
+    return layer.sequence ? reduce_scatter_to_sequence(tape, y, *layer.ranks)
+                          : reduce_from_region(tape, std::move(y), *layer.ranks);
 }
 
 }  // namespace tutti::nn

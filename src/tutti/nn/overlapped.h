@@ -1,5 +1,5 @@
-// nn/overlapped.h: the collectives before and after the layers of tensor parallelism (nn/collectives.h), overlapped
-// with the products next to them. The results have the same bits:
+// nn/overlapped.h: the collectives before and after the layers of tensor parallelism (nn/collectives.h), and their
+// overlap with the products next to them. The results have the same bits:
 // - all_gather, then product: each rank's rows arrive in a separate message, at their final place; rows that have
 //   arrived are multiplied meanwhile, the rank's own first.
 // - product, then reduce_scatter or all_reduce: the product is computed in pieces, and the rows of a piece are summed
@@ -51,8 +51,8 @@ class RegionEdge {
 
   private:
     void compute_as_rows_arrive(const ops::Products& products);
-    void sum_rows(const kernels::Gemm& product, const Tensor& y);
-    void sum_and_scatter_rows(const kernels::Gemm& product, const Tensor& y);
+    void sum_rows(const ops::Product& product, const Tensor& y);
+    void sum_and_scatter_rows(const ops::Product& product, const Tensor& y);
 
     ops::Context& ctx_;
     Kind kind_;
@@ -63,10 +63,15 @@ class RegionEdge {
     std::vector<comm::Work> sums_;           // of pieces
 };
 
-// The nodes of the collectives. The products next to them must use reading(), summing() and input_gradient(): with
-// several layers behind one entry, all their forwards, and the input gradient of the first layer, which the backward
-// computes last.
-Var enter_region(Tape& tape, const Var& x, const std::shared_ptr<RegionEdge>& edge);
-Var leave_region(Tape& tape, const Var& y, const std::shared_ptr<RegionEdge>& edge);
+using SharedEdge = std::shared_ptr<RegionEdge>;
+
+// The edge of a layer, or of several layers of one input. UsageError when a product rule excludes an overlap.
+SharedEdge edge_of(Tape& tape, const Parameter& weight);
+// The input of a layer whose outputs are divided over ranks: gathered, or copied with a sum in the backward. The output
+// of a layer whose terms are divided over ranks: their sum. With an edge the products next to them must use reading(),
+// summing() and input_gradient(): with several layers behind one entry, all their forwards, and the input gradient of
+// the first layer, which the backward computes last.
+Var enter_tp_region(Tape& tape, const Var& x, const Parameter& weight, const SharedEdge& edge = {});
+Var exit_tp_region(Tape& tape, Var y, const Parameter& weight, const SharedEdge& edge = {});
 
 }  // namespace tutti::nn

@@ -23,6 +23,8 @@ inline const Tensor& gradient_to_add_to(ops::Context& ctx, Parameter& p) {
     return p.gradient;
 }
 
+inline const Tensor* value_of(const Parameter* bias) { return bias ? &bias->value : nullptr; }
+
 inline std::vector<Parameter*> parameters_of(const Affine& layer) {
     std::vector<Parameter*> parameters = {&layer.weight};
     if (layer.bias) parameters.push_back(layer.bias);

@@ -8,8 +8,6 @@
 
 namespace tutti::ops {
 
-class PackedWeights;
-
 // Called around every kernel that a context runs: a clock (ops/kernel_times.h), or the program of a rehearsal.
 class Meter {
   public:
@@ -26,6 +24,7 @@ class Meter {
 class ShapingValues {
   public:
     virtual ~ShapingValues() = default;
+    virtual bool exist() const { return true; }  // false: tensors have no values
     // experts (N, k) i32, the experts of `all` that rows chose, row by row.
     virtual std::vector<int32_t> choices(const Tensor& experts, [[maybe_unused]] int64_t all) const {
         return experts.to_host<int32_t>();
@@ -38,7 +37,7 @@ class ShapingValues {
 };
 inline const ShapingValues kValuesOfTensors;
 
-// Which weights are kept packed for further products (ops/packed_weights.h).
+// Which weights are kept packed for further products (ops/weight_forms.h).
 enum class Packing : uint8_t { never, where_it_pays, always };
 
 struct Context {
@@ -46,7 +45,8 @@ struct Context {
     const kernels::KernelTable& kernels;
     Meter* meter = nullptr;  // nullptr: none
     Packing packing = Packing::where_it_pays;
-    PackedWeights* packed_weights = nullptr;  // of the products that run now; nullptr: each product packs
+    bool keeps_forms = false;     // of weights from one product to the next (ops/weight_forms.h)
+    int64_t weights_version = 0;  // a form made under another one is of other weights
     const ShapingValues* values = &kValuesOfTensors;
 };
 
@@ -62,6 +62,16 @@ auto call(Context& ctx, Kernel kernels::KernelTable::*entry, const char* name, A
             return ctx.meter->after_kernel(ctx.device, name, kernels::work_of_call(name, args...));
         }
     return kernel(ctx.device.stream(), std::forward<Args>(args)...);
+}
+
+// Runs `kernel(stream)`, a kernel that is in no table. It reads and writes tensors of the context's device, of which a
+// CPU's can be reached by Tensor::view(), and allocates nothing. A rehearsal counts the work and leaves it out. `name`
+// must outlive the meter.
+template <class Kernel>
+void call_own(Context& ctx, const char* name, const kernels::Work& work, const Kernel& kernel) {
+    if (ctx.meter != nullptr) ctx.meter->before_kernel(ctx.device);
+    if (ctx.values->exist()) kernel(ctx.device.stream());
+    if (ctx.meter != nullptr) ctx.meter->after_kernel(ctx.device, name, work);
 }
 
 }  // namespace tutti::ops

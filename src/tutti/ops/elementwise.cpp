@@ -88,9 +88,22 @@ Tensor relu_backward(Context& ctx, const Tensor& dy, const Tensor& y) {
 
 Tensor gelu(Context& ctx, const Tensor& x) { return computed(ctx, &KernelTable::gelu_forward, "gelu_forward", x); }
 
+Tensor gelu_backward(Context& ctx, const Tensor& dy, const Tensor& x) {
+    check_same("gelu_backward", dy, x);
+    return computed(ctx, &KernelTable::gelu_backward, "gelu_backward", dy, x);
+}
+
 Tensor swiglu(Context& ctx, const Tensor& gate, const Tensor& up) {
     check_same("swiglu", gate, up);
     return computed(ctx, &KernelTable::swiglu_forward, "swiglu_forward", gate, up);
+}
+
+GateAndUp swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& gate, const Tensor& up) {
+    check_same("swiglu_backward", gate, up);
+    check_same("swiglu_backward", dy, up);
+    const GateAndUp d{empty(ctx, gate.shape(), gate.dtype()), empty(ctx, up.shape(), up.dtype())};
+    call(ctx, &KernelTable::swiglu_backward, "swiglu_backward", dy, gate, up, d.gate, d.up);
+    return d;
 }
 
 GateAndUp gate_and_up_of(const Tensor& x) {

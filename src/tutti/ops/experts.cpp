@@ -139,7 +139,8 @@ void check_rows(const char* op, const Tensor& x, int64_t experts, const GroupRow
 }
 
 // x (M, K') times w (E, ., .), of which dim `summed` is K'.
-void check_product(const char* op, const Tensor& x, const Tensor& w, int summed, const GroupRows& rows) {
+void check_product(const char* op, const Operand& of_x, const Operand& of_w, int summed, const GroupRows& rows) {
+    const Tensor &x = numbers(op, of_x), &w = numbers(op, of_w);
     check(x.rank() == 2 && w.rank() == 3 && x.dim(1) == w.dim(summed) && x.dtype() == w.dtype() && x.contiguous() &&
               w.contiguous(),
           op, summed == 2 ? ": x (M, K)" : ": dy (M, N)", " and w (E, N, K) of one type and contiguous, got ",
@@ -152,25 +153,27 @@ struct GroupedForward {
     GroupedGemm product;
 };
 
-GroupedForward grouped_forward(Context& ctx, const char* op, const Tensor& x, const Tensor& w, const GroupRows& rows) {
-    check_product(op, x, w, 2, rows);
+GroupedForward grouped_forward(Context& ctx, const char* op, const Operand& of_x, const Operand& of_w,
+                               const GroupRows& rows) {
+    check_product(op, of_x, of_w, 2, rows);
+    const Tensor &x = of_x.values, &w = of_w.values;
     const Tensor y = empty(ctx, {x.dim(0), w.dim(1)}, x.dtype());
     return {y, {.all = gemm_of(GemmRole::forward, x, w, y), .rows = rows}};
 }
 
 }  // namespace
 
-Tensor grouped_linear(Context& ctx, const Tensor& x, const Tensor& w, const GroupRows& rows) {
+Tensor grouped_linear(Context& ctx, const Operand& x, const Operand& w, const GroupRows& rows) {
     const GroupedForward f = grouped_forward(ctx, "grouped_linear", x, w, rows);
     multiply(ctx, f.product);
     return f.y;
 }
 
-Activated grouped_linear_swiglu(Context& ctx, const Tensor& gate, const Tensor& x, const Tensor& w,
+Activated grouped_linear_swiglu(Context& ctx, const Tensor& gate, const Operand& x, const Operand& w,
                                 const GroupRows& rows, bool kept) {
     GroupedForward f = grouped_forward(ctx, "grouped_linear_swiglu", x, w, rows);
-    check_matrix("grouped_linear_swiglu", "the gate", gate, f.y.shape(), x.dtype());
-    const Activated r{kept ? empty(ctx, f.y.shape(), x.dtype()) : Tensor{}, f.y};
+    check_matrix("grouped_linear_swiglu", "the gate", gate, f.y.shape(), f.y.dtype());
+    const Activated r{kept ? empty(ctx, f.y.shape(), f.y.dtype()) : Tensor{}, f.y};
     f.product.all.epilogue = Epilogue::swiglu;
     f.product.all.gate = gate;
     f.product.all.x = r.z;
@@ -178,9 +181,11 @@ Activated grouped_linear_swiglu(Context& ctx, const Tensor& gate, const Tensor& 
     return r;
 }
 
-Tensor grouped_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, const GroupRows& rows, Tensor sum) {
+Tensor grouped_backward_input(Context& ctx, const Operand& of_dy, const Operand& of_w, const GroupRows& rows,
+                              Tensor sum) {
     constexpr const char* kName = "grouped_backward_input";
-    check_product(kName, dy, w, 1, rows);
+    check_product(kName, of_dy, of_w, 1, rows);
+    const Tensor &dy = of_dy.values, &w = of_w.values;
     const Shape shape = {dy.dim(0), w.dim(2)};
     if (sum.defined()) check_matrix(kName, "the sum", sum, shape, dy.dtype());
     const bool in_place = sum.defined() && sum.unique();
@@ -191,10 +196,11 @@ Tensor grouped_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, c
     return in_place || !sum.defined() ? dx : add(ctx, sum, dx);
 }
 
-GateAndUp grouped_swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& gate, const Tensor& up,
-                                  const GroupRows& rows) {
+GateAndUp grouped_swiglu_backward(Context& ctx, const Operand& of_dy, const Operand& of_w, const Tensor& gate,
+                                  const Tensor& up, const GroupRows& rows) {
     constexpr const char* kName = "grouped_swiglu_backward";
-    check_product(kName, dy, w, 1, rows);
+    check_product(kName, of_dy, of_w, 1, rows);
+    const Tensor &dy = of_dy.values, &w = of_w.values;
     const Shape shape = {dy.dim(0), w.dim(2)};
     check_matrix(kName, "the gate", gate, shape, dy.dtype());
     check_matrix(kName, "up", up, shape, dy.dtype());
@@ -208,9 +214,10 @@ GateAndUp grouped_swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& 
     return d;
 }
 
-void grouped_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw, const GroupRows& rows,
-                             bool accumulate) {
+void grouped_backward_weight(Context& ctx, const Operand& of_dy, const Operand& of_x, const Tensor& dw,
+                             const GroupRows& rows, bool accumulate) {
     constexpr const char* kName = "grouped_backward_weight";
+    const Tensor &dy = numbers(kName, of_dy), &x = numbers(kName, of_x);
     check(dy.rank() == 2 && x.rank() == 2 && dw.rank() == 3 && dy.dim(1) == dw.dim(1) && x.dim(1) == dw.dim(2) &&
               dw.dtype() == DType::f32 && dy.dim(0) == x.dim(0) && dy.dtype() == x.dtype() && dy.contiguous() &&
               x.contiguous() && dw.contiguous(),

@@ -8,10 +8,14 @@ namespace {
 
 bool extend(Tensor& x, const Tensor& next) { return x.extend(next); }
 
+bool extend(Operand& x, const Operand& next) {
+    return !x.scales.defined() && !next.scales.defined() && x.values.extend(next.values);
+}
+
 bool extend(FusedLayer& layer, const FusedLayer& next) {
     if (layer.b.defined() != next.b.defined()) return false;
     FusedLayer both = layer;
-    if (!both.w.extend(next.w) || (both.b.defined() && !both.b.extend(next.b))) return false;
+    if (!extend(both.w, next.w) || (both.b.defined() && !both.b.extend(next.b))) return false;
     layer = both;
     return true;
 }
@@ -30,7 +34,8 @@ std::vector<Part> joined(const std::vector<Part>& parts) {
 }
 
 int64_t width_of(const Tensor& x) { return x.dim(0); }
-int64_t width_of(const FusedLayer& layer) { return layer.w.dim(0); }
+int64_t width_of(const Operand& x) { return x.values.dim(0); }
+int64_t width_of(const FusedLayer& layer) { return width_of(layer.w); }
 int64_t width_of(const FusedGradient& gradient) { return gradient.dw.dim(0); }
 
 template <class Part>
@@ -56,21 +61,22 @@ void for_each_part(const Tensor& y, const std::vector<Part>& parts, const Visit&
 
 }  // namespace
 
-Tensor fused_linear(Context& ctx, const Tensor& x, const std::vector<FusedLayer>& layers, Products* later) {
-    Shape shape = x.shape();
+Tensor fused_linear(Context& ctx, const Operand& x, const std::vector<FusedLayer>& layers, Products* later) {
+    Shape shape = x.values.shape();
     shape[-1] = width_of(layers);
-    const Tensor y = empty(ctx, shape, x.dtype());
+    const Tensor y = empty(ctx, shape, x.values.dtype());
     for_each_part(y, joined(layers), [&](const Tensor& columns, const FusedLayer& layer) {
         linear_into(ctx, x, layer.w, layer.b.defined() ? &layer.b : nullptr, columns, later);
     });
     return y;
 }
 
-Tensor fused_linear_backward_input(Context& ctx, const Tensor& dy, const std::vector<Tensor>& weights, Tensor sum,
+Tensor fused_linear_backward_input(Context& ctx, const Operand& of_dy, const std::vector<Operand>& weights, Tensor sum,
                                    Products* later) {
+    const Tensor& dy = numbers("fused_linear_backward_input", of_dy);
     int64_t end = width_of(weights);
     check_width("fused_linear_backward_input", dy, end);
-    const std::vector<Tensor> parts = joined(weights);
+    const std::vector<Operand> parts = joined(weights);
     for (size_t i = parts.size(); i-- > 0;) {
         const int64_t width = width_of(parts[i]);
         end -= width;
@@ -79,8 +85,9 @@ Tensor fused_linear_backward_input(Context& ctx, const Tensor& dy, const std::ve
     return sum;
 }
 
-void fused_linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x,
+void fused_linear_backward_weight(Context& ctx, const Operand& of_dy, const Operand& x,
                                   const std::vector<FusedGradient>& gradients) {
+    const Tensor& dy = numbers("fused_linear_backward_weight", of_dy);
     check_width("fused_linear_backward_weight", dy, width_of(gradients));
     for_each_part(dy, joined(gradients), [&](const Tensor& columns, const FusedGradient& gradient) {
         linear_backward_weight(ctx, columns, x, gradient.dw, gradient.accumulate);

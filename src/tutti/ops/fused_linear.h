@@ -12,20 +12,20 @@
 namespace tutti::ops {
 
 struct FusedLayer {
-    Tensor w;       // (N_i, K)
+    Operand w;      // (N_i, K)
     Tensor b = {};  // (N_i); undefined: none
 };
 // x (..., K) to y (..., sum of N_i)
-Tensor fused_linear(Context& ctx, const Tensor& x, const std::vector<FusedLayer>& layers, Products* later = nullptr);
+Tensor fused_linear(Context& ctx, const Operand& x, const std::vector<FusedLayer>& layers, Products* later = nullptr);
 // [sum +] sum of dy_i w_i; `sum` and `later` as in linear_backward_input. `later` gets the last product that is added.
-Tensor fused_linear_backward_input(Context& ctx, const Tensor& dy, const std::vector<Tensor>& weights, Tensor sum = {},
-                                   Products* later = nullptr);
+Tensor fused_linear_backward_input(Context& ctx, const Operand& dy, const std::vector<Operand>& weights,
+                                   Tensor sum = {}, Products* later = nullptr);
 
 struct FusedGradient {
     Tensor dw;               // (N_i, K) f32
     bool accumulate = true;  // dw = [dw +] dy_i^T x
 };
-void fused_linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x,
+void fused_linear_backward_weight(Context& ctx, const Operand& dy, const Operand& x,
                                   const std::vector<FusedGradient>& gradients);
 // db_i += sum over rows of dy_i, for biases of all layers.
 void fused_bias_backward(Context& ctx, const Tensor& dy, const std::vector<Tensor>& db);

@@ -64,7 +64,7 @@ struct Sizes {
 // By blocks of rows, when there are products for later.
 void finish(Context& ctx, Products& later, int64_t rows) {
     for (int64_t first = 0; first < rows; first += rows / 2)
-        for (const kernels::Gemm& product : later) compute_rows(ctx, product, first, std::min(rows / 2, rows - first));
+        for (const Product& product : later) compute_rows(ctx, product, first, std::min(rows / 2, rows - first));
     later.clear();
 }
 
@@ -89,11 +89,12 @@ void test(const kernels::KernelTable& table, DType dtype, const Sizes& s, Place 
         layers.push_back({w[i], b[i]});
         without_bias.push_back({w[i]});
     }
+    const std::vector<Operand> weights(w.begin(), w.end());
     CountsProducts count;
     ctx.meter = &count;
     const Tensor y = fused_linear(ctx, x, layers), z = fused_linear(ctx, x, without_bias);
-    const Tensor dx = fused_linear_backward_input(ctx, dy, w);
-    const Tensor sum = fused_linear_backward_input(ctx, dy, w, cast(ctx, x, dtype));
+    const Tensor dx = fused_linear_backward_input(ctx, dy, weights);
+    const Tensor sum = fused_linear_backward_input(ctx, dy, weights, cast(ctx, x, dtype));
     ctx.meter = nullptr;
     const int parts = place == Place::own_memory ? 3 : place == Place::one_buffer ? 1 : 2;
     EXPECT_EQ(count.products, 4 * parts);
@@ -102,7 +103,7 @@ void test(const kernels::KernelTable& table, DType dtype, const Sizes& s, Place 
     const Tensor y_later = fused_linear(ctx, x, layers, &later);
     finish(ctx, later, s.rows);
     EXPECT_TRUE(same_bits(y, y_later));
-    const Tensor sum_later = fused_linear_backward_input(ctx, dy, w, cast(ctx, x, dtype), &later);
+    const Tensor sum_later = fused_linear_backward_input(ctx, dy, weights, cast(ctx, x, dtype), &later);
     EXPECT_EQ(later.size(), 1u);
     finish(ctx, later, s.rows);
     EXPECT_TRUE(same_bits(sum, sum_later));

@@ -1,5 +1,5 @@
 #include "tutti/ops/ops.h"
-#include "tutti/ops/packed_weights.h"
+#include "tutti/ops/weight_forms.h"
 
 namespace tutti::ops {
 
@@ -40,6 +40,12 @@ Shape with_last(const Shape& shape, int64_t size) {
 
 }  // namespace
 
+const Tensor& numbers(const char* op, const Operand& x) {
+    check(!x.scales.defined(), op, ": no kernel multiplies operands with scales, got ", x.values.shape(), " ",
+          x.values.dtype(), " with scales ", x.scales.shape());
+    return x.values;
+}
+
 Gemm gemm_of(GemmRole role, const View& x, const View& w, const View& y) {
     switch (role) {
         case GemmRole::forward: return {.a = x, .b = w, .c = y, .transpose_b = true};
@@ -57,7 +63,8 @@ void gemm(Context& ctx, Gemm g) {
     call(ctx, &KernelTable::gemm, "gemm", g);
 }
 
-void compute_rows(Context& ctx, const Gemm& product, int64_t first, int64_t rows, const View& to) {
+void compute_rows(Context& ctx, const Product& whole, int64_t first, int64_t rows, const View& to) {
+    const Gemm& product = whole.gemm;
     check<UsageError>(ctx.kernels.gemm_by_rows, "the ", ctx.kernels.name,
                       " kernels make no products by blocks of rows; set [parallel] tp_overlap = 1");
     check(!product.transpose_a && first >= 0 && rows >= 0 && first + rows <= product.c.shape[0], "rows [", first, ", ",
@@ -68,15 +75,15 @@ void compute_rows(Context& ctx, const Gemm& product, int64_t first, int64_t rows
     for (View* view : {&block.a, &block.c, &block.x, &block.gate, &block.dup})
         if (view->defined()) *view = rows_of(*view, first, rows);
     if (to.defined()) block.c = to;
-    multiply_by_weight(ctx, block);
+    multiply_by_weight(ctx, block, whole.w.forms);
 }
 
 namespace {
 
-// Computes the product now, or appends it to `later`.
-void compute(Context& ctx, const Gemm& product, Products* later) {
-    if (later == nullptr) return multiply_by_weight(ctx, product);
-    later->push_back(product);
+// Computes the product of a and w now, or appends it to `later`.
+void compute(Context& ctx, const Gemm& product, const Operand& a, const Operand& w, Products* later) {
+    if (later == nullptr) return multiply_by_weight(ctx, product, w.forms);
+    later->push_back({product, a, w});
 }
 
 // y = x w^T + b, which has yet to be computed.
@@ -85,27 +92,29 @@ struct PendingLinear {
     Gemm product;
 };
 
-void check_layer(const char* name, const Tensor& x, const Tensor& w, const Tensor* b) {
+void check_layer(const char* name, const Operand& of_x, const Operand& of_w, const Tensor* b) {
+    const Tensor &x = numbers(name, of_x), &w = numbers(name, of_w);
     check(w.rank() == 2 && x.dim(-1) == w.dim(1) && x.dtype() == w.dtype(), name,
           ": x (..., K) and w (N, K) of one type, got ", x.shape(), " ", x.dtype(), " and ", w.shape(), " ", w.dtype());
     check(b == nullptr || (b->rank() == 1 && b->dim(0) == w.dim(0)), name, ": the bias must have ", w.dim(0),
           " values");
 }
 
-Gemm forward_product(const Tensor& x, const Tensor& w, const Tensor* b, const View& y) {
-    Gemm product = gemm_of(GemmRole::forward, as_matrix(x), w, y);
+Gemm forward_product(const Operand& x, const Operand& w, const Tensor* b, const View& y) {
+    Gemm product = gemm_of(GemmRole::forward, as_matrix(x.values), w.values, y);
     if (b) product.bias = *b;
     return product;
 }
 
-PendingLinear forward_of(Context& ctx, const char* name, const Tensor& x, const Tensor& w, const Tensor* b) {
+PendingLinear forward_of(Context& ctx, const char* name, const Operand& x, const Operand& w, const Tensor* b) {
     check_layer(name, x, w, b);
-    PendingLinear f{empty(ctx, with_last(x.shape(), w.dim(0)), x.dtype()), {}};
+    PendingLinear f{empty(ctx, with_last(x.values.shape(), w.values.dim(0)), x.values.dtype()), {}};
     f.product = forward_product(x, w, b, as_matrix(f.y));
     return f;
 }
 
-Shape input_shape(const char* name, const Tensor& dy, const Tensor& w) {
+Shape input_shape(const char* name, const Operand& of_dy, const Operand& of_w) {
+    const Tensor &dy = numbers(name, of_dy), &w = numbers(name, of_w);
     check(w.rank() == 2 && dy.dim(-1) == w.dim(0) && dy.dtype() == w.dtype(), name,
           ": dy (..., N) and w (N, K) of one type, got ", dy.shape(), " ", dy.dtype(), " and ", w.shape(), " ",
           w.dtype());
@@ -119,9 +128,9 @@ View beside(const char* name, const Tensor& saved, const Shape& shape, DType dty
     return as_matrix(saved);
 }
 
-Gemm swiglu_backward(const Tensor& dy, const Tensor& w, const View& gate, const View& up, const View& dgate,
-                     const View& dup) {
-    Gemm product = gemm_of(GemmRole::input_gradient, dgate, w, as_matrix(dy));
+Gemm swiglu_product(const Operand& dy, const Operand& w, const View& gate, const View& up, const View& dgate,
+                    const View& dup) {
+    Gemm product = gemm_of(GemmRole::input_gradient, dgate, w.values, as_matrix(dy.values));
     product.epilogue = Epilogue::swiglu_backward;
     product.gate = gate;
     product.x = up;
@@ -129,84 +138,92 @@ Gemm swiglu_backward(const Tensor& dy, const Tensor& w, const View& gate, const 
     return product;
 }
 
-Activated activated(Context& ctx, PendingLinear f, Epilogue epilogue, bool kept, Products* later) {
+Activated activated(Context& ctx, PendingLinear f, const Operand& x, const Operand& w, Epilogue epilogue, bool kept,
+                    Products* later) {
     Activated r{kept ? empty(ctx, f.y.shape(), f.y.dtype()) : Tensor{}, f.y};
     f.product.epilogue = epilogue;
     if (kept) f.product.x = as_matrix(r.z);
-    compute(ctx, f.product, later);
+    compute(ctx, f.product, x, w, later);
     return r;
 }
 
 }  // namespace
 
-Tensor linear(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b, Products* later) {
+Tensor linear(Context& ctx, const Operand& x, const Operand& w, const Tensor* b, Products* later) {
     const PendingLinear f = forward_of(ctx, "linear", x, w, b);
-    compute(ctx, f.product, later);
+    compute(ctx, f.product, x, w, later);
     return f.y;
 }
 
-void linear_into(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b, const Tensor& y, Products* later) {
+void linear_into(Context& ctx, const Operand& x, const Operand& w, const Tensor* b, const Tensor& y, Products* later) {
     check_layer("linear_into", x, w, b);
-    check(y.shape() == with_last(x.shape(), w.dim(0)) && y.dtype() == x.dtype(), "linear_into: y must be ",
-          with_last(x.shape(), w.dim(0)), " ", x.dtype(), ", got ", y.shape(), " ", y.dtype());
-    compute(ctx, forward_product(x, w, b, as_rows(y)), later);
+    const Shape shape = with_last(x.values.shape(), w.values.dim(0));
+    const DType type = x.values.dtype();
+    check(y.shape() == shape && y.dtype() == type, "linear_into: y must be ", shape, " ", type, ", got ", y.shape(),
+          " ", y.dtype());
+    compute(ctx, forward_product(x, w, b, as_rows(y)), x, w, later);
 }
 
-Activated linear_gelu(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b, bool kept, Products* later) {
-    return activated(ctx, forward_of(ctx, "linear_gelu", x, w, b), Epilogue::gelu, kept, later);
+Activated linear_gelu(Context& ctx, const Operand& x, const Operand& w, const Tensor* b, bool kept, Products* later) {
+    return activated(ctx, forward_of(ctx, "linear_gelu", x, w, b), x, w, Epilogue::gelu, kept, later);
 }
 
-Activated linear_swiglu(Context& ctx, const Tensor& gate, const Tensor& x, const Tensor& w, const Tensor* b, bool kept,
-                        Products* later) {
+Activated linear_swiglu(Context& ctx, const Tensor& gate, const Operand& x, const Operand& w, const Tensor* b,
+                        bool kept, Products* later) {
     PendingLinear f = forward_of(ctx, "linear_swiglu", x, w, b);
     f.product.gate = beside("linear_swiglu", gate, f.y.shape(), f.y.dtype());
-    return activated(ctx, std::move(f), Epilogue::swiglu, kept, later);
+    return activated(ctx, std::move(f), x, w, Epilogue::swiglu, kept, later);
 }
 
-Tensor linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, Tensor sum, Products* later) {
+Tensor linear_backward_input(Context& ctx, const Operand& dy, const Operand& w, Tensor sum, Products* later) {
     const Shape shape = input_shape("linear_backward_input", dy, w);
-    check(!sum.defined() || (sum.shape() == shape && sum.dtype() == dy.dtype()),
-          "linear_backward_input: the sum must be ", shape, " ", dy.dtype(), ", got ", sum.shape(), " ", sum.dtype());
+    const DType type = dy.values.dtype();
+    check(!sum.defined() || (sum.shape() == shape && sum.dtype() == type), "linear_backward_input: the sum must be ",
+          shape, " ", type, ", got ", sum.shape(), " ", sum.dtype());
     const bool in_place = sum.defined() && sum.unique();
     check(!later || !sum.defined() || in_place, "linear_backward_input: another handle shares the memory of the sum");
-    const Tensor dx = in_place ? sum : empty(ctx, shape, dy.dtype());
-    Gemm product = gemm_of(GemmRole::input_gradient, as_matrix(dx), w, as_rows(dy));
+    const Tensor dx = in_place ? sum : empty(ctx, shape, type);
+    Gemm product = gemm_of(GemmRole::input_gradient, as_matrix(dx), w.values, as_rows(dy.values));
     product.accumulate = in_place;
-    compute(ctx, product, later);
+    compute(ctx, product, dy, w, later);
     return in_place || !sum.defined() ? dx : add(ctx, sum, dx);
 }
 
-Tensor linear_gelu_backward(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& z, Products* later) {
+Tensor linear_gelu_backward(Context& ctx, const Operand& dy, const Operand& w, const Tensor& z, Products* later) {
     const Shape shape = input_shape("linear_gelu_backward", dy, w);
-    const Tensor dz = empty(ctx, shape, dy.dtype());
-    Gemm product = gemm_of(GemmRole::input_gradient, as_matrix(dz), w, as_matrix(dy));
+    const Tensor dz = empty(ctx, shape, dy.values.dtype());
+    Gemm product = gemm_of(GemmRole::input_gradient, as_matrix(dz), w.values, as_matrix(dy.values));
     product.epilogue = Epilogue::gelu_backward;
-    product.x = beside("linear_gelu_backward", z, shape, dy.dtype());
-    compute(ctx, product, later);
+    product.x = beside("linear_gelu_backward", z, shape, dz.dtype());
+    compute(ctx, product, dy, w, later);
     return dz;
 }
 
-GateAndUp linear_swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& gate, const Tensor& up,
-                                 Products* later) {
+GateAndUp linear_swiglu_backward(Context& ctx, const Operand& dy, const Operand& w, const Tensor& gate,
+                                 const Tensor& up, Products* later) {
     const Shape shape = input_shape("linear_swiglu_backward", dy, w);
-    const GateAndUp d{empty(ctx, shape, dy.dtype()), empty(ctx, shape, dy.dtype())};
-    const View gates = beside("linear_swiglu_backward", gate, shape, dy.dtype());
-    const View ups = beside("linear_swiglu_backward", up, shape, dy.dtype());
-    compute(ctx, swiglu_backward(dy, w, gates, ups, as_matrix(d.gate), as_matrix(d.up)), later);
+    const DType type = dy.values.dtype();
+    const GateAndUp d{empty(ctx, shape, type), empty(ctx, shape, type)};
+    const View gates = beside("linear_swiglu_backward", gate, shape, type);
+    const View ups = beside("linear_swiglu_backward", up, shape, type);
+    compute(ctx, swiglu_product(dy, w, gates, ups, as_matrix(d.gate), as_matrix(d.up)), dy, w, later);
     return d;
 }
 
-Tensor linear_swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& gate_up, Products* later) {
+Tensor linear_swiglu_backward(Context& ctx, const Operand& dy, const Operand& w, const Tensor& gate_up,
+                              Products* later) {
     Shape shape = input_shape("linear_swiglu_backward", dy, w);
     shape[-1] *= 2;
-    beside("linear_swiglu_backward", gate_up, shape, dy.dtype());
-    const Tensor d = empty(ctx, shape, dy.dtype());
+    beside("linear_swiglu_backward", gate_up, shape, dy.values.dtype());
+    const Tensor d = empty(ctx, shape, dy.values.dtype());
     const GateAndUp saved = gate_and_up_of(gate_up), parts = gate_and_up_of(d);
-    compute(ctx, swiglu_backward(dy, w, saved.gate, saved.up, parts.gate, parts.up), later);
+    compute(ctx, swiglu_product(dy, w, saved.gate, saved.up, parts.gate, parts.up), dy, w, later);
     return d;
 }
 
-void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw, bool accumulate) {
+void linear_backward_weight(Context& ctx, const Operand& of_dy, const Operand& of_x, const Tensor& dw,
+                            bool accumulate) {
+    const Tensor &dy = numbers("linear_backward_weight", of_dy), &x = numbers("linear_backward_weight", of_x);
     check(dw.rank() == 2 && dy.dim(-1) == dw.dim(0) && x.dim(-1) == dw.dim(1) && dw.dtype() == DType::f32 &&
               dy.view().rows() == x.view().rows(),
           "linear_backward_weight: dy (..., N), x (..., K), dw (N, K) f32, got ", dy.shape(), ", ", x.shape(), ", ",

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "tutti/ops/ops.h"
-#include "tutti/ops/packed_weights.h"
+#include "tutti/ops/weight_forms.h"
 
 namespace tutti::ops {
 
@@ -15,9 +15,10 @@ int64_t loss_chunk_rows(int64_t rows, int64_t row_bytes, int64_t chunk_bytes) {
     return std::min(rows, ((rows + chunks - 1) / chunks + 63) / 64 * 64);
 }
 
-LinearCrossEntropy linear_cross_entropy(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& targets,
+LinearCrossEntropy linear_cross_entropy(Context& ctx, const Tensor& x, const Operand& head, const Tensor& targets,
                                         int64_t vocab, float grad_scale, const Tensor* dw, bool accumulate,
                                         const VocabularyShard* shard) {
+    const Tensor& w = numbers("linear_cross_entropy", head);
     const int64_t rows = x.view().rows(), width = x.view().columns(), columns = w.dim(0);
     check(w.rank() == 2 && w.dim(1) == width && x.dtype() == w.dtype() && x.contiguous(),
           "linear_cross_entropy: x (N, C) and w (V, C) of one type, got ", x.shape(), " and ", w.shape());
@@ -33,13 +34,15 @@ LinearCrossEntropy linear_cross_entropy(Context& ctx, const Tensor& x, const Ten
     const Tensor dx2 = dw ? r.dx.reshape({rows, width}) : Tensor{};
     const int64_t chunk = loss_chunk_rows(rows, columns * size_of(x.dtype()), ctx.kernels.loss_chunk_bytes);
     const Tensor chunk_logits = empty(ctx, {chunk, columns}, x.dtype(), Purpose::workspace);
-    PackedWeights head;  // packed once for all chunks, unless the step keeps it
+    WeightForms of_chunks;  // made once for all chunks, unless the step keeps forms
     Context products = ctx;
-    if (chunk < rows && ctx.packed_weights == nullptr) products.packed_weights = &head;
+    const bool shares = chunk < rows && !ctx.keeps_forms;
+    if (shares) products.keeps_forms = true;
+    WeightForms* forms = shares ? &of_chunks : head.forms;
     for (int64_t begin = 0; begin < rows; begin += chunk) {
         const int64_t n = std::min(chunk, rows - begin);
         const Tensor x_chunk = x2.narrow(0, begin, n), logits = chunk_logits.narrow(0, 0, n);
-        multiply_by_weight(products, gemm_of(GemmRole::forward, x_chunk, w, logits));
+        multiply_by_weight(products, gemm_of(GemmRole::forward, x_chunk, w, logits), forms);
         CrossEntropy loss{.logits = logits,
                           .targets = targets1.narrow(0, begin, n),
                           .losses = r.losses.narrow(0, begin, n),
@@ -59,7 +62,7 @@ LinearCrossEntropy linear_cross_entropy(Context& ctx, const Tensor& x, const Ten
         }
         if (!dw) continue;
         const Tensor& dlogits = logits;  // replaced in place by the kernel
-        multiply_by_weight(products, gemm_of(GemmRole::input_gradient, dx2.narrow(0, begin, n), w, dlogits));
+        multiply_by_weight(products, gemm_of(GemmRole::input_gradient, dx2.narrow(0, begin, n), w, dlogits), forms);
         kernels::Gemm weight_gradient = gemm_of(GemmRole::weight_gradient, x_chunk, *dw, dlogits);
         weight_gradient.accumulate = accumulate || begin > 0;
         gemm(ctx, weight_gradient);

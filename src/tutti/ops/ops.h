@@ -8,6 +8,7 @@
 
 #include "tutti/base/exact_sum.h"
 #include "tutti/ops/context.h"
+#include "tutti/ops/operand.h"
 
 namespace tutti::ops {
 
@@ -29,6 +30,7 @@ void scale(Context& ctx, const Tensor& x, float factor);          // in place
 Tensor relu(Context& ctx, const Tensor& x);
 Tensor relu_backward(Context& ctx, const Tensor& dy, const Tensor& y);
 Tensor gelu(Context& ctx, const Tensor& x);
+Tensor gelu_backward(Context& ctx, const Tensor& dy, const Tensor& x);
 Tensor swiglu(Context& ctx, const Tensor& gate, const Tensor& up);
 Tensor swiglu(Context& ctx, const Tensor& gate_up);  // (..., 2 F), gate and up side by side, to (..., F)
 Tensor dropout(Context& ctx, const Tensor& x, const kernels::Dropout& mask);  // its own backward
@@ -53,56 +55,57 @@ class Sum {
 
 // --- matrix product: g.workspace is allocated here ---
 void gemm(Context& ctx, kernels::Gemm g);
-// The products of a linear layer y = x w^T, x (rows, in), w (out, in), y (rows, out).
-enum class GemmRole : uint8_t {
-    forward,          // y = x w^T
-    input_gradient,   // dx = dy w
-    weight_gradient,  // dw += dy^T x, f32
-};
-// `product` writes one of the three.
+// `role` says which of the three views the product writes.
 kernels::Gemm gemm_of(GemmRole role, const View& x, const View& w, const View& y);
 
 // Products to be computed later, by blocks of rows. A function with an argument `later` appends its product to the list
-// instead of computing it; compute_rows() then writes the function's result. Products hold views, so the tensors must
-// live until then.
-using Products = std::vector<kernels::Gemm>;
+// instead of computing it; compute_rows() then writes the function's result. A product holds its operands; what else it
+// reads or writes must live until then.
+struct Product {
+    kernels::Gemm gemm;
+    Operand a, w;
+};
+using Products = std::vector<Product>;
 // Computes rows [first, first + rows) of a product, with the same bits as the whole product, into these rows of its
 // result or into `to` (rows, N). UsageError when the table computes no blocks of rows (KernelTable::gemm_by_rows).
-void compute_rows(Context& ctx, const kernels::Gemm& product, int64_t first, int64_t rows, const View& to = {});
+void compute_rows(Context& ctx, const Product& product, int64_t first, int64_t rows, const View& to = {});
 
 // --- linear: x (..., K), w (N, K), b (N) ---
-Tensor linear(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b, Products* later = nullptr);  // x w^T + b
+// x w^T + b
+Tensor linear(Context& ctx, const Operand& x, const Operand& w, const Tensor* b, Products* later = nullptr);
 // The same into y (..., N), which may be some columns of a wider tensor; so may dy in the functions below.
-void linear_into(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b, const Tensor& y,
+void linear_into(Context& ctx, const Operand& x, const Operand& w, const Tensor* b, const Tensor& y,
                  Products* later = nullptr);
 // [sum +] dy w. The result may reuse the memory of `sum`, the gradient so far. With `later` no other handle may share
 // that memory.
-Tensor linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, Tensor sum = {},
+Tensor linear_backward_input(Context& ctx, const Operand& dy, const Operand& w, Tensor sum = {},
                              Products* later = nullptr);
 // With an activation function in the product's epilogue. z = x w^T + b is returned when `kept`, else undefined.
 struct Activated {
     Tensor z;
     Tensor y;  // gelu(z); silu(gate) z
 };
-Activated linear_gelu(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b, bool kept,
+Activated linear_gelu(Context& ctx, const Operand& x, const Operand& w, const Tensor* b, bool kept,
                       Products* later = nullptr);
-Activated linear_swiglu(Context& ctx, const Tensor& gate, const Tensor& x, const Tensor& w, const Tensor* b, bool kept,
-                        Products* later = nullptr);
+Activated linear_swiglu(Context& ctx, const Tensor& gate, const Operand& x, const Operand& w, const Tensor* b,
+                        bool kept, Products* later = nullptr);
 // The gradients of z and gate from dy, the gradient of y w^T, where w is the weight of the next linear layer.
-Tensor linear_gelu_backward(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& z,
+Tensor linear_gelu_backward(Context& ctx, const Operand& dy, const Operand& w, const Tensor& z,
                             Products* later = nullptr);
 struct GateAndUp {
     Tensor gate, up;
 };
-GateAndUp linear_swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& gate, const Tensor& up,
-                                 Products* later = nullptr);
+GateAndUp linear_swiglu_backward(Context& ctx, const Operand& dy, const Operand& w, const Tensor& gate,
+                                 const Tensor& up, Products* later = nullptr);
 // The gradients side by side, as gate and up are: (..., 2 F).
-Tensor linear_swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& gate_up,
+Tensor linear_swiglu_backward(Context& ctx, const Operand& dy, const Operand& w, const Tensor& gate_up,
                               Products* later = nullptr);
+GateAndUp swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& gate, const Tensor& up);  // of swiglu()
 // The parts of x (..., 2 F), as matrices (rows, F).
 GateAndUp gate_and_up_of(const Tensor& x);
 // dw = [dw +] dy^T x
-void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw, bool accumulate = true);
+void linear_backward_weight(Context& ctx, const Operand& dy, const Operand& x, const Tensor& dw,
+                            bool accumulate = true);
 void bias_backward(Context& ctx, const Tensor& dy, const Tensor& db);
 
 // --- embedding: tokens (B, T) i32, w (V, C) -> (B, T, C) ---
@@ -172,7 +175,7 @@ void attention_backward(Context& ctx, const Tensor& dy, const Tensor& q, const T
 // --- losses ---
 // Rows of logits, of `row_bytes` each, that exist at a time: at most `chunk_bytes` (KernelTable::loss_chunk_bytes), in
 // chunks of equal size, multiples of 64. Every chunk reads the head's weights (and packs them, where they do not stay
-// packed: ops/packed_weights.h) and adds to their gradient, so fewer chunks are faster.
+// packed: ops/weight_forms.h) and adds to their gradient, so fewer chunks are faster.
 int64_t loss_chunk_rows(int64_t rows, int64_t row_bytes, int64_t chunk_bytes);
 // The head and its loss in chunks of rows: the (N, V) logits never exist as a whole.
 // x (N, C), w (V, C), targets (N) i32 (negative: ignored). With `dw`, also the gradients of grad_scale * sum(losses):
@@ -187,7 +190,7 @@ struct VocabularyShard {
     // Gathers the partial results of the ranks: (3, n) f32 of this rank to (P, 3, n) (CrossEntropy in kernel_table.h).
     std::function<Tensor(const Tensor& partial)> gather;
 };
-LinearCrossEntropy linear_cross_entropy(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& targets,
+LinearCrossEntropy linear_cross_entropy(Context& ctx, const Tensor& x, const Operand& w, const Tensor& targets,
                                         int64_t vocab, float grad_scale, const Tensor* dw, bool accumulate = true,
                                         const VocabularyShard* shard = nullptr);
 
@@ -227,13 +230,14 @@ CombineGradients combine_rows_backward(Context& ctx, const Tensor& dy, const Ten
 // Grouped linear layers, one for each expert: x (M, K), of which the first rows[0] rows are those of expert 0, the next
 // rows[1] those of expert 1, and so on; w (E, N, K). Otherwise like the functions of the same names above.
 using GroupRows = std::vector<int64_t>;
-Tensor grouped_linear(Context& ctx, const Tensor& x, const Tensor& w, const GroupRows& rows);
-Activated grouped_linear_swiglu(Context& ctx, const Tensor& gate, const Tensor& x, const Tensor& w,
+Tensor grouped_linear(Context& ctx, const Operand& x, const Operand& w, const GroupRows& rows);
+Activated grouped_linear_swiglu(Context& ctx, const Tensor& gate, const Operand& x, const Operand& w,
                                 const GroupRows& rows, bool kept);
-Tensor grouped_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, const GroupRows& rows, Tensor sum = {});
-GateAndUp grouped_swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& gate, const Tensor& up,
-                                  const GroupRows& rows);
-void grouped_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw, const GroupRows& rows,
+Tensor grouped_backward_input(Context& ctx, const Operand& dy, const Operand& w, const GroupRows& rows,
+                              Tensor sum = {});
+GateAndUp grouped_swiglu_backward(Context& ctx, const Operand& dy, const Operand& w, const Tensor& gate,
+                                  const Tensor& up, const GroupRows& rows);
+void grouped_backward_weight(Context& ctx, const Operand& dy, const Operand& x, const Tensor& dw, const GroupRows& rows,
                              bool accumulate = true);
 
 // bias (E) f32 += rate sign(mean - counts), the update of Wang et al. 2024; counts (E) f32.

@@ -43,7 +43,7 @@ std::vector<Tensor> results(Context& ctx, const Sizes& s, DType dtype, Products*
             int64_t first = 0;
             for (const int64_t block : blocks) {
                 const int64_t rows = std::min(block, s.rows - first);
-                for (const kernels::Gemm& product : *later) compute_rows(ctx, product, first, rows);
+                for (const Product& product : *later) compute_rows(ctx, product, first, rows);
                 first += rows;
             }
             later->clear();

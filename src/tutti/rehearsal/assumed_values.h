@@ -14,6 +14,7 @@ class AssumedValues final : public ops::ShapingValues {
     // `loads`: choices of each expert relative to the others; empty: all experts get equally many.
     explicit AssumedValues(std::vector<double> loads) : loads_(std::move(loads)) {}
 
+    bool exist() const override { return false; }
     // Expert e appears N k loads[e] / sum(loads) times, rounded; the k choices of a row differ. UsageError when an
     // expert would appear more than N times, since a row chooses an expert at most once.
     std::vector<int32_t> choices(const Tensor& experts, int64_t all) const override;

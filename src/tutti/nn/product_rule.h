@@ -1,0 +1,54 @@
+// nn/product_rule.h: how a layer multiplies: what its three products y = x w^T, dx = dy w and dw += dy^T x read in
+// place of x, w and dy, what is saved of x in between, and what is added to y. Linear layers, fused projections, both
+// MLPs, experts and the head ask the rule of their weight, which alone reads Parameter::value for a product.
+//
+// engine::Factories::products chooses the rules of a model. A rule is shared by the layers that name it and must be
+// constant; what it keeps of a weight until the update is in Parameter::forms (ops/weight_forms.h). So that every
+// layout trains the same model, a rule may depend on values of the global tensors only, not on a rank's part of them.
+#pragma once
+
+#include <functional>
+#include <span>
+
+#include "tutti/nn/functions.h"
+
+namespace tutti::nn {
+
+// The product in which an operand is used.
+struct Use {
+    ops::GemmRole role;
+    std::span<const int64_t> rows = {};  // of each expert, for a stack of experts (ops::GroupRows); else empty
+};
+
+// The plain rule, which multiplies the tensors as they are. Others override.
+class ProductRule {
+  public:
+    virtual ~ProductRule() = default;
+
+    // x (..., K) in the forward and in the weight gradient, w (N, K) or (E, N, K) in the forward and in the input
+    // gradient, dy (..., N) in both gradients. The operand stands for a tensor of the same shape and type.
+    virtual ops::Operand input(ops::Context& ctx, const Tensor& x, const Use& use) const;
+    virtual ops::Operand weight(ops::Context& ctx, Parameter& w, const Use& use) const;
+    virtual ops::Operand gradient(ops::Context& ctx, const Tensor& dy, const Use& use) const;
+
+    // Saves x for the weight gradient, and returns a function that makes the operand of `use`, called once. `forward`:
+    // what input() returned for the forward. By default x is saved, or its recipe when x is recomputable, and input()
+    // is called again. Whoever saves another tensor passes it to tape.saves(), so that it is offloaded.
+    virtual std::function<ops::Operand()> save(Tape& tape, const Var& x, const ops::Operand& forward,
+                                               const Use& use) const;
+
+    // y plus terms of the rule, a function of x; before the outputs of a layer of row role are summed over ranks.
+    virtual Var after(Tape& tape, const Var& x, Var y, const Affine& layer) const;
+
+    // Whether input() or gradient() reads its tensor at once. Whether after() adds a term, which keeps activation
+    // functions out of the products' epilogues and layers apart. Either needs [parallel] tp_overlap = 1.
+    virtual bool converts() const { return false; }
+    virtual bool adds() const { return false; }
+};
+
+const ProductRule& rule_of(const Parameter& weight);
+
+// Whether fused_projections() may compute these layers: the kernels gain, and one rule, which adds nothing, has them.
+bool fuses(const ops::Context& ctx, const std::vector<Affine>& layers);
+
+}  // namespace tutti::nn
