@@ -81,11 +81,13 @@ std::unique_ptr<parallel::DataParallel> make_data_parallel(const spec::RunSpec& 
     return std::make_unique<parallel::DataParallel>(ctx, units, groups, options);
 }
 
-// The model, with this rank's part set in each parameter.
-models::Model applied(models::Model model, const spec::RunSpec& run, parallel::Groups& groups, int rank) {
+// The model, with this rank's part and the product rule set in each parameter.
+models::Model applied(models::Model model, const spec::RunSpec& run, parallel::Groups& groups, int rank,
+                      const Factories& factories) {
     autograd::TensorParallel tp;
     if (run.parallel.tp > 1) tp = {&groups.over(mesh::kTp), run.parallel.sequence_parallel, run.parallel.tp_overlap};
     parallel::apply(model.parameters(), groups.mesh(), rank, tp, parallel::expert_parallel_of(groups));
+    factories.products(model, run, groups);
     return model;
 }
 
@@ -146,7 +148,7 @@ Engine::Engine(const spec::RunSpec& run_, comm::World& world, Machine machine, c
       ctx{*device, machine.kernels, nullptr, packing_of(run)},
       gpus(gpu_world(run, world, *device)),
       groups(gpus ? *gpus : world, parallel::make_mesh(run, world.size())),
-      model(applied(factories.model(ctx, run.model, run.train.seq_len), run, groups, world.rank())),
+      model(applied(factories.model(ctx, run.model, run.train.seq_len), run, groups, world.rank(), factories)),
       pipeline(placed(run, model, groups)),
       data_parallel(make_data_parallel(run, ctx, units_of(model, pipeline), groups, offload_device.get())),
       executor(ctx, model, groups, pipeline, pass_options(run, pipeline, offload_device.get())),

@@ -5,6 +5,8 @@
 #include <functional>
 
 #include "tutti/models/model.h"
+#include "tutti/parallel/groups.h"
+#include "tutti/spec/run_spec.h"
 
 namespace tutti::engine {
 
@@ -14,6 +16,10 @@ struct Factories {
     // `max_positions`: the longest sequence of the run.
     std::function<models::Model(ops::Context&, const spec::ModelSpec&, int64_t max_positions)> model =
         models::make_model;
+    // Sets Parameter::rule, how products multiply by the parameter (nn/product_rule.h), by layer and run; parts of
+    // parameters are applied, memory is not allocated. By default products are plain.
+    std::function<void(models::Model&, const spec::RunSpec&, parallel::Groups&)> products =
+        [](models::Model&, const spec::RunSpec&, parallel::Groups&) {};
 };
 
 }  // namespace tutti::engine
