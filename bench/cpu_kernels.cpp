@@ -2,7 +2,7 @@
 // bench/results/*_cpu_*.md. Not part of the build:
 //   g++ -std=c++20 -O2 -Isrc bench/cpu_kernels.cpp build/release/libtutti_{kernels,device,base}.a -ldnnl -lfmt -fopenmp
 //   (a build with CUDA: and -L/usr/local/cuda/lib64 -lcudart_static -ldl -lrt)
-//   OMP_WAIT_POLICY=passive ./a.out gemm|packed|epilogue|grouped|attention THREADS [avx2|avx512|avx512_bf16|amx]
+//   OMP_WAIT_POLICY=passive ./a.out gemm|packed|grouped|attention THREADS [avx2|avx512|avx512_bf16|amx]
 // One thread is timed by its own CPU time, which others on the machine disturb less; more by the clock. Best of 0.3 s;
 // products of both makers in turns, from memory (the caches are overwritten in between), and the median of their ratio.
 #include <time.h>
@@ -17,7 +17,6 @@
 #include "array.h"
 #include "tutti/device/cpu/peak.h"
 #include "tutti/kernels/cpu/fill.h"
-#include "tutti/kernels/epilogue.h"
 #include "tutti/kernels/kernel_table.h"
 
 using namespace tutti;
@@ -141,45 +140,6 @@ void bench_packed(const OwnGemm& own, const Stream& stream) {
             }
 }
 
-// The epilogues of our own product beside the same product and the kernel after it, in turns (apart, fused, fused,
-// apart), medians of 15.
-void bench_epilogue(Isa isa, const Stream& stream) {
-    const KernelTable& table = cpu_table(isa);
-    const OwnGemm own = own_gemm(isa);
-    struct Form {
-        const char* name;
-        Epilogue epilogue;
-        int64_t M, K, N;
-    };
-    std::printf("ms: product and kernel, fused, the first by the second\n");
-    for (const DType t : {DType::bf16, DType::f32})
-        for (const auto& [name, epilogue, M, K, N] :
-             {Form{"gelu", Epilogue::gelu, 1024, 768, 3072},
-              {"gelu backward", Epilogue::gelu_backward, 1024, 768, 3072},
-              {"swiglu", Epilogue::swiglu, 1024, 768, 2048},
-              {"swiglu backward", Epilogue::swiglu_backward, 1024, 768, 2048}}) {
-            const bool forward = epilogue == Epilogue::gelu || epilogue == Epilogue::swiglu;
-            const View a = array(t, {M, K}), b = array(t, forward ? Shape{N, K} : Shape{K, N}), c = array(t, {M, N});
-            const View x = array(t, {M, N}), gate = array(t, {M, N}), dup = array(t, {M, N});
-            Gemm g{
-                .a = a, .b = b, .c = c, .transpose_b = forward, .epilogue = epilogue, .x = x, .gate = gate, .dup = dup};
-            g.workspace = array(DType::f32, {own.workspace(stream, g)});
-            std::vector<double> apart, fused;
-            const auto time = [&](std::vector<double>& times, bool is_fused) {
-                const double start = seconds(stream.threads);
-                own.gemm(stream, is_fused ? g : without_epilogue(g));
-                if (!is_fused) apply_epilogue(table, stream, g);
-                times.push_back(1e3 * (seconds(stream.threads) - start));
-            };
-            for (int i = 0; i < 15; ++i)
-                for (const bool is_fused : {false, true, true, false}) time(is_fused ? fused : apart, is_fused);
-            const double before = median(apart), after = median(fused);
-            std::printf("%-4s %-16s (%ld, %ld, %ld) %7.2f %7.2f  %.3f\n", t == DType::f32 ? "f32" : "bf16", name, M, K,
-                        N, before, after, before / after);
-            for (const View& v : {a, b, c, x, gate, dup, g.workspace}) std::free(v.data);
-        }
-}
-
 // Shares of M rows that differ as those of experts do: e^(0.7 x), x normal.
 std::vector<int64_t> uneven(int64_t M, int64_t E) {
     std::vector<double> share;
@@ -287,9 +247,8 @@ void bench_attention(const KernelTable& table, const Stream& stream) {
 
 int main(int count, char** arguments) {
     if (count < 3)
-        return std::fprintf(
-                   stderr,
-                   "usage: cpu_kernels gemm|packed|epilogue|grouped|attention THREADS [avx2|avx512|avx512_bf16|amx]\n"),
+        return std::fprintf(stderr,
+                            "usage: cpu_kernels gemm|packed|grouped|attention THREADS [avx2|avx512|avx512_bf16|amx]\n"),
                2;
     const Stream stream{std::atoi(arguments[2])};
     const Isa isa = isa_named(count > 3 ? arguments[3] : nullptr);
@@ -301,8 +260,6 @@ int main(int count, char** arguments) {
         bench_gemm(own_gemm(isa), stream);
     else if (std::strcmp(arguments[1], "packed") == 0)
         bench_packed(own_gemm(isa), stream);
-    else if (std::strcmp(arguments[1], "epilogue") == 0)
-        bench_epilogue(isa, stream);
     else if (std::strcmp(arguments[1], "grouped") == 0)
         bench_grouped(table, stream);
     else

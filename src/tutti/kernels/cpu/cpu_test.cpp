@@ -11,7 +11,6 @@
 
 #include "tutti/base/philox.h"
 #include "tutti/kernels/cpu/fill.h"
-#include "tutti/kernels/epilogue.h"
 
 namespace tutti::kernels {
 namespace {
@@ -374,39 +373,6 @@ struct Matrix {
     std::vector<char> bytes;
     View view;
 };
-
-// A product with an epilogue, and the product followed by the kernel, write the same bits, in both types.
-TEST(gemm, epilogues_have_the_bits_of_the_kernels) {
-    constexpr int64_t M = 210, N = 300, K = 70;
-    std::vector<std::pair<const KernelTable*, OwnGemm>> all;
-    for (const Isa isa : isas()) all.emplace_back(&cpu_table(isa), own_gemm(isa));
-    if (best_isa() >= Isa::avx512) all.emplace_back(&cpu_table(Isa::avx512), emulated_tiles());
-    for (const auto& [table, own] : all)
-        for (const DType t : {DType::f32, DType::bf16})
-            for (const Epilogue epilogue :
-                 {Epilogue::gelu, Epilogue::gelu_backward, Epilogue::swiglu, Epilogue::swiglu_backward}) {
-                SCOPED_TRACE(concat(table->name, " ", t, " ", static_cast<int>(epilogue)));
-                const Matrix a(t, M, K, "a"), b(t, K, N, "b"), gate(t, M, N, "gate");
-                const auto run = [&](bool apart) {
-                    Matrix c(t, M, N, "c"), x(t, M, N, "x"), dup(t, M, N, "dup");
-                    Gemm g{.a = a.view,
-                           .b = b.view,
-                           .c = c.view,
-                           .epilogue = epilogue,
-                           .x = x.view,
-                           .gate = gate.view,
-                           .dup = dup.view};
-                    const Gemm plain = apart ? without_epilogue(g) : g;
-                    std::vector<float> workspace(static_cast<size_t>(own.workspace(Stream{.threads = 2}, plain)));
-                    Gemm product = plain;
-                    product.workspace = view(workspace);
-                    own.gemm(Stream{.threads = 2}, product);
-                    if (apart) apply_epilogue(*table, Stream{}, g);
-                    return std::array{c.bytes, x.bytes, dup.bytes};
-                };
-                EXPECT_EQ(run(false), run(true));
-            }
-}
 
 // For any number of threads.
 TEST(rope_table, has_the_bits_of_the_c_library) {

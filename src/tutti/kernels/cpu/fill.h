@@ -20,8 +20,7 @@ OwnGemm own_gemm(Isa isa);
 // With at most this many rows of c, our own product reads a transposed b in place (isa/gemm_few_rows.h). With more rows
 // the arithmetic dominates and packing b pays.
 inline constexpr int64_t kFewRowsOfC = 16;
-// Our own product, with the epilogue fused or as a kernel after the product, whichever is faster on `isa`. Both give
-// the same bits.
+// Our own product, and the kernel of its epilogue.
 void multiply(Isa isa, const Stream& stream, const Gemm& gemm);
 void gemm_onednn(const Stream& stream, const Gemm& gemm);
 // Restricts oneDNN to the instructions of `isa`. Throws Error after the first product of oneDNN.

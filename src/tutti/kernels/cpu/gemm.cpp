@@ -64,36 +64,45 @@ int64_t depth_of(const Gemm& g) { return g.transpose_a ? g.a.shape[0] : g.a.shap
 
 // oneDNN's f32 products with b as it is stored drop to half of their rate where c is wide (from 2304 columns on, most
 // of all where their number is a multiple of 512 and no power of two); ours do not. Narrower input gradients are up to
-// 1.3 times as fast with ours, too.
-bool is_slow_in_onednn(const Gemm& g) { return !g.transpose_b && (!g.transpose_a || g.c.shape[1] >= 2304); }
+// 1.3 times as fast with ours on Ice Lake, and as fast with either on Emerald Rapids.
+bool is_slow_in_onednn(Isa isa, const Gemm& g) {
+    if (g.transpose_b || isa == Isa::avx512_bf16) return false;
+    return g.c.shape[1] >= 2304 || (isa == Isa::avx512 && !g.transpose_a);
+}
 
-// Our own product of few rows computes in f32, so instructions for bf16 are faster from fewer rows on.
+// The rows up to which a dot product for each element, computed in f32, is faster than oneDNN. Instructions for bf16
+// are faster from fewer rows on.
+int64_t few_rows(Isa isa, DType type) {
+    if (type != DType::bf16 || isa < Isa::avx512_bf16) return kFewRowsOfC;
+    return isa == Isa::amx ? 8 : 4;
+}
 bool has_few_rows(Isa isa, const Gemm& g) {
-    const bool multiplies_bf16 = g.a.dtype == DType::bf16 && isa >= Isa::avx512_bf16;
-    return g.transpose_b && !g.transpose_a && whole_rows(g) <= (multiplies_bf16 ? 4 : kFewRowsOfC);
+    return g.transpose_b && !g.transpose_a && whole_rows(g) <= few_rows(isa, g.a.dtype);
 }
 
 // Whether our own implementation computes a product, as measured with `bench/cpu_kernels.cpp gemm`
 // (bench/results/gemm_cpu_*.md):
-// - f32: oneDNN, which reaches 90 % of the peak and more; on AVX-512 alone (measured on Ice Lake) our own where it is
-//   slow. With AVX2 our own: there the order of oneDNN's sums depends on the number of rows of c, and layouts that
-//   divide the rows must have equal bits. Weight gradients are oneDNN's: microbatches divide their sums, not rows.
+// - f32: oneDNN, which reaches 85 % of the peak and more; on Intel's processors (Ice Lake, Emerald Rapids) our own
+// where
+//   it is slow. With AVX2 our own: there the order of oneDNN's sums depends on the number of rows of c, and layouts
+//   that divide the rows must have equal bits. Weight gradients are oneDNN's: microbatches divide their sums, not rows.
 // - bf16 with AVX512_BF16: our own where every side has 512 and more, and c more rows: up to 1.3 times as fast.
 //   For smaller products packing costs too much: oneDNN.
-// - bf16 on AMX: our own from 256 on; oneDNN keeps no block of c in the cache, and reaches a third of the peak on large
-//   ones. Not measured yet.
+// - bf16 on AMX (measured on Emerald Rapids): our own from 256 on, 1.0 to 1.9 times as fast: oneDNN keeps no block of c
+//   in the cache, and reaches a fifth to a third of the peak.
 // - bf16 on AVX2 and on AVX-512 alone: our own, in f32. oneDNN 2.6 has no kernel for the former at all, and takes four
 //   times as long on the latter, but for a single row of c where b is not transposed.
 // - f16: our own, in f32; oneDNN 2.6 has none.
 // - Few rows of c times a transposed b, as in generation: our own, which reads b once, in place: 1.1 to 1.6 times
-//   as fast in f32, and several times in bf16 without instructions for it.
+//   as fast in f32, and several times in bf16 without instructions for it; in bf16 up to 4 rows with AVX512_BF16, up to
+//   8 on AMX.
 // - Empty products (c, bias or zeros come out): our own, which needs no descriptor for them.
 bool is_own(Isa isa, const Gemm& g) {
     const int64_t shortest = std::min({whole_rows(g), g.c.shape[1], depth_of(g)});
     if (shortest == 0 || g.a.dtype == DType::f16 || has_few_rows(isa, g)) return true;
     if (g.a.dtype != DType::bf16) {
         if (isa == Isa::avx2) return !g.transpose_a;
-        return isa == Isa::avx512 && shortest >= 256 && is_slow_in_onednn(g);
+        return shortest >= 256 && is_slow_in_onednn(isa, g);
     }
     switch (isa) {
         case Isa::avx2: return true;

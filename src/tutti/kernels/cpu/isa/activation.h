@@ -1,6 +1,5 @@
-// kernels/cpu/isa/activation.h: GELU and SwiGLU of vectors, with their gradients. elementwise.cpp applies them in a
-// pass over memory, gemm_blocked.cpp as epilogues, with the same bits. T is the type that the result is rounded to
-// next, as in simd.h.
+// kernels/cpu/isa/activation.h: GELU and SwiGLU of vectors, with their gradients. T is the type that the
+// result is rounded to next, as in simd.h.
 #pragma once
 
 #include "tutti/kernels/cpu/isa/simd.h"

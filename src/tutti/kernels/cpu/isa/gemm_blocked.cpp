@@ -3,15 +3,14 @@
 // cannot multiply bf16, and where oneDNN is slow; cpu/gemm*.cpp chooses.
 //
 // After Goto and van de Geijn (2008), with the loops reordered so that c is written once: a task computes one block of
-// c (rows, width of GemmBlocks), summed in f32 in the L2 over all of K, and stores the block after bias, old c,
-// epilogue and rounding. All threads first pack op(b) into panels (K, kPanel) that every task reads. a is read in
+// c (rows, width of GemmBlocks), summed in f32 in the L2 over all of K, and stores the block after bias, old c
+// and rounding. All threads first pack op(b) into panels (K, kPanel) that every task reads. a is read in
 // place; if its type or size does not fit, a task converts the rows that it is about to read, and a transposed a is
 // packed beforehand. A K larger than kPackedDepth is processed in pieces, between which the sums stay in the workspace.
 // If c is one block high, as for a group of few rows, one task reads each panel of b: the task packs the panels that it
 // reads, which then stay in the L2.
 //
 // The sum of an element is taken in the same order however c is cut into blocks: bits do not depend on threads.
-#include "tutti/kernels/cpu/isa/activation.h"
 #include "tutti/kernels/cpu/isa/gemm_few_rows.h"
 #include "tutti/kernels/cpu/isa/gemm_pack.h"
 #include "tutti/kernels/cpu/isa/parts.h"
@@ -135,13 +134,10 @@ void multiply_block(OperandsAt&& operands_at, int64_t rows, int64_t columns, int
 
 constexpr int64_t kAhead = 4;  // rows of c that are fetched before they are written
 
-// Prefetches a row of x, which is laid out as c. Views other than c go to the L2 only: rows that are a multiple of 4
-// KiB apart map to few sets of the L1.
-inline void prefetch_row(const Gemm& g, const View& x, int64_t row, Range n) {
-    const int64_t element = size_of(x.dtype);
-    const char* p = x.as<const char>() + (row * g.c.strides[0] + n.begin) * element;
-    for (int64_t j = 0; j < n.size * element; j += 64)
-        x.data == g.c.data ? __builtin_prefetch(p + j, 1) : __builtin_prefetch(p + j, 0, 2);
+inline void prefetch_row(const Gemm& g, int64_t row, Range n) {
+    const int64_t element = size_of(g.c.dtype);
+    const char* p = g.c.as<const char>() + (row * g.c.strides[0] + n.begin) * element;
+    for (int64_t j = 0; j < n.size * element; j += 64) __builtin_prefetch(p + j, 1);
 }
 
 // finish(sum, at, part) takes every vector of sums, its bias added, to element `at` of c.
@@ -150,9 +146,7 @@ void for_sums(const Gemm& g, Range m, Range n, const float* sums, Finish&& finis
     const Bias* bias = g.bias.as<const Bias>();
     const int64_t rows = round_up(m.size, kSumRows<Word>);
     for (int64_t i = 0; i < m.size; ++i) {
-        if (i + kAhead < m.size)
-            for (const View* x : {&g.c, &g.x, &g.gate, &g.dup})
-                if (x->data != nullptr) prefetch_row(g, *x, m.begin + i + kAhead, n);
+        if (i + kAhead < m.size) prefetch_row(g, m.begin + i + kAhead, n);
         const int64_t row = (m.begin + i) * g.c.strides[0] + n.begin;
         for (int64_t column = 0; column < n.size; column += kPanel<Word>) {
             const float* piece = sums + (column / kPanel<Word> * rows + i) * kPanel<Word> - column;
@@ -170,8 +164,7 @@ void for_sums(const Gemm& g, Range m, Range n, const float* sums, Finish&& finis
 template <class Word>
 bool sums_in_place(const Gemm& g, const GemmPlan& plan, Range n) {
     return !(kTiles && __is_same(Word, Pair)) && plan.words > 0 && plan.words <= plan.piece_depth &&
-           n.size % kPanel<Word> == 0 && g.c.dtype == DType::f32 && g.bias.data == nullptr &&
-           g.epilogue == Epilogue::none;
+           n.size % kPanel<Word> == 0 && g.c.dtype == DType::f32 && g.bias.data == nullptr;
 }
 
 template <class Word, class To, class Bias>
@@ -181,38 +174,6 @@ void write_plain(const Gemm& g, Range m, Range n, const float* sums) {
         if (g.accumulate) sum = sum + load(c + at, part);
         store(sum, c + at, part);
     });
-}
-
-// Every epilogue gives the bits of its kernel in elementwise.cpp.
-template <class Word, class T, class Bias>
-[[gnu::noinline]] void write_through_epilogue(const Gemm& g, Range m, Range n, const float* sums) {
-    T *const c = g.c.as<T>(), *const x = g.x.as<T>(), *const gate = g.gate.as<T>(), *const dup = g.dup.as<T>();
-    const auto for_z = [&](auto&& finish) {
-        for_sums<Word, Bias>(g, m, n, sums, [&](Vec sum, int64_t at, auto part) { finish(rounded<T>(sum), at, part); });
-    };
-    switch (g.epilogue) {
-        case Epilogue::none: return;
-        case Epilogue::gelu:
-            return for_z([=](Vec z, int64_t at, auto part) {
-                if (x != nullptr) store(z, x + at, part);
-                store_flushed(gelu<T>(z), c + at, part);
-            });
-        case Epilogue::gelu_backward:
-            return for_z([=](Vec z, int64_t at, auto part) {
-                store_flushed(gelu_gradient(z, load(x + at, part)), c + at, part);
-            });
-        case Epilogue::swiglu:
-            return for_z([=](Vec z, int64_t at, auto part) {
-                if (x != nullptr) store(z, x + at, part);
-                store_flushed(swiglu<T>(load(gate + at, part), z), c + at, part);
-            });
-        case Epilogue::swiglu_backward:
-            return for_z([=](Vec z, int64_t at, auto part) {
-                const SwigluGradient d = swiglu_gradient(z, load(gate + at, part), load(x + at, part));
-                store_flushed(d.gate, c + at, part);
-                store_flushed(d.up, dup + at, part);
-            });
-    }
 }
 
 // body(Type<T>) for the types of matrices.
@@ -228,8 +189,6 @@ template <class Word, class T>
 void write_block(const Gemm& g, Range m, Range n, const float* sums) {
     const bool bias_is_f32 = g.bias.dtype == DType::f32, result_is_f32 = g.c.dtype == DType::f32;
     const auto with_bias = [&]<class Bias>(Type<Bias>) {
-        if constexpr (!__is_same(T, f16))
-            if (g.epilogue != Epilogue::none) return write_through_epilogue<Word, T, Bias>(g, m, n, sums);
         result_is_f32 ? write_plain<Word, float, Bias>(g, m, n, sums) : write_plain<Word, T, Bias>(g, m, n, sums);
     };
     bias_is_f32 ? with_bias(Type<float>{}) : with_bias(Type<T>{});
