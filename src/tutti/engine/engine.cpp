@@ -67,18 +67,28 @@ ops::Packing packing_of(const spec::RunSpec& run) {
 
 std::unique_ptr<parallel::DataParallel> make_data_parallel(const spec::RunSpec& run, ops::Context& ctx,
                                                            const std::vector<std::vector<autograd::Unit*>>& units,
-                                                           parallel::Groups& groups, Device* offload_device) {
+                                                           parallel::Groups& groups, int64_t grain,
+                                                           Device* offload_device) {
     const parallel::DataParallelOptions options{.zero = static_cast<parallel::Zero>(run.parallel.zero),
                                                 .compute = spec::compute_dtype(run),
                                                 .seed = static_cast<uint64_t>(run.train.seed),
                                                 .reduce_each_microbatch = run.parallel.accumulate != "full",
                                                 .reductions = static_cast<int>(run.parallel.reductions),
                                                 .keep_gradients = run.train.cuda_graphs,
+                                                .grain = grain,
                                                 .masters_device = run.offload.optimizer ? offload_device : nullptr,
                                                 .weights_device = run.offload.params ? offload_device : nullptr};
     if (run.parallel.strategy == "parameter_server")
         return std::make_unique<parallel::ParameterServer>(ctx, units, groups, options);
     return std::make_unique<parallel::DataParallel>(ctx, units, groups, options);
+}
+
+optim::Rules checked_rules(const spec::RunSpec& run, const Factories& factories) {
+    optim::Rules rules(run.optimizer, factories.update_rule);
+    check<UsageError>(!rules.need_whole_matrices() || run.parallel.strategy != "parameter_server",
+                      "[parallel] strategy = \"parameter_server\": the update rule divides whole matrices among ranks, "
+                      "and the server updates alone; set another strategy");
+    return rules;
 }
 
 // The model, with this rank's part and the product rule set in each parameter.
@@ -150,10 +160,12 @@ Engine::Engine(const spec::RunSpec& run_, comm::World& world, Machine machine, c
       groups(gpus ? *gpus : world, parallel::make_mesh(run, world.size())),
       model(applied(factories.model(ctx, run.model, run.train.seq_len), run, groups, world.rank(), factories)),
       pipeline(placed(run, model, groups)),
-      data_parallel(make_data_parallel(run, ctx, units_of(model, pipeline), groups, offload_device.get())),
+      rules(checked_rules(run, factories)),
+      data_parallel(make_data_parallel(run, ctx, units_of(model, pipeline), groups, rules.grain(model.parameters()),
+                                       offload_device.get())),
       executor(ctx, model, groups, pipeline, pass_options(run, pipeline, offload_device.get())),
-      optimizer(ctx, data_parallel->parameter_shards(), run.optimizer,
-                run.offload.optimizer ? offload_device.get() : nullptr),
+      optimizer(ctx, data_parallel->parameter_shards(), rules, run.offload.optimizer ? offload_device.get() : nullptr,
+                data_parallel->gather_whole(rules)),
       batches(make_batches(ctx, counted_share(groups))),
       losses(ctx) {
     device->choose_products(product_choices(run, groups.mesh(), tuning.get()));

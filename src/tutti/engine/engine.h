@@ -50,6 +50,7 @@ struct Engine {
     parallel::Groups groups;
     models::Model model;
     pipeline::Pipeline pipeline;
+    optim::Rules rules;  // of updates
     std::unique_ptr<parallel::DataParallel> data_parallel;
     pipeline::Executor executor;
     optim::Optimizer optimizer;

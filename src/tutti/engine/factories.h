@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "tutti/models/model.h"
+#include "tutti/optim/rules.h"
 #include "tutti/parallel/groups.h"
 #include "tutti/spec/run_spec.h"
 
@@ -20,6 +21,8 @@ struct Factories {
     // parameters are applied, memory is not allocated. By default products are plain.
     std::function<void(models::Model&, const spec::RunSpec&, parallel::Groups&)> products =
         [](models::Model&, const spec::RunSpec&, parallel::Groups&) {};
+    // The update rule of a run, which may use the numbers of [optimizer] (optim/rule.h).
+    optim::MakeRule update_rule = optim::make_rule;
 };
 
 }  // namespace tutti::engine

@@ -2,19 +2,71 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "tutti/base/error.h"
 #include "tutti/ops/ops.h"
 
 namespace tutti::optim {
 
-using kernels::KernelTable;
-
 namespace {
 
-// The rounded copy that the model reads, when it is not the master itself.
-View rounded_copy(const ParameterShard& shard) {
-    return shard.value.dtype() == DType::f32 ? View{} : shard.value.view();
+// Whether blocks of elements are parts of rows.
+bool divides_rows(const StateField& field, const Shape& parameter) {
+    return parameter.rank() > 0 && parameter[-1] % field.per == 0;
+}
+
+// A field's values as a global tensor: (..., K / per) where blocks divide rows, else flat.
+Shape shape_of(const StateField& field, const Shape& parameter) {
+    if (!divides_rows(field, parameter)) return {(parameter.numel() + field.per - 1) / field.per};
+    Shape shape = parameter;
+    shape[-1] /= field.per;
+    return shape;
+}
+
+// The blocks of elements of a shard as rectangles of the field's tensor, one behind another in memory.
+std::vector<mesh::HeldBlock> blocks_of(const StateField& field, const ParameterShard& shard) {
+    const Shape& global = shard.parameter->shape;
+    std::vector<mesh::HeldBlock> held = shard.blocks();
+    if (field.per == 1) return held;
+    const int64_t per = field.per, numel = global.numel();
+    const auto blocks = [&](int64_t begin, int64_t end) {
+        check<UsageError>(begin % per == 0 && (end % per == 0 || end == numel), shard.parameter->name, ": \"",
+                          field.name, "\" of the optimizer has a value for ", per, " elements of ", global,
+                          ", and this layout cuts at elements ", begin, " and ", end,
+                          "; choose parallel.tp so that each rank has multiples of ", per, ", or another optimizer");
+        return (end - begin + per - 1) / per;
+    };
+    int64_t at = 0;
+    if (divides_rows(field, global)) {
+        for (auto& [block, begin] : held) {
+            block.sizes[-1] = blocks(block.offset[-1], block.offset[-1] + block.sizes[-1]);
+            block.offset[-1] /= per;
+            begin = std::exchange(at, at + block.numel());
+        }
+        return held;
+    }
+    std::vector<std::pair<int64_t, int64_t>> runs;  // of the flattened parameter
+    for (const mesh::HeldBlock& h : held)
+        mesh::for_each_run(h.block, mesh::whole_block(global), h.block, [&](int64_t begin, int64_t, int64_t n) {
+            if (!runs.empty() && runs.back().second == begin)
+                runs.back().second += n;
+            else
+                runs.emplace_back(begin, begin + n);
+        });
+    held.clear();
+    for (const auto& [begin, end] : runs) {
+        const int64_t n = blocks(begin, end);
+        held.push_back({{{begin / per}, {n}}, std::exchange(at, at + n)});
+    }
+    return held;
+}
+
+int64_t values_of(const StateField& field, const ParameterShard& shard) {
+    if (field.per == 1) return shard.master.numel();  // padding too, as masters have it
+    int64_t values = 0;
+    for (const mesh::HeldBlock& held : blocks_of(field, shard)) values += held.block.numel();
+    return values;
 }
 
 }  // namespace
@@ -37,71 +89,68 @@ Tensor ParameterShard::gradient() const {
     return gradients->reshape({gradients->numel()}).narrow(0, gradient_begin, master.numel());
 }
 
-Optimizer::Optimizer(ops::Context& ctx, std::vector<ParameterShard> shards, const spec::OptimizerSpec& spec,
-                     Device* offload_device)
-    : ctx_(ctx), spec_(spec), shards_(std::move(shards)) {
-    check<UsageError>(spec.name == "adamw" || spec.name == "sgd", "optimizer.name must be adamw or sgd, got \"",
-                      spec.name, "\"");
+Tensor ParameterShard::rounded() const { return value.dtype() == DType::f32 ? Tensor{} : value; }
+
+void round_master(ops::Context& ctx, const ParameterShard& shard) {
+    if (const Tensor rounded = shard.rounded(); rounded.defined()) ops::cast_into(ctx, shard.master, rounded);
+}
+
+std::vector<mesh::Block> UpdateRule::matrices(const Parameter& p) const {
+    std::vector<mesh::Block> matrices;
+    if (p.shape.rank() < 2) return matrices;
+    const int64_t count = p.of_experts() ? p.shape[0] : p.sections;
+    for (int64_t i = 0; i < count; ++i) {
+        mesh::Block& matrix = matrices.emplace_back(mesh::whole_block(p.shape));
+        matrix.sizes[0] = p.shape[0] / count;
+        matrix.offset[0] = i * matrix.sizes[0];
+    }
+    return matrices;
+}
+
+Optimizer::Optimizer(ops::Context& ctx, std::vector<ParameterShard> shards, Rules rules, Device* offload_device,
+                     std::unique_ptr<WholeMatrices> whole_matrices)
+    : ctx_(ctx), shards_(std::move(shards)), rules_(std::move(rules)), whole_matrices_(std::move(whole_matrices)) {
     for (const ParameterShard& shard : shards_) {
-        const auto moment = [&] {
-            const Tensor zeros = Tensor::empty(offload_device ? *offload_device : ctx.device, shard.master.shape(),
-                                               DType::f32, Purpose::optimizer);
-            ops::fill(ctx, zeros, 0);
-            return zeros;
-        };
-        const bool trained = shard.parameter->trained();
-        first_.push_back(trained ? moment() : Tensor{});
-        second_.push_back(trained && spec.name == "adamw" ? moment() : Tensor{});
+        const Parameter& p = *shard.parameter;
+        const UpdateRule& rule = rules_.of(p);
+        check<UsageError>(whole_matrices_ || !rule.whole_matrices(), p.name,
+                          ": its update rule needs whole matrices, which parallel::DataParallel brings together; give "
+                          "the optimizer its gather_whole()");
+        std::vector<Tensor>& fields = state_.emplace_back();
+        for (const StateField& field : rule.state(p)) {
+            fields.push_back(Tensor::empty(offload_device ? *offload_device : ctx.device, {values_of(field, shard)},
+                                           field.dtype, Purpose::optimizer));
+            ops::fill(ctx, fields.back(), 0);
+        }
     }
 }
 
 void Optimizer::step(double lr, double grad_scale, double mean_load) {
-    ++updates_;
-    std::vector<kernels::OptimizerPiece> pieces;
-    pieces.reserve(shards_.size());
+    const StepNumbers numbers{.lr = lr,
+                              .grad_scale = grad_scale,
+                              .update = ++updates_,
+                              .mean_load = mean_load,
+                              .whole_matrices = whole_matrices_.get()};
+    std::vector<std::vector<Piece>> pieces(rules_.all().size());  // by rule
     for (size_t i = 0; i < shards_.size(); ++i) {
-        if (!shards_[i].parameter->trained()) {
-            ops::balance(ctx_, shards_[i].master, shards_[i].gradient(), static_cast<float>(mean_load),
-                         static_cast<float>(spec_.expert_bias_rate));
-            continue;
-        }
-        pieces.push_back(
-            {.master = shards_[i].master,
-             .gradient = shards_[i].gradient(),
-             .value = rounded_copy(shards_[i]),
-             .m = first_[i],
-             .v = second_[i].defined() ? second_[i].view() : View{},
-             .weight_decay = static_cast<float>(shards_[i].parameter->decays() ? spec_.weight_decay : 0.0)});
+        const Rules::Group group = rules_.group_of(*shards_[i].parameter);
+        pieces[group.rule].push_back({shards_[i], shards_[i].gradient(), state_[i], group.weight_decay});
     }
-    if (spec_.name == "adamw") {
-        const auto t = static_cast<double>(updates_);
-        ops::call(ctx_, &KernelTable::adamw, "adamw",
-                  kernels::AdamW{.pieces = pieces,
-                                 .lr = static_cast<float>(lr),
-                                 .beta1 = static_cast<float>(spec_.beta1),
-                                 .beta2 = static_cast<float>(spec_.beta2),
-                                 .eps = static_cast<float>(spec_.eps),
-                                 .correction1 = static_cast<float>(1 - std::pow(spec_.beta1, t)),
-                                 .correction2 = static_cast<float>(1 - std::pow(spec_.beta2, t)),
-                                 .grad_scale = static_cast<float>(grad_scale)});
-    } else {
-        ops::call(ctx_, &KernelTable::sgd, "sgd",
-                  kernels::Sgd{.pieces = pieces,
-                               .lr = static_cast<float>(lr),
-                               .momentum = static_cast<float>(spec_.momentum),
-                               .grad_scale = static_cast<float>(grad_scale)});
-    }
+    for (size_t r = 0; r < pieces.size(); ++r)
+        if (!pieces[r].empty() || (whole_matrices_ && rules_.all()[r]->whole_matrices()))
+            rules_.all()[r]->step(ctx_, pieces[r], numbers);
 }
 
 std::vector<StateTensor> Optimizer::state() const {
     std::vector<StateTensor> state;
-    const bool adam = spec_.name == "adamw";
+    for (const ParameterShard& s : shards_)
+        state.push_back({s.parameter->name, s.parameter->shape, s.blocks(), s.master, s.owned});
     for (size_t i = 0; i < shards_.size(); ++i) {
-        const ParameterShard& shard = shards_[i];
-        if (!shard.parameter->trained()) continue;
-        const std::string& name = shard.parameter->name;
-        state.push_back({(adam ? "optimizer.m." : "optimizer.momentum.") + name, &shard, first_[i]});
-        if (adam) state.push_back({"optimizer.v." + name, &shard, second_[i]});
+        const ParameterShard& s = shards_[i];
+        const std::vector<StateField> fields = rules_.of(*s.parameter).state(*s.parameter);
+        for (size_t f = 0; f < fields.size(); ++f)
+            state.push_back({concat("optimizer.", fields[f].name, ".", s.parameter->name),
+                             shape_of(fields[f], s.parameter->shape), blocks_of(fields[f], s), state_[i][f], s.owned});
     }
     return state;
 }

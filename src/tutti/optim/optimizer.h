@@ -1,64 +1,47 @@
-// optim/optimizer.h: AdamW and SGD with momentum, clipping, and learning-rate schedules. An update reads the gradient,
-// updates the master and rewrites the rounded value in one pass, over shards of parameters: whole parameters, or this
-// rank's shards.
+// optim/optimizer.h: the state and the steps of the update rules over shards of parameters (whole parameters, or this
+// rank's shards); clipping, and learning-rate schedules.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "tutti/autograd/parameter.h"
-#include "tutti/spec/run_spec.h"
+#include "tutti/optim/rules.h"
 
 namespace tutti::optim {
 
-using autograd::Parameter;
-
-// A range of this rank's part of a parameter (Parameter::part(), flattened) that this rank updates. Its tensors are
-// one-dimensional, of equal size.
-struct ParameterShard {
-    Parameter* parameter = nullptr;
-    int64_t begin = 0;                  // first element of the range in Parameter::part()
-    Tensor master;                      // f32
-    Tensor value;                       // in the compute type; the master itself when that is f32
-    const Tensor* gradients = nullptr;  // f32; contains the gradient while a step has one
-    int64_t gradient_begin = 0;         // first element of the range in `gradients`
-    bool owned = true;                  // true on one of the ranks with equal shards, which saves and counts the shard
-
-    std::vector<mesh::HeldBlock> blocks() const;  // of the parameter, with their places in the tensors
-    Tensor gradient() const;                      // Error when there is none
-};
-// Parameters with their own memory (autograd::materialize), one shard each.
-std::vector<ParameterShard> whole_shards(const std::vector<Parameter*>& parameters);
-
-// A tensor of the optimizer's state, of the size of its shard, saved in checkpoints beside the masters.
+// Values of a rank that a checkpoint holds: a part of a global tensor.
 struct StateTensor {
-    std::string name;  // "optimizer.m.<parameter>"
-    const ParameterShard* shard = nullptr;
-    Tensor values;
+    std::string name;                     // a parameter's, or "optimizer.m.<parameter>"
+    Shape shape;                          // of the global tensor
+    std::vector<mesh::HeldBlock> blocks;  // with their places in `values`; other values are padding
+    Tensor values;                        // (n)
+    bool owned = true;                    // as ParameterShard::owned
 };
 
 class Optimizer {
   public:
-    // Allocates the moments (f32, zero), in the memory of `offload_device` unless null.
-    Optimizer(ops::Context& ctx, std::vector<ParameterShard> shards, const spec::OptimizerSpec& spec,
-              Device* offload_device = nullptr);
+    // Allocates the state that the rules describe, all zero, in the memory of `offload_device` unless null.
+    // `whole_matrices`: for a rule that needs them. UsageError when a shard cuts inside a block of a state field.
+    Optimizer(ops::Context& ctx, std::vector<ParameterShard> shards, Rules rules = {}, Device* offload_device = nullptr,
+              std::unique_ptr<WholeMatrices> whole_matrices = nullptr);
 
-    // One update with rate `lr`; gradients are multiplied by grad_scale (the clip factor). The bias of an expert with
-    // more choices in the step than `mean_load` decreases by spec.expert_bias_rate, the bias of the others increases
-    // (Wang et al. 2024).
+    // One update with rate `lr`; gradients are multiplied by grad_scale (the clip factor). `mean_load`: the mean number
+    // of choices of an expert in the step.
     void step(double lr, double grad_scale, double mean_load = 0);
 
     int64_t updates() const { return updates_; }
     void set_updates(int64_t updates) { updates_ = updates; }
     const std::vector<ParameterShard>& parameter_shards() const { return shards_; }
+    // Masters and the rules' state: what this rank and its copies hold of a checkpoint.
     std::vector<StateTensor> state() const;
 
   private:
     ops::Context& ctx_;
-    spec::OptimizerSpec spec_;
     std::vector<ParameterShard> shards_;
-    std::vector<Tensor> first_,
-        second_;  // by shard: m and v; for SGD the momentum and nothing; for a bias of experts neither
+    Rules rules_;
+    std::vector<std::vector<Tensor>> state_;  // by shard and field of its rule
+    std::unique_ptr<WholeMatrices> whole_matrices_;
     int64_t updates_ = 0;
 };
 

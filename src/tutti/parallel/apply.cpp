@@ -49,14 +49,17 @@ Axes partial_of(const Parameter& p, bool sequence_parallel) {
 
 }  // namespace
 
+mesh::Part part_of(const Parameter& p, const mesh::Mesh& mesh, int rank) {
+    return mesh::part_of(mesh, rank, p.shape, placement_of(p), p.name);
+}
+
 void apply(const std::vector<Parameter*>& parameters, const mesh::Mesh& mesh, int rank,
            const autograd::TensorParallel& tensor_parallel, const autograd::ExpertParallel& expert_parallel) {
     const auto if_several = [&](Axes axes) { return mesh.size(axes) > 1 ? axes : Axes(); };
     for (Parameter* p : parameters) {
-        const mesh::Placement placement = placement_of(*p);
         Axes cut;
-        for (const mesh::Shard& shard : placement) cut = cut | shard.axes;
-        p->local = mesh::part_of(mesh, rank, p->shape, placement, p->name);
+        for (const mesh::Shard& shard : placement_of(*p)) cut = cut | shard.axes;
+        p->local = part_of(*p, mesh, rank);
         p->copies = mesh::kDp | if_several(mesh::kCp) | if_several(kTp - cut);
         p->partial = mesh::kDp | if_several(mesh::kCp) | if_several(partial_of(*p, tensor_parallel.sequence));
         if (p->of_experts())

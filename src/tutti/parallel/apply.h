@@ -12,6 +12,9 @@ namespace tutti::parallel {
 // of 128 bytes in bf16: products over GPT-2's 50257 words would otherwise not use a GPU's fast kernels.
 inline constexpr int64_t kVocabularyGrain = 64;
 
+// The part of a rank of the world, by the role of the parameter.
+mesh::Part part_of(const autograd::Parameter& parameter, const mesh::Mesh& mesh, int rank);
+
 // Sets Parameter::local, partial, copies, tensor_parallel and expert_parallel for `rank` of a mesh with all axes.
 // UsageError, naming the parameter, when a parameter cannot be cut this way.
 void apply(const std::vector<autograd::Parameter*>& parameters, const mesh::Mesh& mesh, int rank,

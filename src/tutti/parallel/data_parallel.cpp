@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tutti/ops/ops.h"
+#include "tutti/parallel/whole_matrices.h"
 
 namespace tutti::parallel {
 
@@ -76,11 +77,13 @@ void DataParallel::add_state(const std::vector<Parameter*>& parameters) {
     const Axes partial = parameters.front()->partial, copies = parameters.front()->copies;
     const Axes cut = options_.zero == Zero::none ? Axes() : partial & kSharding;
     auto state = std::make_unique<State>();
+    state->cut = cut;
     const std::vector<int>& stages = parameters.front()->pipeline_ranks;
     state->replicas = &groups_.over(partial - cut, stages);
     state->between_stages = stages.size() > 1;
     const bool first = stages.empty() || stages.front() == groups_.coordinate(Axis::pp);
     FlatOptions flat{.zero = options_.zero,
+                     .grain = options_.grain,
                      .updates = options_.updates,
                      .owned = first && groups_.coordinate(copies - cut) == 0,
                      .compute = parameters.front()->type(options_.compute),
@@ -102,6 +105,18 @@ std::vector<optim::ParameterShard> DataParallel::parameter_shards() const {
     for (const auto& state : states_)
         for (optim::ParameterShard& piece : state->flat->parameter_shards()) all.push_back(std::move(piece));
     return all;
+}
+
+std::unique_ptr<optim::WholeMatrices> DataParallel::gather_whole(const optim::Rules& rules, int64_t wave_values) const {
+    if (!rules.need_whole_matrices()) return nullptr;
+    std::vector<ShardedParameter> all;
+    for (const auto& state : states_)
+        for (size_t i = 0; i < state->flat->parameters().size(); ++i) {
+            const Parameter& p = *state->flat->parameters()[i];
+            const optim::UpdateRule& rule = rules.of(p);
+            if (rule.whole_matrices()) all.push_back({&p, state->flat.get(), i, state->cut, rule.matrices(p)});
+        }
+    return std::make_unique<WholeMatrices>(ctx_, groups_, std::move(all), wave_values);
 }
 
 // --- the step --------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tutti/autograd/tape.h"
+#include "tutti/optim/rules.h"
 #include "tutti/parallel/flat_unit.h"
 #include "tutti/parallel/groups.h"
 
@@ -29,6 +30,7 @@ struct DataParallelOptions {
     bool reduce_each_microbatch = true;
     int reductions = 1;           // reduce_scatters under way at once; each keeps the gradients of one more unit
     bool keep_gradients = false;  // at the same addresses in every step, as CUDA graphs need them; not for ZeRO-2, 3
+    int64_t grain = 1;            // FlatOptions
     bool updates = true;          // FlatOptions
     Device* masters_device = nullptr;  // offload: FlatOptions
     Device* weights_device = nullptr;
@@ -43,6 +45,10 @@ class DataParallel : public autograd::Hooks {
 
     // The pieces that this rank updates.
     std::vector<optim::ParameterShard> parameter_shards() const;
+    // Brings the matrices that the rules need whole to their owners and back (parallel/whole_matrices.h); null when no
+    // rule needs them. Collective over the ranks along tp, cp and dp_shard. This object must outlive the result.
+    std::unique_ptr<optim::WholeMatrices> gather_whole(const optim::Rules& rules,
+                                                       int64_t wave_values = int64_t{1} << 24) const;
 
     // Run i of units will do microbatches[i] forwards and backwards, in any order. A gradient is complete, and its sum
     // over the ranks begins, when the last of these backwards has added its contribution; the sum over several stages
@@ -76,6 +82,7 @@ class DataParallel : public autograd::Hooks {
     // Parameters of one unit that are gathered, reduced and released together.
     struct State {
         std::unique_ptr<FlatUnit> flat;
+        mesh::Axes cut;                          // axes of the shards; empty: ZeRO-0
         comm::Communicator* shards = nullptr;    // ranks of the shards: reduce_scatter, all_gather; ZeRO-0: null
         comm::Communicator* replicas = nullptr;  // ranks over which the shard is then summed
         std::vector<size_t> users;               // units, in the order of the forward; several when a matrix is tied

@@ -11,10 +11,10 @@ using autograd::Parameter;
 
 namespace {
 
-FlatLayout layout_of(const std::vector<Parameter*>& parameters, int shards) {
+FlatLayout layout_of(const std::vector<Parameter*>& parameters, const FlatOptions& options) {
     std::vector<int64_t> sizes;
     for (const Parameter* p : parameters) sizes.push_back(p->part().shape.numel());
-    return flat_layout(sizes, shards);
+    return flat_layout(sizes, options.shards, options.grain);
 }
 
 // Points a tensor of every parameter into the flat buffer.
@@ -34,10 +34,7 @@ void point_nowhere(const std::vector<Parameter*>& parameters, Tensor Parameter::
 }  // namespace
 
 FlatUnit::FlatUnit(ops::Context& ctx, std::vector<Parameter*> parameters, const FlatOptions& options)
-    : ctx_(ctx),
-      parameters_(std::move(parameters)),
-      options_(options),
-      layout_(layout_of(parameters_, options.shards)) {
+    : ctx_(ctx), parameters_(std::move(parameters)), options_(options), layout_(layout_of(parameters_, options)) {
     const DType compute = options_.compute;
     check(compute == DType::f32 || compute == DType::bf16, "parameters compute in f32 or bf16, not in ", compute);
     const int64_t size = layout_.shard_size;
@@ -66,17 +63,20 @@ void FlatUnit::round_masters() {
     if (options_.compute != DType::f32 && masters_.defined()) ops::cast_into(ctx_, masters_, weight_shard_);
 }
 
+FlatUnit::Range FlatUnit::range_of(size_t i, int shard) const {
+    const int64_t first = shard * layout_.shard_size - layout_.offsets[i], n = parameters_[i]->part().shape.numel();
+    return {std::clamp<int64_t>(first, 0, n), std::clamp<int64_t>(first + layout_.shard_size, 0, n)};
+}
+
 std::vector<optim::ParameterShard> FlatUnit::parameter_shards() const {
     std::vector<optim::ParameterShard> pieces;
     if (!masters_.defined()) return pieces;
-    const int64_t first = options_.shard * layout_.shard_size, end = first + layout_.shard_size;
     for (size_t i = 0; i < parameters_.size(); ++i) {
-        const int64_t offset = layout_.offsets[i];
-        const int64_t from = std::max(first, offset), to = std::min(end, offset + parameters_[i]->part().shape.numel());
-        if (from >= to) continue;
-        const auto part = [&](const Tensor& x) { return x.narrow(0, from - first, to - from); };
-        pieces.push_back({parameters_[i], from - offset, part(masters_), part(weight_shard_), &gradient_shard_,
-                          from - first, options_.owned});
+        const auto [begin, end] = range_of(i, options_.shard);
+        if (begin == end) continue;
+        const int64_t at = layout_.offsets[i] + begin - options_.shard * layout_.shard_size, n = end - begin;
+        pieces.push_back({parameters_[i], begin, masters_.narrow(0, at, n), weight_shard_.narrow(0, at, n),
+                          &gradient_shard_, at, options_.owned});
     }
     return pieces;
 }

@@ -3,12 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 #include "tutti/autograd/parameter.h"
 #include "tutti/comm/communicator.h"
 #include "tutti/kernels/kernel_table.h"
-#include "tutti/optim/optimizer.h"
+#include "tutti/optim/rule.h"
 
 namespace tutti::parallel {
 
@@ -31,20 +32,21 @@ struct FlatLayout {
     int64_t shard_size = 0;
 };
 
-inline FlatLayout flat_layout(const std::vector<int64_t>& sizes, int64_t shards) {
+// `grain`: parameters and shards begin at multiples of so many values, and of kParameterGrain and kShardGrain.
+inline FlatLayout flat_layout(const std::vector<int64_t>& sizes, int64_t shards, int64_t grain = 1) {
     FlatLayout layout;
     int64_t end = 0;
-    const auto pad_to = [&](int64_t grain) {
+    const auto pad_to = [&](int64_t multiple) {
         const int64_t begin = end;
-        end = (end + grain - 1) / grain * grain;
+        end = (end + multiple - 1) / multiple * multiple;
         if (end > begin) layout.gaps.push_back({begin, end - begin});
     };
     for (const int64_t size : sizes) {
-        pad_to(kParameterGrain);
+        pad_to(std::lcm(kParameterGrain, grain));
         layout.offsets.push_back(end);
         end += size;
     }
-    if (shards > 1) pad_to(shards * kShardGrain);
+    if (shards > 1) pad_to(shards * std::lcm(kShardGrain, grain));
     layout.padded = end;
     layout.shard_size = end / shards;
     return layout;
@@ -56,6 +58,7 @@ enum class Zero : uint8_t { none, optimizer, gradients, weights };
 struct FlatOptions {
     Zero zero = Zero::optimizer;
     int shards = 1, shard = 0;  // this rank holds shard `shard`; 1 and 0 for Zero::none
+    int64_t grain = 1;          // flat_layout()
     bool updates = true;        // false: another rank updates, and this one has no masters (parameter server)
     bool owned = true;          // false: another rank counts and saves the same shard
     DType compute = DType::bf16;
@@ -73,6 +76,11 @@ class FlatUnit {
     const std::vector<autograd::Parameter*>& parameters() const { return parameters_; }
     const FlatLayout& layout() const { return layout_; }
     bool owned() const { return options_.owned; }
+    // The elements of parameter i, in its part, that lie in shard `shard`; begin = end: none.
+    struct Range {
+        int64_t begin = 0, end = 0;
+    };
+    Range range_of(size_t i, int shard) const;
     // The parts of parameters in this rank's shard; empty when another rank updates.
     std::vector<optim::ParameterShard> parameter_shards() const;
 

@@ -1,4 +1,4 @@
-// plan/memory.h: the memory of a rank as plain data, and the closed formula for the state of training.
+// plan/memory.h: the memory of a rank as plain data.
 #pragma once
 
 #include <string>
@@ -18,10 +18,5 @@ struct MemoryPlan {
 
     int64_t peak() const { return at_peak.total(); }
 };
-
-// The state of `values` trainable values on a rank that holds them: weights in the compute type, f32 gradients (from a
-// step's first backward to the next step), and under optimizer the moments and, for bf16, the f32 master weights. A
-// sharding axis divides `values` per field. UsageError for an unknown compute type or optimizer.
-MemoryByPurpose state_bytes(int64_t values, const std::string& compute, const std::string& optimizer);
 
 }  // namespace tutti::plan

@@ -6,7 +6,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/units.h"
-#include "tutti/plan/memory.h"
+#include "tutti/optim/rules.h"
 #include "tutti/rehearsal/rehearse.h"
 #include "tutti/schedule/generators.h"
 #include "tutti/schedule/timeline.h"
@@ -47,7 +47,9 @@ double state_of(const Job& job) {
 
 double of_engine(const char* compute, const char* optimizer) {
     constexpr int64_t kMany = 1000000;
-    return double(plan::state_bytes(kMany, compute, optimizer).total()) / kMany;
+    spec::OptimizerSpec spec;
+    spec.name = optimizer;
+    return double(optim::state_bytes(kMany, compute, spec).total()) / kMany;
 }
 
 // Adds columns that are shown alike.

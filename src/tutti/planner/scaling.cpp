@@ -47,7 +47,8 @@ std::vector<ScalingRow> scale(const Request& request, const ScalingOptions& o) {
                            ? 1 - 1 / (1 + r.constants.straggle * std::log2(double(gpus) / r.cluster.per_node))
                            : 0;
         const double nodes = std::max(1.0, double(gpus) / r.cluster.per_node);
-        const double state = (4 + 4 + 4 + 2) * double(spec::parameter_count(r.model));  // masters, moments, weights
+        const double weights = row.best.job.wide() ? 4 : 2;  // of a value, beside the optimizer's state
+        const double state = (row.best.job.optimizer_bytes() + weights) * double(spec::parameter_count(r.model));
         row.reliability = {r.cluster.mtbf_hours * 3600 / gpus, state / (nodes * o.storage_per_node), o.restart_s};
         row.interval_s = checkpoint_interval(row.reliability);
         row.goodput = goodput(row.reliability, row.interval_s);

@@ -147,12 +147,9 @@ MemoryByPurpose peaks_of(Allocator& memory) {
 
 int64_t saved_bytes(const optim::Optimizer& optimizer) {
     int64_t bytes = 0;
-    const auto add = [&](const optim::ParameterShard& p, const Tensor& values) {
-        if (!p.owned) return;
-        for (const mesh::HeldBlock& held : p.blocks()) bytes += held.block.numel() * size_of(values.dtype());
-    };
-    for (const optim::ParameterShard& p : optimizer.parameter_shards()) add(p, p.master);
-    for (const optim::StateTensor& s : optimizer.state()) add(*s.shard, s.values);
+    for (const optim::StateTensor& s : optimizer.state())
+        if (s.owned)
+            for (const mesh::HeldBlock& held : s.blocks) bytes += held.block.numel() * size_of(s.values.dtype());
     return bytes;
 }
 

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "tutti/base/error.h"
+#include "tutti/optim/rules.h"
 #include "tutti/plan/flops.h"
 
 namespace tutti::rehearsal {
@@ -38,7 +39,9 @@ int64_t activations_of_a_block(spec::RunSpec run) {
 TEST(RehearsedMemory, StateOfAParameter) {
     const auto expect = [](const char* compute, const char* optimizer, int64_t weights, int64_t gradients,
                            int64_t state) {
-        const MemoryByPurpose bytes = plan::state_bytes(1000, compute, optimizer);
+        spec::OptimizerSpec spec;
+        spec.name = optimizer;
+        const MemoryByPurpose bytes = optim::state_bytes(1000, compute, spec);
         EXPECT_EQ(bytes[Purpose::weights], 1000 * weights) << compute << optimizer;
         EXPECT_EQ(bytes[Purpose::gradients], 1000 * gradients) << compute << optimizer;
         EXPECT_EQ(bytes[Purpose::optimizer], 1000 * state) << compute << optimizer;

@@ -58,7 +58,7 @@ struct Constants {
     double host_expert = 0.00468;          // more for a layer of experts
     double host_expert_drop = 0.00233;
     double imbalance = 1.18;        // the fullest rank's tokens over the mean, with experts that drop none
-    double optimizer_bytes = 40.3;  // that the update of a value reads and writes
+    double optimizer_bytes = 40.3;  // that AdamW's update of a value reads and writes
     double step_fixed = 0.0108;
     double straggle = 0.00483;  // of the step for each doubling of the ranks
 };

@@ -210,15 +210,12 @@ Footprint footprint_of(const Job& job, const Layer& layer, const Stage& stage) {
         here.weights += 2 * values / (job.zero >= 3 ? shards : 1);
         here.gradients += job.gradient_bytes * values / (job.zero >= 2 ? shards : 1);
         if (nanotron && job.dp() > 1) here.gradients += 2 * values;  // buckets of DistributedDataParallel
-        here.optimizer += 12 * values / (job.zero >= 1 ? shards : 1);
+        here.optimizer += job.optimizer_bytes() * values / (job.zero >= 1 ? shards : 1);
     };
     const double dense = stage.layers * stage.dense_layer + stage.embedding * (job.pp == 1 && !job.model.tied ? 2 : 1);
     state(dense, replicas_of(job));
     state(stage.experts, std::max(1.0, double(job.ranks) / (double(job.pp) * job.ep * job.etp * job.dp_replicate)));
-    if (job.wide()) {  // no second copy of the weights
-        here.weights *= 2;
-        here.optimizer *= 8.0 / 12;
-    }
+    if (job.wide()) here.weights *= 2;
     offload(job, layer, stage, here);
     // The output of the embedding, in nanotron before it is scattered over the sequence.
     if (stage.first && job.pp > 1 && !job.offload.activations)

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "tutti/base/error.h"
+#include "tutti/optim/rules.h"
 #include "tutti/spec/layers.h"
 #include "tutti/spec/validate.h"
 
@@ -85,6 +86,21 @@ Sizes sizes_of(const spec::ModelSpec& model) {
     return m;
 }
 
+namespace {
+
+// Bytes of a value that the update rule keeps: the optimizer's state beside f32 weights, which are their own masters.
+double bytes_of_rule(const spec::OptimizerSpec& optimizer) {
+    constexpr int64_t kMany = 1 << 20;
+    return static_cast<double>(optim::state_bytes(kMany, "f32", optimizer)[Purpose::optimizer]) / kMany;
+}
+
+}  // namespace
+
+double adamw_bytes() {
+    static const double kBytes = bytes_of_rule({});
+    return kBytes;
+}
+
 Job job_of(const spec::RunSpec& run, int ranks) {
     const auto integer = [](int64_t value) { return static_cast<int>(value); };
     const spec::ParallelSpec& p = run.parallel;
@@ -116,6 +132,7 @@ Job job_of(const spec::RunSpec& run, int ranks) {
     job.tp_overlap = p.tp_overlap > 1;
     job.token_drop = run.model.moe.capacity_factor > 0;
     job.offload = {run.offload.optimizer, run.offload.params, run.offload.activations};
+    job.rule_bytes = bytes_of_rule(run.optimizer);
     return job;
 }
 

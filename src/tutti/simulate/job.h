@@ -17,6 +17,9 @@ enum class Recompute { none, selective, full };
 // (Ulysses).
 enum class Context { ring, all_gather, ulysses };
 
+// Bytes of a value that AdamW keeps, its moments.
+double adamw_bytes();
+
 // How attention is computed. unfused: the scores of all pairs go through memory. flash1: the first fused kernels
 // (2022 and 2023), written for Ampere. flash: FlashAttention-2 and later, cuDNN.
 enum class Attention { unfused, flash1, flash };
@@ -83,10 +86,12 @@ struct Job {
     bool token_drop = false;  // experts take equal, padded loads
     double imbalance = 0;     // tokens of the fullest rank's experts over the mean; 0: the usual value
     Offload offload;
-    double gradient_bytes = 4;  // of an accumulated gradient
-    double reduced_bytes = 0;   // of a gradient between ranks; 0: gradient_bytes
+    double gradient_bytes = 4;          // of an accumulated gradient
+    double reduced_bytes = 0;           // of a gradient between ranks; 0: gradient_bytes
+    double rule_bytes = adamw_bytes();  // of a value, that the update rule keeps
 
     bool wide() const { return precision == "fp32" || precision == "tf32"; }  // values of 4 bytes, no other masters
+    double optimizer_bytes() const { return rule_bytes + (wide() ? 0 : 4); }  // of a value: also its f32 master
     int exchanging() const { return cp_method == Context::ulysses ? cp : cp_ulysses; }  // ranks that exchange heads
     int dp() const { return ranks / (tp * cp * pp); }
     double reduced_gradient_bytes() const { return reduced_bytes > 0 ? reduced_bytes : gradient_bytes; }

@@ -307,9 +307,10 @@ StepTime whole_step(const Job& job, const Prices& price, const hardware::Cluster
         const double exposed = overlaps ? std::max(k.dp_exposed * comm, comm - k.overlap * window) : comm;
         step.dp = exposed + k.slowdown * (comm - exposed);
     }
-    step.optimizer = price.memory(k.optimizer_bytes * owned);
-    // Master weights and two moments, 4 bytes each, come from the host and go back; rounded weights go there.
-    if (job.offload.optimizer) step.offload += price.host(2 * (job.wide() ? 8 : 12) * owned);
+    // The constant is that of AdamW; another rule reads and writes other state.
+    step.optimizer = price.memory((k.optimizer_bytes + 2 * (job.rule_bytes - adamw_bytes())) * owned);
+    // Master weights and the rule's state come from the host and go back; rounded weights go there.
+    if (job.offload.optimizer) step.offload += price.host(2 * job.optimizer_bytes() * owned);
     if (job.offload.weights) step.offload += price.host((job.wide() ? 2 * 4 : 2) * owned);
     step.other = k.step_fixed;
     const double sum = step.total();

@@ -127,10 +127,8 @@ Agreement agree(comm::Communicator* ranks, const std::function<std::string()>& b
 
 std::vector<checkpoint::TensorSlice> state_slices(const engine::Engine& engine) {
     std::vector<checkpoint::TensorSlice> slices;
-    for (const optim::ParameterShard& p : engine.optimizer.parameter_shards())
-        slices.push_back({p.parameter->name, p.parameter->shape, p.blocks(), p.master, p.owned});
-    for (const optim::StateTensor& s : engine.optimizer.state())
-        slices.push_back({s.name, s.shard->parameter->shape, s.shard->blocks(), s.values, s.shard->owned});
+    for (optim::StateTensor& s : engine.optimizer.state())
+        slices.push_back({std::move(s.name), s.shape, std::move(s.blocks), s.values, s.owned});
     return slices;
 }
 

@@ -1,7 +1,8 @@
 // train/checkpointing.h: when and what a run saves, and how it resumes. The file protocol is checkpoint/store.h.
-// Saved: f32 master weights and moments by name, and RunState. Not saved, because they follow from these: weights in
-// the compute type (rounded masters), learning rate, data position and dropout (functions of the step). Each rank
-// writes and reads its own slices; rank 0 alone begins, commits and prunes saves and chooses the checkpoint to resume.
+// Saved: f32 master weights and the optimizer's state by name, and RunState. Not saved, because they follow from these:
+// weights in the compute type (rounded masters), learning rate, data position and dropout (functions of the step). Each
+// rank writes and reads its own slices; rank 0 alone begins, commits and prunes saves and chooses the checkpoint to
+// resume.
 #pragma once
 
 #include <functional>
@@ -49,7 +50,8 @@ struct RunState {
     std::string config;  // when loaded: TOML of the run that saved it
 };
 
-// The slices of master weights and moments that this rank saves. Of equal copies on several ranks one is saved.
+// The slices of master weights and the optimizer's state that this rank saves. Of equal copies on several ranks one is
+// saved.
 std::vector<checkpoint::TensorSlice> state_slices(const engine::Engine& engine);
 
 // The keys of a config that fix the meaning of a checkpoint's numbers, as lines "key = value". A checkpoint may
