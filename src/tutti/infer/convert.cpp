@@ -60,6 +60,8 @@ std::vector<std::string> write_tutti(FileSystem& disk, const std::string& direct
 }  // namespace
 
 ConvertOutcome convert(const ConvertOptions& options) {
+    check<UsageError>(options.format.empty() || options.format == "hf" || options.format == "tutti",
+                      "format = ", options.format, ": must be hf, tutti or empty");
     check<UsageError>(!options.max_shard_bytes || *options.max_shard_bytes > 0,
                       "the size of a shard must be positive, got ", options.max_shard_bytes.value_or(0));
     const auto device = make_cpu_device(1);

@@ -67,6 +67,21 @@ std::vector<int32_t> next_tokens(Device& device, std::vector<Text>& texts, const
     return next;
 }
 
+void check_options(const SamplingOptions& o) {
+    const auto at_least = [](const char* name, auto value, int64_t least) {
+        check<UsageError>(std::cmp_greater_equal(value, least), "generate: ", name, " = ", value, ": must be at least ",
+                          least);
+    };
+    check<UsageError>(o.max_positions >= 2, "generate: a model of ", o.max_positions, " positions cannot generate");
+    at_least("max_tokens", o.max_tokens, 1);
+    at_least("top_k", o.top_k, 0);
+    at_least("vocab", o.vocab, 0);
+    at_least("batch", o.batch, 1);
+    check<UsageError>(std::isfinite(o.temperature) && o.temperature >= 0, "generate: temperature = ", o.temperature,
+                      ": must be a finite number of at least 0");
+    check<UsageError>(o.top_p > 0 && o.top_p <= 1, "generate: top_p = ", o.top_p, ": must be in (0, 1]");
+}
+
 }  // namespace
 
 std::vector<int32_t> sample_tokens(ops::Context& ctx, const Tensor& logits, const std::vector<int64_t>& draws,
@@ -77,6 +92,7 @@ std::vector<int32_t> sample_tokens(ops::Context& ctx, const Tensor& logits, cons
 
 std::vector<Ended> generate(ops::Context& ctx, models::Model& model, const std::vector<std::vector<int32_t>>& prompts,
                             const SamplingOptions& options, const EmitToken& emit, const NextTokens& given) {
+    check_options(options);
     const NextTokens by_model = [&](const nn::Batch& batch, const std::vector<int64_t>& draws,
                                     const kernels::Sample& how) {
         autograd::Tape tape(ctx, false);
@@ -86,11 +102,6 @@ std::vector<Ended> generate(ops::Context& ctx, models::Model& model, const std::
     // A vocabulary may be padded: ids that the tokenizer does not have are never drawn.
     const int64_t vocab = options.vocab > 0 ? std::min(options.vocab, model.spec().vocab) : model.spec().vocab;
     const int64_t longest = options.max_positions;
-    check<UsageError>(longest >= 2, "generate: a model of ", longest, " positions cannot generate");
-    check<UsageError>(std::isfinite(options.temperature) && options.temperature >= 0,
-                      "generate: temperature = ", options.temperature, ": must be a finite number of at least 0");
-    check<UsageError>(options.top_p > 0 && options.top_p <= 1, "generate: top_p = ", options.top_p,
-                      ": must be in (0, 1]");
     for (const auto& prompt : prompts) {
         const auto tokens = static_cast<int64_t>(prompt.size());
         check<UsageError>(tokens > 0, "generate: a prompt is empty; give at least one token");
@@ -110,7 +121,8 @@ std::vector<Ended> generate(ops::Context& ctx, models::Model& model, const std::
     std::vector<Text> texts;
     for (size_t next = 0; next < prompts.size() || !texts.empty();) {
         for (; texts.size() < options.batch && next < prompts.size(); ++next) {
-            const int64_t room = std::min(longest, static_cast<int64_t>(prompts[next].size()) + options.max_tokens);
+            const int64_t room =
+                std::min(longest, static_cast<int64_t>(prompts[next].size()) + std::min(options.max_tokens, longest));
             texts.push_back({next, prompts[next], nn::KvCache(model.spec().layers, room), 0});
         }
         for (Text& text : texts)

@@ -10,14 +10,14 @@
 namespace tutti::infer {
 
 struct SamplingOptions {
-    int64_t max_tokens = 256;  // new tokens of each prompt
+    int64_t max_tokens = 256;  // new tokens of each prompt, at least 1
     double temperature = 0.8;  // 0: greedy
     int64_t top_k = 0;         // keep the k most likely tokens, and those as likely as the k-th; 0: all
     double top_p = 1.0;        // then the fewest whose probability reaches p, and those as likely as the last
     uint64_t seed = 1234;
     int64_t vocab = 0;                 // ids below this only, those of the tokenizer; 0: all of the model
     int64_t max_positions = 0;         // context length of the model's training
-    size_t batch = 16;                 // prompts in one forward
+    size_t batch = 16;                 // prompts in one forward, at least 1
     std::vector<int32_t> stop_tokens;  // end a text and are not part of it
 };
 
@@ -35,8 +35,8 @@ enum class Ended { length, stop_token, stopped };  // stopped: emit returned fal
 using EmitToken = std::function<bool(size_t prompt, int32_t token)>;
 
 // Continues each prompt as if it were alone: no padding, a cache for each, several prompts in one forward. A text that
-// reaches max_positions loses all but the newest half of its context. UsageError for a prompt that is empty or longer
-// than max_positions. Returns how each text ended.
+// reaches max_positions loses all but the newest half of its context. UsageError for an option out of range, and for a
+// prompt that is empty or longer than max_positions. Returns how each text ended.
 // All ranks of a tensor-parallel model make the same call and generate the same texts; sequence parallelism is off,
 // since one token cannot be divided. `next` empty: the model's forward on this rank.
 std::vector<Ended> generate(ops::Context& ctx, models::Model& model, const std::vector<std::vector<int32_t>>& prompts,

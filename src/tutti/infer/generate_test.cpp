@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <map>
 
 namespace tutti::infer {
@@ -100,6 +101,36 @@ TEST_P(GenerateTest, RefusesEmptyPromptsAndStrangeTokens) {
     EXPECT_THROW(run({{1}}, {.top_p = 0}, 1), UsageError);
     EXPECT_THROW(run({{-1}}, {}, 1), UsageError);
     EXPECT_EQ(run({}, {}, 1), Texts{});
+}
+
+TEST_P(GenerateTest, RefusesOptionsOutOfRange) {
+    constexpr int64_t kLeast = std::numeric_limits<int64_t>::min(), kMost = std::numeric_limits<int64_t>::max();
+    const std::pair<const char*, SamplingOptions> wrong[] = {{"max_tokens", {.max_tokens = 0}},
+                                                             {"max_tokens", {.max_tokens = -1}},
+                                                             {"max_tokens", {.max_tokens = kLeast}},
+                                                             {"temperature", {.temperature = -0.1}},
+                                                             {"temperature", {.temperature = INFINITY}},
+                                                             {"top_k", {.top_k = -1}},
+                                                             {"top_p", {.top_p = 1.01}},
+                                                             {"top_p", {.top_p = NAN}},
+                                                             {"vocab", {.vocab = -1}},
+                                                             {"positions", {.max_positions = 1}},
+                                                             {"positions", {.max_positions = kLeast}},
+                                                             {"batch", {.batch = 0}}};
+    for (const auto& [name, given] : wrong) {
+        SamplingOptions options = given;
+        if (options.max_positions == 0) options.max_positions = kPositions;
+        try {
+            generate(ctx_, *model_, prompts_, options, [](size_t, int32_t) { return true; });
+            ADD_FAILURE() << name;
+        } catch (const UsageError& error) {
+            EXPECT_NE(std::string(error.what()).find(name), std::string::npos) << error.what();
+        }
+    }
+    int64_t made = 0;  // more tokens than any text has room for
+    generate(ctx_, *model_, {{1}}, {.max_tokens = kMost, .max_positions = kPositions},
+             [&](size_t, int32_t) { return ++made < 2 * kPositions; });
+    EXPECT_EQ(made, 2 * kPositions);
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, GenerateTest, ::testing::Values("gpt2", "llama", "mistral", "lfm2"),

@@ -117,6 +117,10 @@ void open_stored_model(const std::string& path, ops::Context& ctx, int64_t longe
 }
 
 LoadedModel load_model(const std::string& path, const LoadOptions& options) {
+    check<UsageError>(options.threads >= 0, "load_model: threads = ", options.threads, ": must be at least 0");
+    check<UsageError>(options.longest >= 1, "load_model: longest = ", options.longest, ": must be at least 1");
+    check<UsageError>(options.compute == "auto" || options.compute == "f32" || options.compute == "bf16",
+                      "load_model: compute = ", options.compute, ": must be auto, f32 or bf16");
     LoadedModel loaded;
     loaded.device = make_device(options.device, options.threads, options.local);
     const kernels::KernelTable& table = kernels::table_for(*loaded.device, ComputeType::f32);  // or bf16

@@ -115,6 +115,8 @@ std::optional<std::string> range_problem(const Field& field, const std::vector<s
     return wrong(field, toml_text(value), "an element is empty; every element must name a file");
 }
 
-std::optional<std::string> range_problem(const Field&, Family) { return std::nullopt; }
+std::optional<std::string> range_problem(const Field& field, Family value) {
+    return range_problem(field, std::string(name_of(value)));  // "" for a number that is no family
+}
 
 }  // namespace tutti::spec

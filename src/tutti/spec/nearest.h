@@ -34,7 +34,7 @@ Names known_names();
 
 std::string bracketed(const std::string& path);  // "train.steps" -> "[train] steps"
 
-// Saturates: a value out of its range, which is reported separately, must not overflow a rule.
+// Saturates: a product of legal values may have more than 63 bits.
 int64_t product(std::initializer_list<int64_t> factors);
 
 // Values that keep a rule, for the end of an error: "; nearest: KEY = 6 or 10". `before` is the text before the values;

@@ -24,6 +24,17 @@ void require(Problems& problems, bool holds, const Parts&... parts) {
     if (!holds) problems.push_back(concat(parts...));
 }
 
+// Of the fields of one section, or of all. The rules below divide by values and multiply them, so they are asked only
+// about runs without such problems.
+Problems out_of_range(const RunSpec& run, std::string_view section = "") {
+    Problems problems;
+    for_each_field(run, [&](const Field& field, const auto& value) {
+        const bool asked = section.empty() || field.section == section;
+        if (const auto problem = asked ? range_problem(field, value) : std::nullopt) problems.push_back(*problem);
+    });
+    return problems;
+}
+
 // --- [model] --------------------------------------------------------------------------------------------------------
 
 // Fields that the family does not have must be 0 (false, ""): a request is met or refused, never ignored.
@@ -188,8 +199,6 @@ void check_model(const ModelSpec& m, Problems& problems) {
     check_rope_scaling(m.rope_scaling, problems);
     check_mixture(m, problems);
 }
-
-// one line per broken rule; nothing stops at the first.
 
 // --- [data], [train], [optimizer], [recompute] ----------------------------------------------------------------------
 
@@ -507,21 +516,16 @@ int64_t data_parallel_shards(const ParallelSpec& p, int ranks) {
 }
 
 std::vector<std::string> model_problems(const ModelSpec& model) {
-    Problems problems;
     const RunSpec run{.model = model};
-    for_each_field(run, [&](const Field& field, const auto& value) {
-        const auto problem = field.section == "model" ? range_problem(field, value) : std::nullopt;
-        if (problem) problems.push_back(*problem);
-    });
-    check_model(model, problems);
+    Problems problems = out_of_range(run, "model");
+    if (problems.empty()) check_model(model, problems);
     return problems;
 }
 
 void validate(const RunSpec& run, int ranks) {
-    Problems problems;
-    for_each_field(run, [&](const Field& field, const auto& value) {
-        if (const auto problem = range_problem(field, value)) problems.push_back(*problem);
-    });
+    check<UsageError>(ranks >= 1, "a run has at least one rank, got ", ranks);
+    Problems problems = out_of_range(run);
+    check<UsageError>(problems.empty(), joined(problems, "\n"));
     check_model(run.model, problems);
     check_data(run, problems);
     check_train(run, ranks, problems);

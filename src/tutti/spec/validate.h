@@ -8,11 +8,11 @@
 
 namespace tutti::spec {
 
-// Throws one UsageError with one line per broken rule: the key, its value, the rule, the nearest legal values.
-// `ranks` is the number of ranks of the run.
+// Throws one UsageError with one line per key whose value is out of its range; when there is none, one line per broken
+// rule between keys: the key, its value, the rule, the nearest legal values. `ranks`: of the run, at least 1.
 void validate(const RunSpec& run, int ranks);
 
-// The broken rules of a model: ranges of fields and rules between fields, one line each.
+// The same lines for a model alone; empty when it is legal.
 std::vector<std::string> model_problems(const ModelSpec& model);
 
 // dp_replicate * dp_shard, with dp_shard = -1 resolved to the ranks that the other axes leave (0 when they do not

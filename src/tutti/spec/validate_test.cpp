@@ -3,16 +3,19 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+#include <random>
+
 #include "tutti/base/error.h"
+#include "tutti/spec/fields.h"
 #include "tutti/spec/toml.h"
 
 namespace tutti::spec {
 namespace {
 
-// The problems of a run that is legal but for the given overrides; "" when there are none.
-std::string problems_of(std::vector<std::string> overrides, int ranks = 1) {
-    overrides.insert(overrides.begin(), "data.train=a.txt");
-    const RunSpec run = parse_text("", "c.toml", overrides);
+// The problems of a run; "" when there are none.
+std::string refusal_of(const RunSpec& run, int ranks = 1) {
     try {
         validate(run, ranks);
     } catch (const UsageError& error) {
@@ -20,6 +23,12 @@ std::string problems_of(std::vector<std::string> overrides, int ranks = 1) {
         return error.what();
     }
     return "";
+}
+
+// The problems of a run that is legal but for the given overrides.
+std::string problems_of(std::vector<std::string> overrides, int ranks = 1) {
+    overrides.insert(overrides.begin(), "data.train=a.txt");
+    return refusal_of(parse_text("", "c.toml", overrides), ranks);
 }
 
 TEST(Validate, TheDefaultsWithDataAreLegal) { EXPECT_EQ(problems_of({}), ""); }
@@ -372,23 +381,107 @@ TEST(Validate, ReportsAllAtOnceAndOnlyThose) {
     run.train.steps = -1;
     run.train.global_batch = 0;
     run.model = preset("gpt2-124m");
-    run.model.width = int64_t{1} << 62;  // must not overflow a rule
+    run.model.width = int64_t{1} << 62;
     run.model.head_dim = int64_t{1} << 62;
     run.precision.compute = "f23";
-    try {
-        validate(run, 1);
-        FAIL() << "no error";
-    } catch (const UsageError& error) {
-        EXPECT_STREQ(
-            error.what(),
-            "[model] width = 4611686018427387904: must be in [1, 1048576]\n"
-            "[model] head_dim = 4611686018427387904: must be in [0, 65536]\n"
-            "[train] steps = -1: must be in [1, 1000000000000000]\n"
-            "[train] global_batch = 0: must be in [1, 2147483647]\n"
-            "[precision] compute = \"f23\": must be one of bf16 | f32 | tf32; the nearest is \"f32\"\n"
-            "[model] heads * head_dim = 12 * 4611686018427387904 = 9223372036854775807: in gpt2 it must equal width = "
-            "4611686018427387904; heads must divide width, nearest: heads = 8 or 16");
+    EXPECT_EQ(refusal_of(run),
+              "[model] width = 4611686018427387904: must be in [1, 1048576]\n"
+              "[model] head_dim = 4611686018427387904: must be in [0, 65536]\n"
+              "[train] steps = -1: must be in [1, 1000000000000000]\n"
+              "[train] global_batch = 0: must be in [1, 2147483647]\n"
+              "[precision] compute = \"f23\": must be one of bf16 | f32 | tf32; the nearest is \"f32\"");
+    // Then the rules between keys, which are asked about legal values alone.
+    EXPECT_EQ(problems_of({"model.preset=gpt2-124m", "model.width=1048576", "train.global_batch=4",
+                           "parallel.accumulate=shard"}),
+              "[model] heads * head_dim = 12 * 64 = 768: in gpt2 it must equal width = 1048576; heads must divide "
+              "width, nearest: heads = 8 or 16\n"
+              "[train] global_batch = 4: must be a multiple of micro_batch * data-parallel ranks = 8 * 1 = 8; nearest: "
+              "global_batch = 8, or micro_batch = 4\n"
+              "[parallel] accumulate = \"shard\": zero = 1 keeps whole gradients; set zero = 2 or 3, or accumulate = "
+              "\"auto\"");
+}
+
+// --- Values at and beyond the ends of their ranges: an error that names the key, and never a signal ------------------
+
+// Values just below and above a field's range, then values at its ends and 0, which are legal or beyond it too.
+std::vector<int64_t> extremes(const Range& r, int64_t) {
+    constexpr auto kLeast = std::numeric_limits<int64_t>::min(), kMost = std::numeric_limits<int64_t>::max();
+    std::vector<int64_t> all = {kLeast, -1, 0, 1, kMost};
+    if (std::isfinite(r.low)) all.insert(all.end(), {static_cast<int64_t>(r.low) - 1, static_cast<int64_t>(r.low)});
+    if (std::isfinite(r.high)) all.insert(all.end(), {static_cast<int64_t>(r.high), static_cast<int64_t>(r.high) + 1});
+    return all;
+}
+std::vector<double> extremes(const Range& r, double) {
+    std::vector<double> all = {-1, 0, 1, NAN, INFINITY, 5e-324, std::numeric_limits<double>::max()};
+    if (std::isfinite(r.low)) all.insert(all.end(), {r.low - 1, r.low});
+    if (std::isfinite(r.high)) all.insert(all.end(), {r.high, r.high + 1});
+    return all;
+}
+std::vector<bool> extremes(const Range&, bool) { return {false, true}; }
+std::vector<std::string> extremes(const Range& r, const std::string&) {
+    std::vector<std::string> all = {"", "no such value", "0", "0-99999", "every:0"};
+    all.insert(all.end(), r.choices.begin(), r.choices.end());
+    return all;
+}
+std::vector<std::vector<std::string>> extremes(const Range&, const std::vector<std::string>&) {
+    return {{}, {""}, {"a.txt"}};
+}
+std::vector<Family> extremes(const Range&, Family) {
+    return {Family::gpt2, Family::llama, Family::lfm2, Family::mlp, static_cast<Family>(17)};
+}
+
+// A dense model and a mixture over several ranks: every axis is read by some rule.
+std::vector<RunSpec> legal_runs() {
+    return {parse_text("", "dense", {"data.train=a.txt", "parallel.cp=2", "parallel.cp_method=ulysses"}),
+            parse_text("", "mixture",
+                       {"data.train=a.txt", "model.preset=moe-tiny", "parallel.tp=2", "parallel.ep=2", "parallel.pp=2",
+                        "parallel.cp=2", "model.moe.groups=2", "model.moe.top_groups=2", "parallel.zero=3"})};
+}
+
+TEST(Validate, NamesTheKeyOfEveryValueOutOfItsRange) {
+    for (const RunSpec& legal : legal_runs()) {
+        ASSERT_EQ(refusal_of(legal, 8), "");
+        RunSpec run = legal;
+        int refused = 0;
+        for_each_field(run, [&](const Field& field, auto& value) {
+            const auto usual = value;
+            for (const auto& extreme : extremes(field.range, usual)) {
+                value = extreme;
+                const std::string problems = refusal_of(run, 8);
+                if (!range_problem(field, value)) continue;
+                ++refused;
+                EXPECT_TRUE(problems.starts_with(field.name() + " = ")) << problems;
+                EXPECT_EQ(problems.find('\n'), std::string::npos) << problems;
+                if (field.section != "model") continue;
+                EXPECT_EQ(model_problems(run.model), std::vector{problems});
+            }
+            value = usual;
+        });
+        EXPECT_GT(refused, 250);
+        EXPECT_EQ(run, legal);
     }
+}
+
+TEST(Validate, AnyTwoValuesAtTheEndsOfTheirRangesAreNoSignal) {
+    const std::vector<RunSpec> legal = legal_runs();
+    std::mt19937_64 random(36);
+    std::vector<std::string> paths;
+    for_each_field(legal[0], [&](const Field& field, const auto&) { paths.push_back(field.path()); });
+    for (int i = 0; i < 3000; ++i) {
+        RunSpec run = legal[static_cast<size_t>(i) % 2];
+        const std::string one = paths[random() % paths.size()], other = paths[random() % paths.size()];
+        std::string wrong;  // the first of the two that is out of its range
+        for_each_field(run, [&](const Field& field, auto& value) {
+            if (field.path() != one && field.path() != other) return;
+            const auto values = extremes(field.range, value);
+            value = values[random() % values.size()];
+            if (wrong.empty() && range_problem(field, value)) wrong = field.name();
+        });
+        const std::string problems = refusal_of(run, i % 3 == 0 ? 1 : 8);
+        EXPECT_TRUE(problems.starts_with(wrong)) << problems;
+    }
+    for (const int ranks : {0, -1, std::numeric_limits<int>::min()})
+        EXPECT_NE(refusal_of(legal[0], ranks), "") << ranks;
 }
 
 }  // namespace
