@@ -1,6 +1,6 @@
-// spec/fields.h: the one description of every key of the config file: section, key, member, range, help. Reading,
-// printing, --set, range checks, --help and docs/config.md are visitors of for_each_field(); a new key is one line
-// here.
+// spec/fields.h: the one description of every key of the config file: section, key, member, range, help, and whether
+// it is part of a run's identity. Reading, printing, --set, range checks, --help, docs/config.md and identity.h are
+// visitors of for_each_field(); a new key is one line here.
 #pragma once
 
 #include <initializer_list>
@@ -25,11 +25,19 @@ struct Range {
     std::string text() const;          // ">= 1", "[0, 1)", "cpu | cuda"; "" when any value is allowed
 };
 
+// Whether two runs must agree on a key for one to continue the checkpoints of the other (identity.h).
+enum class Identity {
+    never,
+    unless_default,  // a key that older checkpoints lack: they mean its default, which must never change
+    always,          // a key that every checkpoint states
+};
+
 struct Field {
     std::string_view section;
     std::string_view key;  // with a dot in a sub-table: "rope_scaling.factor"
     Range range;
     std::string_view help;
+    Identity identity;
     std::string name() const;  // "[train] steps"
     std::string path() const;  // "train.steps"
 };
@@ -65,24 +73,29 @@ inline Range one_of(std::initializer_list<std::string> choices, std::initializer
 template <class Run, class Visit>
 void for_each_field(Run& run, const Visit& visit) {
     using namespace range;
+    using enum Identity;
     std::string_view section;
-    const auto key = [&](std::string_view name, auto& value, Range values, std::string_view help) {
-        visit(Field{section, name, std::move(values), help}, value);
+    Identity usual = never;  // of a key that says nothing
+    const auto key = [&](std::string_view name, auto& value, Range values, std::string_view help,
+                         std::optional<Identity> identity = std::nullopt) {
+        visit(Field{section, name, std::move(values), help, identity.value_or(usual)}, value);
     };
     // The upper limits keep parameter counts, FLOPs and byte counts inside 63 bits.
     section = "model";
+    usual = unless_default;
     auto& m = run.model;
-    key("preset", m.preset, any(), "named model that gives the defaults of the other keys of [model]; \"\": give all");
+    key("preset", m.preset, any(), "named model that gives the defaults of the other keys of [model]; \"\": give all",
+        never);
     key("hf", m.hf, any(),
-        "in place of a preset: a Hugging Face directory; the run starts from its config.json and weights");
-    key("family", m.family, one_of({"gpt2", "llama", "lfm2", "mlp"}), "architecture");
-    key("vocab", m.vocab, between(0, 2147483647), "rows of the embedding; mlp: 0");
-    key("width", m.width, between(1, 1048576), "C, size of the residual stream");
-    key("layers", m.layers, between(1, 100000), "L, transformer blocks; mlp: linear layers");
-    key("heads", m.heads, between(0, 65536), "H, query heads; mlp: 0");
-    key("kv_heads", m.kv_heads, between(0, 65536), "key and value heads, a divisor of heads; mlp: 0");
-    key("head_dim", m.head_dim, between(0, 65536), "D; gpt2: heads * head_dim = width; mlp: 0");
-    key("ffn", m.ffn, between(0, 16777216), "F, inner size of the MLP; mlp: 0");
+        "in place of a preset: a Hugging Face directory; the run starts from its config.json and weights", never);
+    key("family", m.family, one_of({"gpt2", "llama", "lfm2", "mlp"}), "architecture", always);
+    key("vocab", m.vocab, between(0, 2147483647), "rows of the embedding; mlp: 0", always);
+    key("width", m.width, between(1, 1048576), "C, size of the residual stream", always);
+    key("layers", m.layers, between(1, 100000), "L, transformer blocks; mlp: linear layers", always);
+    key("heads", m.heads, between(0, 65536), "H, query heads; mlp: 0", always);
+    key("kv_heads", m.kv_heads, between(0, 65536), "key and value heads, a divisor of heads; mlp: 0", always);
+    key("head_dim", m.head_dim, between(0, 65536), "D; gpt2: heads * head_dim = width; mlp: 0", always);
+    key("ffn", m.ffn, between(0, 16777216), "F, inner size of the MLP; mlp: 0", always);
     key("qkv_bias", m.qkv_bias, any(), "llama: biases on the query, key and value projections (Qwen2)");
     key("output_bias", m.output_bias, any(), "llama: bias on the output projection of attention");
     key("mlp_bias", m.mlp_bias, any(), "llama: biases in the MLP");
@@ -96,16 +109,17 @@ void for_each_field(Run& run, const Visit& visit) {
         "lfm2: kernel size of the convolution in tokens, the current one included; 0 without conv_layers");
     key("conv_bias", m.conv_bias, any(), "lfm2: biases on the convolution and the projections around it");
     key("max_positions", m.max_positions, between(0, 2147483647),
-        "largest seq_len; gpt2 learns this many positions; mlp: 0");
-    key("norm_eps", m.norm_eps, at_least(0), "epsilon of LayerNorm and RMSNorm; mlp: 0");
-    key("rope_theta", m.rope_theta, at_least(0), "base of the RoPE frequencies; gpt2 and mlp: 0");
+        "largest seq_len; gpt2 learns this many positions; mlp: 0", always);
+    key("norm_eps", m.norm_eps, at_least(0), "epsilon of LayerNorm and RMSNorm; mlp: 0", always);
+    key("rope_theta", m.rope_theta, at_least(0), "base of the RoPE frequencies; gpt2 and mlp: 0", always);
     key("rope_scaling.type", m.rope_scaling.type, one_of({"llama3", "linear", "yarn"}),
         "method that extends RoPE to longer contexts");
-    key("rope_scaling.factor", m.rope_scaling.factor, at_least(0), "how many times longer the context gets; 0: off");
+    key("rope_scaling.factor", m.rope_scaling.factor, at_least(0), "how many times longer the context gets; 0: off",
+        always);
     key("rope_scaling.low_freq_factor", m.rope_scaling.low_freq_factor, above(0),
-        "llama3: wavelengths above original_max_positions / this are scaled by factor");
+        "llama3: wavelengths above original_max_positions / this are scaled by factor", always);
     key("rope_scaling.high_freq_factor", m.rope_scaling.high_freq_factor, above(0),
-        "llama3: wavelengths below original_max_positions / this are kept");
+        "llama3: wavelengths below original_max_positions / this are kept", always);
     key("rope_scaling.beta_fast", m.rope_scaling.beta_fast, above(0),
         "yarn: frequencies with more rotations than this in original_max_positions are kept");
     key("rope_scaling.beta_slow", m.rope_scaling.beta_slow, above(0),
@@ -113,11 +127,11 @@ void for_each_field(Run& run, const Visit& visit) {
     key("rope_scaling.attention_factor", m.rope_scaling.attention_factor, at_least(0),
         "yarn: multiplies cosines and sines; 0: 0.1 ln(factor) + 1");
     key("rope_scaling.original_max_positions", m.rope_scaling.original_max_positions, between(1, 2147483647),
-        "llama3, yarn: context length before scaling");
-    key("tie_embeddings", m.tie_embeddings, any(), "the output head reuses the embedding matrix; mlp: false");
+        "llama3, yarn: context length before scaling", always);
+    key("tie_embeddings", m.tie_embeddings, any(), "the output head reuses the embedding matrix; mlp: false", always);
     key("dropout", m.dropout, below_one(),
-        "dropout probability after the embedding and the attention and MLP projections; mlp: 0");
-    key("init_std", m.init_std, at_least(0), "standard deviation of the initial weights");
+        "dropout probability after the embedding and the attention and MLP projections; mlp: 0", always);
+    key("init_std", m.init_std, at_least(0), "standard deviation of the initial weights", always);
 
     auto& e = m.moe;
     key("moe.experts", e.experts, between(0, 65536), "E, experts of a layer; 0: no mixture of experts");
@@ -147,6 +161,7 @@ void for_each_field(Run& run, const Visit& visit) {
     key("moe.z_coef", e.z_coef, at_least(0), "factor of the z-loss: the mean squared ln sum exp of the router logits");
 
     section = "data";
+    usual = never;
     auto& d = run.data;
     key("train", d.train, any(),
         "text, JSONL or token files (Megatron prefix, nanoGPT, llm.c or llmq .bin); weights (\"0.7 PATH\") make a "
@@ -159,18 +174,19 @@ void for_each_field(Run& run, const Visit& visit) {
     key("format", d.format, one_of({"auto", "text", "jsonl", "megatron", "nanogpt", "llmc", "llmq"}),
         "format of the files; auto: by extension and magic number");
     key("documents", d.documents, one_of({"packed", "respected"}),
-        "respected: attention, positions and targets stay within a document");
-    key("eod", d.eod, any(), "token that ends a document, by id or text; \"\": the tokenizer's, GPT-2's in u16 files");
+        "respected: attention, positions and targets stay within a document", unless_default);
+    key("eod", d.eod, any(), "token that ends a document, by id or text; \"\": the tokenizer's, GPT-2's in u16 files",
+        unless_default);
     key("text_field", d.text_field, any(),
         "JSONL: field with the text of a record; records with prompt and completion have a masked prompt");
 
     section = "train";
     auto& t = run.train;
     key("steps", t.steps, between(1, 1e15), "optimizer updates");
-    key("seq_len", t.seq_len, between(1, 2147483647), "T, tokens per sample");
-    key("global_batch", t.global_batch, between(1, 2147483647), "samples per step over all ranks");
+    key("seq_len", t.seq_len, between(1, 2147483647), "T, tokens per sample", always);
+    key("global_batch", t.global_batch, between(1, 2147483647), "samples per step over all ranks", always);
     key("micro_batch", t.micro_batch, between(1, 2147483647), "samples per forward on one rank");
-    key("seed", t.seed, at_least(0), "seed of initial weights, data order and dropout");
+    key("seed", t.seed, at_least(0), "seed of initial weights, data order and dropout", always);
     key("eval_every", t.eval_every, at_least(0),
         "steps between evaluations; 0: only at the end, if there is validation data");
     key("eval_batches", t.eval_batches, at_least(1), "microbatches per evaluation");
@@ -188,7 +204,7 @@ void for_each_field(Run& run, const Visit& visit) {
 
     section = "optimizer";
     auto& o = run.optimizer;
-    key("name", o.name, one_of({"adamw", "sgd"}), "update rule");
+    key("name", o.name, one_of({"adamw", "sgd"}), "update rule", always);
     key("lr", o.lr, at_least(0), "learning rate after the warm-up");
     key("min_lr", o.min_lr, at_least(0), "learning rate at the end of cosine, linear and wsd");
     key("schedule", o.schedule, one_of({"cosine", "linear", "constant", "wsd"}),
@@ -264,7 +280,8 @@ void for_each_field(Run& run, const Visit& visit) {
 
     section = "precision";
     key("compute", run.precision.compute, one_of({"bf16", "f32", "tf32"}),
-        "type of the forward and backward; master weights are f32. tf32: f32, with matrix products in TF32 (GPUs)");
+        "type of the forward and backward; master weights are f32. tf32: f32, with matrix products in TF32 (GPUs)",
+        always);
     key("reduce", run.precision.reduce, one_of({"f32"}, {"bf16"}), "type in which gradients are communicated");
     key("fp8", run.precision.fp8, any(), "FP8 recipe of matrix products: none");
 

@@ -323,7 +323,7 @@ std::string cell(std::string_view text) {
     return out;
 }
 
-// One Markdown table per section: key, type, default, range, help.
+// One Markdown table per section: key, type, default, range, whether it is part of a run's identity, help.
 std::string reference_markdown() {
     const RunSpec defaults{};
     std::string out;
@@ -331,11 +331,12 @@ std::string reference_markdown() {
     for_each_field(defaults, [&](const Field& field, const auto& value) {
         if (field.section != section) {
             out += concat(section.empty() ? "" : "\n", "## [", field.section, "]\n\n",
-                          "| key | type | default | range | meaning |\n|---|---|---|---|---|\n");
+                          "| key | type | default | range | fixed | meaning |\n|---|---|---|---|---|---|\n");
         }
         section = field.section;
         out += concat("| `", field.key, "` | ", type_name(value), " | `", cell(toml_text(value)), "` | ",
-                      cell(field.range.text()), " | ", cell(field.help), " |\n");
+                      cell(field.range.text()), " | ", field.identity == Identity::never ? "" : "yes", " | ",
+                      cell(field.help), " |\n");
     });
     return out;
 }
@@ -352,10 +353,10 @@ TEST(Reference, HasEveryKeyOnce) {
     std::istringstream lines(markdown);
     for (std::string line; std::getline(lines, line);) rows += line.starts_with("| `");
     EXPECT_EQ(rows, keys);
-    EXPECT_NE(markdown.find("| `device` | text | `\"auto\"` | auto \\| cpu \\| cuda | device that computes; auto: a "
+    EXPECT_NE(markdown.find("| `device` | text | `\"auto\"` | auto \\| cpu \\| cuda |  | device that computes; auto: a "
                             "GPU if there is one |"),
               std::string::npos);
-    EXPECT_NE(markdown.find("| `clip` | number | `1.0` | >= 0 | largest global gradient norm; 0: off |"),
+    EXPECT_NE(markdown.find("| `clip` | number | `1.0` | >= 0 |  | largest global gradient norm; 0: off |"),
               std::string::npos);
 }
 

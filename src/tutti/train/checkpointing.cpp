@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <map>
 #include <set>
 #include <sstream>
 #include <thread>
 
 #include "tutti/base/json.h"
 #include "tutti/engine/engine.h"
+#include "tutti/spec/identity.h"
 #include "tutti/spec/toml.h"
 
 namespace tutti::train {
@@ -53,31 +53,6 @@ std::set<std::string> lines_of(const std::string& text) {
     std::istringstream in(text);
     for (std::string line; std::getline(in, line);) lines.insert(line);
     return lines;
-}
-
-// "section.key" and value of each line.
-std::map<std::string, std::string> keys_of(const std::string& toml) {
-    std::map<std::string, std::string> keys;
-    std::istringstream in(toml);
-    std::string section;
-    for (std::string line; std::getline(in, line);) {
-        if (line.starts_with("[")) section = line.substr(1, line.find(']') - 1) + '.';
-        const size_t equals = line.find(" = ");
-        if (equals == std::string::npos || line.starts_with("#")) continue;
-        keys[section + line.substr(0, line.find_last_not_of(' ', equals) + 1)] = line.substr(equals + 3);
-    }
-    return keys;
-}
-
-// "model.width = 128 (checkpoint: model.width = 64)", one line per difference.
-std::string differences(const std::string& now, const std::string& then) {
-    const auto a = lines_of(now), b = lines_of(then);
-    std::string text;
-    for (const std::string& line : a)
-        if (!b.contains(line)) text += "\n  this run:   " + line;
-    for (const std::string& line : b)
-        if (!a.contains(line)) text += "\n  checkpoint: " + line;
-    return text;
 }
 
 std::string lines(const std::vector<std::string>& texts) {
@@ -132,54 +107,6 @@ std::vector<checkpoint::TensorSlice> state_slices(const engine::Engine& engine) 
     return slices;
 }
 
-std::string run_identity(const spec::RunSpec& run) {
-    static const std::set<std::string, std::less<>> kKeys = {"seed", "seq_len", "global_batch", "compute", "name"};
-    static const std::set<std::string, std::less<>> kLaterModelKeys = {"qkv_bias",
-                                                                       "output_bias",
-                                                                       "mlp_bias",
-                                                                       "head_norm",
-                                                                       "window",
-                                                                       "window_layers",
-                                                                       "conv_layers",
-                                                                       "conv_kernel",
-                                                                       "conv_bias",
-                                                                       "rope_scaling.type",
-                                                                       "rope_scaling.beta_fast",
-                                                                       "rope_scaling.beta_slow",
-                                                                       "rope_scaling.attention_factor"};
-    const std::set<std::string> unchanged = lines_of(spec::to_toml(spec::RunSpec{}));
-    std::istringstream toml(spec::to_toml(run));
-    std::string section, identity;
-    for (std::string line; std::getline(toml, line);) {
-        if (line.starts_with("[")) {
-            section = line.substr(1, line.find(']') - 1);
-            continue;
-        }
-        const size_t equals = line.find('=');
-        if (equals == std::string::npos) continue;
-        const std::string key = line.substr(0, line.find_last_not_of(' ', equals - 1) + 1);
-        // Keys with their original defaults are left out: older checkpoints do not have them.
-        const bool documents = section == "data" && ((key == "documents" && run.data.documents != "packed") ||
-                                                     (key == "eod" && !run.data.eod.empty()));
-        const bool model = section.starts_with("model") && key != "preset" && key != "hf" &&
-                           !(kLaterModelKeys.contains(key) && unchanged.contains(line));
-        const bool fixed = model || (kKeys.contains(key) && section != "checkpoint");
-        if (fixed || documents) identity += concat(section, '.', key, ' ', line.substr(equals), '\n');
-    }
-    return identity;
-}
-
-std::string changed_keys(const std::string& now, const std::string& then) {
-    const auto before = keys_of(then);
-    std::vector<std::string> changes;
-    for (const auto& [key, value] : keys_of(now)) {
-        const auto was = before.find(key);
-        if (was != before.end() && was->second != value)
-            changes.push_back(concat(key, " = ", value, " (was ", was->second, ")"));
-    }
-    return joined(changes);
-}
-
 Checkpointing::Checkpointing(Setup setup)
     : setup_(std::move(setup)),
       own_files_(setup_.files != nullptr ? nullptr : std::make_unique<checkpoint::PosixFileSystem>()),
@@ -209,9 +136,9 @@ RunState Checkpointing::load(const CheckpointReader& reader, const std::vector<c
         json.contains("identity"), reader.path(),
         " holds weights only, no optimizer state; it cannot be resumed. To start a run from it, `tutti convert` "
         "it to a Hugging Face directory and name that in [model] hf, with another --out");
-    const std::string now = run_identity(setup_.run), then = json.at("identity").text();
+    const auto differing = spec::identity_problems(setup_.run, json.at("identity").text());
     check<UsageError>(
-        now == then, reader.path(), " belongs to another run; these differ:", differences(now, then),
+        differing.empty(), reader.path(), " belongs to another run; these keys differ:\n  ", joined(differing, "\n  "),
         "\nUse another --out to start anew, or the config of that run. To go on from these weights with another "
         "batch, length or optimizer: `tutti convert --from ",
         reader.path(), " --to DIR --format hf`, then model.hf = DIR and another --out");
@@ -316,7 +243,7 @@ void Checkpointing::start(const RunState& state, bool background) {
 }
 
 std::string Checkpointing::state_json(const RunState& state) const {
-    return Json{{"identity", run_identity(setup_.run)},
+    return Json{{"identity", spec::identity_of(setup_.run)},
                 {"config", spec::to_toml(setup_.run)},
                 {"updates", state.updates},
                 {"tokens", state.tokens},

@@ -54,14 +54,6 @@ struct RunState {
 // saved.
 std::vector<checkpoint::TensorSlice> state_slices(const engine::Engine& engine);
 
-// The keys of a config that fix the meaning of a checkpoint's numbers, as lines "key = value". A checkpoint may
-// continue only under equal ones.
-std::string run_identity(const spec::RunSpec& run);
-
-// The keys in which two configs in TOML differ: "train.steps = 20 (was 10), optimizer.lr = 0.001 (was 0.003)", or "".
-// Keys that only one of them has belong to another version of Tutti and are left out.
-std::string changed_keys(const std::string& now, const std::string& then);
-
 // All ranks of a run make one and call the same methods in the same order; all methods may communicate.
 class Checkpointing {
   public:

@@ -24,6 +24,7 @@
 #include "tutti/plan/placement.h"
 #include "tutti/rehearsal/present.h"
 #include "tutti/report/report.h"
+#include "tutti/spec/identity.h"
 #include "tutti/spec/toml.h"
 #include "tutti/train/checkpointing.h"
 #include "tutti/train/console.h"
@@ -174,7 +175,7 @@ Run::Run(const TrainOptions& options, comm::World& world, SharedData& data)
         state_ = *resumed;
         engine_.optimizer.set_updates(state_.updates);
         console_.text(fmt::format("continuing after step {} from {}", state_.step, checkpoints_.newest()));
-        const std::string changed = changed_keys(spec::to_toml(run_), state_.config);
+        const std::string changed = spec::changed_keys(run_, state_.config);
         if (!changed.empty()) console_.text(concat("changed since that checkpoint: ", changed));
     } else if (!run_.model.hf.empty()) {
         start_from_hf();
