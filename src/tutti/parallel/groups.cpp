@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "tutti/base/to_size.h"
-#include "tutti/spec/validate.h"
+#include "tutti/spec/rules.h"
 
 namespace tutti::parallel {
 

@@ -11,7 +11,7 @@
 #include "tutti/plan/flops.h"
 #include "tutti/plan/placement.h"
 #include "tutti/spec/layers.h"
-#include "tutti/spec/validate.h"
+#include "tutti/spec/rules.h"
 
 namespace tutti::plan {
 namespace {

@@ -22,9 +22,12 @@ bool sharded(const Request& r) { return double(spec::parameter_count(r.model)) >
 
 std::optional<Candidate> recipe_layout(const Request& r) {
     Job job = plain_job(r);
-    while (double(r.seq_len) / job.cp > kTokensOfRank && r.gpus % (2 * job.cp) == 0 &&
-           context_parallel_allowed(r, job.tp, 2 * job.cp, {}))
-        job.cp *= 2;
+    spec::RunSpec longer = run_of(r, job);
+    const auto may_double = [&] {
+        longer.parallel.cp = 2 * job.cp;
+        return r.gpus % longer.parallel.cp == 0 && spec::cp_fits(longer);
+    };
+    while (double(r.seq_len) / job.cp > kTokensOfRank && may_double()) job.cp *= 2;
     std::vector<int> micro_batches = divisors(r.global_batch, 64);
     std::reverse(micro_batches.begin(), micro_batches.end());
     std::vector<int> expert_ranks = {1};

@@ -14,6 +14,7 @@
 #include "tutti/planner/rules.h"
 #include "tutti/rehearsal/rehearse.h"
 #include "tutti/simulate/rehearsed.h"
+#include "tutti/spec/rules.h"
 #include "tutti/spec/validate.h"
 
 namespace tutti::planner {

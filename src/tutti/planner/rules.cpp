@@ -5,7 +5,6 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
-#include <numeric>
 
 #include "tutti/base/error.h"
 #include "tutti/spec/hf_config.h"
@@ -50,11 +49,9 @@ void check_request(const Request& r) {
                       "), and Tutti trains in bf16, f32 or tf32; give another --precision");
 }
 
-bool tensor_parallel_allowed(const Request& r, int tp) {
-    const spec::ModelSpec& m = r.model;
-    if (tp == 1) return true;
-    return m.heads % tp == 0 && m.ffn % tp == 0 && m.moe.shared_ffn % tp == 0 &&
-           (m.conv_layers.empty() || m.width % tp == 0) && (m.kv_heads % tp == 0 || tp % m.kv_heads == 0);
+void ContextMethod::set(spec::ParallelSpec& p) const {
+    p.cp_method = name_of(method);
+    p.cp_ulysses = ulysses > 1 ? ulysses : 0;
 }
 
 std::vector<ContextMethod> context_methods(int cp) {
@@ -64,26 +61,6 @@ std::vector<ContextMethod> context_methods(int cp) {
     for (const int ulysses : divisors(cp, cp - 1))
         for (const Context method : {Context::ring, Context::all_gather}) methods.push_back({method, ulysses});
     return methods;
-}
-
-bool context_parallel_allowed(const Request& r, int tp, int cp, const ContextMethod& how) {
-    if (cp == 1) return how.method == simulate::Context::ring && how.ulysses == 1;
-    const bool heads_alone = how.method == simulate::Context::ulysses;
-    const int ulysses = heads_alone ? cp : how.ulysses;
-    if (cp % ulysses != 0 || (!heads_alone && ulysses == cp)) return false;
-    if (ulysses > 1) {
-        const int64_t of_rank = r.model.heads / tp, kv = std::max<int64_t>(1, r.model.kv_heads / tp);
-        if (of_rank % ulysses != 0 || (kv % ulysses != 0 && ulysses % kv != 0)) return false;
-    }
-    // Ranks that exchange keys have two chunks, of unequal numbers of keys.
-    const int64_t unit = std::lcm<int64_t>(heads_alone ? 1 : 2 * cp / ulysses, cp);
-    return r.seq_len % unit == 0 && (r.model.conv_layers.empty() || r.seq_len / unit >= r.model.conv_kernel - 1);
-}
-
-bool sequence_parallel_allowed(const Request& r, int tp, int cp) { return tp == 1 || r.seq_len % (tp * cp) == 0; }
-
-bool batch_allowed(const Request& r, int dp, int micro_batch) {
-    return r.global_batch % (int64_t{dp} * micro_batch) == 0;
 }
 
 bool stages_allowed(int64_t layers, int stages) {
@@ -97,40 +74,20 @@ bool schedule_allowed(const Schedule& s, int pp, int64_t microbatches) {
     return double(microbatches) >= s.microbatches_per_rank * pp && (!s.whole_rounds || microbatches % pp == 0);
 }
 
-bool experts_allowed(const Request& r, int ep, int etp, int tp, int cp, int shards) {
-    const spec::MixtureSpec& e = r.model.moe;
-    if (e.experts < 1) return ep == 1 && etp == 1;
-    return ep * etp == 1 ||
-           (e.experts % ep == 0 && e.ffn % etp == 0 && int64_t{tp} * cp * shards % (int64_t{ep} * etp) == 0);
-}
-
-bool offload_allowed(const Request& r, int zero, std::string_view schedule, const simulate::Offload& offload) {
+bool offload_allowed(const Request& r, std::string_view schedule, const simulate::Offload& offload) {
     const bool in_order = schedule == "1f1b" || schedule == "interleaved";
-    return (!offload.any() || r.cluster.host_bandwidth > 0) && (!offload.weights || zero == 3) &&
-           (!offload.activations || in_order);
-}
-
-bool balancing_allowed(const Request& r, int pp, std::string_view schedule) {
-    return r.model.moe.experts < 1 || pp == 1 || r.model.moe.aux_loss != "global" || schedule == "1f1b";
+    return (!offload.any() || r.cluster.host_bandwidth > 0) && (!offload.activations || in_order);
 }
 
 bool allowed(const Request& r, const Job& j) {
-    const int grid = j.tp * j.cp * j.pp;
-    if (grid > r.gpus || r.gpus % grid != 0) return false;
-    const int dp = r.gpus / grid, micro_batch = static_cast<int>(j.micro_batch);
-    if (dp % j.dp_replicate != 0 || !batch_allowed(r, dp, micro_batch)) return false;
-    if (!tensor_parallel_allowed(r, j.tp) || !context_parallel_allowed(r, j.tp, j.cp, {j.cp_method, j.cp_ulysses}))
-        return false;
-    if (j.sequence_parallel && !sequence_parallel_allowed(r, j.tp, j.cp)) return false;
-    if (!experts_allowed(r, j.ep, j.etp, j.tp, j.cp, dp / j.dp_replicate)) return false;
-    if (!offload_allowed(r, j.zero, j.schedule, j.offload)) return false;
+    if (!spec::keeps_rules(run_of(r, j), r.gpus) || !offload_allowed(r, j.schedule, j.offload)) return false;
     if (j.pp == 1) return j.schedule == "1f1b" && j.virtual_stages == 1;
     const auto* const kind =
         std::find_if(kSchedules.begin(), kSchedules.end(), [&](const Schedule& s) { return j.schedule == s.name; });
     if (kind == kSchedules.end() || (kind->chunks > 0 && kind->chunks != j.virtual_stages)) return false;
     if (kind->chunks == 0 && j.virtual_stages < 2) return false;
-    return balancing_allowed(r, j.pp, j.schedule) && stages_allowed(r.model.layers, j.pp * j.virtual_stages) &&
-           schedule_allowed(*kind, j.pp, r.global_batch / (int64_t{dp} * micro_batch));
+    return stages_allowed(r.model.layers, j.pp * j.virtual_stages) &&
+           schedule_allowed(*kind, j.pp, static_cast<int64_t>(j.microbatches()));
 }
 
 Job plain_job(const Request& r) {
@@ -158,8 +115,7 @@ spec::RunSpec run_of(const Request& r, const Job& job) {
     p.tp = job.tp;
     p.sequence_parallel = job.sequence_parallel;
     p.cp = job.cp;
-    p.cp_method = name_of(job.cp_method);
-    if (job.cp_ulysses > 1) p.cp_ulysses = job.cp_ulysses;
+    ContextMethod{job.cp_method, job.cp_ulysses}.set(p);
     p.pp = job.pp;
     p.schedule = job.schedule;
     p.virtual_stages = job.virtual_stages;

@@ -1,6 +1,6 @@
-// planner/rules.h: the layouts that the engine runs: the rules of spec::validate() and of the pipeline schedules, as
-// predicates on numbers, cheap enough for millions of calls. Two rules are the planner's own: stages must be nearly
-// even, and a schedule must have the microbatches that the formula of its bubble needs.
+// planner/rules.h: the layouts of a search: those that keep the rules of spec/rules.h, less those of the planner's own
+// rules: stages must be nearly even, a schedule must have the microbatches that the formula of its bubble needs, and
+// only some parts can be offloaded.
 #pragma once
 
 #include <span>
@@ -10,6 +10,7 @@
 
 #include "tutti/planner/request.h"
 #include "tutti/simulate/job.h"
+#include "tutti/spec/rules.h"
 
 namespace tutti::planner {
 
@@ -24,31 +25,23 @@ struct Schedule {
 };
 std::span<const Schedule> schedules();
 
-bool tensor_parallel_allowed(const Request& request, int tp);
 // How a sequence's ranks exchange keys: `ulysses` of cp exchange heads, cp / ulysses pass keys on or gather them.
 struct ContextMethod {
     simulate::Context method = simulate::Context::ring;
     int ulysses = 1;  // as Job::cp_ulysses
+    void set(spec::ParallelSpec& parallel) const;
 };
 std::vector<ContextMethod> context_methods(int cp);  // of one rank only the ring
-bool context_parallel_allowed(const Request& request, int tp, int cp, const ContextMethod& how);
-bool sequence_parallel_allowed(const Request& request, int tp, int cp);
-// `dp` times `micro_batch` divides the global batch.
-bool batch_allowed(const Request& request, int dp, int micro_batch);
 // The fullest stage has at most 1/8 more layers than the mean. With two layers fewer than a multiple of the stages, the
 // first and the last stage have one less, beside embedding and head (as in Llama 3).
 bool stages_allowed(int64_t layers, int stages);
 bool schedule_allowed(const Schedule& schedule, int pp, int64_t microbatches);
-bool experts_allowed(const Request& request, int ep, int etp, int tp, int cp, int shards);
 
-// Weights only where ZeRO-3 gathers them, nothing where the bandwidth to the host is not known. Activations only where
-// weight gradients are not deferred: tensors fetched for an input gradient stay until the weight gradient.
-bool offload_allowed(const Request& request, int zero, std::string_view schedule, const simulate::Offload& offload);
+// Nothing where the bandwidth to the host is not known. Activations only where weight gradients are not deferred:
+// tensors fetched for an input gradient stay until the weight gradient.
+bool offload_allowed(const Request& request, std::string_view schedule, const simulate::Offload& offload);
 
-// Losses that balance experts over all layers or all microbatches exclude pipelines or most schedules.
-bool balancing_allowed(const Request& request, int pp, std::string_view schedule);
-
-// All rules for one job.
+// All rules of the engine and of the planner for one job.
 bool allowed(const Request& request, const simulate::Job& job);
 
 // The run of a job, for spec::validate() and `tutti train`.

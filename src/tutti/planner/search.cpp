@@ -99,6 +99,7 @@ class Search {
           memory_(memory),
           fixed_(r.constants.step_fixed),
           job_(plain_job(r)),
+          run_(run_of(r, job_)),
           pricer_(job_, r.cluster, r.constants),
           fastest_(keep),
           front_(memory),
@@ -130,10 +131,20 @@ class Search {
     }
     void set_schedule(const char* name) {
         job_.schedule = name;
+        run_.parallel.schedule = name;
         offloads_ = {};
         for (const int zero : {0, 3})
-            for (const unsigned bit : {1, 2, 4})
-                if (offload_allowed(r_, zero, name, offload_of(bit))) offloads_[zero == 3 ? 1 : 0] |= bit;
+            for (const unsigned bit : {1, 2, 4}) {
+                const simulate::Offload offload = offload_of(bit);
+                run_.parallel.zero = zero;
+                run_.offload.params = offload.weights;
+                if (spec::offloaded_weights_are_gathered(run_) && offload_allowed(r_, name, offload))
+                    offloads_[zero == 3 ? 1 : 0] |= bit;
+            }
+    }
+    void replicate(int replicas) {
+        run_.parallel.dp_replicate = job_.dp_replicate = replicas;
+        run_.parallel.dp_shard = job_.dp() / replicas;
     }
     void count_methods(int64_t Gates::*gate, int64_t layouts) {
         count(gate, layouts * static_cast<int64_t>(methods_.size()));
@@ -159,23 +170,28 @@ class Search {
     }
 
     void grid(int tp, int cp, int pp) {
-        job_.tp = tp;
-        job_.cp = cp;
-        job_.pp = pp;
+        run_.parallel.tp = job_.tp = tp;
+        run_.parallel.cp = job_.cp = cp;
+        run_.parallel.pp = job_.pp = pp;
         const int dp = job_.dp();
         replicates_ = divisors(dp, dp);
+        replicate(1);
         const int64_t of_pass = layouts_of_pass();
         const int64_t of_method = (tp > 1 ? 2 : 1) * static_cast<int64_t>(experts_.size()) * 3 * of_pass;
         methods_ = context_methods(cp);
         const int64_t of_batch = static_cast<int64_t>(methods_.size()) * of_method;
         found_.gates.all += of_batch * static_cast<int64_t>(micro_batches_.size());
-        if (!tensor_parallel_allowed(r_, tp) || pp > r_.model.layers + 2)
+        if (!spec::tp_fits(run_) || !spec::stages_have_layers(r_.model.layers, pp, true))
             return count(&Gates::rules, of_batch * static_cast<int64_t>(micro_batches_.size()));
-        std::erase_if(methods_, [&](const ContextMethod& how) { return !context_parallel_allowed(r_, tp, cp, how); });
+        std::erase_if(methods_, [&](const ContextMethod& how) {
+            how.set(run_.parallel);
+            return !spec::cp_fits(run_);
+        });
         check(methods_.size() < kMostMethods, "search: ", methods_.size(), " methods for cp ", cp);
         const int64_t of_allowed = static_cast<int64_t>(methods_.size()) * of_method;
         for (const int micro_batch : micro_batches_) {
-            const bool allowed = batch_allowed(r_, dp, micro_batch);
+            run_.train.micro_batch = micro_batch;
+            const bool allowed = spec::batch_divides(run_, r_.gpus);
             count(&Gates::rules, allowed ? of_batch - of_allowed : of_batch);
             if (!allowed || methods_.empty()) continue;
             job_.micro_batch = micro_batch;
@@ -184,17 +200,16 @@ class Search {
     }
 
     void batch_layouts(int64_t of_pass) {
-        const int tp = job_.tp, cp = job_.cp, dp = job_.dp();
         for (const bool sequence_parallel : {true, false}) {
-            if (tp == 1 && !sequence_parallel) continue;
-            job_.sequence_parallel = sequence_parallel;
-            const bool divides = !sequence_parallel || sequence_parallel_allowed(r_, tp, cp);
+            if (job_.tp == 1 && !sequence_parallel) continue;
+            run_.parallel.sequence_parallel = job_.sequence_parallel = sequence_parallel;
+            const bool divides = spec::sequence_parallel_fits(run_);
             for (const auto& [ep, etp] : experts_) {
-                job_.ep = ep;
-                job_.etp = etp;
+                run_.parallel.ep = job_.ep = ep;
+                run_.parallel.etp = job_.etp = etp;
                 job_.imbalance = imbalances_.at(ep);
-                // Sharded over all of dp at most.
-                if (!divides || !experts_allowed(r_, ep, etp, tp, cp, dp)) {
+                replicate(1);  // sharded over all of dp at most
+                if (!divides || !spec::ep_fits(run_, r_.gpus)) {
                     count_methods(&Gates::rules, 3 * of_pass);
                     continue;
                 }
@@ -214,7 +229,7 @@ class Search {
         const auto microbatches = static_cast<int64_t>(job_.microbatches());
         for (const Schedule& s : schedules()) {
             set_schedule(s.name);
-            const bool runs = schedule_allowed(s, job_.pp, microbatches) && balancing_allowed(r_, job_.pp, s.name);
+            const bool runs = schedule_allowed(s, job_.pp, microbatches) && spec::aux_loss_fits_schedule(run_);
             const int first = s.chunks > 0 ? s.chunks : 2, last = s.chunks > 0 ? s.chunks : most_virtual();
             for (job_.virtual_stages = first; job_.virtual_stages <= last; ++job_.virtual_stages)
                 if (runs && stages_allowed(r_.model.layers, job_.pp * job_.virtual_stages))
@@ -227,7 +242,7 @@ class Search {
     // The least memory of all layouts that differ in data parallelism and offload alone: sharded over all ranks. Over
     // few of them the buffers of ZeRO-2 and ZeRO-3 are more than what these shard.
     double least_bytes() {
-        job_.dp_replicate = 1;
+        replicate(1);
         double least = kNever;
         for (job_.zero = 1; job_.zero <= 3; ++job_.zero) {
             job_.offload = offload_of(most_offload(job_.zero));
@@ -290,8 +305,8 @@ class Search {
         Candidate best{{}, kNever, 0}, spare = best;  // spare: with memory to spare
         const size_t replications = zero == 0 ? 1 : replicates_.size();
         for (size_t i = 0; i < replications; ++i) {
-            job_.dp_replicate = replicates_[i];
-            if (!experts_allowed(r_, job_.ep, job_.etp, job_.tp, job_.cp, job_.dp() / job_.dp_replicate)) {
+            replicate(replicates_[i]);
+            if (!spec::ep_fits(run_, r_.gpus)) {
                 count(&Gates::rules, offloads(zero));
                 continue;
             }
@@ -337,7 +352,8 @@ class Search {
 
     const Request& r_;
     const double memory_, fixed_;
-    Job job_;  // the layout in hand
+    Job job_;            // the layout in hand
+    spec::RunSpec run_;  // the same in the words of the engine's rules
     const simulate::StepPricer pricer_;
     simulate::FootprintParts parts_;  // of the layout in hand
     Fastest fastest_;

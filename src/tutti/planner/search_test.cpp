@@ -11,7 +11,6 @@
 #include "tutti/schedule/timeline.h"
 #include "tutti/simulate/footprint.h"
 #include "tutti/simulate/step_time.h"
-#include "tutti/spec/validate.h"
 
 namespace tutti::planner {
 namespace {
@@ -83,7 +82,8 @@ void for_each_layout(const Request& r, Visit visit) {
                                                     job.dp_replicate = replicate;
                                                     for (int o = 0; o < (r.cluster.host_bandwidth > 0 ? 8 : 1); ++o) {
                                                         job.offload = {(o & 1) != 0, (o & 2) != 0, (o & 4) != 0};
-                                                        if (offload_allowed(r, zero, name, job.offload)) visit(job);
+                                                        if (job.offload.weights && zero < 3) continue;
+                                                        if (offload_allowed(r, name, job.offload)) visit(job);
                                                     }
                                                 }
                     }
@@ -188,36 +188,20 @@ INSTANTIATE_TEST_SUITE_P(Requests, Small,
                              return name;
                          });
 
-// validate() and the schedules' generators judge the same runs, except for layouts that the planner's own rules
-// exclude.
-TEST(Rules, AreThoseOfTheEngine) {
-    int64_t accepted = 0, refused = 0;
-    Request all_layers = request_for("moe-tiny", 4, 8, 48), global = all_layers;
-    all_layers.model.moe.aux_loss = "all_layers";
-    global.model.moe.aux_loss = "global";
-    for (Request r : {request_for("llama-tiny", 8, 12, 96), request_for("moe-tiny", 4, 8, 48), all_layers, global,
-                      request_for("lfm2-tiny", 6, 6, 24), request_for("gpt2-124m", 12, 12, 36)}) {
+// The search asks the predicates of spec::validate() (spec/rules_test.cpp); the pipelines that it and the planner's own
+// rules leave have a schedule.
+TEST(Rules, PlannedPipelinesHaveASchedule) {
+    int64_t planned = 0;
+    for (const Request& r : {request_for("llama-tiny", 8, 12, 96), request_for("moe-tiny", 4, 8, 48),
+                             request_for("lfm2-tiny", 6, 6, 24), request_for("gpt2-124m", 12, 12, 36)})
         for_each_layout(r, [&](const Job& job) {
-            if (job.dp_replicate > 2 || job.recompute != Recompute::none || job.zero > 1 || job.offload.any() ||
-                job.etp > 2 || job.micro_batch > 3)
-                return;  // no rule has more
-            bool runs = true;
-            try {
-                spec::validate(run_of(r, job), r.gpus);
-                if (job.pp > 1) schedule::generate(job.schedule, {job.pp, job.virtual_stages, int(job.microbatches())});
-            } catch (const UsageError&) {
-                runs = false;
-            }
-            const bool planned = allowed(r, job);
-            ASSERT_TRUE(!planned || runs) << describe_layout(job);
-            if (job.pp == 1) {
-                ASSERT_EQ(planned, runs) << describe_layout(job);
-            }
-            ++(planned ? accepted : refused);
+            if (job.pp == 1 || job.recompute != Recompute::none || job.dp_replicate > 1 || job.zero > 0 ||
+                job.offload.any() || !allowed(r, job))
+                return;
+            schedule::generate(job.schedule, {job.pp, job.virtual_stages, int(job.microbatches())});
+            ++planned;
         });
-    }
-    EXPECT_GT(accepted, 200);
-    EXPECT_GT(refused, 200);
+    EXPECT_GT(planned, 200);
 }
 
 TEST(Rules, StagesAreNearlyEven) {

@@ -7,7 +7,7 @@
 #include "tutti/base/error.h"
 #include "tutti/optim/rules.h"
 #include "tutti/spec/layers.h"
-#include "tutti/spec/validate.h"
+#include "tutti/spec/rules.h"
 
 namespace tutti::simulate {
 
@@ -181,18 +181,19 @@ std::vector<NanotronStage> nanotron_stages(const Sizes& m, int pp) {
 
 std::string layout_problem(const Job& job) {
     const Sizes& m = job.model;
-    const auto divides = [](double part, double whole) { return part > 0 && std::fmod(whole, part) == 0; };
+    const auto whole = [](double size) { return static_cast<int64_t>(size); };
+    const auto divides = [&](int part, double size) { return spec::divides(part, whole(size)); };
     const int grid = job.tp * job.cp * job.pp;
-    if (!divides(grid, job.ranks)) return concat("tp * cp * pp = ", grid, " does not divide ", job.ranks, " ranks");
+    if (!spec::divides(grid, job.ranks))
+        return concat("tp * cp * pp = ", grid, " does not divide ", job.ranks, " ranks");
     if (!divides(job.tp, m.heads)) return concat("tp ", job.tp, " does not divide ", m.heads, " heads");
-    if (job.pp * job.virtual_stages > m.layers + 2)
+    if (!spec::stages_have_layers(whole(m.layers), job.pp * job.virtual_stages, true))
         return concat("pp ", job.pp, " times ", job.virtual_stages, " virtual stages exceed ", m.layers, " layers");
     if (job.microbatches() < 1) {
         return concat("global batch ", job.global_batch, " is less than micro batch ", job.micro_batch, " times dp ",
                       job.dp());
     }
-    if (job.mixture() && !divides(job.ep, m.experts))
-        return concat("ep ", job.ep, " does not divide ", m.experts, " experts");
+    if (!divides(job.ep, m.experts)) return concat("ep ", job.ep, " does not divide ", m.experts, " experts");
     if (job.stack == Stack::nanotron && job.pp > 1) {
         // Asserted by nanotron's OneForwardOneBackwardPipelineEngine.
         if (job.schedule == "1f1b" && job.microbatches() < job.pp - 1)

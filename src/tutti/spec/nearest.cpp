@@ -74,14 +74,6 @@ std::string bracketed(const std::string& path) {
     return concat("[", path.substr(0, dot), "] ", path.substr(dot + 1));
 }
 
-int64_t product(std::initializer_list<int64_t> factors) {
-    int64_t all = 1;
-    for (const int64_t factor : factors) {
-        if (__builtin_mul_overflow(all, factor, &all)) return std::numeric_limits<int64_t>::max();
-    }
-    return all;
-}
-
 namespace {
 
 // The largest value of the field's own range.
@@ -116,7 +108,7 @@ std::string nearest_divisors(const std::string& before, int64_t n, int64_t value
         if (divisor <= value) low = std::max(low, divisor);
         if (divisor >= value) high = std::min(high, divisor);
     };
-    constexpr int64_t kMostDivisors = 1 << 20;  // complete for every n inside its range; n may be far outside of it
+    constexpr int64_t kMostDivisors = 1 << 20;  // complete for every n that a range allows
     for (int64_t d = 1; d <= std::min(n / d, kMostDivisors); ++d) {
         if (n % d != 0) continue;
         consider(d);

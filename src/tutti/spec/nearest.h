@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,9 +32,6 @@ struct Names {
 Names known_names();
 
 std::string bracketed(const std::string& path);  // "train.steps" -> "[train] steps"
-
-// Saturates: a product of legal values may have more than 63 bits.
-int64_t product(std::initializer_list<int64_t> factors);
 
 // Values that keep a rule, for the end of an error: "; nearest: KEY = 6 or 10". `before` is the text before the values;
 // the result is "" when the field at `path` ("train.steps") allows none of them.

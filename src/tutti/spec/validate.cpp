@@ -5,23 +5,38 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <numeric>
+#include <concepts>
 #include <set>
 
 #include "tutti/base/error.h"
 #include "tutti/spec/fields.h"
 #include "tutti/spec/layers.h"
 #include "tutti/spec/nearest.h"
+#include "tutti/spec/rules.h"
 
 namespace tutti::spec {
 namespace {
 
 using Problems = std::vector<std::string>;
 
-// require(problems, rule holds?, message parts...)
+// require(problems, rule holds?, message parts...): a part that is a function is called when the rule does not hold.
 template <class... Parts>
 void require(Problems& problems, bool holds, const Parts&... parts) {
-    if (!holds) problems.push_back(concat(parts...));
+    const auto text_of = []<class Part>(const Part& part) {
+        if constexpr (std::invocable<Part>)
+            return concat(part());
+        else
+            return concat(part);
+    };
+    if (!holds) problems.push_back(concat(text_of(parts)...));
+}
+
+// "; nearest: tp = 2 or 4"; `section` and `key` of the value to change.
+auto nearest_divisors_of(int64_t n, int64_t value, const char* section, const char* key) {
+    return [=] { return nearest_divisors(concat("; nearest: ", key, " = "), n, value, concat(section, '.', key)); };
+}
+auto nearest_multiples_of(int64_t n, int64_t unit, const char* section, const char* key) {
+    return [=] { return nearest_multiples(concat("; nearest: ", key, " = "), n, unit, concat(section, '.', key)); };
 }
 
 // Of the fields of one section, or of all. The rules below divide by values and multiply them, so they are asked only
@@ -67,12 +82,16 @@ void check_transformer(const ModelSpec& m, Problems& problems) {
 
     const int64_t all_heads = product({m.heads, m.head_dim});
     require(problems, all_heads == m.width || m.family != Family::gpt2, "[model] heads * head_dim = ", m.heads, " * ",
-            m.head_dim, " = ", all_heads, ": in gpt2 it must equal width = ", m.width,
-            m.width % m.heads == 0
-                ? suggestion("; for example head_dim = ", m.width / m.heads, m.width / m.heads, "model.head_dim")
-                : nearest_divisors("; heads must divide width, nearest: heads = ", m.width, m.heads, "model.heads"));
+            m.head_dim, " = ", all_heads, ": in gpt2 it must equal width = ", m.width, [&] {
+                const int64_t dim = m.width / m.heads;
+                return m.width % m.heads == 0
+                           ? suggestion("; for example head_dim = ", dim, dim, "model.head_dim")
+                           : nearest_divisors("; heads must divide width, nearest: heads = ", m.width, m.heads,
+                                              "model.heads");
+            });
     require(problems, m.heads % m.kv_heads == 0 || m.family == Family::gpt2, "[model] kv_heads = ", m.kv_heads,
-            ": must divide heads = ", m.heads, nearest_divisors("; nearest: ", m.heads, m.kv_heads, "model.kv_heads"));
+            ": must divide heads = ", m.heads,
+            [&] { return nearest_divisors("; nearest: ", m.heads, m.kv_heads, "model.kv_heads"); });
 }
 
 void check_positions(const ModelSpec& m, Problems& problems) {
@@ -83,7 +102,7 @@ void check_positions(const ModelSpec& m, Problems& problems) {
     if (m.family == Family::llama || m.family == Family::lfm2) {
         require(problems, m.rope_theta > 0, "[model] rope_theta = ", toml_text(m.rope_theta), ": must be > 0");
         require(problems, m.head_dim % 2 == 0, "[model] head_dim = ", m.head_dim, ": must be even, RoPE rotates pairs",
-                suggestion("; nearest: ", m.head_dim - 1, m.head_dim + 1, "model.head_dim"));
+                [&] { return suggestion("; nearest: ", m.head_dim - 1, m.head_dim + 1, "model.head_dim"); });
     }
 }
 
@@ -171,7 +190,7 @@ void check_mixture(const ModelSpec& m, Problems& problems) {
             "[model] moe.shared_gate = true: there is no shared expert; set shared_ffn, or false");
     require(problems, e.experts % e.groups == 0, "[model] moe.groups = ", e.groups,
             ": must divide experts = ", e.experts,
-            nearest_divisors("; nearest: ", e.experts, e.groups, "model.moe.groups"));
+            [&] { return nearest_divisors("; nearest: ", e.experts, e.groups, "model.moe.groups"); });
     require(problems, e.top_groups <= e.groups && (e.groups > 1 || e.top_groups == 1),
             "[model] moe.top_groups = ", e.top_groups, ": must be at most groups = ", e.groups);
     if (e.groups > 1 && e.experts % e.groups == 0 && e.top_groups <= e.groups) {
@@ -231,10 +250,9 @@ void check_train(const RunSpec& run, int ranks, Problems& problems) {
     require(problems, t.eval_every == 0 || !run.data.valid.empty() || run.data.valid_fraction > 0,
             "[train] eval_every = ", t.eval_every, ": needs validation data; set [data] valid or valid_fraction");
 
+    if (batch_divides(run, ranks)) return;
     const int64_t data_parallel = data_parallel_ranks(run.parallel, ranks);
-    if (t.micro_batch < 1 || t.global_batch < 1 || data_parallel < 1) return;
     const int64_t unit = product({t.micro_batch, data_parallel});
-    if (t.global_batch % unit == 0) return;
     std::string text =
         concat("[train] global_batch = ", t.global_batch, ": must be a multiple of micro_batch * data-",
                "parallel ranks = ", t.micro_batch, " * ", data_parallel, " = ", unit,
@@ -295,55 +313,45 @@ void check_mesh(const ParallelSpec& p, int ranks, Problems& problems) {
                 "[parallel] strategy = \"parameter_server\": ", key, " = ", size,
                 ": the server sums over data-parallel ", "ranks alone; set ", key,
                 " = 1, or strategy = \"collective\"");
-    if (p.dp_shard == 0) return;
-    const int64_t others = product({p.dp_replicate, p.tp, p.cp, p.pp});
-    const std::string axes =
-        concat("dp_replicate * tp * cp * pp = ", p.dp_replicate, " * ", p.tp, " * ", p.cp, " * ", p.pp, " = ", others);
-    if (p.dp_shard == -1) {
-        require(problems, others >= 1 && ranks % others == 0, "[parallel] ", axes,
-                ": must divide the number of ranks, ", ranks, ", as dp_shard = -1 takes the remaining ones");
-    } else {
-        require(problems, product({others, p.dp_shard}) == ranks, "[parallel] ", axes,
-                ", times dp_shard = ", p.dp_shard, ": must equal the number of ranks, ", ranks);
-    }
+    if (p.dp_shard == 0 || axes_fill_ranks(p, ranks)) return;
+    const std::string axes = concat("[parallel] dp_replicate * tp * cp * pp = ", p.dp_replicate, " * ", p.tp, " * ",
+                                    p.cp, " * ", p.pp, " = ", product({p.dp_replicate, p.tp, p.cp, p.pp}));
+    if (p.dp_shard == -1)
+        problems.push_back(
+            concat(axes, ": must divide the number of ranks, ", ranks, ", as dp_shard = -1 takes the remaining ones"));
+    else
+        problems.push_back(
+            concat(axes, ", times dp_shard = ", p.dp_shard, ": must equal the number of ranks, ", ranks));
 }
 
-// Ranks that exchange keys have two chunks of a sequence each; those that exchange heads divide these chunks, and then
-// the heads that tensor parallelism leaves them.
 void check_context_parallel(const RunSpec& run, Problems& problems) {
+    const ModelSpec& m = run.model;
     const ParallelSpec& p = run.parallel;
-    const int64_t cp = p.cp, ulysses = ulysses_ranks(p);
-    if (cp == 1 && ulysses == 1) return;
-    require(problems, run.model.family != Family::mlp, "[parallel] cp = ", cp,
+    const int64_t cp = p.cp, exchanging = ulysses_ranks(p), unit = sequence_unit(p);
+    if (cp == 1 && exchanging == 1) return;
+    require(problems, m.family != Family::mlp, "[parallel] cp = ", cp,
             ": the family mlp has no sequences; set it to 1");
-    const size_t before = problems.size();
-    require(problems, p.cp_method != "ulysses" || ulysses == cp, "[parallel] cp_ulysses = ", ulysses,
-            ": with cp_method = \"ulysses\" all of cp = ", cp, " exchange heads; leave cp_ulysses at 0, or set ",
-            "cp_method to ring or all_gather, which the other ranks of cp use");
-    require(problems, cp % ulysses == 0, "[parallel] cp_ulysses = ", ulysses, ": must divide cp = ", cp,
-            nearest_divisors("; nearest: cp_ulysses = ", cp, ulysses, "parallel.cp_ulysses"));
-    if (problems.size() > before) return;
-    const int64_t chunks = cp == ulysses ? 1 : 2 * (cp / ulysses), unit = std::lcm(chunks, cp);
-    require(problems, run.train.seq_len % unit == 0, "[train] seq_len = ", run.train.seq_len,
-            ": must be a multiple of ",
+    const std::string ulysses = concat("[parallel] cp_ulysses = ", exchanging);
+    require(problems, ulysses_fits_method(p), ulysses, ": with cp_method = \"ulysses\" all of cp = ", cp,
+            " exchange heads; leave cp_ulysses at 0, or set cp_method to ring or all_gather, which the other ranks of "
+            "cp use");
+    require(problems, ulysses_divides_cp(p), ulysses, ": must divide cp = ", cp,
+            nearest_divisors_of(cp, exchanging, "parallel", "cp_ulysses"));
+    if (!ulysses_fits_method(p) || !ulysses_divides_cp(p)) return;
+    require(problems, cp_divides_sequence(run), "[train] seq_len = ", run.train.seq_len, ": must be a multiple of ",
             unit == cp       ? "cp = "
             : unit == 2 * cp ? "2 cp = "
                              : "cp and of two chunks a rank, ",
-            unit, nearest_multiples("; nearest: seq_len = ", run.train.seq_len, unit, "train.seq_len"));
-    const ModelSpec& m = run.model;
-    require(problems, m.conv_layers.empty() || run.train.seq_len / unit >= m.conv_kernel - 1,
-            "[train] seq_len = ", run.train.seq_len, ": a rank of [parallel] cp = ", cp, " has ",
-            run.train.seq_len / unit,
+            unit, nearest_multiples_of(run.train.seq_len, unit, "train", "seq_len"));
+    require(problems, cp_leaves_tokens_of_convolution(run), "[train] seq_len = ", run.train.seq_len,
+            ": a rank of [parallel] cp = ", cp, " has ", run.train.seq_len / unit,
             " tokens in a row; a convolution needs [model] conv_kernel - 1 = ", m.conv_kernel - 1, " of them");
-    if (ulysses == 1 || m.heads < 1 || m.kv_heads < 1 || p.tp < 1 || m.heads % p.tp != 0) return;
-    const int64_t heads = m.heads / p.tp, kv_heads = std::max<int64_t>(m.kv_heads / p.tp, 1);
-    const std::string of_rank = p.tp == 1 ? "" : concat(" / tp = ", heads);
-    require(problems, heads % ulysses == 0, "[parallel] cp_ulysses = ", ulysses,
-            ": must divide [model] heads = ", m.heads, of_rank,
-            nearest_divisors("; nearest: cp_ulysses = ", heads, ulysses, "parallel.cp_ulysses"));
-    require(problems, kv_heads % ulysses == 0 || ulysses % kv_heads == 0, "[parallel] cp_ulysses = ", ulysses,
-            ": must divide the ", kv_heads, " key and value heads of a rank ([model] kv_heads = ", m.kv_heads,
-            "), or be a multiple of them");
+    if (!divides(p.tp, m.heads)) return;
+    require(problems, ulysses_divides_heads(run), ulysses, ": must divide [model] heads = ", m.heads,
+            p.tp == 1 ? "" : concat(" / tp = ", m.heads / p.tp),
+            nearest_divisors_of(m.heads / p.tp, exchanging, "parallel", "cp_ulysses"));
+    require(problems, ulysses_fits_kv_heads(run), ulysses, ": must divide the ", kv_heads_of_rank(run),
+            " key and value heads of a rank ([model] kv_heads = ", m.kv_heads, "), or be a multiple of them");
 }
 
 // Stages update by themselves, each microbatch: nothing waits for what all ranks would have to know first.
@@ -370,22 +378,22 @@ void check_pipeline(const RunSpec& run, Problems& problems) {
                                    "zb-h2",    "zb-v",       "v-half", "v-min",       "interleaved-zb", "chimera",
                                    "dualpipe", "dualpipe-v", "auto",   "pipedream"};
     const bool known = std::find(kKnown.begin(), kKnown.end(), p.schedule) != kKnown.end();
-    require(problems, known || p.schedule.ends_with(".csv"), "[parallel] schedule = ", toml_text(p.schedule),
-            ": must be one of ", joined(kKnown), ", or the name of a .csv file");
+    require(
+        problems, known || p.schedule.ends_with(".csv"), "[parallel] schedule = ", toml_text(p.schedule),
+        ": must be one of ", [&] { return joined(kKnown); }, ", or the name of a .csv file");
     check_pipedream(run, problems);
     require(problems, p.unsharded_stages == 0 || p.zero == 3, "[parallel] unsharded_stages = ", p.unsharded_stages,
             ": with zero = ", p.zero, " weights are whole at all times; set unsharded_stages = 0 or zero = 3");
     if (p.pp == 1) return;
     require(problems, p.strategy == "collective", "[parallel] strategy = \"", p.strategy,
             "\": a parameter server has no pipeline; set pp = 1 or strategy = \"collective\"");
-    const int64_t stages = product({p.pp, p.virtual_stages});
-    require(problems, !p.stage_layers.empty() || run.model.layers >= stages, "[parallel] pp = ", p.pp,
-            p.virtual_stages > 1 ? concat(" with virtual_stages = ", p.virtual_stages) : "", ": ", stages,
-            " stages for [model] layers = ", run.model.layers, "; required: at least a layer for each stage, or ",
+    require(problems, stages_have_layers(run), "[parallel] pp = ", p.pp,
+            p.virtual_stages > 1 ? concat(" with virtual_stages = ", p.virtual_stages) : "", ": ",
+            product({p.pp, p.virtual_stages}), " stages for [model] layers = ", run.model.layers,
+            "; required: at least a layer for each stage, or ",
             "stage_layers, by which the first and the last may have none");
 }
 
-// Sizes that tensor parallelism divides must be multiples of its ranks; fewer key and value heads are copied.
 void check_tensor_parallel(const RunSpec& run, Problems& problems) {
     const ModelSpec& m = run.model;
     const int64_t tp = run.parallel.tp, pieces = run.parallel.tp_overlap;
@@ -393,58 +401,48 @@ void check_tensor_parallel(const RunSpec& run, Problems& problems) {
             ": with tp = 1 no product communicates; set tp_overlap = 1");
     require(problems, pieces == 1 || run.train.device != "cuda", "[parallel] tp_overlap = ", pieces,
             ": [train] device = \"cuda\" makes no products in pieces yet; set tp_overlap = 1");
-    if (tp == 1) return;
-    require(problems, m.family != Family::mlp, "[parallel] tp = ", tp,
+    const bool mlp = m.family == Family::mlp;
+    require(problems, tp == 1 || !mlp, "[parallel] tp = ", tp,
             ": the family mlp has no tensor parallelism; set it to 1");
-    if (m.family == Family::mlp || m.heads < 1 || m.kv_heads < 1 || m.ffn < 1) return;
-    const auto divides = [&](int64_t size, const char* key) {
-        require(problems, size % tp == 0, "[parallel] tp = ", tp, ": must divide ", key, " = ", size,
-                nearest_divisors("; nearest: tp = ", size, tp, "parallel.tp"));
-    };
-    divides(m.heads, "[model] heads");
-    divides(m.ffn, "[model] ffn");
-    divides(m.moe.shared_ffn, "[model] moe.shared_ffn");
-    if (!m.conv_layers.empty()) divides(m.width, "[model] width");
-    require(problems, m.kv_heads % tp == 0 || tp % m.kv_heads == 0, "[parallel] tp = ", tp,
-            ": must divide [model] kv_heads = ", m.kv_heads, ", or be a multiple of it");
+    if (mlp) return;
+    for (const auto& [size, key] :
+         {std::pair(m.heads, "heads"), {m.ffn, "ffn"}, {m.moe.shared_ffn, "moe.shared_ffn"}, {conv_width(m), "width"}})
+        require(problems, divides(tp, size), "[parallel] tp = ", tp, ": must divide [model] ", key, " = ", size,
+                nearest_divisors_of(size, tp, "parallel", "tp"));
+    require(problems, tp_fits_kv_heads(run), "[parallel] tp = ", tp, ": must divide [model] kv_heads = ", m.kv_heads,
+            ", or be a multiple of it");
     const int64_t unit = product({tp, run.parallel.cp});
-    if (!run.parallel.sequence_parallel || run.train.seq_len % unit == 0) return;
-    problems.push_back(concat("[train] seq_len = ", run.train.seq_len, ": with [parallel] sequence_parallel = true it ",
-                              "must be a multiple of tp * cp = ", unit,
-                              nearest_multiples("; nearest: seq_len = ", run.train.seq_len, unit, "train.seq_len"),
-                              ", or set sequence_parallel = false"));
+    require(problems, sequence_parallel_fits(run), "[train] seq_len = ", run.train.seq_len,
+            ": with [parallel] sequence_parallel = true it must be a multiple of tp * cp = ", unit,
+            nearest_multiples_of(run.train.seq_len, unit, "train", "seq_len"), ", or set sequence_parallel = false");
 }
 
-// Experts are laid out over the ranks of tp, cp and dp_shard together.
 void check_expert_parallel(const RunSpec& run, int ranks, Problems& problems) {
     const ParallelSpec& p = run.parallel;
     const MixtureSpec& e = run.model.moe;
-    if (e.experts > 0) {
-        require(problems, p.schedule != "pipedream",
-                "[parallel] schedule = \"pipedream\": a mixture of experts balances its loads over all microbatches of "
-                "a step; set another schedule");
-        require(problems, e.aux_loss != "global" || p.pp == 1 || p.schedule == "1f1b" || p.schedule == "gpipe",
-                "[model] moe.aux_loss = \"global\": [parallel] schedule = ", toml_text(p.schedule),
-                ": microbatches must pass in their order; set 1f1b or gpipe, or aux_loss = \"microbatch\"");
+    require(problems, e.experts < 1 || p.schedule != "pipedream",
+            "[parallel] schedule = \"pipedream\": a mixture of experts balances its loads over all microbatches of a "
+            "step; set another schedule");
+    require(problems, aux_loss_fits_schedule(run),
+            "[model] moe.aux_loss = \"global\": [parallel] schedule = ", toml_text(p.schedule),
+            ": microbatches must pass in their order; set 1f1b or gpipe, or aux_loss = \"microbatch\"");
+    if (!ep_has_experts(run)) {
+        for (const auto& [key, size] : {std::pair("ep", p.ep), {"etp", p.etp}})
+            require(problems, size == 1, "[parallel] ", key, " = ", size, ": the model has no experts; set it to 1");
+        return;
     }
-    for (const auto& [key, size] : {std::pair{"ep", p.ep}, {"etp", p.etp}})
-        require(problems, size == 1 || e.experts > 0, "[parallel] ", key, " = ", size,
-                ": the model has no experts; set it to 1");
-    if (e.experts < 1 || product({p.ep, p.etp}) == 1) return;
-    require(problems, e.experts % p.ep == 0, "[parallel] ep = ", p.ep,
-            ": must divide [model] moe.experts = ", e.experts,
-            nearest_divisors("; nearest: ep = ", e.experts, p.ep, "parallel.ep"));
-    require(problems, e.ffn % p.etp == 0, "[parallel] etp = ", p.etp, ": must divide [model] moe.ffn = ", e.ffn,
-            nearest_divisors("; nearest: etp = ", e.ffn, p.etp, "parallel.etp"));
-    const int64_t shards = p.dp_shard == 0 ? 0 : data_parallel_shards(p, ranks);
-    if (shards < 1) return;
-    const int64_t all = product({p.tp, p.cp, shards});
-    require(problems, all % product({p.ep, p.etp}) == 0, "[parallel] ep * etp = ", p.ep, " * ", p.etp,
-            ": must divide tp * cp * dp_shard = ", p.tp, " * ", p.cp, " * ", shards, " = ", all);
+    require(problems, divides(p.ep, e.experts), "[parallel] ep = ", p.ep,
+            ": must divide [model] moe.experts = ", e.experts, nearest_divisors_of(e.experts, p.ep, "parallel", "ep"));
+    require(problems, divides(p.etp, e.ffn), "[parallel] etp = ", p.etp, ": must divide [model] moe.ffn = ", e.ffn,
+            nearest_divisors_of(e.ffn, p.etp, "parallel", "etp"));
+    const int64_t shards = data_parallel_shards(p, ranks);
+    require(problems, ep_divides_ranks(p, ranks), "[parallel] ep * etp = ", p.ep, " * ", p.etp,
+            ": must divide tp * cp * dp_shard = ", p.tp, " * ", p.cp, " * ", shards, " = ",
+            product({p.tp, p.cp, shards}));
 }
 
 void check_offload(const RunSpec& run, Problems& problems) {
-    require(problems, !run.offload.params || run.parallel.zero == 3,
+    require(problems, offloaded_weights_are_gathered(run),
             "[offload] params = true: [parallel] zero = ", run.parallel.zero,
             " keeps all weights on every rank; set zero = 3, which gathers them unit by unit");
 }
@@ -499,21 +497,6 @@ void check_what_exists(const RunSpec& run, Problems& problems) {
 }
 
 }  // namespace
-
-int64_t data_parallel_ranks(const ParallelSpec& p, int ranks) {
-    if (p.dp_shard >= 1) return product({p.dp_replicate, p.dp_shard});
-    const int64_t others = product({p.dp_replicate, p.tp, p.cp, p.pp});
-    return p.dp_shard == -1 && others >= 1 && ranks % others == 0 ? p.dp_replicate * (ranks / others) : 0;
-}
-
-int64_t ulysses_ranks(const ParallelSpec& p) {
-    if (p.cp_ulysses > 0) return p.cp_ulysses;
-    return p.cp_method == "ulysses" ? p.cp : 1;
-}
-
-int64_t data_parallel_shards(const ParallelSpec& p, int ranks) {
-    return data_parallel_ranks(p, ranks) / p.dp_replicate;
-}
 
 std::vector<std::string> model_problems(const ModelSpec& model) {
     const RunSpec run{.model = model};

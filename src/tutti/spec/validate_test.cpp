@@ -308,18 +308,6 @@ TEST(Validate, PipeDreamUpdatesWithoutWaiting) {
         "or 1");
 }
 
-TEST(DataParallelRanks, AreWhatTheOtherAxesLeave) {
-    ParallelSpec p;
-    EXPECT_EQ(data_parallel_ranks(p, 8), 8);
-    p.tp = 2;
-    p.dp_replicate = 2;
-    EXPECT_EQ(data_parallel_ranks(p, 8), 4);  // 2 replicas of 2 shards
-    p.dp_shard = 3;
-    EXPECT_EQ(data_parallel_ranks(p, 8), 6);
-    p.dp_shard = -1;
-    EXPECT_EQ(data_parallel_ranks(p, 6), 0);
-}
-
 TEST(Validate, RefusesWhatDoesNotExistYet) {
     const std::pair<const char*, const char*> requests[] = {
         {"parallel.ep=2", "[parallel] ep = 2: the model has no experts; set it to 1"},
