@@ -85,7 +85,7 @@ bool adds_in_ascending_order(const Schedule& schedule) {
 }
 
 Schedule empty_schedule(std::string name, Placement placement, int microbatches) {
-    Schedule schedule{std::move(name), std::move(placement), {}, {}, {}, true, {}, {}};
+    Schedule schedule{std::move(name), std::move(placement), {}, {}, {}, true};
     schedule.microbatches.emplace_back();
     for (int k = 0; k < microbatches; ++k) schedule.microbatches[0].push_back(k);
     schedule.programs.resize(static_cast<size_t>(schedule.placement.ranks));

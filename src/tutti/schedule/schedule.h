@@ -25,8 +25,10 @@ enum class Op : uint8_t {
     receive_gradient,    // the gradient of this chunk's output from the next stage
     unshard,             // gathers the chunk's weights (FSDP)
     reshard,             // frees the gathered weights
-    reduce_gradient,     // sums the chunk's weight gradients over the data-parallel ranks
-    replica_reduce,      // sums the chunk's weight gradients over the replicas inside the pipeline
+    // Of files alone: weight gradients are summed over data-parallel ranks, and over replicas inside the pipeline.
+    // Checked and not executed: parallel::DataParallel counts contributions.
+    reduce_gradient,
+    replica_reduce,
 };
 
 // One microbatch on one chunk.
@@ -43,13 +45,11 @@ struct Action {
     int stage = 0;
     int microbatch = -1;
     Work backward;  // overlap: the work of the backward; (replica, stage, microbatch) is the work of the forward
-    int slot =
-        -1;  // assign_slots(): the place of a forward's saved tensors, or of a received tensor, in the rank's memory
 
     Work work() const { return {replica, stage, microbatch}; }
     bool operator==(const Action&) const = default;
 };
-inline Action action(Op op, const Work& work) { return {op, work.replica, work.stage, work.microbatch, {}, -1}; }
+inline Action action(Op op, const Work& work) { return {op, work.replica, work.stage, work.microbatch, {}}; }
 
 // Whether an action is F, B, I, W or overlap.
 inline bool is_compute(Op op) { return op <= Op::overlap; }
@@ -97,8 +97,6 @@ struct Schedule {
     // Promises of the schedule that validate() proves.
     std::vector<int> peak_bound;  // [rank]: chunks whose saved tensors live at once, until their W; empty: no promise
     bool ascending = true;        // each chunk adds its weight gradients in ascending order of microbatches
-    // Set by assign_slots(), else empty. [rank]
-    std::vector<int> activation_slots, receive_slots;
 
     int total_microbatches() const;
     bool has_messages() const;  // true after insert_messages()

@@ -1,4 +1,4 @@
-// schedule/validate.cpp: the checks of the computation, then those of messages, slots, reductions and unshards.
+// schedule/validate.cpp: the checks of the computation, then those of messages, reductions and unshards.
 #include "tutti/schedule/validate.h"
 
 #include <algorithm>
@@ -250,47 +250,6 @@ void check_messages(const Schedule& s, Problems& problems) {
     if (problems.none()) check_blocking_sends(s, problems);
 }
 
-// Point 7 (slots).
-void check_slots(const Schedule& s, Problems& problems) {
-    if (s.activation_slots.empty() && s.receive_slots.empty()) return;
-    if (s.activation_slots.size() != s.programs.size() || s.receive_slots.size() != s.programs.size())
-        return problems.add("slots are counted for ", s.activation_slots.size(), " and ", s.receive_slots.size(),
-                            " ranks, but there are ", s.programs.size());
-    for (size_t rank = 0; rank < s.programs.size(); ++rank) {
-        std::map<int, Work> activations, received;  // by slot: its contents
-        size_t peak = 0;
-        for (size_t i = 0; i < s.programs[rank].size(); ++i) {
-            const Action& whole = s.programs[rank][i];
-            const auto take = [&](std::map<int, Work>& slots, int count, const Work& work) {
-                if (whole.slot < 0 || whole.slot >= count)
-                    problems.add(place_of(static_cast<int>(rank), i, whole), ": slot ", whole.slot, " of ", count);
-                const auto [entry, is_free] = slots.try_emplace(whole.slot, work);
-                if (!is_free)
-                    problems.add(place_of(static_cast<int>(rank), i, whole), ": slot ", whole.slot,
-                                 " still holds microbatch ", entry->second.microbatch, " of stage ",
-                                 entry->second.stage);
-            };
-            const auto release = [](std::map<int, Work>& slots, const Work& work) {
-                std::erase_if(slots, [&](const auto& entry) { return entry.second == work; });
-            };
-            if (is_receive(whole.op)) take(received, s.receive_slots[rank], whole.work());
-            for (const Action& part : Parts(whole))
-                if (part.op == Op::forward) take(activations, s.activation_slots[rank], part.work());
-            peak = std::max(peak, activations.size());
-            for (const Action& part : Parts(whole)) {
-                if (part.op == Op::backward || part.op == Op::backward_weight) release(activations, part.work());
-                // A microbatch's input and gradient are never received at the same time: its backward follows its
-                // forward on every later stage, and its input is used by then.
-                if (part.op == Op::forward || part.op == Op::backward || part.op == Op::backward_input)
-                    release(received, part.work());
-            }
-        }
-        if (problems.none() && peak != static_cast<size_t>(s.activation_slots[rank]))
-            problems.add("rank ", rank, ": ", s.activation_slots[rank], " slots for saved tensors, but ", peak,
-                         " are used at once");
-    }
-}
-
 // Point 8.
 void check_reductions(const Schedule& s, Problems& problems) {
     std::map<ChunkKey, int> reduced;  // chunk -> how often
@@ -365,7 +324,6 @@ std::vector<std::string> problems_of(const Schedule& schedule) {
     }
     if (problems.none()) {
         check_promises(schedule, problems);
-        check_slots(schedule, problems);
         check_reductions(schedule, problems);
         check_unshard(schedule, problems);
     }

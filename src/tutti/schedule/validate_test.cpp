@@ -39,7 +39,7 @@ TEST(Validate, AcceptsEveryKind) {
                 }
                 EXPECT_EQ(problems_of(s), std::vector<std::string>{}) << s.name << ' ' << p << ' ' << m;
                 for (const bool fsdp : {false, true}) {
-                    const Schedule lowered = lower(s, {.fsdp = fsdp});
+                    const Schedule lowered = insert_messages(fsdp ? insert_unshard(s) : s);
                     EXPECT_EQ(problems_of(lowered), std::vector<std::string>{}) << s.name << ' ' << p << ' ' << m;
                     EXPECT_EQ(compute_only(lowered).programs, s.programs) << s.name;
                 }
@@ -284,23 +284,10 @@ TEST(Promises, AreHeld) {
               "schedule promises ascending order");
 }
 
-TEST(Slots, AreAsManyAsLiveAtOnce) {
-    const Schedule s = lower(generate("1f1b", {4, 1, 8}));
-    EXPECT_EQ(s.activation_slots, (std::vector<int>{4, 3, 2, 1}));
-    EXPECT_EQ(s.receive_slots, (std::vector<int>{1, 2, 2, 1}));  // 2: a gradient waits while an activation comes
-    const Schedule looped = lower(generate("interleaved", {4, 2, 8})), bfs = lower(generate("looped-bfs", {4, 2, 8}));
-    EXPECT_EQ(*std::max_element(looped.receive_slots.begin(), looped.receive_slots.end()), 4);
-    EXPECT_EQ(*std::max_element(bfs.receive_slots.begin(), bfs.receive_slots.end()), 8);
-
-    EXPECT_EQ(broken(s, [](Schedule& b) { b.programs[0][find(b.programs[0], "0F1")].slot = 0; }),
-              "rank 0, action 2 (0F1): slot 0 still holds microbatch 0 of stage 0");
-    EXPECT_EQ(broken(s, [](Schedule& b) { b.activation_slots[0] = 5; }),
-              "rank 0: 5 slots for saved tensors, but 4 are used at once");
-    EXPECT_EQ(broken(s, [](Schedule& b) { b.receive_slots[1] = 1; }).substr(0, 6), "rank 1");
-}
-
 TEST(Reductions, ComeAfterTheLastGradient) {
-    const Schedule s = lower(generate("zb-h1", {2, 1, 2}));
+    const Schedule s =
+        parse_csv("0F0,0F1,0I0,0W0,0I1,0W1,0REDUCE_GRAD\n1F0,1I0,1F1,1I1,1W0,1W1,1REDUCE_GRAD\n", "mine.csv");
+    EXPECT_EQ(problems_of(s), std::vector<std::string>{});
     const auto move_to = [](Schedule& b, size_t from, size_t to) {
         Program& program = b.programs[0];
         const Action a = program[from];
@@ -311,14 +298,18 @@ TEST(Reductions, ComeAfterTheLastGradient) {
               "rank 0");
     EXPECT_EQ(broken(s, [&](Schedule& b) { b.programs[0].pop_back(); }),
               "rank 0: 0REDUCE_GRAD is missing, although other stages have it");
-    const Schedule two = lower(generate("dualpipe", {2, 1, 4}));
-    EXPECT_EQ(to_string(two.programs[1].back()), "1REPLICA_REDUCE");
+    Schedule two = generate("dualpipe", {2, 1, 4});
+    for (size_t rank = 0; rank < 2; ++rank)  // replica 0 has stage s on rank s, replica 1 on rank 1 - s
+        for (const char* word :
+             {rank == 0 ? "0REPLICA_REDUCE" : "0'REPLICA_REDUCE", rank == 0 ? "1'REPLICA_REDUCE" : "1REPLICA_REDUCE"})
+            two.programs[rank].push_back(parse_action(word));
+    EXPECT_EQ(problems_of(two), std::vector<std::string>{});
     EXPECT_EQ(broken(two, [](Schedule& b) { std::swap(b.programs[0].back(), b.programs[0].end()[-2]); }),
               "rank 0: REPLICA_REDUCE must come once for each chunk, in ascending order of stages");
 }
 
 TEST(Unshard, ComesBeforeEachUse) {
-    const Schedule s = lower(generate("looped-bfs", {2, 4, 4}), {.fsdp = true, .max_active = 2});
+    const Schedule s = insert_messages(insert_unshard(generate("looped-bfs", {2, 4, 4}), 2));
     int unshards = 0;
     for (const Action& a : s.programs[0]) unshards += a.op == Op::unshard ? 1 : 0;
     EXPECT_EQ(unshards,
@@ -406,11 +397,8 @@ TEST(Csv, ReadsWhatPyTorchWrites) {
           "1REDUCE_GRAD", "1'REPLICA_REDUCE", "3'F4", "(0F7;7B3)OVERLAP_F_B", "(3'F6;0B0)OVERLAP_F_B"})
         EXPECT_EQ(to_string(parse_action(text)), text);
     for (const Schedule& example : examples()) {
-        const Schedule lowered = lower(example, {.fsdp = true});
-        Schedule without_slots = lowered;
-        for (Program& program : without_slots.programs)
-            for (Action& a : program) a.slot = -1;
-        EXPECT_EQ(parse_csv(to_csv(lowered), "again").programs, without_slots.programs) << example.name;
+        const Schedule lowered = insert_messages(insert_unshard(example));
+        EXPECT_EQ(parse_csv(to_csv(lowered), "again").programs, lowered.programs) << example.name;
     }
 }
 
