@@ -22,26 +22,43 @@ using schedule::Schedule;
 
 namespace {
 
-// Multiply-adds of a token in the forward: matrices, and causal attention of a block.
-std::vector<double> costs_of(const models::Model& model, int64_t seq_len) {
+// Multiply-adds of a token in the forward of a module.
+struct Cost {
+    double products = 0;   // with matrices
+    double early = 0;      // of these with the matrices whose gradients the forward takes
+    double attention = 0;  // causal
+    double forward() const { return products + attention; }
+};
+
+std::vector<Cost> costs_of(const models::Model& model, int64_t seq_len) {
     const spec::ModelSpec& m = model.spec();
     const auto attention = static_cast<double>(m.family == spec::Family::mlp ? 0 : seq_len * m.heads * m.head_dim);
     const double passed = m.moe.experts > 0  // of the experts, by a token
                               ? static_cast<double>(m.moe.top_k) / static_cast<double>(m.moe.experts)
                               : 0;
-    std::vector<double> costs;
+    std::vector<Cost> costs;
     for (size_t i = 0; i < model.modules().size(); ++i) {
         const autograd::Unit& unit = model.modules()[i]->unit;
-        double cost = 0;
-        for (const autograd::Parameter* p : unit.parameters)
-            if (p->shape.rank() >= 2 && unit.backward_reads_weights)
-                cost += static_cast<double>(p->shape.numel()) * (p->of_experts() ? passed : 1);
+        Cost cost;
+        for (const autograd::Parameter* p : unit.parameters) {
+            if ((p->shape.rank() != 2 && !p->of_experts()) || !unit.backward_reads_weights) continue;
+            const double products = static_cast<double>(p->shape.numel()) * (p->of_experts() ? passed : 1);
+            cost.products += products;
+            if (std::ranges::find(unit.gradients_in_forward, p) != unit.gradients_in_forward.end())
+                cost.early += products;
+        }
         const bool block = i > 0 && i + 1 < model.modules().size();
         if (block && spec::operator_of(m, static_cast<int64_t>(i) - 1).kind == spec::LayerOperator::Kind::attention)
-            cost += attention;
+            cost.attention = attention;
         costs.push_back(cost);
     }
     return costs;
+}
+
+std::vector<double> forwards_of(const std::vector<Cost>& costs) {
+    std::vector<double> forwards;
+    for (const Cost& cost : costs) forwards.push_back(cost.forward());
+    return forwards;
 }
 
 // "11,11,10"
@@ -76,7 +93,7 @@ std::vector<Span> given(const std::string& text, int64_t layers, int stages) {
 
 std::vector<Span> spans_of(const spec::RunSpec& run, const models::Model& model, int stages) {
     const std::string& layers = run.parallel.stage_layers;
-    return layers.empty() ? balanced(costs_of(model, run.train.seq_len), stages)
+    return layers.empty() ? balanced(forwards_of(costs_of(model, run.train.seq_len)), stages)
                           : given(layers, static_cast<int64_t>(model.modules().size()) - 2, stages);
 }
 
@@ -171,11 +188,13 @@ std::vector<Span> balanced(const std::vector<double>& costs, int parts) {
     return spans;
 }
 
+// Attention has no weights, and its backward makes five products where the forward makes two (Dao 2023).
 schedule::Times<double> estimated_times(const spec::RunSpec& run, const models::Model& model,
                                         const std::vector<Span>& spans) {
-    const std::vector<double> costs = costs_of(model, run.train.seq_len);
+    constexpr double kAttentionBackward = 2.5;
+    const std::vector<Cost> costs = costs_of(model, run.train.seq_len);
     double layers = 0;
-    for (size_t i = 1; i + 1 < costs.size(); ++i) layers += costs[i];
+    for (size_t i = 1; i + 1 < costs.size(); ++i) layers += costs[i].forward();
     const double layer = std::max(layers / static_cast<double>(std::max<size_t>(costs.size() - 2, 1)), 1.0);
     const bool recomputes = spec::recompute_of(run.recompute.policy, run.model.layers).segment > 0;
     schedule::Times<double> times;
@@ -183,15 +202,13 @@ schedule::Times<double> estimated_times(const spec::RunSpec& run, const models::
     for (const Span& span : spans) {
         schedule::StageTimes<double> t{0, 0, 0};
         for (size_t i = span.begin; i < span.end; ++i) {
-            const double cost = costs[i] / layer;
-            if (!model.modules()[i]->unit.gradients_in_forward.empty()) {
-                t.forward += 3 * cost;
-                continue;
-            }
+            const Cost& cost = costs[i];
+            const double later = cost.products - cost.early;
             const bool inner = i > 0 && i + 1 < costs.size();
-            t.forward += cost;
-            t.backward_input += cost * (inner && recomputes ? 2 : 1);
-            t.backward_weight += cost;
+            t.forward += (cost.forward() + 2 * cost.early) / layer;
+            t.backward_input +=
+                (later + kAttentionBackward * cost.attention + (inner && recomputes ? cost.forward() : 0)) / layer;
+            t.backward_weight += later / layer;
         }
         times.stages.push_back(t);
     }

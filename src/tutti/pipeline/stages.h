@@ -44,8 +44,8 @@ Pipeline make_pipeline(const spec::RunSpec& run, const models::Model& model, int
 // last, so that the most expensive part costs as little as possible. UsageError with more parts than such modules.
 std::vector<Span> balanced(const std::vector<double>& costs, int parts);
 
-// Times of F, I and W of each stage, estimated from the sizes of its matrices; a layer's times are 1 each on average.
-// The head computes its gradients in F, and recomputed layers run again in I.
+// Times of F, I and W of each stage by the FLOPs of its modules; F of a layer is 1 on average. The products of matrices
+// whose gradient the forward takes (the head's) are all in F; recomputed layers run again in I.
 schedule::Times<double> estimated_times(const spec::RunSpec& run, const models::Model& model,
                                         const std::vector<Span>& spans);
 
