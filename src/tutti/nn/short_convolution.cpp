@@ -91,6 +91,13 @@ class Convolution {
         before_ = runs_.to_next(states, state_shape());
     }
 
+    // Copies the taps: forward() may then run again when the weights of the unit are freed.
+    void copy_taps() {
+        const auto copy = [this](const Tensor& x) { return ops::cast(ctx_, x, x.dtype()); };
+        w_ = copy(taps_.weight.value);
+        if (taps_.bias) bias_ = copy(taps_.bias->value);
+    }
+
     Tensor forward() const {
         const Tensor z = ops::empty(ctx_, {p_.dim(0), p_.dim(1), p_.dim(2) / 3}, p_.dtype());
         for (size_t i = 0; i < runs_.count(); ++i) ops::short_convolution(ctx_, run(i), runs_.tokens(z, i));
@@ -121,8 +128,8 @@ class Convolution {
     Shape state_shape() const { return {p_.dim(0), K() - 1, p_.dim(2) / 3}; }
     ops::ShortConvolution run(size_t i) const {
         return {.p = runs_.tokens(p_, i),
-                .w = taps_.weight.value,
-                .bias = taps_.bias ? taps_.bias->value : Tensor(),
+                .w = w_.defined() ? w_ : taps_.weight.value,
+                .bias = bias_.defined() || !taps_.bias ? bias_ : taps_.bias->value,
                 .positions = runs_.tokens(positions_, i),
                 .before = before_[i]};
     }
@@ -130,6 +137,7 @@ class Convolution {
     ops::Context& ctx_;
     Tensor p_;
     Affine taps_;
+    Tensor w_, bias_;  // copies of the taps; undefined: none
     Tensor positions_;
     SequenceRuns runs_;
     Tensors before_;  // by run
@@ -160,7 +168,8 @@ Tensor of_caches(ops::Context& ctx, const Tensor& p, Affine taps, const Batch& b
 
 Var short_convolution(Tape& tape, const Var& p, Affine taps, const Batch& batch, int64_t layer) {
     if (!batch.caches.empty()) return {of_caches(tape.context(), p.value, taps, batch, layer), -1};
-    const auto convolution = std::make_shared<const Convolution>(tape.context(), p.value, taps, batch);
+    const auto convolution = std::make_shared<Convolution>(tape.context(), p.value, taps, batch);
+    if (tape.selective() && tape.copies_weights()) convolution->copy_taps();
     const Var z = tape.record(
         "short_convolution", {p}, convolution->forward(),
         [convolution](const Tensor& dz, Tensors&) { return Tensors{convolution->backward_input(dz)}; },
