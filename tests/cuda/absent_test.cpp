@@ -7,6 +7,7 @@
 #include "tests/program.h"
 #include "tutti/base/error.h"
 #include "tutti/cli/cli.h"
+#include "tutti/kernels/cuda/cuda_table.h"
 #include "tutti/kernels/kernel_table.h"
 
 namespace tutti::testing {

@@ -8,6 +8,7 @@
 #include "tests/cuda/emulation/memory.h"
 #include "tests/cuda/training.h"
 #include "tutti/device/cuda/runtime.h"
+#include "tutti/kernels/cuda/cuda_table.h"
 #include "tutti/kernels/kernel_table.h"
 
 namespace tutti {

@@ -3,6 +3,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/kernels/cuda/attention_cudnn.h"
+#include "tutti/kernels/cuda/cuda_table.h"
 #include "tutti/kernels/testing/cuda_place.h"
 #include "tutti/kernels/testing/equivalence.h"
 

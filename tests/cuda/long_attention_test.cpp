@@ -5,6 +5,7 @@
 #include <string>
 
 #include "tutti/device/cuda/runtime.h"
+#include "tutti/kernels/cuda/cuda_table.h"
 #include "tutti/kernels/cuda/fill.h"
 #include "tutti/kernels/testing/cases.h"
 #include "tutti/kernels/testing/cuda_place.h"

@@ -10,7 +10,7 @@
 #include "tutti/base/json.h"
 #include "tutti/cli/cli.h"
 #include "tutti/device/cuda/architectures.h"
-#include "tutti/device/device.h"
+#include "tutti/kernels/backends.h"
 
 namespace tutti::cli {
 namespace {
@@ -48,12 +48,12 @@ TEST(CudaTools, AGpuWithoutKernelsIsNamedAtOnce) {
                 EXPECT_EQ(std::string(error.what()),
                           concat("device = \"", kind, "\": ", why, "; device = \"cpu\" trains without a GPU"));
             }
-    EXPECT_EQ(make_device("cpu", 1)->kind(), DeviceKind::cpu);
+    EXPECT_EQ(make_device("cpu", 1)->backend(), "cpu");
     const auto document = tutti({"doctor"}, 4);
     EXPECT_EQ(document["gpu"]["architectures"], "90a-real");
     EXPECT_NE(document.dump().find(why), std::string::npos) << document.dump();
     emulation::set_capability(9, 0);
-    EXPECT_EQ(make_device("auto", 1)->kind(), DeviceKind::cuda);
+    EXPECT_EQ(make_device("auto", 1)->backend(), "cuda");
 }
 
 TEST(CudaTools, WhichArchitecturesRunWhere) {

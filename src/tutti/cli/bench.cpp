@@ -7,6 +7,7 @@
 #include "tutti/base/json.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/io.h"
+#include "tutti/kernels/backends.h"
 
 namespace tutti::cli {
 
@@ -30,7 +31,7 @@ ComputeType compute_type_of(const BenchArguments& a) {
 Json document_of(const Bench& bench, const BenchResult& result) {
     Json document = {{"bench", benchmark_of(bench.arguments.kind).name},
                      {"version", build_info().version},
-                     {"machine", bench.device->kind() == DeviceKind::cpu ? cpu_model() : bench.device->name()},
+                     {"machine", bench.device->host_readable() ? cpu_model() : bench.device->name()},
                      {"threads", bench.device->stream().threads},
                      {"kernels", bench.ctx.kernels.name},
                      {"gemm_implementation", bench.ctx.kernels.gemm_implementations()},

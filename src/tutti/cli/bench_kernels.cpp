@@ -9,8 +9,7 @@
 #include "tutti/cli/bench.h"
 #include "tutti/cli/io.h"
 #include "tutti/device/cpu/parallel.h"
-#include "tutti/kernels/cuda/attention_cudnn.h"
-#include "tutti/kernels/kernel_table.h"
+#include "tutti/kernels/backends.h"
 #include "tutti/ops/ops.h"
 #include "tutti/parallel/apply.h"
 #include "tutti/spec/model_spec.h"
@@ -100,7 +99,7 @@ BenchResult bench_memory(Bench& bench) {
         const Tensor c = filled(bench.ctx, {n}, DType::f32, 3);
         copy_rate =
             measure(bench, result, {"copy", "1 r, 1 w", kCopyBytes, [&] { copy_values(bench.ctx, a, b); }}, 0, 6);
-        if (bench.device->kind() == DeviceKind::cpu) {  // a loop of the host
+        if (bench.device->host_readable()) {  // a loop of the host
             const Stream& stream = bench.device->stream();
             const MemoryCase of_triad{"triad (f32)", "2 r, 1 w", 3 * kBytes, [&] { triad(stream, a, b, c); }};
             result.summary["triad_bytes_per_s"] = measure(bench, result, of_triad, copy_rate, 5);
@@ -187,7 +186,7 @@ Timing measure(Sweep& sweep, const GemmShape& shape, double seconds) {
 void sweep_squares(Sweep& sweep, double seconds) {
     const double end = seconds_now() + seconds;
     double last = 0;
-    const bool gpu = sweep.bench.device->kind() == DeviceKind::cuda;
+    const bool gpu = !sweep.bench.device->host_readable();
     for (int64_t n = kSmallestSide; n <= (gpu ? kLargestSideOfGpu : kLargestSide); n *= 2) {
         const GemmShape shape{concat("N = ", n), n, n, n};
         const double left_s = end - seconds_now(), predicted = 4 * 8 * last;  // two to warm up, two more; 8: (2 N)^3
@@ -321,18 +320,18 @@ struct Contender {
     kernels::KernelTable table;
 };
 
-// On a GPU cuDNN's beside those of the run, where this build and this machine have it.
+// On a GPU those of other libraries beside those of the run, where this build and this machine have them.
 std::vector<Contender> contenders(const Bench& bench, BenchResult& result) {
-    const char* named = std::getenv("TUTTI_CUDA_ATTENTION");
-    const bool gpu = bench.device->kind() == DeviceKind::cuda;
-    std::vector<Contender> all = {{gpu && named != nullptr ? named : "own", bench.ctx.kernels}};
-    if (!gpu || all[0].name == "cudnn") return all;
-    try {
+    std::vector<Contender> all = {{"own", bench.ctx.kernels}};
+    for (const kernels::AttentionLibrary& library : kernels::backend_of(*bench.device)->attention_libraries) {
         kernels::KernelTable table = bench.ctx.kernels;
-        kernels::cuda::use_cudnn_attention(table);
-        all.push_back({"cudnn", table});
-    } catch (const UsageError& missing) {
-        bench.note(result, concat("cuDNN is not timed: ", missing.what()));
+        try {
+            library.use(table);
+        } catch (const UsageError& missing) {
+            bench.note(result, concat(library.title, " is not timed: ", missing.what()));
+            continue;
+        }
+        if (table.attention_forward != bench.ctx.kernels.attention_forward) all.push_back({library.name, table});
     }
     return all;
 }
@@ -388,7 +387,7 @@ BenchResult bench_attention(Bench& bench) {
         }
         last = 0;
         for (const int64_t D : {64, 128}) {
-            const bool gpu = bench.device->kind() == DeviceKind::cuda;
+            const bool gpu = !bench.device->host_readable();
             const AttentionCase c{T, D, window, gpu ? kAttentionWidthOfGpu : kAttentionWidth};
             for (const Contender& contender : all) {
                 ops::Context ctx{*bench.device, contender.table};

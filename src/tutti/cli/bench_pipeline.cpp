@@ -10,6 +10,7 @@
 #include "tutti/cli/commands.h"
 #include "tutti/cli/io.h"
 #include "tutti/comm/run.h"
+#include "tutti/kernels/backends.h"
 #include "tutti/pipeline/executor.h"
 #include "tutti/schedule/generators.h"
 #include "tutti/schedule/lowering.h"

@@ -11,8 +11,7 @@
 #include "tutti/cli/commands.h"
 #include "tutti/cli/io.h"
 #include "tutti/comm/run.h"
-#include "tutti/device/cuda/cuda_device.h"
-#include "tutti/kernels/kernel_table.h"
+#include "tutti/kernels/backends.h"
 
 namespace tutti::cli {
 
@@ -123,8 +122,8 @@ Json to_json(const ClusterHealth& c, const Verdict& verdict, const std::string& 
 
 // One for each GPU; without GPUs two, as threads.
 int default_ranks(const HealthArguments& arguments) {
-    const size_t gpus = arguments.device == "cpu" ? 0 : find_gpus().found.size();
-    return gpus > 0 ? static_cast<int>(gpus) : 2;
+    const int gpus = kernels::gpus_for(arguments.device);
+    return gpus > 0 ? gpus : 2;
 }
 
 }  // namespace

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <sstream>
 
+#include "tutti/base/error.h"
 #include "tutti/cli/command.h"
 #include "tutti/rehearsal/target.h"
+#include "tutti/spec/devices.h"
 #include "tutti/spec/model_spec.h"
 #include "tutti/spec/nearest.h"
 #include "tutti/spec/toml.h"
@@ -64,7 +66,9 @@ std::string wrapped_reference(const std::string& text) {
 }
 
 Option device_option(std::string& device) {
-    return {"--device", "D", "", "cpu, cuda or [auto], a GPU if there is one", &device, Choices{"auto", "cpu", "cuda"}};
+    return {"--device", "D",
+            "",         concat(joined(spec::device_choices()), " [auto: a GPU if there is one]"),
+            &device,    spec::device_choices()};
 }
 
 Option force_option(bool& force) { return {"--force", "", "", "start even if memory is short", &force}; }
@@ -83,15 +87,15 @@ Options run_options(A& a, const char* config) {
 
 // The options of a run and of its rehearsal on a machine.
 Options machine_options(RehearseArguments& a) {
-    return {
-        {"--rank", "R", "", "rank that a rehearsal shows [the one with the most memory]", &a.rank,
-         Between{0, kManyRanks}},
-        {"--for", "MACHINE", "", "machine that a rehearsal assumes: cpu-avx2, h100, ... [this one]", &a.target,
-         Suggestions{rehearsal::target_names()}},
-        {"--per-host", "N", "", "ranks per host, to warn of tensor parallelism across hosts [all]", &a.ranks_per_host,
-         Between{1, kManyRanks}},
-        {"--threads", "N", "", "CPU threads of a rank; sets train.threads", &a.threads, Between{0, 4096}},
-        {"--device", "D", "", "auto, cpu or cuda; sets train.device", &a.device, Suggestions{{"auto", "cpu", "cuda"}}}};
+    return {{"--rank", "R", "", "rank that a rehearsal shows [the one with the most memory]", &a.rank,
+             Between{0, kManyRanks}},
+            {"--for", "MACHINE", "", "machine that a rehearsal assumes: cpu-avx2, h100, ... [this one]", &a.target,
+             Suggestions{rehearsal::target_names()}},
+            {"--per-host", "N", "", "ranks per host, to warn of tensor parallelism across hosts [all]",
+             &a.ranks_per_host, Between{1, kManyRanks}},
+            {"--threads", "N", "", "CPU threads of a rank; sets train.threads", &a.threads, Between{0, 4096}},
+            {"--device", "D", "", concat(joined(spec::device_choices()), "; sets train.device"), &a.device,
+             Suggestions{spec::device_choices()}}};
 }
 
 // The options of a measurement with ranks.

@@ -24,6 +24,16 @@ struct WorldOptions {
     bool watched = false;  // another thread may check whether other ranks have aborted (nccl/)
 };
 
+// Of a world whose collectives work in the memory of its ranks' devices (kernels/backends.h).
+struct DeviceWorldOptions {
+    // Sums in the order of tree_reduce.h: the bits of every other backend. False: in the library's order, which depends
+    // on the machine, and 16-bit values are rounded on the way.
+    bool tree = true;
+    // Multiprocessors that an operation may take, a CTA on each (ncclConfig_t::maxCTAs); 0: the library's own choice.
+    int max_ctas = 0;
+    double timeout_s = 300;  // of one operation, from when all that it waits for on its own device is done
+};
+
 class World {
   public:
     virtual ~World() = default;
@@ -31,7 +41,8 @@ class World {
     virtual int size() const = 0;
     virtual std::string backend() const = 0;  // "threads"
 
-    // The group of these ranks, in this order. All ranks of the group call group() with the same name and order.
+    // The group of these ranks, in this order. All ranks of the group call group() with the same name and order; two
+    // ranks make the groups that they share in the same order.
     virtual std::unique_ptr<Communicator> group(const std::string& name, const std::vector<int>& ranks) = 0;
     // Stops all other ranks in their next wait, with this reason. The first reason stays.
     virtual void abort(const std::string& reason) = 0;

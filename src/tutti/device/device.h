@@ -15,8 +15,6 @@
 
 namespace tutti {
 
-enum class DeviceKind : uint8_t { cpu, cuda, meta };
-
 namespace kernels {
 struct GemmTuning;
 }
@@ -85,11 +83,13 @@ class SideStream {
 class Device {
   public:
     virtual ~Device() = default;
-    virtual DeviceKind kind() const = 0;
-    virtual bool host_readable() const = 0;         // the host's code may read and write memory() in place
-    virtual bool records() const { return false; }  // record() exists
-    virtual std::string name() const = 0;           // "AMD EPYC 9R14, 2 threads", "GPU 3 (NVIDIA H200)"
-    virtual std::string model() const = 0;          // equal for devices that should be equally fast: "NVIDIA H200"
+    virtual std::string_view backend() const = 0;  // its entry of kernels::backends(), "cpu"; "meta": it has none
+    // The host's code may read and write memory() in place. A device that computes is then the host's cores and memory.
+    virtual bool host_readable() const = 0;
+    virtual bool launches_async() const { return false; }  // a call that starts work returns before the work is done
+    virtual bool records() const { return false; }         // record() exists
+    virtual std::string name() const = 0;                  // "AMD EPYC 9R14, 2 threads", "GPU 3 (NVIDIA H200)"
+    virtual std::string model() const = 0;  // equal for devices that should be equally fast: "NVIDIA H200"
     // Names hardware that ranks of a host may share: "NVIDIA H200, GPU-2f4a1c9e". "" when every rank has its own.
     virtual std::string identity() const { return ""; }
     virtual Allocator& memory() = 0;
@@ -131,15 +131,7 @@ struct LocalRank {
     int rank = 0, size = 1;
 };
 
-// `kind`: cpu; cuda; auto: a GPU when this build and the machine have one, else the CPU. threads = 0: the rank's part
-// of the cores. Rank r of a machine gets GPU r modulo the number of GPUs. UsageError when no such device exists, or
-// when this build has no kernels for the GPU. The device belongs to the thread that makes it, which must start all
-// kernels.
-std::unique_ptr<Device> make_device(std::string_view kind, int threads, const LocalRank& local = {});
-// Throws the UsageError of make_device without making a device.
-void check_device(std::string_view kind);
-
-// threads = 0: all cores that this process may use.
+// threads = 0: all cores that this process may use. For the device that a run names: make_device (kernels/backends.h).
 std::unique_ptr<Device> make_cpu_device(int threads);
 
 // A CPU device with its memory in an unnamed file in `directory`, which is made when missing: the offload device of a

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -19,8 +18,7 @@
 #include "tutti/base/units.h"
 #include "tutti/comm/mpi/mpi_world.h"
 #include "tutti/data/tokenizers/sentencepiece.h"
-#include "tutti/kernels/cuda/attention_cudnn.h"
-#include "tutti/kernels/kernel_table.h"
+#include "tutti/kernels/backends.h"
 
 namespace tutti::diagnose {
 
@@ -115,45 +113,54 @@ FactSection look_at_processor(MachineFacts& facts) {
     return s;
 }
 
-// "580.65.06" of "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  ..."; "": there is none.
-std::string gpu_driver() {
-    std::ifstream file("/proc/driver/nvidia/version");
-    for (std::string word; file >> word;)
-        if (word.size() > 2 && std::isdigit(static_cast<unsigned char>(word[0])) && word.find('.') != word.npos)
-            return word;
-    return "";
-}
-
-// Matrix products need NVIDIA's library, which is looked for only where there is a GPU.
-FactSection look_at_gpus(MachineFacts& facts) {
-    FactSection s{"gpu", "GPUs"};
-    const Gpus gpus = find_gpus();
-    const std::string text = joined(gpus.found, "; ", [](const Gpu& gpu) {
-        return concat(gpu.name, ", ", format_bytes(gpu.memory_bytes), ", compute capability ", gpu.major, ".",
-                      gpu.minor);
-    });
-    s.add({"gpus", "found", gpus.found.empty() ? "none: " + gpus.why_none : text, gpus.found});
-    const std::string driver = gpu_driver();
-    if (!gpus.found.empty() || !driver.empty())
-        s.add({"driver", "NVIDIA driver", driver.empty() ? "unknown" : driver,
+// The libraries of a back end are looked for only where it has found a GPU.
+void look_at_backend(const kernels::Backend& backend, const std::vector<Gpu>& found, MachineFacts& facts,
+                     FactSection& s) {
+    const std::string driver = backend.driver();
+    if (!found.empty() || !driver.empty())
+        s.add({"driver", backend.driver_title, driver.empty() ? "unknown" : driver,
                driver.empty() ? FactValue() : FactValue(driver)});
-    if (gpus.found.empty()) return s;
-    s.add_text("architectures", "kernels compiled for", kernel_architectures());
-    for (const Gpu& gpu : gpus.found)
-        if (const std::string why = why_unfit(gpu); !why.empty()) facts.problems.push_back(why);
+    if (found.empty()) return;
+    s.add_text("architectures", "kernels compiled for", backend.architectures());
+    for (const Gpu& gpu : found)
+        if (const std::string why = backend.why_unfit(gpu); !why.empty()) facts.problems.push_back(why);
     try {
-        s.add_text("gemm_implementation", "matrix products", kernels::cuda_table().gemm_implementations());
+        const kernels::KernelTable& table = *backend.table(ComputeType::bf16);
+        s.add_text("gemm_implementation", "matrix products", table.gemm_implementations());
     } catch (const Error& missing) {
         s.add({"gemm_implementation", "matrix products", "none", {}});
         facts.problems.push_back(missing.what());
     }
-    try {
-        kernels::KernelTable table;
-        kernels::cuda::use_cudnn_attention(table);
-        s.add({"cudnn", "attention by cuDNN", "can be chosen: TUTTI_CUDA_ATTENTION=cudnn", true});
-    } catch (const Error& missing) {
-        s.add({"cudnn", "attention by cuDNN", concat("none: ", missing.what()), false});
+    for (const kernels::AttentionLibrary& library : backend.attention_libraries) {
+        const std::string label = concat("attention by ", library.title);
+        try {
+            kernels::KernelTable table;
+            library.use(table);
+            s.add({library.name, label, concat("can be chosen: ", library.choice), true});
+        } catch (const Error& missing) {
+            s.add({library.name, label, concat("none: ", missing.what()), false});
+        }
     }
+}
+
+FactSection look_at_gpus(MachineFacts& facts) {
+    FactSection s{"gpu", "GPUs"};
+    std::vector<Gpu> all;
+    std::vector<std::string> why_none;
+    FactSection more;
+    for (const kernels::Backend& backend : kernels::backends()) {
+        if (backend.find == nullptr) continue;
+        const Gpus gpus = backend.find();
+        all.insert(all.end(), gpus.found.begin(), gpus.found.end());
+        if (gpus.found.empty()) why_none.push_back(gpus.why_none);
+        look_at_backend(backend, gpus.found, facts, more);
+    }
+    const std::string text = joined(all, "; ", [](const Gpu& gpu) {
+        return concat(gpu.name, ", ", format_bytes(gpu.memory_bytes), ", compute capability ", gpu.major, ".",
+                      gpu.minor);
+    });
+    s.add({"gpus", "found", all.empty() ? "none: " + joined(why_none, "; ") : text, all});
+    s.facts.insert(s.facts.end(), more.facts.begin(), more.facts.end());
     return s;
 }
 

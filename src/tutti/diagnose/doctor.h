@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tutti/base/units.h"
-#include "tutti/device/cuda/cuda_device.h"
+#include "tutti/device/gpu.h"
 
 namespace tutti::diagnose {
 

@@ -137,7 +137,7 @@ RankHealth measure_rank(Communicator& group, ops::Context& ctx, const HealthOpti
         repeat_product(ctx, dtype, checked, kChecks * options.seconds, health);
     }
     ctx.device.memory().trim();
-    const bool cpu = ctx.device.kind() == DeviceKind::cpu;  // ranks of a host share its caches and its memory
+    const bool cpu = ctx.device.host_readable();  // ranks of a host share its caches and its memory
     const int64_t buffer = kBufferBytes / (cpu ? std::max(1, options.local.size) : 1);
     group.barrier();
     health.rates[static_cast<size_t>(Figure::memory)] =

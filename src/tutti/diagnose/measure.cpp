@@ -83,7 +83,7 @@ double measure_bandwidth(ops::Context& ctx, const TimingLimits& limits, int64_t 
 }
 
 void copy_values(ops::Context& ctx, const Tensor& x, const Tensor& y) {
-    if (ctx.device.kind() != DeviceKind::cpu) return ops::cast_into(ctx, x, y);
+    if (!ctx.device.host_readable()) return ops::cast_into(ctx, x, y);
     parallel_for(ctx.device.stream(), x.bytes(), 1 << 20, [&](int64_t begin, int64_t end) {
         std::memcpy(y.view().as<char>() + begin, x.view().as<char>() + begin, static_cast<size_t>(end - begin));
     });
@@ -96,7 +96,7 @@ Tensor filled(ops::Context& ctx, const Shape& shape, DType dtype, float value) {
 }
 
 Tensor normal_values(ops::Context& ctx, const Shape& shape, DType dtype) {
-    const Tensor x = ctx.device.kind() == DeviceKind::cpu ? tiled_values(ctx, shape) : drawn_values(ctx, shape);
+    const Tensor x = ctx.device.host_readable() ? tiled_values(ctx, shape) : drawn_values(ctx, shape);
     return dtype == DType::f32 ? x : ops::cast(ctx, x, dtype, Purpose::workspace);
 }
 

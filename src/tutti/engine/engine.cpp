@@ -2,8 +2,7 @@
 
 #include <algorithm>
 
-#include "tutti/comm/nccl/nccl_world.h"
-#include "tutti/device/cuda/cuda_device.h"
+#include "tutti/kernels/backends.h"
 #include "tutti/parallel/apply.h"
 #include "tutti/parallel/parameter_server.h"
 #include "tutti/spec/layers.h"
@@ -30,19 +29,21 @@ std::unique_ptr<Device> checked(const spec::RunSpec& run, Machine& machine) {
 
 // As [comm] gpu and order say. Null: communication passes through the host's memory.
 std::unique_ptr<comm::World> gpu_world(const spec::RunSpec& run, comm::World& world, Device& device) {
-    if (device.kind() != DeviceKind::cuda || world.size() == 1 || run.comm.gpu == "host") return nullptr;
+    const kernels::Backend* backend = kernels::backend_of(device);
+    if (backend == nullptr || backend->world == nullptr || world.size() == 1 || run.comm.gpu == "host") return nullptr;
     const std::vector<std::string> gpus = comm::device_identities(*world.everyone("GPUs"), device);
     for (size_t r = 0; r < gpus.size(); ++r) {
         const auto before = static_cast<size_t>(std::find(gpus.begin(), gpus.end(), gpus[r]) - gpus.begin());
         if (before == r) continue;
-        check<UsageError>(run.comm.gpu == "auto", "[comm] gpu = \"nccl\": ranks ", before, " and ", r, " share ",
-                          gpus[r], ", which NCCL refuses; give each rank a GPU of its own, or set gpu = \"host\"");
+        check<UsageError>(run.comm.gpu == "auto", "[comm] gpu = \"", run.comm.gpu, "\": ranks ", before, " and ", r,
+                          " share ", gpus[r],
+                          ", which the library refuses; give each rank a GPU of its own, or set gpu = \"host\"");
         return nullptr;
     }
-    return comm::nccl_world(world, device,
-                            {.tree = run.comm.order == "tree",
-                             .max_ctas = static_cast<int>(run.comm.max_ctas),
-                             .timeout_s = run.comm.timeout_s});
+    return backend->world(world, device,
+                          {.tree = run.comm.order == "tree",
+                           .max_ctas = static_cast<int>(run.comm.max_ctas),
+                           .timeout_s = run.comm.timeout_s});
 }
 
 // Communication runs beside products where gradients are reduced while the backward computes, where weights are
@@ -208,7 +209,7 @@ comm::WorldOptions world_options(const spec::RunSpec& run, const std::string& fl
             .progress_thread = run.comm.progress_thread,
             .flight_directory = flight_directory,
             .backend = comm::process_backend_of(run.comm.backend),
-            .watched = run.train.device != "cpu" && run.comm.gpu != "host" && !find_gpus().found.empty()};
+            .watched = run.comm.gpu != "host" && kernels::gpus_for(run.train.device) > 0};
 }
 
 MakeBatches training_batches(const spec::RunSpec& run, const data::DataSet* data) {

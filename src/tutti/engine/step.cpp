@@ -18,11 +18,11 @@ using autograd::Var;
 namespace {
 
 // Spans of a GPU's compute, by marks in its stream, since the host only starts the work. No effect without a trace, on
-// a CPU and in recorded work (CUDA graphs hold no marks).
+// a CPU and in recorded work (a graph holds no marks).
 class GpuSpans {
   public:
     explicit GpuSpans(Engine& s)
-        : trace_(s.device->kind() == DeviceKind::cuda && !s.graph ? s.trace : nullptr), device_(*s.device) {}
+        : trace_(s.device->launches_async() && !s.graph ? s.trace : nullptr), device_(*s.device) {}
 
     void begin() {
         if (trace_ != nullptr) begin_ = device_.mark_time();

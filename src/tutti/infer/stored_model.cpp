@@ -7,6 +7,7 @@
 #include "tutti/base/read_file.h"
 #include "tutti/checkpoint/digest.h"
 #include "tutti/checkpoint/training_state.h"
+#include "tutti/kernels/backends.h"
 #include "tutti/parallel/apply.h"
 #include "tutti/spec/hf_config.h"
 #include "tutti/spec/toml.h"

@@ -403,13 +403,8 @@ Isa chosen_isa();
 // may be computed on every machine, its kernels called only where the machine has the instruction set.
 const KernelTable& cpu_table(Isa isa);
 const char* gemm_implementations();  // of the CPU tables
-// For NVIDIA GPUs. Kernels return before the work is done. The table and its sizes need no GPU, no driver and no NVIDIA
-// library, except cuDNN with TUTTI_CUDA_ATTENTION=cudnn. A build without CUDA has only the sizes; its
-// gemm_implementations throws UsageError.
-const KernelTable& cuda_table();
-const KernelTable& cuda_tf32_table();  // the same, whose f32 products may round their factors to TF32
-// The table for the memory of `device`: the best of the CPU, or CUDA's. Throws UsageError for tf32 on a CPU, and if the
-// library of the products is missing.
+// The table for the memory of `device`: the best of its back end (backends.h). Throws UsageError for a type that the
+// back end lacks, and if the library of the products is missing.
 const KernelTable& table_for(const Device& device, ComputeType compute_type);
 
 }  // namespace tutti::kernels

@@ -11,6 +11,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/units.h"
+#include "tutti/kernels/backends.h"
 #include "tutti/planner/rules.h"
 #include "tutti/rehearsal/rehearse.h"
 #include "tutti/simulate/rehearsed.h"
@@ -97,7 +98,9 @@ void attempt(const Request& request, const std::optional<rehearsal::Target>& tar
 
 std::optional<rehearsal::Target> target_of(const Request& request) {
     const hardware::Cluster& c = request.cluster;
-    if (c.vendor != "NVIDIA" || c.generation == "volta") return std::nullopt;
+    const auto of_vendor = [&](const kernels::Backend& backend) { return backend.vendor == c.vendor; };
+    const auto all = kernels::backends();
+    if (std::none_of(all.begin(), all.end(), of_vendor) || c.generation == "volta") return std::nullopt;
     return simulate::target_for(c, compute_type_from(request.precision).value_or(ComputeType::bf16));
 }
 

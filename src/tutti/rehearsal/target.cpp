@@ -6,32 +6,10 @@
 #include <sstream>
 
 #include "tutti/base/error.h"
+#include "tutti/kernels/backends.h"
 #include "tutti/spec/nearest.h"
 
 namespace tutti::rehearsal {
-
-namespace {
-
-constexpr kernels::Isa kIsas[] = {kernels::Isa::avx2, kernels::Isa::avx512, kernels::Isa::avx512_bf16,
-                                  kernels::Isa::amx};
-
-// Memory as nvidia-smi reports it, in MiB; the driver and a CUDA context take about 600 MiB of that.
-struct GpuModel {
-    const char *name, *title;
-    int64_t mib;
-};
-constexpr GpuModel kGpus[] = {
-    {"a100-40gb", "NVIDIA A100 40GB", 40960},   {"a100-80gb", "NVIDIA A100 80GB", 81920},
-    {"h100", "NVIDIA H100 80GB", 81559},        {"h200", "NVIDIA H200 141GB", 143771},
-    {"b200", "NVIDIA B200 180GB", 183359},      {"l40s", "NVIDIA L40S 48GB", 46068},
-    {"rtx4090", "NVIDIA RTX 4090 24GB", 24564},
-};
-constexpr int64_t kMiB = 1 << 20, kContextMiB = 600;
-constexpr int64_t kGpuWorkspace = 32 << 20;  // of cuBLASLt: device/cuda/cuda_device.cpp
-
-std::string cpu_name(kernels::Isa isa) { return concat("cpu-", name_of(isa)); }
-
-}  // namespace
 
 Target target_of(const engine::Machine& machine) {
     Device& device = *machine.device;
@@ -47,22 +25,14 @@ Target target_of(const engine::Machine& machine) {
 }
 
 Target target_named(std::string_view name, ComputeType compute_type, int threads) {
-    for (const kernels::Isa isa : kIsas) {
-        if (name != cpu_name(isa)) continue;
-        check<UsageError>(compute_type != ComputeType::tf32, "tf32 needs a GPU, and the plan is for ", name,
-                          "; compute in f32 or bf16");
-        return {&kernels::cpu_table(isa),
-                {.name = concat(name, ", ", threads, threads == 1 ? " thread" : " threads"),
-                 .threads = threads,
-                 .segment_bytes = host_segment_bytes}};
-    }
-    for (const GpuModel& gpu : kGpus)
-        if (name == gpu.name)
-            return {compute_type == ComputeType::tf32 ? &kernels::cuda_tf32_table() : &kernels::cuda_table(),
-                    {.name = gpu.title,
-                     .memory_bytes = (gpu.mib - kContextMiB) * kMiB,
-                     .workspace_bytes = kGpuWorkspace,
-                     .records = true}};
+    for (const kernels::Backend& backend : kernels::backends())
+        for (const kernels::DeviceModel& model : backend.models(threads)) {
+            if (name != model.name) continue;
+            const kernels::KernelTable* table = model.table(compute_type);
+            check<UsageError>(table != nullptr, compute_type, " needs a GPU, and the plan is for ", name,
+                              "; compute in f32 or bf16");
+            return {table, model.device};
+        }
     const std::vector<std::string> names = target_names();
     throw UsageError(concat("no machine is called \"", name, "\"; the nearest is ",
                             spec::nearest(std::string(name), names), ". Known: ", joined(names)));
@@ -96,8 +66,9 @@ std::vector<double> parse_expert_loads(std::string_view option, const std::strin
 
 std::vector<std::string> target_names() {
     std::vector<std::string> names;
-    for (const kernels::Isa isa : kIsas) names.push_back(cpu_name(isa));
-    for (const GpuModel& gpu : kGpus) names.emplace_back(gpu.name);
+    const auto all = kernels::backends();
+    for (auto backend = all.rbegin(); backend != all.rend(); ++backend)
+        for (const kernels::DeviceModel& model : backend->models(1)) names.push_back(model.name);
     return names;
 }
 

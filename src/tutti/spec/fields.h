@@ -3,7 +3,6 @@
 // visitors of for_each_field(); a new key is one line here.
 #pragma once
 
-#include <initializer_list>
 #include <limits>
 #include <optional>
 #include <string>
@@ -11,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/spec/devices.h"
 #include "tutti/spec/run_spec.h"
 
 namespace tutti::spec {
@@ -64,8 +64,8 @@ inline Range at_least(double low) { return {.low = low, .choices = {}, .to_come 
 inline Range above(double low) { return {.low = low, .low_open = true, .choices = {}, .to_come = {}}; }
 inline Range between(double low, double high) { return {.low = low, .high = high, .choices = {}, .to_come = {}}; }
 inline Range below_one() { return {.low = 0, .high = 1, .high_open = true, .choices = {}, .to_come = {}}; }
-inline Range one_of(std::initializer_list<std::string> choices, std::initializer_list<std::string> to_come = {}) {
-    return {.choices = choices, .to_come = to_come};
+inline Range one_of(std::vector<std::string> choices, std::vector<std::string> to_come = {}) {
+    return {.choices = std::move(choices), .to_come = std::move(to_come)};
 }
 }  // namespace range
 
@@ -192,7 +192,7 @@ void for_each_field(Run& run, const Visit& visit) {
     key("eval_batches", t.eval_batches, at_least(1), "microbatches per evaluation");
     key("max_skipped", t.max_skipped, at_least(1), "stop after this many non-finite steps in a row");
     key("threads", t.threads, between(0, 4096), "CPU threads of a rank; 0: cores / ranks");
-    key("device", t.device, one_of({"auto", "cpu", "cuda"}), "device that computes; auto: a GPU if there is one");
+    key("device", t.device, one_of(device_choices()), "device that computes; auto: a GPU if there is one");
     key("packed_weights", t.packed_weights, one_of({"auto", "always", "never"}),
         "keep weights packed for the CPU's matrix products between microbatches: 4 bytes a weight where the CPU has "
         "bf16 instructions, 8 elsewhere; auto: for bf16 on such a CPU, unless zero = 3");
@@ -308,7 +308,7 @@ void for_each_field(Run& run, const Visit& visit) {
     key("backend", run.comm.backend, one_of({"auto", "mpi", "tcp"}),
         "communication between processes; auto: MPI under mpirun and, where an MPI library is found, srun; TCP under "
         "torchrun and Kubernetes. Without a launcher, ranks are threads");
-    key("gpu", run.comm.gpu, one_of({"auto", "nccl", "host"}),
+    key("gpu", run.comm.gpu, one_of(device_communication_choices()),
         "communication between GPUs: nccl: NCCL, one GPU per rank; host: through host memory, many times slower; auto: "
         "NCCL unless ranks share a GPU");
     key("order", run.comm.order, one_of({"tree", "fast"}),

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "tutti/base/error.h"
+#include "tutti/spec/devices.h"
 #include "tutti/spec/fields.h"
 #include "tutti/spec/layers.h"
 #include "tutti/spec/nearest.h"
@@ -399,8 +400,8 @@ void check_tensor_parallel(const RunSpec& run, Problems& problems) {
     const int64_t tp = run.parallel.tp, pieces = run.parallel.tp_overlap;
     require(problems, pieces == 1 || tp > 1, "[parallel] tp_overlap = ", pieces,
             ": with tp = 1 no product communicates; set tp_overlap = 1");
-    require(problems, pieces == 1 || run.train.device != "cuda", "[parallel] tp_overlap = ", pieces,
-            ": [train] device = \"cuda\" makes no products in pieces yet; set tp_overlap = 1");
+    require(problems, pieces == 1 || !names_gpu(run.train.device), "[parallel] tp_overlap = ", pieces,
+            ": [train] device = \"", run.train.device, "\" makes no products in pieces yet; set tp_overlap = 1");
     const bool mlp = m.family == Family::mlp;
     require(problems, tp == 1 || !mlp, "[parallel] tp = ", tp,
             ": the family mlp has no tensor parallelism; set it to 1");
@@ -458,8 +459,8 @@ void check_packed_weights(const RunSpec& run, Problems& problems) {
             "[train] packed_weights = \"always\": with [parallel] zero = 3 weights are freed after use; set auto, or "
             "zero to 2 "
             "or less");
-    require(problems, run.train.device != "cuda",
-            "[train] packed_weights = \"always\": [train] device = \"cuda\" packs no weights; set auto");
+    require(problems, !names_gpu(run.train.device), "[train] packed_weights = \"always\": [train] device = \"",
+            run.train.device, "\" packs no weights; set auto");
 }
 
 // A recorded microbatch repeats the same numbers at the same addresses, and no copies to or from the host.
@@ -468,7 +469,7 @@ void check_cuda_graphs(const RunSpec& run, int ranks, Problems& problems) {
     const auto refuse = [&](bool asked, const char* key, const auto& value, const char* reason) {
         require(problems, !asked, "[train] cuda_graphs = true: ", key, " = ", toml_text(value), ": ", reason);
     };
-    refuse(run.train.device == "cpu", "[train] device", run.train.device, "only a GPU has graphs; set cuda or auto");
+    refuse(run.train.device == "cpu", "[train] device", run.train.device, "only a GPU has graphs; set auto");
     require(problems, ranks <= 1, "[train] cuda_graphs = true: ", ranks,
             " ranks communicate, which no graph of ours holds yet; set cuda_graphs = false or train on one rank");
     refuse(run.parallel.schedule != "1f1b", "[parallel] schedule", run.parallel.schedule,

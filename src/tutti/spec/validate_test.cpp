@@ -325,7 +325,7 @@ TEST(Validate, RefusesWhatDoesNotExistYet) {
 TEST(Validate, ARecordedMicrobatchRepeatsTheSame) {
     EXPECT_EQ(problems_of({"train.cuda_graphs=true", "train.device=cuda", "parallel.zero=0"}), "");
     const std::pair<const char*, const char*> requests[] = {
-        {"train.device=cpu", "[train] device = \"cpu\": only a GPU has graphs; set cuda or auto"},
+        {"train.device=cpu", "[train] device = \"cpu\": only a GPU has graphs; set auto"},
         {"parallel.zero=2", "[parallel] zero = 2: buffers are allocated and freed in a step; set 0 or 1"},
         {"offload.activations=true",
          "[offload] any = true: copies pass through the host; set optimizer, params and activations to false"},

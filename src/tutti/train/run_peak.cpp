@@ -12,7 +12,7 @@ constexpr double kFirstSeconds = 0.05, kAgainSeconds = 0.2;
 
 RunPeak::RunPeak(comm::Communicator& ranks, Device& device, ComputeType compute_type)
     : ranks_(ranks), device_(device), compute_type_(compute_type) {
-    if (device.kind() == DeviceKind::cpu) {
+    if (device.host_readable()) {
         const auto hosts = comm::gather_texts(ranks, host_name());
         const auto on_host = static_cast<int>(std::count(hosts.begin(), hosts.end(), host_name()));
         const int threads = on_host * device.stream().threads, cores = available_cores();

@@ -14,7 +14,7 @@ namespace {
 class ListedDevice final : public Device {
   public:
     ListedDevice(int threads, std::vector<double> peaks) : cpu_(make_cpu_device(threads)), peaks_(std::move(peaks)) {}
-    DeviceKind kind() const override { return DeviceKind::cpu; }
+    std::string_view backend() const override { return "cpu"; }
     bool host_readable() const override { return true; }
     std::string name() const override { return cpu_->name(); }
     std::string model() const override { return cpu_->model(); }

@@ -17,6 +17,7 @@
 #include "tutti/hf/export.h"
 #include "tutti/hf/weights.h"
 #include "tutti/infer/generate.h"
+#include "tutti/kernels/backends.h"
 #include "tutti/kernels/meta/meta_table.h"
 #include "tutti/ops/ops.h"
 #include "tutti/plan/card.h"

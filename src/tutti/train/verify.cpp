@@ -14,6 +14,7 @@
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/engine/pipedream.h"
 #include "tutti/engine/step.h"
+#include "tutti/kernels/backends.h"
 #include "tutti/rehearsal/rehearse.h"
 #include "tutti/train/shared_data.h"
 #include "tutti/train/start_checks.h"

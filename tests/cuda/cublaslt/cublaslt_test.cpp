@@ -13,6 +13,7 @@
 #include "tutti/base/read_file.h"
 #include "tutti/cli/cli.h"
 #include "tutti/device/cuda/cuda_device.h"
+#include "tutti/kernels/cuda/cuda_table.h"
 #include "tutti/kernels/kernel_table.h"
 #include "tutti/tensor/tensor.h"
 

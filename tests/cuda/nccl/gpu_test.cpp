@@ -14,7 +14,7 @@
 namespace tutti::comm {
 namespace {
 
-void on_gpus(int ranks, const NcclOptions& options, const std::function<void(World&, Device&)>& body) {
+void on_gpus(int ranks, const DeviceWorldOptions& options, const std::function<void(World&, Device&)>& body) {
     run_ranks(ranks, {.timeout_s = 60, .watched = true}, [&](World& threads) {
         const auto device = make_cuda_device(threads.rank());
         const auto world = nccl_world(threads, *device, options);

@@ -9,6 +9,6 @@ constexpr const char* kNone = "this build has no CUDA back end, so NCCL has noth
 }
 
 std::string nccl_library() { throw UsageError(kNone); }
-std::unique_ptr<World> nccl_world(World&, Device&, const NcclOptions&) { throw UsageError(kNone); }
+std::unique_ptr<World> nccl_world(World&, Device&, const DeviceWorldOptions&) { throw UsageError(kNone); }
 
 }  // namespace tutti::comm

@@ -125,7 +125,7 @@ std::byte* Scratch::of(int64_t bytes) {
 // --- the group -------------------------------------------------------------------------------------------------------
 
 NcclCommunicator::NcclCommunicator(std::unique_ptr<Communicator> host, Device& device, Guard& guard, Progress& progress,
-                                   const NcclOptions& options, std::vector<NcclCommunicator*>& waiting)
+                                   const DeviceWorldOptions& options, std::vector<NcclCommunicator*>& waiting)
     : Communicator(host->name(), host->ranks(), host->rank(), progress, guard.world().recorder()),
       host_(std::move(host)),
       device_(device),

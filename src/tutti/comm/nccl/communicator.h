@@ -55,7 +55,7 @@ class NcclCommunicator final : public Communicator {
   public:
     // `waiting`: the communicators whose messages have not started; those of all groups start together.
     NcclCommunicator(std::unique_ptr<Communicator> host, Device& device, Guard& guard, Progress& progress,
-                     const NcclOptions& options, std::vector<NcclCommunicator*>& waiting);
+                     const DeviceWorldOptions& options, std::vector<NcclCommunicator*>& waiting);
     ~NcclCommunicator() override;
 
     Work begin(Collective collective) override;
@@ -103,7 +103,7 @@ class NcclCommunicator final : public Communicator {
     Device& device_;
     Guard& guard_;
     FlightRecorder& recorder_;
-    const NcclOptions options_;
+    const DeviceWorldOptions options_;
     const int exceptions_;  // uncaught ones at construction
     std::vector<NcclCommunicator*>& waiting_;
     std::unique_ptr<SideStream> side_, message_side_;

@@ -43,7 +43,7 @@ class GpuNotifier final : public Notifier {
 
 class NcclWorld final : public World {
   public:
-    NcclWorld(World& inner, Device& device, const NcclOptions& options)
+    NcclWorld(World& inner, Device& device, const DeviceWorldOptions& options)
         : inner_(inner),
           device_(device),
           options_(options),
@@ -66,7 +66,7 @@ class NcclWorld final : public World {
   private:
     World& inner_;
     Device& device_;
-    const NcclOptions options_;
+    const DeviceWorldOptions options_;
     std::vector<NcclCommunicator*> waiting_;
     Guard guard_;
     Progress progress_;  // last: its thread uses the others
@@ -81,7 +81,7 @@ std::string nccl_library() {
     return concat("NCCL ", version / 10000, '.', version / 100 % 100, '.', version % 100);
 }
 
-std::unique_ptr<World> nccl_world(World& inner, Device& device, const NcclOptions& options) {
+std::unique_ptr<World> nccl_world(World& inner, Device& device, const DeviceWorldOptions& options) {
     return std::make_unique<nccl::NcclWorld>(inner, device, options);
 }
 

@@ -8,15 +8,6 @@
 
 namespace tutti::comm {
 
-struct NcclOptions {
-    // Sums in the order of tree_reduce.h: the bits of every other backend. False: in NCCL's order, which depends on the
-    // machine, and 16-bit values are rounded on the way.
-    bool tree = true;
-    // Multiprocessors that an operation may take, a CTA on each (ncclConfig_t::maxCTAs); 0: NCCL's own choice.
-    int max_ctas = 0;
-    double timeout_s = 300;  // of one operation, from when all that it waits for on its own GPU is done
-};
-
 // "NCCL 2.28.9"; UsageError when the library is not there, or this build has no CUDA.
 std::string nccl_library();
 
@@ -24,6 +15,6 @@ std::string nccl_library();
 // watches operations in flight: when an operation takes too long, NCCL reports an error, or another rank has given up,
 // the thread aborts all operations of this rank, and the rank's next wait for the device throws TimedOut, Error or
 // Aborted.
-std::unique_ptr<World> nccl_world(World& inner, Device& device, const NcclOptions& options);
+std::unique_ptr<World> nccl_world(World& inner, Device& device, const DeviceWorldOptions& options);
 
 }  // namespace tutti::comm

@@ -129,7 +129,7 @@ class CpuDevice final : public Device {
     CpuDevice(std::unique_ptr<RawMemory> memory, int threads)
         : memory_(std::make_shared<Allocator>(std::move(memory))),
           stream_{threads > 0 ? threads : available_cores(), nullptr} {}
-    DeviceKind kind() const override { return DeviceKind::cpu; }
+    std::string_view backend() const override { return "cpu"; }
     bool host_readable() const override { return true; }
     std::string name() const override {
         return concat(cpu_model(), ", ", stream_.threads, stream_.threads == 1 ? " thread" : " threads");

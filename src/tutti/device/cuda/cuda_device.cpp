@@ -132,8 +132,9 @@ class CudaDevice : public Device {
     CudaDevice(const CudaDevice&) = delete;
     CudaDevice& operator=(const CudaDevice&) = delete;
 
-    DeviceKind kind() const override { return DeviceKind::cuda; }
+    std::string_view backend() const override { return "cuda"; }
     bool host_readable() const override { return false; }
+    bool launches_async() const override { return true; }
     bool records() const override { return true; }
     std::string name() const override { return name_; }
     std::string model() const override { return queue_->model(); }

@@ -4,23 +4,12 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "tutti/device/device.h"
+#include "tutti/device/gpu.h"
 
 namespace tutti {
 
-struct Gpu {
-    std::string name;  // "NVIDIA H100 80GB HBM3"
-    int64_t memory_bytes = 0;
-    int major = 0, minor = 0;  // compute capability
-    int multiprocessors = 0;
-};
-
-struct Gpus {
-    std::vector<Gpu> found;
-    std::string why_none;  // when `found` is empty: this build has no CUDA, the driver is missing, no GPU is visible
-};
 Gpus find_gpus();  // does not throw
 // The architectures that this build's kernels were compiled for: "90a-real".
 std::string kernel_architectures();

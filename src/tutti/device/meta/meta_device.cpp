@@ -62,7 +62,7 @@ class MetaDevice final : public Device {
         stream_.workspace = workspace_->data();
         stream_.workspace_bytes = target.workspace_bytes;
     }
-    DeviceKind kind() const override { return DeviceKind::meta; }
+    std::string_view backend() const override { return "meta"; }
     bool host_readable() const override { return false; }
     bool records() const override { return target_.records; }
     std::string name() const override { return target_.name; }

@@ -9,6 +9,7 @@
 #include "tutti/device/cuda/cuda_device.h"
 #include "tutti/kernels/cpu/fill.h"
 #include "tutti/kernels/cpu/gemm_plan.h"
+#include "tutti/kernels/cuda/cuda_table.h"
 
 namespace tutti::kernels {
 namespace {

@@ -2,6 +2,7 @@
 // kernels never run, since such a build has no GPU device. CMake compiles either this file or the others of this
 // folder.
 #include "tutti/base/error.h"
+#include "tutti/kernels/cuda/cuda_table.h"
 #include "tutti/kernels/cuda/sizes.h"
 
 namespace tutti::kernels {

@@ -15,6 +15,7 @@
 #include "tutti/base/philox.h"
 #include "tutti/device/cuda/runtime.h"
 #include "tutti/kernels/cuda/block_order.h"
+#include "tutti/kernels/cuda/cuda_table.h"
 #include "tutti/kernels/cuda/fill.h"
 #include "tutti/kernels/testing/cuda_place.h"
 #include "tutti/kernels/testing/equivalence.h"

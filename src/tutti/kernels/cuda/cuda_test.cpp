@@ -3,6 +3,7 @@
 // emulated.
 #include <gtest/gtest.h>
 
+#include "tutti/kernels/cuda/cuda_table.h"
 #include "tutti/kernels/testing/cases.h"
 #include "tutti/kernels/testing/cuda_place.h"
 #include "tutti/kernels/testing/equivalence.h"

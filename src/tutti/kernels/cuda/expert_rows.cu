@@ -1,5 +1,6 @@
 // kernels/cuda/expert_rows.cu: permutation of rows to experts and back, and grouped products. Every element has one
 // writer, so there are no atomics.
+#include "tutti/kernels/cuda/cuda_table.h"
 #include "tutti/kernels/cuda/fill.h"
 #include "tutti/kernels/cuda/team.h"
 #include "tutti/kernels/groups.h"

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "tutti/kernels/cuda/cublaslt.h"
+#include "tutti/kernels/cuda/cuda_table.h"
 #include "tutti/kernels/cuda/fill.h"
 #include "tutti/kernels/epilogue.h"
 

@@ -1,5 +1,6 @@
 // kernels/cuda/gemm_plain.cu: the matrix product in all its forms, in tiles of shared memory and f32 multiply-adds:
 // without tensor cores, so f32 factors keep their precision. For tests, and where chosen by name.
+#include "tutti/kernels/cuda/cuda_table.h"
 #include "tutti/kernels/cuda/element.h"
 #include "tutti/kernels/cuda/fill.h"
 #include "tutti/kernels/epilogue.h"

@@ -1,6 +1,7 @@
 // kernels/cuda/table.cpp: fills the table for NVIDIA GPUs.
 #include <cstdlib>
 
+#include "tutti/kernels/cuda/cuda_table.h"
 #include "tutti/kernels/cuda/fill.h"
 #include "tutti/kernels/cuda/sizes.h"
 

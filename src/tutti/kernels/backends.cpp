@@ -1,0 +1,168 @@
+#include "tutti/kernels/backends.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <fstream>
+
+#include "tutti/base/error.h"
+#include "tutti/comm/nccl/nccl_world.h"
+#include "tutti/device/cuda/cuda_device.h"
+#include "tutti/kernels/cuda/attention_cudnn.h"
+#include "tutti/kernels/cuda/cuda_table.h"
+
+namespace tutti::kernels {
+
+namespace {
+
+// --- CPUs ------------------------------------------------------------------------------------------------------------
+
+template <Isa isa>
+const KernelTable* cpu_kernels(ComputeType compute_type) {
+    return compute_type == ComputeType::tf32 ? nullptr : &cpu_table(isa);
+}
+
+template <Isa isa>
+DeviceModel cpu_with(int threads) {
+    const std::string name = concat("cpu-", name_of(isa));
+    return {name,
+            {.name = concat(name, ", ", threads, threads == 1 ? " thread" : " threads"),
+             .threads = threads,
+             .segment_bytes = host_segment_bytes},
+            cpu_kernels<isa>};
+}
+
+constexpr Backend kCpu = {
+    .name = "cpu",
+    .table = [](ComputeType compute_type) -> const KernelTable* {
+        return compute_type == ComputeType::tf32 ? nullptr : &cpu_table(chosen_isa());
+    },
+    .make =
+        [](int threads, const LocalRank& local) {
+            return make_cpu_device(threads > 0 ? threads : std::max(1, available_cores() / std::max(1, local.size)));
+        },
+    .models = [](int threads) -> std::vector<DeviceModel> {
+        return {cpu_with<Isa::avx2>(threads), cpu_with<Isa::avx512>(threads), cpu_with<Isa::avx512_bf16>(threads),
+                cpu_with<Isa::amx>(threads)};
+    }};
+
+// --- NVIDIA's GPUs ---------------------------------------------------------------------------------------------------
+
+// Memory as nvidia-smi reports it, in MiB; the driver and a CUDA context take about 600 MiB of that.
+struct NvidiaModel {
+    const char *name, *title;
+    int64_t mib;
+};
+constexpr std::array kNvidiaModels = {
+    NvidiaModel{"a100-40gb", "NVIDIA A100 40GB", 40960},  NvidiaModel{"a100-80gb", "NVIDIA A100 80GB", 81920},
+    NvidiaModel{"h100", "NVIDIA H100 80GB", 81559},       NvidiaModel{"h200", "NVIDIA H200 141GB", 143771},
+    NvidiaModel{"b200", "NVIDIA B200 180GB", 183359},     NvidiaModel{"l40s", "NVIDIA L40S 48GB", 46068},
+    NvidiaModel{"rtx4090", "NVIDIA RTX 4090 24GB", 24564}};
+constexpr int64_t kMiB = 1 << 20, kContextMiB = 600;
+constexpr int64_t kWorkspace = 32 << 20;  // of cuBLASLt: device/cuda/cuda_device.cpp
+
+const KernelTable* cuda_kernels(ComputeType compute_type) {
+    return compute_type == ComputeType::tf32 ? &cuda_tf32_table() : &cuda_table();
+}
+
+std::vector<DeviceModel> nvidia_models(int) {
+    std::vector<DeviceModel> all;
+    for (const NvidiaModel& m : kNvidiaModels)
+        all.push_back({m.name,
+                       {.name = m.title,
+                        .memory_bytes = (m.mib - kContextMiB) * kMiB,
+                        .workspace_bytes = kWorkspace,
+                        .records = true},
+                       cuda_kernels});
+    return all;
+}
+
+// "580.65.06" of "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  ...".
+std::string nvidia_driver() {
+    std::ifstream file("/proc/driver/nvidia/version");
+    for (std::string word; file >> word;)
+        if (word.size() > 2 && std::isdigit(static_cast<unsigned char>(word[0])) && word.find('.') != word.npos)
+            return word;
+    return "";
+}
+
+constexpr AttentionLibrary kNvidiaAttention[] = {
+    {"cudnn", "cuDNN", "TUTTI_CUDA_ATTENTION=cudnn", cuda::use_cudnn_attention}};
+
+constexpr Backend kCuda = {.name = "cuda",
+                           .table = cuda_kernels,
+                           .make =
+                               [](int, const LocalRank& local) {
+                                   return make_cuda_device(local.rank % static_cast<int>(find_gpus().found.size()));
+                               },
+                           .models = nvidia_models,
+                           .find = find_gpus,
+                           .why_unfit = tutti::why_unfit,
+                           .world = comm::nccl_world,
+                           .vendor = "NVIDIA",
+                           .communication = "nccl",
+                           .driver_title = "NVIDIA driver",
+                           .driver = nvidia_driver,
+                           .architectures = kernel_architectures,
+                           .attention_libraries = kNvidiaAttention};
+
+constexpr Backend kBackends[] = {kCuda, kCpu};
+
+// --- the choice of a device ------------------------------------------------------------------------------------------
+
+const Backend& chosen(std::string_view device) {
+    std::string names = "auto";
+    for (const Backend& b : kBackends) {
+        names += concat(", ", b.name);
+        if (device != b.name && device != "auto") continue;
+        if (b.find == nullptr) return b;
+        const Gpus gpus = b.find();
+        if (gpus.found.empty() && device == "auto") continue;
+        check<UsageError>(!gpus.found.empty(), "device = \"", device, "\": ", gpus.why_none,
+                          "; `tutti doctor` says what this machine has, device = \"cpu\" trains without a GPU");
+        for (const Gpu& gpu : gpus.found)
+            check<UsageError>(b.why_unfit(gpu).empty(), "device = \"", device, "\": ", b.why_unfit(gpu),
+                              "; device = \"cpu\" trains without a GPU");
+        return b;
+    }
+    throw UsageError(concat("a device is one of ", names, ", not ", device));
+}
+
+}  // namespace
+
+std::span<const Backend> backends() { return kBackends; }
+
+const Backend* backend_of(const Device& device) {
+    for (const Backend& b : kBackends)
+        if (device.backend() == b.name) return &b;
+    return nullptr;
+}
+
+const KernelTable& table_for(const Device& device, ComputeType compute_type) {
+    const Backend* backend = backend_of(device);
+    check(backend != nullptr, device.name(), " computes nothing: a rehearsal names its table (meta/meta_table.h)");
+    const KernelTable* table = backend->table(compute_type);
+    check<UsageError>(table != nullptr, compute_type, " needs a GPU, and this rank is on ", device.name(),
+                      "; compute in f32 or bf16");
+    table->gemm_implementations();  // a missing library ends a run here, before anything is allocated
+    return *table;
+}
+
+int gpus_for(std::string_view device) {
+    for (const Backend& b : kBackends)
+        if (b.find != nullptr && (device == b.name || device == "auto"))
+            if (const auto gpus = static_cast<int>(b.find().found.size()); gpus > 0) return gpus;
+    return 0;
+}
+
+}  // namespace tutti::kernels
+
+namespace tutti {
+
+void check_device(std::string_view device) { kernels::chosen(device); }
+
+std::unique_ptr<Device> make_device(std::string_view device, int threads, const LocalRank& local) {
+    return kernels::chosen(device).make(threads, local);
+}
+
+}  // namespace tutti
