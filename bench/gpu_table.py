@@ -139,7 +139,7 @@ def compare_attention(rows, figures):
     """Ours beside cuDNN's: rows of one T, D and pass that differ in `by`."""
     rates = {}
     for row in rows:
-        rates.setdefault((row["T"], row["D"], row["pass"]), {})[row["by"]] = row["flops_per_s"]
+        rates.setdefault((row["T"], row["D"], row["pass"]), {})["cudnn" if row["by"] == "cudnn" else "own"] = row["flops_per_s"]
     shares = {case: rate["own"] / rate["cudnn"] for case, rate in rates.items() if "own" in rate and "cudnn" in rate}
     what = "attention within 10 % of cuDNN's"
     if not shares:

@@ -50,6 +50,7 @@ KernelTable borrow() {
     KernelTable table;
     table.name = "borrowed";
     table.gemm_implementations = gemm_implementations;
+    table.attention_implementations = [] { return "borrowed"; };
     ((table.*Entries = Borrowed<Entries>::run), ...);
     replace_products(table);
     return table;
@@ -67,10 +68,11 @@ const KernelTable& cuda_table() {
                &T::norm_backward_input, &T::norm_backward_weight, &T::short_convolution_forward,
                &T::short_convolution_backward_input, &T::short_convolution_backward_before,
                &T::short_convolution_backward_weight, &T::short_convolution_state, &T::rope, &T::rope_table,
-               &T::attention_workspace, &T::attention_forward, &T::attention_backward, &T::attention_merge,
-               &T::cross_entropy, &T::cross_entropy_partial, &T::cross_entropy_finish, &T::squared_error, &T::sample,
-               &T::route, &T::route_backward, &T::gather_rows, &T::combine_rows, &T::combine_rows_backward,
-               &T::grouped_gemm, &T::grouped_gemm_workspace, &T::balance, &T::adamw, &T::sgd>();
+               &T::attention_implementation, &T::attention_workspace, &T::attention_forward, &T::attention_backward,
+               &T::attention_merge, &T::cross_entropy, &T::cross_entropy_partial, &T::cross_entropy_finish,
+               &T::squared_error, &T::sample, &T::route, &T::route_backward, &T::gather_rows, &T::combine_rows,
+               &T::combine_rows_backward, &T::grouped_gemm, &T::grouped_gemm_workspace, &T::balance, &T::adamw,
+               &T::sgd>();
     return table;
 }
 

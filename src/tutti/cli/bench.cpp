@@ -35,6 +35,7 @@ Json document_of(const Bench& bench, const BenchResult& result) {
                      {"threads", bench.device->stream().threads},
                      {"kernels", bench.ctx.kernels.name},
                      {"gemm_implementation", bench.ctx.kernels.gemm_implementations()},
+                     {"attention_implementation", bench.ctx.kernels.attention_implementations()},
                      {"dtype", std::string(name_of(bench.compute_type))}};
     document.update(result.summary);
     document["rows"] = result.rows;
@@ -63,7 +64,8 @@ int bench(const BenchArguments& arguments, const Io& io) {
     Bench bench(arguments, io.text());
     bench.text << "tutti bench " << benchmark_of(arguments.kind).name << ": " << bench.compute_type << ", "
                << bench.device->name() << "\nkernels " << bench.ctx.kernels.name << ", matrix products "
-               << bench.ctx.kernels.gemm_implementations() << ", " << format_bytes(bench.device->free_bytes())
+               << bench.ctx.kernels.gemm_implementations() << ", attention "
+               << bench.ctx.kernels.attention_implementations() << ", " << format_bytes(bench.device->free_bytes())
                << " of memory available\n"
                << std::endl;
     const BenchResult result = benchmark_of(arguments.kind).run(bench);

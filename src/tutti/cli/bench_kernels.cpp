@@ -295,6 +295,7 @@ struct AttentionCase {
 
 struct AttentionTimes {
     Timing forward, both;
+    std::string by;  // the kernels
 };
 
 AttentionTimes time_attention(const Bench& bench, ops::Context& ctx, const AttentionCase& c, double seconds) {
@@ -306,6 +307,7 @@ AttentionTimes time_attention(const Bench& bench, ops::Context& ctx, const Atten
     const Tensor dv = ops::empty(ctx, shape, bench.dtype);
     const auto forward = [&] { return ops::attention(ctx, q, k, v, mask); };
     AttentionTimes times;
+    times.by = ctx.kernels.attention_implementation(ctx.device.stream(), {.q = q, .k = k, .v = v, .o = q});
     times.forward = bench.time({.seconds = seconds / 4, .min_runs = 3, .max_runs = 30}, forward);
     times.both = bench.time({.seconds = seconds * 3 / 4, .min_runs = 3, .max_runs = 30}, [&] {
         const ops::Attention y = forward();
@@ -314,15 +316,10 @@ AttentionTimes time_attention(const Bench& bench, ops::Context& ctx, const Atten
     return times;
 }
 
-// Kernels that compute attention, and how rows call them.
-struct Contender {
-    std::string name;
-    kernels::KernelTable table;
-};
-
-// On a GPU those of other libraries beside those of the run, where this build and this machine have them.
-std::vector<Contender> contenders(const Bench& bench, BenchResult& result) {
-    std::vector<Contender> all = {{"own", bench.ctx.kernels}};
+// The tables to time: that of a run, and with the attention of other libraries, where this build and this machine have
+// them.
+std::vector<kernels::KernelTable> contenders(const Bench& bench, BenchResult& result) {
+    std::vector<kernels::KernelTable> all = {bench.ctx.kernels};
     for (const kernels::AttentionLibrary& library : kernels::backend_of(*bench.device)->attention_libraries) {
         kernels::KernelTable table = bench.ctx.kernels;
         try {
@@ -331,13 +328,13 @@ std::vector<Contender> contenders(const Bench& bench, BenchResult& result) {
             bench.note(result, concat(library.title, " is not timed: ", missing.what()));
             continue;
         }
-        if (table.attention_forward != bench.ctx.kernels.attention_forward) all.push_back({library.name, table});
+        if (table.attention_forward != bench.ctx.kernels.attention_forward) all.push_back(table);
     }
     return all;
 }
 
-void print_and_add(Bench& bench, BenchResult& result, const std::string& by, const AttentionCase& c,
-                   const AttentionTimes& times, const Peak& peak) {
+void print_and_add(Bench& bench, BenchResult& result, const AttentionCase& c, const AttentionTimes& times,
+                   const Peak& peak) {
     struct Pass {
         const char* name;
         const Timing& timing;
@@ -348,14 +345,14 @@ void print_and_add(Bench& bench, BenchResult& result, const std::string& by, con
         const double rate = pass.flops / pass.timing.median, share = rate / peak.flops_per_s();
         bench.text << right(std::to_string(c.T), 7) << right(std::to_string(c.H()), 5) << right(std::to_string(c.D), 6)
                    << "  " << left(pass.name, 19) << right(format_fixed(rate / 1e12, 3), 9)
-                   << right(format_percent(share), 10) << "  " << left(by, 7) << timing_columns(pass.timing)
+                   << right(format_percent(share), 10) << "  " << left(times.by, 7) << timing_columns(pass.timing)
                    << std::endl;
         Json row = {{"T", c.T},
                     {"H", c.H()},
                     {"D", c.D},
                     {"window", c.window},
                     {"pass", pass.name},
-                    {"by", by},
+                    {"by", times.by},
                     {"flops", pass.flops},
                     {"flops_per_s", rate},
                     {"share_of_peak", share}};
@@ -370,7 +367,7 @@ BenchResult bench_attention(Bench& bench) {
     BenchResult result;
     const int64_t window = bench.arguments.window;
     const Peak peak = measure_peak(bench, 0.5);
-    const std::vector<Contender> all = contenders(bench, result);
+    const std::vector<kernels::KernelTable> all = contenders(bench, result);
     bench.text << "peak: " << format_flop_rate(peak.flops_per_s()) << ", " << peak.origin()
                << "\ncausal half convention, batch 1" << (window > 0 ? concat(", window of ", window, " keys") : "")
                << "\n\n"
@@ -389,10 +386,10 @@ BenchResult bench_attention(Bench& bench) {
         for (const int64_t D : {64, 128}) {
             const bool gpu = !bench.device->host_readable();
             const AttentionCase c{T, D, window, gpu ? kAttentionWidthOfGpu : kAttentionWidth};
-            for (const Contender& contender : all) {
-                ops::Context ctx{*bench.device, contender.table};
+            for (const kernels::KernelTable& table : all) {
+                ops::Context ctx{*bench.device, table};
                 const AttentionTimes times = time_attention(bench, ctx, c, std::min(2.0, bench.seconds_left() / 4));
-                print_and_add(bench, result, contender.name, c, times, peak);
+                print_and_add(bench, result, c, times, peak);
                 last += 4 * (times.forward.median + times.both.median);  // a call to warm up, three runs
             }
         }

@@ -344,10 +344,8 @@ BenchResult bench_step(Bench& bench) {
     });
     see_peak(bench, report.peak);
     print_five_steps(bench.text, report);
-    if (bench.ctx.kernels.slow_products)
-        for (const std::string& product : bench.ctx.kernels.slow_products())
-            bench.note(result, "the GEMM library has no kernel for this product, and a much slower one computed it: " +
-                                   product);
+    if (bench.ctx.kernels.slow_work)
+        for (const std::string& text : bench.ctx.kernels.slow_work()) bench.note(result, text);
     result.summary = summary_of(report);
     if (!file.empty()) {
         write_file("--tune", file, report.measured.tuning.to_json());

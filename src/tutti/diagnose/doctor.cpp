@@ -127,6 +127,7 @@ void look_at_backend(const kernels::Backend& backend, const std::vector<Gpu>& fo
     try {
         const kernels::KernelTable& table = *backend.table(ComputeType::bf16);
         s.add_text("gemm_implementation", "matrix products", table.gemm_implementations());
+        s.add_text("attention_implementation", "attention", table.attention_implementations());
     } catch (const Error& missing) {
         s.add({"gemm_implementation", "matrix products", "none", {}});
         facts.problems.push_back(missing.what());

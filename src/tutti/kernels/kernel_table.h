@@ -307,9 +307,9 @@ struct KernelTable {
     // are adjacent in memory (ops/fused_linear.h). Decision 32 says where this is faster.
     bool fused_projections = false;
     const char* (*gemm_implementation)(const Stream&, const Gemm&) = nullptr;
-    // The products so far for which the library has no kernel, so that our own, far slower kernel computed them:
-    // "(4096, 50257) over 768 of bf16 to bf16, ...". Null: no library.
-    std::vector<std::string> (*slow_products)() = nullptr;
+    // What far slower kernels than the table's best have computed so far, and why, each a sentence: products for which
+    // the library has no kernel, attention that the kernels for tensor cores do not take. Null: there is one kernel.
+    std::vector<std::string> (*slow_work)() = nullptr;
     // A tuning without products, of the current GPU and this table's library. Null: this table cannot be tuned.
     GemmTuning (*gemm_tuning)() = nullptr;
     int64_t loss_chunk_bytes = 128 << 20;  // size of the chunk of logits that exists at a time: ops::loss_chunk_rows
@@ -348,6 +348,10 @@ struct KernelTable {
     // (D/2) f64; cosines, sines (P, D/2) f32, unit inner stride.
     void (*rope_table)(const Stream&, View frequencies, double amplitude, View cosines, View sines) = nullptr;
 
+    // The kernels of attention on this machine, fastest first ("hopper, tensor, plain"), and the one that computes a
+    // request, which depends on shape, strides and types only.
+    const char* (*attention_implementations)() = nullptr;
+    const char* (*attention_implementation)(const Stream&, const AttentionForward&) = nullptr;
     // Size of the `workspace` of attention forward or backward, in f32 values.
     int64_t (*attention_workspace)(const Stream&, const Shape& q, const Shape& k, bool backward) = nullptr;
     void (*attention_forward)(const Stream&, const AttentionForward&) = nullptr;

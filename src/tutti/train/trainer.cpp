@@ -258,10 +258,8 @@ void Run::one_step() {
     outcome_.step = state_.step;
     outcome_.loss = result.loss;
     if (first) see_first_step(traffic);
-    if (first && engine_.ctx.kernels.slow_products)
-        for (const std::string& product : engine_.ctx.kernels.slow_products())
-            console_.warn(concat("the GEMM library has no kernel for this product, and a much slower one computes it: ",
-                                 product));
+    if (first && engine_.ctx.kernels.slow_work)
+        for (const std::string& text : engine_.ctx.kernels.slow_work()) console_.warn(text);
     if (first && engine_.tuning && !engine_.tuning->missed.empty())
         console_.warn(concat(run_.train.gemm_tuning, " has no algorithm for ", engine_.tuning->missed.size(),
                              " products of the first step, such as ", engine_.tuning->missed.begin()->second,

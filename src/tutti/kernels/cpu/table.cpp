@@ -73,6 +73,8 @@ KernelTable make_table(const char* name, Isa isa, void (*fill_table)(KernelTable
     fill_gemm(table, isa);
     table.gemm_by_rows = true;
     table.packing_counts = isa >= Isa::avx512_bf16;
+    table.attention_implementations = [] { return "own"; };
+    table.attention_implementation = [](const Stream&, const AttentionForward&) { return "own"; };
     table.attention_workspace = attention::workspace;
     fill_portable(table);
     fill_grouped_gemm(table, isa);

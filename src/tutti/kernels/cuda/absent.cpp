@@ -20,6 +20,7 @@ const KernelTable& cuda_table() {
                 "this build has no CUDA: install the CUDA toolkit (nvcc) and configure with -DTUTTI_CUDA=ON, or use "
                 "train.device = \"cpu\"");
         };
+        t.attention_implementations = [] { return "hopper, tensor, plain"; };
         t.attention_workspace = cuda::attention_workspace;
         t.loss_chunk_bytes = cuda::kLossChunkBytes;
         return t;

@@ -1,6 +1,10 @@
 // kernels/cuda/attention.cu: chooses the attention kernels; D_i for the backward; attention_merge.
 #include <initializer_list>
+#include <map>
+#include <mutex>
 #include <string>
+#include <tuple>
+#include <vector>
 
 #include "tutti/kernels/cuda/attention.h"
 #include "tutti/kernels/cuda/attention_cudnn.h"
@@ -24,12 +28,20 @@ bool suits_tensor_cores(const Views& views) {
     return true;
 }
 
-bool suits_hopper(const Views& views) {
+bool has_hopper() {
 #ifdef TUTTI_CUDA_SM90A
     int device = 0, major = 0;
     check_cuda(cudaGetDevice(&device), "cudaGetDevice");
     check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
-    if (major != 9 || !suits_tensor_cores(views)) return false;
+    return major == 9;
+#else
+    return false;
+#endif
+}
+
+bool suits_hopper([[maybe_unused]] const Views& views) {
+#ifdef TUTTI_CUDA_SM90A
+    if (!suits_tensor_cores(views)) return false;
     for (const View& x : views)
         if (x.shape[3] > 128 || (x.dtype == DType::bf16 && !suits_tensor_map(x))) return false;
     return true;
@@ -38,9 +50,11 @@ bool suits_hopper(const Views& views) {
 #endif
 }
 
-// The first kernel that suits a request computes it, unless TUTTI_CUDA_ATTENTION names one.
+// Fastest first. The first kernel that this GPU has and that suits a request computes it, unless TUTTI_CUDA_ATTENTION
+// names one.
 struct AttentionKernel {
     const char *name, *takes;
+    bool (*exists)();
     bool (*suits)(const Views& views);
     void (*forward)(const Stream&, const AttentionForward&);
     void (*backward)(const Stream&, const AttentionBackward&);
@@ -48,21 +62,53 @@ struct AttentionKernel {
 constexpr AttentionKernel kKernels[] = {
     {"hopper",
      "what \"tensor\" takes, not empty, with head dims up to 128, on compute capability 9.0 in a build for 90a",
-     suits_hopper, attention_forward_hopper, attention_backward_hopper},
+     has_hopper, suits_hopper, attention_forward_hopper, attention_backward_hopper},
     {"tensor", "bf16 with head dims and strides that are multiples of 8 and data aligned to 16 bytes",
-     suits_tensor_cores, attention_forward_tensor, attention_backward_tensor},
-    {"plain", "everything", [](const Views&) { return true; }, attention_forward_plain, attention_backward_plain},
+     [] { return true; }, suits_tensor_cores, attention_forward_tensor, attention_backward_tensor},
+    {"plain", "everything", [] { return true; }, [](const Views&) { return true; }, attention_forward_plain,
+     attention_backward_plain},
 };
 constexpr int kAny = -1;
 
+struct Choice {
+    const AttentionKernel *kernel, *fastest;  // fastest: of this GPU
+};
+
 // `named`: of kKernels, or kAny.
-const AttentionKernel& kernel_for(int named, const View& q, const Views& views) {
-    for (const AttentionKernel& kernel : kKernels)
-        if ((named == kAny || &kernel == &kKernels[named]) && kernel.suits(views)) return kernel;
+Choice choice_of(int named, const View& q, const Views& views) {
+    const AttentionKernel* fastest = nullptr;
+    for (const AttentionKernel& kernel : kKernels) {
+        if ((named != kAny && &kernel != &kKernels[named]) || !kernel.exists()) continue;
+        if (fastest == nullptr) fastest = &kernel;
+        if (kernel.suits(views)) return {&kernel, fastest};
+    }
     const AttentionKernel& kernel = kKernels[named];
     throw UsageError(concat("TUTTI_CUDA_ATTENTION=", kernel.name, " takes ", kernel.takes, "; got q (", q.shape[0],
                             ", ", q.shape[1], ", ", q.shape[2], ", ", q.shape[3], ") in ", q.dtype,
                             ". Without the variable the request chooses; TUTTI_CUDA_ATTENTION=plain takes all"));
+}
+
+// Requests that the fastest kernels of the GPU did not take, of all ranks of this process.
+struct SlowRequests {
+    std::mutex mutex;
+    std::map<std::tuple<const AttentionKernel*, DType, int64_t>, std::string> texts;  // by kernel, type and head dim
+};
+SlowRequests& slow_requests() {
+    static SlowRequests all;
+    return all;
+}
+
+const AttentionKernel& kernel_for(int named, const View& q, const Views& views) {
+    const auto [kernel, fastest] = choice_of(named, q, views);
+    if (kernel != fastest) {
+        const std::lock_guard lock(slow_requests().mutex);
+        std::string& text = slow_requests().texts[{kernel, q.dtype, q.shape[3]}];
+        if (text.empty())
+            text = concat("attention of q (", q.shape[0], ", ", q.shape[1], ", ", q.shape[2], ", ", q.shape[3], ") in ",
+                          q.dtype, " is computed by the kernels \"", kernel->name, "\"; the faster \"", fastest->name,
+                          "\" take ", fastest->takes);
+    }
+    return *kernel;
 }
 
 constexpr int kDeltaThreads = 128;
@@ -152,13 +198,33 @@ void attention_merge(const Stream& stream, View o, View lse, View o_part, View l
 }
 
 template <int named>
+const char* implementation_of(const Stream&, const AttentionForward& a) {
+    return choice_of(named, a.q, {a.q, a.k, a.v, a.o}).kernel->name;
+}
+
+template <int named>
+const char* implementations() {
+    if (named != kAny) return kKernels[named].name;
+    return has_hopper() ? "hopper, tensor, plain" : "tensor, plain";
+}
+
+template <int named>
 void fill(KernelTable& table) {
+    table.attention_implementations = implementations<named>;
+    table.attention_implementation = implementation_of<named>;
     table.attention_workspace = attention_workspace;
     table.attention_forward = attention_forward<named>;
     table.attention_backward = attention_backward<named>;
 }
 
 }  // namespace
+
+std::vector<std::string> slow_attention() {
+    const std::lock_guard lock(slow_requests().mutex);
+    std::vector<std::string> texts;
+    for (const auto& [key, text] : slow_requests().texts) texts.push_back(text);
+    return texts;
+}
 
 void fill_attention(KernelTable& table, const char* kernel) {
     table.attention_merge = attention_merge;

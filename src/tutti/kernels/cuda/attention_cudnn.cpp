@@ -237,6 +237,8 @@ void use_cudnn_attention(KernelTable& table) {
                    "TUTTI_CUDNN (and libcudart.so.13 in CUDNN_FRONTEND_CUDART_LIB_NAME where the loader "
                    "does not find it)"});
     fe::cudnn_dlhandle = library;
+    table.attention_implementations = [] { return "cudnn"; };
+    table.attention_implementation = [](const Stream&, const AttentionForward&) { return "cudnn"; };
     table.attention_workspace = attention_workspace;
     table.attention_forward = attention_forward;
     table.attention_backward = attention_backward;

@@ -75,6 +75,61 @@ TEST_P(CudaAttention, OfEachKernelAndReference) {
 INSTANTIATE_TEST_SUITE_P(Kernels, CudaAttention, testing::Values("hopper", "tensor", "plain"),
                          [](const auto& kernel) { return kernel.param; });
 
+// Which kernels compute a request is told by name; slow_work tells of those that the fastest do not take, once for each
+// type and head dim, and only where no name chose the kernels.
+TEST(CudaAttention, SaysWhichKernelsComputeARequest) {
+    const Place& place = cuda_place();
+    const KernelTable table = table_with(nullptr), plain = table_with("plain");
+    const auto by = [&](const KernelTable& of, DType dtype, int64_t D, int64_t stride_of_rows = 0) {
+        std::pmr::vector<float> values(static_cast<size_t>(4 * (D + 8)), 0, place.memory);
+        View x(values.data(), dtype, {1, 3, 1, D});
+        if (stride_of_rows > 0) x.strides = {3 * stride_of_rows, stride_of_rows, stride_of_rows, 1};
+        return std::string(of.attention_implementation(place.stream, {.q = x, .k = x, .v = x, .o = x}));
+    };
+    const std::string fastest = is_hopper() ? "hopper" : "tensor";
+    EXPECT_EQ(by(table, DType::bf16, 64), fastest);
+    EXPECT_EQ(by(table, DType::bf16, 256), "tensor");
+    EXPECT_EQ(by(table, DType::bf16, 68), "plain");
+    EXPECT_EQ(by(table, DType::bf16, 64, 65), "plain");
+    EXPECT_EQ(by(table, DType::f32, 64), "plain");
+    EXPECT_EQ(by(plain, DType::bf16, 64), "plain");
+    EXPECT_EQ(std::string(table.attention_implementations()),
+              fastest == "hopper" ? "hopper, tensor, plain" : "tensor, plain");
+    EXPECT_EQ(std::string(plain.attention_implementations()), "plain");
+}
+
+TEST(CudaAttention, TellsOfRequestsThatTheFastestKernelsDoNotTake) {
+    const Place& place = cuda_place();
+    const auto run = [&](const KernelTable& table, int64_t D) {
+        std::pmr::vector<float> values(static_cast<size_t>(2 * D), 1, place.memory), lse(2, 0, place.memory);
+        std::pmr::vector<float> o(values.size(), 0, place.memory);
+        const Shape shape{1, 2, 1, D};
+        std::pmr::vector<float> workspace(
+            static_cast<size_t>(table.attention_workspace(place.stream, shape, shape, false)), 0, place.memory);
+        const View x(values.data(), DType::f32, shape);
+        table.attention_forward(place.stream,
+                                {.q = x,
+                                 .k = x,
+                                 .v = x,
+                                 .o = View(o.data(), DType::f32, shape),
+                                 .lse = View(lse.data(), DType::f32, {1, 1, 2}),
+                                 .workspace = View(workspace.data(), DType::f32, {std::ssize(workspace)})});
+        place.wait();
+    };
+    const auto told = [](int64_t D) {
+        const std::string text =
+            concat("attention of q (1, 2, 1, ", D, ") in f32 is computed by the kernels \"plain\"");
+        const auto all = cuda::slow_attention();
+        return std::count_if(all.begin(), all.end(), [&](const std::string& t) { return t.starts_with(text); });
+    };
+    run(table_with("plain"), 24);
+    EXPECT_EQ(told(24), 0) << "the name asked for them";
+    run(table_with(nullptr), 24);
+    run(table_with(nullptr), 24);
+    EXPECT_EQ(told(24), 1);
+    EXPECT_EQ(told(40), 0);
+}
+
 // 40 queries and a single key whose scores are 64 * 4 * -4 / 8 = -128: to keys of padding, whose scores are 0, the
 // backward would give exp(0 - lse) = exp(128), which is infinite. By hand: all weights are 1, so o is v, dv the sum of
 // dy, 40, and dq and dk are 0.

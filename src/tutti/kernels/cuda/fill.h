@@ -24,6 +24,10 @@ void fill_attention(KernelTable& table, const char* kernel);
 void fill_gemm_plain(KernelTable& table, bool tf32 = false);
 // cuBLASLt, or our own product where cuBLASLt has no algorithm; our own in the emulation.
 void fill_gemm(KernelTable& table, bool tf32 = false);
+// What slower kernels than the fastest of this GPU have computed so far, unless a name chose them:
+// KernelTable::slow_work.
+std::vector<std::string> slow_products();
+std::vector<std::string> slow_attention();
 void fill_grouped_gemm(KernelTable& table, bool tf32 = false);  // one gemm of the same table per group
 
 }  // namespace tutti::kernels::cuda

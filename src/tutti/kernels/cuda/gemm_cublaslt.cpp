@@ -6,7 +6,7 @@
 // which depends on GPU and shape and measures nothing; only algorithms that add in a fixed order are allowed. The
 // heuristic runs once per shape and its answer is cached, so a run repeats bit for bit on the same GPU and library.
 // gemm_plain.cu computes products for which the library has no algorithm (odd strides of bf16, for example); this too
-// depends on the shape only. gemm_implementation reports it, and slow_products lists the shapes.
+// depends on the shape only. gemm_implementation reports it, and slow_work lists the shapes.
 #include <algorithm>
 #include <array>
 #include <compare>
@@ -407,12 +407,6 @@ const char* implementation_of(const Stream& stream, const Gemm& g) {
     return algorithms().of(problem, Product(plain, problem)) ? "cuBLASLt" : "own";
 }
 
-std::vector<std::string> slow_products() {
-    std::vector<std::string> texts;
-    for (const Problem& p : algorithms().without()) texts.push_back(text_of(p));
-    return texts;
-}
-
 // The driver reports the CUDA version that it supports, not its own version. The encoding of an algorithm depends on
 // the library alone.
 GemmTuning empty_tuning() {
@@ -428,6 +422,14 @@ GemmTuning empty_tuning() {
 
 }  // namespace
 
+std::vector<std::string> slow_products() {
+    std::vector<std::string> texts;
+    for (const Problem& p : algorithms().without())
+        texts.push_back(
+            concat("the GEMM library has no kernel for this product, and a much slower one computes it: ", text_of(p)));
+    return texts;
+}
+
 void fill_gemm(KernelTable& table, bool tf32) {
     const char* named = std::getenv("TUTTI_CUDA_GEMM");
     const std::string implementation = named != nullptr ? named : "cublaslt";
@@ -440,7 +442,6 @@ void fill_gemm(KernelTable& table, bool tf32) {
     table.gemm = tf32 ? gemm_cublaslt<true> : gemm_cublaslt<false>;
     table.gemm_workspace = [](const Stream&, const Gemm&) -> int64_t { return 0; };  // it has the stream's
     table.gemm_implementation = tf32 ? implementation_of<true> : implementation_of<false>;
-    table.slow_products = slow_products;
     table.gemm_tuning = empty_tuning;
     table.gemm_implementations = [] {
         static const std::string kVersion = library().version();

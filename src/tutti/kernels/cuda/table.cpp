@@ -25,6 +25,11 @@ const KernelTable& cuda_table() {
         cuda::fill_attention(t, std::getenv("TUTTI_CUDA_ATTENTION"));
         cuda::fill_gemm(t);
         cuda::fill_grouped_gemm(t);
+        t.slow_work = [] {
+            std::vector<std::string> all = cuda::slow_products();
+            for (const std::string& text : cuda::slow_attention()) all.push_back(text);
+            return all;
+        };
         t.fused_projections = true;
         t.loss_chunk_bytes = cuda::kLossChunkBytes;
         return t;

@@ -148,6 +148,8 @@ void rope_table(const Stream&, View frequencies, double amplitude, View cosines,
 }  // namespace
 
 void fill_attention(KernelTable& table) {
+    table.attention_implementations = [] { return "reference"; };
+    table.attention_implementation = [](const Stream&, const AttentionForward&) { return "reference"; };
     table.attention_workspace = [](const Stream&, const Shape&, const Shape&, bool) -> int64_t { return 0; };
     table.attention_forward = attention_forward;
     table.attention_backward = attention_backward;
