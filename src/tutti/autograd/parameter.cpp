@@ -66,8 +66,8 @@ void allocate(ops::Context& ctx, Parameter& p, DType compute, bool train) {
     if (p.value.dtype() == DType::f32)
         p.master = p.value;
     else
-        p.master = train ? ops::empty(ctx, local, DType::f32, Purpose::optimizer) : Tensor{};
-    p.gradient = train ? ops::zeros(ctx, local, DType::f32, Purpose::gradients) : Tensor{};
+        p.master = train && !p.frozen() ? ops::empty(ctx, local, DType::f32, Purpose::optimizer) : Tensor{};
+    p.gradient = train && !p.frozen() ? ops::zeros(ctx, local, DType::f32, Purpose::gradients) : Tensor{};
 }
 
 void materialize(ops::Context& ctx, Parameter& p, DType compute, uint64_t seed, bool train) {

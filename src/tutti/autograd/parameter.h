@@ -32,7 +32,7 @@ enum class Role : uint8_t {
     every_head,  // used by each of the heads, which are split: the norm of queries or keys
 
     router,         // (E, in) of a mixture of experts: each rank routes some of the tokens
-    expert_bias,    // (E) of a router: no gradient trains it, see below
+    expert_bias,    // (E) of a router
     expert_column,  // (E, out, in): a column for each of E experts
     expert_row,     // (E, out, in)
 };
@@ -55,6 +55,15 @@ struct Init {
     double value = 0;  // the constant
 };
 
+// What a training step does with a parameter.
+enum class Training : uint8_t {
+    updated,  // the optimizer updates it with its gradient
+    // The bias of experts, always f32: its `gradient` is the number of choices of each expert in the microbatches of a
+    // step, summed over the ranks as a gradient; the optimizer has a separate rule for it.
+    counted,
+    frozen,  // keeps its value: no gradient, no master, no state of the optimizer
+};
+
 struct Parameter {
     std::string name;  // global: "h.11.attn.c_proj.weight", with the global layer index
     Shape shape;       // global
@@ -62,6 +71,7 @@ struct Parameter {
     Init init;
     int sections = 1;   // of dim 0: 3 for a fused q | k | v
     int64_t grain = 1;  // indices of the split dim that stay together: head_dim for a dim of heads
+    Training training = Training::updated;
 
     // Set by parallel::apply(); nullopt: this rank holds the whole parameter.
     std::optional<mesh::Part> local = {};
@@ -75,17 +85,15 @@ struct Parameter {
     std::shared_ptr<const nn::ProductRule> rule = {};
 
     Tensor value;                 // what forward reads, in the compute type
-    Tensor master;                // f32; shares memory with value when the compute type is f32
-    Tensor gradient;              // f32, accumulated over the microbatches of a step
+    Tensor master;                // f32; shares memory with value when the compute type is f32. Of a frozen one: none
+    Tensor gradient;              // f32, accumulated over the microbatches of a step. Of a frozen one: none
     bool gradient_unset = false;  // no contribution yet: the first one overwrites the gradient's memory
     ops::WeightForms forms = {};  // of value, for products
 
     bool of_experts() const { return role == Role::expert_column || role == Role::expert_row; }
     mesh::Part part() const { return local.value_or(mesh::whole_part(shape)); }
-    // false for an expert_bias, which is always f32. Its `gradient` is the number of choices of each expert in the
-    // microbatches of a step, summed over the ranks as a gradient; the optimizer has a separate rule for the bias.
-    bool trained() const { return role != Role::expert_bias; }
-    DType type(DType compute) const { return trained() ? compute : DType::f32; }  // of value
+    bool frozen() const { return training == Training::frozen; }
+    DType type(DType compute) const { return role == Role::expert_bias ? DType::f32 : compute; }  // of value
     bool decays() const { return shape.rank() >= 2; }  // weight decay leaves biases and norm weights alone
 };
 

@@ -59,12 +59,18 @@ Var Tape::input(const Tensor& value) {
 }
 
 Var Tape::record(const char* op, const std::vector<Var>& inputs, const Tensor& output, InputGradient input_gradient,
-                 WeightGradient weight_gradient, const std::vector<Parameter*>& parameters) {
+                 WeightGradient weight_gradient, std::vector<Parameter*> parameters) {
+    if (std::erase_if(parameters, [](const Parameter* p) { return p->frozen(); }) > 0 && parameters.empty())
+        weight_gradient = nullptr;
     if (counting_) count_use(parameters);
     if (!recording_) return {output, -1};
-    Node node{
-        op,         {}, static_cast<int>(gradients_.size()), std::move(input_gradient), std::move(weight_gradient),
-        parameters, {}};
+    Node node{op,
+              {},
+              static_cast<int>(gradients_.size()),
+              std::move(input_gradient),
+              std::move(weight_gradient),
+              std::move(parameters),
+              {}};
     for (const Var& input : inputs) node.inputs.push_back(input.id);
     saves(output);
     gradients_.emplace_back();
@@ -233,6 +239,7 @@ void Tape::end_use(Parameter& parameter, PassKind kind) {
 }
 
 void Tape::gradient_taken(Parameter& parameter) {
+    if (parameter.frozen()) return;
     count_use({&parameter});
     end_use(parameter, pass_.kind);
 }

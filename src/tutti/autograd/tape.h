@@ -121,8 +121,10 @@ class Tape {
 
     // A leaf with a gradient: the input that a pipeline stage receives.
     Var input(const Tensor& value);
+    // `weight_gradient` must add to the gradients of those `parameters` that are not frozen; with none of them it is
+    // dropped, with the tensors that it saves.
     Var record(const char* op, const std::vector<Var>& inputs, const Tensor& output, InputGradient input_gradient,
-               WeightGradient weight_gradient = {}, const std::vector<Parameter*>& parameters = {});
+               WeightGradient weight_gradient = {}, std::vector<Parameter*> parameters = {});
 
     // Counts a use of a parameter whose gradient contribution the forward has made: no weight gradient follows.
     void gradient_taken(Parameter& parameter);

@@ -90,8 +90,7 @@ std::vector<FileTensor> file_tensors(const models::Model& model, const StoredWei
     std::vector<FileTensor> all;
     for (const Parameter* p : model.parameters()) {
         const std::vector<TensorName> tensors = tensor_names(model.spec(), p->name);
-        // The bias of an expert is f32 in every file.
-        const DType dtype = p->trained() ? options.dtype.value_or(weights.dtype(p->name)) : DType::f32;
+        const DType dtype = p->type(options.dtype.value_or(weights.dtype(p->name)));
         for (const TensorName& tensor : tensors)
             all.push_back({p,
                            tensor,

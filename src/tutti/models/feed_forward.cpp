@@ -36,7 +36,10 @@ FeedForward::FeedForward(const spec::ModelSpec& s, int64_t layer, const std::str
                 .up = stacked(names.up, column, Role::expert_column, s.init_std),
                 .down = stacked(names.down, row, Role::expert_row, residual_std(s))});
     if (e.expert_bias)
-        experts_->bias = Parameter{.name = name + ".expert_bias", .shape = {e.experts}, .role = Role::expert_bias};
+        experts_->bias = Parameter{.name = name + ".expert_bias",
+                                   .shape = {e.experts},
+                                   .role = Role::expert_bias,
+                                   .training = autograd::Training::counted};
     if (e.shared_gate)
         experts_->shared_gate =
             make_linear(name + ".shared_expert_gate", s.width, 1, {.role = Role::norm, .std = s.init_std});

@@ -1,5 +1,7 @@
 #include "tutti/models/model.h"
 
+#include <fnmatch.h>
+
 #include <algorithm>
 
 namespace tutti::models {
@@ -60,6 +62,18 @@ Model make_model(ops::Context& ctx, const spec::ModelSpec& spec, int64_t max_pos
 
 void materialize(ops::Context& ctx, Model& model, DType compute, uint64_t seed, bool train) {
     for (autograd::Parameter* p : model.parameters()) autograd::materialize(ctx, *p, compute, seed, train);
+}
+
+void freeze(Model& model, const std::string& pattern) {
+    bool some = false;
+    for (autograd::Parameter* p : model.parameters()) {
+        if (fnmatch(pattern.c_str(), p->name.c_str(), 0) != 0) continue;
+        check(!p->value.defined(), p->name, " has its memory already; freeze it before");
+        p->training = autograd::Training::frozen;
+        some = true;
+    }
+    check<UsageError>(some, "freeze: no parameter matches \"", pattern, "\"; the first is ",
+                      model.parameters().empty() ? "none" : model.parameters().front()->name);
 }
 
 void allocate(ops::Context& ctx, Model& model, DType compute, bool train) {

@@ -54,6 +54,10 @@ Model make_model(ops::Context& ctx, const spec::ModelSpec& spec, int64_t max_pos
 // Draws the initial values of all parameters (autograd::materialize).
 void materialize(ops::Context& ctx, Model& model, DType compute, uint64_t seed, bool train);
 
+// Freezes the parameters whose name matches `pattern`, as in a shell: "model.layers.0.*". Call it before they get
+// memory. UsageError when there is none.
+void freeze(Model& model, const std::string& pattern);
+
 // Only their memory: for weights that come from a file.
 void allocate(ops::Context& ctx, Model& model, DType compute, bool train);
 

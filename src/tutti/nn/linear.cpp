@@ -42,9 +42,10 @@ MakeOperand saved_input(Tape& tape, const Parameter& w, const Var& x, const ops:
 // The gradients of weight and bias of y = x w^T + b.
 autograd::WeightGradient weight_gradient_of(ops::Context& ctx, const Affine& layer, MakeOperand saved) {
     return [&ctx, layer, saved = std::move(saved)](const Tensor& dy) {
-        ops::linear_backward_weight(ctx, gradient_of(ctx, layer.weight, dy, GemmRole::weight_gradient), saved(),
-                                    layer.weight.gradient, adds_to_gradient(layer.weight));
-        if (layer.bias) ops::bias_backward(ctx, dy, gradient_to_add_to(ctx, *layer.bias));
+        if (!layer.weight.frozen())
+            ops::linear_backward_weight(ctx, gradient_of(ctx, layer.weight, dy, GemmRole::weight_gradient), saved(),
+                                        layer.weight.gradient, adds_to_gradient(layer.weight));
+        if (layer.bias && !layer.bias->frozen()) ops::bias_backward(ctx, dy, gradient_to_add_to(ctx, *layer.bias));
     };
 }
 
@@ -136,7 +137,7 @@ Var fused_projections(Tape& tape, const Var& x, const std::vector<Affine>& layer
             Tensors biases;
             for (const Affine& layer : layers) {
                 const bool adds = adds_to_gradient(layer.weight);
-                gradients.push_back({layer.weight.gradient, adds});
+                gradients.push_back({gradient_or_scratch(ctx, layer.weight), adds});
                 if (layer.bias) biases.push_back(gradient_to_add_to(ctx, *layer.bias));
             }
             const auto d = gradient_of(ctx, layers.front().weight, dy, GemmRole::weight_gradient);

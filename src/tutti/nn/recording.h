@@ -17,10 +17,16 @@ Var recomputable(const Tape& tape, Var y, const Make& make) {
 // Whether the next contribution is added to the gradient; false for the first one, which overwrites it.
 inline bool adds_to_gradient(Parameter& p) { return !std::exchange(p.gradient_unset, false); }
 
-// The gradient for kernels that can only add: set to zero before the first contribution.
-inline const Tensor& gradient_to_add_to(ops::Context& ctx, Parameter& p) {
-    if (!adds_to_gradient(p)) ops::fill(ctx, p.gradient, 0);
-    return p.gradient;
+// The gradient for a kernel that makes those of several parameters: of a frozen one a tensor that is thrown away.
+inline Tensor gradient_or_scratch(ops::Context& ctx, const Parameter& p) {
+    return p.frozen() ? ops::empty(ctx, p.value.shape(), DType::f32, Purpose::workspace) : p.gradient;
+}
+
+// The same for kernels that can only add: set to zero before the first contribution.
+inline Tensor gradient_to_add_to(ops::Context& ctx, Parameter& p) {
+    const Tensor gradient = gradient_or_scratch(ctx, p);
+    if (!adds_to_gradient(p)) ops::fill(ctx, gradient, 0);
+    return gradient;
 }
 
 inline const Tensor* value_of(const Parameter* bias) { return bias ? &bias->value : nullptr; }

@@ -63,6 +63,7 @@ LinearCrossEntropy linear_cross_entropy(Context& ctx, const Tensor& x, const Ope
         if (!dw) continue;
         const Tensor& dlogits = logits;  // replaced in place by the kernel
         multiply_by_weight(products, gemm_of(GemmRole::input_gradient, dx2.narrow(0, begin, n), w, dlogits), forms);
+        if (!dw->defined()) continue;
         kernels::Gemm weight_gradient = gemm_of(GemmRole::weight_gradient, x_chunk, *dw, dlogits);
         weight_gradient.accumulate = accumulate || begin > 0;
         gemm(ctx, weight_gradient);

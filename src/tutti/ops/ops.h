@@ -179,7 +179,7 @@ void attention_backward(Context& ctx, const Tensor& dy, const Tensor& q, const T
 int64_t loss_chunk_rows(int64_t rows, int64_t row_bytes, int64_t chunk_bytes);
 // The head and its loss in chunks of rows: the (N, V) logits never exist as a whole.
 // x (N, C), w (V, C), targets (N) i32 (negative: ignored). With `dw`, also the gradients of grad_scale * sum(losses):
-// returns dx and adds to dw (V, C) f32, or overwrites it when `accumulate` is false.
+// returns dx and adds to dw (V, C) f32, or overwrites it when `accumulate` is false; an undefined dw: dx alone.
 struct LinearCrossEntropy {
     Tensor losses;  // (N) f32
     Tensor dx;      // (N, C), undefined without dw

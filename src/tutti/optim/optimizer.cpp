@@ -75,7 +75,7 @@ std::vector<ParameterShard> whole_shards(const std::vector<Parameter*>& paramete
     std::vector<ParameterShard> shards;
     for (Parameter* p : parameters) {
         const auto flat = [&](const Tensor& x) { return x.reshape({x.numel()}); };
-        shards.push_back({p, 0, flat(p->master), flat(p->value), &p->gradient, 0});
+        shards.push_back({p, 0, flat(p->frozen() ? p->value : p->master), flat(p->value), &p->gradient, 0});
     }
     return shards;
 }
@@ -112,6 +112,10 @@ Optimizer::Optimizer(ops::Context& ctx, std::vector<ParameterShard> shards, Rule
     : ctx_(ctx), shards_(std::move(shards)), rules_(std::move(rules)), whole_matrices_(std::move(whole_matrices)) {
     for (const ParameterShard& shard : shards_) {
         const Parameter& p = *shard.parameter;
+        if (p.frozen()) {
+            state_.emplace_back();
+            continue;
+        }
         const UpdateRule& rule = rules_.of(p);
         check<UsageError>(whole_matrices_ || !rule.whole_matrices(), p.name,
                           ": its update rule needs whole matrices, which parallel::DataParallel brings together; give "
@@ -133,6 +137,7 @@ void Optimizer::step(double lr, double grad_scale, double mean_load) {
                               .whole_matrices = whole_matrices_.get()};
     std::vector<std::vector<Piece>> pieces(rules_.all().size());  // by rule
     for (size_t i = 0; i < shards_.size(); ++i) {
+        if (shards_[i].parameter->frozen()) continue;
         const Rules::Group group = rules_.group_of(*shards_[i].parameter);
         pieces[group.rule].push_back({shards_[i], shards_[i].gradient(), state_[i], group.weight_decay});
     }
@@ -147,6 +152,7 @@ std::vector<StateTensor> Optimizer::state() const {
         state.push_back({s.parameter->name, s.parameter->shape, s.blocks(), s.master, s.owned});
     for (size_t i = 0; i < shards_.size(); ++i) {
         const ParameterShard& s = shards_[i];
+        if (s.parameter->frozen()) continue;
         const std::vector<StateField> fields = rules_.of(*s.parameter).state(*s.parameter);
         for (size_t f = 0; f < fields.size(); ++f)
             state.push_back({concat("optimizer.", fields[f].name, ".", s.parameter->name),

@@ -21,7 +21,7 @@ using autograd::Parameter;
 struct ParameterShard {
     Parameter* parameter = nullptr;
     int64_t begin = 0;                  // first element of the range in Parameter::part()
-    Tensor master;                      // f32
+    Tensor master;                      // f32; of a frozen parameter its value
     Tensor value;                       // in the compute type; the master itself when that is f32
     const Tensor* gradients = nullptr;  // f32; contains the gradient while a step has one
     int64_t gradient_begin = 0;         // first element of the range in `gradients`

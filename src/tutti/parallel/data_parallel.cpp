@@ -14,6 +14,7 @@ namespace tutti::parallel {
 using autograd::Parameter;
 using autograd::Pass;
 using autograd::PassKind;
+using autograd::Training;
 using autograd::Unit;
 using mesh::Axes;
 using mesh::Axis;
@@ -42,16 +43,16 @@ DataParallel::DataParallel(ops::Context& ctx, const std::vector<std::vector<Unit
             for (const Parameter* p : unit->parameters) ++users[p];
     // Parameters that are reduced at the same time over the same ranks share a buffer. A parameter of several units has
     // a separate buffer; so do gradients that are complete in the forward, before the unit's others, such as loads of
-    // experts.
-    using Kind = std::tuple<Axes, Axes, std::vector<int>, bool, bool, const Parameter*>;
+    // experts. Frozen parameters have no gradients.
+    using Kind = std::tuple<Axes, Axes, std::vector<int>, bool, Training, const Parameter*>;
     runs_ = runs.size();
     for (size_t r = 0; r < runs.size(); ++r)
         for (Unit* unit : runs[r]) {
             std::vector<std::pair<Kind, std::vector<Parameter*>>> kinds;
             for (Parameter* p : unit->parameters) {
                 if (owner_.contains(p)) continue;
-                const Kind kind{p->partial,         p->copies,    p->pipeline_ranks,
-                                is_early(*unit, p), p->trained(), users.at(p) > 1 ? p : nullptr};
+                const Kind kind{p->partial,         p->copies,   p->pipeline_ranks,
+                                is_early(*unit, p), p->training, users.at(p) > 1 ? p : nullptr};
                 auto place = std::find_if(kinds.begin(), kinds.end(), [&](const auto& k) { return k.first == kind; });
                 if (place == kinds.end()) place = kinds.insert(place, {kind, {}});
                 place->second.push_back(p);
@@ -85,6 +86,7 @@ void DataParallel::add_state(const std::vector<Parameter*>& parameters) {
     FlatOptions flat{.zero = options_.zero,
                      .grain = options_.grain,
                      .updates = options_.updates,
+                     .frozen = parameters.front()->frozen(),
                      .owned = first && groups_.coordinate(copies - cut) == 0,
                      .compute = parameters.front()->type(options_.compute),
                      .seed = options_.seed,
@@ -126,6 +128,7 @@ void DataParallel::begin_step(int64_t microbatches) { begin_step(std::vector<int
 void DataParallel::begin_step(const std::vector<int64_t>& microbatches) {
     for (const auto& state : states_) {
         state->expected = 0;
+        if (state->frozen()) continue;
         for (const size_t run : state->runs) state->expected += microbatches.at(run);
         state->contributions = 0;
         state->ready = 0;
@@ -149,7 +152,7 @@ void DataParallel::finish_gradients() {
         }
     while (!in_flight_.empty()) finish_reduction(*in_flight_.front());
     for (const auto& state : states_)
-        if (state->between_stages) start_replica_reduction(*state);
+        if (state->between_stages && !state->frozen()) start_replica_reduction(*state);
     for (const auto& state : states_) {
         state->reduction.wait();
         state->replica_reduction.wait();
@@ -159,7 +162,7 @@ void DataParallel::finish_gradients() {
 double DataParallel::gradient_norm() {
     ops::Sum sum(ctx_);
     for (const auto& state : states_)
-        if (state->flat->owned() && state->flat->parameters().front()->trained())
+        if (state->flat->owned() && state->flat->parameters().front()->training == Training::updated)
             sum.add_squares(state->flat->gradient_shard());
     ExactSum squares = sum.take();
     groups_.world().sum(squares);
@@ -175,6 +178,7 @@ std::string DataParallel::first_non_finite() {
     double place = std::numeric_limits<double>::infinity();
     std::string bad;
     for (const optim::ParameterShard& piece : parameter_shards()) {
+        if (piece.parameter->frozen()) continue;
         ops::Sum squares(ctx_);
         squares.add_squares(piece.gradient());
         if (std::isfinite(squares.take().value()) || places.at(piece.parameter) >= place) continue;
@@ -194,16 +198,19 @@ void DataParallel::all_gather_weights() {
         if (sharded_weights()) {  // gathered weights are out of date
             state->idle = false;
             state->flat->free_weights();
-            continue;
+        } else if (!std::exchange(state->published, state->frozen())) {
+            start_all_gather(*state);
         }
-        start_all_gather(*state);
     }
 }
 
 void DataParallel::load_masters(const std::function<void()>& load) {
     wait_for_weights();  // the weights may be the masters, and other ranks may still be reading them
     load();
-    for (const auto& state : states_) state->flat->round_masters();
+    for (const auto& state : states_) {
+        state->flat->round_masters();
+        state->published = false;
+    }
     all_gather_weights();
 }
 
@@ -292,7 +299,7 @@ void DataParallel::before(Unit& unit, const Pass& pass) {
     const bool in_forward = pass.kind == PassKind::forward && pass.training;
     if (!in_forward && pass.kind != PassKind::backward && pass.kind != PassKind::backward_weight) return;
     for (const Parameter* p : unit.parameters)
-        if (in_forward == is_early(unit, p)) need_gradients(owner(p));
+        if (!p->frozen() && in_forward == is_early(unit, p)) need_gradients(owner(p));
 }
 
 void DataParallel::after(Unit& unit, const Pass& pass) {

@@ -90,6 +90,7 @@ class DataParallel : public autograd::Hooks {
         bool between_stages = false;             // also summed over stages of a pipeline
         std::vector<comm::Work> gather;
         bool gathering = false;     // gather under way, or done without wait
+        bool published = false;     // frozen weights below ZeRO-3: they are gathered once
         bool idle = false;          // gathered but not in use; freed when another unit is needed
         int unsharded = 0;          // runs that keep this state gathered
         int64_t expected = 0;       // contributions in this step: one for each run and microbatch
@@ -102,6 +103,7 @@ class DataParallel : public autograd::Hooks {
         comm::Work replica_reduction;
 
         bool complete() const { return contributions == expected; }
+        bool frozen() const { return flat->parameters().front()->frozen(); }
     };
 
     // Starts the sum of complete gradients over the replicas. ParameterServer replaces this step.

@@ -49,6 +49,7 @@ FlatUnit::FlatUnit(ops::Context& ctx, std::vector<Parameter*> parameters, const 
     for (const optim::ParameterShard& piece : parameter_shards())
         autograd::draw(ctx_, *piece.parameter, options_.seed, piece.blocks(), piece.master);
     round_masters();
+    if (options_.frozen) masters_ = weight_shard_;
     if (!options_.updates) masters_ = {};
 }
 
@@ -60,7 +61,7 @@ Tensor FlatUnit::fresh(int64_t size, DType dtype, Purpose purpose, Device* offlo
 }
 
 void FlatUnit::round_masters() {
-    if (options_.compute != DType::f32 && masters_.defined()) ops::cast_into(ctx_, masters_, weight_shard_);
+    if (masters_.defined() && masters_.dtype() != weight_shard_.dtype()) ops::cast_into(ctx_, masters_, weight_shard_);
 }
 
 FlatUnit::Range FlatUnit::range_of(size_t i, int shard) const {

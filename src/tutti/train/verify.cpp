@@ -33,7 +33,7 @@ std::vector<float> whole(engine::Engine& engine, const Parameter& parameter, Whi
     std::vector<int32_t> bits(static_cast<size_t>(size));
     for (const optim::ParameterShard& piece : engine.optimizer.parameter_shards()) {
         if (!piece.owned || piece.parameter->name != parameter.name) continue;
-        const std::vector<float> values = std::invoke(which, piece).template to_host<float>();
+        const std::vector<float> values = std::invoke(which, piece).to_floats();
         for (const auto& [block, begin] : piece.blocks())
             mesh::for_each_run(
                 block, mesh::whole_block(parameter.shape), block, [&](int64_t to, int64_t from, int64_t n) {
@@ -106,7 +106,7 @@ void compare(engine::Engine& many, engine::Engine* one, int64_t steps, Console& 
             largest = std::max(largest, d.relative);
         };
         for (const Parameter* p : many.model.parameters()) {
-            see(*p, &optim::ParameterShard::gradient, v.gradient_difference, v.gradient);
+            if (!p->frozen()) see(*p, &optim::ParameterShard::gradient, v.gradient_difference, v.gradient);
             see(*p, &optim::ParameterShard::master, v.weight_difference, v.weight);
         }
         console.text(fmt::format(
