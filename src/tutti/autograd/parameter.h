@@ -64,6 +64,14 @@ enum class Training : uint8_t {
     frozen,  // keeps its value: no gradient, no master, no state of the optimizer
 };
 
+// Where files of weights (the safetensors of transformers) hold a parameter.
+struct StoredAs {
+    std::string name;  // of the tensor; "": the parameter's. With a '*': a tensor for each index of dim 0, an expert
+    bool transposed = false;  // the file holds (in, out)
+    // The parameter is rows [first_row, first_row + shape[0]) of a tensor of `rows` rows; 0: it is the whole tensor.
+    int64_t first_row = 0, rows = 0;
+};
+
 struct Parameter {
     std::string name;  // global: "h.11.attn.c_proj.weight", with the global layer index
     Shape shape;       // global
@@ -72,6 +80,7 @@ struct Parameter {
     int sections = 1;   // of dim 0: 3 for a fused q | k | v
     int64_t grain = 1;  // indices of the split dim that stay together: head_dim for a dim of heads
     Training training = Training::updated;
+    StoredAs stored_as = {};
 
     // Set by parallel::apply(); nullopt: this rank holds the whole parameter.
     std::optional<mesh::Part> local = {};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 
 #include "tutti/checkpoint/digest.h"
 #include "tutti/hf/values.h"
@@ -76,10 +77,10 @@ void copy_tokenizer(FileSystem& disk, const std::string& tokenizer, const std::s
             copy(join(folder, beside), beside);
 }
 
-// A tensor of a file, and the part of a parameter in it.
+// A tensor of a file, and the parameters or the part of one in it: rows in their order.
 struct FileTensor {
-    const Parameter* parameter;
-    TensorName tensor;
+    std::string name;
+    std::vector<const Parameter*> parameters;
     PartOf part;
     DType dtype;
     Shape shape;
@@ -88,15 +89,38 @@ struct FileTensor {
 std::vector<FileTensor> file_tensors(const models::Model& model, const StoredWeights& weights,
                                      const ExportOptions& options) {
     std::vector<FileTensor> all;
+    std::map<std::string, size_t> places;  // of tensors that several parameters share
     for (const Parameter* p : model.parameters()) {
-        const std::vector<TensorName> tensors = tensor_names(model.spec(), p->name);
+        const std::vector<std::string> names = tensor_names(*p);
+        if (const auto known = places.find(names.front()); known != places.end()) {
+            all[known->second].parameters.push_back(p);
+            continue;
+        }
+        if (p->stored_as.rows > 0) places[names.front()] = all.size();
         const DType dtype = p->type(options.dtype.value_or(weights.dtype(p->name)));
-        for (const TensorName& tensor : tensors)
-            all.push_back({p,
-                           tensor,
-                           {&tensor - tensors.data(), static_cast<int64_t>(tensors.size())},
-                           dtype,
-                           shape_in_file(*p, tensor)});
+        for (const std::string& name : names)
+            all.push_back(
+                {name, {p}, {&name - names.data(), static_cast<int64_t>(names.size())}, dtype, shape_in_file(*p)});
+    }
+    for (const auto& [name, place] : places) {
+        std::vector<const Parameter*>& parts = all[place].parameters;
+        std::ranges::sort(parts, {}, [](const Parameter* p) { return p->stored_as.first_row; });
+        int64_t rows = 0;
+        for (const Parameter* p : parts) {
+            check(p->stored_as.first_row == rows, name, ": row ", rows, " is no parameter's, or of two");
+            rows += p->shape[0];
+        }
+        check(rows == all[place].shape[0], name, ": rows from ", rows, " on are no parameter's");
+    }
+    return all;
+}
+
+// The values of a tensor of a file.
+std::vector<std::byte> bytes_of(const FileTensor& t, const StoredWeights& weights, Losses& losses) {
+    std::vector<std::byte> all;
+    for (const Parameter* p : t.parameters) {
+        const std::vector<std::byte> rows = weights.read(*p, t.dtype, losses, p->stored_as.transposed, t.part);
+        all.insert(all.end(), rows.begin(), rows.end());
     }
     return all;
 }
@@ -192,11 +216,11 @@ std::vector<std::string> write_directory(FileSystem& disk, const std::string& di
         for (const FileTensor& t : parts[i]) {
             const int64_t size = t.shape.numel() * size_of(t.dtype);
             const auto make = [&bytes, &weights, &losses, &t] {
-                bytes = weights.read(*t.parameter, t.dtype, losses, t.tensor.transposed, t.part);
+                bytes = bytes_of(t, weights, losses);
                 return std::span<const std::byte>(bytes);
             };
-            tensors.push_back({t.tensor.name, t.dtype, {t.shape.begin(), t.shape.end()}, {size, make}});
-            index[t.tensor.name] = name;
+            tensors.push_back({t.name, t.dtype, {t.shape.begin(), t.shape.end()}, {size, make}});
+            index[t.name] = name;
             total += size;
         }
         write_file(disk, directory, checkpoint::safetensors_file(name, std::move(tensors)));

@@ -49,9 +49,8 @@ class Directory : public ::testing::Test {
     std::map<std::string, Tensor> tensors_of(const models::Model& model) {
         std::map<std::string, Tensor> all;
         for (const autograd::Parameter* p : model.parameters()) {
-            const TensorName to = tensor_names(model.spec(), p->name).front();
             Tensor t = p->value;
-            if (to.transposed) {
+            if (p->stored_as.transposed) {
                 t = ops::empty(ctx, {p->shape[1], p->shape[0]}, DType::f32);
                 const auto from = p->value.to_host<float>();
                 std::vector<float> transposed(from.size());
@@ -61,7 +60,7 @@ class Directory : public ::testing::Test {
                             from[static_cast<size_t>(r * p->shape[1] + c)];
                 device->copy_in(t.view().data, transposed.data(), t.bytes());
             }
-            all[to.name] = t;
+            all[tensor_names(*p).front()] = t;
         }
         return all;
     }
@@ -94,21 +93,21 @@ class Directory : public ::testing::Test {
     Losses losses;
 };
 
-TEST(Names, Gpt2IsPrefixedAndTurned) {
-    spec::ModelSpec gpt2;
-    gpt2.family = spec::Family::gpt2;
-    EXPECT_EQ(tensor_names(gpt2, "wte.weight").front().name, "transformer.wte.weight");
-    EXPECT_FALSE(tensor_names(gpt2, "wte.weight").front().transposed);
-    EXPECT_EQ(tensor_names(gpt2, "h.3.attn.c_attn.weight", false).front().name, "h.3.attn.c_attn.weight");
-    for (const char* name : {"h.3.attn.c_attn", "h.3.attn.c_proj", "h.3.mlp.c_fc", "h.3.mlp.c_proj"}) {
-        EXPECT_TRUE(tensor_names(gpt2, concat(name, ".weight")).front().transposed) << name;
-        EXPECT_FALSE(tensor_names(gpt2, concat(name, ".bias")).front().transposed) << name;
+TEST_F(Directory, Gpt2IsPrefixedAndTurned) {
+    const models::Model gpt2 = model_of(tiny(spec::Family::gpt2));
+    const auto name_of = [&](const std::string& p) { return tensor_names(gpt2.parameter(p)).front(); };
+    EXPECT_EQ(name_of("wte.weight"), "transformer.wte.weight");
+    EXPECT_FALSE(gpt2.parameter("wte.weight").stored_as.transposed);
+    for (const char* name : {"h.1.attn.c_attn", "h.1.attn.c_proj", "h.1.mlp.c_fc", "h.1.mlp.c_proj"}) {
+        EXPECT_EQ(name_of(concat(name, ".weight")), concat("transformer.", name, ".weight"));
+        EXPECT_TRUE(gpt2.parameter(concat(name, ".weight")).stored_as.transposed) << name;
+        EXPECT_FALSE(gpt2.parameter(concat(name, ".bias")).stored_as.transposed) << name;
     }
-    EXPECT_EQ(tensor_names(gpt2, "lm_head.weight").front().name, "lm_head.weight");
-    EXPECT_EQ(tensor_names({}, "model.norm.weight").front().name, "model.norm.weight");
-    EXPECT_TRUE(is_legacy_buffer(gpt2.family, "h.0.attn.bias"));
-    EXPECT_FALSE(is_legacy_buffer(gpt2.family, "h.0.attn.c_attn.bias"));
-    EXPECT_TRUE(is_legacy_buffer(spec::Family::llama, "model.layers.0.self_attn.rotary_emb.inv_freq"));
+    spec::ModelSpec untied = tiny(spec::Family::gpt2);
+    untied.tie_embeddings = false;
+    EXPECT_EQ(tensor_names(model_of(untied).parameter("lm_head.weight")).front(), "lm_head.weight");
+    const models::Model llama = model_of(tiny(spec::Family::llama));
+    EXPECT_EQ(tensor_names(llama.parameter("model.norm.weight")).front(), "model.norm.weight");
 }
 
 TEST(Values, ConvertAndTranspose) {
@@ -289,6 +288,61 @@ TEST_F(Directory, ExportsInShards) {
         write_directory(disk, to + "-one", model, weights, {}, losses);
         EXPECT_EQ(disk.content(to + "-one/model.safetensors"), disk.content("/model.safetensors"));
     }
+}
+
+// As Phi-3's files: q, k and v are rows of one tensor.
+TEST_F(Directory, RowsOfOneTensorAreSeveralParameters) {
+    spec::ModelSpec s = tiny(spec::Family::llama);
+    s.kv_heads = 1;
+    const auto fused = [&] {
+        models::Model model = model_of(s);
+        for (const int layer : {0, 1}) {
+            const std::string name = concat("model.layers.", layer, ".self_attn.");
+            int64_t row = 0;
+            for (const char* part : {"q_proj.weight", "k_proj.weight", "v_proj.weight"}) {
+                autograd::Parameter& p = model.parameter(name + part);
+                p.stored_as = {.name = name + "qkv_proj.weight", .first_row = row, .rows = 16};
+                row += p.shape[0];
+            }
+        }
+        return model;
+    };
+    const models::Model plain = drawn(s);
+    put(tensors_of(plain));
+    disk.make_directory("/fused");
+    write_directory(disk, "/fused", fused(), StoredWeights::in_directory(disk, "/", plain), {}, losses);
+    const auto files = checkpoint::ShardedSafetensors::open(disk, "/fused");
+    EXPECT_EQ(files.find("model.layers.1.self_attn.k_proj.weight"), nullptr);
+    std::vector<float> expected, stored(16 * 8);
+    for (const char* part : {"q_proj", "k_proj", "v_proj"}) {
+        const auto rows = plain.parameter(concat("model.layers.1.self_attn.", part, ".weight")).value.to_floats();
+        expected.insert(expected.end(), rows.begin(), rows.end());
+    }
+    files.read("model.layers.1.self_attn.qkv_proj.weight", 0, std::as_writable_bytes(std::span(stored)));
+    EXPECT_EQ(stored, expected);
+    models::Model loaded = fused();
+    models::allocate(ctx, loaded, DType::f32, false);
+    StoredWeights::in_directory(disk, "/fused", loaded).load(ctx, loaded);
+    expect_equal(plain, loaded);
+    models::Model lacks = fused();
+    lacks.parameter("model.layers.0.self_attn.v_proj.weight").stored_as = {};
+    disk.make_directory("/lacks");
+    EXPECT_THROW(write_directory(disk, "/lacks", lacks, StoredWeights::in_directory(disk, "/", plain), {}, losses),
+                 Error);
+}
+
+TEST_F(Directory, MixtralsExpertsHaveNamesOfTheirOwn) {
+    spec::ModelSpec s = tiny(spec::Family::llama);
+    s.moe = {.experts = 2, .top_k = 1, .ffn = 4};
+    const models::Model mixtral = model_of(s);
+    EXPECT_EQ(tensor_names(mixtral.parameter("model.layers.1.mlp.experts.up_proj.weight")),
+              (std::vector<std::string>{"model.layers.1.block_sparse_moe.experts.0.w3.weight",
+                                        "model.layers.1.block_sparse_moe.experts.1.w3.weight"}));
+    EXPECT_EQ(tensor_names(mixtral.parameter("model.layers.1.mlp.gate.weight")).front(),
+              "model.layers.1.block_sparse_moe.gate.weight");
+    s.head_norm = true;
+    EXPECT_EQ(tensor_names(model_of(s).parameter("model.layers.0.mlp.experts.down_proj.weight")).back(),
+              "model.layers.0.mlp.experts.1.down_proj.weight");
 }
 
 TEST_F(Directory, KeepsAConfigThatStillFits) {

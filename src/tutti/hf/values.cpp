@@ -5,52 +5,8 @@
 #include <cstring>
 
 #include "tutti/base/error.h"
-#include "tutti/spec/hf_config.h"
 
 namespace tutti::hf {
-
-namespace {
-
-TensorName gpt2_name(std::string_view parameter, bool with_prefix) {
-    if (parameter == "lm_head.weight") return {std::string(parameter), false};
-    bool conv1d = false;
-    for (const std::string_view matrix :
-         {".attn.c_attn.weight", ".attn.c_proj.weight", ".mlp.c_fc.weight", ".mlp.c_proj.weight"})
-        conv1d = conv1d || parameter.ends_with(matrix);
-    return {concat(with_prefix ? "transformer." : "", parameter), conv1d};
-}
-
-std::string replaced(std::string text, std::string_view from, std::string_view to) {
-    const size_t at = text.find(from);
-    return at == std::string::npos ? text : text.replace(at, from.size(), to);
-}
-
-std::string mixtral_name(std::string name) {
-    name = replaced(std::move(name), ".mlp.", ".block_sparse_moe.");
-    for (const auto& [ours, theirs] :
-         {std::pair{".gate_proj.", ".w1."}, {".up_proj.", ".w3."}, {".down_proj.", ".w2."}})
-        name = replaced(std::move(name), ours, theirs);
-    return name;
-}
-
-}  // namespace
-
-std::vector<TensorName> tensor_names(const spec::ModelSpec& spec, std::string_view parameter, bool with_prefix) {
-    if (spec.family == spec::Family::gpt2) return {gpt2_name(parameter, with_prefix)};
-    std::string name(parameter);
-    if (spec.moe.experts > 0 && spec::hf_model_type(spec) == "mixtral") name = mixtral_name(std::move(name));
-    constexpr std::string_view kExperts = ".experts.";
-    if (name.find(kExperts) == std::string::npos) return {{name}};
-    std::vector<TensorName> names;
-    for (int64_t e = 0; e < spec.moe.experts; ++e)
-        names.push_back({replaced(name, kExperts, concat(kExperts, e, "."))});
-    return names;
-}
-
-bool is_legacy_buffer(spec::Family family, std::string_view tensor) {
-    if (family == spec::Family::gpt2) return tensor.ends_with(".attn.bias") || tensor.ends_with(".attn.masked_bias");
-    return tensor.ends_with(".rotary_emb.inv_freq");
-}
 
 namespace {
 

@@ -74,11 +74,38 @@ std::string becoming(int64_t values, std::string_view what) {
     return concat(values, values == 1 ? " value becomes " : " values become ", what);
 }
 
+// The first part of the names of a model's tensors, if the files lack it: "transformer.".
+std::string missing_prefix(const ShardedSafetensors& files, const models::Model& model) {
+    const std::string name = tensor_names(*model.parameters().front()).front();
+    const size_t end = name.find('.') + 1;
+    const bool missing = files.find(name) == nullptr && files.find(name.substr(end)) != nullptr;
+    return missing ? name.substr(0, end) : "";
+}
+
+bool is_legacy_buffer(std::string_view tensor) {
+    return tensor.ends_with(".attn.bias") || tensor.ends_with(".attn.masked_bias") ||
+           tensor.ends_with(".rotary_emb.inv_freq");
+}
+
 }  // namespace
 
-Shape shape_in_file(const Parameter& p, const TensorName& tensor) {
-    if (p.of_experts()) return {p.shape[1], p.shape[2]};
-    return tensor.transposed ? Shape{p.shape[1], p.shape[0]} : p.shape;
+std::vector<std::string> tensor_names(const Parameter& p) {
+    const autograd::StoredAs& stored = p.stored_as;
+    const std::string& name = stored.name.empty() ? p.name : stored.name;
+    const size_t star = name.find('*');
+    check(stored.rows == 0 || (star == name.npos && !stored.transposed), p.name,
+          ": some rows of a tensor are neither transposed nor of several experts");
+    if (star == name.npos) return {name};
+    std::vector<std::string> names;
+    for (int64_t e = 0; e < p.shape[0]; ++e) names.push_back(concat(name.substr(0, star), e, name.substr(star + 1)));
+    return names;
+}
+
+Shape shape_in_file(const Parameter& p) {
+    Shape shape = p.shape;
+    if (p.stored_as.name.find('*') != std::string::npos) shape = {p.shape[1], p.shape[2]};
+    if (p.stored_as.rows > 0) shape[0] = p.stored_as.rows;
+    return p.stored_as.transposed ? Shape{shape[1], shape[0]} : shape;
 }
 
 std::string describe(const Losses& losses) {
@@ -96,43 +123,48 @@ bool any_infinite(const Losses& losses) {
 StoredWeights StoredWeights::in_directory(checkpoint::FileSystem& file_system, const std::string& directory,
                                           const models::Model& model) {
     const auto files = std::make_shared<const ShardedSafetensors>(ShardedSafetensors::open(file_system, directory));
-    const spec::ModelSpec& spec = model.spec();
-    const bool prefix = files->find("wte.weight") == nullptr;
+    const std::string prefix = missing_prefix(*files, model);
+    const auto names_of = [&](const Parameter& p) {
+        std::vector<std::string> names = tensor_names(p);
+        for (std::string& name : names)
+            if (name.starts_with(prefix)) name.erase(0, prefix.size());
+        return names;
+    };
     StoredWeights stored;
     stored.path_ = files->path();
     Problems problems;
     std::set<std::string> used;
     for (const Parameter* p : model.parameters()) {
-        const std::vector<TensorName> tensors = tensor_names(spec, p->name, prefix);
-        const Shape wanted = shape_in_file(*p, tensors.front());
-        const TensorInfo* first = files->find(tensors.front().name);
-        std::vector<std::string> names;
-        for (const TensorName& tensor : tensors) {
-            const TensorInfo* info = files->find(tensor.name);
-            check_tensor(wanted, tensor.name, info, problems);
+        const std::vector<std::string> names = names_of(*p);
+        const Shape wanted = shape_in_file(*p);
+        const TensorInfo* first = files->find(names.front());
+        for (const std::string& name : names) {
+            if (!used.insert(name).second) continue;  // other rows of it
+            const TensorInfo* info = files->find(name);
+            check_tensor(wanted, name, info, problems);
             if (first && info && info->dtype != first->dtype)
-                problems.add(tensor.name, " is of type ", info->dtype, ", and ", first->name,
-                             ", which it is stacked with, ", first->dtype);
-            names.push_back(tensor.name);
+                problems.add(name, " is of type ", info->dtype, ", and ", first->name, ", which it is stacked with, ",
+                             first->dtype);
         }
-        used.insert(names.begin(), names.end());
         if (first == nullptr) continue;
-        const auto read = [files, names, each = wanted.numel() * size_of(first->dtype)](int64_t offset,
-                                                                                        std::span<std::byte> out) {
+        const int64_t bytes_of_row = wanted.numel() / wanted[0] * size_of(first->dtype);
+        const int64_t each = p->shape.numel() / static_cast<int64_t>(names.size()) * size_of(first->dtype);
+        const auto read = [files, names, each, begin = p->stored_as.first_row * bytes_of_row](
+                              int64_t offset, std::span<std::byte> out) {
             while (!out.empty()) {
                 const int64_t at = offset % each;
                 const auto bytes = static_cast<size_t>(std::min(each - at, static_cast<int64_t>(out.size())));
-                files->read(names.at(static_cast<size_t>(offset / each)), at, out.first(bytes));
+                files->read(names.at(static_cast<size_t>(offset / each)), begin + at, out.first(bytes));
                 offset += static_cast<int64_t>(bytes);
                 out = out.subspan(bytes);
             }
         };
-        stored.weights_[p->name] = {first->dtype, read, tensors.front().transposed};
+        stored.weights_[p->name] = {first->dtype, read, p->stored_as.transposed};
     }
     for (const std::string& name : files->names()) {
-        if (used.contains(name) || is_legacy_buffer(spec.family, name)) continue;
-        const bool tied_head = spec.tie_embeddings && name == "lm_head.weight";
-        const std::string embedding = tensor_names(spec, model.parameters().front()->name, prefix).front().name;
+        if (used.contains(name) || is_legacy_buffer(name)) continue;
+        const bool tied_head = model.spec().tie_embeddings && name == "lm_head.weight";
+        const std::string embedding = names_of(*model.parameters().front()).front();
         if (tied_head && files->find(embedding) != nullptr && equal(*files, name, embedding)) continue;
         problems.add(name, tied_head ? " differs from the embedding, but config.json ties them: tie_word_embeddings"
                                      : " is unexpected: the model has no such parameter");

@@ -27,8 +27,9 @@ struct PartOf {
     int64_t part = 0, parts = 1;
 };
 
-// The shape of each tensor that holds a part of the parameter in a file.
-Shape shape_in_file(const autograd::Parameter& parameter, const TensorName& tensor);
+// The tensors of files that hold a parameter (Parameter::stored_as): one, or one for each expert; and their shape.
+std::vector<std::string> tensor_names(const autograd::Parameter& parameter);
+Shape shape_in_file(const autograd::Parameter& parameter);
 
 // The values that a narrower type cannot hold, by parameter.
 using Losses = std::map<std::string, Loss>;
@@ -39,7 +40,9 @@ bool any_infinite(const Losses& losses);
 class StoredWeights {
   public:
     // DataError that lists all tensors that are missing, unexpected, of another shape or of a type that is no weight's.
-    // The file of a tied model may contain the head, if it equals the embedding; legacy buffers are ignored.
+    // Files of a model without its head may lack the first part of all names ("model.", "transformer."). The file of a
+    // tied model may contain the head, if it equals the embedding. Tensors of old files that are no weights (attention
+    // masks, RoPE frequencies) are ignored.
     static StoredWeights in_directory(checkpoint::FileSystem& file_system, const std::string& directory,
                                       const models::Model& model);
     // Weights of a Tutti checkpoint, which also holds moments. The reader must outlive the reading of the weights.

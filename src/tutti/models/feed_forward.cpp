@@ -8,8 +8,8 @@ namespace tutti::models {
 
 using namespace nn;
 
-FeedForward::FeedForward(const spec::ModelSpec& s, int64_t layer, const std::string& name,
-                         const FeedForwardNames& names)
+FeedForward::FeedForward(const spec::ModelSpec& s, int64_t layer, const FeedForwardNames& names,
+                         const FeedForwardNames& stored)
     : spec_(s.moe), layer_(layer) {
     const spec::MixtureSpec& e = s.moe;
     const bool mixture = spec::has_experts(s, layer);
@@ -21,28 +21,32 @@ FeedForward::FeedForward(const spec::ModelSpec& s, int64_t layer, const std::str
                      make_linear(concat(of, ".", names.down), F, s.width, row)};
     };
     if (!mixture) {
-        dense_ = dense(name, s.ffn);
+        dense_ = dense(names.part, s.ffn);
         return;
     }
-    if (e.shared_ffn > 0) dense_ = dense(name + ".shared_expert", e.shared_ffn);
-    const auto stacked = [&](const char* matrix, Shape shape, Role role, double std) {
-        return Parameter{
-            .name = concat(name, ".experts.", matrix, ".weight"), .shape = shape, .role = role, .init = {.std = std}};
+    if (e.shared_ffn > 0) dense_ = dense(names.part + ".shared_expert", e.shared_ffn);
+    const auto stacked = [&](const char* FeedForwardNames::*matrix, Shape shape, Role role, double std) {
+        return Parameter{.name = concat(names.part, ".experts.", names.*matrix, ".weight"),
+                         .shape = shape,
+                         .role = role,
+                         .init = {.std = std},
+                         .stored_as = {.name = concat(stored.part, ".experts.*.", stored.*matrix, ".weight")}};
     };
     const Shape column{e.experts, e.ffn, s.width}, row{e.experts, s.width, e.ffn};
-    experts_.emplace(
-        Experts{.router = make_linear(name + ".gate", s.width, e.experts, {.role = Role::router, .std = s.init_std}),
-                .gate = stacked(names.gate, column, Role::expert_column, s.init_std),
-                .up = stacked(names.up, column, Role::expert_column, s.init_std),
-                .down = stacked(names.down, row, Role::expert_row, residual_std(s))});
+    experts_.emplace(Experts{
+        .router = make_linear(names.part + ".gate", s.width, e.experts, {.role = Role::router, .std = s.init_std}),
+        .gate = stacked(&FeedForwardNames::gate, column, Role::expert_column, s.init_std),
+        .up = stacked(&FeedForwardNames::up, column, Role::expert_column, s.init_std),
+        .down = stacked(&FeedForwardNames::down, row, Role::expert_row, residual_std(s))});
+    experts_->router.weight.stored_as.name = stored.part + ".gate.weight";
     if (e.expert_bias)
-        experts_->bias = Parameter{.name = name + ".expert_bias",
+        experts_->bias = Parameter{.name = names.part + ".expert_bias",
                                    .shape = {e.experts},
                                    .role = Role::expert_bias,
                                    .training = autograd::Training::counted};
     if (e.shared_gate)
         experts_->shared_gate =
-            make_linear(name + ".shared_expert_gate", s.width, 1, {.role = Role::norm, .std = s.init_std});
+            make_linear(names.part + ".shared_expert_gate", s.width, 1, {.role = Role::norm, .std = s.init_std});
 }
 
 Var FeedForward::operator()(Tape& tape, const Var& x, const Batch& batch) {

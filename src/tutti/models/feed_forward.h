@@ -9,21 +9,24 @@
 
 namespace tutti::models {
 
-// The names of the three SwiGLU matrices (Shazeer 2020) in a model family.
+// The names of the part and of its three SwiGLU matrices (Shazeer 2020) in a model family.
 struct FeedForwardNames {
+    std::string part;  // "model.layers.3.mlp"
     const char* gate = "gate_proj";
     const char* up = "up_proj";
     const char* down = "down_proj";
 };
 
 // W_down (silu(W_gate x) * W_up x). A layer with experts (spec::has_experts) adds the outputs of a token's experts, by
-// the router's weights, and of the shared expert; the experts' matrices are stacked, "<name>.experts.<gate>.weight" (E,
-// F, C). Must not be moved once a unit owns it.
+// the router's weights, and of the shared expert; the experts' matrices are stacked, "<part>.experts.<gate>.weight" (E,
+// F, C), and apart in files. Must not be moved once a unit owns it.
 class FeedForward {
   public:
-    // `name`: "model.layers.3.mlp".
-    FeedForward(const spec::ModelSpec& spec, int64_t layer, const std::string& name,
-                const FeedForwardNames& names = {});
+    // In files a mixture may have other names, `stored`.
+    FeedForward(const spec::ModelSpec& spec, int64_t layer, const FeedForwardNames& names,
+                const FeedForwardNames& stored);
+    FeedForward(const spec::ModelSpec& spec, int64_t layer, const FeedForwardNames& names)
+        : FeedForward(spec, layer, names, names) {}
 
     nn::Var operator()(nn::Tape& tape, const nn::Var& x, const nn::Batch& batch);  // x, y (B, T, C)
 

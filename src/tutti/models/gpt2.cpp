@@ -1,6 +1,6 @@
 // GPT-2 (Radford et al. 2019): LayerNorm before each part, learned positions, one fused q | k | v projection, GELU
 // (tanh), biases everywhere, the head tied to the embedding. Names are those of Hugging Face's GPT2LMHeadModel without
-// its "transformer." prefix; weights are stored (out, in), the transpose of its Conv1D.
+// its "transformer." prefix; weights are (out, in), the transpose of its Conv1D.
 #include "tutti/models/decoder.h"
 
 namespace tutti::models {
@@ -8,6 +8,9 @@ namespace tutti::models {
 using namespace nn;
 
 namespace {
+
+// Files put a prefix before each name. The matrices of blocks are Conv1D there: transposed.
+void store(Parameter& p, bool transposed = false) { p.stored_as = {concat("transformer.", p.name), transposed}; }
 
 class Gpt2Embedding final : public Module {
   public:
@@ -18,6 +21,7 @@ class Gpt2Embedding final : public Module {
         unit.name = "embedding";
         unit.backward_reads_weights = false;
         own_all(unit, tokens_, positions_);
+        for (Parameter* p : unit.parameters) store(*p);
     }
     Var forward(Tape& tape, const Var&, const Batch& batch) override {
         const Var x = add(tape, tokens_(tape, batch.tokens), positions_(tape, batch.positions));
@@ -45,6 +49,7 @@ class Gpt2Block final : public Module {
             make_linear(name_ + ".mlp.c_proj", F, C, {.role = Role::row, .std = residual_std(s), .bias = true});
         unit.name = name_;
         own_all(unit, ln_1_, c_attn_, attn_c_proj_, ln_2_, c_fc_, mlp_c_proj_);
+        for (Parameter* p : unit.parameters) store(*p, p->shape.rank() == 2);
     }
 
     // x (B, T, C): x += Attention(LN(x)); x += MLP(LN(x))
@@ -67,9 +72,12 @@ class Gpt2Block final : public Module {
 }  // namespace
 
 std::vector<std::unique_ptr<Module>> make_gpt2(const spec::ModelSpec& s) {
+    Norm norm = make_layer_norm("ln_f", s.width, s.norm_eps);
+    store(norm.weight);
+    store(*norm.bias);
     return make_decoder(
         s, std::make_unique<Gpt2Embedding>(s), [&](int64_t layer) { return std::make_unique<Gpt2Block>(s, layer); },
-        make_layer_norm("ln_f", s.width, s.norm_eps));
+        std::move(norm));
 }
 
 }  // namespace tutti::models

@@ -47,7 +47,7 @@ std::vector<std::unique_ptr<Module>> make_lfm2(ops::Context& ctx, const spec::Mo
     const PreNormNames names{"operator_norm", "operator", "ffn_norm", "feed_forward"};
     return make_decoder(s, "model.embedding_norm", [&](int64_t layer) -> std::unique_ptr<Module> {
         const std::string name = concat("model.layers.", layer);
-        FeedForward feed_forward(s, layer, name + ".feed_forward", {.gate = "w1", .up = "w3", .down = "w2"});
+        FeedForward feed_forward(s, layer, {name + ".feed_forward", "w1", "w3", "w2"});
         if (spec::operator_of(s, layer).kind == spec::LayerOperator::Kind::short_convolution)
             return std::make_unique<PreNormBlock<ShortConvolution>>(
                 s, name, names, ShortConvolution(s, layer, name + ".conv"), std::move(feed_forward));

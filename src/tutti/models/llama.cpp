@@ -6,6 +6,7 @@
 #include "tutti/models/decoder.h"
 #include "tutti/models/pre_norm_block.h"
 #include "tutti/models/self_attention.h"
+#include "tutti/spec/hf_config.h"
 
 namespace tutti::models {
 
@@ -15,9 +16,11 @@ std::vector<std::unique_ptr<Module>> make_llama(ops::Context& ctx, const spec::M
     const ops::RopeTable rope = make_rope_table(ctx, max_positions, rope_frequencies(s), rope_amplitude(s));
     return make_decoder(s, "model.norm", [&](int64_t layer) {
         const std::string name = concat("model.layers.", layer);
+        const FeedForwardNames mlp{.part = name + ".mlp"}, mixtral{name + ".block_sparse_moe", "w1", "w3", "w2"};
         return std::make_unique<PreNormBlock<SelfAttention>>(
             s, name, PreNormNames{"input_layernorm", "attention", "post_attention_layernorm", "mlp"},
-            SelfAttention(s, layer, name + ".self_attn", rope), FeedForward(s, layer, name + ".mlp"));
+            SelfAttention(s, layer, name + ".self_attn", rope),
+            FeedForward(s, layer, mlp, spec::is_mixtral(s) ? mixtral : mlp));
     });
 }
 

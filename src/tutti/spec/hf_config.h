@@ -25,6 +25,8 @@ ModelSpec model_from_hf(const std::string& directory);
 // Values of eos_token_id in a config.json or generation_config.json: none, one or several. DataError for invalid JSON.
 std::vector<int32_t> eos_tokens(std::string_view text, const std::string& path);
 
+// Whether the model is one of Mixtral's, whose experts have names of their own in files.
+bool is_mixtral(const ModelSpec& model);
 // The model_type with these options: "llama". UsageError when no architecture of transformers has them.
 std::string hf_model_type(const ModelSpec& model);
 // A config.json that transformers 4 and 5 read. UsageError when no architecture of transformers has these options.

@@ -30,16 +30,20 @@ struct Architecture {
     const char* name;
 };
 
+// Softmax over all experts, no bias for the choice.
+bool routes_plainly(const ModelSpec& m) {
+    const MixtureSpec& e = m.moe;
+    return e.score == "softmax" && e.scale == 1 && !e.expert_bias && e.groups == 1 && !m.mlp_bias;
+}
+
 Architecture mixture_of(const ModelSpec& m) {
     const MixtureSpec& e = m.moe;
-    const bool plain = e.score == "softmax" && e.scale == 1 && !e.expert_bias && e.groups == 1 && !m.mlp_bias;
+    const bool plain = routes_plainly(m);
     const bool shared = e.shared_ffn > 0;
     if (plain && m.head_norm && m.qkv_bias == m.output_bias && !shared) return {"qwen3_moe", "Qwen3MoeForCausalLM"};
     if (plain && !m.head_norm && m.qkv_bias && !m.output_bias && shared && e.shared_gate)
         return {"qwen2_moe", "Qwen2MoeForCausalLM"};
-    if (plain && !m.head_norm && !m.qkv_bias && !m.output_bias && !shared && e.normalise && e.layers.empty() &&
-        m.window_layers.empty())
-        return {"mixtral", "MixtralForCausalLM"};
+    if (is_mixtral(m)) return {"mixtral", "MixtralForCausalLM"};
     throw UsageError(concat("no architecture of transformers has head_norm = ", m.head_norm,
                             ", qkv_bias = ", m.qkv_bias, ", moe.score = ", e.score, ", moe.normalise = ", e.normalise,
                             ", moe.scale = ", e.scale, ", moe.expert_bias = ", e.expert_bias, ", moe.groups = ",
@@ -177,6 +181,12 @@ Json lfm2_config(const ModelSpec& m) {
 }
 
 }  // namespace
+
+bool is_mixtral(const ModelSpec& m) {
+    return m.family == Family::llama && m.moe.experts > 0 && routes_plainly(m) && !m.head_norm && !m.qkv_bias &&
+           !m.output_bias && m.moe.shared_ffn == 0 && m.moe.normalise && m.moe.layers.empty() &&
+           m.window_layers.empty();
+}
 
 std::string hf_model_type(const ModelSpec& m) {
     if (m.family == Family::gpt2) return "gpt2";
