@@ -47,7 +47,7 @@ double train(const std::string& text, int64_t steps) {
     spec.layers = 2;
     models::Model model = models::make_model(ctx, spec, kWindow);
     models::materialize(ctx, model, DType::bf16, kSeed, true);
-    std::printf("%lld parameters\n", static_cast<long long>(spec::parameter_count(spec)));
+    std::printf("%lld parameters\n", static_cast<long long>(models::parameter_count(model)));
 
     spec::DataSpec files;
     files.train = {text};

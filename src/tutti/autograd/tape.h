@@ -61,6 +61,12 @@ using InputGradient = std::function<std::vector<Tensor>(const Tensor& dy, std::v
 // Adds to the gradients of the node's parameters.
 using WeightGradient = std::function<void(const Tensor& dy)>;
 
+// Causal attention in a unit: products of activations, which its parameters do not show.
+struct AttentionSize {
+    int64_t width = 0;   // of the queries of all heads, H D; where values are of another width, the mean of both
+    int64_t window = 0;  // the newest keys that a query attends to; 0: all
+};
+
 // The parameters that are gathered, used and released together: one transformer block.
 struct Unit {
     std::string name;  // "h.3"
@@ -68,7 +74,8 @@ struct Unit {
     bool backward_reads_weights = true;  // false for an embedding: its weights need not be gathered again
     // Parameters of the unit whose gradient is taken in the forward, with the loss (nn::head_loss).
     std::vector<Parameter*> gradients_in_forward;
-    size_t place = 0;  // number of the unit in the model, in the order of the forward
+    std::vector<AttentionSize> attention;  // for FLOPs
+    size_t place = 0;                      // number of the unit in the model, in the order of the forward
 };
 
 // The pass in which a tape calls its hooks: F, F of a recompute, B, I, W.

@@ -12,8 +12,8 @@
 #include "tutti/comm/meta/meta_world.h"
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/engine/step.h"
+#include "tutti/models/flops.h"
 #include "tutti/ops/kernel_times.h"
-#include "tutti/plan/flops.h"
 #include "tutti/rehearsal/rehearse.h"
 #include "tutti/spec/toml.h"
 #include "tutti/spec/validate.h"
@@ -130,12 +130,10 @@ struct StepReport {
     double seconds() const { return measured.timing.median; }
     double rate(double flops_per_token) const { return flops_per_token * tokens() / seconds(); }
     double share(double flops_per_token) const {
-        return plan::mfu(flops_per_token, tokens() / seconds(), peak.flops_per_s());
+        return models::mfu(flops_per_token, tokens() / seconds(), peak.flops_per_s());
     }
-    plan::TokenFlops model() const { return plan::model_flops(run.model, run.train.seq_len); }
-    plan::TokenFlops hardware() const {
-        return plan::hardware_flops(run.model, run.train.seq_len, run.recompute.policy);
-    }
+    const models::TokenFlops& model() const { return rehearsal.counts.model; }
+    const models::TokenFlops& hardware() const { return rehearsal.counts.hardware; }
     const char* unit() const { return run.model.family == spec::Family::mlp ? "rows" : "tokens"; }
 };
 
@@ -145,8 +143,8 @@ void print_head(const Bench& bench, const spec::RunSpec& run, const char* unit) 
     bench.text << run.model.preset;
     for (const std::string& set : bench.arguments.set) bench.text << ", " << set;
     bench.text << '\n'
-               << format_count(static_cast<double>(spec::parameter_count(run.model))) << " parameters, "
-               << bench.compute_type << ", batch " << t.global_batch << " x " << t.seq_len << " = "
+               << format_count(static_cast<double>(models::parameter_count(models::outline(run.model))))
+               << " parameters, " << bench.compute_type << ", batch " << t.global_batch << " x " << t.seq_len << " = "
                << t.global_batch * t.seq_len << ' ' << unit << " in " << microbatches
                << (microbatches == 1 ? " microbatch" : " microbatches") << ", recompute " << run.recompute.policy
                << '\n'
@@ -155,7 +153,7 @@ void print_head(const Bench& bench, const spec::RunSpec& run, const char* unit) 
 
 // Without attention the two conventions are one and need no names.
 void print_five_steps(std::ostream& text, const StepReport& r) {
-    const plan::TokenFlops flops = r.model();
+    const models::TokenFlops flops = r.model();
     const bool attention = flops.full_attention > 0;
     const char* causal = attention ? "causal" : "";
     const auto line = [&](const char* what, const std::string& value, const std::string& remark) {
@@ -257,9 +255,9 @@ void print_tuning(std::ostream& text, const kernels::GemmTuning& tuning, BenchRe
 
 Json summary_of(const StepReport& r) {
     const spec::TrainSpec& train = r.run.train;
-    const plan::TokenFlops flops = r.model();
+    const models::TokenFlops flops = r.model();
     Json record = {{"model", r.run.model.preset},
-                   {"parameters", spec::parameter_count(r.run.model)},
+                   {"parameters", r.rehearsal.counts.parameters},
                    {"seq_len", train.seq_len},
                    {"global_batch", train.global_batch},
                    {"micro_batch", train.micro_batch},

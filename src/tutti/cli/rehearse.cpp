@@ -8,7 +8,6 @@
 #include "tutti/base/json.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/commands.h"
-#include "tutti/plan/flops.h"
 #include "tutti/plan/placement.h"
 #include "tutti/rehearsal/drawing.h"
 #include "tutti/rehearsal/present.h"
@@ -64,11 +63,11 @@ std::string crossing_warning(const RehearseArguments& a, const spec::RunSpec& ru
 
 Json describe(const RehearseArguments& a, const spec::RunSpec& run, const rehearsal::LayoutRehearsal& layout,
               const std::optional<train::MemoryVerdict>& memory) {
-    const plan::TokenFlops flops = plan::model_flops(run.model, run.train.seq_len);
+    const models::ModelCounts& counts = layout.shown.counts;
     Json document = {{"dry_run", true},
                      {"model", name_of(run.model)},
-                     {"parameters", spec::parameter_count(run.model)},
-                     {"flops_per_token", {{"causal", flops.causal()}, {"full", flops.full()}}}};
+                     {"parameters", counts.parameters},
+                     {"flops_per_token", {{"causal", counts.model.causal()}, {"full", counts.model.full()}}}};
     document.update(rehearsal::to_json(layout.shown));
     document["rehearsed_ranks"] = layout.rehearsed;
     document["difference"] = layout.difference.empty() ? Json(nullptr) : Json(layout.difference);

@@ -10,7 +10,6 @@
 #include "tutti/base/read_file.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/command.h"
-#include "tutti/plan/flops.h"
 #include "tutti/simulate/calibrate.h"
 #include "tutti/simulate/fit.h"
 #include "tutti/simulate/prediction.h"
@@ -201,7 +200,7 @@ int simulate_here(const SimulateArguments& a, const Io& io) {
         simulate::rehearse_in_time(run, target, a.ranks, profile, wants_spans(a), stragglers(a));
     save(a, step, profile.machine);
 
-    const plan::TokenFlops flops = plan::model_flops(run.model, run.train.seq_len);
+    const models::TokenFlops& flops = step.shown.counts.model;
     const auto tokens = static_cast<double>(run.train.global_batch * run.train.seq_len);
     std::ostream& text = io.text();
     const auto line = [&](const std::string& what, const std::string& value, const std::string& remark) {

@@ -8,7 +8,7 @@
 #include "tutti/base/json.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cli/stop_signals.h"
-#include "tutti/plan/flops.h"
+#include "tutti/models/flops.h"
 #include "tutti/spec/nearest.h"
 #include "tutti/train/trainer.h"
 
@@ -47,12 +47,13 @@ std::string resume_command(const TrainArguments& a) {
 
 Json describe(const train::TrainOptions& options, const train::TrainOutcome& outcome, int exit_code) {
     const spec::RunSpec& run = options.run;
-    const plan::TokenFlops flops = plan::model_flops(run.model, run.train.seq_len);
+    const models::ModelCounts counts =
+        models::counts_of(models::outline(run.model), run.train.seq_len, run.recompute.policy);
     Json document = {{"out", options.out},
                      {"dry_run", false},
                      {"model", name_of(run.model)},
-                     {"parameters", spec::parameter_count(run.model)},
-                     {"flops_per_token", {{"causal", flops.causal()}, {"full", flops.full()}}}};
+                     {"parameters", counts.parameters},
+                     {"flops_per_token", {{"causal", counts.model.causal()}, {"full", counts.model.full()}}}};
     document["step"] = outcome.step;
     document["steps"] = run.train.steps;
     document["loss"] = outcome.loss;

@@ -14,9 +14,8 @@ namespace tutti::engine {
 // Every rank calls them with equal arguments, also in rehearsals, where tensors have no values.
 struct Factories {
     // The modules of a model, with the name, shape, role and initial values of each parameter, without their memory.
-    // `max_positions`: the longest sequence of the run.
-    std::function<models::Model(ops::Context&, const spec::ModelSpec&, int64_t max_positions)> model =
-        models::make_model;
+    // `max_positions`: the longest sequence of the run; 0: the model is only counted (models::outline).
+    models::MakeModel model = models::make_model;
     // Sets Parameter::rule, how products multiply by the parameter (nn/product_rule.h), by layer and run; parts of
     // parameters are applied, memory is not allocated. By default products are plain.
     std::function<void(models::Model&, const spec::RunSpec&, parallel::Groups&)> products =

@@ -178,5 +178,15 @@ TEST(FrozenCost, IsThatOfTheForwardAndTheInputGradient) {
     }
 }
 
+TEST(Freeze, MatchesByStarsAndNeedsAMatch) {
+    models::Model model = models::outline(spec::preset("llama-tiny"));
+    models::freeze(model, "model.layers.*.self_attn.*_proj.weight");
+    models::freeze(model, "model.norm.weight");
+    for (const Parameter* p : model.parameters())
+        EXPECT_EQ(p->frozen(), p->name.find("self_attn") != p->name.npos || p->name == "model.norm.weight") << p->name;
+    EXPECT_THROW(models::freeze(model, "model.norm"), UsageError);
+    EXPECT_THROW(models::freeze(model, "*.bias"), UsageError);
+}
+
 }  // namespace
 }  // namespace tutti::engine

@@ -6,6 +6,7 @@
 #include "tutti/data/tokenizer.h"
 #include "tutti/hf/export.h"
 #include "tutti/infer/stored_model.h"
+#include "tutti/models/flops.h"
 #include "tutti/spec/toml.h"
 
 namespace tutti::infer {
@@ -71,7 +72,7 @@ ConvertOutcome convert(const ConvertOptions& options) {
     const auto write = [&](const StoredModel& stored, const models::Model& model, const hf::StoredWeights& weights) {
         outcome.from = stored.path;
         outcome.step = stored.step;
-        outcome.parameters = spec::parameter_count(model.spec());
+        outcome.parameters = models::parameter_count(model);
         outcome.format = !options.format.empty() ? options.format : stored.hugging_face ? "tutti" : "hf";
         check<UsageError>(!options.max_shard_bytes || outcome.format == "hf",
                           "--max-shard-size is of Hugging Face files; weights of --format tutti are one file");

@@ -50,6 +50,7 @@ class Gpt2Block final : public Module {
         unit.name = name_;
         own_all(unit, ln_1_, c_attn_, attn_c_proj_, ln_2_, c_fc_, mlp_c_proj_);
         for (Parameter* p : unit.parameters) store(*p, p->shape.rank() == 2);
+        unit.attention = {{.width = C}};
     }
 
     // x (B, T, C): x += Attention(LN(x)); x += MLP(LN(x))

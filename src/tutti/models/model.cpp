@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "tutti/device/meta/meta_device.h"
+
 namespace tutti::models {
 
 using nn::Batch;
@@ -62,6 +64,13 @@ Model make_model(ops::Context& ctx, const spec::ModelSpec& spec, int64_t max_pos
 
 void materialize(ops::Context& ctx, Model& model, DType compute, uint64_t seed, bool train) {
     for (autograd::Parameter* p : model.parameters()) autograd::materialize(ctx, *p, compute, seed, train);
+}
+
+Model outline(const spec::ModelSpec& spec, const MakeModel& make) {
+    const auto device = make_meta_device({});
+    const kernels::KernelTable none;
+    ops::Context ctx{*device, none};
+    return make(ctx, spec, 0);
 }
 
 void freeze(Model& model, const std::string& pattern) {

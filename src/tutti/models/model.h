@@ -48,8 +48,12 @@ class Model {
 };
 
 // Without memory for parameters: names, shapes, roles and initial distributions only. `max_positions` bounds the RoPE
-// table (the longest sequence of the run).
+// table (the longest sequence of the run); 0: no table, the model is only looked at.
 Model make_model(ops::Context& ctx, const spec::ModelSpec& spec, int64_t max_positions);
+
+// A model on no device, only to be counted (models/flops.h).
+using MakeModel = std::function<Model(ops::Context& ctx, const spec::ModelSpec& spec, int64_t max_positions)>;
+Model outline(const spec::ModelSpec& spec, const MakeModel& make = make_model);
 
 // Draws the initial values of all parameters (autograd::materialize).
 void materialize(ops::Context& ctx, Model& model, DType compute, uint64_t seed, bool train);

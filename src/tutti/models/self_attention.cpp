@@ -53,6 +53,7 @@ void own(autograd::Unit& unit, SelfAttention& part) {
     own_adjacent(unit, {&part.q_, &part.k_, &part.v_});
     if (part.q_norm_) own_all(unit, *part.q_norm_, *part.k_norm_);
     own_all(unit, part.o_);
+    unit.attention.push_back({part.o_.weight.shape[1], part.window_});
 }
 
 }  // namespace tutti::models

@@ -59,6 +59,7 @@ void own_head(autograd::Unit& unit, Head& head, int64_t vocab, int64_t width, do
 
 ops::RopeTable make_rope_table(ops::Context& ctx, int64_t max_positions, const std::vector<double>& frequencies,
                                double amplitude) {
+    if (max_positions == 0) return {};
     const auto half = static_cast<int64_t>(frequencies.size());
     const Tensor on_device = Tensor::from_host<double>(ctx.device, {half}, frequencies, Purpose::workspace);
     return ops::rope_table(ctx, max_positions, on_device, amplitude);

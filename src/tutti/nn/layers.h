@@ -81,7 +81,7 @@ void own_all(autograd::Unit& unit, Layers&... layers) {
 }
 
 // amplitude times the cosines and sines of position x frequency for positions [0, max_positions), f32; `frequencies`
-// (D/2).
+// (D/2). Without positions an empty table.
 ops::RopeTable make_rope_table(ops::Context& ctx, int64_t max_positions, const std::vector<double>& frequencies,
                                double amplitude = 1);
 

@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "tutti/models/flops.h"
 #include "tutti/schedule/automatic.h"
 #include "tutti/schedule/csv.h"
 #include "tutti/schedule/generators.h"
@@ -22,34 +23,30 @@ using schedule::Schedule;
 
 namespace {
 
-// Multiply-adds of a token in the forward of a module.
+// FLOPs of a token in a module.
 struct Cost {
-    double products = 0;   // with matrices
-    double early = 0;      // of these with the matrices whose gradients the forward takes
-    double attention = 0;  // causal
-    double forward() const { return products + attention; }
+    double forward = 0;            // products with matrices, and causal attention
+    double with_forward = 0;       // gradients that the forward takes (the head's)
+    double input = 0, weight = 0;  // other input gradients, weight gradients
 };
 
+// Attention has no weights, and its backward makes five products where the forward makes two (Dao 2023).
 std::vector<Cost> costs_of(const models::Model& model, int64_t seq_len) {
-    const spec::ModelSpec& m = model.spec();
-    const auto attention = static_cast<double>(m.family == spec::Family::mlp ? 0 : seq_len * m.heads * m.head_dim);
-    const double passed = m.moe.experts > 0  // of the experts, by a token
-                              ? static_cast<double>(m.moe.top_k) / static_cast<double>(m.moe.experts)
-                              : 0;
+    constexpr double kAttentionBackward = 2.5;
     std::vector<Cost> costs;
-    for (size_t i = 0; i < model.modules().size(); ++i) {
-        const autograd::Unit& unit = model.modules()[i]->unit;
-        Cost cost;
+    for (const auto& module : model.modules()) {
+        const autograd::Unit& unit = module->unit;
+        const models::TokenFlops flops = models::forward_flops(model, unit, seq_len);
+        Cost cost{.forward = flops.causal(), .input = kAttentionBackward * flops.full_attention / 2};
         for (const autograd::Parameter* p : unit.parameters) {
-            if ((p->shape.rank() != 2 && !p->of_experts()) || !unit.backward_reads_weights) continue;
-            const double products = static_cast<double>(p->shape.numel()) * (p->of_experts() ? passed : 1);
-            cost.products += products;
-            if (std::ranges::find(unit.gradients_in_forward, p) != unit.gradients_in_forward.end())
-                cost.early += products;
+            const double input = models::product_flops(model, unit, *p), weight = p->frozen() ? 0 : input;
+            if (std::ranges::find(unit.gradients_in_forward, p) != unit.gradients_in_forward.end()) {
+                cost.with_forward += input + weight;
+            } else {
+                cost.input += input;
+                cost.weight += weight;
+            }
         }
-        const bool block = i > 0 && i + 1 < model.modules().size();
-        if (block && spec::operator_of(m, static_cast<int64_t>(i) - 1).kind == spec::LayerOperator::Kind::attention)
-            cost.attention = attention;
         costs.push_back(cost);
     }
     return costs;
@@ -57,7 +54,7 @@ std::vector<Cost> costs_of(const models::Model& model, int64_t seq_len) {
 
 std::vector<double> forwards_of(const std::vector<Cost>& costs) {
     std::vector<double> forwards;
-    for (const Cost& cost : costs) forwards.push_back(cost.forward());
+    for (const Cost& cost : costs) forwards.push_back(cost.forward);
     return forwards;
 }
 
@@ -188,13 +185,11 @@ std::vector<Span> balanced(const std::vector<double>& costs, int parts) {
     return spans;
 }
 
-// Attention has no weights, and its backward makes five products where the forward makes two (Dao 2023).
 schedule::Times<double> estimated_times(const spec::RunSpec& run, const models::Model& model,
                                         const std::vector<Span>& spans) {
-    constexpr double kAttentionBackward = 2.5;
     const std::vector<Cost> costs = costs_of(model, run.train.seq_len);
     double layers = 0;
-    for (size_t i = 1; i + 1 < costs.size(); ++i) layers += costs[i].forward();
+    for (size_t i = 1; i + 1 < costs.size(); ++i) layers += costs[i].forward;
     const double layer = std::max(layers / static_cast<double>(std::max<size_t>(costs.size() - 2, 1)), 1.0);
     const bool recomputes = spec::recompute_of(run.recompute.policy, run.model.layers).segment > 0;
     schedule::Times<double> times;
@@ -202,13 +197,10 @@ schedule::Times<double> estimated_times(const spec::RunSpec& run, const models::
     for (const Span& span : spans) {
         schedule::StageTimes<double> t{0, 0, 0};
         for (size_t i = span.begin; i < span.end; ++i) {
-            const Cost& cost = costs[i];
-            const double later = cost.products - cost.early;
-            const bool inner = i > 0 && i + 1 < costs.size();
-            t.forward += (cost.forward() + 2 * cost.early) / layer;
-            t.backward_input +=
-                (later + kAttentionBackward * cost.attention + (inner && recomputes ? cost.forward() : 0)) / layer;
-            t.backward_weight += later / layer;
+            const bool again = recomputes && i > 0 && i + 1 < costs.size();
+            t.forward += (costs[i].forward + costs[i].with_forward) / layer;
+            t.backward_input += (costs[i].input + (again ? costs[i].forward : 0)) / layer;
+            t.backward_weight += costs[i].weight / layer;
         }
         times.stages.push_back(t);
     }

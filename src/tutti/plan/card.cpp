@@ -8,7 +8,6 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/units.h"
-#include "tutti/plan/flops.h"
 #include "tutti/plan/placement.h"
 #include "tutti/spec/layers.h"
 #include "tutti/spec/rules.h"
@@ -30,11 +29,10 @@ std::string mixture(const spec::ModelSpec& m) {
 }
 
 // "46.7B", "46.7B, of which a token passes 12.9B"
-std::string parameters(const spec::ModelSpec& m) {
-    const std::string all = format_count(static_cast<double>(spec::parameter_count(m)));
-    if (m.moe.experts == 0) return all;
-    return concat(all, ", of which a token passes ",
-                  format_count(static_cast<double>(spec::active_parameter_count(m))));
+std::string parameters(const models::ModelCounts& counts) {
+    const std::string all = format_count(static_cast<double>(counts.parameters));
+    if (counts.active == counts.parameters) return all;
+    return concat(all, ", of which a token passes ", format_count(static_cast<double>(counts.active)));
 }
 
 std::string architecture(const spec::ModelSpec& m) {
@@ -77,9 +75,8 @@ double tokens_per_step(const spec::TrainSpec& train) {
     return static_cast<double>(train.global_batch) * static_cast<double>(train.seq_len);
 }
 
-std::string step_line(const spec::RunSpec& run) {
-    const spec::TrainSpec& train = run.train;
-    const double flops = model_flops(run.model, train.seq_len).causal() * tokens_per_step(train);
+std::string step_line(const spec::TrainSpec& train, const models::ModelCounts& counts) {
+    const double flops = counts.model.causal() * tokens_per_step(train);
     return concat(format_count(tokens_per_step(train)), " tokens: ", train.global_batch, " sequences of ",
                   train.seq_len, ", ", train.global_batch / train.micro_batch, " micro batches of ", train.micro_batch,
                   ", ", format_flops(flops));
@@ -94,11 +91,11 @@ std::string context_method(const spec::ParallelSpec& parallel) {
 }
 
 // "8 ranks: tp 2 with sequence parallelism x dp_replicate 2 x dp_shard 2, ZeRO-3"
-std::string mesh(const spec::RunSpec& run, int ranks) {
+std::string mesh(const spec::RunSpec& run, int ranks, int64_t parameters) {
     const spec::ParallelSpec& parallel = run.parallel;
     if (ranks == 1) return "1 rank";
     if (parallel.strategy == "parameter_server") {
-        const int64_t P = spec::parameter_count(run.model), n = ranks;
+        const int64_t P = parameters, n = ranks;
         const int64_t gradients = 4 * P, weights = size_of(spec::compute_dtype(run)) * P;
         return concat(ranks, " ranks, a parameter server: in a step rank 0 receives and sends ",
                       format_bytes((n - 1) * (gradients + weights)), ", another rank ",
@@ -189,9 +186,8 @@ class Box {
     std::string text_;
 };
 
-void add_flops(Box& box, const spec::RunSpec& run) {
-    const TokenFlops flops = model_flops(run.model, run.train.seq_len);
-    const TokenFlops hardware = hardware_flops(run.model, run.train.seq_len, run.recompute.policy);
+void add_flops(Box& box, const models::ModelCounts& counts) {
+    const models::TokenFlops &flops = counts.model, &hardware = counts.hardware;
     const bool attention = flops.full_attention > 0;
     box.field("FLOPs", concat(format_flops(flops.causal()), " per token, forward and backward",
                               attention ? concat(", causal attention (", format_flops(flops.full()), " full)") : ""));
@@ -248,13 +244,13 @@ std::string render_card(const Card& card, const CardStyle& style) {
     box.top(fits ? title : "plan");
     if (!fits) box.field("name", name_of(model));
     box.field("model", architecture(model));
-    box.field("parameters", parameters(model));
-    add_flops(box, run);
-    box.field("step", step_line(run));
+    box.field("parameters", parameters(card.counts));
+    add_flops(box, card.counts);
+    box.field("step", step_line(run.train, card.counts));
     box.field("run",
               concat(run.train.steps, " steps, ",
                      format_count(static_cast<double>(run.train.steps) * tokens_per_step(run.train)), " tokens"));
-    box.field("mesh", mesh(run, card.ranks));
+    box.field("mesh", mesh(run, card.ranks, card.counts.parameters));
     if (!card.pipeline.empty()) box.field("pipeline", card.pipeline);
     box.field("precision", precision(spec::compute_type_of(run)));
     box.field("recompute", recompute(run));

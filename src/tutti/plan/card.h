@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/models/flops.h"
 #include "tutti/plan/memory.h"
 #include "tutti/spec/run_spec.h"
 
@@ -28,6 +29,7 @@ struct Card {
         int64_t calls = 0, bytes = 0, sent = 0;
     };
     std::vector<Communication> communication = {};
+    models::ModelCounts counts = {};
 };
 
 struct CardStyle {

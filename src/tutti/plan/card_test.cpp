@@ -12,6 +12,10 @@
 namespace tutti::plan {
 namespace {
 
+models::ModelCounts counts_of(const spec::RunSpec& run) {
+    return models::counts_of(models::outline(run.model), run.train.seq_len, run.recompute.policy);
+}
+
 // GPT-2 small with a memory plan of round numbers.
 Card sample_card() {
     Card card;
@@ -25,6 +29,7 @@ Card sample_card() {
     card.memory.at_peak[Purpose::weights] = 64 << 20;
     card.memory.at_peak[Purpose::optimizer] = 192 << 20;
     card.memory.peak_place = "forward of head";
+    card.counts = counts_of(card.run);
     return card;
 }
 
@@ -122,7 +127,7 @@ TEST(Card, SaysWhatTheRunIs) {
     run.train.global_batch = 16;
     run.train.micro_batch = 2;
     run.recompute.policy = "sqrt";
-    const std::string text = render_card({run, "8 threads", {}});
+    const std::string text = render_card({.run = run, .machine = "8 threads", .memory = {}, .counts = counts_of(run)});
     expect_frame(text, 100);
     for (const char* part :
          {"plan: llama3.2-1b", "llama, 16 layers, width 2048, 32 heads of 64 (8 kv), ffn 8192, vocab 128256, tied",
@@ -134,7 +139,7 @@ TEST(Card, SaysWhatTheRunIs) {
     run.model = spec::preset("mlp-8192");
     run.model.preset = "";
     run.precision.compute = "f32";
-    const std::string mlp = render_card({run, "", {}});
+    const std::string mlp = render_card({.run = run, .machine = "", .memory = {}, .counts = counts_of(run)});
     EXPECT_TRUE(contains(mlp, "plan: mlp "));
     EXPECT_TRUE(contains(mlp, "3.22 GFLOP per token, forward and backward "));  // 6 * 8 * 8192^2
     EXPECT_TRUE(contains(mlp, "f32 throughout"));

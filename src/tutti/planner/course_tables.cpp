@@ -220,7 +220,7 @@ Table ring_volumes() {
         double sent = 0;
         for (const parallel::GroupTraffic& traffic : rehearsal.communication) sent += double(traffic.traffic.sent);
         t.rows.push_back({concat("ZeRO-", zero), stages[zero].first, stages[zero].second * (n - 1) / n,
-                          sent / 4 / double(spec::parameter_count(run.model))});
+                          sent / 4 / double(rehearsal.counts.parameters)});
     }
     return t;
 }

@@ -3,6 +3,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/units.h"
+#include "tutti/models/flops.h"
 #include "tutti/planner/plan.h"
 #include "tutti/planner/rules.h"
 #include "tutti/simulate/footprint.h"
@@ -18,10 +19,11 @@ using simulate::Recompute;
 constexpr double kTokensOfRank = 8192;  // of a long sequence: Llama 3 has 131,072 tokens over 16 ranks
 constexpr double kFullyShardedFrom = 1e9;
 
-bool sharded(const Request& r) { return double(spec::parameter_count(r.model)) > kFullyShardedFrom; }
+bool sharded(const Request& r) { return double(models::parameter_count(models::outline(r.model))) > kFullyShardedFrom; }
 
 std::optional<Candidate> recipe_layout(const Request& r) {
     Job job = plain_job(r);
+    const bool shards_all = sharded(r);
     spec::RunSpec longer = run_of(r, job);
     const auto may_double = [&] {
         longer.parallel.cp = 2 * job.cp;
@@ -45,7 +47,7 @@ std::optional<Candidate> recipe_layout(const Request& r) {
                         job.ep = ep;
                         job.recompute = recompute;
                         job.micro_batch = micro_batch;
-                        job.zero = pp == 1 && sharded(r) ? 3 : 1;
+                        job.zero = pp == 1 && shards_all ? 3 : 1;
                         if (!allowed(r, job)) continue;
                         const double bytes = footprint(job).total();
                         if (bytes <= r.cluster.memory)

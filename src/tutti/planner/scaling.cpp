@@ -5,6 +5,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/units.h"
+#include "tutti/models/flops.h"
 #include "tutti/planner/rules.h"
 #include "tutti/simulate/prediction.h"
 
@@ -48,7 +49,8 @@ std::vector<ScalingRow> scale(const Request& request, const ScalingOptions& o) {
                            : 0;
         const double nodes = std::max(1.0, double(gpus) / r.cluster.per_node);
         const double weights = row.best.job.wide() ? 4 : 2;  // of a value, beside the optimizer's state
-        const double state = (row.best.job.optimizer_bytes() + weights) * double(spec::parameter_count(r.model));
+        const auto values = double(models::parameter_count(models::outline(r.model)));
+        const double state = (row.best.job.optimizer_bytes() + weights) * values;
         row.reliability = {r.cluster.mtbf_hours * 3600 / gpus, state / (nodes * o.storage_per_node), o.restart_s};
         row.interval_s = checkpoint_interval(row.reliability);
         row.goodput = goodput(row.reliability, row.interval_s);

@@ -73,7 +73,8 @@ plan::Card card_of(const spec::RunSpec& run, const Rehearsal& r) {
                     .rank = r.rank,
                     .capacity = r.memory_capacity,
                     .fits = r.fits,
-                    .pipeline = r.pipeline};
+                    .pipeline = r.pipeline,
+                    .counts = r.counts};
     for (const parallel::GroupTraffic& t : r.communication)
         card.communication.push_back(
             {t.group, t.ranks, std::string(name_of(t.operation)), t.traffic.calls, t.traffic.bytes, t.traffic.sent});

@@ -212,6 +212,7 @@ Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ra
                 .reserved = memory.reserved(),
                 .saved = saved_bytes(engine.optimizer)};
     r.memory_capacity = target.device.memory_bytes;
+    r.counts = models::counts_of(engine.model, run.train.seq_len, run.recompute.policy);
     r.communication = parallel::difference(engine.groups.traffic(), before);
     if (run.parallel.pp > 1) describe_pipeline(engine, r);
     if (in_turn && microbatches >= kMicrobatches) {

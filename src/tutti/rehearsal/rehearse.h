@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tutti/engine/factories.h"
+#include "tutti/models/flops.h"
 #include "tutti/parallel/groups.h"
 #include "tutti/plan/memory.h"
 #include "tutti/rehearsal/program.h"
@@ -28,6 +29,7 @@ struct Rehearsal {
     std::vector<parallel::GroupTraffic> communication;  // of the step, groups of one rank left out
     std::string pipeline;                               // in words, with its predicted bubble; "": no pipeline
     double bubble = 0;                                  // predicted: share of the schedule's time
+    models::ModelCounts counts;                         // of the whole model
     double flops = 0;                                   // of this rank's kernels in the step, recompute included
     // The program of the step. More than three microbatches are the first, one that stands for all between, and the
     // last.

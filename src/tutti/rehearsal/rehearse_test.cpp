@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 
 #include "tutti/base/error.h"
+#include "tutti/models/flops.h"
 #include "tutti/optim/rules.h"
-#include "tutti/plan/flops.h"
 
 namespace tutti::rehearsal {
 namespace {
@@ -281,10 +281,11 @@ TEST(RehearsedMemory, OffloadedActivationsAreElsewhere) {
 // where a kernel that keeps no scores makes five. Products of the head are of whole tiles of 64 words.
 double flops_by_formula(spec::RunSpec run, bool recomputed) {
     run.model.vocab = (run.model.vocab + 63) / 64 * 64;
-    const plan::TokenFlops model = plan::model_flops(run.model, run.train.seq_len);
+    const models::Model outline = models::outline(run.model);
+    const models::TokenFlops model = models::model_flops(outline, run.train.seq_len);
     const auto T = static_cast<double>(run.train.seq_len), tokens = static_cast<double>(run.train.global_batch) * T;
     const double attention_forward = model.full_attention / 3 * (T + 1) / (2 * T);
-    const plan::TokenFlops again = plan::hardware_flops(run.model, run.train.seq_len, run.recompute.policy);
+    const models::TokenFlops again = models::hardware_flops(outline, run.train.seq_len, run.recompute.policy);
     const double more = recomputed ? again.matmul - model.matmul + attention_forward : 0;
     return tokens * (model.matmul + 3.5 * attention_forward + more);
 }

@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include "tutti/base/error.h"
-#include "tutti/plan/flops.h"
+#include "tutti/models/flops.h"
 #include "tutti/simulate/fit.h"
 #include "tutti/simulate/prediction.h"
 #include "tutti/simulate/published.h"
@@ -28,12 +28,13 @@ TEST(Jobs, ParametersAndFlopsAreThoseOfTheSpec) {
     for (const char* name : {"llama3-8b", "gpt2-124m", "mixtral-8x7b", "qwen3-30b-a3b", "qwen1.5-moe-a2.7b"}) {
         const spec::ModelSpec model = spec::preset(name);
         const Sizes sizes = sizes_of(model);
-        const auto counted = static_cast<double>(spec::parameter_count(model));
+        const models::Model outline = models::outline(model);
+        const auto counted = static_cast<double>(models::parameter_count(outline));
         EXPECT_NEAR(sizes.parameters() / counted, 1, 0.008) << name;  // norms, biases and positions are left out
         Job job;
         job.model = sizes;
         job.seq = 2048;
-        const plan::TokenFlops flops = plan::model_flops(model, 2048);
+        const models::TokenFlops flops = models::model_flops(outline, 2048);
         EXPECT_NEAR(token_flops(job).causal() / flops.causal(), 1, 1e-3) << name;
         EXPECT_NEAR(token_flops(job).full() / flops.full(), 1, 1e-3) << name;
     }

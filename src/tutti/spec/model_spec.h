@@ -93,9 +93,4 @@ std::vector<std::string> preset_names();
 // The preset, else the last part of the hf directory, else the family.
 std::string name_of(const ModelSpec& model);
 
-// Exact number of trained values. A tied matrix counts once; expert biases, which no gradient trains, do not count.
-int64_t parameter_count(const ModelSpec& model);
-// The parameters that one token uses: top_k experts of each mixture, and everything else.
-int64_t active_parameter_count(const ModelSpec& model);
-
 }  // namespace tutti::spec

@@ -1,8 +1,7 @@
-// spec/presets.cpp: the models that have a name, and how many parameters a model has.
+// spec/presets.cpp: the models that have a name.
 #include <utility>
 
 #include "tutti/base/error.h"
-#include "tutti/spec/layers.h"
 #include "tutti/spec/model_spec.h"
 #include "tutti/spec/nearest.h"
 
@@ -202,42 +201,5 @@ std::vector<std::string> preset_names() {
     for (const ModelSpec& model : all_presets()) names.push_back(model.preset);
     return names;
 }
-
-namespace {
-
-// Trained values of the feed-forward part of this layer, of which a token passes `experts` experts.
-int64_t feed_forward_count(const ModelSpec& m, int64_t layer, int64_t experts) {
-    const int64_t C = m.width;
-    if (!has_experts(m, layer)) return 3 * C * m.ffn + (m.mlp_bias ? 2 * m.ffn + C : 0);
-    const MixtureSpec& e = m.moe;
-    return C * e.experts + 3 * C * (experts * e.ffn + e.shared_ffn) + (e.shared_gate ? C : 0);
-}
-
-int64_t count(const ModelSpec& m, int64_t experts) {
-    const int64_t C = m.width, F = m.ffn, query = m.heads * m.head_dim, key = m.kv_heads * m.head_dim;
-    if (m.family == Family::mlp) return m.layers * C * C;
-    const int64_t embeddings = (m.tie_embeddings ? 1 : 2) * m.vocab * C;
-    if (m.family == Family::gpt2) {
-        const int64_t norm = 2 * C;  // weight and bias
-        const int64_t attention = C * 3 * C + 3 * C + C * C + C;
-        const int64_t mlp_block = C * F + F + F * C + C;
-        return embeddings + m.max_positions * C + m.layers * (2 * norm + attention + mlp_block) + norm;
-    }
-    const int64_t attention = 2 * C * query + 2 * C * key  // q and output, k and v
-                              + (m.qkv_bias ? query + 2 * key : 0) + (m.output_bias ? C : 0) +
-                              (m.head_norm ? 2 * m.head_dim : 0);
-    const int64_t convolution = 4 * C * C + C * m.conv_kernel + (m.conv_bias ? 5 * C : 0);
-    const LayerCounts layers = count_layers(m);
-    int64_t all =
-        embeddings + layers.attention * attention + layers.short_convolution * convolution + m.layers * 2 * C + C;
-    for (int64_t layer = 0; layer < m.layers; ++layer) all += feed_forward_count(m, layer, experts);
-    return all;
-}
-
-}  // namespace
-
-int64_t parameter_count(const ModelSpec& m) { return count(m, m.moe.experts); }
-
-int64_t active_parameter_count(const ModelSpec& m) { return count(m, m.moe.top_k); }
 
 }  // namespace tutti::spec

@@ -6,7 +6,7 @@
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/engine/engine.h"
 #include "tutti/engine/step.h"
-#include "tutti/plan/flops.h"
+#include "tutti/models/flops.h"
 #include "tutti/train/shared_data.h"
 #include "tutti/train/testing/small_run.h"
 
@@ -47,7 +47,7 @@ TEST_F(KernelTimesTest, FlopsAreThoseOfTheModel) {
         const auto rows = times_of(run);
         const double T = static_cast<double>(run.train.seq_len);
         const double tokens = static_cast<double>(run.train.global_batch) * T;
-        const plan::TokenFlops model = plan::model_flops(run.model, run.train.seq_len);
+        const models::TokenFlops model = models::model_flops(models::outline(run.model), run.train.seq_len);
         EXPECT_DOUBLE_EQ(flops_of(rows, "gemm"), model.matmul * tokens);
         // Forward: two products of (T + 1) / 2 visible keys a query; the formula counts T / 2, and twice that backward,
         // where a kernel that keeps no scores makes five products instead of four.
@@ -63,7 +63,7 @@ TEST_F(KernelTimesTest, BytesOfTheOptimizerAreThoseOfItsState) {
     for (const auto& row : times_of(run))
         if (row.kernel == "adamw") bytes += row.work.bytes;
     // Master, m, v read and written, the gradient read, the rounded copy written.
-    EXPECT_EQ(bytes, 30.0 * static_cast<double>(spec::parameter_count(run.model)));
+    EXPECT_EQ(bytes, 30.0 * static_cast<double>(models::parameter_count(models::outline(run.model))));
 }
 
 TEST(Work, TheFloorIsWhicheverTakesLonger) {

@@ -19,9 +19,9 @@
 #include "tutti/infer/generate.h"
 #include "tutti/kernels/backends.h"
 #include "tutti/kernels/meta/meta_table.h"
+#include "tutti/models/flops.h"
 #include "tutti/ops/ops.h"
 #include "tutti/plan/card.h"
-#include "tutti/plan/flops.h"
 #include "tutti/plan/placement.h"
 #include "tutti/rehearsal/present.h"
 #include "tutti/report/report.h"
@@ -77,6 +77,7 @@ class Run {
     std::optional<data::DataSet> data_;
     rehearsal::Rehearsal rehearsal_;  // of the first rank only
     engine::Engine engine_;
+    const models::ModelCounts counts_ = models::counts_of(engine_.model, run_.train.seq_len, run_.recompute.policy);
     Checkpointing checkpoints_;
     RunState state_;
     std::optional<RunDirectory> directory_;  // of the first rank
@@ -292,10 +293,10 @@ void Run::log(const engine::StepResult& result) {
     StepMetrics m{.step = step, .tokens = state_.tokens, .result = result, .skipped = state_.skipped};
     m.step_ms = 1000 * elapsed / static_cast<double>(std::max<int64_t>(1, step - logged_step_));
     m.tokens_per_s = static_cast<double>(state_.tokens - logged_tokens_) / elapsed;
-    const double hardware = plan::hardware_flops(run_.model, run_.train.seq_len, run_.recompute.policy).causal();
+    const double hardware = counts_.hardware.causal();
     peak_->see(hardware * m.tokens_per_s);
-    m.mfu = plan::mfu(plan::model_flops(run_.model, run_.train.seq_len).causal(), m.tokens_per_s, peak_->flops_per_s());
-    m.hfu = plan::mfu(hardware, m.tokens_per_s, peak_->flops_per_s());
+    m.mfu = models::mfu(counts_.model.causal(), m.tokens_per_s, peak_->flops_per_s());
+    m.hfu = models::mfu(hardware, m.tokens_per_s, peak_->flops_per_s());
     m.mem_peak_bytes = engine_.device->memory().total().peak;
     m.bubble = bubble();
     m.comm = comm_per_step(logged_usage_, engine_.groups.usage(), step - logged_step_);
@@ -413,7 +414,7 @@ std::string Run::totals(const std::string& sample_text) {
     for (size_t rank = 0; rank < memory_of_ranks_.size(); ++rank)
         ranks.push_back({{"rank", rank}, {"memory", Json::parse(memory_of_ranks_[rank])}});
     Json json = {{"model", name_of(run_.model)},
-                 {"parameters", spec::parameter_count(run_.model)},
+                 {"parameters", counts_.parameters},
                  {"steps", state_.step},
                  {"tokens", state_.tokens},
                  {"skipped", state_.skipped},
