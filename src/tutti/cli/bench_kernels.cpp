@@ -12,6 +12,7 @@
 #include "tutti/kernels/backends.h"
 #include "tutti/ops/ops.h"
 #include "tutti/parallel/apply.h"
+#include "tutti/spec/families.h"
 #include "tutti/spec/model_spec.h"
 
 namespace tutti::cli {
@@ -207,21 +208,21 @@ void sweep_squares(Sweep& sweep, double seconds) {
 
 // The linears of one block and the head, as models/gpt2.cpp and models/llama.cpp have them on these kernels.
 std::vector<GemmShape> linears_of(const spec::ModelSpec& m, DType dtype, const kernels::KernelTable& kernels) {
-    if (m.family == spec::Family::mlp) return {{"linear", kProductRows, m.width, m.width}};
+    const spec::FamilyTraits& traits = spec::traits_of(m);
+    if (!traits.tokens) return {{"linear", kProductRows, m.width, m.width}};
     const int64_t query = m.heads * m.head_dim, key = m.kv_heads * m.head_dim;
     std::vector<GemmShape> linears;
-    const bool gpt2 = m.family == spec::Family::gpt2;
-    if (gpt2 || (kernels.fused_projections && !m.head_norm)) {
+    if (traits.plain_heads || (kernels.fused_projections && !m.head_norm)) {
         linears = {{"q k v", kProductRows, query + 2 * key, m.width}};
     } else {
         linears = {{"q", kProductRows, query, m.width}};
         if (key != query) linears.push_back({"k, v", kProductRows, key, m.width});
     }
     linears.push_back({"attention out", kProductRows, m.width, query});
-    if (!gpt2 && kernels.fused_projections)
+    if (traits.gated && kernels.fused_projections)
         linears.push_back({"ffn gate up", kProductRows, 2 * m.ffn, m.width});
     else
-        linears.push_back({gpt2 ? "ffn up" : "ffn gate, up", kProductRows, m.ffn, m.width});
+        linears.push_back({traits.gated ? "ffn gate, up" : "ffn up", kProductRows, m.ffn, m.width});
     linears.push_back({"ffn down", kProductRows, m.width, m.ffn});
     constexpr int64_t kGrain = parallel::kVocabularyGrain;
     const int64_t words = (m.vocab + kGrain - 1) / kGrain * kGrain;

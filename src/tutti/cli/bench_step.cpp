@@ -15,6 +15,7 @@
 #include "tutti/models/flops.h"
 #include "tutti/ops/kernel_times.h"
 #include "tutti/rehearsal/rehearse.h"
+#include "tutti/spec/families.h"
 #include "tutti/spec/toml.h"
 #include "tutti/spec/validate.h"
 
@@ -134,7 +135,7 @@ struct StepReport {
     }
     const models::TokenFlops& model() const { return rehearsal.counts.model; }
     const models::TokenFlops& hardware() const { return rehearsal.counts.hardware; }
-    const char* unit() const { return run.model.family == spec::Family::mlp ? "rows" : "tokens"; }
+    const char* unit() const { return !spec::traits_of(run.model).tokens ? "rows" : "tokens"; }
 };
 
 void print_head(const Bench& bench, const spec::RunSpec& run, const char* unit) {
@@ -299,7 +300,7 @@ spec::RunSpec step_run(const BenchArguments& a) {
     spec::RunSpec run = spec::parse_text("", "bench step", overrides);
     check<UsageError>(run.data == spec::DataSpec{},
                       "bench step makes its own random tokens; leave [data] out of --set");
-    if (run.model.family != spec::Family::mlp) run.data.train = {"random tokens"};
+    if (spec::traits_of(run.model).tokens) run.data.train = {"random tokens"};
     if (a.threads > 0) run.train.threads = a.threads;
     const int64_t tp = run.parallel.tp;
     check<UsageError>(tp == 1 || !a.tune.empty(),

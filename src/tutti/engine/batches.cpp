@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tutti/ops/ops.h"
+#include "tutti/spec/families.h"
 
 namespace tutti::engine {
 
@@ -148,7 +149,7 @@ std::unique_ptr<Batches> token_batches(Device& device, const data::Sampler& samp
 }
 
 std::unique_ptr<Batches> fixed_batches(ops::Context& ctx, const spec::RunSpec& run, const BatchShard& share) {
-    if (run.model.family == spec::Family::mlp) return noise_batches(ctx, run, share);
+    if (!spec::traits_of(run.model).tokens) return noise_batches(ctx, run, share);
     return std::make_unique<FixedBatches>(ctx.device, run, share);
 }
 

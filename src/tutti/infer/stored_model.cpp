@@ -9,6 +9,7 @@
 #include "tutti/checkpoint/training_state.h"
 #include "tutti/kernels/backends.h"
 #include "tutti/parallel/apply.h"
+#include "tutti/spec/families.h"
 #include "tutti/spec/hf_config.h"
 #include "tutti/spec/toml.h"
 
@@ -127,7 +128,7 @@ LoadedModel load_model(const std::string& path, const LoadOptions& options) {
     const kernels::KernelTable& table = kernels::table_for(*loaded.device, ComputeType::f32);  // or bf16
     loaded.ctx = std::make_unique<ops::Context>(ops::Context{*loaded.device, table});
     const auto load = [&](const StoredModel& stored, models::Model model, const hf::StoredWeights& weights) {
-        check<UsageError>(stored.run.model.family != spec::Family::mlp, stored.path, ": an mlp generates no text");
+        check<UsageError>(spec::traits_of(stored.run.model).tokens, stored.path, ": an mlp generates no text");
         const bool f32 = options.compute != "auto" ? options.compute == "f32"
                          : stored.hugging_face     ? weights.main_dtype(model) == DType::f32
                                                    : spec::compute_dtype(stored.run) == DType::f32;

@@ -10,20 +10,20 @@ using namespace nn;
 
 FeedForward::FeedForward(const spec::ModelSpec& s, int64_t layer, const FeedForwardNames& names,
                          const FeedForwardNames& stored)
-    : spec_(s.moe), layer_(layer) {
-    const spec::MixtureSpec& e = s.moe;
-    const bool mixture = spec::has_experts(s, layer);
-    const auto dense = [&](const std::string& of, int64_t F) {
-        const LinearOptions column{.role = Role::column, .std = s.init_std, .bias = s.mlp_bias};
-        const LinearOptions row{.role = Role::row, .std = residual_std(s), .bias = s.mlp_bias};
+    : layer_(layer) {
+    const spec::LayerSpec of_layer = spec::layer(s, layer);
+    const auto dense = [&](const std::string& of, int64_t F, bool bias = false) {
+        const LinearOptions column{.role = Role::column, .std = s.init_std, .bias = bias};
+        const LinearOptions row{.role = Role::row, .std = residual_std(s), .bias = bias};
         return Dense{make_linear(concat(of, ".", names.gate), s.width, F, column),
                      make_linear(concat(of, ".", names.up), s.width, F, column),
                      make_linear(concat(of, ".", names.down), F, s.width, row)};
     };
-    if (!mixture) {
-        dense_ = dense(names.part, s.ffn);
+    if (of_layer.mixture() == nullptr) {
+        dense_ = dense(names.part, of_layer.mlp().ffn, of_layer.mlp().bias);
         return;
     }
+    const spec::MixtureSpec& e = spec_ = *of_layer.mixture();
     if (e.shared_ffn > 0) dense_ = dense(names.part + ".shared_expert", e.shared_ffn);
     const auto stacked = [&](const char* FeedForwardNames::*matrix, Shape shape, Role role, double std) {
         return Parameter{.name = concat(names.part, ".experts.", names.*matrix, ".weight"),

@@ -17,7 +17,7 @@ struct FeedForwardNames {
     const char* down = "down_proj";
 };
 
-// W_down (silu(W_gate x) * W_up x). A layer with experts (spec::has_experts) adds the outputs of a token's experts, by
+// W_down (silu(W_gate x) * W_up x). A layer with experts (LayerSpec::mixture) adds the outputs of a token's experts, by
 // the router's weights, and of the shared expert; the experts' matrices are stacked, "<part>.experts.<gate>.weight" (E,
 // F, C), and apart in files. Must not be moved once a unit owns it.
 class FeedForward {

@@ -18,16 +18,17 @@ namespace {
 class ShortConvolution {
   public:
     // `name`: "model.layers.3.conv".
-    ShortConvolution(const spec::ModelSpec& s, int64_t layer, const std::string& name) : layer_(layer) {
+    ShortConvolution(const spec::ModelSpec& s, int64_t layer, const std::string& name, const spec::ConvolutionSpec& c)
+        : layer_(layer) {
         const int64_t C = s.width;
         in_ = make_linear(name + ".in_proj", C, 3 * C,
-                          {.role = Role::column, .std = s.init_std, .bias = s.conv_bias, .sections = 3});
+                          {.role = Role::column, .std = s.init_std, .bias = c.bias, .sections = 3});
         taps_.weight = {.name = name + ".conv.weight",
-                        .shape = {C, 1, s.conv_kernel},
+                        .shape = {C, 1, c.kernel},
                         .role = Role::column,
                         .init = {.std = s.init_std}};
-        if (s.conv_bias) taps_.bias = Parameter{.name = name + ".conv.bias", .shape = {C}, .role = Role::column};
-        out_ = make_linear(name + ".out_proj", C, C, {.role = Role::row, .std = residual_std(s), .bias = s.conv_bias});
+        if (c.bias) taps_.bias = Parameter{.name = name + ".conv.bias", .shape = {C}, .role = Role::column};
+        out_ = make_linear(name + ".out_proj", C, C, {.role = Role::row, .std = residual_std(s), .bias = c.bias});
     }
     Var operator()(Tape& tape, const Var& u, const Batch& batch) {
         return out_(tape, short_convolution(tape, in_(tape, u), taps_, batch, layer_));
@@ -48,9 +49,10 @@ std::vector<std::unique_ptr<Module>> make_lfm2(ops::Context& ctx, const spec::Mo
     return make_decoder(s, "model.embedding_norm", [&](int64_t layer) -> std::unique_ptr<Module> {
         const std::string name = concat("model.layers.", layer);
         FeedForward feed_forward(s, layer, {name + ".feed_forward", "w1", "w3", "w2"});
-        if (spec::operator_of(s, layer).kind == spec::LayerOperator::Kind::short_convolution)
+        const spec::LayerSpec of_layer = spec::layer(s, layer);
+        if (const spec::ConvolutionSpec* convolution = of_layer.convolution())
             return std::make_unique<PreNormBlock<ShortConvolution>>(
-                s, name, names, ShortConvolution(s, layer, name + ".conv"), std::move(feed_forward));
+                s, name, names, ShortConvolution(s, layer, name + ".conv", *convolution), std::move(feed_forward));
         const SelfAttentionNames of_attention{
             .output = "out_proj", .query_norm = "q_layernorm", .key_norm = "k_layernorm"};
         return std::make_unique<PreNormBlock<SelfAttention>>(

@@ -178,7 +178,7 @@ struct Rig {
 // Trained values of the feed-forward part of this layer, of which a token passes `experts` experts.
 int64_t feed_forward_count(const spec::ModelSpec& m, int64_t layer, int64_t experts) {
     const int64_t C = m.width;
-    if (!spec::has_experts(m, layer)) return 3 * C * m.ffn + (m.mlp_bias ? 2 * m.ffn + C : 0);
+    if (spec::layer(m, layer).mixture() == nullptr) return 3 * C * m.ffn + (m.mlp_bias ? 2 * m.ffn + C : 0);
     const spec::MixtureSpec& e = m.moe;
     return C * e.experts + 3 * C * (experts * e.ffn + e.shared_ffn) + (e.shared_gate ? C : 0);
 }
@@ -197,9 +197,11 @@ int64_t closed_formula(const spec::ModelSpec& m, int64_t experts) {
                               + (m.qkv_bias ? query + 2 * key : 0) + (m.output_bias ? C : 0) +
                               (m.head_norm ? 2 * m.head_dim : 0);
     const int64_t convolution = 4 * C * C + C * m.conv_kernel + (m.conv_bias ? 5 * C : 0);
-    const spec::LayerCounts layers = spec::count_layers(m);
+    int64_t convolutions = 0;
+    for (const spec::LayerRange& range : spec::layer_ranges(m.conv_layers))
+        convolutions += range.last - range.first + 1;
     int64_t all =
-        embeddings + layers.attention * attention + layers.short_convolution * convolution + m.layers * 2 * C + C;
+        embeddings + (m.layers - convolutions) * attention + convolutions * convolution + m.layers * 2 * C + C;
     for (int64_t layer = 0; layer < m.layers; ++layer) all += feed_forward_count(m, layer, experts);
     return all;
 }

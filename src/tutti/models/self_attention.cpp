@@ -10,16 +10,20 @@ using namespace nn;
 
 SelfAttention::SelfAttention(const spec::ModelSpec& s, int64_t layer, const std::string& name, ops::RopeTable rope,
                              const SelfAttentionNames& names)
-    : layer_(layer), window_(spec::operator_of(s, layer).window), head_dim_(s.head_dim), rope_(std::move(rope)) {
-    const int64_t C = s.width, D = s.head_dim;
-    const LinearOptions q{.role = Role::column, .std = s.init_std, .bias = s.qkv_bias, .grain = D};
-    const LinearOptions kv{.role = Role::key_value, .std = s.init_std, .bias = s.qkv_bias, .grain = D};
-    q_ = make_linear(name + ".q_proj", C, s.heads * D, q);
-    k_ = make_linear(name + ".k_proj", C, s.kv_heads * D, kv);
-    v_ = make_linear(name + ".v_proj", C, s.kv_heads * D, kv);
-    o_ = make_linear(concat(name, ".", names.output), s.heads * D, C,
-                     {.role = Role::row, .std = residual_std(s), .bias = s.output_bias, .grain = D});
-    if (s.head_norm) {
+    : layer_(layer), rope_(std::move(rope)) {
+    const spec::LayerSpec of_layer = spec::layer(s, layer);
+    const spec::AttentionSpec& a = *of_layer.attention();
+    const int64_t C = s.width, D = a.head_dim;
+    window_ = a.window;
+    head_dim_ = D;
+    const LinearOptions q{.role = Role::column, .std = s.init_std, .bias = a.bias, .grain = D};
+    const LinearOptions kv{.role = Role::key_value, .std = s.init_std, .bias = a.bias, .grain = D};
+    q_ = make_linear(name + ".q_proj", C, a.heads * D, q);
+    k_ = make_linear(name + ".k_proj", C, a.kv_heads * D, kv);
+    v_ = make_linear(name + ".v_proj", C, a.kv_heads * D, kv);
+    o_ = make_linear(concat(name, ".", names.output), a.heads * D, C,
+                     {.role = Role::row, .std = residual_std(s), .bias = a.output_bias, .grain = D});
+    if (a.head_norm) {
         q_norm_ = make_rms_norm(concat(name, ".", names.query_norm), D, s.norm_eps, Role::every_head);
         k_norm_ = make_rms_norm(concat(name, ".", names.key_norm), D, s.norm_eps, Role::every_head);
     }

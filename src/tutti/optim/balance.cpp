@@ -11,7 +11,9 @@ class Balance final : public UpdateRule {
   public:
     explicit Balance(const spec::OptimizerSpec& spec) : rate_(spec.expert_bias_rate) {}
 
-    bool updates(const Parameter& parameter) const override { return parameter.training == autograd::Training::counted; }
+    bool updates(const Parameter& parameter) const override {
+        return parameter.training == autograd::Training::counted;
+    }
     std::vector<StateField> state(const Parameter&) const override { return {}; }
 
     void step(ops::Context& ctx, std::span<const Piece> pieces, const StepNumbers& numbers) const override {

@@ -82,8 +82,8 @@ class FlatUnit {
         int64_t begin = 0, end = 0;
     };
     Range range_of(size_t i, int shard) const;
-    // The parts of parameters in this rank's shard; empty when another rank updates. Without masters (frozen parameters)
-    // the weights take their place.
+    // The parts of parameters in this rank's shard; empty when another rank updates. Without masters (frozen
+    // parameters) the weights take their place.
     std::vector<optim::ParameterShard> parameter_shards() const;
 
     // Weights of all shards. With ZeRO-3 allocate_weights() allocates weights() and points the parameters into it, and

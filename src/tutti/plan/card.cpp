@@ -37,7 +37,7 @@ std::string parameters(const models::ModelCounts& counts) {
 
 std::string architecture(const spec::ModelSpec& m) {
     std::string text = concat(name_of(m.family), ", ", m.layers, " layers, width ", m.width);
-    if (m.family == spec::Family::mlp) return text;
+    if (!spec::traits_of(m).tokens) return text;
     text += concat(", ", m.heads, " heads of ", m.head_dim);
     if (m.kv_heads != m.heads) text += concat(" (", m.kv_heads, " kv)");
     if (m.head_norm) text += ", head norms";

@@ -40,7 +40,7 @@ spec::ModelSpec model_named(const std::string& name) {
 }
 
 void check_request(const Request& r) {
-    check<UsageError>(r.model.family != spec::Family::mlp,
+    check<UsageError>(spec::traits_of(r.model).tokens,
                       "the family mlp has no sequences and no parallel axis but data; plan a language model");
     check<UsageError>(r.seq_len <= r.model.max_positions, "--seq-len ", r.seq_len, " is more than the ",
                       r.model.max_positions, " positions of ", name_of(r.model));

@@ -94,7 +94,7 @@ struct Builder {
                     for (const Block& b : blocks_of(piece.blocks())) blocks.push_back(b);
             add(state[i], rank, blocks);
         }
-        if (run.model.family != spec::Family::mlp) add_tokens(rank, engine.groups);
+        if (spec::traits_of(run.model).tokens) add_tokens(rank, engine.groups);
     }
 
     Layout layout() {
@@ -170,7 +170,8 @@ struct Builder {
         if (ring_ranks == 1) return;
         const bool gathered = run.parallel.cp_method == "all_gather";
         const int64_t size = run.train.seq_len / ring_ranks / 2;
-        const nn::RingOrder order{{ring_ranks, size}, spec::operator_of(run.model, run.model.layers / 2).window};
+        const spec::LayerSpec layer = spec::layer(run.model, run.model.layers / 2);
+        const nn::RingOrder order{{ring_ranks, size}, layer.attention() ? layer.attention()->window : 0};
         for (int hop = 0; hop < ring_ranks; ++hop) {
             const int source = order.source(ring_rank, hop);
             order.for_each_pair(ring_rank, source, [&](int i, int j) {

@@ -64,7 +64,6 @@ TokenFlops token_flops(const Job& job) {
 Sizes sizes_of(const spec::ModelSpec& model) {
     Sizes m;
     const auto real = [](int64_t value) { return static_cast<double>(value); };
-    const spec::LayerCounts counts = spec::count_layers(model);
     m.layers = real(model.layers);
     m.hidden = real(model.width);
     m.ffn = real(model.ffn);
@@ -72,16 +71,18 @@ Sizes sizes_of(const spec::ModelSpec& model) {
     m.kv_heads = real(model.kv_heads);
     m.head_dim = real(model.head_dim);
     m.vocab = real(model.vocab);
-    m.mlp_matrices = model.family == spec::Family::gpt2 ? 2 : 3;
+    m.mlp_matrices = spec::traits_of(model).gated ? 3 : 2;
     m.tied = model.tie_embeddings;
     m.window = real(model.window);
-    m.window_layers = real(counts.windowed);
+    for (const spec::LayerSpec& layer : spec::all_layers(model)) {
+        m.window_layers += layer.attention() && layer.attention()->window > 0 ? 1 : 0;
+        m.expert_layers += layer.mixture() ? 1 : 0;
+    }
     if (model.moe.experts > 0) {
         m.experts = real(model.moe.experts);
         m.top_k = real(model.moe.top_k);
         m.expert_ffn = real(model.moe.ffn);
         m.shared_ffn = real(model.moe.shared_ffn);
-        m.expert_layers = real(static_cast<int64_t>(spec::layers_with_experts(model).size()));
     }
     return m;
 }

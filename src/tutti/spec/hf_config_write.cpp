@@ -96,8 +96,8 @@ void add_experts(const ModelSpec& m, const std::string& type, Json& json) {
     json["norm_topk_prob"] = e.normalise;
     json["decoder_sparse_step"] = 1;
     json["mlp_only_layers"] = Json::array();
-    for (int64_t layer = 0; layer < m.layers; ++layer)
-        if (!has_experts(m, layer)) json["mlp_only_layers"].push_back(layer);
+    for (int64_t i = 0; i < m.layers; ++i)
+        if (!layer(m, i).mixture()) json["mlp_only_layers"].push_back(i);
     if (e.shared_ffn > 0) json["shared_expert_intermediate_size"] = e.shared_ffn;
 }
 
@@ -128,8 +128,8 @@ Json llama_config(const ModelSpec& m) {
         json["sliding_window"] = m.window > 0 ? Json(m.window) : Json(nullptr);
         // layer_types decides; before transformers 4.53 only max_window_layers did, which says "from here on".
         std::vector<std::string> types;
-        for (int64_t i = 0; i < m.layers; ++i)
-            types.emplace_back(operator_of(m, i).window > 0 ? "sliding_attention" : "full_attention");
+        for (const LayerSpec& layer : all_layers(m))
+            types.emplace_back(layer.attention()->window > 0 ? "sliding_attention" : "full_attention");
         const auto first = std::find(types.begin(), types.end(), "sliding_attention");
         json["max_window_layers"] = first - types.begin();
         if (!m.window_layers.empty()) json["layer_types"] = types;
@@ -139,8 +139,7 @@ Json llama_config(const ModelSpec& m) {
 
 Json lfm2_config(const ModelSpec& m) {
     std::vector<std::string> types;
-    for (int64_t i = 0; i < m.layers; ++i)
-        types.emplace_back(operator_of(m, i).kind == LayerOperator::Kind::attention ? "full_attention" : "conv");
+    for (const LayerSpec& layer : all_layers(m)) types.emplace_back(layer.attention() ? "full_attention" : "conv");
     Json json = {{"architectures", {"Lfm2ForCausalLM"}},
                  {"model_type", "lfm2"},
                  {"vocab_size", m.vocab},
@@ -195,7 +194,7 @@ std::string hf_model_type(const ModelSpec& m) {
 }
 
 std::string to_hf_config(const ModelSpec& m, DType dtype) {
-    check<UsageError>(m.family != Family::mlp, "an mlp has no Hugging Face architecture; use --format tutti");
+    check<UsageError>(traits_of(m).tokens, "an mlp has no Hugging Face architecture; use --format tutti");
     Json json = m.family == Family::gpt2 ? gpt2_config(m) : m.family == Family::lfm2 ? lfm2_config(m) : llama_config(m);
     json["initializer_range"] = m.init_std;
     json["tie_word_embeddings"] = m.tie_embeddings;

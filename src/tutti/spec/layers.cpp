@@ -23,12 +23,6 @@ bool contains(const std::vector<LayerRange>& ranges, int64_t layer) {
                        [&](const LayerRange& range) { return range.first <= layer && layer <= range.last; });
 }
 
-int64_t size_of(const std::vector<LayerRange>& ranges) {
-    int64_t count = 0;
-    for (const LayerRange& range : ranges) count += range.last - range.first + 1;
-    return count;
-}
-
 }  // namespace
 
 std::vector<LayerRange> layer_ranges(const std::string& text) {
@@ -72,30 +66,40 @@ std::string to_text(const std::vector<LayerRange>& ranges) {
     });
 }
 
-LayerOperator operator_of(const ModelSpec& model, int64_t layer) {
-    if (contains(layer_ranges(model.conv_layers), layer)) return {.kind = LayerOperator::Kind::short_convolution};
-    const bool windowed = model.window_layers.empty() || contains(layer_ranges(model.window_layers), layer);
-    return {.window = windowed ? model.window : 0};
+LayerSpec layer(const ModelSpec& m, int64_t i) {
+    const FamilyTraits& traits = traits_of(m);
+    LayerSpec layer;
+    if (contains(layer_ranges(m.conv_layers), i)) {
+        layer.mixer = ConvolutionSpec{m.conv_kernel, m.conv_bias};
+    } else if (traits.tokens) {
+        const bool windowed = m.window_layers.empty() || contains(layer_ranges(m.window_layers), i);
+        layer.mixer = AttentionSpec{.heads = m.heads,
+                                    .kv_heads = m.kv_heads,
+                                    .head_dim = m.head_dim,
+                                    .window = windowed ? m.window : 0,
+                                    .bias = m.qkv_bias || traits.biases,
+                                    .output_bias = m.output_bias || traits.biases,
+                                    .head_norm = m.head_norm};
+    }
+    const std::string& mixtures = m.moe.layers;
+    if (m.moe.experts > 0 && (mixtures.empty() || contains(layer_ranges(mixtures), i)))
+        layer.feed_forward = m.moe;
+    else
+        layer.feed_forward = MlpSpec{m.ffn, traits.gated, m.mlp_bias || traits.biases};
+    return layer;
 }
 
-LayerCounts count_layers(const ModelSpec& model) {
-    const int64_t convolutions = size_of(layer_ranges(model.conv_layers)), attention = model.layers - convolutions;
-    const int64_t windowed = model.window == 0             ? 0
-                             : model.window_layers.empty() ? attention
-                                                           : size_of(layer_ranges(model.window_layers));
-    return {attention, windowed, convolutions};
-}
-
-bool has_experts(const ModelSpec& model, int64_t layer) {
-    const std::string& layers = model.moe.layers;
-    return model.moe.experts > 0 && (layers.empty() || contains(layer_ranges(layers), layer));
+std::vector<LayerSpec> all_layers(const ModelSpec& model) {
+    std::vector<LayerSpec> layers;
+    for (int64_t i = 0; i < model.layers; ++i) layers.push_back(layer(model, i));
+    return layers;
 }
 
 std::vector<int64_t> layers_with_experts(const ModelSpec& model) {
-    std::vector<int64_t> layers;
-    for (int64_t layer = 0; layer < model.layers; ++layer)
-        if (has_experts(model, layer)) layers.push_back(layer);
-    return layers;
+    std::vector<int64_t> with;
+    for (int64_t i = 0; i < model.layers; ++i)
+        if (layer(model, i).mixture()) with.push_back(i);
+    return with;
 }
 
 Recompute recompute_of(const std::string& policy, int64_t layers) {

@@ -1,12 +1,13 @@
-// spec/layers.h: the properties of single layers: the operator that mixes their tokens (ModelSpec::window,
-// window_layers, conv_layers), experts (moe.layers), and recompute in the backward (recompute.policy).
+// spec/layers.h: a model layer by layer: what each of them does, from the fields of ModelSpec and the traits of the
+// family; lists of layers as text; and recompute in the backward (recompute.policy).
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <variant>
 #include <vector>
 
-#include "tutti/spec/model_spec.h"
+#include "tutti/spec/families.h"
 
 namespace tutti::spec {
 
@@ -22,21 +23,41 @@ std::vector<LayerRange> layer_ranges(const std::string& text);
 // The inverse of layer_ranges().
 std::string to_text(const std::vector<LayerRange>& ranges);
 
-// The operator that mixes the tokens of a layer.
-struct LayerOperator {
-    enum class Kind : uint8_t { attention, short_convolution };
-    Kind kind = Kind::attention;
-    int64_t window = 0;  // attention: the newest keys that a query attends to; 0: all keys
-    bool operator==(const LayerOperator&) const = default;
+// What one layer does: how it mixes tokens, and what it does with each of them. Models, costs and rules read this, and
+// no family's name.
+struct AttentionSpec {
+    int64_t heads = 0, kv_heads = 0, head_dim = 0;
+    int64_t window = 0;  // the newest keys that a query attends to; 0: all keys
+    bool bias = false;   // on queries, keys and values
+    bool output_bias = false;
+    bool head_norm = false;  // RMS norm of each query and key head
+    bool operator==(const AttentionSpec&) const = default;
 };
-LayerOperator operator_of(const ModelSpec& model, int64_t layer);
-struct LayerCounts {
-    int64_t attention = 0, windowed = 0, short_convolution = 0;  // `attention` includes `windowed`
+struct ConvolutionSpec {  // gated and short (nn::short_convolution)
+    int64_t kernel = 0;
+    bool bias = false;  // on the convolution and on the projections before and after it
+    bool operator==(const ConvolutionSpec&) const = default;
 };
-LayerCounts count_layers(const ModelSpec& model);
+struct MlpSpec {
+    int64_t ffn = 0;    // inner size
+    bool gated = true;  // W_down (silu(W_gate x) * W_up x); false: W_out gelu(W_in x)
+    bool bias = false;
+    bool operator==(const MlpSpec&) const = default;
+};
+struct LayerSpec {
+    std::variant<std::monostate, AttentionSpec, ConvolutionSpec> mixer;  // none: tokens are not mixed
+    std::variant<MlpSpec, MixtureSpec> feed_forward;
 
-// Whether the feed-forward part of a layer is a mixture of experts, and the list of such layers.
-bool has_experts(const ModelSpec& model, int64_t layer);
+    const AttentionSpec* attention() const { return std::get_if<AttentionSpec>(&mixer); }
+    const ConvolutionSpec* convolution() const { return std::get_if<ConvolutionSpec>(&mixer); }
+    const MixtureSpec* mixture() const { return std::get_if<MixtureSpec>(&feed_forward); }
+    const MlpSpec& mlp() const { return std::get<MlpSpec>(feed_forward); }  // of a layer without experts
+    bool operator==(const LayerSpec&) const = default;
+};
+LayerSpec layer(const ModelSpec& model, int64_t i);
+std::vector<LayerSpec> all_layers(const ModelSpec& model);
+
+// Indices of those with experts.
 std::vector<int64_t> layers_with_experts(const ModelSpec& model);
 
 struct Recompute {

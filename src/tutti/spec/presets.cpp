@@ -170,16 +170,6 @@ std::vector<ModelSpec> all_presets() {
 
 }  // namespace
 
-std::string_view name_of(Family family) {
-    switch (family) {
-        case Family::gpt2: return "gpt2";
-        case Family::llama: return "llama";
-        case Family::lfm2: return "lfm2";
-        case Family::mlp: return "mlp";
-    }
-    return "";
-}
-
 std::string name_of(const ModelSpec& model) {
     if (!model.preset.empty()) return model.preset;
     const size_t end = model.hf.find_last_not_of('/');

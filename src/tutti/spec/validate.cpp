@@ -6,10 +6,10 @@
 #include <array>
 #include <charconv>
 #include <concepts>
-#include <set>
 
 #include "tutti/base/error.h"
 #include "tutti/spec/devices.h"
+#include "tutti/spec/families.h"
 #include "tutti/spec/fields.h"
 #include "tutti/spec/layers.h"
 #include "tutti/spec/nearest.h"
@@ -55,16 +55,9 @@ Problems out_of_range(const RunSpec& run, std::string_view section = "") {
 
 // Fields that the family does not have must be 0 (false, ""): a request is met or refused, never ignored.
 void check_unused(const ModelSpec& m, Problems& problems) {
-    std::set<std::string_view> unused;
-    if (m.family != Family::lfm2) unused.insert({"conv_layers", "conv_kernel", "conv_bias"});
-    if (m.family != Family::llama) unused.insert({"qkv_bias", "output_bias", "mlp_bias", "window", "window_layers"});
-    if (m.family == Family::gpt2) unused.insert({"head_norm", "rope_theta", "rope_scaling.factor"});
-    if (m.family == Family::mlp)
-        unused.insert({"vocab", "heads", "kv_heads", "head_dim", "ffn", "head_norm", "max_positions", "norm_eps",
-                       "rope_theta", "rope_scaling.factor", "tie_embeddings", "dropout"});
     const RunSpec run{.model = m};
     for_each_field(run, [&]<class T>(const Field& field, const T& value) {
-        if (field.section == "model" && unused.contains(field.key))
+        if (field.section == "model" && !traits_of(m).uses(field.key))
             require(problems, value == T{}, field.name(), " = ", toml_text(value), ": the family ", name_of(m.family),
                     " does not use it; it must be ", toml_text(T{}));
     });
@@ -82,25 +75,25 @@ void check_transformer(const ModelSpec& m, Problems& problems) {
     if (m.heads < 1 || m.kv_heads < 1 || m.head_dim < 1 || m.width < 1) return;
 
     const int64_t all_heads = product({m.heads, m.head_dim});
-    require(problems, all_heads == m.width || m.family != Family::gpt2, "[model] heads * head_dim = ", m.heads, " * ",
-            m.head_dim, " = ", all_heads, ": in gpt2 it must equal width = ", m.width, [&] {
+    require(problems, all_heads == m.width || !traits_of(m).plain_heads, "[model] heads * head_dim = ", m.heads, " * ",
+            m.head_dim, " = ", all_heads, ": in ", name_of(m.family), " it must equal width = ", m.width, [&] {
                 const int64_t dim = m.width / m.heads;
                 return m.width % m.heads == 0
                            ? suggestion("; for example head_dim = ", dim, dim, "model.head_dim")
                            : nearest_divisors("; heads must divide width, nearest: heads = ", m.width, m.heads,
                                               "model.heads");
             });
-    require(problems, m.heads % m.kv_heads == 0 || m.family == Family::gpt2, "[model] kv_heads = ", m.kv_heads,
+    require(problems, m.heads % m.kv_heads == 0 || traits_of(m).plain_heads, "[model] kv_heads = ", m.kv_heads,
             ": must divide heads = ", m.heads,
             [&] { return nearest_divisors("; nearest: ", m.heads, m.kv_heads, "model.kv_heads"); });
 }
 
 void check_positions(const ModelSpec& m, Problems& problems) {
-    if (m.family == Family::gpt2) {
-        require(problems, m.kv_heads == m.heads, "[model] kv_heads = ", m.kv_heads, ": the family gpt2 has no grouped ",
-                "queries; it must equal heads = ", m.heads);
+    if (traits_of(m).plain_heads) {
+        require(problems, m.kv_heads == m.heads, "[model] kv_heads = ", m.kv_heads, ": the family ", name_of(m.family),
+                " has no grouped queries; it must equal heads = ", m.heads);
     }
-    if (m.family == Family::llama || m.family == Family::lfm2) {
+    if (traits_of(m).rotary) {
         require(problems, m.rope_theta > 0, "[model] rope_theta = ", toml_text(m.rope_theta), ": must be > 0");
         require(problems, m.head_dim % 2 == 0, "[model] head_dim = ", m.head_dim, ": must be even, RoPE rotates pairs",
                 [&] { return suggestion("; nearest: ", m.head_dim - 1, m.head_dim + 1, "model.head_dim"); });
@@ -132,8 +125,7 @@ void check_window(const ModelSpec& m, Problems& problems) {
     require(problems, m.window > 0, given, "has no effect while window = 0; set window or leave it out");
 }
 
-void check_lfm2(const ModelSpec& m, Problems& problems) {
-    require(problems, m.head_norm, "[model] head_norm = false: the family lfm2 always has it; set true");
+void check_convolutions(const ModelSpec& m, Problems& problems) {
     check_layer_list(m, "conv_layers", m.conv_layers, problems);
     if (m.conv_layers.empty()) {
         require(problems, m.conv_kernel == 0 && !m.conv_bias, "[model] conv_kernel = ", m.conv_kernel,
@@ -181,8 +173,8 @@ void check_mixture(const ModelSpec& m, Problems& problems) {
                 "[model] moe: its other keys have no effect while experts = 0; set experts or leave them out");
         return;
     }
-    require(problems, m.family != Family::gpt2 && m.family != Family::mlp, "[model] moe.experts = ", e.experts,
-            ": the family ", name_of(m.family), " has no mixture of experts; set 0");
+    require(problems, traits_of(m).mixtures, "[model] moe.experts = ", e.experts, ": the family ", name_of(m.family),
+            " has no mixture of experts; set 0");
     require(problems, !m.mlp_bias, "[model] mlp_bias = true: experts have no biases; set false");
     require(problems, e.top_k >= 1 && e.top_k <= e.experts, "[model] moe.top_k = ", e.top_k,
             ": must be from 1 to experts = ", e.experts);
@@ -212,10 +204,12 @@ void check_mixture(const ModelSpec& m, Problems& problems) {
 
 void check_model(const ModelSpec& m, Problems& problems) {
     check_unused(m, problems);
-    if (m.family != Family::mlp) check_transformer(m, problems);
+    if (traits_of(m).tokens) check_transformer(m, problems);
     check_positions(m, problems);
-    if (m.family == Family::llama) check_window(m, problems);
-    if (m.family == Family::lfm2) check_lfm2(m, problems);
+    if (traits_of(m).uses("window_layers")) check_window(m, problems);
+    require(problems, m.head_norm || !traits_of(m).head_norm, "[model] head_norm = false: the family ",
+            name_of(m.family), " always has it; set true");
+    if (traits_of(m).uses("conv_layers")) check_convolutions(m, problems);
     check_rope_scaling(m.rope_scaling, problems);
     check_mixture(m, problems);
 }
@@ -229,9 +223,10 @@ bool may_be_text(const DataSpec& data) {
 
 void check_data(const RunSpec& run, Problems& problems) {
     const DataSpec& d = run.data;
-    if (run.model.family == Family::mlp) {
+    if (!traits_of(run.model).tokens) {
         require(problems, d.train.empty() && d.valid.empty() && d.valid_fraction == 0,
-                "[data] train, valid, valid_fraction: the family mlp makes its own inputs; leave them out");
+                "[data] train, valid, valid_fraction: the family ", name_of(run.model.family),
+                " makes its own inputs; leave them out");
         return;
     }
     require(problems, !d.train.empty(), "[data] train = []: name at least one text or token file");
@@ -244,7 +239,7 @@ void check_data(const RunSpec& run, Problems& problems) {
 
 void check_train(const RunSpec& run, int ranks, Problems& problems) {
     const TrainSpec& t = run.train;
-    if (run.model.family != Family::mlp) {
+    if (traits_of(run.model).tokens) {
         require(problems, t.seq_len <= run.model.max_positions, "[train] seq_len = ", t.seq_len,
                 ": must be at most [model] max_positions = ", run.model.max_positions);
     }
@@ -280,7 +275,7 @@ void check_log(const RunSpec& run, Problems& problems) {
     require(problems, !run.log.trace || run.log.trace_first <= run.train.steps,
             "[log] trace_first = ", run.log.trace_first, ": must be at most [train] steps = ", run.train.steps,
             ", or 0");
-    require(problems, run.log.sample_tokens == 0 || run.model.family != Family::mlp,
+    require(problems, run.log.sample_tokens == 0 || traits_of(run.model).tokens,
             "[log] sample_tokens = ", run.log.sample_tokens, ": an mlp writes no text; set 0");
 }
 
@@ -330,8 +325,7 @@ void check_context_parallel(const RunSpec& run, Problems& problems) {
     const ParallelSpec& p = run.parallel;
     const int64_t cp = p.cp, exchanging = ulysses_ranks(p), unit = sequence_unit(p);
     if (cp == 1 && exchanging == 1) return;
-    require(problems, m.family != Family::mlp, "[parallel] cp = ", cp,
-            ": the family mlp has no sequences; set it to 1");
+    require(problems, traits_of(m).tokens, "[parallel] cp = ", cp, ": the family mlp has no sequences; set it to 1");
     const std::string ulysses = concat("[parallel] cp_ulysses = ", exchanging);
     require(problems, ulysses_fits_method(p), ulysses, ": with cp_method = \"ulysses\" all of cp = ", cp,
             " exchange heads; leave cp_ulysses at 0, or set cp_method to ring or all_gather, which the other ranks of "
@@ -402,7 +396,7 @@ void check_tensor_parallel(const RunSpec& run, Problems& problems) {
             ": with tp = 1 no product communicates; set tp_overlap = 1");
     require(problems, pieces == 1 || !names_gpu(run.train.device), "[parallel] tp_overlap = ", pieces,
             ": [train] device = \"", run.train.device, "\" makes no products in pieces yet; set tp_overlap = 1");
-    const bool mlp = m.family == Family::mlp;
+    const bool mlp = !traits_of(m).tokens;
     require(problems, tp == 1 || !mlp, "[parallel] tp = ", tp,
             ": the family mlp has no tensor parallelism; set it to 1");
     if (mlp) return;

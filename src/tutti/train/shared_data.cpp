@@ -7,11 +7,12 @@
 #include <future>
 
 #include "tutti/base/units.h"
+#include "tutti/spec/families.h"
 
 namespace tutti::train {
 
 std::optional<data::DataSet> open_data(const spec::RunSpec& run, Console& console, bool write) {
-    if (run.model.family == spec::Family::mlp) return std::nullopt;
+    if (!spec::traits_of(run.model).tokens) return std::nullopt;
     const auto show = [&console](const data::EncodeProgress& p) {
         const std::string line = fmt::format(
             "encoding {}: {} of {}, {} tokens, {}", p.path, format_bytes(p.bytes), format_bytes(p.bytes_total),
