@@ -46,6 +46,7 @@ bool same_function(spec::ModelSpec a, const spec::ModelSpec& b) {
 
 // The original config.json has values that a ModelSpec lacks: token ids, the name of the architecture, the positions.
 std::string config_text(FileSystem& disk, const spec::ModelSpec& spec, const ExportOptions& options, DType stored) {
+    if (!options.config.empty()) return options.config;
     const std::string original = options.side_files.empty() ? "" : join(options.side_files, kConfig);
     if (!original.empty() && disk.kind(original) != FileKind::none) {
         const std::string text = read_file(disk, original);

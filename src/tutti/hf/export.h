@@ -25,6 +25,7 @@ struct ExportOptions {
     std::string side_files;                   // directory with the side files; "": none
     std::string tokenizer;                    // file to copy, with those beside it, if the side files have no tokenizer
     std::string tokenizer_json;               // text of the tokenizer in place of a file; "": none
+    std::string config;                       // text of config.json, for a family of one's own; "": from the spec
 };
 
 // Writes into `directory`, which must exist. A config.json among the side files is kept, its dtype excepted, if it
