@@ -9,7 +9,7 @@
 namespace tutti::spec {
 
 struct FamilyTraits {
-    Family family;
+    Family family = {};
     std::string_view name;     // "llama"
     bool tokens = true;        // an embedding, a head, and mixers between tokens; false: rows of features
     bool rotary = true;        // rotary positions
@@ -23,6 +23,7 @@ struct FamilyTraits {
     bool uses(std::string_view key) const;
 };
 
+// A number that is no family has traits without a name; validate() reports it.
 const FamilyTraits& traits_of(Family family);
 inline const FamilyTraits& traits_of(const ModelSpec& model) { return traits_of(model.family); }
 

@@ -80,8 +80,9 @@ bool has_few_rows(Isa isa, const Gemm& g) {
 
 // Whether our own implementation computes a product, as measured with `bench/cpu_kernels.cpp gemm`
 // (bench/results/gemm_cpu_*.md):
-// - f32: oneDNN, which reaches 85 % of the peak and more, and our own where it is slow. With AVX2 our own: there the order of oneDNN's sums depends on the number of rows of c, and layouts
-//   that divide the rows must have equal bits. Weight gradients are oneDNN's: microbatches divide their sums, not rows.
+// - f32: oneDNN, which reaches 85 % of the peak and more, and our own where it is slow. With AVX2 our own: there the
+//   order of oneDNN's sums depends on the number of rows of c, and layouts that divide the rows must have equal bits.
+//   Weight gradients are oneDNN's: microbatches divide their sums, not rows.
 // - bf16 with AVX512_BF16: our own where every side has 512 and more, and c more rows: up to 1.3 times as fast.
 //   For smaller products packing costs too much: oneDNN.
 // - bf16 on AMX (measured on Emerald Rapids): our own from 256 on, 1.0 to 1.9 times as fast: oneDNN keeps no block of c
