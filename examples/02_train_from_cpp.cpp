@@ -17,6 +17,7 @@
 #include "tutti/engine/batches.h"
 #include "tutti/infer/generate.h"
 #include "tutti/kernels/backends.h"
+#include "tutti/models/flops.h"
 #include "tutti/models/model.h"
 #include "tutti/ops/ops.h"
 #include "tutti/optim/optimizer.h"
