@@ -8,6 +8,7 @@
 #include <set>
 
 #include "tutti/kernels/cpu/fill.h"
+#include "tutti/kernels/epilogue.h"
 
 namespace tutti::kernels {
 namespace {
@@ -18,7 +19,10 @@ const KernelTable& emulated_amx_table() {
         KernelTable table = cpu_table(Isa::avx512);
         table.name = "cpu-amx, emulated";
         amx_emulated::fill_attention(table);
-        table.gemm = amx_emulated::gemm;
+        table.gemm = [](const Stream& stream, const Gemm& g) {
+            amx_emulated::gemm(stream, without_epilogue(g));
+            apply_epilogue(cpu_table(Isa::avx512), stream, g);
+        };
         table.gemm_workspace = own_gemm(Isa::amx).workspace;
         return table;
     }();
