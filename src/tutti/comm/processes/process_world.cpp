@@ -18,6 +18,7 @@ namespace processes {
 namespace {
 
 constexpr std::chrono::seconds kGrace{2};
+constexpr std::chrono::milliseconds kFirstWord{300};
 
 class ProcessCommunicator final : public Communicator {
   public:
@@ -91,15 +92,18 @@ class ProcessWorld final : public World {
         wire_->finalize();
     }
     // Tells the other ranks (unless they told this rank), writes the record, and gives the others time to do the same:
-    // mpirun and torchrun kill all processes as soon as the first one ends.
+    // mpirun and torchrun kill all processes as soon as the first one ends. The rank at fault ends first, with its
+    // message.
     void fail(const std::exception& error) {
-        if (cause_of(error) != Cause::told) abort(concat("rank ", rank(), " failed: ", error.what()));
+        const bool told = cause_of(error) == Cause::told;
+        if (!told) abort(concat("rank ", rank(), " failed: ", error.what()));
         dump_flight_record(*this, options_.flight_directory, error);
         host_->set_status(RankStatus::failed);
         const bool one_host =
             static_cast<int>(wire_->place().locals.size()) == size();  // the state of other hosts is not visible
         for (const auto until = Clock::now() + kGrace; Clock::now() < until && !(one_host && host_->all_stopped());)
             std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        if (told) std::this_thread::sleep_for(kFirstWord);
     }
 
     Progress& progress() override { return *progress_; }
