@@ -14,7 +14,7 @@ namespace tutti::models {
 
 // Exact number of values. A tied matrix counts once; expert biases, which no gradient trains, do not count.
 int64_t parameter_count(const Model& model);
-// Those that one token uses: top_k experts of each mixture, and everything else.
+// The values that one token uses: top_k experts of each mixture, and everything else.
 int64_t active_parameter_count(const Model& model);
 
 // FLOPs of one token. Attention has two conventions: `full` counts every key of the sequence for every query (PaLM,

@@ -109,8 +109,7 @@ TEST(Host, SaysThatItsMemoryIsFull) {
     }
 }
 
-// Whoever asks for a key gets the same memory, and the members' counters begin at zero also where others counted
-// before.
+// A key names the same memory for all its members, and their counters begin at zero also where others counted before.
 TEST(Host, GivesTheSameMemoryForAKeyAndOtherMemoryForAnother) {
     OneHost one(2);
     Host& host = one.host();
