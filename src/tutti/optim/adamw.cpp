@@ -15,15 +15,7 @@ class AdamW final : public UpdateRule {
     std::vector<StateField> state(const Parameter&) const override { return {{"m"}, {"v"}}; }
 
     void step(ops::Context& ctx, std::span<const Piece> pieces, const StepNumbers& numbers) const override {
-        std::vector<kernels::OptimizerPiece> updated;
-        updated.reserve(pieces.size());
-        for (const Piece& piece : pieces)
-            updated.push_back({.master = piece.shard.master,
-                               .gradient = piece.gradient,
-                               .value = piece.shard.rounded(),
-                               .m = piece.state[0],
-                               .v = piece.state[1],
-                               .weight_decay = static_cast<float>(piece.weight_decay)});
+        const std::vector<kernels::OptimizerPiece> updated = kernel_pieces(pieces);
         const auto t = static_cast<double>(numbers.update);
         ops::call(ctx, &kernels::KernelTable::adamw, "adamw",
                   kernels::AdamW{.pieces = updated,

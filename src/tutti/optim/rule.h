@@ -101,6 +101,9 @@ class UpdateRule {
     virtual void step(ops::Context& ctx, std::span<const Piece> pieces, const StepNumbers& numbers) const = 0;
 };
 
+// The pieces as the kernels of AdamW and SGD read them; the first field is m, the second, if there is one, v.
+std::vector<kernels::OptimizerPiece> kernel_pieces(std::span<const Piece> pieces);
+
 // AdamW (Loshchilov and Hutter 2019), SGD with momentum and coupled decay, and the balance of experts: the bias of an
 // expert with more choices in the step than the mean decreases by expert_bias_rate, the bias of the others increases
 // (Wang et al. 2024).

@@ -17,6 +17,19 @@ constexpr Named kRules[] = {{"adamw", adamw}, {"sgd", sgd}};
 
 }  // namespace
 
+std::vector<kernels::OptimizerPiece> kernel_pieces(std::span<const Piece> pieces) {
+    std::vector<kernels::OptimizerPiece> of_kernel;
+    of_kernel.reserve(pieces.size());
+    for (const Piece& piece : pieces)
+        of_kernel.push_back({.master = piece.shard.master,
+                             .gradient = piece.gradient,
+                             .value = piece.shard.rounded(),
+                             .m = piece.state[0],
+                             .v = piece.state.size() > 1 ? piece.state[1].view() : View{},
+                             .weight_decay = static_cast<float>(piece.weight_decay)});
+    return of_kernel;
+}
+
 std::unique_ptr<UpdateRule> make_rule(const spec::OptimizerSpec& spec) {
     std::string names;
     for (const Named& rule : kRules) {

@@ -13,14 +13,7 @@ class Sgd final : public UpdateRule {
     std::vector<StateField> state(const Parameter&) const override { return {{"momentum"}}; }
 
     void step(ops::Context& ctx, std::span<const Piece> pieces, const StepNumbers& numbers) const override {
-        std::vector<kernels::OptimizerPiece> updated;
-        updated.reserve(pieces.size());
-        for (const Piece& piece : pieces)
-            updated.push_back({.master = piece.shard.master,
-                               .gradient = piece.gradient,
-                               .value = piece.shard.rounded(),
-                               .m = piece.state[0],
-                               .weight_decay = static_cast<float>(piece.weight_decay)});
+        const std::vector<kernels::OptimizerPiece> updated = kernel_pieces(pieces);
         ops::call(ctx, &kernels::KernelTable::sgd, "sgd",
                   kernels::Sgd{.pieces = updated,
                                .lr = static_cast<float>(numbers.lr),
