@@ -144,8 +144,8 @@ void print_head(const Bench& bench, const spec::RunSpec& run, const char* unit) 
     bench.text << run.model.preset;
     for (const std::string& set : bench.arguments.set) bench.text << ", " << set;
     bench.text << '\n'
-               << format_count(static_cast<double>(models::parameter_count(models::outline(run.model))))
-               << " parameters, " << bench.compute_type << ", batch " << t.global_batch << " x " << t.seq_len << " = "
+               << format_count(static_cast<double>(models::parameter_count(run.model))) << " parameters, "
+               << bench.compute_type << ", batch " << t.global_batch << " x " << t.seq_len << " = "
                << t.global_batch * t.seq_len << ' ' << unit << " in " << microbatches
                << (microbatches == 1 ? " microbatch" : " microbatches") << ", recompute " << run.recompute.policy
                << '\n'

@@ -50,6 +50,8 @@ int64_t parameter_count(const Model& model) {
     return counted(model, [](const Parameter& p) { return p.shape.numel(); });
 }
 
+int64_t parameter_count(const spec::ModelSpec& spec) { return parameter_count(outline(spec)); }
+
 int64_t active_parameter_count(const Model& model) {
     return counted(model, [&](const Parameter& p) { return values_for_token(model, p); });
 }

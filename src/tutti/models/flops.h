@@ -14,6 +14,7 @@ namespace tutti::models {
 
 // Exact number of values. A tied matrix counts once; expert biases, which no gradient trains, do not count.
 int64_t parameter_count(const Model& model);
+int64_t parameter_count(const spec::ModelSpec& spec);  // of its outline()
 // The values that one token uses: top_k experts of each mixture, and everything else.
 int64_t active_parameter_count(const Model& model);
 

@@ -19,7 +19,7 @@ using simulate::Recompute;
 constexpr double kTokensOfRank = 8192;  // of a long sequence: Llama 3 has 131,072 tokens over 16 ranks
 constexpr double kFullyShardedFrom = 1e9;
 
-bool sharded(const Request& r) { return double(models::parameter_count(models::outline(r.model))) > kFullyShardedFrom; }
+bool sharded(const Request& r) { return double(models::parameter_count(r.model)) > kFullyShardedFrom; }
 
 std::optional<Candidate> recipe_layout(const Request& r) {
     Job job = plain_job(r);

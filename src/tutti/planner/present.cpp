@@ -75,10 +75,9 @@ std::string render(const Comparison& c) {
 std::string render(const Plan& plan) {
     const Request& r = plan.request;
     const Gates& g = plan.found.gates;
-    std::string text =
-        concat(name_of(r.model), ", ", format_count(double(models::parameter_count(models::outline(r.model)))),
-               " parameters, on ", r.gpus, " x ", r.cluster.name, "; global batch ", r.global_batch, " of ", r.seq_len,
-               " tokens, ", r.precision, "\n\n");
+    std::string text = concat(name_of(r.model), ", ", format_count(double(models::parameter_count(r.model))),
+                              " parameters, on ", r.gpus, " x ", r.cluster.name, "; global batch ", r.global_batch,
+                              " of ", r.seq_len, " tokens, ", r.precision, "\n\n");
     const auto all = double(g.all);
     text += line_of("layouts", all, 0);
     text += line_of("- against the engine's rules", double(g.rules), all);
@@ -169,7 +168,7 @@ Json to_json(const Plan& plan) {
     }
     for (const Candidate& c : plan.found.front) front.push_back(describe_candidate(c));
     return {{"model", name_of(r.model)},
-            {"parameters", models::parameter_count(models::outline(r.model))},
+            {"parameters", models::parameter_count(r.model)},
             {"cluster", r.cluster.name},
             {"gpus", r.gpus},
             {"global_batch", r.global_batch},

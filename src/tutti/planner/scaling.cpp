@@ -25,6 +25,7 @@ std::vector<ScalingRow> scale(const Request& request, const ScalingOptions& o) {
     std::vector<ScalingRow> rows;
     double first_rate = 0;  // tokens/s of a device
     const double price = o.price.value_or(request.cluster.price_per_hour);
+    const auto values = double(models::parameter_count(request.model));
     for (int gpus = o.first; gpus <= o.last; gpus *= 2) {
         Request r = request;
         r.gpus = gpus;
@@ -49,7 +50,6 @@ std::vector<ScalingRow> scale(const Request& request, const ScalingOptions& o) {
                            : 0;
         const double nodes = std::max(1.0, double(gpus) / r.cluster.per_node);
         const double weights = row.best.job.wide() ? 4 : 2;  // of a value, beside the optimizer's state
-        const auto values = double(models::parameter_count(models::outline(r.model)));
         const double state = (row.best.job.optimizer_bytes() + weights) * values;
         row.reliability = {r.cluster.mtbf_hours * 3600 / gpus, state / (nodes * o.storage_per_node), o.restart_s};
         row.interval_s = checkpoint_interval(row.reliability);
