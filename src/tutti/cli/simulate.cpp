@@ -287,7 +287,7 @@ int simulate(const SimulateArguments& a, const Io& io) {
         rehearsal::Target target = simulate::target_for(cluster, spec::compute_type_of(run));
         target.expert_loads = loads;
         const simulate::RehearsedStep step =
-            simulate::rehearse_on(run, target, a.ranks, cluster, constants_of(a), wants_spans(a), stragglers(a));
+            simulate::rehearse_on(run, target, a.ranks, cluster, {}, wants_spans(a), stragglers(a));
         save(a, step, concat(a.ranks, " x ", cluster.name));
         text
             << "\nrehearsed: the program and the kernels of Tutti, with exact memory; the formulas above are fitted to "

@@ -144,7 +144,7 @@ Table activations_of_a_layer() {
         };
         return activations(2) - activations(1);
     };
-    const auto unfused = simulate::Attention::unfused, flash = simulate::Attention::flash;
+    const auto unfused = simulate::Attention::unfused, flash = simulate::Attention::flash2;
     const auto row = [&](const char* name, const char* formula, double bytes, double ours) {
         t.rows.push_back({name, formula, bytes, ours});
     };

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/simulate/machine_prices.h"
 #include "tutti/spec/run_spec.h"
 
 namespace tutti::simulate {
@@ -19,10 +20,6 @@ enum class Context { ring, all_gather, ulysses };
 
 // Bytes of a value that AdamW keeps, its moments.
 double adamw_bytes();
-
-// How attention is computed. unfused: the scores of all pairs go through memory. flash1: the first fused kernels
-// (2022 and 2023), written for Ampere. flash: FlashAttention-2 and later, cuDNN.
-enum class Attention { unfused, flash1, flash };
 
 // State and saved tensors in the memory of the host. Weights: of ZeRO-3.
 struct Offload {
@@ -79,7 +76,7 @@ struct Job {
     Recompute recompute = Recompute::none;
     std::string schedule = "1f1b";   // or gpipe, interleaved, zb-h1, zb-v, ...
     std::string precision = "bf16";  // fp32, tf32, fp16, bf16, fp8, mxfp8, nvfp4
-    Attention attention = Attention::flash;
+    Attention attention = Attention::flash2;
     Stack stack = Stack::megatron;
     double year = 2024;       // of the software, with its month: older versions lack overlap and kernels
     bool tp_overlap = false;  // tensor-parallel products in pieces, communicated while others are computed

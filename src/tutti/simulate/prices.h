@@ -20,11 +20,6 @@ inline Generation generation_of(const hardware::Cluster& c) {
     return c.generation == "tpu" ? Generation::tpu : Generation::other;
 }
 
-// A communicator's ranks: how many, and how many of them share a link domain.
-struct Group {
-    int ranks = 1, per_domain = 1;
-};
-
 // Seconds forward and backward.
 struct Cost {
     double forward = 0, backward = 0;

@@ -177,7 +177,7 @@ void read_run(const Row& row, PublishedRun& run) {
     const std::string attention = lower(row.text("attn_impl"));
     job.attention = attention.starts_with("unfused")  ? Attention::unfused
                     : attention.starts_with("flash1") ? Attention::flash1
-                                                      : Attention::flash;
+                                                      : Attention::flash2;
     job.stack = stack_of(software + " " + name, run.cluster.vendor);
     job.year = year_of(lower(row.text("software")), job.attention);
     if (attention.empty() && job.year < 2022.5 && job.stack != Stack::xla) job.attention = Attention::unfused;

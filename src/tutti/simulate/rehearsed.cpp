@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <string_view>
 
 #include "tutti/parallel/groups.h"
 #include "tutti/simulate/prediction.h"
-#include "tutti/simulate/prices.h"
 
 namespace tutti::simulate {
 
@@ -59,30 +57,6 @@ RehearsedStep rehearse_in_time(const spec::RunSpec& run, const rehearsal::Target
     return step;
 }
 
-namespace {
-
-double kernel_seconds(const rehearsal::KernelCall& call, const Prices& price) {
-    constexpr double kLaunch = 3e-6;
-    using Kind = kernels::ProblemShape::Kind;
-    const kernels::ProblemShape& shape = call.work.shape;
-    const auto size = [&](int i) { return static_cast<double>(shape.sizes[static_cast<size_t>(i)]); };
-    const double flops = call.work.flops;
-    double seconds = price.memory(call.work.bytes);
-    if (shape.kind == Kind::product && flops > 0) {
-        const double m = size(0), k = size(1), n = size(2);
-        const double products = shape.groups > 0 ? price.grouped_product(static_cast<double>(shape.groups), m, n, k)
-                                                 : price.product(m, n, k, false) * flops / (2 * m * n * k);
-        seconds = std::max(seconds, products);
-    } else if (shape.kind == Kind::attention && flops > 0) {
-        const bool backward = std::string_view(call.kernel).find("backward") != std::string_view::npos;
-        const Cost cost = price.attention(backward ? flops / 2.5 : flops, 0);
-        seconds = std::max(seconds, backward ? cost.backward : cost.forward);
-    }
-    return kLaunch + seconds;
-}
-
-}  // namespace
-
 rehearsal::Target target_for(const hardware::Cluster& cluster, ComputeType compute_type) {
     // The memory of these is what the driver reports.
     constexpr std::pair<const char*, const char*> kKnown[] = {
@@ -98,10 +72,9 @@ rehearsal::Target target_for(const hardware::Cluster& cluster, ComputeType compu
 }
 
 RehearsedStep rehearse_on(const spec::RunSpec& run, const rehearsal::Target& target, int ranks,
-                          const hardware::Cluster& cluster, const Constants& constants, bool with_spans,
+                          const hardware::Cluster& cluster, const Physics& physics, bool with_spans,
                           const std::map<int, double>& slow) {
-    const Job job = job_of(run, ranks);
-    const Prices price(job, cluster, constants);
+    const MachinePrices price(cluster, physics, run.precision.compute == "f32" ? "fp32" : run.precision.compute);
     RehearsedStep step;
     const std::vector<int> along =
         parallel::make_mesh(run, ranks).group(slow.empty() ? 0 : slow.begin()->first, {mesh::Axis::pp});
@@ -117,34 +90,19 @@ RehearsedStep rehearse_on(const spec::RunSpec& run, const rehearsal::Target& tar
     prices.beside_kernels = true;
     prices.slow = slow;
     prices.kernel = [&](const rehearsal::KernelCall& call) {
-        const double seconds = kernel_seconds(call, price);
+        const double seconds = price.kernel(call);
         step.kernels[call.kernel] += seconds;
         return seconds;
     };
     prices.operation = [&](const comm::Summary& what, const std::vector<int>& members) {
-        const auto bytes = static_cast<double>(what.bytes);
-        const int domain = std::max(1, cluster.domain), home = members.front() / domain;
-        const auto near =
-            std::count_if(members.begin(), members.end(), [&](int rank) { return rank / domain == home; });
-        const Group group{static_cast<int>(members.size()), static_cast<int>(near)};
-        double seconds = 0;
-        switch (what.kind) {
-            case comm::Kind::all_reduce: seconds = price.all_reduce(bytes, group); break;
-            case comm::Kind::reduce_scatter:
-            case comm::Kind::all_gather:
-            case comm::Kind::broadcast:
-            case comm::Kind::barrier: seconds = price.collective(bytes, group, 1); break;
-            case comm::Kind::all_to_all: seconds = price.all_to_all(bytes, group, 1); break;
-            case comm::Kind::send:
-            case comm::Kind::receive: seconds = price.message(bytes, std::abs(members[1] - members[0])); break;
-        }
+        const double seconds = price.operation(what, members);
         step.communication += seconds;
         return seconds;
     };
     step.timeline = lay_out(along, programs, prices, with_spans);
     step.seconds = step.timeline.seconds;
     constexpr double kEightyPercent = 1.2816;
-    step.high = std::exp(kEightyPercent * uncertainty(job, cluster));
+    step.high = std::exp(kEightyPercent * uncertainty(job_of(run, ranks), cluster));
     step.low = 1 / step.high;
     return step;
 }

@@ -4,7 +4,7 @@
 
 #include "tutti/hardware/cluster.h"
 #include "tutti/rehearsal/rehearse.h"
-#include "tutti/simulate/constants.h"
+#include "tutti/simulate/machine_prices.h"
 #include "tutti/simulate/profile.h"
 #include "tutti/simulate/timeline.h"
 
@@ -25,11 +25,11 @@ struct RehearsedStep {
 RehearsedStep rehearse_in_time(const spec::RunSpec& run, const rehearsal::Target& target, int ranks,
                                const MachineProfile& profile, bool with_spans, const std::map<int, double>& slow = {});
 
-// On a cluster, by the formulas of prices.h: one rank of each pipeline position stands for all ranks there (with
+// On a cluster, by the prices of machine_prices.h: one rank of each pipeline position stands for all ranks there (with
 // coordinates of the first slow rank, if there is one), kernels and collectives run beside each other, as on GPUs.
 // `target`: from target_for(cluster).
 RehearsedStep rehearse_on(const spec::RunSpec& run, const rehearsal::Target& target, int ranks,
-                          const hardware::Cluster& cluster, const Constants& constants, bool with_spans,
+                          const hardware::Cluster& cluster, const Physics& physics, bool with_spans,
                           const std::map<int, double>& slow = {});
 
 // The machine that kernels and memory are rehearsed for: the GPU of a cluster of the catalog, or an H100 with the

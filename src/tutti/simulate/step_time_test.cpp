@@ -466,7 +466,7 @@ TEST(Published, ARowSaysMuchAndItsSoftwareTheRest) {
     EXPECT_EQ(run.job.stack, Stack::megatron);
     EXPECT_NEAR(run.job.year, 2025 + 1.0 / 12, 1e-9);
     EXPECT_TRUE(run.job.tp_overlap);
-    EXPECT_EQ(run.job.attention, Attention::flash);
+    EXPECT_EQ(run.job.attention, Attention::flash2);
     EXPECT_DOUBLE_EQ(run.cluster.network_bandwidth, 25e9);
     EXPECT_EQ(run.job.dp(), 8);
     EXPECT_DOUBLE_EQ(run.seconds, 2.5);
