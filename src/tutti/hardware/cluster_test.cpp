@@ -59,7 +59,7 @@ TEST(Clusters, APowerLimitLowersTheClockByItsCubeRoot) {
     EXPECT_NEAR(parse_cluster("base = \"h100\"\npower_limit_watts = 350\n", "x.toml").clock(), std::cbrt(0.5), 1e-12);
     EXPECT_EQ(parse_cluster("base = \"h100\"\npower_limit_watts = 900\n", "x.toml").clock(), 1);
     EXPECT_NE(message_of([] {
-                  parse_cluster("base = \"v100\"\npower_limit_watts = 200\n", "x.toml");
+                  parse_cluster("base = \"tpu-v4\"\npower_limit_watts = 200\n", "x.toml");
               }).find("power_limit_watts needs watts"),
               std::string::npos);
 }
