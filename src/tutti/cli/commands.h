@@ -105,6 +105,7 @@ struct SimulateArguments {
     std::string table;              // a file of published runs
     std::string site;               // file of constants written by `--fit`; "": the defaults
     std::string fit;                // with table: file for the fitted constants; "": none
+    std::string leave_out;          // with table: house, family or generation; "": none
     std::string profile;            // file by `tutti bench calibrate` in place of a cluster
     std::string trace;              // file for the predicted timeline; "": none
     std::string svg;                // file for its picture; "": none
@@ -113,6 +114,7 @@ struct SimulateArguments {
     std::string expert_loads;       // as of rehearse
 };
 int simulate(const SimulateArguments& arguments, const Io& io);
+int simulate_table(const SimulateArguments& arguments, const Io& io);  // published_table.cpp
 
 struct CalibrateArguments {
     std::string out;

@@ -11,9 +11,7 @@
 #include "tutti/base/units.h"
 #include "tutti/cli/command.h"
 #include "tutti/simulate/calibrate.h"
-#include "tutti/simulate/fit.h"
 #include "tutti/simulate/prediction.h"
-#include "tutti/simulate/published.h"
 #include "tutti/simulate/rehearsed.h"
 #include "tutti/spec/toml.h"
 #include "tutti/spec/validate.h"
@@ -23,7 +21,6 @@ namespace tutti::cli {
 namespace {
 
 using simulate::Prediction;
-using simulate::PublishedRun;
 
 void print(const Prediction& p, const hardware::Cluster& cluster, std::ostream& text) {
     const auto line = [&](const char* what, const std::string& value, const std::string& remark = "") {
@@ -46,106 +43,8 @@ void print(const Prediction& p, const hardware::Cluster& cluster, std::ostream& 
         if (seconds > 0) line(name, format_time(seconds), format_percent(seconds / p.seconds()));
 }
 
-// The constant for a device and precision that fits its rows best, as the simplest model there is: time = FLOPs with
-// full attention and recomputation, through the bubble, over the constant.
-std::vector<double> naive(const std::vector<PublishedRun>& runs) {
-    const auto ideal = [](const PublishedRun& run) {
-        const simulate::Job& job = run.job;
-        double flops = token_flops(job).full() * (job.recompute == simulate::Recompute::full ? 4.0 / 3 : 1);
-        const double bubble = (job.pp - 1.0) / job.virtual_stages / job.microbatches();
-        return flops * job.global_batch * job.seq / job.ranks * (1 + bubble);
-    };
-    const auto kind = [](const PublishedRun& run) { return run.cluster.name + "/" + run.job.precision; };
-    std::map<std::string, std::vector<double>> rates;
-    for (const PublishedRun& run : runs)
-        if (run.problem.empty() && run.seconds > 0) rates[kind(run)].push_back(ideal(run) / run.seconds);
-    for (auto& [name, all] : rates) std::sort(all.begin(), all.end());
-    std::vector<double> seconds(runs.size(), 0);
-    for (size_t i = 0; i < runs.size(); ++i) {
-        if (!runs[i].problem.empty() || runs[i].seconds <= 0) continue;
-        const std::vector<double>& all = rates[kind(runs[i])];
-        seconds[i] = ideal(runs[i]) / all[all.size() / 2];
-    }
-    return seconds;
-}
-
-void print_errors(const std::vector<PublishedRun>& runs, const std::vector<double>& predicted, std::ostream& text) {
-    const auto ours = errors_of(runs, predicted), constant = errors_of(runs, naive(runs));
-    if (ours.empty()) return;
-    text << left("family", 24) << right("rows", 6) << right("error", 9) << right("bias", 9) << right("largest", 9)
-         << right("one constant", 14) << '\n';
-    double mean = 0, mean_constant = 0;
-    for (size_t i = 0; i < ours.size(); ++i) {
-        text << left(ours[i].family, 24) << right(std::to_string(ours[i].rows), 6)
-             << right(format_percent(ours[i].mean), 9) << right(format_percent(ours[i].bias), 9)
-             << right(format_percent(ours[i].largest), 9) << right(format_percent(constant[i].mean), 14) << '\n';
-        mean += ours[i].mean / static_cast<double>(ours.size());
-        mean_constant += constant[i].mean / static_cast<double>(ours.size());
-    }
-    text << left("mean of the families", 30) << right(format_percent(mean), 9) << right("", 18)
-         << right(format_percent(mean_constant), 14) << '\n';
-}
-
-simulate::Constants constants_of(const SimulateArguments& a) {
-    return a.site.empty() ? simulate::Constants{} : simulate::read_site(a.site);
-}
-
-int simulate_table(const SimulateArguments& a, const Io& io) {
-    const std::vector<PublishedRun> runs = simulate::read_published(read_file(a.table), a.table);
-    simulate::Constants constants = constants_of(a);
-    if (!a.fit.empty()) {
-        const auto measured = [](const PublishedRun& run) { return run.problem.empty() && run.seconds > 0; };
-        check<DataError>(std::any_of(runs.begin(), runs.end(), measured), a.table,
-                         ": no row has a measured time and a layout that can be simulated; --fit needs three or more");
-        constants = simulate::fit(runs, constants);
-        write_file("--fit", a.fit, site_of(constants).dump(2) + "\n");
-    }
-    std::vector<double> predicted(runs.size(), 0);
-    Json rows = Json::array();
-    int inside = 0, measured = 0, refused = 0;
-    std::string first_refused;
-    std::vector<double> memory_errors;
-    for (size_t i = 0; i < runs.size(); ++i) {
-        const PublishedRun& run = runs[i];
-        std::string problem = run.problem;
-        Json row;
-        if (problem.empty()) try {
-                const Prediction p = simulate::predict(run.job, run.cluster, constants);
-                predicted[i] = p.seconds();
-                row = describe(p);
-                if (run.memory_bytes > 0) memory_errors.push_back(std::abs(p.memory.total() / run.memory_bytes - 1));
-                if (run.seconds > 0) {
-                    ++measured;
-                    const double ratio = run.seconds / p.seconds();
-                    inside += ratio >= p.low && ratio <= p.high ? 1 : 0;
-                }
-            } catch (const UsageError& error) {
-                problem = error.what();
-            }
-        if (!problem.empty()) {
-            row = {{"refused", problem}};
-            if (refused++ == 0) first_refused = concat(run.id.empty() ? concat("row ", i + 1) : run.id, ": ", problem);
-        }
-        rows.push_back(std::move(row));
-    }
-    std::ostream& text = io.text();
-    print_errors(runs, predicted, text);
-    if (refused > 0)
-        text << refused << " of " << runs.size() << " rows are not predicted (--json says why); " << first_refused
-             << '\n';
-    if (measured > 0)
-        text << inside << " of " << measured
-             << " measured steps are inside their interval, which should hold 8 of 10\n";
-    if (!memory_errors.empty()) {
-        std::sort(memory_errors.begin(), memory_errors.end());
-        const double sum = std::accumulate(memory_errors.begin(), memory_errors.end(), 0.0);
-        text << "memory of " << memory_errors.size() << " rows: error "
-             << format_percent(sum / static_cast<double>(memory_errors.size())) << " on average, median "
-             << format_percent(memory_errors[memory_errors.size() / 2]) << '\n';
-    }
-    text << std::flush;
-    io.print(Json{{"rows", rows}});
-    return 0;
+simulate::Physics physics_of(const SimulateArguments& a) {
+    return a.site.empty() ? simulate::Physics{} : simulate::read_physics(a.site);
 }
 
 bool wants_spans(const SimulateArguments& a) { return !a.trace.empty() || !a.svg.empty() || !a.run.empty(); }
@@ -266,7 +165,7 @@ int simulate(const SimulateArguments& a, const Io& io) {
     check<UsageError>(a.table.empty() != a.config.empty(),
                       "give a CONFIG and --cluster, or --table FILE with published runs");
     if (!a.table.empty()) return simulate_table(a, io);
-    check<UsageError>(a.fit.empty(), "--fit needs --table with measured runs");
+    check<UsageError>(a.fit.empty() && a.leave_out.empty(), "--fit and --leave-out need --table with measured runs");
     check<UsageError>(a.cluster.empty() || a.profile.empty(), "--cluster and --profile exclude each other");
     if (!a.profile.empty()) return simulate_here(a, io);
     check<UsageError>(!a.cluster.empty(), "--cluster is missing: the name of a cluster (", hardware::cluster_names()[0],
@@ -278,7 +177,7 @@ int simulate(const SimulateArguments& a, const Io& io) {
     const std::vector<double> loads = rehearsal::parse_expert_loads("--expert-loads", a.expert_loads, run);
     simulate::Job job = simulate::job_of(run, a.ranks);
     job.imbalance = simulate::imbalance_of(loads, job.ep);
-    const Prediction p = simulate::predict(job, cluster, constants_of(a));
+    const Prediction p = simulate::predict(job, cluster);
     std::ostream& text = io.text();
     text << name_of(run.model) << " on " << a.ranks << " x " << cluster.name << "\n\n";
     print(p, cluster, text);
@@ -287,7 +186,7 @@ int simulate(const SimulateArguments& a, const Io& io) {
         rehearsal::Target target = simulate::target_for(cluster, spec::compute_type_of(run));
         target.expert_loads = loads;
         const simulate::RehearsedStep step =
-            simulate::rehearse_on(run, target, a.ranks, cluster, {}, wants_spans(a), stragglers(a));
+            simulate::rehearse_on(run, target, a.ranks, cluster, physics_of(a), wants_spans(a), stragglers(a));
         save(a, step, concat(a.ranks, " x ", cluster.name));
         text
             << "\nrehearsed: the program and the kernels of Tutti, with exact memory; the formulas above are fitted to "
@@ -332,7 +231,9 @@ Command simulate_command(SimulateArguments& a, const Io& io) {
          {"--site", "FILE", "", "constants of a site, written by --fit", &a.site, kPath},
          {"--table", "FILE", "", "predict the runs of a JSON file {\"rows\": [...]} and show the errors", &a.table,
           kPath},
-         {"--fit", "OUT", "", "fit the constants to --table, three rows or more, and write them", &a.fit, kPath}},
+         {"--fit", "OUT", "", "fit the constants to --table, three rows or more, and write them", &a.fit, kPath},
+         {"--leave-out", "GROUP", "", "predict each house, family or generation of --table by a fit to the others",
+          &a.leave_out}},
         concat("Clusters: ", joined(hardware::cluster_names()),
                "\n\nExamples:\n"
                "  tutti simulate run.toml --cluster h100 --ranks 64\n"

@@ -3,13 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <fstream>
 
 #include "tutti/base/error.h"
 #include "tutti/models/flops.h"
-#include "tutti/simulate/fit.h"
 #include "tutti/simulate/prediction.h"
-#include "tutti/simulate/published.h"
 
 namespace tutti::simulate {
 namespace {
@@ -372,123 +369,6 @@ TEST(Nanotron, ShardedStateCostsOneGatherOfTheWeights) {
     const double bytes = 2 * job.model.parameters() / 8;
     EXPECT_GT(sharded - whole, bytes / h100.network_bandwidth * 31 / 32);
     EXPECT_LT(sharded - whole, 3 * bytes / h100.network_bandwidth);
-}
-
-TEST(Fit, FindsTheConstantsThatMadeTheTimes) {
-    Constants truth;
-    truth.gemm_hopper *= 1.12;
-    truth.flash_hopper *= 0.85;
-    std::vector<PublishedRun> runs;
-    for (const int tp : {1, 2, 4, 8}) {
-        for (const double seq : {2048.0, 8192.0, 32768.0}) {
-            PublishedRun run;
-            run.family = "made up";
-            run.job = llama_8b(32);
-            run.job.stack = Stack::megatron;
-            run.job.year = 2025;
-            run.job.tp = tp;
-            run.job.seq = seq;
-            run.cluster = hardware::cluster_named("h100");
-            run.seconds = step_time(run.job, run.cluster, truth).total();
-            runs.push_back(run);
-        }
-    }
-    const Constants found = fit(runs, {});
-    EXPECT_NEAR(found.gemm_hopper / truth.gemm_hopper, 1, 0.06);
-    EXPECT_NEAR(found.flash_hopper / truth.flash_hopper, 1, 0.06);
-    const std::string path = testing::TempDir() + "site.json";
-    std::ofstream(path) << site_of(found).dump();
-    EXPECT_EQ(read_site(path).gemm_hopper, found.gemm_hopper);
-    EXPECT_EQ(read_site(path).flash_hopper, found.flash_hopper);
-    std::ofstream(path) << R"({"constants": {"gemm_hoper": 0.5}})";
-    EXPECT_THROW(read_site(path), DataError);
-    std::ofstream(path) << R"({"constants": {"gemm_hopper": 1.5}})";
-    EXPECT_THROW(read_site(path), DataError);
-    for (const PublishedRun& run : runs)
-        EXPECT_NEAR(step_time(run.job, run.cluster, found).total() / run.seconds, 1, 0.03);
-}
-
-TEST(Published, MegatronReducesGradientsOfFp16InFp16) {
-    const auto run_in = [](const char* precision) {
-        return read_published(
-                   concat(R"({"rows": [{"model": "GPT", "layers": 24, "hidden": 2048, "gpu": "A100", "num_gpus": 64,
-            "global_batch": 64, "tp": 8, "zero_stage": 0, "software": "Megatron-LM 2022", "precision": ")",
-                          precision, "\"}]}"),
-                   "rows.json")
-            .at(0);
-    };
-    const PublishedRun half = run_in("fp16"), brain = run_in("bf16");
-    EXPECT_EQ(half.job.reduced_gradient_bytes(), 2);
-    EXPECT_EQ(brain.job.reduced_gradient_bytes(), 4);
-    // Software of 2022 hides none of it.
-    const double seconds = step_time(brain.job, brain.cluster, {}).dp;
-    EXPECT_NEAR(step_time(half.job, half.cluster, {}).dp / seconds, 0.5, 0.05);
-}
-
-TEST(Published, AsynchronousTensorParallelismIsSaidBySoftware) {
-    const std::vector<PublishedRun> runs = read_published(R"({"rows": [
-        {"layers": 32, "hidden": 4096, "gpu": "H100", "software": "torchtitan 2025-06, async TP", "source": "asyncTP.md"},
-        {"layers": 32, "hidden": 4096, "gpu": "H100", "software": "torchtitan 2025-06, vanilla TP", "source": "asyncTP.md"},
-        {"layers": 32, "hidden": 4096, "gpu": "H100", "software": "v24.11.1", "source": "DGXC recipes"}]})",
-                                                          "rows.json");
-    EXPECT_TRUE(runs.at(0).job.tp_overlap);
-    EXPECT_FALSE(runs.at(1).job.tp_overlap);
-    EXPECT_TRUE(runs.at(2).job.tp_overlap);
-}
-
-TEST(Published, APowerLimitSlowsTheStep) {
-    const auto run_on = [](const char* note) {
-        return read_published(
-                   concat(R"({"rows": [{"layers": 32, "hidden": 4096, "gpu": "H100", "num_gpus": 8, "global_batch": 64,
-            "hw_note": ")",
-                          note, "\"}]}"),
-                   "rows.json")
-            .at(0);
-    };
-    const PublishedRun whole = run_on(""), capped = run_on("H100, 500 W cap");
-    EXPECT_EQ(capped.cluster.power_limit, 500);
-    EXPECT_NEAR(step_time(capped.job, capped.cluster, {}).products / step_time(whole.job, whole.cluster, {}).products,
-                std::cbrt(7.0 / 5), 0.01);
-}
-
-TEST(Published, ARowSaysMuchAndItsSoftwareTheRest) {
-    const std::vector<PublishedRun> runs = read_published(R"({"rows": [
-        {"id": "a", "family": "f", "model": "Llama-3-8B", "layers": 32, "hidden": 4096, "ffn": 14336, "heads": 32, "kv_heads": 8,
-         "vocab": 128256, "mlp": "swiglu", "seq_len": 8192, "gpu": "H100", "num_gpus": 16, "gpus_per_node": 8, "tp": 2,
-         "micro_batch": 1, "global_batch": 32, "precision": "bf16", "software": "NeMo 25.02", "zero_stage": 1,
-         "network": "1600 Gb/s RoCE per node", "iter_time_s": 2.5, "memory_gib": 40, "pp": null},
-        {"gpu": "H101"}, {"gpu": "A100"},
-        {"gpu": "A100", "layers": 4, "hidden": 1024, "num_gpus": 6, "tp": 4}]})",
-                                                          "rows.json");
-    ASSERT_EQ(runs.size(), 4u);
-    const PublishedRun& run = runs[0];
-    EXPECT_EQ(run.problem, "");
-    EXPECT_EQ(run.job.stack, Stack::megatron);
-    EXPECT_NEAR(run.job.year, 2025 + 1.0 / 12, 1e-9);
-    EXPECT_TRUE(run.job.tp_overlap);
-    EXPECT_EQ(run.job.attention, Attention::flash2);
-    EXPECT_DOUBLE_EQ(run.cluster.network_bandwidth, 25e9);
-    EXPECT_EQ(run.job.dp(), 8);
-    EXPECT_DOUBLE_EQ(run.seconds, 2.5);
-    EXPECT_DOUBLE_EQ(run.memory_bytes, 40.0 * (1 << 30));
-    EXPECT_NE(runs[1].problem.find("h100"), std::string::npos);
-    EXPECT_NE(runs[2].problem.find("layers and hidden must be given"), std::string::npos);
-    EXPECT_NE(runs[3].problem.find("does not divide 6 ranks"), std::string::npos);
-    EXPECT_THROW(read_published("[1]", "x"), DataError);
-    EXPECT_THROW(read_published("{", "x"), DataError);
-}
-
-// A field of another type counted as missing: tp = "8" was predicted as tp = 1. A table without rows printed nothing.
-TEST(Published, AWrongTypeIsTheProblemOfItsRow) {
-    const std::vector<PublishedRun> runs = read_published(R"({"rows": [
-        {"gpu": "H100", "layers": 32, "hidden": 4096, "tp": "8"}, {"gpu": "H100", "layers": 32, "hidden": 4096, "offload": 1},
-        {"layers": 32, "hidden": 4096}, 3]})",
-                                                          "rows.json");
-    EXPECT_EQ(runs.at(0).problem, "tp: required a number, got \"8\"");
-    EXPECT_EQ(runs.at(1).problem, "offload: required true or false, got 1");
-    EXPECT_EQ(runs.at(2).problem, "gpu must be given");
-    EXPECT_EQ(runs.at(3).problem, "gpu must be given");
-    EXPECT_THROW(read_published(R"({"rows": []})", "x"), DataError);
 }
 
 }  // namespace

@@ -1,0 +1,180 @@
+// cli/published_table.cpp: `tutti simulate --table`: predictions for published runs of other systems, with their
+// errors.
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+
+#include "tutti/base/error.h"
+#include "tutti/base/read_file.h"
+#include "tutti/base/units.h"
+#include "tutti/cli/command.h"
+#include "tutti/published/calibration.h"
+#include "tutti/published/memory.h"
+#include "tutti/published/step.h"
+
+namespace tutti::cli {
+
+namespace {
+
+using published::GroupError;
+using published::PublishedRun;
+using simulate::Physics;
+
+struct Predicted {
+    std::vector<double> seconds;
+    Json rows = Json::array();
+    std::vector<std::string> refused;
+    std::vector<double> memory_errors;
+};
+
+Json describe(const PublishedRun& run, double seconds, const published::StepTime& time) {
+    const published::Memory memory = published::memory(run);
+    const double high = std::exp(half_width(run));
+    const double full = run.tokens() * (run.model.product_flops() + run.model.attention_flops(run.seq));
+    const double causal = full - run.tokens() * run.model.attention_flops(run.seq) / 2;
+    const double peak = run.ranks * run.cluster.peak(run.cluster.has("bf16") ? "bf16" : "fp16");
+    Json kinds = Json::object();
+    for (const auto& [name, each] : kinds_of(time)) kinds[name] = each;
+    return {{"step_time_s", seconds},
+            {"step_time_low_s", seconds / high},
+            {"step_time_high_s", seconds * high},
+            {"tokens_per_s", run.tokens() / seconds},
+            {"tokens_per_s_per_rank", run.tokens() / seconds / run.ranks},
+            {"flops_per_s_per_rank", full / seconds / run.ranks},
+            {"mfu_causal", causal / seconds / peak},
+            {"mfu_full", full / seconds / peak},
+            {"peak_bytes", std::round(memory.total())},
+            {"house", run.house},
+            {"software", run.software.name},
+            {"time", std::move(kinds)}};
+}
+
+Predicted predict_all(const std::vector<PublishedRun>& runs, const Physics& physics) {
+    Predicted p;
+    p.seconds.assign(runs.size(), 0);
+    for (size_t i = 0; i < runs.size(); ++i) {
+        const PublishedRun& run = runs[i];
+        std::string problem = run.problem;
+        Json row;
+        if (problem.empty()) try {
+                const published::StepTime time = step_time(run, physics);
+                p.seconds[i] = time.total();
+                row = describe(run, p.seconds[i], time);
+                if (run.memory_bytes > 0)
+                    p.memory_errors.push_back(std::abs(published::memory(run).total() / run.memory_bytes - 1));
+            } catch (const UsageError& error) {
+                problem = error.what();
+            }
+        if (!problem.empty()) {
+            row = {{"refused", problem}};
+            p.refused.push_back(concat(run.id.empty() ? concat("row ", i + 1) : run.id, ": ", problem));
+        }
+        p.rows.push_back(std::move(row));
+    }
+    return p;
+}
+
+// Rows by group: the error, its bias, the largest, and the error of one constant a device and precision.
+void print_groups(const char* what, const std::vector<PublishedRun>& runs, const std::vector<double>& predicted,
+                  const std::function<std::vector<std::string>(const PublishedRun&)>& names_of, std::ostream& text) {
+    const std::vector<GroupError> ours = errors_of(runs, predicted, names_of);
+    const std::vector<GroupError> constant = errors_of(runs, published::naive(runs), names_of);
+    text << left(what, 24) << right("rows", 6) << right("error", 9) << right("bias", 9) << right("largest", 9)
+         << right("one constant", 14) << '\n';
+    for (const GroupError& group : ours) {
+        const auto same =
+            std::find_if(constant.begin(), constant.end(), [&](const GroupError& g) { return g.name == group.name; });
+        text << left(group.name, 24) << right(std::to_string(group.rows), 6) << right(format_percent(group.mean), 9)
+             << right(format_percent(group.bias), 9) << right(format_percent(group.largest), 9)
+             << right(format_percent(same->mean), 14) << '\n';
+    }
+}
+
+void print_errors(const std::vector<PublishedRun>& runs, const std::vector<double>& predicted, std::ostream& text) {
+    const auto of_family = [](const PublishedRun& run) { return std::vector<std::string>{run.family}; };
+    text << "errors are |ln(predicted / measured)|; one constant: the best one for a device and precision\n";
+    print_groups("family", runs, predicted, of_family, text);
+    text << '\n';
+    print_groups(
+        "kind", runs, predicted, [](const PublishedRun& run) { return kinds_of(run); }, text);
+    text << '\n';
+    const published::Means ours = means_of(runs, predicted), constant = means_of(runs, published::naive(runs));
+    text << left("mean of the families", 30) << right(format_percent(ours.families), 9) << right("", 18)
+         << right(format_percent(constant.families), 14) << '\n'
+         << left("mean of the houses", 30) << right(format_percent(ours.houses), 9) << right("", 18)
+         << right(format_percent(constant.houses), 14) << '\n';
+}
+
+void print_coverage(const std::vector<PublishedRun>& runs, const std::vector<double>& predicted, std::ostream& text) {
+    int inside = 0, measured = 0;
+    for (size_t i = 0; i < runs.size(); ++i) {
+        if (!runs[i].counts() || predicted[i] <= 0) continue;
+        ++measured;
+        inside += std::abs(std::log(predicted[i] / runs[i].seconds)) <= half_width(runs[i]) ? 1 : 0;
+    }
+    if (measured > 0)
+        text << inside << " of " << measured
+             << " measured steps are inside their interval, which should hold 8 of 10\n";
+}
+
+// Every group predicted by constants that were fitted to the others.
+std::vector<double> left_out(const SimulateArguments& a, const std::vector<PublishedRun>& runs, std::ostream& text) {
+    const std::map<std::string, std::function<std::string(const PublishedRun&)>> groups = {
+        {"house", [](const PublishedRun& run) { return run.house; }},
+        {"family", [](const PublishedRun& run) { return run.family; }},
+        {"generation", [](const PublishedRun& run) { return kinds_of(run).front(); }}};
+    const auto group = groups.find(a.leave_out);
+    check<UsageError>(group != groups.end(), "--leave-out ", a.leave_out,
+                      ": required house, family or generation (of the devices)");
+    published::LeftOut out = leave_out(runs, group->second, simulate::physics_of_tables());
+    text << "predicted by constants that were fitted without the run's " << a.leave_out << '\n';
+    std::vector<double> tables(runs.size(), 0);
+    for (size_t i = 0; i < runs.size(); ++i)
+        if (out.seconds[i] > 0) tables[i] = step_time(runs[i], simulate::physics_of_tables()).total();
+    const published::Means means = means_of(runs, tables);
+    text << "with nothing fitted, constants of data sheets and kernel tables alone: " << format_percent(means.families)
+         << " of the families, " << format_percent(means.houses) << " of the houses\n\n";
+    return std::move(out.seconds);
+}
+
+}  // namespace
+
+int simulate_table(const SimulateArguments& a, const Io& io) {
+    std::vector<PublishedRun> runs = published::read_runs(read_file(a.table), a.table);
+    Physics physics = a.site.empty() ? Physics{} : simulate::read_physics(a.site);
+    if (!a.fit.empty()) {
+        std::vector<const PublishedRun*> all;
+        for (const PublishedRun& run : runs) all.push_back(&run);
+        check<DataError>(std::any_of(runs.begin(), runs.end(), [](const PublishedRun& run) { return run.measured(); }),
+                         a.table,
+                         ": no row has a measured time and a layout that can be simulated; --fit needs three or more");
+        physics = published::fit(all, physics);
+        write_file("--fit", a.fit, site_of(physics).dump(2) + "\n");
+    }
+    std::ostream& text = io.text();
+    Predicted p = predict_all(runs, physics);
+    // Rows of devices without products of their precision are refused above.
+    for (size_t i = 0; i < runs.size(); ++i)
+        if (p.seconds[i] == 0 && runs[i].problem.empty()) runs[i].problem = "refused";
+    if (!a.leave_out.empty()) p.seconds = left_out(a, runs, text);
+    if (std::any_of(runs.begin(), runs.end(), [](const PublishedRun& run) { return run.measured(); }))
+        print_errors(runs, p.seconds, text);
+    if (!p.refused.empty())
+        text << p.refused.size() << " of " << runs.size() << " rows are not predicted (--json says why); "
+             << p.refused.front() << '\n';
+    print_coverage(runs, p.seconds, text);
+    std::vector<double>& errors = p.memory_errors;
+    if (!errors.empty()) {
+        std::sort(errors.begin(), errors.end());
+        const double sum = std::accumulate(errors.begin(), errors.end(), 0.0);
+        text << "memory of " << errors.size() << " rows: error "
+             << format_percent(sum / static_cast<double>(errors.size())) << " on average, median "
+             << format_percent(errors[errors.size() / 2]) << '\n';
+    }
+    text << std::flush;
+    io.print(Json{{"rows", p.rows}});
+    return 0;
+}
+
+}  // namespace tutti::cli

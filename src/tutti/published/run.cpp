@@ -1,0 +1,263 @@
+// published/run.cpp: JSON rows into runs. Missing fields follow from the row's software.
+#include "tutti/published/run.h"
+
+#include <algorithm>
+#include <cctype>
+#include <optional>
+#include <regex>
+
+#include "tutti/base/error.h"
+#include "tutti/base/json.h"
+#include "tutti/published/memory.h"
+
+namespace tutti::published {
+namespace {
+
+// Fields by name; null and missing are alike. UsageError for a field of another type.
+class Row {
+  public:
+    explicit Row(const Json& row) : row_(row) {}
+    std::optional<double> number(const char* key) const {
+        const Json* field = row_.find(key);
+        if (field == nullptr || field->is_null()) return std::nullopt;
+        check<UsageError>(field->is_number(), key, ": required a number, got ", field->dump());
+        return field->get<double>();
+    }
+    // 0 counts as missing.
+    double number(const char* key, double otherwise) const {
+        const double value = number(key).value_or(0);
+        return value != 0 ? value : otherwise;
+    }
+    int integer(const char* key, int otherwise) const { return static_cast<int>(number(key, otherwise)); }
+    std::string text(const char* key) const {
+        const Json* field = row_.find(key);
+        if (field == nullptr || field->is_null()) return "";
+        return field->is_string() ? field->text() : field->dump();
+    }
+    std::optional<bool> flag(const char* key) const {
+        const Json* field = row_.find(key);
+        if (field == nullptr || field->is_null()) return std::nullopt;
+        check<UsageError>(field->is_boolean(), key, ": required true or false, got ", field->dump());
+        return field->get<bool>();
+    }
+
+  private:
+    const Json& row_;
+};
+
+std::string lower(std::string text) {
+    std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+    return text;
+}
+bool has(const std::string& text, std::initializer_list<const char*> words) {
+    return std::any_of(words.begin(), words.end(), [&](const char* w) { return text.find(w) != std::string::npos; });
+}
+
+// "8 x 400 Gb/s", "3200 Gb/s per node", "400 Gb/s RDMA per GPU", "4 x 25 GB/s": bytes per second of a device; 0: not
+// said.
+double network_of(const std::string& text, int per_node) {
+    static const std::regex kRate(R"((?:(\d+)\s*x\s*)?(\d+)\s*G([bB])/s)");
+    std::smatch found;
+    if (!std::regex_search(text, found, kRate)) return 0;
+    const double rate = std::stod(found[2]) * (found[3] == "b" ? 1e9 / 8 : 1e9);
+    if (found[1].matched) return std::stod(found[1]) * rate / per_node;
+    return text.find("per GPU") != std::string::npos ? rate : rate / per_node;
+}
+
+void read_model(const Row& row, const std::string& name, int tp, Model& m) {
+    m.layers = row.number("layers", 0);
+    m.hidden = row.number("hidden", 0);
+    check<UsageError>(m.layers >= 1 && m.hidden >= 1, "layers and hidden must be given");
+    m.heads = row.number("heads", std::max(1.0, std::floor(m.hidden / 128)));
+    m.kv_heads = row.number("kv_heads", m.heads);
+    m.head_dim = row.number("head_dim", std::floor(m.hidden / m.heads));
+    const std::string mlp = lower(row.text("mlp"));
+    const bool gated =
+        has(mlp, {"glu"}) || (mlp.empty() && has(name, {"llama", "mistral", "qwen", "deepseek", "grok", "mixtral"}));
+    m.mlp_matrices = gated || has(name, {"oss"}) ? 3 : 2;
+    m.ffn = row.number("ffn", row.number("moe_ffn", 4 * m.hidden));
+    const double part = 128.0 * tp;  // padded so that the ranks' shares are multiples of 128
+    m.vocab = std::ceil(row.number("vocab", 50257) / part) * part;
+    m.tied = row.flag("tied").value_or(has(name, {"gpt", "mpt", "megatron", "bloom", "mt-nlg"}));
+    m.latent = has(name, {"deepseek"}) && m.heads >= 16;
+    m.experts = row.number("num_experts", 0);
+    m.top_k = row.number("top_k", 0);
+    if (m.experts <= 1 || m.top_k <= 0) m.experts = m.top_k = 0;
+    if (m.experts > 0) {
+        m.expert_ffn = row.number("moe_ffn", m.ffn);
+        if (m.latent) {
+            m.shared_ffn = m.expert_ffn;
+            m.dense_layers = m.layers > 20 ? 3 : 1;
+        }
+    }
+    if (has(name, {"gpt oss", "gpt-oss", "gpt_oss"})) m.window = 128;
+}
+
+Recompute recompute_of(const std::string& text) {
+    if (text.starts_with("full")) return Recompute::full;
+    if (has(text, {"op-level"})) return Recompute::operations;
+    if (has(text, {"every k-th"})) return Recompute::every_second;
+    if (has(text, {"selective"})) return Recompute::selective;
+    return has(text, {"norm"}) ? Recompute::norms : Recompute::none;
+}
+
+// Families of one maker share software, machines and recipes.
+std::string house_of(const std::string& family) {
+    for (const char* of : {"dgxc", "nemo", "mcore"})
+        if (family.starts_with(of)) return "nemo and dgxc";
+    return family;
+}
+
+void read_machine(const Row& row, hardware::Cluster& c) {
+    check<UsageError>(!row.text("gpu").empty(), "gpu must be given");
+    c = hardware::cluster_named(row.text("gpu"));
+    const bool nodes = c.domain <= 8;  // the link ends at the node
+    c.per_node = row.integer("gpus_per_node", c.per_node);
+    if (const auto domain = row.number("nvl_domain"))
+        c.domain = static_cast<int>(*domain);
+    else if (nodes)
+        c.domain = c.per_node;
+    if (const double rate = network_of(row.text("network"), c.per_node)) c.network_bandwidth = rate;
+    const std::string note = row.text("hw_note");
+    if (note.find("2.4 TB/s") != std::string::npos) c.memory_bandwidth = 2.4e12;
+    if (note.find("500 W") != std::string::npos) c.power_limit = 500;
+}
+
+void read_run(const Row& row, PublishedRun& run) {
+    const std::string name = lower(row.text("model"));
+    read_machine(row, run.cluster);
+    run.ranks = row.integer("num_gpus", 1);
+    run.tp = row.integer("tp", 1);
+    run.cp = row.integer("cp", 1);
+    run.pp = row.integer("pp", 1);
+    run.ep = row.integer("ep", 1);
+    read_model(row, name, run.tp, run.model);
+    const Model& m = run.model;
+    run.virtual_stages = std::max(1, row.integer("vpp", 1));
+    if (run.virtual_stages * run.pp > m.layers)  // layers of a chunk, as some sources give it
+        run.virtual_stages = std::max(1, static_cast<int>(m.layers / run.pp));
+    run.dp = std::max(1, row.integer("dp", run.ranks / std::max(1, run.tp * run.cp * run.pp)));
+    run.zero = static_cast<int>(row.number("zero_stage").value_or(0));
+    run.seq = row.number("seq_len", 2048);
+    run.micro_batch_given = row.number("micro_batch").value_or(0) > 0;
+    run.micro_batch = row.number("micro_batch", 1);
+    run.global_batch = row.number("global_batch", run.micro_batch * run.dp * row.number("grad_accum", 1));
+    run.schedule = lower(row.text("schedule"));
+    run.offload_optimizer = row.flag("offload").value_or(false);
+    run.precision = lower(row.text("precision"));
+    if (run.precision.empty()) run.precision = run.cluster.has("bf16") ? "bf16" : "fp16";
+    run.estimated = row.text("tier") == "3";
+
+    Named named{.software = lower(row.text("software")),
+                .model = name,
+                .attention = lower(row.text("attn_impl")),
+                .recompute = lower(row.text("recompute")),
+                .family = run.family,
+                .experts = m.experts > 0,
+                .blackwell = run.cluster.generation.starts_with("blackwell"),
+                .tp = run.tp > 1};
+    run.software = traits_of(named);
+    if (const auto given = row.flag("sequence_parallel"))
+        if (run.software.attention != simulate::Attention::unfused) run.software.sequence_parallel = *given;
+    run.recompute = recompute_of(*run.software.recompute != 0 ? run.software.recompute : named.recompute);
+
+    run.seconds = row.number("iter_time_s", 0);
+    if (run.seconds <= 0) {
+        const double flops = m.product_flops() + m.attention_flops(run.seq);
+        if (const auto rate = row.number("tokens_per_sec_per_gpu"))
+            run.seconds = run.tokens() / (*rate * run.ranks);
+        else if (const auto reported = row.number("tflops_per_gpu"))
+            run.seconds = run.tokens() * flops / (*reported * 1e12 * run.ranks);
+    }
+    run.memory_bytes = row.number("memory_gib", 0) * 1024 * 1024 * 1024;
+    run.problem = layout_problem(run);
+}
+
+PublishedRun read_row(const Json& json) {
+    const Row row(json);
+    PublishedRun run;
+    run.id = row.text("id");
+    run.family = row.text("family");
+    run.house = row.text("house").empty() ? house_of(run.family) : row.text("house");
+    try {
+        read_run(row, run);
+    } catch (const UsageError& error) {
+        run.problem = error.what();
+    }
+    return run;
+}
+
+}  // namespace
+
+std::vector<Model::Matrix> Model::attention(double tp) const {
+    // DeepSeek-V3: queries by a rank of 1536, keys and values by one of 512, and 64 rotated dimensions.
+    if (latent)
+        return {{1536, hidden},
+                {std::floor(heads * 192 / tp), 1536},
+                {576, hidden},
+                {std::floor(heads * 256 / tp), 512},
+                {hidden, std::floor(heads * 128 / tp)}};
+    const double queries = std::floor(heads * head_dim / tp);
+    const double keys = std::max(head_dim, std::floor(kv_heads * head_dim / tp));
+    return {{queries + 2 * keys, hidden}, {hidden, queries}};
+}
+
+std::vector<Model::Matrix> Model::mlp(double width, double tp) const {
+    return {{std::floor((mlp_matrices - 1) * width / tp), hidden}, {hidden, std::floor(width / tp)}};
+}
+
+double Model::product_flops() const {
+    double values = vocab * hidden;
+    for (const Matrix& matrix : attention(1)) values += layers * matrix.values();
+    values += (layers - expert_layers()) * mlp_matrices * hidden * ffn;
+    values += expert_layers() * (mlp_matrices * hidden * (top_k * expert_ffn + shared_ffn) + hidden * experts);
+    return 6 * values;
+}
+
+double Model::attention_flops(double seq) const {
+    const double seen = window > 0 && window < seq ? (seq + 2 * window - window * window / seq) / 2 : seq;
+    return 6 * layers * heads * (query_dim() + value_dim()) * seen;
+}
+
+std::vector<PublishedRun> read_runs(std::string_view text, const std::string& source_name) {
+    Json document;
+    try {
+        document = Json::parse(text);
+    } catch (const JsonError& error) {
+        throw DataError(concat(source_name, ": ", error.what()));
+    }
+    const Json* rows = document.find("rows");
+    check<DataError>(rows != nullptr && rows->is_array(), source_name,
+                     ": required an object with a list \"rows\", got ", document.type_name());
+    check<DataError>(rows->begin() != rows->end(), source_name, ": \"rows\" is empty; required at least one run");
+    std::vector<PublishedRun> runs;
+    for (const Json& row : *rows) runs.push_back(read_row(row));
+    return runs;
+}
+
+std::vector<std::string> kinds_of(const PublishedRun& run) {
+    const int domain = run.cluster.domain;
+    std::vector<std::string> kinds = {run.cluster.generation == "blackwell-ultra" ? "blackwell"
+                                                                                  : run.cluster.generation};
+    const auto add = [&](bool is, const char* name) {
+        if (is) kinds.emplace_back(name);
+    };
+    add(run.tp > 1 && run.tp <= domain, "tp in a node");
+    add(run.tp > domain, "tp across nodes");
+    add(run.cp > 1 && run.cp * run.tp <= domain, "cp in a node");
+    add(run.cp > 1 && run.cp * run.tp > domain, "cp across nodes");
+    add(run.pp > 1, run.virtual_stages > 1 ? "pp interleaved" : "pp");
+    add(run.model.experts > 0, "experts");
+    add(run.ep > 1 && run.ep > domain, "ep across nodes");
+    add(run.zero == 3, "zero 3");
+    add(run.recompute == Recompute::full, "full recompute");
+    add(run.microbatches() <= 1, "one microbatch");
+    add(run.has("fp8"), "8 bits");
+    add(run.has("fp4"), "4 bits");
+    add(run.ranks >= 256, "256 devices and more");
+    add(run.software.attention == simulate::Attention::unfused, "unfused attention");
+    kinds.push_back(run.software.name);
+    return kinds;
+}
+
+}  // namespace tutti::published

@@ -1,0 +1,403 @@
+#include "tutti/published/step.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace tutti::published {
+
+using simulate::AttentionShape;
+using simulate::Group;
+using simulate::MachinePrices;
+using simulate::Operands;
+
+StepTime& StepTime::operator+=(const StepTime& o) {
+    for (double StepTime::*kind :
+         {&StepTime::products, &StepTime::attention, &StepTime::passes, &StepTime::experts, &StepTime::recompute,
+          &StepTime::host, &StepTime::tp, &StepTime::cp, &StepTime::ep, &StepTime::pp, &StepTime::dp, &StepTime::head,
+          &StepTime::bubble, &StepTime::optimizer, &StepTime::other})
+        this->*kind += o.*kind;
+    return *this;
+}
+
+StepTime operator*(double f, const StepTime& t) {
+    return {f * t.products, f * t.attention, f * t.passes, f * t.experts,   f * t.recompute,
+            f * t.host,     f * t.tp,        f * t.cp,     f * t.ep,        f * t.pp,
+            f * t.dp,       f * t.head,      f * t.bubble, f * t.optimizer, f * t.other};
+}
+
+std::vector<std::pair<const char*, double>> kinds_of(const StepTime& t) {
+    return {{"matrix products", t.products},
+            {"attention", t.attention},
+            {"passes over memory", t.passes},
+            {"experts", t.experts},
+            {"recompute", t.recompute},
+            {"host", t.host},
+            {"head and loss", t.head},
+            {"optimizer", t.optimizer},
+            {"exposed tp", t.tp},
+            {"exposed cp", t.cp},
+            {"exposed ep", t.ep},
+            {"exposed pp", t.pp},
+            {"exposed dp", t.dp},
+            {"pipeline bubble", t.bubble},
+            {"other", t.other}};
+}
+
+namespace {
+
+constexpr double kVisible = 0.3;         // of tensor-parallel traffic under overlapped products
+constexpr double kWindow = 0.85;         // of a backward, in which gradients of its layers are ready to be reduced
+constexpr double kBackwardPasses = 1.9;  // passes over memory of a backward, in those of a forward
+constexpr double kRouting = 1.3;         // bytes of a permutation over reading and writing each row once
+constexpr double kStep = 12e-3;          // of a step: the norm of gradients, the loss read by the host, logging
+constexpr double kWaitingShare = 0.3;    // of the contention, on communication
+
+struct Pass {
+    double forward = 0, backward = 0;
+    Pass& operator+=(const Pass& o) {
+        forward += o.forward;
+        backward += o.backward;
+        return *this;
+    }
+};
+
+// One microbatch on one rank.
+class Microbatch {
+  public:
+    Microbatch(const PublishedRun& run, const MachinePrices& price)
+        : run_(run), m_(run.model), s_(run.software), price_(price) {
+        tokens_ = std::max(1.0, run.micro_batch * run.seq / run.cp);
+        boundary_ = 2 * tokens_ * m_.hidden;
+        spread_ = s_.sequence_parallel ? run.tp : 1;
+        if (run.has("fp4"))
+            operands_ = Operands::four;
+        else if (run.has("fp8") && run.cluster.has("fp8"))
+            operands_ = Operands::eight;
+        // A cast reads 2 bytes and writes 1 in each order; scales of the current tensor or of rows need a pass more.
+        if (operands_ != Operands::wide) {
+            cast_ = operands_ == Operands::four ? 7 : 4;
+            if (run.has("rowwise") || run.has("cs") || run.has("tensorwise") || s_.gathers_once) cast_ += 2;
+        }
+        rowwise_ = run.has("rowwise") ? 1 / 0.65 : 1;  // PyTorch's row-wise products on H100
+        attention_matrices_ = m_.attention(run.tp);
+        attention_products_ = linear(attention_matrices_, tokens_);
+        attention_ = attention();
+        tensor_parallel();
+        ring();
+    }
+
+    double tokens() const { return tokens_; }
+    double boundary() const { return boundary_ / spread_; }
+    double attention_values() const {
+        double values = 0;
+        for (const Model::Matrix& matrix : attention_matrices_) values += matrix.values();
+        return values;
+    }
+
+    // Forward and backward of a layer.
+    std::pair<StepTime, StepTime> layer(bool with_experts) const {
+        StepTime forward, backward;
+        Pass products = attention_products_, dense, experts;
+        double residual = 10 * boundary_ / spread_ + 4 * tokens_ * (m_.heads + m_.kv_heads) * m_.head_dim / run_.tp;
+        if (s_.dropout) residual += 3 * tokens_ * m_.hidden / spread_;
+        double passes = residual;
+        double launches = s_.launches + (run_.tp > 1 ? 4 : 0) + (operands_ != Operands::wide ? 8 : 0);
+        double exchange = 0;
+        if (with_experts) {
+            experts = expert_part();
+            exchange = dispatch();
+            launches += s_.expert_launches;
+        } else {
+            dense = linear(m_.mlp(m_.ffn, run_.tp), tokens_);
+            passes += 2 * activation_passes() * tokens_ * m_.ffn / run_.tp;
+        }
+        products += dense;
+        const double through_memory = s_.pass_factor * price_.pass(passes);
+        forward.products = products.forward;
+        forward.attention = attention_.forward;
+        forward.passes = through_memory;
+        forward.experts = experts.forward;
+        backward.products = products.backward;
+        backward.attention = attention_.backward;
+        backward.passes = kBackwardPasses * through_memory;
+        backward.experts = experts.backward;
+        const double whole = forward.total();
+        const bool full = run_.recompute == Recompute::full;
+        switch (run_.recompute) {
+            case Recompute::none: break;
+            case Recompute::norms: backward.recompute = 0.7 * through_memory; break;
+            case Recompute::selective:
+                backward.recompute =
+                    s_.attention == simulate::Attention::unfused ? attention_.forward : 0.5 * through_memory;
+                break;
+            case Recompute::operations: backward.recompute = 0.5 * products.forward + through_memory; break;
+            case Recompute::every_second: backward.recompute = 0.5 * whole; break;
+            case Recompute::full: backward.recompute = whole; break;
+        }
+        wait_for_host(forward, launches);
+        wait_for_host(backward, launches * (full ? 3 : 2));
+        forward.tp = tp_;
+        backward.tp = tp_ * (full ? 2 : run_.recompute == Recompute::operations ? 1.5 : 1);
+        forward.cp = ring_.forward;
+        backward.cp = ring_.backward + (full ? ring_.forward : 0);
+        forward.ep = exchange;
+        backward.ep = exchange * (full ? 2 : 1);
+        return {forward, backward};
+    }
+
+    // The head and the loss, in the wide type.
+    double head() const {
+        const double vocab = m_.vocab / run_.tp;
+        return price_.product(tokens_, vocab, m_.hidden) + price_.product(tokens_, m_.hidden, vocab) +
+               price_.product(vocab, m_.hidden, tokens_) + price_.pass(tokens_ * vocab * s_.logit_bytes);
+    }
+
+  private:
+    double activation_passes() const { return m_.mlp_matrices == 3 ? 3 : 2; }
+
+    Pass linear(const std::vector<Model::Matrix>& matrices, double rows) const {
+        Pass pass;
+        for (const auto& [out, in] : matrices) {
+            pass.forward += rowwise_ * price_.product(rows, out, in, operands_) + price_.pass(cast_ * rows * in);
+            pass.backward +=
+                rowwise_ * (price_.product(rows, in, out, operands_) + price_.product(in, out, rows, operands_)) +
+                price_.pass(cast_ * rows * out);
+        }
+        return pass;
+    }
+
+    Pass attention() const {
+        const double heads = m_.heads / run_.tp;
+        const double all = 2 * tokens_ * run_.seq * (m_.query_dim() + m_.value_dim()) * heads;  // pairs, both products
+        if (s_.attention == simulate::Attention::unfused) return unfused(all);
+        double seen = all / 2;
+        if (m_.window > 0) seen = seen / 2 + all / 2 * std::min(0.5, m_.window / run_.seq);
+        const AttentionShape shape{run_.micro_batch, run_.seq / run_.cp, heads, m_.head_dim, run_.seq};
+        return {price_.attention(shape, seen, false), price_.attention(shape, 2.5 * seen, true)};
+    }
+
+    // Two batched products of shallow depth and the softmax of all pairs: 2 bytes read and written, likewise by dropout
+    // with a mask of a byte.
+    Pass unfused(double flops) const {
+        const double sequences = run_.micro_batch * m_.heads / run_.tp / run_.cp, d = m_.head_dim, seq = run_.seq;
+        double products =
+            2 * std::max(flops / 2 / (price_.product_rate(Operands::wide) * 0.65 * std::sqrt(std::min(1.0, d / 128))),
+                         price_.pass(sequences * 2 * (2 * seq * d + seq * seq)));
+        const auto size = static_cast<int64_t>(d);
+        products *= size % 8 != 0 ? 3 : size % 32 != 0 ? 1.4 : 1;
+        const double softmax = price_.pass(sequences * seq * seq * (s_.dropout ? 11 : 8));
+        return {products + softmax, 2 * products + 1.6 * softmax};
+    }
+
+    Pass expert_part() const {
+        Pass pass;
+        const double rows = tokens_ / spread_, local = std::max(1.0, std::floor(m_.experts / run_.ep));
+        const double each = std::max(1.0, rows * m_.top_k * run_.ep / m_.experts);
+        for (const auto& [out, in] : m_.mlp(m_.expert_ffn, 1)) {
+            pass.forward += rowwise_ * price_.grouped(local, each, out, in, operands_);
+            pass.backward += rowwise_ * (price_.grouped(local, each, in, out, operands_) +
+                                         price_.grouped_gradient(local, each, out, in, operands_));
+        }
+        const double routed = rows * m_.top_k;
+        double moved = 8 * routed * m_.hidden + 2 * activation_passes() * routed * m_.expert_ffn;
+        if (operands_ != Operands::wide) moved += 4 * routed * (m_.hidden + m_.expert_ffn);
+        const double permutation = kRouting * price_.pass(moved);
+        const double router = price_.product(rows, m_.experts, m_.hidden) + price_.pass(16 * rows * m_.experts);
+        pass += {permutation + router, 2 * (permutation + router)};
+        if (m_.shared_ffn > 0) pass += linear(m_.mlp(m_.shared_ffn, run_.tp), tokens_);
+        return pass;
+    }
+
+    // Rows to their experts and back.
+    double dispatch() const {
+        if (run_.ep <= 1) return 0;
+        const Group group = price_.group(run_.ep, 1);
+        const double rows = tokens_ / spread_, routed = rows * m_.top_k, domains = group.domains();
+        double crossing = 1 - double(group.per_domain) / run_.ep;
+        if (s_.one_copy_a_domain)
+            crossing = std::min(crossing, std::min(m_.top_k, domains) * (1 - 1 / domains) / m_.top_k);
+        return 2 * (1 - s_.hidden_dispatch) * price_.all_to_all(2 * routed * m_.hidden, group, crossing);
+    }
+
+    // Two gathers and two reduce-scatters a pass, or two all-reduces.
+    void tensor_parallel() {
+        if (run_.tp <= 1) return;
+        double latency_saved = 0;
+        if (!s_.sequence_parallel) latency_saved = 2 * price_.physics().latency;
+        tp_ =
+            (4 * price_.gather(boundary_, price_.group(run_.tp, 1)) - latency_saved) * (s_.overlaps_tp ? kVisible : 1);
+        if (run_.pp > 1 && run_.ranks > run_.cluster.domain) tp_ += 7 * s_.tp_stall * (run_.tp - 1);
+    }
+
+    // Keys and values around the ring beside attention to those that are here; gradients, too, in the backward.
+    void ring() {
+        if (run_.cp <= 1) return;
+        const double heads = m_.latent ? m_.heads / run_.tp : std::max(1.0, m_.kv_heads / run_.tp);
+        const double bytes = 4 * heads * m_.head_dim * tokens_, steps = run_.cp - 1;
+        const Group group = price_.group(run_.cp, run_.tp);
+        if (s_.gathers_context) {
+            const double gathered = price_.gather(bytes * run_.cp, group);
+            ring_ = {gathered, 2 * gathered};
+            return;
+        }
+        const bool crosses = group.crosses();
+        const auto visible = [&](double passed, double beside) {
+            return steps * std::max(price_.physics().latency / 2, price_.message(passed, crosses) - beside / run_.cp);
+        };
+        ring_ = {visible(bytes, attention_.forward), visible(2 * bytes, attention_.backward)};
+    }
+
+    // The host launches ahead of the device unless all kernels of the layer take less than their launches.
+    void wait_for_host(StepTime& time, double launches) const {
+        time.passes += launches * price_.launch_gap();
+        if (!s_.graphs) time.host = std::max(0.0, launches * price_.physics().host_launch - time.total());
+    }
+
+    const PublishedRun& run_;
+    const Model& m_;
+    const Traits& s_;
+    const MachinePrices& price_;
+    double tokens_ = 0, boundary_ = 0, spread_ = 1;  // boundary: bytes of a layer's input
+    Operands operands_ = Operands::wide;
+    double cast_ = 0, rowwise_ = 1;
+    std::vector<Model::Matrix> attention_matrices_;
+    Pass attention_products_, attention_, ring_;
+    double tp_ = 0;
+};
+
+// Seconds that are added when `comm` runs beside `compute`.
+double beside(double compute, double comm, double contention) {
+    const double both = std::min(compute, comm);
+    return std::max(compute + contention * both, comm + kWaitingShare * contention * compute) - compute;
+}
+
+// Bytes of bubble: how long a pipeline fills and drains, in passes of a microbatch through a stage, over pp - 1.
+double bubble_share(const PublishedRun& run) {
+    if (run.schedule.find("dual") != std::string::npos) return 0.45;  // DeepSeek-V3's timeline
+    return 1.0 / run.virtual_stages;
+}
+
+StepTime step_of(const PublishedRun& run, const MachinePrices& price) {
+    const Model& m = run.model;
+    const Traits& s = run.software;
+    const double contention = price.physics().contention;
+    const Microbatch micro(run, price);
+    const double p = run.pp, microbatches = run.microbatches(), per_stage = m.layers / p;
+
+    StepTime forward, backward;  // of the mean layer
+    const auto add = [&](bool with_experts, double count) {
+        if (count <= 0) return;
+        const auto [f, b] = micro.layer(with_experts);
+        forward += (count / m.layers) * f;
+        backward += (count / m.layers) * b;
+    };
+    add(true, m.expert_layers());
+    add(false, m.layers - m.expert_layers());
+
+    // Values of a layer on this rank, outside of and in its experts.
+    const double share = m.expert_layers() / m.layers;
+    const bool experts = m.experts > 0;
+    const double feed_forward = m.mlp_matrices * m.hidden * (experts ? m.shared_ffn : m.ffn) / run.tp;
+    const double dense_values = micro.attention_values() + feed_forward;
+    const double expert_values = experts ? m.experts * m.mlp_matrices * m.hidden * m.expert_ffn / run.ep : 0;
+    const int replicas = run.dp * run.cp, expert_replicas = std::max(1, replicas * run.tp / run.ep);
+    const Group over = price.group(replicas, run.tp), expert_over = price.group(expert_replicas, run.ep);
+
+    if (run.zero == 3 && replicas > 1) {
+        double gathered = price.gather(2 * dense_values, over);
+        double reduced = price.gather(s.gradient_bytes * dense_values, over);
+        if (experts) {
+            gathered += price.gather(2 * expert_values, expert_over);
+            reduced += price.gather(s.gradient_bytes * expert_values, expert_over);
+        }
+        if (run.pp > 1 && s.gathers_once) {
+            gathered /= microbatches;
+            reduced /= microbatches;
+        }
+        const auto visible = [&](double compute, double comm) {
+            return s.prefetches ? beside(compute, comm, contention) : comm;
+        };
+        forward.dp += visible(forward.total(), gathered);
+        backward.dp += visible(backward.total(), gathered + reduced);
+    }
+
+    StepTime step = microbatches * per_stage * forward;
+    step += microbatches * per_stage * backward;
+    const double head = micro.head(), stage = step.total() / microbatches;
+    step.head = microbatches * head;
+    if (run.pp > 1) {
+        // Where all stages have the same number of layers, the last one has the head beside them; elsewhere it was
+        // balanced by giving it fewer.
+        const bool whole = std::fmod(m.layers, p) == 0;
+        const double fullest =
+            whole ? stage + head : std::max(stage * std::ceil(per_stage) / per_stage, stage + head / p);
+        step.bubble = microbatches * (fullest - stage - head) + (p - 1) * bubble_share(run) * (stage + head / p);
+        const bool crosses = run.ranks > run.cluster.domain;
+        const double bytes = micro.boundary() * (s.sequence_parallel ? 1 : 1.0 / run.tp);  // scattered on the way
+        const double hops = 2 * (p - 1) + (s.overlaps_hops ? 0 : 2 * microbatches * run.virtual_stages);
+        step.pp = hops * price.message(bytes, crosses);
+    }
+
+    // Gradients, and weights under ZeRO. A first or last stage holds the embedding or the head.
+    const double dense = per_stage * dense_values + m.vocab * m.hidden / run.tp;
+    const double of_experts = per_stage * share * expert_values;
+    if (run.zero < 3 && replicas > 1) {
+        const double bytes = s.gradient_bytes * dense;
+        const double pieces = s.bucket_bytes > 0   ? std::max(1.0, bytes / s.bucket_bytes)
+                              : s.bucket_bytes < 0 ? 1
+                                                   : std::max(1.0, dense / std::max(40e6, 1e6 * run.dp));
+        double reduced = 0, gathered = 0;
+        if (run.zero == 0) {
+            reduced = gathered = price.all_reduce(bytes, over, pieces) / 2;
+        } else {
+            reduced = s.reduce_scatters * price.gather(bytes, over, pieces);
+            gathered = price.gather(2 * dense, over, s.bucket_bytes > 0 ? 1 : pieces);  // DDP's buckets: gradients only
+        }
+        if (of_experts > 0) {
+            reduced += price.gather(s.gradient_bytes * of_experts, expert_over);
+            gathered += price.gather(2 * of_experts, expert_over);
+        }
+        if (s.overlaps_dp) {
+            const auto visible = [&](double comm, double compute) {
+                const double window = kWindow * compute;
+                return std::max(comm / std::max(2.0, per_stage), comm - window) + contention * std::min(comm, window);
+            };
+            step.dp += visible(reduced, per_stage * backward.total()) + visible(gathered, per_stage * forward.total());
+        } else {
+            step.dp += reduced + gathered;
+        }
+    }
+    const double owned = dense / (run.zero >= 1 ? replicas : 1) + of_experts / (run.zero >= 1 ? expert_replicas : 1);
+    step.optimizer = price.pass(s.optimizer_bytes * owned);
+    if (run.offload_optimizer) step.other += price.host_copy(24 * owned);
+    step.other += kStep;
+    return step;
+}
+
+}  // namespace
+
+StepTime step_time(const PublishedRun& run, const simulate::Physics& physics) {
+    simulate::Physics here = physics;
+    here.latency *= run.software.collective_latencies;
+    here.hop *= run.software.hops;
+    const MachinePrices price(run.cluster, here, run.cluster.has("bf16") ? "bf16" : "fp16", run.software.attention);
+    if (run.micro_batch_given) return step_of(run, price);
+    // The row does not say: the fastest micro batch whose activations fit.
+    StepTime best;
+    for (const double micro_batch : {1, 2, 4, 8}) {
+        PublishedRun tried = run;
+        tried.micro_batch = micro_batch;
+        const double each = run.global_batch / run.dp;
+        if (micro_batch > 1 && (std::fmod(each, micro_batch) != 0 || (run.pp > 1 && each / micro_batch < run.pp)))
+            continue;
+        const double of_token = run.recompute == Recompute::full ? 2 * run.model.hidden
+                                                                 : (18 * run.model.hidden + 4 * run.model.ffn) / run.tp;
+        if (micro_batch > 1 && micro_batch * run.seq / run.cp * run.model.layers * of_token > 25e9) continue;
+        const StepTime time = step_of(tried, price);
+        if (best.total() == 0 || time.total() < best.total()) best = time;
+    }
+    return best;
+}
+
+}  // namespace tutti::published

@@ -1,0 +1,172 @@
+// published/traits.cpp: the table of systems. Counts are read from code and profiles of each system, not fitted to
+// rows.
+#include "tutti/published/traits.h"
+
+#include <algorithm>
+#include <initializer_list>
+
+namespace tutti::published {
+namespace {
+
+using simulate::Attention;
+
+bool has(const std::string& text, std::initializer_list<const char*> words) {
+    return std::any_of(words.begin(), words.end(), [&](const char* w) { return text.find(w) != std::string::npos; });
+}
+
+Traits megatron_core() {
+    return {.name = "megatron-core",
+            .logit_bytes = 56,
+            .source = "Megatron-LM core: fused kernels of Transformer Engine; f32 softmax of logits in three passes"};
+}
+Traits megatron_2020() {
+    return {.name = "megatron-2020",
+            .attention = Attention::unfused,
+            .launches = 55,
+            .logit_bytes = 56,
+            .sequence_parallel = false,
+            .dropout = true,
+            .overlaps_tp = false,
+            .overlaps_dp = false,
+            .overlaps_hops = false,
+            .prefetches = false,
+            .bucket_bytes = -1,
+            .collective_latencies = 2,
+            .source =
+                "Megatron-LM v1 to v3: scores, softmax and dropout through memory; DDP after the backward; NCCL "
+                "2.7 to 2.12 take 40 to 85 us an all-reduce on A100"};
+}
+Traits nanotron(bool tp) {
+    return {.name = "nanotron",
+            .attention = Attention::flash2,
+            .launches = tp ? 125.0 : 75.0,
+            .pass_factor = 1.4,
+            .logit_bytes = 40,
+            .optimizer_bytes = 40,
+            .overlaps_tp = false,
+            .overlaps_dp = false,
+            .overlaps_hops = false,
+            .bucket_bytes = 25e6,
+            .reduce_scatters = 2,
+            .hops = 3,
+            .tp_stall = 0.24e-3,
+            .source =
+                "nanotron of December 2024: DistributedDataParallel's buckets of 25 MB; a reduce-scatter copies "
+                "its input into a list; the sweep's site has 33 us a ring step",
+            .held_logit_bytes = 10,  // in 16 bits, in f32, and their softmax, which becomes the gradient
+            .reserved_bytes = 0.25e9,
+            .bucket_copy_bytes = 2,
+            .gate_bytes = 8,  // its SiLU is no part of a fused kernel and saves its output
+            .host_runs_ahead = true,
+            .embeds_whole = true,
+            .stages_by_cost = true,
+            .allocator_retries = true};
+}
+Traits eager_fsdp() {
+    return {.name = "pytorch-eager",
+            .attention = Attention::flash2,
+            .launches = 60,
+            .pass_factor = 1.4,
+            .logit_bytes = 28,
+            .overlaps_tp = false,
+            .gathers_once = true,
+            .source = "PyTorch operation by operation: cross entropy of f32 logits; FSDP prefetches one layer",
+            .held_activations = 1.15,
+            .held_logit_bytes = 14,  // in 16 bits and, in f32, themselves or their gradient, log-softmax, its gradient
+            .reserved_bytes = 2.5e9,
+            .new_gathers = true,
+            .checkpoints_products = true};
+}
+Traits composer() {
+    Traits traits = eager_fsdp();
+    traits.name = "composer";
+    traits.attention = Attention::flash1;
+    traits.launches = 40;
+    traits.source = "llm-foundry's MPT: FlashAttention 1 (Triton), fused norms of Composer";
+    return traits;
+}
+Traits compiled_fsdp() {
+    Traits traits = eager_fsdp();
+    traits.name = "pytorch-compiled";
+    traits.launches = 18;
+    traits.pass_factor = 0.8;
+    traits.logit_bytes = 24;
+    traits.held_activations = 1;
+    traits.reserved_bytes = 2e9;
+    traits.source = "torchtitan: torch.compile fuses norms, rotations and activations of a block; FSDP2";
+    return traits;
+}
+Traits xla() {
+    return {.name = "xla",
+            .launches = 12,
+            .pass_factor = 0.7,
+            .logit_bytes = 20,
+            .gathers_once = true,
+            .source = "XLA on GPU: fusions of whole norms and residuals; latency-hiding scheduler",
+            .held_activations = 0.9,
+            .reserved_bytes = 1.5e9};
+}
+
+}  // namespace
+
+Traits traits_of(const Named& n) {
+    const std::string& s = n.software;
+    Traits traits;
+    if (has(n.model, {"paxml", "maxtext"}) || has(s, {"paxml", "maxtext", "jax", "xla", "t5x", "levanter"})) {
+        traits = xla();
+        traits.recompute = has(n.model + s, {"paxml"}) ? "full" : "op-level";  // policies of their recipes
+    } else if (has(n.attention, {"unfused"}) || has(s, {"2020", "2021", "alpa"})) {
+        traits = megatron_2020();
+        // Sequence parallelism came with selective recomputation (Korthikanti 2022).
+        if (has(s, {"2022 (selene)"})) traits.sequence_parallel = has(n.recompute, {"selective"});
+    } else if (has(s, {"nanotron"}) || has(n.family, {"nanotron"})) {
+        traits = nanotron(n.tp);
+    } else if (has(s, {"llm-foundry"})) {
+        traits = composer();
+        traits.gradient_bytes = has(s, {"pure"}) ? 2 : 4;  // the type of its mixed-precision mode
+    } else if (has(s, {"eager", "no compile", "compile off"})) {
+        traits = eager_fsdp();
+    } else if (has(s, {"compile", "torchtitan", "fsdp"})) {
+        traits = compiled_fsdp();
+        traits.overlaps_tp = has(s, {"async"});
+        // A compiled loss, usual since 2025, keeps the 16-bit logits and their gradient.
+        if (has(s, {"2025", "2026"})) traits.held_logit_bytes = 4;
+    } else {
+        traits = megatron_core();
+        if (has(s, {"hai-llm"})) {
+            traits.name = "hai-llm";
+            traits.one_copy_a_domain = true;
+            traits.hidden_dispatch = 0.7;
+            traits.expert_launches = 60;
+            traits.logit_bytes = 24;
+            traits.source = "DeepSeek-V3's report: DualPipe hides dispatch, which sends one copy a node";
+        } else if (has(s, {"megascale"})) {
+            traits.name = "megascale";
+            traits.attention = Attention::flash2;
+        } else if (has(s, {"llama team", "meta"})) {
+            traits.name = "llama-3";
+            traits.attention = Attention::flash2;  // FlashAttention-3 came after the run
+            traits.overlaps_tp = false;
+            traits.gathers_context = true;
+            traits.source = "Llama Team 2024, 3.3.2: asynchronous messages of pipelines, keys gathered, ZeRO-2";
+        } else if (s.starts_with("megatron-lm 0.14")) {
+            traits.overlaps_tp = traits.overlaps_hops = false;  // its defaults
+        } else if (s == "megatron-lm") {
+            traits.attention = Attention::flash2;
+            traits.overlaps_tp = false;
+        }
+        // Transformer Engine's fused cross entropy, dispatchers that send one copy a node: 2025.
+        if (has(s, {"25.", "26.", "moe_dev"})) {
+            traits.one_copy_a_domain = true;
+            traits.logit_bytes = 24;
+        }
+    }
+    if (has(n.model, {"tokendrop", "token drop"})) traits.expert_launches = 90;  // equal loads: one padded product
+    // Recorded graphs: named by the row; recipes of NeMo 26.06 and later record the layers of experts on Blackwell.
+    traits.graphs = has(s, {"cuda graphs"}) || (n.blackwell && n.experts && has(s, {"26.06", "26.08"}));
+    if (n.attention == "flash2") traits.attention = Attention::flash2;
+    if (n.attention == "flash1") traits.attention = Attention::flash1;
+    return traits;
+}
+
+}  // namespace tutti::published
