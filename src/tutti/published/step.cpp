@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
+
+#include "tutti/published/memory.h"
 
 namespace tutti::published {
 
@@ -51,6 +52,9 @@ constexpr double kWindow = 0.85;         // of a backward, in which gradients of
 constexpr double kBackwardPasses = 1.9;  // passes over memory of a backward, in those of a forward
 constexpr double kRouting = 1.3;         // bytes of a permutation over reading and writing each row once
 constexpr double kStep = 12e-3;          // of a step: the norm of gradients, the loss read by the host, logging
+// Share of the memory beyond which an allocator of fixed segments returns memory to the device and takes it again:
+// layouts of nanotron's sweep there run at a half to a third of their speed.
+constexpr double kRetries = 5.0 / 6;
 constexpr double kWaitingShare = 0.3;    // of the contention, on communication
 
 struct Pass {
@@ -329,9 +333,14 @@ StepTime step_of(const PublishedRun& run, const MachinePrices& price) {
     if (run.pp > 1) {
         // Where all stages have the same number of layers, the last one has the head beside them; elsewhere it was
         // balanced by giving it fewer.
-        const bool whole = std::fmod(m.layers, p) == 0;
-        const double fullest =
-            whole ? stage + head : std::max(stage * std::ceil(per_stage) / per_stage, stage + head / p);
+        double fullest = stage + head;
+        if (s.stages_by_cost) {
+            fullest = 0;
+            for (const Stage& each : stages_by_cost(m, run.pp))
+                fullest = std::max(fullest, each.layers * stage / per_stage + (each.head ? head : 0));
+        } else if (std::fmod(m.layers, p) != 0) {
+            fullest = std::max(stage * std::ceil(per_stage) / per_stage, stage + head / p);
+        }
         step.bubble = microbatches * (fullest - stage - head) + (p - 1) * bubble_share(run) * (stage + head / p);
         const bool crosses = run.ranks > run.cluster.domain;
         const double bytes = micro.boundary() * (s.sequence_parallel ? 1 : 1.0 / run.tp);  // scattered on the way
@@ -372,6 +381,7 @@ StepTime step_of(const PublishedRun& run, const MachinePrices& price) {
     step.optimizer = price.pass(s.optimizer_bytes * owned);
     if (run.offload_optimizer) step.other += price.host_copy(24 * owned);
     step.other += kStep;
+    if (s.allocator_retries && memory(run).total() > kRetries * run.cluster.memory) step.other += step.total();
     return step;
 }
 
