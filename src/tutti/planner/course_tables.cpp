@@ -7,23 +7,25 @@
 #include "tutti/base/error.h"
 #include "tutti/base/units.h"
 #include "tutti/optim/rules.h"
+#include "tutti/published/calibration.h"
+#include "tutti/published/memory.h"
+#include "tutti/published/step.h"
 #include "tutti/rehearsal/rehearse.h"
 #include "tutti/schedule/generators.h"
 #include "tutti/schedule/timeline.h"
-#include "tutti/simulate/prediction.h"
 #include "tutti/spec/validate.h"
 
 namespace tutti::planner {
 
 namespace {
 
-using simulate::Job;
-using simulate::Recompute;
-using simulate::Sizes;
+using published::Model;
+using published::PublishedRun;
+using published::Recompute;
 
 // `billions` layers of 1e9 parameters each, and no embedding.
-Sizes round_model(double billions) {
-    Sizes m;
+Model round_model(double billions) {
+    Model m;
     m.layers = billions;
     m.hidden = 10000;
     m.heads = m.kv_heads = m.head_dim = 100;
@@ -31,18 +33,20 @@ Sizes round_model(double billions) {
     return m;
 }
 
-Job job_of(const Sizes& model, int ranks) {
-    Job job;
-    job.model = model;
-    job.seq = 2048;
-    job.ranks = ranks;
-    job.global_batch = ranks;
-    return job;
+// Under Megatron-LM as it is now, or with the scores of attention in memory as in 2022.
+PublishedRun run_of(const Model& model, int ranks, const char* software = "megatron-lm core") {
+    PublishedRun run;
+    run.model = model;
+    run.seq = 2048;
+    run.ranks = run.dp = ranks;
+    run.global_batch = ranks;
+    run.software = published::traits_of({.software = software});
+    return run;
 }
 
-double state_of(const Job& job) {
-    const simulate::Footprint f = footprint(job);
-    return f.weights + f.gradients + f.optimizer;
+double state_of(const PublishedRun& run) {
+    const published::Memory m = memory(run);
+    return m.weights + m.gradients + m.optimizer;
 }
 
 double of_engine(const char* compute, const char* optimizer) {
@@ -57,8 +61,8 @@ void add(Table& t, Show show, const std::vector<const char*>& names) {
     for (const char* name : names) t.columns.push_back({name, show});
 }
 
-Sizes gpt(double layers, double hidden, double heads) {
-    Sizes m;
+Model gpt(double layers, double hidden, double heads) {
+    Model m;
     m.layers = layers;
     m.hidden = hidden;
     m.heads = m.kv_heads = heads;
@@ -84,11 +88,10 @@ Table bytes_of_a_parameter() {
         t.rows.push_back({name, w, g, o, w + g + o, simulated, engine});
     };
     const auto simulated = [](const char* precision, double gradient_bytes) {
-        Job job = job_of(round_model(1), 1);
-        job.zero = 0;
-        job.precision = precision;
-        job.gradient_bytes = gradient_bytes;
-        return Json(state_of(job) / job.model.parameters());
+        PublishedRun run = run_of(round_model(1), 1);
+        run.precision = precision;
+        run.software.gradient_bytes = gradient_bytes;
+        return Json(state_of(run) / 1e9);
     };
     row("fp32, Adam", 4, 4, 8, simulated("fp32", 4), of_engine("f32", "adamw"));
     row("fp32, SGD with momentum", 4, 4, 4, nullptr, of_engine("f32", "sgd"));
@@ -114,12 +117,12 @@ Table zero_stages() {
         const std::pair<const char*, double> stages[] = {
             {"16", 16}, {"4 + 12/n", 4 + 12.0 / n}, {"2 + 14/n", 2 + 14.0 / n}, {"16/n", 16.0 / n}};
         for (int zero = 0; zero < 4; ++zero) {
-            Job job = job_of(round_model(billions), n);
-            job.gradient_bytes = 2;
-            job.zero = zero;
+            PublishedRun run = run_of(round_model(billions), n);
+            run.software.gradient_bytes = 2;
+            run.zero = zero;
             const auto& [formula, bytes] = stages[zero];
             t.rows.push_back(
-                {billions * 1e9, concat("ZeRO-", zero), formula, bytes, bytes * billions * 1e9, state_of(job)});
+                {billions * 1e9, concat("ZeRO-", zero), formula, bytes, bytes * billions * 1e9, state_of(run)});
         }
     }
     return t;
@@ -135,16 +138,17 @@ Table activations_of_a_layer() {
     const double s = 2048, b = 1, h = 12288, a = 96, tp = 8, sbh = s * b * h, scores = 5 * a * s / h;
     const auto simulated = [&](int ranks, bool sequence_parallel, simulate::Attention attention, Recompute recompute) {
         const auto activations = [&](double layers) {
-            Job job = job_of(gpt(layers, h, a), ranks);
-            job.tp = ranks;
-            job.sequence_parallel = sequence_parallel;
-            job.attention = attention;
-            job.recompute = recompute;
-            return footprint(job).activations;
+            PublishedRun run = run_of(gpt(layers, h, a), ranks);
+            run.tp = ranks;
+            run.dp = 1;
+            run.software.sequence_parallel = sequence_parallel;
+            run.software.attention = attention;
+            run.recompute = recompute;
+            return memory(run).activations;
         };
         return activations(2) - activations(1);
     };
-    const auto unfused = simulate::Attention::unfused, flash = simulate::Attention::flash2;
+    const auto unfused = simulate::Attention::unfused, flash = simulate::Attention::newest;
     const auto row = [&](const char* name, const char* formula, double bytes, double ours) {
         t.rows.push_back({name, formula, bytes, ours});
     };
@@ -168,17 +172,12 @@ Table pipeline_bubbles() {
             {},
             "timeline: the schedule that the trainer runs, forward = input gradient = weight gradient, from the first "
             "start to the last end. Published zero bubbles leave out the wait of the last update"};
-    add(t, Show::percent, {"published", "simulator", "timeline"});
+    add(t, Show::percent, {"published", "timeline"});
     const double one = double(p - 1) / m;
     const auto row = [&](const char* kind, int v, const char* formula, double published) {
-        Job job = job_of(round_model(16), p);
-        job.pp = p;
-        job.virtual_stages = v;
-        job.schedule = kind;
-        job.stack = simulate::Stack::tutti;
         const auto timeline = schedule::simulate<double>(schedule::generate(kind, {p, v, m}), {});
         const double ideal = 3.0 * v * m;
-        t.rows.push_back({kind, formula, published, one * simulate::bubble_share(job), timeline.makespan / ideal - 1});
+        t.rows.push_back({kind, formula, published, timeline.makespan / ideal - 1});
     };
     row("gpipe", 1, "(p-1)/m", one);
     row("1f1b", 1, "(p-1)/m", one);
@@ -238,28 +237,28 @@ Table utilisation() {
     for (const char* published : {"MFU published", "HFU published"})
         add(t, Show::percent, {published, "by formula", "simulator's FLOPs"});
     const hardware::Cluster a100 = hardware::cluster_named("a100");
-    const auto row = [&](const char* name, const Sizes& m, int ranks, int pp, int v, double b, double batch,
+    const auto row = [&](const char* name, const Model& m, int ranks, int pp, int v, double b, double batch,
                          double measured, double mfu, double hfu) {
-        Job job = job_of(m, ranks);
-        job.tp = 8;
-        job.pp = pp;
-        job.virtual_stages = v;
-        job.micro_batch = b;
-        job.global_batch = batch;
-        job.zero = 0;
-        job.recompute = Recompute::selective;
-        job.attention = simulate::Attention::unfused;
-        job.precision = "fp16";
-        job.year = 2022.4;
-        const double s = job.seq, h = m.hidden, L = m.layers, V = m.vocab;
+        PublishedRun run = run_of(m, ranks, "megatron-lm 2021");
+        run.cluster = a100;
+        run.software.sequence_parallel = true;
+        run.tp = 8;
+        run.pp = pp;
+        run.dp = ranks / (8 * pp);
+        run.virtual_stages = v;
+        run.micro_batch = b;
+        run.global_batch = batch;
+        run.recompute = Recompute::selective;
+        run.precision = "fp16";
+        const double s = run.seq, h = m.hidden, L = m.layers, V = m.vocab;
         const double base = 72 * batch * L * s * h * h, device_peak = measured * ranks * a100.peak("fp16");
-        const simulate::Prediction p = predict(job, a100);
-        // The paper's attention is the full one.
-        const double again = p.hardware - p.model_causal;
-        t.rows.push_back({name, double(ranks), measured, p.seconds(), mfu,
-                          base * (1 + s / (6 * h) + V / (12 * h * L)) / device_peak, p.model_full / device_peak, hfu,
+        // The paper's attention is the full one; the recomputed forward is a third of it.
+        const double attention = run.tokens() * m.attention_flops(s),
+                     full = run.tokens() * m.product_flops() + attention;
+        t.rows.push_back({name, double(ranks), measured, step_time(run, {}).total(), mfu,
+                          base * (1 + s / (6 * h) + V / (12 * h * L)) / device_peak, full / device_peak, hfu,
                           base * (1 + s / (3 * h) + V / (12 * h * L)) / device_peak,
-                          (p.model_full + 2 * again) / device_peak});
+                          (full + attention / 3) / device_peak});
     };
     row("22B", gpt(48, 6144, 64), 8, 1, 1, 4, 4, 1.10, 0.415, 0.437);
     row("175B", gpt(96, 12288, 96), 64, 8, 3, 1, 64, 13.75, 0.514, 0.528);
@@ -275,24 +274,35 @@ Table llama3() {
             {},
             {},
             "The paper gives no virtual stages and no convention of attention: here 8 (a layer each), ZeRO-2, micro "
-            "batch 1, Megatron-like software of 2024, nothing tuned to these rows. low, high: causal, 8 of 10 runs"};
+            "batch 1, software as the paper tells it, nothing tuned to these rows. low, high: causal, 8 of 10 runs"};
     add(t, Show::count, {"devices", "tp", "cp", "pp", "dp", "sequence", "batch"});
     add(t, Show::percent, {"MFU published", "simulator, causal", "full attention", "low", "high"});
     const hardware::Cluster h100 = hardware::cluster_named("h100");
+    Model llama;
+    llama.layers = 126;
+    llama.hidden = 16384;
+    llama.ffn = 53248;
+    llama.heads = 128;
+    llama.kv_heads = 8;
+    llama.head_dim = 128;
+    llama.vocab = 128256;
     const auto row = [&](int ranks, int cp, double seq, double batch, double published) {
-        Job job = job_of(simulate::sizes_of(spec::preset("llama3-405b")), ranks);
-        job.tp = 8;
-        job.pp = 16;
-        job.cp = cp;
-        job.virtual_stages = 8;
-        job.seq = seq;
-        job.global_batch = batch;
-        job.zero = 2;
-        job.year = 2024.3;
-        const simulate::Prediction p = predict(job, h100);
-        const double mfu = p.share_of_peak(p.model_causal);
-        t.rows.push_back({double(ranks), 8, double(cp), 16, double(job.dp()), seq, batch, published, mfu,
-                          p.share_of_peak(p.model_full), mfu / p.high, mfu / p.low});
+        PublishedRun run = run_of(llama, ranks, "llama team 2024");
+        run.cluster = h100;
+        run.tp = 8;
+        run.pp = 16;
+        run.cp = cp;
+        run.dp = ranks / (8 * 16 * cp);
+        run.virtual_stages = 8;
+        run.seq = seq;
+        run.global_batch = batch;
+        run.zero = 2;
+        const double seconds = step_time(run, {}).total(), high = std::exp(half_width(run));
+        const double full = run.tokens() * (llama.product_flops() + llama.attention_flops(seq));
+        const double causal = full - run.tokens() * llama.attention_flops(seq) / 2;
+        const double peak = seconds * ranks * h100.peak("bf16"), mfu = causal / peak;
+        t.rows.push_back({double(ranks), 8, double(cp), 16, double(run.dp), seq, batch, published, mfu, full / peak,
+                          mfu / high, mfu * high});
     };
     row(8192, 1, 8192, 2048, 0.43);
     row(16384, 1, 8192, 2048, 0.41);

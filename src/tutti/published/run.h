@@ -64,6 +64,7 @@ struct PublishedRun {
     double tokens() const { return global_batch * seq; }
     bool measured() const { return problem.empty() && seconds > 0; }
     bool counts() const { return measured() && !estimated; }
+    bool wide() const { return has("fp32") || has("tf32"); }
     bool has(std::string_view word) const { return precision.find(word) != std::string::npos; }
 };
 

@@ -55,7 +55,7 @@ constexpr double kStep = 12e-3;          // of a step: the norm of gradients, th
 // Share of the memory beyond which an allocator of fixed segments returns memory to the device and takes it again:
 // layouts of nanotron's sweep there run at a half to a third of their speed.
 constexpr double kRetries = 5.0 / 6;
-constexpr double kWaitingShare = 0.3;    // of the contention, on communication
+constexpr double kWaitingShare = 0.3;  // of the contention, on communication
 
 struct Pass {
     double forward = 0, backward = 0;
@@ -391,7 +391,8 @@ StepTime step_time(const PublishedRun& run, const simulate::Physics& physics) {
     simulate::Physics here = physics;
     here.latency *= run.software.collective_latencies;
     here.hop *= run.software.hops;
-    const MachinePrices price(run.cluster, here, run.cluster.has("bf16") ? "bf16" : "fp16", run.software.attention);
+    const char* type = run.cluster.has("bf16") ? "bf16" : "fp16";
+    const MachinePrices price(run.cluster, here, run.wide() ? run.precision : type, run.software.attention);
     if (run.micro_batch_given) return step_of(run, price);
     // The row does not say: the fastest micro batch whose activations fit.
     StepTime best;
