@@ -30,7 +30,7 @@ planner::Request request_of(const PlanArguments& a) {
     spec::RunSpec run;
     run.model = r.model;
     r.expert_loads = rehearsal::parse_expert_loads("--expert-loads", a.expert_loads, run);
-    if (!a.site.empty()) r.constants = simulate::read_site(a.site);
+    if (!a.site.empty()) r.constants = simulate::read_physics(a.site);
     return r;
 }
 

@@ -54,7 +54,7 @@ std::string stacked(const std::string& id, const std::string& title, const std::
 std::vector<Part> time_parts(const simulate::StepTime& t) {
     return {{"matrix products", 1, t.products},
             {"attention", 6, t.attention},
-            {"elementwise, optimizer, host", 3, t.elementwise + t.optimizer + t.host},
+            {"elementwise, optimizer", 3, t.elementwise + t.optimizer},
             {"recompute", 5, t.recompute},
             {"exposed tp, cp, ep", 2, t.tp + t.cp + t.ep},
             {"exposed pp, dp, offload", 4, t.pp + t.dp + t.offload},

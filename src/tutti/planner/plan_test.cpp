@@ -266,8 +266,8 @@ TEST(Plan, TheKindThatLosesIsTheLargestDifference) {
 
 TEST(Plan, KindsAddUpToTheStep) {
     simulate::StepTime t;
-    double* fields[] = {&t.products, &t.attention, &t.elementwise, &t.recompute, &t.optimizer, &t.host,    &t.tp,
-                        &t.cp,       &t.ep,        &t.pp,          &t.dp,        &t.bubble,    &t.offload, &t.other};
+    double* fields[] = {&t.products, &t.attention, &t.elementwise, &t.recompute, &t.optimizer, &t.tp,   &t.cp,
+                        &t.ep,       &t.pp,        &t.dp,          &t.bubble,    &t.offload,   &t.other};
     double power = 1;
     for (double* field : fields) *field = power *= 2;
     double sum = 0;

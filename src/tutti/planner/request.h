@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "tutti/hardware/cluster.h"
-#include "tutti/simulate/constants.h"
+#include "tutti/simulate/physics.h"
 #include "tutti/spec/run_spec.h"
 
 namespace tutti::planner {
@@ -19,7 +19,7 @@ struct Request {
     std::string precision = "bf16";         // bf16 | f32 | tf32
     std::vector<std::string> data;          // [data] train of the emitted config
     std::vector<double> expert_loads = {};  // of each expert, in any unit; {}: the usual imbalance
-    simulate::Constants constants = {};     // of the site
+    simulate::Physics constants = {};       // of the site
 };
 
 // A model by the name of a preset, or from the directory of a Hugging Face model. UsageError with the nearest preset.

@@ -97,8 +97,6 @@ Job plain_job(const Request& r) {
     job.global_batch = double(r.global_batch);
     job.ranks = r.gpus;
     job.precision = r.precision == "f32" ? "fp32" : r.precision;
-    job.stack = simulate::Stack::tutti;
-    job.year = 2026;
     job.token_drop = r.model.moe.capacity_factor > 0;
     job.imbalance = simulate::imbalance_of(r.expert_loads, 1);
     return job;

@@ -45,9 +45,6 @@ std::vector<ScalingRow> scale(const Request& request, const ScalingOptions& o) {
         row.mfu = p.share_of_peak(p.model_causal);
         if (first_rate == 0) first_rate = row.tokens_per_s / gpus;
         row.efficiency = row.tokens_per_s / gpus / first_rate;
-        row.straggle = gpus > r.cluster.per_node
-                           ? 1 - 1 / (1 + r.constants.straggle * std::log2(double(gpus) / r.cluster.per_node))
-                           : 0;
         const double nodes = std::max(1.0, double(gpus) / r.cluster.per_node);
         const double weights = row.best.job.wide() ? 4 : 2;  // of a value, beside the optimizer's state
         const double state = (row.best.job.optimizer_bytes() + weights) * values;
@@ -104,16 +101,12 @@ std::string render(const Request& request, const ScalingOptions& o, const std::v
                        price > 0 ? right(format_fixed(row.dollars_per_billion_tokens, 0), 12) : "", "  ",
                        describe_layout(row.best.job), '\n');
     }
-    const ScalingRow& last = rows.back();
     text += concat("\nfailures: a device with its share of the node fails every ", request.cluster.mtbf_hours,
                    " h, so a job of N every ", request.cluster.mtbf_hours, " / N h\n",
                    "checkpoint: 14 bytes a parameter at ", format_bytes(static_cast<int64_t>(o.storage_per_node)),
                    "/s of each node; restart ", format_duration(o.restart_s), "\n",
                    "save every sqrt(2 C MTBF) (Young 1974, Daly 2006); goodput = share of the time that trains "
                    "(Daly, eq. 13)\n");
-    if (last.problem.empty())
-        text += concat("waiting for the slowest rank is ", format_percent(last.straggle), " of the step at ", last.gpus,
-                       " devices, and inside the step time\n");
     if (price > 0)
         text += concat("price: ", price, " $ of a device and hour\n");
     else
@@ -139,7 +132,6 @@ Json to_json(const std::vector<ScalingRow>& rows) {
                        {"checkpoint_s", row.reliability.checkpoint_s},
                        {"restart_s", row.reliability.restart_s},
                        {"mtbf_s", row.reliability.mtbf_s},
-                       {"straggle", row.straggle},
                        {"dollars_per_billion_tokens",
                         row.dollars_per_billion_tokens > 0 ? Json(row.dollars_per_billion_tokens) : Json(nullptr)}});
     }

@@ -43,7 +43,6 @@ struct ScalingRow {
     double efficiency = 0;  // tokens/s of a device, as a share of the first row's
     Reliability reliability;
     double interval_s = 0, goodput = 0;
-    double straggle = 0;  // share of the step that ranks wait for the slowest
     double useful_tokens_per_s() const { return tokens_per_s * goodput; }
     double dollars_per_billion_tokens = 0;  // of useful ones; 0: the price is not known
 };

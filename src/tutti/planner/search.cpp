@@ -97,7 +97,7 @@ class Search {
     Search(const Request& r, size_t keep, double memory)
         : r_(r),
           memory_(memory),
-          fixed_(r.constants.step_fixed),
+          fixed_(simulate::kStepFixed),
           job_(plain_job(r)),
           run_(run_of(r, job_)),
           pricer_(job_, r.cluster, r.constants),

@@ -164,7 +164,7 @@ TEST_P(Small, CandidatesAreAllowedRisingAndPricedAsStepTimeDoes) {
 
 TEST_P(Small, TheBoundFromFlopsIsNeverAboveTheTime) {
     const Request& r = GetParam();
-    const simulate::Constants constants;
+    const simulate::Physics constants;
     const simulate::StepPricer pricer(plain_job(r), r.cluster, constants);
     double closest = 0;
     for_each_layout(r, [&](const Job& job) {
@@ -221,7 +221,6 @@ TEST(Rules, SchedulesHaveTheBubbleOfTheirFormula) {
                 const int v = s.chunks > 0 ? s.chunks : 4, m = rounds * p;
                 ASSERT_TRUE(schedule_allowed(s, p, m));
                 Job job;
-                job.stack = simulate::Stack::tutti;
                 job.schedule = s.name;
                 job.virtual_stages = v;
                 const auto timeline = schedule::simulate<double>(schedule::generate(s.name, {p, v, m}), {});

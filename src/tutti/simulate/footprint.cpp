@@ -8,30 +8,7 @@
 namespace tutti::simulate {
 namespace {
 
-// Allocations of a software stack beyond the formulas, found on its published runs.
-struct Allocation {
-    double activations;  // factor of what a layer saves
-    double logit_bytes;  // of a logit
-    double reserved;     // bytes
-};
-
-Allocation allocation_of(const Job& job) {
-    switch (job.stack) {
-        // Logits in 16 bits, in f32, and their softmax, which becomes the gradient.
-        case Stack::nanotron: return {1.0, 10, 0.25e9};
-        // PyTorch's cross entropy: logits in 16 bits and, in f32, themselves or their gradient, the logarithm of their
-        // softmax and its gradient. A compiled loss, usual since 2025, keeps the 16-bit ones and their gradient.
-        case Stack::eager: return {1.15, 14, 2.5e9};
-        case Stack::compiled: return {1.0, job.year < 2025.2 ? 14.0 : 4.0, 2.0e9};
-        case Stack::xla: return {0.9, 8, 1.5e9};
-        // As in rehearsals: a layer saves the tensors of the formula; logits come in chunks. Reserved: a CUDA context,
-        // workspaces.
-        case Stack::tutti: return {1.0, 0, 1.0e9};
-        case Stack::megatron: break;
-    }
-    return {1.0, 8, 1.0e9};
-}
-
+constexpr double kReserved = 1.0e9;     // a CUDA context, workspaces
 constexpr double kLossChunk = 1 << 30;  // bytes of logits that this system makes at a time on a GPU
 
 // A rank's two stages are one of the first half and one of the second, in reverse order.
@@ -47,7 +24,7 @@ double microbatches_in_flight(const Job& job) {
     if (job.schedule == "zb-h2") most = 2 * p - 1;
     if (job.schedule == "v-half") most = p / 2 + 1;
     if (job.schedule == "v-min") most = p / 3 + 1;
-    if (job.stack == Stack::tutti && job.schedule == "dualpipe-v") return std::min(m, p + 0.5);
+    if (job.schedule == "dualpipe-v") return std::min(m, p + 0.5);
     if (job.virtual_stages > 1 && !job.schedule.starts_with("zb-v") && !job.schedule.starts_with("v-"))
         most = p * (1 + (p - 1) / (p * v));
     return std::min(m, most);
@@ -58,29 +35,10 @@ double messages_under_way(const Job& job) {
     return std::min(16.0, std::min(2.0, job.microbatches()) * (is_folded(job) ? 2 : 2 * job.virtual_stages - 1));
 }
 
-// nanotron allocates buffers for gathered inputs on one stream and uses them on another, so that memory that the host
-// has freed is taken again only when the device has come so far. Where a layer takes the device longer than the host,
-// the host runs ahead, and the gathered inputs of all layers in flight are held. Found in the sweep of 8 to 512 H100
-// (decision 25): beyond a forward of 1.4 ms at 450 TFLOP/s, once a pipeline is full; with 256 ranks and more, and in
-// groups of more than two nodes, most layouts do not show it.
-bool host_runs_ahead(const Job& job) {
-    if (job.pp == 1) return true;
-    const Sizes& m = job.model;
-    const double flops =
-        2 * job.micro_batch * job.seq / job.cp * (m.attention_parameters() + m.mlp_parameters()) / job.tp;
-    return flops > 6.3e11 && job.microbatches() > job.pp && job.ranks < 256 && job.tp <= 16;
-}
-
 // Layers at the first and at the last position of a pipeline.
 struct Ends {
     double first, last;
 };
-
-Ends layers_of_nanotron(const Job& job) {
-    const std::vector<NanotronStage> stages = nanotron_stages(job.model, job.pp);
-    const auto head = std::find_if(stages.begin(), stages.end(), [](const NanotronStage& s) { return s.head; });
-    return {double(stages.front().layers), double(head->layers)};
-}
 
 // As this system lays them out: stages of equal cost, of which the head takes a part of the last one; or, with two
 // layers fewer than stages, none on the first and the last.
@@ -108,47 +66,29 @@ Layer bytes_of_layer(const Job& job) {
     const Sizes& m = job.model;
     const double t = job.tp, sp = job.sequence_parallel ? t : 1, mixtures = m.mixtures();
     const double rows = tokens_of(job) * value_bytes(job) / 2;  // of values of 2 bytes, which the formulas count
-    const double factor = allocation_of(job).activations;
-
     const double routed = m.top_k * (job.token_drop ? 1 : std::max(1.0, job.imbalance));  // to the fullest rank
     const double shared = job.mixture() ? routed * m.expert_ffn / sp * t + m.shared_ffn : m.ffn;
     const double inner = mixtures > 0 ? (mixtures * shared + (m.layers - mixtures) * m.ffn) / m.layers : m.ffn;
-    const bool nanotron = job.stack == Stack::nanotron, tutti = job.stack == Stack::tutti;
-    const bool pytorch = job.stack == Stack::eager || job.stack == Stack::compiled;
-    // Gate, up and their product; nanotron's SiLU is no part of a fused kernel and saves its output too.
-    const double gates = m.mlp_matrices == 3 ? (nanotron ? 8 : 6) : 4;
+    const double gates = m.mlp_matrices == 3 ? 6 : 4;  // gate, up and their product
     double saved = rows * (8 * m.hidden / sp + (4 * m.heads + 4 * m.kv_heads) * m.head_dim / t + gates * inner / t);
     if (mixtures > 0) saved += rows / sp * 4 * routed * m.hidden * job.etp * mixtures / m.layers;
-    if (job.attention == Attention::unfused) saved += 5 * rows * job.seq * m.heads / t;
-    saved *= factor;
-    if (nanotron && job.tp > 1 && host_runs_ahead(job)) saved += 2 * rows * m.hidden;
-    const double gathers = tutti && job.sequence_parallel ? 1 - 1 / t : 0;
+    const double gathers = job.sequence_parallel ? 1 - 1 / t : 0;
     saved += gathers * 2 * 2 * rows * m.hidden;  // the inputs of attention and MLP stay gathered
     if (job.exchanging() > 1) saved += 2 * rows * m.heads * m.head_dim / t;  // before and after the exchange
     Layer layer{.input = 2 * rows * m.hidden / sp, .kept = saved};
     if (job.recompute == Recompute::full) layer.kept = layer.input;
-    if (job.recompute == Recompute::selective) {
-        if (job.attention == Attention::unfused) layer.kept -= 5 * factor * rows * job.seq * m.heads / t;
-        // PyTorch's selective checkpoints keep the input, every second product (query, value, gate, down) and
-        // attention.
-        else if (pytorch)
-            layer.kept =
-                2 * factor * rows * (2 * m.hidden / sp + ((2 * m.heads + m.kv_heads) * m.head_dim + inner) / t);
-        // Outputs of activation functions, and of norms unless they stay gathered.
-        if (tutti) layer.kept = saved - rows * (2 * inner / t + (gathers > 0 ? 0 : 4 * m.hidden));
-    }
+    // Outputs of activation functions, and of norms unless they stay gathered.
+    if (job.recompute == Recompute::selective)
+        layer.kept = saved - rows * (2 * inner / t + (gathers > 0 ? 0 : 4 * m.hidden));
     // A schedule that defers weight gradients keeps, for two fifths of its microbatches, the gradients of all products'
     // outputs and the recomputed tensors.
     const bool splits = job.schedule.starts_with("zb-") || job.schedule.starts_with("v-");
-    if (tutti && job.pp > 1 && splits)
+    if (job.pp > 1 && splits)
         layer.kept =
             saved + 0.8 * rows *
                         ((m.heads + 2 * m.kv_heads) * m.head_dim / t + (m.mlp_matrices - 1) * inner / t + 2 * m.hidden);
-    // PyTorch's tensor parallelism gathers the inputs of attention and MLP, and the gradients of their outputs, each
-    // into a new tensor; Megatron keeps one buffer for all.
-    if (pytorch && job.sequence_parallel && job.tp > 1) layer.backward = 4 * 2 * rows * m.hidden;
-    if (tutti) layer.backward = rows * (2 * (m.mlp_matrices - 1) * inner / t + 2 * m.hidden);
-    if (tutti && job.etp > 1) layer.backward = std::max(layer.backward, rows / sp * 4 * routed * m.hidden * job.etp);
+    layer.backward = rows * (2 * (m.mlp_matrices - 1) * inner / t + 2 * m.hidden);
+    if (job.etp > 1) layer.backward = std::max(layer.backward, rows / sp * 4 * routed * m.hidden * job.etp);
     if (job.recompute != Recompute::none) layer.backward += saved;
     return layer;
 }
@@ -203,13 +143,10 @@ void offload(const Job& job, const Layer& layer, const Stage& stage, Footprint& 
 }
 
 Footprint footprint_of(const Job& job, const Layer& layer, const Stage& stage) {
-    const Allocation extra = allocation_of(job);
-    const bool nanotron = job.stack == Stack::nanotron;
     Footprint here;
     const auto state = [&](double values, double shards) {
         here.weights += 2 * values / (job.zero >= 3 ? shards : 1);
         here.gradients += job.gradient_bytes * values / (job.zero >= 2 ? shards : 1);
-        if (nanotron && job.dp() > 1) here.gradients += 2 * values;  // buckets of DistributedDataParallel
         here.optimizer += job.optimizer_bytes() * values / (job.zero >= 1 ? shards : 1);
     };
     const double dense = stage.layers * stage.dense_layer + stage.embedding * (job.pp == 1 && !job.model.tied ? 2 : 1);
@@ -217,18 +154,11 @@ Footprint footprint_of(const Job& job, const Layer& layer, const Stage& stage) {
     state(stage.experts, std::max(1.0, double(job.ranks) / (double(job.pp) * job.ep * job.etp * job.dp_replicate)));
     if (job.wide()) here.weights *= 2;
     offload(job, layer, stage, here);
-    // The output of the embedding, in nanotron before it is scattered over the sequence.
-    if (stage.first && job.pp > 1 && !job.offload.activations)
-        here.activations += (nanotron ? 2 * tokens_of(job) * job.model.hidden : layer.input) * stage.held;
-    if (job.stack == Stack::tutti && job.pp > 1) here.activations += messages_under_way(job) * layer.input;
-    if (job.stack == Stack::tutti) {
-        add_fullest_moment(job, layer, stage, here);
-    } else {
-        here.activations += layer.kept * stage.waiting() + layer.backward;
-        if (stage.last) here.logits = extra.logit_bytes * tokens_of(job) * job.model.vocab / job.tp;
-        if (job.zero >= 3) here.gathered = 2 * 2 * (dense + stage.experts) / std::max(1.0, stage.layers);
-    }
-    here.reserved = extra.reserved;
+    // The output of the embedding.
+    if (stage.first && job.pp > 1 && !job.offload.activations) here.activations += layer.input * stage.held;
+    if (job.pp > 1) here.activations += messages_under_way(job) * layer.input;
+    add_fullest_moment(job, layer, stage, here);
+    here.reserved = kReserved;
     return here;
 }
 
@@ -238,8 +168,7 @@ FootprintParts footprint_parts(const Job& job) {
     const Sizes& m = job.model;
     const double mixtures = m.mixtures() / m.layers;  // share of the layers
     Ends ends = {std::ceil(m.layers / job.pp), std::ceil(m.layers / job.pp)};
-    if (job.pp > 1 && job.stack == Stack::nanotron) ends = layers_of_nanotron(job);
-    if (job.pp > 1 && job.stack == Stack::tutti) ends = layers_of_ends(job);
+    if (job.pp > 1) ends = layers_of_ends(job);
     FootprintParts parts{.layer = bytes_of_layer(job)};
     parts.first = {.first = true, .last = job.pp == 1, .layers = ends.first, .held = microbatches_in_flight(job)};
     parts.last = {.first = job.pp == 1, .last = true, .layers = ends.last, .held = 1};

@@ -19,25 +19,13 @@ const char* name_of(Recompute recompute) {
     return recompute == Recompute::none ? "none" : recompute == Recompute::full ? "full" : "selective";
 }
 
-double Sizes::attention_width() const {
-    return kv_rank > 0 ? heads * (head_dim + rope_dim + value_dim) / 2 : heads * head_dim;
-}
-
 double Sizes::attention_span(double seq) const {
     if (window <= 0 || window >= seq) return seq;
     const double windowed = 2 * window - window * window / seq;
     return (window_layers * windowed + (layers - window_layers) * seq) / layers;
 }
 
-double Sizes::attention_parameters() const {
-    if (kv_rank > 0) {
-        const double query =
-            q_rank > 0 ? q_rank * (hidden + heads * (head_dim + rope_dim)) : hidden * heads * (head_dim + rope_dim);
-        return query + hidden * (kv_rank + rope_dim) + kv_rank * heads * (head_dim + value_dim) +
-               heads * value_dim * hidden;
-    }
-    return 2 * hidden * heads * head_dim + 2 * hidden * kv_heads * head_dim;
-}
+double Sizes::attention_parameters() const { return 2 * hidden * heads * head_dim + 2 * hidden * kv_heads * head_dim; }
 double Sizes::mlp_parameters() const { return mlp_matrices * hidden * ffn; }
 double Sizes::expert_parameters() const { return mlp_matrices * hidden * expert_ffn; }
 
@@ -57,7 +45,7 @@ TokenFlops token_flops(const Job& job) {
     const Sizes& m = job.model;
     TokenFlops flops;
     flops.products = 6 * m.active_parameters();
-    flops.full_attention = 12 * m.attention_width() * m.layers * m.attention_span(job.seq);
+    flops.full_attention = 12 * m.heads * m.head_dim * m.layers * m.attention_span(job.seq);
     return flops;
 }
 
@@ -128,8 +116,6 @@ Job job_of(const spec::RunSpec& run, int ranks) {
     else if (run.recompute.policy != "none")
         job.recompute = Recompute::full;
     job.precision = run.precision.compute == "f32" ? "fp32" : run.precision.compute;
-    job.stack = Stack::tutti;
-    job.year = 2026;
     job.tp_overlap = p.tp_overlap > 1;
     job.token_drop = run.model.moe.capacity_factor > 0;
     job.offload = {run.offload.optimizer, run.offload.params, run.offload.activations};
@@ -159,27 +145,6 @@ double imbalance_of(std::span<const double> loads, int ep) {
     return load_of_rank(loads, ep, fullest_rank(loads, ep)) * ep / load_of_rank(loads, 1, 0);
 }
 
-std::vector<NanotronStage> nanotron_stages(const Sizes& m, int pp) {
-    enum class Block { embedding, layer, head, free };
-    std::vector<Block> blocks = {Block::embedding};
-    blocks.insert(blocks.end(), static_cast<size_t>(m.layers), Block::layer);
-    for (const Block block : {Block::free, Block::head, Block::free, Block::free}) blocks.push_back(block);
-    const double layer = 4 * m.heads * m.head_dim * m.hidden + 3 * m.ffn * m.hidden, head = m.vocab * m.hidden;
-    const double all = m.layers * layer + head;
-    std::vector<NanotronStage> stages(static_cast<size_t>(pp));
-    size_t at = 0;
-    double cost = 0;
-    for (const Block block : blocks) {
-        cost += block == Block::layer ? layer : block == Block::head ? head : 0;
-        ++stages[at].blocks;
-        stages[at].layers += block == Block::layer ? 1 : 0;
-        stages[at].head |= block == Block::head;
-        // The last share is the whole, which no cost exceeds.
-        if (at + 1 < stages.size() && cost > all * (static_cast<double>(at + 1) / pp)) ++at;
-    }
-    return stages;
-}
-
 std::string layout_problem(const Job& job) {
     const Sizes& m = job.model;
     const auto whole = [](double size) { return static_cast<int64_t>(size); };
@@ -195,16 +160,6 @@ std::string layout_problem(const Job& job) {
                       job.dp());
     }
     if (!divides(job.ep, m.experts)) return concat("ep ", job.ep, " does not divide ", m.experts, " experts");
-    if (job.stack == Stack::nanotron && job.pp > 1) {
-        // Asserted by nanotron's OneForwardOneBackwardPipelineEngine.
-        if (job.schedule == "1f1b" && job.microbatches() < job.pp - 1)
-            return concat("nanotron's 1F1B needs at least pp - 1 = ", job.pp - 1, " microbatches, got ",
-                          job.microbatches());
-        const std::vector<NanotronStage> stages = nanotron_stages(m, job.pp);
-        if (stages.back().blocks == 0)
-            return concat("nanotron's balance by cost leaves the last of ", job.pp, " stages without a block of the ",
-                          m.layers, " layers");
-    }
     return "";
 }
 

@@ -1,5 +1,4 @@
-// simulate/job.h: a training run as the closed formulas see it: the sizes of a model, a layout, and the software that
-// runs it. Less than a RunSpec, so that a published run of any system can be written down.
+// simulate/job.h: a training run of this system as the closed formulas see it: the sizes of a model and a layout.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "tutti/simulate/machine_prices.h"
 #include "tutti/spec/run_spec.h"
 
 namespace tutti::simulate {
@@ -28,16 +26,6 @@ struct Offload {
     bool operator==(const Offload&) const = default;
 };
 
-// The software of a system, on which the time of a step depends besides hardware and layout.
-enum class Stack {
-    megatron,  // fused kernels, flat gradient buffers: Megatron-LM, NeMo
-    nanotron,
-    eager,     // PyTorch operation by operation, FSDP or DeepSpeed
-    compiled,  // PyTorch with torch.compile
-    xla,       // JAX and XLA
-    tutti,
-};
-
 // As in a config: ring, all_gather, ulysses; none, selective, full.
 const char* name_of(Context method);
 const char* name_of(Recompute recompute);
@@ -48,13 +36,9 @@ struct Sizes {
     bool tied = false;
     double window = 0, window_layers = 0;  // a sliding window, in how many layers
     double experts = 0, top_k = 0, expert_ffn = 0, shared_ffn = 0, expert_layers = 0;
-    // Multi-head latent attention (DeepSeek): ranks of the compressed query and key-value; 0: none.
-    double q_rank = 0, kv_rank = 0, rope_dim = 0, value_dim = 0;
 
     double mixtures() const { return experts > 0 ? expert_layers : 0; }  // layers with experts
-    // Attention of a layer: the mean of the values of a query and of a head's output, over all heads; keys that a query
-    // of a sequence of `seq` tokens would see without the causal mask, mean over the layers.
-    double attention_width() const;
+    // Keys that a query of a sequence of `seq` tokens would see without the causal mask, mean over the layers.
     double attention_span(double seq) const;
 
     double attention_parameters() const;  // of a layer
@@ -75,23 +59,18 @@ struct Job {
     int zero = 1;
     Recompute recompute = Recompute::none;
     std::string schedule = "1f1b";   // or gpipe, interleaved, zb-h1, zb-v, ...
-    std::string precision = "bf16";  // fp32, tf32, fp16, bf16, fp8, mxfp8, nvfp4
-    Attention attention = Attention::flash2;
-    Stack stack = Stack::megatron;
-    double year = 2024;       // of the software, with its month: older versions lack overlap and kernels
-    bool tp_overlap = false;  // tensor-parallel products in pieces, communicated while others are computed
-    bool token_drop = false;  // experts take equal, padded loads
-    double imbalance = 0;     // tokens of the fullest rank's experts over the mean; 0: the usual value
+    std::string precision = "bf16";  // fp32, tf32, bf16
+    bool tp_overlap = false;         // tensor-parallel products in pieces, communicated while others are computed
+    bool token_drop = false;         // experts take equal, padded loads
+    double imbalance = 0;            // tokens of the fullest rank's experts over the mean; 0: 1
     Offload offload;
     double gradient_bytes = 4;          // of an accumulated gradient
-    double reduced_bytes = 0;           // of a gradient between ranks; 0: gradient_bytes
     double rule_bytes = adamw_bytes();  // of a value, that the update rule keeps
 
     bool wide() const { return precision == "fp32" || precision == "tf32"; }  // values of 4 bytes, no other masters
     double optimizer_bytes() const { return rule_bytes + (wide() ? 0 : 4); }  // of a value: also its f32 master
     int exchanging() const { return cp_method == Context::ulysses ? cp : cp_ulysses; }  // ranks that exchange heads
     int dp() const { return ranks / (tp * cp * pp); }
-    double reduced_gradient_bytes() const { return reduced_bytes > 0 ? reduced_bytes : gradient_bytes; }
     double microbatches() const { return global_batch / (micro_batch * dp()); }
     bool mixture() const { return model.experts > 0; }
 };
@@ -107,15 +86,6 @@ TokenFlops token_flops(const Job& job);
 Sizes sizes_of(const spec::ModelSpec& model);
 // A run of this system, validated for so many ranks.
 Job job_of(const spec::RunSpec& run, int ranks);
-
-// The contents of a pipeline stage of nanotron.
-struct NanotronStage {
-    int layers = 0, blocks = 0;  // blocks: the layers and the embedding, last norm, head, cast and loss
-    bool head = false;
-};
-// nanotron's build_model(): blocks go to stages in order, and the block with which the cost so far exceeds the share of
-// the stages until here is the last one of its stage. Costs are parameters of layers and of the head; others are free.
-std::vector<NanotronStage> nanotron_stages(const Sizes& model, int pp);
 
 // Job::imbalance of `ep` ranks that hold the experts in order, from the load of each expert in any unit; 0 without
 // loads.

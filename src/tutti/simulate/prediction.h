@@ -26,10 +26,10 @@ struct Prediction {
 };
 
 // UsageError: the layout is impossible, or the device has no such products.
-Prediction predict(const Job& job, const hardware::Cluster& cluster, const Constants& constants = {});
+Prediction predict(const Job& job, const hardware::Cluster& cluster, const Physics& physics = {});
 
-// How far a measured step may be from the predicted one, as the standard deviation of the logarithm of their ratio: as
-// measured on runs that were left out of the fit.
+// How far 80 of 100 measured steps are from the predicted one at most, as a logarithm: as measured on runs that were
+// left out of the fit.
 double uncertainty(const Job& job, const hardware::Cluster& cluster);
 
 // "step_time_s", "step_time_low_s", "step_time_high_s", "tokens_per_s", "tokens_per_s_per_rank", "mfu_causal",

@@ -101,8 +101,7 @@ RehearsedStep rehearse_on(const spec::RunSpec& run, const rehearsal::Target& tar
     };
     step.timeline = lay_out(along, programs, prices, with_spans);
     step.seconds = step.timeline.seconds;
-    constexpr double kEightyPercent = 1.2816;
-    step.high = std::exp(kEightyPercent * uncertainty(job_of(run, ranks), cluster));
+    step.high = std::exp(uncertainty(job_of(run, ranks), cluster));
     step.low = 1 / step.high;
     return step;
 }
