@@ -291,7 +291,7 @@ void DataParallel::reshard(size_t i) {
 void DataParallel::before(Unit& unit, const Pass& pass) {
     const size_t u = index_.at(&unit);
     const bool begins = u == 0 || run_[u - 1] != run_[u];
-    if (pass.kind == PassKind::forward && begins)  // of the previous pass
+    if (pass.kind == PassKind::forward && begins && reduces_each_microbatch())  // of the previous pass
         while (!in_flight_.empty()) finish_reduction(*in_flight_.front());
     if (pass.kind != PassKind::backward_weight) unshard_unit(u, pass);
     if (pass.kind == PassKind::forward) prefetch(u + 1, run_[u], pass);
@@ -323,8 +323,18 @@ void DataParallel::gradient_ready(Parameter& parameter, const Pass& pass) {
     if (++state.ready < state.flat->parameters().size()) return;
     state.ready = 0;
     ++state.contributions;
-    const bool each = options_.zero >= Zero::gradients && options_.reduce_each_microbatch;
-    if (each || state.complete()) start_reduction(state);
+    if (reduces_each_microbatch() || state.complete()) start_reduction(state);
+}
+
+// Whether the backward waits for earlier reductions before it starts that of `state`. An earlier stage of the pipeline
+// waits for the gradient that the backward sends, so the backward itself waits only where the memory of gradients is
+// bounded in each microbatch, or where no message follows: in the last backward of a rank, on the first stage. There
+// reductions that end early free gradients, or are followed by the sum over replicas beside the backward.
+bool DataParallel::is_awaited(const State& state) const {
+    if (reduces_each_microbatch()) return true;
+    const size_t run = state.runs.back();
+    const auto is_done = [&](const auto& s) { return s->complete() || s->runs.back() == run; };
+    return state.pass.stage == 0 && std::all_of(states_.begin(), states_.end(), is_done);
 }
 
 void DataParallel::start_reduction(State& state) {
@@ -333,7 +343,8 @@ void DataParallel::start_reduction(State& state) {
     if (options_.zero == Zero::none) {
         if (!state.between_stages) start_replica_reduction(state);
     } else {
-        while (static_cast<int>(in_flight_.size()) >= options_.reductions) finish_reduction(*in_flight_.front());
+        if (is_awaited(state))
+            while (static_cast<int>(in_flight_.size()) >= options_.reductions) finish_reduction(*in_flight_.front());
         if (state.reduced)
             state.received = ops::empty(ctx_, flat.gradient_shard().shape(), DType::f32, Purpose::communication);
         else

@@ -28,7 +28,9 @@ struct DataParallelOptions {
     // the last microbatch and reduce once, as ZeRO-0 and 1 do: more memory, less traffic. The two add in different
     // orders; with one microbatch they are equal.
     bool reduce_each_microbatch = true;
-    int reductions = 1;           // reduce_scatters under way at once; each keeps the gradients of one more unit
+    // Reduce_scatters under way at once in a backward; each keeps the gradients of one more unit. A backward that sends
+    // its gradient to an earlier stage does not wait for reductions of whole gradients.
+    int reductions = 1;
     bool keep_gradients = false;  // at the same addresses in every step, as CUDA graphs need them; not for ZeRO-2, 3
     int64_t grain = 1;            // FlatOptions
     bool updates = true;          // FlatOptions
@@ -114,6 +116,8 @@ class DataParallel : public autograd::Hooks {
     State& owner(const autograd::Parameter* parameter) { return *states_[owner_.at(parameter)]; }
     void add_state(const std::vector<autograd::Parameter*>& parameters);
     bool sharded_weights() const { return options_.zero == Zero::weights; }
+    bool reduces_each_microbatch() const { return options_.zero >= Zero::gradients && options_.reduce_each_microbatch; }
+    bool is_awaited(const State& state) const;
     void start_all_gather(State& state);
     static void finish_gather(State& state);
     void unshard_unit(size_t unit, const autograd::Pass& pass);
@@ -133,7 +137,7 @@ class DataParallel : public autograd::Hooks {
     std::vector<std::vector<State*>> uses_;  // by unit: the states that hold its parameters
     std::unordered_map<const autograd::Unit*, size_t> index_;
     std::unordered_map<const autograd::Parameter*, size_t> owner_;
-    std::deque<State*> in_flight_;  // a fixed number of reduce_scatters, so that memory does not depend on timing
+    std::deque<State*> in_flight_;  // reduce_scatters, finished at places of the program: memory is as rehearsed
 };
 
 }  // namespace tutti::parallel

@@ -5,6 +5,10 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
+#include <set>
+#include <tuple>
+
 #include "tutti/base/error.h"
 #include "tutti/models/flops.h"
 #include "tutti/optim/rules.h"
@@ -541,6 +545,61 @@ TEST(RehearsedTraffic, OfAPipelineIsWhatTheFormulasSay) {
 
 TEST(RehearsedTraffic, OneRankSendsNothing) {
     EXPECT_TRUE(rehearse(run_of("llama-tiny", "bf16", 1, 64), plain_machine(), 1, 0).communication.empty());
+}
+
+// Where a reduction is first awaited among the operations of a program, and where its last message begins.
+struct FirstWaitAndLastSend {
+    size_t wait = SIZE_MAX, send = 0;
+};
+FirstWaitAndLastSend first_wait_and_last_send(const Program& program) {
+    FirstWaitAndLastSend found;
+    using Operation = std::tuple<size_t, uint64_t, comm::Kind>;
+    std::set<Operation> reductions;
+    for (size_t i = 0; i < program.actions.size(); ++i) {
+        const auto* begin = std::get_if<BeginOperation>(&program.actions[i].what);
+        const auto* wait = std::get_if<WaitForOperation>(&program.actions[i].what);
+        if (begin != nullptr && begin->operation.kind == comm::Kind::send) found.send = i;
+        if (begin != nullptr && begin->operation.dtype == DType::f32 && begin->operation.kind != comm::Kind::all_gather)
+            reductions.emplace(begin->group, begin->sequence, begin->operation.kind);
+        if (wait != nullptr && reductions.contains({wait->group, wait->sequence, wait->kind}))
+            found.wait = std::min(found.wait, i);
+    }
+    return found;
+}
+
+// In a pipeline an earlier stage waits for the gradient that a backward sends: with whole gradients, which bound no
+// memory, no reduction is awaited before the last message of the step has begun.
+TEST(Rehearsal, AReductionNeverHoldsUpASend) {
+    std::mt19937 random(1);
+    const auto any = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
+    const char* kSchedules[] = {"gpipe", "1f1b",  "interleaved", "looped-bfs", "zb-h1",    "zb-h2",
+                                "zb-v",  "v-min", "v-half",      "chimera",    "dualpipe", "dualpipe-v"};
+    std::set<std::string> rehearsed;
+    for (int draw = 0; draw < 120; ++draw) {
+        spec::RunSpec run = run_of("llama-tiny", "bf16", 1, 16);
+        spec::ParallelSpec& p = run.parallel;
+        p.schedule = kSchedules[any(std::ssize(kSchedules))];
+        p.pp = 2 << any(2);
+        p.virtual_stages = p.schedule == "interleaved" || p.schedule == "looped-bfs" ? 2 : 1;
+        p.zero = any(4);
+        p.dp_replicate = 1 + any(2);
+        p.accumulate = "full";
+        run.model.layers = p.pp * (2 + 2 * any(2));
+        run.model.width = 32;
+        run.model.ffn = 48;
+        const int64_t ranks = 2 * p.dp_replicate * p.pp, microbatches = 2 * p.pp + 2 * p.pp * any(2);
+        run.train.global_batch = microbatches * 2 * p.dp_replicate;
+        const std::string what = concat(p.schedule, ", pp ", p.pp, ", ZeRO-", p.zero, ", replicas ", p.dp_replicate,
+                                        ", ", microbatches, " microbatches");
+        for (int64_t position = 0; position < p.pp; ++position) {
+            const int rank = static_cast<int>(position * (ranks / p.pp));
+            const Program program = rehearse(run, plain_machine(), static_cast<int>(ranks), rank).program;
+            const FirstWaitAndLastSend found = first_wait_and_last_send(program);
+            EXPECT_GT(found.wait, found.send) << what << ", rank " << rank;
+        }
+        rehearsed.insert(concat(p.schedule, p.zero));
+    }
+    EXPECT_GT(rehearsed.size(), 30u);
 }
 
 // --- machines that are not here ---

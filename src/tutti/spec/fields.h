@@ -233,7 +233,7 @@ void for_each_field(Run& run, const Visit& visit) {
         "after each microbatch (zero 2 and 3); auto: shard for zero 2 and 3, else full");
     key("reductions", p.reductions, between(1, 1000),
         "gradient reductions (zero = 1 to 3) in flight at once during the backward; each one holds the gradients of a "
-        "unit in memory");
+        "unit in memory; whole gradients of a pipeline's later stages have no limit");
     key("tp", p.tp, between(1, 1048576), "tensor-parallel ranks");
     key("sequence_parallel", p.sequence_parallel, any(), "Megatron's sequence parallelism over the ranks of tp");
     key("tp_overlap", p.tp_overlap, between(1, 1024),
