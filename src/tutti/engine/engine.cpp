@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
+#include "tutti/engine/algorithms.h"
 #include "tutti/kernels/backends.h"
 #include "tutti/parallel/apply.h"
-#include "tutti/parallel/parameter_server.h"
 #include "tutti/spec/layers.h"
 
 namespace tutti::engine {
@@ -79,8 +79,6 @@ std::unique_ptr<parallel::DataParallel> make_data_parallel(const spec::RunSpec& 
                                                 .grain = grain,
                                                 .masters_device = run.offload.optimizer ? offload_device : nullptr,
                                                 .weights_device = run.offload.params ? offload_device : nullptr};
-    if (run.parallel.strategy == "parameter_server")
-        return std::make_unique<parallel::ParameterServer>(ctx, units, groups, options);
     return std::make_unique<parallel::DataParallel>(ctx, units, groups, options);
 }
 
@@ -99,6 +97,7 @@ models::Model applied(models::Model model, const spec::RunSpec& run, parallel::G
     if (run.parallel.tp > 1) tp = {&groups.over(mesh::kTp), run.parallel.sequence_parallel, run.parallel.tp_overlap};
     parallel::apply(model.parameters(), groups.mesh(), rank, tp, parallel::expert_parallel_of(groups));
     factories.products(model, run, groups);
+    if (run.parallel.strategy == "parameter_server") leave_gradients_to_server(model);
     return model;
 }
 
@@ -153,6 +152,7 @@ Machine machine_of(const spec::RunSpec& run, const LocalRank& local, const std::
 Engine::Engine(const spec::RunSpec& run_, comm::World& world, Machine machine, const MakeBatches& make_batches,
                const Factories& factories)
     : run(run_),
+      algorithm(algorithm_of(run)),
       tuning(std::move(machine.tuning)),
       device(checked(run, machine)),
       offload_device(offload_device_of(run, *device, machine.offload_dir)),

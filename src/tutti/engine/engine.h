@@ -33,6 +33,11 @@ struct Machine {
 // The machine that [train] and [precision] ask for. UsageError when the machine of this process lacks it.
 Machine machine_of(const spec::RunSpec& run, const LocalRank& local, const std::string& offload_dir);
 
+struct Engine;
+struct StepResult;
+// Makes step `step` (algorithms.h).
+using Algorithm = StepResult (*)(Engine& engine, int64_t step);
+
 struct Engine {
     // `run` and the captures of make_batches must outlive the engine. Collective over all ranks of the world.
     // UsageError when the machine lacks a feature that the run needs.
@@ -42,6 +47,7 @@ struct Engine {
     Engine& operator=(const Engine&) = delete;
 
     const spec::RunSpec& run;
+    Algorithm algorithm;
     std::unique_ptr<kernels::GemmTuning> tuning;  // the device's products refer to it
     std::unique_ptr<Device> device;
     std::unique_ptr<Device> offload_device;  // holds offloaded memory; null without offload

@@ -1,61 +1,104 @@
-#include "tutti/engine/pipedream.h"
-
+// engine/pipedream.cpp: a step of PipeDream (algorithms.h), on the executor's hooks around passes.
 #include <algorithm>
+#include <cmath>
+#include <map>
 #include <utility>
+
+#include "tutti/engine/algorithms.h"
 
 namespace tutti::engine {
 
+namespace {
+
 using schedule::Op;
 
-PipeDream::PipeDream(Engine& engine, double lr) : engine_(engine), lr_(lr) {
-    const std::vector<pipeline::Chunk> chunks = engine.pipeline.chunks();
-    check(chunks.size() == 1, "pipedream: a rank has one stage, not ", chunks.size());
-    left_ = chunks.front().microbatches;
-    for (const autograd::Unit* unit : engine.model.units(chunks.front().span))
-        parameters_.insert(parameters_.end(), unit->parameters.begin(), unit->parameters.end());
-    engine.data_parallel->wait_for_weights();
-    engine.data_parallel->begin_step(1);
-}
-
-void PipeDream::before(const schedule::Action& action) {
-    if (action.op == Op::forward) {
-        seen_[action.microbatch] = newest_;
-        return;
+class PipeDream {
+  public:
+    PipeDream(Engine& engine, double lr) : engine_(engine), lr_(lr) {
+        const std::vector<pipeline::Chunk> chunks = engine.pipeline.chunks();
+        check(chunks.size() == 1, "pipedream: a rank has one stage, not ", chunks.size());
+        left_ = chunks.front().microbatches;
+        for (const autograd::Unit* unit : engine.model.units(chunks.front().span))
+            parameters_.insert(parameters_.end(), unit->parameters.begin(), unit->parameters.end());
+        engine.data_parallel->wait_for_weights();
+        engine.data_parallel->begin_step(1);
     }
-    const auto old = stashed_.find(seen_.at(action.microbatch));
-    if (old != stashed_.end()) exchange(old->second);
-}
 
-void PipeDream::after(const schedule::Action& action) {
-    if (action.op == Op::forward) return;
-    const int64_t version = seen_.at(action.microbatch);
-    const auto old = stashed_.find(version);
-    if (old != stashed_.end()) exchange(old->second);
-    seen_.erase(action.microbatch);
-    const auto is_seen = [&](int64_t v) {
-        return std::any_of(seen_.begin(), seen_.end(), [v](const auto& seen) { return seen.second == v; });
+    // A backward uses the weights of its forward.
+    void before(const schedule::Action& action) {
+        if (action.op == Op::forward)
+            seen_[action.microbatch] = newest_;
+        else
+            exchange(seen_.at(action.microbatch));
+    }
+
+    void after(const schedule::Action& action) {
+        if (action.op == Op::forward) return;
+        const int64_t version = seen_.at(action.microbatch);
+        exchange(version);
+        seen_.erase(action.microbatch);
+        if (!is_seen(version)) stashed_.erase(version);
+        if (is_seen(newest_)) {
+            Version& copy = stashed_[newest_];
+            for (const autograd::Parameter* p : parameters_)
+                copy.push_back(ops::cast(engine_.ctx, p->value, p->value.dtype(), Purpose::weights));
+        }
+        update();
+    }
+
+  private:
+    using Version = std::vector<Tensor>;  // the weights of the rank, in the order of `parameters_`
+
+    bool is_seen(int64_t version) const {
+        return std::any_of(seen_.begin(), seen_.end(), [&](const auto& seen) { return seen.second == version; });
+    }
+    // Swaps the weights in use with a version, unless that is the newest.
+    void exchange(int64_t version) {
+        const auto old = stashed_.find(version);
+        if (old == stashed_.end()) return;
+        for (size_t i = 0; i < parameters_.size(); ++i) std::swap(parameters_[i]->value, old->second[i]);
+    }
+    void update() {
+        engine_.data_parallel->finish_gradients();
+        engine_.optimizer.step(lr_, 1);
+        engine_.data_parallel->all_gather_weights();
+        engine_.data_parallel->wait_for_weights();
+        ++newest_;
+        if (--left_ > 0) engine_.data_parallel->begin_step(1);
+    }
+
+    Engine& engine_;
+    double lr_;
+    int64_t left_;  // updates of the step
+    std::vector<autograd::Parameter*> parameters_;
+    int64_t newest_ = 0;                  // version: updates so far in the step
+    std::map<int, int64_t> seen_;         // by microbatch in flight: the version that its forward used
+    std::map<int64_t, Version> stashed_;  // versions in use by a microbatch and no longer the newest
+};
+
+}  // namespace
+
+bool is_asynchronous(const spec::RunSpec& run) { return run.parallel.schedule == "pipedream"; }
+
+StepResult pipedream_step(Engine& s, int64_t step) {
+    StepTrace trace(s.trace, *s.device, false, *s.data_parallel);
+    StepResult r{.lr = optim::learning_rate(s.run.optimizer, s.run.train.steps, step)};
+    PipeDream pipedream(s, r.lr);
+    // A microbatch's gradient is that of the mean of its own terms.
+    const auto microbatches = static_cast<float>(microbatches_of(s.pipeline).front());
+    const auto batch = [all = batches_of(s, step), microbatches](int64_t index) {
+        nn::Batch one = all(index);
+        one.grad_scale *= microbatches;
+        return one;
     };
-    if (!is_seen(version)) stashed_.erase(version);
-    if (is_seen(newest_)) {
-        Version& copy = stashed_[newest_];
-        for (const autograd::Parameter* p : parameters_)
-            copy.push_back(ops::cast(engine_.ctx, p->value, p->value.dtype(), Purpose::weights));
-    }
-    update();
-}
-
-// Swaps the weights in use with a stashed version.
-void PipeDream::exchange(Version& version) {
-    for (size_t i = 0; i < parameters_.size(); ++i) std::swap(parameters_[i]->value, version[i]);
-}
-
-void PipeDream::update() {
-    engine_.data_parallel->finish_gradients();
-    engine_.optimizer.step(lr_, 1);
-    engine_.data_parallel->all_gather_weights();
-    engine_.data_parallel->wait_for_weights();
-    ++newest_;
-    if (--left_ > 0) engine_.data_parallel->begin_step(1);
+    run_passes(
+        s, trace, batch, [&](const schedule::Action& a) { pipedream.before(a); },
+        [&](const schedule::Action& a) { pipedream.after(a); });
+    measure(s, step, trace, r);
+    check(std::isfinite(r.loss) && std::isfinite(r.grad_norm), "step ", step,
+          ": loss or gradient is not finite, and pipedream has updated weights with it already; continue from a ",
+          "checkpoint with a lower optimizer.lr");
+    return r;
 }
 
 }  // namespace tutti::engine

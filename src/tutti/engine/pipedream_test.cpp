@@ -1,13 +1,12 @@
 // PipeDream against its definition, computed on one rank: forward and backward of microbatch k with the weights that
 // stage s had after max(0, k - (p - 1 - s)) updates.
-#include "tutti/engine/pipedream.h"
-
 #include <gtest/gtest.h>
 
 #include <map>
 #include <mutex>
 
 #include "tutti/comm/threads/thread_world.h"
+#include "tutti/engine/algorithms.h"
 #include "tutti/engine/step.h"
 #include "tutti/engine/testing/tiny.h"
 #include "tutti/optim/optimizer.h"

@@ -85,7 +85,6 @@ void DataParallel::add_state(const std::vector<Parameter*>& parameters) {
     const bool first = stages.empty() || stages.front() == groups_.coordinate(Axis::pp);
     FlatOptions flat{.zero = options_.zero,
                      .grain = options_.grain,
-                     .updates = options_.updates,
                      .frozen = parameters.front()->frozen(),
                      .owned = first && groups_.coordinate(copies - cut) == 0,
                      .compute = parameters.front()->type(options_.compute),

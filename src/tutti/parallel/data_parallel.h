@@ -33,12 +33,11 @@ struct DataParallelOptions {
     int reductions = 1;
     bool keep_gradients = false;  // at the same addresses in every step, as CUDA graphs need them; not for ZeRO-2, 3
     int64_t grain = 1;            // FlatOptions
-    bool updates = true;          // FlatOptions
     Device* masters_device = nullptr;  // offload: FlatOptions
     Device* weights_device = nullptr;
 };
 
-class DataParallel : public autograd::Hooks {
+class DataParallel final : public autograd::Hooks {
   public:
     // One run of units for each pipeline stage of the rank: the units of its modules, in the order of the forward.
     // Allocates and initialises the state; collective over the world. Call parallel::apply() first.
@@ -58,7 +57,7 @@ class DataParallel : public autograd::Hooks {
     void begin_step(const std::vector<int64_t>& microbatches);
     void begin_step(int64_t microbatches);  // the same number for every run
     // Call after the last pass: gradients are summed on return.
-    virtual void finish_gradients();
+    void finish_gradients();
     // L2 norm of the gradient of all ranks: exact up to the last rounding, so equal for any stage and rank count that
     // sums the same gradients. Not finite when some gradient is not finite. Collective over the world, as are the
     // functions up to load_masters().
@@ -66,7 +65,7 @@ class DataParallel : public autograd::Hooks {
     // The first parameter, in the order of the model, with a gradient that is not finite on some rank; "": none.
     std::string first_non_finite();
     // Call after the update: gathers the weights of all shards; forwards wait for them unit by unit.
-    virtual void all_gather_weights();
+    void all_gather_weights();
     // `load` writes the masters of parameter_shards(), from which the weights are then rounded and gathered.
     void load_masters(const std::function<void()>& load);
     void wait_for_weights();  // before weights are read outside a forward
@@ -80,7 +79,7 @@ class DataParallel : public autograd::Hooks {
     void after(autograd::Unit& unit, const autograd::Pass& pass) override;
     void gradient_ready(autograd::Parameter& parameter, const autograd::Pass& pass) override;
 
-  protected:
+  private:
     // Parameters of one unit that are gathered, reduced and released together.
     struct State {
         std::unique_ptr<FlatUnit> flat;
@@ -108,11 +107,6 @@ class DataParallel : public autograd::Hooks {
         bool frozen() const { return flat->parameters().front()->frozen(); }
     };
 
-    // Starts the sum of complete gradients over the replicas. ParameterServer replaces this step.
-    virtual void start_replica_reduction(State& state);
-    const std::vector<std::unique_ptr<State>>& states() const { return states_; }
-
-  private:
     State& owner(const autograd::Parameter* parameter) { return *states_[owner_.at(parameter)]; }
     void add_state(const std::vector<autograd::Parameter*>& parameters);
     bool sharded_weights() const { return options_.zero == Zero::weights; }
@@ -126,6 +120,7 @@ class DataParallel : public autograd::Hooks {
     void need_gradients(State& state);
     void start_reduction(State& state);
     void finish_reduction(State& state);
+    void start_replica_reduction(State& state);
 
     ops::Context& ctx_;
     Groups& groups_;

@@ -50,7 +50,6 @@ FlatUnit::FlatUnit(ops::Context& ctx, std::vector<Parameter*> parameters, const 
         autograd::draw(ctx_, *piece.parameter, options_.seed, piece.blocks(), piece.master);
     round_masters();
     if (options_.frozen) masters_ = weight_shard_;
-    if (!options_.updates) masters_ = {};
 }
 
 // Padding is zero from the start and never changes; without padding the whole buffer is written anyway.
@@ -61,7 +60,7 @@ Tensor FlatUnit::fresh(int64_t size, DType dtype, Purpose purpose, Device* offlo
 }
 
 void FlatUnit::round_masters() {
-    if (masters_.defined() && masters_.dtype() != weight_shard_.dtype()) ops::cast_into(ctx_, masters_, weight_shard_);
+    if (masters_.dtype() != weight_shard_.dtype()) ops::cast_into(ctx_, masters_, weight_shard_);
 }
 
 FlatUnit::Range FlatUnit::range_of(size_t i, int shard) const {
@@ -71,7 +70,6 @@ FlatUnit::Range FlatUnit::range_of(size_t i, int shard) const {
 
 std::vector<optim::ParameterShard> FlatUnit::parameter_shards() const {
     std::vector<optim::ParameterShard> pieces;
-    if (!masters_.defined()) return pieces;
     for (size_t i = 0; i < parameters_.size(); ++i) {
         const auto [begin, end] = range_of(i, options_.shard);
         if (begin == end) continue;

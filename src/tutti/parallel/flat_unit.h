@@ -59,7 +59,6 @@ struct FlatOptions {
     Zero zero = Zero::optimizer;
     int shards = 1, shard = 0;  // this rank holds shard `shard`; 1 and 0 for Zero::none
     int64_t grain = 1;          // flat_layout()
-    bool updates = true;        // false: another rank updates, and this one has no masters (parameter server)
     bool frozen = false;        // no rank updates: the weights are all the state
     bool owned = true;          // false: another rank counts and saves the same shard
     DType compute = DType::bf16;
@@ -82,8 +81,8 @@ class FlatUnit {
         int64_t begin = 0, end = 0;
     };
     Range range_of(size_t i, int shard) const;
-    // The parts of parameters in this rank's shard; empty when another rank updates. Without masters (frozen
-    // parameters) the weights take their place.
+    // The parts of parameters in this rank's shard. Without masters (frozen parameters) the weights
+    // take their place.
     std::vector<optim::ParameterShard> parameter_shards() const;
 
     // Weights of all shards. With ZeRO-3 allocate_weights() allocates weights() and points the parameters into it, and

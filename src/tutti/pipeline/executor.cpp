@@ -5,7 +5,6 @@
 #include "tutti/base/error.h"
 #include "tutti/base/timing.h"
 #include "tutti/ops/ops.h"
-#include "tutti/schedule/walk.h"
 
 namespace tutti::pipeline {
 
@@ -16,13 +15,21 @@ using schedule::Work;
 
 Executor::Executor(ops::Context& ctx, models::Model& model, parallel::Groups& groups, const Pipeline& pipeline,
                    const PassOptions& options)
-    : ctx_(ctx), model_(model), pipeline_(pipeline), options_(options) {
+    : ctx_(ctx), model_(model), options_(options) {
     const schedule::Placement& placement = pipeline.schedule.placement;
+    const std::vector<Chunk> chunks = pipeline.chunks();
+    for (size_t run = 0; run < chunks.size(); ++run) {
+        const Chunk& c = chunks[run];
+        stages_[{c.replica, c.stage}] = {run, c.span, {c.stage > 0}, {c.stage + 1 < placement.stages}};
+    }
     const auto connect = [&](int replica, int from, int to) {
         const int sender = placement.rank_of(replica, from), receiver = placement.rank_of(replica, to);
         if (sender == receiver || (sender != pipeline.rank && receiver != pipeline.rank)) return;
         const std::string name = concat("pp ", from, replica > 0 ? "'" : "", ">", to, replica > 0 ? "'" : "");
-        channels_[{replica, from, to < from}] = &groups.channel(name, sender, receiver);
+        Channel& channel = groups.channel(name, sender, receiver);
+        Stage& here = stages_.at({replica, sender == pipeline.rank ? from : to});
+        Neighbour& there = (from < to) == (sender == pipeline.rank) ? here.after : here.before;
+        (sender == pipeline.rank ? there.outward : there.inward) = &channel;
     };
     for (int replica = 0; replica < placement.replicas; ++replica)  // the same order on every rank
         for (int stage = 0; stage + 1 < placement.stages; ++stage) {
@@ -31,19 +38,29 @@ Executor::Executor(ops::Context& ctx, models::Model& model, parallel::Groups& gr
         }
 }
 
-// Waits for the oldest message when a limit of messages under way is reached.
-void Executor::send(Channel& channel, const std::vector<Tensor>& tensors) {
+// A message is a tensor, with the means of the layers so far where a loss balances all layers. Waits for the oldest
+// message when a limit of messages under way is reached.
+void Executor::send(Channel& channel, Tensor x, const Work& work, const Passes& of) {
     constexpr ptrdiff_t kOfChannel = 2, kOfRank = 16;
     const auto of_channel = [&](const Message& m) { return m.channel == &channel; };
     const bool is_full = std::count_if(sent_.begin(), sent_.end(), of_channel) == kOfChannel;
+    std::vector<Tensor> tensors = {std::move(x)};
+    if (of.routing != nullptr) tensors.push_back(of.routing->means_message(work.microbatch));
     if (is_full || std::ssize(sent_) == kOfRank) {
         const auto oldest = is_full ? std::find_if(sent_.begin(), sent_.end(), of_channel) : sent_.begin();
-        for (auto& [work, tensor] : oldest->tensors) work.wait();
+        for (auto& [sent, tensor] : oldest->tensors) sent.wait();
         sent_.erase(oldest);
     }
     Message& message = sent_.emplace_back(&channel);
-    for (const Tensor& x : tensors) message.tensors.emplace_back(channel.send(x, 1), x);
+    for (const Tensor& tensor : tensors) message.tensors.emplace_back(channel.send(tensor, 1), tensor);
     channel.start_messages();  // no message returns in this group
+}
+
+void Executor::receive(Channel& channel, const Tensor& x, Flight& f, const Passes& of) {
+    f.arrivals.push_back(channel.receive(x, 0));
+    if (of.routing == nullptr) return;
+    f.means = ops::empty(ctx_, of.routing->means_shape(), DType::f64);
+    f.arrivals.push_back(channel.receive(f.means, 0));
 }
 
 void Executor::run(const schedule::Program& program, const Passes& passes) {
@@ -65,31 +82,34 @@ void Executor::run(const schedule::Program& program, const Passes& passes) {
 void Executor::run(const Action& action, const Passes& of, bool waits) {
     const Work work = action.work();
     switch (action.op) {
-        case Op::receive_activation: return receive(flights_[work], work, of);
-        case Op::receive_gradient: {
-            Flight& f = flights_.at(work);
-            f.gradient = ops::empty(ctx_, f.shape, options_.compute);
-            Channel& from = channel(*schedule::source_of_gradient(placement(), work), true);
-            f.gradient_arrives = from.receive(f.gradient, 0);
-            return receive_means(f, from, of);
+        case Op::receive_activation: {
+            Flight& f = flights_[work];
+            f.batch = of.batch(work.microbatch);
+            f.input = ops::empty(ctx_, hidden_shape(*f.batch), options_.compute);
+            return receive(*stage_of(work).before.inward, f.input, f, of);
         }
-        case Op::send_activation:
-            send(channel(work, false), message(std::exchange(flights_.at(work).out.value, {}), work, of));
-            if (!of.training) flights_.erase(work);
-            return;
-        case Op::send_gradient:
-            send(channel(work, true), message(std::exchange(flights_.at(work).input_gradient, {}), work, of));
-            return retire(work);
         case Op::forward:
         case Op::backward:
         case Op::backward_input:
         case Op::backward_weight:
         case Op::overlap: return pass(action, of, waits);
+        case Op::send_activation:
+            send(*stage_of(work).after.outward, std::exchange(flights_.at(work).out.value, {}), work, of);
+            if (!of.training) flights_.erase(work);
+            return;
+        case Op::receive_gradient: {
+            Flight& f = flights_.at(work);
+            f.gradient = ops::empty(ctx_, f.shape, options_.compute);
+            return receive(*stage_of(work).after.inward, f.gradient, f, of);
+        }
+        case Op::send_gradient:
+            send(*stage_of(work).before.outward, std::exchange(flights_.at(work).input_gradient, {}), work, of);
+            return retire(work);
         case Op::unshard:
-            if (of.weights) of.weights->unshard(chunk_of(action));
+            if (of.weights) of.weights->unshard(stage_of(work).run);
             return;
         case Op::reshard:
-            if (of.weights) of.weights->reshard(chunk_of(action));
+            if (of.weights) of.weights->reshard(stage_of(work).run);
             return;
         // The sum over data-parallel ranks begins with the last contribution to each unit, at this action or earlier;
         // the sum over replicas begins after the last pass (parallel::DataParallel).
@@ -97,26 +117,6 @@ void Executor::run(const Action& action, const Passes& of, bool waits) {
         case Op::replica_reduce: return;
     }
     throw Error(concat("the executor has no such action: ", schedule::to_string(action)));
-}
-
-std::vector<Tensor> Executor::message(Tensor x, const Work& work, const Passes& of) {
-    std::vector<Tensor> tensors = {std::move(x)};
-    if (of.routing != nullptr) tensors.push_back(of.routing->means_message(work.microbatch));
-    return tensors;
-}
-
-void Executor::receive(Flight& f, const Work& work, const Passes& of) {
-    f.batch = of.batch(work.microbatch);
-    f.input = ops::empty(ctx_, hidden_shape(*f.batch), options_.compute);
-    Channel& from = channel(*schedule::source_of_input(placement(), work), false);
-    f.input_arrives = from.receive(f.input, 0);
-    receive_means(f, from, of);
-}
-
-void Executor::receive_means(Flight& f, Channel& from, const Passes& of) {
-    if (of.routing == nullptr) return;
-    f.means = ops::empty(ctx_, of.routing->means_shape(), DType::f64);
-    f.means_arrive = from.receive(f.means, 0);
 }
 
 void Executor::pass(const Action& action, const Passes& of, bool waits) {
@@ -135,9 +135,7 @@ void Executor::pass(const Action& action, const Passes& of, bool waits) {
 void Executor::await_inputs(const Action& part, const Passes& of) {
     Flight& f = flights_[part.work()];
     if (part.op == Op::forward && !f.batch) f.batch = of.batch(part.microbatch);
-    std::exchange(f.input_arrives, {}).wait();  // a Work may hold memory
-    std::exchange(f.gradient_arrives, {}).wait();
-    std::exchange(f.means_arrive, {}).wait();
+    comm::wait_all(f.arrivals);
     if (f.means.defined()) of.routing->set_means(part.microbatch, std::exchange(f.means, {}));
 }
 
@@ -158,7 +156,7 @@ void Executor::end_pass(const Action& part, const Passes& of, bool waits) {
     Flight& f = flights_.at(part.work());
     if (part.op == Op::forward) {
         if (waits) f.tape->offload_rest();
-        return hand_on(f, part.work(), of);
+        return hand_on(part.work(), of);
     }
     if (part.op != Op::backward_input) f.tape.reset();
     retire(part.work());
@@ -169,8 +167,7 @@ void Executor::forward(const Work& work, const Passes& of, const std::function<v
     f.tape.emplace(ctx_, of.training, &of.hooks, options_.offload_device, work.stage, work.microbatch);
     f.tape->set_selective(options_.selective, options_.copies_weights);
     if (work.stage > 0) f.in = f.tape->input(std::exchange(f.input, {}));
-    f.out = model_.run(*f.tape, f.in, *f.batch, pipeline_.spans[static_cast<size_t>(work.stage)],
-                       of.training ? options_.segment : 0, between);
+    f.out = model_.run(*f.tape, f.in, *f.batch, stage_of(work).span, of.training ? options_.segment : 0, between);
     f.in.value = {};
     f.shape = f.out.value.shape();
 }
@@ -187,44 +184,31 @@ void Executor::overlap(const Action& action, const Passes& of) {
 }
 
 // Passes on the output of a forward: from the last stage to the caller, to a stage of this rank, or to be sent.
-void Executor::hand_on(Flight& f, const Work& work, const Passes& of) {
-    const std::optional<Work> next = schedule::source_of_gradient(placement(), work);
-    const bool is_sent = next && !schedule::same_rank(placement(), work, *next);
-    if (!next)
+void Executor::hand_on(const Work& work, const Passes& of) {
+    Flight& f = flights_.at(work);
+    const Neighbour& after = stage_of(work).after;
+    if (!after.exists)
         of.output(work.microbatch, *f.batch, f.out.value);
-    else if (!is_sent)
-        flights_[*next].input = std::exchange(f.out.value, {});
+    else if (after.here())
+        flights_[{work.replica, work.stage + 1, work.microbatch}].input = std::exchange(f.out.value, {});
     f.batch.reset();
-    if (!of.training && !is_sent) flights_.erase(work);
+    if (!of.training && (!after.exists || after.here())) flights_.erase(work);
 }
 
 // The gradient of the output. The loss already holds its gradients and ignores the seed.
 Tensor Executor::seed_of(const Work& work) {
     Flight& f = flights_.at(work);
-    const bool is_last = !schedule::source_of_gradient(placement(), work);
-    return std::exchange(is_last ? f.out.value : f.gradient, {});
+    return std::exchange(stage_of(work).after.exists ? f.gradient : f.out.value, {});
 }
 
 // Passes on the gradient of the input, after I or B: to a stage of this rank, or to be sent.
 void Executor::hand_back(const Work& work) {
-    const std::optional<Work> before = schedule::source_of_input(placement(), work);
-    if (!before) return;
+    const Neighbour& before = stage_of(work).before;
+    if (!before.exists) return;
     Flight& f = flights_.at(work);
-    Tensor gradient = f.tape->take_gradient(f.in);
-    if (schedule::same_rank(placement(), work, *before))
-        flights_.at(*before).gradient = std::move(gradient);
-    else
-        f.input_gradient = std::move(gradient);
-}
-
-// The number of a stage in DataParallel's runs.
-size_t Executor::chunk_of(const Action& action) const {
-    const std::vector<Chunk> chunks = pipeline_.chunks();
-    const auto chunk = std::find_if(chunks.begin(), chunks.end(), [&](const Chunk& c) {
-        return c.replica == action.replica && c.stage == action.stage;
-    });
-    check(chunk != chunks.end(), schedule::to_string(action), ": is not a stage of this rank");
-    return static_cast<size_t>(chunk - chunks.begin());
+    Tensor& place =
+        before.here() ? flights_.at({work.replica, work.stage - 1, work.microbatch}).gradient : f.input_gradient;
+    place = f.tape->take_gradient(f.in);
 }
 
 // With sequence parallelism a rank has a part of the rows of a sequence between products.

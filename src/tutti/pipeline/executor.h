@@ -64,18 +64,30 @@ class Executor {
     const Seconds& seconds() const { return seconds_; }
 
   private:
-    // A microbatch in one chunk, from F to B or W.
+    using Channel = comm::Communicator;  // sender, receiver
+    // What lies on one side of a stage.
+    struct Neighbour {
+        bool exists = false;                            // false: before the first stage, after the last
+        Channel *outward = nullptr, *inward = nullptr;  // messages to it and from it; null: it is on this rank
+        bool here() const { return exists && outward == nullptr; }
+    };
+    // A stage of one replica on this rank.
+    struct Stage {
+        size_t run;  // its number in DataParallel's runs
+        Span span;
+        Neighbour before, after;
+    };
+    // A microbatch in one stage, from F to B or W.
     struct Flight {
         std::optional<nn::Batch> batch;
-        Tensor input, gradient;  // gradient of the chunk's output; received, or from a stage of this rank
+        Tensor input, gradient;  // gradient of the stage's output; received, or from a stage of this rank
         Tensor means;            // RoutingRecord::means_message(), received with the input or the gradient
-        comm::Work input_arrives, gradient_arrives, means_arrive;
+        std::vector<comm::Work> arrivals;
         std::optional<autograd::Tape> tape;
         autograd::Var in, out;
         Shape shape;            // of the output
         Tensor input_gradient;  // until it is sent
     };
-    using Channel = comm::Communicator;  // sender, receiver
     struct Message {
         const Channel* channel;
         std::vector<std::pair<comm::Work, Tensor>> tensors;
@@ -83,11 +95,8 @@ class Executor {
 
     // `waits`: another action than its backward follows this forward.
     void run(const schedule::Action& action, const Passes& of, bool waits);
-    void send(Channel& channel, const std::vector<Tensor>& tensors);
-    // `x` as the stages send it, with what accompanies it.
-    std::vector<Tensor> message(Tensor x, const schedule::Work& work, const Passes& of);
-    void receive(Flight& flight, const schedule::Work& work, const Passes& of);
-    void receive_means(Flight& flight, Channel& from, const Passes& of);
+    void send(Channel& channel, Tensor x, const schedule::Work& work, const Passes& of);
+    void receive(Channel& channel, const Tensor& x, Flight& flight, const Passes& of);
     void pass(const schedule::Action& action, const Passes& of, bool waits);
     void await_inputs(const schedule::Action& part, const Passes& of);
     void compute(const schedule::Action& action, const Passes& of);
@@ -96,21 +105,16 @@ class Executor {
     void overlap(const schedule::Action& action, const Passes& of);
     Tensor seed_of(const schedule::Work& work);
     void hand_back(const schedule::Work& work);
-    void hand_on(Flight& flight, const schedule::Work& work, const Passes& of);
-    size_t chunk_of(const schedule::Action& action) const;
-    Shape hidden_shape(const nn::Batch& batch) const;
-    Channel& channel(const schedule::Work& producer, bool gradient) {
-        return *channels_.at({producer.replica, producer.stage, gradient});
-    }
-    const schedule::Placement& placement() const { return pipeline_.schedule.placement; }
+    void hand_on(const schedule::Work& work, const Passes& of);
     void retire(const schedule::Work& work);
+    const Stage& stage_of(const schedule::Work& work) const { return stages_.at({work.replica, work.stage}); }
+    Shape hidden_shape(const nn::Batch& batch) const;
 
     ops::Context& ctx_;
     models::Model& model_;
-    const Pipeline& pipeline_;
     PassOptions options_;
-    std::map<std::tuple<int, int, bool>, Channel*> channels_;  // by replica, producing stage, whether of gradients
-    std::deque<Message> sent_;                                 // under way
+    std::map<std::pair<int, int>, Stage> stages_;  // of this rank, by replica and stage
+    std::deque<Message> sent_;                     // under way
     std::map<schedule::Work, Flight> flights_;
     Seconds seconds_;
 };

@@ -12,7 +12,7 @@
 
 #include "tutti/comm/run.h"
 #include "tutti/comm/threads/thread_world.h"
-#include "tutti/engine/pipedream.h"
+#include "tutti/engine/algorithms.h"
 #include "tutti/engine/step.h"
 #include "tutti/kernels/backends.h"
 #include "tutti/rehearsal/rehearse.h"

@@ -1,0 +1,109 @@
+// engine/passes.cpp: the passes of a step and their batches, for every algorithm (algorithms.h), and of an evaluation.
+#include "tutti/engine/algorithms.h"
+#include "tutti/ops/ops.h"
+
+namespace tutti::engine {
+
+namespace {
+
+using MakeBatch = pipeline::Executor::MakeBatch;
+
+// The batch for this rank's layers, which may have only some of its rows and may divide its sequences with others.
+nn::Batch shared_out(Engine& s, nn::Batch batch) {
+    const spec::ParallelSpec& p = s.run.parallel;
+    if (p.tp > 1 && p.sequence_parallel) {  // for dropout, which is between the products
+        const comm::Communicator& tp = s.groups.over(mesh::kTp);
+        batch.row_index = nn::rows_of(batch.row_index, tp.rank(), tp.size());
+    }
+    batch.context = context_of(s.groups, p.cp_method == "all_gather");
+    batch.routing = s.routers;
+    return batch;
+}
+
+// Ranks of one tensor-parallel group compute the same losses: one of them counts them.
+bool counts_losses(const Engine& s) { return s.groups.coordinate(mesh::kTp) == 0; }
+
+// A recorded microbatch is a forward and its backward, on one rank without a pipeline.
+template <class Run>
+void run_recorded(Engine& s, const MakeBatch& batch, const Run& run) {
+    const schedule::Program& program = s.pipeline.program();
+    for (size_t i = 0; i < program.size(); i += 2) {
+        const schedule::Program both = {program[i], program[i + 1]};
+        const nn::Batch inputs = batch(program[i].microbatch);
+        if (s.ctx.meter != nullptr && s.ctx.meter->needs_single_launches())
+            run(both, [&](int64_t) { return inputs; });
+        else
+            s.graph->run(inputs, [&](const nn::Batch& kept) { run(both, [&](int64_t) { return kept; }); });
+    }
+}
+
+}  // namespace
+
+std::vector<int64_t> microbatches_of(const pipeline::Pipeline& pipeline) {
+    std::vector<int64_t> of_chunks;
+    for (const pipeline::Chunk& chunk : pipeline.chunks()) of_chunks.push_back(chunk.microbatches);
+    return of_chunks;
+}
+
+MakeBatch batches_of(Engine& s, int64_t step) {
+    return [&s, step](int64_t index) {
+        const TraceScope span(s.trace, {Activity::data, "data"});
+        const spec::TrainSpec& train = s.run.train;
+        nn::Batch batch = shared_out(s, s.batches->microbatch(step, index));
+        batch.seed = static_cast<uint64_t>(train.seed);
+        batch.step = static_cast<uint64_t>(step);
+        batch.share = static_cast<float>(train.micro_batch) / static_cast<float>(train.global_batch);
+        if (s.routing) {
+            batch.routing.record = &*s.routing;
+            batch.routing.index = index;
+        }
+        return batch;
+    };
+}
+
+void run_passes(Engine& s, StepTrace& trace, const MakeBatch& batch, const AroundPass& before,
+                const AroundPass& after) {
+    if (s.routing) s.routing->begin();
+    const auto add_losses = [&s](int64_t, const nn::Batch&, const Tensor& losses) {
+        if (counts_losses(s)) s.losses.add(losses);
+    };
+    const bool balances_all_layers = s.run.model.moe.aux_loss == "all_layers" && s.routing;
+    const auto run = [&](const schedule::Program& program, const MakeBatch& of) {
+        s.executor.run(program, {.hooks = trace.hooks(),
+                                 .batch = of,
+                                 .output = add_losses,
+                                 .weights = s.data_parallel.get(),
+                                 .before = before,
+                                 .after = after,
+                                 .trace = s.trace,
+                                 .routing = balances_all_layers ? &*s.routing : nullptr});
+    };
+    if (s.graph)
+        run_recorded(s, batch, run);
+    else
+        run(s.pipeline.program(), batch);
+}
+
+double evaluate(Engine& s, Batches& source, int64_t batches) {
+    ops::Sum losses(s.ctx);
+    ExactSum rows;
+    const comm::Communicator& dp = s.groups.over(mesh::kDp);
+    const int64_t rank = dp.rank(), ranks = dp.size(), rounds = (batches + ranks - 1) / ranks;
+    const auto batch = [&](int64_t i) { return shared_out(s, source.microbatch(i + 1, 0)); };
+    const auto take = [&](int64_t i, const nn::Batch& of, const Tensor& y) {
+        if (i * ranks + rank >= batches || !counts_losses(s)) return;  // this rank only takes part in the collectives
+        losses.add(y);
+        for (int32_t target : of.targets.to_host<int32_t>()) rows.add(target >= 0 ? 1 : 0);
+    };
+    s.executor.run(s.pipeline.forward_program(static_cast<int>(rounds)), {.training = false,
+                                                                          .hooks = *s.data_parallel,
+                                                                          .batch = batch,
+                                                                          .output = take,
+                                                                          .weights = s.data_parallel.get()});
+    ExactSum loss = losses.take();
+    s.groups.world().sum(loss);
+    s.groups.world().sum(rows);
+    return loss.value() / rows.value();
+}
+
+}  // namespace tutti::engine

@@ -1,0 +1,30 @@
+#include "tutti/engine/tracing.h"
+
+namespace tutti::engine {
+
+void GpuSpans::write() {
+    if (spans_.empty()) return;
+    const auto now = device_.mark_time();
+    device_.synchronize();
+    const int64_t now_ns = Trace::now_ns();
+    const auto time_of = [&](const TimeMark& mark) {
+        return now_ns - static_cast<int64_t>(1e9 * now->seconds_since(mark));
+    };
+    for (const Span& span : spans_)
+        trace_->add({Activity::gpu, span.name, span.of, "GPU"}, time_of(*span.begin), time_of(*span.end));
+    spans_.clear();
+}
+
+void TracingHooks::before(autograd::Unit& unit, const autograd::Pass& pass) {
+    inner_.before(unit, pass);
+    span_.emplace(trace_, Tracer::What{Activity::compute, autograd::name_of(pass.kind), unit.name});
+    gpu_.begin();
+}
+
+void TracingHooks::after(autograd::Unit& unit, const autograd::Pass& pass) {
+    gpu_.end(autograd::name_of(pass.kind), unit.name);
+    span_.reset();
+    inner_.after(unit, pass);
+}
+
+}  // namespace tutti::engine
