@@ -12,6 +12,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/cli/command.h"
+#include "tutti/cli/completion.h"
 #include "tutti/comm/launcher.h"
 #include "tutti/device/device.h"
 
@@ -51,6 +52,11 @@ int run(int argc, const char* const* argv, const Io& streams) {
     try {
         Arguments arguments;
         const Command table = program(arguments, io);
+        if (argc > 1 && std::string_view(argv[1]) == "__complete") {  // asked by the scripts of `tutti completion`
+            for (const Candidate& c : complete(table, {argv + 2, argv + argc}))
+                io.out << c.word << (c.help.empty() ? "" : "\t") << c.help << '\n';
+            return 0;
+        }
         const Parsed parsed = parse(table, "tutti " + build_info().version, argc, argv);
         if (parsed.command == nullptr) {
             (argc < 2 ? io.err : io.out) << parsed.text;

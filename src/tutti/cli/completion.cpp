@@ -1,6 +1,7 @@
 #include "tutti/cli/completion.h"
 
-#include <map>
+#include <algorithm>
+#include <iterator>
 #include <sstream>
 
 #include "tutti/base/build_info.h"
@@ -11,155 +12,108 @@ namespace tutti::cli {
 
 namespace {
 
-std::string replaced(std::string text, const std::map<char, std::string>& replacements) {
-    std::string result;
-    for (const char c : text) {
-        const auto found = replacements.find(c);
-        found == replacements.end() ? result += c : result += found->second;
+// What may stand in one place of a command line.
+struct Offer {
+    std::vector<Candidate> candidates;
+    bool files = false;
+
+    void add(const Option& option) {  // its values
+        if (const auto* choices = std::get_if<Choices>(&option.rule)) add(*choices);
+        const auto* suggestions = std::get_if<Suggestions>(&option.rule);
+        if (suggestions == nullptr) return;
+        add(suggestions->words);
+        files = files || suggestions->files;
     }
-    return result;
-}
-
-// One word of bash and zsh.
-std::string quoted(const std::string& text) { return concat('\'', replaced(text, {{'\'', "'\\''"}}), '\''); }
-
-// The candidates for the value of an option, or for an argument without a name.
-Suggestions offered(const Option& option) {
-    if (const auto* choices = std::get_if<Choices>(&option.rule)) return {.words = *choices};
-    if (const auto* suggestions = std::get_if<Suggestions>(&option.rule)) return *suggestions;
-    return {};
-}
+    void add(const std::vector<std::string>& words) {
+        for (const std::string& word : words) candidates.push_back({word, ""});
+    }
+};
 
 // The options of a command by their names, --help and --version among them.
-std::vector<std::string> option_names(const NamedCommand& command, const Command& program) {
-    std::vector<std::string> names = {"--help"};
-    if (command.command == &program) names.emplace_back("--version");
-    for (const Option& option : command.command->options)
+Offer options_of(const Command& command, const Command& program) {
+    Offer offer{{{"--help", "show help"}}};
+    if (&command == &program) offer.candidates.push_back({"--version", "show the version"});
+    for (const Option& option : command.options)
         if (!is_positional(option))
-            for (const std::string& name : names_of(option)) names.push_back(name);
-    return names;
+            for (const std::string& name : names_of(option)) offer.candidates.push_back({name, option.help});
+    return offer;
 }
 
-std::vector<std::string> names_below(const Command& command) {
-    std::vector<std::string> names;
-    for (const Command& below : command.commands) names.push_back(below.name);
-    return names;
+// Subcommands, and the values of positional options.
+Offer places_of(const Command& command) {
+    Offer offer;
+    for (const Command& below : command.commands) offer.candidates.push_back({below.name, below.description});
+    for (const Option& option : command.options)
+        if (is_positional(option)) offer.add(option);
+    return offer;
 }
 
-// Candidates for a positional argument of a command: its subcommands, or values of its positional options.
-Suggestions offered_in_place(const Command& command) {
-    Suggestions all = {.words = names_below(command)};
+// Nullptr: the command has no option of this name, or the option takes no value.
+const Option* option_with_value(const Command& command, const std::string& name) {
     for (const Option& option : command.options) {
-        if (!is_positional(option)) continue;
-        const Suggestions more = offered(option);
-        all.words.insert(all.words.end(), more.words.begin(), more.words.end());
-        all.files = all.files || more.files;
+        const std::vector<std::string> names = names_of(option);
+        if (!is_positional(option) && takes_value(option) && std::find(names.begin(), names.end(), name) != names.end())
+            return &option;
     }
-    return all;
+    return nullptr;
 }
 
-// All commands but the program, as a pattern of `case` in bash and fish.
-std::vector<std::string> command_patterns(const std::vector<NamedCommand>& commands) {
-    std::vector<std::string> patterns;
-    for (size_t i = 1; i < commands.size(); ++i) patterns.push_back(quoted(commands[i].words));
-    return patterns;
-}
-
-constexpr const char* kBashBegin = R"(
+// Each asks `tutti __complete` with the words so far, the one before the cursor last; a candidate that ends with = is
+// not followed by a space.
+constexpr const char* kBash = R"(# bash completion of tutti, by `tutti completion bash`.
 _tutti() {
-    local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
-    local command=tutti words='' files='' options='' i
-    # bash cuts --option=value at the =.
-    if [[ $current == = ]]; then
-        current=''
-    elif [[ $previous == = ]] && ((COMP_CWORD > 2)); then
-        previous=${COMP_WORDS[COMP_CWORD - 2]}
-        [[ $previous == -* ]] || return
-    fi
-    for ((i = 1; i < COMP_CWORD; i++)); do
-        case "$command ${COMP_WORDS[i]}" in
-)";
-constexpr const char* kBashEnd = R"(    esac
-    if [[ $current == -* || -z $words$files ]]; then
-        words=$options files=''
-    fi
-    _tutti_offer
-}
-# Fills COMPREPLY from the caller's current, words and files.
-_tutti_offer() {
+    local line
     COMPREPLY=()
-    [[ -z $words ]] || mapfile -t COMPREPLY < <(compgen -W "$words" -- "$current")
-    if [[ -n $files ]]; then
-        mapfile -t -O ${#COMPREPLY[@]} COMPREPLY < <(compgen -f -- "$current")
-        compopt -o filenames 2>/dev/null
-    fi
+    while IFS= read -r line; do
+        if [[ $line == :files ]]; then
+            mapfile -t -O ${#COMPREPLY[@]} COMPREPLY < <(compgen -f -- "${COMP_WORDS[COMP_CWORD]#=}")
+            compopt -o filenames 2>/dev/null
+        else
+            COMPREPLY+=("${line%%$'\t'*}")
+        fi
+    done < <("${COMP_WORDS[0]}" __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
     [[ ${COMPREPLY[0]} != *= ]] || compopt -o nospace 2>/dev/null
 }
 complete -F _tutti tutti
 )";
-
-std::string bash_offer(const Suggestions& offer) {
-    return concat("words=", quoted(joined(offer.words, " ")), offer.files ? " files=yes" : "");
+constexpr const char* kZsh = R"(#compdef tutti
+# zsh completion of tutti, by `tutti completion zsh`.
+_tutti() {
+    local line
+    local -a explained plain keys
+    for line in "${(@f)$("${words[1]}" __complete "${(@Q)words[2,CURRENT]}" 2>/dev/null)}"; do
+        if [[ $line == :files ]]; then
+            [[ $PREFIX != --*=* ]] || compset -P '*='
+            _files
+        elif [[ $line == *$'\t'* ]]; then
+            explained+=("${${line%%$'\t'*}//:/\\:}:${line#*$'\t'}")
+        elif [[ $line == *= ]]; then
+            keys+=($line)
+        else
+            plain+=($line)
+        fi
+    done
+    (( ! $#keys )) || compadd -S '' -- "${keys[@]}"
+    (( ! $#plain )) || compadd -- "${plain[@]}"
+    (( ! $#explained )) || _describe tutti explained
 }
-
-// Escapes text for zsh inside '[...]' and between colons.
-std::string zsh_text(const std::string& text) {
-    return replaced(text, {{'\\', "\\\\"}, {'[', "\\["}, {']', "\\]"}, {':', "\\:"}});
-}
-
-std::string zsh_action(const Suggestions& offer) {
-    const std::string words = joined(offer.words, " ");
-    if (offer.files) return words.empty() ? "_files" : concat("_tutti_names_or_files ", words);
-    if (words.ends_with('=')) return concat(" compadd -S '' -- ", words);
-    return words.empty() ? " " : concat("(", words, ")");
-}
-
-std::string zsh_function_name(std::string words) { return "_" + replaced(std::move(words), {{' ', "_"}}); }
-
-// The lines of a call of _arguments.
-std::string zsh_arguments(const NamedCommand& command, const Command& program) {
-    std::vector<std::string> specs = {"'--help[show help]'"};
-    if (command.command == &program) specs.emplace_back("'--version[show the version]'");
-    for (const Option& option : command.command->options) {
-        const bool list = std::holds_alternative<std::vector<std::string>*>(option.target);
-        const std::string what = zsh_text(option.value_name.empty() ? option.name : option.value_name);
-        if (is_positional(option)) {
-            specs.push_back(
-                quoted(concat(list ? "*" : "", ":", zsh_text(option.name), ":", zsh_action(offered(option)))));
-            continue;
-        }
-        const std::vector<std::string> names = names_of(option);
-        for (const std::string& name : names) {
-            const std::string others = names.size() > 1 && !list ? concat('(', joined(names, " "), ')') : "";
-            const std::string value = takes_value(option) ? concat(":", what, ":", zsh_action(offered(option))) : "";
-            specs.push_back(quoted(concat(list ? "*" : others, name, takes_value(option) ? "=" : "", "[",
-                                          zsh_text(option.help), "]", value)));
-        }
-    }
-    return joined(specs, " \\\n        ");
-}
-
-// Names the command below that is chosen, and completes what follows it.
-std::string zsh_group(const NamedCommand& command, const Command& program) {
-    std::ostringstream out;
-    out << "    local curcontext=$curcontext state line\n    _arguments -C " << zsh_arguments(command, program)
-        << " \\\n        '1: :->command' '*:: :->arguments'\n    case $state in\n        command)\n"
-        << "            local -a commands=(\n";
-    for (const Command& below : command.command->commands)
-        out << "                " << quoted(concat(below.name, ":", zsh_text(below.description))) << '\n';
-    out << "            )\n            _describe command commands ;;\n        arguments)\n"
-        << "            case $line[1] in\n";
-    for (const Command& below : command.command->commands)
-        out << "                " << below.name << ") " << zsh_function_name(concat(command.words, ' ', below.name))
-            << " ;;\n";
-    out << "            esac ;;\n    esac\n";
-    return out.str();
-}
-
-// One word of fish: between single quotes, only \ and ' are special there.
-std::string fish_quoted(const std::string& text) {
-    return concat('\'', replaced(text, {{'\\', "\\\\"}, {'\'', "\\'"}}), '\'');
-}
+# Read by the completion system as a function of its own, or sourced.
+if [[ $funcstack[1] == _tutti ]]; then _tutti "$@"; else compdef _tutti tutti; fi
+)";
+constexpr const char* kFish = R"(# fish completion of tutti, by `tutti completion fish`.
+function __fish_tutti
+    set -l words (commandline -opc)
+    set -l current (commandline -ct)
+    for line in (command $words[1] __complete $words[2..-1] "$current" 2>/dev/null)
+        if test "$line" = :files
+            __fish_complete_path "$current"
+        else
+            echo $line
+        end
+    end
+end
+complete -c tutti -f -a '(__fish_tutti)'
+)";
 
 }  // namespace
 
@@ -182,88 +136,45 @@ bool is_positional(const Option& option) { return !option.name.starts_with('-');
 
 bool takes_value(const Option& option) { return !std::holds_alternative<bool*>(option.target); }
 
-std::string bash_completion(const Command& program) {
-    const std::vector<NamedCommand> commands = all_commands(program);
-    std::map<std::string, std::vector<std::string>> patterns_of;  // by the candidates for the value
-    for (const NamedCommand& command : commands)
-        for (const Option& option : command.command->options)
-            if (!is_positional(option) && takes_value(option))
-                for (const std::string& name : names_of(option))
-                    patterns_of[bash_offer(offered(option))].push_back(quoted(concat(command.words, ' ', name)));
-
-    std::ostringstream out;
-    out << "# bash completion of tutti, made from its table of commands by `tutti completion bash`." << kBashBegin
-        << "            " << joined(command_patterns(commands), " | \\\n            ")
-        << ") command+=\" ${COMP_WORDS[i]}\" ;;\n        esac\n    done\n    case \"$command $previous\" in\n";
-    for (const auto& [offer, patterns] : patterns_of)
-        out << "        " << joined(patterns, " | \\\n        ") << ")\n            " << offer
-            << "\n            _tutti_offer\n            return ;;\n";
-    out << "    esac\n    case $command in\n";
-    for (const NamedCommand& command : commands)
-        out << "        " << quoted(command.words) << ")\n            "
-            << bash_offer(offered_in_place(*command.command))
-            << "\n            options=" << quoted(joined(option_names(command, program), " ")) << " ;;\n";
-    out << kBashEnd;
-    return out.str();
+std::vector<Candidate> complete(const Command& program, std::vector<std::string> words) {
+    if (words.empty()) words.emplace_back();
+    std::string current = words.back(), prefix;
+    words.pop_back();
+    // The value of --name=value, which bash cuts into three words.
+    if (current == "=")
+        current.clear();
+    else if (!words.empty() && words.back() == "=")
+        words.pop_back();
+    else if (current.starts_with("--") && current.find('=') != std::string::npos) {
+        prefix = current.substr(0, current.find('=') + 1);
+        words.push_back(prefix.substr(0, prefix.size() - 1));
+        current.erase(0, prefix.size());
+    }
+    const Command* command = &program;
+    for (const std::string& word : words) {
+        const auto below = std::find_if(command->commands.begin(), command->commands.end(),
+                                        [&](const Command& c) { return c.name == word; });
+        if (below != command->commands.end()) command = &*below;
+    }
+    Offer offer;
+    if (const Option* option = words.empty() ? nullptr : option_with_value(*command, words.back())) {
+        offer.add(*option);
+    } else if (prefix.empty()) {
+        if (!current.starts_with('-')) offer = places_of(*command);
+        if (offer.candidates.empty() && !offer.files) offer = options_of(*command, program);
+    }
+    std::erase_if(offer.candidates, [&](const Candidate& c) { return !c.word.starts_with(current); });
+    for (Candidate& candidate : offer.candidates) candidate.word.insert(0, prefix);
+    if (offer.files) offer.candidates.push_back({":files", ""});
+    return std::move(offer.candidates);
 }
 
-std::string zsh_completion(const Command& program) {
-    std::ostringstream out;
-    out << "#compdef tutti\n# zsh completion of tutti, made from its table of commands by `tutti completion zsh`.\n\n"
-        << "_tutti_names_or_files() { _alternative \"names:name:($*)\" 'files:file:_files' }\n\n";
-    for (const NamedCommand& command : all_commands(program)) {
-        out << zsh_function_name(command.words) << "() {\n";
-        if (command.command->commands.empty())
-            out << "    _arguments " << zsh_arguments(command, program) << '\n';
-        else
-            out << zsh_group(command, program);
-        out << "}\n\n";
-    }
-    out << "# Read by the completion system as a function of its own, or sourced.\n"
-        << "if [[ $funcstack[1] == _tutti ]]; then _tutti \"$@\"; else compdef _tutti tutti; fi\n";
-    return out.str();
-}
-
-std::string fish_completion(const Command& program) {
-    const std::vector<NamedCommand> commands = all_commands(program);
-    std::ostringstream out;
-    out << "# fish completion of tutti, made from its table of commands by `tutti completion fish`.\n\n"
-        << "# Whether the words so far name this command, as in: tutti bench gemm.\n"
-        << "function __fish_tutti_at\n    set -l command tutti\n    for word in (commandline -opc)[2..-1]\n"
-        << "        switch \"$command $word\"\n            case " << joined(command_patterns(commands), " ")
-        << "\n                set command \"$command $word\"\n        end\n    end\n"
-        << "    test \"$command\" = \"$argv\"\nend\n\ncomplete -c tutti -f\n";
-    for (const NamedCommand& command : commands) {
-        const std::string at = concat("complete -c tutti -n ", quoted("__fish_tutti_at " + command.words));
-        const auto offer_of = [](const Suggestions& offer) {
-            return concat(offer.words.empty() ? "" : " -a " + fish_quoted(joined(offer.words, " ")),
-                          offer.files ? " -F" : "");
-        };
-        out << '\n' << at << " -l help -d 'show help'\n";
-        if (command.command == &program) out << at << " -l version -d 'show the version'\n";
-        for (const Command& below : command.command->commands)
-            out << at << " -a " << below.name << " -d " << fish_quoted(below.description) << '\n';
-        for (const Option& option : command.command->options) {
-            if (is_positional(option)) {
-                out << at << offer_of(offered(option)) << " -d " << fish_quoted(option.help) << '\n';
-                continue;
-            }
-            out << at;
-            for (const std::string& name : names_of(option)) out << " -l " << name.substr(2);
-            const Suggestions offer = offered(option);
-            if (takes_value(option)) out << (offer.files ? " -r" : " -x") << offer_of(offer);
-            out << " -d " << fish_quoted(option.help) << '\n';
-        }
-    }
-    return out.str();
+std::string completion_script(const std::string& shell) {
+    return shell == "bash" ? kBash : shell == "zsh" ? kZsh : kFish;
 }
 
 int completion(const CompletionArguments& a, const Io& io) {
-    Arguments arguments;
-    const Command table = program(arguments, io);
-    const std::string script = a.shell == "bash"  ? bash_completion(table)
-                               : a.shell == "zsh" ? zsh_completion(table)
-                                                  : fish_completion(table);
+    const std::string script = completion_script(a.shell);
     io.print(Json{{"shell", a.shell}, {"script", script}});
     if (!io.json) io.out << script;
     return 0;

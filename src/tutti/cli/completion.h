@@ -1,5 +1,5 @@
-// cli/completion.h: the table of commands as completion scripts for bash, zsh and fish, and as the manual page. The
-// scripts offer commands, options, the values of Choices and Suggestions, and file names where a value is a path.
+// cli/completion.h: the table of commands as answers to shells that complete a command line, and as the manual page.
+// Commands are offered, options, the values of Choices and Suggestions, and file names where a value is a path.
 #pragma once
 
 #include <string>
@@ -23,9 +23,14 @@ std::vector<std::string> names_of(const Option& option);
 bool is_positional(const Option& option);
 bool takes_value(const Option& option);
 
-std::string bash_completion(const Command& program);
-std::string zsh_completion(const Command& program);
-std::string fish_completion(const Command& program);
+struct Candidate {
+    std::string word, help;
+};
+// What the last of `words`, the beginning of a word or "", may become; `tutti __complete WORD...` prints a line for
+// each, word and help with a tab between. The word ":files": names of files too.
+std::vector<Candidate> complete(const Command& program, std::vector<std::string> words);
+// For bash, zsh or fish: asks `tutti __complete`.
+std::string completion_script(const std::string& shell);
 
 // The manual page tutti(1), as source for man: the macros of man(7).
 std::string manual_page(const Command& program, const std::string& version);

@@ -1,5 +1,5 @@
-// The scripts of cli/completion.h as their shells see them, and the manual page as man does: every command, option and
-// choice of the table is there. zsh, fish and man are asked where they are installed; CI has them.
+// Completion and the manual page: every command, option and choice of the table is offered, and the shells ask the
+// built program for it; man reads the page. zsh, fish and man are asked where they are installed; CI has them.
 #include "tutti/cli/completion.h"
 
 #include <gtest/gtest.h>
@@ -35,15 +35,18 @@ class Shells : public testing::Test {
   protected:
     void SetUp() override {
         folder_.write("config-of-the-test.toml", "");
-        folder_.write("tutti.bash", bash_completion(table_));
-        folder_.write("_tutti", zsh_completion(table_));
-        folder_.write("tutti.fish", fish_completion(table_));
+        folder_.write("tutti.bash", completion_script("bash"));
+        folder_.write("_tutti", completion_script("zsh"));
+        folder_.write("tutti.fish", completion_script("fish"));
         folder_.write("tutti.1", manual_page(table_, "1.2.3"));
+        fs::create_directory(folder_.path("bin"));
+        fs::create_symlink(TUTTI_PROGRAM, folder_.path("bin/tutti"));
     }
 
     // Output and errors of a command in the test's directory; its exit code must be 0.
     std::string run(const std::string& command) const {
-        std::FILE* pipe = popen(concat("cd ", folder_.path(), " && ( ", command, " ) 2>&1").c_str(), "r");
+        std::FILE* pipe = popen(
+            concat("cd ", folder_.path(), " && export PATH=$PWD/bin:$PATH && ( ", command, " ) 2>&1").c_str(), "r");
         std::string output;
         std::array<char, 4096> part{};
         for (size_t n = 0; (n = fread(part.data(), 1, part.size(), pipe)) > 0;) output.append(part.data(), n);
@@ -78,7 +81,7 @@ std::vector<Question> Shells::questions() const {
             const auto ask = [&](const std::string& line) {
                 if (choices) all.push_back({line, Words(choices->begin(), choices->end())});
                 if (!suggestions) return;
-                if (suggestions->files) all.push_back({line + "config-of-the-", {"config-of-the-test.toml"}, false});
+                if (suggestions->files) all.push_back({line + "config-of-the-", {":files"}, false});
                 if (!suggestions->words.empty())
                     all.push_back({line + suggestions->words[0], {suggestions->words[0]}, false});
             };
@@ -117,15 +120,39 @@ void Shells::expect_answers(const std::vector<Question>& questions, const std::s
     EXPECT_FALSE(std::getline(lines, more)) << more;
 }
 
-TEST_F(Shells, BashOffersAllOfTheTable) {
+TEST_F(Shells, AllOfTheTableIsOffered) {
     const std::vector<Question> all = questions();
+    std::string answers;
+    for (const Question& question : all) {
+        std::istringstream line(question.line);
+        std::vector<std::string> words{std::istream_iterator<std::string>(line), {}};
+        if (question.line.ends_with(' ')) words.emplace_back();
+        words.erase(words.begin());
+        for (const Candidate& candidate : complete(table_, words)) answers += candidate.word + ' ';
+        answers += '\n';
+    }
+    expect_answers(all, answers);
+}
+
+// One of each kind: commands, options of a command below another, choices, keys, a value behind =, and files.
+const std::vector<Question> kAsked = {
+    {"tutti bench ge", {"gemm"}},
+    {"tutti completion ", {"bash", "zsh", "fish"}},
+    {"tutti bench gemm --devi", {"--device"}},
+    {"tutti bench gemm --device ", {"auto", "cpu", "cuda"}},
+    {"tutti train run.toml --set parallel.sched", {"parallel.schedule="}},
+    {"tutti train config-of-the-", {"config-of-the-test.toml"}},
+    {"tutti train run.toml --out config-of-the-", {"config-of-the-test.toml"}},
+};
+
+TEST_F(Shells, BashAsks) {
     std::string script =
         "source ./tutti.bash\n"
         "ask() { COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); _tutti; echo \"${COMPREPLY[*]}\"; }\n";
-    for (const Question& question : all)  // no word of a question is special to a shell
+    for (const Question& question : kAsked)  // no word of a question is special to a shell
         script += concat("ask ", question.line, question.line.ends_with(' ') ? "''" : "", '\n');
     folder_.write("ask.bash", script);
-    expect_answers(all, run("bash --norc ask.bash"));
+    expect_answers(kAsked, run("bash --norc ask.bash"));
 }
 
 TEST_F(Shells, BashFollowsAnEqualsSign) {
@@ -137,18 +164,17 @@ TEST_F(Shells, BashFollowsAnEqualsSign) {
         "ask tutti bench gemm --device = cu\n"
         "ask tutti train run.toml --set train.steps = 1\n"
         "ask tutti train run.toml --threads ''\n"
-        "ask tutti train run.toml --out 'config-of-the'\n");
+        "ask tutti train run.toml --out = 'config-of-the'\n");
     EXPECT_EQ(run("bash --norc ask.bash"), "auto cpu cuda\ncuda\n\n\nconfig-of-the-test.toml\n");
 }
 
-TEST_F(Shells, FishOffersAllOfTheTable) {
+TEST_F(Shells, FishAsks) {
     if (!installed("fish")) GTEST_SKIP() << "fish is not installed";
-    const std::vector<Question> all = questions();
     std::string script = "source tutti.fish\n";
-    for (const Question& question : all)
+    for (const Question& question : kAsked)
         script += concat("echo (complete -C '", question.line, "' | string split -f1 \\t)\n");
     folder_.write("ask.fish", script);
-    expect_answers(all, run("HOME=$PWD fish --no-config ask.fish"));
+    expect_answers(kAsked, run("HOME=$PWD fish --no-config ask.fish"));
 }
 
 // zsh completes only in an interactive shell, which gets a pseudo-terminal here; its candidates go through `compadd`.
@@ -188,9 +214,8 @@ print READY >> $ANSWERS
 
 void Shells::ask_zsh(const std::string& setup) const {
     if (!installed("zsh")) GTEST_SKIP() << "zsh is not installed";
-    const std::vector<Question> all = questions();
     std::string lines;
-    for (const Question& question : all) lines += question.line + '\n';
+    for (const Question& question : kAsked) lines += question.line + '\n';
     folder_.write("questions", lines);
     folder_.write("inner.zsh", setup + kInnerZsh);
     folder_.write("ask.zsh", kAskZsh);
@@ -199,14 +224,12 @@ void Shells::ask_zsh(const std::string& setup) const {
     std::istringstream answers(read_file(folder_.path("answers")));
     std::string without;
     for (std::string line; std::getline(answers, line); std::getline(answers, line)) without += line + '\n';
-    expect_answers(all, without);
+    expect_answers(kAsked, without);
 }
 
-TEST_F(Shells, ZshOffersAllOfTheTableFromAPackage) {
-    ask_zsh("fpath=($PWD $fpath); autoload -Uz compinit; compinit -D -u");
-}
+TEST_F(Shells, ZshAsksFromAPackage) { ask_zsh("fpath=($PWD $fpath); autoload -Uz compinit; compinit -D -u"); }
 
-TEST_F(Shells, ZshOffersAllOfTheTableWhenSourced) { ask_zsh("autoload -Uz compinit; compinit -D -u; source ./_tutti"); }
+TEST_F(Shells, ZshAsksWhenSourced) { ask_zsh("autoload -Uz compinit; compinit -D -u; source ./_tutti"); }
 
 // The page as people read it, without the marks of its fonts.
 TEST_F(Shells, TheManualPageHasAllOfTheTable) {
