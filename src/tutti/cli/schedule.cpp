@@ -9,8 +9,6 @@
 #include "tutti/base/units.h"
 #include "tutti/cli/command.h"
 #include "tutti/schedule/automatic.h"
-#include "tutti/schedule/csv.h"
-#include "tutti/schedule/drawing.h"
 #include "tutti/schedule/generators.h"
 #include "tutti/schedule/lowering.h"
 #include "tutti/schedule/timeline.h"

@@ -1,4 +1,6 @@
 // `tutti schedule` as its users see it: numbers, files, refusals.
+#include "tutti/schedule/schedule.h"
+
 #include <gtest/gtest.h>
 
 #include <sstream>
@@ -7,7 +9,6 @@
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
 #include "tutti/cli/testing/run.h"
-#include "tutti/schedule/csv.h"
 #include "tutti/schedule/generators.h"
 #include "tutti/schedule/lowering.h"
 

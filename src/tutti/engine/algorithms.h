@@ -40,7 +40,7 @@ pipeline::Executor::MakeBatch batches_of(Engine& engine, int64_t step);
 using AroundPass = std::function<void(const schedule::Action&)>;
 void run_passes(Engine& engine, StepTrace& trace, const pipeline::Executor::MakeBatch& batch,
                 const AroundPass& before = {}, const AroundPass& after = {});
-// Sets what the step is judged by: loss, gradient norm, routing. Collective.
+// Sets what the step is judged by: loss, gradient norm, routing. Engine::losses are being sent. Collective.
 void measure(Engine& engine, int64_t step, StepTrace& trace, StepResult& result);
 // Whether loss and gradient are finite; else sets StepResult::skipped and the culprit. Collective.
 bool is_finite(Engine& engine, StepResult& result);

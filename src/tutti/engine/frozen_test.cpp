@@ -5,6 +5,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <tuple>
 
 #include "tutti/comm/meta/meta_world.h"
 #include "tutti/comm/threads/thread_world.h"
@@ -125,6 +126,37 @@ INSTANTIATE_TEST_SUITE_P(Layouts, Frozen,
                                            Layout{"bf16_zero1", 2, 1, 1, 1, "1f1b", "selective", "bf16"},
                                            Layout{"bf16_tp_pp_zero3", 8, 2, 2, 3, "1f1b", "none", "bf16"}),
                          [](const auto& one) { return one.param.name; });
+
+// A frozen router still sends tokens to experts and passes gradients to its input; a frozen bias of experts is neither
+// counted for nor changed. With pipelines and experts over ranks, and their capacity not limited.
+TEST(FrozenMixture, RouterAndExpertBias) {
+    const std::vector<std::string> frozen = {"*.gate.weight", "*.expert_bias"};
+    for (const auto& [ranks, pp, ep, zero] :
+         {std::tuple{1, 1, 1, 0}, {2, 1, 2, 1}, {2, 2, 1, 1}, {4, 2, 2, 2}, {4, 2, 2, 3}}) {
+        const std::string what = concat(ranks, " ranks, pp ", pp, ", ep ", ep, ", ZeRO-", zero);
+        spec::RunSpec run = testing::tiny_llama(2, 4);
+        run.model.moe = {.experts = 4, .top_k = 2, .ffn = 24, .score = "sigmoid", .expert_bias = true};
+        run.parallel.pp = pp;
+        run.parallel.ep = ep;
+        run.parallel.zero = zero;
+        const Outcome all = train(run, ranks, {}), some = train(run, ranks, frozen);
+        size_t routers = 0;
+        for (const auto& [name, before] : some.before) {
+            const bool is_frozen = name.ends_with(".gate.weight") || name.ends_with("expert_bias");
+            routers += is_frozen ? 1 : 0;
+            EXPECT_EQ(some.gradients.contains(name), !is_frozen) << name << ", " << what;
+            EXPECT_TRUE(before == all.before.at(name)) << name << ", " << what;
+            EXPECT_EQ(some.after.at(name) == before, is_frozen) << name << ", " << what;
+            EXPECT_NE(all.after.at(name), all.before.at(name)) << name << ", " << what;
+            if (!is_frozen) {
+                EXPECT_EQ(some.gradients.at(name), all.gradients.at(name)) << name << ", " << what;
+            }
+        }
+        EXPECT_EQ(routers, 4u) << what;
+        for (const std::string& name : some.state)
+            EXPECT_FALSE(name.starts_with("optimizer.") && name.find("gate.weight") != name.npos) << name;
+    }
+}
 
 class ProductFlops final : public ops::Meter {
   public:

@@ -20,7 +20,10 @@ StepResult synchronous_step(Engine& s, int64_t step) {
         const ops::KeepForms forms(s.ctx, microbatches.front() > 1 && s.run.parallel.zero < 3);
         run_passes(s, trace, batches_of(s, step));  // all forwards and backwards; gradients are being summed
     }
-    trace.part(Activity::other, "finish gradients", [&] { s.data_parallel->finish_gradients(); });
+    trace.part(Activity::other, "finish gradients", [&] {
+        s.data_parallel->finish_gradients();
+        s.losses.send();
+    });
 
     measure(s, step, trace, r);  // loss and gradient norm, the same on every rank
     if (!is_finite(s, r)) return r;
@@ -31,7 +34,6 @@ StepResult synchronous_step(Engine& s, int64_t step) {
 }
 
 void measure(Engine& s, int64_t step, StepTrace& trace, StepResult& r) {
-    s.losses.send();
     r.valid_tokens = s.batches->valid_tokens(step);
     trace.part(Activity::compute, "gradient norm", [&] {
         r.grad_norm = s.data_parallel->gradient_norm();  // the one wait for the device

@@ -50,7 +50,7 @@ DataParallel::DataParallel(ops::Context& ctx, const std::vector<std::vector<Unit
         for (Unit* unit : runs[r]) {
             std::vector<std::pair<Kind, std::vector<Parameter*>>> kinds;
             for (Parameter* p : unit->parameters) {
-                if (owner_.contains(p)) continue;
+                if (states_of_.contains(p)) continue;
                 const Kind kind{p->partial,         p->copies,   p->pipeline_ranks,
                                 is_early(*unit, p), p->training, users.at(p) > 1 ? p : nullptr};
                 auto place = std::find_if(kinds.begin(), kinds.end(), [&](const auto& k) { return k.first == kind; });
@@ -59,14 +59,12 @@ DataParallel::DataParallel(ops::Context& ctx, const std::vector<std::vector<Unit
             }
             for (const auto& [kind, parameters] : kinds) add_state(parameters);
             const size_t u = units_.size();
-            index_[unit] = u;
-            units_.push_back(unit);
-            run_.push_back(r);
-            uses_.emplace_back();
+            places_[unit] = u;
+            std::vector<State*>& used = units_.emplace_back(UnitState{unit, r, {}}).states;
             for (const Parameter* p : unit->parameters) {
-                State& state = owner(p);
-                if (std::find(uses_[u].begin(), uses_[u].end(), &state) != uses_[u].end()) continue;
-                uses_[u].push_back(&state);
+                State& state = state_of(p);
+                if (std::find(used.begin(), used.end(), &state) != used.end()) continue;
+                used.push_back(&state);
                 if (state.runs.empty() || state.runs.back() != r) state.runs.push_back(r);
                 state.users.push_back(u);
             }
@@ -97,7 +95,7 @@ void DataParallel::add_state(const std::vector<Parameter*>& parameters) {
         flat.shard = state->shards->rank();
     }
     state->flat = std::make_unique<FlatUnit>(ctx_, parameters, flat);
-    for (const Parameter* p : parameters) owner_[p] = states_.size();
+    for (const Parameter* p : parameters) states_of_[p] = state.get();
     states_.push_back(std::move(state));
 }
 
@@ -171,9 +169,10 @@ double DataParallel::gradient_norm() {
 std::string DataParallel::first_non_finite() {
     constexpr double kUnit = 1e6;  // more parameters than a unit has
     std::unordered_map<const Parameter*, double> places;
-    for (const Unit* unit : units_)
-        for (size_t i = 0; i < unit->parameters.size(); ++i)
-            places.try_emplace(unit->parameters[i], kUnit * static_cast<double>(unit->place) + static_cast<double>(i));
+    for (const UnitState& u : units_)
+        for (size_t i = 0; i < u.unit->parameters.size(); ++i)
+            places.try_emplace(u.unit->parameters[i],
+                               kUnit * static_cast<double>(u.unit->place) + static_cast<double>(i));
     double place = std::numeric_limits<double>::infinity();
     std::string bad;
     for (const optim::ParameterShard& piece : parameter_shards()) {
@@ -235,19 +234,19 @@ void DataParallel::finish_gather(State& state) {
 // one are gathered. A unit that is used again at once, such as the last one at the start of the backward, is not freed.
 void DataParallel::unshard_unit(size_t unit, const Pass& pass) {
     if (sharded_weights()) {
-        for (State* state : uses_[unit]) state->idle = false;
+        for (State* state : units_[unit].states) state->idle = false;
         for (const auto& state : states_)
             if (std::exchange(state->idle, false)) state->flat->free_weights();
-        prefetch(unit, run_[unit], pass);
+        prefetch(unit, units_[unit].run, pass);
     }
-    for (State* state : uses_[unit]) finish_gather(*state);
+    for (State* state : units_[unit].states) finish_gather(*state);
 }
 
 // Prefetches nothing beyond the ends of the run: the next pass may belong to any other run.
 void DataParallel::prefetch(size_t unit, size_t run, const Pass& pass) {
-    if (!sharded_weights() || unit >= units_.size() || run_[unit] != run) return;
-    if (is_backward(pass) && !units_[unit]->backward_reads_weights) return;
-    for (State* state : uses_[unit]) {
+    if (!sharded_weights() || unit >= units_.size() || units_[unit].run != run) return;
+    if (is_backward(pass) && !units_[unit].unit->backward_reads_weights) return;
+    for (State* state : units_[unit].states) {
         state->idle = false;
         if (!state->flat->weights().defined()) start_all_gather(*state);
     }
@@ -255,9 +254,9 @@ void DataParallel::prefetch(size_t unit, size_t run, const Pass& pass) {
 
 // A matrix that several units of a run use stays gathered from its first to its last use.
 void DataParallel::reshard_unit(size_t unit, const Pass& pass) {
-    for (State* state : uses_[unit]) {
+    for (State* state : units_[unit].states) {
         if (state->unsharded > 0) continue;
-        const auto in_run = [&](size_t user) { return run_[user] == run_[unit]; };
+        const auto in_run = [&](size_t user) { return units_[user].run == units_[unit].run; };
         const size_t first = *std::find_if(state->users.begin(), state->users.end(), in_run);
         const size_t last = *std::find_if(state->users.rbegin(), state->users.rend(), in_run);
         const bool forward = pass.kind == PassKind::forward;
@@ -288,21 +287,21 @@ void DataParallel::reshard(size_t i) {
 }
 
 void DataParallel::before(Unit& unit, const Pass& pass) {
-    const size_t u = index_.at(&unit);
-    const bool begins = u == 0 || run_[u - 1] != run_[u];
+    const size_t u = places_.at(&unit);
+    const bool begins = u == 0 || units_[u - 1].run != units_[u].run;
     if (pass.kind == PassKind::forward && begins && reduces_each_microbatch())  // of the previous pass
         while (!in_flight_.empty()) finish_reduction(*in_flight_.front());
     if (pass.kind != PassKind::backward_weight) unshard_unit(u, pass);
-    if (pass.kind == PassKind::forward) prefetch(u + 1, run_[u], pass);
-    if (is_backward(pass)) prefetch(u - 1, run_[u], pass);  // the first unit has none
+    if (pass.kind == PassKind::forward) prefetch(u + 1, units_[u].run, pass);
+    if (is_backward(pass)) prefetch(u - 1, units_[u].run, pass);  // the first unit has none
     const bool in_forward = pass.kind == PassKind::forward && pass.training;
     if (!in_forward && pass.kind != PassKind::backward && pass.kind != PassKind::backward_weight) return;
     for (const Parameter* p : unit.parameters)
-        if (!p->frozen() && in_forward == is_early(unit, p)) need_gradients(owner(p));
+        if (!p->frozen() && in_forward == is_early(unit, p)) need_gradients(state_of(p));
 }
 
 void DataParallel::after(Unit& unit, const Pass& pass) {
-    if (pass.kind != PassKind::backward_weight) reshard_unit(index_.at(&unit), pass);
+    if (pass.kind != PassKind::backward_weight) reshard_unit(places_.at(&unit), pass);
 }
 
 // --- gradients -------------------------------------------------------------------------------------------------------
@@ -316,7 +315,7 @@ void DataParallel::need_gradients(State& state) {
 }
 
 void DataParallel::gradient_ready(Parameter& parameter, const Pass& pass) {
-    State& state = owner(&parameter);
+    State& state = state_of(&parameter);
     if (state.pass.stage != pass.stage || state.pass.microbatch != pass.microbatch) state.ready = 0;
     state.pass = pass;
     if (++state.ready < state.flat->parameters().size()) return;

@@ -107,7 +107,13 @@ class DataParallel final : public autograd::Hooks {
         bool frozen() const { return flat->parameters().front()->frozen(); }
     };
 
-    State& owner(const autograd::Parameter* parameter) { return *states_[owner_.at(parameter)]; }
+    struct UnitState {
+        autograd::Unit* unit;
+        size_t run;
+        std::vector<State*> states;  // that hold its parameters
+    };
+
+    State& state_of(const autograd::Parameter* parameter) { return *states_of_.at(parameter); }
     void add_state(const std::vector<autograd::Parameter*>& parameters);
     bool sharded_weights() const { return options_.zero == Zero::weights; }
     bool reduces_each_microbatch() const { return options_.zero >= Zero::gradients && options_.reduce_each_microbatch; }
@@ -127,11 +133,9 @@ class DataParallel final : public autograd::Hooks {
     DataParallelOptions options_;
     std::vector<std::unique_ptr<State>> states_;
     size_t runs_ = 0;
-    std::vector<autograd::Unit*> units_;     // of all runs, one after another
-    std::vector<size_t> run_;                // of each unit
-    std::vector<std::vector<State*>> uses_;  // by unit: the states that hold its parameters
-    std::unordered_map<const autograd::Unit*, size_t> index_;
-    std::unordered_map<const autograd::Parameter*, size_t> owner_;
+    std::vector<UnitState> units_;                              // of all runs, one after another
+    std::unordered_map<const autograd::Unit*, size_t> places_;  // in units_
+    std::unordered_map<const autograd::Parameter*, State*> states_of_;
     std::deque<State*> in_flight_;  // reduce_scatters, finished at places of the program: memory is as rehearsed
 };
 

@@ -111,10 +111,6 @@ void Executor::run(const Action& action, const Passes& of, bool waits) {
         case Op::reshard:
             if (of.weights) of.weights->reshard(stage_of(work).run);
             return;
-        // The sum over data-parallel ranks begins with the last contribution to each unit, at this action or earlier;
-        // the sum over replicas begins after the last pass (parallel::DataParallel).
-        case Op::reduce_gradient:
-        case Op::replica_reduce: return;
     }
     throw Error(concat("the executor has no such action: ", schedule::to_string(action)));
 }

@@ -9,9 +9,9 @@
 
 #include "tutti/models/flops.h"
 #include "tutti/schedule/automatic.h"
-#include "tutti/schedule/csv.h"
 #include "tutti/schedule/generators.h"
 #include "tutti/schedule/lowering.h"
+#include "tutti/schedule/schedule.h"
 #include "tutti/schedule/validate.h"
 #include "tutti/spec/layers.h"
 

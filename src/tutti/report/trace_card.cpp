@@ -11,8 +11,8 @@
 #include "tutti/base/units.h"
 #include "tutti/report/parts.h"
 #include "tutti/report/svg.h"
-#include "tutti/schedule/csv.h"
-#include "tutti/schedule/drawing.h"
+#include "tutti/schedule/schedule.h"
+#include "tutti/schedule/timeline.h"
 
 namespace tutti::report {
 

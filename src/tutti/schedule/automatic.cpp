@@ -7,7 +7,6 @@
 #include <tuple>
 
 #include "tutti/base/error.h"
-#include "tutti/schedule/greedy.h"
 #include "tutti/schedule/walk.h"
 
 namespace tutti::schedule {

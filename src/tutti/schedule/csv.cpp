@@ -1,5 +1,4 @@
-#include "tutti/schedule/csv.h"
-
+// schedule/csv.cpp: schedules as text, in the format of torch.distributed.pipelining.
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -9,6 +8,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
+#include "tutti/schedule/schedule.h"
 
 namespace tutti::schedule {
 
@@ -30,8 +30,6 @@ constexpr std::array kWords = {
     Word{"RECV_B", Op::receive_gradient, true},
     Word{"UNSHARD", Op::unshard, false},
     Word{"RESHARD", Op::reshard, false},
-    Word{"REDUCE_GRAD", Op::reduce_gradient, false},
-    Word{"REPLICA_REDUCE", Op::replica_reduce, false},
     Word{"F", Op::forward, true},
     Word{"B", Op::backward, true},
     Word{"I", Op::backward_input, true},
@@ -132,9 +130,9 @@ Placement placement_of(const std::vector<Program>& programs, const std::string& 
 
 Action parse_action(std::string_view text) {
     const std::optional<Action> a = parse(text);
-    check<UsageError>(
-        a.has_value(), "`", text, "` is not an action; expected: stage, operation, microbatch, such as 2F0, 2B0, 2I0, ",
-        "2W0, 2SEND_F0, 2RECV_F0, 2SEND_B0, 2RECV_B0, 2UNSHARD, 2RESHARD, 2REDUCE_GRAD or (0F7;7B3)OVERLAP_F_B");
+    check<UsageError>(a.has_value(), "`", text,
+                      "` is not an action; expected: stage, operation, microbatch, such as 2F0, 2B0, 2I0, ",
+                      "2W0, 2SEND_F0, 2RECV_F0, 2SEND_B0, 2RECV_B0, 2UNSHARD, 2RESHARD or (0F7;7B3)OVERLAP_F_B");
     return *a;
 }
 
@@ -149,7 +147,7 @@ Schedule parse_csv(std::string_view text, const std::string& name) {
         split(row, ',', [&](std::string_view cell) {
             ++cell_number;
             cell = trimmed(cell);
-            if (cell.empty()) return;
+            if (cell.empty() || cell.ends_with("REDUCE_GRAD") || cell.ends_with("REPLICA_REDUCE")) return;
             const std::optional<Action> a = parse(cell);
             if (a) return program.push_back(*a);
             try {

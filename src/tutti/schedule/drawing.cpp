@@ -1,6 +1,4 @@
 // schedule/drawing.cpp: coordinates of the SVG are in user units, about a pixel each.
-#include "tutti/schedule/drawing.h"
-
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -9,6 +7,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/svg.h"
 #include "tutti/base/units.h"
+#include "tutti/schedule/timeline.h"
 
 namespace tutti::schedule {
 

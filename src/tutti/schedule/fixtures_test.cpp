@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "tutti/base/error.h"
-#include "tutti/schedule/csv.h"
 #include "tutti/schedule/generators.h"
 #include "tutti/schedule/lowering.h"
+#include "tutti/schedule/schedule.h"
 
 namespace tutti::schedule {
 namespace {

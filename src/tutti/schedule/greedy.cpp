@@ -1,5 +1,3 @@
-#include "tutti/schedule/greedy.h"
-
 #include <algorithm>
 #include <deque>
 #include <limits>
@@ -7,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/schedule/automatic.h"
 #include "tutti/schedule/generators.h"
 #include "tutti/schedule/walk.h"
 

@@ -22,8 +22,6 @@ std::string_view letters_of(Op op) {
         case Op::receive_gradient: return "RECV_B";
         case Op::unshard: return "UNSHARD";
         case Op::reshard: return "RESHARD";
-        case Op::reduce_gradient: return "REDUCE_GRAD";
-        case Op::replica_reduce: return "REPLICA_REDUCE";
     }
     throw Error("schedule: an action of unknown kind");
 }

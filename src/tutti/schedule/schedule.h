@@ -1,6 +1,6 @@
 // schedule/schedule.h: a pipeline schedule as data: for every rank the ordered list of its actions in one step.
-// Generators (generators.h) and CSV files (csv.h) give schedules, validate() proves them (validate.h), lowering adds
-// messages and reductions (lowering.h), a timeline gives times and drawings (timeline.h, drawing.h). No tensors.
+// Generators (generators.h), a search (automatic.h) and CSV files give schedules, validate() proves them (validate.h),
+// lowering adds messages and unshards (lowering.h), a timeline gives times and drawings (timeline.h). No tensors.
 //
 // p ranks, S stages, m microbatches. A chunk is one stage of one replica; a rank holds S * replicas / p chunks.
 // Bidirectional schedules (Chimera, DualPipe) have two replicas of the model in one pipeline, all others have one.
@@ -9,6 +9,7 @@
 #include <compare>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tutti::schedule {
@@ -25,17 +26,13 @@ enum class Op : uint8_t {
     receive_gradient,    // the gradient of this chunk's output from the next stage
     unshard,             // gathers the chunk's weights (FSDP)
     reshard,             // frees the gathered weights
-    // Of files alone: weight gradients are summed over data-parallel ranks, and over replicas inside the pipeline.
-    // Checked and not executed: parallel::DataParallel counts contributions.
-    reduce_gradient,
-    replica_reduce,
 };
 
 // One microbatch on one chunk.
 struct Work {
     int replica = 0;
     int stage = 0;
-    int microbatch = -1;  // -1: all of them (unshard, reshard, reductions)
+    int microbatch = -1;  // -1: all of them (unshard, reshard)
     auto operator<=>(const Work&) const = default;
 };
 
@@ -55,7 +52,6 @@ inline Action action(Op op, const Work& work) { return {op, work.replica, work.s
 inline bool is_compute(Op op) { return op <= Op::overlap; }
 inline bool is_message(Op op) { return op >= Op::send_activation && op <= Op::receive_gradient; }
 inline bool is_send(Op op) { return op == Op::send_activation || op == Op::send_gradient; }
-inline bool is_receive(Op op) { return op == Op::receive_activation || op == Op::receive_gradient; }
 
 // The simple actions of an action: a forward and a backward for an overlap, else the action itself.
 class Parts {
@@ -114,5 +110,17 @@ Schedule empty_schedule(std::string name, Placement placement, int microbatches)
 std::string to_string(const Action& action);
 // "rank 2, action 7 (3SEND_F1)", for messages.
 std::string place_of(int rank, size_t index, const Action& action);
+// "2F0" -> forward of stage 2, microbatch 0. UsageError with the expected form when the text is not an action.
+Action parse_action(std::string_view text);
+
+// A file in that format: one row per rank, one cell per action, compute only or with messages (compute_comms). Blank
+// cells are idle time and are skipped, as are REDUCE_GRAD and REPLICA_REDUCE: a gradient is summed over ranks and
+// replicas after its last contribution (parallel::DataParallel). The placement follows from the actions: a chunk
+// belongs to the rank that computes with the chunk. `name` is for messages. UsageError, naming row and cell, for text
+// that is no schedule; validate() checks the order.
+Schedule parse_csv(std::string_view text, const std::string& name);
+Schedule read_csv(const std::string& path);
+// All actions in their order. For the compute-only form pass a schedule without messages, or compute_only() of one.
+std::string to_csv(const Schedule& schedule);
 
 }  // namespace tutti::schedule

@@ -1,4 +1,4 @@
-// schedule/validate.cpp: the checks of the computation, then those of messages, reductions and unshards.
+// schedule/validate.cpp: the checks of the computation, then those of messages and unshards.
 #include "tutti/schedule/validate.h"
 
 #include <algorithm>
@@ -251,45 +251,6 @@ void check_messages(const Schedule& s, Problems& problems) {
 }
 
 // Point 8.
-void check_reductions(const Schedule& s, Problems& problems) {
-    std::map<ChunkKey, int> reduced;  // chunk -> how often
-    bool any = false;
-    std::map<int, std::vector<int>> meetings;  // rank -> stages of its replica_reduce, in order
-    for_each_action(s, [&](int rank, size_t index, const Action& whole) {
-        if (whole.op == Op::replica_reduce) meetings[rank].push_back(whole.stage);
-        if (whole.op == Op::reduce_gradient) {
-            any = true;
-            if (++reduced[chunk_of(whole)] > 1) problems.add(place_of(rank, index, whole), ": occurs twice");
-        }
-        for (const Action& part : Parts(whole)) {
-            if (part.op != Op::backward && part.op != Op::backward_weight) continue;
-            if (reduced[chunk_of(part)] > 0)
-                problems.add(place_of(rank, index, whole), ": adds to gradients that were reduced before it");
-            const std::vector<int>& met = meetings[rank];
-            if (std::find(met.begin(), met.end(), part.stage) != met.end())
-                problems.add(place_of(rank, index, whole), ": adds to gradients that the replicas reduced before it");
-        }
-    });
-    for (int replica = 0; any && replica < s.placement.replicas; ++replica)
-        for (int stage = 0; stage < s.placement.stages; ++stage)
-            if (reduced[{replica, stage}] == 0)
-                problems.add("rank ", s.placement.rank_of(replica, stage), ": ",
-                             to_string(action(Op::reduce_gradient, {replica, stage, -1})),
-                             " is missing, although other stages have it");
-    const bool meets = std::any_of(meetings.begin(), meetings.end(), [](const auto& m) { return !m.second.empty(); });
-    if (!meets) return;
-    if (s.placement.replicas == 1) return problems.add("REPLICA_REDUCE needs several replicas, and there is one");
-    // The ranks of a stage meet there: each has it once for each replica, and all ranks in the same order of stages.
-    for (size_t rank = 0; rank < s.programs.size(); ++rank) {
-        std::vector<int> expected;
-        for (int stage = 0; stage < s.placement.stages; ++stage)
-            for (int replica = 0; replica < s.placement.replicas; ++replica)
-                if (s.placement.rank_of(replica, stage) == static_cast<int>(rank)) expected.push_back(stage);
-        if (meetings[static_cast<int>(rank)] != expected)
-            problems.add("rank ", rank, ": REPLICA_REDUCE must come once for each chunk, in ascending order of stages");
-    }
-}
-
 void check_unshard(const Schedule& s, Problems& problems) {
     bool any = false;
     for_each_action(s, [&](int, size_t, const Action& a) { any = any || a.op == Op::unshard; });
@@ -324,7 +285,6 @@ std::vector<std::string> problems_of(const Schedule& schedule) {
     }
     if (problems.none()) {
         check_promises(schedule, problems);
-        check_reductions(schedule, problems);
         check_unshard(schedule, problems);
     }
     return problems.take();

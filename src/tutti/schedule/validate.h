@@ -11,8 +11,7 @@
 // For a lowered schedule also:
 //  5. every send has its receive, between different ranks; send after producer, receive before consumer (by 4);
 //  6. the programs reach their end even when each send waits for its receive, so all ranks have one order of messages;
-//  8. reduce_gradient comes after the last W or B of its chunk, and the replica_reduce of the ranks of a stage meet;
-//     unshard comes before each use of a chunk, reshard after.
+//  8. unshard comes before each use of a chunk, reshard after.
 // 10, equal work of all ranks, follows from 1 and 2.
 #pragma once
 

@@ -27,8 +27,6 @@ std::vector<int32_t> eos_tokens(std::string_view text, const std::string& path);
 
 // Whether the model is one of Mixtral's, whose experts have names of their own in files.
 bool is_mixtral(const ModelSpec& model);
-// The model_type with these options: "llama". UsageError when no architecture of transformers has them.
-std::string hf_model_type(const ModelSpec& model);
 // A config.json that transformers 4 and 5 read. UsageError when no architecture of transformers has these options.
 std::string to_hf_config(const ModelSpec& model, DType dtype);
 std::string hf_dtype(DType dtype);  // "bfloat16"

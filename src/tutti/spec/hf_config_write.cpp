@@ -187,12 +187,6 @@ bool is_mixtral(const ModelSpec& m) {
            m.window_layers.empty();
 }
 
-std::string hf_model_type(const ModelSpec& m) {
-    if (m.family == Family::gpt2) return "gpt2";
-    if (m.family == Family::lfm2) return m.moe.experts > 0 ? "lfm2_moe" : "lfm2";
-    return architecture_of(m).type;
-}
-
 std::string to_hf_config(const ModelSpec& m, DType dtype) {
     check<UsageError>(traits_of(m).tokens, "an mlp has no Hugging Face architecture; use --format tutti");
     Json json = m.family == Family::gpt2 ? gpt2_config(m) : m.family == Family::lfm2 ? lfm2_config(m) : llama_config(m);
