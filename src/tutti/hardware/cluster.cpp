@@ -20,27 +20,45 @@ std::string lower(std::string text) {
     return text;
 }
 
+// What 0 means for a number of a description: a value like others, "not known" or "has none"; else 0 is refused.
+enum class Zero { refused, allowed };
+
 // Reads the keys of a description; refuse_others() throws for keys that were not read.
 class Reader {
   public:
     Reader(const Json& document, std::string source) : document_(document), source_(std::move(source)) {}
 
-    // "link.gbs" is the key gbs of the table [link]. Numbers are multiplied by `unit`.
-    template <class Value>
-    void take(const std::string& path, Value& into, double unit = 1) {
+    // "link.gbs" is the key gbs of the table [link].
+    const Json* find(const std::string& path) {
         known_.push_back(path);
         const size_t dot = path.find('.');
         const Json* table = dot == std::string::npos ? &document_ : document_.find(path.substr(0, dot));
-        const Json* value = table == nullptr ? nullptr : table->find(path.substr(dot + 1));  // npos + 1 is 0
-        if (value == nullptr) return;
-        if constexpr (std::is_arithmetic_v<Value>) {
-            check<UsageError>(value->is_number() && value->get<double>() >= 0, source_, ": ", path,
-                              " must be a number that is not negative, got ", value->shown());
-            into = static_cast<Value>(value->get<double>() * unit);
-        } else {
-            into = value->get<Value>();
-        }
+        return table == nullptr ? nullptr : table->find(path.substr(dot + 1));  // npos + 1 is 0
     }
+    // A text or a list of texts.
+    template <class Value>
+    void take(const std::string& path, Value& into) {
+        if (const Json* value = find(path)) into = value->get<Value>();
+    }
+    // A number in units of `unit`; whole where `into` is. True: the key is there.
+    template <class Value>
+    bool take(const std::string& path, Value& into, Zero zero, double unit = 1) {
+        const Json* value = find(path);
+        if (value == nullptr) return false;
+        const double number = value->is_number() ? value->get<double>() : -1;
+        constexpr bool whole = std::is_integral_v<Value>;
+        const bool right = std::isfinite(number) && (zero == Zero::allowed ? number >= 0 : number > 0) &&
+                           (!whole || (number == std::floor(number) && number <= kMostDevices));
+        check<UsageError>(right, source_, ": ", path, " must be a ", whole ? "whole number" : "finite number",
+                          zero == Zero::allowed ? " of at least 0" : " above 0",
+                          whole ? concat(", at most ", kMostDevices) : "", ", got ",
+                          std::isnan(number)   ? "nan"
+                          : std::isinf(number) ? "inf"
+                                               : value->shown());
+        into = static_cast<Value>(number * unit);
+        return true;
+    }
+    const std::vector<std::string>& known() const { return known_; }
     void refuse_others() const {
         for (const Json::Member& member : document_.items()) {
             if (!member.value.is_object()) {
@@ -57,12 +75,17 @@ class Reader {
                           path, "; the nearest that exists is ", spec::nearest(path, known_));
     }
 
+    static constexpr int kMostDevices = 1 << 30;
+
     const Json& document_;
     std::string source_;
     std::vector<std::string> known_;
 };
 
 constexpr const char* kTypes[] = {"fp32", "tf32", "fp16", "bf16", "fp8", "fp4"};
+
+constexpr double kMiB = 1 << 20;
+constexpr double kContext = 600 * kMiB;  // of the driver and a context on the device
 
 constexpr int kMostBases = 8;  // files that begin with one another; more are treated as a cycle
 
@@ -75,11 +98,8 @@ Cluster base_of(const Json& base, const std::string& source_name, int bases) {
     return named(base.text(), bases + 1);
 }
 
-Cluster parse(std::string_view text, const std::string& source_name, int bases) {
-    const Json document = spec::parse_toml(text, source_name);
-    Cluster c;
-    if (const Json* base = document.find("base")) c = base_of(*base, source_name, bases);
-    Reader reader(document, source_name);
+// Reads the keys of `document` into c.
+void read(Reader& reader, Cluster& c) {
     std::string base;
     reader.take("base", base);
     reader.take("name", c.name);
@@ -87,67 +107,92 @@ Cluster parse(std::string_view text, const std::string& source_name, int bases) 
     reader.take("sources", c.sources);
     reader.take("vendor", c.vendor);
     reader.take("generation", c.generation);
-    reader.take("memory_gb", c.memory, 1e9);
-    reader.take("memory_gbs", c.memory_bandwidth, 1e9);
-    reader.take("processors", c.processors);
-    reader.take("watts", c.watts);
-    reader.take("power_limit_watts", c.power_limit);
+    double reported = 0;
+    const bool given = reader.take("memory_gb", c.data_sheet_memory, Zero::refused, 1e9);
+    if (reader.take("memory_mib", reported, Zero::refused, kMiB))
+        c.memory = reported - kContext;
+    else if (given)
+        c.memory = c.data_sheet_memory - kContext;
+    reader.take("memory_gbs", c.memory_bandwidth, Zero::refused, 1e9);
+    reader.take("processors", c.processors, Zero::allowed);
+    reader.take("watts", c.watts, Zero::allowed);
+    reader.take("power_limit_watts", c.power_limit, Zero::allowed);
     for (const char* type : kTypes) {
         for (const auto& [table, rates] :
              {std::pair("tflops.", &c.peaks), std::pair("measured_tflops.", &c.measured)}) {
             double rate = 0;
-            reader.take(std::string(table) + type, rate, 1e12);
-            if (rate > 0) (*rates)[type] = rate;
+            if (!reader.take(std::string(table) + type, rate, Zero::allowed, 1e12)) continue;
+            if (rate > 0)
+                (*rates)[type] = rate;
+            else
+                rates->erase(type);  // a device without this type, or a rate that was not measured
         }
     }
+    for (const char* type : kTypes)
+        if (!c.has(type)) c.measured.erase(type);
     reader.take("link.name", c.link_name);
-    reader.take("link.gbs", c.link_bandwidth, 1e9);
-    reader.take("link.domain", c.domain);
-    reader.take("link.latency_us", c.link_latency, 1e-6);
-    reader.take("network.gbs", c.network_bandwidth, 1e9);
-    reader.take("network.per_node", c.per_node);
-    reader.take("network.latency_us", c.network_latency, 1e-6);
-    reader.take("network.pod", c.pod);
-    reader.take("network.oversubscription", c.oversubscription);
-    reader.take("host.memory_gb", c.host_memory, 1e9);
-    reader.take("host.gbs", c.host_bandwidth, 1e9);
-    reader.take("site.mtbf_hours", c.mtbf_hours);
-    reader.take("site.price_per_hour", c.price_per_hour);
+    reader.take("link.gbs", c.link_bandwidth, Zero::refused, 1e9);
+    reader.take("link.domain", c.domain, Zero::refused);
+    reader.take("link.latency_us", c.link_latency, Zero::allowed, 1e-6);
+    reader.take("network.gbs", c.network_bandwidth, Zero::refused, 1e9);
+    reader.take("network.per_node", c.per_node, Zero::refused);
+    reader.take("network.latency_us", c.network_latency, Zero::allowed, 1e-6);
+    reader.take("network.pod", c.pod, Zero::allowed);
+    reader.take("network.oversubscription", c.oversubscription, Zero::refused);
+    reader.take("host.memory_gb", c.host_memory, Zero::allowed, 1e9);
+    reader.take("host.gbs", c.host_bandwidth, Zero::allowed, 1e9);
+    reader.take("site.mtbf_hours", c.mtbf_hours, Zero::refused);
+    reader.take("site.price_per_hour", c.price_per_hour, Zero::allowed);
+}
+
+Cluster parse(std::string_view text, const std::string& source_name, int bases) {
+    const Json document = spec::parse_toml(text, source_name);
+    Cluster c;
+    if (const Json* base = document.find("base")) c = base_of(*base, source_name, bases);
+    Reader reader(document, source_name);
+    const double reported = c.memory, data_sheet = c.data_sheet_memory;
+    read(reader, c);
+    // The size of the base's data sheet once more: the driver still reports that of the base.
+    if (c.data_sheet_memory == data_sheet && c.memory == data_sheet - kContext) c.memory = reported;
     reader.refuse_others();
-    const auto positive = [&](double value, const char* key) {
-        check<UsageError>(value > 0, source_name, ": ", key,
-                          " must be given and above 0, or base = \"NAME\" of a known one");
+    const auto given = [&](double value, const char* key) {
+        check<UsageError>(value > 0, source_name, ": ", key, " must be given, or base = \"NAME\" of a known cluster");
     };
     check<UsageError>(!c.name.empty(), source_name, ": name must be given");
-    positive(c.memory, "memory_gb");
-    positive(c.memory_bandwidth, "memory_gbs");
-    positive(c.link_bandwidth, "link.gbs");
-    positive(c.network_bandwidth, "network.gbs");
-    positive(c.per_node, "network.per_node");
-    positive(c.oversubscription, "network.oversubscription");
+    given(c.data_sheet_memory, "memory_gb");
+    check<UsageError>(c.memory > 0, source_name, ": memory_gb = ", c.data_sheet_memory / 1e9,
+                      " is less than the driver and its context take (", kContext / 1e9, ")");
+    given(c.memory_bandwidth, "memory_gbs");
+    given(c.link_bandwidth, "link.gbs");
+    given(c.network_bandwidth, "network.gbs");
     check<UsageError>(c.power_limit <= 0 || c.watts > 0, source_name,
                       ": power_limit_watts needs watts, the power of the device at full clock");
     check<UsageError>(!c.peaks.empty(), source_name, ": [tflops] must give the peak of at least one type");
     return c;
 }
 
-Cluster named(const std::string& name_or_path, int bases) {
+const Cluster* known_as(const std::string& name) {
     static const std::vector<Cluster> known = [] {
         std::vector<Cluster> clusters;
         for (const CatalogEntry& entry : catalog())
             clusters.push_back(parse(entry.text, std::string(entry.name) + ".toml", 0));
         return clusters;
     }();
-    const std::string wanted = lower(name_or_path);
+    const std::string wanted = lower(name);
     for (const Cluster& each : known) {
-        if (each.name == wanted) return each;
+        if (each.name == wanted) return &each;
         for (const std::string& alias : each.aliases)
-            if (lower(alias) == wanted) return each;
+            if (lower(alias) == wanted) return &each;
     }
-    if (wanted.ends_with(".toml") || std::filesystem::exists(name_or_path))
+    return nullptr;
+}
+
+Cluster named(const std::string& name_or_path, int bases) {
+    if (const Cluster* known = known_as(name_or_path)) return *known;
+    if (name_or_path.ends_with(".toml") || std::filesystem::exists(name_or_path))
         return parse(read_file(name_or_path), name_or_path, bases);
     throw UsageError(concat("no cluster is named ", name_or_path, " and no file has that name; the nearest is ",
-                            spec::nearest(wanted, cluster_names()), "; known: ", joined(cluster_names())));
+                            spec::nearest(lower(name_or_path), cluster_names()), "; known: ", joined(cluster_names())));
 }
 
 }  // namespace
@@ -174,6 +219,36 @@ std::vector<std::string> cluster_names() {
     return names;
 }
 
-Cluster cluster_named(const std::string& name_or_path) { return named(name_or_path, 0); }
+std::vector<std::string> cluster_keys() {
+    const Json none = Json::object();
+    Reader reader(none, "");
+    Cluster c;
+    read(reader, c);
+    std::vector<std::string> keys = reader.known();
+    std::erase(keys, "base");
+    return keys;
+}
+
+Cluster cluster_named(const std::string& name_or_path, const std::vector<std::string>& changes) {
+    const Cluster cluster = named(name_or_path, 0);
+    if (changes.empty()) return cluster;
+    std::string text = concat("base = ", Json(name_or_path).dump(), '\n');
+    for (const std::string& change : changes) {
+        const size_t equals = change.find('=');
+        check<UsageError>(equals != std::string::npos && equals > 0 && equals + 1 < change.size(), "--set-cluster ",
+                          change, ": required KEY=VALUE with a key of a cluster file, such as network.gbs=35");
+        const std::string key = change.substr(0, equals), value = change.substr(equals + 1);
+        const bool number = value.find_first_not_of("0123456789.+-eE_") == std::string::npos || value == "nan" ||
+                            value == "inf" || value == "-inf";
+        text += concat(key, " = ", number ? value : Json(value).dump(), '\n');
+    }
+    Cluster changed = parse(text, "--set-cluster", 0);
+    if (changed.name == cluster.name) changed.name = concat(cluster.name, " with ", joined(changes));
+    return changed;
+}
+
+bool is_cluster(const std::string& name_or_path) {
+    return known_as(name_or_path) != nullptr || std::filesystem::exists(name_or_path);
+}
 
 }  // namespace tutti::hardware

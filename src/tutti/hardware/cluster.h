@@ -1,6 +1,7 @@
 // hardware/cluster.h: accelerators and clusters as data: rates, memory, links, network. A TOML file describes a device
 // with its usual node and network (catalog/*.toml, part of the program). A user's file may start from one of these
-// (`base = "h100"`) and give only what differs (docs/clusters.md).
+// (`base = "h100"`) and give only what differs (docs/clusters.md). This is the one list of machines: rehearsals,
+// predictions and plans take the same names and the same memory.
 //
 // Units: FLOP/s, bytes, bytes per second in one direction and per device, seconds.
 #pragma once
@@ -19,7 +20,8 @@ struct Cluster {
     std::string vendor;
     std::string generation;  // "hopper"; kernels of one generation reach similar shares of the peak
 
-    double memory = 0;            // of a device
+    double memory = 0;  // of a device that a run can use: what the driver reports, less the driver's context
+    double data_sheet_memory = 0;
     double memory_bandwidth = 0;  // of its memory
     double watts = 0;             // of a device's data sheet; 0: not known
     double power_limit = 0;       // watts that the site allows a device; 0: those of its data sheet
@@ -58,9 +60,12 @@ struct Cluster {
     std::string types() const;  // "bf16, fp16, fp32"
 };
 
-// By name or alias, in any case; or the path of a TOML file. UsageError with the nearest name.
-Cluster cluster_named(const std::string& name_or_path);
+// By name or alias, in any case; or the path of a TOML file. UsageError with the nearest name. `changes`: what-ifs as
+// "network.gbs=35", keys of a cluster file.
+Cluster cluster_named(const std::string& name_or_path, const std::vector<std::string>& changes = {});
+bool is_cluster(const std::string& name_or_path);  // a name of the catalog, an alias or an existing file
 Cluster parse_cluster(std::string_view text, const std::string& source_name);
 std::vector<std::string> cluster_names();
+std::vector<std::string> cluster_keys();  // of a cluster file: "memory_gb", "network.gbs", ...
 
 }  // namespace tutti::hardware

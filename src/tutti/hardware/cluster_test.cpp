@@ -20,7 +20,7 @@ std::string message_of(auto&& action) {
 }
 
 TEST(Clusters, AllOfTheCatalogAreComplete) {
-    ASSERT_EQ(cluster_names().size(), 24u);
+    ASSERT_EQ(cluster_names().size(), 27u);
     for (const std::string& name : cluster_names()) {
         const Cluster c = cluster_named(name);
         EXPECT_EQ(c.name, name);
@@ -28,6 +28,7 @@ TEST(Clusters, AllOfTheCatalogAreComplete) {
         EXPECT_FALSE(c.generation.empty()) << name;
         EXPECT_GT(c.memory_bandwidth, 1e11) << name;
         EXPECT_GE(c.domain, 1) << name;
+        EXPECT_NEAR(c.memory / c.data_sheet_memory, 1, 0.08) << name;
         for (const auto& [type, rate] : c.measured) EXPECT_LT(rate, c.peak(type)) << name << ' ' << type;
     }
 }
@@ -35,13 +36,16 @@ TEST(Clusters, AllOfTheCatalogAreComplete) {
 TEST(Clusters, UnitsAreThoseOfTheDataSheet) {
     const Cluster c = cluster_named("H100");
     EXPECT_DOUBLE_EQ(c.peak("bf16"), 989.4e12);
-    EXPECT_DOUBLE_EQ(c.memory, 80e9);
+    EXPECT_DOUBLE_EQ(c.data_sheet_memory, 80e9);
+    EXPECT_DOUBLE_EQ(c.memory, (81559.0 - 600) * (1 << 20));  // of nvidia-smi, less the context
     EXPECT_DOUBLE_EQ(c.memory_bandwidth, 3352e9);
     EXPECT_DOUBLE_EQ(c.link_bandwidth, 450e9);
     EXPECT_DOUBLE_EQ(c.network_bandwidth, 50e9);
     EXPECT_EQ(c.per_node, 8);
     EXPECT_EQ(c.processors, 132);
     EXPECT_EQ(cluster_named("A100-80").name, "a100");
+    EXPECT_EQ(cluster_named("a100-80gb").name, "a100");
+    EXPECT_EQ(cluster_named("a100-40gb").name, "a100-40");
 }
 
 TEST(Clusters, AFileStartsFromAKnownOneAndChangesWhatDiffers) {
@@ -52,6 +56,61 @@ TEST(Clusters, AFileStartsFromAKnownOneAndChangesWhatDiffers) {
     EXPECT_DOUBLE_EQ(c.network_bandwidth, 25e9);
     EXPECT_EQ(c.per_node, 4);
     EXPECT_DOUBLE_EQ(c.peak("bf16"), 989.4e12);
+}
+
+// One device has one memory, whether or not a file repeats the size of its data sheet.
+TEST(Clusters, AFileHasTheMemoryOfItsBase) {
+    const double h100 = cluster_named("h100").memory;
+    EXPECT_EQ(parse_cluster("base = \"h100\"\n", "x.toml").memory, h100);
+    EXPECT_EQ(parse_cluster("base = \"h100\"\nmemory_gb = 80\n", "x.toml").memory, h100);
+    EXPECT_EQ(parse_cluster("base = \"h100\"\nmemory_gb = 94\n", "x.toml").memory, 94e9 - 600.0 * (1 << 20));
+    EXPECT_EQ(parse_cluster("base = \"h100\"\nmemory_gb = 94\nmemory_mib = 95830\n", "x.toml").memory,
+              (95830.0 - 600) * (1 << 20));
+    EXPECT_NE(message_of([] { parse_cluster("base = \"h100\"\nmemory_gb = 0.5\n", "x.toml"); }).find("is less than"),
+              std::string::npos);
+}
+
+// 0 is refused, or means what docs/clusters.md says; nothing is passed over.
+TEST(Clusters, ZeroNegativeAndInfiniteValues) {
+    const auto refusal = [](const std::string& line) {
+        return message_of([&] { parse_cluster("base = \"h100\"\n" + line + "\n", "x.toml"); });
+    };
+    for (const char* key : {"memory_gb", "memory_mib", "memory_gbs", "link.gbs", "network.gbs",
+                            "network.oversubscription", "site.mtbf_hours"})
+        for (const char* value : {"0", "-1", "nan", "inf", "-inf"})
+            EXPECT_EQ(refusal(concat(key, " = ", value)),
+                      concat("x.toml: ", key, " must be a finite number above 0, got ",
+                             std::string(value) == "-inf" ? "inf" : value))
+                << key;
+    for (const char* key : {"link.domain", "network.per_node"})
+        for (const char* value : {"0", "-1", "1.5", "nan"}) EXPECT_NE(refusal(concat(key, " = ", value)), "") << key;
+    for (const std::string& key : cluster_keys()) {
+        if (key.find("name") != std::string::npos || key == "aliases" || key == "sources" || key == "vendor" ||
+            key == "generation")
+            continue;
+        EXPECT_NE(refusal(concat(key, " = -1")), "") << key;
+        EXPECT_NE(refusal(concat(key, " = nan")).find("got nan"), std::string::npos) << key;
+    }
+    const Cluster c = parse_cluster(
+        "base = \"h100\"\nwatts = 0\n[tflops]\nfp8 = 0\n[measured_tflops]\nbf16 = 0\n[host]\ngbs = 0\n", "x.toml");
+    EXPECT_FALSE(c.has("fp8"));
+    EXPECT_EQ(c.measured.size(), 0u);  // that of fp8 goes with its peak
+    EXPECT_EQ(c.watts, 0);
+    EXPECT_EQ(c.host_bandwidth, 0);
+    EXPECT_NE(refusal("tflops = {fp32 = 0, tf32 = 0, fp16 = 0, bf16 = 0, fp8 = 0}").find("at least one type"),
+              std::string::npos);
+}
+
+TEST(Clusters, ChangesAreWhatIfs) {
+    const Cluster c = cluster_named("h100", {"network.gbs=35", "name=ours", "network.pod=64"});
+    EXPECT_DOUBLE_EQ(c.network_bandwidth, 35e9);
+    EXPECT_EQ(c.pod, 64);
+    EXPECT_EQ(c.name, "ours");
+    EXPECT_EQ(cluster_named("h100", {"network.gbs=35"}).name, "h100 with network.gbs=35");
+    for (const char* wrong :
+         {"network.gbs", "=3", "network.gbs=", "network.gb=3", "network.gbs=many", "network.gbs=nan"})
+        EXPECT_NE(message_of([&] { cluster_named("h100", {wrong}); }).find("--set-cluster"), std::string::npos)
+            << wrong;
 }
 
 TEST(Clusters, APowerLimitLowersTheClockByItsCubeRoot) {
@@ -82,7 +141,7 @@ TEST(Clusters, WrongInputIsNamed) {
     EXPECT_NE(message_of([] { cluster_named("h10"); }).find("the nearest is h100"), std::string::npos);
     EXPECT_NE(message_of([] {
                   parse_cluster("base = \"h100\"\nmemory_gb = \"80\"\n", "x.toml");
-              }).find("memory_gb must be a number"),
+              }).find("memory_gb must be a finite number above 0, got"),
               std::string::npos);
     EXPECT_NE(message_of([] { parse_cluster("base = \"h100\"\n[link]\ngb = 1\n", "x.toml"); }).find("link.gbs"),
               std::string::npos);

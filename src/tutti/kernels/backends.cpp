@@ -1,7 +1,6 @@
 #include "tutti/kernels/backends.h"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <fstream>
 
@@ -48,17 +47,6 @@ constexpr Backend kCpu = {
 
 // --- NVIDIA's GPUs ---------------------------------------------------------------------------------------------------
 
-// Memory as nvidia-smi reports it, in MiB; the driver and a CUDA context take about 600 MiB of that.
-struct NvidiaModel {
-    const char *name, *title;
-    int64_t mib;
-};
-constexpr std::array kNvidiaModels = {
-    NvidiaModel{"a100-40gb", "NVIDIA A100 40GB", 40960},  NvidiaModel{"a100-80gb", "NVIDIA A100 80GB", 81920},
-    NvidiaModel{"h100", "NVIDIA H100 80GB", 81559},       NvidiaModel{"h200", "NVIDIA H200 141GB", 143771},
-    NvidiaModel{"b200", "NVIDIA B200 180GB", 183359},     NvidiaModel{"l40s", "NVIDIA L40S 48GB", 46068},
-    NvidiaModel{"rtx4090", "NVIDIA RTX 4090 24GB", 24564}};
-constexpr int64_t kMiB = 1 << 20, kContextMiB = 600;
 constexpr int64_t kWorkspace = 32 << 20;  // of cuBLASLt: device/cuda/cuda_device.cpp
 
 const KernelTable* cuda_kernels(ComputeType compute_type) {
@@ -66,15 +54,7 @@ const KernelTable* cuda_kernels(ComputeType compute_type) {
 }
 
 std::vector<DeviceModel> nvidia_models(int) {
-    std::vector<DeviceModel> all;
-    for (const NvidiaModel& m : kNvidiaModels)
-        all.push_back({m.name,
-                       {.name = m.title,
-                        .memory_bytes = (m.mib - kContextMiB) * kMiB,
-                        .workspace_bytes = kWorkspace,
-                        .records = true},
-                       cuda_kernels});
-    return all;
+    return {{"", {.workspace_bytes = kWorkspace, .records = true}, cuda_kernels}};
 }
 
 // "580.65.06" of "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  ...".

@@ -27,9 +27,10 @@ struct AttentionLibrary {
     void (*use)(KernelTable& table);    // UsageError where this build or this machine lacks the library
 };
 
-// A machine that a rehearsal may assume, whether or not this one is such a machine.
+// A machine that a rehearsal may assume, whether or not this one is such a machine. GPUs of a vendor are one model:
+// their names and their memory are in the list of machines (hardware/cluster.h).
 struct DeviceModel {
-    std::string name;   // "h100", "cpu-avx2"
+    std::string name;   // "cpu-avx2"; "" for GPUs
     MetaTarget device;  // memory_bytes 0: any size
     const KernelTable* (*table)(ComputeType);
 };

@@ -38,7 +38,7 @@ TEST(Backends, AreComplete) {
         EXPECT_EQ(b.find().found.empty(), !b.find().why_none.empty()) << b.name;
     }
     EXPECT_EQ(backends().back().name, std::string("cpu"));
-    EXPECT_TRUE(models.contains("cpu-avx2") && models.contains("h100"));
+    EXPECT_TRUE(models.contains("cpu-avx2"));
 }
 
 TEST(Backends, OfADeviceHasItsTable) {

@@ -101,7 +101,7 @@ std::optional<rehearsal::Target> target_of(const Request& request) {
     const auto of_vendor = [&](const kernels::Backend& backend) { return backend.vendor == c.vendor; };
     const auto all = kernels::backends();
     if (std::none_of(all.begin(), all.end(), of_vendor) || c.generation == "volta") return std::nullopt;
-    return simulate::target_for(c, compute_type_from(request.precision).value_or(ComputeType::bf16));
+    return rehearsal::target_for(c, compute_type_from(request.precision).value_or(ComputeType::bf16));
 }
 
 rehearsal::Rehearsal rehearse_run(const spec::RunSpec& run, const rehearsal::Target& target, int ranks) {

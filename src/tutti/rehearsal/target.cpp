@@ -1,5 +1,6 @@
 #include "tutti/rehearsal/target.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <numeric>
@@ -24,18 +25,45 @@ Target target_of(const engine::Machine& machine) {
     return {&machine.kernels, meta};
 }
 
-Target target_named(std::string_view name, ComputeType compute_type, int threads) {
-    for (const kernels::Backend& backend : kernels::backends())
-        for (const kernels::DeviceModel& model : backend.models(threads)) {
-            if (name != model.name) continue;
-            const kernels::KernelTable* table = model.table(compute_type);
-            check<UsageError>(table != nullptr, compute_type, " needs a GPU, and the plan is for ", name,
-                              "; compute in f32 or bf16");
-            return {table, model.device};
-        }
+namespace {
+
+std::vector<kernels::DeviceModel> cpu_models(int threads) { return kernels::backends().back().models(threads); }
+
+}  // namespace
+
+Target target_for(const hardware::Cluster& cluster, ComputeType compute_type) {
+    const auto gpus = kernels::backends().first(kernels::backends().size() - 1);
+    const auto own = std::find_if(gpus.begin(), gpus.end(), [&](const auto& b) { return b.vendor == cluster.vendor; });
+    const kernels::Backend& backend = own == gpus.end() ? gpus.front() : *own;
+    const kernels::DeviceModel model = backend.models(1).front();
+    Target target{model.table(compute_type), model.device};
+    target.device.name = own == gpus.end() ? concat(cluster.name, " (kernels as of ", backend.vendor, " GPUs)")
+                                           : concat(cluster.vendor, ' ', cluster.name);
+    target.device.memory_bytes = static_cast<int64_t>(cluster.memory);
+    return target;
+}
+
+Target target_named(const std::string& name, ComputeType compute_type, int threads,
+                    const std::vector<std::string>& changes) {
+    for (const kernels::DeviceModel& model : cpu_models(threads)) {
+        if (name != model.name) continue;
+        const kernels::KernelTable* table = model.table(compute_type);
+        check<UsageError>(table != nullptr, compute_type, " needs a GPU, and the plan is for ", name,
+                          "; compute in f32 or bf16");
+        check<UsageError>(changes.empty(), "--set-cluster ", joined(changes), ": ", name,
+                          " has no data sheet to change; it changes clusters such as h100");
+        return {table, model.device};
+    }
+    if (hardware::is_cluster(name) || name.ends_with(".toml"))
+        return target_for(hardware::cluster_named(name, changes), compute_type);
     const std::vector<std::string> names = target_names();
-    throw UsageError(concat("no machine is called \"", name, "\"; the nearest is ",
-                            spec::nearest(std::string(name), names), ". Known: ", joined(names)));
+    throw UsageError(concat("no machine is called \"", name, "\" and no file has that name; the nearest is ",
+                            spec::nearest(name, names), ". Known: ", joined(names)));
+}
+
+bool is_cpu_model(const std::string& name) {
+    const auto models = cpu_models(1);
+    return std::any_of(models.begin(), models.end(), [&](const auto& model) { return model.name == name; });
 }
 
 std::vector<double> parse_expert_loads(std::string_view option, const std::string& text, const spec::RunSpec& run) {
@@ -66,9 +94,9 @@ std::vector<double> parse_expert_loads(std::string_view option, const std::strin
 
 std::vector<std::string> target_names() {
     std::vector<std::string> names;
-    const auto all = kernels::backends();
-    for (auto backend = all.rbegin(); backend != all.rend(); ++backend)
-        for (const kernels::DeviceModel& model : backend->models(1)) names.push_back(model.name);
+    for (const kernels::DeviceModel& model : cpu_models(1)) names.push_back(model.name);
+    const std::vector<std::string> clusters = hardware::cluster_names();
+    names.insert(names.end(), clusters.begin(), clusters.end());
     return names;
 }
 

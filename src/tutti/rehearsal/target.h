@@ -8,6 +8,7 @@
 
 #include "tutti/device/meta/meta_device.h"
 #include "tutti/engine/engine.h"
+#include "tutti/hardware/cluster.h"
 
 namespace tutti::rehearsal {
 
@@ -21,10 +22,16 @@ struct Target {
 // The machine of an existing rank.
 Target target_of(const engine::Machine& machine);
 
+// A device of a cluster, with its memory. Devices that have no kernels here are rehearsed with those of the GPUs that
+// have, and the name says so.
+Target target_for(const hardware::Cluster& cluster, ComputeType compute_type);
+
 // The machine of a name: "cpu-avx2", "cpu-avx512", "cpu-avx512_bf16", "cpu-amx" with `threads` threads and memory of
-// any size; "h100" and the other GPUs of target_names(). UsageError for an unknown name, with the nearest, and for tf32
-// on a CPU.
-Target target_named(std::string_view name, ComputeType compute_type, int threads);
+// any size; or a cluster's device (hardware::cluster_named, with its changes). UsageError for an unknown name, with the
+// nearest, and for tf32 on a CPU.
+Target target_named(const std::string& name, ComputeType compute_type, int threads,
+                    const std::vector<std::string>& changes = {});
+bool is_cpu_model(const std::string& name);
 std::vector<std::string> target_names();
 
 // "1.5": the first expert has 1.5 times the mean load and the others share the rest evenly. "3,1,1,1": the load of each

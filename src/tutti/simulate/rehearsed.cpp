@@ -57,20 +57,6 @@ RehearsedStep rehearse_in_time(const spec::RunSpec& run, const rehearsal::Target
     return step;
 }
 
-rehearsal::Target target_for(const hardware::Cluster& cluster, ComputeType compute_type) {
-    // The memory of these is what the driver reports.
-    constexpr std::pair<const char*, const char*> kKnown[] = {
-        {"h100", "h100"}, {"h200", "h200"}, {"b200", "b200"}, {"a100", "a100-80gb"}, {"a100-40", "a100-40gb"}};
-    for (const auto& [name, gpu] : kKnown)
-        if (cluster.name == name && cluster.memory == hardware::cluster_named(name).memory)
-            return rehearsal::target_named(gpu, compute_type, 1);
-    rehearsal::Target target = rehearsal::target_named("h100", compute_type, 1);
-    constexpr double kContext = 600 << 20;  // a CUDA context and the driver
-    target.device.name = cluster.name + " (kernels as of an H100)";
-    target.device.memory_bytes = static_cast<int64_t>(cluster.memory - kContext);
-    return target;
-}
-
 RehearsedStep rehearse_on(const spec::RunSpec& run, const rehearsal::Target& target, int ranks,
                           const hardware::Cluster& cluster, const Physics& physics, bool with_spans,
                           const std::map<int, double>& slow) {

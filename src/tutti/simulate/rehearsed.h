@@ -27,13 +27,9 @@ RehearsedStep rehearse_in_time(const spec::RunSpec& run, const rehearsal::Target
 
 // On a cluster, by the prices of machine_prices.h: one rank of each pipeline position stands for all ranks there (with
 // coordinates of the first slow rank, if there is one), kernels and collectives run beside each other, as on GPUs.
-// `target`: from target_for(cluster).
+// `target`: from rehearsal::target_for(cluster).
 RehearsedStep rehearse_on(const spec::RunSpec& run, const rehearsal::Target& target, int ranks,
                           const hardware::Cluster& cluster, const Physics& physics, bool with_spans,
                           const std::map<int, double>& slow = {});
-
-// The machine that kernels and memory are rehearsed for: the GPU of a cluster of the catalog, or an H100 with the
-// memory of the cluster.
-rehearsal::Target target_for(const hardware::Cluster& cluster, ComputeType compute_type);
 
 }  // namespace tutti::simulate
