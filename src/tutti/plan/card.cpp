@@ -1,6 +1,7 @@
 #include "tutti/plan/card.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <sstream>
 #include <utility>
@@ -198,13 +199,24 @@ void add_memory(Box& box, const Card& card) {
     const MemoryPlan& memory = card.memory;
     constexpr size_t kBytes = 11, kShare = 9;
     const int64_t total = memory.peak();
+    // Each purpose's own largest value, at whatever moment, where that is more than at the peak of the sum.
+    std::array<std::string, kPurposes> largest;
+    size_t column = 0;
+    for (int i = 0; i < kPurposes; ++i) {
+        const auto purpose = static_cast<Purpose>(i);
+        if (memory.peaks[purpose] <= memory.at_peak[purpose]) continue;
+        largest[static_cast<size_t>(i)] = concat("  at most ", format_bytes(memory.peaks[purpose]));
+        column = std::max(column, columns_of(largest[static_cast<size_t>(i)]));
+    }
     for (int i = 0; i < kPurposes; ++i) {
         const auto purpose = static_cast<Purpose>(i);
         const int64_t bytes = memory.at_peak[purpose];
         const double share = total > 0 ? static_cast<double>(bytes) / static_cast<double>(total) : 0;
         box.line(concat(left(std::string(name_of(purpose)), Box::kLabel), right(format_bytes(bytes), kBytes),
                         right(format_percent(share), kShare), "  ",
-                        box.bar(share, box.inner() - Box::kLabel - kBytes - kShare - 2)));
+                        left(box.bar(share, box.inner() - Box::kLabel - kBytes - kShare - 2 - column),
+                             box.inner() - Box::kLabel - kBytes - kShare - 2 - column),
+                        largest[static_cast<size_t>(i)]));
     }
     box.line(concat(left("peak", Box::kLabel), right(format_bytes(total), kBytes), "  in the ", memory.peak_place));
     if (memory.offloaded > 0)

@@ -161,6 +161,17 @@ class Picture {
         y_ = bottom;
     }
 
+    // The colours of the purposes.
+    void legend() {
+        double x = kMargin;
+        for (int p = 0; p < kPurposes; ++p) {
+            const std::string name(name_of(static_cast<Purpose>(p)));
+            body_ += svg::box(colour(p), x, y_ + 4, 12, 12) + svg::text("s", x + 17, y_ + 14, name);
+            x += 30 + 6.5 * static_cast<double>(name.size());
+        }
+        y_ += 26;
+    }
+
     std::string file(const std::string& title, const std::string& more_css = "") const {
         return svg::begin_file(kWidth, y_ + kMargin, style() + more_css, title) + body_ + "</svg>\n";
     }
@@ -188,13 +199,8 @@ std::string draw_memory(const std::string& title, const std::vector<std::pair<st
     constexpr double kRow = 30;
     Picture picture;
     picture.heading(title);
+    picture.legend();
     double x = kMargin, labels = 0;
-    for (int p = 0; p < kPurposes; ++p) {
-        const std::string name(name_of(static_cast<Purpose>(p)));
-        picture.body_ += svg::box(colour(p), x, picture.y_ + 4, 12, 12) + svg::text("s", x + 17, picture.y_ + 14, name);
-        x += 30 + 6.5 * static_cast<double>(name.size());
-    }
-    picture.y_ += 26;
     int64_t most = 1;
     for (const auto& [label, bytes] : bars) {
         labels = std::max(labels, width_of(label));
@@ -217,6 +223,50 @@ std::string draw_memory(const std::string& title, const std::vector<std::pair<st
         picture.y_ += kRow;
     }
     return picture.file(title);
+}
+
+std::string draw_memory_over_step(const std::string& title, const Program& program, int64_t capacity) {
+    constexpr double kHeight = 260;
+    constexpr size_t kMostColumns = 400;  // of equal width; the fullest sample of a column is drawn
+    Picture picture;
+    picture.heading(title);
+    picture.legend();
+    const std::vector<Program::Memory>& samples = program.memory;
+    check(!samples.empty(), "a program without samples of its memory");
+    const size_t columns = std::min(samples.size(), kMostColumns);
+    std::vector<const Program::Memory*> shown(columns, nullptr);
+    int64_t most = 1;
+    for (size_t i = 0; i < samples.size(); ++i) {
+        const Program::Memory*& at = shown[i * columns / samples.size()];
+        if (at == nullptr || samples[i].bytes.total() > at->bytes.total()) at = &samples[i];
+        most = std::max(most, samples[i].bytes.total());
+    }
+    const bool line = capacity > 0 && capacity < 3 * most;
+    const double top = picture.y_ + 6, scale = kHeight / double(line ? std::max(most, capacity) : most),
+                 width = (kWidth - 2 * kMargin) / double(columns);
+    for (size_t i = 0; i < columns; ++i) {
+        double y = top + kHeight;
+        for (int p = 0; p < kPurposes; ++p) {
+            const double height = scale * double(shown[i]->bytes[static_cast<Purpose>(p)]);
+            if (height < 0.05) continue;
+            y -= height;
+            picture.body_ += svg::box(
+                colour(p), kMargin + double(i) * width, y, width, height,
+                concat(program.places[shown[i]->place], ": ", format_bytes(shown[i]->bytes.total()), ", of which ",
+                       name_of(static_cast<Purpose>(p)), " ", format_bytes(shown[i]->bytes[static_cast<Purpose>(p)])));
+        }
+        if (i % 8 == 7) picture.body_ += '\n';
+    }
+    if (line) {
+        const double y = top + kHeight - scale * double(capacity);
+        picture.body_ += svg::box("l", kMargin, y, kWidth - 2 * kMargin, 1) +
+                         svg::text("s", kMargin + 4, y + 12, concat("the machine has ", format_bytes(capacity)));
+    }
+    picture.y_ = top + kHeight + 18;
+    picture.body_ += svg::text("s", kMargin, picture.y_,
+                               concat("peak ", format_bytes(most), "; from the first pass of the step to the last"));
+    picture.y_ += 8;
+    return picture.file(title, ".l{fill:#b00}");
 }
 
 }  // namespace tutti::rehearsal

@@ -7,6 +7,7 @@
 
 #include "tutti/base/purpose.h"
 #include "tutti/rehearsal/layout.h"
+#include "tutti/rehearsal/program.h"
 
 namespace tutti::rehearsal {
 
@@ -18,5 +19,9 @@ std::string draw_svg(const Layout& layout);
 
 // A bar for each label, of bytes by purpose.
 std::string draw_memory(const std::string& title, const std::vector<std::pair<std::string, MemoryByPurpose>>& bars);
+
+// The memory in use over the step, by purpose, from one pass over a unit to the next. `capacity`: of the machine, as a
+// line; 0: none.
+std::string draw_memory_over_step(const std::string& title, const Program& program, int64_t capacity);
 
 }  // namespace tutti::rehearsal

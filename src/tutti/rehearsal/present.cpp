@@ -137,6 +137,7 @@ Json to_json(const Rehearsal& r) {
                  {"peak_bytes", r.memory.peak()},
                  {"peak_place", r.memory.peak_place},
                  {"memory", to_json(r.memory.at_peak)},
+                 {"largest", to_json(r.memory.peaks)},
                  {"offloaded_bytes", r.memory.offloaded},
                  {"reserved_bytes", r.memory.reserved},
                  {"saved_bytes", r.memory.saved},

@@ -19,7 +19,7 @@ std::string render_program(const Rehearsal& rehearsal);
 Json to_json(const MemoryByPurpose& memory);
 // A list of {"group", "size", "operation", "calls", "bytes", "sent"}.
 Json to_json(const std::vector<parallel::GroupTraffic>& communication);
-// "rank", "ranks", "machine", "peak_bytes", "peak_place", "memory", "offloaded_bytes", "reserved_bytes",
+// "rank", "ranks", "machine", "peak_bytes", "peak_place", "memory", "largest", "offloaded_bytes", "reserved_bytes",
 // "saved_bytes", "capacity_bytes" (null: not known), "fits", "flops", "communication".
 Json to_json(const Rehearsal& rehearsal);
 // The kernels of the step: a list of {"kernel", "shape", "calls", "flops", "bytes"}.

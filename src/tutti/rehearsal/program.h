@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "tutti/base/purpose.h"
 #include "tutti/comm/flight_record.h"
 #include "tutti/kernels/work.h"
 
@@ -42,6 +43,13 @@ struct Program {
     std::vector<Group> groups;
     std::vector<std::string> places;  // "forward of h.3", "optimizer"
     std::vector<Action> actions;
+    // Memory in use at the beginning and the end of each pass over a unit, in order. Passes that an action repeats are
+    // listed once.
+    struct Memory {
+        size_t place = 0;
+        MemoryByPurpose bytes;
+    };
+    std::vector<Memory> memory = {};
 
     // Floating-point operations of all kernels, repetitions included.
     double flops() const;

@@ -29,6 +29,7 @@ class Recorder final : public ops::Meter, public Tracer, public comm::Communicat
         memory.reset_peaks();
         peak_ = memory.total().peak;
         program_.actions.clear();
+        program_.memory.clear();
         program_.places = {"step"};
         place_ = kStep;
         peak_place_ = kStep;
@@ -59,6 +60,7 @@ class Recorder final : public ops::Meter, public Tracer, public comm::Communicat
         const auto [known, is_new] = places_.try_emplace(text, program_.places.size());
         if (is_new) program_.places.push_back(text);
         place_ = known->second;
+        note_memory();
         if (what.of.empty()) return place_;
         for (size_t i = program_.actions.size(); i > 0 && program_.actions[i - 1].place == kStep; --i)
             program_.actions[i - 1].place = place_;
@@ -68,6 +70,7 @@ class Recorder final : public ops::Meter, public Tracer, public comm::Communicat
     void end(size_t span) override {
         if (span == kNone) return;
         look_at_peak();
+        note_memory();
         place_ = kStep;
     }
 
@@ -90,6 +93,15 @@ class Recorder final : public ops::Meter, public Tracer, public comm::Communicat
     void add(What what) {
         program_.actions.push_back({std::move(what), place_});
         look_at_peak();
+    }
+    void note_memory() {
+        if (memory_ == nullptr) return;
+        Program::Memory now{.place = place_, .bytes = {}};
+        for (int p = 0; p < kPurposes; ++p) {
+            const auto purpose = static_cast<Purpose>(p);
+            now.bytes[purpose] = memory_->usage(purpose).current;
+        }
+        program_.memory.push_back(now);
     }
     void look_at_peak() {
         if (memory_ == nullptr || memory_->total().peak <= peak_) return;
