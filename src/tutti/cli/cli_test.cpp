@@ -314,7 +314,6 @@ TEST(Rehearse, LayoutAndVariations) {
     EXPECT_NEAR(optimizer(0) / optimizer(1), 4, 0.1);
     EXPECT_EQ(variations[2]["set"], "recompute.policy=full");
     EXPECT_TRUE(contains(read_file(picture), "parallel.zero=3"));
-    EXPECT_EQ(tutti({"rehearse", config, "--svg", picture}).code, 2);
     EXPECT_EQ(tutti({"rehearse", config, "--vary", "parallel.zero"}).code, 2);
     EXPECT_EQ(tutti({"rehearse", config, "--vary", "parallel.zero=1", "--kernels"}).code, 2);
     EXPECT_EQ(tutti({"rehearse", config, "--layout", "--per-host", "2"}).code, 2);

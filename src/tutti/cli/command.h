@@ -54,7 +54,6 @@ struct Command {
 
 Option required(Option option);
 Option threads_option(int& threads);
-Option expert_loads_option(std::string& loads);
 // --set section.key=value, repeatable.
 Option set_option(std::vector<std::string>& set, const std::string& help);
 

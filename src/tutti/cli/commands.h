@@ -23,25 +23,31 @@ void warn_of_threads(const Io& io, int64_t threads);
 // The same for `threads` threads of each rank that this launch has on the host; the first rank warns.
 void warn_of_threads(const Io& io, const comm::Launch& launch, int64_t threads, int ranks);
 
-// A run, or its rehearsal.
-struct RehearseArguments {
-    std::string config;
+// Which run.
+struct RunArguments {
+    std::string config, model;  // a file; a preset or a directory in place of its [model]. Both "": `set` says all
     int ranks = 1;
     std::vector<std::string> set;       // "section.key=value"
-    std::optional<int> rank;            // nullopt: the rank with the most memory
-    std::string target;                 // "": this machine
-    int ranks_per_host = 0;             // 0: all ranks are on one host
-    bool kernels = false;               // also list the kernels of a step in order
-    bool layout = false;                // show each rank's part of the model in place of the step
-    std::vector<std::string> vary;      // "section.key=A,B": show a line for each value in place of the step
-    std::string svg;                    // file for the picture of the layout or of the values
-    std::string expert_loads;           // "1.5", or a load for each expert; "": even
     std::optional<int> threads;         // train.threads
     std::optional<std::string> device;  // train.device
 };
+
+// A question about a run that is not started (cli/forecast.h).
+struct ForecastArguments : RunArguments {
+    std::string cluster;                   // a machine, by name or file; "": this one, where a command allows that
+    std::vector<std::string> set_cluster;  // "network.gbs=35"
+    std::vector<std::string> vary;         // "section.key=A,B": a line for each value in place of one answer
+    std::string expert_loads;              // "1.5", or a load for each expert; "": even
+};
+
+struct RehearseArguments : ForecastArguments {
+    std::optional<int> rank;  // nullopt: the rank with the most memory
+    int ranks_per_host = 0;   // 0: those of a node of the cluster; of this machine, all
+    bool kernels = false;     // also list the kernels of a step in order
+    bool layout = false;      // show each rank's part of the model in place of the step
+    std::string svg;          // file for the picture of the layout, of the values, or of the memory over the step
+};
 int rehearse(const RehearseArguments& arguments, const Io& io);
-// The config with the arguments applied, validated for `ranks` ranks. UsageError with the broken rules.
-spec::RunSpec read_config(const RehearseArguments& arguments, int ranks);
 
 struct TrainArguments : RehearseArguments {
     std::string out;  // "": runs/<stem of config>
@@ -51,11 +57,8 @@ struct TrainArguments : RehearseArguments {
 };
 int train(const TrainArguments& arguments, const Io& io);
 
-struct VerifyArguments {
-    std::string config;
-    int ranks = 1;
+struct VerifyArguments : RunArguments {
     int64_t steps = 3;
-    std::vector<std::string> set;
     bool force = false;  // start even if memory does not suffice
 };
 int verify(const VerifyArguments& arguments, const Io& io);
@@ -97,11 +100,7 @@ struct ReportArguments {
 };
 int report(const ReportArguments& arguments, const Io& io);
 
-struct SimulateArguments {
-    std::string config;   // "": none, with --table
-    std::string cluster;  // name or file
-    int ranks = 1;
-    std::vector<std::string> set;
+struct SimulateArguments : ForecastArguments {
     std::string table;              // a file of published runs
     std::string site;               // file of constants written by `--fit`; "": the defaults
     std::string fit;                // with table: file for the fitted constants; "": none
@@ -111,7 +110,6 @@ struct SimulateArguments {
     std::string svg;                // file for its picture; "": none
     std::string run;                // run directory for the prediction; "": none
     std::vector<std::string> slow;  // "3=1.5": rank 3 takes 1.5 times as long
-    std::string expert_loads;       // as of rehearse
 };
 int simulate(const SimulateArguments& arguments, const Io& io);
 int simulate_table(const SimulateArguments& arguments, const Io& io);  // published_table.cpp
@@ -121,17 +119,20 @@ struct CalibrateArguments {
 };
 int calibrate(const CalibrateArguments& arguments, const Io& io);
 
-struct PlanArguments {
-    std::string model, cluster;  // name, directory or file
-    int gpus = 0;
-    int64_t global_batch = 0;  // sequences
-    int64_t seq_len = 0;       // 0: 4096, at most the model's positions
-    std::string precision = "bf16";
-    std::string expert_loads;  // as of rehearse
+struct PlanArguments : ForecastArguments {
+    PlanArguments() { ranks = 0; }
+    int64_t global_batch = 0;  // sequences; 0: those of the config
+    int64_t seq_len = 0;       // 0: that of the config, else 4096, at most the model's positions
+    std::string precision;     // "": that of the config
+    std::string without;       // "offload,cp": left out of the search
+    double margin = 0;         // share of the memory of a device to leave free
     std::string site;          // as of simulate
     int top = 10;
     std::vector<std::string> data;  // of the emitted config
-    std::string emit, html;         // files; "": none
+    std::string emit, html, svg;    // files; "": none
+    std::string emit_for;           // a trainer (planner/peers.h); "": this one
+    std::string from_megatron;      // script whose run is planned; "": none
+    std::string why_not;            // a layout in words; "": none
     bool explain = false;
     bool scaling = false;    // show the best layout at 8 to 65,536 devices instead
     bool tables = false;     // show a course's tables instead

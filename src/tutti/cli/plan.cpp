@@ -2,55 +2,127 @@
 // a course's tables.
 #include "tutti/planner/plan.h"
 
+#include <algorithm>
+
 #include "tutti/base/error.h"
-#include "tutti/cli/command.h"
-#include "tutti/hardware/cluster.h"
+#include "tutti/base/read_file.h"
+#include "tutti/base/units.h"
+#include "tutti/cli/forecast.h"
+#include "tutti/planner/counterfactual.h"
 #include "tutti/planner/course_tables.h"
+#include "tutti/planner/peers.h"
 #include "tutti/planner/rules.h"
 #include "tutti/planner/scaling.h"
-#include "tutti/rehearsal/target.h"
-#include "tutti/spec/model_spec.h"
+#include "tutti/spec/validate.h"
 
 namespace tutti::cli {
 
 namespace {
 
-planner::Request request_of(const PlanArguments& a) {
-    check<UsageError>(!a.model.empty(), "--model is missing: a preset such as llama3-8b, or a Hugging Face directory");
-    check<UsageError>(!a.cluster.empty(), "--cluster is missing: a name such as h100, or a TOML file");
-    planner::Request r{planner::model_named(a.model),
-                       hardware::cluster_named(a.cluster),
-                       a.gpus,
-                       a.global_batch,
-                       a.seq_len > 0 ? a.seq_len : 0,
-                       a.precision,
-                       a.data};
-    if (r.seq_len == 0) r.seq_len = std::min<int64_t>(r.model.max_positions, 4096);
-    if (r.data.empty()) r.data = {"data/train.bin"};
-    spec::RunSpec run;
-    run.model = r.model;
+bool has(const std::vector<std::string>& set, const std::string& key) {
+    return std::any_of(set.begin(), set.end(), [&](const std::string& s) { return s.starts_with(key + "="); });
+}
+
+// `notes`: what the request assumes beyond the arguments.
+planner::Request request_of(const PlanArguments& a, std::vector<std::string>& notes) {
+    spec::RunSpec run = parse_run(a, false);
+    const auto given = [&](const char* key) { return !a.config.empty() || has(a.set, key); };
+    planner::Request r{.model = run.model, .cluster = cluster_of(a), .gpus = a.ranks};
+    r.global_batch = a.global_batch > 0 ? a.global_batch : given("train.global_batch") ? run.train.global_batch : 0;
+    r.seq_len = a.seq_len > 0            ? a.seq_len
+                : given("train.seq_len") ? run.train.seq_len
+                                         : std::min<int64_t>(r.model.max_positions, 4096);
+    r.precision = !a.precision.empty() ? a.precision : given("precision.compute") ? run.precision.compute : "bf16";
+    if (r.seq_len > r.model.max_positions) {
+        notes.push_back(concat(name_of(r.model), " has ", r.model.max_positions, " positions; planned with ", r.seq_len,
+                               ": a table of angles or positions grows, the rest does not depend on it"));
+        r.model.max_positions = r.seq_len;
+    }
+    if (a.margin > 0) {
+        const double whole = r.cluster.memory;
+        r.cluster.memory *= 1 - a.margin;
+        notes.push_back(concat(format_percent(a.margin), " of ", format_bytes(static_cast<int64_t>(whole)),
+                               " of each device is left free: ", format_bytes(static_cast<int64_t>(r.cluster.memory)),
+                               " are planned with"));
+    }
+    r.data = a.data.empty() ? run.data.train : a.data;
+    if (r.data.empty() || r.data == std::vector<std::string>{"none.bin"}) r.data = {"data/train.bin"};
     r.expert_loads = rehearsal::parse_expert_loads("--expert-loads", a.expert_loads, run);
     if (!a.site.empty()) r.constants = simulate::read_physics(a.site);
+    if (!a.without.empty()) leave_out(r.limits, a.without);
     return r;
 }
 
-int plan_layouts(const PlanArguments& a, const Io& io) {
-    const planner::Request request = request_of(a);
-    check<UsageError>(a.gpus > 0 && a.global_batch > 0, "--gpus and --global-batch are needed: how many devices, and ",
+// The layout of a config, of a peer's script or of --why-not, beside the best.
+void compare_layout(const PlanArguments& a, const std::string& name, const std::string& key,
+                    const planner::Request& request, const spec::RunSpec& run, const planner::Priced& best,
+                    const Io& io, Json& document) {
+    const planner::Priced mine = price(request, run, !a.svg.empty());
+    const std::vector<planner::Change> changes = planner::changes(request, mine, best.run);
+    io.text() << compare(name, mine, best, changes);
+    document[key] = planner::to_json(mine, best, changes);
+    if (a.svg.empty()) return;
+    write_file("--svg", a.svg, to_svg(mine.step.timeline, concat(name, ": a step of ", format_time(mine.seconds()))));
+    io.text() << "wrote " << a.svg << '\n';
+}
+
+// The request's run with the layout of the config.
+spec::RunSpec run_of_config(const PlanArguments& a, const planner::Request& request) {
+    spec::RunSpec run = parse_run(a, false);
+    run.model = request.model;
+    run.train.seq_len = request.seq_len;
+    run.train.global_batch = request.global_batch;
+    run.precision.compute = request.precision;
+    spec::validate(run, request.gpus);
+    return run;
+}
+
+int plan_layouts(const PlanArguments& a, const Io& io, std::vector<std::string> notes) {
+    planner::Request request = request_of(a, notes);
+    check<UsageError>(request.gpus > 0 && request.global_batch > 0,
+                      "--ranks (--gpus) and --global-batch are needed: how many devices, and ",
                       "sequences of a step over all of them");
-    const planner::Plan plan = planner::make_plan(request, static_cast<size_t>(a.top));
+    if (!a.emit_for.empty()) keep_to(request.limits, planner::peer_named(a.emit_for));
     std::ostream& text = io.text();
+    for (const std::string& note : notes) text << "note: " << note << '\n';
+    // A broken rule of the config is said before the search.
+    const bool has_layout = !a.config.empty() || !a.from_megatron.empty();
+    std::optional<spec::RunSpec> mine;
+    if (has_layout) mine = run_of_config(a, request);
+    const planner::Plan plan = planner::make_plan(request, static_cast<size_t>(a.top));
     text << planner::render(plan);
     Json document = planner::to_json(plan);
+    if (!notes.empty()) document["notes"] = notes;
     if (a.explain) {
-        const planner::Recipe recipe = planner::field_recipe(request, plan.finalists.chosen.front().candidate);
+        planner::Candidate chosen = plan.finalists.chosen.front().candidate;
+        chosen.bytes = plan.finalists.chosen.front().bytes();
+        const planner::Recipe recipe = planner::field_recipe(request, chosen);
         text << planner::render(recipe);
         document["recipe"] = planner::to_json(recipe);
     }
     const planner::Finalist& best = plan.finalists.chosen.front();
+    if (mine || !a.why_not.empty()) {
+        const planner::Priced first = price(request, best.run);
+        if (mine) compare_layout(a, "your layout", "mine", request, *mine, first, io, document);
+        if (!a.why_not.empty()) {
+            planner::Request held = request;
+            hold(held.limits, a.why_not);
+            const planner::Plan other = planner::make_plan(held, 1);
+            const planner::Finalist& chosen = other.finalists.chosen.front();
+            text << "\nwhy not " << a.why_not << ": the fastest of these is "
+                 << planner::describe_layout(chosen.candidate.job) << '\n';
+            compare_layout(a, a.why_not, "why_not", request, chosen.run, first, io, document);
+        }
+    }
     if (!a.emit.empty()) {
-        write_file("--emit", a.emit, planner::to_config(plan, best));
-        text << "wrote " << a.emit << (a.data.empty() ? "; set its [data] train before `tutti train`" : "") << '\n';
+        const std::string config = a.emit_for.empty()
+                                       ? planner::to_config(plan, best)
+                                       : planner::emit_for(planner::peer_named(a.emit_for), best.run, request.gpus);
+        write_file("--emit", a.emit, config);
+        text << "wrote " << a.emit
+             << (a.data.empty() && a.emit_for.empty() ? "; set its [data] train before `tutti train`" : "") << '\n';
+    } else if (!a.emit_for.empty()) {
+        text << '\n' << planner::emit_for(planner::peer_named(a.emit_for), best.run, request.gpus);
     }
     if (!a.html.empty()) {
         write_file("--html", a.html, planner::to_html(plan));
@@ -61,10 +133,33 @@ int plan_layouts(const PlanArguments& a, const Io& io) {
     return 0;
 }
 
+// The run of a Megatron-LM script in place of a config.
+int plan_of_megatron(const PlanArguments& a, const Io& io) {
+    check<UsageError>(a.config.empty() && a.model.empty(), "--from-megatron ", a.from_megatron,
+                      " describes the run; leave out CONFIG and --model");
+    const planner::PeerRun peer =
+        planner::read_peer(planner::Peer::megatron, read_file(a.from_megatron), a.from_megatron);
+    PlanArguments with = a;
+    with.set = peer.set;
+    with.set.insert(with.set.begin(), "model.preset=");
+    with.set.insert(with.set.end(), a.set.begin(), a.set.end());
+    if (with.ranks == 0) with.ranks = peer.ranks;
+    check<UsageError>(with.ranks > 0, a.from_megatron, " does not say how many ranks it starts; give --ranks");
+    std::vector<std::string> notes = peer.notes;
+    notes.insert(notes.begin(), concat(a.from_megatron, ": ", peer.set.size(), " options read, ", peer.ignored.size(),
+                                       " without effect on time and memory"));
+    if (!peer.unknown.empty())
+        notes.push_back(concat("options that are not known here, and not part of this answer: ", joined(peer.unknown)));
+    return plan_layouts(with, io, notes);
+}
+
 int plan_scaling(const PlanArguments& a, const Io& io) {
-    planner::Request request = request_of(a);
-    check<UsageError>(a.global_batch > 0, "--global-batch is needed: sequences of a step, the same at every size");
-    const planner::ScalingOptions options{.last = a.gpus > 0 ? a.gpus : 65536,
+    std::vector<std::string> notes;
+    const planner::Request request = request_of(a, notes);
+    check<UsageError>(request.global_batch > 0,
+                      "--global-batch is needed: sequences of a step, the same at every size");
+    for (const std::string& note : notes) io.text() << "note: " << note << '\n';
+    const planner::ScalingOptions options{.last = a.ranks > 0 ? a.ranks : 65536,
                                           .storage_per_node = a.storage_gbs * 1e9,
                                           .restart_s = a.restart,
                                           .price = a.price > 0 ? std::optional(a.price) : std::nullopt};
@@ -78,12 +173,12 @@ int plan_budget(const PlanArguments& a, const Io& io) {
     planner::BudgetPlan plan{.flops = a.budget, .mfu = a.mfu, .rows = planner::compute_optimal(a.budget)};
     std::string machines;
     if (!a.cluster.empty()) {
-        check<UsageError>(a.gpus > 0, "--budget on --cluster ", a.cluster, " needs --gpus for days and money");
-        const hardware::Cluster cluster = hardware::cluster_named(a.cluster);
-        plan.rate = cluster.peak(cluster.has("bf16") ? "bf16" : "fp16") * a.gpus * a.mfu;
+        check<UsageError>(a.ranks > 0, "--budget on --cluster ", a.cluster, " needs --gpus for days and money");
+        const hardware::Cluster cluster = cluster_of(a);
+        plan.rate = cluster.peak(cluster.has("bf16") ? "bf16" : "fp16") * a.ranks * a.mfu;
         plan.seconds = a.budget / plan.rate;
-        plan.dollars = (a.price > 0 ? a.price : cluster.price_per_hour) * a.gpus * plan.seconds / 3600;
-        machines = concat(a.gpus, " x ", cluster.name);
+        plan.dollars = (a.price > 0 ? a.price : cluster.price_per_hour) * a.ranks * plan.seconds / 3600;
+        machines = concat(a.ranks, " x ", cluster.name);
     }
     io.text() << planner::render(plan, machines) << std::flush;
     io.print(planner::to_json(plan));
@@ -107,57 +202,86 @@ int plan(const PlanArguments& a, const Io& io) {
     check<UsageError>(int{a.scaling} + int{a.tables} + int{a.budget > 0} <= 1,
                       "--scaling, --tables and --budget are three answers; ask for one at a time");
     const bool layouts = !a.scaling && !a.tables && a.budget <= 0;
-    check<UsageError>(layouts || (a.emit.empty() && a.html.empty() && !a.explain),
-                      "--emit, --html and --explain are about one plan; leave out --scaling, --tables and --budget");
-    check<UsageError>(!a.tables || (a.model.empty() && a.cluster.empty()),
-                      "--tables are the same for every model and cluster; leave out --model and --cluster");
-    check<UsageError>(a.budget <= 0 || a.model.empty(), "--budget says which size of model is best; leave out --model");
+    check<UsageError>(
+        layouts || (a.emit.empty() && a.html.empty() && !a.explain && a.why_not.empty() && a.emit_for.empty()),
+        "--emit, --emit-for, --html, --explain and --why-not are about one plan; leave out --scaling, "
+        "--tables and --budget");
+    check<UsageError>(a.svg.empty() || !a.why_not.empty() || !a.config.empty() || !a.from_megatron.empty(), "--svg ",
+                      a.svg, ": draws the timeline of your layout or of --why-not; give CONFIG or --why-not");
+    const bool run = !a.config.empty() || !a.model.empty();
+    check<UsageError>(
+        !a.tables || (!run && a.cluster.empty() && a.ranks == 0),
+        "--tables are the same for every model and cluster; leave out CONFIG, --model, --cluster and --ranks");
+    check<UsageError>(a.budget <= 0 || !run, "--budget says which size of model is best; leave out CONFIG and --model");
     check<UsageError>(a.site.empty() || (!a.tables && a.budget <= 0),
                       "--site belongs to the plan of a model on a cluster; ", "leave out --tables and --budget");
     check<UsageError>(a.price <= 0 || a.scaling || a.budget > 0, "--price belongs to --scaling and --budget");
     if (a.tables) return plan_tables(io);
     if (a.budget > 0) return plan_budget(a, io);
-    return a.scaling ? plan_scaling(a, io) : plan_layouts(a, io);
+    check<UsageError>(a.from_megatron.empty() || !a.scaling,
+                      "--from-megatron is about one layout; leave out --scaling");
+    if (!a.from_megatron.empty()) return plan_of_megatron(a, io);
+    return a.scaling ? plan_scaling(a, io) : plan_layouts(a, io, {});
 }
 
 Command plan_command(PlanArguments& a, const Io& io) {
-    constexpr double kManyRanks = 1 << 20, kMany = 1e9;
+    constexpr double kMany = 1e9;
+    Options shared =
+        joined_options({run_options(a, "TOML file of a run, whose layout is compared"), machine_options(a, "")});
+    for (Option& option : shared)
+        if (option.name == "--ranks,--gpus") option.default_text = "";
     return command_of(
         "plan", "find the fastest layouts of a model on a cluster", a, io, plan,
-        {{"--model", "NAME|DIR", "", "a preset, or the directory of a Hugging Face model", &a.model,
-          Suggestions{spec::preset_names(), true}},
-         {"--cluster", "NAME|FILE", "", "a cluster of `tutti simulate --help`, or a TOML file of one", &a.cluster,
-          Suggestions{hardware::cluster_names(), true}},
-         {"--gpus", "N", "", "number of devices", &a.gpus, Between{1, kManyRanks}},
-         {"--global-batch", "B", "", "sequences of a step, over all devices", &a.global_batch, Between{1, kMany}},
-         {"--seq-len", "S", "", "tokens of a sequence [4096, at most the model's positions]", &a.seq_len,
-          Between{1, kMany}},
-         {"--precision", "TYPE", "bf16", "bf16, f32 or tf32", &a.precision, Choices{"bf16", "f32", "tf32"}},
-         expert_loads_option(a.expert_loads),
-         {"--site", "FILE", "", "constants of a site, written by `tutti simulate --table FILE --fit OUT`", &a.site,
-          kPath},
-         {"--top", "N", "10", "layouts to rehearse and show", &a.top, Between{1, 50}},
-         {"--data", "FILE", "", "data.train of the config that --emit writes; repeatable", &a.data, kPath},
-         {"--emit", "FILE", "", "write the config of the best layout, for `tutti train`", &a.emit, kPath},
-         {"--html", "FILE", "", "write a page with the layouts, their time and memory", &a.html, kPath},
-         {"--explain", "", "", "compare the best layout with the field's recipe, rule by rule", &a.explain},
-         {"--scaling", "", "", "show layout, goodput and cost at 8 to --gpus [65536] devices", &a.scaling},
-         {"--storage", "GB/S", "1", "with --scaling: rate at which a node writes checkpoints", &a.storage_gbs,
-          Between{1e-3, 1e4}},
-         {"--restart", "S", "600", "with --scaling: seconds from a failure until training continues", &a.restart,
-          Between{0, 1e6}},
-         {"--price", "DOLLARS", "",
-          "with --scaling or --budget: price of a device for an hour [the cluster file's price_per_hour]", &a.price,
-          Between{0, 1e4}},
-         {"--budget", "FLOPS", "", "show parameters, tokens, days and money for a compute budget", &a.budget,
-          Between{1, 1e40}},
-         {"--mfu", "SHARE", "0.4", "with --budget: share of the peak that training reaches", &a.mfu, Between{1e-3, 1}},
-         {"--tables", "", "", "show the tables of a course: its formulas beside this system", &a.tables}},
+        joined_options(
+            {shared,
+             {{"--global-batch", "B", "", "sequences of a step, over all devices [CONFIG's]", &a.global_batch,
+               Between{1, kMany}},
+              {"--seq-len", "S", "", "tokens of a sequence [CONFIG's, or 4096]", &a.seq_len, Between{1, kMany}},
+              {"--precision", "TYPE", "", "bf16, f32 or tf32 [CONFIG's, or bf16]", &a.precision,
+               Choices{"bf16", "f32", "tf32"}},
+              {"--without", "PARTS", "",
+               "leave out offload, tp, cp, pp, ep, etp, hsdp, zero3, recompute or schedules, with commas", &a.without},
+              {"--margin", "SHARE", "0", "share of a device's memory that a layout leaves free", &a.margin,
+               Between{0, 0.9}},
+              {"--site", "FILE", "", "constants of a site, written by `tutti simulate --table FILE --fit OUT`", &a.site,
+               kPath},
+              {"--top", "N", "10", "layouts to rehearse and show", &a.top, Between{1, 50}},
+              {"--data", "FILE", "", "data.train of the config that --emit writes; repeatable", &a.data, kPath},
+              {"--emit", "FILE", "", "write the config of the best layout, for `tutti train`", &a.emit, kPath},
+              {"--html", "FILE", "", "write a page with the layouts, their time and memory", &a.html, kPath},
+              {"--explain", "", "", "compare with the rules of a lecture and with the nearest published run",
+               &a.explain},
+              {"--why-not", "LAYOUT", "",
+               "price the fastest layout with these axes, such as \"tp 8 pp 16\", and what would help it", &a.why_not},
+              {"--svg", "FILE", "", "draw the predicted timeline of CONFIG's layout, or of --why-not", &a.svg, kPath},
+              {"--emit-for", "TRAINER", "",
+               "keep to layouts that megatron, torchtitan or nanotron runs, and write its options", &a.emit_for,
+               Choices{"megatron", "torchtitan", "nanotron"}},
+              {"--from-megatron", "SCRIPT", "", "take model, batch and layout from a Megatron-LM launch script",
+               &a.from_megatron, kPath},
+              {"--scaling", "", "", "show layout, goodput and cost at 8 to --gpus [65536] devices", &a.scaling},
+              {"--storage", "GB/S", "1", "with --scaling: rate at which a node writes checkpoints", &a.storage_gbs,
+               Between{1e-3, 1e4}},
+              {"--restart", "S", "600", "with --scaling: seconds from a failure until training continues", &a.restart,
+               Between{0, 1e6}},
+              {"--price", "DOLLARS", "",
+               "with --scaling or --budget: price of a device for an hour [the cluster file's price_per_hour]",
+               &a.price, Between{0, 1e4}},
+              {"--budget", "FLOPS", "", "show parameters, tokens, days and money for a compute budget", &a.budget,
+               Between{1, 1e40}},
+              {"--mfu", "SHARE", "0.4", "with --budget: share of the peak that training reaches", &a.mfu,
+               Between{1e-3, 1}},
+              {"--tables", "", "", "show the tables of a course: its formulas beside this system", &a.tables}}}),
         "Examples:\n"
         "  tutti plan --model llama3-8b --cluster h100 --gpus 64 --global-batch 512 --seq-len 8192\n"
         "  tutti plan --model llama3-405b --cluster h100 --gpus 16384 --global-batch 2048 --seq-len 8192 --explain\n"
         "  tutti plan --model llama3-70b --cluster h100 --global-batch 2048 --seq-len 8192 --scaling --price 2.5\n"
         "  tutti plan --model llama3-8b --cluster h100 --gpus 64 --global-batch 512 --site site.json\n"
+        "  tutti plan run.toml --cluster h100 --ranks 64\n"
+        "  tutti plan --model llama3-405b --cluster h100 --gpus 16384 --global-batch 2048 --why-not \"tp 8 pp 16\"\n"
+        "  tutti plan --model llama3-70b --cluster h100 --gpus 64 --global-batch 256 --without offload --emit-for "
+        "megatron\n"
+        "  tutti plan --from-megatron pretrain.sh --cluster h100\n"
         "  tutti plan --budget 3.8e25 --cluster h100 --gpus 16384\n"
         "  tutti plan --tables");
 }

@@ -85,11 +85,11 @@ TEST_F(PlanCommand, RefusesWithWhatToGive) {
         EXPECT_EQ(run_plan(words), 2);
         EXPECT_TRUE(says(part)) << err;
     };
-    refused({}, "--model is missing");
+    refused({}, "CONFIG is missing");
     refused({"--model", "llama-tiny"}, "--cluster is missing");
     refused({"--model", "llama-tinny", "--cluster", "h100"}, "the nearest is \"llama-tiny\"");
     refused({"--model", "llama-tiny", "--cluster", "h10"}, "the nearest is h100");
-    refused({"--model", "llama-tiny", "--cluster", "h100"}, "--gpus and --global-batch are needed");
+    refused({"--model", "llama-tiny", "--cluster", "h100"}, "--ranks (--gpus) and --global-batch are needed");
     refused({"--model", "llama-tiny", "--cluster", "mi300x", "--gpus", "7", "--global-batch", "3", "--seq-len", "255"},
             "must divide the global batch");
     refused({"--model", "llama3-405b", "--cluster", "mi300x", "--gpus", "8", "--global-batch", "8"},

@@ -5,7 +5,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/cli/command.h"
-#include "tutti/rehearsal/target.h"
+#include "tutti/cli/forecast.h"
 #include "tutti/spec/devices.h"
 #include "tutti/spec/model_spec.h"
 #include "tutti/spec/nearest.h"
@@ -22,19 +22,9 @@ Option threads_option(int& threads) {
     return {"--threads", "N", "0", "CPU threads; 0: all cores", &threads, Between{0, 4096}};
 }
 
-Option set_option(std::vector<std::string>& set, const std::string& help) {
-    Suggestions keys;
-    for (const std::string& path : spec::known_names().paths) keys.words.push_back(path + "=");
-    return {"--set", "section.key=value", "", help, &set, keys};
-}
-
-Option expert_loads_option(std::string& loads) {
-    return {"--expert-loads", "LOADS", "", "expert loads: 3,1,1,1, or 1.5 times the mean for the first [even]", &loads};
-}
-
 namespace {
 
-constexpr double kManyRanks = 1 << 20, kMany = int64_t{1} << 40;
+constexpr double kMany = int64_t{1} << 40;
 
 Options operator+(Options options, const Options& more) {
     options.insert(options.end(), more.begin(), more.end());
@@ -77,21 +67,11 @@ Option seconds_option(double& seconds) {
     return {"--seconds", "S", "20", "time for all measurements together", &seconds, Between{1e-3, 1e6}};
 }
 
-// The options that name a run.
-template <class A>
-Options run_options(A& a, const char* config) {
-    return {required({"CONFIG", "", "", config, &a.config, kPath}),
-            {"--ranks", "N", "1", "ranks of the run", &a.ranks, Between{1, kManyRanks}},
-            set_option(a.set, "override a key of CONFIG; repeatable")};
-}
-
-// The options of a run and of its rehearsal on a machine.
-Options machine_options(RehearseArguments& a) {
+// The options of a run's ranks on this machine, and of the rank that a rehearsal shows.
+Options rank_options(RehearseArguments& a) {
     return {{"--rank", "R", "", "rank that a rehearsal shows [the one with the most memory]", &a.rank,
              Between{0, kManyRanks}},
-            {"--for", "MACHINE", "", "machine that a rehearsal assumes: cpu-avx2, h100, ... [this one]", &a.target,
-             Suggestions{rehearsal::target_names()}},
-            {"--per-host", "N", "", "ranks per host, to warn of tensor parallelism across hosts [all]",
+            {"--per-host", "N", "", "ranks per host, to warn of tp across hosts [those of --cluster]",
              &a.ranks_per_host, Between{1, kManyRanks}},
             {"--threads", "N", "", "CPU threads of a rank; sets train.threads", &a.threads, Between{0, 4096}},
             {"--device", "D", "", concat(joined(spec::device_choices()), "; sets train.device"), &a.device,
@@ -115,12 +95,13 @@ Command train_command(TrainArguments& a, const Io& io) {
         force_option(a.force)};
     return command_of(
         "train", "train a model", a, io, train,
-        run_options(a, "TOML file; its keys are listed below") + options + machine_options(a),
+        run_options(a, "TOML file; its keys are listed below") + options + rank_options(a) +
+            machine_options(a, "this one"),
         "Examples:\n"
         "  tutti train config.toml\n"
         "  tutti train config.toml --set train.steps=1000 --set optimizer.lr=1e-3 --out runs/longer\n"
         "  tutti train config.toml --dry-run           # does it fit?\n"
-        "  tutti train config.toml --dry-run --ranks 64 --for h100 --set parallel.zero=3\n\n"
+        "  tutti train config.toml --dry-run --ranks 64 --cluster h100 --set parallel.zero=3\n\n"
         "The same command continues a stopped run. Ctrl-C finishes the step and saves a checkpoint (exit\n"
         "code 75), as do SIGTERM, SIGUSR1, SIGHUP and a closed output pipe. A second Ctrl-C stops at "
         "once.\n\n"
@@ -130,21 +111,18 @@ Command train_command(TrainArguments& a, const Io& io) {
 
 Command rehearse_command(RehearseArguments& a, const Io& io) {
     const Options options = {
-        excluding("--vary", {"--kernels", "", "", "list kernels and operations of a step in order, once for all blocks",
-                             &a.kernels}),
+        {"--kernels", "", "", "list kernels and operations of a step in order, once for all blocks", &a.kernels},
         excluding("--kernels",
                   {"--layout", "", "", "show each rank's part of the weights, optimizer state and tokens", &a.layout}),
-        excluding("--layout", {"--vary", "section.key=A,B", "",
-                               "compare memory, traffic and FLOPs for these values; repeatable", &a.vary}),
-        expert_loads_option(a.expert_loads),
-        {"--svg", "FILE", "", "draw --layout, or the memory of --vary", &a.svg, kPath}};
-    return command_of("rehearse", "show what a training step holds, sends and computes, without running it", a, io,
-                      rehearse, run_options(a, "TOML file, as for train") + machine_options(a) + options,
-                      "Examples:\n"
-                      "  tutti rehearse config.toml --kernels\n"
-                      "  tutti rehearse config.toml --ranks 8 --set parallel.tp=2 --layout --rank 5\n"
-                      "  tutti rehearse config.toml --ranks 8 --vary parallel.zero=0,1,2,3 --svg zero.svg\n"
-                      "  tutti rehearse config.toml --ranks 1024 --for h100 --set parallel.zero=3 --json");
+        {"--svg", "FILE", "", "draw the memory over the step; with --layout or --vary that", &a.svg, kPath}};
+    return command_of(
+        "rehearse", "show what a training step holds, sends and computes, without running it", a, io, rehearse,
+        run_options(a, "TOML file, as for train") + machine_options(a, "this one") + rank_options(a) + options,
+        "Examples:\n"
+        "  tutti rehearse config.toml --kernels\n"
+        "  tutti rehearse config.toml --ranks 8 --set parallel.tp=2 --layout --rank 5\n"
+        "  tutti rehearse config.toml --ranks 8 --vary parallel.zero=0,1,2,3 --svg zero.svg\n"
+        "  tutti rehearse config.toml --ranks 1024 --cluster h100 --set parallel.zero=3 --json");
 }
 
 Command verify_command(VerifyArguments& a, const Io& io) {

@@ -7,12 +7,10 @@
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/units.h"
-#include "tutti/cli/commands.h"
+#include "tutti/cli/forecast.h"
 #include "tutti/plan/placement.h"
 #include "tutti/rehearsal/drawing.h"
 #include "tutti/rehearsal/present.h"
-#include "tutti/spec/toml.h"
-#include "tutti/spec/validate.h"
 #include "tutti/train/start_checks.h"
 #include "tutti/train/trainer.h"
 
@@ -20,14 +18,10 @@ namespace tutti::cli {
 
 namespace {
 
-rehearsal::Target target_by_name(const RehearseArguments& a, const spec::RunSpec& run) {
-    const int threads = run.train.threads > 0 ? static_cast<int>(run.train.threads) : available_cores();
-    return rehearsal::target_named(a.target, spec::compute_type_of(run), threads);
-}
-
-// `here`: this machine; null when --for names another one.
+// `here`: this machine; null when --cluster names another one.
 rehearsal::Target target_of(const RehearseArguments& a, const spec::RunSpec& run, const engine::Machine* here) {
-    rehearsal::Target target = here ? rehearsal::target_of(*here) : target_by_name(a, run);
+    if (here == nullptr) return target_of(a, run);
+    rehearsal::Target target = rehearsal::target_of(*here);
     target.expert_loads = rehearsal::parse_expert_loads("--expert-loads", a.expert_loads, run);
     return target;
 }
@@ -55,9 +49,14 @@ std::string agreement(const rehearsal::LayoutRehearsal& layout) {
 
 // Ranks of hosts are numbered one host after another.
 std::string crossing_warning(const RehearseArguments& a, const spec::RunSpec& run, const rehearsal::Rehearsal& shown) {
-    if (a.ranks_per_host == 0) return "";
+    int per_host = a.ranks_per_host;
+    if (per_host == 0 && !a.cluster.empty() && !rehearsal::is_cpu_model(a.cluster)) {
+        const hardware::Cluster cluster = cluster_of(a);
+        per_host = std::max(cluster.per_node, cluster.domain);  // links of a domain may reach beyond a node
+    }
+    if (per_host == 0) return "";
     std::vector<std::string> hosts;
-    for (int rank = 0; rank < shown.ranks; ++rank) hosts.push_back(std::to_string(rank / a.ranks_per_host));
+    for (int rank = 0; rank < shown.ranks; ++rank) hosts.push_back(std::to_string(rank / per_host));
     return plan::placement_warning(parallel::make_mesh(run, shown.ranks), hosts, rehearsal::sent_in(shown, mesh::kTp));
 }
 
@@ -89,49 +88,34 @@ int show_layout(const RehearseArguments& a, const Io& io, const spec::RunSpec& r
     return 0;
 }
 
-// "section.key=A,B" as "section.key=A" and "section.key=B".
-std::vector<std::string> settings_of(const std::string& vary) {
-    const size_t equals = vary.find('=');
-    check<UsageError>(equals != std::string::npos && equals + 1 < vary.size(), "--vary ", vary,
-                      ": required section.key=A,B, such as parallel.zero=0,1,2,3");
-    std::vector<std::string> settings;
-    std::istringstream values(vary.substr(equals + 1));
-    for (std::string value; std::getline(values, value, ',');) settings.push_back(vary.substr(0, equals + 1) + value);
-    return settings;
-}
-
 int show_variations(const RehearseArguments& a, const Io& io, int ranks) {
     std::ostream& text = io.text();
     std::vector<std::pair<std::string, MemoryByPurpose>> bars;
     Json variations = Json::array();
     std::string title, table;
-    for (const std::string& vary : a.vary)
-        for (const std::string& setting : settings_of(vary)) {
-            RehearseArguments with = a;
-            with.set.push_back(setting);
-            const spec::RunSpec run = read_config(with, ranks);
-            std::optional<engine::Machine> here;
-            if (a.target.empty()) here.emplace(engine::machine_of(run, {}, ""));
-            const rehearsal::Target target = target_of(a, run, here ? &*here : nullptr);
-            const auto layout = rehearsal::rehearse_layout(run, target, ranks, a.rank);
-            check(layout.difference.empty(), setting, ": this layout would not run: ", layout.difference);
-            const rehearsal::Rehearsal& r = layout.shown;
-            title = concat(name_of(run.model), " on ", ranks, ranks == 1 ? " rank" : " ranks",
-                           ": memory of a rank at its peak");
-            int64_t sent = 0;
-            for (const parallel::GroupTraffic& t : r.communication) sent += t.traffic.sent;
-            table += left(setting, 32);
-            for (int p = 0; p < kPurposes; ++p) {
-                const auto purpose = static_cast<Purpose>(p);
-                if (purpose != Purpose::data) table += right(format_bytes(r.memory.at_peak[purpose]), 14);
-            }
-            for (const int64_t bytes : {r.memory.peak(), r.memory.offloaded, sent})
-                table += right(format_bytes(bytes), 12);
-            table += right(format_flops(r.flops), 14) + '\n';
-            bars.emplace_back(setting, r.memory.at_peak);
-            variations.push_back(rehearsal::to_json(r));
-            variations.back()["set"] = setting;
+    for (const auto& [setting, with] : cli::variations(a)) {
+        const spec::RunSpec run = read_run(with, ranks, false);
+        std::optional<engine::Machine> here;
+        if (a.cluster.empty()) here.emplace(engine::machine_of(run, {}, ""));
+        const rehearsal::Target target = target_of(with, run, here ? &*here : nullptr);
+        const auto layout = rehearsal::rehearse_layout(run, target, ranks, a.rank);
+        check(layout.difference.empty(), setting, ": this layout would not run: ", layout.difference);
+        const rehearsal::Rehearsal& r = layout.shown;
+        title = concat(name_of(run.model), " on ", ranks, ranks == 1 ? " rank" : " ranks",
+                       ": memory of a rank at its peak");
+        int64_t sent = 0;
+        for (const parallel::GroupTraffic& t : r.communication) sent += t.traffic.sent;
+        table += left(setting, 32);
+        for (int p = 0; p < kPurposes; ++p) {
+            const auto purpose = static_cast<Purpose>(p);
+            if (purpose != Purpose::data) table += right(format_bytes(r.memory.at_peak[purpose]), 14);
         }
+        for (const int64_t bytes : {r.memory.peak(), r.memory.offloaded, sent}) table += right(format_bytes(bytes), 12);
+        table += right(format_flops(r.flops), 14) + '\n';
+        bars.emplace_back(setting, r.memory.at_peak);
+        variations.push_back(rehearsal::to_json(r));
+        variations.back()["set"] = setting;
+    }
     text << title << "\n\n" << left("", 32);
     for (int p = 0; p < kPurposes; ++p)
         if (static_cast<Purpose>(p) != Purpose::data) text << right(std::string(name_of(static_cast<Purpose>(p))), 14);
@@ -144,34 +128,36 @@ int show_variations(const RehearseArguments& a, const Io& io, int ranks) {
 
 }  // namespace
 
-spec::RunSpec read_config(const RehearseArguments& arguments, int ranks) {
-    std::vector<std::string> overrides = arguments.set;
-    if (arguments.threads) overrides.push_back(concat("train.threads=", *arguments.threads));
-    if (arguments.device) overrides.push_back("train.device=" + *arguments.device);
-    spec::RunSpec run = spec::parse_file(arguments.config, overrides);
-    spec::validate(run, ranks);
-    return run;
-}
-
 int rehearse(const RehearseArguments& a, const Io& io) {
     const comm::Launch launch = comm::detect_launcher(comm::process_environment());
     if (launch.rank != 0) return 0;  // one rank prints the result
     const int ranks = launch.ranks(a.ranks);
-    check<UsageError>(a.svg.empty() || a.layout || !a.vary.empty(), "--svg ", a.svg,
-                      ": draws --layout or --vary; give one of them");
+    check<UsageError>(a.vary.empty() || (!a.layout && !a.kernels), "--vary ", joined(a.vary),
+                      ": one line a value; leave out --layout and --kernels");
     check<UsageError>(a.ranks_per_host == 0 || (!a.layout && a.vary.empty()), "--per-host ", a.ranks_per_host,
                       ": has no effect on --layout and --vary; leave it out");
+    check<UsageError>(a.set_cluster.empty() || !a.cluster.empty(), "--set-cluster ", joined(a.set_cluster),
+                      ": needs the --cluster that it changes");
     if (!a.vary.empty()) return show_variations(a, io, ranks);
-    const spec::RunSpec run = read_config(a, ranks);
+    const spec::RunSpec run = read_run(a, ranks, false);
     if (a.layout) return show_layout(a, io, run, ranks);
-    train::check_stored_weights(run);
 
+    try {
+        train::check_stored_weights(run);
+    } catch (const Error& error) {
+        io.err << "warning: `tutti train` would refuse this run: " << error.what() << std::endl;
+    }
     std::optional<engine::Machine> here;
-    if (a.target.empty()) here.emplace(engine::machine_of(run, comm::local_rank(launch, launch.rank, ranks), ""));
+    if (a.cluster.empty()) here.emplace(engine::machine_of(run, comm::local_rank(launch, launch.rank, ranks), ""));
     const auto layout = rehearsal::rehearse_layout(run, target_of(a, run, here ? &*here : nullptr), ranks, a.rank);
     std::optional<train::MemoryVerdict> memory;
     if (here) memory = memory_here(run, layout.shown, *here->device, launch.size > 1 ? launch.local_size : ranks);
     std::ostream& text = io.text();
+    if (!a.svg.empty())
+        write_file("--svg", a.svg,
+                   rehearsal::draw_memory_over_step(concat(name_of(run.model), ": memory of rank ", layout.shown.rank,
+                                                           " of ", ranks, " over a step"),
+                                                    layout.shown.program, layout.shown.memory_capacity));
     if (a.kernels) text << rehearsal::render_program(layout.shown) << '\n';
     text << plan::render_card(rehearsal::card_of(run, layout.shown));
     if (ranks > 1) text << agreement(layout) << '\n';

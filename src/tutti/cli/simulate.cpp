@@ -9,11 +9,12 @@
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
 #include "tutti/base/units.h"
-#include "tutti/cli/command.h"
+#include "tutti/cli/forecast.h"
+#include "tutti/planner/known_runs.h"
+#include "tutti/rehearsal/present.h"
 #include "tutti/simulate/calibrate.h"
 #include "tutti/simulate/prediction.h"
 #include "tutti/simulate/rehearsed.h"
-#include "tutti/spec/toml.h"
 #include "tutti/spec/validate.h"
 
 namespace tutti::cli {
@@ -21,27 +22,6 @@ namespace tutti::cli {
 namespace {
 
 using simulate::Prediction;
-
-void print(const Prediction& p, const hardware::Cluster& cluster, std::ostream& text) {
-    const auto line = [&](const char* what, const std::string& value, const std::string& remark = "") {
-        text << left(what, 22) << (remark.empty() ? value : left(value, 20) + remark) << '\n';
-    };
-    line("step", format_time(p.seconds()),
-         concat(format_time(p.seconds() * p.low), " to ", format_time(p.seconds() * p.high), " in 8 of 10 runs"));
-    line("throughput", format_rate(p.tokens_per_s(), "tokens"),
-         concat(format_rate(p.tokens_per_s() / p.ranks, "tokens"), " of a rank"));
-    line("MFU", format_percent(p.share_of_peak(p.model_causal)), "causal attention, of the 16-bit peak");
-    line("", format_percent(p.share_of_peak(p.model_full)), "full attention");
-    line("", format_percent(p.share_of_peak(p.model_causal) * p.peak / p.precision_peak), "of the precision's peak");
-    line("HFU", format_percent(p.share_of_peak(p.hardware)), "with recomputed FLOPs");
-    const double share = p.memory.total() / cluster.memory;
-    line("memory of a rank", format_bytes(static_cast<int64_t>(p.memory.total())),
-         concat(format_percent(share), " of ", format_bytes(static_cast<int64_t>(cluster.memory)),
-                share > 1 ? ": does not fit" : ""));
-    text << '\n';
-    for (const auto& [name, seconds] : kinds_of(p.time))
-        if (seconds > 0) line(name, format_time(seconds), format_percent(seconds / p.seconds()));
-}
 
 simulate::Physics physics_of(const SimulateArguments& a) {
     return a.site.empty() ? simulate::Physics{} : simulate::read_physics(a.site);
@@ -89,7 +69,7 @@ void save(const SimulateArguments& a, const simulate::RehearsedStep& step, const
 // A run of thread ranks on the machine of a profile.
 int simulate_here(const SimulateArguments& a, const Io& io) {
     const simulate::MachineProfile profile = simulate::read_profile(a.profile);
-    spec::RunSpec run = spec::parse_file(a.config, a.set);
+    spec::RunSpec run = parse_run(a, false);
     run.train.device = "cpu";
     spec::validate(run, a.ranks);
     if (run.train.threads == 0) run.train.threads = std::max(1, profile.cores / a.ranks);
@@ -161,82 +141,196 @@ Command calibrate_command(CalibrateArguments& a, const Io& io) {
                       "  tutti simulate run.toml --profile here.json --ranks 4");
 }
 
+namespace {
+
+// A step of this system on a cluster, with its rates.
+struct Answer {
+    spec::RunSpec run;
+    hardware::Cluster cluster;
+    int ranks = 1;
+    simulate::RehearsedStep step;
+    double hardware_flops = 0;  // of all ranks, with recompute
+
+    double tokens() const { return double(run.train.global_batch) * double(run.train.seq_len); }
+    const rehearsal::Rehearsal& shown() const { return step.shown; }
+    double peak() const {  // FLOP/s of a device in the type of the run
+        const ComputeType type = spec::compute_type_of(run);
+        return cluster.peak(type == ComputeType::bf16   ? cluster.has("bf16") ? "bf16" : "fp16"
+                            : type == ComputeType::tf32 ? "tf32"
+                                                        : "fp32");
+    }
+    double rate(double flops_per_token) const { return flops_per_token * tokens() / step.seconds / ranks; }
+    double mfu() const { return rate(shown().counts.model.causal()) / peak(); }
+    double mfu_full() const { return rate(shown().counts.model.full()) / peak(); }
+    double hfu() const { return rate(shown().counts.hardware.causal()) / peak(); }
+    double host_bytes_of_node() const { return double(shown().memory.offloaded) * std::min(ranks, cluster.per_node); }
+};
+
+Answer answer(const SimulateArguments& a) {
+    Answer found{.run = read_run(a, a.ranks, false), .cluster = cluster_of(a), .ranks = a.ranks};
+    const rehearsal::Target target = target_of(a, found.run);
+    found.step = simulate::rehearse_on(found.run, target, a.ranks, found.cluster, physics_of(a), wants_spans(a),
+                                       stragglers(a));
+    return found;
+}
+
+Json describe(const Answer& x) {
+    const rehearsal::Rehearsal& r = x.shown();
+    const simulate::RehearsedStep& step = x.step;
+    Json kernels = Json::object();
+    for (const auto& [name, seconds] : step.kernels) kernels[name] = seconds;
+    const double rate = x.tokens() / step.seconds;
+    Json document = {{"step_time_s", step.seconds},
+                     {"step_time_low_s", step.seconds * step.low},
+                     {"step_time_high_s", step.seconds * step.high},
+                     {"tokens_per_s", rate},
+                     {"tokens_per_s_per_rank", rate / x.ranks},
+                     {"flops_per_s_per_rank", x.rate(r.counts.model.causal())},
+                     {"mfu_causal", x.mfu()},
+                     {"mfu_full", x.mfu_full()},
+                     {"hfu", x.hfu()},
+                     {"mfu_of_precision_peak", x.mfu()},
+                     {"peak_bytes", r.memory.peak()},
+                     {"capacity_bytes", r.memory_capacity},
+                     {"fits", r.fits},
+                     {"offloaded_bytes", r.memory.offloaded},
+                     {"memory", rehearsal::to_json(r.memory.at_peak)},
+                     {"largest", rehearsal::to_json(r.memory.peaks)}};
+    document["rehearsed"] = {
+        {"step_time_s", step.seconds},
+        {"peak_bytes", r.memory.peak()},
+        {"capacity_bytes", r.memory_capacity},
+        {"fits", r.fits},
+        {"busiest_rank_s", *std::max_element(step.timeline.busy.begin(), step.timeline.busy.end())},
+        {"kernels", std::move(kernels)}};
+    return document;
+}
+
+void print(const Answer& x, std::ostream& text) {
+    const rehearsal::Rehearsal& r = x.shown();
+    const simulate::RehearsedStep& step = x.step;
+    const auto line = [&](const std::string& what, const std::string& value, const std::string& remark = "") {
+        text << left(what, 22) << (remark.empty() ? value : left(value, 20) + remark) << '\n';
+    };
+    text << name_of(x.run.model) << " on " << x.ranks << " x " << x.cluster.name << "\n\n";
+    line("step", format_time(step.seconds),
+         concat(format_time(step.seconds * step.low), " to ", format_time(step.seconds * step.high),
+                " in 8 of 10 runs"));
+    const double rate = x.tokens() / step.seconds;
+    line("throughput", format_rate(rate, "tokens"), concat(format_rate(rate / x.ranks, "tokens"), " of a rank"));
+    line("a device", format_flop_rate(x.rate(r.counts.model.causal())), concat("of ", format_flop_rate(x.peak())));
+    const bool attention = r.counts.model.full() > r.counts.model.causal();
+    line("MFU", format_percent(x.mfu()),
+         concat(attention ? "causal attention: " : "", planner::verdict_of_mfu(x.mfu())));
+    if (attention) line("", format_percent(x.mfu_full()), "full attention");
+    line("HFU", format_percent(x.hfu()), "with recomputed FLOPs");
+    line("memory of a rank", format_bytes(r.memory.peak()),
+         concat(format_percent(double(r.memory.peak()) / double(r.memory_capacity)), " of ",
+                format_bytes(r.memory_capacity), r.fits ? ", at " : ": DOES NOT FIT, at ", r.memory.peak_place));
+    std::string largest;
+    for (int p = 0; p < kPurposes; ++p) {
+        const auto purpose = static_cast<Purpose>(p);
+        if (r.memory.peaks[purpose] > r.memory.peak() / 1000)
+            largest +=
+                concat(largest.empty() ? "" : ", ", name_of(purpose), ' ', format_bytes(r.memory.peaks[purpose]));
+    }
+    line("largest of each", largest);
+    if (r.memory.offloaded > 0)
+        line("host memory of a node", format_bytes(static_cast<int64_t>(x.host_bytes_of_node())),
+             x.cluster.host_memory > 0 ? concat(format_percent(x.host_bytes_of_node() / x.cluster.host_memory), " of ",
+                                                format_bytes(static_cast<int64_t>(x.cluster.host_memory)))
+                                       : "of an unknown size: [host] memory_gb");
+    text << planner::neighbours_of(x.cluster.name) << '\n';
+    const auto positions = double(step.timeline.busy.size());
+    std::vector<std::pair<std::string, double>> kinds(step.kernels.begin(), step.kernels.end());
+    std::sort(kinds.begin(), kinds.end(), [](const auto& p, const auto& q) { return p.second > q.second; });
+    double compute = 0;
+    for (const auto& [name, seconds] : kinds) compute += seconds / positions;
+    for (const auto& [name, seconds] : kinds)
+        if (seconds / positions > 0.01 * step.seconds)
+            line(name, format_time(seconds / positions), format_percent(seconds / positions / step.seconds));
+    line("no kernel runs", format_time(step.seconds - compute),
+         concat(format_percent(1 - compute / step.seconds), ": exposed communication and waits",
+                r.bubble > 0 ? concat(", ", format_percent(r.bubble), " of them by the schedule") : ""));
+}
+
+int show_variations(const SimulateArguments& a, const Io& io) {
+    std::ostream& text = io.text();
+    Json list = Json::array();
+    text << left("", 32) << right("step", 11) << right("tokens/s", 12) << right("TFLOP/s", 10) << right("MFU", 8)
+         << right("memory", 11) << right("host", 11) << '\n';
+    for (const auto& [setting, with] : variations(a)) {
+        text << left(setting, 32);
+        Json row;
+        try {
+            const Answer x = answer(with);
+            const double rate = x.rate(x.shown().counts.model.causal());
+            text << right(format_time(x.step.seconds), 11) << right(format_count(x.tokens() / x.step.seconds), 12)
+                 << right(format_fixed(rate / 1e12, 1), 10) << right(format_percent(x.mfu()), 8)
+                 << right(format_bytes(x.shown().memory.peak()), 11)
+                 << right(format_bytes(x.shown().memory.offloaded), 11) << (x.shown().fits ? "" : "  does not fit")
+                 << std::endl;
+            row = describe(x);
+        } catch (const UsageError& error) {
+            if (a.vary.size() == 1 && list.size() == 0 && settings_of(a.vary[0]).size() == 1) throw;
+            text << "  " << error.what() << std::endl;
+            row = {{"error", error.what()}};
+        }
+        row["set"] = setting;
+        list.push_back(std::move(row));
+    }
+    io.print(Json{{"variations", list}});
+    return 0;
+}
+
+}  // namespace
+
 int simulate(const SimulateArguments& a, const Io& io) {
-    check<UsageError>(a.table.empty() != a.config.empty(),
-                      "give a CONFIG and --cluster, or --table FILE with published runs");
+    const bool run = !a.config.empty() || !a.model.empty();
+    check<UsageError>(a.table.empty() == run,
+                      "give a CONFIG or --model, and --cluster; or --table FILE with published runs");
     if (!a.table.empty()) return simulate_table(a, io);
     check<UsageError>(a.fit.empty() && a.leave_out.empty(), "--fit and --leave-out need --table with measured runs");
     check<UsageError>(a.cluster.empty() || a.profile.empty(), "--cluster and --profile exclude each other");
+    check<UsageError>(a.vary.empty() || (!wants_spans(a) && a.profile.empty()), "--vary ", joined(a.vary),
+                      ": one line a value on a --cluster; leave out --profile, --trace, --svg and --run");
     if (!a.profile.empty()) return simulate_here(a, io);
-    check<UsageError>(!a.cluster.empty(), "--cluster is missing: the name of a cluster (", hardware::cluster_names()[0],
-                      ", ...) or a file");
-    const hardware::Cluster cluster = hardware::cluster_named(a.cluster);
-    spec::RunSpec run = spec::parse_file(a.config, a.set);
-    spec::validate(run, a.ranks);
+    cluster_of(a);
     stragglers(a);
-    const std::vector<double> loads = rehearsal::parse_expert_loads("--expert-loads", a.expert_loads, run);
-    simulate::Job job = simulate::job_of(run, a.ranks);
-    job.imbalance = simulate::imbalance_of(loads, job.ep);
-    const Prediction p = simulate::predict(job, cluster);
-    std::ostream& text = io.text();
-    text << name_of(run.model) << " on " << a.ranks << " x " << cluster.name << "\n\n";
-    print(p, cluster, text);
-    Json document = describe(p);
-    try {
-        rehearsal::Target target = simulate::target_for(cluster, spec::compute_type_of(run));
-        target.expert_loads = loads;
-        const simulate::RehearsedStep step =
-            simulate::rehearse_on(run, target, a.ranks, cluster, physics_of(a), wants_spans(a), stragglers(a));
-        save(a, step, concat(a.ranks, " x ", cluster.name));
-        text
-            << "\nrehearsed: the program and the kernels of Tutti, with exact memory; the formulas above are fitted to "
-               "published runs of other systems\n"
-            << left("step", 22) << left(format_time(step.seconds), 20)
-            << format_percent(p.model_causal / (step.seconds * a.ranks * p.peak)) << " MFU, causal\n"
-            << left("memory of a rank", 22) << left(format_bytes(step.shown.memory.peak()), 20) << "at "
-            << step.shown.memory.peak_place << (step.shown.fits ? "" : ": does not fit") << '\n';
-        Json kernels = Json::object();
-        for (const auto& [name, seconds] : step.kernels) kernels[name] = seconds;
-        document["rehearsed"] = {
-            {"step_time_s", step.seconds},
-            {"peak_bytes", step.shown.memory.peak()},
-            {"fits", step.shown.fits},
-            {"busiest_rank_s", *std::max_element(step.timeline.busy.begin(), step.timeline.busy.end())},
-            {"kernels", std::move(kernels)}};
-    } catch (const UsageError& error) {
-        check<UsageError>(!wants_spans(a), "--trace, --svg and --run need a rehearsal: ", error.what());
-        text << "\nclosed formulas alone: " << error.what() << '\n';
-        document["rehearsed"] = nullptr;
-    }
-    text << std::flush;
-    io.print(document);
+    if (!a.vary.empty()) return show_variations(a, io);
+    const Answer x = answer(a);
+    save(a, x.step, concat(a.ranks, " x ", x.cluster.name));
+    print(x, io.text());
+    io.text() << std::flush;
+    io.print(describe(x));
     return 0;
 }
 
 Command simulate_command(SimulateArguments& a, const Io& io) {
-    constexpr double kManyRanks = 1 << 20;
     return command_of(
         "simulate", "predict time, rates and memory of a step on any cluster", a, io, simulate,
-        {{"CONFIG", "", "", "TOML file of the run", &a.config, kPath},
-         {"--cluster", "NAME|FILE", "", "a cluster below, or a TOML file of one", &a.cluster,
-          Suggestions{hardware::cluster_names(), true}},
-         {"--ranks", "N", "1", "devices of the run", &a.ranks, Between{1, kManyRanks}},
-         set_option(a.set, "override a key of CONFIG; repeatable"),
-         {"--profile", "FILE", "", "in place of a cluster: a profile by `tutti bench calibrate`", &a.profile, kPath},
-         {"--trace", "FILE", "", "write the predicted timeline, for ui.perfetto.dev", &a.trace, kPath},
-         {"--svg", "FILE", "", "draw the predicted timeline", &a.svg, kPath},
-         {"--run", "RUN_DIR", "", "write the prediction into a run directory, for `tutti report`", &a.run, kPath},
-         {"--slow", "RANK=FACTOR", "", "a straggler, whose kernels take FACTOR times as long; repeatable", &a.slow},
-         expert_loads_option(a.expert_loads),
-         {"--site", "FILE", "", "constants of a site, written by --fit", &a.site, kPath},
-         {"--table", "FILE", "", "predict the runs of a JSON file {\"rows\": [...]} and show the errors", &a.table,
-          kPath},
-         {"--fit", "OUT", "", "fit the constants to --table, three rows or more, and write them", &a.fit, kPath},
-         {"--leave-out", "GROUP", "", "predict each house, family or generation of --table by a fit to the others",
-          &a.leave_out}},
+        joined_options(
+            {run_options(a, "TOML file of the run"),
+             machine_options(a, ""),
+             {{"--profile", "FILE", "", "in place of a cluster: a profile by `tutti bench calibrate`", &a.profile,
+               kPath},
+              {"--trace", "FILE", "", "write the predicted timeline, for ui.perfetto.dev", &a.trace, kPath},
+              {"--svg", "FILE", "", "draw the predicted timeline", &a.svg, kPath},
+              {"--run", "RUN_DIR", "", "write the prediction into a run directory, for `tutti report`", &a.run, kPath},
+              {"--slow", "RANK=FACTOR", "", "a straggler, whose kernels take FACTOR times as long; repeatable",
+               &a.slow},
+              {"--site", "FILE", "", "constants of a site, written by --fit", &a.site, kPath},
+              {"--table", "FILE", "", "predict the runs of a JSON file {\"rows\": [...]} and show the errors", &a.table,
+               kPath},
+              {"--fit", "OUT", "", "fit the constants to --table, three rows or more, and write them", &a.fit, kPath},
+              {"--leave-out", "GROUP", "", "predict each house, family or generation of --table by a fit to the others",
+               &a.leave_out}}}),
         concat("Clusters: ", joined(hardware::cluster_names()),
                "\n\nExamples:\n"
                "  tutti simulate run.toml --cluster h100 --ranks 64\n"
+               "  tutti simulate --model llama3-8b --cluster h100 --ranks 64 --set parallel.zero=3 --set "
+               "train.global_batch=64\n"
+               "  tutti simulate run.toml --cluster h100 --ranks 64 --vary parallel.tp=1,2,4 --vary network.gbs=25,50\n"
                "  tutti simulate run.toml --profile here.json --ranks 4 --trace predicted.json\n"
                "  tutti simulate --table published.json --json\n"
                "  tutti simulate --table three_runs.json --fit site.json\n"

@@ -6,7 +6,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
-#include "tutti/cli/commands.h"
+#include "tutti/cli/forecast.h"
 #include "tutti/cli/stop_signals.h"
 #include "tutti/models/flops.h"
 #include "tutti/spec/nearest.h"
@@ -36,7 +36,9 @@ std::string quoted_for_shell(const std::string& word) {
 }
 
 std::string resume_command(const TrainArguments& a) {
-    std::string command = "tutti train " + quoted_for_shell(a.config);
+    std::string command = "tutti train";
+    if (!a.config.empty()) command += " " + quoted_for_shell(a.config);
+    if (!a.model.empty()) command += " --model " + quoted_for_shell(a.model);
     if (a.ranks != 1) command += concat(" --ranks ", a.ranks);
     for (const std::string& set : a.set) command += " --set " + quoted_for_shell(set);
     if (a.threads) command += concat(" --threads ", *a.threads);
@@ -74,15 +76,18 @@ int train(const TrainArguments& arguments, const Io& io) {
         check_resume(arguments.resume);
         return rehearse(arguments, io);
     }
-    check<UsageError>(!arguments.rank && arguments.target.empty() && arguments.ranks_per_host == 0,
-                      "--rank, --for and --per-host say what a dry run shows; give --dry-run too");
+    check<UsageError>(
+        !arguments.rank && arguments.cluster.empty() && arguments.set_cluster.empty() && arguments.vary.empty() &&
+            arguments.expert_loads.empty() && arguments.ranks_per_host == 0,
+        "--rank, --cluster, --set-cluster, --vary, --expert-loads and --per-host say what a dry run shows; "
+        "give --dry-run too");
     train::TrainOptions options;
     options.launch = comm::detect_launcher(comm::process_environment());
     options.ranks = options.launch.ranks(arguments.ranks);
-    options.run = read_config(arguments, options.ranks);
+    options.run = read_run(arguments, options.ranks, true);
     check_resume(arguments.resume);
-    options.out =
-        arguments.out.empty() ? "runs/" + std::filesystem::path(arguments.config).stem().string() : arguments.out;
+    const std::string& named = arguments.config.empty() ? arguments.model : arguments.config;
+    options.out = arguments.out.empty() ? "runs/" + std::filesystem::path(named).stem().string() : arguments.out;
     options.resume = arguments.resume;
     options.force = arguments.force;
     options.console = &io.text();

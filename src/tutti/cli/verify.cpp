@@ -6,8 +6,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
-#include "tutti/cli/commands.h"
-#include "tutti/spec/toml.h"
+#include "tutti/cli/forecast.h"
 #include "tutti/spec/validate.h"
 
 namespace tutti::cli {
@@ -64,8 +63,7 @@ int verify(const VerifyArguments& arguments, const Io& io) {
     options.force = arguments.force;
     options.console = &io.text();
     options.terminal = io.text_terminal();
-    options.run = spec::parse_file(arguments.config, arguments.set);
-    spec::validate(options.run, options.ranks);
+    options.run = read_run(arguments, options.ranks, true);
     warn_of_threads(io, options.launch, options.run.train.threads, options.ranks);
     spec::validate(train::one_rank_of(options.run), 1);
 

@@ -1,5 +1,5 @@
-// planner/plan.h: the answer to a request: the best layouts, the reason why each next one is slower, and the layout of
-// the field's recipe.
+// planner/plan.h: the answer to a request: the best layouts, the reason why each next one is slower, and what a lecture
+// and a published run would take.
 #pragma once
 
 #include <optional>
@@ -17,7 +17,7 @@ struct Plan {
     Request request;
     Found found;
     Finalists finalists;
-    std::string certified;  // "rehearsed for NVIDIA H100 80GB", or why the memory is that of closed forms
+    std::string certified;  // "rehearsed by the engine for NVIDIA h100", or why the memory is that of closed forms
 };
 
 // UsageError where no layout fits, with the gate that stopped the layouts and what to try.
@@ -35,13 +35,15 @@ Comparison compare(const simulate::Prediction& best, const simulate::Prediction&
 // "+3 %: pipeline bubble +120 ms, within the model's error"
 std::string render(const Comparison& comparison);
 
-// The recipe of the field, step by step, beside the choice (explain.cpp).
+// The six rules of a lecture's scaling recipe, and the nearest published run, beside the choice (explain.cpp).
 struct RecipeRule {
-    std::string rule, recipe, choice;
+    std::string rule, recipe, choice;  // recipe "-": the rule does not apply here
     bool agrees = false;
 };
 struct Recipe {
-    std::optional<Candidate> layout;  // none: no layout of the recipe fits
+    std::optional<Candidate> layout;            // by rules 1 to 5; none: no such layout fits
+    std::string published;                      // the run, its layout, its source
+    std::optional<Candidate> published_layout;  // its axes on this request's devices; none: they do not divide or fit
     std::vector<RecipeRule> rules;
     std::string verdict;
 };

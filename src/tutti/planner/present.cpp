@@ -130,11 +130,14 @@ std::string render(const Plan& plan) {
 }
 
 std::string render(const Recipe& recipe) {
-    std::string text = "\nthe field's recipe, rule by rule\n";
+    std::string text = "\nthe scaling recipe of a lecture (CS231n 2025, lecture 11), rule by rule\n";
     for (const RecipeRule& rule : recipe.rules)
-        text += concat("  ", left(rule.recipe, 10),
-                       left(rule.agrees ? "= chosen" : concat("chosen: ", rule.choice), 24), rule.rule, '\n');
-    if (recipe.layout) text += concat("  recipe: ", describe_layout(recipe.layout->job), '\n');
+        text += concat("  ",
+                       left(rule.recipe == "-" ? "not here"
+                            : rule.agrees      ? "as chosen"
+                                               : "differs",
+                            11),
+                       left(rule.choice, 34), rule.rule, '\n');
     return text + recipe.verdict + '\n';
 }
 
@@ -195,7 +198,10 @@ Json to_json(const Recipe& recipe) {
     for (const RecipeRule& rule : recipe.rules)
         rules.push_back(
             {{"rule", rule.rule}, {"recipe", rule.recipe}, {"choice", rule.choice}, {"agrees", rule.agrees}});
-    return {{"layout", recipe.layout ? describe_candidate(*recipe.layout) : Json(nullptr)},
+    const auto layout = [](const std::optional<Candidate>& c) { return c ? describe_candidate(*c) : Json(nullptr); };
+    return {{"layout", layout(recipe.layout)},
+            {"published", recipe.published},
+            {"published_layout", layout(recipe.published_layout)},
             {"rules", rules},
             {"verdict", recipe.verdict}};
 }

@@ -1,15 +1,36 @@
 // planner/request.h: the request for a plan: a model, machines, and the batch of a step.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "tutti/hardware/cluster.h"
+#include "tutti/simulate/job.h"
 #include "tutti/simulate/physics.h"
 #include "tutti/spec/run_spec.h"
 
 namespace tutti::planner {
+
+// What a search leaves out or holds fixed. An empty list allows all values of its axis.
+struct Limits {
+    std::vector<int> tp, cp, pp, ep, etp, virtual_stages, zero, micro_batch, dp_replicate;
+    std::vector<std::string> schedules, recompute;
+    bool offload = true;
+    bool plain_context = false;  // one method for all ranks of cp
+
+    template <class T, class U>
+    static bool in(const std::vector<T>& allowed, const U& value) {
+        return allowed.empty() || std::find(allowed.begin(), allowed.end(), value) != allowed.end();
+    }
+    bool allow_grid(int of_tp, int of_cp, int of_pp) const { return in(tp, of_tp) && in(cp, of_cp) && in(pp, of_pp); }
+    bool allow(const simulate::Job& job) const;
+};
+// Leaves out what a list of words names: "offload,cp,zb-v". UsageError for other words, with the nearest.
+void leave_out(Limits& limits, const std::string& words);
+// Fixes what a layout names, in the words of describe_layout(): "tp 8 pp 16 interleaved x 8 ZeRO-1". UsageError.
+void hold(Limits& limits, const std::string& layout);
 
 struct Request {
     spec::ModelSpec model;
@@ -20,12 +41,10 @@ struct Request {
     std::vector<std::string> data;          // [data] train of the emitted config
     std::vector<double> expert_loads = {};  // of each expert, in any unit; {}: the usual imbalance
     simulate::Physics constants = {};       // of the site
+    Limits limits = {};
 };
 
-// A model by the name of a preset, or from the directory of a Hugging Face model. UsageError with the nearest preset.
-spec::ModelSpec model_named(const std::string& name_or_directory);
-
-// UsageError for the family mlp, a sequence longer than the model's positions, and a cluster that lacks the precision.
+// UsageError for the family mlp and a cluster that lacks the precision.
 void check_request(const Request& request);
 
 }  // namespace tutti::planner

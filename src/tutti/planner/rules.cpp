@@ -4,10 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <filesystem>
 
 #include "tutti/base/error.h"
-#include "tutti/spec/hf_config.h"
 #include "tutti/spec/layers.h"
 
 namespace tutti::planner {
@@ -30,20 +28,9 @@ constexpr double kUneven = 1.125;
 
 std::span<const Schedule> schedules() { return kSchedules; }
 
-spec::ModelSpec model_named(const std::string& name) {
-    if (std::filesystem::is_directory(name)) return spec::model_from_hf(name);
-    try {
-        return spec::preset(name);
-    } catch (const UsageError& error) {
-        throw UsageError(concat("--model ", name, " is not a directory, and ", error.what()));
-    }
-}
-
 void check_request(const Request& r) {
     check<UsageError>(spec::traits_of(r.model).tokens,
                       "the family mlp has no sequences and no parallel axis but data; plan a language model");
-    check<UsageError>(r.seq_len <= r.model.max_positions, "--seq-len ", r.seq_len, " is more than the ",
-                      r.model.max_positions, " positions of ", name_of(r.model));
     const std::string type = r.precision == "f32" ? "fp32" : r.precision;
     check<UsageError>(r.cluster.has(type), r.cluster.name, " has no ", type, " products (it has ", r.cluster.types(),
                       "), and Tutti trains in bf16, f32 or tf32; give another --precision");
@@ -76,11 +63,12 @@ bool schedule_allowed(const Schedule& s, int pp, int64_t microbatches) {
 
 bool offload_allowed(const Request& r, std::string_view schedule, const simulate::Offload& offload) {
     const bool in_order = schedule == "1f1b" || schedule == "interleaved";
-    return (!offload.any() || r.cluster.host_bandwidth > 0) && (!offload.activations || in_order);
+    return (!offload.any() || (r.limits.offload && r.cluster.host_bandwidth > 0)) && (!offload.activations || in_order);
 }
 
 bool allowed(const Request& r, const Job& j) {
-    if (!spec::keeps_rules(run_of(r, j), r.gpus) || !offload_allowed(r, j.schedule, j.offload)) return false;
+    if (!r.limits.allow(j) || !spec::keeps_rules(run_of(r, j), r.gpus) || !offload_allowed(r, j.schedule, j.offload))
+        return false;
     if (j.pp == 1) return j.schedule == "1f1b" && j.virtual_stages == 1;
     const auto* const kind =
         std::find_if(kSchedules.begin(), kSchedules.end(), [&](const Schedule& s) { return j.schedule == s.name; });

@@ -181,17 +181,18 @@ class Search {
         methods_ = context_methods(cp);
         const int64_t of_batch = static_cast<int64_t>(methods_.size()) * of_method;
         found_.gates.all += of_batch * static_cast<int64_t>(micro_batches_.size());
-        if (!spec::tp_fits(run_) || !spec::stages_have_layers(r_.model.layers, pp, true))
+        if (!r_.limits.allow_grid(tp, cp, pp) || !spec::tp_fits(run_) ||
+            !spec::stages_have_layers(r_.model.layers, pp, true))
             return count(&Gates::rules, of_batch * static_cast<int64_t>(micro_batches_.size()));
         std::erase_if(methods_, [&](const ContextMethod& how) {
             how.set(run_.parallel);
-            return !spec::cp_fits(run_);
+            return (r_.limits.plain_context && how.ulysses > 1) || !spec::cp_fits(run_);
         });
         check(methods_.size() < kMostMethods, "search: ", methods_.size(), " methods for cp ", cp);
         const int64_t of_allowed = static_cast<int64_t>(methods_.size()) * of_method;
         for (const int micro_batch : micro_batches_) {
             run_.train.micro_batch = micro_batch;
-            const bool allowed = spec::batch_divides(run_, r_.gpus);
+            const bool allowed = Limits::in(r_.limits.micro_batch, micro_batch) && spec::batch_divides(run_, r_.gpus);
             count(&Gates::rules, allowed ? of_batch - of_allowed : of_batch);
             if (!allowed || methods_.empty()) continue;
             job_.micro_batch = micro_batch;
@@ -209,11 +210,16 @@ class Search {
                 run_.parallel.etp = job_.etp = etp;
                 job_.imbalance = imbalances_.at(ep);
                 replicate(1);  // sharded over all of dp at most
-                if (!divides || !spec::ep_fits(run_, r_.gpus)) {
+                const bool held = Limits::in(r_.limits.ep, ep) && Limits::in(r_.limits.etp, etp);
+                if (!divides || !held || !spec::ep_fits(run_, r_.gpus)) {
                     count_methods(&Gates::rules, 3 * of_pass);
                     continue;
                 }
                 for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
+                    if (!Limits::in(r_.limits.recompute, name_of(recompute))) {
+                        count_methods(&Gates::rules, of_pass);
+                        continue;
+                    }
                     job_.recompute = recompute;
                     passes_of_.assign(methods_.size(), nullptr);
                     pipelines();
@@ -229,10 +235,12 @@ class Search {
         const auto microbatches = static_cast<int64_t>(job_.microbatches());
         for (const Schedule& s : schedules()) {
             set_schedule(s.name);
-            const bool runs = schedule_allowed(s, job_.pp, microbatches) && spec::aux_loss_fits_schedule(run_);
+            const bool runs = Limits::in(r_.limits.schedules, s.name) && schedule_allowed(s, job_.pp, microbatches) &&
+                              spec::aux_loss_fits_schedule(run_);
             const int first = s.chunks > 0 ? s.chunks : 2, last = s.chunks > 0 ? s.chunks : most_virtual();
             for (job_.virtual_stages = first; job_.virtual_stages <= last; ++job_.virtual_stages)
-                if (runs && stages_allowed(r_.model.layers, job_.pp * job_.virtual_stages))
+                if (runs && Limits::in(r_.limits.virtual_stages, job_.virtual_stages) &&
+                    stages_allowed(r_.model.layers, job_.pp * job_.virtual_stages))
                     stages();
                 else
                     count_methods(&Gates::rules, data_layouts());
@@ -304,9 +312,11 @@ class Search {
         const unsigned most = most_offload(zero);
         Candidate best{{}, kNever, 0}, spare = best;  // spare: with memory to spare
         const size_t replications = zero == 0 ? 1 : replicates_.size();
+        if (!Limits::in(r_.limits.zero, zero))
+            return count(&Gates::rules, static_cast<int64_t>(replications) * offloads(zero));
         for (size_t i = 0; i < replications; ++i) {
             replicate(replicates_[i]);
-            if (!spec::ep_fits(run_, r_.gpus)) {
+            if (!spec::ep_fits(run_, r_.gpus) || !Limits::in(r_.limits.dp_replicate, replicates_[i])) {
                 count(&Gates::rules, offloads(zero));
                 continue;
             }

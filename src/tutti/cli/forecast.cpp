@@ -1,0 +1,112 @@
+#include "tutti/cli/forecast.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <sstream>
+
+#include "tutti/base/error.h"
+#include "tutti/device/device.h"
+#include "tutti/spec/families.h"
+#include "tutti/spec/model_spec.h"
+#include "tutti/spec/nearest.h"
+#include "tutti/spec/toml.h"
+#include "tutti/spec/validate.h"
+
+namespace tutti::cli {
+
+Option set_option(std::vector<std::string>& set, const std::string& help) {
+    Suggestions keys;
+    for (const std::string& path : spec::known_names().paths) keys.words.push_back(path + "=");
+    return {"--set", "section.key=value", "", help, &set, keys};
+}
+
+Options joined_options(std::vector<Options> lists) {
+    Options all;
+    for (const Options& list : lists) all.insert(all.end(), list.begin(), list.end());
+    return all;
+}
+
+Options run_options(RunArguments& a, const std::string& config) {
+    return {{"CONFIG", "", "", config, &a.config, kPath},
+            {"--model", "NAME|DIR", "", "in place of CONFIG's [model]: a preset, or a Hugging Face directory", &a.model,
+             Suggestions{spec::preset_names(), true}},
+            {"--ranks,--gpus", "N", "1", "ranks of the run, one a device", &a.ranks, Between{1, kManyRanks}},
+            set_option(a.set, "override a key of CONFIG; repeatable")};
+}
+
+Options machine_options(ForecastArguments& a, const std::string& default_machine) {
+    Suggestions keys;
+    for (const std::string& key : hardware::cluster_keys()) keys.words.push_back(key + "=");
+    return {
+        {"--cluster,--for", "NAME|FILE", default_machine, "machine to predict for: h100, cpu-avx2, ..., or a TOML file",
+         &a.cluster, Suggestions{rehearsal::target_names(), true}},
+        {"--set-cluster", "key=value", "", "change a key of the cluster, such as network.gbs=35; repeatable",
+         &a.set_cluster, keys},
+        {"--vary", "key=A,B", "", "one line for each value of a key, also of the cluster; repeatable", &a.vary},
+        {"--expert-loads", "LOADS", "", "expert loads: 3,1,1,1, or 1.5 times the mean for the first [even]",
+         &a.expert_loads}};
+}
+
+spec::RunSpec parse_run(const RunArguments& a, bool reads_data) {
+    const bool described = !a.set.empty() && a.set.front() == "model.preset=";  // all keys are in `set`
+    check<UsageError>(
+        !a.config.empty() || !a.model.empty() || described,
+        "CONFIG is missing: a TOML file of a run; or --model NAME|DIR, a preset or a Hugging Face directory");
+    std::vector<std::string> overrides;
+    const bool directory = std::filesystem::is_directory(a.model);
+    if (!a.model.empty()) {
+        const std::vector<std::string> presets = spec::preset_names();
+        check<UsageError>(directory || std::find(presets.begin(), presets.end(), a.model) != presets.end(), "--model ",
+                          a.model, " is neither a directory nor a preset; the nearest is \"",
+                          spec::nearest(a.model, presets), "\" of ", joined(presets));
+        overrides.push_back((directory ? "model.hf=" : "model.preset=") + a.model);
+    }
+    overrides.insert(overrides.end(), a.set.begin(), a.set.end());
+    if (a.threads) overrides.push_back(concat("train.threads=", *a.threads));
+    if (a.device) overrides.push_back("train.device=" + *a.device);
+    spec::RunSpec run =
+        a.config.empty() ? spec::parse_text("", "options", overrides) : spec::parse_file(a.config, overrides);
+    // Token files, because a text would ask for a tokenizer.
+    if (!reads_data && run.data.train.empty() && spec::traits_of(run.model).tokens) run.data.train = {"none.bin"};
+    return run;
+}
+
+spec::RunSpec read_run(const RunArguments& a, int ranks, bool reads_data) {
+    spec::RunSpec run = parse_run(a, reads_data);
+    spec::validate(run, ranks);
+    return run;
+}
+
+hardware::Cluster cluster_of(const ForecastArguments& a) {
+    check<UsageError>(!a.cluster.empty(), "--cluster is missing: a name such as h100 (",
+                      hardware::cluster_names().size(), " names: `tutti simulate --help`), or a TOML file");
+    check<UsageError>(
+        !rehearsal::is_cpu_model(a.cluster), "--cluster ", a.cluster,
+        ": times of CPUs are measured, not taken from data sheets: `tutti bench calibrate here.json`, then "
+        "`tutti simulate CONFIG --profile here.json`; `tutti rehearse` counts memory for this machine");
+    return hardware::cluster_named(a.cluster, a.set_cluster);
+}
+
+rehearsal::Target target_of(const ForecastArguments& a, const spec::RunSpec& run) {
+    const int threads = run.train.threads > 0 ? static_cast<int>(run.train.threads) : available_cores();
+    rehearsal::Target target = rehearsal::target_named(a.cluster, spec::compute_type_of(run), threads, a.set_cluster);
+    target.expert_loads = rehearsal::parse_expert_loads("--expert-loads", a.expert_loads, run);
+    return target;
+}
+
+std::vector<std::string> settings_of(const std::string& vary) {
+    const size_t equals = vary.find('=');
+    check<UsageError>(equals != std::string::npos && equals + 1 < vary.size(), "--vary ", vary,
+                      ": required section.key=A,B, such as parallel.zero=0,1,2,3");
+    std::vector<std::string> settings;
+    std::istringstream values(vary.substr(equals + 1));
+    for (std::string value; std::getline(values, value, ',');) settings.push_back(vary.substr(0, equals + 1) + value);
+    return settings;
+}
+
+bool changes_cluster(const std::string& setting) {
+    const std::vector<std::string> keys = hardware::cluster_keys();
+    return std::find(keys.begin(), keys.end(), setting.substr(0, setting.find('='))) != keys.end();
+}
+
+}  // namespace tutti::cli

@@ -1,0 +1,59 @@
+// cli/forecast.h: the question that `train --dry-run`, `rehearse`, `simulate` and `plan` share: which run, on how many
+// devices of which machine. Its options and their meaning are the same in all commands.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tutti/cli/command.h"
+#include "tutti/hardware/cluster.h"
+#include "tutti/rehearsal/target.h"
+#include "tutti/spec/run_spec.h"
+
+namespace tutti::cli {
+
+inline constexpr double kManyRanks = 1 << 20;
+
+Options joined_options(std::vector<Options> lists);
+// CONFIG, --model, --ranks (--gpus), --set.
+Options run_options(RunArguments& a, const std::string& config);
+// --cluster (--for), --set-cluster, --vary, --expert-loads.
+Options machine_options(ForecastArguments& a, const std::string& default_machine);
+
+// The run that the arguments name, validated for `ranks` ranks. UsageError with the broken rules, or where neither
+// CONFIG nor --model is given. `reads_data` false: [data] train may be missing.
+spec::RunSpec read_run(const RunArguments& a, int ranks, bool reads_data);
+// The same before validation.
+spec::RunSpec parse_run(const RunArguments& a, bool reads_data);
+
+// The cluster of --cluster and --set-cluster. UsageError without --cluster, and for a CPU, which has no data sheet
+// here.
+hardware::Cluster cluster_of(const ForecastArguments& a);
+
+// The machine to rehearse for, with --expert-loads. Requires --cluster.
+rehearsal::Target target_of(const ForecastArguments& a, const spec::RunSpec& run);
+
+// The arguments once for each value of each --vary: "parallel.zero=0,1" or a key of a cluster file,
+// "network.gbs=25,50".
+template <class Arguments>
+struct Variation {
+    std::string setting;  // "parallel.zero=0"
+    Arguments with;
+};
+std::vector<std::string> settings_of(const std::string& vary);
+bool changes_cluster(const std::string& setting);
+
+template <class Arguments>
+std::vector<Variation<Arguments>> variations(const Arguments& a) {
+    std::vector<Variation<Arguments>> all;
+    for (const std::string& vary : a.vary)
+        for (const std::string& setting : settings_of(vary)) {
+            all.push_back({setting, a});
+            Arguments& with = all.back().with;
+            with.vary.clear();
+            (changes_cluster(setting) ? with.set_cluster : with.set).push_back(setting);
+        }
+    return all;
+}
+
+}  // namespace tutti::cli

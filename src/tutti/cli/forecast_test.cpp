@@ -1,0 +1,160 @@
+// One question, one door: `train --dry-run`, `rehearse`, `simulate` and `plan` take the same names, options and files,
+// and give one answer.
+#include "tutti/cli/forecast.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "tutti/base/json.h"
+#include "tutti/base/read_file.h"
+#include "tutti/cli/testing/run.h"
+
+namespace tutti::cli {
+namespace {
+
+struct Forecast : CommandTest {
+    Json answer(const std::string& command, std::vector<std::string> words) {
+        words.emplace_back("--json");
+        EXPECT_EQ(run_words(command, words), 0) << command << ": " << err;
+        return out.empty() ? Json() : Json::parse(out);
+    }
+    void refused(const std::string& command, const std::vector<std::string>& words, const std::string& part) {
+        EXPECT_EQ(run_words(command, words), 2) << command << ' ' << joined(words, " ");
+        EXPECT_TRUE(says(part)) << err;
+    }
+};
+
+const std::vector<std::string> kTiny = {"--model", "llama-tiny",         "--set", "train.global_batch=8",
+                                        "--set",   "train.micro_batch=1"};
+
+std::vector<std::string> operator+(std::vector<std::string> words, const std::vector<std::string>& more) {
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+}
+
+using Words = std::vector<std::string>;
+
+TEST_F(Forecast, EveryMachineHasOneNameAndOneMemoryInAllCommands) {
+    for (const char* name : {"h100", "a100", "a100-80gb", "l40s", "mi300x", "tpu-v5p"}) {
+        const Words words = kTiny + Words{"--cluster", name, "--gpus", "4"};
+        const auto rehearsed = answer("rehearse", words)["capacity_bytes"].get<int64_t>();
+        EXPECT_EQ(answer("train", words + Words{"--dry-run"})["capacity_bytes"].get<int64_t>(), rehearsed) << name;
+        EXPECT_EQ(answer("simulate", words)["capacity_bytes"].get<int64_t>(), rehearsed) << name;
+        const Json finalist = answer("plan", words + Words{"--seq-len", "64", "--top", "1"})["finalists"][0];
+        if (finalist["rehearsed"].is_null()) continue;  // no kernels for this vendor
+        EXPECT_EQ(finalist["rehearsed"]["capacity_bytes"].get<int64_t>(), rehearsed) << name;
+    }
+    const std::string file = write("ours.toml", "base = \"h100\"\nname = \"ours\"\nmemory_gb = 80\n");
+    EXPECT_EQ(answer("simulate", kTiny + Words{"--cluster", file})["capacity_bytes"],
+              answer("rehearse", kTiny + Words{"--for", "h100"})["capacity_bytes"]);
+}
+
+TEST_F(Forecast, TimeAndMemoryOfALayoutAreTheSameEverywhere) {
+    const std::string config = write("c.toml",
+                                     "[model]\npreset = \"llama-tiny\"\n[train]\nglobal_batch = 16\nmicro_batch = 2\n"
+                                     "seq_len = 128\n[parallel]\ntp = 2\nzero = 1\n");
+    const Words words = {config, "--cluster", "h100", "--ranks", "8"};
+    const Json simulated = answer("simulate", words), mine = answer("plan", words + Words{"--top", "2"})["mine"];
+    EXPECT_EQ(simulated["step_time_s"], mine["step_time_s"]);
+    EXPECT_EQ(simulated["peak_bytes"], mine["peak_bytes"]);
+    EXPECT_EQ(simulated["peak_bytes"], answer("rehearse", words)["peak_bytes"]);
+    EXPECT_EQ(simulated["step_time_s"], simulated["rehearsed"]["step_time_s"]);
+    EXPECT_GT(mine["changes"].size(), 3u);
+    // The change that helps most is what simulate says of it.
+    const Json first = mine["changes"][0];
+    Words changed = words;
+    for (const Json& set : first["set"].elements()) changed = changed + Words{"--set", set.text()};
+    EXPECT_EQ(answer("simulate", changed)["step_time_s"], first["step_time_s"]);
+}
+
+TEST_F(Forecast, NeedsNoDataAndNoWeights) {
+    const std::string config = write("c.toml", "[train]\nmicro_batch = 2\n");
+    for (const char* command : {"rehearse", "simulate"})
+        EXPECT_EQ(run_words(command, {config, "--cluster", "h100"}), 0) << err;
+    EXPECT_EQ(run_words("train", {config, "--dry-run"}), 0) << err;
+    EXPECT_EQ(run_words("train", {config, "--out", path("run")}), 2);
+    EXPECT_TRUE(says("[data] train")) << err;
+    // A directory with the config of a model and nothing else.
+    std::filesystem::create_directory(path("model"));
+    write("model/config.json",
+          R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 128,
+              "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 256,
+              "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
+              "tie_word_embeddings": false})");
+    EXPECT_EQ(run_words("rehearse", {"--model", path("model"), "--cluster", "h100"}), 0) << err;
+    EXPECT_TRUE(says("would refuse")) << err;
+    EXPECT_EQ(run_words("simulate", {"--model", path("model"), "--cluster", "h100"}), 0) << err;
+}
+
+TEST_F(Forecast, AnMlpHasAStepTime) {
+    const Json mlp = answer("simulate", {"--model", "mlp-8192", "--cluster", "h100", "--set", "train.global_batch=8192",
+                                         "--set", "train.micro_batch=8192", "--set", "train.seq_len=1"});
+    EXPECT_GT(mlp["mfu_causal"].get<double>(), 0.2);
+    EXPECT_LT(mlp["mfu_causal"].get<double>(), 0.9);
+    // 26.4 TFLOP, lecture 11 of CS231n.
+    EXPECT_NEAR(mlp["flops_per_s_per_rank"].get<double>() * mlp["step_time_s"].get<double>(), 26.4e12, 0.1e12);
+}
+
+TEST_F(Forecast, VariesKeysOfTheRunAndOfTheCluster) {
+    const Words words = kTiny + Words{"--cluster", "h100", "--ranks", "16", "--set", "train.global_batch=64"};
+    const Json rows =
+        answer("simulate", words + Words{"--vary", "parallel.zero=0,3", "--vary", "network.gbs=5,50"})["variations"];
+    ASSERT_EQ(rows.size(), 4u);
+    EXPECT_GT(rows[0]["peak_bytes"].get<int64_t>(), rows[1]["peak_bytes"].get<int64_t>());
+    EXPECT_GE(rows[2]["step_time_s"].get<double>(), rows[3]["step_time_s"].get<double>());
+    EXPECT_EQ(rows[3]["set"], "network.gbs=50");
+    EXPECT_EQ(answer("simulate", words + Words{"--set-cluster", "network.gbs=5"})["step_time_s"],
+              rows[2]["step_time_s"]);
+    refused("simulate", words + Words{"--set-cluster", "network.gb=5"}, "network.gbs");
+    refused("rehearse", kTiny + Words{"--set-cluster", "network.gbs=5"}, "needs the --cluster");
+    refused("rehearse", kTiny + Words{"--cluster", "cpu-avx2", "--set-cluster", "network.gbs=5"}, "no data sheet");
+    refused("simulate", kTiny + Words{"--cluster", "cpu-avx2"}, "tutti bench calibrate");
+    refused("simulate", {"--cluster", "h100"}, "give a CONFIG or --model");
+    refused("rehearse", {}, "CONFIG is missing");
+    refused("rehearse", {"--model", "llama-tinny"}, "the nearest is \"llama-tiny\"");
+}
+
+TEST_F(Forecast, PlansWithoutPartsWithAMarginAndBeyondThePositions) {
+    const Words words = {"--model", "llama-tiny",     "--cluster", "h100",  "--gpus",
+                         "8",       "--global-batch", "16",        "--top", "3"};
+    const Json plan = answer("plan", words + Words{"--without", "tp,pp,recompute"});
+    for (const Json& finalist : plan["finalists"].elements()) {
+        EXPECT_EQ(finalist["axes"]["tp"].get<int64_t>(), 1);
+        EXPECT_EQ(finalist["axes"]["pp"].get<int64_t>(), 1);
+        EXPECT_EQ(finalist["axes"]["recompute"], "none");
+    }
+    refused("plan", words + Words{"--without", "offloading"}, "the nearest is offload");
+    const Json close = answer("plan", words + Words{"--margin", "0.25"});
+    EXPECT_TRUE(says("is left free"));
+    const Json far = answer("plan", words + Words{"--seq-len", "100000"});
+    EXPECT_EQ(far["seq_len"].get<int64_t>(), 100000);
+    EXPECT_TRUE(says("planned with 100000"));
+    const Json why = answer("plan", words + Words{"--why-not", "tp 4 ZeRO-1", "--svg", path("why.svg")})["why_not"];
+    EXPECT_GT(why["slower"].get<double>(), 0);
+    EXPECT_NE(read_file(path("why.svg")).find("</svg>"), std::string::npos);
+    refused("plan", words + Words{"--why-not", "ttp 4"}, "no part of a layout");
+}
+
+TEST_F(Forecast, SpeaksMegatron) {
+    const Words words = {"--model", "llama3-8b", "--cluster", "h100",      "--gpus", "16",         "--global-batch",
+                         "32",      "--top",     "1",         "--seq-len", "8192",   "--emit-for", "megatron"};
+    ASSERT_EQ(run_words("plan", words + Words{"--emit", path("train.sh")}), 0) << err;
+    EXPECT_NE(read_file(path("train.sh")).find("--tensor-model-parallel-size"), std::string::npos);
+    const Json again = answer("plan", {"--from-megatron", path("train.sh"), "--cluster", "h100", "--top", "1"});
+    EXPECT_EQ(again["gpus"].get<int64_t>(), 16);
+    EXPECT_TRUE(again["mine"]["fits"].get<bool>());
+    EXPECT_EQ(run_words("plan", {"--from-megatron", path("none.sh"), "--cluster", "h100"}), 3);
+    const std::string bare = write("bare.sh", "pretrain_gpt.py --num-layers 2\n");
+    refused("plan", {"--from-megatron", bare, "--cluster", "h100"}, "give --ranks");
+}
+
+TEST_F(Forecast, DrawsTheMemoryOverAStep) {
+    ASSERT_EQ(run_words("rehearse", kTiny + Words{"--cluster", "h100", "--svg", path("memory.svg")}), 0) << err;
+    const std::string svg = read_file(path("memory.svg"));
+    EXPECT_NE(svg.find("backward of model.layers"), std::string::npos);
+    EXPECT_NE(svg.find("</svg>"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tutti::cli

@@ -1,0 +1,229 @@
+#include "tutti/planner/counterfactual.h"
+
+#include <algorithm>
+#include <atomic>
+#include <set>
+#include <thread>
+
+#include "tutti/base/error.h"
+#include "tutti/base/json.h"
+#include "tutti/base/units.h"
+#include "tutti/device/device.h"
+#include "tutti/planner/rules.h"
+#include "tutti/rehearsal/target.h"
+#include "tutti/simulate/prediction.h"
+#include "tutti/spec/toml.h"
+#include "tutti/spec/validate.h"
+
+namespace tutti::planner {
+
+namespace {
+
+// A run with one change, not validated.
+struct Variant {
+    std::string what;
+    spec::RunSpec run;
+};
+
+std::vector<Variant> variants_of(const spec::RunSpec& from, const spec::RunSpec& towards) {
+    std::vector<Variant> all;
+    const auto add = [&](const std::string& what, auto&& change) {
+        spec::RunSpec run = from;
+        run.parallel.dp_shard = -1;  // what the other axes leave
+        change(run);
+        if (!(run.parallel == from.parallel && run.recompute == from.recompute && run.offload == from.offload &&
+              run.train == from.train))
+            all.push_back({what, std::move(run)});
+    };
+    const auto axis = [&](const char* name, int64_t spec::ParallelSpec::*member) {
+        const int64_t now = from.parallel.*member;
+        std::set<int64_t> values = {now / 2, 2 * now, towards.parallel.*member};
+        for (const int64_t value : values)
+            if (value >= 1 && value != now)
+                add(concat(name, ' ', now, " -> ", value), [&](spec::RunSpec& run) { run.parallel.*member = value; });
+    };
+    axis("tp", &spec::ParallelSpec::tp);
+    axis("cp", &spec::ParallelSpec::cp);
+    if (from.parallel.stage_layers.empty()) axis("pp", &spec::ParallelSpec::pp);
+    axis("ep", &spec::ParallelSpec::ep);
+    axis("etp", &spec::ParallelSpec::etp);
+    axis("dp_replicate", &spec::ParallelSpec::dp_replicate);
+    for (int zero = 0; zero <= 3; ++zero)
+        add(concat("ZeRO-", from.parallel.zero, " -> ", zero), [&](spec::RunSpec& run) { run.parallel.zero = zero; });
+    for (const int reductions : {2, 4})
+        add(concat("reductions ", from.parallel.reductions, " -> ", reductions),
+            [&](spec::RunSpec& run) { run.parallel.reductions = reductions; });
+    for (const char* policy : {"none", "selective", "full"})
+        add(concat("recompute ", from.recompute.policy, " -> ", policy),
+            [&](spec::RunSpec& run) { run.recompute.policy = policy; });
+    for (const int64_t size : {from.train.micro_batch / 2, from.train.micro_batch * 2, towards.train.micro_batch})
+        if (size >= 1)
+            add(concat("micro batch ", from.train.micro_batch, " -> ", size),
+                [&](spec::RunSpec& run) { run.train.micro_batch = size; });
+    if (from.parallel.pp > 1)
+        for (const auto& [schedule, v] : {std::pair("1f1b", 1),
+                                          {"interleaved", 2},
+                                          {"interleaved", 4},
+                                          {"zb-h1", 1},
+                                          {"zb-v", 2},
+                                          {"dualpipe-v", 2}})
+            add(concat("schedule ", from.parallel.schedule, " -> ", schedule, v > 1 ? concat(" x ", v) : ""),
+                [&, kind = schedule, stages = v](spec::RunSpec& run) {
+                    run.parallel.schedule = kind;
+                    run.parallel.virtual_stages = stages;
+                    run.parallel.stage_layers.clear();
+                });
+    if (from.offload.optimizer || from.offload.params || from.offload.activations)
+        add("no offload",
+            [](spec::RunSpec& run) { run.offload.optimizer = run.offload.params = run.offload.activations = false; });
+    if (!from.parallel.sequence_parallel && from.parallel.tp > 1)
+        add("sequence parallelism", [](spec::RunSpec& run) { run.parallel.sequence_parallel = true; });
+    return all;
+}
+
+// Those that keep the rules, the fastest by closed form that fit, and those that the closed forms do not know.
+std::vector<Variant> promising(const Request& r, std::vector<Variant> all) {
+    constexpr size_t kTried = 6;
+    std::vector<std::pair<double, size_t>> order;  // a rehearsal of many ranks takes a second
+    for (size_t i = 0; i < all.size(); ++i) try {
+            spec::validate(all[i].run, r.gpus);
+            const simulate::Prediction p =
+                simulate::predict(simulate::job_of(all[i].run, r.gpus), r.cluster, r.constants);
+            const bool unknown = all[i].run.parallel.reductions > 1 || !(p.seconds() > 0);
+            const double too_large = p.memory.total() > 1.1 * r.cluster.memory ? 1e6 : 0;
+            order.emplace_back(unknown ? 0 : p.seconds() + too_large, i);
+        } catch (const UsageError&) {
+            // A change that breaks a rule is none.
+        }
+    std::sort(order.begin(), order.end());
+    std::vector<Variant> kept;
+    for (const auto& [seconds, i] : order)
+        if (kept.size() < kTried) kept.push_back(std::move(all[i]));
+    return kept;
+}
+
+void collect(const Json& json, const std::string& path, std::vector<std::pair<std::string, std::string>>& into) {
+    for (const Json::Member& m : json.items()) {
+        const std::string key = path + m.key;
+        const bool counts = key.starts_with("parallel.") || key.starts_with("recompute.") ||
+                            key.starts_with("offload.") || key == "train.micro_batch";
+        if (m.value.is_object())
+            collect(m.value, key + ".", into);
+        else if (counts && key != "parallel.dp_shard")
+            into.emplace_back(key, m.value.is_string() ? m.value.text() : m.value.dump());
+    }
+}
+
+std::vector<std::pair<std::string, std::string>> keys_of(const spec::RunSpec& run) {
+    std::vector<std::pair<std::string, std::string>> keys;
+    collect(spec::parse_toml(spec::to_toml(run), "run"), "", keys);
+    return keys;
+}
+
+}  // namespace
+
+Priced price(const Request& r, const spec::RunSpec& run, bool spans) {
+    rehearsal::Target target = rehearsal::target_for(r.cluster, spec::compute_type_of(run));
+    target.expert_loads = r.expert_loads;
+    return {run, simulate::rehearse_on(run, target, r.gpus, r.cluster, r.constants, spans)};
+}
+
+std::vector<std::string> differences(const spec::RunSpec& from, const spec::RunSpec& to) {
+    std::vector<std::string> set;
+    const auto mine = keys_of(from), theirs = keys_of(to);
+    for (size_t i = 0; i < theirs.size(); ++i)
+        if (mine[i] != theirs[i]) set.push_back(theirs[i].first + "=" + theirs[i].second);
+    if (!set.empty() && (from.parallel.dp_shard != -1)) set.emplace_back("parallel.dp_shard=-1");
+    return set;
+}
+
+std::vector<Change> changes(const Request& r, const Priced& from, const spec::RunSpec& towards) {
+    const std::vector<Variant> variants = promising(r, variants_of(from.run, towards));
+    std::vector<std::optional<Change>> found(variants.size());
+    std::atomic<size_t> next{0};
+    const auto work = [&] {
+        for (size_t i = next++; i < variants.size(); i = next++) try {
+                Priced result = price(r, variants[i].run);
+                if (result.fits() || !from.fits())
+                    found[i] = Change{variants[i].what, differences(from.run, variants[i].run), std::move(result)};
+            } catch (const UsageError&) {
+                // The machine lacks what this change needs.
+            }
+    };
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < std::max(1, available_cores()); ++i) threads.emplace_back(work);
+    threads.clear();
+    std::vector<Change> all;
+    for (std::optional<Change>& change : found)
+        if (change) all.push_back(std::move(*change));
+    std::stable_sort(all.begin(), all.end(), [](const Change& a, const Change& b) {
+        return std::pair(!a.result.fits(), a.result.seconds()) < std::pair(!b.result.fits(), b.result.seconds());
+    });
+    return all;
+}
+
+namespace {
+
+std::string memory_of(const Priced& p) {
+    return concat(
+        format_bytes(p.bytes()), " of ", format_bytes(p.step.shown.memory_capacity), p.fits() ? "" : ", DOES NOT FIT",
+        p.step.shown.memory.offloaded > 0 ? concat(", ", format_bytes(p.step.shown.memory.offloaded), " in host memory")
+                                          : "");
+}
+
+const Change* most_helpful(const Priced& mine, const std::vector<Change>& changes) {
+    if (changes.empty()) return nullptr;
+    const Change& first = changes.front();
+    return first.result.seconds() < mine.seconds() || (!mine.fits() && first.result.fits()) ? &first : nullptr;
+}
+
+}  // namespace
+
+std::string compare(const std::string& name, const Priced& mine, const Priced& best,
+                    const std::vector<Change>& changes) {
+    const double slower = mine.seconds() / best.seconds() - 1;
+    std::string text = concat('\n', name, ": ", format_time(mine.seconds()), " a step, ", memory_of(mine),
+                              "\n  the best: ", format_time(best.seconds()), ", ", memory_of(best), ": ",
+                              slower > 0 ? concat(name, " takes ", format_percent(slower), " longer")
+                                         : concat(name, " is ", format_percent(-slower), " shorter"),
+                              mine.step.high > 1 + std::abs(slower) ? ", which is within the model's error" : "", '\n');
+    const std::vector<std::string> set = differences(mine.run, best.run);
+    text += set.empty() ? "  both are the same layout\n" : "  to the best:";
+    for (const std::string& each : set) text += concat(" --set ", each);
+    if (!set.empty()) text += '\n';
+    if (const Change* change = most_helpful(mine, changes)) {
+        text += concat("  the one change that helps most: ", change->what, ": ", format_time(change->result.seconds()),
+                       " (", format_difference(change->result.seconds() / mine.seconds() - 1), "), ",
+                       memory_of(change->result), '\n');
+    } else {
+        text += concat("  no single change of ", changes.size(), " that run is faster\n");
+    }
+    return text;
+}
+
+Json to_json(const Priced& mine, const Priced& best, const std::vector<Change>& changes) {
+    const auto describe = [](const Priced& p) -> Json {
+        return {{"step_time_s", p.seconds()},
+                {"step_time_low_s", p.seconds() * p.step.low},
+                {"step_time_high_s", p.seconds() * p.step.high},
+                {"peak_bytes", p.bytes()},
+                {"capacity_bytes", p.step.shown.memory_capacity},
+                {"offloaded_bytes", p.step.shown.memory.offloaded},
+                {"fits", p.fits()}};
+    };
+    Json list = Json::array();
+    for (const Change& change : changes) {
+        Json entry = describe(change.result);
+        entry["change"] = change.what;
+        entry["set"] = change.set;
+        list.push_back(std::move(entry));
+    }
+    Json document = describe(mine);
+    document["slower"] = mine.seconds() / best.seconds() - 1;
+    document["best"] = describe(best);
+    document["differences"] = differences(mine.run, best.run);
+    document["changes"] = list;
+    return document;
+}
+
+}  // namespace tutti::planner

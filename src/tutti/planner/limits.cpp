@@ -1,0 +1,124 @@
+// planner/limits.cpp: layouts in words: what a search leaves out, and what it holds fixed.
+#include <charconv>
+#include <sstream>
+
+#include "tutti/base/error.h"
+#include "tutti/planner/rules.h"
+#include "tutti/spec/nearest.h"
+
+namespace tutti::planner {
+
+namespace {
+
+std::vector<std::string> schedule_names() {
+    std::vector<std::string> names;
+    for (const Schedule& s : schedules()) names.emplace_back(s.name);
+    return names;
+}
+
+std::vector<std::string> words_of(std::string text) {
+    for (char& c : text)
+        if (c == ',' || c == '=' || c == ':') c = ' ';
+    std::istringstream in(text);
+    std::vector<std::string> words;
+    for (std::string word; in >> word;) words.push_back(word);
+    return words;
+}
+
+std::string lower(std::string text) {
+    for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    return text;
+}
+
+}  // namespace
+
+bool Limits::allow(const simulate::Job& j) const {
+    return allow_grid(j.tp, j.cp, j.pp) && in(ep, j.ep) && in(etp, j.etp) && in(zero, j.zero) &&
+           in(micro_batch, static_cast<int>(j.micro_batch)) && in(dp_replicate, j.dp_replicate) &&
+           in(recompute, name_of(j.recompute)) &&
+           (j.pp == 1 || (in(schedules, j.schedule) && in(virtual_stages, j.virtual_stages)));
+}
+
+void leave_out(Limits& limits, const std::string& words) {
+    std::vector<std::string> known = {"offload", "tp", "cp", "pp", "ep", "etp", "hsdp", "zero3", "recompute"};
+    const std::vector<std::string> names = schedule_names();
+    known.insert(known.end(), names.begin(), names.end());
+    std::vector<std::string> left = limits.schedules.empty() ? names : limits.schedules;
+    for (const std::string& given : words_of(words)) {
+        const std::string word = lower(given);
+        if (word == "offload") limits.offload = false;
+        if (word == "tp") limits.tp = {1};
+        if (word == "cp") limits.cp = {1};
+        if (word == "pp") limits.pp = {1};
+        if (word == "ep") limits.ep = {1};
+        if (word == "etp") limits.etp = {1};
+        if (word == "hsdp") limits.dp_replicate = {1};
+        if (word == "zero3") limits.zero = {0, 1, 2};
+        if (word == "recompute") limits.recompute = {"none"};
+        std::erase(left, word);
+        check<UsageError>(std::find(known.begin(), known.end(), word) != known.end(), "--without ", given,
+                          ": not a part of layouts; the nearest is ", spec::nearest(word, known), " of ",
+                          joined(known));
+    }
+    check<UsageError>(!left.empty(), "--without ", words,
+                      ": no pipeline schedule is left; leave out pp in place of all");
+    if (left.size() < names.size()) limits.schedules = left;
+}
+
+void hold(Limits& limits, const std::string& layout) {
+    const std::vector<std::string> names = schedule_names();
+    std::vector<std::string> known = {"tp",   "cp",    "pp",        "ep",          "etp", "dp",
+                                      "zero", "micro", "recompute", "interleaved", "x"};
+    known.insert(known.end(), names.begin(), names.end());
+    const std::vector<std::string> words = words_of(layout);
+    check<UsageError>(!words.empty(), "--why-not \"\": required a layout such as \"tp 8 pp 16\"");
+    size_t i = 0;
+    const auto number = [&](const std::string& of, const std::string& text) {
+        int value = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        check<UsageError>(error == std::errc() && end == text.data() + text.size() && value >= 0, "--why-not \"",
+                          layout, "\": ", of, " needs a number, such as \"tp 8 pp 16 interleaved x 8 ZeRO-1\", got \"",
+                          text, "\"");
+        return value;
+    };
+    const auto next = [&](const std::string& of) { return number(of, i + 1 < words.size() ? words[++i] : ""); };
+    for (; i < words.size(); ++i) {
+        const std::string word = lower(words[i]);
+        const size_t digits = word.find_first_of("0123456789");
+        const std::string stem = word.substr(0, std::min(word.find_first_of("-0123456789"), word.size()));
+        const auto value = [&] { return digits == std::string::npos ? next(word) : number(word, word.substr(digits)); };
+        if (std::find(names.begin(), names.end(), word) != names.end())
+            limits.schedules = {word};
+        else if (word == "x")
+            limits.virtual_stages = {next("x, the stages of a rank,")};
+        else if (word == "none" || word == "selective" || word == "full")
+            limits.recompute = {word};
+        else if (word == "micro" || word == "batch" || word == "recompute") {
+            if (word != "recompute" && i + 1 < words.size() && lower(words[i + 1]) == "batch") ++i;
+            if (word != "recompute") limits.micro_batch = {next("micro batch")};
+        } else if (stem == "tp")
+            limits.tp = {value()};
+        else if (stem == "cp")
+            limits.cp = {value()};
+        else if (stem == "pp")
+            limits.pp = {value()};
+        else if (stem == "ep")
+            limits.ep = {value()};
+        else if (stem == "etp")
+            limits.etp = {value()};
+        else if (stem == "zero")
+            limits.zero = {value()};
+        else if (stem == "dp") {
+            const int ranks = value();  // of all of them the rest follows; of "dp 2 x 4" the copies count
+            if (i + 2 < words.size() && words[i + 1] == "x") {
+                limits.dp_replicate = {ranks};
+                i += 2;
+            }
+        } else
+            throw UsageError(concat("--why-not \"", layout, "\": \"", words[i],
+                                    "\" is no part of a layout; the nearest is ", spec::nearest(word, known),
+                                    ", as in \"tp 8 pp 16 interleaved x 8 ZeRO-1\""));
+    }
+}
+
+}  // namespace tutti::planner

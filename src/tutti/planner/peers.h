@@ -1,0 +1,41 @@
+// planner/peers.h: runs in the words of other trainers: Megatron-LM, torchtitan, nanotron. One table of options for
+// each (peers.cpp) writes a run and reads one.
+//
+// Versions, from their public sources: Megatron-LM, megatron/training/arguments.py of 307dcf3 (Core 0.14); torchtitan,
+// torchtitan/config/job_config.py of 000204a (0.1); nanotron, src/nanotron/config of 6b2ff65, with the options of 0.4
+// (recompute_layer, context_parallel_size) from memory.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/planner/request.h"
+#include "tutti/spec/run_spec.h"
+
+namespace tutti::planner {
+
+enum class Peer { megatron, torchtitan, nanotron };
+std::vector<std::string> peer_names();
+Peer peer_named(const std::string& name);  // UsageError with the nearest
+
+// What the trainer can run: a search for it keeps to these.
+void keep_to(Limits& limits, Peer peer);
+
+// A validated run of `ranks` ranks as the trainer's own text: arguments for a shell, TOML or YAML. What its options
+// cannot say is in comments at the top.
+std::string emit_for(Peer peer, const spec::RunSpec& run, int ranks);
+
+struct PeerRun {
+    std::vector<std::string> set;      // the run as "section.key=value" of a config
+    int ranks = 0;                     // 0: the text does not say
+    std::vector<std::string> ignored;  // known options that do not change time or memory, by name
+    std::vector<std::string> unknown;  // others
+    std::vector<std::string> notes;    // assumptions
+};
+// Reads a launch script, arguments, TOML or YAML of the trainer. Of a script: variables with their values or defaults
+// ("${TP:-8}"), arrays and line continuations; nothing is executed. UsageError naming the option and its value.
+PeerRun read_peer(Peer peer, std::string_view text, const std::string& source_name);
+
+}  // namespace tutti::planner

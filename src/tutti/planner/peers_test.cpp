@@ -1,0 +1,194 @@
+// Runs in the words of other trainers: what is written is read again as the same run, and launch scripts as people
+// write them are understood.
+#include "tutti/planner/peers.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "tutti/base/error.h"
+#include "tutti/planner/rules.h"
+#include "tutti/spec/toml.h"
+#include "tutti/spec/validate.h"
+
+namespace tutti::planner {
+namespace {
+
+spec::RunSpec read_again(Peer peer, const std::string& text, PeerRun* read = nullptr) {
+    PeerRun run = read_peer(peer, text, "emitted");
+    EXPECT_EQ(joined(run.unknown), "") << text;
+    std::vector<std::string> set = run.set;
+    const bool named =
+        std::any_of(set.begin(), set.end(), [](const auto& s) { return s.starts_with("model.preset="); });
+    if (!named) set.insert(set.begin(), "model.preset=");
+    set.emplace_back("data.train=x.bin");
+    if (read != nullptr) *read = std::move(run);
+    return spec::parse_text("", "read", set);
+}
+
+// What the options say of a run: the peers have no words for the rest, or other defaults.
+struct Said {
+    spec::ParallelSpec parallel;
+    std::string recompute, compute;
+    int64_t layers, width, heads, kv_heads, ffn, vocab, experts, seq_len, global_batch, micro_batch;
+    bool operator==(const Said&) const = default;
+};
+
+Said said(const spec::RunSpec& run, int ranks) {
+    Said s{run.parallel,      run.recompute.policy,   run.precision.compute, run.model.layers, run.model.width,
+           run.model.heads,   run.model.kv_heads,     run.model.ffn,         run.model.vocab,  run.model.moe.experts,
+           run.train.seq_len, run.train.global_batch, run.train.micro_batch};
+    spec::ParallelSpec& p = s.parallel;
+    p.dp_shard = spec::data_parallel_shards(p, ranks);
+    if (p.tp == 1) p.sequence_parallel = true;
+    if (p.cp == 1) p.cp_method = "ring";
+    if (p.pp == 1) p.schedule = "1f1b";
+    if (p.schedule != "interleaved") p.virtual_stages = 1;
+    if (spec::data_parallel_ranks(p, ranks) == 1) p.zero = 1;
+    return s;
+}
+
+TEST(Peers, TwoHundredRandomLayoutsAreReadAsTheyAreWritten) {
+    std::mt19937 random(7);
+    const auto any = [&](const auto& list) { return list[random() % std::size(list)]; };
+    for (const std::string& name : peer_names()) {
+        const Peer peer = peer_named(name);
+        int checked = 0;
+        for (int attempt = 0; attempt < 200'000 && checked < 200; ++attempt) {
+            const bool experts = peer == Peer::megatron && attempt % 3 == 0;
+            const int gpus = any((const int[]){8, 16, 32, 64});
+            Request r{.model = spec::preset(experts ? "mixtral-8x7b" : "llama3-8b"),
+                      .cluster = hardware::cluster_named("h100"),
+                      .gpus = gpus,
+                      .global_batch = any((const int[]){32, 64, 128}),
+                      .seq_len = any((const int[]){2048, 8192}),
+                      .precision = "bf16",
+                      .data = {"x.bin"}};
+            keep_to(r.limits, peer);
+            simulate::Job job = plain_job(r);
+            job.tp = any((const int[]){1, 2, 4, 8});
+            job.cp = any((const int[]){1, 2, 4});
+            job.pp = any((const int[]){1, 2, 4, 8});
+            job.ep = experts ? any((const int[]){1, 2, 4, 8}) : 1;
+            job.zero = any(r.limits.zero);
+            job.micro_batch = any((const int[]){1, 2, 4});
+            job.sequence_parallel = peer == Peer::torchtitan || job.tp == 1 || any((const bool[]){true, false});
+            job.recompute = any((const simulate::Recompute[]){simulate::Recompute::none, simulate::Recompute::selective,
+                                                              simulate::Recompute::full});
+            job.cp_method =
+                peer == Peer::nanotron
+                    ? simulate::Context::ring
+                    : any((const simulate::Context[]){simulate::Context::ring, simulate::Context::all_gather});
+            if (job.pp > 1) job.schedule = any(r.limits.schedules);
+            job.virtual_stages = job.pp == 1 || job.schedule == "1f1b" ? 1
+                                 : job.schedule == "interleaved"       ? 1 << (1 + random() % 2)
+                                                                       : 2;
+            if (gpus % (job.tp * job.cp * job.pp) != 0) continue;
+            if (peer != Peer::nanotron && job.dp() % 2 == 0 && job.zero > 0)
+                job.dp_replicate = any((const int[]){1, 2});
+            if (!allowed(r, job)) continue;
+            const spec::RunSpec run = run_of(r, job);
+            try {
+                spec::validate(run, gpus);
+            } catch (const UsageError&) {
+                continue;
+            }
+            const std::string text = emit_for(peer, run, gpus);
+            ASSERT_EQ(text.find("# not the same"), std::string::npos) << text;
+            PeerRun read;
+            const spec::RunSpec again = read_again(peer, text, &read);
+            ASSERT_NO_THROW(spec::validate(again, gpus)) << text;
+            ASSERT_EQ(said(again, gpus), said(run, gpus)) << text << spec::to_toml(again);
+            ASSERT_EQ(read.ranks, peer == Peer::torchtitan ? 0 : gpus) << text;
+            ++checked;
+        }
+        EXPECT_EQ(checked, 200) << name;
+    }
+}
+
+TEST(Peers, AScriptWithVariablesArraysAndTorchrun) {
+    const PeerRun read = read_peer(Peer::megatron, R"(#!/bin/bash
+# trains a 175B model
+GPUS_PER_NODE=8
+NNODES=${SLURM_NNODES:-16}
+TP=8
+PP=${PP:-16}
+DISTRIBUTED_ARGS=(
+    --nproc_per_node $GPUS_PER_NODE
+    --nnodes $NNODES
+    --master_addr localhost
+)
+GPT_MODEL_ARGS=(
+    --num-layers 96 --hidden-size 12288   # the model
+    --num-attention-heads 96
+    --seq-length 2048
+    --max-position-embeddings 2048
+)
+MOE="--num-experts 8 --moe-router-topk 2"
+TRAINING_ARGS="--micro-batch-size 1 \
+  --global-batch-size 1536 \
+  --train-iters 500000 --fp16"
+torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py ${GPT_MODEL_ARGS[@]} $TRAINING_ARGS \
+    --tensor-model-parallel-size $TP --pipeline-model-parallel-size ${PP} \
+    --num-layers-per-virtual-pipeline-stage=2 \
+    --use-distributed-optimizer --sequence-parallel \
+    --recompute-granularity selective \
+    --save ckpt --log-interval 100 --some-new-flag 3
+)",
+                                   "pretrain.sh");
+    EXPECT_EQ(read.ranks, 128);
+    EXPECT_EQ(joined(read.unknown), "--some-new-flag");
+    EXPECT_FALSE(read.ignored.empty());
+    const auto has = [&](const char* s) { return std::find(read.set.begin(), read.set.end(), s) != read.set.end(); };
+    for (const char* s :
+         {"model.layers=96", "model.width=12288", "model.ffn=49152", "model.family=gpt2", "parallel.tp=8",
+          "parallel.pp=16", "parallel.schedule=interleaved", "parallel.virtual_stages=3", "parallel.zero=1",
+          "recompute.policy=selective", "train.global_batch=1536", "precision.compute=bf16", "model.moe.experts=8"})
+        EXPECT_TRUE(has(s)) << s << " is not in " << joined(read.set);
+}
+
+TEST(Peers, WrongValuesAreNamed) {
+    const auto message = [](std::string_view text) {
+        try {
+            read_peer(Peer::megatron, text, "x.sh");
+        } catch (const UsageError& error) {
+            return std::string(error.what());
+        }
+        return std::string();
+    };
+    EXPECT_NE(message("a.py --num-layers $LAYERS").find("--num-layers $LAYERS: the script does not set this variable"),
+              std::string::npos);
+    EXPECT_NE(
+        message("a.py --num-attention-heads many --hidden-size 8").find("--num-attention-heads many: a whole number"),
+        std::string::npos);
+    EXPECT_THROW(peer_named("megatronn"), UsageError);
+}
+
+TEST(Limits, AreWords) {
+    Limits limits;
+    leave_out(limits, "offload,cp,zb-v");
+    EXPECT_FALSE(limits.offload);
+    EXPECT_EQ(limits.cp, std::vector<int>{1});
+    EXPECT_FALSE(Limits::in(limits.schedules, "zb-v"));
+    EXPECT_TRUE(Limits::in(limits.schedules, "1f1b"));
+    EXPECT_THROW(leave_out(limits, "offloads"), UsageError);
+    Limits held;
+    hold(held, "tp 8, pp 16 interleaved x 7, dp 2 x 64, ZeRO-1, micro batch 1, full recompute");
+    EXPECT_EQ(held.tp, std::vector<int>{8});
+    EXPECT_EQ(held.pp, std::vector<int>{16});
+    EXPECT_EQ(held.schedules, std::vector<std::string>{"interleaved"});
+    EXPECT_EQ(held.virtual_stages, std::vector<int>{7});
+    EXPECT_EQ(held.dp_replicate, std::vector<int>{2});
+    EXPECT_EQ(held.zero, std::vector<int>{1});
+    EXPECT_EQ(held.micro_batch, std::vector<int>{1});
+    EXPECT_EQ(held.recompute, std::vector<std::string>{"full"});
+    hold(held, "tp8 pp=4 zero3");
+    EXPECT_EQ(held.tp, std::vector<int>{8});
+    EXPECT_EQ(held.pp, std::vector<int>{4});
+    EXPECT_EQ(held.zero, std::vector<int>{3});
+    for (const char* wrong : {"", "tp", "tp x", "ttp 8", "tp 8 and pp 4"})
+        EXPECT_THROW(hold(held, wrong), UsageError) << wrong;
+}
+
+}  // namespace
+}  // namespace tutti::planner
