@@ -169,8 +169,8 @@ struct Answer {
 Answer answer(const SimulateArguments& a) {
     Answer found{.run = read_run(a, a.ranks, false), .cluster = cluster_of(a), .ranks = a.ranks};
     const rehearsal::Target target = target_of(a, found.run);
-    found.step = simulate::rehearse_on(found.run, target, a.ranks, found.cluster, physics_of(a), wants_spans(a),
-                                       stragglers(a));
+    found.step =
+        simulate::rehearse_on(found.run, target, a.ranks, found.cluster, physics_of(a), wants_spans(a), stragglers(a));
     return found;
 }
 
