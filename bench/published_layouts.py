@@ -57,6 +57,24 @@ def with_twin(rows):
     return sum(any(shards(other) <= shards(row) and flight(other) >= flight(row) for other in ran[key(row)]) for row in rows if not row["ran"])
 
 
+def lost_by_twins(groups):
+    """What a choice by the measured time of the twin, which differs in its ZeRO stage alone, loses: the noise of the
+    sweep. And the pairs of twins that differ by more than 1.5 times, of all pairs."""
+    lost, far, pairs = [], 0, 0
+    for _, found in sorted(groups.items()):
+        key = lambda row: (row["tp"], row["pp"], row["dp"], row["micro_batch"], row["grad_accum"])
+        twins = collections.defaultdict(list)
+        for _, measured, row in found:
+            twins[key(row)].append(measured)
+        couples = [t for t in twins.values() if len(t) == 2]
+        far += sum(max(t) > 1.5 * min(t) for t in couples)
+        pairs += len(couples)
+        # The measured time of the twin, or the layout's own where it has none.
+        known = [pair for t in twins.values() for pair in (((t[0], t[1]), (t[1], t[0])) if len(t) == 2 else [(each, each) for each in t])]
+        lost.append(1 - min(t for _, t in known) / min(known, key=lambda pair: pair[0])[1])
+    return lost, far, pairs
+
+
 def score_sweep(program, document):
     rows = list(sweep_rows(document))
     capacity = 80e9
@@ -88,11 +106,16 @@ def score_sweep(program, document):
         largest = max(f[2]["micro_batch"] for f in flat)
         lost_by_rule.append(1 - best / statistics.mean(f[1] for f in flat if f[2]["micro_batch"] == largest))
         print(f"{model:8}{ranks:6}{len(found):9}{100 * lost[-1]:8.1f}%{100 * lost_by_rule[-1]:8.1f}%")
-    for name, values in (("lost", lost), ("lost by rule", lost_by_rule), ("memory error", memory)):
-        print(f"{name}: mean {100 * statistics.mean(values):.1f} %, median {100 * statistics.median(values):.1f} %")
+    by_twin, far, pairs = lost_by_twins(groups)
+    for name, values in (("lost", lost), ("lost by rule", lost_by_rule), ("lost by the measured twin", by_twin)):
+        within = sum(value <= 0.1 for value in values)
+        print(f"{name}: mean {100 * statistics.mean(values):.1f} %, median {100 * statistics.median(values):.1f} %, "
+              f"within 10 % in {within} of {len(values)} groups")
+    print(f"memory error: mean {100 * statistics.mean(memory):.1f} %, median {100 * statistics.median(memory):.1f} %")
+    print(f"noise: {far} of {pairs} pairs that differ in their ZeRO stage alone differ by more than 1.5 times")
     print(f"crashed or out of memory: {said} of {crashed} said to be too large, {refused} refused; false alarms {alarms} of {ran}; "
           f"{with_twin(rows)} are like a layout that ran")
-    print(f"inside the interval {100 * statistics.mean(inside):.0f} %")
+    print(f"steps inside the interval {100 * statistics.mean(inside):.0f} %")
 
 
 def node_rows(document):

@@ -88,6 +88,7 @@ Traits composer() {
 Traits compiled_fsdp() {
     Traits traits = eager_fsdp();
     traits.name = "pytorch-compiled";
+    traits.gathers_context = true;  // PyTorch's context_parallel: rotate_method "allgather", its default in torchtitan
     traits.launches = 18;
     traits.pass_factor = 0.8;
     traits.logit_bytes = 24;

@@ -33,9 +33,9 @@ TEST(MachinePrices, ProductsFillWavesOfTiles) {
     EXPECT_LT(tile_efficiency(132 * 128 + 1, 256, 1, 132), 0.8);
     EXPECT_EQ(tile_efficiency(1, 1, 1, 0), 1);  // a device without such units
     const MachinePrices h100 = prices("h100");
-    // Large: all but the depth. 0.958 TFLOP/J * 700 W.
+    // Large: all but the depth. At 700 W.
     const double n = 132 * 128;
-    EXPECT_NEAR(2 * n * n * n / h100.product(n, n, n) / (0.958e12 * 700), n / (n + 200), 0.02);
+    EXPECT_NEAR(2 * n * n * n / h100.product(n, n, n) / (Physics{}.hopper_16 * 700), n / (n + 200), 0.02);
     // Thin: limited by memory.
     EXPECT_NEAR(h100.product(1, 8192, 8192), 2.0 * 8192 * 8192 / (0.85 * 3352e9), 1e-6);
     EXPECT_THROW(prices("a100").product(64, 64, 64, Operands::eight), UsageError);

@@ -14,9 +14,9 @@ namespace tutti::simulate {
 
 struct Physics {
     // Products run at constant energy: FLOP per joule of the device's power, 16 and 8 bits.
-    double ampere_16 = 0.639e12, hopper_16 = 0.958e12, blackwell_16 = 0.983e12;
-    double hopper_8 = 1.70e12, blackwell_8 = 2.42e12;
-    double host_launch = 12.2e-6;  // seconds of the host for a kernel that a Python program launches
+    double ampere_16 = 0.637e12, hopper_16 = 0.961e12, blackwell_16 = 0.974e12;
+    double hopper_8 = 1.70e12, blackwell_8 = 2.32e12;
+    double host_launch = 12.1e-6;  // seconds of the host for a kernel that a Python program launches
     double memory = 0.85;          // of the bandwidth of the device's memory, in passes over large tensors
     double link = 0.78;            // of the link's bandwidth, in rings inside a domain
     double network = 0.75;         // of the adapters' bandwidth
