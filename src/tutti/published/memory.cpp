@@ -75,7 +75,7 @@ Memory of_stage(const PublishedRun& run, const Layer& layer, double layers, doub
                          m.vocab * m.hidden / run.tp * (run.pp == 1 && !m.tied ? 2 : 1);
     const double experts = layers * share * m.experts * m.mlp_matrices * m.hidden * m.expert_ffn / std::max(1, run.ep);
     Memory here;
-    const bool wide = run.wide();  // weights of 4 bytes are their own masters
+    const bool wide = run.wide() || s.weights_are_masters;
     const auto state = [&](double values, double shards) {
         here.weights += (wide ? 4 : 2) * values / (run.zero >= 3 ? shards : 1);
         here.gradients += s.gradient_bytes * values / (run.zero >= 2 ? shards : 1);

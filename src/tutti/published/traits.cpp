@@ -74,6 +74,7 @@ Traits eager_fsdp() {
             .held_activations = 1.15,
             .held_logit_bytes = 14,  // in 16 bits and, in f32, themselves or their gradient, log-softmax, its gradient
             .reserved_bytes = 2.5e9,
+            .weights_are_masters = true,
             .new_gathers = true,
             .checkpoints_products = true};
 }

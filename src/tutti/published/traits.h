@@ -40,6 +40,7 @@ struct Traits {
     double held_activations = 1;        // factor of what a layer saves by its products
     double held_logit_bytes = 8;        // of a logit
     double reserved_bytes = 1e9;        // libraries, communicators, fragmentation
+    bool weights_are_masters = false;   // f32, sharded; their 16-bit copies live as long as a layer's pass
     double bucket_copy_bytes = 0;       // of a gradient, where there are several ranks
     double gate_bytes = 6;              // of the inner size of a gated layer: gate, up and their product
     bool new_gathers = false;           // inputs gathered over tp are new tensors, not one buffer
