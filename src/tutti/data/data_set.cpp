@@ -5,6 +5,7 @@
 #include <bit>
 #include <charconv>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "tutti/base/error.h"
@@ -155,6 +156,10 @@ Sources open_sources(const std::vector<std::string>& list, const Opening& how) {
         paths.push_back(entry.path);
         if (entry.weight) all.weights.push_back(*entry.weight);
     }
+    const double sum = std::accumulate(all.weights.begin(), all.weights.end(), 0.0);
+    check<UsageError>(std::isfinite(sum), "data: the sum of the weights is ", sum,
+                      ", so that every sample would come from the last file; smaller weights of the same proportions "
+                      "say the same");
     check<UsageError>(all.weights.empty() || all.weights.size() == list.size(),
                       "data: give each file a weight (\"0.7 PATH\") or none; ", all.weights.size(), " of ", list.size(),
                       " have one");

@@ -42,8 +42,9 @@ void run_passes(Engine& engine, StepTrace& trace, const pipeline::Executor::Make
                 const AroundPass& before = {}, const AroundPass& after = {});
 // Sets what the step is judged by: loss, gradient norm, routing. Engine::losses are being sent. Collective.
 void measure(Engine& engine, int64_t step, StepTrace& trace, StepResult& result);
-// Whether loss and gradient are finite; else sets StepResult::skipped and the culprit. Collective.
-bool is_finite(Engine& engine, StepResult& result);
+// Whether the step has targets, and finite loss and gradient; without the latter sets StepResult::skipped and the
+// culprit. Collective.
+bool may_update(Engine& engine, StepResult& result);
 // The update with the summed gradients that this rank holds.
 void update(Engine& engine, StepTrace& trace, const StepResult& result);
 

@@ -11,12 +11,14 @@ namespace {
 
 class TokenBatches final : public Batches {
   public:
-    TokenBatches(Device& device, data::Sampler sampler, int64_t micro_batch, int64_t global_batch, BatchShard share)
+    TokenBatches(Device& device, data::Sampler sampler, int64_t micro_batch, int64_t global_batch, BatchShard share,
+                 int64_t end)
         : device_(device),
           sampler_(std::move(sampler)),
           micro_batch_(micro_batch),
           global_batch_(global_batch),
-          share_(std::move(share)) {}
+          share_(std::move(share)),
+          end_(end) {}
 
     nn::Batch microbatch(int64_t step, int64_t index) override {
         load(step);
@@ -26,7 +28,7 @@ class TokenBatches final : public Batches {
             .targets = part(targets_, first, micro_batch_),
             .first_key = sampler_.respects_documents() ? part(first_key_, first, micro_batch_) : std::span<int32_t>()};
         nn::Batch batch = nn::make_batch(device_, rows, micro_batch_, first_sequence(index), share_.part);
-        batch.grad_scale = 1.0f / static_cast<float>(terms_);
+        batch.grad_scale = terms_ > 0 ? 1.0f / static_cast<float>(terms_) : 0;
         return batch;
     }
     int64_t valid_tokens(int64_t step) override {
@@ -45,11 +47,14 @@ class TokenBatches final : public Batches {
             row->resize(static_cast<size_t>(sequences * sampler_.seq_len()));
         for (int64_t i = 0; i < sequences; ++i) {
             const int64_t sequence = first_sequence(i / micro_batch_) + i % micro_batch_;
-            sampler_.rows(static_cast<uint64_t>((step - 1) * global_batch_ + sequence),
-                          {part(tokens_, i, 1), part(targets_, i, 1), part(first_key_, i, 1)});
+            const int64_t sample = (step - 1) * global_batch_ + sequence;
+            const std::span<int32_t> targets = part(targets_, i, 1);
+            sampler_.rows(static_cast<uint64_t>(std::min(sample, end_ - 1)),
+                          {part(tokens_, i, 1), targets, part(first_key_, i, 1)});
+            if (sample >= end_) std::fill(targets.begin(), targets.end(), -1);
         }
         const auto counted = [](int32_t target) { return target >= 0; };
-        terms_ = std::max<int64_t>(share_.sum(std::count_if(targets_.begin(), targets_.end(), counted)), 1);
+        terms_ = share_.sum(std::count_if(targets_.begin(), targets_.end(), counted));
         loaded_ = step;
     }
     // Sequences [first, first + count) of the rank's part.
@@ -62,6 +67,7 @@ class TokenBatches final : public Batches {
     data::Sampler sampler_;
     int64_t micro_batch_, global_batch_;
     BatchShard share_;
+    int64_t end_;
     int64_t loaded_ = 0, terms_ = 0;
     std::vector<int32_t> tokens_, targets_, first_key_;  // (sequences of the rank, T)
 };
@@ -144,8 +150,8 @@ class FixedBatches final : public Batches {
 }  // namespace
 
 std::unique_ptr<Batches> token_batches(Device& device, const data::Sampler& sampler, int64_t micro_batch,
-                                       int64_t global_batch, const BatchShard& share) {
-    return std::make_unique<TokenBatches>(device, sampler, micro_batch, global_batch, share);
+                                       int64_t global_batch, const BatchShard& share, int64_t end) {
+    return std::make_unique<TokenBatches>(device, sampler, micro_batch, global_batch, share, end);
 }
 
 std::unique_ptr<Batches> fixed_batches(ops::Context& ctx, const spec::RunSpec& run, const BatchShard& share) {

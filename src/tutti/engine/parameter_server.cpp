@@ -56,7 +56,7 @@ StepResult parameter_server_step(Engine& s, int64_t step) {
     s.losses.send();
     trace.part(Activity::other, "push gradients", [&] { push_gradients(s); });
     measure(s, step, trace, r);
-    if (!is_finite(s, r)) return r;
+    if (!may_update(s, r)) return r;
     if (s.groups.coordinate(mesh::kDp) == kServer)
         update(s, trace, r);
     else

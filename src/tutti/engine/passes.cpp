@@ -1,4 +1,6 @@
 // engine/passes.cpp: the passes of a step and their batches, for every algorithm (algorithms.h), and of an evaluation.
+#include <limits>
+
 #include "tutti/engine/algorithms.h"
 #include "tutti/ops/ops.h"
 
@@ -103,7 +105,7 @@ double evaluate(Engine& s, Batches& source, int64_t batches) {
     ExactSum loss = losses.take();
     s.groups.world().sum(loss);
     s.groups.world().sum(rows);
-    return loss.value() / rows.value();
+    return rows.value() > 0 ? loss.value() / rows.value() : std::numeric_limits<double>::quiet_NaN();
 }
 
 }  // namespace tutti::engine

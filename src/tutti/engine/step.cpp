@@ -1,7 +1,9 @@
 // engine/step.cpp: the training step, from microbatches to updated weights, and the parts that other algorithms share.
 #include "tutti/engine/step.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "tutti/engine/algorithms.h"
 #include "tutti/ops/weight_forms.h"
@@ -26,7 +28,7 @@ StepResult synchronous_step(Engine& s, int64_t step) {
     });
 
     measure(s, step, trace, r);  // loss and gradient norm, the same on every rank
-    if (!is_finite(s, r)) return r;
+    if (!may_update(s, r)) return r;
 
     update(s, trace, r);  // this rank's shard
     trace.part(Activity::other, "publish weights", [&] { s.data_parallel->all_gather_weights(); });
@@ -39,12 +41,16 @@ void measure(Engine& s, int64_t step, StepTrace& trace, StepResult& r) {
         r.grad_norm = s.data_parallel->gradient_norm();  // the one wait for the device
         ExactSum loss = s.losses.take();
         s.groups.world().sum(loss);
-        r.loss = loss.value() / static_cast<double>(r.valid_tokens);
+        r.loss = loss.value() / static_cast<double>(std::max<int64_t>(r.valid_tokens, 1));
         if (s.routing) r.routing = s.routing->take(s.groups.world());
     });
 }
 
-bool is_finite(Engine& s, StepResult& r) {
+bool may_update(Engine& s, StepResult& r) {
+    if (r.valid_tokens == 0) {  // a mean over nothing: no update either, nor decay or momentum
+        r.loss = std::numeric_limits<double>::quiet_NaN();
+        return false;
+    }
     r.skipped = !std::isfinite(r.loss) || !std::isfinite(r.grad_norm);
     if (!r.skipped) return true;
     const std::string bad = s.data_parallel->first_non_finite();

@@ -8,7 +8,7 @@
 namespace tutti::engine {
 
 struct StepResult {
-    double loss = 0;       // mean over the terms of the global batch, before the update
+    double loss = 0;       // mean over the terms of the global batch, before the update; NaN without any: no update
     double grad_norm = 0;  // before clipping; with the schedule pipedream, that of the last microbatch
     double lr = 0;
     int64_t valid_tokens = 0;    // tokens (rows for the mlp)
@@ -20,8 +20,8 @@ struct StepResult {
 // Step `step`, counted from 1. Collective: every rank gets the same result, to the bit.
 StepResult train_step(Engine& engine, int64_t step);
 
-// Mean loss over the first `batches` microbatches of `source`, whose steps have one microbatch per rank. The same for
-// any number of ranks; no gradient is recorded and no weight updated.
+// Mean loss, NaN without targets, over the first `batches` microbatches of `source`, whose steps have one microbatch
+// per rank. The same for any number of ranks; no gradient is recorded and no weight updated.
 double evaluate(Engine& engine, Batches& source, int64_t batches);
 
 }  // namespace tutti::engine

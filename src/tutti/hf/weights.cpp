@@ -120,6 +120,10 @@ bool any_infinite(const Losses& losses) {
     return std::any_of(losses.begin(), losses.end(), [](const auto& entry) { return entry.second.infinite > 0; });
 }
 
+namespace {
+constexpr const char* kHead = "lm_head.weight";
+}  // namespace
+
 StoredWeights StoredWeights::in_directory(checkpoint::FileSystem& file_system, const std::string& directory,
                                           const models::Model& model) {
     const auto files = std::make_shared<const ShardedSafetensors>(ShardedSafetensors::open(file_system, directory));
@@ -128,6 +132,9 @@ StoredWeights StoredWeights::in_directory(checkpoint::FileSystem& file_system, c
         std::vector<std::string> names = tensor_names(p);
         for (std::string& name : names)
             if (name.starts_with(prefix)) name.erase(0, prefix.size());
+        // A tied weight has two names, and writers keep either: save_model of safetensors the head's.
+        const bool tied = model.spec().tie_embeddings && &p == model.parameters().front();
+        if (tied && files->find(names.front()) == nullptr && files->find(kHead) != nullptr) names = {kHead};
         return names;
     };
     StoredWeights stored;
@@ -163,7 +170,7 @@ StoredWeights StoredWeights::in_directory(checkpoint::FileSystem& file_system, c
     }
     for (const std::string& name : files->names()) {
         if (used.contains(name) || is_legacy_buffer(name)) continue;
-        const bool tied_head = model.spec().tie_embeddings && name == "lm_head.weight";
+        const bool tied_head = model.spec().tie_embeddings && name == kHead;
         const std::string embedding = names_of(*model.parameters().front()).front();
         if (tied_head && files->find(embedding) != nullptr && equal(*files, name, embedding)) continue;
         problems.add(name, tied_head ? " differs from the embedding, but config.json ties them: tie_word_embeddings"

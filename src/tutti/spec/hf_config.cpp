@@ -315,7 +315,8 @@ void read_llama(Keys& keys, ModelSpec& m, const std::string& type, const std::st
     if (type == "llama") m.mlp_bias = keys.boolean_or("mlp_bias", false);
     if (type == "mixtral" || type.ends_with("_moe")) read_experts(keys, m, type);
     read_window(keys, m, type);
-    read_rope(keys, m, 10000, path, problems);
+    // The defaults of absent keys are those of each class of transformers.
+    read_rope(keys, m, type == "mixtral" ? 1000000 : 10000, path, problems);
 }
 
 // int(multiplier * int(2 ff / 3)), rounded up to a multiple, as the class of transformers does; or ff as it stands.

@@ -61,6 +61,7 @@ TEST(HfConfig, MixturesOfExperts) {
     const ModelSpec mixtral =
         read(llama_text("mixtral", R"("num_local_experts":8,"num_experts_per_tok":2,"head_dim":null)"));
     EXPECT_EQ(mixtral.moe, (MixtureSpec{.experts = 8, .top_k = 2, .ffn = 112}));
+    EXPECT_EQ(mixtral.rope_theta, 1e6);  // where the key is absent, the default of transformers' class
     const ModelSpec qwen2 = read(llama_text(
         "qwen2_moe",
         R"("num_experts":6,"num_experts_per_tok":3,"moe_intermediate_size":40,"shared_expert_intermediate_size":56,)"

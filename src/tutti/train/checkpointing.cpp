@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <filesystem>
 #include <set>
 #include <sstream>
 #include <thread>
@@ -227,6 +228,8 @@ std::optional<RunState> Checkpointing::lead(const std::string& mode) {
 void Checkpointing::start(const RunState& state, bool background) {
     wait();  // for the previous save: a requested checkpoint is never left out
     saving_step_ = state.step;
+    std::error_code ignored;  // a directory that was taken away; the save reports what it cannot do
+    std::filesystem::create_directories(setup_.directory, ignored);
     // Without a background the step loop waits, so the weights stand still while they are written.
     auto held = std::make_shared<const HostState>(setup_.slices(), background ? HostMemory::copy : HostMemory::borrow);
     Manifest manifest{.step = state.step,

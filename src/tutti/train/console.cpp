@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <ostream>
 
 #include "tutti/base/units.h"
@@ -28,6 +29,7 @@ void Console::step(const StepMetrics& m) {
                     digits, steps_, m.result.loss, m.result.grad_norm, m.result.lr, format_duration(m.step_ms / 1000),
                     format_rate(m.tokens_per_s, "tok"), format_percent(m.mfu));
     if (m.eval_loss) line += fmt::format(" | eval {:.4f}", *m.eval_loss);
+    if (std::isnan(m.result.loss) && !m.result.skipped) line += " | no targets, no update";
     if (m.result.skipped) line += " | skipped: " + m.result.culprit + " is not finite";
     text(line);
 }

@@ -16,8 +16,8 @@ struct StepMetrics {
     int64_t step = 0;
     int64_t tokens = 0;  // since the run began
     engine::StepResult result;
-    double step_ms = 0;  // mean per step since the previous line
-    double tokens_per_s = 0;
+    double step_ms = 0;       // mean per step since the previous line
+    double tokens_per_s = 0;  // positions computed, with and without a target; mfu and hfu are of these
     double mfu = 0, hfu = 0;  // of the peak measured at the start (device/cpu/peak.h), causal half
     int64_t mem_peak_bytes = 0;
     // Communication of the first rank per step since the previous line, by group; bytes are those sent over links.
