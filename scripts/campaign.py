@@ -147,7 +147,7 @@ class Bench:
         return Result(child.returncode, *texts, timed_out)
 
     def train(self, folder, layout, fault=None, more=()):
-        return self.start(folder, ["train", str(folder / "tiny.toml"), "--out", str(folder / "run"), *more], layout, fault)
+        return self.start(folder, ["train", str(folder / "tiny.toml"), "--out", str(folder / "run"), "--force", *more], layout, fault)
 
     def calls(self, folder):
         """The calls that io_faults saw, and whether the fault came."""
@@ -333,12 +333,14 @@ def ends_of_a_stop(folder, reference, what, result, mpi, log_before):
     """What is wrong with the end of a run that was told to stop."""
     if result.code == 0:
         return reference.problems(folder)
+    if result.code == 75 and "preempted: stopped by" in result.err:  # before the first step: nothing was to be saved
+        return [] if metrics(folder) == log_before else ["steps were logged by a run that was stopped before its first"]
     if result.code == 75:
         last = metrics(folder)[-1]["step"] if metrics(folder) else 0
         if committed(folder) != last or f"step-{last:010}" not in result.err:
             return [f"75 after step {last}, the newest checkpoint is of step {committed(folder)}"]
         return []
-    before = result.code in (-getattr(signal, what), 128 + getattr(signal, what)) or (mpi and result.code != 4)
+    before = result.code in (-getattr(signal, what), 128 + getattr(signal, what)) or (mpi and result.code not in (4, 5))
     if before and metrics(folder) == log_before:  # before the handler was there; nothing was computed
         return []
     return crash(result) or [f"exit code {result.code} after {what}"]
@@ -421,7 +423,7 @@ def judge_training(bench, reference, folder, result, error):
         problems, outcome = reference.problems(folder, warned), "done, with a warning" if warned else "done"
         if warned:  # what could not be removed is removed by the next start
             problems = [p for p in problems if not p.startswith("left behind")]
-    elif result.code in (2, 3, 4):
+    elif result.code in (2, 3, 4, 5):
         problems, outcome = [] if reason(result) else ["no reason on standard error"], f"refused with {result.code}"
     else:
         problems, outcome = [f"exit code {result.code}"], ""

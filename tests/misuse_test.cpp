@@ -527,5 +527,119 @@ TEST_F(Misuse, JsonModePrintsOneDocument) {
     EXPECT_EQ(json.at("step"), 12);
 }
 
+// The lines of a run's log.
+std::vector<Json> logged(const std::string& out) {
+    std::vector<Json> lines;
+    std::istringstream in(read_file(out + "/metrics.jsonl"));
+    for (std::string line; std::getline(in, line);) lines.push_back(Json::parse(line));
+    return lines;
+}
+
+// Prompts of 400 bytes, and an answer in every tenth record: most windows of 16 have no target.
+std::string records_with_few_targets() {
+    std::string text;
+    for (int i = 0; i < 40; ++i)
+        text +=
+            R"({"prompt": ")" + std::string(400, 'x') + R"(", "completion": ")" + (i % 10 != 0 ? "" : "yes") + "\"}\n";
+    return text;
+}
+
+TEST_F(Misuse, AStepWithoutTargetsHasNoLossAndChangesNoWeight) {
+    write("few.jsonl", records_with_few_targets());
+    const std::vector<std::string> set = {"data.train=" + path("few.jsonl"), "train.global_batch=1",
+                                          "train.micro_batch=1", "optimizer.lr=0.01", "optimizer.warmup_steps=0"};
+    std::vector<std::string> one = set;
+    one.emplace_back("train.steps=1");
+    const Result r = train("one", one);
+    ASSERT_EQ(r.exit_code, 0) << r.err;
+    const std::vector<Json> lines = logged(path("one"));
+    ASSERT_EQ(lines.size(), 1u);
+    EXPECT_TRUE(lines[0].at("loss").is_null()) << lines[0].dump();
+    EXPECT_EQ(lines[0].at("tokens").get<int64_t>(), 0);
+    expect_contains(r.err, "warning: step 1 has no target");
+    expect_contains(r.out, "no targets, no update");
+    std::vector<std::string> two = set;
+    two.emplace_back("train.steps=2");
+    ASSERT_EQ(train("two", two).exit_code, 0);
+    const auto weights = [&](const std::string& step) {
+        return read_file(path(step + "/rank-00000-of-00001.safetensors"));
+    };
+    EXPECT_FALSE(weights("one/checkpoints/step-0000000001").empty());
+    EXPECT_EQ(weights("one/checkpoints/step-0000000001"), weights("two/checkpoints/step-0000000002"));
+}
+
+TEST_F(Misuse, AnEvaluationWithoutTargetsIsNoNumber) {
+    write("few.jsonl", records_with_few_targets());
+    const Result r = train("run", {"data.train=" + path("few.jsonl"), "data.valid=" + path("few.jsonl"),
+                                   "train.micro_batch=1", "train.eval_batches=1", "train.steps=1"});
+    EXPECT_EQ(r.exit_code, 0) << r.err;
+    expect_contains(r.err, "warning: no eval_loss at step 1");
+    EXPECT_EQ(r.out.find("eval nan"), std::string::npos);
+    EXPECT_EQ(r.out.find("eval -nan"), std::string::npos);
+}
+
+// A microbatch is a setting of memory: the last windows of the data are evaluated whatever its size.
+TEST_F(Misuse, AnEvaluationOfAllWindowsDoesNotDependOnTheMicrobatch) {
+    write("valid.txt", std::string(32, 'a') + "bcdefghijklmnopqrstuvwxyz0123456789,.");  // of 16 tokens: four windows
+    std::vector<double> losses;
+    for (const char* micro : {"1", "2", "3", "6"}) {
+        const std::string out = std::string("micro") + micro;
+        ASSERT_EQ(train(out, {"data.valid=" + path("valid.txt"), "train.steps=1", "train.global_batch=6",
+                              std::string("train.micro_batch=") + micro})
+                      .exit_code,
+                  0);
+        losses.push_back(logged(path(out)).back().at("eval_loss").get<double>());
+    }
+    for (const double loss : losses) EXPECT_NEAR(loss, losses[0], 1e-6 * losses[0]);
+}
+
+// The work of a step does not depend on its mask, and neither does the rate.
+TEST_F(Misuse, RatesCountWhatIsComputed) {
+    write("few.jsonl", records_with_few_targets());
+    ASSERT_EQ(train("run", {"data.train=" + path("few.jsonl"), "train.steps=2"}).exit_code, 0);
+    const Json line = logged(path("run")).back();
+    EXPECT_NEAR(line.at("tokens_per_s").get<double>() * line.at("step_ms").get<double>(), 1000 * 4 * 16, 1);
+}
+
+TEST_F(Misuse, ClosedStreamsAreNoFiles) {
+    const auto close_all = [] {
+        for (const int fd : {0, 1, 2}) close(fd);
+    };
+    EXPECT_EQ(run(train_arguments("run"), close_all).exit_code, 0);
+    EXPECT_EQ(read_file(path("run/run.lock")).find("step"), std::string::npos);
+    EXPECT_EQ(logged(path("run")).size(), 12u);
+}
+
+TEST_F(Misuse, ADirectoryOfCheckpointsThatIsTakenAwayIsMadeAgain) {
+    Program program(folder_, train_arguments("run", {"train.steps=4000", "checkpoint.every=100"}));
+    ASSERT_TRUE(program.wait_for("step  200/"));
+    fs::remove_all(path("run/checkpoints"));
+    EXPECT_EQ(program.wait().exit_code, 0);
+    EXPECT_TRUE(fs::exists(path("run/checkpoints/step-0000004000")));
+}
+
+TEST_F(Misuse, ValuesThatOverflowAreRefused) {
+    expect_refused(train("run", {"data.train=[\"1e308 " + path("text.txt") + "\",\"1e308 " + path("text.txt") + "\"]"}),
+                   2, "the sum of the weights is inf");
+    expect_refused(train("run", {"comm.timeout_s=1e10"}), 2, "comm.timeout_s must be above 0 and at most 1e9");
+}
+
+TEST_F(Misuse, ALongerScheduleSaysItsRates) {
+    ASSERT_EQ(train("run", {"train.steps=10"}).exit_code, 0);
+    const Result r = train("run", {"train.steps=20"});
+    expect_contains(r.out, "learning rate of the next step ");
+}
+
+// While the ranks start there is nothing to save.
+TEST_F(Misuse, ASignalEndsALongStartAtOnce) {
+    Program program(folder_, train_arguments("run", {"model.layers=3000"}));
+    std::this_thread::sleep_for(std::chrono::milliseconds(700));
+    program.signal(SIGTERM);
+    EXPECT_TRUE(program.ends_within(std::chrono::seconds(5)));
+    const Result r = program.wait();
+    EXPECT_EQ(r.exit_code, 75) << r.err;
+    expect_contains(r.err, "preempted: stopped by SIGTERM before the first step");
+}
+
 }  // namespace
 }  // namespace tutti::testing

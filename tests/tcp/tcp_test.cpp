@@ -87,7 +87,7 @@ TEST_F(Tcp, TheReasonCrossesHosts) {
 
 TEST_F(Tcp, ADisagreementIsToldByAll) {
     start_all(3, ranks("disagree", {"hosts=0,1,2"}));
-    expect_named(3, -1, "rank 1 calls broadcast of 8 f32 from rank 0", 30);
+    expect_named(3, -1, "rank 1 calls broadcast of 8 f32 from rank 0", 30, 4);
 }
 
 // Long before the time-out: by its closed connection, or by the mutex that it held.
@@ -106,7 +106,7 @@ TEST_F(Tcp, AStoppedRankIsNamedWithinTheTimeOut) {
     for (const std::string hosts : {"0,0,0", "0,1,2"}) {
         start_all(3, ranks("loop", {"timeout=2", "hosts=" + hosts}));
         hit(1, SIGSTOP);
-        expect_named(3, 1, "rank 1 of the group", 20);
+        expect_named(3, 1, "rank 1 of the group", 20, 4);
         EXPECT_NE((output(0) + output(2)).find("for more than 2 s (comm.timeout_s)"), std::string::npos);
         kill(pids_.at(1), SIGKILL);
         wait(1);
@@ -116,14 +116,14 @@ TEST_F(Tcp, AStoppedRankIsNamedWithinTheTimeOut) {
 
 TEST_F(Tcp, ARankThatStaysAwayIsNamed) {
     start_all(3, ranks("absent", {"timeout=1"}));
-    expect_named(3, 1, "waiting for rank 1 of the group, which has begun only operation 1", 30);
+    expect_named(3, 1, "waiting for rank 1 of the group, which has begun only operation 1", 30, 4);
 }
 
 TEST_F(Tcp, RanksThatWereNeverStartedAreNamed) {
     for (const int rank : {0, 2}) start(rank, torchrun(rank, 4), ranks("conformance", {"timeout=2"}));
     const auto begin = std::chrono::steady_clock::now();
     for (const int rank : {0, 2}) {
-        EXPECT_EQ(wait(rank), 4) << output(rank);
+        EXPECT_EQ(wait(rank), rank == 0 ? 4 : 5) << output(rank);  // rank 0 finds it, one incident counts once
         EXPECT_NE(output(rank).find("ranks 1, 3 of 4 ranks did not connect to 127.0.0.1:"), std::string::npos)
             << output(rank);
         EXPECT_NE(output(rank).find("within 2 s (comm.timeout_s)"), std::string::npos) << output(rank);
@@ -184,6 +184,72 @@ TEST_F(TcpRun, IsTheRunOfThreads) {
     expect_all_well(4);
     ASSERT_EQ(logged("threads").size(), 200u);
     EXPECT_EQ(logged("processes"), logged("threads"));
+}
+
+// One rank hears the signal; the decision, the checkpoint and the code are those of all. A scheduler that saw 0 of some
+// ranks would take those for done.
+TEST_F(TcpRun, APreemptedRunEndsWithOneCode) {
+    for (const int heard : {0, 2}) {
+        const std::string out = "preempted" + std::to_string(heard);
+        start_all(3, train(out, {"--set", "train.steps=100000", "--set", "train.global_batch=6"}));
+        for (int i = 0; i < 60000 && logged(out).size() < 5; ++i)
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        kill(pids_.at(heard), SIGTERM);
+        for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(wait(rank), 75) << output(rank);
+        EXPECT_TRUE(fs::exists(folder_ / out / "checkpoints"));
+    }
+}
+
+// There is nothing to save yet: the rank ends within a second, and so do those that wait with it.
+TEST_F(TcpRun, ASignalEndsRanksThatWaitForAnother) {
+    for (const int heard : {0, 1}) {
+        start(0, torchrun(0, 4), train("waits"));
+        start(1, torchrun(1, 4), train("waits"));
+        std::this_thread::sleep_for(std::chrono::seconds(2));
+        const auto begin = std::chrono::steady_clock::now();
+        kill(pids_.at(heard), SIGUSR2);
+        for (const int rank : {0, 1}) {
+            EXPECT_EQ(wait(rank), 75) << output(rank);
+            EXPECT_NE(output(rank).find("preempted: stopped by SIGUSR2"), std::string::npos) << output(rank);
+        }
+        EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));  // of a time-out of 20
+    }
+    start(1, torchrun(1, 2), train("alone"));  // rank 0 was never started
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    kill(pids_.at(1), SIGTERM);
+    EXPECT_EQ(wait(1), 75) << output(1);
+}
+
+// torch's env://, as compose, Nomad and shell loops set it: the ranks find their places on the host when they meet.
+TEST_F(TcpRun, FourVariablesAreALaunch) {
+    run_threads("threads");
+    for (int rank = 0; rank < 4; ++rank) {
+        Variables variables = pod(rank, 4);
+        variables.erase("KUBERNETES_SERVICE_HOST");
+        start(rank, variables, train("processes"));
+    }
+    expect_all_well(4);
+    EXPECT_EQ(logged("processes"), logged("threads"));
+}
+
+// A scheduler that starts a dying run again and again must come to an end.
+TEST_F(TcpRun, StartsWithoutACheckpointAreCounted) {
+    const Variables in_a_job = {{"SLURM_JOB_ID", "7"}};
+    const auto command = train("dies", {"--set", "checkpoint.every=0", "--set", "train.steps=100000"});
+    for (int i = 0; i < 3; ++i) {
+        fs::remove(folder_ / "dies" / "metrics.jsonl");
+        start(0, in_a_job, command);
+        for (int t = 0; t < 60000 && logged("dies").empty(); ++t)
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        kill(pids_.at(0), SIGKILL);
+        EXPECT_EQ(wait(0), 128 + SIGKILL);
+    }
+    start(0, in_a_job, command);
+    EXPECT_EQ(wait(0), 70);
+    EXPECT_NE(output(0).find("the last 3 starts of this run died before a checkpoint"), std::string::npos) << output(0);
+    start(0, in_a_job, train("dies", {"--set", "checkpoint.every=0", "--set", "train.steps=3", "--force"}));
+    EXPECT_EQ(wait(0), 0) << output(0);
+    EXPECT_FALSE(fs::exists(folder_ / "dies" / "starts.json"));
 }
 
 TEST_F(TcpRun, AKilledRankIsNamedAndTheRunGoesOn) {

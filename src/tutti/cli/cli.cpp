@@ -2,6 +2,7 @@
 // exceptions into exit codes.
 #include "tutti/cli/cli.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -43,6 +44,10 @@ void warn_of_threads(const Io& io, int64_t threads) {
 }
 
 void warn_of_threads(const Io& io, const comm::Launch& launch, int64_t threads, int ranks) {
+    if (!launch.warning.empty()) io.err << "warning: " << launch.warning << std::endl;
+    if (!launch.passed_over.empty() && launch.rank == 0)
+        io.err << "tutti: started by " << name_of(launch.launcher) << " (" << launch.evidence << "); the variables of "
+               << launch.passed_over << " are there too, and not used" << std::endl;
     if (launch.rank == 0) warn_of_threads(io, threads * (launch.size > 1 ? launch.local_size : ranks));
 }
 
@@ -72,12 +77,21 @@ int run(int argc, const char* const* argv, const Io& streams) {
         return fail(io, concat(error.path1().string(), ": ", error.code().message()), 3);
     } catch (const std::bad_alloc&) {
         return fail(io, "out of memory: a smaller model, micro_batch or seq_len needs less", 4);
+    } catch (const std::logic_error& error) {  // of the standard library: an index or an argument that no check saw
+        return fail(io, concat("internal error: ", error.what(), "; please report the command that shows it"), 70);
     } catch (const std::exception& error) {
         return fail(io, error.what(), 4);
     }
 }
 
+// A file of the run that was opened under the number of a closed standard stream would receive the output.
+void open_closed_streams() {
+    for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+        if (fcntl(fd, F_GETFD) < 0) open("/dev/null", O_RDWR);  // takes the lowest free number: this one
+}
+
 int run(int argc, char** argv) {
+    open_closed_streams();
     // mpirun gives its ranks terminals, whatever its own output is: a log of it must have no bars and colours.
     const bool alone = !comm::is_launched(comm::process_environment());
     const bool out_terminal = alone && isatty(STDOUT_FILENO) != 0, err_terminal = alone && isatty(STDERR_FILENO) != 0;

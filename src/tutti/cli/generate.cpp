@@ -165,8 +165,9 @@ int ranks_of(const GenerateArguments& a, const comm::Launch& launch) {
     const spec::RunSpec set = spec::parse_text("", "--set", a.set);
     spec::RunSpec only_tp;
     only_tp.parallel.tp = set.parallel.tp;
-    check<UsageError>(set == only_tp, "--set ", a.set.back(),
-                      ": generation is tensor-parallel only; required: parallel.tp=N");
+    for (const std::string& one : a.set)
+        check<UsageError>(set == only_tp || one.starts_with("parallel.tp="), "--set ", one,
+                          ": generation is tensor-parallel only; required: parallel.tp=N");
     const int tp = static_cast<int>(set.parallel.tp);
     const int ranks = launch.ranks(tp > 1 && a.ranks == 1 ? tp : a.ranks);
     check<UsageError>(a.set.empty() || tp == ranks, "--set parallel.tp=", tp, ": ", ranks,
@@ -249,9 +250,8 @@ int generate(const GenerateArguments& arguments, const Io& io) {
     const int ranks = ranks_of(arguments, launch);
     const std::vector<std::string> prompts = prompt_texts(arguments);
     warn_of_threads(io, launch, arguments.threads, ranks);
-    comm::run(launch, ranks, {}, [&](comm::World& world) {
-        generate_on(arguments, prompts, world, comm::local_rank(launch, world.rank(), ranks), io);
-    });
+    comm::run(launch, ranks, {},
+              [&](comm::World& world) { generate_on(arguments, prompts, world, comm::local_rank(launch, world), io); });
     return 0;
 }
 

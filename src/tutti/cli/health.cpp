@@ -142,7 +142,7 @@ int health(const HealthArguments& arguments, const Io& io) {
     comm::run(launch, asked, {.timeout_s = 60 + arguments.seconds}, [&](comm::World& world) {
         std::ostream silent(nullptr);
         std::ostream& text = world.rank() == 0 ? io.text() : silent;
-        const LocalRank local = comm::local_rank(launch, world.rank(), world.size());
+        const LocalRank local = comm::local_rank(launch, world);
         const auto device = make_device(arguments.device, arguments.threads, local);
         ops::Context ctx{*device, kernels::table_for(*device, ComputeType::bf16)};
         text << "tutti health: " << world.size() << (world.size() == 1 ? " rank" : " ranks") << ", backend "
@@ -150,13 +150,17 @@ int health(const HealthArguments& arguments, const Io& io) {
              << std::endl;
         const ClusterHealth cluster = diagnose::measure_health(
             world, ctx, {.seconds = arguments.seconds, .local = local, .one_by_one = arguments.one_by_one});
-        if (world.rank() != 0) return;  // rank 0 reports the result
-        const Verdict verdict = diagnose::judge(cluster, arguments.margin);
-        print_ranks(cluster, text);
-        print_links(cluster, text);
-        print_verdict(verdict, arguments.margin, text);
-        io.print(to_json(cluster, verdict, world.backend(), arguments.margin));
-        code = verdict.findings.empty() ? 0 : kUnhealthy;
+        int found = 0;
+        if (world.rank() == 0) {  // which reports the result
+            const Verdict verdict = diagnose::judge(cluster, arguments.margin);
+            print_ranks(cluster, text);
+            print_links(cluster, text);
+            print_verdict(verdict, arguments.margin, text);
+            io.print(to_json(cluster, verdict, world.backend(), arguments.margin));
+            found = verdict.findings.empty() ? 0 : 1;
+        }
+        const bool unhealthy = world.everyone("verdict")->max(found) > 0;
+        if (unhealthy && (world.rank() == 0 || launch.size > 1)) code = kUnhealthy;
     });
     return code;
 }

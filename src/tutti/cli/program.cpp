@@ -341,7 +341,8 @@ Command program(Arguments& all, const Io& io) {
         .description = "Tutti trains large neural networks on all your devices at once.",
         .footer =
             "`tutti COMMAND --help` explains a command and shows examples.\n"
-            "Exit codes: 0 done, 2 usage or config, 3 data or checkpoint, 4 failed, 75 stopped after a save.",
+            "Exit codes: 0 done, 2 usage or config, 3 data or checkpoint, 4 failed, 5 ended because of another rank,\n"
+            "70 a bug or no progress: do not start it again, 75 stopped by a signal with nothing lost: start it again.",
         .commands = {
             train_command(all.train, io), rehearse_command(all.rehearse, io), verify_command(all.verify, io),
             generate_command(all.generate, io), convert_command(all.convert, io), report_command(all.report, io),

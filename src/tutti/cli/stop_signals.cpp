@@ -4,6 +4,8 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <optional>
 #include <utility>
 
 #include "tutti/base/error.h"
@@ -20,9 +22,10 @@ bool reader_has_ended() {
 
 }  // namespace
 
-StopSignals::StopSignals(std::function<void(int signal)> notice) : notice_(std::move(notice)) {
+StopSignals::StopSignals(std::function<void(int signal)> notice, std::function<void()> later)
+    : notice_(std::move(notice)), later_(std::move(later)) {
     sigemptyset(&waited_);
-    for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaddset(&waited_, signal);
+    for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU}) sigaddset(&waited_, signal);
     struct sigaction hangup {};
     sigaction(SIGHUP, nullptr, &hangup);
     if (hangup.sa_handler != SIG_IGN) sigaddset(&waited_, SIGHUP);
@@ -47,11 +50,17 @@ StopSignals::~StopSignals() {
 }
 
 void StopSignals::wait_for_signals() {
+    using Clock = std::chrono::steady_clock;
     int interrupts = 0;
+    std::optional<Clock::time_point> later;
     for (;;) {
-        const timespec pause{.tv_sec = 0, .tv_nsec = 200'000'000};
+        const timespec pause{.tv_sec = 0, .tv_nsec = later ? 20'000'000 : 200'000'000};
         int signal = sigtimedwait(&waited_, nullptr, &pause);
         if (ending_) return;
+        if (later && Clock::now() >= *later) {
+            later.reset();
+            later_();
+        }
         if (signal < 0 && reader_has_ended()) signal = SIGPIPE;
         if (signal < 0) continue;
         if (signal == SIGINT && ++interrupts == 2) {
@@ -63,7 +72,9 @@ void StopSignals::wait_for_signals() {
             kill(getpid(), SIGINT);
         }
         int none = 0;
-        if (signal_.compare_exchange_strong(none, signal)) notice_(signal);
+        if (!signal_.compare_exchange_strong(none, signal)) continue;
+        notice_(signal);
+        if (later_) later = Clock::now() + std::chrono::milliseconds(300);
     }
 }
 
@@ -72,6 +83,8 @@ const char* name_of_signal(int signal) {
         case SIGINT: return "SIGINT";
         case SIGTERM: return "SIGTERM";
         case SIGUSR1: return "SIGUSR1";
+        case SIGUSR2: return "SIGUSR2";
+        case SIGXCPU: return "SIGXCPU";
         case SIGHUP: return "SIGHUP";
         case SIGPIPE: return "SIGPIPE (standard output has no reader any more)";
         default: return "a signal";

@@ -1,6 +1,6 @@
-// cli/stop_signals.h: requests to stop, as a flag to poll: SIGINT, SIGTERM, SIGHUP, SIGUSR1 (which Slurm sends before
-// the time limit), and a closed pipe at standard output. The signals are blocked and one thread waits for them, so
-// there is no handler and no global state. SIGHUP stays ignored under nohup.
+// cli/stop_signals.h: requests to stop, as a flag to poll: SIGINT, SIGTERM, SIGHUP, the signals that schedulers send
+// before a time limit (SIGUSR1, SIGUSR2 of LSF and SGE, SIGXCPU), and a closed pipe at standard output. The signals are
+// blocked and one thread waits for them, so there is no handler and no global state. SIGHUP stays ignored under nohup.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,8 @@ class StopSignals {
     // at the first signal. A second SIGINT ends the process at once, as if it had not been caught. SIGINT counts even
     // where a shell had ignored it for a background job: a stop loses nothing.
     // A pipe without a reader counts as SIGPIPE, which is ignored meanwhile and from then on.
-    explicit StopSignals(std::function<void(int signal)> notice);
+    // `later` is called on the same thread 0.3 s after the first signal, if the object still lives.
+    explicit StopSignals(std::function<void(int signal)> notice, std::function<void()> later = {});
     ~StopSignals();  // restores the mask
     StopSignals(const StopSignals&) = delete;
     StopSignals& operator=(const StopSignals&) = delete;
@@ -28,6 +29,7 @@ class StopSignals {
     void wait_for_signals();
 
     std::function<void(int)> notice_;
+    std::function<void()> later_;
     sigset_t waited_{}, before_{};
     struct sigaction pipe_before_ {};
     std::atomic<int> signal_ = 0;

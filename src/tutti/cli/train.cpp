@@ -1,8 +1,12 @@
 // cli/train.cpp: `tutti train`: reads and checks the config, stops the run after a step when a signal arrives, and
 // reports the result.
+#include <unistd.h>
+
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <iomanip>
+#include <thread>
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
@@ -69,6 +73,24 @@ Json describe(const train::TrainOptions& options, const train::TrainOutcome& out
     return document;
 }
 
+// Before the first step there is nothing to save. Waits and encoding end by themselves (comm/stop.h); a rank in the
+// middle of a computation, or inside MPI_Init, is ended here.
+void leave(comm::Stop& stop, const Io& io) {
+    stop.tell();
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the other ranks hear of it
+    io.err << concat("\ntutti: ", stop.reason(), "\n") << std::flush;
+    _exit(kPreempted);
+}
+
+// Launchers and schedulers start what has died again; a person at a terminal decides each time.
+bool is_in_a_job(const comm::Launch& launch) {
+    const comm::Environment environment = comm::process_environment();
+    bool in_a_job = launch.launcher != comm::Launcher::none;
+    for (const char* name : {"SLURM_JOB_ID", "KUBERNETES_SERVICE_HOST", "PBS_JOBID", "LSB_JOBID"})
+        in_a_job = in_a_job || environment(name).has_value();
+    return in_a_job;
+}
+
 }  // namespace
 
 int train(const TrainArguments& arguments, const Io& io) {
@@ -96,17 +118,33 @@ int train(const TrainArguments& arguments, const Io& io) {
 
     warn_of_threads(io, options.launch, options.run.train.threads, options.ranks);
 
-    const StopSignals signals([&io](int signal) {
+    options.counts_starts = is_in_a_job(options.launch);
+    comm::Stop stop;
+    options.stop = &stop;
+    const auto tell_of_save = [&io](int signal) {
         // One write, so that it does not mix with the lines of the trainer.
         io.err << concat("\ntutti: ", name_of_signal(signal),
                          ": finishing this step and saving a checkpoint; Ctrl-C again stops at once\n")
                << std::flush;
-    });
+    };
+    bool told = false;
+    const StopSignals signals(
+        [&](int signal) {
+            stop.request(name_of_signal(signal));
+            told = stop.has_to_save();
+            if (told) tell_of_save(signal);
+        },
+        [&] {
+            if (!stop.has_to_save()) leave(stop, io);
+            if (!told) tell_of_save(signals.signal());
+        });
     options.stop_requested = [&signals] { return signals.requested(); };
     const train::TrainOutcome outcome = train::train(options);
-    if (options.launch.rank != 0) return 0;  // rank 0 reports the result
 
+    // The decision to stop is that of all ranks, and so is its code: a launcher that sees one rank with 0 takes the job
+    // for done, or that rank for one that is not to come back.
     const int exit_code = outcome.preempted ? kPreempted : 0;
+    if (options.launch.rank != 0) return exit_code;
     if (outcome.preempted)
         io.err << "tutti: stopped by " << name_of_signal(signals.signal()) << " after step " << outcome.step << " of "
                << options.run.train.steps << "; the checkpoint is " << outcome.checkpoint

@@ -68,10 +68,11 @@ int verify(const VerifyArguments& arguments, const Io& io) {
     spec::validate(train::one_rank_of(options.run), 1);
 
     const train::VerifyOutcome outcome = train::verify(options);
-    if (options.launch.rank != 0) return 0;  // rank 0 reports the result
-    io.print(describe(options, outcome));
-    if (!io.json) io.out << verdict(options.run, outcome) << std::endl;
-    return outcome.within() ? 0 : kDiffers;
+    if (options.launch.rank == 0) {
+        io.print(describe(options, outcome));
+        if (!io.json) io.out << verdict(options.run, outcome) << std::endl;
+    }
+    return outcome.differs ? kDiffers : 0;
 }
 
 }  // namespace tutti::cli

@@ -1,95 +1,259 @@
 #include "tutti/comm/launcher.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cstdlib>
+#include <vector>
 
 #include "tutti/base/error.h"
+#include "tutti/comm/world.h"
 
 namespace tutti::comm {
 
 namespace {
 
-// The variables of a launcher, which is recognised by rank and size together; "": no such variable.
-struct Variables {
+using Names = std::vector<const char*>;
+
+// A launcher and its variables. It started this process if `rank`, `size` and one of `with` (unless that is empty) are
+// set. Half of these variables is an error, and so is one of `signs` alone.
+struct Row {
     Launcher launcher;
     std::string_view name;
-    const char *rank, *size, *local_rank, *local_size, *node;
+    const char *rank, *size;
+    Names with = {};
+    const char *local_rank = "", *local_size = "", *node = "";
+    Names signs = {};
 };
-constexpr std::array<Variables, 5> kLaunchers = {{
-    {Launcher::torchrun, "torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"},
-    {Launcher::slurm, "slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "", "SLURM_NODEID"},
-    {Launcher::open_mpi, "open_mpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-     "OMPI_COMM_WORLD_LOCAL_SIZE", ""},
-    {Launcher::mpich, "mpich", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", ""},
-    // A pod of a PyTorchJob: one rank per pod, so no local rank.
-    {Launcher::kubernetes, "kubernetes", "RANK", "WORLD_SIZE", "", "", ""},
-}};
 
-const Variables& variables_of(Launcher launcher) {
-    for (const Variables& v : kLaunchers)
-        if (v.launcher == launcher) return v;
-    throw Error("a launcher without variables");
+// Innermost first: mpirun's daemons are tasks of Slurm, and torchrun is started by either. What each launcher sets, as
+// printed by the launcher: /docs/launch.md.
+const std::vector<Row>& rows() {
+    static const std::vector<Row> kRows = {
+        {Launcher::torchrun,
+         "torchrun",
+         "RANK",
+         "WORLD_SIZE",
+         {"LOCAL_RANK"},
+         "LOCAL_RANK",
+         "LOCAL_WORLD_SIZE",
+         "GROUP_RANK",
+         {"LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"}},
+        {Launcher::open_mpi,
+         "open_mpi",
+         "OMPI_COMM_WORLD_RANK",
+         "OMPI_COMM_WORLD_SIZE",
+         {},
+         "OMPI_COMM_WORLD_LOCAL_RANK",
+         "OMPI_COMM_WORLD_LOCAL_SIZE",
+         "",
+         {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"}},
+        {Launcher::mpich,
+         "mpich",
+         "PMI_RANK",
+         "PMI_SIZE",
+         {"MPI_LOCALRANKID", "HYDI_CONTROL_FD", "PALS_RANKID"},
+         "MPI_LOCALRANKID",
+         "MPI_LOCALNRANKS",
+         "",
+         {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "HYDI_CONTROL_FD", "PALS_RANKID"}},
+        {Launcher::mpich,
+         "mpich",
+         "MV2_COMM_WORLD_RANK",
+         "MV2_COMM_WORLD_SIZE",
+         {},
+         "MV2_COMM_WORLD_LOCAL_RANK",
+         "MV2_COMM_WORLD_LOCAL_SIZE",
+         "",
+         {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK"}},
+        {Launcher::jsrun,
+         "jsrun",
+         "JSM_NAMESPACE_RANK",
+         "JSM_NAMESPACE_SIZE",
+         {},
+         "JSM_NAMESPACE_LOCAL_RANK",
+         "",
+         "",
+         {"JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK"}},
+        {Launcher::flux,
+         "flux",
+         "FLUX_TASK_RANK",
+         "FLUX_JOB_SIZE",
+         {},
+         "FLUX_TASK_LOCAL_ID",
+         "",
+         "",
+         {"FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID"}},
+        {Launcher::slurm,
+         "slurm",
+         "SLURM_PROCID",
+         "SLURM_STEP_NUM_TASKS",
+         {"SLURM_STEP_ID"},
+         "SLURM_LOCALID",
+         "",
+         "SLURM_NODEID",
+         {}},
+        {Launcher::environment,
+         "environment",
+         "RANK",
+         "WORLD_SIZE",
+         {},
+         "",
+         "",
+         "",
+         {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}},
+    };
+    return kRows;
 }
 
-int number(const Environment& environment, const Variables& v, const char* name) {
+bool set(const Environment& environment, const char* name) {
+    return *name != '\0' && environment(name).value_or("") != "";
+}
+
+bool any_set(const Environment& environment, const Names& names) {
+    return std::any_of(names.begin(), names.end(), [&](const char* name) { return set(environment, name); });
+}
+
+constexpr const char* kOtherwise =
+    "; if no launcher started this process and it is to train alone, set TUTTI_LAUNCHER=none";
+
+// ---- Slurm, whose shells and batch scripts have the variables of a step without being one ----
+
+// Steps of people's own; interactive, batch and extern steps have the ids from 0xfffffff0 on (slurm.h).
+bool is_slurm_step(const Environment& environment) {
+    const std::string id = environment("SLURM_STEP_ID").value_or("");
+    uint64_t value = 0;
+    const auto [stop, error] = std::from_chars(id.data(), id.data() + id.size(), value);
+    return error == std::errc() && stop == id.data() + id.size() && value < 0xfffffff0U &&
+           set(environment, "SLURM_PROCID");
+}
+
+const char* slurm_size(const Environment& environment) {
+    return set(environment, "SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
+}
+
+bool fits(const Environment& environment, const Row& row) {
+    if (row.launcher == Launcher::slurm) {
+        const char* size = slurm_size(environment);
+        // A step of one task, an interactive shell among them, meets no other rank: its ranks may be threads.
+        return is_slurm_step(environment) && set(environment, size) && *environment(size) != "1";
+    }
+    return set(environment, row.rank) && set(environment, row.size) &&
+           (row.with.empty() || any_set(environment, row.with));
+}
+
+// ---- reading a row ----
+
+int number(const Environment& environment, const Row& row, const char* name) {
     const auto text = environment(name);
-    check<UsageError>(text.has_value(), "launcher ", v.name, ": the variable ", name, " is not set; is this process ",
-                      "started by it?");
+    check<UsageError>(text.has_value(), "launcher ", row.name, ": the variable ", name,
+                      " is not set; is this process started by it?");
     int value = 0;
     const char* end = text->data() + text->size();
     const auto [stop, error] = std::from_chars(text->data(), end, value);
-    check<UsageError>(error == std::errc() && stop == end && value >= 0, "launcher ", v.name, ": ", name,
+    check<UsageError>(error == std::errc() && stop == end && value >= 0, "launcher ", row.name, ": ", name,
                       " must be a whole number, got '", *text, "'");
     return value;
 }
 
-Launch read(const Environment& environment, const Variables& v) {
+Launch read(const Environment& environment, const Row& row) {
     const auto optional_number = [&](const char* name) {
-        return *name != '\0' && environment(name) ? number(environment, v, name) : -1;
+        return set(environment, name) ? number(environment, row, name) : -1;
     };
-    Launch launch{.launcher = v.launcher,
-                  .rank = number(environment, v, v.rank),
-                  .size = number(environment, v, v.size),
-                  .local_rank = optional_number(v.local_rank),
-                  .local_size = optional_number(v.local_size),
-                  .node = optional_number(v.node),
-                  .evidence = concat(v.rank, '=', *environment(v.rank), ", ", v.size, '=', *environment(v.size))};
-    check<UsageError>(launch.rank < launch.size, "launcher ", v.name, ": ", launch.evidence,
+    const char* size = row.launcher == Launcher::slurm ? slurm_size(environment) : row.size;
+    Launch launch{.launcher = row.launcher,
+                  .rank = number(environment, row, row.rank),
+                  .size = number(environment, row, size),
+                  .local_rank = optional_number(row.local_rank),
+                  .local_size = optional_number(row.local_size),
+                  .node = optional_number(row.node)};
+    launch.evidence = concat(row.rank, '=', *environment(row.rank), ", ", size, '=', *environment(size));
+    check<UsageError>(launch.rank < launch.size, "launcher ", row.name, ": ", launch.evidence,
                       ": a rank must be below the number of ranks");
+    if (launch.size == 1) launch.local_rank = 0, launch.local_size = 1;
+    for (const char* name : {"MASTER_ADDR", "MASTER_PORT"})
+        check<UsageError>(row.launcher != Launcher::environment || launch.size == 1 || set(environment, name) ||
+                              set(environment, "TUTTI_RENDEZVOUS"),
+                          launch.evidence, ", but ", name,
+                          " is not set: the ranks need the address of rank 0 (or TUTTI_RENDEZVOUS=HOST:PORT)",
+                          kOtherwise);
     return launch;
 }
 
-// A shell inside an allocation has the variables of a step with one task, but no ranks were started.
-bool interactive_shell(const Environment& environment) {
-    const auto job = environment("SLURM_JOB_NAME"), tasks = environment("SLURM_NTASKS");
-    return (job == "bash" || job == "interactive") && tasks.value_or("1") == "1";
+// The row of `launcher` that the environment fits, or else its first.
+const Row& row_of(const Environment& environment, Launcher launcher) {
+    const Row* first = nullptr;
+    for (const Row& row : rows()) {
+        if (row.launcher != launcher) continue;
+        if (fits(environment, row)) return row;
+        if (first == nullptr) first = &row;
+    }
+    check(first != nullptr, "a launcher without variables");
+    return *first;
 }
 
-bool is_there(const Environment& environment, const Variables& v) {
-    const auto set = [&](const char* name) { return environment(name).has_value(); };
-    switch (v.launcher) {
-        case Launcher::torchrun: return set(v.rank) && set(v.size) && set(v.local_rank);
-        case Launcher::slurm:
-            return set(v.rank) && set(v.size) && !interactive_shell(environment) && !set("OMPI_COMM_WORLD_RANK") &&
-                   !set("MPI_LOCALRANKID");
-        case Launcher::kubernetes: return set("KUBERNETES_SERVICE_HOST") && set(v.rank) && set(v.size);
-        default: return set(v.rank) || set(v.size);
+// ---- environments that are no row ----
+
+// The most nodes of PET_NNODES: "4", or "2:4".
+int64_t most_nodes(const std::string& text) {
+    const std::string last = text.substr(text.rfind(':') + 1);
+    int64_t value = 0;
+    std::from_chars(last.data(), last.data() + last.size(), value);
+    return value;
+}
+
+// Containers of a job that leave the ranks to torchrun.
+void refuse_one_of_many(const Environment& environment) {
+    const std::string nodes = environment("PET_NNODES").value_or(""), hosts = environment("SM_HOSTS").value_or("");
+    const int64_t quotes = std::count(hosts.begin(), hosts.end(), '"');
+    const bool many = quotes > 2 || most_nodes(nodes) > 1;
+    check<UsageError>(!many, "this container is one of ", quotes > 2 ? quotes / 2 : most_nodes(nodes), " (",
+                      quotes > 2 ? "SM_HOSTS=" + hosts : "PET_NNODES=" + nodes,
+                      ") and has no rank: start `torchrun --no-python tutti ...`, which reads PET_*, or set RANK, "
+                      "WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
+                      kOtherwise);
+}
+
+void refuse_half_of_a_row(const Environment& environment) {
+    for (const Row& row : rows()) {
+        // srun sets PMI_RANK and PMI_SIZE too, in a step that is not a launch.
+        if (row.launcher == Launcher::mpich && is_slurm_step(environment)) continue;
+        const auto sign =
+            std::find_if(row.signs.begin(), row.signs.end(), [&](const char* name) { return set(environment, name); });
+        if (sign == row.signs.end()) continue;
+        std::string missing;
+        for (const char* name : {row.rank, row.size})
+            if (!set(environment, name)) missing += concat(missing.empty() ? "" : " and ", name);
+        if (missing.empty()) missing = joined(row.with, " or ");
+        throw UsageError(concat("launcher ", row.name, ": ", *sign, '=', *environment(*sign), " is set, but ", missing,
+                                missing.find(" and ") == std::string::npos ? " is" : " are",
+                                " not set: half an environment starts ranks that train alone", kOtherwise));
     }
+}
+
+std::string warning_of(const Environment& environment) {
+    if (is_slurm_step(environment)) return "";
+    for (const char* name : {"JOB_COMPLETION_INDEX", "PMIX_RANK"})
+        if (set(environment, name))
+            return concat(name, '=', *environment(name),
+                          " is set, and no number of ranks: this process trains alone. The pods of one run need RANK, "
+                          "WORLD_SIZE, MASTER_ADDR and MASTER_PORT");
+    return "";
 }
 
 }  // namespace
 
 std::string_view name_of(Launcher launcher) {
-    return launcher == Launcher::none ? "none" : variables_of(launcher).name;
+    for (const Row& row : rows())
+        if (row.launcher == launcher) return row.name;
+    return "none";
 }
 
 Launcher launcher_of(std::string_view name) {
-    std::string known = "none";
-    for (const Variables& v : kLaunchers) {
-        if (v.name == name) return v.launcher;
-        known += concat(", ", v.name);
+    std::string known = "none", last;
+    for (const Row& row : rows()) {
+        if (row.name == name) return row.launcher;
+        if (row.name != last) known += concat(", ", row.name);
+        last = row.name;
     }
     check<UsageError>(name == "none", "unknown launcher '", name, "'; there are ", known);
     return Launcher::none;
@@ -104,16 +268,30 @@ Environment process_environment() {
 }
 
 Launch detect_launcher(const Environment& environment, std::optional<Launcher> forced) {
+    if (!forced && set(environment, "TUTTI_LAUNCHER")) forced = launcher_of(*environment("TUTTI_LAUNCHER"));
     if (forced == Launcher::none) return {};
-    if (forced) return read(environment, variables_of(*forced));
-    for (const Variables& v : kLaunchers)
-        if (is_there(environment, v)) return read(environment, v);
-    return {};
+    if (forced) return read(environment, row_of(environment, *forced));
+    Launch launch;
+    for (const Row& row : rows()) {
+        if (!fits(environment, row)) continue;
+        if (launch.launcher == Launcher::none)
+            launch = read(environment, row);
+        else if (row.rank != std::string_view(launch.evidence).substr(0, launch.evidence.find('=')))
+            launch.passed_over += concat(launch.passed_over.empty() ? "" : ", ", row.name);
+    }
+    if (launch.launcher != Launcher::none) return launch;
+    refuse_one_of_many(environment);
+    refuse_half_of_a_row(environment);
+    launch.warning = warning_of(environment);
+    return launch;
 }
 
 bool is_launched(const Environment& environment) {
-    return std::any_of(kLaunchers.begin(), kLaunchers.end(),
-                       [&](const Variables& v) { return is_there(environment, v); });
+    try {
+        return detect_launcher(environment).launcher != Launcher::none;
+    } catch (const UsageError&) {
+        return true;
+    }
 }
 
 Launch this_launch(std::string_view name) {
@@ -124,6 +302,14 @@ LocalRank local_rank(const Launch& launch, int rank, int ranks) {
     if (launch.size > 1)
         return {launch.local_rank >= 0 ? launch.local_rank : launch.rank, std::max(1, launch.local_size)};
     return {rank, ranks};
+}
+
+LocalRank local_rank(const Launch& launch, const World& world) {
+    if (launch.size > 1 && launch.local_rank >= 0 && launch.local_size >= 0)
+        return {launch.local_rank, launch.local_size};
+    const std::vector<int> here = world.ranks_of_host();
+    const auto place = std::find(here.begin(), here.end(), world.rank()) - here.begin();
+    return {static_cast<int>(place), static_cast<int>(here.size())};
 }
 
 }  // namespace tutti::comm

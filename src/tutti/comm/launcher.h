@@ -10,7 +10,11 @@
 
 namespace tutti::comm {
 
-enum class Launcher { none, torchrun, slurm, open_mpi, mpich, kubernetes };
+class World;
+
+// `environment`: RANK and WORLD_SIZE as torch's env:// has them, set by an operator of Kubernetes, compose, Nomad, Ray
+// or a shell loop.
+enum class Launcher { none, torchrun, open_mpi, mpich, jsrun, flux, slurm, environment };
 std::string_view name_of(Launcher launcher);  // "open_mpi"
 // The inverse of name_of; UsageError with the known names.
 Launcher launcher_of(std::string_view name);
@@ -20,7 +24,9 @@ struct Launch {
     int rank = 0, size = 1;
     // Inside the host; -1 where the launcher gives no value.
     int local_rank = 0, local_size = 1, node = 0;
-    std::string evidence;  // "OMPI_COMM_WORLD_RANK=3, OMPI_COMM_WORLD_SIZE=8"
+    std::string evidence;     // "OMPI_COMM_WORLD_RANK=3, OMPI_COMM_WORLD_SIZE=8"
+    std::string passed_over;  // launchers whose variables are set too: "slurm"; "": none
+    std::string warning;      // what may have been meant as a launch, and is none; "": nothing
 
     // The ranks of a run with --ranks `asked`, where 1 means not asked for. A number that differs from the launcher's
     // is refused when the ranks start (run.h).
@@ -31,9 +37,10 @@ struct Launch {
 using Environment = std::function<std::optional<std::string>(const std::string& name)>;
 Environment process_environment();
 
-// The first launcher whose variables are set, in the order torchrun, Slurm, Open MPI, MPICH, Kubernetes; with `forced`
-// that launcher only. mpirun inside a Slurm job takes precedence over the job's variables, which mpirun passes on, and
-// an interactive Slurm shell of one task is no launcher. UsageError names a variable that is missing or not a number.
+// The first row of the table in launcher.cpp that fits: the innermost launcher comes first, since each passes on the
+// variables of those around it. With TUTTI_LAUNCHER or `forced`: that launcher only, or none. A Slurm step of one task
+// and the body of a batch script are no launch. UsageError names a variable that is missing or not a number: the
+// processes of half an environment would each train alone.
 Launch detect_launcher(const Environment& environment, std::optional<Launcher> forced = std::nullopt);
 // Whether a launcher's variables are set, right or wrong.
 bool is_launched(const Environment& environment);
@@ -42,5 +49,7 @@ Launch this_launch(std::string_view name);
 
 // The place of rank `rank` of `ranks` among the ranks of this machine.
 LocalRank local_rank(const Launch& launch, int rank, int ranks);
+// The same for the rank of `world`, which knows its host where the launcher gives no place.
+LocalRank local_rank(const Launch& launch, const World& world);
 
 }  // namespace tutti::comm

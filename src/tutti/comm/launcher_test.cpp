@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 
@@ -35,16 +36,21 @@ std::string error_of(const Variables& variables, std::optional<Launcher> forced 
     return "";
 }
 
-const Variables kTorchrun = {{"RANK", "5"},       {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "4"},
-                             {"GROUP_RANK", "1"}, {"ROLE_RANK", "5"},  {"MASTER_ADDR", "a"}};
-const Variables kSlurm = {{"SLURM_PROCID", "3"},       {"SLURM_NTASKS", "4"}, {"SLURM_LOCALID", "1"},
-                          {"SLURM_NODEID", "1"},       {"SLURM_JOB_ID", "7"}, {"SLURM_JOB_NAME", "train"},
-                          {"SLURM_JOB_NUM_NODES", "2"}};
+const Variables kTorchrun = {{"RANK", "5"},       {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"},  {"LOCAL_WORLD_SIZE", "4"},
+                             {"GROUP_RANK", "1"}, {"ROLE_RANK", "5"},  {"MASTER_ADDR", "a"}, {"MASTER_PORT", "29500"}};
+const Variables kSlurm = {{"SLURM_PROCID", "3"}, {"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_LOCALID", "1"},
+                          {"SLURM_NODEID", "1"}, {"SLURM_JOB_ID", "7"},         {"SLURM_STEP_ID", "0"}};
 const Variables kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "2"},       {"OMPI_COMM_WORLD_SIZE", "4"},
                             {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
                             {"OMPI_COMM_WORLD_NODE_RANK", "0"},  {"PMIX_RANK", "2"}};
 const Variables kMpich = {
     {"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}, {"PMI_FD", "9"}};
+
+const Variables kPod = {{"KUBERNETES_SERVICE_HOST", "10.0.0.1"},
+                        {"RANK", "1"},
+                        {"WORLD_SIZE", "3"},
+                        {"MASTER_ADDR", "train-0.train"},
+                        {"MASTER_PORT", "29400"}};
 
 void expect(const Launch& launch, Launcher launcher, int rank, int size, int local_rank, int local_size, int node) {
     EXPECT_EQ(launch.launcher, launcher) << name_of(launch.launcher);
@@ -65,23 +71,118 @@ TEST(Launcher, OpenMpi) {
     EXPECT_EQ(launch.evidence, "OMPI_COMM_WORLD_RANK=2, OMPI_COMM_WORLD_SIZE=4");
 }
 
-TEST(Launcher, APodIsOneRank) {
-    expect(detect({{"KUBERNETES_SERVICE_HOST", "10.0.0.1"}, {"RANK", "1"}, {"WORLD_SIZE", "3"}}), Launcher::kubernetes,
-           1, 3, -1, -1, -1);
+TEST(Launcher, FourVariablesAreALaunch) {
+    expect(detect(kPod), Launcher::environment, 1, 3, -1, -1, -1);
+    expect(detect({{"RANK", "0"}, {"WORLD_SIZE", "1"}}), Launcher::environment, 0, 1, 0, 1, -1);  // it meets no rank
 }
 
 TEST(Launcher, NoneIsOneRank) {
     expect(detect({{"PATH", "/bin"}}), Launcher::none, 0, 1, 0, 1, 0);
-    // Left-over variables of a user's own shell identify no launcher.
-    expect(detect({{"RANK", "5"}, {"WORLD_SIZE", "8"}}), Launcher::none, 0, 1, 0, 1, 0);
+    // Indexed Jobs of independent runs are legal.
+    for (const char* name : {"JOB_COMPLETION_INDEX", "PMIX_RANK"}) {
+        const Launch launch = detect({{name, "1"}});
+        expect(launch, Launcher::none, 0, 1, 0, 1, 0);
+        EXPECT_NE(launch.warning.find(name), std::string::npos);
+    }
 }
 
-TEST(Launcher, TheFirstInTheOrderWins) {
-    Variables both = kTorchrun;
-    both.insert(kSlurm.begin(), kSlurm.end());
-    EXPECT_EQ(detect(both).launcher, Launcher::torchrun);
-    EXPECT_EQ(detect(both, Launcher::slurm).launcher, Launcher::slurm);
-    EXPECT_EQ(detect(both, Launcher::none).launcher, Launcher::none);
+// A launcher's variables, as printed by the launcher or documented; those that tell it; and its place in the order.
+struct Known {
+    Launcher launcher;
+    Variables variables;
+    std::vector<std::string> needed;  // with one of them missing it is an error, or another row
+};
+const std::vector<Known> kKnown = {
+    {Launcher::torchrun, kTorchrun, {"RANK", "WORLD_SIZE", "LOCAL_RANK"}},
+    {Launcher::open_mpi, kOpenMpi, {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}},
+    {Launcher::mpich, kMpich, {"PMI_RANK", "PMI_SIZE"}},
+    {Launcher::mpich,
+     {{"MV2_COMM_WORLD_RANK", "1"}, {"MV2_COMM_WORLD_SIZE", "2"}, {"MV2_COMM_WORLD_LOCAL_RANK", "1"}},
+     {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"}},
+    {Launcher::jsrun,
+     {{"JSM_NAMESPACE_RANK", "1"}, {"JSM_NAMESPACE_SIZE", "2"}, {"JSM_NAMESPACE_LOCAL_RANK", "1"}},
+     {"JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"}},
+    {Launcher::flux,
+     {{"FLUX_TASK_RANK", "1"}, {"FLUX_JOB_SIZE", "2"}, {"FLUX_TASK_LOCAL_ID", "1"}},
+     {"FLUX_TASK_RANK", "FLUX_JOB_SIZE"}},
+    {Launcher::slurm, kSlurm, {"SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS"}},
+    {Launcher::environment, kPod, {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}},
+};
+
+// Of every subset of a launcher's variables: the launch, one rank where no variable of a launch is left, or an error
+// that names a missing variable. Never a rank of a run that trains alone.
+TEST(Launcher, EverySubsetOfEveryRowIsALaunchOrAnError) {
+    const std::vector<std::string> harmless = {"ROLE_RANK",
+                                               "GROUP_RANK",
+                                               "OMPI_COMM_WORLD_LOCAL_SIZE",
+                                               "PMI_FD",
+                                               "MPI_LOCALNRANKS",
+                                               "OMPI_COMM_WORLD_NODE_RANK",
+                                               "PMIX_RANK",
+                                               "KUBERNETES_SERVICE_HOST"};
+    for (const Known& known : kKnown) {
+        const std::vector<std::pair<std::string, std::string>> all(known.variables.begin(), known.variables.end());
+        for (unsigned set = 0; set < 1u << all.size(); ++set) {
+            Variables some;
+            std::string names;
+            bool launches = false;
+            for (size_t i = 0; i < all.size(); ++i)
+                if ((set >> i & 1) != 0) {
+                    some.insert(all[i]);
+                    names += all[i].first + " ";
+                    launches = launches || std::find(harmless.begin(), harmless.end(), all[i].first) == harmless.end();
+                }
+            const bool whole = std::all_of(known.needed.begin(), known.needed.end(),
+                                           [&](const std::string& name) { return some.contains(name); });
+            const std::string error = error_of(some);
+            const auto has = [&](const char* name) { return some.contains(name); };
+            if (known.launcher == Launcher::torchrun && !whole && has("RANK") && has("WORLD_SIZE") &&
+                has("MASTER_ADDR") && has("MASTER_PORT")) {
+                EXPECT_EQ(detect(some).launcher, Launcher::environment) << names;
+            } else if (whole && (known.launcher != Launcher::mpich || some.contains("MPI_LOCALRANKID") ||
+                                 some.contains("MV2_COMM_WORLD_RANK"))) {
+                EXPECT_EQ(error, "") << names;
+                EXPECT_EQ(error.empty() ? detect(some).launcher : Launcher::none, known.launcher) << names;
+            } else if (known.launcher == Launcher::slurm) {  // shells and batch scripts have some of them
+                EXPECT_EQ(error, "") << names;
+                EXPECT_EQ(detect(some).size, 1) << names;
+            } else if (launches) {
+                EXPECT_NE(error, "") << names;
+                EXPECT_NE(error.find("TUTTI_LAUNCHER=none"), std::string::npos) << names << error;
+                some["TUTTI_LAUNCHER"] = "none";
+                EXPECT_EQ(detect(some).launcher, Launcher::none);
+            } else {
+                EXPECT_EQ(detect(some).size, 1) << names;
+            }
+        }
+    }
+}
+
+TEST(Launcher, OfEveryPairTheInnermostWins) {
+    for (size_t inner = 0; inner < kKnown.size(); ++inner)
+        for (size_t outer = inner + 1; outer < kKnown.size(); ++outer) {
+            Variables both = kKnown[inner].variables;
+            both.insert(kKnown[outer].variables.begin(), kKnown[outer].variables.end());
+            const Launch launch = detect(both);
+            EXPECT_EQ(launch.launcher, kKnown[inner].launcher) << inner << ' ' << outer;
+            const std::string other(name_of(kKnown[outer].launcher));
+            // torchrun's variables are those of env:// and one more.
+            if (kKnown[inner].launcher == Launcher::torchrun && kKnown[outer].launcher == Launcher::environment)
+                continue;
+            EXPECT_NE(launch.passed_over.find(other), std::string::npos) << inner << ' ' << outer;
+            EXPECT_EQ(detect(both, kKnown[outer].launcher).launcher, kKnown[outer].launcher);
+            both["TUTTI_LAUNCHER"] = other;
+            EXPECT_EQ(detect(both).launcher, kKnown[outer].launcher);
+        }
+}
+
+TEST(Launcher, AContainerWithoutARankIsRefused) {
+    for (const Variables& container : std::vector<Variables>{{{"PET_NNODES", "2"}, {"PET_NODE_RANK", "1"}},
+                                                             {{"PET_NNODES", "1:4"}},
+                                                             {{"SM_HOSTS", "[\"algo-1\",\"algo-2\"]"}}})
+        EXPECT_NE(error_of(container).find("this container is one of "), std::string::npos);
+    EXPECT_EQ(detect({{"PET_NNODES", "1"}}).size, 1);
+    EXPECT_EQ(detect({{"SM_HOSTS", "[\"algo-1\"]"}}).size, 1);
 }
 
 // Every process of such a run has the batch step's SLURM_PROCID=0: all of them would be rank 0.
@@ -101,21 +202,32 @@ TEST(Launcher, SrunOfAnMpichProgramIsSlurm) {
     EXPECT_EQ(detect(both).launcher, Launcher::slurm);
 }
 
-TEST(Launcher, AnInteractiveSlurmShellStartsNoRanks) {
-    for (const char* name : {"bash", "interactive"}) {
-        Variables shell = kSlurm;
-        shell["SLURM_JOB_NAME"] = name;
-        shell["SLURM_NTASKS"] = "1";
-        shell["SLURM_PROCID"] = "0";
-        EXPECT_EQ(detect(shell).launcher, Launcher::none);
-        shell["SLURM_NTASKS"] = "4";
-        EXPECT_EQ(detect(shell).launcher, Launcher::slurm);
-    }
+// As Debian's Slurm sets them: a step of one task, an interactive shell, the body of a batch script.
+TEST(Launcher, WhatIsNoStepOfSeveralTasksStartsNoRanks) {
+    Variables one = kSlurm;
+    one["SLURM_STEP_NUM_TASKS"] = "1";
+    one["SLURM_PROCID"] = "0";
+    EXPECT_EQ(detect(one).launcher, Launcher::none);
+    one.insert({{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}, {"PMIX_RANK", "0"}});  // srun sets them too
+    EXPECT_EQ(detect(one).launcher, Launcher::none);
+    EXPECT_EQ(detect(one).warning, "");
+    Variables interactive = kSlurm;
+    interactive["SLURM_STEP_ID"] = "4294967290";
+    EXPECT_EQ(detect(interactive).launcher, Launcher::none);
+    const Variables batch = {{"SLURM_PROCID", "0"}, {"SLURM_LOCALID", "0"}, {"SLURM_NODEID", "0"},
+                             {"SLURM_NTASKS", "4"}, {"SLURM_JOB_ID", "7"},  {"SLURM_JOB_NAME", "train"}};
+    EXPECT_EQ(detect(batch).launcher, Launcher::none);
+    Variables loop = batch;  // a loop of the script
+    loop.insert(kPod.begin(), kPod.end());
+    EXPECT_EQ(detect(loop).launcher, Launcher::environment);
 }
 
 TEST(Launcher, WhatIsMissingOrWrongIsNamed) {
-    EXPECT_EQ(error_of({{"OMPI_COMM_WORLD_RANK", "0"}}),
-              "launcher open_mpi: the variable OMPI_COMM_WORLD_SIZE is not set; is this process started by it?");
+    EXPECT_EQ(
+        error_of({{"OMPI_COMM_WORLD_RANK", "0"}}),
+        "launcher open_mpi: OMPI_COMM_WORLD_RANK=0 is set, but OMPI_COMM_WORLD_SIZE is not set: half an environment "
+        "starts ranks that train alone; if no launcher started this process and it is to train alone, set "
+        "TUTTI_LAUNCHER=none");
     EXPECT_EQ(error_of({}, Launcher::slurm),
               "launcher slurm: the variable SLURM_PROCID is not set; is this process started by it?");
     Variables wrong = kOpenMpi;
@@ -147,7 +259,7 @@ TEST(Run, WhatCannotBeServedIsRefused) {
 
 TEST(Launcher, NamesReadBack) {
     for (const Launcher l : {Launcher::none, Launcher::torchrun, Launcher::slurm, Launcher::open_mpi, Launcher::mpich,
-                             Launcher::kubernetes})
+                             Launcher::jsrun, Launcher::flux, Launcher::environment})
         EXPECT_EQ(launcher_of(name_of(l)), l);
     EXPECT_THROW(launcher_of("pbs"), UsageError);
 }

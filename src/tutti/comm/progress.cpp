@@ -2,20 +2,27 @@
 
 #include <immintrin.h>
 
+#include <algorithm>
 #include <vector>
 
 namespace tutti::comm {
 
 namespace {
 constexpr std::chrono::microseconds kNotShared{2};
+constexpr std::chrono::milliseconds kLookForStop{100};
 }  // namespace
+
+void rethrow_reason(const std::string& reason) {
+    if (reason.starts_with(kPreempted)) throw Preempted(reason);
+    throw Aborted(reason);
+}
 
 std::chrono::nanoseconds spin_time_of(int ranks, int cores, bool progress_threads) {
     return std::chrono::microseconds(ranks * (progress_threads ? 2 : 1) <= cores ? 400 : 0);
 }
 
-Progress::Progress(std::shared_ptr<Notifier> notifier, double timeout_s, bool with_thread)
-    : notifier_(std::move(notifier)), timeout_s_(timeout_s) {
+Progress::Progress(std::shared_ptr<Notifier> notifier, double timeout_s, bool with_thread, const Stop* stop)
+    : notifier_(std::move(notifier)), timeout_s_(timeout_s), stop_(stop) {
     check<UsageError>(timeout_s > 0, "comm.timeout_s must be positive, got ", timeout_s);
     if (with_thread) thread_ = std::thread([this] { run_thread(); });
 }
@@ -99,6 +106,8 @@ void Progress::wait_until(const std::function<bool()>& ready, const std::functio
     Clock::time_point spin_until = begin + notifier_->spin_time();
     while (!done()) {
         notifier_->check_abort();
+        const bool looks_for_stop = stop_ != nullptr && !stop_->has_to_save();
+        if (looks_for_stop) stop_->check();
         const Clock::time_point now = Clock::now();
         if (now < spin_until) {
             // Most waits end at once. In a longer wait the other rank may be scheduled on this core: let that rank run.
@@ -114,7 +123,8 @@ void Progress::wait_until(const std::function<bool()>& ready, const std::functio
             check<TimedOut>(now < last && waits_on_waiters(), what(), ", for more than ", timeout_s_,
                             " s (comm.timeout_s); a rank that is missing has died, hangs, or took another path");
         }
-        notifier_->sleep(now < deadline ? deadline : last, done);
+        const Clock::time_point until = now < deadline ? deadline : last;
+        notifier_->sleep(looks_for_stop ? std::min(until, now + kLookForStop) : until, done);
     }
     waited_s_ += std::chrono::duration<double>(Clock::now() - begin).count();
 }

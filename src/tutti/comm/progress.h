@@ -16,6 +16,7 @@
 
 #include "tutti/base/trace.h"
 #include "tutti/comm/collective.h"
+#include "tutti/comm/stop.h"
 
 namespace tutti::comm {
 
@@ -72,11 +73,15 @@ class Operation {
     std::atomic<bool> complete_{false};
 };
 
-// A rank stopped because another rank failed; the message has the other rank's reason.
+// A rank stopped because another rank failed; the message has the other rank's reason. Exit code 5: one incident counts
+// once among the ranks of a job.
 class Aborted : public Error {
   public:
     using Error::Error;
+    int exit_code() const override { return 5; }
 };
+// Throws Aborted with the reason of another rank, or Preempted if that rank was asked to stop (stop.h).
+[[noreturn]] void rethrow_reason(const std::string& reason);
 // A wait took longer than comm.timeout_s.
 class TimedOut : public Error {
   public:
@@ -104,7 +109,8 @@ std::chrono::nanoseconds spin_time_of(int ranks, int cores, bool progress_thread
 
 class Progress {
   public:
-    Progress(std::shared_ptr<Notifier> notifier, double timeout_s, bool with_thread);
+    // `stop`: asked in every wait; nullptr: none.
+    Progress(std::shared_ptr<Notifier> notifier, double timeout_s, bool with_thread, const Stop* stop = nullptr);
     // Stops the thread. Does not wait for operations: a rank that ends without error has waited for all of them.
     ~Progress();
 
@@ -133,6 +139,7 @@ class Progress {
 
     std::shared_ptr<Notifier> notifier_;
     double timeout_s_;
+    const Stop* stop_;
     double waited_s_ = 0;
     Tracer* trace_ = nullptr;
     std::mutex advancing_;  // held by the thread that advances operations

@@ -33,6 +33,9 @@ ProcessBackend process_backend_of(std::string_view name) {
 }
 
 void run(const Launch& launch, int ranks, const WorldOptions& options, const std::function<void(World&)>& body) {
+    constexpr double kLongest = 1e9;  // 30 years; the clock of deadlines ends at 300
+    check<UsageError>(options.timeout_s > 0 && options.timeout_s <= kLongest,
+                      "comm.timeout_s must be above 0 and at most 1e9 seconds, got ", options.timeout_s);
     if (launch.launcher == Launcher::none) {
         check<UsageError>(
             ranks == 1 || options.backend == ProcessBackend::of_launcher,
@@ -42,8 +45,9 @@ void run(const Launch& launch, int ranks, const WorldOptions& options, const std
     }
     check<UsageError>(ranks == 1 || ranks == launch.size, "--ranks ", ranks, ", but ", name_of(launch.launcher),
                       " started ", launch.size, " (", launch.evidence, "): leave --ranks out");
+    if (launch.size == 1) return run_ranks(1, options, body);  // it meets no other rank, and needs no address
     if (!over_mpi(launch, options)) return run_tcp(launch, options, body);
-    check<UsageError>(launch.launcher != Launcher::torchrun && launch.launcher != Launcher::kubernetes,
+    check<UsageError>(launch.launcher != Launcher::torchrun && launch.launcher != Launcher::environment,
                       "comm.backend = \"mpi\", but ", name_of(launch.launcher), " (", launch.evidence,
                       ") starts no MPI: comm.backend = \"tcp\" or \"auto\" meets over TCP");
     run_mpi(launch, options, body);

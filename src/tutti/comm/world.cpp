@@ -8,10 +8,21 @@
 
 namespace tutti::comm {
 
+std::vector<int> World::ranks_of_host() const {
+    std::vector<int> ranks(to_size(size()));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return ranks;
+}
+
 std::unique_ptr<Communicator> World::everyone(const std::string& name) {
     std::vector<int> ranks(to_size(size()));
     std::iota(ranks.begin(), ranks.end(), 0);
     return group(name, ranks);
+}
+
+std::string reason_of(int rank, const std::exception& error) {
+    if (dynamic_cast<const Preempted*>(&error) != nullptr) return error.what();
+    return concat("rank ", rank, " failed: ", error.what());
 }
 
 std::string dump_flight_record(World& world, const std::string& directory, const std::exception& error) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tutti/comm/communicator.h"
+#include "tutti/comm/stop.h"
 
 namespace tutti::comm {
 
@@ -22,6 +23,7 @@ struct WorldOptions {
     std::string flight_directory;  // for rank-N.json, each rank's last operations, written on failure; "": none
     ProcessBackend backend = ProcessBackend::of_launcher;
     bool watched = false;  // another thread may check whether other ranks have aborted (nccl/)
+    Stop* stop = nullptr;  // asked by every wait while there is nothing to save; outlives the world
 };
 
 // Of a world whose collectives work in the memory of its ranks' devices (kernels/backends.h).
@@ -39,7 +41,8 @@ class World {
     virtual ~World() = default;
     virtual int rank() const = 0;
     virtual int size() const = 0;
-    virtual std::string backend() const = 0;  // "threads"
+    virtual std::string backend() const = 0;         // "threads"
+    virtual std::vector<int> ranks_of_host() const;  // those that share this rank's host, in order; all by default
 
     // The group of these ranks, in this order. All ranks of the group call group() with the same name and order; two
     // ranks make the groups that they share in the same order.
@@ -61,6 +64,9 @@ class World {
   private:
     bool starting_ = false;
 };
+
+// What a failed rank tells the others: "rank 3 failed: ...", or the reason of a rank that was asked to stop (stop.h).
+std::string reason_of(int rank, const std::exception& error);
 
 // Writes `directory`/rank-N.json, completely or not at all, unless the rank was starting. Does not throw, because
 // `error` is already being handled: returns the reason when the file could not be written, else "". `tutti report

@@ -11,9 +11,10 @@
 
 namespace tutti::train {
 
-std::optional<data::DataSet> open_data(const spec::RunSpec& run, Console& console, bool write) {
+std::optional<data::DataSet> open_data(const spec::RunSpec& run, Console& console, bool write, const comm::Stop* stop) {
     if (!spec::traits_of(run.model).tokens) return std::nullopt;
-    const auto show = [&console](const data::EncodeProgress& p) {
+    const auto show = [&console, stop](const data::EncodeProgress& p) {
+        if (stop) stop->check();
         const std::string line = fmt::format(
             "encoding {}: {} of {}, {} tokens, {}", p.path, format_bytes(p.bytes), format_bytes(p.bytes_total),
             p.tokens, format_rate(p.seconds > 0 ? static_cast<double>(p.bytes) / p.seconds : 0, "B"));
@@ -23,18 +24,19 @@ std::optional<data::DataSet> open_data(const spec::RunSpec& run, Console& consol
     return data::open(run.data, run.model.vocab, run.train.seq_len, options);
 }
 
-std::optional<data::DataSet> SharedData::open(const spec::RunSpec& run, Console& console, comm::World& world) {
+std::optional<data::DataSet> SharedData::open(const spec::RunSpec& run, Console& console, comm::World& world,
+                                              const comm::Stop* stop) {
     const auto ranks = world.everyone("data");
     if (world.rank() == 0) {
-        auto opening = std::async(std::launch::async, [&] { return open_data(run, console, true); });
-        const std::chrono::duration<double> often(std::min(1.0, run.comm.timeout_s / 4));
+        auto opening = std::async(std::launch::async, [&] { return open_data(run, console, true, stop); });
+        const std::chrono::duration<double> often(std::min(0.2, run.comm.timeout_s / 4));
         while (opening.wait_for(often) != std::future_status::ready) ranks->max(1);
         data_ = opening.get();
         opened_ = true;
         ranks->max(0);
     } else {
         while (ranks->max(0) > 0) continue;
-        if (!opened_) data_ = open_data(run, console, true);  // not in the process that opened the data
+        if (!opened_) data_ = open_data(run, console, true, stop);  // not in the process that opened the data
     }
     return data_;
 }

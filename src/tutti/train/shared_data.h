@@ -11,13 +11,16 @@
 namespace tutti::train {
 
 // Nullopt for the mlp family. `write`: token files may be written beside a text. Throws as data::open() does.
-std::optional<data::DataSet> open_data(const spec::RunSpec& run, Console& console, bool write);
+// `stop` ends the encoding of a text.
+std::optional<data::DataSet> open_data(const spec::RunSpec& run, Console& console, bool write,
+                                       const comm::Stop* stop = nullptr);
 
 // The data set of all ranks of a run. Rank 0 opens the data first, since a text is encoded once, and keeps the waits of
 // the other ranks from timing out meanwhile. The ranks of one process share the opened data. Collective.
 class SharedData {
   public:
-    std::optional<data::DataSet> open(const spec::RunSpec& run, Console& console, comm::World& world);
+    std::optional<data::DataSet> open(const spec::RunSpec& run, Console& console, comm::World& world,
+                                      const comm::Stop* stop);
 
   private:
     std::optional<data::DataSet> data_;

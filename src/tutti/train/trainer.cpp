@@ -33,6 +33,7 @@
 #include "tutti/train/run_peak.h"
 #include "tutti/train/shared_data.h"
 #include "tutti/train/start_checks.h"
+#include "tutti/train/start_counter.h"
 #include "tutti/train/trace_file.h"
 
 namespace tutti::train {
@@ -86,7 +87,8 @@ class Run {
 
     TrainOutcome outcome_;
     Clock::time_point logged_at_ = Clock::now();
-    int64_t logged_step_ = 0, logged_tokens_ = 0;
+    int64_t logged_step_ = 0;
+    bool warned_of_targets_ = false;
     std::vector<parallel::GroupUsage> logged_usage_;
     pipeline::Executor::Seconds logged_seconds_;
     std::vector<std::string> memory_of_ranks_;           // JSON, at the peak of the first step
@@ -133,8 +135,7 @@ std::string kinds_of(const data::DataSet* data, const engine::Machine& machine) 
 
 // Before anything is allocated: what the rank is going to hold and to send, and whether all ranks together fit.
 engine::Machine Run::prepare() {
-    auto machine = engine::machine_of(run_, comm::local_rank(options_.launch, world_.rank(), world_.size()),
-                                      options_.out + "/offload");
+    auto machine = engine::machine_of(run_, comm::local_rank(options_.launch, world_), options_.out + "/offload");
     const auto ranks = world_.everyone("data, kernels and memory");
     check_same(*ranks, kinds_of(data_ ? &*data_ : nullptr, machine));
     auto rehearsed =
@@ -165,7 +166,7 @@ Run::Run(const TrainOptions& options, comm::World& world, SharedData& data)
       console_(first_rank() ? options.console : nullptr, options.terminal, run_.train.steps,
                first_rank() ? options.warnings : nullptr),
       lock_(first_rank() ? lock_run(options.out) : nullptr),
-      data_(data.open(run_, console_, world)),
+      data_(data.open(run_, console_, world, options.stop)),
       engine_(run_, world, prepare(), engine::training_batches(run_, data_ ? &*data_ : nullptr), options.factories),
       checkpoints_({.run = run_,
                     .directory = checkpoint_directory(options),
@@ -179,6 +180,11 @@ Run::Run(const TrainOptions& options, comm::World& world, SharedData& data)
         console_.text(fmt::format("continuing after step {} from {}", state_.step, checkpoints_.newest()));
         const std::string changed = spec::changed_keys(run_, state_.config);
         if (!changed.empty()) console_.text(concat("changed since that checkpoint: ", changed));
+        // A schedule that ends elsewhere gives every step another rate: a finished run may leap back up.
+        const auto rate = [&](int64_t step) { return optim::learning_rate(run_.optimizer, run_.train.steps, step); };
+        if (!changed.empty() && state_.step > 0 && state_.step < run_.train.steps)
+            console_.text(fmt::format("learning rate of the next step {:.3g}, of the last one {:.3g}",
+                                      rate(state_.step + 1), rate(run_.train.steps)));
     } else if (!run_.model.hf.empty()) {
         start_from_hf();
         console_.text(fmt::format("starting from the weights of {}", run_.model.hf));
@@ -213,7 +219,14 @@ TrainOutcome Run::train() {
         engine_.data_parallel->wait_for_weights();
         return outcome_;
     }
+    if (first_rank() && options_.counts_starts) count_start(options_.out, state_.step, options_.force);
+    engine_.groups.world().barrier();
     world_.set_starting(false);
+    if (options_.stop) {
+        options_.stop->check();
+        options_.stop->set_has_to_save();
+        options_.stop->set_tell(nullptr);
+    }
     if (first_rank()) {
         directory_.emplace(options_.out, state_.step, run_.log.tensorboard,
                            [this](const std::string& message) { console_.warn(message); });
@@ -231,7 +244,6 @@ TrainOutcome Run::train() {
     logged_step_ = state_.step;
     logged_usage_ = engine_.groups.usage();
     logged_seconds_ = engine_.executor.seconds();
-    logged_tokens_ = state_.tokens;
     logged_at_ = Clock::now();
     while (state_.step < run_.train.steps && !outcome_.preempted) {
         one_step();
@@ -258,6 +270,13 @@ void Run::one_step() {
     state_.seconds += seconds_since(begin);
     outcome_.step = state_.step;
     outcome_.loss = result.loss;
+    if (result.valid_tokens == 0 && !warned_of_targets_) {
+        console_.warn(concat("step ", state_.step, " has no target in its ", run_.train.global_batch, " windows of ",
+                             run_.train.seq_len,
+                             " tokens: such steps change no weight and have no loss. A longer "
+                             "train.seq_len or a larger train.global_batch has more"));
+        warned_of_targets_ = true;
+    }
     if (first) see_first_step(traffic);
     if (first && engine_.ctx.kernels.slow_work)
         for (const std::string& text : engine_.ctx.kernels.slow_work()) console_.warn(text);
@@ -292,7 +311,9 @@ void Run::log(const engine::StepResult& result) {
     const double elapsed = seconds_since(logged_at_);
     StepMetrics m{.step = step, .tokens = state_.tokens, .result = result, .skipped = state_.skipped};
     m.step_ms = 1000 * elapsed / static_cast<double>(std::max<int64_t>(1, step - logged_step_));
-    m.tokens_per_s = static_cast<double>(state_.tokens - logged_tokens_) / elapsed;
+    // Rates of what is computed, with and without a target: masks change from step to step, the work does not.
+    const auto positions = static_cast<double>((step - logged_step_) * run_.train.global_batch * run_.train.seq_len);
+    m.tokens_per_s = positions / elapsed;
     const double hardware = counts_.hardware.causal();
     peak_->see(hardware * m.tokens_per_s);
     m.mfu = models::mfu(counts_.model.causal(), m.tokens_per_s, peak_->flops_per_s());
@@ -307,19 +328,22 @@ void Run::log(const engine::StepResult& result) {
     logged_step_ = step;
     logged_usage_ = engine_.groups.usage();
     logged_seconds_ = engine_.executor.seconds();
-    logged_tokens_ = state_.tokens;
 }
 
 std::optional<double> Run::evaluate_now() {
     if (!data_ || !data_->valid) return std::nullopt;
     const TraceScope span(engine_.trace, {Activity::other, "evaluation"});
     const auto sampler = data::Sampler::in_order(*data_->valid, run_.train.seq_len);
-    const int64_t micro = std::min(run_.train.micro_batch, sampler.samples_per_epoch());
-    const int64_t batches = std::min(run_.train.eval_batches, sampler.samples_per_epoch() / micro);
+    const int64_t samples = sampler.samples_per_epoch(), micro = std::min(run_.train.micro_batch, samples);
+    const int64_t batches = std::min(run_.train.eval_batches, (samples + micro - 1) / micro);
     const engine::BatchShard share = engine::share_of(engine_.groups);
-    const auto source = engine::token_batches(*engine_.device, sampler, micro, micro * share.ranks, share);
+    const auto source = engine::token_batches(*engine_.device, sampler, micro, micro * share.ranks, share, samples);
     outcome_.eval_loss = engine::evaluate(engine_, *source, batches);
-    return outcome_.eval_loss;
+    if (std::isfinite(outcome_.eval_loss)) return outcome_.eval_loss;
+    console_.warn(concat("no eval_loss at step ", state_.step, ": it is ", outcome_.eval_loss, ", or none of the ",
+                         std::min(samples, batches * micro),
+                         " windows of data.valid has a target; more of them: train.eval_batches"));
+    return std::nullopt;
 }
 
 void Run::stop_if_hopeless(const engine::StepResult& result) {
@@ -356,6 +380,7 @@ void Run::finish() {
     if (trace_) trace_->finish();
     const std::string sample_text = sample();
     if (directory_) write_results(sample_text);
+    if (first_rank() && unsaved.empty()) forget_starts(options_.out);
     check(unsaved.empty(), "the run ended at step ", state_.step, " and its last state is not on disk: ", unsaved,
           "; make room or give it another checkpoint.dir, and start it again: it continues from ",
           checkpoints_.newest().empty() ? "the start" : checkpoints_.newest());
@@ -454,17 +479,40 @@ void check_stored_weights(const spec::RunSpec& run) {
     hf::StoredWeights::in_directory(files, run.model.hf, model);
 }
 
+namespace {
+
+// While the object lives, a stop request can tell the other ranks of `world`.
+class Telling {
+  public:
+    Telling(comm::Stop* stop, comm::World& world) : stop_(stop) {
+        if (stop_) stop_->set_tell([&world](const std::string& reason) { world.abort(reason); });
+    }
+    ~Telling() {
+        if (stop_) stop_->set_tell(nullptr);
+    }
+    Telling(const Telling&) = delete;
+    Telling& operator=(const Telling&) = delete;
+
+  private:
+    comm::Stop* stop_;
+};
+
+}  // namespace
+
 TrainOutcome train(const TrainOptions& options) {
     check_device(options.run.train.device);
     check<UsageError>(!options.out.empty(), "a run needs a directory: give --out DIR");
     TrainOutcome outcome;
     SharedData data;
-    const comm::WorldOptions of_world = engine::world_options(options.run, options.out + "/flight");
+    comm::WorldOptions of_world = engine::world_options(options.run, options.out + "/flight");
+    of_world.stop = options.stop;
     comm::run(options.launch, options.ranks, of_world, [&](comm::World& world) {
         world.set_starting(true);
+        // Ranks that are threads leave with the process.
+        const Telling telling(options.launch.size > 1 ? options.stop : nullptr, world);
         check_same(*world.everyone("recipe"), recipe_of(options.run, options.out));
         const TrainOutcome of_rank = Run(options, world, data).train();
-        if (world.rank() == 0) outcome = of_rank;
+        if (world.rank() == 0 || options.launch.size > 1) outcome = of_rank;
     });
     return outcome;
 }

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "tutti/comm/launcher.h"
+#include "tutti/comm/stop.h"
 #include "tutti/engine/factories.h"
 #include "tutti/spec/run_spec.h"
 
@@ -16,16 +17,20 @@ struct TrainOptions {
     spec::RunSpec run;    // validated
     std::string out;      // run directory; made when missing
     int ranks = 1;        // of the run: threads of this process, or the processes of `launch`
-    comm::Launch launch;  // with a launcher this process is one rank; only rank 0 has an outcome and a console
+    comm::Launch launch;  // with a launcher this process is one rank; only rank 0 has a console
     // auto: continue from the newest good checkpoint of `out`, or start; never: start, and refuse a directory that
     // holds a run; strict: continue, and stop when the newest checkpoint is damaged; else the path of one checkpoint.
     std::string resume = "auto";
     engine::Factories factories = {};  // of models that a program brings
-    bool force = false;                // start even if memory does not suffice: check_memory()
-    std::ostream* console = nullptr;   // plan card and step lines; nullptr: quiet
-    std::ostream* warnings = nullptr;  // nullptr: on the console
-    bool terminal = false;             // the console is a terminal: draw the progress bar
+    bool force =
+        false;  // start even if memory does not suffice (check_memory), or earlier starts died (start_counter.h)
+    std::ostream* console = nullptr;                              // plan card and step lines; nullptr: quiet
+    std::ostream* warnings = nullptr;                             // nullptr: on the console
+    bool terminal = false;                                        // the console is a terminal: draw the progress bar
     std::function<bool()> stop_requested = [] { return false; };  // called after each step; true: save and end
+    bool counts_starts =
+        false;  // something else may start the run again whenever it dies: bound that (start_counter.h)
+    comm::Stop* stop = nullptr;  // a request before the first step: the rank throws Preempted
 };
 
 struct TrainOutcome {
@@ -39,7 +44,9 @@ struct TrainOutcome {
     double seconds = 0;      // this call
 };
 
-// Throws UsageError, DataError or Error. The newest committed checkpoint survives every failure.
+// The outcome of the rank of this process, or of rank 0: the decision to stop and the checkpoint are those of all
+// ranks. Throws UsageError, DataError or Error; Preempted when options.stop asked before the first step. The newest
+// committed checkpoint survives every failure.
 TrainOutcome train(const TrainOptions& options);
 
 // Checks that the weights of [model] hf fit the model, if the directory exists. UsageError or DataError with the

@@ -184,7 +184,7 @@ VerifyOutcome verify(const VerifyOptions& options) {
     spec::RunSpec alone = one_rank_of(options.run);
     VerifyOutcome outcome;
     comm::run(options.launch, options.ranks, engine::world_options(options.run, ""), [&](comm::World& world) {
-        const LocalRank local = comm::local_rank(options.launch, world.rank(), world.size());
+        const LocalRank local = comm::local_rank(options.launch, world);
         const std::string offload_dir = std::filesystem::temp_directory_path().string();
         auto machine = engine::machine_of(options.run, local, offload_dir);
         const rehearsal::Target target = rehearsal::target_of(machine);
@@ -201,13 +201,18 @@ VerifyOutcome verify(const VerifyOptions& options) {
         if (world.rank() != 0) {
             VerifyOutcome nothing;
             Console quiet(nullptr, false, 0);
-            return compare(many, nullptr, options.steps, quiet, nothing);
+            compare(many, nullptr, options.steps, quiet, nothing);
+            const bool differs = world.everyone("verdict")->max(0) > 0;
+            if (options.launch.size > 1) outcome.differs = differs;
+            return;
         }
         alone.train.threads = many.device->stream().threads;  // other threads, other sums
         comm::run_ranks(1, {}, [&](comm::World& one_rank) {
             engine::Engine one(alone, one_rank, engine::machine_of(alone, {}, offload_dir), batches, options.factories);
             compare(many, &one, options.steps, console, outcome);
         });
+        outcome.differs = !outcome.within();
+        world.everyone("verdict")->max(outcome.differs ? 1 : 0);
     });
     return outcome;
 }

@@ -40,7 +40,8 @@ struct VerifiedStep {
 
 struct VerifyOutcome {
     std::vector<VerifiedStep> steps;
-    bool equal = true;  // every loss, gradient and weight to the bit
+    bool equal = true;     // every loss, gradient and weight to the bit
+    bool differs = false;  // on every rank: rank 0 has found a step that is not within its bound
 
     VerifiedStep worst() const;  // the largest difference of each kind
     bool within() const;         // every step

@@ -305,7 +305,7 @@ void Host::notify() {
 }
 
 void Host::check_abort() const {
-    if (control_->aborted == 2) throw Aborted(control_->reason.data());
+    if (control_->aborted == 2) rethrow_reason(control_->reason.data());
 }
 
 }  // namespace tutti::comm::processes

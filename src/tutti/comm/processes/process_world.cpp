@@ -17,7 +17,7 @@ namespace tutti::comm {
 namespace processes {
 namespace {
 
-constexpr std::chrono::seconds kGrace{2};
+constexpr std::chrono::milliseconds kGrace{2000};
 constexpr std::chrono::milliseconds kFirstWord{300};
 
 class ProcessCommunicator final : public Communicator {
@@ -53,7 +53,7 @@ class ProcessWorld final : public World {
           backend_(std::move(backend)),
           wire_(std::move(wire)),
           host_(start_host(process_options)),
-          progress_(std::in_place, host_, options.timeout_s, options.progress_thread),
+          progress_(std::in_place, host_, options.timeout_s, options.progress_thread, options.stop),
           everyone_(World::everyone("world")) {
         wire_->started();
     }
@@ -67,6 +67,7 @@ class ProcessWorld final : public World {
     int rank() const override { return wire_->place().rank; }
     int size() const override { return wire_->place().size; }
     std::string backend() const override { return backend_; }
+    std::vector<int> ranks_of_host() const override { return wire_->place().locals; }
 
     std::unique_ptr<Communicator> group(const std::string& name, const std::vector<int>& ranks) override {
         int place = -1;
@@ -96,12 +97,15 @@ class ProcessWorld final : public World {
     // message.
     void fail(const std::exception& error) {
         const bool told = cause_of(error) == Cause::told;
-        if (!told) abort(concat("rank ", rank(), " failed: ", error.what()));
+        if (!told) abort(reason_of(rank(), error));
         dump_flight_record(*this, options_.flight_directory, error);
         host_->set_status(RankStatus::failed);
         const bool one_host =
             static_cast<int>(wire_->place().locals.size()) == size();  // the state of other hosts is not visible
-        for (const auto until = Clock::now() + kGrace; Clock::now() < until && !(one_host && host_->all_stopped());)
+        // A rank that was asked to stop leaves within a second.
+        const bool leaves = dynamic_cast<const Preempted*>(&error) != nullptr;
+        for (const auto until = Clock::now() + (leaves ? kFirstWord : kGrace);
+             Clock::now() < until && !(one_host && host_->all_stopped());)
             std::this_thread::sleep_for(std::chrono::milliseconds(5));
         if (told) std::this_thread::sleep_for(kFirstWord);
     }

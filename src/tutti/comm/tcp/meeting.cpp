@@ -92,7 +92,7 @@ Meeting meeting_of(const Launch& launch, const Environment& environment) {
                     .ports = kPorts,
                     .job = job,
                     .origin = "MASTER_ADDR, MASTER_PORT + 1"};
-        case Launcher::kubernetes:
+        case Launcher::environment:
             return {.host = value("MASTER_ADDR"),
                     .port = port_of("MASTER_PORT", value("MASTER_PORT")),
                     .job = job,
@@ -250,6 +250,7 @@ void Hub::welcome(Guest& guest, const Frame& frame) {
 // The contacts of all ranks, after a number that only this job's ranks know.
 void Hub::give_tables() {
     running_ = true;
+    listener_ = {};  // all ranks are here: from now on no other program can reach the hub
     // Not std::random_device: libstdc++ 12 takes that from glibc 2.36, and the packages run on 2.35.
     uint64_t secret = 0;
     check(getrandom(&secret, sizeof secret, 0) == sizeof secret, "getrandom failed: ", std::strerror(errno));

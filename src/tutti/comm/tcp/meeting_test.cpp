@@ -33,7 +33,7 @@ std::string error_of(const Variables& variables) {
 const Variables kTorchrun = {{"RANK", "3"},         {"WORLD_SIZE", "8"},      {"LOCAL_RANK", "3"},
                              {"MASTER_ADDR", "n1"}, {"MASTER_PORT", "29500"}, {"LOCAL_WORLD_SIZE", "4"}};
 const Variables kSlurm = {{"SLURM_PROCID", "1"},
-                          {"SLURM_NTASKS", "4"},
+                          {"SLURM_STEP_NUM_TASKS", "4"},
                           {"SLURM_JOB_ID", "77"},
                           {"SLURM_STEP_ID", "2"},
                           {"SLURM_STEP_NODELIST", "gpu[07-09,12]"}};

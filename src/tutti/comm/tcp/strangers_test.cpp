@@ -93,6 +93,9 @@ TEST(Strangers, NeitherStopNorEnterTheMeeting) {
     PlayedRank first(meeting, 0, kSize), second(meeting, 1, kSize);
     for (PlayedRank* rank : {&first, &second}) EXPECT_EQ(rank->table().size(), sizeof(uint64_t) + 2 * sizeof(Contact));
     for (size_t i = 0; i < strangers.size(); ++i) EXPECT_TRUE(is_closed_by_the_other_end(strangers[i])) << i;
+    std::string why;
+    EXPECT_FALSE(connect_to("127.0.0.1", meeting.port, soon(), why).open())
+        << "the table is given, and the hub listens";
     first.bye();
     second.bye();
     hub.end();
@@ -112,7 +115,7 @@ TEST(Strangers, AreClosedByARankThatWaitsForMessages) {
     constexpr double kTimeout = 4;  // 1 s for a stranger
     std::string received(5, ' ');
     std::thread rank([&] {
-        TcpWire wire({.launcher = Launcher::kubernetes, .rank = 0, .size = 2}, meeting, kTimeout, {});
+        TcpWire wire({.launcher = Launcher::environment, .rank = 0, .size = 2}, meeting, kTimeout, {});
         const auto request = wire.receive(received.data(), 5, 1, 7);
         for (const auto until = soon(); !wire.done(request) && Clock::now() < until;) std::this_thread::sleep_for(1ms);
         wire.finalize();
@@ -161,7 +164,7 @@ TEST(GoneHost, DoesNotHideAnotherRanksFailure) {
     std::atomic<bool> connecting{false};
     const auto run = [&](int rank, const std::function<void(World&)>& body) {
         constexpr double kTimeout = 20;
-        const Launch launch{.launcher = Launcher::kubernetes, .rank = rank, .size = 3};
+        const Launch launch{.launcher = Launcher::environment, .rank = rank, .size = 3};
         const std::vector<int> hosts = {0, 1, 2};
         try {
             processes::run_processes("tcp", [&] { return std::make_unique<TcpWire>(launch, meeting, kTimeout, hosts); },
@@ -203,7 +206,7 @@ TEST(GoneHost, IsNamed) {
     while (queue.size() < 16 && (queue.empty() || queue.back().open()))
         queue.push_back(connect_to("127.0.0.1", port_of(silent), Clock::now() + 200ms, why));
     std::thread rank([&] {
-        TcpWire wire({.launcher = Launcher::kubernetes, .rank = 0, .size = 2}, meeting, 3, {});
+        TcpWire wire({.launcher = Launcher::environment, .rank = 0, .size = 2}, meeting, 3, {});
         const auto request = wire.send("x", 1, 1, 7);
         try {
             for (const auto until = soon(); !wire.done(request) && Clock::now() < until;)

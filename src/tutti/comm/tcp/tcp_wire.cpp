@@ -46,9 +46,11 @@ void put(const std::string& text, std::array<char, N>& into) {
 
 // --- joining ---------------------------------------------------------------------------------------------------------
 
-TcpWire::TcpWire(const Launch& launch, const Meeting& meeting, double timeout_s, const std::vector<int>& hosts)
+TcpWire::TcpWire(const Launch& launch, const Meeting& meeting, double timeout_s, const std::vector<int>& hosts,
+                 const Stop* stop)
     : meeting_(meeting),
       timeout_s_(timeout_s),
+      stop_(stop),
       strangers_(StrangerLimits::of(launch.size, timeout_s)),
       listener_(listen_on(is_loopback(meeting.host), 0)),
       memory_(memfd_create("tutti", MFD_CLOEXEC)),
@@ -64,6 +66,24 @@ TcpWire::TcpWire(const Launch& launch, const Meeting& meeting, double timeout_s,
 // Does not unmap shared memory: other ranks may still be reading.
 TcpWire::~TcpWire() {
     if (window_ != nullptr) munmap(window_, to_size(window_bytes_));
+}
+
+// A rank that is asked to stop while the ranks meet tells those that are there already, through rank 0.
+void TcpWire::look_for_stop() {
+    if (stop_ == nullptr || stop_->has_to_save() || !stop_->requested()) return;
+    if (control_.open() && send_frame(control_, Frame::Type::abort, stop_->reason()))
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));  // of rank 0: its hub tells the others meanwhile
+    stop_->check();
+}
+
+// False at `until`; looks for a stop meanwhile.
+bool TcpWire::wait_for_control(Clock::time_point until) {
+    for (;;) {
+        const auto now = Clock::now();
+        if (readable(control_, std::min(until, now + std::chrono::milliseconds(100)))) return true;
+        if (now >= until) return false;
+        look_for_stop();
+    }
 }
 
 Clock::time_point TcpWire::deadline() const { return Clock::now() + seconds(timeout_s_); }
@@ -94,6 +114,7 @@ void TcpWire::join(const Launch& launch, const std::vector<int>& hosts) {
     std::string why;
     bool welcome = false;
     while (!welcome) {
+        look_for_stop();
         check<TimedOut>(Clock::now() < until, "rank ", launch.rank, " of ", launch.size, " has not found rank 0 at ",
                         meeting_.host, ":", meeting_.port,
                         meeting_.ports > 1 ? concat(" to ", meeting_.port + meeting_.ports - 1) : "", " (",
@@ -103,7 +124,7 @@ void TcpWire::join(const Launch& launch, const std::vector<int>& hosts) {
             if (!control_.open() || !send_frame(control_, Frame::Type::join, body)) continue;
             control_reader_ = {};
             why = concat("what listens at port ", port, " is not rank 0 of this job");
-            if (!readable(control_, std::min(until, Clock::now() + std::chrono::seconds(2)))) continue;
+            if (!wait_for_control(std::min(until, Clock::now() + std::chrono::seconds(2)))) continue;
             const auto answer = control_reader_.read(control_);
             if (!answer) continue;
             check(answer->type != Frame::Type::refusal || answer->body.empty(), "rank 0 at ", meeting_.host, ":", port,
@@ -118,9 +139,13 @@ void TcpWire::join(const Launch& launch, const std::vector<int>& hosts) {
     while (true) {
         const auto frame = control_reader_.read(control_);
         if (frame && frame->type == Frame::Type::table) return take_table(frame->body, launch);
-        check<TimedOut>(!frame || frame->type != Frame::Type::abort, frame ? frame->body : "");
-        check(!control_reader_.closed(), "rank 0 has died while the ranks connected");
-        check<TimedOut>(readable(control_, last), "rank 0 has not sent the addresses of the ranks for more than ",
+        if (frame && frame->type == Frame::Type::abort) {
+            // The ranks that did not come are rank 0's finding; the others end because of it.
+            check<TimedOut>(launch.rank != 0 || frame->body.starts_with(kPreempted), frame->body);
+            rethrow_reason(frame->body);
+        }
+        check<Aborted>(!control_reader_.closed(), "rank 0 has died while the ranks connected");
+        check<TimedOut>(wait_for_control(last), "rank 0 has not sent the addresses of the ranks for more than ",
                         timeout_s_, " s (comm.timeout_s)");
     }
 }
@@ -171,7 +196,7 @@ std::byte* TcpWire::share(int64_t bytes) {
     while (fstat(memory_.fd(), &status) == 0 && status.st_size < window_bytes_) {
         check<TimedOut>(Clock::now() < until, "rank ", first, " has made no shared memory for more than ", timeout_s_,
                         " s (comm.timeout_s)");
-        if (const auto reason = abort_received()) throw Aborted(*reason);
+        if (const auto reason = abort_received()) rethrow_reason(*reason);
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     void* place = mmap(nullptr, to_size(window_bytes_), PROT_READ | PROT_WRITE, MAP_SHARED, memory_.fd(), 0);
@@ -191,7 +216,7 @@ void TcpWire::barrier_of_host() {
         while (counters[i] < barriers_) {
             check<TimedOut>(Clock::now() < until, "rank ", place_.locals[i], " has not started within ", timeout_s_,
                             " s (comm.timeout_s)");
-            if (const auto reason = abort_received()) throw Aborted(*reason);
+            if (const auto reason = abort_received()) rethrow_reason(*reason);
             std::this_thread::sleep_for(std::chrono::microseconds(200));
         }
 }
@@ -477,7 +502,7 @@ void TcpWire::lost(int peer, const std::string& why) {
 // A connection ends with the other rank; the hub learns the reason a moment later.
 void TcpWire::fail(const std::string& error) {
     for (const auto until = Clock::now() + std::chrono::seconds(1); Clock::now() < until;) {
-        if (const auto& reason = look_for_abort()) throw Aborted(*reason);
+        if (const auto& reason = look_for_abort()) rethrow_reason(*reason);
         readable(control_, until);
     }
     throw Error(error);
@@ -518,7 +543,10 @@ void run_tcp(const Launch& launch, const WorldOptions& options, const std::funct
              const ProcessOptions& processes) {
     const tcp::Meeting meeting = tcp::meeting_of(launch, process_environment());
     processes::run_processes(
-        "tcp", [&] { return std::make_unique<tcp::TcpWire>(launch, meeting, options.timeout_s, processes.hosts); },
+        "tcp",
+        [&] {
+            return std::make_unique<tcp::TcpWire>(launch, meeting, options.timeout_s, processes.hosts, options.stop);
+        },
         options, body, processes);
 }
 

@@ -12,6 +12,7 @@
 
 #include "tutti/comm/launcher.h"
 #include "tutti/comm/processes/wire.h"
+#include "tutti/comm/stop.h"
 #include "tutti/comm/tcp/meeting.h"
 #include "tutti/comm/tcp/socket.h"
 
@@ -21,7 +22,9 @@ class TcpWire final : public processes::Wire {
   public:
     // Collective over all ranks. TimedOut names the missing ranks. `hosts`: the host assigned to each rank; empty:
     // ranks that can share memory are on one host.
-    TcpWire(const Launch& launch, const Meeting& meeting, double timeout_s, const std::vector<int>& hosts);
+    // `stop`: asked while the ranks meet; nullptr: none.
+    TcpWire(const Launch& launch, const Meeting& meeting, double timeout_s, const std::vector<int>& hosts,
+            const Stop* stop = nullptr);
     ~TcpWire() override;
 
     int highest_tag() const override { return 0x7fffffff; }
@@ -89,6 +92,8 @@ class TcpWire final : public processes::Wire {
     void take_table(const std::string& body, const Launch& launch);
     Contact own_contact(const Launch& launch, const std::vector<int>& hosts) const;
     Clock::time_point deadline() const;
+    bool wait_for_control(Clock::time_point until);
+    void look_for_stop();
 
     Request new_request();
     void finish(Request request);
@@ -111,6 +116,7 @@ class TcpWire final : public processes::Wire {
 
     const Meeting meeting_;
     const double timeout_s_;
+    const Stop* stop_;
     const StrangerLimits strangers_;
     std::unique_ptr<Hub> hub_;  // rank 0
     Socket listener_, control_, memory_;

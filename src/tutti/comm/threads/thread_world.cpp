@@ -297,7 +297,7 @@ class ThreadNotifier final : public Notifier {
     void check_abort() const override {
         if (!aborted_) return;
         std::lock_guard lock(mutex_);
-        throw Aborted(reason_);
+        rethrow_reason(reason_);
     }
 
     std::chrono::nanoseconds spin_time() const override { return spin_time_; }
@@ -367,7 +367,8 @@ class ThreadWorld final : public World {
     ThreadWorld(std::shared_ptr<Registry> registry, int rank)
         : registry_(std::move(registry)),
           rank_(rank),
-          progress_(registry_->notifier, registry_->options.timeout_s, registry_->options.progress_thread) {}
+          progress_(registry_->notifier, registry_->options.timeout_s, registry_->options.progress_thread,
+                    registry_->options.stop) {}
 
     int rank() const override { return rank_; }
     int size() const override { return registry_->size; }
@@ -417,7 +418,7 @@ void run_ranks(int ranks, const WorldOptions& options, const std::function<void(
                 std::lock_guard lock(mutex);
                 if (!first) first = std::current_exception();
             }
-            world.abort(concat("rank ", rank, " failed: ", e.what()));
+            world.abort(reason_of(rank, e));
             dump_flight_record(world, options.flight_directory, e);
         }
     };
