@@ -34,16 +34,6 @@ auto kind_of(const simulate::Job& j) {
                       j.offload.optimizer, j.offload.weights, j.offload.activations);
 }
 
-// The memory of a pipeline no longer grows after two rounds of its positions; that of gpipe grows to the end.
-spec::RunSpec shortened(const spec::RunSpec& run, int ranks) {
-    const spec::ParallelSpec& p = run.parallel;
-    const int64_t unit = run.train.micro_batch * spec::data_parallel_ranks(p, ranks);
-    spec::RunSpec shorter = run;
-    if (p.pp > 1 && p.schedule != "gpipe")
-        shorter.train.global_batch = std::min(run.train.global_batch, 2 * p.pp * unit);
-    return shorter;
-}
-
 struct Attempt {
     Candidate candidate;
     std::optional<Finalist> finalist;
@@ -51,43 +41,56 @@ struct Attempt {
     bool too_large = false;
 };
 
-// A second sum of gradients in flight keeps the gradients of one more unit of each rank: taken where there is room.
-void overlap_reductions(Finalist& f, const rehearsal::Target& target, int ranks) {
-    const spec::ParallelSpec& p = f.run.parallel;
-    if (p.zero == 0 || spec::data_parallel_ranks(p, ranks) == p.dp_replicate) return;
-    spec::RunSpec run = f.run;
-    run.parallel.reductions = 2;
-    const rehearsal::Rehearsal two = rehearse_run(run, target, ranks);
-    if (!two.fits) return;
-    f.run = run;
-    f.rehearsed = two;
+bool reduces_in_shards(const spec::ParallelSpec& p, int ranks) {
+    return p.zero > 0 && spec::data_parallel_ranks(p, ranks) > p.dp_replicate;
 }
 
+// "": it fits the device and its host.
+std::string problem_of(const Request& request, const simulate::RehearsedStep& step, Attempt& a) {
+    const plan::MemoryPlan& memory = step.shown.memory;
+    if (!step.shown.fits) {
+        a.too_large = true;
+        const int64_t peak = memory.peak(), capacity = step.shown.memory_capacity;
+        return concat("needs ", format_bytes(peak), " of ", format_bytes(capacity), " when rehearsed",
+                      peak <= capacity ? ", where no free block is large enough" : "", "; the search said ",
+                      format_bytes(static_cast<int64_t>(a.candidate.bytes)));
+    }
+    return simulate::host_memory_problem(
+        simulate::host_memory(static_cast<double>(step.offloaded), static_cast<double>(memory.saved), request.gpus,
+                              request.cluster),
+        request.cluster);
+}
+
+// The run of a candidate, rehearsed; `problem` says why it is none.
 void attempt(const Request& request, const std::optional<rehearsal::Target>& target, Attempt& a) {
     Finalist f{a.candidate, run_of(request, a.candidate.job), {}, {}};
     try {
         spec::validate(f.run, request.gpus);
-        f.prediction = simulate::predict(a.candidate.job, request.cluster, request.constants);
-        if (target) {
-            rehearsal::Target loaded = *target;
-            // Rank 0 is rehearsed and gets the fullest experts.
-            loaded.expert_loads = request.expert_loads;
-            const auto ep = static_cast<size_t>(a.candidate.job.ep);
-            const int fullest = simulate::fullest_rank(loaded.expert_loads, a.candidate.job.ep);
-            std::rotate(loaded.expert_loads.begin(),
-                        loaded.expert_loads.begin() + fullest * std::ptrdiff_t(loaded.expert_loads.size() / ep),
-                        loaded.expert_loads.end());
-            f.rehearsed = rehearse_run(f.run, loaded, request.gpus);
-            if (!f.rehearsed->fits) {
-                const int64_t peak = f.rehearsed->memory.peak(), capacity = f.rehearsed->memory_capacity;
-                a.problem = concat("needs ", format_bytes(peak), " of ", format_bytes(capacity), " when rehearsed",
-                                   peak <= capacity ? ", where no free block is large enough" : "", ", closed form ",
-                                   format_bytes(static_cast<int64_t>(a.candidate.bytes)));
-                a.too_large = true;
-                return;
-            }
-            overlap_reductions(f, loaded, request.gpus);
+        if (!target) {
+            f.prediction = simulate::predict(a.candidate.job, request.cluster, request.constants);
+            a.finalist = std::move(f);
+            return;
         }
+        rehearsal::Target loaded = *target;
+        loaded.expert_loads = request.expert_loads;
+        const auto rehearsed = [&](const spec::RunSpec& run) {
+            return simulate::rehearse_on(run, loaded, request.gpus, request.cluster, {}, false);
+        };
+        simulate::RehearsedStep step = rehearsed(f.run);
+        a.problem = problem_of(request, step, a);
+        if (!a.problem.empty()) return;
+        // A second sum of gradients in flight keeps the gradients of one more unit of each rank.
+        if (reduces_in_shards(f.run.parallel, request.gpus)) {
+            spec::RunSpec run = f.run;
+            run.parallel.reductions = 2;
+            simulate::RehearsedStep two = rehearsed(run);
+            if (two.shown.fits && two.seconds < step.seconds) {
+                f.run = std::move(run);
+                step = std::move(two);
+            }
+        }
+        f.prediction = simulate::prediction_of(f.run, request.gpus, request.cluster, step);
+        f.rehearsed = std::move(step.shown);
         a.finalist = std::move(f);
     } catch (const Error& error) {
         a.problem = error.what();
@@ -102,18 +105,6 @@ std::optional<rehearsal::Target> target_of(const Request& request) {
     const auto all = kernels::backends();
     if (std::none_of(all.begin(), all.end(), of_vendor) || c.generation == "volta") return std::nullopt;
     return rehearsal::target_for(c, compute_type_from(request.precision).value_or(ComputeType::bf16));
-}
-
-rehearsal::Rehearsal rehearse_run(const spec::RunSpec& run, const rehearsal::Target& target, int ranks) {
-    const spec::RunSpec shorter = shortened(run, ranks);
-    const int pp = static_cast<int>(run.parallel.pp);
-    rehearsal::Rehearsal most;
-    for (const int position : std::set<int>{0, std::min(1, pp - 1), pp - 1}) {
-        rehearsal::Rehearsal r = rehearsal::rehearse(shorter, target, ranks, position * (ranks / pp));
-        if (r.memory.peak() > most.memory.peak() || !r.fits) most = std::move(r);
-        if (!most.fits) break;
-    }
-    return most;
 }
 
 Finalists choose(const Request& request, const std::vector<Candidate>& best, size_t count,
@@ -162,6 +153,9 @@ Finalists choose(const Request& request, const std::vector<Candidate>& best, siz
             }
         }
     }
+    std::stable_sort(all.chosen.begin(), all.chosen.end(), [](const Finalist& a, const Finalist& b) {
+        return a.prediction.seconds() < b.prediction.seconds();
+    });
     all.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return all;
 }

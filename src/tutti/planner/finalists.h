@@ -1,5 +1,6 @@
-// planner/finalists.h: the best layouts of a search that run and fit. A rehearsal of the engine decides both and counts
-// the memory of a rank; the next layout replaces one that does not fit.
+// planner/finalists.h: the best layouts of a search that run and fit. A rehearsal of the engine, one rank of each
+// position of the pipeline and all microbatches, says the time of a step and the memory of a rank; the next layout
+// replaces one that does not fit.
 #pragma once
 
 #include <optional>
@@ -15,8 +16,8 @@ namespace tutti::planner {
 
 struct Finalist {
     Candidate candidate;
-    spec::RunSpec run;  // validated
-    simulate::Prediction prediction;
+    spec::RunSpec run;                              // validated
+    simulate::Prediction prediction;                // of the rehearsed step, where the machine can be rehearsed
     std::optional<rehearsal::Rehearsal> rehearsed;  // of the fullest rank; none where the machine cannot be rehearsed
 
     double bytes() const { return rehearsed ? double(rehearsed->memory.peak()) : candidate.bytes; }
@@ -37,10 +38,6 @@ struct Finalists {
 
 // The machine to rehearse for; none for devices that this system has no kernels for.
 std::optional<rehearsal::Target> target_of(const Request& request);
-
-// Rehearses one rank of the first, the second and the last position of the pipeline, one of which has the most memory
-// of all ranks, with as few microbatches as reach the peak.
-rehearsal::Rehearsal rehearse_run(const spec::RunSpec& run, const rehearsal::Target& target, int ranks);
 
 // The fastest `count` layouts that validate() accepts and that fit, after at most `most` rehearsals. A layout that did
 // not fit stands for those that differ from it in context parallelism, micro batch and HSDP alone.

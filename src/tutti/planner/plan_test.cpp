@@ -24,6 +24,17 @@ Request request_for(const char* preset, int gpus, int64_t batch, int64_t seq) {
     return {spec::preset(preset), hardware::cluster_named("h100"), gpus, batch, seq, "bf16", {"x.bin"}};
 }
 
+// Of the rank with the most memory, one of each position of the pipeline rehearsed.
+rehearsal::Rehearsal fullest(const spec::RunSpec& run, const rehearsal::Target& target, int ranks) {
+    const int pp = static_cast<int>(run.parallel.pp);
+    rehearsal::Rehearsal most;
+    for (int position = 0; position < pp; ++position) {
+        rehearsal::Rehearsal r = rehearsal::rehearse(run, target, ranks, position * (ranks / pp));
+        if (r.memory.peak() > most.memory.peak()) most = std::move(r);
+    }
+    return most;
+}
+
 TEST(Plan, EveryChosenLayoutIsARunThatFits) {
     for (const Request& r : {request_for("llama-tiny", 8, 16, 256), request_for("moe-tiny", 4, 8, 256)}) {
         const auto target = target_with(int64_t{1} << 40);
@@ -38,7 +49,7 @@ TEST(Plan, EveryChosenLayoutIsARunThatFits) {
             // The whole step, all microbatches, of every rank: none needs more.
             for (int rank = 0; rank < r.gpus; ++rank) {
                 const rehearsal::Rehearsal whole = rehearsal::rehearse(f.run, *target, r.gpus, rank);
-                EXPECT_LE(double(whole.memory.peak()), 1.02 * double(f.rehearsed->memory.peak()))
+                EXPECT_LE(whole.memory.peak(), f.rehearsed->memory.peak())
                     << rank << ": " << describe_layout(f.candidate.job);
             }
         }
@@ -117,7 +128,7 @@ TEST(ClosedForms, MemoryIsAsRehearsed) {
         spec::RunSpec run = run_of(r, job);
         run.train.packed_weights = "never";  // of CPUs
         spec::validate(run, r.gpus);
-        const rehearsal::Rehearsal rehearsed = rehearse_run(run, *target_with(0), r.gpus);
+        const rehearsal::Rehearsal rehearsed = fullest(run, *target_with(0), r.gpus);
         const simulate::Footprint closed = footprint(job);
         EXPECT_NEAR((closed.total() - closed.reserved) / double(rehearsed.memory.peak()), 1, c.tolerance)
             << c.preset << " " << describe_layout(job);
@@ -194,7 +205,7 @@ TEST(Plan, TwoReductionsAreInFlightWhereMemoryHasRoom) {
     EXPECT_EQ(roomy.chosen[0].run.parallel.reductions, 2);
     spec::RunSpec run = roomy.chosen[0].run;
     run.parallel.reductions = 1;
-    const int64_t of_one = rehearse_run(run, *target_with(int64_t{1} << 40), r.gpus).memory.peak();
+    const int64_t of_one = fullest(run, *target_with(int64_t{1} << 40), r.gpus).memory.peak();
     ASSERT_LT(of_one, roomy.chosen[0].rehearsed->memory.peak());
     // The allocator's blocks take more than the peak: the smallest capacity that is enough has room for one.
     Finalists tight;

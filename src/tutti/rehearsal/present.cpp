@@ -36,6 +36,10 @@ std::string line_of(const Program& program, const Action& action) {
         return concat("  ", left(concat("begin ", begin->operation.text()), 78),
                       left(concat("  group ", program.groups[begin->group].name), 14),
                       right(format_bytes(begin->operation.bytes), 12));
+    if (const auto* copy = std::get_if<BeginCopy>(&action.what))
+        return concat("  ", left("begin copy from or to the host", 92),
+                      right(format_bytes(static_cast<int64_t>(copy->bytes)), 12));
+    if (std::holds_alternative<WaitForCopy>(action.what)) return "  wait for a copy";
     const auto& wait = std::get<WaitForOperation>(action.what);
     return concat("  wait for ", name_of(wait.kind), " ", wait.sequence, " of group ", program.groups[wait.group].name);
 }

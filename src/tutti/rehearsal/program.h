@@ -1,5 +1,5 @@
-// rehearsal/program.h: the actions of one rank in a step, in order: kernels, operations begun and operations waited
-// for, each with its place in the model. Plain data.
+// rehearsal/program.h: the actions of one rank in a step, in order: kernels, operations and copies begun, and waits for
+// them, each with its place in the model. Plain data.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,14 @@ namespace tutti::rehearsal {
 struct KernelCall {
     const char* kernel = "";  // entry of the kernel table
     kernels::Work work;
+    double host_bytes = 0;  // of work.bytes, in the memory of the host
 };
 // Begins the operation `sequence` of a group; messages count per pair of ranks.
 struct BeginOperation {
     size_t group = 0;  // in Program::groups
     uint64_t sequence = 0;
     comm::Summary operation;
+    double host_bytes = 0;  // that this rank contributes from the memory of the host
 };
 struct WaitForOperation {
     size_t group = 0;
@@ -29,8 +31,17 @@ struct WaitForOperation {
     comm::Kind kind = comm::Kind::barrier;
 };
 
+// A copy between the device and the memory of the host, beside the kernels. Copies run one after another.
+struct BeginCopy {
+    uint64_t number = 0;
+    double bytes = 0;
+};
+struct WaitForCopy {
+    uint64_t number = 0;
+};
+
 struct Action {
-    std::variant<KernelCall, BeginOperation, WaitForOperation> what;
+    std::variant<KernelCall, BeginOperation, WaitForOperation, BeginCopy, WaitForCopy> what;
     size_t place = 0;   // in Program::places
     int64_t times = 1;  // repetitions in the step: one of several equal microbatches is listed
 };

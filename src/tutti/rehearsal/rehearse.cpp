@@ -21,7 +21,7 @@ namespace tutti::rehearsal {
 namespace {
 
 // Records the program and the place of the peak of memory while the step runs.
-class Recorder final : public ops::Meter, public Tracer, public comm::CommunicationObserver {
+class Recorder final : public ops::Meter, public Tracer, public comm::CommunicationObserver, public CopyObserver {
   public:
     // Drops the record of the engine's construction.
     void start(Allocator& memory) {
@@ -45,6 +45,13 @@ class Recorder final : public ops::Meter, public Tracer, public comm::Communicat
     void after_kernel(Device&, const char* kernel, const kernels::Work& work) override {
         add(KernelCall{kernel, work});
     }
+
+    uint64_t copies(int64_t bytes) override {
+        add(BeginCopy{++copies_, static_cast<double>(bytes)});
+        return copies_;
+    }
+    // The allocator may call while it is locked: its usage must not be asked for here.
+    void joins(uint64_t copy) override { program_.actions.push_back({WaitForCopy{copy}, place_}); }
 
     // A rehearsal has no times.
     void add(const What&, int64_t, int64_t) override {}
@@ -114,6 +121,7 @@ class Recorder final : public ops::Meter, public Tracer, public comm::Communicat
     std::unordered_map<const comm::Communicator*, size_t> groups_;
     Allocator* memory_ = nullptr;
     int64_t peak_ = 0;
+    uint64_t copies_ = 0;
     size_t place_ = kStep, peak_place_ = kStep;
 };
 
@@ -165,6 +173,33 @@ int64_t saved_bytes(const optim::Optimizer& optimizer) {
     return bytes;
 }
 
+// The update reads and writes the state that is on the host, and writes the rounded weights there; gathers of ZeRO-3
+// read the rank's shard there.
+void add_host_bytes(const engine::Engine& engine, Program& program) {
+    if (!engine.offload_device) return;
+    const Allocator& host = engine.offload_device->memory();
+    const bool rounds = spec::compute_dtype(engine.run) != DType::f32;
+    const double updated = 2 * static_cast<double>(host.usage(Purpose::optimizer).current) +
+                           (rounds ? 1 : 2) * static_cast<double>(host.usage(Purpose::weights).current);
+    const auto is_update = [&](const Action& action) {
+        return program.places[action.place] == "optimizer" && std::holds_alternative<KernelCall>(action.what);
+    };
+    double all = 0;
+    for (const Action& action : program.actions)
+        if (is_update(action)) all += std::get<KernelCall>(action.what).work.bytes;
+    for (Action& action : program.actions) {
+        if (is_update(action) && all > 0) {
+            KernelCall& call = std::get<KernelCall>(action.what);
+            call.host_bytes = updated * call.work.bytes / all;
+        }
+        auto* begin = std::get_if<BeginOperation>(&action.what);
+        if (begin == nullptr || !engine.run.offload.params || begin->operation.kind != comm::Kind::all_gather) continue;
+        const Program::Group& group = program.groups[begin->group];
+        if (group.name.find("dp") != std::string::npos)
+            begin->host_bytes = static_cast<double>(begin->operation.bytes) / static_cast<double>(group.ranks.size());
+    }
+}
+
 // "1f1b, 4 stages of 4, 4, 4, 3 layers, 16 microbatches; predicted bubble 15.8 % (busiest rank), at most 4 ..."
 void describe_pipeline(const engine::Engine& engine, Rehearsal& r) {
     const pipeline::Pipeline& p = engine.pipeline;
@@ -202,7 +237,7 @@ Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ra
     engine::Engine* at_work = nullptr;
     const auto mark = [&] { marks.push_back({recorder.actions(), at_work->groups.traffic()}); };
     engine::Engine engine(
-        shortened, world, {make_meta_device(target.device), table},
+        shortened, world, {make_meta_device(target.device, &recorder), table},
         [&](ops::Context& ctx, const engine::BatchShard& share) {
             return std::make_unique<MarkedBatches>(engine::fixed_batches(ctx, shortened, share), mark);
         },
@@ -234,6 +269,7 @@ Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ra
         recorder.repeat(marks[1].actions, marks[2].actions, 1 + left_out + (run.train.cuda_graphs ? 1 : 0));
     }
     r.program = recorder.take_program();
+    add_host_bytes(engine, r.program);
     r.flops = r.program.flops();
     return r;
 }

@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <numeric>
+#include <utility>
 
+#include "tutti/base/error.h"
+#include "tutti/base/units.h"
 #include "tutti/parallel/groups.h"
 #include "tutti/simulate/prediction.h"
 
@@ -57,39 +61,145 @@ RehearsedStep rehearse_in_time(const spec::RunSpec& run, const rehearsal::Target
     return step;
 }
 
+TimelinePrices prices_on(const spec::RunSpec& run, const hardware::Cluster& cluster, const Physics& physics) {
+    const std::string& compute = run.precision.compute;
+    const auto price = std::make_shared<const MachinePrices>(cluster, physics, compute == "f32" ? "fp32" : compute);
+    TimelinePrices prices;
+    prices.beside_kernels = true;
+    if (cluster.host_bandwidth > 0) prices.host = [price](double bytes) { return price->host_copy(bytes); };
+    prices.kernel = [price](const rehearsal::KernelCall& call) {
+        const double on_host = call.host_bytes > 0 ? price->host_copy(call.host_bytes) : 0;
+        return std::max(on_host, price->kernel(call));
+    };
+    prices.operation = [price](const comm::Summary& what, const std::vector<int>& members) {
+        return price->operation(what, members);
+    };
+    return prices;
+}
+
+namespace {
+
+// Of given loads, those of the rank with the fullest experts come first: rank 0 stands for all.
+rehearsal::Target with_fullest_first(rehearsal::Target target, const spec::RunSpec& run) {
+    std::vector<double>& loads = target.expert_loads;
+    if (loads.empty()) return target;
+    const auto ep = static_cast<int>(run.parallel.ep);
+    const auto local = static_cast<std::ptrdiff_t>(loads.size()) / ep;
+    std::rotate(loads.begin(), loads.begin() + fullest_rank(loads, ep) * local, loads.end());
+    return target;
+}
+
+double& kind_of(StepTime& time, const std::string& place, const rehearsal::KernelCall& call) {
+    using Kind = kernels::ProblemShape::Kind;
+    if (place == "optimizer") return time.optimizer;
+    if (place.starts_with("recompute")) return time.recompute;
+    if (call.work.shape.kind == Kind::product) return time.products;
+    return call.work.shape.kind == Kind::attention ? time.attention : time.elementwise;
+}
+
+// By the axes in the name of a group, "dp_shard+cp".
+double& kind_of(StepTime& time, const std::string& group) {
+    const auto names = [&](const char* text) { return group.find(text) != std::string::npos; };
+    if (group == "host") return time.offload;
+    if (names("pp ") || names("pp>") || group == "pp" || names("world")) return time.bubble;
+    if (names("dp")) return time.dp;
+    if (names("ep") || names("etp")) return time.ep;
+    if (names("cp")) return time.cp;
+    return names("tp") ? time.tp : time.other;
+}
+
+StepTime time_of(const Timeline& timeline, const std::vector<rehearsal::Program>& programs,
+                 const TimelinePrices& prices) {
+    const auto busiest =
+        static_cast<size_t>(std::max_element(timeline.busy.begin(), timeline.busy.end()) - timeline.busy.begin());
+    StepTime time;
+    const rehearsal::Program& program = programs[busiest];
+    for (const rehearsal::Action& action : program.actions)
+        if (const auto* call = std::get_if<rehearsal::KernelCall>(&action.what))
+            kind_of(time, program.places[action.place], *call) +=
+                static_cast<double>(action.times) * prices.kernel(*call);
+    for (const auto& [group, seconds] : timeline.waited_for[busiest]) kind_of(time, group) += seconds;
+    time.bubble += timeline.seconds - timeline.busy[busiest] - timeline.waited[busiest];
+    return time;
+}
+
+}  // namespace
+
 RehearsedStep rehearse_on(const spec::RunSpec& run, const rehearsal::Target& target, int ranks,
                           const hardware::Cluster& cluster, const Physics& physics, bool with_spans,
                           const std::map<int, double>& slow) {
-    const MachinePrices price(cluster, physics, run.precision.compute == "f32" ? "fp32" : run.precision.compute);
+    TimelinePrices prices = prices_on(run, cluster, physics);
+    const rehearsal::Target loaded = with_fullest_first(target, run);
     RehearsedStep step;
     const std::vector<int> along =
         parallel::make_mesh(run, ranks).group(slow.empty() ? 0 : slow.begin()->first, {mesh::Axis::pp});
     std::vector<rehearsal::Program> programs;
+    bool fits = true;
     for (const int rank : along) {
-        rehearsal::Rehearsal rehearsal = rehearsal::rehearse(run, target, ranks, rank);
-        programs.push_back(rehearsal.program);
+        rehearsal::Rehearsal rehearsal = rehearsal::rehearse(run, loaded, ranks, rank);
+        programs.push_back(std::move(rehearsal.program));
+        step.flops += rehearsal.flops * ranks / static_cast<double>(along.size());
+        step.offloaded = std::max(step.offloaded, rehearsal.memory.offloaded);
+        fits = fits && rehearsal.fits;
         if (step.traffic.empty()) step.traffic = rehearsal.communication;
         if (rank == along.front() || rehearsal.memory.peak() > step.shown.memory.peak())
             step.shown = std::move(rehearsal);
     }
-    TimelinePrices prices;
-    prices.beside_kernels = true;
+    step.shown.fits = fits;
     prices.slow = slow;
-    prices.kernel = [&](const rehearsal::KernelCall& call) {
-        const double seconds = price.kernel(call);
+    TimelinePrices counted = prices;
+    counted.kernel = [&](const rehearsal::KernelCall& call) {
+        const double seconds = prices.kernel(call);
         step.kernels[call.kernel] += seconds;
         return seconds;
     };
-    prices.operation = [&](const comm::Summary& what, const std::vector<int>& members) {
-        const double seconds = price.operation(what, members);
+    counted.operation = [&](const comm::Summary& what, const std::vector<int>& members) {
+        const double seconds = prices.operation(what, members);
         step.communication += seconds;
         return seconds;
     };
-    step.timeline = lay_out(along, programs, prices, with_spans);
+    step.timeline = lay_out(along, programs, counted, with_spans);
     step.seconds = step.timeline.seconds;
+    step.time = time_of(step.timeline, programs, prices);
     step.high = std::exp(uncertainty(job_of(run, ranks), cluster));
     step.low = 1 / step.high;
     return step;
+}
+
+Prediction prediction_of(const spec::RunSpec& run, int ranks, const hardware::Cluster& cluster,
+                         const RehearsedStep& step) {
+    Prediction p{.time = step.time, .low = step.low, .high = step.high};
+    const plan::MemoryPlan& memory = step.shown.memory;
+    const auto bytes = [&](Purpose purpose) { return static_cast<double>(memory.at_peak[purpose]); };
+    p.memory = {.weights = bytes(Purpose::weights),
+                .gradients = bytes(Purpose::gradients),
+                .optimizer = bytes(Purpose::optimizer),
+                .activations = bytes(Purpose::activations) + bytes(Purpose::data),
+                .gathered = bytes(Purpose::communication),
+                .reserved = bytes(Purpose::workspace),
+                .offloaded = static_cast<double>(step.offloaded)};
+    p.ranks = ranks;
+    p.tokens = static_cast<double>(run.train.global_batch * run.train.seq_len);
+    p.model_causal = step.shown.counts.model.causal() * p.tokens;
+    p.model_full = step.shown.counts.model.full() * p.tokens;
+    p.hardware = step.flops;
+    const std::string& compute = run.precision.compute;
+    p.peak = p.precision_peak = cluster.peak(compute == "f32" ? "fp32" : compute == "tf32" ? "tf32" : "bf16");
+    return p;
+}
+
+HostMemory host_memory(double offloaded_of_rank, double saved_of_rank, int ranks, const hardware::Cluster& cluster) {
+    constexpr double kSystem = 0.05;  // of the host: kernel, page cache of the data, the processes themselves
+    const double of_node = std::min(ranks, cluster.per_node);
+    return {of_node * offloaded_of_rank, of_node * saved_of_rank, kSystem * cluster.host_memory};
+}
+
+std::string host_memory_problem(const HostMemory& need, const hardware::Cluster& cluster) {
+    if (cluster.host_memory <= 0 || need.offloaded <= 0 || need.total() <= cluster.host_memory) return "";
+    const auto text = [](double bytes) { return format_bytes(static_cast<int64_t>(bytes)); };
+    return concat("the host of a node needs ", text(need.offloaded), " for what its ranks offload, ", text(need.saves),
+                  " for the copies of a save and ", text(need.system), " for the system, together more than its ",
+                  text(cluster.host_memory));
 }
 
 }  // namespace tutti::simulate

@@ -5,6 +5,7 @@
 #include "tutti/hardware/cluster.h"
 #include "tutti/rehearsal/rehearse.h"
 #include "tutti/simulate/machine_prices.h"
+#include "tutti/simulate/prediction.h"
 #include "tutti/simulate/profile.h"
 #include "tutti/simulate/timeline.h"
 
@@ -17,6 +18,9 @@ struct RehearsedStep {
     rehearsal::Rehearsal shown;                   // the rank with the most memory
     std::vector<parallel::GroupTraffic> traffic;  // of rank 0
     std::map<std::string, double> kernels;        // seconds by entry, of all ranks
+    StepTime time;                                // of rehearse_on(): seconds of the busiest rank by kind
+    double flops = 0;                             // of rehearse_on(): of all ranks, recompute included
+    int64_t offloaded = 0;                        // of rehearse_on(): the most that a rank offloads
     double communication = 0, between = 0;        // of all ranks: operations, and time outside kernels
 };
 
@@ -25,11 +29,29 @@ struct RehearsedStep {
 RehearsedStep rehearse_in_time(const spec::RunSpec& run, const rehearsal::Target& target, int ranks,
                                const MachineProfile& profile, bool with_spans, const std::map<int, double>& slow = {});
 
-// On a cluster, by the prices of machine_prices.h: one rank of each pipeline position stands for all ranks there (with
-// coordinates of the first slow rank, if there is one), kernels and collectives run beside each other, as on GPUs.
-// `target`: from rehearsal::target_for(cluster).
+// Prices of kernels, operations and copies on a cluster.
+TimelinePrices prices_on(const spec::RunSpec& run, const hardware::Cluster& cluster, const Physics& physics);
+
+// On a cluster: one rank of each pipeline position stands for all ranks there (with coordinates of the first slow rank,
+// if there is one; of given loads the one with the fullest experts), kernels and collectives run beside each other, as
+// on GPUs. `target`: from rehearsal::target_for(cluster).
 RehearsedStep rehearse_on(const spec::RunSpec& run, const rehearsal::Target& target, int ranks,
                           const hardware::Cluster& cluster, const Physics& physics, bool with_spans,
                           const std::map<int, double>& slow = {});
+
+// A step of rehearse_on() by kinds of time and memory, with its rates. Times are those of the busiest rank; what it
+// waits for other positions of the pipeline is the bubble.
+Prediction prediction_of(const spec::RunSpec& run, int ranks, const hardware::Cluster& cluster,
+                         const RehearsedStep& step);
+
+// Bytes in the memory of a node's host: the state and activations that its ranks offload, pinned; the copies of a save;
+// a margin for the system.
+struct HostMemory {
+    double offloaded = 0, saves = 0, system = 0;
+    double total() const { return offloaded + saves + system; }
+};
+HostMemory host_memory(double offloaded_of_rank, double saved_of_rank, int ranks, const hardware::Cluster& cluster);
+// "" where the cluster's memory of a host is enough or not known.
+std::string host_memory_problem(const HostMemory& need, const hardware::Cluster& cluster);
 
 }  // namespace tutti::simulate

@@ -27,6 +27,7 @@ struct Operation {
     std::vector<int> ranks;       // of the world
     std::vector<size_t> members;  // those of them that are laid out
     comm::Summary what;
+    double host_bytes = 0;
     std::vector<double> engaged;  // by place in `ranks`: from when on that rank moves its data; negative: not yet
     size_t arrived = 0;           // ranks of which that is known
     double complete = -1;         // once it is known
@@ -42,6 +43,9 @@ struct Rank {
     std::vector<size_t> order;  // of actions, repetitions written out
     size_t next = 0;
     double now = 0, busy = 0, waited = 0;
+    std::map<std::string, double> waited_for;
+    double copies_end = 0;                                      // of those begun
+    std::map<uint64_t, double> copies;                          // ends, by number
     std::map<std::string, double> stream_free;                  // by group: its operations follow one another
     std::map<std::pair<size_t, int>, uint64_t> sent, received;  // messages so far, by group and peer
     std::map<size_t, uint64_t> collectives;                     // so far, by group
@@ -99,6 +103,7 @@ class Layout {
             timeline.ranks.push_back(rank.of_world);
             timeline.busy.push_back(rank.busy + prices_.step);
             timeline.waited.push_back(rank.waited);
+            timeline.waited_for.push_back(std::move(rank.waited_for));
             timeline.spans.push_back(std::move(rank.spans));
         }
         return timeline;
@@ -113,6 +118,14 @@ class Layout {
             const Action& action = rank.program->actions[rank.order[rank.next]];
             if (const auto* call = std::get_if<KernelCall>(&action.what)) {
                 compute(rank, action, rank.slow * prices_.kernel(*call));
+            } else if (const auto* copy = std::get_if<rehearsal::BeginCopy>(&action.what)) {
+                if (prices_.host) {
+                    rank.copies_end = std::max(rank.now, rank.copies_end) + prices_.host(copy->bytes);
+                    rank.copies[copy->number] = rank.copies_end;
+                }
+            } else if (const auto* copied = std::get_if<rehearsal::WaitForCopy>(&action.what)) {
+                if (const auto found = rank.copies.find(copied->number); found != rank.copies.end())
+                    wait_until(rank, found->second, "copy", "host");
             } else if (const auto* begin = std::get_if<BeginOperation>(&action.what)) {
                 start(r, *begin);
             } else if (!wait(r, std::get<WaitForOperation>(action.what))) {
@@ -156,7 +169,7 @@ class Layout {
         }
         const auto [known, is_new] = by_key_.try_emplace(std::move(key), operations_.size());
         if (is_new) {
-            Operation operation{group.name, ranks, {}, what, {}, 0, -1};
+            Operation operation{group.name, ranks, {}, what, begin.host_bytes, {}, 0, -1};
             for (const int member : ranks) {
                 const auto found = place_of_.find(member);
                 if (found != place_of_.end()) operation.members.push_back(found->second);
@@ -183,7 +196,8 @@ class Layout {
 
     void finish(Operation& operation) {
         double begin = *std::max_element(operation.engaged.begin(), operation.engaged.end());
-        const double seconds = prices_.operation(operation.what, operation.ranks);
+        double seconds = prices_.operation(operation.what, operation.ranks);
+        if (prices_.host && operation.host_bytes > 0) seconds = std::max(seconds, prices_.host(operation.host_bytes));
         if (prices_.beside_kernels)
             for (const size_t member : operation.members)
                 begin = std::max(begin, ranks_[member].stream_free[operation.group]);
@@ -214,14 +228,17 @@ class Layout {
         engage(r, rank.now);
         const Operation& operation = operations_[found->operation];
         if (operation.complete < 0) return false;
-        const double end = std::max(rank.now, operation.complete);
-        if (with_spans_ && end > rank.now)
-            rank.spans.push_back({Activity::wait, std::string(name_of(wait.kind)),
-                                  rank.program->groups[wait.group].name, rank.now, end});
-        rank.waited += end - rank.now;
-        rank.now = end;
+        wait_until(rank, operation.complete, name_of(wait.kind), rank.program->groups[wait.group].name);
         open.erase(found);
         return true;
+    }
+
+    void wait_until(Rank& rank, double end, std::string_view what, const std::string& group) {
+        if (end <= rank.now) return;
+        if (with_spans_) rank.spans.push_back({Activity::wait, std::string(what), group, rank.now, end});
+        rank.waited += end - rank.now;
+        rank.waited_for[group] += end - rank.now;
+        rank.now = end;
     }
 
     const TimelinePrices& prices_;

@@ -17,6 +17,8 @@ struct TimelinePrices {
     std::function<double(const rehearsal::KernelCall&)> kernel;
     // An operation with the ranks of its group, or a message with its two ranks.
     std::function<double(const comm::Summary&, const std::vector<int>& ranks)> operation;
+    // Bytes over the link to the host. Not set: kernels and operations have the host's memory at hand, copies are free.
+    std::function<double(double bytes)> host = {};
     // True: operations run beside the kernels, those of a group one after another. False: they take the time of the
     // rank's own thread, and data moves only while ranks wait, as without a progress thread.
     bool beside_kernels = false;
@@ -32,10 +34,12 @@ struct TimedSpan {
 };
 
 struct Timeline {
-    double seconds = 0;                         // until the last rank has ended
-    std::vector<int> ranks;                     // of the world, those laid out
-    std::vector<double> busy;                   // of each rank: kernels and its part of operations
-    std::vector<double> waited;                 // of each rank
+    double seconds = 0;          // until the last rank has ended
+    std::vector<int> ranks;      // of the world, those laid out
+    std::vector<double> busy;    // of each rank: kernels and its part of operations
+    std::vector<double> waited;  // of each rank
+    // Of each rank: seconds waited by group, copies from and to the host as "host".
+    std::vector<std::map<std::string, double>> waited_for;
     std::vector<std::vector<TimedSpan>> spans;  // of each rank, when asked for
 };
 

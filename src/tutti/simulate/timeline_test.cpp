@@ -67,6 +67,20 @@ TEST(Timelines, OperationsBesideKernelsAreHidden) {
     EXPECT_DOUBLE_EQ(lay_out({program(), program()}, prices(1.5, false), false).seconds, 5.5);
 }
 
+// A copy of 3 s begun before 2 s of compute leaves 1 s to wait; the second copy follows the first.
+TEST(Timelines, CopiesToTheHostRunBesideKernelsOneAfterAnother) {
+    Program program = ByHand({0}).k(2).program;
+    program.actions.insert(program.actions.begin(), {{rehearsal::BeginCopy{1, 3}, 0}, {rehearsal::BeginCopy{2, 1}, 0}});
+    program.actions.push_back({rehearsal::WaitForCopy{1}, 0});
+    program.actions.push_back({rehearsal::WaitForCopy{2}, 0});
+    TimelinePrices by_link = prices(0, true);
+    by_link.host = [](double bytes) { return bytes; };
+    const Timeline t = lay_out({program}, by_link, false);
+    EXPECT_DOUBLE_EQ(t.seconds, 4);
+    EXPECT_DOUBLE_EQ(t.waited_for[0].at("host"), 2);
+    EXPECT_DOUBLE_EQ(lay_out({program}, prices(0, true), false).seconds, 2);  // no link
+}
+
 TEST(Timelines, OperationsOfARankFollowOneAnother) {
     const auto program = [] {
         return ByHand({0, 1})

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <utility>
 #include <vector>
 
 #include "tutti/base/error.h"
@@ -51,10 +52,26 @@ class DoneOnce final : public Recording {
     void run() override {}
 };
 
+class ObservedCopy final : public SideWork {
+  public:
+    ObservedCopy(CopyObserver& observer, int64_t bytes) : observer_(observer), number_(observer.copies(bytes)) {}
+    void join() override {
+        if (!std::exchange(joined_, true)) observer_.joins(number_);
+    }
+    bool begun() override { return true; }
+    bool done() override { return joined_; }
+
+  private:
+    CopyObserver& observer_;
+    uint64_t number_;
+    bool joined_ = false;
+};
+
 class MetaDevice final : public Device {
   public:
-    explicit MetaDevice(const MetaTarget& target)
+    MetaDevice(const MetaTarget& target, CopyObserver* copies)
         : target_(target),
+          copies_(copies),
           memory_(std::make_shared<Allocator>(std::make_unique<MetaMemory>(target))),
           stream_{.threads = target.threads, .native = &state_} {
         if (target.workspace_bytes == 0) return;
@@ -82,7 +99,9 @@ class MetaDevice final : public Device {
         return std::make_unique<Zeros>(bytes);
     }
     void copy(void*, const void*, int64_t) override {}
-    std::shared_ptr<SideWork> copy_async(void*, const void*, int64_t) override { return nullptr; }
+    std::shared_ptr<SideWork> copy_async(void*, const void*, int64_t bytes) override {
+        return copies_ != nullptr ? std::make_shared<ObservedCopy>(*copies_, bytes) : nullptr;
+    }
     void synchronize() override {}
     std::unique_ptr<Recording> record(const std::function<void()>& work) override {
         check<UsageError>(target_.records, target_.name, " records no work: only a GPU has graphs");
@@ -96,6 +115,7 @@ class MetaDevice final : public Device {
 
   private:
     const MetaTarget target_;
+    CopyObserver* copies_;
     MetaStream state_;
     std::shared_ptr<Allocator> memory_;
     std::unique_ptr<Buffer> workspace_;
@@ -104,6 +124,8 @@ class MetaDevice final : public Device {
 
 }  // namespace
 
-std::unique_ptr<Device> make_meta_device(const MetaTarget& target) { return std::make_unique<MetaDevice>(target); }
+std::unique_ptr<Device> make_meta_device(const MetaTarget& target, CopyObserver* copies) {
+    return std::make_unique<MetaDevice>(target, copies);
+}
 
 }  // namespace tutti

@@ -27,10 +27,20 @@ struct MetaStream {
     const char* last_kernel = "none";
 };
 
+// Is told of the copies that run beside the work of a meta device: between the device and its offload device.
+class CopyObserver {
+  public:
+    virtual ~CopyObserver() = default;
+    // Returns the number of the copy.
+    virtual uint64_t copies(int64_t bytes) = 0;
+    virtual void joins(uint64_t copy) = 0;  // later work of the device begins after the copy
+};
+
 // copy_in, copy and copy_async do nothing. copy_to_host_async yields zeros: a step reads its loss and gradient norm
 // this way. copy_out throws Error with the name of the last kernel, because the caller's decision would depend on a
 // value; reading an address directly is a segmentation fault. record() runs the work once. The offload device is
 // another meta device.
-std::unique_ptr<Device> make_meta_device(const MetaTarget& target);
+// `copies` must outlive the device and its buffers.
+std::unique_ptr<Device> make_meta_device(const MetaTarget& target, CopyObserver* copies = nullptr);
 
 }  // namespace tutti
