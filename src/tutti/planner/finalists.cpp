@@ -80,7 +80,9 @@ void attempt(const Request& request, const std::optional<rehearsal::Target>& tar
         a.problem = problem_of(request, step, a);
         if (!a.problem.empty()) return;
         // A second sum of gradients in flight keeps the gradients of one more unit of each rank.
-        if (reduces_in_shards(f.run.parallel, request.gpus)) {
+        constexpr double kWorthTrying = 0.002;  // of the step waits for data parallelism or for other positions
+        if (step.time.dp + step.time.bubble > kWorthTrying * step.seconds &&
+            reduces_in_shards(f.run.parallel, request.gpus)) {
             spec::RunSpec run = f.run;
             run.parallel.reductions = 2;
             simulate::RehearsedStep two = rehearsed(run);

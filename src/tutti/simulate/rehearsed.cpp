@@ -115,9 +115,14 @@ StepTime time_of(const Timeline& timeline, const std::vector<rehearsal::Program>
     StepTime time;
     const rehearsal::Program& program = programs[busiest];
     for (const rehearsal::Action& action : program.actions)
-        if (const auto* call = std::get_if<rehearsal::KernelCall>(&action.what))
-            kind_of(time, program.places[action.place], *call) +=
-                static_cast<double>(action.times) * prices.kernel(*call);
+        if (const auto* call = std::get_if<rehearsal::KernelCall>(&action.what)) {
+            const auto times = static_cast<double>(action.times);
+            rehearsal::KernelCall on_device = *call;
+            on_device.host_bytes = 0;
+            const double seconds = prices.kernel(on_device);
+            kind_of(time, program.places[action.place], *call) += times * seconds;
+            time.offload += times * (prices.kernel(*call) - seconds);
+        }
     for (const auto& [group, seconds] : timeline.waited_for[busiest]) kind_of(time, group) += seconds;
     time.bubble += timeline.seconds - timeline.busy[busiest] - timeline.waited[busiest];
     return time;

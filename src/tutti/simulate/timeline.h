@@ -17,13 +17,13 @@ struct TimelinePrices {
     std::function<double(const rehearsal::KernelCall&)> kernel;
     // An operation with the ranks of its group, or a message with its two ranks.
     std::function<double(const comm::Summary&, const std::vector<int>& ranks)> operation;
-    // Bytes over the link to the host. Not set: kernels and operations have the host's memory at hand, copies are free.
-    std::function<double(double bytes)> host = {};
     // True: operations run beside the kernels, those of a group one after another. False: they take the time of the
     // rank's own thread, and data moves only while ranks wait, as without a progress thread.
     bool beside_kernels = false;
     double step = 0;             // seconds of a rank that nothing else accounts for
     std::map<int, double> slow;  // stragglers: how many times as long the kernels of these ranks take
+    // Bytes over the link to the host. Not set: kernels and operations have the host's memory at hand, copies are free.
+    std::function<double(double bytes)> host = {};
 };
 
 struct TimedSpan {

@@ -70,9 +70,10 @@ TEST(Timelines, OperationsBesideKernelsAreHidden) {
 // A copy of 3 s begun before 2 s of compute leaves 1 s to wait; the second copy follows the first.
 TEST(Timelines, CopiesToTheHostRunBesideKernelsOneAfterAnother) {
     Program program = ByHand({0}).k(2).program;
-    program.actions.insert(program.actions.begin(), {{rehearsal::BeginCopy{1, 3}, 0}, {rehearsal::BeginCopy{2, 1}, 0}});
-    program.actions.push_back({rehearsal::WaitForCopy{1}, 0});
-    program.actions.push_back({rehearsal::WaitForCopy{2}, 0});
+    program.actions.insert(program.actions.begin(), {.what = rehearsal::BeginCopy{2, 1}});
+    program.actions.insert(program.actions.begin(), {.what = rehearsal::BeginCopy{1, 3}});
+    program.actions.push_back({.what = rehearsal::WaitForCopy{1}});
+    program.actions.push_back({.what = rehearsal::WaitForCopy{2}});
     TimelinePrices by_link = prices(0, true);
     by_link.host = [](double bytes) { return bytes; };
     const Timeline t = lay_out({program}, by_link, false);
