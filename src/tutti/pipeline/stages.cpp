@@ -52,12 +52,6 @@ std::vector<Cost> costs_of(const models::Model& model, int64_t seq_len) {
     return costs;
 }
 
-std::vector<double> forwards_of(const std::vector<Cost>& costs) {
-    std::vector<double> forwards;
-    for (const Cost& cost : costs) forwards.push_back(cost.forward);
-    return forwards;
-}
-
 // "11,11,10"
 std::vector<Span> given(const std::string& text, int64_t layers, int stages) {
     std::vector<int64_t> counts;
@@ -90,7 +84,7 @@ std::vector<Span> given(const std::string& text, int64_t layers, int stages) {
 
 std::vector<Span> spans_of(const spec::RunSpec& run, const models::Model& model, int stages) {
     const std::string& layers = run.parallel.stage_layers;
-    return layers.empty() ? balanced(forwards_of(costs_of(model, run.train.seq_len)), stages)
+    return layers.empty() ? balanced(forward_costs(model, run.train.seq_len), stages)
                           : given(layers, static_cast<int64_t>(model.modules().size()) - 2, stages);
 }
 
@@ -148,6 +142,12 @@ Schedule lowered(const spec::ParallelSpec& p, Schedule s) {
 }
 
 }  // namespace
+
+std::vector<double> forward_costs(const models::Model& model, int64_t seq_len) {
+    std::vector<double> forwards;
+    for (const Cost& cost : costs_of(model, seq_len)) forwards.push_back(cost.forward);
+    return forwards;
+}
 
 std::vector<Span> balanced(const std::vector<double>& costs, int parts) {
     const auto P = static_cast<size_t>(parts);

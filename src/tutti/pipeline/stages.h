@@ -40,6 +40,9 @@ struct Pipeline {
 // than layers, or a stage_layers that does not fit.
 Pipeline make_pipeline(const spec::RunSpec& run, const models::Model& model, int64_t microbatches, int rank);
 
+// FLOPs of a token in the forward of each module: what make_pipeline() balances.
+std::vector<double> forward_costs(const models::Model& model, int64_t seq_len);
+
 // Contiguous parts of modules with the given costs, each with at least one module that is neither the first nor the
 // last, so that the most expensive part costs as little as possible. UsageError with more parts than such modules.
 std::vector<Span> balanced(const std::vector<double>& costs, int parts);

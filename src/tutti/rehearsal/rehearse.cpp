@@ -35,6 +35,8 @@ class Recorder final : public ops::Meter, public Tracer, public comm::Communicat
         peak_place_ = kStep;
     }
     size_t actions() const { return program_.actions.size(); }
+    // From now on the peak of every pass over a unit is recorded; the peaks of the step are not.
+    void record_passes(std::vector<UnitPass>* passes) { passes_ = passes; }
     // Actions [begin, end) stand for `times` repetitions.
     void repeat(size_t begin, size_t end, int64_t times) {
         for (size_t i = begin; i < end; ++i) program_.actions[i].times = times;
@@ -72,12 +74,20 @@ class Recorder final : public ops::Meter, public Tracer, public comm::Communicat
         for (size_t i = program_.actions.size(); i > 0 && program_.actions[i - 1].place == kStep; --i)
             program_.actions[i - 1].place = place_;
         if (peak_place_ == kStep) peak_place_ = place_;
+        if (passes_ != nullptr) {
+            memory_->reset_peaks();
+            passes_->push_back({place_, memory_->total().current});
+        }
         return place_;
     }
     void end(size_t span) override {
         if (span == kNone) return;
         look_at_peak();
         note_memory();
+        if (passes_ != nullptr && !passes_->empty() && passes_->back().place == place_) {
+            passes_->back().peak = memory_->total().peak;
+            passes_->back().end = memory_->total().current;
+        }
         place_ = kStep;
     }
 
@@ -120,6 +130,7 @@ class Recorder final : public ops::Meter, public Tracer, public comm::Communicat
     std::unordered_map<std::string, size_t> places_;
     std::unordered_map<const comm::Communicator*, size_t> groups_;
     Allocator* memory_ = nullptr;
+    std::vector<UnitPass>* passes_ = nullptr;
     int64_t peak_ = 0;
     uint64_t copies_ = 0;
     size_t place_ = kStep, peak_place_ = kStep;
@@ -221,11 +232,22 @@ void describe_pipeline(const engine::Engine& engine, Rehearsal& r) {
 // gradients. In a pipeline all of them run, because each depends on the others.
 constexpr int64_t kMicrobatches = 3;
 
+// Values of the rank's parameters, unit by unit; a matrix of two units counts for both.
+std::vector<UnitValues> values_of(const models::Model& model) {
+    std::vector<UnitValues> all;
+    for (const auto& module : model.modules()) {
+        UnitValues& values = all.emplace_back(UnitValues{module->unit.name});
+        for (const autograd::Parameter* p : module->unit.parameters)
+            (p->of_experts() ? values.experts : values.dense) += p->part().shape.numel();
+    }
+    return all;
+}
+
 Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ranks, int rank,
-                          const engine::Factories& factories) {
+                          const engine::Factories& factories, Parts* parts = nullptr) {
     const int64_t of_microbatch = run.train.micro_batch * spec::data_parallel_ranks(run.parallel, ranks);
     const int64_t microbatches = run.train.global_batch / of_microbatch;
-    const bool in_turn = run.parallel.pp == 1 && run.parallel.schedule == "1f1b";
+    const bool in_turn = run.parallel.pp == 1 && run.parallel.schedule == "1f1b" && parts == nullptr;
     spec::RunSpec shortened = run;
     if (in_turn) shortened.train.global_batch = of_microbatch * std::min(microbatches, kMicrobatches);
 
@@ -235,7 +257,11 @@ Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ra
     comm::MetaWorld world(rank, ranks, &recorder);
     const kernels::KernelTable table = kernels::meta_table(*target.kernels);
     engine::Engine* at_work = nullptr;
-    const auto mark = [&] { marks.push_back({recorder.actions(), at_work->groups.traffic()}); };
+    const auto mark = [&] {
+        if (parts != nullptr && marks.size() == 2) recorder.record_passes(&parts->passes);
+        if (parts != nullptr && marks.size() == 3) recorder.record_passes(nullptr);
+        marks.push_back({recorder.actions(), at_work->groups.traffic()});
+    };
     engine::Engine engine(
         shortened, world, {make_meta_device(target.device, &recorder), table},
         [&](ops::Context& ctx, const engine::BatchShard& share) {
@@ -267,6 +293,11 @@ Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ra
         add_repeated(r.communication, parallel::difference(marks[2].traffic, marks[1].traffic), left_out);
         // A CUDA graph is recorded in the second microbatch and stands for the last one too.
         recorder.repeat(marks[1].actions, marks[2].actions, 1 + left_out + (run.train.cuda_graphs ? 1 : 0));
+    }
+    if (parts != nullptr) {
+        parts->begin = marks.at(2).actions;
+        parts->end = marks.at(3).actions;
+        parts->values = values_of(engine.model);
     }
     r.program = recorder.take_program();
     add_host_bytes(engine, r.program);
@@ -301,6 +332,17 @@ Rehearsal rehearse(const spec::RunSpec& run, const Target& target, int ranks, in
         r.fits = false;
         return r;
     }
+}
+
+PartsRehearsal rehearse_parts(const spec::RunSpec& run, const Target& target, int ranks,
+                              const engine::Factories& factories) {
+    spec::RunSpec four = run;
+    four.train.global_batch = 4 * run.train.micro_batch * spec::data_parallel_ranks(run.parallel, ranks);
+    Target unlimited = target;
+    unlimited.device.memory_bytes = 0;
+    PartsRehearsal r;
+    r.whole = rehearse_within(four, unlimited, ranks, 0, factories, &r.parts);
+    return r;
 }
 
 LayoutRehearsal rehearse_layout(const spec::RunSpec& run, const Target& target, int ranks, std::optional<int> rank,

@@ -20,6 +20,24 @@
 
 namespace tutti::rehearsal {
 
+// One pass over one unit, without the hooks of parallelism around it. Bytes of the device in use.
+struct UnitPass {
+    size_t place = 0;  // in Program::places: "forward of h.3"
+    int64_t begin = 0, peak = 0, end = 0;
+};
+// Values of a unit's parameters in this rank's part, before they are sharded over data-parallel ranks.
+struct UnitValues {
+    std::string unit;
+    int64_t dense = 0, experts = 0;
+};
+
+// What a step is made of: for prices of other steps with the same layers.
+struct Parts {
+    std::vector<UnitPass> passes;    // of one microbatch, neither the first nor the last
+    size_t begin = 0, end = 0;       // its actions in Program::actions
+    std::vector<UnitValues> values;  // of the rank's units, in the order of the forward
+};
+
 struct Rehearsal {
     std::string machine;  // of the target
     int ranks = 1, rank = 0;
@@ -40,6 +58,14 @@ struct Rehearsal {
 // the step itself would fail ("rope has no cuda kernel"). Independent of other rehearsals; may run on any thread.
 Rehearsal rehearse(const spec::RunSpec& run, const Target& target, int ranks, int rank,
                    const engine::Factories& factories = {});
+
+// The same for four microbatches, with its parts; without a pipeline, ZeRO 0.
+struct PartsRehearsal {
+    Rehearsal whole;  // its memory is not counted
+    Parts parts;
+};
+PartsRehearsal rehearse_parts(const spec::RunSpec& run, const Target& target, int ranks,
+                              const engine::Factories& factories = {});
 
 // Bytes that the rank sends over links in a step, in the group of these axes.
 int64_t sent_in(const Rehearsal& rehearsal, mesh::Axes axes);

@@ -1,0 +1,188 @@
+// planner/probe.cpp: the short run that is rehearsed for a layout, and what is read from it.
+#include "tutti/planner/probe.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "tutti/base/error.h"
+#include "tutti/spec/layers.h"
+#include "tutti/spec/rules.h"
+
+namespace tutti::planner {
+
+namespace {
+
+using rehearsal::Program;
+
+// Kinds of layers, in the order of their first layer.
+std::pair<std::vector<size_t>, std::vector<int64_t>> kinds_of(const spec::ModelSpec& model) {
+    std::vector<spec::LayerSpec> kinds;
+    std::vector<size_t> kind_of_layer;
+    std::vector<int64_t> first;
+    for (const spec::LayerSpec& layer : spec::all_layers(model)) {
+        const auto known = std::find(kinds.begin(), kinds.end(), layer);
+        kind_of_layer.push_back(static_cast<size_t>(known - kinds.begin()));
+        if (known != kinds.end()) continue;
+        first.push_back(static_cast<int64_t>(kind_of_layer.size()) - 1);
+        kinds.push_back(layer);
+    }
+    return {kind_of_layer, first};
+}
+
+// The ranks of the grid of the layers alone: tensor, context and expert parallelism, with as few replicas as experts
+// allow.
+int ranks_of_layers(spec::RunSpec& run, int ranks) {
+    spec::ParallelSpec& p = run.parallel;
+    const auto of_replica = static_cast<int>(p.tp * p.cp);
+    for (int dp = 1; dp * of_replica <= ranks; ++dp) {
+        p.dp_shard = dp;
+        if ((ranks / of_replica) % dp == 0 && spec::ep_fits(run, dp * of_replica)) return dp * of_replica;
+    }
+    throw Error(concat("ep ", p.ep, " does not fit on ", ranks, " ranks"));
+}
+
+// Seconds of the actions [begin, end) by place: one rank, its operations one after another in their group, beside its
+// kernels.
+std::vector<double> seconds_by_place(const Program& program, size_t begin, size_t end,
+                                     const simulate::TimelinePrices& prices) {
+    std::vector<double> seconds(program.places.size());
+    std::vector<double> free(program.groups.size());
+    std::map<std::pair<size_t, std::pair<comm::Kind, uint64_t>>, double> complete;
+    double now = 0;
+    for (size_t i = begin; i < end; ++i) {
+        const rehearsal::Action& action = program.actions[i];
+        const double before = now;
+        if (const auto* call = std::get_if<rehearsal::KernelCall>(&action.what)) {
+            now += prices.kernel(*call);
+        } else if (const auto* op = std::get_if<rehearsal::BeginOperation>(&action.what)) {
+            double& at = free[op->group];
+            std::vector<int> ranks = program.groups[op->group].ranks;
+            at = std::max(at, now) + prices.operation(op->operation, ranks);
+            complete[{op->group, {op->operation.kind, op->sequence}}] = at;
+        } else if (const auto* wait = std::get_if<rehearsal::WaitForOperation>(&action.what)) {
+            const auto found = complete.find({wait->group, {wait->kind, wait->sequence}});
+            if (found != complete.end()) now = std::max(now, found->second);
+        }
+        seconds[action.place] += now - before;
+    }
+    return seconds;
+}
+
+}  // namespace
+
+bool splits_backward(std::string_view schedule) {
+    return schedule.starts_with("zb-") || schedule.starts_with("v-") || schedule.ends_with("-zb");
+}
+
+Probes::Probes(rehearsal::Target target, simulate::TimelinePrices prices, int ranks)
+    : target_(std::move(target)), prices_(std::move(prices)), ranks_(ranks) {}
+
+const LayerProbe& Probes::of(const spec::RunSpec& run) {
+    const spec::ParallelSpec& p = run.parallel;
+    const bool splits = p.pp > 1 && splits_backward(p.schedule);
+    const int64_t policy = run.recompute.policy == "none" ? 0 : run.recompute.policy == "selective" ? 1 : 2;
+    const std::vector<int64_t> key = {p.tp,
+                                      p.sequence_parallel ? 1 : 0,
+                                      p.cp,
+                                      p.cp_method == "ring"      ? 0
+                                      : p.cp_method == "ulysses" ? 1
+                                                                 : 2,
+                                      spec::ulysses_ranks(p),
+                                      p.ep,
+                                      p.etp,
+                                      run.train.micro_batch,
+                                      policy,
+                                      run.offload.activations ? 1 : 0,
+                                      splits ? 1 : 0};
+    std::unique_ptr<const LayerProbe>& known = known_[key];
+    if (!known) known = std::make_unique<const LayerProbe>(probe(run, splits));
+    return *known;
+}
+
+LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
+    LayerProbe result;
+    std::vector<int64_t> first;
+    std::tie(result.kind_of_layer, first) = kinds_of(run.model);
+    spec::RunSpec small = run;
+    // A layer of each kind that is neither the first nor the last.
+    small.model.layers = std::min<int64_t>(run.model.layers, std::max<int64_t>(3, first.back() + 2));
+    small.parallel.pp = small.parallel.virtual_stages = small.parallel.dp_replicate = 1;
+    small.parallel.stage_layers = "";
+    small.parallel.schedule = splits ? "zb-h1" : "1f1b";
+    small.parallel.zero = 0;
+    small.parallel.reductions = 1;
+    small.offload.optimizer = small.offload.params = false;
+    const int ranks = ranks_of_layers(small, ranks_);
+    const rehearsal::PartsRehearsal parts = rehearsal::rehearse_parts(small, target_, ranks);
+    const Program& program = parts.whole.program;
+    const std::vector<double> seconds = seconds_by_place(program, parts.parts.begin, parts.parts.end, prices_);
+    const std::vector<double> whole = seconds_by_place(program, 0, program.actions.size(), prices_);
+
+    const std::vector<rehearsal::UnitValues>& values = parts.parts.values;
+    std::vector<UnitProbe> units(values.size());
+    const auto unit_of = [&](const std::string& place) {
+        const std::string name = place.substr(place.find(" of ") + 4);
+        return std::find_if(values.begin(), values.end(), [&](const auto& v) { return v.unit == name; }) -
+               values.begin();
+    };
+    double all_values = 0;
+    for (size_t u = 0; u < units.size(); ++u) {
+        units[u].dense = static_cast<double>(values[u].dense);
+        units[u].experts = static_cast<double>(values[u].experts);
+        all_values += units[u].dense + units[u].experts;
+    }
+    for (size_t i = 0; i < program.places.size(); ++i) {
+        const std::string& place = program.places[i];
+        if (place == "optimizer" || place == "gradient norm") result.update += whole[i] / all_values;
+        if (place.find(" of ") == std::string::npos) continue;
+        UnitProbe& unit = units.at(static_cast<size_t>(unit_of(place)));
+        (place.starts_with("forward")           ? unit.forward
+         : place.starts_with("backward weight") ? unit.weight
+                                                : unit.input) += seconds[i];
+    }
+    // Where each unit's forward begins: what the units before it keep.
+    std::vector<double> begins(units.size() + 1, -1);
+    const std::vector<rehearsal::UnitPass>& passes = parts.parts.passes;
+    for (const rehearsal::UnitPass& pass : passes) {
+        const std::string& place = program.places[pass.place];
+        if (!place.starts_with("forward")) continue;
+        const auto u = static_cast<size_t>(unit_of(place));
+        if (begins[u] >= 0) continue;
+        begins[u] = static_cast<double>(pass.begin);
+        units[u].forward_peak = static_cast<double>(pass.peak - pass.begin);
+        if (u + 1 == units.size()) begins[u + 1] = static_cast<double>(pass.end);
+    }
+    for (size_t u = 0; u < units.size(); ++u) units[u].kept = begins[u + 1] - begins[u];
+    for (const rehearsal::UnitPass& pass : passes) {
+        const std::string& place = program.places[pass.place];
+        if (place.starts_with("forward")) continue;
+        UnitProbe& unit = units.at(static_cast<size_t>(unit_of(place)));
+        const double before = begins.at(static_cast<size_t>(unit_of(place)));
+        if (place.starts_with("backward weight"))
+            unit.kept_for_weight = static_cast<double>(pass.begin - pass.end);
+        else
+            unit.backward_peak = std::max(unit.backward_peak, static_cast<double>(pass.peak) - before);
+    }
+    result.embedding = units.front();
+    result.head = units.back();
+    for (const int64_t layer : first) {
+        // The last layer of the kind that a layer follows.
+        size_t chosen = static_cast<size_t>(layer) + 1;
+        for (size_t u = 1; u + 2 < units.size(); ++u)
+            if (result.kind_of_layer[u - 1] == result.kind_of_layer[static_cast<size_t>(layer)]) chosen = u;
+        result.kinds.push_back(units[chosen]);
+    }
+    double copied = 0;
+    for (size_t i = parts.parts.begin; i < parts.parts.end; ++i)
+        if (const auto* copy = std::get_if<rehearsal::BeginCopy>(&program.actions[i].what)) copied += copy->bytes;
+    for (UnitProbe& kind : result.kinds) kind.offloaded = copied / 2 / static_cast<double>(small.model.layers);
+    const double size = run.precision.compute == "bf16" ? 2 : 4;
+    const spec::ParallelSpec& p = run.parallel;
+    result.hidden = size * static_cast<double>(run.train.micro_batch * run.train.seq_len / p.cp) *
+                    static_cast<double>(run.model.width) /
+                    static_cast<double>(p.tp > 1 && p.sequence_parallel ? p.tp : 1);
+    return result;
+}
+
+}  // namespace tutti::planner

@@ -1,0 +1,61 @@
+// planner/probe.h: what one layer of each kind, the embedding and the head cost on a rank: read from a rehearsal of the
+// real engine on a model of the same sizes with few layers. Nothing here is a formula of a layer: bytes are those that
+// the allocator counted, seconds those of the rehearsed kernels and operations.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "tutti/rehearsal/rehearse.h"
+#include "tutti/simulate/timeline.h"
+
+namespace tutti::planner {
+
+// One unit: a layer, the embedding, the head with the loss. Seconds of a microbatch with the operations of tensor,
+// context and expert parallelism inside. Bytes of a microbatch on the device; peaks are above what the units before it
+// keep.
+struct UnitProbe {
+    double forward = 0, input = 0, weight = 0;  // F, I, W; without a split I is B, recompute included
+    double kept = 0, kept_for_weight = 0;       // from F until the end of B or I; from I until W
+    double forward_peak = 0, backward_peak = 0;
+    double offloaded = 0;           // bytes that are copied to the host, and back
+    double dense = 0, experts = 0;  // values of parameters in the rank's part
+
+    double passes() const { return forward + input + weight; }
+};
+
+struct LayerProbe {
+    UnitProbe embedding, head;
+    std::vector<UnitProbe> kinds;
+    std::vector<size_t> kind_of_layer;  // of the whole model, in `kinds`
+    double input = 0;                   // bytes that precede the first unit: the microbatch itself
+    double hidden = 0;                  // bytes of an activation between layers
+    double update = 0;                  // seconds of the update and the norm, of a value
+};
+
+// Rehearses probes and keeps them. Thread safe.
+class Probes {
+  public:
+    // `prices`: of kernels and operations on the cluster. `ranks`: of the whole run.
+    Probes(rehearsal::Target target, simulate::TimelinePrices prices, int ranks);
+    // Of the layers of `run`, whose pipeline, ZeRO, replication and offloaded state do not matter.
+    const LayerProbe& of(const spec::RunSpec& run);
+    // As of(), for a schedule that splits the backward (`splits`).
+    size_t rehearsed() const { return known_.size(); }
+
+  private:
+    LayerProbe probe(const spec::RunSpec& run, bool splits) const;
+
+    rehearsal::Target target_;
+    simulate::TimelinePrices prices_;
+    int ranks_;
+    std::map<std::vector<int64_t>, std::unique_ptr<const LayerProbe>> known_;
+};
+
+// Whether the weight gradients of a schedule have actions of their own.
+bool splits_backward(std::string_view schedule);
+
+}  // namespace tutti::planner
