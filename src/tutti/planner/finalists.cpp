@@ -15,7 +15,6 @@
 #include "tutti/planner/rules.h"
 #include "tutti/rehearsal/rehearse.h"
 #include "tutti/simulate/rehearsed.h"
-#include "tutti/spec/rules.h"
 #include "tutti/spec/validate.h"
 
 namespace tutti::planner {
@@ -40,10 +39,6 @@ struct Attempt {
     std::string problem;
     bool too_large = false;
 };
-
-bool reduces_in_shards(const spec::ParallelSpec& p, int ranks) {
-    return p.zero > 0 && spec::data_parallel_ranks(p, ranks) > p.dp_replicate;
-}
 
 // "": it fits the device and its host.
 std::string problem_of(const Request& request, const simulate::RehearsedStep& step, Attempt& a) {
@@ -76,21 +71,14 @@ void attempt(const Request& request, const std::optional<rehearsal::Target>& tar
         const auto rehearsed = [&](const spec::RunSpec& run) {
             return simulate::rehearse_on(run, loaded, request.gpus, request.cluster, {}, false);
         };
+        f.run.parallel.reductions = a.candidate.reductions;
         simulate::RehearsedStep step = rehearsed(f.run);
+        if (!step.shown.fits && f.run.parallel.reductions > 1) {
+            f.run.parallel.reductions = 1;
+            step = rehearsed(f.run);
+        }
         a.problem = problem_of(request, step, a);
         if (!a.problem.empty()) return;
-        // A second sum of gradients in flight keeps the gradients of one more unit of each rank.
-        constexpr double kWorthTrying = 0.002;  // of the step waits for data parallelism or for other positions
-        if (step.time.dp + step.time.bubble > kWorthTrying * step.seconds &&
-            reduces_in_shards(f.run.parallel, request.gpus)) {
-            spec::RunSpec run = f.run;
-            run.parallel.reductions = 2;
-            simulate::RehearsedStep two = rehearsed(run);
-            if (two.shown.fits && two.seconds < step.seconds) {
-                f.run = std::move(run);
-                step = std::move(two);
-            }
-        }
         f.prediction = simulate::prediction_of(f.run, request.gpus, request.cluster, step);
         f.rehearsed = std::move(step.shown);
         a.finalist = std::move(f);

@@ -12,8 +12,6 @@ namespace tutti::planner {
 
 namespace {
 
-constexpr double kSlack = 1.1;
-
 [[noreturn]] void refuse(const Request& r, const Found& found) {
     const std::string what = concat("no layout of ", name_of(r.model), " on ", r.gpus, " x ", r.cluster.name,
                                     " with a global batch of ", r.global_batch, " is possible");
@@ -38,9 +36,7 @@ Plan make_plan(const Request& request, size_t top) {
     const std::optional<rehearsal::Target> target = target_of(request);
     plan.certified = target ? concat("rehearsed by the engine for ", target->device.name)
                             : concat("closed forms alone: there are no kernels for ", request.cluster.name);
-    // A rehearsal may find less than the closed form.
-    plan.found = search(request, kKept, target ? kSlack * request.cluster.memory : request.cluster.memory);
-    std::erase_if(plan.found.front, [&](const Candidate& c) { return c.bytes > request.cluster.memory; });
+    plan.found = target ? search(request, *target) : propose(request);
     if (plan.found.best.empty()) refuse(request, plan.found);
     plan.finalists = choose(request, plan.found, top, target);
     if (plan.finalists.chosen.empty()) {

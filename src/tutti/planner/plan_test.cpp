@@ -7,7 +7,6 @@
 #include "tutti/planner/rules.h"
 #include "tutti/rehearsal/rehearse.h"
 #include "tutti/report/svg.h"
-#include "tutti/simulate/rehearsed.h"
 #include "tutti/spec/toml.h"
 #include "tutti/spec/validate.h"
 
@@ -39,7 +38,7 @@ rehearsal::Rehearsal fullest(const spec::RunSpec& run, const rehearsal::Target& 
 TEST(Plan, EveryChosenLayoutIsARunThatFits) {
     for (const Request& r : {request_for("llama-tiny", 8, 16, 256), request_for("moe-tiny", 4, 8, 256)}) {
         const auto target = target_with(int64_t{1} << 40);
-        const Finalists all = choose(r, search(r).best, 10, target);
+        const Finalists all = choose(r, propose(r).best, 10, target);
         ASSERT_EQ(all.chosen.size(), 10u);
         for (const Finalist& f : all.chosen) {
             EXPECT_NO_THROW(spec::validate(f.run, r.gpus));
@@ -138,7 +137,7 @@ TEST(ClosedForms, MemoryIsAsRehearsed) {
 
 TEST(Plan, WhatDoesNotFitMakesRoomForTheNext) {
     const Request r = request_for("llama-tiny", 8, 16, 256);
-    const std::vector<Candidate> best = search(r).best;
+    const std::vector<Candidate> best = propose(r).best;
     const Finalists roomy = choose(r, best, 10, target_with(int64_t{1} << 40));
     std::vector<int64_t> peaks;
     for (const Finalist& f : roomy.chosen) peaks.push_back(f.rehearsed->memory.peak());
@@ -156,7 +155,7 @@ TEST(Plan, WhatDoesNotFitMakesRoomForTheNext) {
 // kind of layout that fills the whole list of the fastest.
 TEST(Plan, WhereNoneOfTheFastestFitsThePlanHasLessMemory) {
     const Request r = request_for("llama-tiny", 8, 16, 256);
-    std::vector<Finalist> all = choose(r, search(r).best, 10, target_with(int64_t{1} << 40)).chosen;
+    std::vector<Finalist> all = choose(r, propose(r).best, 10, target_with(int64_t{1} << 40)).chosen;
     std::sort(all.begin(), all.end(), [](const Finalist& a, const Finalist& b) { return a.bytes() > b.bytes(); });
     const Candidate& large = all.front().candidate;
     const Candidate& small = all.back().candidate;
@@ -192,30 +191,14 @@ TEST(Plan, ALayoutThatDoesNotFitStandsForItsKind) {
     EXPECT_EQ(roomy.chosen[0].candidate.job.cp, 1);
 }
 
-// The other number of reductions in flight is no faster.
-TEST(Plan, ASecondReductionIsInFlightWhereThatIsFaster) {
-    Request r = request_for("gpt2-124m", 8, 64, 64);
-    const std::vector<Candidate> candidates = search(r).best;
-    r.cluster.link_bandwidth /= 20;  // so that reductions take as long as passes
-    const auto target = target_with(int64_t{1} << 40);
-    const Finalists all = choose(r, candidates, 5, target);
-    ASSERT_EQ(all.chosen.size(), 5u);
-    for (const Finalist& f : all.chosen) {
-        spec::RunSpec other = f.run;
-        other.parallel.reductions = 3 - other.parallel.reductions;
-        const auto step = simulate::rehearse_on(other, *target, r.gpus, r.cluster, {}, false);
-        EXPECT_GE(step.seconds, f.prediction.seconds() * (1 - 1e-9)) << describe_layout(f.candidate.job);
-    }
-}
-
 // 1.24 B parameters on one device of 14 GB: 18 bytes of each are 22 GB.
 TEST(Plan, WhatFitsOnlyInTheMemoryOfTheHostIsOffloaded) {
     Request r = request_for("llama3.2-1b", 1, 8, 4096);
     r.cluster.memory = 14e9;
     Request alone = r;
     alone.cluster.host_bandwidth = 0;
-    EXPECT_TRUE(search(alone).best.empty());
-    const Finalists all = choose(r, search(r).best, 3, target_with(static_cast<int64_t>(r.cluster.memory)));
+    EXPECT_TRUE(propose(alone).best.empty());
+    const Finalists all = choose(r, propose(r).best, 3, target_with(static_cast<int64_t>(r.cluster.memory)));
     ASSERT_EQ(all.chosen.size(), 3u);
     for (const Finalist& f : all.chosen) {
         EXPECT_TRUE(f.candidate.job.offload.optimizer) << describe_layout(f.candidate.job);
@@ -231,7 +214,7 @@ TEST(Plan, WhatFitsOnlyInTheMemoryOfTheHostIsOffloaded) {
     // A node whose memory is known and too small, or not known.
     Request small_host = r;
     small_host.cluster.host_memory = 12e9;
-    EXPECT_TRUE(search(small_host).best.empty());
+    EXPECT_TRUE(propose(small_host).best.empty());
     const std::string unknown = "the host memory of h100 is not known; the most that a node needs here is ";
     EXPECT_EQ(render(make_plan(r, 1)).find(unknown), std::string::npos);
     Request unknown_host = r;
@@ -279,7 +262,7 @@ TEST(Plan, KindsAddUpToTheStep) {
 }
 
 TEST(Plan, TheRecipeIsThatOfTheLectureAndOfAPublishedRun) {
-    const auto recipe_of = [](const Request& r) { return field_recipe(r, search(r).best.front()); };
+    const auto recipe_of = [](const Request& r) { return field_recipe(r, propose(r).best.front()); };
     const Recipe small = recipe_of(request_for("gpt2-124m", 8, 64, 1024));
     ASSERT_EQ(small.rules.size(), 6u);
     ASSERT_TRUE(small.layout);

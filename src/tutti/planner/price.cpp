@@ -3,7 +3,10 @@
 #include "tutti/planner/price.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <deque>
+#include <utility>
 
 #include "tutti/base/error.h"
 #include "tutti/models/flops.h"
@@ -116,7 +119,7 @@ Pricer::Layout Pricer::layout_of(const spec::RunSpec& run) {
             stage.offloaded += unit.offloaded;
             stage.dense += unit.dense;
             stage.experts += unit.experts;
-            ++stage.units;
+            stage.units.push_back(&unit);
         };
         // The input of a later stage takes the place of the embedding's output.
         stage.kept = l.probe->embedding.kept;
@@ -135,68 +138,109 @@ Pricer::Layout Pricer::layout_of(const spec::RunSpec& run) {
             if (ties_here) stage.dense -= l.probe->embedding.dense;
         }
         l.stages_of_rank[static_cast<size_t>(l.schedule->placement.rank_of(0, s))].push_back(s);
-        if (run.offload.activations) {
-            const double copy = prices_.host_copy(stage.offloaded);
-            stage.forward = std::max(stage.forward, copy);
-            stage.input = std::max(stage.input, copy - stage.weight);
-        }
+        add_data_parallelism(l, stage);
     }
     return l;
 }
 
-double Pricer::lower_bound(const spec::RunSpec& run) {
-    const Layout l = layout_of(run);
-    double most = 0;
-    for (size_t r = 0; r < l.stages_of_rank.size(); ++r) most = std::max(most, l.busy(r));
-    return l.microbatches * most;
-}
-
-// Seconds of gathers and reductions that the passes do not hide, of a step, and the update.
-double Pricer::exposed_data_parallel(const Layout& l, size_t rank) const {
+// Gathers and reductions of parallel::DataParallel beside the passes over the units of a stage: the next unit's weights
+// are gathered ahead, a unit's gradients are reduced beside the backward of the next ones, and a forward begins when no
+// reduction is under way.
+void Pricer::add_data_parallelism(const Layout& l, Stage& stage) const {
     const spec::RunSpec& run = *l.run;
     const spec::ParallelSpec& p = run.parallel;
-    double dense = 0, experts = 0, forward = 0, backward = 0, units = 0;
+    const double value = run.precision.compute == "bf16" ? 2 : 4;
+    struct Set {  // of dense parameters, or of experts: their groups
+        double UnitProbe::*values;
+        double shards;
+        simulate::Group over, copies;
+        double free = 0;  // when its last operation ends
+    };
+    const auto tp = static_cast<int>(p.tp), etp = static_cast<int>(p.ep * p.etp);
+    const auto shards = static_cast<int>(l.shards), expert_shards = static_cast<int>(l.expert_shards);
+    const auto replicas = static_cast<int>(l.replicas);
+    std::array<Set, 2> sets = {
+        Set{&UnitProbe::experts, l.expert_shards, prices_.group(expert_shards, etp),
+            prices_.group(replicas, expert_shards * etp)},
+        Set{&UnitProbe::dense, l.shards, prices_.group(shards, tp), prices_.group(replicas, shards * tp)}};
+    const auto gather = [&](const UnitProbe& unit, Set& set) {
+        const double bytes = value * unit.*set.values;
+        const double seconds = bytes > 0 && set.shards > 1 ? prices_.gather(bytes, set.over) : 0;
+        return run.offload.params ? std::max(seconds, prices_.host_copy(bytes / set.shards)) : seconds;
+    };
+    const auto reduce = [&](const UnitProbe& unit, Set& set) {
+        const double bytes = 4 * unit.*set.values;
+        if (bytes == 0 || set.shards <= 1) return 0.0;
+        return p.zero == 0 ? prices_.all_reduce(bytes, set.over) : prices_.gather(bytes, set.over);
+    };
+    double now = 0;
+    const auto begin_gather = [&](const UnitProbe& unit) {
+        double end = 0;
+        for (Set& set : sets) end = std::max(end, set.free = std::max(set.free, now) + gather(unit, set));
+        return end;
+    };
+    // Forward.
+    const size_t n = stage.units.size();
+    double arrives = p.zero == 3 ? begin_gather(*stage.units[0]) : 0;
+    for (size_t u = 0; u < n; ++u) {
+        now = std::max(now, arrives);
+        if (p.zero == 3 && u + 1 < n) arrives = begin_gather(*stage.units[u + 1]);
+        now += stage.units[u]->forward;
+    }
+    stage.forward = now;
+    // Backward, with reductions as after the last microbatch; `each`: after every microbatch.
+    const bool each = p.zero >= 2;
+    const auto backward = [&](bool reduces) {
+        now = 0;
+        for (Set& set : sets) set.free = 0;
+        std::deque<std::pair<double, double>> under_way;  // ends, and times to add the shards
+        const auto finish_until = [&](int64_t most) {
+            for (; std::ssize(under_way) > most; under_way.pop_front())
+                now = std::max(now, under_way.front().first) + under_way.front().second;
+        };
+        const auto start = [&](Set& set, double seconds, double values) {
+            if (p.zero > 0) finish_until(p.reductions - 1);
+            set.free = std::max(set.free, now) + seconds;
+            under_way.emplace_back(set.free, each && l.microbatches > 1 ? prices_.pass(12 * values / set.shards) : 0);
+        };
+        double weights = n > 1 || p.zero < 3 ? 0 : begin_gather(*stage.units[0]);  // the last unit is gathered still
+        for (size_t u = n; u-- > 0;) {
+            now = std::max(now, weights);
+            if (p.zero == 3 && u > 0) weights = begin_gather(*stage.units[u - 1]);
+            now += stage.units[u]->input + stage.units[u]->weight;
+            if (!reduces) continue;
+            for (Set& set : sets) {
+                const double values = stage.units[u]->*set.values;
+                if (values > 0) start(set, reduce(*stage.units[u], set), values);
+            }
+            // Norms, whose gradients are summed over tp too, are reduced last, and by themselves.
+            if (p.tp > 1 && p.sequence_parallel && sets[1].shards > 1)
+                start(sets[1], prices_.gather(8 * static_cast<double>(run.model.width), sets[1].over), 0);
+        }
+        finish_until(0);
+        return now;
+    };
+    const double before = stage.input + stage.weight, plain = backward(each);
+    stage.input += plain - before;
+    double across = 0;  // the sum over replicas of the last unit; the others' are hidden
+    for (Set& set : sets)
+        if (replicas > 1)
+            across += prices_.all_reduce(4 * stage.units[0]->*set.values / (p.zero > 0 ? set.shards : 1), set.copies);
+    stage.last_reduction = backward(true) - plain + across;
+}
+
+double Pricer::update(const Layout& l, size_t rank) const {
+    const spec::RunSpec& run = *l.run;
+    double owned = 0;
     for (const int s : l.stages_of_rank[rank]) {
         const Stage& stage = l.stages[static_cast<size_t>(s)];
-        dense += stage.dense;
-        experts += stage.experts;
-        forward += stage.forward;
-        backward += stage.input + stage.weight;
-        units += stage.units;
+        owned += run.parallel.zero > 0 ? stage.dense / l.shards + stage.experts / l.expert_shards
+                                       : stage.dense + stage.experts;
     }
-    const double chunks = static_cast<double>(l.stages_of_rank[rank].size());
-    const simulate::Group over = prices_.group(static_cast<int>(l.shards), static_cast<int>(p.tp));
-    const simulate::Group expert_over =
-        prices_.group(static_cast<int>(l.expert_shards), static_cast<int>(p.ep * p.etp));
-    const simulate::Group copies =
-        prices_.group(static_cast<int>(l.replicas), static_cast<int>(l.shards) * static_cast<int>(p.tp));
-    const auto exchange = [&](double bytes) {
-        return prices_.gather(bytes * dense, over, units) + prices_.gather(bytes * experts, expert_over, units);
-    };
-    const double value = run.precision.compute == "bf16" ? 2 : 4;
-    const double owned = (p.zero > 0 ? dense / l.shards + experts / l.expert_shards : dense + experts);
     const MemoryByPurpose per_value = optim::state_bytes(1 << 20, run.precision.compute, run.optimizer);
     const double state = static_cast<double>(per_value[Purpose::optimizer]) / (1 << 20);
-    double update = l.probe->update * owned;
-    if (run.offload.optimizer) update = std::max(update, prices_.host_copy(2 * state * owned));
-    if (l.shards * l.replicas <= 1 && l.expert_shards * l.replicas <= 1) return update;
-
-    const double across = l.replicas > 1 ? prices_.all_reduce(4 * owned, copies, units) : 0;
-    const double reduce =
-        p.zero > 0 ? exchange(4)
-                   : prices_.all_reduce(4 * dense, over, units) + prices_.all_reduce(4 * experts, expert_over, units);
-    // What the backward of the other units does not hide; in a pipeline the last microbatch passes the last chunk.
-    const auto beside = [&](double comm, double window) {
-        return std::max(comm / units, comm - window * (1 - 1 / units));
-    };
-    if (p.zero <= 1) return update + beside(reduce, backward / chunks) + across / units;
-    if (p.zero == 2) return update + l.microbatches * beside(reduce, backward) + across / units;
-    double gather = exchange(value);
-    if (run.offload.params) gather = std::max(gather, prices_.host_copy(value * owned));
-    const double first = chunks * gather / units;
-    const double of_forward = std::max(0.0, gather - forward) + first;
-    const double of_backward = std::max(0.0, gather + reduce - backward) + first + reduce / units;
-    return update + l.microbatches * (of_forward + of_backward) + across / units;
+    const double seconds = l.probe->update * owned;
+    return run.offload.optimizer ? std::max(seconds, prices_.host_copy(2 * state * owned)) : seconds;
 }
 
 Price Pricer::memory_of(const Layout& l, size_t rank) const {
@@ -207,13 +251,11 @@ Price Pricer::memory_of(const Layout& l, size_t rank) const {
     const MemoryByPurpose per_value = optim::state_bytes(1 << 20, run.precision.compute, run.optimizer);
     const double optimizer = static_cast<double>(per_value[Purpose::optimizer]) / (1 << 20);
     double whole = 0, sharded = 0;  // values of the rank: all, and its shards
-    const UnitProbe* last = nullptr;
     bool has_head = false;
     for (const int s : l.stages_of_rank[rank]) {
         const Stage& stage = l.stages[static_cast<size_t>(s)];
         whole += stage.dense + stage.experts;
         sharded += shard_of(stage.dense, l.shards) + shard_of(stage.experts, l.expert_shards);
-        if (stage.last != nullptr) last = stage.last;
         has_head = has_head || stage.has_head;
     }
     Price price;
@@ -225,19 +267,23 @@ Price Pricer::memory_of(const Layout& l, size_t rank) const {
     price.saved = (optimizer + (run.precision.compute == "bf16" ? 0 : value)) *
                   (p.zero >= 1 ? sharded : whole / (l.shards * l.replicas));
 
-    // The most that waits for its backward, and then for its weight gradients.
-    double live = 0, most = 0, messages = 0, waiting = 0, most_waiting = 0;
-    for (const schedule::Action& whole_action : l.schedule->programs[rank]) {
-        for (const schedule::Action& part : schedule::Parts(whole_action))
-            if (part.op == schedule::Op::forward) {
-                live += l.stages[static_cast<size_t>(part.stage)].kept;
-                waiting += l.stages[static_cast<size_t>(part.stage)].offloaded;
-            }
-        most = std::max(most, live);
-        most_waiting = std::max(most_waiting, waiting);
-        for (const schedule::Action& part : schedule::Parts(whole_action)) {
+    // Each action on top of what waits for its backward or its weight gradients.
+    double live = 0, most = 0, waiting = 0, most_waiting = 0;
+    for (const schedule::Action& action : l.schedule->programs[rank]) {
+        using schedule::Op;
+        double beside = 0;
+        for (const schedule::Action& part : schedule::Parts(action)) {
             const Stage& stage = l.stages[static_cast<size_t>(part.stage)];
-            using schedule::Op;
+            if (part.op == Op::forward) {
+                live += stage.kept;
+                waiting += stage.offloaded;
+            }
+            beside = std::max(beside, stage.transient[static_cast<size_t>(part.op)]);
+        }
+        most = std::max(most, live + beside);
+        most_waiting = std::max(most_waiting, waiting);
+        for (const schedule::Action& part : schedule::Parts(action)) {
+            const Stage& stage = l.stages[static_cast<size_t>(part.stage)];
             if (part.op == Op::backward) live -= stage.kept;
             if (part.op == Op::backward_input) live -= stage.kept - stage.kept_for_weight;
             if (part.op == Op::backward_weight) live -= stage.kept_for_weight;
@@ -245,51 +291,89 @@ Price Pricer::memory_of(const Layout& l, size_t rank) const {
         }
     }
     price.offloaded += most_waiting;
+    double messages = 0;
     if (p.pp > 1) {
         const double channels =
             static_cast<double>(l.stages_of_rank[rank].size()) * 2 - (rank == 0 ? 1 : 0) - (has_head ? 1 : 0);
         messages = std::min(16.0, std::min(2.0, l.microbatches) * channels) * probe.hidden;
     }
-    const double layer_dense = last != nullptr ? last->dense : 0, layer_experts = last != nullptr ? last->experts : 0;
-    const double layer = layer_dense + layer_experts;
-    const double layer_shard = shard_of(layer_dense, l.shards) + shard_of(layer_experts, l.expert_shards);
-    const double gradient = p.zero >= 2 ? 4 : 0, gathered = p.zero >= 3 ? value : 0;
-    double transient = 0;
-    if (last != nullptr) {
-        const double in_use = (2 * gathered + gradient) * layer;
-        const double before = last->backward_peak - last->kept;
-        const double head_in_flight =
-            has_head ? gradient * (probe.head.dense + shard_of(probe.head.dense, l.shards)) : 0;
-        transient =
-            std::max(before + in_use + head_in_flight, before - last->kept + in_use + gradient * (layer + layer_shard));
-        transient = std::max(transient, last->forward_peak - last->kept + 2 * gathered * layer);
-    }
-    if (has_head)
-        transient = std::max(transient, std::max(probe.head.forward_peak, probe.head.backward_peak) +
-                                            (gathered + gradient) * probe.head.dense + gathered * layer);
-    price.bytes += most + messages + transient + probe.input + static_cast<double>(target_.device.workspace_bytes);
+    price.bytes += most + messages + probe.input + static_cast<double>(target_.device.workspace_bytes);
     return price;
 }
 
-Price Pricer::price(const spec::RunSpec& run) {
-    const Layout l = layout_of(run);
+// Bytes of a pass over a stage at its fullest moment, above what all microbatches keep, its own with them.
+double Pricer::transient_of(const Layout& l, const Stage& stage, schedule::Op op, bool splits) const {
+    using schedule::Op;
+    const spec::ParallelSpec& p = l.run->parallel;
+    const double value = l.run->precision.compute == "bf16" ? 2 : 4;
+    const double gradient = p.zero >= 2 ? 4 : 0, gathered = p.zero >= 3 ? value : 0;
+    const double head = stage.has_head ? l.probe->head.dense : 0;
+    double layer = 0, layer_shard = 0;
+    if (stage.last != nullptr) {
+        layer = stage.last->dense + stage.last->experts;
+        layer_shard = shard_of(stage.last->dense, l.shards) + shard_of(stage.last->experts, l.expert_shards);
+    }
+    double most = 0;
+    if (op == Op::forward) {
+        if (stage.last != nullptr) most = stage.last->forward_peak - stage.last->kept + 2 * gathered * layer;
+        if (stage.has_head)
+            most = std::max(most, l.probe->head.forward_peak + (gathered + gradient) * head + gathered * layer);
+        return most;
+    }
+    if (op == Op::backward_weight) {
+        const double of_layer = stage.last != nullptr ? stage.last->kept_for_weight : 0;
+        return std::max(gradient * layer, gradient * (2 * layer + layer_shard) - of_layer);
+    }
+    if (stage.has_head) most = l.probe->head.backward_peak + (gathered + gradient) * head + gathered * layer;
+    if (stage.last == nullptr) return most;
+    // The last layer; the one before it, beside the reduction of the last one's gradients; the first one, where the
+    // others wait for their weight gradients.
+    const double of_layer = splits ? 0 : gradient, kept = stage.last->kept, later = stage.last->kept_for_weight;
+    const double alone = stage.last->backward_peak - kept + (2 * gathered + of_layer) * layer;
+    most = std::max(most, alone + of_layer * (head + shard_of(head, l.shards)));
+    most = std::max(most, alone - kept + (splits ? later : 0) + of_layer * (layer + layer_shard));
+    if (p.reductions > 1)  // the gradients of two layers before are under way too
+        most = std::max(most, alone - 2 * kept + 2 * (splits ? later : 0) + 2 * of_layer * (layer + layer_shard));
+    const auto layers = static_cast<double>(stage.units.size()) - (stage.has_head ? 1 : 0) -
+                        (stage.units.front() == &l.probe->embedding ? 1 : 0);
+    if (splits) most = std::max(most, alone + (layers - 1) * (later - kept));
+    return most;
+}
+
+std::optional<Price> Pricer::price(const spec::RunSpec& run, double limit) {
+    Layout l = layout_of(run);
+    double tail = 0, busiest = 0;
+    for (size_t r = 0; r < l.stages_of_rank.size(); ++r) {
+        // The first microbatch reaches the position through the stages before it, and the last one's gradient goes
+        // back through them.
+        double before = 0;
+        for (int s = 0; s < l.stages_of_rank[r].front(); ++s)
+            before += l.stages[static_cast<size_t>(s)].forward + l.stages[static_cast<size_t>(s)].input;
+        busiest = std::max(busiest, before + l.microbatches * l.busy(r));
+        tail = std::max(tail, update(l, r) + l.stages[static_cast<size_t>(l.stages_of_rank[r].front())].last_reduction);
+    }
+    if (busiest + tail > limit) return std::nullopt;
+    double seconds = busiest;
+    if (l.stages_of_rank.size() > 1) {
+        schedule::Times<double> times;
+        times.stages.clear();
+        for (const Stage& stage : l.stages) times.stages.push_back({stage.forward, stage.input, stage.weight});
+        const bool crosses = request_.gpus / static_cast<int>(run.parallel.pp) >= prices_.cluster().domain;
+        times.transfer = prices_.message(l.probe->hidden, crosses);
+        seconds = schedule::simulate(*l.schedule, times).makespan;
+        if (seconds + tail > limit) return std::nullopt;
+    }
     Price fullest;
-    double tail = 0;
+    const bool splits = splits_backward(run.parallel.schedule) && run.parallel.pp > 1;
+    using schedule::Op;
+    for (Stage& stage : l.stages)
+        for (const Op op : {Op::forward, Op::backward, Op::backward_input, Op::backward_weight})
+            stage.transient[static_cast<size_t>(op)] = transient_of(l, stage, op, splits);
     for (size_t r = 0; r < l.stages_of_rank.size(); ++r) {
         const Price here = memory_of(l, r);
         if (here.bytes > fullest.bytes) fullest = here;
-        tail = std::max(tail, exposed_data_parallel(l, r));
     }
-    if (l.stages_of_rank.size() == 1) {
-        fullest.seconds = l.microbatches * l.busy(0) + tail;
-        return fullest;
-    }
-    schedule::Times<double> times;
-    times.stages.clear();
-    for (const Stage& stage : l.stages) times.stages.push_back({stage.forward, stage.input, stage.weight});
-    times.transfer =
-        prices_.message(l.probe->hidden, request_.gpus / static_cast<int>(run.parallel.pp) >= prices_.cluster().domain);
-    fullest.seconds = schedule::simulate(*l.schedule, times).makespan + tail;
+    fullest.seconds = seconds + tail;
     return fullest;
 }
 

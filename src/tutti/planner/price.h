@@ -2,8 +2,11 @@
 // and bytes of the fullest rank. A few microseconds without a pipeline, under a millisecond with one.
 #pragma once
 
+#include <array>
+#include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -24,19 +27,20 @@ struct Price {
 class Pricer {
   public:
     Pricer(const Request& request, const rehearsal::Target& target);
-    // A run of the request that validate() accepts. UsageError for a schedule that does not exist.
-    Price price(const spec::RunSpec& run);
-    // At most price(run).seconds: the busiest position alone.
-    double lower_bound(const spec::RunSpec& run);
+    // A run of the request that validate() accepts; nothing where its step takes longer than `limit`. UsageError for a
+    // schedule that does not exist.
+    std::optional<Price> price(const spec::RunSpec& run, double limit = std::numeric_limits<double>::infinity());
     size_t probes() const { return probes_.rehearsed(); }
 
   private:
     struct Stage {
-        double forward = 0, input = 0, weight = 0;
+        std::vector<const UnitProbe*> units;        // in the order of the forward
+        double forward = 0, input = 0, weight = 0;  // with what data parallelism does not hide in each microbatch
+        double last_reduction = 0;  // seconds that the last microbatch takes longer, to reduce gradients
         double kept = 0, kept_for_weight = 0, offloaded = 0;
         double dense = 0, experts = 0;
-        const UnitProbe* last = nullptr;  // layer
-        double units = 0;
+        std::array<double, 4> transient{};  // transient_of() F, B, I and W
+        const UnitProbe* last = nullptr;    // layer
         bool has_head = false;
     };
     struct Layout;  // of one run
@@ -44,8 +48,10 @@ class Pricer {
     Layout layout_of(const spec::RunSpec& run);
     const schedule::Schedule& schedule_of(const spec::ParallelSpec& p, int64_t microbatches);
     const std::vector<std::pair<int64_t, int64_t>>& layers_of(const spec::RunSpec& run, int stages);
-    double exposed_data_parallel(const Layout& layout, size_t rank) const;
+    void add_data_parallelism(const Layout& layout, Stage& stage) const;
+    double update(const Layout& layout, size_t rank) const;
     Price memory_of(const Layout& layout, size_t rank) const;
+    double transient_of(const Layout& layout, const Stage& stage, schedule::Op op, bool splits) const;
 
     const Request& request_;
     rehearsal::Target target_;

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <random>
 
 #include "tutti/base/error.h"
@@ -76,7 +78,7 @@ TEST(Price, IsThatOfTheRehearsal) {
                 continue;
             }
             ++layouts;
-            const Price price = pricer.price(run);
+            const Price price = *pricer.price(run);
             const simulate::RehearsedStep step = simulate::rehearse_on(run, target, r.gpus, r.cluster, {}, false);
             const auto peak = static_cast<double>(step.shown.memory.peak());
             of_time.push_back(price.seconds / step.seconds);
@@ -85,9 +87,21 @@ TEST(Price, IsThatOfTheRehearsal) {
                 std::printf("%-14s time %6.3f  memory %6.3f  %8.3f s %8.2f GB  at %-18s %s\n", name_of(r.model).c_str(),
                             of_time.back(), of_memory.back(), step.seconds, peak / 1e9,
                             step.shown.memory.peak_place.c_str(), describe_layout(job).c_str());
-            EXPECT_LE(pricer.lower_bound(run), price.seconds * (1 + 1e-9)) << describe_layout(job);
+            EXPECT_FALSE(pricer.price(run, 0.999 * price.seconds)) << describe_layout(job);
         }
         EXPECT_GT(layouts, 5) << name_of(r.model);
+    }
+    // Shares of the layouts within 1 %, 5 % and 15 %.
+    const auto within = [](const std::vector<double>& ratios, double tolerance) {
+        const auto near = [&](double ratio) { return std::abs(ratio - 1) <= tolerance; };
+        return static_cast<double>(std::count_if(ratios.begin(), ratios.end(), near)) /
+               static_cast<double>(ratios.size());
+    };
+    for (const auto& [ratios, one, five, fifteen] :
+         {std::tuple(of_time, 0.3, 0.7, 0.94), std::tuple(of_memory, 0.4, 0.7, 0.96)}) {
+        EXPECT_GE(within(ratios, 0.01), one);
+        EXPECT_GE(within(ratios, 0.05), five);
+        EXPECT_GE(within(ratios, 0.15), fifteen);
     }
 }
 

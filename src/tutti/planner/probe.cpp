@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "tutti/base/error.h"
@@ -49,7 +50,9 @@ std::vector<double> seconds_by_place(const Program& program, size_t begin, size_
     std::vector<double> seconds(program.places.size());
     std::vector<double> free(program.groups.size());
     std::map<std::pair<size_t, std::pair<comm::Kind, uint64_t>>, double> complete;
-    double now = 0;
+    double now = 0, copies_end = 0;
+    std::map<uint64_t, double> copies;
+    std::map<std::tuple<size_t, comm::Kind, int64_t, int>, double> prices_of;  // of operations, which repeat
     for (size_t i = begin; i < end; ++i) {
         const rehearsal::Action& action = program.actions[i];
         const double before = now;
@@ -57,12 +60,19 @@ std::vector<double> seconds_by_place(const Program& program, size_t begin, size_
             now += prices.kernel(*call);
         } else if (const auto* op = std::get_if<rehearsal::BeginOperation>(&action.what)) {
             double& at = free[op->group];
-            std::vector<int> ranks = program.groups[op->group].ranks;
-            at = std::max(at, now) + prices.operation(op->operation, ranks);
+            const comm::Summary& what = op->operation;
+            const auto [price, is_new] = prices_of.try_emplace({op->group, what.kind, what.bytes, what.peer});
+            if (is_new) price->second = prices.operation(what, program.groups[op->group].ranks);
+            at = std::max(at, now) + price->second;
             complete[{op->group, {op->operation.kind, op->sequence}}] = at;
         } else if (const auto* wait = std::get_if<rehearsal::WaitForOperation>(&action.what)) {
             const auto found = complete.find({wait->group, {wait->kind, wait->sequence}});
             if (found != complete.end()) now = std::max(now, found->second);
+        } else if (const auto* copy = std::get_if<rehearsal::BeginCopy>(&action.what)) {
+            if (prices.host) copies[copy->number] = copies_end = std::max(copies_end, now) + prices.host(copy->bytes);
+        } else if (const auto* copied = std::get_if<rehearsal::WaitForCopy>(&action.what)) {
+            const auto found = copies.find(copied->number);
+            if (found != copies.end()) now = std::max(now, found->second);
         }
         seconds[action.place] += now - before;
     }
@@ -117,8 +127,6 @@ LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
     const rehearsal::PartsRehearsal parts = rehearsal::rehearse_parts(small, target_, ranks);
     const Program& program = parts.whole.program;
     const std::vector<double> seconds = seconds_by_place(program, parts.parts.begin, parts.parts.end, prices_);
-    const std::vector<double> whole = seconds_by_place(program, 0, program.actions.size(), prices_);
-
     const std::vector<rehearsal::UnitValues>& values = parts.parts.values;
     std::vector<UnitProbe> units(values.size());
     const auto unit_of = [&](const std::string& place) {
@@ -134,12 +142,17 @@ LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
     }
     for (size_t i = 0; i < program.places.size(); ++i) {
         const std::string& place = program.places[i];
-        if (place == "optimizer" || place == "gradient norm") result.update += whole[i] / all_values;
         if (place.find(" of ") == std::string::npos) continue;
         UnitProbe& unit = units.at(static_cast<size_t>(unit_of(place)));
         (place.starts_with("forward")           ? unit.forward
          : place.starts_with("backward weight") ? unit.weight
                                                 : unit.input) += seconds[i];
+    }
+    for (const rehearsal::Action& action : program.actions) {
+        const auto* call = std::get_if<rehearsal::KernelCall>(&action.what);
+        const std::string& place = program.places[action.place];
+        if (call != nullptr && (place == "optimizer" || place == "gradient norm"))
+            result.update += prices_.kernel(*call) / all_values;
     }
     // Where each unit's forward begins: what the units before it keep.
     std::vector<double> begins(units.size() + 1, -1);

@@ -29,7 +29,7 @@ std::vector<ScalingRow> scale(const Request& request, const ScalingOptions& o) {
     for (int gpus = o.first; gpus <= o.last; gpus *= 2) {
         Request r = request;
         r.gpus = gpus;
-        const Found found = search(r, 1);
+        const Found found = propose(r, 1);
         ScalingRow row{.gpus = gpus};
         if (found.best.empty()) {
             row.problem = found.least_bytes > r.cluster.memory

@@ -7,12 +7,16 @@
 #include <chrono>
 #include <cstdlib>
 #include <limits>
+#include <map>
 #include <optional>
+#include <tuple>
 #include <unordered_map>
 
 #include "tutti/base/error.h"
+#include "tutti/planner/price.h"
 #include "tutti/planner/rules.h"
 #include "tutti/simulate/footprint.h"
+#include "tutti/simulate/rehearsed.h"
 #include "tutti/simulate/step_time.h"
 
 namespace tutti::planner {
@@ -92,10 +96,18 @@ class Front {
     std::array<Candidate, kSlices> best_;
 };
 
+// Layouts of one grid differ in what a search by closed forms judges well.
+auto grid_of(const Job& j) { return std::tuple(j.tp, j.cp, j.pp, j.ep, j.etp); }
+auto variant_of(const Job& j) {
+    return std::tuple(grid_of(j), j.micro_batch, j.recompute, j.schedule, j.zero, j.offload.activations);
+}
+
 class Search {
   public:
-    Search(const Request& r, size_t keep, double memory)
+    // `apart`: the fastest of each variant_of() in place of the `keep` fastest of all.
+    Search(const Request& r, size_t keep, double memory, bool apart)
         : r_(r),
+          apart_(apart),
           memory_(memory),
           fixed_(simulate::kStepFixed),
           job_(plain_job(r)),
@@ -119,6 +131,7 @@ class Search {
             for (const int cp : divisors(r_.gpus / tp, r_.gpus))
                 for (const int pp : divisors(r_.gpus / tp / cp, r_.gpus)) grid(tp, cp, pp);
         found_.best = fastest_.take();
+        for (const auto& [variant, candidate] : variants_) found_.best.push_back(candidate);
         found_.front = front_.take();
         found_.gates.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
         return std::move(found_);
@@ -263,7 +276,13 @@ class Search {
         return f.total() <= memory_ && (r_.cluster.host_memory <= 0 || node <= r_.cluster.host_memory);
     }
     bool hopeless(double seconds, double bytes) const {
-        return seconds >= fastest_.limit() && front_.beats(seconds, bytes);
+        constexpr double kFar = 1.6;  // times the fastest: the closed forms are hardly further off
+        return seconds >= (apart_ ? kFar * fastest_of_all_ : fastest_.limit()) && front_.beats(seconds, bytes);
+    }
+    void add_variant(double seconds, double bytes) {
+        fastest_of_all_ = std::min(fastest_of_all_, seconds);
+        Candidate& known = variants_[variant_of(job_)];
+        if (known.seconds == 0 || seconds < known.seconds) known = {job_, seconds, bytes};
     }
     const simulate::PassPrice& pass() {
         if (passes_of_[method_] != nullptr) return *passes_of_[method_];
@@ -351,6 +370,10 @@ class Search {
                 const double seconds = pricer_.step(job_, pass()).total();
                 count(&Gates::priced, 1);
                 if (!front_.beats(seconds, bytes)) front_.add({job_, seconds, bytes});
+                if (apart_) {
+                    add_variant(seconds, bytes);
+                    continue;
+                }
                 if (seconds >= fastest_.limit()) continue;
                 if (seconds < best.seconds) best = {job_, seconds, bytes};
                 if (bytes <= kSpare * memory_ && seconds < spare.seconds) spare = {job_, seconds, bytes};
@@ -361,6 +384,9 @@ class Search {
     }
 
     const Request& r_;
+    const bool apart_;
+    double fastest_of_all_ = kNever;
+    std::map<decltype(variant_of(Job())), Candidate> variants_;
     const double memory_, fixed_;
     Job job_;            // the layout in hand
     spec::RunSpec run_;  // the same in the words of the engine's rules
@@ -382,8 +408,67 @@ class Search {
 
 }  // namespace
 
-Found search(const Request& request, size_t keep, double memory) {
-    return Search(request, keep, memory > 0 ? memory : request.cluster.memory).run();
+Found propose(const Request& request, size_t keep, double memory) {
+    return Search(request, keep, memory > 0 ? memory : request.cluster.memory, false).run();
+}
+
+Found search(const Request& request, const rehearsal::Target& target) {
+    const auto start = std::chrono::steady_clock::now();
+    constexpr double kSlack = 1.15;                      // of the memory: probes count it again
+    constexpr double kNear = 1.25;                       // times the fastest so far
+    constexpr size_t kFirst = 2, kGrids = 6, kAll = 24;  // layouts of every grid, the best grids, layouts of these
+    const double capacity = target.device.memory_bytes > 0 ? double(target.device.memory_bytes) : kNever;
+    Found found = Search(request, 1, kSlack * std::min(capacity, request.cluster.memory), true).run();
+    const auto faster = [](const Candidate& a, const Candidate& b) { return a.seconds < b.seconds; };
+    std::sort(found.best.begin(), found.best.end(), faster);
+    struct Grid {
+        std::vector<Candidate> proposed;  // fastest first by the closed forms
+        double seconds = kNever;          // of the fastest priced one
+    };
+    std::map<decltype(grid_of(Job())), size_t> places;
+    std::vector<Grid> grids;  // in the order of their fastest by the closed forms
+    for (Candidate& c : found.best) {
+        const auto [place, is_new] = places.try_emplace(grid_of(c.job), grids.size());
+        if (is_new) grids.emplace_back();
+        grids[place->second].proposed.push_back(std::move(c));
+    }
+    found.best.clear();
+    Front front(request.cluster.memory);
+    Pricer pricer(request, target);
+    double fastest = kNever;
+    const auto price = [&](Grid& grid, size_t begin, size_t end) {
+        for (size_t i = begin; i < std::min(end, grid.proposed.size()); ++i) {
+            const Job& job = grid.proposed[i].job;
+            spec::RunSpec run = run_of(request, job);
+            try {
+                ++found.gates.by_probes;
+                std::optional<Price> priced = pricer.price(run, kNear * fastest);
+                if (!priced || priced->bytes > capacity) continue;
+                const simulate::HostMemory host =
+                    simulate::host_memory(priced->offloaded, priced->saved, request.gpus, request.cluster);
+                if (!simulate::host_memory_problem(host, request.cluster).empty()) continue;
+                run.parallel.reductions = 2;  // as the finalists, where that is faster
+                const std::optional<Price> two = job.zero > 0 ? pricer.price(run, priced->seconds) : std::nullopt;
+                const bool overlaps = two && two->bytes <= capacity;
+                if (overlaps) priced = two;
+                found.best.push_back({job, priced->seconds, priced->bytes, overlaps ? 2 : 1});
+                front.add(found.best.back());
+                grid.seconds = std::min(grid.seconds, priced->seconds);
+                fastest = std::min(fastest, priced->seconds);
+            } catch (const UsageError&) {
+                ++found.gates.rules;  // such as a schedule that does not exist for these numbers
+                --found.gates.priced;
+            }
+        }
+    };
+    for (Grid& grid : grids) price(grid, 0, kFirst);
+    std::stable_sort(grids.begin(), grids.end(), [](const Grid& a, const Grid& b) { return a.seconds < b.seconds; });
+    for (size_t g = 0; g < std::min(kGrids, grids.size()); ++g) price(grids[g], kFirst, kAll);
+    std::sort(found.best.begin(), found.best.end(), faster);
+    found.front = front.take();
+    found.gates.probes = static_cast<int64_t>(pricer.probes());
+    found.gates.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return found;
 }
 
 }  // namespace tutti::planner

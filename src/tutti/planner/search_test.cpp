@@ -119,7 +119,7 @@ TEST_P(Small, SearchFindsWhatALoopOverEverythingFinds) {
     const Loop loop = loop_over(r);
     ASSERT_GT(loop.fits, 100);
     for (const size_t keep : {1, 200}) {
-        const Found found = search(r, keep);
+        const Found found = propose(r, keep);
         ASSERT_FALSE(found.best.empty());
         EXPECT_EQ(found.best.front().seconds, loop.best);  // the same arithmetic, so the same bits
         const Gates& g = found.gates;
@@ -145,7 +145,7 @@ TEST_P(Small, SearchFindsWhatALoopOverEverythingFinds) {
 
 TEST_P(Small, CandidatesAreAllowedRisingAndPricedAsStepTimeDoes) {
     const Request& r = GetParam();
-    const Found found = search(r);
+    const Found found = propose(r);
     double before = 0;
     for (const Candidate& c : found.best) {
         EXPECT_TRUE(allowed(r, c.job)) << describe_layout(c.job);
@@ -235,7 +235,7 @@ TEST(Search, GivenLoadsOfExpertsCount) {
     even.expert_loads.assign(static_cast<size_t>(even.model.moe.experts), 1);
     uneven.expert_loads = even.expert_loads;
     uneven.expert_loads.back() = double(even.model.moe.experts);
-    for (const Candidate& c : search(uneven).best) {
+    for (const Candidate& c : propose(uneven).best) {
         EXPECT_EQ(c.job.imbalance, simulate::imbalance_of(uneven.expert_loads, c.job.ep));
         EXPECT_EQ(c.seconds, step_time(c.job, uneven.cluster, {}).total());
         Job balanced = c.job;
@@ -247,11 +247,11 @@ TEST(Search, GivenLoadsOfExpertsCount) {
             EXPECT_GT(c.seconds, seconds) << describe_layout(c.job);
         }
     }
-    EXPECT_LE(search(even).best.front().seconds, search(uneven).best.front().seconds);
+    EXPECT_LE(propose(even).best.front().seconds, propose(uneven).best.front().seconds);
 }
 
 TEST(Search, OneMoreDeviceThanTheBatchHasSequencesMustGoElsewhere) {
-    const Found found = search(request_for("llama-tiny", 8, 4, 256));
+    const Found found = propose(request_for("llama-tiny", 8, 4, 256));
     for (const Candidate& c : found.best) EXPECT_LE(c.job.dp(), 4);
 }
 

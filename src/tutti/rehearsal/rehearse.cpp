@@ -258,8 +258,8 @@ Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ra
     const kernels::KernelTable table = kernels::meta_table(*target.kernels);
     engine::Engine* at_work = nullptr;
     const auto mark = [&] {
-        if (parts != nullptr && marks.size() == 2) recorder.record_passes(&parts->passes);
-        if (parts != nullptr && marks.size() == 3) recorder.record_passes(nullptr);
+        if (parts != nullptr && marks.size() == 1) recorder.record_passes(&parts->passes);
+        if (parts != nullptr && marks.size() == 2) recorder.record_passes(nullptr);
         marks.push_back({recorder.actions(), at_work->groups.traffic()});
     };
     engine::Engine engine(
@@ -295,8 +295,8 @@ Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ra
         recorder.repeat(marks[1].actions, marks[2].actions, 1 + left_out + (run.train.cuda_graphs ? 1 : 0));
     }
     if (parts != nullptr) {
-        parts->begin = marks.at(2).actions;
-        parts->end = marks.at(3).actions;
+        parts->begin = marks.at(1).actions;
+        parts->end = marks.at(2).actions;
         parts->values = values_of(engine.model);
     }
     r.program = recorder.take_program();
@@ -336,12 +336,12 @@ Rehearsal rehearse(const spec::RunSpec& run, const Target& target, int ranks, in
 
 PartsRehearsal rehearse_parts(const spec::RunSpec& run, const Target& target, int ranks,
                               const engine::Factories& factories) {
-    spec::RunSpec four = run;
-    four.train.global_batch = 4 * run.train.micro_batch * spec::data_parallel_ranks(run.parallel, ranks);
+    spec::RunSpec three = run;
+    three.train.global_batch = 3 * run.train.micro_batch * spec::data_parallel_ranks(run.parallel, ranks);
     Target unlimited = target;
     unlimited.device.memory_bytes = 0;
     PartsRehearsal r;
-    r.whole = rehearse_within(four, unlimited, ranks, 0, factories, &r.parts);
+    r.whole = rehearse_within(three, unlimited, ranks, 0, factories, &r.parts);
     return r;
 }
 

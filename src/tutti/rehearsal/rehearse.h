@@ -59,7 +59,7 @@ struct Rehearsal {
 Rehearsal rehearse(const spec::RunSpec& run, const Target& target, int ranks, int rank,
                    const engine::Factories& factories = {});
 
-// The same for four microbatches, with its parts; without a pipeline, ZeRO 0.
+// The same for three microbatches, with its parts; without a pipeline, ZeRO 0.
 struct PartsRehearsal {
     Rehearsal whole;  // its memory is not counted
     Parts parts;
