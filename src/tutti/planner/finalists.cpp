@@ -27,7 +27,7 @@ auto core_of(const simulate::Job& j) {
     return std::tuple(j.tp, j.pp, j.ep, j.etp, j.micro_batch / j.cp, j.schedule, j.virtual_stages, j.recompute);
 }
 
-// For layouts that agree in these, the closed forms differ from the rehearsals by nearly the same factor.
+// For layouts that agree in these, prices differ from rehearsals by nearly the same factor.
 auto kind_of(const simulate::Job& j) {
     return std::tuple(j.tp, j.sequence_parallel, j.pp, j.ep, j.etp, j.schedule, j.virtual_stages, j.recompute, j.zero,
                       j.offload.optimizer, j.offload.weights, j.offload.activations);
@@ -69,7 +69,7 @@ void attempt(const Request& request, const std::optional<rehearsal::Target>& tar
         rehearsal::Target loaded = *target;
         loaded.expert_loads = request.expert_loads;
         const auto rehearsed = [&](const spec::RunSpec& run) {
-            return simulate::rehearse_on(run, loaded, request.gpus, request.cluster, {}, false);
+            return simulate::rehearse_on(run, loaded, request.gpus, request.cluster, request.constants, false);
         };
         f.run.parallel.reductions = a.candidate.reductions;
         simulate::RehearsedStep step = rehearsed(f.run);
@@ -102,7 +102,7 @@ Finalists choose(const Request& request, const std::vector<Candidate>& best, siz
     const auto start = std::chrono::steady_clock::now();
     Finalists all;
     std::set<decltype(core_of(best.front().job))> taken;
-    std::map<decltype(kind_of(best.front().job)), double> too_large;  // bytes by the closed form
+    std::map<decltype(kind_of(best.front().job)), double> too_large;  // bytes as priced
     const size_t threads = static_cast<size_t>(std::max(1, available_cores()));
     size_t next = 0, tried = 0;
     while (all.chosen.size() < count && next < best.size() && tried < most) {
@@ -115,7 +115,7 @@ Finalists choose(const Request& request, const std::vector<Candidate>& best, siz
             const auto known = too_large.find(kind_of(c.job));
             if (taken.count(core_of(c.job)) == 0) {
                 if (known != too_large.end() && c.bytes >= known->second) {
-                    all.dropped.push_back({c, concat("closed form ", format_bytes(static_cast<int64_t>(c.bytes)),
+                    all.dropped.push_back({c, concat("priced at ", format_bytes(static_cast<int64_t>(c.bytes)),
                                                      ": a layout of its kind did not fit with ",
                                                      format_bytes(static_cast<int64_t>(known->second)))});
                 } else {

@@ -32,7 +32,7 @@ struct Finalists {
     // Fastest first. Layouts that differ in ZeRO, HSDP and offload alone count as one; so do layouts whose ranks have
     // as many tokens of a microbatch, in more or fewer sequences.
     std::vector<Finalist> chosen;
-    std::vector<Dropped> dropped;  // faster by the closed forms than the last of the chosen
+    std::vector<Dropped> dropped;  // faster by their price than the last of the chosen
     double seconds = 0;            // of the rehearsals
 };
 
@@ -44,7 +44,7 @@ std::optional<rehearsal::Target> target_of(const Request& request);
 Finalists choose(const Request& request, const std::vector<Candidate>& best, size_t count,
                  const std::optional<rehearsal::Target>& target, size_t most = 60);
 
-// choose() among the fastest. If all `most` of them need more memory when rehearsed than by the closed form, choose()
+// choose() among the fastest. If all `most` of them need more memory when rehearsed than as priced, choose()
 // among the front, whose layouts need successively less memory.
 Finalists choose(const Request& request, const Found& found, size_t count,
                  const std::optional<rehearsal::Target>& target, size_t most = 60);

@@ -102,7 +102,7 @@ std::string front_card(const Plan& plan) {
     report::Chart chart{.id = "front",
                         .title = "Time against memory",
                         .description = "Layouts that no other one beats in both, up to 4 times the best time. ",
-                        .x_label = "memory of a rank, GiB (closed form)",
+                        .x_label = "memory of a rank, GiB (by probes)",
                         .y_unit = "s"};
     report::Series series{.label = "", .colour = 1, .mark = report::Mark::dots, .points = {}};
     constexpr double kSlowest = 4;  // times the best; slower layouts would flatten the rest of the chart

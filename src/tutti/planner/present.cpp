@@ -115,13 +115,13 @@ std::string render(const Plan& plan) {
                    " times the predicted step. The first: ", format_rate(best.tokens_per_s(), "tokens"), ", ",
                    format_rate(best.tokens_per_s() / best.ranks, "tokens"), " of a device\n");
     if (!plan.finalists.dropped.empty()) {
-        text += concat(plan.finalists.dropped.size(), " faster by the closed forms did not pass: ",
+        text += concat(plan.finalists.dropped.size(), " faster by their probes did not pass: ",
                        describe_layout(plan.finalists.dropped.front().candidate.job), " ",
                        plan.finalists.dropped.front().reason, '\n');
     }
     constexpr double kSlowest = 1.25;  // times the best; --json and --html have all
     text +=
-        "\ntime against memory by the closed forms, up to 1.25 times the best: no layout is faster with less memory\n";
+        "\ntime against memory by probes, up to 1.25 times the best: no layout is faster with less memory\n";
     for (const Candidate& c : plan.found.front)
         if (c.seconds <= kSlowest * plan.found.best.front().seconds)
             text += concat(right(format_time(c.seconds), 12), right(bytes_text(c.bytes), 11), "  ",

@@ -52,13 +52,13 @@ double shard_of(double values, double shards) {
 Pricer::Pricer(const Request& request, const rehearsal::Target& target)
     : request_(request),
       target_(target),
-      prices_(request.cluster, {}, request.precision == "f32" ? "fp32" : request.precision),
+      prices_(request.cluster, request.constants, request.precision == "f32" ? "fp32" : request.precision),
       probes_(
           target,
           [&] {
               spec::RunSpec run;
               run.precision.compute = request.precision;
-              return simulate::prices_on(run, request.cluster, {});
+              return simulate::prices_on(run, request.cluster, request.constants);
           }(),
           request.gpus) {
     const models::Model model = models::outline(request.model);
@@ -297,7 +297,7 @@ Price Pricer::memory_of(const Layout& l, size_t rank) const {
             static_cast<double>(l.stages_of_rank[rank].size()) * 2 - (rank == 0 ? 1 : 0) - (has_head ? 1 : 0);
         messages = std::min(16.0, std::min(2.0, l.microbatches) * channels) * probe.hidden;
     }
-    price.bytes += most + messages + probe.input + static_cast<double>(target_.device.workspace_bytes);
+    price.bytes += most + messages + static_cast<double>(target_.device.workspace_bytes);
     return price;
 }
 

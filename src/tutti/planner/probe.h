@@ -31,19 +31,17 @@ struct LayerProbe {
     UnitProbe embedding, head;
     std::vector<UnitProbe> kinds;
     std::vector<size_t> kind_of_layer;  // of the whole model, in `kinds`
-    double input = 0;                   // bytes that precede the first unit: the microbatch itself
     double hidden = 0;                  // bytes of an activation between layers
     double update = 0;                  // seconds of the update and the norm, of a value
 };
 
-// Rehearses probes and keeps them. Thread safe.
+// Rehearses probes and keeps them. For one thread.
 class Probes {
   public:
     // `prices`: of kernels and operations on the cluster. `ranks`: of the whole run.
     Probes(rehearsal::Target target, simulate::TimelinePrices prices, int ranks);
     // Of the layers of `run`, whose pipeline, ZeRO, replication and offloaded state do not matter.
     const LayerProbe& of(const spec::RunSpec& run);
-    // As of(), for a schedule that splits the backward (`splits`).
     size_t rehearsed() const { return known_.size(); }
 
   private:

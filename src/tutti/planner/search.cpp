@@ -416,7 +416,8 @@ Found search(const Request& request, const rehearsal::Target& target) {
     const auto start = std::chrono::steady_clock::now();
     constexpr double kSlack = 1.15;                      // of the memory: probes count it again
     constexpr double kNear = 1.25;                       // times the fastest so far
-    constexpr size_t kFirst = 2, kGrids = 6, kAll = 24;  // layouts of every grid, the best grids, layouts of these
+    constexpr size_t kMostGrids = 120, kFirst = 2;  // grids, and layouts of each
+    constexpr size_t kGrids = 6, kAll = 24;         // of these the best ones, and layouts of each
     const double capacity = target.device.memory_bytes > 0 ? double(target.device.memory_bytes) : kNever;
     Found found = Search(request, 1, kSlack * std::min(capacity, request.cluster.memory), true).run();
     const auto faster = [](const Candidate& a, const Candidate& b) { return a.seconds < b.seconds; };
@@ -461,6 +462,7 @@ Found search(const Request& request, const rehearsal::Target& target) {
             }
         }
     };
+    grids.resize(std::min(grids.size(), kMostGrids));
     for (Grid& grid : grids) price(grid, 0, kFirst);
     std::stable_sort(grids.begin(), grids.end(), [](const Grid& a, const Grid& b) { return a.seconds < b.seconds; });
     for (size_t g = 0; g < std::min(kGrids, grids.size()); ++g) price(grids[g], kFirst, kAll);
