@@ -120,8 +120,7 @@ std::string render(const Plan& plan) {
                        plan.finalists.dropped.front().reason, '\n');
     }
     constexpr double kSlowest = 1.25;  // times the best; --json and --html have all
-    text +=
-        "\ntime against memory by probes, up to 1.25 times the best: no layout is faster with less memory\n";
+    text += "\ntime against memory by probes, up to 1.25 times the best: no layout is faster with less memory\n";
     for (const Candidate& c : plan.found.front)
         if (c.seconds <= kSlowest * plan.found.best.front().seconds)
             text += concat(right(format_time(c.seconds), 12), right(bytes_text(c.bytes), 11), "  ",

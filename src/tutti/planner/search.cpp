@@ -414,8 +414,8 @@ Found propose(const Request& request, size_t keep, double memory) {
 
 Found search(const Request& request, const rehearsal::Target& target) {
     const auto start = std::chrono::steady_clock::now();
-    constexpr double kSlack = 1.15;                      // of the memory: probes count it again
-    constexpr double kNear = 1.25;                       // times the fastest so far
+    constexpr double kSlack = 1.15;                 // of the memory: probes count it again
+    constexpr double kNear = 1.25;                  // times the fastest so far
     constexpr size_t kMostGrids = 120, kFirst = 2;  // grids, and layouts of each
     constexpr size_t kGrids = 6, kAll = 24;         // of these the best ones, and layouts of each
     const double capacity = target.device.memory_bytes > 0 ? double(target.device.memory_bytes) : kNever;
