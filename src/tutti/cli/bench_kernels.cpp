@@ -68,7 +68,7 @@ MemoryCase adamw_case(Bench& bench, int64_t values, std::vector<Tensor>& keep) {
     for (int i = 0; i < 3; ++i) keep.push_back(filled(bench.ctx, {values}, DType::f32, 0.0f));
     keep.push_back(filled(bench.ctx, {values}, DType::f32, 1e-3f));
     kernels::OptimizerPiece piece{
-        .master = keep[0], .gradient = keep[3], .m = keep[1], .v = keep[2], .weight_decay = 0.1f};
+        .master = keep[0], .gradient = keep[3], .m = {keep[1]}, .v = {keep[2]}, .weight_decay = 0.1f};
     const bool rounded = bench.dtype == DType::bf16;
     if (rounded) {
         keep.push_back(filled(bench.ctx, {values}, DType::bf16, 0.0f));

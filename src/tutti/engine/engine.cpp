@@ -77,6 +77,7 @@ std::unique_ptr<parallel::DataParallel> make_data_parallel(const spec::RunSpec& 
                                                 .reductions = static_cast<int>(run.parallel.reductions),
                                                 .keep_gradients = run.train.cuda_graphs,
                                                 .grain = grain,
+                                                .masters = run.precision.master != "none",
                                                 .masters_device = run.offload.optimizer ? offload_device : nullptr,
                                                 .weights_device = run.offload.params ? offload_device : nullptr};
     return std::make_unique<parallel::DataParallel>(ctx, units, groups, options);
@@ -166,7 +167,7 @@ Engine::Engine(const spec::RunSpec& run_, comm::World& world, Machine machine, c
                                        offload_device.get())),
       executor(ctx, model, groups, pipeline, pass_options(run, pipeline, offload_device.get())),
       optimizer(ctx, data_parallel->parameter_shards(), rules, run.offload.optimizer ? offload_device.get() : nullptr,
-                data_parallel->gather_whole(rules)),
+                data_parallel->gather_whole(rules), static_cast<uint64_t>(run.train.seed), spec::compute_dtype(run)),
       batches(make_batches(ctx, counted_share(groups))),
       losses(ctx) {
     device->choose_products(product_choices(run, groups.mesh(), tuning.get()));

@@ -310,6 +310,36 @@ TEST(KernelCasesNotice, AMissingBiasCorrectionAndACopyOfTheOldWeights) {
     EXPECT_TRUE(noticed(wrong, "sgd", "bf16"));
 }
 
+TEST(KernelCasesNotice, RoundingByThePlaceInAPieceSwappedDecaysAndPlainMomentum) {
+    KernelTable wrong = reference_table();
+    wrong.sgd = [](const Stream& s, const Sgd& a) {
+        std::vector<OptimizerPiece> local(a.pieces.begin(), a.pieces.end());
+        for (OptimizerPiece& piece : local) piece.elements = {0, 1, 1};
+        Sgd update = a;
+        update.pieces = local;
+        reference_table().sgd(s, update);
+    };
+    EXPECT_TRUE(noticed(wrong, "sgd", "stochastic"));
+    wrong.lion = [](const Stream& s, const Lion& a) {
+        Lion swapped = a;
+        std::swap(swapped.beta1, swapped.beta2);
+        reference_table().lion(s, swapped);
+    };
+    expect_noticed(wrong, "lion");
+    wrong.muon_momentum = [](const Stream& s, const MuonMomentum& a) {
+        reference_table().muon_momentum(s, a);
+        for (const OptimizerPiece& piece : a.pieces)
+            reference_table().cast(s, piece.m.values, piece.update);
+    };
+    expect_noticed(wrong, "muon_momentum");
+    wrong.muon_descent = [](const Stream& s, const MuonDescent& a) {
+        std::vector<OptimizerPiece> unscaled(a.pieces.begin(), a.pieces.end());
+        for (OptimizerPiece& piece : unscaled) piece.update_scale = 1;
+        reference_table().muon_descent(s, {.pieces = unscaled, .lr = a.lr});
+    };
+    expect_noticed(wrong, "muon_descent");
+}
+
 TEST(KernelCasesNotice, DrawsFromThePaddingAndTopPBeforeTopK) {
     KernelTable wrong = reference_table();
     wrong.sample = [](const Stream& s, const Sample& d) {

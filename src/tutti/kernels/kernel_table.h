@@ -238,18 +238,40 @@ struct GroupedGemm {
     std::span<const int64_t> rows;  // (E), of the host; their sum is the number of rows M
 };
 
+inline constexpr int64_t kStateBlock = 256;
+
+// A value of each element that an update rule keeps, as f32; as bf16; or as u8, a code of a DynamicMap (base/) times
+// the largest magnitude among the element's kStateBlock consecutive elements. A rule computes in f32 and uses the new
+// value before it is rounded.
+struct Moment {
+    View values = {};   // (n) f32, bf16 or u8, updated
+    View largest = {};  // u8: (ceil(n / kStateBlock)) f32, updated
+    RandomKey key = 0;  // bf16: rounds stochastically (base/stochastic.h); 0: to nearest even
+};
+
+// The elements of a piece in the global tensor: a block of rows of `width`, `stride` apart, from element `first` on.
+struct GlobalElements {
+    int64_t first = 0, width = 1, stride = 1;
+    int64_t at(int64_t i) const { return first + i / width * stride + i % width; }
+};
+
 // A parameter, or this rank's shard of one, as an optimizer updates it.
 struct OptimizerPiece {
-    View master;          // (n) f32, updated
-    View gradient;        // (n) f32
-    View value = {};      // (n) bf16: rounded copy of master; undefined: master is what the model reads
-    View m = {}, v = {};  // (n) f32, updated: AdamW's moments; SGD has m alone, its momentum
+    View master;            // (n) f32, updated; or bf16, rounded stochastically with master_key: there is no other copy
+    View gradient;          // (n) f32 or bf16
+    View value = {};        // (n) bf16: rounded copy of master; undefined: master is what the model reads
+    Moment m = {}, v = {};  // AdamW's moments, v without a sign; SGD, Lion and Muon have m alone, their momentum
     float weight_decay = 0;
+    RandomKey master_key = 0;
+    GlobalElements elements = {};  // read where something is rounded stochastically
+    View update = {};              // (n) f32 or bf16: what Muon orthogonalises
+    float update_scale = 1;
 };
 
 // m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  p -= lr (m / c1 / (sqrt(v / c2) + eps) + decay p), with
 // g = grad_scale * gradient and c_i = 1 - b_i^step (Loshchilov and Hutter 2019; the order of PyTorch's AdamW).
-// All pieces in one call: a GPU updates hundreds in one launch.
+// All pieces in one call: a GPU updates hundreds in one launch. A v > 0 in u8 never gets the code of 0, by which m
+// would be divided in the next step.
 struct AdamW {
     std::span<const OptimizerPiece> pieces;
     float lr = 0, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
@@ -261,6 +283,24 @@ struct AdamW {
 struct Sgd {
     std::span<const OptimizerPiece> pieces;
     float lr = 0, momentum = 0, grad_scale = 1;
+};
+
+// u = sign(b1 m + (1 - b1) g);  p -= lr (u + decay p);  m = b2 m + (1 - b2) g (Chen et al. 2023, algorithm 2).
+struct Lion {
+    std::span<const OptimizerPiece> pieces;
+    float lr = 0, beta1 = 0.9f, beta2 = 0.99f, grad_scale = 1;
+};
+
+// The two halves of Muon's step, with the orthogonalisation of whole matrices between them (optim/muon.cpp).
+// m = momentum m + g;  update = g + momentum m. Masters and values are undefined.
+struct MuonMomentum {
+    std::span<const OptimizerPiece> pieces;
+    float momentum = 0.95f, grad_scale = 1;
+};
+// p -= lr (update_scale update + decay p). Gradients and moments are undefined.
+struct MuonDescent {
+    std::span<const OptimizerPiece> pieces;
+    float lr = 0;
 };
 
 inline constexpr int64_t kSumBlock = 256;
@@ -389,6 +429,9 @@ struct KernelTable {
 
     void (*adamw)(const Stream&, const AdamW&) = nullptr;
     void (*sgd)(const Stream&, const Sgd&) = nullptr;
+    void (*lion)(const Stream&, const Lion&) = nullptr;
+    void (*muon_momentum)(const Stream&, const MuonMomentum&) = nullptr;
+    void (*muon_descent)(const Stream&, const MuonDescent&) = nullptr;
 };
 
 // Plain loops in double precision on the CPU; the tests compare every other table with it.

@@ -287,8 +287,8 @@ TEST_F(Reference, AdamWFirstStepIsTheSign) {
     const OptimizerPiece piece{.master = f64(p),
                                .gradient = f64(g),
                                .value = View(value.data(), DType::bf16, {3}),
-                               .m = f64(m),
-                               .v = f64(v),
+                               .m = {f64(m)},
+                               .v = {f64(v)},
                                .weight_decay = 0.5f};
     const AdamW step{.pieces = {&piece, 1},
                      .lr = 0.125f,
@@ -309,7 +309,7 @@ TEST_F(Reference, AdamWFirstStepIsTheSign) {
 // A constant gradient under momentum mu: u_1 = g, u_2 = (1 + mu) g.
 TEST_F(Reference, SgdGathersMomentum) {
     std::vector<double> p = {1}, u = {0}, g = {2};
-    OptimizerPiece piece{.master = f64(p), .gradient = f64(g), .m = f64(u)};
+    OptimizerPiece piece{.master = f64(p), .gradient = f64(g), .m = {f64(u)}};
     const Sgd step{.pieces = {&piece, 1}, .lr = 0.25f, .momentum = 0.5f};
     table.sgd(stream, step);
     EXPECT_EQ(p[0], 1 - 0.25 * 2);

@@ -66,9 +66,10 @@ Work attention_work(const Attention& a, int products) {
 Work work_of_update(std::span<const OptimizerPiece> pieces) {
     Work work{.shape = {.kind = ProblemShape::Kind::operand, .rank = 1}};
     for (const OptimizerPiece& p : pieces) {
-        work.shape.sizes[0] += p.master.numel();
-        work.bytes +=
-            2 * (bytes_of(p.master) + bytes_of(p.m) + bytes_of(p.v)) + bytes_of(p.gradient) + bytes_of(p.value);
+        work.shape.sizes[0] += (p.master.defined() ? p.master : p.update).numel();
+        const double state =
+            bytes_of(p.m.values) + bytes_of(p.m.largest) + bytes_of(p.v.values) + bytes_of(p.v.largest);
+        work.bytes += 2 * (bytes_of(p.master) + state) + bytes_of(p.gradient) + bytes_of(p.value) + bytes_of(p.update);
     }
     return work;
 }
@@ -168,6 +169,9 @@ Work work_of(const GroupedGemm& grouped) {
 
 Work work_of(const AdamW& update) { return work_of_update(update.pieces); }
 Work work_of(const Sgd& update) { return work_of_update(update.pieces); }
+Work work_of(const Lion& update) { return work_of_update(update.pieces); }
+Work work_of(const MuonMomentum& update) { return work_of_update(update.pieces); }
+Work work_of(const MuonDescent& update) { return work_of_update(update.pieces); }
 
 Work work_of_embedding(const View& tokens, const View& rows_or_matrix, int64_t /*first_row*/,
                        const View& matrix_or_rows) {

@@ -57,6 +57,9 @@ Work work_of(const RoutingBackward& routing);
 Work work_of(const GroupedGemm& gemm);
 Work work_of(const AdamW& update);
 Work work_of(const Sgd& update);
+Work work_of(const Lion& update);
+Work work_of(const MuonMomentum& update);
+Work work_of(const MuonDescent& update);
 Work work_of(std::integral auto) { return {}; }
 Work work_of(std::floating_point auto) { return {}; }
 // Reads and writes only the rows that `tokens` names.

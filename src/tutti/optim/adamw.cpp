@@ -1,4 +1,4 @@
-// optim/adamw.cpp: AdamW with the moments m and v in f32 (Loshchilov and Hutter 2019), in one kernel over all pieces.
+// optim/adamw.cpp: AdamW (Loshchilov and Hutter 2019), in one kernel over all pieces.
 #include <cmath>
 
 #include "tutti/ops/ops.h"
@@ -12,10 +12,11 @@ class AdamW final : public UpdateRule {
   public:
     explicit AdamW(const spec::OptimizerSpec& spec) : spec_(spec) {}
 
-    std::vector<StateField> state(const Parameter&) const override { return {{"m"}, {"v"}}; }
+    std::vector<StateField> state(const Parameter& parameter) const override { return fields_of(moments(parameter)); }
 
     void step(ops::Context& ctx, std::span<const Piece> pieces, const StepNumbers& numbers) const override {
-        const std::vector<kernels::OptimizerPiece> updated = kernel_pieces(pieces);
+        const std::vector<kernels::OptimizerPiece> updated =
+            kernel_pieces(pieces, numbers, [&](const Parameter& p) { return moments(p); });
         const auto t = static_cast<double>(numbers.update);
         ops::call(ctx, &kernels::KernelTable::adamw, "adamw",
                   kernels::AdamW{.pieces = updated,
@@ -29,6 +30,10 @@ class AdamW final : public UpdateRule {
     }
 
   private:
+    std::vector<MomentType> moments(const Parameter& parameter) const {
+        return moments_of(spec_, parameter, {{"m", spec_.beta1}, {"v", spec_.beta2}});
+    }
+
     spec::OptimizerSpec spec_;
 };
 

@@ -89,7 +89,7 @@ Tensor ParameterShard::gradient() const {
     return gradients->reshape({gradients->numel()}).narrow(0, gradient_begin, master.numel());
 }
 
-Tensor ParameterShard::rounded() const { return value.dtype() == DType::f32 ? Tensor{} : value; }
+Tensor ParameterShard::rounded() const { return value.dtype() == master.dtype() ? Tensor{} : value; }
 
 void round_master(ops::Context& ctx, const ParameterShard& shard) {
     if (const Tensor rounded = shard.rounded(); rounded.defined()) ops::cast_into(ctx, shard.master, rounded);
@@ -108,8 +108,13 @@ std::vector<mesh::Block> UpdateRule::matrices(const Parameter& p) const {
 }
 
 Optimizer::Optimizer(ops::Context& ctx, std::vector<ParameterShard> shards, Rules rules, Device* offload_device,
-                     std::unique_ptr<WholeMatrices> whole_matrices)
-    : ctx_(ctx), shards_(std::move(shards)), rules_(std::move(rules)), whole_matrices_(std::move(whole_matrices)) {
+                     std::unique_ptr<WholeMatrices> whole_matrices, uint64_t seed, DType compute)
+    : ctx_(ctx),
+      shards_(std::move(shards)),
+      rules_(std::move(rules)),
+      whole_matrices_(std::move(whole_matrices)),
+      seed_(seed),
+      compute_(compute) {
     for (const ParameterShard& shard : shards_) {
         const Parameter& p = *shard.parameter;
         if (p.frozen()) {
@@ -133,6 +138,8 @@ void Optimizer::step(double lr, double grad_scale, double mean_load) {
     const StepNumbers numbers{.lr = lr,
                               .grad_scale = grad_scale,
                               .update = ++updates_,
+                              .seed = seed_,
+                              .compute = compute_,
                               .mean_load = mean_load,
                               .whole_matrices = whole_matrices_.get()};
     std::vector<std::vector<Piece>> pieces(rules_.all().size());  // by rule

@@ -22,9 +22,10 @@ struct StateTensor {
 class Optimizer {
   public:
     // Allocates the state that the rules describe, all zero, in the memory of `offload_device` unless null.
-    // `whole_matrices`: for a rule that needs them. UsageError when a shard cuts inside a block of a state field.
+    // `whole_matrices`: for a rule that needs them. `seed`, `compute`: as StepNumbers has them. UsageError when a shard
+    // cuts inside a block of a state field.
     Optimizer(ops::Context& ctx, std::vector<ParameterShard> shards, Rules rules = {}, Device* offload_device = nullptr,
-              std::unique_ptr<WholeMatrices> whole_matrices = nullptr);
+              std::unique_ptr<WholeMatrices> whole_matrices = nullptr, uint64_t seed = 0, DType compute = DType::f32);
 
     // One update with rate `lr`; gradients are multiplied by grad_scale (the clip factor). `mean_load`: the mean number
     // of choices of an expert in the step.
@@ -42,6 +43,8 @@ class Optimizer {
     Rules rules_;
     std::vector<std::vector<Tensor>> state_;  // by shard and field of its rule
     std::unique_ptr<WholeMatrices> whole_matrices_;
+    uint64_t seed_;
+    DType compute_;
     int64_t updates_ = 0;
 };
 

@@ -21,8 +21,8 @@ using autograd::Parameter;
 struct ParameterShard {
     Parameter* parameter = nullptr;
     int64_t begin = 0;                  // first element of the range in Parameter::part()
-    Tensor master;                      // f32; of a frozen parameter its value
-    Tensor value;                       // in the compute type; the master itself when that is f32
+    Tensor master;                      // f32; of a frozen parameter, and with precision.master = "none", its value
+    Tensor value;                       // in the compute type; the master itself when it has that type
     const Tensor* gradients = nullptr;  // f32; contains the gradient while a step has one
     int64_t gradient_begin = 0;         // first element of the range in `gradients`
     bool owned = true;                  // true on one of the ranks with equal shards, which saves and counts the shard
@@ -73,6 +73,8 @@ struct StepNumbers {
     double lr = 0;
     double grad_scale = 1;                    // gradients are multiplied by it: the clip factor
     int64_t update = 1;                       // counted from 1
+    uint64_t seed = 0;                        // of the run: for stochastic rounding
+    DType compute = DType::f32;               // of the weights that the model reads
     double mean_load = 0;                     // of an expert: choices of the step
     WholeMatrices* whole_matrices = nullptr;  // not null for a rule of whole matrices
 };
@@ -101,14 +103,37 @@ class UpdateRule {
     virtual void step(ops::Context& ctx, std::span<const Piece> pieces, const StepNumbers& numbers) const = 0;
 };
 
-// The pieces as the kernels of AdamW and SGD read them; the first field is m, the second, if there is one, v.
-std::vector<kernels::OptimizerPiece> kernel_pieces(std::span<const Piece> pieces);
+// --- the rules of Tutti ---
 
-// AdamW (Loshchilov and Hutter 2019), SGD with momentum and coupled decay, and the balance of experts: the bias of an
-// expert with more choices in the step than the mean decreases by expert_bias_rate, the bias of the others increases
-// (Wang et al. 2024).
+// A moment of an update rule: a value of each element, stored as f32, as bf16, or as u8 with the largest magnitude of
+// each kernels::kStateBlock elements.
+struct MomentType {
+    std::string name;
+    DType type = DType::f32;
+    bool stochastic = false;  // how bf16 is rounded
+};
+// The moments of a parameter, with the types that the spec chooses: optimizer.m for the first, optimizer.v for the
+// second. `beta` is the decay of each: a moment whose increments are lost in nearest rounding is rounded
+// stochastically, and so is every second moment. Under u8 small parameters, and tables of words and positions unless
+// optimizer.u8_embedding, keep f32.
+std::vector<MomentType> moments_of(const spec::OptimizerSpec& spec, const Parameter& parameter,
+                                   const std::vector<std::pair<std::string, double>>& name_and_beta);
+std::vector<StateField> fields_of(const std::vector<MomentType>& moments);
+// The pieces as the kernels read them. Their state is fields_of(moments_of the parameter). A piece with stochastic
+// rounding, or with codes, becomes several, each a block of rows of the global tensor.
+// `update`: of piece i, OptimizerPiece::update and its factor, for rules that have one.
+std::vector<kernels::OptimizerPiece> kernel_pieces(
+    std::span<const Piece> pieces, const StepNumbers& numbers,
+    const std::function<std::vector<MomentType>(const Parameter&)>& moments,
+    const std::function<std::pair<View, float>(size_t)>& update = nullptr);
+
+// AdamW (Loshchilov and Hutter 2019), SGD with momentum and coupled decay, Lion (Chen et al. 2023), Muon (Jordan et al.
+// 2024) for the matrices of layers, and the balance of experts: the bias of an expert with more choices in the step
+// than the mean decreases by expert_bias_rate, the bias of the others increases (Wang et al. 2024).
 std::unique_ptr<UpdateRule> adamw(const spec::OptimizerSpec& spec);
 std::unique_ptr<UpdateRule> sgd(const spec::OptimizerSpec& spec);
+std::unique_ptr<UpdateRule> lion(const spec::OptimizerSpec& spec);
+std::unique_ptr<UpdateRule> muon(const spec::OptimizerSpec& spec);
 std::unique_ptr<UpdateRule> balance(const spec::OptimizerSpec& spec);
 
 }  // namespace tutti::optim

@@ -13,22 +13,9 @@ struct Named {
     std::string_view name;
     std::unique_ptr<UpdateRule> (*make)(const spec::OptimizerSpec&);
 };
-constexpr Named kRules[] = {{"adamw", adamw}, {"sgd", sgd}};
+constexpr Named kRules[] = {{"adamw", adamw}, {"sgd", sgd}, {"lion", lion}, {"muon", muon}};
 
 }  // namespace
-
-std::vector<kernels::OptimizerPiece> kernel_pieces(std::span<const Piece> pieces) {
-    std::vector<kernels::OptimizerPiece> of_kernel;
-    of_kernel.reserve(pieces.size());
-    for (const Piece& piece : pieces)
-        of_kernel.push_back({.master = piece.shard.master,
-                             .gradient = piece.gradient,
-                             .value = piece.shard.rounded(),
-                             .m = piece.state[0],
-                             .v = piece.state.size() > 1 ? piece.state[1].view() : View{},
-                             .weight_decay = static_cast<float>(piece.weight_decay)});
-    return of_kernel;
-}
 
 std::unique_ptr<UpdateRule> make_rule(const spec::OptimizerSpec& spec) {
     std::string names;

@@ -87,6 +87,7 @@ void DataParallel::add_state(const std::vector<Parameter*>& parameters) {
                      .owned = first && groups_.coordinate(copies - cut) == 0,
                      .compute = parameters.front()->type(options_.compute),
                      .seed = options_.seed,
+                     .masters = options_.masters,
                      .masters_device = options_.masters_device,
                      .weights_device = options_.weights_device};
     if (options_.zero != Zero::none) {

@@ -33,6 +33,7 @@ struct DataParallelOptions {
     int reductions = 1;
     bool keep_gradients = false;  // at the same addresses in every step, as CUDA graphs need them; not for ZeRO-2, 3
     int64_t grain = 1;            // FlatOptions
+    bool masters = true;          // FlatOptions
     Device* masters_device = nullptr;  // offload: FlatOptions
     Device* weights_device = nullptr;
 };

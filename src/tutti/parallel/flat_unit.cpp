@@ -49,7 +49,7 @@ FlatUnit::FlatUnit(ops::Context& ctx, std::vector<Parameter*> parameters, const 
     for (const optim::ParameterShard& piece : parameter_shards())
         autograd::draw(ctx_, *piece.parameter, options_.seed, piece.blocks(), piece.master);
     round_masters();
-    if (options_.frozen) masters_ = weight_shard_;
+    if (options_.frozen || !options_.masters) masters_ = weight_shard_;
 }
 
 // Padding is zero from the start and never changes; without padding the whole buffer is written anyway.

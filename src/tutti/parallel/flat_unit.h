@@ -63,6 +63,7 @@ struct FlatOptions {
     bool owned = true;          // false: another rank counts and saves the same shard
     DType compute = DType::bf16;
     uint64_t seed = 0;
+    bool masters = true;               // false: the weights themselves are updated
     Device* masters_device = nullptr;  // offload device of the masters; null: not offloaded
     Device* weights_device = nullptr;  // offload device of the weight shard, for Zero::weights
 };
@@ -116,7 +117,7 @@ class FlatUnit {
     FlatOptions options_;
     FlatLayout layout_;
     Tensor weights_, weight_shard_;  // with ZeRO < 3 the shard is a part of the whole
-    Tensor masters_;                 // f32, of the shard; in f32 the weight shard itself
+    Tensor masters_;                 // f32, of the shard; the weight shard itself in f32, and without masters
     Tensor gradients_, gradient_shard_;
 };
 

@@ -133,7 +133,8 @@ std::vector<float> floats_of(const Tensor& x) {
 }
 
 // Masters and state after two steps; copies on several ranks must be equal.
-Tensors train(const Layout& layout, const std::vector<Parameter>& global, const optim::MakeRule& rule) {
+Tensors train(const Layout& layout, const std::vector<Parameter>& global, const optim::MakeRule& rule,
+              spec::OptimizerSpec spec = {}, bool masters = true) {
     std::mutex mutex;
     Tensors tensors;
     comm::run_ranks(layout.ranks, {.timeout_s = 60}, [&](comm::World& world) {
@@ -153,16 +154,16 @@ Tensors train(const Layout& layout, const std::vector<Parameter>& global, const 
             all.push_back(&p);
         }
         apply(all, groups.mesh(), world.rank(), {});
-        spec::OptimizerSpec spec;
         spec.weight_decay = kDecay;
         const optim::Rules rules(spec, rule);
         DataParallel dp(ctx, {{&head, &body}}, groups,
                         {.zero = static_cast<Zero>(layout.run.parallel.zero),
                          .compute = DType::bf16,
                          .seed = 3,
-                         .grain = rules.grain(all)});
+                         .grain = rules.grain(all),
+                         .masters = masters});
         optim::Optimizer optimizer(ctx, dp.parameter_shards(), rules, nullptr,
-                                   dp.gather_whole(rules, layout.wave_values));
+                                   dp.gather_whole(rules, layout.wave_values), 9, DType::bf16);
         for (int step = 1; step <= kSteps; ++step) {
             dp.begin_step(1);
             dp.finish_gradients();  // zeros
@@ -231,6 +232,31 @@ TEST(UpdateRules, WholeMatricesUnderAnyLayout) {
         follows_the_formula(one, global, type);
         const Layout layout = random_layout(random);
         expect_equal(one, train(layout, global, rule), layout.name());
+    }
+}
+
+// Tutti's own rules with every storage of moments, with and without masters. Codes of a byte need parts of whole
+// blocks.
+TEST(UpdateRules, StoredStateUnderAnyLayout) {
+    std::mt19937 random(13);
+    for (int i = 0; i < 48 && !HasFailure(); ++i) {
+        const auto pick = [&](std::initializer_list<const char*> of) { return *(of.begin() + random() % of.size()); };
+        spec::OptimizerSpec spec{.name = pick({"adamw", "sgd", "lion", "muon"}),
+                                 .m = pick({"f32", "bf16", "u8"}),
+                                 .v = pick({"f32", "bf16", "u8"}),
+                                 .u8_embedding = random() % 2 == 0,
+                                 .beta1 = 0.999};  // whose increments nearest rounding to bf16 would lose
+        const bool masters = random() % 2 == 0;
+        std::vector<Parameter> global = random_parameters(random);
+        if (spec.m == "u8" || spec.v == "u8")
+            for (Parameter& p : global)
+                if (p.shape.rank() > 1) p.shape[-1] = 1024;
+        const Layout layout = random_layout(random);
+        const std::string what =
+            concat(spec.name, ", m ", spec.m, ", v ", spec.v, masters ? "" : ", no masters", ", ", layout.name());
+        SCOPED_TRACE(what);
+        expect_equal(train({}, global, optim::make_rule, spec, masters),
+                     train(layout, global, optim::make_rule, spec, masters), what);
     }
 }
 

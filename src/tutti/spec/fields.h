@@ -204,17 +204,30 @@ void for_each_field(Run& run, const Visit& visit) {
 
     section = "optimizer";
     auto& o = run.optimizer;
-    key("name", o.name, one_of({"adamw", "sgd"}), "update rule", always);
+    key("name", o.name, one_of({"adamw", "sgd", "lion", "muon"}),
+        "update rule; muon: orthogonalised momentum for the matrices of layers, adamw for the rest", always);
     key("lr", o.lr, at_least(0), "learning rate after the warm-up");
     key("min_lr", o.min_lr, at_least(0), "learning rate at the end of cosine, linear and wsd");
     key("schedule", o.schedule, one_of({"cosine", "linear", "constant", "wsd"}),
         "course of the learning rate after the warm-up; wsd: warm-up, stable, decay");
     key("warmup_steps", o.warmup_steps, at_least(0), "steps in which the learning rate rises linearly, at most steps");
     key("decay_steps", o.decay_steps, at_least(0), "wsd: steps of the final decay; 0: a tenth of steps");
-    key("beta1", o.beta1, below_one(), "adamw: decay of the first moment");
-    key("beta2", o.beta2, below_one(), "adamw: decay of the second moment");
+    key("beta1", o.beta1, below_one(), "adamw: decay of the first moment; lion: weight of the momentum in a step");
+    key("beta2", o.beta2, below_one(), "adamw: decay of the second moment; lion: decay of the momentum");
     key("eps", o.eps, above(0), "adamw: added to the root of the second moment");
     key("momentum", o.momentum, below_one(), "sgd: momentum");
+    key("muon_momentum", o.muon_momentum, below_one(), "muon: momentum (Nesterov's)");
+    key("muon_scale", o.muon_scale, one_of({"match_adamw", "shape"}),
+        "muon: size of a step; match_adamw: 0.2 sqrt(max(rows, columns)), so that lr and weight_decay of adamw carry "
+        "over; shape: sqrt(max(1, rows / columns))");
+    key("muon_coefficients", o.muon_coefficients, one_of({"simple", "quintic", "polar_express"}),
+        "muon: the Newton-Schulz iteration");
+    key("m", o.m, one_of({"f32", "bf16", "u8"}),
+        "storage of adamw's first moment and of the momentum of other rules; u8: a byte a value, with a scale for each "
+        "256 values");
+    key("v", o.v, one_of({"f32", "bf16", "u8"}), "adamw: storage of the second moment; bf16 is rounded stochastically");
+    key("u8_embedding", o.u8_embedding, any(),
+        "u8 for the tables of words and positions, too; they keep f32 otherwise");
     key("weight_decay", o.weight_decay, at_least(0), "weight decay of parameters with two dims or more");
     key("expert_bias_rate", o.expert_bias_rate, at_least(0),
         "change of an expert's bias per step towards an even load (model.moe.expert_bias), independent of lr");
@@ -282,6 +295,8 @@ void for_each_field(Run& run, const Visit& visit) {
     key("compute", run.precision.compute, one_of({"bf16", "f32", "tf32"}),
         "type of the forward and backward; master weights are f32. tf32: f32, with matrix products in TF32 (GPUs)",
         always);
+    key("master", run.precision.master, one_of({"f32", "none"}),
+        "master weights of bf16 weights; none: the weights are updated in place, rounded stochastically");
     key("reduce", run.precision.reduce, one_of({"f32"}, {"bf16"}), "type in which gradients are communicated");
     key("fp8", run.precision.fp8, any(), "FP8 recipe of matrix products: none");
 

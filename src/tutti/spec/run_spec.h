@@ -41,7 +41,10 @@ struct TrainSpec {
 };
 
 struct OptimizerSpec {
-    std::string name = "adamw";  // adamw | sgd
+    std::string name = "adamw";  // adamw | sgd | lion | muon
+    std::string m = "f32";       // f32 | bf16 | u8: storage of the first moment, or the momentum
+    std::string v = "f32";       // of the second moment
+    bool u8_embedding = false;   // u8 for tables of words and positions, too
     double lr = 3e-4;
     double min_lr = 3e-5;
     std::string schedule = "cosine";  // cosine | linear | constant | wsd
@@ -50,8 +53,11 @@ struct OptimizerSpec {
     double beta1 = 0.9;
     double beta2 = 0.95;
     double eps = 1e-8;
-    double momentum = 0.9;      // sgd
-    double weight_decay = 0.1;  // on parameters with two dims or more
+    double momentum = 0.9;  // sgd
+    double muon_momentum = 0.95;
+    std::string muon_scale = "match_adamw";    // match_adamw | shape
+    std::string muon_coefficients = "simple";  // simple | quintic | polar_express
+    double weight_decay = 0.1;                 // on parameters with two dims or more
     double expert_bias_rate = 1e-3;
     double clip = 1.0;  // global gradient norm; 0: off
     bool operator==(const OptimizerSpec&) const = default;
@@ -97,6 +103,7 @@ struct OffloadSpec {
 
 struct PrecisionSpec {
     std::string compute = "bf16";  // bf16 | f32 | tf32
+    std::string master = "f32";    // f32 | none
     std::string reduce = "f32";
     std::string fp8 = "none";
     bool operator==(const PrecisionSpec&) const = default;

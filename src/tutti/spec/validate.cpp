@@ -269,6 +269,16 @@ void check_optimizer(const RunSpec& run, Problems& problems) {
     const bool decays = o.schedule == "wsd" && o.warmup_steps <= steps;
     require(problems, !decays || o.decay_steps <= steps - o.warmup_steps, "[optimizer] decay_steps = ", o.decay_steps,
             ": must be at most [train] steps - warmup_steps = ", steps - std::min(steps, o.warmup_steps));
+    require(problems, o.v == "f32" || o.name == "adamw" || o.name == "muon", "[optimizer] v = ", toml_text(o.v), ": ",
+            o.name, " has no second moment; leave it out, or set m");
+    const PrecisionSpec& p = run.precision;
+    require(problems, p.master == "f32" || p.compute == "bf16", "[precision] master = ", toml_text(p.master),
+            ": weights of compute = ", toml_text(p.compute),
+            " are their own masters; set master = \"f32\", or compute = "
+            "\"bf16\"");
+    require(
+        problems, p.master == "f32" || !run.offload.params, "[precision] master = ", toml_text(p.master),
+        ": weights in host memory (offload.params) are rounded from masters; set master = \"f32\" or params = false");
 }
 
 void check_log(const RunSpec& run, Problems& problems) {

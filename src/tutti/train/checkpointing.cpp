@@ -14,6 +14,7 @@
 #include "tutti/engine/engine.h"
 #include "tutti/spec/identity.h"
 #include "tutti/spec/toml.h"
+#include "tutti/train/stored_types.h"
 
 namespace tutti::train {
 
@@ -146,7 +147,7 @@ RunState Checkpointing::load(const CheckpointReader& reader, const std::vector<c
     check<DataError>(manifest.data_fingerprint == setup_.data_fingerprint, reader.path(),
                      ": the training data is not what this run was trained on (fingerprint ", setup_.data_fingerprint,
                      ", was ", manifest.data_fingerprint, "); use the same files, or another --out");
-    checkpoint::load_slices(reader, slices);
+    load_converted(reader, slices);
     RunState state;
     state.step = manifest.step;
     state.updates = json.at("updates").get<int64_t>();
@@ -166,7 +167,7 @@ Agreement Checkpointing::load_together(const std::string& path, const Checkpoint
         const auto slices = setup_.slices();
         state = load(*reader, slices);
         reader->verify_share(rank(), ranks());
-        return lines(checkpoint::unwanted_tensors(*reader, slices));
+        return lines(left_over(*reader, slices));
     });
 }
 

@@ -76,6 +76,9 @@ KernelTable meta_table(const KernelTable& target) {
     silence<"balance">(table.balance);
     silence<"adamw">(table.adamw);
     silence<"sgd">(table.sgd);
+    silence<"lion">(table.lion);
+    silence<"muon_momentum">(table.muon_momentum);
+    silence<"muon_descent">(table.muon_descent);
     return table;
 }
 

@@ -26,6 +26,7 @@ int64_t offset_of(const View& x, int64_t i) {
 
 double value(const View& x, int64_t i) {
     const int64_t offset = offset_of(x, i);
+    if (x.dtype == DType::u8) return x.as<uint8_t>()[offset];
     const bool is_index = x.dtype == DType::i64 || x.dtype == DType::i32;
     return is_index ? static_cast<double>(reference::load_index(x, offset)) : reference::load(x, offset);
 }
@@ -86,7 +87,7 @@ View Arena::from(const Shape& shape, DType dtype, const std::vector<double>& giv
 
 View Arena::workspace(int64_t floats) {
     const View x = empty({floats}, DType::f32);
-    allow(x);
+    may_change(x);
     return x;
 }
 
@@ -94,7 +95,7 @@ void Arena::start() {
     for (Block& block : blocks_) block.before.assign(block.memory.begin(), block.memory.end());
 }
 
-void Arena::allow(const View& y) {
+void Arena::may_change(const View& y) {
     for (Block& block : blocks_) {
         const std::byte* begin = block.memory.data();
         if (y.as<std::byte>() < begin || y.as<std::byte>() >= begin + block.memory.size()) continue;
@@ -109,7 +110,7 @@ void Arena::allow(const View& y) {
 
 void Arena::result(std::string name, const View& y, const std::function<double(int64_t)>& tolerance) {
     place_.wait();
-    allow(y);
+    may_change(y);
     Output output{std::move(name), values(y), {}};
     for (int64_t i = 0; with_tolerance_ && i < y.numel(); ++i) output.tolerance.push_back(tolerance(i));
     outputs_.push_back(std::move(output));

@@ -37,6 +37,7 @@ class Arena {
     // tolerance(i) belongs to element i of y; not called in an arena without tolerances.
     void result(std::string name, const View& y, const std::function<double(int64_t)>& tolerance);
     void result(Output output) { outputs_.push_back(std::move(output)); }
+    void may_change(const View& y);  // memory of which an Output says what is in it
     std::vector<Output> finish();
 
   private:
@@ -45,7 +46,6 @@ class Arena {
         std::vector<std::byte> before;       // the memory at start()
         std::vector<bool> may_change;        // by byte
     };
-    void allow(const View& y);
 
     const Place& place_;
     bool with_tolerance_;

@@ -61,7 +61,10 @@ inline const std::vector<const char*> kOps = {"fill",
                                               "grouped_gemm",
                                               "balance",
                                               "adamw",
-                                              "sgd"};
+                                              "sgd",
+                                              "lion",
+                                              "muon_momentum",
+                                              "muon_descent"};
 
 inline std::vector<Case> cases_of(const std::string& op) {
     std::vector<Case> found;

@@ -1,0 +1,17 @@
+// train/stored_types.h: loads a checkpoint into a run that stores the optimizer's state, or masters, in other types:
+// f32, bf16, or u8 with the largest magnitude of each block (optimizer.m, optimizer.v, precision.master). Values are
+// rounded to the nearest of the new type.
+#pragma once
+
+#include "tutti/checkpoint/training_state.h"
+
+namespace tutti::train {
+
+// checkpoint::load_slices(), after which tensors that the checkpoint has in another type are converted.
+void load_converted(const checkpoint::CheckpointReader& reader, const std::vector<checkpoint::TensorSlice>& slices);
+
+// checkpoint::unwanted_tensors() without those that load_converted() has converted.
+std::vector<std::string> left_over(const checkpoint::CheckpointReader& reader,
+                                   const std::vector<checkpoint::TensorSlice>& slices);
+
+}  // namespace tutti::train
