@@ -328,8 +328,7 @@ TEST(KernelCasesNotice, RoundingByThePlaceInAPieceSwappedDecaysAndPlainMomentum)
     expect_noticed(wrong, "lion");
     wrong.muon_momentum = [](const Stream& s, const MuonMomentum& a) {
         reference_table().muon_momentum(s, a);
-        for (const OptimizerPiece& piece : a.pieces)
-            reference_table().cast(s, piece.m.values, piece.update);
+        for (const OptimizerPiece& piece : a.pieces) reference_table().cast(s, piece.m.values, piece.update);
     };
     expect_noticed(wrong, "muon_momentum");
     wrong.muon_descent = [](const Stream& s, const MuonDescent& a) {
