@@ -55,6 +55,9 @@ class MpiFailure : public ::testing::Test {
         }
     }
     // The exit code of mpirun; 124 when it does not end within a minute.
+    // mpirun's code is that of the rank that ended first: one that noticed the failure, or one that was told.
+    static void expect_failed(int code) { EXPECT_TRUE(code == 4 || code == 5) << code; }
+
     int wait() {
         for (int i = 0; i < 6000; ++i) {
             int status = 0;
@@ -134,7 +137,7 @@ TEST_F(MpiFailure, AProcessThatEndsInTheMiddleIsNoticedAtOnce) {
 
 TEST_F(MpiFailure, ARankThatStaysAwayIsNamedWithWhatItDidLast) {
     start(3, {"absent", "timeout=1"});
-    EXPECT_EQ(wait(), 4);
+    expect_failed(wait());
     const std::string reason =
         "all_reduce of 1 f64, operation 2 of group dp: waiting for rank 1 of the group, which has begun only operation "
         "1; its last operation is barrier, operation 1 of group tp, for more than 1 s (comm.timeout_s)";
@@ -145,7 +148,7 @@ TEST_F(MpiFailure, ARankThatStaysAwayIsNamedWithWhatItDidLast) {
 
 TEST_F(MpiFailure, RanksThatDisagreeSayWhoCallsWhat) {
     start(3, {"disagree"});
-    EXPECT_EQ(wait(), 4);
+    expect_failed(wait());
     expect_output(
         "the ranks of group dp disagree on its operation 2: rank 0 calls all_reduce of 8 f32, rank 1 calls broadcast "
         "of "
@@ -168,7 +171,7 @@ TEST_F(MpiFailure, SigkillIsNamed) {
 TEST_F(MpiFailure, AStoppedProcessIsNamedWithinTheTimeOut) {
     start(3, {"loop", "timeout=2"});
     const pid_t victim = hit(1, SIGSTOP);
-    EXPECT_EQ(wait(), 4);
+    expect_failed(wait());
     expect_output("rank 1 of the group");
     expect_output("for more than 2 s (comm.timeout_s)");
     bool alive = true;
@@ -183,7 +186,7 @@ TEST_F(MpiFailure, AStoppedProcessIsNamedWithinTheTimeOut) {
 TEST_F(MpiFailure, AStoppedProcessOfAnotherHostIsNamedToo) {
     start(4, {"loop", "timeout=2", "hosts=0,1,1,0"});
     hit(1, SIGSTOP);
-    EXPECT_EQ(wait(), 4);
+    expect_failed(wait());
     // Rank 2 detects that it hangs; ranks 0 and 3 wait half as long again for data, and learn it from rank 2.
     expect_output("rank 1 of the group");
     expect_record(0, "rank 1 of the group");
@@ -192,7 +195,7 @@ TEST_F(MpiFailure, AStoppedProcessOfAnotherHostIsNamedToo) {
 TEST_F(MpiFailure, AStoppedProcessThatIsAloneOnItsHostIsNamedToo) {
     start(3, {"loop", "timeout=2", "hosts=0,1,0"});
     hit(1, SIGSTOP);
-    EXPECT_EQ(wait(), 4);
+    expect_failed(wait());
     expect_output("rank 1 of the group");
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "tutti/models/flops.h"
@@ -141,6 +142,26 @@ Schedule lowered(const spec::ParallelSpec& p, Schedule s) {
     return s.has_messages() ? s : schedule::insert_messages(s);
 }
 
+Schedule valid_schedule(const spec::RunSpec& run, const models::Model& model, int64_t microbatches) {
+    Schedule s = compute_schedule(run, model, microbatches);
+    schedule::validate(s);
+    return lowered(run.parallel, std::move(s));
+}
+
+// A schedule that follows from `parallel` and the microbatches alone. A thread keeps the last one: it rehearses the
+// ranks of a pipeline in turn, and a long schedule takes longer to make and to validate than a rank's step.
+const Schedule& generated_schedule(const spec::RunSpec& run, const models::Model& model, int64_t microbatches) {
+    struct Made {
+        spec::ParallelSpec parallel;
+        int64_t microbatches = 0;
+        Schedule schedule;
+    };
+    thread_local std::optional<Made> last;
+    if (!last || last->microbatches != microbatches || last->parallel != run.parallel)
+        last = Made{run.parallel, microbatches, valid_schedule(run, model, microbatches)};
+    return last->schedule;
+}
+
 }  // namespace
 
 std::vector<double> forward_costs(const models::Model& model, int64_t seq_len) {
@@ -210,9 +231,9 @@ schedule::Times<double> estimated_times(const spec::RunSpec& run, const models::
 Pipeline make_pipeline(const spec::RunSpec& run, const models::Model& model, int64_t microbatches, int rank) {
     Pipeline pipeline{.rank = rank, .unsharded_stages = static_cast<int>(run.parallel.unsharded_stages)};
     try {
-        pipeline.schedule = compute_schedule(run, model, microbatches);
-        schedule::validate(pipeline.schedule);
-        pipeline.schedule = lowered(run.parallel, std::move(pipeline.schedule));
+        const bool generated = !is_file(run.parallel.schedule) && run.parallel.schedule != "auto";
+        pipeline.schedule =
+            generated ? generated_schedule(run, model, microbatches) : valid_schedule(run, model, microbatches);
     } catch (const UsageError& error) {
         if (is_file(run.parallel.schedule)) throw UsageError(concat("[parallel] schedule: ", error.what()));
         throw UsageError(concat("[parallel] schedule = \"", run.parallel.schedule, "\" for pp = ", run.parallel.pp,

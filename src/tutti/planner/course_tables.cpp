@@ -21,7 +21,6 @@ namespace {
 
 using published::Model;
 using published::PublishedRun;
-using published::Recompute;
 
 // `billions` layers of 1e9 parameters each, and no embedding.
 Model round_model(double billions) {
@@ -136,7 +135,8 @@ Table activations_of_a_layer() {
             {},
             "simulator: a layer without dropout, whose masks are 2 of the 34 bytes"};
     const double s = 2048, b = 1, h = 12288, a = 96, tp = 8, sbh = s * b * h, scores = 5 * a * s / h;
-    const auto simulated = [&](int ranks, bool sequence_parallel, simulate::Attention attention, Recompute recompute) {
+    const auto simulated = [&](int ranks, bool sequence_parallel, simulate::Attention attention,
+                               published::Recompute recompute) {
         const auto activations = [&](double layers) {
             PublishedRun run = run_of(gpt(layers, h, a), ranks);
             run.tp = ranks;
@@ -152,14 +152,15 @@ Table activations_of_a_layer() {
     const auto row = [&](const char* name, const char* formula, double bytes, double ours) {
         t.rows.push_back({name, formula, bytes, ours});
     };
-    row("one device", "sbh (34 + 5as/h)", sbh * (34 + scores), simulated(1, true, unfused, Recompute::none));
+    row("one device", "sbh (34 + 5as/h)", sbh * (34 + scores), simulated(1, true, unfused, published::Recompute::none));
     row("tensor parallel", "sbh (10 + 24/t + 5as/ht)", sbh * (10 + 24 / tp + scores / tp),
-        simulated(8, false, unfused, Recompute::none));
+        simulated(8, false, unfused, published::Recompute::none));
     row("tensor and sequence parallel", "sbh (34/t + 5as/ht)", sbh * (34 + scores) / tp,
-        simulated(8, true, unfused, Recompute::none));
-    row("... attention recomputed", "sbh 34/t", sbh * 34 / tp, simulated(8, true, unfused, Recompute::selective));
-    row("... or fused attention", "sbh 34/t", sbh * 34 / tp, simulated(8, true, flash, Recompute::none));
-    row("... everything recomputed", "sbh 2/t", sbh * 2 / tp, simulated(8, true, unfused, Recompute::full));
+        simulated(8, true, unfused, published::Recompute::none));
+    row("... attention recomputed", "sbh 34/t", sbh * 34 / tp,
+        simulated(8, true, unfused, published::Recompute::selective));
+    row("... or fused attention", "sbh 34/t", sbh * 34 / tp, simulated(8, true, flash, published::Recompute::none));
+    row("... everything recomputed", "sbh 2/t", sbh * 2 / tp, simulated(8, true, unfused, published::Recompute::full));
     return t;
 }
 
@@ -248,7 +249,7 @@ Table utilisation() {
         run.virtual_stages = v;
         run.micro_batch = b;
         run.global_batch = batch;
-        run.recompute = Recompute::selective;
+        run.recompute = published::Recompute::selective;
         run.precision = "fp16";
         const double s = run.seq, h = m.hidden, L = m.layers, V = m.vocab;
         const double base = 72 * batch * L * s * h * h, device_peak = measured * ranks * a100.peak("fp16");

@@ -49,10 +49,6 @@ std::string lower(std::string text) {
     std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
     return text;
 }
-bool has(const std::string& text, std::initializer_list<const char*> words) {
-    return std::any_of(words.begin(), words.end(), [&](const char* w) { return text.find(w) != std::string::npos; });
-}
-
 // "8 x 400 Gb/s", "3200 Gb/s per node", "400 Gb/s RDMA per GPU", "4 x 25 GB/s": bytes per second of a device; 0: not
 // said.
 double network_of(const std::string& text, int per_node) {

@@ -3,16 +3,11 @@
 #include "tutti/published/traits.h"
 
 #include <algorithm>
-#include <initializer_list>
 
 namespace tutti::published {
 namespace {
 
 using simulate::Attention;
-
-bool has(const std::string& text, std::initializer_list<const char*> words) {
-    return std::any_of(words.begin(), words.end(), [&](const char* w) { return text.find(w) != std::string::npos; });
-}
 
 Traits megatron_core() {
     return {.name = "megatron-core",
@@ -110,6 +105,10 @@ Traits xla() {
 }
 
 }  // namespace
+
+bool has(const std::string& text, std::initializer_list<const char*> words) {
+    return std::any_of(words.begin(), words.end(), [&](const char* w) { return text.find(w) != std::string::npos; });
+}
 
 Traits traits_of(const Named& n) {
     const std::string& s = n.software;

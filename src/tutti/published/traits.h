@@ -3,6 +3,7 @@
 // system.
 #pragma once
 
+#include <initializer_list>
 #include <string>
 
 #include "tutti/simulate/machine_prices.h"
@@ -59,5 +60,7 @@ struct Named {
     bool experts = false, blackwell = false, tp = false;
 };
 Traits traits_of(const Named& named);
+
+bool has(const std::string& text, std::initializer_list<const char*> words);  // one of them
 
 }  // namespace tutti::published

@@ -260,7 +260,7 @@ Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ra
     const auto mark = [&] {
         if (parts != nullptr && marks.size() == 1) recorder.record_passes(&parts->passes);
         if (parts != nullptr && marks.size() == 2) recorder.record_passes(nullptr);
-        marks.push_back({recorder.actions(), at_work->groups.traffic()});
+        if (in_turn || parts != nullptr) marks.push_back({recorder.actions(), at_work->groups.traffic()});
     };
     engine::Engine engine(
         shortened, world, {make_meta_device(target.device, &recorder), table},
