@@ -54,10 +54,10 @@ class MpiFailure : public ::testing::Test {
             _exit(127);
         }
     }
-    // The exit code of mpirun; 124 when it does not end within a minute.
     // mpirun's code is that of the rank that ended first: one that noticed the failure, or one that was told.
     static void expect_failed(int code) { EXPECT_TRUE(code == 4 || code == 5) << code; }
 
+    // The exit code of mpirun; 124 when it does not end within a minute.
     int wait() {
         for (int i = 0; i < 6000; ++i) {
             int status = 0;

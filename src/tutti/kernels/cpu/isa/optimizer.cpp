@@ -60,6 +60,8 @@ void write(const float* x, const View& to, const GlobalElements& elements, Rando
     }
 }
 
+constexpr DynamicMap kSigned{true}, kUnsigned{false};  // of this instruction set's namespace
+
 void read(const Moment& moment, const DynamicMap& map, int64_t block, int64_t n, float* to) {
     if (moment.values.dtype != DType::u8) return read(moment.values, block * kBlock, n, to);
     const uint8_t* codes = moment.values.as<uint8_t>() + block * kBlock;
@@ -127,8 +129,8 @@ void update_any(const Stream& stream, const OptimizerPiece& piece, Vec grad_scal
             const int64_t at = block * kBlock, count = smaller(kBlock, n - at);
             read(piece.master, at, count, p);
             read(piece.gradient, at, count, g);
-            read(piece.m, kSignedMap, block, count, m);
-            if constexpr (kSecond) read(piece.v, kUnsignedMap, block, count, v);
+            read(piece.m, kSigned, block, count, m);
+            if constexpr (kSecond) read(piece.v, kUnsigned, block, count, v);
             for_vectors(0, count, [&](int64_t i, auto part) {
                 Vec new_p = load(p + i, part), new_m = load(m + i, part), new_v = zero();
                 if constexpr (kSecond) new_v = load(v + i, part);
@@ -137,8 +139,8 @@ void update_any(const Stream& stream, const OptimizerPiece& piece, Vec grad_scal
                 store(new_m, m + i, part);
                 if constexpr (kSecond) store(new_v, v + i, part);
             });
-            write(m, piece.m, kSignedMap, piece.elements, block, count);
-            if constexpr (kSecond) write(v, piece.v, kUnsignedMap, piece.elements, block, count);
+            write(m, piece.m, kSigned, piece.elements, block, count);
+            if constexpr (kSecond) write(v, piece.v, kUnsigned, piece.elements, block, count);
             write(p, piece.master, piece.elements, piece.master_key, at, count);
             if (piece.value.defined()) write(p, piece.value, piece.elements, 0, at, count);
         }
@@ -220,13 +222,13 @@ void muon_momentum(const Stream& stream, const MuonMomentum& a) {
     for_blocks(stream, a, [=](int64_t block, int64_t at, int64_t count, const OptimizerPiece& piece) {
         alignas(64) float g[kBlock], m[kBlock];
         read(piece.gradient, at, count, g);
-        read(piece.m, kSignedMap, block, count, m);
+        read(piece.m, kSigned, block, count, m);
         for_vectors(0, count, [&](int64_t i, auto part) {
             const Vec gradient = load(g + i, part) * grad_scale, moment = fma(momentum, load(m + i, part), gradient);
             store(moment, m + i, part);
             store(fma(momentum, moment, gradient), g + i, part);
         });
-        write(m, piece.m, kSignedMap, piece.elements, block, count);
+        write(m, piece.m, kSigned, piece.elements, block, count);
         write(g, piece.update, piece.elements, 0, at, count);
     });
 }
