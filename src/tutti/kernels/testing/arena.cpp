@@ -96,6 +96,7 @@ void Arena::start() {
 }
 
 void Arena::may_change(const View& y) {
+    place_.wait();
     for (Block& block : blocks_) {
         const std::byte* begin = block.memory.data();
         if (y.as<std::byte>() < begin || y.as<std::byte>() >= begin + block.memory.size()) continue;
@@ -109,7 +110,6 @@ void Arena::may_change(const View& y) {
 }
 
 void Arena::result(std::string name, const View& y, const std::function<double(int64_t)>& tolerance) {
-    place_.wait();
     may_change(y);
     Output output{std::move(name), values(y), {}};
     for (int64_t i = 0; with_tolerance_ && i < y.numel(); ++i) output.tolerance.push_back(tolerance(i));

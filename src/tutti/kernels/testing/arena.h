@@ -37,7 +37,7 @@ class Arena {
     // tolerance(i) belongs to element i of y; not called in an arena without tolerances.
     void result(std::string name, const View& y, const std::function<double(int64_t)>& tolerance);
     void result(Output output) { outputs_.push_back(std::move(output)); }
-    void may_change(const View& y);  // memory of which an Output says what is in it
+    void may_change(const View& y);  // waits; an Output says what is in this memory
     std::vector<Output> finish();
 
   private:

@@ -111,6 +111,7 @@ void report_moment(Arena& arena, const char* name, const Moment& moment, const s
                      [&](int64_t i) { return error(i) + one_unit(moment.values.dtype, value(moment.values, i)); });
         return;
     }
+    arena.may_change(moment.values);
     // Near a midpoint either code is right.
     const DynamicMap& map = *name == 'v' ? kUnsignedMap : kSignedMap;
     Output off{concat(name, " decoded"), decoded(moment, map), {}};
@@ -120,7 +121,6 @@ void report_moment(Arena& arena, const char* name, const Moment& moment, const s
                                     code < 255 ? map.values[code + 1] - map.values[code] : 0);
         off.tolerance.push_back(gap * value(moment.largest, i / kStateBlock) + error(i));
     }
-    arena.may_change(moment.values);
     arena.result(std::move(off));
     arena.result(concat(name, " largest"), moment.largest, [&](int64_t b) {
         double most = 0;
