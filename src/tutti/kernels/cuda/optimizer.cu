@@ -127,7 +127,9 @@ struct StoredPart {
 template <class T>
 __device__ __forceinline__ void read(const T* from, int64_t i, int count, float (&to)[kWide]) {
     if (count == kWide && is_aligned(from + i)) return load<kWide>(from + i, to);
-    for (int k = 0; k < count; ++k) to[k] = load_one(from + i + k);
+#pragma unroll
+    for (int k = 0; k < kWide; ++k)
+        if (k < count) to[k] = load_one(from + i + k);
 }
 __device__ __forceinline__ void read(const void* from, DType type, int64_t i, int count, float (&to)[kWide]) {
     if (type == DType::bf16) return read(static_cast<const bf16*>(from), i, count, to);
@@ -136,7 +138,9 @@ __device__ __forceinline__ void read(const void* from, DType type, int64_t i, in
 template <class T>
 __device__ __forceinline__ void write(const float (&from)[kWide], T* to, int64_t i, int count) {
     if (count == kWide && is_aligned(to + i)) return store<kWide>(from, to + i);
-    for (int k = 0; k < count; ++k) store_one(from[k], to + i + k);
+#pragma unroll
+    for (int k = 0; k < kWide; ++k)
+        if (k < count) store_one(from[k], to + i + k);
 }
 __device__ __forceinline__ void write(const float (&from)[kWide], void* to, DType type, RandomKey key,
                                       const GlobalElements& elements, int64_t i, int count) {
@@ -145,13 +149,17 @@ __device__ __forceinline__ void write(const float (&from)[kWide], void* to, DTyp
     auto* bits = static_cast<uint16_t*>(to) + i;
     int64_t drawn = -1;
     std::array<uint32_t, 4> words{};
-    for (int k = 0; k < count; ++k) {
+#pragma unroll
+    for (int k = 0; k < kWide; ++k) {
+        if (k >= count) break;
         const int64_t at = i + k, e = elements.first + at / elements.width * elements.stride + at % elements.width;
         if (e / 8 != drawn) {
             drawn = e / 8;
             words = philox(key, static_cast<uint64_t>(drawn));
         }
-        bits[k] = stochastic_bf16_bits(from[k], words[e % 8 / 2] >> (e % 2 * 16) & 0xffffu);
+        const auto half = static_cast<int>(e % 8);  // an index would put the words into memory
+        const uint32_t word = half < 2 ? words[0] : half < 4 ? words[1] : half < 6 ? words[2] : words[3];
+        bits[k] = stochastic_bf16_bits(from[k], word >> (half % 2 * 16) & 0xffffu);
     }
 }
 
@@ -165,8 +173,9 @@ template <bool kSign>
 __device__ __forceinline__ void read(const StoredMoment& moment, int64_t i, int count, float (&to)[kWide]) {
     if (moment.dtype != DType::u8) return read(moment.values, moment.dtype, i, count, to);
     const float largest = moment.largest[i / kStateBlock];
-    for (int k = 0; k < count; ++k)
-        to[k] = dynamic_map<kSign>().values[static_cast<const uint8_t*>(moment.values)[i + k]] * largest;
+#pragma unroll
+    for (int k = 0; k < kWide; ++k)
+        if (k < count) to[k] = dynamic_map<kSign>().values[static_cast<const uint8_t*>(moment.values)[i + k]] * largest;
 }
 
 // Every lane of the warp calls, also those without elements.
@@ -175,10 +184,14 @@ __device__ __forceinline__ void write(const float (&from)[kWide], const StoredMo
                                       const GlobalElements& elements, int64_t i, int count) {
     if (moment.dtype != DType::u8) return write(from, moment.values, moment.dtype, moment.key, elements, i, count);
     float largest = 0;
-    for (int k = 0; k < count; ++k) largest = fmaxf(largest, fabsf(from[k]));
+#pragma unroll
+    for (int k = 0; k < kWide; ++k)
+        if (k < count) largest = fmaxf(largest, fabsf(from[k]));
     largest = warp_max(largest);
     if (count > 0 && i % kStateBlock == 0) moment.largest[i / kStateBlock] = largest;
-    for (int k = 0; k < count; ++k) {
+#pragma unroll
+    for (int k = 0; k < kWide; ++k) {
+        if (k >= count) break;
         const float share = largest > 0 ? from[k] / largest : 0;
         int code = 0;  // how many midpoints are below, by bisection
 #pragma unroll
@@ -270,7 +283,8 @@ __global__ void __launch_bounds__(kThreads) update_stored_kernel(const __grid_co
         read(part.gradient, part.gradient_type, i, count, g);
         read<true>(part.m, i, count, m);
         if constexpr (Rule::kHasSecond) read<false>(part.v, i, count, v);
-        for (int k = 0; k < count; ++k) rule(p[k], g[k], m[k], v[k], part.weight_decay);
+#pragma unroll
+        for (int k = 0; k < kWide; ++k) rule(p[k], g[k], m[k], v[k], part.weight_decay);
         write<true>(m, part.m, part.elements, i, count);
         if constexpr (Rule::kHasSecond) write<false>(v, part.v, part.elements, i, count);
         write(p, part.master, part.master_type, part.master_key, part.elements, i, count);
@@ -284,7 +298,8 @@ __global__ void __launch_bounds__(kThreads)
         float g[kWide] = {}, m[kWide] = {};
         read(part.gradient, part.gradient_type, i, count, g);
         read<true>(part.m, i, count, m);
-        for (int k = 0; k < count; ++k) {
+#pragma unroll
+        for (int k = 0; k < kWide; ++k) {
             m[k] = momentum * m[k] + grad_scale * g[k];
             g[k] = grad_scale * g[k] + momentum * m[k];
         }
@@ -298,7 +313,8 @@ __global__ void __launch_bounds__(kThreads) muon_descent_kernel(const __grid_con
         float p[kWide] = {}, x[kWide] = {};
         read(part.master, part.master_type, i, count, p);
         read(part.update, part.update_type, i, count, x);
-        for (int k = 0; k < count; ++k) p[k] -= lr * (part.update_scale * x[k] + part.weight_decay * p[k]);
+#pragma unroll
+        for (int k = 0; k < kWide; ++k) p[k] -= lr * (part.update_scale * x[k] + part.weight_decay * p[k]);
         write(p, part.master, part.master_type, part.master_key, part.elements, i, count);
         if (part.value != nullptr) write(p, part.value, i, count);
     });
