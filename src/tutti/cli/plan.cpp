@@ -78,6 +78,9 @@ spec::RunSpec run_of_config(const PlanArguments& a, const planner::Request& requ
 }
 
 int plan_layouts(const PlanArguments& a, const Io& io, std::vector<std::string> notes) {
+    check<UsageError>(
+        a.vary.empty(), "--vary ", joined(a.vary),
+        ": a plan varies the layout itself; use it with simulate or rehearse, or run plan for each value");
     planner::Request request = request_of(a, notes);
     check<UsageError>(request.gpus > 0 && request.global_batch > 0,
                       "--ranks (--gpus) and --global-batch are needed: how many devices, and ",
