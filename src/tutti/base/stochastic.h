@@ -2,7 +2,7 @@
 // element's index in the global tensor, so that every layout, every copy and a resumed run round alike.
 #pragma once
 
-#include <string_view>
+#include <string>
 
 #include "tutti/base/dtype.h"
 #include "tutti/base/philox.h"

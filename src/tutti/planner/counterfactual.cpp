@@ -81,7 +81,7 @@ std::vector<Variant> variants_of(const spec::RunSpec& from, const spec::RunSpec&
     return all;
 }
 
-// Those that keep the rules, the fastest by closed form that fit, and those that the closed forms do not know.
+// The changes that keep the rules: the fastest by closed form that fit, and changes that the closed forms do not know.
 std::vector<Variant> promising(const Request& r, std::vector<Variant> all) {
     constexpr size_t kTried = 6;
     std::vector<std::pair<double, size_t>> order;  // a rehearsal of many ranks takes a second

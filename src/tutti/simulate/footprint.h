@@ -1,5 +1,5 @@
-// simulate/footprint.h: the memory of a rank by closed formulas, for searches and for runs of other systems. A run of
-// this system is rehearsed instead (rehearsal/), which counts every allocation.
+// simulate/footprint.h: the memory of a rank by closed formulas, which propose layouts to a search. A layout that is
+// shown is rehearsed instead (rehearsal/), which counts every allocation; runs of other systems are in published/.
 #pragma once
 
 #include "tutti/simulate/job.h"
@@ -11,7 +11,7 @@ struct Footprint {
     double weights = 0, gradients = 0, optimizer = 0;
     double activations = 0;  // that wait for their backward, and what one layer needs beside them
     double logits = 0;
-    double gathered = 0;  // ZeRO-3: weights of the layers in use; of this system also gradients that are being reduced
+    double gathered = 0;  // ZeRO-3: weights of the layers in use; and gradients that are being reduced
     double reserved = 0;  // libraries, communicators, fragmentation
     // Not part of the total: bytes in the memory of the host, and those of them that are activations of a layer and
     // microbatch.
