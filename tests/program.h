@@ -65,13 +65,25 @@ class Program {
     pid_t pid() const { return pid_; }
     void signal(int number) const { kill(pid_, number); }
     std::string output() const { return read_file(out_); }
-    // Waits until the output holds `text`; false when the program ended before.
-    bool wait_for(const std::string& text) {
-        while (output().find(text) == std::string::npos) {
-            if (ended()) return output().find(text) != std::string::npos;
+    // Waits until the fact holds; false when the program ended before.
+    bool wait_until(const std::function<bool()>& fact) {
+        while (!fact()) {
+            if (ended()) return fact();
             std::this_thread::sleep_for(std::chrono::milliseconds(5));
         }
         return true;
+    }
+    // Waits until one of its two outputs holds `text`.
+    bool wait_for(const std::string& text) {
+        return wait_until([&] { return (output() + '\n' + read_file(err_)).find(text) != std::string::npos; });
+    }
+    // While `body` runs the program stands still: what it was doing is neither done nor undone meanwhile.
+    void while_stopped(const std::function<void()>& body) const {
+        int status = 0;
+        signal(SIGSTOP);
+        if (waitpid(pid_, &status, WUNTRACED) != pid_ || !WIFSTOPPED(status)) throw std::runtime_error("not stopped");
+        body();
+        signal(SIGCONT);
     }
     bool ends_within(std::chrono::seconds limit) {
         const auto begin = std::chrono::steady_clock::now();

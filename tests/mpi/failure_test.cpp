@@ -57,9 +57,9 @@ class MpiFailure : public ::testing::Test {
     // mpirun's code is that of the rank that ended first: one that noticed the failure, or one that was told.
     static void expect_failed(int code) { EXPECT_TRUE(code == 4 || code == 5) << code; }
 
-    // The exit code of mpirun; 124 when it does not end within a minute.
+    // The exit code of mpirun; 124 when it does not end within three minutes.
     int wait() {
-        for (int i = 0; i < 6000; ++i) {
+        for (int i = 0; i < 18000; ++i) {
             int status = 0;
             if (waitpid(pid_, &status, WNOHANG) == pid_) {
                 pid_ = -1;
@@ -125,10 +125,10 @@ TEST_F(MpiFailure, TheReasonCrossesHosts) {
 }
 
 TEST_F(MpiFailure, AProcessThatEndsInTheMiddleIsNoticedAtOnce) {
-    start(3, {"exit", "timeout=60"});
-    const auto begin = std::chrono::steady_clock::now();
-    EXPECT_NE(wait(), 0);
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(50)) << "found by the time-out only";
+    start(3, {"exit", "timeout=600"});  // longer than wait()
+    const int code = wait();
+    EXPECT_NE(code, 0);
+    EXPECT_NE(code, 124) << "found by the time-out only";
     expect_output("rank 1 has died");
     expect_record(0, "rank 1 has died");
     expect_record(2, "rank 1 has died");
@@ -175,7 +175,7 @@ TEST_F(MpiFailure, AStoppedProcessIsNamedWithinTheTimeOut) {
     expect_output("rank 1 of the group");
     expect_output("for more than 2 s (comm.timeout_s)");
     bool alive = true;
-    for (int i = 0; i < 500 && alive; ++i) {
+    for (int i = 0; i < 6000 && alive; ++i) {
         const std::string status = read_file("/proc/" + std::to_string(victim) + "/status");
         alive = !status.empty() && status.find("State:\tZ") == std::string::npos;  // killed, if not yet buried
         std::this_thread::sleep_for(std::chrono::milliseconds(10));

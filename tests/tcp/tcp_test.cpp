@@ -75,19 +75,19 @@ TEST_F(Tcp, TwoJobsMayLookThroughTheSamePorts) {
 TEST_F(Tcp, AnExceptionStopsTheOthersWithItsReason) {
     start_all(3, ranks("throw"));
     EXPECT_EQ(wait(1), 3);
-    expect_named(3, 1, "rank 1 failed: the disk of rank 1 is gone", 30);
+    expect_named(3, 1, "rank 1 failed: the disk of rank 1 is gone");
     for (int rank = 0; rank < 3; ++rank) EXPECT_NE(record(rank).find("the disk of rank 1 is gone"), std::string::npos);
 }
 
 TEST_F(Tcp, TheReasonCrossesHosts) {
     start_all(4, ranks("throw", {"hosts=0,1,1,2"}));
     EXPECT_EQ(wait(1), 3);
-    expect_named(4, 1, "rank 1 failed: the disk of rank 1 is gone", 30);
+    expect_named(4, 1, "rank 1 failed: the disk of rank 1 is gone");
 }
 
 TEST_F(Tcp, ADisagreementIsToldByAll) {
     start_all(3, ranks("disagree", {"hosts=0,1,2"}));
-    expect_named(3, -1, "rank 1 calls broadcast of 8 f32 from rank 0", 30, 4);
+    expect_named(3, -1, "rank 1 calls broadcast of 8 f32 from rank 0", 4);
 }
 
 // Long before the time-out: by its closed connection, or by the mutex that it held.
@@ -96,7 +96,7 @@ TEST_F(Tcp, AKilledRankIsNamedAtOnce) {
         for (const int victim : {0, 1, 3}) {
             start_all(4, ranks("loop", {"timeout=60", "hosts=" + hosts}));
             hit(victim, SIGKILL);
-            expect_named(4, victim, "rank " + std::to_string(victim) + " has died", 30);
+            expect_named(4, victim, "rank " + std::to_string(victim) + " has died");
             EXPECT_EQ(wait(victim), 128 + SIGKILL);
             for (int rank = 0; rank < 4; ++rank) fs::remove(folder_ / ("pid-" + std::to_string(rank)));
         }
@@ -104,10 +104,10 @@ TEST_F(Tcp, AKilledRankIsNamedAtOnce) {
 
 TEST_F(Tcp, AStoppedRankIsNamedWithinTheTimeOut) {
     for (const std::string hosts : {"0,0,0", "0,1,2"}) {
-        start_all(3, ranks("loop", {"timeout=2", "hosts=" + hosts}));
+        start_all(3, ranks("loop", {"timeout=5", "hosts=" + hosts}));
         hit(1, SIGSTOP);
-        expect_named(3, 1, "rank 1 of the group", 20, 4);
-        EXPECT_NE((output(0) + output(2)).find("for more than 2 s (comm.timeout_s)"), std::string::npos);
+        expect_named(3, 1, "rank 1 of the group", 4);
+        EXPECT_NE((output(0) + output(2)).find("for more than 5 s (comm.timeout_s)"), std::string::npos);
         kill(pids_.at(1), SIGKILL);
         wait(1);
         for (int rank = 0; rank < 3; ++rank) fs::remove(folder_ / ("pid-" + std::to_string(rank)));
@@ -116,19 +116,17 @@ TEST_F(Tcp, AStoppedRankIsNamedWithinTheTimeOut) {
 
 TEST_F(Tcp, ARankThatStaysAwayIsNamed) {
     start_all(3, ranks("absent", {"timeout=1"}));
-    expect_named(3, 1, "waiting for rank 1 of the group, which has begun only operation 1", 30, 4);
+    expect_named(3, 1, "waiting for rank 1 of the group, which has begun only operation 1", 4);
 }
 
 TEST_F(Tcp, RanksThatWereNeverStartedAreNamed) {
-    for (const int rank : {0, 2}) start(rank, torchrun(rank, 4), ranks("conformance", {"timeout=2"}));
-    const auto begin = std::chrono::steady_clock::now();
+    for (const int rank : {0, 2}) start(rank, torchrun(rank, 4), ranks("conformance", {"timeout=5"}));
     for (const int rank : {0, 2}) {
         EXPECT_EQ(wait(rank), rank == 0 ? 4 : 5) << output(rank);  // rank 0 finds it, one incident counts once
         EXPECT_NE(output(rank).find("ranks 1, 3 of 4 ranks did not connect to 127.0.0.1:"), std::string::npos)
             << output(rank);
-        EXPECT_NE(output(rank).find("within 2 s (comm.timeout_s)"), std::string::npos) << output(rank);
+        EXPECT_NE(output(rank).find("within 5 s (comm.timeout_s)"), std::string::npos) << output(rank);
     }
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
 }
 
 TEST_F(Tcp, ARankZeroThatWasNeverStartedIsNamed) {
@@ -138,14 +136,14 @@ TEST_F(Tcp, ARankZeroThatWasNeverStartedIsNamed) {
 }
 
 TEST_F(Tcp, ARankThatComesTwiceIsRefused) {
-    start(0, torchrun(0, 3), ranks("conformance", {"timeout=10"}));
-    start(1, torchrun(1, 3), ranks("conformance", {"timeout=10"}));
-    std::this_thread::sleep_for(std::chrono::seconds(1));
-    start(3, torchrun(1, 3), ranks("conformance", {"timeout=10"}));
-    EXPECT_EQ(wait(3), 4);
-    EXPECT_NE(output(3).find("refuses rank 1: rank 1 is connected already"), std::string::npos) << output(3);
-    start(2, torchrun(2, 3), ranks("conformance", {"timeout=10"}));  // the job goes on
-    expect_all_well(3);
+    start(0, torchrun(0, 3), ranks("conformance"));
+    for (const int process : {1, 3}) start(process, torchrun(1, 3), ranks("conformance"));
+    const int refused = first_to_end({1, 3});  // whichever comes second
+    EXPECT_EQ(wait(refused), 4);
+    EXPECT_NE(output(refused).find("refuses rank 1: rank 1 is connected already"), std::string::npos)
+        << output(refused);
+    start(2, torchrun(2, 3), ranks("conformance"));  // the job goes on
+    for (const int process : {0, 4 - refused, 2}) EXPECT_EQ(wait(process), 0) << output(process);
 }
 
 // --- whole runs ------------------------------------------------------------------------------------------------------
@@ -192,8 +190,7 @@ TEST_F(TcpRun, APreemptedRunEndsWithOneCode) {
     for (const int heard : {0, 2}) {
         const std::string out = "preempted" + std::to_string(heard);
         start_all(3, train(out, {"--set", "train.steps=100000", "--set", "train.global_batch=6"}));
-        for (int i = 0; i < 60000 && logged(out).size() < 5; ++i)
-            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        wait_until([&] { return logged(out).size() >= 5; });
         kill(pids_.at(heard), SIGTERM);
         for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(wait(rank), 75) << output(rank);
         EXPECT_TRUE(fs::exists(folder_ / out / "checkpoints"));
@@ -205,17 +202,16 @@ TEST_F(TcpRun, ASignalEndsRanksThatWaitForAnother) {
     for (const int heard : {0, 1}) {
         start(0, torchrun(0, 4), train("waits"));
         start(1, torchrun(1, 4), train("waits"));
-        std::this_thread::sleep_for(std::chrono::seconds(2));
-        const auto begin = std::chrono::steady_clock::now();
+        // Rank 0 holds its listener and both ends of the connections of two ranks, rank 1 its own.
+        wait_until([&] { return sockets_of(0) >= 5 && sockets_of(1) >= 2; });
         kill(pids_.at(heard), SIGUSR2);
         for (const int rank : {0, 1}) {
             EXPECT_EQ(wait(rank), 75) << output(rank);
             EXPECT_NE(output(rank).find("preempted: stopped by SIGUSR2"), std::string::npos) << output(rank);
         }
-        EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));  // of a time-out of 20
     }
     start(1, torchrun(1, 2), train("alone"));  // rank 0 was never started
-    std::this_thread::sleep_for(std::chrono::seconds(1));
+    wait_until([&] { return heeds(1, SIGTERM); });
     kill(pids_.at(1), SIGTERM);
     EXPECT_EQ(wait(1), 75) << output(1);
 }
@@ -239,8 +235,7 @@ TEST_F(TcpRun, StartsWithoutACheckpointAreCounted) {
     for (int i = 0; i < 3; ++i) {
         fs::remove(folder_ / "dies" / "metrics.jsonl");
         start(0, in_a_job, command);
-        for (int t = 0; t < 60000 && logged("dies").empty(); ++t)
-            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        wait_until([&] { return !logged("dies").empty(); });
         kill(pids_.at(0), SIGKILL);
         EXPECT_EQ(wait(0), 128 + SIGKILL);
     }
@@ -255,11 +250,9 @@ TEST_F(TcpRun, StartsWithoutACheckpointAreCounted) {
 TEST_F(TcpRun, AKilledRankIsNamedAndTheRunGoesOn) {
     run_threads("undisturbed");
     start_all(4, train("run"));
-    for (int i = 0; i < 60000 && logged("run").size() < 50; ++i)
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    ASSERT_GE(logged("run").size(), 50u) << output(0);
+    wait_until([&] { return logged("run").size() >= 50; });
     kill(pids_.at(2), SIGKILL);
-    expect_named(4, 2, "rank 2 has died", 20);
+    expect_named(4, 2, "rank 2 has died");
     EXPECT_EQ(wait(2), 128 + SIGKILL);
     ASSERT_LT(logged("run").size(), 200u) << "it was over before the kill";
     start_all(4, train("run"));

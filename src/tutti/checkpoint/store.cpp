@@ -51,12 +51,16 @@ Store::Store(FileSystem& file_system, std::string directory, Access access, Warn
     while (directory_.size() > 1 && directory_.back() == '/') directory_.pop_back();
     check(!directory_.empty() && warn_ != nullptr, "a checkpoint store needs a directory and a way to warn");
     if (access_ == Access::read) return;
+    open_directory();
+    remove_leftovers();
+}
+
+void Store::open_directory() {
     make_directories(file_system_, directory_);
     lock_ = file_system_.lock(join(directory_, kLockName), this_owner());
     if (lock_ == nullptr)
         warn_(concat("the file system of ", directory_,
                      " has no locks: make sure that no other run writes its checkpoints there"));
-    remove_leftovers();
 }
 
 void Store::require_write() const {
@@ -98,6 +102,10 @@ void Store::or_abandon(const Attempt& attempt, const std::function<void()>& part
 Store::Attempt Store::begin(int64_t step) {
     require_write();
     check(step >= 0, "a checkpoint of step ", step);
+    if (file_system_.kind(directory_) == FileKind::none) {
+        warn_(concat(directory_, " was taken away, with the checkpoints in it; it is made again"));
+        open_directory();
+    }
     remove_leftovers();
     for (int64_t count = 0;; ++count) {
         Attempt attempt{step, join(directory_, concat(step_name(step), kTemporary, this_owner(), "-", count)), false};

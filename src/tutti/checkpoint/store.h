@@ -88,7 +88,7 @@ class Store {
 
     // The parts of save(), for many ranks: one rank begins, every rank writes its files with NewFile under
     // attempt.path, the first rank merges the parts of the manifest and commits, or abandons if any rank failed. A
-    // commit that fails has abandoned.
+    // commit that fails has abandoned. A directory that was taken away is made again, with a warning.
     struct Attempt {
         int64_t step = 0;
         std::string path;
@@ -119,6 +119,7 @@ class Store {
 
   private:
     void require_write() const;
+    void open_directory();  // makes and locks it
     void or_abandon(const Attempt& attempt, const std::function<void()>& part_of_save);
     void remove_leftovers();
     void warn_of_files() const;  // with names of checkpoints

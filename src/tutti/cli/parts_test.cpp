@@ -79,7 +79,7 @@ class StopSignalsDeathTest : public ::testing::Test {
   protected:
     void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
     static void wait_until_requested(const StopSignals& signals) {
-        for (int i = 0; i < 1000 && !signals.requested(); ++i)
+        for (int i = 0; i < 12000 && !signals.requested(); ++i)
             std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
 };
@@ -121,7 +121,7 @@ TEST_F(StopSignalsDeathTest, SecondInterruptStopsAtOnce) {
         kill(getpid(), SIGINT);
         wait_until_requested(signals);
         kill(getpid(), SIGINT);
-        std::this_thread::sleep_for(std::chrono::seconds(10));
+        std::this_thread::sleep_for(std::chrono::seconds(120));
         std::_Exit(1);
     };
     EXPECT_EXIT(body(), ::testing::KilledBySignal(SIGINT), "");

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <filesystem>
 #include <set>
 #include <sstream>
 #include <thread>
@@ -229,8 +228,6 @@ std::optional<RunState> Checkpointing::lead(const std::string& mode) {
 void Checkpointing::start(const RunState& state, bool background) {
     wait();  // for the previous save: a requested checkpoint is never left out
     saving_step_ = state.step;
-    std::error_code ignored;  // a directory that was taken away; the save reports what it cannot do
-    std::filesystem::create_directories(setup_.directory, ignored);
     // Without a background the step loop waits, so the weights stand still while they are written.
     auto held = std::make_shared<const HostState>(setup_.slices(), background ? HostMemory::copy : HostMemory::borrow);
     Manifest manifest{.step = state.step,
@@ -371,7 +368,7 @@ void Checkpointing::report(const std::string& error) {
     ++failures_;
     if (store_ && !last_)
         setup_.warn(concat("a checkpoint could not be written: ", error, "; training continues, the last good one is ",
-                           newest_.empty() ? "none yet" : newest_));
+                           newest_.empty() || files_.kind(newest_) == checkpoint::FileKind::none ? "none" : newest_));
 }
 
 }  // namespace tutti::train
