@@ -88,7 +88,7 @@ bool StagedOperation::work() {
     }
     if (collective().kind == Kind::all_to_all) {
         if (!exchange_) exchange_ = std::make_unique<Exchange>(*group_, collective(), sequence());
-        return exchange_->advance() && group_->wire.all_done(words_out_);
+        return exchange_->advance() && words_out_.empty();
     }
     for (bool moved = true; moved;) {
         moved = copy_out();
@@ -96,7 +96,7 @@ bool StagedOperation::work() {
         moved = copy_in() || moved;
         if (moved) group_->host.notify();
     }
-    if (out_ < cutting_.chunks() || !group_->wire.all_done(words_out_)) return false;
+    if (out_ < cutting_.chunks() || !words_out_.empty()) return false;
     group_->chunks_so_far = first_ + cutting_.chunks();
     return true;
 }

@@ -53,6 +53,9 @@ class StagedOperation final : public Operation, public std::enable_shared_from_t
     bool advance() override {
         Member& self = group_->self();
         if (!announced_) announce();
+        // Also while this rank waits for others of its host alone: a wire moves its messages when it is asked about
+        // one, and an announcement may wait for its connection.
+        group_->wire.all_done(words_out_);
         if (self.finished != sequence() - 1) return false;
         try {
             check(group_->broken.empty(), group_->broken);
