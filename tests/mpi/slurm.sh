@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A Slurm of one node, for the time of one command: slurm.sh [--mpi=none] RANKS PROGRAM ARGUMENT… runs `srun --mpi=pmix -n
-# RANKS PROGRAM ARGUMENT…` and returns its exit code. Needs root and the Debian packages slurm-wlm and munge; `slurm.sh --possible` says by
+# RANKS PROGRAM ARGUMENT…` and returns its exit code; slurm.sh --script PROGRAM ARGUMENT… runs the program itself, which
+# may call sbatch. Needs root and the Debian packages slurm-wlm and munge; `slurm.sh --possible` says by
 # its exit code whether they are there. The daemons listen on ports of their own. They live in a process namespace that ends
 # with the script: asked to stop, slurmd waits for a step that waits for slurmctld, which has stopped. Called by ctest.
 set -euo pipefail
@@ -62,6 +63,12 @@ if ! sinfo -h -o %t 2>/dev/null | grep -q idle; then
     exit 1
 fi
 
+if [[ $1 == --script ]]; then
+    shift
+    code=0
+    "$@" || code=$?
+    exit $code
+fi
 mpi=--mpi=pmix
 if [[ $1 == --mpi=* ]]; then
     mpi=$1

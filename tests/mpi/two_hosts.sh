@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Two hosts on one machine: network namespaces joined by a pair of virtual links, each with a host name of its own, two
 # ranks each. MPI sees two hosts: shared memory inside them, TCP between them. Usage: two_hosts.sh [--tcp] RANKS-PROGRAM
-# ARGUMENT…; with --tcp there is no MPI, and every rank has the environment that torchrun would give it.
+# ARGUMENT…; with --tcp there is no MPI, and every rank has the environment that torchrun would give it; with
+# --tcp --strangers=LOG, strangers connect to all ports meanwhile.
 # `two_hosts.sh --possible` says by its exit code whether this machine permits it (root, namespaces). Called by ctest.
 set -euo pipefail
 
@@ -45,15 +46,39 @@ chmod +x "$folder/agent"
 
 if [[ ${1:-} == --tcp ]]; then
     shift
-    ranks=()
-    for rank in 0 1 2 3; do
-        space=$([[ $rank -lt 2 ]] && echo "$first" || echo "$second")
-        RANK=$rank WORLD_SIZE=4 LOCAL_RANK=$((rank % 2)) LOCAL_WORLD_SIZE=2 MASTER_ADDR=$net.1 MASTER_PORT=29500 \
-            ip netns exec "$space" unshare --uts sh -c 'hostname "$0"; exec "$@"' "$space" "$@" &
-        ranks+=($!)
+    strangers=()
+    if [[ $1 == --strangers=* ]]; then # at every port of both hosts, all the while
+        for space in "$first" "$second"; do
+            LD_PRELOAD='' ip netns exec "$space" python3 "$(dirname "$0")/../campaign/strangers.py" --log "${1#*=}" &
+            strangers+=($!)
+        done
+        shift
+    fi
+    export TUTTI_SECRET=${TUTTI_SECRET-$(head -c 32 /dev/urandom | sha256sum | cut -c1-64)}
+    # A process table for each host: ranks that see each other's processes would share memory.
+    # shellcheck disable=SC2016
+    host='hostname "$0"; first=$1 address=$2; shift 2
+        for rank in $first $((first + 1)); do
+            RANK=$rank WORLD_SIZE=4 LOCAL_RANK=$((rank % 2)) LOCAL_WORLD_SIZE=2 MASTER_ADDR=$address MASTER_PORT=29500 "$@" &
+        done
+        code=0 # the largest: a culprit is above its victims
+        for rank in 1 2; do of_rank=0; wait -n || of_rank=$?; ((of_rank <= code)) || code=$of_rank; done
+        exit $code'
+    hosts=() rank=0
+    for space in "$first" "$second"; do
+        ip netns exec "$space" unshare --uts --pid --fork --kill-child --mount-proc bash -c "$host" "$space" $rank "$net.1" "$@" &
+        hosts+=($!) rank=2
     done
     code=0
-    for pid in "${ranks[@]}"; do wait "$pid" || code=$?; done
+    for pid in "${hosts[@]}"; do
+        of_host=0
+        wait "$pid" || of_host=$?
+        ((of_host <= code)) || code=$of_host
+    done
+    for pid in "${strangers[@]}"; do
+        kill "$pid"
+        wait "$pid" || true
+    done
     exit $code
 fi
 

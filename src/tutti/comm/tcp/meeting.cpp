@@ -1,7 +1,7 @@
 #include "tutti/comm/tcp/meeting.h"
 
 #include <poll.h>
-#include <sys/random.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -48,7 +48,8 @@ Meeting given(const std::string& text, std::string job) {
     return {.host = host,
             .port = port_of("TUTTI_RENDEZVOUS", text.substr(colon + 1)),
             .job = std::move(job),
-            .origin = "TUTTI_RENDEZVOUS"};
+            .origin = "TUTTI_RENDEZVOUS",
+            .one_host = is_loopback(host)};
 }
 
 std::string job_of(const Launch& launch, const Environment& environment) {
@@ -91,12 +92,14 @@ Meeting meeting_of(const Launch& launch, const Environment& environment) {
                     .port = port_of("MASTER_PORT", value("MASTER_PORT")) + 1,
                     .ports = kPorts,
                     .job = job,
-                    .origin = "MASTER_ADDR, MASTER_PORT + 1"};
+                    .origin = "MASTER_ADDR, MASTER_PORT + 1",
+                    .one_host = launch.local_size == launch.size};
         case Launcher::environment:
             return {.host = value("MASTER_ADDR"),
                     .port = port_of("MASTER_PORT", value("MASTER_PORT")),
                     .job = job,
-                    .origin = "MASTER_ADDR, MASTER_PORT"};
+                    .origin = "MASTER_ADDR, MASTER_PORT",
+                    .one_host = is_loopback(value("MASTER_ADDR"))};
         case Launcher::slurm: {
             const char* nodes = environment("SLURM_STEP_NODELIST") ? "SLURM_STEP_NODELIST" : "SLURM_JOB_NODELIST";
             const auto id = number("SLURM_JOB_ID", value("SLURM_JOB_ID"), 2147483647);
@@ -106,7 +109,8 @@ Meeting meeting_of(const Launch& launch, const Environment& environment) {
                     .port = 15000 + static_cast<int>((int64_t{id} * 64 + step % 64) % 1000) * kPorts,
                     .ports = kPorts,
                     .job = job,
-                    .origin = concat(nodes, ", SLURM_JOB_ID")};
+                    .origin = concat(nodes, ", SLURM_JOB_ID"),
+                    .one_host = value(nodes).find_first_of(",[") == std::string::npos};
         }
         default: break;
     }
@@ -115,17 +119,78 @@ Meeting meeting_of(const Launch& launch, const Environment& environment) {
                             "which is not set"));
 }
 
+std::string Meeting::local_name(int at) const {
+    const Proof of_job = prove({}, "tutti local name 1", {job});
+    std::string name = concat("tutti-", geteuid(), "-", at, "-");
+    for (size_t i = 0; i < 8; ++i)
+        name += concat("0123456789abcdef"[of_job[i] >> 4], "0123456789abcdef"[of_job[i] & 15]);
+    return name;
+}
+
+std::string Meeting::place() const {
+    if (one_host) return concat("the local socket ", local_name(port), " (", origin, ")");
+    return concat(host, ":", port, ports > 1 ? concat(" to ", port + ports - 1) : "", " (", origin, ")");
+}
+
+// ---- the first frames ----
+
+namespace {
+
+template <size_t N>
+std::string text_of(const std::array<char, N>& text) {
+    return {text.data(), strnlen(text.data(), N)};
+}
+
+Proof proof_of(const Join& join, const Key& key, const Nonce& challenge) {
+    return prove(key, "tutti join 1", {bytes_of(challenge), bytes_of(join.nonce), bytes_of(join.contact)});
+}
+
+Proof proof_of_answer(const Key& key, const Nonce& challenge, const Nonce& nonce, Frame::Type type,
+                      std::string_view text) {
+    return prove(key, "tutti answer 1", {bytes_of(nonce), bytes_of(challenge), bytes_of(type), text});
+}
+
+}  // namespace
+
+Join make_join(const Key& key, const Nonce& challenge, const Contact& contact) {
+    Join join{.nonce = fresh_nonce(), .contact = contact};
+    join.proof = proof_of(join, key, challenge);
+    return join;
+}
+
+std::optional<Join> read_join(std::string_view bytes, const Key& key, const Nonce& challenge, std::string_view job) {
+    Join join;
+    if (bytes.size() != sizeof join) return std::nullopt;
+    std::memcpy(&join, bytes.data(), sizeof join);
+    if (!is_same(join.proof, proof_of(join, key, challenge))) return std::nullopt;
+    Contact& contact = join.contact;
+    // Another version, or a rank of another job, which tries the next port for its own hub.
+    if (text_of(contact.magic) != kMagic || text_of(contact.job) != job) return std::nullopt;
+    contact.memory_space.back() = contact.host.back() = contact.address.back() = '\0';  // they are read as C strings
+    return join;
+}
+
+std::string make_answer(const Key& key, const Nonce& challenge, const Nonce& nonce, Frame::Type type,
+                        std::string_view text) {
+    return std::string(bytes_of(proof_of_answer(key, challenge, nonce, type, text))).append(text);
+}
+
+std::optional<std::string> read_answer(std::string_view bytes, const Key& key, const Nonce& challenge,
+                                       const Nonce& nonce, Frame::Type type) {
+    Proof proof;
+    if (bytes.size() < proof.size()) return std::nullopt;
+    std::memcpy(proof.data(), bytes.data(), proof.size());
+    const std::string_view text = bytes.substr(proof.size());
+    if (!is_same(proof, proof_of_answer(key, challenge, nonce, type, text))) return std::nullopt;
+    return std::string(text);
+}
+
 // ---- the hub ----
 
 namespace {
 
 // How often the thread checks whether it should end.
 constexpr int kLookMs = 50;
-
-template <size_t N>
-std::string text_of(const std::array<char, N>& text) {
-    return {text.data(), strnlen(text.data(), N)};
-}
 
 }  // namespace
 
@@ -144,11 +209,16 @@ Hub::Hub(const Meeting& meeting, int size, double timeout_s)
       timeout_s_(timeout_s),
       strangers_(StrangerLimits::of(size, timeout_s)),
       contacts_(to_size(size)) {
+    meeting_.secret.make();
+    std::string why;
+    const std::optional<Key> key = meeting_.secret.key(why);
+    check(key.has_value(), why);
+    key_ = *key;
     for (int port = meeting.port; !listener_.open() && port < meeting.port + meeting.ports; ++port)
-        listener_ = listen_on(is_loopback(meeting.host), port);
-    check(listener_.open(), "rank 0 cannot listen at port ", meeting.port,
-          meeting.ports > 1 ? concat(" to ", meeting.port + meeting.ports - 1) : "", " (", meeting.origin,
-          "), where the ranks are to meet: taken by another program? TUTTI_RENDEZVOUS=HOST:PORT names another place");
+        listener_ =
+            meeting.one_host ? listen_locally(meeting.local_name(port)) : listen_on(is_loopback(meeting.host), port);
+    check(listener_.open(), "rank 0 cannot listen at ", meeting.place(),
+          ", where the ranks are to meet: taken by another program? TUTTI_RENDEZVOUS=HOST:PORT names another place");
     thread_ = std::thread([this] { run(); });
 }
 
@@ -167,9 +237,11 @@ void Hub::run() {
         turn();
         if (!running_ && failure_.empty() && joined_ == size_) give_tables();
         if (!running_ && failure_.empty() && Clock::now() > until) {
-            fail(concat(missing(), " of ", size_, " ranks did not connect to ", meeting_.host, ":", port_of(listener_),
-                        " (", meeting_.origin, ") within ", timeout_s_,
-                        " s (comm.timeout_s): never started, or cut off from that address"));
+            fail(concat(missing(), " of ", size_, " ranks did not connect to ", meeting_.place(), " within ",
+                        timeout_s_, " s (comm.timeout_s): never started, ",
+                        meeting_.one_host ? "or of another user"
+                                          : concat("cut off from that address, or without the secret of this job (",
+                                                   meeting_.secret.origin(), ")")));
         }
         const auto gone = [](const Guest& guest) { return guest.gone || guest.rank < 0; };
         all_gone_ = running_ && std::all_of(guests_.begin(), guests_.end(), gone);
@@ -195,15 +267,18 @@ void Hub::turn() {
         if (!socket.open() && (errno == EMFILE || errno == ENFILE))
             std::this_thread::sleep_for(std::chrono::milliseconds(kLookMs));
         if (!socket.open()) return;
-        guests_.push_back({.socket = std::move(socket), .reader = {}, .since = Clock::now()});
+        const Nonce challenge = fresh_nonce();
+        if (send_frame(socket, Frame::Type::challenge, bytes_of(challenge)))
+            guests_.push_back(
+                {.socket = std::move(socket), .reader = {}, .since = Clock::now(), .challenge = challenge});
     }
 }
 
-// The first frame must be a `join` of the size of a contact; nothing else of a stranger is read.
+// The first frame must be a `join` of its one size; nothing else of a stranger is read.
 void Hub::hear(Guest& guest) {
     while (!guest.gone) {
         const bool is_stranger = guest.rank < 0;
-        const auto frame = guest.reader.read(guest.socket, is_stranger ? sizeof(Contact) : kLongestFrame);
+        const auto frame = guest.reader.read(guest.socket, is_stranger ? sizeof(Join) : kLongestFrame);
         if (!frame) break;
         if (is_stranger && frame->type == Frame::Type::join)
             welcome(guest, *frame);
@@ -221,18 +296,23 @@ void Hub::hear(Guest& guest) {
          guest.rank);
 }
 
+bool Hub::answer(Guest& guest, Frame::Type type, std::string_view text) const {
+    return send_frame(guest.socket, type, make_answer(key_, guest.challenge, guest.nonce, type, text));
+}
+
 void Hub::refuse(Guest& guest, const std::string& reason) {
-    send_frame(guest.socket, Frame::Type::refusal, reason);
+    answer(guest, Frame::Type::refusal, reason);
     guest.gone = true;
 }
 
 void Hub::welcome(Guest& guest, const Frame& frame) {
-    Contact contact;
-    // Another program, or a rank of another job, which tries the next port for its own hub.
-    if (frame.body.size() != sizeof contact) return refuse(guest, "");
-    std::memcpy(&contact, frame.body.data(), sizeof contact);
-    contact.memory_space.back() = contact.host.back() = '\0';  // the other ranks read them as C strings
-    if (text_of(contact.magic) != kMagic || text_of(contact.job) != meeting_.job) return refuse(guest, "");
+    const auto join = read_join(frame.body, key_, guest.challenge, meeting_.job);
+    if (!join) {
+        guest.gone = true;
+        return;
+    }
+    guest.nonce = join->nonce;
+    Contact contact = join->contact;
     if (contact.size != size_ || contact.rank < 0 || contact.rank >= size_)
         return refuse(guest, concat("it is rank ", contact.rank, " of ", contact.size,
                                     ", rank 0 was started as one of ", size_, " ranks"));
@@ -240,33 +320,30 @@ void Hub::welcome(Guest& guest, const Frame& frame) {
     Contact& place = contacts_[to_size(contact.rank)];
     if (place.size != 0)
         return refuse(guest, concat("rank ", contact.rank, " is connected already, from host ", text_of(place.host)));
-    address_of_peer(guest.socket).copy(contact.address.data(), contact.address.size() - 1);
+    if (!meeting_.one_host) {
+        contact.address = {};
+        address_of_peer(guest.socket).copy(contact.address.data(), contact.address.size() - 1);
+    }
     place = contact;
     guest.rank = contact.rank;
     ++joined_;
-    send_frame(guest.socket, Frame::Type::welcome, "");
+    answer(guest, Frame::Type::welcome, "");
 }
 
-// The contacts of all ranks, after a number that only this job's ranks know.
+// The contacts of all ranks, after a number of this meeting (tcp_wire.h: links).
 void Hub::give_tables() {
     running_ = true;
     listener_ = {};  // all ranks are here: from now on no other program can reach the hub
-    // Not std::random_device: libstdc++ 12 takes that from glibc 2.36, and the packages run on 2.35.
-    uint64_t secret = 0;
-    check(getrandom(&secret, sizeof secret, 0) == sizeof secret, "getrandom failed: ", std::strerror(errno));
-    std::string body(reinterpret_cast<const char*>(&secret), sizeof secret);
+    std::string body(bytes_of(fresh_nonce()));
     body.append(reinterpret_cast<const char*>(contacts_.data()), contacts_.size() * sizeof(Contact));
-    tell_all(Frame::Type::table, body);
-}
-
-void Hub::tell_all(Frame::Type type, const std::string& text, int but) {
     for (Guest& guest : guests_)
-        if (!guest.gone && guest.rank >= 0 && guest.rank != but) send_frame(guest.socket, type, text);
+        if (!guest.gone && guest.rank >= 0) answer(guest, Frame::Type::table, body);
 }
 
 void Hub::fail(const std::string& reason, int but) {
     if (failure_.empty()) failure_ = reason;
-    tell_all(Frame::Type::abort, reason, but);
+    for (Guest& guest : guests_)
+        if (!guest.gone && guest.rank >= 0 && guest.rank != but) send_frame(guest.socket, Frame::Type::abort, reason);
 }
 
 std::string Hub::missing() const {

@@ -1,15 +1,21 @@
 // comm/tcp/meeting.h: how processes that a launcher started without MPI find each other: the address, read from the
-// environment alone, at which rank 0 listens, and the hub, rank 0's thread at that address.
+// environment alone, at which rank 0 listens, and the hub, rank 0's thread at that address. On a connection:
+//   hub -> rank   challenge  a fresh number
+//   rank -> hub   join       a fresh number, the rank's Contact, a proof of both (secret.h); nothing else is read
+//   before hub -> rank   welcome, refusal, table: a proof, and the text that it proves both ways     abort, bye
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
 #include "tutti/comm/launcher.h"
+#include "tutti/comm/tcp/secret.h"
 #include "tutti/comm/tcp/socket.h"
 
 namespace tutti::comm::tcp {
@@ -18,8 +24,13 @@ struct Meeting {
     std::string host;  // rank 0's: a name or an address
     int port = 0;      // rank 0 takes the first free one of `ports` ports from this on; the other ranks try all of them
     int ports = 1;
-    std::string job;     // identifies this job and attempt among jobs that may use the same ports
-    std::string origin;  // the variables behind the address: "MASTER_ADDR, MASTER_PORT + 1"
+    std::string job;        // identifies this job and attempt among jobs that may use the same ports
+    std::string origin;     // the variables behind the address: "MASTER_ADDR, MASTER_PORT + 1"
+    bool one_host = false;  // all ranks are on one host: local names in place of ports, open to this user alone
+    Secret secret{};        // of a job on several hosts
+
+    std::string local_name(int port) const;
+    std::string place() const;  // "n1:29501 to 29516 (MASTER_ADDR, MASTER_PORT + 1)": for messages
 };
 
 // TUTTI_RENDEZVOUS=HOST:PORT for any launcher; else by launcher:
@@ -39,12 +50,28 @@ struct Contact {
     std::array<char, 256> job{};
     std::array<char, 192> memory_space{};  // equal for ranks that can share memory
     std::array<char, 64> host{};           // name, for messages
-    std::array<char, 64> address{};        // as seen by the hub
+    std::array<char, 64> address{};        // as seen by the hub; on one host the local name for messages
     int32_t port = 0;                      // for messages
     int32_t process = 0, memory = 0;       // process id, and descriptor of the memory that the rank may share
     std::array<uint64_t, 16> cores{};      // available to the rank, one bit each
 };
-inline constexpr std::string_view kMagic = "tutti tcp 1";
+inline constexpr std::string_view kMagic = "tutti tcp 2";
+
+// The first frame of a rank.
+struct Join {
+    Nonce nonce{};
+    Contact contact;
+    Proof proof{};
+};
+Join make_join(const Key& key, const Nonce& challenge, const Contact& contact);
+// Of any bytes: nothing unless they are a Join of this protocol and job whose proof fits.
+std::optional<Join> read_join(std::string_view bytes, const Key& key, const Nonce& challenge, std::string_view job);
+
+// What the hub says to a rank that it knows, and the inverse: nothing unless the proof fits.
+std::string make_answer(const Key& key, const Nonce& challenge, const Nonce& nonce, Frame::Type type,
+                        std::string_view text);
+std::optional<std::string> read_answer(std::string_view bytes, const Key& key, const Nonce& challenge,
+                                       const Nonce& nonce, Frame::Type type);
 
 // What a rank that listens grants to connections that have not said which rank they are: other programs connect too,
 // port scanners among them. More wait in the system's queue; a rank that was closed for another's sake tries again.
@@ -70,16 +97,17 @@ class Hub {
         Socket socket;
         FrameReader reader;
         Clock::time_point since;
-        int rank = -1;  // not joined yet
+        Nonce challenge, nonce{};  // the hub's, the rank's
+        int rank = -1;             // not joined yet
         bool gone = false;
     };
     void run();
     void turn();  // waits a moment for an event and handles it
     void hear(Guest& guest);
     void welcome(Guest& guest, const Frame& frame);
+    bool answer(Guest& guest, Frame::Type type, std::string_view text) const;
     void refuse(Guest& guest, const std::string& reason);
     void give_tables();
-    void tell_all(Frame::Type type, const std::string& text, int but = -1);
     void fail(const std::string& reason, int but = -1);
     std::string missing() const;
 
@@ -87,6 +115,7 @@ class Hub {
     const int size_;
     const double timeout_s_;
     const StrangerLimits strangers_;
+    Key key_{};
     Socket listener_;
     std::vector<Guest> guests_;
     std::vector<Contact> contacts_;  // by rank

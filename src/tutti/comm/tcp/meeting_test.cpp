@@ -54,6 +54,8 @@ TEST(Meeting, OfTorchrunIsBesideTheAgentsPort) {
     Variables one_host = kTorchrun;
     one_host["LOCAL_WORLD_SIZE"] = "8";
     EXPECT_EQ(meeting(one_host).host, "127.0.0.1");
+    EXPECT_TRUE(meeting(one_host).one_host);
+    EXPECT_FALSE(m.one_host);
     Variables restarted = kTorchrun;
     restarted["TORCHELASTIC_RESTART_COUNT"] = "1";
     EXPECT_NE(meeting(restarted).job, m.job);
@@ -68,6 +70,9 @@ TEST(Meeting, OfSlurmFollowsFromTheJob) {
     other["SLURM_STEP_ID"] = "3";
     EXPECT_GE(std::abs(meeting(other).port - m.port), m.ports) << "steps of one job";
     EXPECT_EQ(meeting(kSlurm).port, m.port);
+    EXPECT_FALSE(m.one_host);
+    other["SLURM_STEP_NODELIST"] = "gpu07";
+    EXPECT_TRUE(meeting(other).one_host);
 }
 
 TEST(Meeting, OfPodsIsTheMaster) {
@@ -79,6 +84,18 @@ TEST(Meeting, OfPodsIsTheMaster) {
     EXPECT_EQ(m.host, "train-0.train");
     EXPECT_EQ(m.port, 29400);
     EXPECT_EQ(m.ports, 1);
+}
+
+// Two jobs of one user at one port do not meet, and a name fits what the system allows.
+TEST(Meeting, LocalNamesAreOfAJob) {
+    Variables v = kTorchrun;
+    v["LOCAL_WORLD_SIZE"] = "8";
+    v["TORCHELASTIC_RUN_ID"] = std::string(500, 'x');
+    const Meeting m = meeting(v);
+    v["TORCHELASTIC_RUN_ID"] += "y";
+    EXPECT_NE(meeting(v).local_name(m.port), m.local_name(m.port));
+    EXPECT_NE(m.local_name(m.port + 1), m.local_name(m.port));
+    EXPECT_LE(m.local_name(65535).size(), 100u);
 }
 
 TEST(Meeting, CanBeNamed) {

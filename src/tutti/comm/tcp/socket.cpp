@@ -7,13 +7,16 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <memory>
+#include <thread>
 #include <utility>
 
 #include "tutti/base/error.h"
@@ -65,6 +68,36 @@ Socket begin(const addrinfo& address, std::string& why) {
         return socket;
     why = std::strerror(errno);
     return {};
+}
+
+constexpr size_t kLocalHead = offsetof(sockaddr_un, sun_path) + 1;  // an abstract name follows a zero byte
+
+class LocalAddress {
+  public:
+    explicit LocalAddress(const std::string& name) : name_size_(name.size()) {
+        address_.sun_family = AF_UNIX;
+        check(name.size() < sizeof address_.sun_path, "a local socket's name of ", name.size(), " bytes");
+        name.copy(address_.sun_path + 1, name.size());
+    }
+    const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address_); }
+    // Without a name: the family alone, for which the system chooses one.
+    socklen_t size() const { return static_cast<socklen_t>(name_size_ > 0 ? kLocalHead + name_size_ : kLocalHead - 1); }
+
+  private:
+    sockaddr_un address_{};
+    size_t name_size_;
+};
+
+// Why the other end of a local connection is none of ours; "": it is, or the connection is not local.
+std::string stranger_of(const Socket& socket) {
+    int domain = 0;
+    socklen_t size = sizeof domain;
+    if (getsockopt(socket.fd(), SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0 || domain != AF_UNIX) return "";
+    ucred other{};
+    size = sizeof other;
+    if (getsockopt(socket.fd(), SOL_SOCKET, SO_PEERCRED, &other, &size) == 0 && other.uid == geteuid()) return "";
+    return concat("the local socket belongs to user ", other.uid, ", and the ranks of a host must be of one user, ",
+                  geteuid());
 }
 
 }  // namespace
@@ -119,10 +152,43 @@ int port_of(const Socket& listener) {
                                                : reinterpret_cast<const sockaddr_in&>(address).sin_port);
 }
 
-Socket accept_from(const Socket& listener) {
-    Socket socket(accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (socket.open()) set_up(socket.fd());
+Socket listen_locally(const std::string& name) {
+    Socket socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const LocalAddress address(name);
+    if (!socket.open() || bind(socket.fd(), address.get(), address.size()) != 0 || listen(socket.fd(), 1024) != 0)
+        return {};
+    set_up(socket.fd());
     return socket;
+}
+
+std::string local_name_of(const Socket& listener) {
+    sockaddr_un address{};
+    socklen_t size = sizeof address;
+    getsockname(listener.fd(), reinterpret_cast<sockaddr*>(&address), &size);
+    return size > kLocalHead ? std::string(address.sun_path + 1, size - kLocalHead) : "";
+}
+
+Socket accept_from(const Socket& listener) {
+    for (;;) {
+        Socket socket(accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC));
+        if (!socket.open()) return socket;
+        set_up(socket.fd());
+        if (stranger_of(socket).empty()) return socket;
+    }
+}
+
+Socket connect_locally(const std::string& name, Clock::time_point until, std::string& why) {
+    const LocalAddress address(name);
+    for (;; std::this_thread::sleep_for(std::chrono::milliseconds(2))) {
+        Socket socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        if (socket.open()) set_up(socket.fd());
+        if (socket.open() && connect(socket.fd(), address.get(), address.size()) == 0) {
+            why = stranger_of(socket);
+            return why.empty() ? std::move(socket) : Socket();
+        }
+        why = concat("the local socket ", name, ": ", std::strerror(errno));
+        if (errno != EAGAIN || Clock::now() > until) return {};  // EAGAIN: many wait there
+    }
 }
 
 Socket connect_to(const std::string& host, int port, Clock::time_point until, std::string& why) {

@@ -1,5 +1,7 @@
-// comm/tcp/socket.h: TCP connections as objects, and the short frames that ranks and rank 0's hub exchange. Only the
-// .cpp files of this folder include the system's socket headers.
+// comm/tcp/socket.h: connections as objects, and the short frames that ranks and rank 0's hub exchange. Ranks of
+// several hosts connect over TCP; those of one host through local sockets (AF_UNIX) of the abstract name space, which
+// have no file that could be left behind, and which only processes of the same user may use: both ends ask the system
+// for the user of the other. Only the .cpp files of this folder include the system's socket headers.
 #pragma once
 
 #include <chrono>
@@ -31,10 +33,15 @@ class Socket {
 // Listens on `port` (0: any free port) of the loopback addresses only, or of all. Not open when the port is taken.
 Socket listen_on(bool loopback, int port);
 int port_of(const Socket& listener);
-// A waiting connection; not open when none waits.
+// Listens at a local name of up to 100 bytes; "": one that the system chooses. Not open when the name is taken.
+Socket listen_locally(const std::string& name);
+std::string local_name_of(const Socket& listener);
+// A waiting connection; not open when none waits. Local connections of other users are closed.
 Socket accept_from(const Socket& listener);
 // A connection; not open on failure, with the reason in `why`. Resolves the name, and waits, until `until`.
 Socket connect_to(const std::string& host, int port, Clock::time_point until, std::string& why);
+// The same to a local name; not open, too, when a process of another user listens there.
+Socket connect_locally(const std::string& name, Clock::time_point until, std::string& why);
 // A connection to a numeric address, under way or made; never waits. Not open on failure, with the reason in `why`.
 Socket begin_connection(const std::string& address, int port, std::string& why);
 // Of a begun connection: nullopt while it is under way, "" once it is made, else why it failed.
@@ -49,8 +56,8 @@ bool readable(const Socket& socket, Clock::time_point until);
 // Messages of rare events: joining, the table of all ranks, the reason of an abort.
 inline constexpr size_t kLongestFrame = size_t{64} << 20;
 struct Frame {
-    enum class Type : uint8_t { join, welcome, refusal, table, abort, bye };
-    Type type = Type::join;
+    enum class Type : uint8_t { challenge, join, welcome, refusal, table, abort, bye };
+    Type type = Type::challenge;
     std::string body;
 };
 // False when the other end is gone or receives nothing for a second.

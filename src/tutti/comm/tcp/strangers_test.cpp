@@ -3,12 +3,17 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstring>
+#include <filesystem>
+#include <map>
 #include <thread>
 
 #include "tutti/base/error.h"
+#include "tutti/base/testing/scratch.h"
 #include "tutti/base/to_size.h"
 #include "tutti/comm/processes/process_world.h"
 #include "tutti/comm/tcp/tcp_wire.h"
@@ -21,8 +26,21 @@ using namespace std::chrono_literals;
 Clock::time_point soon() { return Clock::now() + 30s; }
 
 // Of 16 ports from a free one on the loopback.
-Meeting free_meeting() {
-    return {.host = "127.0.0.1", .port = port_of(listen_on(true, 0)), .ports = 16, .job = "test", .origin = "the test"};
+Meeting free_meeting(const std::string& secret = "a secret of 24 bytes....") {
+    const Environment environment = [&](const std::string& name) {
+        return name == "TUTTI_SECRET" ? std::optional(secret) : std::nullopt;
+    };
+    return {.host = "127.0.0.1",
+            .port = port_of(listen_on(true, 0)),
+            .ports = 16,
+            .job = "test",
+            .origin = "the test",
+            .secret = Secret("", environment)};
+}
+
+Key key_of(const Meeting& meeting) {
+    std::string why;
+    return meeting.secret.key(why).value();
 }
 
 Socket connected(int port) {
@@ -36,15 +54,18 @@ bool write(const Socket& socket, const void* data, size_t bytes) {
     return ::send(socket.fd(), data, bytes, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes);
 }
 
+// Whatever came before.
 bool is_closed_by_the_other_end(const Socket& socket) {
-    char byte = 0;
-    return readable(socket, soon()) && recv(socket.fd(), &byte, 1, 0) <= 0;
+    std::array<char, 4096> bytes{};
+    while (readable(socket, soon()))
+        if (recv(socket.fd(), bytes.data(), bytes.size(), 0) <= 0) return true;
+    return false;
 }
 
 // A rank that the test plays; it receives messages at `port`.
 class PlayedRank {
   public:
-    PlayedRank(const Meeting& meeting, int rank, int size, int port = 0) {
+    PlayedRank(const Meeting& meeting, int rank, int size, int port = 0) : key_(key_of(meeting)) {
         Contact contact;
         kMagic.copy(contact.magic.data(), contact.magic.size());
         meeting.job.copy(contact.job.data(), contact.job.size());
@@ -56,13 +77,23 @@ class PlayedRank {
         for (const auto until = soon(); Clock::now() < until; std::this_thread::sleep_for(10ms)) {
             control_ = connect_to(meeting.host, meeting.port, until, why);
             if (!control_.open()) continue;
-            send_frame(control_, Frame::Type::join, {reinterpret_cast<const char*>(&contact), sizeof contact});
-            if (frame().type == Frame::Type::welcome) return;
+            reader_ = {};
+            const Frame first = frame();
+            if (first.type != Frame::Type::challenge || first.body.size() != sizeof challenge_) continue;
+            std::memcpy(challenge_.data(), first.body.data(), sizeof challenge_);
+            const Join join = make_join(key_, challenge_, contact);
+            nonce_ = join.nonce;
+            send_frame(control_, Frame::Type::join, bytes_of(join));
+            const Frame answer = frame();
+            if (answer.type == Frame::Type::welcome && proved(answer) == "") return;
         }
         throw Error("not welcome");
     }
-    // The secret, then the contacts of all ranks.
-    std::string table() { return frame().body; }
+    // The meeting's number, then the contacts of all ranks.
+    std::string table() { return proved(frame()).value(); }
+    std::optional<std::string> proved(const Frame& f) const {
+        return read_answer(f.body, key_, challenge_, nonce_, f.type);
+    }
     Frame frame() {
         do {  // a frame may have come with the one before
             if (auto frame = reader_.read(control_)) return *frame;
@@ -72,6 +103,8 @@ class PlayedRank {
     void bye() const { send_frame(control_, Frame::Type::bye, ""); }
 
   private:
+    Key key_;
+    Nonce challenge_{}, nonce_{};
     Socket control_;
     FrameReader reader_;
 };
@@ -91,7 +124,7 @@ TEST(Strangers, NeitherStopNorEnterTheMeeting) {
     for (const auto most = StrangerLimits::of(kSize, kTimeout).most; std::ssize(strangers) < most + 2;)
         strangers.push_back(connected(meeting.port));
     PlayedRank first(meeting, 0, kSize), second(meeting, 1, kSize);
-    for (PlayedRank* rank : {&first, &second}) EXPECT_EQ(rank->table().size(), sizeof(uint64_t) + 2 * sizeof(Contact));
+    for (PlayedRank* rank : {&first, &second}) EXPECT_EQ(rank->table().size(), sizeof(Nonce) + 2 * sizeof(Contact));
     for (size_t i = 0; i < strangers.size(); ++i) EXPECT_TRUE(is_closed_by_the_other_end(strangers[i])) << i;
     std::string why;
     EXPECT_FALSE(connect_to("127.0.0.1", meeting.port, soon(), why).open())
@@ -99,6 +132,115 @@ TEST(Strangers, NeitherStopNorEnterTheMeeting) {
     first.bye();
     second.bye();
     hub.end();
+}
+
+// With another secret, without one, or with what was said on an earlier connection, nobody is welcome.
+TEST(Strangers, WithoutTheSecretDoNotJoin) {
+    const Meeting meeting = free_meeting();
+    const Key key = key_of(meeting), other = key_of(free_meeting("another secret of a job"));
+    Contact contact;
+    kMagic.copy(contact.magic.data(), contact.magic.size());
+    meeting.job.copy(contact.job.data(), contact.job.size());
+    contact.size = 2;
+    const Nonce earlier = fresh_nonce(), now = fresh_nonce();
+    const Join join = make_join(key, now, contact);
+    EXPECT_TRUE(read_join(bytes_of(join), key, now, meeting.job));
+    EXPECT_FALSE(read_join(bytes_of(join), key, now, "another job"));
+    EXPECT_FALSE(read_join(bytes_of(join), key, earlier, meeting.job));
+    EXPECT_FALSE(read_join(bytes_of(make_join(other, now, contact)), key, now, meeting.job));
+    EXPECT_FALSE(read_join(bytes_of(make_join(Key{}, now, contact)), key, now, meeting.job));
+    for (size_t i = 0; i < sizeof join; i += 7) {
+        std::string changed(bytes_of(join));
+        changed[i] = static_cast<char>(changed[i] ^ 1);
+        EXPECT_FALSE(read_join(changed, key, now, meeting.job)) << "byte " << i;
+    }
+    // Neither direction's proof serves for the other, and a welcome is no refusal.
+    const std::string answer = make_answer(key, now, join.nonce, Frame::Type::welcome, "text");
+    EXPECT_EQ(read_answer(answer, key, now, join.nonce, Frame::Type::welcome), "text");
+    EXPECT_EQ(read_answer(answer, key, now, join.nonce, Frame::Type::refusal), std::nullopt);
+    EXPECT_EQ(read_answer(answer, key, join.nonce, now, Frame::Type::welcome), std::nullopt);
+    EXPECT_EQ(read_answer(answer, other, now, join.nonce, Frame::Type::welcome), std::nullopt);
+}
+
+// BLAKE2b with a key, computed by hashlib.blake2b(data, key=bytes(range(32)), digest_size=32) of Python.
+TEST(Secret, IsTheKeyOfBlake2b) {
+    Key key{};
+    for (size_t i = 0; i < key.size(); ++i) key[i] = static_cast<unsigned char>(i);
+    const Proof proof = prove(key, "label", {"part", ""});
+    const unsigned char expected[] = {0x27, 0x98, 0x28, 0x4e, 0xdd, 0x8e, 0x29, 0xb2, 0xb7, 0xbf, 0xb0,
+                                      0x0c, 0x25, 0xa1, 0x6e, 0x74, 0x7f, 0xde, 0x26, 0xc8, 0x10, 0x28,
+                                      0x06, 0x80, 0x95, 0x5c, 0x8f, 0x5c, 0xa1, 0x17, 0xf1, 0xca};
+    EXPECT_TRUE(std::equal(proof.begin(), proof.end(), expected));
+}
+
+TEST(Secret, ComesFromTheEnvironmentOrAFile) {
+    const ScratchFolder folder;
+    std::map<std::string, std::string> variables;
+    const Environment environment = [&](const std::string& name) {
+        const auto found = variables.find(name);
+        return found == variables.end() ? std::nullopt : std::optional(found->second);
+    };
+    const auto key = [&](const std::string& run) {
+        std::string why;
+        return Secret(run, environment).key(why);
+    };
+    EXPECT_THROW(key(""), UsageError);  // not without a word
+    const std::string run = folder.path("run");
+    EXPECT_EQ(key(run), std::nullopt);  // rank 0 has not made it yet
+    const Secret of_rank_0(run, environment);
+    of_rank_0.make();
+    const auto made = key(run);
+    EXPECT_NE(made.value(), Key{});
+    of_rank_0.make();  // a later start
+    EXPECT_EQ(key(run), made);
+    const std::filesystem::path file = folder.path("run/comm.secret");
+    EXPECT_EQ(std::filesystem::status(file).permissions(), std::filesystem::perms(0600));
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(run), {}), 1) << "a temporary file";
+    variables["TUTTI_SECRET_FILE"] = file.string();
+    EXPECT_EQ(key(""), made);
+    std::filesystem::permissions(file, std::filesystem::perms(0604));
+    EXPECT_THROW(key(""), UsageError);
+    std::filesystem::permissions(file, std::filesystem::perms(0640));  // a group, as Kubernetes sets it
+    EXPECT_EQ(key(""), made);
+    variables["TUTTI_SECRET_FILE"] = folder.path("nowhere");
+    EXPECT_THROW(key(run), UsageError);
+    variables["TUTTI_SECRET"] = "0123456789abcdef\n";
+    EXPECT_NE(key(run).value(), made);
+    variables["TUTTI_SECRET"] = "0123456789abcde";  // short
+    EXPECT_THROW(key(run), UsageError);
+    variables["TUTTI_SECRET"] = "none";
+    EXPECT_EQ(key(run), Key{});
+}
+
+// On one host strangers of this machine find no port, and processes of other users no ear. Without root this test is
+// of one user only.
+TEST(Strangers, OfAnotherUserReachNoLocalSocket) {
+    const Socket listener = listen_locally("");
+    const std::string name = local_name_of(listener);
+    ASSERT_FALSE(name.empty());
+    std::string why;
+    const Socket ours = connect_locally(name, soon(), why);
+    EXPECT_TRUE(ours.open()) << why;
+    const auto accepted = [&] {
+        for (const auto until = soon(); Clock::now() < until;)
+            if (Socket socket = accept_from(listener); socket.open()) return socket;
+        return Socket();
+    };
+    EXPECT_TRUE(accepted().open());
+    if (geteuid() != 0) GTEST_SKIP() << "needs root to be two users";
+    const pid_t child = fork();
+    if (child == 0) {
+        if (setresuid(65533, 65533, 65533) != 0) _exit(2);
+        std::string refusal;
+        const Socket theirs = connect_locally(name, soon(), refusal);
+        const bool is_named =
+            refusal.find("belongs to user 0, and the ranks of a host must be of one user, 65533") != std::string::npos;
+        _exit(!theirs.open() && is_named ? 0 : 1);
+    }
+    int status = -1;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    EXPECT_FALSE(accept_from(listener).open()) << "a connection of another user";
 }
 
 // The head of a message, as TcpWire sends it.
@@ -122,22 +264,31 @@ TEST(Strangers, AreClosedByARankThatWaitsForMessages) {
     });
     PlayedRank peer(meeting, 1, 2);
     const std::string table = peer.table();
-    uint64_t secret = 0;
     Contact zero;
-    ASSERT_EQ(table.size(), sizeof secret + 2 * sizeof zero);
-    std::memcpy(&secret, table.data(), sizeof secret);
-    std::memcpy(&zero, table.data() + sizeof secret, sizeof zero);
+    ASSERT_EQ(table.size(), sizeof(Nonce) + 2 * sizeof zero);
+    const Key of_links = prove(key_of(meeting), "tutti links 1", {table.substr(0, sizeof(Nonce))});
+    std::memcpy(&zero, table.data() + sizeof(Nonce), sizeof zero);
     std::vector<Socket> strangers;
     for (int i = 0; i < 25; ++i) strangers.push_back(connected(zero.port));
-    const Head wrong{.tag = 1, .number = secret + 1}, early{.kind = Head::data, .tag = 7, .bytes = int64_t{1} << 40};
-    write(strangers[0], &wrong, sizeof wrong);
+    const Head hello{.tag = 1, .bytes = sizeof(Proof)}, early{.kind = Head::data, .tag = 7, .bytes = int64_t{1} << 40},
+        endless{.tag = 1, .bytes = int64_t{1} << 40};
+    const int from = 1, to = 0;
+    const Proof replayed = prove(of_links, "tutti hello 1", {bytes_of(Nonce{}), bytes_of(from), bytes_of(to)});
+    write(strangers[0], &hello, sizeof hello);
+    write(strangers[0], &replayed, sizeof replayed);
     write(strangers[1], &early, sizeof early);
-    write(strangers[2], &wrong, 5);
+    write(strangers[2], &hello, 5);
+    write(strangers[3], &endless, sizeof endless);
     for (size_t i = 0; i < strangers.size(); ++i) EXPECT_TRUE(is_closed_by_the_other_end(strangers[i])) << i;
 
     const Socket link = connected(zero.port);
-    const Head hello{.tag = 1, .number = secret}, head{.kind = Head::data, .tag = 7, .bytes = 5};
+    Nonce challenge{};
+    ASSERT_TRUE(readable(link, soon()));
+    ASSERT_EQ(recv(link.fd(), challenge.data(), challenge.size(), MSG_WAITALL), std::ssize(challenge));
+    const Proof proof = prove(of_links, "tutti hello 1", {bytes_of(challenge), bytes_of(from), bytes_of(to)});
+    const Head head{.kind = Head::data, .tag = 7, .bytes = 5};
     write(link, &hello, sizeof hello);
+    write(link, &proof, sizeof proof);
     write(link, &head, sizeof head);
     write(link, "hello", 5);
     peer.bye();

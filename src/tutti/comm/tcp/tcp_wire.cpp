@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <thread>
 
@@ -52,12 +53,13 @@ TcpWire::TcpWire(const Launch& launch, const Meeting& meeting, double timeout_s,
       timeout_s_(timeout_s),
       stop_(stop),
       strangers_(StrangerLimits::of(launch.size, timeout_s)),
-      listener_(listen_on(is_loopback(meeting.host), 0)),
+      listener_(meeting.one_host ? listen_locally("") : listen_on(is_loopback(meeting.host), 0)),
       memory_(memfd_create("tutti", MFD_CLOEXEC)),
       peers_(to_size(launch.size)) {
     check<UsageError>(hosts.empty() || static_cast<int>(hosts.size()) == launch.size, "hosts are given for ",
                       hosts.size(), " ranks, but there are ", launch.size);
-    check(listener_.open(), "rank ", launch.rank, " cannot listen at any TCP port: ", std::strerror(errno));
+    check(listener_.open(), "rank ", launch.rank, " cannot listen at any ",
+          meeting.one_host ? "local socket: " : "TCP port: ", std::strerror(errno));
     check(memory_.open(), "rank ", launch.rank, " gets no memory to share (memfd_create): ", std::strerror(errno));
     if (launch.rank == 0) hub_ = std::make_unique<Hub>(meeting, launch.size, timeout_s);
     join(launch, hosts);
@@ -97,7 +99,10 @@ Contact TcpWire::own_contact(const Launch& launch, const std::vector<int>& hosts
     const std::string host = hosts.empty() ? "" : concat(" host ", hosts[to_size(launch.rank)]);
     put(memory_space() + host, contact.memory_space);
     put(host_name(), contact.host);
-    contact.port = port_of(listener_);
+    if (meeting_.one_host)
+        put(local_name_of(listener_), contact.address);
+    else
+        contact.port = port_of(listener_);
     contact.process = getpid();
     contact.memory = memory_.fd();
     cpu_set_t cores;
@@ -107,38 +112,77 @@ Contact TcpWire::own_contact(const Launch& launch, const std::vector<int>& hosts
     return contact;
 }
 
+// Nothing when the other end says nothing for two seconds: another program, or another version of this one.
+std::optional<Frame> TcpWire::first_answer(Clock::time_point until) {
+    constexpr size_t kLongestAnswer = 4096;  // of one that has proved nothing
+    until = std::min(until, Clock::now() + std::chrono::seconds(2));
+    while (!control_reader_.closed()) {
+        if (auto frame = control_reader_.read(control_, kLongestAnswer)) return frame;
+        if (!wait_for_control(until)) break;
+    }
+    return std::nullopt;
+}
+
+std::optional<std::string> TcpWire::proved(const Frame& answer, Frame::Type type) const {
+    if (answer.type != type) return std::nullopt;
+    return read_answer(answer.body, key_, challenge_, nonce_, type);
+}
+
+bool TcpWire::join_at(int port, const Contact& own, Clock::time_point until, std::string& why) {
+    const std::optional<Key> key = meeting_.secret.key(why);
+    if (!key) return false;
+    key_ = *key;
+    const auto soon = std::min(until, Clock::now() + std::chrono::seconds(5));
+    control_ = meeting_.one_host ? connect_locally(meeting_.local_name(port), soon, why)
+                                 : connect_to(meeting_.host, port, soon, why);
+    if (!control_.open()) return false;
+    control_reader_ = {};
+    why = meeting_.one_host ? "what listens there does not speak as rank 0 of this job"
+                            : concat("what listens at port ", port,
+                                     " is not rank 0 of this job, or its secret is not that of this rank (",
+                                     meeting_.secret.origin(), ")");
+    const auto challenge = first_answer(until);
+    if (!challenge || challenge->type != Frame::Type::challenge || challenge->body.size() != sizeof challenge_)
+        return false;
+    std::memcpy(challenge_.data(), challenge->body.data(), sizeof challenge_);
+    const Join join = make_join(key_, challenge_, own);
+    nonce_ = join.nonce;
+    if (!send_frame(control_, Frame::Type::join, bytes_of(join))) return false;
+    const auto answer = first_answer(until);
+    if (!answer) return false;
+    if (const auto reason = proved(*answer, Frame::Type::refusal)) {
+        if (reason->starts_with(kPreempted)) rethrow_reason(*reason);
+        throw Error(concat("rank 0 at ", meeting_.place(), " refuses rank ", own.rank, ": ", *reason));
+    }
+    return proved(*answer, Frame::Type::welcome).has_value();
+}
+
 void TcpWire::join(const Launch& launch, const std::vector<int>& hosts) {
     const Contact own = own_contact(launch, hosts);
-    const std::string_view body(reinterpret_cast<const char*>(&own), sizeof own);
     const auto until = deadline();
     std::string why;
-    bool welcome = false;
-    while (!welcome) {
+    for (bool is_welcome = false; !is_welcome;) {
         look_for_stop();
         check<TimedOut>(Clock::now() < until, "rank ", launch.rank, " of ", launch.size, " has not found rank 0 at ",
-                        meeting_.host, ":", meeting_.port,
-                        meeting_.ports > 1 ? concat(" to ", meeting_.port + meeting_.ports - 1) : "", " (",
-                        meeting_.origin, ") within ", timeout_s_, " s (comm.timeout_s): ", why);
-        for (int port = meeting_.port; port < meeting_.port + meeting_.ports && !welcome; ++port) {
-            control_ = connect_to(meeting_.host, port, std::min(until, Clock::now() + std::chrono::seconds(5)), why);
-            if (!control_.open() || !send_frame(control_, Frame::Type::join, body)) continue;
-            control_reader_ = {};
-            why = concat("what listens at port ", port, " is not rank 0 of this job");
-            if (!wait_for_control(std::min(until, Clock::now() + std::chrono::seconds(2)))) continue;
-            const auto answer = control_reader_.read(control_);
-            if (!answer) continue;
-            check(answer->type != Frame::Type::refusal || answer->body.empty(), "rank 0 at ", meeting_.host, ":", port,
-                  " refuses rank ", launch.rank, ": ", answer->body);
-            welcome = answer->type == Frame::Type::welcome;
+                        meeting_.place(), " within ", timeout_s_, " s (comm.timeout_s): ", why);
+        for (int port = meeting_.port; port < meeting_.port + meeting_.ports && !is_welcome; ++port) {
+            std::string of_port;
+            is_welcome = join_at(port, own, until, of_port);
+            if (why.empty() || control_.open()) why = of_port;  // a port that answered says more than one that does not
         }
-        if (!welcome) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        if (!is_welcome) std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
     meeting_address_ = address_of_peer(control_);
     // Rank 0 began to wait at another time than this rank, and can name the missing ranks, so rank 0 times out first.
     const auto last = deadline() + std::chrono::seconds(5);
     while (true) {
         const auto frame = control_reader_.read(control_);
-        if (frame && frame->type == Frame::Type::table) return take_table(frame->body, launch);
+        if (frame && frame->type == Frame::Type::table) {
+            const auto table = proved(*frame, Frame::Type::table);
+            check(table.has_value(), "the table of the ranks that came from ", meeting_.place(),
+                  " was changed on its way");
+            return take_table(*table, launch);
+        }
         if (frame && frame->type == Frame::Type::abort) {
             // The ranks that did not come are rank 0's finding; the others end because of it.
             check<TimedOut>(launch.rank != 0 || frame->body.starts_with(kPreempted), frame->body);
@@ -152,10 +196,10 @@ void TcpWire::join(const Launch& launch, const std::vector<int>& hosts) {
 
 void TcpWire::take_table(const std::string& body, const Launch& launch) {
     contacts_.resize(to_size(launch.size));
-    check(body.size() == sizeof secret_ + contacts_.size() * sizeof(Contact), "rank 0 sends a table of ", body.size(),
+    check(body.size() == sizeof(Nonce) + contacts_.size() * sizeof(Contact), "rank 0 sends a table of ", body.size(),
           " bytes for ", launch.size, " ranks: another version of this program?");
-    std::memcpy(&secret_, body.data(), sizeof secret_);
-    std::memcpy(contacts_.data(), body.data() + sizeof secret_, body.size() - sizeof secret_);
+    key_ = prove(key_, "tutti links 1", {std::string_view(body).substr(0, sizeof(Nonce))});
+    std::memcpy(contacts_.data(), body.data() + sizeof(Nonce), body.size() - sizeof(Nonce));
     place_.rank = launch.rank;
     place_.size = launch.size;
     const Contact& own = contacts_[to_size(launch.rank)];
@@ -169,6 +213,7 @@ void TcpWire::take_table(const std::string& body, const Launch& launch) {
         place_.locals.push_back(rank);
         for (size_t i = 0; i < cores.size(); ++i) cores[i] |= c.cores[i];
     }
+    if (std::ssize(place_.locals) == launch.size) listener_ = {};  // there is no other host
     place_.cores = 0;
     for (const uint64_t word : cores) place_.cores += __builtin_popcountll(word);
 }
@@ -247,31 +292,56 @@ std::string TcpWire::address_of(int rank) const {
     return is_loopback(seen) ? meeting_address_ : seen;
 }
 
+std::string TcpWire::place_of(int rank) const {
+    return meeting_.one_host ? concat("the local socket ", contacts_[to_size(rank)].address.data())
+                             : concat(address_of(rank), ":", contacts_[to_size(rank)].port);
+}
+
 void TcpWire::connect_peer(int to) {
     Peer& peer = peers_[to_size(to)];
+    const Contact& contact = contacts_[to_size(to)];
     std::string why;
-    peer.out = begin_connection(address_of(to), contacts_[to_size(to)].port, why);
+    peer.got = 0;
+    peer.out = meeting_.one_host ? connect_locally(contact.address.data(), Clock::now() + std::chrono::seconds(5), why)
+                                 : begin_connection(address_of(to), contact.port, why);
     if (!peer.out.open()) cannot_connect(to, why);
     // Before the time-out of the operation that sends the message, which would know less.
     peer.connect_until = Clock::now() + seconds(kConnect * timeout_s_);
-    peer.queue.push_back({.header = {.kind = Kind::hello, .tag = place_.rank, .bytes = 0, .number = secret_}});
 }
 
+// Made, and the other rank's challenge has come: the hello is then the first message of the queue.
 bool TcpWire::is_connected(int to) {
     Peer& peer = peers_[to_size(to)];
     if (peer.is_connected) return true;
     const auto outcome = outcome_of(peer.out);
-    if (!outcome && Clock::now() < peer.connect_until) return false;
-    if (!outcome)
-        cannot_connect(to, concat("no answer within ", kConnect * timeout_s_, " s (", kConnect,
-                                  " of comm.timeout_s): its host is gone, or cut off from this one"));
-    if (!outcome->empty()) cannot_connect(to, *outcome);
+    if (outcome && !outcome->empty()) cannot_connect(to, *outcome);
+    if (outcome) {
+        const ssize_t n =
+            recv(peer.out.fd(), peer.challenge.data() + peer.got, peer.challenge.size() - peer.got, MSG_DONTWAIT);
+        // While this rank computed, the other one took it for a stranger that says nothing.
+        if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) connect_peer(to);
+        peer.got += n > 0 ? to_size(n) : 0;
+    }
+    if (peer.got < peer.challenge.size()) {
+        // A rank that computes takes the connection when it communicates next; what waits for its answer has a
+        // time-out.
+        if (!outcome && Clock::now() >= peer.connect_until)
+            cannot_connect(to, concat("no answer within ", kConnect * timeout_s_, " s (", kConnect,
+                                      " of comm.timeout_s): its host is gone, or cut off from this one"));
+        return false;
+    }
+    peer.hello = proof_of_link(peer.challenge, place_.rank, to);
+    peer.queue.push_front({.header = {.kind = Kind::hello, .tag = place_.rank, .bytes = sizeof peer.hello},
+                           .data = reinterpret_cast<const std::byte*>(peer.hello.data())});
     return peer.is_connected = true;
 }
 
+Proof TcpWire::proof_of_link(const Nonce& challenge, int from, int to) const {
+    return prove(key_, "tutti hello 1", {bytes_of(challenge), bytes_of(from), bytes_of(to)});
+}
+
 void TcpWire::cannot_connect(int to, const std::string& why) {
-    fail(concat(name_of(place_.rank), " cannot connect to ", name_of(to), " at ", address_of(to), ":",
-                contacts_[to_size(to)].port, ": ", why));
+    fail(concat(name_of(place_.rank), " cannot connect to ", name_of(to), " at ", place_of(to), ": ", why));
 }
 
 void TcpWire::push(int to, Outgoing message) {
@@ -354,9 +424,12 @@ void TcpWire::progress() {
     for (; strangers < strangers_.most; ++strangers) {
         Socket socket = accept_from(listener_);
         if (!socket.open()) return;
-        incoming_.emplace_back();
-        incoming_.back().socket = std::move(socket);
-        incoming_.back().since = Clock::now();
+        Incoming in;
+        in.challenge = fresh_nonce();
+        in.since = Clock::now();
+        const ssize_t sent = ::send(socket.fd(), in.challenge.data(), in.challenge.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+        in.socket = std::move(socket);
+        if (sent == std::ssize(in.challenge)) incoming_.push_back(std::move(in));
     }
 }
 
@@ -386,14 +459,25 @@ void TcpWire::flush(int to) {
     }
 }
 
+// Whether the hello is that of a rank of this job; its proof has come.
+bool TcpWire::read_hello(Incoming& in) const {
+    const int from = in.header.tag;
+    if (from < 0 || from >= place_.size || !is_same(in.proof, proof_of_link(in.challenge, from, place_.rank)))
+        return false;
+    in.from = from;
+    return true;
+}
+
 bool TcpWire::read(Incoming& in) {
     constexpr auto kHead = static_cast<int64_t>(sizeof(Header));
     while (true) {
         const bool head = in.got < kHead;
-        const bool has_data = in.header.kind == Kind::data || in.header.kind == Kind::bulk;
+        const bool has_data =
+            in.header.kind == Kind::data || in.header.kind == Kind::bulk || in.header.kind == Kind::hello;
         const int64_t end = head ? kHead : kHead + (has_data ? in.header.bytes : 0);
         if (in.got < end) {
-            std::byte* to = head ? reinterpret_cast<std::byte*>(&in.header) + in.got : in.data + (in.got - kHead);
+            auto* data = in.from < 0 ? reinterpret_cast<std::byte*>(in.proof.data()) : in.data;
+            std::byte* to = head ? reinterpret_cast<std::byte*>(&in.header) + in.got : data + (in.got - kHead);
             const ssize_t n = recv(in.socket.fd(), to, to_size(end - in.got), MSG_DONTWAIT);
             if (n < 0 && errno == EINTR) continue;
             if (n < 0 && errno == EAGAIN) return true;
@@ -406,18 +490,20 @@ bool TcpWire::read(Incoming& in) {
             in.got += n;
             if (in.got < end) continue;
             if (!head) {
-                take_message(in);
+                if (in.from >= 0)
+                    take_message(in);
+                else if (!read_hello(in))
+                    return false;
                 in.got = 0;
                 continue;
             }
         }
+        // A hello comes first and only once; what begins otherwise is not a rank of this job.
+        if ((in.header.kind == Kind::hello) != (in.from < 0)) return false;
         if (in.header.kind == Kind::hello) {
-            if (in.header.number != secret_ || in.header.tag < 0 || in.header.tag >= place_.size) return false;
-            in.from = in.header.tag;
-            in.got = 0;
+            if (in.header.bytes != sizeof in.proof) return false;
             continue;
         }
-        if (in.from < 0) return false;  // not a rank of this job
         take_header(in);
         if (!(in.header.kind == Kind::data || in.header.kind == Kind::bulk) || in.header.bytes == 0) {
             if (in.header.kind == Kind::data) take_message(in);
@@ -541,7 +627,14 @@ namespace tutti::comm {
 
 void run_tcp(const Launch& launch, const WorldOptions& options, const std::function<void(World&)>& body,
              const ProcessOptions& processes) {
-    const tcp::Meeting meeting = tcp::meeting_of(launch, process_environment());
+    tcp::Meeting meeting = tcp::meeting_of(launch, process_environment());
+    meeting.one_host = meeting.one_host && processes.hosts.empty();
+    // The run directory holds the flight records.
+    const std::string run = std::filesystem::path(options.flight_directory).parent_path().string();
+    if (meeting.one_host)
+        meeting.ports = 1;  // its name is of this job alone
+    else
+        meeting.secret = tcp::Secret(run, process_environment());
     processes::run_processes(
         "tcp",
         [&] {

@@ -1,6 +1,8 @@
-// comm/tcp/tcp_wire.h: the messages, shared memory and places of processes that meet over TCP, without MPI. A rank has
-// one connection to rank 0's hub for the whole run, and one to every rank of another host that it sends to, made for
-// the first message; no call waits for a connection. Nothing is encrypted.
+// comm/tcp/tcp_wire.h: the messages, shared memory and places of processes that meet without MPI, over TCP or, on one
+// host, local sockets. A rank has one connection to rank 0's hub for the whole run, and one to every rank of another
+// host that it sends to (a link), made for the first message; no call waits for a connection. On a link the receiver
+// sends a fresh number first, and the sender's hello proves that it knows the meeting's number and the job's secret.
+// Nothing is encrypted.
 #pragma once
 
 #include <deque>
@@ -45,7 +47,7 @@ class TcpWire final : public processes::Wire {
         Kind kind = Kind::data;
         int32_t tag = 0;
         int64_t bytes = 0;
-        uint64_t number = 0;  // hello: the job's secret; offer: of the sender; grant, bulk: of the receiver
+        uint64_t number = 0;  // offer: of the sender; grant, bulk: of the receiver
     };
     struct Outgoing {
         Header header;
@@ -67,6 +69,8 @@ class TcpWire final : public processes::Wire {
     struct Incoming {  // a connection made by another rank
         Socket socket;
         Clock::time_point since;
+        Nonce challenge{};
+        Proof proof{};  // of the hello
         int from = -1;  // before the hello
         Header header;
         int64_t got = 0;                // bytes of the header and the data
@@ -76,8 +80,11 @@ class TcpWire final : public processes::Wire {
     };
     struct Peer {
         Socket out;
-        bool is_connected = false;
+        bool is_connected = false;  // and the challenge has come
         Clock::time_point connect_until;
+        Nonce challenge{};
+        size_t got = 0;  // bytes of the challenge
+        Proof hello{};
         std::deque<Outgoing> queue;
         std::map<int, std::deque<Arrived>> arrived;  // by tag
         std::map<int, std::deque<Posted>> posted;    // by tag; no queue is empty
@@ -91,6 +98,9 @@ class TcpWire final : public processes::Wire {
     void join(const Launch& launch, const std::vector<int>& hosts);
     void take_table(const std::string& body, const Launch& launch);
     Contact own_contact(const Launch& launch, const std::vector<int>& hosts) const;
+    bool join_at(int port, const Contact& own, Clock::time_point until, std::string& why);
+    std::optional<Frame> first_answer(Clock::time_point until);
+    std::optional<std::string> proved(const Frame& answer, Frame::Type type) const;
     Clock::time_point deadline() const;
     bool wait_for_control(Clock::time_point until);
     void look_for_stop();
@@ -99,11 +109,14 @@ class TcpWire final : public processes::Wire {
     void finish(Request request);
     void push(int to, Outgoing message);
     std::string address_of(int rank) const;
+    std::string place_of(int rank) const;
     void connect_peer(int to);
     bool is_connected(int to);
+    Proof proof_of_link(const Nonce& challenge, int from, int to) const;
     void progress();
     void flush(int to);
     bool read(Incoming& in);  // false: the connection is over
+    bool read_hello(Incoming& in) const;
     void take_header(Incoming& in);
     void take_message(Incoming& in);
     Posted take_posted(const Incoming& in);  // removes the oldest receive of the message's tag, which there must be
@@ -122,7 +135,8 @@ class TcpWire final : public processes::Wire {
     Socket listener_, control_, memory_;
     FrameReader control_reader_;
     std::optional<std::string> abort_;
-    uint64_t secret_ = 0;
+    Key key_{};                      // of the job; then of the links of this meeting
+    Nonce challenge_{}, nonce_{};    // of the connection to the hub: its number, this rank's
     std::vector<Contact> contacts_;  // by rank
     std::string meeting_address_;    // rank 0's host as reached by this rank
     std::byte* window_ = nullptr;    // the barrier's counters, then the shared memory
