@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <sstream>
@@ -32,33 +33,39 @@ std::string_view text_of(const MappedFile& file) {
 
 std::string digest_of_file(const std::string& path) { return to_hex(digest_of(text_of(MappedFile(path)))); }
 
-// A directory that is removed at the end of the scope unless it has been renamed.
+// A directory that is removed at the end of the scope unless it has been renamed, and by the next start after a kill.
 struct Temporary {
     explicit Temporary(std::string name) : path(std::move(name)) {
-        std::error_code error;
-        fs::remove_all(path, error);  // left by an earlier process with this number
-        fs::create_directory(path, error);
-        check<UsageError>(!error, path, ": cannot be made (", error.message(), "): ", kAdvice);
+        for (int attempt = 0; lock < 0 && attempt < 20; ++attempt) {  // an empty one may be taken for a left-over
+            std::error_code error;
+            fs::create_directory(path, error);
+            check<UsageError>(!error, path, ": cannot be made (", error.message(), "): ", kAdvice);
+            lock = open_locked(path + "/" + kLockOfFolder);
+        }
+        check<UsageError>(lock >= 0, path, ": cannot be locked (", std::strerror(errno), "): ", kAdvice);
     }
     ~Temporary() {
         std::error_code ignored;
         fs::remove_all(path, ignored);
+        ::close(lock);
     }
     Temporary(const Temporary&) = delete;
     Temporary& operator=(const Temporary&) = delete;
     std::string path;
+    int lock = -1;
 };
 
 void make_directory(const std::string& directory, const MakeTokens& make) {
-    const Temporary temporary(concat(directory, ".", ::getpid(), ".part"));
+    const Temporary temporary(concat(directory, ".", ::getpid(), kUnfinished));
     std::string digests;
     for (const std::string& path : make(temporary.path + "/tokens"))
         digests += concat(digest_of_file(path), " ", fs::path(path).filename().string(), "\n");
     NewFile file(temporary.path + "/" + kDigests, kAdvice);
     file.write(digests.data(), digests.size());
     file.commit();
-    std::error_code error;
+    std::error_code error, ignored;
     fs::rename(temporary.path, directory, error);
+    fs::remove(directory + "/" + kLockOfFolder, ignored);
     const bool others = error && fs::exists(directory);  // another run made the directory first
     check<DataError>(!error || others, temporary.path, ": cannot be renamed to ", directory, ": ", error.message());
 }
@@ -87,6 +94,8 @@ void verify(const std::string& directory) {
 }  // namespace
 
 std::string cached_tokens(const std::string& directory, const MakeTokens& make) {
+    // Of this text: also what was made of an earlier content or for another tokenizer.
+    remove_unfinished(directory.substr(0, directory.rfind('.', directory.rfind('.') - 1)));
     std::error_code unreadable;  // writing reports the reason better
     if (!fs::exists(directory, unreadable)) make_directory(directory, make);
     verify(directory);

@@ -12,6 +12,7 @@
 
 #include "tutti/data/data_set.h"
 #include "tutti/data/testing/token_files.h"
+#include "tutti/data/token_writer.h"
 #include "tutti/data/tokenizers/bpe_trainer.h"
 #include "tutti/data/tokenizers/byte_level.h"
 #include "tutti/data/tokenizers/tokenizer_json.h"
@@ -280,6 +281,44 @@ TEST(KeptTokens, WhatCannotBeWrittenLeavesNothing) {
     EXPECT_EQ(missing("put the text into a folder that can be written",
                       message_of<UsageError>([&] { Kept().open({longest}, *bytes); })),
               "");
+}
+
+// A killed process cannot remove what it was making; the next one that opens the text does, and leaves what a running
+// process makes.
+TEST(KeptTokens, OfKilledProcessesAreRemoved) {
+    const ScratchFolder folder;
+    const std::string text = folder.write("a.txt", "text"), directory = text + ".0123456789abcdef.tokens";
+    const auto killed_inside = [&](const std::string& of) {
+        const pid_t child = ::fork();
+        if (child == 0)
+            cached_tokens(of, [&](const std::string& prefix) -> std::vector<std::string> {
+                NewFile file(prefix + ".bin");
+                file.write("half", 4);
+                ::kill(::getpid(), SIGKILL);
+                return {};
+            });
+        int status = -1;
+        EXPECT_EQ(::waitpid(child, &status, 0), child);
+        EXPECT_EQ(WTERMSIG(status), SIGKILL);
+        return of + "." + std::to_string(child) + ".part";
+    };
+    const std::string left = killed_inside(directory);
+    EXPECT_TRUE(std::filesystem::exists(left) && !std::filesystem::is_empty(left));
+    const std::string of_other = killed_inside(text + ".fedcba9876543210.tokens");  // of another tokenizer
+    EXPECT_FALSE(std::filesystem::exists(left));
+    EXPECT_TRUE(std::filesystem::exists(of_other));
+    const std::string file_left = folder.write("a.txt.1.part", "half");
+    const std::string of_another_text = folder.write("b.txt.1.part", "half");
+    const NewFile running(folder.path("a.txt"));
+    EXPECT_FALSE(std::filesystem::exists(file_left));
+    cached_tokens(directory, [](const std::string& prefix) {
+        std::ofstream(prefix + ".bin") << "ids";
+        return std::vector<std::string>{prefix + ".bin"};
+    });
+    EXPECT_FALSE(std::filesystem::exists(of_other));
+    EXPECT_FALSE(std::filesystem::exists(directory + "/lock"));
+    EXPECT_TRUE(std::filesystem::exists(of_another_text));
+    EXPECT_TRUE(std::filesystem::exists(folder.path("a.txt." + std::to_string(::getpid()) + ".part")));
 }
 
 // Another process makes the files at the same time.

@@ -2,14 +2,18 @@
 #include "tutti/data/token_writer.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <limits>
+#include <thread>
 
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
@@ -39,11 +43,45 @@ void append(std::string& bytes, T value) {
 
 }  // namespace
 
+int open_locked(const std::string& path) {
+    for (int attempt = 0;; ++attempt) {
+        const int fd = retried([&] { return ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644); });
+        if (fd < 0) return fd;
+        struct stat status {};
+        const bool is_locked = retried([&] { return ::flock(fd, LOCK_EX | LOCK_NB); }) == 0 || errno == ENOLCK;
+        // Removed meanwhile by a process that took the file for one that a killed process had left.
+        if (is_locked && ::fstat(fd, &status) == 0 && status.st_nlink > 0) return fd;
+        const int code = is_locked ? EAGAIN : errno;
+        ::close(fd);
+        errno = code;
+        if (attempt == 20) return -1;
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+}
+
+void remove_unfinished(const std::string& path) {
+    const std::filesystem::path whole(path), folder = whole.has_parent_path() ? whole.parent_path() : ".";
+    std::error_code ignored;
+    for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+        const std::string name = entry.path().filename().string();
+        if (!name.starts_with(whole.filename().string() + ".") || !name.ends_with(kUnfinished)) continue;
+        const bool is_folder = entry.is_directory(ignored);
+        if (is_folder && std::filesystem::remove(entry.path(), ignored)) continue;  // empty: killed before the lock
+        const std::string lock = (is_folder ? entry.path() / kLockOfFolder : entry.path()).string();
+        const int fd = retried([&] { return ::open(lock.c_str(), O_RDWR | O_CLOEXEC); });
+        if (fd < 0) continue;
+        if (retried([&] { return ::flock(fd, LOCK_EX | LOCK_NB); }) == 0)
+            std::filesystem::remove_all(entry.path(), ignored);
+        ::close(fd);
+    }
+}
+
 NewFile::NewFile(std::string path, const std::string& advice)
-    : path_(std::move(path)), temporary_(concat(path_, ".", ::getpid(), ".part")) {
-    constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC;
-    descriptor_ = retried([&] { return ::open(temporary_.c_str(), kFlags, 0644); });
-    check<UsageError>(descriptor_ >= 0, path_, ": cannot be written (", std::strerror(errno), "): ", advice);
+    : path_(std::move(path)), temporary_(concat(path_, ".", ::getpid(), kUnfinished)) {
+    remove_unfinished(path_);
+    descriptor_ = open_locked(temporary_);
+    check<UsageError>(descriptor_ >= 0 && ::ftruncate(descriptor_, 0) == 0, path_, ": cannot be written (",
+                      std::strerror(errno), "): ", advice);
 }
 
 NewFile::~NewFile() {

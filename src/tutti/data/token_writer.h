@@ -12,6 +12,15 @@
 
 namespace tutti::data {
 
+// What is under construction beside `path` is named PATH.….part and locked by its process, on every host that shares
+// the file system. Removes those that no process locks any more.
+void remove_unfinished(const std::string& path);
+
+// A file, opened or made and locked in one go; -1, with the reason in errno, where that fails.
+int open_locked(const std::string& path);
+inline constexpr const char* kUnfinished = ".part";
+inline constexpr const char* kLockOfFolder = "lock";  // the file that is locked in a folder under construction
+
 // A file that appears under its name only when it is complete.
 class NewFile {
   public:
