@@ -179,7 +179,7 @@ Outcome train(const spec::RunSpec& given, const Layout& layout, int64_t steps = 
                                       outcome.norms[static_cast<size_t>(step - 1)] == r.grad_norm;
             }
             const auto source = token_batches(*engine.device, sampler, 2, 2 * share_of(groups).ranks, share_of(groups));
-            const double eval_loss = evaluate(engine, *source, 5);
+            const double eval_loss = evaluate(engine, *source, 5).value();
             dp.wait_for_weights();
             groups.world().barrier();
             const std::lock_guard lock(mutex);

@@ -86,22 +86,29 @@ void run_passes(Engine& s, StepTrace& trace, const MakeBatch& batch, const Aroun
         run(s.pipeline.program(), batch);
 }
 
-double evaluate(Engine& s, Batches& source, int64_t batches) {
+std::optional<double> evaluate(Engine& s, Batches& source, int64_t batches, const std::function<bool()>& is_stopped) {
     ops::Sum losses(s.ctx);
     ExactSum rows;
     const comm::Communicator& dp = s.groups.over(mesh::kDp);
     const int64_t rank = dp.rank(), ranks = dp.size(), rounds = (batches + ranks - 1) / ranks;
-    const auto batch = [&](int64_t i) { return shared_out(s, source.microbatch(i + 1, 0)); };
-    const auto take = [&](int64_t i, const nn::Batch& of, const Tensor& y) {
-        if (i * ranks + rank >= batches || !counts_losses(s)) return;  // this rank only takes part in the collectives
-        losses.add(y);
-        for (int32_t target : of.targets.to_host<int32_t>()) rows.add(target >= 0 ? 1 : 0);
-    };
-    s.executor.run(s.pipeline.forward_program(static_cast<int>(rounds)), {.training = false,
-                                                                          .hooks = *s.data_parallel,
-                                                                          .batch = batch,
-                                                                          .output = take,
-                                                                          .weights = s.data_parallel.get()});
+    // In parts between which a stop is heard: of 8 rounds for each stage, so that filling a pipeline costs a ninth.
+    const int64_t part = 8 * s.pipeline.stages();
+    for (int64_t first = 0; first < rounds; first += part) {
+        if (first > 0 && is_stopped && is_stopped()) return std::nullopt;
+        const auto batch = [&](int64_t i) { return shared_out(s, source.microbatch(first + i + 1, 0)); };
+        const auto take = [&](int64_t i, const nn::Batch& of, const Tensor& y) {
+            // Otherwise this rank only takes part in the collectives.
+            if ((first + i) * ranks + rank >= batches || !counts_losses(s)) return;
+            losses.add(y);
+            for (int32_t target : of.targets.to_host<int32_t>()) rows.add(target >= 0 ? 1 : 0);
+        };
+        s.executor.run(s.pipeline.forward_program(static_cast<int>(std::min(part, rounds - first))),
+                       {.training = false,
+                        .hooks = *s.data_parallel,
+                        .batch = batch,
+                        .output = take,
+                        .weights = s.data_parallel.get()});
+    }
     ExactSum loss = losses.take();
     s.groups.world().sum(loss);
     s.groups.world().sum(rows);

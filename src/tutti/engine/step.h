@@ -1,6 +1,8 @@
 // engine/step.h: one optimizer update, written like the algorithm box of a paper.
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <string>
 
 #include "tutti/engine/engine.h"
@@ -21,7 +23,9 @@ struct StepResult {
 StepResult train_step(Engine& engine, int64_t step);
 
 // Mean loss, NaN without targets, over the first `batches` microbatches of `source`, whose steps have one microbatch
-// per rank. The same for any number of ranks; no gradient is recorded and no weight updated.
-double evaluate(Engine& engine, Batches& source, int64_t batches);
+// per rank. The same for any number of ranks; no gradient is recorded and no weight updated. `is_stopped` is asked from
+// time to time and must say the same on all ranks; nullopt when it says so before the end.
+std::optional<double> evaluate(Engine& engine, Batches& source, int64_t batches,
+                               const std::function<bool()>& is_stopped = {});
 
 }  // namespace tutti::engine

@@ -56,6 +56,7 @@ class Run {
     std::optional<RunState> resume();
     void start_from_hf();
     void one_step();
+    bool is_stop_asked();
     void log(const engine::StepResult& result);
     double bubble();
     std::optional<double> evaluate_now();
@@ -247,13 +248,14 @@ TrainOutcome Run::train() {
     logged_at_ = Clock::now();
     while (state_.step < run_.train.steps && !outcome_.preempted) {
         one_step();
-        // A signal may reach ranks in different steps: they stop together.
-        const bool asked = engine_.groups.world().max(options_.stop_requested() ? 1 : 0) > 0;
-        outcome_.preempted = asked && state_.step < run_.train.steps;
+        outcome_.preempted = is_stop_asked() && state_.step < run_.train.steps;
     }
     finish();
     return outcome_;
 }
+
+// Collective: a signal may reach ranks at different times, and they stop together.
+bool Run::is_stop_asked() { return engine_.groups.world().max(options_.stop_requested() ? 1 : 0) > 0; }
 
 void Run::one_step() {
     const auto begin = Clock::now();
@@ -338,7 +340,12 @@ std::optional<double> Run::evaluate_now() {
     const int64_t batches = std::min(run_.train.eval_batches, (samples + micro - 1) / micro);
     const engine::BatchShard share = engine::share_of(engine_.groups);
     const auto source = engine::token_batches(*engine_.device, sampler, micro, micro * share.ranks, share, samples);
-    outcome_.eval_loss = engine::evaluate(engine_, *source, batches);
+    const auto eval_loss = engine::evaluate(engine_, *source, batches, [this] { return is_stop_asked(); });
+    if (!eval_loss) {
+        console_.warn(concat("no eval_loss at step ", state_.step, ": the run was stopped during the evaluation"));
+        return std::nullopt;
+    }
+    outcome_.eval_loss = *eval_loss;
     if (std::isfinite(outcome_.eval_loss)) return outcome_.eval_loss;
     console_.warn(concat("no eval_loss at step ", state_.step, ": it is ", outcome_.eval_loss, ", or none of the ",
                          std::min(samples, batches * micro),
@@ -415,7 +422,7 @@ std::string Run::sample() {
                                          .max_positions = run_.train.seq_len};
     const auto emit = [&](size_t, int32_t token) {
         made.push_back(token);
-        return true;
+        return !is_stop_asked();
     };
     // Logits are where the last stage is.
     const auto next = [&](const nn::Batch& batch, const std::vector<int64_t>& draws, const kernels::Sample& how) {
