@@ -624,6 +624,66 @@ TEST_F(Misuse, ADirectoryOfCheckpointsThatIsTakenAwayIsMadeAgain) {
     }
 }
 
+TEST_F(Misuse, ARunDirectoryThatIsTakenAwayIsMadeAgain) {
+    Program program(folder_,
+                    train_arguments("run", {"train.steps=1000", "checkpoint.every=50", "log.tensorboard=true"}));
+    ASSERT_TRUE(program.wait_for("step  200/"));
+    program.while_stopped([&] {
+        fs::remove_all(path("run"));
+        for (const auto& entry : fs::directory_iterator(folder_))  // and the ids of the text, which the run has mapped
+            if (entry.path().extension() == ".tokens") fs::remove_all(entry.path());
+    });
+    const Result r = program.wait();
+    EXPECT_EQ(r.exit_code, 0) << r.err;
+    expect_contains(r.err, path("run") + " was taken away or emptied while the run goes on; it is made again");
+    for (const char* name : {"config.toml", "run.lock", "run.json", "report.html", "checkpoints/step-0000001000"})
+        EXPECT_TRUE(fs::exists(path("run") + "/" + name)) << name;
+    EXPECT_EQ(logged(path("run")).back().at("step"), 1000);
+    EXPECT_FALSE(fs::is_empty(path("run/tensorboard")));
+    EXPECT_EQ(train("run", {"train.steps=1010", "checkpoint.every=50"}).exit_code, 0);
+}
+
+// What takes long between two steps hears the signal too: the evaluation is left, the step is saved.
+TEST_F(Misuse, ASignalEndsALongEvaluation) {
+    for (const char* ranks : {"1", "2"}) {
+        const std::string out = std::string("run") + ranks;
+        // 100,000 windows, minutes of evaluation; the first step's memory is printed before it.
+        auto arguments =
+            train_arguments(out, {"train.steps=1000", "data.valid=" + path("long.txt"), "train.eval_every=1",
+                                  "train.eval_batches=1000000", "train.micro_batch=1"});
+        arguments.insert(arguments.end(), {"--ranks", ranks});
+        write("long.txt", std::string(1'600'000, 'a'));
+        Program program(folder_, arguments);
+        ASSERT_TRUE(program.wait_for("measured"));
+        program.signal(SIGTERM);
+        const Result r = program.wait();
+        EXPECT_EQ(r.exit_code, 75) << r.err;
+        expect_contains(r.err, "no eval_loss at step 1: the run was stopped during the evaluation");
+        EXPECT_TRUE(fs::exists(path(out + "/checkpoints/step-0000000001")));
+    }
+}
+
+// Encoding before the first step: what a killed start was making is removed by the next one. A file that grows beyond
+// the limit brings the signal, in the middle of the ids.
+TEST_F(Misuse, AKilledStartLeavesNothingForGood) {
+    const auto parts = [&] {
+        int count = 0;
+        for (const auto& entry : fs::directory_iterator(folder_)) count += entry.path().extension() == ".part" ? 1 : 0;
+        return count;
+    };
+    const auto limit_files = [] {
+        const rlimit limit{5'000, 5'000};
+        setrlimit(RLIMIT_FSIZE, &limit);
+    };
+    ASSERT_EQ(run({"data", "train-tokenizer", path("text.txt"), "--vocab", "300", "--out", path("t.json")}).exit_code,
+              0);
+    const auto arguments = train_arguments("run", {"data.tokenizer=" + path("t.json"), "model.vocab=300"});
+    EXPECT_EQ(run(arguments, limit_files).exit_code, 128 + SIGXFSZ);
+    ASSERT_EQ(parts(), 1);
+    EXPECT_EQ(run(arguments).exit_code, 0);
+    EXPECT_EQ(parts(), 0);
+}
+
 TEST_F(Misuse, ValuesThatOverflowAreRefused) {
     expect_refused(train("run", {"data.train=[\"1e308 " + path("text.txt") + "\",\"1e308 " + path("text.txt") + "\"]"}),
                    2, "the sum of the weights is inf");

@@ -95,9 +95,30 @@ bool RunDirectory::write_whole(const std::string& name, const std::string& text)
     });
 }
 
-void RunDirectory::write_config(const std::string& toml) { write_whole("config.toml", toml); }
+void RunDirectory::write_config(const std::string& toml) {
+    config_ = toml;
+    write_whole("config.toml", toml);
+}
+
+void RunDirectory::make_again() {
+    if (config_.empty() || std::filesystem::exists(path_ + "/config.toml")) return;
+    try {
+        lock_ = nullptr;
+        lock_ = lock_run(path_);
+        if (!std::filesystem::exists(path_ + "/" + kMetrics))
+            warn_(concat(path_, " was taken away or emptied while the run goes on; it is made again, and what ",
+                         kMetrics, " held until here is lost"));
+        write_config(config_);
+        if (!tokenizer_file_.empty()) copy_tokenizer(tokenizer_file_);
+        if (events_) events_.emplace(path_ + "/tensorboard", 0, host_name());
+    } catch (const Error& error) {
+        if (!failed_) warn_(concat(error.what(), "; training continues"));
+        failed_ = true;
+    }
+}
 
 void RunDirectory::copy_tokenizer(const std::string& file) {
+    tokenizer_file_ = file;
     const std::filesystem::path path(file);
     std::vector<std::string> copied;
     const auto copy = [&](const std::filesystem::path& from, const std::string& name) {
@@ -140,6 +161,7 @@ void RunDirectory::log_events(const StepMetrics& m) {
 }
 
 void RunDirectory::log(const StepMetrics& m) {
+    make_again();
     if (events_) log_events(m);
     Json line = {{"step", m.step},
                  {"tokens", m.tokens},

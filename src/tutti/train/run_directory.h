@@ -1,6 +1,7 @@
 // train/run_directory.h: the files of a run for people and tools: config.toml (resolved), the tokenizer, metrics.jsonl
 // (one object per logged step), the same as TensorBoard event files when asked, run.json (totals) and report.html.
-// Checkpoints lie beside them. A failure to write never stops training: only the first one causes a warning.
+// Checkpoints lie beside them. A failure to write never stops training: only the first one causes a warning. A
+// directory that is taken away while the run goes on is made again at the next line of the log, with a warning.
 #pragma once
 
 #include <functional>
@@ -36,14 +37,16 @@ class RunDirectory {
     void write_report(const std::string& html);
 
   private:
+    void make_again();
     void log_events(const StepMetrics& metrics);
     // False, with a warning, when `write` fails.
     bool or_warn(const std::string& name, const std::function<void(checkpoint::FileSystem&)>& write);
     bool write_whole(const std::string& name, const std::string& text);
     void drop_lines_after(int64_t step);
 
-    std::string path_;
+    std::string path_, config_, tokenizer_file_;
     Warn warn_;
+    std::unique_ptr<checkpoint::FileLock> lock_;  // of a directory that was made again
     std::optional<report::EventFile> events_;
     bool failed_ = false;  // and warned of
 };
