@@ -41,7 +41,18 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MPIRUN = ["mpirun", "--oversubscribe", "--allow-run-as-root", "--bind-to", "none", "-n", "2"]
+TWO_HOSTS = [str(ROOT / "tests/mpi/two_hosts.sh"), "--tcp"]
 LAYOUTS = {"one rank": ([], []), "two threads": ([], ["--ranks", "2"]), "mpirun -n 2": (MPIRUN, [])}
+# Asked for by --layouts: two threads that share out something else than the batch; four processes over TCP in two network
+# namespaces, with strangers at all their ports (root).
+FURTHER = {
+    "tp 2": ([], ["--ranks", "2", "--set", "parallel.tp=2"]),
+    "cp 2": ([], ["--ranks", "2", "--set", "parallel.cp=2"]),
+    "pp 2": ([], ["--ranks", "2", "--set", "parallel.pp=2", "--set", "train.micro_batch=1"]),
+    "ep 2": ([], ["--ranks", "2", "--set", "model.preset=moe-tiny", "--set", "parallel.ep=2"]),
+    "two hosts": (TWO_HOSTS, ["--set", "train.micro_batch=1"]),
+}
+PROCESSES = {"mpirun -n 2": ("0", "1"), "two hosts": ("0", "1", "2", "3")}  # ranks that are processes
 STOPS = ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1"]
 ERRORS = {
     "create": ["EIO", "ENOSPC", "EDQUOT", "EACCES"], "open": ["EIO", "EACCES", "EINTR"],
@@ -115,11 +126,13 @@ class Bench:
 
     def start(self, folder, command, layout="one rank", fault=None):
         """Runs the program. `fault`: variables of io_faults."""
-        launcher, more = LAYOUTS[layout]
+        launcher, more = (LAYOUTS | FURTHER)[layout]
         environment = dict(os.environ, GOMP_SPINCOUNT="1000", OMP_NUM_THREADS="1")
         if fault is not None:
             environment.update(LD_PRELOAD=str(self.options.io_faults), IO_FAULTS_ROOT=str(folder),
                                IO_FAULTS_LOG=str(folder) + ".calls", **fault)
+        if launcher == TWO_HOSTS:
+            launcher = [*TWO_HOSTS, f"--strangers={self.scratch}/strangers.log"]
         if launcher:  # several mpirun of one user at once trip over each other's files of sessions
             environment["TMPDIR"] = str(folder) + ".mpi"
             pathlib.Path(environment["TMPDIR"]).mkdir(exist_ok=True)
@@ -230,7 +243,7 @@ class Reference:
         lines = (folder / "run/metrics.jsonl").read_text().splitlines()
         self.step_ms = statistics.median(json.loads(line)["step_ms"] for line in lines)
         bench.done(folder)
-        self.processes = ("0", "1") if layout.startswith("mpirun") else ("",)  # their ranks
+        self.processes = PROCESSES.get(layout, ("",))  # their ranks
         self.fresh_calls = self.calls_from(bench, None)
 
     def calls_from(self, bench, base):
@@ -323,9 +336,9 @@ def lives(reference, source):
         base = reference.half if i % 3 == 2 else None
         stream = calls["SIGKILL" if what == "SIGKILL" else "stop"][base]
         chosen = [next(stream) for _ in range(source.choice([1, 1, 2, 4]))]
-        if reference.layout.startswith("mpirun"):
+        if reference.layout in PROCESSES:
             for _, fault in chosen:
-                fault["IO_FAULTS_RANK"] = source.choice(["0", "1", ""])  # "": both
+                fault["IO_FAULTS_RANK"] = source.choice([*PROCESSES[reference.layout], ""])  # "": all
         yield what, chosen, base
 
 
@@ -349,7 +362,7 @@ def ends_of_a_stop(folder, reference, what, result, mpi, log_before):
 def one_life(bench, reference, life):
     """Kills or stops of one run, then an end in peace. Returns what is to be recorded."""
     what, chosen, base = life
-    layout, mpi = reference.layout, reference.layout.startswith("mpirun")
+    layout, mpi = reference.layout, reference.layout in PROCESSES
     folder = bench.folder(reference.steps, reference.every, base)
     records = []
     for name, fault in chosen:
@@ -389,7 +402,7 @@ def one_life(bench, reference, life):
 
 def kills(bench):
     source = random.Random(bench.options.seed)
-    share = {"one rank": 0.35, "two threads": 0.35, "mpirun -n 2": 0.3}
+    share = {"one rank": 0.35, "two threads": 0.35, "mpirun -n 2": 0.3} | dict.fromkeys(FURTHER, 0.35)
     for layout in bench.options.layouts:
         reference = Reference(bench, layout, 24, 1)
         reference.kill_half_way(bench)
@@ -664,7 +677,7 @@ def main():
     parser.add_argument("--flips-program", type=pathlib.Path, default=build / "campaign_flips")
     parser.add_argument("--scratch", default=None, help="a folder for the runs; default: the system's")
     parser.add_argument("--parts", nargs="+", default=["kills", "faults", "flips"], choices=["kills", "faults", "flips"])
-    parser.add_argument("--layouts", nargs="+", default=list(LAYOUTS), choices=list(LAYOUTS))
+    parser.add_argument("--layouts", nargs="+", default=list(LAYOUTS), choices=[*LAYOUTS, *FURTHER])
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--faults", type=int, default=0, help="a random choice of so many; default: every one")
     parser.add_argument("--flips", type=int, default=100000)

@@ -66,6 +66,7 @@ class Faults {
     Faults() : root_(variable("IO_FAULTS_ROOT")) {
         std::string call_rank = variable("IO_FAULTS_RANK"), own = variable("OMPI_COMM_WORLD_RANK");
         if (own.empty()) own = variable("PMI_RANK");
+        if (own.empty()) own = variable("RANK");
         if (root_.empty() || (!call_rank.empty() && call_rank != own)) return;
         const std::string log = variable("IO_FAULTS_LOG"), what = variable("IO_FAULTS_DO");
         constexpr int kMode = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC;
