@@ -12,7 +12,6 @@ import random
 import signal
 import socket
 import struct
-import sys
 import time
 
 TEXT = b"hello from a stranger"
@@ -60,11 +59,12 @@ def main():
     parser.add_argument("--log")
     options = parser.parse_args()
     source = random.Random(os.getpid())
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    ended = []  # an exception of a handler may be lost inside a destructor
+    signal.signal(signal.SIGTERM, lambda *_: ended.append(True))
     held, counts = collections.deque(), collections.Counter()
     begin = time.monotonic()
     try:
-        while counts["tried"] < options.count:
+        while counts["tried"] < options.count and not ended:
             ports = sorted(set(options.port) | listening())
             time.sleep(max(0.0, begin + counts["tried"] / options.rate - time.monotonic()) if ports else 0.02)
             if not ports:
@@ -72,7 +72,7 @@ def main():
                 continue
             counts["tried"] += 1
             try:
-                s = socket.create_connection(("127.0.0.1", source.choice(ports)), timeout=0.2)
+                s = socket.create_connection(("127.0.0.1", source.choice(ports)), timeout=0.02)
                 counts["connected"] += 1
                 s.setblocking(False)
                 s.send(words(source))
@@ -81,7 +81,7 @@ def main():
                 else:
                     held.append(s)
             except OSError as error:
-                counts[type(error).__name__] += 1
+                counts[type(error).__name__] += 1  # TimeoutError: the queue of a rank that computes is full
             if len(held) > 200:
                 held.popleft().close()
     finally:

@@ -57,12 +57,13 @@ if [[ ${1:-} == --tcp ]]; then
     export TUTTI_SECRET=${TUTTI_SECRET-$(head -c 32 /dev/urandom | sha256sum | cut -c1-64)}
     # A process table for each host: ranks that see each other's processes would share memory.
     # shellcheck disable=SC2016
-    host='hostname "$0"; first=$1 address=$2; shift 2
+    host='hostname "$0"; first=$1 address=$2 ranks=(); shift 2
         for rank in $first $((first + 1)); do
             RANK=$rank WORLD_SIZE=4 LOCAL_RANK=$((rank % 2)) LOCAL_WORLD_SIZE=2 MASTER_ADDR=$address MASTER_PORT=29500 "$@" &
+            ranks+=($!)
         done
         code=0 # the largest: a culprit is above its victims
-        for rank in 1 2; do of_rank=0; wait -n || of_rank=$?; ((of_rank <= code)) || code=$of_rank; done
+        for pid in "${ranks[@]}"; do of_rank=0; wait "$pid" || of_rank=$?; ((of_rank <= code)) || code=$of_rank; done
         exit $code'
     hosts=() rank=0
     for space in "$first" "$second"; do

@@ -96,8 +96,8 @@ exit $rc
 SLURM_SESSION = """#!/bin/bash
 set -euo pipefail
 folder=$1
-lines() {{ wc -l <"$folder/out/metrics.jsonl" 2>/dev/null || echo 0; }}
-until_() {{ for _ in $(seq 3000); do if eval "$1"; then return; fi; sleep 0.1; done; echo "in vain: $1" >&2; scontrol show job "$id" >&2; exit 1; }}
+lines() { wc -l <"$folder/out/metrics.jsonl" 2>/dev/null || echo 0; }
+until_() { for _ in $(seq 3000); do if eval "$1"; then return; fi; sleep 0.1; done; echo "in vain: $1" >&2; scontrol show job "$id" >&2; exit 1; }
 id=$(sbatch --parsable "$folder/job.sh")
 until_ '(( $(lines) >= 5 ))'
 scancel --signal=USR1 "$id"
@@ -118,7 +118,7 @@ def batch_job():
         write_config(folder, LONG)
         (folder / "job.sh").write_text(SLURM_JOB.format(folder=folder, train=" ".join(train(folder))))
         session = folder / "session.sh"
-        session.write_text(SLURM_SESSION.replace("{{", "{").replace("}}", "}"))
+        session.write_text(SLURM_SESSION)
         session.chmod(0o755)
         r = subprocess.run([SLURM, "--script", str(session), str(folder)], capture_output=True, text=True, timeout=900)
         log = (folder / "log").read_text() if (folder / "log").exists() else ""
@@ -139,7 +139,8 @@ def main():
         print("NOT TRIED: Open MPI")
     hydra = shutil.which("mpiexec.hydra") or shutil.which("mpirun.mpich")
     if hydra:
-        stopped("MPICH's hydra", [hydra, "-n", "2"], signal.SIGUSR1, HYDRA_CODE)
+        for number in (signal.SIGUSR1, signal.SIGTERM):
+            stopped("MPICH's hydra", [hydra, "-n", "2"], number, 75)
     else:
         print("NOT TRIED: MPICH")
     try:
@@ -153,8 +154,5 @@ def main():
     else:
         print("NOT TRIED: Slurm")
 
-
-# hydra reports 0 when all ranks leave with 75 after a signal that it passed on: a script must look for OUT/run.json.
-HYDRA_CODE = 0
 
 main()

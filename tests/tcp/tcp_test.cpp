@@ -186,6 +186,20 @@ TEST_F(TcpRun, IsTheRunOfThreads) {
     EXPECT_EQ(logged("processes"), logged("threads"));
 }
 
+// The shared memory of ranks is no file: a full /dev/shm, which containers have of 64 MiB, disturbs nothing. The mount
+// needs root.
+TEST_F(TcpRun, NeedsNoSpaceInDevShm) {
+    start(0, {}, {"/usr/bin/unshare", "-m", "mount", "-t", "tmpfs", "-o", "size=4k", "none", "/dev/shm"});
+    if (wait(0) != 0) GTEST_SKIP() << "no mount namespaces here: " << output(0);
+    run_threads("threads");
+    std::vector<std::string> command = {
+        "/usr/bin/unshare", "-m", "sh", "-c", "mount -t tmpfs -o size=4k none /dev/shm && exec \"$@\"", "sh"};
+    for (const std::string& word : train("processes")) command.push_back(word);
+    start_all(4, command);
+    expect_all_well(4);
+    EXPECT_EQ(logged("processes"), logged("threads"));
+}
+
 // One rank hears the signal; the decision, the checkpoint and the code are those of all. A scheduler that saw 0 of some
 // ranks would take those for done.
 TEST_F(TcpRun, APreemptedRunEndsWithOneCode) {

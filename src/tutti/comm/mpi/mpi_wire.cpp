@@ -210,7 +210,8 @@ std::byte* MpiWire<Abi>::share(int64_t bytes) {
                                               host_, &base, &window_);
     check(code == kSuccess, "MPI gives no shared memory of ", bytes, " bytes (", bytes >> 20, " MiB) for ",
           place_.locals.size(), " ranks of host ", place_.host_names[to_size(place_.rank)],
-          ": is /dev/shm large enough? A smaller shared_bytes_per_rank needs less");
+          ": is /dev/shm large enough (containers: --shm-size)? Ranks that meet over TCP need none of it "
+          "(comm.backend = \"tcp\", TUTTI_RENDEZVOUS=HOST:PORT)");
     mpi_.win_set_errhandler(window_, mpi_.errors_return);
     Aint size = 0;
     int unit = 0;

@@ -198,9 +198,10 @@ Clock::duration seconds(double s) {
     return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s));
 }
 
-// A rank says who it is with its first bytes: 5 s cover lost packets. 16 more than the ranks: all may come at once.
+// A rank says who it is with its first bytes: 5 s cover lost packets. 64 more than the ranks, which may all come at
+// once: 1,000 strangers a second leave a rank 64 ms to answer.
 StrangerLimits StrangerLimits::of(int size, double timeout_s) {
-    return {.most = size + 16, .time = seconds(std::min(5.0, timeout_s / 4))};
+    return {.most = size + 64, .time = seconds(std::min(5.0, timeout_s / 4))};
 }
 
 Hub::Hub(const Meeting& meeting, int size, double timeout_s)
@@ -252,19 +253,22 @@ void Hub::turn() {
     std::erase_if(guests_, [&, now = Clock::now()](const Guest& guest) {
         return guest.rank < 0 && (guest.gone || now - guest.since > strangers_.time);
     });
-    auto strangers = std::count_if(guests_.begin(), guests_.end(), [](const Guest& guest) { return guest.rank < 0; });
-    std::vector<pollfd> watched = {
-        {.fd = strangers < strangers_.most ? listener_.fd() : -1, .events = POLLIN, .revents = 0}};
+    std::vector<pollfd> watched = {{.fd = listener_.fd(), .events = POLLIN, .revents = 0}};
     for (const Guest& guest : guests_)
         watched.push_back({.fd = guest.gone ? -1 : guest.socket.fd(), .events = POLLIN, .revents = 0});
     poll(watched.data(), watched.size(), kLookMs);
     for (size_t i = 0; i + 1 < watched.size(); ++i)
         if (watched[i + 1].revents != 0) hear(guests_[i]);
     if (watched[0].revents == 0) return;
-    for (; strangers < strangers_.most; ++strangers) {
+    const auto is_stranger = [](const Guest& guest) { return guest.rank < 0; };
+    for (int i = 0; i < StrangerLimits::kAtOnce; ++i) {
         Socket socket = accept_from(listener_);
-        // Without a free descriptor poll() would return at once, again and again.
-        if (!socket.open() && (errno == EMFILE || errno == ENFILE))
+        const bool is_full = !socket.open() && (errno == EMFILE || errno == ENFILE);
+        const auto oldest = std::find_if(guests_.begin(), guests_.end(), is_stranger);
+        if (oldest != guests_.end() &&
+            (is_full || std::count_if(oldest, guests_.end(), is_stranger) >= strangers_.most))
+            guests_.erase(oldest);
+        else if (is_full)  // poll() would return at once, again and again
             std::this_thread::sleep_for(std::chrono::milliseconds(kLookMs));
         if (!socket.open()) return;
         const Nonce challenge = fresh_nonce();

@@ -74,10 +74,12 @@ std::optional<std::string> read_answer(std::string_view bytes, const Key& key, c
                                        const Nonce& nonce, Frame::Type type);
 
 // What a rank that listens grants to connections that have not said which rank they are: other programs connect too,
-// port scanners among them. More wait in the system's queue; a rank that was closed for another's sake tries again.
+// port scanners among them. The oldest is closed when there are more: a queue that many silent ones stop up would keep
+// the ranks out, and a rank that was closed for another's sake tries again.
 struct StrangerLimits {
-    ptrdiff_t most = 0;      // at a time
-    Clock::duration time{};  // then closed
+    static constexpr int kAtOnce = 16;  // accepted before something else is done
+    ptrdiff_t most = 0;                 // at a time
+    Clock::duration time{};             // then closed
     static StrangerLimits of(int size, double timeout_s);
 };
 Clock::duration seconds(double s);

@@ -410,9 +410,7 @@ void TcpWire::progress() {
     std::erase_if(incoming_, [&, now = Clock::now()](const Incoming& in) {
         return is_stranger(in) && now - in.since > strangers_.time;
     });
-    auto strangers = std::count_if(incoming_.begin(), incoming_.end(), is_stranger);
-    std::vector<pollfd> watched = {
-        {.fd = strangers < strangers_.most ? listener_.fd() : -1, .events = POLLIN, .revents = 0}};
+    std::vector<pollfd> watched = {{.fd = listener_.fd(), .events = POLLIN, .revents = 0}};
     for (const Incoming& in : incoming_) watched.push_back({.fd = in.socket.fd(), .events = POLLIN, .revents = 0});
     for (size_t to = 0; to < peers_.size(); ++to)
         if (!peers_[to].queue.empty()) flush(static_cast<int>(to));
@@ -421,8 +419,11 @@ void TcpWire::progress() {
         if (watched[i + 1].revents != 0 && !read(incoming_[i]))
             incoming_.erase(incoming_.begin() + static_cast<std::ptrdiff_t>(i));
     if (watched[0].revents == 0) return;
-    for (; strangers < strangers_.most; ++strangers) {
+    for (int i = 0; i < StrangerLimits::kAtOnce; ++i) {
         Socket socket = accept_from(listener_);
+        const auto oldest = std::find_if(incoming_.begin(), incoming_.end(), is_stranger);
+        if (oldest != incoming_.end() && std::count_if(oldest, incoming_.end(), is_stranger) >= strangers_.most)
+            incoming_.erase(oldest);
         if (!socket.open()) return;
         Incoming in;
         in.challenge = fresh_nonce();
