@@ -63,8 +63,8 @@ make_peer_environment() {
         mkdir -p "$(dirname "$venv")" || return 1
         python3 -m venv "$venv" || return 1
     fi
-    if ! "$venv/bin/python" -c 'import torch, transformers, safetensors, tokenizers, numpy, sentencepiece, tensorboard' 2>/dev/null; then
-        "$venv/bin/python" -m pip install --quiet torch transformers safetensors tokenizers numpy sentencepiece tensorboard </dev/null || return 1
+    if ! "$venv/bin/python" -c 'import torch, transformers, safetensors, tokenizers, numpy, sentencepiece, tensorboard, bitsandbytes' 2>/dev/null; then
+        "$venv/bin/python" -m pip install --quiet torch transformers safetensors tokenizers numpy sentencepiece tensorboard bitsandbytes </dev/null || return 1
     fi
 }
 

@@ -1,5 +1,5 @@
-// SIGKILL at 50 random moments of a run that saves every step: each start finds a good checkpoint, and the result in
-// the end is the run that was never killed, bit for bit.
+// SIGKILL at 50 random moments of a run that saves every step, and in the middle of a save by several ranks: each start
+// finds a good checkpoint, and the result in the end is the run that was never killed, bit for bit.
 #include <algorithm>
 #include <random>
 
@@ -67,6 +67,73 @@ TEST_F(FiftyKills, LoseNothing) {
     const Result last = train(out, set);
     ASSERT_EQ(last.exit_code, 0) << last.err;
     expect_the_run_that_was_never_killed(out);
+}
+
+// A run with 8-bit moments under ZeRO-3 and tp, killed while it saves, goes on under another tp and ZeRO stage as the
+// run does that stopped at that checkpoint by itself.
+class KilledInASave : public ProgramTest {
+  protected:
+    std::vector<std::string> arguments(const std::string& out, int64_t steps, std::vector<std::string> layout) const {
+        const std::vector<std::string> set = {
+            "model.width=512",     "model.heads=4",         "model.kv_heads=4",   "model.head_dim=128",
+            "model.ffn=512",       "model.layers=1",        "train.micro_batch=1", "checkpoint.every=1",
+            "optimizer.m=u8",      "optimizer.v=u8",        "precision.gradients=bf16",
+            "optimizer.schedule=constant", "train.steps=" + std::to_string(steps)};
+        layout.insert(layout.end(), set.begin(), set.end());
+        std::vector<std::string> all = train_arguments(out, layout);
+        all.insert(all.end(), {"--ranks", "4"});
+        return all;
+    }
+
+    // The newest complete step; and whether one from `least` on is being written.
+    std::pair<int64_t, bool> saves(const std::string& out, int64_t least) const {
+        int64_t newest = 0;
+        bool writing = false;
+        std::error_code gone;
+        for (fs::directory_iterator i(path(out + "/checkpoints"), gone), end; !gone && i != end; i.increment(gone)) {
+            const std::string name = i->path().filename();
+            if (!name.starts_with("step-")) continue;
+            const int64_t step = std::stoll(name.substr(5));
+            if (name.find(".tmp-") != std::string::npos) writing = writing || step >= least;
+            if (name.find('.') == std::string::npos) newest = std::max(newest, step);
+        }
+        return {newest, writing};
+    }
+
+    std::string checkpoint(const std::string& out, int64_t step) const {
+        char name[32];
+        std::snprintf(name, sizeof name, "step-%010lld", static_cast<long long>(step));
+        std::string all;
+        for (int rank = 0; rank < 4; ++rank)
+            all += read_file(path(out) + "/checkpoints/" + name + "/rank-0000" + std::to_string(rank) +
+                             "-of-00004.safetensors");
+        return all;
+    }
+};
+
+TEST_F(KilledInASave, GoesOnUnderAnotherLayout) {
+    const std::vector<std::string> cut = {"parallel.tp=2", "parallel.zero=3"}, other = {"parallel.tp=1", "parallel.zero=1"};
+    int64_t step = 0;
+    std::string out;
+    for (int attempt = 0; step == 0; ++attempt) {  // a run may come to its end before it is seen to save
+        ASSERT_LT(attempt, 20);
+        out = "killed" + std::to_string(attempt);
+        Program program(folder_, arguments(out, 200, cut));
+        while (!saves(out, 4).second && !program.ends_within(std::chrono::seconds(0)))
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        program.signal(SIGKILL);
+        if (program.wait().exit_code == 128 + SIGKILL) step = saves(out, 4).first;
+    }
+    const Result stopped = run(arguments("whole", step, cut));
+    ASSERT_EQ(stopped.exit_code, 0) << stopped.err;
+    EXPECT_EQ(checkpoint(out, step), checkpoint("whole", step)) << step;
+    for (const std::string& run_directory : {out, std::string("whole")}) {
+        const Result resumed = run(arguments(run_directory, step + 3, other));
+        ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+        expect_contains(resumed.out, "continuing after step " + std::to_string(step));
+    }
+    EXPECT_FALSE(checkpoint(out, step + 3).empty());
+    EXPECT_EQ(checkpoint(out, step + 3), checkpoint("whole", step + 3)) << step;
 }
 
 }  // namespace

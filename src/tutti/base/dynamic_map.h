@@ -42,6 +42,11 @@ struct DynamicMap {
     constexpr uint8_t code_of(float x) const {
         return static_cast<uint8_t>(std::lower_bound(std::begin(midpoints), std::end(midpoints), x) - midpoints);
     }
+    // Of x in a block with this largest magnitude. Without signs a value above 0 never gets the code of 0.
+    constexpr uint8_t code_of(double x, double largest) const {
+        const uint8_t code = code_of(largest > 0 ? static_cast<float>(x / largest) : 0.0f);
+        return code == 0 && values[0] == 0 && x > 0 ? uint8_t{1} : code;
+    }
 };
 
 inline constexpr DynamicMap kSignedMap{true}, kUnsignedMap{false};

@@ -32,7 +32,7 @@ constexpr int64_t kRowWidth = 1024;
 
 struct MemoryCase {
     std::string name;
-    const char* traffic;  // per value
+    std::string traffic;  // per value
     double bytes;         // of one call
     std::function<void()> call;
 };
@@ -64,19 +64,29 @@ double measure(Bench& bench, BenchResult& result, const MemoryCase& c, double co
 }
 
 // Least bytes per value of AdamW: master, m, v are read and written, the gradient is read, the rounded copy written.
-MemoryCase adamw_case(Bench& bench, int64_t values, std::vector<Tensor>& keep) {
-    for (int i = 0; i < 3; ++i) keep.push_back(filled(bench.ctx, {values}, DType::f32, 0.0f));
-    keep.push_back(filled(bench.ctx, {values}, DType::f32, 1e-3f));
-    kernels::OptimizerPiece piece{
-        .master = keep[0], .gradient = keep[3], .m = {keep[1]}, .v = {keep[2]}, .weight_decay = 0.1f};
-    const bool rounded = bench.dtype == DType::bf16;
-    if (rounded) {
-        keep.push_back(filled(bench.ctx, {values}, DType::bf16, 0.0f));
-        piece.value = keep.back();
+// `moments`: f32, or u8 with a largest magnitude for each kStateBlock of them.
+MemoryCase adamw_case(Bench& bench, int64_t values, DType moments, std::vector<Tensor>& keep) {
+    const auto add = [&](int64_t n, DType type, float value) {
+        keep.push_back(filled(bench.ctx, {n}, type == DType::u8 ? DType::f32 : type, value));
+        return keep.back().view();
+    };
+    const bool rounded = bench.dtype == DType::bf16, codes = moments == DType::u8;
+    kernels::OptimizerPiece piece{.master = add(values, DType::f32, 0), .gradient = add(values, DType::f32, 1e-3f)};
+    piece.weight_decay = 0.1f;
+    if (rounded) piece.value = add(values, DType::bf16, 0);
+    for (kernels::Moment* moment : {&piece.m, &piece.v}) {
+        if (!codes) {
+            moment->values = add(values, DType::f32, 0);
+            continue;
+        }
+        moment->values = View(add(values / 4, DType::f32, 0).data, DType::u8, {values});  // codes of any value
+        moment->largest = add(values / kernels::kStateBlock, DType::f32, 1e-3f);
     }
+    const double bytes = 12 + (rounded ? 2 : 0) + (codes ? 4 + 16.0 / kernels::kStateBlock : 16);
     return {
-        "adamw", rounded ? "3 f32 rw, 1 r, bf16 w" : "3 f32 rw, 1 f32 r",
-        static_cast<double>(values) * (rounded ? 30 : 28), [&bench, piece] {
+        codes ? "adamw, 8 bits" : "adamw",
+        concat(codes ? "1 f32 2 u8 rw, 1 r" : "3 f32 rw, 1 r", rounded ? ", bf16 w" : ""),
+        static_cast<double>(values) * bytes, [&bench, piece] {
             const kernels::AdamW update{.pieces = {&piece, 1}, .lr = 1e-4f, .correction1 = 0.1f, .correction2 = 0.05f};
             ops::call(bench.ctx, &KernelTable::adamw, "adamw", update);
         }};
@@ -124,8 +134,11 @@ BenchResult bench_memory(Bench& bench) {
         measure(bench, result, {"swiglu", "2 r, 1 w", 3 * kBytes, swiglu}, copy_rate, 2);
     }
     bench.device->memory().trim();
-    std::vector<Tensor> keep;
-    measure(bench, result, adamw_case(bench, kBufferBytes / 4, keep), copy_rate, 1);
+    for (const DType moments : {DType::f32, DType::u8}) {
+        std::vector<Tensor> keep;
+        measure(bench, result, adamw_case(bench, kBufferBytes / 4, moments, keep), copy_rate,
+                moments == DType::f32 ? 2 : 1);
+    }
     result.summary["copy_bytes_per_s"] = copy_rate;
     result.summary["buffer_bytes"] = kBufferBytes;
     bench.text << "\nBuffers of " << format_bytes(kBufferBytes)

@@ -136,6 +136,7 @@ struct PlanArguments : ForecastArguments {
     bool explain = false;
     bool scaling = false;    // show the best layout at 8 to 65,536 devices instead
     bool tables = false;     // show a course's tables instead
+    double parameters = 0;   // with tables, in place of a model; 0: none
     double budget = 0;       // FLOPs of a compute budget to show instead; 0: none
     double mfu = 0.4;        // with budget
     double price = 0;        // dollars per device and hour; 0: the cluster file's

@@ -8,6 +8,7 @@
 #include "tutti/base/read_file.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/forecast.h"
+#include "tutti/models/model.h"
 #include "tutti/planner/counterfactual.h"
 #include "tutti/planner/course_tables.h"
 #include "tutti/planner/peers.h"
@@ -188,9 +189,23 @@ int plan_budget(const PlanArguments& a, const Io& io) {
     return 0;
 }
 
-int plan_tables(const Io& io) {
+// Of a course; or of the state of a model, or of so many parameters in a matrix.
+int plan_tables(const PlanArguments& a, const Io& io) {
+    std::vector<planner::Table> shown;
+    const int64_t devices = std::max(1, a.ranks);
+    if (!a.model.empty()) {
+        const spec::RunSpec run = parse_run(a, false);
+        const models::Model model = models::outline(run.model);
+        shown = {planner::bytes_of_a_parameter(), planner::state_of_a_device(a.model, model.parameters(), devices)};
+    } else if (a.parameters > 0) {
+        autograd::Parameter matrix{
+            .name = "matrix", .shape = {1, static_cast<int64_t>(a.parameters)}, .role = autograd::Role::column};
+        shown = {planner::bytes_of_a_parameter(), planner::state_of_a_device("matrices", {&matrix}, devices)};
+    } else {
+        shown = planner::course_tables();
+    }
     Json tables = Json::array();
-    for (const planner::Table& table : planner::course_tables()) {
+    for (const planner::Table& table : shown) {
         io.text() << planner::render(table) << '\n';
         tables.push_back(planner::to_json(table));
     }
@@ -212,14 +227,17 @@ int plan(const PlanArguments& a, const Io& io) {
     check<UsageError>(a.svg.empty() || !a.why_not.empty() || !a.config.empty() || !a.from_megatron.empty(), "--svg ",
                       a.svg, ": draws the timeline of your layout or of --why-not; give CONFIG or --why-not");
     const bool run = !a.config.empty() || !a.model.empty();
-    check<UsageError>(
-        !a.tables || (!run && a.cluster.empty() && a.ranks == 0),
-        "--tables are the same for every model and cluster; leave out CONFIG, --model, --cluster and --ranks");
+    check<UsageError>(!a.tables || (a.config.empty() && a.cluster.empty()),
+                      "--tables are the same for every cluster; leave out CONFIG and --cluster");
+    check<UsageError>(a.parameters <= 0 || (a.tables && a.model.empty()),
+                      "--parameters belongs to --tables, in place of --model");
+    check<UsageError>(!a.tables || a.ranks == 0 || !a.model.empty() || a.parameters > 0, "--tables --gpus ", a.ranks,
+                      ": of which model? give --model, or --parameters");
     check<UsageError>(a.budget <= 0 || !run, "--budget says which size of model is best; leave out CONFIG and --model");
     check<UsageError>(a.site.empty() || (!a.tables && a.budget <= 0),
                       "--site belongs to the plan of a model on a cluster; ", "leave out --tables and --budget");
     check<UsageError>(a.price <= 0 || a.scaling || a.budget > 0, "--price belongs to --scaling and --budget");
-    if (a.tables) return plan_tables(io);
+    if (a.tables) return plan_tables(a, io);
     if (a.budget > 0) return plan_budget(a, io);
     check<UsageError>(a.from_megatron.empty() || !a.scaling,
                       "--from-megatron is about one layout; leave out --scaling");
@@ -274,7 +292,13 @@ Command plan_command(PlanArguments& a, const Io& io) {
                Between{1, 1e40}},
               {"--mfu", "SHARE", "0.4", "with --budget: share of the peak that training reaches", &a.mfu,
                Between{1e-3, 1}},
-              {"--tables", "", "", "show the tables of a course: its formulas beside this system", &a.tables}}}),
+              {"--tables", "", "",
+               "show the tables of a course: its formulas beside this system; with --model or --parameters: the state "
+               "of "
+               "a device of --gpus [1], for every choice of types",
+               &a.tables},
+              {"--parameters", "N", "", "with --tables: parameters in matrices, such as 340e9, in place of --model",
+               &a.parameters, Between{1, 1e15}}}}),
         "Examples:\n"
         "  tutti plan --model llama3-8b --cluster h100 --gpus 64 --global-batch 512 --seq-len 8192\n"
         "  tutti plan --model llama3-405b --cluster h100 --gpus 16384 --global-batch 2048 --seq-len 8192 --explain\n"
@@ -286,7 +310,9 @@ Command plan_command(PlanArguments& a, const Io& io) {
         "megatron\n"
         "  tutti plan --from-megatron pretrain.sh --cluster h100\n"
         "  tutti plan --budget 3.8e25 --cluster h100 --gpus 16384\n"
-        "  tutti plan --tables");
+        "  tutti plan --tables\n"
+        "  tutti plan --tables --model llama3-8b --gpus 64\n"
+        "  tutti plan --tables --parameters 340e9 --gpus 1024");
 }
 
 }  // namespace tutti::cli

@@ -112,7 +112,7 @@ void note_pieces(std::map<std::string, std::vector<float>>& all, const std::vect
         const Shape& shape = piece.parameter->shape;
         whole.resize(static_cast<size_t>(shape.numel()), NAN);
         if (!piece.owned) continue;
-        const std::vector<float> values = std::invoke(which, piece).template to_host<float>();
+        const std::vector<float> values = std::invoke(which, piece).to_floats();
         for (const auto& held : piece.blocks())
             mesh::for_each_run(held.block, mesh::whole_block(shape), held.block,
                                [&](int64_t to, int64_t from, int64_t n) {
@@ -246,6 +246,79 @@ TEST_P(Parity, StagesShapesAndRecomputeGiveTheSameBits) {
             SCOPED_TRACE(concat(compute, ": ", layout.name()));
             expect_same_bits(plain, train(run(compute, 2), layout));
         }
+    }
+}
+
+std::vector<float> rounded(std::vector<float> values) {
+    for (float& x : values) x = static_cast<float>(bf16(x));
+    return values;
+}
+
+// Gradients stored in 16 bits are those of f32, rounded once for each contribution and once for each sum over ranks.
+TEST_P(Parity, GradientsInBf16AreRoundedOnce) {
+    spec::RunSpec half = run("bf16", 2);
+    half.precision.gradients = "bf16";
+    // One microbatch of one rank: the bits of a rounded f32 gradient. A tied matrix has two contributions.
+    spec::RunSpec wide = half;
+    wide.precision.gradients = "f32";
+    for (spec::RunSpec* r : {&half, &wide}) r->train.global_batch = 2;
+    const Outcome f32 = train(wide, {}, 1), one = train(half, {}, 1);
+    for (const auto& [name, gradient] : one.gradients) {
+        EXPECT_EQ(gradient, rounded(gradient)) << name;
+        if (gradient.size() == 67 * 48 && half.model.tie_embeddings) {
+            EXPECT_LT(relative(f32.gradients.at(name), gradient), 2 * 0x1p-8) << name;
+        } else {
+            EXPECT_EQ(gradient, rounded(f32.gradients.at(name))) << name;
+        }
+    }
+    // One microbatch of each rank: the same bits under every stage, sums over replicas are rounded once more.
+    for (spec::RunSpec* r : {&half, &wide}) r->train.global_batch = 8;
+    const Outcome plain = train(half, {.ranks = 4, .dp_shard = 1, .zero = Zero::none});
+    for (const Layout& layout :
+         std::vector<Layout>{{4, 4, Zero::optimizer},
+                             {4, 4, Zero::gradients},
+                             {4, 4, Zero::weights},
+                             {4, 4, Zero::gradients, false},
+                             {4, 4, Zero::weights, true, "full"},
+                             {4, 4, Zero::weights, true, "none", true, &kStateAway},
+                             {4, 4, Zero::optimizer, true, "every:2", false, &kAllButWeightsAway}}) {
+        SCOPED_TRACE(layout.name());
+        expect_same_bits(plain, train(half, layout));
+    }
+    // A rounding of a contribution (2^-9 of each value at most), of each later sum, and of the sums over the ranks of
+    // two axes; twice for a tied matrix. Four microbatches: errors of independent signs, of 2^-9 / sqrt(3) each.
+    const Outcome wide_sum = train(wide, {.ranks = 4, .dp_shard = 4, .zero = Zero::optimizer}, 1);
+    const auto near = [&](const Outcome& o, double bound) {
+        EXPECT_TRUE(o.ranks_agree);
+        for (const auto& [name, gradient] : wide_sum.gradients)
+            EXPECT_LT(relative(gradient, o.gradients.at(name)), bound) << name;
+    };
+    near(train(half, {4, 2, Zero::weights}, 1), 4 * 0x1p-9);
+    near(train(half, {4, 1, Zero::optimizer}, 1), 4 * 0x1p-9);
+    half.train.micro_batch = 1;
+    near(train(half, {1, 1, Zero::none}, 1), 8 * 0x1p-9);
+    near(train(half, {2, 2, Zero::weights}, 1), 8 * 0x1p-9);
+    near(train(half, {2, 2, Zero::optimizer}, 1), 8 * 0x1p-9);
+}
+
+// f32 gradients, rounded once for the links: what every rank contributes is a 16-bit value, and their sum is not.
+TEST_P(Parity, ReductionsInBf16RoundOnce) {
+    spec::RunSpec given = run("bf16", 2);
+    const Outcome exact = train(given, {4, 4, Zero::optimizer}, 1);
+    given.precision.reduce = "bf16";
+    const Outcome plain = train(given, {4, 4, Zero::optimizer});
+    bool summed_wide = false;
+    for (const auto& [name, gradient] : train(given, {4, 4, Zero::optimizer}, 1).gradients) {
+        EXPECT_LT(relative(exact.gradients.at(name), gradient), 4 * 0x1p-9) << name;  // contributions cancel in part
+        summed_wide = summed_wide || gradient != rounded(gradient);
+    }
+    EXPECT_TRUE(summed_wide);
+    for (const Layout& layout : std::vector<Layout>{{4, 4, Zero::gradients},
+                                                    {4, 4, Zero::weights},
+                                                    {4, 4, Zero::weights, false},
+                                                    {4, 4, Zero::gradients, false}}) {
+        SCOPED_TRACE(layout.name());
+        expect_same_bits(plain, train(given, layout));
     }
 }
 
@@ -452,13 +525,19 @@ std::vector<int64_t> buffers(models::Model& model) {
 }
 
 // Bytes per parameter of parallelism.md, section 2: 2 weights + 4 gradients + 12 optimizer, on each rank or on all
-// together; to the byte, with the padding to whole blocks in what is cut. Moments have no padding.
+// together; to the byte, with the padding to whole blocks in what is cut. Moments have no padding. ZeRO-3 keeps masters
+// alone. Gradients have 4 bytes or 2, first moments too, and without masters weights are all.
 TEST(ZeroMemory, IsWhatTheFormulasSay) {
-    const spec::RunSpec run = tiny(spec::Family::llama, false, "bf16", 1);
     const auto device = make_cpu_device(1);
     ops::Context ctx{*device, kernels::reference_table()};
-    models::Model model = models::make_model(ctx, run.model, 16);
-    for (const int64_t n : {2, 4}) {
+    models::Model model = models::make_model(ctx, tiny(spec::Family::llama, false, "bf16", 1).model, 16);
+    for (const auto& [n, g, m, masters] : std::vector<std::tuple<int64_t, int64_t, int64_t, int64_t>>{
+             {2, 4, 4, 1}, {4, 4, 4, 1}, {2, 2, 4, 1}, {4, 2, 2, 1}, {4, 2, 4, 0}}) {
+        spec::RunSpec run = tiny(spec::Family::llama, false, "bf16", 1);
+        run.precision.gradients = g == 2 ? "bf16" : "f32";
+        run.precision.master = masters ? "f32" : "none";
+        run.optimizer.m = m == 2 ? "bf16" : "f32";
+        const int64_t moments = m + 4;
         int64_t padded = 0, exact = 0;
         for (const int64_t size : buffers(model)) {
             exact += size;
@@ -468,10 +547,13 @@ TEST(ZeroMemory, IsWhatTheFormulasSay) {
             Zero zero;
             int64_t weights, gradients, optimizer;  // of all ranks
         };
-        for (const Expected& e : {Expected{Zero::none, n * 2 * exact, n * 4 * exact, n * 12 * exact},
-                                  Expected{Zero::optimizer, n * 2 * padded, n * 4 * padded, 4 * padded + 8 * exact},
-                                  Expected{Zero::gradients, n * 2 * padded, 4 * padded, 4 * padded + 8 * exact},
-                                  Expected{Zero::weights, 2 * padded, 4 * padded, 4 * padded + 8 * exact}}) {
+        const int64_t state = masters * 4 * padded + moments * exact;
+        for (const Expected& e :
+             {Expected{Zero::none, n * 2 * exact, n * g * exact, n * (masters * 4 + moments) * exact},
+              Expected{Zero::optimizer, n * 2 * padded, n * g * padded, state},
+              Expected{Zero::gradients, n * 2 * padded, g * padded, state},
+              Expected{Zero::weights, masters ? 0 : 2 * padded, g * padded, state}}) {
+            SCOPED_TRACE(concat("gradients of ", g, " bytes, m of ", m, ", masters ", masters));
             const Outcome o = train(run, {static_cast<int>(n), static_cast<int>(n), e.zero}, 1);
             EXPECT_EQ(o.state[static_cast<size_t>(Purpose::weights)], e.weights) << static_cast<int>(e.zero);
             EXPECT_EQ(o.state[static_cast<size_t>(Purpose::gradients)], e.gradients) << static_cast<int>(e.zero);

@@ -72,6 +72,8 @@ std::unique_ptr<parallel::DataParallel> make_data_parallel(const spec::RunSpec& 
                                                            Device* offload_device) {
     const parallel::DataParallelOptions options{.zero = static_cast<parallel::Zero>(run.parallel.zero),
                                                 .compute = spec::compute_dtype(run),
+                                                .gradients = spec::gradient_dtype(run),
+                                                .reduce = spec::reduce_dtype(run),
                                                 .seed = static_cast<uint64_t>(run.train.seed),
                                                 .reduce_each_microbatch = run.parallel.accumulate != "full",
                                                 .reductions = static_cast<int>(run.parallel.reductions),
@@ -83,8 +85,9 @@ std::unique_ptr<parallel::DataParallel> make_data_parallel(const spec::RunSpec& 
     return std::make_unique<parallel::DataParallel>(ctx, units, groups, options);
 }
 
-optim::Rules checked_rules(const spec::RunSpec& run, const Factories& factories) {
+optim::Rules checked_rules(const spec::RunSpec& run, models::Model& model, const Factories& factories) {
     optim::Rules rules(run.optimizer, factories.update_rule);
+    rules.check_groups(model.parameters());
     check<UsageError>(!rules.need_whole_matrices() || run.parallel.strategy != "parameter_server",
                       "[parallel] strategy = \"parameter_server\": the update rule divides whole matrices among ranks, "
                       "and the server updates alone; set another strategy");
@@ -162,7 +165,7 @@ Engine::Engine(const spec::RunSpec& run_, comm::World& world, Machine machine, c
       groups(gpus ? *gpus : world, parallel::make_mesh(run, world.size())),
       model(applied(factories.model(ctx, run.model, run.train.seq_len), run, groups, world.rank(), factories)),
       pipeline(placed(run, model, groups)),
-      rules(checked_rules(run, factories)),
+      rules(checked_rules(run, model, factories)),
       data_parallel(make_data_parallel(run, ctx, units_of(model, pipeline), groups, rules.grain(model.parameters()),
                                        offload_device.get())),
       executor(ctx, model, groups, pipeline, pass_options(run, pipeline, offload_device.get())),

@@ -41,7 +41,7 @@ class Sum {
   public:
     explicit Sum(Context& ctx);
     void add(const Tensor& terms);      // contiguous; f32 or f64
-    void add_squares(const Tensor& x);  // contiguous; f32
+    void add_squares(const Tensor& x);  // contiguous; f32, or bf16 (n)
     // Starts an asynchronous copy of the sum to the host and resets the sum to zero. Send several sums before taking
     // the first, and the host synchronises only once.
     void send();

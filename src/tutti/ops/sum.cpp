@@ -31,6 +31,13 @@ void Sum::add(const Tensor& terms) {
 }
 
 void Sum::add_squares(const Tensor& x) {
+    if (x.dtype() == DType::bf16) {  // in parts, so that few values are in memory twice
+        constexpr int64_t kPart = 1024 * kernels::kSumBlock;
+        for (int64_t begin = 0; begin < x.numel(); begin += kPart)
+            add_squares(
+                cast(ctx_, x.narrow(0, begin, std::min(kPart, x.numel() - begin)), DType::f32, Purpose::workspace));
+        return;
+    }
     const int64_t blocks = (x.numel() + kernels::kSumBlock - 1) / kernels::kSumBlock;
     const Tensor sums = empty(ctx_, {blocks}, DType::f64, Purpose::workspace);
     call(ctx_, &KernelTable::sums_of_squares, "sums_of_squares", x, sums);

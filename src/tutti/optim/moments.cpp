@@ -99,7 +99,11 @@ std::vector<kernels::OptimizerPiece> kernel_pieces(
                                       .gradient = piece.gradient,
                                       .value = piece.shard.rounded(),
                                       .weight_decay = static_cast<float>(piece.weight_decay)};
-        if (update) std::tie(whole.update, whole.update_scale) = update(i);
+        if (update) {
+            std::tie(whole.update, whole.update_scale) = update(i);
+            whole.update_scale *= static_cast<float>(piece.lr_scale);
+            whole.weight_decay *= static_cast<float>(piece.lr_scale);
+        }
         if (whole.master.dtype == DType::bf16) whole.master_key = key("");
         bool by_rows = whole.master_key != 0;
         size_t field = 0;
@@ -114,7 +118,7 @@ std::vector<kernels::OptimizerPiece> kernel_pieces(
             of_kernel.push_back(whole);
             continue;
         }
-        for (const mesh::HeldBlock& held : piece.shard.blocks())
+        for (const mesh::HeldBlock& held : piece.blocks)
             for_each_grid(parameter.shape, held,
                           [&](int64_t begin, int64_t n, const kernels::GlobalElements& elements) {
                               of_kernel.push_back(part_of(whole, begin, n, elements));

@@ -78,8 +78,9 @@ class Muon final : public UpdateRule {
                   kernels::MuonMomentum{.pieces = first,
                                         .momentum = static_cast<float>(spec_.muon_momentum),
                                         .grad_scale = static_cast<float>(numbers.grad_scale)});
-        numbers.whole_matrices->transform(pieces, updates, numbers.compute,
-                                          [&](const Parameter&, const Tensor& x) { orthogonalise(ctx, x, steps_); });
+        numbers.whole_matrices->transform(pieces, updates, numbers.compute, [&](std::span<const Tensor> matrices) {
+            orthogonalise(ctx, matrices, steps_);
+        });
         ops::call(ctx, &kernels::KernelTable::muon_descent, "muon_descent",
                   kernels::MuonDescent{.pieces = second, .lr = static_cast<float>(numbers.lr)});
     }
@@ -110,16 +111,16 @@ std::span<const Quintic> newton_schulz(const std::string& name) {
     return kPolarExpress;
 }
 
-void orthogonalise(ops::Context& ctx, const Tensor& x, std::span<const Quintic> steps) {
+namespace {
+
+void orthogonalise_one(ops::Context& ctx, const Tensor& x, double norm, std::span<const Quintic> steps) {
     const DType type = x.dtype();
     const bool wide = x.shape()[0] <= x.shape()[1];  // the products are of the shorter side
     const auto rounded = [&](const Tensor& y) {
         return type == DType::f32 ? y : ops::cast(ctx, y, type, Purpose::workspace);
     };
     const Tensor sum = ops::cast(ctx, x, DType::f32, Purpose::workspace);
-    ops::Sum squares(ctx);
-    squares.add_squares(sum);
-    ops::scale(ctx, sum, static_cast<float>(1 / (std::sqrt(squares.take().value()) + 1e-7)));
+    ops::scale(ctx, sum, static_cast<float>(1 / (norm + 1e-7)));
     for (const Quintic& q : steps) {
         ops::cast_into(ctx, sum, x);
         const Tensor gram = product(ctx, x, x, !wide, wide), a = rounded(gram);
@@ -133,6 +134,18 @@ void orthogonalise(ops::Context& ctx, const Tensor& x, std::span<const Quintic> 
         ops::accumulate(ctx, wide ? product(ctx, b, x, false, false) : product(ctx, x, b, false, false), sum);
     }
     ops::cast_into(ctx, sum, x);
+}
+
+}  // namespace
+
+void orthogonalise(ops::Context& ctx, std::span<const Tensor> matrices, std::span<const Quintic> steps) {
+    std::vector<ops::Sum> squares;
+    for (const Tensor& x : matrices) {
+        squares.emplace_back(ctx).add_squares(x.reshape({x.numel()}));
+        squares.back().send();
+    }
+    for (size_t i = 0; i < matrices.size(); ++i)
+        orthogonalise_one(ctx, matrices[i], std::sqrt(squares[i].take().value()), steps);
 }
 
 std::unique_ptr<UpdateRule> muon(const spec::OptimizerSpec& spec) { return std::make_unique<Muon>(spec); }

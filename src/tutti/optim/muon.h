@@ -16,8 +16,8 @@ struct Quintic {
 // UsageError for another name.
 std::span<const Quintic> newton_schulz(const std::string& name);
 
-// x (rows, columns) f32 or bf16, in place: divided by its Frobenius norm, then each step. All singular values come near
-// 1; products are of values of x's type, summed in f32, and rounded to it.
-void orthogonalise(ops::Context& ctx, const Tensor& x, std::span<const Quintic> steps);
+// Each x (rows, columns) f32 or bf16, in place: divided by its Frobenius norm, then each step. All singular values come
+// near 1; products are of values of x's type, summed in f32, and rounded to it. The host waits once, for all norms.
+void orthogonalise(ops::Context& ctx, std::span<const Tensor> matrices, std::span<const Quintic> steps);
 
 }  // namespace tutti::optim

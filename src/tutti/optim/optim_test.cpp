@@ -115,6 +115,58 @@ TEST_P(OptimizerTest, PiecesAreUpdatedLikeTheWhole) {
     EXPECT_EQ(whole.value.to_floats(), cut.value.to_floats());
 }
 
+// A group's numbers against a run of its own with these numbers, for every rule; the first group that matches counts.
+TEST_P(OptimizerTest, GroupsHaveTheirOwnNumbers) {
+    for (const char* name : {"adamw", "sgd", "lion"}) {
+        spec::OptimizerSpec usual{.name = name, .weight_decay = 0.1}, grouped = usual, other = usual;
+        grouped.groups = {{"norm|bias$", 0.5, 0.25}, {"b", 7, 7}};
+        other.weight_decay = 0.5;
+        std::vector<Parameter> here = {{.name = "h.0.mlp.weight", .shape = {3, 7}, .init = {.std = 1}},
+                                       {.name = "h.0.norm1.weight", .shape = {2, 5}, .init = {.std = 1}}};
+        std::vector<Parameter> alone = here;
+        std::vector<Parameter*> all;
+        for (std::vector<Parameter>* of : {&here, &alone})
+            for (Parameter& p : *of) {
+                autograd::materialize(ctx_, p, GetParam(), 5, true);
+                ops::fill(ctx_, p.gradient, 0.5f);
+                if (of == &here) all.push_back(&p);
+            }
+        Optimizer groups(ctx_, whole_shards(all), grouped), first(ctx_, whole_shards({&alone[0]}), usual),
+            second(ctx_, whole_shards({&alone[1]}), other);
+        for (int t = 0; t < 3; ++t) {
+            groups.step(0.01, 1);
+            first.step(0.01, 1);
+            second.step(0.01 * 0.25, 1);
+        }
+        for (size_t i = 0; i < 2; ++i)
+            EXPECT_EQ(here[i].master.to_host<float>(), alone[i].master.to_host<float>()) << name << i;
+    }
+}
+
+TEST(Groups, WithoutAParameterAreRefused) {
+    Parameter weight{.name = "h.0.mlp.weight", .shape = {3, 7}}, norm{.name = "h.0.norm1.weight", .shape = {3}},
+        same{.name = "h.1.norm1.weight", .shape = {3}};
+    const auto problem = [&](std::vector<spec::ParameterGroup> groups) {
+        spec::OptimizerSpec spec;
+        spec.groups = std::move(groups);
+        try {
+            Rules(spec).check_groups({&weight, &norm, &same});
+            return std::string();
+        } catch (const UsageError& error) {
+            return std::string(error.what());
+        }
+    };
+    EXPECT_EQ(problem({{"norm", 0, 1}, {"mlp", {}, 2}}), "");
+    EXPECT_EQ(problem({{"nrom1", 0, 1}}),
+              "[optimizer] group with match = \"nrom1\": is found in no name of a trained parameter; the nearest are "
+              "h.0.norm1.weight, h.0.mlp.weight");
+    EXPECT_EQ(problem({{"weight", 0, 1}, {"norm", 0, 1}}),
+              "[optimizer] group with match = \"norm\": earlier groups take all names that it is found in; put it "
+              "before them");
+    norm.training = same.training = autograd::Training::frozen;
+    EXPECT_NE(problem({{"norm", 0, 1}}), "");
+}
+
 TEST(Clip, BringsTheNormDown) {
     EXPECT_NEAR(clip_factor(5.0, 1.0), 0.2, 1e-6);
     EXPECT_EQ(clip_factor(0.5, 1.0), 1.0);

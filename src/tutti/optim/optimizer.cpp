@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <utility>
 
 #include "tutti/base/error.h"
@@ -117,6 +118,8 @@ Optimizer::Optimizer(ops::Context& ctx, std::vector<ParameterShard> shards, Rule
       compute_(compute) {
     for (const ParameterShard& shard : shards_) {
         const Parameter& p = *shard.parameter;
+        groups_.push_back(rules_.group_of(p));
+        blocks_.push_back(shard.blocks());
         if (p.frozen()) {
             state_.emplace_back();
             continue;
@@ -142,15 +145,21 @@ void Optimizer::step(double lr, double grad_scale, double mean_load) {
                               .compute = compute_,
                               .mean_load = mean_load,
                               .whole_matrices = whole_matrices_.get()};
-    std::vector<std::vector<Piece>> pieces(rules_.all().size());  // by rule
+    const auto is_whole = [&](size_t rule) { return rules_.all()[rule]->whole_matrices(); };
+    std::map<std::pair<size_t, double>, std::vector<Piece>> pieces;  // by rule and rate; of whole matrices all rates
+    for (size_t rule = 0; whole_matrices_ && rule < rules_.all().size(); ++rule)
+        if (is_whole(rule)) pieces[{rule, 1.0}];
     for (size_t i = 0; i < shards_.size(); ++i) {
         if (shards_[i].parameter->frozen()) continue;
-        const Rules::Group group = rules_.group_of(*shards_[i].parameter);
-        pieces[group.rule].push_back({shards_[i], shards_[i].gradient(), state_[i], group.weight_decay});
+        const Rules::Group& group = groups_[i];
+        pieces[{group.rule, is_whole(group.rule) ? 1.0 : group.lr_scale}].push_back(
+            {shards_[i], shards_[i].gradient(), state_[i], blocks_[i], group.weight_decay, group.lr_scale});
     }
-    for (size_t r = 0; r < pieces.size(); ++r)
-        if (!pieces[r].empty() || (whole_matrices_ && rules_.all()[r]->whole_matrices()))
-            rules_.all()[r]->step(ctx_, pieces[r], numbers);
+    for (const auto& [rule_and_scale, of_rule] : pieces) {
+        StepNumbers scaled = numbers;
+        scaled.lr *= rule_and_scale.second;
+        rules_.all()[rule_and_scale.first]->step(ctx_, of_rule, scaled);
+    }
 }
 
 std::vector<StateTensor> Optimizer::state() const {

@@ -41,6 +41,8 @@ class Optimizer {
     ops::Context& ctx_;
     std::vector<ParameterShard> shards_;
     Rules rules_;
+    std::vector<Rules::Group> groups_;  // by shard
+    std::vector<std::vector<mesh::HeldBlock>> blocks_;
     std::vector<std::vector<Tensor>> state_;  // by shard and field of its rule
     std::unique_ptr<WholeMatrices> whole_matrices_;
     uint64_t seed_;

@@ -221,7 +221,7 @@ class Alone final : public WholeMatrices {
     void transform(std::span<const Piece> pieces, std::span<const Tensor> values, DType,
                    const Transform& transform) override {
         for (size_t i = 0; i < pieces.size(); ++i)
-            transform(*pieces[i].shard.parameter, values[i].reshape(pieces[i].shard.parameter->shape));
+            transform(std::vector{values[i].reshape(pieces[i].shard.parameter->shape)});
     }
 };
 
@@ -270,7 +270,7 @@ TEST(Muon, IterationsOrthogonalise) {
                 Tensor x = ops::empty(ctx, shape, DType::f32);
                 ops::normal(ctx, {.y = x.view(), .key = 3, .std = 0.01f, .first = 0, .row_step = shape[1]});
                 x = ops::cast(ctx, x, type);
-                orthogonalise(ctx, x, newton_schulz(name));
+                orthogonalise(ctx, {&x, 1}, newton_schulz(name));
                 const std::vector<float> v = x.to_floats();
                 const bool wide = shape[0] < shape[1];
                 const int64_t m = wide ? shape[0] : shape[1], n = wide ? shape[1] : shape[0];

@@ -1,6 +1,6 @@
 // optim/rule.h: the seam of update rules: what a rule keeps for a parameter, and how its step is made from the pieces
-// that a rank updates. AdamW, SGD and the balance of experts are a file each beside this one; a program may bring a
-// rule of its own (engine/factories.h).
+// that a rank updates. The rules of Tutti are in the files beside this one; a program may bring a rule of its own
+// (engine/factories.h).
 #pragma once
 
 #include <functional>
@@ -23,7 +23,7 @@ struct ParameterShard {
     int64_t begin = 0;                  // first element of the range in Parameter::part()
     Tensor master;                      // f32; of a frozen parameter, and with precision.master = "none", its value
     Tensor value;                       // in the compute type; the master itself when it has that type
-    const Tensor* gradients = nullptr;  // f32; contains the gradient while a step has one
+    const Tensor* gradients = nullptr;  // f32 or bf16; contains the gradient while a step has one
     int64_t gradient_begin = 0;         // first element of the range in `gradients`
     bool owned = true;                  // true on one of the ranks with equal shards, which saves and counts the shard
 
@@ -49,10 +49,12 @@ struct StateField {
 // What a step updates.
 struct Piece {
     const ParameterShard& shard;
-    Tensor gradient;  // (n) f32
+    Tensor gradient;  // (n) f32 or bf16
     // By field: (n); value b of a field of blocks is that of elements [b per, (b + 1) per) of the piece.
     std::span<const Tensor> state;
+    std::span<const mesh::HeldBlock> blocks;  // shard.blocks()
     double weight_decay = 0;
+    double lr_scale = 1;  // a factor of the rate; StepNumbers::lr has it, except for a rule of whole matrices
 };
 
 // Matrices whose elements several ranks hold, brought together one by one on a rank that owns each.
@@ -60,10 +62,10 @@ class WholeMatrices {
   public:
     virtual ~WholeMatrices() = default;
     // values[i] are of pieces[i]: (n), of type `type`. Brings the values of each of UpdateRule::matrices() together on
-    // its owner, which calls transform(parameter, x), x (rows, columns), to rewrite x in place, and brings x back into
-    // the values of every rank that holds elements of it. Collective over the ranks that hold the model's stages
-    // together, also for ranks without pieces.
-    using Transform = std::function<void(const Parameter& parameter, const Tensor& x)>;
+    // its owner, which calls transform() to rewrite matrices (rows, columns) in place, several at a time, and brings
+    // them back into the values of every rank that holds elements of them. Collective over the ranks that hold the
+    // model's stages together, also for ranks without pieces.
+    using Transform = std::function<void(std::span<const Tensor> matrices)>;
     virtual void transform(std::span<const Piece> pieces, std::span<const Tensor> values, DType type,
                            const Transform& transform) = 0;
 };
@@ -98,8 +100,9 @@ class UpdateRule {
     // These matrices, as disjoint blocks of the global parameter: each section of dim 0 (q, k and v of a fused weight),
     // each expert; none for a vector.
     virtual std::vector<mesh::Block> matrices(const Parameter& parameter) const;
-    // Updates masters, rounded copies and state of the pieces of all parameters of this rule at once. A rule of whole
-    // matrices is called on every rank, any other on ranks with pieces.
+    // Updates masters, rounded copies and state of the pieces of all parameters of this rule at once: of those with
+    // one rate. A rule of whole matrices is called once, for all rates and on every rank, any other on ranks with
+    // pieces.
     virtual void step(ops::Context& ctx, std::span<const Piece> pieces, const StepNumbers& numbers) const = 0;
 };
 
@@ -121,7 +124,8 @@ std::vector<MomentType> moments_of(const spec::OptimizerSpec& spec, const Parame
 std::vector<StateField> fields_of(const std::vector<MomentType>& moments);
 // The pieces as the kernels read them. Their state is fields_of(moments_of the parameter). A piece with stochastic
 // rounding, or with codes, becomes several, each a block of rows of the global tensor.
-// `update`: of piece i, OptimizerPiece::update and its factor, for rules that have one.
+// `update`: of piece i, OptimizerPiece::update and its factor, for rules that have one; then lr_scale is in that factor
+// and in the decay.
 std::vector<kernels::OptimizerPiece> kernel_pieces(
     std::span<const Piece> pieces, const StepNumbers& numbers,
     const std::function<std::vector<MomentType>(const Parameter&)>& moments,

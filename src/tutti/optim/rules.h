@@ -1,6 +1,8 @@
 // optim/rules.h: which rule updates a parameter, with which numbers; and what the rules keep for it, in bytes.
 #pragma once
 
+#include <regex>
+
 #include "tutti/base/purpose.h"
 #include "tutti/optim/rule.h"
 
@@ -19,8 +21,13 @@ class Rules {
     struct Group {
         size_t rule = 0;  // in all()
         double weight_decay = 0;
+        double lr_scale = 1;
     };
-    Group group_of(const Parameter& parameter) const;  // by role and shape
+    Group group_of(const Parameter& parameter) const;  // by role, shape and name
+    // The first of OptimizerSpec::groups that names the parameter; nothing: none, or a parameter without a gradient.
+    std::optional<size_t> named_group_of(const Parameter& parameter) const;
+    // UsageError, with the nearest names, when a group names none of these parameters, all of a model.
+    void check_groups(const std::vector<Parameter*>& parameters) const;
     const UpdateRule& of(const Parameter& parameter) const { return *rules_[group_of(parameter).rule]; }
     const std::vector<std::shared_ptr<const UpdateRule>>& all() const { return rules_; }
     bool need_whole_matrices() const;
@@ -31,11 +38,14 @@ class Rules {
   private:
     std::vector<std::shared_ptr<const UpdateRule>> rules_;
     double weight_decay_;
+    std::vector<std::pair<std::regex, spec::ParameterGroup>> groups_;
 };
 
-// The state of a matrix of `values` trainable values on a rank that holds them: weights in the compute type, f32
-// gradients (from a step's first backward to the next step), and under optimizer the state of the rule and, for bf16,
-// the f32 master weights. A sharding axis divides `values` per field. UsageError for an unknown compute type.
-MemoryByPurpose state_bytes(int64_t values, const std::string& compute, const Rules& rules);
+// The state of trainable parameters on a rank that holds them, as [precision], [optimizer] and [offload] store it:
+// weights, gradients (from a step's first backward to the next step), and under optimizer the state of the rules and
+// the masters of 16-bit weights. ZeRO-3 keeps no weights beside masters. A sharding axis divides the values of each.
+// UsageError for an unknown compute type.
+MemoryByPurpose state_bytes(const std::vector<Parameter*>& parameters, const spec::RunSpec& run);
+MemoryByPurpose state_bytes(int64_t values, const spec::RunSpec& run);  // of a matrix of a layer
 
 }  // namespace tutti::optim

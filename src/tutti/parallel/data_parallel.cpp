@@ -86,6 +86,7 @@ void DataParallel::add_state(const std::vector<Parameter*>& parameters) {
                      .frozen = parameters.front()->frozen(),
                      .owned = first && groups_.coordinate(copies - cut) == 0,
                      .compute = parameters.front()->type(options_.compute),
+                     .gradients = parameters.front()->training == Training::counted ? DType::f32 : options_.gradients,
                      .seed = options_.seed,
                      .masters = options_.masters,
                      .masters_device = options_.masters_device,
@@ -132,7 +133,7 @@ void DataParallel::begin_step(const std::vector<int64_t>& microbatches) {
         state->ready = 0;
         state->reduced = false;
         if (options_.keep_gradients) {  // a recorded graph runs for every microbatch, so it can only add
-            if (!state->flat->has_gradients()) state->flat->allocate_gradients();
+            if (!state->flat->takes_gradients()) state->flat->allocate_gradients();
             state->flat->zero_gradients();
         } else {
             state->flat->free_gradients();
@@ -302,7 +303,10 @@ void DataParallel::before(Unit& unit, const Pass& pass) {
 }
 
 void DataParallel::after(Unit& unit, const Pass& pass) {
-    if (pass.kind != PassKind::backward_weight) reshard_unit(places_.at(&unit), pass);
+    const size_t u = places_.at(&unit);
+    if (pass.kind != PassKind::backward_weight) reshard_unit(u, pass);
+    for (State* state : units_[u].states)
+        if (state->users.size() > 1) state->flat->round_gradients();  // the other units may be far away
 }
 
 // --- gradients -------------------------------------------------------------------------------------------------------
@@ -312,7 +316,7 @@ void DataParallel::need_gradients(State& state) {
     check(!state.complete(), state.flat->parameters().front()->name, ": more than the ", state.expected,
           " forwards and backwards that the step announced add to its gradient");
     if (std::find(in_flight_.begin(), in_flight_.end(), &state) != in_flight_.end()) finish_reduction(state);
-    if (!state.flat->has_gradients()) state.flat->allocate_gradients();
+    if (!state.flat->takes_gradients()) state.flat->allocate_gradients();
 }
 
 void DataParallel::gradient_ready(Parameter& parameter, const Pass& pass) {
@@ -322,7 +326,10 @@ void DataParallel::gradient_ready(Parameter& parameter, const Pass& pass) {
     if (++state.ready < state.flat->parameters().size()) return;
     state.ready = 0;
     ++state.contributions;
-    if (reduces_each_microbatch() || state.complete()) start_reduction(state);
+    if (reduces_each_microbatch() || state.complete())
+        start_reduction(state);
+    else
+        state.flat->round_gradients();
 }
 
 // Whether the backward waits for earlier reductions before it starts that of `state`. An earlier stage of the pipeline
@@ -348,8 +355,14 @@ void DataParallel::start_reduction(State& state) {
             state.received = ops::empty(ctx_, flat.gradient_shard().shape(), DType::f32, Purpose::communication);
         else
             flat.allocate_gradient_shard();
-        state.reduction =
-            state.shards->reduce_scatter(flat.gradients(), state.reduced ? state.received : flat.gradient_shard());
+        const bool rounds = options_.reduce != DType::f32 && flat.gradients().dtype() == DType::f32 &&
+                            flat.parameters().front()->training == Training::updated;
+        if (rounds) {
+            state.sent = ops::cast(ctx_, flat.gradients(), options_.reduce, Purpose::communication);
+            if (options_.zero >= Zero::gradients) flat.free_gradients();
+        }
+        state.reduction = state.shards->reduce_scatter(rounds ? state.sent : flat.gradients(),
+                                                       state.reduced ? state.received : flat.gradient_shard());
         in_flight_.push_back(&state);
     }
     state.reduced = true;
@@ -358,8 +371,8 @@ void DataParallel::start_reduction(State& state) {
 void DataParallel::finish_reduction(State& state) {
     state.reduction.wait();
     std::erase(in_flight_, &state);
-    if (state.received.defined())
-        ops::accumulate(ctx_, std::exchange(state.received, {}), state.flat->gradient_shard());
+    state.sent = {};
+    if (state.received.defined()) state.flat->add_to_gradient_shard(std::exchange(state.received, {}));
     if (options_.zero >= Zero::gradients) state.flat->free_gradients();
     if (state.complete() && !state.between_stages) start_replica_reduction(state);
 }

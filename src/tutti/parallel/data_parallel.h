@@ -23,6 +23,11 @@ namespace tutti::parallel {
 struct DataParallelOptions {
     Zero zero = Zero::optimizer;
     DType compute = DType::bf16;
+    // Gradients are stored in this type: a contribution of a microbatch, computed in f32, is added to the gradient and
+    // rounded once, and so is a sum over ranks. 16 bits are not for keep_gradients.
+    DType gradients = DType::f32;
+    // Of reduce_scatters: 16 bits round f32 gradients once, for half the traffic; the sums stay f32. Not for ZeRO-0.
+    DType reduce = DType::f32;
     uint64_t seed = 0;
     // true: ZeRO-2 and 3 reduce the gradients of each microbatch and keep a shard. false: they keep all gradients until
     // the last microbatch and reduce once, as ZeRO-0 and 1 do: more memory, less traffic. The two add in different
@@ -101,7 +106,8 @@ class DataParallel final : public autograd::Hooks {
         size_t ready = 0;
         bool reduced = false;  // in this step
         comm::Work reduction;  // ZeRO-0: the all_reduce; else the reduce_scatter
-        Tensor received;       // where a later microbatch's shard arrives before it is added
+        Tensor sent;           // gradients rounded for the reduction
+        Tensor received;       // f32: where a later microbatch's shard arrives before it is added
         comm::Work replica_reduction;
 
         bool complete() const { return contributions == expected; }

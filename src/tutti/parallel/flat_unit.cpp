@@ -27,6 +27,13 @@ void point_into(const std::vector<Parameter*>& parameters, Tensor Parameter::*te
     }
 }
 
+// sum += x, rounded once. x, f32, may be overwritten.
+void add_rounded(ops::Context& ctx, const Tensor& x, const Tensor& sum) {
+    if (sum.dtype() == DType::f32) return ops::accumulate(ctx, x, sum);
+    ops::accumulate(ctx, sum, x);
+    ops::cast_into(ctx, x, sum);
+}
+
 void point_nowhere(const std::vector<Parameter*>& parameters, Tensor Parameter::*tensor) {
     for (Parameter* p : parameters) p->*tensor = {};
 }
@@ -38,11 +45,12 @@ FlatUnit::FlatUnit(ops::Context& ctx, std::vector<Parameter*> parameters, const 
     const DType compute = options_.compute;
     check(compute == DType::f32 || compute == DType::bf16, "parameters compute in f32 or bf16, not in ", compute);
     const int64_t size = layout_.shard_size;
-    if (options_.zero == Zero::weights) {
-        weight_shard_ = fresh(size, compute, Purpose::weights, options_.weights_device);
-    } else {
+    const bool masters_stay = compute != DType::f32 && options_.masters && !options_.frozen;
+    if (options_.zero != Zero::weights) {
         allocate_weights();
         weight_shard_ = weights_.narrow(0, options_.shard * size, size);
+    } else if (!masters_stay || options_.masters_device || options_.weights_device) {
+        weight_shard_ = fresh(size, compute, Purpose::weights, options_.weights_device);
     }
     masters_ =
         compute == DType::f32 ? weight_shard_ : fresh(size, DType::f32, Purpose::optimizer, options_.masters_device);
@@ -60,7 +68,15 @@ Tensor FlatUnit::fresh(int64_t size, DType dtype, Purpose purpose, Device* offlo
 }
 
 void FlatUnit::round_masters() {
-    if (masters_.dtype() != weight_shard_.dtype()) ops::cast_into(ctx_, masters_, weight_shard_);
+    if (weight_shard_.defined() && masters_.dtype() != weight_shard_.dtype())
+        ops::cast_into(ctx_, masters_, weight_shard_);
+}
+
+Tensor FlatUnit::weight_shard() const {
+    if (weight_shard_.defined()) return weight_shard_;
+    const Tensor shard = weights_.narrow(0, options_.shard * layout_.shard_size, layout_.shard_size);
+    ops::cast_into(ctx_, masters_, shard);
+    return shard;
 }
 
 FlatUnit::Range FlatUnit::range_of(size_t i, int shard) const {
@@ -74,8 +90,9 @@ std::vector<optim::ParameterShard> FlatUnit::parameter_shards() const {
         const auto [begin, end] = range_of(i, options_.shard);
         if (begin == end) continue;
         const int64_t at = layout_.offsets[i] + begin - options_.shard * layout_.shard_size, n = end - begin;
-        pieces.push_back({parameters_[i], begin, masters_.narrow(0, at, n), weight_shard_.narrow(0, at, n),
-                          &gradient_shard_, at, options_.owned});
+        const Tensor& rounded = weight_shard_.defined() ? weight_shard_ : masters_;
+        pieces.push_back({parameters_[i], begin, masters_.narrow(0, at, n), rounded.narrow(0, at, n), &gradient_shard_,
+                          at, options_.owned});
     }
     return pieces;
 }
@@ -93,12 +110,23 @@ void FlatUnit::free_weights() {
 }
 
 void FlatUnit::allocate_gradients() {
-    const bool leased = options_.zero >= Zero::gradients;
-    gradients_ = ops::empty(ctx_, {layout_.padded}, DType::f32, leased ? Purpose::communication : Purpose::gradients);
-    for (const FlatLayout::Gap& gap : layout_.gaps) ops::fill(ctx_, gradients_.narrow(0, gap.begin, gap.size), 0);
-    if (!leased) gradient_shard_ = gradients_.narrow(0, options_.shard * layout_.shard_size, layout_.shard_size);
-    point_into(parameters_, &Parameter::gradient, gradients_, layout_);
+    const bool stored = options_.gradients == DType::f32;
+    contribution_ =
+        ops::empty(ctx_, {layout_.padded}, DType::f32, stored ? gradients_purpose() : Purpose::communication);
+    for (const FlatLayout::Gap& gap : layout_.gaps) ops::fill(ctx_, contribution_.narrow(0, gap.begin, gap.size), 0);
+    if (stored) keep_gradients(contribution_);
+    point_into(parameters_, &Parameter::gradient, contribution_, layout_);
     for (Parameter* p : parameters_) p->gradient_unset = true;
+}
+
+Purpose FlatUnit::gradients_purpose() const {
+    return options_.zero >= Zero::gradients ? Purpose::communication : Purpose::gradients;
+}
+
+void FlatUnit::keep_gradients(const Tensor& gradients) {
+    gradients_ = gradients;
+    if (options_.zero < Zero::gradients)
+        gradient_shard_ = gradients_.narrow(0, options_.shard * layout_.shard_size, layout_.shard_size);
 }
 
 void FlatUnit::zero_gradients() {
@@ -106,20 +134,40 @@ void FlatUnit::zero_gradients() {
     for (Parameter* p : parameters_) p->gradient_unset = false;
 }
 
+void FlatUnit::round_gradients() {
+    const auto is_unset = [](const Parameter* p) { return p->gradient_unset; };
+    if (options_.gradients == DType::f32 || !takes_gradients()) return;
+    if (!std::all_of(parameters_.begin(), parameters_.end(), is_unset)) return complete_gradients();
+    contribution_ = {};  // the unit added nothing
+    point_nowhere(parameters_, &Parameter::gradient);
+}
+
 void FlatUnit::complete_gradients() {
+    if (!takes_gradients()) return;
     for (Parameter* p : parameters_)
         if (std::exchange(p->gradient_unset, false)) ops::fill(ctx_, p->gradient, 0);
+    if (options_.gradients == DType::f32) return;
+    if (gradients_.defined()) {
+        add_rounded(ctx_, contribution_, gradients_);
+    } else {
+        keep_gradients(ops::empty(ctx_, {layout_.padded}, options_.gradients, gradients_purpose()));
+        ops::cast_into(ctx_, contribution_, gradients_);
+    }
+    contribution_ = {};
+    point_nowhere(parameters_, &Parameter::gradient);
 }
 
 void FlatUnit::free_gradients() {
-    gradients_ = {};
+    gradients_ = contribution_ = {};
     point_nowhere(parameters_, &Parameter::gradient);
 }
 
 void FlatUnit::allocate_gradient_shard() {
     if (!gradient_shard_.defined())
-        gradient_shard_ = ops::empty(ctx_, {layout_.shard_size}, DType::f32, Purpose::gradients);
+        gradient_shard_ = ops::empty(ctx_, {layout_.shard_size}, options_.gradients, Purpose::gradients);
 }
+
+void FlatUnit::add_to_gradient_shard(const Tensor& x) { add_rounded(ctx_, x, gradient_shard_); }
 
 void FlatUnit::free_gradient_shard() { gradient_shard_ = {}; }
 

@@ -62,6 +62,7 @@ struct FlatOptions {
     bool frozen = false;        // no rank updates: the weights are all the state
     bool owned = true;          // false: another rank counts and saves the same shard
     DType compute = DType::bf16;
+    DType gradients = DType::f32;  // in which they are stored and reduced
     uint64_t seed = 0;
     bool masters = true;               // false: the weights themselves are updated
     Device* masters_device = nullptr;  // offload device of the masters; null: not offloaded
@@ -71,7 +72,8 @@ struct FlatOptions {
 class FlatUnit {
   public:
     // Allocates the memory for the whole run, weights and masters, and draws this rank's part of the initial values
-    // (autograd::draw). With more than one shard the weights are incomplete before the first gather.
+    // (autograd::draw). With more than one shard the weights are incomplete before the first gather. ZeRO-3 keeps no
+    // rounded weights beside masters in the device's memory: they are rounded for each gather.
     FlatUnit(ops::Context& ctx, std::vector<autograd::Parameter*> parameters, const FlatOptions& options);
 
     const std::vector<autograd::Parameter*>& parameters() const { return parameters_; }
@@ -91,34 +93,42 @@ class FlatUnit {
     void allocate_weights();
     void free_weights();
     const Tensor& weights() const { return weights_; }  // (padded), compute type
-    const Tensor& weight_shard() const { return weight_shard_; }
+    // This rank's shard in the compute type, a part of weights() or separate. Call after allocate_weights().
+    Tensor weight_shard() const;
 
     // Rounds this rank's masters into its weight shard.
     void round_masters();
 
-    // f32 gradients of all shards. After allocate_gradients() they are unset (Parameter::gradient_unset) except the
-    // padding; complete_gradients() sets gradients without a contribution to zero. With ZeRO < 2 the shard is a part of
-    // these gradients; otherwise the shard is allocated separately, uninitialised.
+    // Gradients of all shards. After allocate_gradients() the parameters have f32 memory, unset
+    // (Parameter::gradient_unset) except the padding. complete_gradients() sets gradients without a contribution to
+    // zero. Gradients stored in 16 bits are in f32 only while a unit computes its contribution, which round_gradients()
+    // adds to the stored ones, rounded once; complete_gradients() does so, too.
+    // With ZeRO < 2 the shard is a part of the gradients; otherwise it is allocated separately, uninitialised.
     void allocate_gradients();
     void zero_gradients();
+    void round_gradients();
     void complete_gradients();
     void free_gradients();
     void allocate_gradient_shard();
+    void add_to_gradient_shard(const Tensor& x);  // f32, overwritten
     void free_gradient_shard();
-    bool has_gradients() const { return gradients_.defined(); }
+    bool takes_gradients() const { return contribution_.defined(); }  // the parameters have memory for them
     const Tensor& gradients() const { return gradients_; }
     const Tensor& gradient_shard() const { return gradient_shard_; }
 
   private:
     Tensor fresh(int64_t size, DType dtype, Purpose purpose, Device* offload_device = nullptr) const;
+    Purpose gradients_purpose() const;  // of the gradients of all shards
+    void keep_gradients(const Tensor& gradients);
 
     ops::Context& ctx_;
     std::vector<autograd::Parameter*> parameters_;
     FlatOptions options_;
     FlatLayout layout_;
-    Tensor weights_, weight_shard_;  // with ZeRO < 3 the shard is a part of the whole
+    Tensor weights_, weight_shard_;  // with ZeRO < 3 the shard is a part of the whole; undefined: rounded for a gather
     Tensor masters_;                 // f32, of the shard; the weight shard itself in f32, and without masters
     Tensor gradients_, gradient_shard_;
+    Tensor contribution_;  // f32, to which backwards add: the gradients themselves when they are stored in f32
 };
 
 }  // namespace tutti::parallel

@@ -134,7 +134,7 @@ std::vector<float> floats_of(const Tensor& x) {
 
 // Masters and state after two steps; copies on several ranks must be equal.
 Tensors train(const Layout& layout, const std::vector<Parameter>& global, const optim::MakeRule& rule,
-              spec::OptimizerSpec spec = {}, bool masters = true) {
+              spec::OptimizerSpec spec = {}, bool masters = true, DType gradients = DType::f32) {
     std::mutex mutex;
     Tensors tensors;
     comm::run_ranks(layout.ranks, {.timeout_s = 60}, [&](comm::World& world) {
@@ -159,6 +159,7 @@ Tensors train(const Layout& layout, const std::vector<Parameter>& global, const 
         DataParallel dp(ctx, {{&head, &body}}, groups,
                         {.zero = static_cast<Zero>(layout.run.parallel.zero),
                          .compute = DType::bf16,
+                         .gradients = gradients,
                          .seed = 3,
                          .grain = rules.grain(all),
                          .masters = masters});
@@ -168,9 +169,14 @@ Tensors train(const Layout& layout, const std::vector<Parameter>& global, const 
             dp.begin_step(1);
             dp.finish_gradients();  // zeros
             for (const optim::ParameterShard& piece : dp.parameter_shards()) {
-                auto* g = piece.gradient().view().as<float>();
-                for_each_element(piece.parameter->shape, piece.blocks(),
-                                 [&](int64_t e, int64_t i) { g[i] = gradient_of(*piece.parameter, e, step); });
+                const View g = piece.gradient();
+                for_each_element(piece.parameter->shape, piece.blocks(), [&](int64_t e, int64_t i) {
+                    const float value = gradient_of(*piece.parameter, e, step);
+                    if (gradients == DType::f32)
+                        g.as<float>()[i] = value;
+                    else
+                        g.as<bf16>()[i] = bf16(value);
+                });
             }
             optimizer.step(kLr, kGradScale);
             dp.all_gather_weights();
@@ -235,8 +241,8 @@ TEST(UpdateRules, WholeMatricesUnderAnyLayout) {
     }
 }
 
-// Tutti's own rules with every storage of moments, with and without masters. Codes of a byte need parts of whole
-// blocks.
+// Tutti's own rules with every storage of moments and gradients, with and without masters, and with groups of
+// parameters. Codes of a byte need parts of whole blocks.
 TEST(UpdateRules, StoredStateUnderAnyLayout) {
     std::mt19937 random(13);
     for (int i = 0; i < 48 && !HasFailure(); ++i) {
@@ -247,16 +253,19 @@ TEST(UpdateRules, StoredStateUnderAnyLayout) {
                                  .u8_embedding = random() % 2 == 0,
                                  .beta1 = 0.999};  // whose increments nearest rounding to bf16 would lose
         const bool masters = random() % 2 == 0;
+        const DType gradients = random() % 2 == 0 ? DType::f32 : DType::bf16;
+        if (random() % 2 == 0) spec.groups = {{"^norm|bias", 0.25, 2}, {"o", {}, 0.5}};
         std::vector<Parameter> global = random_parameters(random);
         if (spec.m == "u8" || spec.v == "u8")
             for (Parameter& p : global)
                 if (p.shape.rank() > 1) p.shape[-1] = 1024;
         const Layout layout = random_layout(random);
         const std::string what =
-            concat(spec.name, ", m ", spec.m, ", v ", spec.v, masters ? "" : ", no masters", ", ", layout.name());
+            concat(spec.name, ", m ", spec.m, ", v ", spec.v, masters ? "" : ", no masters", ", gradients ",
+                   name_of(gradients), ", groups ", spec.groups.size(), ", ", layout.name());
         SCOPED_TRACE(what);
-        expect_equal(train({}, global, optim::make_rule, spec, masters),
-                     train(layout, global, optim::make_rule, spec, masters), what);
+        expect_equal(train({}, global, optim::make_rule, spec, masters, gradients),
+                     train(layout, global, optim::make_rule, spec, masters, gradients), what);
     }
 }
 
@@ -268,7 +277,8 @@ TEST(UpdateRules, OwnersShareTheMatrices) {
     for (const Parameter& p : global) matrices += Normalised().matrices(p).size();
     std::mutex mutex;
     std::map<std::thread::id, size_t> seen;  // by rank
-    const auto count = [&](const Parameter&, const Tensor&) {
+    const auto count = [&](std::span<const Tensor> of_wave) {
+        EXPECT_EQ(of_wave.size(), 1u);
         const std::lock_guard lock(mutex);
         ++seen[std::this_thread::get_id()];
     };

@@ -194,10 +194,12 @@ void WholeMatrices::transform(std::span<const Piece> pieces, std::span<const Ten
         Exchange next = wave + 1 < waves_ ? gather(wave + 1) : Exchange();
         for (const Matrix& m : own(wave)) whole[&m] = ops::empty(ctx_, m.block.sizes, type, Purpose::workspace);
         finish(gathered, in_whole);
+        std::vector<Tensor> matrices;
         for (const Matrix& m : own(wave)) {
             const int64_t columns = m.block.sizes[-1];
-            transform(*m.of->parameter, whole.at(&m).reshape({m.block.numel() / columns, columns}));
+            matrices.push_back(whole.at(&m).reshape({m.block.numel() / columns, columns}));
         }
+        if (!matrices.empty()) transform(matrices);
         finish(returned, in_piece);
         returned = begin(type, owned(wave), in_whole, held(wave));
         whole.clear();

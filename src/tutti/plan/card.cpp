@@ -56,6 +56,19 @@ std::string optimizer(const spec::OptimizerSpec& o) {
     return text + (o.clip > 0 ? concat(", clip ", o.clip) : ", no clipping");
 }
 
+// ", m bf16, gradients bf16": what is stored in other types than f32.
+std::string stored_types(const spec::RunSpec& run) {
+    const spec::PrecisionSpec& p = run.precision;
+    std::string text;
+    const std::pair<const char*, std::string> types[] = {{"m", run.optimizer.m},
+                                                         {"v", run.optimizer.v},
+                                                         {"gradients", p.gradients},
+                                                         {"gradients on their way", p.reduce}};
+    for (const auto& [name, type] : types)
+        if (type != "f32" && type != "auto") text += concat(", ", name, " ", type);
+    return text + (p.master == "none" ? ", no master weights" : "");
+}
+
 std::string precision(ComputeType compute_type) {
     switch (compute_type) {
         case ComputeType::f32: return "f32 throughout";
@@ -264,9 +277,10 @@ std::string render_card(const Card& card, const CardStyle& style) {
                      format_count(static_cast<double>(run.train.steps) * tokens_per_step(run.train)), " tokens"));
     box.field("mesh", mesh(run, card.ranks, card.counts.parameters));
     if (!card.pipeline.empty()) box.field("pipeline", card.pipeline);
-    box.field("precision", precision(spec::compute_type_of(run)));
+    box.field("precision", concat(precision(spec::compute_type_of(run)), stored_types(run)));
     box.field("recompute", recompute(run));
     box.field("optimizer", optimizer(run.optimizer));
+    for (const std::string& line : card.optimizer) box.field("", line);
     box.field("machine", card.machine);
     const std::string rank = card.ranks == 1 ? "" : concat(" of rank ", card.rank);
     box.middle(concat("memory", rank, ", rehearsed"));

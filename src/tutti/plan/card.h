@@ -17,10 +17,11 @@ struct Card {
     std::string machine;  // "AMD EPYC 9R14, 2 threads, avx512"
     MemoryPlan memory;
     int ranks = 1;
-    int rank = 0;               // whose memory and communication these are
-    int64_t capacity = 0;       // bytes of the machine's memory; 0: not known
-    bool fits = true;           // in the capacity
-    std::string pipeline = {};  // in words; "": none
+    int rank = 0;                             // whose memory and communication these are
+    int64_t capacity = 0;                     // bytes of the machine's memory; 0: not known
+    bool fits = true;                         // in the capacity
+    std::string pipeline = {};                // in words; "": none
+    std::vector<std::string> optimizer = {};  // lines on its groups and its share of the step
     // Communication of the rank in a step, by group and operation. `bytes` of the tensors, `sent` over links.
     struct Communication {
         std::string group;

@@ -13,6 +13,7 @@
 #include "tutti/rehearsal/rehearse.h"
 #include "tutti/schedule/generators.h"
 #include "tutti/schedule/timeline.h"
+#include "tutti/spec/toml.h"
 #include "tutti/spec/validate.h"
 
 namespace tutti::planner {
@@ -48,12 +49,33 @@ double state_of(const PublishedRun& run) {
     return m.weights + m.gradients + m.optimizer;
 }
 
-double of_engine(const char* compute, const char* optimizer) {
-    constexpr int64_t kMany = 1000000;
-    spec::OptimizerSpec spec;
-    spec.name = optimizer;
-    return double(optim::state_bytes(kMany, compute, spec).total()) / kMany;
+// A combination of types, told by the keys of a run, and the sum that F.1 of the reference and the papers give it.
+struct Recipe {
+    const char* name;
+    std::vector<std::string> keys;
+    double textbook;  // bytes of a value of a matrix
+};
+
+std::vector<Recipe> recipes() {
+    const std::string gradients = "precision.gradients=bf16", no_master = "precision.master=none",
+                      m = "optimizer.m=", v = "optimizer.v=";
+    const double u8 = 1 + 4.0 / 256;  // a code, and a share of its block's largest magnitude
+    return {{"all f32 (\"16 N\")", {"precision.compute=f32"}, 16},
+            {"bf16, the rest f32 (\"18 N\")", {}, 18},
+            {"bf16 gradients", {gradients}, 16},
+            {"bf16 gradients and m, masters alone (\"12 N\")", {gradients, m + "bf16", "parallel.zero=3"}, 12},
+            {"no masters, bf16 gradients (\"2 + 2 + 8\")", {gradients, no_master}, 12},
+            {"all bf16 (\"4 x 2\")", {gradients, no_master, m + "bf16", v + "bf16"}, 8},
+            {"8-bit AdamW", {m + "u8", v + "u8"}, 10 + 2 * u8},
+            {"8-bit AdamW, bf16 gradients", {gradients, m + "u8", v + "u8"}, 8 + 2 * u8},
+            {"8-bit AdamW, no masters", {gradients, no_master, m + "u8", v + "u8"}, 4 + 2 * u8},
+            {"Muon", {"optimizer.name=muon"}, 14},
+            {"Muon, bf16 momentum", {"optimizer.name=muon", m + "bf16"}, 12},
+            {"SGD with momentum", {"optimizer.name=sgd"}, 14},
+            {"Lion", {"optimizer.name=lion"}, 14}};
 }
+
+spec::RunSpec run_of(const Recipe& recipe) { return spec::parse_text("", recipe.name, recipe.keys); }
 
 // Adds columns that are shown alike.
 void add(Table& t, Show show, const std::vector<const char*>& names) {
@@ -77,25 +99,51 @@ Model gpt(double layers, double hidden, double heads) {
 
 Table bytes_of_a_parameter() {
     Table t{"bytes_of_a_parameter",
-            "Bytes of a parameter: weights + gradients + optimizer state",
-            "Rajbhandari et al. 2020 (ZeRO), section 3.1; Megatron-LM",
+            "Bytes of a parameter in a matrix of a layer: weights + gradients + optimizer state",
+            "Rajbhandari et al. 2020 (ZeRO), section 3.1; Dettmers et al. 2022; Jordan et al. 2024",
             {{"recipe"}},
             {},
-            "engine: what a run of Tutti holds; null where it has no such recipe"};
-    add(t, Show::bytes_per_value, {"weights", "gradients", "optimizer", "sum", "simulator", "engine"});
-    const auto row = [&](const char* name, double w, double g, double o, const Json& simulated, const Json& engine) {
-        t.rows.push_back({name, w, g, o, w + g + o, simulated, engine});
-    };
-    const auto simulated = [](const char* precision, double gradient_bytes) {
-        PublishedRun run = run_of(round_model(1), 1);
-        run.precision = precision;
-        run.software.gradient_bytes = gradient_bytes;
-        return Json(state_of(run) / 1e9);
-    };
-    row("fp32, Adam", 4, 4, 8, simulated("fp32", 4), of_engine("f32", "adamw"));
-    row("fp32, SGD with momentum", 4, 4, 4, nullptr, of_engine("f32", "sgd"));
-    row("mixed, Adam, 16-bit gradients", 2, 2, 12, simulated("bf16", 2), nullptr);
-    row("mixed, Adam, 32-bit gradients", 2, 4, 12, simulated("bf16", 4), of_engine("bf16", "adamw"));
+            "optimizer: state of the rule, and f32 masters of bf16 weights. Masters alone: ZeRO-3 rounds them for each "
+            "gather"};
+    add(t, Show::bytes_per_value, {"weights", "gradients", "optimizer", "sum", "textbook"});
+    t.columns.push_back({"keys"});
+    for (const Recipe& recipe : recipes()) {
+        constexpr int64_t kMany = 1 << 20;
+        const MemoryByPurpose state = optim::state_bytes(kMany, run_of(recipe));
+        const auto bytes = [&](int64_t all) { return Json(double(all) / kMany); };
+        t.rows.push_back({recipe.name, bytes(state[Purpose::weights]), bytes(state[Purpose::gradients]),
+                          bytes(state[Purpose::optimizer]), bytes(state.total()), recipe.textbook,
+                          recipe.keys.empty() ? "-" : joined(recipe.keys, " ")});
+    }
+    return t;
+}
+
+Table state_of_a_device(const std::string& name, const std::vector<autograd::Parameter*>& parameters, int64_t devices) {
+    int64_t values = 0;
+    for (const autograd::Parameter* p : parameters) values += p->shape.numel();
+    Table t{
+        "state_of_a_device",
+        concat("State of a device: ", name, ", ", format_count(double(values)), " parameters on ", devices,
+               devices == 1 ? " device" : " devices"),
+        "optim::state_bytes, for each parameter by its role and shape",
+        {{"recipe"}, {"bytes of a parameter", Show::bytes_per_value}},
+        {},
+        "GB = 1e9 bytes, without activations and what is gathered. 8 bits are not for small parameters and tables of "
+        "words, Muon is for matrices of layers; the rest has AdamW in f32"};
+    add(t, Show::gigabytes, {"ZeRO-0, GB", "ZeRO-1, GB", "ZeRO-2, GB", "ZeRO-3, GB"});
+    for (const Recipe& recipe : recipes()) {
+        spec::RunSpec run = run_of(recipe);
+        std::vector<Json> row = {recipe.name, double(optim::state_bytes(parameters, run).total()) / double(values)};
+        for (int zero = 0; zero < 4; ++zero) {
+            run.parallel.zero = zero;
+            const MemoryByPurpose state = optim::state_bytes(parameters, run);
+            const auto held = [&](Purpose purpose, int cut_from) {
+                return double(state[purpose]) / double(zero >= cut_from ? devices : 1);
+            };
+            row.emplace_back(held(Purpose::weights, 3) + held(Purpose::gradients, 2) + held(Purpose::optimizer, 1));
+        }
+        t.rows.push_back(std::move(row));
+    }
     return t;
 }
 
@@ -325,7 +373,7 @@ std::string shown(const Json& cell, Show show) {
     switch (show) {
         case Show::text:
         case Show::count: return value < 1e6 ? concat(value) : format_count(value);
-        case Show::bytes_per_value: return format_fixed(value, 1);
+        case Show::bytes_per_value: return format_fixed(value, 2);
         case Show::gigabytes: return format_fixed(value / 1e9, 3);
         case Show::percent: return format_percent(value);
         case Show::seconds: return format_time(value);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/autograd/parameter.h"
 #include "tutti/base/json.h"
 
 namespace tutti::planner {
@@ -23,6 +24,9 @@ struct Table {
 };
 
 Table bytes_of_a_parameter();
+// Bytes of state of each of `devices` data-parallel devices under ZeRO-0 to 3, by recipe: an exact sum over parameters,
+// in shards without padding.
+Table state_of_a_device(const std::string& name, const std::vector<autograd::Parameter*>& parameters, int64_t devices);
 Table zero_stages();             // 1 B and 70 B parameters over 64 devices
 Table activations_of_a_layer();  // Korthikanti et al. 2022
 Table pipeline_bubbles();

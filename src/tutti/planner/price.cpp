@@ -169,7 +169,7 @@ void Pricer::add_data_parallelism(const Layout& l, Stage& stage) const {
         return run.offload.params ? std::max(seconds, prices_.host_copy(bytes / set.shards)) : seconds;
     };
     const auto reduce = [&](const UnitProbe& unit, Set& set) {
-        const double bytes = 4 * unit.*set.values;
+        const double bytes = static_cast<double>(size_of(spec::reduce_dtype(run))) * unit.*set.values;
         if (bytes == 0 || set.shards <= 1) return 0.0;
         return p.zero == 0 ? prices_.all_reduce(bytes, set.over) : prices_.gather(bytes, set.over);
     };
@@ -225,7 +225,9 @@ void Pricer::add_data_parallelism(const Layout& l, Stage& stage) const {
     double across = 0;  // the sum over replicas of the last unit; the others' are hidden
     for (Set& set : sets)
         if (replicas > 1)
-            across += prices_.all_reduce(4 * stage.units[0]->*set.values / (p.zero > 0 ? set.shards : 1), set.copies);
+            across += prices_.all_reduce(static_cast<double>(size_of(spec::gradient_dtype(run))) *
+                                             stage.units[0]->*set.values / (p.zero > 0 ? set.shards : 1),
+                                         set.copies);
     stage.last_reduction = backward(true) - plain + across;
 }
 
@@ -237,7 +239,7 @@ double Pricer::update(const Layout& l, size_t rank) const {
         owned += run.parallel.zero > 0 ? stage.dense / l.shards + stage.experts / l.expert_shards
                                        : stage.dense + stage.experts;
     }
-    const MemoryByPurpose per_value = optim::state_bytes(1 << 20, run.precision.compute, run.optimizer);
+    const MemoryByPurpose per_value = optim::state_bytes(1 << 20, run);
     const double state = static_cast<double>(per_value[Purpose::optimizer]) / (1 << 20);
     const double seconds = l.probe->update * owned;
     return run.offload.optimizer ? std::max(seconds, prices_.host_copy(2 * state * owned)) : seconds;
@@ -247,9 +249,9 @@ Price Pricer::memory_of(const Layout& l, size_t rank) const {
     const spec::RunSpec& run = *l.run;
     const spec::ParallelSpec& p = run.parallel;
     const LayerProbe& probe = *l.probe;
-    const double value = run.precision.compute == "bf16" ? 2 : 4;
-    const MemoryByPurpose per_value = optim::state_bytes(1 << 20, run.precision.compute, run.optimizer);
-    const double optimizer = static_cast<double>(per_value[Purpose::optimizer]) / (1 << 20);
+    const MemoryByPurpose state = optim::state_bytes(1 << 20, run);
+    const auto per_value = [&](Purpose purpose) { return static_cast<double>(state[purpose]) / (1 << 20); };
+    const double optimizer = per_value(Purpose::optimizer);
     double whole = 0, sharded = 0;  // values of the rank: all, and its shards
     bool has_head = false;
     for (const int s : l.stages_of_rank[rank]) {
@@ -259,12 +261,13 @@ Price Pricer::memory_of(const Layout& l, size_t rank) const {
         has_head = has_head || stage.has_head;
     }
     Price price;
-    const double weights = value * (p.zero >= 3 ? sharded : whole);
+    const double weights = per_value(Purpose::weights) * (p.zero >= 3 ? sharded : whole);
     const double owned = p.zero >= 1 ? sharded : whole;
     (run.offload.params ? price.offloaded : price.bytes) += weights;
-    price.bytes += 4 * (p.zero >= 2 ? sharded : whole);
+    price.bytes += per_value(Purpose::gradients) * (p.zero >= 2 ? sharded : whole);
     (run.offload.optimizer ? price.offloaded : price.bytes) += optimizer * owned;
-    price.saved = (optimizer + (run.precision.compute == "bf16" ? 0 : value)) *
+    const bool masters = run.precision.compute == "bf16" && run.precision.master == "f32";
+    price.saved = (optimizer + (masters ? 0 : per_value(Purpose::weights))) *
                   (p.zero >= 1 ? sharded : whole / (l.shards * l.replicas));
 
     // Each action on top of what waits for its backward or its weight gradients.

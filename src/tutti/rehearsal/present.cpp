@@ -78,6 +78,7 @@ plan::Card card_of(const spec::RunSpec& run, const Rehearsal& r) {
                     .capacity = r.memory_capacity,
                     .fits = r.fits,
                     .pipeline = r.pipeline,
+                    .optimizer = r.optimizer,
                     .counts = r.counts};
     for (const parallel::GroupTraffic& t : r.communication)
         card.communication.push_back(

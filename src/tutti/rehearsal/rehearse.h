@@ -46,6 +46,7 @@ struct Rehearsal {
     bool fits = true;                                   // in memory_capacity, block by block
     std::vector<parallel::GroupTraffic> communication;  // of the step, groups of one rank left out
     std::string pipeline;                               // in words, with its predicted bubble; "": no pipeline
+    std::vector<std::string> optimizer;                 // lines: its groups of parameters, its share of the step
     double bubble = 0;                                  // predicted: share of the schedule's time
     models::ModelCounts counts;                         // of the whole model
     double flops = 0;                                   // of this rank's kernels in the step, recompute included

@@ -43,9 +43,8 @@ int64_t activations_of_a_block(spec::RunSpec run) {
 TEST(RehearsedMemory, StateOfAParameter) {
     const auto expect = [](const char* compute, const char* optimizer, int64_t weights, int64_t gradients,
                            int64_t state) {
-        spec::OptimizerSpec spec;
-        spec.name = optimizer;
-        const MemoryByPurpose bytes = optim::state_bytes(1000, compute, spec);
+        const MemoryByPurpose bytes =
+            optim::state_bytes(1000, {.optimizer = {.name = optimizer}, .precision = {.compute = compute}});
         EXPECT_EQ(bytes[Purpose::weights], 1000 * weights) << compute << optimizer;
         EXPECT_EQ(bytes[Purpose::gradients], 1000 * gradients) << compute << optimizer;
         EXPECT_EQ(bytes[Purpose::optimizer], 1000 * state) << compute << optimizer;

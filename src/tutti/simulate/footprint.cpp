@@ -145,14 +145,13 @@ void offload(const Job& job, const Layer& layer, const Stage& stage, Footprint& 
 Footprint footprint_of(const Job& job, const Layer& layer, const Stage& stage) {
     Footprint here;
     const auto state = [&](double values, double shards) {
-        here.weights += 2 * values / (job.zero >= 3 ? shards : 1);
+        here.weights += job.weight_bytes() * values / (job.zero >= 3 ? shards : 1);
         here.gradients += job.gradient_bytes * values / (job.zero >= 2 ? shards : 1);
         here.optimizer += job.optimizer_bytes() * values / (job.zero >= 1 ? shards : 1);
     };
     const double dense = stage.layers * stage.dense_layer + stage.embedding * (job.pp == 1 && !job.model.tied ? 2 : 1);
     state(dense, replicas_of(job));
     state(stage.experts, std::max(1.0, double(job.ranks) / (double(job.pp) * job.ep * job.etp * job.dp_replicate)));
-    if (job.wide()) here.weights *= 2;
     offload(job, layer, stage, here);
     // The output of the embedding.
     if (stage.first && job.pp > 1 && !job.offload.activations) here.activations += layer.input * stage.held;

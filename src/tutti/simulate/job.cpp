@@ -80,7 +80,8 @@ namespace {
 // Bytes of a value that the update rule keeps: the optimizer's state beside f32 weights, which are their own masters.
 double bytes_of_rule(const spec::OptimizerSpec& optimizer) {
     constexpr int64_t kMany = 1 << 20;
-    return static_cast<double>(optim::state_bytes(kMany, "f32", optimizer)[Purpose::optimizer]) / kMany;
+    const spec::RunSpec run{.optimizer = optimizer, .precision = {.compute = "f32"}};
+    return static_cast<double>(optim::state_bytes(kMany, run)[Purpose::optimizer]) / kMany;
 }
 
 }  // namespace
@@ -120,6 +121,9 @@ Job job_of(const spec::RunSpec& run, int ranks) {
     job.token_drop = run.model.moe.capacity_factor > 0;
     job.offload = {run.offload.optimizer, run.offload.params, run.offload.activations};
     job.rule_bytes = bytes_of_rule(run.optimizer);
+    job.masters = run.precision.master == "f32";
+    job.gradient_bytes = real(size_of(spec::gradient_dtype(run)));
+    job.reduced_bytes = real(size_of(spec::reduce_dtype(run)));
     return job;
 }
 

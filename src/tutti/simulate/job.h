@@ -64,11 +64,18 @@ struct Job {
     bool token_drop = false;         // experts take equal, padded loads
     double imbalance = 0;            // tokens of the fullest rank's experts over the mean; 0: 1
     Offload offload;
-    double gradient_bytes = 4;          // of an accumulated gradient
-    double rule_bytes = adamw_bytes();  // of a value, that the update rule keeps
+    double gradient_bytes = 4, reduced_bytes = 4;  // of an accumulated gradient, and of one on its way
+    double rule_bytes = adamw_bytes();             // of a value, that the update rule keeps
+    bool masters = true;                           // of 16-bit weights
 
     bool wide() const { return precision == "fp32" || precision == "tf32"; }  // values of 4 bytes, no other masters
-    double optimizer_bytes() const { return rule_bytes + (wide() ? 0 : 4); }  // of a value: also its f32 master
+    bool has_masters() const { return masters && !wide(); }
+    double optimizer_bytes() const { return rule_bytes + (has_masters() ? 4 : 0); }  // of a value: also its f32 master
+    // Of a value between its uses: ZeRO-3 keeps masters alone.
+    double weight_bytes() const {
+        const bool gathered = zero >= 3 && has_masters() && !offload.optimizer && !offload.weights;
+        return gathered ? 0 : wide() ? 4 : 2;
+    }
     int exchanging() const { return cp_method == Context::ulysses ? cp : cp_ulysses; }  // ranks that exchange heads
     int dp() const { return ranks / (tp * cp * pp); }
     double microbatches() const { return global_batch / (micro_batch * dp()); }

@@ -194,7 +194,7 @@ StepTime whole_step(const Job& job, const MachinePrices& price, const PassPrice&
         (per_stage * m.attention_parameters() + (m.layers - mixtures) / p * m.mlp_parameters() +
          mixtures / p * (m.mlp_matrices * m.hidden * m.shared_ffn) + m.vocab * m.hidden * (p > 1 || m.tied ? 1 : 2)) /
         job.tp;
-    const double gradient = job.gradient_bytes;
+    const double gradient = job.reduced_bytes;
     const int replicas = job.dp() * job.cp;
     const Group over = price.group(replicas, job.tp);
     const int expert_replicas = std::max(1, job.ranks / (job.pp * job.ep * job.etp));

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <regex>
 
 #include "tutti/base/error.h"
 #include "tutti/spec/nearest.h"
@@ -91,6 +92,18 @@ std::string toml_text(const std::vector<std::string>& value) {
 
 std::string toml_text(Family value) { return toml_text(std::string(name_of(value))); }
 
+std::string toml_text(const std::vector<ParameterGroup>& value) {
+    return concat('[',
+                  joined(value, ", ",
+                         [](const ParameterGroup& g) {
+                             const std::string decay =
+                                 g.weight_decay ? concat(", weight_decay = ", toml_text(*g.weight_decay)) : "";
+                             return concat("{match = ", toml_text(g.match), decay,
+                                           ", lr_scale = ", toml_text(g.lr_scale), '}');
+                         }),
+                  ']');
+}
+
 std::optional<std::string> range_problem(const Field& field, int64_t value) {
     return number_problem(field, static_cast<double>(value), toml_text(value));
 }
@@ -113,6 +126,23 @@ std::optional<std::string> range_problem(const Field& field, const std::string& 
 std::optional<std::string> range_problem(const Field& field, const std::vector<std::string>& value) {
     if (std::find(value.begin(), value.end(), "") == value.end()) return std::nullopt;
     return wrong(field, toml_text(value), "an element is empty; every element must name a file");
+}
+
+std::optional<std::string> range_problem(const Field& field, const std::vector<ParameterGroup>& value) {
+    for (const ParameterGroup& g : value) {
+        const auto problem = [&](const auto&... why) { return wrong(field, toml_text(value), concat(why...)); };
+        try {
+            const std::regex expression(g.match);
+        } catch (const std::regex_error&) {
+            return problem("match = ", toml_text(g.match), " must be a regular expression (ECMAScript)");
+        }
+        if (g.match.empty()) return problem("an empty match is found in every name; set the keys of [optimizer]");
+        const std::pair<const char*, double> numbers[] = {{"weight_decay", g.weight_decay.value_or(0)},
+                                                          {"lr_scale", g.lr_scale}};
+        for (const auto& [key, number] : numbers)
+            if (!std::isfinite(number) || number < 0) return problem(key, " = ", toml_text(number), " must be >= 0");
+    }
+    return std::nullopt;
 }
 
 std::optional<std::string> range_problem(const Field& field, Family value) {

@@ -49,6 +49,7 @@ std::string toml_text(bool value);
 std::string toml_text(const std::string& value);
 std::string toml_text(const std::vector<std::string>& value);
 std::string toml_text(Family value);
+std::string toml_text(const std::vector<ParameterGroup>& value);  // [{match = "norm", weight_decay = 0.0}]
 
 // The message when the value is out of its own range: "[train] steps = 0: must be >= 1". Doubles must be finite.
 std::optional<std::string> range_problem(const Field& field, int64_t value);
@@ -57,6 +58,7 @@ std::optional<std::string> range_problem(const Field& field, bool value);
 std::optional<std::string> range_problem(const Field& field, const std::string& value);
 std::optional<std::string> range_problem(const Field& field, const std::vector<std::string>& value);
 std::optional<std::string> range_problem(const Field& field, Family value);
+std::optional<std::string> range_problem(const Field& field, const std::vector<ParameterGroup>& value);
 
 namespace range {
 inline Range any() { return {}; }
@@ -232,6 +234,10 @@ void for_each_field(Run& run, const Visit& visit) {
     key("expert_bias_rate", o.expert_bias_rate, at_least(0),
         "change of an expert's bias per step towards an even load (model.moe.expert_bias), independent of lr");
     key("clip", o.clip, at_least(0), "largest global gradient norm; 0: off");
+    key("group", o.groups, any(),
+        "tables [[optimizer.group]] with other numbers for parameters by name: match, an expression that is found in "
+        "the name (\"norm|bias\"); weight_decay; lr_scale, a factor of lr. The first group that matches counts",
+        unless_default);
 
     section = "parallel";
     auto& p = run.parallel;
@@ -297,7 +303,10 @@ void for_each_field(Run& run, const Visit& visit) {
         always);
     key("master", run.precision.master, one_of({"f32", "none"}),
         "master weights of bf16 weights; none: the weights are updated in place, rounded stochastically");
-    key("reduce", run.precision.reduce, one_of({"f32"}, {"bf16"}), "type in which gradients are communicated");
+    key("gradients", run.precision.gradients, one_of({"f32", "bf16"}),
+        "storage of gradients; bf16: a microbatch's is computed in f32, added and rounded once");
+    key("reduce", run.precision.reduce, one_of({"auto", "f32", "bf16"}),
+        "type in which gradients are communicated, summed in f32; auto: that of their storage");
     key("fp8", run.precision.fp8, any(), "FP8 recipe of matrix products: none");
 
     section = "checkpoint";

@@ -24,6 +24,7 @@ void change(double& value) { value = value / 2 + 0.25; }
 void change(bool& value) { value = !value; }
 void change(std::string& value) { value += "x"; }
 void change(std::vector<std::string>& value) { value.push_back("x"); }
+void change(std::vector<ParameterGroup>& value) { value.push_back({"norm|bias", 0, 0.5}); }
 void change(Family& value) { value = value == Family::gpt2 ? Family::llama : Family::gpt2; }
 
 // What version 1042c42, before mixtures of experts, wrote into checkpoints of llama-tiny with its default run.

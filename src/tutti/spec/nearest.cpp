@@ -34,6 +34,30 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
     return best == candidates.end() ? "" : *best;
 }
 
+std::vector<std::string> nearest_dotted(std::string_view word, std::vector<std::string> names) {
+    const auto distance = [&](std::string_view name) {
+        int least = edit_distance(word, name);
+        for (size_t end = 0; end != std::string_view::npos && !name.empty(); name.remove_prefix(end + 1)) {
+            end = name.find('.');
+            least = std::min(least, edit_distance(word, name.substr(0, end)));
+            if (end == std::string_view::npos) break;
+        }
+        return least;
+    };
+    const auto without_digits = [](std::string name) {
+        std::erase_if(name, [](char c) { return c >= '0' && c <= '9'; });
+        return name;
+    };
+    std::stable_sort(names.begin(), names.end(),
+                     [&](const auto& a, const auto& b) { return distance(a) < distance(b); });
+    std::vector<std::string> best;
+    for (const std::string& name : names) {
+        const auto is_like = [&](const std::string& other) { return without_digits(other) == without_digits(name); };
+        if (best.size() < 3 && std::none_of(best.begin(), best.end(), is_like)) best.push_back(name);
+    }
+    return best;
+}
+
 bool Names::is_section(const std::string& name) const {
     return std::find(sections.begin(), sections.end(), name) != sections.end();
 }

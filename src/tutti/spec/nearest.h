@@ -15,6 +15,9 @@ int edit_distance(std::string_view a, std::string_view b);
 // The candidate with the smallest edit distance, the first of equals; "" when there are no candidates.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 
+// Up to three of these dotted names, those with a part nearest to the word first; of "h.0.w" and "h.1.w" one.
+std::vector<std::string> nearest_dotted(std::string_view word, std::vector<std::string> names);
+
 // The sections and keys of a config.
 struct Names {
     std::vector<std::string> sections;  // "train"

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,15 @@ struct TrainSpec {
     bool operator==(const TrainSpec&) const = default;
 };
 
+// Numbers of the optimizer for parameters whose name contains a match of an expression (ECMAScript). The first group
+// that matches a name counts.
+struct ParameterGroup {
+    std::string match;
+    std::optional<double> weight_decay;  // of all these parameters; nothing: as without the group
+    double lr_scale = 1;
+    bool operator==(const ParameterGroup&) const = default;
+};
+
 struct OptimizerSpec {
     std::string name = "adamw";  // adamw | sgd | lion | muon
     std::string m = "f32";       // f32 | bf16 | u8: storage of the first moment, or the momentum
@@ -60,6 +70,7 @@ struct OptimizerSpec {
     double weight_decay = 0.1;                 // on parameters with two dims or more
     double expert_bias_rate = 1e-3;
     double clip = 1.0;  // global gradient norm; 0: off
+    std::vector<ParameterGroup> groups = {};
     bool operator==(const OptimizerSpec&) const = default;
 };
 
@@ -102,9 +113,10 @@ struct OffloadSpec {
 };
 
 struct PrecisionSpec {
-    std::string compute = "bf16";  // bf16 | f32 | tf32
-    std::string master = "f32";    // f32 | none
-    std::string reduce = "f32";
+    std::string compute = "bf16";   // bf16 | f32 | tf32
+    std::string master = "f32";     // f32 | none
+    std::string gradients = "f32";  // f32 | bf16
+    std::string reduce = "auto";    // auto | f32 | bf16
     std::string fp8 = "none";
     bool operator==(const PrecisionSpec&) const = default;
 };
@@ -159,5 +171,10 @@ inline ComputeType compute_type_of(const RunSpec& run) {
     return compute_type_from(run.precision.compute).value_or(ComputeType::bf16);
 }
 inline DType compute_dtype(const RunSpec& run) { return storage_of(compute_type_of(run)); }
+// In which gradients are stored, and in which they are communicated.
+inline DType gradient_dtype(const RunSpec& run) { return run.precision.gradients == "bf16" ? DType::bf16 : DType::f32; }
+inline DType reduce_dtype(const RunSpec& run) {
+    return run.precision.reduce == "bf16" ? DType::bf16 : gradient_dtype(run);
+}
 
 }  // namespace tutti::spec

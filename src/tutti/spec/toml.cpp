@@ -82,6 +82,7 @@ const char* kind_of(bool) { return "true or false"; }
 const char* kind_of(const std::string&) { return "a text"; }
 const char* kind_of(const std::vector<std::string>&) { return "a list of texts"; }
 const char* kind_of(Family) { return "a text"; }
+const char* kind_of(const std::vector<ParameterGroup>&) { return "a list of tables"; }
 
 template <class T>
 std::string wrong_type(const Field& field, const T& value, const std::string& came) {
@@ -144,6 +145,33 @@ Wrong assign(const Field& field, const toml::node& node, Family& value) {
         if (text->get() == name_of(family)) return value = family, std::nullopt;
     }
     return range_problem(field, text->get());  // the text is no choice of the field
+}
+
+Wrong assign(const Field& field, const toml::node& node, ParameterGroup& group) {
+    constexpr const char* kForm = "required a table {match = TEXT, weight_decay = NUMBER, lr_scale = NUMBER}, got ";
+    const toml::table* table = node.as_table();
+    if (!table) return concat(field.name(), ": ", kForm, describe(node));
+    for (const auto& [key, value] : *table) {
+        if (key == "match" && value.is_string())
+            group.match = *value.value<std::string>();
+        else if (key == "weight_decay" && value.is_number())
+            group.weight_decay = value.value<double>();
+        else if (key == "lr_scale" && value.is_number())
+            group.lr_scale = *value.value<double>();
+        else
+            return concat(field.name(), ": ", kForm, key.str(), " = ", describe(value));
+    }
+    if (!table->contains("match")) return concat(field.name(), ": ", kForm, "one without match");
+    return std::nullopt;
+}
+
+Wrong assign(const Field& field, const toml::node& node, std::vector<ParameterGroup>& value) {
+    const toml::array* list = node.as_array();
+    if (!list) return wrong_type(field, value, describe(node));
+    std::vector<ParameterGroup> groups;
+    for (const toml::node& item : *list)
+        if (const Wrong problem = assign(field, item, groups.emplace_back())) return problem;
+    return value = std::move(groups), std::nullopt;
 }
 
 template <class T>

@@ -156,7 +156,7 @@ TEST(TomlErrors, ValuesOutOfRange) {
               "c.toml:2:10: [train] device = \"cdua\": must be one of auto | cpu | cuda; the nearest is \"cuda\"");
     // Values that the build refuses are not suggested.
     EXPECT_EQ(problems_of("[precision]\nreduce = \"b16\""),
-              "c.toml:2:10: [precision] reduce = \"b16\": must be f32, the only one that this build has");
+              "c.toml:2:10: [precision] reduce = \"b16\": must be one of auto | f32 | bf16; the nearest is \"bf16\"");
     EXPECT_EQ(
         problems_of("[model]\nfamily = \"lama\"\n"),
         "c.toml:2:10: [model] family = \"lama\": must be one of gpt2 | llama | lfm2 | mlp; the nearest is \"llama\"");
@@ -266,6 +266,7 @@ struct Change {
     }
     void operator()(const Field&, std::vector<std::string>& value) { value = {"a b.txt", "ü", std::to_string(++n)}; }
     void operator()(const Field&, Family& value) { value = Family::gpt2; }
+    void operator()(const Field&, std::vector<ParameterGroup>& value) { value = {{"a|b", 0.5, 2}, {"c", {}, 1.0 / 3}}; }
 };
 
 TEST(ToToml, ReadsBackEqual) {
@@ -316,6 +317,7 @@ const char* type_name(bool) { return "boolean"; }
 const char* type_name(const std::string&) { return "text"; }
 const char* type_name(const std::vector<std::string>&) { return "list of text"; }
 const char* type_name(Family) { return "text"; }
+const char* type_name(const std::vector<ParameterGroup>&) { return "list of tables"; }
 
 // A table cell ends at "|".
 std::string cell(std::string_view text) {

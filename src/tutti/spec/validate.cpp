@@ -457,6 +457,27 @@ void check_precision(const RunSpec& run, Problems& problems) {
             "[precision] compute = \"tf32\": [train] device = \"cpu\" has no TF32; set compute to f32 or bf16");
 }
 
+// Gradients are communicated as they are stored, or rounded once before.
+void check_gradients(const RunSpec& run, Problems& problems) {
+    const PrecisionSpec& p = run.precision;
+    const ParallelSpec& l = run.parallel;
+    const bool rounded = p.gradients == "f32" && p.reduce == "bf16";
+    const std::string given =
+        rounded ? "[precision] reduce = \"bf16\"" : concat("[precision] gradients = ", toml_text(p.gradients));
+    require(problems, !rounded || l.zero >= 1, given, ": zero = ", l.zero,
+            " sums gradients where they are stored; set zero = 1, 2 or 3, or gradients = \"bf16\"");
+    if (p.gradients == "f32") return;
+    require(problems, p.reduce != "f32", given,
+            ": reduce = \"f32\": they are sent as they are stored; set reduce = "
+            "\"auto\", or gradients = \"f32\"");
+    require(problems, l.strategy == "collective", given,
+            ": a parameter server adds gradients in f32; set strategy = "
+            "\"collective\", or gradients = \"f32\"");
+    require(problems, !run.train.cuda_graphs, given,
+            ": [train] cuda_graphs = true: a recorded microbatch adds to "
+            "gradients in f32; set cuda_graphs = false, or gradients = \"f32\"");
+}
+
 void check_packed_weights(const RunSpec& run, Problems& problems) {
     if (run.train.packed_weights != "always") return;
     require(problems, run.parallel.zero < 3,
@@ -496,8 +517,6 @@ void check_what_exists(const RunSpec& run, Problems& problems) {
     const auto refuse = [&](bool asked, const char* key, const auto& value, const char* reason) {
         require(problems, !asked, key, " = ", toml_text(value), ": ", reason);
     };
-    refuse(run.precision.reduce != "f32", "[precision] reduce", run.precision.reduce,
-           "this build reduces in f32; set f32");
     refuse(run.precision.fp8 != "none", "[precision] fp8", run.precision.fp8, "this build has no fp8; set none");
 }
 
@@ -527,6 +546,7 @@ void validate(const RunSpec& run, int ranks) {
     check_pipeline(run, problems);
     check_offload(run, problems);
     check_precision(run, problems);
+    check_gradients(run, problems);
     check_packed_weights(run, problems);
     check_cuda_graphs(run, ranks, problems);
     check_what_exists(run, problems);

@@ -316,7 +316,6 @@ TEST(Validate, RefusesWhatDoesNotExistYet) {
         {"offload.params=true",
          "[offload] params = true: [parallel] zero = 1 keeps all weights on every rank; set zero = 3, which gathers "
          "them unit by unit"},
-        {"precision.reduce=bf16", "[precision] reduce = \"bf16\": this build reduces in f32; set f32"},
         {"precision.fp8=mxfp8", "[precision] fp8 = \"mxfp8\": this build has no fp8; set none"},
     };
     for (const auto& [request, message] : requests) EXPECT_EQ(problems_of({request}), message);
@@ -414,6 +413,9 @@ std::vector<std::string> extremes(const Range& r, const std::string&) {
 std::vector<std::vector<std::string>> extremes(const Range&, const std::vector<std::string>&) {
     return {{}, {""}, {"a.txt"}};
 }
+std::vector<std::vector<ParameterGroup>> extremes(const Range&, const std::vector<ParameterGroup>&) {
+    return {{}, {{"norm", 0, 1}}, {{"(", {}, 1}}, {{"", {}, 1}}, {{"a", -1, 1}}, {{"b", {}, NAN}}};
+}
 std::vector<Family> extremes(const Range&, Family) {
     return {Family::gpt2, Family::llama, Family::lfm2, Family::mlp, static_cast<Family>(17)};
 }
@@ -448,6 +450,24 @@ TEST(Validate, NamesTheKeyOfEveryValueOutOfItsRange) {
         EXPECT_GT(refused, 250);
         EXPECT_EQ(run, legal);
     }
+}
+
+TEST(Validate, GradientsAreSentAsTheyAreStoredOrRoundedOnce) {
+    EXPECT_EQ(problems_of({"precision.gradients=bf16", "parallel.zero=0"}), "");
+    EXPECT_EQ(problems_of({"precision.gradients=bf16", "precision.reduce=bf16", "parallel.zero=3"}), "");
+    EXPECT_EQ(problems_of({"precision.reduce=bf16", "parallel.zero=1"}), "");
+    EXPECT_EQ(problems_of({"precision.reduce=bf16", "parallel.zero=0"}),
+              "[precision] reduce = \"bf16\": zero = 0 sums gradients where they are stored; set zero = 1, 2 or 3, or "
+              "gradients = \"bf16\"");
+    EXPECT_EQ(problems_of({"precision.gradients=bf16", "precision.reduce=f32"}),
+              "[precision] gradients = \"bf16\": reduce = \"f32\": they are sent as they are stored; set reduce = "
+              "\"auto\", or gradients = \"f32\"");
+    EXPECT_EQ(problems_of({"precision.gradients=bf16", "parallel.strategy=parameter_server", "parallel.zero=0"}),
+              "[precision] gradients = \"bf16\": a parameter server adds gradients in f32; set strategy = "
+              "\"collective\", or gradients = \"f32\"");
+    EXPECT_NE(problems_of({"precision.gradients=bf16", "train.cuda_graphs=true", "train.device=cuda"})
+                  .find("adds to gradients in f32; set cuda_graphs = false, or gradients = \"f32\""),
+              std::string::npos);
 }
 
 TEST(Validate, AnyTwoValuesAtTheEndsOfTheirRangesAreNoSignal) {

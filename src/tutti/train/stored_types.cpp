@@ -146,10 +146,7 @@ class Conversion {
         for (size_t begin = 0, b = 0; b < magnitudes.size(); begin += kBlock, ++b) {
             const size_t end = std::min(to_size(held), begin + kBlock);
             for (size_t i = begin; i < end; ++i) magnitudes[b] = std::max(magnitudes[b], std::abs(values[i]));
-            for (size_t i = begin; i < end; ++i) {
-                const uint8_t code = map.code_of(magnitudes[b] > 0 ? values[i] / magnitudes[b] : 0);
-                codes[i] = code == 0 && map.values[0] == 0 && values[i] > 0 ? 1 : code;
-            }
+            for (size_t i = begin; i < end; ++i) codes[i] = map.code_of(values[i], magnitudes[b]);
         }
         slice.values.device().copy_in(slice.values.view().data, codes.data(), slice.values.bytes());
         largest->values.device().copy_in(largest->values.view().data, magnitudes.data(), largest->values.bytes());

@@ -144,6 +144,13 @@ bool VerifyOutcome::within() const {
 }
 
 double verify_bound(const spec::RunSpec& run, int64_t step) {
+    if (run.precision.gradients != "f32" || run.precision.reduce == "bf16") {
+        spec::RunSpec wide = run;
+        wide.precision.gradients = wide.precision.reduce = "f32";
+        const double contributions =
+            static_cast<double>(run.train.global_batch) / static_cast<double>(run.train.micro_batch);
+        return verify_bound(wide, step) + 0x1p-9 * std::sqrt(contributions + 4);
+    }
     const ComputeType compute_type = spec::compute_type_of(run);
     const bool sums_in_blocks = run.parallel.tp > 1 || run.parallel.cp > 1;
     if ((step == 1 && !sums_in_blocks) || compute_type == ComputeType::f32) return 1e-5;

@@ -53,6 +53,8 @@ struct VerifyOutcome {
 // after which every later rounding may differ: about 20 in a block, forward and backward, each of 2^-9 at most and
 // independent, so 2^-9 sqrt(20 blocks). Tensor and context parallelism add and round inside a block, so this bound
 // holds for them from step 1 on. TF32 rounds the factors of products to 3 bits more: 2^-12.
+// Gradients in bf16 are rounded for each microbatch, and for each of up to four sums over ranks and contributions of a
+// tied matrix: 2^-9 each, of independent signs, in every step.
 double verify_bound(const spec::RunSpec& run, int64_t step);
 
 // The reason for which a right layout of `run` may exceed verify_bound(), and the key that excludes the reason; "":

@@ -42,12 +42,7 @@ class Wide {
             double largest = 0;
             for (int64_t i = begin; i < end; ++i) largest = std::max(largest, std::abs((*this)[i]));
             store(moment_.largest, begin / kStateBlock, largest);
-            for (int64_t i = begin; i < end; ++i) {
-                const auto share = static_cast<float>(largest > 0 ? (*this)[i] / largest : 0);
-                const uint8_t code = map_.code_of(share);
-                const bool guarded = map_.values[0] == 0 && code == 0 && (*this)[i] > 0;
-                moment_.values.as<uint8_t>()[i] = guarded ? uint8_t{1} : code;
-            }
+            for (int64_t i = begin; i < end; ++i) moment_.values.as<uint8_t>()[i] = map_.code_of((*this)[i], largest);
         }
         for (int64_t i = 0; !codes() && i < n; ++i) store_rounded(moment_.values, piece_, i, (*this)[i], moment_.key);
     }

@@ -14,7 +14,8 @@ namespace tutti::optim::testing {
 
 class Normalised final : public UpdateRule {
   public:
-    // `type`: of the values that go to the owners. `seen` is called with each matrix before its step, on the owner.
+    // `type`: of the values that go to the owners. `seen` is called with the matrices of a wave before their step, on
+    // their owner.
     explicit Normalised(DType type = DType::f32, WholeMatrices::Transform seen = nullptr)
         : type_(type), seen_(std::move(seen)) {}
 
@@ -32,16 +33,18 @@ class Normalised final : public UpdateRule {
             ops::accumulate(ctx, g, buf);
             values.push_back(ops::cast(ctx, buf, type_, Purpose::workspace));
         }
-        numbers.whole_matrices->transform(pieces, values, type_, [&](const Parameter& p, const Tensor& x) {
-            if (seen_) seen_(p, x);
-            const Tensor wide = ops::cast(ctx, x, DType::f32, Purpose::workspace);
-            ops::Sum squares(ctx);
-            squares.add_squares(wide);
-            ops::scale(ctx, wide, static_cast<float>(1 / std::sqrt(squares.take().value())));
-            ops::cast_into(ctx, wide, x);
+        numbers.whole_matrices->transform(pieces, values, type_, [&](std::span<const Tensor> matrices) {
+            if (seen_) seen_(matrices);
+            for (const Tensor& x : matrices) {
+                const Tensor wide = ops::cast(ctx, x, DType::f32, Purpose::workspace);
+                ops::Sum squares(ctx);
+                squares.add_squares(wide);
+                ops::scale(ctx, wide, static_cast<float>(1 / std::sqrt(squares.take().value())));
+                ops::cast_into(ctx, wide, x);
+            }
         });
-        const auto lr = static_cast<float>(numbers.lr);
         for (size_t i = 0; i < pieces.size(); ++i) {
+            const auto lr = static_cast<float>(numbers.lr * pieces[i].lr_scale);
             const Tensor x = ops::cast(ctx, values[i], DType::f32, Purpose::workspace);
             ops::scale(ctx, x, -lr);
             ops::scale(ctx, pieces[i].shard.master, 1 - lr * static_cast<float>(pieces[i].weight_decay));
