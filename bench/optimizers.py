@@ -9,7 +9,7 @@ at any step. Runs of one seed start from the same weights and see the same sampl
 is that of samples that the run has not seen yet. A figure is a mean of WINDOW steps.
 
 Muon has the learning rate and the weight decay of AdamW (muon_scale = match_adamw); Lion a quarter of the rate and four
-times the decay, as its authors advise (Chen et al. 2023). A finished run in DIR is kept, so the script can be repeated.
+times the decay, as its authors advise (Chen et al. 2023). A run in DIR that has enough steps is kept, so the script can be repeated.
 
 Writes DIR/optimizers.json (every loss, and the figures) and DIR/optimizers.svg, and prints a table. No figure is a
 condition: the spread of AdamW's own seeds stands beside them. Exit code 3: a training did not run.
@@ -44,7 +44,7 @@ def losses(options, name, seed):
     run = options.out / f"{name}_{seed}"
     metrics = run / "metrics.jsonl"
     lines = metrics.read_text().splitlines() if metrics.exists() else []
-    if len(lines) != options.steps:
+    if len(lines) < options.steps:
         shutil.rmtree(run, ignore_errors=True)
         keys = {"data.train": str(options.text), "model.preset": options.model, "train.steps": options.steps,
                 "train.seq_len": options.seq_len, "train.global_batch": options.batch, "train.micro_batch": options.batch,
@@ -63,7 +63,7 @@ def losses(options, name, seed):
             sys.exit(3)
         shutil.rmtree(run / "checkpoints", ignore_errors=True)
         lines = metrics.read_text().splitlines()
-    return [json.loads(line)["loss"] for line in lines]
+    return [json.loads(line)["loss"] for line in lines][:options.steps]
 
 
 def smooth(curve):

@@ -74,11 +74,19 @@ TEST_F(FiftyKills, LoseNothing) {
 class KilledInASave : public ProgramTest {
   protected:
     std::vector<std::string> arguments(const std::string& out, int64_t steps, std::vector<std::string> layout) const {
-        const std::vector<std::string> set = {
-            "model.width=512",     "model.heads=4",         "model.kv_heads=4",   "model.head_dim=128",
-            "model.ffn=512",       "model.layers=1",        "train.micro_batch=1", "checkpoint.every=1",
-            "optimizer.m=u8",      "optimizer.v=u8",        "precision.gradients=bf16",
-            "optimizer.schedule=constant", "train.steps=" + std::to_string(steps)};
+        const std::vector<std::string> set = {"model.width=512",
+                                              "model.heads=4",
+                                              "model.kv_heads=4",
+                                              "model.head_dim=128",
+                                              "model.ffn=512",
+                                              "model.layers=1",
+                                              "train.micro_batch=1",
+                                              "checkpoint.every=1",
+                                              "optimizer.m=u8",
+                                              "optimizer.v=u8",
+                                              "precision.gradients=bf16",
+                                              "optimizer.schedule=constant",
+                                              "train.steps=" + std::to_string(steps)};
         layout.insert(layout.end(), set.begin(), set.end());
         std::vector<std::string> all = train_arguments(out, layout);
         all.insert(all.end(), {"--ranks", "4"});
@@ -112,7 +120,8 @@ class KilledInASave : public ProgramTest {
 };
 
 TEST_F(KilledInASave, GoesOnUnderAnotherLayout) {
-    const std::vector<std::string> cut = {"parallel.tp=2", "parallel.zero=3"}, other = {"parallel.tp=1", "parallel.zero=1"};
+    const std::vector<std::string> cut = {"parallel.tp=2", "parallel.zero=3"},
+                                   other = {"parallel.tp=1", "parallel.zero=1"};
     int64_t step = 0;
     std::string out;
     for (int attempt = 0; step == 0; ++attempt) {  // a run may come to its end before it is seen to save

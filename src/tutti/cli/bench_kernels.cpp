@@ -55,7 +55,7 @@ double measure(Bench& bench, BenchResult& result, const MemoryCase& c, double co
     const Timing t = bench.time({.seconds = bench.seconds_left() / cases, .min_runs = 5, .max_runs = 30}, c.call);
     const double rate = c.bytes / t.median;
     const double share = copy_rate > 0 ? rate / copy_rate : 1;
-    bench.text << left(c.name, 20) << left(c.traffic, 22) << right(format_fixed(rate / 1e9, 1), 8)
+    bench.text << left(c.name, 20) << left(c.traffic, 26) << right(format_fixed(rate / 1e9, 1), 8)
                << right(format_percent(share), 10) << timing_columns(t) << std::endl;
     Json row = {{"name", c.name}, {"bytes", c.bytes}, {"bytes_per_s", rate}, {"share_of_copy", share}};
     row.update(to_json(t));
@@ -85,7 +85,7 @@ MemoryCase adamw_case(Bench& bench, int64_t values, DType moments, std::vector<T
     const double bytes = 12 + (rounded ? 2 : 0) + (codes ? 4 + 16.0 / kernels::kStateBlock : 16);
     return {
         codes ? "adamw, 8 bits" : "adamw",
-        concat(codes ? "1 f32 2 u8 rw, 1 r" : "3 f32 rw, 1 r", rounded ? ", bf16 w" : ""),
+        concat(codes ? "f32, 2 u8 rw, 1 r" : "3 f32 rw, 1 r", rounded ? ", bf16 w" : ""),
         static_cast<double>(values) * bytes, [&bench, piece] {
             const kernels::AdamW update{.pieces = {&piece, 1}, .lr = 1e-4f, .correction1 = 0.1f, .correction2 = 0.05f};
             ops::call(bench.ctx, &KernelTable::adamw, "adamw", update);
@@ -99,7 +99,7 @@ BenchResult bench_memory(Bench& bench) {
     constexpr int kBuffers = 6;  // that live at once, AdamW's five and one
     check(bench.device->free_bytes() > kBuffers * kBufferBytes, "bench memory needs ",
           format_bytes(kBuffers * kBufferBytes), " of memory, available: ", format_bytes(bench.device->free_bytes()));
-    bench.text << left("", 20) << left("traffic per value", 22) << right("GB/s", 8) << right("of copy", 10)
+    bench.text << left("", 20) << left("traffic per value", 26) << right("GB/s", 8) << right("of copy", 10)
                << timing_heading() << std::endl;
 
     double copy_rate = 0;

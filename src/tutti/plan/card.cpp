@@ -56,26 +56,23 @@ std::string optimizer(const spec::OptimizerSpec& o) {
     return text + (o.clip > 0 ? concat(", clip ", o.clip) : ", no clipping");
 }
 
-// ", m bf16, gradients bf16": what is stored in other types than f32.
-std::string stored_types(const spec::RunSpec& run) {
+std::string precision(const spec::RunSpec& run) {
     const spec::PrecisionSpec& p = run.precision;
     std::string text;
-    const std::pair<const char*, std::string> types[] = {{"m", run.optimizer.m},
-                                                         {"v", run.optimizer.v},
-                                                         {"gradients", p.gradients},
-                                                         {"gradients on their way", p.reduce}};
-    for (const auto& [name, type] : types)
-        if (type != "f32" && type != "auto") text += concat(", ", name, " ", type);
-    return text + (p.master == "none" ? ", no master weights" : "");
-}
-
-std::string precision(ComputeType compute_type) {
-    switch (compute_type) {
-        case ComputeType::f32: return "f32 throughout";
-        case ComputeType::tf32: return "f32, matrix products in TF32";
-        case ComputeType::bf16: return "bf16, f32 master weights and gradients";
+    switch (spec::compute_type_of(run)) {
+        case ComputeType::f32: text = p.gradients == "f32" ? "f32 throughout" : "f32, bf16 gradients"; break;
+        case ComputeType::tf32:
+            text = concat("f32, matrix products in TF32", p.gradients == "f32" ? "" : ", bf16 gradients");
+            break;
+        case ComputeType::bf16:
+            text = p.master == "none"     ? concat("bf16, no master weights, ", p.gradients, " gradients")
+                   : p.gradients == "f32" ? "bf16, f32 master weights and gradients"
+                                          : "bf16, f32 master weights, bf16 gradients";
     }
-    return "";
+    if (p.gradients == "f32" && p.reduce == "bf16") text += " sent in bf16";
+    for (const auto& [name, type] : {std::pair{"m", run.optimizer.m}, {"v", run.optimizer.v}})
+        if (type != "f32") text += concat(", ", name, " in ", type);
+    return text;
 }
 
 std::string recompute(const spec::RunSpec& run) {
@@ -277,7 +274,7 @@ std::string render_card(const Card& card, const CardStyle& style) {
                      format_count(static_cast<double>(run.train.steps) * tokens_per_step(run.train)), " tokens"));
     box.field("mesh", mesh(run, card.ranks, card.counts.parameters));
     if (!card.pipeline.empty()) box.field("pipeline", card.pipeline);
-    box.field("precision", concat(precision(spec::compute_type_of(run)), stored_types(run)));
+    box.field("precision", precision(run));
     box.field("recompute", recompute(run));
     box.field("optimizer", optimizer(run.optimizer));
     for (const std::string& line : card.optimizer) box.field("", line);

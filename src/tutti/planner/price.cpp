@@ -163,9 +163,11 @@ void Pricer::add_data_parallelism(const Layout& l, Stage& stage) const {
         Set{&UnitProbe::experts, l.expert_shards, prices_.group(expert_shards, etp),
             prices_.group(replicas, expert_shards * etp)},
         Set{&UnitProbe::dense, l.shards, prices_.group(shards, tp), prices_.group(replicas, shards * tp)}};
+    const bool rounds = p.zero == 3 && optim::state_bytes(1, run)[Purpose::weights] == 0;  // masters for each gather
     const auto gather = [&](const UnitProbe& unit, Set& set) {
         const double bytes = value * unit.*set.values;
-        const double seconds = bytes > 0 && set.shards > 1 ? prices_.gather(bytes, set.over) : 0;
+        double seconds = bytes > 0 && set.shards > 1 ? prices_.gather(bytes, set.over) : 0;
+        if (rounds) seconds += prices_.pass((4 + value) * unit.*set.values / set.shards);
         return run.offload.params ? std::max(seconds, prices_.host_copy(bytes / set.shards)) : seconds;
     };
     const auto reduce = [&](const UnitProbe& unit, Set& set) {

@@ -14,6 +14,7 @@
 #include "tutti/engine/step.h"
 #include "tutti/kernels/meta/meta_table.h"
 #include "tutti/rehearsal/assumed_values.h"
+#include "tutti/spec/fields.h"
 #include "tutti/spec/rules.h"
 
 namespace tutti::rehearsal {

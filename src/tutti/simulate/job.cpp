@@ -122,8 +122,8 @@ Job job_of(const spec::RunSpec& run, int ranks) {
     job.offload = {run.offload.optimizer, run.offload.params, run.offload.activations};
     job.rule_bytes = bytes_of_rule(run.optimizer);
     job.masters = run.precision.master == "f32";
-    job.gradient_bytes = real(size_of(spec::gradient_dtype(run)));
-    job.reduced_bytes = real(size_of(spec::reduce_dtype(run)));
+    job.gradient_bytes = static_cast<double>(size_of(spec::gradient_dtype(run)));
+    job.reduced_bytes = static_cast<double>(size_of(spec::reduce_dtype(run)));
     return job;
 }
 

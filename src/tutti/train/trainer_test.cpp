@@ -402,6 +402,59 @@ TEST_F(TrainerTest, AStepOfManyRanksIsAsRehearsed) {
         }
 }
 
+// Rules, types of their state and layouts as they come: what is legal is as rehearsed, what is not names a legal
+// choice.
+TEST_F(TrainerTest, AnyTypesOfStateAreAsRehearsed) {
+    std::mt19937 random(49);
+    const auto pick = [&](const std::string& key, const std::vector<std::string>& of) {
+        return concat(key, '=', of[random() % of.size()]);
+    };
+    const std::vector<std::vector<std::string>> layouts = {{"parallel.dp_shard=4"},
+                                                           {"parallel.dp_replicate=2"},
+                                                           {"parallel.tp=2"},
+                                                           {"parallel.tp=2", "parallel.sequence_parallel=false"},
+                                                           {"parallel.cp=2"},
+                                                           {"parallel.pp=2", "parallel.schedule=zb-v"},
+                                                           {"model.preset=moe-tiny", "parallel.ep=2"},
+                                                           {"offload.optimizer=true"},
+                                                           {"offload.params=true"},
+                                                           {"parallel.strategy=parameter_server"}};
+    int legal = 0, refused = 0;
+    for (int i = 0; i < 48; ++i) {
+        std::vector<std::string> set = {"train.micro_batch=1",
+                                        "train.global_batch=8",
+                                        "train.steps=2",
+                                        "model.layers=4",
+                                        pick("optimizer.name", {"adamw", "adamw", "sgd", "lion", "muon"}),
+                                        pick("optimizer.m", {"f32", "bf16", "u8"}),
+                                        pick("optimizer.v", {"f32", "f32", "bf16", "u8"}),
+                                        pick("precision.compute", {"bf16", "bf16", "f32"}),
+                                        pick("precision.master", {"f32", "f32", "none"}),
+                                        pick("precision.gradients", {"f32", "bf16"}),
+                                        pick("precision.reduce", {"auto", "auto", "bf16", "f32"}),
+                                        pick("parallel.accumulate", {"auto", "full"}),
+                                        pick("parallel.zero", {"0", "1", "2", "3"})};
+        const std::vector<std::string>& layout = layouts[static_cast<size_t>(i) % layouts.size()];
+        set.insert(set.end() - 9, layout.begin(), layout.end());
+        const std::string what = joined(set, " ");
+        SCOPED_TRACE(what);
+        try {
+            const auto o = options(concat("types", i), set, 4);
+            train(o);
+            expect_as_rehearsed(o, what);
+            ++legal;
+        } catch (const UsageError& error) {
+            const std::string why = error.what();
+            EXPECT_TRUE(why.find("set ") != std::string::npos || why.find("leave it out") != std::string::npos ||
+                        why.find("choose ") != std::string::npos)
+                << why;
+            ++refused;
+        }
+    }
+    EXPECT_GE(legal, 12);
+    EXPECT_GE(refused, 12);
+}
+
 TEST_F(TrainerTest, SkipsStepsThatAreNotFiniteAndStopsWhenAllAre) {
     // A first update of 1e30 makes every later forward overflow.
     const auto o = options(
