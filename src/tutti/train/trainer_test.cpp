@@ -409,16 +409,17 @@ TEST_F(TrainerTest, AnyTypesOfStateAreAsRehearsed) {
     const auto pick = [&](const std::string& key, const std::vector<std::string>& of) {
         return concat(key, '=', of[random() % of.size()]);
     };
-    const std::vector<std::vector<std::string>> layouts = {{"parallel.dp_shard=4"},
-                                                           {"parallel.dp_replicate=2"},
-                                                           {"parallel.tp=2"},
-                                                           {"parallel.tp=2", "parallel.sequence_parallel=false"},
-                                                           {"parallel.cp=2"},
-                                                           {"parallel.pp=2", "parallel.schedule=zb-v"},
-                                                           {"model.preset=moe-tiny", "parallel.ep=2"},
-                                                           {"offload.optimizer=true"},
-                                                           {"offload.params=true"},
-                                                           {"parallel.strategy=parameter_server"}};
+    const std::vector<std::vector<std::string>> layouts = {
+        {"parallel.dp_shard=4"},
+        {"parallel.dp_replicate=2"},
+        {"parallel.tp=2"},
+        {"parallel.tp=2", "parallel.sequence_parallel=false"},
+        {"parallel.cp=2"},
+        {"parallel.pp=2", "parallel.schedule=zb-v"},
+        {"model.preset=moe-tiny", "model.moe.top_k=8", "parallel.ep=2"},
+        {"offload.optimizer=true"},
+        {"offload.params=true"},
+        {"parallel.strategy=parameter_server"}};
     int legal = 0, refused = 0;
     for (int i = 0; i < 48; ++i) {
         std::vector<std::string> set = {"train.micro_batch=1",
