@@ -60,16 +60,50 @@ void write(const float* x, const View& to, const GlobalElements& elements, Rando
     }
 }
 
-constexpr DynamicMap kSigned{true}, kUnsigned{false};  // of this instruction set's namespace
+// A map with a table that finds codes: the sign, the exponent and seven bits of a share's fraction name a cell, in
+// which there is at most one midpoint. All shares below 2^-23 are in the first cell: no midpoint but that beside 0 is
+// there.
+struct Codes {
+    static constexpr uint32_t kFirst = 0x3400, kLast = 0x3f80;  // 2^-23 and 1, without their low 16 bits
 
-void read(const Moment& moment, const DynamicMap& map, int64_t block, int64_t n, float* to) {
+    consteval explicit Codes(bool has_sign) : map(has_sign) {
+        const auto value = [](uint32_t high) { return __builtin_bit_cast(float, high << 16); };
+        for (uint32_t cell = kFirst; cell <= kLast; ++cell) {
+            const float low = cell == kFirst ? 0 : value(cell);
+            least[0][cell - kFirst] = map.code_of(low);
+            least[1][cell - kFirst] = map.code_of(-value(cell + 1));
+            for (const bool negative : {false, true}) {  // an error of the compiler, if a cell had two
+                const int before = least[negative][cell - kFirst];
+                const int most = map.code_of(negative ? -low : value(cell + 1));
+                if (most > before + 1) throw "a cell with two midpoints";
+            }
+        }
+        std::copy(std::begin(map.midpoints), std::end(map.midpoints), std::begin(next));
+        next[255] = __builtin_inff();
+    }
+
+    DynamicMap map;
+    uint8_t least[2][kLast - kFirst + 1] = {};  // by sign and cell: the code of its least share
+    float next[256] = {};                       // by code: the midpoint above it
+
+    uint8_t of(float share) const {
+        const auto bits = __builtin_bit_cast(uint32_t, share);
+        const uint32_t high = bits >> 16 & 0x7fffu, cell = high < kFirst ? kFirst : high > kLast ? kLast : high;
+        const uint8_t code = least[bits >> 31][cell - kFirst];
+        return static_cast<uint8_t>(code + (share > next[code] ? 1 : 0));
+    }
+};
+
+constexpr Codes kSigned{true}, kUnsigned{false};  // of this instruction set's namespace
+
+void read(const Moment& moment, const Codes& codes_of, int64_t block, int64_t n, float* to) {
     if (moment.values.dtype != DType::u8) return read(moment.values, block * kBlock, n, to);
     const uint8_t* codes = moment.values.as<uint8_t>() + block * kBlock;
     const float largest = moment.largest.as<float>()[block];
-    for (int64_t i = 0; i < n; ++i) to[i] = map.values[codes[i]] * largest;
+    for (int64_t i = 0; i < n; ++i) to[i] = codes_of.map.values[codes[i]] * largest;
 }
 
-void write(const float* x, const Moment& moment, const DynamicMap& map, const GlobalElements& elements, int64_t block,
+void write(const float* x, const Moment& moment, const Codes& codes_of, const GlobalElements& elements, int64_t block,
            int64_t n) {
     if (moment.values.dtype != DType::u8) return write(x, moment.values, elements, moment.key, block * kBlock, n);
     Vec most = zero();
@@ -80,16 +114,13 @@ void write(const float* x, const Moment& moment, const DynamicMap& map, const Gl
     const float largest = reduce_max(most);
     moment.largest.as<float>()[block] = largest;
     uint8_t* codes = moment.values.as<uint8_t>() + block * kBlock;
-    const float least = map.values[0] == 0 ? 0 : -1;  // from here on a share never gets code 0
+    const bool guards = codes_of.map.values[0] == 0;  // a value above 0 never gets the code of 0
     alignas(64) float share[kBlock];
     for (int64_t i = 0; i < kBlock; ++i) share[i] = i < n && largest > 0 ? x[i] / largest : 0;
-    alignas(64) int32_t code[kBlock];  // how many midpoints are below, by bisection
-    for (int64_t i = 0; i < kBlock; ++i) {
-        int32_t low = 0;
-        for (int32_t step = 128; step > 0; step /= 2) low += share[i] > map.midpoints[low + step - 1] ? step : 0;
-        code[i] = low == 0 && x[smaller(i, n - 1)] > 0 && least == 0 ? 1 : low;
+    for (int64_t i = 0; i < n; ++i) {
+        const uint8_t code = codes_of.of(share[i]);
+        codes[i] = guards && code == 0 && x[i] > 0 ? 1 : code;
     }
-    for (int64_t i = 0; i < n; ++i) codes[i] = static_cast<uint8_t>(code[i]);
 }
 
 // --- rules ---
