@@ -195,12 +195,21 @@ TEST(Sums, FindAChangedAndAMissingFile) {
 TEST(AtomicWrite, WhatADeadProcessLeftIsRemoved) {
     MemoryFileSystem disk;
     const std::string host = this_owner().substr(0, this_owner().rfind('-'));
-    const std::string running = concat("/y.tmp-", host, "-", ::getppid());
+    const std::string running = concat("/y.tmp-", host, "-", ::getppid()), elsewhere = "/w.tmp-another-1";
     for (const std::string& path :
-         {std::string("/x"), "/x.tmp-" + host + "-2147483647", running, std::string("/z.tmp")})
+         {std::string("/x"), "/x.tmp-" + host + "-2147483647", running, elsewhere, std::string("/z.tmp")})
         File::create(disk, path).close();
-    remove_temporary_files(disk, "/");
+    remove_temporary_files(disk, "/", false);
+    EXPECT_EQ(disk.list("/"), (std::vector<std::string>{elsewhere.substr(1), "x", running.substr(1), "z.tmp"}));
+    remove_temporary_files(disk, "/", true);  // nothing else writes there, on any host
     EXPECT_EQ(disk.list("/"), (std::vector<std::string>{"x", running.substr(1), "z.tmp"}));
+
+    disk.make_directory("/hf.tmp-" + host + "-2147483647");
+    File::create(disk, "/hf.tmp-" + host + "-2147483647/a").close();
+    disk.make_directory("/hf.tmp-another-1");
+    const NewDirectory hf(disk, "/hf");
+    EXPECT_EQ(disk.list("/"), (std::vector<std::string>{"hf.tmp-another-1", "hf.tmp-" + this_owner(), "x",
+                                                        running.substr(1), "z.tmp"}));
 }
 
 TEST(AtomicWrite, ReplacesOrLeavesTheOldFile) {

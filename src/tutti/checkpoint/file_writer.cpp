@@ -138,11 +138,12 @@ FileRecord write_file_atomically(FileSystem& file_system, const std::string& dir
     }
 }
 
-void remove_temporary_files(FileSystem& file_system, const std::string& directory) {
+void remove_temporary_files(FileSystem& file_system, const std::string& directory, bool is_locked) {
     for (const std::string& name : file_system.list(directory)) {
         const size_t suffix = name.rfind(kTemporaryFile);
-        if (suffix == std::string::npos || state_of(name.substr(suffix + kTemporaryFile.size())) != OwnerState::gone)
-            continue;
+        if (suffix == std::string::npos) continue;
+        const OwnerState owner = state_of(name.substr(suffix + kTemporaryFile.size()));
+        if (owner != OwnerState::gone && !(is_locked && owner == OwnerState::elsewhere)) continue;
         try {
             file_system.unlink(join(directory, name));
         } catch (const IoError&) {
@@ -171,7 +172,11 @@ NewDirectory::NewDirectory(FileSystem& file_system, std::string path)
     check<UsageError>(!path_.empty() && is_free(file_system_, path_), "'", path_,
                       "' must not exist, or be an empty directory: nothing is overwritten; choose another");
     make_directories(file_system_, parent_of(path_));
-    remove_tree(file_system_, temporary_);  // of an earlier process with our id that was killed
+    const std::string siblings = concat(last_name_of(path_), kTemporaryFile);
+    for (const std::string& name : file_system_.list(parent_of(path_)))
+        if (name.starts_with(siblings) && (state_of(name.substr(siblings.size())) == OwnerState::gone ||
+                                           name.substr(siblings.size()) == this_owner()))
+            remove_tree(file_system_, join(parent_of(path_), name));  // of a process that was killed
     file_system_.make_directory(temporary_);
 }
 

@@ -71,9 +71,10 @@ class NewFile {
 // name.
 FileRecord write_file_atomically(FileSystem& file_system, const std::string& directory, const FileToWrite& content);
 
-// Removes from `directory` the temporary files of killed calls of write_file_atomically. Files that cannot be removed
-// stay; they do no harm.
-void remove_temporary_files(FileSystem& file_system, const std::string& directory);
+// Removes from `directory` the temporary files of killed calls of write_file_atomically: those of this host, and with
+// `is_locked`, when the caller holds a lock without which nothing is written there, those of other hosts too, since a
+// container has another name with each start. Files that cannot be removed stay; they do no harm.
+void remove_temporary_files(FileSystem& file_system, const std::string& directory, bool is_locked);
 
 // The process that writes a temporary file, "<host>-<pid>": part of the file's name.
 std::string this_owner();

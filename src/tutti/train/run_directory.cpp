@@ -49,7 +49,7 @@ std::unique_ptr<checkpoint::FileLock> lock_run(const std::string& path) {
                       error ? error.message() : "a file of that name exists", "; choose another with --out");
     checkpoint::PosixFileSystem files;
     auto lock = files.lock(path + "/run.lock", checkpoint::this_owner());
-    checkpoint::remove_temporary_files(files, path);
+    checkpoint::remove_temporary_files(files, path, lock != nullptr);
     return lock;
 }
 
