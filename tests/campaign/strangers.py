@@ -62,10 +62,11 @@ def main():
     ended = []  # an exception of a handler may be lost inside a destructor
     signal.signal(signal.SIGTERM, lambda *_: ended.append(True))
     held, counts = collections.deque(), collections.Counter()
-    begin = time.monotonic()
+    ports, begin = [], time.monotonic()
     try:
         while counts["tried"] < options.count and not ended:
-            ports = sorted(set(options.port) | listening())
+            if not ports or counts["tried"] % 100 == 0:  # the table is long when many wait
+                ports = sorted(set(options.port) | listening())
             time.sleep(max(0.0, begin + counts["tried"] / options.rate - time.monotonic()) if ports else 0.02)
             if not ports:
                 begin = time.monotonic() - counts["tried"] / options.rate
