@@ -10,7 +10,7 @@ if [[ ${1:-} == --possible ]]; then
     name=tuttip$$
     ip netns add "$name" 2>/dev/null || exit 1
     code=0
-    ip netns exec "$name" unshare --uts true 2>/dev/null || code=1
+    ip netns exec "$name" unshare --uts --pid --fork --mount-proc true 2>/dev/null || code=1
     ip netns del "$name"
     exit $code
 fi
