@@ -2,11 +2,11 @@
 """What an optimizer, and the types of its state, do to the loss: the same model on the same text, several seeds.
 
     bench/optimizers.py --tutti BUILD/tutti --text FILE --out DIR [--model llama-5m] [--steps 240] [--seq-len 128]
-        [--batch 8] [--seeds 1234,1235,1236] [--only adamw,muon] [--threads N]
+        [--batch 8] [--seeds 1234,1235,1236] [--only adamw,muon] [--window 20] [--threads N]
 
 Every run reads the text as bytes, has a warm-up of 20 steps and then a constant learning rate, so that a curve can be read
 at any step. Runs of one seed start from the same weights and see the same samples; a seed changes both. The loss of a step
-is that of samples that the run has not seen yet. A figure is a mean of WINDOW steps.
+is that of samples that the run has not seen yet. A figure is a mean of --window steps.
 
 Muon has the learning rate and the weight decay of AdamW (muon_scale = match_adamw); Lion a quarter of the rate and four
 times the decay, as its authors advise (Chen et al. 2023). A run in DIR that has enough steps is kept, so the script can be repeated.
@@ -25,7 +25,6 @@ import statistics
 import subprocess
 import sys
 
-WINDOW = 20
 LR, DECAY = 1e-3, 0.1
 RECIPES = {  # name: (title, keys)
     "adamw": ("AdamW, f32 states", {}),
@@ -66,22 +65,22 @@ def losses(options, name, seed):
     return [json.loads(line)["loss"] for line in lines][:options.steps]
 
 
-def smooth(curve):
-    """Element i: the mean of the WINDOW steps that end with step i + WINDOW."""
-    return [statistics.fmean(curve[i:i + WINDOW]) for i in range(len(curve) - WINDOW + 1)]
+def smooth(curve, window):
+    """Element i: the mean of the steps that end with step i + window."""
+    return [statistics.fmean(curve[i:i + window]) for i in range(len(curve) - window + 1)]
 
 
-def first_step_below(curve, loss):
-    """The step at whose end the mean of WINDOW steps is at most `loss`."""
-    return next((i + WINDOW for i, x in enumerate(smooth(curve)) if x <= loss), None)
+def first_step_below(curve, loss, window):
+    """The step at whose end the mean of `window` steps is at most `loss`."""
+    return next((i + window for i, x in enumerate(smooth(curve, window)) if x <= loss), None)
 
 
-def figures(curves):
+def figures(curves, window):
     """By recipe: the last mean of every seed, its distance from AdamW's, and AdamW's final loss reached."""
-    last = {name: [smooth(c)[-1] for c in by_seed.values()] for name, by_seed in curves.items()}
+    last = {name: [smooth(c, window)[-1] for c in by_seed.values()] for name, by_seed in curves.items()}
     result = {}
     for name, by_seed in curves.items():
-        reached = [first_step_below(c, smooth(curves["adamw"][seed])[-1]) for seed, c in by_seed.items()]
+        reached = [first_step_below(c, smooth(curves["adamw"][seed], window)[-1], window) for seed, c in by_seed.items()]
         apart = [x / y - 1 for x, y in zip(last[name], last["adamw"])]
         result[name] = {"last": last[name], "against_adamw": apart, "mean_against_adamw": statistics.fmean(apart),
                         "reaches_adamw_at": reached,
@@ -90,11 +89,11 @@ def figures(curves):
     return result
 
 
-def svg(curves, title):
+def svg(curves, title, window):
     """Means over the seeds, with the band of all seeds behind each."""
     width, height, left, right, top, bottom = 900, 520, 60, 230, 40, 50
-    means = {n: [statistics.fmean(v) for v in zip(*map(smooth, by_seed.values()))] for n, by_seed in curves.items()}
-    bands = {n: [(min(v), max(v)) for v in zip(*map(smooth, by_seed.values()))] for n, by_seed in curves.items()}
+    means = {n: [statistics.fmean(v) for v in zip(*(smooth(c, window) for c in by_seed.values()))] for n, by_seed in curves.items()}
+    bands = {n: [(min(v), max(v)) for v in zip(*(smooth(c, window) for c in by_seed.values()))] for n, by_seed in curves.items()}
     steps = len(next(iter(means.values())))
     low, high = min(map(min, means.values())) * 0.98, max(m[steps // 10] for m in means.values())
 
@@ -110,9 +109,9 @@ def svg(curves, title):
         out.append(f'<line x1="{left}" x2="{width - right}" y1="{y}" y2="{y}" stroke="#ddd"/>'
                    f'<text x="{left - 8}" y="{float(y) + 4:.1f}" text-anchor="end">{loss:.2f}</text>')
         i = (steps - 1) * k // 5
-        out.append(f'<text x="{at(i, low).split(",")[0]}" y="{height - bottom + 20}" text-anchor="middle">{i + WINDOW}</text>')
+        out.append(f'<text x="{at(i, low).split(",")[0]}" y="{height - bottom + 20}" text-anchor="middle">{i + window}</text>')
     out.append(f'<text x="{(left + width - right) / 2}" y="{height - 10}" text-anchor="middle">step '
-               f'(mean loss of the last {WINDOW})</text>')
+               f'(mean loss of the last {window})</text>')
     for (name, mean), colour in zip(means.items(), COLOURS):
         band = [at(i, b[1]) for i, b in enumerate(bands[name])] + [at(i, b[0]) for i, b in reversed(list(enumerate(bands[name])))]
         out.append(f'<polygon points="{" ".join(band)}" fill="{colour}" opacity="0.12"/>')
@@ -136,23 +135,24 @@ def main():
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--seeds", default="1234,1235,1236")
     parser.add_argument("--only", default=",".join(RECIPES), help=f"of {', '.join(RECIPES)}; adamw always")
+    parser.add_argument("--window", type=int, default=20, help="steps of a mean")
     parser.add_argument("--threads", type=int, default=0)
     options = parser.parse_args()
     names = [name for name in RECIPES if name in ["adamw", *options.only.split(",")]]
-    if options.steps < 2 * WINDOW or not set(options.only.split(",")) <= set(RECIPES):
-        parser.error(f"--steps must be at least {2 * WINDOW}, got {options.steps}; --only takes names of {', '.join(RECIPES)}")
+    if options.steps < 2 * options.window or not set(options.only.split(",")) <= set(RECIPES):
+        parser.error(f"--steps must be at least {2 * options.window}, got {options.steps}; --only takes names of {', '.join(RECIPES)}")
     options.out.mkdir(parents=True, exist_ok=True)
 
     curves = {name: {} for name in names}
     for seed in map(int, options.seeds.split(",")):
         for name in names:
             curves[name][seed] = losses(options, name, seed)
-    result = figures(curves)
+    result = figures(curves, options.window)
     setting = {"model": options.model, "steps": options.steps, "seq_len": options.seq_len, "batch": options.batch,
-               "lr": LR, "weight_decay": DECAY, "cores": os.cpu_count()}
+               "window": options.window, "lr": LR, "weight_decay": DECAY, "cores": os.cpu_count()}
     (options.out / "optimizers.json").write_text(json.dumps({"setting": setting, "figures": result, "losses": curves}) + "\n")
     (options.out / "optimizers.svg").write_text(
-        svg(curves, f"{options.model}, {options.batch} x {options.seq_len} tokens a step, {len(curves['adamw'])} seeds"))
+        svg(curves, f"{options.model}, {options.batch} x {options.seq_len} tokens a step, {len(curves['adamw'])} seeds", options.window))
     print(f"{'':28}{'last loss by seed':32}{'against AdamW':>15}{'AdamW reached at':>20}")
     for name, f in result.items():
         share = "never" if f["share_of_steps"] is None else f"{f['share_of_steps']:.0%} of steps"

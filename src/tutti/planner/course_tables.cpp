@@ -50,13 +50,13 @@ double state_of(const PublishedRun& run) {
 }
 
 // A combination of types, told by the keys of a run, and the sum that F.1 of the reference and the papers give it.
-struct Recipe {
+struct StateRecipe {
     const char* name;
     std::vector<std::string> keys;
     double textbook;  // bytes of a value of a matrix
 };
 
-std::vector<Recipe> recipes() {
+std::vector<StateRecipe> state_recipes() {
     const std::string gradients = "precision.gradients=bf16", no_master = "precision.master=none",
                       m = "optimizer.m=", v = "optimizer.v=";
     const double u8 = 1 + 4.0 / 256;  // a code, and a share of its block's largest magnitude
@@ -75,7 +75,7 @@ std::vector<Recipe> recipes() {
             {"Lion", {"optimizer.name=lion"}, 14}};
 }
 
-spec::RunSpec run_of(const Recipe& recipe) { return spec::parse_text("", recipe.name, recipe.keys); }
+spec::RunSpec run_of_recipe(const StateRecipe& recipe) { return spec::parse_text("", recipe.name, recipe.keys); }
 
 // Adds columns that are shown alike.
 void add(Table& t, Show show, const std::vector<const char*>& names) {
@@ -107,9 +107,9 @@ Table bytes_of_a_parameter() {
             "gather"};
     add(t, Show::bytes_per_value, {"weights", "gradients", "optimizer", "sum", "textbook"});
     t.columns.push_back({"keys"});
-    for (const Recipe& recipe : recipes()) {
+    for (const StateRecipe& recipe : state_recipes()) {
         constexpr int64_t kMany = 1 << 20;
-        const MemoryByPurpose state = optim::state_bytes(kMany, run_of(recipe));
+        const MemoryByPurpose state = optim::state_bytes(kMany, run_of_recipe(recipe));
         const auto bytes = [&](int64_t all) { return Json(double(all) / kMany); };
         t.rows.push_back({recipe.name, bytes(state[Purpose::weights]), bytes(state[Purpose::gradients]),
                           bytes(state[Purpose::optimizer]), bytes(state.total()), recipe.textbook,
@@ -131,8 +131,8 @@ Table state_of_a_device(const std::string& name, const std::vector<autograd::Par
         "GB = 1e9 bytes, without activations and what is gathered. 8 bits are not for small parameters and tables of "
         "words, Muon is for matrices of layers; the rest has AdamW in f32"};
     add(t, Show::gigabytes, {"ZeRO-0, GB", "ZeRO-1, GB", "ZeRO-2, GB", "ZeRO-3, GB"});
-    for (const Recipe& recipe : recipes()) {
-        spec::RunSpec run = run_of(recipe);
+    for (const StateRecipe& recipe : state_recipes()) {
+        spec::RunSpec run = run_of_recipe(recipe);
         std::vector<Json> row = {recipe.name, double(optim::state_bytes(parameters, run).total()) / double(values)};
         for (int zero = 0; zero < 4; ++zero) {
             run.parallel.zero = zero;
