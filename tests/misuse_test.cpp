@@ -591,6 +591,25 @@ TEST_F(Misuse, AnEvaluationOfAllWindowsDoesNotDependOnTheMicrobatch) {
     for (const double loss : losses) EXPECT_NEAR(loss, losses[0], 1e-6 * losses[0]);
 }
 
+// Nor does an evaluation of some windows: train.eval_batches counts global batches.
+TEST_F(Misuse, AnEvaluationOfSomeWindowsDoesNotDependOnTheMicrobatch) {
+    std::string text;
+    for (int i = 0; i < 200; ++i) text += static_cast<char>('a' + i * i % 23);
+    write("valid.txt", text);
+    std::vector<double> losses;
+    for (const auto& [micro, batches] : {std::pair{"1", "1"}, {"2", "1"}, {"6", "1"}, {"2", "2"}}) {
+        const std::string out = concat("some", micro, "of", batches);
+        ASSERT_EQ(train(out, {"data.valid=" + path("valid.txt"), "train.steps=1", "train.global_batch=6",
+                              concat("train.micro_batch=", micro), concat("train.eval_batches=", batches)})
+                      .exit_code,
+                  0);
+        losses.push_back(logged(path(out)).back().at("eval_loss").get<double>());
+    }
+    EXPECT_NEAR(losses[1], losses[0], 1e-6 * losses[0]);
+    EXPECT_NEAR(losses[2], losses[0], 1e-6 * losses[0]);
+    EXPECT_GT(std::abs(losses[3] - losses[0]), 1e-4);  // twelve windows
+}
+
 // The work of a step does not depend on its mask, and neither does the rate.
 TEST_F(Misuse, RatesCountWhatIsComputed) {
     write("few.jsonl", records_with_few_targets());

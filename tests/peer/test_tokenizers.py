@@ -264,16 +264,29 @@ class Sentencepiece(unittest.TestCase):
             (folder / "corpus.txt").write_text(mixed_text(200_000, 18), encoding="utf-8", newline="")
             # Equally good segmentations of one character in a row are chosen differently by versions of the library.
             plain = scripts().splitlines()
-            for kind, texts, options in (("bpe", fuzz, dict(normalization_rule_name="identity", remove_extra_whitespaces=False, byte_fallback=True)),
-                                  ("unigram", plain, dict())):
-                with self.subTest(kind):
+            identity = dict(normalization_rule_name="identity", remove_extra_whitespaces=False)
+            for name, kind, texts, options in (
+                    ("bpe", "bpe", fuzz, dict(identity, byte_fallback=True)),
+                    ("unigram", "unigram", plain, {}),
+                    ("bpe with rules", "bpe", plain, {}),
+                    ("bpe with unknown characters", "bpe", fuzz, identity),
+                    ("bpe without a prefix", "bpe", fuzz, dict(identity, add_dummy_prefix=False)),
+                    ("bpe with spaces inside pieces", "bpe", fuzz, dict(identity, byte_fallback=True, split_by_whitespace=False)),
+                    ("bpe with symbols", "bpe", fuzz, dict(identity, byte_fallback=True, user_defined_symbols=["<x y>", "zz"])),
+                    ("bpe, no prefix but trimmed", "bpe", plain, dict(add_dummy_prefix=False)),
+                    ("bpe, spaces behind words", "bpe", fuzz, dict(identity, treat_whitespace_as_suffix=True))):
+                with self.subTest(name):
                     sentencepiece.SentencePieceTrainer.train(
-                        input=str(folder / "corpus.txt"), model_prefix=str(folder / kind), vocab_size=1500, model_type=kind,
+                        input=str(folder / "corpus.txt"), model_prefix=str(folder / name), vocab_size=1500, model_type=kind,
                         character_coverage=0.98, minloglevel=2, **options)
-                    path = folder / f"{kind}.model"
+                    path = folder / f"{name}.model"
                     processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
                     ours = ids_of(peer(path, "encode", frame([t.encode() for t in texts]), 2))
                     self.assertEqual(ours, [processor.encode(t) for t in texts])
+                    long = "\n".join(texts) * 3  # cut into pieces for two threads
+                    self.assertTrue(ids_of(peer(path, "text", long.encode(), 2)) == [processor.encode(long)])
+                    if name in ("bpe, spaces behind words", "bpe, no prefix but trimmed"):
+                        continue
                     decoded = list(frames(peer(path, "decode", b"".join(
                         struct.pack(f"<I{len(i)}i", len(i), *i) for i in ours)), 1))
                     for text, mine, ids in zip(texts, decoded, ours):

@@ -11,6 +11,7 @@
 #include "tutti/base/read_file.h"
 #include "tutti/cli/testing/run.h"
 #include "tutti/comm/threads/thread_world.h"
+#include "tutti/data/tokenizer.h"
 #include "tutti/device/cuda/cuda_device.h"
 
 namespace tutti::cli {
@@ -453,6 +454,23 @@ TEST(Data, ATokenizerIsLearntAndTrainedWith) {
         EXPECT_TRUE(fs::exists(out + "/" + name)) << name;
         EXPECT_TRUE(fs::exists(dir / "hf" + "/" + name)) << name;
     }
+    // They say where a text ends, as the run does.
+    const int eos = Json::parse(read_file(dir / "hf/config.json")).at("eos_token_id").get<int>();
+    EXPECT_EQ(eos, Json::parse(read_file(dir / "hf/generation_config.json")).at("eos_token_id").get<int>());
+    EXPECT_EQ(eos, data::make_tokenizer(out)->special().eos);
+    // A model of Hugging Face is trained with its own tokenizer; another one is named, and said.
+    const std::string tune = dir.write(
+        "tune.toml", "[model]\nhf = \"" + dir / "hf" + "\"\n[data]\ntrain = \"" + data +
+                         "\"\n[train]\nsteps = 1\nseq_len = 32\nglobal_batch = 2\nmicro_batch = 1\n[precision]\n"
+                         "compute = \"f32\"\n");
+    const Ran tuned = tutti({"train", tune, "--out", dir / "tuned"});
+    ASSERT_EQ(tuned.code, 0) << tuned.err;
+    EXPECT_TRUE(contains(tuned.out, "byte-level BPE (gpt2), 280 ids")) << tuned.out;
+    EXPECT_FALSE(contains(tuned.err, "makes other ids")) << tuned.err;
+    EXPECT_EQ(tutti({"generate", dir / "tuned", "--prompt", "In the", "--max-tokens", "3"}).code, 0);
+    const Ran other = tutti({"train", tune, "--set", "data.tokenizer=bytes", "--out", dir / "by_bytes"});
+    ASSERT_EQ(other.code, 0) << other.err;
+    EXPECT_TRUE(contains(other.err, "data.tokenizer (bytes, 256 ids) makes other ids than")) << other.err;
     const Ran too_small =
         tutti({"train", config, "--set", "model.vocab=256", "--set", "data.tokenizer=" + out, "--out", dir / "other"});
     EXPECT_EQ(too_small.code, 2);

@@ -121,7 +121,9 @@ int tokenize(const TokenizeArguments& a, const Io& io) {
             progress.at(bytes += piece.bytes, writer.tokens());
         });
     }
-    const auto paths = writer.finish();
+    auto paths = writer.finish();
+    data::write_maker(a.out, {tokenizer->fingerprint(), tokenizer->description()});
+    paths.push_back(a.out + ".tokenizer");
     const double seconds = seconds_now() - begin;
 
     const auto rate = [seconds](int64_t n) { return static_cast<double>(n) / seconds; };
@@ -141,6 +143,7 @@ int tokenize(const TokenizeArguments& a, const Io& io) {
     io.out << writer.tokens() << " tokens of " << writer.documents() << " documents, " << bytes << " bytes, in "
            << format_duration(seconds) << " (" << format_bytes(static_cast<int64_t>(rate(bytes))) << "/s, "
            << format_rate(rate(writer.tokens()), "tok") << ")\n";
+    io.out << "tokenizer: " << tokenizer->description() << '\n';
     if (writer.only_read() > 0) io.out << writer.only_read() << " prompt tokens are not targets\n";
     for (const std::string& path : paths) io.out << "wrote " << path << '\n';
     return 0;

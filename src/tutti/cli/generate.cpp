@@ -78,12 +78,8 @@ Ids stop_tokens(const GenerateArguments& arguments, const infer::StoredModel& st
     Ids ids;
     if (!arguments.stop_ids.empty()) ids = parse_ids("--stop-ids", arguments.stop_ids);
     if (arguments.ignore_eos) return ids;
-    const auto add = [&ids](const Ids& more) { ids.insert(ids.end(), more.begin(), more.end()); };
-    add(stored.eos_tokens());
-    if (tokenizer == nullptr) return ids;
-    if (stored.tokenizer != "bytes") add(tokenizer->special().stop);  // bytes may replace an unknown one
-    const spec::RunSpec& run = stored.run;
-    if (!run.data.eod.empty()) add({*data::end_of_document(run.data.eod, *tokenizer, run.model.vocab)});
+    const Ids stop = stored.special_ids(tokenizer).stop;
+    ids.insert(ids.end(), stop.begin(), stop.end());
     return ids;
 }
 

@@ -5,12 +5,15 @@
 #include <bit>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <numeric>
 #include <utility>
 
 #include "tutti/base/error.h"
 #include "tutti/base/philox.h"
+#include "tutti/base/units.h"
 #include "tutti/data/text_tokens.h"
+#include "tutti/data/token_writer.h"
 
 namespace tutti::data {
 
@@ -43,6 +46,45 @@ std::vector<int64_t> TokenView::document_begins(int64_t begin, std::span<const i
     std::sort(all.begin(), all.end());
     all.erase(std::unique(all.begin(), all.end()), all.end());
     return all;
+}
+
+std::vector<int64_t> TokenView::document_begins() const {
+    std::vector<int64_t> begins = {0};
+    if (source_->knows_documents()) {
+        source_->document_begins(begin_, end_, begins);
+        for (size_t i = 1; i < begins.size(); ++i) begins[i] -= begin_;
+        return begins;
+    }
+    std::vector<int32_t> ids(1 << 20);
+    for (int64_t at = 0; at + 1 < size(); at += static_cast<int64_t>(ids.size()) - 1) {  // a token tells of the next
+        ids.resize(static_cast<size_t>(std::min<int64_t>(1 << 20, size() - at)));
+        read(at, ids);
+        for (const int64_t begin : document_begins(at, ids)) begins.push_back(at + begin);
+    }
+    return begins;
+}
+
+void TokenView::pack(int64_t seq_len) {
+    const std::vector<int64_t> begins = document_begins();
+    packing_ = std::make_shared<const Packing>(begins, size(), seq_len);
+}
+
+double TokenView::share_without_beginning() const {
+    int64_t all = 0, without = 0;
+    std::vector<uint8_t> counts;
+    for (const Packing::Piece& piece : packing_->pieces()) {
+        counts.resize(static_cast<size_t>(piece.count));
+        read_mask(piece.begin, counts);
+        const int64_t targets = std::count(counts.begin() + 1, counts.end(), uint8_t{1});
+        all += targets;
+        if (piece.continues) without += targets;
+    }
+    return all > 0 ? static_cast<double>(without) / static_cast<double>(all) : 0;
+}
+
+uint64_t TokenView::fingerprint() const {
+    const uint64_t tokens = data::fingerprint(*source_, begin_, end_);
+    return packing_ ? mix64(tokens ^ 0x7061636b696e6731) : tokens;  // other windows than those of one row
 }
 
 void TokenView::read_mask(int64_t begin, std::span<uint8_t> out) const {
@@ -99,7 +141,7 @@ std::string larger_fraction(int64_t seq_len, int64_t size) {
     return concat("set data.valid_fraction = ", enough, " or more");
 }
 
-// "0.7 PATH" -> {0.7, PATH}.
+// "0.7 PATH" -> {0.7, PATH}; a file of the whole name is a path.
 struct Entry {
     std::optional<double> weight;
     std::string path;
@@ -111,6 +153,7 @@ Entry parse_entry(const std::string& text) {
     if (error != std::errc() || stop == end || *stop != ' ') return {std::nullopt, text};
     check<UsageError>(std::isfinite(weight) && weight > 0, "data: \"", text, "\": a weight must be positive, got ",
                       weight);
+    if (std::filesystem::exists(text)) return {std::nullopt, text};  // "2 cities.txt"
     const size_t path = text.find_first_not_of(' ', static_cast<size_t>(stop - text.data()));
     check<UsageError>(path != std::string::npos, "data: \"", text, "\": a path must follow the weight");
     return {weight, text.substr(path)};
@@ -123,7 +166,18 @@ struct Opening {
     std::optional<int32_t> eod;
     int64_t vocab;
     const EncodeOptions& encode;
+    std::vector<std::string>& warnings;
 };
+
+// The tokenizer that made a token file, where the file says so, is the run's: else its ids mean other text.
+void compare_tokenizer(const std::string& path, const Opening& how) {
+    const auto made_by = maker_of_tokens(path);
+    if (!made_by || made_by->fingerprint == how.tokenizer.fingerprint()) return;
+    const std::string text = concat(path, " was made with another tokenizer (", made_by->description,
+                                    ") than data.tokenizer (", how.tokenizer.description(), ")");
+    check<UsageError>(how.data.tokenizer == "bytes", text, ", for which its ids mean other text; set data.tokenizer");
+    how.warnings.push_back(concat(text, ": set data.tokenizer, and the run can show text"));
+}
 
 // The files as a row of ids of the model's vocabulary.
 std::shared_ptr<const TokenSource> open_source(const std::vector<std::string>& paths, const Opening& how) {
@@ -138,7 +192,10 @@ std::shared_ptr<const TokenSource> open_source(const std::vector<std::string>& p
         return open_records(paths, how.tokenizer, {.field = how.data.text_field, .eod = how.eod, .encode = how.encode});
     }
     auto source = open_tokens(paths, how.data.format);
-    if (how.data.tokenizer == "bytes") return source;
+    const bool bytes = how.data.tokenizer == "bytes";
+    if (source->format() != "text")
+        for (const std::string& path : paths) compare_tokenizer(path, how);
+    if (bytes) return source;
     check_vocab();
     return source->format() == "text" ? open_text(paths, how.tokenizer, how.encode) : source;
 }
@@ -188,6 +245,31 @@ DocumentRule rule_of(const spec::DataSpec& data, std::optional<int32_t> eod, con
     return {respected, eod};
 }
 
+// A completion says little without its prompt: such records are not cut at the borders of windows.
+bool has_whole_records(const TokenSource& source, const DocumentRule& rule) {
+    return source.has_mask() && (source.knows_documents() || rule.eod.has_value());
+}
+
+// Packs the views of a set that have prompts, and says what cannot be whole.
+void pack(TokenSet& set, int64_t seq_len, std::vector<std::string>& warnings) {
+    for (TokenView& view : set.views) {
+        if (!view.source().has_mask()) continue;
+        const std::string source(view.source().description());
+        if (!has_whole_records(view.source(), view.documents())) {
+            warnings.push_back(concat(source, ": nothing tells where its records begin, so that windows cut them; set ",
+                                      "data.eod to the token that ends one, or use Megatron or JSONL data"));
+            continue;
+        }
+        view.pack(seq_len);
+        const Packing& packing = *view.packing();
+        if (packing.cut_records() == 0) continue;
+        warnings.push_back(concat(source, ": ", packing.cut_records(), " of ", packing.records(),
+                                  " records are longer than a window of train.seq_len = ", seq_len,
+                                  " and are cut: ", format_percent(view.share_without_beginning()),
+                                  " of the targets do not see the beginning of their record"));
+    }
+}
+
 // The training part of the sources, and the held-out part.
 struct Split {
     TokenSet kept, held;
@@ -195,7 +277,11 @@ struct Split {
 Split split(const Sources& from, double fraction, int64_t vocab, const DocumentRule& rule) {
     Split result;
     for (const auto& source : from.sources) {
-        const int64_t end = source->size() - tokens_held_out(fraction, source->size());
+        int64_t end = source->size() - tokens_held_out(fraction, source->size());
+        if (fraction > 0 && has_whole_records(*source, rule)) {  // no record is cut by the border
+            const auto begins = TokenView(source, 0, source->size(), vocab, rule).document_begins();
+            end = *std::prev(std::upper_bound(begins.begin(), begins.end(), end));
+        }
         result.kept.views.emplace_back(source, 0, end, vocab, rule);
         result.held.views.emplace_back(source, end, source->size(), vocab, rule);
     }
@@ -263,13 +349,14 @@ DataSet open(const spec::DataSpec& data, int64_t vocab, int64_t seq_len, const E
                       "data.valid names files and data.valid_fraction is ", data.valid_fraction, "; give one of them");
     const std::shared_ptr<const Tokenizer> tokenizer = make_tokenizer(data.tokenizer);
     const auto eod = end_of_document(data.eod, *tokenizer, vocab);
-    const Opening how{data, *tokenizer, eod, vocab, options};
+    std::vector<std::string> warnings;
+    const Opening how{data, *tokenizer, eod, vocab, options, warnings};
 
     const Sources sources = open_sources(data.train, how);
     const TokenSource& first = *sources.sources.front();
     const DocumentRule rule = rule_of(data, eod, first, vocab);
     Split parts = split(sources, data.valid_fraction, vocab, rule);
-    DataSet set{std::move(parts.kept), std::nullopt, tokenizer};
+    DataSet set{std::move(parts.kept), std::nullopt, tokenizer, {}};
     for (const TokenView& view : set.train.views)
         check_size_and_targets(view, seq_len, concat("training data (", view.source().description(), ")"),
                                data.valid_fraction > 0
@@ -295,6 +382,9 @@ DataSet open(const spec::DataSpec& data, int64_t vocab, int64_t seq_len, const E
     }
     set.train.check_ids();
     if (set.valid) set.valid->check_ids();
+    pack(set.train, seq_len, warnings);
+    if (set.valid) pack(*set.valid, seq_len, warnings);
+    set.warnings = std::move(warnings);
     return set;
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/data/packing.h"
 #include "tutti/data/text_tokens.h"
 #include "tutti/data/token_source.h"
 #include "tutti/spec/run_spec.h"
@@ -37,8 +38,17 @@ class TokenView {
     // Indices in `ids`, the tokens [begin, begin + ids.size()), at which documents begin: ascending, without index 0.
     std::vector<int64_t> document_begins(int64_t begin, std::span<const int32_t> ids) const;
 
+    // All of them in the view, from token 0 on.
+    std::vector<int64_t> document_begins() const;
+
     // out[i] = 0 when token begin + i is input only, never a target.
     void read_mask(int64_t begin, std::span<uint8_t> out) const;
+
+    // Windows of whole records; null: windows begin every seq_len tokens.
+    const Packing* packing() const { return packing_.get(); }
+    void pack(int64_t seq_len);
+    // Targets whose record begins in an earlier window, as a share of all targets. Reads the whole mask.
+    double share_without_beginning() const;
 
     // Whether any token is a target. The first token of a view is input only.
     bool has_target() const;
@@ -48,7 +58,7 @@ class TokenView {
     void check_ids() const;
 
     // Fingerprint of the tokens in this view only. A resumed run compares fingerprints to detect changed data.
-    uint64_t fingerprint() const { return data::fingerprint(*source_, begin_, end_); }
+    uint64_t fingerprint() const;
 
   private:
     void check_ids(int64_t source_begin, std::span<const int32_t> ids) const;
@@ -56,6 +66,7 @@ class TokenView {
     std::shared_ptr<const TokenSource> source_;
     int64_t begin_, end_, vocab_;
     DocumentRule rule_;
+    std::shared_ptr<const Packing> packing_;
 };
 
 // One view, or several that are blended by weight.
@@ -76,6 +87,7 @@ struct DataSet {
     TokenSet train;
     std::optional<TokenSet> valid;
     std::shared_ptr<const Tokenizer> tokenizer;  // of data.tokenizer
+    std::vector<std::string> warnings;           // what the run should say of its data
     std::string description() const;
 };
 
@@ -86,10 +98,11 @@ std::optional<int32_t> end_of_document(const std::string& eod, const Tokenizer& 
 // Opens the files of `data` for a model of `vocab` ids and windows of seq_len + 1 tokens. Validation tokens come from
 // the files of data.valid, or are the last floor(valid_fraction * tokens) of each source; the views never overlap.
 // Each entry "0.7 PATH" of data.train is a source of its own with that weight; entries without weights are one row.
-// Text is read as bytes, or encoded by data.tokenizer (text_tokens.h), which must have at most `vocab` ids.
-// UsageError: no files, both kinds of validation, a fraction outside [0, 1), an unknown format or tokenizer, mixed
-// formats, documents to respect without a known end. DataError: a damaged file, an id outside the vocabulary, fewer
-// tokens than one window needs, no token that is a target.
+// Text is read as bytes, or encoded by data.tokenizer (text_tokens.h), which must have at most `vocab` ids. Where
+// prompts are masked and the data has documents, each record that fits is whole in one window (packing.h). UsageError:
+// no files, both kinds of validation, a fraction outside [0, 1), an unknown format or tokenizer, mixed formats,
+// documents to respect without a known end, token files that another tokenizer made. DataError: a damaged file, an id
+// outside the vocabulary, fewer tokens than one window needs, no token that is a target.
 DataSet open(const spec::DataSpec& data, int64_t vocab, int64_t seq_len, const EncodeOptions& options = {});
 
 }  // namespace tutti::data

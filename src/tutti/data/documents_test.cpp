@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <map>
 #include <set>
 
@@ -100,6 +101,60 @@ TEST(Jsonl, RecordsAreDocumentsAndPromptsAreOnlyRead) {
     EXPECT_EQ(rows(Sampler::in_order(open(of({path}, "packed", "0"), 256, 8).train, 8), 0).targets,
               (Ids{'b', 0, -1, 0xc3, 0xa9, 0, 'f', 0}));
     EXPECT_EQ(open(of({path}), 256, 4).train.size(), 6);  // no eod: nothing is added
+}
+
+// Records of prompt and completion are whole in a window, the first one with room, in any order of the windows.
+TEST(Jsonl, RecordsWithPromptsAreNotCut) {
+    ScratchFolder folder;
+    std::string lines;
+    for (const char* prompt : {"abc", "d", "efg", "h"})
+        lines += concat("{\"prompt\": \"", prompt, "\", \"completion\": \"12\"}\n");
+    const auto path = folder.write("a.jsonl", lines);
+    for (const char* documents : {"packed", "respected"}) {
+        const auto set = open(of({path}, documents), 256, 8);  // windows of 9: abc12 d12 -, efg12 h12 -
+        EXPECT_TRUE(set.warnings.empty());
+        const auto sampler = Sampler::in_order(set.train, 8);
+        ASSERT_EQ(sampler.samples_per_epoch(), 2);
+        const Rows r = rows(sampler, 0);
+        EXPECT_EQ(r.tokens, (Ids{'a', 'b', 'c', '1', '2', 'd', '1', '2'}));
+        EXPECT_EQ(r.targets, (Ids{-1, -1, '1', '2', -1, '1', '2', -1}));
+        EXPECT_EQ(r.first_key, std::string(documents) == "packed" ? Ids(8, 0) : (Ids{0, 0, 0, 0, 0, 5, 5, 5}));
+        EXPECT_EQ(rows(sampler, 1).tokens, (Ids{'e', 'f', 'g', '1', '2', 'h', '1', '2'}));
+    }
+    // Too long for a window of 5: cut, and said. abc12 becomes abc1 and 12; each target counts once.
+    const auto cut = open(of({path}), 256, 3);
+    ASSERT_EQ(cut.warnings.size(), 1u);
+    EXPECT_EQ(missing("2 of 4 records are longer than a window of train.seq_len = 3 and are cut: 25.0 % of the targets",
+                      cut.warnings[0]),
+              "");
+    const auto sampler = Sampler::in_order(cut.train, 3);
+    int64_t targets = 0;
+    for (int64_t i = 0; i < sampler.samples_per_epoch(); ++i)
+        for (const int32_t target : rows(sampler, static_cast<uint64_t>(i)).targets) targets += target >= 0;
+    EXPECT_EQ(targets, 8);
+    // The border of held-out data is one of records.
+    auto held = of({path});
+    held.valid_fraction = 0.45;
+    EXPECT_EQ(open(held, 256, 2).train.size(), 8);
+    EXPECT_EQ(open(held, 256, 2).valid->size(), 8);
+}
+
+// Plain records are one row of tokens, as before.
+TEST(Jsonl, RecordsWithoutPromptsAreOneRow) {
+    ScratchFolder folder;
+    const auto set = open(of({folder.write("a.jsonl", "{\"text\": \"abc\"}\n{\"text\": \"defgh\"}\n")}), 256, 3);
+    EXPECT_EQ(rows(Sampler::in_order(set.train, 3), 1).tokens, (Ids{'d', 'e', 'f'}));
+}
+
+TEST(Documents, AFileWhoseNameBeginsWithANumberIsAFile) {
+    ScratchFolder folder;
+    const auto path = folder.write("2 cities.txt", "It was the best of times"),
+               other = folder.write("cities.txt", "no");
+    const auto here = std::filesystem::current_path();
+    std::filesystem::current_path(folder.path(""));
+    EXPECT_EQ(open(of({"2 cities.txt"}), 256, 4).train.size(), 24);
+    EXPECT_EQ(open(of({"3 cities.txt"}), 256, 1).train.size(), 2);  // a weight
+    std::filesystem::current_path(here);
 }
 
 TEST(Jsonl, DamagedRecords) {

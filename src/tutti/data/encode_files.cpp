@@ -124,7 +124,7 @@ Record parsed(const Job& job, const std::string& field) {
 class PieceEncoder {
   public:
     PieceEncoder(const Tokenizer& tokenizer, const FileEncoding& options)
-        : options_(options), encoder_(tokenizer.make_encoder()) {
+        : tokenizer_(tokenizer), options_(options), encoder_(tokenizer.make_encoder()) {
         if (options.affixes) prefix_ = tokenizer.prefix(), suffix_ = tokenizer.suffix();
         // The tokenizer's suffix may end with the same token.
         if (options.eod && (suffix_.empty() || suffix_.back() != *options.eod)) suffix_.push_back(*options.eod);
@@ -137,11 +137,10 @@ class PieceEncoder {
             if (job.begins) piece.ids.insert(piece.ids.end(), prefix_.begin(), prefix_.end());
             if (options_.format == "jsonl") {
                 const Record record = parsed(job, options_.field);
-                encoder_->encode(record.prompt, piece.ids);
-                if (!record.prompt.empty()) only_read(piece, begin);
-                encoder_->encode(record.text, piece.ids);
+                encoder_->encode(record.prompt + record.text, piece.ids);
+                if (!record.prompt.empty()) only_read(piece, begin, record.prompt);
             } else {
-                encoder_->encode(job.text, piece.ids);
+                job.begins ? encoder_->encode(job.text, piece.ids) : encoder_->encode_rest(job.text, piece.ids);
             }
             if (job.ends) piece.ids.insert(piece.ids.end(), suffix_.begin(), suffix_.end());
             if (job.begins && static_cast<int64_t>(piece.ids.size()) > begin) piece.begins.push_back(begin);
@@ -151,14 +150,28 @@ class PieceEncoder {
     }
 
   private:
-    // The tokens from `begin` on do not count as targets.
-    static void only_read(EncodedPiece& piece, int64_t begin) {
+    // The tokens of the record that begins at `begin` do not count as targets as far as they stand for the prompt. A
+    // token that reaches from the prompt into the completion does.
+    void only_read(EncodedPiece& piece, int64_t begin, const std::string& prompt) {
+        prompt_ids_.clear();
+        encoder_->encode(prompt, prompt_ids_);
+        std::string text;  // of the prompt, as the tokenizer shows it
+        for (const int32_t id : prompt_ids_) text += tokenizer_.piece(id);
+        auto at = static_cast<size_t>(begin) + prefix_.size();
+        for (std::string_view rest = text; at < piece.ids.size(); ++at) {
+            const std::string shown = tokenizer_.piece(piece.ids[at]);
+            if (shown.empty() ? rest.empty() : !rest.starts_with(shown)) break;
+            rest.remove_prefix(shown.size());
+        }
         piece.counted.resize(static_cast<size_t>(begin), 1);
-        piece.counted.resize(piece.ids.size(), 0);
+        piece.counted.resize(at, 0);
+        piece.counted.resize(piece.ids.size(), 1);
     }
 
+    const Tokenizer& tokenizer_;
     const FileEncoding& options_;
     std::unique_ptr<Encoder> encoder_;
+    std::vector<int32_t> prompt_ids_;
     std::vector<int32_t> prefix_, suffix_;
 };
 

@@ -24,9 +24,11 @@ struct FileEncoding {
 // Consecutive tokens; pieces follow each other without gaps.
 struct EncodedPiece {
     std::vector<int32_t> ids;
-    std::vector<uint8_t> counted;  // by token: 1 for a target, 0 in a prompt. Empty: all are targets
-    std::vector<int64_t> begins;   // indices in ids where a document begins, ascending
-    int64_t bytes = 0;             // of the files
+    // By token: 1 for a target, 0 in a prompt. Empty: all are targets. A token that reaches from the prompt into the
+    // completion is a target.
+    std::vector<uint8_t> counted;
+    std::vector<int64_t> begins;  // indices in ids where a document begins, ascending
+    int64_t bytes = 0;            // of the files
 };
 
 // Calls sink(piece) for one piece after the other, in the order of the files, with the same pieces for any number of

@@ -93,7 +93,10 @@ Sampler::Sampler(TokenSet set, int64_t seq_len, std::optional<uint64_t> seed)
     for (const TokenView& view : set_.views) {
         check<DataError>(view.size() >= seq_len + 1, "one window of train.seq_len = ", seq_len, " needs ", seq_len + 1,
                          " tokens, got ", view.size());
-        windows_.push_back((view.size() - 1) / seq_len);
+        const Packing* packing = view.packing();
+        check(packing == nullptr || packing->seq_len() == seq_len, "windows of ", seq_len, " tokens from a packing of ",
+              packing ? packing->seq_len() : 0);
+        windows_.push_back(packing ? packing->windows() : (view.size() - 1) / seq_len);
     }
 }
 
@@ -117,10 +120,45 @@ Sampler::Place Sampler::place(uint64_t i) const {
 void Sampler::read(Place place, std::span<int32_t> tokens) const {
     check(static_cast<int64_t>(tokens.size()) == seq_len_ + 1, "a sample has seq_len + 1 = ", seq_len_ + 1,
           " tokens, got room for ", tokens.size());
-    set_.views[place.view].read(place.window * seq_len_, tokens);
+    const TokenView& view = set_.views[place.view];
+    if (view.packing() == nullptr) return view.read(place.window * seq_len_, tokens);
+    std::span<int32_t> rest = tokens;
+    for (const Packing::Piece& piece : view.packing()->window(place.window)) {
+        view.read(piece.begin, rest.first(static_cast<size_t>(piece.count)));
+        rest = rest.subspan(static_cast<size_t>(piece.count));
+    }
+    std::fill(rest.begin(), rest.end(), 0);
 }
 
 void Sampler::sample(uint64_t i, std::span<int32_t> tokens) const { read(place(i), tokens); }
+
+std::vector<uint8_t> Sampler::counts(Place place) const {
+    std::vector<uint8_t> counts(static_cast<size_t>(seq_len_ + 1));
+    const TokenView& view = set_.views[place.view];
+    if (view.packing() == nullptr) {
+        view.read_mask(place.window * seq_len_, counts);
+        return counts;
+    }
+    std::span<uint8_t> rest = counts;
+    for (const Packing::Piece& piece : view.packing()->window(place.window)) {
+        view.read_mask(piece.begin, rest.first(static_cast<size_t>(piece.count)));
+        if (piece.continues) rest[0] = 0;  // it was a target at the end of the piece before
+        rest = rest.subspan(static_cast<size_t>(piece.count));
+    }
+    return counts;
+}
+
+std::vector<int64_t> Sampler::begins(Place place, std::span<const int32_t> tokens) const {
+    const TokenView& view = set_.views[place.view];
+    if (view.packing() == nullptr) return view.document_begins(place.window * seq_len_, tokens);
+    std::vector<int64_t> begins;
+    int64_t at = 0;
+    for (const Packing::Piece& piece : view.packing()->window(place.window)) {
+        at += piece.count;
+        if (at <= seq_len_) begins.push_back(at);  // of the next record, or of the padding
+    }
+    return begins;
+}
 
 void Sampler::rows(uint64_t i, const SampleRows& out) const {
     const Place at = place(i);
@@ -131,13 +169,12 @@ void Sampler::rows(uint64_t i, const SampleRows& out) const {
     std::copy(window.begin() + 1, window.end(), out.targets.begin());
     std::fill(out.first_key.begin(), out.first_key.end(), 0);
     if (view.source().has_mask()) {
-        std::vector<uint8_t> counts(window.size());
-        view.read_mask(at.window * seq_len_, counts);
+        const std::vector<uint8_t> counted = counts(at);
         for (size_t t = 0; t < out.targets.size(); ++t)
-            if (counts[t + 1] == 0) out.targets[t] = -1;
+            if (counted[t + 1] == 0) out.targets[t] = -1;
     }
     if (!view.documents().respected) return;
-    for (const int64_t begin : view.document_begins(at.window * seq_len_, window)) {
+    for (const int64_t begin : begins(at, window)) {
         out.targets[static_cast<size_t>(begin - 1)] = -1;
         std::fill(out.first_key.begin() + begin, out.first_key.end(), static_cast<int32_t>(begin));
     }

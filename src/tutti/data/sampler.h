@@ -54,7 +54,8 @@ struct SampleRows {
 
 // Windows of seq_len + 1 tokens that start every seq_len tokens: inputs are the first seq_len, targets the last
 // seq_len, so each token but the first is a target exactly once per epoch. Tokens after the last whole window are left
-// out. With several views, the blend says whose sample comes next; each view has epochs of its own.
+// out. A view with a packing has windows of whole records instead, and id 0 as padding. With several views, the blend
+// says whose sample comes next; each view has epochs of its own.
 class Sampler {
   public:
     // Each epoch visits every window once, in its own order, a function of (seed, view, epoch); without a seed in the
@@ -68,7 +69,8 @@ class Sampler {
     int64_t seq_len() const { return seq_len_; }
     bool respects_documents() const { return set_.views.front().documents().respected; }
 
-    // The window of sample i: tokens [window * seq_len, window * seq_len + seq_len] of a view.
+    // The window of sample i: tokens [window * seq_len, window * seq_len + seq_len] of a view, or a window of its
+    // packing.
     struct Place {
         size_t view;
         int64_t window;
@@ -84,6 +86,8 @@ class Sampler {
 
   private:
     void read(Place place, std::span<int32_t> tokens) const;
+    std::vector<uint8_t> counts(Place place) const;  // of the window's tokens: 0 for input only, and for padding
+    std::vector<int64_t> begins(Place place, std::span<const int32_t> tokens) const;  // of documents behind the first
 
     TokenSet set_;
     Blend blend_;

@@ -112,7 +112,7 @@ std::string cache_directory(const MappedFile& text, uint64_t key) {
 }
 
 std::string directory_of(const MappedFile& file, const Tokenizer& tokenizer) {
-    constexpr int kVersion = 2;  // of the encoding of text; increased when it changes
+    constexpr int kVersion = 3;  // of the encoding of text; increased when it changes
     return cache_directory(
         file, Fingerprint().add(kVersion).add(tokenizer.fingerprint()).add(digest_of(text_of(file))).value());
 }
@@ -130,7 +130,7 @@ void encode_by_parts(const MappedFile& file, const Tokenizer& tokenizer, const E
         file.check_not_truncated();
         const std::string_view rest = text.substr(at);
         const size_t size = rest.size() <= kPart ? rest.size() : tokenizer.safe_cut(rest, kPart);
-        const std::vector<int32_t> ids = encode_text(tokenizer, rest.substr(0, size), options.threads);
+        const std::vector<int32_t> ids = encode_text(tokenizer, rest.substr(0, size), options.threads, at > 0);
         take(ids);
         at += size;
         progress.bytes = static_cast<int64_t>(at);
@@ -268,7 +268,7 @@ class Records final : public TokenSource {
 
 // A digest of everything that the ids of the records depend on.
 uint64_t key_of(const MappedFile& file, const Tokenizer& tokenizer, const RecordOptions& options) {
-    constexpr int kVersion = 1;  // of the encoding of records; increased when it changes
+    constexpr int kVersion = 2;  // of the encoding of records; increased when it changes
     Fingerprint key;
     key.add("records").add(kVersion).add(tokenizer.fingerprint()).add(options.field).add(options.eod.value_or(-1));
     for (const std::vector<int32_t>& affix : {tokenizer.prefix(), tokenizer.suffix()}) {

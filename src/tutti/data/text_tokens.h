@@ -45,9 +45,9 @@ struct RecordOptions {
 };
 
 // JSONL: one record per line, {"text": ...} or {"prompt": ..., "completion": ...}. A prompt is input only, never a
-// target. Each record is a document: the tokenizer's prefix, its ids, the tokenizer's suffix, the end-of-document
-// token. With encode.write, kept_from bytes and more become Megatron files beside the text; fewer are encoded into
-// memory.
+// target. Each record is a document: the tokenizer's prefix, the ids of its whole text, the tokenizer's suffix, the
+// end-of-document token. With encode.write, kept_from bytes and more become Megatron files beside the text; fewer are
+// encoded into memory.
 std::shared_ptr<const TokenSource> open_records(const std::vector<std::string>& paths, const Tokenizer& tokenizer,
                                                 const RecordOptions& options);
 

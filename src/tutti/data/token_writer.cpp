@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
@@ -218,6 +219,33 @@ std::vector<std::string> TokenWriter::finish() {
     }
     if (mask_) paths.push_back(mask_->path());
     return paths;
+}
+
+namespace {
+
+std::string maker_file(const std::string& prefix) { return prefix + ".tokenizer"; }
+
+}  // namespace
+
+// "5f0c1d2e3a4b5c6d byte-level BPE (gpt2), 50257 ids: gpt2/tokenizer.json"
+void write_maker(const std::string& prefix, const TokensMaker& maker) {
+    NewFile file(maker_file(prefix));
+    const std::string line = concat(to_hex(maker.fingerprint), " ", maker.description, "\n");
+    file.write(line.data(), line.size());
+    file.commit();
+}
+
+std::optional<TokensMaker> maker_of_tokens(const std::string& path) {
+    const std::string file = maker_file(path.ends_with(".bin") ? path.substr(0, path.size() - 4) : path);
+    const auto text = read_file_if_there(file);
+    if (!text) return std::nullopt;
+    TokensMaker maker;
+    const auto [stop, error] = std::from_chars(text->data(), text->data() + text->size(), maker.fingerprint, 16);
+    const auto digits = static_cast<size_t>(stop - text->data());
+    check<DataError>(error == std::errc() && digits == 16 && digits < text->size() && (*text)[digits] == ' ', file,
+                     ": required: 16 hexadecimal digits and a description; remove the file if it is not Tutti's");
+    maker.description = text->substr(17, text->find('\n') - 17);
+    return maker;
 }
 
 }  // namespace tutti::data

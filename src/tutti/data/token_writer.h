@@ -1,10 +1,11 @@
-// data/token_writer.h: writes token files in the formats of nanoGPT, llm.c and Megatron (layouts: token_source.h), and
-// files that appear under their name only when they are complete.
+// data/token_writer.h: writes token files in the formats of nanoGPT, llm.c and Megatron (layouts: token_source.h),
+// which tokenizer made them, and files that appear under their name only when they are complete.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -73,5 +74,14 @@ class TokenWriter {
     std::vector<int32_t> lengths_;  // megatron: tokens of each document
     std::vector<uint16_t> narrow_;
 };
+
+// The tokenizer of a token file, kept beside it as PREFIX.tokenizer.
+struct TokensMaker {
+    uint64_t fingerprint = 0;  // Tokenizer::fingerprint()
+    std::string description;
+};
+void write_maker(const std::string& prefix, const TokensMaker& maker);
+// `path`: a PREFIX.bin, or a Megatron prefix. Nullopt when no such file is there; DataError when it is damaged.
+std::optional<TokensMaker> maker_of_tokens(const std::string& path);
 
 }  // namespace tutti::data

@@ -4,8 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <iterator>
 
+#include "tutti/data/data_set.h"
 #include "tutti/data/testing/token_files.h"
 #include "tutti/data/token_source.h"
 
@@ -107,6 +109,35 @@ TEST(TokenWriter, LeavesNothingBehindAndTouchesNothingOfOthers) {
     EXPECT_EQ(missing("cannot be written (No such file or directory)",
                       message_of<UsageError>([&] { TokenWriter("llmc", folder.path("none/x"), 9); })),
               "");
+}
+
+// A token file names the tokenizer that made its ids, and a run with another one does not start.
+TEST(TokenWriter, TheTokenizerOfAFileIsCompared) {
+    const ScratchFolder folder;
+    const std::string json = (std::filesystem::path(__FILE__).parent_path() / "tokenizers/testdata/gpt2.json").string();
+    const std::string other =
+        (std::filesystem::path(__FILE__).parent_path() / "tokenizers/testdata/qwen.json").string();
+    const auto tokenizer = make_tokenizer(json);
+    TokenWriter writer("megatron", folder.path("t"), tokenizer->vocab());
+    writer.append({.ids = tokenizer->encode("a few words of text"), .begins = {0}});
+    writer.finish();
+    EXPECT_FALSE(maker_of_tokens(folder.path("t")).has_value());
+    write_maker(folder.path("t"), {tokenizer->fingerprint(), tokenizer->description()});
+    EXPECT_EQ(maker_of_tokens(folder.path("t.bin"))->fingerprint, tokenizer->fingerprint());
+    spec::DataSpec data;
+    data.train = {folder.path("t")};
+    const auto warnings = [&](const std::string& named) {
+        data.tokenizer = named;
+        return open(data, 100000, 1).warnings;
+    };
+    EXPECT_TRUE(warnings(json).empty());
+    ASSERT_EQ(warnings("bytes").size(), 1u);
+    EXPECT_EQ(missing("was made with another tokenizer (byte-level BPE (gpt2)", warnings("bytes")[0]), "");
+    EXPECT_EQ(missing("for which its ids mean other text; set data.tokenizer",
+                      message_of<UsageError>([&] { warnings(other); })),
+              "");
+    folder.write("t.tokenizer", "no digest\n");
+    EXPECT_EQ(missing("t.tokenizer: required: 16 hexadecimal", message_of<DataError>([&] { warnings(json); })), "");
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ class BytesTokenizer final : public Tokenizer {
         return static_cast<unsigned char>(token[0]);
     }
     size_t safe_cut(std::string_view text, size_t from) const override { return std::min(from, text.size()); }
-    uint64_t fingerprint() const override { return 256; }
+    uint64_t fingerprint() const override { return kFingerprintOfBytes; }
     std::string description() const override { return "bytes, 256 ids"; }
 };
 
@@ -67,7 +67,7 @@ std::vector<std::vector<int32_t>> encode_documents(const Tokenizer& tokenizer,
     return ids;
 }
 
-std::vector<int32_t> encode_text(const Tokenizer& tokenizer, std::string_view text, int threads) {
+std::vector<int32_t> encode_text(const Tokenizer& tokenizer, std::string_view text, int threads, bool continues) {
     constexpr size_t kPiece = 256 << 10;  // small enough for an even division, large enough to amortise the cuts
     std::vector<std::string_view> pieces;
     while (!text.empty()) {
@@ -75,7 +75,12 @@ std::vector<int32_t> encode_text(const Tokenizer& tokenizer, std::string_view te
         pieces.push_back(text.substr(0, cut));
         text.remove_prefix(cut);
     }
-    const auto parts = encode_documents(tokenizer, pieces, threads);
+    std::vector<std::vector<int32_t>> parts(pieces.size());
+    for_each_parallel(pieces.size(), threads, [&](size_t) {
+        return [&, encoder = tokenizer.make_encoder()](size_t i) {
+            i > 0 || continues ? encoder->encode_rest(pieces[i], parts[i]) : encoder->encode(pieces[i], parts[i]);
+        };
+    });
     size_t total = 0;
     for (const auto& part : parts) total += part.size();
     std::vector<int32_t> ids;
@@ -96,16 +101,19 @@ std::unique_ptr<const Tokenizer> make_tokenizer(std::string_view name) {
     fs::path path(name);
     if (fs::is_directory(path)) {
         const auto inside = [&](const char* file) { return fs::exists(path / file) ? path / file : fs::path(); };
-        fs::path found = inside("tokenizer.json");
-        if (found.empty()) found = inside("tokenizer.model");
-        check<UsageError>(!found.empty(), "tokenizer \"", name,
+        const fs::path json = inside("tokenizer.json"), model = inside("tokenizer.model");
+        check<UsageError>(!json.empty() || !model.empty(), "tokenizer \"", name,
                           "\": the directory has neither tokenizer.json nor tokenizer.model");
-        path = found;
+        const bool use_model = json.empty() || (!model.empty() && is_of_sentencepiece(json.string()));
+        path = use_model ? model : json;
     }
     check<UsageError>(path.extension() == ".json" || path.extension() == ".model", "tokenizer \"", name,
                       "\": required: \"bytes\", a tokenizer.json, a sentencepiece *.model, or a directory with one");
     check<UsageError>(fs::exists(path), "tokenizer \"", name, "\": there is no such file");
-    return path.extension() == ".json" ? open_tokenizer_json(path.string()) : open_sentencepiece(path.string());
+    if (path.extension() == ".model") return open_sentencepiece(path.string());
+    check<UsageError>(!is_of_sentencepiece(path.string()), "tokenizer \"", name,
+                      "\": is made from a sentencepiece model; name the tokenizer.model of the same directory instead");
+    return open_tokenizer_json(path.string());
 }
 
 Fingerprint& Fingerprint::add_number(uint64_t number) {

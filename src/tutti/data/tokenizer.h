@@ -21,6 +21,8 @@ class Encoder {
     // Appends the ids of `text`. Special tokens in the text become their ids, as in the `tokenizers` package. Bytes
     // that are not UTF-8 are encoded as they are where the tokenizer has all bytes, else DataError.
     virtual void encode(std::string_view text, std::vector<int32_t>& ids) = 0;
+    // The same for the rest of a text that was cut at Tokenizer::safe_cut().
+    virtual void encode_rest(std::string_view text, std::vector<int32_t>& ids) { encode(text, ids); }
 };
 
 // Ids of tokens with a meaning for the model, where the tokenizer's files name them.
@@ -70,6 +72,9 @@ class Tokenizer {
 // damaged or asks for an unsupported option that would change ids.
 std::unique_ptr<const Tokenizer> make_tokenizer(std::string_view name);
 
+// fingerprint() of a tokenizer whose ids are the bytes of a text.
+constexpr uint64_t kFingerprintOfBytes = 256;
+
 // A tokenizer.json whose ids are the bytes of a text, for programs that have no tokenizer "bytes".
 std::string tokenizer_json_of_bytes();
 
@@ -77,8 +82,10 @@ std::string tokenizer_json_of_bytes();
 std::vector<std::vector<int32_t>> encode_documents(const Tokenizer& tokenizer,
                                                    std::span<const std::string_view> documents, int threads);
 
-// The ids of one long text, cut at safe places and encoded on `threads` threads (0: all cores).
-std::vector<int32_t> encode_text(const Tokenizer& tokenizer, std::string_view text, int threads);
+// The ids of one long text, cut at safe places and encoded on `threads` threads (0: all cores). `continues`: the text
+// is the rest of one that was cut at a safe place.
+std::vector<int32_t> encode_text(const Tokenizer& tokenizer, std::string_view text, int threads,
+                                 bool continues = false);
 
 // 64-bit digest of a list of parts, such as those of a tokenizer.
 class Fingerprint {

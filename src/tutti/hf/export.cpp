@@ -20,6 +20,7 @@ namespace {
 
 constexpr int64_t kMaxSideFile = int64_t{1} << 30;
 constexpr const char* kConfig = "config.json";
+constexpr const char* kGeneration = "generation_config.json";
 constexpr const char* kTokenizer = "tokenizer.json";
 
 void write_file(FileSystem& disk, const std::string& directory, const checkpoint::FileToWrite& file) {
@@ -60,12 +61,24 @@ bool contains(const std::vector<std::string>& names, const std::string& name) {
     return std::find(names.begin(), names.end(), name) != names.end();
 }
 
+// The name by which transformers looks for the file of a tokenizer; "" for bytes and directories.
+std::string name_of_tokenizer(const std::string& tokenizer) {
+    if (tokenizer.ends_with(".model")) return "tokenizer.model";
+    return tokenizer.ends_with(".json") ? kTokenizer : "";
+}
+
+// Whether the side files have the tokenizer of the run, or the run has none of its own.
+bool has_tokenizer_of_run(FileSystem& disk, const ExportOptions& options) {
+    const std::string name = name_of_tokenizer(options.tokenizer), beside = join(options.side_files, name);
+    if (name.empty() || disk.kind(options.tokenizer) == FileKind::none) return true;
+    return disk.kind(beside) != FileKind::none && read_file(disk, beside) == read_file(disk, options.tokenizer);
+}
+
 // Copies the tokenizer file of a run, under the name by which transformers looks for it, and the files beside it.
 void copy_tokenizer(FileSystem& disk, const std::string& tokenizer, const std::string& directory,
                     std::vector<std::string>& written) {
-    const std::string name = tokenizer.ends_with(".model") ? "tokenizer.model" : kTokenizer;
-    if (!tokenizer.ends_with(".json") && !tokenizer.ends_with(".model")) return;  // bytes, or a directory
-    if (contains(written, name)) return;
+    const std::string name = name_of_tokenizer(tokenizer);
+    if (name.empty() || contains(written, name)) return;
     const auto copy = [&](const std::string& from, const std::string& to) {
         checkpoint::write_file_atomically(disk, directory, {.name = to, .head = read_file(disk, from)});
         written.push_back(to);
@@ -76,6 +89,25 @@ void copy_tokenizer(FileSystem& disk, const std::string& tokenizer, const std::s
     for (const std::string& beside : files_beside_tokenizers())
         if (!contains(written, beside) && disk.kind(join(folder, beside)) != FileKind::none)
             copy(join(folder, beside), beside);
+}
+
+// config.json and, where it is there or has a token to name, generation_config.json, from which transformers generates.
+void write_with_tokens(FileSystem& disk, const std::string& directory, const std::string& config,
+                       const spec::HfTokens& tokens, std::vector<std::string>& written) {
+    const std::string with = spec::hf_json_with_tokens(config, kConfig, tokens);
+    checkpoint::write_file_atomically(disk, directory, {.name = kConfig, .head = with});
+    if (!contains(written, kConfig)) written.insert(written.begin(), kConfig);
+    const std::string path = join(directory, kGeneration);
+    const bool there = disk.kind(path) != FileKind::none;
+    if (there || !tokens.eos.empty() || tokens.bos || tokens.pad) {
+        // transformers takes ids that generation_config.json lacks from nowhere else.
+        spec::HfTokens all = tokens;
+        if (!there) all.eos = spec::eos_tokens(with, kConfig);
+        const std::string text = there ? read_file(disk, path) : "{}\n";
+        checkpoint::write_file_atomically(disk, directory,
+                                          {.name = kGeneration, .head = spec::hf_json_with_tokens(text, path, all)});
+        if (!contains(written, kGeneration)) written.emplace_back(kGeneration);
+    }
 }
 
 // A tensor of a file, and the parameters or the part of one in it: rows in their order.
@@ -153,7 +185,7 @@ std::string shard_name(size_t index, size_t count) {
 
 const std::vector<std::string>& side_files() {
     static const std::vector<std::string> kNames = {kConfig,
-                                                    "generation_config.json",
+                                                    kGeneration,
                                                     kTokenizer,
                                                     "tokenizer_config.json",
                                                     "special_tokens_map.json",
@@ -167,17 +199,19 @@ const std::vector<std::string>& side_files() {
 }
 
 const std::vector<std::string>& files_beside_tokenizers() {
-    static const std::vector<std::string> kNames = {"tokenizer_config.json", "special_tokens_map.json",
-                                                    "generation_config.json"};
+    static const std::vector<std::string> kNames = {
+        "tokenizer_config.json", "special_tokens_map.json", kGeneration, "added_tokens.json",
+        "chat_template.jinja",   "chat_template.json",      kTokenizer};
     return kNames;
 }
 
 std::vector<std::string> copy_side_files(FileSystem& disk, const std::string& from, const std::string& to,
-                                         std::optional<DType> dtype) {
+                                         std::optional<DType> dtype, bool tokenizer) {
     std::vector<std::string> copied;
     checkpoint::make_directories(disk, to);
     for (const std::string& name : side_files()) {
-        if (disk.kind(join(from, name)) == FileKind::none) continue;
+        const bool of_model = name == kConfig || name == kGeneration;
+        if ((!tokenizer && !of_model) || disk.kind(join(from, name)) == FileKind::none) continue;
         std::string text = read_file(disk, join(from, name));
         if (dtype && name == kConfig) text = spec::hf_config_with_dtype(text, *dtype);
         checkpoint::write_file_atomically(disk, to, {.name = name, .head = text});
@@ -192,7 +226,8 @@ std::vector<std::string> write_directory(FileSystem& disk, const std::string& di
     const spec::ModelSpec& spec = model.spec();
     const std::string config = config_text(disk, spec, options, options.dtype.value_or(weights.main_dtype(model)));
     std::vector<std::string> written;
-    if (!options.side_files.empty()) written = copy_side_files(disk, options.side_files, directory);
+    if (!options.side_files.empty())
+        written = copy_side_files(disk, options.side_files, directory, {}, has_tokenizer_of_run(disk, options));
     copy_tokenizer(disk, options.tokenizer, directory, written);
     if (!options.tokenizer_json.empty() && !contains(written, kTokenizer)) {
         // Without the class, transformers uses the model's own class, which adds tokens around a text.
@@ -204,8 +239,7 @@ std::vector<std::string> write_directory(FileSystem& disk, const std::string& di
             written.emplace_back(name);
         }
     }
-    checkpoint::write_file_atomically(disk, directory, {.name = kConfig, .head = config});
-    if (!contains(written, kConfig)) written.insert(written.begin(), kConfig);
+    write_with_tokens(disk, directory, config, options.tokens, written);
 
     const auto parts = shards(file_tensors(model, weights, options), options.max_shard_bytes);
     std::map<std::string, std::string> index;

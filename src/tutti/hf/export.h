@@ -7,25 +7,29 @@
 #include <vector>
 
 #include "tutti/hf/weights.h"
+#include "tutti/spec/hf_config.h"
 
 namespace tutti::hf {
 
 // Names of the small files of a model directory that accompany the weights: config, generation config, tokenizer.
 const std::vector<std::string>& side_files();
-// The side files that name the special tokens of a tokenizer.
+// Files beside a tokenizer's own that name its tokens or belong to them; beside a tokenizer.model the tokenizer.json,
+// too.
 const std::vector<std::string>& files_beside_tokenizers();
 // Copies the side files of `from` that exist into `to`, which is made when missing: byte for byte, except for the dtype
-// in config.json if `dtype` is given. XXH128SUMS in `to` lists them. Returns their names.
+// in config.json if `dtype` is given. XXH128SUMS in `to` lists them. Returns their names. Without `tokenizer` those of
+// a tokenizer are left out.
 std::vector<std::string> copy_side_files(checkpoint::FileSystem& file_system, const std::string& from,
-                                         const std::string& to, std::optional<DType> dtype = {});
+                                         const std::string& to, std::optional<DType> dtype = {}, bool tokenizer = true);
 
 struct ExportOptions {
     std::optional<DType> dtype;               // of all weights; nullopt: each as it is stored
     int64_t max_shard_bytes = 5'000'000'000;  // a tensor is never split
     std::string side_files;                   // directory with the side files; "": none
-    std::string tokenizer;                    // file to copy, with those beside it, if the side files have no tokenizer
+    std::string tokenizer;                    // file to copy, with those beside it, unless the side files have the same
     std::string tokenizer_json;               // text of the tokenizer in place of a file; "": none
     std::string config;                       // text of config.json, for a family of one's own; "": from the spec
+    spec::HfTokens tokens;                    // which config.json and generation_config.json are to name
 };
 
 // Writes into `directory`, which must exist. A config.json among the side files is kept, its dtype excepted, if it

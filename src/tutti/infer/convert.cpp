@@ -1,5 +1,7 @@
 #include "tutti/infer/convert.h"
 
+#include <filesystem>
+
 #include "tutti/base/json.h"
 #include "tutti/checkpoint/file_writer.h"
 #include "tutti/checkpoint/training_state.h"
@@ -7,6 +9,8 @@
 #include "tutti/hf/export.h"
 #include "tutti/infer/stored_model.h"
 #include "tutti/models/flops.h"
+#include "tutti/spec/families.h"
+#include "tutti/spec/hf_config.h"
 #include "tutti/spec/toml.h"
 
 namespace tutti::infer {
@@ -15,6 +19,16 @@ namespace {
 
 using checkpoint::FileSystem;
 using checkpoint::join;
+
+// What the run knows of its tokens, and the files of the model that it began with may not. A tokenizer that is gone is
+// no hindrance: weights need none.
+spec::HfTokens tokens_of(const StoredModel& stored) {
+    if (stored.hugging_face || !spec::traits_of(stored.run.model).tokens) return {};
+    const bool there = std::filesystem::exists(stored.tokenizer);
+    const auto tokenizer = data::make_tokenizer(there ? stored.tokenizer : "bytes");
+    const data::SpecialIds ids = stored.special_ids(tokenizer.get());
+    return {.bos = ids.bos, .pad = ids.pad, .eos = ids.stop};
+}
 
 // The config that a checkpoint of weights carries: the model's, with the longest context as the sequence length.
 spec::RunSpec weights_config(const StoredModel& stored, DType dtype) {
@@ -82,7 +96,8 @@ ConvertOutcome convert(const ConvertOptions& options) {
         } else {
             hf::ExportOptions as_hf{.dtype = options.dtype,
                                     .side_files = stored.side_files,
-                                    .tokenizer = stored.hugging_face ? "" : stored.tokenizer};
+                                    .tokenizer = stored.hugging_face ? "" : stored.tokenizer,
+                                    .tokens = tokens_of(stored)};
             // With 256 ids the tokens are bytes; with another vocabulary data.tokenizer may never have been used.
             if (stored.tokenizer == "bytes" && stored.run.model.vocab == 256)
                 as_hf.tokenizer_json = data::tokenizer_json_of_bytes();

@@ -7,6 +7,7 @@
 #include "tutti/base/read_file.h"
 #include "tutti/checkpoint/digest.h"
 #include "tutti/checkpoint/training_state.h"
+#include "tutti/data/data_set.h"
 #include "tutti/kernels/backends.h"
 #include "tutti/parallel/apply.h"
 #include "tutti/spec/families.h"
@@ -45,9 +46,8 @@ Place find_checkpoint(const fs::path& path) {
 std::string find_tokenizer(const std::string& named, const fs::path& run, const std::string& side_files) {
     if (named == "bytes") return named;
     if (named.empty()) return side_files;
-    for (const char* copy : {"tokenizer.json", "tokenizer.model"})
-        if (fs::exists(run / copy)) return (run / copy).string();
-    return named;
+    const std::string copy = tokenizer_of_run(run.string());
+    return copy.empty() ? named : copy;
 }
 
 void use_directory(checkpoint::FileSystem& files, const std::string& path, ops::Context& ctx, int64_t longest,
@@ -90,15 +90,27 @@ void share_out(models::Model& model, comm::World& world, std::unique_ptr<paralle
 
 }  // namespace
 
-std::vector<int32_t> StoredModel::eos_tokens() const {
+// A run has both files only where tokenizer.model stands for a tokenizer.json that Tutti cannot read.
+std::string tokenizer_of_run(const std::string& run) {
+    for (const char* copy : {"tokenizer.model", "tokenizer.json"})
+        if (fs::exists(fs::path(run) / copy)) return (fs::path(run) / copy).string();
+    return "";
+}
+
+data::SpecialIds StoredModel::special_ids(const data::Tokenizer* by) const {
+    data::SpecialIds ids;
+    // "bytes" may stand for a tokenizer that is not known.
+    if (by != nullptr && tokenizer != "bytes") ids = by->special();
+    std::vector<int32_t> of_files;
     for (const char* name : {"generation_config.json", kConfig}) {
         const std::string file = side_files + "/" + name;
-        const auto text = side_files.empty() ? std::nullopt : read_file_if_there(file);
-        if (!text) continue;
-        const auto ids = spec::eos_tokens(*text, file);
-        if (!ids.empty()) return ids;
+        const auto text = side_files.empty() || !of_files.empty() ? std::nullopt : read_file_if_there(file);
+        if (text) of_files = spec::eos_tokens(*text, file);
     }
-    return {};
+    ids.stop.insert(ids.stop.begin(), of_files.begin(), of_files.end());
+    if (by != nullptr && !run.data.eod.empty())
+        ids.stop.push_back(*data::end_of_document(run.data.eod, *by, run.model.vocab));
+    return ids;
 }
 
 void open_stored_model(const std::string& path, ops::Context& ctx, int64_t longest, checkpoint::OnDamage on_damage,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tutti/checkpoint/store.h"
+#include "tutti/data/tokenizer.h"
 #include "tutti/hf/weights.h"
 #include "tutti/parallel/groups.h"
 #include "tutti/spec/run_spec.h"
@@ -25,9 +26,13 @@ struct StoredModel {
 
     // The context length of training: the run's seq_len, the directory's max_position_embeddings.
     int64_t max_positions() const { return hugging_face ? run.model.max_positions : run.train.seq_len; }
-    // Ids that end a text, from generation_config.json, else from config.json; none without these files.
-    std::vector<int32_t> eos_tokens() const;
+    // Ids that begin, fill and end texts: those of generation_config.json, else of config.json, those of the tokenizer
+    // (null: unknown), and as an end the end-of-document token of training.
+    data::SpecialIds special_ids(const data::Tokenizer* by) const;
 };
+
+// A run directory's copy of its tokenizer; "": none.
+std::string tokenizer_of_run(const std::string& run);
 
 // Called with a model whose parameters have no memory yet. If reading the weights finds a damaged checkpoint and
 // `on_damage` is fall_back, `warn` is called, and then this function again with an older checkpoint.

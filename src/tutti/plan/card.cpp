@@ -278,6 +278,8 @@ std::string render_card(const Card& card, const CardStyle& style) {
     box.field("recompute", recompute(run));
     box.field("optimizer", optimizer(run.optimizer));
     for (const std::string& line : card.optimizer) box.field("", line);
+    if (spec::traits_of(model).tokens)
+        box.field("tokenizer", card.tokenizer.empty() ? run.data.tokenizer : card.tokenizer);
     box.field("machine", card.machine);
     const std::string rank = card.ranks == 1 ? "" : concat(" of rank ", card.rank);
     box.middle(concat("memory", rank, ", rehearsed"));

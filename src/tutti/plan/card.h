@@ -31,6 +31,7 @@ struct Card {
     };
     std::vector<Communication> communication = {};
     models::ModelCounts counts = {};
+    std::string tokenizer = {};  // in words; "": as data.tokenizer names it
 };
 
 struct CardStyle {

@@ -68,6 +68,7 @@ TEST(Card, WholeCardInAscii) {
         "| recompute      none                                                      |\n"
         "| optimizer      adamw, lr 0.0003 cosine to 3e-05, warm-up 20 steps,       |\n"
         "|                weight decay 0.1, no clipping                             |\n"
+        "| tokenizer      bytes                                                     |\n"
         "| machine        a laptop                                                  |\n"
         "+- memory, rehearsed ------------------------------------------------------+\n"
         "| weights           64.0 MiB   25.0 %  #########                           |\n"

@@ -172,7 +172,9 @@ void for_each_field(Run& run, const Visit& visit) {
     key("valid_fraction", d.valid_fraction, below_one(),
         "in place of valid: share of the training data, from its end, for validation");
     key("tokenizer", d.tokenizer, any(),
-        "bytes, a tokenizer.json (byte-level BPE), a sentencepiece *.model, or a directory with one");
+        "bytes, a tokenizer.json (byte-level BPE), a sentencepiece *.model, or a directory with one; not given: that "
+        "of "
+        "model.hf");
     key("format", d.format, one_of({"auto", "text", "jsonl", "megatron", "nanogpt", "llmc", "llmq"}),
         "format of the files; auto: by extension and magic number");
     key("documents", d.documents, one_of({"packed", "respected"}),
@@ -191,7 +193,7 @@ void for_each_field(Run& run, const Visit& visit) {
     key("seed", t.seed, at_least(0), "seed of initial weights, data order and dropout", always);
     key("eval_every", t.eval_every, at_least(0),
         "steps between evaluations; 0: only at the end, if there is validation data");
-    key("eval_batches", t.eval_batches, at_least(1), "microbatches per evaluation");
+    key("eval_batches", t.eval_batches, at_least(1), "global batches of validation windows per evaluation, at most");
     key("max_skipped", t.max_skipped, at_least(1), "stop after this many non-finite steps in a row");
     key("threads", t.threads, between(0, 4096), "CPU threads of a rank; 0: cores / ranks");
     key("device", t.device, one_of(device_choices()), "device that computes; auto: a GPU if there is one");

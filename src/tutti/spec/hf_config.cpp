@@ -175,6 +175,9 @@ void read_rope_scaling(Keys& keys, ModelSpec& m) {
     s.beta_fast = keys.number_or("beta_fast", 32);
     s.beta_slow = keys.number_or("beta_slow", 1);
     s.attention_factor = keys.number_or("attention_factor", 0);
+    if (s.attention_factor == 0 && keys.take("attention_factor") != nullptr)
+        keys.problem("attention_factor",
+                     "attention that is multiplied by 0 sees nothing; leave it out for the usual one");
     keys.only("truncate", {true});
     keys.take("finetuned");
 }
@@ -215,7 +218,8 @@ std::vector<LayerRange> sliding_layers(Keys& keys, const Json& types, int64_t la
 }
 
 // Which layers look back over a window. All of Mistral's; Qwen has a switch, and the layers that layer_types names,
-// else those from max_window_layers on.
+// else by max_window_layers: those from it on, of Qwen2-MoE every other one below it. The class of Qwen3-MoE reads
+// neither.
 void read_window(Keys& keys, ModelSpec& m, const std::string& type) {
     const bool qwen = type.starts_with("qwen");
     const bool has = type == "mistral" || type == "mixtral" || (qwen && keys.boolean_or("use_sliding_window", false));
@@ -224,10 +228,14 @@ void read_window(Keys& keys, ModelSpec& m, const std::string& type) {
     const bool absent = has && type != "mixtral" && !keys.has("sliding_window");
     const int64_t window = has && (given != nullptr || absent) ? keys.integer_or("sliding_window", 4096) : 0;
     const int64_t first = qwen ? keys.integer_or("max_window_layers", 28, 0) : 0;
-    std::vector<LayerRange> sliding;
-    if (window > 0 && first < m.layers) sliding.push_back({first, m.layers - 1});
+    const bool everywhere = !qwen || type == "qwen3_moe";
+    std::vector<bool> looks_back(static_cast<size_t>(m.layers));
+    for (int64_t i = 0; i < m.layers; ++i)
+        looks_back[static_cast<size_t>(i)] =
+            window > 0 && (everywhere || (type == "qwen2_moe" ? i % 2 == 0 && i < first : i >= first));
+    std::vector<LayerRange> sliding = layer_ranges(looks_back);
     if (const Json* types = keys.take("layer_types")) {
-        const bool fixed = !qwen && !sliding.empty();  // transformers' Mistral ignores the key
+        const bool fixed = everywhere && !sliding.empty();  // transformers ignores the key
         sliding = sliding_layers(keys, *types, m.layers);
         if (!sliding.empty() && window == 0)
             keys.problem("layer_types", "there is no window: ", qwen ? "use_sliding_window or " : "",
@@ -481,6 +489,25 @@ std::vector<int32_t> eos_tokens(std::string_view text, const std::string& path) 
     else if (!value.is_null())
         add(value);
     return ids;
+}
+
+std::string hf_json_with_tokens(std::string_view text, const std::string& path, const HfTokens& tokens) {
+    Json json = parse_hf_json(text, path);
+    bool changed = false;
+    const auto set = [&](const char* key, const Json& value) {
+        json[key] = value;
+        changed = true;
+    };
+    std::vector<int32_t> eos = eos_tokens(text, path);
+    const size_t own = eos.size();
+    for (const int32_t id : tokens.eos)
+        if (std::find(eos.begin(), eos.end(), id) == eos.end()) eos.push_back(id);
+    if (eos.size() > own) set("eos_token_id", eos.size() == 1 ? Json(eos[0]) : Json(eos));
+    for (const auto& [key, id] : {std::pair{"bos_token_id", tokens.bos}, {"pad_token_id", tokens.pad}}) {
+        const Json* there = json.find(key);
+        if (id && (there == nullptr || there->is_null())) set(key, *id);
+    }
+    return changed ? json.dump(2) + "\n" : std::string(text);
 }
 
 std::string hf_dtype(DType dtype) {

@@ -2,8 +2,13 @@
 #include "tutti/spec/hf_config.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/spec/toml.h"
 
 namespace tutti::spec {
@@ -181,6 +186,39 @@ TEST(HfConfig, WindowsOfSomeLayers) {
                     .ends_with(": the window of a mistral is in all layers"));
 }
 
+// Qwen2MoeConfig and Qwen3MoeConfig of transformers 5.24: every other layer below max_window_layers, and all layers.
+TEST(HfConfig, WindowsOfQwenMixtures) {
+    const std::string experts = R"("num_experts":4,"num_experts_per_tok":2,"moe_intermediate_size":8,)";
+    const std::string on = experts + R"("sliding_window":9,"use_sliding_window":true,)";
+    const auto qwen3 = [](const std::string& more) {
+        const ModelSpec m = read(llama_text("qwen3_moe", more));
+        return concat(m.window, "/", m.window_layers);
+    };
+    for (const char* from : {"0", "1", "2", "28"})
+        EXPECT_EQ(qwen3(on + R"("max_window_layers":)" + from), "9/") << from;
+    EXPECT_EQ(qwen3(experts + R"("use_sliding_window":true)"), "4096/");
+    EXPECT_EQ(qwen3(experts + R"("use_sliding_window":false,"sliding_window":9)"), "0/");
+    EXPECT_TRUE(error_of(llama_text("qwen3_moe", on + R"("layer_types":["full_attention","sliding_attention",)"
+                                                      R"("sliding_attention"])"))
+                    .ends_with(": the window of a qwen3_moe is in all layers"));
+    const auto qwen2 = [&](const std::string& more) {
+        const ModelSpec m = read(llama_text("qwen2_moe", on + R"("shared_expert_intermediate_size":8,)" + more));
+        return concat(m.window, "/", m.window_layers);
+    };
+    EXPECT_EQ(qwen2(R"("max_window_layers":3)"), "9/0,2");
+    EXPECT_EQ(qwen2(R"("max_window_layers":2)"), "9/0");
+    EXPECT_EQ(qwen2(R"("max_window_layers":0)"), "0/");
+    EXPECT_EQ(qwen2(R"("layer_types":["full_attention","sliding_attention","full_attention"])"), "9/1");
+}
+
+TEST(HfConfig, AnAttentionFactorOfZeroIsNotAbsent) {
+    const std::string yarn = R"("rope_scaling":{"rope_type":"yarn","factor":4.0,"attention_factor":)";
+    EXPECT_TRUE(error_of(llama_text("llama", yarn + "0}")).find("attention_factor = 0: attention that is multiplied") !=
+                std::string::npos);
+    EXPECT_EQ(read(llama_text("llama", yarn + "0.5}")).rope_scaling.attention_factor, 0.5);
+    EXPECT_EQ(read(llama_text("llama", yarn + "null}")).rope_scaling.attention_factor, 0);
+}
+
 TEST(HfConfig, Gpt2) {
     const ModelSpec m = read(gpt2_text());
     EXPECT_EQ(m.family, Family::gpt2);
@@ -349,6 +387,21 @@ TEST(HfConfig, WritesWhatItReads) {
         check_round(m, "qwen3");
     }
     EXPECT_NE(to_hf_config(m, DType::f32).find("\"max_window_layers\": 0"), std::string::npos);
+    ModelSpec mixture = preset("qwen3-30b-a3b");
+    mixture.window = 7;
+    mixture.moe.aux_loss = "none";  // of the run
+    mixture.moe.aux_coef = 0;
+    check_round(mixture, "qwen3_moe");
+    mixture.window_layers = "1-2";  // its class has a window in all layers or none
+    EXPECT_THROW(to_hf_config(mixture, DType::f32), UsageError);
+    mixture = preset("qwen1.5-moe-a2.7b");
+    mixture.moe.aux_loss = "none";
+    mixture.moe.aux_coef = 0;
+    for (const char* layers : {"", "1-2"}) {
+        mixture.window = 7;
+        mixture.window_layers = layers;
+        check_round(mixture, "qwen2_moe");
+    }
     ModelSpec mistral = preset("mistral-7b");
     mistral.window_layers = "1";
     EXPECT_THROW(to_hf_config(mistral, DType::f32), UsageError);
@@ -367,6 +420,32 @@ TEST(HfConfig, EosTokens) {
     EXPECT_EQ(eos("{}"), std::vector<int32_t>{});
     EXPECT_THROW(eos(R"({"eos_token_id":"x"})"), DataError);
     EXPECT_THROW(eos(R"({"eos_token_id":-1})"), DataError);
+}
+
+TEST(HfConfig, TokensAreAddedToThoseOfTheText) {
+    const auto with = [](const std::string& text, const HfTokens& tokens) {
+        return Json::parse(hf_json_with_tokens(text, "c.json", tokens)).dump();
+    };
+    EXPECT_EQ(with("{}", {.bos = 1, .pad = 3, .eos = {2}}), R"({"eos_token_id":2,"bos_token_id":1,"pad_token_id":3})");
+    EXPECT_EQ(with(R"({"eos_token_id":5,"bos_token_id":9})", {.bos = 1, .pad = {}, .eos = {2, 5}}),
+              R"({"eos_token_id":[5,2],"bos_token_id":9})");
+    const std::string text = "{ \"eos_token_id\" : [5, 2] }";
+    EXPECT_EQ(hf_json_with_tokens(text, "c.json", {.eos = {2}}), text);  // to the byte
+}
+
+// The ids of a stored model are those of its tokenizer, unless another one is named.
+TEST(HfConfig, AModelBringsItsTokenizer) {
+    const auto folder = std::filesystem::temp_directory_path() / concat("tutti_hf_", ::getpid());
+    std::filesystem::create_directory(folder);
+    std::ofstream(folder / "config.json") << llama_text("llama");
+    const std::string hf = "model.hf=" + folder.string();
+    EXPECT_EQ(parse_text("", "c.toml", {hf}).data.tokenizer, "bytes");  // it has none
+    std::ofstream(folder / "tokenizer.model") << "x";
+    EXPECT_EQ(parse_text("", "c.toml", {hf}).data.tokenizer, folder.string());
+    EXPECT_EQ(parse_text("", "c.toml", {hf, "data.tokenizer=bytes"}).data.tokenizer, "bytes");
+    EXPECT_EQ(parse_text("[data]\ntokenizer = \"t.json\"\n", "c.toml", {hf}).data.tokenizer, "t.json");
+    EXPECT_EQ(parse_text("", "c.toml", {}).data.tokenizer, "bytes");
+    std::filesystem::remove_all(folder);
 }
 
 TEST(HfConfig, InAConfigOfARun) {

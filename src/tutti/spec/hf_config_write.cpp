@@ -40,15 +40,17 @@ Architecture mixture_of(const ModelSpec& m) {
     const MixtureSpec& e = m.moe;
     const bool plain = routes_plainly(m);
     const bool shared = e.shared_ffn > 0;
-    if (plain && m.head_norm && m.qkv_bias == m.output_bias && !shared) return {"qwen3_moe", "Qwen3MoeForCausalLM"};
+    if (plain && m.head_norm && m.qkv_bias == m.output_bias && !shared && m.window_layers.empty())
+        return {"qwen3_moe", "Qwen3MoeForCausalLM"};
     if (plain && !m.head_norm && m.qkv_bias && !m.output_bias && shared && e.shared_gate)
         return {"qwen2_moe", "Qwen2MoeForCausalLM"};
     if (is_mixtral(m)) return {"mixtral", "MixtralForCausalLM"};
     throw UsageError(concat("no architecture of transformers has head_norm = ", m.head_norm,
                             ", qkv_bias = ", m.qkv_bias, ", moe.score = ", e.score, ", moe.normalise = ", e.normalise,
-                            ", moe.scale = ", e.scale, ", moe.expert_bias = ", e.expert_bias, ", moe.groups = ",
-                            e.groups, ", moe.layers = \"", e.layers, "\", moe.shared_ffn = ", e.shared_ffn,
-                            " and moe.shared_gate = ", e.shared_gate, " together; use --format tutti"));
+                            ", moe.scale = ", e.scale, ", moe.expert_bias = ", e.expert_bias,
+                            ", moe.groups = ", e.groups, ", moe.layers = \"", e.layers,
+                            "\", moe.shared_ffn = ", e.shared_ffn, ", moe.shared_gate = ", e.shared_gate,
+                            " and window_layers = \"", m.window_layers, "\" together; use --format tutti"));
 }
 
 // The architecture of transformers that has exactly these options.
@@ -132,7 +134,7 @@ Json llama_config(const ModelSpec& m) {
             types.emplace_back(layer.attention()->window > 0 ? "sliding_attention" : "full_attention");
         const auto first = std::find(types.begin(), types.end(), "sliding_attention");
         json["max_window_layers"] = first - types.begin();
-        if (!m.window_layers.empty()) json["layer_types"] = types;
+        if (m.window > 0 && type != "qwen3_moe") json["layer_types"] = types;
     }
     return json;
 }

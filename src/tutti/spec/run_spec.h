@@ -31,7 +31,7 @@ struct TrainSpec {
     int64_t micro_batch = 8;    // sequences per forward on one rank
     int64_t seed = 1234;
     int64_t eval_every = 0;               // steps; 0: only at the end when validation data exists
-    int64_t eval_batches = 16;            // microbatches per evaluation
+    int64_t eval_batches = 16;            // of global_batch windows per evaluation
     int64_t max_skipped = 10;             // stop after this many non-finite steps in a row
     int64_t threads = 0;                  // CPU threads of a rank; 0: cores / ranks
     std::string device = "auto";          // auto | cpu | cuda

@@ -356,6 +356,14 @@ ModelSpec model_from_directory(const std::string& directory, const toml::table& 
     return model;
 }
 
+// The value of data.tokenizer for a model of `directory` where none is named. A directory that is gone is named all the
+// same: opening it fails, and no other tokenizer takes its place.
+std::string tokenizer_of_directory(const std::string& directory) {
+    namespace fs = std::filesystem;
+    const bool has_one = fs::exists(directory + "/tokenizer.json") || fs::exists(directory + "/tokenizer.model");
+    return has_one || !fs::exists(directory) ? directory : DataSpec{}.tokenizer;
+}
+
 // A model starts from one of preset and hf: one of them on the command line replaces the other one in the file.
 void keep_one_start(toml::table& root, const Overrides& overrides) {
     toml::table* model = root["model"].as_table();
@@ -436,6 +444,9 @@ RunSpec parse_text(std::string_view text, const std::string& source_name, const 
             if (wrong) problems.add(override->second, *wrong);
         }
     });
+    // The ids of a stored model are those of its own tokenizer; another one has to be named.
+    const bool named = root.at_path("data.tokenizer").node() != nullptr || override_of.contains("data.tokenizer");
+    if (!named && !run.model.hf.empty()) run.data.tokenizer = tokenizer_of_directory(run.model.hf);
     problems.throw_if_any();
     return run;
 }

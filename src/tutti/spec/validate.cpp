@@ -237,6 +237,19 @@ void check_data(const RunSpec& run, Problems& problems) {
             "[model] vocab = ", run.model.vocab, ": must be >= 256 for [data] tokenizer = \"bytes\"");
 }
 
+// Weights that are 1 whatever the router says: no gradient reaches the router, and there is no order to drop by.
+void check_router(const ModelSpec& m, Problems& problems) {
+    const MixtureSpec& e = m.moe;
+    if (e.experts == 0) return;
+    require(problems, e.top_k != 1 || !e.normalise,
+            "[model] moe.top_k = 1: with normalise = true the one weight of a token is p / p = 1, so that no gradient "
+            "reaches the router; set moe.normalise = false, or top_k = 2 or more");
+    const bool all_one = e.experts == 1 && e.score == "softmax";
+    require(problems, !all_one || e.capacity_factor == 0 || e.drop == "position",
+            "[model] moe.drop = \"probability\": the one expert has probability 1 for every token; set drop = "
+            "\"position\"");
+}
+
 void check_train(const RunSpec& run, int ranks, Problems& problems) {
     const TrainSpec& t = run.train;
     if (traits_of(run.model).tokens) {
@@ -534,6 +547,7 @@ void validate(const RunSpec& run, int ranks) {
     Problems problems = out_of_range(run);
     check<UsageError>(problems.empty(), joined(problems, "\n"));
     check_model(run.model, problems);
+    check_router(run.model, problems);
     check_data(run, problems);
     check_train(run, ranks, problems);
     check_optimizer(run, problems);

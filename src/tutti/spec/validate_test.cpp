@@ -134,6 +134,22 @@ TEST(Validate, FieldsThatTheFamilyDoesNotHave) {
               "[model] rope_scaling.high_freq_factor = 4.0: must be above low_freq_factor = 4.0");
 }
 
+// Weights that are 1 whatever the router says teach it nothing, and are no order to drop by.
+TEST(Validate, Router) {
+    const auto problems = [](std::vector<std::string> set) {
+        set.insert(set.begin(), {"data.train=a.txt", "model.preset=moe-tiny"});
+        return problems_of(set);
+    };
+    EXPECT_TRUE(problems({"model.moe.top_k=1"}).starts_with("[model] moe.top_k = 1: with normalise = true"));
+    EXPECT_TRUE(problems({"model.moe.top_k=1", "model.moe.score=sigmoid"}).starts_with("[model] moe.top_k = 1"));
+    EXPECT_EQ(problems({"model.moe.top_k=1", "model.moe.normalise=false"}), "");
+    EXPECT_EQ(problems({"model.moe.top_k=2", "model.moe.capacity_factor=1.0"}), "");
+    const std::vector<std::string> one = {"model.moe.experts=1", "model.moe.top_k=1", "model.moe.normalise=false",
+                                          "model.moe.capacity_factor=0.5"};
+    EXPECT_TRUE(problems(one).starts_with("[model] moe.drop = \"probability\": the one expert"));
+    EXPECT_EQ(problems({one[0], one[1], one[2], one[3], "model.moe.drop=position"}), "");
+}
+
 TEST(Validate, Data) {
     EXPECT_EQ(problems_of({"data.train=[]"}), "[data] train = []: name at least one text or token file");
     EXPECT_EQ(problems_of({"data.valid=b.txt", "data.valid_fraction=0.1"}),

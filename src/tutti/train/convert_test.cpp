@@ -30,7 +30,8 @@ class ConvertTest : public SmallRun {
         return SmallRun::options(out, brief(set, steps));
     }
     TrainOptions from_hf(const std::string& out, const std::string& hf, int64_t steps) const {
-        return options_without_model(out, brief({"model.hf=" + path(hf), "train.seed=7"}, steps));
+        return options_without_model(out,
+                                     brief({"model.hf=" + path(hf), "data.tokenizer=bytes", "train.seed=7"}, steps));
     }
     infer::ConvertOutcome to(const std::string& from, const std::string& target, infer::ConvertOptions o = {}) const {
         o.from = path(from);

@@ -124,9 +124,12 @@ void RunDirectory::copy_tokenizer(const std::string& file) {
     const auto copy = [&](const std::filesystem::path& from, const std::string& name) {
         if (write_whole(name, read_file(from.string()))) copied.push_back(name);
     };
-    copy(path, "tokenizer" + path.extension().string());
+    const std::string own = "tokenizer" + path.extension().string();
+    copy(path, own);
     for (const std::string& name : hf::files_beside_tokenizers())
-        if (std::filesystem::exists(path.parent_path() / name)) copy(path.parent_path() / name, name);
+        if (name != own && std::filesystem::exists(path.parent_path() / name)) copy(path.parent_path() / name, name);
+    std::error_code ignored;  // of a start with another tokenizer
+    if (own == "tokenizer.json") std::filesystem::remove(path_ + "/tokenizer.model", ignored);
     or_warn("XXH128SUMS", [&](checkpoint::FileSystem& files) { checkpoint::write_sums(files, path_, copied); });
 }
 

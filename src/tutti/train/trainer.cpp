@@ -17,6 +17,7 @@
 #include "tutti/hf/export.h"
 #include "tutti/hf/weights.h"
 #include "tutti/infer/generate.h"
+#include "tutti/infer/stored_model.h"
 #include "tutti/kernels/backends.h"
 #include "tutti/kernels/meta/meta_table.h"
 #include "tutti/models/flops.h"
@@ -55,6 +56,7 @@ class Run {
     void warn_of_placement(comm::Communicator& ranks, const rehearsal::Rehearsal& rehearsed);
     std::optional<RunState> resume();
     void start_from_hf();
+    void compare_tokenizers();
     void one_step();
     bool is_stop_asked();
     void log(const engine::StepResult& result);
@@ -141,7 +143,13 @@ engine::Machine Run::prepare() {
     check_same(*ranks, kinds_of(data_ ? &*data_ : nullptr, machine));
     auto rehearsed =
         rehearsal::rehearse(run_, rehearsal::target_of(machine), world_.size(), world_.rank(), options_.factories);
-    if (first_rank()) console_.text(plan::render_card(rehearsal::card_of(run_, rehearsed)));
+    if (first_rank()) {
+        plan::Card card = rehearsal::card_of(run_, rehearsed);
+        if (data_) card.tokenizer = data_->tokenizer->description();
+        console_.text(plan::render_card(card));
+        if (data_)
+            for (const std::string& warning : data_->warnings) console_.warn(warning);
+    }
     if (machine.tuning)
         console_.text(concat("matrix products: ", machine.tuning->products.size(), " measured algorithms of ",
                              machine.tuning->library, " from ", run_.train.gemm_tuning));
@@ -190,7 +198,30 @@ Run::Run(const TrainOptions& options, comm::World& world, SharedData& data)
         start_from_hf();
         console_.text(fmt::format("starting from the weights of {}", run_.model.hf));
     }
+    if (first_rank() && data_) compare_tokenizers();
     outcome_.eval_loss = outcome_.loss = std::numeric_limits<double>::quiet_NaN();
+}
+
+// Ids mean what the tokenizer says that made them: that of the stored model, and that of the run so far.
+void Run::compare_tokenizers() {
+    namespace fs = std::filesystem;
+    const auto compare = [&](const std::string& other, const char* what) {
+        if (other == run_.data.tokenizer || !fs::exists(other)) return;
+        const std::string own = concat("data.tokenizer (", data_->tokenizer->description(), ") ");
+        try {
+            const auto tokenizer = data::make_tokenizer(other);
+            if (tokenizer->fingerprint() == data_->tokenizer->fingerprint()) return;
+            console_.warn(concat(own, "makes other ids than ", tokenizer->description(), ", ", what));
+        } catch (const Error& error) {
+            console_.warn(concat(own, "cannot be compared with that of ", other, ", ", what, ": ", error.what()));
+        }
+    };
+    const std::string& hf = run_.model.hf;
+    const bool has_one = fs::exists(hf + "/tokenizer.json") || fs::exists(hf + "/tokenizer.model");
+    if (!hf.empty() && has_one) compare(hf, "with which the model of model.hf was trained");
+    if (state_.step == 0) return;
+    const std::string copy = infer::tokenizer_of_run(options_.out);
+    if (!copy.empty()) compare(copy, "with which this run was trained so far");
 }
 
 std::optional<RunState> Run::resume() {
@@ -336,11 +367,14 @@ std::optional<double> Run::evaluate_now() {
     if (!data_ || !data_->valid) return std::nullopt;
     const TraceScope span(engine_.trace, {Activity::other, "evaluation"});
     const auto sampler = data::Sampler::in_order(*data_->valid, run_.train.seq_len);
-    const int64_t samples = sampler.samples_per_epoch(), micro = std::min(run_.train.micro_batch, samples);
-    const int64_t batches = std::min(run_.train.eval_batches, (samples + micro - 1) / micro);
+    // The same windows whatever the memory and the ranks: neither micro_batch nor the layout changes a reported loss.
+    const int64_t all = sampler.samples_per_epoch(), global = run_.train.global_batch;
+    const int64_t samples = run_.train.eval_batches < all / global ? run_.train.eval_batches * global : all;
+    const int64_t micro = std::min(run_.train.micro_batch, samples);
     const engine::BatchShard share = engine::share_of(engine_.groups);
     const auto source = engine::token_batches(*engine_.device, sampler, micro, micro * share.ranks, share, samples);
-    const auto eval_loss = engine::evaluate(engine_, *source, batches, [this] { return is_stop_asked(); });
+    const auto eval_loss =
+        engine::evaluate(engine_, *source, (samples + micro - 1) / micro, [this] { return is_stop_asked(); });
     if (!eval_loss) {
         console_.warn(concat("no eval_loss at step ", state_.step, ": the run was stopped during the evaluation"));
         return std::nullopt;
@@ -348,8 +382,7 @@ std::optional<double> Run::evaluate_now() {
     outcome_.eval_loss = *eval_loss;
     if (std::isfinite(outcome_.eval_loss)) return outcome_.eval_loss;
     console_.warn(concat("no eval_loss at step ", state_.step, ": it is ", outcome_.eval_loss, ", or none of the ",
-                         std::min(samples, batches * micro),
-                         " windows of data.valid has a target; more of them: train.eval_batches"));
+                         samples, " windows of data.valid has a target; more of them: train.eval_batches"));
     return std::nullopt;
 }
 

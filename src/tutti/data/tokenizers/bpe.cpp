@@ -125,21 +125,6 @@ uint64_t hash_of(std::string_view word) {
 
 }  // namespace
 
-void CachedBpe::encode(std::string_view word, std::vector<int32_t>& ids) {
-    if (word.size() > kLongestWord) return bpe_.encode(word, ids);
-    Entry& entry = entries_[hash_of(word) % kEntries];
-    if (entry.length == word.size() && std::memcmp(entry.word, word.data(), word.size()) == 0) {
-        ids.insert(ids.end(), entry.ids, entry.ids + entry.count);
-        return;
-    }
-    const size_t before = ids.size();
-    bpe_.encode(word, ids);
-    const size_t count = ids.size() - before;
-    if (count > kMostIds) return;
-    entry.length = static_cast<uint8_t>(word.size());
-    entry.count = static_cast<uint8_t>(count);
-    std::memcpy(entry.word, word.data(), word.size());
-    std::copy(ids.begin() + static_cast<int64_t>(before), ids.end(), entry.ids);
-}
+size_t WordCache::entry_of(std::string_view word) { return hash_of(word) % kEntries; }
 
 }  // namespace tutti::data

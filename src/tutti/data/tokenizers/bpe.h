@@ -2,8 +2,10 @@
 // until no pair has a rank (Sennrich et al., arXiv:1508.07909).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
@@ -51,11 +53,29 @@ class Bpe {
     bool whole_words_first_;
 };
 
-// Bpe::encode with a cache of words, since nearly all words of a text were seen before. For one thread.
-class CachedBpe {
+// The ids of words, since nearly all words of a text were seen before. For one thread.
+class WordCache {
   public:
-    explicit CachedBpe(const Bpe& bpe) : bpe_(bpe), entries_(new Entry[kEntries]()) {}
-    void encode(std::string_view word, std::vector<int32_t>& ids);
+    WordCache() : entries_(new Entry[kEntries]()) {}
+
+    // Appends the ids of the word; encode(word, ids) appends them where they are not known.
+    template <class Encode>
+    void encode(std::string_view word, std::vector<int32_t>& ids, const Encode& encode) {
+        if (word.size() > kLongestWord) return encode(word, ids);
+        Entry& entry = entries_[entry_of(word)];
+        if (entry.length == word.size() && std::memcmp(entry.word, word.data(), word.size()) == 0) {
+            ids.insert(ids.end(), entry.ids, entry.ids + entry.count);
+            return;
+        }
+        const size_t before = ids.size();
+        encode(word, ids);
+        const size_t count = ids.size() - before;
+        if (count > kMostIds) return;
+        entry.length = static_cast<uint8_t>(word.size());
+        entry.count = static_cast<uint8_t>(count);
+        std::memcpy(entry.word, word.data(), word.size());
+        std::copy(ids.begin() + static_cast<int64_t>(before), ids.end(), entry.ids);
+    }
 
   private:
     // One cache line. Longer words and words of more ids are rare and merged each time. 32768 entries hold the words of
@@ -68,8 +88,22 @@ class CachedBpe {
     };
     static_assert(sizeof(Entry) == 64);
 
-    const Bpe& bpe_;
+    static size_t entry_of(std::string_view word);
+
     std::unique_ptr<Entry[]> entries_;
+};
+
+class CachedBpe {
+  public:
+    explicit CachedBpe(const Bpe& bpe) : bpe_(bpe) {}
+    void encode(std::string_view word, std::vector<int32_t>& ids) {
+        words_.encode(word, ids,
+                      [this](std::string_view unknown, std::vector<int32_t>& out) { bpe_.encode(unknown, out); });
+    }
+
+  private:
+    const Bpe& bpe_;
+    WordCache words_;
 };
 
 }  // namespace tutti::data

@@ -272,6 +272,11 @@ std::vector<AddedToken> select(const std::vector<AddedToken>& tokens, bool norma
 
 // A digest of everything that the ids of a text depend on.
 uint64_t fingerprint_of(const ByteLevelModel& m) {
+    bool bytes =
+        m.tokens.size() == kFingerprintOfBytes && m.merges.empty() && m.added.empty() && !m.nfc && !m.add_prefix_space;
+    for (size_t id = 0; bytes && id < m.tokens.size(); ++id)
+        bytes = m.tokens[id] == std::string(1, static_cast<char>(static_cast<unsigned char>(id)));
+    if (bytes) return kFingerprintOfBytes;
     Fingerprint print;
     print.add("byte-level BPE").add(name_of(m.split)).add(m.nfc).add(m.add_prefix_space).add(m.ignore_merges);
     for (const auto& token : m.tokens) print.add(token.has_value()).add(token.value_or(""));

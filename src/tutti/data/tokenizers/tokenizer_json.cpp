@@ -1,7 +1,6 @@
 #include "tutti/data/tokenizers/tokenizer_json.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <initializer_list>
 #include <limits>
 #include <unordered_map>
@@ -10,6 +9,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
+#include "tutti/data/tokenizers/files_beside.h"
 
 namespace tutti::data {
 
@@ -358,76 +358,50 @@ std::string tokenizer_json(const ByteLevelModel& model) {
 
 namespace {
 
-// Null when there is no such file.
-Json read_beside(const std::string& path, const char* name) {
-    const auto file = std::filesystem::path(path).parent_path() / name;
-    const auto text = read_file_if_there(file.string());
-    if (!text) return nullptr;
-    try {
-        return Json::parse(*text);
-    } catch (const JsonError& error) {
-        throw DataError(concat(file.string(), ": is not JSON: ", error.what()));
-    }
-}
-
-// "bos_token": "<s>" or {"content": "<s>", ...}
-std::optional<std::string> token_text(const Json& file, const char* key) {
-    if (!file.is_object() || !file.contains(key)) return std::nullopt;
-    const Json& token = file[key];
-    if (token.is_string()) return token.get<std::string>();
-    if (token.is_object() && token.contains("content") && token["content"].is_string())
-        return token["content"].get<std::string>();
-    return std::nullopt;
-}
-
-// "eos_token_id": 2 or [2, 3]
-std::vector<int32_t> ids_of(const Json& file, const std::string& key) {
-    std::vector<int32_t> ids;
-    if (!file.is_object() || !file.contains(key)) return ids;
-    const auto take = [&](const Json& id) {
-        if (id.is_integer(0, std::numeric_limits<int32_t>::max())) ids.push_back(id.get<int32_t>());
-    };
-    if (file[key].is_array())
-        for (const Json& id : file[key]) take(id);
-    else
-        take(file[key]);
-    return ids;
+// GPT2Tokenizer of transformers makes its pre-tokenizer from this flag; other classes take that of tokenizer.json.
+void check_prefix_space(const FilesBeside& beside, const ByteLevelModel& model, const std::string& path) {
+    const auto flag = beside.flag("add_prefix_space");
+    if (!flag || !beside.tokenizer_class().starts_with("GPT2Tokenizer")) return;
+    check<DataError>(*flag == model.add_prefix_space, path,
+                     ": tokenizer_config.json beside it has add_prefix_space = ", *flag,
+                     ", its own pre_tokenizer the opposite; make both the same");
 }
 
 }  // namespace
 
-SpecialIds special_ids_beside(const std::string& tokenizer,
-                              const std::function<std::optional<int32_t>(const std::string&)>& id_of) {
-    const Json config = read_beside(tokenizer, "tokenizer_config.json");
-    const Json map = read_beside(tokenizer, "special_tokens_map.json");
-    const Json generation = read_beside(tokenizer, "generation_config.json");
-    const auto find = [&](const std::string& name) -> std::optional<int32_t> {
-        for (const Json* file : {&config, &map})
-            if (const auto text = token_text(*file, name.c_str()))
-                if (const auto id = id_of(*text)) return id;
-        const auto ids = ids_of(generation, name + "_id");
-        return ids.empty() ? std::nullopt : std::optional(ids.front());
-    };
-    SpecialIds special{find("bos_token"), find("eos_token"), find("pad_token"), ids_of(generation, "eos_token_id")};
-    if (special.stop.empty() && special.eos) special.stop = {*special.eos};
-    return special;
-}
-
-bool asks_for_bos(const std::string& tokenizer) {
-    const Json config = read_beside(tokenizer, "tokenizer_config.json");
-    return config.is_object() && config.contains("add_bos_token") && config["add_bos_token"] == true;
-}
-
 std::unique_ptr<const Tokenizer> open_tokenizer_json(const std::string& path) {
     ByteLevelModel model = parse_tokenizer_json(read_file(path), path);
-    model.special = special_ids_beside(path, [&](const std::string& text) -> std::optional<int32_t> {
-        for (const AddedToken& token : model.added)
-            if (token.content == text) return token.id;
-        const auto found = std::find(model.tokens.begin(), model.tokens.end(), bytes_of_token(text));
-        if (found == model.tokens.end() || !*found) return std::nullopt;
-        return static_cast<int32_t>(found - model.tokens.begin());
+    const FilesBeside beside(path);
+    check_prefix_space(beside, model, path);
+    auto next = static_cast<int32_t>(model.tokens.size());
+    for (const AddedToken& token : model.added) next = std::max(next, token.id + 1);
+    const auto in_vocab = [&](const std::string& text) -> std::optional<int32_t> {
+        const auto bytes = bytes_of_token(text);
+        const auto found = bytes ? std::ranges::find(model.tokens, bytes) : model.tokens.end();
+        return found != model.tokens.end() ? std::optional(static_cast<int32_t>(found - model.tokens.begin()))
+                                           : std::nullopt;
+    };
+    beside.add_tokens(model.added, in_vocab, next);
+    model.special = beside.special_ids([&](const std::string& text) -> std::optional<int32_t> {
+        const auto added = std::ranges::find(model.added, text, &AddedToken::content);
+        return added != model.added.end() ? std::optional(added->id) : std::nullopt;
     });
     return std::make_unique<ByteLevelTokenizer>(std::move(model), path);
+}
+
+bool is_of_sentencepiece(const std::string& path) {
+    const auto file = Json::try_parse(read_file(path));
+    const auto type_of = [&](const char* part) {
+        const Json* value = file && file->is_object() ? file->find(part) : nullptr;
+        const Json* type = value && value->is_object() ? value->find("type") : nullptr;
+        return type && type->is_string() ? type->text() : "";
+    };
+    const Json* model = file && file->is_object() ? file->find("model") : nullptr;
+    const Json* fallback = model && model->is_object() ? model->find("byte_fallback") : nullptr;
+    const Json* words = file && file->is_object() ? file->find("pre_tokenizer") : nullptr;
+    const bool byte_level = words != nullptr && words->dump().find("\"ByteLevel\"") != std::string::npos;
+    return type_of("model") == "Unigram" || type_of("pre_tokenizer") == "Metaspace" ||
+           (fallback != nullptr && *fallback == true && !byte_level);
 }
 
 }  // namespace tutti::data

@@ -162,7 +162,7 @@ TEST(TokenizerJson, SpecialIdsComeFromTheFilesBesideIt) {
     EXPECT_EQ(special.pad, 9);
     EXPECT_EQ(special.stop, (std::vector<int32_t>{258, 7}));
     std::filesystem::remove(folder.path("generation_config.json"));
-    folder.write("tokenizer_config.json", R"({"bos_token": "<none>", "eos_token": "a", "add_bos_token": true})");
+    folder.write("tokenizer_config.json", R"({"eos_token": "a", "add_bos_token": true})");
     EXPECT_EQ(make_tokenizer(folder.path(""))->special().bos, std::nullopt);
     EXPECT_EQ(make_tokenizer(folder.path(""))->special().stop, make_tokenizer(folder.path(""))->encode("a"));
     EXPECT_TRUE(make_tokenizer(folder.path(""))->prefix().empty());  // as in transformers 5: the post-processor decides
@@ -170,6 +170,37 @@ TEST(TokenizerJson, SpecialIdsComeFromTheFilesBesideIt) {
     EXPECT_EQ(
         missing("tokenizer_config.json: is not JSON", message_of<DataError>([&] { make_tokenizer(folder.path("")); })),
         "");
+}
+
+// What transformers 5.24 makes of these files: tokens are added, counted on behind the file's, or take new flags. What
+// has no id, or another one, is refused by name.
+TEST(TokenizerJson, TokensOfTheFilesBesideItCount) {
+    const ScratchFolder folder;
+    folder.write("tokenizer.json", small_file().dump());  // 257 ids, "ab" = 256
+    const auto ids = [&](const std::string& text) { return make_tokenizer(folder.path(""))->encode(text); };
+    const auto refused = [&] { return message_of<DataError>([&] { make_tokenizer(folder.path("")); }); };
+    folder.write("added_tokens.json", R"({"<|x|>": 257})");
+    EXPECT_EQ(ids("a<|x|>b"), (std::vector<int32_t>{'a', 257, 'b'}));
+    folder.write("tokenizer_config.json", R"({"eos_token": "<|y|>", "added_tokens_decoder":
+        {"258": {"content": "<|y|>", "lstrip": true, "special": true}}})");
+    EXPECT_EQ(ids("a <|y|>b<|x|>"), (std::vector<int32_t>{'a', 258, 'b', 257}));
+    EXPECT_EQ(make_tokenizer(folder.path(""))->special().stop, std::vector<int32_t>{258});
+    EXPECT_EQ(make_tokenizer(folder.path(""))->vocab(), 259);
+    folder.write("special_tokens_map.json", R"({"additional_special_tokens": ["ab", "<|z|>"]})");
+    EXPECT_EQ(missing("special_tokens_map.json: additional_special_tokens = \"<|z|>\": is no token of", refused()), "");
+    folder.write("special_tokens_map.json", R"({"pad_token": {"content": "[PAD]"}})");
+    EXPECT_EQ(missing("special_tokens_map.json: pad_token = \"[PAD]\": is no token of", refused()), "");
+    folder.write("special_tokens_map.json", "{}");
+    folder.write("tokenizer_config.json", "{}");
+    folder.write("added_tokens.json", R"({"<|x|>": 270})");
+    EXPECT_EQ(missing("added_tokens.json: \"<|x|>\": has id 270 here, 257 counted on behind", refused()), "");
+    folder.write("added_tokens.json", R"({"ab": 7})");
+    EXPECT_EQ(missing("added_tokens.json: \"ab\": has id 7 here, 256 in", refused()), "");
+    std::filesystem::remove(folder.path("added_tokens.json"));
+    folder.write("tokenizer_config.json", R"({"split_special_tokens": true})");
+    EXPECT_EQ(missing("split_special_tokens = true", refused()), "");
+    folder.write("tokenizer_config.json", R"({"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": true})");
+    EXPECT_EQ(missing("has add_prefix_space = 1, its own pre_tokenizer the opposite", refused()), "");
 }
 
 // A text of all bytes, valid UTF-8 or not, has the ids of the tokenizer "bytes" and decodes to itself.
