@@ -73,6 +73,11 @@ MODELS = {
     "qwen3_moe_balanced": ("Qwen3Moe", dict(SIZES, head_dim=16, moe_intermediate_size=24, num_experts=9,
                                             num_experts_per_tok=4, output_router_logits=True,
                                             router_aux_loss_coef=0.2)),
+    "qwen2_moe_window": ("Qwen2Moe", dict(SIZES, moe_intermediate_size=40, shared_expert_intermediate_size=56, num_experts=7,
+                                          num_experts_per_tok=3, use_sliding_window=True, sliding_window=9,
+                                          max_window_layers=2)),
+    "qwen3_moe_window": ("Qwen3Moe", dict(SIZES, head_dim=16, moe_intermediate_size=24, num_experts=9,
+                                          num_experts_per_tok=4, use_sliding_window=True, sliding_window=9)),
     "lfm2_moe": ("Lfm2Moe", dict(LFM2_MOE, num_experts=6, num_experts_per_tok=3, moe_intermediate_size=40,
                                  num_dense_layers=1, layer_types=["conv", "full_attention", "conv"])),
     "lfm2_moe_unnormalised": ("Lfm2Moe", dict(LFM2_MOE, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=24,
@@ -408,6 +413,92 @@ class HuggingFace(unittest.TestCase):
                 # From the run, whose model was never read from config.json; it was trained on 32 positions.
                 self.compare_texts(f"{name} {change}", load_module(back), run, lengths=(5, 1, 8))
                 self.compare_outputs(f"{name} {change}", load_module(back), back)
+
+
+class ConfigKeys(unittest.TestCase):
+    """Each key of each family's config.json removed, and changed: Tutti computes what transformers computes, or refuses.
+
+    A key that one class reads and another one of the same family ignores shows here, and so does a default of an absent
+    key that is another class's.
+    """
+
+    IGNORED = {"architectures", "model_type", "transformers_version", "dtype", "vocab_size", "initializer_range", "use_cache",
+               "attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop", "summary_first_dropout", "output_router_logits",
+               "router_aux_loss_coef"}
+
+    @staticmethod
+    def changes(value, layers):
+        if isinstance(value, bool):
+            return [not value]
+        if isinstance(value, int):
+            return [value + 1, max(1, value // 2), 0]
+        if isinstance(value, float):
+            return [value * 2, value / 2 if value else 0.5]
+        if isinstance(value, list) and value and all(isinstance(v, str) for v in value):
+            return [value[::-1], value[1:] + value[:1]]
+        if isinstance(value, list):
+            return [[], [0], [layers - 1]]
+        if value is None:
+            return [1, 9]
+        return []
+
+    def variants(self, config):
+        layers = config.get("num_hidden_layers", config.get("n_layer"))
+        yield "as it is", config
+        for where in [None] + [k for k in ("rope_parameters", "rope_scaling") if isinstance(config.get(k), dict)]:
+            part = config if where is None else config[where]
+            for key, value in part.items():
+                if key in self.IGNORED or isinstance(value, dict) or key.startswith("_") or key.endswith("token_id"):
+                    continue
+                for change in ["absent", *self.changes(value, layers)]:
+                    changed = json.loads(json.dumps(config))
+                    target = changed if where is None else changed[where]
+                    target.pop(key) if change == "absent" else target.update({key: change})
+                    yield f"{where or ''} {key} = {change}", changed
+
+    def losses(self, folder, window):
+        """transformers' and Tutti's loss; None where one of them cannot read the directory."""
+        result = subprocess.run(
+            [TUTTI, "train", folder.parent / "c.toml", "--out", folder.parent / "run", "--resume", "never", "--set", f"model.hf={folder}", "--json"],
+            capture_output=True, text=True)
+        ours = json.loads(result.stdout)["loss"] if result.returncode == 0 else None
+        if ours is None and result.returncode not in (2, 3):
+            raise AssertionError(result.stderr)
+        try:
+            module, info = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", output_loading_info=True)
+            if any(info[k] for k in ("missing_keys", "unexpected_keys", "mismatched_keys")):
+                return None, ours
+            return float(torch.nn.functional.cross_entropy(logits(module.eval(), window)[0], torch.as_tensor(window[0, 1:]))), ours
+        except Exception:  # of whatever kind: transformers does not read this config either
+            return None, ours
+
+    NAMES = ("gpt2", "llama_yarn", "mistral", "qwen2_window_above", "qwen3_window_between", "mixtral_balanced",
+             "qwen2_moe_window", "qwen3_moe_window", "lfm2", "lfm2_moe")  # each family
+
+    def test_every_key(self):
+        silent, refused, same = [], 0, 0
+        window = numpy.random.default_rng(SEED).integers(0, 211, (1, 33))
+        for name in self.NAMES:
+            with tempfile.TemporaryDirectory() as folder:
+                folder = pathlib.Path(folder)
+                (folder / "tokens.bin").write_bytes(window.astype("<u2").tobytes())
+                (folder / "c.toml").write_text(
+                    f'[data]\ntrain = ["{folder}/tokens.bin"]\n[train]\nsteps = 1\nseq_len = 32\nglobal_batch = 1\n'
+                    'micro_batch = 1\ndevice = "cpu"\nthreads = 1\n'
+                    '[precision]\ncompute = "f32"\n[checkpoint]\nevery = 0\n')
+                make_module(name).save_pretrained(folder / "hf")
+                config = json.loads((folder / "hf/config.json").read_text())
+                for what, changed in self.variants(config):
+                    (folder / "hf/config.json").write_text(json.dumps(changed))
+                    theirs, ours = self.losses(folder / "hf", window)
+                    refused += ours is None
+                    if theirs is None or ours is None or not numpy.isfinite(theirs):
+                        continue
+                    same += 1
+                    if not abs(theirs - ours) < 2e-5 * abs(theirs):
+                        silent.append(f"{name}: {what}: transformers {theirs:.6f}, Tutti {ours:.6f}")
+        print(f"{same} settings compared, {refused} refused by Tutti")
+        self.assertEqual(silent, [])
 
 
 if __name__ == "__main__":
