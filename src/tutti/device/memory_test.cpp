@@ -239,6 +239,19 @@ TEST(Segments, CutRangesAndLetThemGrowTogetherAgain) {
     EXPECT_THROW(segments.give_back(a.data()), Error);
 }
 
+// Each take looks at one path of a tree: along a list of all free ranges these would be 10^11 comparisons.
+TEST(Segments, FindAPlaceBehindAnyNumberOfGapsThatAreTooSmall) {
+    constexpr int64_t kGaps = 300'000, kSize = 3;
+    std::vector<std::byte> memory(kSize * kGaps * 2);
+    Segments segments;
+    segments.add(memory.data(), static_cast<int64_t>(memory.size()));
+    for (int64_t i = 0; i < kGaps; ++i) ASSERT_EQ(segments.take(kSize), memory.data() + i * kSize);
+    for (int64_t i = 0; i < kGaps; i += 2) segments.give_back(memory.data() + i * kSize);
+    for (int64_t i = 0; i < kGaps / 2; ++i)
+        ASSERT_EQ(segments.take(kSize + 1), memory.data() + kGaps * kSize + i * (kSize + 1));
+    EXPECT_EQ(segments.take(kSize), memory.data());
+}
+
 // Two segments that happen to be adjacent stay two: each is returned to the system separately.
 TEST(Segments, NeverGrowTogether) {
     std::vector<std::byte> memory(64);

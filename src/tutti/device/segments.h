@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <utility>
+#include <memory>
 #include <vector>
 
 namespace tutti {
@@ -17,11 +17,14 @@ class Segments {
         int64_t bytes;
     };
 
+    Segments();
+    ~Segments();
+
     // Adds memory from the system as one free range.
     void add(void* data, int64_t bytes);
     // Cuts `bytes` from the first free range that is large enough, in the oldest segment that has one. nullptr: none.
     // First fit: equal steps get equal places, so a run whose steps start with the same blocks in use needs no more
-    // memory after the first step, and pages that were never touched stay untouched.
+    // memory after the first step, and pages that were never touched stay untouched. Logarithmic in the parts.
     void* take(int64_t bytes);
     void give_back(void* data);
     // Removes and returns the segments without a block in use.
@@ -41,8 +44,9 @@ class Segments {
     bool join(Parts::iterator part, Parts::iterator next) const;
     void merge(Parts::iterator part, Parts::iterator next);
 
+    class Free;  // the free parts by segment and address
     Parts parts_;
-    std::map<std::pair<int64_t, std::byte*>, int64_t> free_;  // bytes, by segment and address
+    std::unique_ptr<Free> free_;
     int64_t segments_ = 0;
 };
 
