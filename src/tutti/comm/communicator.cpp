@@ -19,7 +19,10 @@ void check_contiguous(const Tensor& x, std::string_view op) {
 }  // namespace
 
 void Work::wait() {
-    if (operation_) group_->wait(*operation_);
+    if (operation_) {
+        group_->wait(*operation_);
+        operation_->release_tensors();
+    }
     operation_ = nullptr;
     staging_.copy_back();
 }

@@ -53,6 +53,9 @@ class Operation {
     void rethrow() const {
         if (failure_) std::rethrow_exception(failure_);
     }
+    // For the rank's own thread, once no failure was rethrown: drops the tensors. A progress thread that has just
+    // completed the operation may hold it longer, and memory must be free at a place of the program, as rehearsed.
+    void release_tensors() { collective_.input = collective_.output = {}; }
 
     // Set by the communicator that started the operation. on_begin: this rank's own work before the operation is done;
     // backends that cannot tell never call on_begin.
@@ -66,7 +69,7 @@ class Operation {
         if (on_complete) on_complete(failure_ != nullptr);
         complete_.store(true, std::memory_order_release);
     }
-    const Collective collective_;
+    Collective collective_;
     const std::string group_;
     const uint64_t sequence_;
     std::exception_ptr failure_;

@@ -237,5 +237,27 @@ TEST(GatherTexts, EveryRankGetsAllOfThem) {
     }
 }
 
+// A wait gives the tensors of its operation back, whichever thread has completed the operation and still holds it:
+// memory is free at a place of the program, and as rehearsed.
+TEST(ThreadWorld, TensorsAreFreeAfterTheWait) {
+    for (const bool progress_thread : {false, true})
+        run_ranks(2, {.timeout_s = 60, .progress_thread = progress_thread}, [](World& world) {
+            const auto group = world.everyone("all");
+            const auto device = make_cpu_device(1);
+            const int other = 1 - world.rank();
+            for (int i = 0; i < 3000; ++i) {
+                Tensor x = Tensor::empty(*device, {64}, DType::f32, Purpose::communication);
+                Tensor y = Tensor::empty(*device, {64}, DType::f32, Purpose::communication);
+                std::vector<Work> work;
+                work.push_back(group->all_reduce(x));
+                if (world.rank() == 0) work.push_back(group->send(y, other));
+                if (world.rank() == 1) work.push_back(group->receive(y, other));
+                x = y = {};
+                wait_all(work);
+                ASSERT_EQ(device->memory().usage(Purpose::communication).current, 0) << i;
+            }
+        });
+}
+
 }  // namespace
 }  // namespace tutti::comm
