@@ -176,7 +176,8 @@ Engine::Engine(const spec::RunSpec& run_, comm::World& world, Machine machine, c
     device->choose_products(product_choices(run, groups.mesh(), tuning.get()));
     if (run.train.cuda_graphs) graph.emplace(ctx);
     if (run.model.moe.experts > 0) {
-        routing.emplace(ctx, spec::layers_with_experts(run.model), run.model.moe);
+        routing.emplace(ctx, spec::layers_with_experts(run.model), run.model.moe,
+                        run.train.global_batch * run.train.seq_len);
         routers = routing_of(groups, run.model.moe.aux_loss == "global");
     }
 }

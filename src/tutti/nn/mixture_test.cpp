@@ -157,7 +157,7 @@ TEST_P(Mixture, IsItsTwinInDouble) {
     for (const bool reference : {true, false}) {
         ops::Context ctx{*device, reference ? kernels::reference_table() : kernels::cpu_table(kernels::best_isa())};
         Layer layer(ctx, v, s.expert_bias);
-        RoutingRecord record(ctx, {0}, s);
+        RoutingRecord record(ctx, {0}, s, kB * kT);
         Batch batch = batch_of(*device);
         batch.routing.record = &record;
         autograd::Tape tape(ctx, true);

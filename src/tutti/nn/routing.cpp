@@ -8,8 +8,15 @@
 
 namespace tutti::nn {
 
-RoutingRecord::RoutingRecord(ops::Context& ctx, std::vector<int64_t> layers, const spec::MixtureSpec& spec)
-    : ctx_(ctx), layers_(std::move(layers)), experts_(spec.experts), top_k_(spec.top_k), entropy_(ctx), z_(ctx) {}
+RoutingRecord::RoutingRecord(ops::Context& ctx, std::vector<int64_t> layers, const spec::MixtureSpec& spec,
+                             int64_t tokens)
+    : ctx_(ctx),
+      layers_(std::move(layers)),
+      experts_(spec.experts),
+      top_k_(spec.top_k),
+      entropy_(ctx),
+      z_(ctx),
+      z_scale_(spec.z_coef / static_cast<double>(tokens)) {}
 
 void RoutingRecord::begin() {
     load_.clear();
@@ -26,11 +33,6 @@ void RoutingRecord::add(int64_t layer, const std::vector<int64_t>& load, int64_t
     for (size_t e = 0; e < load.size(); ++e) sum[e] += load[e];
     dropped_ += dropped;
     entropy_.add(entropy);
-}
-
-void RoutingRecord::add_z_loss(const Tensor& log_sum, double scale) {
-    z_.add_squares(log_sum);
-    z_scale_ = scale;
 }
 
 Tensor RoutingRecord::means_message(int64_t microbatch) {
@@ -164,9 +166,8 @@ Balancing balance_loads(const autograd::Tape& tape, const spec::MixtureSpec& spe
     const auto tokens = static_cast<double>(tokens_of_microbatch(batch));
     const bool counts = !tape.recomputing() && (routing.microbatch == nullptr || routing.microbatch->rank() == 0);
     if (spec.z_coef > 0) {
-        const double scale = spec.z_coef * batch.share / tokens;
-        b.z_scale = static_cast<float>(scale);
-        if (record && !tape.recomputing()) record->add_z_loss(routed.log_sum, scale);
+        b.z_scale = static_cast<float>(spec.z_coef * batch.share / tokens);
+        if (record && !tape.recomputing()) record->add_z_loss(routed.log_sum);
     }
     if (spec.aux_loss == "none") return b;
 

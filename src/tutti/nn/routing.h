@@ -28,8 +28,9 @@ struct RoutingSummary {
 // The statistics of one rank. The first forward of every router adds to them; recomputation does not.
 class RoutingRecord {
   public:
-    // `layers`: global indices of the layers with experts.
-    RoutingRecord(ops::Context& ctx, std::vector<int64_t> layers, const spec::MixtureSpec& spec);
+    // `layers`: global indices of the layers with experts. `tokens`: of a step, on all ranks; the z-loss is a mean over
+    // them, which a rank without experts, whose loads are none, has to know too.
+    RoutingRecord(ops::Context& ctx, std::vector<int64_t> layers, const spec::MixtureSpec& spec, int64_t tokens);
 
     // Resets the statistics at the beginning of a step.
     void begin();
@@ -38,8 +39,8 @@ class RoutingRecord {
     void add(int64_t layer, const std::vector<int64_t>& load, int64_t dropped, const Tensor& entropy);
     // Adds a balancing loss that all ranks of a microbatch have computed: only the first of them may call this.
     void add_loss(double loss) { loss_.add(loss); }
-    // Adds scale * (sum over the rows of this rank of log_sum^2).
-    void add_z_loss(const Tensor& log_sum, double scale);
+    // Adds the z-loss of the rows of this rank, of which log_sum (N) is the ln sum exp of the logits.
+    void add_z_loss(const Tensor& log_sum) { z_.add_squares(log_sum); }
 
     // (E): choices of each expert of a layer in the step so far, over all ranks of RoutingContext::step.
     std::vector<double>& step_load(int64_t layer) { return step_load_[layer]; }
@@ -76,7 +77,7 @@ class RoutingRecord {
     std::map<int64_t, std::shared_ptr<LayerMeans>> means_;
     int64_t dropped_ = 0;
     ops::Sum entropy_, z_;
-    double z_scale_ = 0;
+    double z_scale_;  // of the z-loss: its factor in the loss of a step, for each token
     ExactSum loss_;
 };
 

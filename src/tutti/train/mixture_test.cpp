@@ -225,5 +225,33 @@ TEST_F(Mixtures, BalancingEvensOutTheLoads) {
               0.8 * none);
 }
 
+// A stage without experts does not add to the z-loss, and rank 0, which reports the sum, may be such a stage.
+TEST_F(Mixtures, ReportTheBalancingLossesOfOneRankUnderEveryPipeline) {
+    for (const char* layers : {"0", "3", "1-2"})
+        for (const char* loss : {"none", "microbatch", "sequence", "all_layers"}) {
+            const std::vector<std::string> model = {"model.layers=4",
+                                                    concat("model.moe.layers=\"", layers, '"'),
+                                                    "model.moe.z_coef=0.01",
+                                                    concat("model.moe.aux_loss=", loss),
+                                                    concat("model.moe.aux_coef=", loss[0] == 'n' ? "0.0" : "0.02"),
+                                                    "train.steps=1",
+                                                    "log.every=1"};
+            const auto aux_loss = [&](const char* name, int ranks, const std::vector<std::string>& layout) {
+                std::vector<std::string> set = model;
+                set.insert(set.end(), layout.begin(), layout.end());
+                TrainOptions o = options(concat(name, layers, loss).c_str(), set);
+                o.ranks = ranks;
+                train(o);
+                return Json::parse(read_file(o.out + "/metrics.jsonl")).at("aux_loss").get<double>();
+            };
+            const double one = aux_loss("one", 1, {});
+            EXPECT_GT(one, 0);
+            EXPECT_NEAR(aux_loss("pp", 2, {"parallel.pp=2"}), one, 1e-6 * one) << layers << loss;
+            EXPECT_NEAR(aux_loss("zb", 4, {"parallel.pp=2", "parallel.schedule=zb-v", "parallel.tp=2"}), one,
+                        1e-5 * one)
+                << layers << loss;
+        }
+}
+
 }  // namespace
 }  // namespace tutti::train
