@@ -366,6 +366,8 @@ TEST(Train, TrainsGeneratesReports) {
     for (const auto& [more, message] : std::vector<std::pair<std::vector<std::string>, std::string>>{
              {{"--ranks", "3"}, "128 values to cut over 3 ranks of axis tp"},
              {{"--set", "parallel.cp=2"}, "--set parallel.cp=2: generation is tensor-parallel only"},
+             {{"--ranks", "4", "--set", "parallel.pp=2", "--set", "parallel.tp=2"},
+              "--set parallel.pp=2: generation is tensor-parallel only"},
              {{"--ranks", "2", "--set", "parallel.tp=4"}, "--set parallel.tp=4: 2 ranks divide the model"}}) {
         const Ran refused = with(more);
         EXPECT_EQ(refused.code, 2);

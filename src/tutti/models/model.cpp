@@ -3,6 +3,7 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "tutti/device/meta/meta_device.h"
 
@@ -14,10 +15,11 @@ using nn::Var;
 
 Model::Model(spec::ModelSpec spec, std::vector<std::unique_ptr<Module>> modules)
     : spec_(std::move(spec)), modules_(std::move(modules)) {
+    std::unordered_set<const autograd::Parameter*> known;
     for (size_t i = 0; i < modules_.size(); ++i) {
         modules_[i]->unit.place = i;
         for (autograd::Parameter* p : modules_[i]->unit.parameters)
-            if (std::find(parameters_.begin(), parameters_.end(), p) == parameters_.end()) parameters_.push_back(p);
+            if (known.insert(p).second) parameters_.push_back(p);
     }
 }
 

@@ -78,8 +78,14 @@ void DataParallel::add_state(const std::vector<Parameter*>& parameters) {
     auto state = std::make_unique<State>();
     state->cut = cut;
     const std::vector<int>& stages = parameters.front()->pipeline_ranks;
-    state->replicas = &groups_.over(partial - cut, stages);
     state->between_stages = stages.size() > 1;
+    // ZeRO-0 adds in the order of the other stages, which have the same bits: over the axes of the shards, then over
+    // the rest. HSDP's replicas lie outside of the shards in one tree over both, so one sum will do.
+    const bool in_one = options_.zero == Zero::none && !state->between_stages &&
+                        groups_.mesh().size(partial - kSharding - Axis::dp_replicate) == 1;
+    const Axes before_rest = in_one ? Axes() : partial & kSharding;
+    state->replicas = &groups_.over(partial - before_rest, stages);
+    if (!in_one) state->shards = &groups_.over(before_rest);
     const bool first = stages.empty() || stages.front() == groups_.coordinate(Axis::pp);
     FlatOptions flat{.zero = options_.zero,
                      .grain = options_.grain,
@@ -92,7 +98,6 @@ void DataParallel::add_state(const std::vector<Parameter*>& parameters) {
                      .masters_device = options_.masters_device,
                      .weights_device = options_.weights_device};
     if (options_.zero != Zero::none) {
-        state->shards = &groups_.over(cut);
         flat.shards = state->shards->size();
         flat.shard = state->shards->rank();
     }
@@ -125,10 +130,13 @@ std::unique_ptr<optim::WholeMatrices> DataParallel::gather_whole(const optim::Ru
 void DataParallel::begin_step(int64_t microbatches) { begin_step(std::vector<int64_t>(runs_, microbatches)); }
 
 void DataParallel::begin_step(const std::vector<int64_t>& microbatches) {
+    incomplete_of_.assign(runs_, 0);
+    incomplete_ = 0;
     for (const auto& state : states_) {
         state->expected = 0;
         if (state->frozen()) continue;
         for (const size_t run : state->runs) state->expected += microbatches.at(run);
+        if (state->expected > 0) ++incomplete_of_[state->runs.back()], ++incomplete_;
         state->contributions = 0;
         state->ready = 0;
         state->reduced = false;
@@ -146,7 +154,7 @@ void DataParallel::finish_gradients() {
     for (const auto& state : states_)
         if (!state->complete()) {  // a parameter was not used: all ranks sum the existing gradients, or zeros
             need_gradients(*state);
-            state->contributions = state->expected;
+            add_contributions(*state, state->expected - state->contributions);
             start_reduction(*state);
         }
     while (!in_flight_.empty()) finish_reduction(*in_flight_.front());
@@ -237,7 +245,7 @@ void DataParallel::finish_gather(State& state) {
 void DataParallel::unshard_unit(size_t unit, const Pass& pass) {
     if (sharded_weights()) {
         for (State* state : units_[unit].states) state->idle = false;
-        for (const auto& state : states_)
+        for (State* state : std::exchange(idle_, {}))
             if (std::exchange(state->idle, false)) state->flat->free_weights();
         prefetch(unit, units_[unit].run, pass);
     }
@@ -263,7 +271,9 @@ void DataParallel::reshard_unit(size_t unit, const Pass& pass) {
         const size_t last = *std::find_if(state->users.rbegin(), state->users.rend(), in_run);
         const bool forward = pass.kind == PassKind::forward;
         const bool turns_round = forward && pass.training && first != last;
-        if (unit == (forward ? last : first) && !turns_round) state->idle = true;
+        if (unit != (forward ? last : first) || turns_round) continue;
+        state->idle = true;
+        idle_.push_back(state);
     }
 }
 
@@ -315,7 +325,7 @@ void DataParallel::after(Unit& unit, const Pass& pass) {
 void DataParallel::need_gradients(State& state) {
     check(!state.complete(), state.flat->parameters().front()->name, ": more than the ", state.expected,
           " forwards and backwards that the step announced add to its gradient");
-    if (std::find(in_flight_.begin(), in_flight_.end(), &state) != in_flight_.end()) finish_reduction(state);
+    if (state.in_flight) finish_reduction(state);
     if (!state.flat->takes_gradients()) state.flat->allocate_gradients();
 }
 
@@ -325,7 +335,7 @@ void DataParallel::gradient_ready(Parameter& parameter, const Pass& pass) {
     state.pass = pass;
     if (++state.ready < state.flat->parameters().size()) return;
     state.ready = 0;
-    ++state.contributions;
+    add_contributions(state, 1);
     if (reduces_each_microbatch() || state.complete())
         start_reduction(state);
     else
@@ -338,39 +348,45 @@ void DataParallel::gradient_ready(Parameter& parameter, const Pass& pass) {
 // reductions that end early free gradients, or are followed by the sum over replicas beside the backward.
 bool DataParallel::is_awaited(const State& state) const {
     if (reduces_each_microbatch()) return true;
-    const size_t run = state.runs.back();
-    const auto is_done = [&](const auto& s) { return s->complete() || s->runs.back() == run; };
-    return state.pass.stage == 0 && std::all_of(states_.begin(), states_.end(), is_done);
+    return state.pass.stage == 0 && incomplete_ == incomplete_of_[state.runs.back()];
+}
+
+void DataParallel::add_contributions(State& state, int64_t count) {
+    state.contributions += count;
+    if (count > 0 && state.complete()) --incomplete_of_[state.runs.back()], --incomplete_;
 }
 
 void DataParallel::start_reduction(State& state) {
     FlatUnit& flat = *state.flat;
     flat.complete_gradients();
+    const bool first = !std::exchange(state.reduced, true);
+    if (state.shards == nullptr) return start_replica_reduction(state);
+    if (is_awaited(state))
+        while (static_cast<int>(in_flight_.size()) >= options_.reductions) finish_reduction(*in_flight_.front());
+    in_flight_.push_back(&state);
+    state.in_flight = true;
     if (options_.zero == Zero::none) {
-        if (!state.between_stages) start_replica_reduction(state);
-    } else {
-        if (is_awaited(state))
-            while (static_cast<int>(in_flight_.size()) >= options_.reductions) finish_reduction(*in_flight_.front());
-        if (state.reduced)
-            state.received = ops::empty(ctx_, flat.gradient_shard().shape(), DType::f32, Purpose::communication);
-        else
-            flat.allocate_gradient_shard();
-        const bool rounds = options_.reduce != DType::f32 && flat.gradients().dtype() == DType::f32 &&
-                            flat.parameters().front()->training == Training::updated;
-        if (rounds) {
-            state.sent = ops::cast(ctx_, flat.gradients(), options_.reduce, Purpose::communication);
-            if (options_.zero >= Zero::gradients) flat.free_gradients();
-        }
-        state.reduction = state.shards->reduce_scatter(rounds ? state.sent : flat.gradients(),
-                                                       state.reduced ? state.received : flat.gradient_shard());
-        in_flight_.push_back(&state);
+        state.reduction = state.shards->all_reduce(flat.gradients());
+        return;
     }
-    state.reduced = true;
+    if (first)
+        flat.allocate_gradient_shard();
+    else
+        state.received = ops::empty(ctx_, flat.gradient_shard().shape(), DType::f32, Purpose::communication);
+    const bool rounds = options_.reduce != DType::f32 && flat.gradients().dtype() == DType::f32 &&
+                        flat.parameters().front()->training == Training::updated;
+    if (rounds) {
+        state.sent = ops::cast(ctx_, flat.gradients(), options_.reduce, Purpose::communication);
+        if (options_.zero >= Zero::gradients) flat.free_gradients();
+    }
+    state.reduction = state.shards->reduce_scatter(rounds ? state.sent : flat.gradients(),
+                                                   first ? flat.gradient_shard() : state.received);
 }
 
 void DataParallel::finish_reduction(State& state) {
     state.reduction.wait();
-    std::erase(in_flight_, &state);
+    in_flight_.erase(std::find(in_flight_.begin(), in_flight_.end(), &state));  // mostly the first one
+    state.in_flight = false;
     state.sent = {};
     if (state.received.defined()) state.flat->add_to_gradient_shard(std::exchange(state.received, {}));
     if (options_.zero >= Zero::gradients) state.flat->free_gradients();

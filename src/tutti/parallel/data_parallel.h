@@ -90,7 +90,8 @@ class DataParallel final : public autograd::Hooks {
     struct State {
         std::unique_ptr<FlatUnit> flat;
         mesh::Axes cut;                          // axes of the shards; empty: ZeRO-0
-        comm::Communicator* shards = nullptr;    // ranks of the shards: reduce_scatter, all_gather; ZeRO-0: null
+        comm::Communicator* shards = nullptr;    // ranks of the shards: reduce_scatter, all_gather. ZeRO-0: ranks that
+                                                 // sum first, as shards would; null: one sum over `replicas` is equal
         comm::Communicator* replicas = nullptr;  // ranks over which the shard is then summed
         std::vector<size_t> users;               // units, in the order of the forward; several when a matrix is tied
         std::vector<size_t> runs;                // of the users
@@ -104,10 +105,11 @@ class DataParallel final : public autograd::Hooks {
         int64_t contributions = 0;  // so far in this step
         autograd::Pass pass;        // pass of the current contribution, with `ready` complete parameters
         size_t ready = 0;
-        bool reduced = false;  // in this step
-        comm::Work reduction;  // ZeRO-0: the all_reduce; else the reduce_scatter
-        Tensor sent;           // gradients rounded for the reduction
-        Tensor received;       // f32: where a later microbatch's shard arrives before it is added
+        bool reduced = false;    // in this step
+        bool in_flight = false;  // in in_flight_
+        comm::Work reduction;    // over `shards`; ZeRO-0: an all_reduce; else the reduce_scatter
+        Tensor sent;             // gradients rounded for the reduction
+        Tensor received;         // f32: where a later microbatch's shard arrives before it is added
         comm::Work replica_reduction;
 
         bool complete() const { return contributions == expected; }
@@ -124,6 +126,7 @@ class DataParallel final : public autograd::Hooks {
     void add_state(const std::vector<autograd::Parameter*>& parameters);
     bool sharded_weights() const { return options_.zero == Zero::weights; }
     bool reduces_each_microbatch() const { return options_.zero >= Zero::gradients && options_.reduce_each_microbatch; }
+    void add_contributions(State& state, int64_t count);
     bool is_awaited(const State& state) const;
     void start_all_gather(State& state);
     static void finish_gather(State& state);
@@ -143,7 +146,12 @@ class DataParallel final : public autograd::Hooks {
     std::vector<UnitState> units_;                              // of all runs, one after another
     std::unordered_map<const autograd::Unit*, size_t> places_;  // in units_
     std::unordered_map<const autograd::Parameter*, State*> states_of_;
-    std::deque<State*> in_flight_;  // reduce_scatters, finished at places of the program: memory is as rehearsed
+    // Of the step: states that wait for contributions, by the last run that uses them, and all of them. Counted, since
+    // a look at all states for each reduction is quadratic in the layers; so is the list of idle states.
+    std::vector<size_t> incomplete_of_;
+    size_t incomplete_ = 0;
+    std::vector<State*> idle_;      // some of which may be in use again
+    std::deque<State*> in_flight_;  // reductions over shards, finished at places of the program: memory is as rehearsed
 };
 
 }  // namespace tutti::parallel

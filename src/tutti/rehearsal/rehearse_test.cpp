@@ -697,6 +697,22 @@ TEST(LayoutRehearsal, OfALargeWorldComparesAFew) {
     EXPECT_EQ(all.difference, "");
 }
 
+// A step of one rank is linear in its layers, forwards and backwards: with a pass over all of them for each one, or
+// over all free memory for each tensor, this would take hours.
+TEST(Rehearsal, IsLinearInTheLayers) {
+    spec::RunSpec run = run_of("llama-tiny", "f32", 1, 32);
+    run.train.global_batch = 1;
+    run.model.width = run.model.ffn = 32;
+    run.model.heads = run.model.kv_heads = 1;
+    run.model.layers = 10'000;
+    const plan::MemoryPlan whole = memory_of(run);
+    run.model.layers = 1000;
+    const plan::MemoryPlan tenth = memory_of(run);
+    run.model.layers = 2000;
+    const plan::MemoryPlan fifth = memory_of(run);
+    EXPECT_EQ(whole.at_peak.total() - tenth.at_peak.total(), 9 * (fifth.at_peak.total() - tenth.at_peak.total()));
+}
+
 class ProgramDifference : public ::testing::Test {
   protected:
     // The program of one of two ranks: an all_reduce over both, then a message from 0 to 1.

@@ -343,6 +343,34 @@ TEST_F(TrainerTest, AStepIsAsRehearsed) {
     }
 }
 
+// Gradients that are summed over more than data parallelism: norms over the ranks of tp, copies of key heads, a tied
+// matrix over the stages of a pipeline. ZeRO-0 adds them in the order of the others.
+TEST_F(TrainerTest, EveryStageOfZeroHasTheSameBitsBesideOtherAxes) {
+    const std::pair<int, std::vector<std::string>> layouts[] = {
+        {4, {"parallel.tp=2"}},
+        {8, {"parallel.tp=2", "parallel.cp=2"}},
+        {8, {"parallel.tp=2", "parallel.dp_replicate=2"}},
+        {6, {"parallel.pp=2", "train.global_batch=6"}},
+        {8, {"parallel.pp=2", "parallel.tp=2", "parallel.schedule=zb-h1"}}};
+    for (const auto& [ranks, layout] : layouts) {
+        std::vector<std::string> first;
+        for (const char* zero : {"0", "1", "2", "3"}) {
+            std::vector<std::string> set = {"train.steps=3",         "train.micro_batch=1",      "train.global_batch=8",
+                                            "precision.compute=f32", "parallel.accumulate=full", "checkpoint.every=0"};
+            set.insert(set.end(), layout.begin(), layout.end());
+            set.push_back(concat("parallel.zero=", zero));
+            const auto o = options(concat("bits", ranks, layout[0], layout.size(), zero), set, ranks);
+            train(o);
+            const auto lines = logged(o, [](const std::string& line) {
+                const auto json = Json::parse(line);
+                return concat(json.at("loss").dump(), ' ', json.at("grad_norm").dump());
+            });
+            if (first.empty()) first = lines;
+            EXPECT_EQ(lines, first) << layout[0] << ", zero " << zero;
+        }
+    }
+}
+
 // The same of four ranks: shards with their padding, the buffers of units, what arrives of a later microbatch.
 TEST_F(TrainerTest, AStepOfManyRanksIsAsRehearsed) {
     for (const char* zero : {"0", "1", "2", "3"})
