@@ -21,14 +21,14 @@ Json describe(const train::VerifyOptions& options, const train::VerifyOutcome& o
     for (const train::VerifiedStep& s : outcome.steps)
         steps.push_back({{"step", s.step},
                          {"bound", s.bound},
+                         {"weight_bound", s.weight_bound},
                          {"loss", s.loss},
                          {"one_rank_loss", s.one_rank_loss},
                          {"loss_difference", s.loss_difference},
                          {"gradient_difference", s.gradient_difference},
                          {"gradient", s.gradient},
                          {"weight_difference", s.weight_difference},
-                         {"weight", s.weight},
-                         {"left_out", s.left_out}});
+                         {"weight", s.weight}});
     return {{"ranks", options.ranks},
             {"max_loss_difference", worst.loss_difference},
             {"max_gradient_difference", worst.gradient_difference},
@@ -47,7 +47,7 @@ std::string verdict(const spec::RunSpec& run, const train::VerifyOutcome& outcom
          << (outcome.within() ? "the same as one rank within rounding" : "NOT the same as one rank") << ": loss "
          << worst.loss_difference << ", gradient " << worst.gradient_difference << " (" << worst.gradient
          << "), weight " << worst.weight_difference << " (" << worst.weight << "); rounding may make " << worst.bound
-         << " after the first step";
+         << " in a gradient, " << worst.weight_bound << " in a weight";
     const std::string reason = outcome.within() ? "" : train::reason_beyond_bound(run);
     if (!reason.empty()) text << '\n' << reason;
     return text.str();

@@ -40,6 +40,8 @@ pipeline::Executor::MakeBatch batches_of(Engine& engine, int64_t step);
 using AroundPass = std::function<void(const schedule::Action&)>;
 void run_passes(Engine& engine, StepTrace& trace, const pipeline::Executor::MakeBatch& batch,
                 const AroundPass& before = {}, const AroundPass& after = {});
+// All passes of a synchronous step. Gradients are summed over the ranks on return, and Engine::losses are being sent.
+void add_gradients(Engine& engine, int64_t step, StepTrace& trace);
 // Sets what the step is judged by: loss, gradient norm, routing. Engine::losses are being sent. Collective.
 void measure(Engine& engine, int64_t step, StepTrace& trace, StepResult& result);
 // Whether the step has targets, and finite loss and gradient; without the latter sets StepResult::skipped and the

@@ -15,17 +15,7 @@ StepResult synchronous_step(Engine& s, int64_t step) {
     StepTrace trace(s.trace, *s.device, s.graph.has_value(), *s.data_parallel);
     StepResult r{.lr = optim::learning_rate(s.run.optimizer, s.run.train.steps, step)};
 
-    const std::vector<int64_t> microbatches = microbatches_of(s.pipeline);
-    s.data_parallel->begin_step(microbatches);  // a gradient is summed over the ranks after so many backwards
-    {
-        // Forms of weights are kept from one microbatch to the next, where weights stay in memory.
-        const ops::KeepForms forms(s.ctx, microbatches.front() > 1 && s.run.parallel.zero < 3);
-        run_passes(s, trace, batches_of(s, step));  // all forwards and backwards; gradients are being summed
-    }
-    trace.part(Activity::other, "finish gradients", [&] {
-        s.data_parallel->finish_gradients();
-        s.losses.send();
-    });
+    add_gradients(s, step, trace);  // all forwards and backwards, and the sums over the ranks
 
     measure(s, step, trace, r);  // loss and gradient norm, the same on every rank
     if (!may_update(s, r)) return r;
@@ -33,6 +23,20 @@ StepResult synchronous_step(Engine& s, int64_t step) {
     update(s, trace, r);  // this rank's shard
     trace.part(Activity::other, "publish weights", [&] { s.data_parallel->all_gather_weights(); });
     return r;
+}
+
+void add_gradients(Engine& s, int64_t step, StepTrace& trace) {
+    const std::vector<int64_t> microbatches = microbatches_of(s.pipeline);
+    s.data_parallel->begin_step(microbatches);  // a gradient is summed over the ranks after so many backwards
+    {
+        // Forms of weights are kept from one microbatch to the next, where weights stay in memory.
+        const ops::KeepForms forms(s.ctx, microbatches.front() > 1 && s.run.parallel.zero < 3);
+        run_passes(s, trace, batches_of(s, step));
+    }
+    trace.part(Activity::other, "finish gradients", [&] {
+        s.data_parallel->finish_gradients();
+        s.losses.send();
+    });
 }
 
 void measure(Engine& s, int64_t step, StepTrace& trace, StepResult& r) {

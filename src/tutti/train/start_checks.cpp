@@ -155,4 +155,18 @@ void check_memory(comm::Communicator& ranks, const std::vector<MemoryNeed>& of_r
     warn(concat("this run does not fit and may be killed (--force): ", tightest.text()));
 }
 
+void check_least_memory(comm::Communicator& ranks, const spec::RunSpec& run, const engine::Factories& factories,
+                        Device& device) {
+    const models::Model model = models::outline(run.model, factories.model);
+    int64_t bytes = 0;
+    for (const autograd::Parameter* p : model.parameters()) {
+        const int64_t of_weight = run.offload.params ? 0 : size_of(p->type(spec::compute_dtype(run)));
+        bytes += p->shape.numel() * (of_weight + (p->frozen() ? 0 : size_of(DType::f32)));
+    }
+    const std::vector<MemoryNeed> needs = needs_under(device.memory_limits(), bytes / ranks.size());
+    const MemoryVerdict tightest = tightest_of(comm::gather_texts(ranks, lines_of(needs)));
+    check<UsageError>(tightest.fits(), "this run does not fit, by its weights and gradients alone: ", tightest.text(),
+                      "; try more ranks, [offload], or a smaller model; --force starts it nevertheless");
+}
+
 }  // namespace tutti::train

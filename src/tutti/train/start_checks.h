@@ -9,6 +9,7 @@
 
 #include "tutti/comm/communicator.h"
 #include "tutti/device/device.h"
+#include "tutti/engine/factories.h"
 #include "tutti/plan/memory.h"
 #include "tutti/spec/run_spec.h"
 
@@ -54,5 +55,10 @@ MemoryVerdict judge_memory(const std::vector<MemoryNeed>& of_rank, int ranks);
 // warning. Collective.
 void check_memory(comm::Communicator& ranks, const std::vector<MemoryNeed>& of_rank, bool force,
                   const std::function<void(const std::string&)>& warn);
+
+// UsageError on every rank if the weights and gradients of the model alone, divided among all ranks, exceed a limit: a
+// start would rehearse a model of any size before it found that. Not with offloaded weights. Collective.
+void check_least_memory(comm::Communicator& ranks, const spec::RunSpec& run, const engine::Factories& factories,
+                        Device& device);
 
 }  // namespace tutti::train

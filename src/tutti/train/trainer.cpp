@@ -55,7 +55,6 @@ class Run {
     engine::Machine prepare();
     void warn_of_placement(comm::Communicator& ranks, const rehearsal::Rehearsal& rehearsed);
     std::optional<RunState> resume();
-    void start_from_hf();
     void compare_tokenizers();
     void one_step();
     bool is_stop_asked();
@@ -141,6 +140,7 @@ engine::Machine Run::prepare() {
     auto machine = engine::machine_of(run_, comm::local_rank(options_.launch, world_), options_.out + "/offload");
     const auto ranks = world_.everyone("data, kernels and memory");
     check_same(*ranks, kinds_of(data_ ? &*data_ : nullptr, machine));
+    if (!options_.force) check_least_memory(*ranks, run_, options_.factories, *machine.device);
     auto rehearsed =
         rehearsal::rehearse(run_, rehearsal::target_of(machine), world_.size(), world_.rank(), options_.factories);
     if (first_rank()) {
@@ -195,7 +195,7 @@ Run::Run(const TrainOptions& options, comm::World& world, SharedData& data)
             console_.text(fmt::format("learning rate of the next step {:.3g}, of the last one {:.3g}",
                                       rate(state_.step + 1), rate(run_.train.steps)));
     } else if (!run_.model.hf.empty()) {
-        start_from_hf();
+        load_stored_weights(engine_);
         console_.text(fmt::format("starting from the weights of {}", run_.model.hf));
     }
     if (first_rank() && data_) compare_tokenizers();
@@ -228,16 +228,6 @@ std::optional<RunState> Run::resume() {
     std::optional<RunState> resumed;
     engine_.data_parallel->load_masters([&] { resumed = checkpoints_.resume(options_.resume); });
     return resumed;
-}
-
-void Run::start_from_hf() {
-    checkpoint::PosixFileSystem files;
-    if (first_rank()) checkpoint::verify_sums(files, run_.model.hf);
-    const auto stored = hf::StoredWeights::in_directory(files, run_.model.hf, engine_.model);
-    engine_.data_parallel->load_masters([&] {
-        for (const optim::ParameterShard& p : engine_.optimizer.parameter_shards())
-            stored.load(*p.parameter, p.blocks(), p.master);
-    });
 }
 
 TrainOutcome Run::train() {
@@ -517,6 +507,17 @@ void check_stored_weights(const spec::RunSpec& run) {
     checkpoint::PosixFileSystem files;
     const models::Model model = models::make_model(ctx, run.model, run.train.seq_len);
     hf::StoredWeights::in_directory(files, run.model.hf, model);
+}
+
+void load_stored_weights(engine::Engine& engine) {
+    checkpoint::PosixFileSystem files;
+    const std::string& directory = engine.run.model.hf;
+    if (engine.groups.world().rank() == 0) checkpoint::verify_sums(files, directory);
+    const auto stored = hf::StoredWeights::in_directory(files, directory, engine.model);
+    engine.data_parallel->load_masters([&] {
+        for (const optim::ParameterShard& p : engine.optimizer.parameter_shards())
+            stored.load(*p.parameter, p.blocks(), p.master);
+    });
 }
 
 namespace {

@@ -11,6 +11,10 @@
 #include "tutti/engine/factories.h"
 #include "tutti/spec/run_spec.h"
 
+namespace tutti::engine {
+struct Engine;
+}
+
 namespace tutti::train {
 
 struct TrainOptions {
@@ -53,5 +57,8 @@ TrainOutcome train(const TrainOptions& options);
 // Checks that the weights of [model] hf fit the model, if the directory exists. UsageError or DataError with the
 // tensor.
 void check_stored_weights(const spec::RunSpec& run);
+
+// Gives the engine the weights of [model] hf. Collective.
+void load_stored_weights(engine::Engine& engine);
 
 }  // namespace tutti::train

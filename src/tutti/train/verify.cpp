@@ -8,22 +8,32 @@
 #include <filesystem>
 #include <functional>
 #include <map>
-#include <type_traits>
+#include <tuple>
 
+#include "tutti/base/philox.h"
 #include "tutti/comm/run.h"
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/engine/algorithms.h"
 #include "tutti/engine/step.h"
 #include "tutti/kernels/backends.h"
+#include "tutti/ops/ops.h"
 #include "tutti/rehearsal/rehearse.h"
 #include "tutti/train/shared_data.h"
 #include "tutti/train/start_checks.h"
+#include "tutti/train/trainer.h"
 
 namespace tutti::train {
 
 namespace {
 
 using autograd::Parameter;
+
+// Rounding that a model magnifies is measured by one sample of it, and above kLargest it would hide any fault.
+constexpr double kMagnified = 3, kLargest = 0.25;
+
+bool rounds_gradients(const spec::RunSpec& run) {
+    return run.precision.gradients != "f32" || run.precision.reduce == "bf16";
+}
 
 // One parameter's values from the pieces of all ranks, whichever of them hold any. The bits are added as integers,
 // zeros elsewhere: nothing is rounded. Collective over the ranks of the engine.
@@ -47,75 +57,167 @@ std::vector<float> whole(engine::Engine& engine, const Parameter& parameter, Whi
     return values;
 }
 
+void set_values(engine::Engine& engine, const Tensor& x, const std::vector<float>& values) {
+    ops::cast_into(engine.ctx, Tensor::from_host<float>(*engine.device, x.shape(), values, Purpose::workspace), x);
+}
+
+// The reverse of whole(): sets the gradient of an engine of one rank.
+void set_gradient(engine::Engine& engine, const std::string& name, const std::vector<float>& values) {
+    for (const optim::ParameterShard& piece : engine.optimizer.parameter_shards()) {
+        if (piece.parameter->name != name) continue;
+        const Tensor gradient = piece.gradient();
+        std::vector<float> part = gradient.to_floats();
+        for (const auto& [block, begin] : piece.blocks())
+            mesh::for_each_run(
+                block, mesh::whole_block(piece.parameter->shape), block, [&](int64_t from, int64_t to, int64_t n) {
+                    std::memcpy(part.data() + begin + to, values.data() + from, static_cast<size_t>(n) * sizeof(float));
+                });
+        set_values(engine, gradient, part);
+    }
+}
+
+// Root mean squares of a tensor on one rank, and of the difference from it.
 struct Difference {
     bool equal = true;
-    double relative = 0;
+    double size = 0, difference = 0;
 };
 
-// Elements to leave out of a comparison.
-using Mask = std::vector<bool>;
-
-// `mask` may be empty: none is left out.
-Difference difference(const std::vector<float>& a, const std::vector<float>& b, const Mask& mask) {
+Difference difference(const std::vector<float>& a, const std::vector<float>& b) {
     double square = 0, size = 0;
     for (size_t i = 0; i < a.size(); ++i) {
-        if (!mask.empty() && mask[i]) continue;
         square += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
         size += std::pow(static_cast<double>(b[i]), 2);
     }
-    Difference d{.equal = std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0};
-    if (square > 0) d.relative = size > 0 ? std::sqrt(square / size) : 1;
-    return d;
+    const auto n = static_cast<double>(std::max<size_t>(a.size(), 1));
+    return {std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0, std::sqrt(size / n), std::sqrt(square / n)};
 }
 
-// Adds the elements whose gradients, of both layouts, are zero within rounding and not equal.
-void add_noise(const std::vector<float>& a, const std::vector<float>& b, Mask& mask) {
-    constexpr float kOfLargest = 0x1p-22f;  // four roundings of a sum in f32
-    float largest = 0;
-    for (const float g : b) largest = std::max(largest, std::abs(g));
-    mask.resize(a.size());
-    for (size_t i = 0; i < a.size(); ++i)
-        if (a[i] != b[i] && std::max(std::abs(a[i]), std::abs(b[i])) < kOfLargest * largest) mask[i] = true;
+double relative(double difference, double scale) { return difference == 0 ? 0 : scale > 0 ? difference / scale : 1; }
+
+// Keeps the largest difference, of which NaN is one, and where it was.
+void keep_largest(double found, const std::string& where, double& largest, std::string& name) {
+    if (!name.empty() && found <= largest) return;
+    largest = found;
+    name = where;
+}
+
+using Values = std::map<std::string, std::vector<float>>;  // of tensors, by the name of the parameter
+
+// The gradients that the engine has summed. Collective over its ranks.
+Values gradients_of(engine::Engine& engine) {
+    Values all;
+    for (const Parameter* p : engine.model.parameters())
+        if (!p->frozen()) all[p->name] = whole(engine, *p, &optim::ParameterShard::gradient);
+    return all;
+}
+
+// The largest difference of two layouts' gradients, relative as VerifiedStep says, and its parameter.
+std::pair<double, std::string> largest_difference(const models::Model& model, const Values& ours, const Values& theirs,
+                                                  bool& equal) {
+    std::pair<double, std::string> largest{0, ""};
+    for (const auto& module : model.modules()) {
+        double scales[] = {0, 0};  // of vectors, of matrices
+        std::vector<std::pair<const Parameter*, Difference>> all;
+        for (const Parameter* p : module->unit.parameters) {
+            if (p->frozen()) continue;
+            all.emplace_back(p, difference(ours.at(p->name), theirs.at(p->name)));
+            double& scale = scales[p->shape.rank() > 1 ? 1 : 0];
+            if (p->training == autograd::Training::updated) scale = std::max(scale, all.back().second.size);
+        }
+        for (const auto& [p, d] : all) {
+            equal = equal && d.equal;
+            const double scale = std::max(d.size, scales[p->shape.rank() > 1 ? 1 : 0]);
+            keep_largest(relative(d.difference, scale), p->name, largest.first, largest.second);
+        }
+    }
+    return largest;
+}
+
+// How far one rounding of each weight, up or down at random, moves loss and gradients of a step on one rank: a model
+// may magnify rounding by itself, or send a token to another expert. Leaves the weights as they were.
+double magnified_rounding(engine::Engine& one, int64_t step, engine::StepTrace& trace, const VerifiedStep& v,
+                          const Values& theirs) {
+    const double rounding = spec::compute_type_of(one.run) == ComputeType::f32 ? 0x1p-23 : 0x1p-9;
+    const RandomKey key = random_key(static_cast<uint64_t>(one.run.train.seed), "verify", static_cast<uint64_t>(step));
+    std::vector<std::vector<float>> before;
+    uint64_t next = 0;
+    const auto set_weights = [&](const std::function<std::vector<float>(size_t, const Tensor&)>& values_of) {
+        one.data_parallel->load_masters([&] {
+            size_t i = 0;
+            for (const optim::ParameterShard& p : one.optimizer.parameter_shards()) {
+                set_values(one, p.master, values_of(i++, p.master));
+            }
+        });
+    };
+    set_weights([&](size_t, const Tensor& master) {
+        before.push_back(master.to_floats());
+        std::vector<float> values = before.back();
+        for (float& w : values)
+            w = static_cast<float>(static_cast<double>(w) * (1 + (uniform(key, next++) < 0.5f ? rounding : -rounding)));
+        return values;
+    });
+    engine::add_gradients(one, step, trace);
+    engine::StepResult moved;
+    engine::measure(one, step, trace, moved);
+    bool equal = true;
+    const double gradient = largest_difference(one.model, gradients_of(one), theirs, equal).first;
+    set_weights([&](size_t i, const Tensor&) { return before[i]; });
+    return std::max(gradient, relative(std::abs(moved.loss - v.one_rank_loss), std::abs(v.one_rank_loss)));
+}
+
+void compare_weights(engine::Engine& many, engine::Engine* one, double lr, VerifiedStep& v, bool& equal) {
+    for (const Parameter* p : many.model.parameters()) {
+        const std::vector<float> ours = whole(many, *p, &optim::ParameterShard::master);
+        if (!one) continue;
+        const Parameter& alone = one->model.parameter(p->name);
+        const Difference d = difference(ours, whole(*one, alone, &optim::ParameterShard::master));
+        equal = equal && d.equal;
+        keep_largest(relative(d.difference, std::max(d.size, lr)), p->name, v.weight_difference, v.weight);
+    }
+}
+
+void check_finite(const engine::StepResult& result, int64_t step, const char* where) {
+    check(!result.skipped, "step ", step, where, " is not finite, first in ", result.culprit,
+          ": there is nothing to compare; try a lower optimizer.lr");
 }
 
 // `one` is on rank 0 only.
 void compare(engine::Engine& many, engine::Engine* one, int64_t steps, Console& console, VerifyOutcome& outcome) {
-    std::map<std::string, Mask> noise;  // by parameter, of all steps so far
     for (int64_t step = 1; step <= steps; ++step) {
         const engine::StepResult result = engine::train_step(many, step);
-        const engine::StepResult alone = one ? engine::train_step(*one, step) : result;
-        for (const engine::StepResult* r : {&result, &alone})
-            check(!r->skipped, "step ", step, r == &alone ? " on one rank" : "", " is not finite, first in ",
-                  r->culprit, ": there is nothing to compare; try a lower optimizer.lr");
+        check_finite(result, step, "");
         many.data_parallel->wait_for_weights();
         VerifiedStep v{
-            .step = step, .bound = verify_bound(many.run, step), .loss = result.loss, .one_rank_loss = alone.loss};
-        v.loss_difference = std::abs(result.loss - alone.loss) / std::abs(alone.loss);
-        outcome.equal = outcome.equal && result.loss == alone.loss;
-        const auto see = [&](const Parameter& p, auto which, double& largest, std::string& name) {
-            const std::vector<float> ours = whole(many, p, which);
-            if (!one) return;
-            const std::vector<float> theirs = whole(*one, one->model.parameter(p.name), which);
-            const bool weights = std::is_same_v<decltype(which), Tensor optim::ParameterShard::*>;
-            Mask& mask = noise[p.name];
-            if (!weights) add_noise(ours, theirs, mask);
-            const Difference d = difference(ours, theirs, weights ? mask : Mask());
-            if (weights) v.left_out += std::count(mask.begin(), mask.end(), true);
-            outcome.equal = outcome.equal && d.equal;
-            if (d.relative > largest || name.empty()) name = p.name;
-            largest = std::max(largest, d.relative);
-        };
-        for (const Parameter* p : many.model.parameters()) {
-            if (!p->frozen()) see(*p, &optim::ParameterShard::gradient, v.gradient_difference, v.gradient);
-            see(*p, &optim::ParameterShard::master, v.weight_difference, v.weight);
+            .step = step, .bound = verify_bound(many.run), .weight_bound = update_bound(many.run), .loss = result.loss};
+        const Values gradients = gradients_of(many);
+        if (one) {
+            engine::StepTrace trace(nullptr, *one->device, false, *one->data_parallel);
+            engine::StepResult alone{.lr = result.lr};
+            engine::add_gradients(*one, step, trace);
+            engine::measure(*one, step, trace, alone);
+            const Values theirs = gradients_of(*one);
+            v.one_rank_loss = alone.loss;
+            const bool no_loss = std::isnan(v.loss) && std::isnan(v.one_rank_loss);  // a step without targets
+            v.loss_difference = no_loss ? 0 : relative(std::abs(v.loss - v.one_rank_loss), std::abs(v.one_rank_loss));
+            outcome.equal = outcome.equal && (no_loss || v.loss == v.one_rank_loss);
+            std::tie(v.gradient_difference, v.gradient) =
+                largest_difference(one->model, gradients, theirs, outcome.equal);
+            if (!v.within())
+                v.bound = std::clamp(kMagnified * magnified_rounding(*one, step, trace, v, theirs), v.bound, kLargest);
+            for (const auto& [name, values] : gradients) set_gradient(*one, name, values);
+            alone.grad_norm = one->data_parallel->gradient_norm();
+            if (engine::may_update(*one, alone)) {
+                engine::update(*one, trace, alone);
+                one->data_parallel->all_gather_weights();
+            }
+            check_finite(alone, step, " on one rank");
         }
+        compare_weights(many, one, result.lr, v, outcome.equal);
         console.text(fmt::format(
             "step {}: loss {:.6g}, on one rank {:.6g}; largest differences: loss {:.2g}, gradient {:.2g} ({}), weight "
-            "{:.2g} ({}){}",
+            "{:.2g} ({})",
             step, v.loss, v.one_rank_loss, v.loss_difference, v.gradient_difference, v.gradient, v.weight_difference,
-            v.weight,
-            v.left_out > 0 ? fmt::format("; {} weights with gradients of rounding alone are left out", v.left_out)
-                           : ""));
+            v.weight));
         outcome.steps.push_back(v);
     }
 }
@@ -126,6 +228,7 @@ VerifiedStep VerifyOutcome::worst() const {
     VerifiedStep w;
     for (const VerifiedStep& s : steps) {
         w.bound = std::max(w.bound, s.bound);
+        w.weight_bound = std::max(w.weight_bound, s.weight_bound);
         w.loss_difference = std::max(w.loss_difference, s.loss_difference);
         if (s.gradient_difference >= w.gradient_difference) w.gradient = s.gradient;
         if (s.weight_difference >= w.weight_difference) w.weight = s.weight;
@@ -136,27 +239,30 @@ VerifiedStep VerifyOutcome::worst() const {
 }
 
 bool VerifiedStep::within() const {
-    return std::max({loss_difference, gradient_difference, weight_difference}) <= bound;
+    return loss_difference <= bound && gradient_difference <= bound && weight_difference <= weight_bound;
 }
 
 bool VerifyOutcome::within() const {
     return std::all_of(steps.begin(), steps.end(), [](const VerifiedStep& s) { return s.within(); });
 }
 
-double verify_bound(const spec::RunSpec& run, int64_t step) {
-    if (run.precision.gradients != "f32" || run.precision.reduce == "bf16") {
+double verify_bound(const spec::RunSpec& run) {
+    if (rounds_gradients(run)) {
         spec::RunSpec wide = run;
         wide.precision.gradients = wide.precision.reduce = "f32";
         const double contributions =
             static_cast<double>(run.train.global_batch) / static_cast<double>(run.train.micro_batch);
-        return verify_bound(wide, step) + 0x1p-9 * std::sqrt(contributions + 4);
+        return verify_bound(wide) + 0x1p-9 * std::sqrt(contributions + 4);
     }
     const ComputeType compute_type = spec::compute_type_of(run);
-    const bool sums_in_blocks = run.parallel.tp > 1 || run.parallel.cp > 1;
-    if ((step == 1 && !sums_in_blocks) || compute_type == ComputeType::f32) return 1e-5;
+    const spec::ParallelSpec& p = run.parallel;
+    const bool sums_in_blocks = p.tp > 1 || p.cp > 1 || p.ep > 1 || p.etp > 1;
+    if (!sums_in_blocks || compute_type == ComputeType::f32) return 1e-5;
     return std::sqrt(20.0 * static_cast<double>(run.model.layers)) *
            (compute_type == ComputeType::tf32 ? 0x1p-12 : 0x1p-9);
 }
+
+double update_bound(const spec::RunSpec& run) { return rounds_gradients(run) ? verify_bound(run) : 1e-6; }
 
 std::string reason_beyond_bound(const spec::RunSpec& run) {
     const spec::MixtureSpec& moe = run.model.moe;
@@ -172,6 +278,7 @@ spec::RunSpec one_rank_of(const spec::RunSpec& run) {
     one.parallel = {.dp_replicate = 1, .dp_shard = 1, .zero = 0};
     one.recompute = {};
     one.offload = {};
+    if (run.parallel.zero == 3) one.train.packed_weights = "never";  // as there: another product, other roundings
     return one;
 }
 
@@ -194,6 +301,8 @@ VerifyOutcome verify(const VerifyOptions& options) {
         const LocalRank local = comm::local_rank(options.launch, world);
         const std::string offload_dir = std::filesystem::temp_directory_path().string();
         auto machine = engine::machine_of(options.run, local, offload_dir);
+        if (!options.force)
+            check_least_memory(*world.everyone("least memory"), options.run, options.factories, *machine.device);
         const rehearsal::Target target = rehearsal::target_of(machine);
         const auto rehearsed = rehearsal::rehearse(options.run, target, world.size(), world.rank(), options.factories);
         std::vector<MemoryNeed> needs = needs_of(rehearsed.memory, *machine.device);
@@ -205,6 +314,7 @@ VerifyOutcome verify(const VerifyOptions& options) {
             if (world.rank() == 0) console.warn(message);
         });
         engine::Engine many(options.run, world, std::move(machine), batches, options.factories);
+        if (!options.run.model.hf.empty()) load_stored_weights(many);
         if (world.rank() != 0) {
             VerifyOutcome nothing;
             Console quiet(nullptr, false, 0);
@@ -216,6 +326,7 @@ VerifyOutcome verify(const VerifyOptions& options) {
         alone.train.threads = many.device->stream().threads;  // other threads, other sums
         comm::run_ranks(1, {}, [&](comm::World& one_rank) {
             engine::Engine one(alone, one_rank, engine::machine_of(alone, {}, offload_dir), batches, options.factories);
+            if (!alone.model.hf.empty()) load_stored_weights(one);
             compare(many, &one, options.steps, console, outcome);
         });
         outcome.differs = !outcome.within();

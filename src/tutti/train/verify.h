@@ -1,5 +1,7 @@
-// train/verify.h: checks that a layout trains the same model as one rank. Both runs take the same steps side by side,
-// and every loss, gradient and weight is compared.
+// train/verify.h: checks that a layout trains the same model as one rank. Both runs take the same steps side by side.
+// In each, the losses and gradients of equal weights are compared; then one rank takes over the layout's gradients, and
+// the weights after its update are compared. A difference is therefore that of one step: an update that magnifies
+// rounding (the sign of a gradient that is nearly zero, codes, orthogonalised momentum) changes no later step.
 #pragma once
 
 #include <iosfwd>
@@ -23,14 +25,16 @@ struct VerifyOptions {
     bool terminal = false;
 };
 
-// One step of both runs. Differences are relative: |a - b| / |b| of losses, and of tensors in L2 norms, where b is one
-// rank's; a zero norm equals only zero. Weights are left out once their gradient was zero within rounding in some step:
-// unequal, and in both runs below 2^-22 of the tensor's largest. AdamW divides a gradient by its size and makes full
-// updates of such noise (GPT-2's bias of keys, which has no effect on the softmax).
+// One step of both runs. Differences are relative: |a - b| / |b| of losses, where b is one rank's, and of tensors in
+// root mean squares. The scale of a gradient is the largest among the unit's matrices, or among its vectors: a gradient
+// that is zero but for rounding (the bias of keys, which has no effect on the softmax; queries that see one key) has
+// the rounding of its neighbours. The scale of a weight is its own, and at least lr, by which a step moves it.
 struct VerifiedStep {
     int64_t step = 0;
-    int64_t left_out = 0;  // weights that are not compared, for the reason above
-    double bound = 0;      // verify_bound()
+    // Of losses and gradients: verify_bound(); if these differ by more, three times what one rounding of every weight
+    // makes of them on one rank, at most 0.25: a model may magnify rounding.
+    double bound = 0;
+    double weight_bound = 0;  // update_bound()
     double loss = 0, one_rank_loss = 0;
     double loss_difference = 0, gradient_difference = 0, weight_difference = 0;  // the largest of all parameters
     std::string gradient, weight;                                                // names of these parameters
@@ -47,15 +51,17 @@ struct VerifyOutcome {
     bool within() const;         // every step
 };
 
-// The largest difference that rounding may make between two layouts of one run. Step 1 starts from equal weights, and
-// under data parallelism only sums of gradients are added in another order: 1e-5 (docs/design.md, section 6), which
-// also holds for f32 in every step under any layout. In bf16 such a sum may round a weight to its other neighbour,
-// after which every later rounding may differ: about 20 in a block, forward and backward, each of 2^-9 at most and
-// independent, so 2^-9 sqrt(20 blocks). Tensor and context parallelism add and round inside a block, so this bound
-// holds for them from step 1 on. TF32 rounds the factors of products to 3 bits more: 2^-12.
+// The largest difference that rounding may make between two layouts' losses and gradients of equal weights. Under data
+// and pipeline parallelism only sums of gradients are added in another order: 1e-5 (docs/design.md, section 6), which
+// also holds for f32 under any layout. Below f32 tensor and context parallelism add and round inside a block: about 20
+// roundings, forward and backward, each of 2^-9 at most and independent, so 2^-9 sqrt(20 blocks). TF32 rounds the
+// factors of products to 3 bits more: 2^-12.
 // Gradients in bf16 are rounded for each microbatch, and for each of up to four sums over ranks and contributions of a
 // tied matrix: 2^-9 each, of independent signs, in every step.
-double verify_bound(const spec::RunSpec& run, int64_t step);
+double verify_bound(const spec::RunSpec& run);
+// The same of weights after an update with equal gradients, which does the same arithmetic on each element, or matrix:
+// 1e-6. Gradients in bf16 on one rank round those of the layout: verify_bound().
+double update_bound(const spec::RunSpec& run);
 
 // The reason for which a right layout of `run` may exceed verify_bound(), and the key that excludes the reason; "":
 // none. Below f32 a mixture's router takes another expert where rounding exchanges two scores that nearly tie. A token

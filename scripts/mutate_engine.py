@@ -1,0 +1,305 @@
+#!/usr/bin/env python3
+"""Does `tutti verify` notice faults of the engine? Applies one mutation after another to a copy of the tree (a missing
+sum, a doubled one, a wrong mask, a stale weight, a dropped scale, another rank's shard, ...), builds the program and asks
+it to verify layouts in which the mutated code runs. Every answer but "NOT the same as one rank", or an error that ends the
+run, is a mutation that nobody would notice. The unchanged program must find every layout the same.
+
+    scripts/mutate_engine.py --scratch /tmp/mutants [--only NAME]... [--out bench/results/verify_mutations.txt]
+
+The scratch folder keeps its build, so that a second call compiles what a mutation changes and nothing else."""
+
+import argparse
+import pathlib
+import random
+import shutil
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+NN, PARALLEL, ENGINE = "src/tutti/nn/", "src/tutti/parallel/", "src/tutti/engine/"
+
+MODEL = ["model.width=32", "model.heads=4", "model.kv_heads=2", "model.head_dim=8", "model.ffn=48", "model.layers=3",
+         "model.max_positions=64", "model.init_std=0.1", "train.threads=1", "train.device=cpu", "train.seq_len=32",
+         "train.global_batch=8", "train.micro_batch=1", "train.steps=3", "optimizer.warmup_steps=0", "comm.timeout_s=60",
+         "precision.compute=f32"]
+MOE = ["model.preset=moe-tiny", "model.moe.experts=4", "model.moe.ffn=16", "model.moe.aux_loss=microbatch",
+       "model.moe.aux_coef=0.01", "model.moe.z_coef=0.01"]
+RESPECTED = ["data.documents=respected", "data.train=corpus.jsonl"]
+# name: ranks, settings
+LAYOUTS = {
+    "dp zero 0": (2, ["parallel.zero=0"]),
+    "dp zero 1": (2, ["parallel.zero=1"]),
+    "dp zero 2": (2, ["parallel.zero=2"]),
+    "dp zero 3": (2, ["parallel.zero=3"]),
+    "dp zero 1 bf16": (2, ["parallel.zero=1", "precision.compute=bf16"]),
+    "hsdp": (4, ["parallel.zero=3", "parallel.dp_replicate=2"]),
+    "documents": (2, RESPECTED),
+    "tp": (2, ["parallel.tp=2", "parallel.sequence_parallel=false"]),
+    "tp sp": (2, ["parallel.tp=2"]),
+    "tp sp bf16": (2, ["parallel.tp=2", "precision.compute=bf16"]),
+    "tp overlap": (2, ["parallel.tp=2", "parallel.tp_overlap=2"]),
+    "tp copies": (4, ["parallel.tp=4"]),
+    "tp sp dropout": (2, ["parallel.tp=2", "model.dropout=0.1"]),
+    "ring": (2, ["parallel.cp=2"]),
+    "ring bf16": (2, ["parallel.cp=2", "precision.compute=bf16"]),
+    "ring documents": (2, ["parallel.cp=2"] + RESPECTED),
+    "all_gather": (2, ["parallel.cp=2", "parallel.cp_method=all_gather"]),
+    "ulysses": (2, ["parallel.cp=2", "parallel.cp_method=ulysses"]),
+    "pp": (2, ["parallel.pp=2"]),
+    "pp zb": (2, ["parallel.pp=2", "parallel.schedule=zb-h1"]),
+    "recompute": (2, ["recompute.policy=full", "model.dropout=0.1"]),
+    "selective zb zero 3": (4, ["parallel.pp=2", "parallel.schedule=zb-h1", "parallel.zero=3", "recompute.policy=selective"]),
+    "ep": (2, MOE + ["parallel.ep=2"]),
+    "moe tp": (2, MOE + ["parallel.tp=2"]),
+    "moe pp": (2, MOE + ["parallel.pp=2", "model.moe.aux_loss=all_layers"]),
+    "muon": (2, ["optimizer.name=muon"]),
+    "muon tp bf16": (4, ["optimizer.name=muon", "parallel.tp=2", "precision.compute=bf16"]),
+    "conv cp": (2, ["model.preset=lfm2-tiny", "model.conv_layers=\"0-1\"", "parallel.cp=2"]),
+}
+
+# name, file, text, its replacement, layouts
+MUTATIONS = [
+    ("a sum over replicas is missing", PARALLEL + "data_parallel.cpp",
+     "    state.replica_reduction = state.replicas->all_reduce(gradients);",
+     "    (void)gradients;", ["dp zero 0", "hsdp"]),
+    ("a sum over replicas is doubled", PARALLEL + "data_parallel.cpp",
+     "    state.replica_reduction = state.replicas->all_reduce(gradients);",
+     "    state.replicas->all_reduce(gradients).wait();\n    state.replica_reduction = state.replicas->all_reduce(gradients);",
+     ["dp zero 0", "hsdp"]),
+    ("a microbatch's gradient is dropped", PARALLEL + "data_parallel.cpp",
+     "        ops::accumulate(ctx_, std::exchange(state.received, {}), state.flat->gradient_shard());",
+     "        state.received = {};", ["dp zero 2", "dp zero 3"]),
+    ("a microbatch's gradient is added twice", PARALLEL + "data_parallel.cpp",
+     "        ops::accumulate(ctx_, std::exchange(state.received, {}), state.flat->gradient_shard());",
+     "{\n        ops::accumulate(ctx_, state.received, state.flat->gradient_shard());\n"
+     "        ops::accumulate(ctx_, std::exchange(state.received, {}), state.flat->gradient_shard());\n}",
+     ["dp zero 2", "dp zero 3"]),
+    ("weights are not gathered after the update", PARALLEL + "data_parallel.cpp",
+     "        } else if (!std::exchange(state->published, state->frozen())) {",
+     "        } else if (!std::exchange(state->published, true)) {", ["dp zero 1", "dp zero 2"]),
+    ("gathered weights of ZeRO-3 are kept over the update", PARALLEL + "data_parallel.cpp",
+     "            state->idle = false;\n            state->flat->free_weights();\n        } else",
+     "            state->idle = false;\n        } else", ["dp zero 3"]),
+    ("each rank updates the shard of the next one", PARALLEL + "data_parallel.cpp",
+     "        flat.shard = state->shards->rank();",
+     "        flat.shard = (state->shards->rank() + 1) % state->shards->size();", ["dp zero 1", "dp zero 3"]),
+    ("the norm is of this rank's shard alone", PARALLEL + "data_parallel.cpp",
+     "    groups_.world().sum(squares);\n", "", ["dp zero 1", "pp"]),
+    ("the norm counts copies", PARALLEL + "data_parallel.cpp",
+     "        if (state->flat->owned() && state->flat", "        if (state->flat", ["tp", "hsdp"]),
+    ("targets are counted on one rank", ENGINE + "batches.cpp",
+     "        terms_ = share_.sum(std::count_if(targets_.begin(), targets_.end(), counted));",
+     "        terms_ = std::count_if(targets_.begin(), targets_.end(), counted);", ["dp zero 1", "documents"]),
+    ("every rank has the samples of the first", ENGINE + "batches.cpp",
+     "return (index * share_.ranks + share_.rank) * micro_batch_; }", "return index * share_.ranks * micro_batch_; }",
+     ["dp zero 1"]),
+    ("microbatches in another order than samples", ENGINE + "batches.cpp",
+     "return (index * share_.ranks + share_.rank) * micro_batch_; }",
+     "return (index + share_.rank * global_batch_ / share_.ranks) * micro_batch_ % global_batch_; }", ["dp zero 1"]),
+    ("f: the gradient of a region's input is not summed", NN + "collectives.cpp",
+     "        return Tensors{all_reduce(ctx, dy, ranks)};", "        (void)ranks, (void)ctx;\n        return Tensors{dy};",
+     ["tp"]),
+    ("g: a region's output is not summed", NN + "collectives.cpp",
+     "    const Tensor sum = all_reduce(tape.context(), std::exchange(x.value, {}), ranks);",
+     "    const Tensor sum = std::exchange(x.value, {});\n    (void)ranks;", ["tp"]),
+    ("g: a region's output is summed twice", NN + "collectives.cpp",
+     "    const Tensor sum = all_reduce(tape.context(), std::exchange(x.value, {}), ranks);",
+     "    const Tensor sum = all_reduce(tape.context(), all_reduce(tape.context(), std::exchange(x.value, {}), ranks), ranks);",
+     ["tp"]),
+    ("norms under sequence parallelism are not summed", PARALLEL + "apply.cpp",
+     "        case Role::norm: return sequence_parallel ? kTp : Axes();", "        case Role::norm: return Axes();",
+     ["tp sp", "tp sp bf16"]),
+    ("copies of key heads are not summed", PARALLEL + "apply.cpp",
+     "        case Role::key_value: return Axis::tp_copy;", "        case Role::key_value: return Axes();",
+     ["tp copies"]),
+    ("a vocabulary part begins at the first word", NN + "functions.cpp",
+     "    return ranks && weight.role == Role::vocabulary ? ranks->rank() * weight.value.dim(0) : 0;",
+     "    (void)ranks;\n    return 0;", ["tp", "tp sp"]),
+    ("dropout of a sequence's part has the first part's mask", ENGINE + "passes.cpp",
+     "        batch.row_index = nn::rows_of(batch.row_index, tp.rank(), tp.size());",
+     "        batch.row_index = nn::rows_of(batch.row_index, 0, tp.size());", ["tp sp dropout"]),
+    ("the last piece of an overlapped product is sent from another place", NN + "overlapped.cpp",
+     "        sums_.push_back(layer_.ranks->reduce_scatter(piece, result.narrow(0, first, count)));",
+     "        sums_.push_back(layer_.ranks->reduce_scatter(piece, result.narrow(0, first > 0 ? first - 1 : 0, count)));",
+     ["tp overlap"]),
+    ("ring: the mask begins at the wrong chunk", NN + "context_attention.cpp",
+     "            visit(i, j, {true, chunks.begin(ranks_.rank(), i), chunks.begin(source, j), order_.window, first_key});",
+     "            visit(i, j, {true, chunks.begin(ranks_.rank(), i), chunks.begin(ranks_.rank(), j), order_.window, first_key});",
+     ["ring", "ring bf16"]),
+    ("ring: no causal mask", NN + "context_attention.cpp",
+     "            visit(i, j, {true, chunks.begin(ranks_.rank(), i)", "            visit(i, j, {false, chunks.begin(ranks_.rank(), i)",
+     ["ring", "ring bf16"]),
+    ("ring: documents of the other half", NN + "context_attention.cpp",
+     "                first_key = ops::contiguous(ctx_, half(first_key_, i));\n            visit",
+     "                first_key = ops::contiguous(ctx_, half(first_key_, 0));\n            visit", ["ring documents"]),
+    ("ring: the gradients of keys that arrive are dropped", NN + "context_attention.cpp",
+     "        ops::accumulate(ctx, arriving.k, sum.k);\n", "", ["ring", "ring bf16"]),
+    ("all_gather: the chunks of keys in the order of ranks", NN + "context_attention.cpp",
+     "                visit(whole.narrow(1, chunks_.begin(rank, i), chunks_.size), half(by_rank.narrow(0, rank * B, B), i));",
+     "                visit(whole.narrow(1, (2 * rank + i) * chunks_.size, chunks_.size), half(by_rank.narrow(0, rank * B, B), i));",
+     ["all_gather"]),
+    ("all_gather: gradients of keys of this rank's queries alone", NN + "context_attention.cpp",
+     "        ranks_.reduce_scatter(by_rank, sum).wait();",
+     "        ops::copy(ctx_, by_rank.narrow(0, ranks_.rank() * dx.dim(0), dx.dim(0)), sum);", ["all_gather"]),
+    ("ulysses: copies of heads are not summed", NN + "collectives.cpp",
+     "            for (int64_t copy = 0; copy < s.copies; ++copy)", "            for (int64_t copy = 0; copy < 1; ++copy)",
+     ["ulysses copies"]),
+    ("ulysses: heads of the next rank", NN + "collectives.cpp",
+     "        return x.narrow(2, s.first_head + rank / s.copies * s.share, s.share);",
+     "        return x.narrow(2, s.first_head + (rank + 1) % P_ / s.copies * s.share, s.share);", ["ulysses"]),
+    ("a convolution without the tokens of the rank before", NN + "short_convolution.cpp",
+     "        before_ = runs_.to_next(states, state_shape());", "        (void)states;", ["conv cp"]),
+    ("a convolution that sends no gradient back", NN + "short_convolution.cpp",
+     "        if (exchanges()) after = runs_.to_previous(found, state_shape());", "", ["conv cp"]),
+    ("a delayed weight gradient is dropped", "src/tutti/pipeline/executor.cpp",
+     "    if (action.op == Op::backward_weight) return f.tape->backward_weight();",
+     "    if (action.op == Op::backward_weight) return action.microbatch == 0 ? void() : f.tape->backward_weight();",
+     ["pp zb"]),
+    ("the tied matrix is not summed between stages", PARALLEL + "data_parallel.cpp",
+     "        if (state->between_stages && !state->frozen()) start_replica_reduction(*state);",
+     "        if (state->between_stages && !state->frozen() && false) start_replica_reduction(*state);", ["pp"]),
+    ("a recomputed forward drops other values", NN + "functions.cpp",
+     "    const kernels::Dropout mask{.key = random_key(batch.seed, \"dropout.\" + place, batch.step),",
+     "    const kernels::Dropout mask{.key = random_key(batch.seed + (tape.recomputing() ? 1 : 0), \"dropout.\" + place, batch.step),",
+     ["recompute"]),
+    ("a recomputed norm reads other weights", NN + "functions.cpp",
+     "        return ops::norm(ctx, x, weight, bias.defined() ? &bias : nullptr, eps).y;",
+     "        return ops::norm(ctx, x, ops::zeros(ctx, weight.shape(), weight.dtype()), bias.defined() ? &bias : nullptr, eps).y;",
+     ["selective zb zero 3"]),
+    ("router: not summed over tp", PARALLEL + "apply.cpp",
+     "        case Role::expert_bias: return kTp;", "        case Role::expert_bias: return Axes();", ["moe tp"]),
+    ("balancing: loads of this rank's rows alone", NN + "routing.cpp",
+     "        for (const Tensor* sum : {&shares, &load}) batch.routing.microbatch->all_reduce(*sum).wait();",
+     "        {}", ["moe tp"]),
+    ("experts: gradients divided among too many ranks", PARALLEL + "apply.cpp",
+     "            p->copies = p->partial = mesh::kExpertData;", "            p->copies = mesh::kExpertData;", ["ep", "moe tp"]),
+    ("the z-loss has the tokens of this rank", NN + "routing.cpp",
+     "        b.z_scale = static_cast<float>(spec.z_coef * batch.share / tokens);",
+     "        b.z_scale = static_cast<float>(spec.z_coef * batch.share / static_cast<double>(routed.shares.defined() ? routed.shares.dim(0) : 1));",
+     ["moe tp"]),
+    ("the means of all layers stay those of the stage", ENGINE + "passes.cpp",
+     "                                 .routing = balances_all_layers ? &*s.routing : nullptr});",
+     "                                 .routing = balances_all_layers && false ? &*s.routing : nullptr});", ["moe pp"]),
+    ("the optimizer leaves out a rank's last shard", "src/tutti/optim/optimizer.cpp",
+     "        if (shards_[i].parameter->frozen()) continue;\n        const Rules",
+     "        if (shards_[i].parameter->frozen() || (i + 1 == shards_.size() && shards_.size() % 2 == 1 && shards_[i].begin > 0)) continue;\n        const Rules",
+     ["dp zero 1", "dp zero 3"]),
+    ("weight decay on a part of the ranks", "src/tutti/optim/optimizer.cpp",
+     "state_[i], group.weight_decay});", "state_[i], shards_[i].begin > 0 ? 0 : group.weight_decay});",
+     ["dp zero 1", "dp zero 3"]),
+    ("the count of updates begins again", "src/tutti/optim/optimizer.cpp",
+     "                              .update = ++updates_,", "                              .update = (++updates_, shards_.size() > 0 && shards_.back().begin > 0 ? 1 : updates_),",
+     ["dp zero 1", "dp zero 3"]),
+    ("Muon: a part of a matrix at the place of another", PARALLEL + "whole_matrices.cpp",
+     "        ops::copy(ctx_, exchange.received.narrow(0, at, n).reshape(slice.block.sizes), to(slice));",
+     "        ops::copy(ctx_, exchange.received.narrow(0, 0, n).reshape(slice.block.sizes), to(slice));",
+     ["muon", "muon tp bf16"]),
+    ("packed weights outlive the update", ENGINE + "step.cpp",
+     "        const ops::KeepForms forms(s.ctx, microbatches.front() > 1 && s.run.parallel.zero < 3);",
+     "        static thread_local std::vector<std::unique_ptr<ops::KeepForms>> forms;\n"
+     "        if (s.run.parallel.zero > 0) forms.push_back(std::make_unique<ops::KeepForms>(s.ctx, true));",
+     ["dp zero 1 bf16"]),
+]
+LAYOUTS["ulysses copies"] = (4, ["parallel.cp=4", "parallel.cp_method=ulysses"])
+
+
+def write_corpus(folder):
+    draw = random.Random(3)
+    lines = ["".join(draw.choice("abcdefghijklm op") for _ in range(draw.randint(3, 42))) for _ in range(400)]
+    (folder / "corpus.txt").write_text("\n".join(lines))
+    (folder / "corpus.jsonl").write_text("".join(f'{{"text": "{line}"}}\n' for line in lines))
+
+
+class Scratch:
+    def __init__(self, folder, jobs):
+        self.folder, self.jobs = folder, jobs
+        folder.mkdir(parents=True, exist_ok=True)
+        self.files = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, check=True,
+                                    capture_output=True, text=True).stdout.split()
+        for name in self.files:
+            self.restore(name)
+        (folder / "config.toml").write_text('[model]\npreset = "llama-tiny"\n[data]\ntrain = ["corpus.txt"]\n')
+        write_corpus(folder)
+        if not (folder / "build/build.ninja").exists():
+            subprocess.run(["cmake", "-B", "build", "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DTUTTI_CUDA=OFF",
+                            "-DTUTTI_TESTS=OFF", "-DTUTTI_WERROR=ON", "-DTUTTI_UNITY_BUILD=OFF", "-DTUTTI_PRECOMPILED_HEADERS=OFF",
+                            *(["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else [])],
+                           cwd=folder, check=True, stdout=subprocess.DEVNULL)
+
+    def restore(self, name):
+        source, target = ROOT / name, self.folder / name
+        if source.exists() and not (target.exists() and target.read_bytes() == source.read_bytes()):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, target)
+
+    def build(self):
+        done = subprocess.run(["ninja", "-C", "build", f"-j{self.jobs}", "tutti"], cwd=self.folder, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise SystemExit(done.stdout[-4000:])
+
+    # "same", "NOT the same" or "error", and the last line.
+    def verify(self, layout):
+        ranks, settings = LAYOUTS[layout]
+        command = [str(self.folder / "build/tutti"), "verify", "config.toml", "--ranks", str(ranks)]
+        # A preset of the layout is where the sizes start from.
+        for setting in sorted(MODEL + settings, key=lambda s: s in settings):
+            command += ["--set", setting]
+        try:
+            done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=300)
+        except subprocess.TimeoutExpired:
+            return "error", "no end in 300 s"
+        last = (done.stdout.strip() or done.stderr.strip()).splitlines()[-1:]
+        if done.returncode not in (0, 1, 4, 70, -6, -8, -11):
+            raise SystemExit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+        return {0: "same", 1: "NOT the same"}.get(done.returncode, "error"), "".join(last)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scratch", type=pathlib.Path, required=True)
+    parser.add_argument("--only", action="append", default=[], help="mutations whose name contains this")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--out", type=pathlib.Path)
+    arguments = parser.parse_args()
+    texts = {name: (ROOT / name).read_text() for _, name, *_ in MUTATIONS}
+    for what, name, old, _, layouts in MUTATIONS:
+        if texts[name].count(old) != 1:
+            raise SystemExit(f"{what}: {name} has {texts[name].count(old)} times\n{old}")
+        if missing := [layout for layout in layouts if layout not in LAYOUTS]:
+            raise SystemExit(f"{what}: no layout {missing}")
+    scratch = Scratch(arguments.scratch.resolve(), arguments.jobs)
+    lines, unnoticed, alarms = [], [], []
+
+    def say(line):
+        lines.append(line)
+        print(line, flush=True)
+
+    scratch.build()
+    for layout in LAYOUTS:
+        verdict, last = scratch.verify(layout)
+        say(f"unchanged | {layout} | {verdict} | {last}")
+        if verdict != "same":
+            alarms.append(layout)
+    chosen = [m for m in MUTATIONS if not arguments.only or any(part in m[0] for part in arguments.only)]
+    for what, name, old, new, layouts in chosen:
+        (scratch.folder / name).write_text(texts[name].replace(old, new))
+        scratch.build()
+        noticed = False
+        for layout in layouts:
+            verdict, last = scratch.verify(layout)
+            say(f"{what} | {layout} | {verdict} | {last}")
+            noticed = noticed or verdict != "same"
+        if not noticed:
+            unnoticed.append(what)
+        scratch.restore(name)
+    say(f"{len(chosen)} mutations, {len(chosen) - len(unnoticed)} noticed; {len(LAYOUTS)} layouts of the unchanged program, "
+        f"{len(alarms)} false alarms")
+    for what in unnoticed:
+        say(f"NOT NOTICED: {what}")
+    if arguments.out:
+        arguments.out.write_text("\n".join(lines) + "\n")
+    return 1 if unnoticed or alarms else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
