@@ -98,9 +98,7 @@ int plan_layouts(const PlanArguments& a, const Io& io, std::vector<std::string> 
     Json document = planner::to_json(plan);
     if (!notes.empty()) document["notes"] = notes;
     if (a.explain) {
-        planner::Candidate chosen = plan.finalists.chosen.front().candidate;
-        chosen.bytes = plan.finalists.chosen.front().bytes();
-        const planner::Recipe recipe = planner::field_recipe(request, chosen);
+        const planner::Recipe recipe = planner::field_recipe(request, plan.finalists.chosen.front());
         text << planner::render(recipe);
         document["recipe"] = planner::to_json(recipe);
     }
@@ -113,8 +111,8 @@ int plan_layouts(const PlanArguments& a, const Io& io, std::vector<std::string> 
             hold(held.limits, a.why_not);
             const planner::Plan other = planner::make_plan(held, 1);
             const planner::Finalist& chosen = other.finalists.chosen.front();
-            text << "\nwhy not " << a.why_not << ": the fastest of these is "
-                 << planner::describe_layout(chosen.candidate.job) << '\n';
+            text << "\nwhy not " << a.why_not << ": the fastest of these is " << planner::describe_layout(chosen.run)
+                 << '\n';
             compare_layout(a, a.why_not, "why_not", request, chosen.run, first, io, document);
         }
     }

@@ -107,13 +107,35 @@ class NoiseBatches final : public Batches {
     DType compute_;
 };
 
-class FixedBatches final : public Batches {
+// Microbatches in which every token is a target.
+class FullBatches : public Batches {
   public:
-    FixedBatches(Device& device, const spec::RunSpec& run, BatchShard share)
+    FullBatches(Device& device, const spec::RunSpec& run, BatchShard share)
         : device_(device),
           share_(std::move(share)),
           sequences_(run.train.micro_batch),
-          targets_of_rank_(run.train.global_batch / share_.ranks * run.train.seq_len) {
+          targets_of_rank_(run.train.global_batch / share_.ranks * run.train.seq_len) {}
+
+    int64_t valid_tokens(int64_t step) override {
+        if (step != counted_) terms_ = std::max<int64_t>(share_.sum(targets_of_rank_), 1);
+        counted_ = step;
+        return terms_;
+    }
+
+  protected:
+    Device& device_;
+    BatchShard share_;
+    int64_t sequences_;
+
+  private:
+    int64_t targets_of_rank_;
+    int64_t counted_ = 0, terms_ = 0;
+};
+
+class FixedBatches final : public FullBatches {
+  public:
+    FixedBatches(Device& device, const spec::RunSpec& run, BatchShard share)
+        : FullBatches(device, run, std::move(share)) {
         const auto T = static_cast<size_t>(run.train.seq_len), size = static_cast<size_t>(sequences_) * T;
         std::vector<int32_t> windows(size + static_cast<size_t>(sequences_));
         const RandomKey key = random_key(static_cast<uint64_t>(run.train.seed), "fixed tokens");
@@ -133,18 +155,36 @@ class FixedBatches final : public Batches {
         batch.grad_scale = 1.0f / static_cast<float>(valid_tokens(step));
         return batch;
     }
-    int64_t valid_tokens(int64_t step) override {
-        if (step != counted_) terms_ = std::max<int64_t>(share_.sum(targets_of_rank_), 1);
-        counted_ = step;
-        return terms_;
+
+  private:
+    std::vector<int32_t> tokens_, targets_, first_key_;  // (sequences of a microbatch, T)
+};
+
+class BlankBatches final : public FullBatches {
+  public:
+    BlankBatches(Device& device, const spec::RunSpec& run, BatchShard share)
+        : FullBatches(device, run, std::move(share)),
+          length_(run.train.seq_len),
+          documents_(run.data.documents == "respected") {}
+
+    nn::Batch microbatch(int64_t step, int64_t) override {
+        const nn::SequencePart& part = share_.part;
+        const auto blank = [&](int ranks, DType type) {
+            return Tensor::empty(device_, {sequences_, length_ / ranks}, type, Purpose::data);
+        };
+        nn::Batch batch;
+        batch.tokens = blank(part.ranks, DType::i32);
+        batch.targets = blank(part.ranks, DType::i32);
+        batch.positions = blank(part.ranks, DType::i32);
+        batch.row_index = blank(part.ranks, DType::i64);
+        if (documents_) batch.first_key = blank(part.ranks / part.ulysses, DType::i32);
+        batch.grad_scale = 1.0f / static_cast<float>(valid_tokens(step));
+        return batch;
     }
 
   private:
-    Device& device_;
-    BatchShard share_;
-    int64_t sequences_, targets_of_rank_;
-    int64_t counted_ = 0, terms_ = 0;
-    std::vector<int32_t> tokens_, targets_, first_key_;  // (sequences of a microbatch, T)
+    int64_t length_;
+    bool documents_;
 };
 
 }  // namespace
@@ -157,6 +197,11 @@ std::unique_ptr<Batches> token_batches(Device& device, const data::Sampler& samp
 std::unique_ptr<Batches> fixed_batches(ops::Context& ctx, const spec::RunSpec& run, const BatchShard& share) {
     if (!spec::traits_of(run.model).tokens) return noise_batches(ctx, run, share);
     return std::make_unique<FixedBatches>(ctx.device, run, share);
+}
+
+std::unique_ptr<Batches> blank_batches(ops::Context& ctx, const spec::RunSpec& run, const BatchShard& share) {
+    if (!spec::traits_of(run.model).tokens) return noise_batches(ctx, run, share);
+    return std::make_unique<BlankBatches>(ctx.device, run, share);
 }
 
 std::unique_ptr<Batches> noise_batches(ops::Context& ctx, const spec::RunSpec& run, const BatchShard& share) {

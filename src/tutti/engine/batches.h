@@ -40,6 +40,8 @@ std::unique_ptr<Batches> token_batches(Device& device, const data::Sampler& samp
 // Random tokens, drawn once and the same in every microbatch, for steps without a data set; for the mlp family its
 // noise. With data.documents = "respected" each sequence is one document.
 std::unique_ptr<Batches> fixed_batches(ops::Context& ctx, const spec::RunSpec& run, const BatchShard& share = {});
+// Batches of the same shapes whose values are not set, for devices without values.
+std::unique_ptr<Batches> blank_batches(ops::Context& ctx, const spec::RunSpec& run, const BatchShard& share = {});
 // Standard normal features and targets of the mlp family, keyed by the global row.
 std::unique_ptr<Batches> noise_batches(ops::Context& ctx, const spec::RunSpec& run, const BatchShard& share = {});
 

@@ -4,14 +4,16 @@
 #include <atomic>
 #include <set>
 #include <thread>
+#include <tuple>
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/units.h"
 #include "tutti/device/device.h"
+#include "tutti/planner/finalists.h"
+#include "tutti/planner/price.h"
 #include "tutti/planner/rules.h"
 #include "tutti/rehearsal/target.h"
-#include "tutti/simulate/prediction.h"
 #include "tutti/spec/toml.h"
 #include "tutti/spec/validate.h"
 
@@ -81,23 +83,21 @@ std::vector<Variant> variants_of(const spec::RunSpec& from, const spec::RunSpec&
     return all;
 }
 
-// The changes that keep the rules: the fastest by closed form that fit, and changes that the closed forms do not know.
+// The changes that keep the rules: the fastest by probes, those that fit first.
 std::vector<Variant> promising(const Request& r, std::vector<Variant> all) {
-    constexpr size_t kTried = 6;
-    std::vector<std::pair<double, size_t>> order;  // a rehearsal of many ranks takes a second
+    constexpr size_t kTried = 6;  // a rehearsal of many ranks takes a second
+    Pricer pricer(r, target_of(r));
+    std::vector<std::tuple<bool, double, size_t>> order;
     for (size_t i = 0; i < all.size(); ++i) try {
             spec::validate(all[i].run, r.gpus);
-            const simulate::Prediction p =
-                simulate::predict(simulate::job_of(all[i].run, r.gpus), r.cluster, r.constants);
-            const bool unknown = all[i].run.parallel.reductions > 1 || !(p.seconds() > 0);
-            const double too_large = p.memory.total() > 1.1 * r.cluster.memory ? 1e6 : 0;
-            order.emplace_back(unknown ? 0 : p.seconds() + too_large, i);
+            const Price price = *pricer.price(all[i].run);
+            order.emplace_back(price.bytes > 1.1 * r.cluster.memory, price.seconds, i);
         } catch (const UsageError&) {
             // A change that breaks a rule is none.
         }
     std::sort(order.begin(), order.end());
     std::vector<Variant> kept;
-    for (const auto& [seconds, i] : order)
+    for (const auto& [too_large, seconds, i] : order)
         if (kept.size() < kTried) kept.push_back(std::move(all[i]));
     return kept;
 }

@@ -5,13 +5,13 @@
 #include <atomic>
 #include <chrono>
 #include <map>
+#include <optional>
 #include <set>
 #include <thread>
 #include <tuple>
 
 #include "tutti/base/error.h"
 #include "tutti/base/units.h"
-#include "tutti/kernels/backends.h"
 #include "tutti/planner/rules.h"
 #include "tutti/rehearsal/rehearse.h"
 #include "tutti/simulate/rehearsed.h"
@@ -23,14 +23,17 @@ namespace {
 
 // Layouts that differ in ZeRO, HSDP and offload only are shown once; so are layouts that divide a rank's tokens into
 // sequences differently.
-auto core_of(const simulate::Job& j) {
-    return std::tuple(j.tp, j.pp, j.ep, j.etp, j.micro_batch / j.cp, j.schedule, j.virtual_stages, j.recompute);
+auto core_of(const spec::RunSpec& run) {
+    const spec::ParallelSpec& p = run.parallel;
+    return std::tuple(p.tp, p.pp, p.ep, p.etp, double(run.train.micro_batch) / double(p.cp), p.schedule,
+                      p.virtual_stages, run.recompute.policy);
 }
 
 // For layouts that agree in these, prices differ from rehearsals by nearly the same factor.
-auto kind_of(const simulate::Job& j) {
-    return std::tuple(j.tp, j.sequence_parallel, j.pp, j.ep, j.etp, j.schedule, j.virtual_stages, j.recompute, j.zero,
-                      j.offload.optimizer, j.offload.weights, j.offload.activations);
+auto kind_of(const spec::RunSpec& run) {
+    const spec::ParallelSpec& p = run.parallel;
+    return std::tuple(p.tp, p.sequence_parallel, p.pp, p.ep, p.etp, p.schedule, p.virtual_stages, run.recompute.policy,
+                      p.zero, run.offload.optimizer, run.offload.params, run.offload.activations);
 }
 
 struct Attempt {
@@ -57,21 +60,13 @@ std::string problem_of(const Request& request, const simulate::RehearsedStep& st
 }
 
 // The run of a candidate, rehearsed; `problem` says why it is none.
-void attempt(const Request& request, const std::optional<rehearsal::Target>& target, Attempt& a) {
-    Finalist f{a.candidate, run_of(request, a.candidate.job), {}, {}};
+void attempt(const Request& request, const rehearsal::Target& target, Attempt& a) {
+    Finalist f{a.candidate, a.candidate.run, {}, {}};
     try {
         spec::validate(f.run, request.gpus);
-        if (!target) {
-            f.prediction = simulate::predict(a.candidate.job, request.cluster, request.constants);
-            a.finalist = std::move(f);
-            return;
-        }
-        rehearsal::Target loaded = *target;
-        loaded.expert_loads = request.expert_loads;
         const auto rehearsed = [&](const spec::RunSpec& run) {
-            return simulate::rehearse_on(run, loaded, request.gpus, request.cluster, request.constants, false);
+            return simulate::rehearse_on(run, target, request.gpus, request.cluster, request.constants, false);
         };
-        f.run.parallel.reductions = a.candidate.reductions;
         simulate::RehearsedStep step = rehearsed(f.run);
         if (!step.shown.fits && f.run.parallel.reductions > 1) {
             f.run.parallel.reductions = 1;
@@ -89,20 +84,19 @@ void attempt(const Request& request, const std::optional<rehearsal::Target>& tar
 
 }  // namespace
 
-std::optional<rehearsal::Target> target_of(const Request& request) {
-    const hardware::Cluster& c = request.cluster;
-    const auto of_vendor = [&](const kernels::Backend& backend) { return backend.vendor == c.vendor; };
-    const auto all = kernels::backends();
-    if (std::none_of(all.begin(), all.end(), of_vendor) || c.generation == "volta") return std::nullopt;
-    return rehearsal::target_for(c, compute_type_from(request.precision).value_or(ComputeType::bf16));
+rehearsal::Target target_of(const Request& request) {
+    rehearsal::Target target =
+        rehearsal::target_for(request.cluster, compute_type_from(request.precision).value_or(ComputeType::bf16));
+    target.expert_loads = request.expert_loads;
+    return target;
 }
 
 Finalists choose(const Request& request, const std::vector<Candidate>& best, size_t count,
-                 const std::optional<rehearsal::Target>& target, size_t most) {
+                 const rehearsal::Target& target, size_t most) {
     const auto start = std::chrono::steady_clock::now();
     Finalists all;
-    std::set<decltype(core_of(best.front().job))> taken;
-    std::map<decltype(kind_of(best.front().job)), double> too_large;  // bytes as priced
+    std::set<decltype(core_of(best.front().run))> taken;
+    std::map<decltype(kind_of(best.front().run)), double> too_large;  // bytes as priced
     const size_t threads = static_cast<size_t>(std::max(1, available_cores()));
     size_t next = 0, tried = 0;
     while (all.chosen.size() < count && next < best.size() && tried < most) {
@@ -112,14 +106,14 @@ Finalists choose(const Request& request, const std::vector<Candidate>& best, siz
         while (attempts.size() < std::min(threads, count - all.chosen.size()) && next < best.size() &&
                tried + attempts.size() < most) {
             const Candidate& c = best[next];
-            const auto known = too_large.find(kind_of(c.job));
-            if (taken.count(core_of(c.job)) == 0) {
+            const auto known = too_large.find(kind_of(c.run));
+            if (taken.count(core_of(c.run)) == 0) {
                 if (known != too_large.end() && c.bytes >= known->second) {
                     all.dropped.push_back({c, concat("priced at ", format_bytes(static_cast<int64_t>(c.bytes)),
                                                      ": a layout of its kind did not fit with ",
                                                      format_bytes(static_cast<int64_t>(known->second)))});
                 } else {
-                    if (!planned.insert(core_of(c.job)).second) break;  // needed only if the other one fails
+                    if (!planned.insert(core_of(c.run)).second) break;  // needed only if the other one fails
                     attempts.push_back({c, {}, {}});
                 }
             }
@@ -133,12 +127,12 @@ Finalists choose(const Request& request, const std::vector<Candidate>& best, siz
         tried += attempts.size();
         for (Attempt& a : attempts) {
             if (a.finalist) {
-                taken.insert(core_of(a.candidate.job));
+                taken.insert(core_of(a.candidate.run));
                 all.chosen.push_back(std::move(*a.finalist));
             } else {
                 all.dropped.push_back({a.candidate, a.problem});
                 if (!a.too_large) continue;
-                double& least = too_large.try_emplace(kind_of(a.candidate.job), a.candidate.bytes).first->second;
+                double& least = too_large.try_emplace(kind_of(a.candidate.run), a.candidate.bytes).first->second;
                 least = std::min(least, a.candidate.bytes);
             }
         }
@@ -150,8 +144,8 @@ Finalists choose(const Request& request, const std::vector<Candidate>& best, siz
     return all;
 }
 
-Finalists choose(const Request& request, const Found& found, size_t count,
-                 const std::optional<rehearsal::Target>& target, size_t most) {
+Finalists choose(const Request& request, const Found& found, size_t count, const rehearsal::Target& target,
+                 size_t most) {
     Finalists fastest = choose(request, found.best, count, target, most);
     if (!fastest.chosen.empty() || found.front.empty()) return fastest;
     Finalists smaller = choose(request, found.front, count, target, found.front.size());

@@ -3,7 +3,6 @@
 // replaces one that does not fit.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,12 +14,12 @@
 namespace tutti::planner {
 
 struct Finalist {
-    Candidate candidate;
-    spec::RunSpec run;                              // validated
-    simulate::Prediction prediction;                // of the rehearsed step, where the machine can be rehearsed
-    std::optional<rehearsal::Rehearsal> rehearsed;  // of the fullest rank; none where the machine cannot be rehearsed
+    Candidate candidate;              // as priced
+    spec::RunSpec run;                // validated
+    simulate::Prediction prediction;  // of the rehearsed step
+    rehearsal::Rehearsal rehearsed;   // of the fullest rank
 
-    double bytes() const { return rehearsed ? double(rehearsed->memory.peak()) : candidate.bytes; }
+    double bytes() const { return double(rehearsed.memory.peak()); }
 };
 
 struct Dropped {
@@ -36,17 +35,17 @@ struct Finalists {
     double seconds = 0;            // of the rehearsals
 };
 
-// The machine to rehearse for; none for devices that this system has no kernels for.
-std::optional<rehearsal::Target> target_of(const Request& request);
+// The machine to rehearse for. Devices that this system has no kernels for are rehearsed with those of another vendor.
+rehearsal::Target target_of(const Request& request);
 
 // The fastest `count` layouts that validate() accepts and that fit, after at most `most` rehearsals. A layout that did
 // not fit stands for those that differ from it in context parallelism, micro batch and HSDP alone.
 Finalists choose(const Request& request, const std::vector<Candidate>& best, size_t count,
-                 const std::optional<rehearsal::Target>& target, size_t most = 60);
+                 const rehearsal::Target& target, size_t most = 60);
 
 // choose() among the fastest. If all `most` of them need more memory when rehearsed than as priced, choose()
 // among the front, whose layouts need successively less memory.
-Finalists choose(const Request& request, const Found& found, size_t count,
-                 const std::optional<rehearsal::Target>& target, size_t most = 60);
+Finalists choose(const Request& request, const Found& found, size_t count, const rehearsal::Target& target,
+                 size_t most = 60);
 
 }  // namespace tutti::planner

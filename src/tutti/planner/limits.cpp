@@ -12,7 +12,7 @@ namespace {
 
 std::vector<std::string> schedule_names() {
     std::vector<std::string> names;
-    for (const Schedule& s : schedules()) names.emplace_back(s.name);
+    for (const schedule::Kind* kind : schedules()) names.emplace_back(kind->name);
     return names;
 }
 
@@ -32,11 +32,13 @@ std::string lower(std::string text) {
 
 }  // namespace
 
-bool Limits::allow(const simulate::Job& j) const {
-    return allow_grid(j.tp, j.cp, j.pp) && in(ep, j.ep) && in(etp, j.etp) && in(zero, j.zero) &&
-           in(micro_batch, static_cast<int>(j.micro_batch)) && in(dp_replicate, j.dp_replicate) &&
-           in(recompute, name_of(j.recompute)) &&
-           (j.pp == 1 || (in(schedules, j.schedule) && in(virtual_stages, j.virtual_stages)));
+bool Limits::allow(const spec::RunSpec& run) const {
+    const spec::ParallelSpec& p = run.parallel;
+    return in(tp, p.tp) && in(cp, p.cp) && in(pp, p.pp) && in(ep, p.ep) && in(etp, p.etp) && in(zero, p.zero) &&
+           in(micro_batch, run.train.micro_batch) && in(dp_replicate, p.dp_replicate) &&
+           in(recompute, run.recompute.policy) &&
+           (p.pp == 1 || (in(schedules, p.schedule) && in(virtual_stages, p.virtual_stages))) &&
+           (offload || !(run.offload.optimizer || run.offload.params || run.offload.activations));
 }
 
 void leave_out(Limits& limits, const std::string& words) {

@@ -57,23 +57,17 @@ std::vector<Part> time_parts(const simulate::StepTime& t) {
             {"elementwise, optimizer", 3, t.elementwise + t.optimizer},
             {"recompute", 5, t.recompute},
             {"exposed tp, cp, ep", 2, t.tp + t.cp + t.ep},
-            {"exposed pp, dp, offload", 4, t.pp + t.dp + t.offload},
+            {"exposed dp, offload", 4, t.dp + t.offload},
             {"pipeline bubble", 8, t.bubble},
             {"other", 7, t.other}};
 }
 
 std::vector<Part> memory_parts(const Finalist& f) {
     constexpr double kGiB = 1 << 30;
-    if (!f.rehearsed) {
-        const simulate::Footprint& m = f.prediction.memory;
-        return {{"weights", 1, m.weights / kGiB},           {"gradients", 2, m.gradients / kGiB},
-                {"optimizer", 3, m.optimizer / kGiB},       {"activations", 4, (m.activations + m.logits) / kGiB},
-                {"gathered weights", 5, m.gathered / kGiB}, {"reserved", 7, m.reserved / kGiB}};
-    }
     std::vector<Part> parts;
     for (int p = 0; p < kPurposes; ++p) {
         const auto purpose = static_cast<Purpose>(p);
-        parts.push_back({std::string(name_of(purpose)), p + 1, double(f.rehearsed->memory.at_peak[purpose]) / kGiB});
+        parts.push_back({std::string(name_of(purpose)), p + 1, double(f.rehearsed.memory.at_peak[purpose]) / kGiB});
     }
     return parts;
 }
@@ -86,9 +80,9 @@ std::string table(const Plan& plan) {
         const simulate::Prediction& p = f.prediction;
         const std::string reason = ++place == 1 ? "" : render(compare(best, p));
         rows += concat("<tr><td>", place, "</td><td style=\"text-align:left;white-space:normal\">",
-                       escape_html(describe_layout(f.candidate.job)), "</td><td>", format_time(p.seconds()),
-                       "</td><td>", format_time(p.seconds() * p.low), " to ", format_time(p.seconds() * p.high),
-                       "</td><td>", format_percent(p.share_of_peak(p.model_causal)), "</td><td>",
+                       escape_html(describe_layout(f.run)), "</td><td>", format_time(p.seconds()), "</td><td>",
+                       format_time(p.seconds() * p.low), " to ", format_time(p.seconds() * p.high), "</td><td>",
+                       format_percent(p.share_of_peak(p.model_causal)), "</td><td>",
                        format_bytes(static_cast<int64_t>(f.bytes())), "</td><td>", escape_html(reason), "</td></tr>\n");
     }
     return concat(
@@ -137,7 +131,7 @@ std::string to_html(const Plan& plan) {
         title,
         concat("<header><h1>", escape_html(title), "</h1><p>global batch ", r.global_batch, " of ", r.seq_len,
                " tokens, ", r.precision, "; ", format_count(double(g.all)), " layouts searched in ",
-               format_time(g.seconds), ", ", g.priced, " priced; memory: ", escape_html(plan.certified),
+               format_time(g.seconds), ", ", g.priced, " priced; time and memory: ", escape_html(plan.certified),
                "</p></header>\n<dl class=\"facts\">", fact("step", format_time(best.seconds())),
                fact("MFU, causal", format_percent(best.share_of_peak(best.model_causal))),
                fact("throughput", format_rate(best.tokens_per_s(), "tokens")),

@@ -65,29 +65,27 @@ TEST(Peers, TwoHundredRandomLayoutsAreReadAsTheyAreWritten) {
                       .precision = "bf16",
                       .data = {"x.bin"}};
             keep_to(r.limits, peer);
-            simulate::Job job = plain_job(r);
-            job.tp = any((const int[]){1, 2, 4, 8});
-            job.cp = any((const int[]){1, 2, 4});
-            job.pp = any((const int[]){1, 2, 4, 8});
-            job.ep = experts ? any((const int[]){1, 2, 4, 8}) : 1;
-            job.zero = any(r.limits.zero);
-            job.micro_batch = any((const int[]){1, 2, 4});
-            job.sequence_parallel = peer == Peer::torchtitan || job.tp == 1 || any((const bool[]){true, false});
-            job.recompute = any((const simulate::Recompute[]){simulate::Recompute::none, simulate::Recompute::selective,
-                                                              simulate::Recompute::full});
-            job.cp_method =
-                peer == Peer::nanotron
-                    ? simulate::Context::ring
-                    : any((const simulate::Context[]){simulate::Context::ring, simulate::Context::all_gather});
-            if (job.pp > 1) job.schedule = any(r.limits.schedules);
-            job.virtual_stages = job.pp == 1 || job.schedule == "1f1b" ? 1
-                                 : job.schedule == "interleaved"       ? 1 << (1 + random() % 2)
-                                                                       : 2;
-            if (gpus % (job.tp * job.cp * job.pp) != 0) continue;
-            if (peer != Peer::nanotron && job.dp() % 2 == 0 && job.zero > 0)
-                job.dp_replicate = any((const int[]){1, 2});
-            if (!allowed(r, job)) continue;
-            const spec::RunSpec run = run_of(r, job);
+            spec::RunSpec run = plain_run(r);
+            spec::ParallelSpec& p = run.parallel;
+            p.tp = any((const int[]){1, 2, 4, 8});
+            p.cp = any((const int[]){1, 2, 4});
+            p.pp = any((const int[]){1, 2, 4, 8});
+            p.ep = experts ? any((const int[]){1, 2, 4, 8}) : 1;
+            p.zero = any(r.limits.zero);
+            run.train.micro_batch = any((const int[]){1, 2, 4});
+            p.sequence_parallel = peer == Peer::torchtitan || p.tp == 1 || any((const bool[]){true, false});
+            run.recompute.policy = any((const char* const[]){"none", "selective", "full"});
+            p.cp_method = peer == Peer::nanotron ? "ring" : any((const char* const[]){"ring", "all_gather"});
+            if (p.pp > 1) p.schedule = any(r.limits.schedules);
+            p.virtual_stages = p.pp == 1 || p.schedule == "1f1b" ? 1
+                               : p.schedule == "interleaved"     ? 1 << (1 + random() % 2)
+                                                                 : 2;
+            if (gpus % (p.tp * p.cp * p.pp) != 0) continue;
+            const int64_t dp = gpus / (p.tp * p.cp * p.pp);
+            if (peer != Peer::nanotron && dp % 2 == 0 && p.zero > 0) p.dp_replicate = any((const int[]){1, 2});
+            p.dp_shard = dp / p.dp_replicate;
+            set_stages(run);
+            if (!allowed(r, run)) continue;
             try {
                 spec::validate(run, gpus);
             } catch (const UsageError&) {

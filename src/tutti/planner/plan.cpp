@@ -33,10 +33,9 @@ namespace {
 Plan make_plan(const Request& request, size_t top) {
     check_request(request);
     Plan plan{request, {}, {}, {}};
-    const std::optional<rehearsal::Target> target = target_of(request);
-    plan.certified = target ? concat("rehearsed by the engine for ", target->device.name)
-                            : concat("closed forms alone: there are no kernels for ", request.cluster.name);
-    plan.found = target ? search(request, *target) : propose(request);
+    const rehearsal::Target target = target_of(request);
+    plan.certified = concat("rehearsed by the engine for ", target.device.name);
+    plan.found = search(request, target);
     if (plan.found.best.empty()) refuse(request, plan.found);
     plan.finalists = choose(request, plan.found, top, target);
     if (plan.finalists.chosen.empty()) {

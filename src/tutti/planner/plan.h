@@ -17,7 +17,7 @@ struct Plan {
     Request request;
     Found found;
     Finalists finalists;
-    std::string certified;  // "rehearsed by the engine for NVIDIA h100", or why the memory is that of closed forms
+    std::string certified;  // "rehearsed by the engine for NVIDIA h100"
 };
 
 // UsageError where no layout fits, with the gate that stopped the layouts and what to try.
@@ -47,7 +47,7 @@ struct Recipe {
     std::vector<RecipeRule> rules;
     std::string verdict;
 };
-Recipe field_recipe(const Request& request, const Candidate& choice);
+Recipe field_recipe(const Request& request, const Finalist& choice);
 
 // present.cpp
 std::string render(const Plan& plan);

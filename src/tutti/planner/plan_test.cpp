@@ -14,7 +14,7 @@ namespace tutti::planner {
 namespace {
 
 // For a CPU, which every build can rehearse, with a memory as small as the test needs.
-std::optional<rehearsal::Target> target_with(int64_t bytes) {
+rehearsal::Target target_with(int64_t bytes) {
     rehearsal::Target target = rehearsal::target_named("cpu-avx2", ComputeType::bf16, 1);
     target.device.memory_bytes = bytes;
     return target;
@@ -24,147 +24,56 @@ Request request_for(const char* preset, int gpus, int64_t batch, int64_t seq) {
     return {spec::preset(preset), hardware::cluster_named("h100"), gpus, batch, seq, "bf16", {"x.bin"}};
 }
 
-// Of the rank with the most memory, one of each position of the pipeline rehearsed.
-rehearsal::Rehearsal fullest(const spec::RunSpec& run, const rehearsal::Target& target, int ranks) {
-    const int pp = static_cast<int>(run.parallel.pp);
-    rehearsal::Rehearsal most;
-    for (int position = 0; position < pp; ++position) {
-        rehearsal::Rehearsal r = rehearsal::rehearse(run, target, ranks, position * (ranks / pp));
-        if (r.memory.peak() > most.memory.peak()) most = std::move(r);
-    }
-    return most;
-}
-
 TEST(Plan, EveryChosenLayoutIsARunThatFits) {
     for (const Request& r : {request_for("llama-tiny", 8, 16, 256), request_for("moe-tiny", 4, 8, 256)}) {
-        const auto target = target_with(int64_t{1} << 40);
-        const Finalists all = choose(r, propose(r).best, 10, target);
-        ASSERT_EQ(all.chosen.size(), 10u);
+        const rehearsal::Target target = target_with(int64_t{1} << 40);
+        const Finalists all = choose(r, search(r, target).best, 10, target);
+        ASSERT_GE(all.chosen.size(), 6u);
         for (const Finalist& f : all.chosen) {
             EXPECT_NO_THROW(spec::validate(f.run, r.gpus));
             const spec::RunSpec read = spec::parse_text(to_config({r, {}, {}, {}}, f), "emitted");
             EXPECT_EQ(read, f.run);
-            ASSERT_TRUE(f.rehearsed);
-            EXPECT_TRUE(f.rehearsed->fits);
+            EXPECT_TRUE(f.rehearsed.fits);
             // The whole step, all microbatches, of every rank: none needs more.
             for (int rank = 0; rank < r.gpus; ++rank) {
-                const rehearsal::Rehearsal whole = rehearsal::rehearse(f.run, *target, r.gpus, rank);
-                EXPECT_LE(whole.memory.peak(), f.rehearsed->memory.peak())
-                    << rank << ": " << describe_layout(f.candidate.job);
+                const rehearsal::Rehearsal whole = rehearsal::rehearse(f.run, target, r.gpus, rank);
+                EXPECT_LE(whole.memory.peak(), f.rehearsed.memory.peak()) << rank << ": " << describe_layout(f.run);
             }
         }
     }
 }
 
-// The closed form of the memory, of models as wide as real ones, against the rehearsed rank that needs most.
-TEST(ClosedForms, MemoryIsAsRehearsed) {
-    struct Case {
-        const char* preset;
-        int layers, tp, pp, ep, zero;
-        simulate::Recompute recompute;
-        const char* schedule;
-        int virtual_stages;
-        double tolerance;
-        simulate::Offload offload = {};
-        const char* precision = "bf16";
-    };
-    constexpr simulate::Offload kState{true, true, false}, kActivations{false, false, true}, kAll{true, true, true},
-        kNoWeights{true, false, true};
-    using simulate::Recompute;
-    for (const Case& c : {Case{"llama3-8b", 4, 1, 1, 1, 1, Recompute::none, "1f1b", 1, 0.06},
-                          Case{"llama3-8b", 4, 1, 1, 1, 3, Recompute::full, "1f1b", 1, 0.06},
-                          Case{"llama3-8b", 4, 1, 1, 1, 1, Recompute::selective, "1f1b", 1, 0.06},
-                          Case{"llama3-8b", 8, 1, 1, 1, 2, Recompute::none, "1f1b", 1, 0.06},
-                          Case{"llama3-8b", 32, 1, 1, 1, 3, Recompute::none, "1f1b", 1, 0.02},
-                          Case{"llama3-8b", 32, 1, 1, 1, 3, Recompute::full, "1f1b", 1, 0.02},
-                          Case{"llama3-8b", 8, 4, 2, 1, 1, Recompute::none, "1f1b", 1, 0.02},
-                          Case{"llama3-8b", 8, 4, 2, 1, 1, Recompute::full, "1f1b", 1, 0.02},
-                          Case{"llama3-8b", 8, 4, 2, 1, 3, Recompute::none, "1f1b", 1, 0.02},
-                          Case{"llama3-8b", 8, 1, 2, 1, 3, Recompute::full, "1f1b", 1, 0.02},
-                          Case{"llama3-8b", 8, 4, 2, 1, 1, Recompute::none, "interleaved", 2, 0.06},
-                          Case{"llama3-8b", 16, 2, 4, 1, 1, Recompute::none, "zb-v", 2, 0.12},
-                          Case{"llama3-70b", 8, 8, 1, 1, 2, Recompute::none, "1f1b", 1, 0.02},
-                          Case{"llama3-70b", 8, 8, 1, 1, 3, Recompute::full, "1f1b", 1, 0.03},
-                          Case{"mixtral-8x7b", 2, 1, 1, 8, 1, Recompute::none, "1f1b", 1, 0.02},
-                          Case{"mixtral-8x7b", 8, 1, 1, 8, 2, Recompute::none, "1f1b", 1, 0.02},
-                          Case{"llama3-8b", 8, 1, 1, 1, 1, Recompute::none, "1f1b", 1, 0.06, {true, false, false}},
-                          Case{"llama3-8b", 8, 1, 1, 1, 1, Recompute::none, "1f1b", 1, 0.03, kActivations},
-                          Case{"llama3-8b", 8, 1, 1, 1, 3, Recompute::none, "1f1b", 1, 0.06, kState},
-                          Case{"llama3-8b", 32, 1, 1, 1, 3, Recompute::none, "1f1b", 1, 0.06, kAll},
-                          Case{"llama3-8b", 8, 1, 1, 1, 3, Recompute::full, "1f1b", 1, 0.08, kAll},
-                          Case{"llama3-8b", 8, 1, 1, 1, 3, Recompute::selective, "1f1b", 1, 0.08, kAll},
-                          Case{"llama3-8b", 8, 4, 1, 1, 3, Recompute::none, "1f1b", 1, 0.06, kAll},
-                          Case{"llama3-8b", 8, 4, 2, 1, 1, Recompute::none, "1f1b", 1, 0.03, kActivations},
-                          Case{"llama3-8b", 8, 4, 2, 1, 1, Recompute::full, "1f1b", 1, 0.03, kActivations},
-                          Case{"llama3-8b", 8, 4, 2, 1, 3, Recompute::none, "1f1b", 1, 0.04, kAll},
-                          Case{"llama3-8b", 16, 2, 4, 1, 1, Recompute::none, "1f1b", 1, 0.10, kActivations},
-                          Case{"llama3-8b", 16, 2, 4, 1, 1, Recompute::none, "interleaved", 2, 0.03, kActivations},
-                          Case{"llama3-8b", 32, 1, 2, 1, 2, Recompute::selective, "interleaved", 16, 0.04, kNoWeights},
-                          Case{"llama3-8b", 32, 1, 2, 1, 1, Recompute::none, "interleaved", 16, 0.03},
-                          Case{"llama3-8b", 32, 1, 4, 1, 1, Recompute::none, "interleaved", 4, 0.03, kActivations},
-                          Case{"mixtral-8x7b", 8, 1, 1, 8, 3, Recompute::none, "1f1b", 1, 0.02, kAll},
-                          Case{"llama3-8b", 8, 1, 1, 1, 0, Recompute::none, "1f1b", 1, 0.03, {}, "f32"},
-                          Case{"llama3-8b", 8, 1, 1, 1, 1, Recompute::none, "1f1b", 1, 0.03, {}, "f32"},
-                          Case{"llama3-8b", 8, 1, 1, 1, 2, Recompute::none, "1f1b", 1, 0.04, {}, "f32"},
-                          Case{"llama3-8b", 8, 1, 1, 1, 3, Recompute::none, "1f1b", 1, 0.01, {}, "f32"},
-                          Case{"llama3-8b", 8, 1, 1, 1, 3, Recompute::full, "1f1b", 1, 0.01, {}, "f32"},
-                          Case{"llama3-8b", 8, 1, 1, 1, 3, Recompute::none, "1f1b", 1, 0.01, kAll, "f32"},
-                          Case{"llama3-8b", 8, 4, 2, 1, 1, Recompute::none, "1f1b", 1, 0.01, {}, "f32"},
-                          Case{"mixtral-8x7b", 2, 1, 1, 8, 1, Recompute::none, "1f1b", 1, 0.01, {}, "f32"}}) {
-        constexpr int kReplicas = 8;
-        Request r = request_for(c.preset, c.tp * c.pp * kReplicas, kReplicas * 8, 4096);
-        r.model.layers = c.layers;
-        r.precision = c.precision;
-        simulate::Job job = plain_job(r);
-        job.tp = c.tp;
-        job.pp = c.pp;
-        job.ep = c.ep;
-        job.zero = c.zero;
-        job.recompute = c.recompute;
-        job.schedule = c.schedule;
-        job.virtual_stages = c.virtual_stages;
-        job.offload = c.offload;
-        ASSERT_TRUE(allowed(r, job)) << describe_layout(job);
-        spec::RunSpec run = run_of(r, job);
-        run.train.packed_weights = "never";  // of CPUs
-        spec::validate(run, r.gpus);
-        const rehearsal::Rehearsal rehearsed = fullest(run, *target_with(0), r.gpus);
-        const simulate::Footprint closed = footprint(job);
-        EXPECT_NEAR((closed.total() - closed.reserved) / double(rehearsed.memory.peak()), 1, c.tolerance)
-            << c.preset << " " << describe_layout(job);
-    }
-}
-
 TEST(Plan, WhatDoesNotFitMakesRoomForTheNext) {
     const Request r = request_for("llama-tiny", 8, 16, 256);
-    const std::vector<Candidate> best = propose(r).best;
+    const std::vector<Candidate> best = search(r, target_with(int64_t{1} << 40)).best;
     const Finalists roomy = choose(r, best, 10, target_with(int64_t{1} << 40));
     std::vector<int64_t> peaks;
-    for (const Finalist& f : roomy.chosen) peaks.push_back(f.rehearsed->memory.peak());
+    for (const Finalist& f : roomy.chosen) peaks.push_back(f.rehearsed.memory.peak());
     std::sort(peaks.begin(), peaks.end());
     ASSERT_LT(peaks.front(), peaks.back());
-    const int64_t limit = (peaks.front() + peaks.back()) / 2;
+    const int64_t limit = peaks.back() - 1;
     const Finalists tight = choose(r, best, 10, target_with(limit));
     ASSERT_FALSE(tight.chosen.empty());
     ASSERT_FALSE(tight.dropped.empty());
-    for (const Finalist& f : tight.chosen) EXPECT_LE(f.rehearsed->memory.peak(), limit);
+    for (const Finalist& f : tight.chosen) EXPECT_LE(f.rehearsed.memory.peak(), limit);
     EXPECT_NE(tight.dropped.front().reason.find("when rehearsed"), std::string::npos);
 }
 
-// lfm2-24b-a2b on 64 x h100 was refused so, while 32 and 128 had plans: the closed form is a few percent short for a
+// lfm2-24b-a2b on 64 x h100 was refused so, while 32 and 128 had plans: a price is a few percent short for a
 // kind of layout that fills the whole list of the fastest.
 TEST(Plan, WhereNoneOfTheFastestFitsThePlanHasLessMemory) {
     const Request r = request_for("llama-tiny", 8, 16, 256);
-    std::vector<Finalist> all = choose(r, propose(r).best, 10, target_with(int64_t{1} << 40)).chosen;
+    std::vector<Finalist> all =
+        choose(r, search(r, target_with(int64_t{1} << 40)).best, 10, target_with(int64_t{1} << 40)).chosen;
     std::sort(all.begin(), all.end(), [](const Finalist& a, const Finalist& b) { return a.bytes() > b.bytes(); });
     const Candidate& large = all.front().candidate;
     const Candidate& small = all.back().candidate;
-    const auto tight = target_with(all.front().rehearsed->memory.peak() - 1);
+    const auto tight = target_with(all.front().rehearsed.memory.peak() - 1);
     ASSERT_TRUE(choose(r, std::vector{large}, 1, tight).chosen.empty());
 
     const Finalists from_front = choose(r, Found{.best = {large}, .front = {large, small}, .gates = {}}, 1, tight);
     ASSERT_EQ(from_front.chosen.size(), 1u);
-    EXPECT_EQ(describe_layout(from_front.chosen[0].candidate.job), describe_layout(small.job));
+    EXPECT_EQ(describe_layout(from_front.chosen[0].run), describe_layout(small.run));
     const Finalists none = choose(r, Found{.best = {large}, .front = {large}, .gates = {}}, 1, tight);
     EXPECT_TRUE(none.chosen.empty());
     EXPECT_EQ(none.dropped.size(), 1u);
@@ -173,13 +82,12 @@ TEST(Plan, WhereNoneOfTheFastestFitsThePlanHasLessMemory) {
 // The same layout with a microbatch of two sequences, each on two ranks: rehearsed only where the first one fits.
 TEST(Plan, ALayoutThatDoesNotFitStandsForItsKind) {
     const Request r = request_for("llama-tiny", 8, 16, 256);
-    Candidate one{plain_job(r), 1, 0};
-    one.bytes = footprint(one.job).total();
+    const Candidate one{plain_run(r), 1, 1e9};
     Candidate two = one;
-    two.job.cp = 2;
-    two.job.micro_batch = 2;
+    two.run.parallel.cp = 2;
+    two.run.parallel.dp_shard = 4;
+    two.run.train.micro_batch = 2;
     two.seconds = 2;
-    ASSERT_EQ(footprint(two.job).total(), one.bytes);
     const Finalists tight = choose(r, std::vector{one, two}, 2, target_with(int64_t{1} << 20));
     EXPECT_TRUE(tight.chosen.empty());
     ASSERT_EQ(tight.dropped.size(), 2u);
@@ -188,7 +96,7 @@ TEST(Plan, ALayoutThatDoesNotFitStandsForItsKind) {
         << tight.dropped[1].reason;
     const Finalists roomy = choose(r, std::vector{one, two}, 2, target_with(int64_t{1} << 40));
     ASSERT_EQ(roomy.chosen.size(), 1u) << "as many tokens of a rank";
-    EXPECT_EQ(roomy.chosen[0].candidate.job.cp, 1);
+    EXPECT_EQ(roomy.chosen[0].run.parallel.cp, 1);
 }
 
 // 1.24 B parameters on one device of 14 GB: 18 bytes of each are 22 GB.
@@ -197,24 +105,24 @@ TEST(Plan, WhatFitsOnlyInTheMemoryOfTheHostIsOffloaded) {
     r.cluster.memory = 14e9;
     Request alone = r;
     alone.cluster.host_bandwidth = 0;
-    EXPECT_TRUE(propose(alone).best.empty());
-    const Finalists all = choose(r, propose(r).best, 3, target_with(static_cast<int64_t>(r.cluster.memory)));
+    EXPECT_TRUE(search(alone, target_of(alone)).best.empty());
+    const rehearsal::Target target = target_with(static_cast<int64_t>(r.cluster.memory));
+    const Finalists all = choose(r, search(r, target).best, 3, target);
     ASSERT_EQ(all.chosen.size(), 3u);
     for (const Finalist& f : all.chosen) {
-        EXPECT_TRUE(f.candidate.job.offload.optimizer) << describe_layout(f.candidate.job);
+        EXPECT_TRUE(f.run.offload.optimizer) << describe_layout(f.run);
         EXPECT_GT(f.prediction.time.offload, 0);
         const spec::RunSpec read = spec::parse_text(to_config({r, {}, {}, {}}, f), "emitted");
         EXPECT_TRUE(read.offload.optimizer);
-        const rehearsal::Rehearsal whole =
-            rehearsal::rehearse(read, *target_with(static_cast<int64_t>(r.cluster.memory)), 1, 0);
+        const rehearsal::Rehearsal whole = rehearsal::rehearse(read, target, 1, 0);
         EXPECT_TRUE(whole.fits);
         // Master weights and moments, and what else is offloaded.
-        EXPECT_NEAR(double(whole.memory.offloaded) / f.prediction.memory.offloaded, 1, 0.02);
+        EXPECT_NEAR(double(whole.memory.offloaded) / f.prediction.offloaded, 1, 0.02);
     }
     // A node whose memory is known and too small, or not known.
     Request small_host = r;
     small_host.cluster.host_memory = 12e9;
-    EXPECT_TRUE(propose(small_host).best.empty());
+    EXPECT_TRUE(search(small_host, target_of(small_host)).best.empty());
     const std::string unknown = "the host memory of h100 is not known; the most that a node needs here is ";
     EXPECT_EQ(render(make_plan(r, 1)).find(unknown), std::string::npos);
     Request unknown_host = r;
@@ -227,12 +135,12 @@ TEST(Plan, WhatFitsOnlyInTheMemoryOfTheHostIsOffloaded) {
 
 TEST(Plan, IsRehearsedForTheMemoryOfTheClusterFile) {
     Request r = request_for("llama3-8b", 8, 8, 4096);
-    const auto bytes = [&] { return target_of(r)->device.memory_bytes; };
+    const auto bytes = [&] { return target_of(r).device.memory_bytes; };
     EXPECT_EQ(bytes(), rehearsal::target_named("h100", ComputeType::bf16, 1).device.memory_bytes);
     r.cluster = hardware::cluster_named("h100", {"memory_gb=40"});
     EXPECT_EQ(bytes(), int64_t{40'000'000'000} - (600 << 20));
     r.cluster = hardware::cluster_named("mi300x");
-    EXPECT_FALSE(target_of(r));
+    EXPECT_NE(target_of(r).device.name.find("kernels as of"), std::string::npos) << target_of(r).device.name;
 }
 
 TEST(Plan, TheKindThatLosesIsTheLargestDifference) {
@@ -252,8 +160,8 @@ TEST(Plan, TheKindThatLosesIsTheLargestDifference) {
 
 TEST(Plan, KindsAddUpToTheStep) {
     simulate::StepTime t;
-    double* fields[] = {&t.products, &t.attention, &t.elementwise, &t.recompute, &t.optimizer, &t.tp,   &t.cp,
-                        &t.ep,       &t.pp,        &t.dp,          &t.bubble,    &t.offload,   &t.other};
+    double* fields[] = {&t.products, &t.attention, &t.elementwise, &t.recompute, &t.optimizer, &t.tp,
+                        &t.cp,       &t.ep,        &t.dp,          &t.bubble,    &t.offload,   &t.other};
     double power = 1;
     for (double* field : fields) *field = power *= 2;
     double sum = 0;
@@ -262,27 +170,27 @@ TEST(Plan, KindsAddUpToTheStep) {
 }
 
 TEST(Plan, TheRecipeIsThatOfTheLectureAndOfAPublishedRun) {
-    const auto recipe_of = [](const Request& r) { return field_recipe(r, propose(r).best.front()); };
+    const auto recipe_of = [](const Request& r) { return field_recipe(r, make_plan(r, 1).finalists.chosen.front()); };
     const Recipe small = recipe_of(request_for("gpt2-124m", 8, 64, 1024));
     ASSERT_EQ(small.rules.size(), 6u);
     ASSERT_TRUE(small.layout);
-    EXPECT_EQ(small.layout->job.zero, 0);
+    EXPECT_EQ(small.layout->run.parallel.zero, 0);
     EXPECT_EQ(small.rules[2].recipe, "-");  // FSDP above 1 B parameters
     const Recipe middle = recipe_of(request_for("llama3-8b", 64, 512, 8192));
     ASSERT_TRUE(middle.layout);
-    EXPECT_EQ(middle.layout->job.zero, 3);
-    EXPECT_EQ(middle.layout->job.dp(), 64);
+    EXPECT_EQ(middle.layout->run.parallel.zero, 3);
+    EXPECT_EQ(middle.layout->run.parallel.dp_shard, 64);
     const Recipe hybrid = recipe_of(request_for("llama3-8b", 512, 1024, 8192));
     ASSERT_TRUE(hybrid.layout);
-    EXPECT_GT(hybrid.layout->job.dp_replicate, 1);
+    EXPECT_GT(hybrid.layout->run.parallel.dp_replicate, 1);
     EXPECT_NE(hybrid.rules[4].recipe, "-");
     const Recipe large = recipe_of(request_for("llama3-405b", 16384, 2048, 8192));
     EXPECT_EQ(large.rules[2].recipe, "-");
     EXPECT_NE(large.rules[5].recipe, "-");
     EXPECT_NE(large.published.find("Llama 3 405B on 16384 h100"), std::string::npos) << large.published;
     ASSERT_TRUE(large.published_layout);
-    EXPECT_EQ(large.published_layout->job.tp, 8);
-    EXPECT_EQ(large.published_layout->job.pp, 16);
+    EXPECT_EQ(large.published_layout->run.parallel.tp, 8);
+    EXPECT_EQ(large.published_layout->run.parallel.pp, 16);
 }
 
 TEST(Plan, RefusalsSayWhatIsMissing) {
@@ -304,23 +212,22 @@ TEST(Plan, RefusalsSayWhatIsMissing) {
 
 TEST(Plan, ThePageStandsByItself) {
     Request r = request_for("llama-tiny", 8, 16, 256);
-    r.cluster = hardware::cluster_named("mi300x");  // closed forms alone, in every build
+    r.cluster = hardware::cluster_named("mi300x");
     const Plan plan = make_plan(r, 4);
-    EXPECT_FALSE(plan.finalists.chosen.front().rehearsed);
-    EXPECT_NE(plan.certified.find("closed forms alone"), std::string::npos);
+    EXPECT_NE(plan.certified.find("mi300x (kernels as of"), std::string::npos) << plan.certified;
     const std::string page = to_html(plan);
     EXPECT_EQ(page.find("http"), std::string::npos);
     EXPECT_EQ(page.find("<script"), std::string::npos);
     for (const char* drawing : {"Where the time of a step goes", "Memory of the fullest rank", "Time against memory"})
         EXPECT_NE(page.find(drawing), std::string::npos);
     for (const Finalist& f : plan.finalists.chosen)
-        EXPECT_NE(page.find(escape_html(describe_layout(f.candidate.job))), std::string::npos);
+        EXPECT_NE(page.find(escape_html(describe_layout(f.run))), std::string::npos);
     const Json json = to_json(plan);
     EXPECT_EQ(json["finalists"].size(), 4u);
     const Json& gates = json["gates"];
-    EXPECT_EQ(json["layouts"].get<int64_t>(), gates["rules"].get<int64_t>() + gates["memory"].get<int64_t>() +
-                                                  gates["flops"].get<int64_t>() + gates["compute"].get<int64_t>() +
-                                                  gates["priced"].get<int64_t>());
+    EXPECT_EQ(json["layouts"].get<int64_t>(), gates["unopened"].get<int64_t>() + gates["rules"].get<int64_t>() +
+                                                  gates["memory"].get<int64_t>() + gates["passes"].get<int64_t>() +
+                                                  gates["estimated"].get<int64_t>());
 }
 
 }  // namespace

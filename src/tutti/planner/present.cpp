@@ -35,31 +35,32 @@ std::string where_time_goes(const Prediction& p, size_t count) {
     return text;
 }
 
-Json describe_job(const simulate::Job& j) {
-    return {{"tp", j.tp},
-            {"sequence_parallel", j.tp > 1 && j.sequence_parallel},
-            {"cp", j.cp},
-            {"cp_method", simulate::name_of(j.cp_method)},
-            {"cp_ulysses", j.exchanging()},
-            {"pp", j.pp},
-            {"schedule", j.pp > 1 ? Json(j.schedule) : Json(nullptr)},
-            {"virtual_stages", j.virtual_stages},
-            {"ep", j.ep},
-            {"etp", j.etp},
-            {"dp_replicate", j.dp_replicate},
-            {"dp_shard", j.dp() / j.dp_replicate},
-            {"zero", j.zero},
-            {"micro_batch", static_cast<int64_t>(j.micro_batch)},
-            {"microbatches", static_cast<int64_t>(j.microbatches())},
-            {"recompute", name_of(j.recompute)},
-            {"offload_optimizer", j.offload.optimizer},
-            {"offload_weights", j.offload.weights},
-            {"offload_activations", j.offload.activations}};
+Json describe_axes(const spec::RunSpec& run) {
+    const spec::ParallelSpec& p = run.parallel;
+    return {{"tp", p.tp},
+            {"sequence_parallel", p.tp > 1 && p.sequence_parallel},
+            {"cp", p.cp},
+            {"cp_method", p.cp_method},
+            {"cp_ulysses", spec::ulysses_ranks(p)},
+            {"pp", p.pp},
+            {"schedule", p.pp > 1 ? Json(p.schedule) : Json(nullptr)},
+            {"virtual_stages", p.virtual_stages},
+            {"ep", p.ep},
+            {"etp", p.etp},
+            {"dp_replicate", p.dp_replicate},
+            {"dp_shard", p.dp_shard},
+            {"zero", p.zero},
+            {"micro_batch", run.train.micro_batch},
+            {"microbatches", run.train.global_batch / (run.train.micro_batch * p.dp_replicate * p.dp_shard)},
+            {"recompute", run.recompute.policy},
+            {"offload_optimizer", run.offload.optimizer},
+            {"offload_weights", run.offload.params},
+            {"offload_activations", run.offload.activations}};
 }
 
 Json describe_candidate(const Candidate& c) {
-    return {{"layout", describe_layout(c.job)},
-            {"axes", describe_job(c.job)},
+    return {{"layout", describe_layout(c.run)},
+            {"axes", describe_axes(c.run)},
             {"step_time_s", c.seconds},
             {"peak_bytes", std::round(c.bytes)}};
 }
@@ -80,14 +81,15 @@ std::string render(const Plan& plan) {
                               " of ", r.seq_len, " tokens, ", r.precision, "\n\n");
     const auto all = double(g.all);
     text += line_of("layouts", all, 0);
+    text += line_of("- layers too slow, or against a rule", double(g.unopened), all);
     text += line_of("- against the engine's rules", double(g.rules), all);
     text += line_of("- too much memory", double(g.memory), all);
-    text += line_of("- too slow by their FLOPs", double(g.flops), all);
-    text += line_of("- too slow without dp and offload", double(g.compute), all);
-    text += line_of("= priced", double(g.priced), all);
-    text += concat("searched in ", format_time(g.seconds), " on one core: ", format_rate(all / g.seconds, "layouts"),
-                   ", of which ", format_rate(double(g.visited) / g.seconds, "decisions"), "\nmemory: ", plan.certified,
-                   ", ", plan.finalists.chosen.size(), " finalists in ", format_time(plan.finalists.seconds), "\n\n");
+    text += line_of("- too slow without dp and offload", double(g.passes), all);
+    text += line_of("= estimated", double(g.estimated), all);
+    text += concat("searched in ", format_time(g.seconds), " on one core with ", g.probes,
+                   " rehearsed probes: ", format_rate(all / g.seconds, "layouts"), ", ", g.priced,
+                   " priced\ntime and memory: ", plan.certified, ", ", plan.finalists.chosen.size(), " finalists in ",
+                   format_time(plan.finalists.seconds), "\n\n");
 
     const Prediction& best = plan.finalists.chosen.front().prediction;
     text += concat(right("", 3), right("step", 9), right("8 of 10 runs", 20), right("MFU", 8), right("memory", 11),
@@ -95,13 +97,13 @@ std::string render(const Plan& plan) {
     int place = 0;
     double most_offloaded = 0;
     for (const Finalist& f : plan.finalists.chosen) {
-        const double offloaded = f.prediction.memory.offloaded;
+        const double offloaded = f.prediction.offloaded;
         text += concat(right(std::to_string(++place), 3), right(format_time(f.prediction.seconds()), 9),
                        right(concat(format_time(f.prediction.seconds() * f.prediction.low), " to ",
                                     format_time(f.prediction.seconds() * f.prediction.high)),
                              20),
                        right(format_percent(f.prediction.share_of_peak(f.prediction.model_causal)), 8),
-                       right(bytes_text(f.bytes()), 11), "  ", describe_layout(f.candidate.job), '\n', right("", 53),
+                       right(bytes_text(f.bytes()), 11), "  ", describe_layout(f.run), '\n', right("", 53),
                        where_time_goes(f.prediction, 4),
                        offloaded > 0 ? concat("; ", bytes_text(offloaded), " of a device in host memory") : "", '\n');
         if (place > 1) text += concat(right("", 53), render(compare(best, f.prediction)), '\n');
@@ -116,7 +118,7 @@ std::string render(const Plan& plan) {
                    format_rate(best.tokens_per_s() / best.ranks, "tokens"), " of a device\n");
     if (!plan.finalists.dropped.empty()) {
         text += concat(plan.finalists.dropped.size(), " faster by their probes did not pass: ",
-                       describe_layout(plan.finalists.dropped.front().candidate.job), " ",
+                       describe_layout(plan.finalists.dropped.front().candidate.run), " ",
                        plan.finalists.dropped.front().reason, '\n');
     }
     constexpr double kSlowest = 1.25;  // times the best; --json and --html have all
@@ -124,7 +126,7 @@ std::string render(const Plan& plan) {
     for (const Candidate& c : plan.found.front)
         if (c.seconds <= kSlowest * plan.found.best.front().seconds)
             text += concat(right(format_time(c.seconds), 12), right(bytes_text(c.bytes), 11), "  ",
-                           describe_layout(c.job), '\n');
+                           describe_layout(c.run), '\n');
     return text;
 }
 
@@ -147,15 +149,14 @@ Json to_json(const Plan& plan) {
     const Prediction& best = plan.finalists.chosen.front().prediction;
     for (const Finalist& f : plan.finalists.chosen) {
         const Comparison c = compare(best, f.prediction);
-        Json memory(nullptr);
-        if (f.rehearsed)
-            memory = {{"peak_bytes", f.rehearsed->memory.peak()},
-                      {"capacity_bytes", f.rehearsed->memory_capacity},
-                      {"rank", f.rehearsed->rank},
-                      {"place", f.rehearsed->memory.peak_place},
-                      {"memory", rehearsal::to_json(f.rehearsed->memory.at_peak)}};
-        finalists.push_back({{"layout", describe_layout(f.candidate.job)},
-                             {"axes", describe_job(f.candidate.job)},
+        const Json memory = {{"step_time_s", f.prediction.seconds()},
+                             {"peak_bytes", f.rehearsed.memory.peak()},
+                             {"capacity_bytes", f.rehearsed.memory_capacity},
+                             {"rank", f.rehearsed.rank},
+                             {"place", f.rehearsed.memory.peak_place},
+                             {"memory", rehearsal::to_json(f.rehearsed.memory.at_peak)}};
+        finalists.push_back({{"layout", describe_layout(f.run)},
+                             {"axes", describe_axes(f.run)},
                              {"predicted", describe(f.prediction)},
                              {"rehearsed", memory},
                              {"slower", c.slower},
@@ -178,12 +179,13 @@ Json to_json(const Plan& plan) {
             {"precision", r.precision},
             {"layouts", g.all},
             {"gates",
-             {{"rules", g.rules},
+             {{"unopened", g.unopened},
+              {"rules", g.rules},
               {"memory", g.memory},
-              {"flops", g.flops},
-              {"compute", g.compute},
-              {"priced", g.priced},
-              {"decisions", g.visited}}},
+              {"passes", g.passes},
+              {"estimated", g.estimated}}},
+            {"priced", g.priced},
+            {"probes", g.probes},
             {"seconds", g.seconds},
             {"rehearsal_seconds", plan.finalists.seconds},
             {"certified", plan.certified},
@@ -207,12 +209,12 @@ Json to_json(const Recipe& recipe) {
 
 std::string to_config(const Plan& plan, const Finalist& f) {
     const Request& r = plan.request;
-    return concat(
-        "# Planned for ", r.gpus, " x ", r.cluster.name, ": ", describe_layout(f.candidate.job), ".\n# A step takes ",
-        format_time(f.prediction.seconds()), " (", format_time(f.prediction.seconds() * f.prediction.low), " to ",
-        format_time(f.prediction.seconds() * f.prediction.high), "), MFU ",
-        format_percent(f.prediction.share_of_peak(f.prediction.model_causal)), "; a rank needs ", bytes_text(f.bytes()),
-        " (", plan.certified, ").\n# tutti train THIS.toml --ranks ", r.gpus, "\n\n", spec::to_toml(f.run));
+    return concat("# Planned for ", r.gpus, " x ", r.cluster.name, ": ", describe_layout(f.run), ".\n# A step takes ",
+                  format_time(f.prediction.seconds()), " (", format_time(f.prediction.seconds() * f.prediction.low),
+                  " to ", format_time(f.prediction.seconds() * f.prediction.high), "), MFU ",
+                  format_percent(f.prediction.share_of_peak(f.prediction.model_causal)), "; a rank needs ",
+                  bytes_text(f.bytes()), " (", plan.certified, ").\n# tutti train THIS.toml --ranks ", r.gpus, "\n\n",
+                  spec::to_toml(f.run));
 }
 
 }  // namespace tutti::planner

@@ -21,24 +21,27 @@
 namespace tutti::planner {
 
 struct Pricer::Layout {
+    static constexpr int64_t kMany = 1 << 20;
     const spec::RunSpec* run = nullptr;
     const LayerProbe* probe = nullptr;
     const schedule::Schedule* schedule = nullptr;
     std::vector<Stage> stages;
     std::vector<std::vector<int>> stages_of_rank;
-    double microbatches = 1, dp_shard = 1, replicas = 1, shards = 1, expert_shards = 1;
+    double microbatches = 1, replicas = 1, shards = 1, expert_shards = 1;
+    MemoryByPurpose state;  // of kMany values
 
-    double busy(size_t rank) const {  // of a microbatch
-        double sum = 0;
-        for (const int s : stages_of_rank[rank]) {
-            const Stage& stage = stages[static_cast<size_t>(s)];
-            sum += stage.forward + stage.input + stage.weight;
-        }
-        return sum;
+    double of_value(Purpose purpose) const { return static_cast<double>(state[purpose]) / kMany; }
+
+    std::vector<const Stage*> of_rank(size_t rank) const {
+        std::vector<const Stage*> own;
+        for (const int s : stages_of_rank[rank]) own.push_back(&stages[static_cast<size_t>(s)]);
+        return own;
     }
 };
 
 namespace {
+
+bool splits(const spec::ParallelSpec& p) { return p.pp > 1 && splits_backward(p.schedule); }
 
 // Bytes of `values` in flat buffers of `shards` shards, per rank.
 double shard_of(double values, double shards) {
@@ -92,55 +95,115 @@ const std::vector<std::pair<int64_t, int64_t>>& Pricer::layers_of(const spec::Ru
     return layers;
 }
 
+const Pricer::Shape& Pricer::shape_of(const spec::ParallelSpec& p, int64_t microbatches) {
+    constexpr int64_t kRanks = 8, kRounds = 4;  // more ranks and rounds have the same shape
+    const int64_t ranks = std::min(p.pp, kRanks);
+    const int64_t m = std::clamp<int64_t>(microbatches * ranks / p.pp, 1, kRounds * ranks);
+    const auto [known, is_new] = shapes_.try_emplace({p.schedule, p.pp, p.virtual_stages, m});
+    Shape& shape = known->second;
+    if (!is_new || p.pp == 1) return shape;
+    schedule::Schedule few;
+    try {
+        few = schedule::generate(p.schedule, {.ranks = static_cast<int>(ranks),
+                                              .chunks = static_cast<int>(p.virtual_stages),
+                                              .microbatches = static_cast<int>(m)});
+    } catch (const UsageError&) {
+        shapes_.erase(known);
+        throw;
+    }
+    const auto timeline = schedule::simulate<double>(few, {});
+    const auto chunks = static_cast<double>(p.virtual_stages);
+    shape.idle = (timeline.makespan / (3 * chunks) - static_cast<double>(m)) / static_cast<double>(ranks - 1);
+    shape.folded = few.placement == schedule::v_placement(static_cast<int>(ranks));
+    const int64_t places[] = {0, ranks / 2, ranks - 1};
+    for (size_t i = 0; i < 3; ++i) {
+        const double held = timeline.peak_until_w[static_cast<size_t>(places[i])] / chunks;
+        shape.held[i] = std::min(static_cast<double>(microbatches),
+                                 1 + (held - 1) * static_cast<double>(p.pp) / static_cast<double>(ranks));
+    }
+    return shape;
+}
+
+// The stages of a position, in order.
+std::vector<int64_t> Pricer::stages_at(const spec::ParallelSpec& p, const Shape& shape, int64_t position) const {
+    std::vector<int64_t> own;
+    for (int64_t chunk = 0; chunk < p.virtual_stages; ++chunk)
+        own.push_back(shape.folded && chunk == 1 ? 2 * p.pp - 1 - position : chunk * p.pp + position);
+    return own;
+}
+
+const MemoryByPurpose& Pricer::state_of_many(const spec::RunSpec& run) const {
+    const auto same = [&](const State& s) {
+        return s.zero == run.parallel.zero && s.optimizer == run.optimizer && s.precision == run.precision &&
+               s.offload == run.offload;
+    };
+    auto known = std::find_if(states_.begin(), states_.end(), same);
+    if (known == states_.end())
+        known = states_.insert(states_.end(), {run.parallel.zero, run.optimizer, run.precision, run.offload,
+                                               optim::state_bytes(Layout::kMany, run)});
+    return known->bytes;
+}
+
+Pricer::Layout Pricer::sizes_of(const spec::RunSpec& run, const LayerProbe& probe) const {
+    const spec::ParallelSpec& p = run.parallel;
+    Layout l{.run = &run, .probe = &probe};
+    const auto real = [](int64_t n) { return static_cast<double>(n); };
+    l.state = state_of_many(run);
+    const int64_t dp = spec::data_parallel_ranks(p, request_.gpus);
+    l.microbatches = real(run.train.global_batch / (run.train.micro_batch * dp));
+    l.replicas = real(p.dp_replicate);
+    l.shards = real(dp / p.dp_replicate * p.cp);
+    l.expert_shards = std::max(1.0, request_.gpus / (real(p.pp) * real(p.ep) * real(p.etp) * l.replicas));
+    return l;
+}
+
 Pricer::Layout Pricer::layout_of(const spec::RunSpec& run) {
     const spec::ParallelSpec& p = run.parallel;
-    Layout l{.run = &run, .probe = &probes_.of(run)};
-    const auto real = [](int64_t n) { return static_cast<double>(n); };
-    const int64_t dp = spec::data_parallel_ranks(p, request_.gpus);
-    const int64_t microbatches = run.train.global_batch / (run.train.micro_batch * dp);
-    l.microbatches = real(microbatches);
-    l.replicas = real(p.dp_replicate);
-    l.dp_shard = real(dp) / l.replicas;
-    l.shards = l.dp_shard * real(p.cp);
-    l.expert_shards = std::max(1.0, request_.gpus / (real(p.pp) * real(p.ep) * real(p.etp) * l.replicas));
-    l.schedule = &schedule_of(p, microbatches);
+    Layout l = sizes_of(run, probes_.of(run));
+    l.schedule = &schedule_of(p, static_cast<int64_t>(l.microbatches));
     const int stages = l.schedule->placement.stages;
-    const auto& layers = layers_of(run, stages);
     l.stages_of_rank.resize(static_cast<size_t>(p.pp));
-    const bool ties_here = run.model.tie_embeddings && p.pp == 1;
     for (int s = 0; s < stages; ++s) {
-        Stage& stage = l.stages.emplace_back();
-        const auto add = [&](const UnitProbe& unit) {
-            stage.forward += unit.forward;
-            stage.input += unit.input;
-            stage.weight += unit.weight;
-            stage.kept += unit.kept;
-            stage.kept_for_weight += unit.kept_for_weight;
-            stage.offloaded += unit.offloaded;
-            stage.dense += unit.dense;
-            stage.experts += unit.experts;
-            stage.units.push_back(&unit);
-        };
-        // The input of a later stage takes the place of the embedding's output.
-        stage.kept = l.probe->embedding.kept;
-        if (s == 0) {
-            stage.kept = 0;
-            add(l.probe->embedding);
-        }
-        for (int64_t i = layers[static_cast<size_t>(s)].first; i < layers[static_cast<size_t>(s)].second; ++i) {
-            stage.last = &l.probe->kinds[l.probe->kind_of_layer[static_cast<size_t>(i)]];
-            add(*stage.last);
-        }
-        stage.has_head = s + 1 == stages;
-        if (stage.has_head) {
-            add(l.probe->head);
-            stage.kept -= l.probe->head.kept;
-            if (ties_here) stage.dense -= l.probe->embedding.dense;
-        }
+        l.stages.push_back(stage_of(l, s, stages));
         l.stages_of_rank[static_cast<size_t>(l.schedule->placement.rank_of(0, s))].push_back(s);
-        add_data_parallelism(l, stage);
+        add_data_parallelism(l, l.stages.back());
     }
     return l;
+}
+
+Pricer::Stage Pricer::stage_of(const Layout& l, int64_t index, int64_t stages) {
+    const spec::RunSpec& run = *l.run;
+    const auto& layers = layers_of(run, static_cast<int>(stages));
+    Stage stage;
+    const auto add = [&](const UnitProbe& unit) {
+        stage.forward += unit.forward;
+        stage.input += unit.input;
+        stage.weight += unit.weight;
+        stage.kept += unit.kept;
+        stage.kept_for_weight += unit.kept_for_weight;
+        stage.offloaded += unit.offloaded;
+        stage.dense += unit.dense;
+        stage.experts += unit.experts;
+        stage.units.push_back(&unit);
+    };
+    // The input of a later stage takes the place of the embedding's output.
+    stage.kept = l.probe->embedding.kept;
+    if (index == 0) {
+        stage.kept = 0;
+        add(l.probe->embedding);
+    }
+    const auto [begin, end] = layers[static_cast<size_t>(index)];
+    for (int64_t i = begin; i < end; ++i) {
+        stage.last = &l.probe->kinds[l.probe->kind_of_layer[static_cast<size_t>(i)]];
+        add(*stage.last);
+    }
+    stage.has_head = index + 1 == stages;
+    if (stage.has_head) {
+        add(l.probe->head);
+        stage.kept -= l.probe->head.kept;
+        if (run.model.tie_embeddings && run.parallel.pp == 1) stage.dense -= l.probe->embedding.dense;
+    }
+    return stage;
 }
 
 // Gathers and reductions of parallel::DataParallel beside the passes over the units of a stage: the next unit's weights
@@ -163,7 +226,7 @@ void Pricer::add_data_parallelism(const Layout& l, Stage& stage) const {
         Set{&UnitProbe::experts, l.expert_shards, prices_.group(expert_shards, etp),
             prices_.group(replicas, expert_shards * etp)},
         Set{&UnitProbe::dense, l.shards, prices_.group(shards, tp), prices_.group(replicas, shards * tp)}};
-    const bool rounds = p.zero == 3 && optim::state_bytes(1, run)[Purpose::weights] == 0;  // masters for each gather
+    const bool rounds = p.zero == 3 && l.of_value(Purpose::weights) == 0;  // masters for each gather
     const auto gather = [&](const UnitProbe& unit, Set& set) {
         const double bytes = value * unit.*set.values;
         double seconds = bytes > 0 && set.shards > 1 ? prices_.gather(bytes, set.over) : 0;
@@ -233,44 +296,49 @@ void Pricer::add_data_parallelism(const Layout& l, Stage& stage) const {
     stage.last_reduction = backward(true) - plain + across;
 }
 
-double Pricer::update(const Layout& l, size_t rank) const {
+double Pricer::update(const Layout& l, std::span<const Stage* const> stages) const {
     const spec::RunSpec& run = *l.run;
     double owned = 0;
-    for (const int s : l.stages_of_rank[rank]) {
-        const Stage& stage = l.stages[static_cast<size_t>(s)];
-        owned += run.parallel.zero > 0 ? stage.dense / l.shards + stage.experts / l.expert_shards
-                                       : stage.dense + stage.experts;
-    }
-    const MemoryByPurpose per_value = optim::state_bytes(1 << 20, run);
-    const double state = static_cast<double>(per_value[Purpose::optimizer]) / (1 << 20);
+    for (const Stage* stage : stages)
+        owned += run.parallel.zero > 0 ? stage->dense / l.shards + stage->experts / l.expert_shards
+                                       : stage->dense + stage->experts;
     const double seconds = l.probe->update * owned;
-    return run.offload.optimizer ? std::max(seconds, prices_.host_copy(2 * state * owned)) : seconds;
+    return run.offload.optimizer ? std::max(seconds, prices_.host_copy(2 * l.of_value(Purpose::optimizer) * owned))
+                                 : seconds;
+}
+
+// Weights, gradients and optimizer state.
+Price Pricer::state_of(const Layout& l, std::span<const Stage* const> stages) const {
+    const spec::RunSpec& run = *l.run;
+    const spec::ParallelSpec& p = run.parallel;
+    double whole = 0, sharded = 0;  // values of the rank: all, and its shards
+    for (const Stage* stage : stages) {
+        whole += stage->dense + stage->experts;
+        sharded += shard_of(stage->dense, l.shards) + shard_of(stage->experts, l.expert_shards);
+    }
+    Price price;
+    const double weights = l.of_value(Purpose::weights) * (p.zero >= 3 ? sharded : whole);
+    const double owned = p.zero >= 1 ? sharded : whole;
+    (run.offload.params ? price.offloaded : price.bytes) += weights;
+    price.bytes += l.of_value(Purpose::gradients) * (p.zero >= 2 ? sharded : whole);
+    (run.offload.optimizer ? price.offloaded : price.bytes) += l.of_value(Purpose::optimizer) * owned;
+    const bool masters = run.precision.compute == "bf16" && run.precision.master == "f32";
+    price.saved = (l.of_value(Purpose::optimizer) + (masters ? 0 : l.of_value(Purpose::weights))) *
+                  (p.zero >= 1 ? sharded : whole / (l.shards * l.replicas));
+    return price;
+}
+
+void Pricer::set_transients(const Layout& l, Stage& stage) const {
+    using schedule::Op;
+    for (const Op op : {Op::forward, Op::backward, Op::backward_input, Op::backward_weight})
+        stage.transient[static_cast<size_t>(op)] = transient_of(l, stage, op, splits(l.run->parallel));
 }
 
 Price Pricer::memory_of(const Layout& l, size_t rank) const {
-    const spec::RunSpec& run = *l.run;
-    const spec::ParallelSpec& p = run.parallel;
-    const LayerProbe& probe = *l.probe;
-    const MemoryByPurpose state = optim::state_bytes(1 << 20, run);
-    const auto per_value = [&](Purpose purpose) { return static_cast<double>(state[purpose]) / (1 << 20); };
-    const double optimizer = per_value(Purpose::optimizer);
-    double whole = 0, sharded = 0;  // values of the rank: all, and its shards
-    bool has_head = false;
-    for (const int s : l.stages_of_rank[rank]) {
-        const Stage& stage = l.stages[static_cast<size_t>(s)];
-        whole += stage.dense + stage.experts;
-        sharded += shard_of(stage.dense, l.shards) + shard_of(stage.experts, l.expert_shards);
-        has_head = has_head || stage.has_head;
-    }
-    Price price;
-    const double weights = per_value(Purpose::weights) * (p.zero >= 3 ? sharded : whole);
-    const double owned = p.zero >= 1 ? sharded : whole;
-    (run.offload.params ? price.offloaded : price.bytes) += weights;
-    price.bytes += per_value(Purpose::gradients) * (p.zero >= 2 ? sharded : whole);
-    (run.offload.optimizer ? price.offloaded : price.bytes) += optimizer * owned;
-    const bool masters = run.precision.compute == "bf16" && run.precision.master == "f32";
-    price.saved = (optimizer + (masters ? 0 : per_value(Purpose::weights))) *
-                  (p.zero >= 1 ? sharded : whole / (l.shards * l.replicas));
+    const spec::ParallelSpec& p = l.run->parallel;
+    const std::vector<const Stage*> own = l.of_rank(rank);
+    const bool has_head = own.back()->has_head || own.front()->has_head;
+    Price price = state_of(l, own);
 
     // Each action on top of what waits for its backward or its weight gradients.
     double live = 0, most = 0, waiting = 0, most_waiting = 0;
@@ -300,7 +368,7 @@ Price Pricer::memory_of(const Layout& l, size_t rank) const {
     if (p.pp > 1) {
         const double channels =
             static_cast<double>(l.stages_of_rank[rank].size()) * 2 - (rank == 0 ? 1 : 0) - (has_head ? 1 : 0);
-        messages = std::min(16.0, std::min(2.0, l.microbatches) * channels) * probe.hidden;
+        messages = std::min(16.0, std::min(2.0, l.microbatches) * channels) * l.probe->hidden;
     }
     price.bytes += most + messages + static_cast<double>(target_.device.workspace_bytes);
     return price;
@@ -349,13 +417,15 @@ std::optional<Price> Pricer::price(const spec::RunSpec& run, double limit) {
     Layout l = layout_of(run);
     double tail = 0, busiest = 0;
     for (size_t r = 0; r < l.stages_of_rank.size(); ++r) {
+        const std::vector<const Stage*> own = l.of_rank(r);
         // The first microbatch reaches the position through the stages before it, and the last one's gradient goes
         // back through them.
-        double before = 0;
+        double before = 0, busy = 0;
         for (int s = 0; s < l.stages_of_rank[r].front(); ++s)
             before += l.stages[static_cast<size_t>(s)].forward + l.stages[static_cast<size_t>(s)].input;
-        busiest = std::max(busiest, before + l.microbatches * l.busy(r));
-        tail = std::max(tail, update(l, r) + l.stages[static_cast<size_t>(l.stages_of_rank[r].front())].last_reduction);
+        for (const Stage* stage : own) busy += stage->passes();
+        busiest = std::max(busiest, before + l.microbatches * busy);
+        tail = std::max(tail, update(l, own) + own.front()->last_reduction);
     }
     if (busiest + tail > limit) return std::nullopt;
     double seconds = busiest;
@@ -363,22 +433,78 @@ std::optional<Price> Pricer::price(const spec::RunSpec& run, double limit) {
         schedule::Times<double> times;
         times.stages.clear();
         for (const Stage& stage : l.stages) times.stages.push_back({stage.forward, stage.input, stage.weight});
-        const bool crosses = request_.gpus / static_cast<int>(run.parallel.pp) >= prices_.cluster().domain;
-        times.transfer = prices_.message(l.probe->hidden, crosses);
+        times.transfer = message(l);
         seconds = schedule::simulate(*l.schedule, times).makespan;
         if (seconds + tail > limit) return std::nullopt;
     }
     Price fullest;
-    const bool splits = splits_backward(run.parallel.schedule) && run.parallel.pp > 1;
-    using schedule::Op;
-    for (Stage& stage : l.stages)
-        for (const Op op : {Op::forward, Op::backward, Op::backward_input, Op::backward_weight})
-            stage.transient[static_cast<size_t>(op)] = transient_of(l, stage, op, splits);
+    for (Stage& stage : l.stages) set_transients(l, stage);
     for (size_t r = 0; r < l.stages_of_rank.size(); ++r) {
         const Price here = memory_of(l, r);
         if (here.bytes > fullest.bytes) fullest = here;
     }
     fullest.seconds = seconds + tail;
+    return fullest;
+}
+
+double Pricer::message(const Layout& l) const {
+    const bool crosses = request_.gpus / static_cast<int>(l.run->parallel.pp) >= prices_.cluster().domain;
+    return prices_.message(l.probe->hidden, crosses);
+}
+
+double Pricer::passes(const spec::RunSpec& run, const LayerProbe& probe) {
+    const Layout l = sizes_of(run, probe);
+    const spec::ParallelSpec& p = run.parallel;
+    const Shape& shape = shape_of(p, static_cast<int64_t>(l.microbatches));
+    double busiest = 0;
+    for (const int64_t position : {int64_t{0}, p.pp / 2, p.pp - 1}) {
+        double busy = 0;
+        for (const int64_t s : stages_at(p, shape, position)) busy += stage_of(l, s, p.pp * p.virtual_stages).passes();
+        busiest = std::max(busiest, busy);
+    }
+    const auto others = static_cast<double>(p.pp - 1);
+    return (l.microbatches + shape.idle * others) * busiest + 2 * others * (p.pp > 1 ? message(l) : 0);
+}
+
+Price Pricer::estimate(const spec::RunSpec& run, const LayerProbe& probe, double memory) {
+    const Layout l = sizes_of(run, probe);
+    const spec::ParallelSpec& p = run.parallel;
+    const Shape& shape = shape_of(p, static_cast<int64_t>(l.microbatches));
+    const std::array<int64_t, 3> positions = {0, p.pp / 2, p.pp - 1};
+    std::array<std::vector<Stage>, 3> stages;
+    std::array<std::vector<const Stage*>, 3> own;
+    const size_t places = p.pp == 1 ? 1 : 3;
+    Price fullest;
+    for (size_t i = 0; i < places; ++i) {
+        double kept = 0, offloaded = 0, beside = 0;
+        for (const int64_t s : stages_at(p, shape, positions[i])) {
+            Stage& stage = stages[i].emplace_back(stage_of(l, s, p.pp * p.virtual_stages));
+            set_transients(l, stage);
+            kept += stage.kept;
+            offloaded += stage.offloaded;
+            beside = std::max(beside, *std::max_element(stage.transient.begin(), stage.transient.end()));
+        }
+        for (const Stage& stage : stages[i]) own[i].push_back(&stage);
+        Price here = state_of(l, own[i]);
+        here.bytes += shape.held[i] * kept + beside + static_cast<double>(target_.device.workspace_bytes) +
+                      (p.pp > 1 ? std::min(16.0, 4.0 * static_cast<double>(own[i].size())) * l.probe->hidden : 0);
+        here.offloaded += shape.held[i] * offloaded;
+        if (here.bytes > fullest.bytes) fullest = here;
+    }
+    if (fullest.bytes > memory) return fullest;
+    double busiest = 0, tail = 0;
+    for (size_t i = 0; i < places; ++i) {
+        double busy = 0;
+        for (Stage& stage : stages[i]) {
+            add_data_parallelism(l, stage);
+            busy += stage.passes();
+        }
+        busiest = std::max(busiest, busy);
+        tail = std::max(tail, update(l, own[i]) + stages[i].front().last_reduction);
+    }
+    const auto others = static_cast<double>(p.pp - 1);
+    fullest.seconds =
+        (l.microbatches + shape.idle * others) * busiest + 2 * others * (p.pp > 1 ? message(l) : 0) + tail;
     return fullest;
 }
 

@@ -1,5 +1,5 @@
 // planner/price.h: the step of a layout as ends + layers x probe (probe.h) over the timeline of its schedule: seconds,
-// and bytes of the fullest rank. A few microseconds without a pipeline, under a millisecond with one.
+// and bytes of the fullest rank. A few microseconds without a pipeline, milliseconds with a long one.
 #pragma once
 
 #include <array>
@@ -7,10 +7,12 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "tutti/base/purpose.h"
 #include "tutti/planner/probe.h"
 #include "tutti/planner/request.h"
 #include "tutti/schedule/schedule.h"
@@ -30,6 +32,14 @@ class Pricer {
     // A run of the request that validate() accepts; nothing where its step takes longer than `limit`. UsageError for a
     // schedule that does not exist.
     std::optional<Price> price(const spec::RunSpec& run, double limit = std::numeric_limits<double>::infinity());
+    // The same for a search, with a given probe, from the first, the middle and the last position of the pipeline and
+    // the timeline of its schedule on at most 8 ranks with equal stages: microseconds. No seconds where it needs more
+    // than `memory`.
+    Price estimate(const spec::RunSpec& run, const LayerProbe& probe,
+                   double memory = std::numeric_limits<double>::infinity());
+    // Seconds of estimate() without data parallelism and update.
+    double passes(const spec::RunSpec& run, const LayerProbe& probe);
+    const LayerProbe& probe(const spec::RunSpec& run) { return probes_.of(run); }
     size_t probes() const { return probes_.rehearsed(); }
 
   private:
@@ -42,23 +52,48 @@ class Pricer {
         std::array<double, 4> transient{};  // transient_of() F, B, I and W
         const UnitProbe* last = nullptr;    // layer
         bool has_head = false;
+
+        double passes() const { return forward + input + weight; }
     };
     struct Layout;  // of one run
+    struct State {  // what a run keeps of Layout::kMany values
+        int64_t zero = 0;
+        spec::OptimizerSpec optimizer;
+        spec::PrecisionSpec precision;
+        spec::OffloadSpec offload;
+        MemoryByPurpose bytes;
+    };
+    // A schedule with equal stages on a few ranks.
+    struct Shape {
+        double idle = 0;                         // of the first rank, in microbatches of a rank, over the other ranks
+        bool folded = false;                     // in a V
+        std::array<double, 3> held = {1, 1, 1};  // most microbatches that the first, middle and last rank keep
+    };
 
+    const MemoryByPurpose& state_of_many(const spec::RunSpec& run) const;
+    Layout sizes_of(const spec::RunSpec& run, const LayerProbe& probe) const;
     Layout layout_of(const spec::RunSpec& run);
+    Stage stage_of(const Layout& layout, int64_t index, int64_t stages);
+    std::vector<int64_t> stages_at(const spec::ParallelSpec& p, const Shape& shape, int64_t position) const;
     const schedule::Schedule& schedule_of(const spec::ParallelSpec& p, int64_t microbatches);
+    const Shape& shape_of(const spec::ParallelSpec& p, int64_t microbatches);
     const std::vector<std::pair<int64_t, int64_t>>& layers_of(const spec::RunSpec& run, int stages);
     void add_data_parallelism(const Layout& layout, Stage& stage) const;
-    double update(const Layout& layout, size_t rank) const;
+    double update(const Layout& layout, std::span<const Stage* const> stages) const;
+    Price state_of(const Layout& layout, std::span<const Stage* const> stages) const;
     Price memory_of(const Layout& layout, size_t rank) const;
+    double message(const Layout& layout) const;  // seconds of an activation between stages
+    void set_transients(const Layout& layout, Stage& stage) const;
     double transient_of(const Layout& layout, const Stage& stage, schedule::Op op, bool splits) const;
 
     const Request& request_;
     rehearsal::Target target_;
     simulate::MachinePrices prices_;
     Probes probes_;
+    mutable std::vector<State> states_;
     std::vector<double> costs_;  // of the model's modules, as the engine balances stages
     std::map<std::tuple<std::string, int64_t, int64_t, int64_t>, schedule::Schedule> schedules_;
+    std::map<std::tuple<std::string, int64_t, int64_t, int64_t>, Shape> shapes_;
     std::map<std::pair<int, bool>, std::vector<std::pair<int64_t, int64_t>>> layers_;  // begin, end by stage
 };
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/simulate/rehearsed.h"
 #include "tutti/spec/layers.h"
 #include "tutti/spec/rules.h"
 
@@ -124,7 +125,8 @@ LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
     small.parallel.reductions = 1;
     small.offload.optimizer = small.offload.params = false;
     const int ranks = ranks_of_layers(small, ranks_);
-    const rehearsal::PartsRehearsal parts = rehearsal::rehearse_parts(small, target_, ranks);
+    const rehearsal::Target loaded = simulate::with_fullest_first(target_, small);
+    const rehearsal::PartsRehearsal parts = rehearsal::rehearse_parts(small, loaded, ranks);
     const Program& program = parts.whole.program;
     const std::vector<double> seconds = seconds_by_place(program, parts.parts.begin, parts.parts.end, prices_);
     const std::vector<rehearsal::UnitValues>& values = parts.parts.values;

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "tutti/hardware/cluster.h"
-#include "tutti/simulate/job.h"
 #include "tutti/simulate/physics.h"
 #include "tutti/spec/run_spec.h"
 
@@ -24,8 +23,7 @@ struct Limits {
     static bool in(const std::vector<T>& allowed, const U& value) {
         return allowed.empty() || std::find(allowed.begin(), allowed.end(), value) != allowed.end();
     }
-    bool allow_grid(int of_tp, int of_cp, int of_pp) const { return in(tp, of_tp) && in(cp, of_cp) && in(pp, of_pp); }
-    bool allow(const simulate::Job& job) const;
+    bool allow(const spec::RunSpec& run) const;
 };
 // Leaves out what a list of words names: "offload,cp,zb-v". UsageError for other words, with the nearest.
 void leave_out(Limits& limits, const std::string& words);

@@ -6,8 +6,9 @@
 #include "tutti/base/error.h"
 #include "tutti/base/units.h"
 #include "tutti/models/flops.h"
+#include "tutti/optim/rules.h"
+#include "tutti/planner/finalists.h"
 #include "tutti/planner/rules.h"
-#include "tutti/simulate/prediction.h"
 
 namespace tutti::planner {
 
@@ -25,11 +26,13 @@ std::vector<ScalingRow> scale(const Request& request, const ScalingOptions& o) {
     std::vector<ScalingRow> rows;
     double first_rate = 0;  // tokens/s of a device
     const double price = o.price.value_or(request.cluster.price_per_hour);
-    const auto values = double(models::parameter_count(request.model));
+    const MemoryByPurpose bytes = optim::state_bytes(models::parameter_count(request.model), plain_run(request));
+    const auto state = double(bytes[Purpose::weights] + bytes[Purpose::optimizer]);
+    const double flops = models::counts_of(models::outline(request.model), request.seq_len, "none").model.causal();
     for (int gpus = o.first; gpus <= o.last; gpus *= 2) {
         Request r = request;
         r.gpus = gpus;
-        const Found found = propose(r, 1);
+        const Found found = search(r, target_of(r));
         ScalingRow row{.gpus = gpus};
         if (found.best.empty()) {
             row.problem = found.least_bytes > r.cluster.memory
@@ -40,14 +43,13 @@ std::vector<ScalingRow> scale(const Request& request, const ScalingOptions& o) {
             continue;
         }
         row.best = found.best.front();
-        const simulate::Prediction p = predict(row.best.job, r.cluster, r.constants);
-        row.tokens_per_s = p.tokens_per_s();
-        row.mfu = p.share_of_peak(p.model_causal);
+        const auto tokens = double(r.global_batch * r.seq_len);
+        row.tokens_per_s = tokens / row.best.seconds;
+        row.mfu =
+            flops * tokens / (row.best.seconds * gpus * r.cluster.peak(r.precision == "f32" ? "fp32" : r.precision));
         if (first_rate == 0) first_rate = row.tokens_per_s / gpus;
         row.efficiency = row.tokens_per_s / gpus / first_rate;
         const double nodes = std::max(1.0, double(gpus) / r.cluster.per_node);
-        const double weights = row.best.job.wide() ? 4 : 2;  // of a value, beside the optimizer's state
-        const double state = (row.best.job.optimizer_bytes() + weights) * values;
         row.reliability = {r.cluster.mtbf_hours * 3600 / gpus, state / (nodes * o.storage_per_node), o.restart_s};
         row.interval_s = checkpoint_interval(row.reliability);
         row.goodput = goodput(row.reliability, row.interval_s);
@@ -85,7 +87,7 @@ std::string render(const Request& request, const ScalingOptions& o, const std::v
     const double price = o.price.value_or(request.cluster.price_per_hour);
     std::string text =
         concat(name_of(request.model), " on ", request.cluster.name, ", global batch ", request.global_batch, " of ",
-               request.seq_len, " tokens at every size; best layout by the closed forms\n\n", right("gpus", 7),
+               request.seq_len, " tokens at every size; best layout by probes of the engine\n\n", right("gpus", 7),
                right("step", 9), right("MFU", 8), right("scaling", 9), right("tokens/s", 10), right("goodput", 9),
                right("save every", 11), right("job MTBF", 10), price > 0 ? right("$/B tokens", 12) : "", "  layout\n");
     for (const ScalingRow& row : rows) {
@@ -99,7 +101,7 @@ std::string render(const Request& request, const ScalingOptions& o, const std::v
                        right(format_percent(row.goodput), 9), right(format_duration(row.interval_s), 11),
                        right(format_duration(row.reliability.mtbf_s), 10),
                        price > 0 ? right(format_fixed(row.dollars_per_billion_tokens, 0), 12) : "", "  ",
-                       describe_layout(row.best.job), '\n');
+                       describe_layout(row.best.run), '\n');
     }
     text += concat("\nfailures: a device with its share of the node fails every ", request.cluster.mtbf_hours,
                    " h, so a job of N every ", request.cluster.mtbf_hours, " / N h\n",
@@ -122,7 +124,7 @@ Json to_json(const std::vector<ScalingRow>& rows) {
             continue;
         }
         all.push_back({{"gpus", row.gpus},
-                       {"layout", describe_layout(row.best.job)},
+                       {"layout", describe_layout(row.best.run)},
                        {"step_time_s", row.best.seconds},
                        {"mfu_causal", row.mfu},
                        {"tokens_per_s", row.tokens_per_s},

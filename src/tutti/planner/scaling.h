@@ -38,7 +38,7 @@ struct ScalingOptions {
 struct ScalingRow {
     int gpus = 0;
     std::string problem;  // the reason where there is no layout, else ""
-    Candidate best;       // by the closed forms
+    Candidate best;       // by probes
     double tokens_per_s = 0, mfu = 0;
     double efficiency = 0;  // tokens/s of a device, as a share of the first row's
     Reliability reliability;

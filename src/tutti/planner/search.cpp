@@ -1,79 +1,40 @@
-// planner/search.cpp: loops over the axes. An axis is outside of those whose rules, bounds and prices depend on it.
+// planner/search.cpp: nodes best first, the layouts of each, and the prices of the most promising.
 #include "tutti/planner/search.h"
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <chrono>
-#include <cstdlib>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <optional>
+#include <queue>
+#include <set>
 #include <tuple>
-#include <unordered_map>
 
 #include "tutti/base/error.h"
 #include "tutti/planner/price.h"
 #include "tutti/planner/rules.h"
-#include "tutti/simulate/footprint.h"
 #include "tutti/simulate/rehearsed.h"
-#include "tutti/simulate/step_time.h"
 
 namespace tutti::planner {
 
 namespace {
 
-using simulate::Job;
-using simulate::Recompute;
-
 constexpr double kNever = std::numeric_limits<double>::infinity();
+// Times the fastest estimate: nodes that are opened, as the price may be a few percent lower; layouts that are
+// proposed, among which one needs less memory.
+constexpr double kOpened = 1.05, kFar = 1.3;
+constexpr double kSlack = 1.1;  // of the memory: the price counts it again
 constexpr int kMostMicroBatch = 64, kMostExpertTp = 8;
-constexpr size_t kMostMethods = 64;  // of context parallelism that the rules allow for one cp
-constexpr double kSpare = 0.85;      // of the memory; most closed forms are within 7 % of the rehearsed memory
-
-simulate::Offload offload_of(unsigned bits) { return {(bits & 1) != 0, (bits & 4) != 0, (bits & 2) != 0}; }
-
-// The `keep` fastest.
-class Fastest {
-  public:
-    explicit Fastest(size_t keep) : keep_(keep) {}
-    double limit() const { return heap_.size() < keep_ ? kNever : heap_.front().seconds; }
-    void add(const Candidate& c) {
-        if (c.seconds >= limit()) return;
-        if (heap_.size() == keep_) {
-            std::pop_heap(heap_.begin(), heap_.end(), faster);
-            heap_.pop_back();
-        }
-        heap_.push_back(c);
-        std::push_heap(heap_.begin(), heap_.end(), faster);
-    }
-    std::vector<Candidate> take() {
-        std::sort(heap_.begin(), heap_.end(), faster);
-        return std::move(heap_);
-    }
-
-  private:
-    static bool faster(const Candidate& a, const Candidate& b) {
-        if (a.seconds != b.seconds) return a.seconds < b.seconds;
-        if (a.bytes != b.bytes) return a.bytes < b.bytes;
-        return std::abs(a.job.zero - 1) < std::abs(b.job.zero - 1);  // where nothing is sharded, the usual one
-    }
-    size_t keep_;
-    std::vector<Candidate> heap_;
-};
 
 // The fastest of each slice of the memory.
 class Front {
   public:
-    explicit Front(double memory) : slice_(memory / kSlices) { at_most_.fill(kNever); }
-
-    // Whether a layout with at most this memory, to within a slice, is at least as fast.
-    bool beats(double seconds, double bytes) const { return at_most_[index(bytes)] <= seconds; }
+    explicit Front(double memory) : slice_(memory / kSlices) {}
     void add(const Candidate& c) {
-        if (beats(c.seconds, c.bytes)) return;
-        const size_t at = index(c.bytes);
-        best_[at] = c;
-        for (size_t i = at; i < kSlices; ++i) at_most_[i] = std::min(at_most_[i], c.seconds);
+        Candidate& known = best_[std::min(kSlices - 1, static_cast<size_t>(c.bytes / slice_))];
+        if (known.seconds == 0 || c.seconds < known.seconds) known = c;
     }
     std::vector<Candidate> take() const {
         std::vector<Candidate> front;
@@ -89,388 +50,504 @@ class Front {
 
   private:
     static constexpr size_t kSlices = 128;
-    size_t index(double bytes) const { return std::min(kSlices - 1, static_cast<size_t>(bytes / slice_)); }
-
     double slice_;
-    std::array<double, kSlices> at_most_;  // fastest of this slice and those below
     std::array<Candidate, kSlices> best_;
 };
 
-// Layouts of one grid differ in what a search by closed forms judges well.
-auto grid_of(const Job& j) { return std::tuple(j.tp, j.cp, j.pp, j.ep, j.etp); }
-auto variant_of(const Job& j) {
-    return std::tuple(grid_of(j), j.micro_batch, j.recompute, j.schedule, j.zero, j.offload.activations);
+// What changes a layer.
+struct Node {
+    int64_t tp = 1, cp = 1, ep = 1, etp = 1;
+    ContextMethod how;
+    size_t micro_batch = 0;  // in Search::micro_batches_
+    int recompute = 0;       // in kPolicies
+    bool offloads = false, splits = false;
+    auto operator<=>(const Node&) const = default;
+};
+constexpr std::array kPolicies = {"none", "selective", "full"};
+
+struct Pipeline {
+    double seconds = 0;  // of a layout that fits
+    double passes = 0;   // of a step without data parallelism
+    Node node;
+    int64_t pp = 1;
+    std::string_view schedule;
+    int64_t virtual_stages = 1;
+};
+
+auto grid_of(const spec::RunSpec& run) {
+    const spec::ParallelSpec& p = run.parallel;
+    return std::tuple(p.tp, p.cp, p.pp, p.ep, p.etp);
 }
 
 class Search {
   public:
-    // `apart`: the fastest of each variant_of() in place of the `keep` fastest of all.
-    Search(const Request& r, size_t keep, double memory, bool apart)
+    Search(const Request& r, const rehearsal::Target& target)
         : r_(r),
-          apart_(apart),
-          memory_(memory),
-          fixed_(simulate::kStepFixed),
-          job_(plain_job(r)),
-          run_(run_of(r, job_)),
-          pricer_(job_, r.cluster, r.constants),
-          fastest_(keep),
-          front_(memory),
-          micro_batches_(divisors(r.global_batch, kMostMicroBatch)) {
-        if (r.model.moe.experts > 0) {
-            for (const int ep : divisors(r.model.moe.experts, r.gpus))
-                for (const int etp : divisors(r.model.moe.ffn, kMostExpertTp)) experts_.push_back({ep, etp});
-        } else {
-            experts_ = {{1, 1}};
-        }
-        for (const auto& [ep, etp] : experts_) imbalances_[ep] = simulate::imbalance_of(r.expert_loads, ep);
-    }
+          capacity_(
+              std::min(target.device.memory_bytes > 0 ? double(target.device.memory_bytes) : kNever, r.cluster.memory)),
+          pricer_(r, target),
+          run_(plain_run(r)),
+          micro_batches_(divisors(r.global_batch, kMostMicroBatch)),
+          front_(r.cluster.memory) {}
 
     Found run() {
         const auto start = std::chrono::steady_clock::now();
-        for (const int tp : divisors(r_.gpus, r_.gpus))
-            for (const int cp : divisors(r_.gpus / tp, r_.gpus))
-                for (const int pp : divisors(r_.gpus / tp / cp, r_.gpus)) grid(tp, cp, pp);
-        found_.best = fastest_.take();
-        for (const auto& [variant, candidate] : variants_) found_.best.push_back(candidate);
-        found_.front = front_.take();
-        found_.gates.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        found_.gates.all = layouts_of_space();
+        explore();
+        estimate_pipelines();
+        price_proposals();
+        Gates& g = found_.gates;
+        g.unopened = g.all - g.rules - g.memory - g.passes - g.estimated;
+        g.probes = static_cast<int64_t>(pricer_.probes());
+        g.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
         return std::move(found_);
     }
 
   private:
-    void count(int64_t Gates::*gate, int64_t layouts) {
-        found_.gates.*gate += layouts;
-        ++found_.gates.visited;
+    // --- Nodes
+
+    void push(const Node& node, double bound) {
+        if (seen_.insert(node).second) open_.emplace(bound, node);
     }
-    void set_schedule(const char* name) {
-        job_.schedule = name;
-        run_.parallel.schedule = name;
-        offloads_ = {};
-        for (const int zero : {0, 3})
-            for (const unsigned bit : {1, 2, 4}) {
-                const simulate::Offload offload = offload_of(bit);
-                run_.parallel.zero = zero;
-                run_.offload.params = offload.weights;
-                if (spec::offloaded_weights_are_gathered(run_) && offload_allowed(r_, name, offload))
-                    offloads_[zero == 3 ? 1 : 0] |= bit;
+
+    void explore() {
+        // A first layout, so that what is slower is not opened: on one node each.
+        Node first;
+        first.tp = std::min(r_.gpus, r_.cluster.per_node);
+        first.ep = r_.model.moe.experts > 0 ? std::gcd(r_.model.moe.experts, int64_t{r_.gpus}) : 1;
+        if (r_.gpus % first.tp == 0 && seen_.insert(first).second) visit(first);
+        for (const int ep : divisors(std::max<int64_t>(1, r_.model.moe.experts), r_.gpus)) {
+            Node node;
+            node.ep = ep;
+            push(node, 0);
+        }
+        while (!open_.empty()) {
+            const auto [bound, node] = open_.top();
+            open_.pop();
+            if (bound > kOpened * fastest_) break;
+            visit(node);
+        }
+        constexpr size_t kMost = 24, kClimbs = 12;
+        const auto sort = [&] {
+            std::stable_sort(hopes_.begin(), hopes_.end(),
+                             [](const auto& a, const auto& b) { return a.first < b.first; });
+        };
+        sort();
+        // Larger micro batches of the best, as long as they are not far behind.
+        const std::vector<std::pair<double, Node>> best(
+            hopes_.begin(), hopes_.begin() + std::min<std::ptrdiff_t>(kClimbs, std::ssize(hopes_)));
+        for (auto [seconds, node] : best)
+            while (++node.micro_batch < micro_batches_.size() && seen_.insert(node).second) {
+                visit(node);
+                if (hopes_.back().second != node || hopes_.back().first > kFar * fastest_) break;
             }
-    }
-    void replicate(int replicas) {
-        run_.parallel.dp_replicate = job_.dp_replicate = replicas;
-        run_.parallel.dp_shard = job_.dp() / replicas;
-    }
-    void count_methods(int64_t Gates::*gate, int64_t layouts) {
-        count(gate, layouts * static_cast<int64_t>(methods_.size()));
-    }
-    // All that can be offloaded, and the number of ways to offload some of it.
-    unsigned most_offload(int zero) const { return offloads_[zero == 3 ? 1 : 0]; }
-    int64_t offloads(int zero) const { return int64_t{1} << std::popcount(most_offload(zero)); }
-    // dp_replicate, ZeRO and offload: ZeRO-0 has nothing to shard.
-    int64_t data_layouts() const {
-        const auto replicates = static_cast<int64_t>(replicates_.size());
-        return offloads(0) * (1 + 2 * replicates) + offloads(3) * replicates;
-    }
-    int most_virtual() const { return static_cast<int>((r_.model.layers + 2) / job_.pp); }
-    // The number of layouts that agree on all axes that a pass depends on.
-    int64_t layouts_of_pass() {
-        int64_t layouts = 0;
-        for (const Schedule& s : schedules()) {
-            set_schedule(s.name);
-            if (job_.pp == 1) return data_layouts();
-            layouts += data_layouts() * (s.chunks > 0 ? 1 : std::max(0, most_virtual() - 1));
-        }
-        return layouts;
+        sort();
+        for (size_t i = 0; i < std::min(kMost, hopes_.size()); ++i)
+            if (hopes_[i].first <= kFar * fastest_) variants(hopes_[i].second);
     }
 
-    void grid(int tp, int cp, int pp) {
-        run_.parallel.tp = job_.tp = tp;
-        run_.parallel.cp = job_.cp = cp;
-        run_.parallel.pp = job_.pp = pp;
-        const int dp = job_.dp();
-        replicates_ = divisors(dp, dp);
-        replicate(1);
-        const int64_t of_pass = layouts_of_pass();
-        const int64_t of_method = (tp > 1 ? 2 : 1) * static_cast<int64_t>(experts_.size()) * 3 * of_pass;
-        methods_ = context_methods(cp);
-        const int64_t of_batch = static_cast<int64_t>(methods_.size()) * of_method;
-        found_.gates.all += of_batch * static_cast<int64_t>(micro_batches_.size());
-        if (!r_.limits.allow_grid(tp, cp, pp) || !spec::tp_fits(run_) ||
-            !spec::stages_have_layers(r_.model.layers, pp, true))
-            return count(&Gates::rules, of_batch * static_cast<int64_t>(micro_batches_.size()));
-        std::erase_if(methods_, [&](const ContextMethod& how) {
-            how.set(run_.parallel);
-            return (r_.limits.plain_context && how.ulysses > 1) || !spec::cp_fits(run_);
-        });
-        check(methods_.size() < kMostMethods, "search: ", methods_.size(), " methods for cp ", cp);
-        const int64_t of_allowed = static_cast<int64_t>(methods_.size()) * of_method;
-        for (const int micro_batch : micro_batches_) {
-            run_.train.micro_batch = micro_batch;
-            const bool allowed = Limits::in(r_.limits.micro_batch, micro_batch) && spec::batch_divides(run_, r_.gpus);
-            count(&Gates::rules, allowed ? of_batch - of_allowed : of_batch);
-            if (!allowed || methods_.empty()) continue;
-            job_.micro_batch = micro_batch;
-            batch_layouts(of_pass);
-        }
+    // Whether the rules allow layers like these.
+    bool set(const Node& node) {
+        spec::ParallelSpec& p = run_.parallel;
+        p.tp = node.tp;
+        p.cp = node.cp;
+        p.cp_method = node.how.name;
+        p.cp_ulysses = node.how.ulysses;
+        p.ep = node.ep;
+        p.etp = node.etp;
+        p.dp_replicate = 1;
+        p.dp_shard = r_.gpus / (node.tp * node.cp);
+        p.zero = 0;
+        p.sequence_parallel = true;
+        if (!spec::sequence_parallel_fits(run_)) p.sequence_parallel = false;
+        set_pipeline(node.splits ? 2 : 1, node.splits ? "zb-h1" : "1f1b", 1);
+        run_.train.micro_batch = micro_batches_[node.micro_batch];
+        run_.recompute.policy = kPolicies[static_cast<size_t>(node.recompute)];
+        run_.offload = {};
+        run_.offload.activations = node.offloads;
+        return spec::tp_fits(run_) && spec::cp_fits(run_) && spec::ep_has_experts(run_) &&
+               spec::divides(node.etp, r_.model.moe.ffn) && node.ep * node.etp <= r_.gpus;
+    }
+    // What the search may take; a node that is left out may still lead to others.
+    bool taken(const Node& node) const {
+        const Limits& l = r_.limits;
+        return Limits::in(l.tp, node.tp) && Limits::in(l.cp, node.cp) && Limits::in(l.ep, node.ep) &&
+               Limits::in(l.etp, node.etp) && Limits::in(l.micro_batch, run_.train.micro_batch) &&
+               !(l.plain_context && node.how.ulysses > 1);
     }
 
-    void batch_layouts(int64_t of_pass) {
-        for (const bool sequence_parallel : {true, false}) {
-            if (job_.tp == 1 && !sequence_parallel) continue;
-            run_.parallel.sequence_parallel = job_.sequence_parallel = sequence_parallel;
-            const bool divides = spec::sequence_parallel_fits(run_);
-            for (const auto& [ep, etp] : experts_) {
-                run_.parallel.ep = job_.ep = ep;
-                run_.parallel.etp = job_.etp = etp;
-                job_.imbalance = imbalances_.at(ep);
-                replicate(1);  // sharded over all of dp at most
-                const bool held = Limits::in(r_.limits.ep, ep) && Limits::in(r_.limits.etp, etp);
-                if (!divides || !held || !spec::ep_fits(run_, r_.gpus)) {
-                    count_methods(&Gates::rules, 3 * of_pass);
-                    continue;
+    // Layers that neither recompute nor offload, with a whole backward.
+    void visit(const Node& node) {
+        if (!set(node)) return;
+        const LayerProbe& probe = pricer_.probe(run_);
+        double all = probe.embedding.passes() + probe.head.passes();
+        for (const size_t kind : probe.kind_of_layer) all += probe.kinds[kind].passes();
+        const double microbatches = double(r_.global_batch) / double(run_.train.micro_batch);
+        const double seconds = microbatches * double(node.tp * node.cp) / r_.gpus * all;  // on all devices
+        // A larger micro batch may take up to so much less time.
+        if (node.tp * node.cp == 1 && node.micro_batch + 1 < micro_batches_.size()) {
+            Node larger = node;
+            const double before = micro_batches_[node.micro_batch];
+            ++larger.micro_batch;
+            push(larger, seconds * before / micro_batches_[larger.micro_batch]);
+        }
+        if (seconds > kOpened * fastest_) return;
+        if (taken(node)) hopes_.emplace_back(hope(node, probe), node);
+        if (node.micro_batch == 0) lead_on(node, seconds);
+    }
+
+    // The fastest pipeline of a node: as it is, or where that needs too much memory, as if it were recomputed: the
+    // forward twice, and of a layer its input is kept.
+    double hope(const Node& node, const LayerProbe& probe) {
+        LayerProbe again = probe;
+        for (UnitProbe& kind : again.kinds) {
+            kind.input += kind.forward;
+            kind.kept = again.hidden;
+        }
+        double fastest = kNever;
+        for_each_allowed(node, [&](std::string_view, int64_t) {
+            if (pricer_.passes(run_, probe) > std::min(fastest, kFar * fastest_)) return;
+            for (const LayerProbe* each : {&probe, static_cast<const LayerProbe*>(&again)})
+                if (const auto seconds = first_estimate(*each)) {
+                    fastest = std::min(fastest, *seconds);
+                    return;
                 }
-                for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
-                    if (!Limits::in(r_.limits.recompute, name_of(recompute))) {
-                        count_methods(&Gates::rules, of_pass);
+        });
+        fastest_ = std::min(fastest_, fastest);
+        return fastest;
+    }
+
+    void lead_on(const Node& node, double seconds) {
+        const auto more = [&](auto change, double bound) {
+            Node next = node;
+            change(next);
+            push(next, bound);
+        };
+        const int64_t left = r_.gpus / (node.tp * node.cp);
+        for (const int64_t prime : divisors(left, left)) {
+            if (prime == 1 || divisors(prime, prime).size() > 2) continue;
+            more([&](Node& n) { n.tp *= prime; }, seconds);
+            for (const ContextMethod& how : context_methods(node.cp * prime))
+                if (grows_to(node, how, prime))
+                    more(
+                        [&](Node& n) {
+                            n.cp *= prime;
+                            n.how = how;
+                        },
+                        seconds);
+        }
+        if (node.etp < kMostExpertTp && r_.model.moe.experts > 0) more([](Node& n) { n.etp *= 2; }, seconds);
+    }
+    // A node with a split backward, and where memory is short with recompute and offloaded activations.
+    void variants(Node node) {
+        scarce_ = false;
+        for (const bool offloads : {false, true})
+            for (const int recompute : {0, 1, 2})
+                for (const bool splits : {false, true}) {
+                    if ((offloads || recompute > 0) && !scarce_) continue;
+                    if (splits && (offloads || r_.gpus == node.tp * node.cp)) continue;
+                    if (offloads && !may_offload("1f1b", true)) continue;
+                    if (!Limits::in(r_.limits.recompute, kPolicies[static_cast<size_t>(recompute)])) {
+                        scarce_ = true;
                         continue;
                     }
-                    job_.recompute = recompute;
-                    passes_of_.assign(methods_.size(), nullptr);
-                    pipelines();
+                    node.offloads = offloads;
+                    node.recompute = recompute;
+                    node.splits = splits;
+                    set(node);
+                    const LayerProbe& probe = pricer_.probe(run_);
+                    for_each_allowed(node, [&](std::string_view schedule, int64_t v) {
+                        if ((run_.parallel.pp > 1 && splits_backward(schedule)) != splits) return;
+                        if (offloads && !may_offload(schedule, true)) return;
+                        const double passes = pricer_.passes(run_, probe);
+                        if (passes > kFar * fastest_) {
+                            found_.gates.passes +=
+                                data_layouts(run_.parallel.dp_shard * run_.parallel.dp_replicate, schedule);
+                            return;
+                        }
+                        const auto seconds = first_estimate(probe);
+                        if (!seconds) {
+                            found_.gates.memory +=
+                                data_layouts(run_.parallel.dp_shard * run_.parallel.dp_replicate, schedule);
+                            return;
+                        }
+                        fastest_ = std::min(fastest_, *seconds);
+                        pipelines_.push_back({*seconds, passes, node, run_.parallel.pp, schedule, v});
+                    });
                 }
-            }
+    }
+    // Of the ranks that exchange heads and those that pass keys on, one number grows.
+    static bool grows_to(const Node& from, const ContextMethod& how, int64_t by) {
+        if (from.cp == 1) return true;
+        const auto heads = [](const ContextMethod& m, int64_t cp) {
+            return m.name == "ulysses" ? cp : std::max<int64_t>(m.ulysses, 1);
+        };
+        const int64_t before = heads(from.how, from.cp), after = heads(how, from.cp * by);
+        if (how.name == "ulysses" || from.how.name == "ulysses") return from.how.name == "ulysses" && after >= before;
+        return how.name == from.how.name && (after == before || after == before * by);
+    }
+    // --- The layouts of a node
+
+    void set_pipeline(int64_t pp, std::string_view schedule, int64_t virtual_stages) {
+        run_.parallel.pp = pp;
+        run_.parallel.schedule = schedule;
+        run_.parallel.virtual_stages = virtual_stages;
+        set_stages(run_);
+    }
+    void replicate(int64_t dp, int64_t replicas) {
+        run_.parallel.dp_replicate = replicas;
+        run_.parallel.dp_shard = dp / replicas;
+    }
+
+    // Calls visit(schedule, virtual stages) for each pipeline of `pp` ranks.
+    template <class Visit>
+    void for_each_pipeline(int64_t pp, Visit visit) const {
+        if (pp == 1) return visit(std::string_view("1f1b"), int64_t{1});
+        for (const schedule::Kind* kind : schedules()) {
+            const int64_t first = kind->chunks > 0 ? kind->chunks : 2;
+            const int64_t last = kind->chunks > 0 ? kind->chunks : (r_.model.layers + 2) / pp;
+            for (int64_t v = first; v <= last; ++v) visit(kind->name, v);
         }
     }
-
-    void pipelines() {
-        set_schedule("1f1b");
-        job_.virtual_stages = 1;
-        if (job_.pp == 1) return stages();
-        const auto microbatches = static_cast<int64_t>(job_.microbatches());
-        for (const Schedule& s : schedules()) {
-            set_schedule(s.name);
-            const bool runs = Limits::in(r_.limits.schedules, s.name) && schedule_allowed(s, job_.pp, microbatches) &&
-                              spec::aux_loss_fits_schedule(run_);
-            const int first = s.chunks > 0 ? s.chunks : 2, last = s.chunks > 0 ? s.chunks : most_virtual();
-            for (job_.virtual_stages = first; job_.virtual_stages <= last; ++job_.virtual_stages)
-                if (runs && Limits::in(r_.limits.virtual_stages, job_.virtual_stages) &&
-                    stages_allowed(r_.model.layers, job_.pp * job_.virtual_stages))
-                    stages();
-                else
-                    count_methods(&Gates::rules, data_layouts());
-        }
+    bool may_offload(std::string_view schedule, bool activations) const {
+        spec::OffloadSpec all;
+        all.optimizer = true;
+        all.activations = activations;
+        return offload_allowed(r_, schedule, all);
     }
-
-    // The least memory of all layouts that differ in data parallelism and offload alone: sharded over all ranks. Over
-    // few of them the buffers of ZeRO-2 and ZeRO-3 are more than what these shard.
-    double least_bytes() {
-        replicate(1);
-        double least = kNever;
-        for (job_.zero = 1; job_.zero <= 3; ++job_.zero) {
-            job_.offload = offload_of(most_offload(job_.zero));
-            least = std::min(least, footprint(job_, parts_).total());
-        }
-        return least;
+    // ZeRO, replicas and offload of state: ZeRO-0 has nothing to shard.
+    int64_t data_layouts(int64_t dp, std::string_view schedule) const {
+        const auto replicas = static_cast<int64_t>(divisors(dp, dp).size());
+        const int64_t offloads = may_offload(schedule, false) ? 2 : 1;
+        return offloads * (1 + 2 * replicas) + offloads * offloads * replicas;
     }
-    bool fits(const simulate::Footprint& f) const {
-        const double node = f.offloaded * std::min(r_.gpus, r_.cluster.per_node);
-        return f.total() <= memory_ && (r_.cluster.host_memory <= 0 || node <= r_.cluster.host_memory);
-    }
-    bool hopeless(double seconds, double bytes) const {
-        constexpr double kFar = 1.6;  // times the fastest: the closed forms are hardly further off
-        return seconds >= (apart_ ? kFar * fastest_of_all_ : fastest_.limit()) && front_.beats(seconds, bytes);
-    }
-    void add_variant(double seconds, double bytes) {
-        fastest_of_all_ = std::min(fastest_of_all_, seconds);
-        Candidate& known = variants_[variant_of(job_)];
-        if (known.seconds == 0 || seconds < known.seconds) known = {job_, seconds, bytes};
-    }
-    const simulate::PassPrice& pass() {
-        if (passes_of_[method_] != nullptr) return *passes_of_[method_];
-        uint64_t key =
-            (static_cast<uint64_t>(job_.recompute) * kMostMethods + method_) * 2 + (job_.sequence_parallel ? 1 : 0);
-        for (const auto& [part, bits] : {std::pair(job_.tp, 12), std::pair(job_.cp, 20), std::pair(job_.ep, 12),
-                                         std::pair(job_.etp, 4), std::pair(static_cast<int>(job_.micro_batch), 7)})
-            key = (key << bits) + static_cast<uint64_t>(part);
-        const auto [known, is_new] = passes_.try_emplace(key);
-        if (is_new) known->second = pricer_.pass(job_);
-        return *(passes_of_[method_] = &known->second);
-    }
-
-    // A ring needs the least memory of all methods of context parallelism, and the bound has no communication.
-    void stages() {
-        job_.cp_method = simulate::Context::ring;
-        job_.cp_ulysses = 1;
-        const simulate::FootprintParts ring = parts_ = footprint_parts(job_);
-        const double least = least_bytes();
-        if (found_.least_bytes == 0 || least < found_.least_bytes) found_.least_bytes = least;
-        if (least > memory_) return count_methods(&Gates::memory, data_layouts());
-        if (hopeless(pricer_.lower_bound(job_), least)) return count_methods(&Gates::flops, data_layouts());
-        std::optional<simulate::FootprintParts> exchanging;
-        for (method_ = 0; method_ < methods_.size(); ++method_) {
-            job_.cp_method = methods_[method_].method;
-            job_.cp_ulysses = methods_[method_].ulysses;
-            // The memory depends on whether heads are exchanged, and on nothing else of the method.
-            if (job_.exchanging() > 1 && !exchanging) exchanging = footprint_parts(job_);
-            parts_ = job_.exchanging() > 1 ? *exchanging : ring;
-            price_method(least);
-        }
-    }
-
-    void price_method(double least) {
-        job_.zero = 1;
-        job_.offload = {};
-        const simulate::StepTime t = pricer_.step(job_, pass());
-        // The time that does not depend on data parallelism or offload; the factor is for rounding.
-        const double without = (t.total() - t.dp - t.optimizer - t.other + fixed_) * (1 - 1e-9);
-        if (hopeless(without, least)) return count(&Gates::compute, data_layouts());
-        for (const int zero : {1, 0, 2, 3}) data_parallel(zero, without);
-    }
-
-    void data_parallel(int zero, double without) {
-        job_.zero = zero;
-        const unsigned most = most_offload(zero);
-        Candidate best{{}, kNever, 0}, spare = best;  // spare: with memory to spare
-        const size_t replications = zero == 0 ? 1 : replicates_.size();
-        if (!Limits::in(r_.limits.zero, zero))
-            return count(&Gates::rules, static_cast<int64_t>(replications) * offloads(zero));
-        for (size_t i = 0; i < replications; ++i) {
-            replicate(replicates_[i]);
-            if (!spec::ep_fits(run_, r_.gpus) || !Limits::in(r_.limits.dp_replicate, replicates_[i])) {
-                count(&Gates::rules, offloads(zero));
-                continue;
+    int64_t layouts_of_space() const {
+        int64_t all = 0, experts = 0;
+        for (const int ep : divisors(std::max<int64_t>(1, r_.model.moe.experts), r_.gpus))
+            for (int64_t etp = 1; etp <= (r_.model.moe.experts > 0 ? kMostExpertTp : 1); etp *= 2)
+                experts += ep * etp <= r_.gpus ? 1 : 0;
+        for (const int64_t tp : divisors(r_.gpus, r_.gpus))
+            for (const int64_t cp : divisors(r_.gpus / tp, r_.gpus)) {
+                int64_t of_grid = 0;
+                for (const int64_t pp : divisors(r_.gpus / tp / cp, r_.gpus))
+                    for_each_pipeline(pp, [&](std::string_view schedule, int64_t) {
+                        of_grid +=
+                            data_layouts(r_.gpus / (tp * cp * pp), schedule) * (may_offload(schedule, true) ? 2 : 1);
+                    });
+                all += of_grid * static_cast<int64_t>(context_methods(cp).size());
             }
-            // All that can be offloaded bounds the memory, nothing offloaded the time. More replicas need more memory.
-            job_.offload = offload_of(most);
-            const double least = footprint(job_, parts_).total();
-            const bool too_large = least > memory_;
-            if (too_large || hopeless(without, least)) {
-                const auto rest = static_cast<int64_t>(replications - i);
-                count(too_large ? &Gates::memory : &Gates::compute, rest * offloads(zero));
-                break;
-            }
-            job_.offload = {};
-            const double fastest = pricer_.step(job_, pass()).total() * (1 - 1e-9);
-            if (hopeless(fastest, least)) {
-                count(&Gates::compute, offloads(zero));
-                continue;
-            }
-            for (unsigned bits = 0; bits <= most; ++bits) {
-                if ((bits & ~most) != 0) continue;
-                job_.offload = offload_of(bits);
-                const simulate::Footprint memory = footprint(job_, parts_);
-                if (!fits(memory)) {
-                    count(&Gates::memory, 1);
-                    continue;
+        return all * experts * std::ssize(micro_batches_) * std::ssize(kPolicies);
+    }
+
+    // Calls visit(schedule, virtual stages) with the layout in hand for each pipeline that the rules allow.
+    template <class Visit>
+    void for_each_allowed(const Node& node, Visit visit) {
+        const Limits& l = r_.limits;
+        const int64_t left = r_.gpus / (node.tp * node.cp);
+        for (const int64_t pp : divisors(left, left))
+            for_each_pipeline(pp, [&](std::string_view schedule, int64_t v) {
+                const int64_t dp = left / pp;
+                const bool held =
+                    Limits::in(l.pp, pp) &&
+                    (pp == 1 || (Limits::in(l.schedules, std::string(schedule)) && Limits::in(l.virtual_stages, v)));
+                if (held && stages_allowed(r_.model.layers, pp * v)) {
+                    set_pipeline(pp, schedule, v);
+                    replicate(dp, 1);
+                    run_.parallel.zero = 0;
+                    if (spec::keeps_rules(run_, r_.gpus)) try {
+                            return visit(schedule, v);
+                        } catch (const UsageError&) {
+                            // Such as a schedule that does not exist for these numbers.
+                        }
                 }
-                const double bytes = memory.total();
-                if (hopeless(fastest, bytes)) {
-                    count(&Gates::compute, 1);
-                    continue;
+                found_.gates.rules += data_layouts(dp, schedule);
+            });
+    }
+
+    void data_parallel(int64_t dp, int zero) {
+        spec::ParallelSpec& p = run_.parallel;
+        p.zero = zero;
+        const bool host = may_offload(p.schedule, false);
+        bool too_large = false;
+        for (const int replicas : zero == 0 ? std::vector{1} : divisors(dp, dp)) {
+            replicate(dp, replicas);
+            const bool held = Limits::in(r_.limits.zero, zero) && Limits::in(r_.limits.dp_replicate, replicas) &&
+                              spec::ep_fits(run_, r_.gpus);
+            bool fits = false, tried = false;
+            for (const bool weights : {false, true})
+                for (const bool optimizer : {false, true}) {
+                    if ((weights || optimizer) && !host) continue;
+                    if (weights && zero < 3) continue;
+                    run_.offload.params = weights;
+                    run_.offload.optimizer = optimizer;
+                    if (!held)
+                        ++found_.gates.rules;
+                    else if (fits)
+                        ++found_.gates.passes;  // offload of what fits is slower
+                    else if (too_large)
+                        ++found_.gates.memory;
+                    else {
+                        fits = propose();
+                        tried = true;
+                    }
                 }
-                const double seconds = pricer_.step(job_, pass()).total();
-                count(&Gates::priced, 1);
-                if (!front_.beats(seconds, bytes)) front_.add({job_, seconds, bytes});
-                if (apart_) {
-                    add_variant(seconds, bytes);
-                    continue;
-                }
-                if (seconds >= fastest_.limit()) continue;
-                if (seconds < best.seconds) best = {job_, seconds, bytes};
-                if (bytes <= kSpare * memory_ && seconds < spare.seconds) spare = {job_, seconds, bytes};
-            }
+            run_.offload.params = run_.offload.optimizer = false;
+            too_large = too_large || (tried && !fits);  // more replicas need more memory
         }
-        if (best.seconds < kNever) fastest_.add(best);
-        if (spare.seconds < kNever && spare.seconds > best.seconds) fastest_.add(spare);
+    }
+
+    bool on_host(const Price& price) const {
+        return simulate::host_memory_problem(simulate::host_memory(price.offloaded, price.saved, r_.gpus, r_.cluster),
+                                             r_.cluster)
+            .empty();
+    }
+    // Seconds of the pipeline in hand with ZeRO-1, or where that is too large with ZeRO-2 or 3, or with all its state
+    // on the host; nothing where none of them fits.
+    std::optional<double> first_estimate(const LayerProbe& probe) {
+        const auto fits = [&](int zero, bool offload) -> std::optional<double> {
+            if (offload && !may_offload(run_.parallel.schedule, false)) return std::nullopt;
+            run_.parallel.zero = zero;
+            run_.offload.params = run_.offload.optimizer = offload;
+            const Price price = estimate(probe);
+            run_.offload.params = run_.offload.optimizer = false;
+            if (price.bytes > capacity_ || !on_host(price)) return std::nullopt;
+            return price.seconds;
+        };
+        std::optional<double> fastest;
+        for (const int zero : {1, 2, 3}) {
+            const auto seconds = Limits::in(r_.limits.zero, zero) ? fits(zero, false) : std::nullopt;
+            if (seconds && (!fastest || *seconds < *fastest)) fastest = seconds;
+            if (fastest && zero == 1) break;
+        }
+        return fastest ? fastest : fits(3, true);
+    }
+    Price estimate(const LayerProbe& probe) {
+        constexpr double kScarce = 0.8;                             // of the memory
+        run_.parallel.reductions = run_.parallel.zero > 0 ? 2 : 1;  // in flight: faster, where they fit
+        Price price = pricer_.estimate(run_, probe, capacity_);
+        if (price.bytes > capacity_) {
+            run_.parallel.reductions = 1;
+            price = pricer_.estimate(run_, probe, kSlack * capacity_);
+        }
+        if (found_.least_bytes == 0 || price.bytes < found_.least_bytes) found_.least_bytes = price.bytes;
+        if (price.bytes > kScarce * capacity_) scarce_ = true;
+        return price;
+    }
+    // Whether the layout in hand fits.
+    bool propose() {
+        const Price price = estimate(pricer_.probe(run_));
+        if (price.bytes > kSlack * capacity_ || !on_host(price)) {
+            ++found_.gates.memory;
+            return false;
+        }
+        if (price.seconds > kFar * fastest_) {
+            ++found_.gates.passes;
+            return true;
+        }
+        ++found_.gates.estimated;
+        if (price.bytes <= capacity_) fastest_ = std::min(fastest_, price.seconds);
+        const spec::ParallelSpec& p = run_.parallel;
+        Candidate& known = proposals_[{grid_of(run_), run_.train.micro_batch, run_.recompute.policy, p.schedule, p.zero,
+                                       run_.offload.activations}];
+        if (known.seconds == 0 || price.seconds < known.seconds) known = {run_, price.seconds, price.bytes};
+        return true;
+    }
+
+    // All data parallelism of the fastest pipelines.
+    void estimate_pipelines() {
+        constexpr size_t kMost = 500;
+        std::sort(pipelines_.begin(), pipelines_.end(),
+                  [](const Pipeline& a, const Pipeline& b) { return a.seconds < b.seconds; });
+        for (size_t i = 0; i < pipelines_.size(); ++i) {
+            const Pipeline& each = pipelines_[i];
+            set(each.node);
+            set_pipeline(each.pp, each.schedule, each.virtual_stages);
+            const int64_t dp = r_.gpus / (each.node.tp * each.node.cp * each.pp);
+            if (i >= kMost || each.passes > kFar * fastest_)
+                found_.gates.passes += data_layouts(dp, each.schedule);
+            else
+                for (const int zero : {1, 0, 2, 3}) data_parallel(dp, zero);
+        }
+    }
+
+    // --- Prices
+
+    // Two layouts of each of the best grids, and more of the best few.
+    void price_proposals() {
+        constexpr size_t kMostGrids = 120, kFirst = 2, kGrids = 6, kAll = 24;
+        std::vector<Candidate> proposed;
+        for (auto& [variant, candidate] : proposals_) proposed.push_back(std::move(candidate));
+        const auto faster = [](const Candidate& a, const Candidate& b) { return a.seconds < b.seconds; };
+        std::sort(proposed.begin(), proposed.end(), faster);
+        struct Grid {
+            std::vector<const Candidate*> proposed;  // fastest first
+            double seconds = kNever;                 // of the fastest priced one
+        };
+        std::map<decltype(grid_of(run_)), size_t> places;
+        std::vector<Grid> grids;  // in the order of their fastest
+        for (const Candidate& c : proposed) {
+            const auto [place, is_new] = places.try_emplace(grid_of(c.run), grids.size());
+            if (is_new) grids.emplace_back();
+            grids[place->second].proposed.push_back(&c);
+        }
+        fastest_ = kNever;
+        const auto price = [&](Grid& grid, size_t begin, size_t end) {
+            for (size_t i = begin; i < std::min(end, grid.proposed.size()); ++i)
+                grid.seconds = std::min(grid.seconds, priced(*grid.proposed[i]));
+        };
+        grids.resize(std::min(grids.size(), kMostGrids));
+        for (Grid& grid : grids) price(grid, 0, kFirst);
+        std::stable_sort(grids.begin(), grids.end(),
+                         [](const Grid& a, const Grid& b) { return a.seconds < b.seconds; });
+        for (size_t g = 0; g < std::min(kGrids, grids.size()); ++g) price(grids[g], kFirst, kAll);
+        std::sort(found_.best.begin(), found_.best.end(), faster);
+        found_.front = front_.take();
+    }
+
+    // Seconds of a proposal that fits.
+    double priced(Candidate c) {
+        constexpr double kNear = 1.25;  // times the fastest so far
+        ++found_.gates.priced;
+        c.run.parallel.reductions = 1;
+        std::optional<Price> price = pricer_.price(c.run, kNear * fastest_);
+        if (!price || price->bytes > capacity_ || !on_host(*price)) return kNever;
+        if (c.run.parallel.zero > 0) {  // two reductions in flight, where that is faster
+            c.run.parallel.reductions = 2;
+            const std::optional<Price> two = pricer_.price(c.run, price->seconds);
+            if (two && two->bytes <= capacity_)
+                price = two;
+            else
+                c.run.parallel.reductions = 1;
+        }
+        c.seconds = price->seconds;
+        c.bytes = price->bytes;
+        front_.add(c);
+        fastest_ = std::min(fastest_, c.seconds);
+        found_.best.push_back(std::move(c));
+        return found_.best.back().seconds;
     }
 
     const Request& r_;
-    const bool apart_;
-    double fastest_of_all_ = kNever;
-    std::map<decltype(variant_of(Job())), Candidate> variants_;
-    const double memory_, fixed_;
-    Job job_;            // the layout in hand
-    spec::RunSpec run_;  // the same in the words of the engine's rules
-    const simulate::StepPricer pricer_;
-    simulate::FootprintParts parts_;  // of the layout in hand
-    Fastest fastest_;
-    Front front_;
+    const double capacity_;
+    Pricer pricer_;
+    spec::RunSpec run_;  // the layout in hand
     const std::vector<int> micro_batches_;
-    std::vector<std::pair<int, int>> experts_;    // ep, etp
-    std::unordered_map<int, double> imbalances_;  // of ep
-    std::array<unsigned, 2> offloads_;            // of the schedule, below ZeRO-3 and with it: bits of offload_of()
-    std::vector<int> replicates_;
-    std::unordered_map<uint64_t, simulate::PassPrice> passes_;
-    std::vector<ContextMethod> methods_;                 // that the rules allow
-    size_t method_ = 0;                                  // in hand
-    std::vector<const simulate::PassPrice*> passes_of_;  // of each method; null: not priced yet
+    Front front_;
+    double fastest_ = kNever;
+    bool scarce_ = false;  // a layout of the node in hand needs most of the memory, or more
+    std::set<Node> seen_;
+    std::priority_queue<std::pair<double, Node>, std::vector<std::pair<double, Node>>, std::greater<>> open_;
+    std::vector<std::pair<double, Node>> hopes_;  // of all nodes so far
+    std::vector<Pipeline> pipelines_;
+    // The fastest of each grid, micro batch, recompute, schedule, ZeRO stage and offload of activations.
+    std::map<std::tuple<decltype(grid_of(spec::RunSpec())), int64_t, std::string, std::string, int64_t, bool>,
+             Candidate>
+        proposals_;
     Found found_;
 };
 
 }  // namespace
 
-Found propose(const Request& request, size_t keep, double memory) {
-    return Search(request, keep, memory > 0 ? memory : request.cluster.memory, false).run();
-}
-
-Found search(const Request& request, const rehearsal::Target& target) {
-    const auto start = std::chrono::steady_clock::now();
-    constexpr double kSlack = 1.15;                 // of the memory: probes count it again
-    constexpr double kNear = 1.25;                  // times the fastest so far
-    constexpr size_t kMostGrids = 120, kFirst = 2;  // grids, and layouts of each
-    constexpr size_t kGrids = 6, kAll = 24;         // of these the best ones, and layouts of each
-    const double capacity = target.device.memory_bytes > 0 ? double(target.device.memory_bytes) : kNever;
-    Found found = Search(request, 1, kSlack * std::min(capacity, request.cluster.memory), true).run();
-    const auto faster = [](const Candidate& a, const Candidate& b) { return a.seconds < b.seconds; };
-    std::sort(found.best.begin(), found.best.end(), faster);
-    struct Grid {
-        std::vector<Candidate> proposed;  // fastest first by the closed forms
-        double seconds = kNever;          // of the fastest priced one
-    };
-    std::map<decltype(grid_of(Job())), size_t> places;
-    std::vector<Grid> grids;  // in the order of their fastest by the closed forms
-    for (Candidate& c : found.best) {
-        const auto [place, is_new] = places.try_emplace(grid_of(c.job), grids.size());
-        if (is_new) grids.emplace_back();
-        grids[place->second].proposed.push_back(std::move(c));
-    }
-    found.best.clear();
-    Front front(request.cluster.memory);
-    Pricer pricer(request, target);
-    double fastest = kNever;
-    const auto price = [&](Grid& grid, size_t begin, size_t end) {
-        for (size_t i = begin; i < std::min(end, grid.proposed.size()); ++i) {
-            const Job& job = grid.proposed[i].job;
-            spec::RunSpec run = run_of(request, job);
-            try {
-                ++found.gates.by_probes;
-                std::optional<Price> priced = pricer.price(run, kNear * fastest);
-                if (!priced || priced->bytes > capacity) continue;
-                const simulate::HostMemory host =
-                    simulate::host_memory(priced->offloaded, priced->saved, request.gpus, request.cluster);
-                if (!simulate::host_memory_problem(host, request.cluster).empty()) continue;
-                run.parallel.reductions = 2;  // as the finalists, where that is faster
-                const std::optional<Price> two = job.zero > 0 ? pricer.price(run, priced->seconds) : std::nullopt;
-                const bool overlaps = two && two->bytes <= capacity;
-                if (overlaps) priced = two;
-                found.best.push_back({job, priced->seconds, priced->bytes, overlaps ? 2 : 1});
-                front.add(found.best.back());
-                grid.seconds = std::min(grid.seconds, priced->seconds);
-                fastest = std::min(fastest, priced->seconds);
-            } catch (const UsageError&) {
-                ++found.gates.rules;  // such as a schedule that does not exist for these numbers
-                --found.gates.priced;
-            }
-        }
-    };
-    grids.resize(std::min(grids.size(), kMostGrids));
-    for (Grid& grid : grids) price(grid, 0, kFirst);
-    std::stable_sort(grids.begin(), grids.end(), [](const Grid& a, const Grid& b) { return a.seconds < b.seconds; });
-    for (size_t g = 0; g < std::min(kGrids, grids.size()); ++g) price(grids[g], kFirst, kAll);
-    std::sort(found.best.begin(), found.best.end(), faster);
-    found.front = front.take();
-    found.gates.probes = static_cast<int64_t>(pricer.probes());
-    found.gates.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    return found;
-}
+Found search(const Request& request, const rehearsal::Target& target) { return Search(request, target).run(); }
 
 }  // namespace tutti::planner

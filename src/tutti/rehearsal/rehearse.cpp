@@ -299,7 +299,7 @@ Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ra
     engine::Engine engine(
         shortened, world, {make_meta_device(target.device, &recorder), table},
         [&](ops::Context& ctx, const engine::BatchShard& share) {
-            return std::make_unique<MarkedBatches>(engine::fixed_batches(ctx, shortened, share), mark);
+            return std::make_unique<MarkedBatches>(engine::blank_batches(ctx, shortened, share), mark);
         },
         factories);
     at_work = &engine;

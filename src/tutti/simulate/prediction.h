@@ -1,18 +1,37 @@
-// simulate/prediction.h: the prediction for a job: time with an interval, rates under every convention, memory.
+// simulate/prediction.h: a rehearsed step as a prediction: time by kind with an interval, rates under every convention,
+// memory by purpose.
 #pragma once
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "tutti/base/json.h"
+#include "tutti/base/purpose.h"
 #include "tutti/hardware/cluster.h"
-#include "tutti/simulate/footprint.h"
-#include "tutti/simulate/step_time.h"
 
 namespace tutti::simulate {
 
+// Seconds of a step by kind; they add up to the step.
+struct StepTime {
+    double products = 0, attention = 0, elementwise = 0, recompute = 0, optimizer = 0;
+    double tp = 0, cp = 0, ep = 0, dp = 0;  // exposed communication
+    double bubble = 0;                      // of the pipeline, its messages among it
+    double offload = 0;                     // exposed copies from and to the memory of the host
+    double other = 0;
+    double total() const {
+        return products + attention + elementwise + recompute + optimizer + tp + cp + ep + dp + bubble + offload +
+               other;
+    }
+};
+
+// By kind, for people: {"matrix products", seconds}. They add up to the step.
+std::vector<std::pair<const char*, double>> kinds_of(const StepTime& time);
+
 struct Prediction {
     StepTime time;
-    Footprint memory;
+    MemoryByPurpose memory;    // of the fullest rank, at its peak
+    double offloaded = 0;      // bytes of a rank in the memory of the host
     double low = 1, high = 1;  // 80 of 100 runs of a kind take between low and high times the predicted time
     double tokens = 0;         // of a step
     int ranks = 1;
@@ -25,12 +44,9 @@ struct Prediction {
     double share_of_peak(double flops) const { return flops / (seconds() * ranks * peak); }
 };
 
-// UsageError: the layout is impossible, or the device has no such products.
-Prediction predict(const Job& job, const hardware::Cluster& cluster, const Physics& physics = {});
-
-// How far 80 of 100 measured steps are from the predicted one at most, as a logarithm: as measured on runs that were
-// left out of the fit.
-double uncertainty(const Job& job, const hardware::Cluster& cluster);
+// How far 80 of 100 measured steps of dense models, or of mixtures, are from the predicted one at most, as a logarithm:
+// as measured on runs that were left out of the fit.
+double uncertainty(bool mixture, const hardware::Cluster& cluster);
 
 // "step_time_s", "step_time_low_s", "step_time_high_s", "tokens_per_s", "tokens_per_s_per_rank", "mfu_causal",
 // "mfu_full", "hfu", "mfu_of_precision_peak" (causal), "peak_bytes", "offloaded_bytes", "memory" by kind, "time" by

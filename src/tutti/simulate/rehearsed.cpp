@@ -66,7 +66,7 @@ TimelinePrices prices_on(const spec::RunSpec& run, const hardware::Cluster& clus
     const auto price = std::make_shared<const MachinePrices>(cluster, physics, compute == "f32" ? "fp32" : compute);
     TimelinePrices prices;
     prices.beside_kernels = true;
-    if (cluster.host_bandwidth > 0) prices.host = [price](double bytes) { return price->host_copy(bytes); };
+    prices.host = [price](double bytes) { return price->host_copy(bytes); };
     prices.kernel = [price](const rehearsal::KernelCall& call) {
         const double on_host = call.host_bytes > 0 ? price->host_copy(call.host_bytes) : 0;
         return std::max(on_host, price->kernel(call));
@@ -77,17 +77,22 @@ TimelinePrices prices_on(const spec::RunSpec& run, const hardware::Cluster& clus
     return prices;
 }
 
-namespace {
-
-// Of given loads, those of the rank with the fullest experts come first: rank 0 stands for all.
 rehearsal::Target with_fullest_first(rehearsal::Target target, const spec::RunSpec& run) {
     std::vector<double>& loads = target.expert_loads;
     if (loads.empty()) return target;
     const auto ep = static_cast<int>(run.parallel.ep);
     const auto local = static_cast<std::ptrdiff_t>(loads.size()) / ep;
-    std::rotate(loads.begin(), loads.begin() + fullest_rank(loads, ep) * local, loads.end());
+    const auto load_of = [&](int rank) {
+        return std::accumulate(loads.begin() + rank * local, loads.begin() + (rank + 1) * local, 0.0);
+    };
+    int fullest = 0;
+    for (int rank = 1; rank < ep; ++rank)
+        if (load_of(rank) > load_of(fullest)) fullest = rank;
+    std::rotate(loads.begin(), loads.begin() + fullest * local, loads.end());
     return target;
 }
+
+namespace {
 
 double& kind_of(StepTime& time, const std::string& place, const rehearsal::KernelCall& call) {
     using Kind = kernels::ProblemShape::Kind;
@@ -166,7 +171,7 @@ RehearsedStep rehearse_on(const spec::RunSpec& run, const rehearsal::Target& tar
     step.timeline = lay_out(along, programs, counted, with_spans);
     step.seconds = step.timeline.seconds;
     step.time = time_of(step.timeline, programs, prices);
-    step.high = std::exp(uncertainty(job_of(run, ranks), cluster));
+    step.high = std::exp(uncertainty(run.model.moe.experts > 0, cluster));
     step.low = 1 / step.high;
     return step;
 }
@@ -174,15 +179,8 @@ RehearsedStep rehearse_on(const spec::RunSpec& run, const rehearsal::Target& tar
 Prediction prediction_of(const spec::RunSpec& run, int ranks, const hardware::Cluster& cluster,
                          const RehearsedStep& step) {
     Prediction p{.time = step.time, .low = step.low, .high = step.high};
-    const plan::MemoryPlan& memory = step.shown.memory;
-    const auto bytes = [&](Purpose purpose) { return static_cast<double>(memory.at_peak[purpose]); };
-    p.memory = {.weights = bytes(Purpose::weights),
-                .gradients = bytes(Purpose::gradients),
-                .optimizer = bytes(Purpose::optimizer),
-                .activations = bytes(Purpose::activations) + bytes(Purpose::data),
-                .gathered = bytes(Purpose::communication),
-                .reserved = bytes(Purpose::workspace),
-                .offloaded = static_cast<double>(step.offloaded)};
+    p.memory = step.shown.memory.at_peak;
+    p.offloaded = static_cast<double>(step.offloaded);
     p.ranks = ranks;
     p.tokens = static_cast<double>(run.train.global_batch * run.train.seq_len);
     p.model_causal = step.shown.counts.model.causal() * p.tokens;

@@ -32,6 +32,9 @@ RehearsedStep rehearse_in_time(const spec::RunSpec& run, const rehearsal::Target
 // Prices of kernels, operations and copies on a cluster.
 TimelinePrices prices_on(const spec::RunSpec& run, const hardware::Cluster& cluster, const Physics& physics);
 
+// Of given loads of experts, those of the rank with the fullest ones come first: rank 0 stands for all.
+rehearsal::Target with_fullest_first(rehearsal::Target target, const spec::RunSpec& run);
+
 // On a cluster: one rank of each pipeline position stands for all ranks there (with coordinates of the first slow rank,
 // if there is one; of given loads the one with the fullest experts), kernels and collectives run beside each other, as
 // on GPUs. `target`: from rehearsal::target_for(cluster).
