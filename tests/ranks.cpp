@@ -50,8 +50,10 @@ Arguments read(int argc, char** argv) {
                 if (c != ',') a.processes.hosts.push_back(c - '0');
         if (i == 1) a.mode = word;
     }
-    if (const char* directory = std::getenv("TUTTI_TEST_DIR"))
+    if (const char* directory = std::getenv("TUTTI_TEST_DIR")) {
         a.options.flight_directory = std::string(directory) + "/flight";
+        a.options.run_directory = directory;
+    }
     return a;
 }
 

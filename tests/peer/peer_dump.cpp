@@ -186,7 +186,7 @@ void dump_outputs(ops::Context& ctx, models::Model& model, const spec::RunSpec& 
     autograd::Tape tape(ctx, true);
     const int64_t segment = spec::recompute_of(run.recompute.policy, run.model.layers).segment;
     nn::Batch batch = batches.microbatch(1, 0);
-    nn::RoutingRecord routing(ctx, spec::layers_with_experts(run.model), run.model.moe);
+    nn::RoutingRecord routing(ctx, spec::layers_with_experts(run.model), run.model.moe, B * T);
     batch.routing.record = &routing;
     const autograd::Var losses = model.forward(tape, batch, segment);
     outputs.add("losses", {B, T}, losses.value.to_floats());

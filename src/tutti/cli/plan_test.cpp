@@ -49,7 +49,7 @@ TEST_F(PlanCommand, WritesTheConfigThatItShows) {
 
 TEST_F(PlanCommand, AnswersInText) {
     ASSERT_EQ(run_plan(kSmall), 0) << err;
-    for (const char* part : {"against the engine's rules", "= priced", "layout", "closed forms alone",
+    for (const char* part : {"against the engine's rules", "= estimated", "layout", "(kernels as of",
                              "time against memory", "8 of 10 runs"})
         EXPECT_TRUE(says(part)) << part;
     ASSERT_EQ(run_plan({"--tables"}), 0) << err;

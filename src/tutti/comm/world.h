@@ -24,6 +24,8 @@ struct WorldOptions {
     ProcessBackend backend = ProcessBackend::of_launcher;
     bool watched = false;  // another thread may check whether other ranks have aborted (nccl/)
     Stop* stop = nullptr;  // asked by every wait while there is nothing to save; outlives the world
+    // Of processes on several hosts that meet over TCP (tcp/secret.h): comm.secret, and where its file may be made.
+    std::string secret = "auto", run_directory;
 };
 
 // Of a world whose collectives work in the memory of its ranks' devices (kernels/backends.h).

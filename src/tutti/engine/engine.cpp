@@ -214,7 +214,8 @@ comm::WorldOptions world_options(const spec::RunSpec& run, const std::string& fl
             .progress_thread = run.comm.progress_thread,
             .flight_directory = flight_directory,
             .backend = comm::process_backend_of(run.comm.backend),
-            .watched = run.comm.gpu != "host" && kernels::gpus_for(run.train.device) > 0};
+            .watched = run.comm.gpu != "host" && kernels::gpus_for(run.train.device) > 0,
+            .secret = run.comm.secret};
 }
 
 MakeBatches training_batches(const spec::RunSpec& run, const data::DataSet* data) {

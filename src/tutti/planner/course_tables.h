@@ -1,5 +1,5 @@
 // planner/course_tables.h: the tables of a course on training large models: each figure by its textbook formula beside
-// the figure of the closed forms (simulate/), of a schedule's timeline, or of a rehearsal.
+// the figure of the formulas of published runs (published/), of a schedule's timeline, or of a rehearsal.
 #pragma once
 
 #include <string>

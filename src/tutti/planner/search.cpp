@@ -24,7 +24,7 @@ namespace {
 constexpr double kNever = std::numeric_limits<double>::infinity();
 // Times the fastest estimate: nodes that are opened, as the price may be a few percent lower; layouts that are
 // proposed, among which one needs less memory.
-constexpr double kOpened = 1.05, kFar = 1.3;
+constexpr double kOpened = 1.05, kFar = 1.6;
 constexpr double kSlack = 1.1;  // of the memory: the price counts it again
 constexpr int kMostMicroBatch = 64, kMostExpertTp = 8;
 
@@ -472,9 +472,9 @@ class Search {
 
     // --- Prices
 
-    // Two layouts of each of the best grids, and more of the best few.
+    // A few layouts of each of the best grids, and more of the best few.
     void price_proposals() {
-        constexpr size_t kMostGrids = 120, kFirst = 2, kGrids = 6, kAll = 24;
+        constexpr size_t kMostGrids = 120, kFirst = 3, kGrids = 6, kAll = 24;
         std::vector<Candidate> proposed;
         for (auto& [variant, candidate] : proposals_) proposed.push_back(std::move(candidate));
         const auto faster = [](const Candidate& a, const Candidate& b) { return a.seconds < b.seconds; };

@@ -348,6 +348,10 @@ void for_each_field(Run& run, const Visit& visit) {
         "a data-parallel layout, with zero = 3 and tp_overlap the forward too. The choice is fixed for the run, so "
         "bits do not depend on timing; they differ from the bits without this option");
     key("timeout_s", run.comm.timeout_s, above(0), "seconds after which a blocking wait fails");
+    key("secret", run.comm.secret, any(),
+        "what a rank of another host must know to join a run over TCP: the path of a file; auto: TUTTI_SECRET, a file "
+        "named by TUTTI_SECRET_FILE, or OUT/comm.secret, which rank 0 makes; none: any program that reaches the port "
+        "of rank 0 can join");
     key("progress_thread", run.comm.progress_thread, any(),
         "a thread per rank that communicates while the rank computes; needs a core of its own");
 }

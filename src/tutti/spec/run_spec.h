@@ -147,6 +147,7 @@ struct CommSpec {
     int64_t max_ctas = 16;         // of NCCL; 0: its own choice
     bool spare_multiprocessors = true;
     double timeout_s = 300;
+    std::string secret = "auto";  // auto | none | the path of a file
     bool progress_thread = false;
     bool operator==(const CommSpec&) const = default;
 };

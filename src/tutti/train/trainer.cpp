@@ -547,6 +547,7 @@ TrainOutcome train(const TrainOptions& options) {
     SharedData data;
     comm::WorldOptions of_world = engine::world_options(options.run, options.out + "/flight");
     of_world.stop = options.stop;
+    of_world.run_directory = options.out;
     comm::run(options.launch, options.ranks, of_world, [&](comm::World& world) {
         world.set_starting(true);
         // Ranks that are threads leave with the process.

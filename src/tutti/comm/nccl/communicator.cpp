@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include "tutti/comm/nccl/tree_sum.h"
 #include "tutti/device/cuda/runtime.h"

@@ -60,8 +60,13 @@ Proof prove(const Key& key, std::string_view label, std::initializer_list<std::s
 
 bool is_same(const Proof& a, const Proof& b) { return sodium_memcmp(a.data(), b.data(), a.size()) == 0; }
 
-Secret::Secret(const std::string& run_directory, const Environment& environment) {
+Secret::Secret(const std::string& setting, const std::string& run_directory, const Environment& environment) {
     const auto text = environment("TUTTI_SECRET"), file = environment("TUTTI_SECRET_FILE");
+    if (setting == "none") return;
+    if (setting != "auto") {
+        file_ = setting;
+        return;
+    }
     if (text == "none") return;
     if (text && !text->empty()) {
         text_ = *text;
@@ -70,7 +75,8 @@ Secret::Secret(const std::string& run_directory, const Environment& environment)
     } else {
         check<UsageError>(!run_directory.empty(),
                           "ranks of several hosts meet over TCP and need a secret that strangers do not know: set "
-                          "TUTTI_SECRET, or TUTTI_SECRET_FILE to a file, on every rank; TUTTI_SECRET=none lets any "
+                          "comm.secret to the path of a file, or TUTTI_SECRET, or TUTTI_SECRET_FILE to a file, on "
+                          "every rank; TUTTI_SECRET=none lets any "
                           "program that reaches the port of rank 0 join");
         file_ = (std::filesystem::path(run_directory) / kSecretFile).string();
         is_of_run_ = true;

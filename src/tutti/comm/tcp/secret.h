@@ -32,9 +32,10 @@ std::string_view bytes_of(const T& object) {
 class Secret {
   public:
     Secret() = default;  // none: the key is zero
-    // TUTTI_SECRET, the secret itself, or "none"; else TUTTI_SECRET_FILE, a path; else the file kSecretFile of
-    // `run_directory`, which rank 0 makes. UsageError where `run_directory` is "" and nothing else is given.
-    Secret(const std::string& run_directory, const Environment& environment);
+    // `setting`: the path of a file, none or auto. auto: TUTTI_SECRET, the secret itself, or "none"; else
+    // TUTTI_SECRET_FILE, a path; else the file kSecretFile of `run_directory`, which rank 0 makes. UsageError where
+    // `run_directory` is "" and nothing else is given.
+    Secret(const std::string& setting, const std::string& run_directory, const Environment& environment);
 
     // Makes the file of the run directory if it is not there: readable by this user only. Another rank's file or that
     // of an earlier start is as good: who may read the directory as this user may join.

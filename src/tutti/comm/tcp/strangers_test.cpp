@@ -35,7 +35,7 @@ Meeting free_meeting(const std::string& secret = "a secret of 24 bytes....") {
             .ports = 16,
             .job = "test",
             .origin = "the test",
-            .secret = Secret("", environment)};
+            .secret = Secret("auto", "", environment)};
 }
 
 Key key_of(const Meeting& meeting) {
@@ -180,14 +180,14 @@ TEST(Secret, ComesFromTheEnvironmentOrAFile) {
         const auto found = variables.find(name);
         return found == variables.end() ? std::nullopt : std::optional(found->second);
     };
-    const auto key = [&](const std::string& run) {
+    const auto key = [&](const std::string& run, const std::string& setting = "auto") {
         std::string why;
-        return Secret(run, environment).key(why);
+        return Secret(setting, run, environment).key(why);
     };
     EXPECT_THROW(key(""), UsageError);  // not without a word
     const std::string run = folder.path("run");
     EXPECT_EQ(key(run), std::nullopt);  // rank 0 has not made it yet
-    const Secret of_rank_0(run, environment);
+    const Secret of_rank_0("auto", run, environment);
     of_rank_0.make();
     const auto made = key(run);
     EXPECT_NE(made.value(), Key{});
@@ -210,6 +210,10 @@ TEST(Secret, ComesFromTheEnvironmentOrAFile) {
     EXPECT_THROW(key(run), UsageError);
     variables["TUTTI_SECRET"] = "none";
     EXPECT_EQ(key(run), Key{});
+    EXPECT_EQ(key(run, file.string()), made);  // [comm] secret comes first
+    EXPECT_THROW(key(run, folder.path("nowhere")), UsageError);
+    variables["TUTTI_SECRET"] = "0123456789abcdef";
+    EXPECT_EQ(key(run, "none"), Key{});
 }
 
 // On one host strangers of this machine find no port, and processes of other users no ear. Without root this test is

@@ -630,12 +630,10 @@ void run_tcp(const Launch& launch, const WorldOptions& options, const std::funct
              const ProcessOptions& processes) {
     tcp::Meeting meeting = tcp::meeting_of(launch, process_environment());
     meeting.one_host = meeting.one_host && processes.hosts.empty();
-    // The run directory holds the flight records.
-    const std::string run = std::filesystem::path(options.flight_directory).parent_path().string();
     if (meeting.one_host)
         meeting.ports = 1;  // its name is of this job alone
     else
-        meeting.secret = tcp::Secret(run, process_environment());
+        meeting.secret = tcp::Secret(options.secret, options.run_directory, process_environment());
     processes::run_processes(
         "tcp",
         [&] {
