@@ -48,7 +48,7 @@ TEST_F(DataCommand, PromptsBecomeAMask) {
     const auto records = write("r.jsonl", "{\"prompt\": \"ab\", \"completion\": \"cd\"}\n{\"body\": \"xyz\"}\n");
     ASSERT_EQ(run_data({"tokenize", records, "--out", path("r"), "--field", "body", "--json"}), 0) << err;
     EXPECT_EQ(Json::parse(out)["masked_tokens"], 2);
-    EXPECT_EQ(Json::parse(out)["out"].size(), 3u);
+    EXPECT_EQ(Json::parse(out)["out"].size(), 4u);  // tokens, documents, mask, tokenizer
     ASSERT_EQ(run_data({"inspect", path("r"), "--json"}), 0) << err;
     EXPECT_EQ(Json::parse(out)["files"][0]["masked_tokens"], 2);
     write("r.mask", "\1\1\7\1\1\1\1");
