@@ -132,9 +132,11 @@ Bounds bounds_of(const spec::RunSpec& run) {
     const bool lion = o.name == "lion";
     if (run.precision.compute != "f32") {
         const double rounding = std::sqrt(20.0 * static_cast<double>(run.model.layers)) * 0x1p-9;
-        return {train::verify_bound(run), 3 * rounding, lion ? 0.3 : 3 * rounding};
+        return {train::verify_bound(run), 3 * rounding, lion ? 1 : 3 * rounding};
     }
-    if (lion || o.m != "f32" || o.v != "f32") return {1e-5, 2e-3, 2e-2};
+    // The bias of keys has no gradient but for rounding, and Lion moves it by the sign of that.
+    if (lion) return {1e-5, 2e-3, 1};
+    if (o.m != "f32" || o.v != "f32") return {1e-5, 2e-3, 2e-2};
     if (o.name == "muon") return {1e-5, 1e-4, 1e-3};
     return {1e-5, 1e-5, 1e-5};
 }

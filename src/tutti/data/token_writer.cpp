@@ -23,7 +23,7 @@ namespace tutti::data {
 
 namespace {
 
-constexpr int64_t kLlmcHeaderBytes = 1024;
+constexpr int64_t kLlmcHeader = 1024;
 
 // Megatron's own rule is u16 below 65500 ids, else i32.
 int64_t width_for(const std::string& format, int64_t vocab) {
@@ -178,8 +178,8 @@ void TokenWriter::write_header() {
     check<DataError>(tokens_ < (int64_t{1} << 32), "an llm.c file counts up to 2^32 - 1 tokens, these are ", tokens_,
                      "; use --format megatron, or more files");
     const bool wide = width_ == 4;
-    std::array<uint32_t, kLlmcHeaderBytes / 4> header{wide ? 20240801u : 20240520u, wide ? 7u : 1u,
-                                                      static_cast<uint32_t>(tokens_)};
+    std::array<uint32_t, kLlmcHeader / 4> header{wide ? 20240801u : 20240520u, wide ? 7u : 1u,
+                                                 static_cast<uint32_t>(tokens_)};
     if (tokens_ == 0) return bin_.write(header.data(), sizeof header);
     bin_.write_at(0, header.data(), sizeof header);
 }

@@ -28,8 +28,8 @@ namespace {
 
 using autograd::Parameter;
 
-// Rounding that a model magnifies is measured by one sample of it, and above kLargest it would hide any fault.
-constexpr double kMagnified = 3, kLargest = 0.25;
+// Rounding that a model magnifies is measured by one sample of it, and above kMostMagnified it would hide any fault.
+constexpr double kMagnified = 3, kMostMagnified = 0.25;
 
 bool rounds_gradients(const spec::RunSpec& run) {
     return run.precision.gradients != "f32" || run.precision.reduce == "bf16";
@@ -203,7 +203,8 @@ void compare(engine::Engine& many, engine::Engine* one, int64_t steps, Console& 
             std::tie(v.gradient_difference, v.gradient) =
                 largest_difference(one->model, gradients, theirs, outcome.equal);
             if (!v.within())
-                v.bound = std::clamp(kMagnified * magnified_rounding(*one, step, trace, v, theirs), v.bound, kLargest);
+                v.bound =
+                    std::clamp(kMagnified * magnified_rounding(*one, step, trace, v, theirs), v.bound, kMostMagnified);
             for (const auto& [name, values] : gradients) set_gradient(*one, name, values);
             alone.grad_norm = one->data_parallel->gradient_norm();
             if (engine::may_update(*one, alone)) {
