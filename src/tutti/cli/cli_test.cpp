@@ -456,7 +456,7 @@ TEST(Data, ATokenizerIsLearntAndTrainedWith) {
         EXPECT_TRUE(fs::exists(out + "/" + name)) << name;
         EXPECT_TRUE(fs::exists(dir / "hf" + "/" + name)) << name;
     }
-    // They say where a text ends, as the run does.
+    // Exported tokens say where a text ends, as the run does.
     const int eos = Json::parse(read_file(dir / "hf/config.json")).at("eos_token_id").get<int>();
     EXPECT_EQ(eos, Json::parse(read_file(dir / "hf/generation_config.json")).at("eos_token_id").get<int>());
     EXPECT_EQ(eos, data::make_tokenizer(out)->special().eos);

@@ -84,8 +84,8 @@ TEST(Verify, ComparesWithOneRankAndNothingElse) {
 }
 
 // Right layouts of models and rules in which rounding alone decides some gradient, or some update: a bias of keys,
-// which has no effect on the softmax; queries that see one key; a router whose one weight is 1; signs, codes,
-// stochastic rounding, and Newton-Schulz products, which magnify a difference.
+// which has no effect on the softmax; queries that see one key; signs, codes, stochastic rounding, and
+// Newton-Schulz products, which magnify a difference.
 class VerifySmall : public SmallRun {
   protected:
     void expect_same(const std::vector<std::string>& model) const {

@@ -134,7 +134,7 @@ TEST(Strangers, NeitherStopNorEnterTheMeeting) {
     hub.end();
 }
 
-// With another secret, without one, or with what was said on an earlier connection, nobody is welcome.
+// Another secret, no secret, or the proof of an earlier connection: the hub refuses the join.
 TEST(Strangers, WithoutTheSecretDoNotJoin) {
     const Meeting meeting = free_meeting();
     const Key key = key_of(meeting), other = key_of(free_meeting("another secret of a job"));

@@ -354,7 +354,7 @@ class SentencepieceTokenizer final : public Tokenizer {
     std::string path_;
     Processor processor_;
     std::optional<Processor> other_;  // the same with, or without, a dummy space before a text
-    // They encode the beginning of a text, a text behind an added token, and one behind a cut.
+    // Processors for the beginning of a text, for text behind an added token, and for text behind a cut.
     const Processor *first_ = nullptr, *rest_ = nullptr, *after_cut_ = nullptr;
     std::optional<Cuts> cuts_;
     std::vector<AddedToken> added_;
