@@ -414,7 +414,7 @@ class Search {
             return price.seconds;
         };
         std::optional<double> fastest;
-        for (const int zero : {1, 2, 3}) {
+        for (const int zero : {1, 0, 2, 3}) {  // ZeRO-0 where only that may be taken
             const auto seconds = Limits::in(r_.limits.zero, zero) ? fits(zero, false) : std::nullopt;
             if (seconds && (!fastest || *seconds < *fastest)) fastest = seconds;
             if (fastest && zero == 1) break;
