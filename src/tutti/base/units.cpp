@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <span>
+#include <sstream>
 
 #include "tutti/base/error.h"
 
@@ -116,5 +117,25 @@ size_t columns_of(std::string_view text) {
 std::string left(const std::string& text, size_t width) { return text + padding(text, width); }
 
 std::string right(const std::string& text, size_t width) { return padding(text, width) + text; }
+
+std::string wrapped(const std::string& text, size_t indent) {
+    constexpr size_t kColumns = 100;
+    std::string result, word;
+    size_t at = indent;
+    std::istringstream words(text);
+    while (std::getline(words, word, ' ')) {
+        const bool first = at == indent;
+        if (!first && at + 1 + columns_of(word) > kColumns) {
+            result += '\n' + std::string(indent, ' ');
+            at = indent;
+        } else if (!first) {
+            result += ' ';
+            ++at;
+        }
+        result += word;
+        at += columns_of(word);
+    }
+    return result;
+}
 
 }  // namespace tutti

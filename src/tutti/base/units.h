@@ -26,5 +26,8 @@ std::string format_difference(double share);           // 0.012 -> "+1.2 %", alw
 size_t columns_of(std::string_view text);
 std::string left(const std::string& text, size_t width);   // padded on the right
 std::string right(const std::string& text, size_t width);  // padded on the left
+// `text` broken at blanks into lines that end before column 100, and no line feed at the end. The first line begins at
+// column `indent`, the others are indented to it. A longer word has a line of its own.
+std::string wrapped(const std::string& text, size_t indent = 0);
 
 }  // namespace tutti

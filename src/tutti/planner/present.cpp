@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <sstream>
 
 #include "tutti/base/error.h"
 #include "tutti/base/units.h"
@@ -79,43 +80,31 @@ std::string render(const Plan& plan) {
     std::string text = concat(name_of(r.model), ", ", format_count(double(models::parameter_count(r.model))),
                               " parameters, on ", r.gpus, " x ", r.cluster.name, "; global batch ", r.global_batch,
                               " of ", r.seq_len, " tokens, ", r.precision, "\n\n");
-    const auto all = double(g.all);
-    text += line_of("layouts", all, 0);
-    text += line_of("- layers too slow, or against a rule", double(g.unopened), all);
-    text += line_of("- against the engine's rules", double(g.rules), all);
-    text += line_of("- too much memory", double(g.memory), all);
-    text += line_of("- too slow without dp and offload", double(g.passes), all);
-    text += line_of("= estimated", double(g.estimated), all);
-    text += concat("searched in ", format_time(g.seconds), " on one core with ", g.probes,
-                   " rehearsed probes: ", format_rate(all / g.seconds, "layouts"), ", ", g.priced,
-                   " priced\ntime and memory: ", plan.certified, ", ", plan.finalists.chosen.size(), " finalists in ",
-                   format_time(plan.finalists.seconds), "\n\n");
-
     const Prediction& best = plan.finalists.chosen.front().prediction;
-    text += concat(right("", 3), right("step", 9), right("8 of 10 runs", 20), right("MFU", 8), right("memory", 11),
-                   "  layout\n");
+    constexpr size_t kIndent = 33;
+    text += concat(right("", 3), right("step", 9), right("MFU", 8), right("memory", 11), "  layout\n");
+    const auto below = [](const std::string& line) {
+        return std::string(kIndent, ' ') + wrapped(line, kIndent) + '\n';
+    };
     int place = 0;
     double most_offloaded = 0;
     for (const Finalist& f : plan.finalists.chosen) {
         const double offloaded = f.prediction.offloaded;
         text += concat(right(std::to_string(++place), 3), right(format_time(f.prediction.seconds()), 9),
-                       right(concat(format_time(f.prediction.seconds() * f.prediction.low), " to ",
-                                    format_time(f.prediction.seconds() * f.prediction.high)),
-                             20),
                        right(format_percent(f.prediction.share_of_peak(f.prediction.model_causal)), 8),
-                       right(bytes_text(f.bytes()), 11), "  ", describe_layout(f.run), '\n', right("", 53),
-                       where_time_goes(f.prediction, 4),
-                       offloaded > 0 ? concat("; ", bytes_text(offloaded), " of a device in host memory") : "", '\n');
-        if (place > 1) text += concat(right("", 53), render(compare(best, f.prediction)), '\n');
+                       right(bytes_text(f.bytes()), 11), "  ", wrapped(describe_layout(f.run), kIndent), '\n');
+        text += below(concat(where_time_goes(f.prediction, 4),
+                             offloaded > 0 ? concat("; ", bytes_text(offloaded), " of a device in host memory") : ""));
+        if (place > 1) text += below(render(compare(best, f.prediction)));
         most_offloaded = std::max(most_offloaded, offloaded);
     }
     if (most_offloaded > 0 && r.cluster.host_memory <= 0)
         text += concat("the host memory of ", r.cluster.name, " is not known; the most that a node needs here is ",
                        bytes_text(most_offloaded * std::min(r.gpus, r.cluster.per_node)),
                        " ([host] memory_gb of a cluster file limits it)\n");
-    text += concat("\n8 of 10 runs take ", format_fixed(best.low, 2), " to ", format_fixed(best.high, 2),
-                   " times the predicted step. The first: ", format_rate(best.tokens_per_s(), "tokens"), ", ",
-                   format_rate(best.tokens_per_s() / best.ranks, "tokens"), " of a device\n");
+    text += concat("\nthe first: ", format_rate(best.tokens_per_s(), "tokens"), ", ",
+                   format_rate(best.tokens_per_s() / best.ranks, "tokens"), " of a device\n8 of 10 runs take ",
+                   format_fixed(best.low, 2), " to ", format_fixed(best.high, 2), " times the predicted step\n");
     if (!plan.finalists.dropped.empty()) {
         text += concat(plan.finalists.dropped.size(), " faster by their probes did not pass: ",
                        describe_layout(plan.finalists.dropped.front().candidate.run), " ",
@@ -126,7 +115,19 @@ std::string render(const Plan& plan) {
     for (const Candidate& c : plan.found.front)
         if (c.seconds <= kSlowest * plan.found.best.front().seconds)
             text += concat(right(format_time(c.seconds), 12), right(bytes_text(c.bytes), 11), "  ",
-                           describe_layout(c.run), '\n');
+                           wrapped(describe_layout(c.run), 25), '\n');
+    text += '\n';
+    const auto all = double(g.all);
+    text += line_of("layouts", all, 0);
+    text += line_of("- layers too slow, or against a rule", double(g.unopened), all);
+    text += line_of("- against the engine's rules", double(g.rules), all);
+    text += line_of("- too much memory", double(g.memory), all);
+    text += line_of("- too slow without dp and offload", double(g.passes), all);
+    text += line_of("= estimated", double(g.estimated), all);
+    text += concat("searched in ", format_time(g.seconds), " on one core with ", g.probes,
+                   " rehearsed probes: ", format_rate(all / g.seconds, "layouts"), ", ", g.priced,
+                   " priced\ntime and memory: ", plan.certified, ", ", plan.finalists.chosen.size(), " finalists in ",
+                   format_time(plan.finalists.seconds), "\n");
     return text;
 }
 
@@ -138,8 +139,10 @@ std::string render(const Recipe& recipe) {
                             : rule.agrees      ? "as chosen"
                                                : "differs",
                             11),
-                       left(rule.choice, 34), rule.rule, '\n');
-    return text + recipe.verdict + '\n';
+                       left(rule.choice, 34), wrapped(rule.rule, 47), '\n');
+    std::istringstream verdict(recipe.verdict);
+    for (std::string line; std::getline(verdict, line);) text += wrapped(line) + '\n';
+    return text;
 }
 
 Json to_json(const Plan& plan) {

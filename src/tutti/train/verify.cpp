@@ -214,11 +214,11 @@ void compare(engine::Engine& many, engine::Engine* one, int64_t steps, Console& 
             check_finite(alone, step, " on one rank");
         }
         compare_weights(many, one, result.lr, v, outcome.equal);
-        console.text(fmt::format(
-            "step {}: loss {:.6g}, on one rank {:.6g}; largest differences: loss {:.2g}, gradient {:.2g} ({}), weight "
-            "{:.2g} ({})",
-            step, v.loss, v.one_rank_loss, v.loss_difference, v.gradient_difference, v.gradient, v.weight_difference,
-            v.weight));
+        console.text(
+            fmt::format("step {}: loss {:.6g}, on one rank {:.6g}; largest differences: loss {:.2g},\n"
+                        "        gradient {:.2g} in {},\n        weight {:.2g} in {}",
+                        step, v.loss, v.one_rank_loss, v.loss_difference, v.gradient_difference, v.gradient,
+                        v.weight_difference, v.weight));
         outcome.steps.push_back(v);
     }
 }
