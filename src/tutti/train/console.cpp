@@ -1,9 +1,12 @@
 #include "tutti/train/console.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <ctime>
 #include <ostream>
 
 #include "tutti/base/units.h"
@@ -28,6 +31,12 @@ void Console::step(const StepMetrics& m) {
         fmt::format("step {:>{}}/{} | loss {:7.4f} | norm {:7.3f} | lr {:.2e} | {:>8} | {:>16} | mfu {:>6}", m.step,
                     digits, steps_, m.result.loss, m.result.grad_norm, m.result.lr, format_duration(m.step_ms / 1000),
                     format_rate(m.tokens_per_s, "tok"), format_percent(m.mfu));
+    if (!terminal_) {  // a log: the bar of a terminal shows the time that is left
+        const double left = static_cast<double>(steps_ - m.step) * m.step_ms / 1000;
+        const double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+        line = fmt::format("{:%F %T} | {} | {}, {} left | {}", fmt::localtime(std::time(nullptr)), line,
+                           format_duration(elapsed), format_duration(left), format_bytes(m.mem_peak_bytes));
+    }
     if (m.eval_loss) line += fmt::format(" | eval {:.4f}", *m.eval_loss);
     if (std::isnan(m.result.loss) && !m.result.skipped) line += " | no targets, no update";
     if (m.result.skipped) line += " | skipped: " + m.result.culprit + " is not finite";

@@ -1,7 +1,9 @@
-// train/console.h: the output of a run for people: the plan card, one aligned line per logged step, warnings, and on a
-// terminal a progress bar with the remaining time.
+// train/console.h: the output of a run for people: the plan card, one aligned line per logged step, and warnings. A
+// terminal has a progress bar with the remaining time; elsewhere the line of a step also has the clock, the time since
+// the start, the remaining time and the peak of memory on the first rank's device.
 #pragma once
 
+#include <chrono>
 #include <iosfwd>
 #include <string>
 
@@ -31,6 +33,7 @@ class Console {
     bool terminal_;
     int64_t steps_;
     bool bar_drawn_ = false;
+    std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
 }  // namespace tutti::train
