@@ -1,0 +1,63 @@
+"""The commands that answer a question."""
+
+import os
+import tempfile
+
+from .calls import call
+
+
+def drawn(command, arguments, option, options):
+    """Runs a command that draws a picture into the file of `option`."""
+    with tempfile.TemporaryDirectory(prefix="tutti-") as folder:
+        path = options.pop(option, None) or os.path.join(folder, "picture")
+        return call(command, *arguments, picture=path, **{option: path}, **options)
+
+
+def given(config):
+    return [] if config is None else [config]
+
+
+def plan(config=None, **options):
+    """The fastest layouts of a model on a cluster: `tutti plan`. The picture is the page of --html."""
+    if any(options.get(name) for name in ("tables", "budget", "scaling")):
+        return call("plan", *given(config), **options)
+    return drawn("plan", given(config), "html", options)
+
+
+def rehearse(config=None, **options):
+    """What a step holds, sends and computes: `tutti rehearse`. The picture is that of --svg."""
+    return drawn("rehearse", given(config), "svg", options)
+
+
+def simulate(config=None, **options):
+    """Time, rates and memory of a step on a cluster: `tutti simulate`. The picture is the predicted timeline."""
+    if any(options.get(name) for name in ("vary", "table")):
+        return call("simulate", *given(config), **options)
+    return drawn("simulate", given(config), "svg", options)
+
+
+def schedule(kind, **options):
+    """A pipeline schedule: `tutti schedule`. The picture is its timeline."""
+    if kind == "all":
+        return call("schedule", kind=kind, **options)
+    return drawn("schedule", [], "svg", {"kind": kind, **options})
+
+
+def verify(config=None, **options):
+    """Is a layout the same run as one rank? `tutti verify`; result["within_bound"] is the answer."""
+    return call("verify", *given(config), good=(0, 1), **options)
+
+
+def models(**options):
+    """The families and presets: `tutti models`."""
+    return call("models", **options)
+
+
+def generate(model, prompt=None, **options):
+    """Continues texts: `tutti generate`. model: a Run or a directory; prompt: a text or a list of texts."""
+    return call("generate", getattr(model, "path", model), prompt=prompt, **options)
+
+
+def convert(source, to, **options):
+    """Weights to or from a Hugging Face directory: `tutti convert`."""
+    return call("convert", **{"from": getattr(source, "path", source), "to": to}, **options)
