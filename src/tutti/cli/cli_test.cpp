@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <sstream>
 
 #include "tutti/base/error.h"
@@ -13,6 +15,7 @@
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/data/tokenizer.h"
 #include "tutti/device/cuda/cuda_device.h"
+#include "tutti/spec/fields.h"
 
 namespace tutti::cli {
 namespace {
@@ -70,6 +73,55 @@ TEST(CommandLine, WrongValuesAreRefused) {
     EXPECT_TRUE(contains(tutti({"doctor", "now"}).err, "not expected: now"));
 }
 
+// `tutti config` explains every key that a config may have, alone, in its section and in the document.
+TEST(ConfigCommand, ExplainsEveryKey) {
+    const Json document = Json::parse(tutti({"config", "--json"}).out);
+    size_t keys = 0;
+    const spec::RunSpec defaults{};
+    spec::for_each_field(defaults, [&](const spec::Field& field, const auto& value) {
+        ++keys;
+        const Ran alone = tutti({"config", field.path()});
+        EXPECT_EQ(alone.code, 0) << field.path();
+        EXPECT_TRUE(contains(alone.out, field.path())) << alone.out;
+        if (contains(alone.out, "# the default")) {  // else a group of keys, such as model.moe
+            EXPECT_TRUE(alone.out.starts_with(concat(field.path(), " = ", spec::toml_text(value)))) << alone.out;
+        }
+        EXPECT_TRUE(contains(tutti({"config", std::string(field.section)}).out, field.path() + " ")) << field.path();
+    });
+    EXPECT_EQ(document["keys"].size(), keys);
+    for (const char* shown : {"", "model", "parallel"}) {
+        std::istringstream lines(*shown != 0 ? tutti({"config", shown}).out : tutti({"config"}).out);
+        for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100U) << line;
+    }
+    const Ran group = tutti({"config", "rope_scaling"});
+    EXPECT_TRUE(contains(group.out, "model.rope_scaling.factor") && !contains(group.out, "rope_theta")) << group.out;
+    const Ran unknown = tutti({"config", "train.step"});
+    EXPECT_EQ(unknown.code, 2);
+    EXPECT_TRUE(contains(unknown.err, "the nearest is train.steps")) << unknown.err;
+}
+
+// What `tutti init` writes is a run that can start; what is there already is kept, and never overwritten.
+TEST(InitCommand, WritesARunAndOverwritesNothing) {
+    const ScratchFolder folder;
+    const std::string directory = folder / "mine", config = directory + "/run.toml";
+    const Ran first = tutti({"init", directory});
+    ASSERT_EQ(first.code, 0) << first.err;
+    EXPECT_TRUE(contains(first.out, "next: tutti train " + config)) << first.out;
+    const std::string text = read_file(config);
+    EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 45);
+    const Ran dry = tutti({"train", config, "--dry-run", "--json"});
+    EXPECT_EQ(dry.code, 0) << dry.err;
+    EXPECT_TRUE(read_file(directory + "/text.txt").starts_with("Matthew 1\n\nThe book of the generation"));
+    EXPECT_EQ(data::make_tokenizer(directory + "/tokenizer.json")->vocab(), 1024);
+
+    EXPECT_EQ(tutti({"init", directory}).code, 0);
+    std::ofstream(config, std::ios::app) << "# mine\n";
+    const Ran changed = tutti({"init", directory});
+    EXPECT_EQ(changed.code, 2);
+    EXPECT_TRUE(contains(changed.err, config + " is there already and differs")) << changed.err;
+    EXPECT_EQ(read_file(config), text + "# mine\n");
+}
+
 TEST(CommandLine, NothingAskedShowsWhatThereIs) {
     const Ran r = tutti({});
     EXPECT_EQ(r.code, 2);
@@ -99,7 +151,9 @@ TEST(CommandLine, HelpFitsTheTerminalAndHasExamples) {
         std::istringstream lines(r.out);
         for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
     }
-    EXPECT_TRUE(contains(tutti({"train", "--help"}).out, "optimizer.weight_decay"));
+    const std::string page = tutti({"train", "--help"}).out;
+    EXPECT_LE(std::count(page.begin(), page.end(), '\n'), 50);
+    EXPECT_TRUE(contains(page, "`tutti config`")) << page;
 }
 
 TEST(CommandLine, Version) {

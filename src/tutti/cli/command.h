@@ -67,6 +67,8 @@ Command command_of(std::string name, std::string description, T& arguments, cons
 
 // The arguments of all commands.
 struct Arguments {
+    InitArguments init;
+    ConfigArguments config;
     TrainArguments train;
     RehearseArguments rehearse;
     VerifyArguments verify;

@@ -40,6 +40,17 @@ struct ForecastArguments : RunArguments {
     std::string expert_loads;              // "1.5", or a load for each expert; "": even
 };
 
+struct InitArguments {
+    std::string directory = "first-run";
+    bool demo = false;  // also train and print a sample
+};
+int init(const InitArguments& arguments, const Io& io);
+
+struct ConfigArguments {
+    std::string name;  // a section, a key or a part of its name; "": all
+};
+int config(const ConfigArguments& arguments, const Io& io);
+
 struct RehearseArguments : ForecastArguments {
     std::optional<int> rank;  // nullopt: the rank with the most memory
     int ranks_per_host = 0;   // 0: those of a node of the cluster; of this machine, all

@@ -33,6 +33,7 @@ int convert(const ConvertArguments& arguments, const Io& io) {
     io.out << outcome.from << " -> " << arguments.to << " (" << outcome.format << ", " << outcome.parameters
            << " parameters)\n";
     for (const std::string& file : outcome.files) io.out << "  " << file << '\n';
+    io.next({concat("tutti generate ", quoted_for_shell(arguments.to), " --prompt TEXT")});
     return 0;
 }
 

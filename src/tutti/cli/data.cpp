@@ -146,6 +146,7 @@ int tokenize(const TokenizeArguments& a, const Io& io) {
     io.out << "tokenizer: " << tokenizer->description() << '\n';
     if (writer.only_read() > 0) io.out << writer.only_read() << " prompt tokens are not targets\n";
     for (const std::string& path : paths) io.out << "wrote " << path << '\n';
+    io.next({concat("tutti train CONFIG --set data.train=", quoted_for_shell(a.out))});
     return 0;
 }
 
@@ -196,6 +197,8 @@ int train_tokenizer(const TrainTokenizerArguments& a, const Io& io) {
     if (tokenizer.vocab() < a.vocab)
         io.out << "--vocab " << a.vocab << " was not reached: no other pair occurs " << a.min_frequency
                << " times or more\n";
+    io.next({concat("tutti train CONFIG --set data.tokenizer=", quoted_for_shell(a.out),
+                    " --set model.vocab=", tokenizer.vocab())});
     return 0;
 }
 

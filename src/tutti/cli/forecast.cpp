@@ -47,6 +47,17 @@ Options machine_options(ForecastArguments& a, const std::string& default_machine
          &a.expert_loads}};
 }
 
+std::string words_of(const RunArguments& a) {
+    std::string words;
+    if (!a.config.empty()) words += " " + quoted_for_shell(a.config);
+    if (!a.model.empty()) words += " --model " + quoted_for_shell(a.model);
+    if (a.ranks != 1) words += concat(" --ranks ", a.ranks);
+    for (const std::string& set : a.set) words += " --set " + quoted_for_shell(set);
+    if (a.threads) words += concat(" --threads ", *a.threads);
+    if (a.device) words += " --device " + quoted_for_shell(*a.device);
+    return words;
+}
+
 spec::RunSpec parse_run(const RunArguments& a, bool reads_data) {
     const bool described = !a.set.empty() && a.set.front() == "model.preset=";  // all keys are in `set`
     check<UsageError>(

@@ -16,6 +16,21 @@ void Io::print(const Json& document) const {
     if (json) out << document.dump(2, Json::InvalidUtf8::replace) << std::endl;
 }
 
+void Io::next(const std::vector<std::string>& commands) const {
+    if (!suggests) return;
+    for (const std::string& command : commands)
+        text() << (&command == commands.data() ? "next: " : "      ") << command << '\n';
+    text() << std::flush;
+}
+
+std::string quoted_for_shell(const std::string& word) {
+    const std::string plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./,:@%";
+    if (!word.empty() && word.find_first_not_of(plain) == std::string::npos) return word;
+    std::string quoted = "'";
+    for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    return quoted + "'";
+}
+
 void write_file(const std::string& option, const std::string& path, const std::string& text) {
     namespace fs = std::filesystem;
     std::error_code problem;

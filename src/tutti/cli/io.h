@@ -20,14 +20,20 @@ struct Io {
     std::ostream& err;
     bool out_terminal = false;
     bool err_terminal = false;
-    bool color = false;  // err is a terminal and NO_COLOR is not set
-    bool json = false;   // --json was given
+    bool color = false;    // err is a terminal and NO_COLOR is not set
+    bool json = false;     // --json was given
+    bool suggests = true;  // next() writes
 
     std::ostream& text() const { return json ? err : out; }
     bool text_terminal() const { return json ? err_terminal : out_terminal; }
     // With --json writes the document, else nothing. Bytes of a text that are not UTF-8 become U+FFFD.
     void print(const Json& document) const;
+    // Writes the commands that often follow this one as text: "next: tutti …".
+    void next(const std::vector<std::string>& commands) const;
 };
+
+// `word` as a shell reads it back.
+std::string quoted_for_shell(const std::string& word);
 
 // Writes the file that `option` names. A regular file appears complete or not at all. DataError with reason and option.
 void write_file(const std::string& option, const std::string& path, const std::string& text);

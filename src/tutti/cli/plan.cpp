@@ -131,6 +131,10 @@ int plan_layouts(const PlanArguments& a, const Io& io, std::vector<std::string> 
         text << "wrote " << a.html << '\n';
     }
     text << std::flush;
+    if (a.emit_for.empty())
+        io.next({a.emit.empty() ? "the same command with --emit best.toml"
+                                : concat("tutti train ", quoted_for_shell(a.emit), " --ranks ", request.gpus,
+                                         " --dry-run --cluster ", quoted_for_shell(a.cluster))});
     io.print(document);
     return 0;
 }

@@ -1,15 +1,14 @@
 // cli/program.cpp: the commands of the program and their options. data.cpp, plan.cpp, schedule.cpp and simulate.cpp
 // have the options of their commands.
 #include <algorithm>
-#include <sstream>
 
 #include "tutti/base/error.h"
 #include "tutti/cli/command.h"
 #include "tutti/cli/forecast.h"
 #include "tutti/spec/devices.h"
+#include "tutti/spec/fields.h"
 #include "tutti/spec/model_spec.h"
 #include "tutti/spec/nearest.h"
-#include "tutti/spec/toml.h"
 
 namespace tutti::cli {
 
@@ -34,25 +33,6 @@ Options operator+(Options options, const Options& more) {
 Option excluding(std::string other, Option option) {
     option.excludes = std::move(other);
     return option;
-}
-
-// `text` with its lines wrapped at 100 columns; continuation lines start below the third column.
-std::string wrapped_reference(const std::string& text) {
-    constexpr size_t kColumns = 100;
-    std::istringstream lines(text);
-    std::string result;
-    for (std::string line; std::getline(lines, line);) {
-        const auto next_column = [&](size_t from) { return line.find_first_not_of(' ', line.find("  ", from)); };
-        const size_t help = std::min(next_column(next_column(0)), kColumns / 2 + 10);
-        while (line.size() > kColumns) {
-            const size_t space = line.rfind(' ', kColumns);
-            if (space <= help || space == std::string::npos) break;
-            result += line.substr(0, space) + '\n';
-            line = std::string(help, ' ') + line.substr(space + 1);
-        }
-        result += line + '\n';
-    }
-    return result;
 }
 
 Option device_option(std::string& device) {
@@ -95,7 +75,7 @@ Command train_command(TrainArguments& a, const Io& io) {
         force_option(a.force)};
     return command_of(
         "train", "train a model", a, io, train,
-        run_options(a, "TOML file; its keys are listed below") + options + rank_options(a) +
+        run_options(a, "TOML file; `tutti config` explains its keys") + options + rank_options(a) +
             machine_options(a, "this one"),
         "Examples:\n"
         "  tutti train config.toml\n"
@@ -105,8 +85,38 @@ Command train_command(TrainArguments& a, const Io& io) {
         "The same command continues a stopped run. Ctrl-C finishes the step and saves a checkpoint (exit\n"
         "code 75), as do SIGTERM, SIGUSR1, SIGHUP and a closed output pipe. A second Ctrl-C stops at "
         "once.\n\n"
-        "Keys of CONFIG, with their defaults:\n" +
-            wrapped_reference(spec::reference_text()));
+        "Keys of CONFIG: `tutti config` lists them, `tutti config SECTION` or SECTION.KEY explains them;\n"
+        "`tutti init` writes a first CONFIG.");
+}
+
+Command init_command(InitArguments& a, const Io& io) {
+    const Options options = {
+        {"DIR", "", "first-run", "directory to fill; made if it is missing", &a.directory, kPath},
+        {"--demo", "", "", "also train, about a minute on two cores, and print a sample", &a.demo}};
+    return command_of("init", "write a first config, a text and its tokenizer", a, io, init, options,
+                      "Files that are there already are kept; a file with other content is an error.\n"
+                      "A second `tutti init --demo` continues the run, or prints a sample of the finished one.\n\n"
+                      "Examples:\n"
+                      "  tutti init --demo\n"
+                      "  tutti init mine && tutti train mine/run.toml");
+}
+
+Command config_command(ConfigArguments& a, const Io& io) {
+    std::vector<std::string> names;
+    const spec::RunSpec defaults{};
+    spec::for_each_field(defaults, [&](const spec::Field& field, const auto&) {
+        if (names.empty() || names.back().substr(0, names.back().find('.')) != field.section)
+            names.emplace_back(field.section);
+        names.push_back(field.path());
+    });
+    const Options options = {
+        {"NAME", "", "", "a section, a key or a group of keys [all sections]", &a.name, Suggestions{names}}};
+    return command_of("config", "explain the keys of a config", a, io, config, options,
+                      "Examples:\n"
+                      "  tutti config train\n"
+                      "  tutti config optimizer.lr\n"
+                      "  tutti config model.rope_scaling\n"
+                      "  tutti config --json");
 }
 
 Command rehearse_command(RehearseArguments& a, const Io& io) {
@@ -344,10 +354,11 @@ Command program(Arguments& all, const Io& io) {
             "Exit codes: 0 done, 2 usage or config, 3 data or checkpoint, 4 failed, 5 ended because of another rank,\n"
             "70 a bug or no progress: do not start it again, 75 stopped by a signal with nothing lost: start it again.",
         .commands = {
-            train_command(all.train, io), rehearse_command(all.rehearse, io), verify_command(all.verify, io),
-            generate_command(all.generate, io), convert_command(all.convert, io), report_command(all.report, io),
-            bench_command(all, io), health_command(all.health, io), schedule_command(all.schedule, io),
-            simulate_command(all.simulate, io), plan_command(all.plan, io), data_command(all.data, io),
+            init_command(all.init, io), config_command(all.config, io), train_command(all.train, io),
+            rehearse_command(all.rehearse, io), verify_command(all.verify, io), generate_command(all.generate, io),
+            convert_command(all.convert, io), report_command(all.report, io), bench_command(all, io),
+            health_command(all.health, io), schedule_command(all.schedule, io), simulate_command(all.simulate, io),
+            plan_command(all.plan, io), data_command(all.data, io),
             alone("doctor", "show what this build and this machine have, and what is missing", doctor,
                   "Exit code 0: no problem; 4: problems, printed last."),
             alone("version", "print version and build", version, ""), completion_command(all.completion, io),

@@ -88,11 +88,40 @@ int show_layout(const RehearseArguments& a, const Io& io, const spec::RunSpec& r
     return 0;
 }
 
+// The first column on the left, the others on the right, two blanks between them.
+std::string columns(const std::vector<std::vector<std::string>>& rows) {
+    std::vector<size_t> width(rows.front().size(), 0);
+    for (const auto& row : rows)
+        for (size_t i = 0; i < row.size(); ++i) width[i] = std::max(width[i], columns_of(row[i]));
+    std::string text;
+    for (const auto& row : rows) {
+        for (size_t i = 0; i < row.size(); ++i) text += i == 0 ? left(row[0], width[0]) : right(row[i], width[i] + 2);
+        text += '\n';
+    }
+    return text;
+}
+
+// A row for each setting, a column for each purpose that a setting has bytes of.
+std::vector<std::vector<std::string>> by_purpose(const std::vector<std::pair<std::string, MemoryByPurpose>>& bars) {
+    std::vector<std::vector<std::string>> rows(bars.size() + 1);
+    for (size_t i = 0; i < bars.size(); ++i) rows[i + 1].push_back(bars[i].first);
+    rows[0].emplace_back();
+    for (int p = 0; p < kPurposes; ++p) {
+        const auto purpose = static_cast<Purpose>(p);
+        const auto has_some = [&](const auto& bar) { return bar.second[purpose] > 0; };
+        if (std::none_of(bars.begin(), bars.end(), has_some)) continue;
+        rows[0].emplace_back(name_of(purpose));
+        for (size_t i = 0; i < bars.size(); ++i) rows[i + 1].push_back(format_bytes(bars[i].second[purpose]));
+    }
+    return rows;
+}
+
 int show_variations(const RehearseArguments& a, const Io& io, int ranks) {
     std::ostream& text = io.text();
     std::vector<std::pair<std::string, MemoryByPurpose>> bars;
     Json variations = Json::array();
-    std::string title, table;
+    std::string title;
+    std::vector<std::vector<std::string>> answers = {{"", "peak", "offloaded", "sent", "FLOPs"}};
     for (const auto& [setting, with] : cli::variations(a)) {
         const spec::RunSpec run = read_run(with, ranks, false);
         std::optional<engine::Machine> here;
@@ -105,22 +134,13 @@ int show_variations(const RehearseArguments& a, const Io& io, int ranks) {
                        ": memory of a rank at its peak");
         int64_t sent = 0;
         for (const parallel::GroupTraffic& t : r.communication) sent += t.traffic.sent;
-        table += left(setting, 32);
-        for (int p = 0; p < kPurposes; ++p) {
-            const auto purpose = static_cast<Purpose>(p);
-            if (purpose != Purpose::data) table += right(format_bytes(r.memory.at_peak[purpose]), 14);
-        }
-        for (const int64_t bytes : {r.memory.peak(), r.memory.offloaded, sent}) table += right(format_bytes(bytes), 12);
-        table += right(format_flops(r.flops), 14) + '\n';
+        answers.push_back({setting, format_bytes(r.memory.peak()), format_bytes(r.memory.offloaded), format_bytes(sent),
+                           format_flops(r.flops)});
         bars.emplace_back(setting, r.memory.at_peak);
         variations.push_back(rehearsal::to_json(r));
         variations.back()["set"] = setting;
     }
-    text << title << "\n\n" << left("", 32);
-    for (int p = 0; p < kPurposes; ++p)
-        if (static_cast<Purpose>(p) != Purpose::data) text << right(std::string(name_of(static_cast<Purpose>(p))), 14);
-    text << right("peak", 12) << right("offloaded", 12) << right("sent", 12) << right("FLOPs", 14) << '\n'
-         << table << std::flush;
+    text << title << "\n\n" << columns(answers) << "\nof the peak:\n\n" << columns(by_purpose(bars)) << std::flush;
     if (!a.svg.empty()) write_file("--svg", a.svg, rehearsal::draw_memory(title, bars));
     io.print(Json{{"variations", variations}});
     return 0;
@@ -165,6 +185,7 @@ int rehearse(const RehearseArguments& a, const Io& io) {
     if (!crossing.empty()) io.err << "warning: " << crossing << std::endl;
     if (memory) text << "on this host " << memory->text() << ": " << what_train_does(*memory) << '\n';
     text << std::flush;
+    if (here) io.next({"tutti train" + words_of(a), "tutti verify" + words_of(a) + "   # the same run as one rank?"});
     if (io.json) io.print(describe(a, run, layout, memory));
     check(layout.difference.empty(), "this layout would not run: ", layout.difference);
     return 0;

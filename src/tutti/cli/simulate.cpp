@@ -128,6 +128,7 @@ int calibrate(const CalibrateArguments& a, const Io& io) {
         simulate::calibrate([&](const std::string& what) { text << what << std::endl; });
     write_file("OUT", a.out, to_json(profile).dump() + "\n");
     text << "written to " << a.out << std::endl;
+    io.next({concat("tutti simulate CONFIG --profile ", quoted_for_shell(a.out))});
     io.print(Json{{"profile", a.out}, {"machine", profile.machine}});
     return 0;
 }
@@ -234,13 +235,13 @@ void print(const Answer& x, std::ostream& text) {
             largest +=
                 concat(largest.empty() ? "" : ", ", name_of(purpose), ' ', format_bytes(r.memory.peaks[purpose]));
     }
-    line("largest of each", largest);
+    line("largest of each", wrapped(largest, 22));
     if (r.memory.offloaded > 0)
         line("host memory of a node", format_bytes(static_cast<int64_t>(x.host_bytes_of_node())),
              x.cluster.host_memory > 0 ? concat(format_percent(x.host_bytes_of_node() / x.cluster.host_memory), " of ",
                                                 format_bytes(static_cast<int64_t>(x.cluster.host_memory)))
                                        : "of an unknown size: [host] memory_gb");
-    text << planner::neighbours_of(x.cluster.name) << '\n';
+    text << wrapped(planner::neighbours_of(x.cluster.name)) << '\n';
     const auto positions = double(step.timeline.busy.size());
     std::vector<std::pair<std::string, double>> kinds(step.kernels.begin(), step.kernels.end());
     std::sort(kinds.begin(), kinds.end(), [](const auto& p, const auto& q) { return p.second > q.second; });

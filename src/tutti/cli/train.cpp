@@ -31,23 +31,8 @@ void check_resume(const std::string& resume) {
                       spec::nearest(resume, words));
 }
 
-std::string quoted_for_shell(const std::string& word) {
-    const std::string plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./,:@%";
-    if (!word.empty() && word.find_first_not_of(plain) == std::string::npos) return word;
-    std::string quoted = "'";
-    for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-    return quoted + "'";
-}
-
 std::string resume_command(const TrainArguments& a) {
-    std::string command = "tutti train";
-    if (!a.config.empty()) command += " " + quoted_for_shell(a.config);
-    if (!a.model.empty()) command += " --model " + quoted_for_shell(a.model);
-    if (a.ranks != 1) command += concat(" --ranks ", a.ranks);
-    for (const std::string& set : a.set) command += " --set " + quoted_for_shell(set);
-    if (a.threads) command += concat(" --threads ", *a.threads);
-    if (a.device) command += " --device " + quoted_for_shell(*a.device);
-    if (a.force) command += " --force";
+    const std::string command = concat("tutti train", words_of(a), a.force ? " --force" : "");
     return a.out.empty() ? command : command + " --out " + quoted_for_shell(a.out);
 }
 
@@ -149,6 +134,9 @@ int train(const TrainArguments& arguments, const Io& io) {
         io.err << "tutti: stopped by " << name_of_signal(signals.signal()) << " after step " << outcome.step << " of "
                << options.run.train.steps << "; the checkpoint is " << outcome.checkpoint
                << "\ncontinue with: " << resume_command(arguments) << std::endl;
+    else
+        io.next({concat("tutti generate ", quoted_for_shell(options.out), " --prompt TEXT"),
+                 concat("tutti convert --from ", quoted_for_shell(options.out), " --to DIR   # for transformers")});
     io.print(describe(options, outcome, exit_code));
     return exit_code;
 }

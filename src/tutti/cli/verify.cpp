@@ -6,6 +6,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
+#include "tutti/base/units.h"
 #include "tutti/cli/forecast.h"
 #include "tutti/spec/validate.h"
 
@@ -44,12 +45,12 @@ std::string verdict(const spec::RunSpec& run, const train::VerifyOutcome& outcom
     const train::VerifiedStep worst = outcome.worst();
     std::ostringstream text;
     text << std::setprecision(2)
-         << (outcome.within() ? "the same as one rank within rounding" : "NOT the same as one rank") << ": loss "
-         << worst.loss_difference << ", gradient " << worst.gradient_difference << " (" << worst.gradient
-         << "), weight " << worst.weight_difference << " (" << worst.weight << "); rounding may make " << worst.bound
-         << " in a gradient, " << worst.weight_bound << " in a weight";
+         << (outcome.within() ? "the same as one rank within rounding" : "NOT the same as one rank")
+         << "\n  loss      differs by " << worst.loss_difference << "\n  gradient  by " << worst.gradient_difference
+         << " in " << worst.gradient << "; rounding may make " << worst.bound << "\n  weight    by "
+         << worst.weight_difference << " in " << worst.weight << "; rounding may make " << worst.weight_bound;
     const std::string reason = outcome.within() ? "" : train::reason_beyond_bound(run);
-    if (!reason.empty()) text << '\n' << reason;
+    if (!reason.empty()) text << '\n' << wrapped(reason);
     return text.str();
 }
 
@@ -70,7 +71,8 @@ int verify(const VerifyArguments& arguments, const Io& io) {
     const train::VerifyOutcome outcome = train::verify(options);
     if (options.launch.rank == 0) {
         io.print(describe(options, outcome));
-        if (!io.json) io.out << verdict(options.run, outcome) << std::endl;
+        io.text() << verdict(options.run, outcome) << std::endl;
+        if (!outcome.differs) io.next({"tutti train" + words_of(arguments)});
     }
     return outcome.differs ? kDiffers : 0;
 }

@@ -1,4 +1,4 @@
-// hardware/catalog.h: the texts of catalog/*.toml, embedded by the build (cmake/catalog.cmake).
+// hardware/catalog.h: the texts of catalog/*.toml, embedded by the build (cmake/embedded_files.cmake).
 #pragma once
 
 #include <string_view>

@@ -1,6 +1,6 @@
 // spec/fields.h: the one description of every key of the config file: section, key, member, range, help, and whether
-// it is part of a run's identity. Reading, printing, --set, range checks, --help, docs/config.md and identity.h are
-// visitors of for_each_field(); a new key is one line here.
+// it is part of a run's identity. Reading, printing, --set, range checks, `tutti config`, docs/config.md and identity.h
+// are visitors of for_each_field(); a new key is one line here.
 #pragma once
 
 #include <limits>
@@ -41,6 +41,15 @@ struct Field {
     std::string name() const;  // "[train] steps"
     std::string path() const;  // "train.steps"
 };
+
+// The kind of a value, for people: "integer", "number", "boolean", "text", "list of text", "list of tables".
+inline const char* type_name(int64_t) { return "integer"; }
+inline const char* type_name(double) { return "number"; }
+inline const char* type_name(bool) { return "boolean"; }
+inline const char* type_name(const std::string&) { return "text"; }
+inline const char* type_name(const std::vector<std::string>&) { return "list of text"; }
+inline const char* type_name(Family) { return "text"; }
+inline const char* type_name(const std::vector<ParameterGroup>&) { return "list of tables"; }
 
 // The value as TOML writes it. Doubles have the fewest digits that read back to the same bits.
 std::string toml_text(int64_t value);

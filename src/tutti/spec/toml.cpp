@@ -484,20 +484,4 @@ std::string to_toml(const RunSpec& run) {
     return out;
 }
 
-std::string reference_text() {
-    const RunSpec defaults{};
-    size_t key_width = 0, value_width = 0;
-    for_each_field(defaults, [&](const Field& field, const auto& value) {
-        key_width = std::max(key_width, field.path().size());
-        value_width = std::max(value_width, toml_text(value).size());
-    });
-    std::string out;
-    for_each_field(defaults, [&](const Field& field, const auto& value) {
-        const std::string range = field.range.text();
-        out += concat(left(field.path(), key_width + 2), left(toml_text(value), value_width + 2), field.help,
-                      range.empty() ? "" : concat(" (", range, ")"), "\n");
-    });
-    return out;
-}
-
 }  // namespace tutti::spec

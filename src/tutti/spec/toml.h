@@ -1,5 +1,5 @@
 // spec/toml.h: a config as text. Reading: a TOML file, then `--set section.key=value` overrides, into a RunSpec.
-// Printing: a RunSpec as TOML, and the reference of all keys.
+// Printing: a RunSpec as TOML.
 //
 // Precedence: defaults < model.preset < file < --set. model.preset gives the defaults of the other model fields
 // wherever it is given: with `--set model.preset=X` the model fields of the file still count. model.preset = "" gives
@@ -32,8 +32,5 @@ Json parse_toml(std::string_view text, const std::string& source_name);
 
 // Every key with its value. parse_text(to_toml(run), ...) gives a RunSpec equal to `run`, doubles to the last bit.
 std::string to_toml(const RunSpec& run);
-
-// Every key with its default, help and range in aligned lines, for --help.
-std::string reference_text();
 
 }  // namespace tutti::spec

@@ -311,14 +311,6 @@ TEST(TomlText, DoublesAreShortAndExact) {
     }
 }
 
-const char* type_name(int64_t) { return "integer"; }
-const char* type_name(double) { return "number"; }
-const char* type_name(bool) { return "boolean"; }
-const char* type_name(const std::string&) { return "text"; }
-const char* type_name(const std::vector<std::string>&) { return "list of text"; }
-const char* type_name(Family) { return "text"; }
-const char* type_name(const std::vector<ParameterGroup>&) { return "list of tables"; }
-
 // A table cell ends at "|".
 std::string cell(std::string_view text) {
     std::string out;
@@ -345,12 +337,11 @@ std::string reference_markdown() {
 }
 
 TEST(Reference, HasEveryKeyOnce) {
-    const std::string markdown = reference_markdown(), help = reference_text();
+    const std::string markdown = reference_markdown();
     int64_t keys = 0, rows = 0;
     const RunSpec run{};
     for_each_field(run, [&](const Field& field, const auto&) {
         ++keys;
-        EXPECT_NE(help.find(field.path() + "  "), std::string::npos) << field.path();
         EXPECT_FALSE(field.help.empty()) << field.path();
     });
     std::istringstream lines(markdown);

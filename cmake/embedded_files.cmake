@@ -1,4 +1,6 @@
-# src/tutti/hardware/catalog/*.toml as text inside the program: a generated source that defines hardware::catalog().
+# Files of the sources as text inside the program, in generated sources.
+
+# src/tutti/hardware/catalog/*.toml: hardware::catalog().
 file(GLOB catalog_files CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/tutti/hardware/catalog/*.toml)
 set(catalog_source ${CMAKE_CURRENT_BINARY_DIR}/hardware_catalog.cpp)
 set(entries "")
@@ -22,3 +24,19 @@ const std::vector<CatalogEntry>& catalog() {
 }  // namespace tutti::hardware
 ]])
 target_sources(tutti_hardware PRIVATE ${catalog_source})
+
+# src/tutti/cli/gospels.txt: cli::gospels(), the text of `tutti init`.
+set(gospels_file ${CMAKE_CURRENT_SOURCE_DIR}/src/tutti/cli/gospels.txt)
+set(gospels_source ${CMAKE_CURRENT_BINARY_DIR}/gospels.cpp)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${gospels_file})
+file(READ ${gospels_file} text)
+file(CONFIGURE OUTPUT ${gospels_source} @ONLY CONTENT [[
+#include "tutti/cli/gospels.h"
+
+namespace tutti::cli {
+
+std::string_view gospels() { return R"text(@text@)text"; }
+
+}  // namespace tutti::cli
+]])
+target_sources(tutti_cli PRIVATE ${gospels_source})
