@@ -54,9 +54,9 @@ done
 stamp=$(date --utc --reference="${archives[0]}" +%Y-%m-%dT%H:%M:%SZ)
 find "$root" -exec touch --no-dereference --date="$stamp" {} +
 image=$work/image
-umoci init --layout "$image" && umoci new --image "$image:latest"
-umoci insert --rootless --image "$image:latest" --history.created "$stamp" "$root" /
-umoci config --image "$image:latest" --created "$stamp" --history.created "$stamp" --config.entrypoint /usr/bin/tutti \
+umoci init --layout "$image" && umoci new --image "$image:tutti"
+umoci insert --rootless --image "$image:tutti" --history.created "$stamp" "$root" /
+umoci config --image "$image:tutti" --created "$stamp" --history.created "$stamp" --config.entrypoint /usr/bin/tutti \
     --config.workingdir /work --config.env PATH=/usr/bin --config.env HOME=/work \
     --config.env NVIDIA_VISIBLE_DEVICES=all --config.env NVIDIA_DRIVER_CAPABILITIES=compute,utility \
     --config.label org.opencontainers.image.title=tutti --config.label "org.opencontainers.image.version=$version"
@@ -65,7 +65,7 @@ out=$packages/tutti-$version-oci.tar
 tar --create --file="$out" --sort=name --owner=0 --group=0 --mtime="$stamp" --directory="$image" .
 
 if [[ $test == yes ]]; then
-    umoci unpack --rootless --image "$image:latest" "$work/unpacked" >/dev/null
+    umoci unpack --rootless --image "$image:tutti" "$work/unpacked" >/dev/null
     files=$work/unpacked/rootfs
     mkdir -p "$files"/{proc,dev}
     as_root=()
