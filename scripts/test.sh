@@ -66,6 +66,9 @@ make_peer_environment() {
     if ! "$venv/bin/python" -c 'import torch, transformers, safetensors, tokenizers, numpy, sentencepiece, tensorboard, bitsandbytes' 2>/dev/null; then
         "$venv/bin/python" -m pip install --quiet torch transformers safetensors tokenizers numpy sentencepiece tensorboard bitsandbytes </dev/null || return 1
     fi
+    if ! "$venv/bin/python" -c 'import importlib.util as u; assert u.find_spec("trl") and u.find_spec("axolotl")' 2>/dev/null; then
+        "$venv/bin/python" -m pip install --quiet --no-deps trl axolotl </dev/null || return 1  # their chat templates
+    fi
 }
 
 packages=(libopenmpi-dev mpich libmpich-dev slurm-wlm munge # for tests of label mpi
