@@ -1,14 +1,17 @@
 // cli/config.cpp: `tutti config`: the keys of a config, by section or one by one.
 #include <algorithm>
+#include <set>
 #include <vector>
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
+#include "tutti/base/read_file.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/command.h"
 #include "tutti/spec/fields.h"
 #include "tutti/spec/model_spec.h"
 #include "tutti/spec/nearest.h"
+#include "tutti/spec/toml.h"
 
 namespace tutti::cli {
 
@@ -85,11 +88,65 @@ Json describe(const std::vector<Key>& keys) {
     return {{"keys", list}};
 }
 
+// Another trainer's options beside the keys.
+int show_options(planner::Peer peer, const std::string& name, const Io& io) {
+    const std::vector<planner::PeerOption> options = planner::options_of(peer);
+    auto list = Json::array();
+    size_t width = 0;
+    for (const planner::PeerOption& option : options)
+        width = std::max(width, std::min<size_t>(option.theirs.size(), 48));
+    for (const planner::PeerOption& option : options) {
+        io.text() << left(option.theirs, width) << "  " << wrapped(option.ours, width + 2) << '\n';
+        list.push_back({{"theirs", option.theirs}, {"ours", option.ours}});
+    }
+    io.text() << std::flush;
+    io.next({concat("tutti config --from ", name, " FILE   # a run of it as a config"),
+             concat("tutti plan --from-", name, " FILE --cluster h100   # its layout beside the best")});
+    io.print({{"trainer", name}, {"options", list}});
+    return 0;
+}
+
+// The keys that a file of another trainer sets, as a config.
+int convert_config(planner::Peer peer, const std::string& file, const Io& io) {
+    const planner::PeerRun read = planner::read_peer(peer, read_file(file), file);
+    std::vector<std::string> set = read.set;
+    std::set<std::string> given;
+    for (const std::string& one : set) given.insert(one.substr(0, one.find('=')));
+    if (given.contains("model.layers") && !read.has_preset())
+        set.insert(set.begin(), "model.preset="), given.insert("model.preset");
+    const spec::RunSpec run = spec::parse_text("", file, set);
+    std::string text = concat("# The run of ", file, read.ranks > 0 ? concat(", --ranks ", read.ranks) : "",
+                              "; keys that it does not set have their defaults\n");
+    for (const std::string& note : read.notes) text += concat("# ", note, '\n');
+    if (!read.ignored.empty())
+        text += concat("# without effect on the layout, not taken over: ", joined(read.ignored), '\n');
+    if (!read.unknown.empty()) text += concat("# not known here: ", joined(read.unknown), '\n');
+    std::string section;
+    spec::for_each_field(run, [&](const spec::Field& field, const auto& value) {
+        if (!given.contains(field.path())) return;
+        if (field.section != section) text += concat("\n[", field.section, "]\n");
+        section = field.section;
+        text += concat(field.key, " = ", spec::toml_text(value), '\n');
+    });
+    io.text() << text << std::flush;
+    io.print({{"config", text},
+              {"set", read.set},
+              {"ranks", read.ranks},
+              {"notes", read.notes},
+              {"ignored", read.ignored},
+              {"unknown", read.unknown}});
+    return 0;
+}
+
 }  // namespace
 
 int config(const ConfigArguments& arguments, const Io& io) {
-    std::vector<Key> keys = all_keys();
     const std::string& name = arguments.name;
+    if (!arguments.from.empty()) {
+        const planner::Peer peer = planner::peer_named(arguments.from);
+        return name.empty() ? show_options(peer, arguments.from, io) : convert_config(peer, name, io);
+    }
+    std::vector<Key> keys = all_keys();
     if (name.empty()) {
         io.text() << overview(keys) << "\n`tutti config SECTION` explains the keys of a section, "
                   << "`tutti config SECTION.KEY` one key.\ndocs/config.md has them all." << std::endl;

@@ -78,6 +78,10 @@ spec::RunSpec run_of_config(const PlanArguments& a, const planner::Request& requ
     return run;
 }
 
+bool is_from_peer(const PlanArguments& a) {
+    return std::any_of(a.from.begin(), a.from.end(), [](const std::string& file) { return !file.empty(); });
+}
+
 int plan_layouts(const PlanArguments& a, const Io& io, std::vector<std::string> notes) {
     check<UsageError>(
         a.vary.empty(), "--vary ", joined(a.vary),
@@ -90,7 +94,7 @@ int plan_layouts(const PlanArguments& a, const Io& io, std::vector<std::string> 
     std::ostream& text = io.text();
     for (const std::string& note : notes) text << "note: " << note << '\n';
     // A broken rule of the config is said before the search.
-    const bool has_layout = !a.config.empty() || !a.from_megatron.empty();
+    const bool has_layout = !a.config.empty() || is_from_peer(a);
     std::optional<spec::RunSpec> mine;
     if (has_layout) mine = run_of_config(a, request);
     const planner::Plan plan = planner::make_plan(request, static_cast<size_t>(a.top));
@@ -139,20 +143,29 @@ int plan_layouts(const PlanArguments& a, const Io& io, std::vector<std::string> 
     return 0;
 }
 
-// The run of a Megatron-LM script in place of a config.
-int plan_of_megatron(const PlanArguments& a, const Io& io) {
-    check<UsageError>(a.config.empty() && a.model.empty(), "--from-megatron ", a.from_megatron,
-                      " describes the run; leave out CONFIG and --model");
-    const planner::PeerRun peer =
-        planner::read_peer(planner::Peer::megatron, read_file(a.from_megatron), a.from_megatron);
+// The run of another trainer's file in place of a config.
+int plan_of_peer(const PlanArguments& a, const Io& io) {
+    check<UsageError>(std::count(a.from.begin(), a.from.end(), "") + 1 == std::ssize(a.from),
+                      "two --from-… describe two runs; give one");
+    const size_t which =
+        std::find_if(a.from.begin(), a.from.end(), [](const auto& f) { return !f.empty(); }) - a.from.begin();
+    const std::string& file = a.from[which];
+    check<UsageError>(a.config.empty(), "--from-", planner::peer_names()[which], " ", file,
+                      " describes the run; leave out CONFIG");
+    const planner::PeerRun peer = planner::read_peer(static_cast<planner::Peer>(which), read_file(file), file);
+    const bool has_model = std::any_of(peer.set.begin(), peer.set.end(), [](const std::string& set) {
+        return set.starts_with("model.layers=") || set.starts_with("model.preset=");
+    });
+    check<UsageError>(has_model == a.model.empty(), file,
+                      has_model ? " has a model; leave out --model" : " has no model; give --model");
     PlanArguments with = a;
     with.set = peer.set;
-    with.set.insert(with.set.begin(), "model.preset=");
+    if (has_model && !peer.has_preset()) with.set.insert(with.set.begin(), "model.preset=");
     with.set.insert(with.set.end(), a.set.begin(), a.set.end());
     if (with.ranks == 0) with.ranks = peer.ranks;
-    check<UsageError>(with.ranks > 0, a.from_megatron, " does not say how many ranks it starts; give --ranks");
+    check<UsageError>(with.ranks > 0, file, " does not say how many ranks it starts; give --ranks");
     std::vector<std::string> notes = peer.notes;
-    notes.insert(notes.begin(), concat(a.from_megatron, ": ", peer.set.size(), " options read, ", peer.ignored.size(),
+    notes.insert(notes.begin(), concat(file, ": ", peer.set.size(), " options read, ", peer.ignored.size(),
                                        " without effect on time and memory"));
     if (!peer.unknown.empty())
         notes.push_back(concat("options that are not known here, and not part of this answer: ", joined(peer.unknown)));
@@ -226,8 +239,8 @@ int plan(const PlanArguments& a, const Io& io) {
         layouts || (a.emit.empty() && a.html.empty() && !a.explain && a.why_not.empty() && a.emit_for.empty()),
         "--emit, --emit-for, --html, --explain and --why-not are about one plan; leave out --scaling, "
         "--tables and --budget");
-    check<UsageError>(a.svg.empty() || !a.why_not.empty() || !a.config.empty() || !a.from_megatron.empty(), "--svg ",
-                      a.svg, ": draws the timeline of your layout or of --why-not; give CONFIG or --why-not");
+    check<UsageError>(a.svg.empty() || !a.why_not.empty() || !a.config.empty() || is_from_peer(a), "--svg ", a.svg,
+                      ": draws the timeline of your layout or of --why-not; give CONFIG or --why-not");
     const bool run = !a.config.empty() || !a.model.empty();
     check<UsageError>(!a.tables || (a.config.empty() && a.cluster.empty()),
                       "--tables are the same for every cluster; leave out CONFIG and --cluster");
@@ -241,10 +254,20 @@ int plan(const PlanArguments& a, const Io& io) {
     check<UsageError>(a.price <= 0 || a.scaling || a.budget > 0, "--price belongs to --scaling and --budget");
     if (a.tables) return plan_tables(a, io);
     if (a.budget > 0) return plan_budget(a, io);
-    check<UsageError>(a.from_megatron.empty() || !a.scaling,
-                      "--from-megatron is about one layout; leave out --scaling");
-    if (!a.from_megatron.empty()) return plan_of_megatron(a, io);
+    check<UsageError>(!is_from_peer(a) || !a.scaling, "--from-… is about one layout; leave out --scaling");
+    if (is_from_peer(a)) return plan_of_peer(a, io);
     return a.scaling ? plan_scaling(a, io) : plan_layouts(a, io, {});
+}
+
+// --from-megatron, …
+Options from_options(PlanArguments& a) {
+    const std::vector<std::string> names = planner::peer_names();
+    Options options;
+    for (size_t i = 0; i < names.size(); ++i)
+        options.push_back({"--from-" + names[i], "FILE", "",
+                           concat("take model, batch and layout from a launch script or config of ", names[i]),
+                           &a.from[i], kPath});
+    return options;
 }
 
 Command plan_command(PlanArguments& a, const Io& io) {
@@ -278,11 +301,10 @@ Command plan_command(PlanArguments& a, const Io& io) {
                "price the fastest layout with these axes, such as \"tp 8 pp 16\", and what would help it", &a.why_not},
               {"--svg", "FILE", "", "draw the predicted timeline of CONFIG's layout, or of --why-not", &a.svg, kPath},
               {"--emit-for", "TRAINER", "",
-               "keep to layouts that megatron, torchtitan or nanotron runs, and write its options", &a.emit_for,
-               Choices{"megatron", "torchtitan", "nanotron"}},
-              {"--from-megatron", "SCRIPT", "", "take model, batch and layout from a Megatron-LM launch script",
-               &a.from_megatron, kPath},
-              {"--scaling", "", "", "show layout, goodput and cost at 8 to --gpus [65536] devices", &a.scaling},
+               concat("keep to layouts that ", joined(planner::peer_names()), " runs, and write its options"),
+               &a.emit_for, planner::peer_names()}},
+             from_options(a),
+             {{"--scaling", "", "", "show layout, goodput and cost at 8 to --gpus [65536] devices", &a.scaling},
               {"--storage", "GB/S", "1", "with --scaling: rate at which a node writes checkpoints", &a.storage_gbs,
                Between{1e-3, 1e4}},
               {"--restart", "S", "600", "with --scaling: seconds from a failure until training continues", &a.restart,

@@ -109,14 +109,19 @@ Command config_command(ConfigArguments& a, const Io& io) {
             names.emplace_back(field.section);
         names.push_back(field.path());
     });
-    const Options options = {
-        {"NAME", "", "", "a section, a key or a group of keys [all sections]", &a.name, Suggestions{names}}};
+    const Options options = {{"NAME", "", "", "a section, a key or a group of keys [all sections]; with --from a file",
+                              &a.name, Suggestions{names, true}},
+                             {"--from", "TRAINER", "",
+                              concat("show the options of ", joined(planner::peer_names()),
+                                     " beside our keys; with a file, its run as a config"),
+                              &a.from, planner::peer_names()}};
     return command_of("config", "explain the keys of a config", a, io, config, options,
                       "Examples:\n"
                       "  tutti config train\n"
                       "  tutti config optimizer.lr\n"
                       "  tutti config model.rope_scaling\n"
-                      "  tutti config --json");
+                      "  tutti config --from megatron\n"
+                      "  tutti config --from megatron pretrain.sh > run.toml");
 }
 
 Command rehearse_command(RehearseArguments& a, const Io& io) {

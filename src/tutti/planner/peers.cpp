@@ -1,17 +1,15 @@
 #include "tutti/planner/peers.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
-#include <cmath>
 #include <optional>
 #include <set>
-#include <span>
-#include <sstream>
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
-#include "tutti/base/units.h"
+#include "tutti/planner/peer_tables.h"
+#include "tutti/planner/peer_text.h"
+#include "tutti/spec/fields.h"
 #include "tutti/spec/model_spec.h"
 #include "tutti/spec/nearest.h"
 #include "tutti/spec/rules.h"
@@ -21,508 +19,15 @@ namespace tutti::planner {
 
 namespace {
 
-using Values = std::map<std::string, std::string>;  // by path: "parallel.tp" -> "8", "--bf16" -> ""
-
-// --- The tables ------------------------------------------------------------------------------------------------------
-
-constexpr const char* kAbsent = nullptr;
-
-struct Word {
-    const char *ours, *theirs;  // theirs: "" for an option without a value, kAbsent: not given
-};
-// An option of a peer and the key of a config that it is. Without words the value is the same in both, and a value
-// equal to `absent` is not written. `only`: a key that must not be 0, 1 or "" for the option to be written.
-struct Row {
-    const char *ours, *theirs;
-    std::array<Word, 4> words = {};
-    const char* absent = nullptr;
-    const char* only = nullptr;
-
-    std::span<const Word> given() const {
-        size_t n = 0;
-        while (n < words.size() && words[n].ours != nullptr) ++n;
-        return {words.data(), n};
-    }
-};
-
-constexpr Row kMegatron[] = {
-    {"model.layers", "--num-layers"},
-    {"model.width", "--hidden-size"},
-    {"model.ffn", "--ffn-hidden-size"},
-    {"model.heads", "--num-attention-heads"},
-    {"model.head_dim", "--kv-channels"},
-    {"model.max_positions", "--max-position-embeddings"},
-    {"model.vocab", "--vocab-size"},
-    {"model.norm_eps", "--norm-epsilon"},
-    {"model.family", "--swiglu", {{{"llama", ""}, {"gpt2", kAbsent}}}},
-    {"model.family", "--normalization", {{{"llama", "RMSNorm"}, {"gpt2", kAbsent}}}},
-    {"model.family", "--position-embedding-type", {{{"llama", "rope"}, {"gpt2", kAbsent}}}},
-    {"model.family", "--disable-bias-linear", {{{"llama", ""}, {"gpt2", kAbsent}}}},
-    {"model.rope_theta", "--rotary-base", {}, "0"},
-    {"model.qkv_bias", "--add-qkv-bias", {{{"true", ""}, {"false", kAbsent}}}},
-    {"model.head_norm", "--qk-layernorm", {{{"true", ""}, {"false", kAbsent}}}},
-    {"model.tie_embeddings", "--untie-embeddings-and-output-weights", {{{"true", kAbsent}, {"false", ""}}}},
-    {"model.moe.experts", "--num-experts", {}, "0"},
-    {"model.moe.top_k", "--moe-router-topk", {}, nullptr, "model.moe.experts"},
-    {"model.moe.ffn", "--moe-ffn-hidden-size", {}, nullptr, "model.moe.experts"},
-    {"model.moe.shared_ffn", "--moe-shared-expert-intermediate-size", {}, "0", "model.moe.experts"},
-    {"model.moe.capacity_factor", "--moe-expert-capacity-factor", {}, "0", "model.moe.experts"},
-    {"train.seq_len", "--seq-length"},
-    {"train.global_batch", "--global-batch-size"},
-    {"train.micro_batch", "--micro-batch-size"},
-    {"train.steps", "--train-iters"},
-    {"precision.compute", "--bf16", {{{"bf16", ""}, {"f32", kAbsent}}}},
-    {"parallel.tp", "--tensor-model-parallel-size"},
-    {"parallel.sequence_parallel", "--sequence-parallel", {{{"true", ""}, {"false", kAbsent}}}, nullptr, "parallel.tp"},
-    {"parallel.cp", "--context-parallel-size"},
-    {"parallel.cp_method",
-     "--cp-comm-type",
-     {{{"ring", "p2p"}, {"all_gather", "all_gather"}, {"ulysses", "a2a"}}},
-     nullptr,
-     "parallel.cp"},
-    {"parallel.pp", "--pipeline-model-parallel-size"},
-    {"parallel.ep", "--expert-model-parallel-size", {}, nullptr, "model.moe.experts"},
-    {"parallel.etp", "--expert-tensor-parallel-size", {}, nullptr, "model.moe.experts"},
-    {"parallel.zero", "--use-distributed-optimizer", {{{"0", kAbsent}, {"1", ""}, {"2", ""}, {"3", ""}}}},
-    {"parallel.zero", "--use-megatron-fsdp", {{{"0", kAbsent}, {"1", kAbsent}, {"2", ""}, {"3", ""}}}},
-    {"parallel.zero",
-     "--data-parallel-sharding-strategy",
-     {{{"0", kAbsent}, {"1", kAbsent}, {"2", "optim_grads"}, {"3", "optim_grads_params"}}}},
-    {"parallel.dp_replicate", "--num-distributed-optimizer-instances", {}, "1"},
-    {"recompute.policy",
-     "--recompute-granularity",
-     {{{"none", kAbsent}, {"selective", "selective"}, {"full", "full"}}}},
-    {"recompute.policy", "--recompute-method", {{{"none", kAbsent}, {"selective", kAbsent}, {"full", "uniform"}}}},
-    {"recompute.policy", "--recompute-num-layers", {{{"none", kAbsent}, {"selective", kAbsent}, {"full", "1"}}}},
-    {"offload.optimizer", "--optimizer-cpu-offload", {{{"true", ""}, {"false", kAbsent}}}},
-    {"optimizer.lr", "--lr"},
-    {"optimizer.weight_decay", "--weight-decay"},
-    {"optimizer.clip", "--clip-grad"},
-    {"optimizer.beta1", "--adam-beta1"},
-    {"optimizer.beta2", "--adam-beta2"},
-};
-
-constexpr Row kTorchtitan[] = {
-    {"train.seq_len", "training.seq_len"},
-    {"train.global_batch", "training.global_batch_size"},
-    {"train.steps", "training.steps"},
-    {"optimizer.clip", "training.max_norm"},
-    {"optimizer.lr", "optimizer.lr"},
-    {"precision.compute", "training.mixed_precision_param", {{{"bf16", "bfloat16"}, {"f32", "float32"}}}},
-    {"parallel.dp_replicate", "parallelism.data_parallel_replicate_degree"},
-    {"parallel.dp_shard", "parallelism.data_parallel_shard_degree"},
-    {"parallel.zero", "parallelism.fsdp_reshard_after_forward", {{{"3", "always"}, {"2", "never"}}}},
-    {"parallel.tp", "parallelism.tensor_parallel_degree"},
-    {"parallel.cp", "parallelism.context_parallel_degree"},
-    {"parallel.cp_method",
-     "parallelism.context_parallel_rotate_method",
-     {{{"ring", "alltoall"}, {"all_gather", "allgather"}}},
-     nullptr,
-     "parallel.cp"},
-    {"parallel.pp", "parallelism.pipeline_parallel_degree"},
-    {"parallel.ep", "parallelism.expert_parallel_degree"},
-    {"recompute.policy",
-     "activation_checkpoint.mode",
-     {{{"none", "none"}, {"selective", "selective"}, {"full", "full"}}}},
-    {"recompute.policy",
-     "activation_checkpoint.selective_ac_option",
-     {{{"none", kAbsent}, {"selective", "op"}, {"full", kAbsent}}}},
-};
-
-constexpr Row kNanotron[] = {
-    {"model.layers", "model.model_config.num_hidden_layers"},
-    {"model.width", "model.model_config.hidden_size"},
-    {"model.ffn", "model.model_config.intermediate_size"},
-    {"model.heads", "model.model_config.num_attention_heads"},
-    {"model.kv_heads", "model.model_config.num_key_value_heads"},
-    {"model.max_positions", "model.model_config.max_position_embeddings"},
-    {"model.vocab", "model.model_config.vocab_size"},
-    {"model.norm_eps", "model.model_config.rms_norm_eps"},
-    {"model.rope_theta", "model.model_config.rope_theta"},
-    {"model.tie_embeddings", "model.model_config.tie_word_embeddings"},
-    {"model.family", "model.model_config.is_llama_config", {{{"llama", "true"}}}},
-    {"precision.compute", "model.dtype", {{{"bf16", "bfloat16"}, {"f32", "float32"}}}},
-    {"train.seq_len", "tokens.sequence_length"},
-    {"train.micro_batch", "tokens.micro_batch_size"},
-    {"train.steps", "tokens.train_steps"},
-    {"parallel.tp", "parallelism.tp"},
-    {"parallel.sequence_parallel", "parallelism.tp_mode", {{{"true", "REDUCE_SCATTER"}, {"false", "ALL_REDUCE"}}}},
-    {"parallel.cp", "parallelism.context_parallel_size"},
-    {"parallel.pp", "parallelism.pp"},
-    {"parallel.schedule", "parallelism.pp_engine", {{{"1f1b", "1f1b"}, {"gpipe", "afab"}}}},
-    {"parallel.zero", "optimizer.zero_stage"},
-    {"recompute.policy", "parallelism.recompute_layer", {{{"none", "false"}, {"full", "true"}}}},
-    {"optimizer.lr", "optimizer.learning_rate_scheduler.learning_rate"},
-    {"optimizer.clip", "optimizer.clip_grad"},
-    {"optimizer.weight_decay", "optimizer.weight_decay"},
-};
-
-std::span<const Row> rows_of(Peer peer) {
-    switch (peer) {
-        case Peer::megatron: return kMegatron;
-        case Peer::torchtitan: return kTorchtitan;
-        case Peer::nanotron: return kNanotron;
-    }
-    return {};
-}
-
-// Beginnings of names of options that change neither the layout nor what a step computes.
-constexpr const char* kWithoutEffect[] = {"--save",
-                                          "--load",
-                                          "--data",
-                                          "--log",
-                                          "--eval",
-                                          "--tensorboard",
-                                          "--wandb",
-                                          "--tokenizer",
-                                          "--vocab-file",
-                                          "--merge-file",
-                                          "--split",
-                                          "--seed",
-                                          "--exit",
-                                          "--distributed",
-                                          "--ckpt",
-                                          "--no-load",
-                                          "--no-save",
-                                          "--lr-",
-                                          "--min-lr",
-                                          "--init-method",
-                                          "--adam-eps",
-                                          "--timing",
-                                          "--num-workers",
-                                          "--mock-data",
-                                          "--master",
-                                          "--node",
-                                          "--rdzv",
-                                          "--rank",
-                                          "--local",
-                                          "--weight-decay-incr",
-                                          "--override",
-                                          "--use-checkpoint",
-                                          "--finetune",
-                                          "--make-vocab-size-divisible-by",
-                                          "--no-create-attention-mask",
-                                          "--no-mmap",
-                                          "--manual-gc",
-                                          "--attention-dropout",
-                                          "--hidden-dropout",
-                                          "--train-samples",
-                                          "--overlap-",
-                                          "--use-mcore-models",
-                                          "--transformer-impl",
-                                          "--use-flash-attn",
-                                          "--attention-backend",
-                                          "--use-rotary",
-                                          "--rotary-percent",
-                                          "--no-masked-softmax",
-                                          "--no-rope-fusion",
-                                          "--no-position-embedding",
-                                          "--moe-token-dispatcher",
-                                          "--moe-grouped-gemm",
-                                          "--moe-router-load",
-                                          "--moe-aux-loss",
-                                          "--moe-z-loss",
-                                          "--moe-permute",
-                                          "--nnodes",
-                                          "--nproc",
-                                          "--accumulate-allreduce-grads-in-fp32",
-                                          "--no-gradient-accumulation-fusion",
-                                          "--cross-entropy",
-                                          "--tee",
-                                          "--max-restarts",
-                                          "job.",
-                                          "profiling.",
-                                          "metrics.",
-                                          "checkpoint.",
-                                          "comm.",
-                                          "lr_scheduler.",
-                                          "optimizer.name",
-                                          "optimizer.eps",
-                                          "optimizer.implementation",
-                                          "training.dataset",
-                                          "training.compile",
-                                          "training.mixed_precision_reduce",
-                                          "compile.",
-                                          "model.tokenizer",
-                                          "model.hf_assets",
-                                          "model.converters",
-                                          "model.ddp_bucket",
-                                          "general.",
-                                          "data_stages",
-                                          "logging.",
-                                          "checkpoints.",
-                                          "profiler",
-                                          "tokenizer.",
-                                          "model.init_method",
-                                          "model.make_vocab",
-                                          "model.model_config.",
-                                          "optimizer.optimizer_factory",
-                                          "optimizer.accumulate_grad",
-                                          "optimizer.learning_rate_scheduler.",
-                                          "parallelism.tp_linear_async",
-                                          "tokens.val_check",
-                                          "tokens.limit",
-                                          "lighteval",
-                                          "s3_upload",
-                                          "experimental.",
-                                          "debug."};
-
-struct Flavor {
-    const char *preset, *name, *flavor;
-};
-constexpr Flavor kFlavors[] = {{"llama3-8b", "llama3", "8B"},     {"llama3-70b", "llama3", "70B"},
-                               {"llama3-405b", "llama3", "405B"}, {"qwen3-0.6b", "qwen3", "0.6B"},
-                               {"qwen3-4b", "qwen3", "4B"},       {"qwen3-8b", "qwen3", "8B"}};
-
-struct TitanSchedule {
-    const char *ours, *theirs;
-    int stages_of_rank;  // 0: any
-};
-constexpr TitanSchedule kTitanSchedules[] = {{"1f1b", "1F1B", 1},
-                                             {"gpipe", "GPipe", 1},
-                                             {"interleaved", "Interleaved1F1B", 0},
-                                             {"interleaved-zb", "InterleavedZeroBubble", 0},
-                                             {"zb-v", "ZBVZeroBubble", 2},
-                                             {"dualpipe-v", "DualPipeV", 2}};
-
-// --- Texts -----------------------------------------------------------------------------------------------------------
-
-void flatten(const Json& json, const std::string& path, Values& into) {
-    if (json.is_object()) {
-        for (const Json::Member& m : json.items()) flatten(m.value, path.empty() ? m.key : path + "." + m.key, into);
-        return;
-    }
-    into[path] = json.is_string() ? json.text() : json.dump();
-}
-
 Values values_of(const spec::RunSpec& run) {
     Values values;
     flatten(spec::parse_toml(spec::to_toml(run), "run"), "", values);
     return values;
 }
 
-std::string quoted_unless_plain(const std::string& value) {
-    double number = 0;
-    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-    const bool plain = value == "true" || value == "false" ||
-                       (error == std::errc() && end == value.data() + value.size() && std::isfinite(number));
-    return plain ? value : Json(value).dump();
-}
-
-std::string to_arguments(const Values& options) {
-    std::string text = "ARGS=(\n";
-    for (const auto& [name, value] : options) text += concat("    ", name, value.empty() ? "" : " ", value, '\n');
-    return text + ")\n";
-}
-
-std::string to_toml_text(const Values& options) {
-    std::string text, section;
-    for (const auto& [path, value] : options) {
-        const size_t dot = path.rfind('.');
-        if (path.substr(0, dot) != section) {
-            section = path.substr(0, dot);
-            text += concat(text.empty() ? "[" : "\n[", section, "]\n");
-        }
-        text += concat(path.substr(dot + 1), " = ", quoted_unless_plain(value), '\n');
-    }
-    return text;
-}
-
-// Nested maps, two blanks a level: all that a nanotron config needs.
-std::string to_yaml(const Values& options) {
-    std::string text;
-    std::vector<std::string> open;
-    for (const auto& [path, value] : options) {
-        std::vector<std::string> keys;
-        std::istringstream in(path);
-        for (std::string key; std::getline(in, key, '.');) keys.push_back(key);
-        size_t same = 0;
-        while (same < open.size() && same + 1 < keys.size() && open[same] == keys[same]) ++same;
-        for (size_t i = same; i + 1 < keys.size(); ++i) text += concat(std::string(2 * i, ' '), keys[i], ":\n");
-        open.assign(keys.begin(), keys.end() - 1);
-        text += concat(std::string(2 * open.size(), ' '), keys.back(), ": ", value, '\n');
-    }
-    return text;
-}
-
-Values from_yaml(std::string_view text) {
-    Values values;
-    std::vector<std::pair<size_t, std::string>> open;  // indentation, key
-    std::istringstream lines{std::string(text)};
-    for (std::string line; std::getline(lines, line);) {
-        const size_t indent = line.find_first_not_of(' '), colon = line.find(':');
-        if (indent == std::string::npos || line[indent] == '#' || line[indent] == '-' || colon == std::string::npos)
-            continue;
-        while (!open.empty() && open.back().first >= indent) open.pop_back();
-        std::string value = line.substr(colon + 1);
-        if (const size_t comment = value.find(" #"); comment != std::string::npos) value.resize(comment);
-        value.erase(0, std::min(value.find_first_not_of(' '), value.size()));
-        value.erase(value.find_last_not_of(" \r") + 1);
-        if (value.size() > 1 && (value[0] == '"' || value[0] == '\'')) value = value.substr(1, value.size() - 2);
-        const std::string key = line.substr(indent, colon - indent);
-        if (value.empty()) {
-            open.emplace_back(indent, key);
-            continue;
-        }
-        std::string path;
-        for (const auto& [at, name] : open) path += name + ".";
-        values[path + key] = value;
-    }
-    return values;
-}
-
-// The words of a shell script: quotes and comments removed, variables replaced where the script gives them.
-class Script {
-  public:
-    explicit Script(std::string_view text) {
-        std::string line;
-        std::istringstream lines{std::string(text)};
-        std::string logical;
-        while (std::getline(lines, line)) {
-            if (line.ends_with('\r')) line.pop_back();
-            if (const size_t comment = line.find(" #"); comment != std::string::npos) line.resize(comment);
-            if (line.starts_with('#')) continue;
-            if (line.ends_with('\\')) {
-                logical += line.substr(0, line.size() - 1) + " ";
-                continue;
-            }
-            read(logical + line);
-            logical.clear();
-        }
-        read(logical);
-    }
-    const std::vector<std::string>& words() const { return words_; }
-    const Values& variables() const { return variables_; }
-
-  private:
-    // NAME=VALUE, with a value that is no list, is a variable. Other words are kept.
-    void read(const std::string& line) {
-        for (const std::string& word : split(line)) {
-            const size_t equals = word.find('=');
-            const bool name = equals != std::string::npos && equals > 0 && !word.starts_with('-') &&
-                              word.find_first_not_of(kNameLetters) == equals;
-            if (!name) {
-                words_.push_back(word);
-                continue;
-            }
-            const std::string value = word.substr(equals + 1);
-            // A quoted list of options, as older scripts have it: GPT_ARGS="--num-layers 2 --hidden-size 8".
-            if (value.find("--") != std::string::npos)
-                for (const std::string& inner : split(value)) words_.push_back(inner);
-            else
-                variables_.try_emplace(word.substr(0, equals), value);
-        }
-    }
-    std::vector<std::string> split(const std::string& line) const {
-        std::vector<std::string> words;
-        std::string word;
-        char quote = 0;
-        bool any = false;
-        const auto end_word = [&] {
-            if (any) words.push_back(expanded(word));
-            word.clear();
-            any = false;
-        };
-        int depth = 0;  // of ${...} and $(...)
-        for (size_t i = 0; i < line.size(); ++i) {
-            const char c = line[i];
-            if (quote != 0 && c == quote) {
-                quote = 0;
-            } else if (quote == 0 && (c == '"' || c == '\'')) {
-                quote = c;
-                any = true;
-            } else if (quote == 0 && depth == 0 && (c == ' ' || c == '\t' || c == ';')) {
-                end_word();
-            } else if (quote == 0 && depth == 0 && (c == '(' || c == ')') && (i == 0 || line[i - 1] != '$')) {
-                // Of an array: NAME=( and NAME+=( are not values.
-                if (c == '(' && word.ends_with('=')) word.clear(), any = false;
-                end_word();
-            } else {
-                if (c == '{' && i > 0 && line[i - 1] == '$') ++depth;
-                if (c == '(' && i > 0 && line[i - 1] == '$') ++depth;
-                if ((c == '}' || c == ')') && depth > 0) --depth;
-                word += c;
-                any = true;
-            }
-        }
-        end_word();
-        return words;
-    }
-    // $NAME, ${NAME}, ${NAME:-DEFAULT} and $((A * B)) of what is known; others stay as they are.
-    std::string expanded(const std::string& word) const {
-        std::string text;
-        for (size_t i = 0; i < word.size();) {
-            if (word[i] != '$' || i + 1 == word.size()) {
-                text += word[i++];
-                continue;
-            }
-            if (word.compare(i, 3, "$((") == 0) {
-                const size_t close = word.find("))", i);
-                if (close == std::string::npos) return word;
-                text += product(word.substr(i + 3, close - i - 3));
-                i = close + 2;
-                continue;
-            }
-            const bool braces = word[i + 1] == '{';
-            const size_t begin = i + (braces ? 2 : 1);
-            size_t end = std::min(word.find_first_not_of(kNameLetters, begin), word.size());
-            const std::string name = word.substr(begin, end - begin);
-            std::string otherwise = concat("$", name);
-            if (braces) {
-                const size_t close = word.find('}', end);
-                if (close == std::string::npos) return word;
-                if (word.compare(end, 2, ":-") == 0) otherwise = word.substr(end + 2, close - end - 2);
-                end = close + 1;
-            }
-            const auto known = variables_.find(name);
-            text += known == variables_.end() ? otherwise : known->second;
-            i = end;
-        }
-        return text;
-    }
-    std::string product(const std::string& factors) const {
-        int64_t result = 1;
-        std::istringstream in(factors);
-        for (std::string factor; std::getline(in, factor, '*');) {
-            std::erase(factor, ' ');
-            if (!factor.empty() && factor[0] != '$' && (std::isalpha(static_cast<unsigned char>(factor[0])) != 0))
-                factor = "$" + factor;
-            factor = expanded(factor);
-            int64_t value = 0;
-            const auto [end, error] = std::from_chars(factor.data(), factor.data() + factor.size(), value);
-            if (error != std::errc() || end != factor.data() + factor.size()) return concat("$((", factors, "))");
-            result *= value;
-        }
-        return std::to_string(result);
-    }
-
-    static constexpr const char* kNameLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_";
-    std::vector<std::string> words_;
-    Values variables_;
-};
-
-bool is_option(const std::string& word) {
-    return word.starts_with("--") && word.size() > 2 && std::isalpha(static_cast<unsigned char>(word[2])) != 0;
-}
-
-Values from_script(const Script& script) {
-    Values values;
-    const std::vector<std::string>& words = script.words();
-    for (size_t i = 0; i < words.size(); ++i) {
-        if (!is_option(words[i])) continue;
-        const size_t equals = words[i].find('=');
-        std::string name = words[i].substr(0, equals), value;
-        if (equals != std::string::npos)
-            value = words[i].substr(equals + 1);
-        else if (i + 1 < words.size() && !is_option(words[i + 1]))
-            value = words[i + 1];
-        std::replace(name.begin(), name.end(), '_', '-');
-        values[name] = value;
-    }
-    return values;
-}
-
 // --- Writing ---------------------------------------------------------------------------------------------------------
+
+constexpr int64_t kNanogptVocab = 50304;  // its default: GPT-2's, rounded up to a multiple of 64
 
 struct Shape {  // of a run, as whole numbers
     int64_t ranks, layers, pp, v, dp, micro_batch, global_batch;
@@ -568,7 +73,7 @@ void write_megatron(const spec::RunSpec& run, const Shape& s, Values& out, std::
 void write_torchtitan(const spec::RunSpec& run, const Shape& s, Values& out, std::vector<std::string>& notes) {
     const std::string section = "parallelism.pipeline_parallel_";
     const Flavor* flavor = nullptr;
-    for (const Flavor& f : kFlavors) {
+    for (const Flavor& f : titan_flavors()) {
         spec::ModelSpec model = spec::preset(f.preset);
         model.max_positions = run.model.max_positions;
         model.preset = run.model.preset;
@@ -584,7 +89,7 @@ void write_torchtitan(const spec::RunSpec& run, const Shape& s, Values& out, std
     out["training.local_batch_size"] = std::to_string(s.pp > 1 ? s.global_batch / s.dp : s.micro_batch);
     if (s.pp > 1) {
         out[section + "microbatch_size"] = std::to_string(s.micro_batch);
-        for (const TitanSchedule& kind : kTitanSchedules)
+        for (const TitanSchedule& kind : titan_schedules())
             if (run.parallel.schedule == kind.ours) out[section + "schedule"] = kind.theirs;
         if (!out.contains(section + "schedule")) notes.push_back(concat("it has no schedule ", run.parallel.schedule));
         if (s.v > 1) out[section + "layers_per_stage"] = std::to_string((s.layers + s.pp * s.v - 1) / (s.pp * s.v));
@@ -600,9 +105,33 @@ void write_nanotron(const spec::RunSpec& run, const Shape& s, Values& out, std::
     if (run.parallel.zero > 1) notes.push_back("it has ZeRO-0 and ZeRO-1");
 }
 
+void write_deepspeed(const spec::RunSpec& run, const Shape& s, Values& out, std::vector<std::string>& notes) {
+    out["gradient_accumulation_steps"] = std::to_string(s.global_batch / (s.dp * s.micro_batch));
+    out["optimizer.params.betas"] =
+        concat("[", spec::toml_text(run.optimizer.beta1), ", ", spec::toml_text(run.optimizer.beta2), "]");
+    if (run.parallel.tp > 1 && run.parallel.sequence_parallel)
+        notes.push_back(
+            "its tensor parallelism does not divide the norms' sequences: parallel.sequence_parallel = false");
+    if (s.pp > 1 || run.parallel.cp > 1 || run.parallel.ep > 1)
+        notes.push_back("pipelines, sequences and experts are divided by its code, not by its config");
+    if (run.parallel.dp_replicate > 1)
+        notes.push_back("replicas of shard groups: MiCS, zero_optimization.mics_shard_size");
+}
+
+void write_nanogpt(const spec::RunSpec& run, const Shape& s, Values& out, std::vector<std::string>& notes) {
+    out["gradient_accumulation_steps"] = std::to_string(s.global_batch / s.micro_batch);
+    out["lr_decay_iters"] = std::to_string(run.train.steps);
+    out["bias"] = "True";
+    if (run.model.family != spec::Family::gpt2) notes.push_back("its model is gpt2");
+    if (run.model.vocab != kNanogptVocab)
+        notes.push_back(
+            concat("a vocabulary of ", run.model.vocab, ": it takes that of the data set, else ", kNanogptVocab));
+    if (s.dp != s.ranks || run.parallel.zero > 0) notes.push_back("it has data parallelism without ZeRO alone");
+}
+
 }  // namespace
 
-std::vector<std::string> peer_names() { return {"megatron", "torchtitan", "nanotron"}; }
+std::vector<std::string> peer_names() { return {"megatron", "torchtitan", "nanotron", "deepspeed", "nanogpt"}; }
 
 Peer peer_named(const std::string& name) {
     const std::vector<std::string> names = peer_names();
@@ -610,6 +139,28 @@ Peer peer_named(const std::string& name) {
     check<UsageError>(found != names.end(), "no trainer is called ", name, "; the nearest is ",
                       spec::nearest(name, names), " of ", joined(names));
     return static_cast<Peer>(found - names.begin());
+}
+
+std::vector<PeerOption> options_of(Peer peer) {
+    std::vector<PeerOption> options;
+    for (const Row& row : rows_of(peer)) {
+        std::vector<std::pair<std::string, std::string>> words;  // theirs, and ours: several values may have one name
+        for (const Word& word : row.given()) {
+            const std::string theirs = word.theirs == kAbsent ? "not given" : *word.theirs == 0 ? "given" : word.theirs;
+            const auto same =
+                std::find_if(words.begin(), words.end(), [&](const auto& w) { return w.first == theirs; });
+            if (same == words.end())
+                words.emplace_back(theirs, word.ours);
+            else
+                same->second += concat(" or ", word.ours);
+        }
+        std::string text = row.ours;
+        for (const auto& [theirs, ours] : words)
+            if (theirs != ours) text += concat(text == row.ours ? ": " : "; ", theirs, " is ", ours);
+        options.push_back({row.theirs, text});
+    }
+    for (const Remark& remark : remarks_of(peer)) options.push_back({remark.theirs, remark.ours});
+    return options;
 }
 
 void keep_to(Limits& limits, Peer peer) {
@@ -639,6 +190,14 @@ void keep_to(Limits& limits, Peer peer) {
             keep(limits.dp_replicate, Numbers{1});
             keep(limits.ep, Numbers{1});
             keep(limits.etp, Numbers{1});
+            break;
+        case Peer::deepspeed:
+        case Peer::nanogpt:
+            if (peer == Peer::nanogpt) keep(limits.tp, Numbers{1});
+            if (peer == Peer::nanogpt) keep(limits.zero, Numbers{0});
+            for (std::vector<int>* axis : {&limits.cp, &limits.pp, &limits.ep, &limits.etp, &limits.dp_replicate})
+                keep(*axis, Numbers{1});
+            keep(limits.recompute, Names{"none"});
             break;
     }
 }
@@ -674,6 +233,8 @@ std::string emit_for(Peer peer, const spec::RunSpec& run, int ranks) {
     if (peer == Peer::megatron) write_megatron(run, shape, out, notes);
     if (peer == Peer::torchtitan) write_torchtitan(run, shape, out, notes);
     if (peer == Peer::nanotron) write_nanotron(run, shape, out, notes);
+    if (peer == Peer::deepspeed) write_deepspeed(run, shape, out, notes);
+    if (peer == Peer::nanogpt) write_nanogpt(run, shape, out, notes);
     for (const std::string& note : notes) head += concat("# not the same: ", note, '\n');
     switch (peer) {
         case Peer::megatron:
@@ -682,6 +243,8 @@ std::string emit_for(Peer peer, const spec::RunSpec& run, int ranks) {
                           " pretrain_gpt.py \"${ARGS[@]}\" ...\n");
         case Peer::torchtitan: return head + to_toml_text(out);
         case Peer::nanotron: return head + to_yaml(out);
+        case Peer::deepspeed: return head + to_json_text(out);
+        case Peer::nanogpt: return head + to_python(out);
     }
     return "";
 }
@@ -700,11 +263,11 @@ class Reading {
         if (peer_ == Peer::megatron) read_megatron();
         if (peer_ == Peer::torchtitan) read_torchtitan();
         if (peer_ == Peer::nanotron) read_nanotron();
+        if (peer_ == Peer::deepspeed) read_deepspeed();
+        if (peer_ == Peer::nanogpt) read_nanogpt();
         for (const auto& [name, value] : given_) {
             if (known_.contains(name)) continue;
-            const bool without = std::any_of(std::begin(kWithoutEffect), std::end(kWithoutEffect),
-                                             [&](const char* begin) { return name.starts_with(begin); });
-            (without ? result_.ignored : result_.unknown).push_back(name);
+            (is_without_effect(name) ? result_.ignored : result_.unknown).push_back(name);
         }
         return std::move(result_);
     }
@@ -809,7 +372,7 @@ class Reading {
     void read_torchtitan() {
         const std::string section = "parallelism.pipeline_parallel_";
         const auto name = option("model.name"), flavor = option("model.flavor");
-        for (const Flavor& f : kFlavors)
+        for (const Flavor& f : titan_flavors())
             if (name == f.name && flavor == f.flavor) set("model.preset", f.preset);
         if (flavor && !set_.contains("model.preset"))
             result_.notes.push_back(concat("the sizes of flavor ", *flavor, " are not known here: give --model"));
@@ -818,7 +381,7 @@ class Reading {
         if (local) set("train.micro_batch", std::to_string(pp > 1 ? piece.value_or(1) : *local));
         const auto schedule = option(section + "schedule");
         const auto of_stage = number(section + "layers_per_stage");
-        for (const TitanSchedule& kind : kTitanSchedules) {
+        for (const TitanSchedule& kind : titan_schedules()) {
             if (pp == 1 || lower(schedule.value_or("1F1B")) != lower(kind.theirs)) continue;
             set("parallel.schedule", kind.ours);
             if (kind.stages_of_rank == 0 && of_stage && set_.contains("model.preset")) {
@@ -838,6 +401,56 @@ class Reading {
             static_cast<int>(dp * number("parallelism.tp").value_or(1) * number("parallelism.pp").value_or(1) *
                              number("parallelism.context_parallel_size").value_or(1));
     }
+    void read_deepspeed() {
+        const auto global = number("train_batch_size"), micro = number("train_micro_batch_size_per_gpu"),
+                   times = number("gradient_accumulation_steps");
+        if (global && micro && times && *micro * *times > 0)
+            result_.ranks =
+                static_cast<int>(*global / (*micro * *times) * number("tensor_parallel.autotp_size").value_or(1));
+        if (number("tensor_parallel.autotp_size").value_or(1) > 1) set("parallel.sequence_parallel", "false");
+        if (!global && micro && times)
+            result_.notes.push_back("train_batch_size is not given: set train.global_batch for your ranks");
+        if (const auto betas = option("optimizer.params.betas")) {
+            const Json list = Json::parse(*betas);
+            check<UsageError>(list.is_array() && list.size() == 2, source_, ": optimizer.params.betas ", *betas,
+                              ": two numbers are needed");
+            set("optimizer.beta1", list[size_t{0}].dump());
+            set("optimizer.beta2", list[size_t{1}].dump());
+        }
+        option("optimizer.params.torch_adam");
+        option("scheduler.params.warmup_min_lr");
+        option("scheduler.params.warmup_max_lr");
+        if (option("fp16.enabled") == "true") {
+            result_.notes.push_back("fp16 is priced as bf16: the same bytes and rates");
+            set("precision.compute", "bf16");
+        }
+        result_.notes.push_back("a DeepSpeed config has no model, sequence length or number of steps: give them");
+    }
+    void read_nanogpt() {
+        const int64_t layers = number("n_layer").value_or(12), heads = number("n_head").value_or(12),
+                      width = number("n_embd").value_or(768), seq = number("block_size").value_or(1024),
+                      micro = number("batch_size").value_or(12);
+        for (const auto& [key, value] : std::map<std::string, int64_t>{
+                 {"model.layers", layers},
+                 {"model.heads", heads},
+                 {"model.kv_heads", heads},
+                 {"model.width", width},
+                 {"model.head_dim", width / std::max<int64_t>(1, heads)},
+                 {"model.ffn", 4 * width},
+                 {"model.vocab", kNanogptVocab},
+                 {"model.max_positions", seq},
+                 {"train.seq_len", seq},
+                 {"train.micro_batch", micro},
+                 {"train.global_batch", number("gradient_accumulation_steps").value_or(40) * micro}})
+            set(key, std::to_string(value));
+        for (const auto& [key, value] : std::map<std::string, std::string>{{"model.family", "gpt2"},
+                                                                           {"model.norm_eps", "1e-5"},
+                                                                           {"model.tie_embeddings", "true"},
+                                                                           {"parallel.zero", "0"}})
+            set(key, value);
+        option("lr_decay_iters");
+        if (option("bias") == "False") result_.notes.push_back("bias = False: gpt2 has biases here");
+    }
     std::string preset() const {
         for (const std::string& s : result_.set)
             if (s.starts_with("model.preset=")) return s.substr(13);
@@ -853,6 +466,10 @@ class Reading {
 
 }  // namespace
 
+bool PeerRun::has_preset() const {
+    return std::any_of(set.begin(), set.end(), [](const std::string& s) { return s.starts_with("model.preset="); });
+}
+
 PeerRun read_peer(Peer peer, std::string_view text, const std::string& source_name) {
     if (peer == Peer::torchtitan) {
         Values values;
@@ -860,8 +477,23 @@ PeerRun read_peer(Peer peer, std::string_view text, const std::string& source_na
         return Reading(peer, std::move(values), source_name).run();
     }
     if (peer == Peer::nanotron) return Reading(peer, from_yaml(text), source_name).run();
+    if (peer == Peer::nanogpt) return Reading(peer, from_python(text), source_name).run();
+    if (peer == Peer::deepspeed) {
+        std::string json;  // without the comments that emit_for() puts on top
+        std::istringstream lines{std::string(text)};
+        for (std::string line; std::getline(lines, line);)
+            if (!line.starts_with('#')) json += line + '\n';
+        Values values;
+        try {
+            flatten(Json::parse(json), "", values);
+        } catch (const JsonError& error) {
+            throw UsageError(concat(source_name, ": required a DeepSpeed config, JSON: ", error.what()));
+        }
+        std::erase_if(values, [](const auto& value) { return value.second == "auto"; });  // filled in by a caller
+        return Reading(peer, std::move(values), source_name).run();
+    }
     const Script script(text);
-    PeerRun run = Reading(peer, from_script(script), source_name).run();
+    PeerRun run = Reading(peer, script.options(), source_name).run();
     const auto count = [&](std::initializer_list<const char*> names, const Values& values) -> int64_t {
         for (const char* name : names) {
             const auto found = values.find(name);
@@ -873,7 +505,7 @@ PeerRun read_peer(Peer peer, std::string_view text, const std::string& source_na
         }
         return 0;
     };
-    const Values options = from_script(script);
+    const Values options = script.options();
     int64_t world = count({"WORLD_SIZE", "world_size", "NUM_GPUS", "NGPUS"}, script.variables());
     const int64_t of_node = count({"--nproc-per-node"}, options), nodes = count({"--nnodes"}, options);
     if (world == 0 && of_node > 0) world = of_node * std::max<int64_t>(1, nodes);

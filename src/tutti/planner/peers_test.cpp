@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <sstream>
 
 #include "tutti/base/error.h"
 #include "tutti/planner/rules.h"
@@ -14,13 +15,18 @@
 namespace tutti::planner {
 namespace {
 
-spec::RunSpec read_again(Peer peer, const std::string& text, PeerRun* read = nullptr) {
+// `model`: a preset for a peer whose config has no model.
+spec::RunSpec read_again(Peer peer, const std::string& text, const std::string& model, int64_t seq_len,
+                         PeerRun* read = nullptr) {
     PeerRun run = read_peer(peer, text, "emitted");
     EXPECT_EQ(joined(run.unknown), "") << text;
     std::vector<std::string> set = run.set;
-    const bool named =
-        std::any_of(set.begin(), set.end(), [](const auto& s) { return s.starts_with("model.preset="); });
-    if (!named) set.insert(set.begin(), "model.preset=");
+    if (peer == Peer::deepspeed) {
+        set.push_back("model.preset=" + model);
+        set.push_back(concat("train.seq_len=", seq_len));
+    } else if (!run.has_preset()) {
+        set.insert(set.begin(), "model.preset=");
+    }
     set.emplace_back("data.train=x.bin");
     if (read != nullptr) *read = std::move(run);
     return spec::parse_text("", "read", set);
@@ -29,15 +35,16 @@ spec::RunSpec read_again(Peer peer, const std::string& text, PeerRun* read = nul
 // What the options say of a run: the peers have no words for the rest, or other defaults.
 struct Said {
     spec::ParallelSpec parallel;
+    spec::OptimizerSpec optimizer;
     std::string recompute, compute;
     int64_t layers, width, heads, kv_heads, ffn, vocab, experts, seq_len, global_batch, micro_batch;
     bool operator==(const Said&) const = default;
 };
 
 Said said(const spec::RunSpec& run, int ranks) {
-    Said s{run.parallel,      run.recompute.policy,   run.precision.compute, run.model.layers, run.model.width,
-           run.model.heads,   run.model.kv_heads,     run.model.ffn,         run.model.vocab,  run.model.moe.experts,
-           run.train.seq_len, run.train.global_batch, run.train.micro_batch};
+    Said s{run.parallel,          run.optimizer,     run.recompute.policy,   run.precision.compute, run.model.layers,
+           run.model.width,       run.model.heads,   run.model.kv_heads,     run.model.ffn,         run.model.vocab,
+           run.model.moe.experts, run.train.seq_len, run.train.global_batch, run.train.micro_batch};
     spec::ParallelSpec& p = s.parallel;
     p.dp_shard = spec::data_parallel_shards(p, ranks);
     if (p.tp == 1) p.sequence_parallel = true;
@@ -57,24 +64,28 @@ TEST(Peers, TwoHundredRandomLayoutsAreReadAsTheyAreWritten) {
         for (int attempt = 0; attempt < 200'000 && checked < 200; ++attempt) {
             const bool experts = peer == Peer::megatron && attempt % 3 == 0;
             const int gpus = any((const int[]){8, 16, 32, 64});
-            Request r{.model = spec::preset(experts ? "mixtral-8x7b" : "llama3-8b"),
+            const std::string preset = experts ? "mixtral-8x7b" : peer == Peer::nanogpt ? "gpt2-124m" : "llama3-8b";
+            Request r{.model = spec::preset(preset),
                       .cluster = hardware::cluster_named("h100"),
                       .gpus = gpus,
                       .global_batch = any((const int[]){32, 64, 128}),
-                      .seq_len = any((const int[]){2048, 8192}),
+                      .seq_len = peer == Peer::nanogpt ? 1024 : any((const int[]){2048, 8192}),
                       .precision = "bf16",
                       .data = {"x.bin"}};
+            if (peer == Peer::nanogpt) r.model.vocab = 50304;  // its default
             keep_to(r.limits, peer);
             spec::RunSpec run = plain_run(r);
             spec::ParallelSpec& p = run.parallel;
-            p.tp = any((const int[]){1, 2, 4, 8});
-            p.cp = any((const int[]){1, 2, 4});
-            p.pp = any((const int[]){1, 2, 4, 8});
+            const bool divided = peer != Peer::deepspeed && peer != Peer::nanogpt;  // by more than dp and tp
+            p.tp = peer == Peer::nanogpt ? 1 : any((const int[]){1, 2, 4, 8});
+            p.cp = divided ? any((const int[]){1, 2, 4}) : 1;
+            p.pp = divided ? any((const int[]){1, 2, 4, 8}) : 1;
             p.ep = experts ? any((const int[]){1, 2, 4, 8}) : 1;
-            p.zero = any(r.limits.zero);
+            p.zero = r.limits.zero.empty() ? static_cast<int>(random() % 4) : any(r.limits.zero);
             run.train.micro_batch = any((const int[]){1, 2, 4});
             p.sequence_parallel = peer == Peer::torchtitan || p.tp == 1 || any((const bool[]){true, false});
-            run.recompute.policy = any((const char* const[]){"none", "selective", "full"});
+            if (peer == Peer::deepspeed) p.sequence_parallel = p.tp == 1;
+            run.recompute.policy = divided ? any((const char* const[]){"none", "selective", "full"}) : "none";
             p.cp_method = peer == Peer::nanotron ? "ring" : any((const char* const[]){"ring", "all_gather"});
             if (p.pp > 1) p.schedule = any(r.limits.schedules);
             p.virtual_stages = p.pp == 1 || p.schedule == "1f1b" ? 1
@@ -82,9 +93,16 @@ TEST(Peers, TwoHundredRandomLayoutsAreReadAsTheyAreWritten) {
                                                                  : 2;
             if (gpus % (p.tp * p.cp * p.pp) != 0) continue;
             const int64_t dp = gpus / (p.tp * p.cp * p.pp);
-            if (peer != Peer::nanotron && dp % 2 == 0 && p.zero > 0) p.dp_replicate = any((const int[]){1, 2});
+            if (r.limits.dp_replicate.empty() && dp % 2 == 0 && p.zero > 0) p.dp_replicate = any((const int[]){1, 2});
             p.dp_shard = dp / p.dp_replicate;
             set_stages(run);
+            run.optimizer.lr = any((const double[]){1e-4, 6e-4});
+            run.optimizer.warmup_steps = any((const int64_t[]){0, 100, 2000});
+            run.optimizer.beta2 = any((const double[]){0.95, 0.999});
+            run.optimizer.weight_decay = any((const double[]){0, 0.1});
+            run.optimizer.clip = any((const double[]){0.5, 1});
+            if (peer != Peer::torchtitan) run.optimizer.schedule = any((const char* const[]){"cosine", "linear"});
+            if (peer == Peer::nanogpt) run.optimizer.schedule = any((const char* const[]){"cosine", "constant"});
             if (!allowed(r, run)) continue;
             try {
                 spec::validate(run, gpus);
@@ -94,14 +112,89 @@ TEST(Peers, TwoHundredRandomLayoutsAreReadAsTheyAreWritten) {
             const std::string text = emit_for(peer, run, gpus);
             ASSERT_EQ(text.find("# not the same"), std::string::npos) << text;
             PeerRun read;
-            const spec::RunSpec again = read_again(peer, text, &read);
+            const spec::RunSpec again = read_again(peer, text, preset, r.seq_len, &read);
             ASSERT_NO_THROW(spec::validate(again, gpus)) << text;
             ASSERT_EQ(said(again, gpus), said(run, gpus)) << text << spec::to_toml(again);
-            ASSERT_EQ(read.ranks, peer == Peer::torchtitan ? 0 : gpus) << text;
+            ASSERT_EQ(read.ranks, peer == Peer::torchtitan || peer == Peer::nanogpt ? 0 : gpus) << text;
             ++checked;
         }
         EXPECT_EQ(checked, 200) << name;
     }
+}
+
+// Each option of `tutti config --from` is one that a file may have: none of them is called unknown.
+TEST(Peers, NoOptionOfTheTablesIsUnknown) {
+    for (const std::string& name : peer_names()) {
+        const Peer peer = peer_named(name);
+        EXPECT_GT(options_of(peer).size(), 20U);
+        for (const PeerOption& option : options_of(peer)) {
+            const size_t dot = option.theirs.rfind('.');
+            std::string text = option.theirs + " 1";
+            if (peer == Peer::torchtitan)
+                text = dot == std::string::npos
+                           ? option.theirs + " = 1"
+                           : concat("[", option.theirs.substr(0, dot), "]\n", option.theirs.substr(dot + 1), " = 1");
+            if (peer == Peer::nanogpt) text = option.theirs + " = 1";
+            if (peer == Peer::nanotron || peer == Peer::deepspeed) {
+                const bool list = option.theirs == "optimizer.params.betas";
+                std::string key, close;
+                std::istringstream keys(option.theirs);
+                text = peer == Peer::deepspeed ? "{" : "";
+                std::string indent;
+                while (std::getline(keys, key, '.')) {
+                    const bool last = keys.eof();
+                    if (peer == Peer::nanotron) {
+                        text += concat(indent, key, last ? ": 1\n" : ":\n");
+                        indent += "  ";
+                    } else {
+                        text += concat('"', key, "\": ", last ? (list ? "[1, 1]" : "1") : "{");
+                        close += '}';
+                    }
+                }
+                text += close;
+            }
+            EXPECT_EQ(joined(read_peer(peer, text, "option").unknown), "") << name << ' ' << text;
+        }
+    }
+}
+
+TEST(Peers, ANanogptConfigAsPeopleWriteIt) {
+    const PeerRun read = read_peer(Peer::nanogpt, R"(# config for training GPT-2 (124M)
+# $ torchrun --standalone --nproc_per_node=8 train.py config/train_gpt2.py
+wandb_log = True
+wandb_project = 'owt'
+batch_size = 12
+block_size = 1024
+gradient_accumulation_steps = 5 * 8
+max_iters = 600000
+lr_decay_iters = 600000
+weight_decay = 1e-1
+)",
+                                   "train_gpt2.py");
+    const auto has = [&](const char* s) { return std::find(read.set.begin(), read.set.end(), s) != read.set.end(); };
+    for (const char* s : {"train.global_batch=480", "train.micro_batch=12", "train.steps=600000", "model.family=gpt2",
+                          "model.layers=12", "model.vocab=50304", "optimizer.weight_decay=1e-1"})
+        EXPECT_TRUE(has(s)) << s << " is not in " << joined(read.set);
+    EXPECT_EQ(joined(read.unknown), "");
+}
+
+TEST(Peers, ADeepSpeedConfigAsPeopleWriteIt) {
+    const PeerRun read = read_peer(Peer::deepspeed, R"({
+  "train_batch_size": 256, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 8,
+  "bf16": {"enabled": true}, "fp16": {"enabled": false}, "gradient_clipping": 1.0,
+  "optimizer": {"type": "AdamW", "params": {"lr": 3e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}},
+  "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_num_steps": "auto", "total_num_steps": 1000}},
+  "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "pin_memory": true},
+                        "stage3_prefetch_bucket_size": 5e7}, "my_own": 1})",
+                                   "ds_config.json");
+    EXPECT_EQ(read.ranks, 8);
+    EXPECT_EQ(joined(read.unknown), "my_own");
+    const auto has = [&](const char* s) { return std::find(read.set.begin(), read.set.end(), s) != read.set.end(); };
+    for (const char* s : {"parallel.zero=3", "offload.optimizer=true", "offload.params=false", "optimizer.beta2=0.95",
+                          "optimizer.schedule=linear", "train.steps=1000", "precision.compute=bf16"})
+        EXPECT_TRUE(has(s)) << s << " is not in " << joined(read.set);
+    EXPECT_THROW(read_peer(Peer::deepspeed, "{", "x.json"), UsageError);
+    EXPECT_THROW(read_peer(Peer::deepspeed, R"({"optimizer": {"params": {"betas": [0.9]}}})", "x.json"), UsageError);
 }
 
 TEST(Peers, AScriptWithVariablesArraysAndTorchrun) {

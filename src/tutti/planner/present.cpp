@@ -93,7 +93,7 @@ std::string render(const Plan& plan) {
         text += concat(right(std::to_string(++place), 3), right(format_time(f.prediction.seconds()), 9),
                        right(format_percent(f.prediction.share_of_peak(f.prediction.model_causal)), 8),
                        right(bytes_text(f.bytes()), 11), "  ", wrapped(describe_layout(f.run), kIndent), '\n');
-        text += below(concat(where_time_goes(f.prediction, 4),
+        text += below(concat(where_time_goes(f.prediction, 3),
                              offloaded > 0 ? concat("; ", bytes_text(offloaded), " of a device in host memory") : ""));
         if (place > 1) text += below(render(compare(best, f.prediction)));
         most_offloaded = std::max(most_offloaded, offloaded);
