@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "tutti/base/error.h"
+#include "tutti/base/units.h"
 #include "tutti/spec/nearest.h"
 
 namespace tutti::cli {
@@ -24,13 +25,25 @@ CLI::Validator number_in(Between range) {
     return {problem, concat("in [", low, " - ", high, "]"), "number_in"};
 }
 
+constexpr size_t kHelpColumn = 32;  // where the help of an option begins
+
+// CLI11 indents the lines of a help itself.
+std::string help_lines(const std::string& help) {
+    std::string lines = wrapped(help, kHelpColumn);
+    const std::string indent = '\n' + std::string(kHelpColumn, ' ');
+    for (size_t at = lines.find(indent); at != std::string::npos; at = lines.find(indent, at + 1))
+        lines.erase(at + 1, kHelpColumn);
+    return lines;
+}
+
 void add_option(CLI::App& command, const Option& option) {
+    const std::string help = help_lines(option.help);
     CLI::Option* added = std::visit(
         [&]<class T>(T* target) {
             if constexpr (std::same_as<T, bool>)
-                return command.add_flag(option.name, *target, option.help);
+                return command.add_flag(option.name, *target, help);
             else
-                return command.add_option(option.name, *target, option.help);
+                return command.add_option(option.name, *target, help);
         },
         option.target);
     const std::string shown = option.default_text.empty() ? "" : concat(" [", option.default_text, "]");
@@ -111,7 +124,7 @@ std::string describe(const CLI::App& app, const CLI::ParseError& error) {
 Parsed parse(const Command& program, const std::string& version, int argc, const char* const* argv) {
     CLI::App app(program.description, program.name);
     app.set_version_flag("--version", version);
-    app.get_formatter()->column_width(32);
+    app.get_formatter()->column_width(kHelpColumn);
     Parsed parsed;
     fill(app, program, parsed.command);
     try {

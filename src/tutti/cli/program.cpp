@@ -338,7 +338,7 @@ Command completion_command(CompletionArguments& a, const Io& io) {
         required({"SHELL", "", "", "bash, zsh or fish", &a.shell, Choices{"bash", "zsh", "fish"}})};
     return command_of("completion", "print a script that completes command lines in a shell", a, io, completion,
                       options,
-                      "The packages install these scripts. Elsewhere:\n"
+                      "The packages install these scripts. Examples elsewhere:\n"
                       "  source <(tutti completion bash)     # in ~/.bashrc\n"
                       "  source <(tutti completion zsh)      # in ~/.zshrc, after compinit\n"
                       "  tutti completion fish | source      # in ~/.config/fish/config.fish");
@@ -356,8 +356,9 @@ Command program(Arguments& all, const Io& io) {
         .description = "Tutti trains large neural networks on all your devices at once.",
         .footer =
             "`tutti COMMAND --help` explains a command and shows examples.\n"
-            "Exit codes: 0 done, 2 usage or config, 3 data or checkpoint, 4 failed, 5 ended because of another rank,\n"
-            "70 a bug or no progress: do not start it again, 75 stopped by a signal with nothing lost: start it again.",
+            "Exit codes: 0 done, 2 usage or config, 3 data or checkpoint, 4 failed, 5 ended because of another\n"
+            "rank, 70 a bug or no progress: do not start it again, 75 stopped by a signal with nothing lost:\n"
+            "start it again.",
         .commands = {
             init_command(all.init, io), config_command(all.config, io), train_command(all.train, io),
             rehearse_command(all.rehearse, io), verify_command(all.verify, io), generate_command(all.generate, io),

@@ -326,12 +326,12 @@ Command simulate_command(SimulateArguments& a, const Io& io) {
               {"--fit", "OUT", "", "fit the constants to --table, three rows or more, and write them", &a.fit, kPath},
               {"--leave-out", "GROUP", "", "predict each house, family or generation of --table by a fit to the others",
                &a.leave_out}}}),
-        concat("Clusters: ", joined(hardware::cluster_names()),
+        concat("Clusters: ", wrapped(joined(hardware::cluster_names()), 10),
                "\n\nExamples:\n"
                "  tutti simulate run.toml --cluster h100 --ranks 64\n"
-               "  tutti simulate --model llama3-8b --cluster h100 --ranks 64 --set parallel.zero=3 --set "
-               "train.global_batch=64\n"
-               "  tutti simulate run.toml --cluster h100 --ranks 64 --vary parallel.tp=1,2,4 --vary network.gbs=25,50\n"
+               "  tutti simulate --model llama3-8b --cluster h100 --ranks 32 --set train.micro_batch=1\n"
+               "  tutti simulate run.toml --cluster h100 --ranks 64 --vary parallel.tp=1,2,4\n"
+               "  tutti simulate run.toml --cluster h100 --ranks 64 --vary network.gbs=25,50\n"
                "  tutti simulate run.toml --profile here.json --ranks 4 --trace predicted.json\n"
                "  tutti simulate --table published.json --json\n"
                "  tutti simulate --table three_runs.json --fit site.json\n"

@@ -52,7 +52,8 @@ class Parser {
     Expression node(Kind kind, Place at, std::vector<Expression> children = {}, std::string name = "") const {
         Expression made{kind, at, std::move(name), {}, std::move(children), {}, 1};
         for (const Expression& child : made.children) made.depth = std::max(made.depth, child.depth + 1);
-        if (made.depth > kDeepestTree) throw TemplateError(name_, at, concat("the expression is deeper than ", kDeepestTree));
+        if (made.depth > kDeepestTree)
+            throw TemplateError(name_, at, concat("the expression is deeper than ", kDeepestTree));
         return made;
     }
     Expression constant(Place at, Value value) const {

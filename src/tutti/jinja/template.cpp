@@ -15,7 +15,7 @@ namespace {
 using Kind = Expression::Kind;
 using Body = std::vector<Statement>;
 
-constexpr int kDeepestCall = 800;               // calls of execute() and evaluate() inside each other
+constexpr int kDeepestCall = 800;           // calls of execute() and evaluate() inside each other
 constexpr int64_t kLongestRange = 100'000;  // as in Jinja's sandbox
 
 // The variables of the template, of a loop's pass, or of a call; those outside are visible too.
