@@ -137,6 +137,10 @@ env -i "$work/venv/bin/tutti" data tokenize "$root/tmp/text.txt" --tokenizer "$r
 cmp "$work/here/tokens.bin" "$work/here/wheel_tokens.bin" || fail "wheel: other tokens"
 [[ $(losses "$work/here/wheel") == "$here" ]] || fail "wheel: the losses are $(losses "$work/here/wheel"), not $here"
 pip check
+begin=$SECONDS
+(cd "$work" && env -i "$work/venv/bin/tutti" init --demo >"$work/demo.log" 2>&1) || fail "tutti init --demo: $(cat "$work/demo.log")"
+grep -q "^a sample:" "$work/demo.log" || fail "tutti init --demo printed no sample: $(cat "$work/demo.log")"
+echo "   tutti init --demo: a sample after $((SECONDS - begin)) s"
 env -i HOME="$work" "$work/venv/bin/python" "$(dirname "${BASH_SOURCE[0]}")/../python/test_tutti.py" "$work/venv/bin/tutti" 2>"$work/module.log" ||
     fail "the module: $(cat "$work/module.log")"
 [[ -s $work/venv/share/man/man1/tutti.1 ]] || fail "the wheel left no manual page"

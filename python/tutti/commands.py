@@ -10,7 +10,9 @@ def drawn(command, arguments, option, options):
     """Runs a command that draws a picture into the file of `option`."""
     with tempfile.TemporaryDirectory(prefix="tutti-") as folder:
         path = options.pop(option, None) or os.path.join(folder, "picture")
-        return call(command, *arguments, picture=path, **{option: path}, **options)
+        result = call(command, *arguments, picture=path, **{option: path}, **options)
+        result.text = "".join(line for line in result.text.splitlines(True) if line.strip() != f"wrote {path}")
+        return result
 
 
 def given(config):
