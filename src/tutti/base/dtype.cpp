@@ -7,8 +7,8 @@
 namespace tutti {
 
 namespace {
-constexpr std::array<std::string_view, 8> kNames = {"f32", "bf16", "f16", "f64",
-                                                    "i32", "i64",  "u16", "u8"};  // by DType
+constexpr std::array<std::string_view, 11> kNames = {"f32", "bf16", "f16",  "f64",  "i32", "i64",
+                                                     "u16", "u8",   "e4m3", "e5m2", "e8m0"};  // by DType
 }
 
 std::string_view name_of(DType t) { return kNames.at(static_cast<size_t>(t)); }

@@ -10,7 +10,8 @@
 
 namespace tutti {
 
-enum class DType : uint8_t { f32, bf16, f16, f64, i32, i64, u16, u8 };
+// e4m3, e5m2, e8m0: codes of 8 bits (base/float8.h).
+enum class DType : uint8_t { f32, bf16, f16, f64, i32, i64, u16, u8, e4m3, e5m2, e8m0 };
 
 constexpr int64_t size_of(DType t) {
     switch (t) {
@@ -21,7 +22,10 @@ constexpr int64_t size_of(DType t) {
         case DType::bf16:
         case DType::f16:
         case DType::u16: return 2;
-        case DType::u8: return 1;
+        case DType::u8:
+        case DType::e4m3:
+        case DType::e5m2:
+        case DType::e8m0: return 1;
     }
     return 0;
 }

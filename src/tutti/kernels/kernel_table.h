@@ -22,6 +22,41 @@
 
 namespace tutti::kernels {
 
+// A group of the elements of a matrix that share a scale: so many rows and columns, counted from the first element of
+// the matrix. The last groups of its rows or columns may be smaller. 0: as many as the matrix has.
+struct GroupShape {
+    int64_t rows = 0, columns = 0;
+    bool operator==(const GroupShape&) const = default;
+};
+
+// Divisors of codes: element (r, c) is the value of its code (base/float8.h) times values[r / group.rows, c /
+// group.columns]. A divisor of NaN marks a group with an infinity or NaN in it.
+struct Scales {
+    View values = {};  // f32 or e8m0, contiguous: a row of divisors for each row of groups
+    GroupShape group = {};
+};
+
+// Codes of x: with the largest magnitude of a group, the factor of float8_factor(), and for e8m0 divisors that of
+// e8m0_above(); codes = x times the factor, saturating; divisors = 1 / factor.
+struct Quantize {
+    View x;                   // (R, C) A, unit inner stride
+    View codes;               // (R, C) e4m3 or e5m2, contiguous
+    Scales scales;            // values written
+    bool transposed = false;  // codes are (C, R), contiguous, and the rows of divisors are columns
+    bool powers_of_two = true;
+    // Of a group that is the whole matrix: in place of its largest magnitude, as amax() writes it; and in place of the
+    // factor that follows, f32 (1), powers of two with powers_of_two. With both, `amax` only marks infinities and NaN.
+    View amax = {}, factor = {};
+};
+
+// y (R, C) A = codes times divisors, rounded once.
+struct Dequantize {
+    View codes;
+    Scales scales;
+    bool transposed = false;  // as in Quantize
+    View y;
+};
+
 // A function applied to z = op(a) x op(b) [+ bias], rounded to its type, before c is stored. The result has the bits of
 // the table entry of that name applied to z in memory, except that gelu_backward may take z before rounding.
 enum class Epilogue : uint8_t {
@@ -33,16 +68,19 @@ enum class Epilogue : uint8_t {
 };
 
 // c (M, N) = op(a) (M, K) x op(b) (K, N) [+ bias] [+ c]. Views are 2-d with unit inner stride; a and b have one type
-// (f32, bf16 or f16), c is f32 or that type, bias is of that type or f32. transpose_a: a is stored (K, M); transpose_b:
-// b is stored (N, K). With an epilogue c and its views have the type of a, f32 or bf16, and equal strides.
+// (f32, bf16 or f16), c is f32 or that type, bias is of that type or f32. Or a and b are codes with scales, of which
+// gemm_of_codes() says whether a table multiplies them; then c is f32 or bf16, like bias. transpose_a: a is stored (K,
+// M); transpose_b: b is stored (N, K). With an epilogue c and its views have the type of a, f32 or bf16, and equal
+// strides.
 struct Gemm {
     View a, b, c;
     bool transpose_a = false;
     bool transpose_b = false;
-    bool accumulate = false;  // c += product; the usual case of weight gradients, c f32
-    bool gradient = false;    // part of a backward: ProductChoices::spared_by_gradients applies
-    View bias = {};           // (N) added to every row; undefined: none
-    View workspace = {};      // f32, of gemm_workspace values
+    bool accumulate = false;              // c += product; the usual case of weight gradients, c f32
+    bool gradient = false;                // part of a backward: ProductChoices::spared_by_gradients applies
+    View bias = {};                       // (N) added to every row; undefined: none
+    Scales a_scales = {}, b_scales = {};  // of codes, of a and b as they are stored
+    View workspace = {};                  // f32, of gemm_workspace values
     // For several products with one b: f32, of gemm_packed_b values; written by the first product, read where
     // b_is_packed is set. Undefined: b is packed in the workspace for this product alone.
     View packed_b = {};
@@ -319,6 +357,11 @@ struct KernelTable {
     void (*add)(const Stream&, View a, View b, View y) = nullptr;  // y may be a or b
     void (*accumulate)(const Stream&, View x, View y) = nullptr;   // y += x; y f32 or x's type
     void (*scale)(const Stream&, View x, float factor) = nullptr;  // in place
+    // largest (1) i32 = max(largest, the bits of max |x| as f32). Bits of magnitudes are ordered like magnitudes, with
+    // infinity above all numbers and NaN above infinity. x (R, C) A, unit inner stride.
+    void (*amax)(const Stream&, View x, View largest) = nullptr;
+    void (*quantize)(const Stream&, const Quantize&) = nullptr;
+    void (*dequantize)(const Stream&, const Dequantize&) = nullptr;
     void (*relu_forward)(const Stream&, View x, View y) = nullptr;
     void (*relu_backward)(const Stream&, View dy, View y, View dx) = nullptr;  // dx = dy where y > 0
     // gelu(x) = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), GPT-2's
@@ -341,6 +384,8 @@ struct KernelTable {
     void (*gemm)(const Stream&, const Gemm&) = nullptr;
     int64_t (*gemm_workspace)(const Stream&, const Gemm&) = nullptr;
     int64_t (*gemm_packed_b)(const Stream&, const Gemm&) = nullptr;  // 0: this product has no packed b
+    // Whether gemm() multiplies these codes. Null: it multiplies none, and codes are dequantized before a product.
+    bool (*gemm_of_codes)(const Stream&, const Gemm&) = nullptr;
     bool packing_counts = false;  // products in bf16 are fast enough that packing b is a large part of their time
     bool gemm_by_rows = false;    // Gemm::whole_rows is supported
     // q, k and v of one input are projected side by side, and so are gate and up: by one product where their weights

@@ -103,8 +103,9 @@ Work work_of(const View& operand) {
 Work work_of(const Gemm& g) {
     const int64_t M = g.c.shape[0], N = g.c.shape[1], K = g.transpose_a ? g.a.shape[0] : g.a.shape[1];
     Work work = work_of_product(g, M, K, N);
-    work.bytes = bytes_of(g.a) + bytes_of(g.b) + (g.accumulate ? 2 : 1) * bytes_of(g.c) + bytes_of(g.bias) +
-                 bytes_of(g.x) + bytes_of(g.gate) + bytes_of(g.dup);
+    work.bytes = bytes_of(g.a) + bytes_of(g.a_scales.values) + bytes_of(g.b) + bytes_of(g.b_scales.values) +
+                 (g.accumulate ? 2 : 1) * bytes_of(g.c) + bytes_of(g.bias) + bytes_of(g.x) + bytes_of(g.gate) +
+                 bytes_of(g.dup);
     return work;
 }
 
@@ -126,6 +127,9 @@ Work work_of(const NormBackward& b) { return work_of_all({b.dy, b.x, b.w, b.mean
 
 Work work_of(const ShortConvolution& f) { return work_of_all({f.b, f.c, f.x, f.w, f.bias, f.positions, f.before}); }
 Work work_of(const ShortConvolutionBackward& g) { return work_of_all({g.dz, g.db, g.dc, g.dx, g.after}); }
+
+Work work_of(const Quantize& q) { return work_of_all({q.x, q.codes, q.scales.values}); }
+Work work_of(const Dequantize& d) { return work_of_all({d.codes, d.scales.values, d.y}); }
 
 Work work_of(const Dropout& mask) { return work_of(mask.row_index); }
 Work work_of(const Normal& normal) { return work_of(normal.y); }

@@ -48,6 +48,8 @@ Work work_of(const NormForward& norm);
 Work work_of(const NormBackward& norm);
 Work work_of(const ShortConvolution& convolution);
 Work work_of(const ShortConvolutionBackward& convolution);
+Work work_of(const Quantize& quantize);
+Work work_of(const Dequantize& dequantize);
 Work work_of(const Dropout& mask);
 Work work_of(const Normal& normal);
 Work work_of(const CrossEntropy& loss);

@@ -77,6 +77,7 @@ KernelTable make_table(const char* name, Isa isa, void (*fill_table)(KernelTable
     table.attention_implementation = [](const Stream&, const AttentionForward&) { return "own"; };
     table.attention_workspace = attention::workspace;
     fill_portable(table);
+    fill_float8(table);
     fill_grouped_gemm(table, isa);
     return table;
 }

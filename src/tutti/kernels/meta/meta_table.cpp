@@ -36,6 +36,9 @@ KernelTable meta_table(const KernelTable& target) {
     silence<"add">(table.add);
     silence<"accumulate">(table.accumulate);
     silence<"scale">(table.scale);
+    silence<"amax">(table.amax);
+    silence<"quantize">(table.quantize);
+    silence<"dequantize">(table.dequantize);
     silence<"relu_forward">(table.relu_forward);
     silence<"relu_backward">(table.relu_backward);
     silence<"gelu_forward">(table.gelu_forward);

@@ -9,6 +9,7 @@ namespace tutti::kernels::reference {
 
 // Each sets its own entries of the table and no other.
 void fill_elementwise(KernelTable& table);  // fill to scale, activations, normal, dropout
+void fill_float8(KernelTable& table);       // amax, quantize, dequantize
 void fill_matrix(KernelTable& table);       // gemm, bias_backward, embedding, sums_of_squares, exact_sum
 void fill_norm(KernelTable& table);
 void fill_short_convolution(KernelTable& table);

@@ -8,6 +8,7 @@ const KernelTable& reference_table() {
         KernelTable t;
         t.name = "reference";
         reference::fill_elementwise(t);
+        reference::fill_float8(t);
         reference::fill_matrix(t);
         reference::fill_norm(t);
         reference::fill_short_convolution(t);

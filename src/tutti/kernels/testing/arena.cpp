@@ -26,7 +26,7 @@ int64_t offset_of(const View& x, int64_t i) {
 
 double value(const View& x, int64_t i) {
     const int64_t offset = offset_of(x, i);
-    if (x.dtype == DType::u8) return x.as<uint8_t>()[offset];
+    if (size_of(x.dtype) == 1) return x.as<uint8_t>()[offset];  // codes of 8 bits, too
     const bool is_index = x.dtype == DType::i64 || x.dtype == DType::i32;
     return is_index ? static_cast<double>(reference::load_index(x, offset)) : reference::load(x, offset);
 }
@@ -79,6 +79,8 @@ View Arena::from(const Shape& shape, DType dtype, const std::vector<double>& giv
             x.as<int32_t>()[i] = static_cast<int32_t>(v);
         else if (dtype == DType::i64)
             x.as<int64_t>()[i] = static_cast<int64_t>(v);
+        else if (size_of(dtype) == 1)
+            x.as<uint8_t>()[i] = static_cast<uint8_t>(v);
         else
             reference::store(x, i, v);
     }

@@ -66,6 +66,7 @@ void add(std::vector<Case>& all, const char* op, Entry KernelTable::*entry, std:
 
 void add_elementwise(std::vector<Case>& all);
 void add_reductions(std::vector<Case>& all);
+void add_float8(std::vector<Case>& all);
 void add_gemm(std::vector<Case>& all);
 void add_embedding(std::vector<Case>& all);
 void add_norms(std::vector<Case>& all);

@@ -64,7 +64,10 @@ inline const std::vector<const char*> kOps = {"fill",
                                               "sgd",
                                               "lion",
                                               "muon_momentum",
-                                              "muon_descent"};
+                                              "muon_descent",
+                                              "amax",
+                                              "quantize",
+                                              "dequantize"};
 
 inline std::vector<Case> cases_of(const std::string& op) {
     std::vector<Case> found;

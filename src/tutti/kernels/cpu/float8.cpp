@@ -1,0 +1,179 @@
+// kernels/cpu/float8.cpp: codes of 8 bits, the same code for every instruction set. A group's largest magnitude is a
+// maximum and a cast is exact, so neither threads nor the order of a loop change a bit.
+#include "tutti/base/float8.h"
+
+#include <algorithm>
+#include <array>
+
+#include "tutti/device/cpu/parallel.h"
+#include "tutti/kernels/cpu/fill.h"
+
+namespace tutti::kernels {
+
+namespace {
+
+constexpr int64_t kGrain = 16384;  // values worth a thread
+
+template <class T>
+const T* row_of(const View& x, int64_t r) {
+    return x.as<const T>() + r * x.stride(0);
+}
+
+// The largest of the magnitudes' bits, of a row of n values.
+int32_t largest_bits(const float* x, int64_t n, int32_t most) {
+    for (int64_t i = 0; i < n; ++i) most = std::max(most, std::bit_cast<int32_t>(x[i]) & 0x7fffffff);
+    return most;
+}
+int32_t largest_bits(const bf16* x, int64_t n, int32_t most) {
+    int32_t high = most >> 16;
+    for (int64_t i = 0; i < n; ++i) high = std::max(high, x[i].bits & 0x7fff);
+    return std::max(most, high << 16);
+}
+
+template <class T>
+int32_t largest_bits(const View& x, int64_t first_row, int64_t rows, int64_t first, int64_t columns, int32_t most) {
+    for (int64_t r = first_row; r < rows; ++r) most = largest_bits(row_of<T>(x, r) + first, columns - first, most);
+    return most;
+}
+
+void amax(const Stream& stream, View x, View largest) {
+    const int64_t R = x.shape[0], C = x.shape[1];
+    const int64_t pieces = std::clamp<int64_t>(R * C / kGrain, 1, std::max(stream.threads, 1));
+    std::vector<int32_t> of_pieces(static_cast<size_t>(pieces), *largest.as<int32_t>());
+    const auto find = [&]<class T>(T) {
+        parallel_tasks(stream, pieces, [&](int64_t i) {
+            int32_t& most = of_pieces[static_cast<size_t>(i)];
+            most = largest_bits<T>(x, R * i / pieces, R * (i + 1) / pieces, 0, C, most);
+        });
+    };
+    x.dtype == DType::f32 ? find(float{}) : find(bf16{});
+    *largest.as<int32_t>() = *std::max_element(of_pieces.begin(), of_pieces.end());
+}
+
+struct Groups {
+    int64_t rows, columns, R, C;
+    Groups(const GroupShape& group, const Shape& shape) : R(shape[0]), C(shape[1]) {
+        rows = group.rows > 0 ? group.rows : std::max<int64_t>(R, 1);
+        columns = group.columns > 0 ? group.columns : std::max<int64_t>(C, 1);
+    }
+    int64_t down() const { return (R + rows - 1) / rows; }
+    int64_t across() const { return (C + columns - 1) / columns; }
+    int64_t at(int64_t i, int64_t j, bool transposed) const { return transposed ? j * down() + i : i * across() + j; }
+};
+
+// Writes the divisor of a group with this largest magnitude, and returns the factor of its values.
+float write_divisor(const Quantize& q, int64_t at, int32_t bits) {
+    const float most = std::bit_cast<float>(bits);
+    const Float8& format = float8_of(q.codes.dtype);
+    if (q.scales.values.dtype == DType::e8m0)
+        return e8m0_factor(q.scales.values.as<uint8_t>()[at] = e8m0_divisor(most, format));
+    float factor = float8_factor(most, format, largest_of(q.x.dtype), q.powers_of_two);
+    const bool finite = bits < 0x7f800000;
+    if (finite && q.factor.defined()) factor = *q.factor.as<const float>();
+    q.scales.values.as<float>()[at] = finite ? 1 / factor : std::numeric_limits<float>::quiet_NaN();
+    return factor;
+}
+
+// x (n) times the factor, to codes `step` apart.
+template <int kFraction, class T>
+void cast_row(const T* x, int64_t n, float factor, uint8_t* codes, int64_t step) {
+    constexpr Float8 kFormat = kFraction == 3 ? kE4m3 : kE5m2;
+    if (step == 1)
+        for (int64_t i = 0; i < n; ++i) codes[i] = float8_code(static_cast<float>(x[i]) * factor, kFormat);
+    else
+        for (int64_t i = 0; i < n; ++i) codes[i * step] = float8_code(static_cast<float>(x[i]) * factor, kFormat);
+}
+
+template <int kFraction, class T>
+void quantize_rows(const Quantize& q, const Groups& groups, int64_t first_row, int64_t rows, int64_t i) {
+    auto* const codes = q.codes.as<uint8_t>();
+    for (int64_t j = 0; j < groups.across(); ++j) {
+        const int64_t first = j * groups.columns, columns = std::min(groups.C, first + groups.columns);
+        const int32_t most =
+            q.amax.defined() ? *q.amax.as<const int32_t>() : largest_bits<T>(q.x, first_row, rows, first, columns, 0);
+        const float factor = write_divisor(q, groups.at(i, j, q.transposed), most);
+        for (int64_t r = first_row; r < rows; ++r) {
+            uint8_t* to = q.transposed ? codes + first * groups.R + r : codes + r * groups.C + first;
+            cast_row<kFraction>(row_of<T>(q.x, r) + first, columns - first, factor, to, q.transposed ? groups.R : 1);
+        }
+    }
+}
+
+template <int kFraction, class T>
+void quantize_as(const Stream& stream, Quantize q) {
+    const Groups groups(q.scales.group, q.x.shape);
+    if (groups.down() > 1 || groups.R * groups.C < kGrain) {
+        const int64_t grain = kGrain / std::max<int64_t>(groups.rows * groups.C, 1) + 1;
+        return parallel_for(stream, groups.down(), grain, [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; ++i)
+                quantize_rows<kFraction, T>(q, groups, i * groups.rows, std::min(groups.R, (i + 1) * groups.rows), i);
+        });
+    }
+    // One group over all rows for each run of columns: threads share the rows. Every thread writes the same divisors.
+    int32_t most = 0;
+    if (!q.amax.defined() && groups.across() == 1) {
+        amax(stream, q.x, View(&most, DType::i32, {1}));
+        q.amax = View(&most, DType::i32, {1});
+    }
+    if (!q.amax.defined()) return quantize_rows<kFraction, T>(q, groups, 0, groups.R, 0);
+    const float factor = write_divisor(q, 0, *q.amax.as<const int32_t>());
+    parallel_for(stream, groups.R, kGrain / groups.C + 1, [&](int64_t begin, int64_t end) {
+        for (int64_t r = begin; r < end; ++r)
+            cast_row<kFraction>(row_of<T>(q.x, r), groups.C, factor,
+                                q.codes.as<uint8_t>() + (q.transposed ? r : r * groups.C), q.transposed ? groups.R : 1);
+    });
+}
+
+void quantize(const Stream& stream, const Quantize& q) {
+    const auto as = [&]<int kFraction>(std::integral_constant<int, kFraction>) {
+        q.x.dtype == DType::f32 ? quantize_as<kFraction, float>(stream, q) : quantize_as<kFraction, bf16>(stream, q);
+    };
+    q.codes.dtype == DType::e4m3 ? as(std::integral_constant<int, 3>()) : as(std::integral_constant<int, 2>());
+}
+
+template <int kFraction>
+constexpr std::array<float, 256> values_of_codes() {
+    std::array<float, 256> values{};
+    for (size_t code = 0; code < 256; ++code)
+        values[code] = float8_value(static_cast<uint8_t>(code), kFraction == 3 ? kE4m3 : kE5m2);
+    return values;
+}
+constexpr std::array<float, 256> kValuesOfE4m3 = values_of_codes<3>(), kValuesOfE5m2 = values_of_codes<2>();
+
+template <class T>
+void dequantize_as(const Stream& stream, const Dequantize& d) {
+    const Groups groups(d.scales.group, d.y.shape);
+    const std::array<float, 256>& values = d.codes.dtype == DType::e4m3 ? kValuesOfE4m3 : kValuesOfE5m2;
+    const auto* const codes = d.codes.as<const uint8_t>();
+    const auto divisor = [&](int64_t at) {
+        return d.scales.values.dtype == DType::e8m0 ? e8m0_value(d.scales.values.as<const uint8_t>()[at])
+                                                    : d.scales.values.as<const float>()[at];
+    };
+    parallel_for(stream, groups.R, kGrain / std::max<int64_t>(groups.C, 1) + 1, [&](int64_t begin, int64_t end) {
+        for (int64_t r = begin; r < end; ++r) {
+            T* const to = d.y.as<T>() + r * d.y.stride(0);
+            for (int64_t j = 0; j < groups.across(); ++j) {
+                const float times = divisor(groups.at(r / groups.rows, j, d.transposed));
+                const int64_t first = j * groups.columns, last = std::min(groups.C, first + groups.columns);
+                if (d.transposed)
+                    for (int64_t c = first; c < last; ++c) to[c] = T(values[codes[c * groups.R + r]] * times);
+                else
+                    for (int64_t c = first; c < last; ++c) to[c] = T(values[codes[r * groups.C + c]] * times);
+            }
+        }
+    });
+}
+
+void dequantize(const Stream& stream, const Dequantize& d) {
+    d.y.dtype == DType::f32 ? dequantize_as<float>(stream, d) : dequantize_as<bf16>(stream, d);
+}
+
+}  // namespace
+
+void fill_float8(KernelTable& table) {
+    table.amax = amax;
+    table.quantize = quantize;
+    table.dequantize = dequantize;
+}
+
+}  // namespace tutti::kernels
