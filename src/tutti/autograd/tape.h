@@ -24,6 +24,7 @@ class Recomputable {
     Recomputable() = default;  // no recipe
     explicit Recomputable(std::function<Tensor()> make)
         : state_(std::make_shared<State>(State{std::move(make), 0, {}})) {}
+    bool defined() const { return state_ != nullptr; }
 
   private:
     friend class SavedTensor;

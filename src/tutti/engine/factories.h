@@ -4,6 +4,7 @@
 
 #include <functional>
 
+#include "tutti/engine/products.h"
 #include "tutti/models/model.h"
 #include "tutti/optim/rules.h"
 #include "tutti/parallel/groups.h"
@@ -17,9 +18,8 @@ struct Factories {
     // `max_positions`: the longest sequence of the run; 0: the model is only counted (models::outline).
     models::MakeModel model = models::make_model;
     // Sets Parameter::rule, how products multiply by the parameter (nn/product_rule.h), by layer and run; parts of
-    // parameters are applied, memory is not allocated. By default products are plain.
-    std::function<void(models::Model&, const spec::RunSpec&, parallel::Groups&)> products =
-        [](models::Model&, const spec::RunSpec&, parallel::Groups&) {};
+    // parameters are applied, memory is not allocated. By default as precision.recipe says.
+    std::function<void(models::Model&, const spec::RunSpec&, parallel::Groups&)> products = choose_products;
     // The update rule of a run, which may use the numbers of [optimizer] (optim/rule.h).
     optim::MakeRule update_rule = optim::make_rule;
 };

@@ -27,7 +27,7 @@ const ProductRule& rule_of(const Parameter& weight) {
 
 bool fuses(const ops::Context& ctx, const std::vector<Affine>& layers) {
     const ProductRule& rule = rule_of(layers.front().weight);
-    return ctx.kernels.fused_projections && !rule.adds() &&
+    return ctx.kernels.fused_projections && !rule.adds() && !rule.converts() &&
            std::all_of(layers.begin(), layers.end(), [&](const Affine& l) { return &rule_of(l.weight) == &rule; });
 }
 

@@ -40,15 +40,17 @@ class ProductRule {
     // y plus terms of the rule, a function of x; before the outputs of a layer of row role are summed over ranks.
     virtual Var after(Tape& tape, const Var& x, Var y, const Affine& layer) const;
 
-    // Whether input() or gradient() reads its tensor at once. Whether after() adds a term, which keeps activation
-    // functions out of the products' epilogues and layers apart. Either needs [parallel] tp_overlap = 1.
+    // Whether input() or gradient() reads its tensor at once, which keeps layers apart. Whether after() adds a term,
+    // which keeps activation functions out of the products' epilogues and layers apart. Either needs [parallel]
+    // tp_overlap = 1.
     virtual bool converts() const { return false; }
     virtual bool adds() const { return false; }
 };
 
 const ProductRule& rule_of(const Parameter& weight);
 
-// Whether fused_projections() may compute these layers: the kernels gain, and one rule, which adds nothing, has them.
+// Whether fused_projections() may compute these layers: the kernels gain, and one rule, which neither converts nor adds
+// anything, has them.
 bool fuses(const ops::Context& ctx, const std::vector<Affine>& layers);
 
 }  // namespace tutti::nn

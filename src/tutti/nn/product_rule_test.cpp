@@ -10,6 +10,7 @@
 #include "tutti/base/philox.h"
 #include "tutti/nn/layers.h"
 #include "tutti/nn/mixture.h"
+#include "tutti/nn/quantized.h"
 
 namespace tutti::nn {
 namespace {
@@ -275,15 +276,9 @@ TEST(ProductRule, SaysWhatItCannotDo) {
                         .down = l["experts"].weight},
                        batch);
     });
-    class Scaled final : public ProductRule {
-        Operand weight(ops::Context&, Parameter& w, const Use&) const override {
-            Operand operand = w.value;
-            operand.scales = w.value;
-            return operand;
-        }
-    };
-    for (const char* name : {"a", "b"}) l[name].weight.rule = std::make_shared<Scaled>();
-    says("no kernel multiplies operands with scales", [&](Tape& t, const Var& x) { return linear(t, x, l["a"]); });
+    l["a"].weight.rule = l["b"].weight.rule =
+        std::make_shared<QuantizedProducts>(spec::recipe_of({.recipe = "tensor"}).value(), ScaleRanks{}, false, false);
+    says("takes no codes", [&](Tape& t, const Var& x) { return fused_projections(t, x, {l["a"], l["b"]}); });
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <numeric>
 
 #include "tutti/ops/ops.h"
+#include "tutti/ops/quantize.h"
 
 namespace tutti::ops {
 
@@ -139,8 +140,7 @@ void check_rows(const char* op, const Tensor& x, int64_t experts, const GroupRow
 }
 
 // x (M, K') times w (E, ., .), of which dim `summed` is K'.
-void check_product(const char* op, const Operand& of_x, const Operand& of_w, int summed, const GroupRows& rows) {
-    const Tensor &x = numbers(op, of_x), &w = numbers(op, of_w);
+void check_product(const char* op, const Tensor& x, const Tensor& w, int summed, const GroupRows& rows) {
     check(x.rank() == 2 && w.rank() == 3 && x.dim(1) == w.dim(summed) && x.dtype() == w.dtype() && x.contiguous() &&
               w.contiguous(),
           op, summed == 2 ? ": x (M, K)" : ": dy (M, N)", " and w (E, N, K) of one type and contiguous, got ",
@@ -149,16 +149,16 @@ void check_product(const char* op, const Operand& of_x, const Operand& of_w, int
 }
 
 struct GroupedForward {
-    Tensor y;
+    Tensor x, w, y;
     GroupedGemm product;
 };
 
 GroupedForward grouped_forward(Context& ctx, const char* op, const Operand& of_x, const Operand& of_w,
                                const GroupRows& rows) {
-    check_product(op, of_x, of_w, 2, rows);
-    const Tensor &x = of_x.values, &w = of_w.values;
+    const Tensor x = decoded(ctx, of_x), w = decoded(ctx, of_w);
+    check_product(op, x, w, 2, rows);
     const Tensor y = empty(ctx, {x.dim(0), w.dim(1)}, x.dtype());
-    return {y, {.all = gemm_of(GemmRole::forward, x, w, y), .rows = rows}};
+    return {x, w, y, {.all = gemm_of(GemmRole::forward, x, w, y), .rows = rows}};
 }
 
 }  // namespace
@@ -184,8 +184,8 @@ Activated grouped_linear_swiglu(Context& ctx, const Tensor& gate, const Operand&
 Tensor grouped_backward_input(Context& ctx, const Operand& of_dy, const Operand& of_w, const GroupRows& rows,
                               Tensor sum) {
     constexpr const char* kName = "grouped_backward_input";
-    check_product(kName, of_dy, of_w, 1, rows);
-    const Tensor &dy = of_dy.values, &w = of_w.values;
+    const Tensor dy = decoded(ctx, of_dy), w = decoded(ctx, of_w);
+    check_product(kName, dy, w, 1, rows);
     const Shape shape = {dy.dim(0), w.dim(2)};
     if (sum.defined()) check_matrix(kName, "the sum", sum, shape, dy.dtype());
     const bool in_place = sum.defined() && sum.unique();
@@ -199,8 +199,8 @@ Tensor grouped_backward_input(Context& ctx, const Operand& of_dy, const Operand&
 GateAndUp grouped_swiglu_backward(Context& ctx, const Operand& of_dy, const Operand& of_w, const Tensor& gate,
                                   const Tensor& up, const GroupRows& rows) {
     constexpr const char* kName = "grouped_swiglu_backward";
-    check_product(kName, of_dy, of_w, 1, rows);
-    const Tensor &dy = of_dy.values, &w = of_w.values;
+    const Tensor dy = decoded(ctx, of_dy), w = decoded(ctx, of_w);
+    check_product(kName, dy, w, 1, rows);
     const Shape shape = {dy.dim(0), w.dim(2)};
     check_matrix(kName, "the gate", gate, shape, dy.dtype());
     check_matrix(kName, "up", up, shape, dy.dtype());
@@ -217,7 +217,7 @@ GateAndUp grouped_swiglu_backward(Context& ctx, const Operand& of_dy, const Oper
 void grouped_backward_weight(Context& ctx, const Operand& of_dy, const Operand& of_x, const Tensor& dw,
                              const GroupRows& rows, bool accumulate) {
     constexpr const char* kName = "grouped_backward_weight";
-    const Tensor &dy = numbers(kName, of_dy), &x = numbers(kName, of_x);
+    const Tensor dy = decoded(ctx, of_dy), x = decoded(ctx, of_x);
     check(dy.rank() == 2 && x.rank() == 2 && dw.rank() == 3 && dy.dim(1) == dw.dim(1) && x.dim(1) == dw.dim(2) &&
               dw.dtype() == DType::f32 && dy.dim(0) == x.dim(0) && dy.dtype() == x.dtype() && dy.contiguous() &&
               x.contiguous() && dw.contiguous(),

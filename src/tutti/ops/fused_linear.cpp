@@ -8,9 +8,7 @@ namespace {
 
 bool extend(Tensor& x, const Tensor& next) { return x.extend(next); }
 
-bool extend(Operand& x, const Operand& next) {
-    return !x.scales.defined() && !next.scales.defined() && x.values.extend(next.values);
-}
+bool extend(Operand& x, const Operand& next) { return !x.coded() && !next.coded() && x.values.extend(next.values); }
 
 bool extend(FusedLayer& layer, const FusedLayer& next) {
     if (layer.b.defined() != next.b.defined()) return false;
@@ -34,7 +32,7 @@ std::vector<Part> joined(const std::vector<Part>& parts) {
 }
 
 int64_t width_of(const Tensor& x) { return x.dim(0); }
-int64_t width_of(const Operand& x) { return x.values.dim(0); }
+int64_t width_of(const Operand& x) { return x.shape()[0]; }
 int64_t width_of(const FusedLayer& layer) { return width_of(layer.w); }
 int64_t width_of(const FusedGradient& gradient) { return gradient.dw.dim(0); }
 
@@ -62,9 +60,9 @@ void for_each_part(const Tensor& y, const std::vector<Part>& parts, const Visit&
 }  // namespace
 
 Tensor fused_linear(Context& ctx, const Operand& x, const std::vector<FusedLayer>& layers, Products* later) {
-    Shape shape = x.values.shape();
+    Shape shape = x.shape();
     shape[-1] = width_of(layers);
-    const Tensor y = empty(ctx, shape, x.values.dtype());
+    const Tensor y = empty(ctx, shape, x.type());
     for_each_part(y, joined(layers), [&](const Tensor& columns, const FusedLayer& layer) {
         linear_into(ctx, x, layer.w, layer.b.defined() ? &layer.b : nullptr, columns, later);
     });

@@ -1,4 +1,6 @@
+#include "tutti/kernels/epilogue.h"
 #include "tutti/ops/ops.h"
+#include "tutti/ops/quantize.h"
 #include "tutti/ops/weight_forms.h"
 
 namespace tutti::ops {
@@ -26,6 +28,13 @@ View as_rows(const Tensor& x) {
     return rows;
 }
 
+// The numbers of an operand as a matrix. Codes are put in their place by multiply(), so only the shape counts then.
+View matrix_of(const Operand& x) {
+    if (!x.coded()) return as_matrix(x.values);
+    const int64_t columns = x.shape()[-1];
+    return {x.values.view().data, x.type(), {x.shape().numel() / std::max<int64_t>(columns, 1), columns}};
+}
+
 View rows_of(View x, int64_t first, int64_t rows) {
     x.data = static_cast<std::byte*>(x.data) + first * x.stride(0) * size_of(x.dtype);
     x.shape[0] = rows;
@@ -41,8 +50,8 @@ Shape with_last(const Shape& shape, int64_t size) {
 }  // namespace
 
 const Tensor& numbers(const char* op, const Operand& x) {
-    check(!x.scales.defined(), op, ": no kernel multiplies operands with scales, got ", x.values.shape(), " ",
-          x.values.dtype(), " with scales ", x.scales.shape());
+    check(!x.coded(), op, ": takes no codes, got ", x.values.shape(), " ", x.values.dtype(), " with scales ",
+          x.scales.shape());
     return x.values;
 }
 
@@ -80,9 +89,56 @@ void compute_rows(Context& ctx, const Product& whole, int64_t first, int64_t row
 
 namespace {
 
+// The product of codes by kernels that multiply them.
+Gemm product_of_codes(Gemm g, const Operand& a, const Operand& b) {
+    const auto put = [](View& view, kernels::Scales& scales, bool& transpose, const Operand& x) {
+        const kernels::GroupShape group = x.coding.group;
+        view = as_matrix(x.values);
+        scales = {x.scales, x.coding.transposed ? kernels::GroupShape{group.columns, group.rows} : group};
+        transpose = transpose != x.coding.transposed;
+    };
+    put(g.a, g.a_scales, g.transpose_a, a);
+    put(g.b, g.b_scales, g.transpose_b, b);
+    return g;
+}
+
+// The product with factors in f32, where c may be bf16: its sums, and then what the product adds and applies.
+void multiply_in_f32(Context& ctx, const Gemm& g) {
+    if (g.c.dtype == DType::f32) return gemm(ctx, g);
+    const Tensor sums = empty(ctx, {g.c.shape[0], g.c.shape[1]}, DType::f32, Purpose::workspace);
+    Gemm product = g;
+    product.epilogue = Epilogue::none;
+    product.c = sums;
+    product.accumulate = false;
+    Tensor bias;
+    if (g.bias.defined() && g.bias.dtype != DType::f32) {
+        bias = empty(ctx, g.bias.shape, DType::f32, Purpose::workspace);
+        call(ctx, &KernelTable::cast, "cast", g.bias, bias.view());
+        product.bias = bias;
+    }
+    gemm(ctx, product);
+    const View z = kernels::without_epilogue(g).c;
+    if (g.accumulate) call(ctx, &KernelTable::accumulate, "accumulate", z, sums.view());
+    call(ctx, &KernelTable::cast, "cast", sums.view(), z);
+    kernels::apply_epilogue(ctx.kernels, ctx.device.stream(), g);
+}
+
+// Codes are decoded, unless a kernel multiplies them: with powers of two as divisors their numbers are exact in bf16.
+void multiply(Context& ctx, Gemm g, const Operand& a, const Operand& b) {
+    if (!a.coded() && !b.coded()) return multiply_by_weight(ctx, g, b.forms);
+    if (a.coding.direct && b.coding.direct) return gemm(ctx, product_of_codes(g, a, b));
+    const auto inexact = [](const Operand& x) { return x.coded() && !x.coding.powers_of_two; };
+    const DType type = inexact(a) || inexact(b) ? DType::f32 : a.type();
+    const Tensor left = decoded(ctx, a, type), right = decoded(ctx, b, type);
+    g.a = as_matrix(left);
+    g.b = as_matrix(right);
+    type == a.type() ? multiply_by_weight(ctx, g, b.forms) : multiply_in_f32(ctx, g);
+}
+
 // Computes the product of a and w now, or appends it to `later`.
 void compute(Context& ctx, const Gemm& product, const Operand& a, const Operand& w, Products* later) {
-    if (later == nullptr) return multiply_by_weight(ctx, product, w.forms);
+    if (later == nullptr) return multiply(ctx, product, a, w);
+    numbers("a product by blocks of rows", a), numbers("a product by blocks of rows", w);
     later->push_back({product, a, w});
 }
 
@@ -93,32 +149,30 @@ struct PendingLinear {
 };
 
 void check_layer(const char* name, const Operand& of_x, const Operand& of_w, const Tensor* b) {
-    const Tensor &x = numbers(name, of_x), &w = numbers(name, of_w);
-    check(w.rank() == 2 && x.dim(-1) == w.dim(1) && x.dtype() == w.dtype(), name,
-          ": x (..., K) and w (N, K) of one type, got ", x.shape(), " ", x.dtype(), " and ", w.shape(), " ", w.dtype());
-    check(b == nullptr || (b->rank() == 1 && b->dim(0) == w.dim(0)), name, ": the bias must have ", w.dim(0),
-          " values");
+    const Shape &x = of_x.shape(), &w = of_w.shape();
+    check(w.rank() == 2 && x[-1] == w[1] && of_x.type() == of_w.type(), name,
+          ": x (..., K) and w (N, K) of one type, got ", x, " ", of_x.type(), " and ", w, " ", of_w.type());
+    check(b == nullptr || (b->rank() == 1 && b->dim(0) == w[0]), name, ": the bias must have ", w[0], " values");
 }
 
 Gemm forward_product(const Operand& x, const Operand& w, const Tensor* b, const View& y) {
-    Gemm product = gemm_of(GemmRole::forward, as_matrix(x.values), w.values, y);
+    Gemm product = gemm_of(GemmRole::forward, matrix_of(x), matrix_of(w), y);
     if (b) product.bias = *b;
     return product;
 }
 
 PendingLinear forward_of(Context& ctx, const char* name, const Operand& x, const Operand& w, const Tensor* b) {
     check_layer(name, x, w, b);
-    PendingLinear f{empty(ctx, with_last(x.values.shape(), w.values.dim(0)), x.values.dtype()), {}};
+    PendingLinear f{empty(ctx, with_last(x.shape(), w.shape()[0]), x.type()), {}};
     f.product = forward_product(x, w, b, as_matrix(f.y));
     return f;
 }
 
 Shape input_shape(const char* name, const Operand& of_dy, const Operand& of_w) {
-    const Tensor &dy = numbers(name, of_dy), &w = numbers(name, of_w);
-    check(w.rank() == 2 && dy.dim(-1) == w.dim(0) && dy.dtype() == w.dtype(), name,
-          ": dy (..., N) and w (N, K) of one type, got ", dy.shape(), " ", dy.dtype(), " and ", w.shape(), " ",
-          w.dtype());
-    return with_last(dy.shape(), w.dim(1));
+    const Shape &dy = of_dy.shape(), &w = of_w.shape();
+    check(w.rank() == 2 && dy[-1] == w[0] && of_dy.type() == of_w.type(), name,
+          ": dy (..., N) and w (N, K) of one type, got ", dy, " ", of_dy.type(), " and ", w, " ", of_w.type());
+    return with_last(dy, w[1]);
 }
 
 // An epilogue's second input, which must have `shape`.
@@ -130,7 +184,7 @@ View beside(const char* name, const Tensor& saved, const Shape& shape, DType dty
 
 Gemm swiglu_product(const Operand& dy, const Operand& w, const View& gate, const View& up, const View& dgate,
                     const View& dup) {
-    Gemm product = gemm_of(GemmRole::input_gradient, dgate, w.values, as_matrix(dy.values));
+    Gemm product = gemm_of(GemmRole::input_gradient, dgate, matrix_of(w), matrix_of(dy));
     product.epilogue = Epilogue::swiglu_backward;
     product.gate = gate;
     product.x = up;
@@ -157,8 +211,8 @@ Tensor linear(Context& ctx, const Operand& x, const Operand& w, const Tensor* b,
 
 void linear_into(Context& ctx, const Operand& x, const Operand& w, const Tensor* b, const Tensor& y, Products* later) {
     check_layer("linear_into", x, w, b);
-    const Shape shape = with_last(x.values.shape(), w.values.dim(0));
-    const DType type = x.values.dtype();
+    const Shape shape = with_last(x.shape(), w.shape()[0]);
+    const DType type = x.type();
     check(y.shape() == shape && y.dtype() == type, "linear_into: y must be ", shape, " ", type, ", got ", y.shape(),
           " ", y.dtype());
     compute(ctx, forward_product(x, w, b, as_rows(y)), x, w, later);
@@ -177,13 +231,14 @@ Activated linear_swiglu(Context& ctx, const Tensor& gate, const Operand& x, cons
 
 Tensor linear_backward_input(Context& ctx, const Operand& dy, const Operand& w, Tensor sum, Products* later) {
     const Shape shape = input_shape("linear_backward_input", dy, w);
-    const DType type = dy.values.dtype();
+    const DType type = dy.type();
     check(!sum.defined() || (sum.shape() == shape && sum.dtype() == type), "linear_backward_input: the sum must be ",
           shape, " ", type, ", got ", sum.shape(), " ", sum.dtype());
     const bool in_place = sum.defined() && sum.unique();
     check(!later || !sum.defined() || in_place, "linear_backward_input: another handle shares the memory of the sum");
     const Tensor dx = in_place ? sum : empty(ctx, shape, type);
-    Gemm product = gemm_of(GemmRole::input_gradient, as_matrix(dx), w.values, as_rows(dy.values));
+    Gemm product =
+        gemm_of(GemmRole::input_gradient, as_matrix(dx), matrix_of(w), dy.coded() ? matrix_of(dy) : as_rows(dy.values));
     product.accumulate = in_place;
     compute(ctx, product, dy, w, later);
     return in_place || !sum.defined() ? dx : add(ctx, sum, dx);
@@ -191,8 +246,8 @@ Tensor linear_backward_input(Context& ctx, const Operand& dy, const Operand& w, 
 
 Tensor linear_gelu_backward(Context& ctx, const Operand& dy, const Operand& w, const Tensor& z, Products* later) {
     const Shape shape = input_shape("linear_gelu_backward", dy, w);
-    const Tensor dz = empty(ctx, shape, dy.values.dtype());
-    Gemm product = gemm_of(GemmRole::input_gradient, as_matrix(dz), w.values, as_matrix(dy.values));
+    const Tensor dz = empty(ctx, shape, dy.type());
+    Gemm product = gemm_of(GemmRole::input_gradient, as_matrix(dz), matrix_of(w), matrix_of(dy));
     product.epilogue = Epilogue::gelu_backward;
     product.x = beside("linear_gelu_backward", z, shape, dz.dtype());
     compute(ctx, product, dy, w, later);
@@ -202,7 +257,7 @@ Tensor linear_gelu_backward(Context& ctx, const Operand& dy, const Operand& w, c
 GateAndUp linear_swiglu_backward(Context& ctx, const Operand& dy, const Operand& w, const Tensor& gate,
                                  const Tensor& up, Products* later) {
     const Shape shape = input_shape("linear_swiglu_backward", dy, w);
-    const DType type = dy.values.dtype();
+    const DType type = dy.type();
     const GateAndUp d{empty(ctx, shape, type), empty(ctx, shape, type)};
     const View gates = beside("linear_swiglu_backward", gate, shape, type);
     const View ups = beside("linear_swiglu_backward", up, shape, type);
@@ -214,8 +269,8 @@ Tensor linear_swiglu_backward(Context& ctx, const Operand& dy, const Operand& w,
                               Products* later) {
     Shape shape = input_shape("linear_swiglu_backward", dy, w);
     shape[-1] *= 2;
-    beside("linear_swiglu_backward", gate_up, shape, dy.values.dtype());
-    const Tensor d = empty(ctx, shape, dy.values.dtype());
+    beside("linear_swiglu_backward", gate_up, shape, dy.type());
+    const Tensor d = empty(ctx, shape, dy.type());
     const GateAndUp saved = gate_and_up_of(gate_up), parts = gate_and_up_of(d);
     compute(ctx, swiglu_product(dy, w, saved.gate, saved.up, parts.gate, parts.up), dy, w, later);
     return d;
@@ -223,14 +278,15 @@ Tensor linear_swiglu_backward(Context& ctx, const Operand& dy, const Operand& w,
 
 void linear_backward_weight(Context& ctx, const Operand& of_dy, const Operand& of_x, const Tensor& dw,
                             bool accumulate) {
-    const Tensor &dy = numbers("linear_backward_weight", of_dy), &x = numbers("linear_backward_weight", of_x);
-    check(dw.rank() == 2 && dy.dim(-1) == dw.dim(0) && x.dim(-1) == dw.dim(1) && dw.dtype() == DType::f32 &&
-              dy.view().rows() == x.view().rows(),
-          "linear_backward_weight: dy (..., N), x (..., K), dw (N, K) f32, got ", dy.shape(), ", ", x.shape(), ", ",
-          dw.shape(), " ", dw.dtype());
-    Gemm product = gemm_of(GemmRole::weight_gradient, as_matrix(x), dw, as_rows(dy));
+    const Shape &dy = of_dy.shape(), &x = of_x.shape();
+    check(dw.rank() == 2 && dy[-1] == dw.dim(0) && x[-1] == dw.dim(1) && dw.dtype() == DType::f32 &&
+              dy.numel() / std::max<int64_t>(dy[-1], 1) == x.numel() / std::max<int64_t>(x[-1], 1),
+          "linear_backward_weight: dy (..., N), x (..., K), dw (N, K) f32, got ", dy, ", ", x, ", ", dw.shape(), " ",
+          dw.dtype());
+    Gemm product = gemm_of(GemmRole::weight_gradient, matrix_of(of_x), dw,
+                           of_dy.coded() ? matrix_of(of_dy) : as_rows(of_dy.values));
     product.accumulate = accumulate;
-    gemm(ctx, product);
+    multiply(ctx, product, of_dy, of_x);
 }
 
 void bias_backward(Context& ctx, const Tensor& dy, const Tensor& db) {

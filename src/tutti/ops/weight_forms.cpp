@@ -20,10 +20,10 @@ void WeightForms::offer_packed(Context& ctx, kernels::Gemm& g) {
     const int64_t values = packed_values(ctx.kernels, ctx.device.stream(), ctx.packing, g);
     if (values == 0) return;
     Form& form = forms_[{Kind::packed, g.transpose_b ? GemmRole::forward : GemmRole::input_gradient}];
-    if (!form.values.defined()) form.values = empty(ctx, {values}, DType::f32, Purpose::workspace);
-    check(form.values.numel() == values, "a packed weight of ", form.values.numel(), " values is requested as ",
-          values);
-    g.packed_b = form.values;
+    if (!form.operand.values.defined()) form.operand.values = empty(ctx, {values}, DType::f32, Purpose::workspace);
+    check(form.operand.values.numel() == values, "a packed weight of ", form.operand.values.numel(),
+          " values is requested as ", values);
+    g.packed_b = form.operand.values;
     g.b_is_packed = std::exchange(form.version, ctx.weights_version) == ctx.weights_version;
 }
 
@@ -33,11 +33,9 @@ Operand WeightForms::kept(Context& ctx, GemmRole role, const std::function<Opera
         Form& form = forms_[{Kind::operand, role}];
         if (form.version != ctx.weights_version) {
             form = {};  // frees the last one's memory before the next is allocated
-            const Operand made = make();
-            form = {made.values, made.scales, ctx.weights_version};
+            form = {make(), ctx.weights_version};
         }
-        operand.values = form.values;
-        operand.scales = form.scales;
+        operand = form.operand;
     } else {
         operand = make();
     }

@@ -26,7 +26,7 @@ class WeightForms {
   private:
     enum class Kind : uint8_t { packed, operand };
     struct Form {
-        Tensor values, scales;
+        Operand operand;
         int64_t version = -1;  // Context::weights_version; -1: not made
     };
     std::map<std::pair<Kind, GemmRole>, Form> forms_;

@@ -318,7 +318,27 @@ void for_each_field(Run& run, const Visit& visit) {
         "storage of gradients; bf16: a microbatch's is computed in f32, added and rounded once");
     key("reduce", run.precision.reduce, one_of({"auto", "f32", "bf16"}),
         "type in which gradients are communicated, summed in f32; auto: that of their storage");
-    key("fp8", run.precision.fp8, any(), "FP8 recipe of matrix products: none");
+    key("recipe", run.precision.recipe, one_of({"none", "tensor", "delayed", "block", "mxfp8"}),
+        "8-bit products of the linear layers of blocks: one scale a tensor, of its own largest magnitude (tensor) or "
+        "of "
+        "earlier steps (delayed); one for 1 x 128 activations and 128 x 128 weights (block); one for 32 values "
+        "(mxfp8)");
+    key("formats", run.precision.formats, one_of({"auto", "hybrid", "e4m3"}),
+        "hybrid: E5M2 for gradients, else E4M3; e4m3: E4M3 for all; auto: hybrid for tensor and delayed, else e4m3");
+    key("scales", run.precision.scales, one_of({"pow2", "f32"}),
+        "scales are powers of two, or any numbers (tensor, delayed), as in Transformer Engine");
+    key("scale_over", run.precision.scale_over, one_of({"tensor", "rank"}),
+        "a scale of the recipe tensor is that of the whole tensor, or of a rank's part: without communication, and "
+        "dependent on the layout");
+    key("bf16_first", run.precision.bf16_first, at_least(0), "first blocks that keep their products in bf16");
+    key("bf16_last", run.precision.bf16_last, at_least(0), "last blocks that keep their products in bf16");
+    key("amax_history", run.precision.amax_history, between(1, 65536),
+        "delayed: steps whose largest magnitudes are kept");
+    key("amax_of", run.precision.amax_of, one_of({"max", "most_recent"}),
+        "delayed: the scale follows from the largest or the latest of them");
+    key("emulate", run.precision.emulate, any(),
+        "multiply decoded codes in bf16 where a GPU has no such products: the same values, slower; CPUs always do");
+    key("fp8", run.precision.fp8, any(), "earlier name of recipe");
 
     section = "checkpoint";
     key("dir", run.checkpoint.dir, any(), "directory; \"\": checkpoints/ in the run directory");

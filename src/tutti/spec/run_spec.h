@@ -117,7 +117,17 @@ struct PrecisionSpec {
     std::string master = "f32";     // f32 | none
     std::string gradients = "f32";  // f32 | bf16
     std::string reduce = "auto";    // auto | f32 | bf16
-    std::string fp8 = "none";
+    // Codes of 8 bits in the products of blocks (spec/recipe.h).
+    std::string recipe = "none";        // none | tensor | delayed | block | mxfp8
+    std::string formats = "auto";       // auto | hybrid | e4m3
+    std::string scales = "pow2";        // pow2 | f32
+    std::string scale_over = "tensor";  // tensor | rank
+    int64_t bf16_first = 1;             // blocks that keep their products in bf16, from the first and from the last
+    int64_t bf16_last = 1;
+    int64_t amax_history = 16;    // delayed: steps
+    std::string amax_of = "max";  // delayed: max | most_recent
+    bool emulate = false;         // codes are decoded before products, on GPUs without such products
+    std::string fp8 = "none";     // refused: recipe has taken its place
     bool operator==(const PrecisionSpec&) const = default;
 };
 

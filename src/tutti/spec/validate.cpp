@@ -13,6 +13,7 @@
 #include "tutti/spec/fields.h"
 #include "tutti/spec/layers.h"
 #include "tutti/spec/nearest.h"
+#include "tutti/spec/recipe.h"
 #include "tutti/spec/rules.h"
 
 namespace tutti::spec {
@@ -530,7 +531,10 @@ void check_what_exists(const RunSpec& run, Problems& problems) {
     const auto refuse = [&](bool asked, const char* key, const auto& value, const char* reason) {
         require(problems, !asked, key, " = ", toml_text(value), ": ", reason);
     };
-    refuse(run.precision.fp8 != "none", "[precision] fp8", run.precision.fp8, "this build has no fp8; set none");
+    refuse(run.precision.fp8 != "none", "[precision] fp8", run.precision.fp8,
+           "8-bit products are chosen by precision.recipe; set recipe, and leave fp8 out");
+    refuse(run.precision.recipe == "delayed", "[precision] recipe", run.precision.recipe,
+           "scales of earlier steps are not kept yet; set tensor");
 }
 
 }  // namespace
@@ -560,6 +564,7 @@ void validate(const RunSpec& run, int ranks) {
     check_pipeline(run, problems);
     check_offload(run, problems);
     check_precision(run, problems);
+    if (problems.empty()) problems = recipe_problems(run);
     check_gradients(run, problems);
     check_packed_weights(run, problems);
     check_cuda_graphs(run, ranks, problems);

@@ -332,9 +332,69 @@ TEST(Validate, RefusesWhatDoesNotExistYet) {
         {"offload.params=true",
          "[offload] params = true: [parallel] zero = 1 keeps all weights on every rank; set zero = 3, which gathers "
          "them unit by unit"},
-        {"precision.fp8=mxfp8", "[precision] fp8 = \"mxfp8\": this build has no fp8; set none"},
+        {"precision.fp8=mxfp8",
+         "[precision] fp8 = \"mxfp8\": 8-bit products are chosen by precision.recipe; set recipe, and leave fp8 out"},
     };
     for (const auto& [request, message] : requests) EXPECT_EQ(problems_of({request}), message);
+}
+
+// A llama of 4 blocks whose sizes groups of 128 divide, also with tp = 2.
+TEST(Validate, RecipesOfProducts) {
+    const auto problems = [](std::vector<std::string> overrides, int ranks = 1) {
+        const std::vector<std::string> model = {"data.train=a.txt",       "model.family=llama", "model.width=256",
+                                                "model.layers=4",         "model.heads=4",      "model.kv_heads=4",
+                                                "model.head_dim=64",      "model.ffn=512",      "train.seq_len=256",
+                                                "train.micro_batch=2",    "model.vocab=256",    "train.device=cpu",
+                                                "model.max_positions=256"};
+        overrides.insert(overrides.begin(), model.begin(), model.end());
+        return refusal_of(parse_text("", "c.toml", overrides), ranks);
+    };
+    for (const char* recipe : {"tensor", "block", "mxfp8"}) {
+        const std::string r = concat("precision.recipe=", recipe);
+        EXPECT_EQ(problems({r}), "");
+        EXPECT_EQ(problems({r, "parallel.tp=2"}, 2), "");
+        EXPECT_EQ(problems({r, "model.ffn=500"}), "");  // a CPU takes any size
+        EXPECT_EQ(problems({r, "train.device=cuda"}), "");
+    }
+    const std::string block = "[precision] recipe = \"block\": ";
+    EXPECT_EQ(problems({"precision.recipe=block", "model.layers=2"}),
+              block +
+                  "[model] layers = 2: the first bf16_first = 1 and the last bf16_last = 1 blocks keep their products "
+                  "in bf16, and none is left; nearest: bf16_first = 0 and bf16_last = 1");
+    EXPECT_EQ(problems({"precision.recipe=block", "model.layers=2", "precision.bf16_first=0"}), "");
+    EXPECT_EQ(problems({"precision.recipe=block", "model.ffn=384", "parallel.tp=2"}, 2),
+              block +
+                  "a rank of [parallel] tp = 2 has 192 of [model] ffn = 384, a cut inside of a group of 128; "
+                  "nearest: ffn = 256 or 512; or set tp = 1");
+    EXPECT_EQ(problems({"precision.recipe=mxfp8", "model.ffn=384", "parallel.tp=2"}, 2), "");
+    EXPECT_EQ(problems({"precision.recipe=block", "parallel.tp=4"}, 4),
+              block +
+                  "a rank of [parallel] tp = 4 has 64 of [model] heads * head_dim = 256, a cut inside of a group of "
+                  "128; nearest: heads = 8; or set tp = 1\n" +
+                  block +
+                  "a rank of [parallel] tp = 4 has 64 of [model] kv_heads * head_dim = 256, a cut inside of a group of "
+                  "128; nearest: kv_heads = 8; or set tp = 1");
+    EXPECT_EQ(problems({"precision.recipe=block", "parallel.cp=2"}, 2),
+              block +
+                  "[train] seq_len = 256: [parallel] cp = 2 cuts it into runs of 64 tokens, inside of groups of 128; "
+                  "nearest: seq_len = 512");
+    EXPECT_EQ(problems({"precision.recipe=block", "model.ffn=321", "train.device=cuda"}),
+              block +
+                  "[model] ffn = 321: products of codes need multiples of 128; nearest: ffn = 256 or 384; or set "
+                  "[precision] emulate = true");
+    EXPECT_EQ(problems({"precision.recipe=block", "model.ffn=321", "train.device=cuda", "precision.emulate=true"}), "");
+    EXPECT_EQ(problems({"precision.recipe=block", "precision.scales=f32"}),
+              block +
+                  "scales = \"f32\": groups have powers of two; set scales = \"pow2\", or recipe = \"tensor\" or "
+                  "\"delayed\"");
+    EXPECT_EQ(problems({"precision.recipe=block", "precision.scale_over=rank"}),
+              block +
+                  "scale_over = \"rank\": only recipe = \"tensor\" takes a scale over ranks before a cast; set "
+                  "scale_over = \"tensor\"");
+    EXPECT_EQ(
+        problems({"precision.recipe=tensor", "parallel.tp=2", "parallel.tp_overlap=2"}, 2),
+        "[precision] recipe = \"tensor\": [parallel] tp_overlap = 2: a tensor is quantized as a whole, and products "
+        "in pieces have a part of its rows; set tp_overlap = 1");
 }
 
 TEST(Validate, ARecordedMicrobatchRepeatsTheSame) {

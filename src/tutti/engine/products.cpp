@@ -1,0 +1,79 @@
+#include "tutti/engine/products.h"
+
+#include <array>
+#include <memory>
+
+#include "tutti/mesh/mesh.h"
+#include "tutti/nn/quantized.h"
+#include "tutti/spec/recipe.h"
+
+namespace tutti::engine {
+
+using autograd::Role;
+using mesh::Axes;
+
+namespace {
+
+// Layers whose tensors are cut along the same axes: the axes along which ranks hold parts of x, of dy and of w.
+struct Kind {
+    Axes x, dy, w;
+    bool input_is_saved = false;
+    bool of_experts = false;  // tokens of a rank's experts come from many ranks; no rank sees the whole tensor
+};
+const std::array<Kind, 4> kKinds = {{
+    {.x = mesh::kCp, .dy = mesh::kTp | mesh::kCp, .w = mesh::kTp},                          // column, key_value
+    {.x = mesh::kTp | mesh::kCp, .dy = mesh::kCp, .w = mesh::kTp, .input_is_saved = true},  // row
+    {.w = mesh::Axis::etp, .of_experts = true},                                             // expert_column
+    {.w = mesh::Axis::etp, .of_experts = true},                                             // expert_row
+}};
+
+// Place in kKinds; -1: the layer keeps the plain rule.
+int kind_of(const autograd::Parameter& p) {
+    const bool matrix = p.shape.rank() == 2, stack = p.shape.rank() == 3;
+    switch (p.role) {
+        case Role::column:
+        case Role::key_value: return matrix ? 0 : -1;
+        case Role::row: return matrix ? 1 : -1;
+        case Role::expert_column: return stack ? 2 : -1;
+        case Role::expert_row: return stack ? 3 : -1;
+        case Role::replicated:
+        case Role::vocabulary:
+        case Role::position:
+        case Role::norm:
+        case Role::every_head:
+        case Role::router:
+        case Role::expert_bias: return -1;
+    }
+    return -1;
+}
+
+}  // namespace
+
+void choose_products(models::Model& model, const spec::RunSpec& run, parallel::Groups& groups) {
+    const std::optional<spec::Recipe> recipe = spec::recipe_of(run.precision);
+    if (!recipe) return;
+    const bool whole_tensors = recipe->x.along == 0 && !recipe->delayed && run.precision.scale_over == "tensor";
+    const auto over = [&](Axes axes) -> comm::Communicator* {
+        const bool several = whole_tensors && !axes.empty() && groups.mesh().size(axes) > 1;
+        return several ? &groups.over(axes) : nullptr;
+    };
+    std::array<std::shared_ptr<const nn::ProductRule>, kKinds.size()> rules;
+    for (size_t i = 0; i < kKinds.size(); ++i) {
+        const Kind& kind = kKinds[i];
+        if (kind.of_experts && run.model.moe.experts == 0) continue;
+        rules[i] =
+            std::make_shared<nn::QuantizedProducts>(*recipe, nn::ScaleRanks{over(kind.x), over(kind.dy), over(kind.w)},
+                                                    run.precision.emulate, kind.input_is_saved);
+    }
+    // The blocks are between the first module, the embedding or the input, and the last, the head or the loss.
+    const std::vector<autograd::Unit*> units = model.units(model.all());
+    check(static_cast<int64_t>(units.size()) == run.model.layers + 2, "a model of ", run.model.layers, " blocks has ",
+          units.size(), " modules; a recipe needs one before and one behind the blocks");
+    for (int64_t block = 0; block < run.model.layers; ++block) {
+        if (!spec::quantizes(run, block)) continue;
+        for (autograd::Parameter* p : units[static_cast<size_t>(block + 1)]->parameters)
+            if (const int kind = kind_of(*p); kind >= 0) p->rule = rules[static_cast<size_t>(kind)];
+    }
+}
+
+}  // namespace tutti::engine

@@ -1,0 +1,39 @@
+// nn/quantized.h: the product rule of layers that multiply codes of 8 bits (spec/recipe.h). x, w and dy are quantized
+// for each of the products in which they are read, in groups along the dim that the product sums over.
+#pragma once
+
+#include "tutti/nn/product_rule.h"
+#include "tutti/spec/recipe.h"
+
+namespace tutti::nn {
+
+// The ranks that hold parts of x, of dy and of w, over which the largest magnitude of the whole tensor is taken; null:
+// that of this rank's part, which is the whole tensor or all that counts.
+struct ScaleRanks {
+    comm::Communicator *x = nullptr, *dy = nullptr, *w = nullptr;
+};
+
+class QuantizedProducts final : public ProductRule {
+  public:
+    // `emulate`: codes are decoded even where a kernel multiplies them. `input_is_saved`: the input of these layers
+    // is saved by the function that computed it, unless no node did.
+    QuantizedProducts(const spec::Recipe& recipe, ScaleRanks ranks, bool emulate, bool input_is_saved)
+        : recipe_(recipe), ranks_(ranks), emulate_(emulate), input_is_saved_(input_is_saved) {}
+
+    ops::Operand input(ops::Context& ctx, const Tensor& x, const Use& use) const override;
+    ops::Operand weight(ops::Context& ctx, Parameter& w, const Use& use) const override;
+    ops::Operand gradient(ops::Context& ctx, const Tensor& dy, const Use& use) const override;
+    // Saves codes of x for the weight gradient, once for all layers of an input; or x, where other nodes save x too.
+    std::function<ops::Operand()> save(Tape& tape, const Var& x, const ops::Operand& forward,
+                                       const Use& use) const override;
+    bool converts() const override { return true; }
+
+  private:
+    bool direct(const ops::Context& ctx) const { return !emulate_ && ctx.kernels.gemm_of_codes != nullptr; }
+
+    spec::Recipe recipe_;
+    ScaleRanks ranks_;
+    bool emulate_, input_is_saved_;
+};
+
+}  // namespace tutti::nn

@@ -1,0 +1,105 @@
+#include "tutti/ops/quantize.h"
+
+#include "tutti/ops/ops.h"
+
+namespace tutti::ops {
+
+using kernels::KernelTable;
+
+namespace {
+
+int64_t groups_of(int64_t size, int64_t group) { return group > 0 ? (size + group - 1) / group : size > 0 ? 1 : 0; }
+
+struct Matrix {
+    int64_t rows, columns;
+    explicit Matrix(const Shape& shape) : columns(shape[-1]) { rows = columns > 0 ? shape.numel() / columns : 0; }
+};
+
+View rows_of(const Tensor& x, int64_t first, int64_t rows, int64_t columns) {
+    auto* const data = static_cast<std::byte*>(x.view().data);
+    return {data + first * columns * size_of(x.dtype()), x.dtype(), {rows, columns}};
+}
+
+// visit(number of the segment, first row, rows, first row of divisors) of each segment with rows.
+template <class Visit>
+void for_each_segment(const Coding& coding, const Visit& visit) {
+    const std::vector<int64_t> whole = {Matrix(coding.shape).rows};
+    const std::vector<int64_t>& segments = coding.segments.empty() ? whole : coding.segments;
+    int64_t row = 0, divisors = 0;
+    for (size_t i = 0; i < segments.size(); ++i) {
+        if (segments[i] > 0) visit(static_cast<int64_t>(i), row, segments[i], divisors);
+        row += segments[i];
+        divisors += groups_of(segments[i], coding.group.rows);
+    }
+    check(row == Matrix(coding.shape).rows, "codes of ", coding.shape, ": the segments have ", row, " rows");
+}
+
+int64_t divisor_rows(const Coding& coding) {
+    int64_t rows = 0;
+    for_each_segment(coding, [&](int64_t, int64_t, int64_t of_segment, int64_t) {
+        rows += groups_of(of_segment, coding.group.rows);
+    });
+    return rows;
+}
+
+kernels::Scales scales_of(const Operand& x, int64_t first, int64_t rows) {
+    const Coding& c = x.coding;
+    const int64_t across = groups_of(Matrix(c.shape).columns, c.group.columns);
+    if (c.transposed) return {x.scales, c.group};
+    return {rows_of(x.scales, first, groups_of(rows, c.group.rows), across), c.group};
+}
+
+}  // namespace
+
+Tensor largest_magnitudes(Context& ctx, const Tensor& x, const std::vector<int64_t>& segments) {
+    check(x.contiguous(), "largest_magnitudes: needs a contiguous tensor, got shape ", x.shape());
+    const auto n = static_cast<int64_t>(std::max<size_t>(segments.size(), 1));
+    const Tensor largest = zeros(ctx, {n}, DType::i32, Purpose::workspace);
+    const int64_t columns = Matrix(x.shape()).columns;
+    for_each_segment({.shape = x.shape(), .segments = segments}, [&](int64_t i, int64_t row, int64_t rows, int64_t) {
+        call(ctx, &KernelTable::amax, "amax", rows_of(x, row, rows, columns), largest.narrow(0, i, 1).view());
+    });
+    return largest;
+}
+
+Operand quantized(Context& ctx, const Tensor& x, DType format, DType divisors, Coding coding, Purpose purpose,
+                  const Tensor& amax, const Tensor& factor) {
+    check(x.contiguous() && x.rank() >= 2, "quantized: needs a contiguous matrix, got shape ", x.shape());
+    coding.shape = x.shape();
+    coding.type = x.dtype();
+    const Matrix m(x.shape());
+    const int64_t down = divisor_rows(coding), across = groups_of(m.columns, coding.group.columns);
+    check(!coding.transposed || coding.segments.size() <= 1, "quantized: ", coding.segments.size(),
+          " matrices in one transposed tensor");
+    Operand y(empty(ctx, coding.transposed ? Shape{m.columns, m.rows} : x.shape(), format, purpose));
+    y.scales = empty(ctx, coding.transposed ? Shape{across, down} : Shape{down, across}, divisors, purpose);
+    y.coding = std::move(coding);
+    for_each_segment(y.coding, [&](int64_t i, int64_t row, int64_t rows, int64_t first) {
+        kernels::Quantize q{.x = rows_of(x, row, rows, m.columns),
+                            .codes = y.coding.transposed ? y.values.view() : rows_of(y.values, row, rows, m.columns),
+                            .scales = scales_of(y, first, rows),
+                            .transposed = y.coding.transposed,
+                            .powers_of_two = y.coding.powers_of_two};
+        if (amax.defined()) q.amax = amax.narrow(0, i, 1);
+        if (factor.defined()) q.factor = factor;
+        call(ctx, &KernelTable::quantize, "quantize", q);
+    });
+    return y;
+}
+
+Tensor decoded(Context& ctx, const Operand& x, DType type) {
+    if (!x.coded()) return x.values.dtype() == type ? x.values : cast(ctx, x.values, type);
+    const Tensor y = empty(ctx, x.shape(), type, Purpose::workspace);
+    const int64_t columns = Matrix(x.shape()).columns;
+    for_each_segment(x.coding, [&](int64_t, int64_t row, int64_t rows, int64_t first) {
+        const View codes = x.coding.transposed ? x.values.view() : rows_of(x.values, row, rows, columns);
+        call(ctx, &KernelTable::dequantize, "dequantize",
+             kernels::Dequantize{.codes = codes,
+                                 .scales = scales_of(x, first, rows),
+                                 .transposed = x.coding.transposed,
+                                 .y = rows_of(y, row, rows, columns)});
+    });
+    return y;
+}
+
+}  // namespace tutti::ops

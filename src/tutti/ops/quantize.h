@@ -1,0 +1,24 @@
+// ops/quantize.h: tensors as codes of 8 bits with scales, and back (base/float8.h, kernels::Quantize).
+#pragma once
+
+#include "tutti/ops/context.h"
+#include "tutti/ops/operand.h"
+
+namespace tutti::ops {
+
+// The bits of the largest magnitude of each segment (kernels::KernelTable::amax): (number of segments) i32; 0 for one
+// without rows.
+Tensor largest_magnitudes(Context& ctx, const Tensor& x, const std::vector<int64_t>& segments);
+
+// x, contiguous, as codes of `format` with divisors of type `divisors`, f32 or e8m0. Shape and type of `coding` are
+// set; `segments` divide the rows. Where a group is a whole segment: `amax` (segments) i32 in place of the largest
+// magnitude of the segment, `factor` (1) f32 in place of the factor that follows from it.
+Operand quantized(Context& ctx, const Tensor& x, DType format, DType divisors, Coding coding, Purpose purpose,
+                  const Tensor& amax = {}, const Tensor& factor = {});
+
+// The tensor that an operand stands for, or its numbers in `type`, f32, in which every divisor times a code is rounded
+// once. Without scales: its values.
+Tensor decoded(Context& ctx, const Operand& x, DType type);
+inline Tensor decoded(Context& ctx, const Operand& x) { return decoded(ctx, x, x.type()); }
+
+}  // namespace tutti::ops
