@@ -74,6 +74,7 @@ struct Arguments {
     VerifyArguments verify;
     GenerateArguments generate;
     ConvertArguments convert;
+    WatchArguments watch;
     ReportArguments report;
     BenchArguments bench;
     DataArguments data;

@@ -105,6 +105,12 @@ struct ConvertArguments {
 };
 int convert(const ConvertArguments& arguments, const Io& io);
 
+struct WatchArguments {
+    std::vector<std::string> run_dirs;
+    bool once = false;  // show the runs as they are and end
+};
+int watch(const WatchArguments& arguments, const Io& io);
+
 struct ReportArguments {
     std::vector<std::string> run_dirs;
     std::string out;     // "": report.html in the run directory, of several runs comparison.html here

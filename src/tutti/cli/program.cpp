@@ -206,6 +206,18 @@ Command convert_command(ConvertArguments& a, const Io& io) {
                       "  tutti convert --from models/Qwen3-0.6B --to runs/qwen3");
 }
 
+Command watch_command(WatchArguments& a, const Io& io) {
+    const Options options = {
+        required({"RUN_DIR", "...", "", "directory of a run, going on or ended; several are shown below each other",
+                  &a.run_dirs, kPath}),
+        {"--once", "", "", "show the runs as they are, and end", &a.once}};
+    return command_of(
+        "watch", "show runs while they go on: state, time left, checkpoint, loss", a, io, watch, options,
+        "A process of its own, which reads the files of the run and writes nothing. On a terminal the page\n"
+        "is drawn anew each second; into a pipe each step is a line. Ends with the last run, or by Ctrl-C.\n\n"
+        "Examples:\n  tutti watch runs/bible\n  tutti watch runs/*\n  tutti watch runs/bible --once --json");
+}
+
 Command report_command(ReportArguments& a, const Io& io) {
     const Options options = {
         {"RUN_DIR", "...", "", "directory of a run, finished or not; several are compared", &a.run_dirs, kPath},
@@ -362,9 +374,9 @@ Command program(Arguments& all, const Io& io) {
         .commands = {
             init_command(all.init, io), config_command(all.config, io), train_command(all.train, io),
             rehearse_command(all.rehearse, io), verify_command(all.verify, io), generate_command(all.generate, io),
-            convert_command(all.convert, io), report_command(all.report, io), bench_command(all, io),
-            health_command(all.health, io), schedule_command(all.schedule, io), simulate_command(all.simulate, io),
-            plan_command(all.plan, io), data_command(all.data, io),
+            convert_command(all.convert, io), watch_command(all.watch, io), report_command(all.report, io),
+            bench_command(all, io), health_command(all.health, io), schedule_command(all.schedule, io),
+            simulate_command(all.simulate, io), plan_command(all.plan, io), data_command(all.data, io),
             alone("doctor", "show what this build and this machine have, and what is missing", doctor,
                   "Exit code 0: no problem; 4: problems, printed last."),
             alone("version", "print version and build", version, ""), completion_command(all.completion, io),

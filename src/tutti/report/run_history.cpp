@@ -177,6 +177,12 @@ PredictedStep read_prediction(const fs::path& run_dir) {
 
 }  // namespace
 
+LoggedStep read_step(const std::string& line, const std::string& where, int64_t& skipped_total) {
+    const std::optional<Json> json = Json::try_parse(line);
+    check<DataError>(json && json->is_object(), where, ": required: one JSON object, got `", line.substr(0, 80), "`");
+    return logged_step({*json, where}, skipped_total);
+}
+
 RunHistory read_run(const fs::path& run_dir) {
     check<DataError>(fs::is_directory(run_dir), run_dir.string(), ": required: the directory of a run; ",
                      fs::exists(run_dir) ? "this is not a directory" : "it does not exist");

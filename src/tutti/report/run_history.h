@@ -49,6 +49,10 @@ inline constexpr std::pair<const char*, std::optional<double> LoggedStep::*> kLo
     {"router_entropy", &LoggedStep::router_entropy},
     {"dropped_share", &LoggedStep::dropped_share}};
 
+// A line of metrics.jsonl; `where` names it in errors ("runs/a/metrics.jsonl:12"), `skipped_total` is the count of
+// skipped steps up to the line before and is updated. DataError for damage.
+LoggedStep read_step(const std::string& line, const std::string& where, int64_t& skipped_total);
+
 // Bytes of one purpose (weights, gradients, optimizer, ...), as planned and as the allocator counted.
 struct MemoryUse {
     std::string purpose;
