@@ -73,7 +73,7 @@ if [[ $test == yes ]]; then
     # shellcheck disable=SC2016
     unshare "${as_root[@]}" --mount --pid --net --fork sh -c '
         mount -t proc proc "$1/proc" && mount --rbind /dev "$1/dev" &&
-        exec env -i PATH=/usr/bin HOME=/work chroot "$1" /usr/bin/tutti init --demo /work/first' sh "$files" >"$work/log" 2>&1 ||
+        exec env -i PATH=/usr/bin:/usr/sbin HOME=/work chroot "$1" /usr/bin/tutti init --demo /work/first' sh "$files" >"$work/log" 2>&1 ||
         { cat "$work/log" >&2 && exit 1; }
     grep -q "a sample:" "$work/log" || { cat "$work/log" >&2 && exit 1; }
     echo "== the image unpacked: tutti init --demo trains and prints a sample"
