@@ -128,7 +128,9 @@ BenchResult bench_memory(Bench& bench) {
                       kernels::NormForward{.x = x, .w = w, .eps = 1e-5f, .y = y, .rstd = rstd});
         };
         const auto add = [&] { ops::call(ctx, &KernelTable::add, "add", x, z, y); };
-        const auto swiglu = [&] { ops::call(ctx, &KernelTable::swiglu_forward, "swiglu_forward", x, z, y); };
+        const auto swiglu = [&] {
+            ops::call(ctx, &KernelTable::swiglu_forward, "swiglu_forward", ops::Gate::silu, x, z, y);
+        };
         measure(bench, result, {"rms_norm", "1 r, 1 w", 2 * kBytes, rms_norm}, copy_rate, 4);
         measure(bench, result, {"add", "2 r, 1 w", 3 * kBytes, add}, copy_rate, 3);
         measure(bench, result, {"swiglu", "2 r, 1 w", 3 * kBytes, swiglu}, copy_rate, 2);

@@ -21,8 +21,8 @@ inline void apply_epilogue(const KernelTable& table, const Stream& stream, const
         case Epilogue::none: return;
         case Epilogue::gelu: return table.gelu_forward(stream, z, g.c);
         case Epilogue::gelu_backward: return table.gelu_backward(stream, z, g.x, g.c);
-        case Epilogue::swiglu: return table.swiglu_forward(stream, g.gate, z, g.c);
-        case Epilogue::swiglu_backward: return table.swiglu_backward(stream, z, g.gate, g.x, g.c, g.dup);
+        case Epilogue::swiglu: return table.swiglu_forward(stream, g.activation, g.gate, z, g.c);
+        case Epilogue::swiglu_backward: return table.swiglu_backward(stream, g.activation, z, g.gate, g.x, g.c, g.dup);
     }
 }
 

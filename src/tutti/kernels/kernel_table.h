@@ -57,14 +57,18 @@ struct Dequantize {
     View y;
 };
 
+// The activation function of a gated unit, g: silu(x) = x sigmoid(x) (Shazeer 2020: SwiGLU), or gelu(x), by tanh as in
+// gelu_forward (GEGLU).
+enum class Gate : uint8_t { silu, gelu };
+
 // A function applied to z = op(a) x op(b) [+ bias], rounded to its type, before c is stored. The result has the bits of
 // the table entry of that name applied to z in memory, except that gelu_backward may take z before rounding.
 enum class Epilogue : uint8_t {
     none,             // c = z [+ c]
     gelu,             // x = z, c = gelu(x)
     gelu_backward,    // c = z gelu'(x)
-    swiglu,           // x = z, c = silu(gate) x
-    swiglu_backward,  // c = z x silu'(gate), dup = z silu(gate): the gradients of gate and of up, which is x
+    swiglu,           // x = z, c = g(gate) x, with Gemm::activation g
+    swiglu_backward,  // c = z x g'(gate), dup = z g(gate): the gradients of gate and of up, which is x
 };
 
 // c (M, N) = op(a) (M, K) x op(b) (K, N) [+ bias] [+ c]. Views are 2-d with unit inner stride; a and b have one type
@@ -86,6 +90,7 @@ struct Gemm {
     View packed_b = {};
     bool b_is_packed = false;
     Epilogue epilogue = Epilogue::none;
+    Gate activation = Gate::silu;  // of swiglu and its backward
     // c is a block of rows of a product with this many rows in all, and has the same bits as in that product; 0: c is
     // the whole product. Needs KernelTable::gemm_by_rows.
     int64_t whole_rows = 0;
@@ -110,8 +115,9 @@ struct AttentionForward {
     View q;     // (B, Tq, H, D) A; any strides with unit inner stride
     View k, v;  // (B, Tk, Hkv, D) A; likewise
     View o;     // (B, Tq, H, D) A or f32
-    View lse;   // (B, H, Tq) f32: ln sum_j exp(scale q.k_j)
+    View lse;   // (B, H, Tq) f32: ln sum_j exp(S_j)
     float scale = 1;
+    float cap = 0;  // S_j = scale q.k_j, or with a cap c > 0: c tanh(scale q.k_j / c) (Gemma 2)
     AttentionMask mask = {};
     View workspace = {};  // f32, of attention_workspace values
 };
@@ -123,6 +129,7 @@ struct AttentionBackward {
     View dy;          // (B, Tq, H, D) A: gradient of o
     View dq, dk, dv;  // like q, k, v; all three A or all three f32
     float scale = 1;
+    float cap = 0;
     AttentionMask mask = {};
     bool accumulate = false;  // dq += ..., dk += ..., dv += ...; f32
     View workspace = {};
@@ -131,6 +138,7 @@ struct AttentionBackward {
 // Layer norm; without b and mean, RMS norm, which does not centre rows. s = x [+ residual], rounded once to its type.
 // With mean:    y = (s - mean) rstd w + b, rstd = (mean_c (s - mean)^2 + eps)^(-1/2).
 // Without mean: y = s rstd w,              rstd = (mean_c s^2 + eps)^(-1/2).
+// `offset` is added to w in f32: 1 in models that store the weights of norms less 1 (Gemma).
 struct NormForward {
     View x;       // (N, C) A
     View w;       // (C) A
@@ -140,6 +148,7 @@ struct NormForward {
     View mean = {};  // (N) f32, like rstd, for the backward
     View rstd;
     View residual = {}, sum = {};  // (N, C) A: both or none; sum is s
+    float offset = 0;
 };
 
 // dx = [add +] the gradient of the norm at s = x, rounded once.
@@ -150,6 +159,7 @@ struct NormBackward {
     View rstd;
     View dx;        // (N, C) A
     View add = {};  // (N, C) A, may be dx
+    float offset = 0;
 };
 
 // The gated short convolution of LFM2 (Liquid AI 2025), causal and separate for each channel. With u = b x and j rising
@@ -214,6 +224,8 @@ struct CrossEntropy {
     bool gradient = false;
     int64_t first_word = 0;  // 0 in cross_entropy, whose logits are (N, V)
     View partials = {};      // f32, contiguous: (3, N) written by cross_entropy_partial, (P, 3, N) read by _finish
+    // With a cap c > 0 the logits are values of soft_cap(z, c), and the gradient is that of z: times 1 - (logit / c)^2.
+    float cap = 0;
 };
 
 // tokens[n] is drawn from softmax(logits[n, :vocab] / temperature) among the candidates. With top_k, candidates are the
@@ -367,9 +379,10 @@ struct KernelTable {
     // gelu(x) = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), GPT-2's
     void (*gelu_forward)(const Stream&, View x, View y) = nullptr;             // y may be x
     void (*gelu_backward)(const Stream&, View dy, View x, View dx) = nullptr;  // dx may be dy
-    // y = silu(gate) * up; y may be up, dgate may be dy; all may be some columns of wider matrices
-    void (*swiglu_forward)(const Stream&, View gate, View up, View y) = nullptr;
-    void (*swiglu_backward)(const Stream&, View dy, View gate, View up, View dgate, View dup) = nullptr;
+    // y = g(gate) * up; y may be up, dgate may be dy; all may be some columns of wider matrices
+    void (*swiglu_forward)(const Stream&, Gate g, View gate, View up, View y) = nullptr;
+    void (*swiglu_backward)(const Stream&, Gate g, View dy, View gate, View up, View dgate, View dup) = nullptr;
+    void (*soft_cap)(const Stream&, View x, float cap) = nullptr;  // x = cap tanh(x / cap), in place; cap > 0
     void (*dropout)(const Stream&, View x, const Dropout&, View y) = nullptr;  // forward and backward alike
 
     // sums[b] = sum of the squares of block b, kSumBlock values of x f32 (n); sums (ceil(n / kSumBlock)) f64. exact_sum
@@ -425,9 +438,11 @@ struct KernelTable {
     // then b x (B, S, C) A, of one set of strides, S <= K - 1. `before` may not be state.
     void (*short_convolution_state)(const Stream&, View b, View x, View before, View state) = nullptr;
 
-    // Rotates the pairs (k, k + D/2) of each head by the angle of its position ("rotate half"); inverse for backward.
-    // x, y (N, H, D) A, y may be x; positions (N) i32; cosines, sines (P, D/2) f32.
-    void (*rope)(const Stream&, View x, View positions, View cosines, View sines, bool inverse, View y) = nullptr;
+    // Rotates the first n <= D channels of each head by the angle of its position, in place; inverse for backward. The
+    // pairs are (k, k + n/2) ("rotate half"), or, `adjacent`, (2k, 2k + 1). x (N, H, D) A; positions (N) i32; cosines,
+    // sines (P, n/2) f32.
+    void (*rope)(const Stream&, View x, View positions, View cosines, View sines, bool inverse,
+                 bool adjacent) = nullptr;
 
     // cosines[p, k] = amplitude cos(p f_k), sines likewise: angle, cosine and sine in f64, rounded once. frequencies
     // (D/2) f64; cosines, sines (P, D/2) f32, unit inner stride.

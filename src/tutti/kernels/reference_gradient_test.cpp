@@ -90,13 +90,15 @@ TEST_F(Gradient, Gelu) {
 }
 
 TEST_F(Gradient, Swiglu) {
-    Array gate = random({40}, "gate"), up = random({40}, "up"), dy = random({40}, "dy"), y({40}), dgate({40}),
-          dup({40});
-    gate[0] = 0, gate[1] = 20, gate[2] = -20;
-    const auto forward = [&] { table.swiglu_forward(stream, gate.view(), up.view(), y.view()); };
-    table.swiglu_backward(stream, dy.view(), gate.view(), up.view(), dgate.view(), dup.view());
-    expect_gradient("dgate", gate, dgate, dy, y, 10, forward);
-    expect_gradient("dup", up, dup, dy, y, 10, forward);
+    for (const Gate g : {Gate::silu, Gate::gelu}) {
+        Array gate = random({40}, "gate"), up = random({40}, "up"), dy = random({40}, "dy"), y({40}), dgate({40}),
+              dup({40});
+        gate[0] = 0, gate[1] = 20, gate[2] = -20;
+        const auto forward = [&] { table.swiglu_forward(stream, g, gate.view(), up.view(), y.view()); };
+        table.swiglu_backward(stream, g, dy.view(), gate.view(), up.view(), dgate.view(), dup.view());
+        expect_gradient("dgate", gate, dgate, dy, y, 10, forward);
+        expect_gradient("dup", up, dup, dy, y, 10, forward);
+    }
 }
 
 TEST_F(Gradient, Dropout) {
@@ -125,15 +127,17 @@ TEST_F(Gradient, Norms) {
     Array x = random({N, C}, "x"), w = random({C}, "w"), b = random({C}, "b"), dy = random({N, C}, "dy");
     Array y({N, C}), means({N}), rstd({N}), dx({N, C});
     for (double& v : x.values) v += 1;  // a mean that matters
-    for (const bool centred : {true, false}) {
+    for (const auto& [centred, offset] : {std::pair(true, 0.0f), {false, 0.0f}, {false, 1.0f}}) {
         SCOPED_TRACE(centred ? "layer norm" : "RMS norm");
         Array dw({C}), db({C});
         const View bias = centred ? b.view() : View(), mean = centred ? means.view() : View();
-        const auto forward = [&] {
-            table.norm_forward(stream, {x.view(), w.view(), bias, 1e-2f, y.view(), mean, rstd.view()});
+        const auto forward = [&, offset = offset] {
+            table.norm_forward(stream,
+                               {x.view(), w.view(), bias, 1e-2f, y.view(), mean, rstd.view(), View(), View(), offset});
         };
         forward();
-        table.norm_backward_input(stream, {dy.view(), x.view(), w.view(), mean, rstd.view(), dx.view()});
+        table.norm_backward_input(stream,
+                                  {dy.view(), x.view(), w.view(), mean, rstd.view(), dx.view(), View(), offset});
         table.norm_backward_weight(stream, dy.view(), x.view(), mean, rstd.view(), dw.view(),
                                    centred ? db.view() : View());
         expect_gradient("dx", x, dx, dy, y, C, forward);
@@ -208,9 +212,14 @@ TEST_F(Gradient, RopeInverse) {
     for (int64_t i = 0; i < cosines.size(); ++i) cosines[i] = std::cos(0.3 * i), sines[i] = std::sin(0.3 * i);
     std::vector<int32_t> positions = {3, 0, 4, 1};
     const View at(positions.data(), DType::i32, {N});
-    table.rope(stream, dy.view(), at, cosines.view(), sines.view(), true, dx.view());
-    expect_gradient("dx", x, dx, dy, y, 2,
-                    [&] { table.rope(stream, x.view(), at, cosines.view(), sines.view(), false, y.view()); });
+    for (const bool adjacent : {false, true}) {
+        dx = dy;
+        table.rope(stream, dx.view(), at, cosines.view(), sines.view(), true, adjacent);
+        expect_gradient("dx", x, dx, dy, y, 2, [&] {
+            y = x;
+            table.rope(stream, y.view(), at, cosines.view(), sines.view(), false, adjacent);
+        });
+    }
 }
 
 struct AttentionSizes {
@@ -219,12 +228,13 @@ struct AttentionSizes {
     int64_t query_offset;
     int64_t window = 0;
     std::vector<int32_t> first_key = {};  // (B, Tq)
+    float cap = 0;
 };
 
 class AttentionGradient : public Gradient, public testing::WithParamInterface<AttentionSizes> {};
 
 TEST_P(AttentionGradient, OfQueryKeyAndValue) {
-    auto [B, Tq, Tk, H, Hkv, D, causal, query_offset, window, first_key] = GetParam();
+    auto [B, Tq, Tk, H, Hkv, D, causal, query_offset, window, first_key, cap] = GetParam();
     const View documents = first_key.empty() ? View() : View(first_key.data(), DType::i32, {B, Tq});
     Array q = random({B, Tq, H, D}, "q"), k = random({B, Tk, Hkv, D}, "k"), v = random({B, Tk, Hkv, D}, "v");
     Array o(q.shape), lse({B, H, Tq}), dy = random(q.shape, "dy"), dq(q.shape), dk(k.shape), dv(v.shape);
@@ -236,6 +246,7 @@ TEST_P(AttentionGradient, OfQueryKeyAndValue) {
                                          .o = o.view(),
                                          .lse = lse.view(),
                                          .scale = 0.5f,
+                                         .cap = cap,
                                          .mask = mask});
     };
     forward();
@@ -249,6 +260,7 @@ TEST_P(AttentionGradient, OfQueryKeyAndValue) {
                                       .dk = dk.view(),
                                       .dv = dv.view(),
                                       .scale = 0.5f,
+                                      .cap = cap,
                                       .mask = mask});
     expect_gradient("dq", q, dq, dy, o, D + Tk, forward);
     expect_gradient("dk", k, dk, dy, o, D + Tk, forward);
@@ -263,7 +275,8 @@ INSTANTIATE_TEST_SUITE_P(Forms, AttentionGradient,
                                          AttentionSizes{1, 4, 3, 1, 1, 2, true, -2},  // queries that see no key
                                          AttentionSizes{1, 5, 5, 2, 1, 3, true, 0, 2},
                                          AttentionSizes{2, 4, 4, 1, 1, 3, true, 0, 0, {0, 0, 2, 3, 0, 1, 2, 2}},
-                                         AttentionSizes{1, 5, 5, 1, 1, 3, true, 0, 2, {0, 0, 0, 3, 3}}));
+                                         AttentionSizes{1, 5, 5, 1, 1, 3, true, 0, 2, {0, 0, 0, 3, 3}},
+                                         AttentionSizes{1, 5, 5, 2, 1, 3, true, 0, 3, {}, 0.5f}));
 
 TEST_F(Gradient, CrossEntropy) {
     const int64_t N = 4, V = 7, vocab = 5;
@@ -281,6 +294,32 @@ TEST_F(Gradient, CrossEntropy) {
     expect_gradient("dlogits", logits, dlogits, dy, losses, V, [&] {
         table.cross_entropy(stream,
                             {.logits = logits.view(), .targets = target_view, .losses = losses.view(), .vocab = vocab});
+    });
+}
+
+// Through a cap: the table's gradient is that of z, where the logits are cap tanh(z / cap).
+TEST_F(Gradient, CappedCrossEntropy) {
+    const int64_t N = 4, V = 7, vocab = 5;
+    const float cap = 0.8f;
+    Array z = random({N, V}, "x"), capped(z.shape), losses({N}), dz(z.shape), dy({N});
+    for (double& d : dy.values) d = 0.25;
+    std::vector<int32_t> targets = {4, 0, -100, 2};
+    const View target_view(targets.data(), DType::i32, {N});
+    dz.values = z.values;
+    table.soft_cap(stream, dz.view(), cap);
+    for (int64_t i = 0; i < z.size(); ++i) EXPECT_NEAR(dz[i], cap * std::tanh(z[i] / cap), 1e-15);
+    table.cross_entropy(stream, {.logits = dz.view(),
+                                 .targets = target_view,
+                                 .losses = losses.view(),
+                                 .vocab = vocab,
+                                 .grad_scale = 0.25f,
+                                 .gradient = true,
+                                 .cap = cap});
+    expect_gradient("dz", z, dz, dy, losses, V, [&] {
+        capped.values = z.values;
+        table.soft_cap(stream, capped.view(), cap);
+        table.cross_entropy(stream,
+                            {.logits = capped.view(), .targets = target_view, .losses = losses.view(), .vocab = vocab});
     });
 }
 

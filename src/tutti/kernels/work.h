@@ -64,6 +64,7 @@ Work work_of(const MuonMomentum& update);
 Work work_of(const MuonDescent& update);
 Work work_of(std::integral auto) { return {}; }
 Work work_of(std::floating_point auto) { return {}; }
+inline Work work_of(Gate) { return {}; }
 // Reads and writes only the rows that `tokens` names.
 Work work_of_embedding(const View& tokens, const View& rows_or_matrix, int64_t first_row, const View& matrix_or_rows);
 

@@ -27,7 +27,9 @@ void check_result(const char* op, const Tensor& q, const char* name, DType type)
           type);
 }
 
-float attention_scale(const Tensor& q) { return 1.0f / std::sqrt(static_cast<float>(q.dim(3))); }
+float scale_of(const Scores& scores, const Tensor& q) {
+    return scores.scale > 0 ? static_cast<float>(scores.scale) : 1.0f / std::sqrt(static_cast<float>(q.dim(3)));
+}
 
 Tensor workspace(Context& ctx, const Tensor& q, const Tensor& k, bool backward) {
     const auto size = ctx.kernels.attention_workspace;
@@ -39,7 +41,7 @@ Tensor workspace(Context& ctx, const Tensor& q, const Tensor& k, bool backward) 
 
 RopeTable rope_table(Context& ctx, int64_t positions, const Tensor& frequencies, double amplitude) {
     check(frequencies.rank() == 1 && frequencies.dtype() == DType::f64 && frequencies.contiguous(),
-          "rope_table: frequencies must be f64 (D/2), got ", frequencies.shape(), " ", frequencies.dtype());
+          "rope_table: frequencies must be f64 (n/2), got ", frequencies.shape(), " ", frequencies.dtype());
     const Shape shape{positions, frequencies.dim(0)};
     RopeTable table{empty(ctx, shape, DType::f32, Purpose::workspace),
                     empty(ctx, shape, DType::f32, Purpose::workspace)};
@@ -54,15 +56,15 @@ void rope(Context& ctx, const Tensor& x, const Tensor& positions, const RopeTabl
           "rope: x (B, T, H, D), or heads of a wider one, with even D, got ", x.shape());
     check(positions.dtype() == DType::i32 && positions.numel() == x.dim(0) * x.dim(1),
           "rope: needs one i32 position per row of ", x.shape(), ", got ", positions.shape());
-    check(table.cosines.dim(1) * 2 == x.dim(3), "rope: a table for head size ", table.cosines.dim(1) * 2, ", x has ",
-          x.dim(3));
+    check(table.cosines.dim(1) * 2 <= x.dim(3), "rope: a table for ", table.cosines.dim(1) * 2,
+          " channels of a head, x has ", x.dim(3));
     View flat(v.data, x.dtype(), {x.dim(0) * x.dim(1), x.dim(2), x.dim(3)});
     flat.strides[0] = v.stride(1);
-    call(ctx, &KernelTable::rope, "rope", flat, positions, table.cosines, table.sines, inverse, flat);
+    call(ctx, &KernelTable::rope, "rope", flat, positions, table.cosines, table.sines, inverse, table.adjacent);
 }
 
 Attention attention(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, const kernels::AttentionMask& mask,
-                    std::optional<DType> type) {
+                    const Scores& scores, std::optional<DType> type) {
     check_inputs("attention", q, k, v, mask);
     check_result("attention", q, "y", type.value_or(q.dtype()));
     Attention r{empty(ctx, q.shape(), type.value_or(q.dtype())),
@@ -74,7 +76,8 @@ Attention attention(Context& ctx, const Tensor& q, const Tensor& k, const Tensor
                                    .v = v,
                                    .o = r.y,
                                    .lse = r.lse,
-                                   .scale = attention_scale(q),
+                                   .scale = scale_of(scores, q),
+                                   .cap = static_cast<float>(scores.cap),
                                    .mask = mask,
                                    .workspace = scratch});
     return r;
@@ -92,7 +95,7 @@ void attention_merge(Context& ctx, const Attention& sum, const Attention& part) 
 
 void attention_backward(Context& ctx, const Tensor& dy, const Tensor& q, const Tensor& k, const Tensor& v,
                         const Attention& forward, const kernels::AttentionMask& mask, const Tensor& dq,
-                        const Tensor& dk, const Tensor& dv, bool accumulate) {
+                        const Tensor& dk, const Tensor& dv, bool accumulate, const Scores& scores) {
     check_inputs("attention_backward", q, k, v, mask);
     check(dy.shape() == q.shape() && dq.shape() == q.shape() && dk.shape() == k.shape() && dv.shape() == v.shape(),
           "attention_backward: gradients must have the shapes of q ", q.shape(), " and k ", k.shape());
@@ -114,7 +117,8 @@ void attention_backward(Context& ctx, const Tensor& dy, const Tensor& q, const T
                                     .dq = dq,
                                     .dk = dk,
                                     .dv = dv,
-                                    .scale = attention_scale(q),
+                                    .scale = scale_of(scores, q),
+                                    .cap = static_cast<float>(scores.cap),
                                     .mask = mask,
                                     .accumulate = accumulate,
                                     .workspace = scratch});

@@ -93,16 +93,18 @@ Tensor gelu_backward(Context& ctx, const Tensor& dy, const Tensor& x) {
     return computed(ctx, &KernelTable::gelu_backward, "gelu_backward", dy, x);
 }
 
-Tensor swiglu(Context& ctx, const Tensor& gate, const Tensor& up) {
+Tensor swiglu(Context& ctx, Gate g, const Tensor& gate, const Tensor& up) {
     check_same("swiglu", gate, up);
-    return computed(ctx, &KernelTable::swiglu_forward, "swiglu_forward", gate, up);
+    Tensor y = like(ctx, up);
+    call(ctx, &KernelTable::swiglu_forward, "swiglu_forward", g, gate, up, y);
+    return y;
 }
 
-GateAndUp swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& gate, const Tensor& up) {
+GateAndUp swiglu_backward(Context& ctx, Gate g, const Tensor& dy, const Tensor& gate, const Tensor& up) {
     check_same("swiglu_backward", gate, up);
     check_same("swiglu_backward", dy, up);
     const GateAndUp d{empty(ctx, gate.shape(), gate.dtype()), empty(ctx, up.shape(), up.dtype())};
-    call(ctx, &KernelTable::swiglu_backward, "swiglu_backward", dy, gate, up, d.gate, d.up);
+    call(ctx, &KernelTable::swiglu_backward, "swiglu_backward", g, dy, gate, up, d.gate, d.up);
     return d;
 }
 
@@ -112,13 +114,18 @@ GateAndUp gate_and_up_of(const Tensor& x) {
     return {rows.narrow(1, 0, F), rows.narrow(1, F, F)};
 }
 
-Tensor swiglu(Context& ctx, const Tensor& gate_up) {
+Tensor swiglu(Context& ctx, Gate g, const Tensor& gate_up) {
     const auto [gate, up] = gate_and_up_of(gate_up);
     Shape shape = gate_up.shape();
     shape[-1] /= 2;
     const Tensor y = empty(ctx, shape, gate_up.dtype());
-    call(ctx, &KernelTable::swiglu_forward, "swiglu_forward", gate, up, y.reshape(gate.shape()));
+    call(ctx, &KernelTable::swiglu_forward, "swiglu_forward", g, gate, up, y.reshape(gate.shape()));
     return y;
+}
+
+void soft_cap(Context& ctx, const Tensor& x, double cap) {
+    check(x.contiguous() && cap >= 0, "soft_cap: needs a contiguous tensor and a cap of at least 0, got ", cap);
+    if (cap > 0) call(ctx, &KernelTable::soft_cap, "soft_cap", x, static_cast<float>(cap));
 }
 
 Tensor dropout(Context& ctx, const Tensor& x, const kernels::Dropout& mask) {

@@ -182,10 +182,11 @@ View beside(const char* name, const Tensor& saved, const Shape& shape, DType dty
     return as_matrix(saved);
 }
 
-Gemm swiglu_product(const Operand& dy, const Operand& w, const View& gate, const View& up, const View& dgate,
+Gemm swiglu_product(Gate g, const Operand& dy, const Operand& w, const View& gate, const View& up, const View& dgate,
                     const View& dup) {
     Gemm product = gemm_of(GemmRole::input_gradient, dgate, matrix_of(w), matrix_of(dy));
     product.epilogue = Epilogue::swiglu_backward;
+    product.activation = g;
     product.gate = gate;
     product.x = up;
     product.dup = dup;
@@ -222,9 +223,10 @@ Activated linear_gelu(Context& ctx, const Operand& x, const Operand& w, const Te
     return activated(ctx, forward_of(ctx, "linear_gelu", x, w, b), x, w, Epilogue::gelu, kept, later);
 }
 
-Activated linear_swiglu(Context& ctx, const Tensor& gate, const Operand& x, const Operand& w, const Tensor* b,
+Activated linear_swiglu(Context& ctx, Gate g, const Tensor& gate, const Operand& x, const Operand& w, const Tensor* b,
                         bool kept, Products* later) {
     PendingLinear f = forward_of(ctx, "linear_swiglu", x, w, b);
+    f.product.activation = g;
     f.product.gate = beside("linear_swiglu", gate, f.y.shape(), f.y.dtype());
     return activated(ctx, std::move(f), x, w, Epilogue::swiglu, kept, later);
 }
@@ -254,25 +256,25 @@ Tensor linear_gelu_backward(Context& ctx, const Operand& dy, const Operand& w, c
     return dz;
 }
 
-GateAndUp linear_swiglu_backward(Context& ctx, const Operand& dy, const Operand& w, const Tensor& gate,
+GateAndUp linear_swiglu_backward(Context& ctx, Gate g, const Operand& dy, const Operand& w, const Tensor& gate,
                                  const Tensor& up, Products* later) {
     const Shape shape = input_shape("linear_swiglu_backward", dy, w);
     const DType type = dy.type();
     const GateAndUp d{empty(ctx, shape, type), empty(ctx, shape, type)};
     const View gates = beside("linear_swiglu_backward", gate, shape, type);
     const View ups = beside("linear_swiglu_backward", up, shape, type);
-    compute(ctx, swiglu_product(dy, w, gates, ups, as_matrix(d.gate), as_matrix(d.up)), dy, w, later);
+    compute(ctx, swiglu_product(g, dy, w, gates, ups, as_matrix(d.gate), as_matrix(d.up)), dy, w, later);
     return d;
 }
 
-Tensor linear_swiglu_backward(Context& ctx, const Operand& dy, const Operand& w, const Tensor& gate_up,
+Tensor linear_swiglu_backward(Context& ctx, Gate g, const Operand& dy, const Operand& w, const Tensor& gate_up,
                               Products* later) {
     Shape shape = input_shape("linear_swiglu_backward", dy, w);
     shape[-1] *= 2;
     beside("linear_swiglu_backward", gate_up, shape, dy.type());
     const Tensor d = empty(ctx, shape, dy.type());
     const GateAndUp saved = gate_and_up_of(gate_up), parts = gate_and_up_of(d);
-    compute(ctx, swiglu_product(dy, w, saved.gate, saved.up, parts.gate, parts.up), dy, w, later);
+    compute(ctx, swiglu_product(g, dy, w, saved.gate, saved.up, parts.gate, parts.up), dy, w, later);
     return d;
 }
 

@@ -17,7 +17,7 @@ int64_t loss_chunk_rows(int64_t rows, int64_t row_bytes, int64_t chunk_bytes) {
 
 LinearCrossEntropy linear_cross_entropy(Context& ctx, const Tensor& x, const Operand& head, const Tensor& targets,
                                         int64_t vocab, float grad_scale, const Tensor* dw, bool accumulate,
-                                        const VocabularyShard* shard) {
+                                        const VocabularyShard* shard, double cap) {
     const Tensor& w = numbers("linear_cross_entropy", head);
     const int64_t rows = x.view().rows(), width = x.view().columns(), columns = w.dim(0);
     check(w.rank() == 2 && w.dim(1) == width && x.dtype() == w.dtype() && x.contiguous(),
@@ -43,12 +43,14 @@ LinearCrossEntropy linear_cross_entropy(Context& ctx, const Tensor& x, const Ope
         const int64_t n = std::min(chunk, rows - begin);
         const Tensor x_chunk = x2.narrow(0, begin, n), logits = chunk_logits.narrow(0, 0, n);
         multiply_by_weight(products, gemm_of(GemmRole::forward, x_chunk, w, logits), forms);
+        soft_cap(ctx, logits, cap);
         CrossEntropy loss{.logits = logits,
                           .targets = targets1.narrow(0, begin, n),
                           .losses = r.losses.narrow(0, begin, n),
                           .vocab = vocab,
                           .grad_scale = grad_scale,
-                          .gradient = dw != nullptr};
+                          .gradient = dw != nullptr,
+                          .cap = static_cast<float>(cap)};
         if (shard) {
             const Tensor partial = empty(ctx, {3, n}, DType::f32, Purpose::workspace);
             loss.first_word = shard->first_word;

@@ -16,7 +16,8 @@ void check_like(const char* op, const Tensor& x, const Tensor& other) {
 }
 }  // namespace
 
-Norm norm(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b, double eps, const Tensor& residual) {
+Norm norm(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b, double eps, const Tensor& residual,
+          float offset) {
     check_norm("norm", x, w);
     if (residual.defined()) check_like("norm", x, residual);
     const auto row_statistics = [&] { return empty(ctx, {x.view().rows()}, DType::f32); };
@@ -33,18 +34,20 @@ Norm norm(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b, doubl
                               .mean = r.mean,
                               .rstd = r.rstd,
                               .residual = residual,
-                              .sum = r.sum});
+                              .sum = r.sum,
+                              .offset = offset});
     return r;
 }
 
 Tensor norm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& mean,
-                           const Tensor& rstd, Tensor sum) {
+                           const Tensor& rstd, Tensor sum, float offset) {
     check_norm("norm_backward_input", x, w);
     if (sum.defined()) check_like("norm_backward_input", x, sum);
     // In place where no other handle shares the tensor that is added.
     const Tensor dx = sum.defined() && sum.unique() ? sum : empty(ctx, x.shape(), x.dtype());
     call(ctx, &KernelTable::norm_backward_input, "norm_backward_input",
-         kernels::NormBackward{.dy = dy, .x = x, .w = w, .mean = mean, .rstd = rstd, .dx = dx, .add = sum});
+         kernels::NormBackward{
+             .dy = dy, .x = x, .w = w, .mean = mean, .rstd = rstd, .dx = dx, .add = sum, .offset = offset});
     return dx;
 }
 

@@ -31,8 +31,10 @@ Tensor relu(Context& ctx, const Tensor& x);
 Tensor relu_backward(Context& ctx, const Tensor& dy, const Tensor& y);
 Tensor gelu(Context& ctx, const Tensor& x);
 Tensor gelu_backward(Context& ctx, const Tensor& dy, const Tensor& x);
-Tensor swiglu(Context& ctx, const Tensor& gate, const Tensor& up);
-Tensor swiglu(Context& ctx, const Tensor& gate_up);  // (..., 2 F), gate and up side by side, to (..., F)
+using kernels::Gate;  // the function g of a gated unit
+Tensor swiglu(Context& ctx, Gate g, const Tensor& gate, const Tensor& up);
+Tensor swiglu(Context& ctx, Gate g, const Tensor& gate_up);  // (..., 2 F), gate and up side by side, to (..., F)
+void soft_cap(Context& ctx, const Tensor& x, double cap);    // x = cap tanh(x / cap), in place; cap 0: as it is
 Tensor dropout(Context& ctx, const Tensor& x, const kernels::Dropout& mask);  // its own backward
 
 // --- sums, added exactly ---
@@ -83,11 +85,11 @@ Tensor linear_backward_input(Context& ctx, const Operand& dy, const Operand& w, 
 // With an activation function in the product's epilogue. z = x w^T + b is returned when `kept`, else undefined.
 struct Activated {
     Tensor z;
-    Tensor y;  // gelu(z); silu(gate) z
+    Tensor y;  // gelu(z); g(gate) z
 };
 Activated linear_gelu(Context& ctx, const Operand& x, const Operand& w, const Tensor* b, bool kept,
                       Products* later = nullptr);
-Activated linear_swiglu(Context& ctx, const Tensor& gate, const Operand& x, const Operand& w, const Tensor* b,
+Activated linear_swiglu(Context& ctx, Gate g, const Tensor& gate, const Operand& x, const Operand& w, const Tensor* b,
                         bool kept, Products* later = nullptr);
 // The gradients of z and gate from dy, the gradient of y w^T, where w is the weight of the next linear layer.
 Tensor linear_gelu_backward(Context& ctx, const Operand& dy, const Operand& w, const Tensor& z,
@@ -95,12 +97,12 @@ Tensor linear_gelu_backward(Context& ctx, const Operand& dy, const Operand& w, c
 struct GateAndUp {
     Tensor gate, up;
 };
-GateAndUp linear_swiglu_backward(Context& ctx, const Operand& dy, const Operand& w, const Tensor& gate,
+GateAndUp linear_swiglu_backward(Context& ctx, Gate g, const Operand& dy, const Operand& w, const Tensor& gate,
                                  const Tensor& up, Products* later = nullptr);
 // The gradients side by side, as gate and up are: (..., 2 F).
-Tensor linear_swiglu_backward(Context& ctx, const Operand& dy, const Operand& w, const Tensor& gate_up,
+Tensor linear_swiglu_backward(Context& ctx, Gate g, const Operand& dy, const Operand& w, const Tensor& gate_up,
                               Products* later = nullptr);
-GateAndUp swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& gate, const Tensor& up);  // of swiglu()
+GateAndUp swiglu_backward(Context& ctx, Gate g, const Tensor& dy, const Tensor& gate, const Tensor& up);
 // The parts of x (..., 2 F), as matrices (rows, F).
 GateAndUp gate_and_up_of(const Tensor& x);
 // dw = [dw +] dy^T x
@@ -119,10 +121,12 @@ struct Norm {
     Tensor mean, rstd;  // (rows) f32; RMS norm has no mean
     Tensor sum;         // undefined without a residual
 };
-Norm norm(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b, double eps, const Tensor& residual = {});
+// `offset` is added to w (NormForward).
+Norm norm(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b, double eps, const Tensor& residual = {},
+          float offset = 0);
 // [sum +] dx, with `sum` as in linear_backward_input.
 Tensor norm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& mean,
-                           const Tensor& rstd, Tensor sum = {});
+                           const Tensor& rstd, Tensor sum = {}, float offset = 0);
 // RMS norm has neither mean nor db.
 void norm_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& rstd,
                           const Tensor& dw, const Tensor& db);
@@ -150,9 +154,10 @@ Tensor short_convolution_state(Context& ctx, const Tensor& p, int64_t taps, cons
 
 // --- attention: q (B, Tq, H, D), k and v (B, Tk, Hkv, D) ---
 struct RopeTable {
-    Tensor cosines, sines;  // (P, D/2) f32
+    Tensor cosines, sines;  // (P, n/2) f32; the first n <= D channels of a head are rotated
+    bool adjacent = false;  // pairs (2k, 2k + 1) in place of (k, k + n/2)
 };
-// amplitude times the cosines and sines of position x frequency for positions [0, positions); frequencies (D/2) f64.
+// amplitude times the cosines and sines of position x frequency for positions [0, positions); frequencies (n/2) f64.
 RopeTable rope_table(Context& ctx, int64_t positions, const Tensor& frequencies, double amplitude);
 // Rotates x in place; x may be some heads of a wider tensor.
 void rope(Context& ctx, const Tensor& x, const Tensor& positions, const RopeTable& table, bool inverse);
@@ -161,16 +166,21 @@ struct Attention {
     Tensor y;    // (B, Tq, H, D), of q's type or f32
     Tensor lse;  // (B, H, Tq) f32
 };
+// The score of query q and key k: scale q.k, or with a cap c > 0 c tanh(scale q.k / c).
+struct Scores {
+    double scale = 0;  // 0: D^(-1/2)
+    double cap = 0;
+};
 // `type`: of y; that of q unless given.
 Attention attention(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, const kernels::AttentionMask& mask,
-                    std::optional<DType> type = {});
+                    const Scores& scores = {}, std::optional<DType> type = {});
 // `sum` becomes the attention to its keys and those of `part` together; both in f32, over disjoint sets of keys.
 void attention_merge(Context& ctx, const Attention& sum, const Attention& part);
 // Writes dq, dk, dv (shapes of q, k, v; may be slices of one packed tensor), all of q's type or all f32; with
 // `accumulate`, adds to them (f32). k and v may be a part of the keys that `forward` attended to.
 void attention_backward(Context& ctx, const Tensor& dy, const Tensor& q, const Tensor& k, const Tensor& v,
                         const Attention& forward, const kernels::AttentionMask& mask, const Tensor& dq,
-                        const Tensor& dk, const Tensor& dv, bool accumulate = false);
+                        const Tensor& dk, const Tensor& dv, bool accumulate = false, const Scores& scores = {});
 
 // --- losses ---
 // Rows of logits, of `row_bytes` each, that exist at a time: at most `chunk_bytes` (KernelTable::loss_chunk_bytes), in
@@ -179,7 +189,8 @@ void attention_backward(Context& ctx, const Tensor& dy, const Tensor& q, const T
 int64_t loss_chunk_rows(int64_t rows, int64_t row_bytes, int64_t chunk_bytes);
 // The head and its loss in chunks of rows: the (N, V) logits never exist as a whole.
 // x (N, C), w (V, C), targets (N) i32 (negative: ignored). With `dw`, also the gradients of grad_scale * sum(losses):
-// returns dx and adds to dw (V, C) f32, or overwrites it when `accumulate` is false; an undefined dw: dx alone.
+// returns dx and adds to dw (V, C) f32, or overwrites it when `accumulate` is false; an undefined dw: dx alone. With a
+// cap c > 0 the logits are c tanh(x w^T / c).
 struct LinearCrossEntropy {
     Tensor losses;  // (N) f32
     Tensor dx;      // (N, C), undefined without dw
@@ -192,7 +203,7 @@ struct VocabularyShard {
 };
 LinearCrossEntropy linear_cross_entropy(Context& ctx, const Tensor& x, const Operand& w, const Tensor& targets,
                                         int64_t vocab, float grad_scale, const Tensor* dw, bool accumulate = true,
-                                        const VocabularyShard* shard = nullptr);
+                                        const VocabularyShard* shard = nullptr, double cap = 0);
 
 struct SquaredError {
     Tensor losses;  // (N) f32

@@ -54,14 +54,14 @@ std::vector<Tensor> results(Context& ctx, const Sizes& s, DType dtype, Products*
     finish({linear(ctx, x, w, &bias, later)});
     const Activated gelu = linear_gelu(ctx, x, w, &bias, true, later);
     finish({gelu.y, gelu.z});
-    const Activated swiglu = linear_swiglu(ctx, dy, x, w, nullptr, true, later);
+    const Activated swiglu = linear_swiglu(ctx, Gate::silu, dy, x, w, nullptr, true, later);
     finish({swiglu.y, swiglu.z});
     finish({linear_backward_input(ctx, dy, w, {}, later)});
     finish({linear_backward_input(ctx, dy, w, cast(ctx, z, dtype), later)});
     finish({linear_gelu_backward(ctx, dy, w, z, later)});
-    const GateAndUp d = linear_swiglu_backward(ctx, dy, w, gate, z, later);
+    const GateAndUp d = linear_swiglu_backward(ctx, Gate::silu, dy, w, gate, z, later);
     finish({d.gate, d.up});
-    finish({linear_swiglu_backward(ctx, dy, w, side_by_side(ctx, gate, z), later)});
+    finish({linear_swiglu_backward(ctx, Gate::silu, dy, w, side_by_side(ctx, gate, z), later)});
     return all;
 }
 
@@ -98,13 +98,14 @@ TEST(GateAndUp, SideBySideHaveTheBitsOfTheTwo) {
                 const Tensor gate = random(ctx, shape, dtype, 1), up = random(ctx, shape, dtype, 2);
                 const Tensor dy = random(ctx, narrow, dtype, 3), w = random(ctx, {24, shape[-1]}, dtype, 4);
                 const Tensor both = side_by_side(ctx, gate, up);
-                EXPECT_TRUE(same_bits(swiglu(ctx, both), swiglu(ctx, gate, up)));
-                const auto [dgate, dup] = linear_swiglu_backward(ctx, dy, w, gate, up);
-                EXPECT_TRUE(same_bits(linear_swiglu_backward(ctx, dy, w, both), side_by_side(ctx, dgate, dup)));
+                EXPECT_TRUE(same_bits(swiglu(ctx, Gate::silu, both), swiglu(ctx, Gate::silu, gate, up)));
+                const auto [dgate, dup] = linear_swiglu_backward(ctx, Gate::silu, dy, w, gate, up);
+                EXPECT_TRUE(
+                    same_bits(linear_swiglu_backward(ctx, Gate::silu, dy, w, both), side_by_side(ctx, dgate, dup)));
             }
     }
     Context ctx{*device, kernels::reference_table()};
-    EXPECT_THROW(swiglu(ctx, zeros(ctx, {2, 5}, DType::f32)), Error);
+    EXPECT_THROW(swiglu(ctx, Gate::silu, zeros(ctx, {2, 5}, DType::f32)), Error);
 }
 
 TEST(ProductsByRows, AreRefusedWhereATableHasNone) {

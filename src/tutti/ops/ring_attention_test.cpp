@@ -201,7 +201,7 @@ Tensors tensors(Context& ctx, const Problem& problem, DType dtype) {
 // One causal call with f32 results.
 Results at_once(Context& ctx, const Problem& problem, DType dtype) {
     const auto [q, k, v, dy, dq, dk, dv] = tensors(ctx, problem, dtype);
-    const Attention all = attention(ctx, q, k, v, {}, DType::f32);
+    const Attention all = attention(ctx, q, k, v, {}, {}, DType::f32);
     attention_backward(ctx, dy, q, k, v, all, {}, dq, dk, dv);
     Results results;
     take(all.y, 0, results.o);
@@ -235,7 +235,7 @@ Results play(Context& ctx, const Ring& ring, const Problem& problem, DType dtype
             fill(ctx, sum.lse, -std::numeric_limits<float>::infinity());
             for_keys([&](int64_t other, const AttentionMask& mask) {
                 attention_merge(ctx, sum,
-                                attention(ctx, chunk(q, own), chunk(k, other), chunk(v, other), mask, DType::f32));
+                                attention(ctx, chunk(q, own), chunk(k, other), chunk(v, other), mask, {}, DType::f32));
             });
             for_keys([&](int64_t other, const AttentionMask& mask) {
                 attention_backward(ctx, chunk(dy, own), chunk(q, own), chunk(k, other), chunk(v, other), sum, mask,

@@ -54,6 +54,7 @@ bool suits_hopper([[maybe_unused]] const Views& views) {
 // names one.
 struct AttentionKernel {
     const char *name, *takes;
+    bool caps;  // takes scores with a cap
     bool (*exists)();
     bool (*suits)(const Views& views);
     void (*forward)(const Stream&, const AttentionForward&);
@@ -61,11 +62,12 @@ struct AttentionKernel {
 };
 constexpr AttentionKernel kKernels[] = {
     {"hopper",
-     "what \"tensor\" takes, not empty, with head dims up to 128, on compute capability 9.0 in a build for 90a",
-     has_hopper, suits_hopper, attention_forward_hopper, attention_backward_hopper},
-    {"tensor", "bf16 with head dims and strides that are multiples of 8 and data aligned to 16 bytes",
+     "what \"tensor\" takes, not empty, with head dims up to 128, without a cap, on compute capability 9.0 in a build "
+     "for 90a",
+     false, has_hopper, suits_hopper, attention_forward_hopper, attention_backward_hopper},
+    {"tensor", "bf16 with head dims and strides that are multiples of 8 and data aligned to 16 bytes", true,
      [] { return true; }, suits_tensor_cores, attention_forward_tensor, attention_backward_tensor},
-    {"plain", "everything", [] { return true; }, [](const Views&) { return true; }, attention_forward_plain,
+    {"plain", "everything", true, [] { return true; }, [](const Views&) { return true; }, attention_forward_plain,
      attention_backward_plain},
 };
 constexpr int kAny = -1;
@@ -75,12 +77,12 @@ struct Choice {
 };
 
 // `named`: of kKernels, or kAny.
-Choice choice_of(int named, const View& q, const Views& views) {
+Choice choice_of(int named, const View& q, float cap, const Views& views) {
     const AttentionKernel* fastest = nullptr;
     for (const AttentionKernel& kernel : kKernels) {
         if ((named != kAny && &kernel != &kKernels[named]) || !kernel.exists()) continue;
         if (fastest == nullptr) fastest = &kernel;
-        if (kernel.suits(views)) return {&kernel, fastest};
+        if ((kernel.caps || cap == 0) && kernel.suits(views)) return {&kernel, fastest};
     }
     const AttentionKernel& kernel = kKernels[named];
     throw UsageError(concat("TUTTI_CUDA_ATTENTION=", kernel.name, " takes ", kernel.takes, "; got q (", q.shape[0],
@@ -98,8 +100,8 @@ SlowRequests& slow_requests() {
     return all;
 }
 
-const AttentionKernel& kernel_for(int named, const View& q, const Views& views) {
-    const auto [kernel, fastest] = choice_of(named, q, views);
+const AttentionKernel& kernel_for(int named, const View& q, float cap, const Views& views) {
+    const auto [kernel, fastest] = choice_of(named, q, cap, views);
     if (kernel != fastest) {
         const std::lock_guard lock(slow_requests().mutex);
         std::string& text = slow_requests().texts[{kernel, q.dtype, q.shape[3]}];
@@ -155,12 +157,12 @@ void write_delta(const Stream& stream, const AttentionShape& s, const AttentionB
 template <int named>
 void attention_forward(const Stream& stream, const AttentionForward& a) {
     if (a.q.numel() == 0) return;
-    kernel_for(named, a.q, {a.q, a.k, a.v, a.o}).forward(stream, a);
+    kernel_for(named, a.q, a.cap, {a.q, a.k, a.v, a.o}).forward(stream, a);
 }
 
 template <int named>
 void attention_backward(const Stream& stream, const AttentionBackward& a) {
-    const AttentionKernel& kernel = kernel_for(named, a.q, {a.q, a.k, a.v, a.dy, a.dq, a.dk, a.dv});
+    const AttentionKernel& kernel = kernel_for(named, a.q, a.cap, {a.q, a.k, a.v, a.dy, a.dq, a.dk, a.dv});
     const AttentionShape s(a);
     if (a.q.numel() > 0)
         with_activation(a.q.dtype, [&](auto type) {
@@ -199,7 +201,7 @@ void attention_merge(const Stream& stream, View o, View lse, View o_part, View l
 
 template <int named>
 const char* implementation_of(const Stream&, const AttentionForward& a) {
-    return choice_of(named, a.q, {a.q, a.k, a.v, a.o}).kernel->name;
+    return choice_of(named, a.q, a.cap, {a.q, a.k, a.v, a.o}).kernel->name;
 }
 
 template <int named>

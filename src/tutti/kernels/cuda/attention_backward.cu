@@ -47,8 +47,9 @@ __device__ __forceinline__ Query query_of(const AttentionShape& s, const float* 
 // Replaces S by P and dP by dS, both 0 where the key is hidden. `query_at(row half, column)` and `key_at(...)` give the
 // query and the key.
 template <class Sizes, class QueryAt, class KeyAt>
-__device__ __forceinline__ void differentiate(RowSums<Sizes::kStream>& s, RowSums<Sizes::kStream>& dp, float scale,
-                                              QueryAt query_at, KeyAt key_at) {
+__device__ __forceinline__ void differentiate(RowSums<Sizes::kStream>& s, RowSums<Sizes::kStream>& dp,
+                                              const AttentionShape& shape, QueryAt query_at, KeyAt key_at) {
+    const float scale = shape.softmax_scale() * kLog2e;
     const int first_column = 2 * (static_cast<int>(threadIdx.x) % 4);
 #pragma unroll
     for (int n = 0; n < Sizes::kStream / 8; ++n)
@@ -57,8 +58,9 @@ __device__ __forceinline__ void differentiate(RowSums<Sizes::kStream>& s, RowSum
             const int column = first_column + 8 * n + i % 2, key = key_at(i / 2, column);
             const Query& query = query_at(i / 2, column);
             const bool seen = key >= query.keys.first && key < query.keys.end;
-            s[n][i] = seen ? fast_exp2(fmaf(s[n][i], scale, -query.lse)) : 0;
-            dp[n][i] = s[n][i] * (dp[n][i] - query.delta);
+            const float score = shape.capped(s[n][i]);
+            s[n][i] = seen ? fast_exp2(fmaf(score, scale, -query.lse)) : 0;
+            dp[n][i] = s[n][i] * (dp[n][i] - query.delta) * shape.slope(score);
         }
 }
 
@@ -77,7 +79,6 @@ __global__ void __launch_bounds__(kTensorThreads)
     const auto [b, own_head, row_tile] = order.at(blockIdx.x);
     const int kv_head = keys_own ? own_head : own_head / shape.group(), first = row_tile * kOwn;
     const int own_end = keys_own ? shape.Tk : shape.Tq, stream_end = keys_own ? shape.Tq : shape.Tk;
-    const float scale = shape.scale * kLog2e;
 
     // Streamed tiles: of each head of the group in turn when keys own.
     const Keys seen =
@@ -121,12 +122,12 @@ __global__ void __launch_bounds__(kTensorThreads)
         if constexpr (Sizes::with_first) multiply_transposed(dp, own2, row_of_warp, stage(2 * buffer + 1));
         if constexpr (keys_own)
             differentiate<Sizes>(
-                s[0], dp[0], scale,
+                s[0], dp[0], shape,
                 [&](int, int column) -> const Query& { return streamed_queries.at[buffer][column]; },
                 [&](int half, int) { return first + row_of_warp + lane / 4 + 8 * half; });
         else
             differentiate<Sizes>(
-                s[0], dp[0], scale, [&](int half, int) -> const Query& { return own_queries[half]; },
+                s[0], dp[0], shape, [&](int half, int) -> const Query& { return own_queries[half]; },
                 [&](int, int column) { return tile + column; });
         if constexpr (Sizes::with_first) multiply<1, kStream, kD>(sums1, dp, stage(2 * buffer));
         if constexpr (Sizes::with_second) multiply<1, kStream, kD>(sums2, s, stage(2 * buffer + 1));

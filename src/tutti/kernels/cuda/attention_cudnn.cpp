@@ -157,6 +157,9 @@ Problem problem_of(const Stream& stream, const Attention& a) {
     check<UsageError>(a.o.dtype == DType::bf16 && a.mask.key_offset == 0,
                       "cuDNN attention gives no f32 parts and knows no key_offset, which parts of ring attention need; "
                       "without TUTTI_CUDA_ATTENTION=cudnn our own kernels compute them");
+    check<UsageError>(a.cap == 0,
+                      "cuDNN attention has no cap of scores, which [model] score_cap asks for; unset "
+                      "TUTTI_CUDA_ATTENTION");
     check<UsageError>(!a.mask.first_key.defined(),
                       "cuDNN attention cannot keep packed documents apart: set data.documents = \"packed\", or unset "
                       "TUTTI_CUDA_ATTENTION");

@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kTensorThreads)
     const int kv_head = h / shape.group(), first = row_tile * Sizes::kRows;
     const int first_of_warp = warp * 16 * kRowTiles;
     const Span span = span_of_queries(shape, b, first, first + Sizes::kRows);
-    const float scale = shape.scale * kLog2e;
+    const float scale = shape.softmax_scale() * kLog2e;
 
     Keys visible[kRowTiles][2];
     Softmax softmax[kRowTiles];
@@ -67,6 +67,7 @@ __global__ void __launch_bounds__(kTensorThreads)
         multiply_transposed(s, own, first_of_warp, stage(2 * buffer));
 #pragma unroll
         for (int r = 0; r < kRowTiles; ++r) {
+            cap_scores<kKeys>(s[r], shape);
             if (!all_visible) hide<kKeys>(s[r], tile, visible[r]);
             float decay[2];
             softmax[r].template advance<kKeys>(s[r], scale, decay);

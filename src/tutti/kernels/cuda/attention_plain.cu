@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(AttentionShape s, Blo
         for (int r = 0; r < kRowsOfWarp; ++r) {
             const int i = first_of_warp + r, j = tile + lane;
             const Keys keys = i < s.Tq ? s.visible(b, i) : Keys{0, 0};
-            const float x = j >= keys.first && j < keys.end ? score[r] * s.scale : -INFINITY;
+            const float x = j >= keys.first && j < keys.end ? s.capped(score[r]) * s.softmax_scale() : -INFINITY;
             const float largest = fmaxf(m[r], warp_max(x));
             // A row that has seen no key has maximum -infinity, and -infinity minus itself is NaN.
             const float safe = fmaxf(largest, -1e38f), decay = expf(m[r] - safe), probability = expf(x - safe);
@@ -153,8 +153,10 @@ __global__ void __launch_bounds__(kThreads)
                 const Keys keys = i < s.Tq ? s.visible(b, i) : Keys{0, 0};
                 float probability = 0, gradient = 0;
                 if (j >= keys.first && j < keys.end) {
-                    probability = expf(score[r] * s.scale - lse[s.lse_at(b, h, i)]);
-                    gradient = probability * (dp[r] - delta[(static_cast<int64_t>(b) * s.H + h) * s.Tq + i]);
+                    const float x = s.capped(score[r]);
+                    probability = expf(x * s.softmax_scale() - lse[s.lse_at(b, h, i)]);
+                    gradient =
+                        probability * (dp[r] - delta[(static_cast<int64_t>(b) * s.H + h) * s.Tq + i]) * s.slope(x);
                 }
                 p[r * kStream + lane] = probability;
                 ds[r * kStream + lane] = gradient;

@@ -29,6 +29,16 @@ __device__ __forceinline__ void hide(RowSums<kKeys>& s, int tile, const Keys (&v
         }
 }
 
+// S = capped scores, where there is a cap.
+template <int kKeys>
+__device__ __forceinline__ void cap_scores(RowSums<kKeys>& s, const AttentionShape& shape) {
+    if (shape.cap <= 0) return;
+#pragma unroll
+    for (int n = 0; n < kKeys / 8; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) s[n][i] = shape.capped(s[n][i]);
+}
+
 // Running maximum, in units of S, and sum of the softmax of the lane's two rows.
 struct Softmax {
     float maximum[2] = {-INFINITY, -INFINITY}, sum[2] = {};
@@ -72,7 +82,8 @@ struct Softmax {
             inverse[half] = total == 0 ? 0 : 1 / total;
             const int i = row + lane / 4 + 8 * half;
             if (lane % 4 == 0 && i < shape.Tq)
-                lse[shape.lse_at(b, h, i)] = total == 0 ? -INFINITY : maximum[half] * shape.scale + logf(total);
+                lse[shape.lse_at(b, h, i)] =
+                    total == 0 ? -INFINITY : maximum[half] * shape.softmax_scale() + logf(total);
         }
         store_rows<kD>(out, inverse, o, b, h, row, shape.Tq, shape.D);
     }

@@ -23,6 +23,7 @@ struct CrossEntropyShape {
     int64_t cached = 0;            // elements of a row that stay in shared memory, whole packs
     int64_t first_word, vocab;
     float grad_scale;
+    float inverse_cap;  // 0: none
     bool gradient;
 };
 
@@ -109,8 +110,11 @@ __global__ void __launch_bounds__(Row::kBlockThreads, kBlocks)
         load<W>(part == Part::whole && v < s.cached ? cache + v : row + v, x);
         hide_padding(v, x);
 #pragma unroll
-        for (int k = 0; k < W; ++k)
-            x[k] = s.grad_scale * (fast_exp2((x[k] - lse) * kLog2e) - (v + k == column ? 1.0f : 0.0f));
+        for (int k = 0; k < W; ++k) {
+            const float share = v + k < s.words ? x[k] * s.inverse_cap : 0;
+            x[k] = s.grad_scale * (fast_exp2((x[k] - lse) * kLog2e) - (v + k == column ? 1.0f : 0.0f)) *
+                   (1 - share * share);
+        }
         store<W>(x, row + v);
     });
 }
@@ -128,6 +132,7 @@ void cross_entropy(const Stream& stream, const CrossEntropy& c) {
                             .first_word = c.first_word,
                             .vocab = c.vocab,
                             .grad_scale = c.grad_scale,
+                            .inverse_cap = c.cap > 0 ? 1 / c.cap : 0,
                             .gradient = c.gradient};
     with_activation(c.logits.dtype, [&]<class T>(T) {
         const bool wide = rows_aligned<T>(shape.width, c.logits.data) && shape.stride % kPack<T> == 0;

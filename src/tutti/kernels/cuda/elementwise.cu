@@ -158,6 +158,19 @@ struct GeluBackward {
     }
 };
 
+// g(x) and g'(x) of a gated unit.
+template <Gate g>
+__device__ __forceinline__ void activate(float x, float& value, float& slope) {
+    if constexpr (g == Gate::gelu) {
+        value = Gelu{}(x);
+        slope = GeluBackward{}(1, x);
+    } else {
+        const float s = sigmoid(x);
+        value = x * s;
+        slope = s * (1 + x * (1 - s));
+    }
+}
+
 // A matrix whose rows may be apart, as those of gate and up side by side.
 template <class T>
 struct Rows {
@@ -168,36 +181,41 @@ struct Rows {
 };
 
 // A thread takes N elements of rows gridDim.y apart; N divides `columns`.
-template <int N, class T>
+template <Gate g, int N, class T>
 __global__ void __launch_bounds__(kMapThreads)
     swiglu_kernel(int64_t rows, int64_t columns, Rows<const T> gate, Rows<const T> up, Rows<T> y) {
     const int64_t c = (static_cast<int64_t>(blockIdx.x) * kMapThreads + threadIdx.x) * N;
     for (int64_t row = blockIdx.y; c < columns && row < rows; row += gridDim.y) {
-        float g[N], u[N], out[N];
-        load<N>(gate.at(row, c), g);
+        float x[N], u[N], out[N];
+        load<N>(gate.at(row, c), x);
         load<N>(up.at(row, c), u);
 #pragma unroll
-        for (int k = 0; k < N; ++k) out[k] = g[k] * sigmoid(g[k]) * u[k];
+        for (int k = 0; k < N; ++k) {
+            float slope;
+            activate<g>(x[k], out[k], slope);
+            out[k] *= u[k];
+        }
         store_whole<N>(out, y.at(row, c));
     }
 }
 
-// dgate = dy up s (1 + gate (1 - s)), dup = dy gate s. In place is allowed.
-template <int N, class T>
+// dgate = dy up g'(gate), dup = dy g(gate). In place is allowed.
+template <Gate g, int N, class T>
 __global__ void __launch_bounds__(kMapThreads)
     swiglu_backward_kernel(int64_t rows, int64_t columns, Rows<const T> dy, Rows<const T> gate, Rows<const T> up,
                            Rows<T> dgate, Rows<T> dup) {
     const int64_t c = (static_cast<int64_t>(blockIdx.x) * kMapThreads + threadIdx.x) * N;
     for (int64_t row = blockIdx.y; c < columns && row < rows; row += gridDim.y) {
-        float d[N], g[N], u[N], to_gate[N], to_up[N];
+        float d[N], x[N], u[N], to_gate[N], to_up[N];
         load<N>(dy.at(row, c), d);
-        load<N>(gate.at(row, c), g);
+        load<N>(gate.at(row, c), x);
         load<N>(up.at(row, c), u);
 #pragma unroll
         for (int k = 0; k < N; ++k) {
-            const float s = sigmoid(g[k]);
-            to_gate[k] = d[k] * u[k] * s * (1 + g[k] * (1 - s));
-            to_up[k] = d[k] * g[k] * s;
+            float value, slope;
+            activate<g>(x[k], value, slope);
+            to_gate[k] = d[k] * u[k] * slope;
+            to_up[k] = d[k] * value;
         }
         store_whole<N>(to_gate, dgate.at(row, c));
         store_whole<N>(to_up, dup.at(row, c));
@@ -230,17 +248,33 @@ void binary(const Stream& stream, View a, View b, View y) {
                     [&]<class T>(T) { map(stream, y.numel(), Op{}, y.as<T>(), a.as<const T>(), b.as<const T>()); });
 }
 
-void swiglu_forward(const Stream& stream, View gate, View up, View y) {
-    with_activation(y.dtype, [&]<class T>(T) {
-        launch_rows<T>(stream, swiglu_kernel<kPack<T>, T>, swiglu_kernel<1, T>, gate, up, y);
-    });
+struct SoftCap {
+    float cap;
+    __device__ float operator()(float x) const { return cap * tanhf(x / cap); }
+};
+void soft_cap(const Stream& stream, View x, float cap) {
+    with_activation(x.dtype, [&]<class T>(T) { map(stream, x.numel(), SoftCap{cap}, x.as<T>(), x.as<const T>()); });
 }
 
-void swiglu_backward(const Stream& stream, View dy, View gate, View up, View dgate, View dup) {
-    with_activation(dy.dtype, [&]<class T>(T) {
-        launch_rows<T>(stream, swiglu_backward_kernel<kPack<T>, T>, swiglu_backward_kernel<1, T>, dy, gate, up, dgate,
-                       dup);
+template <Gate g>
+void gated(const Stream& stream, View gate, View up, View y) {
+    with_activation(y.dtype, [&]<class T>(T) {
+        launch_rows<T>(stream, swiglu_kernel<g, kPack<T>, T>, swiglu_kernel<g, 1, T>, gate, up, y);
     });
+}
+void swiglu_forward(const Stream& stream, Gate g, View gate, View up, View y) {
+    (g == Gate::gelu ? gated<Gate::gelu> : gated<Gate::silu>)(stream, gate, up, y);
+}
+
+template <Gate g>
+void gated_backward(const Stream& stream, View dy, View gate, View up, View dgate, View dup) {
+    with_activation(dy.dtype, [&]<class T>(T) {
+        launch_rows<T>(stream, swiglu_backward_kernel<g, kPack<T>, T>, swiglu_backward_kernel<g, 1, T>, dy, gate, up,
+                       dgate, dup);
+    });
+}
+void swiglu_backward(const Stream& stream, Gate g, View dy, View gate, View up, View dgate, View dup) {
+    (g == Gate::gelu ? gated_backward<Gate::gelu> : gated_backward<Gate::silu>)(stream, dy, gate, up, dgate, dup);
 }
 
 }  // namespace
@@ -258,6 +292,7 @@ void fill_elementwise(KernelTable& table) {
     table.gelu_backward = binary<GeluBackward>;
     table.swiglu_forward = swiglu_forward;
     table.swiglu_backward = swiglu_backward;
+    table.soft_cap = soft_cap;
 }
 
 }  // namespace tutti::kernels::cuda

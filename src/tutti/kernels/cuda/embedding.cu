@@ -115,25 +115,25 @@ void embedding_backward(const Stream& stream, View tokens, View dy, int64_t firs
 }
 
 struct RopeShape {
-    int64_t N, H, half;                    // half = D / 2
-    int64_t x_row, x_head, y_row, y_head;  // strides
+    int64_t N, H, half;     // half of the channels that are rotated
+    int64_t x_row, x_head;  // strides
+    int64_t step, second;   // pair k is the channels k step and k step + second
     int64_t cosine_row, sine_row;
     float direction;  // -1: inverse
 };
 
-// A thread rotates W pairs of one head. y may be x: only the thread that writes an element reads it.
+// A thread rotates W pairs of one head in place; W > 1 with step 1.
 template <int W, class T>
 __global__ void __launch_bounds__(kThreads)
-    rope_kernel(RopeShape s, const T* x, const int32_t* positions, const float* cosines, const float* sines, T* y) {
+    rope_kernel(RopeShape s, T* x, const int32_t* positions, const float* cosines, const float* sines) {
     const int64_t task = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x, words = s.half / W;
     const int64_t k = task % words * W, head = task / words % s.H, n = task / words / s.H;
     if (n >= s.N) return;
-    const T* from = x + n * s.x_row + head * s.x_head + k;
-    T* to = y + n * s.y_row + head * s.y_head + k;
+    T* const to = x + n * s.x_row + head * s.x_head + k * s.step;
     const int64_t position = positions[n];
     float first[W], second[W], cosine[W], sine[W];
-    load<W>(from, first);
-    load<W>(from + s.half, second);
+    load<W>(to, first);
+    load<W>(to + s.second, second);
     load<W>(cosines + position * s.cosine_row + k, cosine);
     load<W>(sines + position * s.sine_row + k, sine);
 #pragma unroll
@@ -143,30 +143,29 @@ __global__ void __launch_bounds__(kThreads)
         second[i] = b * cosine[i] + a * turn;
     }
     store_whole<W>(first, to);
-    store_whole<W>(second, to + s.half);
+    store_whole<W>(second, to + s.second);
 }
 
-void rope(const Stream& stream, View x, View positions, View cosines, View sines, bool inverse, View y) {
+void rope(const Stream& stream, View x, View positions, View cosines, View sines, bool inverse, bool adjacent) {
     const RopeShape s{.N = x.shape[0],
                       .H = x.shape[1],
-                      .half = x.shape[2] / 2,
+                      .half = cosines.shape[1],
                       .x_row = x.stride(0),
                       .x_head = x.stride(1),
-                      .y_row = y.stride(0),
-                      .y_head = y.stride(1),
+                      .step = adjacent ? 2 : 1,
+                      .second = adjacent ? 1 : cosines.shape[1],
                       .cosine_row = cosines.stride(0),
                       .sine_row = sines.stride(0),
                       .direction = inverse ? -1.0f : 1.0f};
     if (s.N * s.H * s.half == 0) return;
     check(positions.dtype == DType::i32, "rope: positions must be i32, got ", positions.dtype);
     with_activation(x.dtype, [&]<class T>(T) {
-        bool wide = s.half % kPack<T> == 0;
-        for (const View* v : {&x, &y, &cosines, &sines})
-            wide = wide && is_aligned(v->data) && v->stride(0) % kPack<T> == 0;
-        wide = wide && s.x_head % kPack<T> == 0 && s.y_head % kPack<T> == 0;
+        bool wide = s.half % kPack<T> == 0 && !adjacent;
+        for (const View* v : {&x, &cosines, &sines}) wide = wide && is_aligned(v->data) && v->stride(0) % kPack<T> == 0;
+        wide = wide && s.x_head % kPack<T> == 0;
         launch(wide ? rope_kernel<kPack<T>, T> : rope_kernel<1, T>,
-               grid_of_tasks(s.N * s.H * (s.half / (wide ? kPack<T> : 1)), kThreads), stream, s, x.as<const T>(),
-               positions.as<const int32_t>(), cosines.as<const float>(), sines.as<const float>(), y.as<T>());
+               grid_of_tasks(s.N * s.H * (s.half / (wide ? kPack<T> : 1)), kThreads), stream, s, x.as<T>(),
+               positions.as<const int32_t>(), cosines.as<const float>(), sines.as<const float>());
     });
 }
 

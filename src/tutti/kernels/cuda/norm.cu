@@ -17,7 +17,7 @@ __device__ __forceinline__ float deviation(float x, float mean) {
 template <bool kCentred, class Team, int N, class T>
 __global__ void __launch_bounds__(Team::kBlockThreads)
     norm_kernel(int64_t rows, int64_t columns, const T* x, const T* residual, T* sum, const T* w, const T* b, float eps,
-                T* y, float* mean, float* rstd) {
+                float offset, T* y, float* mean, float* rstd) {
     const int64_t n = Team::row(), row = n * columns;
     if (n >= rows) return;
     const auto C = static_cast<float>(columns);
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(Team::kBlockThreads)
         if constexpr (kCentred) load<N>(b + c, bias);
 #pragma unroll
         for (int k = 0; k < N; ++k) {
-            s[k] = deviation<kCentred>(s[k], m) * r * weight[k];
+            s[k] = deviation<kCentred>(s[k], m) * r * (weight[k] + offset);
             if constexpr (kCentred) s[k] += bias[k];
         }
         store<N>(s, y + row + c);
@@ -61,11 +61,12 @@ __global__ void __launch_bounds__(Team::kBlockThreads)
     }
 }
 
-// With g = dy w:  dx = [add +] rstd (g - mean_c g - x^ mean_c (g x^)), without mean_c g where rows are not centred.
+// With g = dy (w + offset):  dx = [add +] rstd (g - mean_c g - x^ mean_c (g x^)), without mean_c g where rows are not
+// centred.
 template <bool kCentred, class Team, int N, class T>
 __global__ void __launch_bounds__(Team::kBlockThreads)
     norm_input_kernel(int64_t rows, int64_t columns, const T* dy, const T* x, const T* w, const float* mean,
-                      const float* rstd, const T* add, T* dx) {
+                      const float* rstd, const T* add, float offset, T* dx) {
     const int64_t n = Team::row();
     if (n >= rows) return;
     const float m = kCentred ? mean[n] : 0, r = rstd[n], C = static_cast<float>(columns);
@@ -76,7 +77,7 @@ __global__ void __launch_bounds__(Team::kBlockThreads)
         load<N>(w + c, weight);
 #pragma unroll
         for (int k = 0; k < N; ++k) {
-            g[k] *= weight[k];
+            g[k] *= weight[k] + offset;
             xhat[k] = deviation<kCentred>(xhat[k], m) * r;
         }
     };
@@ -141,8 +142,8 @@ void norm_forward(const Stream& stream, const NormForward& f) {
         const bool wide = rows_aligned<T>(C, f.x.data, f.residual.data, f.sum.data, f.w.data, f.b.data, f.y.data);
         with_team<T>(C, wide, [&]<class Rows>(Rows, auto width) {
             launch(norm_kernel<centred(), Rows, width(), T>, grid_of_rows<Rows>(N), stream, N, C, f.x.as<const T>(),
-                   f.residual.as<const T>(), f.sum.as<T>(), f.w.as<const T>(), f.b.as<const T>(), f.eps, f.y.as<T>(),
-                   f.mean.as<float>(), f.rstd.as<float>());
+                   f.residual.as<const T>(), f.sum.as<T>(), f.w.as<const T>(), f.b.as<const T>(), f.eps, f.offset,
+                   f.y.as<T>(), f.mean.as<float>(), f.rstd.as<float>());
         });
     });
 }
@@ -155,7 +156,7 @@ void norm_backward_input(const Stream& stream, const NormBackward& b) {
         with_team<T>(C, wide, [&]<class Rows>(Rows, auto width) {
             launch(norm_input_kernel<centred(), Rows, width(), T>, grid_of_rows<Rows>(N), stream, N, C,
                    b.dy.as<const T>(), b.x.as<const T>(), b.w.as<const T>(), b.mean.as<const float>(),
-                   b.rstd.as<const float>(), b.add.as<const T>(), b.dx.as<T>());
+                   b.rstd.as<const float>(), b.add.as<const T>(), b.offset, b.dx.as<T>());
         });
     });
 }

@@ -45,6 +45,7 @@ KernelTable meta_table(const KernelTable& target) {
     silence<"gelu_backward">(table.gelu_backward);
     silence<"swiglu_forward">(table.swiglu_forward);
     silence<"swiglu_backward">(table.swiglu_backward);
+    silence<"soft_cap">(table.soft_cap);
     silence<"dropout">(table.dropout);
     silence<"sums_of_squares">(table.sums_of_squares);
     silence<"exact_sum">(table.exact_sum);

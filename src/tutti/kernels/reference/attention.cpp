@@ -33,7 +33,11 @@ double dot(const View& a, int64_t b, int64_t i, int64_t h, const View& c, int64_
     return total;
 }
 
-// S_ij = scale q_i.k_j;  lse_i = ln sum_j exp(S_ij);  P_ij = exp(S_ij - lse_i);  O_i = sum_j P_ij v_j
+// S = scale q.k, or c tanh(scale q.k / c), and the factor dS / d(scale q.k) = 1 - (S / c)^2.
+double capped(double score, float cap) { return cap > 0 ? cap * std::tanh(score / cap) : score; }
+double slope_of(double S, float cap) { return cap > 0 ? 1 - S / cap * (S / cap) : 1; }
+
+// S_ij = scale q_i.k_j, capped;  lse_i = ln sum_j exp(S_ij);  P_ij = exp(S_ij - lse_i);  O_i = sum_j P_ij v_j
 // A query that sees no key (a block that ring attention masks) has O_i = 0 and lse_i = -infinity.
 void attention_forward(const Stream&, const AttentionForward& a) {
     const int64_t B = a.q.shape[0], Tq = a.q.shape[1], H = a.q.shape[2], D = a.q.shape[3];
@@ -46,7 +50,7 @@ void attention_forward(const Stream&, const AttentionForward& a) {
                 const auto [first, end] = visible_keys(a.mask, Tk, b, i);
                 double largest = -std::numeric_limits<double>::infinity(), total = 0;
                 for (int64_t j = first; j < end; ++j) {
-                    p[static_cast<size_t>(j)] = a.scale * dot(a.q, b, i, h, a.k, j, g);
+                    p[static_cast<size_t>(j)] = capped(a.scale * dot(a.q, b, i, h, a.k, j, g), a.cap);
                     largest = std::max(largest, p[static_cast<size_t>(j)]);
                 }
                 // exp(S - largest) instead of exp(S): the same quotient without overflow.
@@ -65,7 +69,7 @@ void attention_forward(const Stream&, const AttentionForward& a) {
             }
 }
 
-// With D_i = dO_i.O_i:  dP_ij = dO_i.v_j;  dS_ij = P_ij (dP_ij - D_i);
+// With D_i = dO_i.O_i:  dP_ij = dO_i.v_j;  dS_ij = P_ij (dP_ij - D_i), times the slope of the cap;
 // dq_i = scale sum_j dS_ij k_j;  dk_j = scale sum_i dS_ij q_i;  dv_j = sum_i P_ij dO_i  (i also over a group's heads)
 void attention_backward(const Stream&, const AttentionBackward& a) {
     const int64_t B = a.q.shape[0], Tq = a.q.shape[1], H = a.q.shape[2], D = a.q.shape[3];
@@ -85,8 +89,9 @@ void attention_backward(const Stream&, const AttentionBackward& a) {
                     std::fill(dq.begin(), dq.end(), 0.0);
                     const auto [first, end] = visible_keys(a.mask, Tk, b, i);
                     for (int64_t j = first; j < end; ++j) {
-                        const double P = std::exp(a.scale * dot(a.q, b, i, h, a.k, j, g) - lse);
-                        const double dS = P * (dot(a.dy, b, i, h, a.v, j, g) - D_i);
+                        const double S = capped(a.scale * dot(a.q, b, i, h, a.k, j, g), a.cap);
+                        const double P = std::exp(S - lse);
+                        const double dS = P * (dot(a.dy, b, i, h, a.v, j, g) - D_i) * slope_of(S, a.cap);
                         for (int64_t d = 0; d < D; ++d) {
                             dq[at(0, d)] += a.scale * dS * load(a.k, offset(a.k, b, j, g, d));
                             dk[at(j, d)] += a.scale * dS * load(a.q, offset(a.q, b, i, h, d));
@@ -120,19 +125,20 @@ void attention_merge(const Stream&, View o, View lse, View o_part, View lse_part
             }
 }
 
-// Rotary position embedding of pairs (k, k + D/2):
-// (y_k, y_{k+D/2}) = (x_k cos - x_{k+D/2} sin, x_{k+D/2} cos + x_k sin), angle of (position, k); inverse: minus angle
-void rope(const Stream&, View x, View positions, View cosines, View sines, bool inverse, View y) {
-    const int64_t N = x.shape[0], H = x.shape[1], D = x.shape[2];
+// Rotary position embedding of pairs (a, b) of channels, (k, k + n/2) or (2k, 2k + 1):
+// (x_a, x_b) = (x_a cos - x_b sin, x_b cos + x_a sin), angle of (position, k); inverse: minus angle
+void rope(const Stream&, View x, View positions, View cosines, View sines, bool inverse, bool adjacent) {
+    const int64_t N = x.shape[0], H = x.shape[1], half = cosines.shape[1];
     for (int64_t n = 0; n < N; ++n)
         for (int64_t h = 0; h < H; ++h)
-            for (int64_t k = 0; k < D / 2; ++k) {
+            for (int64_t k = 0; k < half; ++k) {
+                const int64_t a = adjacent ? 2 * k : k, b = adjacent ? 2 * k + 1 : k + half;
                 const int64_t position = load_index(positions, n);
                 const double cosine = load(cosines, offset(cosines, position, k));
                 const double sine = load(sines, offset(sines, position, k)) * (inverse ? -1 : 1);
-                const double first = load(x, offset(x, n, h, k)), second = load(x, offset(x, n, h, k + D / 2));
-                store(y, offset(y, n, h, k), first * cosine - second * sine);
-                store(y, offset(y, n, h, k + D / 2), second * cosine + first * sine);
+                const double first = load(x, offset(x, n, h, a)), second = load(x, offset(x, n, h, b));
+                store(x, offset(x, n, h, a), first * cosine - second * sine);
+                store(x, offset(x, n, h, b), second * cosine + first * sine);
             }
 }
 

@@ -39,12 +39,29 @@ void copy(const Stream&, View x, View y) {
     }
 }
 
-// silu'(g) = s (1 + g (1 - s)) with s = sigmoid(g); dgate = dy up silu'(g), dup = dy silu(g)
-void swiglu_backward(const Stream&, View dy, View gate, View up, View dgate, View dup) {
+// gelu(x) = x/2 (1 + tanh(a)), a = sqrt(2/pi) (x + 0.044715 x^3)
+double gelu(double x) { return x / 2 * (1 + gelu_tanh(x)); }
+// gelu'(x) = (1 + tanh(a)) / 2 + x/2 (1 - tanh(a)^2) a', a' = sqrt(2/pi) (1 + 3 0.044715 x^2)
+double gelu_slope(double x) {
+    const double t = gelu_tanh(x), slope = kSqrt2OverPi * (1 + 3 * kGeluCubic * x * x);
+    return (1 + t) / 2 + x / 2 * (1 - t * t) * slope;
+}
+// silu(x) = x s, s = sigmoid(x);  silu'(x) = s (1 + x (1 - s))
+double silu(double x) { return x * sigmoid(x); }
+double silu_slope(double x) { return sigmoid(x) * (1 + x * (1 - sigmoid(x))); }
+
+double activation(Gate g, double x) { return g == Gate::gelu ? gelu(x) : silu(x); }
+double activation_slope(Gate g, double x) { return g == Gate::gelu ? gelu_slope(x) : silu_slope(x); }
+
+// y = g(gate) up   (Shazeer 2020);  dgate = dy up g'(gate), dup = dy g(gate)
+void swiglu_forward(const Stream&, Gate g, View gate, View up, View y) {
+    set(y, [&](int64_t i) { return activation(g, load(gate, at(gate, i))) * load(up, at(up, i)); });
+}
+void swiglu_backward(const Stream&, Gate g, View dy, View gate, View up, View dgate, View dup) {
     for (int64_t i = 0; i < dy.numel(); ++i) {
-        const double g = load(gate, at(gate, i)), s = sigmoid(g), d = load(dy, at(dy, i)), u = load(up, at(up, i));
-        store(dgate, at(dgate, i), d * u * s * (1 + g * (1 - s)));
-        store(dup, at(dup, i), d * g * s);
+        const double x = load(gate, at(gate, i)), d = load(dy, at(dy, i)), u = load(up, at(up, i));
+        store(dgate, at(dgate, i), d * u * activation_slope(g, x));
+        store(dup, at(dup, i), d * activation(g, x));
     }
 }
 
@@ -84,25 +101,15 @@ void fill_elementwise(KernelTable& table) {
     table.relu_backward = [](const Stream&, View dy, View y, View dx) {
         set(dx, [&](int64_t i) { return load(y, i) > 0 ? load(dy, i) : 0; });
     };
-    // gelu(x) = x/2 (1 + tanh(a)), a = sqrt(2/pi) (x + 0.044715 x^3)
-    table.gelu_forward = [](const Stream&, View x, View y) {
-        set(y, [&](int64_t i) { return load(x, i) / 2 * (1 + gelu_tanh(load(x, i))); });
-    };
-    // gelu'(x) = (1 + tanh(a)) / 2 + x/2 (1 - tanh(a)^2) a', a' = sqrt(2/pi) (1 + 3 0.044715 x^2)
+    table.gelu_forward = [](const Stream&, View x, View y) { set(y, [&](int64_t i) { return gelu(load(x, i)); }); };
     table.gelu_backward = [](const Stream&, View dy, View x, View dx) {
-        set(dx, [&](int64_t i) {
-            const double v = load(x, i), t = gelu_tanh(v), slope = kSqrt2OverPi * (1 + 3 * kGeluCubic * v * v);
-            return load(dy, i) * ((1 + t) / 2 + v / 2 * (1 - t * t) * slope);
-        });
+        set(dx, [&](int64_t i) { return load(dy, i) * gelu_slope(load(x, i)); });
     };
-    // y = silu(gate) up, silu(g) = g sigmoid(g)   (Shazeer 2020)
-    table.swiglu_forward = [](const Stream&, View gate, View up, View y) {
-        set(y, [&](int64_t i) {
-            const double g = load(gate, at(gate, i));
-            return g * sigmoid(g) * load(up, at(up, i));
-        });
-    };
+    table.swiglu_forward = swiglu_forward;
     table.swiglu_backward = swiglu_backward;
+    table.soft_cap = [](const Stream&, View x, float cap) {
+        set(x, [&](int64_t i) { return cap * std::tanh(load(x, i) / cap); });
+    };
     table.normal = normal;
     table.dropout = dropout;
 }

@@ -47,7 +47,8 @@ Partial sum_of_partials(const View& partials, int64_t n) {
 }
 
 // loss_n = lse_n - logits[n, target_n], lse_n = ln sum_{v < vocab} exp(logits[n, v]);
-// dlogits = grad_scale (exp(logits - lse_n) - [v = target_n]). A negative target: loss 0, gradient 0.
+// dlogits = grad_scale (exp(logits - lse_n) - [v = target_n]), through a cap c times 1 - (logits / c)^2. A negative
+// target: loss 0, gradient 0.
 void finish_row(const CrossEntropy& c, int64_t n, const Partial& all) {
     const int64_t target = load_index(c.targets, n);
     const bool counts = target >= 0 && target < c.vocab;
@@ -57,8 +58,9 @@ void finish_row(const CrossEntropy& c, int64_t n, const Partial& all) {
     for (int64_t i = 0; i < c.logits.shape[1]; ++i) {
         const int64_t v = c.first_word + i;
         double gradient = 0;
-        if (counts && v < c.vocab)
-            gradient = std::exp(load(c.logits, offset(c.logits, n, i)) - lse) - (v == target ? 1 : 0);
+        const double x = load(c.logits, offset(c.logits, n, i));
+        if (counts && v < c.vocab) gradient = std::exp(x - lse) - (v == target ? 1 : 0);
+        if (c.cap > 0) gradient *= 1 - x / c.cap * (x / c.cap);
         store(c.logits, offset(c.logits, n, i), c.grad_scale * gradient);
     }
 }

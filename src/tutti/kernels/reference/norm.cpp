@@ -19,9 +19,9 @@ View summed(const Stream& stream, const View& x, const View& residual, const Vie
 
 double load_or_zero(const View& x, int64_t i) { return x.defined() ? load(x, i) : 0; }
 
-// x^ = (x - mean) rstd, rstd = (mean_c (x - mean)^2 + eps)^(-1/2);  y = x^ w [+ b]
+// x^ = (x - mean) rstd, rstd = (mean_c (x - mean)^2 + eps)^(-1/2);  y = x^ (w + offset) [+ b]
 void norm_forward(const Stream& stream, const NormForward& f) {
-    const auto& [before, w, b, eps, y, mean, rstd, residual, sum] = f;
+    const auto& [before, w, b, eps, y, mean, rstd, residual, sum, offset] = f;
     const View x = summed(stream, before, residual, sum);
     const int64_t N = x.rows(), C = x.columns();
     for (int64_t n = 0; n < N; ++n) {
@@ -35,27 +35,27 @@ void norm_forward(const Stream& stream, const NormForward& f) {
         variance /= static_cast<double>(C);
         const double r = 1 / std::sqrt(variance + eps);
         for (int64_t c = 0; c < C; ++c) {
-            const double scaled = (load(x, n * C + c) - m) * r * load(w, c);
+            const double scaled = (load(x, n * C + c) - m) * r * (load(w, c) + offset);
             store(y, n * C + c, b.defined() ? scaled + load(b, c) : scaled);
         }
         store(rstd, n, r);
     }
 }
 
-// With g = dy w:  dx = [add +] rstd (g - mean_c g - x^ mean_c (g x^)), without mean_c g for RMS norm
+// With g = dy (w + offset):  dx = [add +] rstd (g - mean_c g - x^ mean_c (g x^)), without mean_c g for RMS norm
 void norm_backward_input(const Stream&, const NormBackward& b) {
-    const auto& [dy, x, w, mean, rstd, dx, add] = b;
+    const auto& [dy, x, w, mean, rstd, dx, add, offset] = b;
     const int64_t N = x.rows(), C = x.columns();
     for (int64_t n = 0; n < N; ++n) {
         const double m = load_or_zero(mean, n), r = load(rstd, n);
         double mean_g = 0, mean_gx = 0;
         for (int64_t c = 0; c < C; ++c) {
-            const double g = load(dy, n * C + c) * load(w, c);
+            const double g = load(dy, n * C + c) * (load(w, c) + offset);
             if (mean.defined()) mean_g += g / static_cast<double>(C);
             mean_gx += g * (load(x, n * C + c) - m) * r / static_cast<double>(C);
         }
         for (int64_t c = 0; c < C; ++c) {
-            const double g = load(dy, n * C + c) * load(w, c), xhat = (load(x, n * C + c) - m) * r;
+            const double g = load(dy, n * C + c) * (load(w, c) + offset), xhat = (load(x, n * C + c) - m) * r;
             store(dx, n * C + c, load_or_zero(add, n * C + c) + r * (g - mean_g - xhat * mean_gx));
         }
     }

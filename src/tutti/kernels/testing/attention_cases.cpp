@@ -1,7 +1,7 @@
 // kernels/testing/attention_cases.cpp: attention forward and backward: head dims, grouped queries, Tq != Tk with an
 // offset, causal and full, windows and documents, q, k and v inside one packed projection or stored head by head; parts
-// of a sequence as in ring attention, and the merge of two such parts. Rotary embedding: both directions, in place and
-// not; and its table.
+// of a sequence as in ring attention, and the merge of two such parts; capped scores. Rotary embedding: both
+// directions, parts of a head, both pairings; and its table.
 #include <algorithm>
 
 #include "tutti/kernels/testing/cases.h"
@@ -25,6 +25,7 @@ struct Form {
     DType dtype = DType::f32;
     int64_t key_offset = 0;
     Results results = Results::like_inputs;
+    float cap = 0;  // of the scores
 
     DType result_type() const { return results == Results::like_inputs ? dtype : DType::f32; }
 };
@@ -103,6 +104,20 @@ constexpr std::array<Form, 17> kParts = {{
     part({1, 65, 65, 2, 1, 256, true, 0, Layout::packed}, 0, Results::added),
 }};
 
+constexpr Form capped(Form form, float cap) {
+    form.cap = cap;
+    return form;
+}
+constexpr std::array<Form, 7> kCapped = {{
+    capped({2, 17, 17, 3, 3, 32}, 2),
+    capped({1, 300, 300, 2, 1, 64, true, 0, Layout::packed, 12}, 5),  // scores far beyond the cap
+    capped({1, 65, 65, 2, 1, 256, true, 0, Layout::whole, 1, 0, 20}, 1),
+    capped({1, 70, 70, 2, 1, 36, false, 0, Layout::heads_first, 3}, 50),
+    capped({2, 1, 300, 4, 4, 64, true, 299, Layout::whole, 4}, 3),  // one new token
+    capped({1, 330, 330, 2, 1, 128, true, 0, Layout::whole, 2, 0, 0, kMixed}, 4),
+    capped(part({2, 65, 130, 1, 1, 64, true, 260}, 130, Results::added), 2),
+}};
+
 // Position at which the document of query i begins. Each batch entry starts elsewhere in the cycle of lengths.
 int64_t first_key(const Form& f, int64_t b, int64_t i) {
     int64_t begin = 0;
@@ -129,7 +144,8 @@ std::string label(const Form& f) {
                   f.unseen_keys ? concat(" of ", f.Tk + f.unseen_keys, " keys") : "",
                   f.window ? concat(" window ", f.window) : "",
                   f.documents[0] ? concat(" documents of ", f.documents[0], ", ", f.documents[1], ", ...") : "",
-                  f.key_offset ? concat(" keys from ", f.key_offset) : "", kResults[static_cast<int>(f.results)]);
+                  f.key_offset ? concat(" keys from ", f.key_offset) : "", f.cap > 0 ? concat(" cap ", f.cap) : "",
+                  kResults[static_cast<int>(f.results)]);
 }
 
 struct Projections {
@@ -227,6 +243,19 @@ std::vector<std::vector<double>> rows(const View& x, int64_t b, int64_t h) {
     return all;
 }
 
+// A score, and a bound on the error of its computed value, where a dot product of D terms is off by sum_error(D + 3).
+// With a cap c, S = c tanh(s / c) is at most as far off as s, and by the errors of tanh and of the products, of which
+// the argument's counts once more.
+struct Score {
+    double S, error;
+};
+Score score_of(const Form& f, float scale, const Dot& product) {
+    const double s = scale * product.value, error = sum_error(f.D + 3) * scale * product.size;
+    if (f.cap == 0) return {s, error};
+    const double S = f.cap * std::tanh(s / f.cap);
+    return {S, error + (2 * kMath + 4 * u) * std::abs(S)};
+}
+
 // Forward. S = scale q.k is off by sum_error(D + 3) scale sum|q k|; e = exp(S - m) relative by that, 3 u |S - m| and
 // kMath: this is delta_j. O = sum e v / sum e: each term of the numerator by delta_j, the denominator relative by
 // sum_j P delta_j, sums of up to Tk terms each with a rescaling per tile, sum_error(4 Tk + 8) together. lse: the
@@ -246,17 +275,17 @@ ForwardBound bound(const Form& f, const AttentionForward& a) {
             for (int64_t i = 0; i < f.Tq; ++i) {
                 const auto [first, end] = visible_keys(f, b, i);
                 const int64_t row = (b * f.Tq + i) * f.H + h;
-                std::vector<Dot> s;
+                std::vector<Score> s;
                 double m = -INFINITY, total = 0, relative = 0;
                 for (int64_t j = first; j < end; ++j) {
-                    s.push_back(dot(q[static_cast<size_t>(i)], k[static_cast<size_t>(j)]));
-                    m = std::max(m, a.scale * s.back().value);
+                    s.push_back(score_of(f, a.scale, dot(q[static_cast<size_t>(i)], k[static_cast<size_t>(j)])));
+                    m = std::max(m, s.back().S);
                 }
-                for (const Dot& score : s) total += std::exp(a.scale * score.value - m);
+                for (const Score& score : s) total += std::exp(score.S - m);
                 for (int64_t j = first; j < end; ++j) {
-                    const Dot& score = s[static_cast<size_t>(j - first)];
-                    const double difference = a.scale * score.value - m, P = std::exp(difference) / total;
-                    const double delta = sum_error(f.D + 3) * a.scale * score.size - 3 * u * difference + kMath;
+                    const Score& score = s[static_cast<size_t>(j - first)];
+                    const double difference = score.S - m, P = std::exp(difference) / total;
+                    const double delta = score.error - 3 * u * difference + kMath;
                     relative += P * delta;
                     out.o.add(row, P, P * delta, v[static_cast<size_t>(j)]);
                 }
@@ -276,6 +305,7 @@ void run_forward(const Form& f, const KernelTable& table, const Stream& stream, 
                              .o = arena.empty({f.B, f.Tq, f.H, f.D}, f.result_type()),
                              .lse = arena.empty({f.B, f.H, f.Tq}, DType::f32),
                              .scale = scale_of(f),
+                             .cap = f.cap,
                              .mask = mask_of(arena, f),
                              .workspace = arena.workspace(table.attention_workspace(stream, q.shape, k.shape, false))};
     arena.start();
@@ -292,7 +322,8 @@ void run_forward(const Form& f, const KernelTable& table, const Stream& stream, 
 
 // Backward. P = exp(S - lse) is off by delta relative: the error of S, 3 u (|S| + |lse|) and kMath. dS = P (dP - D_i)
 // with two dot products of D terms: its error is delta |dS| + P sum_error(D + 4) (sum|dy v| + sum|dy o|). A P below the
-// least normal float, or near it, may be 0: then delta is 1. Then sums: of the visible keys for dq, of group Tq queries
+// least normal float, or near it, may be 0: then delta is 1. A cap c multiplies dS by 1 - (S / c)^2, which is off by
+// 2 |S| / c^2 times the error of S, and 4 u. Then sums: of the visible keys for dq, of group Tq queries
 // for dk and dv.
 struct BackwardBound {
     RowErrors dq, dk, dv;
@@ -314,11 +345,14 @@ BackwardBound bound(const Form& f, const AttentionBackward& a) {
                 for (int64_t j = first; j < end; ++j) {
                     const auto key = static_cast<size_t>(j);
                     const Dot s = dot(q[query], k[key]), dP = dot(dy[query], v[key]);
-                    const double S = a.scale * s.value, P = std::exp(S - lse), dS = P * (dP.value - D_i.value);
-                    const double normal =
-                        sum_error(f.D + 3) * a.scale * s.size + 3 * u * (std::abs(S) + std::abs(lse)) + kMath;
+                    const auto [S, S_error] = score_of(f, a.scale, s);
+                    const double P = std::exp(S - lse), share = f.cap > 0 ? S / f.cap : 0, slope = 1 - share * share;
+                    const double uncapped = P * (dP.value - D_i.value), dS = uncapped * slope;
+                    const double normal = S_error + 3 * u * (std::abs(S) + std::abs(lse)) + kMath;
                     const double delta = P < 0x1p-125 ? 1 : normal;
-                    const double dS_error = delta * std::abs(dS) + P * sum_error(f.D + 4) * (dP.size + D_i.size);
+                    const double slope_error = f.cap > 0 ? 2 * std::abs(share) / f.cap * S_error + 4 * u : 0;
+                    const double dS_error = delta * std::abs(dS) + slope_error * std::abs(uncapped) +
+                                            P * sum_error(f.D + 4) * (dP.size + D_i.size);
                     const int64_t key_row = (b * f.Tk + j) * f.Hkv + g;
                     out.dq.add((b * f.Tq + i) * f.H + h, a.scale * dS, a.scale * dS_error, k[key]);
                     out.dk.add(key_row, a.scale * dS, a.scale * dS_error, q[query]);
@@ -334,7 +368,7 @@ void run_backward(const Form& f, const KernelTable& table, const Stream& stream,
     const View o = arena.empty({f.B, f.Tq, f.H, f.D}, f.result_type()), lse = arena.empty({f.B, f.H, f.Tq}, DType::f32);
     const AttentionMask mask = mask_of(arena, f);
     reference_table().attention_forward(
-        {}, {.q = q, .k = all_k, .v = all_v, .o = o, .lse = lse, .scale = scale_of(f), .mask = mask});
+        {}, {.q = q, .k = all_k, .v = all_v, .o = o, .lse = lse, .scale = scale_of(f), .cap = f.cap, .mask = mask});
     const View k = slice(all_k, 1, 0, f.Tk), v = slice(all_v, 1, 0, f.Tk);
     Form of_results = f;
     of_results.dtype = f.result_type();
@@ -349,6 +383,7 @@ void run_backward(const Form& f, const KernelTable& table, const Stream& stream,
                               .dk = dk,
                               .dv = dv,
                               .scale = scale_of(f),
+                              .cap = f.cap,
                               .mask = mask,
                               .accumulate = f.results == Results::added,
                               .workspace = arena.workspace(table.attention_workspace(stream, q.shape, k.shape, true))};
@@ -370,6 +405,7 @@ template <class Entry, class Run>
 void add_forms(std::vector<Case>& all, const char* op, Entry KernelTable::*entry, Run run) {
     std::vector<Form> forms(kForms.begin(), kForms.end());
     forms.insert(forms.end(), kParts.begin(), kParts.end());
+    forms.insert(forms.end(), kCapped.begin(), kCapped.end());
     for (const DType t : kActivationTypes)
         for (Form f : forms) {
             f.dtype = t;
@@ -502,37 +538,42 @@ void add_rope(std::vector<Case>& all) {
                                          {5, 1, 6, 5},
                                          {1000, 2, 34, 1000}})
             for (const bool inverse : {false, true})
-                for (const bool in_place : {false, true})
+                for (const auto& [adjacent, rotated] :
+                     {std::pair{false, D}, {true, D}, {false, D / 4 * 2}, {true, D / 4 * 2}}) {
+                    if (rotated == 0) continue;
                     add(all, "rope", &KernelTable::rope,
                         concat(t, " (", N, ", ", H, ", ", D, ")", inverse ? " inverse" : "",
-                               in_place ? " in place" : ""),
-                        [=](const auto& table, const auto& stream, Arena& arena) {
+                               adjacent ? " adjacent" : "", rotated < D ? concat(" ", rotated, " channels") : ""),
+                        [=, adjacent = adjacent, half = rotated / 2](const auto& table, const auto& stream,
+                                                                     Arena& arena) {
                             std::vector<double> position, cosine, sine;
                             for (int64_t n = 0; n < N; ++n) position.push_back(static_cast<double>((n * 31) % P));
                             for (int64_t p = 0; p < P; ++p)
-                                for (int64_t k = 0; k < D / 2; ++k) {
+                                for (int64_t k = 0; k < half; ++k) {
                                     const double angle =
                                         static_cast<double>(p) *
-                                        std::pow(1e4, -2.0 * static_cast<double>(k) / static_cast<double>(D));
+                                        std::pow(1e4, -static_cast<double>(k) / static_cast<double>(half));
                                     cosine.push_back(std::cos(angle));
                                     sine.push_back(std::sin(angle));
                                 }
                             const View positions = arena.from({N}, DType::i32, position);
-                            const View cosines = arena.from({P, D / 2}, DType::f32, cosine);
-                            const View sines = arena.from({P, D / 2}, DType::f32, sine);
+                            const View cosines = arena.from({P, half}, DType::f32, cosine);
+                            const View sines = arena.from({P, half}, DType::f32, sine);
                             const View x = arena.normal({N, H, D}, t, "x");
-                            const View y = in_place ? x : arena.empty({N, H, D}, t);
                             const std::vector<double> before = values(x);
                             arena.start();
-                            table.rope(stream, x, positions, cosines, sines, inverse, y);
+                            table.rope(stream, x, positions, cosines, sines, inverse, adjacent);
                             // Two products and a sum; |cos|, |sin| <= 1.
-                            arena.result("y", y, [&](int64_t i) {
-                                const int64_t k = i % D, other = k < D / 2 ? i + D / 2 : i - D / 2;
+                            arena.result("x", x, [&](int64_t i) {
+                                const int64_t k = i % D;
+                                if (k >= 2 * half) return 0.0;
+                                const int64_t other = adjacent ? i + 1 - 2 * (k % 2) : k < half ? i + half : i - half;
                                 const double size = std::abs(before[static_cast<size_t>(i)]) +
                                                     std::abs(before[static_cast<size_t>(other)]);
-                                return 3 * u * size + rounding(t, value(y, i));
+                                return 3 * u * size + rounding(t, value(x, i));
                             });
                         });
+                }
 }
 
 }  // namespace tutti::kernels::cases

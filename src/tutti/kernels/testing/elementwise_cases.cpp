@@ -144,24 +144,27 @@ void add_relu_and_gelu(std::vector<Case>& all, DType t, int64_t n) {
 }
 
 // sigmoid: exp, a sum and a quotient, 6 u relative; two products more. Where exp overflows a table may give 0 instead
-// of g e^g: |g| FLT_MIN, times up.
-void run_swiglu(const KernelTable& table, const Stream& stream, Arena& arena, View gate, View up, View y) {
+// of g e^g: |g| FLT_MIN, times up. gelu as alone: under 8 u |g|.
+void run_swiglu(const KernelTable& table, const Stream& stream, Arena& arena, Gate g, View gate, View up, View y) {
     arena.start();
-    table.swiglu_forward(stream, gate, up, y);
+    table.swiglu_forward(stream, g, gate, up, y);
     arena.result("y", y, [&](int64_t i) {
-        const double flushed = std::abs(value(gate, i) * value(up, i)) * FLT_MIN;
-        return 10 * u * std::abs(value(y, i)) + flushed + rounding(y.dtype, value(y, i));
+        const double whole = std::abs(value(gate, i) * value(up, i));
+        return 10 * u * (g == Gate::gelu ? whole : std::abs(value(y, i))) + whole * FLT_MIN +
+               rounding(y.dtype, value(y, i));
     });
 }
 
 // s (1 + g (1 - s)): s off by 6 u relative, 1 - s by 7 u absolute.
-void run_swiglu_backward(const KernelTable& table, const Stream& stream, Arena& arena, View dy, View gate, View up,
-                         View dgate, View dup) {
+void run_swiglu_backward(const KernelTable& table, const Stream& stream, Arena& arena, Gate activation, View dy,
+                         View gate, View up, View dgate, View dup) {
     const std::vector<double> gradients = values(dy);  // dgate may take the place of dy
     arena.start();
-    table.swiglu_backward(stream, dy, gate, up, dgate, dup);
-    const auto size = [&](int64_t i) {  // of s (1 + |g|), the flushed part included
-        const double g = value(gate, i);
+    table.swiglu_backward(stream, activation, dy, gate, up, dgate, dup);
+    const auto size = [&](int64_t i) {  // of s (1 + |g|), the flushed part included; of gelu as in its own backward
+        const double g = value(gate, i), slope = std::abs(g) < 20 ? 0.8 * (1 + 0.1342 * g * g) : 0;
+        if (activation == Gate::gelu)
+            return (1 + std::abs(g) * (1 + slope)) * std::abs(gradients[static_cast<size_t>(i)]);
         return (1 / (1 + std::exp(-g)) + FLT_MIN / u) * (1 + std::abs(g)) * std::abs(gradients[static_cast<size_t>(i)]);
     };
     arena.result("dgate", dgate, [&](int64_t i) {
@@ -170,28 +173,30 @@ void run_swiglu_backward(const KernelTable& table, const Stream& stream, Arena& 
     arena.result("dup", dup, [&](int64_t i) { return 10 * u * size(i) + rounding(dy.dtype, value(dup, i)); });
 }
 
-void add_swiglu(std::vector<Case>& all, DType t, int64_t n) {
-    add(all, "swiglu_forward", &KernelTable::swiglu_forward, label(t, n),
+const char* name_of(Gate g) { return g == Gate::gelu ? " gelu" : ""; }
+
+void add_swiglu(std::vector<Case>& all, Gate g, DType t, int64_t n) {
+    add(all, "swiglu_forward", &KernelTable::swiglu_forward, label(t, n) + name_of(g),
         [=](const auto& table, const auto& stream, Arena& arena) {
             const View gate = activation_input(arena, {n}, t, "gate"), up = arena.normal({n}, t, "up");
-            run_swiglu(table, stream, arena, gate, up, arena.empty({n}, t));
+            run_swiglu(table, stream, arena, g, gate, up, arena.empty({n}, t));
         });
-    add(all, "swiglu_backward", &KernelTable::swiglu_backward, label(t, n),
+    add(all, "swiglu_backward", &KernelTable::swiglu_backward, label(t, n) + name_of(g),
         [=](const auto& table, const auto& stream, Arena& arena) {
             const View dy = arena.normal({n}, t, "dy"), gate = activation_input(arena, {n}, t, "gate");
             const View up = arena.normal({n}, t, "up"), dgate = arena.empty({n}, t);
-            run_swiglu_backward(table, stream, arena, dy, gate, up, dgate, arena.empty({n}, t));
+            run_swiglu_backward(table, stream, arena, g, dy, gate, up, dgate, arena.empty({n}, t));
         });
 }
 
 // gate and up, and their gradients, are the left and the right columns of one matrix.
-void add_swiglu_side_by_side(std::vector<Case>& all, DType t, int64_t rows, int64_t columns) {
-    const std::string name = concat(t, " (", rows, ", 2 x ", columns, ") side by side");
+void add_swiglu_side_by_side(std::vector<Case>& all, Gate g, DType t, int64_t rows, int64_t columns) {
+    const std::string name = concat(t, " (", rows, ", 2 x ", columns, ") side by side", name_of(g));
     const auto part = [=](const View& both, int64_t number) { return slice(both, 1, number * columns, columns); };
     add(all, "swiglu_forward", &KernelTable::swiglu_forward, name,
         [=](const auto& table, const auto& stream, Arena& arena) {
             const View z = activation_input(arena, {rows, 2 * columns}, t, "z");
-            run_swiglu(table, stream, arena, part(z, 0), part(z, 1), arena.empty({rows, columns}, t));
+            run_swiglu(table, stream, arena, g, part(z, 0), part(z, 1), arena.empty({rows, columns}, t));
         });
     for (const bool in_place : {false, true})  // dy in the place of dgate, as an epilogue of its own has it
         add(all, "swiglu_backward", &KernelTable::swiglu_backward, name + (in_place ? " in place" : ""),
@@ -199,7 +204,22 @@ void add_swiglu_side_by_side(std::vector<Case>& all, DType t, int64_t rows, int6
                 const View z = activation_input(arena, {rows, 2 * columns}, t, "z");
                 const View dz = arena.normal({rows, 2 * columns}, t, "dz"), dgate = part(dz, 0);
                 const View dy = in_place ? dgate : arena.normal({rows, columns}, t, "dy");
-                run_swiglu_backward(table, stream, arena, dy, part(z, 0), part(z, 1), dgate, part(dz, 1));
+                run_swiglu_backward(table, stream, arena, g, dy, part(z, 0), part(z, 1), dgate, part(dz, 1));
+            });
+}
+
+// tanh is good to kMath relative, of an argument that is off by 2 u relative, which changes tanh by at most as much.
+void add_soft_cap(std::vector<Case>& all, DType t, int64_t n) {
+    for (const float cap : {0.7f, 30.0f})
+        add(all, "soft_cap", &KernelTable::soft_cap, concat(label(t, n), " cap ", cap),
+            [=](const auto& table, const auto& stream, Arena& arena) {
+                const View x = arena.normal({n}, t, "x", 5);
+                if (n > 2) reference_table().fill({}, slice(x, 0, 1, 1), 1e-6f);  // where 1 - 2 / (1 + e^2x) cancels
+                arena.start();
+                table.soft_cap(stream, x, cap);
+                arena.result("x", x, [&](int64_t i) {
+                    return (2 * kMath + 4 * u) * std::abs(value(x, i)) + rounding(t, value(x, i));
+                });
             });
 }
 
@@ -236,12 +256,13 @@ void add_elementwise(std::vector<Case>& all) {
         for (const int64_t n : kLengths) {
             add_simple(all, t, n);
             add_relu_and_gelu(all, t, n);
-            add_swiglu(all, t, n);
+            for (const Gate g : {Gate::silu, Gate::gelu}) add_swiglu(all, g, t, n);
+            add_soft_cap(all, t, n);
         }
     for (const DType t : kActivationTypes)
         for (const auto& [rows, columns] :
              {std::pair<int64_t, int64_t>{1, 1}, {3, 8}, {5, 17}, {7, 64}, {2, 300}, {0, 4}})
-            add_swiglu_side_by_side(all, t, rows, columns);
+            for (const Gate g : {Gate::silu, Gate::gelu}) add_swiglu_side_by_side(all, g, t, rows, columns);
     for (const DType t : {DType::f32, DType::bf16, DType::f16})
         for (const auto& [B, T, H, D] :
              {std::array<int64_t, 4>{1, 1, 1, 1}, {2, 5, 3, 7}, {3, 40, 2, 64}, {2, 0, 1, 8}})

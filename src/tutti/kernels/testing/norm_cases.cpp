@@ -9,14 +9,19 @@ constexpr float kEps = 1e-5f;
 constexpr std::array<std::array<int64_t, 2>, 9> kShapes = {
     {{0, 16}, {1, 1}, {3, 17}, {5, 63}, {2, 65}, {7, 127}, {4, 1000}, {33, 768}, {300, 65}}};
 
-enum class Kind : uint8_t { layer_norm, rms_norm };
-const char* name_of(Kind kind) { return kind == Kind::layer_norm ? " layer norm" : " RMS norm"; }
+enum class Kind : uint8_t { layer_norm, rms_norm, offset_norm };  // offset_norm: RMS norm by w + 1
+const char* name_of(Kind kind) {
+    return kind == Kind::layer_norm ? " layer norm" : kind == Kind::rms_norm ? " RMS norm" : " RMS norm by w + 1";
+}
+float offset_of(Kind kind) { return kind == Kind::offset_norm ? 1 : 0; }
 
 struct Inputs {
     View x, residual;  // (N, C); residual may be undefined
     View s;            // the input of the norm
     View w, b, dy;     // (C), (C), (N, C)
-    View mean, rstd;   // (N) f32, as the forward stores them; RMS norm has neither b nor mean
+    float offset = 0;  // of w
+    double weight(int64_t c) const { return value(w, c) + offset; }
+    View mean, rstd;  // (N) f32, as the forward stores them; RMS norm has neither b nor mean
 };
 
 // Sums of these values are exact in f32, so that every table rounds them alike.
@@ -31,6 +36,7 @@ Inputs make(Arena& arena, int64_t N, int64_t C, DType t, Kind kind, bool with_re
     Inputs in{.x = with_residual ? sixteenths(arena, {N, C}, t, "x") : arena.normal({N, C}, t, "x", 1, 0.5),
               .w = arena.normal({C}, t, "w", 0.2, 1),
               .dy = arena.normal({N, C}, t, "dy"),
+              .offset = offset_of(kind),
               .rstd = arena.empty({N}, DType::f32)};
     if (kind == Kind::layer_norm) {
         in.b = arena.normal({C}, t, "b");
@@ -104,13 +110,13 @@ void report_input_gradient(Arena& arena, const Inputs& in, const Gradient& gradi
     const int64_t C = in.w.numel(), N = in.rstd.numel();
     std::vector<double> mean_g(static_cast<size_t>(N)), mean_gx(static_cast<size_t>(N));
     for (int64_t i = 0; i < N * C; ++i) {
-        const double g = std::abs(value(in.dy, i) * value(in.w, i % C)) / static_cast<double>(C);
+        const double g = std::abs(value(in.dy, i) * in.weight(i % C)) / static_cast<double>(C);
         mean_g[static_cast<size_t>(i / C)] += g;
         mean_gx[static_cast<size_t>(i / C)] += g * normalised(in, i / C, i);
     }
     arena.result("dx", dx, [&](int64_t i) {
         const int64_t n = i / C;
-        const double size = std::abs(value(in.dy, i) * value(in.w, i % C)) + mean_g[static_cast<size_t>(n)] +
+        const double size = std::abs(value(in.dy, i) * in.weight(i % C)) + mean_g[static_cast<size_t>(n)] +
                             normalised(in, n, i) * mean_gx[static_cast<size_t>(n)];
         const double before = gradient.before.empty() ? 0 : std::abs(gradient.before[static_cast<size_t>(i)]);
         return sum_error(C + 10) * value(in.rstd, n) * size + 2 * u * before + rounding(dx.dtype, value(dx, i));
@@ -137,7 +143,7 @@ void add_forward(std::vector<Case>& all, Kind kind, DType t, int64_t N, int64_t 
             const View y = arena.empty({N, C}, t), mean = centred ? arena.empty({N}, DType::f32) : View();
             const View rstd = arena.empty({N}, DType::f32), sum = residual ? arena.empty({N, C}, t) : View();
             arena.start();
-            table.norm_forward(stream, {in.x, in.w, in.b, kEps, y, mean, rstd, in.residual, sum});
+            table.norm_forward(stream, {in.x, in.w, in.b, kEps, y, mean, rstd, in.residual, sum, in.offset});
             std::vector<RowError> errors;
             for (int64_t n = 0; n < N; ++n)
                 errors.push_back(centred ? layer_norm_error(in.s, n, C) : rms_norm_error(C));
@@ -168,7 +174,7 @@ void add_backward_input(std::vector<Case>& all, Kind kind, DType t, int64_t N, i
             const Inputs in = make(arena, N, C, t, kind, false);
             const Gradient g = make_gradient(arena, N, C, t, added);
             arena.start();
-            table.norm_backward_input(stream, {in.dy, in.s, in.w, in.mean, in.rstd, g.dx, g.add});
+            table.norm_backward_input(stream, {in.dy, in.s, in.w, in.mean, in.rstd, g.dx, g.add, in.offset});
             report_input_gradient(arena, in, g);
         });
 }
@@ -191,7 +197,7 @@ void add_backward_weight(std::vector<Case>& all, Kind kind, DType t, int64_t N, 
 }  // namespace
 
 void add_norms(std::vector<Case>& all) {
-    for (const Kind kind : {Kind::layer_norm, Kind::rms_norm})
+    for (const Kind kind : {Kind::layer_norm, Kind::rms_norm, Kind::offset_norm})
         for (const DType t : kActivationTypes)
             for (const auto& [N, C] : kShapes) {
                 for (const bool residual : {false, true}) add_forward(all, kind, t, N, C, residual);

@@ -1,4 +1,4 @@
-// kernels/cpu/isa/activation.h: GELU and SwiGLU of vectors, with their gradients. T is the type that the
+// kernels/cpu/isa/activation.h: GELU, SwiGLU and GEGLU of vectors, with their gradients. T is the type that the
 // result is rounded to next, as in simd.h.
 #pragma once
 
@@ -31,17 +31,22 @@ inline constexpr auto kSlopeSquare = static_cast<float>(3 * kTwiceSqrt2OverPi * 
     return dy * fma(s.value * s.complement, slope, s.value);
 }
 
-template <class T>
+template <Gate g, class T>
 [[gnu::always_inline]] inline Vec swiglu(Vec gate, Vec up) {
-    return gate * up * sigmoid<T>(gate).value;
+    if constexpr (g == Gate::gelu)
+        return gelu<T>(gate) * up;
+    else
+        return gate * up * sigmoid<T>(gate).value;
 }
 
 struct SwigluGradient {
     Vec gate, up;
 };
-// silu'(g) = s (1 + g (1 - s)); dgate = dy up silu'(g), dup = dy silu(g). To the precision of f32 for any type: the two
-// terms cancel at g = -1.28.
+// silu'(g) = s (1 + g (1 - s)); dgate = dy up silu'(g), dup = dy silu(g); with gelu likewise. To the precision of f32
+// for any type: the two terms cancel at g = -1.28.
+template <Gate g>
 [[gnu::always_inline]] inline SwigluGradient swiglu_gradient(Vec dy, Vec gate, Vec up) {
+    if constexpr (g == Gate::gelu) return {gelu_gradient(dy * up, gate), dy * gelu<float>(gate)};
     const Sigmoid s = sigmoid<float>(gate);
     const Vec ds = dy * s.value;
     return {up * ds * fma(gate, s.complement, broadcast(1.0f)), gate * ds};

@@ -120,10 +120,15 @@ void finish(const AttentionForward& a, const State& state, int64_t D, float* o, 
             softmax.sum[r] == 0 ? -kInfinity : softmax.shift[r] * kLn2 + __builtin_logf(softmax.sum[r]);
 }
 
+struct Scores {
+    float scale, cap;
+};
+
 // P^T of block i, chunk by chunk.
 template <class T, class Word>
-void make_probabilities(const Tiles<Word>& t, int64_t i, int64_t D, float factor, Keys tile, State& state) {
+void make_probabilities(const Tiles<Word>& t, int64_t i, int64_t D, Scores scores, Keys tile, State& state) {
     const int64_t words = Operand<T>::words(D);
+    const float factor = (scores.cap > 0 ? 1 : scores.scale) * kLog2E;
     auto& [block, visible, softmax] = state;
     for (int64_t r = 0; r < kRows; ++r) softmax.tile_sum[r] = 0, softmax.tile_maximum[r] = -kInfinity;
     for (int64_t first = tile.first; first < tile.end; first += kChunk) {
@@ -133,6 +138,7 @@ void make_probabilities(const Tiles<Word>& t, int64_t i, int64_t D, float factor
         // S^T = K Q^T
         tile_product(Left<Word>{t.k + (first - tile.first) * words, words, 1}, Right<Word>{t.q[i] + lanes.first, kRows},
                      Product{t.s + lanes.first, kRows}, kChunk, lanes.count, words, false);
+        if (scores.cap > 0) cap_scores(t.s, lanes, scores.scale, scores.cap);
         Word* p = t.p + (first - tile.first) / Operand<T>::kPack * kRows;
         if (holds(visible.all(), chunk))
             exponentiate<false, T>(t.s, lanes, factor, visible, first, softmax, p);
@@ -142,10 +148,10 @@ void make_probabilities(const Tiles<Word>& t, int64_t i, int64_t D, float factor
 }
 
 template <class T, class Word>
-void attend_tile(const Tiles<Word>& t, int64_t i, int64_t D, float factor, Keys tile, State& state) {
+void attend_tile(const Tiles<Word>& t, int64_t i, int64_t D, Scores scores, Keys tile, State& state) {
     constexpr int64_t kPack = Operand<T>::kPack;
     auto& [block, visible, softmax] = state;
-    do make_probabilities<T>(t, i, D, factor, tile, state);
+    do make_probabilities<T>(t, i, D, scores, tile, state);
     while (move_shifts(softmax, t.o[i], D, visible.width));
     for (int64_t r = 0; r < kRows; ++r) softmax.sum[r] += softmax.tile_sum[r];
     // O^T += V^T P^T, over all chunks in a row that the same lanes see.
@@ -184,7 +190,7 @@ void attend(const AttentionForward& a, const Sizes& s, int64_t head, int64_t fir
                          kKeys / Operand<T>::kPack);
         for (int64_t i = 0; i < blocks; ++i) {
             const Keys any = states[i].visible.any(), tile{first, smaller(first + keys, any.end)};
-            if (any.first < tile.end && first < tile.end) attend_tile<T>(t, i, D, a.scale * kLog2E, tile, states[i]);
+            if (any.first < tile.end && first < tile.end) attend_tile<T>(t, i, D, {a.scale, a.cap}, tile, states[i]);
         }
     }
     for (int64_t i = 0; i < blocks; ++i) finish(a, states[i], D, t.o[i], t.staged);

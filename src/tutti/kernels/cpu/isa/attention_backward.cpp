@@ -1,6 +1,7 @@
 // kernels/cpu/isa/attention_backward.cpp: the gradients of attention, with P recomputed from lse tile by tile (Dao et
 // al. 2022, algorithm 4; its letters): P = exp(scale S - lse), dP = dO V^T, dS = scale P (dP - delta), delta = dO.O; dV
-// += P^T dO, dK += dS^T Q, dQ += dS K. attention_tiles.h describes the layouts.
+// += P^T dO, dK += dS^T Q, dQ += dS K. With a cap c, c tanh(scale S / c) stands in place of scale S, and dS has the
+// factor 1 - tanh^2. attention_tiles.h describes the layouts.
 //
 // One thread owns all keys of one (batch, key head) and visits blocks of query rows, a few at a time, so dK and dV need
 // no atomics and are summed in the same order in every run. Where there are fewer key heads than threads can share
@@ -121,10 +122,11 @@ void stage_keys(const AttentionBackward& a, const Sizes& s, int64_t b, int64_t k
 }
 
 // P = 2^(scale log2(e) S - lse), 0 where hidden;  dS / scale = P (dP - delta). Of the chunk that begins at key `first`,
-// which is row `row` of the tile.
-template <bool masked, class T, class Word>
-void softmax_gradient(const Tiles<Word>& t, const Rows<Word>& rows, Lanes lanes, float factor, int64_t first,
-                      int64_t row) {
+// which is row `row` of the tile. Capped: S are capped scores already, `factor` is log2(e), and dS / scale = P (dP -
+// delta) (1 - (S / cap)^2).
+template <bool masked, bool capped, class T, class Word>
+void softmax_gradient(const Tiles<Word>& t, const Rows<Word>& rows, Lanes lanes, float factor, float inverse_cap,
+                      int64_t first, int64_t row) {
     constexpr int64_t kPack = Operand<T>::kPack;
     for (int64_t lane = lanes.first; lane < lanes.first + lanes.count; lane += kLanes) {
         const Vec minus_lse = zero() - load(rows.lse + lane, Full{}), delta = load(rows.delta + lane, Full{});
@@ -134,6 +136,10 @@ void softmax_gradient(const Tiles<Word>& t, const Rows<Word>& rows, Lanes lanes,
                 const int64_t at = (j + i) * kRows + lane;
                 p[i] = exp2_bounded(fma(load(t.s + at, Full{}), broadcast(factor), minus_lse));
                 ds[i] = p[i] * (load(t.dp + at, Full{}) - delta);
+                if constexpr (capped) {
+                    const Vec share = load(t.s + at, Full{}) * broadcast(inverse_cap);
+                    ds[i] = ds[i] * fma_negative(share, share, broadcast(1.0f));
+                }
                 if constexpr (masked) {
                     const Mask seen = rows.visible.of(lane / kLanes, first + j + i);
                     p[i] = zero_unless(seen, p[i]);
@@ -147,7 +153,7 @@ void softmax_gradient(const Tiles<Word>& t, const Rows<Word>& rows, Lanes lanes,
 
 // Adds the contribution of one block of rows and one tile of keys to dQ, dK and dV.
 template <class T, class Word>
-void tile_gradient(const Tiles<Word>& t, const Rows<Word>& rows, const Sizes& s, float factor, Keys tile) {
+void tile_gradient(const Tiles<Word>& t, const Rows<Word>& rows, const Sizes& s, float scale, float cap, Keys tile) {
     constexpr int64_t kPack = Operand<T>::kPack;
     const int64_t words = Operand<T>::words(s.D), P = s.padded_D;
     for (int64_t first = tile.first; first < tile.end; first += kChunk) {
@@ -158,10 +164,16 @@ void tile_gradient(const Tiles<Word>& t, const Rows<Word>& rows, const Sizes& s,
                      Product{t.s + lanes.first, kRows}, kChunk, lanes.count, words, false);
         tile_product(Left<Word>{t.v + first * words, words, 1}, Right<Word>{rows.dy + lanes.first, kRows},
                      Product{t.dp + lanes.first, kRows}, kChunk, lanes.count, words, false);
-        if (holds(rows.visible.all(), chunk))
-            softmax_gradient<false, T>(t, rows, lanes, factor, first, first - tile.first);
-        else
-            softmax_gradient<true, T>(t, rows, lanes, factor, first, first - tile.first);
+        const bool all = holds(rows.visible.all(), chunk);
+        if (cap > 0) {
+            cap_scores(t.s, lanes, scale, cap);
+            (all ? softmax_gradient<false, true, T, Word>
+                 : softmax_gradient<true, true, T, Word>)(t, rows, lanes, kLog2E, 1 / cap, first, first - tile.first);
+        } else {
+            (all ? softmax_gradient<false, false, T, Word>
+                 : softmax_gradient<true, false, T, Word>)(t, rows, lanes, scale * kLog2E, 0, first,
+                                                           first - tile.first);
+        }
     }
     for_chunks_of_same_lanes(rows.visible, tile, [&](Keys keys, Lanes lanes) {
         const int64_t row = keys.first - tile.first, count = keys.end - keys.first, pair = lanes.first / kPack;
@@ -209,7 +221,7 @@ void head_gradients(const AttentionBackward& a, const Sizes& s, const Plan& plan
         for (int64_t first = t.rows[0].visible.any().first / kKeys * kKeys; first < end; first += kKeys)
             for (int64_t i = 0; i < blocks; ++i) {
                 const Keys any = t.rows[i].visible.any(), tile{first, smaller(first + kKeys, any.end)};
-                if (any.first < tile.end && first < tile.end) tile_gradient<T>(t, t.rows[i], s, a.scale * kLog2E, tile);
+                if (any.first < tile.end && first < tile.end) tile_gradient<T>(t, t.rows[i], s, a.scale, a.cap, tile);
             }
         for (int64_t i = 0; i < blocks; ++i)
             store_transposed(

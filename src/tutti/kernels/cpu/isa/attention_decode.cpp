@@ -43,8 +43,13 @@ void attend_row(const AttentionForward& a, const Sizes& s, int64_t b, int64_t i,
         for (int64_t j = 0; j < keys; ++j) {
             const T* k = row_of<const T>(a.k, b, first + j, kv_head);
             p[j] = a.scale * row_sum(s.D, [&](int64_t d, auto part) { return load(q + d, part) * load(k + d, part); });
-            if (p[j] > maximum) maximum = p[j];
         }
+        if (a.cap > 0)
+            for_vectors(0, keys, [&](int64_t j, auto part) {
+                store(broadcast(a.cap) * tanh(load(p + j, part) * broadcast(1 / a.cap)), p + j, part);
+            });
+        for (int64_t j = 0; j < keys; ++j)
+            if (p[j] > maximum) maximum = p[j];
         // As in attention.cpp: m' = max(m, max_j S_j), O and sum shrink by exp(m - m'), and -infinity is kept out of
         // m'.
         const float safe = maximum > -1e38f ? maximum : -1e38f;

@@ -201,6 +201,14 @@ struct Workspace {
     }
 };
 
+// S = cap tanh(scale S / cap) of the products S^T (kChunk, kRows) of a chunk, in these lanes.
+inline void cap_scores(float* s, Lanes lanes, float scale, float cap) {
+    const Vec most = broadcast(cap), factor = broadcast(scale / cap);
+    for (int64_t j = 0; j < kChunk; ++j)
+        for (int64_t lane = lanes.first; lane < lanes.first + lanes.count; lane += kLanes)
+            store(most * tanh(load(s + j * kRows + lane, Full{}) * factor), s + j * kRows + lane, Full{});
+}
+
 void attend_few_rows(const Stream& stream, const AttentionForward& a);
 void attention_backward(const Stream& stream, const AttentionBackward& a);
 

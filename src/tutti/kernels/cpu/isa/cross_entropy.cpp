@@ -83,17 +83,23 @@ Partial sum_of_partials(const View& partials, int64_t n) {
     return all;
 }
 
-// x_v = scale (exp(x_v - m) / sum - [v = target]). The smallest terms are lost in bf16, and subnormal ones in f32.
-template <class T>
-void replace_by_gradient(T* x, int64_t words, int64_t column, const Partial& total, float scale) {
+// x_v = scale (exp(x_v - m) / sum - [v = target]), with a cap c times 1 - (x_v / c)^2. The smallest terms are lost in
+// bf16, and subnormal ones in f32.
+template <bool capped, class T>
+void replace_by_gradient(T* x, int64_t words, int64_t column, const Partial& total, float scale, float cap) {
     const float p = exp_of(total.target - total.maximum) / total.sum;
-    const Vec maximum = broadcast(total.maximum), factor = broadcast(scale / total.sum);
+    const Vec maximum = broadcast(total.maximum), factor = broadcast(scale / total.sum), inverse = broadcast(1 / cap);
     for_vectors(0, words, [&](int64_t i, auto part) {
-        const Vec difference = load(x + i, part) - maximum;
-        const Vec term = sizeof(T) == sizeof(float) ? exp_bounded(difference) : exp_term<T>(difference);
+        const Vec logit = load(x + i, part), difference = logit - maximum;
+        Vec term = sizeof(T) == sizeof(float) ? exp_bounded(difference) : exp_term<T>(difference);
+        if constexpr (capped) {
+            const Vec share = logit * inverse;
+            term = term * fma_negative(share, share, broadcast(1.0f));
+        }
         store_flushed(term * factor, x + i, part);
     });
-    if (column >= 0) x[column] = T(scale * (p - 1));
+    const float share = capped ? total.target / cap : 0;
+    if (column >= 0) x[column] = T(scale * (p - 1) * (1 - share * share));
 }
 
 template <Part part, class T>
@@ -123,7 +129,8 @@ void row_loss(const CrossEntropy& c, int64_t n) {
     const Partial total = part == Part::finish ? sum_of_partials(c.partials, n) : partial_of(x, words, column);
     loss = total.maximum + __builtin_logf(total.sum) - total.target;
     if (!c.gradient) return;
-    replace_by_gradient(x, words, column, total, c.grad_scale);
+    (c.cap > 0 ? replace_by_gradient<true, T> : replace_by_gradient<false, T>)(x, words, column, total, c.grad_scale,
+                                                                               c.cap);
     clear(words);
 }
 

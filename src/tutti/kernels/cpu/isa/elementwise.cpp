@@ -170,31 +170,46 @@ T* row(const View& x, int64_t r) {
     return x.as<T>() + r * stride(x, 0);
 }
 
-void swiglu_forward(const Stream& stream, View gate, View up, View y) {
+template <Gate g>
+void gated(const Stream& stream, View gate, View up, View y) {
     with_type(y.dtype, [&]<class T>(Type<T>) {
         for_rows({gate, up, y}, [&](int64_t r, int64_t width) {
             const T *gates = row<T>(gate, r), *ups = row<T>(up, r);
             T* out = row<T>(y, r);
             for_vectors_parallel(stream, width, [=](int64_t i, auto part) {
-                store_flushed(swiglu<T>(load(gates + i, part), load(ups + i, part)), out + i, part);
+                store_flushed(swiglu<g, T>(load(gates + i, part), load(ups + i, part)), out + i, part);
             });
         });
     });
 }
 
-void swiglu_backward(const Stream& stream, View dy, View gate, View up, View dgate, View dup) {
+void swiglu_forward(const Stream& stream, Gate g, View gate, View up, View y) {
+    (g == Gate::gelu ? gated<Gate::gelu> : gated<Gate::silu>)(stream, gate, up, y);
+}
+
+template <Gate g>
+void gated_backward(const Stream& stream, View dy, View gate, View up, View dgate, View dup) {
     with_type(dy.dtype, [&]<class T>(Type<T>) {
         for_rows({dy, gate, up, dgate, dup}, [&](int64_t r, int64_t width) {
             const T *gradients = row<T>(dy, r), *gates = row<T>(gate, r), *ups = row<T>(up, r);
             T *gate_gradients = row<T>(dgate, r), *up_gradients = row<T>(dup, r);
             for_vectors_parallel(stream, width, [=](int64_t i, auto part) {
                 const SwigluGradient d =
-                    swiglu_gradient(load(gradients + i, part), load(gates + i, part), load(ups + i, part));
+                    swiglu_gradient<g>(load(gradients + i, part), load(gates + i, part), load(ups + i, part));
                 store_flushed(d.gate, gate_gradients + i, part);
                 store_flushed(d.up, up_gradients + i, part);
             });
         });
     });
+}
+
+void swiglu_backward(const Stream& stream, Gate g, View dy, View gate, View up, View dgate, View dup) {
+    (g == Gate::gelu ? gated_backward<Gate::gelu> : gated_backward<Gate::silu>)(stream, dy, gate, up, dgate, dup);
+}
+
+void soft_cap(const Stream& stream, View x, float cap) {
+    const Vec most = broadcast(cap), inverse = broadcast(1 / cap);
+    map(stream, {x}, x, [=](Vec v, auto) { return most * tanh(v * inverse); });
 }
 
 }  // namespace
@@ -212,6 +227,7 @@ void fill_elementwise(KernelTable& table) {
     table.gelu_backward = gelu_backward;
     table.swiglu_forward = swiglu_forward;
     table.swiglu_backward = swiglu_backward;
+    table.soft_cap = soft_cap;
 }
 
 }  // namespace tutti::kernels::TUTTI_ISA

@@ -1,6 +1,6 @@
 // kernels/cpu/isa/embedding.cpp: token embedding: rows of a table by token number, and their gradients; rotary position
-// embedding (Su et al. 2021) of the pairs (k, k + D/2). x and y of rope may be strided (heads inside a fused
-// projection) and may be the same; the innermost dim is contiguous.
+// embedding (Su et al. 2021). x of rope may be strided (heads inside a fused projection); the innermost dim is
+// contiguous.
 #include "tutti/kernels/cpu/isa/loops.h"
 #include "tutti/kernels/cpu/isa/parts.h"
 
@@ -51,9 +51,30 @@ void embedding_backward(const Stream& stream, View tokens, View dy, int64_t firs
     });
 }
 
-void rope(const Stream& stream, View x, View positions, View cosines, View sines, bool inverse, View y) {
-    const int64_t heads = size(x, 1), half = size(x, 2) / 2;
-    const Vec sign = broadcast(inverse ? -1.0f : 1.0f);
+// Rotates the pairs (k, k + half) of a head, or the adjacent pairs (2k, 2k + 1).
+template <class T>
+void rotate_halves(T* x, const float* cosine, const float* sine, int64_t half, float direction) {
+    const Vec sign = broadcast(direction);
+    for_vectors(0, half, [=](int64_t k, auto part) {
+        const Vec c = load(cosine + k, part), s = load(sine + k, part) * sign;
+        const Vec first = load(x + k, part), second = load(x + half + k, part);
+        store(fma_negative(second, s, first * c), x + k, part);
+        store(fma(first, s, second * c), x + half + k, part);
+    });
+}
+template <class T>
+void rotate_adjacent(T* x, const float* cosine, const float* sine, int64_t half, float direction) {
+    for (int64_t k = 0; k < half; ++k) {
+        const auto first = static_cast<float>(x[2 * k]), second = static_cast<float>(x[2 * k + 1]);
+        const float c = cosine[k], s = sine[k] * direction;
+        x[2 * k] = T(first * c - second * s);
+        x[2 * k + 1] = T(second * c + first * s);
+    }
+}
+
+void rope(const Stream& stream, View x, View positions, View cosines, View sines, bool inverse, bool adjacent) {
+    const int64_t heads = size(x, 1), half = size(cosines, 1);
+    const float direction = inverse ? -1.0f : 1.0f;
     with_type(x.dtype, [&]<class T>(Type<T>) {
         parallel_for(stream, size(x, 0), row_grain(heads * half * 2), [&](int64_t begin, int64_t end) {
             for (int64_t n = begin; n < end; ++n) {
@@ -61,14 +82,8 @@ void rope(const Stream& stream, View x, View positions, View cosines, View sines
                 const float* cosine = cosines.as<float>() + position * stride(cosines, 0);
                 const float* sine = sines.as<float>() + position * stride(sines, 0);
                 for (int64_t h = 0; h < heads; ++h) {
-                    const T* in = x.as<T>() + n * stride(x, 0) + h * stride(x, 1);
-                    T* out = y.as<T>() + n * stride(y, 0) + h * stride(y, 1);
-                    for_vectors(0, half, [=](int64_t k, auto part) {
-                        const Vec c = load(cosine + k, part), s = load(sine + k, part) * sign;
-                        const Vec first = load(in + k, part), second = load(in + half + k, part);
-                        store(fma_negative(second, s, first * c), out + k, part);
-                        store(fma(first, s, second * c), out + half + k, part);
-                    });
+                    T* head = x.as<T>() + n * stride(x, 0) + h * stride(x, 1);
+                    (adjacent ? rotate_adjacent<T> : rotate_halves<T>)(head, cosine, sine, half, direction);
                 }
             }
         });

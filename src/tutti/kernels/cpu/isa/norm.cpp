@@ -28,7 +28,7 @@ template <bool centred>
     return s;
 }
 
-// s = x [+ residual];  x^ = (s - mean) rstd, rstd = (mean_c (s - mean)^2 + eps)^(-1/2);  y = x^ w + b
+// s = x [+ residual];  x^ = (s - mean) rstd, rstd = (mean_c (s - mean)^2 + eps)^(-1/2);  y = x^ (w + offset) + b
 template <int R, bool centred, class T>
 void forward_rows(const NormForward& f, int64_t n) {
     const int64_t width = columns(f.x);
@@ -61,8 +61,9 @@ void forward_rows(const NormForward& f, int64_t n) {
         f.rstd.as<float>()[n + k] = r;
         inverse.v[k] = broadcast(r);
     }
+    const Vec offset = broadcast(f.offset);
     for_vectors(0, width, [=](int64_t c, auto part) {
-        const Vec w = load(weight + c, part);
+        const Vec w = load(weight + c, part) + offset;
         Vec b;
         if constexpr (centred) b = load(bias + c, part);
         for (int k = 0; k < R; ++k) {
@@ -72,7 +73,8 @@ void forward_rows(const NormForward& f, int64_t n) {
     });
 }
 
-// With g = dy w:  dx = [add +] rstd (g - mean_c g - x^ mean_c (g x^)), without mean_c g where rows are not centred.
+// With g = dy (w + offset):  dx = [add +] rstd (g - mean_c g - x^ mean_c (g x^)), without mean_c g where rows are not
+// centred.
 template <int R, bool centred, class T>
 void backward_rows(const NormBackward& b, int64_t n) {
     const int64_t width = columns(b.x);
@@ -80,6 +82,7 @@ void backward_rows(const NormBackward& b, int64_t n) {
     const T *dy = b.dy.as<T>() + n * width, *in = b.x.as<T>() + n * width, *weight = b.w.as<T>();
     const T* add = b.add.data ? b.add.as<T>() + n * width : nullptr;
     T* out = b.dx.as<T>() + n * width;
+    const Vec offset = broadcast(b.offset);
     Vecs<R> mean, inverse;
     for (int k = 0; k < R; ++k) {
         if constexpr (centred) mean.v[k] = broadcast(b.mean.as<float>()[n + k]);
@@ -87,7 +90,7 @@ void backward_rows(const NormBackward& b, int64_t n) {
     }
     constexpr int kSums = centred ? 2 * R : R;
     const auto sums = row_sums<kSums>(width, [=](int64_t c, auto part) {  // of g x^ and, for its mean, of g
-        const Vec w = load(weight + c, part);
+        const Vec w = load(weight + c, part) + offset;
         Vecs<kSums> terms;
         for (int k = 0; k < R; ++k) {
             const Vec g = load(dy + k * width + c, part) * w;
@@ -102,7 +105,7 @@ void backward_rows(const NormBackward& b, int64_t n) {
         if constexpr (centred) mean_g.v[k] = broadcast(sums.v[R + k] / count);
     }
     for_vectors(0, width, [=](int64_t c, auto part) {
-        const Vec w = load(weight + c, part);
+        const Vec w = load(weight + c, part) + offset;
         for (int k = 0; k < R; ++k) {
             const int64_t i = k * width + c;
             const Vec g = deviation<centred>(load(dy + i, part) * w, mean_g.v[k]);

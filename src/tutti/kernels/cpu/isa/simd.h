@@ -79,4 +79,16 @@ template <class T>
     return {zero_unless(not_less(x, broadcast(kLeast)), s), e * s};
 }
 
+// tanh(x), 2^-22 relative: near 0 the polynomial of Cephes' tanhf, elsewhere s - (1 - s) of s = sigmoid(2x), which
+// would cancel there. NaN stays NaN.
+[[gnu::always_inline]] inline Vec tanh(Vec x) {
+    const Vec square = x * x;
+    Vec p = fma(broadcast(-5.70498872745e-3f), square, broadcast(2.06390887954e-2f));
+    p = fma(p, square, broadcast(-5.37397155531e-2f));
+    p = fma(p, square, broadcast(1.33314422036e-1f));
+    p = fma(p, square, broadcast(-3.33332819422e-1f));
+    const Sigmoid s = sigmoid<float>(x + x);
+    return select(minus_abs(x) >= broadcast(-0.625f), fma(p * square, x, x), s.value - s.complement);
+}
+
 }  // namespace tutti::kernels::TUTTI_ISA
