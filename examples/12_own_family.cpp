@@ -82,7 +82,8 @@ class Block final : public nn::Module {
 
 // Embedding, blocks, norm and head: everything that Tutti has to be told about the family.
 models::Model make_family(ops::Context& ctx, const spec::ModelSpec& s, int64_t max_positions) {
-    const ops::RopeTable rope = nn::make_rope_table(ctx, max_positions, models::rope_frequencies(s));
+    const ops::RopeTable rope = nn::make_rope_table(
+        ctx, max_positions, models::rope_frequencies(*spec::layer(s, 0).attention()->rope, max_positions));
     return {s, models::make_decoder(s, "model.norm",
                                     [&](int64_t layer) { return std::make_unique<Block>(s, layer, rope); })};
 }

@@ -21,6 +21,9 @@ FeedForward::FeedForward(const spec::ModelSpec& s, int64_t layer, const FeedForw
     };
     if (of_layer.mixture() == nullptr) {
         dense_ = dense(names.part, of_layer.mlp().ffn, of_layer.mlp().bias);
+        if (of_layer.mlp().gate == "gelu") gate_ = ops::Gate::gelu;
+        if (names.fused)
+            store_as_rows({&dense_->gate.weight, &dense_->up.weight}, concat(names.part, ".", names.fused, ".weight"));
         return;
     }
     const spec::MixtureSpec& e = spec_ = *of_layer.mixture();
@@ -50,7 +53,9 @@ FeedForward::FeedForward(const spec::ModelSpec& s, int64_t layer, const FeedForw
 }
 
 Var FeedForward::operator()(Tape& tape, const Var& x, const Batch& batch) {
-    const auto swiglu = [&](const Var& in) { return swiglu_mlp(tape, in, dense_->gate, dense_->up, dense_->down); };
+    const auto swiglu = [&](const Var& in) {
+        return swiglu_mlp(tape, in, dense_->gate, dense_->up, dense_->down, gate_);
+    };
     if (!experts_) return swiglu(x);
     MixtureLayer layer{.spec = spec_,
                        .layer = layer_,

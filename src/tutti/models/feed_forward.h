@@ -1,4 +1,4 @@
-// models/feed_forward.h: the feed-forward part of a block: SwiGLU, or a mixture of SwiGLU experts.
+// models/feed_forward.h: the feed-forward part of a block: a gated MLP, or a mixture of SwiGLU experts.
 #pragma once
 
 #include <optional>
@@ -9,17 +9,18 @@
 
 namespace tutti::models {
 
-// The names of the part and of its three SwiGLU matrices (Shazeer 2020) in a model family.
+// The names of the part and of the three matrices of its gated MLP (Shazeer 2020) in a model family.
 struct FeedForwardNames {
     std::string part;  // "model.layers.3.mlp"
     const char* gate = "gate_proj";
     const char* up = "up_proj";
     const char* down = "down_proj";
+    const char* fused = nullptr;  // in files gate | up are rows of one tensor of this name
 };
 
-// W_down (silu(W_gate x) * W_up x). A layer with experts (LayerSpec::mixture) adds the outputs of a token's experts, by
-// the router's weights, and of the shared expert; the experts' matrices are stacked, "<part>.experts.<gate>.weight" (E,
-// F, C), and apart in files. Must not be moved once a unit owns it.
+// W_down (g(W_gate x) * W_up x), g silu or gelu. A layer with experts (LayerSpec::mixture) adds the outputs of a
+// token's experts, by the router's weights, and of the shared expert; the experts' matrices are stacked,
+// "<part>.experts.<gate>.weight" (E, F, C), and apart in files. Must not be moved once a unit owns it.
 class FeedForward {
   public:
     // In files a mixture may have other names, `stored`.
@@ -42,6 +43,7 @@ class FeedForward {
         std::optional<nn::Linear> shared_gate;
     };
     spec::MixtureSpec spec_;
+    ops::Gate gate_ = ops::Gate::silu;
     int64_t layer_;
     std::optional<Dense> dense_;  // in a layer with experts the shared expert
     std::optional<Experts> experts_;

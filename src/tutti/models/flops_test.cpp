@@ -56,6 +56,22 @@ TEST(ParameterCount, OfThePresetsIsPublished) {
     EXPECT_EQ(count("mlp-8192"), 8ll * 8192 * 8192);
 }
 
+// Counted by transformers from the published configs, without towers for images.
+TEST(ParameterCount, OfVariantsIsPublished) {
+    const std::pair<const char*, int64_t> kPublished[] = {
+        {"gemma-2b", 2'506'172'416},      {"gemma-7b", 8'537'680'896},       {"gemma2-2b", 2'614'341'888},
+        {"gemma2-9b", 9'241'705'984},     {"gemma2-27b", 27'227'128'320},    {"gemma3-270m", 268'098'176},
+        {"gemma3-1b", 999'885'952},       {"gemma3-4b", 3'880'263'168},      {"gemma3-27b", 27'009'346'304},
+        {"phi3-mini", 3'821'079'552},     {"phi4", 14'659'507'200},          {"phi4-mini", 3'836'021'760},
+        {"olmo2-1b", 1'484'916'736},      {"olmo2-7b", 7'298'617'344},       {"olmo2-32b", 32'234'279'936},
+        {"olmo3-7b", 7'298'011'136},      {"olmo3-32b", 32'233'522'176},     {"smollm3-3b", 3'075'098'624},
+        {"granite3.1-2b", 2'533'531'648}, {"granite3.1-8b", 8'170'848'256},  {"glm4-9b-chat", 9'399'951'360},
+        {"glm4-9b-0414", 9'400'279'040},  {"glm4-32b-0414", 32'566'487'552}, {"mistral-small-3.1", 23'572'403'200},
+        {"ministral3-3b", 3'429'006'336}, {"ministral3-8b", 8'489'553'920},  {"ministral3-14b", 13'506'073'600},
+        {"seed-oss-36b", 36'151'104'512}, {"exaone4-32b", 32'003'216'384},   {"exaone4-1.2b", 1'279'391'488}};
+    for (const auto& [name, parameters] : kPublished) EXPECT_EQ(count(name), parameters) << name;
+}
+
 TEST(ParameterCount, SmallPresetsAreAsLargeAsTheirNames) {
     EXPECT_NEAR(static_cast<double>(count("llama-tiny")), 1e6, 0.05e6);
     EXPECT_NEAR(static_cast<double>(count("lfm2-tiny")), 1e6, 0.05e6);

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "tutti/models/decoder.h"
-#include "tutti/models/pre_norm_block.h"
+#include "tutti/models/residual_block.h"
 #include "tutti/models/self_attention.h"
 #include "tutti/spec/layers.h"
 
@@ -44,19 +44,22 @@ class ShortConvolution {
 }  // namespace
 
 std::vector<std::unique_ptr<Module>> make_lfm2(ops::Context& ctx, const spec::ModelSpec& s, int64_t max_positions) {
-    const ops::RopeTable rope = make_rope_table(ctx, max_positions, rope_frequencies(s), rope_amplitude(s));
-    const PreNormNames names{"operator_norm", "operator", "ffn_norm", "feed_forward"};
+    RopeOfLayers rope(ctx, max_positions);
+    const BlockNames names{"operator_norm", "ffn_norm", "operator", "feed_forward"};
     return make_decoder(s, "model.embedding_norm", [&](int64_t layer) -> std::unique_ptr<Module> {
         const std::string name = concat("model.layers.", layer);
         FeedForward feed_forward(s, layer, {name + ".feed_forward", "w1", "w3", "w2"});
         const spec::LayerSpec of_layer = spec::layer(s, layer);
         if (const spec::ConvolutionSpec* convolution = of_layer.convolution())
-            return std::make_unique<PreNormBlock<ShortConvolution>>(
-                s, name, names, ShortConvolution(s, layer, name + ".conv", *convolution), std::move(feed_forward));
+            return std::make_unique<ResidualBlock<ShortConvolution>>(
+                s, layer, name, names, ShortConvolution(s, layer, name + ".conv", *convolution),
+                std::move(feed_forward));
         const SelfAttentionNames of_attention{
             .output = "out_proj", .query_norm = "q_layernorm", .key_norm = "k_layernorm"};
-        return std::make_unique<PreNormBlock<SelfAttention>>(
-            s, name, names, SelfAttention(s, layer, name + ".self_attn", rope, of_attention), std::move(feed_forward));
+        return std::make_unique<ResidualBlock<SelfAttention>>(
+            s, layer, name, names,
+            SelfAttention(s, layer, name + ".self_attn", rope.of(of_layer.attention()->rope), of_attention),
+            std::move(feed_forward));
     });
 }
 

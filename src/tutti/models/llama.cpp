@@ -1,25 +1,37 @@
 // Llama 2 and 3 (Touvron et al. 2023; Dubey et al. 2024): RMSNorm before each part, rotary positions, grouped-query
-// attention, SwiGLU. Its relatives differ in a field of the spec each: Mistral's attention looks back over a window
-// (Jiang et al. 2023), Qwen's in some of the layers, Qwen2 has biases on q, k, v (Yang et al. 2024), Qwen3 normalises
-// each query and key head (2025). Parameter names are those of Hugging Face's LlamaForCausalLM, MistralForCausalLM,
-// Qwen2ForCausalLM, Qwen3ForCausalLM.
+// attention, SwiGLU. Its relatives differ in fields of the spec: Mistral's attention looks back over a window (Jiang et
+// al. 2023), Qwen's in some of the layers, Qwen2 has biases on q, k, v (Yang et al. 2024), Qwen3 normalises each query
+// and key head (2025); spec/variants.h has the others. Parameter names are those of Hugging Face's LlamaForCausalLM and
+// of the relative's own class.
 #include "tutti/models/decoder.h"
-#include "tutti/models/pre_norm_block.h"
+#include "tutti/models/residual_block.h"
 #include "tutti/models/self_attention.h"
 #include "tutti/spec/hf_config.h"
+#include "tutti/spec/variants.h"
 
 namespace tutti::models {
 
 using namespace nn;
 
 std::vector<std::unique_ptr<Module>> make_llama(ops::Context& ctx, const spec::ModelSpec& s, int64_t max_positions) {
-    const ops::RopeTable rope = make_rope_table(ctx, max_positions, rope_frequencies(s), rope_amplitude(s));
+    RopeOfLayers rope(ctx, max_positions);
+    const spec::Variant& in_files = spec::variant_of(s);
+    // Without a norm behind attention its name is that of the norm before the MLP.
+    const BlockNames names{.before_mixer = in_files.before_attention,
+                           .before_feed_forward = s.norms == "pre" ? "post_attention_layernorm" : in_files.before_mlp,
+                           .mixer = "attention",
+                           .feed_forward = "mlp",
+                           .behind_mixer = in_files.behind_attention,
+                           .behind_feed_forward = in_files.behind_mlp};
+    const SelfAttentionNames of_attention{.fused = in_files.fused_qkv ? "qkv_proj" : nullptr};
     return make_decoder(s, "model.norm", [&](int64_t layer) {
         const std::string name = concat("model.layers.", layer);
-        const FeedForwardNames mlp{.part = name + ".mlp"}, mixtral{name + ".block_sparse_moe", "w1", "w3", "w2"};
-        return std::make_unique<PreNormBlock<SelfAttention>>(
-            s, name, PreNormNames{"input_layernorm", "attention", "post_attention_layernorm", "mlp"},
-            SelfAttention(s, layer, name + ".self_attn", rope),
+        const FeedForwardNames mlp{.part = name + ".mlp", .fused = in_files.fused_gate_up ? "gate_up_proj" : nullptr};
+        const FeedForwardNames mixtral{name + ".block_sparse_moe", "w1", "w3", "w2"};
+        return std::make_unique<ResidualBlock<SelfAttention>>(
+            s, layer, name, names,
+            SelfAttention(s, layer, name + ".self_attn", rope.of(spec::layer(s, layer).attention()->rope),
+                          of_attention),
             FeedForward(s, layer, mlp, spec::is_mixtral(s) ? mixtral : mlp));
     });
 }

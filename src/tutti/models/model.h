@@ -4,10 +4,12 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "tutti/nn/layers.h"
-#include "tutti/spec/model_spec.h"
+#include "tutti/spec/layers.h"
 
 namespace tutti::models {
 
@@ -65,9 +67,28 @@ void freeze(Model& model, const std::string& pattern);
 // Only their memory: for weights that come from a file.
 void allocate(ops::Context& ctx, Model& model, DType compute, bool train);
 
-// Rotary frequencies theta^(-2k/D), k < D/2, scaled as the spec says, and the factor of their cosines and sines.
-std::vector<double> rope_frequencies(const spec::ModelSpec& spec);
-double rope_amplitude(const spec::ModelSpec& spec);
+// Rotary frequencies theta^(-2k/n), k < n/2, of n = rope.dims channels, scaled as the spec says for runs of up to
+// `max_positions` tokens, and the factor of their cosines and sines.
+std::vector<double> rope_frequencies(const spec::RopeSpec& rope, int64_t max_positions);
+double rope_amplitude(const spec::RopeSpec& rope);
+
+// The tables of queries and of keys, which are the same unless queries grow.
+struct RopeTables {
+    ops::RopeTable queries, keys;
+    bool grows = false;
+};
+// The tables of the layers of one model, which layers with equal rotary positions share.
+class RopeOfLayers {
+  public:
+    RopeOfLayers(ops::Context& ctx, int64_t max_positions) : ctx_(ctx), max_positions_(max_positions) {}
+    // Empty without rotary positions.
+    RopeTables of(const std::optional<spec::RopeSpec>& rope);
+
+  private:
+    ops::Context& ctx_;
+    int64_t max_positions_;
+    std::vector<std::pair<spec::RopeSpec, RopeTables>> made_;
+};
 
 // The architectures.
 std::vector<std::unique_ptr<Module>> make_gpt2(const spec::ModelSpec& spec);

@@ -537,7 +537,7 @@ TEST(HeadNorm, TakesTheLengthOutOfTheQuery) {
 // formats.md, section D: Llama 3.1, theta 5e5, D 128, factor 8.
 TEST(Rope, Llama31Frequencies) {
     spec::ModelSpec s = spec::preset("llama3-8b");
-    const auto f = rope_frequencies(s);
+    const auto f = rope_frequencies(*spec::layer(s, 0).attention()->rope, 0);
     ASSERT_EQ(f.size(), 64u);
     const std::map<size_t, double> golden = {{0, 1.0},
                                              {20, 1.656044008e-02},
@@ -556,15 +556,16 @@ TEST(Rope, LinearAndYarn) {
     spec::ModelSpec s = tiny(spec::Family::llama);
     s.head_dim = 8;
     s.rope_scaling = {.type = "linear", .factor = 4};
-    EXPECT_EQ(rope_frequencies(s), (std::vector<double>{0.25, 0.025, 0.0025, 0.00025}));
-    EXPECT_EQ(rope_amplitude(s), 1);
+    const auto rope = [&] { return *spec::layer(s, 0).attention()->rope; };
+    EXPECT_EQ(rope_frequencies(rope(), 0), (std::vector<double>{0.25, 0.025, 0.0025, 0.00025}));
+    EXPECT_EQ(rope_amplitude(rope()), 1);
     s.rope_scaling = {.type = "yarn", .factor = 4, .original_max_positions = 64};
-    const auto f = rope_frequencies(s);
+    const auto f = rope_frequencies(rope(), 0);
     const std::vector<double> expected = {1, 0.1 * (0.5 + 0.125), 0.0025, 0.00025};
     for (size_t k = 0; k < 4; ++k) EXPECT_NEAR(f[k] / expected[k], 1, 1e-12) << k;
-    EXPECT_NEAR(rope_amplitude(s), 1.1386294361, 1e-9);
+    EXPECT_NEAR(rope_amplitude(rope()), 1.1386294361, 1e-9);
     s.rope_scaling.attention_factor = 1.5;
-    EXPECT_EQ(rope_amplitude(s), 1.5);
+    EXPECT_EQ(rope_amplitude(rope()), 1.5);
 }
 
 }  // namespace

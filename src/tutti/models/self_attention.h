@@ -4,24 +4,25 @@
 #include <optional>
 #include <string>
 
-#include "tutti/nn/layers.h"
-#include "tutti/spec/model_spec.h"
+#include "tutti/models/model.h"
 
 namespace tutti::models {
 
 // The names that differ between model families; the projections are q_proj, k_proj and v_proj in all of them.
 struct SelfAttentionNames {
     const char* output = "o_proj";
+    const char* fused = nullptr;  // in files q | k | v are rows of one tensor of this name
     const char* query_norm = "q_norm";
     const char* key_norm = "k_norm";
 };
 
-// W_o Attention(rope(W_q x), rope(W_k x), W_v x); with ModelSpec::head_norm each head of queries and keys is normalised
-// before it is rotated. Must not be moved once a unit owns it.
+// W_o Attention(rope(W_q x), rope(W_k x), W_v x), with the options of spec::AttentionSpec: before rotation each head of
+// queries and keys is normalised, or all heads of a token together; scores have a scale and a cap. Must not be moved
+// once a unit owns it.
 class SelfAttention {
   public:
-    // `name`: "model.layers.3.self_attn".
-    SelfAttention(const spec::ModelSpec& spec, int64_t layer, const std::string& name, ops::RopeTable rope,
+    // `name`: "model.layers.3.self_attn". Empty tables: no rotation.
+    SelfAttention(const spec::ModelSpec& spec, int64_t layer, const std::string& name, RopeTables rope,
                   const SelfAttentionNames& names = {});
 
     nn::Var operator()(nn::Tape& tape, const nn::Var& x, const nn::Batch& batch);  // x, y (B, T, C)
@@ -32,8 +33,10 @@ class SelfAttention {
     nn::Var packed(nn::Tape& tape, const nn::Var& x, const nn::Batch& batch);
     nn::Var apart(nn::Tape& tape, const nn::Var& x, const nn::Batch& batch);
 
-    int64_t layer_, window_, head_dim_;
-    ops::RopeTable rope_;
+    int64_t layer_, head_dim_;
+    nn::AttentionOptions options_;
+    bool rotates_, over_heads_;  // over_heads_: the norms are of all heads together
+    RopeTables rope_;
     nn::Linear q_, k_, v_, o_;
     std::optional<nn::Norm> q_norm_, k_norm_;
 };

@@ -106,10 +106,10 @@ class Ring {
 }  // namespace
 
 ops::Attention ring_attention(ops::Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, const Batch& batch,
-                              int64_t window) {
+                              const AttentionOptions& options) {
     const int64_t B = q.dim(0), T = q.dim(1), H = q.dim(2), D = q.dim(3);
     check(T % 2 == 0, "ring attention: a rank has two chunks of a sequence, got ", T, " tokens");
-    const Ring ring(ctx, batch, T, window);
+    const Ring ring(ctx, batch, T, options.window);
     std::array<ops::Attention, 2> sums;
     for (ops::Attention& sum : sums) {
         sum = {ops::zeros(ctx, {B, T / 2, H, D}, DType::f32), ops::empty(ctx, {B, H, T / 2}, DType::f32)};
@@ -117,9 +117,9 @@ ops::Attention ring_attention(ops::Context& ctx, const Tensor& q, const Tensor& 
     }
     ring.for_each_hop({ops::contiguous(ctx, k), ops::contiguous(ctx, v)}, [&](int hop, const KeyValues& here) {
         ring.for_each_pair(ring.source(hop), [&](int i, int j, const kernels::AttentionMask& mask) {
-            ops::attention_merge(
-                ctx, sums[static_cast<size_t>(i)],
-                ops::attention(ctx, ring.half(q, i), ring.half(here.k, j), ring.half(here.v, j), mask, DType::f32));
+            ops::attention_merge(ctx, sums[static_cast<size_t>(i)],
+                                 ops::attention(ctx, ring.half(q, i), ring.half(here.k, j), ring.half(here.v, j), mask,
+                                                options.scores, DType::f32));
         });
     });
     ops::Attention r{ops::empty(ctx, q.shape(), q.dtype()), ops::empty(ctx, {B, H, T}, DType::f32)};
@@ -132,10 +132,10 @@ ops::Attention ring_attention(ops::Context& ctx, const Tensor& q, const Tensor& 
 }
 
 void ring_attention_backward(ops::Context& ctx, const Tensor& dy, const Tensor& q, const Tensor& k, const Tensor& v,
-                             const ops::Attention& forward, const Batch& batch, int64_t window, const Tensor& dq,
-                             const Tensor& dk, const Tensor& dv) {
+                             const ops::Attention& forward, const Batch& batch, const AttentionOptions& options,
+                             const Tensor& dq, const Tensor& dk, const Tensor& dv) {
     const int64_t T = q.dim(1);
-    const Ring ring(ctx, batch, T, window);
+    const Ring ring(ctx, batch, T, options.window);
     std::array<Tensor, 2> dq_halves, dy_halves;
     std::array<ops::Attention, 2> of_half;
     for (int i = 0; i < 2; ++i) {
@@ -161,7 +161,8 @@ void ring_attention_backward(ops::Context& ctx, const Tensor& dy, const Tensor& 
         ring.for_each_pair(ring.source(hop), [&](int i, int j, const kernels::AttentionMask& mask) {
             const auto h = static_cast<size_t>(i);
             ops::attention_backward(ctx, dy_halves[h], ring.half(q, i), ring.half(here.k, j), ring.half(here.v, j),
-                                    of_half[h], mask, dq_halves[h], ring.half(found.k, j), ring.half(found.v, j), true);
+                                    of_half[h], mask, dq_halves[h], ring.half(found.k, j), ring.half(found.v, j), true,
+                                    options.scores);
         });
         if (hop == 0) {
             sum = found;
@@ -249,14 +250,14 @@ class Gathered {
 }  // namespace
 
 ops::Attention gathered_attention(ops::Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
-                                  const Batch& batch, int64_t window) {
+                                  const Batch& batch, const AttentionOptions& options) {
     const int64_t B = q.dim(0), T = q.dim(1), H = q.dim(2);
-    const Gathered ranks(ctx, q, batch, window);
+    const Gathered ranks(ctx, q, batch, options.window);
     const Tensor keys = ranks.gather(k), values = ranks.gather(v);
     const ops::Attention r{ops::empty(ctx, q.shape(), q.dtype()), ops::empty(ctx, {B, H, T}, DType::f32)};
     ranks.for_each_half([&](int i, int64_t first, int64_t end, const kernels::AttentionMask& mask) {
         const auto half = ops::attention(ctx, ranks.half(q, i), keys.narrow(1, first, end - first),
-                                         values.narrow(1, first, end - first), mask);
+                                         values.narrow(1, first, end - first), mask, options.scores);
         ops::copy(ctx, half.y, ranks.half(r.y, i));
         ops::copy(ctx, half.lse, r.lse.narrow(2, i * T / 2, T / 2));
     });
@@ -264,9 +265,9 @@ ops::Attention gathered_attention(ops::Context& ctx, const Tensor& q, const Tens
 }
 
 void gathered_attention_backward(ops::Context& ctx, const Tensor& dy, const Tensor& q, const Tensor& k, const Tensor& v,
-                                 const ops::Attention& forward, const Batch& batch, int64_t window, const Tensor& dq,
-                                 const Tensor& dk, const Tensor& dv) {
-    const Gathered ranks(ctx, q, batch, window);
+                                 const ops::Attention& forward, const Batch& batch, const AttentionOptions& options,
+                                 const Tensor& dq, const Tensor& dk, const Tensor& dv) {
+    const Gathered ranks(ctx, q, batch, options.window);
     const Tensor keys = ranks.gather(k), values = ranks.gather(v);
     const Tensor key_gradient = ranks.zero_gradient(k), value_gradient = ranks.zero_gradient(v);
     ranks.for_each_half([&](int i, int64_t first, int64_t end, const kernels::AttentionMask& mask) {
@@ -274,7 +275,7 @@ void gathered_attention_backward(ops::Context& ctx, const Tensor& dy, const Tens
         const Tensor dq_half = ops::zeros(ctx, ranks.half(q, i).shape(), DType::f32);
         ops::attention_backward(ctx, ops::contiguous(ctx, ranks.half(dy, i)), ranks.half(q, i), seen(keys),
                                 seen(values), half_of(ctx, forward, i), mask, dq_half, seen(key_gradient),
-                                seen(value_gradient), true);
+                                seen(value_gradient), true, options.scores);
         ops::cast_into(ctx, dq_half, ranks.half(dq, i));
     });
     ranks.scatter(key_gradient, dk);

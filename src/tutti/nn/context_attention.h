@@ -12,7 +12,7 @@
 #pragma once
 
 #include "tutti/comm/communicator.h"
-#include "tutti/nn/batch.h"
+#include "tutti/nn/functions.h"
 #include "tutti/ops/ops.h"
 
 namespace tutti::nn {
@@ -45,16 +45,16 @@ struct RingOrder {
 
 // q (B, T / P, H, D), k and v (B, T / P, Hkv, D), of this rank; batch.context.ring are the P. Error for an odd T / P.
 ops::Attention ring_attention(ops::Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, const Batch& batch,
-                              int64_t window);
+                              const AttentionOptions& options);
 // Writes dq, dk, dv, which may be parts of a packed tensor. `forward` is what ring_attention returned.
 void ring_attention_backward(ops::Context& ctx, const Tensor& dy, const Tensor& q, const Tensor& k, const Tensor& v,
-                             const ops::Attention& forward, const Batch& batch, int64_t window, const Tensor& dq,
-                             const Tensor& dk, const Tensor& dv);
+                             const ops::Attention& forward, const Batch& batch, const AttentionOptions& options,
+                             const Tensor& dq, const Tensor& dk, const Tensor& dv);
 
 ops::Attention gathered_attention(ops::Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
-                                  const Batch& batch, int64_t window);
+                                  const Batch& batch, const AttentionOptions& options);
 void gathered_attention_backward(ops::Context& ctx, const Tensor& dy, const Tensor& q, const Tensor& k, const Tensor& v,
-                                 const ops::Attention& forward, const Batch& batch, int64_t window, const Tensor& dq,
-                                 const Tensor& dk, const Tensor& dv);
+                                 const ops::Attention& forward, const Batch& batch, const AttentionOptions& options,
+                                 const Tensor& dq, const Tensor& dk, const Tensor& dv);
 
 }  // namespace tutti::nn

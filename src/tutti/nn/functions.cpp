@@ -41,15 +41,26 @@ Var gelu(Tape& tape, const Var& x) {
     return recomputable(tape, y, [&ctx, x = x.value] { return ops::gelu(ctx, x); });
 }
 
-Var swiglu(Tape& tape, const Var& gate, const Var& up) {
+Var swiglu(Tape& tape, const Var& gate, const Var& up, ops::Gate f) {
     ops::Context& ctx = tape.context();
-    const auto value = [&ctx, g = gate.value, u = up.value] { return ops::swiglu(ctx, g, u); };
+    const auto value = [&ctx, f, g = gate.value, u = up.value] { return ops::swiglu(ctx, f, g, u); };
     const Var y =
-        tape.record("swiglu", {gate, up}, value(), [&ctx, g = gate.value, u = up.value](const Tensor& dy, Tensors&) {
-            ops::GateAndUp d = ops::swiglu_backward(ctx, dy, g, u);
+        tape.record("swiglu", {gate, up}, value(), [&ctx, f, g = gate.value, u = up.value](const Tensor& dy, Tensors&) {
+            ops::GateAndUp d = ops::swiglu_backward(ctx, f, dy, g, u);
             return Tensors{std::move(d.gate), std::move(d.up)};
         });
     return recomputable(tape, y, value);
+}
+
+Var scale(Tape& tape, const Var& x, double factor) {
+    if (factor == 1) return x;
+    const auto scaled = [&ctx = tape.context(), f = static_cast<float>(factor)](const Tensor& from) {
+        const Tensor to = ops::cast(ctx, from, from.dtype());
+        ops::scale(ctx, to, f);
+        return to;
+    };
+    return tape.record("scale", {x}, scaled(x.value),
+                       [scaled](const Tensor& dy, Tensors&) { return Tensors{scaled(dy)}; });
 }
 
 Var reshape(Tape& tape, const Var& x, const Shape& shape) {
@@ -109,12 +120,13 @@ Var embedding(Tape& tape, const Tensor& all, Parameter& weight) {
 namespace {
 
 // Records the node of y = norm(x), where y is already computed.
-Var record_norm(Tape& tape, const Var& x, const ops::Norm& r, Affine layer, double eps) {
+Var record_norm(Tape& tape, const Var& x, const ops::Norm& r, Affine layer, double eps, float offset) {
     ops::Context& ctx = tape.context();
     const Var y = tape.record(
         "norm", {x}, r.y,
-        [&ctx, &weight = layer.weight, x = x.value, mean = r.mean, rstd = r.rstd](const Tensor& dy, Tensors& sums) {
-            return Tensors{ops::norm_backward_input(ctx, dy, x, weight.value, mean, rstd, std::move(sums[0]))};
+        [&ctx, &weight = layer.weight, offset, x = x.value, mean = r.mean, rstd = r.rstd](const Tensor& dy,
+                                                                                          Tensors& sums) {
+            return Tensors{ops::norm_backward_input(ctx, dy, x, weight.value, mean, rstd, std::move(sums[0]), offset)};
         },
         [&ctx, layer, x = x.value, mean = r.mean, rstd = r.rstd](const Tensor& dy) {
             ops::norm_backward_weight(ctx, dy, x, mean, rstd, gradient_to_add_to(ctx, layer.weight),
@@ -122,26 +134,55 @@ Var record_norm(Tape& tape, const Var& x, const ops::Norm& r, Affine layer, doub
         },
         parameters_of(layer));
     if (!tape.selective() || !tape.copies_weights())
-        return recomputable(tape, y, [&ctx, layer, eps, x = x.value] {
-            return ops::norm(ctx, x, layer.weight.value, value_of(layer.bias), eps).y;
+        return recomputable(tape, y, [&ctx, layer, eps, offset, x = x.value] {
+            return ops::norm(ctx, x, layer.weight.value, value_of(layer.bias), eps, {}, offset).y;
         });
     const auto copy = [&ctx](const Parameter* p) { return p ? ops::cast(ctx, p->value, p->value.dtype()) : Tensor(); };
-    return recomputable(tape, y, [&ctx, weight = copy(&layer.weight), bias = copy(layer.bias), eps, x = x.value] {
-        return ops::norm(ctx, x, weight, bias.defined() ? &bias : nullptr, eps).y;
-    });
+    return recomputable(tape, y,
+                        [&ctx, weight = copy(&layer.weight), bias = copy(layer.bias), eps, offset, x = x.value] {
+                            return ops::norm(ctx, x, weight, bias.defined() ? &bias : nullptr, eps, {}, offset).y;
+                        });
 }
 
 }  // namespace
 
-Var norm(Tape& tape, const Var& x, Affine layer, double eps) {
-    const auto r = ops::norm(tape.context(), x.value, layer.weight.value, value_of(layer.bias), eps);
-    return record_norm(tape, x, r, layer, eps);
+Var norm(Tape& tape, const Var& x, Affine layer, double eps, float offset) {
+    const auto r = ops::norm(tape.context(), x.value, layer.weight.value, value_of(layer.bias), eps, {}, offset);
+    return record_norm(tape, x, r, layer, eps, offset);
 }
 
-SumAndNorm add_norm(Tape& tape, const Var& x, const Var& residual, Affine layer, double eps) {
-    const auto r = ops::norm(tape.context(), x.value, layer.weight.value, value_of(layer.bias), eps, residual.value);
+SumAndNorm add_norm(Tape& tape, const Var& x, const Var& residual, Affine layer, double eps, float offset) {
+    const auto r =
+        ops::norm(tape.context(), x.value, layer.weight.value, value_of(layer.bias), eps, residual.value, offset);
     const Var sum = record_add(tape, x, residual, r.sum);
-    return {sum, record_norm(tape, sum, r, layer, eps)};
+    return {sum, record_norm(tape, sum, r, layer, eps, offset)};
+}
+
+namespace {
+
+// x (B, T, H, D) with rows of zeros after the last token, (B, tokens, H, D).
+Tensor padded(ops::Context& ctx, const Tensor& x, int64_t tokens) {
+    const Tensor y = ops::zeros(ctx, {x.dim(0), tokens, x.dim(2), x.dim(3)}, x.dtype());
+    ops::copy(ctx, x, y.narrow(1, 0, x.dim(1)));
+    return y;
+}
+
+}  // namespace
+
+Var norm_over_heads(Tape& tape, const Var& x, Affine layer, double eps, int64_t head_dim, float offset) {
+    comm::Communicator* ranks = layer.weight.tensor_parallel.ranks;
+    if (!ranks) return norm(tape, x, layer, eps, offset);
+    ops::Context& ctx = tape.context();
+    const int64_t T = x.value.dim(1), P = ranks->size(), tokens = (T + P - 1) / P * P;
+    check<UsageError>(tokens == T || !tape.recording(), "a norm over all heads: ", T,
+                      " tokens of a sequence on a rank must be a multiple of tp = ", P);
+    Var heads = split_heads(tape, x, head_dim);
+    if (tokens > T) heads = {padded(ctx, heads.value, tokens), -1};
+    const Var some = all_to_all_hp2sp(tape, heads, *ranks);
+    const Var normed = split_heads(tape, norm(tape, join_heads(tape, some), layer, eps, offset), head_dim);
+    const Var y = all_to_all_sp2hp(tape, normed, *ranks, {normed.value.dim(2)});
+    if (tokens > T) return join_heads(tape, {ops::contiguous(ctx, y.value.narrow(1, 0, T)), -1});
+    return join_heads(tape, y);
 }
 
 Var rope(Tape& tape, const Var& x, const Tensor& positions, const ops::RopeTable& table, int64_t heads) {
@@ -171,7 +212,7 @@ Tensor append(ops::Context& ctx, const KvCache& cache, Tensor& all, const Tensor
 
 // One sequence at a time: caches have different lengths, and a sequence sees its own keys only.
 Tensor cached_attention(ops::Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, const Batch& batch,
-                        int64_t layer, int64_t window) {
+                        int64_t layer, const AttentionOptions& options) {
     const auto B = static_cast<int64_t>(batch.caches.size());
     check(B == q.dim(0), "attention: ", B, " caches for ", q.dim(0), " sequences");
     check(!batch.first_key.defined(), "attention: a sequence with a cache is one document");
@@ -181,37 +222,40 @@ Tensor cached_attention(ops::Context& ctx, const Tensor& q, const Tensor& k, con
         KvCache& cache = *batch.caches[static_cast<size_t>(b)];
         const Tensor keys = append(ctx, cache, cache.keys.at(l), k.narrow(0, b, 1));
         const Tensor values = append(ctx, cache, cache.values.at(l), v.narrow(0, b, 1));
-        const kernels::AttentionMask mask{.query_offset = cache.length, .window = window};
-        ops::cast_into(ctx, ops::attention(ctx, q.narrow(0, b, 1), keys, values, mask).y, y.narrow(0, b, 1));
+        const kernels::AttentionMask mask{.query_offset = cache.length, .window = options.window};
+        ops::cast_into(ctx, ops::attention(ctx, q.narrow(0, b, 1), keys, values, mask, options.scores).y,
+                       y.narrow(0, b, 1));
     }
     return y;
 }
 
 // Attention of whole sequences, or, with context parallelism, of this rank's queries to all keys.
 ops::Attention attend(ops::Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, const Batch& batch,
-                      int64_t window) {
+                      const AttentionOptions& options) {
     if (batch.context.ring)
-        return (batch.context.gather ? gathered_attention : ring_attention)(ctx, q, k, v, batch, window);
-    return ops::attention(ctx, q, k, v, {.window = window, .first_key = batch.first_key});
+        return (batch.context.gather ? gathered_attention : ring_attention)(ctx, q, k, v, batch, options);
+    return ops::attention(ctx, q, k, v, {.window = options.window, .first_key = batch.first_key}, options.scores);
 }
 
 void attend_backward(ops::Context& ctx, const Tensor& dy, const Tensor& q, const Tensor& k, const Tensor& v,
-                     const ops::Attention& r, const Batch& batch, int64_t window, const Tensor& dq, const Tensor& dk,
-                     const Tensor& dv) {
+                     const ops::Attention& r, const Batch& batch, const AttentionOptions& options, const Tensor& dq,
+                     const Tensor& dk, const Tensor& dv) {
     if (batch.context.ring)
         return (batch.context.gather ? gathered_attention_backward : ring_attention_backward)(
-            ctx, dy, q, k, v, r, batch, window, dq, dk, dv);
-    ops::attention_backward(ctx, dy, q, k, v, r, {.window = window, .first_key = batch.first_key}, dq, dk, dv);
+            ctx, dy, q, k, v, r, batch, options, dq, dk, dv);
+    ops::attention_backward(ctx, dy, q, k, v, r, {.window = options.window, .first_key = batch.first_key}, dq, dk, dv,
+                            false, options.scores);
 }
 
-Var attention_of_heads(Tape& tape, const Var& q, const Var& k, const Var& v, const Batch& batch, int64_t window) {
+Var attention_of_heads(Tape& tape, const Var& q, const Var& k, const Var& v, const Batch& batch,
+                       const AttentionOptions& options) {
     ops::Context& ctx = tape.context();
-    const ops::Attention r = attend(ctx, q.value, k.value, v.value, batch, window);
+    const ops::Attention r = attend(ctx, q.value, k.value, v.value, batch, options);
     return tape.record("attention", {q, k, v}, r.y,
-                       [&ctx, q = q.value, k = k.value, v = v.value, r, batch, window](const Tensor& dy, Tensors&) {
+                       [&ctx, q = q.value, k = k.value, v = v.value, r, batch, options](const Tensor& dy, Tensors&) {
                            Tensors d;
                            for (const Tensor* x : {&q, &k, &v}) d.push_back(ops::empty(ctx, x->shape(), x->dtype()));
-                           attend_backward(ctx, dy, q, k, v, r, batch, window, d[0], d[1], d[2]);
+                           attend_backward(ctx, dy, q, k, v, r, batch, options, d[0], d[1], d[2]);
                            return d;
                        });
 }
@@ -225,43 +269,45 @@ Sections sections_of(const Tensor& qkv, int64_t kv_heads) {
     return {qkv.narrow(2, 0, H), qkv.narrow(2, H, kv_heads), qkv.narrow(2, H + kv_heads, kv_heads)};
 }
 
-Var attention_of_packed_heads(Tape& tape, const Var& qkv, int64_t kv_heads, const Batch& batch, int64_t window) {
+Var attention_of_packed_heads(Tape& tape, const Var& qkv, int64_t kv_heads, const Batch& batch,
+                              const AttentionOptions& options) {
     ops::Context& ctx = tape.context();
     const Sections x = sections_of(qkv.value, kv_heads);
-    const ops::Attention r = attend(ctx, x.q, x.k, x.v, batch, window);
+    const ops::Attention r = attend(ctx, x.q, x.k, x.v, batch, options);
     return tape.record("packed_attention", {qkv}, r.y,
-                       [&ctx, x, r, kv_heads, batch, window, shape = qkv.value.shape()](const Tensor& dy, Tensors&) {
+                       [&ctx, x, r, kv_heads, batch, options, shape = qkv.value.shape()](const Tensor& dy, Tensors&) {
                            const Tensor dqkv = ops::empty(ctx, shape, x.q.dtype());
                            const Sections d = sections_of(dqkv, kv_heads);
-                           attend_backward(ctx, dy, x.q, x.k, x.v, r, batch, window, d.q, d.k, d.v);
+                           attend_backward(ctx, dy, x.q, x.k, x.v, r, batch, options, d.q, d.k, d.v);
                            return Tensors{dqkv};
                        });
 }
 
 }  // namespace
 
-Var attention(Tape& tape, const Var& q, const Var& k, const Var& v, const Batch& batch, int64_t layer, int64_t window) {
+Var attention(Tape& tape, const Var& q, const Var& k, const Var& v, const Batch& batch, int64_t layer,
+              const AttentionOptions& options) {
     if (!batch.caches.empty())
-        return {cached_attention(tape.context(), q.value, k.value, v.value, batch, layer, window), -1};
-    if (!batch.context.ulysses) return attention_of_heads(tape, q, k, v, batch, window);
+        return {cached_attention(tape.context(), q.value, k.value, v.value, batch, layer, options), -1};
+    if (!batch.context.ulysses) return attention_of_heads(tape, q, k, v, batch, options);
     const auto heads = [&](const Var& x) {
         return all_to_all_sp2hp(tape, x, *batch.context.ulysses, {x.value.dim(2)});
     };
-    return all_to_all_hp2sp(tape, attention_of_heads(tape, heads(q), heads(k), heads(v), batch, window),
+    return all_to_all_hp2sp(tape, attention_of_heads(tape, heads(q), heads(k), heads(v), batch, options),
                             *batch.context.ulysses);
 }
 
 Var packed_heads_attention(Tape& tape, const Var& qkv, int64_t kv_heads, const Batch& batch, int64_t layer,
-                           int64_t window) {
+                           const AttentionOptions& options) {
     if (!batch.caches.empty()) {
         const Sections x = sections_of(qkv.value, kv_heads);
-        return {cached_attention(tape.context(), x.q, x.k, x.v, batch, layer, window), -1};
+        return {cached_attention(tape.context(), x.q, x.k, x.v, batch, layer, options), -1};
     }
     comm::Communicator* ranks = batch.context.ulysses;
-    if (!ranks) return attention_of_packed_heads(tape, qkv, kv_heads, batch, window);
+    if (!ranks) return attention_of_packed_heads(tape, qkv, kv_heads, batch, options);
     const Var heads = all_to_all_sp2hp(tape, qkv, *ranks, {qkv.value.dim(2) - 2 * kv_heads, kv_heads, kv_heads});
     const int64_t share = std::max<int64_t>(kv_heads / ranks->size(), 1);
-    return all_to_all_hp2sp(tape, attention_of_packed_heads(tape, heads, share, batch, window), *ranks);
+    return all_to_all_hp2sp(tape, attention_of_packed_heads(tape, heads, share, batch, options), *ranks);
 }
 
 Var packed_attention(Tape& tape, const Var& packed, int64_t head_dim, const Batch& batch, int64_t layer) {
@@ -290,21 +336,25 @@ Tensor last_logits(ops::Context& ctx, const Tensor& x, const ops::Operand& weigh
 
 }  // namespace
 
-Var head_loss(Tape& tape, const Var& input, Parameter& weight, int64_t vocab, const Batch& batch) {
+Var head_loss(Tape& tape, const Var& input, Parameter& weight, int64_t vocab, const Batch& batch, double cap) {
     ops::Context& ctx = tape.context();
     const Var x = enter_tp_region(tape, input, weight);
     comm::Communicator* ranks = weight.tensor_parallel.ranks;
     const ops::Operand w = rule_of(weight).weight(ctx, weight, {ops::GemmRole::forward});
-    if (!batch.targets.defined()) return {last_logits(ctx, x.value, w, ranks), -1};
+    if (!batch.targets.defined()) {
+        const Tensor logits = last_logits(ctx, x.value, w, ranks);
+        ops::soft_cap(ctx, logits, cap);
+        return {logits, -1};
+    }
     const auto gather = [&](const Tensor& partial) {
         const Tensor all = ops::empty(ctx, {ranks->size(), 3, partial.dim(1)}, DType::f32);
         ranks->all_gather(partial, all).wait();
         return all;
     };
     const ops::VocabularyShard shard{first_word(weight), gather};
-    const auto r = ops::linear_cross_entropy(ctx, x.value, w, batch.targets, vocab, batch.grad_scale,
-                                             tape.recording() ? &weight.gradient : nullptr,
-                                             tape.recording() && adds_to_gradient(weight), ranks ? &shard : nullptr);
+    const auto r = ops::linear_cross_entropy(
+        ctx, x.value, w, batch.targets, vocab, batch.grad_scale, tape.recording() ? &weight.gradient : nullptr,
+        tape.recording() && adds_to_gradient(weight), ranks ? &shard : nullptr, cap);
     if (tape.recording()) tape.gradient_taken(weight);
     return tape.record("head_loss", {x}, r.losses, [dx = r.dx](const Tensor&, Tensors&) { return Tensors{dx}; });
 }

@@ -15,7 +15,8 @@ using autograd::Var;
 Var add(Tape& tape, const Var& a, const Var& b);
 Var relu(Tape& tape, const Var& x);
 Var gelu(Tape& tape, const Var& x);
-Var swiglu(Tape& tape, const Var& gate, const Var& up);  // silu(gate) up
+Var swiglu(Tape& tape, const Var& gate, const Var& up, ops::Gate g = ops::Gate::silu);  // g(gate) up
+Var scale(Tape& tape, const Var& x, double factor);                                     // factor x; x itself for 1
 Var reshape(Tape& tape, const Var& x, const Shape& shape);
 Var split_heads(Tape& tape, const Var& x, int64_t head_dim);  // (B, T, H D) to (B, T, H, D)
 Var join_heads(Tape& tape, const Var& x);                     // and back
@@ -35,30 +36,38 @@ std::vector<Var> projections(Tape& tape, const Var& x, std::initializer_list<Aff
 // The same with outputs side by side, (..., sum of N): one product where the weights are adjacent in memory
 // (ops/fused_linear.h). Error unless one rule has all layers (fuses()).
 Var fused_projections(Tape& tape, const Var& x, const std::vector<Affine>& layers);
-// out(gelu(in(x))) and down(silu(gate(x)) up(x)), with the activation function and its gradient in the epilogues of the
+// out(gelu(in(x))) and down(g(gate(x)) up(x)), with the activation function and its gradient in the epilogues of the
 // products before and after it where the table has these and no rule adds a term between; gate and up as
 // fused_projections() where it fuses them.
 Var gelu_mlp(Tape& tape, const Var& x, Affine in, Affine out);
-Var swiglu_mlp(Tape& tape, const Var& x, Affine gate, Affine up, Affine down);
+Var swiglu_mlp(Tape& tape, const Var& x, Affine gate, Affine up, Affine down, ops::Gate g = ops::Gate::silu);
 Var embedding(Tape& tape, const Tensor& tokens, Parameter& weight);
-// Layer norm; without a bias RMS norm.
-Var norm(Tape& tape, const Var& x, Affine layer, double eps);
+// Layer norm; without a bias RMS norm. `offset` is added to the weight (kernels::NormForward).
+Var norm(Tape& tape, const Var& x, Affine layer, double eps, float offset = 0);
+// RMS norm of all heads of a token together, x (B, T, H D), weight (H D). Where tensor parallelism divides the heads, T
+// must be a multiple of its ranks, unless the tape does not record: each rank normalises some of the tokens with all of
+// their heads (nn/collectives.h).
+Var norm_over_heads(Tape& tape, const Var& x, Affine layer, double eps, int64_t head_dim, float offset = 0);
 // sum = x + residual and norm(sum), in one pass over memory. Two nodes, since both results are used.
 struct SumAndNorm {
     Var sum, norm;
 };
-SumAndNorm add_norm(Tape& tape, const Var& x, const Var& residual, Affine layer, double eps);
+SumAndNorm add_norm(Tape& tape, const Var& x, const Var& residual, Affine layer, double eps, float offset = 0);
 
 // x (B, T, H, D), of which the first `heads` heads are rotated, in place; 0: all.
 Var rope(Tape& tape, const Var& x, const Tensor& positions, const ops::RopeTable& table, int64_t heads = 0);
 // Causal self-attention; q (B, T, H, D), k and v (B, T, Hkv, D); returns (B, T, H, D). With batch.caches, k and v are
 // appended to layer `layer` of the caches and the queries see all keys in them. batch.first_key restricts a query to
-// its document, `window` (0: none) to the newest keys up to its own.
+// its document.
+struct AttentionOptions {
+    int64_t window = 0;  // a query sees the newest keys up to its own; 0: all
+    ops::Scores scores = {};
+};
 Var attention(Tape& tape, const Var& q, const Var& k, const Var& v, const Batch& batch, int64_t layer,
-              int64_t window = 0);
+              const AttentionOptions& options = {});
 // The same on qkv (B, T, H + 2 kv_heads, D), in which q, k, v lie side by side; returns (B, T, H, D).
 Var packed_heads_attention(Tape& tape, const Var& qkv, int64_t kv_heads, const Batch& batch, int64_t layer,
-                           int64_t window = 0);
+                           const AttentionOptions& options = {});
 // The same on qkv (B, T, 3 H D); returns (B, T, H D).
 Var packed_attention(Tape& tape, const Var& qkv, int64_t head_dim, const Batch& batch, int64_t layer);
 
@@ -71,8 +80,8 @@ Var short_convolution(Tape& tape, const Var& p, Affine taps, const Batch& batch,
 
 // The cross-entropy of each row (N) f32, or the logits (B, V) of the last position when the batch has no targets. The
 // forward also computes the gradients of batch.grad_scale * sum(losses), chunk by chunk, so the logits of all rows are
-// never saved.
-Var head_loss(Tape& tape, const Var& x, Parameter& weight, int64_t vocab, const Batch& batch);
+// never saved. A logit z is cap tanh(z / cap) where there is a cap.
+Var head_loss(Tape& tape, const Var& x, Parameter& weight, int64_t vocab, const Batch& batch, double cap = 0);
 Var squared_error(Tape& tape, const Var& x, const Batch& batch);
 
 }  // namespace tutti::nn

@@ -29,10 +29,11 @@ Norm make_layer_norm(const std::string& name, int64_t width, double eps) {
     return layer;
 }
 
-Norm make_rms_norm(const std::string& name, int64_t width, double eps, Role role) {
+Norm make_rms_norm(const std::string& name, int64_t width, double eps, Role role, float offset) {
     Norm layer;
-    layer.weight = {.name = name + ".weight", .shape = {width}, .role = role, .init = {.value = 1}};
+    layer.weight = {.name = name + ".weight", .shape = {width}, .role = role, .init = {.value = 1 - offset}};
     layer.eps = eps;
+    layer.offset = offset;
     return layer;
 }
 

@@ -41,8 +41,11 @@ struct Embedding {
 // weight and bias (C): layer norm; without a bias RMS norm
 struct Norm : WeightAndBias {
     double eps = 1e-5;
-    Var operator()(Tape& tape, const Var& x) { return norm(tape, x, *this, eps); }
-    SumAndNorm of_sum(Tape& tape, const Var& x, const Var& residual) { return add_norm(tape, x, residual, *this, eps); }
+    float offset = 0;  // of the weight: 1 where it is stored less 1, and begins at 0
+    Var operator()(Tape& tape, const Var& x) { return norm(tape, x, *this, eps, offset); }
+    SumAndNorm of_sum(Tape& tape, const Var& x, const Var& residual) {
+        return add_norm(tape, x, residual, *this, eps, offset);
+    }
 };
 
 // The last matrix and the loss. The weight is its own, or the embedding's when tied. Must not be moved after
@@ -51,7 +54,10 @@ struct Head {
     Parameter own;  // unused when tied
     Parameter* weight = nullptr;
     int64_t vocab = 0;
-    Var operator()(Tape& tape, const Var& x, const Batch& batch) { return head_loss(tape, x, *weight, vocab, batch); }
+    double cap = 0;  // of the logits
+    Var operator()(Tape& tape, const Var& x, const Batch& batch) {
+        return head_loss(tape, x, *weight, vocab, batch, cap);
+    }
 };
 
 struct LinearOptions {
@@ -66,7 +72,7 @@ struct LinearOptions {
 Linear make_linear(const std::string& name, int64_t in, int64_t out, const LinearOptions& options);
 Embedding make_embedding(const std::string& name, int64_t words, int64_t width, double std, Role role);
 Norm make_layer_norm(const std::string& name, int64_t width, double eps);
-Norm make_rms_norm(const std::string& name, int64_t width, double eps, Role role = Role::norm);
+Norm make_rms_norm(const std::string& name, int64_t width, double eps, Role role = Role::norm, float offset = 0);
 
 // Adds the parameters of layers to a unit, in the order given.
 void own(autograd::Unit& unit, WeightAndBias& layer);
@@ -81,7 +87,7 @@ void own_all(autograd::Unit& unit, Layers&... layers) {
 }
 
 // amplitude times the cosines and sines of position x frequency for positions [0, max_positions), f32; `frequencies`
-// (D/2). Without positions an empty table.
+// (n/2), n <= D. Without positions an empty table.
 ops::RopeTable make_rope_table(ops::Context& ctx, int64_t max_positions, const std::vector<double>& frequencies,
                                double amplitude = 1);
 

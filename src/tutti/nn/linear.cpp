@@ -204,10 +204,10 @@ Var gelu_mlp(Tape& tape, const Var& input, Affine in, Affine out) {
                             });
 }
 
-Var swiglu_mlp(Tape& tape, const Var& input, Affine gate, Affine up, Affine down) {
+Var swiglu_mlp(Tape& tape, const Var& input, Affine gate, Affine up, Affine down, ops::Gate g) {
     if (any_adds({gate, up, down})) {
         const std::vector<Var> z = projections(tape, input, {gate, up});
-        return linear(tape, swiglu(tape, z[0], z[1]), down);
+        return linear(tape, swiglu(tape, z[0], z[1], g), down);
     }
     ops::Context& ctx = tape.context();
     const bool fused = fuses(ctx, {gate, up});
@@ -215,7 +215,7 @@ Var swiglu_mlp(Tape& tape, const Var& input, Affine gate, Affine up, Affine down
     Tensor y;
     if (fused) {
         z = {fused_projections(tape, input, {gate, up})};
-        y = ops::swiglu(ctx, z[0].value);
+        y = ops::swiglu(ctx, g, z[0].value);
     } else {
         const SharedEdge entry = edge_of(tape, gate.weight);
         const Var x = enter_tp_region(tape, input, gate.weight, entry);
@@ -223,22 +223,24 @@ Var swiglu_mlp(Tape& tape, const Var& input, Affine gate, Affine up, Affine down
         const ops::Operand of_up =
             &rule_of(up.weight) == &rule_of(gate.weight) ? of_gate : input_of(ctx, up.weight, x.value);
         const auto [gated, upper] = entry->reading([&](ops::Products* later) {
-            const Tensor g =
+            const Tensor first =
                 ops::linear(ctx, of_gate, weight_of(ctx, gate.weight, GemmRole::forward), value_of(gate.bias), later);
-            return std::pair{g, ops::linear_swiglu(ctx, g, of_up, weight_of(ctx, up.weight, GemmRole::forward),
-                                                   value_of(up.bias), tape.recording(), later)};
+            return std::pair{first,
+                             ops::linear_swiglu(ctx, g, first, of_up, weight_of(ctx, up.weight, GemmRole::forward),
+                                                value_of(up.bias), tape.recording(), later)};
         });
         z = {record_linear(tape, x, of_gate, gate, gated, entry), record_linear(tape, x, of_up, up, upper.z, {})};
         y = upper.y;
     }
     tape.saves(y);
-    const Var active = recomputable(tape, {y, -1}, [&ctx, fused, z] {
-        return fused ? ops::swiglu(ctx, z[0].value) : ops::swiglu(ctx, z[0].value, z[1].value);
+    const Var active = recomputable(tape, {y, -1}, [&ctx, fused, g, z] {
+        return fused ? ops::swiglu(ctx, g, z[0].value) : ops::swiglu(ctx, g, z[0].value, z[1].value);
     });
     return activated_linear(tape, "swiglu_linear", z, active, y, down,
-                            [&ctx, fused, z](const ops::Operand& dy, const ops::Operand& w, ops::Products* later) {
-                                if (fused) return Tensors{ops::linear_swiglu_backward(ctx, dy, w, z[0].value, later)};
-                                auto d = ops::linear_swiglu_backward(ctx, dy, w, z[0].value, z[1].value, later);
+                            [&ctx, fused, g, z](const ops::Operand& dy, const ops::Operand& w, ops::Products* later) {
+                                if (fused)
+                                    return Tensors{ops::linear_swiglu_backward(ctx, g, dy, w, z[0].value, later)};
+                                auto d = ops::linear_swiglu_backward(ctx, g, dy, w, z[0].value, z[1].value, later);
                                 return Tensors{std::move(d.gate), std::move(d.up)};
                             });
 }

@@ -191,8 +191,8 @@ Var experts(Tape& tape, const Var& x, const MixtureLayer& l, const ops::GroupRow
     const ops::Activated upper = ops::grouped_linear_swiglu(ctx, gated, of_up, weight(l.up), rows, tape.recording());
     const Var g = linear("expert_gate", l.gate, of_gate, gated), u = linear("expert_up", l.up, of_up, upper.z);
     tape.saves(upper.y);
-    const Var active =
-        recomputable(tape, {upper.y, -1}, [&ctx, g = g.value, u = u.value] { return ops::swiglu(ctx, g, u); });
+    const Var active = recomputable(
+        tape, {upper.y, -1}, [&ctx, g = g.value, u = u.value] { return ops::swiglu(ctx, ops::Gate::silu, g, u); });
     const ops::Operand of_down = input(l.down, upper.y);
     return record_grouped(
         tape, "expert_down", {g, u}, active, of_down, l.down, rows,

@@ -12,6 +12,7 @@
 #include "tutti/plan/placement.h"
 #include "tutti/spec/layers.h"
 #include "tutti/spec/rules.h"
+#include "tutti/spec/variants.h"
 
 namespace tutti::plan {
 namespace {
@@ -37,7 +38,9 @@ std::string parameters(const models::ModelCounts& counts) {
 }
 
 std::string architecture(const spec::ModelSpec& m) {
-    std::string text = concat(name_of(m.family), ", ", m.layers, " layers, width ", m.width);
+    const bool named = m.variant != spec::kAutoVariant;
+    std::string text =
+        concat(named ? m.variant : std::string(name_of(m.family)), ", ", m.layers, " layers, width ", m.width);
     if (!spec::traits_of(m).tokens) return text;
     text += concat(", ", m.heads, " heads of ", m.head_dim);
     if (m.kv_heads != m.heads) text += concat(" (", m.kv_heads, " kv)");

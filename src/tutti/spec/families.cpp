@@ -7,6 +7,11 @@ namespace tutti::spec {
 
 namespace {
 
+constexpr std::string_view kOptions =
+    "qkv_bias output_bias mlp_bias window window_layers variant norms norm_offset width_norm gate embedding_sqrt "
+    "embedding_scale residual_scale logit_divisor logit_cap score_scale score_cap rope_dims rope_adjacent nope_layers "
+    "window_rope_theta query_growth ";
+
 constexpr std::array kFamilyTraits = {
     FamilyTraits{.family = Family::gpt2,
                  .name = "gpt2",
@@ -15,29 +20,29 @@ constexpr std::array kFamilyTraits = {
                  .biases = true,
                  .gated = false,
                  .plain_heads = true,
-                 .unused = "conv_layers conv_kernel conv_bias qkv_bias output_bias mlp_bias window window_layers "
-                           "head_norm rope_theta rope_scaling.factor "},
-    FamilyTraits{.family = Family::llama, .name = "llama", .unused = "conv_layers conv_kernel conv_bias "},
-    FamilyTraits{.family = Family::lfm2,
-                 .name = "lfm2",
-                 .head_norm = true,
-                 .unused = "qkv_bias output_bias mlp_bias window window_layers "},
+                 .unused = "conv_layers conv_kernel conv_bias head_norm rope_theta rope_scaling.factor "},
+    FamilyTraits{
+        .family = Family::llama, .name = "llama", .options = true, .unused = "conv_layers conv_kernel conv_bias "},
+    FamilyTraits{.family = Family::lfm2, .name = "lfm2", .head_norm = true},
     FamilyTraits{.family = Family::mlp,
                  .name = "mlp",
                  .tokens = false,
                  .rotary = false,
                  .mixtures = false,
                  .gated = false,
-                 .unused = "conv_layers conv_kernel conv_bias qkv_bias output_bias mlp_bias window window_layers "
-                           "head_norm rope_theta rope_scaling.factor vocab heads kv_heads head_dim ffn "
-                           "max_positions norm_eps tie_embeddings dropout "}};
+                 .unused = "conv_layers conv_kernel conv_bias head_norm rope_theta rope_scaling.factor vocab heads "
+                           "kv_heads head_dim ffn max_positions norm_eps tie_embeddings dropout "}};
+
+bool lists(std::string_view keys, std::string_view key) {
+    for (; !keys.empty(); keys.remove_prefix(keys.find(' ') + 1))
+        if (keys.substr(0, keys.find(' ')) == key) return true;
+    return false;
+}
 
 }  // namespace
 
 bool FamilyTraits::uses(std::string_view key) const {
-    for (std::string_view rest = unused; !rest.empty(); rest.remove_prefix(rest.find(' ') + 1))
-        if (rest.substr(0, rest.find(' ')) == key) return false;
-    return true;
+    return !lists(unused, key) && (options || !lists(kOptions, key));
 }
 
 const FamilyTraits& traits_of(Family family) {

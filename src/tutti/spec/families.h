@@ -18,7 +18,8 @@ struct FamilyTraits {
     bool gated = true;         // W_down (silu(W_gate x) * W_up x); false: W_out gelu(W_in x), or relu(W x)
     bool plain_heads = false;  // heads * head_dim is the width, and each head has its own keys and values
     bool head_norm = false;    // always normalises the heads of queries and keys
-    std::string_view unused;   // keys of [model], with a space after each, that must be 0, false or ""
+    bool options = false;      // may set what makes Llama's relatives differ: qkv_bias, window, norms, gate, ...
+    std::string_view unused;   // other keys of [model], with a space after each, that must be 0, false or ""
 
     bool uses(std::string_view key) const;
 };

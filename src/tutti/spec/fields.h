@@ -12,6 +12,7 @@
 
 #include "tutti/spec/devices.h"
 #include "tutti/spec/run_spec.h"
+#include "tutti/spec/variants.h"
 
 namespace tutti::spec {
 
@@ -114,6 +115,34 @@ void for_each_field(Run& run, const Visit& visit) {
     key("window", m.window, between(0, 2147483647),
         "llama: sliding window, the newest keys that a query attends to (Mistral); 0: all keys");
     key("window_layers", m.window_layers, any(), "layers with the window (Qwen), as \"0,2-5\"; \"\": all layers");
+    key("variant", m.variant, one_of(variant_choices()),
+        "llama: model_type of Hugging Face whose names and config.json files of weights have; auto: found by the other "
+        "keys");
+    key("norms", m.norms, one_of({"pre", "post", "sandwich"}),
+        "llama: RMS norms before attention and MLP, behind them (OLMo 2, EXAONE 4), or both (Gemma 2, GLM-4)");
+    key("norm_offset", m.norm_offset, any(), "llama: weights of norms are stored less 1 (Gemma)");
+    key("width_norm", m.width_norm, any(),
+        "llama: RMSNorm of all queries, and of all keys, of a token together (OLMo 2)");
+    key("gate", m.gate, one_of({"silu", "gelu"}), "llama: activation of the gated MLP; gelu: by tanh (Gemma)");
+    key("embedding_sqrt", m.embedding_sqrt, any(),
+        "llama: embeddings times sqrt(width), rounded to the compute type (Gemma)");
+    key("embedding_scale", m.embedding_scale, at_least(0), "llama: embeddings times this (Granite); 0: as they are");
+    key("residual_scale", m.residual_scale, at_least(0),
+        "llama: what attention and MLP add to the residual stream, times this (Granite); 0: as it is");
+    key("logit_divisor", m.logit_divisor, at_least(0), "llama: logits divided by this (Granite); 0: as they are");
+    key("logit_cap", m.logit_cap, at_least(0), "llama: c, logits are c tanh(z / c) (Gemma 2); 0: no cap");
+    key("score_scale", m.score_scale, at_least(0),
+        "llama: factor of attention scores q.k (Gemma 2, Granite); 0: head_dim^(-1/2)");
+    key("score_cap", m.score_cap, at_least(0), "llama: c, attention scores are c tanh(s / c) (Gemma 2); 0: no cap");
+    key("rope_dims", m.rope_dims, between(0, 65536),
+        "llama: channels of a head that RoPE rotates, the first ones (Phi-3, GLM); 0: all");
+    key("rope_adjacent", m.rope_adjacent, any(),
+        "llama: RoPE rotates pairs of adjacent channels (GLM), not of the two halves");
+    key("nope_layers", m.nope_layers, any(), "llama: layers without RoPE (SmolLM3), as \"3,7\"; \"\": none");
+    key("window_rope_theta", m.window_rope_theta, at_least(0),
+        "llama: rope_theta of the layers with the window, without rope_scaling (Gemma 3, OLMo 3); 0: as in the others");
+    key("query_growth", m.query_growth, at_least(0),
+        "llama: b, queries times 1 + b ln(1 + floor(position / rope_scaling.original_max_positions)) (Ministral 3)");
     key("conv_layers", m.conv_layers, any(),
         "lfm2: layers with a gated short convolution in place of attention, as \"0-1,3-4\"; \"\": none");
     key("conv_kernel", m.conv_kernel, between(0, 16),
@@ -123,7 +152,7 @@ void for_each_field(Run& run, const Visit& visit) {
         "largest seq_len; gpt2 learns this many positions; mlp: 0", always);
     key("norm_eps", m.norm_eps, at_least(0), "epsilon of LayerNorm and RMSNorm; mlp: 0", always);
     key("rope_theta", m.rope_theta, at_least(0), "base of the RoPE frequencies; gpt2 and mlp: 0", always);
-    key("rope_scaling.type", m.rope_scaling.type, one_of({"llama3", "linear", "yarn"}),
+    key("rope_scaling.type", m.rope_scaling.type, one_of({"llama3", "linear", "yarn", "longrope"}),
         "method that extends RoPE to longer contexts");
     key("rope_scaling.factor", m.rope_scaling.factor, at_least(0), "how many times longer the context gets; 0: off",
         always);
@@ -136,9 +165,13 @@ void for_each_field(Run& run, const Visit& visit) {
     key("rope_scaling.beta_slow", m.rope_scaling.beta_slow, above(0),
         "yarn: frequencies with fewer rotations than this are divided by factor");
     key("rope_scaling.attention_factor", m.rope_scaling.attention_factor, at_least(0),
-        "yarn: multiplies cosines and sines; 0: 0.1 ln(factor) + 1");
+        "yarn, longrope: multiplies cosines and sines; 0: yarn 0.1 ln(factor) + 1, longrope sqrt(1 + ln(factor) / "
+        "ln(original_max_positions))");
+    key("rope_scaling.short_factors", m.rope_scaling.short_factors, any(),
+        "longrope: divisors of the frequencies, \"1,1.25\", in runs of up to original_max_positions tokens");
+    key("rope_scaling.long_factors", m.rope_scaling.long_factors, any(), "longrope: the same in longer runs");
     key("rope_scaling.original_max_positions", m.rope_scaling.original_max_positions, between(1, 2147483647),
-        "llama3, yarn: context length before scaling", always);
+        "llama3, yarn, longrope: context length before scaling", always);
     key("tie_embeddings", m.tie_embeddings, any(), "the output head reuses the embedding matrix; mlp: false", always);
     key("dropout", m.dropout, below_one(),
         "dropout probability after the embedding and the attention and MLP projections; mlp: 0", always);

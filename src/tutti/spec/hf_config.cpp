@@ -10,127 +10,14 @@
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
+#include "tutti/spec/hf_keys.h"
 #include "tutti/spec/layers.h"
+#include "tutti/spec/nearest.h"
 #include "tutti/spec/validate.h"
+#include "tutti/spec/variants.h"
 
 namespace tutti::spec {
 namespace {
-
-// DataError for text that is not JSON or not an object, and for more than 16 levels or 16 MiB.
-Json parse_hf_json(std::string_view text, const std::string& path) {
-    constexpr size_t kMaxBytes = size_t{16} << 20;
-    constexpr int kMaxDepth = 16;
-    check<DataError>(text.size() <= kMaxBytes, path, ": ", text.size(), " bytes, at most ", kMaxBytes, " are allowed");
-    try {
-        Json json = Json::parse(text, kMaxDepth);
-        check<DataError>(json.is_object(), path, ": required a JSON object, got ", json.type_name());
-        return json;
-    } catch (const JsonError& error) {
-        throw DataError(concat(path, ": ", error.what()));
-    }
-}
-
-// Keys that say nothing about the function from tokens to logits.
-const std::set<std::string_view>& harmless_keys() {
-    static const std::set<std::string_view> kKeys = {
-        // origin and type of the weights
-        "architectures", "transformers_version", "torch_dtype", "dtype", "name_or_path", "tokenizer_class",
-        // tokens
-        "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id", "decoder_start_token_id",
-        // the training recipe: [model] dropout is the run's own
-        "attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop", "hidden_dropout", "summary_first_dropout",
-        // how transformers runs it; pretraining_tp and reorder_and_upcast_attn change the order of sums only
-        "use_cache", "return_dict", "output_attentions", "output_hidden_states", "pretraining_tp",
-        "reorder_and_upcast_attn", "gradient_checkpointing", "chunk_size_feed_forward",
-        // heads of other tasks
-        "summary_activation", "summary_proj_to_labels", "summary_type", "summary_use_proj", "id2label", "label2id",
-        "num_labels", "problem_type", "finetuning_task", "task_specific_params",
-        // generation, as old files have it
-        "max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups", "diversity_penalty",
-        "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size",
-        "encoder_no_repeat_ngram_size", "num_return_sequences", "prefix", "return_dict_in_generate", "output_scores",
-        "remove_invalid_values", "bad_words_ids", "forced_bos_token_id", "forced_eos_token_id", "suppress_tokens",
-        "begin_suppress_tokens"};
-    return kKeys;
-}
-
-bool asks_for_nothing(const Json& value) {
-    return value.is_null() || value == false || ((value.is_array() || value.is_object()) && value.empty());
-}
-
-// One JSON object, whose keys are taken out one by one.
-class Keys {
-  public:
-    Keys(const Json& object, std::string path, std::vector<std::string>& problems)
-        : object_(object), path_(std::move(path)), problems_(problems) {}
-
-    template <class... Parts>
-    void problem(const std::string& key, const Parts&... parts) {
-        const std::string value = object_.contains(key) ? " = " + object_.at(key).dump() : "";
-        problems_.push_back(concat(path_, ": ", key, value, ": ", parts...));
-    }
-    // Null when the key is absent or null.
-    const Json* take(const std::string& key) {
-        taken_.insert(key);
-        const Json* found = object_.find(key);
-        return found == nullptr || found->is_null() ? nullptr : found;
-    }
-    bool has(const std::string& key) const { return object_.contains(key); }
-    int64_t integer(const std::string& key, int64_t low = 1) {
-        const Json* value = take(key);
-        if (value == nullptr) return problem(key, "required"), low;
-        return as_integer(key, *value, low);
-    }
-    int64_t integer_or(const std::string& key, int64_t absent, int64_t low = 1) {
-        const Json* value = take(key);
-        return value ? as_integer(key, *value, low) : absent;
-    }
-    double number(const std::string& key) {
-        if (take(key) == nullptr) return problem(key, "required"), 1;
-        return number_or(key, 1);
-    }
-    double number_or(const std::string& key, double absent) {
-        const Json* value = take(key);
-        if (value == nullptr) return absent;
-        if (value->is_number() && std::isfinite(value->get<double>()) && value->get<double>() >= 0)
-            return value->get<double>();
-        return problem(key, "must be a number of at least 0"), absent;
-    }
-    bool boolean_or(const std::string& key, bool absent) {
-        const Json* value = take(key);
-        if (value == nullptr) return absent;
-        if (value->is_boolean()) return value->get<bool>();
-        return problem(key, "must be true or false"), absent;
-    }
-    // The key may be absent; if not, its value is one of these.
-    void only(const std::string& key, const std::vector<Json>& allowed) {
-        const Json* value = take(key);
-        if (value == nullptr || std::find(allowed.begin(), allowed.end(), *value) != allowed.end()) return;
-        problem(key, "this Tutti has ", joined(allowed, " or ", [](const Json& one) { return one.dump(); }), " only");
-    }
-    void refuse_the_rest(bool top) {
-        for (const auto& [key, value] : object_.items()) {
-            const bool known = taken_.contains(key) || (top && harmless_keys().contains(key));
-            if (known || asks_for_nothing(value) || key.starts_with("_")) continue;
-            problem(key,
-                    "not known to this Tutti and might change what the model computes; "
-                    "remove it from the file if it does not");
-        }
-    }
-
-  private:
-    int64_t as_integer(const std::string& key, const Json& value, int64_t low) {
-        constexpr int64_t kHigh = std::numeric_limits<int32_t>::max();
-        if (value.is_integer(low, kHigh)) return value.get<int64_t>();
-        problem(key, "must be a whole number from ", low, " to ", kHigh);
-        return low;
-    }
-
-    const Json& object_;
-    std::string path_;
-    std::vector<std::string>& problems_;
-    std::set<std::string> taken_;
-};
 
 void read_gpt2(Keys& keys, ModelSpec& m) {
     m = preset("gpt2-124m");
@@ -147,57 +34,6 @@ void read_gpt2(Keys& keys, ModelSpec& m) {
     keys.only("activation_function", {"gelu_new", "gelu_pytorch_tanh"});
     keys.only("scale_attn_weights", {true});
     keys.only("scale_attn_by_inverse_layer_idx", {false});
-}
-
-// rope_scaling of transformers 4, rope_parameters of 5.
-void read_rope_scaling(Keys& keys, ModelSpec& m) {
-    const std::string type = [&] {
-        const Json* value = keys.take("rope_type");
-        const Json* old = keys.take("type");
-        if (value == nullptr) value = old;
-        return value && value->is_string() ? value->get<std::string>() : std::string("default");
-    }();
-    keys.only("partial_rotary_factor", {1.0});
-    RopeScaling& s = m.rope_scaling;
-    if (type == "default") return;
-    if (type != "llama3" && type != "linear" && type != "yarn")
-        return keys.problem("rope_type", "this Tutti has default, linear, llama3 and yarn only");
-    s.type = type;
-    s.factor = keys.number("factor");
-    if (type == "linear") return;
-    if (type == "llama3") {
-        s.low_freq_factor = keys.number("low_freq_factor");
-        s.high_freq_factor = keys.number("high_freq_factor");
-        s.original_max_positions = keys.integer("original_max_position_embeddings");
-        return;
-    }
-    s.original_max_positions = keys.integer_or("original_max_position_embeddings", m.max_positions);
-    s.beta_fast = keys.number_or("beta_fast", 32);
-    s.beta_slow = keys.number_or("beta_slow", 1);
-    s.attention_factor = keys.number_or("attention_factor", 0);
-    if (s.attention_factor == 0 && keys.take("attention_factor") != nullptr)
-        keys.problem("attention_factor",
-                     "attention that is multiplied by 0 sees nothing; leave it out for the usual one");
-    keys.only("truncate", {true});
-    keys.take("finetuned");
-}
-
-// `theta`: what files without the key mean.
-void read_rope(Keys& keys, ModelSpec& m, double theta, const std::string& path, std::vector<std::string>& problems) {
-    m.rope_theta = keys.number_or("rope_theta", theta);
-    keys.only("partial_rotary_factor", {1.0});
-    for (const char* name : {"rope_scaling", "rope_parameters"}) {
-        const Json* object = keys.take(name);
-        if (object == nullptr) continue;
-        if (!object->is_object()) {
-            keys.problem(name, "must be an object");
-            continue;
-        }
-        Keys inside(*object, concat(path, ": ", name), problems);
-        m.rope_theta = inside.number_or("rope_theta", m.rope_theta);
-        read_rope_scaling(inside, m);
-        inside.refuse_the_rest(false);
-    }
 }
 
 // The layers of layer_types that look back over a window; a problem, if they are not as many as layers or something
@@ -324,7 +160,7 @@ void read_llama(Keys& keys, ModelSpec& m, const std::string& type, const std::st
     if (type == "mixtral" || type.ends_with("_moe")) read_experts(keys, m, type);
     read_window(keys, m, type);
     // The defaults of absent keys are those of each class of transformers.
-    read_rope(keys, m, type == "mixtral" ? 1000000 : 10000, path, problems);
+    read_rope(keys, m, {.theta = type == "mixtral" ? 1000000.0 : 10000.0, .partial = 0}, path, problems);
 }
 
 // int(multiplier * int(2 ff / 3)), rounded up to a multiple, as the class of transformers does; or ff as it stands.
@@ -424,7 +260,7 @@ void read_lfm2(Keys& keys, ModelSpec& m, const std::string& type, const std::str
     if (keys.has("tie_word_embeddings") && tied != m.tie_embeddings)
         keys.problem("tie_embedding", "differs from tie_word_embeddings = ", tied ? "true" : "false",
                      ", another name for the same");
-    read_rope(keys, m, keys.number_or("theta", 1000000), path, problems);
+    read_rope(keys, m, {.theta = keys.number_or("theta", 1000000), .partial = 0}, path, problems);
     // Older names of the same keys, and keys about the initial weights.
     for (const char* name : {"theta", "rope_theta"}) keys.only(name, {m.rope_theta});
     for (const char* name : {"block_dim", "conv_dim", "conv_dim_out"}) keys.only(name, {m.width});
@@ -438,24 +274,51 @@ void read_lfm2(Keys& keys, ModelSpec& m, const std::string& type, const std::str
         keys.take(name);
 }
 
+// DataError for a model_type that there is no reader for: the nearest one, and the keys that its reader cannot honour.
+void check_known(const Json& json, const std::string& type, const std::string& path) {
+    const std::vector<std::string> types = hf_model_types();
+    if (std::ranges::find(types, type) != types.end()) return;
+    // A type whose name begins like this one, "gemma3" and "gemma3_text", else the fewest different letters.
+    std::string like = nearest(type, types);
+    for (const std::string& known : types)
+        if (type.starts_with(known) || known.starts_with(type)) like = known;
+    std::string misfits;
+    Json other = json;
+    other["model_type"] = like;
+    try {
+        model_from_hf_config(other.dump(), "read as " + like);
+        misfits = "; each of its keys is one that " + like + " has, but the class may compute something else with them";
+    } catch (const DataError& error) {
+        misfits = concat("; what a ", like, " could not honour:\n", error.what());
+    }
+    throw DataError(concat(path, ": model_type = \"", type, "\": this Tutti has ", joined(types), "; the nearest is ",
+                           like, misfits));
+}
+
 }  // namespace
+
+std::vector<std::string> hf_model_types() {
+    std::vector<std::string> types = {"gpt2",    "llama",     "mistral",   "qwen2", "qwen3",
+                                      "mixtral", "qwen2_moe", "qwen3_moe", "lfm2",  "lfm2_moe"};
+    for (std::string& name : variant_names()) types.push_back(std::move(name));
+    return types;
+}
 
 ModelSpec model_from_hf_config(std::string_view text, const std::string& path) {
     const Json json = parse_hf_json(text, path);
     std::vector<std::string> problems;
     Keys keys(json, path, problems);
     const Json* type = keys.take("model_type");
-    const std::array kTypes = {"gpt2",    "llama",     "mistral",   "qwen2", "qwen3",
-                               "mixtral", "qwen2_moe", "qwen3_moe", "lfm2",  "lfm2_moe"};
-    check<DataError>(type != nullptr && std::find(kTypes.begin(), kTypes.end(), *type) != kTypes.end(), path,
-                     ": model_type = ", type ? type->dump() : "absent",
-                     ": this Tutti has gpt2, llama, mistral, qwen2, qwen3, mixtral, qwen2_moe, qwen3_moe, lfm2 and "
-                     "lfm2_moe");
+    check<DataError>(type != nullptr && type->is_string(), path, ": model_type = ", type ? type->dump() : "absent",
+                     ": required a text, one of ", joined(hf_model_types()));
+    check_known(json, type->text(), path);
     ModelSpec m;
     if (*type == "gpt2")
         read_gpt2(keys, m);
     else if (*type == "lfm2" || *type == "lfm2_moe")
         read_lfm2(keys, m, type->text(), path, problems);
+    else if (const auto names = variant_names(); std::ranges::find(names, type->text()) != names.end())
+        read_variant(type->text(), keys, m, path, problems);
     else
         read_llama(keys, m, type->text(), path, problems);
     m.preset.clear();

@@ -1,10 +1,9 @@
 // spec/hf_config.h: the config.json of a Hugging Face directory to a ModelSpec, and back.
 //
-// Read: model_type gpt2, llama, mistral, qwen2, qwen3, mixtral, qwen2_moe, qwen3_moe, lfm2 and lfm2_moe, in the
-// spellings of transformers 4 and 5. A key that changes the computation in a way that Tutti lacks is an error; so is an
-// unknown key, unless its value asks for nothing (null, false, [], {}) or its name begins with "_". Known and ignored:
-// names of classes and versions, token ids, settings of generation, caches and classification heads, and all dropout,
-// which belongs to the training recipe ([model] dropout).
+// Read: the model_types of hf_model_types(), in the spellings of transformers 4 and 5. A key that changes the
+// computation in a way that Tutti lacks is an error; so is an unknown key, unless its value asks for nothing (null,
+// false, [], {}) or its name begins with "_". Known and ignored: names of classes and versions, token ids, settings of
+// generation, caches and classification heads, and all dropout, which belongs to the training recipe ([model] dropout).
 #pragma once
 
 #include <cstdint>
@@ -16,7 +15,14 @@
 #include "tutti/base/dtype.h"
 #include "tutti/spec/model_spec.h"
 
+namespace tutti {
+class Json;
+}
+
 namespace tutti::spec {
+
+// gpt2, llama, mistral, qwen2, qwen3, mixtral, qwen2_moe, qwen3_moe, lfm2, lfm2_moe, and the rows of spec/variants.h.
+std::vector<std::string> hf_model_types();
 
 // The architecture in `text`; preset and hf stay empty. DataError with one line per problem: file, key, value.
 ModelSpec model_from_hf_config(std::string_view text, const std::string& path);
@@ -39,7 +45,8 @@ std::string hf_json_with_tokens(std::string_view text, const std::string& path, 
 bool is_mixtral(const ModelSpec& model);
 // A config.json that transformers 4 and 5 read. UsageError when no architecture of transformers has these options.
 std::string to_hf_config(const ModelSpec& model, DType dtype);
-std::string hf_dtype(DType dtype);  // "bfloat16"
+std::string hf_dtype(DType dtype);                     // "bfloat16"
+Json rope_scaling_config(const RopeScaling& scaling);  // the object of transformers 4, or null; not for longrope
 // `text` with another type of the weights and all other keys unchanged.
 std::string hf_config_with_dtype(std::string_view text, DType dtype);
 

@@ -5,6 +5,7 @@
 #include "tutti/base/json.h"
 #include "tutti/spec/hf_config.h"
 #include "tutti/spec/layers.h"
+#include "tutti/spec/variants.h"
 
 namespace tutti::spec {
 namespace {
@@ -53,8 +54,25 @@ Architecture mixture_of(const ModelSpec& m) {
                             " and window_layers = \"", m.window_layers, "\" together; use --format tutti"));
 }
 
+constexpr const char* kNamesNoVariant =
+    "this model has options of a row of [model] variant; set variant to the architecture that has them, or use "
+    "--format "
+    "tutti";
+
 // The architecture of transformers that has exactly these options.
 Architecture architecture_of(const ModelSpec& m) {
+    // What Llama's own class and its nearest relatives lack; a [model] variant has a row for it.
+    ModelSpec plain;
+    for (auto field :
+         {&ModelSpec::norm_offset, &ModelSpec::width_norm, &ModelSpec::embedding_sqrt, &ModelSpec::rope_adjacent})
+        check<UsageError>(m.*field == plain.*field, kNamesNoVariant);
+    for (auto field :
+         {&ModelSpec::embedding_scale, &ModelSpec::residual_scale, &ModelSpec::logit_divisor, &ModelSpec::logit_cap,
+          &ModelSpec::score_scale, &ModelSpec::score_cap, &ModelSpec::window_rope_theta, &ModelSpec::query_growth})
+        check<UsageError>(m.*field == plain.*field, kNamesNoVariant);
+    check<UsageError>(m.norms == plain.norms && m.gate == plain.gate && m.rope_dims == 0 && m.nope_layers.empty() &&
+                          m.rope_scaling.type != "longrope",
+                      kNamesNoVariant);
     if (m.moe.experts > 0) return mixture_of(m);
     if (m.head_norm && m.qkv_bias == m.output_bias && !m.mlp_bias) return {"qwen3", "Qwen3ForCausalLM"};
     if (!m.head_norm && m.qkv_bias && !m.output_bias && !m.mlp_bias) return {"qwen2", "Qwen2ForCausalLM"};
@@ -67,6 +85,8 @@ Architecture architecture_of(const ModelSpec& m) {
                             ", window = ", m.window, " and window_layers = \"", m.window_layers,
                             "\" together; use --format tutti"));
 }
+
+}  // namespace
 
 Json rope_scaling_config(const RopeScaling& s) {
     if (s.factor == 0) return nullptr;
@@ -83,6 +103,8 @@ Json rope_scaling_config(const RopeScaling& s) {
     }
     return json;
 }
+
+namespace {
 
 void add_experts(const ModelSpec& m, const std::string& type, Json& json) {
     const MixtureSpec& e = m.moe;
@@ -191,7 +213,10 @@ bool is_mixtral(const ModelSpec& m) {
 
 std::string to_hf_config(const ModelSpec& m, DType dtype) {
     check<UsageError>(traits_of(m).tokens, "an mlp has no Hugging Face architecture; use --format tutti");
-    Json json = m.family == Family::gpt2 ? gpt2_config(m) : m.family == Family::lfm2 ? lfm2_config(m) : llama_config(m);
+    Json json = m.family == Family::gpt2    ? gpt2_config(m)
+                : m.family == Family::lfm2  ? lfm2_config(m)
+                : m.variant != kAutoVariant ? variant_config(m)
+                                            : llama_config(m);
     json["initializer_range"] = m.init_std;
     json["tie_word_embeddings"] = m.tie_embeddings;
     // Not the defaults of the classes: they are ids of published vocabularies.

@@ -1,6 +1,7 @@
 #include "tutti/spec/layers.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 
@@ -66,26 +67,72 @@ std::string to_text(const std::vector<LayerRange>& ranges) {
     });
 }
 
+std::vector<double> number_list(const std::string& text) {
+    std::vector<double> numbers;
+    for (size_t at = 0; at < text.size() || (at > 0 && text[at - 1] == ',');) {
+        const size_t end = std::min(text.find(',', at), text.size());
+        double number = 0;
+        const auto [stop, error] = std::from_chars(text.data() + at, text.data() + end, number);
+        check<UsageError>(error == std::errc() && stop == text.data() + end && std::isfinite(number), "\"", text,
+                          "\" is not a list of numbers; write them as in \"1,1.25\"");
+        numbers.push_back(number);
+        at = end + 1;
+    }
+    return numbers;
+}
+
+std::string list_text(const std::vector<double>& numbers) {
+    return joined(numbers, ",", [](double number) {
+        std::array<char, 32> digits;
+        return std::string(digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), number).ptr);
+    });
+}
+
+namespace {
+
+std::optional<RopeSpec> rope_of(const ModelSpec& m, int64_t i, bool windowed) {
+    if (!traits_of(m).rotary || contains(layer_ranges(m.nope_layers), i)) return std::nullopt;
+    RopeSpec rope{.theta = m.rope_theta,
+                  .dims = m.rope_dims > 0 ? m.rope_dims : m.head_dim,
+                  .adjacent = m.rope_adjacent,
+                  .scaling = m.rope_scaling,
+                  .query_growth = m.query_growth};
+    if (windowed && m.window_rope_theta > 0) {
+        rope.theta = m.window_rope_theta;
+        rope.scaling = {};
+    }
+    return rope;
+}
+
+}  // namespace
+
 LayerSpec layer(const ModelSpec& m, int64_t i) {
     const FamilyTraits& traits = traits_of(m);
     LayerSpec layer;
+    layer.norm_before = m.norms != "post";
+    layer.norm_behind = m.norms != "pre";
+    if (m.residual_scale > 0) layer.residual_scale = m.residual_scale;
     if (contains(layer_ranges(m.conv_layers), i)) {
         layer.mixer = ConvolutionSpec{m.conv_kernel, m.conv_bias};
     } else if (traits.tokens) {
-        const bool windowed = m.window_layers.empty() || contains(layer_ranges(m.window_layers), i);
+        const bool windowed = m.window > 0 && (m.window_layers.empty() || contains(layer_ranges(m.window_layers), i));
         layer.mixer = AttentionSpec{.heads = m.heads,
                                     .kv_heads = m.kv_heads,
                                     .head_dim = m.head_dim,
                                     .window = windowed ? m.window : 0,
                                     .bias = m.qkv_bias || traits.biases,
                                     .output_bias = m.output_bias || traits.biases,
-                                    .head_norm = m.head_norm};
+                                    .head_norm = m.head_norm,
+                                    .width_norm = m.width_norm,
+                                    .score_scale = m.score_scale,
+                                    .score_cap = m.score_cap,
+                                    .rope = rope_of(m, i, windowed)};
     }
     const std::string& mixtures = m.moe.layers;
     if (m.moe.experts > 0 && (mixtures.empty() || contains(layer_ranges(mixtures), i)))
         layer.feed_forward = m.moe;
     else
-        layer.feed_forward = MlpSpec{m.ffn, traits.gated, m.mlp_bias || traits.biases};
+        layer.feed_forward = MlpSpec{m.ffn, traits.gated, m.mlp_bias || traits.biases, m.gate};
     return layer;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -22,15 +23,30 @@ std::vector<LayerRange> layer_ranges(const std::vector<bool>& listed);
 std::vector<LayerRange> layer_ranges(const std::string& text);
 // The inverse of layer_ranges().
 std::string to_text(const std::vector<LayerRange>& ranges);
+// "1,1.25" as numbers, and back, with the fewest digits that read back to the same bits; UsageError for other text.
+std::vector<double> number_list(const std::string& text);
+std::string list_text(const std::vector<double>& numbers);
 
 // What one layer does: how it mixes tokens, and what it does with each of them. Models, costs and rules read this, and
 // no family's name.
+struct RopeSpec {
+    double theta = 10000;
+    int64_t dims = 0;  // channels of a head that are rotated, the first ones
+    bool adjacent = false;
+    RopeScaling scaling;
+    double query_growth = 0;
+    bool operator==(const RopeSpec&) const = default;
+};
 struct AttentionSpec {
     int64_t heads = 0, kv_heads = 0, head_dim = 0;
     int64_t window = 0;  // the newest keys that a query attends to; 0: all keys
     bool bias = false;   // on queries, keys and values
     bool output_bias = false;
-    bool head_norm = false;  // RMS norm of each query and key head
+    bool head_norm = false;        // RMS norm of each query and key head
+    bool width_norm = false;       // RMS norm of all queries, and of all keys, of a token
+    double score_scale = 0;        // 0: head_dim^(-1/2)
+    double score_cap = 0;          // 0: none
+    std::optional<RopeSpec> rope;  // none: no rotary positions
     bool operator==(const AttentionSpec&) const = default;
 };
 struct ConvolutionSpec {  // gated and short (nn::short_convolution)
@@ -40,13 +56,16 @@ struct ConvolutionSpec {  // gated and short (nn::short_convolution)
 };
 struct MlpSpec {
     int64_t ffn = 0;    // inner size
-    bool gated = true;  // W_down (silu(W_gate x) * W_up x); false: W_out gelu(W_in x)
+    bool gated = true;  // W_down (g(W_gate x) * W_up x); false: W_out gelu(W_in x)
     bool bias = false;
+    std::string gate = "silu";  // g
     bool operator==(const MlpSpec&) const = default;
 };
 struct LayerSpec {
     std::variant<std::monostate, AttentionSpec, ConvolutionSpec> mixer;  // none: tokens are not mixed
     std::variant<MlpSpec, MixtureSpec> feed_forward;
+    bool norm_before = true, norm_behind = false;  // norms around mixer and feed-forward part
+    double residual_scale = 1;                     // of what each part adds
 
     const AttentionSpec* attention() const { return std::get_if<AttentionSpec>(&mixer); }
     const ConvolutionSpec* convolution() const { return std::get_if<ConvolutionSpec>(&mixer); }

@@ -9,7 +9,8 @@
 namespace tutti::spec {
 
 // gpt2: learned positions, LayerNorm, biases, tanh GELU. llama: RoPE, RMSNorm, SwiGLU, grouped-query attention; with
-// the fields below also Mistral (window), Qwen2 (qkv_bias), Qwen3 (head_norm) and their mixtures of experts (moe).
+// the fields below also Mistral (window), Qwen2 (qkv_bias), Qwen3 (head_norm), their mixtures of experts (moe), and the
+// rows of spec/variants.h: Gemma, OLMo, Granite, GLM, Phi, ...
 // lfm2: the same with head_norm, and in some layers a gated short convolution in place of attention; with moe LFM2-MoE.
 // mlp: `layers` times a bias-free Linear width -> width and a ReLU, squared error; it has no vocabulary.
 enum class Family { gpt2, llama, lfm2, mlp };
@@ -18,14 +19,16 @@ std::string_view name_of(Family family);  // "llama"
 
 // A change of the RoPE frequencies for contexts beyond the original ones; factor 0 means off. llama3: Llama 3.1 to 3.3.
 struct RopeScaling {
-    std::string type = "llama3";  // llama3 | linear | yarn
-    double factor = 0;
+    std::string type = "llama3";            // llama3 | linear | yarn | longrope
+    double factor = 0;                      // longrope: of the context only, for attention_factor
     double low_freq_factor = 1;             // llama3
     double high_freq_factor = 4;            // llama3
     double beta_fast = 32;                  // yarn
     double beta_slow = 1;                   // yarn
-    double attention_factor = 0;            // yarn: multiplies cosines and sines; 0: 0.1 ln(factor) + 1
-    int64_t original_max_positions = 8192;  // llama3, yarn
+    double attention_factor = 0;            // yarn, longrope: multiplies cosines and sines; 0: by the factor
+    int64_t original_max_positions = 8192;  // llama3, yarn, longrope
+    std::string short_factors;              // longrope, of each frequency, "1,1.25": runs up to the original context,
+    std::string long_factors;               // and longer runs
     bool operator==(const RopeScaling&) const = default;
 };
 
@@ -60,21 +63,39 @@ struct ModelSpec {
     std::string hf;                     // directory of a Hugging Face model: missing fields and initial weights
     Family family = Family::llama;
     int64_t vocab = 256;
-    int64_t width = 128;           // C; for mlp D
-    int64_t layers = 4;            // L
-    int64_t heads = 4;             // H
-    int64_t kv_heads = 4;          // grouped-query attention when fewer than heads
-    int64_t head_dim = 32;         // D; heads * head_dim may differ from width, but not for gpt2
-    int64_t ffn = 448;             // F
-    bool qkv_bias = false;         // on the query, key and value projections (Qwen2); gpt2 has all biases anyway
-    bool output_bias = false;      // on attention's output projection
-    bool mlp_bias = false;         // on the three projections of the MLP
-    bool head_norm = false;        // RMSNorm of each query and key head before RoPE (Qwen3, lfm2)
-    int64_t window = 0;            // newest keys that a query attends to, its own included (Mistral); 0: all
-    std::string window_layers;     // layers with the window, "0,2-5"; "": all (spec/layers.h)
-    std::string conv_layers;       // lfm2: layers with a short convolution, "0-1,3-4"; "": none
-    int64_t conv_kernel = 0;       // K, kernel size in tokens, the current one included; 0 without conv_layers
-    bool conv_bias = false;        // on the convolution and on the projections before and after it
+    int64_t width = 128;        // C; for mlp D
+    int64_t layers = 4;         // L
+    int64_t heads = 4;          // H
+    int64_t kv_heads = 4;       // grouped-query attention when fewer than heads
+    int64_t head_dim = 32;      // D; heads * head_dim may differ from width, but not for gpt2
+    int64_t ffn = 448;          // F
+    bool qkv_bias = false;      // on the query, key and value projections (Qwen2); gpt2 has all biases anyway
+    bool output_bias = false;   // on attention's output projection
+    bool mlp_bias = false;      // on the three projections of the MLP
+    bool head_norm = false;     // RMSNorm of each query and key head before RoPE (Qwen3, lfm2)
+    int64_t window = 0;         // newest keys that a query attends to, its own included (Mistral); 0: all
+    std::string window_layers;  // layers with the window, "0,2-5"; "": all (spec/layers.h)
+    std::string variant =
+        "auto";                 // whose names and config.json files have: a row of spec/variants.h; auto: by the fields
+    std::string norms = "pre";  // pre | post | sandwich: RMS norms before the parts of a block, behind them, both
+    bool norm_offset = false;   // weights of norms are stored less 1 (Gemma)
+    bool width_norm = false;    // RMSNorm of all queries, and of all keys, of a token together (OLMo 2)
+    std::string gate = "silu";  // silu | gelu: activation of the gated MLP; gelu by tanh
+    bool embedding_sqrt = false;   // embeddings times sqrt(width), rounded to the compute type (Gemma)
+    double embedding_scale = 0;    // embeddings times this; 0: as they are (Granite; so are the next two)
+    double residual_scale = 0;     // what a part adds to the residual stream, times this; 0: as it is
+    double logit_divisor = 0;      // logits divided by this; 0: as they are
+    double logit_cap = 0;          // c: logits c tanh(z / c); 0: none (Gemma 2)
+    double score_scale = 0;        // of attention scores q.k; 0: head_dim^(-1/2)
+    double score_cap = 0;          // c: scores c tanh(s / c); 0: none (Gemma 2)
+    int64_t rope_dims = 0;         // channels of a head that are rotated, the first ones; 0: all (Phi-3, GLM)
+    bool rope_adjacent = false;    // rotates channels (2k, 2k + 1), not the halves (GLM)
+    std::string nope_layers;       // layers without RoPE, "3,7"; "": none (SmolLM3)
+    double window_rope_theta = 0;  // rope_theta of layers with the window, unscaled; 0: as in the others (Gemma 3)
+    double query_growth = 0;  // b: queries times 1 + b ln(1 + floor(position / original_max_positions)) (Ministral 3)
+    std::string conv_layers;  // lfm2: layers with a short convolution, "0-1,3-4"; "": none
+    int64_t conv_kernel = 0;  // K, kernel size in tokens, the current one included; 0 without conv_layers
+    bool conv_bias = false;   // on the convolution and on the projections before and after it
     int64_t max_positions = 1024;  // learned positions of gpt2; an upper bound of seq_len elsewhere
     double norm_eps = 1e-5;
     double rope_theta = 10000;

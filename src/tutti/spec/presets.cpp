@@ -1,9 +1,12 @@
 // spec/presets.cpp: the models that have a name.
+#include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "tutti/base/error.h"
-#include "tutti/spec/model_spec.h"
+#include "tutti/spec/layers.h"
 #include "tutti/spec/nearest.h"
+#include "tutti/spec/variants.h"
 
 namespace tutti::spec {
 namespace {
@@ -55,6 +58,132 @@ ModelSpec qwen3(const std::string& name, const LlamaSizes& s, bool tied) {
     m.head_norm = true;
     return m;
 }
+
+// --- rows of spec/variants.h -----------------------------------------------------------------------------------------
+
+ModelSpec relative(const char* variant, const std::string& name, const LlamaSizes& s, bool tied, double theta,
+                   double eps) {
+    ModelSpec m = llama(name, s, tied);
+    set_variant(m, variant);
+    m.rope_theta = theta;
+    m.norm_eps = eps;
+    return m;
+}
+
+// A window in all layers but every `period`-th.
+ModelSpec windowed(ModelSpec m, int64_t window, int64_t period) {
+    std::vector<LayerRange> layers;
+    for (int64_t first = 0; first < m.layers; first += period)
+        layers.push_back({first, std::min(first + period - 1, m.layers) - 1});
+    m.window = window;
+    m.window_layers = to_text(layers);
+    return m;
+}
+
+// Gemma 1 (Gemma Team 2024).
+ModelSpec gemma(const std::string& name, const LlamaSizes& s) { return relative("gemma", name, s, true, 10000, 1e-6); }
+
+// Gemma 2 (Gemma Team 2024): scores are divided by the root of `scalar`.
+ModelSpec gemma2(const std::string& name, const LlamaSizes& s, double scalar, int64_t window = 4096) {
+    ModelSpec m = windowed(relative("gemma2", name, s, true, 10000, 1e-6), window, 2);
+    m.score_scale = 1 / std::sqrt(scalar);
+    m.score_cap = 50;
+    m.logit_cap = 30;
+    return m;
+}
+
+// Gemma 3 (Gemma Team 2025), without the tower for images; from 4B on full layers are stretched eightfold.
+ModelSpec gemma3(const std::string& name, const LlamaSizes& s, double scalar, int64_t window, bool stretched = false) {
+    ModelSpec m = windowed(relative("gemma3_text", name, s, true, 1000000, 1e-6), window, 6);
+    m.score_scale = 1 / std::sqrt(scalar);
+    m.window_rope_theta = 10000;
+    if (stretched) m.rope_scaling = {.type = "linear", .factor = 8};
+    return m;
+}
+
+// Phi-3 and 4 (Microsoft 2024), in the contexts that need no LongRoPE.
+ModelSpec phi3(const std::string& name, const LlamaSizes& s, bool tied, double theta, int64_t rope_dims = 0,
+               int64_t window = 0) {
+    ModelSpec m = relative("phi3", name, s, tied, theta, 1e-5);
+    m.rope_dims = rope_dims;
+    m.window = window;
+    return m;
+}
+
+ModelSpec olmo2(const std::string& name, const LlamaSizes& s) {
+    return relative("olmo2", name, s, false, 500000, 1e-6);
+}
+
+// OLMo 3 (Ai2 2025): YaRN in the full layers only.
+ModelSpec olmo3(const std::string& name, const LlamaSizes& s, int64_t window, RopeScaling scaling) {
+    ModelSpec m = windowed(relative("olmo3", name, s, false, 500000, 1e-6), window, 4);
+    m.window_rope_theta = 500000;
+    m.rope_scaling = std::move(scaling);
+    return m;
+}
+
+// SmolLM3 (Hugging Face 2025): every fourth layer has no positions.
+ModelSpec smollm3(const std::string& name, const LlamaSizes& s) {
+    ModelSpec m = relative("smollm3", name, s, true, 5000000, 1e-6);
+    std::vector<LayerRange> without;
+    for (int64_t layer = 3; layer < s.layers; layer += 4) without.push_back({layer, layer});
+    m.nope_layers = to_text(without);
+    return m;
+}
+
+// Granite 3 (IBM 2024), with its four numbers.
+ModelSpec granite(const std::string& name, const LlamaSizes& s, double score_scale, double logit_divisor) {
+    ModelSpec m = relative("granite", name, s, true, 5000000, 1e-5);
+    m.embedding_scale = 12;
+    m.residual_scale = 0.22;
+    m.score_scale = score_scale;
+    m.logit_divisor = logit_divisor;
+    return m;
+}
+
+// GLM-4 (Zhipu 2024, 2025): half of each head is rotated.
+ModelSpec glm(const char* variant, const std::string& name, const LlamaSizes& s, double theta, double eps) {
+    ModelSpec m = relative(variant, name, s, false, theta, eps);
+    m.qkv_bias = true;
+    m.rope_dims = s.head_dim / 2;
+    return m;
+}
+
+// Mistral Small 3.1 (Mistral AI 2025), without the tower for images: no window, and a RoPE base for long contexts.
+ModelSpec mistral_small(const std::string& name, const LlamaSizes& s) {
+    ModelSpec m = llama(name, s, false);
+    m.rope_theta = 1e9;
+    return m;
+}
+
+// Ministral 3 (Mistral AI 2025): queries grow with the position.
+ModelSpec ministral3(const std::string& name, const LlamaSizes& s, bool tied, double factor = 16,
+                     int64_t original = 16384) {
+    ModelSpec m = relative("ministral3", name, s, tied, 1000000, 1e-5);
+    m.rope_scaling = {.type = "yarn", .factor = factor, .attention_factor = 1, .original_max_positions = original};
+    m.query_growth = 0.1;
+    return m;
+}
+
+ModelSpec seed_oss(const std::string& name, const LlamaSizes& s) {
+    ModelSpec m = relative("seed_oss", name, s, false, 10000000, 1e-6);
+    m.qkv_bias = true;
+    return m;
+}
+
+// EXAONE 4.0 (LG AI Research 2025): with a window, the full layers have no positions.
+ModelSpec exaone4(const std::string& name, const LlamaSizes& s, bool tied, int64_t window) {
+    ModelSpec m = relative("exaone4", name, s, tied, 1000000, 1e-5);
+    m.rope_scaling.factor = 16;
+    if (window == 0) return m;
+    m = windowed(m, window, 4);
+    std::vector<LayerRange> without;
+    for (int64_t layer = 3; layer < s.layers; layer += 4) without.push_back({layer, layer});
+    m.nope_layers = to_text(without);
+    return m;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
 
 // LFM2 (Liquid AI 2025): attention in every second or third layer, convolutions of three taps in the others.
 ModelSpec lfm2(const std::string& name, const LlamaSizes& s, const std::string& conv_layers) {
@@ -143,6 +272,52 @@ std::vector<ModelSpec> all_presets() {
         qwen3("qwen3-0.6b", {151936, 1024, 28, 16, 8, 128, 3072, 40960}, true),
         qwen3("qwen3-4b", {151936, 2560, 36, 32, 8, 128, 9728, 40960}, true),
         qwen3("qwen3-8b", {151936, 4096, 36, 32, 8, 128, 12288, 40960}, false),
+        gemma("gemma-tiny", {256, 128, 4, 4, 1, 64, 448, 1024}),
+        gemma("gemma-2b", {256000, 2048, 18, 8, 1, 256, 16384, 8192}),
+        gemma("gemma-7b", {256000, 3072, 28, 16, 16, 256, 24576, 8192}),
+        gemma2("gemma2-tiny", {256, 128, 4, 4, 2, 64, 448, 1024}, 64, 32),
+        gemma2("gemma2-2b", {256000, 2304, 26, 8, 4, 256, 9216, 8192}, 256),
+        gemma2("gemma2-9b", {256000, 3584, 42, 16, 8, 256, 14336, 8192}, 256),
+        gemma2("gemma2-27b", {256000, 4608, 46, 32, 16, 128, 36864, 8192}, 144),
+        gemma3("gemma3-tiny", {256, 128, 6, 4, 1, 64, 448, 1024}, 64, 32),
+        gemma3("gemma3-270m", {262144, 640, 18, 4, 1, 256, 2048, 32768}, 256, 512),
+        gemma3("gemma3-1b", {262144, 1152, 26, 4, 1, 256, 6912, 32768}, 256, 512),
+        gemma3("gemma3-4b", {262208, 2560, 34, 8, 4, 256, 10240, 131072}, 256, 1024, true),
+        gemma3("gemma3-27b", {262208, 5376, 62, 32, 16, 128, 21504, 131072}, 168, 1024, true),
+        phi3("phi3-tiny", {256, 128, 4, 4, 2, 32, 448, 1024}, false, 10000, 24, 32),
+        phi3("phi3-mini", {32064, 3072, 32, 32, 32, 96, 8192, 4096}, false, 10000, 0, 2047),
+        phi3("phi4", {100352, 5120, 40, 40, 10, 128, 17920, 16384}, false, 250000),
+        phi3("phi4-mini", {200064, 3072, 32, 24, 8, 128, 8192, 4096}, true, 10000, 96),
+        olmo2("olmo2-tiny", {256, 128, 4, 4, 2, 32, 448, 1024}),
+        olmo2("olmo2-1b", {100352, 2048, 16, 16, 16, 128, 8192, 4096}),
+        olmo2("olmo2-7b", {100352, 4096, 32, 32, 32, 128, 11008, 4096}),
+        olmo2("olmo2-32b", {100352, 5120, 64, 40, 8, 128, 27648, 4096}),
+        olmo3("olmo3-tiny", {256, 128, 4, 4, 2, 32, 448, 1024}, 32,
+              {.type = "yarn", .factor = 4, .original_max_positions = 256}),
+        olmo3("olmo3-7b", {100278, 4096, 32, 32, 32, 128, 11008, 65536}, 4096,
+              {.type = "yarn", .factor = 8, .original_max_positions = 8192}),
+        olmo3("olmo3-32b", {100278, 5120, 64, 40, 8, 128, 27648, 65536}, 4096,
+              {.type = "yarn", .factor = 8, .original_max_positions = 8192}),
+        smollm3("smollm3-tiny", {256, 128, 4, 4, 1, 32, 448, 1024}),
+        smollm3("smollm3-3b", {128256, 2048, 36, 16, 4, 128, 11008, 65536}),
+        granite("granite-tiny", {256, 128, 4, 4, 2, 32, 448, 1024}, 0.03125, 4),
+        granite("granite3.1-2b", {49155, 2048, 40, 32, 8, 64, 8192, 131072}, 0.015625, 8),
+        granite("granite3.1-8b", {49155, 4096, 40, 32, 8, 128, 12800, 131072}, 0.0078125, 16),
+        glm("glm", "glm-tiny", {256, 128, 4, 4, 2, 32, 448, 1024}, 10000, 1e-5),
+        glm("glm", "glm4-9b-chat", {151552, 4096, 40, 32, 2, 128, 13696, 131072}, 5000000, 1.5625e-7),
+        glm("glm4", "glm4-tiny", {256, 128, 4, 4, 2, 32, 448, 1024}, 10000, 1e-5),
+        glm("glm4", "glm4-9b-0414", {151552, 4096, 40, 32, 2, 128, 13696, 32768}, 10000, 1e-5),
+        glm("glm4", "glm4-32b-0414", {151552, 6144, 61, 48, 2, 128, 23040, 32768}, 10000, 1e-5),
+        mistral_small("mistral-small-3.1", {131072, 5120, 40, 32, 8, 128, 32768, 131072}),
+        ministral3("ministral3-tiny", {256, 128, 4, 4, 2, 32, 448, 1024}, true, 4, 256),
+        ministral3("ministral3-3b", {131072, 3072, 26, 32, 8, 128, 9216, 262144}, true),
+        ministral3("ministral3-8b", {131072, 4096, 34, 32, 8, 128, 14336, 262144}, false),
+        ministral3("ministral3-14b", {131072, 5120, 40, 32, 8, 128, 16384, 262144}, false),
+        seed_oss("seed-oss-tiny", {256, 128, 4, 4, 2, 48, 448, 1024}),
+        seed_oss("seed-oss-36b", {155136, 5120, 64, 80, 8, 128, 27648, 524288}),
+        exaone4("exaone4-tiny", {256, 128, 4, 4, 2, 32, 448, 1024}, true, 32),
+        exaone4("exaone4-1.2b", {102400, 2048, 30, 32, 8, 64, 4096, 65536}, true, 0),
+        exaone4("exaone4-32b", {102400, 5120, 64, 40, 8, 128, 27392, 131072}, false, 4096),
         lfm2("lfm2-tiny", {256, 128, 4, 4, 2, 32, 448, 1024}, "0-1,3"),  // 0.96M
         lfm2("lfm2-350m", {65536, 1024, 16, 16, 8, 64, 4608, 128000}, "0-1,3-4,6-7,9,11,13,15"),
         lfm2("lfm2-700m", {65536, 1536, 16, 24, 8, 64, 6912, 128000}, "0-1,3-4,6-7,9,11,13,15"),

@@ -51,12 +51,18 @@ inline bool tp_fits_kv_heads(const RunSpec& run) {
     return run.model.kv_heads < 1 || divides(run.parallel.tp, run.model.kv_heads) ||
            divides(run.model.kv_heads, run.parallel.tp);
 }
+// A norm of all heads of a token: a rank normalises a part of the tokens, with the heads of all ranks.
+inline bool width_norm_fits(const RunSpec& run) {
+    const ParallelSpec& p = run.parallel;
+    return !run.model.width_norm || p.tp == 1 ||
+           (divides(p.tp, run.model.kv_heads) && divides(product({p.tp, p.cp}), run.train.seq_len));
+}
 inline int64_t conv_width(const ModelSpec& model) { return model.conv_layers.empty() ? 0 : model.width; }
 inline bool tp_fits(const RunSpec& run) {
     const ModelSpec& m = run.model;
     const int64_t tp = run.parallel.tp;
     return divides(tp, m.heads) && divides(tp, m.ffn) && divides(tp, m.moe.shared_ffn) && divides(tp, conv_width(m)) &&
-           tp_fits_kv_heads(run);
+           tp_fits_kv_heads(run) && width_norm_fits(run);
 }
 inline bool sequence_parallel_fits(const RunSpec& run) {
     const ParallelSpec& p = run.parallel;

@@ -254,7 +254,7 @@ TEST(Nearest, CountsEdits) {
 struct Change {
     int n = 0;
     void operator()(const Field& field, int64_t& value) {
-        value = static_cast<int64_t>(std::max(1.0, field.range.low)) + ++n;
+        value = static_cast<int64_t>(std::min(std::max(1.0, field.range.low) + ++n, field.range.high));
         if (field.key == "zero") value = 3;
     }
     void operator()(const Field&, double& value) { value = 1.0 / (3.0 + ++n); }

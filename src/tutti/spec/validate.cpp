@@ -58,9 +58,13 @@ Problems out_of_range(const RunSpec& run, std::string_view section = "") {
 void check_unused(const ModelSpec& m, Problems& problems) {
     const RunSpec run{.model = m};
     for_each_field(run, [&]<class T>(const Field& field, const T& value) {
-        if (field.section == "model" && !traits_of(m).uses(field.key))
-            require(problems, value == T{}, field.name(), " = ", toml_text(value), ": the family ", name_of(m.family),
-                    " does not use it; it must be ", toml_text(T{}));
+        if (field.section == "model" && !traits_of(m).uses(field.key)) {
+            T none{};  // of a text with choices the first one
+            if constexpr (std::is_same_v<T, std::string>)
+                if (!field.range.choices.empty()) none = field.range.choices.front();
+            require(problems, value == none, field.name(), " = ", toml_text(value), ": the family ", name_of(m.family),
+                    " does not use it; it must be ", toml_text(none));
+        }
     });
 }
 
@@ -147,6 +151,11 @@ void check_rope_scaling(const RopeScaling& scaling, Problems& problems) {
         return;
     }
     RopeScaling used{.type = scaling.type, .factor = scaling.factor};  // the keys that the type reads
+    if (scaling.type == "longrope") {
+        used.attention_factor = scaling.attention_factor;
+        used.short_factors = scaling.short_factors;
+        used.long_factors = scaling.long_factors;
+    }
     if (scaling.type != "linear") used.original_max_positions = scaling.original_max_positions;
     if (scaling.type == "llama3") {
         used.low_freq_factor = scaling.low_freq_factor;
@@ -165,6 +174,44 @@ void check_rope_scaling(const RopeScaling& scaling, Problems& problems) {
     require(problems, scaling.beta_fast > scaling.beta_slow,
             "[model] rope_scaling.beta_fast = ", toml_text(scaling.beta_fast),
             ": must be above beta_slow = ", toml_text(scaling.beta_slow));
+}
+
+// The options of Llama's relatives.
+void check_options(const ModelSpec& m, Problems& problems) {
+    require(problems, !m.head_norm || !m.width_norm,
+            "[model] width_norm = true: queries and keys are normalised already, by head_norm; set one of them");
+    require(problems, !m.embedding_sqrt || m.embedding_scale == 0,
+            "[model] embedding_scale = ", toml_text(m.embedding_scale),
+            ": embedding_sqrt multiplies the embeddings already; set one of them");
+    require(problems, m.rope_dims <= m.head_dim && m.rope_dims % 2 == 0, "[model] rope_dims = ", m.rope_dims,
+            ": must be even and at most head_dim = ", m.head_dim, ", RoPE rotates pairs of channels");
+    check_layer_list(m, "nope_layers", m.nope_layers, problems);
+    require(problems, m.window_rope_theta == 0 || m.window > 0,
+            "[model] window_rope_theta = ", toml_text(m.window_rope_theta),
+            ": has no effect while window = 0; set window or leave it out");
+    require(problems, m.query_growth == 0 || m.rope_scaling.factor > 0,
+            "[model] query_growth = ", toml_text(m.query_growth),
+            ": needs rope_scaling, whose original_max_positions it reads");
+    require(problems, m.query_growth == 0 || (m.rope_dims == 0 && m.nope_layers.empty() && m.window_rope_theta == 0),
+            "[model] query_growth = ", toml_text(m.query_growth),
+            ": grows whole heads with RoPE; it needs rope_dims = 0, nope_layers = \"\" and window_rope_theta = 0");
+    require(problems, m.moe.experts == 0 || m.gate == "silu", "[model] gate = ", toml_text(m.gate),
+            ": experts have silu; set gate = \"silu\"");
+    if (m.rope_scaling.type != "longrope" || m.rope_scaling.factor == 0) return;
+    const int64_t frequencies = (m.rope_dims > 0 ? m.rope_dims : m.head_dim) / 2;
+    for (const auto& [key, text] :
+         {std::pair{"short_factors", m.rope_scaling.short_factors}, {"long_factors", m.rope_scaling.long_factors}}) {
+        const std::string given = concat("[model] rope_scaling.", key, " = ", toml_text(text), ": ");
+        try {
+            const std::vector<double> factors = number_list(text);
+            require(problems, static_cast<int64_t>(factors.size()) == frequencies, given, "needs ", frequencies,
+                    " numbers, one for each frequency");
+            require(problems, std::ranges::all_of(factors, [](double f) { return f > 0; }), given, "must be above 0");
+            require(problems, list_text(factors) == text, given, "write it as ", toml_text(list_text(factors)));
+        } catch (const UsageError& error) {
+            problems.push_back(concat(given, error.what()));
+        }
+    }
 }
 
 void check_mixture(const ModelSpec& m, Problems& problems) {
@@ -212,6 +259,7 @@ void check_model(const ModelSpec& m, Problems& problems) {
             name_of(m.family), " always has it; set true");
     if (traits_of(m).uses("conv_layers")) check_convolutions(m, problems);
     check_rope_scaling(m.rope_scaling, problems);
+    if (traits_of(m).options) check_options(m, problems);
     check_mixture(m, problems);
 }
 
@@ -431,6 +479,9 @@ void check_tensor_parallel(const RunSpec& run, Problems& problems) {
     require(problems, tp_fits_kv_heads(run), "[parallel] tp = ", tp, ": must divide [model] kv_heads = ", m.kv_heads,
             ", or be a multiple of it");
     const int64_t unit = product({tp, run.parallel.cp});
+    require(problems, width_norm_fits(run), "[parallel] tp = ", tp, ": [model] width_norm = true needs a divisor of ",
+            "kv_heads = ", m.kv_heads, ", and a [train] seq_len that is a multiple of tp * cp = ", unit,
+            nearest_divisors_of(m.kv_heads, tp, "parallel", "tp"));
     require(problems, sequence_parallel_fits(run), "[train] seq_len = ", run.train.seq_len,
             ": with [parallel] sequence_parallel = true it must be a multiple of tp * cp = ", unit,
             nearest_multiples_of(run.train.seq_len, unit, "train", "seq_len"), ", or set sequence_parallel = false");

@@ -1,0 +1,509 @@
+// spec/variants.cpp: the table of spec/variants.h, and what reads and writes config.json by it. Facts of each class are
+// those of its configuration_*.py and modeling_*.py in huggingface/transformers.
+#include "tutti/spec/variants.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <span>
+
+#include "tutti/base/error.h"
+#include "tutti/base/json.h"
+#include "tutti/spec/hf_config.h"
+#include "tutti/spec/hf_keys.h"
+#include "tutti/spec/layers.h"
+
+namespace tutti::spec {
+
+namespace {
+
+// A key that is a number of the model.
+struct NumberKey {
+    const char* key;
+    double ModelSpec::*field;
+    enum class As {
+        factor,        // 1, or no key, is the field's 0
+        cap,           // null, or no key, is the field's 0; 0 is refused
+        inverse_root,  // the field is value^(-1/2); required
+    } as;
+};
+using As = NumberKey::As;
+
+struct BooleanKey {
+    const char* key;
+    bool ModelSpec::*field;
+    bool absent;
+};
+
+// Which layers have the window.
+enum class Windows {
+    none,    // the class has none
+    all,     // where sliding_window is a number
+    others,  // layer_types, else the layers i with (i + 1) % period != 0
+};
+
+enum class Tied { yes, no, required };  // tie_word_embeddings of files without the key
+
+struct Row {
+    Variant names;
+    void (*set)(ModelSpec&) = [](ModelSpec&) {};  // what all models of the class have
+    const char* activation = "hidden_act";
+    std::vector<const char*> activations = {"silu"};  // their names for the row's gate
+    int64_t head_dim = 0;                             // of files without the key; 0: hidden_size / heads
+    Tied tied = Tied::no;
+    RopeKeys rope = {};
+    Windows windows = Windows::none;
+    int64_t period = 0;                // of Windows::others
+    const char* period_key = nullptr;  // which may say another period
+    std::vector<NumberKey> numbers = {};
+    std::vector<BooleanKey> booleans = {};
+    // Keys that the class does not read, or Tutti does not have: any other value would mean something.
+    std::vector<std::pair<const char*, Json>> only = {};
+    void (*read)(Keys&, ModelSpec&) = [](Keys&, ModelSpec&) {};  // what is left
+    void (*write)(const ModelSpec&, Json&) = [](const ModelSpec&, Json&) {};
+};
+
+std::vector<LayerRange> layers_where(const ModelSpec& m, const auto& is) {
+    std::vector<bool> listed;
+    for (int64_t i = 0; i < m.layers; ++i) listed.push_back(is(i));
+    return layer_ranges(listed);
+}
+
+// A list of layers as a field of ModelSpec says it: "" for all of them where `all_is_empty`.
+std::string field_of(const ModelSpec& m, const std::vector<LayerRange>& layers) {
+    return layers == std::vector<LayerRange>{{0, m.layers - 1}} ? "" : to_text(layers);
+}
+
+// --- what single rows read and write besides -------------------------------------------------------------------------
+
+// no_rope_layers: 1 for a layer with RoPE, in spite of the name; else all but every no_rope_layer_interval-th.
+void read_smollm3(Keys& keys, ModelSpec& m) {
+    const int64_t interval = keys.integer_or("no_rope_layer_interval", 4);
+    const Json* list = keys.list("no_rope_layers", m.layers, "numbers, 1 for a layer with RoPE and 0 for one without",
+                                 [](const Json& x) { return x.is_integer(0, 1); });
+    m.nope_layers = to_text(layers_where(m, [&](int64_t i) {
+        return list ? (*list)[static_cast<size_t>(i)].get<int64_t>() == 0 : (i + 1) % interval == 0;
+    }));
+    keys.list("layer_types", m.layers, "times full_attention", [](const Json& x) { return x == "full_attention"; });
+    keys.take("max_window_layers");  // not read
+}
+void write_smollm3(const ModelSpec& m, Json& json) {
+    json["no_rope_layers"] = Json::array();
+    for (const LayerSpec& layer : all_layers(m)) json["no_rope_layers"].push_back(layer.attention()->rope ? 1 : 0);
+    json["use_sliding_window"] = false;
+    json["sliding_window"] = nullptr;
+}
+
+// In a model with a window only the layers that have it rotate.
+void read_exaone4(Keys&, ModelSpec& m) {
+    if (m.window == 0) return;
+    const std::vector<LayerRange> windowed = layer_ranges(m.window_layers);
+    if (m.window_layers.empty()) return;
+    m.nope_layers = to_text(layers_where(m, [&](int64_t i) {
+        return std::ranges::none_of(windowed, [&](const LayerRange& r) { return r.first <= i && i <= r.last; });
+    }));
+}
+
+// The class makes the sliding layers' theta its own default where a file has transformers 4's keys.
+void read_olmo3(Keys& keys, ModelSpec& m) {
+    if (!keys.has("rope_parameters")) {
+        if (m.rope_theta != 500000)
+            keys.problem("rope_theta",
+                         "layers with a window have 500000 whatever this key says; this Tutti reads "
+                         "other values from rope_parameters only");
+        m.window_rope_theta = m.rope_theta;
+    }
+    if (m.window == 0 || (m.window_rope_theta == m.rope_theta && m.rope_scaling.factor == 0)) m.window_rope_theta = 0;
+}
+
+void read_gemma3(Keys& keys, ModelSpec& m) {
+    const double local = keys.number_or("rope_local_base_freq", 10000);
+    if (!keys.has("rope_parameters")) m.window_rope_theta = local;
+    if (m.window == 0 || (m.window_rope_theta == m.rope_theta && m.rope_scaling.factor == 0)) m.window_rope_theta = 0;
+}
+
+// An object for each kind of layer, as transformers 5 has them.
+Json rope_by_kind(const ModelSpec& m, const Json& scaling) {
+    Json full = scaling.is_null() ? Json{{"rope_type", "default"}} : scaling;
+    full["rope_theta"] = m.rope_theta;
+    const double sliding = m.window_rope_theta > 0 ? m.window_rope_theta : m.rope_theta;
+    return Json{{"full_attention", full},
+                {"sliding_attention", Json{{"rope_type", "default"}, {"rope_theta", sliding}}}};
+}
+
+void write_by_kind(const ModelSpec& m, Json& json) {
+    json["rope_parameters"] = rope_by_kind(m, json["rope_scaling"]);
+    json.erase("rope_scaling");
+    json.erase("rope_theta");
+}
+
+void write_ministral3(const ModelSpec& m, Json& json) {
+    Json rope = json["rope_scaling"];
+    if (rope.is_null()) rope = Json{{"rope_type", "default"}};
+    rope["rope_theta"] = m.rope_theta;
+    rope["llama_4_scaling_beta"] = m.query_growth;
+    json["rope_parameters"] = rope;
+    json.erase("rope_scaling");
+    json.erase("rope_theta");
+}
+
+void write_partial(const ModelSpec& m, Json& json) {
+    const int64_t dims = m.rope_dims > 0 ? m.rope_dims : m.head_dim;
+    json["partial_rotary_factor"] = static_cast<double>(dims) / static_cast<double>(m.head_dim);
+}
+
+void write_phi3(const ModelSpec& m, Json& json) {
+    write_partial(m, json);
+    if (m.rope_scaling.factor > 0) json["original_max_position_embeddings"] = m.rope_scaling.original_max_positions;
+}
+
+// --- what classes have -----------------------------------------------------------------------------------------------
+
+void set_gemma(ModelSpec& m) {
+    m.norm_offset = m.embedding_sqrt = true;
+    m.gate = "gelu";
+}
+void set_gemma2(ModelSpec& m) {
+    set_gemma(m);
+    m.norms = "sandwich";
+}
+void set_gemma3(ModelSpec& m) {
+    set_gemma2(m);
+    m.head_norm = true;
+}
+void set_olmo2(ModelSpec& m) {
+    m.norms = "post";
+    m.width_norm = true;
+}
+void set_exaone4(ModelSpec& m) {
+    m.norms = "post";
+    m.head_norm = true;
+}
+void set_glm(ModelSpec& m) { m.rope_adjacent = true; }
+void set_glm4(ModelSpec& m) {
+    set_glm(m);
+    m.norms = "sandwich";
+}
+
+constexpr auto kNoBias = [](const char* key) { return std::pair<const char*, Json>(key, false); };
+constexpr auto kNone = [](const char* key) { return std::pair<const char*, Json>(key, nullptr); };
+
+std::vector<Row> make_rows() {
+    const std::vector<NumberKey> gemma2_numbers = {{"query_pre_attn_scalar", &ModelSpec::score_scale, As::inverse_root},
+                                                   {"final_logit_softcapping", &ModelSpec::logit_cap, As::cap},
+                                                   {"attn_logit_softcapping", &ModelSpec::score_cap, As::cap}};
+    const std::vector<NumberKey> gemma3_numbers(gemma2_numbers.begin(), gemma2_numbers.begin() + 2);
+    const std::vector<BooleanKey> all_biases = {{"attention_bias", &ModelSpec::qkv_bias, false},
+                                                {"attention_bias", &ModelSpec::output_bias, false}};
+    const std::vector<const char*> gelu = {"gelu_pytorch_tanh"};
+    const auto unidirectional = kNoBias("use_bidirectional_attention");
+    return {
+        {.names = {.name = "gemma", .architecture = "GemmaForCausalLM"},
+         .set = set_gemma,
+         .activations = {"gelu_pytorch_tanh", "gelu"},  // the class takes "gelu" for the other
+         .head_dim = 256,
+         .tied = Tied::yes,
+         .booleans = all_biases,
+         .only = {unidirectional, {"hidden_activation", "gelu_pytorch_tanh"}}},
+        {.names = {.name = "gemma2", .architecture = "Gemma2ForCausalLM"},
+         .set = set_gemma2,
+         .activation = "hidden_activation",
+         .activations = gelu,
+         .head_dim = 256,
+         .tied = Tied::yes,
+         .windows = Windows::others,
+         .period = 2,
+         .numbers = gemma2_numbers,
+         .booleans = all_biases,
+         .only = {unidirectional, {"hidden_act", "gelu_pytorch_tanh"}}},
+        {.names = {.name = "gemma3_text", .architecture = "Gemma3ForCausalLM"},
+         .set = set_gemma3,
+         .activation = "hidden_activation",
+         .activations = gelu,
+         .head_dim = 256,
+         .tied = Tied::yes,
+         .rope = {.theta = 1000000, .by_layer_kind = true},
+         .windows = Windows::others,
+         .period = 6,
+         .period_key = "sliding_window_pattern",
+         .numbers = gemma3_numbers,
+         .booleans = all_biases,
+         .only = {unidirectional, kNone("attn_logit_softcapping"), {"hidden_act", "gelu_pytorch_tanh"}},
+         .read = read_gemma3,
+         .write = write_by_kind},
+        {.names = {.name = "phi3", .architecture = "Phi3ForCausalLM", .fused_qkv = true, .fused_gate_up = true},
+         .rope = {.partial = 1, .longrope = true},
+         .windows = Windows::all,
+         .only = {kNoBias("attention_bias")},
+         .write = write_phi3},
+        {.names = {.name = "olmo2", .architecture = "Olmo2ForCausalLM"},
+         .set = set_olmo2,
+         .booleans = all_biases,
+         .only = {kNone("clip_qkv")}},
+        {.names = {.name = "olmo3", .architecture = "Olmo3ForCausalLM"},
+         .set = set_olmo2,
+         .rope = {.theta = 500000, .by_layer_kind = true},
+         .windows = Windows::others,
+         .period = 4,
+         .booleans = all_biases,
+         .only = {kNone("clip_qkv")},
+         .read = read_olmo3,
+         .write = write_by_kind},
+        {.names = {.name = "smollm3", .architecture = "SmolLM3ForCausalLM"},
+         .tied = Tied::yes,
+         .rope = {.theta = 2000000},
+         .booleans = {{"attention_bias", &ModelSpec::qkv_bias, false},
+                      {"attention_bias", &ModelSpec::output_bias, false},
+                      {"mlp_bias", &ModelSpec::mlp_bias, false}},
+         .only = {kNoBias("use_sliding_window"), kNone("sliding_window")},
+         .read = read_smollm3,
+         .write = write_smollm3},
+        {.names = {.name = "granite", .architecture = "GraniteForCausalLM"},
+         .numbers = {{"embedding_multiplier", &ModelSpec::embedding_scale, As::factor},
+                     {"residual_multiplier", &ModelSpec::residual_scale, As::factor},
+                     {"attention_multiplier", &ModelSpec::score_scale, As::factor},
+                     {"logits_scaling", &ModelSpec::logit_divisor, As::factor}},
+         .booleans = {{"attention_bias", &ModelSpec::qkv_bias, false},
+                      {"attention_bias", &ModelSpec::output_bias, false},
+                      {"mlp_bias", &ModelSpec::mlp_bias, false}},
+         // The scale of scores is never D^(-1/2), which the field's 0 would mean.
+         .read = [](Keys&, ModelSpec& m) { m.score_scale = m.score_scale == 0 ? 1 : m.score_scale; }},
+        {.names = {.name = "glm", .architecture = "GlmForCausalLM", .fused_gate_up = true},
+         .set = set_glm,
+         .head_dim = 128,
+         .rope = {.partial = 0.5},
+         .booleans = {{"attention_bias", &ModelSpec::qkv_bias, true}},
+         .write = write_partial},
+        {.names = {.name = "glm4",
+                   .architecture = "Glm4ForCausalLM",
+                   .behind_attention = "post_self_attn_layernorm",
+                   .before_mlp = "post_attention_layernorm",
+                   .behind_mlp = "post_mlp_layernorm",
+                   .fused_gate_up = true},
+         .set = set_glm4,
+         .head_dim = 128,
+         .rope = {.partial = 0.5},
+         .booleans = {{"attention_bias", &ModelSpec::qkv_bias, true}},
+         .write = write_partial},
+        {.names = {.name = "ministral3", .architecture = "Ministral3ForCausalLM"},
+         .head_dim = 128,
+         .tied = Tied::required,
+         .rope = {.growth = true},
+         .windows = Windows::all,
+         .write = write_ministral3},
+        {.names = {.name = "seed_oss", .architecture = "SeedOssForCausalLM"},
+         .head_dim = 128,
+         .booleans = {{"attention_bias", &ModelSpec::qkv_bias, true},
+                      {"attention_out_bias", &ModelSpec::output_bias, false},
+                      {"mlp_bias", &ModelSpec::mlp_bias, false}},
+         .only = {kNone("sliding_window")}},
+        {.names = {.name = "exaone4", .architecture = "Exaone4ForCausalLM"},
+         .set = set_exaone4,
+         .windows = Windows::others,
+         .period = 4,
+         .period_key = "sliding_window_pattern",
+         .read = read_exaone4},
+    };
+}
+
+std::span<const Row> rows() {
+    static const std::vector<Row> kRows = make_rows();
+    return kRows;
+}
+
+const Row* find_row(std::string_view name) {
+    const auto row = std::ranges::find(rows(), name, [](const Row& r) { return r.names.name; });
+    return row == rows().end() ? nullptr : &*row;
+}
+
+const Row& row_of(std::string_view name) {
+    const Row* row = find_row(name);
+    check(row != nullptr, "no variant ", name);
+    return *row;
+}
+
+// --- reading ---------------------------------------------------------------------------------------------------------
+
+// The period that a key says: a number, or a text such as "LLLG", whose last layer of a period is the full one.
+int64_t period_of(Keys& keys, const Row& row, int64_t window) {
+    const Json* value = row.period_key ? keys.take(row.period_key) : nullptr;
+    if (value == nullptr || (*value == 0 && window == 0)) return row.period;
+    if (value->is_integer(1, 1 << 20)) return value->get<int64_t>();
+    if (value->is_string()) {
+        const std::string& text = value->text();
+        if (!text.empty() && text == std::string(text.size() - 1, 'L') + "G") return static_cast<int64_t>(text.size());
+    }
+    keys.problem(row.period_key, "must be a number of layers, or L for each layer with a window and a G: \"LLLG\"");
+    return row.period;
+}
+
+void read_windows(Keys& keys, ModelSpec& m, const Row& row) {
+    if (row.windows == Windows::none) return;
+    const Json* given = keys.take("sliding_window");
+    const int64_t window = given ? keys.integer("sliding_window") : 0;
+    if (row.windows == Windows::all) {
+        m.window = window;
+        keys.take("layer_types");  // not read by these classes
+        return;
+    }
+    if (!keys.has("sliding_window")) keys.problem("sliding_window", "required, a number or null");
+    const int64_t period = period_of(keys, row, window);
+    const Json* types = keys.list("layer_types", m.layers, "times full_attention or sliding_attention",
+                                  [](const Json& x) { return x == "full_attention" || x == "sliding_attention"; });
+    const std::vector<LayerRange> sliding = layers_where(m, [&](int64_t i) {
+        return types ? (*types)[static_cast<size_t>(i)] == "sliding_attention" : window > 0 && (i + 1) % period != 0;
+    });
+    if (sliding.empty()) return;
+    if (window == 0) keys.problem("layer_types", "names layers with sliding_attention, and there is no sliding_window");
+    m.window = window;
+    m.window_layers = field_of(m, sliding);
+}
+
+void read_number(Keys& keys, ModelSpec& m, const NumberKey& n) {
+    double& field = m.*n.field;
+    if (n.as == As::inverse_root) {
+        const double value = keys.number(n.key);
+        if (value <= 0) keys.problem(n.key, "must be above 0");
+        field = 1 / std::sqrt(value);
+        return;
+    }
+    field = keys.number_or(n.key, n.as == As::factor ? 1 : 0);
+    if (field == 0 && keys.take(n.key) != nullptr) keys.problem(n.key, "must be above 0");
+    if (n.as == As::factor && field == 1) field = 0;
+}
+
+}  // namespace
+
+const Variant& variant_of(const ModelSpec& model) {
+    static constexpr Variant kLlama{.name = "llama", .architecture = "LlamaForCausalLM"};
+    const Row* row = find_row(model.variant);
+    return row ? row->names : kLlama;
+}
+
+std::vector<std::string> variant_names() {
+    std::vector<std::string> names;
+    for (const Row& row : rows()) names.emplace_back(row.names.name);
+    return names;
+}
+
+std::vector<std::string> variant_choices() {
+    std::vector<std::string> names = variant_names();
+    names.insert(names.begin(), kAutoVariant);
+    return names;
+}
+
+void set_variant(ModelSpec& m, std::string_view name) {
+    m.variant = name;
+    row_of(name).set(m);
+}
+
+void read_variant(std::string_view name, Keys& keys, ModelSpec& m, const std::string& path,
+                  std::vector<std::string>& problems) {
+    const Row& row = row_of(name);
+    set_variant(m, name);
+    m.width = keys.integer("hidden_size");
+    m.layers = keys.integer("num_hidden_layers");
+    m.heads = keys.integer("num_attention_heads");
+    m.kv_heads = keys.integer_or("num_key_value_heads", m.heads);
+    m.ffn = keys.integer("intermediate_size");
+    m.max_positions = keys.integer("max_position_embeddings");
+    m.norm_eps = keys.number("rms_norm_eps");
+    if (!keys.take("head_dim") && row.head_dim == 0 && m.width % m.heads != 0)
+        keys.problem("num_attention_heads", "must divide hidden_size = ", m.width, ", where there is no head_dim");
+    m.head_dim = keys.integer_or("head_dim", row.head_dim > 0 ? row.head_dim : m.width / m.heads);
+    m.tie_embeddings = row.tied == Tied::required ? keys.boolean("tie_word_embeddings")
+                                                  : keys.boolean_or("tie_word_embeddings", row.tied == Tied::yes);
+    keys.only(row.activation, std::vector<Json>(row.activations.begin(), row.activations.end()));
+    for (const auto& [key, value] : row.only)
+        if (std::string_view(key) != row.activation) keys.only(key, {value});
+    for (const BooleanKey& b : row.booleans) m.*b.field = keys.boolean_or(b.key, b.absent);
+    for (const NumberKey& n : row.numbers) read_number(keys, m, n);
+    read_windows(keys, m, row);
+    read_rope(keys, m, row.rope, path, problems);
+    row.read(keys, m);
+}
+
+// --- writing ---------------------------------------------------------------------------------------------------------
+
+namespace {
+
+Json value_of(const ModelSpec& m, const NumberKey& n) {
+    const double field = m.*n.field;
+    switch (n.as) {
+        case As::factor: return field == 0 ? 1.0 : field;
+        case As::cap: return field == 0 ? Json(nullptr) : Json(field);
+        case As::inverse_root: break;
+    }
+    // The number that reads back to the same field: a whole one where there is one.
+    const double value = field == 0 ? static_cast<double>(m.head_dim) : 1 / (field * field), whole = std::round(value);
+    return 1 / std::sqrt(whole) == field || field == 0 ? whole : value;
+}
+
+Json rope_scaling_of(const ModelSpec& m) {
+    const RopeScaling& s = m.rope_scaling;
+    if (s.factor == 0) return nullptr;
+    if (s.type == "longrope") {
+        Json json = {{"rope_type", s.type},
+                     {"factor", s.factor},
+                     {"short_factor", number_list(s.short_factors)},
+                     {"long_factor", number_list(s.long_factors)}};
+        json["type"] = s.type;
+        if (s.attention_factor > 0) json["attention_factor"] = s.attention_factor;
+        return json;
+    }
+    return rope_scaling_config(s);
+}
+
+// The model without what the row's keys say: what is left must be what all models of the class have.
+ModelSpec read_back(const ModelSpec& m, const Json& json) {
+    std::vector<std::string> problems;
+    Keys keys(json, "config.json", problems);
+    ModelSpec read;
+    read_variant(m.variant, keys, read, "config.json", problems);
+    check<UsageError>(problems.empty(), "no ", m.variant,
+                      " of transformers is like this model: ", joined(problems, "; "));
+    // Not of the row.
+    read.preset = m.preset;
+    read.hf = m.hf;
+    read.vocab = m.vocab;
+    read.init_std = m.init_std;
+    read.dropout = m.dropout;
+    return read;
+}
+
+}  // namespace
+
+Json variant_config(const ModelSpec& m) {
+    const Row& row = row_of(m.variant);
+    Json json = {{"architectures", {std::string(row.names.architecture)}},
+                 {"model_type", row.names.name},
+                 {"vocab_size", m.vocab},
+                 {"hidden_size", m.width},
+                 {"intermediate_size", m.ffn},
+                 {"num_hidden_layers", m.layers},
+                 {"num_attention_heads", m.heads},
+                 {"num_key_value_heads", m.kv_heads},
+                 {"head_dim", m.head_dim},
+                 {row.activation, row.activations.front()},
+                 {"max_position_embeddings", m.max_positions},
+                 {"rms_norm_eps", m.norm_eps},
+                 {"tie_word_embeddings", m.tie_embeddings},
+                 {"rope_theta", m.rope_theta},
+                 {"rope_scaling", rope_scaling_of(m)},
+                 {"attention_dropout", 0.0}};
+    for (const BooleanKey& b : row.booleans) json[b.key] = m.*b.field;
+    for (const NumberKey& n : row.numbers) json[n.key] = value_of(m, n);
+    if (row.windows != Windows::none) json["sliding_window"] = m.window > 0 ? Json(m.window) : Json(nullptr);
+    if (row.windows == Windows::others) {
+        json["layer_types"] = Json::array();
+        for (const LayerSpec& layer : all_layers(m))
+            json["layer_types"].push_back(layer.attention()->window > 0 ? "sliding_attention" : "full_attention");
+    }
+    row.write(m, json);
+    check<UsageError>(read_back(m, json) == m, "no ", m.variant,
+                      " of transformers has all options of this model: a field of [model] differs from what the class "
+                      "always has; use --format tutti, or another variant");
+    return json;
+}
+
+}  // namespace tutti::spec

@@ -1,0 +1,49 @@
+// spec/variants.h: the models of Hugging Face that are a decoder like Llama with other options: a row for each
+// model_type, with what all of its models have in common, the keys of its config.json, and its names in files.
+// variants.cpp is the table; a new row needs no other file but the presets.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/spec/model_spec.h"
+
+namespace tutti {
+class Json;
+}
+
+namespace tutti::spec {
+
+class Keys;
+
+// Names and storage of a row's weights. The others are Llama's.
+struct Variant {
+    std::string_view name;          // "gemma2": model_type, and [model] variant
+    std::string_view architecture;  // "Gemma2ForCausalLM"
+    // The norms of a block, before and behind attention and MLP; of a block that lacks one the name is not read.
+    const char* before_attention = "input_layernorm";
+    const char* behind_attention = "post_attention_layernorm";
+    const char* before_mlp = "pre_feedforward_layernorm";
+    const char* behind_mlp = "post_feedforward_layernorm";
+    bool fused_qkv = false;      // q | k | v are rows of one tensor, qkv_proj
+    bool fused_gate_up = false;  // gate | up are rows of one tensor, gate_up_proj
+};
+
+inline constexpr const char* kAutoVariant = "auto";  // found by the other fields of the model
+
+// The row of a model; for "auto" Llama's names.
+const Variant& variant_of(const ModelSpec& model);
+std::vector<std::string> variant_names();    // the rows
+std::vector<std::string> variant_choices();  // "auto" and the rows
+
+// Sets variant and what all models of the row have: norms, gate, ... The other fields stay.
+void set_variant(ModelSpec& model, std::string_view name);
+// Reads the keys of the model_type `name`, one of variant_names(), except for those that all models have. Appends to
+// `problems`, as the functions of `keys` do; `path`: of the file.
+void read_variant(std::string_view name, Keys& keys, ModelSpec& model, const std::string& path,
+                  std::vector<std::string>& problems);
+// The keys of the model's row, for a config.json. UsageError when the row has no key for an option of the model.
+Json variant_config(const ModelSpec& model);
+
+}  // namespace tutti::spec
