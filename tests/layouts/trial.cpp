@@ -5,6 +5,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/philox.h"
 #include "tutti/schedule/generators.h"
+#include "tutti/spec/model_spec.h"
 #include "tutti/spec/toml.h"
 #include "tutti/spec/validate.h"
 
@@ -59,9 +60,25 @@ void put_sizes(Settings& m, Dice& dice, const char* preset, int64_t layers) {
     put(m, "model.tie_embeddings", dice.text_of({"true", "false"}));
 }
 
+// A row of spec/variants.h by its tiny preset, whose options stay; the layers that it lists are those of few layers.
+std::string draw_variant(Settings& m, Dice& dice, const std::string& name, int64_t layers) {
+    const spec::ModelSpec preset = spec::preset(name);
+    put_sizes(m, dice, name.c_str(), layers);
+    if (preset.rope_dims > 0) put(m, "model.rope_dims", dice.of({4, 6}));
+    if (preset.window > 0) put(m, "model.window", dice.of({3, 7, 11}));
+    if (!preset.window_layers.empty()) put(m, "model.window_layers", "0");
+    if (!preset.nope_layers.empty()) put(m, "model.nope_layers", "1");
+    if (preset.rope_scaling.factor > 0) put(m, "model.rope_scaling.original_max_positions", dice.of({4, 8, 16}));
+    return name;
+}
+
 std::string draw_model(Settings& m, Dice& dice, int64_t layers) {
     const std::string name =
-        dice.text_of({"gpt2", "llama", "qwen2", "qwen3", "mistral", "lfm2", "mixtral", "qwen_moe", "lfm2_moe"});
+        dice.text_of({"gpt2",      "llama",           "qwen2",         "qwen3",        "mistral",      "lfm2",
+                      "mixtral",   "qwen_moe",        "lfm2_moe",      "gemma-tiny",   "gemma2-tiny",  "gemma3-tiny",
+                      "phi3-tiny", "olmo2-tiny",      "olmo3-tiny",    "smollm3-tiny", "granite-tiny", "glm-tiny",
+                      "glm4-tiny", "ministral3-tiny", "seed-oss-tiny", "exaone4-tiny"});
+    if (name.ends_with("-tiny")) return draw_variant(m, dice, name, layers);
     const bool moe = name == "mixtral" || name.ends_with("_moe"), lfm2 = name.starts_with("lfm2");
     put_sizes(m, dice, name == "gpt2" ? "gpt2-124m" : lfm2 ? "lfm2-tiny" : moe ? "moe-tiny" : "llama-tiny", layers);
     if (name == "gpt2") {

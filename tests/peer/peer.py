@@ -143,7 +143,19 @@ class Peer:
     def gradients(self, names):
         own = dict(self.module.named_parameters())
         return {name: self._expert_gradient(name, own) if ".experts." in name else
+                self._rows_gradient(name, own) if self._name(name) not in own else
                 self._orient(name, own[self._name(name)].grad) for name in names}
+
+    def _rows_gradient(self, name, own):
+        """Phi-3 keeps q, k and v in one matrix, and GLM gate and up; Tutti has a matrix of each."""
+        matrix, config = name.removesuffix(".weight").rsplit(".", 1)[1], self.module.config
+        whole = own[name.replace(matrix, "qkv_proj" if matrix in ("q_proj", "k_proj", "v_proj") else
+                                 "gate_up_proj")].grad
+        if matrix in ("gate_proj", "up_proj"):
+            return whole.chunk(2)[matrix == "up_proj"]
+        size = whole.shape[0] // (config.num_attention_heads + 2 * config.num_key_value_heads)
+        sizes = [heads * size for heads in (config.num_attention_heads, *2 * [config.num_key_value_heads])]
+        return whole.split(sizes)[("q_proj", "k_proj", "v_proj").index(matrix)]
 
     def _expert_gradient(self, name, own):
         """transformers 5 keeps an expert's gate and up in one matrix; Tutti has a stack of each."""

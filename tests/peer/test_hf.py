@@ -41,6 +41,7 @@ LFM2 = dict(SIZES, norm_eps=1e-5, pad_token_id=None, block_multiple_of=16,
             rope_parameters=dict(rope_theta=10000.0, rope_type="default"))
 LFM2_MOE = dict(SIZES, norm_eps=1e-5, pad_token_id=None,
                 rope_parameters=dict(rope_theta=10000.0, rope_type="default"))
+NO_PADDING = dict(SIZES, rms_norm_eps=1e-4, pad_token_id=None)
 MODELS = {
     "gpt2": ("GPT2", dict(vocab_size=211, n_embd=48, n_layer=3, n_head=6, n_positions=96, n_inner=100,
                           initializer_range=0.15, bos_token_id=None, eos_token_id=None)),
@@ -89,8 +90,48 @@ MODELS = {
     "lfm2_biases": ("Lfm2", dict(LFM2, conv_bias=True, conv_L_cache=4, block_auto_adjust_ff_dim=False,
                                  layer_types=["full_attention", "conv", "conv"])),
     "lfm2_attention_alone": ("Lfm2", dict(LFM2, block_ffn_dim_multiplier=1.5)),
+    # Rows of spec/variants.h, each new thing away from its default. The multipliers and caps bite.
+    "gemma": ("Gemma", dict(NO_PADDING, head_dim=16, num_key_value_heads=1)),
+    "gemma2": ("Gemma2", dict(NO_PADDING, head_dim=16, query_pre_attn_scalar=12, sliding_window=9,
+                              attn_logit_softcapping=2.0, final_logit_softcapping=3.0)),
+    "gemma3": ("Gemma3Text", dict(NO_PADDING, num_hidden_layers=4, head_dim=16, query_pre_attn_scalar=10,
+                                  sliding_window=9, final_logit_softcapping=5.0, attn_logit_softcapping=None,
+                                  layer_types=["sliding_attention", "full_attention"] * 2,
+                                  rope_parameters=dict(
+                                      sliding_attention=dict(rope_type="default", rope_theta=100.0),
+                                      full_attention=dict(rope_type="linear", factor=8.0, rope_theta=5000.0)))),
+    "phi3": ("Phi3", dict(NO_PADDING, tie_word_embeddings=False, sliding_window=9, original_max_position_embeddings=64,
+                          rope_parameters=dict(rope_type="longrope", rope_theta=1000.0, partial_rotary_factor=0.75,
+                                               short_factor=[1.0, 1.5, 2.0], long_factor=[1.25, 3.0, 6.0]))),
+    "phi3_plain": ("Phi3", dict(NO_PADDING, sliding_window=None)),
+    "olmo2": ("Olmo2", dict(NO_PADDING, rope_parameters=dict(rope_type="default", rope_theta=500.0))),
+    "olmo3": ("Olmo3", dict(NO_PADDING, sliding_window=9,
+                            layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+                            rope_parameters=dict(
+                                sliding_attention=dict(rope_type="default", rope_theta=500.0),
+                                full_attention=dict(rope_type="yarn", rope_theta=500.0, factor=4.0,
+                                                    original_max_position_embeddings=16, beta_fast=4.0,
+                                                    attention_factor=1.2)))),
+    "smollm3": ("SmolLM3", dict(NO_PADDING, no_rope_layers=[1, 0, 1], attention_bias=True)),
+    "granite": ("Granite", dict(NO_PADDING, embedding_multiplier=3.0, logits_scaling=4.0, residual_multiplier=0.22,
+                                attention_multiplier=0.2, tie_word_embeddings=True)),
+    "glm": ("Glm", dict(NO_PADDING, head_dim=12, attention_bias=True, partial_rotary_factor=0.5)),
+    "glm4": ("Glm4", dict(NO_PADDING, head_dim=8, attention_bias=True, partial_rotary_factor=0.5)),
+    "ministral3": ("Ministral3", dict(NO_PADDING, head_dim=16, sliding_window=None, tie_word_embeddings=False,
+                                      rope_parameters=dict(rope_type="yarn", rope_theta=1000.0, factor=4.0,
+                                                           original_max_position_embeddings=16, beta_fast=4.0,
+                                                           mscale=1.0, mscale_all_dim=0.5,
+                                                           llama_4_scaling_beta=0.1))),
+    "seed_oss": ("SeedOss", dict(NO_PADDING, head_dim=16, attention_bias=True, attention_out_bias=True)),
+    "exaone4": ("Exaone4", dict(NO_PADDING, sliding_window=9, sliding_window_pattern=3,
+                                layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+                                rope_parameters=SCALED)),
+    "exaone4_full": ("Exaone4", dict(NO_PADDING, sliding_window=None, sliding_window_pattern=None,
+                                     layer_types=["full_attention"] * 3)),
     "qwen3_biases": ("Qwen3", dict(SIZES, head_dim=8, attention_bias=True)),
 }
+
+VARIANTS = [name for name in MODELS if MODELS[name][1].get("rms_norm_eps") == 1e-4]
 
 
 def config_of(name):
@@ -193,7 +234,8 @@ class HuggingFace(unittest.TestCase):
         # What stands where the bias of an expert would have its gradient is a count; transformers has a buffer there.
         trained = [key for key in ours.gradients if not key.endswith("expert_bias")]
         gradients = theirs.gradients(trained)
-        stacked = sum(key.endswith("gate_up_proj") for key, _ in module.named_parameters())
+        stacked = sum(key.endswith(("gate_up_proj", "gate_up_proj.weight")) + 2 * key.endswith("qkv_proj.weight")
+                      for key, _ in module.named_parameters())
         self.assertEqual(len(trained), len(list(module.parameters())) + stacked)
         difference = {key: (torch.linalg.vector_norm((ours.gradients[key] - gradients[key]).double()) /
                             torch.linalg.vector_norm(gradients[key].double())).item() for key in gradients}
@@ -234,6 +276,70 @@ class HuggingFace(unittest.TestCase):
                 self.compare_outputs(name, module, directory)
                 self.compare_texts(name, module, directory)
                 self.round_trip(name, directory)
+
+    # Not of the function from tokens to logits, or of shapes: a file with another number has other tensors.
+    OF_SHAPES = {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+                 "num_key_value_heads", "head_dim"}
+
+    @staticmethod
+    def changed(value):
+        """Other values of the same kind, and none at all."""
+        if isinstance(value, bool):
+            return [not value]
+        if isinstance(value, (int, float)):
+            return [value * 2 + 1, None]
+        if isinstance(value, list):
+            return [value[::-1]]
+        if value is None:
+            return [3, True]
+        return []
+
+    def variants_of(self, config, prefix=()):
+        """(path, config with another value there) for every key, also inside objects."""
+        for key, value in (config if not prefix else self.inside(config, prefix)).items():
+            if isinstance(value, dict):
+                yield from self.variants_of(config, (*prefix, key))
+                continue
+            for other in self.changed(value):
+                changed = json.loads(json.dumps(config))
+                self.inside(changed, prefix)[key] = other
+                yield ".".join((*prefix, key)), other, changed
+
+    @staticmethod
+    def inside(config, path):
+        for key in path:
+            config = config[key]
+        return config
+
+    def test_every_key(self):
+        """Where another value of a key changes the logits in transformers, Tutti follows it or refuses the file."""
+        windows = self.windows[:1]
+        for name in VARIANTS:
+            self.setUp()
+            directory = self.folder / "hf"
+            make_module(name).save_pretrained(directory)
+            original = json.loads((directory / "config.json").read_text())
+            followed, refused = 0, []
+            for key, value, config in self.variants_of(original):
+                if key in self.OF_SHAPES | {"architectures", "model_type", "transformers_version", "dtype"}:
+                    continue
+                (directory / "config.json").write_text(json.dumps(config))
+                what = f"{name}: {key} = {value}"
+                try:
+                    theirs = logits(load_module(directory), windows)
+                except Exception:  # the class of transformers has no such model
+                    continue
+                try:
+                    self.windows = windows
+                    ours = self.dump(directory).outputs["logits"]
+                except RuntimeError as error:
+                    self.assertIn("config.json", str(error), what)
+                    refused.append(key)
+                    continue
+                difference = ((ours - theirs).abs().max() / theirs.abs().max()).item()
+                self.assertLessEqual(difference, BOUND, what)
+                followed += 1
+            print(f"  {name:<20} the same as transformers: {followed}, refused: {', '.join(sorted(set(refused)))}")
 
     def test_types_and_shards(self):
         for name, dtype, shard in (("llama", torch.bfloat16, "30KB"), ("gpt2", torch.float16, "5GB"),

@@ -166,6 +166,7 @@ struct PlanArguments : ForecastArguments {
 int plan(const PlanArguments& arguments, const Io& io);
 
 int doctor(const Io& io);
+int models(const Io& io);
 int version(const Io& io);
 
 // The table of commands as a script for a shell, and as a page for man.

@@ -379,6 +379,8 @@ Command program(Arguments& all, const Io& io) {
             simulate_command(all.simulate, io), plan_command(all.plan, io), data_command(all.data, io),
             alone("doctor", "show what this build and this machine have, and what is missing", doctor,
                   "Exit code 0: no problem; 4: problems, printed last."),
+            alone("models", "list presets with sizes and support, and the model_types that are read", models,
+                  "Examples:\n  tutti models\n  tutti models --json | jq '.presets[] | select(.parameters < 2e9)'"),
             alone("version", "print version and build", version, ""), completion_command(all.completion, io),
             alone("man", "print the manual page, as source for man", manual, "Example:\n  tutti man | man -l -")}};
     add_json_option(program, all.json);

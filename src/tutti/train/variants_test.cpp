@@ -1,0 +1,82 @@
+// Every row of spec/variants.h under every layout: the same run as one rank, and memory and traffic as rehearsed. The
+// models are the rows' tiny presets, made smaller, with windows and contexts that a sequence of 16 tokens exceeds.
+#include "tutti/spec/variants.h"
+
+#include <gtest/gtest.h>
+
+#include "tutti/train/testing/small_run.h"
+#include "tutti/train/verify.h"
+
+namespace tutti::train {
+namespace {
+
+std::string tiny_preset_of(const std::string& variant) {
+    for (const std::string& name : spec::preset_names())
+        if (spec::preset(name).variant == variant && name.ends_with("-tiny")) return name;
+    return "none of " + variant;
+}
+
+class Variants : public SmallRun, public ::testing::WithParamInterface<std::string> {
+  protected:
+    TrainOptions options_of(const std::string& out, const std::vector<std::string>& layout, int ranks) const {
+        const spec::ModelSpec preset = spec::preset(tiny_preset_of(GetParam()));
+        std::vector<std::string> set = {"model.preset=" + preset.preset,
+                                        "model.width=32",
+                                        "model.layers=2",
+                                        "model.heads=4",
+                                        "model.kv_heads=2",
+                                        "model.head_dim=8",
+                                        "model.ffn=48",
+                                        "model.init_std=0.1",
+                                        "precision.compute=f32",
+                                        "optimizer.warmup_steps=0",
+                                        "train.micro_batch=1"};
+        const auto add = [&](bool has, const char* setting) {
+            if (has) set.emplace_back(setting);
+        };
+        add(preset.rope_dims > 0, "model.rope_dims=6");
+        add(preset.window > 0, "model.window=5");
+        add(!preset.window_layers.empty(), "model.window_layers=\"0\"");
+        add(!preset.nope_layers.empty(), "model.nope_layers=\"1\"");
+        add(preset.score_cap > 0, "model.score_cap=0.5");
+        add(preset.logit_cap > 0, "model.logit_cap=0.5");
+        add(preset.rope_scaling.factor > 0 && preset.rope_scaling.type != "linear",
+            "model.rope_scaling.original_max_positions=4");
+        set.insert(set.end(), layout.begin(), layout.end());
+        return options_without_model(out, set, ranks);
+    }
+};
+
+TEST_P(Variants, LayoutsFollowOneRank) {
+    const std::pair<int, std::vector<std::string>> layouts[] = {
+        {2, {"parallel.zero=3", "recompute.policy=full"}},
+        {2, {"parallel.tp=2"}},
+        {2, {"parallel.tp=2", "parallel.sequence_parallel=true", "recompute.policy=selective"}},
+        {2, {"parallel.cp=2", "parallel.cp_method=ring"}},
+        {2, {"parallel.cp=2", "parallel.cp_method=all_gather"}},
+        {2, {"parallel.cp=2", "parallel.cp_method=ulysses"}},
+        {2, {"parallel.pp=2", "parallel.schedule=zb-h1"}},
+        {8, {"parallel.tp=2", "parallel.cp=2", "parallel.pp=2", "parallel.schedule=1f1b"}},
+        {4, {"parallel.tp=2", "parallel.zero=3", "precision.compute=bf16"}}};
+    for (const auto& [ranks, layout] : layouts) {
+        const TrainOptions o = options_of("verify", layout, ranks);
+        const VerifyOutcome outcome = verify({.run = o.run, .ranks = ranks, .steps = 2});
+        const VerifiedStep worst = outcome.worst();
+        EXPECT_TRUE(outcome.within()) << GetParam() << ' ' << layout.front() << ' ' << layout.back() << ": gradient "
+                                      << worst.gradient_difference << ' ' << worst.gradient << ", weight "
+                                      << worst.weight_difference << ' ' << worst.weight;
+    }
+}
+
+// TearDown compares what the runs counted with what was rehearsed.
+TEST_P(Variants, TrainsAsRehearsed) {
+    train(options_of("one", {"train.steps=2"}, 1));
+    train(options_of("tp_pp", {"train.steps=2", "parallel.tp=2", "parallel.pp=2", "parallel.schedule=zb-h1"}, 4));
+    train(options_of("cp_zero", {"train.steps=2", "parallel.cp=2", "parallel.zero=3"}, 4));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Variants, ::testing::ValuesIn(spec::variant_names()),
+                         [](const auto& param) { return param.param; });
+
+}  // namespace
+}  // namespace tutti::train
