@@ -61,18 +61,18 @@ KernelTable borrow() {
 const KernelTable& cuda_table() {
     using T = KernelTable;
     static const KernelTable table =
-        borrow<&T::fill, &T::normal, &T::cast, &T::copy, &T::add, &T::accumulate, &T::scale, &T::relu_forward,
-               &T::relu_backward, &T::gelu_forward, &T::gelu_backward, &T::swiglu_forward, &T::swiglu_backward,
-               &T::dropout, &T::sums_of_squares, &T::exact_sum, &T::gemm, &T::gemm_workspace, &T::gemm_implementation,
-               &T::bias_backward, &T::embedding_forward, &T::embedding_backward, &T::norm_forward,
-               &T::norm_backward_input, &T::norm_backward_weight, &T::short_convolution_forward,
-               &T::short_convolution_backward_input, &T::short_convolution_backward_before,
-               &T::short_convolution_backward_weight, &T::short_convolution_state, &T::rope, &T::rope_table,
-               &T::attention_implementation, &T::attention_workspace, &T::attention_forward, &T::attention_backward,
-               &T::attention_merge, &T::cross_entropy, &T::cross_entropy_partial, &T::cross_entropy_finish,
-               &T::squared_error, &T::sample, &T::route, &T::route_backward, &T::gather_rows, &T::combine_rows,
-               &T::combine_rows_backward, &T::grouped_gemm, &T::grouped_gemm_workspace, &T::balance, &T::adamw,
-               &T::sgd>();
+        borrow<&T::fill, &T::normal, &T::cast, &T::copy, &T::add, &T::accumulate, &T::scale, &T::amax, &T::quantize,
+               &T::dequantize, &T::relu_forward, &T::relu_backward, &T::gelu_forward, &T::gelu_backward,
+               &T::swiglu_forward, &T::swiglu_backward, &T::dropout, &T::sums_of_squares, &T::exact_sum, &T::gemm,
+               &T::gemm_workspace, &T::gemm_implementation, &T::bias_backward, &T::embedding_forward,
+               &T::embedding_backward, &T::norm_forward, &T::norm_backward_input, &T::norm_backward_weight,
+               &T::short_convolution_forward, &T::short_convolution_backward_input,
+               &T::short_convolution_backward_before, &T::short_convolution_backward_weight,
+               &T::short_convolution_state, &T::rope, &T::rope_table, &T::attention_implementation,
+               &T::attention_workspace, &T::attention_forward, &T::attention_backward, &T::attention_merge,
+               &T::cross_entropy, &T::cross_entropy_partial, &T::cross_entropy_finish, &T::squared_error, &T::sample,
+               &T::route, &T::route_backward, &T::gather_rows, &T::combine_rows, &T::combine_rows_backward,
+               &T::grouped_gemm, &T::grouped_gemm_workspace, &T::balance, &T::adamw, &T::sgd>();
     return table;
 }
 

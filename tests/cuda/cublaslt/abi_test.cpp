@@ -10,6 +10,9 @@ namespace tutti::kernels::cuda::lt {
 static_assert(int{kSuccess} == CUBLAS_STATUS_SUCCESS && int{kInvalidValue} == CUBLAS_STATUS_INVALID_VALUE);
 static_assert(int{kNotSupported} == CUBLAS_STATUS_NOT_SUPPORTED);
 static_assert(int{kF32} == CUDA_R_32F && int{kF16} == CUDA_R_16F && int{kBf16} == CUDA_R_16BF);
+static_assert(int{kE4m3} == CUDA_R_8F_E4M3 && int{kE5m2} == CUDA_R_8F_E5M2);
+static_assert(int{kFirstScale} == CUBLASLT_MATMUL_DESC_A_SCALE_POINTER &&
+              int{kSecondScale} == CUBLASLT_MATMUL_DESC_B_SCALE_POINTER);
 static_assert(int{kCompute32F} == CUBLAS_COMPUTE_32F && int{kCompute32FFastTf32} == CUBLAS_COMPUTE_32F_FAST_TF32);
 static_assert(int{kN} == CUBLAS_OP_N && int{kT} == CUBLAS_OP_T);
 static_assert(int{kEpilogueBias} == CUBLASLT_EPILOGUE_BIAS && int{kEpilogueDGelu} == CUBLASLT_EPILOGUE_DGELU);

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "tests/cuda/training_runs.h"
+#include "tutti/base/float8.h"
 #include "tutti/base/read_file.h"
 #include "tutti/cli/cli.h"
 #include "tutti/device/cuda/cuda_device.h"
@@ -89,6 +90,54 @@ TEST(CublasLt, MakesTheProductThatWasMeant) {
                     EXPECT_EQ(result(*device, kernels::cuda_table()), result(*cpu, kernels::reference_table()))
                         << transpose_a << transpose_b << accumulate << bias;
                 }
+}
+
+// Codes with a divisor for each matrix: whole numbers of few bits, whose sums are exact in every order. Both formats.
+TEST(CublasLt, MultipliesCodes) {
+    fake();
+    const auto device = make_cuda_device(0);
+    const auto cpu = make_cpu_device(1);
+    constexpr int64_t M = 32, N = 48, K = 64;
+    const auto coded = [&](Device& on, DType format, const Shape& shape, int seed) {
+        std::vector<uint8_t> codes;
+        for (const float x : numbers(shape.numel(), seed)) codes.push_back(float8_code(x, float8_of(format)));
+        const Tensor tensor = Tensor::empty(on, shape, format, Purpose::activations);
+        on.copy_in(tensor.view().data, codes.data(), tensor.bytes());
+        return tensor;
+    };
+    for (const auto& [left, right] : {std::pair{DType::e4m3, DType::e4m3}, {DType::e5m2, DType::e4m3}})
+        for (const bool accumulate : {false, true}) {
+            const Tensor a = coded(*device, left, {M, K}, 1), b = coded(*device, right, {N, K}, 2);
+            const auto f32 = [&](const Shape& shape, std::vector<float> values) {
+                return Tensor::from_host<float>(*device, shape, values, Purpose::activations);
+            };
+            const Tensor by_a = f32({1, 1}, {0.5f}), by_b = f32({1, 1}, {4.0f}), c = f32({M, N}, numbers(M * N, 3));
+            kernels::Gemm g{.a = a, .b = b, .c = c, .transpose_b = true, .accumulate = accumulate};
+            g.a_scales = {by_a, {}};
+            g.b_scales = {by_b, {}};
+            ASSERT_TRUE(kernels::cuda_table().gemm_of_codes(device->stream(), g));
+            kernels::cuda_table().gemm(device->stream(), g);
+            const std::vector<float> result = c.to_host<float>(), x = numbers(M * K, 1), y = numbers(N * K, 2);
+            const std::vector<float> before = numbers(M * N, 3);
+            for (int64_t m = 0; m < M; ++m)
+                for (int64_t n = 0; n < N; ++n) {
+                    double sum = 0;
+                    for (int64_t k = 0; k < K; ++k)
+                        sum += static_cast<double>(float8_value(
+                                   float8_code(x[static_cast<size_t>(m * K + k)], float8_of(left)), float8_of(left))) *
+                               static_cast<double>(float8_value(
+                                   float8_code(y[static_cast<size_t>(n * K + k)], float8_of(right)), float8_of(right)));
+                    const auto at = static_cast<size_t>(m * N + n);
+                    ASSERT_EQ(static_cast<double>(result[at]),
+                              2 * sum + (accumulate ? static_cast<double>(before[at]) : 0.0))
+                        << m << ' ' << n;
+                }
+            g.a_scales.group = {1, 128};
+            EXPECT_FALSE(kernels::cuda_table().gemm_of_codes(device->stream(), g));
+            g.a_scales.group = {};
+            g.b.shape[1] = g.a.shape[1] = 40;  // no multiple of 16
+            EXPECT_FALSE(kernels::cuda_table().gemm_of_codes(device->stream(), g));
+        }
 }
 
 class Tuning : public train::CudaTraining {

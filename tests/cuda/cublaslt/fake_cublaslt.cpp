@@ -15,7 +15,7 @@
 
 #include "tests/cuda/emulation/api.h"
 #include "tests/cuda/emulation/memory.h"
-#include "tutti/base/dtype.h"
+#include "tutti/base/float8.h"
 #include "tutti/kernels/cuda/cublaslt.h"
 
 namespace tutti::kernels::cuda::lt {
@@ -64,6 +64,8 @@ float read(const void* data, DataType type, int64_t i) {
         case kBf16: return static_cast<float>(static_cast<const bf16*>(data)[i]);
         case kF16: return static_cast<float>(static_cast<const f16*>(data)[i]);
         case kF32: return static_cast<const float*>(data)[i];
+        case kE4m3: return tutti::float8_value(static_cast<const uint8_t*>(data)[i], tutti::kE4m3);
+        case kE5m2: return tutti::float8_value(static_cast<const uint8_t*>(data)[i], tutti::kE5m2);
     }
     return NAN;
 }
@@ -73,6 +75,8 @@ void write(void* data, DataType type, int64_t i, float value) {
         case kBf16: static_cast<bf16*>(data)[i] = bf16(value); break;
         case kF16: static_cast<f16*>(data)[i] = f16(value); break;
         case kF32: static_cast<float*>(data)[i] = value; break;
+        case kE4m3:
+        case kE5m2: break;  // no result has codes
     }
 }
 
@@ -93,10 +97,18 @@ struct Product {
         const auto found = operation.integers.find(attribute);
         return found == operation.integers.end() ? 0 : found->second;
     }
+    bool has_codes() const { return a.type == kE4m3 || a.type == kE5m2; }
+    // Two matrices of codes need not have one format, but not both E5M2.
+    bool types_fit() const {
+        return has_codes() ? (b.type == kE4m3 || (b.type == kE5m2 && a.type == kE4m3)) : a.type == b.type;
+    }
+    float factor(OperationAttribute of_matrix) const {
+        return has_codes() ? *reinterpret_cast<const float*>(of(of_matrix)) : 1.0f;
+    }
     bool fits() const {
         const bool ta = of(kTransposeA) == kT, tb = of(kTransposeB) == kT;
         return (ta ? a.columns : a.rows) == d.rows && (tb ? b.rows : b.columns) == d.columns &&
-               (ta ? a.rows : a.columns) == (tb ? b.columns : b.rows) && a.type == b.type;
+               (ta ? a.rows : a.columns) == (tb ? b.columns : b.rows) && types_fit();
     }
     void run() const {
         const tutti::emulation::DeviceAccess access;
@@ -113,6 +125,7 @@ struct Product {
             for (int64_t j = 0; j < d.columns; ++j)
                 y[static_cast<size_t>(j * K + k)] = read(second, b.type, tb ? j + k * b.length : k + j * b.length);
         }
+        const float scale = factor(kFirstScale) * factor(kSecondScale);
         const int64_t epilogue = of(kEpilogue);
         const int64_t begin =
             static_cast<int64_t>(algorithm) * K / kAlgorithms;  // each algorithm starts at another place
@@ -122,6 +135,7 @@ struct Product {
                 float sum = 0;
                 for (int64_t k = begin; k < K; ++k) sum += row[k] * column[k];
                 for (int64_t k = 0; k < begin; ++k) sum += row[k] * column[k];
+                sum *= scale;
                 const int64_t at = i + j * d.length;
                 if (epilogue == kEpilogueBias)
                     sum +=
@@ -182,13 +196,19 @@ Status cublasLtMatmulPreferenceSetAttribute(Preference preference, PreferenceAtt
     preference->integers[attribute] = integer_at(value, bytes);
     return kSuccess;
 }
-Status cublasLtMatmulAlgoGetHeuristic(Handle, Operation, Layout a, Layout b, Layout c, Layout d, Preference preference,
-                                      int wanted, Candidate* candidates, int* found) {
+Status cublasLtMatmulAlgoGetHeuristic(Handle, Operation operation, Layout a, Layout b, Layout c, Layout d,
+                                      Preference preference, int wanted, Candidate* candidates, int* found) {
     *found = 0;
     // An algorithm that adds in place would be a race, and one without bounds on its loads a wrong address.
     if (preference->integers[kReductionMask] != kReduceInComputeType || preference->integers[kAlignmentA] == 0)
         return kInvalidValue;
     if (c->length != d->length) return kInvalidValue;
+    // fp8 units take the summed dim innermost, and multiples of 16.
+    if (a->type == kE4m3 || a->type == kE5m2) {
+        const bool both_e5m2 = a->type == kE5m2 && b->type == kE5m2;
+        const bool tn = operation->integers[kTransposeA] == kT && operation->integers[kTransposeB] == kN;
+        if (both_e5m2 || !tn || a->rows % 16 != 0 || a->columns % 16 != 0 || b->columns % 16 != 0) return kNotSupported;
+    }
     for (Layout x : {a, b, d})
         if (x->type == kBf16 && x->length % 2 != 0) return kNotSupported;
     for (; *found < std::min(wanted, kAlgorithms); ++*found) {

@@ -1,18 +1,24 @@
 // kernels/cpu/float8.cpp: codes of 8 bits, the same code for every instruction set. A group's largest magnitude is a
 // maximum and a cast is exact, so neither threads nor the order of a loop change a bit.
-#include "tutti/base/float8.h"
 
 #include <algorithm>
 #include <array>
+#include <vector>
 
 #include "tutti/device/cpu/parallel.h"
 #include "tutti/kernels/cpu/fill.h"
+#include "tutti/kernels/group_scale.h"
 
 namespace tutti::kernels {
 
 namespace {
 
 constexpr int64_t kGrain = 16384;  // values worth a thread
+
+template <class F>
+void with_activation(DType dtype, F&& f) {
+    dtype == DType::f32 ? f(float{}) : dtype == DType::bf16 ? f(bf16{}) : f(f16{});
+}
 
 template <class T>
 const T* row_of(const View& x, int64_t r) {
@@ -22,6 +28,11 @@ const T* row_of(const View& x, int64_t r) {
 // The largest of the magnitudes' bits, of a row of n values.
 int32_t largest_bits(const float* x, int64_t n, int32_t most) {
     for (int64_t i = 0; i < n; ++i) most = std::max(most, std::bit_cast<int32_t>(x[i]) & 0x7fffffff);
+    return most;
+}
+int32_t largest_bits(const f16* x, int64_t n, int32_t most) {
+    for (int64_t i = 0; i < n; ++i)
+        most = std::max(most, std::bit_cast<int32_t>(static_cast<float>(x[i])) & 0x7fffffff);
     return most;
 }
 int32_t largest_bits(const bf16* x, int64_t n, int32_t most) {
@@ -46,32 +57,22 @@ void amax(const Stream& stream, View x, View largest) {
             most = largest_bits<T>(x, R * i / pieces, R * (i + 1) / pieces, 0, C, most);
         });
     };
-    x.dtype == DType::f32 ? find(float{}) : find(bf16{});
+    with_activation(x.dtype, find);
     *largest.as<int32_t>() = *std::max_element(of_pieces.begin(), of_pieces.end());
 }
 
-struct Groups {
-    int64_t rows, columns, R, C;
-    Groups(const GroupShape& group, const Shape& shape) : R(shape[0]), C(shape[1]) {
-        rows = group.rows > 0 ? group.rows : std::max<int64_t>(R, 1);
-        columns = group.columns > 0 ? group.columns : std::max<int64_t>(C, 1);
-    }
-    int64_t down() const { return (R + rows - 1) / rows; }
-    int64_t across() const { return (C + columns - 1) / columns; }
-    int64_t at(int64_t i, int64_t j, bool transposed) const { return transposed ? j * down() + i : i * across() + j; }
-};
+GroupGrid grid_of(const GroupShape& group, const Shape& shape) { return {group, shape[0], shape[1]}; }
 
 // Writes the divisor of a group with this largest magnitude, and returns the factor of its values.
-float write_divisor(const Quantize& q, int64_t at, int32_t bits) {
-    const float most = std::bit_cast<float>(bits);
-    const Float8& format = float8_of(q.codes.dtype);
-    if (q.scales.values.dtype == DType::e8m0)
-        return e8m0_factor(q.scales.values.as<uint8_t>()[at] = e8m0_divisor(most, format));
-    float factor = float8_factor(most, format, largest_of(q.x.dtype), q.powers_of_two);
-    const bool finite = bits < 0x7f800000;
-    if (finite && q.factor.defined()) factor = *q.factor.as<const float>();
-    q.scales.values.as<float>()[at] = finite ? 1 / factor : std::numeric_limits<float>::quiet_NaN();
-    return factor;
+float write_divisor(const Quantize& q, int64_t at, int32_t amax) {
+    const bool e8m0 = q.scales.values.dtype == DType::e8m0;
+    const GroupScale scale = group_scale(amax, float8_of(q.codes.dtype), e8m0, largest_of(q.x.dtype), q.powers_of_two,
+                                         q.factor.defined() ? *q.factor.as<const float>() : 0);
+    if (e8m0)
+        q.scales.values.as<uint8_t>()[at] = scale.code;
+    else
+        q.scales.values.as<float>()[at] = scale.divisor;
+    return scale.factor;
 }
 
 // x (n) times the factor, to codes `step` apart.
@@ -85,7 +86,7 @@ void cast_row(const T* x, int64_t n, float factor, uint8_t* codes, int64_t step)
 }
 
 template <int kFraction, class T>
-void quantize_rows(const Quantize& q, const Groups& groups, int64_t first_row, int64_t rows, int64_t i) {
+void quantize_rows(const Quantize& q, const GroupGrid& groups, int64_t first_row, int64_t rows, int64_t i) {
     auto* const codes = q.codes.as<uint8_t>();
     for (int64_t j = 0; j < groups.across(); ++j) {
         const int64_t first = j * groups.columns, columns = std::min(groups.C, first + groups.columns);
@@ -101,7 +102,7 @@ void quantize_rows(const Quantize& q, const Groups& groups, int64_t first_row, i
 
 template <int kFraction, class T>
 void quantize_as(const Stream& stream, Quantize q) {
-    const Groups groups(q.scales.group, q.x.shape);
+    const GroupGrid groups = grid_of(q.scales.group, q.x.shape);
     if (groups.down() > 1 || groups.R * groups.C < kGrain) {
         const int64_t grain = kGrain / std::max<int64_t>(groups.rows * groups.C, 1) + 1;
         return parallel_for(stream, groups.down(), grain, [&](int64_t begin, int64_t end) {
@@ -125,10 +126,9 @@ void quantize_as(const Stream& stream, Quantize q) {
 }
 
 void quantize(const Stream& stream, const Quantize& q) {
-    const auto as = [&]<int kFraction>(std::integral_constant<int, kFraction>) {
-        q.x.dtype == DType::f32 ? quantize_as<kFraction, float>(stream, q) : quantize_as<kFraction, bf16>(stream, q);
-    };
-    q.codes.dtype == DType::e4m3 ? as(std::integral_constant<int, 3>()) : as(std::integral_constant<int, 2>());
+    with_activation(q.x.dtype, [&]<class T>(T) {
+        q.codes.dtype == DType::e4m3 ? quantize_as<3, T>(stream, q) : quantize_as<2, T>(stream, q);
+    });
 }
 
 template <int kFraction>
@@ -142,7 +142,7 @@ constexpr std::array<float, 256> kValuesOfE4m3 = values_of_codes<3>(), kValuesOf
 
 template <class T>
 void dequantize_as(const Stream& stream, const Dequantize& d) {
-    const Groups groups(d.scales.group, d.y.shape);
+    const GroupGrid groups = grid_of(d.scales.group, d.y.shape);
     const std::array<float, 256>& values = d.codes.dtype == DType::e4m3 ? kValuesOfE4m3 : kValuesOfE5m2;
     const auto* const codes = d.codes.as<const uint8_t>();
     const auto divisor = [&](int64_t at) {
@@ -165,7 +165,7 @@ void dequantize_as(const Stream& stream, const Dequantize& d) {
 }
 
 void dequantize(const Stream& stream, const Dequantize& d) {
-    d.y.dtype == DType::f32 ? dequantize_as<float>(stream, d) : dequantize_as<bf16>(stream, d);
+    with_activation(d.y.dtype, [&]<class T>(T) { dequantize_as<T>(stream, d); });
 }
 
 }  // namespace

@@ -14,6 +14,9 @@ const KernelTable& cuda_table() {
         KernelTable t = reference_table();  // like the CUDA table, needs no workspace for products and packs nothing
         t.name = "cuda";
         t.gemm_by_rows = false;
+        t.gemm_of_codes = [](const Stream&, const Gemm& g) {  // as the CUDA table's
+            return g.a_scales.values.dtype == DType::f32 && g.a_scales.group == GroupShape{};
+        };
         t.fused_projections = true;
         t.gemm_implementations = []() -> const char* {
             throw UsageError(

@@ -19,7 +19,7 @@ using Layout = struct LayoutOpaque*;          // cublasLtMatrixLayout_t
 using Preference = struct PreferenceOpaque*;  // cublasLtMatmulPreference_t
 
 enum Status : int { kSuccess = 0, kInvalidValue = 7, kNotSupported = 15 };
-enum DataType : int { kF32 = 0, kF16 = 2, kBf16 = 14 };
+enum DataType : int { kF32 = 0, kF16 = 2, kBf16 = 14, kE4m3 = 28, kE5m2 = 29 };
 enum Compute : int { kCompute32F = 68, kCompute32FFastTf32 = 77 };
 enum Transpose : int { kN = 0, kT = 1 };
 enum Epilogue : int { kEpilogueBias = 4, kEpilogueDGelu = 64 | 128 };
@@ -31,6 +31,8 @@ enum OperationAttribute : int {
     kAuxPointer = 11,
     kAuxRowLength = 12,
     kSmCountTarget = 15,  // int32: the kernel is made for so many multiprocessors
+    kFirstScale = 17,     // pointers to a factor, f32, of all values of the first and of the second matrix
+    kSecondScale = 18,
     kAuxType = 22,
     kBiasType = 26,
 };

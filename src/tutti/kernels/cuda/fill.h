@@ -7,6 +7,7 @@ namespace tutti::kernels::cuda {
 
 void fill_elementwise(KernelTable& table);  // fill, cast, copy, add, accumulate, scale, relu, gelu, swiglu
 void fill_random(KernelTable& table);       // normal, dropout
+void fill_float8(KernelTable& table);       // amax, quantize, dequantize
 void fill_reduction(KernelTable& table);    // sums_of_squares, exact_sum, bias_backward, squared_error
 void fill_embedding(KernelTable& table);    // embedding, rope, rope_table
 void fill_norm(KernelTable& table);

@@ -38,9 +38,13 @@ lt::DataType type_of(DType dtype) {
         case DType::bf16: return lt::kBf16;
         case DType::f16: return lt::kF16;
         case DType::f32: return lt::kF32;
+        case DType::e4m3: return lt::kE4m3;
+        case DType::e5m2: return lt::kE5m2;
         default: throw Error(concat("matrix products on a GPU take f32, bf16 or f16, got ", dtype));
     }
 }
+
+bool has_codes(const Gemm& g) { return size_of(g.a.dtype) == 1; }
 
 // Elements from one row of a row-major matrix to the next; the stride of a single row is arbitrary.
 int64_t row_length(const View& x) { return x.shape[0] == 1 ? x.shape[1] : x.stride(0); }
@@ -56,8 +60,8 @@ struct Problem {
     int gpu = 0;
     int64_t M = 0, N = 0, K = 0;
     std::array<int64_t, 3> row_lengths{};
-    std::array<uint32_t, 5> alignments{};  // of a, b, c, bias, x
-    DType inputs = DType::f32, output = DType::f32;
+    std::array<uint32_t, 5> alignments{};                                 // of a, b, c, bias, x
+    DType inputs = DType::f32, second = DType::f32, output = DType::f32;  // of a, b, c
     bool transpose_a = false, transpose_b = false, accumulate = false, bias = false, tf32 = false;
     bool gelu_backward = false;
     int64_t workspace_bytes = 0;
@@ -72,6 +76,7 @@ Problem problem_of(const Stream& stream, const Gemm& g, bool tf32) {
               .row_lengths = {row_length(g.a), row_length(g.b), row_length(g.c)},
               .alignments = {alignment(g.a), alignment(g.b), alignment(g.c), alignment(g.bias), alignment(g.x)},
               .inputs = g.a.dtype,
+              .second = g.b.dtype,
               .output = g.c.dtype,
               .transpose_a = g.transpose_a,
               .transpose_b = g.transpose_b,
@@ -90,7 +95,8 @@ Problem problem_of(const Stream& stream, const Gemm& g, bool tf32) {
 }
 
 std::string text_of(const Problem& p) {
-    return concat("(", p.M, ", ", p.N, ") over ", p.K, " of ", p.inputs, " to ", p.output, ", rows of ",
+    return concat("(", p.M, ", ", p.N, ") over ", p.K, " of ", p.inputs,
+                  p.second != p.inputs ? concat(" and ", p.second) : "", " to ", p.output, ", rows of ",
                   p.row_lengths[0], ", ", p.row_lengths[1], " and ", p.row_lengths[2], " values",
                   p.multiprocessors > 0 ? concat(", on ", p.multiprocessors, " multiprocessors") : "");
 }
@@ -104,6 +110,7 @@ std::vector<int64_t> key_of(const Problem& p) {
                             int64_t{p.transpose_b}, int64_t{p.accumulate}, int64_t{p.bias}, int64_t{p.tf32},
                             int64_t{p.gelu_backward}, p.workspace_bytes, int64_t{p.multiprocessors}})
         key.push_back(x);
+    if (p.second != p.inputs) key.push_back(type_of(p.second));
     return key;
 }
 
@@ -137,6 +144,10 @@ Owned<lt::Operation> operation_of(const Gemm& g, const Problem& problem) {
         set(lt::kAuxPointer, static_cast<const void*>(g.x.data));
         set(lt::kAuxRowLength, row_length(g.x));
         set(lt::kAuxType, type_of(g.x.dtype));
+    }
+    if (has_codes(g)) {
+        set(lt::kFirstScale, static_cast<const void*>(g.b_scales.values.data));
+        set(lt::kSecondScale, static_cast<const void*>(g.a_scales.values.data));
     }
     if (g.bias.defined()) {
         set(lt::kEpilogue, lt::kEpilogueBias);
@@ -383,15 +394,38 @@ bool multiply(const Stream& stream, const Gemm& g) {
 // The library fuses only GELU's gradient (GPT-2's, by tanh), for 16-bit values: in f32 its tanh is 5e-6 off. The
 // library's GELU would not have the bits of our kernel, which recompute uses, and there is no SwiGLU.
 bool is_fused(const Gemm& g) {
-    return g.epilogue == Epilogue::gelu_backward && !g.bias.defined() && g.c.dtype != DType::f32;
+    return !has_codes(g) && g.epilogue == Epilogue::gelu_backward && !g.bias.defined() && g.c.dtype != DType::f32;
 }
 
 template <bool kTf32>
 void gemm_cublaslt(const Stream& stream, const Gemm& g) {
     if (is_fused(g) && multiply<kTf32>(stream, g)) return;
     const Gemm plain = without_epilogue(g);
-    if (!multiply<kTf32>(stream, plain)) gemm_plain<kTf32>(stream, plain);
+    if (!multiply<kTf32>(stream, plain)) {
+        check(!has_codes(g) || g.c.numel() == 0, "cuBLASLt has no product ", g.a.shape, " ", g.a.dtype, " times ",
+              g.b.shape, " ", g.b.dtype, " of codes; set [precision] emulate = true");
+        gemm_plain<kTf32>(stream, plain);
+    }
     apply_epilogue(cuda_table(), stream, g);
+}
+
+// One factor for each matrix, and the summed dim innermost in both: what fp8 units of every generation multiply. Scales
+// of groups are laid out in orders of their own, which quantize() does not write yet.
+bool codes_fit(const Gemm& g) {
+    const auto whole = [](const Scales& s) { return s.values.dtype == DType::f32 && s.group == GroupShape{}; };
+    return !g.transpose_a && g.transpose_b && whole(g.a_scales) && whole(g.b_scales) &&
+           (g.a.dtype == DType::e4m3 || g.b.dtype == DType::e4m3);
+}
+
+// Without a GPU, as in rehearsals, returns what the library is expected to compute.
+bool gemm_of_codes(const Stream& stream, const Gemm& g) {
+    if (!codes_fit(g)) return false;
+    if (int gpus = 0; cudaGetDeviceCount(&gpus) != cudaSuccess || gpus == 0) {
+        cudaGetLastError();
+        return true;
+    }
+    const Problem problem = problem_of(stream, g, false);
+    return algorithms().of(problem, Product(g, problem)).has_value();
 }
 
 // Without a GPU, as in rehearsals, returns what the library is expected to compute.
@@ -442,6 +476,7 @@ void fill_gemm(KernelTable& table, bool tf32) {
     table.gemm = tf32 ? gemm_cublaslt<true> : gemm_cublaslt<false>;
     table.gemm_workspace = [](const Stream&, const Gemm&) -> int64_t { return 0; };  // it has the stream's
     table.gemm_implementation = tf32 ? implementation_of<true> : implementation_of<false>;
+    table.gemm_of_codes = gemm_of_codes;
     table.gemm_tuning = empty_tuning;
     table.gemm_implementations = [] {
         static const std::string kVersion = library().version();

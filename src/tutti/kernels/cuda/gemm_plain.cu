@@ -117,6 +117,7 @@ void fill_gemm_plain(KernelTable& table, bool tf32) {
     table.gemm_workspace = [](const Stream&, const Gemm&) -> int64_t { return 0; };
     table.gemm_implementation = [](const Stream&, const Gemm&) { return "own"; };
     table.gemm_implementations = [] { return "own"; };
+    table.gemm_of_codes = [](const Stream&, const Gemm&) { return false; };
 }
 
 }  // namespace tutti::kernels::cuda

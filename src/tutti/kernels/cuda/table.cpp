@@ -13,6 +13,7 @@ const KernelTable& cuda_table() {
         t.name = "cuda";
         cuda::fill_elementwise(t);
         cuda::fill_random(t);
+        cuda::fill_float8(t);
         cuda::fill_reduction(t);
         cuda::fill_embedding(t);
         cuda::fill_norm(t);

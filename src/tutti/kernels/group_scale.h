@@ -1,0 +1,49 @@
+// kernels/group_scale.h: the factor and the divisor of a group of values that quantize() stores in 8 bits, for the
+// kernels of every processor.
+#pragma once
+
+#include "tutti/base/float8.h"
+#include "tutti/kernels/kernel_table.h"
+
+namespace tutti::kernels {
+
+struct GroupScale {
+    float factor;
+    float divisor;  // NaN of a group with an infinity or NaN
+    uint8_t code;   // of an e8m0 divisor
+};
+
+// `amax`: the bits of the group's largest magnitude; `given`: a factor in place of the one that follows; 0: none.
+constexpr GroupScale group_scale(int32_t amax, const Float8& format, bool e8m0, float of_type, bool powers_of_two,
+                                 float given) {
+    const float largest = std::bit_cast<float>(amax);
+    if (e8m0) {
+        const uint8_t code = e8m0_divisor(largest, format);
+        return {e8m0_factor(code), e8m0_value(code), code};
+    }
+    if (amax >= 0x7f800000) return {1, std::bit_cast<float>(0x7fc00000), 0};
+    const float factor = given > 0 ? given : float8_factor(largest, format, of_type, powers_of_two);
+    return {factor, 1 / factor, 0};
+}
+
+// Rows and columns of the groups of a matrix, and where their divisors are.
+struct GroupGrid {
+    int64_t rows, columns, R, C;  // of a group, of the matrix
+
+    constexpr GroupGrid(const GroupShape& group, int64_t R_, int64_t C_)
+        : rows(group.rows > 0 ? group.rows
+               : R_ > 0       ? R_
+                              : 1),
+          columns(group.columns > 0 ? group.columns
+                  : C_ > 0          ? C_
+                                    : 1),
+          R(R_),
+          C(C_) {}
+    constexpr int64_t down() const { return (R + rows - 1) / rows; }
+    constexpr int64_t across() const { return (C + columns - 1) / columns; }
+    constexpr int64_t at(int64_t i, int64_t j, bool transposed) const {
+        return transposed ? j * down() + i : i * across() + j;
+    }
+};
+
+}  // namespace tutti::kernels
