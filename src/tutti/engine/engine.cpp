@@ -164,6 +164,7 @@ Engine::Engine(const spec::RunSpec& run_, comm::World& world, Machine machine, c
       gpus(gpu_world(run, world, *device)),
       groups(gpus ? *gpus : world, parallel::make_mesh(run, world.size())),
       model(applied(factories.model(ctx, run.model, run.train.seq_len), run, groups, world.rank(), factories)),
+      scales(delayed_scales_of(model)),
       pipeline(placed(run, model, groups)),
       rules(checked_rules(run, model, factories)),
       data_parallel(make_data_parallel(run, ctx, units_of(model, pipeline), groups, rules.grain(model.parameters()),
@@ -174,6 +175,8 @@ Engine::Engine(const spec::RunSpec& run_, comm::World& world, Machine machine, c
       batches(make_batches(ctx, counted_share(groups))),
       losses(ctx) {
     device->choose_products(product_choices(run, groups.mesh(), tuning.get()));
+    check_products(run, ctx);
+    if (scales) scales->allocate(ctx);
     if (run.train.cuda_graphs) graph.emplace(ctx);
     if (run.model.moe.experts > 0) {
         routing.emplace(ctx, spec::layers_with_experts(run.model), run.model.moe,

@@ -55,6 +55,7 @@ struct Engine {
     std::unique_ptr<comm::World> gpus;  // of ranks that communicate from GPU to GPU; null without such ranks
     parallel::Groups groups;
     models::Model model;
+    std::shared_ptr<nn::DelayedScales> scales;  // of 8-bit tensors, from earlier steps; null: the recipe has none
     pipeline::Pipeline pipeline;
     optim::Rules rules;  // of updates
     std::unique_ptr<parallel::DataParallel> data_parallel;

@@ -52,28 +52,61 @@ int kind_of(const autograd::Parameter& p) {
 void choose_products(models::Model& model, const spec::RunSpec& run, parallel::Groups& groups) {
     const std::optional<spec::Recipe> recipe = spec::recipe_of(run.precision);
     if (!recipe) return;
-    const bool whole_tensors = recipe->x.along == 0 && !recipe->delayed && run.precision.scale_over == "tensor";
+    const bool whole_tensors = recipe->x.along == 0 && run.precision.scale_over == "tensor";
     const auto over = [&](Axes axes) -> comm::Communicator* {
         const bool several = whole_tensors && !axes.empty() && groups.mesh().size(axes) > 1;
         return several ? &groups.over(axes) : nullptr;
     };
+    // The blocks are between the first module, the embedding or the input, and the last, the head or the loss.
+    const std::vector<autograd::Unit*> units = model.units(model.all());
+    check(static_cast<int64_t>(units.size()) == run.model.layers + 2, "a model of ", run.model.layers, " blocks has ",
+          units.size(), " modules; a recipe needs one before and one behind the blocks");
+    std::vector<autograd::Parameter*> layers;
+    for (int64_t block = 0; block < run.model.layers; ++block)
+        for (autograd::Parameter* p : units[static_cast<size_t>(block + 1)]->parameters)
+            if (spec::quantizes(run, block) && kind_of(*p) >= 0) layers.push_back(p);
+    const auto scales = recipe->delayed ? std::make_shared<nn::DelayedScales>(*recipe, layers) : nullptr;
     std::array<std::shared_ptr<const nn::ProductRule>, kKinds.size()> rules;
     for (size_t i = 0; i < kKinds.size(); ++i) {
         const Kind& kind = kKinds[i];
         if (kind.of_experts && run.model.moe.experts == 0) continue;
         rules[i] =
             std::make_shared<nn::QuantizedProducts>(*recipe, nn::ScaleRanks{over(kind.x), over(kind.dy), over(kind.w)},
-                                                    run.precision.emulate, kind.input_is_saved);
+                                                    run.precision.emulate, kind.input_is_saved, scales);
     }
-    // The blocks are between the first module, the embedding or the input, and the last, the head or the loss.
-    const std::vector<autograd::Unit*> units = model.units(model.all());
-    check(static_cast<int64_t>(units.size()) == run.model.layers + 2, "a model of ", run.model.layers, " blocks has ",
-          units.size(), " modules; a recipe needs one before and one behind the blocks");
-    for (int64_t block = 0; block < run.model.layers; ++block) {
-        if (!spec::quantizes(run, block)) continue;
-        for (autograd::Parameter* p : units[static_cast<size_t>(block + 1)]->parameters)
-            if (const int kind = kind_of(*p); kind >= 0) p->rule = rules[static_cast<size_t>(kind)];
-    }
+    for (autograd::Parameter* p : layers) p->rule = rules[static_cast<size_t>(kind_of(*p))];
+}
+
+void check_products(const spec::RunSpec& run, ops::Context& ctx) {
+    const std::optional<spec::Recipe> recipe = spec::recipe_of(run.precision);
+    if (!recipe || run.precision.emulate || ctx.kernels.gemm_of_codes == nullptr) return;
+    const std::vector<std::string> problems = spec::code_product_problems(run);
+    check<UsageError>(problems.empty(), joined(problems, "\n"));
+    // dx = dy w, whose factors may differ in format; at an address that suits every kernel. Nothing is read.
+    constexpr int64_t kSize = 256;
+    auto* const nowhere = reinterpret_cast<void*>(kSize);
+    const auto codes = [&](const spec::Quantity& q) { return View(nowhere, q.format, {kSize, kSize}); };
+    const auto scales = [&](const spec::Quantity& q) {
+        const auto groups = [&](int64_t size) { return size > 0 ? kSize / size : 1; };
+        return kernels::Scales{View(nowhere, q.divisors, {groups(q.across), groups(q.along)}), {q.across, q.along}};
+    };
+    const kernels::Gemm probe{.a = codes(recipe->dy),
+                              .b = codes(recipe->w),
+                              .c = View(nowhere, spec::compute_dtype(run), {kSize, kSize}),
+                              .transpose_b = true,
+                              .gradient = true,
+                              .a_scales = scales(recipe->dy),
+                              .b_scales = scales(recipe->w)};
+    check<UsageError>(ctx.kernels.gemm_of_codes(ctx.device.stream(), probe), "[precision] recipe = \"",
+                      run.precision.recipe, "\": ", ctx.device.name(), " with the ", ctx.kernels.name,
+                      " kernels multiplies no such codes; set [precision] emulate = true, which decodes them before "
+                      "each product: the same values, slower");
+}
+
+std::shared_ptr<nn::DelayedScales> delayed_scales_of(const models::Model& model) {
+    for (const autograd::Parameter* p : model.parameters())
+        if (const auto* rule = dynamic_cast<const nn::QuantizedProducts*>(p->rule.get())) return rule->scales();
+    return nullptr;
 }
 
 }  // namespace tutti::engine

@@ -2,7 +2,10 @@
 // decides (Factories::products).
 #pragma once
 
+#include <memory>
+
 #include "tutti/models/model.h"
+#include "tutti/nn/delayed.h"
 #include "tutti/parallel/groups.h"
 #include "tutti/spec/run_spec.h"
 
@@ -11,5 +14,11 @@ namespace tutti::engine {
 // Gives the linear layers and experts of the blocks that precision.recipe quantizes their rule; leaves all others.
 // Collective over the groups of tp, cp and etp.
 void choose_products(models::Model& model, const spec::RunSpec& run, parallel::Groups& groups);
+
+// UsageError, with what to set, where the device's kernels would have to multiply codes and do not multiply these.
+void check_products(const spec::RunSpec& run, ops::Context& ctx);
+
+// The scales of earlier steps that the rules of these layers share; null: no rule has any.
+std::shared_ptr<nn::DelayedScales> delayed_scales_of(const models::Model& model);
 
 }  // namespace tutti::engine

@@ -18,10 +18,11 @@ namespace {
 
 using Change = std::function<void(spec::RunSpec&)>;
 
-const std::vector<std::string> kRecipes = {"tensor", "block", "mxfp8"};
+const std::vector<std::string> kRecipes = {"tensor", "delayed", "block", "mxfp8"};
 
 struct Outcome {
     std::vector<double> losses, norms;
+    std::vector<float> scales;  // of delayed scaling: histories and factors
     bool operator==(const Outcome&) const = default;
 };
 
@@ -38,6 +39,9 @@ Outcome steps(const spec::RunSpec& run, int ranks, int count = 2) {
             outcome.norms.push_back(r.grad_norm);
         }
         engine.data_parallel->wait_for_weights();
+        if (world.rank() == 0 && engine.scales)
+            for (const auto& state : engine.scales->state())
+                for (const float x : state.values.to_host<float>()) outcome.scales.push_back(x);
     });
     return outcome;
 }
@@ -80,7 +84,7 @@ TEST(Recipes, HaveTheSameBitsHoweverStateIsHeldAndPassesAreOrdered) {
         {"zero 3, recompute", 2, [](spec::RunSpec& r) { r.parallel.zero = 3, r.recompute.policy = "full"; }},
         {"zero 3, offload", 2, [](spec::RunSpec& r) { r.parallel.zero = 3, r.offload.params = true; }},
     };
-    for (const std::string& recipe : {std::string("none"), kRecipes[0], kRecipes[1], kRecipes[2]})
+    for (const char* recipe : {"none", "tensor", "delayed", "block", "mxfp8"})
         for (const bool experts : {false, true}) {
             spec::RunSpec run = run_of(recipe, "bf16");
             if (experts) run = moe_of(run);
@@ -181,6 +185,45 @@ TEST(Recipes, TakeTheScaleOfAWholeTensorOverTheRanksThatHaveParts) {
             EXPECT_EQ(wrong == 0, whole || (tp == 1 && cp == 1)) << wrong;
         });
     }
+}
+
+// The first step has no history and scales as `tensor` does; later ones cast with the factor that the steps before
+// left. A step that is skipped teaches nothing.
+TEST(Recipes, DelayedScalesFollowTheStepsBefore) {
+    spec::RunSpec run = run_of("delayed", "bf16");
+    run.precision.amax_history = 2;
+    spec::RunSpec current = run;
+    current.precision.recipe = "tensor";
+    const Outcome delayed = steps(run, 1, 3), of_tensors = steps(current, 1, 3);
+    EXPECT_EQ(delayed.losses[0], of_tensors.losses[0]);
+    EXPECT_EQ(delayed.norms[0], of_tensors.norms[0]);
+    ASSERT_FALSE(delayed.scales.empty());
+    // Of each layer 3 histories of 2 steps, then 3 factors: powers of two that bring the largest below the format's.
+    for (size_t layer = 0; layer < delayed.scales.size(); layer += 9)
+        for (size_t i = 0; i < 3; ++i) {
+            const float first = delayed.scales[layer + 2 * i], second = delayed.scales[layer + 2 * i + 1];
+            if (second == 0) continue;  // x of a layer that reads another's input
+            EXPECT_GT(first, 0);
+            EXPECT_EQ(delayed.scales[layer + 6 + i],
+                      float8_factor(std::max(first, second), i == 2 ? kE5m2 : kE4m3, largest_of(DType::bf16), true));
+        }
+    comm::run_ranks(1, {.timeout_s = 60}, [&](comm::World& world) {
+        Engine engine(run, world, machine_of(run, {}, ::testing::TempDir()),
+                      [&](ops::Context& ctx, const BatchShard& share) { return fixed_batches(ctx, run, share); });
+        const auto state = [&] {
+            std::vector<float> all;
+            for (const auto& s : engine.scales->state())
+                for (const float x : s.values.to_host<float>()) all.push_back(x);
+            return all;
+        };
+        EXPECT_FALSE(train_step(engine, 1).skipped);
+        const std::vector<float> before = state();
+        autograd::Parameter& p = engine.model.parameter("model.layers.1.mlp.up_proj.weight");
+        const Tensor whole = p.value;
+        ops::fill(engine.ctx, p.value, INFINITY);
+        EXPECT_TRUE(train_step(engine, 2).skipped);
+        EXPECT_EQ(state(), before);
+    });
 }
 
 TEST(Recipes, ChooseTheLayersOfTheMiddleBlocks) {

@@ -27,6 +27,7 @@ StepResult synchronous_step(Engine& s, int64_t step) {
 
 void add_gradients(Engine& s, int64_t step, StepTrace& trace) {
     const std::vector<int64_t> microbatches = microbatches_of(s.pipeline);
+    if (s.scales) s.scales->begin_step(s.ctx);
     s.data_parallel->begin_step(microbatches);  // a gradient is summed over the ranks after so many backwards
     {
         // Forms of weights are kept from one microbatch to the next, where weights stay in memory.
@@ -35,6 +36,7 @@ void add_gradients(Engine& s, int64_t step, StepTrace& trace) {
     }
     trace.part(Activity::other, "finish gradients", [&] {
         s.data_parallel->finish_gradients();
+        if (s.scales) s.scales->end_step(s.groups.world());
         s.losses.send();
     });
 }
@@ -68,6 +70,7 @@ void update(Engine& s, StepTrace& trace, const StepResult& r) {
     const double mean_load = moe.experts > 0 ? choices / static_cast<double>(moe.experts) : 0;
     trace.compute("optimizer",
                   [&] { s.optimizer.step(r.lr, optim::clip_factor(r.grad_norm, s.run.optimizer.clip), mean_load); });
+    if (s.scales) s.scales->learn(s.ctx);
     trace.write_gpu_spans();
 }
 

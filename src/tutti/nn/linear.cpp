@@ -24,19 +24,21 @@ const Tensor* bias_of(const Affine& layer) {
 }
 
 // Calls the rule of a weight for one product.
-ops::Operand weight_of(ops::Context& ctx, Parameter& w, GemmRole role) { return rule_of(w).weight(ctx, w, {role}); }
+ops::Operand weight_of(ops::Context& ctx, Parameter& w, GemmRole role) {
+    return rule_of(w).weight(ctx, w, {role, {}, &w});
+}
 ops::Operand gradient_of(ops::Context& ctx, const Parameter& w, const Tensor& dy, GemmRole role) {
-    return rule_of(w).gradient(ctx, dy, {role});
+    return rule_of(w).gradient(ctx, dy, {role, {}, &w});
 }
 ops::Operand input_of(ops::Context& ctx, const Parameter& w, const Tensor& x) {
-    return rule_of(w).input(ctx, x, {GemmRole::forward});
+    return rule_of(w).input(ctx, x, {GemmRole::forward, {}, &w});
 }
 
 using MakeOperand = std::function<ops::Operand()>;
 
 // What the layer's rule saves of its input x, which the forward multiplied as `in`.
 MakeOperand saved_input(Tape& tape, const Parameter& w, const Var& x, const ops::Operand& in) {
-    return tape.recording() ? rule_of(w).save(tape, x, in, {GemmRole::weight_gradient}) : MakeOperand();
+    return tape.recording() ? rule_of(w).save(tape, x, in, {GemmRole::weight_gradient, {}, &w}) : MakeOperand();
 }
 
 // The gradients of weight and bias of y = x w^T + b.

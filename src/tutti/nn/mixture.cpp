@@ -157,15 +157,15 @@ Var record_grouped(Tape& tape, const char* name, const std::vector<Var>& z, cons
     ops::Context& ctx = tape.context();
     const ProductRule& rule = rule_of(w);
     std::function<ops::Operand()> saved;
-    if (tape.recording()) saved = rule.save(tape, x, in, {GemmRole::weight_gradient, rows});
+    if (tape.recording()) saved = rule.save(tape, x, in, {GemmRole::weight_gradient, rows, &w});
     return tape.record(
         name, z, y,
         [&ctx, &w, &rule, rows, backward = std::move(backward)](const Tensor& dy, Tensors& sums) {
-            const Use use{GemmRole::input_gradient, rows};
+            const Use use{GemmRole::input_gradient, rows, &w};
             return backward(rule.gradient(ctx, dy, use), rule.weight(ctx, w, use), sums);
         },
         [&ctx, &w, &rule, rows, saved = std::move(saved)](const Tensor& dy) {
-            const auto d = rule.gradient(ctx, dy, {GemmRole::weight_gradient, rows});
+            const auto d = rule.gradient(ctx, dy, {GemmRole::weight_gradient, rows, &w});
             ops::grouped_backward_weight(ctx, d, saved(), w.gradient, rows, adds_to_gradient(w));
         },
         {&w});
@@ -174,11 +174,12 @@ Var record_grouped(Tape& tape, const char* name, const std::vector<Var>& z, cons
 // down(silu(gate(x)) up(x)), of each row by its expert.
 Var experts(Tape& tape, const Var& x, const MixtureLayer& l, const ops::GroupRows& rows) {
     ops::Context& ctx = tape.context();
-    const Use use{GemmRole::forward, rows};
     for (const Parameter* w : {&l.gate, &l.up, &l.down})
         check<UsageError>(!rule_of(*w).adds(), w->name, ": a product rule that adds a term serves no experts");
-    const auto input = [&](const Parameter& w, const Tensor& of) { return rule_of(w).input(ctx, of, use); };
-    const auto weight = [&](Parameter& w) { return rule_of(w).weight(ctx, w, use); };
+    const auto input = [&](const Parameter& w, const Tensor& of) {
+        return rule_of(w).input(ctx, of, {GemmRole::forward, rows, &w});
+    };
+    const auto weight = [&](Parameter& w) { return rule_of(w).weight(ctx, w, {GemmRole::forward, rows, &w}); };
     const auto linear = [&](const char* name, Parameter& w, const ops::Operand& in, const Tensor& y) {
         return record_grouped(tape, name, {x}, x, in, w, rows, y,
                               [&ctx, rows](const ops::Operand& dy, const ops::Operand& of, Tensors& sums) {

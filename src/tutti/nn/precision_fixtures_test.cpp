@@ -9,6 +9,7 @@
 #include "tutti/base/json.h"
 #include "tutti/base/philox.h"
 #include "tutti/base/read_file.h"
+#include "tutti/nn/delayed.h"
 #include "tutti/ops/ops.h"
 #include "tutti/ops/quantize.h"
 #include "tutti/ops/testing/bits.h"
@@ -109,6 +110,29 @@ TEST(PrecisionFixturesFloat8, E8m0OfAllMagnitudes) {
     std::vector<uint8_t> codes;
     for (uint32_t i = 0; i < 0x7f80; ++i) codes.push_back(e8m0_code_above(as_float(i << 16)));
     EXPECT_EQ(fnv(codes), 0xba9538a6e5b8931bu);
+}
+
+// A magnitude of 0, infinity or NaN changes neither history nor factor.
+TEST(PrecisionFixturesFloat8, DelayedScales) {
+    for (const Json& f : fixtures().at("delayed").at("cases").elements()) {
+        const bool most_recent = f.at("algorithm").text() == "most_recent";
+        const auto length = f.at("length").get<size_t>();
+        for (const bool pow2 : {false, true}) {
+            std::vector<float> magnitudes(length);
+            float factor = as_float(hex(f.at("first_scale"), 8).front());
+            for (size_t step = 0; step < f.at("amax_of_step").size(); ++step) {
+                MagnitudeHistory{magnitudes, factor}.add(as_float(hex(f.at("amax_of_step")[step], 8).front()), kE4m3,
+                                                         most_recent, pow2);
+                uint32_t expected = hex(f.at("scale_after_step")[step], 8).front();
+                if (pow2) expected &= 0xff800000u;
+                EXPECT_EQ(std::bit_cast<uint32_t>(factor), expected) << step;
+                const std::vector<uint32_t> history = hex(f.at("history_after_step")[step], 8);
+                ASSERT_EQ(history.size(), length);
+                for (size_t i = 0; i < length; ++i)
+                    EXPECT_EQ(std::bit_cast<uint32_t>(magnitudes[i]), history[i]) << step << ' ' << i;
+            }
+        }
+    }
 }
 
 // --- one linear layer ------------------------------------------------------------------------------------------------

@@ -12,9 +12,9 @@ Operand ProductRule::weight(ops::Context&, Parameter& w, const Use&) const { ret
 Operand ProductRule::gradient(ops::Context&, const Tensor& dy, const Use&) const { return dy; }
 
 std::function<Operand()> ProductRule::save(Tape& tape, const Var& x, const Operand&, const Use& use) const {
-    return [this, &ctx = tape.context(), saved = autograd::SavedTensor(x), role = use.role,
+    return [this, &ctx = tape.context(), saved = autograd::SavedTensor(x), role = use.role, layer = use.layer,
             rows = ops::GroupRows(use.rows.begin(), use.rows.end())] {
-        return input(ctx, saved.take(), {role, rows});
+        return input(ctx, saved.take(), {role, rows, layer});
     };
 }
 

@@ -18,6 +18,7 @@ namespace tutti::nn {
 struct Use {
     ops::GemmRole role;
     std::span<const int64_t> rows = {};  // of each expert, for a stack of experts (ops::GroupRows); else empty
+    const Parameter* layer = nullptr;    // the weight of the product; of x, that of the first layer that reads x
 };
 
 // The plain rule, which multiplies the tensors as they are. Others override.

@@ -2,6 +2,7 @@
 // for each of the products in which they are read, in groups along the dim that the product sums over.
 #pragma once
 
+#include "tutti/nn/delayed.h"
 #include "tutti/nn/product_rule.h"
 #include "tutti/spec/recipe.h"
 
@@ -16,9 +17,14 @@ struct ScaleRanks {
 class QuantizedProducts final : public ProductRule {
   public:
     // `emulate`: codes are decoded even where a kernel multiplies them. `input_is_saved`: the input of these layers
-    // is saved by the function that computed it, unless no node did.
-    QuantizedProducts(const spec::Recipe& recipe, ScaleRanks ranks, bool emulate, bool input_is_saved)
-        : recipe_(recipe), ranks_(ranks), emulate_(emulate), input_is_saved_(input_is_saved) {}
+    // is saved by the function that computed it, unless no node did. `scales`: of delayed scaling; else null.
+    QuantizedProducts(const spec::Recipe& recipe, ScaleRanks ranks, bool emulate, bool input_is_saved,
+                      std::shared_ptr<DelayedScales> scales = nullptr)
+        : recipe_(recipe),
+          ranks_(ranks),
+          emulate_(emulate),
+          input_is_saved_(input_is_saved),
+          scales_(std::move(scales)) {}
 
     ops::Operand input(ops::Context& ctx, const Tensor& x, const Use& use) const override;
     ops::Operand weight(ops::Context& ctx, Parameter& w, const Use& use) const override;
@@ -27,13 +33,17 @@ class QuantizedProducts final : public ProductRule {
     std::function<ops::Operand()> save(Tape& tape, const Var& x, const ops::Operand& forward,
                                        const Use& use) const override;
     bool converts() const override { return true; }
+    const std::shared_ptr<DelayedScales>& scales() const { return scales_; }
 
   private:
+    ops::Operand quantize(ops::Context& ctx, const Tensor& x, DelayedScales::Factor factor, ops::Coding coding,
+                          const Use& use, bool over_rows, Purpose purpose) const;
     bool direct(const ops::Context& ctx) const { return !emulate_ && ctx.kernels.gemm_of_codes != nullptr; }
 
     spec::Recipe recipe_;
     ScaleRanks ranks_;
     bool emulate_, input_is_saved_;
+    std::shared_ptr<DelayedScales> scales_;
 };
 
 }  // namespace tutti::nn

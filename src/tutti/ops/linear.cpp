@@ -69,7 +69,7 @@ void gemm(Context& ctx, Gemm g) {
     Tensor workspace;
     if (const int64_t values = ctx.kernels.gemm_workspace ? ctx.kernels.gemm_workspace(ctx.device.stream(), g) : 0)
         g.workspace = workspace = empty(ctx, {values}, DType::f32, Purpose::workspace);
-    call(ctx, &KernelTable::gemm, "gemm", g);
+    call(ctx, &KernelTable::gemm, size_of(g.a.dtype) == 1 ? "gemm_of_codes" : "gemm", g);
 }
 
 void compute_rows(Context& ctx, const Product& whole, int64_t first, int64_t rows, const View& to) {

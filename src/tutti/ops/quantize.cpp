@@ -51,10 +51,28 @@ kernels::Scales scales_of(const Operand& x, int64_t first, int64_t rows) {
 
 }  // namespace
 
+Tensor no_magnitudes(Context& ctx, int64_t n, Purpose purpose) {
+    const Tensor magnitudes = empty(ctx, {n}, DType::i32, purpose);
+    clear_magnitudes(ctx, magnitudes);
+    return magnitudes;
+}
+
+// Tables fill numbers; the bits of the number 0 are those of the integer.
+void clear_magnitudes(Context& ctx, const Tensor& magnitudes) {
+    call(ctx, &KernelTable::fill, "fill", View(magnitudes.view().data, DType::f32, magnitudes.shape()), 0.0f);
+}
+
+void add_magnitudes(Context& ctx, const Tensor& x, const Tensor& magnitudes) {
+    check(x.contiguous() && magnitudes.numel() == 1,
+          "add_magnitudes: needs a contiguous tensor and one magnitude, got ", x.shape(), " and ", magnitudes.shape());
+    const Matrix m(x.shape());
+    if (m.rows > 0) call(ctx, &KernelTable::amax, "amax", rows_of(x, 0, m.rows, m.columns), magnitudes.view());
+}
+
 Tensor largest_magnitudes(Context& ctx, const Tensor& x, const std::vector<int64_t>& segments) {
     check(x.contiguous(), "largest_magnitudes: needs a contiguous tensor, got shape ", x.shape());
-    const auto n = static_cast<int64_t>(std::max<size_t>(segments.size(), 1));
-    const Tensor largest = zeros(ctx, {n}, DType::i32, Purpose::workspace);
+    const Tensor largest =
+        no_magnitudes(ctx, static_cast<int64_t>(std::max<size_t>(segments.size(), 1)), Purpose::workspace);
     const int64_t columns = Matrix(x.shape()).columns;
     for_each_segment({.shape = x.shape(), .segments = segments}, [&](int64_t i, int64_t row, int64_t rows, int64_t) {
         call(ctx, &KernelTable::amax, "amax", rows_of(x, row, rows, columns), largest.narrow(0, i, 1).view());
@@ -80,7 +98,7 @@ Operand quantized(Context& ctx, const Tensor& x, DType format, DType divisors, C
                             .scales = scales_of(y, first, rows),
                             .transposed = y.coding.transposed,
                             .powers_of_two = y.coding.powers_of_two};
-        if (amax.defined()) q.amax = amax.narrow(0, i, 1);
+        if (amax.defined()) q.amax = amax.narrow(0, amax.numel() == 1 ? 0 : i, 1);
         if (factor.defined()) q.factor = factor;
         call(ctx, &KernelTable::quantize, "quantize", q);
     });

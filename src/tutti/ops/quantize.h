@@ -10,9 +10,15 @@ namespace tutti::ops {
 // without rows.
 Tensor largest_magnitudes(Context& ctx, const Tensor& x, const std::vector<int64_t>& segments);
 
+// Magnitudes of nothing yet: n zeros, and such memory set to zeros again.
+Tensor no_magnitudes(Context& ctx, int64_t n, Purpose purpose);
+void clear_magnitudes(Context& ctx, const Tensor& magnitudes);
+// magnitudes (1) = max(magnitudes, x).
+void add_magnitudes(Context& ctx, const Tensor& x, const Tensor& magnitudes);
+
 // x, contiguous, as codes of `format` with divisors of type `divisors`, f32 or e8m0. Shape and type of `coding` are
-// set; `segments` divide the rows. Where a group is a whole segment: `amax` (segments) i32 in place of the largest
-// magnitude of the segment, `factor` (1) f32 in place of the factor that follows from it.
+// set; `segments` divide the rows. Where a group is a whole segment: `amax` i32, one for all segments or one for each,
+// in place of the largest magnitude of the segment; `factor` (1) f32 in place of the factor that follows from it.
 Operand quantized(Context& ctx, const Tensor& x, DType format, DType divisors, Coding coding, Purpose purpose,
                   const Tensor& amax = {}, const Tensor& factor = {});
 

@@ -35,6 +35,7 @@ class Groups {
     Groups(comm::World& world, mesh::Mesh mesh);
 
     const mesh::Mesh& mesh() const { return mesh_; }
+    int rank() const { return world_.rank(); }
     int coordinate(mesh::Axes axes) const { return mesh_.coordinate(world_.rank(), axes); }
     // The ranks that differ from this rank along these axes only, in the order of rank: a sum over dp is then the sum
     // over the shards, then over the replicas. Sets that differ only in axes of size 1 share one group. The first call

@@ -317,7 +317,7 @@ Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ra
                 .peak_place = recorder.peak_place(),
                 .offloaded = engine.offload_device ? engine.offload_device->memory().total().peak : 0,
                 .reserved = memory.reserved(),
-                .saved = saved_bytes(engine.optimizer)};
+                .saved = saved_bytes(engine.optimizer) + (engine.scales && rank == 0 ? engine.scales->bytes() : 0)};
     r.memory_capacity = target.device.memory_bytes;
     r.counts = models::counts_of(engine.model, run.train.seq_len, run.recompute.policy);
     r.communication = parallel::difference(engine.groups.traffic(), before);

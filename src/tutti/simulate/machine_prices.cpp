@@ -216,7 +216,9 @@ double MachinePrices::kernel(const rehearsal::KernelCall& call) const {
         const double M = size(0), K = size(1), N = size(2), groups = static_cast<double>(shape.groups);
         double products = 0;
         if (shape.groups == 0)
-            products = product(M, N, K) * flops / (2 * M * N * K);
+            products =
+                product(M, N, K, std::string_view(call.kernel) == "gemm_of_codes" ? Operands::eight : Operands::wide) *
+                flops / (2 * M * N * K);
         else if (shape.transpose_a)  // gradients of the matrices: K is the rows of all groups
             products = grouped_gradient(groups, K / groups, N, M);
         else

@@ -92,6 +92,10 @@ TEST(MachinePrices, GroupedProductsOfARehearsal) {
     call.work.shape.transpose_a = true;  // gradients of 16 matrices of 2048 x 1536, of 256 rows each
     call.work.shape.sizes = {2048, 4096, 1536};
     EXPECT_NEAR(h100.kernel(call), h100.grouped_gradient(groups, rows / groups, out, in) + 2e-6, 1e-12);
+    call = {"gemm_of_codes", {.flops = 2.0 * 4096 * 2048 * 1024, .bytes = 1}};
+    call.work.shape = {.kind = kernels::ProblemShape::Kind::product, .rank = 3, .sizes = {4096, 1024, 2048}};
+    EXPECT_NEAR(h100.kernel(call), h100.product(4096, 2048, 1024, Operands::eight) + 2e-6, 1e-12);
+    EXPECT_LT(h100.kernel(call), h100.product(4096, 2048, 1024));
 }
 
 }  // namespace

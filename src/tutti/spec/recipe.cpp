@@ -93,6 +93,12 @@ std::vector<std::string> recipe_problems(const RunSpec& run) {
     refuse(p.scale_over == "rank" && (!whole || recipe->delayed),
            "scale_over = \"rank\": only recipe = \"tensor\" takes a scale over ranks before a cast; set scale_over = "
            "\"tensor\"");
+    refuse(
+        recipe->delayed && run.parallel.schedule == "pipedream",
+        "[parallel] schedule = \"pipedream\": scales change once a step, and stages update by themselves; set recipe = "
+        "\"tensor\", or another schedule");
+    refuse(recipe->delayed && run.parallel.strategy != "collective", "[parallel] strategy = \"", run.parallel.strategy,
+           "\": scales are those of all ranks; set recipe = \"tensor\", or strategy = \"collective\"");
     refuse(run.parallel.tp_overlap > 1, "[parallel] tp_overlap = ", run.parallel.tp_overlap,
            ": a tensor is quantized as a whole, and products in pieces have a part of its rows; set tp_overlap = 1");
     refuse(run.train.cuda_graphs,

@@ -26,7 +26,9 @@ struct Quantity {
 struct Recipe {
     Quantity x, w, dy;
     bool powers_of_two = true;
-    bool delayed = false;  // scales of a step follow from the magnitudes of earlier steps
+    // Scales of a step follow from the largest magnitudes of `history` earlier steps, or of the latest.
+    bool delayed = false, most_recent = false;
+    int64_t history = 0;
     // Of the products: what a rank's part of a matrix must be a multiple of where kernels multiply codes.
     int64_t multiple = 16;
 };
@@ -34,6 +36,8 @@ struct Recipe {
 // Of a validated section; nothing: products in the compute type.
 inline std::optional<Recipe> recipe_of(const PrecisionSpec& p) {
     Recipe r{.powers_of_two = p.scales != "f32", .delayed = p.recipe == "delayed"};
+    r.most_recent = p.amax_of == "most_recent";
+    r.history = p.amax_history;
     if (p.recipe == "block") {
         r.x = r.dy = {.along = 128, .across = 1};
         r.w = {.along = 128, .across = 128};

@@ -584,8 +584,6 @@ void check_what_exists(const RunSpec& run, Problems& problems) {
     };
     refuse(run.precision.fp8 != "none", "[precision] fp8", run.precision.fp8,
            "8-bit products are chosen by precision.recipe; set recipe, and leave fp8 out");
-    refuse(run.precision.recipe == "delayed", "[precision] recipe", run.precision.recipe,
-           "scales of earlier steps are not kept yet; set tensor");
 }
 
 }  // namespace

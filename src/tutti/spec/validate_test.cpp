@@ -349,7 +349,7 @@ TEST(Validate, RecipesOfProducts) {
         overrides.insert(overrides.begin(), model.begin(), model.end());
         return refusal_of(parse_text("", "c.toml", overrides), ranks);
     };
-    for (const char* recipe : {"tensor", "block", "mxfp8"}) {
+    for (const char* recipe : {"tensor", "delayed", "block", "mxfp8"}) {
         const std::string r = concat("precision.recipe=", recipe);
         EXPECT_EQ(problems({r}), "");
         EXPECT_EQ(problems({r, "parallel.tp=2"}, 2), "");

@@ -105,6 +105,10 @@ std::vector<checkpoint::TensorSlice> state_slices(const engine::Engine& engine) 
     std::vector<checkpoint::TensorSlice> slices;
     for (optim::StateTensor& s : engine.optimizer.state())
         slices.push_back({std::move(s.name), s.shape, std::move(s.blocks), s.values, s.owned});
+    if (engine.scales)  // equal on all ranks
+        for (const nn::DelayedScales::State& s : engine.scales->state())
+            slices.push_back({s.name, s.values.shape(), mesh::whole_part(s.values.shape()).blocks, s.values,
+                              engine.groups.rank() == 0});
     return slices;
 }
 

@@ -17,7 +17,7 @@ using checkpoint::TensorRecord;
 using checkpoint::TensorSlice;
 using mesh::HeldBlock;
 
-constexpr std::string_view kState = "optimizer.", kLargest = "_absmax";
+constexpr std::string_view kState = "optimizer.", kLargest = "_absmax", kScales = "precision.";
 constexpr int64_t kBlock = kernels::kStateBlock;
 
 // "optimizer.m_absmax.w" for "optimizer.m.w"; "" for a parameter.
@@ -58,7 +58,8 @@ class Conversion {
             records_.emplace(std::move(name), std::move(record));
         }
         for (const TensorSlice& slice : slices) wanted_.insert({slice.name, slice.values.dtype()});
-        for (const TensorSlice& slice : slices) (converts(slice) ? other_ : same_).push_back(slice);
+        for (const TensorSlice& slice : slices)
+            if (!begins_anew(slice)) (converts(slice) ? other_ : same_).push_back(slice);
     }
 
     void load(const CheckpointReader& reader) const {
@@ -79,6 +80,10 @@ class Conversion {
     }
 
   private:
+    bool begins_anew(const TensorSlice& slice) const {
+        const auto record = records_.find(slice.name);
+        return slice.name.starts_with(kScales) && (record == records_.end() || record->second.shape != slice.shape);
+    }
     bool is_codes(const TensorSlice& slice) const { return slice.values.dtype() == DType::u8; }
 
     // A slice whose tensor the checkpoint has in another type; or the largest magnitudes of such codes.
@@ -173,7 +178,8 @@ void load_converted(const CheckpointReader& reader, const std::vector<TensorSlic
 std::vector<std::string> left_over(const CheckpointReader& reader, const std::vector<TensorSlice>& slices) {
     const Conversion conversion(reader, slices);
     std::vector<std::string> names = checkpoint::unwanted_tensors(reader, slices);
-    std::erase_if(names, [&](const std::string& name) { return conversion.converted(name); });
+    std::erase_if(names,
+                  [&](const std::string& name) { return name.starts_with(kScales) || conversion.converted(name); });
     return names;
 }
 

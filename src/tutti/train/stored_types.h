@@ -1,6 +1,7 @@
 // train/stored_types.h: loads a checkpoint into a run that stores the optimizer's state, or masters, in other types:
 // f32, bf16, or u8 with the largest magnitude of each block (optimizer.m, optimizer.v, precision.master). Values are
-// rounded to the nearest of the new type.
+// rounded to the nearest of the new type. Scales of 8-bit products ("precision.*") that the checkpoint lacks, or has of
+// another number of steps, stay as they are: a run may begin or end such products; those it does not want are left.
 #pragma once
 
 #include "tutti/checkpoint/training_state.h"

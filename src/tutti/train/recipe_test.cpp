@@ -1,0 +1,73 @@
+// Runs with 8-bit products: the memory and the messages of a step are those rehearsed, to the byte (SmallRun checks
+// every run of a test), and a run that goes on from a checkpoint under another layout has the bits of one that was not
+// interrupted.
+#include <gtest/gtest.h>
+
+#include "tutti/train/testing/small_run.h"
+
+namespace tutti::train {
+namespace {
+
+using Settings = std::vector<std::string>;
+
+class RecipeRuns : public SmallRun {
+  protected:
+    // Three blocks, of which the middle one is quantized; groups of 128 divide what tp divides.
+    TrainOptions run(const std::string& out, const std::string& recipe, Settings more, int ranks) const {
+        Settings set = {"model.layers=3",
+                        "model.kv_heads=2",
+                        "model.head_dim=128",
+                        "model.ffn=256",
+                        "optimizer.schedule=\"constant\"",
+                        "optimizer.warmup_steps=0",
+                        "precision.recipe=" + recipe};
+        set.insert(set.end(), more.begin(), more.end());
+        return options(out, set, ranks);
+    }
+};
+
+TEST_F(RecipeRuns, TakeTheMemoryThatWasRehearsed) {
+    struct Layout {
+        Settings set;
+        int ranks;
+    };
+    const Layout layouts[] = {{{}, 1},
+                              {{"recompute.policy=selective", "offload.activations=true"}, 1},
+                              {{"recompute.policy=full", "parallel.zero=3"}, 2},
+                              {{"parallel.tp=2", "precision.bf16_first=0"}, 2},
+                              {{"parallel.pp=2", "parallel.schedule=zb-h1"}, 2},
+                              {{"model.moe.experts=4", "model.moe.top_k=4", "model.moe.ffn=128", "parallel.ep=2"}, 2}};
+    int runs = 0;
+    for (const char* recipe : {"tensor", "delayed", "block", "mxfp8"})
+        for (const Layout& layout : layouts) {
+            Settings set = layout.set;
+            set.push_back("train.steps=2");
+            const TrainOptions o = run(concat(recipe, ++runs), recipe, set, layout.ranks);
+            EXPECT_EQ(train(o).step, 2) << recipe << ' ' << joined(layout.set, " ");
+        }
+}
+
+TEST_F(RecipeRuns, GoOnUnderAnotherLayoutWithTheSameBits) {
+    for (const char* recipe : {"tensor", "delayed", "block", "mxfp8"}) {
+        const TrainOptions whole = run(concat(recipe, "-whole"), recipe, {"train.steps=4"}, 2);
+        EXPECT_EQ(train(whole).step, 4);
+        const std::string cut = concat(recipe, "-cut");
+        EXPECT_EQ(train(run(cut, recipe, {"train.steps=2"}, 2)).step, 2);
+        const TrainOptions rest =
+            run(cut, recipe, {"train.steps=4", "parallel.zero=3", "recompute.policy=selective"}, 2);
+        EXPECT_EQ(train(rest).step, 4);
+        EXPECT_EQ(weights(rest), weights(whole)) << recipe;  // with the histories of delayed scaling
+    }
+}
+
+// Ending a run in bf16, and beginning 8-bit products, are no other run; histories begin anew, and left-over ones are no
+// error.
+TEST_F(RecipeRuns, BeginAndEndWithinARun) {
+    EXPECT_EQ(train(run("mixed", "none", {"train.steps=1"}, 1)).step, 1);
+    EXPECT_EQ(train(run("mixed", "delayed", {"train.steps=2"}, 1)).step, 2);
+    EXPECT_EQ(train(run("mixed", "delayed", {"train.steps=3", "precision.amax_history=4"}, 1)).step, 3);
+    EXPECT_EQ(train(run("mixed", "none", {"train.steps=4"}, 1)).step, 4);
+}
+
+}  // namespace
+}  // namespace tutti::train
