@@ -131,7 +131,7 @@ MODELS = {
     "qwen3_biases": ("Qwen3", dict(SIZES, head_dim=8, attention_bias=True)),
 }
 
-VARIANTS = [name for name in MODELS if MODELS[name][1].get("rms_norm_eps") == 1e-4]
+VARIANTS = [name for name in MODELS if MODELS[name][1].get("rms_norm_eps") == 1e-4]  # rows of spec/variants.h
 
 
 def config_of(name):
@@ -276,70 +276,6 @@ class HuggingFace(unittest.TestCase):
                 self.compare_outputs(name, module, directory)
                 self.compare_texts(name, module, directory)
                 self.round_trip(name, directory)
-
-    # Not of the function from tokens to logits, or of shapes: a file with another number has other tensors.
-    OF_SHAPES = {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-                 "num_key_value_heads", "head_dim"}
-
-    @staticmethod
-    def changed(value):
-        """Other values of the same kind, and none at all."""
-        if isinstance(value, bool):
-            return [not value]
-        if isinstance(value, (int, float)):
-            return [value * 2 + 1, None]
-        if isinstance(value, list):
-            return [value[::-1]]
-        if value is None:
-            return [3, True]
-        return []
-
-    def variants_of(self, config, prefix=()):
-        """(path, config with another value there) for every key, also inside objects."""
-        for key, value in (config if not prefix else self.inside(config, prefix)).items():
-            if isinstance(value, dict):
-                yield from self.variants_of(config, (*prefix, key))
-                continue
-            for other in self.changed(value):
-                changed = json.loads(json.dumps(config))
-                self.inside(changed, prefix)[key] = other
-                yield ".".join((*prefix, key)), other, changed
-
-    @staticmethod
-    def inside(config, path):
-        for key in path:
-            config = config[key]
-        return config
-
-    def test_every_key(self):
-        """Where another value of a key changes the logits in transformers, Tutti follows it or refuses the file."""
-        windows = self.windows[:1]
-        for name in VARIANTS:
-            self.setUp()
-            directory = self.folder / "hf"
-            make_module(name).save_pretrained(directory)
-            original = json.loads((directory / "config.json").read_text())
-            followed, refused = 0, []
-            for key, value, config in self.variants_of(original):
-                if key in self.OF_SHAPES | {"architectures", "model_type", "transformers_version", "dtype"}:
-                    continue
-                (directory / "config.json").write_text(json.dumps(config))
-                what = f"{name}: {key} = {value}"
-                try:
-                    theirs = logits(load_module(directory), windows)
-                except Exception:  # the class of transformers has no such model
-                    continue
-                try:
-                    self.windows = windows
-                    ours = self.dump(directory).outputs["logits"]
-                except RuntimeError as error:
-                    self.assertIn("config.json", str(error), what)
-                    refused.append(key)
-                    continue
-                difference = ((ours - theirs).abs().max() / theirs.abs().max()).item()
-                self.assertLessEqual(difference, BOUND, what)
-                followed += 1
-            print(f"  {name:<20} the same as transformers: {followed}, refused: {', '.join(sorted(set(refused)))}")
 
     def test_types_and_shards(self):
         for name, dtype, shard in (("llama", torch.bfloat16, "30KB"), ("gpt2", torch.float16, "5GB"),
@@ -549,19 +485,28 @@ class ConfigKeys(unittest.TestCase):
             return [1, 9]
         return []
 
+    @staticmethod
+    def inside(config, path):
+        for key in path:
+            config = config[key]
+        return config
+
     def variants(self, config):
         layers = config.get("num_hidden_layers", config.get("n_layer"))
         yield "as it is", config
-        for where in [None] + [k for k in ("rope_parameters", "rope_scaling") if isinstance(config.get(k), dict)]:
-            part = config if where is None else config[where]
+        parts = [()]  # paths of objects in objects
+        for where in parts:
+            part = self.inside(config, where)
+            parts += [(*where, key) for key, value in part.items()
+                      if isinstance(value, dict) and (where or key.startswith("rope_"))]
             for key, value in part.items():
                 if key in self.IGNORED or isinstance(value, dict) or key.startswith("_") or key.endswith("token_id"):
                     continue
                 for change in ["absent", *self.changes(value, layers)]:
                     changed = json.loads(json.dumps(config))
-                    target = changed if where is None else changed[where]
+                    target = self.inside(changed, where)
                     target.pop(key) if change == "absent" else target.update({key: change})
-                    yield f"{where or ''} {key} = {change}", changed
+                    yield f"{'.'.join((*where, key))} = {change}", changed
 
     def losses(self, folder, window):
         """transformers' and Tutti's loss; None where one of them cannot read the directory."""
@@ -581,7 +526,7 @@ class ConfigKeys(unittest.TestCase):
             return None, ours
 
     NAMES = ("gpt2", "llama_yarn", "mistral", "qwen2_window_above", "qwen3_window_between", "mixtral_balanced",
-             "qwen2_moe_window", "qwen3_moe_window", "lfm2", "lfm2_moe")  # each family
+             "qwen2_moe_window", "qwen3_moe_window", "lfm2", "lfm2_moe", *VARIANTS)  # each family
 
     def test_every_key(self):
         silent, refused, same = [], 0, 0

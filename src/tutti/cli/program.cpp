@@ -372,16 +372,27 @@ Command program(Arguments& all, const Io& io) {
             "rank, 70 a bug or no progress: do not start it again, 75 stopped by a signal with nothing lost:\n"
             "start it again.",
         .commands = {
-            init_command(all.init, io), config_command(all.config, io), train_command(all.train, io),
-            rehearse_command(all.rehearse, io), verify_command(all.verify, io), generate_command(all.generate, io),
-            convert_command(all.convert, io), watch_command(all.watch, io), report_command(all.report, io),
-            bench_command(all, io), health_command(all.health, io), schedule_command(all.schedule, io),
-            simulate_command(all.simulate, io), plan_command(all.plan, io), data_command(all.data, io),
+            init_command(all.init, io),
+            config_command(all.config, io),
+            train_command(all.train, io),
+            rehearse_command(all.rehearse, io),
+            verify_command(all.verify, io),
+            generate_command(all.generate, io),
+            convert_command(all.convert, io),
+            watch_command(all.watch, io),
+            report_command(all.report, io),
+            bench_command(all, io),
+            health_command(all.health, io),
+            schedule_command(all.schedule, io),
+            simulate_command(all.simulate, io),
+            plan_command(all.plan, io),
+            data_command(all.data, io),
             alone("doctor", "show what this build and this machine have, and what is missing", doctor,
                   "Exit code 0: no problem; 4: problems, printed last."),
             alone("models", "list presets with sizes and support, and the model_types that are read", models,
                   "Examples:\n  tutti models\n  tutti models --json | jq '.presets[] | select(.parameters < 2e9)'"),
-            alone("version", "print version and build", version, ""), completion_command(all.completion, io),
+            alone("version", "print version and build", version, ""),
+            completion_command(all.completion, io),
             alone("man", "print the manual page, as source for man", manual, "Example:\n  tutti man | man -l -")}};
     add_json_option(program, all.json);
     return program;

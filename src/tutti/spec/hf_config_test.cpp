@@ -340,12 +340,13 @@ TEST(HfConfig, VariantsRefuseWhatTheyCannotHonour) {
     refuses("gemma2", gemma2 + R"("hidden_activation":"relu")", "hidden_activation = \"relu\"");
     refuses("gemma2", gemma2 + R"("layer_types":["full_attention"])", "layer_types");
     refuses("gemma2", R"("sliding_window":4)", "query_pre_attn_scalar: required");
+    refuses("gemma2", gemma2 + R"("attn_logit_softcapping":null)", "final_logit_softcapping: required");
     refuses("gemma3_text", gemma2 + R"("attn_logit_softcapping":0.5)", "attn_logit_softcapping = 0.5");
     refuses("olmo2", R"("clip_qkv":5.0)", "clip_qkv = 5");
     refuses("olmo3", R"("sliding_window":4,"rope_theta":10000)", "rope_theta = 10000");
     refuses("phi3", R"("attention_bias":true)", "attention_bias = true");
     refuses("phi3", R"("rope_scaling":{"type":"longrope","short_factor":[1],"long_factor":[1]})",
-            "rope_scaling: original_max_position_embeddings: required");
+            "rope_scaling: original_max_position_embeddings: required, at the top of the file");
     refuses("smollm3", R"("use_sliding_window":true)", "use_sliding_window = true");
     refuses("granite", R"("residual_multiplier":0)", "residual_multiplier = 0: must be above 0");
     refuses("glm4", R"("attention_out_bias":true)", "attention_out_bias = true: not known");

@@ -162,12 +162,11 @@ void read_rope_scaling(Keys& keys, ModelSpec& m, const RopeKeys& known, int64_t 
     if (type == "default") return;
     if (known.longrope && (type == "longrope" || type == "su" || type == "yarn")) {
         s.type = "longrope";
-        s.original_max_positions = keys.integer_or("original_max_position_embeddings", original);
-        if (original > 0) s.original_max_positions = original;  // that at the top counts
-        if (s.original_max_positions == 0)
-            keys.problem("original_max_position_embeddings", "required, here or at the top of the file");
-        s.factor = keys.number_or("factor", static_cast<double>(m.max_positions) /
-                                                static_cast<double>(std::max<int64_t>(s.original_max_positions, 1)));
+        keys.take("original_max_position_embeddings");  // that at the top counts, and its absence too
+        s.original_max_positions = std::max<int64_t>(original, 1);
+        if (original == 0) keys.problem("original_max_position_embeddings", "required, at the top of the file");
+        s.factor = keys.number_or("factor",
+                                  static_cast<double>(m.max_positions) / static_cast<double>(s.original_max_positions));
         s.attention_factor = keys.number_or("attention_factor", 0);
         const int64_t frequencies = (m.rope_dims > 0 ? m.rope_dims : m.head_dim) / 2;
         s.short_factors = number_list_of(keys, "short_factor", frequencies);

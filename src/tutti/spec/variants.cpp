@@ -24,6 +24,7 @@ struct NumberKey {
     enum class As {
         factor,        // 1, or no key, is the field's 0
         cap,           // null, or no key, is the field's 0; 0 is refused
+        given_cap,     // the same, but files must have the key: the class's own default is a cap
         inverse_root,  // the field is value^(-1/2); required
     } as;
 };
@@ -189,10 +190,7 @@ constexpr auto kNoBias = [](const char* key) { return std::pair<const char*, Jso
 constexpr auto kNone = [](const char* key) { return std::pair<const char*, Json>(key, nullptr); };
 
 std::vector<Row> make_rows() {
-    const std::vector<NumberKey> gemma2_numbers = {{"query_pre_attn_scalar", &ModelSpec::score_scale, As::inverse_root},
-                                                   {"final_logit_softcapping", &ModelSpec::logit_cap, As::cap},
-                                                   {"attn_logit_softcapping", &ModelSpec::score_cap, As::cap}};
-    const std::vector<NumberKey> gemma3_numbers(gemma2_numbers.begin(), gemma2_numbers.begin() + 2);
+    const NumberKey scalar = {"query_pre_attn_scalar", &ModelSpec::score_scale, As::inverse_root};
     const std::vector<BooleanKey> all_biases = {{"attention_bias", &ModelSpec::qkv_bias, false},
                                                 {"attention_bias", &ModelSpec::output_bias, false}};
     const std::vector<const char*> gelu = {"gelu_pytorch_tanh"};
@@ -213,7 +211,9 @@ std::vector<Row> make_rows() {
          .tied = Tied::yes,
          .windows = Windows::others,
          .period = 2,
-         .numbers = gemma2_numbers,
+         .numbers = {scalar,
+                     {"final_logit_softcapping", &ModelSpec::logit_cap, As::given_cap},
+                     {"attn_logit_softcapping", &ModelSpec::score_cap, As::given_cap}},
          .booleans = all_biases,
          .only = {unidirectional, {"hidden_act", "gelu_pytorch_tanh"}}},
         {.names = {.name = "gemma3_text", .architecture = "Gemma3ForCausalLM"},
@@ -226,7 +226,7 @@ std::vector<Row> make_rows() {
          .windows = Windows::others,
          .period = 6,
          .period_key = "sliding_window_pattern",
-         .numbers = gemma3_numbers,
+         .numbers = {scalar, {"final_logit_softcapping", &ModelSpec::logit_cap, As::cap}},
          .booleans = all_biases,
          .only = {unidirectional, kNone("attn_logit_softcapping"), {"hidden_act", "gelu_pytorch_tanh"}},
          .read = read_gemma3,
@@ -367,6 +367,7 @@ void read_number(Keys& keys, ModelSpec& m, const NumberKey& n) {
         field = 1 / std::sqrt(value);
         return;
     }
+    if (n.as == As::given_cap && !keys.has(n.key)) keys.problem(n.key, "required, a number or null");
     field = keys.number_or(n.key, n.as == As::factor ? 1 : 0);
     if (field == 0 && keys.take(n.key) != nullptr) keys.problem(n.key, "must be above 0");
     if (n.as == As::factor && field == 1) field = 0;
@@ -431,7 +432,8 @@ Json value_of(const ModelSpec& m, const NumberKey& n) {
     const double field = m.*n.field;
     switch (n.as) {
         case As::factor: return field == 0 ? 1.0 : field;
-        case As::cap: return field == 0 ? Json(nullptr) : Json(field);
+        case As::cap:
+        case As::given_cap: return field == 0 ? Json(nullptr) : Json(field);
         case As::inverse_root: break;
     }
     // The number that reads back to the same field: a whole one where there is one.
