@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # scripts/parallelism_pictures.sh PROGRAM [--check]: draws the pictures of docs/parallelism from the program's own
-# layouts, rehearsals and schedules; --check: says whether they are up to date. None needs data or a particular machine,
+# layouts, rehearsals and schedules; --check: says whether they are up to date, and the figures of sentences such as
+# "The first command prints" on the pages. None needs data or a particular machine,
 # and every build with oneDNN draws the same.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -40,6 +41,18 @@ if [[ ${2:-} == --check ]]; then
     done
     for picture in "$pictures"/*.svg; do
         [[ -f $folder/$(basename "$picture") ]] || { echo "$picture is drawn by no line of this script" >&2; wrong=1; }
+    done
+    for page in "$pictures"/*.md; do
+        while read -r sentence; do
+            number=1
+            [[ $sentence != *"The second"* ]] || number=2
+            command=$(sed -n '/^## Run it/,$p' "$page" | grep '^tutti ' | sed -n "${number}p")
+            read -ra words <<<"${command#tutti }"
+            said=$("$program" "${words[@]}")
+            for figure in $(grep -o '[0-9.]* [KMG]iB' <<<"$sentence" | tr ' ' _); do
+                grep -qF " ${figure/_/ }" <<<"$said" || { echo "$page: $command does not print ${figure/_/ }" >&2; wrong=1; }
+            done
+        done < <(grep -E '^- The (first|second) command prints .*iB' "$page")
     done
     ((wrong == 0)) || {
         echo "$pictures is not what this build draws; draw it anew: scripts/parallelism_pictures.sh PROGRAM" >&2
