@@ -100,7 +100,7 @@ MODELS = {
                                   rope_parameters=dict(
                                       sliding_attention=dict(rope_type="default", rope_theta=100.0),
                                       full_attention=dict(rope_type="linear", factor=8.0, rope_theta=5000.0)))),
-    "phi3": ("Phi3", dict(NO_PADDING, tie_word_embeddings=False, sliding_window=9, original_max_position_embeddings=64,
+    "phi3": ("Phi3", dict(NO_PADDING, tie_word_embeddings=False, sliding_window=9, original_max_position_embeddings=128,
                           rope_parameters=dict(rope_type="longrope", rope_theta=1000.0, partial_rotary_factor=0.75,
                                                short_factor=[1.0, 1.5, 2.0], long_factor=[1.25, 3.0, 6.0]))),
     "phi3_plain": ("Phi3", dict(NO_PADDING, sliding_window=None)),
@@ -112,7 +112,7 @@ MODELS = {
                                 full_attention=dict(rope_type="yarn", rope_theta=500.0, factor=4.0,
                                                     original_max_position_embeddings=16, beta_fast=4.0,
                                                     attention_factor=1.2)))),
-    "smollm3": ("SmolLM3", dict(NO_PADDING, no_rope_layers=[1, 0, 1], attention_bias=True)),
+    "smollm3": ("SmolLM3", dict(NO_PADDING, no_rope_layers=[1, 0, 1])),
     "granite": ("Granite", dict(NO_PADDING, embedding_multiplier=3.0, logits_scaling=4.0, residual_multiplier=0.22,
                                 attention_multiplier=0.2, tie_word_embeddings=True)),
     "glm": ("Glm", dict(NO_PADDING, head_dim=12, attention_bias=True, partial_rotary_factor=0.5)),
