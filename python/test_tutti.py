@@ -117,6 +117,9 @@ class Answers(InFolder):
         self.assertTrue(ours["within_bound"])
         self.assertIn("the same as one rank", ours.text)
 
+    def test_models(self):
+        self.assertEqual(tutti.models(), said_by("models"))
+
     def test_any_command(self):
         self.assertEqual(tutti.call("version"), said_by("version"))
         out = self.path("tokens")
