@@ -42,10 +42,10 @@ Place find_checkpoint(const fs::path& path) {
 }
 
 // "bytes", or the run's copy of its tokenizer, or the tokenizer that the run named; for weights alone, the tokenizer
-// beside them.
+// beside them; "": there is none.
 std::string find_tokenizer(const std::string& named, const fs::path& run, const std::string& side_files) {
     if (named == "bytes") return named;
-    if (named.empty()) return side_files;
+    if (named.empty()) return side_files.empty() || tokenizer_of_run(side_files).empty() ? "" : side_files;
     const std::string copy = tokenizer_of_run(run.string());
     return copy.empty() ? named : copy;
 }

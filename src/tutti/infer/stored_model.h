@@ -31,7 +31,7 @@ struct StoredModel {
     data::SpecialIds special_ids(const data::Tokenizer* by) const;
 };
 
-// A run directory's copy of its tokenizer; "": none.
+// The tokenizer's file in a directory of a run or a model; "": none.
 std::string tokenizer_of_run(const std::string& run);
 
 // Called with a model whose parameters have no memory yet. If reading the weights finds a damaged checkpoint and

@@ -77,6 +77,13 @@ TEST_F(ConvertTest, ThereAndBackWithoutALostBit) {
         EXPECT_EQ(content(name + ".again/model.safetensors"), content(name + ".hf/model.safetensors"));
         EXPECT_EQ(content(name + ".again/config.json"), content(name + ".hf/config.json"));
         EXPECT_FALSE(content(name + ".hf/model.safetensors").empty());
+        // Weights and config alone, without a tokenizer.
+        std::filesystem::create_directory(path(name + ".bare"));
+        for (const char* file : {"/model.safetensors", "/config.json"})
+            std::filesystem::copy(path(name + ".hf") + file, path(name + ".bare") + file);
+        to(name + ".bare", name + ".bare.tutti");
+        to(name + ".bare.tutti", name + ".bare.again");
+        EXPECT_EQ(content(name + ".bare.again/model.safetensors"), content(name + ".hf/model.safetensors"));
         const auto expected = text(name);
         EXPECT_EQ(text(name + ".hf"), expected) << name;
         EXPECT_EQ(text(name + ".tutti"), expected) << name;
