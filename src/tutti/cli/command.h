@@ -85,6 +85,7 @@ struct Arguments {
     SimulateArguments simulate;
     CalibrateArguments calibrate;
     PlanArguments plan;
+    HardwareArguments hardware;
     CompletionArguments completion;
     bool json = false;  // of every command
 };

@@ -165,6 +165,13 @@ struct PlanArguments : ForecastArguments {
 };
 int plan(const PlanArguments& arguments, const Io& io);
 
+struct HardwareArguments {
+    std::string name;                      // of the catalog, or a file; "": a table of all
+    std::vector<std::string> set_cluster;  // "network.gbs=35"
+    int devices = 1;                       // for the totals
+};
+int show_hardware(const HardwareArguments& arguments, const Io& io);
+
 int doctor(const Io& io);
 int models(const Io& io);
 int version(const Io& io);

@@ -5,6 +5,7 @@
 #include "tutti/base/error.h"
 #include "tutti/cli/command.h"
 #include "tutti/cli/forecast.h"
+#include "tutti/hardware/cluster.h"
 #include "tutti/spec/devices.h"
 #include "tutti/spec/fields.h"
 #include "tutti/spec/model_spec.h"
@@ -356,6 +357,22 @@ Command completion_command(CompletionArguments& a, const Io& io) {
                       "  tutti completion fish | source      # in ~/.config/fish/config.fish");
 }
 
+Command hardware_command(HardwareArguments& a, const Io& io) {
+    const Options options = {
+        {"NAME", "", "", "a device of the catalog, or a TOML file [a table of all]", &a.name,
+         Suggestions{hardware::cluster_names(), true}},
+        {"--devices,--gpus,--ranks", "N", "1", "show the totals of N devices", &a.devices, Between{1, kManyRanks}},
+        {"--set-cluster", "key=value", "", "change a key of the cluster, such as network.gbs=35; repeatable",
+         &a.set_cluster}};
+    return command_of("hardware", "show devices and clusters: peaks, memory, bandwidths, totals, sources", a, io,
+                      show_hardware, options,
+                      "Examples:\n"
+                      "  tutti hardware\n"
+                      "  tutti hardware h100\n"
+                      "  tutti hardware h100 --devices 24576 --set-cluster network.pod=3072 \\\n"
+                      "      --set-cluster network.oversubscription=7");
+}
+
 }  // namespace
 
 Command program(Arguments& all, const Io& io) {
@@ -389,6 +406,7 @@ Command program(Arguments& all, const Io& io) {
             data_command(all.data, io),
             alone("doctor", "show what this build and this machine have, and what is missing", doctor,
                   "Exit code 0: no problem; 4: problems, printed last."),
+            hardware_command(all.hardware, io),
             alone("models", "list presets with sizes and support, and the model_types that are read", models,
                   "Examples:\n  tutti models\n  tutti models --json | jq '.presets[] | select(.parameters < 2e9)'"),
             alone("version", "print version and build", version, ""),
