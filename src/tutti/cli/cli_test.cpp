@@ -414,6 +414,24 @@ TEST(Train, TrainsGeneratesReports) {
     EXPECT_EQ(streamed.out, "God " + Json::parse(generated.out)["text"].get<std::string>() + "\n");
     EXPECT_EQ(tutti({"report", out}).code, 0);
 
+    // Log-probabilities: one of each new token; of the prompt's tokens the same as where they were new.
+    const Json made = Json::parse(generated.out);
+    ASSERT_EQ(made["logprobs"].size(), 5u);
+    EXPECT_FALSE(made.contains("prompt_logprobs"));
+    std::string ids_of_all = "71,111,100,32";
+    for (const int id : made["tokens"].get<std::vector<int>>()) ids_of_all += concat(",", id);
+    for (const char* ranks : {"1", "2"}) {
+        const Ran again = tutti({"generate", out, "--prompt-ids", ids_of_all, "--max-tokens", "1", "--json",
+                                 "--prompt-logprobs", "--ranks", ranks});
+        const Json values = Json::parse(again.out)["prompt_logprobs"];
+        ASSERT_EQ(values.size(), 9u) << again.err;
+        EXPECT_TRUE(values[0].is_null());
+        for (size_t i = 0; i < 5; ++i) {
+            EXPECT_NEAR(values[4 + i].get<double>(), made["logprobs"][i].get<double>(), 1e-5);
+            EXPECT_LT(values[4 + i].get<double>(), 0);
+        }
+    }
+
     // Ranks that share out the model make the text of one.
     const std::vector<std::string> prompt = {"generate", out, "--prompt", "God ", "--max-tokens", "5"};
     const auto with = [&](std::vector<std::string> more) {

@@ -54,6 +54,7 @@ struct Command {
 
 Option required(Option option);
 Option threads_option(int& threads);
+Option device_option(std::string& device);
 // --set section.key=value, repeatable.
 Option set_option(std::vector<std::string>& set, const std::string& help);
 
@@ -73,6 +74,7 @@ struct Arguments {
     RehearseArguments rehearse;
     VerifyArguments verify;
     GenerateArguments generate;
+    ChatArguments chat;
     ConvertArguments convert;
     WatchArguments watch;
     ReportArguments report;
@@ -93,6 +95,8 @@ struct Arguments {
 // The table of the program (program.cpp), and the commands whose options are in other files. `arguments` and `io` must
 // live as long as the table.
 Command program(Arguments& arguments, const Io& io);
+Command generate_command(GenerateArguments& arguments, const Io& io);    // generate.cpp
+Command chat_command(ChatArguments& arguments, const Io& io);            // chat.cpp
 Command data_command(DataArguments& arguments, const Io& io);            // data.cpp
 Command schedule_command(ScheduleArguments& arguments, const Io& io);    // schedule.cpp
 Command simulate_command(SimulateArguments& arguments, const Io& io);    // simulate.cpp

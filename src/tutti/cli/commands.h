@@ -76,14 +76,12 @@ struct VerifyArguments : RunArguments {
 };
 int verify(const VerifyArguments& arguments, const Io& io);
 
-struct GenerateArguments {
+// A model that makes texts, and how its tokens are chosen.
+struct TextModelArguments {
     std::string checkpoint;
-    std::vector<std::string> prompts, prompt_ids;  // texts; "1,2,3"
-    std::string prompts_file;                      // one text per line
     std::vector<std::string> stop;
     std::string stop_ids;
     bool ignore_eos = false;
-    bool ids = false;
     std::string compute = "auto";
     int64_t max_tokens = 256;
     double temperature = 0.8;
@@ -96,7 +94,23 @@ struct GenerateArguments {
     int ranks = 1;
     std::vector<std::string> set;
 };
+
+struct GenerateArguments : TextModelArguments {
+    std::vector<std::string> prompts, prompt_ids;  // texts; "1,2,3"
+    std::string prompts_file;                      // one text per line
+    bool ids = false;
+    bool prompt_log_probabilities = false;
+};
 int generate(const GenerateArguments& arguments, const Io& io);
+
+struct ChatArguments : TextModelArguments {
+    ChatArguments() { max_tokens = 1024; }  // of an answer
+    std::string system;
+    std::string template_file;              // "": the one of the model's files
+    std::vector<std::string> set_template;  // "key=value"
+    int64_t context = 4096;                 // tokens of the longest conversation
+};
+int chat(const ChatArguments& arguments, const Io& io);
 
 struct ConvertArguments {
     std::string from, to, format, dtype;  // format, dtype "": see infer/convert.h

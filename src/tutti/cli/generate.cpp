@@ -2,7 +2,6 @@
 // generated.
 #include "tutti/infer/generate.h"
 
-#include <charconv>
 #include <optional>
 #include <sstream>
 
@@ -11,32 +10,14 @@
 #include "tutti/base/read_file.h"
 #include "tutti/base/timing.h"
 #include "tutti/cli/commands.h"
-#include "tutti/cli/io.h"
-#include "tutti/comm/run.h"
+#include "tutti/cli/text_model.h"
 #include "tutti/data/data_set.h"
-#include "tutti/data/tokenizer.h"
-#include "tutti/infer/stored_model.h"
-#include "tutti/spec/toml.h"
 
 namespace tutti::cli {
 
 namespace {
 
 using Ids = std::vector<int32_t>;
-
-// "1,2,3"
-Ids parse_ids(const std::string& option, const std::string& text) {
-    Ids ids;
-    for (const char *at = text.data(), *end = at + text.size(); at <= end;) {
-        int32_t id = 0;
-        const auto [stop, error] = std::from_chars(at, end, id);
-        check<UsageError>(error == std::errc() && id >= 0 && (stop == end || *stop == ','), option, " ", text,
-                          ": required token ids with commas between them, such as 1,2,3");
-        ids.push_back(id);
-        at = stop + 1;
-    }
-    return ids;
-}
 
 std::vector<std::string> read_lines(const std::string& path) {
     std::istringstream file(read_file(path));
@@ -55,39 +36,17 @@ std::vector<std::string> prompt_texts(const GenerateArguments& a) {
         for (std::string& line : read_lines(a.prompts_file)) texts.push_back(std::move(line));
     for (const std::string& text : texts)
         check<UsageError>(!text.empty(), "--prompt \"\": required: a text of at least one token to continue");
-    for (const std::string& text : a.stop) check<UsageError>(!text.empty(), "--stop \"\": required: a text");
     check<UsageError>(!texts.empty() || !a.prompt_ids.empty(),
                       "required: --prompt TEXT, --prompts FILE or --prompt-ids 1,2,3");
     return texts;
-}
-
-std::unique_ptr<const data::Tokenizer> tokenizer_of(const infer::LoadedModel& loaded) {
-    try {
-        const std::string& name = loaded.stored.tokenizer;
-        check<UsageError>(!name.empty(), loaded.stored.path, " has no tokenizer");
-        return data::make_tokenizer(name);
-    } catch (const UsageError& error) {
-        throw UsageError(concat(error.what(), "; without one, give --prompt-ids 1,2,3 and --ids"));
-    }
-}
-
-// The ids that end a text: those in the model's files, those of the tokenizer, and the end-of-document token of
-// training.
-Ids stop_tokens(const GenerateArguments& arguments, const infer::StoredModel& stored,
-                const data::Tokenizer* tokenizer) {
-    Ids ids;
-    if (!arguments.stop_ids.empty()) ids = parse_ids("--stop-ids", arguments.stop_ids);
-    if (arguments.ignore_eos) return ids;
-    const Ids stop = stored.special_ids(tokenizer).stop;
-    ids.insert(ids.end(), stop.begin(), stop.end());
-    return ids;
 }
 
 // A prompt and its continuation.
 struct Text {
     std::string prompt;  // "" when it came as ids
     Ids prompt_ids, tokens;
-    std::string text;  // generated so far, without the end that is held back
+    std::string text;                      // generated so far, without the end that is held back
+    std::vector<float> log_probabilities;  // of the ids and tokens but the first; none: too long, or not asked for
     StopText stop;
     Utf8Stream stream;
     bool ended = false;
@@ -125,13 +84,8 @@ class Output {
     bool begun_ = false;
 };
 
-const char* name_of(infer::Ended ended) {
-    constexpr const char* kNames[] = {"length", "token", "text"};  // by Ended
-    return kNames[static_cast<size_t>(ended)];
-}
-
 Json describe(const infer::LoadedModel& loaded, const infer::SamplingOptions& sampling, const std::vector<Text>& texts,
-              const std::vector<infer::Ended>& ended, bool ids, double seconds) {
+              const std::vector<infer::Ended>& ended, bool ids, bool prompts_too, double seconds) {
     Json document = {{"checkpoint", loaded.stored.path}, {"step", loaded.stored.step}};
     auto outputs = Json::array();
     size_t tokens = 0;
@@ -141,6 +95,14 @@ Json describe(const infer::LoadedModel& loaded, const infer::SamplingOptions& sa
         one["prompt_ids"] = texts[i].prompt_ids;
         if (!ids) one["text"] = texts[i].text;
         one["tokens"] = texts[i].tokens;
+        if (std::vector<float> all = texts[i].log_probabilities; !all.empty()) {
+            const auto begin = all.end() - static_cast<std::ptrdiff_t>(texts[i].tokens.size());
+            one["logprobs"] = std::vector<float>(begin, all.end());
+            if (prompts_too) {
+                one["prompt_logprobs"] = Json::array({nullptr});  // of the first token
+                for (auto value = all.begin(); value != begin; ++value) one["prompt_logprobs"].push_back(*value);
+            }
+        }
         one["ended_by"] = name_of(ended[i]);
         tokens += texts[i].tokens.size();
         outputs.push_back(one);
@@ -156,21 +118,6 @@ Json describe(const infer::LoadedModel& loaded, const infer::SamplingOptions& sa
     return document;
 }
 
-// Ranks of tensor parallelism: --ranks, parallel.tp, or the processes that a launcher started.
-int ranks_of(const GenerateArguments& a, const comm::Launch& launch) {
-    const spec::RunSpec set = spec::parse_text("", "--set", a.set);
-    spec::RunSpec only_tp;
-    only_tp.parallel.tp = set.parallel.tp;
-    for (const std::string& one : a.set)
-        check<UsageError>(set == only_tp || one.starts_with("parallel.tp="), "--set ", one,
-                          ": generation is tensor-parallel only; required: parallel.tp=N");
-    const int tp = static_cast<int>(set.parallel.tp);
-    const int ranks = launch.ranks(tp > 1 && a.ranks == 1 ? tp : a.ranks);
-    check<UsageError>(a.set.empty() || tp == ranks, "--set parallel.tp=", tp, ": ", ranks,
-                      " ranks divide the model; leave --set out, or set parallel.tp=", ranks);
-    return ranks;
-}
-
 // The work of one rank. All ranks generate the same texts; the first prints them.
 void generate_on(const GenerateArguments& arguments, const std::vector<std::string>& prompts, comm::World& world,
                  const LocalRank& local, const Io& io) {
@@ -178,11 +125,6 @@ void generate_on(const GenerateArguments& arguments, const std::vector<std::stri
     std::vector<Text> texts;
     for (const std::string& option : arguments.prompt_ids)
         texts.push_back({.prompt_ids = parse_ids("--prompt-ids", option), .stop = StopText(arguments.stop)});
-    infer::SamplingOptions sampling{.max_tokens = arguments.max_tokens,
-                                    .temperature = arguments.greedy ? 0 : arguments.temperature,
-                                    .top_k = arguments.top_k,
-                                    .top_p = arguments.top_p,
-                                    .seed = arguments.seed};
     // A token is at least one byte of text, except for the few tokens that a tokenizer puts around a text.
     size_t longest = 64;
     for (const std::string& prompt : prompts) longest = std::max(longest, 64 + prompt.size());
@@ -190,20 +132,13 @@ void generate_on(const GenerateArguments& arguments, const std::vector<std::stri
     const auto warn = [&](const std::string& message) {
         if (writes) io.err << "warning: " << message << std::endl;
     };
-    const infer::LoadedModel loaded =
-        infer::load_model(arguments.checkpoint, {.device = arguments.device,
-                                                 .threads = arguments.threads,
-                                                 .compute = arguments.compute,
-                                                 .longest = static_cast<int64_t>(longest) + arguments.max_tokens,
-                                                 .warn = warn,
-                                                 .world = &world,
-                                                 .local = local});
-    sampling.max_positions = loaded.max_positions;
-
     const bool needs_tokenizer = !prompts.empty() || !arguments.ids || !arguments.stop.empty();
-    const auto tokenizer = needs_tokenizer ? tokenizer_of(loaded) : nullptr;
-    if (tokenizer && loaded.stored.tokenizer != "bytes") sampling.vocab = tokenizer->vocab();
-    sampling.stop_tokens = stop_tokens(arguments, loaded.stored, tokenizer.get());
+    const TextModel model =
+        load_text_model(arguments, static_cast<int64_t>(longest) + arguments.max_tokens, needs_tokenizer,
+                        "; without one, give --prompt-ids 1,2,3 and --ids", world, local, warn);
+    const infer::LoadedModel& loaded = model.loaded;
+    const auto& tokenizer = model.tokenizer;
+    const infer::SamplingOptions& sampling = model.sampling;
     for (const std::string& prompt : prompts) {
         Ids ids = tokenizer->prefix();
         for (const int32_t id : tokenizer->encode(prompt)) ids.push_back(id);
@@ -236,7 +171,14 @@ void generate_on(const GenerateArguments& arguments, const std::vector<std::stri
     if (std::any_of(texts.begin(), texts.end(), is_too_long))
         warn(concat("a text is longer than the ", loaded.max_positions, " positions of the model: each later token ",
                     "depends on the newest ", loaded.max_positions / 2, " or more before it"));
-    if (writes) io.print(describe(loaded, sampling, texts, ended, arguments.ids, seconds));
+    for (Text& text : texts) {
+        if (!io.json || is_too_long(text)) continue;
+        Ids all = text.prompt_ids;
+        all.insert(all.end(), text.tokens.begin(), text.tokens.end());
+        if (all.size() > 1) text.log_probabilities = infer::log_probabilities(*loaded.ctx, *loaded.model, all);
+    }
+    if (writes)
+        io.print(describe(loaded, sampling, texts, ended, arguments.ids, arguments.prompt_log_probabilities, seconds));
 }
 
 }  // namespace
@@ -245,10 +187,35 @@ int generate(const GenerateArguments& arguments, const Io& io) {
     const comm::Launch launch = comm::detect_launcher(comm::process_environment());
     const int ranks = ranks_of(arguments, launch);
     const std::vector<std::string> prompts = prompt_texts(arguments);
+    check<UsageError>(io.json || !arguments.prompt_log_probabilities, "--prompt-logprobs: required: --json as well");
     warn_of_threads(io, launch, arguments.threads, ranks);
     comm::run(launch, ranks, {},
               [&](comm::World& world) { generate_on(arguments, prompts, world, comm::local_rank(launch, world), io); });
     return 0;
+}
+
+Command generate_command(GenerateArguments& a, const Io& io) {
+    const Options options = {
+        {"--prompt", "TEXT", "", "text to continue; repeatable", &a.prompts},
+        {"--prompts", "FILE", "", "texts to continue, one per line of FILE", &a.prompts_file, kPath},
+        {"--prompt-ids", "IDS", "", "token ids to continue, such as 1,2,3; repeatable", &a.prompt_ids},
+        {"--ids", "", "", "write token ids, not text", &a.ids},
+        {"--prompt-logprobs", "", "", "with --json also the log-probabilities of the prompts' tokens",
+         &a.prompt_log_probabilities}};
+    return command_of(
+        "generate", "continue texts with a trained model", a, io, generate, model_options(a, options),
+        "The tokenizer's files decide which tokens precede a prompt: the post-processor of tokenizer.json,\n"
+        "or add_bos_token of tokenizer_config.json for a tokenizer.model. A text ends at each eos id of\n"
+        "generation_config.json (without one: of config.json, and the tokenizer's eos), and at the run's\n"
+        "data.eod.\n\n"
+        "With --json each output has `logprobs`: ln P(token | the text before) of each new token, over the\n"
+        "whole vocabulary, as the training forward has it, whatever the sampling.\n\n"
+        "Examples:\n"
+        "  tutti generate runs/bible --prompt \"In the beginning\"\n"
+        "  tutti generate runs/bible --prompt \"And God said\" --top-k 20 --temperature 0.7 --seed 7\n"
+        "  tutti generate models/Qwen3-0.6B --prompts questions.txt --greedy --stop \"\\n\" --json\n"
+        "  tutti generate models/Llama-3.1-70B --ranks 4 --prompt \"In the beginning\"\n"
+        "  mpirun -n 4 tutti generate models/Llama-3.1-70B --prompt \"In the beginning\"");
 }
 
 }  // namespace tutti::cli

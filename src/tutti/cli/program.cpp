@@ -22,6 +22,12 @@ Option threads_option(int& threads) {
     return {"--threads", "N", "0", "CPU threads; 0: all cores", &threads, Between{0, 4096}};
 }
 
+Option device_option(std::string& device) {
+    return {"--device", "D",
+            "",         concat(joined(spec::device_choices()), " [auto: a GPU if there is one]"),
+            &device,    spec::device_choices()};
+}
+
 namespace {
 
 constexpr double kMany = int64_t{1} << 40;
@@ -34,12 +40,6 @@ Options operator+(Options options, const Options& more) {
 Option excluding(std::string other, Option option) {
     option.excludes = std::move(other);
     return option;
-}
-
-Option device_option(std::string& device) {
-    return {"--device", "D",
-            "",         concat(joined(spec::device_choices()), " [auto: a GPU if there is one]"),
-            &device,    spec::device_choices()};
 }
 
 Option force_option(bool& force) { return {"--force", "", "", "start even if memory is short", &force}; }
@@ -150,45 +150,6 @@ Command verify_command(VerifyArguments& a, const Io& io) {
                       "Examples:\n"
                       "  tutti verify run.toml --ranks 4 --set parallel.zero=3\n"
                       "  mpirun -n 4 tutti verify run.toml --set precision.compute=f32 --json");
-}
-
-Command generate_command(GenerateArguments& a, const Io& io) {
-    const Options options = {
-        required(
-            {"CKPT", "", "", "directory of a run, of a checkpoint or of a Hugging Face model", &a.checkpoint, kPath}),
-        {"--prompt", "TEXT", "", "text to continue; repeatable", &a.prompts},
-        {"--prompts", "FILE", "", "texts to continue, one per line of FILE", &a.prompts_file, kPath},
-        {"--prompt-ids", "IDS", "", "token ids to continue, such as 1,2,3; repeatable", &a.prompt_ids},
-        {"--stop", "TEXT", "", "end a text before TEXT; repeatable", &a.stop},
-        {"--stop-ids", "IDS", "", "further tokens that end a text, such as 1,2", &a.stop_ids},
-        {"--ignore-eos", "", "", "continue after the model's end-of-text tokens", &a.ignore_eos},
-        {"--ids", "", "", "write token ids, not text", &a.ids},
-        {"--compute", "TYPE", "", "f32, bf16 or [auto], the type of the model's training", &a.compute,
-         Choices{"auto", "f32", "bf16"}},
-        {"--max-tokens", "N", "256", "largest number of new tokens", &a.max_tokens, Between{1, kMany}},
-        {"--temperature", "T", "0.8", "divisor of the logits; 0: always the most likely token", &a.temperature,
-         Between{0, 1e6}},
-        {"--top-k", "K", "0", "sample from the K most likely tokens; 0: from all", &a.top_k, Between{0, kMany}},
-        {"--top-p", "P", "1", "of those, sample from the fewest whose probabilities sum to P", &a.top_p,
-         Between{1e-9, 1}},
-        {"--seed", "N", "1234", "seed of the sampling", &a.seed, Between{0, 0x1p62}},
-        excluding("--temperature", {"--greedy", "", "", "the same as --temperature 0", &a.greedy}),
-        {"--ranks", "N", "1", "tensor-parallel ranks that divide the model", &a.ranks, Between{1, kManyRanks}},
-        set_option(a.set, "parallel.tp=N is the same as --ranks N"),
-        device_option(a.device),
-        threads_option(a.threads)};
-    return command_of(
-        "generate", "continue texts with a trained model", a, io, generate, options,
-        "The tokenizer's files decide which tokens precede a prompt: the post-processor of tokenizer.json,\n"
-        "or add_bos_token of tokenizer_config.json for a tokenizer.model. A text ends at each eos id of\n"
-        "generation_config.json (without one: of config.json, and the tokenizer's eos), and at the run's\n"
-        "data.eod.\n\n"
-        "Examples:\n"
-        "  tutti generate runs/bible --prompt \"In the beginning\"\n"
-        "  tutti generate runs/bible --prompt \"And God said\" --top-k 20 --temperature 0.7 --seed 7\n"
-        "  tutti generate models/Qwen3-0.6B --prompts questions.txt --greedy --stop \"\\n\" --json\n"
-        "  tutti generate models/Llama-3.1-70B --ranks 4 --prompt \"In the beginning\"\n"
-        "  mpirun -n 4 tutti generate models/Llama-3.1-70B --prompt \"In the beginning\"");
 }
 
 Command convert_command(ConvertArguments& a, const Io& io) {
@@ -395,6 +356,7 @@ Command program(Arguments& all, const Io& io) {
             rehearse_command(all.rehearse, io),
             verify_command(all.verify, io),
             generate_command(all.generate, io),
+            chat_command(all.chat, io),
             convert_command(all.convert, io),
             watch_command(all.watch, io),
             report_command(all.report, io),

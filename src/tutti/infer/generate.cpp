@@ -35,6 +35,31 @@ class WithoutSequenceParallel {
     std::vector<autograd::Parameter*> parameters_;
 };
 
+// A text whose cache has room for `room` tokens, and the keys of those with which `kept` begins too.
+Text begin_text(size_t prompt, const std::vector<int32_t>& tokens, int64_t layers, int64_t room, KeptText* kept) {
+    if (kept) kept->reused = 0;
+    if (!kept || !kept->cache || kept->cache->capacity < room) return {prompt, tokens, nn::KvCache(layers, room), 0};
+    nn::KvCache cache = std::move(*kept->cache);
+    kept->cache.reset();
+    const auto most = std::min(kept->tokens.size(), tokens.size() - 1);  // the last token is computed
+    size_t same = 0;
+    while (same < most && kept->tokens[same] == tokens[same]) ++same;
+    // The state of a convolution is that after the last token, and of no earlier one.
+    const auto is_there = [](const Tensor& state) { return state.defined(); };
+    const bool convolves = std::any_of(cache.convolutions.begin(), cache.convolutions.end(), is_there);
+    const auto reused = static_cast<int64_t>(same);
+    cache.length = convolves && reused < cache.length ? 0 : reused;
+    kept->reused = cache.length;
+    return {prompt, tokens, std::move(cache), 0};
+}
+
+void keep(KeptText* kept, Text& text) {
+    if (!kept) return;
+    text.context.resize(static_cast<size_t>(text.cache.length));
+    kept->tokens = std::move(text.context);
+    kept->cache = std::move(text.cache);
+}
+
 // The next token of each text. Texts with one new token form a batch; the others run alone.
 std::vector<int32_t> next_tokens(Device& device, std::vector<Text>& texts, const kernels::Sample& how,
                                  const NextTokens& next_of) {
@@ -91,8 +116,10 @@ std::vector<int32_t> sample_tokens(ops::Context& ctx, const Tensor& logits, cons
 }
 
 std::vector<Ended> generate(ops::Context& ctx, models::Model& model, const std::vector<std::vector<int32_t>>& prompts,
-                            const SamplingOptions& options, const EmitToken& emit, const NextTokens& given) {
+                            const SamplingOptions& options, const EmitToken& emit, const NextTokens& given,
+                            KeptText* kept) {
     check_options(options);
+    check(!kept || prompts.size() == 1, "generate: one prompt continues a kept text, got ", prompts.size());
     const NextTokens by_model = [&](const nn::Batch& batch, const std::vector<int64_t>& draws,
                                     const kernels::Sample& how) {
         autograd::Tape tape(ctx, false);
@@ -123,7 +150,7 @@ std::vector<Ended> generate(ops::Context& ctx, models::Model& model, const std::
         for (; texts.size() < options.batch && next < prompts.size(); ++next) {
             const int64_t room =
                 std::min(longest, static_cast<int64_t>(prompts[next].size()) + std::min(options.max_tokens, longest));
-            texts.push_back({next, prompts[next], nn::KvCache(model.spec().layers, room), 0});
+            texts.push_back(begin_text(next, prompts[next], model.spec().layers, kept ? longest : room, kept));
         }
         for (Text& text : texts)
             if (static_cast<int64_t>(text.context.size()) > longest || text.cache.length == longest) {
@@ -140,18 +167,33 @@ std::vector<Ended> generate(ops::Context& ctx, models::Model& model, const std::
             const auto& stops = options.stop_tokens;
             if (std::find(stops.begin(), stops.end(), token) != stops.end()) {
                 ended[text.prompt] = Ended::stop_token;
+                keep(kept, text);
                 continue;
             }
             if (!emit(text.prompt, token)) {
                 ended[text.prompt] = Ended::stopped;
+                keep(kept, text);
                 continue;
             }
             text.context.push_back(token);
-            if (++text.made < options.max_tokens) going_on.push_back(std::move(text));
+            if (++text.made < options.max_tokens)
+                going_on.push_back(std::move(text));
+            else
+                keep(kept, text);
         }
         texts = std::move(going_on);
     }
     return ended;
+}
+
+std::vector<float> log_probabilities(ops::Context& ctx, models::Model& model, const std::vector<int32_t>& tokens) {
+    check<UsageError>(tokens.size() >= 2, "log-probabilities of a text of ", tokens.size(),
+                      " tokens: the first token has none; give two or more");
+    const WithoutSequenceParallel whole_rows(model);
+    autograd::Tape tape(ctx, false);
+    std::vector<float> result = model.forward(tape, nn::make_batch(ctx.device, tokens, 1, 0)).value.to_host<float>();
+    for (float& value : result) value = -value;
+    return result;
 }
 
 }  // namespace tutti::infer

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,12 +35,26 @@ enum class Ended { length, stop_token, stopped };  // stopped: emit returned fal
 // Called with the index of the prompt and each new token as it is generated. False ends that text.
 using EmitToken = std::function<bool(size_t prompt, int32_t token)>;
 
+// A text and the keys and values of its tokens, which the next text need not compute where it begins in the same way.
+struct KeptText {
+    std::vector<int32_t> tokens;  // as many as the cache holds
+    std::optional<nn::KvCache> cache;
+    int64_t reused = 0;  // tokens of the newest prompt whose keys were there
+};
+
 // Continues each prompt as if it were alone: no padding, a cache for each, several prompts in one forward. A text that
 // reaches max_positions loses all but the newest half of its context. UsageError for an option out of range, and for a
 // prompt that is empty or longer than max_positions. Returns how each text ended.
 // All ranks of a tensor-parallel model make the same call and generate the same texts; sequence parallelism is off,
-// since one token cannot be divided. `next` empty: the model's forward on this rank.
+// since one token cannot be divided. `next` empty: the model's forward on this rank. `kept`: of the only prompt, read
+// and replaced.
 std::vector<Ended> generate(ops::Context& ctx, models::Model& model, const std::vector<std::vector<int32_t>>& prompts,
-                            const SamplingOptions& options, const EmitToken& emit, const NextTokens& next = {});
+                            const SamplingOptions& options, const EmitToken& emit, const NextTokens& next = {},
+                            KeptText* kept = nullptr);
+
+// ln P(tokens[i + 1] | tokens[0..i]) for each i, over the model's whole vocabulary: the negated losses of the training
+// forward on these tokens, to the bit. (The forwards of generate() have other shapes, whose products may round
+// otherwise: in f32 about 1e-6.) All ranks of a tensor-parallel model make the same call.
+std::vector<float> log_probabilities(ops::Context& ctx, models::Model& model, const std::vector<int32_t>& tokens);
 
 }  // namespace tutti::infer

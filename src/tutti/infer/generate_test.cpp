@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 #include <map>
 
@@ -30,7 +31,7 @@ class GenerateTest : public ::testing::TestWithParam<const char*> {
             s.conv_kernel = 3;
         }
         model_ = std::make_unique<models::Model>(models::make_model(ctx_, s, kPositions));
-        models::materialize(ctx_, *model_, DType::f32, 9, false);
+        models::materialize(ctx_, *model_, DType::f32, 9, true);
     }
     Texts run(const Texts& prompts, SamplingOptions options, size_t batch, std::vector<Ended>* ended = nullptr) {
         Texts made(prompts.size());
@@ -85,6 +86,77 @@ TEST_P(GenerateTest, EndsAtStopTokensWhenToldToAndAtTheLength) {
         EXPECT_EQ(counts[i], static_cast<int>(i) + 1);
         EXPECT_EQ(ends[i], Ended::stopped);
     }
+}
+
+// The training forward with one target at a time, alone and beside other texts, whose losses have a place of their own.
+TEST_P(GenerateTest, LogProbabilitiesAreTheLossesOfTheTrainingForwardToTheBit) {
+    const std::vector<int32_t> text = {1, 2, 3, 4, 5, 6, 7, 19, 0, 11, 12, 49, 49, 8};
+    const std::vector<float> found = log_probabilities(ctx_, *model_, text);
+    ASSERT_EQ(found.size(), text.size() - 1);
+    const std::vector<int32_t> tokens(text.begin(), text.end() - 1);
+    for (size_t i = 0; i < found.size(); ++i) {
+        std::vector<int32_t> targets(tokens.size(), -100);
+        targets[i] = text[i + 1];
+        autograd::Tape tape(ctx_, true);  // as in a step: the head computes gradients too
+        const nn::Batch batch = nn::make_batch(*device_, nn::BatchRows{tokens, targets, {}}, 1, 0);
+        const auto losses = model_->forward(tape, batch).value.to_host<float>();
+        EXPECT_EQ(-losses[i], found[i]) << i;
+        for (size_t other = 0; other < losses.size(); ++other) EXPECT_TRUE(other == i || losses[other] == 0) << other;
+    }
+    // A probability: all tokens of the vocabulary in the place of the last one sum to 1.
+    double sum = 0;
+    for (int32_t token = 0; token < 50; ++token) {
+        std::vector<int32_t> other = text;
+        other.back() = token;
+        sum += std::exp(static_cast<double>(log_probabilities(ctx_, *model_, other).back()));
+    }
+    EXPECT_NEAR(sum, 1, 1e-5);
+    // The greedy token is the most likely one.
+    const Texts greedy = run({text}, {.max_tokens = 1, .temperature = 0}, 1);
+    std::vector<int32_t> longer = text;
+    longer.push_back(greedy[0][0]);
+    const float best = log_probabilities(ctx_, *model_, longer).back();
+    for (longer.back() = 0; longer.back() < 50; ++longer.back())
+        EXPECT_LE(log_probabilities(ctx_, *model_, longer).back(), best + 1e-5F);
+    EXPECT_THROW(log_probabilities(ctx_, *model_, {1}), UsageError);
+}
+
+// Texts that begin like the one before, in part or wholly, and texts that do not.
+TEST_P(GenerateTest, AKeptTextChangesNoToken) {
+    KeptText kept;
+    SamplingOptions options{.max_tokens = 4, .temperature = 1.1, .max_positions = kPositions};
+    std::vector<int32_t> prompt = {1, 2, 3, 4, 5};
+    int64_t reused = 0;
+    for (int turn = 0; turn < 8; ++turn) {
+        std::vector<int32_t> made;
+        options.stop_tokens = turn % 3 == 2 ? std::vector<int32_t>{7, 8, 9, 10} : std::vector<int32_t>{};
+        generate(
+            ctx_, *model_, {prompt}, options,
+            [&](size_t, int32_t token) {
+                made.push_back(token);
+                return made.size() < 4 - static_cast<size_t>(turn % 2);
+            },
+            {}, &kept);
+        EXPECT_EQ(kept.tokens.size(), static_cast<size_t>(kept.cache->length));
+        if (turn % 2 == 1 && made.size() == 3) made.pop_back();  // emit() refused the third
+        std::vector<int32_t> alone;
+        generate(ctx_, *model_, {prompt}, options, [&](size_t, int32_t token) {
+            alone.push_back(token);
+            return alone.size() < 4;
+        });
+        EXPECT_EQ(made, std::vector<int32_t>(alone.begin(), alone.begin() + static_cast<std::ptrdiff_t>(made.size())))
+            << turn;
+        reused += kept.reused;
+        EXPECT_LT(kept.reused, static_cast<int64_t>(prompt.size()));
+        if (turn == 4) prompt = {1, 2, 3};  // as /reset
+        if (turn == 5) prompt = {1, 2, 9, 9};
+        if (turn < 4) prompt.insert(prompt.end(), made.begin(), made.end());
+        prompt.push_back(turn);
+    }
+    EXPECT_GT(reused, 20);
+    EXPECT_THROW(generate(
+                     ctx_, *model_, {{1}, {2}}, options, [](size_t, int32_t) { return true; }, {}, &kept),
+                 Error);
 }
 
 TEST_P(GenerateTest, DrawsOnlyFromTheTokenizersIds) {

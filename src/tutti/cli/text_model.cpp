@@ -1,0 +1,118 @@
+#include "tutti/cli/text_model.h"
+
+#include <charconv>
+
+#include "tutti/cli/forecast.h"
+#include "tutti/spec/toml.h"
+
+namespace tutti::cli {
+
+namespace {
+
+using Ids = std::vector<int32_t>;
+
+// The ids that end a text: those in the model's files, those of the tokenizer, and the end-of-document token of
+// training.
+Ids stop_tokens(const TextModelArguments& a, const infer::StoredModel& stored, const data::Tokenizer* tokenizer) {
+    Ids ids;
+    if (!a.stop_ids.empty()) ids = parse_ids("--stop-ids", a.stop_ids);
+    if (a.ignore_eos) return ids;
+    const Ids stop = stored.special_ids(tokenizer).stop;
+    ids.insert(ids.end(), stop.begin(), stop.end());
+    return ids;
+}
+
+}  // namespace
+
+Options model_options(TextModelArguments& a, const Options& own) {
+    constexpr double kMany = int64_t{1} << 40;
+    Option greedy = {"--greedy", "", "", "the same as --temperature 0", &a.greedy};
+    greedy.excludes = "--temperature";
+    Options options = {required(
+        {"CKPT", "", "", "directory of a run, of a checkpoint or of a Hugging Face model", &a.checkpoint, kPath})};
+    options.insert(options.end(), own.begin(), own.end());
+    const Options shared = {
+        {"--stop", "TEXT", "", "end a text before TEXT; repeatable", &a.stop},
+        {"--stop-ids", "IDS", "", "further tokens that end a text, such as 1,2", &a.stop_ids},
+        {"--ignore-eos", "", "", "continue after the model's end-of-text tokens", &a.ignore_eos},
+        {"--compute", "TYPE", "", "f32, bf16 or [auto], the type of the model's training", &a.compute,
+         Choices{"auto", "f32", "bf16"}},
+        {"--max-tokens", "N", std::to_string(a.max_tokens), "largest number of new tokens", &a.max_tokens,
+         Between{1, kMany}},
+        {"--temperature", "T", "0.8", "divisor of the logits; 0: always the most likely token", &a.temperature,
+         Between{0, 1e6}},
+        {"--top-k", "K", "0", "sample from the K most likely tokens; 0: from all", &a.top_k, Between{0, kMany}},
+        {"--top-p", "P", "1", "of those, sample from the fewest whose probabilities sum to P", &a.top_p,
+         Between{1e-9, 1}},
+        {"--seed", "N", "1234", "seed of the sampling", &a.seed, Between{0, 0x1p62}},
+        greedy,
+        {"--ranks", "N", "1", "tensor-parallel ranks that divide the model", &a.ranks, Between{1, kManyRanks}},
+        set_option(a.set, "parallel.tp=N is the same as --ranks N"),
+        device_option(a.device),
+        threads_option(a.threads)};
+    options.insert(options.end(), shared.begin(), shared.end());
+    return options;
+}
+
+Ids parse_ids(const std::string& option, const std::string& text) {
+    Ids ids;
+    for (const char *at = text.data(), *end = at + text.size(); at <= end;) {
+        int32_t id = 0;
+        const auto [stop, error] = std::from_chars(at, end, id);
+        check<UsageError>(error == std::errc() && id >= 0 && (stop == end || *stop == ','), option, " ", text,
+                          ": required token ids with commas between them, such as 1,2,3");
+        ids.push_back(id);
+        at = stop + 1;
+    }
+    return ids;
+}
+
+int ranks_of(const TextModelArguments& a, const comm::Launch& launch) {
+    const spec::RunSpec set = spec::parse_text("", "--set", a.set);
+    spec::RunSpec only_tp;
+    only_tp.parallel.tp = set.parallel.tp;
+    for (const std::string& one : a.set)
+        check<UsageError>(set == only_tp || one.starts_with("parallel.tp="), "--set ", one,
+                          ": generation is tensor-parallel only; required: parallel.tp=N");
+    const int tp = static_cast<int>(set.parallel.tp);
+    const int ranks = launch.ranks(tp > 1 && a.ranks == 1 ? tp : a.ranks);
+    check<UsageError>(a.set.empty() || tp == ranks, "--set parallel.tp=", tp, ": ", ranks,
+                      " ranks divide the model; leave --set out, or set parallel.tp=", ranks);
+    return ranks;
+}
+
+TextModel load_text_model(const TextModelArguments& a, int64_t longest, bool needs_tokenizer,
+                          const std::string& without_tokenizer, comm::World& world, const LocalRank& local,
+                          const checkpoint::Warn& warn) {
+    for (const std::string& text : a.stop) check<UsageError>(!text.empty(), "--stop \"\": required: a text");
+    TextModel model{.loaded = infer::load_model(a.checkpoint, {.device = a.device,
+                                                               .threads = a.threads,
+                                                               .compute = a.compute,
+                                                               .longest = longest,
+                                                               .warn = warn,
+                                                               .world = &world,
+                                                               .local = local})};
+    const infer::StoredModel& stored = model.loaded.stored;
+    if (needs_tokenizer) try {
+            check<UsageError>(!stored.tokenizer.empty(), stored.path, " has no tokenizer");
+            model.tokenizer = data::make_tokenizer(stored.tokenizer);
+        } catch (const UsageError& error) {
+            throw UsageError(concat(error.what(), without_tokenizer));
+        }
+    model.sampling = {.max_tokens = a.max_tokens,
+                      .temperature = a.greedy ? 0 : a.temperature,
+                      .top_k = a.top_k,
+                      .top_p = a.top_p,
+                      .seed = a.seed,
+                      .max_positions = model.loaded.max_positions,
+                      .stop_tokens = stop_tokens(a, stored, model.tokenizer.get())};
+    if (model.tokenizer && stored.tokenizer != "bytes") model.sampling.vocab = model.tokenizer->vocab();
+    return model;
+}
+
+const char* name_of(infer::Ended ended) {
+    constexpr const char* kNames[] = {"length", "token", "text"};  // by Ended
+    return kNames[static_cast<size_t>(ended)];
+}
+
+}  // namespace tutti::cli

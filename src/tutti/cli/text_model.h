@@ -1,0 +1,37 @@
+// cli/text_model.h: a stored model that makes texts, as `tutti generate` and `tutti chat` load it.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tutti/cli/command.h"
+#include "tutti/comm/run.h"
+#include "tutti/data/tokenizer.h"
+#include "tutti/infer/generate.h"
+#include "tutti/infer/stored_model.h"
+
+namespace tutti::cli {
+
+// CKPT, then `own`, then the options of these arguments.
+Options model_options(TextModelArguments& arguments, const Options& own);
+
+// "1,2,3"; UsageError names the option.
+std::vector<int32_t> parse_ids(const std::string& option, const std::string& text);
+// Ranks of tensor parallelism: --ranks, parallel.tp, or the processes that a launcher started.
+int ranks_of(const TextModelArguments& arguments, const comm::Launch& launch);
+
+struct TextModel {
+    infer::LoadedModel loaded;
+    std::unique_ptr<const data::Tokenizer> tokenizer;  // null: not needed
+    infer::SamplingOptions sampling;
+};
+// Collective over the ranks of the world. `longest`: tokens of the longest text. UsageError when the model has no
+// tokenizer; `without_tokenizer` says what to do then.
+TextModel load_text_model(const TextModelArguments& arguments, int64_t longest, bool needs_tokenizer,
+                          const std::string& without_tokenizer, comm::World& world, const LocalRank& local,
+                          const checkpoint::Warn& warn);
+
+const char* name_of(infer::Ended ended);
+
+}  // namespace tutti::cli
