@@ -243,13 +243,20 @@ class HuggingFace(unittest.TestCase):
         self.close(f"{name}: worst gradient: {worst}", difference[worst])
 
     def compare_texts(self, name, module, directory, lengths=(5, 1, 31, 12), count=24):
-        """Greedy tokens of prompts of different lengths, together and each as if alone."""
+        """Greedy tokens of prompts of different lengths, together and each as if alone; their log-probabilities."""
         prompts = [list(map(int, self.windows[i % SEQUENCES, :length])) for i, length in enumerate(lengths)]
         arguments = [a for prompt in prompts for a in ("--prompt-ids", ",".join(map(str, prompt)))]
-        made = tutti("generate", directory, *arguments, "--ids", "--greedy", "--ignore-eos", "--max-tokens", count)
+        made = tutti("generate", directory, *arguments, "--ids", "--greedy", "--ignore-eos", "--max-tokens", count,
+                     "--prompt-logprobs")
         for prompt, output in zip(prompts, made["outputs"], strict=True):
             self.assertEqual(output["prompt_ids"], prompt)
             self.assertEqual(output["tokens"], greedy(module, prompt, count), f"{name}, prompt of {len(prompt)}")
+            whole = torch.tensor([prompt + output["tokens"]])
+            with torch.no_grad():
+                expected = torch.log_softmax(module(whole[:, :-1]).logits[0].double(), -1).gather(1, whole[0, 1:, None])[:, 0]
+            ours = torch.tensor(output["prompt_logprobs"][1:] + output["logprobs"], dtype=torch.float64)
+            worst = (ours - expected).abs().max().item()
+            self.assertLess(worst, 1e-4, f"{name}: log-probabilities after a prompt of {len(prompt)}")
 
     def same_bytes(self, a, b):
         first, second = all_tensors(a), all_tensors(b)
