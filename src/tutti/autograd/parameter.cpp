@@ -60,7 +60,7 @@ void draw(ops::Context& ctx, const Parameter& p, uint64_t seed, const std::vecto
 }
 
 void allocate(ops::Context& ctx, Parameter& p, DType compute, bool train) {
-    check(compute == DType::f32 || compute == DType::bf16, "parameters compute in f32 or bf16, not in ", compute);
+    check(is_compute_dtype(compute), "parameters compute in f32, bf16 or f16, not in ", compute);
     const Shape local = p.part().shape;
     p.value = ops::empty(ctx, local, p.type(compute), Purpose::weights);
     if (p.value.dtype() == DType::f32)

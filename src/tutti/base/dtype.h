@@ -42,8 +42,28 @@ constexpr uint16_t bf16_bits(float x) {
 }
 constexpr float bf16_value(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
 
-uint16_t f16_bits(float x);  // round to nearest even, overflow to infinity, subnormals kept
-float f16_value(uint16_t bits);
+// Rounds to nearest, ties to even; 65520 and above round to infinity, subnormals (of 2^-24) and signed zeros are kept,
+// NaN stays NaN (quiet).
+constexpr uint16_t f16_bits(float x) {
+    const uint32_t u = std::bit_cast<uint32_t>(x), magnitude = u & 0x7fffffffu;
+    const auto sign = static_cast<uint16_t>((u >> 16) & 0x8000u);
+    if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u | ((magnitude >> 13) & 0x3ffu));
+    if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);
+    if (magnitude < 0x38800000u) {  // below 2^-14: a unit in the last place of numbers in [1/2, 1) is 2^-24
+        const uint32_t half = std::bit_cast<uint32_t>(0.5f);
+        const uint32_t rounded = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f);
+        return static_cast<uint16_t>(sign | (rounded - half));
+    }
+    const uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
+    return static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
+}
+constexpr float f16_value(uint16_t bits) {
+    const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16, exponent = (bits >> 10) & 0x1fu;
+    const uint32_t fraction = bits & 0x3ffu;
+    if (exponent == 0x1fu) return std::bit_cast<float>(sign | 0x7f800000u | (fraction << 13));
+    if (exponent > 0) return std::bit_cast<float>(sign | ((exponent + 112u) << 23) | (fraction << 13));
+    return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(static_cast<float>(fraction) * 0x1p-24f));
+}
 
 struct bf16 {
     uint16_t bits = 0;
@@ -55,8 +75,8 @@ struct bf16 {
 struct f16 {
     uint16_t bits = 0;
     f16() = default;
-    explicit f16(float x) : bits(f16_bits(x)) {}
-    explicit operator float() const { return f16_value(bits); }
+    explicit constexpr f16(float x) : bits(f16_bits(x)) {}
+    explicit constexpr operator float() const { return f16_value(bits); }
 };
 
 // The DType of the values that a pointer points to.
@@ -75,16 +95,33 @@ constexpr DType dtype_of() {
 
 // The arithmetic of forward and backward (precision.compute). tf32: f32, except that factors of matrix products may be
 // rounded to 10 bits of fraction, as GPUs since sm_80 do.
-enum class ComputeType : uint8_t { f32, tf32, bf16 };
+enum class ComputeType : uint8_t { f32, tf32, bf16, f16 };
+inline constexpr ComputeType kComputeTypes[] = {ComputeType::f32, ComputeType::tf32, ComputeType::bf16,
+                                                ComputeType::f16};
 
 // The type of weights and activations.
-constexpr DType storage_of(ComputeType a) { return a == ComputeType::bf16 ? DType::bf16 : DType::f32; }
+constexpr DType storage_of(ComputeType a) {
+    switch (a) {
+        case ComputeType::f32:
+        case ComputeType::tf32: break;
+        case ComputeType::bf16: return DType::bf16;
+        case ComputeType::f16: return DType::f16;
+    }
+    return DType::f32;
+}
+
+constexpr bool is_compute_dtype(DType t) {
+    for (const ComputeType a : kComputeTypes)
+        if (storage_of(a) == t) return true;
+    return false;
+}
 
 constexpr std::string_view name_of(ComputeType a) {
     switch (a) {
         case ComputeType::f32: return "f32";
         case ComputeType::tf32: return "tf32";
         case ComputeType::bf16: return "bf16";
+        case ComputeType::f16: return "f16";
     }
     return "";
 }
@@ -92,7 +129,7 @@ inline std::ostream& operator<<(std::ostream& out, ComputeType a) { return out <
 
 // The inverse of name_of.
 constexpr std::optional<ComputeType> compute_type_from(std::string_view name) {
-    for (const ComputeType a : {ComputeType::f32, ComputeType::tf32, ComputeType::bf16})
+    for (const ComputeType a : kComputeTypes)
         if (name == name_of(a)) return a;
     return std::nullopt;
 }

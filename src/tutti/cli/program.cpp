@@ -251,9 +251,10 @@ Command bench_command(Arguments& all, const Io& io) {
     const auto of_kind = [&a, &io](const char* name, const char* description, Kind kind, const Options& more,
                                    const char* footer) {
         const bool makes_products = kind == Kind::gemm || kind == Kind::step;
-        Choices types = {"bf16", "f32"};
+        Choices types = {"bf16", "f16", "f32"};
         if (makes_products) types.emplace_back("tf32");
-        const Option dtype = {"--dtype", "TYPE", "", makes_products ? "[bf16], f32, or tf32 on a GPU" : "[bf16] or f32",
+        const Option dtype = {"--dtype", "TYPE",
+                              "",        makes_products ? "[bf16], f16, f32, or tf32 on a GPU" : "[bf16], f16 or f32",
                               &a.dtype,  types};
         Command command =
             command_of(name, description, a, io, bench,

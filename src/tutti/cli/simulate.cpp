@@ -155,10 +155,8 @@ struct Answer {
     double tokens() const { return double(run.train.global_batch) * double(run.train.seq_len); }
     const rehearsal::Rehearsal& shown() const { return step.shown; }
     double peak() const {  // FLOP/s of a device in the type of the run
-        const ComputeType type = spec::compute_type_of(run);
-        return cluster.peak(type == ComputeType::bf16   ? cluster.has("bf16") ? "bf16" : "fp16"
-                            : type == ComputeType::tf32 ? "tf32"
-                                                        : "fp32");
+        const std::string_view type = hardware::peak_name(spec::compute_type_of(run));
+        return cluster.peak(type == "bf16" && !cluster.has(type) ? "fp16" : type);
     }
     double rate(double flops_per_token) const { return flops_per_token * tokens() / step.seconds / ranks; }
     double mfu() const { return rate(shown().counts.model.causal()) / peak(); }

@@ -42,10 +42,12 @@ void run_passes(Engine& engine, StepTrace& trace, const pipeline::Executor::Make
                 const AroundPass& before = {}, const AroundPass& after = {});
 // All passes of a synchronous step. Gradients are summed over the ranks on return, and Engine::losses are being sent.
 void add_gradients(Engine& engine, int64_t step, StepTrace& trace);
+// The norm of the summed gradients, without the loss scale. Collective.
+double gradient_norm(Engine& engine);
 // Sets what the step is judged by: loss, gradient norm, routing. Engine::losses are being sent. Collective.
 void measure(Engine& engine, int64_t step, StepTrace& trace, StepResult& result);
 // Whether the step has targets, and finite loss and gradient; without the latter sets StepResult::skipped and the
-// culprit. Collective.
+// culprit. Sets the loss scale of the next step: the norm is the same on all ranks, and so is the verdict. Collective.
 bool may_update(Engine& engine, StepResult& result);
 // The update with the summed gradients that this rank holds.
 void update(Engine& engine, StepTrace& trace, const StepResult& result);

@@ -173,6 +173,7 @@ Engine::Engine(const spec::RunSpec& run_, comm::World& world, Machine machine, c
       optimizer(ctx, data_parallel->parameter_shards(), rules, run.offload.optimizer ? offload_device.get() : nullptr,
                 data_parallel->gather_whole(rules), static_cast<uint64_t>(run.train.seed), spec::compute_dtype(run)),
       batches(make_batches(ctx, counted_share(groups))),
+      loss_scale(first_loss_scale(run)),
       losses(ctx) {
     device->choose_products(product_choices(run, groups.mesh(), tuning.get()));
     check_products(run, ctx);

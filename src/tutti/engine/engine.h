@@ -11,6 +11,7 @@
 #include "tutti/data/data_set.h"
 #include "tutti/engine/batches.h"
 #include "tutti/engine/factories.h"
+#include "tutti/engine/loss_scale.h"
 #include "tutti/engine/microbatch_graph.h"
 #include "tutti/models/model.h"
 #include "tutti/nn/routing.h"
@@ -62,6 +63,7 @@ struct Engine {
     pipeline::Executor executor;
     optim::Optimizer optimizer;
     std::unique_ptr<Batches> batches;
+    LossScale loss_scale;                      // of the current step
     ops::Sum losses;                           // of the current step
     std::optional<nn::RoutingRecord> routing;  // of the current step, for a model with experts
     nn::RoutingContext routers;                // for a model with experts

@@ -54,6 +54,8 @@ MakeBatch batches_of(Engine& s, int64_t step) {
         nn::Batch batch = shared_out(s, s.batches->microbatch(step, index));
         batch.seed = static_cast<uint64_t>(train.seed);
         batch.step = static_cast<uint64_t>(step);
+        batch.loss_scale = static_cast<float>(s.loss_scale.value);
+        batch.grad_scale *= batch.loss_scale;
         batch.share = static_cast<float>(train.micro_batch) / static_cast<float>(train.global_batch);
         if (s.routing) {
             batch.routing.record = &*s.routing;

@@ -41,10 +41,13 @@ void add_gradients(Engine& s, int64_t step, StepTrace& trace) {
     });
 }
 
+double gradient_norm(Engine& s) { return s.data_parallel->gradient_norm() / s.loss_scale.value; }
+
 void measure(Engine& s, int64_t step, StepTrace& trace, StepResult& r) {
     r.valid_tokens = s.batches->valid_tokens(step);
     trace.part(Activity::compute, "gradient norm", [&] {
-        r.grad_norm = s.data_parallel->gradient_norm();  // the one wait for the device
+        r.loss_scale = s.loss_scale.value;
+        r.grad_norm = gradient_norm(s);  // the one wait for the device
         ExactSum loss = s.losses.take();
         s.groups.world().sum(loss);
         r.loss = loss.value() / static_cast<double>(std::max<int64_t>(r.valid_tokens, 1));
@@ -58,6 +61,8 @@ bool may_update(Engine& s, StepResult& r) {
         return false;
     }
     r.skipped = !std::isfinite(r.loss) || !std::isfinite(r.grad_norm);
+    r.overflowed = r.skipped && std::isfinite(r.loss) && may_fall(s.run, s.loss_scale);
+    s.loss_scale = next_loss_scale(s.run, s.loss_scale, r.skipped);
     if (!r.skipped) return true;
     const std::string bad = s.data_parallel->first_non_finite();
     r.culprit = bad.empty() ? "loss" : bad;
@@ -68,8 +73,9 @@ void update(Engine& s, StepTrace& trace, const StepResult& r) {
     const spec::MixtureSpec& moe = s.run.model.moe;
     const double choices = static_cast<double>(s.run.train.global_batch * s.run.train.seq_len * moe.top_k);
     const double mean_load = moe.experts > 0 ? choices / static_cast<double>(moe.experts) : 0;
-    trace.compute("optimizer",
-                  [&] { s.optimizer.step(r.lr, optim::clip_factor(r.grad_norm, s.run.optimizer.clip), mean_load); });
+    trace.compute("optimizer", [&] {
+        s.optimizer.step(r.lr, optim::clip_factor(r.grad_norm, s.run.optimizer.clip) / r.loss_scale, mean_load);
+    });
     if (s.scales) s.scales->learn(s.ctx);
     trace.write_gpu_spans();
 }

@@ -13,9 +13,11 @@ struct StepResult {
     double loss = 0;       // mean over the terms of the global batch, before the update; NaN without any: no update
     double grad_norm = 0;  // before clipping; with the schedule pipedream, that of the last microbatch
     double lr = 0;
+    double loss_scale = 1;       // factor of the gradients in the passes; loss and norm are without it
     int64_t valid_tokens = 0;    // tokens (rows for the mlp)
     nn::RoutingSummary routing;  // of a model with experts
     bool skipped = false;        // loss or gradient not finite: no update
+    bool overflowed = false;     // skipped for its gradient, and the loss scale may fall
     std::string culprit;         // "loss", or the first parameter with such a gradient
 };
 

@@ -201,6 +201,16 @@ double Cluster::clock() const {
     return watts > 0 && power_limit > 0 ? std::cbrt(std::min(1.0, power_limit / watts)) : 1;
 }
 
+std::string_view peak_name(ComputeType type) {
+    switch (type) {
+        case ComputeType::f32: return "fp32";
+        case ComputeType::f16: return "fp16";
+        case ComputeType::tf32:
+        case ComputeType::bf16: break;
+    }
+    return name_of(type);
+}
+
 double Cluster::peak(std::string_view type) const {
     const auto found = peaks.find(std::string(type));
     if (found != peaks.end()) return found->second;

@@ -60,6 +60,9 @@ struct Cluster {
     std::string types() const;  // "bf16, fp16, fp32"
 };
 
+// The type in Cluster::peaks of products in a compute type.
+std::string_view peak_name(ComputeType type);
+
 // By name or alias, in any case; or the path of a TOML file. UsageError with the nearest name. `changes`: what-ifs as
 // "network.gbs=35", keys of a cluster file.
 Cluster cluster_named(const std::string& name_or_path, const std::vector<std::string>& changes = {});

@@ -37,7 +37,7 @@ spec::RunSpec weights_config(const StoredModel& stored, DType dtype) {
     run.model.hf.clear();
     if (!stored.hugging_face) return run;
     run.train.seq_len = stored.max_positions();
-    run.precision.compute = dtype == DType::f32 ? "f32" : "bf16";
+    run.precision.compute = name_of(dtype);
     run.data.tokenizer.clear();  // the side files are its tokenizer
     return run;
 }

@@ -133,18 +133,18 @@ void open_stored_model(const std::string& path, ops::Context& ctx, int64_t longe
 LoadedModel load_model(const std::string& path, const LoadOptions& options) {
     check<UsageError>(options.threads >= 0, "load_model: threads = ", options.threads, ": must be at least 0");
     check<UsageError>(options.longest >= 1, "load_model: longest = ", options.longest, ": must be at least 1");
-    check<UsageError>(options.compute == "auto" || options.compute == "f32" || options.compute == "bf16",
-                      "load_model: compute = ", options.compute, ": must be auto, f32 or bf16");
+    const auto asked = dtype_from(options.compute);
+    check<UsageError>(options.compute == "auto" || (asked && is_compute_dtype(*asked)),
+                      "load_model: compute = ", options.compute, ": must be auto, f32, bf16 or f16");
     LoadedModel loaded;
     loaded.device = make_device(options.device, options.threads, options.local);
-    const kernels::KernelTable& table = kernels::table_for(*loaded.device, ComputeType::f32);  // or bf16
+    const kernels::KernelTable& table = kernels::table_for(*loaded.device, ComputeType::f32);  // or of 16 bits
     loaded.ctx = std::make_unique<ops::Context>(ops::Context{*loaded.device, table});
     const auto load = [&](const StoredModel& stored, models::Model model, const hf::StoredWeights& weights) {
         check<UsageError>(spec::traits_of(stored.run.model).tokens, stored.path, ": an mlp generates no text");
-        const bool f32 = options.compute != "auto" ? options.compute == "f32"
-                         : stored.hugging_face     ? weights.main_dtype(model) == DType::f32
-                                                   : spec::compute_dtype(stored.run) == DType::f32;
-        loaded.compute = f32 ? DType::f32 : DType::bf16;
+        loaded.compute = asked                 ? *asked
+                         : stored.hugging_face ? weights.main_dtype(model)
+                                               : spec::compute_dtype(stored.run);
         if (options.world && options.world->size() > 1) share_out(model, *options.world, loaded.groups);
         models::allocate(*loaded.ctx, model, loaded.compute, false);
         weights.load(*loaded.ctx, model);

@@ -54,7 +54,7 @@ struct LoadedModel {
 struct LoadOptions {
     std::string device = "auto";  // as in [train]
     int threads = 0;
-    // f32, bf16, or auto: the run's; for a Hugging Face directory f32 when it stores f32, else bf16.
+    // f32, bf16, f16, or auto: the run's; for a Hugging Face directory that of most of its values.
     std::string compute = "auto";
     int64_t longest = std::numeric_limits<int64_t>::max();  // as in open_stored_model()
     checkpoint::Warn warn = [](const std::string&) {};      // called when a damaged checkpoint is skipped

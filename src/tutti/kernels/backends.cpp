@@ -123,7 +123,7 @@ const KernelTable& table_for(const Device& device, ComputeType compute_type) {
     check(backend != nullptr, device.name(), " computes nothing: a rehearsal names its table (meta/meta_table.h)");
     const KernelTable* table = backend->table(compute_type);
     check<UsageError>(table != nullptr, compute_type, " needs a GPU, and this rank is on ", device.name(),
-                      "; compute in f32 or bf16");
+                      "; compute in f32, bf16 or f16");
     table->gemm_implementations();  // a missing library ends a run here, before anything is allocated
     return *table;
 }

@@ -46,7 +46,7 @@ TEST(Backends, OfADeviceHasItsTable) {
     EXPECT_EQ(backend_of(*cpu)->name, std::string("cpu"));
     EXPECT_EQ(&table_for(*cpu, ComputeType::bf16), &cpu_table(chosen_isa()));
     EXPECT_EQ(error_of([&] { table_for(*cpu, ComputeType::tf32); }),
-              concat("tf32 needs a GPU, and this rank is on ", cpu->name(), "; compute in f32 or bf16"));
+              concat("tf32 needs a GPU, and this rank is on ", cpu->name(), "; compute in f32, bf16 or f16"));
     const auto meta = make_meta_device({});
     EXPECT_EQ(backend_of(*meta), nullptr);
     EXPECT_THROW(table_for(*meta, ComputeType::f32), Error);

@@ -3,9 +3,9 @@
 // precision) defines the correct result.
 //
 // Rules: kernels take views, sizes and a stream; they allocate nothing and log nothing; ops/ has checked the shapes.
-// Data is aligned to its element. Activations are f32 or bf16 ("A" below: one type per call); sums are taken in f32 or
-// wider and rounded once. Gradients of parameters are f32 and accumulated: db += ..., dw += .... Every result repeats
-// bit for bit for a given table, shape and thread count.
+// Data is aligned to its element. Activations are f32, bf16 or f16 ("A" below: one type per call); sums are taken in
+// f32 or wider and rounded once. Gradients of parameters are f32 and accumulated: db += ..., dw += .... Every result
+// repeats bit for bit for a given table, shape and thread count.
 //
 // Letters: B batch, T sequence, N = B T rows, C width, H heads, D head dim, F ffn, V vocabulary, E experts.
 #pragma once
@@ -74,8 +74,7 @@ enum class Epilogue : uint8_t {
 // c (M, N) = op(a) (M, K) x op(b) (K, N) [+ bias] [+ c]. Views are 2-d with unit inner stride; a and b have one type
 // (f32, bf16 or f16), c is f32 or that type, bias is of that type or f32. Or a and b are codes with scales, of which
 // gemm_of_codes() says whether a table multiplies them; then c is f32 or bf16, like bias. transpose_a: a is stored (K,
-// M); transpose_b: b is stored (N, K). With an epilogue c and its views have the type of a, f32 or bf16, and equal
-// strides.
+// M); transpose_b: b is stored (N, K). With an epilogue c and its views have the type of a, and equal strides.
 struct Gemm {
     View a, b, c;
     bool transpose_a = false;
@@ -309,7 +308,7 @@ struct GlobalElements {
 struct OptimizerPiece {
     View master;            // (n) f32, updated; or bf16, rounded stochastically with master_key: there is no other copy
     View gradient;          // (n) f32 or bf16
-    View value = {};        // (n) bf16: rounded copy of master; undefined: master is what the model reads
+    View value = {};        // (n) bf16 or f16: rounded copy of master; undefined: master is what the model reads
     Moment m = {}, v = {};  // AdamW's moments, v without a sign; SGD, Lion and Muon have m alone, their momentum
     float weight_decay = 0;
     RandomKey master_key = 0;

@@ -55,8 +55,10 @@ struct Batch {
     Tensor first_key;
     Tensor row_index;                  // (B, T) i64: global index of the token in the step's batch; keys dropout
     Tensor features, feature_targets;  // (N, D): the mlp family instead of tokens
-    float grad_scale = 1;              // 1 / valid tokens of the global batch: the loss is a mean over all of them
-    float share = 1;  // weight of the microbatch in means over the step: its share of the global batch's samples
+    // 1 / valid tokens of the global batch, since the loss is a mean over all of them, times loss_scale.
+    float grad_scale = 1;
+    float loss_scale = 1;  // factor of all gradients of the step; losses are reported without it
+    float share = 1;       // weight of the microbatch in means over the step: its share of the global batch's samples
     uint64_t seed = 0;
     uint64_t step = 0;
     std::vector<KvCache*> caches;  // one per sequence, or none

@@ -130,9 +130,9 @@ std::vector<double> load_so_far(ops::Context& ctx, int64_t layer, const Batch& b
 }
 
 // The loss of the kinds whose whole value is known in the forward, E sum over e of (share of choices of e) (mean
-// probability of e), and its gradient by share (Fedus et al. 2022).
+// probability of e), and its gradient by share (Fedus et al. 2022) times loss_scale.
 double balance(const spec::MixtureSpec& spec, const Loads& loads, const std::vector<double>& so_far, double factor,
-               std::vector<float>& dshares) {
+               double loss_scale, std::vector<float>& dshares) {
     const auto E = static_cast<size_t>(spec.experts);
     double loss = 0;
     dshares.resize(loads.share.size());
@@ -147,7 +147,7 @@ double balance(const spec::MixtureSpec& spec, const Loads& loads, const std::vec
         for (size_t e = s * E; e < (s + 1) * E; ++e) {
             const double gradient =
                 factor * static_cast<double>(E) * counted[e] / all / tokens / static_cast<double>(loads.segments);
-            dshares[e] = static_cast<float>(gradient);
+            dshares[e] = static_cast<float>(gradient * loss_scale);
             loss += gradient * loads.share[e];
         }
     }
@@ -166,7 +166,7 @@ Balancing balance_loads(const autograd::Tape& tape, const spec::MixtureSpec& spe
     const auto tokens = static_cast<double>(tokens_of_microbatch(batch));
     const bool counts = !tape.recomputing() && (routing.microbatch == nullptr || routing.microbatch->rank() == 0);
     if (spec.z_coef > 0) {
-        b.z_scale = static_cast<float>(spec.z_coef * batch.share / tokens);
+        b.z_scale = static_cast<float>(spec.z_coef * batch.share / tokens) * batch.loss_scale;
         if (record && !tape.recomputing()) record->add_z_loss(routed.log_sum);
     }
     if (spec.aux_loss == "none") return b;
@@ -196,7 +196,8 @@ Balancing balance_loads(const autograd::Tape& tape, const spec::MixtureSpec& spe
                 record->add_loss(factor * static_cast<double>(E) / layers / layers *
                                  std::inner_product(means->load.begin(), means->load.end(), means->share.begin(), 0.0));
         }
-        b.dshares = [&ctx, means, E, scale = factor * static_cast<double>(E) / layers / layers / tokens] {
+        const double scale = factor * static_cast<double>(E) / layers / layers / tokens * batch.loss_scale;
+        b.dshares = [&ctx, means, E, scale] {
             std::vector<float> values;
             for (const double load : means->load) values.push_back(static_cast<float>(scale * load));
             return Tensor::from_host<float>(ctx.device, {1, E}, values, Purpose::activations);
@@ -210,7 +211,7 @@ Balancing balance_loads(const autograd::Tape& tape, const spec::MixtureSpec& spe
         const Loads loads = loads_of(ctx, spec, batch, routed, choices, first_row);
         const std::vector<double> so_far =
             spec.aux_loss == "global" ? load_so_far(ctx, layer, batch, loads.load) : std::vector<double>();
-        const double loss = balance(spec, loads, so_far, factor, dshares);
+        const double loss = balance(spec, loads, so_far, factor, batch.loss_scale, dshares);
         if (record) {
             record->dshares(layer, routing.index) = dshares;
             if (counts) record->add_loss(loss);

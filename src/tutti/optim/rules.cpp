@@ -90,7 +90,7 @@ MemoryByPurpose state_bytes(int64_t values, const spec::RunSpec& run) {
 
 MemoryByPurpose state_bytes(const std::vector<Parameter*>& parameters, const spec::RunSpec& run) {
     const auto compute_type = compute_type_from(run.precision.compute);
-    check<UsageError>(compute_type.has_value(), "precision.compute must be f32, tf32 or bf16, got \"",
+    check<UsageError>(compute_type.has_value(), "precision.compute must be f32, tf32, bf16 or f16, got \"",
                       run.precision.compute, "\"");
     const DType stored = storage_of(*compute_type);
     const bool masters = stored != DType::f32 && run.precision.master == "f32";  // f32 weights are the masters

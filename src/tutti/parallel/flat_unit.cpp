@@ -43,7 +43,7 @@ void point_nowhere(const std::vector<Parameter*>& parameters, Tensor Parameter::
 FlatUnit::FlatUnit(ops::Context& ctx, std::vector<Parameter*> parameters, const FlatOptions& options)
     : ctx_(ctx), parameters_(std::move(parameters)), options_(options), layout_(layout_of(parameters_, options)) {
     const DType compute = options_.compute;
-    check(compute == DType::f32 || compute == DType::bf16, "parameters compute in f32 or bf16, not in ", compute);
+    check(is_compute_dtype(compute), "parameters compute in f32, bf16 or f16, not in ", compute);
     const int64_t size = layout_.shard_size;
     const bool masters_stay = compute != DType::f32 && options_.masters && !options_.frozen;
     if (options_.zero != Zero::weights) {

@@ -17,8 +17,8 @@ namespace tutti::parallel {
 // number of shards. A thousand ranks pad each buffer to a multiple of 1000 grains: 256 Ki values in 1 MiB of f32.
 inline constexpr int64_t kShardGrain = kernels::kSumBlock;
 
-// Parameters begin at multiples of this many values: 16 bytes in bf16, the alignment for vector instructions and a
-// GPU's copy engine. A parameter of an odd size would otherwise slow down all parameters after it.
+// Parameters begin at multiples of this many values: 16 bytes of 16-bit values, the alignment for vector instructions
+// and a GPU's copy engine. A parameter of an odd size would otherwise slow down all parameters after it.
 inline constexpr int64_t kParameterGrain = 8;
 
 // The places of a unit's parameters in a flat buffer, which is cut into equal shards.

@@ -68,10 +68,13 @@ std::string precision(const spec::RunSpec& run) {
             text = concat("f32, matrix products in TF32", p.gradients == "f32" ? "" : ", bf16 gradients");
             break;
         case ComputeType::bf16:
-            text = p.master == "none"     ? concat("bf16, no master weights, ", p.gradients, " gradients")
-                   : p.gradients == "f32" ? "bf16, f32 master weights and gradients"
-                                          : "bf16, f32 master weights, bf16 gradients";
+        case ComputeType::f16:
+            text = concat(p.compute, p.master == "none"     ? concat(", no master weights, ", p.gradients, " gradients")
+                                     : p.gradients == "f32" ? ", f32 master weights and gradients"
+                                                            : ", f32 master weights, bf16 gradients");
     }
+    const auto scale = spec::fixed_loss_scale(run);
+    if (scale != 1) text += scale ? concat(", loss scale ", *scale) : ", dynamic loss scale";
     if (p.gradients == "f32" && p.reduce == "bf16") text += " sent in bf16";
     for (const auto& [name, type] : {std::pair{"m", run.optimizer.m}, {"v", run.optimizer.v}})
         if (type != "f32") text += concat(", ", name, " in ", type);

@@ -212,7 +212,7 @@ Pricer::Stage Pricer::stage_of(const Layout& l, int64_t index, int64_t stages) {
 void Pricer::add_data_parallelism(const Layout& l, Stage& stage) const {
     const spec::RunSpec& run = *l.run;
     const spec::ParallelSpec& p = run.parallel;
-    const double value = run.precision.compute == "bf16" ? 2 : 4;
+    const double value = static_cast<double>(size_of(spec::compute_dtype(run)));
     struct Set {  // of dense parameters, or of experts: their groups
         double UnitProbe::*values;
         double shards;
@@ -322,7 +322,7 @@ Price Pricer::state_of(const Layout& l, std::span<const Stage* const> stages) co
     (run.offload.params ? price.offloaded : price.bytes) += weights;
     price.bytes += l.of_value(Purpose::gradients) * (p.zero >= 2 ? sharded : whole);
     (run.offload.optimizer ? price.offloaded : price.bytes) += l.of_value(Purpose::optimizer) * owned;
-    const bool masters = run.precision.compute == "bf16" && run.precision.master == "f32";
+    const bool masters = spec::compute_dtype(run) != DType::f32 && run.precision.master == "f32";
     price.saved = (l.of_value(Purpose::optimizer) + (masters ? 0 : l.of_value(Purpose::weights))) *
                   (p.zero >= 1 ? sharded : whole / (l.shards * l.replicas));
     return price;
@@ -378,7 +378,7 @@ Price Pricer::memory_of(const Layout& l, size_t rank) const {
 double Pricer::transient_of(const Layout& l, const Stage& stage, schedule::Op op, bool splits) const {
     using schedule::Op;
     const spec::ParallelSpec& p = l.run->parallel;
-    const double value = l.run->precision.compute == "bf16" ? 2 : 4;
+    const double value = static_cast<double>(size_of(spec::compute_dtype(*l.run)));
     const double gradient = p.zero >= 2 ? 4 : 0, gathered = p.zero >= 3 ? value : 0;
     const double head = stage.has_head ? l.probe->head.dense : 0;
     double layer = 0, layer_shard = 0;

@@ -192,7 +192,7 @@ LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
     for (size_t i = parts.parts.begin; i < parts.parts.end; ++i)
         if (const auto* copy = std::get_if<rehearsal::BeginCopy>(&program.actions[i].what)) copied += copy->bytes;
     for (UnitProbe& kind : result.kinds) kind.offloaded = copied / 2 / static_cast<double>(small.model.layers);
-    const double size = run.precision.compute == "bf16" ? 2 : 4;
+    const double size = static_cast<double>(size_of(spec::compute_dtype(run)));
     const spec::ParallelSpec& p = run.parallel;
     result.hidden = size * static_cast<double>(run.train.micro_batch * run.train.seq_len / p.cp) *
                     static_cast<double>(run.model.width) /

@@ -35,7 +35,7 @@ struct Request {
     hardware::Cluster cluster;
     int gpus = 1;
     int64_t global_batch = 1, seq_len = 1;  // sequences of a step, tokens of each
-    std::string precision = "bf16";         // bf16 | f32 | tf32
+    std::string precision = "bf16";         // bf16 | f16 | f32 | tf32
     std::vector<std::string> data;          // [data] train of the emitted config
     std::vector<double> expert_loads = {};  // of each expert, in any unit; {}: the usual imbalance
     simulate::Physics constants = {};       // of the site

@@ -20,12 +20,16 @@ std::span<const schedule::Kind* const> schedules() {
     return kSchedules;
 }
 
+std::string_view peak_of(const Request& r) {
+    return hardware::peak_name(compute_type_from(r.precision).value_or(ComputeType::bf16));
+}
+
 void check_request(const Request& r) {
     check<UsageError>(spec::traits_of(r.model).tokens,
                       "the family mlp has no sequences and no parallel axis but data; plan a language model");
-    const std::string type = r.precision == "f32" ? "fp32" : r.precision;
+    const std::string_view type = peak_of(r);
     check<UsageError>(r.cluster.has(type), r.cluster.name, " has no ", type, " products (it has ", r.cluster.types(),
-                      "), and Tutti trains in bf16, f32 or tf32; give another --precision");
+                      "), and Tutti trains in bf16, f16, f32 or tf32; give another --precision");
 }
 
 std::vector<ContextMethod> context_methods(int64_t cp) {

@@ -32,6 +32,9 @@ bool stages_allowed(int64_t layers, int64_t stages);
 // where weight gradients are not deferred: tensors fetched for an input gradient stay until the weight gradient.
 bool offload_allowed(const Request& request, std::string_view schedule, const spec::OffloadSpec& offload);
 
+// The type of the request's products, as a cluster's peaks name it.
+std::string_view peak_of(const Request& request);
+
 // All rules of the engine and of the planner.
 bool allowed(const Request& request, const spec::RunSpec& run);
 

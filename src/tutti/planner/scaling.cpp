@@ -45,8 +45,7 @@ std::vector<ScalingRow> scale(const Request& request, const ScalingOptions& o) {
         row.best = found.best.front();
         const auto tokens = double(r.global_batch * r.seq_len);
         row.tokens_per_s = tokens / row.best.seconds;
-        row.mfu =
-            flops * tokens / (row.best.seconds * gpus * r.cluster.peak(r.precision == "f32" ? "fp32" : r.precision));
+        row.mfu = flops * tokens / (row.best.seconds * gpus * r.cluster.peak(peak_of(r)));
         if (first_rate == 0) first_rate = row.tokens_per_s / gpus;
         row.efficiency = row.tokens_per_s / gpus / first_rate;
         const double nodes = std::max(1.0, double(gpus) / r.cluster.per_node);

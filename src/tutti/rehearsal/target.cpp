@@ -49,7 +49,7 @@ Target target_named(const std::string& name, ComputeType compute_type, int threa
         if (name != model.name) continue;
         const kernels::KernelTable* table = model.table(compute_type);
         check<UsageError>(table != nullptr, compute_type, " needs a GPU, and the plan is for ", name,
-                          "; compute in f32 or bf16");
+                          "; compute in f32, bf16 or f16");
         check<UsageError>(changes.empty(), "--set-cluster ", joined(changes), ": ", name,
                           " has no data sheet to change; it changes clusters such as h100");
         return {table, model.device};

@@ -46,6 +46,7 @@ std::string curve_card(const RunHistory& run, const Curve& curve, const char* la
 }
 
 std::string charts(const RunHistory& run) {
+    constexpr Curve kLossScale{"loss-scale", "Loss scale", "factor of the gradients", &LoggedStep::loss_scale};
     Chart mfu = chart_of(kMfu);
     add_run(mfu, kMfu, "MFU", 1, run);
     const std::vector<Point> hardware = values_of(run, &LoggedStep::hfu, 100);
@@ -55,7 +56,8 @@ std::string charts(const RunHistory& run) {
         add_series(mfu, "HFU", 3, hardware);
     }
     return loss_card(run) + curve_card(run, kGradientNorm, "gradient norm") +
-           curve_card(run, kLearningRate, "learning rate") + curve_card(run, kThroughput, "tokens/s") + chart_card(mfu);
+           curve_card(run, kLearningRate, "learning rate") + curve_card(run, kLossScale, "loss scale") +
+           curve_card(run, kThroughput, "tokens/s") + chart_card(mfu);
 }
 
 std::string memory_card(const RunHistory& run) {

@@ -22,9 +22,10 @@ struct LoggedStep {
     std::optional<double> mfu, hfu;  // shares of the dense peak: 0.37, not 37
     std::optional<double> mem_peak_bytes, comm_bytes, bubble;
     std::optional<double> aux_loss, router_entropy, dropped_share;  // of a mixture of experts
-    std::vector<std::vector<double>> expert_load;                   // (layers with experts, E): multiples of the mean
-    std::vector<int64_t> expert_layers;                             // the layers with experts; may be missing
-    std::string skip_reason;                                        // the name of the non-finite value, if known
+    std::optional<double> loss_scale;
+    std::vector<std::vector<double>> expert_load;  // (layers with experts, E): multiples of the mean
+    std::vector<int64_t> expert_layers;            // the layers with experts; may be missing
+    std::string skip_reason;                       // the name of the non-finite value, if known
     struct Group {
         std::optional<double> operations, bytes, wait_ms;
     };
@@ -47,7 +48,8 @@ inline constexpr std::pair<const char*, std::optional<double> LoggedStep::*> kLo
     {"bubble", &LoggedStep::bubble},
     {"aux_loss", &LoggedStep::aux_loss},
     {"router_entropy", &LoggedStep::router_entropy},
-    {"dropped_share", &LoggedStep::dropped_share}};
+    {"dropped_share", &LoggedStep::dropped_share},
+    {"loss_scale", &LoggedStep::loss_scale}};
 
 // A line of metrics.jsonl; `where` names it in errors ("runs/a/metrics.jsonl:12"), `skipped_total` is the count of
 // skipped steps up to the line before and is updated. DataError for damage.

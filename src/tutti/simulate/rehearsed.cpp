@@ -62,8 +62,8 @@ RehearsedStep rehearse_in_time(const spec::RunSpec& run, const rehearsal::Target
 }
 
 TimelinePrices prices_on(const spec::RunSpec& run, const hardware::Cluster& cluster, const Physics& physics) {
-    const std::string& compute = run.precision.compute;
-    const auto price = std::make_shared<const MachinePrices>(cluster, physics, compute == "f32" ? "fp32" : compute);
+    const auto price = std::make_shared<const MachinePrices>(
+        cluster, physics, std::string(hardware::peak_name(spec::compute_type_of(run))));
     TimelinePrices prices;
     prices.beside_kernels = true;
     prices.host = [price](double bytes) { return price->host_copy(bytes); };
@@ -186,8 +186,7 @@ Prediction prediction_of(const spec::RunSpec& run, int ranks, const hardware::Cl
     p.model_causal = step.shown.counts.model.causal() * p.tokens;
     p.model_full = step.shown.counts.model.full() * p.tokens;
     p.hardware = step.flops;
-    const std::string& compute = run.precision.compute;
-    p.peak = p.precision_peak = cluster.peak(compute == "f32" ? "fp32" : compute == "tf32" ? "tf32" : "bf16");
+    p.peak = p.precision_peak = cluster.peak(hardware::peak_name(spec::compute_type_of(run)));
     return p;
 }
 

@@ -16,6 +16,16 @@ bool contains(const std::vector<std::string>& all, const std::string& one) {
     return std::find(all.begin(), all.end(), one) != all.end();
 }
 
+constexpr double kLeastPower = 0x1p-126, kMostPower = 0x1p127;  // of two, normal in f32
+
+// The number that the whole text is.
+std::optional<double> number_in(const std::string& text) {
+    double number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    const bool whole = error == std::errc() && end == text.data() + text.size();
+    return whole ? std::optional(number) : std::nullopt;
+}
+
 // A limit in plain digits: 1, -1, 2147483647, never 2.14748e+09.
 std::string limit_text(double x) {
     if (std::abs(x) > 0x1p53 || x != std::floor(x)) return toml_text(x);
@@ -41,11 +51,30 @@ std::string Field::name() const { return concat("[", section, "] ", key); }
 std::string Field::path() const { return concat(section, ".", key); }
 
 std::string Range::text() const {
-    if (!choices.empty()) return joined(choices, " | ");
+    if (!choices.empty()) return joined(choices, " | ") + (or_power_of_two ? " | a power of two" : "");
     const bool has_low = std::isfinite(low), has_high = std::isfinite(high);
     if (has_low && has_high) return concat("[", limit_text(low), ", ", limit_text(high), high_open ? ")" : "]");
     if (has_low) return concat(low_open ? "> " : ">= ", limit_text(low));
     return "";
+}
+
+bool is_power_of_two(double x) {
+    int exponent = 0;
+    return x >= kLeastPower && x <= kMostPower && std::frexp(x, &exponent) == 0.5;
+}
+
+std::string nearest_powers_of_two(double x) {
+    if (!(x > kLeastPower)) return concat("; nearest: ", limit_text(kLeastPower));
+    if (x >= kMostPower) return concat("; nearest: ", limit_text(kMostPower));
+    const double below = std::exp2(std::floor(std::log2(x)));
+    return concat("; nearest: ", limit_text(below), " or ", limit_text(2 * below));
+}
+
+std::optional<double> fixed_loss_scale(const RunSpec& run) {
+    const std::string& given = run.precision.loss_scale;
+    const bool f16 = compute_type_of(run) == ComputeType::f16;
+    if (given == "auto") return f16 ? std::nullopt : std::optional(1.0);
+    return number_in(given);
 }
 
 std::string toml_text(int64_t value) { return std::to_string(value); }
@@ -117,6 +146,10 @@ std::optional<std::string> range_problem(const Field&, bool) { return std::nullo
 std::optional<std::string> range_problem(const Field& field, const std::string& value) {
     const auto& choices = field.range.choices;
     if (choices.empty() || contains(choices, value) || contains(field.range.to_come, value)) return std::nullopt;
+    if (const auto number = number_in(value); field.range.or_power_of_two && number) {
+        if (is_power_of_two(*number)) return std::nullopt;
+        return wrong(field, toml_text(value), concat("must be ", field.range.text(), nearest_powers_of_two(*number)));
+    }
     if (choices.size() == 1)
         return wrong(field, toml_text(value), concat("must be ", choices[0], ", the only one that this build has"));
     return wrong(field, toml_text(value),

@@ -23,6 +23,7 @@ struct Range {
     bool low_open = false, high_open = false;
     std::vector<std::string> choices;  // of a text: the values that this build has
     std::vector<std::string> to_come;  // known values that this build lacks; validate() refuses them by name
+    bool or_power_of_two = false;      // of a text: besides its choices
     std::string text() const;          // ">= 1", "[0, 1)", "cpu | cuda"; "" when any value is allowed
 };
 
@@ -61,6 +62,10 @@ std::string toml_text(const std::vector<std::string>& value);
 std::string toml_text(Family value);
 std::string toml_text(const std::vector<ParameterGroup>& value);  // [{match = "norm", weight_decay = 0.0}]
 
+// x = 2^k, a normal number of f32; otherwise those on both sides, for the end of an error: "; nearest: 512 or 1024".
+bool is_power_of_two(double x);
+std::string nearest_powers_of_two(double x);
+
 // The message when the value is out of its own range: "[train] steps = 0: must be >= 1". Doubles must be finite.
 std::optional<std::string> range_problem(const Field& field, int64_t value);
 std::optional<std::string> range_problem(const Field& field, double value);
@@ -78,6 +83,9 @@ inline Range between(double low, double high) { return {.low = low, .high = high
 inline Range below_one() { return {.low = 0, .high = 1, .high_open = true, .choices = {}, .to_come = {}}; }
 inline Range one_of(std::vector<std::string> choices, std::vector<std::string> to_come = {}) {
     return {.choices = std::move(choices), .to_come = std::move(to_come)};
+}
+inline Range power_of_two_or(std::vector<std::string> choices) {
+    return {.choices = std::move(choices), .to_come = {}, .or_power_of_two = true};
 }
 }  // namespace range
 
@@ -342,7 +350,7 @@ void for_each_field(Run& run, const Visit& visit) {
     key("dir", run.offload.dir, any(), "directory of the files of CPU ranks; \"\": OUT/offload");
 
     section = "precision";
-    key("compute", run.precision.compute, one_of({"bf16", "f32", "tf32"}),
+    key("compute", run.precision.compute, one_of({"bf16", "f16", "f32", "tf32"}),
         "type of the forward and backward; master weights are f32. tf32: f32, with matrix products in TF32 (GPUs)",
         always);
     key("master", run.precision.master, one_of({"f32", "none"}),
@@ -372,6 +380,16 @@ void for_each_field(Run& run, const Visit& visit) {
     key("emulate", run.precision.emulate, any(),
         "multiply decoded codes in bf16 where a GPU has no such products: the same values, slower; CPUs always do");
     key("fp8", run.precision.fp8, any(), "earlier name of recipe");
+    key("loss_scale", run.precision.loss_scale, power_of_two_or({"auto", "dynamic"}),
+        "factor of all gradients, which the update divides by; dynamic: halved when gradients overflow; auto: dynamic "
+        "for f16, else 1");
+    key("loss_scale_initial", run.precision.loss_scale_initial, at_least(1),
+        "dynamic: first loss scale, a power of two");
+    key("loss_scale_least", run.precision.loss_scale_least, at_least(1), "dynamic: least loss scale, a power of two");
+    key("loss_scale_interval", run.precision.loss_scale_interval, at_least(1),
+        "dynamic: steps without a skipped one after which the loss scale doubles");
+    key("loss_scale_hysteresis", run.precision.loss_scale_hysteresis, at_least(1),
+        "dynamic: skipped steps since the loss scale last doubled, from which on each halves it");
 
     section = "checkpoint";
     key("dir", run.checkpoint.dir, any(), "directory; \"\": checkpoints/ in the run directory");

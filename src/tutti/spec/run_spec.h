@@ -113,7 +113,7 @@ struct OffloadSpec {
 };
 
 struct PrecisionSpec {
-    std::string compute = "bf16";   // bf16 | f32 | tf32
+    std::string compute = "bf16";   // bf16 | f16 | f32 | tf32
     std::string master = "f32";     // f32 | none
     std::string gradients = "f32";  // f32 | bf16
     std::string reduce = "auto";    // auto | f32 | bf16
@@ -128,6 +128,12 @@ struct PrecisionSpec {
     std::string amax_of = "max";  // delayed: max | most_recent
     bool emulate = false;         // codes are decoded before products, on GPUs without such products
     std::string fp8 = "none";     // refused: recipe has taken its place
+    // The factor S of all gradients (engine/loss_scale.h), a power of two.
+    std::string loss_scale = "auto";     // auto | dynamic | a number
+    double loss_scale_initial = 65536;   // dynamic: the first S
+    double loss_scale_least = 1;         // below which S does not fall
+    int64_t loss_scale_interval = 1000;  // steps without a skip, after which S doubles
+    int64_t loss_scale_hysteresis = 2;   // skips since S last grew, from which on each halves S
     bool operator==(const PrecisionSpec&) const = default;
 };
 
@@ -182,6 +188,8 @@ inline ComputeType compute_type_of(const RunSpec& run) {
     return compute_type_from(run.precision.compute).value_or(ComputeType::bf16);
 }
 inline DType compute_dtype(const RunSpec& run) { return storage_of(compute_type_of(run)); }
+// precision.loss_scale of a validated run; nothing: dynamic.
+std::optional<double> fixed_loss_scale(const RunSpec& run);
 // In which gradients are stored, and in which they are communicated.
 inline DType gradient_dtype(const RunSpec& run) { return run.precision.gradients == "bf16" ? DType::bf16 : DType::f32; }
 inline DType reduce_dtype(const RunSpec& run) {

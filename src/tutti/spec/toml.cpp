@@ -114,6 +114,10 @@ Wrong assign(const Field& field, const toml::node& node, bool& value) {
 
 Wrong assign(const Field& field, const toml::node& node, std::string& value) {
     const auto* text = node.as_string();
+    if (const auto number = node.value<double>(); !text && number && field.range.or_power_of_two) {
+        const bool whole = *number == std::floor(*number) && std::abs(*number) < 0x1p53;
+        return value = whole ? toml_text(static_cast<int64_t>(*number)) : toml_text(*number), std::nullopt;
+    }
     if (!text) return wrong_type(field, value, describe(node));
     value = text->get();
     if (field.path() != "model.preset" || value.empty()) return std::nullopt;

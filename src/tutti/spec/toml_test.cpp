@@ -121,6 +121,19 @@ TEST(TomlErrors, UnknownNamesHaveAPlaceAndTheNearest) {
               "c.toml:2:1: unknown key [model] \"rope_scaling.factor\"; the nearest is [model] rope_scaling.factor");
 }
 
+TEST(TomlText, ALossScaleIsANumberOrAWord) {
+    const auto given = [](const std::string& value) {
+        return parse_text("[precision]\nloss_scale = " + value + "\n", "c.toml").precision.loss_scale;
+    };
+    EXPECT_EQ(given("1024"), "1024");
+    EXPECT_EQ(given("1024.0"), "1024");
+    EXPECT_EQ(given("0.5"), "0.5");
+    EXPECT_EQ(given("\"dynamic\""), "dynamic");
+    RunSpec run;
+    run.precision.loss_scale = given("4096");
+    EXPECT_EQ(parse_text(to_toml(run), "again"), run);
+}
+
 TEST(TomlErrors, WrongTypesSayWhatCame) {
     const auto steps = [](const std::string& value) { return problems_of("[train]\nsteps = " + value + "\n"); };
     EXPECT_EQ(steps("\"5\""), "c.toml:2:9: [train] steps: required an integer, got the text \"5\"");
@@ -257,7 +270,7 @@ struct Change {
         value = static_cast<int64_t>(std::min(std::max(1.0, field.range.low) + ++n, field.range.high));
         if (field.key == "zero") value = 3;
     }
-    void operator()(const Field&, double& value) { value = 1.0 / (3.0 + ++n); }
+    void operator()(const Field& field, double& value) { value = std::max(0.0, field.range.low) + 1.0 / (3.0 + ++n); }
     void operator()(const Field&, bool& value) { value = !value; }
     void operator()(const Field& field, std::string& value) {
         if (field.key == "preset" || field.key == "hf") return;  // must exist, and one of the two

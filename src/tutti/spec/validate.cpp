@@ -336,8 +336,8 @@ void check_optimizer(const RunSpec& run, Problems& problems) {
     const PrecisionSpec& p = run.precision;
     require(problems, p.master == "f32" || p.compute == "bf16", "[precision] master = ", toml_text(p.master),
             ": weights of compute = ", toml_text(p.compute),
-            " are their own masters; set master = \"f32\", or compute = "
-            "\"bf16\"");
+            p.compute == "f16" ? " need masters: only bf16 is rounded stochastically" : " are their own masters",
+            "; set master = \"f32\", or compute = \"bf16\"");
     require(
         problems, p.master == "f32" || !run.offload.params, "[precision] master = ", toml_text(p.master),
         ": weights in host memory (offload.params) are rounded from masters; set master = \"f32\" or params = false");
@@ -425,7 +425,7 @@ void check_context_parallel(const RunSpec& run, Problems& problems) {
 void check_pipedream(const RunSpec& run, Problems& problems) {
     const ParallelSpec& p = run.parallel;
     if (p.schedule != "pipedream") return;
-    const auto refuse = [&](bool asked, const char* key, const auto& value, const char* reason) {
+    const auto refuse = [&](bool asked, const char* key, const auto& value, const std::string& reason) {
         require(problems, !asked, "[parallel] schedule = \"pipedream\": ", key, " = ", toml_text(value), ": ", reason);
     };
     refuse(run.optimizer.clip > 0, "[optimizer] clip", run.optimizer.clip,
@@ -436,6 +436,12 @@ void check_pipedream(const RunSpec& run, Problems& problems) {
            "the stages that hold the matrix would update it differently; set false");
     refuse(run.offload.optimizer || run.offload.params, "[offload] optimizer or params", true, "set both to false");
     refuse(p.strategy != "collective", "[parallel] strategy", p.strategy, "set collective");
+    const PrecisionSpec& precision = run.precision;
+    constexpr const char* kNoSkips =
+        "a stage updates before all know whether gradients overflow, so no step can be skipped; set ";
+    refuse(precision.compute == "f16", "[precision] compute", precision.compute, concat(kNoSkips, "bf16 or f32"));
+    refuse(precision.compute != "f16" && fixed_loss_scale(run) != 1, "[precision] loss_scale", precision.loss_scale,
+           concat(kNoSkips, "auto"));
 }
 
 // The checks that do not need the schedule; pipeline::make_pipeline() checks the schedule itself.
@@ -518,8 +524,15 @@ void check_offload(const RunSpec& run, Problems& problems) {
 }
 
 void check_precision(const RunSpec& run, Problems& problems) {
-    require(problems, run.precision.compute != "tf32" || run.train.device != "cpu",
-            "[precision] compute = \"tf32\": [train] device = \"cpu\" has no TF32; set compute to f32 or bf16");
+    const PrecisionSpec& p = run.precision;
+    require(problems, p.compute != "tf32" || run.train.device != "cpu",
+            "[precision] compute = \"tf32\": [train] device = \"cpu\" has no TF32; set compute to f32, bf16 or f16");
+    for (const auto& [key, value] : {std::pair{"initial", p.loss_scale_initial}, {"least", p.loss_scale_least}})
+        require(problems, is_power_of_two(value), "[precision] loss_scale_", key, " = ", toml_text(value),
+                ": must be a power of two", nearest_powers_of_two(value));
+    require(problems, p.loss_scale_least <= p.loss_scale_initial,
+            "[precision] loss_scale_least = ", toml_text(p.loss_scale_least),
+            ": must be at most loss_scale_initial = ", toml_text(p.loss_scale_initial));
 }
 
 // Gradients are communicated as they are stored, or rounded once before.

@@ -428,7 +428,50 @@ TEST(Validate, PackedWeightsStayWhereTheyAre) {
 TEST(Validate, Tf32NeedsAGpu) {
     EXPECT_EQ(problems_of({"precision.compute=tf32", "train.device=cuda"}), "");
     EXPECT_EQ(problems_of({"precision.compute=tf32", "train.device=cpu"}),
-              "[precision] compute = \"tf32\": [train] device = \"cpu\" has no TF32; set compute to f32 or bf16");
+              "[precision] compute = \"tf32\": [train] device = \"cpu\" has no TF32; set compute to f32, bf16 or f16");
+}
+
+TEST(Validate, LossScalesArePowersOfTwo) {
+    for (const char* good : {"auto", "dynamic", "1", "65536", "0.5", "1.8446744073709552e19"})
+        EXPECT_EQ(problems_of({concat("precision.loss_scale=", good)}), "");
+    const std::pair<const char*, const char*> wrong[] = {
+        {"1000", "; nearest: 512 or 1024"},           {"3", "; nearest: 2 or 4"},
+        {"0", "; nearest: 1.1754943508222875e-38"},   {"-4", "; nearest: 1.1754943508222875e-38"},
+        {"nan", "; nearest: 1.1754943508222875e-38"}, {"1e300", "; nearest: 1.7014118346046923e38"}};
+    RunSpec run = parse_text("", "c.toml", {"data.train=a.txt"});
+    for (const auto& [given, nearest] : wrong) {
+        run.precision.loss_scale = given;
+        EXPECT_EQ(refusal_of(run),
+                  concat("[precision] loss_scale = \"", given, "\": must be auto | dynamic | a power of two", nearest));
+    }
+    run.precision.loss_scale = "dynamik";
+    EXPECT_EQ(refusal_of(run),
+              "[precision] loss_scale = \"dynamik\": must be one of auto | dynamic | a power of two; the nearest is "
+              "\"dynamic\"");
+    EXPECT_EQ(problems_of({"precision.loss_scale_initial=1000", "precision.loss_scale_least=3"}),
+              "[precision] loss_scale_initial = 1000.0: must be a power of two; nearest: 512 or 1024\n"
+              "[precision] loss_scale_least = 3.0: must be a power of two; nearest: 2 or 4");
+    EXPECT_EQ(problems_of({"precision.loss_scale_initial=8", "precision.loss_scale_least=16"}),
+              "[precision] loss_scale_least = 16.0: must be at most loss_scale_initial = 8.0");
+}
+
+TEST(Validate, F16NeedsMastersAndAStepThatCanBeSkipped) {
+    EXPECT_EQ(problems_of({"precision.compute=f16"}), "");
+    EXPECT_EQ(problems_of({"precision.compute=f16", "precision.master=none"}),
+              "[precision] master = \"none\": weights of compute = \"f16\" need masters: only bf16 is rounded "
+              "stochastically; set master = \"f32\", or compute = \"bf16\"");
+    const auto pipedream = [](const std::string& setting) {
+        return problems_of({"parallel.schedule=pipedream", "optimizer.clip=0", setting});
+    };
+    const std::string reason =
+        "a stage updates before all know whether gradients overflow, so no step can be skipped; set ";
+    EXPECT_EQ(pipedream("precision.loss_scale=1"), "");
+    EXPECT_EQ(pipedream("precision.compute=f16"),
+              "[parallel] schedule = \"pipedream\": [precision] compute = \"f16\": " + reason + "bf16 or f32");
+    EXPECT_EQ(pipedream("precision.loss_scale=1024"),
+              "[parallel] schedule = \"pipedream\": [precision] loss_scale = \"1024\": " + reason + "auto");
+    EXPECT_EQ(pipedream("precision.loss_scale=dynamic"),
+              "[parallel] schedule = \"pipedream\": [precision] loss_scale = \"dynamic\": " + reason + "auto");
 }
 
 TEST(Validate, ATraceBeginsInsideTheRun) {
@@ -452,7 +495,7 @@ TEST(Validate, ReportsAllAtOnceAndOnlyThose) {
               "[model] head_dim = 4611686018427387904: must be in [0, 65536]\n"
               "[train] steps = -1: must be in [1, 1000000000000000]\n"
               "[train] global_batch = 0: must be in [1, 2147483647]\n"
-              "[precision] compute = \"f23\": must be one of bf16 | f32 | tf32; the nearest is \"f32\"");
+              "[precision] compute = \"f23\": must be one of bf16 | f16 | f32 | tf32; the nearest is \"f32\"");
     // Then the rules between keys, which are asked about legal values alone.
     EXPECT_EQ(problems_of({"model.preset=gpt2-124m", "model.width=1048576", "train.global_batch=4",
                            "parallel.accumulate=shard"}),

@@ -159,6 +159,10 @@ RunState Checkpointing::load(const CheckpointReader& reader, const std::vector<c
     state.skipped_in_a_row = json.at("skipped_in_a_row").get<int64_t>();
     state.seconds = json.at("seconds").get<double>();
     state.config = json.value("config", "");
+    if (const Json* scale = json.find("loss_scale"))
+        state.loss_scale = {.value = scale->at("value").get<double>(),
+                            .good = scale->at("good").get<int64_t>(),
+                            .hysteresis = scale->at("hysteresis").get<int64_t>()};
     return state;
 }
 
@@ -248,14 +252,16 @@ void Checkpointing::start(const RunState& state, bool background) {
 }
 
 std::string Checkpointing::state_json(const RunState& state) const {
-    return Json{{"identity", spec::identity_of(setup_.run)},
-                {"config", spec::to_toml(setup_.run)},
-                {"updates", state.updates},
-                {"tokens", state.tokens},
-                {"skipped", state.skipped},
-                {"skipped_in_a_row", state.skipped_in_a_row},
-                {"seconds", state.seconds}}
-        .dump();
+    Json json = {{"identity", spec::identity_of(setup_.run)},
+                 {"config", spec::to_toml(setup_.run)},
+                 {"updates", state.updates},
+                 {"tokens", state.tokens},
+                 {"skipped", state.skipped},
+                 {"skipped_in_a_row", state.skipped_in_a_row},
+                 {"seconds", state.seconds}};
+    if (const auto& scale = state.loss_scale)
+        json["loss_scale"] = {{"value", scale->value}, {"good", scale->good}, {"hysteresis", scale->hysteresis}};
+    return json.dump();
 }
 
 void Checkpointing::submit_save(std::shared_ptr<const HostState> held, Manifest manifest) {

@@ -15,6 +15,7 @@
 #include "tutti/checkpoint/store.h"
 #include "tutti/checkpoint/training_state.h"
 #include "tutti/comm/communicator.h"
+#include "tutti/engine/loss_scale.h"
 #include "tutti/spec/run_spec.h"
 
 namespace tutti::engine {
@@ -45,9 +46,10 @@ struct RunState {
     int64_t step = 0;     // finished
     int64_t updates = 0;  // of the optimizer: step less the skipped ones
     int64_t tokens = 0;
-    int64_t skipped = 0, skipped_in_a_row = 0;
-    double seconds = 0;  // spent in steps, over all sessions of the run
-    std::string config;  // when loaded: TOML of the run that saved it
+    int64_t skipped = 0, skipped_in_a_row = 0;    // in a row: less those that overflowed (engine::StepResult)
+    std::optional<engine::LossScale> loss_scale;  // of the next step; nothing: fixed, or of the first step
+    double seconds = 0;                           // spent in steps, over all sessions of the run
+    std::string config;                           // when loaded: TOML of the run that saved it
 };
 
 // The slices of master weights and the optimizer's state that this rank saves. Of equal copies on several ranks one is

@@ -157,6 +157,7 @@ void RunDirectory::log_events(const StepMetrics& m) {
         scalars.push_back({"experts/dropped_share", r.dropped_share});
         scalars.push_back({"experts/largest_load", *std::max_element(r.load.begin(), r.load.end())});
     }
+    if (m.scaled) scalars.push_back({"train/loss_scale", m.result.loss_scale});
     if (m.eval_loss) scalars.push_back({"eval/loss", *m.eval_loss});
     if (events_->add(m.step, scalars) || failed_) return;
     warn_(concat("cannot write ", events_->path(), ": ", std::strerror(errno), "; training continues"));
@@ -187,6 +188,7 @@ void RunDirectory::log(const StepMetrics& m) {
         line["expert_layers"] = r.layers;
         line["expert_load"] = load_of(r);
     }
+    if (m.scaled) line["loss_scale"] = m.result.loss_scale;
     if (m.result.skipped) line["skip_reason"] = m.result.culprit;
     if (m.eval_loss) line["eval_loss"] = *m.eval_loss;
     const std::string path = path_ + "/" + kMetrics;

@@ -35,6 +35,7 @@ struct StepMetrics {
     // line; 0 without a pipeline.
     double bubble = 0;
     int64_t skipped = 0;  // in the run so far
+    bool scaled = false;  // gradients have a loss scale other than 1, or one that changes
     std::optional<double> eval_loss;
 };
 

@@ -186,6 +186,7 @@ Run::Run(const TrainOptions& options, comm::World& world, SharedData& data)
     if (const auto resumed = resume()) {
         state_ = *resumed;
         engine_.optimizer.set_updates(state_.updates);
+        if (state_.loss_scale && !spec::fixed_loss_scale(run_)) engine_.loss_scale = *state_.loss_scale;
         console_.text(fmt::format("continuing after step {} from {}", state_.step, checkpoints_.newest()));
         const std::string changed = spec::changed_keys(run_, state_.config);
         if (!changed.empty()) console_.text(concat("changed since that checkpoint: ", changed));
@@ -289,7 +290,8 @@ void Run::one_step() {
     state_.updates = engine_.optimizer.updates();
     state_.tokens += result.valid_tokens;
     state_.skipped += result.skipped ? 1 : 0;
-    state_.skipped_in_a_row = result.skipped ? state_.skipped_in_a_row + 1 : 0;
+    if (!result.overflowed) state_.skipped_in_a_row = result.skipped ? state_.skipped_in_a_row + 1 : 0;
+    if (!spec::fixed_loss_scale(run_)) state_.loss_scale = engine_.loss_scale;
     state_.seconds += seconds_since(begin);
     outcome_.step = state_.step;
     outcome_.loss = result.loss;
@@ -313,7 +315,7 @@ void Run::one_step() {
     if (trace_) trace_->after(state_.step);
     stop_if_hopeless(result);
     const int64_t every = run_.checkpoint.every;
-    if (every > 0 && state_.step % every == 0 && !result.skipped) checkpoints_.save(state_);
+    if (every > 0 && state_.step % every == 0 && (!result.skipped || result.overflowed)) checkpoints_.save(state_);
     checkpoints_.poll();
     console_.progress(state_.step, seconds_since(begin));
 }
@@ -333,6 +335,7 @@ void Run::log(const engine::StepResult& result) {
     if (!(result.skipped || evaluates || ends || step == 1 || step % run_.log.every == 0)) return;
     const double elapsed = seconds_since(logged_at_);
     StepMetrics m{.step = step, .tokens = state_.tokens, .result = result, .skipped = state_.skipped};
+    m.scaled = spec::fixed_loss_scale(run_) != 1;
     m.step_ms = 1000 * elapsed / static_cast<double>(std::max<int64_t>(1, step - logged_step_));
     // Rates of what is computed, with and without a target: masks change from step to step, the work does not.
     const auto positions = static_cast<double>((step - logged_step_) * run_.train.global_batch * run_.train.seq_len);
@@ -381,9 +384,10 @@ void Run::stop_if_hopeless(const engine::StepResult& result) {
     checkpoints_.wait();
     throw Error(
         fmt::format("{} steps in a row were not finite (train.max_skipped), the last one in {} at step {}; the "
-                    "weights were not changed by them. Try a lower optimizer.lr or a longer warm-up, and resume "
+                    "weights were not changed by them{}. Try a lower optimizer.lr or a longer warm-up, and resume "
                     "from {}",
                     state_.skipped_in_a_row, result.culprit, state_.step,
+                    result.loss_scale == 1 ? "" : fmt::format("; the loss scale is {}", result.loss_scale),
                     checkpoints_.proven().empty() ? "the start" : checkpoints_.proven()));
 }
 

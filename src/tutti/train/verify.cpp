@@ -32,6 +32,11 @@ using autograd::Parameter;
 // Rounding that a model magnifies is measured by one sample of it, and above kMostMagnified it would hide any fault.
 constexpr double kMagnified = 3, kMostMagnified = 0.25;
 
+// A relative rounding error of bf16, or of f16 and TF32, which have three more bits.
+double rounding_of(const spec::RunSpec& run) {
+    return spec::compute_type_of(run) == ComputeType::bf16 ? 0x1p-9 : 0x1p-12;
+}
+
 bool rounds_gradients(const spec::RunSpec& run) {
     return run.precision.gradients != "f32" || run.precision.reduce == "bf16";
 }
@@ -138,7 +143,7 @@ std::pair<double, std::string> largest_difference(const models::Model& model, co
 // may magnify rounding by itself, or send a token to another expert. Leaves the weights as they were.
 double magnified_rounding(engine::Engine& one, int64_t step, engine::StepTrace& trace, const VerifiedStep& v,
                           const Values& theirs) {
-    const double rounding = spec::compute_type_of(one.run) == ComputeType::f32 ? 0x1p-23 : 0x1p-9;
+    const double rounding = spec::compute_type_of(one.run) == ComputeType::f32 ? 0x1p-23 : rounding_of(one.run);
     const RandomKey key = random_key(static_cast<uint64_t>(one.run.train.seed), "verify", static_cast<uint64_t>(step));
     std::vector<std::vector<float>> before;
     uint64_t next = 0;
@@ -178,12 +183,13 @@ void compare_weights(engine::Engine& many, engine::Engine* one, double lr, Verif
 }
 
 void check_finite(const engine::StepResult& result, int64_t step, const char* where) {
-    check(!result.skipped, "step ", step, where, " is not finite, first in ", result.culprit,
+    check(!result.skipped || result.overflowed, "step ", step, where, " is not finite, first in ", result.culprit,
           ": there is nothing to compare; try a lower optimizer.lr");
 }
 
 // `one` is on rank 0 only.
 void compare(engine::Engine& many, engine::Engine* one, int64_t steps, Console& console, VerifyOutcome& outcome) {
+    int64_t compared = 0;
     for (int64_t step = 1; step <= steps; ++step) {
         const engine::StepResult result = engine::train_step(many, step);
         check_finite(result, step, "");
@@ -201,13 +207,14 @@ void compare(engine::Engine& many, engine::Engine* one, int64_t steps, Console& 
             const bool no_loss = std::isnan(v.loss) && std::isnan(v.one_rank_loss);  // a step without targets
             v.loss_difference = no_loss ? 0 : relative(std::abs(v.loss - v.one_rank_loss), std::abs(v.one_rank_loss));
             outcome.equal = outcome.equal && (no_loss || v.loss == v.one_rank_loss);
-            std::tie(v.gradient_difference, v.gradient) =
-                largest_difference(one->model, gradients, theirs, outcome.equal);
+            if (!result.overflowed)
+                std::tie(v.gradient_difference, v.gradient) =
+                    largest_difference(one->model, gradients, theirs, outcome.equal);
             if (!v.within())
                 v.bound =
                     std::clamp(kMagnified * magnified_rounding(*one, step, trace, v, theirs), v.bound, kMostMagnified);
             for (const auto& [name, values] : gradients) set_gradient(*one, name, values);
-            alone.grad_norm = one->data_parallel->gradient_norm();
+            alone.grad_norm = engine::gradient_norm(*one);
             if (engine::may_update(*one, alone)) {
                 engine::update(*one, trace, alone);
                 one->data_parallel->all_gather_weights();
@@ -220,8 +227,15 @@ void compare(engine::Engine& many, engine::Engine* one, int64_t steps, Console& 
                         "        gradient {:.2g} in {},\n        weight {:.2g} in {}",
                         step, v.loss, v.one_rank_loss, v.loss_difference, v.gradient_difference, v.gradient,
                         v.weight_difference, v.weight));
+        if (result.overflowed)
+            console.text(
+                fmt::format("step {}: {} overflows at loss scale {:g}: no gradient is compared, no weight updated",
+                            step, result.culprit, result.loss_scale));
+        compared += result.overflowed ? 0 : 1;
         outcome.steps.push_back(v);
     }
+    check(compared > 0 || steps == 0, "gradients overflowed in all ", steps,
+          " steps: there is nothing to compare; give more --steps, or a lower precision.loss_scale_initial");
 }
 
 }  // namespace
@@ -269,8 +283,7 @@ double verify_bound(const spec::RunSpec& run) {
     const spec::ParallelSpec& p = run.parallel;
     const bool sums_in_blocks = p.tp > 1 || p.cp > 1 || p.ep > 1 || p.etp > 1;
     if (!sums_in_blocks || compute_type == ComputeType::f32) return 1e-5;
-    return std::sqrt(20.0 * static_cast<double>(run.model.layers)) *
-           (compute_type == ComputeType::tf32 ? 0x1p-12 : 0x1p-9);
+    return std::sqrt(20.0 * static_cast<double>(run.model.layers)) * rounding_of(run);
 }
 
 double update_bound(const spec::RunSpec& run) { return rounds_gradients(run) ? verify_bound(run) : 1e-6; }

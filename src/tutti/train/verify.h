@@ -54,8 +54,8 @@ struct VerifyOutcome {
 // The largest difference that rounding may make between two layouts' losses and gradients of equal weights. Under data
 // and pipeline parallelism only sums of gradients are added in another order: 1e-5 (docs/design.md, section 6), which
 // also holds for f32 under any layout. Below f32 tensor and context parallelism add and round inside a block: about 20
-// roundings, forward and backward, each of 2^-9 at most and independent, so 2^-9 sqrt(20 blocks). TF32 rounds the
-// factors of products to 3 bits more: 2^-12.
+// roundings, forward and backward, each of 2^-9 at most and independent, so 2^-9 sqrt(20 blocks). f16, and TF32
+// in the factors of products, have 3 bits more: 2^-12.
 // Gradients in bf16 are rounded for each microbatch, and for each of up to four sums over ranks and contributions of a
 // tied matrix: 2^-9 each, of independent signs, in every step.
 double verify_bound(const spec::RunSpec& run);

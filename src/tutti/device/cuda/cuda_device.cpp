@@ -188,7 +188,9 @@ class CudaDevice : public Device {
         check(mhz > 0, "the peak of ", name_, " is not known: CUDA reports no clock rate (cudaDevAttrClockRate)");
         const bool tensor_cores = compute_type != ComputeType::f32;
         if (tensor_cores && row.boost_mhz > 0) mhz = std::min(mhz, row.boost_mhz);
-        const double of_cycle = !tensor_cores ? row.f32 : compute_type == ComputeType::bf16 ? row.bf16 : row.bf16 / 2;
+        const double of_cycle = !tensor_cores                       ? row.f32
+                                : compute_type == ComputeType::tf32 ? row.bf16 / 2
+                                                                    : row.bf16;  // f16 has bf16's rate
         return {multiprocessors * mhz * 1e6 * of_cycle,
                 concat(multiprocessors, " multiprocessors x ", of_cycle, " FLOP x ", mhz, " MHz")};
     }

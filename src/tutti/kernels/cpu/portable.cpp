@@ -110,7 +110,11 @@ void sample(const Stream& stream, const Sample& s) {
                                                        static_cast<uint64_t>(s.draws.as<const int64_t>()[n]));
         });
     };
-    s.logits.dtype == DType::f32 ? draw_rows(s.logits.as<const float>()) : draw_rows(s.logits.as<const bf16>());
+    switch (s.logits.dtype) {
+        case DType::bf16: return draw_rows(s.logits.as<const bf16>());
+        case DType::f16: return draw_rows(s.logits.as<const f16>());
+        default: return draw_rows(s.logits.as<const float>());
+    }
 }
 
 }  // namespace

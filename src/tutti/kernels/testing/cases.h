@@ -34,14 +34,16 @@ enum class Numbers : uint8_t { normal, whole };
 inline const char* name_of(Numbers kind) { return kind == Numbers::whole ? " whole numbers" : ""; }
 View numbers(Arena& arena, Numbers kind, const Shape& shape, DType dtype, const char* purpose);  // whole: -4 .. 4
 
-// Both tables round the result once to its type: u_out |value| each, in opposite directions at worst. Below FLT_MIN a
-// table may flush to zero, as the 16-bit dot products of the hardware do.
-inline double rounding(DType t, double value) { return 2 * unit_roundoff(t) * std::abs(value) + FLT_MIN; }
+// Both tables round the result once to its type: u_out |value| each, in opposite directions at worst; half of 2^-24
+// each where f16 is subnormal. Below FLT_MIN a table may flush to zero, as the dot products of bf16 do.
+inline double rounding(DType t, double value) {
+    return 2 * unit_roundoff(t) * std::abs(value) + (t == DType::f16 ? 0x1p-24 : FLT_MIN);
+}
 
 // Results that are one correctly rounded f32 operation, so that only a 16-bit type can round twice.
 inline double one_operation(DType t, double value) { return t == DType::f32 ? 0 : rounding(t, value); }
 
-inline constexpr std::array<DType, 2> kActivationTypes = {DType::f32, DType::bf16};
+inline constexpr std::array<DType, 3> kActivationTypes = {DType::f32, DType::bf16, DType::f16};
 // Less than, exactly and more than one vector of either ISA, and enough for two threads.
 inline constexpr std::array<int64_t, 11> kLengths = {0, 1, 3, 16, 17, 63, 65, 127, 1000, 4111, 40001};
 

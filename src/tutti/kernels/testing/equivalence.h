@@ -137,7 +137,7 @@ inline bool noticed(const KernelTable& wrong, const std::string& op, const std::
 }
 
 inline void expect_noticed(const KernelTable& wrong, const std::string& op) {
-    for (const char* dtype : {"f32", "bf16"}) EXPECT_TRUE(noticed(wrong, op, dtype)) << op << " " << dtype;
+    for (const char* dtype : {"f32", "bf16", "f16"}) EXPECT_TRUE(noticed(wrong, op, dtype)) << op << " " << dtype;
 }
 
 }  // namespace tutti::kernels

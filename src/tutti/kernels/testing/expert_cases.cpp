@@ -482,8 +482,11 @@ void add_expert_rows(std::vector<Case>& all) {
 }
 
 void add_grouped_gemm(std::vector<Case>& all) {
-    const std::pair<DType, DType> types[] = {
-        {DType::f32, DType::f32}, {DType::bf16, DType::bf16}, {DType::bf16, DType::f32}};
+    const std::pair<DType, DType> types[] = {{DType::f32, DType::f32},
+                                             {DType::bf16, DType::bf16},
+                                             {DType::bf16, DType::f32},
+                                             {DType::f16, DType::f16},
+                                             {DType::f16, DType::f32}};
     const std::pair<Rows, std::array<int64_t, 2>> sizes[] = {
         {{1}, {1, 1}},
         {{0, 3, 0, 0, 7, 1}, {17, 5}},

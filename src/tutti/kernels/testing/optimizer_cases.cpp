@@ -10,12 +10,12 @@ namespace tutti::kernels::cases {
 namespace {
 
 struct Types {
-    bool copy = false;  // of the master in bf16
+    DType copy = DType::f32;  // rounded, of the master; f32: none
     DType m = DType::f32, v = DType::f32, master = DType::f32, gradient = DType::f32;
     bool stochastic = true;  // bf16 moments; masters always are
 
     std::string name() const {
-        std::string text = copy ? "bf16" : "f32";
+        std::string text = concat(copy);
         if (m != DType::f32 || v != DType::f32) text += concat(" m ", m, " v ", v, stochastic ? "" : " to nearest");
         if (master != DType::f32) text += concat(" master ", master);
         if (gradient != DType::f32) text += concat(" gradient ", gradient);
@@ -23,14 +23,18 @@ struct Types {
     }
 };
 
-// A bf16 value must be the rounded master weight of the same table, bit for bit.
+// A 16-bit value must be the rounded master weight of the same table, bit for bit.
 void report_value(Arena& arena, const OptimizerPiece& piece, const std::function<double(int64_t)>& tolerance) {
     if (!piece.value.defined()) return;
-    arena.result("value", piece.value,
-                 [&](int64_t i) { return tolerance(i) + rounding(DType::bf16, value(piece.value, i)); });
+    const DType type = piece.value.dtype;
+    arena.result("value", piece.value, [&](int64_t i) { return tolerance(i) + rounding(type, value(piece.value, i)); });
     Output off{"value minus rounded master", {}, {}};
-    for (int64_t i = 0; i < piece.master.numel(); ++i)
-        off.values.push_back(value(piece.value, i) - bf16_value(bf16_bits(piece.master.as<float>()[i])));
+    for (int64_t i = 0; i < piece.master.numel(); ++i) {
+        const float master = piece.master.as<float>()[i];
+        off.values.push_back(value(piece.value, i) - static_cast<double>(type == DType::bf16
+                                                                             ? static_cast<float>(bf16(master))
+                                                                             : static_cast<float>(f16(master))));
+    }
     off.tolerance.assign(off.values.size(), 0);
     arena.result(std::move(off));
 }
@@ -73,7 +77,7 @@ std::vector<OptimizerPiece> make_pieces(Arena& arena, const std::vector<int64_t>
         OptimizerPiece& piece = pieces.emplace_back();
         piece.master = normal("p", types.master);
         piece.gradient = normal("g", types.gradient);
-        if (types.copy) piece.value = arena.empty({n}, DType::bf16);
+        if (types.copy != DType::f32) piece.value = arena.empty({n}, types.copy);
         piece.m = make_moment(arena, n, types.m, true, k, types.stochastic);
         if (second) piece.v = make_moment(arena, n, types.v, false, k, types.stochastic);
         piece.weight_decay = k % 3 == 2 ? 0 : 0.1f;
@@ -293,21 +297,23 @@ void add_optimizers(std::vector<Case>& all) {
     many[100] = 4096 + 24;
     many[300] = 2048 + 13;
     many[500] = 3 * 2048;
-    for (const bool copy : {false, true}) {
+    for (const DType copy : kActivationTypes) {
         for (const int64_t n : kLengths) add_all({n}, {.copy = copy});
         add_all(many, {.copy = copy});
     }
     add_rounding(all, {40001});
     add_rounding(all, many);
-    constexpr DType f32 = DType::f32, bf16 = DType::bf16, u8 = DType::u8;
+    constexpr DType f32 = DType::f32, bf16 = DType::bf16, f16 = DType::f16, u8 = DType::u8;
     for (const auto& sizes : {std::vector<int64_t>{520}, std::vector<int64_t>{40001}, many}) {
         for (const Types& types :
-             {Types{true, bf16, f32}, Types{true, bf16, bf16}, Types{false, bf16, bf16, f32, f32, false},
-              Types{true, u8, u8}, Types{false, u8, bf16}, Types{false, f32, u8}, Types{true, f32, f32, f32, bf16},
-              Types{false, f32, f32, bf16}, Types{false, u8, u8, bf16, bf16}})
+             {Types{bf16, bf16, f32}, Types{bf16, bf16, bf16}, Types{f32, bf16, bf16, f32, f32, false},
+              Types{bf16, u8, u8}, Types{f32, u8, bf16}, Types{f32, f32, u8}, Types{bf16, f32, f32, f32, bf16},
+              Types{f32, f32, f32, bf16}, Types{f32, u8, u8, bf16, bf16}, Types{f16, bf16, u8},
+              Types{f16, f32, f32, f32, bf16}})
             add_all(sizes, types);
         for (const DType update : {f32, bf16}) {
-            add_muon(all, sizes, {.copy = true}, update);
+            add_muon(all, sizes, {.copy = bf16}, update);
+            add_muon(all, sizes, {.copy = f16}, update);
             add_muon(all, sizes, {.m = bf16, .master = bf16}, update);
         }
     }

@@ -116,11 +116,8 @@ void for_chunks_of_same_lanes(const Visible& visible, Keys tile, Body&& body) {
 }
 
 // y (D words in y_row) = one row of x as words, padded with zeros.
-inline void stage_row(const float* x, int64_t D, float* y, int64_t y_row) {
-    for_vectors(0, D, [&](int64_t i, auto part) { store(load(x + i, part), y + i, part); });
-    for (int64_t i = D; i < y_row; ++i) y[i] = 0;
-}
-inline void stage_row(const bf16* x, int64_t D, float* y, int64_t y_row) {
+template <class T>
+void stage_row(const T* x, int64_t D, float* y, int64_t y_row) {
     for_vectors(0, D, [&](int64_t i, auto part) { store(load(x + i, part), y + i, part); });
     for (int64_t i = D; i < y_row; ++i) y[i] = 0;
 }

@@ -21,7 +21,7 @@ float largest(const T* x, int64_t n) {
         for (int64_t k = 0; k < 4; ++k) most[k] = max(most[k], load(x + i + k * kLanes, Full{}));
     float rest = -kInfinity;
     for (; i < n; ++i) {
-        const float value = static_cast<float>(x[i]);
+        const float value = value_of(x[i]);
         if (value > rest) rest = value;
     }
     const float vectors = reduce_max(max(max(most[0], most[1]), max(most[2], most[3])));
@@ -53,7 +53,7 @@ float exp_of(float x) {
 template <class T>
 Partial partial_of(const T* x, int64_t n, int64_t column) {
     Partial total;
-    if (column >= 0) total.target = static_cast<float>(x[column]);
+    if (column >= 0) total.target = value_of(x[column]);
     for (int64_t i = 0; i < n; i += kPiece) {
         const int64_t count = smaller(kPiece, n - i);
         const float piece = largest(x + i, count);
@@ -91,7 +91,7 @@ void replace_by_gradient(T* x, int64_t words, int64_t column, const Partial& tot
     const Vec maximum = broadcast(total.maximum), factor = broadcast(scale / total.sum), inverse = broadcast(1 / cap);
     for_vectors(0, words, [&](int64_t i, auto part) {
         const Vec logit = load(x + i, part), difference = logit - maximum;
-        Vec term = sizeof(T) == sizeof(float) ? exp_bounded(difference) : exp_term<T>(difference);
+        Vec term = kHidesErrors<T> ? exp_term<T>(difference) : exp_bounded(difference);
         if constexpr (capped) {
             const Vec share = logit * inverse;
             term = term * fma_negative(share, share, broadcast(1.0f));
@@ -99,7 +99,7 @@ void replace_by_gradient(T* x, int64_t words, int64_t column, const Partial& tot
         store_flushed(term * factor, x + i, part);
     });
     const float share = capped ? total.target / cap : 0;
-    if (column >= 0) x[column] = T(scale * (p - 1) * (1 - share * share));
+    if (column >= 0) store(broadcast(scale * (p - 1) * (1 - share * share)), x + column, Tail{1});
 }
 
 template <Part part, class T>

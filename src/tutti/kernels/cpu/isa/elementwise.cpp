@@ -106,12 +106,9 @@ void accumulate_as(const Stream& stream, View x, View y) {
 }
 
 void accumulate(const Stream& stream, View x, View y) {
-    if (y.dtype == DType::bf16)
-        accumulate_as<bf16, bf16>(stream, x, y);
-    else if (x.dtype == DType::bf16)
-        accumulate_as<bf16, float>(stream, x, y);
-    else
-        accumulate_as<float, float>(stream, x, y);
+    with_type(x.dtype, [&]<class T>(Type<T>) {
+        y.dtype == DType::f32 ? accumulate_as<T, float>(stream, x, y) : accumulate_as<T, T>(stream, x, y);
+    });
 }
 
 void scale(const Stream& stream, View x, float factor) {

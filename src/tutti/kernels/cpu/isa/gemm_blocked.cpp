@@ -176,15 +176,6 @@ void write_plain(const Gemm& g, Range m, Range n, const float* sums) {
     });
 }
 
-// body(Type<T>) for the types of matrices.
-template <class Body>
-void with_matrix_type(DType dtype, Body&& body) {
-    if (dtype == DType::f16)
-        body(Type<f16>{});
-    else
-        with_type(dtype, body);
-}
-
 template <class Word, class T>
 void write_block(const Gemm& g, Range m, Range n, const float* sums) {
     const bool bias_is_f32 = g.bias.dtype == DType::f32, result_is_f32 = g.c.dtype == DType::f32;
@@ -319,7 +310,7 @@ void gemm_of(const Stream& stream, const Gemm& g) {
 }  // namespace
 
 void gemm(const Stream& stream, const Gemm& g) {
-    with_matrix_type(g.a.dtype, [&](auto type) { gemm_of<typename decltype(type)::type>(stream, g); });
+    with_type(g.a.dtype, [&](auto type) { gemm_of<typename decltype(type)::type>(stream, g); });
 }
 
 }  // namespace tutti::kernels::TUTTI_ISA

@@ -34,11 +34,13 @@ template <class T>
 struct Type {
     using type = T;
 };
-// body(Type<T>) for the two types of activations.
+// body(Type<T>) for the types of activations.
 template <class Body>
 void with_type(DType dtype, Body&& body) {
     if (dtype == DType::bf16)
         body(Type<bf16>{});
+    else if (dtype == DType::f16)
+        body(Type<f16>{});
     else
         body(Type<float>{});
 }
@@ -48,6 +50,8 @@ template <class T>
 [[gnu::always_inline]] inline Vec rounded(Vec x) {
     if constexpr (__is_same(T, bf16))
         return from_bf16(to_bf16(x));
+    else if constexpr (__is_same(T, f16))
+        return from_f16(to_f16(x));
     else
         return x;
 }

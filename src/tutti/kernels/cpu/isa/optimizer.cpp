@@ -1,5 +1,5 @@
-// kernels/cpu/isa/optimizer.cpp: update rules in one pass over memory; the same pass writes the bf16 copy that the
-// model reads. A rule is a function of vectors in f32; what is stored in another type goes through buffers of one
+// kernels/cpu/isa/optimizer.cpp: update rules in one pass over memory; the same pass writes the 16-bit copy that
+// the model reads. A rule is a function of vectors in f32; what is stored in another type goes through buffers of one
 // block.
 #include "tutti/base/dynamic_map.h"
 #include "tutti/kernels/cpu/isa/parts.h"
@@ -15,13 +15,10 @@ bool is_f32(const View& view) { return !view.defined() || view.dtype == DType::f
 constexpr int64_t kBlock = kStateBlock;
 
 void read(const View& from, int64_t begin, int64_t n, float* to) {
-    if (from.dtype == DType::bf16) {
-        const bf16* x = from.as<bf16>() + begin;
+    with_type(from.dtype, [&]<class T>(Type<T>) {
+        const T* x = from.as<T>() + begin;
         for_vectors(0, n, [=](int64_t i, auto part) { store(load(x + i, part), to + i, part); });
-    } else {
-        const float* x = from.as<float>() + begin;
-        for_vectors(0, n, [=](int64_t i, auto part) { store(load(x + i, part), to + i, part); });
-    }
+    });
 }
 
 // to[i] = stochastic_bf16_bits(x[i], rounding_bits(key, element i of the piece)) for i of [begin, begin + n).
@@ -49,15 +46,12 @@ void round_stochastically(const float* x, const GlobalElements& elements, Random
 }
 
 void write(const float* x, const View& to, const GlobalElements& elements, RandomKey key, int64_t begin, int64_t n) {
-    if (to.dtype == DType::bf16 && key != 0) {
-        round_stochastically(x, elements, key, begin, n, to.as<uint16_t>() + begin);
-    } else if (to.dtype == DType::bf16) {
-        bf16* y = to.as<bf16>() + begin;
+    if (to.dtype == DType::bf16 && key != 0)
+        return round_stochastically(x, elements, key, begin, n, to.as<uint16_t>() + begin);
+    with_type(to.dtype, [&]<class T>(Type<T>) {
+        T* y = to.as<T>() + begin;
         for_vectors(0, n, [=](int64_t i, auto part) { store(load(x + i, part), y + i, part); });
-    } else {
-        float* y = to.as<float>() + begin;
-        for_vectors(0, n, [=](int64_t i, auto part) { store(load(x + i, part), y + i, part); });
-    }
+    });
 }
 
 // A map with a table that finds codes: the sign, the exponent and seven bits of a share's fraction name a cell, in
@@ -142,9 +136,11 @@ void update_f32(const Stream& stream, const OptimizerPiece& piece, Vec grad_scal
         return p;
     };
     if (piece.value.defined()) {
-        bf16* value = piece.value.as<bf16>();
-        for_vectors_parallel(stream, numel(piece.master),
-                             [=](int64_t i, auto part) { store(update(i, part), value + i, part); });
+        with_type(piece.value.dtype, [&]<class T>(Type<T>) {
+            T* value = piece.value.as<T>();
+            for_vectors_parallel(stream, numel(piece.master),
+                                 [=](int64_t i, auto part) { store(update(i, part), value + i, part); });
+        });
     } else {
         for_vectors_parallel(stream, numel(piece.master), [=](int64_t i, auto part) { update(i, part); });
     }

@@ -33,10 +33,7 @@ void fill_strip(const View& w, int64_t begin, Strip& strip) {
     for (int64_t c = 0; c < strip.width; ++c)
         for (int64_t j = 0; j < taps; ++j) {
             const T* value = w.as<T>() + (begin + c) * taps + j;
-            if constexpr (__is_same(T, bf16))
-                strip.values[j * strip.width + c] = __builtin_bit_cast(float, static_cast<uint32_t>(value->bits) << 16);
-            else
-                strip.values[j * strip.width + c] = *value;
+            strip.values[j * strip.width + c] = value_of(*value);
         }
 }
 

@@ -8,13 +8,15 @@ namespace tutti::kernels::TUTTI_ISA {
 
 inline constexpr float kLog2E = 1.44269502f, kLn2 = 0.693147182f;
 
-// T, here and below, is the type that the result is rounded to next: float, or bf16, whose rounding error of 2^-9 hides
-// a relative error of 2^-14, which takes half of the instructions.
+// T, here and below, is the type that the result is rounded to next: float or f16; or bf16, whose rounding error of
+// 2^-9 hides a relative error of 2^-14, which takes half of the instructions.
+template <class T>
+inline constexpr bool kHidesErrors = __is_same(T, bf16);
 
 // 2^f for |f| <= 1/2: minimax polynomials (Remez), 2^-29 and 2^-13.7 relative.
 template <class T>
 [[gnu::always_inline]] inline Vec exp2_fraction(Vec f) {
-    if constexpr (sizeof(T) == sizeof(float)) {
+    if constexpr (!kHidesErrors<T>) {
         Vec p = fma(broadcast(1.53458124e-4f), f, broadcast(1.33999309e-3f));
         p = fma(p, f, broadcast(9.61848907e-3f));
         p = fma(p, f, broadcast(5.55032864e-2f));
@@ -66,14 +68,14 @@ struct Sigmoid {
 template <class T>
 [[gnu::always_inline]] inline Sigmoid sigmoid_exp2(Vec t) {
     const Vec e = exp2_normal<T>(t), sum = broadcast(1.0f) + e;
-    const Vec s = sizeof(T) == sizeof(float) ? reciprocal(sum) : rough_reciprocal(sum);
+    const Vec s = kHidesErrors<T> ? rough_reciprocal(sum) : reciprocal(sum);
     return {s, e * s};
 }
 
 // s = 1 / (1 + e^-x). Where e^x is below the smallest normal float: 0, and for bf16 that float.
 template <class T>
 [[gnu::always_inline]] inline Sigmoid sigmoid(Vec x) {
-    if constexpr (sizeof(T) < sizeof(float)) return sigmoid_exp2<T>(clamp(x * broadcast(-kLog2E), 126));
+    if constexpr (kHidesErrors<T>) return sigmoid_exp2<T>(clamp(x * broadcast(-kLog2E), 126));
     constexpr float kLeast = -87.33654f;
     const Vec e = exp_bounded(zero() - max(broadcast(kLeast), x)), s = reciprocal(broadcast(1.0f) + e);
     return {zero_unless(not_less(x, broadcast(kLeast)), s), e * s};

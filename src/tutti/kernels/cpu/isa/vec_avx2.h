@@ -97,6 +97,7 @@ inline __m128i to_bf16(Vec x) {
     return _mm_packus_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
 }
 inline Vec from_bf16(__m128i bits) { return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16))}; }
+inline Vec from_f16(__m128i bits) { return {_mm256_cvtph_ps(bits)}; }
 inline __m128i to_f16(Vec x) { return _mm256_cvtps_ph(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 
 // AVX2 has no masked load of 16-bit values: the tail goes through the stack.
@@ -115,8 +116,12 @@ inline Vec load(const float* p, Full) { return {_mm256_loadu_ps(p)}; }
 inline Vec load(const float* p, Tail t) { return {_mm256_maskload_ps(p, t.mask())}; }
 inline Vec load(const bf16* p, Full) { return from_bf16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
 inline Vec load(const bf16* p, Tail t) { return from_bf16(load_16_bit(p, t)); }
-inline Vec load(const f16* p, Full) { return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))}; }
-inline Vec load(const f16* p, Tail t) { return {_mm256_cvtph_ps(load_16_bit(p, t))}; }
+inline Vec load(const f16* p, Full) { return from_f16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+inline Vec load(const f16* p, Tail t) { return from_f16(load_16_bit(p, t)); }
+
+inline float value_of(float x) { return x; }
+inline float value_of(bf16 x) { return __builtin_bit_cast(float, static_cast<uint32_t>(x.bits) << 16); }
+inline float value_of(f16 x) { return _mm256_cvtss_f32(from_f16(_mm_cvtsi32_si128(x.bits)).v); }
 
 inline void store(Vec x, float* p, Full) { _mm256_storeu_ps(p, x.v); }
 inline void store(Vec x, float* p, Tail t) { _mm256_maskstore_ps(p, t.mask(), x.v); }

@@ -93,23 +93,27 @@ inline __m256i to_bf16_flushed(Vec x) { return to_bf16_by_integers(x); }
 inline __m256i to_bf16(Vec x) { return to_bf16_by_integers(x); }
 #endif
 inline Vec from_bf16(__m256i bits) { return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))}; }
+inline Vec from_f16(__m256i bits) { return {_mm512_cvtph_ps(bits)}; }
 inline __m256i to_f16(Vec x) { return _mm512_cvtps_ph(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 
 inline Vec load(const float* p, Full) { return {_mm512_loadu_ps(p)}; }
 inline Vec load(const float* p, Tail t) { return {_mm512_maskz_loadu_ps(t.mask(), p)}; }
 inline Vec load(const bf16* p, Full) { return from_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
 inline Vec load(const bf16* p, Tail t) { return from_bf16(_mm256_maskz_loadu_epi16(t.mask(), p)); }
-inline Vec load(const f16* p, Full) {
-    return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
-}
-inline Vec load(const f16* p, Tail t) { return {_mm512_cvtph_ps(_mm256_maskz_loadu_epi16(t.mask(), p))}; }
+inline Vec load(const f16* p, Full) { return from_f16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+inline Vec load(const f16* p, Tail t) { return from_f16(_mm256_maskz_loadu_epi16(t.mask(), p)); }
+
+inline float value_of(float x) { return x; }
+inline float value_of(bf16 x) { return __builtin_bit_cast(float, static_cast<uint32_t>(x.bits) << 16); }
+inline float value_of(f16 x) { return _mm512_cvtss_f32(from_f16(_mm256_castsi128_si256(_mm_cvtsi32_si128(x.bits))).v); }
 
 inline void store(Vec x, float* p, Full) { _mm512_storeu_ps(p, x.v); }
 inline void store(Vec x, float* p, Tail t) { _mm512_mask_storeu_ps(p, t.mask(), x.v); }
 inline void store(Vec x, bf16* p, Full) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bf16(x)); }
 inline void store(Vec x, bf16* p, Tail t) { _mm256_mask_storeu_epi16(p, t.mask(), to_bf16(x)); }
-// The same, but subnormals of 16 bits may become 0, as they do in dot products: saves a test per vector with BF16.
+// The same, but subnormals of bf16 may become 0, as they do in dot products: saves a test per vector with BF16.
 inline void store_flushed(Vec x, float* p, auto part) { store(x, p, part); }
+inline void store_flushed(Vec x, f16* p, auto part) { store(x, p, part); }
 inline void store_flushed(Vec x, bf16* p, Full) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bf16_flushed(x));
 }
