@@ -28,6 +28,7 @@ import sys
 LR, DECAY = 1e-3, 0.1
 RECIPES = {  # name: (title, keys)
     "adamw": ("AdamW, f32 states", {}),
+    "f16": ("AdamW, f16 with a loss scale", {"precision.compute": "f16"}),
     "adamw_u8": ("AdamW, 8-bit states", {"optimizer.m": "u8", "optimizer.v": "u8"}),
     "adamw_bf16": ("AdamW, bf16 states", {"optimizer.m": "bf16", "optimizer.v": "bf16"}),
     "no_master": ("AdamW, no master weights", {"precision.master": "none"}),
@@ -35,7 +36,7 @@ RECIPES = {  # name: (title, keys)
     "muon": ("Muon", {"optimizer.name": "muon"}),
     "lion": ("Lion", {"optimizer.name": "lion", "optimizer.lr": LR / 4, "optimizer.weight_decay": 4 * DECAY}),
 }
-COLOURS = ["#1f4e79", "#c0504d", "#4f9d69", "#8064a2", "#7f7f7f", "#e08e0b", "#17a2b8"]
+COLOURS = ["#1f4e79", "#c0504d", "#4f9d69", "#8064a2", "#7f7f7f", "#e08e0b", "#17a2b8", "#b83b8e"]
 
 
 def losses(options, name, seed):

@@ -125,7 +125,7 @@ struct Bounds {
 };
 
 // In f32 every layout adds the same terms in another order. A rule that rounds to a sign or to codes turns a difference
-// of 1e-7 into one of a whole update for a few elements, and Newton-Schulz amplifies it some ten times. In bf16 the
+// of 1e-7 into one of a whole update for a few elements, and Newton-Schulz amplifies it some ten times. In 16 bits the
 // first update may round any weight to its other neighbour, and signs of many small gradients differ.
 Bounds bounds_of(const spec::RunSpec& run) {
     const spec::OptimizerSpec& o = run.optimizer;

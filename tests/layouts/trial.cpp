@@ -137,7 +137,7 @@ void draw_training(Settings& r, Dice& dice) {
     put(r, "train.seq_len", dice.of({16, 32}));
     put(r, "data.train", "corpus.txt");
     put(r, "data.documents", dice.text_of({"packed", "packed", "respected"}));
-    const std::string compute = dice.text_of({"f32", "f32", "f32", "bf16"});
+    const std::string compute = dice.text_of({"f32", "f32", "f32", "bf16", "f16"});
     const std::string rule = dice.text_of({"adamw", "adamw", "adamw", "sgd", "lion", "muon"});
     put(r, "precision.compute", compute);
     put(r, "optimizer.name", rule);
@@ -152,6 +152,10 @@ void draw_training(Settings& r, Dice& dice) {
     if (has_second && dice.one_in(4)) put(r, "optimizer.v", dice.text_of({"bf16", "u8"}));
     if (compute == "bf16" && dice.one_in(3)) put(r, "precision.master", "none");
     if (dice.one_in(4)) put(r, "train.packed_weights", dice.text_of({"always", "never"}));
+    // Small enough that no layout's sums overflow in f16: after an overflow the scales of two layouts may differ.
+    if (compute == "f16" || dice.one_in(4)) put(r, "precision.loss_scale", dice.text_of({"1", "16", "256", "dynamic"}));
+    put(r, "precision.loss_scale_initial", 64);
+    put(r, "precision.loss_scale_interval", 3);
 }
 
 // --- layouts ---------------------------------------------------------------------------------------------------------

@@ -60,9 +60,11 @@ class Muon final : public UpdateRule {
     std::vector<StateField> state(const Parameter& parameter) const override { return fields_of(moments(parameter)); }
 
     void step(ops::Context& ctx, std::span<const Piece> pieces, const StepNumbers& numbers) const override {
+        // In f16 the products of small singular values would vanish.
+        const DType type = numbers.compute == DType::f32 ? DType::f32 : DType::bf16;
         std::vector<Tensor> updates;
         for (const Piece& piece : pieces)
-            updates.push_back(ops::empty(ctx, {piece.gradient.numel()}, numbers.compute, Purpose::workspace));
+            updates.push_back(ops::empty(ctx, {piece.gradient.numel()}, type, Purpose::workspace));
         std::vector<kernels::OptimizerPiece> first = kernel_pieces(
             pieces, numbers, [&](const Parameter& p) { return moments(p); },
             [&](size_t piece) {
@@ -78,9 +80,8 @@ class Muon final : public UpdateRule {
                   kernels::MuonMomentum{.pieces = first,
                                         .momentum = static_cast<float>(spec_.muon_momentum),
                                         .grad_scale = static_cast<float>(numbers.grad_scale)});
-        numbers.whole_matrices->transform(pieces, updates, numbers.compute, [&](std::span<const Tensor> matrices) {
-            orthogonalise(ctx, matrices, steps_);
-        });
+        numbers.whole_matrices->transform(
+            pieces, updates, type, [&](std::span<const Tensor> matrices) { orthogonalise(ctx, matrices, steps_); });
         ops::call(ctx, &kernels::KernelTable::muon_descent, "muon_descent",
                   kernels::MuonDescent{.pieces = second, .lr = static_cast<float>(numbers.lr)});
     }

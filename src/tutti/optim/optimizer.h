@@ -27,8 +27,8 @@ class Optimizer {
     Optimizer(ops::Context& ctx, std::vector<ParameterShard> shards, Rules rules = {}, Device* offload_device = nullptr,
               std::unique_ptr<WholeMatrices> whole_matrices = nullptr, uint64_t seed = 0, DType compute = DType::f32);
 
-    // One update with rate `lr`; gradients are multiplied by grad_scale (the clip factor). `mean_load`: the mean number
-    // of choices of an expert in the step.
+    // One update with rate `lr`; gradients are multiplied by grad_scale (clip factor / loss scale). `mean_load`: the
+    // mean number of choices of an expert in the step.
     void step(double lr, double grad_scale, double mean_load = 0);
 
     int64_t updates() const { return updates_; }

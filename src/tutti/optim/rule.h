@@ -73,7 +73,7 @@ class WholeMatrices {
 // The numbers of a step.
 struct StepNumbers {
     double lr = 0;
-    double grad_scale = 1;                    // gradients are multiplied by it: the clip factor
+    double grad_scale = 1;                    // gradients are multiplied by it: clip factor / loss scale
     int64_t update = 1;                       // counted from 1
     uint64_t seed = 0;                        // of the run: for stochastic rounding
     DType compute = DType::f32;               // of the weights that the model reads

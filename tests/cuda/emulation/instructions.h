@@ -16,6 +16,9 @@ inline uint32_t to_bf16_pair(float low, float high) {
     return bf16_bits(low) | static_cast<uint32_t>(bf16_bits(high)) << 16;
 }
 inline uint16_t to_f16_bits(float x) { return f16_bits(x); }
+inline uint32_t to_f16_pair(float low, float high) {
+    return f16_bits(low) | static_cast<uint32_t>(f16_bits(high)) << 16;
+}
 inline float from_f16_bits(uint16_t bits) { return f16_value(bits); }
 inline float fast_reciprocal(float x) { return 1 / x; }
 inline float fast_exp2(float x) { return std::exp2(x); }
@@ -30,12 +33,16 @@ struct MmaSlot {
     float c[4];
 };
 
-inline float element(const uint32_t* registers, int r, int half) {
-    return bf16_value(static_cast<uint16_t>(registers[r] >> (16 * half)));
+template <class T>
+float element(const uint32_t* registers, int r, int half) {
+    T value;
+    value.bits = static_cast<uint16_t>(registers[r] >> (16 * half));
+    return static_cast<float>(value);
 }
 
 // By the places of each lane's registers in the matrices: PTX ISA, figures of mma.m16n8k16.
-inline void multiply(emulation::WarpSlots& slots) {
+template <class T>
+void multiply(emulation::WarpSlots& slots) {
     MmaSlot lanes[warpSize];
     float a[16][16], b[16][8];
     for (int l = 0; l < warpSize; ++l) {
@@ -43,9 +50,9 @@ inline void multiply(emulation::WarpSlots& slots) {
         const int row = l / 4, column = 2 * (l % 4);
         for (int r = 0; r < 4; ++r)
             for (int half = 0; half < 2; ++half)
-                a[row + 8 * (r % 2)][column + 8 * (r / 2) + half] = element(lanes[l].a, r, half);
+                a[row + 8 * (r % 2)][column + 8 * (r / 2) + half] = element<T>(lanes[l].a, r, half);
         for (int r = 0; r < 2; ++r)
-            for (int half = 0; half < 2; ++half) b[column + 8 * r + half][row] = element(lanes[l].b, r, half);
+            for (int half = 0; half < 2; ++half) b[column + 8 * r + half][row] = element<T>(lanes[l].b, r, half);
     }
     float product[16][8] = {};
     for (int row = 0; row < 16; ++row)
@@ -75,13 +82,14 @@ inline void load_matrices(uint32_t (&to)[4], const void* row, bool transposed) {
 
 }  // namespace twin
 
-inline void mma(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+template <class T>
+void mma(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
     twin::MmaSlot mine;
     std::memcpy(mine.a, a, sizeof mine.a);
     std::memcpy(mine.b, b, sizeof mine.b);
     std::memcpy(mine.c, c, sizeof mine.c);
     const auto& slots =
-        emulation::warp_meet(&mine, sizeof mine, twin::multiply, 0xffffffffu, emulation::Place::current());
+        emulation::warp_meet(&mine, sizeof mine, twin::multiply<T>, 0xffffffffu, emulation::Place::current());
     std::memcpy(&mine, &slots[static_cast<size_t>(emulation::lane())], sizeof mine);
     std::memcpy(c, mine.c, sizeof mine.c);
 }

@@ -19,12 +19,12 @@ namespace {
 
 using Views = std::initializer_list<View>;
 
-// Whether q, the first, is bf16 and every bf16 row of the views can be copied in words of 16 bytes: a requirement of
-// cp.async and ldmatrix. f32 results are stored element by element.
+// Whether q, the first, is bf16 or f16 and every row of 16-bit values of the views can be copied in words of 16 bytes:
+// a requirement of cp.async and ldmatrix. f32 results are stored element by element.
 bool suits_tensor_cores(const Views& views) {
-    if (views.begin()->dtype != DType::bf16 || views.begin()->shape[3] % kPack<bf16> != 0) return false;
+    if (size_of(views.begin()->dtype) != 2 || views.begin()->shape[3] % kPack<bf16> != 0) return false;
     for (const View& x : views)
-        if (x.dtype == DType::bf16 && !Heads<bf16>(x).aligned()) return false;
+        if (size_of(x.dtype) == 2 && !Heads<bf16>(x).aligned()) return false;
     return true;
 }
 
@@ -41,7 +41,7 @@ bool has_hopper() {
 
 bool suits_hopper([[maybe_unused]] const Views& views) {
 #ifdef TUTTI_CUDA_SM90A
-    if (!suits_tensor_cores(views)) return false;
+    if (views.begin()->dtype != DType::bf16 || !suits_tensor_cores(views)) return false;
     for (const View& x : views)
         if (x.shape[3] > 128 || (x.dtype == DType::bf16 && !suits_tensor_map(x))) return false;
     return true;
@@ -62,10 +62,10 @@ struct AttentionKernel {
 };
 constexpr AttentionKernel kKernels[] = {
     {"hopper",
-     "what \"tensor\" takes, not empty, with head dims up to 128, without a cap, on compute capability 9.0 in a build "
+     "bf16 that \"tensor\" takes, not empty, with head dims up to 128, without a cap, on compute capability 9.0 in a build "
      "for 90a",
      false, has_hopper, suits_hopper, attention_forward_hopper, attention_backward_hopper},
-    {"tensor", "bf16 with head dims and strides that are multiples of 8 and data aligned to 16 bytes", true,
+    {"tensor", "bf16 or f16 with head dims and strides that are multiples of 8 and data aligned to 16 bytes", true,
      [] { return true; }, suits_tensor_cores, attention_forward_tensor, attention_backward_tensor},
     {"plain", "everything", true, [] { return true; }, [](const Views&) { return true; }, attention_forward_plain,
      attention_backward_plain},
@@ -165,9 +165,9 @@ void attention_backward(const Stream& stream, const AttentionBackward& a) {
     const AttentionKernel& kernel = kernel_for(named, a.q, a.cap, {a.q, a.k, a.v, a.dy, a.dq, a.dk, a.dv});
     const AttentionShape s(a);
     if (a.q.numel() > 0)
-        with_activation(a.q.dtype, [&](auto type) {
-            with_activation(a.o.dtype,
-                            [&](auto type_of_o) { write_delta<decltype(type), decltype(type_of_o)>(stream, s, a); });
+        with_type(a.q.dtype, [&](auto type) {
+            with_type(a.o.dtype,
+                      [&](auto type_of_o) { write_delta<decltype(type), decltype(type_of_o)>(stream, s, a); });
         });
     kernel.backward(stream, a);
 }

@@ -26,29 +26,36 @@ struct Heads {
     }
 };
 
-// Rows of a result, f32 or bf16; with `add` (f32), values are added to those in memory. The type is tested when a
+// Rows of a result, f32, bf16 or f16; with `add` (f32), values are added to those in memory. The type is tested when a
 // kernel stores, at its end, which costs neither registers nor spills beside kernels for bf16 alone; a second set of
 // kernels for f32 would double the compiled code.
 struct Result {
-    Heads<float> rows;  // `data` points to bf16 unless `f32`
-    bool f32 = true, add = false;
+    Heads<float> rows;  // `data` points to values of `type`
+    DType type = DType::f32;
+    bool add = false;
 
     Result() = default;
-    explicit Result(const View& x, bool add_ = false) : rows(x), f32(x.dtype == DType::f32), add(add_) {}
-    __device__ bf16* rounded() const { return reinterpret_cast<bf16*>(rows.data); }
+    explicit Result(const View& x, bool add_ = false) : rows(x), type(x.dtype), add(add_) {}
+    template <class T>
+    __device__ T* as() const {
+        return reinterpret_cast<T*>(rows.data);
+    }
     __device__ void store(int64_t place, float x) const {
-        if (f32)
+        if (type == DType::f32)
             rows.data[place] = add ? rows.data[place] + x : x;
+        else if (type == DType::bf16)
+            store_one(x, as<bf16>() + place);
         else
-            store_one(x, rounded() + place);
+            store_one(x, as<f16>() + place);
     }
     // Stores two adjacent elements at an even place.
     __device__ void store_pair(int64_t place, float x, float y) const {
-        if (f32) {
+        if (type == DType::f32) {
             store(place, x);
             store(place + 1, y);
         } else {
-            *reinterpret_cast<uint32_t*>(rounded() + place) = to_bf16_pair(x, y);
+            *reinterpret_cast<uint32_t*>(as<uint16_t>() + place) =
+                type == DType::bf16 ? to_bf16_pair(x, y) : to_f16_pair(x, y);
         }
     }
 };
@@ -141,7 +148,8 @@ __device__ __forceinline__ Keys queries_of_keys(const AttentionShape& s, int b, 
             s.first_query([&](int i) { return s.visible(b, i).first >= end; })};
 }
 
-// Each block owns `rows` queries and streams the keys and values of its head, bf16; the last queries see the most keys.
+// Each block owns `rows` queries and streams the keys and values of its head, 16 bits each; the last queries see the
+// most keys.
 inline BlockOrder order_of_queries(const AttentionShape& s, int rows) {
     return {s.B, s.H, ceil_div(s.Tq, rows), true, int64_t{4} * s.Tk * s.D / (s.H / s.Hkv)};
 }
@@ -153,13 +161,15 @@ inline BlockOrder order_of_keys(const AttentionShape& s, int rows) {
     return {s.B, s.Hkv, ceil_div(s.Tk, rows), false, streamed < eighth ? streamed : eighth};
 }
 
-// Any shape, f32 or bf16, no tensor cores: attention_plain.cu.
+// Any shape and type, no tensor cores: attention_plain.cu.
 void attention_forward_plain(const Stream& stream, const AttentionForward& a);
 void attention_backward_plain(const Stream& stream, const AttentionBackward& a);
-// bf16 whose rows can be read 16 bytes at a time, D a multiple of 8: attention_forward.cu, attention_backward.cu.
+// bf16 or f16 whose rows can be read 16 bytes at a time, D a multiple of 8: attention_forward.cu,
+// attention_backward.cu.
 void attention_forward_tensor(const Stream& stream, const AttentionForward& a);
 void attention_backward_tensor(const Stream& stream, const AttentionBackward& a);
-// The same with D <= 128 and tensors that a tensor map can describe, on compute capability 9.0: attention_hopper_*.cu.
+// bf16 of these with D <= 128 and tensors that a tensor map can describe, on compute capability 9.0:
+// attention_hopper_*.cu.
 void attention_forward_hopper(const Stream& stream, const AttentionForward& a);
 void attention_backward_hopper(const Stream& stream, const AttentionBackward& a);
 

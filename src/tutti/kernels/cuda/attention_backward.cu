@@ -64,11 +64,11 @@ __device__ __forceinline__ void differentiate(RowSums<Sizes::kStream>& s, RowSum
         }
 }
 
-template <class Sizes>
+template <class Sizes, class T>
 __global__ void __launch_bounds__(kTensorThreads)
-    backward_kernel(AttentionShape shape, BlockOrder order, Heads<const bf16> q, Heads<const bf16> dy,
-                    Heads<const bf16> k, Heads<const bf16> v, const float* lse, const float* delta,
-                    Result first_gradient, Result second_gradient) {
+    backward_kernel(AttentionShape shape, BlockOrder order, Heads<const T> q, Heads<const T> dy, Heads<const T> k,
+                    Heads<const T> v, const float* lse, const float* delta, Result first_gradient,
+                    Result second_gradient) {
     constexpr int kD = Sizes::kD, kStream = Sizes::kStream, kOwn = Sizes::kOwn;
     constexpr bool keys_own = Sizes::keys_own;
     using Own = typename Sizes::Own;
@@ -118,8 +118,8 @@ __global__ void __launch_bounds__(kTensorThreads)
         if (t + 1 < tiles) fetch(t + 1, buffer ^ 1);
         commit_copies();
         RowSums<kStream> s[1] = {}, dp[1] = {};
-        multiply_transposed(s, own1, row_of_warp, stage(2 * buffer));
-        if constexpr (Sizes::with_first) multiply_transposed(dp, own2, row_of_warp, stage(2 * buffer + 1));
+        multiply_transposed<T>(s, own1, row_of_warp, stage(2 * buffer));
+        if constexpr (Sizes::with_first) multiply_transposed<T>(dp, own2, row_of_warp, stage(2 * buffer + 1));
         if constexpr (keys_own)
             differentiate<Sizes>(
                 s[0], dp[0], shape,
@@ -129,8 +129,8 @@ __global__ void __launch_bounds__(kTensorThreads)
             differentiate<Sizes>(
                 s[0], dp[0], shape, [&](int half, int) -> const Query& { return own_queries[half]; },
                 [&](int, int column) { return tile + column; });
-        if constexpr (Sizes::with_first) multiply<1, kStream, kD>(sums1, dp, stage(2 * buffer));
-        if constexpr (Sizes::with_second) multiply<1, kStream, kD>(sums2, s, stage(2 * buffer + 1));
+        if constexpr (Sizes::with_first) multiply<T, 1, kStream, kD>(sums1, dp, stage(2 * buffer));
+        if constexpr (Sizes::with_second) multiply<T, 1, kStream, kD>(sums2, s, stage(2 * buffer + 1));
     }
     const float scales[2] = {shape.scale, shape.scale}, ones[2] = {1, 1};
     if constexpr (Sizes::with_first)
@@ -146,11 +146,13 @@ void run(const Stream& stream, const AttentionBackward& a) {
     const int rows = Sizes::keys_own ? s.Tk : s.Tq, heads = Sizes::keys_own ? s.Hkv : s.H;
     if (rows == 0 || heads == 0 || s.B == 0) return;
     const BlockOrder order = Sizes::keys_own ? order_of_keys(s, Sizes::kOwn) : order_of_queries(s, Sizes::kOwn);
-    launch(backward_kernel<Sizes>,
-           {.blocks = dim3(order.blocks()), .threads = dim3(kTensorThreads), .shared_bytes = Sizes::kBytes}, stream, s,
-           order, Heads<const bf16>(a.q), Heads<const bf16>(a.dy), Heads<const bf16>(a.k), Heads<const bf16>(a.v),
-           a.lse.as<const float>(), a.workspace.as<const float>(), Result(Sizes::keys_own ? a.dk : a.dq, a.accumulate),
-           Result(a.dv, a.accumulate));
+    with_half(a.q.dtype, [&]<class T>(T) {
+        launch(backward_kernel<Sizes, T>,
+               {.blocks = dim3(order.blocks()), .threads = dim3(kTensorThreads), .shared_bytes = Sizes::kBytes}, stream,
+               s, order, Heads<const T>(a.q), Heads<const T>(a.dy), Heads<const T>(a.k), Heads<const T>(a.v),
+               a.lse.as<const float>(), a.workspace.as<const float>(),
+               Result(Sizes::keys_own ? a.dk : a.dq, a.accumulate), Result(a.dv, a.accumulate));
+    });
 }
 
 }  // namespace

@@ -20,10 +20,10 @@ struct ForwardSizes {
     static constexpr size_t kBytes = Own::kBytes + 4 * Streamed::kBytes;
 };
 
-template <class Sizes>
+template <class Sizes, class T>
 __global__ void __launch_bounds__(kTensorThreads)
-    forward_kernel(AttentionShape shape, BlockOrder order, Heads<const bf16> q, Heads<const bf16> k,
-                   Heads<const bf16> v, Result o, float* lse) {
+    forward_kernel(AttentionShape shape, BlockOrder order, Heads<const T> q, Heads<const T> k, Heads<const T> v,
+                   Result o, float* lse) {
     constexpr int kD = Sizes::kD, kKeys = Sizes::kKeys, kRowTiles = Sizes::kRowTiles;
     using Streamed = typename Sizes::Streamed;
     const typename Sizes::Own own{dynamic_shared()};
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kTensorThreads)
         commit_copies();
         const bool all_visible = span.all.first <= tile && tile + kKeys <= span.all.end;
         RowSums<kKeys> s[kRowTiles] = {};
-        multiply_transposed(s, own, first_of_warp, stage(2 * buffer));
+        multiply_transposed<T>(s, own, first_of_warp, stage(2 * buffer));
 #pragma unroll
         for (int r = 0; r < kRowTiles; ++r) {
             cap_scores<kKeys>(s[r], shape);
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kTensorThreads)
             softmax[r].template advance<kKeys>(s[r], scale, decay);
             rescale<kD>(out[r], decay);
         }
-        multiply<kRowTiles, kKeys, kD>(out, s, stage(2 * buffer + 1));
+        multiply<T, kRowTiles, kKeys, kD>(out, s, stage(2 * buffer + 1));
     }
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r)
@@ -87,10 +87,12 @@ void attention_forward_tensor(const Stream& stream, const AttentionForward& a) {
     with_tile_width(s.D, [&](auto width) {
         using Sizes = ForwardSizes<width()>;
         const BlockOrder order = order_of_queries(s, Sizes::kRows);
-        launch(forward_kernel<Sizes>,
-               {.blocks = dim3(order.blocks()), .threads = dim3(kTensorThreads), .shared_bytes = Sizes::kBytes}, stream,
-               s, order, Heads<const bf16>(a.q), Heads<const bf16>(a.k), Heads<const bf16>(a.v), Result(a.o),
-               a.lse.as<float>());
+        with_half(a.q.dtype, [&]<class T>(T) {
+            launch(forward_kernel<Sizes, T>,
+                   {.blocks = dim3(order.blocks()), .threads = dim3(kTensorThreads), .shared_bytes = Sizes::kBytes},
+                   stream, s, order, Heads<const T>(a.q), Heads<const T>(a.k), Heads<const T>(a.v), Result(a.o),
+                   a.lse.as<float>());
+        });
     });
 }
 

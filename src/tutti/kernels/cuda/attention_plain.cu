@@ -1,5 +1,5 @@
-// kernels/cuda/attention_plain.cu: attention in f32 multiply-adds, for f32 and for bf16 whose rows are not whole
-// 16-byte words. No (Tq, Tk) array is stored, tiles that no query sees are skipped, and sums have a fixed order.
+// kernels/cuda/attention_plain.cu: attention in f32 multiply-adds, for f32 and for 16-bit types whose rows are not
+// whole 16-byte words. No (Tq, Tk) array is stored, tiles that no query sees are skipped, and sums have a fixed order.
 //
 // A block owns 16 rows, 4 per warp, and streams tiles of 32 rows past them, one per lane. The forward and dq own
 // queries and stream keys; dk and dv own keys and stream the queries of the group's heads.
@@ -200,7 +200,7 @@ Grid grid_of(const AttentionShape& s, const BlockOrder& order) {
 void attention_forward_plain(const Stream& stream, const AttentionForward& a) {
     const AttentionShape s(a);
     const BlockOrder order = order_of_queries(s, kOwn);
-    with_activation(a.q.dtype, [&]<class T>(T) {
+    with_type(a.q.dtype, [&]<class T>(T) {
         with_columns(s.D, [&](auto columns) {
             launch(forward_kernel<columns(), T>, grid_of(s, order), stream, s, order, Heads<const T>(a.q),
                    Heads<const T>(a.k), Heads<const T>(a.v), Result(a.o), a.lse.as<float>());
@@ -210,7 +210,7 @@ void attention_forward_plain(const Stream& stream, const AttentionForward& a) {
 
 void attention_backward_plain(const Stream& stream, const AttentionBackward& a) {
     const AttentionShape s(a);
-    with_activation(a.q.dtype, [&]<class T>(T) {
+    with_type(a.q.dtype, [&]<class T>(T) {
         with_columns(s.D, [&](auto columns) {
             const auto run = [&](auto kernel, const BlockOrder& order, const OwnGradients& gradients) {
                 launch(kernel, grid_of(s, order), stream, s, order, Heads<const T>(a.q), Heads<const T>(a.dy),

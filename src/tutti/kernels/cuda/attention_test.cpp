@@ -40,7 +40,9 @@ bool is_hopper() {
 bool takes(const std::string& kernel, const std::string& name) {
     if (kernel == "plain") return true;
     const int D = std::stoi(name.substr(name.find(" D ") + 3));
-    return name.starts_with("bf16") && D % 8 == 0 && (kernel == "tensor" || (D <= 128 && is_hopper()));
+    if (D % 8 != 0) return false;
+    return kernel == "tensor" ? name.starts_with("bf16") || name.starts_with("f16")
+                              : name.starts_with("bf16") && D <= 128 && is_hopper();
 }
 
 class CudaAttention : public testing::TestWithParam<const char*> {};

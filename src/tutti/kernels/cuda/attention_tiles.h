@@ -1,6 +1,6 @@
-// kernels/cuda/attention_tiles.h: tiles of bf16 rows in shared memory, and products of them, for the attention kernels
-// on tensor cores. A row is kD elements, zeros beyond D; its 16-byte words are permuted by the row's number, so that
-// the eight rows that ldmatrix reads together are in different banks.
+// kernels/cuda/attention_tiles.h: tiles of rows of 16-bit elements in shared memory, and products of them, for the
+// attention kernels on tensor cores. A row is kD elements, zeros beyond D; its 16-byte words are permuted by the row's
+// number, so that the eight rows that ldmatrix reads together are in different banks.
 #pragma once
 
 #include "tutti/kernels/cuda/attention.h"
@@ -12,19 +12,21 @@ inline constexpr int kTensorWarps = 4, kTensorThreads = kTensorWarps * kWarp;
 
 template <int kRows, int kD>
 struct Tile {
-    static constexpr int kWords = kD / kPack<bf16>;  // of a row
-    static constexpr size_t kBytes = size_t{kRows} * kD * sizeof(bf16);
+    static constexpr int kElements = 8;            // of a word
+    static constexpr int kWords = kD / kElements;  // of a row
+    static constexpr size_t kBytes = size_t{kRows} * kWords * 16;
     std::byte* data;
 
     __device__ std::byte* word(int row, int word) const { return data + (row * kWords + (word ^ (row % 8))) * 16; }
 
     // Starts copying rows [first, first + kRows) of head h; zeros from row `end` and from column D on.
-    __device__ void fetch(const Heads<const bf16>& x, int b, int h, int first, int end, int D) const {
+    template <class T>
+    __device__ void fetch(const Heads<const T>& x, int b, int h, int first, int end, int D) const {
 #pragma unroll 4
         for (int at = static_cast<int>(threadIdx.x); at < kRows * kWords; at += kTensorThreads) {
             const int row = at / kWords, w = at % kWords;
-            const bool exists = first + row < end && w * kPack<bf16> < D;
-            copy_async(word(row, w), exists ? x.at(b, first + row, h) + w * kPack<bf16> : x.data, exists);
+            const bool exists = first + row < end && w * kElements < D;
+            copy_async(word(row, w), exists ? x.at(b, first + row, h) + w * kElements : x.data, exists);
         }
     }
 
@@ -54,10 +56,10 @@ struct Tile {
 template <int kColumns>
 using RowSums = Accumulator[kColumns / 8];
 
-// A warp works on kBlocks blocks of 16 rows, which share each fragment of the other operand.
+// A warp works on kBlocks blocks of 16 rows, which share each fragment of the other operand. Elements are of type T.
 
 // sums (16, kRows) += 16 rows of x, from `row` on, times the transposed tile y; the next 16 rows for the next block.
-template <int kBlocks, int kOwn, int kRows, int kD>
+template <class T, int kBlocks, int kOwn, int kRows, int kD>
 __device__ __forceinline__ void multiply_transposed(RowSums<kRows> (&sums)[kBlocks], const Tile<kOwn, kD>& x, int row,
                                                     const Tile<kRows, kD>& y) {
 #pragma unroll
@@ -71,30 +73,30 @@ __device__ __forceinline__ void multiply_transposed(RowSums<kRows> (&sums)[kBloc
             y.right_transposed(b, 16 * n, k);
 #pragma unroll
             for (int i = 0; i < kBlocks; ++i) {
-                mma(sums[i][2 * n], a[i], b[0]);
-                mma(sums[i][2 * n + 1], a[i], b[1]);
+                mma<T>(sums[i][2 * n], a[i], b[0]);
+                mma<T>(sums[i][2 * n + 1], a[i], b[1]);
             }
         }
     }
 }
 
-// sums (16, kD) += p (16, kRows), rounded to bf16, times the tile y.
-template <int kBlocks, int kRows, int kD>
+// sums (16, kD) += p (16, kRows), rounded to T, times the tile y.
+template <class T, int kBlocks, int kRows, int kD>
 __device__ __forceinline__ void multiply(RowSums<kD> (&sums)[kBlocks], const RowSums<kRows> (&p)[kBlocks],
                                          const Tile<kRows, kD>& y) {
 #pragma unroll
     for (int k = 0; k < kRows / 16; ++k) {
         FragmentA a[kBlocks];
 #pragma unroll
-        for (int i = 0; i < kBlocks; ++i) round_to(a[i], p[i][2 * k], p[i][2 * k + 1]);
+        for (int i = 0; i < kBlocks; ++i) round_to<T>(a[i], p[i][2 * k], p[i][2 * k + 1]);
 #pragma unroll
         for (int n = 0; n < kD / 16; ++n) {
             FragmentB b[2];
             y.right(b, k, 16 * n);
 #pragma unroll
             for (int i = 0; i < kBlocks; ++i) {
-                mma(sums[i][2 * n], a[i], b[0]);
-                mma(sums[i][2 * n + 1], a[i], b[1]);
+                mma<T>(sums[i][2 * n], a[i], b[0]);
+                mma<T>(sums[i][2 * n + 1], a[i], b[1]);
             }
         }
     }

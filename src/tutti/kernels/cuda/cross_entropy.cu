@@ -134,7 +134,7 @@ void cross_entropy(const Stream& stream, const CrossEntropy& c) {
                             .grad_scale = c.grad_scale,
                             .inverse_cap = c.cap > 0 ? 1 / c.cap : 0,
                             .gradient = c.gradient};
-    with_activation(c.logits.dtype, [&]<class T>(T) {
+    with_type(c.logits.dtype, [&]<class T>(T) {
         const bool wide = rows_aligned<T>(shape.width, c.logits.data) && shape.stride % kPack<T> == 0;
         Grid grid = grid_of_rows<Row>(N);
         if (part == Part::whole && wide && c.gradient) {

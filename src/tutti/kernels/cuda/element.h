@@ -4,6 +4,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <type_traits>
 
 #include "tutti/base/dtype.h"
 #include "tutti/base/host_device.h"
@@ -36,6 +37,11 @@ __device__ __forceinline__ uint16_t to_f16_bits(float x) {
     uint16_t bits;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
     return bits;
+}
+__device__ __forceinline__ uint32_t to_f16_pair(float low, float high) {
+    uint32_t pair;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
 }
 __device__ __forceinline__ float from_f16_bits(uint16_t bits) {
     float x;
@@ -73,6 +79,16 @@ __device__ __forceinline__ void store_one(float value, f16* y) { y->bits = to_f1
 // x rounded to the type and converted back.
 __device__ __forceinline__ float rounded(float x, const float*) { return x; }
 __device__ __forceinline__ float rounded(float x, const bf16*) { return bf16_value(to_bf16_bits(x)); }
+__device__ __forceinline__ float rounded(float x, const f16*) { return from_f16_bits(to_f16_bits(x)); }
+
+// Two values rounded to T in one word, `low` in the low half.
+template <class T>
+__device__ __forceinline__ uint32_t to_pair(float low, float high) {
+    if constexpr (std::is_same_v<T, bf16>)
+        return to_bf16_pair(low, high);
+    else
+        return to_f16_pair(low, high);
+}
 
 // The elements of one 16-byte word.
 template <class T>
@@ -107,11 +123,7 @@ __device__ __forceinline__ uint4 pack(const float* x, const bf16*) {
     return {to_bf16_pair(x[0], x[1]), to_bf16_pair(x[2], x[3]), to_bf16_pair(x[4], x[5]), to_bf16_pair(x[6], x[7])};
 }
 __device__ __forceinline__ uint4 pack(const float* x, const f16*) {
-    uint32_t bits[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-        bits[i] = to_f16_bits(x[2 * i]) | static_cast<uint32_t>(to_f16_bits(x[2 * i + 1])) << 16;
-    return {bits[0], bits[1], bits[2], bits[3]};
+    return {to_f16_pair(x[0], x[1]), to_f16_pair(x[2], x[3]), to_f16_pair(x[4], x[5]), to_f16_pair(x[6], x[7])};
 }
 
 // N elements: one, or whole 16-byte words at an address that is a multiple of 16.
@@ -185,12 +197,10 @@ void with_type(DType dtype, F&& f) {
         default: throw Error(concat("the CUDA kernels take f32, bf16 or f16 here, got ", dtype));
     }
 }
-// Activations are f32 or bf16.
+// The same of the types of 16 bits.
 template <class F>
-void with_activation(DType dtype, F&& f) {
-    if (dtype == DType::f32) return f(float{});
-    check(dtype == DType::bf16, "the CUDA kernels take activations in f32 or bf16, got ", dtype);
-    f(bf16{});
+void with_half(DType dtype, F&& f) {
+    dtype == DType::f16 ? f(f16{}) : f(bf16{});
 }
 
 }  // namespace tutti::kernels::cuda

@@ -117,12 +117,11 @@ void cast(const Stream& stream, View x, View y) {
 }
 
 void add(const Stream& stream, View a, View b, View y) {
-    with_activation(y.dtype,
-                    [&]<class T>(T) { map(stream, y.numel(), Sum{}, y.as<T>(), a.as<const T>(), b.as<const T>()); });
+    with_type(y.dtype, [&]<class T>(T) { map(stream, y.numel(), Sum{}, y.as<T>(), a.as<const T>(), b.as<const T>()); });
 }
 
 void accumulate(const Stream& stream, View x, View y) {
-    with_activation(x.dtype, [&]<class T>(T) {
+    with_type(x.dtype, [&]<class T>(T) {
         if (y.dtype == x.dtype)
             map(stream, y.numel(), Sum{}, y.as<T>(), y.as<const T>(), x.as<const T>());
         else
@@ -131,7 +130,7 @@ void accumulate(const Stream& stream, View x, View y) {
 }
 
 void scale(const Stream& stream, View x, float factor) {
-    with_activation(x.dtype, [&]<class T>(T) { map(stream, x.numel(), Product{factor}, x.as<T>(), x.as<const T>()); });
+    with_type(x.dtype, [&]<class T>(T) { map(stream, x.numel(), Product{factor}, x.as<T>(), x.as<const T>()); });
 }
 
 __device__ __forceinline__ float sigmoid(float x) { return fast_reciprocal(1 + expf(-x)); }
@@ -240,12 +239,11 @@ void launch_rows(const Stream& stream, void (*wide)(int64_t, int64_t, P...), voi
 
 template <class Op>
 void unary(const Stream& stream, View x, View y) {
-    with_activation(x.dtype, [&]<class T>(T) { map(stream, y.numel(), Op{}, y.as<T>(), x.as<const T>()); });
+    with_type(x.dtype, [&]<class T>(T) { map(stream, y.numel(), Op{}, y.as<T>(), x.as<const T>()); });
 }
 template <class Op>
 void binary(const Stream& stream, View a, View b, View y) {
-    with_activation(a.dtype,
-                    [&]<class T>(T) { map(stream, y.numel(), Op{}, y.as<T>(), a.as<const T>(), b.as<const T>()); });
+    with_type(a.dtype, [&]<class T>(T) { map(stream, y.numel(), Op{}, y.as<T>(), a.as<const T>(), b.as<const T>()); });
 }
 
 struct SoftCap {
@@ -253,12 +251,12 @@ struct SoftCap {
     __device__ float operator()(float x) const { return cap * tanhf(x / cap); }
 };
 void soft_cap(const Stream& stream, View x, float cap) {
-    with_activation(x.dtype, [&]<class T>(T) { map(stream, x.numel(), SoftCap{cap}, x.as<T>(), x.as<const T>()); });
+    with_type(x.dtype, [&]<class T>(T) { map(stream, x.numel(), SoftCap{cap}, x.as<T>(), x.as<const T>()); });
 }
 
 template <Gate g>
 void gated(const Stream& stream, View gate, View up, View y) {
-    with_activation(y.dtype, [&]<class T>(T) {
+    with_type(y.dtype, [&]<class T>(T) {
         launch_rows<T>(stream, swiglu_kernel<g, kPack<T>, T>, swiglu_kernel<g, 1, T>, gate, up, y);
     });
 }
@@ -268,7 +266,7 @@ void swiglu_forward(const Stream& stream, Gate g, View gate, View up, View y) {
 
 template <Gate g>
 void gated_backward(const Stream& stream, View dy, View gate, View up, View dgate, View dup) {
-    with_activation(dy.dtype, [&]<class T>(T) {
+    with_type(dy.dtype, [&]<class T>(T) {
         launch_rows<T>(stream, swiglu_backward_kernel<g, kPack<T>, T>, swiglu_backward_kernel<g, 1, T>, dy, gate, up,
                        dgate, dup);
     });

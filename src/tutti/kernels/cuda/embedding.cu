@@ -91,7 +91,7 @@ void embedding_forward(const Stream& stream, View tokens, View weight, int64_t f
     const int64_t C = weight.columns(), n = tokens.numel() * C;
     if (n == 0) return;
     check_tokens(tokens);
-    with_activation(weight.dtype, [&]<class T>(T) {
+    with_type(weight.dtype, [&]<class T>(T) {
         const bool wide = rows_aligned<T>(C, weight.data, y.data);
         launch(wide ? embedding_kernel<kPack<T>, T> : embedding_kernel<1, T>,
                grid_of_tasks(ceil_div(n, wide ? kPack<T> : 1), kThreads), stream, n, C,
@@ -103,7 +103,7 @@ void embedding_backward(const Stream& stream, View tokens, View dy, int64_t firs
     const int64_t N = tokens.numel(), C = dweight.columns();
     if (N == 0 || C == 0) return;
     check_tokens(tokens);
-    with_activation(dy.dtype, [&]<class T>(T) {
+    with_type(dy.dtype, [&]<class T>(T) {
         const bool wide = rows_aligned<T>(C, dy.data, dweight.data);
         launch(wide ? embedding_backward_kernel<kPack<T>, T> : embedding_backward_kernel<1, T>,
                {.blocks =
@@ -159,7 +159,7 @@ void rope(const Stream& stream, View x, View positions, View cosines, View sines
                       .direction = inverse ? -1.0f : 1.0f};
     if (s.N * s.H * s.half == 0) return;
     check(positions.dtype == DType::i32, "rope: positions must be i32, got ", positions.dtype);
-    with_activation(x.dtype, [&]<class T>(T) {
+    with_type(x.dtype, [&]<class T>(T) {
         bool wide = s.half % kPack<T> == 0 && !adjacent;
         for (const View* v : {&x, &cosines, &sines}) wide = wide && is_aligned(v->data) && v->stride(0) % kPack<T> == 0;
         wide = wide && s.x_head % kPack<T> == 0;

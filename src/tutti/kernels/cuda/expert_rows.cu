@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(Team::kBlockThreads)
 void gather_rows(const Stream& stream, View x, View rows, View y) {
     const int64_t n = y.numel(), C = y.columns();
     if (n == 0) return;
-    with_activation(y.dtype, [&]<class T>(T) {
+    with_type(y.dtype, [&]<class T>(T) {
         const bool wide = rows_aligned<T>(C, x.data, y.data);
         launch(wide ? gather_kernel<kPack<T>, T> : gather_kernel<1, T>,
                grid_of_tasks(ceil_div(n, wide ? kPack<T> : 1), kThreads), stream, n, C, x.as<const T>(),
@@ -84,7 +84,7 @@ void gather_rows(const Stream& stream, View x, View rows, View y) {
 void combine_rows(const Stream& stream, View x, View rows, View weights, View y) {
     const int64_t n = y.numel(), C = y.columns();
     if (n == 0) return;
-    with_activation(y.dtype, [&]<class T>(T) {
+    with_type(y.dtype, [&]<class T>(T) {
         const bool wide = rows_aligned<T>(C, x.data, y.data);
         launch(wide ? combine_kernel<kPack<T>, T> : combine_kernel<1, T>,
                grid_of_tasks(ceil_div(n, wide ? kPack<T> : 1), kThreads), stream, n, C, rows.shape[1], x.as<const T>(),
@@ -97,7 +97,7 @@ void combine_rows_backward(const Stream& stream, View dy, View x, View rows, Vie
     const int64_t choices = rows.numel(), C = dx.columns();
     if (dx.numel() > 0) cuda_table().fill(stream, dx, 0);
     if (choices == 0 || C == 0) return;
-    with_activation(dx.dtype, [&]<class T>(T) {
+    with_type(dx.dtype, [&]<class T>(T) {
         with_team<T>(C, rows_aligned<T>(C, dy.data, x.data, dx.data), [&]<class Team>(Team, auto width) {
             launch(combine_backward_kernel<Team, width(), T>, grid_of_rows<Team>(choices), stream, choices, C,
                    rows.shape[1], dy.as<const T>(), x.as<const T>(), rows.as<const int32_t>(),

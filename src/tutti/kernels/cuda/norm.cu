@@ -127,7 +127,7 @@ struct WeightTerms {
 // Calls f(T{}, centred) with a constant: whether `mean_or_bias` is defined.
 template <class F>
 void with_kind(const View& x, const View& mean_or_bias, F&& f) {
-    with_activation(x.dtype, [&](auto type) {
+    with_type(x.dtype, [&](auto type) {
         if (mean_or_bias.defined())
             f(type, std::true_type{});
         else

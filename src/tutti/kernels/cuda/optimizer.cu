@@ -14,7 +14,7 @@ namespace tutti::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-// A 16-byte word of bf16 values stands beside two of each f32 array. The words of a warp are a block of the state.
+// A 16-byte word of 16-bit values stands beside two of each f32 array. The words of a warp are a block of the state.
 constexpr int kWide = kPack<bf16>;
 constexpr int64_t kBlockElements = kThreads * kWide;
 static_assert(kWide * kWarp == kStateBlock);
@@ -44,20 +44,22 @@ struct Parts {
 struct Part {
     float* master;
     const float* gradient;
-    bf16* value;  // or nullptr
+    void* value;  // of value_type; or nullptr
     float *m, *v;
     int64_t n;
     float weight_decay;
+    DType value_type;
     unsigned first_block;  // of the launch: where this part's blocks begin
 
     explicit Part(const OptimizerPiece& piece)
         : master(piece.master.as<float>()),
           gradient(piece.gradient.as<const float>()),
-          value(piece.value.as<bf16>()),
+          value(piece.value.data),
           m(piece.m.values.as<float>()),
           v(piece.v.values.as<float>()),
           n(piece.master.numel()),
-          weight_decay(piece.weight_decay) {}
+          weight_decay(piece.weight_decay),
+          value_type(piece.value.dtype) {}
     Part() = default;
 
     __device__ bool is_wide() const {
@@ -89,20 +91,20 @@ struct StoredMoment {
 struct StoredPart {
     void *master, *update;
     const void* gradient;
-    bf16* value;
+    void* value;
     StoredMoment m, v;
     RandomKey master_key;
     GlobalElements elements;
     int64_t n;
     float weight_decay, update_scale;
-    DType master_type, gradient_type, update_type;
+    DType master_type, gradient_type, value_type, update_type;
     unsigned first_block;
 
     explicit StoredPart(const OptimizerPiece& piece)
         : master(piece.master.data),
           update(piece.update.data),
           gradient(piece.gradient.data),
-          value(piece.value.as<bf16>()),
+          value(piece.value.data),
           m(piece.m),
           v(piece.v),
           master_key(piece.master_key),
@@ -112,6 +114,7 @@ struct StoredPart {
           update_scale(piece.update_scale),
           master_type(piece.master.dtype),
           gradient_type(piece.gradient.dtype),
+          value_type(piece.value.dtype),
           update_type(piece.update.dtype) {}
     StoredPart() = default;
 
@@ -145,6 +148,7 @@ __device__ __forceinline__ void write(const float (&from)[kWide], T* to, int64_t
 __device__ __forceinline__ void write(const float (&from)[kWide], void* to, DType type, RandomKey key,
                                       const GlobalElements& elements, int64_t i, int count) {
     if (type == DType::f32) return write(from, static_cast<float*>(to), i, count);
+    if (type == DType::f16) return write(from, static_cast<f16*>(to), i, count);
     if (key == 0) return write(from, static_cast<bf16*>(to), i, count);
     auto* bits = static_cast<uint16_t*>(to) + i;
     int64_t drawn = -1;
@@ -248,7 +252,11 @@ __device__ __forceinline__ void update_elements(const Part& part, int64_t i, con
     store<N>(m, part.m + i);
     if constexpr (Rule::kHasSecond) store<N>(v, part.v + i);
     store<N>(p, part.master + i);
-    if (part.value != nullptr) store<N>(p, part.value + i);
+    if (part.value == nullptr) return;
+    if (part.value_type == DType::bf16)
+        store<N>(p, static_cast<bf16*>(part.value) + i);
+    else
+        store<N>(p, static_cast<f16*>(part.value) + i);
 }
 
 template <class Rule>
@@ -288,7 +296,7 @@ __global__ void __launch_bounds__(kThreads) update_stored_kernel(const __grid_co
         write<true>(m, part.m, part.elements, i, count);
         if constexpr (Rule::kHasSecond) write<false>(v, part.v, part.elements, i, count);
         write(p, part.master, part.master_type, part.master_key, part.elements, i, count);
-        if (part.value != nullptr) write(p, part.value, i, count);
+        if (part.value != nullptr) write(p, part.value, part.value_type, 0, part.elements, i, count);
     });
 }
 
@@ -316,7 +324,7 @@ __global__ void __launch_bounds__(kThreads) muon_descent_kernel(const __grid_con
 #pragma unroll
         for (int k = 0; k < kWide; ++k) p[k] -= lr * (part.update_scale * x[k] + part.weight_decay * p[k]);
         write(p, part.master, part.master_type, part.master_key, part.elements, i, count);
-        if (part.value != nullptr) write(p, part.value, i, count);
+        if (part.value != nullptr) write(p, part.value, part.value_type, 0, part.elements, i, count);
     });
 }
 

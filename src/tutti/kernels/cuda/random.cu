@@ -85,7 +85,7 @@ void dropout(const Stream& stream, View x, const Dropout& d, View y) {
                     .factor = static_cast<float>(1 / (1 - static_cast<double>(d.probability))),
                     .column_offset = d.column_offset,
                     .columns_total = d.columns_total};
-    with_activation(x.dtype, [&]<class T>(T) {
+    with_type(x.dtype, [&]<class T>(T) {
         const bool wide = columns % kPack<T> == 0 && is_aligned(x.data) && is_aligned(y.data);
         launch(wide ? dropout_kernel<kPack<T>, T> : dropout_kernel<1, T>,
                grid_of_tasks(ceil_div(n, wide ? kPack<T> : 1), kThreads), stream, n, columns, x.as<const T>(),

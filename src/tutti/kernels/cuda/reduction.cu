@@ -47,7 +47,7 @@ struct BiasTerms {
 
 void bias_backward(const Stream& stream, View dy, View db) {
     const int64_t N = dy.rows(), C = dy.columns();
-    with_activation(dy.dtype, [&]<class T>(T) {
+    with_type(dy.dtype, [&]<class T>(T) {
         const BiasTerms<T> terms{dy.as<const T>(), C};
         const SumTargets targets{db.as<float>()};
         if (rows_aligned<T>(C, dy.data))
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(Team::kBlockThreads)
 void squared_error(const Stream& stream, View x, View target, float grad_scale, View losses, View dx) {
     const int64_t N = x.rows(), C = x.columns();
     if (N == 0) return;
-    with_activation(x.dtype, [&]<class T>(T) {
+    with_type(x.dtype, [&]<class T>(T) {
         with_team<T>(C, rows_aligned<T>(C, x.data, target.data, dx.data), [&]<class Rows>(Rows, auto width) {
             launch(squared_error_kernel<Rows, width(), T>, grid_of_rows<Rows>(N), stream, N, C, x.as<const T>(),
                    target.as<const T>(), grad_scale, losses.as<float>(), dx.as<T>());

@@ -124,7 +124,7 @@ void sample(const Stream& stream, const Sample& s) {
     const int64_t N = s.logits.shape[0];
     if (N == 0) return;
     const SampleShape shape{s.logits.stride(0), s.vocab, s.key, s.temperature, s.top_k, s.top_p};
-    with_activation(s.logits.dtype, [&]<class T>(T) {
+    with_type(s.logits.dtype, [&]<class T>(T) {
         launch(sample_kernel<T>, grid_of_rows<Row>(N), stream, shape, s.logits.as<const T>(),
                s.draws.as<const int64_t>(), s.tokens.as<int32_t>());
     });

@@ -208,7 +208,7 @@ bool wide(int64_t C, std::initializer_list<View> views) {
 
 void forward(const Stream& stream, const ShortConvolution& f, View z) {
     if (f.x.numel() == 0) return;
-    with_activation(f.x.dtype, [&]<class T>(T) {
+    with_type(f.x.dtype, [&]<class T>(T) {
         const Problem<T> p = problem_of<T>(f);
         constexpr int N = kPack<T>;
         if (wide<N>(p.C, {f.b, f.c, f.x, f.bias, f.before, z}))
@@ -220,7 +220,7 @@ void forward(const Stream& stream, const ShortConvolution& f, View z) {
 
 void backward_input(const Stream& stream, const ShortConvolution& f, const ShortConvolutionBackward& g) {
     if (f.x.numel() == 0) return;
-    with_activation(f.x.dtype, [&]<class T>(T) {
+    with_type(f.x.dtype, [&]<class T>(T) {
         const Problem<T> p = problem_of<T>(f);
         const Gradients<T> to{rows3<const T>(g.dz), rows3<T>(g.db), rows3<T>(g.dc), rows3<T>(g.dx),
                               rows3<const float>(g.after)};
@@ -234,7 +234,7 @@ void backward_input(const Stream& stream, const ShortConvolution& f, const Short
 
 void backward_before(const Stream& stream, const ShortConvolution& f, View dz, View dbefore) {
     if (dbefore.numel() == 0) return;
-    with_activation(f.x.dtype, [&]<class T>(T) {
+    with_type(f.x.dtype, [&]<class T>(T) {
         const Problem<T> p = problem_of<T>(f);
         launch(before_kernel<T>, grid_of_tokens<1>(p.B, p.taps - 1, p.C), stream, p, rows3<const T>(dz),
                rows3<float>(dbefore));
@@ -261,7 +261,7 @@ struct WeightTerms {
 
 // A pass for each tap: of K - 1 of them b, x, c and dz come from the L2 cache where they fit.
 void backward_weight(const Stream& stream, const ShortConvolution& f, View dz, View dw, View dbias) {
-    with_activation(f.x.dtype, [&]<class T>(T) {
+    with_type(f.x.dtype, [&]<class T>(T) {
         const Problem<T> p = problem_of<T>(f);
         constexpr int N = kPack<T>;
         const bool words = wide<N>(p.C, {f.b, f.c, f.x, f.before, dz});
@@ -279,7 +279,7 @@ void backward_weight(const Stream& stream, const ShortConvolution& f, View dz, V
 
 void state_of(const Stream& stream, View b, View x, View before, View state) {
     if (state.numel() == 0) return;
-    with_activation(x.dtype, [&]<class T>(T) {
+    with_type(x.dtype, [&]<class T>(T) {
         const int64_t B = state.shape[0], kept = state.shape[1], C = state.shape[2];
         launch(state_kernel<T>, grid_of_tokens<1>(B, kept, C), stream, B, kept, C, x.shape[1], rows3<const T>(b),
                rows3<const T>(x), rows3<const float>(before), rows3<float>(state));

@@ -90,7 +90,7 @@ __device__ __forceinline__ void start_product_of_columns(Accumulator (&sums)[8],
 template <int kSteps, int kBlocks>
 __device__ __forceinline__ void round_to(FragmentA (&p)[kSteps], const Accumulator (&sums)[kBlocks], int column = 0) {
 #pragma unroll
-    for (int k = 0; k < kSteps; ++k) round_to(p[k], sums[column / 8 + 2 * k], sums[column / 8 + 2 * k + 1]);
+    for (int k = 0; k < kSteps; ++k) round_to<bf16>(p[k], sums[column / 8 + 2 * k], sums[column / 8 + 2 * k + 1]);
 }
 
 // Position in a ring buffer: the stage, and the parity of the pass.

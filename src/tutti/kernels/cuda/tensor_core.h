@@ -9,17 +9,24 @@
 namespace tutti::kernels::cuda {
 
 using Accumulator = float[4];   // (l/4, 2 (l%4)), next column; the same of row l/4 + 8
-using FragmentA = uint32_t[4];  // (16, 16) bf16
-using FragmentB = uint32_t[2];  // (16, 8) bf16
+using FragmentA = uint32_t[4];  // (16, 16) of 16 bits each
+using FragmentB = uint32_t[2];  // (16, 8)
 
 #ifndef TUTTI_CUDA_EMULATED
 
-// c (16, 8) += a (16, 16) b (16, 8)
+// c (16, 8) += a (16, 16) b (16, 8), of type T
+template <class T>
 __device__ __forceinline__ void mma(Accumulator& c, const FragmentA& a, const FragmentB& b) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    if constexpr (std::is_same_v<T, bf16>)
+        asm volatile(
+            "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    else
+        asm volatile(
+            "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 __device__ __forceinline__ uint32_t shared_address(const void* shared) {
     return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
@@ -54,12 +61,13 @@ __device__ __forceinline__ void wait_for_copies() {
 
 #endif
 
-// 16 columns of accumulators, rounded to bf16, as the left operand, whose register layout is the same.
+// 16 columns of accumulators, rounded to T, as the left operand, whose register layout is the same.
+template <class T>
 __device__ __forceinline__ void round_to(FragmentA& a, const Accumulator& left, const Accumulator& right) {
-    a[0] = to_bf16_pair(left[0], left[1]);
-    a[1] = to_bf16_pair(left[2], left[3]);
-    a[2] = to_bf16_pair(right[0], right[1]);
-    a[3] = to_bf16_pair(right[2], right[3]);
+    a[0] = to_pair<T>(left[0], left[1]);
+    a[1] = to_pair<T>(left[2], left[3]);
+    a[2] = to_pair<T>(right[0], right[1]);
+    a[3] = to_pair<T>(right[2], right[3]);
 }
 
 }  // namespace tutti::kernels::cuda
