@@ -90,6 +90,39 @@ TEST(DType, NaNAndInfinity) {
     EXPECT_EQ(bf16_bits(3.4e38f), 0x7f80);  // above the largest bf16 by more than half a step
 }
 
+// FNV-1a 64 of the little-endian bytes, with one NaN; the wanted values are of Python's struct, format 'e'.
+template <class Word, class At>
+uint64_t hash_of(At at) {
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (uint32_t i = 0; i < 65536; ++i) {
+        const Word word = at(i);
+        for (size_t shift = 0; shift < 8 * sizeof(Word); shift += 8)
+            hash = (hash ^ ((word >> shift) & 0xffu)) * 0x100000001b3u;
+    }
+    return hash;
+}
+
+TEST(DType, F16IsPythonsOverPatternsOfF32AndAllOfItsOwn) {
+    const auto cast = [](uint32_t bits) {
+        const auto x = std::bit_cast<float>(bits);
+        return std::isnan(x) ? uint16_t{0x7e00} : f16_bits(x);
+    };
+    EXPECT_EQ(hash_of<uint16_t>([&](uint32_t i) { return cast(i * 2654435761u); }), 0x5c08c26d7ff30ca7u);
+    EXPECT_EQ(hash_of<uint16_t>([&](uint32_t i) { return cast(i << 16); }), 0x45c62c832ca49c65u);
+    const auto in_range = [](uint32_t i) {  // from below the least subnormal to above the largest number
+        return 0x32800000u + static_cast<uint32_t>(uint64_t{i} * (0x47800000u - 0x32800000u) / 65535u);
+    };
+    EXPECT_EQ(hash_of<uint16_t>([&](uint32_t i) { return cast(in_range(i)); }), 0x9505ecd089fdbf09u);
+    const auto value = [](uint32_t i) {
+        const float x = f16_value(static_cast<uint16_t>(i));
+        return std::isnan(x) ? 0x7fc00000u : std::bit_cast<uint32_t>(x);
+    };
+    EXPECT_EQ(hash_of<uint32_t>(value), 0x1f87f165810ea7c5u);
+    static_assert(f16(0x1p-24f).bits == 1 && static_cast<float>(f16(65504.0f)) == 65504 &&
+                  f16(65520.0f).bits == 0x7c00);
+    static_assert(is_compute_dtype(DType::f16) && !is_compute_dtype(DType::u16));
+}
+
 // Vectors of the Random123 distribution (kat_vectors, philox4x32 10 rounds).
 TEST(Philox, KnownAnswer) {
     const auto zero = philox(0, 0);

@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tutti/base/dtype.h"
+
 namespace tutti::hardware {
 
 struct Cluster {
