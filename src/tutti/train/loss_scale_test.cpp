@@ -105,6 +105,8 @@ TEST_F(LossScales, OnOneRankHaveTheBitsOfOne) {
          {1, {"optimizer.m=u8", "optimizer.v=u8"}},
          {1, {"precision.gradients=bf16", "optimizer.m=bf16", "optimizer.v=bf16"}},
          {1, {"data.documents=respected", "data.eod=10"}},
+         {1, {"precision.recipe=tensor", "model.layers=3"}},
+         {1, {"precision.recipe=mxfp8", "model.layers=3"}},
          {1, {"model.preset=lfm2-tiny", "model.layers=4", "recompute.policy=full"}},
          {1,
           {"model.preset=gpt2-124m", "model.width=32", "model.heads=2", "model.kv_heads=2", "model.head_dim=16",
