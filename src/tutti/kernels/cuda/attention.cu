@@ -62,7 +62,8 @@ struct AttentionKernel {
 };
 constexpr AttentionKernel kKernels[] = {
     {"hopper",
-     "bf16 that \"tensor\" takes, not empty, with head dims up to 128, without a cap, on compute capability 9.0 in a build "
+     "bf16 that \"tensor\" takes, not empty, with head dims up to 128, without a cap, on compute capability 9.0 in a "
+     "build "
      "for 90a",
      false, has_hopper, suits_hopper, attention_forward_hopper, attention_backward_hopper},
     {"tensor", "bf16 or f16 with head dims and strides that are multiples of 8 and data aligned to 16 bytes", true,
