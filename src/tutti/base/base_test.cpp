@@ -208,6 +208,23 @@ TEST(ExactSum, KeepsWhatRoundingWouldLose) {
               100);  // 0.1 is above a tenth by 5.6e-18: the exact sum rounds to 100
 }
 
+TEST(ExactSum, RoundsOnce) {
+    EXPECT_EQ(sum({1, 0x1p-53}), 1);  // a tie, to even
+    EXPECT_EQ(sum({1, 0x1p-53, 0x1p-500}), 1 + 0x1p-52);
+    EXPECT_EQ(sum({1, 0x1p-53, -0x1p-500}), 1);
+    EXPECT_EQ(sum({1 + 0x1p-52, 0x1p-53}), 1 + 0x1p-51);
+    EXPECT_EQ(sum({-1, -0x1p-53, -0x1p-74}), -1 - 0x1p-52);
+    for (uint64_t i = 0; i < 500; ++i) {  // a power of two moves the digits
+        std::vector<double> terms;
+        for (uint64_t j = 0; j < 40; ++j)
+            terms.push_back(std::ldexp(normal(random_key(5, "scaled", i), j), static_cast<int>((i * j) % 60) - 30));
+        const double one = sum(terms);
+        const int exponent = static_cast<int>(i % 80) - 40;
+        for (double& term : terms) term = std::ldexp(term, exponent);
+        EXPECT_EQ(sum(terms), std::ldexp(one, exponent)) << i;
+    }
+}
+
 TEST(ExactSum, SaysWhenATermIsNotFinite) {
     EXPECT_TRUE(std::isnan(sum({1, INFINITY, 2})));
     EXPECT_TRUE(std::isnan(sum({INFINITY, -INFINITY})));

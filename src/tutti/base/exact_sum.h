@@ -61,7 +61,8 @@ class ExactSum {
         return sum;
     }
 
-    // The sum, within one unit in the last place; equal sums give equal values. NaN when a term was not finite.
+    // The sum, rounded once, to nearest even: terms times a power of two give its multiple. NaN when a term was not
+    // finite.
     double value() {
         if (words_[kDigits] != 0) return std::numeric_limits<double>::quiet_NaN();
         carry();
@@ -73,9 +74,19 @@ class ExactSum {
         }
         size_t top = kDigits - 1;
         while (top > 0 && magnitude[top] == 0) --top;
-        double total = 0;  // the four highest digits hold more than 53 bits
-        for (size_t i = 0; i < 4 && i <= top; ++i)
-            total += std::ldexp(static_cast<double>(magnitude[top - i]), static_cast<int>(32 * (top - i)) - 1074);
+        // The 64 bits from the highest one on. Lower bits count in the last of them ("round to odd", Boldo and
+        // Melquiond 2008), so that the one rounding is that of the conversion to double.
+        const auto digit = [&](size_t below) {
+            return below <= top ? static_cast<uint64_t>(magnitude[top - below]) : 0;
+        };
+        uint64_t head = digit(0) << 32 | digit(1);
+        const int shift = std::countl_zero(head | 1);
+        head <<= shift;
+        if (shift > 0 && shift < 32) head |= digit(2) >> (32 - shift);
+        bool rest = shift < 32 && (digit(2) << shift & 0xffffffffu) != 0;
+        for (size_t below = 3; below <= top; ++below) rest = rest || digit(below) != 0;
+        const double total =
+            std::ldexp(static_cast<double>(head | (rest ? 1 : 0)), 32 * (static_cast<int>(top) - 1) - 1074 - shift);
         return negative ? -total : total;
     }
 
