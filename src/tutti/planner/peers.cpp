@@ -361,13 +361,6 @@ class Reading {
             for (int64_t stage = 1; stage + 1 < pp * v; ++stage) stages += concat(",", of_stage);
             set("parallel.stage_layers", concat(stages, ",", of_stage - 1));
         }
-        const bool half = option("--fp16").has_value();
-        if (!given_.contains("--bf16") && half) {
-            result_.set.erase(std::remove(result_.set.begin(), result_.set.end(), "precision.compute=f32"),
-                              result_.set.end());
-            result_.set.push_back("precision.compute=bf16");
-            result_.notes.push_back("fp16 is priced as bf16: the same bytes and rates");
-        }
     }
     void read_torchtitan() {
         const std::string section = "parallelism.pipeline_parallel_";
@@ -420,10 +413,6 @@ class Reading {
         option("optimizer.params.torch_adam");
         option("scheduler.params.warmup_min_lr");
         option("scheduler.params.warmup_max_lr");
-        if (option("fp16.enabled") == "true") {
-            result_.notes.push_back("fp16 is priced as bf16: the same bytes and rates");
-            set("precision.compute", "bf16");
-        }
         result_.notes.push_back("a DeepSpeed config has no model, sequence length or number of steps: give them");
     }
     void read_nanogpt() {
