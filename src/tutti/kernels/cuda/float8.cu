@@ -66,7 +66,7 @@ void find_largest(const Stream& stream, const View& x, const int* before, int* l
     auto* const partials = static_cast<int*>(stream.workspace);
     const int64_t blocks = x.shape[0] < kPartials ? x.shape[0] : kPartials;
     if (x.numel() > 0)
-        with_activation(x.dtype, [&]<class T>(T) {
+        with_type(x.dtype, [&]<class T>(T) {
             launch(amax_kernel<T>, {.blocks = dim3(static_cast<unsigned>(blocks)), .threads = dim3(kThreads)}, stream,
                    matrix_of<T>(x), partials);
         });
@@ -211,7 +211,7 @@ void quantize_as(const Stream& stream, const Quantize& q) {
 }
 
 void quantize(const Stream& stream, const Quantize& q) {
-    with_activation(q.x.dtype, [&]<class T>(T) {
+    with_type(q.x.dtype, [&]<class T>(T) {
         q.codes.dtype == DType::e4m3 ? quantize_as<3, T>(stream, q) : quantize_as<2, T>(stream, q);
     });
 }
@@ -242,7 +242,7 @@ void dequantize(const Stream& stream, const Dequantize& d) {
     const bool e8m0 = d.scales.values.dtype == DType::e8m0;
     const int64_t R = d.y.shape[0], C = d.y.shape[1];
     if (R * C == 0) return;
-    with_activation(d.y.dtype, [&]<class T>(T) {
+    with_type(d.y.dtype, [&]<class T>(T) {
         const Source s{.codes = d.codes.as<const uint8_t>(),
                        .divisors = e8m0 ? nullptr : d.scales.values.as<const float>(),
                        .e8m0 = e8m0 ? d.scales.values.as<const uint8_t>() : nullptr,

@@ -260,7 +260,7 @@ __device__ __forceinline__ void update_elements(const Part& part, int64_t i, con
 }
 
 template <class Rule>
-__global__ void __launch_bounds__(kThreads) update_kernel(const __grid_constant__ Parts<Part, 512> parts, Rule rule) {
+__global__ void __launch_bounds__(kThreads) update_kernel(const __grid_constant__ Parts<Part, 480> parts, Rule rule) {
     const Part& part = parts.of_block(blockIdx.x);
     const int64_t begin = (blockIdx.x - part.first_block) * kBlockElements;
     const int64_t end = begin + kBlockElements < part.n ? begin + kBlockElements : part.n;
