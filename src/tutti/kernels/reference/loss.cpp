@@ -58,9 +58,10 @@ void finish_row(const CrossEntropy& c, int64_t n, const Partial& all) {
     for (int64_t i = 0; i < c.logits.shape[1]; ++i) {
         const int64_t v = c.first_word + i;
         double gradient = 0;
-        const double x = load(c.logits, offset(c.logits, n, i));
-        if (counts && v < c.vocab) gradient = std::exp(x - lse) - (v == target ? 1 : 0);
-        if (c.cap > 0) gradient *= 1 - x / c.cap * (x / c.cap);
+        if (counts && v < c.vocab) {
+            const double x = load(c.logits, offset(c.logits, n, i)), share = c.cap > 0 ? x / c.cap : 0;
+            gradient = (std::exp(x - lse) - (v == target ? 1 : 0)) * (1 - share * share);
+        }
         store(c.logits, offset(c.logits, n, i), c.grad_scale * gradient);
     }
 }

@@ -205,18 +205,22 @@ Keys visible_keys(const Form& f, int64_t b, int64_t i) {
 }
 
 // Error bound of rows that are sums of terms factor * x. A table may round the factors, P and dS, to the activation's
-// type before the products with rows of v, k and q, as bf16 matrix units require. Like those of a sum (sum_error),
-// these roundings add up at worst linearly, and stay below 8 roots of their squares but for odds of 3e-14.
+// type before the products with rows of v, k and q, as 16-bit matrix units require. Like those of a sum (sum_error),
+// these roundings add up at worst linearly, and stay below 8 roots of their squares but for odds of 3e-14. A factor
+// that is subnormal in f16 is off by half of 2^-24, a smaller one by itself.
 class RowErrors {
   public:
     RowErrors(const Form& f, int64_t rows)
         : width_(static_cast<size_t>(f.D)),
           packing_(f.dtype == DType::f32 ? 0 : unit_roundoff(f.dtype)),
+          subnormal_(f.dtype == DType::f16 ? 0x1p-25 : 0),
           plain_(static_cast<size_t>(rows) * width_),
           packed_(plain_.size()),
           squares_(plain_.size()) {}
-    // Adds the term factor * x to a row; `error` bounds the error of the factor.
-    void add(int64_t row, double factor, double error, const std::vector<double>& x) {
+    // Adds the term factor * x to a row; `error` bounds the error of the factor, of which a table may round factor /
+    // unit.
+    void add(int64_t row, double factor, double error, const std::vector<double>& x, double unit = 1) {
+        error += std::min(unit * subnormal_, std::abs(factor));
         for (size_t d = 0; d < width_; ++d) {
             const size_t at = static_cast<size_t>(row) * width_ + d;
             plain_[at] += error * std::abs(x[d]);
@@ -232,7 +236,7 @@ class RowErrors {
 
   private:
     size_t width_;
-    double packing_;
+    double packing_, subnormal_;
     std::vector<double> plain_, packed_, squares_;
 };
 
@@ -354,8 +358,8 @@ BackwardBound bound(const Form& f, const AttentionBackward& a) {
                     const double dS_error = delta * std::abs(dS) + slope_error * std::abs(uncapped) +
                                             P * sum_error(f.D + 4) * (dP.size + D_i.size);
                     const int64_t key_row = (b * f.Tk + j) * f.Hkv + g;
-                    out.dq.add((b * f.Tq + i) * f.H + h, a.scale * dS, a.scale * dS_error, k[key]);
-                    out.dk.add(key_row, a.scale * dS, a.scale * dS_error, q[query]);
+                    out.dq.add((b * f.Tq + i) * f.H + h, a.scale * dS, a.scale * dS_error, k[key], a.scale);
+                    out.dk.add(key_row, a.scale * dS, a.scale * dS_error, q[query], a.scale);
                     out.dv.add(key_row, P, P * delta, dy[query]);
                 }
             }
