@@ -21,7 +21,17 @@ scripts/install_packages.sh
 say "compiling tutti with $cores processes" "about $compile_minutes minutes without a compiler cache"
 configured=$(cmake --preset release 2>&1) || { echo "$configured"; exit 1; }
 grep -m 1 '^-- CUDA' <<<"$configured"
-NINJA_STATUS='[%f/%t, %e s] ' cmake --build --preset release --target tutti_program
+# Ninja's lines with the time that is left, one over the other on a terminal.
+with_time_left() {
+    awk -v over="$([[ -t 1 ]] && echo 1)" '
+        /^[0-9]+ [0-9]+ [0-9.]+ / {
+            printf "%s[%d of %d, %d s, about %d s left]%s", over ? "\r\033[K" : "", $1, $2, $3, $3 * ($2 - $1) / $1, over ? "" : "\n"
+            next
+        }
+        { print }
+        END { if (over) print "" }'
+}
+NINJA_STATUS='%f %t %e ' cmake --build --preset release --target tutti_program | with_time_left
 
 say "the text: the King James Bible, 4.2 MB" "some seconds"
 mkdir -p "$(dirname "$text")"
