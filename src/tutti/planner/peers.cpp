@@ -313,8 +313,8 @@ class Reading {
                 any = any || value.has_value();
                 for (const Word& w : other.given())
                     if (std::string_view(w.ours) == candidate.ours)
-                        agreeing +=
-                            w.theirs == kAbsent ? (value ? 0 : 1) : (value && lower(*value) == lower(w.theirs) ? 1 : 0);
+                        agreeing += w.theirs == kAbsent ? !value
+                                                        : value && (*w.theirs == 0 || lower(*value) == lower(w.theirs));
             }
             if (agreeing > best.first) best = {agreeing, candidate.ours};
         }

@@ -315,7 +315,7 @@ TEST_F(LossScales, ACheckpointResumesToTheSameBitsUnderAnotherLayout) {
     for (const auto& [first, second] : layouts) {
         const std::string name = concat("whole", ++runs_);
         auto whole = too_large(name, usual + first + Settings{"precision.loss_scale_interval=1"}, 4);
-        whole.run.precision.loss_scale_initial = 0x1p22;
+        whole.run.precision.loss_scale_initial = 0x1p19;
         auto begin = whole, end = whole;
         begin.out = end.out = path(concat("cut", runs_));
         begin.run.checkpoint.every = 7;
@@ -324,7 +324,7 @@ TEST_F(LossScales, ACheckpointResumesToTheSameBitsUnderAnotherLayout) {
             return std::filesystem::exists(begin.out + "/checkpoints/" + checkpoint::step_name(7));
         };
         end.run = too_large("", usual + second + Settings{"precision.loss_scale_interval=1"}, 4).run;
-        end.run.precision.loss_scale_initial = 0x1p22;
+        end.run.precision.loss_scale_initial = 0x1p19;
         const Result expected = result_of(whole);
         train(begin);
         const auto stopped = logged(begin, [](const std::string& line) { return Json::parse(line); });
