@@ -22,7 +22,7 @@ using checkpoint::join;
 
 // What the run knows of its tokens, and the files of the model that it began with may not. A tokenizer that is gone is
 // no hindrance: weights need none.
-spec::HfTokens tokens_of(const StoredModel& stored) {
+spec::HfTokens hf_tokens_of(const StoredModel& stored) {
     if (stored.hugging_face || !spec::traits_of(stored.run.model).tokens) return {};
     const bool there = std::filesystem::exists(stored.tokenizer);
     const auto tokenizer = data::make_tokenizer(there ? stored.tokenizer : "bytes");
@@ -97,7 +97,7 @@ ConvertOutcome convert(const ConvertOptions& options) {
             hf::ExportOptions as_hf{.dtype = options.dtype,
                                     .side_files = stored.side_files,
                                     .tokenizer = stored.hugging_face ? "" : stored.tokenizer,
-                                    .tokens = tokens_of(stored)};
+                                    .tokens = hf_tokens_of(stored)};
             // With 256 ids the tokens are bytes; with another vocabulary data.tokenizer may never have been used.
             if (stored.tokenizer == "bytes" && stored.run.model.vocab == 256)
                 as_hf.tokenizer_json = data::tokenizer_json_of_bytes();
