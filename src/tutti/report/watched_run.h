@@ -25,8 +25,8 @@ class WatchedRun {
     // UsageError where `path` is no directory.
     explicit WatchedRun(std::string path);
 
-    // Reads what the files have gained. `now`: seconds of the system's clock. Returns the lines of metrics.jsonl that
-    // are new. A file that was written anew by a resumed run is read from its start; lines seen before are left out.
+    // Reads what the files have gained. `now`: seconds of the system's clock. Returns the new lines of metrics.jsonl.
+    // A resumed run replaces that file: the new one is read from its start, and lines seen before are left out.
     std::vector<LoggedStep> update(double now);
 
     const std::string& path() const { return path_; }

@@ -85,7 +85,7 @@ TEST(WatchedRun, AResumedRunDropsTheStepsAfterItsCheckpoint) {
     const Directory other;
     for (int step = 1; step <= 3; ++step) other.log(step, step);
     other.log(4, 40);
-    fs::rename(other.path + "/metrics.jsonl", d.path + "/metrics.jsonl");  // as a run writes it anew
+    fs::rename(other.path + "/metrics.jsonl", d.path + "/metrics.jsonl");  // a resumed run replaces the file
     const auto added = run.update(now());
     ASSERT_EQ(added.size(), 1U);
     EXPECT_EQ(added[0].step, 4);

@@ -139,17 +139,8 @@ void read_experts(Keys& keys, ModelSpec& m, const std::string& type) {
 
 void read_llama(Keys& keys, ModelSpec& m, const std::string& type, const std::string& path,
                 std::vector<std::string>& problems) {
-    m.width = keys.integer("hidden_size");
-    m.layers = keys.integer("num_hidden_layers");
-    m.heads = keys.integer("num_attention_heads");
-    m.kv_heads = keys.integer_or("num_key_value_heads", m.heads);
-    m.ffn = keys.integer("intermediate_size");
-    m.max_positions = keys.integer("max_position_embeddings");
-    m.norm_eps = keys.number("rms_norm_eps");
     const bool qwen3 = type == "qwen3" || type == "qwen3_moe", qwen2 = type == "qwen2" || type == "qwen2_moe";
-    if (keys.take("head_dim") == nullptr && !qwen3 && m.width % m.heads != 0)
-        keys.problem("num_attention_heads", "must divide hidden_size = ", m.width, ", where there is no head_dim");
-    m.head_dim = keys.integer_or("head_dim", qwen3 ? 128 : m.width / m.heads);
+    read_sizes(keys, m, qwen3 ? 128 : 0);
     m.tie_embeddings = keys.boolean_or("tie_word_embeddings", false);
     keys.only("hidden_act", {"silu", "swish"});
     m.head_norm = qwen3;

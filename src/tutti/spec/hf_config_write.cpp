@@ -4,6 +4,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/spec/hf_config.h"
+#include "tutti/spec/hf_keys.h"
 #include "tutti/spec/layers.h"
 #include "tutti/spec/variants.h"
 
@@ -128,21 +129,14 @@ void add_experts(const ModelSpec& m, const std::string& type, Json& json) {
 Json llama_config(const ModelSpec& m) {
     const Architecture architecture = architecture_of(m);
     const std::string type = architecture.type;
-    Json json = {{"architectures", {architecture.name}},
-                 {"model_type", type},
-                 {"vocab_size", m.vocab},
-                 {"hidden_size", m.width},
-                 {"intermediate_size", m.ffn},
-                 {"num_hidden_layers", m.layers},
-                 {"num_attention_heads", m.heads},
-                 {"num_key_value_heads", m.kv_heads},
-                 {"head_dim", m.head_dim},
-                 {"hidden_act", "silu"},
-                 {"max_position_embeddings", m.max_positions},
-                 {"rms_norm_eps", m.norm_eps},
-                 {"rope_theta", m.rope_theta},
-                 {"rope_scaling", rope_scaling_config(m.rope_scaling)},
-                 {"attention_dropout", 0.0}};
+    Json json = {{"architectures", {architecture.name}}, {"model_type", type}};
+    json.update(sizes_config(m));
+    json.update(Json{{"hidden_act", "silu"},
+                     {"max_position_embeddings", m.max_positions},
+                     {"rms_norm_eps", m.norm_eps},
+                     {"rope_theta", m.rope_theta},
+                     {"rope_scaling", rope_scaling_config(m.rope_scaling)},
+                     {"attention_dropout", 0.0}});
     if (m.moe.experts > 0) add_experts(m, type, json);
     if (type == "llama" || type == "qwen3" || type == "qwen3_moe") json["attention_bias"] = m.qkv_bias;
     if (type == "llama") json["mlp_bias"] = m.mlp_bias;

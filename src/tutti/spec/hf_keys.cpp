@@ -243,4 +243,23 @@ void read_rope(Keys& keys, ModelSpec& m, const RopeKeys& known, const std::strin
     if (known.growth && !any) keys.problem("rope_parameters", "required");
 }
 
+void read_sizes(Keys& keys, ModelSpec& m, int64_t head_dim) {
+    m.width = keys.integer("hidden_size");
+    m.layers = keys.integer("num_hidden_layers");
+    m.heads = keys.integer("num_attention_heads");
+    m.kv_heads = keys.integer_or("num_key_value_heads", m.heads);
+    m.ffn = keys.integer("intermediate_size");
+    m.max_positions = keys.integer("max_position_embeddings");
+    m.norm_eps = keys.number("rms_norm_eps");
+    if (keys.take("head_dim") == nullptr && head_dim == 0 && m.width % m.heads != 0)
+        keys.problem("num_attention_heads", "must divide hidden_size = ", m.width, ", where there is no head_dim");
+    m.head_dim = keys.integer_or("head_dim", head_dim > 0 ? head_dim : m.width / m.heads);
+}
+
+Json sizes_config(const ModelSpec& m) {
+    return {{"vocab_size", m.vocab},         {"hidden_size", m.width},         {"intermediate_size", m.ffn},
+            {"num_hidden_layers", m.layers}, {"num_attention_heads", m.heads}, {"num_key_value_heads", m.kv_heads},
+            {"head_dim", m.head_dim}};
+}
+
 }  // namespace tutti::spec

@@ -50,7 +50,7 @@ class Keys {
     }
     // The key may be absent; if not, its value is one of these.
     void only(const std::string& key, const std::vector<Json>& allowed);
-    // Problems for the keys that nobody took; at the top level those that say nothing about the function are known.
+    // Problems for the keys that were not taken; at the top level, keys that say nothing about the function are known.
     void refuse_the_rest(bool top);
 
   private:
@@ -61,6 +61,12 @@ class Keys {
     std::vector<std::string>& problems_;
     std::set<std::string> taken_;
 };
+
+// Reads the sizes and the epsilon that Llama and its relatives name alike, from hidden_size to head_dim. `head_dim`:
+// what files without the key mean; 0: hidden_size / num_attention_heads.
+void read_sizes(Keys& keys, ModelSpec& model, int64_t head_dim);
+// The same sizes from vocab_size to head_dim, for writing.
+Json sizes_config(const ModelSpec& model);
 
 // What a class of transformers understands of rotary positions.
 struct RopeKeys {

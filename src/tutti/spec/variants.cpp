@@ -402,16 +402,7 @@ void read_variant(std::string_view name, Keys& keys, ModelSpec& m, const std::st
                   std::vector<std::string>& problems) {
     const Row& row = row_of(name);
     set_variant(m, name);
-    m.width = keys.integer("hidden_size");
-    m.layers = keys.integer("num_hidden_layers");
-    m.heads = keys.integer("num_attention_heads");
-    m.kv_heads = keys.integer_or("num_key_value_heads", m.heads);
-    m.ffn = keys.integer("intermediate_size");
-    m.max_positions = keys.integer("max_position_embeddings");
-    m.norm_eps = keys.number("rms_norm_eps");
-    if (!keys.take("head_dim") && row.head_dim == 0 && m.width % m.heads != 0)
-        keys.problem("num_attention_heads", "must divide hidden_size = ", m.width, ", where there is no head_dim");
-    m.head_dim = keys.integer_or("head_dim", row.head_dim > 0 ? row.head_dim : m.width / m.heads);
+    read_sizes(keys, m, row.head_dim);
     m.tie_embeddings = row.tied == Tied::required ? keys.boolean("tie_word_embeddings")
                                                   : keys.boolean_or("tie_word_embeddings", row.tied == Tied::yes);
     keys.only(row.activation, std::vector<Json>(row.activations.begin(), row.activations.end()));
@@ -477,22 +468,15 @@ ModelSpec read_back(const ModelSpec& m, const Json& json) {
 
 Json variant_config(const ModelSpec& m) {
     const Row& row = row_of(m.variant);
-    Json json = {{"architectures", {std::string(row.names.architecture)}},
-                 {"model_type", row.names.name},
-                 {"vocab_size", m.vocab},
-                 {"hidden_size", m.width},
-                 {"intermediate_size", m.ffn},
-                 {"num_hidden_layers", m.layers},
-                 {"num_attention_heads", m.heads},
-                 {"num_key_value_heads", m.kv_heads},
-                 {"head_dim", m.head_dim},
-                 {row.activation, row.activations.front()},
-                 {"max_position_embeddings", m.max_positions},
-                 {"rms_norm_eps", m.norm_eps},
-                 {"tie_word_embeddings", m.tie_embeddings},
-                 {"rope_theta", m.rope_theta},
-                 {"rope_scaling", rope_scaling_of(m)},
-                 {"attention_dropout", 0.0}};
+    Json json = {{"architectures", {std::string(row.names.architecture)}}, {"model_type", row.names.name}};
+    json.update(sizes_config(m));
+    json.update(Json{{row.activation, row.activations.front()},
+                     {"max_position_embeddings", m.max_positions},
+                     {"rms_norm_eps", m.norm_eps},
+                     {"tie_word_embeddings", m.tie_embeddings},
+                     {"rope_theta", m.rope_theta},
+                     {"rope_scaling", rope_scaling_of(m)},
+                     {"attention_dropout", 0.0}});
     for (const BooleanKey& b : row.booleans) json[b.key] = m.*b.field;
     for (const NumberKey& n : row.numbers) json[n.key] = value_of(m, n);
     if (row.windows != Windows::none) json["sliding_window"] = m.window > 0 ? Json(m.window) : Json(nullptr);

@@ -60,8 +60,8 @@ TEST_F(RecipeRuns, GoOnUnderAnotherLayoutWithTheSameBits) {
     }
 }
 
-// Ending a run in bf16, and beginning 8-bit products, are no other run; histories begin anew, and left-over ones are no
-// error.
+// A run that changes from 8-bit products to bf16, or back, stays the same run: histories start empty, and histories of
+// the checkpoint that the recipe does not use are no error.
 TEST_F(RecipeRuns, BeginAndEndWithinARun) {
     EXPECT_EQ(train(run("mixed", "none", {"train.steps=1"}, 1)).step, 1);
     EXPECT_EQ(train(run("mixed", "delayed", {"train.steps=2"}, 1)).step, 2);
