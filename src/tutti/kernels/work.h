@@ -7,6 +7,7 @@
 #include <concepts>
 #include <string>
 #include <string_view>
+#include <tuple>
 
 #include "tutti/kernels/kernel_table.h"
 
@@ -75,6 +76,9 @@ Work work_of_call(std::string_view entry, const Args&... args) {
         if (entry.starts_with("embedding")) return work_of_embedding(args...);
     Work work;
     ((work += work_of(args)), ...);
+    if constexpr ((std::same_as<Args, View> || ...))
+        if (entry == "rope" || entry == "soft_cap")  // the first operand is read, and written in its place
+            work.bytes += work_of(std::get<0>(std::tie(args...))).bytes;
     return work;
 }
 

@@ -82,6 +82,15 @@ TEST(Work, OfAnEmbeddingCountsRowsNotTheMatrix) {
     EXPECT_EQ(kernels::work_of_call("add", r, r, r).bytes, 3 * 96);
 }
 
+TEST(Work, OfAnOperandInPlaceCountsItsReadAndItsWrite) {
+    std::vector<float> heads(3 * 2 * 4), table(5 * 2);
+    std::vector<int32_t> place(3);
+    const View x(heads.data(), DType::f32, {3, 2, 4}), angles(table.data(), DType::f32, {5, 2});
+    const View positions(place.data(), DType::i32, {3});
+    EXPECT_EQ(kernels::work_of_call("rope", x, positions, angles, angles, false, false).bytes, 2 * 96 + 12 + 2 * 40);
+    EXPECT_EQ(kernels::work_of_call("soft_cap", x, 30.0F).bytes, 2 * 96);
+}
+
 TEST(Work, OfALossInShardsReadsTheLogitsOnceAndForTheirGradient) {
     std::vector<float> values(3 * 1000);
     const View logits(values.data(), DType::f32, {3, 1000}), targets(values.data(), DType::i32, {3});
