@@ -188,7 +188,8 @@ class Pages:
             count += len(rows)
             lines += [f"## {idea}", "", f"Explained in [{IDEAS[idea].split('/')[-1].split('#')[0]}]({IDEAS[idea]}).", ""]
             lines += ["| | the slide | command | Tutti says | why they differ, and what to see |", "|---|---|---|---|---|", *rows, ""]
-        lines += [f"Written by [`scripts/lecture_pages.py`](../../scripts/lecture_pages.py) from [`{path.name}`]({path.name}); a test compares them."]
+        lines += [f"Written by [`scripts/lecture_pages.py`](../../scripts/lecture_pages.py) from [`{path.name}`]({path.name}).",
+              "A test compares them."]
         return lecture, list(ideas), len(lecture["item"]), "\n".join(lines) + "\n"
 
     def all(self):
