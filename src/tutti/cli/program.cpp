@@ -93,7 +93,7 @@ Command train_command(TrainArguments& a, const Io& io) {
 Command init_command(InitArguments& a, const Io& io) {
     const Options options = {
         {"DIR", "", "first-run", "directory to fill; made if it is missing", &a.directory, kPath},
-        {"--demo", "", "", "also train, about a minute on two cores, and print a sample", &a.demo}};
+        {"--demo", "", "", "also train, at most a minute on two cores, and print a sample", &a.demo}};
     return command_of("init", "write a first config, a text and its tokenizer", a, io, init, options,
                       "Files that are there already are kept; a file with other content is an error.\n"
                       "A second `tutti init --demo` continues the run, or prints a sample of the finished one.\n\n"
