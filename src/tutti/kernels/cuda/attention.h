@@ -67,7 +67,7 @@ struct Keys {
 
 struct AttentionShape {
     int B, Tq, Tk, H, Hkv, D;
-    float scale, cap;  // cap 0: none
+    float scale, cap, inverse_cap;  // cap 0: none; 1 / cap, since a division calls a function and its values spill
     bool causal;
     int64_t query_offset;  // relative to key_offset: key 0 has position 0
     int64_t key_offset, window;
@@ -85,6 +85,7 @@ struct AttentionShape {
           D(static_cast<int>(a.q.shape[3])),
           scale(a.scale),
           cap(a.cap),
+          inverse_cap(a.cap > 0 ? 1 / a.cap : 0),
           causal(a.mask.causal),
           query_offset(a.mask.query_offset - a.mask.key_offset),
           key_offset(a.mask.key_offset),
@@ -101,9 +102,14 @@ struct AttentionShape {
     __device__ int group() const { return H / Hkv; }
     // Scores are capped(q.k) times softmax_scale(): the cap contains the scale.
     __device__ float softmax_scale() const { return cap > 0 ? 1 : scale; }
-    __device__ float capped(float product) const { return cap > 0 ? cap * tanhf(product * scale / cap) : product; }
+    __device__ float capped(float product) const {
+        return cap > 0 ? cap * tanhf(product * scale * inverse_cap) : product;
+    }
     // The factor of dS, from a capped score.
-    __device__ float slope(float score) const { return cap > 0 ? 1 - score / cap * (score / cap) : 1; }
+    __device__ float slope(float score) const {
+        const float t = score * inverse_cap;
+        return 1 - t * t;
+    }
     __device__ int64_t lse_at(int b, int h, int i) const { return b * lse_batch + h * lse_head + i * lse_row; }
 
     // Keys visible to query i < Tq of batch entry b; neither bound decreases as i grows.
