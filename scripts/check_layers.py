@@ -36,7 +36,7 @@ THIRD_PARTY = {
     "json.hpp": ("nlohmann_json::nlohmann_json",),
     "xxhash": ("PkgConfig::xxhash",),
     "xxh3": ("PkgConfig::xxhash",),
-    "fmt/": ("fmt::fmt", "fmt::fmt-header-only"),
+    "fmt/": ("${TUTTI_FMT}",),
     "omp.h": ("OpenMP::OpenMP_CXX",),
 }
 # What an include starts with -> the one file that may have it: headers that cost seconds of each file that includes them.

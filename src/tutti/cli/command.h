@@ -76,6 +76,7 @@ struct Arguments {
     GenerateArguments generate;
     ChatArguments chat;
     ConvertArguments convert;
+    InspectArguments inspect;
     WatchArguments watch;
     ReportArguments report;
     BenchArguments bench;
@@ -97,6 +98,7 @@ struct Arguments {
 Command program(Arguments& arguments, const Io& io);
 Command generate_command(GenerateArguments& arguments, const Io& io);    // generate.cpp
 Command chat_command(ChatArguments& arguments, const Io& io);            // chat.cpp
+Command inspect_command(InspectArguments& arguments, const Io& io);      // inspect.cpp
 Command data_command(DataArguments& arguments, const Io& io);            // data.cpp
 Command schedule_command(ScheduleArguments& arguments, const Io& io);    // schedule.cpp
 Command simulate_command(SimulateArguments& arguments, const Io& io);    // simulate.cpp

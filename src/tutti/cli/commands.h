@@ -73,6 +73,7 @@ int train(const TrainArguments& arguments, const Io& io);
 struct VerifyArguments : RunArguments {
     int64_t steps = 3;
     bool force = false;  // start even if memory does not suffice
+    bool blame = false;  // find the tensor whose rounding moves the loss instead
 };
 int verify(const VerifyArguments& arguments, const Io& io);
 
@@ -118,6 +119,15 @@ struct ConvertArguments {
     bool allow_loss = false;
 };
 int convert(const ConvertArguments& arguments, const Io& io);
+
+struct InspectArguments : RunArguments {  // `config`: what to inspect
+    bool precision = false;
+    std::string number;
+    int64_t steps = 1;  // with precision; the last one is measured
+    std::string svg;    // file for the picture; "": none
+    bool force = false;
+};
+int inspect(const InspectArguments& arguments, const Io& io);
 
 struct WatchArguments {
     std::vector<std::string> run_dirs;

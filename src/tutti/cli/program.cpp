@@ -142,14 +142,17 @@ Command rehearse_command(RehearseArguments& a, const Io& io) {
 }
 
 Command verify_command(VerifyArguments& a, const Io& io) {
-    const Options options = {{"--steps", "N", "3", "steps of both runs", &a.steps, Between{1, kMany}},
-                             force_option(a.force)};
+    const Options options = {
+        {"--steps", "N", "3", "steps of both runs", &a.steps, Between{1, kMany}},
+        {"--blame", "", "", "find, on one rank, the first tensor whose rounding moves the loss", &a.blame},
+        force_option(a.force)};
     return command_of("verify", "check that a layout gives the same run as one rank: loss, gradients, weights", a, io,
                       verify, run_options(a, "TOML file, as for train") + options,
                       "Exit code 0: the same within rounding; 1: different.\n\n"
                       "Examples:\n"
                       "  tutti verify run.toml --ranks 4 --set parallel.zero=3\n"
-                      "  mpirun -n 4 tutti verify run.toml --set precision.compute=f32 --json");
+                      "  mpirun -n 4 tutti verify run.toml --set precision.compute=f32 --json\n"
+                      "  tutti verify run.toml --blame --set precision.recipe=tensor");
 }
 
 Command convert_command(ConvertArguments& a, const Io& io) {
@@ -359,6 +362,7 @@ Command program(Arguments& all, const Io& io) {
             generate_command(all.generate, io),
             chat_command(all.chat, io),
             convert_command(all.convert, io),
+            inspect_command(all.inspect, io),
             watch_command(all.watch, io),
             report_command(all.report, io),
             bench_command(all, io),

@@ -9,6 +9,7 @@
 #include "tutti/base/units.h"
 #include "tutti/cli/forecast.h"
 #include "tutti/spec/validate.h"
+#include "tutti/train/precision_lab.h"
 
 namespace tutti::cli {
 
@@ -54,9 +55,42 @@ std::string verdict(const spec::RunSpec& run, const train::VerifyOutcome& outcom
     return text.str();
 }
 
+int find_blame(const VerifyArguments& arguments, const Io& io) {
+    train::LabOptions options{.run = train::one_rank_of(parse_run(arguments, true))};
+    spec::validate(options.run, 1);
+    options.steps = arguments.steps;
+    options.force = arguments.force;
+    options.console = &io.text();
+    options.terminal = io.text_terminal();
+    const train::Blame blame = train::blame(options);
+    Json tried = Json::array();
+    for (const train::RoundedPrefix& p : blame.tried)
+        tried.push_back({{"tensors", p.tensors}, {"last", p.last}, {"loss", p.loss}, {"moved", p.moved}});
+    const train::RoundedPrefix& all = blame.tried.back();
+    const bool moved = blame.first >= 0;
+    const train::RoundedPrefix& found = blame.tried[static_cast<size_t>(std::max<int64_t>(blame.first, 0))];
+    io.print({{"steps", options.steps}, {"tensor", moved ? Json(found.last) : Json()}, {"tried", tried}});
+    std::ostream& text = io.text();
+    text << std::setprecision(2);
+    if (!moved) {
+        text << "Rounding the products' tensors does not move the loss of step " << options.steps << ".\n";
+        return 0;
+    }
+    const train::RoundedPrefix& before = blame.tried[static_cast<size_t>(blame.first - 1)];
+    text << found.last << "\n"
+         << wrapped(concat("is tensor ", found.tensors, " of ", all.tensors, ", the first with which the loss of step ",
+                           options.steps, " moves by half of what all move it (", all.moved, "): by ", found.moved,
+                           ", and by ", before.moved, " without it."),
+                    0)
+         << '\n';
+    io.next({"tutti inspect --precision" + words_of(arguments)});
+    return 0;
+}
+
 }  // namespace
 
 int verify(const VerifyArguments& arguments, const Io& io) {
+    if (arguments.blame) return find_blame(arguments, io);
     train::VerifyOptions options;
     options.launch = comm::detect_launcher(comm::process_environment());
     options.ranks = options.launch.ranks(arguments.ranks);

@@ -105,7 +105,7 @@ void check_products(const spec::RunSpec& run, ops::Context& ctx) {
 
 std::shared_ptr<nn::DelayedScales> delayed_scales_of(const models::Model& model) {
     for (const autograd::Parameter* p : model.parameters())
-        if (const auto* rule = dynamic_cast<const nn::QuantizedProducts*>(p->rule.get())) return rule->scales();
+        if (auto scales = nn::rule_of(*p).scales()) return scales;
     return nullptr;
 }
 

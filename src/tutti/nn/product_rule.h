@@ -14,6 +14,8 @@
 
 namespace tutti::nn {
 
+class DelayedScales;
+
 // The product in which an operand is used.
 struct Use {
     ops::GemmRole role;
@@ -46,6 +48,8 @@ class ProductRule {
     // tp_overlap = 1.
     virtual bool converts() const { return false; }
     virtual bool adds() const { return false; }
+    // What the rule keeps of earlier steps, which checkpoints hold; null: nothing.
+    virtual std::shared_ptr<DelayedScales> scales() const { return nullptr; }
 };
 
 const ProductRule& rule_of(const Parameter& weight);

@@ -33,7 +33,7 @@ class QuantizedProducts final : public ProductRule {
     std::function<ops::Operand()> save(Tape& tape, const Var& x, const ops::Operand& forward,
                                        const Use& use) const override;
     bool converts() const override { return true; }
-    const std::shared_ptr<DelayedScales>& scales() const { return scales_; }
+    std::shared_ptr<DelayedScales> scales() const override { return scales_; }
 
   private:
     ops::Operand quantize(ops::Context& ctx, const Tensor& x, DelayedScales::Factor factor, ops::Coding coding,

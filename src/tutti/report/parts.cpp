@@ -50,6 +50,8 @@ line.grid{stroke:var(--grid)}line.axis{stroke:var(--soft);stroke-opacity:.6}
 .event,.span{fill:var(--c)}
 .bar-measured{fill:var(--c1)}
 .bar-predicted{fill:none;stroke:var(--c2);stroke-width:1.5;stroke-dasharray:3 2}
+.precision .cx{fill:var(--c1)}.precision .cw{fill:var(--c3)}.precision .cdy{fill:var(--c2)}.precision .limit{fill:var(--soft)}
+.precision .name{text-anchor:end}.precision .middle{text-anchor:middle}.precision text{font-size:10px}
 .narrow-only{display:none}
 table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
 th,td{text-align:right;padding:5px 10px;border-bottom:1px solid var(--rule);white-space:nowrap}

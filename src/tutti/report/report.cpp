@@ -219,7 +219,8 @@ std::string render_report(const RunHistory& run) {
                        escape_html(run.totals.peak_origin), "</p>");
     body += "</header>\n" + facts(run) + notes_box(run.notes);
     body += "<div class=\"grid\">\n" + charts(run) + memory_card(run) + groups_card(run) + skipped_card(run) +
-            experts_card(run) + trace_card(run) + prediction_card(run) + pipeline_card(run) + texts(run) + "</div>\n";
+            experts_card(run) + (run.precision ? precision_card(*run.precision) : "") + trace_card(run) +
+            prediction_card(run) + pipeline_card(run) + texts(run) + "</div>\n";
     body +=
         "<footer><p>Bold lines are exponential moving averages where a faint line, the logged values, runs behind "
         "them. "

@@ -209,6 +209,15 @@ RunHistory read_run(const fs::path& run_dir) {
     else
         run.notes.push_back("config.toml is not there.");
     if (fs::exists(run_dir / "trace.json")) run.trace = read_trace(run_dir / "trace.json");
+    if (const auto text = read_file_if_there((run_dir / "precision.json").string())) {
+        try {
+            run.precision = precision_from(Json::parse(*text));
+        } catch (const DataError& error) {
+            throw DataError(concat((run_dir / "precision.json").string(),
+                                   ": not what `tutti inspect --precision` writes: ", error.what(),
+                                   "; remove it to report without it"));
+        }
+    }
     if (fs::exists(run_dir / "predicted.json")) run.predicted = read_prediction(run_dir);
     return run;
 }

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/report/precision.h"
 #include "tutti/report/trace_read.h"
 
 namespace tutti::report {
@@ -86,12 +87,13 @@ struct RunHistory {
     std::string config;             // text of config.toml
     std::vector<TracedRank> trace;  // of trace.json; empty without it
     std::optional<PredictedStep> predicted;
-    std::vector<std::string> notes;  // sentences about missing or incomplete files
+    std::optional<PrecisionReading> precision;  // of precision.json, by `tutti inspect --precision`
+    std::vector<std::string> notes;             // sentences about missing or incomplete files
 };
 
-// Reads metrics.jsonl (required), run.json and config.toml (each noted when absent), trace.json and the prediction. A
-// last line of metrics.jsonl that was cut off by a crash is left out with a note. Any other damage throws DataError
-// with file:line.
+// Reads metrics.jsonl (required), run.json and config.toml (each noted when absent), trace.json, the prediction and
+// precision.json. A last line of metrics.jsonl that was cut off by a crash is left out with a note. Any other damage
+// throws DataError with file:line.
 RunHistory read_run(const std::filesystem::path& run_dir);
 
 }  // namespace tutti::report

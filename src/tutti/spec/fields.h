@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tutti/spec/devices.h"
+#include "tutti/spec/recipe.h"
 #include "tutti/spec/run_spec.h"
 #include "tutti/spec/variants.h"
 
@@ -359,7 +360,7 @@ void for_each_field(Run& run, const Visit& visit) {
         "storage of gradients; bf16: a microbatch's is computed in f32, added and rounded once");
     key("reduce", run.precision.reduce, one_of({"auto", "f32", "bf16"}),
         "type in which gradients are communicated, summed in f32; auto: that of their storage");
-    key("recipe", run.precision.recipe, one_of({"none", "tensor", "delayed", "block", "mxfp8"}),
+    key("recipe", run.precision.recipe, one_of(recipe_names()),
         "8-bit products of the linear layers of blocks: one scale a tensor, of its own largest magnitude (tensor) or "
         "of "
         "earlier steps (delayed); one for 1 x 128 activations and 128 x 128 weights (block); one for 32 values "

@@ -23,6 +23,12 @@ struct Quantity {
     bool operator==(const Quantity&) const = default;
 };
 
+// The values of precision.recipe; the first means no recipe.
+inline const std::vector<std::string>& recipe_names() {
+    static const std::vector<std::string> names = {"none", "tensor", "delayed", "block", "mxfp8"};
+    return names;
+}
+
 struct Recipe {
     Quantity x, w, dy;
     bool powers_of_two = true;

@@ -134,14 +134,32 @@ Agreement Checkpointing::agree(const std::function<std::string()>& body) const {
 
 // --- resuming: rank 0 names a checkpoint, all load their part of it and report the outcome, until one is good
 
-RunState Checkpointing::load(const CheckpointReader& reader, const std::vector<checkpoint::TensorSlice>& slices) {
-    const Manifest& manifest = reader.manifest();
-    const auto json = Json::parse(manifest.state);
+RunState state_of(const CheckpointReader& reader) {
+    const auto json = Json::parse(reader.manifest().state);
     check<UsageError>(
         json.contains("identity"), reader.path(),
         " holds weights only, no optimizer state; it cannot be resumed. To start a run from it, `tutti convert` "
         "it to a Hugging Face directory and name that in [model] hf, with another --out");
-    const auto differing = spec::identity_problems(setup_.run, json.at("identity").text());
+    RunState state;
+    state.step = reader.manifest().step;
+    state.updates = json.at("updates").get<int64_t>();
+    state.tokens = json.at("tokens").get<int64_t>();
+    state.skipped = json.at("skipped").get<int64_t>();
+    state.skipped_in_a_row = json.at("skipped_in_a_row").get<int64_t>();
+    state.seconds = json.at("seconds").get<double>();
+    state.config = json.value("config", "");
+    state.identity = json.at("identity").text();
+    if (const Json* scale = json.find("loss_scale"))
+        state.loss_scale = {.value = scale->at("value").get<double>(),
+                            .good = scale->at("good").get<int64_t>(),
+                            .hysteresis = scale->at("hysteresis").get<int64_t>()};
+    return state;
+}
+
+RunState Checkpointing::load(const CheckpointReader& reader, const std::vector<checkpoint::TensorSlice>& slices) {
+    const Manifest& manifest = reader.manifest();
+    RunState state = state_of(reader);
+    const auto differing = spec::identity_problems(setup_.run, state.identity);
     check<UsageError>(
         differing.empty(), reader.path(), " belongs to another run; these keys differ:\n  ", joined(differing, "\n  "),
         "\nUse another --out to start anew, or the config of that run. To go on from these weights with another "
@@ -151,18 +169,6 @@ RunState Checkpointing::load(const CheckpointReader& reader, const std::vector<c
                      ": the training data is not what this run was trained on (fingerprint ", setup_.data_fingerprint,
                      ", was ", manifest.data_fingerprint, "); use the same files, or another --out");
     load_converted(reader, slices);
-    RunState state;
-    state.step = manifest.step;
-    state.updates = json.at("updates").get<int64_t>();
-    state.tokens = json.at("tokens").get<int64_t>();
-    state.skipped = json.at("skipped").get<int64_t>();
-    state.skipped_in_a_row = json.at("skipped_in_a_row").get<int64_t>();
-    state.seconds = json.at("seconds").get<double>();
-    state.config = json.value("config", "");
-    if (const Json* scale = json.find("loss_scale"))
-        state.loss_scale = {.value = scale->at("value").get<double>(),
-                            .good = scale->at("good").get<int64_t>(),
-                            .hysteresis = scale->at("hysteresis").get<int64_t>()};
     return state;
 }
 

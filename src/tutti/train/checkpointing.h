@@ -49,12 +49,15 @@ struct RunState {
     int64_t skipped = 0, skipped_in_a_row = 0;    // in a row: less those that overflowed (engine::StepResult)
     std::optional<engine::LossScale> loss_scale;  // of the next step; nothing: fixed, or of the first step
     double seconds = 0;                           // spent in steps, over all sessions of the run
-    std::string config;                           // when loaded: TOML of the run that saved it
+    std::string config, identity;                 // when loaded: TOML of the run that saved it; spec/fields.h
 };
 
 // The slices of master weights and the optimizer's state that this rank saves. Of equal copies on several ranks one is
 // saved.
 std::vector<checkpoint::TensorSlice> state_slices(const engine::Engine& engine);
+
+// What the manifest of a checkpoint says of its run. UsageError where it holds weights only.
+RunState state_of(const checkpoint::CheckpointReader& reader);
 
 // All ranks of a run make one and call the same methods in the same order; all methods may communicate.
 class Checkpointing {
