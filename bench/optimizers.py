@@ -29,6 +29,8 @@ LR, DECAY = 1e-3, 0.1
 RECIPES = {  # name: (title, keys)
     "adamw": ("AdamW, f32 states", {}),
     "f16": ("AdamW, f16 with a loss scale", {"precision.compute": "f16"}),
+    **{f"fp8_{name}": (f"AdamW, 8-bit products, {name}", {"precision.recipe": name})
+       for name in ("tensor", "delayed", "block", "mxfp8")},
     "adamw_u8": ("AdamW, 8-bit states", {"optimizer.m": "u8", "optimizer.v": "u8"}),
     "adamw_bf16": ("AdamW, bf16 states", {"optimizer.m": "bf16", "optimizer.v": "bf16"}),
     "no_master": ("AdamW, no master weights", {"precision.master": "none"}),
