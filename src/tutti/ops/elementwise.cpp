@@ -43,6 +43,8 @@ void cast_into(Context& ctx, const Tensor& x, const Tensor& y) {
     copy(ctx, x.dtype() == y.dtype() ? x : cast(ctx, contiguous(ctx, x), y.dtype()), y);
 }
 
+Tensor unshared(Context& ctx, Tensor x) { return x.unique() ? x : cast(ctx, x, x.dtype()); }
+
 Tensor contiguous(Context& ctx, const Tensor& x) {
     if (x.contiguous()) return x;
     const Tensor y = like(ctx, x);

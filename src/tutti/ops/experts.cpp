@@ -188,12 +188,12 @@ Tensor grouped_backward_input(Context& ctx, const Operand& of_dy, const Operand&
     check_product(kName, dy, w, 1, rows);
     const Shape shape = {dy.dim(0), w.dim(2)};
     if (sum.defined()) check_matrix(kName, "the sum", sum, shape, dy.dtype());
-    const bool in_place = sum.defined() && sum.unique();
-    const Tensor dx = in_place ? sum : empty(ctx, shape, dy.dtype());
+    const bool adds = sum.defined();
+    const Tensor dx = adds ? unshared(ctx, std::move(sum)) : empty(ctx, shape, dy.dtype());
     GroupedGemm g{.all = gemm_of(GemmRole::input_gradient, dx, w, dy), .rows = rows};
-    g.all.accumulate = in_place;
+    g.all.accumulate = adds;
     multiply(ctx, g);
-    return in_place || !sum.defined() ? dx : add(ctx, sum, dx);
+    return dx;
 }
 
 GateAndUp grouped_swiglu_backward(Context& ctx, const Operand& of_dy, const Operand& of_w, const Tensor& gate,

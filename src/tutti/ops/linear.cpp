@@ -236,14 +236,13 @@ Tensor linear_backward_input(Context& ctx, const Operand& dy, const Operand& w, 
     const DType type = dy.type();
     check(!sum.defined() || (sum.shape() == shape && sum.dtype() == type), "linear_backward_input: the sum must be ",
           shape, " ", type, ", got ", sum.shape(), " ", sum.dtype());
-    const bool in_place = sum.defined() && sum.unique();
-    check(!later || !sum.defined() || in_place, "linear_backward_input: another handle shares the memory of the sum");
-    const Tensor dx = in_place ? sum : empty(ctx, shape, type);
+    const bool adds = sum.defined();
+    const Tensor dx = adds ? unshared(ctx, std::move(sum)) : empty(ctx, shape, type);
     Gemm product =
         gemm_of(GemmRole::input_gradient, as_matrix(dx), matrix_of(w), dy.coded() ? matrix_of(dy) : as_rows(dy.values));
-    product.accumulate = in_place;
+    product.accumulate = adds;
     compute(ctx, product, dy, w, later);
-    return in_place || !sum.defined() ? dx : add(ctx, sum, dx);
+    return dx;
 }
 
 Tensor linear_gelu_backward(Context& ctx, const Operand& dy, const Operand& w, const Tensor& z, Products* later) {

@@ -16,6 +16,9 @@ namespace tutti::ops {
 Tensor empty(Context& ctx, const Shape& shape, DType dtype, Purpose purpose = Purpose::activations);
 Tensor zeros(Context& ctx, const Shape& shape, DType dtype, Purpose purpose = Purpose::activations);
 Tensor cast(Context& ctx, const Tensor& x, DType dtype, Purpose purpose = Purpose::activations);  // always a new tensor
+// x, to be overwritten: x itself, or a copy where another handle shares its memory. Give the handle away (std::move).
+// What is computed must not depend on which of the two it is.
+Tensor unshared(Context& ctx, Tensor x);
 void copy(Context& ctx, const Tensor& x, const Tensor& y);  // of one shape and type; parts of tensors too
 // Copies x into y, which may have another type or be a part of a tensor; if both, through a new tensor.
 void cast_into(Context& ctx, const Tensor& x, const Tensor& y);
@@ -78,8 +81,8 @@ Tensor linear(Context& ctx, const Operand& x, const Operand& w, const Tensor* b,
 // The same into y (..., N), which may be some columns of a wider tensor; so may dy in the functions below.
 void linear_into(Context& ctx, const Operand& x, const Operand& w, const Tensor* b, const Tensor& y,
                  Products* later = nullptr);
-// [sum +] dy w. The result may reuse the memory of `sum`, the gradient so far. With `later` no other handle may share
-// that memory.
+// [sum +] dy w, rounded once. The result reuses the memory of `sum`, the gradient so far, where no other handle shares
+// it.
 Tensor linear_backward_input(Context& ctx, const Operand& dy, const Operand& w, Tensor sum = {},
                              Products* later = nullptr);
 // With an activation function in the product's epilogue. z = x w^T + b is returned when `kept`, else undefined.

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "tutti/ops/ops.h"
@@ -118,6 +120,27 @@ TEST(ProductsByRows, AreRefusedWhereATableHasNone) {
     const Tensor y = linear(ctx, x, w, nullptr, &later);
     ASSERT_EQ(later.size(), 1u);
     EXPECT_THROW(compute_rows(ctx, later[0], 0, 2), UsageError);
+}
+
+// The memory of the sum is reused where no other handle shares it: that must not show in the result, nor in the sum.
+TEST(InputGradients, AreTheSameWhoeverElseHoldsTheSum) {
+    for (const kernels::KernelTable* table : tables()) {
+        const auto device = make_cpu_device(1);
+        Context ctx{*device, *table};
+        for (const DType type : {DType::f32, DType::bf16}) {
+            const Tensor dy = random(ctx, {40, 24}, type, 1), z = random(ctx, {40, 72}, type, 2);
+            const Tensor w = random(ctx, {24, 72}, type, 3), experts = random(ctx, {2, 24, 72}, type, 4);
+            const GroupRows rows = {17, 23};
+            for (const auto& add_to :
+                 {std::function([&](Tensor sum) { return linear_backward_input(ctx, dy, w, std::move(sum)); }),
+                  std::function(
+                      [&](Tensor sum) { return grouped_backward_input(ctx, dy, experts, rows, std::move(sum)); })}) {
+                const Tensor held = cast(ctx, z, type);
+                EXPECT_TRUE(same_bits(add_to(held), add_to(cast(ctx, z, type)))) << table->name << ' ' << type;
+                EXPECT_TRUE(same_bits(held, z)) << table->name << ' ' << type;
+            }
+        }
+    }
 }
 
 }  // namespace
