@@ -31,8 +31,9 @@ struct VerifyOptions {
 // the rounding of its neighbours. The scale of a weight is its own, and at least lr, by which a step moves it.
 struct VerifiedStep {
     int64_t step = 0;
-    // Of losses and gradients: verify_bound(); if these differ by more, three times what one rounding of every weight
-    // makes of them on one rank, at most 0.25: a model may magnify rounding.
+    // Of losses and gradients: verify_bound(); if these differ by more, the most that rounding makes of them on one
+    // rank, in up to eight samples with each weight moved to a neighbour and another loss scale, at most 0.25: a model
+    // may magnify rounding.
     double bound = 0;
     double weight_bound = 0;  // update_bound()
     double loss = 0, one_rank_loss = 0;
@@ -56,8 +57,9 @@ struct VerifyOutcome {
 // also holds for f32 under any layout. Below f32 tensor and context parallelism add and round inside a block: about 20
 // roundings, forward and backward, each of 2^-9 at most and independent, so 2^-9 sqrt(20 blocks). f16, and TF32
 // in the factors of products, have 3 bits more: 2^-12.
-// Gradients in bf16 are rounded for each microbatch, and for each of up to four sums over ranks and contributions of a
-// tied matrix: 2^-9 each, of independent signs, in every step.
+// Gradients in bf16 are rounded for each of n microbatches, and for each of up to four sums over ranks and
+// contributions of a tied matrix, in both runs: 2 (n + 4) roundings of independent signs, whose root mean square is a
+// unit in the last place, at most 2^-7, by sqrt(12).
 double verify_bound(const spec::RunSpec& run);
 // The same of weights after an update with equal gradients, which does the same arithmetic on each element, or matrix:
 // 1e-6. Gradients in bf16 on one rank round those of the layout: verify_bound().

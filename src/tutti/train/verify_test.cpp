@@ -121,6 +121,30 @@ TEST_F(VerifySmall, RulesThatMagnifyRounding) {
     expect_same({"optimizer.name=sgd", "precision.compute=bf16", "precision.master=none"});
 }
 
+// Rounding that a large model's weights magnify is measured. Where the weights have no masters, moving one by less than
+// a unit in the last place would measure nothing; in f16 without a loss scale gradients are subnormal.
+TEST_F(VerifySmall, MeasuresWhatAModelMakesOfRounding) {
+    const std::vector<std::vector<std::string>> runs = {
+        {"precision.compute=bf16", "precision.master=none"},
+        {"precision.compute=bf16"},
+        {"precision.compute=f16", "precision.loss_scale=1"},
+        {"precision.compute=f32", "precision.gradients=bf16"},
+        {"precision.compute=bf16", "precision.recipe=delayed", "precision.scales=f32", "precision.bf16_first=0"},
+        {"precision.compute=f32", "precision.recipe=delayed", "precision.scales=f32", "precision.bf16_first=0"}};
+    for (std::vector<std::string> set : runs) {
+        const std::string name = concat(set[0], ' ', set.back());
+        for (const char* more :
+             {"model.init_std=0.3", "parallel.tp=2", "train.micro_batch=1", "optimizer.warmup_steps=0"})
+            set.emplace_back(more);
+        const TrainOptions o = options("magnified", set, 2);
+        const VerifyOutcome outcome = verify({.run = o.run, .ranks = 2, .steps = 4});
+        const VerifiedStep worst = outcome.worst();
+        EXPECT_TRUE(outcome.within()) << name << ": " << worst.gradient_difference << ' ' << worst.gradient
+                                      << ", bound " << worst.bound;
+        EXPECT_LE(worst.bound, 0.25) << name << ": hides a sum of two ranks that is missing";
+    }
+}
+
 TEST_F(VerifySmall, DataParallelismInBf16IsComparedLikeF32InEveryStep) {
     const TrainOptions o = options("bf16", {"precision.compute=bf16", "parallel.zero=3", "train.micro_batch=1"}, 4);
     for (const VerifiedStep& step : verify({.run = o.run, .ranks = 4, .steps = 4}).steps) {
