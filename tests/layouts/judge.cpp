@@ -250,20 +250,20 @@ Verdict judge_once(const Trial& t, const std::string& folder, int64_t more_seed)
     const spec::RunSpec one = train::one_rank_of(run);
     if (t.compare == Compare::verify) {
         const auto outcome = train::verify({.run = run, .ranks = t.ranks, .launch = {}, .steps = t.steps});
-        const bool may = outcome.within() || !train::reason_beyond_bound(run).empty();
-        if (may) return {};
+        if (outcome.within()) return {};
+        if (outcome.undecided()) return {.excuse = "rounding alone moves one rank as far"};
+        if (!train::reason_beyond_bound(run, outcome).empty()) return {.excuse = "a router below f32"};
         const train::VerifiedStep w = outcome.worst();
         return {Fault{"verify", fmt::format("loss {:.2g}, gradient {:.2g} ({}), weight {:.2g} ({}), bound {:.2g}",
                                             w.loss_difference, w.gradient_difference, w.gradient, w.weight_difference,
-                                            w.weight, w.bound)},
-                ""};
+                                            w.weight, w.bound)}};
     }
     if (t.compare == Compare::twin) {
         const spec::RunSpec twin = run_of({settings, t.layout, t.other}, t.ranks);
         const Outcome a = steps_of(run, t.ranks, folder, 1, t.steps), b = steps_of(twin, t.ranks, folder, 1, t.steps);
         auto fault = bits_differ(a, b);
         if (!fault) fault = not_as_rehearsed(b, twin, t.ranks, folder);
-        return {fault, ""};
+        return {.fault = fault};
     }
     std::optional<Outcome> before;
     if (t.compare == Compare::resumed)
@@ -275,7 +275,7 @@ Verdict judge_once(const Trial& t, const std::string& folder, int64_t more_seed)
     auto fault = differs(ours, alone, run, first);
     if (fault && router_may_tie(run) && run.precision.compute != "f32") fault.reset();
     if (!fault) fault = not_as_rehearsed(ours, run, t.ranks, folder);
-    return {fault, ""};
+    return {.fault = fault};
 }
 
 }  // namespace
@@ -288,9 +288,9 @@ Verdict judge(const Trial& trial, const std::string& folder) {
             verdict = judge_once(trial, folder, i);
             if (!verdict.fault || !router_may_tie(run_of({trial.run, trial.layout}, trial.ranks))) return verdict;
         } catch (const UsageError& error) {
-            return {std::nullopt, error.what()};
+            return {.refused = error.what()};
         } catch (const std::exception& error) {
-            return {Fault{"throws", error.what()}, ""};
+            return {.fault = Fault{"throws", error.what()}};
         }
     }
     return verdict;

@@ -14,8 +14,9 @@ struct Fault {
 };
 
 struct Verdict {
-    std::optional<Fault> fault;
-    std::string refused;  // not "": the layout cannot run, for this reason (a schedule that does not exist)
+    std::optional<Fault> fault = {};
+    std::string excuse = {};   // not "": a difference that shows no fault, for this reason
+    std::string refused = {};  // not "": the layout cannot run, for this reason (a schedule that does not exist)
 };
 
 // `folder`: a scratch folder with corpus.txt and corpus.jsonl.

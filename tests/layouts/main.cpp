@@ -48,7 +48,7 @@ class Campaign {
         for (std::thread& thread : threads) thread.join();
         Json summary = {{"seed", arguments_.seed}, {"first", arguments_.first}, {"count", arguments_.count},
                         {"faults", faults_},       {"refused", refused_},       {"compared", compared_},
-                        {"models", models_}};
+                        {"excused", excused_},     {"models", models_}};
         std::cout << summary.dump() << std::endl;
         return faults_;
     }
@@ -77,7 +77,9 @@ class Campaign {
             ++models_[trial.model];
             refused_ += attempt - 1;
             faults_ += verdict.fault ? 1 : 0;
+            if (!verdict.excuse.empty()) ++excused_[verdict.excuse];
         }
+        if (!verdict.excuse.empty()) say(concat("excused ", arguments_.seed, ':', number, ": ", verdict.excuse));
         if (!verdict.fault) return;
         say(concat("FAULT ", arguments_.seed, ':', number, ' ', verdict.fault->kind, ": ", verdict.fault->text, "\n  ",
                    description_of(trial)));
@@ -97,7 +99,7 @@ class Campaign {
     std::mutex mutex_;
     std::atomic<int64_t> next_{0};
     int64_t faults_ = 0, refused_ = 0;
-    std::map<std::string, int64_t> compared_, models_;
+    std::map<std::string, int64_t> compared_, excused_, models_;
 };
 
 }  // namespace

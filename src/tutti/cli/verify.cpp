@@ -37,7 +37,8 @@ Json describe(const train::VerifyOptions& options, const train::VerifyOutcome& o
             {"max_weight_difference", worst.weight_difference},
             {"equal", outcome.equal},
             {"within_bound", outcome.within()},
-            {"reason_beyond_bound", outcome.within() ? "" : train::reason_beyond_bound(options.run)},
+            {"undecided", outcome.undecided()},
+            {"reason_beyond_bound", outcome.within() ? "" : train::reason_beyond_bound(options.run, outcome)},
             {"steps", steps}};
 }
 
@@ -46,11 +47,13 @@ std::string verdict(const spec::RunSpec& run, const train::VerifyOutcome& outcom
     const train::VerifiedStep worst = outcome.worst();
     std::ostringstream text;
     text << std::setprecision(2)
-         << (outcome.within() ? "the same as one rank within rounding" : "NOT the same as one rank")
+         << (outcome.within()      ? "the same as one rank within rounding"
+             : outcome.undecided() ? "rounding hides whether this is the same as one rank"
+                                   : "NOT the same as one rank")
          << "\n  loss      differs by " << worst.loss_difference << "\n  gradient  by " << worst.gradient_difference
          << " in " << worst.gradient << "; rounding may make " << worst.bound << "\n  weight    by "
          << worst.weight_difference << " in " << worst.weight << "; rounding may make " << worst.weight_bound;
-    const std::string reason = outcome.within() ? "" : train::reason_beyond_bound(run);
+    const std::string reason = outcome.within() ? "" : train::reason_beyond_bound(run, outcome);
     if (!reason.empty()) text << '\n' << wrapped(reason);
     return text.str();
 }

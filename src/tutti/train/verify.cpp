@@ -147,6 +147,7 @@ std::pair<double, std::string> largest_difference(const models::Model& model, co
 // also those that have no masters.
 double step_of_weights(const spec::RunSpec& run) {
     const spec::ModelSpec& m = run.model;
+    if (spec::recipe_of(run.precision)) return 0x1p-8;  // as bf16: codes of f32 are coarser
     if (spec::compute_type_of(run) == ComputeType::f32)
         return 0x1p-24 * std::sqrt(static_cast<double>(std::max({m.width, m.ffn, m.heads * m.head_dim})));
     return 2 * rounding_of(run);
@@ -240,9 +241,10 @@ void compare(engine::Engine& many, engine::Engine* one, int64_t steps, Console& 
             if (!result.overflowed)
                 std::tie(v.gradient_difference, v.gradient) =
                     largest_difference(one->model, gradients, theirs, outcome.equal);
-            for (int sample = 0; sample < kSamples && !v.within(); ++sample)
-                v.bound = std::max(v.bound,
-                                   std::min(magnified_rounding(*one, step, sample, trace, v, theirs), kMostMagnified));
+            for (int sample = 0; sample < kSamples && !v.within() && !v.undecided(); ++sample) {
+                v.rounding = std::max(v.rounding, magnified_rounding(*one, step, sample, trace, v, theirs));
+                v.bound = std::max(v.bound, std::min(v.rounding, kMostMagnified));
+            }
             for (const auto& [name, values] : gradients) set_gradient(*one, name, values);
             alone.grad_norm = engine::gradient_norm(*one);
             if (engine::may_update(*one, alone)) {
@@ -275,6 +277,7 @@ VerifiedStep VerifyOutcome::worst() const {
     VerifiedStep w;
     for (const VerifiedStep& s : steps) {
         w.bound = std::max(w.bound, s.bound);
+        w.rounding = std::max(w.rounding, s.rounding);
         w.weight_bound = std::max(w.weight_bound, s.weight_bound);
         w.loss_difference = std::max(w.loss_difference, s.loss_difference);
         if (s.gradient_difference >= w.gradient_difference) w.gradient = s.gradient;
@@ -289,8 +292,18 @@ bool VerifiedStep::within() const {
     return loss_difference <= bound && gradient_difference <= bound && weight_difference <= weight_bound;
 }
 
+bool VerifiedStep::undecided() const {
+    return !within() && loss_difference <= rounding && gradient_difference <= rounding &&
+           weight_difference <= weight_bound;
+}
+
 bool VerifyOutcome::within() const {
     return std::all_of(steps.begin(), steps.end(), [](const VerifiedStep& s) { return s.within(); });
+}
+
+bool VerifyOutcome::undecided() const {
+    return !within() &&
+           std::all_of(steps.begin(), steps.end(), [](const VerifiedStep& s) { return s.within() || s.undecided(); });
 }
 
 double verify_bound(const spec::RunSpec& run) {
@@ -319,7 +332,16 @@ double verify_bound(const spec::RunSpec& run) {
 
 double update_bound(const spec::RunSpec& run) { return rounds_gradients(run) ? verify_bound(run) : 1e-6; }
 
-std::string reason_beyond_bound(const spec::RunSpec& run) {
+std::string reason_beyond_bound(const spec::RunSpec& run, const VerifyOutcome& outcome) {
+    if (outcome.undecided())
+        return fmt::format(
+            "rounding alone moves loss or gradients of this run by {:.2g} on one rank, and a sum that a rank leaves "
+            "out "
+            "need not move them further; {}",
+            outcome.worst().rounding,
+            spec::compute_type_of(run) == ComputeType::f32 && !spec::recipe_of(run.precision)
+                ? "try smaller weights, such as a lower model.init_std"
+                : "--set precision.compute=f32 --set precision.recipe=none shows whether the layout is right");
     if (spec::recipe_of(run.precision) && run.precision.scale_over == "rank")
         return "[precision] scale_over = \"rank\" takes the scales of a rank's parts, so that the layout changes them; "
                "set "

@@ -35,12 +35,15 @@ struct VerifiedStep {
     // rank, in up to eight samples with each weight moved to a neighbour and another loss scale, at most 0.25: a model
     // may magnify rounding.
     double bound = 0;
+    double rounding = 0;      // the most of these samples, also beyond 0.25; 0: none was needed
     double weight_bound = 0;  // update_bound()
     double loss = 0, one_rank_loss = 0;
     double loss_difference = 0, gradient_difference = 0, weight_difference = 0;  // the largest of all parameters
     std::string gradient, weight;                                                // names of these parameters
 
     bool within() const;
+    // Not within the bound, but rounding alone moves one rank as far: neither right nor wrong is shown.
+    bool undecided() const;
 };
 
 struct VerifyOutcome {
@@ -50,6 +53,7 @@ struct VerifyOutcome {
 
     VerifiedStep worst() const;  // the largest difference of each kind
     bool within() const;         // every step
+    bool undecided() const;      // a step is not within its bound, and every such step is undecided
 };
 
 // The largest difference that rounding may make between two layouts' losses and gradients of equal weights. Under data
@@ -65,11 +69,11 @@ double verify_bound(const spec::RunSpec& run);
 // 1e-6. Gradients in bf16 on one rank round those of the layout: verify_bound().
 double update_bound(const spec::RunSpec& run);
 
-// The reason for which a right layout of `run` may exceed verify_bound(), and the key that excludes the reason; "":
-// none. Below f32 a mixture's router takes another expert where rounding exchanges two scores that nearly tie. A token
-// then contributes to the gradient of another expert, which few tokens reach: moe-tiny in bf16 under tp = 2 and ep = 2
-// differs by 0.1 in a gradient, in f32 by 1e-6.
-std::string reason_beyond_bound(const spec::RunSpec& run);
+// The reason for which a right layout of `run` may be beyond the bound of `outcome`, and the key that excludes the
+// reason; "": none. Rounding alone may move one rank as far. Below f32 a mixture's router takes another expert where
+// rounding exchanges two scores that nearly tie. A token then contributes to the gradient of another expert, which few
+// tokens reach: moe-tiny in bf16 under tp = 2 and ep = 2 differs by 0.1 in a gradient, in f32 by 1e-6.
+std::string reason_beyond_bound(const spec::RunSpec& run, const VerifyOutcome& outcome);
 
 // The one-rank run of the same batch, weights and samples: no axis, no recompute, no offload.
 spec::RunSpec one_rank_of(const spec::RunSpec& run);

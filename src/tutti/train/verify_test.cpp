@@ -59,15 +59,32 @@ TEST(Verify, TheBoundIsOfRoundingOnly) {
     EXPECT_FALSE(step.within());
 }
 
+// A model whose gradients rounding alone moves by a half shows nothing: the verdict is not that the layout is wrong.
+TEST(Verify, SaysWhereRoundingHidesAFault) {
+    VerifiedStep step{.bound = 0.25, .rounding = 0.5, .weight_bound = 1e-6, .gradient_difference = 0.4};
+    EXPECT_TRUE(step.undecided());
+    VerifyOutcome outcome{.steps = {{.bound = 1e-5, .gradient_difference = 1e-6}, step}, .equal = false};
+    EXPECT_TRUE(outcome.undecided());
+    EXPECT_NE(reason_beyond_bound(mlp("bf16"), outcome).find("0.5 on one rank"), std::string::npos);
+    for (double VerifiedStep::*wrong : {&VerifiedStep::gradient_difference, &VerifiedStep::weight_difference}) {
+        outcome.steps[1] = step;
+        outcome.steps[1].*wrong = 0.6;
+        EXPECT_FALSE(outcome.undecided());
+        EXPECT_EQ(reason_beyond_bound(mlp("bf16"), outcome), "");
+    }
+    outcome.steps.pop_back();
+    EXPECT_FALSE(outcome.undecided()) << "every step is within its bound";
+}
+
 // moe-tiny in bf16 under ep = 2, tp = 2 was "NOT the same as one rank" and no more, though the layout is right.
 TEST(Verify, SaysThatARouterMayExceedTheBoundBelowF32) {
     spec::RunSpec run;
     run.model = spec::preset("moe-tiny");
     run.precision.compute = "bf16";
-    EXPECT_NE(reason_beyond_bound(run).find("--set precision.compute=f32"), std::string::npos);
+    EXPECT_NE(reason_beyond_bound(run, {}).find("--set precision.compute=f32"), std::string::npos);
     run.precision.compute = "f32";
-    EXPECT_EQ(reason_beyond_bound(run), "");
-    EXPECT_EQ(reason_beyond_bound(mlp("bf16")), "");
+    EXPECT_EQ(reason_beyond_bound(run, {}), "");
+    EXPECT_EQ(reason_beyond_bound(mlp("bf16"), {}), "");
 }
 
 TEST(Verify, ComparesWithOneRankAndNothingElse) {
