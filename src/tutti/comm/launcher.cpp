@@ -29,6 +29,15 @@ struct Row {
 // printed by the launcher: /docs/launch.md.
 const std::vector<Row>& rows() {
     static const std::vector<Row> kRows = {
+        {Launcher::tutti,
+         "tutti",
+         "TUTTI_RANK",
+         "TUTTI_SIZE",
+         {"TUTTI_GENERATION"},
+         "TUTTI_LOCAL_RANK",
+         "TUTTI_LOCAL_SIZE",
+         "TUTTI_NODE",
+         {"TUTTI_RANK", "TUTTI_SIZE", "TUTTI_GENERATION"}},
         {Launcher::torchrun,
          "torchrun",
          "RANK",
@@ -166,6 +175,7 @@ Launch read(const Environment& environment, const Row& row) {
                   .local_rank = optional_number(row.local_rank),
                   .local_size = optional_number(row.local_size),
                   .node = optional_number(row.node)};
+    if (row.launcher == Launcher::tutti) launch.generation = number(environment, row, "TUTTI_GENERATION");
     launch.evidence = concat(row.rank, '=', *environment(row.rank), ", ", size, '=', *environment(size));
     check<UsageError>(launch.rank < launch.size, "launcher ", row.name, ": ", launch.evidence,
                       ": a rank must be below the number of ranks");

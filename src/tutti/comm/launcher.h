@@ -1,6 +1,7 @@
 // comm/launcher.h: which launcher started this process, and as which rank, read from the environment alone.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -12,9 +13,9 @@ namespace tutti::comm {
 
 class World;
 
-// `environment`: RANK and WORLD_SIZE as torch's env:// has them, set by an operator of Kubernetes, compose, Nomad, Ray
-// or a shell loop.
-enum class Launcher { none, torchrun, open_mpi, mpich, jsrun, flux, slurm, environment };
+// `tutti`: an agent of `tutti launch` (launch/agent.h). `environment`: RANK and WORLD_SIZE as torch's env:// has them,
+// set by an operator of Kubernetes, compose, Nomad, Ray or a shell loop.
+enum class Launcher { none, tutti, torchrun, open_mpi, mpich, jsrun, flux, slurm, environment };
 std::string_view name_of(Launcher launcher);  // "open_mpi"
 // The inverse of name_of; UsageError with the known names.
 Launcher launcher_of(std::string_view name);
@@ -24,6 +25,7 @@ struct Launch {
     int rank = 0, size = 1;
     // Inside the host; -1 where the launcher gives no value.
     int local_rank = 0, local_size = 1, node = 0;
+    int64_t generation = 0;   // of `tutti launch`: which start of the run this is (checkpoint/generation.h); 0: none
     std::string evidence;     // "OMPI_COMM_WORLD_RANK=3, OMPI_COMM_WORLD_SIZE=8"
     std::string passed_over;  // launchers whose variables are set too: "slurm"; "": none
     std::string warning;      // what may have been meant as a launch, and is none; "": nothing

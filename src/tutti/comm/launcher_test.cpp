@@ -61,6 +61,25 @@ void expect(const Launch& launch, Launcher launcher, int rank, int size, int loc
     EXPECT_EQ(launch.node, node);
 }
 
+const Variables kTutti = {{"TUTTI_RANK", "5"},       {"TUTTI_SIZE", "8"},       {"TUTTI_GENERATION", "3"},
+                          {"TUTTI_LOCAL_RANK", "1"}, {"TUTTI_LOCAL_SIZE", "4"}, {"TUTTI_NODE", "1"}};
+
+// The innermost of all, and complete or an error.
+TEST(Launcher, Tutti) {
+    expect(detect(kTutti), Launcher::tutti, 5, 8, 1, 4, 1);
+    EXPECT_EQ(detect(kTutti).generation, 3);
+    for (const Variables& around : {kTorchrun, kSlurm, kOpenMpi, kMpich}) {
+        Variables both = kTutti;
+        both.insert(around.begin(), around.end());
+        expect(detect(both), Launcher::tutti, 5, 8, 1, 4, 1);
+    }
+    for (const char* name : {"TUTTI_RANK", "TUTTI_SIZE", "TUTTI_GENERATION"}) {
+        Variables half = kTutti;
+        half.erase(name);
+        EXPECT_NE(error_of(half).find(concat(name, " is not set")), std::string::npos) << error_of(half);
+    }
+}
+
 TEST(Launcher, Torchrun) { expect(detect(kTorchrun), Launcher::torchrun, 5, 8, 1, 4, 1); }
 TEST(Launcher, Slurm) { expect(detect(kSlurm), Launcher::slurm, 3, 4, 1, -1, 1); }
 TEST(Launcher, Mpich) { expect(detect(kMpich), Launcher::mpich, 1, 2, 1, 2, -1); }

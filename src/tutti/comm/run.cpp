@@ -47,8 +47,9 @@ void run(const Launch& launch, int ranks, const WorldOptions& options, const std
                       " started ", launch.size, " (", launch.evidence, "): leave --ranks out");
     if (launch.size == 1) return run_ranks(1, options, body);  // it meets no other rank, and needs no address
     if (!over_mpi(launch, options)) return run_tcp(launch, options, body);
-    check<UsageError>(launch.launcher != Launcher::torchrun && launch.launcher != Launcher::environment,
-                      "comm.backend = \"mpi\", but ", name_of(launch.launcher), " (", launch.evidence,
+    const bool starts_mpi = launch.launcher != Launcher::torchrun && launch.launcher != Launcher::environment &&
+                            launch.launcher != Launcher::tutti;
+    check<UsageError>(starts_mpi, "comm.backend = \"mpi\", but ", name_of(launch.launcher), " (", launch.evidence,
                       ") starts no MPI: comm.backend = \"tcp\" or \"auto\" meets over TCP");
     run_mpi(launch, options, body);
 }

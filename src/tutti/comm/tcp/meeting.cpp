@@ -55,6 +55,7 @@ Meeting given(const std::string& text, std::string job) {
 std::string job_of(const Launch& launch, const Environment& environment) {
     const auto value = [&](const char* name) { return environment(name).value_or(""); };
     switch (launch.launcher) {
+        case Launcher::tutti: return concat("tutti ", value("TUTTI_JOB"), '.', value("TUTTI_GENERATION"));
         case Launcher::torchrun:
             return concat("torchrun ", value("TORCHELASTIC_RUN_ID"), '.', value("TORCHELASTIC_RESTART_COUNT"));
         case Launcher::slurm:
@@ -86,6 +87,13 @@ Meeting meeting_of(const Launch& launch, const Environment& environment) {
     if (const auto text = environment("TUTTI_RENDEZVOUS")) return given(*text, job);
     const auto value = [&](const char* name) { return required(launch, environment, name); };
     switch (launch.launcher) {
+        case Launcher::tutti:
+            return {.host = value("TUTTI_ADDRESS"),
+                    .port = port_of("TUTTI_PORT", value("TUTTI_PORT")),
+                    .ports = kPorts,
+                    .job = job,
+                    .origin = "TUTTI_ADDRESS, TUTTI_PORT",
+                    .one_host = launch.local_size == launch.size};
         case Launcher::torchrun:
             // Ranks of one machine need no host name and open no port to other machines.
             return {.host = launch.local_size == launch.size ? "127.0.0.1" : value("MASTER_ADDR"),

@@ -34,6 +34,7 @@ struct Meeting {
 };
 
 // TUTTI_RENDEZVOUS=HOST:PORT for any launcher; else by launcher:
+//   tutti       TUTTI_ADDRESS and the 16 ports from TUTTI_PORT on
 //   torchrun    MASTER_ADDR and the 16 ports after MASTER_PORT, which is the agent's own store
 //   kubernetes  MASTER_ADDR:MASTER_PORT
 //   slurm       the first host of the step's nodes, and 16 ports from one that the numbers of job and step choose

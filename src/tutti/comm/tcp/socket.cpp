@@ -234,12 +234,16 @@ bool is_loopback(const std::string& host) { return host == "localhost" || host =
 
 bool readable(const Socket& socket, Clock::time_point until) { return wait_for(socket.fd(), POLLIN, until); }
 
-bool send_frame(const Socket& socket, Frame::Type type, std::string_view body) {
+std::string to_bytes(Frame::Type type, std::string_view body) {
     std::string bytes(kFrameHead, '\0');
     const auto length = static_cast<uint32_t>(body.size());
     std::memcpy(bytes.data(), &length, sizeof length);
     bytes[4] = static_cast<char>(type);
-    bytes += body;
+    return bytes.append(body);
+}
+
+bool send_frame(const Socket& socket, Frame::Type type, std::string_view body) {
+    const std::string bytes = to_bytes(type, body);
     const auto until = Clock::now() + std::chrono::seconds(1);
     for (size_t at = 0; at < bytes.size();) {
         const ssize_t n = ::send(socket.fd(), bytes.data() + at, bytes.size() - at, MSG_NOSIGNAL);
@@ -265,6 +269,10 @@ std::optional<Frame> FrameReader::read(const Socket& socket, size_t longest) {
             break;
         }
     }
+    return take(longest);
+}
+
+std::optional<Frame> FrameReader::take(size_t longest) {
     if (buffer_.size() < kFrameHead) return std::nullopt;
     uint32_t length = 0;
     std::memcpy(&length, buffer_.data(), sizeof length);

@@ -53,13 +53,31 @@ bool is_loopback(const std::string& host);  // "localhost", or a numeric loopbac
 // Waits for data; false at `until`.
 bool readable(const Socket& socket, Clock::time_point until);
 
-// Messages of rare events: joining, the table of all ranks, the reason of an abort.
+// Messages of rare events: joining, the table of all ranks, the reason of an abort; and those between `tutti launch`
+// and its agents (launch/link.h).
 inline constexpr size_t kLongestFrame = size_t{64} << 20;
 struct Frame {
-    enum class Type : uint8_t { challenge, join, welcome, refusal, table, abort, bye };
+    enum class Type : uint8_t {
+        challenge,
+        join,
+        welcome,
+        refusal,
+        table,
+        abort,
+        bye,  // ranks and hub
+        hello,
+        start,
+        stop,
+        output,
+        exited,
+        asked,
+        ping,  // launcher and agent
+    };
     Type type = Type::challenge;
     std::string body;
 };
+// The bytes of a frame on its way.
+std::string to_bytes(Frame::Type type, std::string_view body);
 // False when the other end is gone or receives nothing for a second.
 bool send_frame(const Socket& socket, Frame::Type type, std::string_view body);
 
@@ -70,6 +88,9 @@ class FrameReader {
     // more than `longest` bytes, closed() is true.
     std::optional<Frame> read(const Socket& socket, size_t longest = kLongestFrame);
     bool closed() const { return closed_; }
+    // The parts of read(), for bytes that come another way.
+    void add(std::string_view bytes) { buffer_ += bytes; }
+    std::optional<Frame> take(size_t longest = kLongestFrame);
 
   private:
     std::string buffer_;
