@@ -130,6 +130,7 @@ std::string Store::commit(Attempt& attempt, const Manifest& manifest) {
         // the manifest would be enough.
         file_system_.fsync_directory(attempt.path);
         write_manifest_file(attempt.path, manifest);
+        fence_();
         move_into_place(attempt, path);
         file_system_.fsync_directory(directory_);
     });

@@ -82,6 +82,9 @@ class Store {
     // `warn` receives what the user must know although the work continues; the thread that uses the Store calls it.
     Store(FileSystem& file_system, std::string directory, Access access, Warn warn);
 
+    // Asked before each commit; what it throws abandons the save.
+    void set_fence(std::function<void()> fence) { fence_ = std::move(fence); }
+
     // Returns the new checkpoint's path. On failure (disk full, I/O error): DataError; the temporary files of this save
     // are removed, and no committed checkpoint has been changed.
     std::string save(const Snapshot& snapshot);
@@ -133,6 +136,7 @@ class Store {
     std::string directory_;
     Access access_;
     Warn warn_;
+    std::function<void()> fence_ = [] {};
     std::unique_ptr<FileLock> lock_;
     std::string last_saved_;
 };

@@ -112,14 +112,18 @@ std::vector<checkpoint::TensorSlice> state_slices(const engine::Engine& engine) 
     return slices;
 }
 
+std::string checkpoint_directory(const spec::RunSpec& run, const std::string& out) {
+    return run.checkpoint.dir.empty() ? out + "/checkpoints" : run.checkpoint.dir;
+}
+
 Checkpointing::Checkpointing(Setup setup)
     : setup_(std::move(setup)),
       own_files_(setup_.files != nullptr ? nullptr : std::make_unique<checkpoint::PosixFileSystem>()),
       files_(setup_.files != nullptr ? *setup_.files : *own_files_) {
     const Agreement opened = agree([&] {
-        if (rank() == 0)
-            store_ =
-                std::make_unique<checkpoint::Store>(files_, setup_.directory, checkpoint::Access::write, setup_.warn);
+        if (rank() != 0) return std::string();
+        store_ = std::make_unique<checkpoint::Store>(files_, setup_.directory, checkpoint::Access::write, setup_.warn);
+        store_->set_fence(setup_.fence);
         return std::string();
     });
     if (opened.failure) opened.failure->raise();
@@ -376,7 +380,10 @@ void Checkpointing::end_save(const std::optional<Failure>& failure) {
     stage_ = Stage::idle;
     failure_ = failure ? failure->message : "";
     if (!failure) return;
-    if (store_) store_->abandon(attempt_);
+    if (store_) {
+        store_->abandon(attempt_);
+        setup_.fence();  // a run that goes on elsewhere ends here
+    }
     report(failure->message);
 }
 

@@ -60,6 +60,9 @@ std::vector<checkpoint::TensorSlice> state_slices(const engine::Engine& engine);
 RunState state_of(const checkpoint::CheckpointReader& reader);
 
 // All ranks of a run make one and call the same methods in the same order; all methods may communicate.
+// Of a run with the directory `out`.
+std::string checkpoint_directory(const spec::RunSpec& run, const std::string& out);
+
 class Checkpointing {
   public:
     using Warn = checkpoint::Warn;
@@ -70,6 +73,7 @@ class Checkpointing {
         std::function<std::vector<checkpoint::TensorSlice>()>
             slices;                               // what this rank holds; asked at every save and load
         Warn warn;                                // of rank 0; the others' is not called
+        std::function<void()> fence = [] {};      // of rank 0: throws when this process may commit nothing any more
         comm::Communicator* ranks = nullptr;      // all ranks of the run; null: this one alone
         checkpoint::FileSystem* files = nullptr;  // null: the real one
     };

@@ -11,8 +11,6 @@ namespace tutti::train {
 
 namespace {
 
-constexpr int64_t kMostStarts = 3;
-
 std::string file_of(const std::string& out) { return out + "/starts.json"; }
 
 // A file that cannot be read counts as none: the count is a fuse, not a state of the run.
@@ -28,9 +26,9 @@ int64_t starts_since(const std::string& out, int64_t step) {
 
 }  // namespace
 
-void count_start(const std::string& out, int64_t step, bool force) {
+void count_start(const std::string& out, int64_t step, bool force, int64_t most) {
     const int64_t starts = force ? 0 : starts_since(out, step);
-    check<InternalError>(starts < kMostStarts, out, ": the last ", starts,
+    check<InternalError>(starts < most, out, ": the last ", starts,
                          " starts of this run died before a checkpoint after step ", step,
                          ": starting it again as it is loses the same work again. The logs of those starts say why; a "
                          "smaller checkpoint.every saves earlier; --force starts it nevertheless");

@@ -7,9 +7,10 @@
 
 namespace tutti::train {
 
-// Counts in `out`/starts.json one more start from the checkpoint after `step`. InternalError when the last three starts
-// from there died before a new checkpoint, unless `force`.
-void count_start(const std::string& out, int64_t step, bool force);
+inline constexpr int64_t kMostStarts = 3;
+// Counts in `out`/starts.json one more start from the checkpoint after `step`. InternalError when the last `most`
+// starts from there died before a new checkpoint, unless `force`.
+void count_start(const std::string& out, int64_t step, bool force, int64_t most = kMostStarts);
 // The run has ended by itself, or was told to.
 void forget_starts(const std::string& out);
 

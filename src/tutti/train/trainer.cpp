@@ -12,6 +12,7 @@
 #include "tutti/base/json.h"
 #include "tutti/base/units.h"
 #include "tutti/checkpoint/digest.h"
+#include "tutti/checkpoint/generation.h"
 #include "tutti/comm/run.h"
 #include "tutti/engine/step.h"
 #include "tutti/hf/export.h"
@@ -75,6 +76,7 @@ class Run {
     comm::World& world_;
     Console console_;
     std::unique_ptr<checkpoint::FileLock> lock_;  // of the run directory, of the first rank
+    checkpoint::Generation generation_;           // of the first rank
     Clock::time_point begin_ = Clock::now();
 
     std::optional<data::DataSet> data_;
@@ -97,8 +99,15 @@ class Run {
     std::vector<parallel::GroupTraffic> communication_;  // of this rank in the first step
 };
 
-std::string checkpoint_directory(const TrainOptions& o) {
-    return o.run.checkpoint.dir.empty() ? o.out + "/checkpoints" : o.run.checkpoint.dir;
+// That of the launcher, which has taken it; else the next one, in the directory of a run that was ever launched.
+checkpoint::Generation generation_of(const TrainOptions& options, const comm::World& world) {
+    const int64_t newest = world.rank() == 0 ? checkpoint::newest_generation(options.out) : 0;
+    if (world.rank() != 0 || (options.launch.generation == 0 && newest == 0)) return {options.out, 0};
+    if (options.launch.generation == 0)
+        return checkpoint::Generation::take(options.out, newest + 1, checkpoint::this_owner() + "\n");
+    checkpoint::Generation taken(options.out, options.launch.generation);
+    taken.require_newest();
+    return taken;
 }
 
 std::string fingerprint(const data::DataSet* data) {
@@ -175,13 +184,15 @@ Run::Run(const TrainOptions& options, comm::World& world, SharedData& data)
       console_(first_rank() ? options.console : nullptr, options.terminal, run_.train.steps,
                first_rank() ? options.warnings : nullptr),
       lock_(first_rank() ? lock_run(options.out) : nullptr),
+      generation_(generation_of(options, world)),
       data_(data.open(run_, console_, world, options.stop)),
       engine_(run_, world, prepare(), engine::training_batches(run_, data_ ? &*data_ : nullptr), options.factories),
       checkpoints_({.run = run_,
-                    .directory = checkpoint_directory(options),
+                    .directory = checkpoint_directory(options.run, options.out),
                     .data_fingerprint = fingerprint(data_ ? &*data_ : nullptr),
                     .slices = [this] { return state_slices(engine_); },
                     .warn = [this](const std::string& message) { console_.warn(message); },
+                    .fence = [this] { generation_.require_newest(); },
                     .ranks = &engine_.groups.world()}) {
     if (const auto resumed = resume()) {
         state_ = *resumed;
