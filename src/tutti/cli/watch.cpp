@@ -44,6 +44,12 @@ Json describe(const WatchedRun& run) {
     if (const auto left = run.seconds_left()) document["seconds_left"] = *left;
     if (const auto& c = run.checkpoint()) document["checkpoint"] = {{"step", c->step}, {"written", c->written}};
     document["skipped"] = run.skipped();
+    if (const report::RunEvent* start = run.start()) {
+        document["generation"] = start->generation;
+        document["ranks"] = start->ranks;
+    }
+    if (const report::RunEvent* death = run.death())
+        document["death"] = {{"generation", death->generation}, {"text", death->text}, {"time", death->time}};
     return document;
 }
 

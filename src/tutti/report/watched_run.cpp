@@ -91,6 +91,7 @@ std::vector<LoggedStep> WatchedRun::update(double now) {
         last_line_ = modified(*info);
     }
     read_checkpoints();
+    events_ = read_events(path_);
     find_state(now);
     return added;
 }
@@ -144,7 +145,8 @@ void WatchedRun::add_point(Point point) {
 void WatchedRun::find_state(double now) {
     const auto totals = status_of(fs::path(path_) / "run.json");
     const bool has_end = totals && modified(*totals) >= last_line_;
-    const std::optional<bool> lives = holder_lives(fs::path(path_) / "run.lock");
+    std::optional<bool> lives = holder_lives(fs::path(path_) / "run.lock");
+    if (holder_lives(fs::path(path_) / "launch.lock") == true) lives = true;  // its ranks are started again
     if (has_end && lives != true) {
         const std::optional<Json> document = Json::try_parse(read_file(path_ + "/run.json"));
         const Json* preempted = document ? document->find("preempted") : nullptr;
@@ -160,6 +162,18 @@ void WatchedRun::find_state(double now) {
         state_ = State::waiting;
     else
         state_ = !lives && now - last_line_ > std::max(kSilentSeconds, between) ? State::silent : State::running;
+}
+
+const RunEvent* WatchedRun::start() const {
+    const auto found =
+        std::find_if(events_.rbegin(), events_.rend(), [](const RunEvent& e) { return e.kind == kStarted; });
+    return found == events_.rend() ? nullptr : &*found;
+}
+
+const RunEvent* WatchedRun::death() const {
+    const auto found =
+        std::find_if(events_.rbegin(), events_.rend(), [](const RunEvent& e) { return e.kind == kDied; });
+    return found == events_.rend() ? nullptr : &*found;
 }
 
 std::optional<double> WatchedRun::seconds_left() const {
@@ -204,6 +218,12 @@ std::string render(const WatchedRun& run, size_t columns, double now) {
             concat("checkpoint of step ", c->step, ", ", format_duration(std::max(0.0, now - c->written)), " ago\n");
     else
         text += "no checkpoint yet\n";
+    if (const RunEvent* start = run.start())
+        text += concat("generation ", start->generation, ", started ",
+                       format_duration(std::max(0.0, now - start->time)), " ago: ", start->text, '\n');
+    if (const RunEvent* death = run.death())
+        text += concat("generation ", death->generation, " died ", format_duration(std::max(0.0, now - death->time)),
+                       " ago: ", death->text, '\n');
     if (run.skipped() > 0) text += concat("warning: ", run.skipped(), " steps were skipped\n");
     if (run.state() == WatchedRun::State::died)
         text += concat("its process is gone: tutti report --flight ", run.path(), "\n");

@@ -7,6 +7,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "tutti/report/run_events.h"
 #include "tutti/report/run_history.h"
 
 namespace tutti::report {
@@ -44,6 +45,10 @@ class WatchedRun {
     };
     const std::optional<Checkpoint>& checkpoint() const { return checkpoint_; }
 
+    // The newest start by `tutti launch`, and the newest death of a rank or host that ended one; nullptr: none.
+    const RunEvent* start() const;
+    const RunEvent* death() const;
+
     struct Point {
         double step, loss;
     };
@@ -62,6 +67,7 @@ class WatchedRun {
     std::optional<LoggedStep> last_, last_evaluation_;
     std::optional<Checkpoint> checkpoint_;
     double last_line_ = 0;
+    std::vector<RunEvent> events_;
     std::vector<Point> curve_;
     int64_t stride_ = 1, in_point_ = 0;  // lines of a point, and of the last one so far
 

@@ -122,6 +122,35 @@ TEST(WatchedRun, States) {
 }
 
 // The curve of a long run keeps its mean and its ends within the points that it may have.
+// Between two generations no rank holds the lock, and the launcher's says that the run goes on.
+TEST(WatchedRun, ALaunchedRunGoesOnBetweenGenerationsAndNamesTheCulprit) {
+    const Directory d;
+    d.write("run.lock", Directory::dead_process());
+    d.write("launch.lock", Directory::this_process());
+    d.log(1, 5);
+    WatchedRun run(d.path);
+    run.update(now());
+    EXPECT_EQ(run.state(), State::running);
+    EXPECT_EQ(run.start(), nullptr);
+    const double then = now() - 100;
+    ASSERT_TRUE(append_event(d.path, {then, kStarted, 1, 8, "8 of 8 ranks"}));
+    ASSERT_TRUE(append_event(d.path, {then + 10, kDied, 1, 8, "rank 3 on host n2 was killed by signal 9 (Killed)"}));
+    ASSERT_TRUE(append_event(d.path, {then + 11, kStarted, 2, 5, "5 of 8 ranks"}));
+    d.write("events.jsonl", "{\"time\":1,\"event\":\"di", true);  // being written
+    run.update(now());
+    ASSERT_NE(run.start(), nullptr);
+    EXPECT_EQ(run.start()->generation, 2);
+    EXPECT_EQ(run.start()->ranks, 5);
+    const std::string page = render(run, 100, then + 20);
+    EXPECT_NE(page.find("generation 2, started 9.0 s ago: 5 of 8 ranks\n"), std::string::npos) << page;
+    EXPECT_NE(page.find("generation 1 died 10.0 s ago: rank 3 on host n2 was killed by signal 9 (Killed)\n"),
+              std::string::npos)
+        << page;
+    d.write("launch.lock", Directory::dead_process());
+    run.update(now());
+    EXPECT_EQ(run.state(), State::died);
+}
+
 TEST(WatchedRun, ALongCurveIsAveraged) {
     const Directory d;
     constexpr int kSteps = 10000;

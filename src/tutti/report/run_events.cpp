@@ -1,0 +1,41 @@
+#include "tutti/report/run_events.h"
+
+#include <fstream>
+#include <sstream>
+
+#include "tutti/base/json.h"
+#include "tutti/base/read_file.h"
+
+namespace tutti::report {
+
+namespace {
+
+std::string events_file(const std::string& run_directory) { return run_directory + "/events.jsonl"; }
+
+}  // namespace
+
+bool append_event(const std::string& run_directory, const RunEvent& e) {
+    std::ofstream out(events_file(run_directory), std::ios::app);
+    const Json line = {
+        {"time", e.time}, {"event", e.kind}, {"generation", e.generation}, {"ranks", e.ranks}, {"text", e.text}};
+    out << line.dump() + "\n" << std::flush;
+    return out.good();
+}
+
+std::vector<RunEvent> read_events(const std::string& run_directory) {
+    std::vector<RunEvent> events;
+    std::istringstream lines(read_file_if_there(events_file(run_directory)).value_or(""));
+    for (std::string line; std::getline(lines, line) && !lines.eof();) {
+        const std::optional<Json> json = Json::try_parse(line);
+        if (!json || !json->is_object()) continue;
+        try {
+            events.push_back({json->at("time").get<double>(), json->at("event").text(),
+                              json->at("generation").get<int64_t>(), json->at("ranks").get<int>(),
+                              json->at("text").text()});
+        } catch (const Error&) {  // of another version
+        }
+    }
+    return events;
+}
+
+}  // namespace tutti::report
