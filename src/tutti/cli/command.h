@@ -72,6 +72,7 @@ struct Arguments {
     ConfigArguments config;
     TrainArguments train;
     RehearseArguments rehearse;
+    LaunchArguments launch;
     VerifyArguments verify;
     GenerateArguments generate;
     ChatArguments chat;
@@ -104,6 +105,7 @@ Command schedule_command(ScheduleArguments& arguments, const Io& io);    // sche
 Command simulate_command(SimulateArguments& arguments, const Io& io);    // simulate.cpp
 Command calibrate_command(CalibrateArguments& arguments, const Io& io);  // simulate.cpp
 Command plan_command(PlanArguments& arguments, const Io& io);            // plan.cpp
+Command launch_command(LaunchArguments& arguments, const Io& io);        // launch.cpp
 
 // The command that a command line names, with its arguments set; or null and a text to print: the help of --help, the
 // version of --version, and the program's help for an empty command line. UsageError for a word that is no command or

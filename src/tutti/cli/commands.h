@@ -70,6 +70,20 @@ struct TrainArguments : RehearseArguments {
 };
 int train(const TrainArguments& arguments, const Io& io);
 
+struct LaunchArguments : RunArguments {
+    std::string out;    // "": runs/<stem of config>
+    std::string hosts;  // a file; "": this host alone
+    int min_ranks = 0;  // 0: all
+    int max_restarts = 3;
+    std::string cluster;  // of the devices, for the planner; "": only data parallelism changes with the ranks
+    std::vector<std::string> set_cluster;
+    double grace_s = 25, silence_s = 15, grow_after_s = 600;
+    std::string ssh = "ssh -T -o BatchMode=yes -o ConnectTimeout=5 -o ServerAliveInterval=5 -o ServerAliveCountMax=3";
+    bool force = false;
+};
+int launch(const LaunchArguments& arguments, const Io& io);
+int agent(const Io& io);
+
 struct VerifyArguments : RunArguments {
     int64_t steps = 3;
     bool force = false;  // start even if memory does not suffice

@@ -90,7 +90,7 @@ std::vector<Question> Shells::questions() const {
                 continue;
             }
             for (const std::string& name : names_of(option)) {
-                options.insert(name);
+                if (name.starts_with("--")) options.insert(name);
                 ask(command.words + " " + name + " ");
             }
         }

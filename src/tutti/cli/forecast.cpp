@@ -47,15 +47,26 @@ Options machine_options(ForecastArguments& a, const std::string& default_machine
          &a.expert_loads}};
 }
 
-std::string words_of(const RunArguments& a) {
-    std::string words;
-    if (!a.config.empty()) words += " " + quoted_for_shell(a.config);
-    if (!a.model.empty()) words += " --model " + quoted_for_shell(a.model);
-    if (a.ranks != 1) words += concat(" --ranks ", a.ranks);
-    for (const std::string& set : a.set) words += " --set " + quoted_for_shell(set);
-    if (a.threads) words += concat(" --threads ", *a.threads);
-    if (a.device) words += " --device " + quoted_for_shell(*a.device);
+std::vector<std::string> word_list(const RunArguments& a) {
+    std::vector<std::string> words;
+    const auto add = [&](const char* option, const std::string& value) { words.insert(words.end(), {option, value}); };
+    if (!a.config.empty()) words.push_back(a.config);
+    if (!a.model.empty()) add("--model", a.model);
+    if (a.ranks != 1) add("--ranks", std::to_string(a.ranks));
+    for (const std::string& set : a.set) add("--set", set);
+    if (a.threads) add("--threads", std::to_string(*a.threads));
+    if (a.device) add("--device", *a.device);
     return words;
+}
+
+std::string words_of(const RunArguments& a) {
+    std::string text;
+    for (const std::string& word : word_list(a)) text += " " + quoted_for_shell(word);
+    return text;
+}
+
+std::string run_directory_of(const RunArguments& a) {
+    return "runs/" + std::filesystem::path(a.config.empty() ? a.model : a.config).stem().string();
 }
 
 spec::RunSpec parse_run(const RunArguments& a, bool reads_data) {

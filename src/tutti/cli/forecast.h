@@ -25,8 +25,11 @@ Options machine_options(ForecastArguments& a, const std::string& default_machine
 spec::RunSpec read_run(const RunArguments& a, int ranks, bool reads_data);
 // The same before validation.
 spec::RunSpec parse_run(const RunArguments& a, bool reads_data);
-// The arguments as words of a command line, with a space before each.
+// The arguments as words of a command line; and as a shell reads them, with a space before each.
+std::vector<std::string> word_list(const RunArguments& a);
 std::string words_of(const RunArguments& a);
+// The run directory without --out: runs/<stem of CONFIG>.
+std::string run_directory_of(const RunArguments& a);
 
 // The cluster of --cluster and --set-cluster. UsageError without --cluster, and for a CPU, which has no data sheet
 // here.

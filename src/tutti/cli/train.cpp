@@ -69,6 +69,7 @@ void leave(comm::Stop& stop, const Io& io) {
 
 // Launchers and schedulers start what has died again; a person at a terminal decides each time.
 bool is_in_a_job(const comm::Launch& launch) {
+    if (launch.launcher == comm::Launcher::tutti) return false;  // which counts by itself
     const comm::Environment environment = comm::process_environment();
     bool in_a_job = launch.launcher != comm::Launcher::none;
     for (const char* name : {"SLURM_JOB_ID", "KUBERNETES_SERVICE_HOST", "PBS_JOBID", "LSB_JOBID"})
@@ -93,8 +94,7 @@ int train(const TrainArguments& arguments, const Io& io) {
     options.ranks = options.launch.ranks(arguments.ranks);
     options.run = read_run(arguments, options.ranks, true);
     check_resume(arguments.resume);
-    const std::string& named = arguments.config.empty() ? arguments.model : arguments.config;
-    options.out = arguments.out.empty() ? "runs/" + std::filesystem::path(named).stem().string() : arguments.out;
+    options.out = arguments.out.empty() ? run_directory_of(arguments) : arguments.out;
     options.resume = arguments.resume;
     options.force = arguments.force;
     options.console = &io.text();
@@ -106,7 +106,8 @@ int train(const TrainArguments& arguments, const Io& io) {
     options.counts_starts = is_in_a_job(options.launch);
     comm::Stop stop;
     options.stop = &stop;
-    const auto tell_of_save = [&io](int signal) {
+    const auto tell_of_save = [&](int signal) {
+        if (options.launch.launcher == comm::Launcher::tutti) return;  // which has said so, once for all ranks
         // One write, so that it does not mix with the lines of the trainer.
         io.err << concat("\ntutti: ", name_of_signal(signal),
                          ": finishing this step and saving a checkpoint; Ctrl-C again stops at once\n")
@@ -130,7 +131,10 @@ int train(const TrainArguments& arguments, const Io& io) {
     // for done, or that rank for one that is not to come back.
     const int exit_code = outcome.preempted ? kPreempted : 0;
     if (options.launch.rank != 0) return exit_code;
-    if (outcome.preempted)
+    if (outcome.preempted && options.launch.launcher == comm::Launcher::tutti)
+        io.err << "tutti: stopped after step " << outcome.step << " of " << options.run.train.steps
+               << "; the checkpoint is " << outcome.checkpoint << std::endl;
+    else if (outcome.preempted)
         io.err << "tutti: stopped by " << name_of_signal(signals.signal()) << " after step " << outcome.step << " of "
                << options.run.train.steps << "; the checkpoint is " << outcome.checkpoint
                << "\ncontinue with: " << resume_command(arguments) << std::endl;

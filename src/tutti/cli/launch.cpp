@@ -1,0 +1,227 @@
+// cli/launch.cpp: `tutti launch` and `tutti agent`: what the launcher must know of a run, and the layout for the ranks
+// that are left.
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "tutti/base/error.h"
+#include "tutti/base/json.h"
+#include "tutti/base/read_file.h"
+#include "tutti/checkpoint/generation.h"
+#include "tutti/checkpoint/store.h"
+#include "tutti/cli/command.h"
+#include "tutti/cli/forecast.h"
+#include "tutti/comm/launcher.h"
+#include "tutti/launch/agent.h"
+#include "tutti/launch/launcher.h"
+#include "tutti/planner/plan.h"
+#include "tutti/planner/rules.h"
+#include "tutti/spec/devices.h"
+#include "tutti/spec/toml.h"
+#include "tutti/spec/validate.h"
+#include "tutti/train/checkpointing.h"
+#include "tutti/train/run_directory.h"
+#include "tutti/train/start_counter.h"
+
+namespace tutti::cli {
+
+namespace {
+
+std::string this_program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
+
+// --set words that turn `from` into `to`, in the keys of a layout.
+std::vector<std::string> difference(const spec::RunSpec& from, const spec::RunSpec& to) {
+    const Json before = spec::parse_toml(spec::to_toml(from), "CONFIG"),
+               after = spec::parse_toml(spec::to_toml(to), "its layout");
+    std::vector<std::string> words;
+    for (const char* section : {"parallel", "recompute", "offload", "train"})
+        for (const auto& [key, value] : after.at(section).items()) {
+            if (std::string_view(section) == "train" && key != "micro_batch") continue;
+            const Json* old = before.at(section).find(key);
+            if (old == nullptr || *old != value)
+                words.insert(words.end(), {"--set", concat(section, '.', key, '=', value.dump())});
+        }
+    return words;
+}
+
+bool is_valid(const spec::RunSpec& run, int ranks) {
+    try {
+        spec::RunSpec copy = run;
+        spec::validate(copy, ranks);
+        return true;
+    } catch (const UsageError&) {
+        return false;
+    }
+}
+
+// By the planner: the fastest of all layouts that fit the device.
+std::optional<spec::RunSpec> planned(const LaunchArguments& a, const spec::RunSpec& run, int ranks) {
+    ForecastArguments machine;
+    machine.cluster = a.cluster;
+    machine.set_cluster = a.set_cluster;
+    const planner::Request request{.model = run.model,
+                                   .cluster = cluster_of(machine),
+                                   .gpus = ranks,
+                                   .global_batch = run.train.global_batch,
+                                   .seq_len = run.train.seq_len,
+                                   .precision = run.precision.compute,
+                                   .data = run.data.train};
+    try {
+        const planner::Plan plan = planner::make_plan(request, 1);
+        spec::RunSpec best = run;
+        const spec::RunSpec& found = plan.finalists.chosen.front().run;
+        best.parallel = found.parallel;
+        best.recompute = found.recompute;
+        best.offload = found.offload;
+        best.train.micro_batch = found.train.micro_batch;
+        return is_valid(best, ranks) ? std::optional(best) : std::nullopt;
+    } catch (const UsageError&) {  // no layout of so many ranks runs and fits
+        return std::nullopt;
+    }
+}
+
+// Without times of the device: the model parallelism of the config, with fewer replicas, and the largest micro batch up
+// to the config's that divides the batch among them.
+std::optional<spec::RunSpec> with_fewer_replicas(const spec::RunSpec& run, int ranks) {
+    spec::RunSpec fewer = run;
+    fewer.parallel.dp_shard = -1;
+    for (const int64_t replicate : {run.parallel.dp_replicate, int64_t{1}}) {
+        fewer.parallel.dp_replicate = replicate;
+        for (int64_t micro = run.train.micro_batch; micro >= 1; --micro) {
+            fewer.train.micro_batch = micro;
+            if (run.train.micro_batch % micro == 0 && is_valid(fewer, ranks)) return fewer;
+        }
+    }
+    return std::nullopt;
+}
+
+// "tp 2, dp 3, ...": dp_shard = -1 is resolved for the text alone.
+std::string text_of(spec::RunSpec run, int ranks) {
+    spec::ParallelSpec& p = run.parallel;
+    if (p.dp_shard < 0) p.dp_shard = ranks / (p.dp_replicate * p.tp * p.cp * p.pp);
+    return planner::describe_layout(run);
+}
+
+std::optional<launch::Layout> layout_of(const LaunchArguments& a, const spec::RunSpec& run, int most) {
+    if (most == a.ranks) return launch::Layout{most, {}, text_of(run, most)};
+    for (int ranks = most; ranks >= std::max(1, a.min_ranks); --ranks) {
+        const auto found = a.cluster.empty() ? with_fewer_replicas(run, ranks) : planned(a, run, ranks);
+        if (found) return launch::Layout{ranks, difference(run, *found), text_of(*found, ranks)};
+    }
+    return std::nullopt;
+}
+
+int64_t newest_step(const std::string& directory) {
+    checkpoint::PosixFileSystem files;
+    const checkpoint::Store store(files, directory, checkpoint::Access::read, [](const std::string&) {});
+    const auto stored = store.list();
+    return stored.empty() ? 0 : stored.front().step;
+}
+
+}  // namespace
+
+int launch(const LaunchArguments& given, const Io& io) {
+    LaunchArguments a = given;
+    const comm::Launch around = comm::detect_launcher(comm::process_environment());
+    check<UsageError>(around.size == 1, "tutti launch starts the ranks by itself, and ", name_of(around.launcher),
+                      " started ", around.size, " of it (", around.evidence,
+                      "): start one, with --hosts FILE, or `tutti train` under ", name_of(around.launcher));
+    launch::LaunchOptions options{.max_restarts = a.max_restarts,
+                                  .grace_s = a.grace_s,
+                                  .silence_s = a.silence_s,
+                                  .grow_after_s = a.grow_after_s,
+                                  .ssh = a.ssh,
+                                  .program = this_program()};
+    options.hosts = a.hosts.empty() ? std::vector{launch::HostLine{"localhost", std::max(1, a.ranks), "127.0.0.1"}}
+                                    : launch::parse_hosts(read_file(a.hosts), a.hosts);
+    int slots = 0;
+    for (const launch::HostLine& host : options.hosts) slots += host.slots;
+    if (a.ranks == 0) a.ranks = slots;
+    check<UsageError>(a.ranks <= slots, "-n ", a.ranks, ", but ", a.hosts, " has ", slots, " slots");
+    check<UsageError>(a.min_ranks <= a.ranks, "--min-ranks ", a.min_ranks, " is above the ", a.ranks, " ranks of -n");
+    if (a.min_ranks == 0) a.min_ranks = a.ranks;
+    options.ranks = a.ranks;
+    options.min_ranks = a.min_ranks;
+
+    RunArguments of_rank = a;
+    of_rank.ranks = 1;
+    const spec::RunSpec config = parse_run(a, true);
+    {
+        spec::RunSpec whole = config;
+        spec::validate(whole, a.ranks);
+    }
+    if (!a.cluster.empty()) {  // a wrong name is said before anything starts
+        ForecastArguments machine;
+        machine.cluster = a.cluster;
+        machine.set_cluster = a.set_cluster;
+        cluster_of(machine);
+    }
+    launch::LaunchedRun run{.out = a.out.empty() ? run_directory_of(a) : a.out};
+    run.words = {options.program, "train"};
+    const std::vector<std::string> words = word_list(of_rank);
+    run.words.insert(run.words.end(), words.begin(), words.end());
+    run.words.insert(run.words.end(), {"--out", run.out});
+    if (a.force) run.words.emplace_back("--force");
+    run.layout = [&](int ranks) { return layout_of(a, config, ranks); };
+    const std::string checkpoints = train::checkpoint_directory(config, run.out);
+    run.newest_step = [checkpoints] { return newest_step(checkpoints); };
+    run.count_start = [&](int64_t step) { train::count_start(run.out, step, a.force, a.max_restarts + 1); };
+    run.require_free = [&] { train::lock_run(run.out); };
+    const int code = launch::launch(run, options, io.text(), io.err);
+    io.print(Json{{"out", run.out}, {"exit_code", code}, {"generation", checkpoint::newest_generation(run.out)}});
+    return code;
+}
+
+int agent(const Io&) {
+    check<UsageError>(isatty(STDIN_FILENO) == 0,
+                      "`tutti agent` is started by `tutti launch`, and speaks no language of people");
+    // Nothing else may write where the frames go.
+    const int out = dup(STDOUT_FILENO);
+    dup2(STDERR_FILENO, STDOUT_FILENO);
+    return launch::serve(launch::Link(launch::Descriptor(dup(STDIN_FILENO)), launch::Descriptor(out)));
+}
+
+Command launch_command(LaunchArguments& a, const Io& io) {
+    Options options = run_options(a, "TOML file, as for train");
+    for (Option& option : options) {
+        if (option.name != "--ranks,--gpus") continue;
+        option.name = "--ranks,-n";
+        option.help = "processes, one a device [the slots of all hosts, or 1]";
+        option.default_text = "";
+    }
+    const Options more = {
+        {"--out", "DIR", "", "run directory, on a file system of all hosts [runs/<name of CONFIG>]", &a.out, kPath},
+        {"--hosts", "FILE", "", "a host on each line: `n1 slots=8`, and addr=ADDRESS [this host alone]", &a.hosts,
+         kPath},
+        {"--min-ranks", "M", "", "go on with so many ranks when hosts are lost [all]", &a.min_ranks,
+         Between{1, kManyRanks}},
+        {"--max-restarts", "N", "3", "starts after deaths, without a new checkpoint between", &a.max_restarts,
+         Between{0, 1000}},
+        {"--cluster", "NAME|FILE", "", "the devices, for the planner [only data parallelism changes]", &a.cluster,
+         kPath},
+        {"--set-cluster", "key=value", "", "change a key of the cluster; repeatable", &a.set_cluster},
+        {"--grace", "S", "25", "from a request to stop until ranks are killed", &a.grace_s, Between{0, 1e6}},
+        {"--silence", "S", "15", "a host that is not heard of for so long is lost", &a.silence_s, Between{1, 3600}},
+        {"--grow-after", "S", "600", "use a host again that has come back for so long", &a.grow_after_s,
+         Between{0, 1e6}},
+        {"--ssh", "COMMAND", "", "reaches a host, whose name follows [ssh -T -o BatchMode=yes ...]", &a.ssh},
+        {"--threads", "N", "", "CPU threads of a rank; sets train.threads", &a.threads, Between{0, 4096}},
+        {"--device", "D", "", concat(joined(spec::device_choices()), "; sets train.device"), &a.device,
+         Suggestions{spec::device_choices()}},
+        {"--force", "", "", "start even if memory is short, or earlier starts died", &a.force}};
+    a.ranks = 0;
+    return command_of(
+        "launch", "train with processes on one host or several, and go on when some die", a, io, launch,
+        joined_options({options, more}),
+        "One agent a host, over ssh, starts the ranks. When a rank dies, all of its generation end, and new\n"
+        "processes go on from the newest checkpoint on the hosts that are left, with the same global batch\n"
+        "(--min-ranks); hosts that come back are used again after a checkpoint. Lines of other ranks than 0\n"
+        "begin with [host rank]. Ctrl-C, SIGTERM and the other signals of `tutti train` stop all ranks (75).\n"
+        "Codes 2, 3 and 70 of a rank end the run, as a new start would fail in the same way.\n\n"
+        "Examples:\n"
+        "  tutti launch -n 8 config.toml\n"
+        "  tutti launch --hosts hosts --min-ranks 8 config.toml --out /shared/runs/a\n"
+        "  tutti launch --hosts hosts --min-ranks 8 --cluster h100 config.toml --out /shared/runs/a");
+}
+
+}  // namespace tutti::cli

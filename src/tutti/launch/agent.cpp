@@ -1,0 +1,217 @@
+#include "tutti/launch/agent.h"
+
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <optional>
+
+#include "tutti/base/build_info.h"
+#include "tutti/base/error.h"
+#include "tutti/base/read_file.h"
+#include "tutti/base/to_size.h"
+#include "tutti/checkpoint/digest.h"
+#include "tutti/launch/process.h"
+
+namespace tutti::launch {
+
+namespace {
+
+constexpr int kTurnMs = 100;
+constexpr std::chrono::seconds kPing{1};
+constexpr size_t kMostUnsent = size_t{16} << 20;  // of output; the ranks wait beyond, the launcher's pings do not
+
+std::chrono::duration<double> seconds(double s) { return std::chrono::duration<double>(s); }
+
+class Agent {
+  public:
+    explicit Agent(Link link) : link_(std::move(link)) {
+        prctl(PR_SET_CHILD_SUBREAPER, 1);  // what a rank has started and left behind comes here
+        link_.send(Frame::Type::hello, identity_of_program().dump());
+    }
+
+    int serve() {
+        while (link_.open() || !ranks_.empty()) turn();
+        return 0;
+    }
+
+  private:
+    struct Rank {
+        int rank = 0;
+        Process process;
+        std::optional<Ending> ending = {};
+    };
+
+    void turn() {
+        wait();
+        while (const auto frame = link_.read()) take(*frame);
+        while (const auto signal = signals_.next())
+            if (*signal != SIGCHLD) asked(*signal);
+        if (link_.open() && Clock::now() - pinged_ > kPing) {
+            link_.send(Frame::Type::ping);
+            pinged_ = Clock::now();
+        }
+        mind_the_link();
+        if (start_) begin();
+        for (Rank& rank : ranks_) look_at(rank);
+        std::erase_if(ranks_, [](const Rank& rank) { return rank.ending.has_value(); });
+        while (ranks_.empty() && waitpid(-1, nullptr, WNOHANG) > 0) {  // what ranks had left behind
+        }
+    }
+
+    void wait() {
+        std::vector<pollfd> watched = {{.fd = signals_.fd(), .events = POLLIN, .revents = 0}};
+        if (link_.open()) {
+            watched.push_back({.fd = link_.in(), .events = POLLIN, .revents = 0});
+            if (link_.has_to_write()) watched.push_back({.fd = link_.out(), .events = POLLOUT, .revents = 0});
+        }
+        if (link_.unsent() < kMostUnsent)
+            for (const Rank& rank : ranks_)
+                for (const Descriptor* pipe : {&rank.process.out, &rank.process.err})
+                    if (pipe->open()) watched.push_back({.fd = pipe->fd(), .events = POLLIN, .revents = 0});
+        poll(watched.data(), watched.size(), kTurnMs);
+        link_.write();
+    }
+
+    void take(const Frame& frame) {
+        switch (frame.type) {
+            case Frame::Type::start: start_ = read_start(frame.body); break;
+            case Frame::Type::stop: send_all(Json::parse(frame.body).at("signal").get<int>()); break;
+            default: break;  // a ping: that it came is all it says
+        }
+    }
+
+    void send_all(int signal) {
+        for (const Rank& rank : ranks_) {
+            if (signal == SIGKILL)
+                rank.process.kill_group();
+            else
+                rank.process.send(signal);
+        }
+        if (signal == SIGKILL) start_.reset();
+    }
+
+    // This host is to stop, and so is the run: the launcher tells all ranks.
+    void asked(int signal) {
+        link_.send(Frame::Type::asked, Json{{"signal", signal}}.dump());
+        if (!link_.open()) send_all(signal);
+    }
+
+    void mind_the_link() {
+        const auto now = Clock::now();
+        if (link_.open() && now - link_.heard() > seconds(silence_s_)) {
+            send_all(SIGKILL);
+            link_ = Link();  // a connection that was cut may stay open for hours
+        }
+        if (link_.open()) return;
+        start_.reset();
+        if (!closed_at_) {
+            closed_at_ = now;
+            send_all(SIGTERM);
+        }
+        if (now - *closed_at_ > seconds(grace_s_)) send_all(SIGKILL);
+    }
+
+    // As soon as no earlier agent of this job and host is left: its ranks may still be ending.
+    void begin() {
+        if (!name_.open()) {
+            name_ = comm::tcp::listen_locally(concat("tutti-agent-", geteuid(), "-", start_->job, "-", start_->host));
+            if (!name_.open()) return;
+        }
+        silence_s_ = start_->silence_s;
+        grace_s_ = start_->grace_s;
+        for (const Start::Rank& rank : start_->ranks) {
+            Command command{.words = start_->words,
+                            .environment = start_->environment,
+                            .directory = start_->directory,
+                            .dies_with_parent = true};
+            for (const auto& [name, value] : rank.environment) command.environment[name] = value;
+            ranks_.push_back({.rank = rank.rank, .process = Process(command)});
+        }
+        start_.reset();
+    }
+
+    // Output first: what a rank wrote last is there when it has ended.
+    void look_at(Rank& rank) {
+        const auto ending = rank.process.ended();
+        for (const int stream : {1, 2}) {
+            Descriptor& pipe = stream == 1 ? rank.process.out : rank.process.err;
+            if (pipe.open() && (ending || link_.unsent() < kMostUnsent)) pass_on(rank.rank, stream, pipe);
+        }
+        if (!ending) return;
+        rank.ending = ending;
+        rank.process.out = Descriptor();
+        rank.process.err = Descriptor();
+        link_.send(Frame::Type::exited,
+                   Json{{"rank", rank.rank}, {"code", ending->code}, {"signal", ending->signal}}.dump());
+    }
+
+    void pass_on(int rank, int stream, Descriptor& pipe) {
+        for (;;) {
+            pollfd one{.fd = pipe.fd(), .events = POLLIN, .revents = 0};
+            if (poll(&one, 1, 0) <= 0) return;
+            std::string text;
+            const bool goes_on = read_some(pipe, text);
+            if (!text.empty()) link_.send(Frame::Type::output, output_body(rank, stream, text));
+            if (!goes_on) {
+                pipe = Descriptor();
+                return;
+            }
+        }
+    }
+
+    SignalDescriptor signals_{SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU};
+    Link link_;
+    Descriptor name_;
+    std::optional<Start> start_;  // not begun yet
+    std::vector<Rank> ranks_;
+    double silence_s_ = 60, grace_s_ = 15;  // until a start frame says more
+    std::optional<Clock::time_point> closed_at_;
+    Clock::time_point pinged_{};
+};
+
+}  // namespace
+
+Json identity_of_program() {
+    const std::string program = read_file("/proc/self/exe");
+    return {{"version", build_info().version},
+            {"digest", checkpoint::to_hex(checkpoint::xxh3_128(std::as_bytes(std::span(program))))}};
+}
+
+std::string to_body(const Start& start) {
+    Json ranks = Json::array();
+    for (const Start::Rank& rank : start.ranks)
+        ranks.push_back({{"rank", rank.rank}, {"environment", rank.environment}});
+    return Json{{"job", start.job},
+                {"host", start.host},
+                {"generation", start.generation},
+                {"silence_s", start.silence_s},
+                {"grace_s", start.grace_s},
+                {"directory", start.directory},
+                {"words", start.words},
+                {"environment", start.environment},
+                {"ranks", ranks}}
+        .dump();
+}
+
+Start read_start(std::string_view body) {
+    const Json json = Json::parse(std::string(body));
+    Start start{.job = json.at("job").text(),
+                .host = json.at("host").text(),
+                .generation = json.at("generation").get<int64_t>(),
+                .silence_s = json.at("silence_s").get<double>(),
+                .grace_s = json.at("grace_s").get<double>(),
+                .directory = json.at("directory").text(),
+                .words = json.at("words").get<std::vector<std::string>>(),
+                .environment = json.at("environment").get<std::map<std::string, std::string>>(),
+                .ranks = {}};
+    for (const Json& rank : json.at("ranks"))
+        start.ranks.push_back({.rank = rank.at("rank").get<int>(),
+                               .environment = rank.at("environment").get<std::map<std::string, std::string>>()});
+    return start;
+}
+
+int serve(Link link) { return Agent(std::move(link)).serve(); }
+
+}  // namespace tutti::launch

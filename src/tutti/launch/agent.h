@@ -1,0 +1,39 @@
+// launch/agent.h: the agent of a host: starts the ranks that `tutti launch` asks for, passes on their output and how
+// they ended, and lets none of them outlive it or the launcher.
+//
+//   the launcher ends, or the connection closes   stop signal to the ranks; killed after `grace`
+//   nothing heard for `silence`                   killed at once: the launcher counts on that
+//   the agent is killed                           the system kills its ranks (PR_SET_PDEATHSIG)
+#pragma once
+
+#include <string>
+
+#include "tutti/base/json.h"
+#include "tutti/launch/link.h"
+
+namespace tutti::launch {
+
+// What both sides must have in common, and what a hello frame says: {"version", "digest" of the program}.
+Json identity_of_program();
+// The body of a start frame.
+struct Start {
+    std::string job, host;  // names one agent: another one of the same job and host must have ended before
+    int64_t generation = 0;
+    double silence_s = 15, grace_s = 15;
+    std::string directory;                           // of the ranks
+    std::vector<std::string> words;                  // of a rank: the program and its arguments
+    std::map<std::string, std::string> environment;  // of all ranks
+    struct Rank {
+        int rank = 0;
+        std::map<std::string, std::string> environment;
+    };
+    std::vector<Rank> ranks;
+};
+std::string to_body(const Start& start);
+Start read_start(std::string_view body);
+
+// Serves a launcher until the link closes; returns the exit code. Call from the main thread of a process without other
+// threads.
+int serve(Link link);
+
+}  // namespace tutti::launch

@@ -1,0 +1,101 @@
+#include "tutti/launch/host.h"
+
+#include <poll.h>
+
+#include <sstream>
+
+#include "tutti/base/error.h"
+
+namespace tutti::launch {
+
+namespace {
+
+constexpr std::chrono::seconds kHello{60};  // ssh asks a name server, and starts a shell
+constexpr std::chrono::seconds kRetry{5}, kPing{1};
+
+Clock::duration seconds(double s) {
+    return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s));
+}
+
+}  // namespace
+
+void Host::connect() {
+    agent_ = Process({.words = words_, .reads = true});
+    link_ = Link(std::move(agent_.out), std::move(agent_.in));
+    state_ = State::connecting;
+    since_ = Clock::now();
+}
+
+std::vector<std::pair<int, bool>> Host::watched() const {
+    std::vector<std::pair<int, bool>> all;
+    if (agent_.err.open()) all.push_back({agent_.err.fd(), false});
+    if (!link_.open()) return all;
+    all.push_back({link_.in(), false});
+    if (link_.has_to_write()) all.push_back({link_.out(), true});
+    return all;
+}
+
+std::vector<Frame> Host::turn(double silence_s) {
+    std::vector<Frame> frames;
+    if (state_ == State::away) return frames;
+    const auto now = Clock::now();
+    if (now - pinged_ > kPing) {
+        link_.send(Frame::Type::ping);
+        pinged_ = now;
+    }
+    link_.write();
+    while (auto frame = link_.read()) {
+        if (frame->type == Frame::Type::hello)
+            greet(*frame, silence_s);
+        else if (frame->type != Frame::Type::ping)
+            frames.push_back(std::move(*frame));
+    }
+    for (pollfd one{.fd = agent_.err.fd(), .events = POLLIN, .revents = 0}; agent_.err.open() && poll(&one, 1, 0) > 0;)
+        if (!read_some(agent_.err, errors_)) agent_.err = Descriptor();
+    if (state_ == State::away) return frames;
+    std::istringstream lines(errors_);
+    for (std::string text; std::getline(lines, text);) last_line_ = text;
+    if (!link_.open())
+        lose(concat("its agent has ended", last_line_.empty() ? "" : ": ", last_line_), silence_s);
+    else if (state_ == State::connecting && now - since_ > kHello)
+        lose(concat("its agent has not answered within ", kHello.count(), " s"), silence_s);
+    else if (state_ == State::ready && now - link_.heard() > seconds(silence_s))
+        lose(concat("nothing was heard of it for ", silence_s, " s"), silence_s);
+    return frames;
+}
+
+void Host::greet(const Frame& hello, double silence_s) {
+    const std::optional<Json> theirs = Json::try_parse(hello.body);
+    const Json ours = identity_of_program();
+    if (theirs && *theirs == ours) {
+        state_ = State::ready;
+        since_ = Clock::now();
+        return;
+    }
+    lose(concat("it has another program than this host: ", theirs ? theirs->dump() : "no tutti", ", required ",
+                ours.dump()),
+         silence_s);
+    leave_for(std::chrono::hours(1));
+}
+
+void Host::lose(const std::string& why, double silence_s) {
+    const bool was_ready = state_ == State::ready;
+    state_ = State::away;
+    since_ = Clock::now();
+    why_ = why;
+    link_ = Link();
+    agent_ = Process();  // kills it
+    retry_at_ = was_ready ? since_ : since_ + kRetry;
+    // An agent that was cut off kills its ranks after that silence, or the same time after the end of its connection.
+    if (was_ready && !direct_) unsafe_until_ = since_ + seconds(silence_s * 4 / 3);
+}
+
+std::string Host::take_lines() {
+    const size_t end = errors_.rfind('\n');
+    if (end == std::string::npos) return "";
+    std::string lines = errors_.substr(0, end + 1);
+    errors_.erase(0, end + 1);
+    return lines;
+}
+
+}  // namespace tutti::launch

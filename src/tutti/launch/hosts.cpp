@@ -1,0 +1,74 @@
+#include "tutti/launch/hosts.h"
+
+#include <algorithm>
+#include <charconv>
+#include <sstream>
+
+#include "tutti/base/error.h"
+#include "tutti/device/device.h"
+
+namespace tutti::launch {
+
+namespace {
+
+constexpr int kMostSlots = 4096;
+
+int slots_of(const std::string& text, const std::string& where) {
+    int slots = 0;
+    const char* end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, slots);
+    check<UsageError>(error == std::errc() && stop == end && slots >= 1 && slots <= kMostSlots, where,
+                      "slots must be 1 to ", kMostSlots, ", got '", text, "'");
+    return slots;
+}
+
+}  // namespace
+
+std::vector<HostLine> parse_hosts(const std::string& text, const std::string& origin) {
+    std::vector<HostLine> hosts;
+    std::istringstream lines(text);
+    int number = 0;
+    for (std::string line; std::getline(lines, line);) {
+        const std::string where = concat(origin, ":", ++number, ": ");
+        std::istringstream words(line.substr(0, line.find('#')));
+        HostLine host;
+        if (!(words >> host.name)) continue;
+        // The command line of ssh takes the name as it is.
+        check<UsageError>(host.name.front() != '-', where, "a host cannot be named ", host.name);
+        if (const size_t colon = host.name.rfind(':'); colon != std::string::npos) {
+            host.slots = slots_of(host.name.substr(colon + 1), where);
+            host.name.resize(colon);
+        }
+        for (std::string word; words >> word;) {
+            const std::string key = word.substr(0, word.find('=')),
+                              value = word.substr(std::min(word.size(), key.size() + 1));
+            check<UsageError>((key == "slots" || key == "addr") && !value.empty(), where, "'", word,
+                              "' is neither slots=N nor addr=ADDRESS; a line is `n1 slots=8 addr=10.0.0.1`");
+            if (key == "slots")
+                host.slots = slots_of(value, where);
+            else
+                host.address = value;
+        }
+        const bool is_new =
+            std::none_of(hosts.begin(), hosts.end(), [&](const HostLine& h) { return h.name == host.name; });
+        check<UsageError>(is_new, where, "the host ", host.name,
+                          " is named twice; slots=N says how many ranks it takes");
+        if (host.address.empty()) host.address = host.name;
+        hosts.push_back(std::move(host));
+    }
+    check<UsageError>(!hosts.empty(), origin, " names no host; a line is `n1 slots=8`");
+    return hosts;
+}
+
+bool is_this_host(const std::string& name) { return name == "localhost" || name == host_name(); }
+
+std::vector<int> place(const std::vector<int>& ready, int ranks) {
+    std::vector<int> placed;
+    for (const int slots : ready) {
+        placed.push_back(std::min(slots, ranks));
+        ranks -= placed.back();
+    }
+    return placed;
+}
+
+}  // namespace tutti::launch

@@ -1,0 +1,474 @@
+#include "tutti/launch/launcher.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <future>
+#include <map>
+#include <numeric>
+#include <span>
+#include <sstream>
+
+#include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
+#include "tutti/checkpoint/digest.h"
+#include "tutti/checkpoint/file_system.h"
+#include "tutti/checkpoint/file_writer.h"
+#include "tutti/checkpoint/generation.h"
+#include "tutti/comm/launcher.h"
+#include "tutti/comm/tcp/secret.h"
+#include "tutti/launch/host.h"
+#include "tutti/launch/printer.h"
+#include "tutti/launch/verdict.h"
+#include "tutti/report/run_events.h"
+
+namespace tutti::launch {
+
+namespace {
+
+constexpr int kTurnMs = 50;
+constexpr std::chrono::seconds kLook{1};         // between looks at the disk
+constexpr std::chrono::seconds kLastWords{1};    // of the ranks, after one of them has failed
+constexpr std::chrono::seconds kUnkillable{10};  // a process that outlives SIGKILL for so long waits for its device
+constexpr std::chrono::minutes kWaitForHosts{10};
+constexpr int kMostLosses = 3;  // of a host, from one checkpoint; then it is left out for an hour
+constexpr std::chrono::hours kLeftOut{1};
+constexpr int kStopped = 75, kNoHosts = 5;
+constexpr ptrdiff_t kMostConnecting = 8;  // OpenSSH refuses some of more than 10 at once (MaxStartups)
+
+// Of this process's environment, what the ranks of other hosts get too.
+constexpr std::array kForwarded = {"TUTTI_", "OMP_", "CUDA_", "NCCL_", "DNNL_", "LD_LIBRARY_PATH="};
+
+std::map<std::string, std::string> forwarded() {
+    std::map<std::string, std::string> all;
+    for (char** entry = environ; *entry != nullptr; ++entry) {
+        const std::string text = *entry;
+        const bool goes = std::any_of(kForwarded.begin(), kForwarded.end(),
+                                      [&](const char* before) { return text.starts_with(before); });
+        if (goes) all[text.substr(0, text.find('='))] = text.substr(text.find('=') + 1);
+    }
+    return all;
+}
+
+std::string random_hex() {
+    const auto bytes = comm::tcp::fresh_nonce();
+    std::string text;
+    for (const unsigned char byte : bytes) text += concat("0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15]);
+    return text;
+}
+
+double clock_now() {
+    return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+Clock::duration seconds(double s) {
+    return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s));
+}
+
+bool reader_has_ended() {
+    pollfd out{.fd = STDOUT_FILENO, .events = 0, .revents = 0};
+    return poll(&out, 1, 0) > 0 && (out.revents & POLLERR) != 0;
+}
+
+// The processes of one start.
+struct Running {
+    int64_t number = 0;
+    Layout layout;
+    std::vector<size_t> host_of;  // by rank
+    std::vector<bool> has_ended;  // by rank
+    std::vector<RankEnd> ends;
+    std::optional<Clock::time_point> failed_at, asked_at, killed_at;
+    bool grows = false;  // was asked to stop so that more ranks can go on
+
+    bool over() const { return ends.size() == has_ended.size(); }
+};
+
+class Launcher {
+  public:
+    Launcher(const LaunchedRun& run, const LaunchOptions& options, std::ostream& out, std::ostream& err)
+        : run_(run), options_(options), printer_(out, err) {
+        const std::string path = std::filesystem::absolute(run.out).lexically_normal().string();
+        job_ = checkpoint::to_hex(checkpoint::xxh3_64(std::as_bytes(std::span(path))));
+        for (const HostLine& line : options.hosts) {
+            const bool direct = is_this_host(line.name);
+            std::vector<std::string> words = {options.program, "agent"};
+            if (!direct) {
+                words.clear();
+                std::istringstream parts(options.ssh);
+                for (std::string part; parts >> part;) words.push_back(part);
+                words.insert(words.end(), {line.name, concat("exec ", options.program, " agent")});
+            }
+            hosts_.emplace_back(line, words, direct);
+        }
+    }
+
+    int run() {
+        checkpoint::PosixFileSystem files;
+        checkpoint::make_directories(files, run_.out);
+        const auto lock = files.lock(checkpoint::join(run_.out, "launch.lock"), checkpoint::this_owner());
+        for (int64_t starts = 1;; ++starts) {
+            if (!wait_for_hosts(starts == 1)) return stopped_by_ != 0 ? kStopped : kNoHosts;
+            begin();
+            while (!running_->over()) turn();
+            const Verdict verdict = judge(running_->ends);
+            const int64_t number = running_->number;
+            const bool grows = running_->grows && verdict.code == kStopped;
+            running_.reset();
+            if (!verdict.culprit.empty()) tell(report::kDied, number, verdict.culprit);
+            if (!verdict.again && !grows) return end(number, verdict);
+            if (stopped_by_ != 0) return end(number, {.code = grows ? kStopped : verdict.code});
+            if (verdict.again && options_.max_restarts == 0) return end(number, verdict);
+            back_off();
+        }
+    }
+
+  private:
+    // ---- one look at all that can happen ----
+
+    void turn() {
+        wait();
+        while (const auto signal = signals_.next()) asked(*signal);
+        if (stopped_by_ == 0 && reader_has_ended()) asked(SIGPIPE);
+        for (size_t i = 0; i < hosts_.size(); ++i) look_at(i);
+        connect();
+        if (running_) mind_the_ranks();
+    }
+
+    void wait() {
+        std::vector<pollfd> watched = {{.fd = signals_.fd(), .events = POLLIN, .revents = 0}};
+        for (const Host& host : hosts_)
+            for (const auto& [fd, writes] : host.watched())
+                watched.push_back({.fd = fd, .events = static_cast<int16_t>(writes ? POLLOUT : POLLIN), .revents = 0});
+        poll(watched.data(), watched.size(), kTurnMs);
+    }
+
+    void connect() {
+        auto connecting = std::count_if(hosts_.begin(), hosts_.end(),
+                                        [](const Host& host) { return host.state() == Host::State::connecting; });
+        for (Host& host : hosts_)
+            if (connecting < kMostConnecting && host.may_connect()) host.connect(), ++connecting;
+    }
+
+    void look_at(size_t index) {
+        Host& host = hosts_[index];
+        const Host::State before = host.state();
+        for (const Frame& frame : host.turn(options_.silence_s)) take(index, frame);
+        std::istringstream lines(host.take_lines());
+        for (std::string line; std::getline(lines, line);)  // a host that is tried again and again says it once
+            if (std::exchange(said_[host.line.name], line) != line)
+                printer_.say(concat("host ", host.line.name, ": ", line));
+        if (host.state() == before) return;
+        if (host.is_ready() && has_run_) tell_of_host(host, "is there again");
+        if (before == Host::State::ready) lost(index);
+    }
+
+    void take(size_t index, const Frame& frame) {
+        if (frame.type == Frame::Type::output) {
+            const Output output = read_output(frame.body);
+            printer_.add(hosts_[index].line.name, output.rank, output.stream, output.bytes);
+        } else if (frame.type == Frame::Type::asked) {
+            asked(Json::parse(frame.body).at("signal").get<int>());
+        } else if (frame.type == Frame::Type::exited) {
+            const Json json = Json::parse(frame.body);
+            ended({.rank = json.at("rank").get<int>(),
+                   .host = hosts_[index].line.name,
+                   .ending = {.code = json.at("code").get<int>(), .signal = json.at("signal").get<int>()}});
+        }
+    }
+
+    void ended(RankEnd end) {
+        if (!running_ || end.rank < 0 || to_size(end.rank) >= running_->has_ended.size()) return;
+        if (running_->has_ended[to_size(end.rank)]) return;
+        running_->has_ended[to_size(end.rank)] = true;
+        printer_.end(end.host, end.rank);
+        end.by_launcher = running_->killed_at && end.ending.signal == SIGKILL;
+        const bool well = !end.lost && end.ending.signal == 0 && (end.ending.code == 0 || end.ending.code == kStopped);
+        if (!well && !running_->failed_at) running_->failed_at = Clock::now();
+        running_->ends.push_back(std::move(end));
+    }
+
+    void lost(size_t index) {
+        Host& host = hosts_[index];
+        tell_of_host(host, concat("is lost: ", host.why()));
+        const int64_t step = run_.newest_step();
+        Losses& losses = losses_[host.line.name];
+        losses = losses.step == step ? Losses{step, losses.count + 1} : Losses{step, 1};
+        if (losses.count >= kMostLosses) {
+            host.leave_for(kLeftOut);
+            tell_of_host(host, concat("was lost ", losses.count, " times without a new checkpoint and is left out for ",
+                                      kLeftOut.count(), " h"));
+        }
+        if (!running_) return;
+        for (size_t rank = 0; rank < running_->host_of.size(); ++rank)
+            if (running_->host_of[rank] == index)
+                ended({.rank = static_cast<int>(rank), .host = host.line.name, .ending = {}, .lost = true});
+    }
+
+    // ---- stopping ----
+
+    void asked(int signal) {
+        const bool again = stopped_by_ != 0;
+        if (!again) stopped_by_ = signal;
+        if (!running_) return;
+        if (again && signal == SIGINT) return kill_all();
+        if (again) return;
+        printer_.say(concat(strsignal(signal), ": all ranks finish their step and save; killed after ",
+                            options_.grace_s, " s (--grace)"));
+        stop_all(signal == SIGPIPE ? SIGTERM : signal);
+    }
+
+    void stop_all(int signal) {
+        if (!running_->asked_at) running_->asked_at = Clock::now();
+        send_to_all(signal);
+    }
+
+    void kill_all() {
+        if (running_->killed_at) return;
+        running_->killed_at = Clock::now();
+        send_to_all(SIGKILL);
+    }
+
+    void send_to_all(int signal) {
+        for (Host& host : hosts_)
+            if (host.is_ready()) host.send(Frame::Type::stop, Json{{"signal", signal}}.dump());
+    }
+
+    void mind_the_ranks() {
+        const auto now = Clock::now();
+        const Running& r = *running_;
+        if (r.failed_at && now - *r.failed_at > kLastWords) kill_all();
+        if (r.asked_at && now - *r.asked_at > seconds(options_.grace_s)) kill_all();
+        if (r.killed_at && now - *r.killed_at > kUnkillable) {
+            for (size_t rank = 0; rank < r.host_of.size(); ++rank) {
+                Host& host = hosts_[r.host_of[rank]];
+                if (r.has_ended[rank] || !host.is_ready()) continue;
+                host.lose(concat("rank ", rank, " cannot be killed"), options_.silence_s);
+                host.leave_for(kLeftOut);
+                lost(r.host_of[rank]);
+            }
+        }
+        if (now - looked_ < kLook) return;
+        looked_ = now;
+        if (!r.failed_at && !r.asked_at && could_grow()) {
+            printer_.say(concat("more hosts are there: the ranks save, and more of them go on"));
+            running_->grows = true;
+            stop_all(SIGUSR1);
+        }
+    }
+
+    // Whether hosts that came back have stayed for long enough, give more ranks, and a checkpoint was due since.
+    bool could_grow() {
+        std::vector<int> ready = ready_slots(seconds(options_.grow_after_s));
+        const int slots = std::accumulate(ready.begin(), ready.end(), 0);
+        const int64_t step = run_.newest_step();
+        const auto layout = slots > running_->layout.ranks ? layout_in_time(slots) : nullptr;
+        if (layout == nullptr || !*layout || (*layout)->ranks <= running_->layout.ranks) {
+            step_before_growth_ = step;
+            return false;
+        }
+        return step > step_before_growth_;
+    }
+
+    // ---- starting ----
+
+    // Slots of the hosts that are ready for `time`; 0 for others.
+    std::vector<int> ready_slots(Clock::duration time = {}) const {
+        std::vector<int> slots;
+        for (const Host& host : hosts_)
+            slots.push_back(host.is_ready() && Clock::now() - host.since() >= time ? host.line.slots : 0);
+        return slots;
+    }
+
+    // Null while the planner works. It may take longer than the agents wait for a word.
+    const std::optional<Layout>* layout_in_time(int slots) {
+        const int ranks = std::min(slots, options_.ranks);
+        if (planning_.valid()) {
+            if (planning_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return nullptr;
+            layouts_[planned_ranks_] = planning_.get();
+        }
+        const auto found = layouts_.find(ranks);
+        if (found != layouts_.end()) return &found->second;
+        planned_ranks_ = ranks;
+        planning_ =
+            std::async(std::launch::async, [this, ranks] { return ranks > 0 ? run_.layout(ranks) : std::nullopt; });
+        return nullptr;
+    }
+
+    // Waits until it is decided which hosts take part, and they suffice. False: a stop was asked for, or no hosts came.
+    bool wait_for_hosts(bool first) {
+        const auto begin = Clock::now();
+        bool told = false;
+        for (;; turn()) {
+            if (stopped_by_ != 0) return false;
+            const auto now = Clock::now();
+            const bool settled = std::none_of(hosts_.begin(), hosts_.end(), [&](const Host& host) {
+                return host.may_connect() || host.state() == Host::State::connecting || now < host.unsafe_until();
+            });
+            if (!settled) continue;
+            const std::vector<int> ready = ready_slots();
+            const int slots = std::accumulate(ready.begin(), ready.end(), 0);
+            const std::optional<Layout>* planned = layout_in_time(slots);
+            if (planned == nullptr) continue;
+            const std::optional<Layout>& layout = *planned;
+            if (layout && layout->ranks >= options_.min_ranks) {
+                layout_ = *layout;
+                return true;
+            }
+            const std::string why = concat("required: ", options_.min_ranks, " ranks (--min-ranks); ",
+                                           layout ? layout->ranks : 0, " can run", missing());
+            check(!first, why);
+            if (!std::exchange(told, true)) printer_.say(concat("waiting for hosts. ", why));
+            if (now - begin > kWaitForHosts) {
+                tell(report::kEnded, newest_, concat("no hosts for ", kWaitForHosts.count(), " min. ", why));
+                return false;
+            }
+        }
+    }
+
+    std::string missing() const {
+        std::string text;
+        for (const Host& host : hosts_)
+            if (!host.is_ready()) text += concat("; host ", host.line.name, ": ", host.why());
+        return text;
+    }
+
+    void begin() {
+        wait_until_free();
+        const int64_t step = run_.newest_step(), newest = checkpoint::newest_generation(run_.out);
+        check<UsageError>(!has_run_ || newest == newest_, run_.out, ": generation ", newest,
+                          " of this run was started elsewhere, after generation ", newest_, " of this launcher");
+        if (options_.max_restarts > 0) run_.count_start(step);
+        starts_here_ = has_run_ && step == step_of_start_ ? starts_here_ + 1 : 1;
+        step_of_start_ = step_before_growth_ = step;
+        newest_ = newest + 1;
+        has_run_ = true;
+        Running running{.number = newest_, .layout = layout_};
+        const std::vector<int> placed = place(ready_slots(), layout_.ranks);
+        std::string hosts;
+        for (size_t i = 0; i < placed.size(); ++i) {
+            if (placed[i] > 0) hosts += concat(hosts.empty() ? "" : ", ", hosts_[i].line.name);
+            running.host_of.insert(running.host_of.end(), to_size(placed[i]), i);
+        }
+        running.has_ended.resize(running.host_of.size());
+        const std::string text = concat(layout_.ranks, " of ", options_.ranks, " ranks on ", hosts, ": ", layout_.text,
+                                        ", from step ", step);
+        checkpoint::Generation::take(run_.out, newest_, concat(checkpoint::this_owner(), " ", text, "\n"));
+        running_ = std::move(running);
+        if (newest_ > 1 || layout_.ranks != options_.ranks) printer_.say(concat("generation ", newest_, ": ", text));
+        tell(report::kStarted, newest_, text, false);
+        start_ranks(placed);
+    }
+
+    // A rank that was killed may hold its lock for a moment longer, and one that an earlier launcher has left behind
+    // until it has saved.
+    void wait_until_free() {
+        const auto until = Clock::now() + seconds(options_.silence_s * 4 / 3);
+        for (;; turn()) {
+            try {
+                return run_.require_free();
+            } catch (const UsageError&) {
+                if (Clock::now() > until || stopped_by_ != 0) throw;
+            }
+        }
+    }
+
+    void start_ranks(const std::vector<int>& placed) {
+        const auto first = hosts_.begin() + std::distance(placed.begin(), std::find_if(placed.begin(), placed.end(),
+                                                                                       [](int n) { return n > 0; }));
+        std::map<std::string, std::string> environment = forwarded();
+        // Below the ports that Linux gives to connections (32768 and up); other ports for each generation.
+        const std::string place = concat(job_, newest_);
+        const uint64_t hash = checkpoint::xxh3_64(std::as_bytes(std::span(place)));
+        environment.insert_or_assign("TUTTI_LAUNCHER", "tutti");
+        environment.insert_or_assign("TUTTI_SIZE", std::to_string(layout_.ranks));
+        environment.insert_or_assign("TUTTI_GENERATION", std::to_string(newest_));
+        environment.insert_or_assign("TUTTI_JOB", job_);
+        environment.insert_or_assign("TUTTI_ADDRESS", first->line.address);
+        environment.insert_or_assign("TUTTI_PORT", std::to_string(15000 + hash % 1000 * 16));
+        environment.insert_or_assign("TUTTI_SECRET", random_hex());
+        Start start{.job = job_,
+                    .host = {},
+                    .generation = newest_,
+                    .silence_s = options_.silence_s,
+                    .grace_s = options_.silence_s,
+                    .directory = std::filesystem::current_path().string(),
+                    .words = run_.words,
+                    .environment = environment,
+                    .ranks = {}};
+        start.words.insert(start.words.end(), layout_.words.begin(), layout_.words.end());
+        int rank = 0;
+        for (size_t i = 0; i < placed.size(); ++i) {
+            start.host = std::to_string(i);
+            start.ranks.clear();
+            for (int local = 0; local < placed[i]; ++local, ++rank)
+                start.ranks.push_back({.rank = rank,
+                                       .environment = {{"TUTTI_RANK", std::to_string(rank)},
+                                                       {"TUTTI_LOCAL_RANK", std::to_string(local)},
+                                                       {"TUTTI_LOCAL_SIZE", std::to_string(placed[i])},
+                                                       {"TUTTI_NODE", std::to_string(i)}}});
+            if (placed[i] > 0) hosts_[i].send(Frame::Type::start, to_body(start));
+        }
+    }
+
+    // 0, 1, 2, 4 ... 60 s before the next start from the same checkpoint.
+    void back_off() {
+        if (run_.newest_step() != step_of_start_) return;
+        const double pause = starts_here_ < 2 ? 0 : std::min(60.0, std::exp2(starts_here_ - 2));
+        for (const auto until = Clock::now() + seconds(pause); Clock::now() < until && stopped_by_ == 0;) turn();
+    }
+
+    int end(int64_t number, const Verdict& verdict) {
+        tell(report::kEnded, number, concat("code ", verdict.code), false);
+        return verdict.code;
+    }
+
+    // ---- telling ----
+
+    void tell(const char* kind, int64_t generation, const std::string& text, bool aloud = true) {
+        if (aloud) printer_.say(text);
+        if (!report::append_event(run_.out, {clock_now(), kind, generation, layout_.ranks, text}))
+            printer_.say(concat(run_.out, "/events.jsonl cannot be written"));
+    }
+
+    void tell_of_host(const Host& host, const std::string& text) {
+        tell(report::kHost, newest_, concat("host ", host.line.name, " ", text));
+    }
+
+    struct Losses {
+        int64_t step = -1;
+        int count = 0;
+    };
+
+    const LaunchedRun& run_;
+    const LaunchOptions& options_;
+    std::string job_;
+    SignalDescriptor signals_{kStopSignals};
+    Printer printer_;
+    std::vector<Host> hosts_;
+    std::map<std::string, Losses> losses_;
+    std::map<std::string, std::string> said_;       // the last line of each host
+    std::map<int, std::optional<Layout>> layouts_;  // by most ranks
+    int planned_ranks_ = 0;
+    Layout layout_;  // of the newest generation
+    std::optional<Running> running_;
+    int64_t newest_ = 0, step_of_start_ = -1, step_before_growth_ = 0;
+    int starts_here_ = 0;  // from the same checkpoint
+    bool has_run_ = false;
+    int stopped_by_ = 0;  // signal
+    Clock::time_point looked_{};
+    std::future<std::optional<Layout>> planning_;  // of planned_ranks_; last: uses run_
+};
+
+}  // namespace
+
+int launch(const LaunchedRun& run, const LaunchOptions& options, std::ostream& out, std::ostream& err) {
+    return Launcher(run, options, out, err).run();
+}
+
+}  // namespace tutti::launch

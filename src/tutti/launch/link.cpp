@@ -1,0 +1,81 @@
+#include "tutti/launch/link.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
+
+namespace tutti::launch {
+
+namespace {
+
+void never_wait(int fd) { fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK); }
+
+}  // namespace
+
+Link::Link(Descriptor in, Descriptor out) : in_(std::move(in)), out_(std::move(out)) {
+    never_wait(in_.fd());
+    never_wait(out_.fd());
+}
+
+void Link::send(Frame::Type type, std::string_view body) {
+    if (!open()) return;
+    unsent_ += comm::tcp::to_bytes(type, body);
+    write();
+}
+
+void Link::write() {
+    size_t sent = 0;
+    while (open() && sent < unsent_.size()) {
+        const ssize_t n = ::write(out_.fd(), unsent_.data() + sent, unsent_.size() - sent);
+        if (n > 0)
+            sent += to_size(n);
+        else if (n == 0 || errno == EAGAIN)
+            break;
+        else if (errno != EINTR)
+            closed_ = true;
+    }
+    unsent_.erase(0, sent);
+}
+
+std::optional<Frame> Link::read() {
+    if (!in_.open()) return std::nullopt;
+    if (auto frame = reader_.take()) return frame;
+    std::array<char, 65536> piece;
+    while (!closed_) {
+        const ssize_t n = ::read(in_.fd(), piece.data(), piece.size());
+        if (n > 0) {
+            heard_ = Clock::now();
+            reader_.add({piece.data(), to_size(n)});
+            if (auto frame = reader_.take()) return frame;
+            closed_ = reader_.closed();
+        } else if (n == 0 || (errno != EINTR && errno != EAGAIN)) {
+            closed_ = true;
+        } else if (errno == EAGAIN) {
+            break;
+        }
+    }
+    return std::nullopt;
+}
+
+std::string output_body(int rank, int stream, std::string_view bytes) {
+    const auto number = static_cast<int32_t>(rank);
+    std::string body(sizeof number, '\0');
+    std::memcpy(body.data(), &number, sizeof number);
+    body += static_cast<char>(stream);
+    return body.append(bytes);
+}
+
+Output read_output(std::string_view body) {
+    int32_t rank = 0;
+    check(body.size() > sizeof rank, "a frame of output of ", body.size(), " bytes");
+    std::memcpy(&rank, body.data(), sizeof rank);
+    return {rank, body[sizeof rank], body.substr(sizeof rank + 1)};
+}
+
+}  // namespace tutti::launch

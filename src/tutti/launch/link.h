@@ -1,0 +1,57 @@
+// launch/link.h: the connection between `tutti launch` and the agent of a host: frames (comm/tcp/socket.h) over two
+// descriptors, which are pipes, ends of ssh, or one socket.
+//   launcher -> agent   start {what to run}, stop {signal}, ping
+//   agent -> launcher   hello {version, digest}, output (rank, stream, bytes), exited {rank, how}, asked {signal}, ping
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "tutti/comm/tcp/socket.h"
+
+namespace tutti::launch {
+
+using comm::tcp::Clock;
+using comm::tcp::Frame;
+
+// Owns a descriptor of a pipe.
+using Descriptor = comm::tcp::Socket;
+
+class Link {
+  public:
+    Link() = default;
+    // Neither end waits from now on. `in` and `out` may be copies of one descriptor.
+    Link(Descriptor in, Descriptor out);
+
+    bool open() const { return in_.open() && !closed_; }
+    int in() const { return in_.fd(); }
+    int out() const { return out_.fd(); }
+    bool has_to_write() const { return open() && !unsent_.empty(); }
+    size_t unsent() const { return unsent_.size(); }
+    // When the last bytes came; the time of the constructor before.
+    Clock::time_point heard() const { return heard_; }
+
+    // Never waits. What the other end does not take yet is kept.
+    void send(Frame::Type type, std::string_view body = "");
+    void write();  // sends more of what is kept
+    // A complete frame, if one has arrived; never waits. After the end of the stream open() is false.
+    std::optional<Frame> read();
+
+  private:
+    Descriptor in_, out_;
+    comm::tcp::FrameReader reader_;
+    std::string unsent_;
+    Clock::time_point heard_ = Clock::now();
+    bool closed_ = false;
+};
+
+// The body of an output frame: rank, stream (1 or 2), bytes.
+std::string output_body(int rank, int stream, std::string_view bytes);
+struct Output {
+    int rank = 0, stream = 1;
+    std::string_view bytes;
+};
+Output read_output(std::string_view body);  // Error for a body that output_body() did not make
+
+}  // namespace tutti::launch

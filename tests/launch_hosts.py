@@ -1,0 +1,233 @@
+#!/usr/bin/env python3
+"""tutti launch over a real sshd: two hosts and the launcher in network namespaces of their own, with process tables of
+their own. A host is cut off and comes back; an agent, an ssh client and the launcher are killed.
+
+Usage: launch_hosts.py TUTTI; exit code 77 where this machine has no sshd or permits no namespaces (root).
+"""
+
+import array
+import json
+import os
+import pathlib
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
+NET = f"10.{os.getpid() % 250 + 1}"
+HOSTS = {"a": 5, "b": 3}
+ADDRESS = {host: f"{NET}.{number}.1" for number, host in enumerate(HOSTS, 1)}
+
+
+def name_of(host):
+    return f"tuttil{host}{os.getpid()}"
+
+
+def sh(*words, **more):
+    return subprocess.run(words, check=True, capture_output=True, text=True, **more).stdout
+
+
+def inside(host, *words):
+    return ["ip", "netns", "exec", name_of(host), *words]
+
+
+class Hosts:
+    """The hosts, and `l` for the launcher, which also passes packets between them."""
+
+    def __init__(self, folder):
+        self.folder, self.servers = folder, {}
+        sh("ip", "netns", "add", name_of("l"))
+        sh(*inside("l", "ip", "link", "set", "lo", "up"))
+        for host, address in ADDRESS.items():
+            sh("ip", "netns", "add", name_of(host))
+            sh(*inside("l", "ip", "link", "add", f"p{host}", "type", "veth", "peer", "name", "e", "netns", name_of(host)))
+            router = address[:-1] + "2"
+            for space, link, own in (("l", f"p{host}", router), (host, "e", address)):
+                sh(*inside(space, "ip", "addr", "add", f"{own}/24", "dev", link))
+                sh(*inside(space, "ip", "link", "set", link, "up"))
+            sh(*inside(host, "ip", "link", "set", "lo", "up"))
+            sh(*inside(host, "ip", "route", "add", "default", "via", router))
+        sh(*inside("l", "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"))
+        sh("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", f"{folder}/key")
+        os.makedirs("/run/sshd", exist_ok=True)
+        for host, address in ADDRESS.items():
+            config = folder / f"sshd-{host}"
+            config.write_text(f"Port 22\nListenAddress {address}\nHostKey {folder}/key\nPidFile none\nUsePAM no\n"
+                              f"AuthorizedKeysFile {folder}/key.pub\nStrictModes no\nPermitRootLogin yes\n")
+            self.servers[host] = subprocess.Popen(
+                inside(host, "unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c",
+                       f"hostname {host}; exec {SSHD} -D -e -f {config}"), stderr=subprocess.DEVNULL)
+        (folder / "hosts").write_text("".join(
+            f"{address} slots={HOSTS[host]}\n" for host, address in ADDRESS.items()))
+
+    def cut(self, host, is_up):
+        sh(*inside("l", "ip", "link", "set", f"p{host}", "up" if is_up else "down"))
+        if is_up:  # some kernels drop the route of a link that is down, and do not make it again
+            sh(*inside("l", "ip", "addr", "flush", "dev", f"p{host}"))
+            sh(*inside("l", "ip", "addr", "add", f"{ADDRESS[host][:-1]}2/24", "dev", f"p{host}"))
+
+    def processes(self, host):
+        """The tutti processes of a host: {pid: words}."""
+        found = {}
+        for pid in sh("ip", "netns", "pids", name_of(host)).split():
+            try:
+                words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if len(words) > 1 and words[0].endswith(b"tutti"):
+                found[int(pid)] = words[1].decode()
+        return found
+
+    def end(self):
+        for server in self.servers.values():
+            server.kill()
+            server.wait()
+        for host in ["l", *HOSTS]:
+            subprocess.run(["ip", "netns", "del", name_of(host)], check=False, capture_output=True)
+
+
+class Run:
+    def __init__(self, tutti, hosts, folder, out, *more):
+        self.hosts, self.out = hosts, folder / out
+        self.err = open(folder / f"{out}.err", "w+")
+        ssh = (f"ssh -T -i {folder}/key -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null "
+               "-o LogLevel=ERROR -o ConnectTimeout=3 -o ServerAliveInterval=1 -o ServerAliveCountMax=5")
+        self.process = subprocess.Popen(
+            inside("l", tutti, "launch", "--hosts", f"{folder}/hosts", "--ssh", ssh, "--silence", "6", "--grow-after",
+                   "0", f"{folder}/tiny.toml", "--out", str(self.out), *more), stdout=self.err, stderr=self.err)
+
+    def newest(self):
+        steps = [p.name[5:] for p in self.out.glob("checkpoints/step-*")]
+        return max((int(s) for s in steps if s.isdigit()), default=0)
+
+    def events(self, kind):
+        try:
+            lines = (self.out / "events.jsonl").read_text().split("\n")[:-1]
+        except OSError:
+            return []
+        return [e for e in map(json.loads, lines) if e["event"] == kind]
+
+    def wait(self, fact, what):
+        begin = time.monotonic()
+        while not fact():
+            assert self.process.poll() is None, f"ended before: {what}\n{self.text()}"
+            assert time.monotonic() - begin < 120, f"not within 240 s: {what}\n{self.text()}"
+            time.sleep(0.01)
+        return time.monotonic() - begin
+
+    def wait_for_steps(self, more=4):
+        step = self.newest() + more
+        return self.wait(lambda: self.newest() >= step, f"step {step}")
+
+    def text(self):
+        self.err.flush()
+        lines = pathlib.Path(self.err.name).read_text().split("\n")
+        return "\n".join(line for line in lines if " | step " not in line)
+
+    def end(self, code, signal_number=None):
+        if signal_number:
+            self.process.send_signal(signal_number)
+        got = self.process.wait(240)
+        assert got == code, f"code {got}, expected {code}\n{self.text()}"
+
+
+def no_process_left(hosts, seconds=30):
+    begin = time.monotonic()
+    while any(hosts.processes(h) for h in HOSTS):
+        assert time.monotonic() - begin < seconds, {h: hosts.processes(h) for h in HOSTS}
+        time.sleep(0.05)
+    return time.monotonic() - begin
+
+
+def weights(tutti, folder, run, step):
+    to = folder / f"exported-{run.name}"
+    sh(tutti, "convert", "--from", str(run / "checkpoints" / f"step-{step:010d}"), "--to", str(to), "--dtype", "f32")
+    data = (to / "model.safetensors").read_bytes()
+    values = array.array("f")
+    values.frombytes(data[8 + struct.unpack("<Q", data[:8])[0]:])
+    return values
+
+
+def losses(run):
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().split("\n")[:-1]]
+
+
+def a_host_is_cut_off_and_comes_back(tutti, hosts, folder):
+    run = Run(tutti, hosts, folder, "cut", "--min-ranks", "5", "--set", "train.steps=100000")
+    run.wait_for_steps(6)
+    hosts.cut("b", False)
+    # Its ranks are killed by an agent that hears nothing, before others take their place.
+    run.wait(lambda: not hosts.processes("b"), "no process on the host that was cut off")
+    assert len(run.events("started")) == 1, run.text()
+    took = run.wait(lambda: len(run.events("started")) == 2, "5 ranks") + run.wait_for_steps()
+    print(f"cut off: ranks of that host gone, then {took:.1f} s to 4 steps by 5 ranks")
+    hosts.cut("b", True)
+    run.wait(lambda: len(run.events("started")) == 3, "8 ranks again")
+    run.wait_for_steps()
+    run.end(75, signal.SIGTERM)
+    no_process_left(hosts)
+    assert [e["ranks"] for e in run.events("started")] == [8, 5, 8]
+
+    last = run.newest()
+    whole = Run(tutti, hosts, folder, "whole", "--set", f"train.steps={last}")
+    whole.end(0)
+    got, want = losses(run.out), losses(whole.out)
+    assert [(x["step"], x["tokens"]) for x in got] == [(x["step"], x["tokens"]) for x in want]
+    largest = max(abs(x - y) for x, y in zip(weights(tutti, folder, run.out, last),
+                                             weights(tutti, folder, whole.out, last)))
+    print(f"8, 5, 8 ranks over {last} steps: largest difference of a weight {largest:.1e}")
+    assert largest <= 1e-5
+
+
+def nothing_outlives_what_is_killed(tutti, hosts, folder):
+    run = Run(tutti, hosts, folder, "kills", "--set", "train.steps=100000")
+    for victim in ("rank", "agent", "ssh"):
+        run.wait_for_steps()
+        starts = len(run.events("started"))
+        if victim == "ssh":
+            clients = [p for p in sh("ip", "netns", "pids", name_of("l")).split()
+                       if pathlib.Path(f"/proc/{p}/cmdline").read_bytes().startswith(b"ssh\0")]
+            os.kill(int(clients[-1]), signal.SIGKILL)
+        else:
+            word = "train" if victim == "rank" else "agent"
+            os.kill(next(p for p, words in hosts.processes("b").items() if words == word), signal.SIGKILL)
+        seconds = run.wait(lambda s=starts: len(run.events("started")) > s, f"a start after kill -9 of the {victim}")
+        print(f"kill -9 of a {victim}: next generation after {seconds:.2f} s")
+    run.wait_for_steps()
+    run.end(-signal.SIGKILL, signal.SIGKILL)
+    print(f"kill -9 of the launcher: no process left after {no_process_left(hosts):.2f} s")
+
+
+def main():
+    tutti = sys.argv[1]
+    if os.geteuid() != 0 or not os.path.exists(SSHD) or not shutil.which("ip") or not shutil.which("ssh-keygen"):
+        print("skipped: needs root, sshd, ssh-keygen and ip")
+        return 77
+    if subprocess.run(["ip", "netns", "add", name_of("p")], check=False, capture_output=True).returncode != 0:
+        print("skipped: no network namespaces here")
+        return 77
+    sh("ip", "netns", "del", name_of("p"))
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="tutti_launch_"))
+    (folder / "text.txt").write_text("".join(f"line {i * i} of a text that repeats itself\n" for i in range(500)))
+    (folder / "tiny.toml").write_text(
+        '[model]\npreset = "llama-tiny"\nwidth = 32\nlayers = 2\nheads = 2\nkv_heads = 2\nhead_dim = 16\nffn = 48\n'
+        f'[data]\ntrain = "{folder}/text.txt"\n[train]\nseq_len = 16\nglobal_batch = 40\nmicro_batch = 1\nthreads = 1\n'
+        '[precision]\ncompute = "f32"\n[log]\nevery = 1\n[checkpoint]\nevery = 2\nkeep = 100000\n[optimizer]\nschedule = "constant"\n')
+    hosts = None
+    try:
+        hosts = Hosts(folder)
+        a_host_is_cut_off_and_comes_back(tutti, hosts, folder)
+        nothing_outlives_what_is_killed(tutti, hosts, folder)
+    finally:
+        if hosts:
+            hosts.end()
+        shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,336 @@
+// `tutti launch` with real processes: the run of threads bit for bit, kills of ranks, agents and the launcher, hosts
+// that are lost and come back, requests to stop, and the ends that no restart cures. Hosts are agents of this machine,
+// which a script in place of ssh starts; a file says which hosts are down. No test waits by a clock: each waits for a
+// fact.
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <set>
+
+#include "program.h"
+#include "tutti/base/json.h"
+
+namespace tutti::testing {
+namespace {
+
+using Words = std::vector<std::string>;
+
+class Launched : public ProgramTest {
+  protected:
+    Launched() {
+        setenv("TUTTI_TEST_MARK", folder_.c_str(), 1);  // goes to all processes of this test
+        write("ssh",
+              "#!/bin/sh\nif [ -e '" + path("down-") +
+                  "'\"$1\" ]; then echo \"ssh: $1 does not answer\" >&2; exit 255; fi\nshift\nexec sh -c \"$*\"\n");
+        fs::permissions(path("ssh"), fs::perms::owner_all);
+        write("hosts", "a slots=5 addr=127.0.0.1\nb slots=3 addr=127.0.0.1\n");
+    }
+    ~Launched() override {
+        for (const auto& [pid, process] : processes()) kill(pid, SIGKILL);
+    }
+
+    struct Process {
+        std::string command;  // train, agent
+        int rank = -1;
+        pid_t parent = 0;
+        std::string host;
+    };
+    // The processes of this test's runs that live.
+    std::map<pid_t, Process> processes() const {
+        std::map<pid_t, Process> found;
+        for (const auto& entry : fs::directory_iterator("/proc")) {
+            const std::string name = entry.path().filename();
+            if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+            const std::string environment = read_file(entry.path() / "environ");
+            if (environment.find("TUTTI_TEST_MARK=" + folder_.string() + '\0') == std::string::npos) continue;
+            const std::string words = read_file(entry.path() / "cmdline"), stat = read_file(entry.path() / "stat");
+            const size_t after = stat.rfind(')');
+            if (words.empty() || after == std::string::npos || stat[after + 2] == 'Z') continue;
+            Process process;
+            process.command = words.c_str() + std::min(words.size(), std::strlen(words.c_str()) + 1);
+            process.parent = std::stoi(stat.substr(after + 4));
+            const auto value = [&](const std::string& key) -> std::string {
+                const size_t at = environment.find('\0' + key + '=');
+                return at == std::string::npos ? "" : environment.c_str() + at + key.size() + 2;
+            };
+            if (!value("TUTTI_RANK").empty()) process.rank = std::stoi(value("TUTTI_RANK"));
+            process.host = value("TUTTI_NODE");
+            found[std::stoi(name)] = process;
+        }
+        return found;
+    }
+    // The process of a rank, once there is one.
+    pid_t pid_of(int rank) const {
+        for (;;) {
+            for (const auto& [pid, process] : processes())
+                if (process.command == "train" && process.rank == rank) return pid;
+            std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        }
+    }
+    size_t ranks() const {
+        const auto all = processes();
+        return static_cast<size_t>(
+            std::count_if(all.begin(), all.end(), [](const auto& entry) { return entry.second.rank >= 0; }));
+    }
+    void expect_no_process() const {
+        for (int i = 0; i < 12000 && !processes().empty(); ++i)
+            std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        for (const auto& [pid, process] : processes()) ADD_FAILURE() << pid << ' ' << process.command << " lives";
+    }
+
+    Words launch_arguments(const std::string& out, const Words& options, const Words& set) const {
+        Words words = train_arguments(out, {"train.micro_batch=1", "train.global_batch=40", "checkpoint.keep=100000"});
+        words.front() = "launch";
+        for (const std::string& s : set) words.insert(words.end(), {"--set", s});
+        words.insert(words.end(), options.begin(), options.end());
+        return words;
+    }
+    Words hosts(const Words& more = {}) const {
+        Words words = {"--hosts", path("hosts"), "--ssh", path("ssh"), "--silence", "6", "--grow-after", "0"};
+        words.insert(words.end(), more.begin(), more.end());
+        return words;
+    }
+
+    int64_t newest_step(const std::string& out) const {
+        int64_t newest = 0;
+        std::error_code gone;
+        for (fs::directory_iterator i(path(out + "/checkpoints"), gone), end; !gone && i != end; i.increment(gone)) {
+            const std::string name = i->path().filename();
+            if (name.starts_with("step-") && name.find('.') == std::string::npos)
+                newest = std::max<int64_t>(newest, std::stoll(name.substr(5)));
+        }
+        return newest;
+    }
+    bool wait_for_step(Program& program, const std::string& out, int64_t step) const {
+        return program.wait_until([&] { return newest_step(out) >= step; });
+    }
+
+    std::vector<Json> lines(const std::string& file) const {
+        std::vector<Json> all;
+        std::istringstream in(read_file(folder_ / file));
+        for (std::string line; std::getline(in, line);) all.push_back(Json::parse(line));
+        return all;
+    }
+    std::vector<Json> events(const std::string& out, const std::string& kind) const {
+        std::vector<Json> all;
+        for (const Json& event : lines(out + "/events.jsonl"))
+            if (event.at("event").text() == kind) all.push_back(event);
+        return all;
+    }
+
+    // All weights and moments of a checkpoint in one rank's file, whatever the layout that wrote it.
+    std::string weights(const std::string& out, int64_t step) const {
+        char name[32];
+        std::snprintf(name, sizeof name, "step-%010lld", static_cast<long long>(step));
+        const std::string to = path("exported-" + out);
+        fs::remove_all(to);
+        const Result r = run({"convert", "--from", path(out + "/checkpoints/" + name), "--to", to, "--dtype", "f32"});
+        EXPECT_EQ(r.exit_code, 0) << r.err;
+        return read_file(fs::path(to) / "model.safetensors");
+    }
+    static std::vector<float> values_of(const std::string& safetensors) {
+        uint64_t head = 0;
+        std::memcpy(&head, safetensors.data(), sizeof head);
+        std::vector<float> values((safetensors.size() - 8 - head) / sizeof(float));
+        std::memcpy(values.data(), safetensors.data() + 8 + head, values.size() * sizeof(float));
+        return values;
+    }
+    // Every step was logged once, with the same samples: tokens and, within rounding, losses.
+    void expect_same_steps(const std::string& out, const std::string& whole, double tolerance) const {
+        const auto got = lines(out + "/metrics.jsonl"), want = lines(whole + "/metrics.jsonl");
+        ASSERT_EQ(got.size(), want.size());
+        for (size_t i = 0; i < want.size(); ++i) {
+            EXPECT_EQ(got[i].at("step"), want[i].at("step"));
+            EXPECT_EQ(got[i].at("tokens"), want[i].at("tokens"));
+            EXPECT_EQ(got[i].at("lr"), want[i].at("lr"));
+            EXPECT_NEAR(got[i].at("loss").get<double>(), want[i].at("loss").get<double>(), tolerance) << "line " << i;
+        }
+    }
+};
+
+TEST_F(Launched, IsTheRunOfThreads) {
+    Words threads = launch_arguments("threads", {"--ranks", "4"}, {});
+    threads.front() = "train";
+    ASSERT_EQ(run(threads).exit_code, 0);
+    const Result r = run(launch_arguments("processes", {"-n", "4"}, {}));
+    ASSERT_EQ(r.exit_code, 0) << r.err;
+    EXPECT_EQ(weights("processes", 12), weights("threads", 12));
+    expect_same_steps("processes", "threads", 0);
+    expect_contains(r.out, "step 12/12");
+    EXPECT_EQ(events("processes", "started").size(), 1U);
+    EXPECT_EQ(events("processes", "ended").back().at("text").text(), "code 0");
+    expect_no_process();
+}
+
+// Ranks of one host and of two are killed; the layout stays, and so do the bits.
+TEST_F(Launched, KilledRanksCostNoBits) {
+    const Words set = {"train.steps=60"};
+    ASSERT_EQ(run(launch_arguments("whole", {"-n", "8"}, set)).exit_code, 0);
+    Program program(folder_, launch_arguments("killed", hosts(), set));
+    const std::vector<int> victims = {6, 0, 3, 7, 1};
+    for (size_t i = 0; i < victims.size(); ++i) {
+        ASSERT_TRUE(wait_for_step(program, "killed", static_cast<int64_t>(10 * i + 4)));
+        kill(pid_of(victims[i]), SIGKILL);
+        // Else the next one could be killed before this death was noticed.
+        ASSERT_TRUE(program.wait_until([&] { return events("killed", "died").size() > i; }));
+    }
+    const Result r = program.wait();
+    ASSERT_EQ(r.exit_code, 0) << r.err;
+    EXPECT_EQ(weights("killed", 60), weights("whole", 60));
+    expect_same_steps("killed", "whole", 0);
+    const auto died = events("killed", "died");
+    ASSERT_EQ(died.size(), victims.size());
+    for (size_t i = 0; i < victims.size(); ++i)
+        EXPECT_EQ(died[i].at("text").text(), "rank " + std::to_string(victims[i]) + " on host " +
+                                                 (victims[i] < 5 ? "a" : "b") + " was killed by signal 9 (Killed)");
+    const Result watched = run({"watch", path("killed"), "--once"});
+    expect_contains(watched.out, "generation 6, started ");
+    expect_contains(watched.out, "generation 5 died ");
+    expect_contains(watched.out, "rank 1 on host a was killed by signal 9 (Killed)");
+    expect_no_process();
+}
+
+// 8 ranks, 5 while a host is away, 8 again: the same global batch, so the same run within rounding.
+TEST_F(Launched, ALostHostShrinksTheRunAndItsReturnGrowsItAgain) {
+    // In f32: below it Adam turns other roundings of gradients that are nearly zero into whole updates.
+    const Words set = {"train.steps=3000", "optimizer.schedule=constant", "precision.compute=f32"};
+    Program program(folder_, launch_arguments("elastic", hosts({"--min-ranks", "5"}), set));
+    ASSERT_TRUE(wait_for_step(program, "elastic", 6));
+    const pid_t agent = processes().at(pid_of(6)).parent;
+    write("down-b", "");
+    kill(agent, SIGKILL);
+    ASSERT_TRUE(program.wait_until([&] { return events("elastic", "started").size() == 2; }));
+    const int64_t shrunk = newest_step("elastic");
+    ASSERT_TRUE(wait_for_step(program, "elastic", shrunk + 4));
+    EXPECT_EQ(ranks(), 5U);
+    fs::remove(path("down-b"));
+    ASSERT_TRUE(program.wait_until([&] { return events("elastic", "started").size() == 3; }));
+    const int64_t grown = newest_step("elastic");
+    ASSERT_TRUE(wait_for_step(program, "elastic", grown + 4));
+    EXPECT_EQ(ranks(), 8U);
+    program.signal(SIGTERM);
+    const Result r = program.wait();
+    ASSERT_EQ(r.exit_code, 75) << r.err;
+    const auto started = events("elastic", "started");
+    ASSERT_EQ(started.size(), 3U) << r.err;
+    EXPECT_EQ(started[1].at("ranks").get<int>(), 5);
+    EXPECT_EQ(started[2].at("ranks").get<int>(), 8);
+    expect_contains(r.err, "host b: ssh: b does not answer");
+    expect_no_process();
+
+    const int64_t last = newest_step("elastic");
+    ASSERT_EQ(
+        run(launch_arguments("whole", {"-n", "8"}, {"train.steps=" + std::to_string(last), set[1], set[2]})).exit_code,
+        0);
+    // The stop logs no line of its own, so the lines up to the last step of both agree.
+    expect_same_steps("elastic", "whole", 1e-5);
+    const std::vector<float> got = values_of(weights("elastic", last)), want = values_of(weights("whole", last));
+    ASSERT_EQ(got.size(), want.size());
+    ASSERT_GT(got.size(), 1000U);
+    double largest = 0;
+    for (size_t i = 0; i < got.size(); ++i) largest = std::max<double>(largest, std::abs(got[i] - want[i]));
+    EXPECT_LE(largest, 1e-5) << "after " << last << " steps";
+}
+
+TEST_F(Launched, NothingOutlivesTheLauncherAndTheNextOneGoesOn) {
+    const Words set = {"train.steps=60"};
+    ASSERT_EQ(run(launch_arguments("whole", {"-n", "8"}, set)).exit_code, 0);
+    {
+        Program program(folder_, launch_arguments("a", hosts(), set));
+        ASSERT_TRUE(wait_for_step(program, "a", 4));
+        program.signal(SIGKILL);
+        EXPECT_EQ(program.wait().exit_code, 128 + SIGKILL);
+    }
+    // At once: the ranks of the first one are still saving.
+    const Result r = run(launch_arguments("a", hosts(), set));
+    ASSERT_EQ(r.exit_code, 0) << r.err;
+    EXPECT_EQ(weights("a", 60), weights("whole", 60));
+    expect_same_steps("a", "whole", 0);
+    expect_no_process();
+}
+
+TEST_F(Launched, AgentsThatAreKilledTakeTheirRanksAlong) {
+    Program program(folder_, launch_arguments("a", hosts({"--max-restarts", "0"}), {"train.steps=100000"}));
+    ASSERT_TRUE(wait_for_step(program, "a", 4));
+    kill(processes().at(pid_of(6)).parent, SIGKILL);
+    EXPECT_EQ(program.wait().exit_code, 4);  // no restart was allowed
+    expect_contains(events("a", "host").front().at("text").text(), "host b is lost: its agent has ended");
+    expect_no_process();
+}
+
+TEST_F(Launched, EverySignalStopsAllRanksWithACheckpoint) {
+    int64_t step = 0;
+    for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2}) {
+        Program program(folder_, launch_arguments("a", hosts(), {"train.steps=100000"}));
+        ASSERT_TRUE(wait_for_step(program, "a", step + 3));
+        program.signal(signal);
+        const Result r = program.wait();
+        EXPECT_EQ(r.exit_code, 75) << strsignal(signal) << r.err;
+        expect_contains(r.err, "all ranks finish their step and save");
+        step = newest_step("a");
+    }
+    // Of a rank alone, as a machine that goes away sends it: the decision is that of all.
+    Program program(folder_, launch_arguments("a", hosts(), {"train.steps=100000"}));
+    ASSERT_TRUE(wait_for_step(program, "a", step + 3));
+    kill(pid_of(4), SIGTERM);
+    EXPECT_EQ(program.wait().exit_code, 75);
+    expect_no_process();
+}
+
+TEST_F(Launched, WhatNoRestartCuresEndsIt) {
+    // A wrong config before any process; a damaged text in every start; a run that always dies before a checkpoint.
+    Result r = run(launch_arguments("a", {"-n", "3"}, {}));
+    EXPECT_EQ(r.exit_code, 2);
+    expect_contains(r.err, "global_batch = 40");
+    EXPECT_FALSE(fs::exists(path("a")));
+    r = run(launch_arguments("b", {"-n", "2"}, {"data.train=" + path("missing.bin")}));
+    EXPECT_NE(r.exit_code, 0);
+    EXPECT_LE(events("b", "started").size(), 1U) << r.err;
+    const Words hopeless = {"optimizer.lr=1e30",        "train.max_skipped=2",  "optimizer.clip=0",
+                            "optimizer.warmup_steps=0", "checkpoint.every=100", "train.steps=100"};
+    r = run(launch_arguments("c", {"-n", "2", "--max-restarts", "1"}, hopeless));
+    EXPECT_EQ(r.exit_code, 70) << r.err;
+    EXPECT_EQ(events("c", "started").size(), 2U) << r.err;
+    expect_contains(r.err, "the last 2 starts of this run died before a checkpoint");
+    r = run(launch_arguments("d", {"--hosts", path("hosts"), "--ssh", path("no-such-program")}, {}));
+    EXPECT_EQ(r.exit_code, 4);
+    expect_contains(r.err, "host a: its agent has ended: tutti: cannot run " + path("no-such-program"));
+    expect_no_process();
+}
+
+TEST_F(Launched, TwoLaunchersDoNotShareADirectory) {
+    Program program(folder_, launch_arguments("a", {"-n", "2"}, {"train.steps=100000"}));
+    ASSERT_TRUE(wait_for_step(program, "a", 2));
+    fs::create_directory(path("other"));
+    Program other(path("other"), launch_arguments("a", {"-n", "2"}, {"train.steps=100000"}));
+    const Result refused = other.wait();
+    EXPECT_EQ(refused.exit_code, 2);
+    expect_contains(refused.err, "launch.lock is locked by");
+    // A launcher that does not see the lock, as after a partition: the newer generation writes, the older one ends.
+    const int64_t generation = 1;
+    write("a/generations/" + std::to_string(generation + 1), "elsewhere\n");
+    const Result fenced = program.wait();
+    EXPECT_EQ(fenced.exit_code, 2) << fenced.err;
+    expect_contains(fenced.err, "generation 2 of this run was started elsewhere; this is generation 1");
+    EXPECT_EQ(events("a", "started").size(), 1U);
+    expect_no_process();
+}
+
+TEST_F(Launched, ARankInItselfIsNoPlaceForALauncher) {
+    setenv("RANK", "0", 1);
+    setenv("WORLD_SIZE", "2", 1);
+    Result r = run(launch_arguments("a", {"-n", "2"}, {}));
+    EXPECT_EQ(r.exit_code, 2);
+    expect_contains(r.err, "MASTER_ADDR is not set");
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    setenv("MASTER_PORT", "29500", 1);
+    r = run(launch_arguments("a", {"-n", "2"}, {}));
+    EXPECT_EQ(r.exit_code, 2);
+    expect_contains(r.err, "tutti launch starts the ranks by itself, and environment started 2 of it");
+    for (const char* name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) unsetenv(name);
+    r = run({"agent"});
+    EXPECT_EQ(r.exit_code, 0) << r.err;  // no launcher at its standard input: nothing to do
+}
+
+}  // namespace
+}  // namespace tutti::testing
