@@ -94,7 +94,7 @@ def figures(curves, window):
 
 def svg(curves, title, window):
     """Means over the seeds, with the band of all seeds behind each."""
-    width, height, left, right, top, bottom = 900, 520, 60, 230, 40, 50
+    width, height, left, right, top, bottom = 930, 520, 60, 260, 40, 50
     means = {n: [statistics.fmean(v) for v in zip(*(smooth(c, window) for c in by_seed.values()))] for n, by_seed in curves.items()}
     bands = {n: [(min(v), max(v)) for v in zip(*(smooth(c, window) for c in by_seed.values()))] for n, by_seed in curves.items()}
     steps = len(next(iter(means.values())))
@@ -156,10 +156,10 @@ def main():
     (options.out / "optimizers.json").write_text(json.dumps({"setting": setting, "figures": result, "losses": curves}) + "\n")
     (options.out / "optimizers.svg").write_text(
         svg(curves, f"{options.model}, {options.batch} x {options.seq_len} tokens a step, {len(curves['adamw'])} seeds", options.window))
-    print(f"{'':28}{'last loss by seed':32}{'against AdamW':>15}{'AdamW reached at':>20}")
+    print(f"{'':35}{'last loss by seed':32}{'against AdamW':>15}{'AdamW reached at':>20}")
     for name, f in result.items():
         share = "never" if f["share_of_steps"] is None else f"{f['share_of_steps']:.0%} of steps"
-        print(f"{RECIPES[name][0]:28}{'  '.join(f'{x:.4f}' for x in f['last']):32}{f['mean_against_adamw']:>15.2%}{share:>20}")
+        print(f"{RECIPES[name][0]:35}{'  '.join(f'{x:.4f}' for x in f['last']):32}{f['mean_against_adamw']:>15.2%}{share:>20}")
 
 
 if __name__ == "__main__":

@@ -117,6 +117,13 @@ class Answers(InFolder):
         self.assertTrue(ours["within_bound"])
         self.assertIn("the same as one rank", ours.text)
 
+    def test_inspect(self):
+        ours = tutti.inspect(self.config(), precision=True, set={"precision.compute": "bf16"})
+        self.assertEqual(ours, said_by("inspect", "--precision", str(self.config()), "--set", "precision.compute=bf16"))
+        self.assertIn("as run", ours.text)
+        self.assertIn("<svg", ours.picture)
+        self.assertEqual(tutti.inspect(number=0.3952), said_by("inspect", "--number", "0.3952"))
+
     def test_models(self):
         self.assertEqual(tutti.models(), said_by("models"))
 

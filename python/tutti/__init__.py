@@ -15,8 +15,8 @@ standard library alone. There is no binding: the program of the same wheel runs,
 """
 
 from .calls import DataError, Error, Result, RunError, UsageError, call, program
-from .commands import convert, generate, models, plan, rehearse, schedule, simulate, verify
+from .commands import convert, generate, inspect, models, plan, rehearse, schedule, simulate, verify
 from .runs import Run, train
 
-__all__ = ["DataError", "Error", "Result", "Run", "RunError", "UsageError", "call", "convert", "generate", "models",
-           "plan", "program", "rehearse", "schedule", "simulate", "train", "verify"]
+__all__ = ["DataError", "Error", "Result", "Run", "RunError", "UsageError", "call", "convert", "generate", "inspect",
+           "models", "plan", "program", "rehearse", "schedule", "simulate", "train", "verify"]

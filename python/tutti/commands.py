@@ -50,6 +50,13 @@ def verify(config=None, **options):
     return call("verify", *given(config), good=(0, 1), **options)
 
 
+def inspect(target=None, **options):
+    """A checkpoint's tensors, or with precision=True the numbers of a run or a config under every format:
+    `tutti inspect`. The picture shows their binary exponents."""
+    arguments = [getattr(target, "path", target)] if target is not None else []
+    return drawn("inspect", arguments, "svg", options) if options.get("precision") else call("inspect", *arguments, **options)
+
+
 def models(**options):
     """The families and presets: `tutti models`."""
     return call("models", **options)

@@ -91,7 +91,7 @@ int inspect_number(const std::string& text, const Io& io) {
                            {"value", std::isfinite(value) ? Json(value) : Json(fmt::format("{}", value))}});
     }
     io.print({{"number", text}, {"formats", formats}});
-    if (!io.json) io.out << table;
+    io.text() << table;
     return 0;
 }
 
@@ -115,8 +115,7 @@ int inspect_precision(const InspectArguments& a, const Io& io) {
     if (is_run) write_file("RUN", (fs::path(a.config) / "precision.json").string(), document.dump() + "\n");
     if (!a.svg.empty()) write_file("--svg", a.svg, report::precision_svg(reading));
     io.print(document);
-    if (io.json) return 0;
-    io.out << report::precision_text(reading);
+    io.text() << report::precision_text(reading);
     if (is_run) io.next({"tutti report " + quoted_for_shell(a.config) + "   # with these figures"});
     return 0;
 }
@@ -156,8 +155,7 @@ int inspect_checkpoint(const InspectArguments& a, const Io& io) {
               {"files", manifest.files.size()},
               {"bytes", total},
               {"tensors", tensors}});
-    if (io.json) return 0;
-    io.out << reader.path() << ": step " << manifest.step << ", " << tensors.size() << " tensors, "
+    io.text() << reader.path() << ": step " << manifest.step << ", " << tensors.size() << " tensors, "
            << format_bytes(total) << " in " << manifest.files.size()
            << (manifest.files.size() == 1 ? " file\n\n" : " files\n\n") << table;
     return 0;
