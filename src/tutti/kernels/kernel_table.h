@@ -109,12 +109,14 @@ struct AttentionMask {
     View first_key = {};  // (B, Tq) i32, non-decreasing along Tq: p >= first_key[b, i]; undefined: one document
 };
 
-// A query that sees no key gets o = 0, lse = -inf. Grouped queries: Hkv divides H, head h reads h / (H / Hkv).
+// A query that sees no key gets o = 0, lse = -inf. Grouped queries: Hkv divides H, head h reads h / (H / Hkv). Values
+// may be narrower than queries and keys, Dv < D, where the table says so (KernelTable::own_value_width).
 struct AttentionForward {
-    View q;     // (B, Tq, H, D) A; any strides with unit inner stride
-    View k, v;  // (B, Tk, Hkv, D) A; likewise
-    View o;     // (B, Tq, H, D) A or f32
-    View lse;   // (B, H, Tq) f32: ln sum_j exp(S_j)
+    View q;    // (B, Tq, H, D) A; any strides with unit inner stride
+    View k;    // (B, Tk, Hkv, D) A; likewise
+    View v;    // (B, Tk, Hkv, Dv) A; likewise
+    View o;    // (B, Tq, H, Dv) A or f32
+    View lse;  // (B, H, Tq) f32: ln sum_j exp(S_j)
     float scale = 1;
     float cap = 0;  // S_j = scale q.k_j, or with a cap c > 0: c tanh(scale q.k_j / c) (Gemma 2)
     AttentionMask mask = {};
@@ -125,7 +127,7 @@ struct AttentionForward {
 struct AttentionBackward {
     View q, k, v;     // as above
     View o, lse;      // o A or f32
-    View dy;          // (B, Tq, H, D) A: gradient of o
+    View dy;          // (B, Tq, H, Dv) A: gradient of o
     View dq, dk, dv;  // like q, k, v; all three A or all three f32
     float scale = 1;
     float cap = 0;
@@ -247,15 +249,15 @@ struct Sample {
 
 // Routing of a mixture of experts: the experts of each row and their weights, all in f32. p = softmax(logits), or
 // sigmoid(logits). The k experts with the largest p + bias are chosen; of equal ones, the first. With `groups` > 1,
-// equal runs of experts, only experts of `chosen_groups` groups are: those whose k / chosen_groups largest p + bias
-// have the largest sum; of equal ones, the first. NaN counts as larger than any number: its expert is chosen, with
-// weight NaN. All views are contiguous; E is at most kMostExperts.
+// equal runs of experts, only experts of `chosen_groups` groups are: those whose `group_best` largest p + bias have the
+// largest sum; of equal ones, the first. NaN counts as larger than any number: its expert is chosen, with weight NaN.
+// All views are contiguous; E is at most kMostExperts.
 inline constexpr int64_t kMostExperts = 4096;
 struct Routing {
     View logits;     // (N, E) f32
     View bias = {};  // (E) f32; undefined: 0
     bool sigmoid = false;
-    int64_t groups = 1, chosen_groups = 1;
+    int64_t groups = 1, chosen_groups = 1, group_best = 1;
     bool normalise = false;  // weights = scale p / (epsilon + the sum of the chosen p); else scale p
     float epsilon = 0;
     float scale = 1;
@@ -403,6 +405,7 @@ struct KernelTable {
     // q, k and v of one input are projected side by side, and so are gate and up: by one product where their weights
     // are adjacent in memory (ops/fused_linear.h). Decision 32 says where this is faster.
     bool fused_projections = false;
+    bool own_value_width = false;  // attention takes values that are narrower than queries and keys
     const char* (*gemm_implementation)(const Stream&, const Gemm&) = nullptr;
     // What far slower kernels than the table's best have computed so far, and why, each a sentence: products for which
     // the library has no kernel, attention that the kernels for tensor cores do not take. Null: there is one kernel.
@@ -442,6 +445,10 @@ struct KernelTable {
     // sines (P, n/2) f32.
     void (*rope)(const Stream&, View x, View positions, View cosines, View sines, bool inverse,
                  bool adjacent) = nullptr;
+
+    // y[n] = sum over h of x[n, h], in f32, rounded once. x (N, H, D) A or f32, any strides with unit inner stride; y
+    // (N, D) of x's type, contiguous.
+    void (*sum_heads)(const Stream&, View x, View y) = nullptr;
 
     // cosines[p, k] = amplitude cos(p f_k), sines likewise: angle, cosine and sine in f64, rounded once. frequencies
     // (D/2) f64; cosines, sines (P, D/2) f32, unit inner stride.

@@ -229,15 +229,16 @@ struct AttentionSizes {
     int64_t window = 0;
     std::vector<int32_t> first_key = {};  // (B, Tq)
     float cap = 0;
+    int64_t Dv = D;
 };
 
 class AttentionGradient : public Gradient, public testing::WithParamInterface<AttentionSizes> {};
 
 TEST_P(AttentionGradient, OfQueryKeyAndValue) {
-    auto [B, Tq, Tk, H, Hkv, D, causal, query_offset, window, first_key, cap] = GetParam();
+    auto [B, Tq, Tk, H, Hkv, D, causal, query_offset, window, first_key, cap, Dv] = GetParam();
     const View documents = first_key.empty() ? View() : View(first_key.data(), DType::i32, {B, Tq});
-    Array q = random({B, Tq, H, D}, "q"), k = random({B, Tk, Hkv, D}, "k"), v = random({B, Tk, Hkv, D}, "v");
-    Array o(q.shape), lse({B, H, Tq}), dy = random(q.shape, "dy"), dq(q.shape), dk(k.shape), dv(v.shape);
+    Array q = random({B, Tq, H, D}, "q"), k = random({B, Tk, Hkv, D}, "k"), v = random({B, Tk, Hkv, Dv}, "v");
+    Array o({B, Tq, H, Dv}), lse({B, H, Tq}), dy = random(o.shape, "dy"), dq(q.shape), dk(k.shape), dv(v.shape);
     const AttentionMask mask{.causal = causal, .query_offset = query_offset, .window = window, .first_key = documents};
     const auto forward = [&] {
         table.attention_forward(stream, {.q = q.view(),
@@ -276,7 +277,8 @@ INSTANTIATE_TEST_SUITE_P(Forms, AttentionGradient,
                                          AttentionSizes{1, 5, 5, 2, 1, 3, true, 0, 2},
                                          AttentionSizes{2, 4, 4, 1, 1, 3, true, 0, 0, {0, 0, 2, 3, 0, 1, 2, 2}},
                                          AttentionSizes{1, 5, 5, 1, 1, 3, true, 0, 2, {0, 0, 0, 3, 3}},
-                                         AttentionSizes{1, 5, 5, 2, 1, 3, true, 0, 3, {}, 0.5f}));
+                                         AttentionSizes{1, 5, 5, 2, 1, 3, true, 0, 3, {}, 0.5f},
+                                         AttentionSizes{2, 4, 4, 2, 2, 5, true, 0, 0, {}, 0, 3}));
 
 TEST_F(Gradient, CrossEntropy) {
     const int64_t N = 4, V = 7, vocab = 5;
@@ -373,7 +375,7 @@ TEST_F(Gradient, OtherProducts) {
 struct RoutingSizes {
     int64_t k;
     bool sigmoid, normalise;
-    int64_t groups, chosen_groups;
+    int64_t groups, chosen_groups, group_best;
     bool shares, segments;
     float z_scale;
 };
@@ -392,6 +394,7 @@ TEST_P(RoutingGradient, AllForms) {
                           .sigmoid = s.sigmoid,
                           .groups = s.groups,
                           .chosen_groups = s.chosen_groups,
+                          .group_best = s.group_best,
                           .normalise = s.normalise,
                           .epsilon = 0.125f,
                           .scale = 1.5f,
@@ -421,17 +424,18 @@ TEST_P(RoutingGradient, AllForms) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Forms, RoutingGradient,
-                         testing::Values(RoutingSizes{2, false, false, 1, 1, false, false, 0},
-                                         RoutingSizes{2, false, true, 1, 1, false, false, 0},
-                                         RoutingSizes{3, true, false, 1, 1, false, false, 0},
-                                         RoutingSizes{3, true, true, 1, 1, false, false, 0},
-                                         RoutingSizes{2, false, true, 1, 1, true, false, 0},
-                                         RoutingSizes{2, true, true, 1, 1, true, false, 0},
-                                         RoutingSizes{1, false, false, 1, 1, true, true, 0.25f},
-                                         RoutingSizes{2, true, false, 1, 1, true, true, 0.25f},
-                                         RoutingSizes{2, false, true, 3, 2, true, true, 0.25f},
-                                         RoutingSizes{2, true, true, 2, 1, true, true, 0.5f},
-                                         RoutingSizes{6, false, true, 1, 1, true, true, 0}));
+                         testing::Values(RoutingSizes{2, false, false, 1, 1, 1, false, false, 0},
+                                         RoutingSizes{2, false, true, 1, 1, 1, false, false, 0},
+                                         RoutingSizes{3, true, false, 1, 1, 1, false, false, 0},
+                                         RoutingSizes{3, true, true, 1, 1, 1, false, false, 0},
+                                         RoutingSizes{2, false, true, 1, 1, 1, true, false, 0},
+                                         RoutingSizes{2, true, true, 1, 1, 1, true, false, 0},
+                                         RoutingSizes{1, false, false, 1, 1, 1, true, true, 0.25f},
+                                         RoutingSizes{2, true, false, 1, 1, 1, true, true, 0.25f},
+                                         RoutingSizes{2, false, true, 3, 2, 1, true, true, 0.25f},
+                                         RoutingSizes{2, true, true, 2, 1, 1, true, true, 0.5f},
+                                         RoutingSizes{6, false, true, 1, 1, 1, true, true, 0},
+                                         RoutingSizes{3, true, true, 3, 2, 2, true, true, 0}));
 
 TEST_F(Gradient, CombineRows) {
     const int64_t M = 7, N = 3, k = 2, C = 4;

@@ -54,12 +54,14 @@ Work work_of_product(const Gemm& g, int64_t M, int64_t K, int64_t N) {
                       .sizes = {M, K, N}}};
 }
 
-// `products` of (Tq, D) and (D, Tk) for each head.
+// Products of (Tq, D) and (D, Tk) for each head: `of_keys` with the width of queries and keys, `of_values` with that of
+// values.
 template <class Attention>
-Work attention_work(const Attention& a, int products) {
+Work attention_work(const Attention& a, int64_t of_keys, int64_t of_values) {
     const int64_t B = a.q.shape[0], Tq = a.q.shape[1], H = a.q.shape[2], D = a.q.shape[3];
     const double pairs = visible_pairs(Tq, a.k.shape[1], a.mask);
-    return {.flops = 2.0 * products * pairs * static_cast<double>(B * H * D),
+    const int64_t widths = of_keys * D + of_values * a.v.shape[3];
+    return {.flops = 2.0 * pairs * static_cast<double>(B * H * widths),
             .shape = {.kind = ProblemShape::Kind::attention, .rank = 4, .sizes = {B, Tq, H, D}}};
 }
 
@@ -110,13 +112,13 @@ Work work_of(const Gemm& g) {
 }
 
 Work work_of(const AttentionForward& a) {
-    Work work = attention_work(a, 2);
+    Work work = attention_work(a, 1, 1);
     for (const View* x : {&a.q, &a.k, &a.v, &a.o, &a.lse}) work.bytes += bytes_of(*x);
     return work;
 }
 
 Work work_of(const AttentionBackward& a) {
-    Work work = attention_work(a, 5);
+    Work work = attention_work(a, 3, 2);
     for (const View* x : {&a.q, &a.k, &a.v, &a.o, &a.lse, &a.dy}) work.bytes += bytes_of(*x);
     for (const View* x : {&a.dq, &a.dk, &a.dv}) work.bytes += (a.accumulate ? 2 : 1) * bytes_of(*x);
     return work;

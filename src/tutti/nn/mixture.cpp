@@ -16,16 +16,14 @@ namespace {
 using Tensors = std::vector<Tensor>;
 using ops::GemmRole;
 
-// LFM2-MoE adds this to the sum by which a token's weights are divided.
-constexpr float kSigmoidEpsilon = 1e-6f;
-
 kernels::Routing how_to_route(const spec::MixtureSpec& s) {
     const bool sigmoid = s.score == "sigmoid";
     return {.sigmoid = sigmoid,
             .groups = s.groups,
             .chosen_groups = s.top_groups,
+            .group_best = s.group_best > 0 ? s.group_best : std::max<int64_t>(s.top_k / s.top_groups, 1),
             .normalise = s.normalise,
-            .epsilon = sigmoid ? kSigmoidEpsilon : 0.0f,
+            .epsilon = sigmoid ? static_cast<float>(s.epsilon) : 0.0f,
             .scale = static_cast<float>(s.scale)};
 }
 

@@ -26,9 +26,10 @@ void check_routing(const char* op, const Tensor& logits, int64_t k, const Routin
     check(k >= 1 && k <= E, op, ": each row goes to ", k, " of ", E, " experts; choose 1 to ", E);
     check(groups >= 1 && E % groups == 0, op, ": ", E, " experts in ", groups,
           " equal groups; choose a divisor of the number of experts");
-    check(chosen >= 1 && chosen <= groups && k % chosen == 0 && k / chosen <= E / groups, op, ": ", k, " experts of ",
-          chosen, " chosen groups, of ", groups, " groups of ", E / groups,
-          "; choose groups whose number divides the number of experts of a row, and which have that many");
+    check(chosen >= 1 && chosen <= groups && k <= chosen * (E / groups), op, ": ", k, " experts of ", chosen,
+          " chosen groups, of ", groups, " groups of ", E / groups, "; choose groups that have that many");
+    check(how.group_best >= 1 && how.group_best <= E / groups, op, ": a group of ", E / groups,
+          " experts is judged by its best ", how.group_best, "; choose 1 to ", E / groups);
 }
 
 void check_combined(const char* op, const Tensor& x, const Tensor& rows, const Tensor& weights) {

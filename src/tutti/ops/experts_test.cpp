@@ -95,7 +95,9 @@ TEST(Experts, SayWhatDoesNotFit) {
     };
     says("13 of 12 experts", [&] { route(ctx, logits, {}, 13, {}, false); });
     says("12 experts in 5 equal groups", [&] { route(ctx, logits, {}, 2, {.groups = 5}, false); });
-    says("3 experts of 2 chosen groups", [&] { route(ctx, logits, {}, 3, {.groups = 4, .chosen_groups = 2}, false); });
+    says("7 experts of 2 chosen groups", [&] { route(ctx, logits, {}, 7, {.groups = 4, .chosen_groups = 2}, false); });
+    says("a group of 3 experts is judged by its best 4",
+         [&] { route(ctx, logits, {}, 3, {.groups = 4, .chosen_groups = 2, .group_best = 4}, false); });
     says("the bias must be (12)", [&] { route(ctx, logits, random(ctx, {3}, DType::f32, 4), 2, {}, false); });
     says("the experts have 6 rows together", [&] { grouped_linear(ctx, x, w, {2, 4}); });
     says("for each of 2 experts, got 3", [&] { grouped_linear(ctx, x, w, {2, 2, 1}); });

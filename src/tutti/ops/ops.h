@@ -155,18 +155,23 @@ void short_convolution_backward_weight(Context& ctx, const ShortConvolution& f, 
 // The state after the tokens of p, (B, K - 1, C) f32; `before`: the state before them.
 Tensor short_convolution_state(Context& ctx, const Tensor& p, int64_t taps, const Tensor& before);
 
-// --- attention: q (B, Tq, H, D), k and v (B, Tk, Hkv, D) ---
+// --- attention: q (B, Tq, H, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv), Dv <= D ---
 struct RopeTable {
     Tensor cosines, sines;  // (P, n/2) f32; the first n <= D channels of a head are rotated
     bool adjacent = false;  // pairs (2k, 2k + 1) in place of (k, k + n/2)
 };
 // amplitude times the cosines and sines of position x frequency for positions [0, positions); frequencies (n/2) f64.
 RopeTable rope_table(Context& ctx, int64_t positions, const Tensor& frequencies, double amplitude);
-// Rotates x in place; x may be some heads of a wider tensor.
+// Rotates x in place; x may be some heads of a wider tensor, or some channels of its heads.
 void rope(Context& ctx, const Tensor& x, const Tensor& positions, const RopeTable& table, bool inverse);
 
+// y[b, t, h] = x[b, t, 0] for x (B, T, 1, D) and y (B, T, H, D), which may be some channels of wider heads; and the sum
+// over the heads of such a y, (B, T, 1, D).
+void copy_to_heads(Context& ctx, const Tensor& x, const Tensor& y);
+Tensor sum_heads(Context& ctx, const Tensor& y);
+
 struct Attention {
-    Tensor y;    // (B, Tq, H, D), of q's type or f32
+    Tensor y;    // (B, Tq, H, Dv), of q's type or f32
     Tensor lse;  // (B, H, Tq) f32
 };
 // The score of query q and key k: scale q.k, or with a cap c > 0 c tanh(scale q.k / c).

@@ -10,7 +10,7 @@ namespace {
 constexpr std::string_view kOptions =
     "qkv_bias output_bias mlp_bias window window_layers variant norms norm_offset width_norm gate embedding_sqrt "
     "embedding_scale residual_scale logit_divisor logit_cap score_scale score_cap rope_dims rope_adjacent nope_layers "
-    "window_rope_theta query_growth ";
+    "window_rope_theta query_growth kv_latent q_latent value_dim ";
 
 constexpr std::array kFamilyTraits = {
     FamilyTraits{.family = Family::gpt2,
@@ -23,7 +23,7 @@ constexpr std::array kFamilyTraits = {
                  .unused = "conv_layers conv_kernel conv_bias head_norm rope_theta rope_scaling.factor "},
     FamilyTraits{
         .family = Family::llama, .name = "llama", .options = true, .unused = "conv_layers conv_kernel conv_bias "},
-    FamilyTraits{.family = Family::lfm2, .name = "lfm2", .head_norm = true},
+    FamilyTraits{.family = Family::lfm2, .name = "lfm2", .head_norm = true, .router_epsilon = 1e-6},
     FamilyTraits{.family = Family::mlp,
                  .name = "mlp",
                  .tokens = false,

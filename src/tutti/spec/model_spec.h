@@ -19,13 +19,15 @@ std::string_view name_of(Family family);  // "llama"
 
 // A change of the RoPE frequencies for contexts beyond the original ones; factor 0 means off. llama3: Llama 3.1 to 3.3.
 struct RopeScaling {
-    std::string type = "llama3";            // llama3 | linear | yarn | longrope
-    double factor = 0;                      // longrope: of the context only, for attention_factor
-    double low_freq_factor = 1;             // llama3
-    double high_freq_factor = 4;            // llama3
-    double beta_fast = 32;                  // yarn
-    double beta_slow = 1;                   // yarn
-    double attention_factor = 0;            // yarn, longrope: multiplies cosines and sines; 0: by the factor
+    std::string type = "llama3";  // llama3 | linear | yarn | longrope
+    double factor = 0;            // longrope: of the context only, for attention_factor
+    double low_freq_factor = 1;   // llama3
+    double high_freq_factor = 4;  // llama3
+    double beta_fast = 32;        // yarn
+    double beta_slow = 1;         // yarn
+    double attention_factor = 0;  // yarn, longrope: multiplies cosines and sines; 0: by the factor
+    double mscale = 0;            // yarn: with m(x) = 0.1 x ln(factor) + 1, cosines and sines times m(mscale) /
+    double mscale_all_dim = 0;    // m(mscale_all_dim), latent attention's scores times m(mscale_all_dim)^2
     int64_t original_max_positions = 8192;  // llama3, yarn, longrope
     std::string short_factors;              // longrope, of each frequency, "1,1.25": runs up to the original context,
     std::string long_factors;               // and longer runs
@@ -47,13 +49,15 @@ struct MixtureSpec {
     bool expert_bias = false;       // added to the scores for the choice, changed by load (Wang et al. 2024)
     int64_t groups = 1;             // of experts; those of a token are in top_groups groups (DeepSeek)
     int64_t top_groups = 1;
-    double capacity_factor = 0;        // an expert accepts factor * T k / E choices of a microbatch; 0: all
+    int64_t group_best = 0;      // a group is chosen by the sum of so many of its best scores; 0: top_k / top_groups
+    double capacity_factor = 0;  // an expert accepts factor * T k / E choices of a microbatch; 0: all
     std::string drop = "probability";  // probability | position: the choices accepted first
     // A loss that balances the loads: over the tokens of a microbatch, of a sequence, of the ranks and microbatches of
     // a step so far (global), or over a microbatch and all layers together, as in transformers.
     std::string aux_loss = "none";  // none | microbatch | sequence | global | all_layers
     double aux_coef = 0;
-    double z_coef = 0;  // of the mean squared ln sum exp(logits) (Zoph et al. 2022)
+    double z_coef = 0;   // of the mean squared ln sum exp(logits) (Zoph et al. 2022)
+    double epsilon = 0;  // no key: of the family (FamilyTraits), in the divisor of normalised weights
     bool operator==(const MixtureSpec&) const = default;
 };
 
@@ -63,11 +67,16 @@ struct ModelSpec {
     std::string hf;                     // directory of a Hugging Face model: missing fields and initial weights
     Family family = Family::llama;
     int64_t vocab = 256;
-    int64_t width = 128;        // C; for mlp D
-    int64_t layers = 4;         // L
-    int64_t heads = 4;          // H
-    int64_t kv_heads = 4;       // grouped-query attention when fewer than heads
-    int64_t head_dim = 32;      // D; heads * head_dim may differ from width, but not for gpt2
+    int64_t width = 128;    // C; for mlp D
+    int64_t layers = 4;     // L
+    int64_t heads = 4;      // H
+    int64_t kv_heads = 4;   // grouped-query attention when fewer than heads
+    int64_t head_dim = 32;  // D; heads * head_dim may differ from width, but not for gpt2
+    // Latent attention (DeepSeek-V2): a latent of kv_latent channels gives each head its values and all channels of its
+    // key but the last rope_dims, which are one rotated key of all heads.
+    int64_t kv_latent = 0;      // 0: none
+    int64_t q_latent = 0;       // queries are made from a latent, too; 0: from the input
+    int64_t value_dim = 0;      // Dv, of a head; 0: head_dim
     int64_t ffn = 448;          // F
     bool qkv_bias = false;      // on the query, key and value projections (Qwen2); gpt2 has all biases anyway
     bool output_bias = false;   // on attention's output projection

@@ -22,13 +22,14 @@ inline constexpr int64_t kForwardTogether = 8;
 inline constexpr int64_t kBackwardTogether = 4;
 
 struct Sizes {
-    int64_t B, Tq, H, D, Tk, Hkv;
-    int64_t group;     // heads that read one key head
-    int64_t rows;      // query rows of a key head
-    int64_t blocks;    // of query rows of a key head
-    int64_t padded_D;  // head dim in words or rows, rounded up
+    int64_t B, Tq, H, D, Tk, Hkv, Dv;
+    int64_t group;      // heads that read one key head
+    int64_t rows;       // query rows of a key head
+    int64_t blocks;     // of query rows of a key head
+    int64_t padded_D;   // head dim in words or rows, rounded up
+    int64_t padded_Dv;  // at most that
 };
-Sizes sizes_of(const Shape& q, const Shape& k);
+Sizes sizes_of(const Shape& q, const Shape& v);
 
 // Workspace of one thread of the forward, in floats.
 int64_t forward_slot(int64_t padded_D);

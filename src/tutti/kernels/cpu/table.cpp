@@ -72,6 +72,7 @@ KernelTable make_table(const char* name, Isa isa, void (*fill_table)(KernelTable
     fill_table(table);
     fill_gemm(table, isa);
     table.gemm_by_rows = true;
+    table.own_value_width = true;
     table.packing_counts = isa >= Isa::avx512_bf16;
     table.attention_implementations = [] { return "own"; };
     table.attention_implementation = [](const Stream&, const AttentionForward&) { return "own"; };

@@ -18,6 +18,7 @@ const KernelTable& cuda_table() {
             return g.a_scales.values.dtype == DType::f32 && g.a_scales.group == GroupShape{};
         };
         t.fused_projections = true;
+        t.own_value_width = false;
         t.gemm_implementations = []() -> const char* {
             throw UsageError(
                 "this build has no CUDA: install the CUDA toolkit (nvcc) and configure with -DTUTTI_CUDA=ON, or use "

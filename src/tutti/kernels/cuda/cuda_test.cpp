@@ -16,6 +16,7 @@ class CudaEquivalence : public testing::TestWithParam<const char*> {};
 TEST_P(CudaEquivalence, OfTableAndReference) {
     for (const Case& c : cases_of(GetParam())) {
         SCOPED_TRACE(concat(c.op, " ", c.name));
+        if (!cuda_table().own_value_width && c.name.find(" Dv ") != std::string::npos) continue;  // ops/ widens them
         ASSERT_TRUE(c.present(cuda_table()));
         const auto expected = c.expected(), first = c.run(cuda_table(), cuda_place());
         EXPECT_EQ(first_difference(expected, first), "");

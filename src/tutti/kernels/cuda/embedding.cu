@@ -169,6 +169,27 @@ void rope(const Stream& stream, View x, View positions, View cosines, View sines
     });
 }
 
+// A thread sums the heads of one channel.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    sum_heads_kernel(int64_t N, int64_t H, int64_t D, int64_t x_row, int64_t x_head, const T* x, T* y) {
+    const int64_t task = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+    if (task >= N * D) return;
+    const T* from = x + task / D * x_row + task % D;
+    float sum = 0;
+    for (int64_t h = 0; h < H; ++h) sum += load_one(from + h * x_head);
+    store_one(sum, y + task);
+}
+
+void sum_heads(const Stream& stream, View x, View y) {
+    const int64_t N = x.shape[0], H = x.shape[1], D = x.shape[2];
+    if (N * D == 0) return;
+    with_type(x.dtype, [&]<class T>(T) {
+        launch(sum_heads_kernel<T>, grid_of_tasks(N * D, kThreads), stream, N, H, D, x.stride(0), x.stride(1),
+               x.as<const T>(), y.as<T>());
+    });
+}
+
 struct TableShape {
     int64_t P, half, cosine_row, sine_row;
 };
@@ -199,6 +220,7 @@ void fill_embedding(KernelTable& table) {
     table.embedding_forward = embedding_forward;
     table.embedding_backward = embedding_backward;
     table.rope = rope;
+    table.sum_heads = sum_heads;
     table.rope_table = rope_table;
 }
 

@@ -14,7 +14,7 @@ constexpr Place kFirst = ~Place{0};
 constexpr uint32_t kLastIndex = 0xfffffffeu;
 
 struct RoutingShape {
-    int64_t E, k, groups, chosen_groups;
+    int64_t E, k, groups, chosen_groups, group_best;
     bool sigmoid, normalise;
     float epsilon, scale;
 };
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(Row::kBlockThreads)
     }
     __syncthreads();
 
-    const int64_t width = E / s.groups, best = s.k / s.chosen_groups;
+    const int64_t width = E / s.groups, best = s.group_best;
     if (s.groups > 1) {
         for_experts(s.groups, [&](int64_t g) {
             float group_sum = 0;
@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(Row::kBlockThreads)
 }
 
 RoutingShape shape_of(const Routing& r) {
-    return {r.logits.shape[1], r.experts.shape[1], r.groups,  r.chosen_groups,
+    return {r.logits.shape[1], r.experts.shape[1], r.groups,  r.chosen_groups, r.group_best,
             r.sigmoid,         r.normalise,        r.epsilon, r.scale};
 }
 

@@ -63,6 +63,7 @@ KernelTable meta_table(const KernelTable& target) {
     silence<"short_convolution_state">(table.short_convolution_state);
     silence<"rope_table">(table.rope_table);
     silence<"rope">(table.rope);
+    silence<"sum_heads">(table.sum_heads);
     silence<"attention_forward">(table.attention_forward);
     silence<"attention_backward">(table.attention_backward);
     silence<"attention_merge">(table.attention_merge);

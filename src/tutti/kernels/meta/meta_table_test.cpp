@@ -24,7 +24,7 @@ std::vector<Word> words_of(const KernelTable& table) {
     return words;
 }
 
-// All members are words, but for `packing_counts`, `gemm_by_rows` and `fused_projections`, which share one.
+// All members are words, but for `packing_counts` and the three after it, which share one.
 TEST(MetaTable, EveryKernelIsSilencedAndEverySizeIsTheTargets) {
     for (const KernelTable* target : {&reference_table(), &cpu_table(best_isa())}) {
         const KernelTable meta = meta_table(*target);
@@ -45,6 +45,7 @@ TEST(MetaTable, EveryKernelIsSilencedAndEverySizeIsTheTargets) {
         EXPECT_EQ(meta.packing_counts, target->packing_counts);
         EXPECT_EQ(meta.gemm_by_rows, target->gemm_by_rows);
         EXPECT_EQ(meta.fused_projections, target->fused_projections);
+        EXPECT_EQ(meta.own_value_width, target->own_value_width);
         const size_t counts_at = offsetof(KernelTable, packing_counts) / sizeof(Word);
         for (size_t i = 0; i < a.size(); ++i) {
             if (i == counts_at) continue;

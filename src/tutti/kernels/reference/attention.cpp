@@ -40,7 +40,7 @@ double slope_of(double S, float cap) { return cap > 0 ? 1 - S / cap * (S / cap) 
 // S_ij = scale q_i.k_j, capped;  lse_i = ln sum_j exp(S_ij);  P_ij = exp(S_ij - lse_i);  O_i = sum_j P_ij v_j
 // A query that sees no key (a block that ring attention masks) has O_i = 0 and lse_i = -infinity.
 void attention_forward(const Stream&, const AttentionForward& a) {
-    const int64_t B = a.q.shape[0], Tq = a.q.shape[1], H = a.q.shape[2], D = a.q.shape[3];
+    const int64_t B = a.q.shape[0], Tq = a.q.shape[1], H = a.q.shape[2], Dv = a.v.shape[3];
     const int64_t Tk = a.k.shape[1], group = H / a.k.shape[2];
     std::vector<double> p(static_cast<size_t>(Tk));
     for (int64_t b = 0; b < B; ++b)
@@ -59,7 +59,7 @@ void attention_forward(const Stream&, const AttentionForward& a) {
                     total += p[static_cast<size_t>(j)];
                 }
                 for (int64_t j = first; j < end; ++j) p[static_cast<size_t>(j)] /= total;
-                for (int64_t d = 0; d < D; ++d) {
+                for (int64_t d = 0; d < Dv; ++d) {
                     double out = 0;
                     for (int64_t j = first; j < end; ++j)
                         out += p[static_cast<size_t>(j)] * load(a.v, offset(a.v, b, j, g, d));
@@ -72,7 +72,7 @@ void attention_forward(const Stream&, const AttentionForward& a) {
 // With D_i = dO_i.O_i:  dP_ij = dO_i.v_j;  dS_ij = P_ij (dP_ij - D_i), times the slope of the cap;
 // dq_i = scale sum_j dS_ij k_j;  dk_j = scale sum_i dS_ij q_i;  dv_j = sum_i P_ij dO_i  (i also over a group's heads)
 void attention_backward(const Stream&, const AttentionBackward& a) {
-    const int64_t B = a.q.shape[0], Tq = a.q.shape[1], H = a.q.shape[2], D = a.q.shape[3];
+    const int64_t B = a.q.shape[0], Tq = a.q.shape[1], H = a.q.shape[2], D = a.q.shape[3], Dv = a.v.shape[3];
     const int64_t Tk = a.k.shape[1], group = H / a.k.shape[2];
     const auto at = [D](int64_t row, int64_t d) { return static_cast<size_t>(row * D + d); };
     const auto put = [&](const View& x, int64_t place, double value) {
@@ -95,16 +95,15 @@ void attention_backward(const Stream&, const AttentionBackward& a) {
                         for (int64_t d = 0; d < D; ++d) {
                             dq[at(0, d)] += a.scale * dS * load(a.k, offset(a.k, b, j, g, d));
                             dk[at(j, d)] += a.scale * dS * load(a.q, offset(a.q, b, i, h, d));
-                            dv[at(j, d)] += P * load(a.dy, offset(a.dy, b, i, h, d));
                         }
+                        for (int64_t d = 0; d < Dv; ++d) dv[at(j, d)] += P * load(a.dy, offset(a.dy, b, i, h, d));
                     }
                     for (int64_t d = 0; d < D; ++d) put(a.dq, offset(a.dq, b, i, h, d), dq[at(0, d)]);
                 }
-            for (int64_t j = 0; j < Tk; ++j)
-                for (int64_t d = 0; d < D; ++d) {
-                    put(a.dk, offset(a.dk, b, j, g, d), dk[at(j, d)]);
-                    put(a.dv, offset(a.dv, b, j, g, d), dv[at(j, d)]);
-                }
+            for (int64_t j = 0; j < Tk; ++j) {
+                for (int64_t d = 0; d < D; ++d) put(a.dk, offset(a.dk, b, j, g, d), dk[at(j, d)]);
+                for (int64_t d = 0; d < Dv; ++d) put(a.dv, offset(a.dv, b, j, g, d), dv[at(j, d)]);
+            }
         }
 }
 
@@ -142,6 +141,15 @@ void rope(const Stream&, View x, View positions, View cosines, View sines, bool 
             }
 }
 
+void sum_heads(const Stream&, View x, View y) {
+    for (int64_t n = 0; n < y.shape[0]; ++n)
+        for (int64_t d = 0; d < y.shape[1]; ++d) {
+            double sum = 0;
+            for (int64_t h = 0; h < x.shape[1]; ++h) sum += load(x, offset(x, n, h, d));
+            store(y, offset(y, n, d), sum);
+        }
+}
+
 void rope_table(const Stream&, View frequencies, double amplitude, View cosines, View sines) {
     for (int64_t p = 0; p < cosines.shape[0]; ++p)
         for (int64_t k = 0; k < cosines.shape[1]; ++k) {
@@ -160,6 +168,8 @@ void fill_attention(KernelTable& table) {
     table.attention_forward = attention_forward;
     table.attention_backward = attention_backward;
     table.attention_merge = attention_merge;
+    table.own_value_width = true;
+    table.sum_heads = sum_heads;
     table.rope = rope;
     table.rope_table = rope_table;
 }

@@ -60,14 +60,14 @@ Row probabilities(const Routing& r, const Row& x) {
 // Experts in descending order of score, without the experts of groups that were not chosen.
 std::vector<size_t> candidates(const Routing& r, const Row& score) {
     const size_t groups = static_cast<size_t>(r.groups), chosen = static_cast<size_t>(r.chosen_groups);
-    const size_t k = static_cast<size_t>(r.experts.columns()), size = score.size() / groups;
-    Row best;  // of each group, the sum of its k / chosen_groups largest scores
+    const size_t size = score.size() / groups;
+    Row best;  // of each group, the sum of its group_best largest scores
     for (size_t g = 0; g < groups; ++g) {
         const Row own(score.begin() + static_cast<int64_t>(g * size),
                       score.begin() + static_cast<int64_t>(g * size + size));
         const std::vector<size_t> order = falling(own);
         best.push_back(0);
-        for (size_t i = 0; i < k / chosen; ++i) best.back() += own[order[i]];
+        for (size_t i = 0; i < static_cast<size_t>(r.group_best); ++i) best.back() += own[order[i]];
     }
     std::vector<size_t> of_groups = falling(best), experts;
     of_groups.resize(chosen);

@@ -25,8 +25,10 @@ struct Form {
     DType dtype = DType::f32;
     int64_t key_offset = 0;
     Results results = Results::like_inputs;
-    float cap = 0;  // of the scores
+    float cap = 0;   // of the scores
+    int64_t Dv = 0;  // width of values, where not D
 
+    int64_t value_width() const { return Dv > 0 ? Dv : D; }
     DType result_type() const { return results == Results::like_inputs ? dtype : DType::f32; }
 };
 
@@ -118,6 +120,23 @@ constexpr std::array<Form, 7> kCapped = {{
     capped(part({2, 65, 130, 1, 1, 64, true, 260}, 130, Results::added), 2),
 }};
 
+constexpr Form narrow(Form form, int64_t Dv) {
+    form.Dv = Dv;
+    return form;
+}
+// Values narrower than queries and keys, as in latent attention: DeepSeek's 192 and 128, and odd ones.
+constexpr std::array<Form, 9> kNarrow = {{
+    narrow({1, 70, 70, 2, 2, 192}, 128),
+    narrow({2, 130, 130, 2, 1, 96, true, 0, Layout::packed}, 40),
+    narrow({1, 300, 300, 2, 2, 64, true, 0, Layout::heads_first, 12, 0, 70}, 1),
+    narrow({1, 33, 65, 3, 3, 12, true, 32}, 6),
+    narrow({2, 65, 65, 2, 1, 36, false, 0, Layout::whole, 1, 12}, 35),
+    narrow({2, 1, 300, 4, 4, 192, true, 299}, 128),  // one new token
+    narrow(part({2, 65, 130, 2, 2, 24, true, 260}, 130, Results::added), 17),
+    narrow(part({1, 130, 130, 2, 1, 128, true, 60, Layout::packed}, 0, Results::f32), 64),
+    narrow(capped({1, 200, 200, 2, 1, 48, true, 0, Layout::packed, 2, 0, 0, kMixed}, 4), 32),
+}};
+
 // Position at which the document of query i begins. Each batch entry starts elsewhere in the cycle of lengths.
 int64_t first_key(const Form& f, int64_t b, int64_t i) {
     int64_t begin = 0;
@@ -139,8 +158,9 @@ std::string label(const Form& f) {
     constexpr const char* kLayouts[] = {"", " packed", " heads first"};
     constexpr const char* kResults[] = {"", " to f32", " added to f32"};
     return concat(f.dtype, " B ", f.B, " Tq ", f.Tq, " Tk ", f.Tk, " H ", f.H, "/", f.Hkv, " D ", f.D,
-                  f.causal ? " causal" : "", f.query_offset ? concat(" offset ", f.query_offset) : "",
-                  kLayouts[static_cast<int>(f.layout)], f.amplitude != 1 ? concat(" scores of ", f.amplitude) : "",
+                  f.Dv ? concat(" Dv ", f.Dv) : "", f.causal ? " causal" : "",
+                  f.query_offset ? concat(" offset ", f.query_offset) : "", kLayouts[static_cast<int>(f.layout)],
+                  f.amplitude != 1 ? concat(" scores of ", f.amplitude) : "",
                   f.unseen_keys ? concat(" of ", f.Tk + f.unseen_keys, " keys") : "",
                   f.window ? concat(" window ", f.window) : "",
                   f.documents[0] ? concat(" documents of ", f.documents[0], ", ", f.documents[1], ", ...") : "",
@@ -159,12 +179,14 @@ Projections make(Arena& arena, const Form& f, int64_t Tk, bool random) {
     };
     if (f.layout == Layout::packed) {
         const View qkv = array({f.B, f.Tq, f.H + 2 * f.Hkv, f.D}, "qkv");
-        return {slice(qkv, 2, 0, f.H), slice(qkv, 2, f.H, f.Hkv), slice(qkv, 2, f.H + f.Hkv, f.Hkv)};
+        return {slice(qkv, 2, 0, f.H), slice(qkv, 2, f.H, f.Hkv),
+                slice(slice(qkv, 2, f.H + f.Hkv, f.Hkv), 3, f.D - f.value_width(), f.value_width())};
     }
     if (f.layout == Layout::heads_first)
         return {swap_middle(array({f.B, f.H, f.Tq, f.D}, "q")), swap_middle(array({f.B, f.Hkv, Tk, f.D}, "k")),
-                swap_middle(array({f.B, f.Hkv, Tk, f.D}, "v"))};
-    return {array({f.B, f.Tq, f.H, f.D}, "q"), array({f.B, Tk, f.Hkv, f.D}, "k"), array({f.B, Tk, f.Hkv, f.D}, "v")};
+                swap_middle(array({f.B, f.Hkv, Tk, f.value_width()}, "v"))};
+    return {array({f.B, f.Tq, f.H, f.D}, "q"), array({f.B, Tk, f.Hkv, f.D}, "k"),
+            array({f.B, Tk, f.Hkv, f.value_width()}, "v")};
 }
 
 AttentionMask mask_of(Arena& arena, const Form& f) {
@@ -210,8 +232,8 @@ Keys visible_keys(const Form& f, int64_t b, int64_t i) {
 // that is subnormal in f16 is off by half of 2^-24, a smaller one by itself.
 class RowErrors {
   public:
-    RowErrors(const Form& f, int64_t rows)
-        : width_(static_cast<size_t>(f.D)),
+    RowErrors(const Form& f, int64_t rows, int64_t width)
+        : width_(static_cast<size_t>(width)),
           packing_(f.dtype == DType::f32 ? 0 : unit_roundoff(f.dtype)),
           subnormal_(f.dtype == DType::f16 ? 0x1p-25 : 0),
           plain_(static_cast<size_t>(rows) * width_),
@@ -272,7 +294,9 @@ struct ForwardBound {
 ForwardBound bound(const Form& f, const AttentionForward& a) {
     const int64_t group = f.H / f.Hkv;
     const double sums = sum_error(4 * f.Tk + 8);
-    ForwardBound out{RowErrors(f, f.B * f.Tq * f.H), std::vector<double>(static_cast<size_t>(f.B * f.Tq * f.H)), {}};
+    ForwardBound out{RowErrors(f, f.B * f.Tq * f.H, f.value_width()),
+                     std::vector<double>(static_cast<size_t>(f.B * f.Tq * f.H)),
+                     {}};
     for (int64_t b = 0; b < f.B; ++b)
         for (int64_t h = 0; h < f.H; ++h) {
             const auto q = rows(a.q, b, h), k = rows(a.k, b, h / group), v = rows(a.v, b, h / group);
@@ -306,7 +330,7 @@ void run_forward(const Form& f, const KernelTable& table, const Stream& stream, 
     const AttentionForward a{.q = q,
                              .k = k,
                              .v = v,
-                             .o = arena.empty({f.B, f.Tq, f.H, f.D}, f.result_type()),
+                             .o = arena.empty({f.B, f.Tq, f.H, f.value_width()}, f.result_type()),
                              .lse = arena.empty({f.B, f.H, f.Tq}, DType::f32),
                              .scale = scale_of(f),
                              .cap = f.cap,
@@ -314,9 +338,10 @@ void run_forward(const Form& f, const KernelTable& table, const Stream& stream, 
                              .workspace = arena.workspace(table.attention_workspace(stream, q.shape, k.shape, false))};
     arena.start();
     table.attention_forward(stream, a);
-    const ForwardBound error = arena.with_tolerance() ? bound(f, a) : ForwardBound{RowErrors(f, 0), {}, {}};
+    const ForwardBound error = arena.with_tolerance() ? bound(f, a) : ForwardBound{RowErrors(f, 0, 0), {}, {}};
     arena.result("o", a.o, [&](int64_t i) {
-        return error.o.of(i, error.o_relative[static_cast<size_t>(i / f.D)]) + rounding(a.o.dtype, value(a.o, i));
+        return error.o.of(i, error.o_relative[static_cast<size_t>(i / f.value_width())]) +
+               rounding(a.o.dtype, value(a.o, i));
     });
     arena.result("lse", a.lse, [&](int64_t i) {
         const double lse = value(a.lse, i);
@@ -335,7 +360,8 @@ struct BackwardBound {
 
 BackwardBound bound(const Form& f, const AttentionBackward& a) {
     const int64_t group = f.H / f.Hkv, key_rows = f.B * f.Tk * f.Hkv;
-    BackwardBound out{RowErrors(f, f.B * f.Tq * f.H), RowErrors(f, key_rows), RowErrors(f, key_rows)};
+    BackwardBound out{RowErrors(f, f.B * f.Tq * f.H, f.D), RowErrors(f, key_rows, f.D),
+                      RowErrors(f, key_rows, f.value_width())};
     for (int64_t b = 0; b < f.B; ++b)
         for (int64_t h = 0; h < f.H; ++h) {
             const int64_t g = h / group;
@@ -369,7 +395,8 @@ BackwardBound bound(const Form& f, const AttentionBackward& a) {
 
 void run_backward(const Form& f, const KernelTable& table, const Stream& stream, Arena& arena) {
     const auto [q, all_k, all_v] = make(arena, f, f.Tk + f.unseen_keys, true);
-    const View o = arena.empty({f.B, f.Tq, f.H, f.D}, f.result_type()), lse = arena.empty({f.B, f.H, f.Tq}, DType::f32);
+    const Shape of_result{f.B, f.Tq, f.H, f.value_width()};
+    const View o = arena.empty(of_result, f.result_type()), lse = arena.empty({f.B, f.H, f.Tq}, DType::f32);
     const AttentionMask mask = mask_of(arena, f);
     reference_table().attention_forward(
         {}, {.q = q, .k = all_k, .v = all_v, .o = o, .lse = lse, .scale = scale_of(f), .cap = f.cap, .mask = mask});
@@ -382,7 +409,7 @@ void run_backward(const Form& f, const KernelTable& table, const Stream& stream,
                               .v = v,
                               .o = o,
                               .lse = lse,
-                              .dy = arena.normal({f.B, f.Tq, f.H, f.D}, f.dtype, "dy"),
+                              .dy = arena.normal(of_result, f.dtype, "dy"),
                               .dq = dq,
                               .dk = dk,
                               .dv = dv,
@@ -393,8 +420,9 @@ void run_backward(const Form& f, const KernelTable& table, const Stream& stream,
                               .workspace = arena.workspace(table.attention_workspace(stream, q.shape, k.shape, true))};
     arena.start();
     table.attention_backward(stream, a);
-    const BackwardBound error =
-        arena.with_tolerance() ? bound(f, a) : BackwardBound{RowErrors(f, 0), RowErrors(f, 0), RowErrors(f, 0)};
+    const BackwardBound error = arena.with_tolerance()
+                                    ? bound(f, a)
+                                    : BackwardBound{RowErrors(f, 0, 0), RowErrors(f, 0, 0), RowErrors(f, 0, 0)};
     const auto report = [&](const char* name, const View& dx, const RowErrors& errors, int64_t terms) {
         arena.result(name, dx, [&, terms](int64_t i) {
             return errors.of(i, sum_error(terms + 4)) + rounding(dx.dtype, value(dx, i));
@@ -410,6 +438,7 @@ void add_forms(std::vector<Case>& all, const char* op, Entry KernelTable::*entry
     std::vector<Form> forms(kForms.begin(), kForms.end());
     forms.insert(forms.end(), kParts.begin(), kParts.end());
     forms.insert(forms.end(), kCapped.begin(), kCapped.end());
+    forms.insert(forms.end(), kNarrow.begin(), kNarrow.end());
     for (const DType t : kActivationTypes)
         for (Form f : forms) {
             f.dtype = t;
@@ -528,10 +557,33 @@ void add_rope_table(std::vector<Case>& all) {
                     });
 }
 
+// Heads that lie apart: the last channels of wider ones.
+void add_sum_heads(std::vector<Case>& all) {
+    for (const DType t : kActivationTypes)
+        for (const auto& [N, H, D, before] :
+             {std::array<int64_t, 4>{0, 2, 8, 0}, {1, 1, 1, 0}, {17, 3, 32, 7}, {65, 16, 64, 128}, {130, 5, 20, 1}})
+            add(all, "sum_heads", &KernelTable::sum_heads,
+                concat(t, " (", N, ", ", H, ", ", D, ") after ", before, " channels"),
+                [=, N = N, H = H, D = D, before = before](const auto& table, const auto& stream, Arena& arena) {
+                    const View x = slice(arena.normal({N, H, before + D}, t, "x"), 2, before, D);
+                    const View y = arena.empty({N, D}, t);
+                    const std::vector<double> terms = values(x);
+                    arena.start();
+                    table.sum_heads(stream, x, y);
+                    arena.result("y", y, [&, H = H, D = D](int64_t i) {
+                        double size = 0;
+                        for (int64_t h = 0; h < H; ++h)
+                            size += std::abs(terms[static_cast<size_t>((i / D * H + h) * D + i % D)]);
+                        return sum_error(H) * size + rounding(t, value(y, i));
+                    });
+                });
+}
+
 }  // namespace
 
 void add_rope(std::vector<Case>& all) {
     add_rope_table(all);
+    add_sum_heads(all);
     for (const DType t : kActivationTypes)
         for (const auto& [N, H, D, P] : {std::array<int64_t, 4>{0, 2, 8, 3},
                                          {1, 1, 2, 4},

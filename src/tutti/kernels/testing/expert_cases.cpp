@@ -16,7 +16,7 @@ struct RoutingForm {
     int64_t N, E, k;
     bool sigmoid = false, bias = false, normalise = false;
     float epsilon = 0, scale = 1;
-    int64_t groups = 1, chosen_groups = 1;
+    int64_t groups = 1, chosen_groups = 1, group_best = 1;
     Logits kind = Logits::normal;
     bool shares = true;
 };
@@ -24,7 +24,7 @@ struct RoutingForm {
 std::string label(const RoutingForm& f) {
     return concat(f.sigmoid ? "sigmoid" : "softmax", " (", f.N, ", ", f.E, ") top ", f.k, f.bias ? " bias" : "",
                   f.normalise ? concat(" normalised ", f.epsilon) : "", f.scale == 1 ? "" : concat(" scale ", f.scale),
-                  f.groups == 1 ? "" : concat(", ", f.chosen_groups, " of ", f.groups, " groups"),
+                  f.groups == 1 ? "" : concat(", ", f.chosen_groups, " of ", f.groups, " groups by ", f.group_best),
                   f.kind == Logits::tied ? ", ties" : "", f.shares ? "" : ", no shares",
                   f.kind == Logits::with_nan ? ", a NaN" : "");
 }
@@ -54,6 +54,7 @@ Routing make_routing(const RoutingForm& f, Arena& arena) {
             .sigmoid = f.sigmoid,
             .groups = f.groups,
             .chosen_groups = f.chosen_groups,
+            .group_best = f.group_best,
             .normalise = f.normalise,
             .epsilon = f.epsilon,
             .scale = f.scale,
@@ -212,7 +213,8 @@ const RoutingForm kForms[] = {
     {.N = 5, .E = 513, .k = 20, .sigmoid = true, .bias = true},
     {.N = 3, .E = 40, .k = 40, .normalise = true},
     {.N = 2, .E = 3000, .k = 100, .bias = true},
-    {.N = 65, .E = 24, .k = 4, .groups = 4, .chosen_groups = 2},
+    {.N = 65, .E = 24, .k = 4, .groups = 4, .chosen_groups = 2, .group_best = 2},
+    {.N = 65, .E = 160, .k = 6, .scale = 16, .groups = 8, .chosen_groups = 3},
     {.N = 100,
      .E = 256,
      .k = 8,
@@ -222,12 +224,14 @@ const RoutingForm kForms[] = {
      .epsilon = 1e-20f,
      .scale = 2.5f,
      .groups = 8,
-     .chosen_groups = 4},
+     .chosen_groups = 4,
+     .group_best = 2},
     {.N = 33, .E = 21, .k = 3, .sigmoid = true, .groups = 7, .chosen_groups = 3, .shares = false},
-    {.N = 20, .E = 40, .k = 5, .bias = true, .groups = 2, .chosen_groups = 1},
+    {.N = 20, .E = 40, .k = 5, .bias = true, .groups = 2, .chosen_groups = 1, .group_best = 5},
+    {.N = 20, .E = 40, .k = 7, .sigmoid = true, .bias = true, .groups = 5, .chosen_groups = 3, .group_best = 4},
     {.N = 50, .E = 33, .k = 5, .normalise = true, .kind = Logits::tied},
     {.N = 50, .E = 32, .k = 8, .sigmoid = true, .bias = true, .kind = Logits::tied},
-    {.N = 50, .E = 48, .k = 4, .groups = 12, .chosen_groups = 2, .kind = Logits::tied},
+    {.N = 50, .E = 48, .k = 4, .groups = 12, .chosen_groups = 2, .group_best = 2, .kind = Logits::tied},
 };
 
 }  // namespace

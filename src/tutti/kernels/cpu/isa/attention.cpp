@@ -22,10 +22,10 @@ constexpr float kSlack = 60;
 
 template <class Word>
 struct Tiles {
-    Word *k, *v, *p;           // (keys, D); (D, keys): V^T; (keys, rows): P^T
+    Word *k, *v, *p;           // (keys, D); (Dv, keys): V^T; (keys, rows): P^T
     float *s, *staged;         // (kChunk, rows): S^T; scratch memory for transposition
     Word* q[kTogether] = {};   // (D, rows) of each block
-    float* o[kTogether] = {};  // (D, rows): O^T
+    float* o[kTogether] = {};  // (Dv, rows): O^T
 };
 
 // `slot`: attention::forward_slot(padded_D) floats.
@@ -87,7 +87,7 @@ void exponentiate(const float* s, Lanes lanes, float factor, const Visible& visi
 
 // Gives rows whose scores are too far from their shift a new shift, and rescales O and the sum so far. Returns false if
 // no row needs one.
-bool move_shifts(Softmax& softmax, float* o, int64_t D, int64_t width) {
+bool move_shifts(Softmax& softmax, float* o, int64_t Dv, int64_t width) {
     float factors[kRows];
     bool any = false;
     for (int64_t r = 0; r < width; ++r) {
@@ -102,18 +102,18 @@ bool move_shifts(Softmax& softmax, float* o, int64_t D, int64_t width) {
     for (int64_t r = 0; r < width; r += kLanes) {
         const Vec factor = exp2_bounded(load(factors + r, Full{}));
         store(load(softmax.sum + r, Full{}) * factor, softmax.sum + r, Full{});
-        for (int64_t d = 0; d < D; ++d) store(load(o + d * kRows + r, Full{}) * factor, o + d * kRows + r, Full{});
+        for (int64_t d = 0; d < Dv; ++d) store(load(o + d * kRows + r, Full{}) * factor, o + d * kRows + r, Full{});
     }
     return true;
 }
 
 // o = O / sum;  lse = ln 2^shift + ln sum. A row that saw no key has sum 0: o = 0, lse = -infinity.
-void finish(const AttentionForward& a, const State& state, int64_t D, float* o, float* staged) {
+void finish(const AttentionForward& a, const State& state, int64_t Dv, float* o, float* staged) {
     const auto& [block, visible, softmax] = state;
     float inverse[kRows];
     for (int64_t r = 0; r < kRows; ++r) inverse[r] = softmax.sum[r] == 0 ? 0.0f : 1 / softmax.sum[r];
     store_transposed(
-        block, o, D, [&](int64_t r) { return inverse[r]; }, staged, a.o, false);
+        block, o, Dv, [&](int64_t r) { return inverse[r]; }, staged, a.o, false);
     float* lse = a.lse.as<float>() + block.b * a.lse.strides[0];
     for (int64_t r = 0; r < block.count; ++r)
         lse[block.head(r) * a.lse.strides[1] + block.query(r) * a.lse.strides[2]] =
@@ -148,17 +148,17 @@ void make_probabilities(const Tiles<Word>& t, int64_t i, int64_t D, Scores score
 }
 
 template <class T, class Word>
-void attend_tile(const Tiles<Word>& t, int64_t i, int64_t D, Scores scores, Keys tile, State& state) {
+void attend_tile(const Tiles<Word>& t, int64_t i, const Sizes& s, Scores scores, Keys tile, State& state) {
     constexpr int64_t kPack = Operand<T>::kPack;
     auto& [block, visible, softmax] = state;
-    do make_probabilities<T>(t, i, D, scores, tile, state);
-    while (move_shifts(softmax, t.o[i], D, visible.width));
+    do make_probabilities<T>(t, i, s.D, scores, tile, state);
+    while (move_shifts(softmax, t.o[i], s.Dv, visible.width));
     for (int64_t r = 0; r < kRows; ++r) softmax.sum[r] += softmax.tile_sum[r];
     // O^T += V^T P^T, over all chunks in a row that the same lanes see.
     for_chunks_of_same_lanes(visible, tile, [&](Keys keys, Lanes lanes) {
         const int64_t word = (keys.first - tile.first) / kPack;
         tile_product(Left<Word>{t.v + word, kKeys / kPack, 1}, Right<Word>{t.p + word * kRows + lanes.first, kRows},
-                     Product{t.o[i] + lanes.first, kRows}, Operand<T>::height(D), lanes.count,
+                     Product{t.o[i] + lanes.first, kRows}, Operand<T>::height(s.Dv), lanes.count,
                      (keys.end - keys.first) / kPack, true);
     });
 }
@@ -186,18 +186,18 @@ void attend(const AttentionForward& a, const Sizes& s, int64_t head, int64_t fir
         const int64_t keys = smaller(kKeys, end - first);
         for (int64_t j = 0; j < keys; ++j)
             stage_row(row_of<const T>(a.k, b, first + j, kv_head), D, t.k + j * words, words);
-        stage_columns<T>([&](int64_t j) { return row_of<const T>(a.v, b, first + j, kv_head); }, keys, D, staged, t.v,
-                         kKeys / Operand<T>::kPack);
+        stage_columns<T>([&](int64_t j) { return row_of<const T>(a.v, b, first + j, kv_head); }, keys, s.Dv, staged,
+                         t.v, kKeys / Operand<T>::kPack);
         for (int64_t i = 0; i < blocks; ++i) {
             const Keys any = states[i].visible.any(), tile{first, smaller(first + keys, any.end)};
-            if (any.first < tile.end && first < tile.end) attend_tile<T>(t, i, D, {a.scale, a.cap}, tile, states[i]);
+            if (any.first < tile.end && first < tile.end) attend_tile<T>(t, i, s, {a.scale, a.cap}, tile, states[i]);
         }
     }
-    for (int64_t i = 0; i < blocks; ++i) finish(a, states[i], D, t.o[i], t.staged);
+    for (int64_t i = 0; i < blocks; ++i) finish(a, states[i], s.Dv, t.o[i], t.staged);
 }
 
 void attention_forward(const Stream& stream, const AttentionForward& a) {
-    const Sizes s = sizes_of(a.q.shape, a.k.shape);
+    const Sizes s = sizes_of(a.q.shape, a.v.shape);
     if (s.rows <= kFewRows) return attend_few_rows(stream, a);
     const int64_t heads = s.B * s.Hkv, blocks = s.blocks, slot_size = attention::forward_slot(s.padded_D);
     // Fewer blocks per task where there would be too few tasks for the threads; the results are the same.

@@ -79,26 +79,26 @@ void stage_rows(const AttentionBackward& a, const Sizes& s, const RowBlock& bloc
         const T* dy = block.row<const T>(a.dy, r);
         with_type(a.o.dtype, [&](auto type) {
             const auto* o = block.row<const typename decltype(type)::type>(a.o, r);
-            rows.delta[r] = row_sum(s.D, [&](int64_t i, auto part) { return load(dy + i, part) * load(o + i, part); });
+            rows.delta[r] = row_sum(s.Dv, [&](int64_t i, auto part) { return load(dy + i, part) * load(o + i, part); });
         });
     }
     const int64_t P = s.padded_D;
     stage_transposed<T>(block, a.q, s.D, staged, rows.q);
-    stage_transposed<T>(block, a.dy, s.D, staged, rows.dy);
+    stage_transposed<T>(block, a.dy, s.Dv, staged, rows.dy);
     // Rows of zeros fill the block: their P is 0, but 0 times the memory's old values may be NaN.
     __builtin_memset(rows.q_rows, 0, static_cast<size_t>(kRows * P) * sizeof(Word));
     __builtin_memset(rows.dy_rows, 0, static_cast<size_t>(kRows * P) * sizeof(Word));
     stage_interleaved([&](int64_t r) { return block.row<const T>(a.q, r); }, block.count, s.D, rows.q_rows, P);
-    stage_interleaved([&](int64_t r) { return block.row<const T>(a.dy, r); }, block.count, s.D, rows.dy_rows, P);
+    stage_interleaved([&](int64_t r) { return block.row<const T>(a.dy, r); }, block.count, s.Dv, rows.dy_rows, P);
     __builtin_memset(rows.dq, 0, static_cast<size_t>(kRows * P) * sizeof(float));
 }
 
 template <class T, class Word>
 void stage_keys(const AttentionBackward& a, const Sizes& s, int64_t b, int64_t kv_head, const Tiles<Word>& t) {
-    const int64_t words = Operand<T>::words(s.D), P = s.padded_D;
+    const int64_t words = Operand<T>::words(s.D), words_v = Operand<T>::words(s.Dv), P = s.padded_D;
     for (int64_t j = 0; j < s.Tk; ++j) {
         stage_row(row_of<const T>(a.k, b, j, kv_head), s.D, t.k + j * words, words);
-        stage_row(row_of<const T>(a.v, b, j, kv_head), s.D, t.v + j * words, words);
+        stage_row(row_of<const T>(a.v, b, j, kv_head), s.Dv, t.v + j * words_v, words_v);
     }
     for (int64_t first = 0; first < s.Tk; first += kKeys)
         stage_columns<T>([&](int64_t j) { return row_of<const T>(a.k, b, first + j, kv_head); },
@@ -155,15 +155,15 @@ void softmax_gradient(const Tiles<Word>& t, const Rows<Word>& rows, Lanes lanes,
 template <class T, class Word>
 void tile_gradient(const Tiles<Word>& t, const Rows<Word>& rows, const Sizes& s, float scale, float cap, Keys tile) {
     constexpr int64_t kPack = Operand<T>::kPack;
-    const int64_t words = Operand<T>::words(s.D), P = s.padded_D;
+    const int64_t words = Operand<T>::words(s.D), words_v = Operand<T>::words(s.Dv), P = s.padded_D;
     for (int64_t first = tile.first; first < tile.end; first += kChunk) {
         const Keys chunk{first, first + kChunk};
         const Lanes lanes = rows.visible.lanes(chunk);
         if (lanes.count == 0) continue;
         tile_product(Left<Word>{t.k + first * words, words, 1}, Right<Word>{rows.q + lanes.first, kRows},
                      Product{t.s + lanes.first, kRows}, kChunk, lanes.count, words, false);
-        tile_product(Left<Word>{t.v + first * words, words, 1}, Right<Word>{rows.dy + lanes.first, kRows},
-                     Product{t.dp + lanes.first, kRows}, kChunk, lanes.count, words, false);
+        tile_product(Left<Word>{t.v + first * words_v, words_v, 1}, Right<Word>{rows.dy + lanes.first, kRows},
+                     Product{t.dp + lanes.first, kRows}, kChunk, lanes.count, words_v, false);
         const bool all = holds(rows.visible.all(), chunk);
         if (cap > 0) {
             cap_scores(t.s, lanes, scale, cap);
@@ -179,7 +179,7 @@ void tile_gradient(const Tiles<Word>& t, const Rows<Word>& rows, const Sizes& s,
         const int64_t row = keys.first - tile.first, count = keys.end - keys.first, pair = lanes.first / kPack;
         const auto lanes_of = [&](Word* x) { return Left<Word>{x + row * (kRows / kPack) + pair, kRows / kPack, 1}; };
         tile_product(lanes_of(t.p), Right<Word>{rows.dy_rows + pair * P, P}, Product{t.dv + keys.first * P, P}, count,
-                     P, lanes.count / kPack, true);
+                     s.padded_Dv, lanes.count / kPack, true);
         tile_product(lanes_of(t.ds), Right<Word>{rows.q_rows + pair * P, P}, Product{t.dk + keys.first * P, P}, count,
                      P, lanes.count / kPack, true);
         tile_product(Left<Word>{t.k_columns + tile.first * P + row / kPack, kKeys / kPack, 1},
@@ -194,16 +194,16 @@ void write_sums(const AttentionBackward& a, const Sizes& s, const Plan& plan, in
     for (int64_t j = 0; j < s.Tk; ++j) {
         T* dk = row_of<T>(a.dk, head / s.Hkv, j, head % s.Hkv);
         T* dv = row_of<T>(a.dv, head / s.Hkv, j, head % s.Hkv);
+        const float *of_k = sums + j * plan.padded_D, *of_v = of_k + plan.keys * plan.padded_D;
+        const auto sum = [&](const float* from, auto part) {
+            Vec x = load(from, part);
+            for (int64_t i = 1; i < plan.splits; ++i) x = x + load(from + i * plan.sums, part);
+            return x;
+        };
         for_vectors(0, s.D, [&](int64_t d, auto part) {
-            const float *from_k = sums + j * plan.padded_D + d, *from_v = from_k + plan.keys * plan.padded_D;
-            Vec k = load(from_k, part), v = load(from_v, part);
-            for (int64_t i = 1; i < plan.splits; ++i) {
-                k = k + load(from_k + i * plan.sums, part);
-                v = v + load(from_v + i * plan.sums, part);
-            }
-            put(k * broadcast(a.scale), a.accumulate, dk + d, part);
-            put(v, a.accumulate, dv + d, part);
+            put(sum(of_k + d, part) * broadcast(a.scale), a.accumulate, dk + d, part);
         });
+        for_vectors(0, s.Dv, [&](int64_t d, auto part) { put(sum(of_v + d, part), a.accumulate, dv + d, part); });
     }
 }
 
@@ -232,7 +232,7 @@ void head_gradients(const AttentionBackward& a, const Sizes& s, const Plan& plan
 template <class T>
 void gradients(const Stream& stream, const AttentionBackward& a) {
     using Word = typename Operand<T>::Word;
-    const Sizes s = sizes_of(a.q.shape, a.k.shape);
+    const Sizes s = sizes_of(a.q.shape, a.v.shape);
     const Plan plan = attention::backward_plan(stream, s);
     float* slots = a.workspace.as<float>();
     float* all_sums = slots + stream.threads * plan.slot;

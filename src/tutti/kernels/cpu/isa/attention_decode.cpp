@@ -28,14 +28,14 @@ void add_values(const T* v, int64_t stride, const float* p, int64_t keys, int64_
     });
 }
 
-// Query i of head h in batch entry b; o (D) is memory for the sums.
+// Query i of head h in batch entry b; o (Dv) is memory for the sums.
 template <class T>
 void attend_row(const AttentionForward& a, const Sizes& s, int64_t b, int64_t i, int64_t h, float* o) {
     const int64_t kv_head = h / s.group;
     const Keys visible = visible_keys(a.mask, s.Tk, b, i);
     const T* q = row_of<const T>(a.q, b, i, h);
     float maximum = -kInfinity, sum = 0;
-    __builtin_memset(o, 0, static_cast<size_t>(s.D) * sizeof(float));
+    __builtin_memset(o, 0, static_cast<size_t>(s.Dv) * sizeof(float));
     for (int64_t first = visible.first; first < visible.end; first += kKeys) {
         const int64_t keys = smaller(kKeys, visible.end - first);
         float p[kKeys];
@@ -62,14 +62,14 @@ void attend_row(const AttentionForward& a, const Sizes& s, int64_t b, int64_t i,
               sum * reduce_max(exp(broadcast(before - safe)));
         if (first > visible.first && before != maximum) {
             const Vec decay = exp(broadcast(before - safe));
-            for_vectors(0, s.D, [&](int64_t d, auto part) { store(load(o + d, part) * decay, o + d, part); });
+            for_vectors(0, s.Dv, [&](int64_t d, auto part) { store(load(o + d, part) * decay, o + d, part); });
         }
-        add_values(row_of<const T>(a.v, b, first, kv_head), a.v.strides[1], p, keys, s.D, o);
+        add_values(row_of<const T>(a.v, b, first, kv_head), a.v.strides[1], p, keys, s.Dv, o);
     }
     const float inverse = sum == 0 ? 0.0f : 1 / sum;
     with_type(a.o.dtype, [&](auto type) {
         auto* y = row_of<typename decltype(type)::type>(a.o, b, i, h);
-        for_vectors(0, s.D, [&](int64_t d, auto part) { store(load(o + d, part) * broadcast(inverse), y + d, part); });
+        for_vectors(0, s.Dv, [&](int64_t d, auto part) { store(load(o + d, part) * broadcast(inverse), y + d, part); });
     });
     a.lse.as<float>()[b * a.lse.strides[0] + h * a.lse.strides[1] + i * a.lse.strides[2]] =
         sum == 0 ? -kInfinity : maximum + __builtin_logf(sum);
@@ -78,9 +78,9 @@ void attend_row(const AttentionForward& a, const Sizes& s, int64_t b, int64_t i,
 }  // namespace
 
 void attend_few_rows(const Stream& stream, const AttentionForward& a) {
-    const Sizes s = sizes_of(a.q.shape, a.k.shape);
+    const Sizes s = sizes_of(a.q.shape, a.v.shape);
     tasks_in_slots(stream, s.B * s.H * s.Tq, [&](int64_t task, int64_t slot) {
-        float* o = a.workspace.as<float>() + slot * round_up(s.D, 16);
+        float* o = a.workspace.as<float>() + slot * round_up(s.Dv, 16);
         with_type(a.q.dtype, [&](auto type) {
             attend_row<typename decltype(type)::type>(a, s, task / (s.H * s.Tq), task % s.Tq, task / s.Tq % s.H, o);
         });

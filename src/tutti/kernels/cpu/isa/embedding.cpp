@@ -90,12 +90,32 @@ void rope(const Stream& stream, View x, View positions, View cosines, View sines
     });
 }
 
+template <class T>
+void sum_heads_of(const Stream& stream, View x, View y) {
+    const int64_t H = size(x, 1), D = size(x, 2);
+    parallel_for(stream, size(x, 0), row_grain(H * D), [&](int64_t begin, int64_t end) {
+        for (int64_t n = begin; n < end; ++n) {
+            const T* in = x.as<T>() + n * stride(x, 0);
+            T* out = y.as<T>() + n * D;
+            for_vectors(0, D, [&](int64_t d, auto part) {
+                Vec sum = load(in + d, part);
+                for (int64_t h = 1; h < H; ++h) sum = sum + load(in + h * stride(x, 1) + d, part);
+                store(sum, out + d, part);
+            });
+        }
+    });
+}
+void sum_heads(const Stream& stream, View x, View y) {
+    with_type(x.dtype, [&]<class T>(Type<T>) { sum_heads_of<T>(stream, x, y); });
+}
+
 }  // namespace
 
 void fill_embedding(KernelTable& table) {
     table.embedding_forward = embedding_forward;
     table.embedding_backward = embedding_backward;
     table.rope = rope;
+    table.sum_heads = sum_heads;
 }
 
 }  // namespace tutti::kernels::TUTTI_ISA

@@ -73,8 +73,8 @@ struct Scratch {
 };
 
 // Scores of groups that are not chosen become -infinity.
-void keep_chosen_groups(const Routing& r, int64_t E, int64_t k, Scratch& s) {
-    const int64_t width = E / r.groups, best = k / r.chosen_groups;
+void keep_chosen_groups(const Routing& r, int64_t E, Scratch& s) {
+    const int64_t width = E / r.groups, best = r.group_best;
     for (int64_t g = 0; g < r.groups; ++g) {
         const float* own = s.score.at + g * width;
         s.group.set(width, -kInfinity, [&](int64_t e, auto part) { return load(own + e, part); });
@@ -150,7 +150,7 @@ void route_row(const Routing& r, int64_t n, int64_t E, int64_t k, Scratch& s) {
                     [&](int64_t e, auto part) { store(load(s.p.at + e, Full{}) * factor, shares + n * E + e, part); });
     }
     set_scores(r, x, E, !r.sigmoid && sums.log_sum != sums.log_sum, s);
-    if (r.groups > 1) keep_chosen_groups(r, E, k, s);
+    if (r.groups > 1) keep_chosen_groups(r, E, s);
     Taking taking(s.score.at, E, s.maxima.at);
     int32_t* experts = r.experts.as<int32_t>() + n * k;
     float* weights = r.weights.as<float>() + n * k;
