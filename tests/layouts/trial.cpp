@@ -65,6 +65,20 @@ std::string draw_variant(Settings& m, Dice& dice, const std::string& name, int64
     const spec::ModelSpec preset = spec::preset(name);
     put_sizes(m, dice, name.c_str(), layers);
     if (preset.rope_dims > 0) put(m, "model.rope_dims", dice.of({4, 6}));
+    if (preset.kv_latent > 0) {
+        put(m, "model.kv_heads", 4);
+        put(m, "model.kv_latent", dice.of({12, 20}));
+        if (preset.q_latent > 0) put(m, "model.q_latent", dice.of({0, 12, 20}));
+        if (preset.value_dim > 0) put(m, "model.value_dim", dice.of({5, 6}));
+    }
+    if (preset.moe.experts > 0) {
+        put(m, "model.moe.experts", dice.of({4, 8}));
+        put(m, "model.moe.top_k", 2);
+        put(m, "model.moe.ffn", 16);
+        put(m, "model.moe.shared_ffn", 16);
+        put(m, "model.moe.layers", dice.text_of({"1", "0", ""}));
+        if (preset.moe.groups > 1) put(m, "model.moe.groups", 2), put(m, "model.moe.top_groups", dice.of({1, 2}));
+    }
     if (preset.window > 0) put(m, "model.window", dice.of({3, 7, 11}));
     if (!preset.window_layers.empty()) put(m, "model.window_layers", "0");
     if (!preset.nope_layers.empty()) put(m, "model.nope_layers", "1");
@@ -73,11 +87,32 @@ std::string draw_variant(Settings& m, Dice& dice, const std::string& name, int64
 }
 
 std::string draw_model(Settings& m, Dice& dice, int64_t layers) {
-    const std::string name =
-        dice.text_of({"gpt2",      "llama",           "qwen2",         "qwen3",        "mistral",      "lfm2",
-                      "mixtral",   "qwen_moe",        "lfm2_moe",      "gemma-tiny",   "gemma2-tiny",  "gemma3-tiny",
-                      "phi3-tiny", "olmo2-tiny",      "olmo3-tiny",    "smollm3-tiny", "granite-tiny", "glm-tiny",
-                      "glm4-tiny", "ministral3-tiny", "seed-oss-tiny", "exaone4-tiny"});
+    const std::string name = dice.text_of({"gpt2",
+                                           "llama",
+                                           "qwen2",
+                                           "qwen3",
+                                           "mistral",
+                                           "lfm2",
+                                           "mixtral",
+                                           "qwen_moe",
+                                           "lfm2_moe",
+                                           "gemma-tiny",
+                                           "gemma2-tiny",
+                                           "gemma3-tiny",
+                                           "phi3-tiny",
+                                           "olmo2-tiny",
+                                           "olmo3-tiny",
+                                           "smollm3-tiny",
+                                           "granite-tiny",
+                                           "glm-tiny",
+                                           "glm4-tiny",
+                                           "ministral3-tiny",
+                                           "seed-oss-tiny",
+                                           "exaone4-tiny",
+                                           "deepseek-v2-tiny",
+                                           "deepseek-v3-tiny",
+                                           "kimi-k2-tiny",
+                                           "glm4.7-flash-tiny"});
     if (name.ends_with("-tiny")) return draw_variant(m, dice, name, layers);
     const bool moe = name == "mixtral" || name.ends_with("_moe"), lfm2 = name.starts_with("lfm2");
     put_sizes(m, dice, name == "gpt2" ? "gpt2-124m" : lfm2 ? "lfm2-tiny" : moe ? "moe-tiny" : "llama-tiny", layers);

@@ -1,10 +1,12 @@
 #include "tutti/hf/weights.h"
 
 #include <algorithm>
+#include <charconv>
 #include <set>
 
 #include "tutti/checkpoint/training_state.h"
 #include "tutti/ops/ops.h"
+#include "tutti/spec/variants.h"
 
 namespace tutti::hf {
 
@@ -85,6 +87,15 @@ std::string missing_prefix(const ShardedSafetensors& files, const models::Model&
 bool is_legacy_buffer(std::string_view tensor) {
     return tensor.ends_with(".attn.bias") || tensor.ends_with(".attn.masked_bias") ||
            tensor.ends_with(".rotary_emb.inv_freq");
+}
+
+// model.layers.61.* of a model of 61 layers: they predict more tokens.
+bool is_of_a_layer_behind(std::string_view tensor, const spec::ModelSpec& spec) {
+    constexpr std::string_view kLayers = "model.layers.";
+    if (!spec::variant_of(spec).layers_behind || !tensor.starts_with(kLayers)) return false;
+    int64_t layer = 0;
+    const char* end = tensor.data() + tensor.size();
+    return std::from_chars(tensor.data() + kLayers.size(), end, layer).ec == std::errc() && layer >= spec.layers;
 }
 
 }  // namespace
@@ -170,6 +181,7 @@ StoredWeights StoredWeights::in_directory(checkpoint::FileSystem& file_system, c
     }
     for (const std::string& name : files->names()) {
         if (used.contains(name) || is_legacy_buffer(name)) continue;
+        if (is_of_a_layer_behind(name, model.spec())) continue;
         const bool tied_head = model.spec().tie_embeddings && name == kHead;
         const std::string embedding = names_of(*model.parameters().front()).front();
         if (tied_head && files->find(embedding) != nullptr && equal(*files, name, embedding)) continue;

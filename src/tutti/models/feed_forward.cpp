@@ -27,7 +27,7 @@ FeedForward::FeedForward(const spec::ModelSpec& s, int64_t layer, const FeedForw
         return;
     }
     const spec::MixtureSpec& e = spec_ = *of_layer.mixture();
-    if (e.shared_ffn > 0) dense_ = dense(names.part + ".shared_expert", e.shared_ffn);
+    if (e.shared_ffn > 0) dense_ = dense(concat(names.part, ".", names.shared), e.shared_ffn);
     const auto stacked = [&](const char* FeedForwardNames::*matrix, Shape shape, Role role, double std) {
         return Parameter{.name = concat(names.part, ".experts.", names.*matrix, ".weight"),
                          .shape = shape,
@@ -43,7 +43,7 @@ FeedForward::FeedForward(const spec::ModelSpec& s, int64_t layer, const FeedForw
         .down = stacked(&FeedForwardNames::down, row, Role::expert_row, residual_std(s))});
     experts_->router.weight.stored_as.name = stored.part + ".gate.weight";
     if (e.expert_bias)
-        experts_->bias = Parameter{.name = names.part + ".expert_bias",
+        experts_->bias = Parameter{.name = concat(names.part, ".", names.bias),
                                    .shape = {e.experts},
                                    .role = Role::expert_bias,
                                    .training = autograd::Training::counted};

@@ -15,7 +15,9 @@ struct FeedForwardNames {
     const char* gate = "gate_proj";
     const char* up = "up_proj";
     const char* down = "down_proj";
-    const char* fused = nullptr;  // in files gate | up are rows of one tensor of this name
+    const char* fused = nullptr;           // in files gate | up are rows of one tensor of this name
+    const char* shared = "shared_expert";  // of a mixture, like the bias of its router
+    const char* bias = "expert_bias";
 };
 
 // W_down (g(W_gate x) * W_up x), g silu or gelu. A layer with experts (LayerSpec::mixture) adds the outputs of a

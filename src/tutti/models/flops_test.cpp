@@ -58,18 +58,53 @@ TEST(ParameterCount, OfThePresetsIsPublished) {
 
 // Counted by transformers from the published configs, without towers for images.
 TEST(ParameterCount, OfVariantsIsPublished) {
-    const std::pair<const char*, int64_t> kPublished[] = {
-        {"gemma-2b", 2'506'172'416},      {"gemma-7b", 8'537'680'896},       {"gemma2-2b", 2'614'341'888},
-        {"gemma2-9b", 9'241'705'984},     {"gemma2-27b", 27'227'128'320},    {"gemma3-270m", 268'098'176},
-        {"gemma3-1b", 999'885'952},       {"gemma3-4b", 3'880'263'168},      {"gemma3-27b", 27'009'346'304},
-        {"phi3-mini", 3'821'079'552},     {"phi4", 14'659'507'200},          {"phi4-mini", 3'836'021'760},
-        {"olmo2-1b", 1'484'916'736},      {"olmo2-7b", 7'298'617'344},       {"olmo2-32b", 32'234'279'936},
-        {"olmo3-7b", 7'298'011'136},      {"olmo3-32b", 32'233'522'176},     {"smollm3-3b", 3'075'098'624},
-        {"granite3.1-2b", 2'533'531'648}, {"granite3.1-8b", 8'170'848'256},  {"glm4-9b-chat", 9'399'951'360},
-        {"glm4-9b-0414", 9'400'279'040},  {"glm4-32b-0414", 32'566'487'552}, {"mistral-small-3.1", 23'572'403'200},
-        {"ministral3-3b", 3'429'006'336}, {"ministral3-8b", 8'489'553'920},  {"ministral3-14b", 13'506'073'600},
-        {"seed-oss-36b", 36'151'104'512}, {"exaone4-32b", 32'003'216'384},   {"exaone4-1.2b", 1'279'391'488}};
+    const std::pair<const char*, int64_t> kPublished[] = {{"gemma-2b", 2'506'172'416},
+                                                          {"gemma-7b", 8'537'680'896},
+                                                          {"gemma2-2b", 2'614'341'888},
+                                                          {"gemma2-9b", 9'241'705'984},
+                                                          {"gemma2-27b", 27'227'128'320},
+                                                          {"gemma3-270m", 268'098'176},
+                                                          {"gemma3-1b", 999'885'952},
+                                                          {"gemma3-4b", 3'880'263'168},
+                                                          {"gemma3-27b", 27'009'346'304},
+                                                          {"phi3-mini", 3'821'079'552},
+                                                          {"phi4", 14'659'507'200},
+                                                          {"phi4-mini", 3'836'021'760},
+                                                          {"olmo2-1b", 1'484'916'736},
+                                                          {"olmo2-7b", 7'298'617'344},
+                                                          {"olmo2-32b", 32'234'279'936},
+                                                          {"olmo3-7b", 7'298'011'136},
+                                                          {"olmo3-32b", 32'233'522'176},
+                                                          {"smollm3-3b", 3'075'098'624},
+                                                          {"granite3.1-2b", 2'533'531'648},
+                                                          {"granite3.1-8b", 8'170'848'256},
+                                                          {"glm4-9b-chat", 9'399'951'360},
+                                                          {"glm4-9b-0414", 9'400'279'040},
+                                                          {"glm4-32b-0414", 32'566'487'552},
+                                                          {"mistral-small-3.1", 23'572'403'200},
+                                                          {"ministral3-3b", 3'429'006'336},
+                                                          {"ministral3-8b", 8'489'553'920},
+                                                          {"ministral3-14b", 13'506'073'600},
+                                                          {"seed-oss-36b", 36'151'104'512},
+                                                          {"exaone4-32b", 32'003'216'384},
+                                                          {"exaone4-1.2b", 1'279'391'488},
+                                                          {"deepseek-v2-lite", 15'706'484'224},
+                                                          {"deepseek-v2", 235'741'434'880},
+                                                          {"deepseek-v3", 671'026'404'352},
+                                                          {"moonlight-16b-a3b", 15'960'108'544},
+                                                          {"kimi-k2", 1'026'408'209'408},
+                                                          {"glm4.7-flash", 29'943'390'976}};
     for (const auto& [name, parameters] : kPublished) EXPECT_EQ(count(name), parameters) << name;
+}
+
+// The same, with the experts that a token passes; the cards round these to 2.4B (without the embedding), 21B, 37B, 3B,
+// 32B and 3B.
+TEST(ParameterCount, ActiveOnesOfVariantsArePublished) {
+    const std::pair<const char*, int64_t> kPublished[] = {
+        {"deepseek-v2-lite", 2'661'150'208},  {"deepseek-v2", 21'375'800'320}, {"deepseek-v3", 37'552'282'624},
+        {"moonlight-16b-a3b", 2'914'774'528}, {"kimi-k2", 32'861'477'888},     {"glm4.7-flash", 3'896'763'136}};
+    for (const auto& [name, parameters] : kPublished)
+        EXPECT_EQ(active_parameter_count(outline(spec::preset(name))), parameters) << name;
 }
 
 TEST(ParameterCount, SmallPresetsAreAsLargeAsTheirNames) {
@@ -228,6 +263,16 @@ TEST(Flops, ExpertsThatATokenPasses) {
     EXPECT_EQ(matmul_parameters(m), dense + 2 * (2 * 3 * C * 224 + C * 8 + 3 * C * 100 + C - swiglu));
     EXPECT_EQ(matmul_parameters(spec::preset("mixtral-8x7b")),
               active_parameter_count(outline(spec::preset("mixtral-8x7b"))) - 32000ll * 4096 - (2 * 32 + 1) * 4096);
+}
+
+// DeepSeek-V3: 61 layers of 128 heads, with scores over 192 channels and values of 128. A matrix counts 6 for each
+// value that a token uses; the embedding is looked up, and norms (two of 7168, one of 1536, one of 512 a layer, one
+// behind) do not multiply matrices.
+TEST(Flops, LatentAttention) {
+    const TokenFlops of_token = flops(spec::preset("deepseek-v3"), 4096);
+    EXPECT_EQ(of_token.full_attention, 3.0 * 61 * 128 * 2 * 4096 * (192 + 128));
+    const int64_t norms = 61 * (2 * 7168 + 1536 + 512) + 7168;
+    EXPECT_EQ(of_token.matmul, 6.0 * (37'552'282'624 - 129280ll * 7168 - norms));
 }
 
 TEST(Flops, WideMlp) {

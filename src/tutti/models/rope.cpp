@@ -78,9 +78,11 @@ double rope_amplitude(const spec::RopeSpec& rope) {
     if (s.factor == 0 || (s.type != "yarn" && s.type != "longrope")) return 1;
     if (s.attention_factor > 0) return s.attention_factor;
     if (s.factor <= 1) return 1;
+    if (s.mscale > 0 && s.mscale_all_dim > 0)
+        return spec::yarn_mscale(s.mscale, s.factor) / spec::yarn_mscale(s.mscale_all_dim, s.factor);
     if (s.type == "longrope")
         return std::sqrt(1 + std::log(s.factor) / std::log(static_cast<double>(s.original_max_positions)));
-    return 0.1 * std::log(s.factor) + 1;
+    return spec::yarn_mscale(1, s.factor);
 }
 
 RopeTables RopeOfLayers::of(const std::optional<spec::RopeSpec>& rope) {

@@ -61,13 +61,13 @@ class Ring {
     KeyValues start(int hop, const KeyValues& own, std::vector<Work>& messages) const {
         const int from = source(hop), to = destination(hop);
         return exchange(order_.needs(to, ranks_.rank()) ? own : KeyValues{}, to, order_.needs(ranks_.rank(), from),
-                        from, own.k.shape(), own.k.dtype(), messages);
+                        from, own, own.k.dtype(), messages);
     }
     // In the backward: sends the gradients of the keys of `source(hop)` and starts to receive those of this rank's
     // keys.
-    KeyValues start_back(int hop, const KeyValues& found, const Shape& shape, std::vector<Work>& messages) const {
+    KeyValues start_back(int hop, const KeyValues& found, const KeyValues& own, std::vector<Work>& messages) const {
         const int from = destination(hop);
-        return exchange(found, source(hop), order_.needs(from, ranks_.rank()), from, shape, DType::f32, messages);
+        return exchange(found, source(hop), order_.needs(from, ranks_.rank()), from, own, DType::f32, messages);
     }
 
     // Calls visit(hop, keys) for each hop while the keys of the next hop are being received.
@@ -83,16 +83,17 @@ class Ring {
     }
 
   private:
-    // Sends `sent`, if defined, to rank `to`. With `comes`, receives tensors of this shape and type from rank `from`.
-    KeyValues exchange(const KeyValues& sent, int to, bool comes, int from, const Shape& shape, DType type,
+    // Sends `sent`, if defined, to rank `to`. With `comes`, receives tensors of the shapes of `own` and this type from
+    // rank `from`.
+    KeyValues exchange(const KeyValues& sent, int to, bool comes, int from, const KeyValues& own, DType type,
                        std::vector<Work>& messages) const {
         if (sent.k.defined())
             for (const Tensor* x : {&sent.k, &sent.v}) messages.push_back(ranks_.send(*x, to));
         KeyValues received;
         if (!comes) return received;
-        for (Tensor* x : {&received.k, &received.v}) {
-            *x = ops::empty(ctx_, shape, type, Purpose::communication);
-            messages.push_back(ranks_.receive(*x, from));
+        for (const auto member : {&KeyValues::k, &KeyValues::v}) {
+            received.*member = ops::empty(ctx_, (own.*member).shape(), type, Purpose::communication);
+            messages.push_back(ranks_.receive(received.*member, from));
         }
         return received;
     }
@@ -107,12 +108,12 @@ class Ring {
 
 ops::Attention ring_attention(ops::Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, const Batch& batch,
                               const AttentionOptions& options) {
-    const int64_t B = q.dim(0), T = q.dim(1), H = q.dim(2), D = q.dim(3);
+    const int64_t B = q.dim(0), T = q.dim(1), H = q.dim(2), Dv = v.dim(3);
     check(T % 2 == 0, "ring attention: a rank has two chunks of a sequence, got ", T, " tokens");
     const Ring ring(ctx, batch, T, options.window);
     std::array<ops::Attention, 2> sums;
     for (ops::Attention& sum : sums) {
-        sum = {ops::zeros(ctx, {B, T / 2, H, D}, DType::f32), ops::empty(ctx, {B, H, T / 2}, DType::f32)};
+        sum = {ops::zeros(ctx, {B, T / 2, H, Dv}, DType::f32), ops::empty(ctx, {B, H, T / 2}, DType::f32)};
         ops::fill(ctx, sum.lse, -kInfinity);
     }
     ring.for_each_hop({ops::contiguous(ctx, k), ops::contiguous(ctx, v)}, [&](int hop, const KeyValues& here) {
@@ -122,7 +123,7 @@ ops::Attention ring_attention(ops::Context& ctx, const Tensor& q, const Tensor& 
                                                 options.scores, DType::f32));
         });
     });
-    ops::Attention r{ops::empty(ctx, q.shape(), q.dtype()), ops::empty(ctx, {B, H, T}, DType::f32)};
+    ops::Attention r{ops::empty(ctx, {B, T, H, Dv}, q.dtype()), ops::empty(ctx, {B, H, T}, DType::f32)};
     for (int i = 0; i < 2; ++i) {
         const ops::Attention& sum = sums[static_cast<size_t>(i)];
         ops::cast_into(ctx, sum.y, ring.half(r.y, i));
@@ -157,7 +158,7 @@ void ring_attention_backward(ops::Context& ctx, const Tensor& dy, const Tensor& 
     ring.for_each_hop({ops::contiguous(ctx, k), ops::contiguous(ctx, v)}, [&](int hop, const KeyValues& here) {
         KeyValues found;
         if (here.k.defined())
-            found = {ops::zeros(ctx, here.k.shape(), DType::f32), ops::zeros(ctx, here.k.shape(), DType::f32)};
+            found = {ops::zeros(ctx, here.k.shape(), DType::f32), ops::zeros(ctx, here.v.shape(), DType::f32)};
         ring.for_each_pair(ring.source(hop), [&](int i, int j, const kernels::AttentionMask& mask) {
             const auto h = static_cast<size_t>(i);
             ops::attention_backward(ctx, dy_halves[h], ring.half(q, i), ring.half(here.k, j), ring.half(here.v, j),
@@ -170,7 +171,7 @@ void ring_attention_backward(ops::Context& ctx, const Tensor& dy, const Tensor& 
         }
         add_arrived();
         leaving = found;
-        arriving = ring.start_back(hop, found, k.shape(), messages);
+        arriving = ring.start_back(hop, found, {k, v}, messages);
     });
     add_arrived();
     for (int i = 0; i < 2; ++i) ops::cast_into(ctx, dq_halves[static_cast<size_t>(i)], ring.half(dq, i));
@@ -185,7 +186,7 @@ namespace {
 // The keys and values of a sequence, gathered from the ranks that divide it.
 class Gathered {
   public:
-    Gathered(ops::Context& ctx, const Tensor& q, const Batch& batch, int64_t window)
+    Gathered(ops::Context& ctx, const Tensor& q, const Batch& batch, int64_t window = 0)
         : ctx_(ctx),
           ranks_(*batch.context.ring),
           chunks_{ranks_.size(), q.dim(1) / 2},
@@ -213,8 +214,6 @@ class Gathered {
         ranks_.reduce_scatter(by_rank, sum).wait();
         ops::cast_into(ctx_, sum, dx);
     }
-    Tensor zero_gradient(const Tensor& x) const { return ops::zeros(ctx_, whole_shape(x), DType::f32); }
-
     Tensor half(const Tensor& x, int i) const { return chunks_.half(x, i); }
     // visit(half of the queries, [first, end) of the keys that some query of the half sees, mask)
     void for_each_half(const std::function<void(int, int64_t, int64_t, const kernels::AttentionMask&)>& visit) const {
@@ -249,19 +248,61 @@ class Gathered {
 
 }  // namespace
 
-ops::Attention gathered_attention(ops::Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
+ops::Attention attention_to_whole(ops::Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
                                   const Batch& batch, const AttentionOptions& options) {
     const int64_t B = q.dim(0), T = q.dim(1), H = q.dim(2);
     const Gathered ranks(ctx, q, batch, options.window);
-    const Tensor keys = ranks.gather(k), values = ranks.gather(v);
-    const ops::Attention r{ops::empty(ctx, q.shape(), q.dtype()), ops::empty(ctx, {B, H, T}, DType::f32)};
+    const ops::Attention r{ops::empty(ctx, {B, T, H, v.dim(3)}, q.dtype()), ops::empty(ctx, {B, H, T}, DType::f32)};
     ranks.for_each_half([&](int i, int64_t first, int64_t end, const kernels::AttentionMask& mask) {
-        const auto half = ops::attention(ctx, ranks.half(q, i), keys.narrow(1, first, end - first),
-                                         values.narrow(1, first, end - first), mask, options.scores);
+        const auto half = ops::attention(ctx, ranks.half(q, i), k.narrow(1, first, end - first),
+                                         v.narrow(1, first, end - first), mask, options.scores);
         ops::copy(ctx, half.y, ranks.half(r.y, i));
         ops::copy(ctx, half.lse, r.lse.narrow(2, i * T / 2, T / 2));
     });
     return r;
+}
+
+namespace {
+
+// Adds to dk and dv, f32.
+void add_gradients(ops::Context& ctx, const Gathered& ranks, const Tensor& dy, const Tensor& q, const Tensor& k,
+                   const Tensor& v, const ops::Attention& forward, const AttentionOptions& options, const Tensor& dq,
+                   const Tensor& dk, const Tensor& dv) {
+    ranks.for_each_half([&](int i, int64_t first, int64_t end, const kernels::AttentionMask& mask) {
+        const auto seen = [&](const Tensor& x) { return x.narrow(1, first, end - first); };
+        const Tensor dq_half = ops::zeros(ctx, ranks.half(q, i).shape(), DType::f32);
+        ops::attention_backward(ctx, ops::contiguous(ctx, ranks.half(dy, i)), ranks.half(q, i), seen(k), seen(v),
+                                half_of(ctx, forward, i), mask, dq_half, seen(dk), seen(dv), true, options.scores);
+        ops::cast_into(ctx, dq_half, ranks.half(dq, i));
+    });
+}
+
+}  // namespace
+
+void attention_to_whole_backward(ops::Context& ctx, const Tensor& dy, const Tensor& q, const Tensor& k, const Tensor& v,
+                                 const ops::Attention& forward, const Batch& batch, const AttentionOptions& options,
+                                 const Tensor& dq, const Tensor& dk, const Tensor& dv) {
+    const Tensor k_sum = ops::zeros(ctx, k.shape(), DType::f32), v_sum = ops::zeros(ctx, v.shape(), DType::f32);
+    add_gradients(ctx, {ctx, q, batch, options.window}, dy, q, k, v, forward, options, dq, k_sum, v_sum);
+    ops::cast_into(ctx, k_sum, dk);
+    ops::cast_into(ctx, v_sum, dv);
+}
+
+Var gather_from_context(Tape& tape, const Var& x, const Batch& batch) {
+    ops::Context& ctx = tape.context();
+    const Gathered ranks(ctx, x.value, batch);
+    return tape.record("gather_from_context", {x}, ranks.gather(x.value),
+                       [&ctx, ranks, shape = x.value.shape()](const Tensor& dy, std::vector<Tensor>&) {
+                           const Tensor dx = ops::empty(ctx, shape, dy.dtype());
+                           ranks.scatter(dy.dtype() == DType::f32 ? dy : ops::cast(ctx, dy, DType::f32), dx);
+                           return std::vector<Tensor>{dx};
+                       });
+}
+
+ops::Attention gathered_attention(ops::Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
+                                  const Batch& batch, const AttentionOptions& options) {
+    const Gathered ranks(ctx, q, batch);
+    return attention_to_whole(ctx, q, ranks.gather(k), ranks.gather(v), batch, options);
 }
 
 void gathered_attention_backward(ops::Context& ctx, const Tensor& dy, const Tensor& q, const Tensor& k, const Tensor& v,
@@ -269,17 +310,29 @@ void gathered_attention_backward(ops::Context& ctx, const Tensor& dy, const Tens
                                  const Tensor& dq, const Tensor& dk, const Tensor& dv) {
     const Gathered ranks(ctx, q, batch, options.window);
     const Tensor keys = ranks.gather(k), values = ranks.gather(v);
-    const Tensor key_gradient = ranks.zero_gradient(k), value_gradient = ranks.zero_gradient(v);
-    ranks.for_each_half([&](int i, int64_t first, int64_t end, const kernels::AttentionMask& mask) {
-        const auto seen = [&](const Tensor& x) { return x.narrow(1, first, end - first); };
-        const Tensor dq_half = ops::zeros(ctx, ranks.half(q, i).shape(), DType::f32);
-        ops::attention_backward(ctx, ops::contiguous(ctx, ranks.half(dy, i)), ranks.half(q, i), seen(keys),
-                                seen(values), half_of(ctx, forward, i), mask, dq_half, seen(key_gradient),
-                                seen(value_gradient), true, options.scores);
-        ops::cast_into(ctx, dq_half, ranks.half(dq, i));
-    });
-    ranks.scatter(key_gradient, dk);
-    ranks.scatter(value_gradient, dv);
+    const Tensor k_sum = ops::zeros(ctx, keys.shape(), DType::f32), v_sum = ops::zeros(ctx, values.shape(), DType::f32);
+    add_gradients(ctx, ranks, dy, q, keys, values, forward, options, dq, k_sum, v_sum);
+    ranks.scatter(k_sum, dk);
+    ranks.scatter(v_sum, dv);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+
+ops::Attention attend(ops::Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, const Batch& batch,
+                      const AttentionOptions& options) {
+    if (batch.context.ring)
+        return (batch.context.gather ? gathered_attention : ring_attention)(ctx, q, k, v, batch, options);
+    return ops::attention(ctx, q, k, v, {.window = options.window, .first_key = batch.first_key}, options.scores);
+}
+
+void attend_backward(ops::Context& ctx, const Tensor& dy, const Tensor& q, const Tensor& k, const Tensor& v,
+                     const ops::Attention& forward, const Batch& batch, const AttentionOptions& options,
+                     const Tensor& dq, const Tensor& dk, const Tensor& dv) {
+    if (batch.context.ring)
+        return (batch.context.gather ? gathered_attention_backward : ring_attention_backward)(
+            ctx, dy, q, k, v, forward, batch, options, dq, dk, dv);
+    ops::attention_backward(ctx, dy, q, k, v, forward, {.window = options.window, .first_key = batch.first_key}, dq, dk,
+                            dv, false, options.scores);
 }
 
 }  // namespace tutti::nn

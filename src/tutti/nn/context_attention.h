@@ -43,7 +43,8 @@ struct RingOrder {
     }
 };
 
-// q (B, T / P, H, D), k and v (B, T / P, Hkv, D), of this rank; batch.context.ring are the P. Error for an odd T / P.
+// q (B, T / P, H, D), k (B, T / P, Hkv, D), v (B, T / P, Hkv, Dv), of this rank; batch.context.ring are the P. Error
+// for an odd T / P.
 ops::Attention ring_attention(ops::Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, const Batch& batch,
                               const AttentionOptions& options);
 // Writes dq, dk, dv, which may be parts of a packed tensor. `forward` is what ring_attention returned.
@@ -51,10 +52,27 @@ void ring_attention_backward(ops::Context& ctx, const Tensor& dy, const Tensor& 
                              const ops::Attention& forward, const Batch& batch, const AttentionOptions& options,
                              const Tensor& dq, const Tensor& dk, const Tensor& dv);
 
+// Attention of this rank's queries to the keys of whole sequences, k (B, T, Hkv, D) and v (B, T, Hkv, Dv), in their
+// order. The gradients dk and dv are this rank's terms of sums over the ranks.
+ops::Attention attention_to_whole(ops::Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
+                                  const Batch& batch, const AttentionOptions& options);
+void attention_to_whole_backward(ops::Context& ctx, const Tensor& dy, const Tensor& q, const Tensor& k, const Tensor& v,
+                                 const ops::Attention& forward, const Batch& batch, const AttentionOptions& options,
+                                 const Tensor& dq, const Tensor& dk, const Tensor& dv);
+// x (B, T / P, H, D) of this rank to that of whole sequences, (B, T, H, D); backward, the sum of the ranks' gradients.
+Var gather_from_context(Tape& tape, const Var& x, const Batch& batch);
+
 ops::Attention gathered_attention(ops::Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
                                   const Batch& batch, const AttentionOptions& options);
 void gathered_attention_backward(ops::Context& ctx, const Tensor& dy, const Tensor& q, const Tensor& k, const Tensor& v,
                                  const ops::Attention& forward, const Batch& batch, const AttentionOptions& options,
                                  const Tensor& dq, const Tensor& dk, const Tensor& dv);
+
+// Attention of whole sequences, or, with context parallelism, of this rank's queries to all keys.
+ops::Attention attend(ops::Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, const Batch& batch,
+                      const AttentionOptions& options);
+void attend_backward(ops::Context& ctx, const Tensor& dy, const Tensor& q, const Tensor& k, const Tensor& v,
+                     const ops::Attention& forward, const Batch& batch, const AttentionOptions& options,
+                     const Tensor& dq, const Tensor& dk, const Tensor& dv);
 
 }  // namespace tutti::nn

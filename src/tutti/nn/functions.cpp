@@ -68,6 +68,16 @@ Var reshape(Tape& tape, const Var& x, const Shape& shape) {
                        [before = x.value.shape()](const Tensor& dy, Tensors&) { return Tensors{dy.reshape(before)}; });
 }
 
+Var channels(Tape& tape, const Var& x, int64_t first, int64_t count) {
+    ops::Context& ctx = tape.context();
+    return tape.record("channels", {x}, ops::contiguous(ctx, x.value.narrow(2, first, count)),
+                       [&ctx, first, count, shape = x.value.shape()](const Tensor& dy, Tensors&) {
+                           const Tensor dx = ops::zeros(ctx, shape, dy.dtype());
+                           ops::copy(ctx, dy, dx.narrow(2, first, count));
+                           return Tensors{dx};
+                       });
+}
+
 Var split_heads(Tape& tape, const Var& x, int64_t head_dim) {
     const Tensor& v = x.value;
     return reshape(tape, x, {v.dim(0), v.dim(1), v.dim(2) / head_dim, head_dim});
@@ -185,10 +195,11 @@ Var norm_over_heads(Tape& tape, const Var& x, Affine layer, double eps, int64_t 
     return join_heads(tape, y);
 }
 
-Var rope(Tape& tape, const Var& x, const Tensor& positions, const ops::RopeTable& table, int64_t heads) {
+Var rope(Tape& tape, const Var& x, const Tensor& positions, const ops::RopeTable& table, int64_t heads, int64_t first) {
     ops::Context& ctx = tape.context();
-    const auto rotate = [&ctx, positions, table, heads](const Tensor& all, bool inverse) {
-        ops::rope(ctx, heads > 0 ? all.narrow(2, 0, heads) : all, positions, table, inverse);
+    const auto rotate = [&ctx, positions, table, heads, first](const Tensor& all, bool inverse) {
+        const Tensor some = heads > 0 ? all.narrow(2, 0, heads) : all;
+        ops::rope(ctx, some.narrow(3, first, all.dim(3) - first), positions, table, inverse);
     };
     rotate(x.value, false);
     return tape.record("rope", {x}, x.value, [&ctx, rotate](const Tensor& dy, Tensors&) {
@@ -217,7 +228,7 @@ Tensor cached_attention(ops::Context& ctx, const Tensor& q, const Tensor& k, con
     check(B == q.dim(0), "attention: ", B, " caches for ", q.dim(0), " sequences");
     check(!batch.first_key.defined(), "attention: a sequence with a cache is one document");
     const auto l = static_cast<size_t>(layer);
-    const Tensor y = ops::empty(ctx, q.shape(), q.dtype());
+    const Tensor y = ops::empty(ctx, {B, q.dim(1), q.dim(2), v.dim(3)}, q.dtype());
     for (int64_t b = 0; b < B; ++b) {
         KvCache& cache = *batch.caches[static_cast<size_t>(b)];
         const Tensor keys = append(ctx, cache, cache.keys.at(l), k.narrow(0, b, 1));
@@ -227,24 +238,6 @@ Tensor cached_attention(ops::Context& ctx, const Tensor& q, const Tensor& k, con
                        y.narrow(0, b, 1));
     }
     return y;
-}
-
-// Attention of whole sequences, or, with context parallelism, of this rank's queries to all keys.
-ops::Attention attend(ops::Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, const Batch& batch,
-                      const AttentionOptions& options) {
-    if (batch.context.ring)
-        return (batch.context.gather ? gathered_attention : ring_attention)(ctx, q, k, v, batch, options);
-    return ops::attention(ctx, q, k, v, {.window = options.window, .first_key = batch.first_key}, options.scores);
-}
-
-void attend_backward(ops::Context& ctx, const Tensor& dy, const Tensor& q, const Tensor& k, const Tensor& v,
-                     const ops::Attention& r, const Batch& batch, const AttentionOptions& options, const Tensor& dq,
-                     const Tensor& dk, const Tensor& dv) {
-    if (batch.context.ring)
-        return (batch.context.gather ? gathered_attention_backward : ring_attention_backward)(
-            ctx, dy, q, k, v, r, batch, options, dq, dk, dv);
-    ops::attention_backward(ctx, dy, q, k, v, r, {.window = options.window, .first_key = batch.first_key}, dq, dk, dv,
-                            false, options.scores);
 }
 
 Var attention_of_heads(Tape& tape, const Var& q, const Var& k, const Var& v, const Batch& batch,

@@ -18,8 +18,9 @@ Var gelu(Tape& tape, const Var& x);
 Var swiglu(Tape& tape, const Var& gate, const Var& up, ops::Gate g = ops::Gate::silu);  // g(gate) up
 Var scale(Tape& tape, const Var& x, double factor);                                     // factor x; x itself for 1
 Var reshape(Tape& tape, const Var& x, const Shape& shape);
-Var split_heads(Tape& tape, const Var& x, int64_t head_dim);  // (B, T, H D) to (B, T, H, D)
-Var join_heads(Tape& tape, const Var& x);                     // and back
+Var channels(Tape& tape, const Var& x, int64_t first, int64_t count);  // those of x (B, T, C)
+Var split_heads(Tape& tape, const Var& x, int64_t head_dim);           // (B, T, H D) to (B, T, H, D)
+Var join_heads(Tape& tape, const Var& x);                              // and back
 // x (B, T, C). The mask is a function of batch.seed, batch.step, the global index of the element and `place`, a name of
 // the place in the model ("h.3.mlp"). Returns x when the tape does not train.
 Var dropout(Tape& tape, const Var& x, double probability, const Batch& batch, const std::string& place);
@@ -41,6 +42,8 @@ Var fused_projections(Tape& tape, const Var& x, const std::vector<Affine>& layer
 // fused_projections() where it fuses them.
 Var gelu_mlp(Tape& tape, const Var& x, Affine in, Affine out);
 Var swiglu_mlp(Tape& tape, const Var& x, Affine gate, Affine up, Affine down, ops::Gate g = ops::Gate::silu);
+// linear() of an x that has entered the region of tensor parallelism already (nn/overlapped.h); not for Role::row.
+Var linear_in_region(Tape& tape, const Var& x, Affine layer);
 Var embedding(Tape& tape, const Tensor& tokens, Parameter& weight);
 // Layer norm; without a bias RMS norm. `offset` is added to the weight (kernels::NormForward).
 Var norm(Tape& tape, const Var& x, Affine layer, double eps, float offset = 0);
@@ -54,8 +57,10 @@ struct SumAndNorm {
 };
 SumAndNorm add_norm(Tape& tape, const Var& x, const Var& residual, Affine layer, double eps, float offset = 0);
 
-// x (B, T, H, D), of which the first `heads` heads are rotated, in place; 0: all.
-Var rope(Tape& tape, const Var& x, const Tensor& positions, const ops::RopeTable& table, int64_t heads = 0);
+// x (B, T, H, D), of which the first `heads` heads are rotated, in place; 0: all. The table's channels begin at channel
+// `first` of a head.
+Var rope(Tape& tape, const Var& x, const Tensor& positions, const ops::RopeTable& table, int64_t heads = 0,
+         int64_t first = 0);
 // Causal self-attention; q (B, T, H, D), k and v (B, T, Hkv, D); returns (B, T, H, D). With batch.caches, k and v are
 // appended to layer `layer` of the caches and the queries see all keys in them. batch.first_key restricts a query to
 // its document.

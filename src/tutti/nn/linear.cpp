@@ -149,6 +149,14 @@ Var fused_projections(Tape& tape, const Var& x, const std::vector<Affine>& layer
         parameters);
 }
 
+Var linear_in_region(Tape& tape, const Var& x, Affine layer) {
+    ops::Context& ctx = tape.context();
+    check(layer.weight.role != Role::row, layer.weight.name, ": a row layer leaves the region of tensor parallelism");
+    const ops::Operand in = input_of(ctx, layer.weight, x.value);
+    const Tensor y = ops::linear(ctx, in, weight_of(ctx, layer.weight, GemmRole::forward), value_of(layer.bias));
+    return finished(tape, x, record_linear(tape, x, in, layer, y, {}), layer);
+}
+
 Var linear(Tape& tape, const Var& x, Affine layer) {
     if (layer.weight.role != Role::row) return std::move(projections(tape, x, {layer}).front());
     ops::Context& ctx = tape.context();

@@ -116,6 +116,12 @@ void for_each_field(Run& run, const Visit& visit) {
     key("heads", m.heads, between(0, 65536), "H, query heads; mlp: 0", always);
     key("kv_heads", m.kv_heads, between(0, 65536), "key and value heads, a divisor of heads; mlp: 0", always);
     key("head_dim", m.head_dim, between(0, 65536), "D; gpt2: heads * head_dim = width; mlp: 0", always);
+    key("kv_latent", m.kv_latent, between(0, 65536),
+        "llama: channels of the latent from which keys and values are made (DeepSeek-V2); their heads share a rotated "
+        "key "
+        "of rope_dims channels; 0: none");
+    key("q_latent", m.q_latent, between(0, 65536), "llama: channels of the latent of queries; 0: none");
+    key("value_dim", m.value_dim, between(0, 65536), "llama: Dv, channels of a value; 0: head_dim");
     key("ffn", m.ffn, between(0, 16777216), "F, inner size of the MLP; mlp: 0", always);
     key("qkv_bias", m.qkv_bias, any(), "llama: biases on the query, key and value projections (Qwen2)");
     key("output_bias", m.output_bias, any(), "llama: bias on the output projection of attention");
@@ -144,7 +150,8 @@ void for_each_field(Run& run, const Visit& visit) {
         "llama: factor of attention scores q.k (Gemma 2, Granite); 0: head_dim^(-1/2)");
     key("score_cap", m.score_cap, at_least(0), "llama: c, attention scores are c tanh(s / c) (Gemma 2); 0: no cap");
     key("rope_dims", m.rope_dims, between(0, 65536),
-        "llama: channels of a head that RoPE rotates, the first ones (Phi-3, GLM); 0: all");
+        "llama: channels of a head that RoPE rotates, the first ones (Phi-3, GLM), with kv_latent the last ones; 0: "
+        "all");
     key("rope_adjacent", m.rope_adjacent, any(),
         "llama: RoPE rotates pairs of adjacent channels (GLM), not of the two halves");
     key("nope_layers", m.nope_layers, any(), "llama: layers without RoPE (SmolLM3), as \"3,7\"; \"\": none");
@@ -176,6 +183,12 @@ void for_each_field(Run& run, const Visit& visit) {
     key("rope_scaling.attention_factor", m.rope_scaling.attention_factor, at_least(0),
         "yarn, longrope: multiplies cosines and sines; 0: yarn 0.1 ln(factor) + 1, longrope sqrt(1 + ln(factor) / "
         "ln(original_max_positions))");
+    key("rope_scaling.mscale", m.rope_scaling.mscale, at_least(0),
+        "yarn: with m(x) = 0.1 x ln(factor) + 1 cosines and sines are multiplied by m(mscale) / m(mscale_all_dim), "
+        "where "
+        "both are given and attention_factor is not");
+    key("rope_scaling.mscale_all_dim", m.rope_scaling.mscale_all_dim, at_least(0),
+        "yarn: also multiplies the scores of latent attention by m(mscale_all_dim)^2");
     key("rope_scaling.short_factors", m.rope_scaling.short_factors, any(),
         "longrope: divisors of the frequencies, \"1,1.25\", in runs of up to original_max_positions tokens");
     key("rope_scaling.long_factors", m.rope_scaling.long_factors, any(), "longrope: the same in longer runs");
@@ -202,6 +215,9 @@ void for_each_field(Run& run, const Visit& visit) {
         "loads");
     key("moe.groups", e.groups, between(1, 65536), "equal groups of experts; 1: none");
     key("moe.top_groups", e.top_groups, between(1, 65536), "groups from which a token's experts are chosen");
+    key("moe.group_best", e.group_best, between(0, 65536),
+        "a group is chosen by the sum of this many of its best scores: 1 in DeepSeek-V2, 2 in V3; 0: top_k / "
+        "top_groups");
     key("moe.capacity_factor", e.capacity_factor, at_least(0),
         "an expert accepts at most this times T k / E choices of a microbatch and drops the others; 0: no limit, as in "
         "evaluation");

@@ -4,11 +4,13 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
+#include "tutti/spec/layers.h"
 #include "tutti/spec/toml.h"
 
 namespace tutti::spec {
@@ -354,6 +356,55 @@ TEST(HfConfig, VariantsRefuseWhatTheyCannotHonour) {
     refuses("ministral3", R"("rope_parameters":{"rope_type":"default"})", "tie_word_embeddings: required");
     refuses("seed_oss", R"("sliding_window":4)", "sliding_window = 4");
     refuses("exaone4", R"("sliding_window":4,"sliding_window_pattern":"LGL")", "sliding_window_pattern = \"LGL\"");
+}
+
+// DeepSeek's classes, whose sizes are those of a file but for one key.
+TEST(HfConfig, LatentAttentionRefusesWhatItCannotHonour) {
+    const auto with = [](const char* name, const std::string& key, const Json& value) {
+        ModelSpec m = preset(name);
+        m.preset.clear();
+        Json json = Json::parse(to_hf_config(m, DType::bf16));
+        if (value == "removed")
+            json.erase(key);
+        else
+            json[key] = value;
+        return json.dump();
+    };
+    const auto refuses = [&](const char* name, const std::string& key, const Json& value, const std::string& text) {
+        const std::string error = error_of(with(name, key, value));
+        EXPECT_NE(error.find(text), std::string::npos) << key << ": " << error;
+    };
+    const char *v2 = "deepseek-v2-tiny", *v3 = "deepseek-v3-tiny", *flash = "glm4.7-flash-tiny";
+    refuses(v2, "topk_method", "noaux_tc", "topk_method = \"noaux_tc\": required, greedy or group_limited_greedy");
+    refuses(v2, "topk_method", "removed", "topk_method: required");
+    refuses(v2, "norm_topk_prob", true, "norm_topk_prob = true: this Tutti has false only");
+    refuses(v2, "scoring_func", "sigmoid", "scoring_func = \"sigmoid\"");
+    refuses(v3, "scoring_func", "softmax", "scoring_func = \"softmax\"");
+    refuses(v3, "topk_method", "greedy", "topk_method = \"greedy\"");
+    refuses(v3, "n_group", "removed", "n_group: required");
+    refuses(v3, "attention_bias", true, "attention_bias = true");
+    refuses(v3, "moe_layer_freq", 2, "moe_layer_freq = 2");
+    refuses(v3, "num_key_value_heads", 2, "num_key_value_heads = 2");
+    refuses(v3, "head_dim", 32, "head_dim = 32");
+    refuses(v3, "q_lora_rank", "removed", "q_lora_rank: required, a number or null");
+    refuses(v3, "index_topk", 64, "index_topk = 64: not known");
+    refuses(v3, "quantization_config", Json{{"quant_method", "fp8"}},
+            "this Tutti reads no weights of 8 bits (weight_scale_inv); give a directory in bf16");
+    refuses(v3, "first_k_dense_replace", 4, "first_k_dense_replace = 4: must be below num_hidden_layers = 4");
+    refuses(flash, "mlp_layer_types", {"dense", "sparse", "dense", "sparse"}, "dense layers before the sparse ones");
+    refuses(flash, "first_k_dense_replace", 2, "first_k_dense_replace = 2");
+    for (const char* name : {v2, v3, flash}) {
+        EXPECT_EQ(error_of(with(name, "num_nextn_predict_layers", 1)), "accepted");
+        EXPECT_EQ(error_of(with(name, "aux_loss_alpha", 0.001)), "accepted");
+    }
+    EXPECT_EQ(read(with(flash, "mlp_layer_types", "removed")).moe.layers, "1-3");
+    // Interleaved pairs unless the file says otherwise, and what the two mscales mean.
+    EXPECT_TRUE(read(with(v3, "rope_interleave", "removed")).rope_adjacent);
+    EXPECT_FALSE(read(with(v3, "rope_interleave", false)).rope_adjacent);
+    const double m = 0.1 * std::log(4.0) + 1;
+    const LayerSpec of_layer = layer(preset(v3), 0);
+    EXPECT_DOUBLE_EQ(of_layer.attention()->score_scale, m * m / std::sqrt(32.0));
+    EXPECT_EQ(layer(preset(flash), 0).attention()->score_scale, 0);
 }
 
 TEST(HfConfig, NothingIsPassedOverUnknown) {

@@ -72,7 +72,8 @@ Architecture architecture_of(const ModelSpec& m) {
           &ModelSpec::score_scale, &ModelSpec::score_cap, &ModelSpec::window_rope_theta, &ModelSpec::query_growth})
         check<UsageError>(m.*field == plain.*field, kNamesNoVariant);
     check<UsageError>(m.norms == plain.norms && m.gate == plain.gate && m.rope_dims == 0 && m.nope_layers.empty() &&
-                          m.rope_scaling.type != "longrope",
+                          m.kv_latent == 0 && m.rope_scaling.type != "longrope" && m.rope_scaling.mscale == 0 &&
+                          m.rope_scaling.mscale_all_dim == 0,
                       kNamesNoVariant);
     if (m.moe.experts > 0) return mixture_of(m);
     if (m.head_norm && m.qkv_bias == m.output_bias && !m.mlp_bias) return {"qwen3", "Qwen3ForCausalLM"};
@@ -101,6 +102,8 @@ Json rope_scaling_config(const RopeScaling& s) {
         json["beta_fast"] = s.beta_fast;
         json["beta_slow"] = s.beta_slow;
         if (s.attention_factor > 0) json["attention_factor"] = s.attention_factor;
+        if (s.mscale > 0) json["mscale"] = s.mscale;
+        if (s.mscale_all_dim > 0) json["mscale_all_dim"] = s.mscale_all_dim;
     }
     return json;
 }
@@ -200,8 +203,8 @@ Json lfm2_config(const ModelSpec& m) {
 }  // namespace
 
 bool is_mixtral(const ModelSpec& m) {
-    return m.family == Family::llama && m.moe.experts > 0 && routes_plainly(m) && !m.head_norm && !m.qkv_bias &&
-           !m.output_bias && m.moe.shared_ffn == 0 && m.moe.normalise && m.moe.layers.empty() &&
+    return m.family == Family::llama && m.kv_latent == 0 && m.moe.experts > 0 && routes_plainly(m) && !m.head_norm &&
+           !m.qkv_bias && !m.output_bias && m.moe.shared_ffn == 0 && m.moe.normalise && m.moe.layers.empty() &&
            m.window_layers.empty();
 }
 

@@ -124,9 +124,7 @@ int64_t Keys::as_integer(const std::string& key, const Json& value, int64_t low)
 
 namespace {
 
-double mscale(double scale, double factor) { return factor <= 1 ? 1 : 0.1 * scale * std::log(factor) + 1; }
-
-void read_yarn(Keys& keys, RopeScaling& s, int64_t max_positions) {
+void read_yarn(Keys& keys, RopeScaling& s, int64_t max_positions, bool mscales) {
     s.original_max_positions = keys.integer_or("original_max_position_embeddings", max_positions);
     s.beta_fast = keys.number_or("beta_fast", 32);
     s.beta_slow = keys.number_or("beta_slow", 1);
@@ -135,9 +133,12 @@ void read_yarn(Keys& keys, RopeScaling& s, int64_t max_positions) {
         keys.problem("attention_factor",
                      "attention that is multiplied by 0 sees nothing; leave it out for the usual one");
     const double one = keys.number_or("mscale", 0), all = keys.number_or("mscale_all_dim", 0);
-    if (s.attention_factor == 0 && one > 0 && all > 0) {
-        s.attention_factor = mscale(one, s.factor) / mscale(all, s.factor);
-        if (s.attention_factor == mscale(1, s.factor)) s.attention_factor = 0;
+    if (mscales) {
+        s.mscale = one;
+        s.mscale_all_dim = all;
+    } else if (s.attention_factor == 0 && one > 0 && all > 0) {
+        s.attention_factor = yarn_mscale(one, s.factor) / yarn_mscale(all, s.factor);
+        if (s.attention_factor == yarn_mscale(1, s.factor)) s.attention_factor = 0;
     }
     keys.only("truncate", {true});
     keys.take("finetuned");
@@ -178,7 +179,7 @@ void read_rope_scaling(Keys& keys, ModelSpec& m, const RopeKeys& known, int64_t 
                             known.longrope ? ", here longrope" : "");
     s.type = type;
     s.factor = keys.number("factor");
-    if (type == "yarn") read_yarn(keys, s, m.max_positions);
+    if (type == "yarn") read_yarn(keys, s, m.max_positions, known.mscales);
     if (type != "llama3") return;
     s.low_freq_factor = keys.number("low_freq_factor");
     s.high_freq_factor = keys.number("high_freq_factor");

@@ -104,7 +104,24 @@ std::optional<RopeSpec> rope_of(const ModelSpec& m, int64_t i, bool windowed) {
     return rope;
 }
 
+std::optional<LatentSpec> latent_of(const ModelSpec& m) {
+    if (m.kv_latent == 0) return std::nullopt;
+    return LatentSpec{.kv = m.kv_latent, .q = m.q_latent};
+}
+
+// YaRN in latent attention: the scores have the square of the factor that queries and keys had without their parts that
+// are not rotated (DeepSeek-AI 2024, DeepSeek-V2, and its modeling_deepseek.py).
+double score_scale_of(const ModelSpec& m) {
+    const double all = m.rope_scaling.factor > 0 ? m.rope_scaling.mscale_all_dim : 0;
+    if (m.kv_latent == 0 || all == 0) return m.score_scale;
+    const double factor = yarn_mscale(all, m.rope_scaling.factor);
+    const double scale = m.score_scale > 0 ? m.score_scale : 1 / std::sqrt(static_cast<double>(m.head_dim));
+    return scale * factor * factor;
+}
+
 }  // namespace
+
+double yarn_mscale(double scale, double factor) { return factor <= 1 ? 1 : 0.1 * scale * std::log(factor) + 1; }
 
 LayerSpec layer(const ModelSpec& m, int64_t i) {
     const FamilyTraits& traits = traits_of(m);
@@ -119,20 +136,25 @@ LayerSpec layer(const ModelSpec& m, int64_t i) {
         layer.mixer = AttentionSpec{.heads = m.heads,
                                     .kv_heads = m.kv_heads,
                                     .head_dim = m.head_dim,
+                                    .value_dim = m.value_dim > 0 ? m.value_dim : m.head_dim,
+                                    .latent = latent_of(m),
                                     .window = windowed ? m.window : 0,
                                     .bias = m.qkv_bias || traits.biases,
                                     .output_bias = m.output_bias || traits.biases,
                                     .head_norm = m.head_norm,
                                     .width_norm = m.width_norm,
-                                    .score_scale = m.score_scale,
+                                    .score_scale = score_scale_of(m),
                                     .score_cap = m.score_cap,
                                     .rope = rope_of(m, i, windowed)};
     }
     const std::string& mixtures = m.moe.layers;
-    if (m.moe.experts > 0 && (mixtures.empty() || contains(layer_ranges(mixtures), i)))
-        layer.feed_forward = m.moe;
-    else
+    if (m.moe.experts > 0 && (mixtures.empty() || contains(layer_ranges(mixtures), i))) {
+        MixtureSpec moe = m.moe;
+        moe.epsilon = traits.router_epsilon;
+        layer.feed_forward = std::move(moe);
+    } else {
         layer.feed_forward = MlpSpec{m.ffn, traits.gated, m.mlp_bias || traits.biases, m.gate};
+    }
     return layer;
 }
 

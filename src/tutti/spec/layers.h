@@ -37,10 +37,16 @@ struct RopeSpec {
     double query_growth = 0;
     bool operator==(const RopeSpec&) const = default;
 };
+struct LatentSpec {         // channels, see ModelSpec::kv_latent
+    int64_t kv = 0, q = 0;  // q 0: queries have no latent
+    double norm_eps = 1e-6;
+    bool operator==(const LatentSpec&) const = default;
+};
 struct AttentionSpec {
-    int64_t heads = 0, kv_heads = 0, head_dim = 0;
-    int64_t window = 0;  // the newest keys that a query attends to; 0: all keys
-    bool bias = false;   // on queries, keys and values
+    int64_t heads = 0, kv_heads = 0, head_dim = 0, value_dim = 0;
+    std::optional<LatentSpec> latent;  // keys, values and queries are made from
+    int64_t window = 0;                // the newest keys that a query attends to; 0: all keys
+    bool bias = false;                 // on queries, keys and values
     bool output_bias = false;
     bool head_norm = false;        // RMS norm of each query and key head
     bool width_norm = false;       // RMS norm of all queries, and of all keys, of a token
@@ -74,6 +80,8 @@ struct LayerSpec {
     bool operator==(const LayerSpec&) const = default;
 };
 LayerSpec layer(const ModelSpec& model, int64_t i);
+// YaRN's m(x) = 0.1 x ln(factor) + 1; 1 for factors up to 1.
+double yarn_mscale(double x, double factor);
 std::vector<LayerSpec> all_layers(const ModelSpec& model);
 
 // Indices of those with experts.

@@ -183,6 +183,50 @@ ModelSpec exaone4(const std::string& name, const LlamaSizes& s, bool tied, int64
     return m;
 }
 
+// The heads of latent attention, without and with the rotated channels, and the two latents.
+struct LatentSizes {
+    int64_t own, rotated, value, kv, q;
+};
+
+// `s.head_dim` and `s.kv_heads` follow from the heads. The first `dense` layers have no experts.
+ModelSpec latent(const char* variant, LlamaSizes s, const LatentSizes& l, const MixtureSpec& moe, int64_t dense,
+                 double theta, double eps, RopeScaling scaling = {}) {
+    s.kv_heads = s.heads;
+    s.head_dim = l.own + l.rotated;
+    ModelSpec m = relative(variant, "", s, false, theta, eps);
+    m.rope_dims = l.rotated;
+    m.value_dim = l.value == s.head_dim ? 0 : l.value;
+    m.kv_latent = l.kv;
+    m.q_latent = l.q;
+    m.rope_scaling = std::move(scaling);
+    MixtureSpec& e = m.moe;
+    e.experts = moe.experts;
+    e.top_k = moe.top_k;
+    e.ffn = moe.ffn;
+    e.shared_ffn = moe.shared_ffn;
+    e.scale = moe.scale;
+    e.groups = moe.groups;
+    e.top_groups = moe.top_groups;
+    if (e.groups > 1) e.group_best = e.score == "sigmoid" ? 2 : 1;
+    if (dense > 0) e.layers = to_text({{dense, s.layers - 1}});
+    return m;
+}
+
+ModelSpec with_name(const char* name, ModelSpec m) {
+    m.preset = name;
+    return m;
+}
+
+// YaRN from 4096 positions.
+RopeScaling yarn(double factor, double mscale, double beta_fast = 32, int64_t original = 4096) {
+    return {.type = "yarn",
+            .factor = factor,
+            .beta_fast = beta_fast,
+            .mscale = mscale,
+            .mscale_all_dim = mscale,
+            .original_max_positions = original};
+}
+
 // ---------------------------------------------------------------------------------------------------------------------
 
 // LFM2 (Liquid AI 2025): attention in every second or third layer, convolutions of three taps in the others.
@@ -318,6 +362,56 @@ std::vector<ModelSpec> all_presets() {
         exaone4("exaone4-tiny", {256, 128, 4, 4, 2, 32, 448, 1024}, true, 32),
         exaone4("exaone4-1.2b", {102400, 2048, 30, 32, 8, 64, 4096, 65536}, true, 0),
         exaone4("exaone4-32b", {102400, 5120, 64, 40, 8, 128, 27392, 131072}, false, 4096),
+        // DeepSeek-V2, V3 (DeepSeek-AI 2024), Moonlight, Kimi K2 (Moonshot AI 2025), GLM-4.7-Flash (Z.ai 2026).
+        with_name(
+            "deepseek-v2-tiny",
+            latent("deepseek_v2", {256, 128, 4, 4, 0, 0, 320, 1024}, {24, 8, 16, 48, 0},
+                   {.experts = 8, .top_k = 3, .ffn = 64, .shared_ffn = 128, .scale = 4, .groups = 4, .top_groups = 2},
+                   1, 10000, 1e-6, yarn(4, 0.707, 32, 256))),
+        with_name(
+            "deepseek-v2-lite",
+            latent("deepseek_v2", {102400, 2048, 27, 16, 0, 0, 10944, 163840}, {128, 64, 128, 512, 0},
+                   {.experts = 64, .top_k = 6, .ffn = 1408, .shared_ffn = 2816}, 1, 10000, 1e-6, yarn(40, 0.707))),
+        with_name("deepseek-v2",
+                  latent("deepseek_v2", {102400, 5120, 60, 128, 0, 0, 12288, 163840}, {128, 64, 128, 512, 1536},
+                         {.experts = 160,
+                          .top_k = 6,
+                          .ffn = 1536,
+                          .shared_ffn = 3072,
+                          .scale = 16,
+                          .groups = 8,
+                          .top_groups = 3},
+                         1, 10000, 1e-6, yarn(40, 0.707))),
+        with_name(
+            "deepseek-v3-tiny",
+            latent("deepseek_v3", {256, 128, 4, 4, 0, 0, 320, 1024}, {24, 8, 16, 48, 64},
+                   {.experts = 8, .top_k = 3, .ffn = 64, .shared_ffn = 64, .scale = 2.5, .groups = 4, .top_groups = 2},
+                   1, 10000, 1e-6, yarn(4, 1, 32, 256))),
+        with_name("deepseek-v3",
+                  latent("deepseek_v3", {129280, 7168, 61, 128, 0, 0, 18432, 163840}, {128, 64, 128, 512, 1536},
+                         {.experts = 256,
+                          .top_k = 8,
+                          .ffn = 2048,
+                          .shared_ffn = 2048,
+                          .scale = 2.5,
+                          .groups = 8,
+                          .top_groups = 4},
+                         3, 10000, 1e-6, yarn(40, 1))),
+        with_name("moonlight-16b-a3b",
+                  latent("deepseek_v3", {163840, 2048, 27, 16, 0, 0, 11264, 8192}, {128, 64, 128, 512, 0},
+                         {.experts = 64, .top_k = 6, .ffn = 1408, .shared_ffn = 2816, .scale = 2.446}, 1, 50000, 1e-5)),
+        with_name("kimi-k2-tiny", latent("kimi_k2", {256, 128, 4, 4, 0, 0, 320, 1024}, {24, 8, 16, 48, 64},
+                                         {.experts = 8, .top_k = 2, .ffn = 64, .shared_ffn = 64, .scale = 2.827}, 1,
+                                         50000, 1e-6, yarn(4, 1, 1, 256))),
+        with_name("kimi-k2", latent("kimi_k2", {163840, 7168, 61, 64, 0, 0, 18432, 131072}, {128, 64, 128, 512, 1536},
+                                    {.experts = 384, .top_k = 8, .ffn = 2048, .shared_ffn = 2048, .scale = 2.827}, 1,
+                                    50000, 1e-6, yarn(32, 1, 1))),
+        with_name("glm4.7-flash-tiny",
+                  latent("glm4_moe_lite", {256, 128, 4, 4, 0, 0, 320, 1024}, {24, 8, 32, 48, 64},
+                         {.experts = 8, .top_k = 2, .ffn = 64, .shared_ffn = 64, .scale = 1.8}, 1, 1000000, 1e-5)),
+        with_name("glm4.7-flash",
+                  latent("glm4_moe_lite", {154880, 2048, 47, 20, 0, 0, 10240, 202752}, {192, 64, 256, 512, 768},
+                         {.experts = 64, .top_k = 4, .ffn = 1536, .shared_ffn = 1536, .scale = 1.8}, 1, 1000000, 1e-5)),
         lfm2("lfm2-tiny", {256, 128, 4, 4, 2, 32, 448, 1024}, "0-1,3"),  // 0.96M
         lfm2("lfm2-350m", {65536, 1024, 16, 16, 8, 64, 4608, 128000}, "0-1,3-4,6-7,9,11,13,15"),
         lfm2("lfm2-700m", {65536, 1536, 16, 24, 8, 64, 6912, 128000}, "0-1,3-4,6-7,9,11,13,15"),

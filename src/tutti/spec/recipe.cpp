@@ -20,6 +20,7 @@ struct Dim {
     int64_t value, times;
     const char* axis;  // whose ranks have the parts
     int64_t parts;
+    const char* of_times = "head_dim";  // whose value `times` is
     int64_t of_rank() const { return value * times / parts; }
 };
 
@@ -28,7 +29,9 @@ std::vector<Dim> dims_of(const RunSpec& run) {
     const ParallelSpec& p = run.parallel;
     std::vector<Dim> dims;
     const auto add = [&](const Dim& dim) {
-        const auto same = [&](const Dim& d) { return std::string_view(d.key) == dim.key && d.parts == dim.parts; };
+        const auto same = [&](const Dim& d) {
+            return std::string_view(d.key) == dim.key && d.times == dim.times && d.parts == dim.parts;
+        };
         if (dim.value > 0 && dim.parts > 0 && std::none_of(dims.begin(), dims.end(), same)) dims.push_back(dim);
     };
     add({"model", "width", m.width, 1, "tp", 1});
@@ -37,7 +40,15 @@ std::vector<Dim> dims_of(const RunSpec& run) {
         const LayerSpec of_layer = layer(m, i);
         if (const AttentionSpec* a = of_layer.attention()) {
             add({"model", "heads", a->heads, a->head_dim, "tp", p.tp});
-            add({"model", "kv_heads", a->kv_heads, a->head_dim, "tp", std::min(p.tp, a->kv_heads)});
+            if (a->latent) {
+                add({"model", "kv_latent", a->latent->kv, 1, "tp", 1});
+                add({"model", "q_latent", a->latent->q, 1, "tp", 1});
+                add({"model", "heads", a->heads, a->value_dim, "tp", p.tp, "value_dim"});
+                add({"model", "heads", a->heads, a->head_dim - a->rope->dims + a->value_dim, "tp", p.tp,
+                     "(head_dim - rope_dims + value_dim)"});
+            } else {
+                add({"model", "kv_heads", a->kv_heads, a->head_dim, "tp", std::min(p.tp, a->kv_heads)});
+            }
         }
         if (of_layer.convolution() != nullptr) add({"model", "width", m.width, 1, "tp", p.tp});
         if (const MixtureSpec* e = of_layer.mixture()) {
@@ -55,7 +66,7 @@ std::string text_of(const RunSpec& run) { return concat("[precision] recipe = \"
 // "a rank of tp = 2 has 96 of ffn = 192"
 std::string share_of(const Dim& d) {
     const std::string whole =
-        concat("[", d.section, "] ", d.key, d.times > 1 ? concat(" * head_dim") : "", " = ", d.value * d.times);
+        concat("[", d.section, "] ", d.key, d.times > 1 ? concat(" * ", d.of_times) : "", " = ", d.value * d.times);
     return d.parts == 1 ? whole
                         : concat("a rank of [parallel] ", d.axis, " = ", d.parts, " has ", d.of_rank(), " of ", whole);
 }

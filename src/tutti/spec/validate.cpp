@@ -165,15 +165,41 @@ void check_rope_scaling(const RopeScaling& scaling, Problems& problems) {
         used.beta_fast = scaling.beta_fast;
         used.beta_slow = scaling.beta_slow;
         used.attention_factor = scaling.attention_factor;
+        used.mscale = scaling.mscale;
+        used.mscale_all_dim = scaling.mscale_all_dim;
     }
     require(problems, scaling == used, "[model] rope_scaling: type = ", toml_text(scaling.type),
             " does not use every key that is set; leave out those of the other types");
     require(problems, scaling.high_freq_factor > scaling.low_freq_factor,
             "[model] rope_scaling.high_freq_factor = ", toml_text(scaling.high_freq_factor),
             ": must be above low_freq_factor = ", toml_text(scaling.low_freq_factor));
-    require(problems, scaling.beta_fast > scaling.beta_slow,
+    require(problems, scaling.beta_fast >= scaling.beta_slow,
             "[model] rope_scaling.beta_fast = ", toml_text(scaling.beta_fast),
-            ": must be above beta_slow = ", toml_text(scaling.beta_slow));
+            ": must be at least beta_slow = ", toml_text(scaling.beta_slow));
+}
+
+void check_latent(const ModelSpec& m, Problems& problems) {
+    const std::string given = concat("[model] kv_latent = ", m.kv_latent, ": ");
+    if (m.kv_latent == 0) {
+        require(problems, m.q_latent == 0, "[model] q_latent = ", m.q_latent,
+                ": has no effect while kv_latent = 0; set kv_latent or leave it out");
+        require(problems, m.value_dim == 0, "[model] value_dim = ", m.value_dim,
+                ": values are as wide as keys while kv_latent = 0; set kv_latent or leave it out");
+        return;
+    }
+    require(problems, m.rope_dims > 0 && m.rope_dims < m.head_dim, given,
+            "the heads share a key of rope_dims = ", m.rope_dims, " channels, from 2 to below head_dim = ", m.head_dim,
+            "; set rope_dims");
+    require(problems, m.value_dim <= m.head_dim, "[model] value_dim = ", m.value_dim,
+            ": must be at most head_dim = ", m.head_dim,
+            suggestion("; nearest: value_dim = ", m.head_dim, m.head_dim, "model.value_dim"));
+    require(problems, m.kv_heads == m.heads, "[model] kv_heads = ", m.kv_heads,
+            ": with kv_latent each head has its own ", "keys; it must equal heads = ", m.heads);
+    require(problems,
+            !m.head_norm && !m.width_norm && !m.qkv_bias && !m.output_bias && m.query_growth == 0 && m.window == 0 &&
+                m.nope_layers.empty(),
+            given, "latent attention has no head_norm, width_norm, qkv_bias, output_bias, query_growth, window or ",
+            "nope_layers; leave them out");
 }
 
 // The options of Llama's relatives.
@@ -195,6 +221,7 @@ void check_options(const ModelSpec& m, Problems& problems) {
     require(problems, m.query_growth == 0 || (m.rope_dims == 0 && m.nope_layers.empty() && m.window_rope_theta == 0),
             "[model] query_growth = ", toml_text(m.query_growth),
             ": grows whole heads with RoPE; it needs rope_dims = 0, nope_layers = \"\" and window_rope_theta = 0");
+    check_latent(m, problems);
     require(problems, m.moe.experts == 0 || m.gate == "silu", "[model] gate = ", toml_text(m.gate),
             ": experts have silu; set gate = \"silu\"");
     if (m.rope_scaling.type != "longrope" || m.rope_scaling.factor == 0) return;
@@ -238,9 +265,14 @@ void check_mixture(const ModelSpec& m, Problems& problems) {
         require(problems, e.top_k <= product({e.experts / e.groups, e.top_groups}), "[model] moe.top_k = ", e.top_k,
                 ": the ", e.top_groups, " groups of ", e.experts / e.groups,
                 " experts that a token may go to have fewer; set top_groups higher, or top_k lower");
-        require(problems, e.top_k % e.top_groups == 0, "[model] moe.top_k = ", e.top_k,
-                ": must be a multiple of top_groups = ", e.top_groups, ", since each group gives equally many experts");
+        require(problems, e.group_best > 0 || e.top_k % e.top_groups == 0, "[model] moe.top_k = ", e.top_k,
+                ": must be a multiple of top_groups = ", e.top_groups,
+                ", since a group is judged by its top_k / top_groups best experts; or set group_best");
+        require(problems, e.group_best <= e.experts / e.groups, "[model] moe.group_best = ", e.group_best,
+                ": a group has ", e.experts / e.groups, " experts");
     }
+    require(problems, e.group_best == 0 || e.groups > 1, "[model] moe.group_best = ", e.group_best,
+            ": has no effect while groups = 1; set groups or leave it out");
     require(problems, e.capacity_factor > 0 || e.drop == "probability", "[model] moe.drop = ", toml_text(e.drop),
             ": nothing is dropped while capacity_factor = 0; set it or leave drop out");
     require(problems, (e.aux_loss == "none") == (e.aux_coef == 0), "[model] moe.aux_loss = ", toml_text(e.aux_loss),

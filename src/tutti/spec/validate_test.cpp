@@ -547,6 +547,37 @@ std::vector<RunSpec> legal_runs() {
                         "parallel.cp=2", "model.moe.groups=2", "model.moe.top_groups=2", "parallel.zero=3"})};
 }
 
+TEST(Validate, LatentAttention) {
+    const auto of_v3 = [](std::vector<std::string> set) {
+        set.insert(set.begin(), "model.preset=deepseek-v3-tiny");
+        return problems_of(set);
+    };
+    EXPECT_EQ(of_v3({}), "");
+    EXPECT_EQ(
+        of_v3({"model.rope_dims=0"}),
+        "[model] kv_latent = 48: the heads share a key of rope_dims = 0 channels, from 2 to below head_dim = 32; set "
+        "rope_dims");
+    EXPECT_EQ(of_v3({"model.value_dim=33"}),
+              "[model] value_dim = 33: must be at most head_dim = 32; nearest: value_dim = 32");
+    EXPECT_EQ(of_v3({"model.kv_heads=2"}),
+              "[model] kv_heads = 2: with kv_latent each head has its own keys; it must equal heads = 4");
+    EXPECT_EQ(
+        of_v3({"model.window=4"}),
+        "[model] kv_latent = 48: latent attention has no head_norm, width_norm, qkv_bias, output_bias, query_growth, "
+        "window or nope_layers; leave them out");
+    EXPECT_EQ(problems_of({"model.q_latent=4", "model.value_dim=8"}),
+              "[model] q_latent = 4: has no effect while kv_latent = 0; set kv_latent or leave it out\n"
+              "[model] value_dim = 8: values are as wide as keys while kv_latent = 0; set kv_latent or leave it out");
+    EXPECT_EQ(of_v3({"model.moe.group_best=3"}), "[model] moe.group_best = 3: a group has 2 experts");
+    EXPECT_EQ(of_v3({"model.moe.groups=1", "model.moe.top_groups=1"}),
+              "[model] moe.group_best = 2: has no effect while groups = 1; set groups or leave it out");
+    EXPECT_EQ(of_v3({"model.moe.group_best=0"}),
+              "[model] moe.top_k = 3: must be a multiple of top_groups = 2, since a group is judged by its top_k / "
+              "top_groups best experts; or set group_best");
+    EXPECT_EQ(problems_of({"model.preset=gpt2-124m", "model.kv_latent=8"}),
+              "[model] kv_latent = 8: the family gpt2 does not use it; it must be 0");
+}
+
 TEST(Validate, NamesTheKeyOfEveryValueOutOfItsRange) {
     for (const RunSpec& legal : legal_runs()) {
         ASSERT_EQ(refusal_of(legal, 8), "");

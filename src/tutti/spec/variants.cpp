@@ -11,6 +11,7 @@
 #include "tutti/base/json.h"
 #include "tutti/spec/hf_config.h"
 #include "tutti/spec/hf_keys.h"
+#include "tutti/spec/hf_latent.h"
 #include "tutti/spec/layers.h"
 
 namespace tutti::spec {
@@ -186,6 +187,16 @@ void set_glm4(ModelSpec& m) {
     m.norms = "sandwich";
 }
 
+void set_deepseek2(ModelSpec& m) {
+    m.rope_adjacent = true;
+    m.moe.normalise = false;
+}
+void set_deepseek3(ModelSpec& m) {
+    m.rope_adjacent = true;
+    m.moe.score = "sigmoid";
+    m.moe.expert_bias = true;
+}
+
 constexpr auto kNoBias = [](const char* key) { return std::pair<const char*, Json>(key, false); };
 constexpr auto kNone = [](const char* key) { return std::pair<const char*, Json>(key, nullptr); };
 
@@ -195,6 +206,15 @@ std::vector<Row> make_rows() {
                                                 {"attention_bias", &ModelSpec::output_bias, false}};
     const std::vector<const char*> gelu = {"gelu_pytorch_tanh"};
     const auto unidirectional = kNoBias("use_bidirectional_attention");
+    const auto latent_class = [](const char* name, const char* architecture) {
+        return Variant{.name = name,
+                       .architecture = architecture,
+                       .shared_expert = "shared_experts",
+                       .expert_bias = "gate.e_score_correction_bias",
+                       .layers_behind = true};
+    };
+    const std::vector<std::pair<const char*, Json>> noaux = {
+        kNoBias("attention_bias"), {"scoring_func", "sigmoid"}, {"topk_method", "noaux_tc"}};
     return {
         {.names = {.name = "gemma", .architecture = "GemmaForCausalLM"},
          .set = set_gemma,
@@ -303,6 +323,30 @@ std::vector<Row> make_rows() {
          .period = 4,
          .period_key = "sliding_window_pattern",
          .read = read_exaone4},
+        {.names = latent_class("deepseek_v2", "DeepseekV2ForCausalLM"),
+         .set = set_deepseek2,
+         .rope = {.partial = 0, .mscales = true},
+         .only = {kNoBias("attention_bias"), kNoBias("norm_topk_prob"), {"scoring_func", "softmax"}},
+         .read = read_deepseek2,
+         .write = write_deepseek2},
+        {.names = latent_class("deepseek_v3", "DeepseekV3ForCausalLM"),
+         .set = set_deepseek3,
+         .rope = {.partial = 0, .mscales = true},
+         .only = noaux,
+         .read = read_deepseek3,
+         .write = write_deepseek3},
+        {.names = latent_class("kimi_k2", "DeepseekV3ForCausalLM"),  // a name of its own for the same class
+         .set = set_deepseek3,
+         .rope = {.partial = 0, .mscales = true},
+         .only = noaux,
+         .read = read_deepseek3,
+         .write = write_deepseek3},
+        {.names = latent_class("glm4_moe_lite", "Glm4MoeLiteForCausalLM"),
+         .set = set_deepseek3,
+         .rope = {.partial = 0, .mscales = true},
+         .only = noaux,
+         .read = read_glm4_moe_lite,
+         .write = write_glm4_moe_lite},
     };
 }
 
@@ -461,6 +505,9 @@ ModelSpec read_back(const ModelSpec& m, const Json& json) {
     read.vocab = m.vocab;
     read.init_std = m.init_std;
     read.dropout = m.dropout;
+    for (auto field : {&MixtureSpec::capacity_factor, &MixtureSpec::aux_coef, &MixtureSpec::z_coef})
+        read.moe.*field = m.moe.*field;
+    for (auto field : {&MixtureSpec::drop, &MixtureSpec::aux_loss}) read.moe.*field = m.moe.*field;
     return read;
 }
 

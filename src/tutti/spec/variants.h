@@ -26,8 +26,12 @@ struct Variant {
     const char* behind_attention = "post_attention_layernorm";
     const char* before_mlp = "pre_feedforward_layernorm";
     const char* behind_mlp = "post_feedforward_layernorm";
-    bool fused_qkv = false;      // q | k | v are rows of one tensor, qkv_proj
-    bool fused_gate_up = false;  // gate | up are rows of one tensor, gate_up_proj
+    bool fused_qkv = false;                       // q | k | v are rows of one tensor, qkv_proj
+    bool fused_gate_up = false;                   // gate | up are rows of one tensor, gate_up_proj
+    const char* shared_expert = "shared_expert";  // of the feed-forward part, like the next
+    const char* expert_bias = "expert_bias";
+    // Files may hold layers behind the last one, which predict several tokens (DeepSeek-V3) and are not read.
+    bool layers_behind = false;
 };
 
 inline constexpr const char* kAutoVariant = "auto";  // found by the other fields of the model

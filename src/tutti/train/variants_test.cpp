@@ -24,7 +24,7 @@ class Variants : public SmallRun, public ::testing::WithParamInterface<std::stri
                                         "model.width=32",
                                         "model.layers=2",
                                         "model.heads=4",
-                                        "model.kv_heads=2",
+                                        concat("model.kv_heads=", preset.kv_latent > 0 ? 4 : 2),
                                         "model.head_dim=8",
                                         "model.ffn=48",
                                         "model.init_std=0.1",
@@ -35,6 +35,11 @@ class Variants : public SmallRun, public ::testing::WithParamInterface<std::stri
             if (has) set.emplace_back(setting);
         };
         add(preset.rope_dims > 0, "model.rope_dims=6");
+        add(preset.kv_latent > 0, "model.kv_latent=20");
+        add(preset.q_latent > 0, "model.q_latent=12");
+        add(preset.value_dim > 0, "model.value_dim=5");
+        for (const char* setting : {"model.moe.layers=\"1\"", "model.moe.ffn=16", "model.moe.shared_ffn=16"})
+            add(preset.moe.experts > 0, setting);
         add(preset.window > 0, "model.window=5");
         add(!preset.window_layers.empty(), "model.window_layers=\"0\"");
         add(!preset.nope_layers.empty(), "model.nope_layers=\"1\"");
@@ -57,8 +62,12 @@ TEST_P(Variants, LayoutsFollowOneRank) {
         {2, {"parallel.cp=2", "parallel.cp_method=ulysses"}},
         {2, {"parallel.pp=2", "parallel.schedule=zb-h1"}},
         {8, {"parallel.tp=2", "parallel.cp=2", "parallel.pp=2", "parallel.schedule=1f1b"}},
-        {4, {"parallel.tp=2", "parallel.zero=3", "precision.compute=bf16"}}};
+        {4, {"parallel.tp=2", "parallel.zero=3", "precision.compute=bf16"}},
+        {4, {"parallel.tp=2", "parallel.ep=4", "parallel.tp_overlap=2"}},
+        {4, {"parallel.ep=2", "parallel.cp=2", "parallel.cp_method=all_gather", "parallel.zero=2"}}};
     for (const auto& [ranks, layout] : layouts) {
+        const bool divides_experts = joined(layout, " ").find("parallel.ep=") != std::string::npos;
+        if (divides_experts && spec::preset(tiny_preset_of(GetParam())).moe.experts == 0) continue;
         const TrainOptions o = options_of("verify", layout, ranks);
         const VerifyOutcome outcome = verify({.run = o.run, .ranks = ranks, .steps = 2});
         const VerifiedStep worst = outcome.worst();
