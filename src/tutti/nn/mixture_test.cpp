@@ -73,7 +73,7 @@ Twin twin(const spec::MixtureSpec& s, const Values& v, const std::vector<std::ve
         order.resize(k);
         if (held) order = (*held)[n];
         t.chosen.push_back(order);
-        double total = s.score == "sigmoid" ? 1e-6 : 0;
+        double total = s.score == "sigmoid" ? s.epsilon : 0;
         for (const size_t e : order) total += p[e];
         std::vector<double> y(kC);
         for (const size_t e : order) {
@@ -205,7 +205,9 @@ spec::MixtureSpec spec_of(std::function<void(spec::MixtureSpec&)> change) {
 INSTANTIATE_TEST_SUITE_P(
     Kinds, Mixture,
     ::testing::Values(spec_of([](auto&) {}), spec_of([](auto& s) { s.normalise = false, s.top_k = 3, s.scale = 1.5; }),
-                      spec_of([](auto& s) { s.score = "sigmoid", s.expert_bias = true, s.z_coef = 0.1; }),
+                      spec_of([](auto& s) {
+                          s.score = "sigmoid", s.expert_bias = true, s.z_coef = 0.1, s.epsilon = 0.25;
+                      }),
                       spec_of([](auto& s) { s.aux_loss = "microbatch", s.aux_coef = 0.7, s.z_coef = 0.2; }),
                       spec_of([](auto& s) { s.aux_loss = "sequence", s.aux_coef = 0.7; }),
                       spec_of([](auto& s) { s.aux_loss = "all_layers", s.aux_coef = 0.7, s.normalise = false; }),
