@@ -2,13 +2,14 @@
 """tutti launch over a real sshd: two hosts and the launcher in network namespaces of their own, with process tables of
 their own. A host is cut off and comes back; an agent, an ssh client and the launcher are killed.
 
-Usage: launch_hosts.py TUTTI; exit code 77 where this machine has no sshd or permits no namespaces (root).
+Usage: launch_hosts.py TUTTI [FAULTS]; FAULTS random ones at the end, 6 without it. Exit code 77 where this machine has no sshd or permits no namespaces (root).
 """
 
 import array
 import json
 import os
 import pathlib
+import random
 import shutil
 import signal
 import struct
@@ -202,8 +203,54 @@ def nothing_outlives_what_is_killed(tutti, hosts, folder):
     print(f"kill -9 of the launcher: no process left after {no_process_left(hosts):.2f} s")
 
 
+def random_faults(tutti, hosts, folder, count, seed=58):
+    """Ranks, agents and ssh clients are killed, agents stand still, hosts are cut off and come back."""
+    draw = random.Random(seed)
+    run = Run(tutti, hosts, folder, "faults", "--min-ranks", "5", "--set", "train.steps=1000000", "--set",
+              "comm.timeout_s=20")
+    done = {}
+    for number in range(count):
+        run.wait_for_steps(draw.choice([2, 4, 6]))
+        starts = len(run.events("started"))
+        kind = draw.choice(["kill rank", "kill rank", "kill agent", "kill ssh", "stop agent", "cut"])
+        host = "b" if kind == "cut" else draw.choice(sorted(HOSTS))
+        word = "agent" if kind.endswith("agent") else "train"
+        found = [p for p, words in hosts.processes(host).items() if words == word]
+        if kind == "cut":
+            hosts.cut(host, False)
+            run.wait(lambda s=starts: len(run.events("started")) > s, "a start without the host that is cut off")
+            run.wait_for_steps(2)
+            hosts.cut(host, True)
+            starts += 1
+        elif kind == "kill ssh":
+            found = [int(p) for p in sh("ip", "netns", "pids", name_of("l")).split()
+                     if pathlib.Path(f"/proc/{p}/cmdline").read_bytes().startswith(b"ssh\0")]
+        if found and kind != "cut":
+            os.kill(draw.choice(found), signal.SIGSTOP if kind == "stop agent" else signal.SIGKILL)
+        elif kind != "cut":  # that host takes no part at the moment
+            continue
+        done[kind] = done.get(kind, 0) + 1
+        seconds = run.wait(lambda s=starts: len(run.events("started")) > s, f"a start after: {kind} on {host}")
+        print(f"{number}: {kind} on {host}: {seconds:.2f} s", flush=True)
+    run.wait(lambda: run.events("started")[-1]["ranks"] == 8, "8 ranks at last")
+    run.wait_for_steps()
+    run.end(75, signal.SIGTERM)
+    no_process_left(hosts)
+    last = run.newest()
+    whole = Run(tutti, hosts, folder, "whole-faults", "--set", f"train.steps={last}")
+    whole.end(0)
+    got, want = losses(run.out), losses(whole.out)
+    assert [(x["step"], x["tokens"]) for x in got] == [(x["step"], x["tokens"]) for x in want]
+    largest = max(abs(x - y) for x, y in zip(weights(tutti, folder, run.out, last),
+                                             weights(tutti, folder, whole.out, last)))
+    print(f"{sum(done.values())} faults {done}, {len(run.events('started'))} starts, {last} steps: "
+          f"largest difference of a weight {largest:.1e}")
+    assert largest <= 1e-5
+
+
 def main():
     tutti = sys.argv[1]
+    faults = int(sys.argv[2]) if len(sys.argv) > 2 else 6
     if os.geteuid() != 0 or not os.path.exists(SSHD) or not shutil.which("ip") or not shutil.which("ssh-keygen"):
         print("skipped: needs root, sshd, ssh-keygen and ip")
         return 77
@@ -222,6 +269,7 @@ def main():
         hosts = Hosts(folder)
         a_host_is_cut_off_and_comes_back(tutti, hosts, folder)
         nothing_outlives_what_is_killed(tutti, hosts, folder)
+        random_faults(tutti, hosts, folder, faults)
     finally:
         if hosts:
             hosts.end()

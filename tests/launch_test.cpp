@@ -258,6 +258,26 @@ TEST_F(Launched, AgentsThatAreKilledTakeTheirRanksAlong) {
     expect_no_process();
 }
 
+// An agent that stands still, as under a debugger or on a machine that is out of memory: its host counts as lost, the
+// next agent of that host kills it, and its ranks with it.
+TEST_F(Launched, AnAgentThatStandsStillIsReplaced) {
+    const Words set = {"train.steps=60"};
+    ASSERT_EQ(run(launch_arguments("whole", {"-n", "8"}, set)).exit_code, 0);
+    // `exec` would let the launcher kill the agent itself; behind ssh it cannot.
+    write("ssh", "#!/bin/sh\nshift\nexec 3<&0\nsetsid sh -c \"$*\" <&3 3<&- &\nexec 3<&- </dev/null\nwait $!\n");
+    Words words = launch_arguments("a", hosts(), set);
+    Program program(folder_, words);
+    ASSERT_TRUE(wait_for_step(program, "a", 4));
+    const pid_t agent = processes().at(pid_of(6)).parent;
+    kill(agent, SIGSTOP);
+    const Result r = program.wait();
+    ASSERT_EQ(r.exit_code, 0) << r.err;
+    EXPECT_GE(events("a", "started").size(), 2U);
+    EXPECT_EQ(weights("a", 60), weights("whole", 60));
+    expect_same_steps("a", "whole", 0);
+    expect_no_process();
+}
+
 TEST_F(Launched, EverySignalStopsAllRanksWithACheckpoint) {
     int64_t step = 0;
     for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2}) {

@@ -76,7 +76,10 @@ class Agent {
 
     void take(const Frame& frame) {
         switch (frame.type) {
-            case Frame::Type::start: start_ = read_start(frame.body); break;
+            case Frame::Type::start:
+                start_ = read_start(frame.body);
+                start_at_ = Clock::now();
+                break;
             case Frame::Type::stop: send_all(Json::parse(frame.body).at("signal").get<int>()); break;
             default: break;  // a ping: that it came is all it says
         }
@@ -115,12 +118,11 @@ class Agent {
 
     // As soon as no earlier agent of this job and host is left: its ranks may still be ending.
     void begin() {
-        if (!name_.open()) {
-            name_ = comm::tcp::listen_locally(concat("tutti-agent-", geteuid(), "-", start_->job, "-", start_->host));
-            if (!name_.open()) return;
-        }
         silence_s_ = start_->silence_s;
         grace_s_ = start_->grace_s;
+        const std::string place = concat("tutti-agent-", geteuid(), "-", start_->job, "-", start_->host);
+        if (!name_.open()) name_ = comm::tcp::listen_locally(place);
+        if (!name_.open()) return end_earlier_agent(place);
         for (const Start::Rank& rank : start_->ranks) {
             Command command{.words = start_->words,
                             .environment = start_->environment,
@@ -130,6 +132,15 @@ class Agent {
             ranks_.push_back({.rank = rank.rank, .process = Process(command)});
         }
         start_.reset();
+    }
+
+    // One that has not ended by then stands still, as under a debugger. The system kills its ranks with it.
+    void end_earlier_agent(const std::string& name) const {
+        if (Clock::now() - start_at_ < seconds(silence_s_ * 4 / 3)) return;
+        std::string why;
+        const Descriptor earlier = comm::tcp::connect_locally(name, Clock::now(), why);
+        const int process = earlier.open() ? comm::tcp::process_of_peer(earlier) : 0;
+        if (process > 0) kill(process, SIGKILL);
     }
 
     // Output first: what a rank wrote last is there when it has ended.
@@ -168,7 +179,7 @@ class Agent {
     std::vector<Rank> ranks_;
     double silence_s_ = 60, grace_s_ = 15;  // until a start frame says more
     std::optional<Clock::time_point> closed_at_;
-    Clock::time_point pinged_{};
+    Clock::time_point pinged_{}, start_at_{};
 };
 
 }  // namespace

@@ -191,6 +191,12 @@ Socket connect_locally(const std::string& name, Clock::time_point until, std::st
     }
 }
 
+int process_of_peer(const Socket& connection) {
+    ucred other{};
+    socklen_t size = sizeof other;
+    return getsockopt(connection.fd(), SOL_SOCKET, SO_PEERCRED, &other, &size) == 0 ? other.pid : 0;
+}
+
 Socket connect_to(const std::string& host, int port, Clock::time_point until, std::string& why) {
     const Addresses all = addresses_of(host, port, 0, why);
     for (const addrinfo* a = all.get(); a != nullptr; a = a->ai_next) {

@@ -30,6 +30,8 @@ class Socket {
     int fd_ = -1;
 };
 
+// The process at the other end of a local connection of this user; 0: not known, as in another process table.
+int process_of_peer(const Socket& connection);
 // Listens on `port` (0: any free port) of the loopback addresses only, or of all. Not open when the port is taken.
 Socket listen_on(bool loopback, int port);
 int port_of(const Socket& listener);
