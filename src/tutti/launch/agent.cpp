@@ -18,11 +18,8 @@ namespace tutti::launch {
 
 namespace {
 
-constexpr int kTurnMs = 100;
-constexpr std::chrono::seconds kPing{1};
+constexpr int kAgentTurnMs = 100;
 constexpr size_t kMostUnsent = size_t{16} << 20;  // of output; the ranks wait beyond, the launcher's pings do not
-
-std::chrono::duration<double> seconds(double s) { return std::chrono::duration<double>(s); }
 
 class Agent {
   public:
@@ -70,7 +67,7 @@ class Agent {
             for (const Rank& rank : ranks_)
                 for (const Descriptor* pipe : {&rank.process.out, &rank.process.err})
                     if (pipe->open()) watched.push_back({.fd = pipe->fd(), .events = POLLIN, .revents = 0});
-        poll(watched.data(), watched.size(), kTurnMs);
+        poll(watched.data(), watched.size(), kAgentTurnMs);
         link_.write();
     }
 

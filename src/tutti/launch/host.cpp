@@ -11,11 +11,7 @@ namespace tutti::launch {
 namespace {
 
 constexpr std::chrono::seconds kHello{60};  // ssh asks a name server, and starts a shell
-constexpr std::chrono::seconds kRetry{5}, kPing{1};
-
-Clock::duration seconds(double s) {
-    return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s));
-}
+constexpr std::chrono::seconds kRetry{5};
 
 }  // namespace
 

@@ -67,10 +67,6 @@ double clock_now() {
     return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-Clock::duration seconds(double s) {
-    return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s));
-}
-
 bool reader_has_ended() {
     pollfd out{.fd = STDOUT_FILENO, .events = 0, .revents = 0};
     return poll(&out, 1, 0) > 0 && (out.revents & POLLERR) != 0;

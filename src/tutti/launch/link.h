@@ -8,12 +8,16 @@
 #include <string_view>
 #include <utility>
 
+#include "tutti/comm/tcp/meeting.h"
 #include "tutti/comm/tcp/socket.h"
 
 namespace tutti::launch {
 
 using comm::tcp::Clock;
 using comm::tcp::Frame;
+using comm::tcp::seconds;
+
+inline constexpr std::chrono::seconds kPing{1};  // each end says something so often
 
 // Owns a descriptor of a pipe.
 using Descriptor = comm::tcp::Socket;
