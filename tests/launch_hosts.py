@@ -239,13 +239,18 @@ def random_faults(tutti, hosts, folder, count, seed=58):
     last = run.newest()
     whole = Run(tutti, hosts, folder, "whole-faults", "--set", f"train.steps={last}")
     whole.end(0)
+    # Rounding grows with the steps: what it makes of 5 ranks in place of 8, undisturbed, is the measure.
+    five = Run(tutti, hosts, folder, "five-faults", "-n", "5", "--set", f"train.steps={last}")
+    five.end(0)
+    rounding = max(abs(x - y) for x, y in zip(weights(tutti, folder, five.out, last),
+                                              weights(tutti, folder, whole.out, last)))
     got, want = losses(run.out), losses(whole.out)
     assert [(x["step"], x["tokens"]) for x in got] == [(x["step"], x["tokens"]) for x in want]
     largest = max(abs(x - y) for x, y in zip(weights(tutti, folder, run.out, last),
                                              weights(tutti, folder, whole.out, last)))
     print(f"{sum(done.values())} faults {done}, {len(run.events('started'))} starts, {last} steps: "
-          f"largest difference of a weight {largest:.1e}")
-    assert largest <= 1e-5
+          f"largest difference of a weight {largest:.1e}; of 5 undisturbed ranks {rounding:.1e}")
+    assert largest <= max(1e-5, 3 * rounding)
 
 
 def main():
