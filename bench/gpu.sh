@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in three runs of less than ten minutes. Each is complete by itself, prints what to read
-# first, and writes JSON and logs to OUT.
+# Everything that needs a GPU, in three calls of eight minutes. Each is complete by itself, begins with a canary of at
+# most 40 s, prints what to read first, writes JSON and logs to OUT, and all of OUT as one archive to ARCHIVE [OUT.tgz],
+# anew after each part, so that a call that is killed leaves what it had.
 #
-#   bench/gpu.sh correctness BUILD OUT  the tests with the label gpu, one process an operation; compute-sanitizer; equal bits
-#                                       of two trainings
+#   bench/gpu.sh correctness BUILD OUT  the tests with the label gpu, one process an operation; equal bits of two trainings;
+#                                       loss curves beside PyTorch's from the same weights; compute-sanitizer
 #   bench/gpu.sh rates BUILD OUT        products of the models' shapes beside torch.mm and by cuBLASLt's candidates,
-#                                       attention, memory, health, ncu
-#   bench/gpu.sh steps BUILD OUT        loss curves beside PyTorch's from the same weights; training steps beside PyTorch,
-#                                       eager and compiled; clocks and power meanwhile
+#                                       attention, memory, health, ncu of the first model
+#   bench/gpu.sh steps BUILD OUT        training steps beside PyTorch's, compiled; clocks and power meanwhile
 #   bench/gpu.sh --pack BUILD PACK      where it was built: PACK gets the programs and the libraries that they need, for a
 #                                       machine without cmake, compiler or network. Copy it there with bench/ and
 #                                       examples/. BUILD needs -DTUTTI_CUDA=ON where there is no GPU; the smallest has
@@ -15,19 +15,25 @@
 #
 # BUILD: a build directory or a pack. Exit code 0: all that was asked for ran, and all tests passed; 1: a test failed; 2:
 # nothing could run; 3: a part did not run, failed or ran out of time, and the last lines name it. The last table has each
-# figure to reach, what was measured, or that it was not. The parts of a run share BUDGET seconds [570]. A test may take
+# figure to reach, what was measured, or that it was not. The parts of a run share BUDGET seconds [480]. A test may take
 # TEST_SECONDS [100], and where tests hang, those of the same part that no time is left for are named as not run, and the
-# next part begins in time.
+# next part begins in time. No clock of the GPU is changed.
 #
-# Tutti finds cuBLASLt where the loader looks, in CUDA_HOME, in /usr/local/cuda or in TUTTI_CUBLASLT; here the one that
-# came with PyTorch is taken when there is no other, that of CUDA 12 too, and its cuDNN likewise. Of NCCL, PyTorch's is
-# taken before others. PyTorch is whatever `${PYTHON:-python3}` has. torch.compile needs a C compiler (gcc, clang or CC).
+# The canary: tests of each attention kernel. The first of hopper, tensor and plain that passes computes the attention of
+# everything that follows (TUTTI_CUDA_ATTENTION), and the table says so when that is not the fastest.
 #
-# ROWS of `steps`: model:seq_len:micro_batch:global_batch, with :graphs for CUDA graphs [all of gpt2-124m, llama3.2-1b and
-# llama3.2-3b over micro-batches]. CURVES of `steps`: model:seq_len:micro_batch:global_batch:steps [llama-5m, 200 steps].
-# MODELS of `rates` [the same three]. JOBS: tests at a time [6].
+# Tutti finds cuBLASLt where the loader looks, in CUDA_HOME, in /usr/local/cuda or in TUTTI_CUBLASLT; here the newer of
+# these and of the one that came with PyTorch is taken, that of CUDA 12 too, and PyTorch's cuDNN when there is no other. Of
+# NCCL, PyTorch's is taken before others. PyTorch is whatever `${PYTHON:-python3}` has. torch.compile needs a C compiler
+# (gcc, clang or CC).
+#
+# ROWS of `steps`: model:seq_len:micro_batch:global_batch, with :KEY=VALUE for another key of the config [large batches of
+# gpt2-124m, llama3.2-1b and llama3.2-3b, 8 layers of llama3-8b, and CUDA graphs]. MODES: of PyTorch [compiled; "compiled
+# eager"]. CURVES of `correctness`: model:seq_len:micro_batch:global_batch:steps [llama-5m, 200 steps]. MODELS of `rates`
+# [gpt2-124m, llama3.2-1b, llama3.2-3b]. JOBS: tests at a time [6].
 # To rehearse on a machine without a GPU: DEVICE=cpu ROWS=llama-5m:64:2:4 CURVES=llama-5m:64:2:4:20 MODELS=llama-5m
-# SECONDS_EACH=1 bench/gpu.sh steps ...; THREADS=1 where other programs run beside.
+# SECONDS_EACH=1 bench/gpu.sh steps ...; THREADS=1 where other programs run beside. `ctest -R gpu_script` rehearses all of it
+# on the emulated GPU.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; }
@@ -55,9 +61,10 @@ case "${1:-}" in
 esac
 what=$1 build=$2 out=$3
 python=${PYTHON:-python3} device=${DEVICE:-cuda} seconds=${SECONDS_EACH:-8}
-budget=${BUDGET:-570} start=$SECONDS
+budget=${BUDGET:-480} start=$SECONDS
 end=$((start + budget))
 mkdir -p "$out" || exit 1
+archive=${ARCHIVE:-${out%/}.tgz}
 ours=(env)  # in front of our programs only: PyTorch has libraries of its own
 [ -d "$build/lib" ] && ours+=("LD_LIBRARY_PATH=$build/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}")
 if ! timeout 60 "${ours[@]}" "$build/tutti" version >"$out/version.txt" 2>&1; then
@@ -67,6 +74,31 @@ if ! timeout 60 "${ours[@]}" "$build/tutti" version >"$out/version.txt" 2>&1; th
 fi
 
 missing=()  # parts that did not run to their end
+save() {
+  printf '%s\n' "${missing[@]}" | sort -u >"$out/missing.txt"
+  tar czf "$archive.part" -C "$out" . 2>/dev/null && mv "$archive.part" "$archive"
+}
+# The table, what is missing, the archive: at the end, and when the call is killed.
+finish() {
+  trap - EXIT HUP INT TERM
+  [ -n "${child:-}" ] && kill "$child" 2>/dev/null
+  [ -n "${clocks:-}" ] && kill "$clocks" 2>/dev/null
+  [ "$1" = 0 ] || missing+=("what came after $SECONDS s: the call was ended by a signal")
+  save
+  rm -f "$out/summary.json"
+  "$python" "$here/gpu_table.py" "$out" 2>&1 | tee "$out/table.txt"
+  local code=${PIPESTATUS[0]}
+  [ -s "$out/summary.json" ] || missing+=("the table: exit code $code")
+  if [ ${#missing[@]} -gt 0 ]; then
+    printf '\nNOT complete:\n'
+    printf '  %s\n' "${missing[@]}" | sort -u
+    [ "$code" = 0 ] && code=3
+  fi
+  save
+  echo "all of it: $archive, $(wc -c <"$archive") bytes"
+  exit "$code"
+}
+trap 'finish 1' HUP INT TERM
 # name, seconds that it may take, command; the output goes to OUT/name.log, the exit code to OUT/name.code. attempt: a
 # command that may fail
 attempt() {
@@ -77,10 +109,14 @@ attempt() {
     missing+=("$name: no time was left")
     return 124
   fi
-  timeout -k 5 "$limit" "$@" >"$out/$name.log" 2>"$out/$name.err"
+  timeout -k 5 "$limit" "$@" >"$out/$name.log" 2>"$out/$name.err" &
+  child=$!  # in the background: a signal to this script does not wait for it
+  wait "$child"
   local code=$?
+  child=
   printf '%-40s %3d s  exit code %d\n' "$name" $((SECONDS - begin)) $code
   echo $code >"$out/$name.code"
+  save
   [ $code = 124 ] || [ $code = 137 ] && missing+=("$name: cut off after $limit s")
   return $code
 }
@@ -105,6 +141,30 @@ PYTHON
   )
   [ -n "$found" ] && export "$1=$found" && echo "$1=$found"
 }
+# torch.mm calls PyTorch's cuBLASLt: two versions would be compared, not two programs.
+take_newest_cublaslt() {
+  [ -n "${TUTTI_CUBLASLT:-}" ] && return
+  local found
+  found=$("$python" - "${CUDA_HOME:-/usr/local/cuda}" <<'PYTHON'
+import ctypes, importlib.util, pathlib, sys
+spec = importlib.util.find_spec("nvidia")
+folders = [pathlib.Path(sys.argv[1]) / "lib64", *(pathlib.Path(x) for x in (spec.submodule_search_locations if spec else []))]
+found = []
+for path in (path for folder in folders for path in sorted(folder.rglob("libcublasLt.so.1[23]"))):
+    try:
+        library = ctypes.CDLL(str(path))
+        library.cublasLtGetVersion.restype = ctypes.c_size_t
+        found.append((library.cublasLtGetVersion(), str(path)))
+    except (OSError, AttributeError) as error:
+        print(f"gpu.sh: {path}: {error}", file=sys.stderr)
+for version, path in sorted(found, reverse=True):
+    print(f"cuBLASLt {version}: {path}", file=sys.stderr)
+if found:
+    print(max(found)[1])
+PYTHON
+  )
+  [ -n "$found" ] && export "TUTTI_CUBLASLT=$found" && echo "TUTTI_CUBLASLT=$found"
+}
 doctor() { timeout 60 "${ours[@]}" "$build/tutti" doctor "$@"; }
 can() { doctor 2>&1 | grep -q "$1"; }
 # The CUDA runtime inside the programs needs a driver of its own generation.
@@ -125,7 +185,7 @@ if [ "$device" = cuda ]; then
     doctor 2>&1 | grep -A6 '^GPUs' >&2
     exit 2
   fi
-  can 'cuBLASLt, which was not found' && take_from_python TUTTI_CUBLASLT 'libcublasLt.so.1[23]'
+  take_newest_cublaslt
   if can 'cuBLASLt, which was not found'; then
     echo "gpu.sh: no cuBLASLt here: matrix products are our own plain kernel's (TUTTI_CUDA_GEMM=plain), far slower"
     export TUTTI_CUDA_GEMM=plain
@@ -142,10 +202,9 @@ sed -n '/^GPUs/,/^$/p' "$out/doctor.txt"
 grep '^problem' "$out/doctor.txt"
 
 models=(${MODELS:-gpt2-124m llama3.2-1b llama3.2-3b})
-# The micro-batch decides how much of a step the optimizer and the head's gradient are.
-rows=(${ROWS:-gpt2-124m:1024:16:64 gpt2-124m:1024:32:64 gpt2-124m:1024:64:64 gpt2-124m:1024:4:16
-  gpt2-124m:1024:4:16:graphs llama3.2-1b:4096:1:4 llama3.2-1b:4096:2:4 llama3.2-1b:4096:4:4 llama3.2-3b:4096:1:2
-  llama3.2-3b:4096:2:2})
+# Batches that models are trained with: in small ones the optimizer is 6 to 12 % of a step. The largest first.
+rows=(${ROWS:-llama3.2-3b:4096:1:32 llama3.2-3b:4096:2:32 llama3.2-1b:4096:4:32 gpt2-124m:1024:32:512 gpt2-124m:1024:64:512
+  llama3-8b:8192:1:16:model.layers=8 gpt2-124m:1024:4:16:train.cuda_graphs=true})
 [ "$what" = steps ] && models=($(printf '%s\n' "${rows[@]%%:*}" | uniq))
 printf '{"run": "%s", "device": "%s", "seconds": %s, "models": [%s]}\n' "$what" "$device" "$seconds" \
   "$(printf '"%s", ' "${models[@]}" | sed 's/, $//')" >"$out/setup.json"
@@ -176,7 +235,11 @@ tests_apart() {
     timeout -k 5 "$limit" $command "$program" --gtest_filter="{}" >"$log" 2>&1
     code=$?
     [ $code = 0 ] && grep -q "^\[  SKIPPED \]" "$log" && code=skip
-    echo "$code {}"' >"$out/$name.codes"
+    echo "$code {}"' >"$out/$name.codes" &
+  child=$!
+  wait "$child"
+  child=
+  save
   count() { grep -cE "^($1) " "$out/$name.codes"; }
   printf '%-40s %3d s  %d tests, %d passed, %d failed, %d hung, %d skipped, %d not run\n' "$name" $((SECONDS - begin)) \
     "$(wc -l <"$out/$name.list")" "$(count 0)" "$(grep -cvE '^(0|124|137|skip|not-run) ' "$out/$name.codes")" \
@@ -185,6 +248,18 @@ tests_apart() {
   [ "$(count 0)" -gt 0 ] || missing+=("$name: no test passed")
 }
 prefix=()
+
+# Attention that is wrong or hangs would leave nothing of what follows.
+if [ "$device" = cuda ] && [ -z "${TUTTI_CUDA_ATTENTION:-}" ]; then
+  budget_of_canary=$((100 * 40 / budget))
+  TEST_SECONDS=${CANARY_SECONDS:-40} tests_apart canary "$budget_of_canary" cuda_gpu_tests "${CANARY:-*CudaAttention*:*LongAttention*}"
+  passes() { grep -q "^0 .*$1" "$out/canary.codes" && ! grep -vE '^(0|skip) ' "$out/canary.codes" | grep -q "$1"; }
+  if ! passes hopper && ! grep -q '^skip .*hopper' "$out/canary.codes"; then
+    for kernel in tensor plain; do passes $kernel && break; done
+    export TUTTI_CUDA_ATTENTION=$kernel
+    missing+=("attention by hopper: its canary failed, see $out/canary; all that follows has TUTTI_CUDA_ATTENTION=$kernel")
+  fi
+fi
 
 case $what in
   correctness)
@@ -203,14 +278,25 @@ case $what in
     find "$out/train_1" -name '*.safetensors' | sort | while read -r file; do
       cmp "$file" "${file/train_1/train_2}" >>"$out/equal_bits.log" 2>&1 || echo "differs: $file" >>"$out/equal_bits.log"
     done
+    # Same weights, same samples in the same order: loss by loss. Exit code 1: a curve is too far away, as the table says.
+    for row in ${CURVES:-llama-5m:256:8:16:200}; do
+      IFS=: read -r model seq micro batch count <<<"$row"
+      name=curve_${row//:/_}
+      attempt "$name" 150 "$python" "$here/loss_curve.py" --tutti "${ours[*]} $build/tutti" --device "$device" --text "$out/text.txt" \
+        --out "$out/$name" --model "$model" --seq-len "$seq" --micro-batch "$micro" --batch "$batch" --steps "$count" \
+        --threads "${THREADS:-0}"
+      [ -s "$out/$name/loss_curve.json" ] || missing+=("$name: not compared, see $out/$name.err")
+    done
     tool=$(command -v compute-sanitizer || ls "${CUDA_HOME:-/usr/local/cuda}/bin/compute-sanitizer" 2>/dev/null)
     if [ -n "$tool" ]; then
       export TUTTI_TEST_WITHOUT_GUARDS=1  # the tool sees what lies behind an array
-      # initcheck does not follow managed memory; racecheck knows too little of wgmma and TMA.
+      # initcheck does not follow managed memory.
       prefix=("$tool" --tool memcheck --error-exitcode 9 --print-limit 5)
-      tests_apart memcheck 88 cuda_gpu_tests '*attention*:*norm*:*cross_entropy*:*bias*:*rope*:*embedding*:*adamw*'
+      tests_apart memcheck 82 cuda_gpu_tests '*attention*:*norm*:*cross_entropy*:*bias*:*rope*:*embedding*:*adamw*'
       prefix=("$tool" --tool synccheck --error-exitcode 9 --print-limit 5)
-      tests_apart synccheck 98 cuda_gpu_tests '*CudaAttention*:*norm*:*cross_entropy*'
+      tests_apart synccheck 90 cuda_gpu_tests '*CudaAttention*:*norm*:*cross_entropy*'
+      prefix=("$tool" --tool racecheck --error-exitcode 9 --print-limit 5)  # of kernels without wgmma and TMA
+      tests_apart racecheck 98 cuda_gpu_tests '*CudaAttention*/tensor:*norm*:*cross_entropy*:*column*:*bias*'
     else
       missing+=("compute-sanitizer: neither on the path nor in ${CUDA_HOME:-/usr/local/cuda}/bin")
     fi
@@ -240,67 +326,49 @@ case $what in
     run health 45 "${ours[@]}" "$build/tutti" health --device "$device" --seconds "$seconds" --json
     # What limits each of our kernels: memory, tensor cores, stalls. A step of two layers.
     if command -v ncu >/dev/null; then
-      for model in "${models[@]}"; do
-        run "ncu_$model" 90 "${ours[@]}" ncu --csv --set basic --section MemoryWorkloadAnalysis --section WarpStateStats \
-          --section Occupancy -k 'regex:hopper|column|norm|cross|delta|rope|embedding|update|swiglu|gelu' -c 60 \
-          "$build/tutti" bench step --model "$model" --device "$device" --seconds 1 --set model.layers=2 \
-          --set train.global_batch=1 --set train.micro_batch=1 --set train.seq_len=1024
-      done
+      model=${models[0]}
+      run "ncu_$model" 90 "${ours[@]}" ncu --csv --clock-control none --set basic --section MemoryWorkloadAnalysis \
+        --section WarpStateStats --section Occupancy -c 80 \
+        -k 'regex:hopper|column|norm_kernel|norm_input|cross|delta|rope|embedding|update|swiglu|gelu' \
+        "$build/tutti" bench step --model "$model" --device "$device" --seconds 1 --set model.layers=2 \
+        --set train.global_batch=1 --set train.micro_batch=1 --set train.seq_len=1024
+    elif [ "$device" = cuda ]; then
+      missing+=("ncu: not on the path")
     fi
     ;;
   steps)
     if [ "$device" = cuda ] && command -v nvidia-smi >/dev/null; then
       nvidia-smi --query-gpu=timestamp,clocks.sm,power.draw,temperature.gpu --format=csv -lms 200 >"$out/clocks.csv" 2>&1 &
       clocks=$!
-      trap 'kill $clocks 2>/dev/null' EXIT
     fi
     for row in "${rows[@]}"; do
-      IFS=: read -r model seq micro batch graphs <<<"$row"
-      name=${row//:/_}
+      IFS=: read -r model seq micro batch setting <<<"$row"
+      name=${row//[:=]/_}
       bench "step_$name" "$seconds" step --model "$model" --kernels --set "train.seq_len=$seq" \
-        --set "train.global_batch=$batch" --set "train.micro_batch=$micro" ${graphs:+--set train.cuda_graphs=true}
+        --set "train.global_batch=$batch" --set "train.micro_batch=$micro" ${setting:+--set "$setting"}
     done
     # PyTorch takes the largest micro-batch of each model, which its memory may not: then the next smaller one. Compiled
     # first, which the figures need. The 28 blocks of the 3B are compiled one as the other: whole it takes minutes.
     # torch.compile builds what starts its kernels; without a C compiler each row would fail after its start-up time.
-    modes=(compiled eager)
-    [ -n "${CC:-$(command -v gcc || command -v clang)}" ] || { modes=(eager); missing+=("torch.compile: neither gcc nor clang here, nor CC"); }
+    modes=(${MODES:-compiled})
+    [ -n "${CC:-$(command -v gcc || command -v clang)}" ] || { modes=(${modes[@]/compiled/}); missing+=("torch.compile: neither gcc nor clang here, nor CC"); }
     for mode in "${modes[@]}"; do
       compared=" "
       for ((i = ${#rows[@]} - 1; i >= 0; --i)); do
-        IFS=: read -r model seq micro batch graphs <<<"${rows[i]}"
-        [ -n "${graphs:-}" ] || [[ $compared == *" $model "* ]] && continue
+        IFS=: read -r model seq micro batch setting <<<"${rows[i]}"
+        [ -n "${setting:-}" ] || [[ $compared == *" $model "* ]] && continue
         how=()
         [ $mode = compiled ] && how=(--compile)
         [ $mode = compiled ] && [[ $model == *3b ]] && how=(--compile-blocks)
-        attempt "pytorch_${mode}_${rows[i]//:/_}" 110 "$python" "$here/pytorch_step.py" step --device "$device" --dtype bf16 \
+        attempt "pytorch_${mode}_${rows[i]//[:=]/_}" 110 "$python" "$here/pytorch_step.py" step --device "$device" --dtype bf16 \
           --model "$model" --batch "$batch" --micro-batch "$micro" --seq-len "$seq" --steps "${STEPS:-10}" "${how[@]}" &&
           compared+="$model "
       done
       for row in "${rows[@]}"; do
-        [[ $compared == *" ${row%%:*} "* ]] || missing+=("PyTorch, $mode, on ${row%%:*}: no row ran, see $out/pytorch_${mode}_*.err")
+        [[ $row == *=* || $compared == *" ${row%%:*} "* ]] || missing+=("PyTorch, $mode, on ${row%%:*}: no row ran, see $out/pytorch_${mode}_*.err")
       done
-    done
-    # Same weights, same samples in the same order: loss by loss. Exit code 1: a curve is too far away, as the table says.
-    cat "$here"/*.py >"$out/text.txt"
-    for row in ${CURVES:-llama-5m:256:8:16:200}; do
-      IFS=: read -r model seq micro batch count <<<"$row"
-      name=curve_${row//:/_}
-      attempt "$name" 150 "$python" "$here/loss_curve.py" --tutti "${ours[*]} $build/tutti" --device "$device" --text "$out/text.txt" \
-        --out "$out/$name" --model "$model" --seq-len "$seq" --micro-batch "$micro" --batch "$batch" --steps "$count" \
-        --threads "${THREADS:-0}"
-      [ -s "$out/$name/loss_curve.json" ] || missing+=("$name: not compared, see $out/$name.err")
     done
     ;;
 esac
 
-rm -f "$out/summary.json"
-"$python" "$here/gpu_table.py" "$out"
-code=$?
-[ -s "$out/summary.json" ] || missing+=("the table: exit code $code")
-if [ ${#missing[@]} -gt 0 ]; then
-  printf '\nNOT complete:\n'
-  printf '  %s\n' "${missing[@]}" | sort -u
-  [ $code = 0 ] && code=3
-fi
-exit $code
+finish 0
