@@ -1,8 +1,13 @@
-// Attention by name, in a build without cuDNN's headers, such as the emulated build.
+// Attention by name, in a build without cuDNN's headers, such as the emulated build; and on emulated GPUs whose blocks
+// have less shared memory than Hopper's.
 #include <gtest/gtest.h>
 
+#include "tests/cuda/emulation/api.h"
 #include "tutti/base/error.h"
+#include "tutti/kernels/cuda/cuda_table.h"
 #include "tutti/kernels/cuda/fill.h"
+#include "tutti/kernels/testing/cuda_place.h"
+#include "tutti/kernels/testing/equivalence.h"
 
 namespace tutti::kernels::cuda {
 namespace {
@@ -20,6 +25,23 @@ std::string refusal(const char* name) {
 TEST(AttentionName, WhatIsMissingIsNotReplaced) {
     EXPECT_EQ(refusal(nullptr), "");
     EXPECT_NE(refusal("cudnn").find("pip install nvidia-cudnn-frontend"), std::string::npos) << refusal("cudnn");
+}
+
+// The largest head dims ask for the most shared memory, and their kernels must start.
+TEST(AttentionOnSmallerGpus, ComputesTheLargestHeadDims) {
+    for (const auto& [major, minor] : {std::pair(8, 0), {8, 6}, {8, 9}, {12, 0}}) {
+        emulation::set_capability(major, minor);
+        int cases = 0;
+        for (const char* op : {"attention_forward", "attention_backward"})
+            for (const Case& c : cases_of(op)) {
+                if (c.name.find(" D 256") == std::string::npos) continue;
+                SCOPED_TRACE(concat(major, ".", minor, ": ", c.op, " ", c.name));
+                ++cases;
+                EXPECT_EQ(first_difference(c.expected(), c.run(cuda_table(), cuda_place())), "");
+            }
+        EXPECT_GE(cases, 12);
+    }
+    emulation::set_capability(9, 0);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
@@ -16,6 +17,7 @@
 #include "tutti/cli/completion.h"
 #include "tutti/comm/launcher.h"
 #include "tutti/device/device.h"
+#include "tutti/kernels/backends.h"
 
 namespace tutti::cli {
 
@@ -27,10 +29,17 @@ int fail(const Io& io, const std::string& message, int exit_code) {
     return exit_code;
 }
 
-bool asks_for_json(int argc, const char* const* argv) {
-    for (int i = 1; i < argc; ++i)
-        if (std::string(argv[i]) == "--json") return true;
-    return false;
+bool asks_for(int argc, const char* const* argv, std::string_view option) {
+    return std::any_of(argv + 1, argv + argc, [&](std::string_view word) { return word.starts_with(option); });
+}
+
+// An environment that contradicts itself is no one's: the command says what is wrong.
+bool launched_with_others() {
+    try {
+        return comm::detect_launcher(comm::process_environment()).size > 1;
+    } catch (const UsageError&) {
+        return false;
+    }
 }
 
 }  // namespace
@@ -53,7 +62,7 @@ void warn_of_threads(const Io& io, const comm::Launch& launch, int64_t threads, 
 
 int run(int argc, const char* const* argv, const Io& streams) {
     Io io = streams;
-    io.json = asks_for_json(argc, argv);  // a failure to parse is reported as JSON too
+    io.json = asks_for(argc, argv, "--json");  // a failure to parse is reported as JSON too
     try {
         Arguments arguments;
         const Command table = program(arguments, io);
@@ -68,6 +77,7 @@ int run(int argc, const char* const* argv, const Io& streams) {
             return argc < 2 ? 2 : 0;
         }
         io.json = arguments.json;
+        set_device_environment(asks_for(argc, argv, "--ranks") || launched_with_others());
         const int code = parsed.command->run();
         check(code != 0 || io.out.flush(), "standard output cannot be written: is its disk full?");
         return code;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdlib>
 #include <fstream>
 
 #include "tutti/base/error.h"
@@ -69,6 +70,14 @@ std::string nvidia_driver() {
 constexpr AttentionLibrary kNvidiaAttention[] = {
     {"cudnn", "cuDNN", "TUTTI_CUDA_ATTENTION=cudnn", cuda::use_cudnn_attention}};
 
+// A rank has some 10 to 30 streams. With the default of 8 hardware queues two of them share one, and the work of a
+// stream that waits holds up the other stream: a hang, where ranks start the operations of several groups in different
+// orders. A kernel's first launch loads it, and that may wait for all kernels that run: NCCL's wait for other ranks'
+// kernels, so ranks that work together load theirs at once (CUDA C++ programming guide, "Lazy loading": concurrent
+// execution).
+constexpr Setting kNvidiaSettings[] = {{"CUDA_DEVICE_MAX_CONNECTIONS", "32", false},
+                                       {"CUDA_MODULE_LOADING", "EAGER", true}};
+
 constexpr Backend kCuda = {.name = "cuda",
                            .table = cuda_kernels,
                            .make =
@@ -84,7 +93,8 @@ constexpr Backend kCuda = {.name = "cuda",
                            .driver_title = "NVIDIA driver",
                            .driver = nvidia_driver,
                            .architectures = kernel_architectures,
-                           .attention_libraries = kNvidiaAttention};
+                           .attention_libraries = kNvidiaAttention,
+                           .settings = kNvidiaSettings};
 
 constexpr Backend kBackends[] = {kCuda, kCpu};
 
@@ -138,6 +148,12 @@ int gpus_for(std::string_view device) {
 }  // namespace tutti::kernels
 
 namespace tutti {
+
+void set_device_environment(bool several_ranks) {
+    for (const kernels::Backend& b : kernels::backends())
+        for (const kernels::Setting& setting : b.settings)
+            if (several_ranks || !setting.of_several_ranks) setenv(setting.name, setting.value, 0);
+}
 
 void check_device(std::string_view device) { kernels::chosen(device); }
 

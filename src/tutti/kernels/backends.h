@@ -35,6 +35,12 @@ struct DeviceModel {
     const KernelTable* (*table)(ComputeType);
 };
 
+// A variable that a vendor's library reads at its first call.
+struct Setting {
+    const char *name, *value;
+    bool of_several_ranks;  // only where several ranks work together
+};
+
 struct Backend {
     const char* name;  // of [train] device, and Device::backend()
     // Null if the kind has no kernels for this type.
@@ -54,6 +60,7 @@ struct Backend {
     std::string (*driver)() = nullptr;         // "580.65.06"; "": none
     std::string (*architectures)() = nullptr;  // that this build's kernels were compiled for
     std::span<const AttentionLibrary> attention_libraries = {};
+    std::span<const Setting> settings = {};
 };
 
 std::span<const Backend> backends();              // the CPU last
@@ -71,6 +78,9 @@ namespace tutti {
 // device exists, or when this build has no kernels for the GPU. The device belongs to the thread that makes it, which
 // must start all kernels.
 std::unique_ptr<Device> make_device(std::string_view device, int threads, const LocalRank& local = {});
+// Sets the variables of all back ends that the user has not set. For main(): before other threads, and before the first
+// use of a device.
+void set_device_environment(bool several_ranks);
 // Throws the UsageError of make_device without making a device.
 void check_device(std::string_view device);
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <set>
 
 #include "tutti/base/error.h"
@@ -39,6 +40,24 @@ TEST(Backends, AreComplete) {
     }
     EXPECT_EQ(backends().back().name, std::string("cpu"));
     EXPECT_TRUE(models.contains("cpu-avx2"));
+}
+
+TEST(Backends, SetWhatTheUserHasNotSet) {
+    const auto value_of = [](const char* name) {
+        const char* value = std::getenv(name);
+        return std::string(value != nullptr ? value : "unset");
+    };
+    unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    unsetenv("CUDA_MODULE_LOADING");
+    set_device_environment(false);
+    EXPECT_EQ(value_of("CUDA_DEVICE_MAX_CONNECTIONS"), "32");
+    EXPECT_EQ(value_of("CUDA_MODULE_LOADING"), "unset");
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "16", 1);
+    set_device_environment(true);
+    EXPECT_EQ(value_of("CUDA_DEVICE_MAX_CONNECTIONS"), "16");
+    EXPECT_EQ(value_of("CUDA_MODULE_LOADING"), "EAGER");
+    unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    unsetenv("CUDA_MODULE_LOADING");
 }
 
 TEST(Backends, OfADeviceHasItsTable) {

@@ -136,6 +136,7 @@ struct EmulatedEvent {
 namespace {
 
 int capability = 90;
+const char* model = "emulated GPU";
 int gpus = 1;
 std::atomic<int64_t> passed_ns{0};  // by pass_time
 thread_local int current = 0;
@@ -171,7 +172,21 @@ void tutti::emulation::pass_time(double seconds) { passed_ns += static_cast<int6
 
 void tutti::emulation::set_gpus(int count) { gpus = count; }
 
-void tutti::emulation::set_capability(int major, int minor) { capability = 10 * major + minor; }
+void tutti::emulation::set_capability(int major, int minor, const char* name) {
+    capability = 10 * major + minor;
+    model = name;
+}
+
+// CUDA C++ programming guide, "Technical specifications per compute capability".
+size_t tutti::emulation::most_shared_bytes() {
+    switch (capability) {
+        case 80: return 163 << 10;
+        case 86:
+        case 89:
+        case 120: return 99 << 10;
+        default: return 227 << 10;
+    }
+}
 
 const char* cudaGetErrorName(cudaError_t error) {
     switch (error) {
@@ -223,15 +238,15 @@ cudaError_t cudaGetDevice(int* device) {
     return cudaSuccess;
 }
 
-// The limits are Hopper's.
+// The limits are Hopper's, but for a block's shared memory.
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     if (device < 0 || device >= gpus) return cudaErrorInvalidDevice;
     *properties = {};
     properties->uuid.bytes[0] = static_cast<char>(device);
-    std::snprintf(properties->name, sizeof properties->name, "emulated GPU");
+    std::snprintf(properties->name, sizeof properties->name, "%s", model);
     properties->totalGlobalMem = kDeviceBytes;
     properties->sharedMemPerBlock = 48 << 10;
-    properties->sharedMemPerBlockOptin = 227 << 10;
+    properties->sharedMemPerBlockOptin = most_shared_bytes();
     properties->multiProcessorCount = 132;
     properties->maxThreadsPerBlock = 1024;
     properties->warpSize = 32;
@@ -252,7 +267,9 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
         case cudaDevAttrGlobalMemoryBusWidth: *value = 5120; return cudaSuccess;
         case cudaDevAttrComputeCapabilityMajor: *value = capability / 10; return cudaSuccess;
         case cudaDevAttrComputeCapabilityMinor: *value = capability % 10; return cudaSuccess;
-        case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = 227 << 10; return cudaSuccess;
+        case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+            *value = static_cast<int>(most_shared_bytes());
+            return cudaSuccess;
     }
     return cudaErrorInvalidValue;
 }

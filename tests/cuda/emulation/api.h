@@ -70,8 +70,9 @@ enum cudaDeviceAttr : int {
 };
 
 namespace tutti::emulation {
-void set_capability(int major, int minor);                      // of all GPUs, 9.0 at first
-void set_gpus(int count);                                       // 1 at first; they share one memory
+void set_capability(int major, int minor, const char* name = "emulated GPU");  // of all GPUs, 9.0 at first
+size_t most_shared_bytes();                                                    // of a block, by capability
+void set_gpus(int count);                                                      // 1 at first; they share one memory
 void pass_time(double seconds);                                 // of the clock of all events, without waiting
 void enqueue(cudaStream_t stream, std::function<void()> item);  // null: done at once
 }  // namespace tutti::emulation

@@ -86,6 +86,8 @@ class Block {
         const dim3 blocks = kernel.grid.blocks, threads = kernel.grid.threads;
         kernel_ = &kernel;
         dynamic_bytes_ = kernel.grid.shared_bytes;
+        check(dynamic_bytes_ <= most_shared_bytes(), "invalid argument: a block with ", dynamic_bytes_,
+              " bytes of shared memory on a GPU that gives it ", most_shared_bytes());
         threads_.resize(size_t{threads.x} * threads.y * threads.z);
         warps_.resize((threads_.size() + warpSize - 1) / warpSize);
         shared_.resize(kSharedBytes + 128);
@@ -144,7 +146,7 @@ class Block {
             if (v.tag == tag) return v.data;
         const size_t at = aligned(static_bytes_, alignment);
         static_bytes_ = at + bytes;
-        check(static_bytes_ <= kStaticSharedBytes && dynamic_bytes_ + static_bytes_ <= kSharedBytes,
+        check(static_bytes_ <= kStaticSharedBytes && dynamic_bytes_ + static_bytes_ <= most_shared_bytes(),
               "a block's shared variables need ", static_bytes_, " bytes besides ", dynamic_bytes_, " dynamic ones");
         variables_.push_back({tag, shared() + dynamic_end() + at});
         return std::memset(variables_.back().data, 0xFF, bytes);

@@ -54,20 +54,23 @@ std::string identity_of(int gpu) {
 }
 
 // FLOP of one multiprocessor in a cycle, dense, sums in f32: NVIDIA's architecture white papers. TF32 has half of
-// bf16's rate on all of them. `boost_mhz`: the clock in the data sheets, where the highest clock of the tensor cores is
+// bf16's rate on all of them. GeForce cards of 8.6 to 12.0 add in f32 at half the rate of professional ones.
+// `boost_mhz`: the clock in the data sheets, where the highest clock of the tensor cores is
 // lower than that of the other units; else 0.
 struct Rates {
     int capability;
+    const char* of;  // in the name of the GPU; "": any
     double bf16, f32;
     double boost_mhz;
 };
-constexpr Rates kRates[] = {
-    {80, 2048, 128, 0}, {86, 1024, 256, 0}, {90, 4096, 256, 1830}, {100, 8192, 256, 0}, {120, 1024, 256, 0}};
+constexpr Rates kRates[] = {{80, "", 2048, 128, 0},       {86, "", 1024, 256, 0},  {86, "GeForce", 512, 256, 0},
+                            {90, "", 4096, 256, 1830},    {100, "", 8192, 256, 0}, {120, "", 1024, 256, 0},
+                            {120, "GeForce", 512, 256, 0}};
 
-const Rates& rates_of(int capability) {
+const Rates& rates_of(int capability, const std::string& name) {
     const Rates* best = kRates;
     for (const Rates& row : kRates)
-        if (row.capability <= capability) best = &row;
+        if (row.capability <= capability && name.find(row.of) != std::string::npos) best = &row;
     return *best;
 }
 
@@ -181,8 +184,9 @@ class CudaDevice : public Device {
     // By the data sheet: no clock is constant under full load, and shares of a measured peak cannot be compared.
     ArithmeticPeak peak(ComputeType compute_type, double) override {
         const int gpu = queue_->gpu(), multiprocessors = attribute(cudaDevAttrMultiProcessorCount, gpu);
-        const Rates& row = rates_of(10 * attribute(cudaDevAttrComputeCapabilityMajor, gpu) +
-                                    attribute(cudaDevAttrComputeCapabilityMinor, gpu));
+        const Rates& row = rates_of(
+            10 * attribute(cudaDevAttrComputeCapabilityMajor, gpu) + attribute(cudaDevAttrComputeCapabilityMinor, gpu),
+            queue_->model());
         double mhz = attribute(cudaDevAttrClockRate, gpu) / 1000.0;
         if (mhz == 0) mhz = row.boost_mhz;  // some virtual machines report no clock
         check(mhz > 0, "the peak of ", name_, " is not known: CUDA reports no clock rate (cudaDevAttrClockRate)");

@@ -32,12 +32,39 @@ void PinnedMemory::give_back(void* data, int64_t) { cudaFreeHost(data); }
 
 std::string PinnedMemory::advice() const { return "pinned memory of the host: offload less, or use a larger host"; }
 
-Event::Event(cudaStream_t stream, bool timed) {
-    check_cuda(cudaEventCreateWithFlags(&event_, timed ? cudaEventDefault : cudaEventDisableTiming), "cudaEventCreate");
-    check_cuda(cudaEventRecord(event_, stream), "cudaEventRecord");
+SpareEvents::~SpareEvents() {
+    for (const auto& events : events_)
+        for (cudaEvent_t event : events) cudaEventDestroy(event);
 }
 
-Event::~Event() { cudaEventDestroy(event_); }
+cudaEvent_t SpareEvents::take(bool timed) {
+    {
+        const std::lock_guard lock(mutex_);
+        std::vector<cudaEvent_t>& events = events_[timed];
+        if (!events.empty()) {
+            cudaEvent_t event = events.back();
+            events.pop_back();
+            return event;
+        }
+    }
+    cudaEvent_t event = nullptr;
+    check_cuda(cudaEventCreateWithFlags(&event, timed ? cudaEventDefault : cudaEventDisableTiming), "cudaEventCreate");
+    return event;
+}
+
+// An event may be recorded again while streams wait for its last place: a wait is for the place of its own time.
+void SpareEvents::give(cudaEvent_t event, bool timed) noexcept {
+    const std::lock_guard lock(mutex_);
+    events_[timed].push_back(event);
+}
+
+Event::Event(SpareEvents& spare, cudaStream_t stream, bool timed)
+    : spare_(spare), timed_(timed), event_(spare.take(timed)) {
+    if (const cudaError_t status = cudaEventRecord(event_, stream); status != cudaSuccess) {
+        spare.give(event_, timed);
+        check_cuda(status, "cudaEventRecord");
+    }
+}
 
 bool Event::passed() const {
     const cudaError_t status = cudaEventQuery(event_);
@@ -99,7 +126,7 @@ void Queue::check_failed() const {
 class Queue::Aside final : public SideWork {
   public:
     Aside(const Queue& queue, cudaStream_t stream, std::shared_ptr<Event> begin, bool timed = false)
-        : queue_(queue), begin_(std::move(begin)), timed_(timed), done_(stream, timed) {}
+        : queue_(queue), begin_(std::move(begin)), timed_(timed), done_(queue.events_, stream, timed) {}
     void join() override { check_cuda(done_.hold(queue_.stream_), "cudaStreamWaitEvent for a copy on ", queue_.name_); }
     bool begun() override {
         queue_.make_current();
@@ -140,8 +167,8 @@ class Queue::Side final : public SideStream {
 
     void begin(bool timed) override {
         queue_.check_not_recorded("work beside the stream");
-        check_cuda(Event(queue_.stream_).hold(side_), "cudaStreamWaitEvent on ", queue_.name_);
-        begin_ = std::make_shared<Event>(side_, timed);
+        check_cuda(Event(queue_.events_, queue_.stream_).hold(side_), "cudaStreamWaitEvent on ", queue_.name_);
+        begin_ = std::make_shared<Event>(queue_.events_, side_, timed);
         timed_ = timed;
     }
     std::shared_ptr<SideWork> end() override { return std::make_shared<Aside>(queue_, side_, begin_, timed_); }
@@ -157,7 +184,7 @@ class Queue::Side final : public SideStream {
 
 class Queue::Mark final : public TimeMark {
   public:
-    explicit Mark(const Queue& queue) : queue_(queue), event_(queue.stream_, true) {}
+    explicit Mark(const Queue& queue) : queue_(queue), event_(queue.events_, queue.stream_, true) {}
     double seconds_since(const TimeMark& before) const override {
         check_cuda(event_.wait(), "cudaEventSynchronize on ", queue_.name_);
         float milliseconds = 0;
@@ -187,7 +214,7 @@ void Queue::make_current() const { check_cuda(cudaSetDevice(gpu_), "cudaSetDevic
 // A stream without other work passes an event at once, however busy the GPU is.
 int64_t Queue::host_time_of(const Event& event) const {
     make_current();
-    const Event now(clock_, true);
+    const Event now(events_, clock_, true);
     check_cuda(now.wait(), "cudaEventSynchronize on ", name_);
     const int64_t now_ns = Trace::now_ns();
     float milliseconds = 0;
@@ -200,8 +227,8 @@ std::shared_ptr<SideWork> Queue::copy_async(void* to, const void* from, int64_t 
     if (copy_stream_ == nullptr)  // 0: the lowest priority
         check_cuda(cudaStreamCreateWithPriority(&copy_stream_, cudaStreamNonBlocking, 0), "cudaStreamCreate on ",
                    name_);
-    check_cuda(Event(stream_).hold(copy_stream_), "cudaStreamWaitEvent on ", name_);
-    const auto begin = std::make_shared<Event>(copy_stream_);
+    check_cuda(Event(events_, stream_).hold(copy_stream_), "cudaStreamWaitEvent on ", name_);
+    const auto begin = std::make_shared<Event>(events_, copy_stream_);
     check_cuda(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, copy_stream_),
                "cudaMemcpyAsync of ", bytes, " bytes on the copy stream of ", name_);
     return std::make_shared<Aside>(*this, copy_stream_, begin);
@@ -210,7 +237,7 @@ std::shared_ptr<SideWork> Queue::copy_async(void* to, const void* from, int64_t 
 void Queue::copy(void* to, const void* from, int64_t bytes, Passage& passage) {
     check_cuda(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream_), "cudaMemcpyAsync of ",
                bytes, " bytes on ", name_);
-    passage.done.emplace(stream_);
+    passage.done.emplace(events_, stream_);
 }
 
 void Queue::wait(const Passage& passage) const {

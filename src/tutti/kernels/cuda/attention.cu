@@ -19,10 +19,21 @@ namespace {
 
 using Views = std::initializer_list<View>;
 
+int attribute_of_gpu(cudaDeviceAttr which) {
+    int device = 0, value = 0;
+    check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+    check_cuda(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
+    return value;
+}
+
 // Whether q, the first, is bf16 or f16 and every row of 16-bit values of the views can be copied in words of 16 bytes:
-// a requirement of cp.async and ldmatrix. f32 results are stored element by element.
+// a requirement of cp.async and ldmatrix. f32 results are stored element by element. Above head dims of 128 the
+// backward takes 128 KiB of shared memory, which compute capabilities 8.6, 8.9 and 12.0 lack.
 bool suits_tensor_cores(const Views& views) {
-    if (size_of(views.begin()->dtype) != 2 || views.begin()->shape[3] % kPack<bf16> != 0) return false;
+    constexpr int kOfLargeHeads = 128 << 10;
+    const int64_t D = views.begin()->shape[3];
+    if (size_of(views.begin()->dtype) != 2 || D % kPack<bf16> != 0) return false;
+    if (D > 128 && attribute_of_gpu(cudaDevAttrMaxSharedMemoryPerBlockOptin) < kOfLargeHeads) return false;
     for (const View& x : views)
         if (size_of(x.dtype) == 2 && !Heads<bf16>(x).aligned()) return false;
     return true;
@@ -30,10 +41,7 @@ bool suits_tensor_cores(const Views& views) {
 
 bool has_hopper() {
 #ifdef TUTTI_CUDA_SM90A
-    int device = 0, major = 0;
-    check_cuda(cudaGetDevice(&device), "cudaGetDevice");
-    check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
-    return major == 9;
+    return attribute_of_gpu(cudaDevAttrComputeCapabilityMajor) == 9;
 #else
     return false;
 #endif
@@ -66,8 +74,11 @@ constexpr AttentionKernel kKernels[] = {
      "build "
      "for 90a",
      false, has_hopper, suits_hopper, attention_forward_hopper, attention_backward_hopper},
-    {"tensor", "bf16 or f16 with head dims and strides that are multiples of 8 and data aligned to 16 bytes", true,
-     [] { return true; }, suits_tensor_cores, attention_forward_tensor, attention_backward_tensor},
+    {"tensor",
+     "bf16 or f16 with head dims and strides that are multiples of 8 and data aligned to 16 bytes, and with head dims "
+     "above 128 "
+     "where a block can have 128 KiB of shared memory",
+     true, [] { return true; }, suits_tensor_cores, attention_forward_tensor, attention_backward_tensor},
     {"plain", "everything", true, [] { return true; }, [](const Views&) { return true; }, attention_forward_plain,
      attention_backward_plain},
 };
