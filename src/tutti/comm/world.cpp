@@ -8,6 +8,13 @@
 
 namespace tutti::comm {
 
+SumOrder sum_order_of(std::string_view name) {
+    if (name == "tree") return SumOrder::tree;
+    if (name == "fast") return SumOrder::fast;
+    check<UsageError>(name == "auto", "[comm] order is tree, fast or auto, not ", name);
+    return SumOrder::automatic;
+}
+
 std::vector<int> World::ranks_of_host() const {
     std::vector<int> ranks(to_size(size()));
     std::iota(ranks.begin(), ranks.end(), 0);

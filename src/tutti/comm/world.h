@@ -28,13 +28,24 @@ struct WorldOptions {
     std::string secret = "auto", run_directory;
 };
 
+// The order of the additions of a reduction between devices.
+enum class SumOrder : uint8_t {
+    tree,       // of tree_reduce.h: the bits of every other backend
+    fast,       // the library's own, which depends on the machine; 16-bit values are rounded on the way
+    automatic,  // tree, but fast in groups whose hosts are no subtrees: there the tree takes more bytes between hosts
+};
+// "tree", "fast", "auto".
+SumOrder sum_order_of(std::string_view name);
+
 // Of a world whose collectives work in the memory of its ranks' devices (kernels/backends.h).
 struct DeviceWorldOptions {
-    // Sums in the order of tree_reduce.h: the bits of every other backend. False: in the library's order, which depends
-    // on the machine, and 16-bit values are rounded on the way.
-    bool tree = true;
+    SumOrder order = SumOrder::tree;
     // Multiprocessors that an operation may take, a CTA on each (ncclConfig_t::maxCTAs); 0: the library's own choice.
     int max_ctas = 0;
+    // The same for messages. A message holds them from when its own side is ready until its partner is, and a rank may
+    // have one under way on each of its channels: if these together took the whole GPU, messages that wait for their
+    // partners would keep out those that the partners wait for.
+    int message_ctas = 4;
     double timeout_s = 300;  // of one operation, from when all that it waits for on its own device is done
 };
 
@@ -49,6 +60,10 @@ class World {
     // The group of these ranks, in this order. All ranks of the group call group() with the same name and order; two
     // ranks make the groups that they share in the same order.
     virtual std::unique_ptr<Communicator> group(const std::string& name, const std::vector<int>& ranks) = 0;
+    // A group of two ranks, for messages only.
+    virtual std::unique_ptr<Communicator> channel(const std::string& name, const std::vector<int>& ranks) {
+        return group(name, ranks);
+    }
     // Stops all other ranks in their next wait, with this reason. The first reason stays.
     virtual void abort(const std::string& reason) = 0;
 

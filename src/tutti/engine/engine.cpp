@@ -27,6 +27,14 @@ std::unique_ptr<Device> checked(const spec::RunSpec& run, Machine& machine) {
     return std::move(machine.device);
 }
 
+// Multiprocessors for a message: at most half of the 132 of an H100 for the channels of all chunks of a rank, two to
+// each neighbour. Schedules with two chunks a rank need no virtual_stages.
+int message_ctas(const spec::RunSpec& run) {
+    constexpr int64_t kMost = 4, kAll = 64;  // 4 carry some 80 GB/s
+    const int64_t channels = 4 * std::max<int64_t>(run.parallel.virtual_stages, 2);
+    return static_cast<int>(std::clamp<int64_t>(kAll / channels, 1, kMost));
+}
+
 // As [comm] gpu and order say. Null: communication passes through the host's memory.
 std::unique_ptr<comm::World> gpu_world(const spec::RunSpec& run, comm::World& world, Device& device) {
     const kernels::Backend* backend = kernels::backend_of(device);
@@ -41,8 +49,9 @@ std::unique_ptr<comm::World> gpu_world(const spec::RunSpec& run, comm::World& wo
         return nullptr;
     }
     return backend->world(world, device,
-                          {.tree = run.comm.order == "tree",
+                          {.order = comm::sum_order_of(run.comm.order),
                            .max_ctas = static_cast<int>(run.comm.max_ctas),
+                           .message_ctas = message_ctas(run),
                            .timeout_s = run.comm.timeout_s});
 }
 

@@ -90,11 +90,12 @@ class Ring {
         if (sent.k.defined())
             for (const Tensor* x : {&sent.k, &sent.v}) messages.push_back(ranks_.send(*x, to));
         KeyValues received;
-        if (!comes) return received;
-        for (const auto member : {&KeyValues::k, &KeyValues::v}) {
-            received.*member = ops::empty(ctx_, (own.*member).shape(), type, Purpose::communication);
-            messages.push_back(ranks_.receive(received.*member, from));
-        }
+        if (comes)
+            for (const auto member : {&KeyValues::k, &KeyValues::v}) {
+                received.*member = ops::empty(ctx_, (own.*member).shape(), type, Purpose::communication);
+                messages.push_back(ranks_.receive(received.*member, from));
+            }
+        ranks_.start_messages();  // before the attention that they run beside
         return received;
     }
 

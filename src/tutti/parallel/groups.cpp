@@ -81,7 +81,7 @@ comm::Communicator& Groups::over(mesh::Axes axes, const std::vector<int>& pipeli
 comm::Communicator& Groups::channel(const std::string& name, int sender, int receiver) {
     const std::vector<int> along = mesh_.group(world_.rank(), Axis::pp);
     const std::vector<int> ranks = {along.at(to_size(sender)), along.at(to_size(receiver))};
-    return *all_.emplace_back(Group{.ranks = world_.group(name, ranks), .is_channel = true}).ranks;
+    return *all_.emplace_back(Group{.ranks = world_.channel(name, ranks), .is_channel = true}).ranks;
 }
 
 std::vector<GroupUsage> Groups::usage() const {

@@ -58,9 +58,11 @@ void Executor::send(Channel& channel, Tensor x, const Work& work, const Passes& 
 
 void Executor::receive(Channel& channel, const Tensor& x, Flight& f, const Passes& of) {
     f.arrivals.push_back(channel.receive(x, 0));
-    if (of.routing == nullptr) return;
-    f.means = ops::empty(ctx_, of.routing->means_shape(), DType::f64);
-    f.arrivals.push_back(channel.receive(f.means, 0));
+    if (of.routing != nullptr) {
+        f.means = ops::empty(ctx_, of.routing->means_shape(), DType::f64);
+        f.arrivals.push_back(channel.receive(f.means, 0));
+    }
+    channel.start_messages();  // before the next computation, which they run beside
 }
 
 void Executor::run(const schedule::Program& program, const Passes& passes) {

@@ -434,11 +434,14 @@ void for_each_field(Run& run, const Visit& visit) {
     key("gpu", run.comm.gpu, one_of(device_communication_choices()),
         "communication between GPUs: nccl: NCCL, one GPU per rank; host: through host memory, many times slower; auto: "
         "NCCL unless ranks share a GPU");
-    key("order", run.comm.order, one_of({"tree", "fast"}),
+    key("order", run.comm.order, one_of({"tree", "fast", "auto"}),
         "order of additions in reductions over NCCL; tree: fixed, the same bits as every other backend; fast: NCCL's "
-        "own order, which depends on the machine and rounds 16-bit values between additions");
+        "own order, which depends on the machine and rounds 16-bit values between additions; auto: tree, but fast in "
+        "groups whose hosts do not each have the same power of two of consecutive ranks, where the tree sends more "
+        "bytes between hosts");
     key("max_ctas", run.comm.max_ctas, between(0, 128),
-        "multiprocessors that NCCL may use for one operation (its CTAs); 0: NCCL's own choice");
+        "multiprocessors that NCCL may use for one operation (its CTAs); 0: NCCL's own choice. A message takes at most "
+        "4");
     key("spare_multiprocessors", run.comm.spare_multiprocessors, any(),
         "matrix products that overlap with communication leave max_ctas multiprocessors of the GPU to NCCL: the "
         "backward of "

@@ -3,6 +3,11 @@
 // as NCCL's kernels do; ranks that call different things wait for ever, as with NCCL. Sums are in descending order of
 // ranks, which is no order of Tutti's.
 //
+// As in NCCL's sources (2.30): an abort returns when no operation of another communicator is under way on its GPU
+// unless that one is aborted too (src/group.cc, commReclaim); an operation takes its communicator's CTAs, one
+// multiprocessor of 132 each, from when its own side is ready until its end (src/include/device.h); calls on
+// non-blocking communicators cost the host far more than those on blocking ones, which a virtual clock counts.
+//
 // Stricter than NCCL: using a communicator before its last call has completed is an error, and two threads that ask a
 // communicator for its error at once end the program (NCCL may free the memory of a call twice then).
 // The functions fake_nccl_* are for tests.
@@ -149,7 +154,71 @@ std::map<uint64_t, std::weak_ptr<Net>> nets;  // by unique id
 std::atomic<uint64_t> last_id{0};
 std::atomic<int> live{0};
 std::atomic<int64_t> started{0};
-std::atomic<int> max_ctas{0};  // of the newest communicator
+std::atomic<int> split_ctas[2];  // of the first and the second split of the newest communicator
+std::mutex sent_mutex;
+std::map<std::pair<int, int>, int64_t> sent_bytes;  // from, to, in any communicator
+std::atomic<int64_t> host_us{0};     // that calls on working communicators would have taken, of all ranks
+constexpr int kCallUs[] = {100, 8};  // of a call on a communicator that is not blocking, and on one that is
+constexpr auto kPatience = std::chrono::seconds(10);
+
+[[noreturn]] void die(const char* why) {
+    std::fprintf(stderr, "fake NCCL: %s\n", why);
+    std::_Exit(1);
+}
+
+// What communicators and their operations know of each other on one GPU. Streams may still have the operations of a
+// communicator when it is destroyed.
+std::atomic<int> running{0};  // operations that have their multiprocessors
+struct Gpu;
+struct State {
+    State(Gpu& on, int takes) : gpu(on), ctas(takes) {}
+    Gpu& gpu;
+    const int ctas;  // of an operation
+    std::atomic<bool> aborted{false};
+    std::atomic<int> error{0};
+};
+struct Gpu {
+    std::mutex mutex;
+    std::condition_variable changed;
+    int free_multiprocessors = 132;
+    std::multiset<const State*> under_way;
+
+    // Runs an operation; false: aborted before it began.
+    template <class Work>
+    void run(const State& state, const Work& work) {
+        {
+            std::unique_lock lock(mutex);
+            under_way.insert(&state);
+            changed.wait(lock, [&] { return state.aborted || free_multiprocessors >= state.ctas; });
+            free_multiprocessors -= state.ctas;
+            ++running;
+        }
+        if (!state.aborted) work();
+        {
+            const std::lock_guard lock(mutex);
+            free_multiprocessors += state.ctas;
+            --running;
+            under_way.erase(under_way.find(&state));
+        }
+        changed.notify_all();
+    }
+    void wait_for_others() {
+        std::unique_lock lock(mutex);
+        const auto all_end = [&] {
+            return std::all_of(under_way.begin(), under_way.end(), [](const State* s) { return s->aborted.load(); });
+        };
+        if (!changed.wait_for(lock, kPatience, all_end))
+            die("ncclCommAbort waits for an operation of another communicator of this GPU, which no abort ends; abort "
+                "all as one group");
+    }
+};
+// A rank is a thread with a GPU of its own; worlds beside each other in a test have the same numbers of GPUs.
+Gpu& gpu_here() {
+    static std::mutex mutex;
+    static std::map<std::thread::id, Gpu> gpus;
+    const std::lock_guard lock(mutex);
+    return gpus[std::this_thread::get_id()];
+}
 
 enum class Fault { none, hang, error, slow, stuck };
 struct Plan {
@@ -165,12 +234,8 @@ namespace tutti::comm::nccl {
 struct Opaque {
     std::shared_ptr<Net> net;
     int rank;
-    // Streams may still have its calls when the communicator is destroyed.
-    struct State {
-        std::atomic<bool> aborted{false};
-        std::atomic<int> error{0};
-    };
-    std::shared_ptr<State> state = std::make_shared<State>();
+    bool blocking;
+    std::shared_ptr<State> state;
     int looks = 2;  // until the last call has completed
     uint64_t calls = 0;
     int splits = 0;
@@ -181,6 +246,8 @@ struct Opaque {
 }  // namespace tutti::comm::nccl
 
 using tutti::comm::nccl::Comm;
+
+extern "C" Result ncclCommDestroy(Comm comm);
 
 namespace {
 
@@ -194,14 +261,18 @@ struct Message {
 };
 thread_local int group_depth = 0;
 thread_local std::vector<Message> group;
+thread_local std::vector<Comm> group_aborts;
 
-// Counts down `looks`: false while the last call has not completed, else a new call begins.
+// False while the last call has not completed, else a new call begins.
 bool begin_call(Comm comm) {
+    if (comm->blocking) return true;
     const std::lock_guard lock(comm->net->mutex);
     if (comm->looks > 0 || comm->net->joined < comm->net->size) return false;
     comm->looks = 2;
     return true;
 }
+
+Result begun(Comm comm) { return comm->blocking ? tutti::comm::nccl::kSuccess : tutti::comm::nccl::kInProgress; }
 
 constexpr auto kInternalError = static_cast<Result>(3);
 
@@ -217,6 +288,7 @@ Result wait_for_abort(Comm comm) {
 Result collective(const Call& call, Comm comm, void* stream) {
     if (!begin_call(comm)) return kInvalidUsage;
     ++started;
+    host_us += kCallUs[comm->blocking];
     const Plan plan = std::exchange(next_plan, {});
     if (plan.fault == Fault::stuck) return wait_for_abort(comm);
     auto work = [net = comm->net, state = comm->state, rank = comm->rank, number = comm->calls++, call, plan] {
@@ -239,13 +311,14 @@ Result collective(const Call& call, Comm comm, void* stream) {
         if (!meeting.done) meeting.calls.erase(rank);
         if (meeting.done && ++meeting.left == net->size) net->meetings.erase(number);
     };
-    tutti::emulation::enqueue(static_cast<cudaStream_t>(stream), std::move(work));
-    return tutti::comm::nccl::kInProgress;
+    tutti::emulation::enqueue(static_cast<cudaStream_t>(stream),
+                              [state = comm->state, work = std::move(work)] { state->gpu.run(*state, work); });
+    return begun(comm);
 }
 
 // All messages of a group proceed at once.
-void exchange(const std::vector<Message>& all, const std::shared_ptr<Net>& net,
-              const std::shared_ptr<tutti::comm::nccl::Opaque::State>& state, int rank) {
+void exchange(const std::vector<Message>& all, const std::shared_ptr<Net>& net, const std::shared_ptr<State>& state,
+              int rank) {
     std::unique_lock lock(net->mutex);
     std::vector<std::pair<int, std::shared_ptr<Mail>>> sent;
     std::vector<Message> receives;
@@ -256,6 +329,8 @@ void exchange(const std::vector<Message>& all, const std::shared_ptr<Net>& net,
         }
         sent.emplace_back(m.peer, std::make_shared<Mail>(Mail{m.data, m.bytes}));
         net->mail[{rank, m.peer}].push_back(sent.back().second);
+        const std::lock_guard count(sent_mutex);
+        sent_bytes[{rank, m.peer}] += static_cast<int64_t>(m.bytes);
     }
     net->changed.notify_all();
     const auto take = [&] {
@@ -287,45 +362,71 @@ void exchange(const std::vector<Message>& all, const std::shared_ptr<Net>& net,
 Result message(const Message& m) {
     {
         const std::lock_guard lock(m.comm->net->mutex);
-        if (m.comm->looks > 0) return kInvalidUsage;
+        if (!m.comm->blocking && m.comm->looks > 0) return kInvalidUsage;
     }
     group.push_back(m);
     return tutti::comm::nccl::kSuccess;
 }
 
 void wake(Comm comm) {
-    const std::lock_guard lock(comm->net->mutex);
-    comm->net->changed.notify_all();
+    {
+        const std::lock_guard lock(comm->net->mutex);
+        comm->net->changed.notify_all();
+    }
+    const std::lock_guard lock(comm->state->gpu.mutex);
+    comm->state->gpu.changed.notify_all();
 }
 
-// Ranks are connected with their first message, when both have called it; the call is not through before.
-void connect(const std::vector<Message>& all, Comm comm) {
-    const std::lock_guard lock(comm->net->mutex);
+// With the net's lock.
+bool connected(Comm comm) {
+    const auto& met = comm->net->met;
+    std::erase_if(comm->connecting, [&](const auto& pair) {
+        return met.contains({pair.first, pair.second, true}) && met.contains({pair.first, pair.second, false});
+    });
+    return comm->connecting.empty();
+}
+
+// Ranks are connected with their first message, when both have called it; the call is not through before. False: it
+// was aborted.
+bool connect(const std::vector<Message>& all, Comm comm) {
+    const auto net = comm->net;
+    const auto state = comm->state;
+    std::unique_lock lock(net->mutex);
     for (const Message& m : all) {
         if (m.peer == comm->rank) continue;
         const auto [from, to] = m.sends ? std::pair(comm->rank, m.peer) : std::pair(m.peer, comm->rank);
         comm->net->met.insert({from, to, m.sends});
         comm->connecting.emplace_back(from, to);
     }
+    net->changed.notify_all();
+    if (comm->blocking) net->changed.wait(lock, [&] { return state->aborted || connected(comm); });
+    return !state->aborted;
 }
 
 Result state_of(Comm comm) {
     if (const int error = comm->state->error; error != 0) return static_cast<Result>(error);
+    if (comm->blocking) return tutti::comm::nccl::kSuccess;
     const std::lock_guard lock(comm->net->mutex);
-    const auto& met = comm->net->met;
-    std::erase_if(comm->connecting, [&](const auto& pair) {
-        return met.contains({pair.first, pair.second, true}) && met.contains({pair.first, pair.second, false});
-    });
-    const bool through = comm->net->joined == comm->net->size && comm->connecting.empty() && comm->looks <= 0;
+    const bool through = comm->net->joined == comm->net->size && connected(comm) && comm->looks <= 0;
     if (!through) comm->looks = std::max(comm->looks - 1, 0);
     return through ? tutti::comm::nccl::kSuccess : tutti::comm::nccl::kInProgress;
 }
 
-Comm join(const std::shared_ptr<Net>& net, int rank) {
+Comm join(const std::shared_ptr<Net>& net, int rank, const Config& config) {
+    constexpr int kOwnChoice = 16;
+    const int ctas = config.max_ctas > 0 ? config.max_ctas : kOwnChoice;
     const std::lock_guard lock(net->mutex);
     ++net->joined;
     ++live;
-    return new tutti::comm::nccl::Opaque{.net = net, .rank = rank};
+    return new tutti::comm::nccl::Opaque{
+        .net = net, .rank = rank, .blocking = config.blocking != 0, .state = std::make_shared<State>(gpu_here(), ctas)};
+}
+
+void end_aborts() {
+    for (const Comm comm : std::exchange(group_aborts, {})) {
+        comm->state->gpu.wait_for_others();
+        ncclCommDestroy(comm);
+    }
 }
 
 }  // namespace
@@ -360,25 +461,25 @@ Result ncclCommInitRankConfig(Comm* comm, int ranks, UniqueId id, int rank, Conf
         net = nets[number].lock();
         if (!net) nets[number] = net = std::make_shared<Net>(ranks);
     }
-    max_ctas = config->max_ctas;
     if (next_plan.fault == Fault::error) return next_plan = {}, tutti::comm::nccl::kRemoteError;
-    *comm = join(net, rank);
+    *comm = join(net, rank, *config);
     return tutti::comm::nccl::kInProgress;
 }
 Result ncclCommSplit(Comm comm, int, int, Comm* split, Config* config) {
-    if (!begin_call(comm) || config->max_ctas != max_ctas) return kInvalidUsage;
+    if (!begin_call(comm)) return kInvalidUsage;
     if (next_plan.fault == Fault::stuck) return next_plan = {}, wait_for_abort(comm);
     std::shared_ptr<Net> net;
     {
         const std::lock_guard lock(comm->net->mutex);
+        if (comm->splits < 2) split_ctas[comm->splits] = config->max_ctas;
         auto& of_call = comm->net->splits[comm->splits++];
         if (!of_call) of_call = std::make_shared<Net>(comm->net->size);
         net = of_call;
     }
-    *split = join(net, comm->rank);
+    *split = join(net, comm->rank, *config);
     return tutti::comm::nccl::kInProgress;
 }
-Result ncclCommFinalize(Comm comm) { return begin_call(comm) ? tutti::comm::nccl::kInProgress : kInvalidUsage; }
+Result ncclCommFinalize(Comm comm) { return begin_call(comm) ? begun(comm) : kInvalidUsage; }
 Result ncclCommDestroy(Comm comm) {
     --live;
     delete comm;
@@ -387,7 +488,9 @@ Result ncclCommDestroy(Comm comm) {
 Result ncclCommAbort(Comm comm) {
     comm->state->aborted = true;
     wake(comm);
-    return ncclCommDestroy(comm);
+    group_aborts.push_back(comm);
+    if (group_depth == 0) end_aborts();
+    return tutti::comm::nccl::kSuccess;
 }
 Result ncclCommGetAsyncError(Comm comm, Result* error) {
     if (comm->asked.exchange(true)) {  // NCCL would free the memory of the last call twice
@@ -405,16 +508,20 @@ Result ncclGroupStart() {
 }
 Result ncclGroupEnd() {
     if (--group_depth > 0) return tutti::comm::nccl::kSuccess;
+    end_aborts();
     const std::vector<Message> all = std::exchange(group, {});
     if (all.empty()) return tutti::comm::nccl::kSuccess;
     ++started;
     const Comm comm = all.front().comm;  // all are of one communicator and stream
+    host_us += kCallUs[comm->blocking];
     if (!begin_call(comm)) return kInvalidUsage;
-    connect(all, comm);
-    tutti::emulation::enqueue(all.front().stream, [all, net = comm->net, state = comm->state, rank = comm->rank] {
-        exchange(all, net, state, rank);
-    });
-    return tutti::comm::nccl::kInProgress;
+    const auto work = [all, net = comm->net, state = comm->state, rank = comm->rank] {
+        state->gpu.run(*state, [&] { exchange(all, net, state, rank); });
+    };
+    const Result result = begun(comm);
+    if (!connect(all, comm)) return kInternalError;  // another thread may have destroyed it
+    tutti::emulation::enqueue(all.front().stream, work);
+    return result;
 }
 Result ncclAllReduce(const void* from, void* to, size_t count, Type type, Op op, Comm comm, void* stream) {
     return collective({Call::Kind::all_reduce, from, to, count, type, op, 0}, comm, stream);
@@ -438,7 +545,17 @@ Result ncclRecv(void* to, size_t count, Type type, int from, Comm comm, void* st
 // Fault of the next collective that the calling thread starts: 1 never ends, 2 fails with an error, 3 is late, 4: the
 // call itself returns only after an abort. 2 applies to the next communicator too, 4 to the next split.
 void fake_nccl_fault(int fault, int milliseconds) { next_plan = {static_cast<Fault>(fault), milliseconds}; }
-int fake_nccl_live() { return live; }  // communicators
-int fake_nccl_max_ctas() { return max_ctas; }
+int fake_nccl_live() { return live; }                              // communicators
+int fake_nccl_split_ctas(int split) { return split_ctas[split]; }  // of the newest root: collectives, messages
+// Of messages between ranks of which `of_host` in a row are on one host, so far; equal for all communicators.
+int64_t fake_nccl_bytes_between(int of_host) {
+    int64_t bytes = 0;
+    const std::lock_guard lock(sent_mutex);
+    for (const auto& [ranks, sent] : sent_bytes)
+        if (ranks.first / of_host != ranks.second / of_host) bytes += sent;
+    return bytes;
+}
+int fake_nccl_running() { return running; }
+int64_t fake_nccl_host_us() { return host_us; }
 int64_t fake_nccl_calls() { return started; }  // of collectives and groups of messages
 }

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "tests/cuda/nccl/ranks.h"
+#include "tutti/device/cuda/runtime.h"
 #include "tutti/diagnose/flight_findings.h"
 
 namespace tutti::comm {
@@ -57,27 +58,32 @@ class Run {
   private:
     bool here(World& world, int operation) const { return world.rank() == case_.rank && operation == case_.operation; }
     void work(World& world, Device& device) {
-        const auto group = world.everyone("dp");
+        const auto group = world.everyone("dp"), ring = world.everyone("cp");
         constexpr int64_t n = 8;
         const auto tensor = [&](int64_t count) {
             std::vector<float> values(static_cast<size_t>(count), static_cast<float>(world.rank() + 1));
             return Tensor::from_host<float>(device, {count}, values, Purpose::communication);
         };
         for (int k = 0; k < 3 * kRounds; ++k) {
-            const Tensor x = tensor(kRanks * n), part = tensor(n);
+            const Tensor x = tensor(kRanks * n), part = tensor(n), sent = tensor(n), received = tensor(n);
             if (here(world, k)) harm(world, device);
             if (here(world, k) && case_.harm == Harm::mismatch) group->broadcast(x, 0).wait();
             const float sum = 10;
-            if (k % 3 == 0) {
-                group->all_reduce(x).wait();
-                check(x.to_host<float>()[5] == sum, "all_reduce");
-            } else if (k % 3 == 1) {
-                group->reduce_scatter(x, part).wait();
-                check(part.to_host<float>()[5] == sum, "reduce_scatter");
-            } else {
-                group->all_gather(part, x).wait();
-                check(x.to_host<float>()[n] == 2, "all_gather");
-            }
+            Work work = k % 3 == 0   ? group->all_reduce(x)
+                        : k % 3 == 1 ? group->reduce_scatter(x, part)
+                                     : group->all_gather(part, x);
+            // Messages of another group are under way at the same time.
+            Work send = ring->send(sent, (world.rank() + 1) % kRanks);
+            Work receive = ring->receive(received, (world.rank() + kRanks - 1) % kRanks);
+            ring->start_messages();
+            work.wait();
+            send.wait();
+            receive.wait();
+            check(received.to_host<float>()[5] == static_cast<float>((world.rank() + kRanks - 1) % kRanks + 1),
+                  "a message");
+            if (k % 3 == 0) check(x.to_host<float>()[5] == sum, "all_reduce");
+            if (k % 3 == 1) check(part.to_host<float>()[5] == sum, "reduce_scatter");
+            if (k % 3 == 2) check(x.to_host<float>()[n] == 2, "all_gather");
         }
     }
     void harm(World& world, Device& device) {
@@ -112,7 +118,7 @@ class Run {
 // "" when the run ended as expected.
 std::string judge(const Case& c) {
     // A busy machine delays healthy ranks too, so slow ranks get a long time-out.
-    const double timeout_s = c.harm == Harm::slow || c.harm == Harm::error ? 30 : 1;
+    const double timeout_s = c.harm == Harm::slow || c.harm == Harm::error ? 30 : 2;
     Run run(c, timeout_s);
     const auto begin = std::chrono::steady_clock::now();
     std::string said;
@@ -145,14 +151,14 @@ TEST(NcclFaults, EachIsNamed) {
     EXPECT_EQ(fake_nccl().live(), 0) << "communicators that were neither destroyed nor aborted";
 }
 
-// Six worlds at a time: a fault mostly waits for its time-out.
+// Ten worlds at a time: a fault mostly waits for its time-out.
 TEST(NcclFaults, AThousand) {
     fake_nccl();
     std::atomic<int> next{0};
     std::mutex mutex;
     std::vector<std::string> wrong;
     std::vector<std::thread> threads;
-    for (int t = 0; t < 6; ++t)
+    for (int t = 0; t < 10; ++t)
         threads.emplace_back([&] {
             for (int i = next++; i < 1000; i = next++) {
                 std::minstd_rand random(static_cast<unsigned>(i + 1));
@@ -208,12 +214,58 @@ Tensor ones(Device& device, int64_t n) {
 
 const std::vector<Cause> kTimedOutAndTold = {Cause::timed_out, Cause::told};
 
-// More memory for sums: cudaFree waits for the operation in flight, which only the abort ends.
-TEST(NcclFaults, ARankThatWaitsForTheGpuInsideAnOperationIsReleased) {
+// cudaFree waits for the operation in flight, which only the abort ends.
+TEST(NcclFaults, ARankThatFreesMemoryDuringAnOperationIsReleased) {
     const auto own = [](World&, Device& device, Communicator& group) {
-        const Tensor x = ones(device, 8), y = ones(device, 4096);
+        const Tensor x = ones(device, 8), y = ones(device, 8);
+        void* memory = nullptr;
+        check_cuda(cudaMalloc(&memory, 512), "cudaMalloc");
         const Work first = group.all_reduce(x);
+        check_cuda(cudaFree(memory), "cudaFree");
         group.all_reduce(y).wait();
+    };
+    EXPECT_EQ(causes_of(1, own, [](auto&&...) {}), kTimedOutAndTold);
+    EXPECT_EQ(fake_nccl().live(), 0);
+}
+
+// The communicators of a GPU are aborted as one group: an abort alone would wait for the other group's operation.
+TEST(NcclFaults, OperationsOfTwoGroupsAreAbortedTogether) {
+    const auto own = [](World& world, Device& device, Communicator& dp) {
+        const auto tp = world.everyone("tp");
+        const Tensor x = ones(device, 8), y = ones(device, 8);
+        const Work first = dp.all_reduce(x), second = tp->all_reduce(y);
+        device.synchronize();
+        dp.all_gather(ones(device, 4), x).wait();
+        device.synchronize();
+        x.to_host<float>();
+    };
+    EXPECT_EQ(causes_of(1, own, [](World& world, auto&&...) { world.everyone("tp"); }), kTimedOutAndTold);
+    EXPECT_EQ(fake_nccl().live(), 0);
+}
+
+// A rank that ends without an error, and whose operation no partner joins, waits for nothing without a time-out.
+TEST(NcclFaults, ARankThatLeavesAnOperationBehindEnds) {
+    std::atomic<bool> ended{false};
+    on_gpus(2, {.timeout_s = 1}, [&](World& world, Device& device) {
+        if (world.rank() == 0) {
+            const auto group = world.everyone("dp");
+            static_cast<void>(group->all_reduce(ones(device, 8)));
+        } else {
+            const auto group = world.everyone("dp");
+            while (!ended) std::this_thread::yield();
+            return;
+        }
+        ended = true;
+    });
+    EXPECT_EQ(fake_nccl().live(), 0);
+}
+
+// A first message connects two ranks inside its call, which no poll ends: the watching thread does.
+TEST(NcclFaults, ARankThatWaitsInsideAFirstMessageIsReleased) {
+    const auto own = [](World&, Device& device, Communicator& group) {
+        const Tensor x = ones(device, 1 << 20);
+        group.all_reduce(x).wait();  // large: messages to every rank
+        x.to_host<float>();
     };
     EXPECT_EQ(causes_of(1, own, [](auto&&...) {}), kTimedOutAndTold);
     EXPECT_EQ(fake_nccl().live(), 0);

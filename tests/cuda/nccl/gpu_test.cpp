@@ -51,25 +51,28 @@ TEST_F(NcclOnGpus, Conforms) {
 }
 
 // Groups of one rank leave the library out. Here one GPU goes through all that a group of several does with it: our
-// configuration, communicators that do not block, a split one, each kind of call, the end, and an abort.
+// configuration, a root that does not block, blocking communicators split from it, each kind of call, the end, and an
+// abort of all.
 TEST_F(NcclOnGpus, OneRankCallsTheLibrary) {
     on_gpus(1, {.timeout_s = 60}, [](World& world, Device& device) {
         const nccl::Api& api = nccl::api();
         nccl::Guard guard(world, device, 60);
-        const auto settle = [&](const nccl::Comm& comm, nccl::Result result, const char* what) {
-            guard.check(result, what, "one");
-            guard.settle(comm, what, "one");
-        };
+        const auto through = [&](nccl::Result result, const char* what) { guard.check(result, what, "one"); };
         for (const bool aborted : {false, true}) {
             nccl::UniqueId id{};
             nccl::Config config;
             config.max_ctas = 16;
-            nccl::Comm comm = nullptr, messages = nullptr;
-            guard.check(api.get_unique_id(&id), "ncclGetUniqueId", "one");
-            settle(comm, api.comm_init_rank_config(&comm, 1, id, 0, &config), "ncclCommInitRankConfig");
-            settle(comm, api.comm_split(comm, 0, 0, &messages, &config), "ncclCommSplit");
-            check(messages != nullptr, "ncclCommSplit is through and has made nothing");
-            guard.settle(messages, "ncclCommSplit", "one");
+            nccl::Comm root = nullptr, comm = nullptr, messages = nullptr;
+            through(api.get_unique_id(&id), "ncclGetUniqueId");
+            through(api.comm_init_rank_config(&root, 1, id, 0, &config), "ncclCommInitRankConfig");
+            guard.settle(root, "ncclCommInitRankConfig", "one");
+            for (nccl::Comm* child : {&comm, &messages}) {
+                nccl::Config blocking{.blocking = 1};
+                blocking.max_ctas = child == &comm ? 16 : 4;
+                through(api.comm_split(root, 0, 0, child, &blocking), "ncclCommSplit");
+                guard.settle(root, "ncclCommSplit", "one");
+                check(*child != nullptr, "ncclCommSplit is through and has made nothing");
+            }
 
             constexpr int64_t n = 1000;
             const Tensor x = filled(device, n, 3), y = filled(device, n, 0);
@@ -78,31 +81,38 @@ TEST_F(NcclOnGpus, OneRankCallsTheLibrary) {
             const auto side = device.side_stream();
             void* const stream = side->stream().native;
             side->begin(false);
-            settle(comm, api.all_reduce(from, from, n, nccl::kFloat32, nccl::kSum, comm, stream), "ncclAllReduce");
-            settle(comm, api.reduce_scatter(from, from, n, nccl::kFloat32, nccl::kSum, comm, stream),
-                   "ncclReduceScatter");
-            settle(comm, api.broadcast(from, from, n, nccl::kFloat32, 0, comm, stream), "ncclBroadcast");
-            settle(comm, api.all_gather(from, from, n, nccl::kFloat32, comm, stream), "ncclAllGather");
-            guard.check(api.group_start(), "ncclGroupStart", "one");
-            guard.check(api.send(from, 4 * n, nccl::kBytes, 0, messages, stream), "ncclSend", "one");
-            guard.check(api.receive(to, 4 * n, nccl::kBytes, 0, messages, stream), "ncclRecv", "one");
-            settle(messages, api.group_end(), "ncclGroupEnd");
+            // Blocking: kInProgress would be a child that took its root's configuration.
+            const auto complete = [&](nccl::Result result, const char* what) {
+                through(result, what);
+                check(result == nccl::kSuccess, what, " on a blocking communicator has not completed");
+            };
+            complete(api.all_reduce(from, from, n, nccl::kFloat32, nccl::kSum, comm, stream), "ncclAllReduce");
+            complete(api.reduce_scatter(from, from, n, nccl::kFloat32, nccl::kSum, comm, stream), "ncclReduceScatter");
+            complete(api.broadcast(from, from, n, nccl::kFloat32, 0, comm, stream), "ncclBroadcast");
+            complete(api.all_gather(from, from, n, nccl::kFloat32, comm, stream), "ncclAllGather");
+            through(api.group_start(), "ncclGroupStart");
+            through(api.send(from, 4 * n, nccl::kBytes, 0, messages, stream), "ncclSend");
+            through(api.receive(to, 4 * n, nccl::kBytes, 0, messages, stream), "ncclRecv");
+            complete(api.group_end(), "ncclGroupEnd");
             side->end()->join();
             check(y.to_host<float>() == std::vector<float>(n, 3), "what one rank summed and sent to itself");
 
-            for (const nccl::Comm each : {messages, comm})
+            if (aborted) through(api.group_start(), "ncclGroupStart");
+            for (const nccl::Comm each : {messages, comm, root})
                 if (aborted) {
-                    guard.check(api.comm_abort(each), "ncclCommAbort", "one");
+                    through(api.comm_abort(each), "ncclCommAbort");
                 } else {
-                    settle(each, api.comm_finalize(each), "ncclCommFinalize");
-                    guard.check(api.comm_destroy(each), "ncclCommDestroy", "one");
+                    through(api.comm_finalize(each), "ncclCommFinalize");
+                    guard.settle(each, "ncclCommFinalize", "one");
+                    through(api.comm_destroy(each), "ncclCommDestroy");
                 }
+            if (aborted) through(api.group_end(), "ncclGroupEnd");
         }
     });
 }
 
 TEST_F(NcclOnGpus, FastSumsAreNearTheTrees) {
-    on_gpus(gpus(), {.tree = false, .timeout_s = 60}, [](World& world, Device& device) {
+    on_gpus(gpus(), {.order = SumOrder::fast, .timeout_s = 60}, [](World& world, Device& device) {
         const auto group = world.everyone("dp");
         const Tensor x = filled(device, 1 << 20, 0.1f * static_cast<float>(world.rank() + 1));
         group->all_reduce(x).wait();

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <bit>
 #include <climits>
 #include <cmath>
+#include <functional>
 #include <thread>
 
 #include "tests/cuda/nccl/ranks.h"
@@ -39,22 +41,22 @@ TEST(Nccl, Conforms) {
 TEST(Nccl, LargeSumsAreTheTreesToo) {
     on_gpus(3, {}, [](World& world, Device& device) {
         const auto group = world.everyone("dp");
-        const int64_t n = (9 << 20) + 5;  // f32: more than half of the scratch memory
-        std::vector<float> values(static_cast<size_t>(n));
+        const int64_t n = (8 << 20) + 5;  // f64: more than the scratch memory
+        std::vector<double> values(static_cast<size_t>(n));
         const auto value = [](int rank, int64_t i) {
-            return std::ldexp(static_cast<float>((i * 7919 + rank * 104729) % 1000003), static_cast<int>(i % 13) - 20);
+            return static_cast<double>((i * 7919 + rank * 104729) % 1000003) / static_cast<double>(3 + i % 13);
         };
         for (int64_t i = 0; i < n; ++i) values[static_cast<size_t>(i)] = value(world.rank(), i);
-        const Tensor x = Tensor::from_host<float>(device, {n}, values, Purpose::communication);
+        const Tensor x = Tensor::from_host<double>(device, {n}, values, Purpose::communication);
         group->all_reduce(x).wait();
-        const auto sums = x.to_host<float>();
+        const auto sums = x.to_host<double>();
         for (int64_t i = 0; i < n; ++i)
             check(sums[static_cast<size_t>(i)] == (value(0, i) + value(1, i)) + value(2, i), "element ", i);
     });
 }
 
 TEST(Nccl, FastSumsAreNcclsOwn) {
-    on_gpus(3, {.tree = false}, [](World& world, Device& device) {
+    on_gpus(3, {.order = SumOrder::fast}, [](World& world, Device& device) {
         const auto group = world.everyone("dp");
         // The fake library adds from the last rank: (c + b) + a, not the tree's (a + b) + c.
         const float values[] = {1e8f, -1e8f, 1.5f};
@@ -165,6 +167,160 @@ TEST(Nccl, TwoRanksMayBothSendFirst) {
     });
 }
 
+// As the ranks of a pipeline with many chunks: every message waits for a receive that its partner begins only after its
+// own sends. With 16 multiprocessors each, those of nine channels would take the whole GPU and keep the receives out.
+TEST(Nccl, MessagesThatWaitLeaveRoomForThoseThatTheyWaitFor) {
+    constexpr int kChannels = 9;
+    on_gpus(2, {.max_ctas = 16, .timeout_s = 10}, [](World& world, Device& device) {
+        const int me = world.rank();
+        std::vector<std::unique_ptr<Communicator>> out, in;
+        std::vector<Tensor> tensors;
+        std::vector<Work> works;
+        for (int c = 0; c < kChannels; ++c)
+            for (const int sender : {0, 1})
+                (sender == me ? out : in)
+                    .push_back(world.channel(concat("from ", sender, ", ", c), {sender, 1 - sender}));
+        for (const auto& channel : out) {
+            works.push_back(channel->send(tensors.emplace_back(filled(device, 8, static_cast<float>(me))), 1));
+            channel->start_messages();
+        }
+        const auto ranks = world.everyone("ranks");
+        while (fake_nccl().running() < 2 * (132 / 16)) std::this_thread::yield();
+        ranks->barrier();
+        for (const auto& channel : in) {
+            works.push_back(channel->receive(tensors.emplace_back(filled(device, 8, -1)), 0));
+            channel->start_messages();
+        }
+        wait_all(works);
+        check(tensors.back().to_host<float>()[7] == static_cast<float>(1 - me), "the other's message");
+    });
+}
+
+TEST(Nccl, AChannelHasNoCollectives) {
+    on_gpus(2, {}, [](World& world, Device& device) {
+        const auto channel = world.channel("pp 0>1", {0, 1});
+        const Tensor x = filled(device, 8, 1);
+        try {
+            channel->all_reduce(x).wait();
+        } catch (const Error& error) {
+            check(std::string(error.what()).find("for messages only") != std::string::npos, error.what());
+            return;
+        }
+        check(false, "a channel reduced");
+    });
+}
+
+// A step of many small layers must not wait for the host.
+TEST(Nccl, ACallTakesMicrosecondsOfTheHost) {
+    on_gpus(2, {}, [](World& world, Device& device) {
+        const auto group = world.everyone("dp");
+        const Tensor small = filled(device, 8, 1), large = filled(device, 1 << 17, 1),
+                     part = filled(device, 1 << 16, 1);
+        world.everyone("start")->barrier();
+        const int64_t calls = fake_nccl().calls(), us = fake_nccl().host_us();
+        group->all_reduce(small).wait();
+        group->all_reduce(large).wait();
+        group->reduce_scatter(large, part).wait();
+        group->all_gather(part, large).wait();
+        device.synchronize();
+        world.everyone("end")->barrier();
+        const int64_t spent = fake_nccl().host_us() - us, called = fake_nccl().calls() - calls;
+        check(spent <= 10 * called, spent, " us in ", called, " calls");
+    });
+}
+
+// Every number of ranks on a host: subtrees, one rank each, and hosts that the tree's subtrees do not match.
+TEST(Nccl, SumsOverHostsAreTheTreesToo) {
+    for (const auto& [ranks, of_host] : {std::pair(8, 4), {8, 2}, {8, 1}, {6, 2}, {6, 3}, {5, 4}, {16, 4}})
+        for (const SumOrder order : {SumOrder::tree, SumOrder::automatic}) {
+            if (order == SumOrder::automatic && !(std::has_single_bit(unsigned(of_host)) && ranks % of_host == 0))
+                continue;
+            on_gpus(ranks, {.order = order, .ranks_of_host = of_host}, [&, n = ranks](World& world, Device& device) {
+                const auto group = world.everyone("dp");
+                for (const int64_t count : {int64_t{7}, int64_t{30011}}) {
+                    const int64_t whole = count * n;
+                    const auto value = [&](int rank, int64_t i) {
+                        return std::ldexp(static_cast<float>((i * 7919 + rank * 104729) % 4099),
+                                          static_cast<int>((i + 5 * rank) % 11));
+                    };
+                    // The tree of tree_reduce.h, by its definition.
+                    const std::function<float(int, int, int64_t)> tree = [&](int begin, int end, int64_t i) -> float {
+                        if (end - begin == 1) return value(begin, i);
+                        const auto half = static_cast<int>(std::bit_floor(static_cast<unsigned>(end - begin - 1)));
+                        return tree(begin, begin + half, i) + tree(begin + half, end, i);
+                    };
+                    std::vector<float> own(static_cast<size_t>(whole));
+                    for (int64_t i = 0; i < whole; ++i) own[static_cast<size_t>(i)] = value(world.rank(), i);
+                    const Tensor x = Tensor::from_host<float>(device, {whole}, own, Purpose::communication);
+                    const Tensor part = filled(device, count, 0);
+                    group->reduce_scatter(x, part).wait();
+                    group->all_reduce(x).wait();
+                    const auto parts = part.to_host<float>(), sums = x.to_host<float>();
+                    for (int64_t i = 0; i < whole; ++i) {
+                        const float expected = tree(0, n, i);
+                        check(sums[static_cast<size_t>(i)] == expected, "all_reduce, element ", i);
+                        const int64_t at = i - world.rank() * count;
+                        if (at >= 0 && at < count)
+                            check(parts[static_cast<size_t>(at)] == expected, "reduce_scatter, ", i);
+                    }
+                }
+            });
+        }
+}
+
+// 16-bit values: the sums of hosts are not rounded on their way.
+TEST(Nccl, SixteenBitSumsOverHostsAreRoundedOnce) {
+    const auto sums_are_right = [](auto one) {
+        using T = decltype(one);
+        on_gpus(8, {.ranks_of_host = 4}, [](World& world, Device& device) {
+            const auto group = world.everyone("dp");
+            constexpr int64_t kCount = 40009;
+            std::vector<T> own;
+            std::vector<float> sums(kCount, 0);
+            for (int64_t i = 0; i < kCount; ++i)
+                for (int r = 0; r < 8; ++r) {
+                    const T value(static_cast<float>((i * 31 + r * 17) % 257) / 256);
+                    if (r == world.rank()) own.push_back(value);
+                    sums[static_cast<size_t>(i)] += static_cast<float>(value);  // exact in any order
+                }
+            const Tensor x = Tensor::from_host<T>(device, {kCount}, own, Purpose::communication);
+            group->all_reduce(x).wait();
+            const auto reduced = x.template to_host<T>();
+            for (int64_t i = 0; i < kCount; ++i)
+                check(reduced[static_cast<size_t>(i)].bits == T(sums[static_cast<size_t>(i)]).bits, "element ", i);
+        });
+    };
+    sums_are_right(bf16());
+    sums_are_right(f16());
+}
+
+// Of the values of a whole tensor S over N hosts, (N - 1) / N S leave each host, not once per rank.
+TEST(Nccl, TheTreeSendsBetweenHostsOnlyOnce) {
+    on_gpus(8, {.ranks_of_host = 4}, [](World& world, Device& device) {
+        const auto group = world.everyone("dp");
+        const int64_t count = 1 << 16, bytes = 8 * count * 4;
+        const Tensor x = filled(device, 8 * count, 1), part = filled(device, count, 0);
+        device.synchronize();
+        world.everyone("start")->barrier();
+        const int64_t before = fake_nccl().bytes_between(4);
+        world.everyone("begun")->barrier();
+        group->reduce_scatter(x, part).wait();
+        device.synchronize();
+        world.everyone("end")->barrier();
+        const int64_t sent = fake_nccl().bytes_between(4) - before;  // by both hosts
+        check(sent == bytes, "sent ", sent, " bytes between two hosts, of a tensor of ", bytes);
+    });
+}
+
+TEST(Nccl, AnOrderForHostsThatAreNoSubtreesIsTheLibrarys) {
+    on_gpus(3, {.order = SumOrder::automatic, .ranks_of_host = 2}, [](World& world, Device& device) {
+        const float values[] = {1e8f, -1e8f, 1.5f};
+        const Tensor x = filled(device, 3, values[world.rank()]);
+        world.everyone("dp")->all_reduce(x).wait();
+        check(x.to_host<float>()[2] == (values[2] + values[1]) + values[0], "not NCCL's order");
+    });
+}
+
 TEST(Nccl, RanksThatShareAGpuHaveItsIdentity) {
     fake_nccl();  // and its GPUs
     run_ranks(3, {.timeout_s = 60}, [](World& world) {
@@ -178,13 +334,14 @@ TEST(Nccl, RanksThatShareAGpuHaveItsIdentity) {
 
 // Both communicators of a group; 0 leaves the field unset, which means NCCL's own choice.
 TEST(Nccl, IsToldHowManyMultiprocessorsItMayTake) {
-    for (const int ctas : {8, 0}) {
+    for (const int ctas : {8, 4, 0}) {
         on_gpus(2, {.max_ctas = ctas}, [](World& world, Device& device) {
             const auto group = world.everyone("dp");
             group->all_reduce(filled(device, 8, 1)).wait();
             device.synchronize();
         });
-        EXPECT_EQ(fake_nccl().max_ctas(), ctas > 0 ? ctas : INT_MIN);
+        EXPECT_EQ(fake_nccl().ctas(0), ctas > 0 ? ctas : INT_MIN);
+        EXPECT_EQ(fake_nccl().ctas(1), 4);  // of messages
     }
 }
 

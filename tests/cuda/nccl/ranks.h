@@ -34,8 +34,13 @@ class FakeNccl {
     }
     int live() const { return reinterpret_cast<int (*)()>(dlsym(library_, "fake_nccl_live"))(); }
     int64_t calls() const { return reinterpret_cast<int64_t (*)()>(dlsym(library_, "fake_nccl_calls"))(); }
-
-    int max_ctas() const { return reinterpret_cast<int (*)()>(dlsym(library_, "fake_nccl_max_ctas"))(); }
+    // Of the newest group, for collectives (0) and messages (1).
+    int ctas(int split) const { return reinterpret_cast<int (*)(int)>(dlsym(library_, "fake_nccl_split_ctas"))(split); }
+    int64_t bytes_between(int of_host) const {
+        return reinterpret_cast<int64_t (*)(int)>(dlsym(library_, "fake_nccl_bytes_between"))(of_host);
+    }
+    int running() const { return reinterpret_cast<int (*)()>(dlsym(library_, "fake_nccl_running"))(); }
+    int64_t host_us() const { return reinterpret_cast<int64_t (*)()>(dlsym(library_, "fake_nccl_host_us"))(); }
 
   private:
     void* library_;
@@ -47,10 +52,36 @@ inline FakeNccl& fake_nccl() {
 }
 
 struct GpuRankOptions {
-    bool tree = true;
+    SumOrder order = SumOrder::tree;
     int max_ctas = 0;
-    double timeout_s = 60;  // of operations on GPUs; the host has a minute
+    int ranks_of_host = kMostRanks;  // ranks [0, n) share a host, [n, 2 n) the next, ...
+    double timeout_s = 60;           // of operations on GPUs; the host has a minute
     std::string flight_directory = {};
+};
+
+// Threads that say that they are on several hosts.
+class HostsWorld final : public World {
+  public:
+    HostsWorld(World& inner, int of_host) : inner_(inner), of_host_(of_host) {}
+    int rank() const override { return inner_.rank(); }
+    int size() const override { return inner_.size(); }
+    std::string backend() const override { return inner_.backend(); }
+    std::vector<int> ranks_of_host() const override {
+        std::vector<int> ranks;
+        for (int r = rank() / of_host_ * of_host_; r < size() && r / of_host_ == rank() / of_host_; ++r)
+            ranks.push_back(r);
+        return ranks;
+    }
+    std::unique_ptr<Communicator> group(const std::string& name, const std::vector<int>& ranks) override {
+        return inner_.group(name, ranks);
+    }
+    void abort(const std::string& reason) override { inner_.abort(reason); }
+    Progress& progress() override { return inner_.progress(); }
+    FlightRecorder& recorder() override { return inner_.recorder(); }
+
+  private:
+    World& inner_;
+    const int of_host_;
 };
 
 inline void on_gpus(int ranks, const GpuRankOptions& options, const std::function<void(World&, Device&)>& body) {
@@ -58,8 +89,9 @@ inline void on_gpus(int ranks, const GpuRankOptions& options, const std::functio
     run_ranks(
         ranks, {.timeout_s = 60, .flight_directory = options.flight_directory, .watched = true}, [&](World& threads) {
             const auto device = make_cuda_device(threads.rank());
+            HostsWorld hosts(threads, options.ranks_of_host);
             const auto world = nccl_world(
-                threads, *device, {.tree = options.tree, .max_ctas = options.max_ctas, .timeout_s = options.timeout_s});
+                hosts, *device, {.order = options.order, .max_ctas = options.max_ctas, .timeout_s = options.timeout_s});
             body(*world, *device);
         });
 }

@@ -3,16 +3,17 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "tutti/comm/nccl/tree_sum.h"
+#include "tutti/comm/tree_reduce.h"
 #include "tutti/device/cuda/runtime.h"
 
 namespace tutti::comm::nccl {
 
 namespace {
 
-constexpr int64_t kScratch = 64 << 20;
 // Below this size every rank sends its values to all ranks: one exchange instead of two.
 constexpr int64_t kSmall = 256 << 10;
 
@@ -84,7 +85,7 @@ bool NcclOperation::look() {
         if (launched_ && !work_) return true;
         work = work_;
     }
-    guard_.look();
+    guard_.check_failed();
     if (!work) return false;
     if (begun_ == Clock::time_point{}) {
         if (!work->begun()) return false;
@@ -105,28 +106,32 @@ bool NcclOperation::look() {
     return false;
 }
 
-Scratch::~Scratch() {
-    if (data_ != nullptr) cudaFree(data_);
-}
-
-// cudaFree waits for the streams that used the old memory.
-std::byte* Scratch::of(int64_t bytes) {
-    if (bytes <= bytes_) return data_;
-    const auto more = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(bytes)));
-    if (data_ != nullptr) check_cuda(cudaFree(data_), "cudaFree");
-    data_ = nullptr;
-    bytes_ = 0;
-    void* place = nullptr;
-    check_cuda(cudaMalloc(&place, static_cast<size_t>(more)), "cudaMalloc of ", more, " bytes for sums over ranks");
-    data_ = static_cast<std::byte*>(place);
-    bytes_ = more;
-    return data_;
-}
-
 // --- the group -------------------------------------------------------------------------------------------------------
 
+Scratch::Scratch() {
+    void* place = nullptr;
+    check_cuda(cudaMalloc(&place, static_cast<size_t>(kBytes)), "cudaMalloc of ", kBytes, " bytes for sums over ranks");
+    data_ = static_cast<std::byte*>(place);
+}
+
+Scratch::~Scratch() { cudaFree(data_); }
+
+Hosts hosts_of(const std::vector<std::string>& of_rank) {
+    const auto ranks = static_cast<int>(of_rank.size());
+    const auto local = static_cast<int>(std::count(of_rank.begin(), of_rank.end(), of_rank.front()));
+    if (local == ranks) return {.count = 1, .local = ranks};
+    const auto host_of = [&](int rank) -> const std::string& { return of_rank[static_cast<size_t>(rank)]; };
+    bool in_order = std::has_single_bit(static_cast<unsigned>(local)) && ranks % local == 0;
+    for (int r = 0; r < ranks && in_order; ++r)
+        in_order =
+            host_of(r) == host_of(r / local * local) && std::count(of_rank.begin(), of_rank.end(), host_of(r)) == local;
+    if (!in_order || local == 1) return {.count = 1, .local = ranks, .in_order = in_order};
+    return {.count = ranks / local, .local = local};
+}
+
 NcclCommunicator::NcclCommunicator(std::unique_ptr<Communicator> host, Device& device, Guard& guard, Progress& progress,
-                                   const DeviceWorldOptions& options, std::vector<NcclCommunicator*>& waiting)
+                                   const DeviceWorldOptions& options, std::vector<NcclCommunicator*>& waiting,
+                                   bool is_channel)
     : Communicator(host->name(), host->ranks(), host->rank(), progress, guard.world().recorder()),
       host_(std::move(host)),
       device_(device),
@@ -138,7 +143,7 @@ NcclCommunicator::NcclCommunicator(std::unique_ptr<Communicator> host, Device& d
     if (size() == 1) return;
     side_ = device.side_stream();
     message_side_ = device.side_stream();
-    join_ranks();
+    join_ranks(is_channel);
 }
 
 NcclCommunicator::~NcclCommunicator() {
@@ -146,64 +151,92 @@ NcclCommunicator::~NcclCommunicator() {
     // Operations in flight may never end on other ranks when this rank has failed.
     if (std::uncaught_exceptions() > exceptions_)
         guard_.fail(std::make_exception_ptr(Aborted("the rank leaves its groups by an exception")));
-    leave(message_comm_);
-    leave(comm_);
+    leave();
 }
 
-// The group's id from NCCL is broadcast over a separate group, whose traffic is not counted.
-void NcclCommunicator::join_ranks() {
+// The group's id from NCCL and the names of hosts pass over a separate group, whose traffic is not counted.
+void NcclCommunicator::join_ranks(bool is_channel) {
     UniqueId id{};
     guard_.check_failed();
-    std::byte* const two_bytes = size() == 2 ? first_messages_.of(2) : nullptr;
     if (rank() == 0) guard_.check(api().get_unique_id(&id), "a new communicator", name());
     const auto cpu = make_cpu_device(1);
     const Tensor bytes = Tensor::empty(*cpu, {static_cast<int64_t>(sizeof id)}, DType::u8, Purpose::communication);
     std::memcpy(bytes.view().data, &id, sizeof id);
-    guard_.world().group(name() + ", for NCCL", ranks())->broadcast(bytes, 0).wait();
+    const auto meeting = guard_.world().group(name() + ", for NCCL", ranks());
+    meeting->broadcast(bytes, 0).wait();
     std::memcpy(&id, bytes.view().data, sizeof id);
-    Config config;
-    if (options_.max_ctas > 0) config.max_ctas = options_.max_ctas;
-    const std::lock_guard call(guard_.calling());
-    guard_.check_failed();
+    if (!is_channel) hosts_ = hosts_of(gather_texts(*meeting, concat(guard_.world().ranks_of_host().front())));
     try {
-        guard_.check(api().comm_init_rank_config(&comm_, size(), id, rank(), &config), "a new communicator", name());
-        guard_.add(comm_, name());
-        guard_.settle(comm_, "a new communicator", name());
-        guard_.check(api().comm_split(comm_, 0, rank(), &message_comm_, &config), "a communicator for messages",
-                     name());
-        guard_.settle(comm_, "a communicator for messages", name());
-        guard_.settle(message_comm_, "a communicator for messages", name());
-        // NCCL connects two ranks with their first message, and its call completes when the other rank has called too.
-        // Two ranks of a pipeline may both send before they receive; connected here, only their GPUs wait.
-        if (size() == 2) {
-            tutti::comm::nccl::Stream stream = message_side_->stream().native;
-            grouped("the first messages", [&] {
-                guard_.check(api().send(two_bytes, 1, kBytes, 1 - rank(), message_comm_, stream), "a send", name());
-                guard_.check(api().receive(two_bytes + 1, 1, kBytes, 1 - rank(), message_comm_, stream), "a receive",
-                             name());
-            });
-            guard_.settle(message_comm_, "the first messages", name());
-        }
+        make_communicators(id, is_channel);
     } catch (...) {  // no destructor follows
-        if (message_comm_ != nullptr) api().comm_abort(message_comm_);
-        if (guard_.remove(comm_)) api().comm_abort(comm_);
+        guard_.fail(std::current_exception());
         throw;
     }
-    guard_.add(message_comm_, name());
 }
 
-// After a failure, Guard::fail() aborts the communicators.
-void NcclCommunicator::leave(Comm& comm) noexcept {
-    const std::lock_guard call(guard_.calling());
-    if (comm == nullptr || guard_.failed()) return;
+void NcclCommunicator::make_communicators(const UniqueId& id, bool is_channel) {
+    constexpr std::string_view kWhat = "a new communicator";
+    const Guard::Turn turn(guard_, kWhat, name());
+    Config config;
+    if (options_.max_ctas > 0) config.max_ctas = options_.max_ctas;
+    const Result result = api().comm_init_rank_config(&root_, size(), id, rank(), &config);
+    if (root_ != nullptr) guard_.add(root_, name());
+    guard_.check(result, kWhat, name());
+    guard_.settle(root_, kWhat, name());
+    if (!is_channel) split(comm_, options_.max_ctas, "a communicator for collectives");
+    const int most = options_.max_ctas > 0 ? options_.max_ctas : options_.message_ctas;
+    split(message_comm_, std::min(most, options_.message_ctas), "a communicator for messages");
+    if (size() == 2) connect_two();
+}
+
+void NcclCommunicator::split(Comm& made, int max_ctas, std::string_view what) {
+    Config config{.blocking = 1};
+    if (max_ctas > 0) config.max_ctas = max_ctas;
+    const Result result = api().comm_split(root_, 0, rank(), &made, &config);
+    guard_.check(result, what, name());
+    guard_.settle(root_, what, name());
+    guard_.add(made, name());
+}
+
+// NCCL connects two ranks with their first message, and its call completes when the other rank has called too. Two
+// ranks of a pipeline may both send before they receive; connected here, only their GPUs wait.
+void NcclCommunicator::connect_two() {
+    message_side_->begin(false);
+    void* const stream = message_side_->stream().native;
+    auto* const two_bytes = static_cast<std::byte*>(device_.stream().workspace);  // no kernel uses it meanwhile
+    guard_.check(api().group_start(), "the first messages", name());
+    const Result sent = api().send(two_bytes, 1, kBytes, 1 - rank(), message_comm_, stream);
+    const Result received = api().receive(two_bytes + 1, 1, kBytes, 1 - rank(), message_comm_, stream);
+    const Result both = api().group_end();
+    for (const Result result : {sent, received, both}) guard_.check(result, "the first messages", name());
+    message_side_->end()->join();
+}
+
+// The destruction of streams and communicators waits for their operations, and CUDA's waits have no time-out. Here the
+// watching thread ends operations that take too long.
+void NcclCommunicator::drain() {
+    for (const auto& work : {last_, last_messages_})
+        while (work && !work->done()) {
+            guard_.check_failed();
+            std::this_thread::sleep_for(std::chrono::microseconds(100));
+        }
+}
+
+// After a failure, Guard::fail() aborts the communicators. Those that share its memory leave before the root.
+void NcclCommunicator::leave() noexcept {
     try {
-        guard_.check(api().comm_finalize(comm), "the end", name());
-        guard_.settle(comm, "the end", name());
-        if (guard_.remove(comm)) api().comm_destroy(comm);
+        drain();
+        for (Comm* comm : {&message_comm_, &comm_, &root_}) {
+            if (*comm == nullptr) continue;
+            if (guard_.failed()) return;
+            const Guard::Turn turn(guard_, "the end", name());
+            guard_.check(api().comm_finalize(*comm), "the end", name());
+            guard_.settle(*comm, "the end", name());
+            if (guard_.remove(*comm)) api().comm_destroy(*comm);
+        }
     } catch (...) {
-        if (guard_.remove(comm)) api().comm_abort(comm);
+        guard_.fail(std::current_exception());
     }
-    comm = nullptr;
 }
 
 Work NcclCommunicator::begin(Collective collective) {
@@ -226,6 +259,8 @@ std::shared_ptr<Operation> NcclCommunicator::start(Collective c, uint64_t sequen
     guard_.check_failed();
     auto operation = std::make_shared<NcclOperation>(c, name(), sequence, guard_);
     if (size() == 1) return start_alone(c, std::move(operation));
+    check(is_message(c.kind) || comm_ != nullptr, "group ", name(), " is a channel, for messages only: it has no ",
+          name_of(c.kind));
     if (is_message(c.kind)) {
         const bool sends = c.kind == Kind::send;
         messages_.push_back({operation, sends ? c.input : c.output, c.peer, sends});
@@ -234,9 +269,11 @@ std::shared_ptr<Operation> NcclCommunicator::start(Collective c, uint64_t sequen
     }
     // Before the stream is told to wait: a buffer's data() joins the work that uses the buffer.
     for (const Tensor* x : {&c.input, &c.output}) static_cast<void>(x->view());
+    if (!scratch_ && (c.kind == Kind::all_reduce || c.kind == Kind::reduce_scatter))
+        scratch_ = std::make_unique<Scratch>();
     side_->begin(recorder_.traces());
     launch(c);
-    const std::shared_ptr<SideWork> work = side_->end();
+    const std::shared_ptr<SideWork> work = last_ = side_->end();
     for (const Tensor* x : {&c.input, &c.output}) x->buffer()->used_by(work);
     operation->launched(work);
     return operation;
@@ -248,7 +285,7 @@ void NcclCommunicator::start_messages() {
     std::erase(waiting_, this);
     for (const Message& m : all) static_cast<void>(m.x.view());
     message_side_->begin(recorder_.traces());
-    together(message_comm_, "messages", [&] {
+    together("messages", [&] {
         for (const Message& m : all) {
             auto* data = m.x.view().as<std::byte>();
             const auto bytes = static_cast<size_t>(m.x.bytes());
@@ -258,7 +295,7 @@ void NcclCommunicator::start_messages() {
                          m.sends ? "a send" : "a receive", name());
         }
     });
-    const std::shared_ptr<SideWork> work = message_side_->end();
+    const std::shared_ptr<SideWork> work = last_messages_ = message_side_->end();
     for (const Message& m : all) {
         m.x.buffer()->used_by(work);
         m.operation->launched(work);
@@ -293,28 +330,24 @@ std::shared_ptr<NcclOperation> NcclCommunicator::start_alone(const Collective& c
 }
 
 template <class Calls>
-void NcclCommunicator::grouped(std::string_view what, const Calls& calls) {
-    guard_.check(api().group_start(), what, name());
-    try {
-        calls();
-    } catch (...) {
-        api().group_end();
-        throw;
-    }
-    guard_.check(api().group_end(), what, name());
-}
-
-template <class Calls>
-void NcclCommunicator::call(Comm comm, std::string_view what, const Calls& calls) {
-    const std::lock_guard lock(guard_.calling());
-    guard_.check_failed();
+void NcclCommunicator::call(std::string_view what, const Calls& calls) {
+    const Guard::Turn turn(guard_, what, name());
     calls();
-    guard_.settle(comm, what, name());
 }
 
+// Single messages too: outside of a group NCCL returns from a send before the send is queued on its stream.
 template <class Calls>
-void NcclCommunicator::together(Comm comm, std::string_view what, const Calls& calls) {
-    call(comm, what, [&] { grouped(what, calls); });
+void NcclCommunicator::together(std::string_view what, const Calls& calls) {
+    call(what, [&] {
+        guard_.check(api().group_start(), what, name());
+        try {
+            calls();
+        } catch (...) {
+            api().group_end();
+            throw;
+        }
+        guard_.check(api().group_end(), what, name());
+    });
 }
 
 void NcclCommunicator::send(const void* data, int64_t bytes, int to) {
@@ -330,11 +363,13 @@ void NcclCommunicator::receive(void* data, int64_t bytes, int from) {
 
 void NcclCommunicator::launch(const Collective& c) {
     if (c.input.numel() == 0 && c.kind != Kind::all_to_all) return;
-    const bool fast = !options_.tree && c.input.dtype() == c.output.dtype();
+    const bool by_library =
+        options_.order == SumOrder::fast || (options_.order == SumOrder::automatic && !hosts_.in_order);
+    const bool fast = by_library && c.input.dtype() == c.output.dtype();
     if (c.kind == Kind::all_to_all) return all_to_all(c);
     if (c.kind == Kind::all_reduce && !fast) return all_reduce(c);
     if (c.kind == Kind::reduce_scatter && !fast) return reduce_scatter(c);
-    call(comm_, name_of(c.kind), [&] { guard_.check(launch_alone(c), name_of(c.kind), name()); });
+    call(name_of(c.kind), [&] { guard_.check(launch_alone(c), name_of(c.kind), name()); });
 }
 
 // Operations that are a single call of NCCL.
@@ -358,26 +393,91 @@ Result NcclCommunicator::launch_alone(const Collective& c) {
     throw Error(concat("no operation of a group on GPU memory: ", name_of(c.kind)));
 }
 
-// All ranks send this rank their values of its part, which are summed here, in chunks to limit the memory.
-void NcclCommunicator::reduce_scatter(const Collective& c) {
-    const int n = size(), me = rank();
-    const int64_t part = c.output.numel(), element = size_of(c.input.dtype()), out = size_of(c.output.dtype());
-    const int64_t chunk = std::max<int64_t>(1, kScratch / (n * element));
-    std::byte* arrived = scratch_.of(std::min(chunk, part) * element * n);
-    const auto* x = c.input.view().as<const std::byte>();
-    auto* y = c.output.view().as<std::byte>();
-    for (int64_t at = 0; at < part; at += chunk) {
-        const int64_t count = std::min(chunk, part - at), bytes = count * element;
-        together(comm_, "reduce_scatter", [&] {
-            for (int step = 1; step < n; ++step) {
-                const int to = (me + step) % n, from = (me + n - step) % n;
-                send(x + (to * part + at) * element, bytes, to);
-                receive(arrived + from * bytes, bytes, from);
+// Elements of a rank's piece for which the scratch memory suffices (sum_piece).
+int64_t NcclCommunicator::longest_piece(DType type) const {
+    const int64_t partial = hosts_.count > 1 ? hosts_.count * size_of(sum_type(type)) : 0;
+    return std::max<int64_t>(1, (Scratch::kBytes - 16) / (size() * size_of(type) + partial));
+}
+
+// Writes the sum over all ranks of this rank's piece, of type `out`. The ranks of a host exchange the pieces of those
+// that have the same place in their hosts, and add them; then these exchange the sums, in f32 for 16-bit values. Only
+// these leave a host: as many bytes as a ring's, and a host's ranks are a subtree, so the bits are those of one sum.
+void NcclCommunicator::sum_piece(const Collective& c, const Pieces& piece, int64_t longest, DType out, void* y) {
+    const int hosts = hosts_.count, local = hosts_.local, host = rank() / local, place = rank() % local;
+    const DType type = c.input.dtype(), partial = hosts > 1 ? sum_type(type) : out;
+    const int64_t element = size_of(type), stride = longest * element, partial_stride = longest * size_of(partial);
+    std::byte* const arrived = scratch_->data();
+    std::byte* const sums = arrived + (size() * stride + 15) / 16 * 16;
+    const auto of_place = [&](int h, int p) { return piece(h * local + p); };
+    together(name_of(c.kind), [&] {
+        for (int step = 1; step < local; ++step) {
+            const int to = (place + step) % local, from = (place + local - step) % local;
+            for (int h = 0; h < hosts; ++h) {
+                const Piece theirs = of_place(h, to);
+                send(theirs.data, theirs.count * element, host * local + to);
+                receive(arrived + (from * hosts + h) * stride, of_place(h, place).count * element, host * local + from);
+            }
+        }
+    });
+    for (int h = 0; h < hosts; ++h) {
+        const Piece own = of_place(h, place);
+        tree_sum(
+            side_->stream(), c.reduce, type,
+            {.own = own.data, .arrived = arrived + h * stride, .stride = hosts * stride, .rank = place, .ranks = local},
+            partial, hosts > 1 ? sums + h * partial_stride : y, own.count);
+    }
+    if (hosts == 1) return;
+    const int64_t count = piece(rank()).count, bytes = count * size_of(partial);
+    together(name_of(c.kind), [&] {
+        for (int step = 1; step < hosts; ++step) {
+            const int to = (host + step) % hosts, from = (host + hosts - step) % hosts;
+            send(sums + to * partial_stride, of_place(to, place).count * size_of(partial), to * local + place);
+            receive(arrived + from * partial_stride, bytes, from * local + place);
+        }
+    });
+    tree_sum(side_->stream(), c.reduce, partial,
+             {.own = sums + host * partial_stride,
+              .arrived = arrived,
+              .stride = partial_stride,
+              .rank = host,
+              .ranks = hosts},
+             out, y, count);
+}
+
+// Gives this rank's piece to all ranks and takes theirs, between hosts once.
+void NcclCommunicator::share_pieces(const Pieces& piece, int64_t element) {
+    const int hosts = hosts_.count, local = hosts_.local, host = rank() / local, place = rank() % local;
+    const auto exchange = [&](int of_sent, int to, int of_received, int from) {
+        const Piece sent = piece(of_sent), received = piece(of_received);
+        send(sent.data, sent.count * element, to);
+        receive(received.data, received.count * element, from);
+    };
+    if (hosts > 1)
+        together("all_reduce", [&] {
+            for (int step = 1; step < hosts; ++step) {
+                const int to = (host + step) % hosts * local + place;
+                const int from = (host + hosts - step) % hosts * local + place;
+                exchange(rank(), to, from, from);
             }
         });
-        tree_sum(side_->stream(), c.reduce, c.input.dtype(),
-                 {.own = x + (me * part + at) * element, .arrived = arrived, .stride = bytes, .rank = me, .ranks = n},
-                 c.output.dtype(), y + at * out, count);
+    together("all_reduce", [&] {
+        for (int step = 1; step < local; ++step) {
+            const int to = (place + step) % local, from = (place + local - step) % local;
+            for (int h = 0; h < hosts; ++h)
+                exchange(h * local + place, host * local + to, h * local + from, host * local + from);
+        }
+    });
+}
+
+void NcclCommunicator::reduce_scatter(const Collective& c) {
+    const int64_t part = c.output.numel(), element = size_of(c.input.dtype()), out = size_of(c.output.dtype());
+    const int64_t chunk = std::min(longest_piece(c.input.dtype()), part);
+    auto* x = c.input.view().as<std::byte>();
+    auto* y = c.output.view().as<std::byte>();
+    for (int64_t at = 0; at < part; at += chunk) {
+        const int64_t count = std::min(chunk, part - at);
+        const auto piece = [&](int r) { return Piece{x + (r * part + at) * element, count}; };
+        sum_piece(c, piece, chunk, c.output.dtype(), y + at * out);
     }
 }
 
@@ -385,9 +485,9 @@ void NcclCommunicator::all_reduce(const Collective& c) {
     const int n = size();
     const int64_t bytes = c.input.bytes();
     if (bytes * n > kSmall) return sum_in_place(c);
-    std::byte* arrived = scratch_.of(bytes * n);
+    std::byte* arrived = scratch_->data();
     void* x = c.output.view().data;
-    call(comm_, "all_reduce", [&] {
+    call("all_reduce", [&] {
         guard_.check(api().all_gather(x, arrived, static_cast<size_t>(bytes), kBytes, comm_, native()), "all_reduce",
                      name());
     });
@@ -398,34 +498,17 @@ void NcclCommunicator::all_reduce(const Collective& c) {
 
 // Chunk by chunk: each rank sums a piece of it and gives the sum to all.
 void NcclCommunicator::sum_in_place(const Collective& c) {
-    const int n = size(), me = rank();
-    const int64_t element = size_of(c.input.dtype()), total = c.input.numel();
-    const int64_t chunk = std::max<int64_t>(n, kScratch / element / 2);
-    const int64_t longest = (std::min(chunk, total) + n - 1) / n;
-    std::byte* arrived = scratch_.of(longest * element * n);
+    const int n = size();
+    const DType type = c.input.dtype();
+    const int64_t element = size_of(type), total = c.input.numel();
+    const int64_t longest = std::min(longest_piece(type), (total + n - 1) / n);
     auto* x = c.output.view().as<std::byte>();
-    for (int64_t at = 0; at < total; at += chunk) {
-        const int64_t length = std::min(chunk, total - at);
+    for (int64_t at = 0; at < total; at += longest * n) {
+        const int64_t length = std::min(longest * n, total - at);
         const auto begin = [&](int r) { return at + length * r / n; };
-        const auto count = [&](int r) { return begin(r + 1) - begin(r); };
-        together(comm_, "all_reduce", [&] {
-            for (int step = 1; step < n; ++step) {
-                const int to = (me + step) % n, from = (me + n - step) % n;
-                send(x + begin(to) * element, count(to) * element, to);
-                receive(arrived + from * longest * element, count(me) * element, from);
-            }
-        });
-        std::byte* own = x + begin(me) * element;
-        tree_sum(side_->stream(), c.reduce, c.input.dtype(),
-                 {.own = own, .arrived = arrived, .stride = longest * element, .rank = me, .ranks = n}, c.input.dtype(),
-                 own, count(me));
-        together(comm_, "all_reduce", [&] {
-            for (int step = 1; step < n; ++step) {
-                const int to = (me + step) % n, from = (me + n - step) % n;
-                send(own, count(me) * element, to);
-                receive(x + begin(from) * element, count(from) * element, from);
-            }
-        });
+        const auto piece = [&](int r) { return Piece{x + begin(r) * element, begin(r + 1) - begin(r)}; };
+        sum_piece(c, piece, longest, type, piece(rank()).data);
+        share_pieces(piece, element);
     }
 }
 
@@ -433,7 +516,7 @@ void NcclCommunicator::all_to_all(const Collective& c) {
     const int64_t element = size_of(c.input.dtype());
     const auto* x = c.input.view().as<const std::byte>();
     auto* y = c.output.view().as<std::byte>();
-    together(comm_, "all_to_all", [&] {
+    together("all_to_all", [&] {
         for (int r = 0; r < size(); ++r) {  // the own share too
             const int64_t out = c.send_counts[static_cast<size_t>(r)] * element;
             const int64_t in = c.receive_counts[static_cast<size_t>(r)] * element;

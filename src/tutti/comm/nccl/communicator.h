@@ -2,8 +2,12 @@
 // beside the rank's computation, and a wait for the operation makes the rank's stream wait, not the host. Messages have
 // a separate communicator and stream, and those that a rank begins before its next wait start together: NCCL's send and
 // receive wait for their partners, and two ranks that each send first would otherwise wait for each other.
+//
+// A group is made by a non-blocking communicator, which a missing rank cannot hold, and works with blocking ones split
+// from it, whose calls cost a tenth (api.h).
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -37,25 +41,36 @@ class NcclOperation final : public Operation {
     std::optional<TimeSpan> times_;
 };
 
-// GPU memory for values that arrive to be summed.
+// GPU memory for values that arrive to be summed. Of one size: cudaFree waits for the whole GPU, where another rank's
+// kernels may be awaited, so none is called while the group works.
 class Scratch {
   public:
-    Scratch() = default;
+    static constexpr int64_t kBytes = 64 << 20;
+    Scratch();
     ~Scratch();
     Scratch(const Scratch&) = delete;
     Scratch& operator=(const Scratch&) = delete;
-    std::byte* of(int64_t bytes);
+    std::byte* data() const { return data_; }
 
   private:
     std::byte* data_ = nullptr;
-    int64_t bytes_ = 0;
 };
+
+// How the ranks of a group lie on hosts: rank = host * local + place. One host where they have no such order, or where
+// local is no power of two: the tree of tree_reduce.h then has no subtree for a host.
+struct Hosts {
+    int count = 1, local = 1;
+    bool in_order = true;
+};
+// `of_rank`: what names the host of each rank.
+Hosts hosts_of(const std::vector<std::string>& of_rank);
 
 class NcclCommunicator final : public Communicator {
   public:
-    // `waiting`: the communicators whose messages have not started; those of all groups start together.
+    // `waiting`: the communicators whose messages have not started; those of all groups start together. is_channel: for
+    // messages only.
     NcclCommunicator(std::unique_ptr<Communicator> host, Device& device, Guard& guard, Progress& progress,
-                     const DeviceWorldOptions& options, std::vector<NcclCommunicator*>& waiting);
+                     const DeviceWorldOptions& options, std::vector<NcclCommunicator*>& waiting, bool is_channel);
     ~NcclCommunicator() override;
 
     Work begin(Collective collective) override;
@@ -75,25 +90,35 @@ class NcclCommunicator final : public Communicator {
         int peer;
         bool sends;
     };
-    void join_ranks();
+    struct Piece {
+        std::byte* data;
+        int64_t count;  // of elements
+    };
+    using Pieces = std::function<Piece(int rank)>;  // each rank's part of a tensor
+
+    void join_ranks(bool is_channel);
+    void make_communicators(const UniqueId& id, bool is_channel);
+    void split(Comm& made, int max_ctas, std::string_view what);
+    void connect_two();
+    void leave() noexcept;
+    void drain();
     void start_all_messages();
-    void leave(Comm& comm) noexcept;
     std::shared_ptr<NcclOperation> start_alone(const Collective& c, std::shared_ptr<NcclOperation> operation);
     void launch(const Collective& c);
     Result launch_alone(const Collective& c);
     void reduce_scatter(const Collective& c);
     void all_reduce(const Collective& c);
     void sum_in_place(const Collective& c);
+    int64_t longest_piece(DType type) const;
+    void sum_piece(const Collective& c, const Pieces& piece, int64_t longest, DType out, void* y);
+    void share_pieces(const Pieces& piece, int64_t element);
     void all_to_all(const Collective& c);
 
-    // Returns when `calls`, which call NCCL, are complete on `comm`. together: as one NCCL group; grouped: by a thread
-    // that holds guard_.calling(), without a wait. `what`: for errors.
+    // `calls`, which call NCCL; together: as one NCCL group. `what`: for errors.
     template <class Calls>
-    void grouped(std::string_view what, const Calls& calls);
+    void call(std::string_view what, const Calls& calls);
     template <class Calls>
-    void call(Comm comm, std::string_view what, const Calls& calls);
-    template <class Calls>
-    void together(Comm comm, std::string_view what, const Calls& calls);
+    void together(std::string_view what, const Calls& calls);
     // On the stream of collectives.
     void send(const void* data, int64_t bytes, int to);
     void receive(void* data, int64_t bytes, int from);
@@ -107,11 +132,12 @@ class NcclCommunicator final : public Communicator {
     const int exceptions_;  // uncaught ones at construction
     std::vector<NcclCommunicator*>& waiting_;
     std::unique_ptr<SideStream> side_, message_side_;
-    Comm comm_ = nullptr, message_comm_ = nullptr;
-    std::vector<Message> messages_;  // begun and not started
-    Scratch scratch_;
-    Scratch first_messages_;  // separate: a Scratch that grows waits for the whole GPU
-    mutable Traffic both_;    // of the host's communicator and this one
+    std::shared_ptr<SideWork> last_, last_messages_;
+    Comm root_ = nullptr, comm_ = nullptr, message_comm_ = nullptr;
+    Hosts hosts_;
+    std::unique_ptr<Scratch> scratch_;  // from the first reduction on
+    std::vector<Message> messages_;     // begun and not started
+    mutable Traffic both_;              // of the host's communicator and this one
 };
 
 }  // namespace tutti::comm::nccl

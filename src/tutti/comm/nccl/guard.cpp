@@ -12,18 +12,25 @@ void Guard::check(Result result, std::string_view what, const std::string& group
                        "; NCCL_DEBUG=INFO prints what it knows"));
 }
 
+Guard::Turn::Turn(Guard& guard, std::string_view what, const std::string& group)
+    : guard_(guard), lock_(guard.calling_) {
+    guard_.check_failed();
+    const std::lock_guard lock(guard_.mutex_);
+    guard_.call_ = {what, &group, Clock::now()};
+}
+
+Guard::Turn::~Turn() {
+    const std::lock_guard lock(guard_.mutex_);
+    guard_.call_.reset();
+}
+
 void Guard::settle(Comm comm, std::string_view what, const std::string& group) {
-    const auto begin = Clock::now();
     for (int looks = 0;; ++looks) {
         check_failed();
         Result state = kSuccess;
         check(api().comm_get_async_error(comm, &state), what, group);
         check(state, what, group);
         if (state == kSuccess) return;
-        if (looks % 100 == 99) world_.progress().check_abort();
-        tutti::check<TimedOut>(std::chrono::duration<double>(Clock::now() - begin).count() < timeout_s_, "NCCL, ", what,
-                               " of group ", group, ": not complete after ", timeout_s_,
-                               " s (comm.timeout_s); a rank that is missing has died, hangs, or took another path");
         if (looks > 100) std::this_thread::sleep_for(std::chrono::microseconds(looks > 1000 ? 1000 : 20));
     }
 }
@@ -53,6 +60,13 @@ void Guard::look() {
             check(api().comm_get_async_error(m.comm, &state), "state", m.group);
             check(state, "state", m.group);
         }
+    } else {
+        const std::lock_guard lock(mutex_);
+        if (call_)
+            tutti::check<TimedOut>(std::chrono::duration<double>(Clock::now() - call_->begin).count() < timeout_s_,
+                                   "NCCL, ", call_->what, " of group ", *call_->group, ": not complete after ",
+                                   timeout_s_,
+                                   " s (comm.timeout_s); a rank that is missing has died, hangs, or took another path");
     }
     world_.progress().check_abort();
 }
@@ -71,7 +85,12 @@ void Guard::fail(const std::exception_ptr& why) {
         const std::lock_guard lock(mutex_);
         all.swap(members_);
     }
+    // As one group: ncclCommAbort waits, on a non-blocking communicator too, for NCCL's streams and for cudaFree, thus
+    // for the kernels of this GPU's other communicators, which end only when these are aborted. In a group NCCL tells
+    // all to end before it waits for one (src/group.cc; PyTorch's abortComms() does the same).
+    api().group_start();
     for (const Member& m : all) api().comm_abort(m.comm);
+    api().group_end();
 }
 
 }  // namespace tutti::comm::nccl

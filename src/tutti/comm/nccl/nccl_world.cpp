@@ -1,8 +1,7 @@
 #include "tutti/comm/nccl/nccl_world.h"
 
 #include <algorithm>
-#include <condition_variable>
-#include <mutex>
+#include <thread>
 
 #include "tutti/comm/nccl/communicator.h"
 
@@ -11,34 +10,36 @@ namespace tutti::comm {
 namespace nccl {
 namespace {
 
-// GPUs notify no thread: while operations are under way the watching thread polls every few milliseconds.
+// GPUs notify no thread: the watching thread polls every few milliseconds, and nothing else, since each poll takes
+// locks of the driver that launches need.
 class GpuNotifier final : public Notifier {
   public:
-    void sleep(Clock::time_point until, const std::function<bool()>& ready) override {
-        uint64_t seen = 0;
-        {
-            const std::lock_guard lock(mutex_);
-            seen = rings_;
-        }
-        if (ready()) return;
-        std::unique_lock lock(mutex_);
-        rung_.wait_until(lock, std::min(until, Clock::now() + kLook), [&] { return rings_ != seen; });
+    void sleep(Clock::time_point until, const std::function<bool()>&) override {
+        constexpr std::chrono::milliseconds kLook{5};
+        std::this_thread::sleep_until(std::min(until, Clock::now() + kLook));
     }
-    void notify() override {
-        {
-            const std::lock_guard lock(mutex_);
-            ++rings_;
-        }
-        rung_.notify_all();
-    }
+    void notify() override {}
     void check_abort() const override {}
     std::chrono::nanoseconds spin_time() const override { return {}; }
+};
+
+// Never complete: a look at NCCL, at the call in progress and at the other ranks in each round of the watching thread.
+class Watch final : public Operation {
+  public:
+    explicit Watch(Guard& guard) : Operation({}, "", 0), guard_(guard) {}
+    bool advance() override {
+        if (guard_.failed()) return false;
+        try {
+            guard_.look();
+        } catch (...) {
+            guard_.fail(std::current_exception());
+        }
+        return false;
+    }
+    std::string waits_for() const override { return "nothing"; }
 
   private:
-    static constexpr std::chrono::milliseconds kLook{5};
-    std::mutex mutex_;
-    std::condition_variable rung_;
-    uint64_t rings_ = 0;
+    Guard& guard_;
 };
 
 class NcclWorld final : public World {
@@ -50,20 +51,27 @@ class NcclWorld final : public World {
           guard_(inner, device, options.timeout_s),
           progress_(std::make_shared<GpuNotifier>(), options.timeout_s, true) {
         api();
+        progress_.add(std::make_shared<Watch>(guard_));
     }
 
     int rank() const override { return inner_.rank(); }
     int size() const override { return inner_.size(); }
     std::string backend() const override { return inner_.backend() + " and NCCL"; }
     std::unique_ptr<Communicator> group(const std::string& name, const std::vector<int>& ranks) override {
-        return std::make_unique<NcclCommunicator>(inner_.group(name, ranks), device_, guard_, progress_, options_,
-                                                  waiting_);
+        return make(inner_.group(name, ranks), false);
+    }
+    std::unique_ptr<Communicator> channel(const std::string& name, const std::vector<int>& ranks) override {
+        return make(inner_.channel(name, ranks), true);
     }
     void abort(const std::string& reason) override { inner_.abort(reason); }
     Progress& progress() override { return inner_.progress(); }
     FlightRecorder& recorder() override { return inner_.recorder(); }
 
   private:
+    std::unique_ptr<Communicator> make(std::unique_ptr<Communicator> host, bool is_channel) {
+        return std::make_unique<NcclCommunicator>(std::move(host), device_, guard_, progress_, options_, waiting_,
+                                                  is_channel);
+    }
     World& inner_;
     Device& device_;
     const DeviceWorldOptions options_;

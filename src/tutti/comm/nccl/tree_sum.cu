@@ -1,6 +1,7 @@
 // The tree splits at the largest power of two below its number of leaves. Taken from the left, leaves and sums of equal
 // size merge as the digits of a binary counter do; at the end the unequal ones merge from the right.
 #include <algorithm>
+#include <type_traits>
 
 #include "tutti/base/error.h"
 #include "tutti/comm/nccl/tree_sum.h"
@@ -43,22 +44,38 @@ void start(const tutti::Stream& stream, Reduce reduce, const Arrived& x, void* y
         launch(tree_kernel<T, Sums, Out, false>, grid, stream, x, out, count);
 }
 
+// Of values that add in f32: into f32, into their own type, or f32 into a 16-bit type.
+template <class T>
+void start_f32(const tutti::Stream& stream, Reduce reduce, const Arrived& x, DType output_type, void* y,
+               int64_t count) {
+    constexpr bool is_f32 = std::is_same_v<T, float>;
+    if (output_type == DType::f32) return start<T, float, float>(stream, reduce, x, y, count);
+    if constexpr (is_f32) {
+        if (output_type == DType::bf16) return start<T, float, bf16>(stream, reduce, x, y, count);
+        if (output_type == DType::f16) return start<T, float, f16>(stream, reduce, x, y, count);
+    } else if (output_type == dtype_of<T>()) {
+        return start<T, float, T>(stream, reduce, x, y, count);
+    }
+    throw Error(concat("a reduction of ", dtype_of<T>(), " into ", output_type, " on a GPU"));
+}
+
 }  // namespace
 
 void tree_sum(const tutti::Stream& stream, Reduce reduce, DType input_type, const Arrived& x, DType output_type,
               void* y, int64_t count) {
     check(x.ranks <= 1 << (kLevels - 1), "a sum over ", x.ranks, " ranks on a GPU: at most ", 1 << (kLevels - 1));
     if (count == 0) return;
-    const bool wide = output_type == DType::f32 && input_type != DType::f32;
-    check(input_type == output_type || wide, "a reduction of ", input_type, " into ", output_type, " on a GPU");
     switch (input_type) {
-        case DType::f32: return start<float, float, float>(stream, reduce, x, y, count);
+        case DType::f32: return start_f32<float>(stream, reduce, x, output_type, y, count);
+        case DType::bf16: return start_f32<bf16>(stream, reduce, x, output_type, y, count);
+        case DType::f16: return start_f32<f16>(stream, reduce, x, output_type, y, count);
+        default: break;
+    }
+    check(input_type == output_type, "a reduction of ", input_type, " into ", output_type, " on a GPU");
+    switch (input_type) {
         case DType::f64: return start<double, double, double>(stream, reduce, x, y, count);
         case DType::i32: return start<int32_t, int32_t, int32_t>(stream, reduce, x, y, count);
         case DType::i64: return start<int64_t, int64_t, int64_t>(stream, reduce, x, y, count);
-        case DType::bf16:
-            return wide ? start<bf16, float, float>(stream, reduce, x, y, count)
-                        : start<bf16, float, bf16>(stream, reduce, x, y, count);
         default: throw Error(concat("no reduction of ", input_type, " on a GPU"));
     }
 }
