@@ -5,8 +5,10 @@ it to verify layouts in which the mutated code runs. Every answer but "NOT the s
 run, is a mutation that nobody would notice. The unchanged program must find every layout the same.
 
     scripts/mutate_engine.py --scratch /tmp/mutants [--only NAME]... [--out bench/results/verify_mutations.txt]
+    scripts/mutate_engine.py --check                 # is each text that a mutation replaces in its file, once?
 
-The scratch folder keeps its build, so that a second call compiles what a mutation changes and nothing else."""
+The scratch folder keeps its build, so that a second call compiles what a mutation changes and nothing else. `--first` and
+`--count` take a part of the mutations."""
 
 import argparse
 import pathlib
@@ -24,6 +26,8 @@ MODEL = ["model.width=32", "model.heads=4", "model.kv_heads=2", "model.head_dim=
          "precision.compute=f32"]
 MOE = ["model.preset=moe-tiny", "model.moe.experts=4", "model.moe.ffn=16", "model.moe.aux_loss=microbatch",
        "model.moe.aux_coef=0.01", "model.moe.z_coef=0.01"]
+SANDWICH = ["model.preset=gemma2-tiny", "model.window=7", "model.window_layers=\"0\""]
+DELAYED = ["precision.recipe=delayed", "precision.scales=f32", "precision.bf16_first=0", "precision.bf16_last=0"]
 RESPECTED = ["data.documents=respected", "data.train=corpus.jsonl"]
 # name: ranks, settings
 LAYOUTS = {
@@ -55,6 +59,20 @@ LAYOUTS = {
     "muon": (2, ["optimizer.name=muon"]),
     "muon tp bf16": (4, ["optimizer.name=muon", "parallel.tp=2", "precision.compute=bf16"]),
     "conv cp": (2, ["model.preset=lfm2-tiny", "model.conv_layers=\"0-1\"", "parallel.cp=2"]),
+    "ulysses copies": (4, ["parallel.cp=4", "parallel.cp_method=ulysses"]),
+    "loss scale": (2, ["precision.loss_scale=16", "optimizer.name=sgd"]),
+    "bf16 gradients": (2, ["parallel.zero=0", "precision.gradients=bf16"]),
+    "dp zero 3 bf16": (2, ["parallel.zero=3", "precision.compute=bf16"]),
+    "delayed": (2, DELAYED + ["precision.compute=bf16"]),
+    "delayed zero 1": (2, DELAYED + ["precision.compute=bf16", "parallel.zero=1"]),
+    "codes tp": (2, ["parallel.tp=2", "precision.recipe=tensor", "precision.scales=f32", "precision.bf16_first=0"]),
+    "window ring": (2, ["parallel.cp=2", "model.window=7"]),
+    "gpt2 tp sp": (2, ["model.preset=gpt2-124m", "model.vocab=256", "model.kv_heads=4", "parallel.tp=2"]),
+    "head norms tp": (2, ["model.head_norm=true", "parallel.tp=2"]),
+    "norms behind tp sp": (2, SANDWICH + ["parallel.tp=2"]),
+    "norms behind ring": (2, SANDWICH + ["parallel.cp=2"]),
+    "norms over heads tp": (2, ["model.preset=olmo2-tiny", "parallel.tp=2"]),
+    "rotations by layer ring": (2, ["model.preset=smollm3-tiny", "model.nope_layers=\"1\"", "parallel.cp=2"]),
 }
 
 # name, file, text, its replacement, layouts
@@ -67,12 +85,12 @@ MUTATIONS = [
      "    state.replicas->all_reduce(gradients).wait();\n    state.replica_reduction = state.replicas->all_reduce(gradients);",
      ["dp zero 0", "hsdp"]),
     ("a microbatch's gradient is dropped", PARALLEL + "data_parallel.cpp",
-     "        ops::accumulate(ctx_, std::exchange(state.received, {}), state.flat->gradient_shard());",
-     "        state.received = {};", ["dp zero 2", "dp zero 3"]),
+     "    if (state.received.defined()) state.flat->add_to_gradient_shard(std::exchange(state.received, {}));",
+     "    state.received = {};", ["dp zero 2", "dp zero 3"]),
     ("a microbatch's gradient is added twice", PARALLEL + "data_parallel.cpp",
-     "        ops::accumulate(ctx_, std::exchange(state.received, {}), state.flat->gradient_shard());",
-     "{\n        ops::accumulate(ctx_, state.received, state.flat->gradient_shard());\n"
-     "        ops::accumulate(ctx_, std::exchange(state.received, {}), state.flat->gradient_shard());\n}",
+     "    if (state.received.defined()) state.flat->add_to_gradient_shard(std::exchange(state.received, {}));",
+     "    if (state.received.defined()) state.flat->add_to_gradient_shard(state.received);\n"
+     "    if (state.received.defined()) state.flat->add_to_gradient_shard(std::exchange(state.received, {}));",
      ["dp zero 2", "dp zero 3"]),
     ("weights are not gathered after the update", PARALLEL + "data_parallel.cpp",
      "        } else if (!std::exchange(state->published, state->frozen())) {",
@@ -163,8 +181,8 @@ MUTATIONS = [
      "    const kernels::Dropout mask{.key = random_key(batch.seed + (tape.recomputing() ? 1 : 0), \"dropout.\" + place, batch.step),",
      ["recompute"]),
     ("a recomputed norm reads other weights", NN + "functions.cpp",
-     "        return ops::norm(ctx, x, weight, bias.defined() ? &bias : nullptr, eps).y;",
-     "        return ops::norm(ctx, x, ops::zeros(ctx, weight.shape(), weight.dtype()), bias.defined() ? &bias : nullptr, eps).y;",
+     "return ops::norm(ctx, x, weight, bias.defined() ? &bias : nullptr, eps, {}, offset).y;",
+     "return ops::norm(ctx, x, ops::zeros(ctx, weight.shape(), weight.dtype()), bias.defined() ? &bias : nullptr, eps, {}, offset).y;",
      ["selective zb zero 3"]),
     ("router: not summed over tp", PARALLEL + "apply.cpp",
      "        case Role::expert_bias: return kTp;", "        case Role::expert_bias: return Axes();", ["moe tp"]),
@@ -185,7 +203,8 @@ MUTATIONS = [
      "        if (shards_[i].parameter->frozen() || (i + 1 == shards_.size() && shards_.size() % 2 == 1 && shards_[i].begin > 0)) continue;\n        const Rules",
      ["dp zero 1", "dp zero 3"]),
     ("weight decay on a part of the ranks", "src/tutti/optim/optimizer.cpp",
-     "state_[i], group.weight_decay});", "state_[i], shards_[i].begin > 0 ? 0 : group.weight_decay});",
+     "blocks_[i], group.weight_decay, group.lr_scale});",
+     "blocks_[i], shards_[i].begin > 0 ? 0 : group.weight_decay, group.lr_scale});",
      ["dp zero 1", "dp zero 3"]),
     ("the count of updates begins again", "src/tutti/optim/optimizer.cpp",
      "                              .update = ++updates_,", "                              .update = (++updates_, shards_.size() > 0 && shards_.back().begin > 0 ? 1 : updates_),",
@@ -198,9 +217,51 @@ MUTATIONS = [
      "        const ops::KeepForms forms(s.ctx, microbatches.front() > 1 && s.run.parallel.zero < 3);",
      "        static thread_local std::vector<std::unique_ptr<ops::KeepForms>> forms;\n"
      "        if (s.run.parallel.zero > 0) forms.push_back(std::make_unique<ops::KeepForms>(s.ctx, true));",
-     ["dp zero 1 bf16"]),
+     ["dp zero 1 bf16", "delayed zero 1"]),
+    ("the loss scale of the first rank alone", ENGINE + "passes.cpp",
+     "        batch.loss_scale = static_cast<float>(s.loss_scale.value);",
+     "        batch.loss_scale = s.groups.world().rank() == 0 ? static_cast<float>(s.loss_scale.value) : 1;", ["loss scale"]),
+    ("an update of several ranks forgets the loss scale", ENGINE + "step.cpp",
+     "optim::clip_factor(r.grad_norm, s.run.optimizer.clip) / r.loss_scale, mean_load);",
+     "optim::clip_factor(r.grad_norm, s.run.optimizer.clip) / (s.groups.world().size() > 1 ? 1 : r.loss_scale), mean_load);",
+     ["loss scale"]),
+    ("the norm of several ranks forgets the loss scale", ENGINE + "step.cpp",
+     "return s.data_parallel->gradient_norm() / s.loss_scale.value; }",
+     "return s.data_parallel->gradient_norm() / (s.groups.world().size() > 1 ? 1 : s.loss_scale.value); }", ["loss scale"]),
+    ("a contribution replaces the gradient in bf16", PARALLEL + "flat_unit.cpp",
+     "        add_rounded(ctx_, contribution_, gradients_);", "        ops::cast_into(ctx_, contribution_, gradients_);",
+     ["bf16 gradients"]),
+    ("ZeRO-3 gathers weights in bf16 that only the first rank has rounded", PARALLEL + "flat_unit.cpp",
+     "    ops::cast_into(ctx_, masters_, shard);\n    return shard;",
+     "    if (options_.shard == 0) ops::cast_into(ctx_, masters_, shard);\n    return shard;", ["dp zero 3 bf16"]),
+    ("delayed scales: magnitudes of this rank alone", NN + "delayed.cpp",
+     "    if (ranks.size() > 1) ranks.all_reduce(amaxes_, comm::Reduce::max).wait();", "    (void)ranks;", ["delayed"]),
+    ("the scale of a tensor is that of this rank's part", NN + "quantized.cpp",
+     "    if (q.along == 0 && !given.defined() && ranks != nullptr) {",
+     "    if (q.along == 0 && !given.defined() && ranks != nullptr && ranks->size() > 99) {", ["codes tp"]),
+    ("ring: no window", NN + "context_attention.cpp",
+     "chunks.begin(source, j), order_.window, first_key});", "chunks.begin(source, j), 0, first_key});", ["window ring"]),
+    ("ring: scores without their cap", NN + "context_attention.cpp",
+     "options.scores, DType::f32));", "{.scale = options.scores.scale}, DType::f32));", ["norms behind ring"]),
+    ("parts of the vocabulary: logits without their cap", NN + "functions.cpp",
+     "ranks ? &shard : nullptr, cap);", "ranks ? &shard : nullptr, ranks ? 0 : cap);", ["norms behind tp sp"]),
+    ("norms behind a block are not summed over a sequence's parts", "src/tutti/models/residual_block.h",
+     "s.norm_eps, nn::Role::norm, s.norm_offset ? 1 : 0);",
+     "s.norm_eps, of == names.behind_mixer ? nn::Role::replicated : nn::Role::norm, s.norm_offset ? 1 : 0);",
+     ["norms behind tp sp"]),
+    ("norms of heads are not summed over the heads' ranks", PARALLEL + "apply.cpp",
+     "        case Role::every_head: return kTp;", "        case Role::every_head: return Axes();",
+     ["head norms tp", "norms over heads tp"]),
+    ("a norm over heads sends no gradient back", NN + "functions.cpp",
+     "    const Var some = all_to_all_hp2sp(tape, heads, *ranks);",
+     "    const Var some = all_to_all_hp2sp(tape, {heads.value, -1}, *ranks);", ["norms over heads tp"]),
+    ("positions of a part begin with the sequence", NN + "batch.cpp",
+     "static_cast<int32_t>(i % T) - first_key(i); });", "static_cast<int32_t>(i % (T / part.ranks)) - first_key(i); });",
+     ["ring", "rotations by layer ring"]),
+    ("position embeddings of a sequence's first part", NN + "functions.cpp",
+     "some_rows ? rows_of(all, layer.ranks->rank(), layer.ranks->size()) : all;",
+     "some_rows ? rows_of(all, 0, layer.ranks->size()) : all;", ["gpt2 tp sp"]),
 ]
-LAYOUTS["ulysses copies"] = (4, ["parallel.cp=4", "parallel.cp_method=ulysses"])
 
 
 def write_corpus(folder):
@@ -211,8 +272,8 @@ def write_corpus(folder):
 
 
 class Scratch:
-    def __init__(self, folder, jobs):
-        self.folder, self.jobs = folder, jobs
+    def __init__(self, folder, build, jobs):
+        self.folder, self.where, self.jobs = folder, build, jobs
         folder.mkdir(parents=True, exist_ok=True)
         self.files = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, check=True,
                                     capture_output=True, text=True).stdout.split()
@@ -220,8 +281,8 @@ class Scratch:
             self.restore(name)
         (folder / "config.toml").write_text('[model]\npreset = "llama-tiny"\n[data]\ntrain = ["corpus.txt"]\n')
         write_corpus(folder)
-        if not (folder / "build/build.ninja").exists():
-            subprocess.run(["cmake", "-B", "build", "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DTUTTI_CUDA=OFF",
+        if not (folder / build / "build.ninja").exists():
+            subprocess.run(["cmake", "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DTUTTI_CUDA=OFF",
                             "-DTUTTI_TESTS=OFF", "-DTUTTI_WERROR=ON", "-DTUTTI_UNITY_BUILD=OFF", "-DTUTTI_PRECOMPILED_HEADERS=OFF",
                             *(["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else [])],
                            cwd=folder, check=True, stdout=subprocess.DEVNULL)
@@ -233,14 +294,14 @@ class Scratch:
             shutil.copy(source, target)
 
     def build(self):
-        done = subprocess.run(["ninja", "-C", "build", f"-j{self.jobs}", "tutti"], cwd=self.folder, capture_output=True, text=True)
+        done = subprocess.run(["ninja", "-C", self.where, f"-j{self.jobs}", "tutti"], cwd=self.folder, capture_output=True, text=True)
         if done.returncode != 0:
             raise SystemExit(done.stdout[-4000:])
 
-    # "same", "NOT the same" or "error", and the last line.
+    # "same", "hidden" by rounding, "NOT the same" or "error", and the last lines.
     def verify(self, layout):
         ranks, settings = LAYOUTS[layout]
-        command = [str(self.folder / "build/tutti"), "verify", "config.toml", "--ranks", str(ranks)]
+        command = [str(self.folder / self.where / "tutti"), "verify", "config.toml", "--ranks", str(ranks)]
         # A preset of the layout is where the sizes start from.
         for setting in sorted(MODEL + settings, key=lambda s: s in settings):
             command += ["--set", setting]
@@ -248,15 +309,24 @@ class Scratch:
             done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=300)
         except subprocess.TimeoutExpired:
             return "error", "no end in 300 s"
-        last = (done.stdout.strip() or done.stderr.strip()).splitlines()[-1:]
+        lines = [line.strip() for line in (done.stdout.strip() or done.stderr.strip()).splitlines()]
+        verdict = next((i for i, line in enumerate(lines) if "one rank" in line and not line.startswith("step ")), len(lines) - 1)
+        last = "; ".join(" ".join(line.split()) for line in lines[verdict:verdict + 4] if not line.startswith("next:"))
+        if done.returncode == 1 and "rounding hides" in last:
+            return "hidden", last
         if done.returncode not in (0, 1, 4, 70, -6, -8, -11):
             raise SystemExit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
-        return {0: "same", 1: "NOT the same"}.get(done.returncode, "error"), "".join(last)
+        return {0: "same", 1: "NOT the same"}.get(done.returncode, "error"), last
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scratch", type=pathlib.Path, required=True)
+    parser.add_argument("--scratch", type=pathlib.Path)
+    parser.add_argument("--check", action="store_true", help="only whether the texts are there")
+    parser.add_argument("--build", default="build", help="folder of the build in the scratch folder")
+    parser.add_argument("--first", type=int, default=0, help="number of the first mutation")
+    parser.add_argument("--count", type=int, default=1000, help="mutations")
+    parser.add_argument("--skip-unchanged", action="store_true", help="do not verify with the unchanged program first")
     parser.add_argument("--only", action="append", default=[], help="mutations whose name contains this")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=pathlib.Path)
@@ -267,7 +337,11 @@ def main():
             raise SystemExit(f"{what}: {name} has {texts[name].count(old)} times\n{old}")
         if missing := [layout for layout in layouts if layout not in LAYOUTS]:
             raise SystemExit(f"{what}: no layout {missing}")
-    scratch = Scratch(arguments.scratch.resolve(), arguments.jobs)
+    if arguments.check:
+        return print(f"{len(MUTATIONS)} mutations, each of a text that its file has once") or 0
+    if not arguments.scratch:
+        parser.error("--scratch FOLDER is required")
+    scratch = Scratch(arguments.scratch.resolve(), arguments.build, arguments.jobs)
     lines, unnoticed, alarms = [], [], []
 
     def say(line):
@@ -275,12 +349,14 @@ def main():
         print(line, flush=True)
 
     scratch.build()
-    for layout in LAYOUTS:
+    unchanged = [] if arguments.skip_unchanged else LAYOUTS
+    for layout in unchanged:
         verdict, last = scratch.verify(layout)
         say(f"unchanged | {layout} | {verdict} | {last}")
         if verdict != "same":
             alarms.append(layout)
     chosen = [m for m in MUTATIONS if not arguments.only or any(part in m[0] for part in arguments.only)]
+    chosen = chosen[arguments.first:arguments.first + arguments.count]
     for what, name, old, new, layouts in chosen:
         (scratch.folder / name).write_text(texts[name].replace(old, new))
         scratch.build()
@@ -288,11 +364,11 @@ def main():
         for layout in layouts:
             verdict, last = scratch.verify(layout)
             say(f"{what} | {layout} | {verdict} | {last}")
-            noticed = noticed or verdict != "same"
+            noticed = noticed or verdict in ("NOT the same", "error")
         if not noticed:
             unnoticed.append(what)
         scratch.restore(name)
-    say(f"{len(chosen)} mutations, {len(chosen) - len(unnoticed)} noticed; {len(LAYOUTS)} layouts of the unchanged program, "
+    say(f"{len(chosen)} mutations, {len(chosen) - len(unnoticed)} noticed; {len(unchanged)} layouts of the unchanged program, "
         f"{len(alarms)} false alarms")
     for what in unnoticed:
         say(f"NOT NOTICED: {what}")

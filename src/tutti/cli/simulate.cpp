@@ -2,9 +2,11 @@
 // of published runs of other systems, with the error.
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <map>
 #include <numeric>
 #include <sstream>
+#include <utility>
 
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
@@ -253,31 +255,43 @@ void print(const Answer& x, std::ostream& text) {
                 r.bubble > 0 ? concat(", ", format_percent(r.bubble), " of them by the schedule") : ""));
 }
 
+std::string row_of(const Answer& x) {
+    const double rate = x.rate(x.shown().counts.model.causal());
+    return concat(right(format_time(x.step.seconds), 11), right(format_count(x.tokens() / x.step.seconds), 12),
+                  right(format_fixed(rate / 1e12, 1), 10), right(format_percent(x.mfu()), 8),
+                  right(format_bytes(x.shown().memory.peak()), 11),
+                  right(format_bytes(x.shown().memory.offloaded), 11), x.shown().fits ? "" : "  does not fit");
+}
+
+// A line for each value as soon as it is known. Nothing is printed when no value is legal: the first error is then the
+// answer.
 int show_variations(const SimulateArguments& a, const Io& io) {
     std::ostream& text = io.text();
+    std::string held =
+        concat(left("", 32), right("step", 11), right("tokens/s", 12), right("TFLOP/s", 10), right("MFU", 8),
+               right("memory", 11), right("host", 11), '\n');
+    bool any = false;
+    std::exception_ptr first_error;
     Json list = Json::array();
-    text << left("", 32) << right("step", 11) << right("tokens/s", 12) << right("TFLOP/s", 10) << right("MFU", 8)
-         << right("memory", 11) << right("host", 11) << '\n';
     for (const auto& [setting, with] : variations(a)) {
-        text << left(setting, 32);
         Json row;
+        held += left(setting, 32);
         try {
             const Answer x = answer(with);
-            const double rate = x.rate(x.shown().counts.model.causal());
-            text << right(format_time(x.step.seconds), 11) << right(format_count(x.tokens() / x.step.seconds), 12)
-                 << right(format_fixed(rate / 1e12, 1), 10) << right(format_percent(x.mfu()), 8)
-                 << right(format_bytes(x.shown().memory.peak()), 11)
-                 << right(format_bytes(x.shown().memory.offloaded), 11) << (x.shown().fits ? "" : "  does not fit")
-                 << std::endl;
+            held += row_of(x);
             row = describe(x);
+            any = true;
         } catch (const UsageError& error) {
-            if (a.vary.size() == 1 && list.size() == 0 && settings_of(a.vary[0]).size() == 1) throw;
-            text << "  " << error.what() << std::endl;
+            if (!first_error) first_error = std::current_exception();
+            held += concat("  ", error.what());
             row = {{"error", error.what()}};
         }
+        held += '\n';
+        if (any) text << std::exchange(held, "") << std::flush;
         row["set"] = setting;
         list.push_back(std::move(row));
     }
+    if (!any) std::rethrow_exception(first_error);
     io.print(Json{{"variations", list}});
     return 0;
 }
