@@ -348,15 +348,16 @@ def main():
         lines.append(line)
         print(line, flush=True)
 
+    chosen = [m for m in MUTATIONS if not arguments.only or any(part in m[0] for part in arguments.only)]
+    chosen = chosen[arguments.first:arguments.first + arguments.count]
+    used = {layout for *_, layouts in chosen for layout in layouts}
+    unchanged = [] if arguments.skip_unchanged else [layout for layout in LAYOUTS if layout in used]
     scratch.build()
-    unchanged = [] if arguments.skip_unchanged else LAYOUTS
     for layout in unchanged:
         verdict, last = scratch.verify(layout)
         say(f"unchanged | {layout} | {verdict} | {last}")
         if verdict != "same":
             alarms.append(layout)
-    chosen = [m for m in MUTATIONS if not arguments.only or any(part in m[0] for part in arguments.only)]
-    chosen = chosen[arguments.first:arguments.first + arguments.count]
     for what, name, old, new, layouts in chosen:
         (scratch.folder / name).write_text(texts[name].replace(old, new))
         scratch.build()

@@ -252,7 +252,8 @@ Verdict judge_once(const Trial& t, const std::string& folder, int64_t more_seed)
         const auto outcome = train::verify({.run = run, .ranks = t.ranks, .launch = {}, .steps = t.steps});
         if (outcome.within()) return {};
         if (outcome.undecided()) return {.excuse = "rounding alone moves one rank as far"};
-        if (!train::reason_beyond_bound(run, outcome).empty()) return {.excuse = "a router below f32"};
+        if (!train::reason_beyond_bound(run, outcome).empty())
+            return {.excuse = run.model.moe.experts > 0 ? "a router below f32" : "codes of parts of a gradient"};
         const train::VerifiedStep w = outcome.worst();
         return {Fault{"verify", fmt::format("loss {:.2g}, gradient {:.2g} ({}), weight {:.2g} ({}), bound {:.2g}",
                                             w.loss_difference, w.gradient_difference, w.gradient, w.weight_difference,

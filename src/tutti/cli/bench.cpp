@@ -8,6 +8,7 @@
 #include "tutti/base/units.h"
 #include "tutti/cli/io.h"
 #include "tutti/kernels/backends.h"
+#include "tutti/spec/model_spec.h"
 
 namespace tutti::cli {
 
@@ -60,6 +61,7 @@ void Bench::note(BenchResult& result, const std::string& words) const {
 }
 
 int bench(const BenchArguments& arguments, const Io& io) {
+    if (!arguments.model.empty()) spec::preset(arguments.model);  // reports an unknown name before a line is printed
     warn_of_threads(io, arguments.threads);
     Bench bench(arguments, io.text());
     bench.text << "tutti bench " << benchmark_of(arguments.kind).name << ": " << bench.compute_type << ", "

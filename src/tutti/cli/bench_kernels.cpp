@@ -267,7 +267,6 @@ void sweep_model(Sweep& sweep, const std::string& name) {
 }  // namespace
 
 BenchResult bench_gemm(Bench& bench) {
-    if (!bench.arguments.model.empty()) spec::preset(bench.arguments.model);  // reports an unknown name at once
     Sweep sweep{bench, {}, measure_peak(bench, 0.5), {}};
     bench.text << "peak: " << format_flop_rate(sweep.peak.flops_per_s()) << ", " << sweep.peak.origin() << "\n\n"
                << left("", 24) << right("M", 7) << right("N", 7) << right("K", 7) << right("TFLOP/s", 9)

@@ -106,10 +106,12 @@ TEST_F(Forecast, VariesKeysOfTheRunAndOfTheCluster) {
     EXPECT_EQ(rows[3]["set"], "network.gbs=50");
     EXPECT_EQ(answer("simulate", words + Words{"--set-cluster", "network.gbs=5"})["step_time_s"],
               rows[2]["step_time_s"]);
-    // An illegal value has a line of its own; where none is legal, the error is the answer, and nothing else is printed.
+    // An illegal value has a line of its own; where none is legal, the error is the answer, and nothing else is
+    // printed.
     EXPECT_TRUE(answer("simulate", words + Words{"--vary", "parallel.tp=3,1"})["variations"][0].contains("error"));
-    for (const char* vary : {"parallel.tp=3", "parallel.tp=3,5", "parallel.tpp=1,2", "parallel.tp", "=1", "parallel.tp="})
-        refused("simulate", words + Words{"--vary", vary}, vary == std::string("=1") ? "--vary" : "parallel.tp");
+    for (const char* vary :
+         {"parallel.tp=3", "parallel.tp=3,5", "parallel.tpp=1,2", "parallel.tp", "=1", "parallel.tp="})
+        refused("simulate", words + Words{"--vary", vary}, vary == std::string("=1") ? "no key" : "tp");
     refused("simulate", words + Words{"--set-cluster", "network.gb=5"}, "network.gbs");
     refused("rehearse", kTiny + Words{"--set-cluster", "network.gbs=5"}, "needs the --cluster");
     refused("rehearse", kTiny + Words{"--cluster", "cpu-avx2", "--set-cluster", "network.gbs=5"}, "no data sheet");

@@ -91,13 +91,16 @@ int plan_layouts(const PlanArguments& a, const Io& io, std::vector<std::string> 
                       "--ranks (--gpus) and --global-batch are needed: how many devices, and ",
                       "sequences of a step over all of them");
     if (!a.emit_for.empty()) keep_to(request.limits, planner::peer_named(a.emit_for));
-    std::ostream& text = io.text();
-    for (const std::string& note : notes) text << "note: " << note << '\n';
-    // A broken rule of the config is said before the search.
+    // A broken rule of the config, or a wrong word of --why-not, is said before the search and before a line is
+    // printed.
+    planner::Request held = request;
+    if (!a.why_not.empty()) hold(held.limits, a.why_not);
     const bool has_layout = !a.config.empty() || is_from_peer(a);
     std::optional<spec::RunSpec> mine;
     if (has_layout) mine = run_of_config(a, request);
     const planner::Plan plan = planner::make_plan(request, static_cast<size_t>(a.top));
+    std::ostream& text = io.text();
+    for (const std::string& note : notes) text << "note: " << note << '\n';
     text << planner::render(plan);
     Json document = planner::to_json(plan);
     if (!notes.empty()) document["notes"] = notes;
@@ -111,8 +114,6 @@ int plan_layouts(const PlanArguments& a, const Io& io, std::vector<std::string> 
         const planner::Priced first = price(request, best.run);
         if (mine) compare_layout(a, "your layout", "mine", request, *mine, first, io, document);
         if (!a.why_not.empty()) {
-            planner::Request held = request;
-            hold(held.limits, a.why_not);
             const planner::Plan other = planner::make_plan(held, 1);
             const planner::Finalist& chosen = other.finalists.chosen.front();
             text << "\nwhy not " << a.why_not << ": the fastest of these is " << planner::describe_layout(chosen.run)

@@ -259,17 +259,16 @@ std::string row_of(const Answer& x) {
     const double rate = x.rate(x.shown().counts.model.causal());
     return concat(right(format_time(x.step.seconds), 11), right(format_count(x.tokens() / x.step.seconds), 12),
                   right(format_fixed(rate / 1e12, 1), 10), right(format_percent(x.mfu()), 8),
-                  right(format_bytes(x.shown().memory.peak()), 11),
-                  right(format_bytes(x.shown().memory.offloaded), 11), x.shown().fits ? "" : "  does not fit");
+                  right(format_bytes(x.shown().memory.peak()), 11), right(format_bytes(x.shown().memory.offloaded), 11),
+                  x.shown().fits ? "" : "  does not fit");
 }
 
 // A line for each value as soon as it is known. Nothing is printed when no value is legal: the first error is then the
 // answer.
 int show_variations(const SimulateArguments& a, const Io& io) {
     std::ostream& text = io.text();
-    std::string held =
-        concat(left("", 32), right("step", 11), right("tokens/s", 12), right("TFLOP/s", 10), right("MFU", 8),
-               right("memory", 11), right("host", 11), '\n');
+    std::string held = concat(left("", 32), right("step", 11), right("tokens/s", 12), right("TFLOP/s", 10),
+                              right("MFU", 8), right("memory", 11), right("host", 11), '\n');
     bool any = false;
     std::exception_ptr first_error;
     Json list = Json::array();

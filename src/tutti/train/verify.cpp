@@ -346,6 +346,11 @@ std::string reason_beyond_bound(const spec::RunSpec& run, const VerifyOutcome& o
         return "[precision] scale_over = \"rank\" takes the scales of a rank's parts, so that the layout changes them; "
                "set "
                "scale_over = \"tensor\"";
+    if (spec::recipe_of(run.precision) && run.parallel.tp > run.model.kv_heads)
+        return concat("[parallel] tp = ", run.parallel.tp, " is more than [model] kv_heads = ", run.model.kv_heads,
+                      ": ranks that share a head quantize their parts of its gradient, so that the layout changes the "
+                      "codes; set tp = ",
+                      run.model.kv_heads);
     const spec::MixtureSpec& moe = run.model.moe;
     if (moe.experts <= moe.top_k || spec::compute_type_of(run) == ComputeType::f32) return "";
     return concat(

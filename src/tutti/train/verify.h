@@ -72,7 +72,8 @@ double update_bound(const spec::RunSpec& run);
 // The reason for which a right layout of `run` may be beyond the bound of `outcome`, and the key that excludes the
 // reason; "": none. Rounding alone may move one rank as far. Below f32 a mixture's router takes another expert where
 // rounding exchanges two scores that nearly tie. A token then contributes to the gradient of another expert, which few
-// tokens reach: moe-tiny in bf16 under tp = 2 and ep = 2 differs by 0.1 in a gradient, in f32 by 1e-6.
+// tokens reach: moe-tiny in bf16 under tp = 2 and ep = 2 differs by 0.1 in a gradient, in f32 by 1e-6. Codes of 8 bits
+// of a head that ranks share are those of parts.
 std::string reason_beyond_bound(const spec::RunSpec& run, const VerifyOutcome& outcome);
 
 // The one-rank run of the same batch, weights and samples: no axis, no recompute, no offload.

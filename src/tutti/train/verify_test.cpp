@@ -76,6 +76,19 @@ TEST(Verify, SaysWhereRoundingHidesAFault) {
     EXPECT_FALSE(outcome.undecided()) << "every step is within its bound";
 }
 
+// Each of the ranks that share a key head has a part of the head's gradient, and codes of parts are not the whole's.
+TEST(Verify, SaysThatPartsOfAGradientHaveOtherCodes) {
+    spec::RunSpec run;
+    run.model = spec::preset("llama-tiny");
+    run.precision.recipe = "delayed";
+    run.parallel.tp = static_cast<int>(run.model.kv_heads);
+    EXPECT_EQ(reason_beyond_bound(run, {}), "");
+    run.parallel.tp *= 2;
+    EXPECT_NE(reason_beyond_bound(run, {}).find(concat("set tp = ", run.model.kv_heads)), std::string::npos);
+    run.precision.recipe = "none";
+    EXPECT_EQ(reason_beyond_bound(run, {}), "");
+}
+
 // moe-tiny in bf16 under ep = 2, tp = 2 was "NOT the same as one rank" and no more, though the layout is right.
 TEST(Verify, SaysThatARouterMayExceedTheBoundBelowF32) {
     spec::RunSpec run;
