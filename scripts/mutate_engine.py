@@ -26,7 +26,7 @@ MODEL = ["model.width=32", "model.heads=4", "model.kv_heads=2", "model.head_dim=
          "precision.compute=f32"]
 MOE = ["model.preset=moe-tiny", "model.moe.experts=4", "model.moe.ffn=16", "model.moe.aux_loss=microbatch",
        "model.moe.aux_coef=0.01", "model.moe.z_coef=0.01"]
-SANDWICH = ["model.preset=gemma2-tiny", "model.window=7", "model.window_layers=\"0\""]
+SANDWICH = ["model.preset=gemma2-tiny", "model.score_cap=0.5", "model.window=7", "model.window_layers=\"0\""]
 DELAYED = ["precision.recipe=delayed", "precision.scales=f32", "precision.bf16_first=0", "precision.bf16_last=0"]
 RESPECTED = ["data.documents=respected", "data.train=corpus.jsonl"]
 # name: ranks, settings

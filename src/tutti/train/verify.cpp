@@ -43,6 +43,9 @@ bool rounds_gradients(const spec::RunSpec& run) {
     return run.precision.gradients != "f32" || run.precision.reduce == "bf16";
 }
 
+// Tensor, context and expert parallelism add inside a block; under all others a block computes the bits of one rank.
+bool sums_in_blocks(const spec::ParallelSpec& p) { return p.tp > 1 || p.cp > 1 || p.ep > 1 || p.etp > 1; }
+
 // One parameter's values from the pieces of all ranks, whichever of them hold any. The bits are added as integers,
 // zeros elsewhere: nothing is rounded. Collective over the ranks of the engine.
 template <class Which>
@@ -241,7 +244,8 @@ void compare(engine::Engine& many, engine::Engine* one, int64_t steps, Console& 
             if (!result.overflowed)
                 std::tie(v.gradient_difference, v.gradient) =
                     largest_difference(one->model, gradients, theirs, outcome.equal);
-            for (int sample = 0; sample < kSamples && !v.within() && !v.undecided(); ++sample) {
+            const bool rounds = sums_in_blocks(many.run.parallel) || rounds_gradients(many.run);
+            for (int sample = 0; sample < (rounds ? kSamples : 0) && !v.within() && !v.undecided(); ++sample) {
                 v.rounding = std::max(v.rounding, magnified_rounding(*one, step, sample, trace, v, theirs));
                 v.bound = std::max(v.bound, std::min(v.rounding, kMostMagnified));
             }
@@ -324,9 +328,7 @@ double verify_bound(const spec::RunSpec& run) {
         return bound > 1e-5 ? 5 * bound : bound;
     }
     const ComputeType compute_type = spec::compute_type_of(run);
-    const spec::ParallelSpec& p = run.parallel;
-    const bool sums_in_blocks = p.tp > 1 || p.cp > 1 || p.ep > 1 || p.etp > 1;
-    if (!sums_in_blocks || compute_type == ComputeType::f32) return 1e-5;
+    if (!sums_in_blocks(run.parallel) || compute_type == ComputeType::f32) return 1e-5;
     return std::sqrt(20.0 * static_cast<double>(run.model.layers)) * rounding_of(run);
 }
 
