@@ -159,7 +159,7 @@ struct LogSpec {
 struct CommSpec {
     std::string backend = "auto";  // auto | mpi | tcp
     std::string gpu = "auto";      // auto | nccl | host
-    std::string order = "tree";    // tree | fast
+    std::string order = "tree";    // tree | fast | auto
     int64_t max_ctas = 16;         // of NCCL; 0: its own choice
     bool spare_multiprocessors = true;
     double timeout_s = 300;
