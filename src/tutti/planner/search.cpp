@@ -509,7 +509,12 @@ class Search {
         constexpr double kNear = 1.25;  // times the fastest so far
         ++found_.gates.priced;
         c.run.parallel.reductions = 1;
-        std::optional<Price> price = pricer_.price(c.run, kNear * fastest_);
+        std::optional<Price> price;
+        try {
+            price = pricer_.price(c.run, kNear * fastest_);
+        } catch (const UsageError&) {
+            return kNever;  // a schedule of fewer microbatches was proposed in its place, and this one deadlocks
+        }
         if (!price || price->bytes > capacity_ || !on_host(*price)) return kNever;
         if (c.run.parallel.zero > 0) {  // two reductions in flight, where that is faster
             c.run.parallel.reductions = 2;

@@ -162,5 +162,14 @@ TEST(Search, OneMoreDeviceThanTheBatchHasSequencesMustGoElsewhere) {
     for (const Candidate& c : found.best) EXPECT_LE(c.run.parallel.dp_replicate * c.run.parallel.dp_shard, 4);
 }
 
+// 60 microbatches on 8 stages in groups of 8: the last group of 4 deadlocks, and the whole schedule alone shows it.
+TEST(Search, AScheduleThatDeadlocksIsPassedOver) {
+    Request r = request_for("llama3-8b", 8, 60, 4096);
+    hold(r.limits, "pp 8 interleaved x 4");
+    EXPECT_TRUE(search_of(r).best.empty());
+    r.global_batch = 64;
+    EXPECT_FALSE(search_of(r).best.empty());
+}
+
 }  // namespace
 }  // namespace tutti::planner
