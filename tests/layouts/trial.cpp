@@ -1,11 +1,13 @@
 #include "tests/layouts/trial.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "tutti/base/error.h"
 #include "tutti/base/philox.h"
 #include "tutti/schedule/generators.h"
 #include "tutti/spec/model_spec.h"
+#include "tutti/spec/rules.h"
 #include "tutti/spec/toml.h"
 #include "tutti/spec/validate.h"
 
@@ -293,6 +295,14 @@ bool is_legal(const Settings& run, const Settings& layout, int ranks) {
     }
 }
 
+// Whether two layouts of one HSDP shape add gradients in one order: stage 0 of ZeRO sums replicas and shards in one
+// tree, the other stages each group of shards first (docs/promises.md).
+bool sum_alike(const spec::RunSpec& a, const spec::RunSpec& b, int ranks) {
+    const int64_t shards = spec::data_parallel_ranks(a.parallel, ranks) / a.parallel.dp_replicate;
+    const bool power_of_two = std::has_single_bit(static_cast<uint64_t>(shards));
+    return (a.parallel.zero == 0) == (b.parallel.zero == 0) || a.parallel.dp_replicate == 1 || power_of_two;
+}
+
 }  // namespace
 
 const char* name_of(Compare compare) {
@@ -323,6 +333,9 @@ Trial draw(uint64_t seed, int64_t number, int attempt, Compare compare) {
         Settings other = compare == Compare::twin ? t.layout : Settings();
         for (const auto& [key, value] : t.other) put(other, key, value);
         if (!t.other.empty() && !is_legal(t.run, other, t.other_ranks)) continue;
+        if (compare == Compare::twin &&
+            !sum_alike(run_of({t.run, t.layout}, t.ranks), run_of({t.run, other}, t.ranks), t.ranks))
+            continue;
         return t;
     }
     throw Error(concat("no legal layout in ", kTries, " draws of seed ", seed, ", number ", number));

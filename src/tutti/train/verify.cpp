@@ -29,9 +29,10 @@ namespace {
 
 using autograd::Parameter;
 
-// What a model makes of rounding is measured by so many samples, of which the largest counts. A bound above
-// kMostMagnified would hide a sum that one of two ranks leaves out, which differs by a third at least.
-constexpr int kSamples = 8;
+// What a model makes of rounding is measured by so many samples, of which the largest counts; by more where a layout is
+// less than twice as far, since of n samples of one distribution the next one is the largest with 1 in n + 1. A bound
+// above kMostMagnified would hide a sum that one of two ranks leaves out, which differs by a third at least.
+constexpr int kSamples = 8, kSamplesWhenNear = 40;
 constexpr double kMostMagnified = 0.25;
 
 // A relative rounding error of bf16, or of f16 and TF32, which have three more bits.
@@ -245,7 +246,11 @@ void compare(engine::Engine& many, engine::Engine* one, int64_t steps, Console& 
                 std::tie(v.gradient_difference, v.gradient) =
                     largest_difference(one->model, gradients, theirs, outcome.equal);
             const bool rounds = sums_in_blocks(many.run.parallel) || rounds_gradients(many.run);
-            for (int sample = 0; sample < (rounds ? kSamples : 0) && !v.within() && !v.undecided(); ++sample) {
+            const auto samples = [&] {
+                const bool near = std::max(v.loss_difference, v.gradient_difference) < 2 * v.rounding;
+                return !rounds || v.within() || v.undecided() ? 0 : near ? kSamplesWhenNear : kSamples;
+            };
+            for (int sample = 0; sample < samples(); ++sample) {
                 v.rounding = std::max(v.rounding, magnified_rounding(*one, step, sample, trace, v, theirs));
                 v.bound = std::max(v.bound, std::min(v.rounding, kMostMagnified));
             }

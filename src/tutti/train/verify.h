@@ -32,8 +32,8 @@ struct VerifyOptions {
 struct VerifiedStep {
     int64_t step = 0;
     // Of losses and gradients: verify_bound(); if these differ by more, the most that rounding makes of them on one
-    // rank, in up to eight samples with each weight moved to a neighbour and another loss scale, at most 0.25: a model
-    // may magnify rounding.
+    // rank, in 8 samples, or 40 where these are near, with each weight moved to a neighbour and another loss scale, at
+    // most 0.25: a model may magnify rounding.
     double bound = 0;
     double rounding = 0;      // the most of these samples, also beyond 0.25; 0: none was needed
     double weight_bound = 0;  // update_bound()
