@@ -97,6 +97,7 @@ struct AttentionShape {
           lse_head(a.lse.stride(1)),
           lse_row(a.lse.stride(2)) {
         check(D <= 256, "attention on a GPU has head dims up to 256, got ", D);
+        check(a.v.shape[3] == D, "attention on a GPU has values as wide as keys, got ", a.v.shape[3], " and ", D);
     }
 
     __device__ int group() const { return H / Hkv; }

@@ -53,6 +53,7 @@ TEST_P(CudaAttention, OfEachKernelAndReference) {
     for (const char* op : {"attention_forward", "attention_backward"})
         for (const Case& c : cases_of(op)) {
             SCOPED_TRACE(concat(c.op, " ", c.name));
+            if (!table.own_value_width && c.name.find(" Dv ") != std::string::npos) continue;  // ops/ widens them
             if (!takes(GetParam(), c.name)) {
                 try {
                     c.run(table, cuda_place());
