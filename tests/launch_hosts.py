@@ -146,7 +146,8 @@ def no_process_left(hosts, seconds=30):
 
 def weights(tutti, folder, run, step):
     to = folder / f"exported-{run.name}"
-    sh(tutti, "convert", "--from", str(run / "checkpoints" / f"step-{step:010d}"), "--to", str(to), "--dtype", "f32")
+    if not to.exists():  # exported once
+        sh(tutti, "convert", "--from", str(run / "checkpoints" / f"step-{step:010d}"), "--to", str(to), "--dtype", "f32")
     data = (to / "model.safetensors").read_bytes()
     values = array.array("f")
     values.frombytes(data[8 + struct.unpack("<Q", data[:8])[0]:])
