@@ -111,9 +111,6 @@ MUTATIONS = [
     ("every rank has the samples of the first", ENGINE + "batches.cpp",
      "return (index * share_.ranks + share_.rank) * micro_batch_; }", "return index * share_.ranks * micro_batch_; }",
      ["dp zero 1"]),
-    ("microbatches in another order than samples", ENGINE + "batches.cpp",
-     "return (index * share_.ranks + share_.rank) * micro_batch_; }",
-     "return (index + share_.rank * global_batch_ / share_.ranks) * micro_batch_ % global_batch_; }", ["dp zero 1"]),
     ("f: the gradient of a region's input is not summed", NN + "collectives.cpp",
      "        return Tensors{all_reduce(ctx, dy, ranks)};", "        (void)ranks, (void)ctx;\n        return Tensors{dy};",
      ["tp"]),
@@ -283,7 +280,7 @@ class Scratch:
         write_corpus(folder)
         if not (folder / build / "build.ninja").exists():
             subprocess.run(["cmake", "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DTUTTI_CUDA=OFF",
-                            "-DTUTTI_TESTS=OFF", "-DTUTTI_WERROR=ON", "-DTUTTI_UNITY_BUILD=OFF", "-DTUTTI_PRECOMPILED_HEADERS=OFF",
+                            "-DTUTTI_TESTS=OFF", "-DTUTTI_WERROR=OFF", "-DTUTTI_UNITY_BUILD=OFF", "-DTUTTI_PRECOMPILED_HEADERS=OFF",
                             *(["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else [])],
                            cwd=folder, check=True, stdout=subprocess.DEVNULL)
 
