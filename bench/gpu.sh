@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU, in three calls of eight minutes. Each is complete by itself, begins with a canary of at
-# most 40 s, prints what to read first, writes JSON and logs to OUT, and all of OUT as one archive to ARCHIVE [OUT.tgz],
-# anew after each part, so that a call that is killed leaves what it had.
+# most 40 s, prints what to read first, and writes JSON and logs to OUT. After each part all of OUT is written as one
+# archive to ARCHIVE [OUT.tgz], so that a call that is killed leaves what it had.
 #
 #   bench/gpu.sh correctness BUILD OUT  the tests with the label gpu, one process an operation; equal bits of two trainings;
 #                                       loss curves beside PyTorch's from the same weights; compute-sanitizer

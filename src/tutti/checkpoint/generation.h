@@ -19,7 +19,7 @@ class Generation {
     // Takes `number`, above all others. `text` is for people. UsageError when another process has taken it, or a newer
     // one; DataError when the file cannot be made.
     static Generation take(const std::string& run_directory, int64_t number, const std::string& text);
-    // That of a process whose launcher has taken it.
+    // Generation `number`, which the launcher has taken.
     Generation(std::string run_directory, int64_t number) : directory_(std::move(run_directory)), number_(number) {}
 
     int64_t number() const { return number_; }

@@ -17,6 +17,7 @@
 #include "tutti/checkpoint/training_state.h"
 #include "tutti/cli/command.h"
 #include "tutti/cli/forecast.h"
+#include "tutti/infer/stored_model.h"
 #include "tutti/spec/toml.h"
 #include "tutti/spec/validate.h"
 #include "tutti/train/precision_lab.h"
@@ -124,14 +125,12 @@ int inspect_precision(const InspectArguments& a, const Io& io) {
 
 // The checkpoint that a path means: itself, or the newest one of a run or of a directory of checkpoints.
 std::string checkpoint_at(const std::string& path, checkpoint::FileSystem& files, const Io& io) {
-    if (fs::exists(fs::path(path) / "MANIFEST.json")) return path;
-    const fs::path below = fs::path(path) / "checkpoints";
-    const std::string directory = fs::is_directory(below) ? below.string() : path;
-    check<DataError>(fs::is_directory(directory), path, ": required a checkpoint or the directory of a run");
-    const checkpoint::Store store(files, directory, checkpoint::Access::read,
+    const infer::CheckpointPlace place = infer::find_checkpoint(path);
+    if (!place.step_path.empty()) return place.step_path;
+    const checkpoint::Store store(files, place.directory, checkpoint::Access::read,
                                   [&](const std::string& message) { io.err << "tutti: warning: " << message << '\n'; });
     const auto stored = store.list();
-    check<DataError>(!stored.empty(), directory, ": there is no checkpoint");
+    check<DataError>(!stored.empty(), place.directory, ": there is no checkpoint");
     return stored.front().path;
 }
 

@@ -23,24 +23,6 @@ namespace {
 
 constexpr const char* kConfig = "config.json";
 
-// The place of the checkpoints of `path`, and their run: one of the first two is set.
-struct Place {
-    std::string directory, step_path;
-    std::string run;
-};
-
-Place find_checkpoint(const fs::path& path) {
-    check<DataError>(fs::is_directory(path), path.string(),
-                     fs::exists(path) ? " is not a directory" : " does not exist",
-                     "; give a run directory, a checkpoint or a Hugging Face directory");
-    if (fs::exists(path / checkpoint::kManifestName)) {
-        const fs::path checkpoints = fs::absolute(path / "").parent_path().parent_path();
-        return {{}, path.string(), checkpoints.parent_path().string()};
-    }
-    if (fs::is_directory(path / "checkpoints")) return {(path / "checkpoints").string(), {}, path.string()};
-    return {path.string(), {}, fs::absolute(path / "").parent_path().parent_path().string()};
-}
-
 // "bytes", or the run's copy of its tokenizer, or the tokenizer that the run named; for weights alone, the tokenizer
 // beside them; "": there is none.
 std::string find_tokenizer(const std::string& named, const fs::path& run, const std::string& side_files) {
@@ -113,11 +95,23 @@ data::SpecialIds StoredModel::special_ids(const data::Tokenizer* by) const {
     return ids;
 }
 
+CheckpointPlace find_checkpoint(const std::string& path_text) {
+    const fs::path path = path_text;
+    check<DataError>(fs::is_directory(path), path_text, fs::exists(path) ? " is not a directory" : " does not exist",
+                     "; give a run directory, a checkpoint or a Hugging Face directory");
+    if (fs::exists(path / checkpoint::kManifestName)) {
+        const fs::path checkpoints = fs::absolute(path / "").parent_path().parent_path();
+        return {{}, path_text, checkpoints.parent_path().string()};
+    }
+    if (fs::is_directory(path / "checkpoints")) return {(path / "checkpoints").string(), {}, path_text};
+    return {path_text, {}, fs::absolute(path / "").parent_path().parent_path().string()};
+}
+
 void open_stored_model(const std::string& path, ops::Context& ctx, int64_t longest, checkpoint::OnDamage on_damage,
                        const checkpoint::Warn& warn, const UseStored& use) {
     checkpoint::PosixFileSystem files;
     if (fs::exists(fs::path(path) / kConfig)) return use_directory(files, path, ctx, longest, use);
-    const Place place = find_checkpoint(path);
+    const CheckpointPlace place = find_checkpoint(path);
     const auto load = [&](const CheckpointReader& reader) { use_checkpoint(reader, place.run, ctx, longest, use); };
     if (!place.step_path.empty()) {
         const std::string parent = fs::path(place.step_path).parent_path().string();

@@ -34,6 +34,15 @@ struct StoredModel {
 // The tokenizer's file in a directory of a run or a model; "": none.
 std::string tokenizer_of_run(const std::string& run);
 
+// Where the checkpoints of a path are, and their run; one of the first two is set.
+struct CheckpointPlace {
+    std::string directory, step_path;
+    std::string run;
+};
+// Of a run directory, of the directory of its checkpoints, or of one of them. DataError for a path that is no
+// directory.
+CheckpointPlace find_checkpoint(const std::string& path);
+
 // Called with a model whose parameters have no memory yet. If reading the weights finds a damaged checkpoint and
 // `on_damage` is fall_back, `warn` is called, and then this function again with an older checkpoint.
 using UseStored = std::function<void(const StoredModel&, models::Model, const hf::StoredWeights&)>;

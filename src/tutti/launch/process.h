@@ -68,7 +68,7 @@ class SignalDescriptor {
     sigset_t before_{};
     Descriptor descriptor_;
 };
-// Those that ask a run to stop.
+// The signals that ask a run to stop.
 inline constexpr std::initializer_list<int> kStopSignals = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU};
 
 }  // namespace tutti::launch

@@ -99,7 +99,7 @@ class Run {
     std::vector<parallel::GroupTraffic> communication_;  // of this rank in the first step
 };
 
-// That of the launcher, which has taken it; else the next one, in the directory of a run that was ever launched.
+// The generation that the launcher has taken; else the next one, in the directory of a run that was ever launched.
 checkpoint::Generation generation_of(const TrainOptions& options, const comm::World& world) {
     const int64_t newest = world.rank() == 0 ? checkpoint::newest_generation(options.out) : 0;
     if (world.rank() != 0 || (options.launch.generation == 0 && newest == 0)) return {options.out, 0};
