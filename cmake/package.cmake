@@ -4,7 +4,7 @@
 # The licences of the libraries that are linked into the program, as Debian's packages state them.
 set(third_party ${CMAKE_CURRENT_BINARY_DIR}/THIRD_PARTY)
 file(WRITE ${third_party} "Code of these libraries is inside the program or beside it. Their licences, as Debian's packages state them, follow.\n")
-foreach(package libfmt-dev libtomlplusplus-dev libcli11-dev nlohmann-json3-dev libxxhash-dev libsodium-dev libsentencepiece0 gcc-12-base)
+foreach(package libfmt-dev libtomlplusplus-dev libcli11-dev nlohmann-json3-dev libxxhash-dev libsodium-dev zlib1g-dev libzstd-dev libsentencepiece0 gcc-12-base)
   set(copyright /usr/share/doc/${package}/copyright)
   if(NOT EXISTS ${copyright})
     message(FATAL_ERROR "${copyright} is not there: a package must carry the licences of the libraries that it has inside")

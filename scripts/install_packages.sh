@@ -6,7 +6,8 @@ set -euo pipefail
 packages=(
     build-essential cmake ninja-build pkg-config python3
     libdnnl-dev ocl-icd-opencl-dev # the latter only because the former's CMake file asks for it
-    libtomlplusplus-dev libcli11-dev nlohmann-json3-dev libfmt-dev libxxhash-dev libsodium-dev libsentencepiece-dev
+    libtomlplusplus-dev libcli11-dev nlohmann-json3-dev libfmt-dev libxxhash-dev libsodium-dev zlib1g-dev libzstd-dev
+    libsentencepiece-dev
     openmpi-bin libgtest-dev libbenchmark-dev clang-format
     bible-kjv # the public-domain text that quickstart.sh trains on
     "$@"

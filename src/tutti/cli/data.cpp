@@ -1,4 +1,6 @@
 // cli/data.cpp: `tutti data ...`: tokenize, train-tokenizer, inspect and verify, then their options.
+#include <glob.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -15,6 +17,7 @@
 #include "tutti/cli/commands.h"
 #include "tutti/cli/io.h"
 #include "tutti/data/data_set.h"
+#include "tutti/data/text_stream.h"
 #include "tutti/data/text_tokens.h"
 #include "tutti/data/token_writer.h"
 #include "tutti/data/tokenizers/bpe_trainer.h"
@@ -57,24 +60,26 @@ std::optional<int32_t> eod_of(const TokenizeArguments& a, const data::Tokenizer&
     return id;
 }
 
-// A progress bar, drawn on a terminal only.
+// Progress, drawn on a terminal only: a bar where the size of all files is known, which is 0 otherwise.
 class Progress {
   public:
     Progress(std::ostream& out, bool terminal, int64_t total) : out_(out), terminal_(terminal), total_(total) {}
     ~Progress() {
         if (drawn_) out_ << "\r\033[K" << std::flush;
     }
-    void at(int64_t bytes, int64_t tokens) {
+    void at(int64_t stored, int64_t tokens) {
         const double now = seconds_now(), elapsed = now - begin_;
         if (!terminal_ || now - shown_ < 0.1) return;
         constexpr int64_t kWidth = 30;
-        const double share = static_cast<double>(bytes) / static_cast<double>(std::max<int64_t>(total_, 1));
-        std::string bar;
-        for (int64_t i = 0; i < kWidth; ++i) bar += static_cast<double>(i) < share * kWidth ? "━" : "╌";
-        out_ << "\r\033[K" << bar << ' ' << format_percent(share) << " of " << format_bytes(total_) << "  "
-             << format_bytes(static_cast<int64_t>(static_cast<double>(bytes) / elapsed)) << "/s  "
-             << format_rate(static_cast<double>(tokens) / elapsed, "tok") << "  "
-             << format_duration(elapsed / share - elapsed) << " left" << std::flush;
+        out_ << "\r\033[K";
+        const double share = total_ > 0 ? static_cast<double>(stored) / static_cast<double>(total_) : 0;
+        for (int64_t i = 0; total_ > 0 && i < kWidth; ++i)
+            out_ << (static_cast<double>(i) < share * kWidth ? "━" : "╌");
+        if (total_ > 0) out_ << ' ' << format_percent(share) << " of " << format_bytes(total_) << "  ";
+        out_ << format_bytes(static_cast<int64_t>(static_cast<double>(stored) / elapsed)) << "/s  "
+             << format_rate(static_cast<double>(tokens) / elapsed, "tok");
+        if (total_ > 0) out_ << "  " << format_duration(elapsed / share - elapsed) << " left";
+        out_ << std::flush;
         shown_ = now;
         drawn_ = true;
     }
@@ -87,20 +92,39 @@ class Progress {
     bool drawn_ = false;
 };
 
+// Of all files; 0 with standard input, whose size nothing tells.
 int64_t bytes_of(const std::vector<std::string>& files) {
     int64_t bytes = 0;
     std::error_code ignored;  // a file that is missing is reported when it is opened
+    if (std::find(files.begin(), files.end(), data::kStandardInput) != files.end()) return 0;
     for (const std::string& file : files)
         if (const auto size = std::filesystem::file_size(file, ignored); !ignored) bytes += static_cast<int64_t>(size);
     return bytes;
 }
 
+// The files that a pattern of the shell names, in the order of their names; a name that is a file's is no pattern.
+std::vector<std::string> matching(const std::string& word) {
+    std::error_code ignored;
+    if (word == data::kStandardInput || std::filesystem::exists(word, ignored)) return {word};
+    if (word.find_first_of("*?[") == std::string::npos) return {word};  // reported when it is opened
+    glob_t found{};
+    const int result = ::glob(word.c_str(), GLOB_NOSORT, nullptr, &found);
+    std::vector<std::string> files(found.gl_pathv, found.gl_pathv + (result == 0 ? found.gl_pathc : 0));
+    ::globfree(&found);
+    check<UsageError>(!files.empty(), word, ": no file has such a name");
+    std::sort(files.begin(), files.end());
+    return files;
+}
+
 }  // namespace
 
 int tokenize(const TokenizeArguments& a, const Io& io) {
+    std::vector<std::string> files;
+    for (const std::string& word : a.files)
+        for (std::string& file : matching(word)) files.push_back(std::move(file));
     const auto tokenizer = data::make_tokenizer(a.tokenizer);
     data::FileEncoding encoding;
-    encoding.format = data::is_jsonl(a.files, a.input) ? "jsonl" : "text";
+    encoding.format = data::is_jsonl(files, a.input) ? "jsonl" : "text";
     encoding.field = a.field;
     encoding.separator = unescaped(a.separator);
     encoding.eod = eod_of(a, *tokenizer);
@@ -111,14 +135,15 @@ int tokenize(const TokenizeArguments& a, const Io& io) {
                       "--separator is for text; the records of JSONL are its lines");
 
     data::TokenWriter writer(a.format, a.out, std::max<int64_t>(tokenizer->vocab(), encoding.eod.value_or(0) + 1));
-    const int64_t total = bytes_of(a.files);
+    const int64_t total = bytes_of(files);
     const double begin = seconds_now();
-    int64_t bytes = 0;
+    int64_t bytes = 0, stored = 0;
     {
         Progress progress(io.text(), io.text_terminal(), total);
-        data::encode_files(*tokenizer, a.files, encoding, [&](data::EncodedPiece&& piece) {
+        data::encode_files(*tokenizer, files, encoding, [&](data::EncodedPiece&& piece) {
             writer.append(piece);
-            progress.at(bytes += piece.bytes, writer.tokens());
+            bytes += piece.bytes;
+            progress.at(stored += piece.stored, writer.tokens());
         });
     }
     auto paths = writer.finish();
@@ -157,6 +182,8 @@ int train_tokenizer(const TrainTokenizerArguments& a, const Io& io) {
     for (const std::string& path : a.files) {
         const auto bytes = files.emplace_back(path).bytes();
         texts.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+        check<UsageError>(data::compression_of(texts.back()).empty(), path, ": is compressed by ",
+                          data::compression_of(texts.back()), "; a tokenizer is learnt from text: decompress it first");
     }
     data::BpeTraining training{.vocab = a.vocab,
                                .split = data::split_kind_named(a.pretokenizer).value(),
@@ -381,7 +408,8 @@ Command train_tokenizer_command(TrainTokenizerArguments& a, const Io& io) {
 
 Command tokenize_command(TokenizeArguments& a, const Io& io) {
     const Options options = {
-        required({"FILE", "...", "", "text, or JSONL records", &a.files, kPath}),
+        required(
+            {"FILE", "...", "", "text or JSONL, also .gz or .zst; a 'pattern'; - is standard input", &a.files, kPath}),
         {"--tokenizer", "T", "", "[bytes], a tokenizer.json, a *.model, or a directory with one", &a.tokenizer,
          Suggestions{{"bytes"}, true}},
         required(
@@ -400,7 +428,10 @@ Command tokenize_command(TokenizeArguments& a, const Io& io) {
         "Examples:\n"
         "  tutti data tokenize corpus.jsonl --tokenizer llama3/ --out corpus --append-eod\n"
         "  tutti data tokenize a.txt b.txt --tokenizer gpt2/tokenizer.json --eod '<|endoftext|>' \\\n"
-        "      --append-eod --separator '\\n\\n' --out train --format nanogpt\n\n"
+        "      --append-eod --separator '\\n\\n' --out train --format nanogpt\n"
+        "  tutti data tokenize 'shards/*.jsonl.zst' --tokenizer llama3/ --out corpus --append-eod\n"
+        "  duckdb -c \"copy (select text from 'a.parquet') to '/dev/stdout' (format json)\" | \\\n"
+        "      tutti data tokenize - --input jsonl --tokenizer llama3/ --out corpus --append-eod\n\n"
         "The files do not depend on the number of threads. In records {\"prompt\", \"completion\"} the prompt\n"
         "is input only: PREFIX.mask leaves its tokens out of the loss.");
 }

@@ -1,11 +1,14 @@
 // `tutti data` as its users see it: text to tokens and back to numbers, errors with file and offset, JSON on stdout.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <sstream>
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
+#include "tutti/base/read_file.h"
 #include "tutti/cli/testing/run.h"
 
 namespace tutti::cli {
@@ -56,6 +59,52 @@ TEST_F(DataCommand, PromptsBecomeAMask) {
     EXPECT_TRUE(says("r.mask: byte offset 2: a mask has bytes 0 and 1, got 7")) << err;
     EXPECT_EQ(run_data({"tokenize", records, "--out", path("r")}), 2);  // would leave the mask beside other ids
     EXPECT_TRUE(says("is there already")) << err;
+}
+
+// Standard input of this process for as long as the object lives.
+class Input {
+  public:
+    explicit Input(const std::string& path) : before_(dup(STDIN_FILENO)) {
+        const int file = open(path.c_str(), O_RDONLY);
+        dup2(file, STDIN_FILENO);
+        close(file);
+    }
+    ~Input() {
+        dup2(before_, STDIN_FILENO);
+        close(before_);
+    }
+
+  private:
+    int before_;
+};
+
+TEST_F(DataCommand, PatternsAndStandardInput) {
+    const std::vector<std::string> parts = {"{\"text\": \"first\"}\n", "{\"text\": \"second\"}\n"};
+    const auto all = write("all.jsonl", parts[0] + parts[1]);
+    write("s-10.jsonl", parts[0]);
+    write("s-20.jsonl", parts[1]);
+    ASSERT_EQ(run_data({"tokenize", all, "--out", path("all")}), 0) << err;
+    ASSERT_EQ(run_data({"tokenize", path("s-*.jsonl"), "--out", path("pattern")}), 0) << err;
+    {
+        const Input input(all);
+        ASSERT_EQ(run_data({"tokenize", "-", "--input", "jsonl", "--out", path("input")}), 0) << err;
+    }
+    for (const std::string name : {"pattern", "input"})
+        for (const std::string end : {".bin", ".idx"})
+            EXPECT_EQ(read_file(path(name) + end), read_file(path("all") + end));
+    {
+        const Input input(write("bad.jsonl", "\n{\"text\": 7}\n"));
+        EXPECT_EQ(run_data({"tokenize", "-", "--input", "jsonl", "--out", path("x")}), 3);
+        EXPECT_TRUE(says("standard input:2: \"text\" must be a text")) << err;
+    }
+    EXPECT_EQ(run_data({"tokenize", "-", "--out", path("x")}), 2);
+    EXPECT_TRUE(says("give --input text or --input jsonl")) << err;
+    EXPECT_EQ(run_data({"tokenize", path("t-*.jsonl"), "--out", path("x")}), 2);
+    EXPECT_TRUE(says("t-*.jsonl: no file has such a name")) << err;
+    EXPECT_EQ(run_data({"tokenize", write("[a].txt", "one"), "--out", path("literal")}), 0) << err;  // no pattern
+    EXPECT_EQ(run_data({"tokenize", write("cut.gz", "\x1f\x8b\x08"), "--out", path("x")}), 3);
+    EXPECT_TRUE(says("cut.gz: ends after 3 bytes inside a member of gzip")) << err;
+    EXPECT_FALSE(std::filesystem::exists(path("x.bin")));
 }
 
 TEST_F(DataCommand, WhatCannotBeIsRefused) {

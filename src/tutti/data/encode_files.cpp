@@ -1,6 +1,6 @@
 // data/encode_files.cpp: a Cutter divides the files into numbered jobs, threads encode them, and each thread delivers
-// its piece when all earlier ones are delivered. A thread holds at most one piece, so memory does not grow with the
-// files.
+// its piece when all earlier ones are delivered. A thread holds at most one piece and the Cutter a few more, so memory
+// does not grow with the files, only with the longest record.
 #include "tutti/data/encode_files.h"
 
 #include <algorithm>
@@ -8,10 +8,11 @@
 #include <exception>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
-#include "tutti/base/read_file.h"
+#include "tutti/data/text_stream.h"
 
 namespace tutti::data {
 
@@ -19,70 +20,129 @@ namespace {
 
 constexpr size_t kPieceBytes = 256 << 10;  // small enough for an even division, large enough to amortise the hand-over
 
+// A cut looks at most at one character behind it, and at a run of spaces that ends in what it sees.
+constexpr size_t kSeenBehindCut = 64;
+
 // Text of one document, or a part of one.
 struct Job {
-    const MappedFile* file;
-    std::string_view text;
+    std::string_view path;
+    int64_t line;  // of the file, JSONL
+    std::string text;
     bool begins, ends;  // the document
-    int64_t offset() const { return reinterpret_cast<const std::byte*>(text.data()) - file->bytes().data(); }
 };
 
 // Cuts the files into jobs, in order.
 class Cutter {
   public:
     Cutter(const Tokenizer& tokenizer, const std::vector<std::string>& paths, const FileEncoding& options)
-        : tokenizer_(tokenizer), options_(options) {
-        for (const std::string& path : paths) files_.emplace_back(path);
+        : tokenizer_(tokenizer), options_(options), paths_(paths) {
+        // A file that is missing is found before hours are spent on those before it.
+        for (const std::string& path : paths)
+            if (path != kStandardInput) open_text_stream(path);
+        check<UsageError>(std::count(paths.begin(), paths.end(), kStandardInput) <= 1,
+                          "standard input (-) can be read once only");
     }
 
-    // Jobs of about kPieceBytes together; an empty list after the last. `bytes`: size of these jobs in the files.
-    std::vector<Job> next(int64_t& bytes) {
+    // Jobs of about kPieceBytes together; an empty list after the last. `bytes` and `stored`: size of these jobs with
+    // what separates them, and bytes of the files that were read for them.
+    std::vector<Job> next(int64_t& bytes, int64_t& stored) {
         std::vector<Job> jobs;
-        bytes = 0;
-        while (bytes < static_cast<int64_t>(kPieceBytes) && file_ < files_.size()) {
-            if (rest_.data() == nullptr) open();
-            const size_t before = rest_.size() + document_.size();
-            take(jobs);
-            bytes += static_cast<int64_t>(before - rest_.size() - document_.size());
-            if (rest_.empty() && document_.empty()) {
-                ++file_;
-                rest_ = {};
-            }
+        bytes = stored = 0;
+        while (bytes < static_cast<int64_t>(kPieceBytes) && file_ < paths_.size()) {
+            if (!stream_) open();
+            bytes += static_cast<int64_t>(take(jobs));
+            if (rest().empty() && !read_more()) close();
         }
+        stored = std::exchange(stored_, 0);
         return jobs;
     }
 
   private:
     void open() {
-        const auto bytes = files_[file_].bytes();
-        files_[file_].check_not_truncated();
-        rest_ = {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-    }
-    // Moves the next document, without its separator, from rest_ to document_.
-    void find_document() {
-        const std::string_view separator = options_.format == "jsonl" ? "\n" : std::string_view(options_.separator);
-        const size_t end = separator.empty() ? std::string_view::npos : rest_.find(separator);
-        document_ = rest_.substr(0, end);
-        rest_.remove_prefix(end == std::string_view::npos ? rest_.size() : end + separator.size());
+        stream_ = open_text_stream(paths_[file_]);
+        buffer_.clear();
+        at_ = 0;
+        line_ = 1;
         begins_ = true;
+        ended_ = false;
+        counted_ = 0;
+        check<DataError>(read_more(), paths_[file_], ": has no byte of text");
     }
-    void take(std::vector<Job>& jobs) {
-        if (document_.empty()) find_document();
-        const bool whole = options_.format == "jsonl" || document_.size() <= kPieceBytes;
-        const size_t size = whole ? document_.size() : tokenizer_.safe_cut(document_, kPieceBytes);
-        const std::string_view text = document_.substr(0, size);
-        document_.remove_prefix(size);
-        const bool blank = options_.format == "jsonl" && text.find_first_not_of(" \t\r") == std::string_view::npos;
-        if (!text.empty() && !blank) jobs.push_back({&files_[file_], text, begins_, document_.empty()});
-        begins_ = false;
+    void close() {
+        stream_ = nullptr;
+        ++file_;
+    }
+    std::string_view rest() const { return std::string_view(buffer_).substr(at_); }
+
+    // Doubles what is in the buffer, so that a search which starts anew takes linear time. False at the end.
+    bool read_more() {
+        buffer_.erase(0, at_);
+        at_ = 0;
+        const size_t before = buffer_.size(), wanted = before + std::max(before, kPieceBytes);
+        buffer_.resize(wanted);
+        size_t filled = before;
+        for (size_t got = 1; filled < wanted && got > 0; filled += got)
+            got = stream_->read(buffer_.data() + filled, wanted - filled);
+        buffer_.resize(filled);
+        stored_ += stream_->stored() - counted_;
+        counted_ = stream_->stored();
+        ended_ = filled < wanted;
+        return filled > before;
+    }
+
+    // What the buffer holds of the document that begins or continues at at_, and whether that is all of it.
+    struct Seen {
+        std::string_view text;
+        bool whole, separated;  // a separator follows
+    };
+    Seen document() const {
+        const std::string_view separator = this->separator();
+        const size_t end = separator.empty() ? std::string_view::npos : rest().find(separator);
+        if (end != std::string_view::npos) return {rest().substr(0, end), true, true};
+        if (ended_) return {rest(), true, false};
+        const size_t maybe_separator = separator.empty() ? 0 : std::min(rest().size(), separator.size() - 1);
+        return {rest().substr(0, rest().size() - maybe_separator), false, false};
+    }
+    std::string_view separator() const {
+        return options_.format == "jsonl" ? "\n" : std::string_view(options_.separator);
+    }
+
+    // Takes the next document, or a part of a long one, from the buffer. Returns the number of its bytes, separator
+    // included.
+    size_t take(std::vector<Job>& jobs) {
+        const bool records = options_.format == "jsonl";
+        Seen seen = document();
+        size_t size = 0;
+        for (;; read_more(), seen = document()) {
+            size = seen.text.size();
+            if (seen.whole && (records || size <= kPieceBytes)) break;
+            if (records || size <= kPieceBytes) continue;
+            size = tokenizer_.safe_cut(seen.text, kPieceBytes);
+            if (seen.whole || size + kSeenBehindCut <= seen.text.size()) break;
+        }
+        const std::string_view text = seen.text.substr(0, size);
+        const bool ends = seen.whole && size == seen.text.size();
+        const bool blank = records && text.find_first_not_of(" \t\r") == std::string_view::npos;
+        if (!text.empty() && !blank) jobs.push_back({paths_[file_], line_, std::string(text), begins_, ends});
+        if (ends && seen.separated) size += separator().size();
+        at_ += size;
+        line_ += ends ? 1 : 0;
+        begins_ = ends;
+        return size;
     }
 
     const Tokenizer& tokenizer_;
     const FileEncoding& options_;
-    std::vector<MappedFile> files_;
+    const std::vector<std::string>& paths_;
+    std::unique_ptr<TextStream> stream_;  // of the current file
     size_t file_ = 0;
-    std::string_view rest_, document_;  // of the file: after the current document; of that document: not yet cut
-    bool begins_ = false;               // document_ is still whole
+    std::string buffer_;
+    size_t at_ = 0;  // in the buffer: of the first byte that is in no job yet
+    int64_t line_ = 1;
+    int64_t stored_ = 0;   // bytes of the files that were read since the last jobs
+    int64_t counted_ = 0;  // of the current file, in this or an earlier stored_
+    bool begins_ = true;   // a document begins there
+    bool ended_ = false;   // the buffer holds the rest of the file
 };
 
 // A record's texts: the first one may be input only.
@@ -90,10 +150,9 @@ struct Record {
     std::string prompt, text;
 };
 
-// "corpus.jsonl:12". For errors only: the lines of the file before it are counted.
+// "corpus.jsonl:12"
 std::string place(const Job& job) {
-    const auto* begin = reinterpret_cast<const char*>(job.file->bytes().data());
-    return concat(job.file->path(), ":", 1 + std::count(begin, begin + job.offset(), '\n'));
+    return concat(job.path == kStandardInput ? "standard input" : job.path, ":", job.line);
 }
 
 Record parsed(const Job& job, const std::string& field) {
@@ -130,8 +189,7 @@ class PieceEncoder {
         if (options.eod && (suffix_.empty() || suffix_.back() != *options.eod)) suffix_.push_back(*options.eod);
     }
 
-    EncodedPiece encode(const std::vector<Job>& jobs) {
-        EncodedPiece piece;
+    void encode(const std::vector<Job>& jobs, EncodedPiece& piece) {
         for (const Job& job : jobs) {
             const auto begin = static_cast<int64_t>(piece.ids.size());
             if (job.begins) piece.ids.insert(piece.ids.end(), prefix_.begin(), prefix_.end());
@@ -146,7 +204,6 @@ class PieceEncoder {
             if (job.begins && static_cast<int64_t>(piece.ids.size()) > begin) piece.begins.push_back(begin);
         }
         if (!piece.counted.empty()) piece.counted.resize(piece.ids.size(), 1);
-        return piece;
     }
 
   private:
@@ -184,20 +241,19 @@ class Line {
         PieceEncoder encoder(tokenizer, options);
         for (;;) {
             std::vector<Job> jobs;
-            int64_t ticket = 0, bytes = 0;
+            int64_t ticket = 0;
             std::exception_ptr failure;
             EncodedPiece piece;
             try {
                 const std::lock_guard lock(handing_out_);
                 ticket = handed_out_++;
-                jobs = cutter_.next(bytes);
-                if (jobs.empty() && bytes == 0) return;
+                jobs = cutter_.next(piece.bytes, piece.stored);
+                if (jobs.empty() && piece.bytes == 0) return;
             } catch (...) {
                 failure = std::current_exception();
             }
             try {
-                if (!failure) piece = encoder.encode(jobs);
-                piece.bytes = bytes;
+                if (!failure) encoder.encode(jobs, piece);
             } catch (...) {
                 failure = std::current_exception();
             }

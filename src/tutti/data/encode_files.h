@@ -28,11 +28,13 @@ struct EncodedPiece {
     // completion is a target.
     std::vector<uint8_t> counted;
     std::vector<int64_t> begins;  // indices in ids where a document begins, ascending
-    int64_t bytes = 0;            // of the files
+    int64_t bytes = 0;            // of the text
+    int64_t stored = 0;           // of the files, in which the text may be compressed (text_stream.h)
 };
 
 // Calls sink(piece) for one piece after the other, in the order of the files, with the same pieces for any number of
-// threads. DataError with file and line for a malformed record.
+// threads. `paths` are those of open_text_stream(). DataError with file and line for a malformed record, with file and
+// offset for damaged compressed data; UsageError when standard input is named twice.
 void encode_files(const Tokenizer& tokenizer, const std::vector<std::string>& paths, const FileEncoding& options,
                   const std::function<void(EncodedPiece&&)>& sink);
 

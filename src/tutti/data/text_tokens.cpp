@@ -14,6 +14,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
 #include "tutti/data/encode_files.h"
+#include "tutti/data/text_stream.h"
 #include "tutti/data/token_writer.h"
 #include "tutti/data/tokenizer.h"
 
@@ -287,7 +288,7 @@ std::vector<std::string> write_records(const MappedFile& file, const std::string
     TokenWriter writer("megatron", prefix, vocab_of(tokenizer, options));
     encode_files(tokenizer, {file.path()}, encoding_of(options), [&](EncodedPiece&& piece) {
         writer.append(piece);
-        progress.bytes += piece.bytes;
+        progress.bytes += piece.stored;
         progress.tokens = writer.tokens();
         progress.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
         if (progress.bytes < shown + (8 << 20) && progress.bytes < progress.bytes_total) return;
@@ -302,7 +303,10 @@ std::vector<std::string> write_records(const MappedFile& file, const std::string
 
 bool is_jsonl(const std::vector<std::string>& paths, std::string_view format) {
     if (format != "auto") return format == "jsonl";
-    const auto named = [](const std::string& path) { return path.ends_with(".jsonl"); };
+    for (const std::string& path : paths)
+        check<UsageError>(path != kStandardInput,
+                          "standard input has no name that tells text from JSONL: give --input text or --input jsonl");
+    const auto named = [](const std::string& path) { return uncompressed_name(path).ends_with(".jsonl"); };
     const auto count = std::count_if(paths.begin(), paths.end(), named);
     check<UsageError>(count == 0 || count == static_cast<int64_t>(paths.size()), count, " of ", paths.size(),
                       " files are JSONL: ", paths.front(), " ...; the files of one run must have one format");

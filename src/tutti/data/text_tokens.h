@@ -34,7 +34,8 @@ struct EncodeOptions {
 std::shared_ptr<const TokenSource> open_text(const std::vector<std::string>& paths, const Tokenizer& tokenizer,
                                              const EncodeOptions& options);
 
-// True when the files are JSONL: by `format`, or for format auto by names *.jsonl. UsageError when only some are.
+// True when the files are JSONL: by `format`, or for format auto by names *.jsonl, *.jsonl.gz and *.jsonl.zst.
+// UsageError when only some are, and for standard input, which has no name.
 bool is_jsonl(const std::vector<std::string>& paths, std::string_view format);
 
 struct RecordOptions {
@@ -44,10 +45,10 @@ struct RecordOptions {
     int64_t kept_from = 16 << 20;  // bytes of all files together; fewer are encoded in a second
 };
 
-// JSONL: one record per line, {"text": ...} or {"prompt": ..., "completion": ...}. A prompt is input only, never a
-// target. Each record is a document: the tokenizer's prefix, the ids of its whole text, the tokenizer's suffix, the
-// end-of-document token. With encode.write, kept_from bytes and more become Megatron files beside the text; fewer are
-// encoded into memory.
+// JSONL, also compressed (text_stream.h): one record per line, {"text": ...} or {"prompt": ..., "completion": ...}. A
+// prompt is input only, never a target. Each record is a document: the tokenizer's prefix, the ids of its whole text,
+// the tokenizer's suffix, the end-of-document token. With encode.write, kept_from bytes and more become Megatron files
+// beside the text; fewer are encoded into memory.
 std::shared_ptr<const TokenSource> open_records(const std::vector<std::string>& paths, const Tokenizer& tokenizer,
                                                 const RecordOptions& options);
 

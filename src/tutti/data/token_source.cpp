@@ -15,6 +15,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
 #include "tutti/data/megatron_index.h"
+#include "tutti/data/text_stream.h"
 
 namespace tutti::data {
 
@@ -110,12 +111,15 @@ Layout checked_nanogpt(const MappedFile& file) {
 }
 
 // Files named by mistake, which would read as noise.
-std::optional<std::string_view> foreign_kind(const MappedFile& file) {
+std::optional<std::string> foreign_kind(const MappedFile& file) {
     using namespace std::string_view_literals;
     if (begins_with(file, "MMIDIDX\0"sv)) return "the .idx of a Megatron dataset: name the .bin or the prefix of both";
     if (begins_with(file, "PK\x03\x04"sv)) return "a zip archive (PyTorch weights are)";
-    if (begins_with(file, "\x1f\x8b\x08"sv)) return "gzip-compressed";
-    if (begins_with(file, "\x28\xb5\x2f\xfd"sv)) return "zstd-compressed";
+    const std::string_view compression =
+        compression_of({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()});
+    if (!compression.empty())
+        return concat("text that ", compression, " has compressed: make token files of it, `tutti data tokenize ",
+                      file.path(), " --out PREFIX`; only JSONL is read compressed");
     if (size_of(file) >= kLlmcHeaderBytes && word(file, 0) == 20240522) return "an llm.c evaluation file";
     if (size_of(file) >= kLlmcHeaderBytes && word(file, 0) == 20240326) return "an llm.c model file";
     return std::nullopt;
