@@ -71,8 +71,8 @@ class Passes {
         const View up = array(type, shape), dup = array(type, shape), db = array(DType::f32, {shape[1]});
         time("gelu_forward", table_.gelu_forward, x, y);
         time("gelu_backward", table_.gelu_backward, dy, x, y);
-        time("swiglu_forward", table_.swiglu_forward, x, up, y);
-        time("swiglu_backward", table_.swiglu_backward, dy, x, up, y, dup);
+        time("swiglu_forward", table_.swiglu_forward, Gate(Gate::silu), x, up, y);
+        time("swiglu_backward", table_.swiglu_backward, Gate(Gate::silu), dy, x, up, y, dup);
         time("add", table_.add, x, up, y);
         time("accumulate", table_.accumulate, x, y);
         time("bias_backward", table_.bias_backward, dy, db);

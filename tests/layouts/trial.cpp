@@ -77,10 +77,11 @@ std::string draw_variant(Settings& m, Dice& dice, const std::string& name, int64
         put(m, "model.moe.experts", dice.of({4, 8}));
         put(m, "model.moe.top_k", 2);
         put(m, "model.moe.ffn", 16);
-        put(m, "model.moe.shared_ffn", 16);
+        if (preset.moe.shared_ffn > 0) put(m, "model.moe.shared_ffn", 16);
         put(m, "model.moe.layers", dice.text_of({"1", "0", ""}));
         if (preset.moe.groups > 1) put(m, "model.moe.groups", 2), put(m, "model.moe.top_groups", dice.of({1, 2}));
     }
+    if (preset.gate_limit > 0) put(m, "model.gate_limit", dice.text_of({"0.3", "7"}));
     if (preset.window > 0) put(m, "model.window", dice.of({3, 7, 11}));
     if (!preset.window_layers.empty()) put(m, "model.window_layers", "0");
     if (!preset.nope_layers.empty()) put(m, "model.nope_layers", "1");
@@ -114,7 +115,8 @@ std::string draw_model(Settings& m, Dice& dice, int64_t layers) {
                                            "deepseek-v2-tiny",
                                            "deepseek-v3-tiny",
                                            "kimi-k2-tiny",
-                                           "glm4.7-flash-tiny"});
+                                           "glm4.7-flash-tiny",
+                                           "gpt-oss-tiny"});
     if (name.ends_with("-tiny")) return draw_variant(m, dice, name, layers);
     const bool moe = name == "mixtral" || name.ends_with("_moe"), lfm2 = name.starts_with("lfm2");
     put_sizes(m, dice, name == "gpt2" ? "gpt2-124m" : lfm2 ? "lfm2-tiny" : moe ? "moe-tiny" : "llama-tiny", layers);

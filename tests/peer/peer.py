@@ -141,7 +141,7 @@ class Peer:
         return config.router_aux_loss_coef * self.module(input_ids=tokens, use_cache=False).aux_loss
 
     def gradients(self, names):
-        own = dict(self.module.named_parameters())
+        own = {name.replace(".mlp.router.", ".mlp.gate."): p for name, p in self.module.named_parameters()}
         return {name: self._expert_gradient(name, own) if ".experts." in name else
                 self._rows_gradient(name, own) if self._name(name) not in own else
                 self._orient(name, own[self._name(name)].grad) for name in names}
@@ -159,8 +159,13 @@ class Peer:
 
     def _expert_gradient(self, name, own):
         """transformers 5 keeps an expert's gate and up in one matrix; Tutti has a stack of each."""
-        matrix = name.removesuffix(".weight").rsplit(".", 1)[1]
         block = name[:name.index(".experts.")] + ".experts."
+        matrix, kind = name.rsplit(".", 2)[1:]
+        if block + "gate_up_proj_bias" in own:  # gpt-oss: (in, out), gate and up alternate
+            whole = own[block + ("down_proj" if matrix == "down_proj" else "gate_up_proj") +
+                        ("_bias" if kind == "bias" else "")].grad
+            whole = whole if kind == "bias" else whole.transpose(1, 2)
+            return whole if matrix == "down_proj" else whole[:, matrix == "up_proj"::2]
         if matrix in ("down_proj", "w2"):
             return own[block + "down_proj"].grad
         gate, up = own[block + "gate_up_proj"].grad.chunk(2, dim=1)

@@ -128,6 +128,19 @@ MODELS = {
                                 rope_parameters=SCALED)),
     "exaone4_full": ("Exaone4", dict(NO_PADDING, sliding_window=None, sliding_window_pattern=None,
                                      layer_types=["full_attention"] * 3)),
+    "gpt_oss": ("GptOss", dict(NO_PADDING, head_dim=16, num_local_experts=5, num_experts_per_tok=2, swiglu_limit=0.75,
+                               sliding_window=9, rope_parameters=dict(rope_type="yarn", rope_theta=1000.0, factor=8.0,
+                                                                      original_max_position_embeddings=16, beta_fast=4.0,
+                                                                      beta_slow=1.0, truncate=False))),
+    "gpt_oss_layers": ("GptOss", dict(NO_PADDING, head_dim=8, num_local_experts=6, num_experts_per_tok=3, swiglu_limit=7.0,
+                                      sliding_window=5, attention_bias=False, intermediate_size=40,
+                                      layer_types=["full_attention", "sliding_attention", "full_attention"],
+                                      rope_parameters=dict(rope_type="yarn", rope_theta=150000.0, factor=4.0,
+                                                           original_max_position_embeddings=32))),
+    "gpt_oss_balanced": ("GptOss", dict(NO_PADDING, head_dim=24, num_local_experts=4, num_experts_per_tok=2,
+                                        swiglu_limit=1.5, sliding_window=9, num_key_value_heads=3,
+                                        output_router_logits=True, router_aux_loss_coef=0.3,
+                                        rope_parameters=dict(rope_type="default", rope_theta=500.0))),
     "qwen3_biases": ("Qwen3", dict(SIZES, head_dim=8, attention_bias=True)),
 }
 
@@ -150,8 +163,8 @@ def make_module(name):
     torch.manual_seed(SEED)
     module = AutoModelForCausalLM.from_config(config_of(name), attn_implementation="eager")
     with torch.no_grad():
-        for parameter in module.parameters():
-            if parameter.ndim == 1:
+        for name, parameter in module.named_parameters():
+            if parameter.ndim == 1 or name.endswith("_bias"):
                 parameter.add_(0.2 * torch.randn_like(parameter))
         for key, buffer in module.named_buffers():
             if key.endswith("expert_bias"):
@@ -234,7 +247,7 @@ class HuggingFace(unittest.TestCase):
         # What stands where the bias of an expert would have its gradient is a count; transformers has a buffer there.
         trained = [key for key in ours.gradients if not key.endswith("expert_bias")]
         gradients = theirs.gradients(trained)
-        stacked = sum(key.endswith(("gate_up_proj", "gate_up_proj.weight")) + 2 * key.endswith("qkv_proj.weight")
+        stacked = sum(key.endswith(("gate_up_proj", "gate_up_proj.weight", "gate_up_proj_bias")) + 2 * key.endswith("qkv_proj.weight")
                       for key, _ in module.named_parameters())
         self.assertEqual(len(trained), len(list(module.parameters())) + stacked)
         difference = {key: (torch.linalg.vector_norm((ours.gradients[key] - gradients[key]).double()) /

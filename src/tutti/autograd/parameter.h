@@ -35,6 +35,7 @@ enum class Role : uint8_t {
     expert_bias,    // (E) of a router
     expert_column,  // (E, out, in): a column for each of E experts
     expert_row,     // (E, out, in)
+    expert,         // (E, out): bias of expert_row; that of expert_column, (E, out), has the role of its matrix
 };
 
 // The ranks over which the layer of a parameter is distributed.
@@ -68,8 +69,9 @@ enum class Training : uint8_t {
 struct StoredAs {
     std::string name;  // of the tensor; "": the parameter's. With a '*': a tensor for each index of dim 0, an expert
     bool transposed = false;  // the file holds (in, out)
-    // The parameter is rows [first_row, first_row + shape[0]) of a tensor of `rows` rows; 0: it is the whole tensor.
-    int64_t first_row = 0, rows = 0;
+    // The parameter is the rows first_row, first_row + row_step, ... of a tensor of `rows` rows; 0: it is the whole
+    // tensor. Of experts in one tensor, (E, out, in) or (E, out), each has `rows` of them, and is transposed by itself.
+    int64_t first_row = 0, rows = 0, row_step = 1;
 };
 
 struct Parameter {
@@ -99,11 +101,13 @@ struct Parameter {
     bool gradient_unset = false;  // no contribution yet: the first one overwrites the gradient's memory
     ops::WeightForms forms = {};  // of value, for products
 
-    bool of_experts() const { return role == Role::expert_column || role == Role::expert_row; }
+    bool of_experts() const { return role == Role::expert_column || role == Role::expert_row || role == Role::expert; }
+    // A matrix, or one for each expert or channel; false for biases and weights of norms.
+    bool is_matrix() const { return shape.rank() >= (of_experts() ? 3 : 2); }
     mesh::Part part() const { return local.value_or(mesh::whole_part(shape)); }
     bool frozen() const { return training == Training::frozen; }
     DType type(DType compute) const { return role == Role::expert_bias ? DType::f32 : compute; }  // of value
-    bool decays() const { return shape.rank() >= 2; }  // weight decay leaves biases and norm weights alone
+    bool decays() const { return is_matrix(); }  // weight decay leaves biases and norm weights alone
 };
 
 // Allocates value, master and gradient of the local shape and draws the initial values: element e of the *global*

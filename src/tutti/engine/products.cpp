@@ -42,7 +42,8 @@ int kind_of(const autograd::Parameter& p) {
         case Role::norm:
         case Role::every_head:
         case Role::router:
-        case Role::expert_bias: return -1;
+        case Role::expert_bias:
+        case Role::expert: return -1;
     }
     return -1;
 }

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "tutti/checkpoint/digest.h"
+#include "tutti/hf/expert_tensors.h"
 #include "tutti/hf/values.h"
 #include "tutti/spec/hf_config.h"
 
@@ -52,7 +53,9 @@ std::string config_text(FileSystem& disk, const spec::ModelSpec& spec, const Exp
     if (!original.empty() && disk.kind(original) != FileKind::none) {
         const std::string text = read_file(disk, original);
         if (same_function(spec::model_from_hf_config(text, original), spec))
-            return options.dtype ? spec::hf_config_with_dtype(text, *options.dtype) : text;
+            return options.dtype || spec::is_packed(text)
+                       ? spec::hf_config_with_dtype(text, options.dtype.value_or(stored))
+                       : text;
     }
     return spec::to_hf_config(spec, stored);
 }
@@ -138,18 +141,38 @@ std::vector<FileTensor> file_tensors(const models::Model& model, const StoredWei
     for (const auto& [name, place] : places) {
         std::vector<const Parameter*>& parts = all[place].parameters;
         std::ranges::sort(parts, {}, [](const Parameter* p) { return p->stored_as.first_row; });
-        int64_t rows = 0;
+        int64_t rows = 0, next = 0;
         for (const Parameter* p : parts) {
-            check(p->stored_as.first_row == rows, name, ": row ", rows, " is no parameter's, or of two");
-            rows += p->shape[0];
+            const bool alternate = p->stored_as.row_step > 1;
+            const int64_t each = p->shape[in_one_tensor(*p) ? 1 : 0];
+            check(p->stored_as.first_row == next && (!alternate || p->stored_as.row_step == std::ssize(parts)), name,
+                  ": row ", next, " is no parameter's, or of two");
+            next += alternate ? 1 : each;
+            rows += each;
         }
-        check(rows == all[place].shape[0], name, ": rows from ", rows, " on are no parameter's");
+        check(rows == parts.front()->stored_as.rows, name, ": rows from ", rows, " on are no parameter's");
+    }
+    return all;
+}
+
+// The tensor of all experts, put together of its parameters.
+std::vector<std::byte> experts_of(const FileTensor& t, const StoredWeights& weights, Losses& losses) {
+    const int64_t size = size_of(t.dtype);
+    std::vector<std::byte> all(static_cast<size_t>(t.shape.numel() * size));
+    for (const Parameter* p : t.parameters) {
+        const ExpertLayout layout = expert_layout(*p);
+        const std::vector<std::byte> values = weights.read(*p, t.dtype, losses);
+        const auto each = static_cast<size_t>(layout.values() * size);
+        const auto in_file = static_cast<size_t>(layout.file_values() * size);
+        for (size_t e = 0; e < static_cast<size_t>(layout.experts); ++e)
+            layout.put(size, std::span(values).subspan(e * each, each), std::span(all).subspan(e * in_file, in_file));
     }
     return all;
 }
 
 // The values of a tensor of a file.
 std::vector<std::byte> bytes_of(const FileTensor& t, const StoredWeights& weights, Losses& losses) {
+    if (in_one_tensor(*t.parameters.front())) return experts_of(t, weights, losses);
     std::vector<std::byte> all;
     for (const Parameter* p : t.parameters) {
         const std::vector<std::byte> rows = weights.read(*p, t.dtype, losses, p->stored_as.transposed, t.part);

@@ -11,6 +11,7 @@
 #include "tutti/base/philox.h"
 #include "tutti/base/read_file.h"
 #include "tutti/checkpoint/testing/memory_file_system.h"
+#include "tutti/hf/expert_tensors.h"
 #include "tutti/hf/export.h"
 #include "tutti/spec/hf_config.h"
 
@@ -151,6 +152,19 @@ TEST_P(FamiliesFixtures, ComesBackAsItWas) {
     EXPECT_EQ(disk.content("/out/model.safetensors"), disk.content("/model.safetensors"));
     EXPECT_EQ(spec::model_from_hf_config(spec::to_hf_config(spec, DType::f32), "written"), spec)
         << spec::to_hf_config(spec, DType::f32);
+}
+
+// The file's block of values in MXFP4.
+TEST(Mxfp4, IsDecodedExactly) {
+    const Json& block = fixtures().at("mxfp4");
+    std::vector<std::byte> codes;
+    for (const Json& byte : block.at("blocks")) codes.push_back(static_cast<std::byte>(byte.get<int64_t>()));
+    const std::vector<std::byte> scales = {static_cast<std::byte>(block.at("scale").get<int64_t>())};
+    std::vector<bf16> values(2 * codes.size());
+    decode_mxfp4(codes, scales, values);
+    const auto golden = block.at("values").get<std::vector<double>>();
+    ASSERT_EQ(golden.size(), values.size());
+    for (size_t i = 0; i < values.size(); ++i) EXPECT_EQ(static_cast<float>(values[i]), golden[i]) << i;
 }
 
 // Families that Tutti lacks are refused by the name of the nearest one.

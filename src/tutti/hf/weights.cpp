@@ -5,6 +5,7 @@
 #include <set>
 
 #include "tutti/checkpoint/training_state.h"
+#include "tutti/hf/expert_tensors.h"
 #include "tutti/ops/ops.h"
 #include "tutti/spec/variants.h"
 
@@ -51,11 +52,15 @@ class Problems {
     size_t count_ = 0;
 };
 
-void check_tensor(const Shape& wanted, const std::string& name, const TensorInfo* info, Problems& problems) {
+void check_tensor(const Shape& wanted, const std::string& name, const TensorInfo* info, Problems& problems,
+                  bool bytes = false) {
     if (info == nullptr) return problems.add(name, " is missing; the model needs ", wanted);
     if (shape_of(*info) != wanted || info->shape.size() != static_cast<size_t>(wanted.rank()))
         problems.add(name, " is ", shape_of(*info), ", the model needs ", wanted);
-    if (!is_weight_type(info->dtype)) problems.add(name, " is of type ", info->dtype, ", weights are f32, bf16 or f16");
+    if (bytes && info->dtype != DType::u8)
+        problems.add(name, " is of type ", info->dtype, ", blocks and scales of mxfp4 are u8");
+    if (!bytes && !is_weight_type(info->dtype))
+        problems.add(name, " is of type ", info->dtype, ", weights are f32, bf16 or f16");
 }
 
 // Whether two tensors of the files hold the same bytes.
@@ -104,6 +109,7 @@ std::vector<std::string> tensor_names(const Parameter& p) {
     const autograd::StoredAs& stored = p.stored_as;
     const std::string& name = stored.name.empty() ? p.name : stored.name;
     const size_t star = name.find('*');
+    if (in_one_tensor(p)) return {name};
     check(stored.rows == 0 || (star == name.npos && !stored.transposed), p.name,
           ": some rows of a tensor are neither transposed nor of several experts");
     if (star == name.npos) return {name};
@@ -114,6 +120,7 @@ std::vector<std::string> tensor_names(const Parameter& p) {
 
 Shape shape_in_file(const Parameter& p) {
     Shape shape = p.shape;
+    if (in_one_tensor(p)) return expert_layout(p).file_shape();
     if (p.stored_as.name.find('*') != std::string::npos) shape = {p.shape[1], p.shape[2]};
     if (p.stored_as.rows > 0) shape[0] = p.stored_as.rows;
     return p.stored_as.transposed ? Shape{shape[1], shape[0]} : shape;
@@ -154,6 +161,18 @@ StoredWeights StoredWeights::in_directory(checkpoint::FileSystem& file_system, c
     std::set<std::string> used;
     for (const Parameter* p : model.parameters()) {
         const std::vector<std::string> names = names_of(*p);
+        if (in_one_tensor(*p)) {
+            const std::vector<NeededTensor> needed = needed_tensors(*files, *p, names.front());
+            bool complete = true;
+            for (const NeededTensor& tensor : needed) {
+                const TensorInfo* info = files->find(tensor.name);
+                complete = complete && info != nullptr;
+                if (used.insert(tensor.name).second)
+                    check_tensor(tensor.shape, tensor.name, info, problems, tensor.bytes);
+            }
+            if (complete) stored.weights_[p->name] = {type_of(*files, needed), read_experts(files, *p, needed), false};
+            continue;
+        }
         const Shape wanted = shape_in_file(*p);
         const TensorInfo* first = files->find(names.front());
         for (const std::string& name : names) {

@@ -30,6 +30,10 @@ inline Gemm group_of(const GroupedGemm& grouped, int64_t e, int64_t first) {
         return g;
     }
     g.b = matrix_of(g.b, e);
+    if (g.bias.defined()) {
+        const int64_t N = g.bias.shape[1];
+        g.bias = View(static_cast<std::byte*>(g.bias.data) + e * N * size_of(g.bias.dtype), g.bias.dtype, {N});
+    }
     for (View* x : {&g.c, &g.x, &g.gate, &g.dup}) *x = rows_of(*x, first, rows);
     return g;
 }

@@ -57,9 +57,17 @@ struct Dequantize {
     View y;
 };
 
-// The activation function of a gated unit, g: silu(x) = x sigmoid(x) (Shazeer 2020: SwiGLU), or gelu(x), by tanh as in
-// gelu_forward (GEGLU).
-enum class Gate : uint8_t { silu, gelu };
+// A gated unit of x, its gate, and u: silu(x) u with silu(x) = x sigmoid(x) (Shazeer 2020: SwiGLU); gelu(x) u, by tanh
+// as in gelu_forward (GEGLU); or clamped with a limit l > 0, x sigmoid(kClampedSlope x) (u + 1) of min(x, l) and of u
+// between -l and l, whose gradients are 0 where x or u is cut or equals its bound (gpt-oss).
+struct Gate {
+    enum Kind : uint8_t { silu, gelu, clamped };
+    Kind kind = silu;
+    float limit = 0;  // of clamped
+    constexpr Gate(Kind of_kind = silu, float at = 0) : kind(of_kind), limit(at) {}
+    bool operator==(const Gate&) const = default;
+};
+inline constexpr float kClampedSlope = 1.702f;
 
 // A function applied to z = op(a) x op(b) [+ bias], rounded to its type, before c is stored. The result has the bits of
 // the table entry of that name applied to z in memory, except that gelu_backward may take z before rounding.
@@ -67,8 +75,8 @@ enum class Epilogue : uint8_t {
     none,             // c = z [+ c]
     gelu,             // x = z, c = gelu(x)
     gelu_backward,    // c = z gelu'(x)
-    swiglu,           // x = z, c = g(gate) x, with Gemm::activation g
-    swiglu_backward,  // c = z x g'(gate), dup = z g(gate): the gradients of gate and of up, which is x
+    swiglu,           // x = z, c = the unit Gemm::activation of gate and x
+    swiglu_backward,  // c, dup = the gradients of gate and of up, which is x, from z, that of the unit
 };
 
 // c (M, N) = op(a) (M, K) x op(b) (K, N) [+ bias] [+ c]. Views are 2-d with unit inner stride; a and b have one type
@@ -282,8 +290,8 @@ struct RoutingBackward {
 
 // Products of E groups of consecutive rows, rows[e] of them in group e (possibly 0), each with a separate matrix: `all`
 // is as in Gemm, but b (E, K, N), or (E, N, K) with transpose_b, is contiguous. With transpose_a a group is summed
-// over: a (M, K'), b (M, N'), c (E, K', N'); c of an empty group is zero, or with `accumulate` unchanged. There is
-// neither bias nor packed_b.
+// over: a (M, K'), b (M, N'), c (E, K', N'); c of an empty group is zero, or with `accumulate` unchanged. A bias
+// is (E, N), contiguous, a row for each group. There is no packed_b.
 struct GroupedGemm {
     Gemm all;
     std::span<const int64_t> rows;  // (E), of the host; their sum is the number of rows M
@@ -380,7 +388,7 @@ struct KernelTable {
     // gelu(x) = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), GPT-2's
     void (*gelu_forward)(const Stream&, View x, View y) = nullptr;             // y may be x
     void (*gelu_backward)(const Stream&, View dy, View x, View dx) = nullptr;  // dx may be dy
-    // y = g(gate) * up; y may be up, dgate may be dy; all may be some columns of wider matrices
+    // y = the unit g of gate and up; y may be up, dgate may be dy; all may be some columns of wider matrices
     void (*swiglu_forward)(const Stream&, Gate g, View gate, View up, View y) = nullptr;
     void (*swiglu_backward)(const Stream&, Gate g, View dy, View gate, View up, View dgate, View dup) = nullptr;
     void (*soft_cap)(const Stream&, View x, float cap) = nullptr;  // x = cap tanh(x / cap), in place; cap > 0
@@ -466,6 +474,14 @@ struct KernelTable {
     // all f32: L = ln(e^lse + e^lse_part);  o = e^(lse - L) o + e^(lse_part - L) o_part;  lse = L. Rows with lse_part =
     // -inf, which see no key of the part, stay as they are.
     void (*attention_merge)(const Stream&, View o, View lse, View o_part, View lse_part) = nullptr;
+    // Attention sinks (Xiao et al. 2023; gpt-oss): the softmax of head h has one more term, exp(sinks[h]), without a
+    // value. o (B, T, H, D) A and lse (B, H, T) f32, of all keys, become those with this term: L = ln(e^lse + e^sink);
+    // o = e^(lse - L) o, rounded once more;  lse = L. sinks (H) A. A row that sees no key gets L = sink. The backward
+    // of attention takes this o and lse.
+    void (*attention_sinks)(const Stream&, View o, View lse, View sinks) = nullptr;
+    // dsinks[h] (H) f32 -= sum over b, t of e^(sinks[h] - lse[b, h, t]) dy[b, t, h] . o[b, t, h], with o and lse as
+    // attention_sinks() leaves them; dy like o.
+    void (*attention_sinks_backward)(const Stream&, View dy, View o, View lse, View sinks, View dsinks) = nullptr;
 
     void (*cross_entropy)(const Stream&, const CrossEntropy&) = nullptr;
     void (*cross_entropy_partial)(const Stream&, const CrossEntropy&) = nullptr;  // neither losses nor gradient

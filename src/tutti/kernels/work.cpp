@@ -168,7 +168,7 @@ Work work_of(const GroupedGemm& grouped) {
                         static_cast<double>(std::max<int64_t>(1, E));
     Work work = work_of_product(g, M, K, N);
     work.shape.groups = E;
-    for (const View* x : {&g.a, &g.b, &g.c, &g.x, &g.gate, &g.dup})
+    for (const View* x : {&g.a, &g.b, &g.c, &g.x, &g.gate, &g.dup, &g.bias})
         work.bytes += (x == &g.c && g.accumulate ? 2 : 1) * (x == &matrices ? used : 1) * bytes_of(*x);
     return work;
 }

@@ -77,7 +77,8 @@ Work work_of_call(std::string_view entry, const Args&... args) {
     Work work;
     ((work += work_of(args)), ...);
     if constexpr ((std::same_as<Args, View> || ...))
-        if (entry == "rope" || entry == "soft_cap")  // the first operand is read, and written in its place
+        if (entry == "rope" || entry == "soft_cap" ||
+            entry == "attention_sinks")  // the first operand is read, and written in its place
             work.bytes += work_of(std::get<0>(std::tie(args...))).bytes;
     return work;
 }

@@ -8,10 +8,84 @@ namespace tutti::models {
 
 using namespace nn;
 
+namespace {
+
+ops::Gate unit_of(const spec::GateSpec& gate) {
+    if (gate.name == "gelu") return ops::Gate::gelu;
+    return gate.name == "clamped" ? ops::Gate(ops::Gate::clamped, static_cast<float>(gate.limit)) : ops::Gate::silu;
+}
+
+// The matrices of all experts, and their biases.
+WeightAndBias stacked(const std::string& name, const std::string& stored, Shape shape, Role role, Role role_of_bias,
+                      double std, bool bias) {
+    WeightAndBias layer{.weight = {.name = name + ".weight",
+                                   .shape = shape,
+                                   .role = role,
+                                   .init = {.std = std},
+                                   .stored_as = {.name = stored + ".weight"}}};
+    if (bias)
+        layer.bias = Parameter{.name = name + ".bias",
+                               .shape = {shape[0], shape[1]},
+                               .role = role_of_bias,
+                               .stored_as = {.name = stored + ".bias"}};
+    return layer;
+}
+
+// gate and up are alternating columns of one tensor of all experts, (E, C, 2 F), down is (E, F, C) of another.
+void store_together(const std::string& experts, WeightAndBias& gate, WeightAndBias& up, WeightAndBias& down) {
+    const auto store = [&](WeightAndBias& layer, const char* name, autograd::StoredAs rows) {
+        layer.weight.stored_as = rows;
+        layer.weight.stored_as.name = concat(experts, ".", name);
+        layer.weight.stored_as.transposed = true;
+        if (!layer.bias) return;
+        layer.bias->stored_as = rows;
+        layer.bias->stored_as.name = concat(experts, ".", name, "_bias");
+    };
+    const int64_t rows = 2 * gate.weight.shape[1];
+    store(gate, "gate_up_proj", {.first_row = 0, .rows = rows, .row_step = 2});
+    store(up, "gate_up_proj", {.first_row = 1, .rows = rows, .row_step = 2});
+    store(down, "down_proj", {});
+}
+
+}  // namespace
+
+FeedForward::Experts FeedForward::make_experts(const spec::ModelSpec& s, const spec::MixtureSpec& e,
+                                               const FeedForwardNames& names, const FeedForwardNames& stored) {
+    const auto matrices = [&](const char* FeedForwardNames::*matrix, Shape shape, Role role, Role of_bias, double std) {
+        return stacked(concat(names.part, ".experts.", names.*matrix),
+                       concat(stored.part, ".experts.*.", stored.*matrix), shape, role, of_bias, std, e.bias);
+    };
+    const Shape column{e.experts, e.ffn, s.width}, row{e.experts, s.width, e.ffn};
+    Experts all{
+        .router = make_linear(names.part + ".gate", s.width, e.experts, {.role = Role::router, .std = s.init_std}),
+        .gate = matrices(&FeedForwardNames::gate, column, Role::expert_column, Role::expert_column, s.init_std),
+        .up = matrices(&FeedForwardNames::up, column, Role::expert_column, Role::expert_column, s.init_std),
+        .down = matrices(&FeedForwardNames::down, row, Role::expert_row, Role::expert, residual_std(s))};
+    const std::string router = concat(stored.part, ".", stored.router);
+    all.router.weight.stored_as.name = router + ".weight";
+    if (e.router_bias)
+        all.router.bias = Parameter{.name = names.part + ".gate.bias",
+                                    .shape = {e.experts},
+                                    .role = Role::router,
+                                    .init = {.std = s.init_std},
+                                    .stored_as = {.name = router + ".bias"}};
+    if (e.expert_bias)
+        all.choice_bias = Parameter{.name = concat(names.part, ".", names.bias),
+                                    .shape = {e.experts},
+                                    .role = Role::expert_bias,
+                                    .training = autograd::Training::counted};
+    if (e.shared_gate)
+        all.shared_gate =
+            make_linear(names.part + ".shared_expert_gate", s.width, 1, {.role = Role::norm, .std = s.init_std});
+    if (stored.together) store_together(stored.part + ".experts", all.gate, all.up, all.down);
+    return all;
+}
+
 FeedForward::FeedForward(const spec::ModelSpec& s, int64_t layer, const FeedForwardNames& names,
                          const FeedForwardNames& stored)
     : layer_(layer) {
     const spec::LayerSpec of_layer = spec::layer(s, layer);
+    unit_ = unit_of(of_layer.gate);
     const auto dense = [&](const std::string& of, int64_t F, bool bias = false) {
         const LinearOptions column{.role = Role::column, .std = s.init_std, .bias = bias};
         const LinearOptions row{.role = Role::row, .std = residual_std(s), .bias = bias};
@@ -21,46 +95,25 @@ FeedForward::FeedForward(const spec::ModelSpec& s, int64_t layer, const FeedForw
     };
     if (of_layer.mixture() == nullptr) {
         dense_ = dense(names.part, of_layer.mlp().ffn, of_layer.mlp().bias);
-        if (of_layer.mlp().gate == "gelu") gate_ = ops::Gate::gelu;
         if (names.fused)
             store_as_rows({&dense_->gate.weight, &dense_->up.weight}, concat(names.part, ".", names.fused, ".weight"));
         return;
     }
-    const spec::MixtureSpec& e = spec_ = *of_layer.mixture();
-    if (e.shared_ffn > 0) dense_ = dense(concat(names.part, ".", names.shared), e.shared_ffn);
-    const auto stacked = [&](const char* FeedForwardNames::*matrix, Shape shape, Role role, double std) {
-        return Parameter{.name = concat(names.part, ".experts.", names.*matrix, ".weight"),
-                         .shape = shape,
-                         .role = role,
-                         .init = {.std = std},
-                         .stored_as = {.name = concat(stored.part, ".experts.*.", stored.*matrix, ".weight")}};
-    };
-    const Shape column{e.experts, e.ffn, s.width}, row{e.experts, s.width, e.ffn};
-    experts_.emplace(Experts{
-        .router = make_linear(names.part + ".gate", s.width, e.experts, {.role = Role::router, .std = s.init_std}),
-        .gate = stacked(&FeedForwardNames::gate, column, Role::expert_column, s.init_std),
-        .up = stacked(&FeedForwardNames::up, column, Role::expert_column, s.init_std),
-        .down = stacked(&FeedForwardNames::down, row, Role::expert_row, residual_std(s))});
-    experts_->router.weight.stored_as.name = stored.part + ".gate.weight";
-    if (e.expert_bias)
-        experts_->bias = Parameter{.name = concat(names.part, ".", names.bias),
-                                   .shape = {e.experts},
-                                   .role = Role::expert_bias,
-                                   .training = autograd::Training::counted};
-    if (e.shared_gate)
-        experts_->shared_gate =
-            make_linear(names.part + ".shared_expert_gate", s.width, 1, {.role = Role::norm, .std = s.init_std});
+    spec_ = *of_layer.mixture();
+    if (spec_.shared_ffn > 0) dense_ = dense(concat(names.part, ".", names.shared), spec_.shared_ffn);
+    experts_.emplace(make_experts(s, spec_, names, stored));
 }
 
 Var FeedForward::operator()(Tape& tape, const Var& x, const Batch& batch) {
     const auto swiglu = [&](const Var& in) {
-        return swiglu_mlp(tape, in, dense_->gate, dense_->up, dense_->down, gate_);
+        return swiglu_mlp(tape, in, dense_->gate, dense_->up, dense_->down, unit_);
     };
     if (!experts_) return swiglu(x);
     MixtureLayer layer{.spec = spec_,
                        .layer = layer_,
-                       .router = experts_->router.weight,
-                       .expert_bias = experts_->bias ? &*experts_->bias : nullptr,
+                       .router = experts_->router,
+                       .expert_bias = experts_->choice_bias ? &*experts_->choice_bias : nullptr,
+                       .unit = unit_,
                        .gate = experts_->gate,
                        .up = experts_->up,
                        .down = experts_->down};
@@ -76,11 +129,11 @@ void own(autograd::Unit& unit, FeedForward& part) {
     if (part.experts_) {
         FeedForward::Experts& e = *part.experts_;
         own(unit, e.router);
-        if (e.bias) {
-            unit.parameters.push_back(&*e.bias);
-            unit.gradients_in_forward.push_back(&*e.bias);
+        if (e.choice_bias) {
+            unit.parameters.push_back(&*e.choice_bias);
+            unit.gradients_in_forward.push_back(&*e.choice_bias);
         }
-        for (Parameter* p : {&e.gate, &e.up, &e.down}) unit.parameters.push_back(p);
+        own_all(unit, e.gate, e.up, e.down);
         if (e.shared_gate) own(unit, *e.shared_gate);
     }
     if (!part.dense_) return;

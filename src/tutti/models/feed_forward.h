@@ -1,4 +1,4 @@
-// models/feed_forward.h: the feed-forward part of a block: a gated MLP, or a mixture of SwiGLU experts.
+// models/feed_forward.h: the feed-forward part of a block: a gated MLP, or a mixture of such experts.
 #pragma once
 
 #include <optional>
@@ -18,11 +18,13 @@ struct FeedForwardNames {
     const char* fused = nullptr;           // in files gate | up are rows of one tensor of this name
     const char* shared = "shared_expert";  // of a mixture, like the bias of its router
     const char* bias = "expert_bias";
+    const char* router = "gate";
+    bool together = false;  // in files the experts are in one tensor for gate and up, and one for down
 };
 
-// W_down (g(W_gate x) * W_up x), g silu or gelu. A layer with experts (LayerSpec::mixture) adds the outputs of a
-// token's experts, by the router's weights, and of the shared expert; the experts' matrices are stacked,
-// "<part>.experts.<gate>.weight" (E, F, C), and apart in files. Must not be moved once a unit owns it.
+// W_down of the gated unit (kernels::Gate) of W_gate x and W_up x. A layer with experts (LayerSpec::mixture) adds the
+// outputs of a token's experts, by the router's weights, and of the shared expert; the experts' matrices are stacked,
+// "<part>.experts.<gate>.weight" (E, F, C), and usually apart in files. Must not be moved once a unit owns it.
 class FeedForward {
   public:
     // In files a mixture may have other names, `stored`.
@@ -40,12 +42,14 @@ class FeedForward {
     };
     struct Experts {
         nn::Linear router;
-        std::optional<nn::Parameter> bias;
-        nn::Parameter gate, up, down;
+        std::optional<nn::Parameter> choice_bias;
+        nn::WeightAndBias gate, up, down;
         std::optional<nn::Linear> shared_gate;
     };
+    static Experts make_experts(const spec::ModelSpec& spec, const spec::MixtureSpec& mixture,
+                                const FeedForwardNames& names, const FeedForwardNames& stored);
     spec::MixtureSpec spec_;
-    ops::Gate gate_ = ops::Gate::silu;
+    ops::Gate unit_ = ops::Gate::silu;
     int64_t layer_;
     std::optional<Dense> dense_;  // in a layer with experts the shared expert
     std::optional<Experts> experts_;

@@ -93,7 +93,9 @@ TEST(ParameterCount, OfVariantsIsPublished) {
                                                           {"deepseek-v3", 671'026'404'352},
                                                           {"moonlight-16b-a3b", 15'960'108'544},
                                                           {"kimi-k2", 1'026'408'209'408},
-                                                          {"glm4.7-flash", 29'943'390'976}};
+                                                          {"glm4.7-flash", 29'943'390'976},
+                                                          {"gpt-oss-20b", 20'914'757'184},
+                                                          {"gpt-oss-120b", 116'829'156'672}};
     for (const auto& [name, parameters] : kPublished) EXPECT_EQ(count(name), parameters) << name;
 }
 
@@ -102,7 +104,8 @@ TEST(ParameterCount, OfVariantsIsPublished) {
 TEST(ParameterCount, ActiveOnesOfVariantsArePublished) {
     const std::pair<const char*, int64_t> kPublished[] = {
         {"deepseek-v2-lite", 2'661'150'208},  {"deepseek-v2", 21'375'800'320}, {"deepseek-v3", 37'552'282'624},
-        {"moonlight-16b-a3b", 2'914'774'528}, {"kimi-k2", 32'861'477'888},     {"glm4.7-flash", 3'896'763'136}};
+        {"moonlight-16b-a3b", 2'914'774'528}, {"kimi-k2", 32'861'477'888},     {"glm4.7-flash", 3'896'763'136},
+        {"gpt-oss-20b", 4'187'440'704},       {"gpt-oss-120b", 5'711'982'912}};
     for (const auto& [name, parameters] : kPublished)
         EXPECT_EQ(active_parameter_count(outline(spec::preset(name))), parameters) << name;
 }

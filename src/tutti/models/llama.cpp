@@ -31,7 +31,9 @@ std::vector<std::unique_ptr<Module>> make_llama(ops::Context& ctx, const spec::M
         const FeedForwardNames mlp{.part = name + ".mlp",
                                    .fused = in_files.fused_gate_up ? "gate_up_proj" : nullptr,
                                    .shared = in_files.shared_expert,
-                                   .bias = in_files.expert_bias};
+                                   .bias = in_files.expert_bias,
+                                   .router = in_files.router,
+                                   .together = in_files.experts_together};
         const FeedForwardNames mixtral{name + ".block_sparse_moe", "w1", "w3", "w2"};
         FeedForward feed_forward(s, layer, mlp, spec::is_mixtral(s) ? mixtral : mlp);
         const spec::LayerSpec of_layer = spec::layer(s, layer);

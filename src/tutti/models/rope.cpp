@@ -17,8 +17,8 @@ double llama3(const spec::RopeScaling& s, double f) {
     return (1 - blend) * f / s.factor + blend * f;
 }
 
-// YaRN (Peng et al. 2023, section 3.2), with the whole-number borders of the authors' code. The pair k turns `turns`
-// times in the original context where k = n ln(original / (2 pi turns)) / (2 ln theta).
+// YaRN (Peng et al. 2023, section 3.2), with the whole-number borders of the authors' code unless `truncate` is false.
+// The pair k turns `turns` times in the original context where k = n ln(original / (2 pi turns)) / (2 ln theta).
 double yarn(const spec::RopeSpec& rope, double f, int64_t k) {
     const spec::RopeScaling& s = rope.scaling;
     const auto n = static_cast<double>(rope.dims);
@@ -26,8 +26,9 @@ double yarn(const spec::RopeSpec& rope, double f, int64_t k) {
         return n * std::log(static_cast<double>(s.original_max_positions) / (turns * 2 * M_PI)) /
                (2 * std::log(rope.theta));
     };
-    const double low = std::max(std::floor(pair_of(s.beta_fast)), 0.0);
-    double high = std::min(std::ceil(pair_of(s.beta_slow)), n - 1);
+    const double first = pair_of(s.beta_fast), last = pair_of(s.beta_slow);
+    const double low = std::max(s.truncate ? std::floor(first) : first, 0.0);
+    double high = std::min(s.truncate ? std::ceil(last) : last, n - 1);
     if (high == low) high += 0.001;
     const double scaled = std::clamp((static_cast<double>(k) - low) / (high - low), 0.0, 1.0);
     return scaled * f / s.factor + (1 - scaled) * f;

@@ -33,6 +33,9 @@ SelfAttention::SelfAttention(const spec::ModelSpec& s, int64_t layer, const std:
         q_norm_ = norm(names.query_norm, a.heads);
         k_norm_ = norm(names.key_norm, a.kv_heads);
     }
+    if (a.sinks)
+        sinks_ =
+            Parameter{.name = name + ".sinks", .shape = {a.heads}, .role = Role::column, .init = {.std = s.init_std}};
     if (names.fused) store_as_rows({&q_.weight, &k_.weight, &v_.weight}, concat(name, ".", names.fused, ".weight"));
 }
 
@@ -46,7 +49,7 @@ Var SelfAttention::packed(Tape& tape, const Var& x, const Batch& batch) {
     const int64_t kv_heads = k_.weight.value.dim(0) / head_dim_;  // of this rank
     const Var qkv = split_heads(tape, fused_projections(tape, x, {q_, k_, v_}), head_dim_);
     const Var rotated = rotates_ ? rope(tape, qkv, batch.positions, rope_.keys, qkv.value.dim(2) - kv_heads) : qkv;
-    return packed_heads_attention(tape, rotated, kv_heads, batch, layer_, options_);
+    return packed_heads_attention(tape, rotated, kv_heads, batch, layer_, options());
 }
 
 Var SelfAttention::apart(Tape& tape, const Var& x, const Batch& batch) {
@@ -58,12 +61,19 @@ Var SelfAttention::apart(Tape& tape, const Var& x, const Batch& batch) {
     };
     const std::vector<Var> qkv = projections(tape, x, {q_, k_, v_});
     const Var q = heads_of(qkv[0], q_norm_, rope_.queries), k = heads_of(qkv[1], k_norm_, rope_.keys);
-    return attention(tape, q, k, split_heads(tape, qkv[2], head_dim_), batch, layer_, options_);
+    return attention(tape, q, k, split_heads(tape, qkv[2], head_dim_), batch, layer_, options());
+}
+
+AttentionOptions SelfAttention::options() {
+    AttentionOptions with_sinks = options_;
+    if (sinks_) with_sinks.sinks = &*sinks_;
+    return with_sinks;
 }
 
 void own(autograd::Unit& unit, SelfAttention& part) {
     own_adjacent(unit, {&part.q_, &part.k_, &part.v_});
     if (part.q_norm_) own_all(unit, *part.q_norm_, *part.k_norm_);
+    if (part.sinks_) unit.parameters.push_back(&*part.sinks_);
     own_all(unit, part.o_);
     unit.attention.push_back({part.o_.weight.shape[1], part.options_.window});
 }

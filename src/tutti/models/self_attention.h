@@ -17,8 +17,8 @@ struct SelfAttentionNames {
 };
 
 // W_o Attention(rope(W_q x), rope(W_k x), W_v x), with the options of spec::AttentionSpec: before rotation each head of
-// queries and keys is normalised, or all heads of a token together; scores have a scale and a cap. Must not be moved
-// once a unit owns it.
+// queries and keys is normalised, or all heads of a token together; scores have a scale and a cap, and each head may
+// have a sink. Must not be moved once a unit owns it.
 class SelfAttention {
   public:
     // `name`: "model.layers.3.self_attn". Empty tables: no rotation.
@@ -33,12 +33,15 @@ class SelfAttention {
     nn::Var packed(nn::Tape& tape, const nn::Var& x, const nn::Batch& batch);
     nn::Var apart(nn::Tape& tape, const nn::Var& x, const nn::Batch& batch);
 
+    nn::AttentionOptions options();
+
     int64_t layer_, head_dim_;
     nn::AttentionOptions options_;
     bool rotates_, over_heads_;  // over_heads_: the norms are of all heads together
     RopeTables rope_;
     nn::Linear q_, k_, v_, o_;
     std::optional<nn::Norm> q_norm_, k_norm_;
+    std::optional<nn::Parameter> sinks_;  // (H)
 };
 
 }  // namespace tutti::models

@@ -319,11 +319,29 @@ void gathered_attention_backward(ops::Context& ctx, const Tensor& dy, const Tens
 
 // ---------------------------------------------------------------------------------------------------------------------
 
-ops::Attention attend(ops::Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, const Batch& batch,
-                      const AttentionOptions& options) {
+namespace {
+
+ops::Attention attend_to_keys(ops::Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, const Batch& batch,
+                              const AttentionOptions& options) {
     if (batch.context.ring)
         return (batch.context.gather ? gathered_attention : ring_attention)(ctx, q, k, v, batch, options);
     return ops::attention(ctx, q, k, v, {.window = options.window, .first_key = batch.first_key}, options.scores);
+}
+
+}  // namespace
+
+ops::Attention attend(ops::Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, const Batch& batch,
+                      const AttentionOptions& options) {
+    const ops::Attention all = attend_to_keys(ctx, q, k, v, batch, options);
+    if (options.sinks) ops::attention_sinks(ctx, all, sinks_of(options.sinks->value, batch, q.dim(2)));
+    return all;
+}
+
+Tensor sinks_of(const Tensor& all, const Batch& batch, int64_t heads) {
+    const int64_t place = batch.context.ulysses ? batch.context.ulysses->rank() : 0;
+    check(all.rank() == 1 && (place + 1) * heads <= all.dim(0), "sinks: ", all.shape(), " for heads ", place * heads,
+          " to ", (place + 1) * heads - 1);
+    return all.narrow(0, place * heads, heads);
 }
 
 void attend_backward(ops::Context& ctx, const Tensor& dy, const Tensor& q, const Tensor& k, const Tensor& v,

@@ -68,7 +68,12 @@ void gathered_attention_backward(ops::Context& ctx, const Tensor& dy, const Tens
                                  const ops::Attention& forward, const Batch& batch, const AttentionOptions& options,
                                  const Tensor& dq, const Tensor& dk, const Tensor& dv);
 
-// Attention of whole sequences, or, with context parallelism, of this rank's queries to all keys.
+// Of `all` (H), a number for each head before an exchange of heads for tokens, those of the `heads` that this rank has.
+Tensor sinks_of(const Tensor& all, const Batch& batch, int64_t heads);
+
+// Attention of whole sequences, or, with context parallelism, of this rank's queries to all keys. Sinks are one more
+// term of each query's softmax, added when the results of all keys are merged. attend_backward() makes no gradient of
+// the sinks (ops::attention_sinks_backward does).
 ops::Attention attend(ops::Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, const Batch& batch,
                       const AttentionOptions& options);
 void attend_backward(ops::Context& ctx, const Tensor& dy, const Tensor& q, const Tensor& k, const Tensor& v,

@@ -234,23 +234,46 @@ Tensor cached_attention(ops::Context& ctx, const Tensor& q, const Tensor& k, con
         const Tensor keys = append(ctx, cache, cache.keys.at(l), k.narrow(0, b, 1));
         const Tensor values = append(ctx, cache, cache.values.at(l), v.narrow(0, b, 1));
         const kernels::AttentionMask mask{.query_offset = cache.length, .window = options.window};
-        ops::cast_into(ctx, ops::attention(ctx, q.narrow(0, b, 1), keys, values, mask, options.scores).y,
-                       y.narrow(0, b, 1));
+        const auto of_sequence = ops::attention(ctx, q.narrow(0, b, 1), keys, values, mask, options.scores);
+        if (options.sinks) ops::attention_sinks(ctx, of_sequence, options.sinks->value);
+        ops::cast_into(ctx, of_sequence.y, y.narrow(0, b, 1));
     }
     return y;
+}
+
+// The part of a node of attention that makes the gradient of the sinks; nothing without sinks. The values of the sinks
+// are copied, since a sharded parameter may be released before the node's backward.
+struct SinksBackward {
+    autograd::WeightGradient gradient;
+    std::vector<Parameter*> parameters;
+};
+SinksBackward sinks_backward(Tape& tape, const ops::Attention& r, const Batch& batch, const AttentionOptions& options) {
+    if (options.sinks == nullptr || !tape.recording()) return {};
+    ops::Context& ctx = tape.context();
+    Parameter& sinks = *options.sinks;
+    const Tensor values = ops::cast(ctx, sinks.value, sinks.value.dtype());
+    return {[&ctx, &sinks, values, r, batch](const Tensor& dy) {
+                const int64_t heads = r.y.dim(2);
+                ops::attention_sinks_backward(ctx, ops::contiguous(ctx, dy), r, sinks_of(values, batch, heads),
+                                              sinks_of(gradient_to_add_to(ctx, sinks), batch, heads));
+            },
+            {&sinks}};
 }
 
 Var attention_of_heads(Tape& tape, const Var& q, const Var& k, const Var& v, const Batch& batch,
                        const AttentionOptions& options) {
     ops::Context& ctx = tape.context();
     const ops::Attention r = attend(ctx, q.value, k.value, v.value, batch, options);
-    return tape.record("attention", {q, k, v}, r.y,
-                       [&ctx, q = q.value, k = k.value, v = v.value, r, batch, options](const Tensor& dy, Tensors&) {
-                           Tensors d;
-                           for (const Tensor* x : {&q, &k, &v}) d.push_back(ops::empty(ctx, x->shape(), x->dtype()));
-                           attend_backward(ctx, dy, q, k, v, r, batch, options, d[0], d[1], d[2]);
-                           return d;
-                       });
+    const SinksBackward sinks = sinks_backward(tape, r, batch, options);
+    return tape.record(
+        "attention", {q, k, v}, r.y,
+        [&ctx, q = q.value, k = k.value, v = v.value, r, batch, options](const Tensor& dy, Tensors&) {
+            Tensors d;
+            for (const Tensor* x : {&q, &k, &v}) d.push_back(ops::empty(ctx, x->shape(), x->dtype()));
+            attend_backward(ctx, dy, q, k, v, r, batch, options, d[0], d[1], d[2]);
+            return d;
+        },
+        sinks.gradient, sinks.parameters);
 }
 
 // q, k and v of qkv (B, T, H + 2 kv_heads, D)
@@ -267,13 +290,16 @@ Var attention_of_packed_heads(Tape& tape, const Var& qkv, int64_t kv_heads, cons
     ops::Context& ctx = tape.context();
     const Sections x = sections_of(qkv.value, kv_heads);
     const ops::Attention r = attend(ctx, x.q, x.k, x.v, batch, options);
-    return tape.record("packed_attention", {qkv}, r.y,
-                       [&ctx, x, r, kv_heads, batch, options, shape = qkv.value.shape()](const Tensor& dy, Tensors&) {
-                           const Tensor dqkv = ops::empty(ctx, shape, x.q.dtype());
-                           const Sections d = sections_of(dqkv, kv_heads);
-                           attend_backward(ctx, dy, x.q, x.k, x.v, r, batch, options, d.q, d.k, d.v);
-                           return Tensors{dqkv};
-                       });
+    const SinksBackward sinks = sinks_backward(tape, r, batch, options);
+    return tape.record(
+        "packed_attention", {qkv}, r.y,
+        [&ctx, x, r, kv_heads, batch, options, shape = qkv.value.shape()](const Tensor& dy, Tensors&) {
+            const Tensor dqkv = ops::empty(ctx, shape, x.q.dtype());
+            const Sections d = sections_of(dqkv, kv_heads);
+            attend_backward(ctx, dy, x.q, x.k, x.v, r, batch, options, d.q, d.k, d.v);
+            return Tensors{dqkv};
+        },
+        sinks.gradient, sinks.parameters);
 }
 
 }  // namespace

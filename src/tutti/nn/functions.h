@@ -15,7 +15,7 @@ using autograd::Var;
 Var add(Tape& tape, const Var& a, const Var& b);
 Var relu(Tape& tape, const Var& x);
 Var gelu(Tape& tape, const Var& x);
-Var swiglu(Tape& tape, const Var& gate, const Var& up, ops::Gate g = ops::Gate::silu);  // g(gate) up
+Var swiglu(Tape& tape, const Var& gate, const Var& up, ops::Gate g = ops::Gate::silu);  // the unit g
 Var scale(Tape& tape, const Var& x, double factor);                                     // factor x; x itself for 1
 Var reshape(Tape& tape, const Var& x, const Shape& shape);
 Var channels(Tape& tape, const Var& x, int64_t first, int64_t count);  // those of x (B, T, C)
@@ -37,9 +37,9 @@ std::vector<Var> projections(Tape& tape, const Var& x, std::initializer_list<Aff
 // The same with outputs side by side, (..., sum of N): one product where the weights are adjacent in memory
 // (ops/fused_linear.h). Error unless one rule has all layers (fuses()).
 Var fused_projections(Tape& tape, const Var& x, const std::vector<Affine>& layers);
-// out(gelu(in(x))) and down(g(gate(x)) up(x)), with the activation function and its gradient in the epilogues of the
-// products before and after it where the table has these and no rule adds a term between; gate and up as
-// fused_projections() where it fuses them.
+// out(gelu(in(x))) and down(unit g of gate(x) and up(x)), with the activation function and its gradient in the
+// epilogues of the products before and after it where the table has these and no rule adds a term between; gate and up
+// as fused_projections() where it fuses them.
 Var gelu_mlp(Tape& tape, const Var& x, Affine in, Affine out);
 Var swiglu_mlp(Tape& tape, const Var& x, Affine gate, Affine up, Affine down, ops::Gate g = ops::Gate::silu);
 // linear() of an x that has entered the region of tensor parallelism already (nn/overlapped.h); not for Role::row.
@@ -67,6 +67,7 @@ Var rope(Tape& tape, const Var& x, const Tensor& positions, const ops::RopeTable
 struct AttentionOptions {
     int64_t window = 0;  // a query sees the newest keys up to its own; 0: all
     ops::Scores scores = {};
+    Parameter* sinks = nullptr;  // (H), a score of each head without a key; null: none
 };
 Var attention(Tape& tape, const Var& q, const Var& k, const Var& v, const Batch& batch, int64_t layer,
               const AttentionOptions& options = {});

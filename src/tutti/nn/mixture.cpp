@@ -63,20 +63,27 @@ Var place_rows(Tape& tape, const Var& x, int64_t first, int64_t N) {
                        });
 }
 
-// x (N, C) w^T in f32, whatever the type of x and w.
-Var logits_of(Tape& tape, const Var& x, Parameter& w) {
+// x (N, C) w^T + b in f32, whatever the type of x, w and b.
+Var logits_of(Tape& tape, const Var& x, Affine router) {
     ops::Context& ctx = tape.context();
-    const Tensor logits = ops::linear(ctx, as_f32(ctx, x.value), weight_in_f32(ctx, w, GemmRole::forward), nullptr);
+    Parameter& w = router.weight;
+    const Tensor bias = router.bias ? as_f32(ctx, router.bias->value) : Tensor();
+    const Tensor logits =
+        ops::linear(ctx, as_f32(ctx, x.value), weight_in_f32(ctx, w, GemmRole::forward), router.bias ? &bias : nullptr);
     return tape.record(
         "router", {x}, logits,
         [&ctx, &w, type = x.value.dtype()](const Tensor& dy, Tensors&) {
             const Tensor dx = ops::linear_backward_input(ctx, dy, weight_in_f32(ctx, w, GemmRole::input_gradient));
             return Tensors{type == DType::f32 ? dx : ops::cast(ctx, dx, type)};
         },
-        [&ctx, &w, saved = autograd::SavedTensor(x)](const Tensor& dy) {
-            ops::linear_backward_weight(ctx, dy, as_f32(ctx, saved.take()), w.gradient, adds_to_gradient(w));
+        [&ctx, router, saved = autograd::SavedTensor(x)](const Tensor& dy) {
+            Parameter& weight = router.weight;
+            if (!weight.frozen())
+                ops::linear_backward_weight(ctx, dy, as_f32(ctx, saved.take()), weight.gradient,
+                                            adds_to_gradient(weight));
+            if (router.bias) ops::bias_backward(ctx, dy, gradient_to_add_to(ctx, *router.bias));
         },
-        {&w});
+        parameters_of(router));
 }
 
 // The number of choices of each expert.
@@ -151,8 +158,9 @@ Var send_to_experts(Tape& tape, const Var& x, const Dispatch& d, comm::Communica
 // `backward` makes from those of y and the weight. `in`: the operand that the forward multiplied, of x.
 using GroupedBackward = std::function<Tensors(const ops::Operand& dy, const ops::Operand& w, Tensors& sums)>;
 Var record_grouped(Tape& tape, const char* name, const std::vector<Var>& z, const Var& x, const ops::Operand& in,
-                   Parameter& w, const ops::GroupRows& rows, const Tensor& y, GroupedBackward backward) {
+                   Affine layer, const ops::GroupRows& rows, const Tensor& y, GroupedBackward backward) {
     ops::Context& ctx = tape.context();
+    Parameter& w = layer.weight;
     const ProductRule& rule = rule_of(w);
     std::function<ops::Operand()> saved;
     if (tape.recording()) saved = rule.save(tape, x, in, {GemmRole::weight_gradient, rows, &w});
@@ -162,42 +170,51 @@ Var record_grouped(Tape& tape, const char* name, const std::vector<Var>& z, cons
             const Use use{GemmRole::input_gradient, rows, &w};
             return backward(rule.gradient(ctx, dy, use), rule.weight(ctx, w, use), sums);
         },
-        [&ctx, &w, &rule, rows, saved = std::move(saved)](const Tensor& dy) {
-            const auto d = rule.gradient(ctx, dy, {GemmRole::weight_gradient, rows, &w});
-            ops::grouped_backward_weight(ctx, d, saved(), w.gradient, rows, adds_to_gradient(w));
+        [&ctx, layer, &rule, rows, saved = std::move(saved)](const Tensor& dy) {
+            Parameter& weight = layer.weight;
+            if (!weight.frozen()) {
+                const auto d = rule.gradient(ctx, dy, {GemmRole::weight_gradient, rows, &weight});
+                ops::grouped_backward_weight(ctx, d, saved(), weight.gradient, rows, adds_to_gradient(weight));
+            }
+            if (layer.bias) ops::grouped_bias_backward(ctx, dy, gradient_to_add_to(ctx, *layer.bias), rows);
         },
-        {&w});
+        parameters_of(layer));
 }
 
-// down(silu(gate(x)) up(x)), of each row by its expert.
+// down(unit of gate(x) and up(x)), of each row by its expert. Of ranks that divide an expert the first adds the bias of
+// down; the gradient of this bias is the same on all of them.
 Var experts(Tape& tape, const Var& x, const MixtureLayer& l, const ops::GroupRows& rows) {
     ops::Context& ctx = tape.context();
-    for (const Parameter* w : {&l.gate, &l.up, &l.down})
+    for (const Parameter* w : {&l.gate.weight, &l.up.weight, &l.down.weight})
         check<UsageError>(!rule_of(*w).adds(), w->name, ": a product rule that adds a term serves no experts");
     const auto input = [&](const Parameter& w, const Tensor& of) {
         return rule_of(w).input(ctx, of, {GemmRole::forward, rows, &w});
     };
     const auto weight = [&](Parameter& w) { return rule_of(w).weight(ctx, w, {GemmRole::forward, rows, &w}); };
-    const auto linear = [&](const char* name, Parameter& w, const ops::Operand& in, const Tensor& y) {
-        return record_grouped(tape, name, {x}, x, in, w, rows, y,
+    const auto linear = [&](const char* name, Affine layer, const ops::Operand& in, const Tensor& y) {
+        return record_grouped(tape, name, {x}, x, in, layer, rows, y,
                               [&ctx, rows](const ops::Operand& dy, const ops::Operand& of, Tensors& sums) {
                                   return Tensors{ops::grouped_backward_input(ctx, dy, of, rows, std::move(sums[0]))};
                               });
     };
-    const ops::Operand of_gate = input(l.gate, x.value);
-    const ops::Operand of_up = &rule_of(l.up) == &rule_of(l.gate) ? of_gate : input(l.up, x.value);
-    const Tensor gated = ops::grouped_linear(ctx, of_gate, weight(l.gate), rows);
-    const ops::Activated upper = ops::grouped_linear_swiglu(ctx, gated, of_up, weight(l.up), rows, tape.recording());
+    const ops::Operand of_gate = input(l.gate.weight, x.value);
+    const ops::Operand of_up = &rule_of(l.up.weight) == &rule_of(l.gate.weight) ? of_gate : input(l.up.weight, x.value);
+    const Tensor gated = ops::grouped_linear(ctx, of_gate, weight(l.gate.weight), value_of(l.gate.bias), rows);
+    const ops::Activated upper = ops::grouped_linear_swiglu(ctx, l.unit, gated, of_up, weight(l.up.weight),
+                                                            value_of(l.up.bias), rows, tape.recording());
     const Var g = linear("expert_gate", l.gate, of_gate, gated), u = linear("expert_up", l.up, of_up, upper.z);
     tape.saves(upper.y);
     const Var active = recomputable(
-        tape, {upper.y, -1}, [&ctx, g = g.value, u = u.value] { return ops::swiglu(ctx, ops::Gate::silu, g, u); });
-    const ops::Operand of_down = input(l.down, upper.y);
+        tape, {upper.y, -1}, [&ctx, unit = l.unit, g = g.value, u = u.value] { return ops::swiglu(ctx, unit, g, u); });
+    const ops::Operand of_down = input(l.down.weight, upper.y);
+    const autograd::ExpertParallel& ep = l.down.weight.expert_parallel;
+    const bool adds_bias = ep.ranks == nullptr || ep.ranks->rank() % ep.etp == 0;
     return record_grouped(
         tape, "expert_down", {g, u}, active, of_down, l.down, rows,
-        ops::grouped_linear(ctx, of_down, weight(l.down), rows),
-        [&ctx, rows, g = g.value, u = u.value](const ops::Operand& dy, const ops::Operand& of, Tensors&) {
-            ops::GateAndUp d = ops::grouped_swiglu_backward(ctx, dy, of, g, u, rows);
+        ops::grouped_linear(ctx, of_down, weight(l.down.weight), adds_bias ? value_of(l.down.bias) : nullptr, rows),
+        [&ctx, unit = l.unit, rows, g = g.value, u = u.value](const ops::Operand& dy, const ops::Operand& of,
+                                                              Tensors&) {
+            ops::GateAndUp d = ops::grouped_swiglu_backward(ctx, unit, dy, of, g, u, rows);
             return Tensors{std::move(d.gate), std::move(d.up)};
         });
 }
@@ -256,7 +273,7 @@ Var mixture(Tape& tape, const Var& x, const MixtureLayer& l, const Batch& batch)
     ops::Context& ctx = tape.context();
     const Shape shape = x.value.shape();
     const int64_t C = shape[-1], N = x.value.numel() / C;
-    const autograd::TensorParallel& tp = l.router.tensor_parallel;
+    const autograd::TensorParallel& tp = l.router.weight.tensor_parallel;
     const bool shares = tp.ranks && !tp.sequence;  // rows that all ranks have
     const int64_t P = tp.ranks ? tp.ranks->size() : 1, p = tp.ranks ? tp.ranks->rank() : 0;
     const int64_t first = shares ? N * p / P : 0, count = shares ? N * (p + 1) / P - first : N;
@@ -265,7 +282,7 @@ Var mixture(Tape& tape, const Var& x, const MixtureLayer& l, const Batch& batch)
     if (shares) rows = take_rows(tape, rows, first, count);
     const Var logits = logits_of(tape, rows, l.router);
     const Routes routes = route(tape, logits, l, batch, tp.sequence && tp.ranks ? N * p : first);
-    const autograd::ExpertParallel& ep = l.gate.expert_parallel;
+    const autograd::ExpertParallel& ep = l.gate.weight.expert_parallel;
     const Dispatch d = make_dispatch(ctx, routes.choices, l.spec.top_k, l.spec.experts, ep);
     const Var weights = repeated(tape, routes.weights, ep.etp);
 
@@ -286,7 +303,7 @@ Var sigmoid_gate(Tape& tape, const Var& y, const Var& x, Parameter& w) {
     const Shape shape = y.value.shape();
     const int64_t C = shape[-1], N = y.value.numel() / C;
     const kernels::Routing how{.sigmoid = true};
-    const Var logits = logits_of(tape, reshape(tape, x, {N, C}), w);
+    const Var logits = logits_of(tape, reshape(tape, x, {N, C}), {w, nullptr});
     ops::Routed routed = ops::route(ctx, logits.value, {}, 1, how, false);
     const Var gate = tape.record("sigmoid", {logits}, routed.weights,
                                  [&ctx, x = logits.value, routed, how](const Tensor& dy, Tensors&) {

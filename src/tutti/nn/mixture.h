@@ -1,5 +1,5 @@
 // nn/mixture.h: a mixture of experts as one differentiable function. A router in f32 chooses top_k experts for each
-// row; the rows are sent to the ranks that have these experts (nn/dispatch.h), pass SwiGLU there, return, and are
+// row; the rows are sent to the ranks that have these experts (nn/dispatch.h), pass a gated MLP there, return, and are
 // summed with the router's weights (Shazeer et al. 2017; Lepikhin et al. 2020). Every layout gives the results of one
 // rank.
 //
@@ -18,10 +18,11 @@ namespace tutti::nn {
 struct MixtureLayer {
     const spec::MixtureSpec& spec;
     int64_t layer = 0;       // in the model
-    Parameter& router;       // (E, C)
-    Parameter* expert_bias;  // (E); null: none
-    Parameter &gate, &up;    // (E, F, C)
-    Parameter& down;         // (E, C, F)
+    Affine router;           // (E, C) and (E)
+    Parameter* expert_bias;  // (E), of the choice alone; null: none
+    ops::Gate unit = ops::Gate::silu;
+    Affine gate, up;  // (E, F, C) and (E, F)
+    Affine down;      // (E, C, F) and (E, C)
     // The shared experts, applied to all tokens x (B, T, C), computed while rows return; empty: none.
     std::function<Var(const Var& x)> shared = {};
 };

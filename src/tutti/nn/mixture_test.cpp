@@ -39,8 +39,23 @@ Values initial() {
     v["gate"] = numbers("gate", kE * kF * kC, 0.5);
     v["up"] = numbers("up", kE * kF * kC, 0.5);
     v["down"] = numbers("down", kE * kC * kF, 0.5);
+    v["router bias"] = numbers("router bias", kE, 0.5);
+    v["gate bias"] = numbers("gate bias", kE * kF, 0.5);
+    v["up bias"] = numbers("up bias", kE * kF, 0.5);
+    v["down bias"] = numbers("down bias", kE * kC, 0.5);
     v["c"] = numbers("c", kN * kC, 1);  // the gradient of y
     return v;
+}
+
+// Experts with biases are those of gpt-oss, whose unit is cut at this limit.
+constexpr double kLimit = 0.75;
+ops::Gate unit_of(const spec::MixtureSpec& s) {
+    return s.bias ? ops::Gate(ops::Gate::clamped, static_cast<float>(kLimit)) : ops::Gate::silu;
+}
+double active(const spec::MixtureSpec& s, double gate, double up) {
+    if (!s.bias) return gate / (1 + std::exp(-gate)) * up;
+    gate = std::min(gate, kLimit);
+    return gate / (1 + std::exp(-1.702F * gate)) * (std::clamp(up, -kLimit, kLimit) + 1);
 }
 
 struct Twin {
@@ -58,8 +73,10 @@ Twin twin(const spec::MixtureSpec& s, const Values& v, const std::vector<std::ve
     for (size_t n = 0; n < kN; ++n) {
         const double* x = v.at("x").data() + n * kC;
         std::vector<double> logits(kE), p(kE), by(kE);
-        for (size_t e = 0; e < kE; ++e)
+        for (size_t e = 0; e < kE; ++e) {
+            if (s.router_bias) logits[e] = v.at("router bias")[e];
             for (size_t c = 0; c < kC; ++c) logits[e] += v.at("router")[e * kC + c] * x[c];
+        }
         double sum = 0;
         for (const double l : logits) sum += std::exp(l);
         z += std::pow(std::log(sum), 2);
@@ -79,14 +96,15 @@ Twin twin(const spec::MixtureSpec& s, const Values& v, const std::vector<std::ve
         for (const size_t e : order) {
             const double weight = s.scale * (s.normalise ? p[e] / total : p[e]);
             for (size_t f = 0; f < kF; ++f) {
-                double gate = 0, up = 0;
+                double gate = s.bias ? v.at("gate bias")[e * kF + f] : 0, up = s.bias ? v.at("up bias")[e * kF + f] : 0;
                 for (size_t c = 0; c < kC; ++c) {
                     gate += v.at("gate")[(e * kF + f) * kC + c] * x[c];
                     up += v.at("up")[(e * kF + f) * kC + c] * x[c];
                 }
-                const double active = gate / (1 + std::exp(-gate)) * up;
-                for (size_t c = 0; c < kC; ++c) y[c] += weight * v.at("down")[(e * kC + c) * kF + f] * active;
+                const double a = active(s, gate, up);
+                for (size_t c = 0; c < kC; ++c) y[c] += weight * v.at("down")[(e * kC + c) * kF + f] * a;
             }
+            for (size_t c = 0; c < kC && s.bias; ++c) y[c] += weight * v.at("down bias")[e * kC + c];
         }
         for (size_t c = 0; c < kC; ++c) t.loss += v.at("c")[n * kC + c] * y[c];
         t.y.insert(t.y.end(), y.begin(), y.end());
@@ -114,30 +132,40 @@ Twin twin(const spec::MixtureSpec& s, const Values& v, const std::vector<std::ve
 
 // The parameters and the tape's side of the twin.
 struct Layer {
-    explicit Layer(ops::Context& ctx, const Values& v, bool with_bias) {
+    Layer(ops::Context& ctx, const Values& v, const spec::MixtureSpec& spec) {
         const auto make = [&](const char* name, Shape shape, Role role) {
-            Parameter p{.name = name, .shape = shape, .role = role};
+            Parameter& p = parameters[name];
+            p = {.name = name, .shape = shape, .role = role};
             autograd::allocate(ctx, p, DType::f32, true);
             const std::vector<float> values(v.at(name).begin(), v.at(name).end());
             ctx.device.copy_in(p.value.view().data, values.data(), p.value.bytes());
-            return p;
         };
-        router = make("router", {kE, kC}, Role::router);
-        if (with_bias) bias = make("bias", {kE}, Role::expert_bias);
-        gate = make("gate", {kE, kF, kC}, Role::expert_column);
-        up = make("up", {kE, kF, kC}, Role::expert_column);
-        down = make("down", {kE, kC, kF}, Role::expert_row);
+        make("router", {kE, kC}, Role::router);
+        if (spec.router_bias) make("router bias", {kE}, Role::router);
+        if (spec.expert_bias) make("bias", {kE}, Role::expert_bias);
+        make("gate", {kE, kF, kC}, Role::expert_column);
+        make("up", {kE, kF, kC}, Role::expert_column);
+        make("down", {kE, kC, kF}, Role::expert_row);
+        if (!spec.bias) return;
+        make("gate bias", {kE, kF}, Role::expert_column);
+        make("up bias", {kE, kF}, Role::expert_column);
+        make("down bias", {kE, kC}, Role::expert);
     }
+    Parameter* find(const std::string& name) {
+        const auto found = parameters.find(name);
+        return found == parameters.end() ? nullptr : &found->second;
+    }
+    Affine affine(const std::string& name) { return {parameters.at(name), find(name + " bias")}; }
     MixtureLayer of(const spec::MixtureSpec& spec) {
         return {.spec = spec,
-                .router = router,
-                .expert_bias = bias ? &*bias : nullptr,
-                .gate = gate,
-                .up = up,
-                .down = down};
+                .router = affine("router"),
+                .expert_bias = find("bias"),
+                .unit = unit_of(spec),
+                .gate = affine("gate"),
+                .up = affine("up"),
+                .down = affine("down")};
     }
-    Parameter router, gate, up, down;
-    std::optional<Parameter> bias;
+    std::map<std::string, Parameter> parameters;
 };
 
 Tensor tensor(Device& device, const Shape& shape, const std::vector<double>& values) {
@@ -156,7 +184,7 @@ TEST_P(Mixture, IsItsTwinInDouble) {
     const auto device = make_cpu_device(2);
     for (const bool reference : {true, false}) {
         ops::Context ctx{*device, reference ? kernels::reference_table() : kernels::cpu_table(kernels::best_isa())};
-        Layer layer(ctx, v, s.expert_bias);
+        Layer layer(ctx, v, s);
         RoutingRecord record(ctx, {0}, s, kB * kT);
         Batch batch = batch_of(*device);
         batch.routing.record = &record;
@@ -182,12 +210,10 @@ TEST_P(Mixture, IsItsTwinInDouble) {
             EXPECT_LT(worst, 2e-5 * largest) << name;
         };
         check_gradient("x", tape.take_gradient(x).to_host<float>());
-        check_gradient("router", layer.router.gradient.to_host<float>());
-        check_gradient("gate", layer.gate.gradient.to_host<float>());
-        check_gradient("up", layer.up.gradient.to_host<float>());
-        check_gradient("down", layer.down.gradient.to_host<float>());
-        if (!layer.bias) continue;
-        const std::vector<float> load = layer.bias->gradient.to_host<float>();
+        for (const auto& [name, p] : layer.parameters)
+            if (name != "bias") check_gradient(name.c_str(), p.gradient.to_host<float>());
+        if (layer.find("bias") == nullptr) continue;
+        const std::vector<float> load = layer.find("bias")->gradient.to_host<float>();
         for (size_t e = 0; e < kE; ++e) {
             double count = 0;
             for (const auto& row : expected.chosen) count += static_cast<double>(std::count(row.begin(), row.end(), e));
@@ -212,6 +238,7 @@ INSTANTIATE_TEST_SUITE_P(
                       spec_of([](auto& s) { s.aux_loss = "sequence", s.aux_coef = 0.7; }),
                       spec_of([](auto& s) { s.aux_loss = "all_layers", s.aux_coef = 0.7, s.normalise = false; }),
                       spec_of([](auto& s) { s.score = "sigmoid", s.aux_loss = "sequence", s.aux_coef = 0.5; }),
+                      spec_of([](auto& s) { s.bias = s.router_bias = true, s.top_k = 3; }),
                       spec_of([](auto& s) { s.top_k = 1, s.normalise = false; })));
 
 // All tokens of all ranks choose experts of rank 0: the other ranks have nothing to do, and take part all the same.
@@ -222,9 +249,10 @@ TEST(ExpertParallel, ARankWithoutTokens) {
     comm::run_ranks(3, {.timeout_s = 30}, [&](comm::World& world) {
         const auto device = make_cpu_device(1);
         ops::Context ctx{*device, kernels::cpu_table(kernels::best_isa())};
-        Layer layer(ctx, v, false), alone(ctx, v, false);
+        Layer layer(ctx, v, s), alone(ctx, v, s);
         const auto ranks = world.everyone("ep");
-        for (Parameter* p : {&layer.gate, &layer.up, &layer.down}) {
+        for (const char* name : {"gate", "up", "down"}) {
+            Parameter* p = layer.find(name);
             p->value = p->value.narrow(0, world.rank() * 2, 2);
             p->gradient = p->gradient.narrow(0, world.rank() * 2, 2);
             p->expert_parallel = {ranks.get(), 1};
@@ -239,7 +267,8 @@ TEST(ExpertParallel, ARankWithoutTokens) {
         }
         for (size_t i = 0; i < 2; ++i)
             for (size_t j = 0; j < results[0][i].size(); ++j) ASSERT_NEAR(results[0][i][j], results[1][i][j], 1e-6);
-        const std::vector<float> gradient = layer.gate.gradient.to_floats(), whole = alone.gate.gradient.to_floats();
+        const std::vector<float> gradient = layer.find("gate")->gradient.to_floats();
+        const std::vector<float> whole = alone.find("gate")->gradient.to_floats();
         for (size_t i = 0; i < gradient.size(); ++i)  // three ranks with the same tokens
             EXPECT_NEAR(gradient[i], world.rank() == 0 ? 3 * whole[i] : 0, 1e-5);
     });

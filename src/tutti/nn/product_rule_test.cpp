@@ -158,11 +158,11 @@ TEST(ProductRule, OfExpertsMakesEveryOperand) {
     const auto device = make_cpu_device(2);
     const auto forward = [&](Layers& l, Tape& t, const Var& x) {
         const MixtureLayer layer{.spec = s,
-                                 .router = l["router"].weight,
+                                 .router = l["router"],
                                  .expert_bias = nullptr,
-                                 .gate = l["gate"].weight,
-                                 .up = l["up"].weight,
-                                 .down = l["experts"].weight};
+                                 .gate = l["gate"],
+                                 .up = l["up"],
+                                 .down = l["experts"]};
         const Batch batch = make_batch(*device, std::vector<int32_t>(kB * (kT + 1), 1), kB, 0);
         return std::vector{mixture(t, x, layer, batch)};
     };

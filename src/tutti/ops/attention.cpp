@@ -142,6 +142,34 @@ void attention_merge(Context& ctx, const Attention& sum, const Attention& part) 
     call(ctx, &KernelTable::attention_merge, "attention_merge", sum.y, sum.lse, part.y, part.lse);
 }
 
+namespace {
+
+void check_sinks(const char* op, const Attention& all, const Tensor& sinks) {
+    const Tensor& y = all.y;
+    check(y.rank() == 4 && y.contiguous() && all.lse.shape() == Shape{y.dim(0), y.dim(2), y.dim(1)} &&
+              sinks.shape() == Shape{y.dim(2)} && sinks.dtype() == y.dtype(),
+          op, ": y (B, T, H, D), contiguous, lse (B, H, T) and sinks (H) of y's type, got ", y.shape(), " ", y.dtype(),
+          ", ", all.lse.shape(), " and ", sinks.shape(), " ", sinks.dtype());
+}
+
+}  // namespace
+
+void attention_sinks(Context& ctx, const Attention& all, const Tensor& sinks) {
+    check_sinks("attention_sinks", all, sinks);
+    call(ctx, &KernelTable::attention_sinks, "attention_sinks", all.y, all.lse, sinks);
+}
+
+void attention_sinks_backward(Context& ctx, const Tensor& dy, const Attention& forward, const Tensor& sinks,
+                              const Tensor& dsinks) {
+    constexpr const char* kName = "attention_sinks_backward";
+    check_sinks(kName, forward, sinks);
+    check(dy.shape() == forward.y.shape() && dy.dtype() == forward.y.dtype() && dy.contiguous() &&
+              dsinks.shape() == sinks.shape() && dsinks.dtype() == DType::f32,
+          kName, ": dy like y ", forward.y.shape(), " ", forward.y.dtype(), " and dsinks ", sinks.shape(), " f32, got ",
+          dy.shape(), " ", dy.dtype(), " and ", dsinks.shape(), " ", dsinks.dtype());
+    call(ctx, &KernelTable::attention_sinks_backward, kName, dy, forward.y, forward.lse, sinks, dsinks);
+}
+
 void attention_backward(Context& ctx, const Tensor& dy, const Tensor& q, const Tensor& k, const Tensor& v,
                         const Attention& forward, const kernels::AttentionMask& mask, const Tensor& dq,
                         const Tensor& dk, const Tensor& dv, bool accumulate, const Scores& scores) {

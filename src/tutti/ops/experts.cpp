@@ -154,28 +154,32 @@ struct GroupedForward {
     GroupedGemm product;
 };
 
-GroupedForward grouped_forward(Context& ctx, const char* op, const Operand& of_x, const Operand& of_w,
+GroupedForward grouped_forward(Context& ctx, const char* op, const Operand& of_x, const Operand& of_w, const Tensor* b,
                                const GroupRows& rows) {
     const Tensor x = decoded(ctx, of_x), w = decoded(ctx, of_w);
     check_product(op, x, w, 2, rows);
+    if (b != nullptr) check_matrix(op, "the bias", *b, {w.dim(0), w.dim(1)}, x.dtype());
     const Tensor y = empty(ctx, {x.dim(0), w.dim(1)}, x.dtype());
-    return {x, w, y, {.all = gemm_of(GemmRole::forward, x, w, y), .rows = rows}};
+    GroupedForward f{x, w, y, {.all = gemm_of(GemmRole::forward, x, w, y), .rows = rows}};
+    if (b != nullptr) f.product.all.bias = *b;
+    return f;
 }
 
 }  // namespace
 
-Tensor grouped_linear(Context& ctx, const Operand& x, const Operand& w, const GroupRows& rows) {
-    const GroupedForward f = grouped_forward(ctx, "grouped_linear", x, w, rows);
+Tensor grouped_linear(Context& ctx, const Operand& x, const Operand& w, const Tensor* b, const GroupRows& rows) {
+    const GroupedForward f = grouped_forward(ctx, "grouped_linear", x, w, b, rows);
     multiply(ctx, f.product);
     return f.y;
 }
 
-Activated grouped_linear_swiglu(Context& ctx, const Tensor& gate, const Operand& x, const Operand& w,
-                                const GroupRows& rows, bool kept) {
-    GroupedForward f = grouped_forward(ctx, "grouped_linear_swiglu", x, w, rows);
+Activated grouped_linear_swiglu(Context& ctx, Gate g, const Tensor& gate, const Operand& x, const Operand& w,
+                                const Tensor* b, const GroupRows& rows, bool kept) {
+    GroupedForward f = grouped_forward(ctx, "grouped_linear_swiglu", x, w, b, rows);
     check_matrix("grouped_linear_swiglu", "the gate", gate, f.y.shape(), f.y.dtype());
     const Activated r{kept ? empty(ctx, f.y.shape(), f.y.dtype()) : Tensor{}, f.y};
     f.product.all.epilogue = Epilogue::swiglu;
+    f.product.all.activation = g;
     f.product.all.gate = gate;
     f.product.all.x = r.z;
     multiply(ctx, f.product);
@@ -197,8 +201,8 @@ Tensor grouped_backward_input(Context& ctx, const Operand& of_dy, const Operand&
     return dx;
 }
 
-GateAndUp grouped_swiglu_backward(Context& ctx, const Operand& of_dy, const Operand& of_w, const Tensor& gate,
-                                  const Tensor& up, const GroupRows& rows) {
+GateAndUp grouped_swiglu_backward(Context& ctx, Gate unit, const Operand& of_dy, const Operand& of_w,
+                                  const Tensor& gate, const Tensor& up, const GroupRows& rows) {
     constexpr const char* kName = "grouped_swiglu_backward";
     const Tensor dy = decoded(ctx, of_dy), w = decoded(ctx, of_w);
     check_product(kName, dy, w, 1, rows);
@@ -208,6 +212,7 @@ GateAndUp grouped_swiglu_backward(Context& ctx, const Operand& of_dy, const Oper
     const GateAndUp d{empty(ctx, shape, dy.dtype()), empty(ctx, shape, dy.dtype())};
     GroupedGemm g{.all = gemm_of(GemmRole::input_gradient, d.gate, w, dy), .rows = rows};
     g.all.epilogue = Epilogue::swiglu_backward;
+    g.all.activation = unit;
     g.all.gate = gate;
     g.all.x = up;
     g.all.dup = d.up;
@@ -228,6 +233,18 @@ void grouped_backward_weight(Context& ctx, const Operand& of_dy, const Operand& 
     GroupedGemm g{.all = gemm_of(GemmRole::weight_gradient, x, dw, dy), .rows = rows};
     g.all.accumulate = accumulate;
     multiply(ctx, g);
+}
+
+void grouped_bias_backward(Context& ctx, const Tensor& dy, const Tensor& db, const GroupRows& rows) {
+    constexpr const char* kName = "grouped_bias_backward";
+    check(dy.rank() == 2 && dy.contiguous(), kName, ": dy (M, N), contiguous, got ", dy.shape());
+    check_matrix(kName, "db", db, {db.dim(0), dy.dim(1)}, DType::f32);
+    check_rows(kName, dy, db.dim(0), rows);
+    for (int64_t e = 0, first = 0; e < db.dim(0); ++e) {
+        const int64_t count = rows[static_cast<size_t>(e)];
+        if (count > 0) bias_backward(ctx, dy.narrow(0, first, count), db.narrow(0, e, 1).reshape({dy.dim(1)}));
+        first += count;
+    }
 }
 
 }  // namespace tutti::ops

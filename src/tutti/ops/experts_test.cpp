@@ -46,9 +46,11 @@ TEST(GroupedProducts, HaveTheSameBitsInGroupsOfAnySize) {
                     for (const GroupRows& several :
                          {GroupRows{1, M - 3, 0, 2}, GroupRows{M / 4, M / 4, M / 4, M - 3 * (M / 4)}}) {
                         SCOPED_TRACE(concat(table->name, " ", type, ", ", M, " rows, the first expert ", several[0]));
-                        EXPECT_TRUE(same_bits(grouped_linear(ctx, x, w, one), grouped_linear(ctx, x, w, several)));
-                        EXPECT_TRUE(same_bits(grouped_linear_swiglu(ctx, gate, x, w, one, false).y,
-                                              grouped_linear_swiglu(ctx, gate, x, w, several, true).y));
+                        EXPECT_TRUE(same_bits(grouped_linear(ctx, x, w, nullptr, one),
+                                              grouped_linear(ctx, x, w, nullptr, several)));
+                        EXPECT_TRUE(
+                            same_bits(grouped_linear_swiglu(ctx, Gate::silu, gate, x, w, nullptr, one, false).y,
+                                      grouped_linear_swiglu(ctx, Gate::silu, gate, x, w, nullptr, several, true).y));
                         EXPECT_TRUE(same_bits(grouped_backward_input(ctx, dy, w, one),
                                               grouped_backward_input(ctx, dy, w, several)));
                     }
@@ -99,10 +101,10 @@ TEST(Experts, SayWhatDoesNotFit) {
     says("a group of 3 experts is judged by its best 4",
          [&] { route(ctx, logits, {}, 3, {.groups = 4, .chosen_groups = 2, .group_best = 4}, false); });
     says("the bias must be (12)", [&] { route(ctx, logits, random(ctx, {3}, DType::f32, 4), 2, {}, false); });
-    says("the experts have 6 rows together", [&] { grouped_linear(ctx, x, w, {2, 4}); });
-    says("for each of 2 experts, got 3", [&] { grouped_linear(ctx, x, w, {2, 2, 1}); });
-    says("w (E, N, K)", [&] { grouped_linear(ctx, random(ctx, {5, 7}, DType::f32, 5), w, {2, 3}); });
-    says("the gate must be (5, 6)", [&] { grouped_linear_swiglu(ctx, x, x, w, {2, 3}, true); });
+    says("the experts have 6 rows together", [&] { grouped_linear(ctx, x, w, nullptr, {2, 4}); });
+    says("for each of 2 experts, got 3", [&] { grouped_linear(ctx, x, w, nullptr, {2, 2, 1}); });
+    says("w (E, N, K)", [&] { grouped_linear(ctx, random(ctx, {5, 7}, DType::f32, 5), w, nullptr, {2, 3}); });
+    says("the gate must be (5, 6)", [&] { grouped_linear_swiglu(ctx, Gate::silu, x, x, w, nullptr, {2, 3}, true); });
     says("rows (M) i32", [&] { gather_rows(ctx, x, x); });
     says("weights must be", [&] {
         const Tensor rows = empty(ctx, {5, 2}, DType::i32);

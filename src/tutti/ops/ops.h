@@ -34,7 +34,7 @@ Tensor relu(Context& ctx, const Tensor& x);
 Tensor relu_backward(Context& ctx, const Tensor& dy, const Tensor& y);
 Tensor gelu(Context& ctx, const Tensor& x);
 Tensor gelu_backward(Context& ctx, const Tensor& dy, const Tensor& x);
-using kernels::Gate;  // the function g of a gated unit
+using kernels::Gate;  // the gated unit g of gate and up
 Tensor swiglu(Context& ctx, Gate g, const Tensor& gate, const Tensor& up);
 Tensor swiglu(Context& ctx, Gate g, const Tensor& gate_up);  // (..., 2 F), gate and up side by side, to (..., F)
 void soft_cap(Context& ctx, const Tensor& x, double cap);    // x = cap tanh(x / cap), in place; cap 0: as it is
@@ -184,6 +184,12 @@ Attention attention(Context& ctx, const Tensor& q, const Tensor& k, const Tensor
                     const Scores& scores = {}, std::optional<DType> type = {});
 // `sum` becomes the attention to its keys and those of `part` together; both in f32, over disjoint sets of keys.
 void attention_merge(Context& ctx, const Attention& sum, const Attention& part);
+// `all`, attention to all keys with y of q's type, becomes that with a sink for each head, sinks (H) of this type
+// (kernels::KernelTable::attention_sinks); attention_backward() takes it as `forward`. And dsinks (H) f32 += the
+// gradient of the sinks.
+void attention_sinks(Context& ctx, const Attention& all, const Tensor& sinks);
+void attention_sinks_backward(Context& ctx, const Tensor& dy, const Attention& forward, const Tensor& sinks,
+                              const Tensor& dsinks);
 // Writes dq, dk, dv (shapes of q, k, v; may be slices of one packed tensor), all of q's type or all f32; with
 // `accumulate`, adds to them (f32). k and v may be a part of the keys that `forward` attended to.
 void attention_backward(Context& ctx, const Tensor& dy, const Tensor& q, const Tensor& k, const Tensor& v,
@@ -247,17 +253,19 @@ CombineGradients combine_rows_backward(Context& ctx, const Tensor& dy, const Ten
                                        const Tensor& weights);
 
 // Grouped linear layers, one for each expert: x (M, K), of which the first rows[0] rows are those of expert 0, the next
-// rows[1] those of expert 1, and so on; w (E, N, K). Otherwise like the functions of the same names above.
+// rows[1] those of expert 1, and so on; w (E, N, K), b (E, N), null: none. Otherwise like the functions of the same
+// names above.
 using GroupRows = std::vector<int64_t>;
-Tensor grouped_linear(Context& ctx, const Operand& x, const Operand& w, const GroupRows& rows);
-Activated grouped_linear_swiglu(Context& ctx, const Tensor& gate, const Operand& x, const Operand& w,
-                                const GroupRows& rows, bool kept);
+Tensor grouped_linear(Context& ctx, const Operand& x, const Operand& w, const Tensor* b, const GroupRows& rows);
+Activated grouped_linear_swiglu(Context& ctx, Gate g, const Tensor& gate, const Operand& x, const Operand& w,
+                                const Tensor* b, const GroupRows& rows, bool kept);
 Tensor grouped_backward_input(Context& ctx, const Operand& dy, const Operand& w, const GroupRows& rows,
                               Tensor sum = {});
-GateAndUp grouped_swiglu_backward(Context& ctx, const Operand& dy, const Operand& w, const Tensor& gate,
+GateAndUp grouped_swiglu_backward(Context& ctx, Gate unit, const Operand& dy, const Operand& w, const Tensor& gate,
                                   const Tensor& up, const GroupRows& rows);
 void grouped_backward_weight(Context& ctx, const Operand& dy, const Operand& x, const Tensor& dw, const GroupRows& rows,
                              bool accumulate = true);
+void grouped_bias_backward(Context& ctx, const Tensor& dy, const Tensor& db, const GroupRows& rows);
 
 // bias (E) f32 += rate sign(mean - counts), the update of Wang et al. 2024; counts (E) f32.
 void balance(Context& ctx, const Tensor& bias, const Tensor& counts, float mean, float rate);

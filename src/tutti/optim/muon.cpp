@@ -52,7 +52,7 @@ class Muon final : public UpdateRule {
             case Role::key_value:
             case Role::router:
             case Role::expert_column:
-            case Role::expert_row: return parameter.shape.rank() >= 2;
+            case Role::expert_row: return parameter.is_matrix();
             default: return false;
         }
     }

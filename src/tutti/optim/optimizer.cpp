@@ -98,7 +98,7 @@ void round_master(ops::Context& ctx, const ParameterShard& shard) {
 
 std::vector<mesh::Block> UpdateRule::matrices(const Parameter& p) const {
     std::vector<mesh::Block> matrices;
-    if (p.shape.rank() < 2) return matrices;
+    if (!p.is_matrix()) return matrices;
     const int64_t count = p.of_experts() ? p.shape[0] : p.sections;
     for (int64_t i = 0; i < count; ++i) {
         mesh::Block& matrix = matrices.emplace_back(mesh::whole_block(p.shape));

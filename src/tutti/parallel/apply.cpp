@@ -18,6 +18,7 @@ mesh::Placement placement_of(const Parameter& p) {
         case Role::vocabulary: return {{.axes = kTp, .grain = kVocabularyGrain, .padded = true}};
         case Role::expert_column: return {{.axes = Axis::ep}, {.axes = Axis::etp, .dim = 1}};
         case Role::expert_row: return {{.axes = Axis::ep}, {.axes = Axis::etp, .dim = 2}};
+        case Role::expert: return {{.axes = Axis::ep}};
         case Role::replicated:
         case Role::position:
         case Role::norm:
@@ -42,7 +43,8 @@ Axes partial_of(const Parameter& p, bool sequence_parallel) {
         case Role::row:
         case Role::vocabulary:
         case Role::expert_column:
-        case Role::expert_row: return {};
+        case Role::expert_row:
+        case Role::expert: return {};
     }
     throw Error("unknown role of a parameter");
 }
@@ -62,8 +64,10 @@ void apply(const std::vector<Parameter*>& parameters, const mesh::Mesh& mesh, in
         p->local = part_of(*p, mesh, rank);
         p->copies = mesh::kDp | if_several(mesh::kCp) | if_several(kTp - cut);
         p->partial = mesh::kDp | if_several(mesh::kCp) | if_several(partial_of(*p, tensor_parallel.sequence));
-        if (p->of_experts())
-            p->copies = p->partial = mesh::kExpertData;  // partial over the tokens of all ranks that hold the expert
+        if (p->of_experts()) {
+            p->partial = mesh::kExpertData;  // over the tokens of all ranks that hold the expert
+            p->copies = mesh::kExpertData | if_several(Axes(Axis::etp) - cut);
+        }
         p->tensor_parallel = tensor_parallel;
         p->expert_parallel = expert_parallel;
     }

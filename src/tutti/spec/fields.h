@@ -138,7 +138,13 @@ void for_each_field(Run& run, const Visit& visit) {
     key("norm_offset", m.norm_offset, any(), "llama: weights of norms are stored less 1 (Gemma)");
     key("width_norm", m.width_norm, any(),
         "llama: RMSNorm of all queries, and of all keys, of a token together (OLMo 2)");
-    key("gate", m.gate, one_of({"silu", "gelu"}), "llama: activation of the gated MLP; gelu: by tanh (Gemma)");
+    key("gate", m.gate, one_of({"silu", "gelu", "clamped"}),
+        "llama: activation of the gated MLP; gelu: by tanh (Gemma); clamped: min(x, l) sigmoid(1.702 min(x, l)) (u + "
+        "1) of "
+        "gate x and up u, which is cut at -l and l = gate_limit (gpt-oss)");
+    key("gate_limit", m.gate_limit, at_least(0), "llama: l of gate = \"clamped\"");
+    key("sinks", m.sinks, any(),
+        "llama: a trained score of each head that takes part in its softmax, without a value (gpt-oss)");
     key("embedding_sqrt", m.embedding_sqrt, any(),
         "llama: embeddings times sqrt(width), rounded to the compute type (Gemma)");
     key("embedding_scale", m.embedding_scale, at_least(0), "llama: embeddings times this (Granite); 0: as they are");
@@ -183,6 +189,8 @@ void for_each_field(Run& run, const Visit& visit) {
     key("rope_scaling.attention_factor", m.rope_scaling.attention_factor, at_least(0),
         "yarn, longrope: multiplies cosines and sines; 0: yarn 0.1 ln(factor) + 1, longrope sqrt(1 + ln(factor) / "
         "ln(original_max_positions))");
+    key("rope_scaling.truncate", m.rope_scaling.truncate, any(),
+        "yarn: kept and divided frequencies begin at whole pairs of channels; false: in between (gpt-oss)");
     key("rope_scaling.mscale", m.rope_scaling.mscale, at_least(0),
         "yarn: with m(x) = 0.1 x ln(factor) + 1 cosines and sines are multiplied by m(mscale) / m(mscale_all_dim), "
         "where "
@@ -213,6 +221,8 @@ void for_each_field(Run& run, const Visit& visit) {
     key("moe.expert_bias", e.expert_bias, any(),
         "choose experts by score + bias, weight them by score; optimizer.expert_bias_rate adjusts the bias to balance "
         "loads");
+    key("moe.router_bias", e.router_bias, any(), "a trained bias on the router's logits (gpt-oss)");
+    key("moe.bias", e.bias, any(), "biases on the three projections of each expert (gpt-oss)");
     key("moe.groups", e.groups, between(1, 65536), "equal groups of experts; 1: none");
     key("moe.top_groups", e.top_groups, between(1, 65536), "groups from which a token's experts are chosen");
     key("moe.group_best", e.group_best, between(0, 65536),

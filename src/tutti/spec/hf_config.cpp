@@ -84,14 +84,6 @@ void read_window(Keys& keys, ModelSpec& m, const std::string& type) {
     if (sliding != std::vector<LayerRange>{{0, m.layers - 1}}) m.window_layers = to_text(sliding);
 }
 
-// The balancing loss of transformers, which it adds where a config says so.
-void read_router_loss(Keys& keys, MixtureSpec& e) {
-    const double coefficient = keys.number_or("router_aux_loss_coef", 0.001);
-    if (!keys.boolean_or("output_router_logits", false) || coefficient == 0) return;
-    e.aux_loss = "all_layers";
-    e.aux_coef = coefficient;
-}
-
 // The layers with experts of a Qwen: every decoder_sparse_step-th, but for those of mlp_only_layers.
 std::string read_expert_layers(Keys& keys, int64_t layers) {
     const int64_t step = keys.integer_or("decoder_sparse_step", 1);
@@ -123,7 +115,7 @@ void read_expert_count(Keys& keys, MixtureSpec& e) {
 void read_experts(Keys& keys, ModelSpec& m, const std::string& type) {
     MixtureSpec& e = m.moe;
     read_expert_count(keys, e);
-    read_router_loss(keys, e);
+    read_router_loss(keys, e, 0.001);
     if (type == "mixtral") {
         keys.only("router_jitter_noise", {0.0});
         e.ffn = m.ffn;
@@ -373,8 +365,11 @@ std::string hf_dtype(DType dtype) {
     }
 }
 
+bool is_packed(std::string_view text) { return parse_hf_json(text, "config.json").contains("quantization_config"); }
+
 std::string hf_config_with_dtype(std::string_view text, DType dtype) {
     Json json = parse_hf_json(text, "config.json");
+    if (json.contains("quantization_config")) json.erase("quantization_config");
     json[json.contains("dtype") && !json.contains("torch_dtype") ? "dtype" : "torch_dtype"] = hf_dtype(dtype);
     return json.dump(2) + "\n";
 }

@@ -374,7 +374,16 @@ TEST(HfConfig, LatentAttentionRefusesWhatItCannotHonour) {
         const std::string error = error_of(with(name, key, value));
         EXPECT_NE(error.find(text), std::string::npos) << key << ": " << error;
     };
-    const char *v2 = "deepseek-v2-tiny", *v3 = "deepseek-v3-tiny", *flash = "glm4.7-flash-tiny";
+    const char *v2 = "deepseek-v2-tiny", *v3 = "deepseek-v3-tiny", *flash = "glm4.7-flash-tiny", *oss = "gpt-oss-tiny";
+    refuses(oss, "swiglu_limit", 0, "swiglu_limit = 0: must be above 0");
+    refuses(oss, "swiglu_alpha", 1.5, "swiglu_alpha = 1.5: this Tutti has 1.702 only");
+    refuses(oss, "experts_per_token", 3, "experts_per_token = 3: this Tutti has 2 only");
+    refuses(oss, "initial_context_length", 4096, "initial_context_length = 4096: this Tutti has 64 only");
+    refuses(oss, "num_experts_per_tok", 9, "must be at most num_local_experts = 8");
+    refuses(oss, "quantization_config", Json{{"quant_method", "fp8"}}, "this Tutti reads experts in mxfp4");
+    EXPECT_EQ(error_of(with(oss, "quantization_config", Json{{"quant_method", "mxfp4"}})), "accepted");
+    EXPECT_FALSE(read(with(oss, "attention_bias", false)).qkv_bias);
+    EXPECT_EQ(read(with(oss, "swiglu_limit", "removed")).gate_limit, 7);
     refuses(v2, "topk_method", "noaux_tc", "topk_method = \"noaux_tc\": required, greedy or group_limited_greedy");
     refuses(v2, "topk_method", "removed", "topk_method: required");
     refuses(v2, "norm_topk_prob", true, "norm_topk_prob = true: this Tutti has false only");

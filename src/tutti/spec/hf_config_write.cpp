@@ -35,7 +35,8 @@ struct Architecture {
 // Softmax over all experts, no bias for the choice.
 bool routes_plainly(const ModelSpec& m) {
     const MixtureSpec& e = m.moe;
-    return e.score == "softmax" && e.scale == 1 && !e.expert_bias && e.groups == 1 && !m.mlp_bias;
+    return e.score == "softmax" && e.scale == 1 && !e.expert_bias && !e.router_bias && !e.bias && e.groups == 1 &&
+           !m.mlp_bias;
 }
 
 Architecture mixture_of(const ModelSpec& m) {
@@ -49,9 +50,9 @@ Architecture mixture_of(const ModelSpec& m) {
     if (is_mixtral(m)) return {"mixtral", "MixtralForCausalLM"};
     throw UsageError(concat("no architecture of transformers has head_norm = ", m.head_norm,
                             ", qkv_bias = ", m.qkv_bias, ", moe.score = ", e.score, ", moe.normalise = ", e.normalise,
-                            ", moe.scale = ", e.scale, ", moe.expert_bias = ", e.expert_bias,
-                            ", moe.groups = ", e.groups, ", moe.layers = \"", e.layers,
-                            "\", moe.shared_ffn = ", e.shared_ffn, ", moe.shared_gate = ", e.shared_gate,
+                            ", moe.scale = ", e.scale, ", moe.expert_bias = ", e.expert_bias, ", moe.router_bias = ",
+                            e.router_bias, ", moe.bias = ", e.bias, ", moe.groups = ", e.groups, ", moe.layers = \"",
+                            e.layers, "\", moe.shared_ffn = ", e.shared_ffn, ", moe.shared_gate = ", e.shared_gate,
                             " and window_layers = \"", m.window_layers, "\" together; use --format tutti"));
 }
 
@@ -64,8 +65,8 @@ constexpr const char* kNamesNoVariant =
 Architecture architecture_of(const ModelSpec& m) {
     // What Llama's own class and its nearest relatives lack; a [model] variant has a row for it.
     ModelSpec plain;
-    for (auto field :
-         {&ModelSpec::norm_offset, &ModelSpec::width_norm, &ModelSpec::embedding_sqrt, &ModelSpec::rope_adjacent})
+    for (auto field : {&ModelSpec::norm_offset, &ModelSpec::width_norm, &ModelSpec::embedding_sqrt,
+                       &ModelSpec::rope_adjacent, &ModelSpec::sinks})
         check<UsageError>(m.*field == plain.*field, kNamesNoVariant);
     for (auto field :
          {&ModelSpec::embedding_scale, &ModelSpec::residual_scale, &ModelSpec::logit_divisor, &ModelSpec::logit_cap,
@@ -102,6 +103,7 @@ Json rope_scaling_config(const RopeScaling& s) {
         json["beta_fast"] = s.beta_fast;
         json["beta_slow"] = s.beta_slow;
         if (s.attention_factor > 0) json["attention_factor"] = s.attention_factor;
+        if (!s.truncate) json["truncate"] = false;
         if (s.mscale > 0) json["mscale"] = s.mscale;
         if (s.mscale_all_dim > 0) json["mscale_all_dim"] = s.mscale_all_dim;
     }

@@ -120,11 +120,18 @@ int64_t Keys::as_integer(const std::string& key, const Json& value, int64_t low)
     return low;
 }
 
+void read_router_loss(Keys& keys, MixtureSpec& e, double absent) {
+    const double coefficient = keys.number_or("router_aux_loss_coef", absent);
+    if (!keys.boolean_or("output_router_logits", false) || coefficient == 0) return;
+    e.aux_loss = "all_layers";
+    e.aux_coef = coefficient;
+}
+
 // --- rotary positions ------------------------------------------------------------------------------------------------
 
 namespace {
 
-void read_yarn(Keys& keys, RopeScaling& s, int64_t max_positions, bool mscales) {
+void read_yarn(Keys& keys, RopeScaling& s, int64_t max_positions, const RopeKeys& known) {
     s.original_max_positions = keys.integer_or("original_max_position_embeddings", max_positions);
     s.beta_fast = keys.number_or("beta_fast", 32);
     s.beta_slow = keys.number_or("beta_slow", 1);
@@ -133,14 +140,17 @@ void read_yarn(Keys& keys, RopeScaling& s, int64_t max_positions, bool mscales) 
         keys.problem("attention_factor",
                      "attention that is multiplied by 0 sees nothing; leave it out for the usual one");
     const double one = keys.number_or("mscale", 0), all = keys.number_or("mscale_all_dim", 0);
-    if (mscales) {
+    if (known.mscales) {
         s.mscale = one;
         s.mscale_all_dim = all;
     } else if (s.attention_factor == 0 && one > 0 && all > 0) {
         s.attention_factor = yarn_mscale(one, s.factor) / yarn_mscale(all, s.factor);
         if (s.attention_factor == yarn_mscale(1, s.factor)) s.attention_factor = 0;
     }
-    keys.only("truncate", {true});
+    if (known.by_layer_kind)
+        keys.only("truncate", {true});  // read at the top of such objects, where it is not
+    else
+        s.truncate = keys.boolean_or("truncate", true);
     keys.take("finetuned");
 }
 
@@ -179,7 +189,7 @@ void read_rope_scaling(Keys& keys, ModelSpec& m, const RopeKeys& known, int64_t 
                             known.longrope ? ", here longrope" : "");
     s.type = type;
     s.factor = keys.number("factor");
-    if (type == "yarn") read_yarn(keys, s, m.max_positions, known.mscales);
+    if (type == "yarn") read_yarn(keys, s, m.max_positions, known);
     if (type != "llama3") return;
     s.low_freq_factor = keys.number("low_freq_factor");
     s.high_freq_factor = keys.number("high_freq_factor");

@@ -68,6 +68,10 @@ void read_sizes(Keys& keys, ModelSpec& model, int64_t head_dim);
 // The same sizes from vocab_size to head_dim, for writing.
 Json sizes_config(const ModelSpec& model);
 
+// Reads the balancing loss that transformers adds where a config says so; `absent`: the class's factor of files without
+// router_aux_loss_coef.
+void read_router_loss(Keys& keys, MixtureSpec& experts, double absent);
+
 // What a class of transformers understands of rotary positions.
 struct RopeKeys {
     double theta = 10000;        // what files without the key mean

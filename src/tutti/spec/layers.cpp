@@ -145,15 +145,17 @@ LayerSpec layer(const ModelSpec& m, int64_t i) {
                                     .width_norm = m.width_norm,
                                     .score_scale = score_scale_of(m),
                                     .score_cap = m.score_cap,
+                                    .sinks = m.sinks,
                                     .rope = rope_of(m, i, windowed)};
     }
+    layer.gate = {m.gate, m.gate_limit};
     const std::string& mixtures = m.moe.layers;
     if (m.moe.experts > 0 && (mixtures.empty() || contains(layer_ranges(mixtures), i))) {
         MixtureSpec moe = m.moe;
         moe.epsilon = traits.router_epsilon;
         layer.feed_forward = std::move(moe);
     } else {
-        layer.feed_forward = MlpSpec{m.ffn, traits.gated, m.mlp_bias || traits.biases, m.gate};
+        layer.feed_forward = MlpSpec{m.ffn, traits.gated, m.mlp_bias || traits.biases};
     }
     return layer;
 }

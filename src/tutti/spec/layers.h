@@ -48,10 +48,11 @@ struct AttentionSpec {
     int64_t window = 0;                // the newest keys that a query attends to; 0: all keys
     bool bias = false;                 // on queries, keys and values
     bool output_bias = false;
-    bool head_norm = false;        // RMS norm of each query and key head
-    bool width_norm = false;       // RMS norm of all queries, and of all keys, of a token
-    double score_scale = 0;        // 0: head_dim^(-1/2)
-    double score_cap = 0;          // 0: none
+    bool head_norm = false;   // RMS norm of each query and key head
+    bool width_norm = false;  // RMS norm of all queries, and of all keys, of a token
+    double score_scale = 0;   // 0: head_dim^(-1/2)
+    double score_cap = 0;     // 0: none
+    bool sinks = false;
     std::optional<RopeSpec> rope;  // none: no rotary positions
     bool operator==(const AttentionSpec&) const = default;
 };
@@ -60,16 +61,21 @@ struct ConvolutionSpec {  // gated and short (nn::short_convolution)
     bool bias = false;  // on the convolution and on the projections before and after it
     bool operator==(const ConvolutionSpec&) const = default;
 };
+struct GateSpec {
+    std::string name = "silu";
+    double limit = 0;  // of clamped
+    bool operator==(const GateSpec&) const = default;
+};
 struct MlpSpec {
     int64_t ffn = 0;    // inner size
     bool gated = true;  // W_down (g(W_gate x) * W_up x); false: W_out gelu(W_in x)
     bool bias = false;
-    std::string gate = "silu";  // g
     bool operator==(const MlpSpec&) const = default;
 };
 struct LayerSpec {
     std::variant<std::monostate, AttentionSpec, ConvolutionSpec> mixer;  // none: tokens are not mixed
     std::variant<MlpSpec, MixtureSpec> feed_forward;
+    GateSpec gate;                                 // of the MLP, or of the experts
     bool norm_before = true, norm_behind = false;  // norms around mixer and feed-forward part
     double residual_scale = 1;                     // of what each part adds
 

@@ -26,6 +26,7 @@ struct RopeScaling {
     double beta_fast = 32;        // yarn
     double beta_slow = 1;         // yarn
     double attention_factor = 0;  // yarn, longrope: multiplies cosines and sines; 0: by the factor
+    bool truncate = true;         // yarn: the borders between kept and divided frequencies are whole pairs
     double mscale = 0;            // yarn: with m(x) = 0.1 x ln(factor) + 1, cosines and sines times m(mscale) /
     double mscale_all_dim = 0;    // m(mscale_all_dim), latent attention's scores times m(mscale_all_dim)^2
     int64_t original_max_positions = 8192;  // llama3, yarn, longrope
@@ -47,6 +48,8 @@ struct MixtureSpec {
     bool normalise = true;          // the weights of a token's experts sum to `scale`
     double scale = 1;               // of the weights
     bool expert_bias = false;       // added to the scores for the choice, changed by load (Wang et al. 2024)
+    bool router_bias = false;       // of the logits, trained like a weight (gpt-oss)
+    bool bias = false;              // on the three projections of each expert (gpt-oss)
     int64_t groups = 1;             // of experts; those of a token are in top_groups groups (DeepSeek)
     int64_t top_groups = 1;
     int64_t group_best = 0;      // a group is chosen by the sum of so many of its best scores; 0: top_k / top_groups
@@ -89,7 +92,9 @@ struct ModelSpec {
     std::string norms = "pre";  // pre | post | sandwich: RMS norms before the parts of a block, behind them, both
     bool norm_offset = false;   // weights of norms are stored less 1 (Gemma)
     bool width_norm = false;    // RMSNorm of all queries, and of all keys, of a token together (OLMo 2)
-    std::string gate = "silu";  // silu | gelu: activation of the gated MLP; gelu by tanh
+    std::string gate = "silu";  // silu | gelu | clamped: gated unit of MLP and experts (kernels::Gate); gelu by tanh
+    double gate_limit = 0;      // of clamped (gpt-oss)
+    bool sinks = false;  // a trained score of each head that takes part in its softmax, without a value (gpt-oss)
     bool embedding_sqrt = false;   // embeddings times sqrt(width), rounded to the compute type (Gemma)
     double embedding_scale = 0;    // embeddings times this; 0: as they are (Granite; so are the next two)
     double residual_scale = 0;     // what a part adds to the residual stream, times this; 0: as it is

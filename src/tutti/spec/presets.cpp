@@ -247,6 +247,20 @@ ModelSpec mistral(const std::string& name, const LlamaSizes& s, int64_t window) 
     return m;
 }
 
+// gpt-oss (OpenAI 2025): experts in all layers, no balancing loss.
+ModelSpec gpt_oss(const std::string& name, const LlamaSizes& s, int64_t window, int64_t experts, int64_t top_k,
+                  int64_t original_positions) {
+    ModelSpec m = relative("gpt_oss", name, s, false, 150000, 1e-5);
+    m = windowed(std::move(m), window, 2);
+    m.qkv_bias = m.output_bias = true;
+    m.gate_limit = 7;
+    m.rope_scaling = {.type = "yarn", .factor = 32, .truncate = false, .original_max_positions = original_positions};
+    m.moe.experts = experts;
+    m.moe.top_k = top_k;
+    m.moe.ffn = s.ffn;
+    return m;
+}
+
 // Published with dropout 0.1; here 0, as one pass over much text needs none. Set model.dropout for the original.
 ModelSpec gpt2(const std::string& name, int64_t width, int64_t layers, int64_t heads) {
     ModelSpec m = llama(name, {50257, width, layers, heads, heads, width / heads, 4 * width, 1024});
@@ -412,6 +426,9 @@ std::vector<ModelSpec> all_presets() {
         with_name("glm4.7-flash",
                   latent("glm4_moe_lite", {154880, 2048, 47, 20, 0, 0, 10240, 202752}, {192, 64, 256, 512, 768},
                          {.experts = 64, .top_k = 4, .ffn = 1536, .shared_ffn = 1536, .scale = 1.8}, 1, 1000000, 1e-5)),
+        gpt_oss("gpt-oss-tiny", {256, 128, 4, 4, 2, 32, 128, 1024}, 32, 8, 2, 64),
+        gpt_oss("gpt-oss-20b", {201088, 2880, 24, 64, 8, 64, 2880, 131072}, 128, 32, 4, 4096),
+        gpt_oss("gpt-oss-120b", {201088, 2880, 36, 64, 8, 64, 2880, 131072}, 128, 128, 4, 4096),
         lfm2("lfm2-tiny", {256, 128, 4, 4, 2, 32, 448, 1024}, "0-1,3"),  // 0.96M
         lfm2("lfm2-350m", {65536, 1024, 16, 16, 8, 64, 4608, 128000}, "0-1,3-4,6-7,9,11,13,15"),
         lfm2("lfm2-700m", {65536, 1536, 16, 24, 8, 64, 6912, 128000}, "0-1,3-4,6-7,9,11,13,15"),

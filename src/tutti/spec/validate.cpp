@@ -165,6 +165,7 @@ void check_rope_scaling(const RopeScaling& scaling, Problems& problems) {
         used.beta_fast = scaling.beta_fast;
         used.beta_slow = scaling.beta_slow;
         used.attention_factor = scaling.attention_factor;
+        used.truncate = scaling.truncate;
         used.mscale = scaling.mscale;
         used.mscale_all_dim = scaling.mscale_all_dim;
     }
@@ -197,9 +198,9 @@ void check_latent(const ModelSpec& m, Problems& problems) {
             ": with kv_latent each head has its own ", "keys; it must equal heads = ", m.heads);
     require(problems,
             !m.head_norm && !m.width_norm && !m.qkv_bias && !m.output_bias && m.query_growth == 0 && m.window == 0 &&
-                m.nope_layers.empty(),
-            given, "latent attention has no head_norm, width_norm, qkv_bias, output_bias, query_growth, window or ",
-            "nope_layers; leave them out");
+                m.nope_layers.empty() && !m.sinks,
+            given, "latent attention has no head_norm, width_norm, qkv_bias, output_bias, query_growth, window, ",
+            "nope_layers or sinks; leave them out");
 }
 
 // The options of Llama's relatives.
@@ -222,8 +223,9 @@ void check_options(const ModelSpec& m, Problems& problems) {
             "[model] query_growth = ", toml_text(m.query_growth),
             ": grows whole heads with RoPE; it needs rope_dims = 0, nope_layers = \"\" and window_rope_theta = 0");
     check_latent(m, problems);
-    require(problems, m.moe.experts == 0 || m.gate == "silu", "[model] gate = ", toml_text(m.gate),
-            ": experts have silu; set gate = \"silu\"");
+    require(problems, (m.gate == "clamped") == (m.gate_limit > 0), "[model] gate_limit = ", toml_text(m.gate_limit),
+            ": gate = \"clamped\" needs a limit above 0, and gate = ", toml_text(m.gate), " is given; gpt-oss has ",
+            "gate = \"clamped\" and gate_limit = 7");
     if (m.rope_scaling.type != "longrope" || m.rope_scaling.factor == 0) return;
     const int64_t frequencies = (m.rope_dims > 0 ? m.rope_dims : m.head_dim) / 2;
     for (const auto& [key, text] :
@@ -250,7 +252,7 @@ void check_mixture(const ModelSpec& m, Problems& problems) {
     }
     require(problems, traits_of(m).mixtures, "[model] moe.experts = ", e.experts, ": the family ", name_of(m.family),
             " has no mixture of experts; set 0");
-    require(problems, !m.mlp_bias, "[model] mlp_bias = true: experts have no biases; set false");
+    require(problems, !m.mlp_bias, "[model] mlp_bias = true: experts have no mlp_bias; set false, or moe.bias");
     require(problems, e.top_k >= 1 && e.top_k <= e.experts, "[model] moe.top_k = ", e.top_k,
             ": must be from 1 to experts = ", e.experts);
     require(problems, e.ffn >= 1, "[model] moe.ffn = ", e.ffn, ": must be at least 1");

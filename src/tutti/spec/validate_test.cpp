@@ -564,7 +564,7 @@ TEST(Validate, LatentAttention) {
     EXPECT_EQ(
         of_v3({"model.window=4"}),
         "[model] kv_latent = 48: latent attention has no head_norm, width_norm, qkv_bias, output_bias, query_growth, "
-        "window or nope_layers; leave them out");
+        "window, nope_layers or sinks; leave them out");
     EXPECT_EQ(problems_of({"model.q_latent=4", "model.value_dim=8"}),
               "[model] q_latent = 4: has no effect while kv_latent = 0; set kv_latent or leave it out\n"
               "[model] value_dim = 8: values are as wide as keys while kv_latent = 0; set kv_latent or leave it out");

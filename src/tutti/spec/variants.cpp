@@ -159,6 +159,36 @@ void write_phi3(const ModelSpec& m, Json& json) {
     if (m.rope_scaling.factor > 0) json["original_max_position_embeddings"] = m.rope_scaling.original_max_positions;
 }
 
+// All layers have experts, as wide as intermediate_size. Some keys are there twice.
+void read_gpt_oss(Keys& keys, ModelSpec& m) {
+    MixtureSpec& e = m.moe;
+    e.experts = keys.integer("num_local_experts");
+    e.top_k = keys.integer("num_experts_per_tok");
+    if (e.top_k > e.experts) keys.problem("num_experts_per_tok", "must be at most num_local_experts = ", e.experts);
+    e.ffn = m.ffn;
+    m.gate_limit = keys.number_or("swiglu_limit", 7);
+    if (m.gate_limit == 0) keys.problem("swiglu_limit", "must be above 0");
+    keys.only("swiglu_alpha", {1.702});
+    keys.only("num_experts", {e.experts});
+    keys.only("experts_per_token", {e.top_k});
+    if (m.rope_scaling.factor > 0) keys.only("initial_context_length", {m.rope_scaling.original_max_positions});
+    read_router_loss(keys, e, 0.9);
+    if (const Json* stored = keys.take("quantization_config")) {
+        const Json* method = stored->is_object() ? stored->find("quant_method") : nullptr;
+        if (method == nullptr || *method != "mxfp4")
+            keys.problem("quantization_config", "this Tutti reads experts in mxfp4, and weights in f32, bf16 or f16");
+    }
+}
+void write_gpt_oss(const ModelSpec& m, Json& json) {
+    const MixtureSpec& e = m.moe;
+    json["intermediate_size"] = e.ffn;
+    json["num_local_experts"] = e.experts;
+    json["num_experts_per_tok"] = e.top_k;
+    json["swiglu_limit"] = m.gate_limit;
+    json["output_router_logits"] = e.aux_loss == "all_layers";
+    json["router_aux_loss_coef"] = e.aux_coef;
+}
+
 // --- what classes have -----------------------------------------------------------------------------------------------
 
 void set_gemma(ModelSpec& m) {
@@ -195,6 +225,11 @@ void set_deepseek3(ModelSpec& m) {
     m.rope_adjacent = true;
     m.moe.score = "sigmoid";
     m.moe.expert_bias = true;
+}
+
+void set_gpt_oss(ModelSpec& m) {
+    m.gate = "clamped";
+    m.sinks = m.moe.bias = m.moe.router_bias = true;
 }
 
 constexpr auto kNoBias = [](const char* key) { return std::pair<const char*, Json>(key, false); };
@@ -323,6 +358,17 @@ std::vector<Row> make_rows() {
          .period = 4,
          .period_key = "sliding_window_pattern",
          .read = read_exaone4},
+        {.names =
+             {.name = "gpt_oss", .architecture = "GptOssForCausalLM", .router = "router", .experts_together = true},
+         .set = set_gpt_oss,
+         .head_dim = 64,
+         .rope = {.theta = 150000, .partial = 0},
+         .windows = Windows::others,
+         .period = 2,
+         .booleans = {{"attention_bias", &ModelSpec::qkv_bias, true},
+                      {"attention_bias", &ModelSpec::output_bias, true}},
+         .read = read_gpt_oss,
+         .write = write_gpt_oss},
         {.names = latent_class("deepseek_v2", "DeepseekV2ForCausalLM"),
          .set = set_deepseek2,
          .rope = {.partial = 0, .mscales = true},

@@ -30,6 +30,9 @@ struct Variant {
     bool fused_gate_up = false;                   // gate | up are rows of one tensor, gate_up_proj
     const char* shared_expert = "shared_expert";  // of the feed-forward part, like the next
     const char* expert_bias = "expert_bias";
+    const char* router = "gate";
+    // The experts of a layer are in one tensor for gate and up, whose columns alternate, and one for down (gpt-oss).
+    bool experts_together = false;
     // Files may hold layers behind the last one, which predict several tokens (DeepSeek-V3) and are not read.
     bool layers_behind = false;
 };

@@ -38,8 +38,9 @@ class Variants : public SmallRun, public ::testing::WithParamInterface<std::stri
         add(preset.kv_latent > 0, "model.kv_latent=20");
         add(preset.q_latent > 0, "model.q_latent=12");
         add(preset.value_dim > 0, "model.value_dim=5");
-        for (const char* setting : {"model.moe.layers=\"1\"", "model.moe.ffn=16", "model.moe.shared_ffn=16"})
-            add(preset.moe.experts > 0, setting);
+        for (const char* setting : {"model.moe.layers=\"1\"", "model.moe.ffn=16"}) add(preset.moe.experts > 0, setting);
+        add(preset.moe.shared_ffn > 0, "model.moe.shared_ffn=16");
+        add(preset.gate_limit > 0, "model.gate_limit=0.3");
         add(preset.window > 0, "model.window=5");
         add(!preset.window_layers.empty(), "model.window_layers=\"0\"");
         add(!preset.nope_layers.empty(), "model.nope_layers=\"1\"");
@@ -64,6 +65,7 @@ TEST_P(Variants, LayoutsFollowOneRank) {
         {8, {"parallel.tp=2", "parallel.cp=2", "parallel.pp=2", "parallel.schedule=1f1b"}},
         {4, {"parallel.tp=2", "parallel.zero=3", "precision.compute=bf16"}},
         {4, {"parallel.tp=2", "parallel.ep=4", "parallel.tp_overlap=2"}},
+        {4, {"parallel.tp=2", "parallel.ep=2", "parallel.etp=2", "parallel.zero=3"}},
         {4, {"parallel.ep=2", "parallel.cp=2", "parallel.cp_method=all_gather", "parallel.zero=2"}}};
     for (const auto& [ranks, layout] : layouts) {
         const bool divides_experts = joined(layout, " ").find("parallel.ep=") != std::string::npos;

@@ -1,4 +1,4 @@
-// kernels/cuda/attention.cu: chooses the attention kernels; D_i for the backward; attention_merge.
+// kernels/cuda/attention.cu: chooses the attention kernels; D_i for the backward; attention_merge; sinks.
 #include <initializer_list>
 #include <map>
 #include <mutex>
@@ -211,6 +211,63 @@ void attention_merge(const Stream& stream, View o, View lse, View o_part, View l
            Heads<float>(lse), Heads<const float>(o_part), Heads<const float>(lse_part));
 }
 
+// A warp per row (b, i, h).
+template <class A>
+__global__ void __launch_bounds__(Team<1>::kBlockThreads)
+    sinks_kernel(int64_t rows, int T, int H, int D, Heads<A> o, Heads<float> lse, const A* sinks) {
+    const int64_t row = Team<1>::row();
+    if (row >= rows) return;
+    const int64_t h = row % H, i = row / H % T, b = row / H / T;
+    float* const l = lse.at(b, h, i);
+    const float before = *l, sink = load_one(sinks + h), largest = fmaxf(before, sink);
+    const float x = expf(before - largest), sum = x + expf(sink - largest);
+    A* const y = o.at(b, i, h);
+    for (int d = Team<1>::rank(); d < D; d += kWarp) store_one(x / sum * load_one(y + d), y + d);
+    __syncwarp();  // every lane has read lse
+    if (Team<1>::rank() == 0) *l = largest + logf(sum);
+}
+
+void attention_sinks(const Stream& stream, View o, View lse, View sinks) {
+    if (o.numel() == 0) return;
+    const auto size = [&](int dim) { return static_cast<int>(o.shape[dim]); };
+    with_type(o.dtype, [&]<class A>(A) {
+        launch(sinks_kernel<A>, grid_of_rows<Team<1>>(lse.numel()), stream, lse.numel(), size(1), size(2), size(3),
+               Heads<A>(o), Heads<float>(lse), sinks.as<const A>());
+    });
+}
+
+constexpr int kSinkWarps = 16;
+
+// A block per head: its warps take the rows in turn, and add their terms in an order that depends on the shape only.
+template <class A>
+__global__ void __launch_bounds__(Team<kSinkWarps>::kBlockThreads)
+    sinks_backward_kernel(int64_t rows, int T, int D, Heads<const A> dy, Heads<const A> o, Heads<const float> lse,
+                          const A* sinks, float* dsinks) {
+    using Block = Team<kSinkWarps>;
+    const int64_t h = Block::row();
+    const float sink = load_one(sinks + h);
+    float sum = 0;
+    for (int64_t row = Block::rank() / kWarp; row < rows; row += kSinkWarps) {
+        const int64_t b = row / T, i = row % T;
+        const A *const gradient = dy.at(b, i, h), *const y = o.at(b, i, h);
+        float dot = 0;
+        for (int d = Block::rank() % kWarp; d < D; d += kWarp) dot += load_one(gradient + d) * load_one(y + d);
+        sum += expf(sink - *lse.at(b, h, i)) * dot;
+    }
+    sum = Block::sum(sum);
+    if (Block::rank() == 0) dsinks[h] -= sum;
+}
+
+void attention_sinks_backward(const Stream& stream, View dy, View o, View lse, View sinks, View dsinks) {
+    if (o.numel() == 0) return;
+    const auto size = [&](int dim) { return static_cast<int>(o.shape[dim]); };
+    with_type(o.dtype, [&]<class A>(A) {
+        launch(sinks_backward_kernel<A>, grid_of_rows<Team<kSinkWarps>>(size(2)), stream, int64_t{size(0)} * size(1),
+               size(1), size(3), Heads<const A>(dy), Heads<const A>(o), Heads<const float>(lse), sinks.as<const A>(),
+               dsinks.as<float>());
+    });
+}
+
 template <int named>
 const char* implementation_of(const Stream&, const AttentionForward& a) {
     return choice_of(named, a.q, a.cap, {a.q, a.k, a.v, a.o}).kernel->name;
@@ -242,6 +299,8 @@ std::vector<std::string> slow_attention() {
 
 void fill_attention(KernelTable& table, const char* kernel) {
     table.attention_merge = attention_merge;
+    table.attention_sinks = attention_sinks;
+    table.attention_sinks_backward = attention_sinks_backward;
     if (kernel == nullptr) return fill<kAny>(table);
     constexpr void (*kFill[])(KernelTable&) = {fill<0>, fill<1>, fill<2>};
     static_assert(std::size(kFill) == std::size(kKernels));

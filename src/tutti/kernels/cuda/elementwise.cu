@@ -157,16 +157,25 @@ struct GeluBackward {
     }
 };
 
-// g(x) and g'(x) of a gated unit.
-template <Gate g>
-__device__ __forceinline__ void activate(float x, float& value, float& slope) {
+// min(x, limit); NaN stays NaN, other than with fminf.
+__device__ __forceinline__ float at_most(float x, float limit) { return x > limit ? limit : x; }
+
+// A gated unit of x and u, and its derivatives to both.
+struct Unit {
+    float y, to_gate, to_up;
+};
+template <Gate::Kind g>
+__device__ __forceinline__ Unit unit_of(float x, float u, float limit) {
     if constexpr (g == Gate::gelu) {
-        value = Gelu{}(x);
-        slope = GeluBackward{}(1, x);
+        const float value = Gelu{}(x);
+        return {value * u, u * GeluBackward{}(1, x), value};
+    } else if constexpr (g == Gate::silu) {
+        const float s = sigmoid(x), value = x * s;
+        return {value * u, u * (s * (1 + x * (1 - s))), value};
     } else {
-        const float s = sigmoid(x);
-        value = x * s;
-        slope = s * (1 + x * (1 - s));
+        const float gate = at_most(x, limit), up = 1 - at_most(-at_most(u, limit), limit), t = kClampedSlope * gate;
+        const float s = sigmoid(t), value = gate * s;
+        return {value * up, x >= limit ? 0 : up * (s * (1 + t * (1 - s))), fabsf(u) >= limit ? 0 : value};
     }
 }
 
@@ -180,29 +189,25 @@ struct Rows {
 };
 
 // A thread takes N elements of rows gridDim.y apart; N divides `columns`.
-template <Gate g, int N, class T>
+template <Gate::Kind g, int N, class T>
 __global__ void __launch_bounds__(kMapThreads)
-    swiglu_kernel(int64_t rows, int64_t columns, Rows<const T> gate, Rows<const T> up, Rows<T> y) {
+    swiglu_kernel(int64_t rows, int64_t columns, float limit, Rows<const T> gate, Rows<const T> up, Rows<T> y) {
     const int64_t c = (static_cast<int64_t>(blockIdx.x) * kMapThreads + threadIdx.x) * N;
     for (int64_t row = blockIdx.y; c < columns && row < rows; row += gridDim.y) {
         float x[N], u[N], out[N];
         load<N>(gate.at(row, c), x);
         load<N>(up.at(row, c), u);
 #pragma unroll
-        for (int k = 0; k < N; ++k) {
-            float slope;
-            activate<g>(x[k], out[k], slope);
-            out[k] *= u[k];
-        }
+        for (int k = 0; k < N; ++k) out[k] = unit_of<g>(x[k], u[k], limit).y;
         store_whole<N>(out, y.at(row, c));
     }
 }
 
-// dgate = dy up g'(gate), dup = dy g(gate). In place is allowed.
-template <Gate g, int N, class T>
+// In place is allowed.
+template <Gate::Kind g, int N, class T>
 __global__ void __launch_bounds__(kMapThreads)
-    swiglu_backward_kernel(int64_t rows, int64_t columns, Rows<const T> dy, Rows<const T> gate, Rows<const T> up,
-                           Rows<T> dgate, Rows<T> dup) {
+    swiglu_backward_kernel(int64_t rows, int64_t columns, float limit, Rows<const T> dy, Rows<const T> gate,
+                           Rows<const T> up, Rows<T> dgate, Rows<T> dup) {
     const int64_t c = (static_cast<int64_t>(blockIdx.x) * kMapThreads + threadIdx.x) * N;
     for (int64_t row = blockIdx.y; c < columns && row < rows; row += gridDim.y) {
         float d[N], x[N], u[N], to_gate[N], to_up[N];
@@ -211,10 +216,9 @@ __global__ void __launch_bounds__(kMapThreads)
         load<N>(up.at(row, c), u);
 #pragma unroll
         for (int k = 0; k < N; ++k) {
-            float value, slope;
-            activate<g>(x[k], value, slope);
-            to_gate[k] = d[k] * u[k] * slope;
-            to_up[k] = d[k] * value;
+            const Unit unit = unit_of<g>(x[k], u[k], limit);
+            to_gate[k] = d[k] * unit.to_gate;
+            to_up[k] = d[k] * unit.to_up;
         }
         store_whole<N>(to_gate, dgate.at(row, c));
         store_whole<N>(to_up, dup.at(row, c));
@@ -223,8 +227,8 @@ __global__ void __launch_bounds__(kMapThreads)
 
 // Launches a kernel of matrices, which are one long row where all are contiguous: `wide` if they divide into packs.
 template <class T, class... P, class... V>
-void launch_rows(const Stream& stream, void (*wide)(int64_t, int64_t, P...), void (*narrow)(int64_t, int64_t, P...),
-                 const V&... views) {
+void launch_rows(const Stream& stream, void (*wide)(int64_t, int64_t, float, P...),
+                 void (*narrow)(int64_t, int64_t, float, P...), float limit, const V&... views) {
     const View& like = std::get<0>(std::tie(views...));
     if (like.numel() == 0) return;
     const int64_t rows = (views.contiguous() && ...) ? 1 : like.rows(), columns = like.numel() / rows;
@@ -234,7 +238,7 @@ void launch_rows(const Stream& stream, void (*wide)(int64_t, int64_t, P...), voi
     const bool packs = columns % kPack<T> == 0 && (in_packs(views) && ...);
     Grid grid = grid_of_tasks(columns / (packs ? kPack<T> : 1), kMapThreads);
     grid.blocks.y = static_cast<unsigned>(std::min<int64_t>(rows, 65535));  // the most that CUDA allows
-    launch(packs ? wide : narrow, grid, stream, rows, columns, P(views)...);
+    launch(packs ? wide : narrow, grid, stream, rows, columns, limit, P(views)...);
 }
 
 template <class Op>
@@ -254,25 +258,29 @@ void soft_cap(const Stream& stream, View x, float cap) {
     with_type(x.dtype, [&]<class T>(T) { map(stream, x.numel(), SoftCap{cap}, x.as<T>(), x.as<const T>()); });
 }
 
-template <Gate g>
-void gated(const Stream& stream, View gate, View up, View y) {
+template <Gate::Kind g>
+void gated(const Stream& stream, float limit, View gate, View up, View y) {
     with_type(y.dtype, [&]<class T>(T) {
-        launch_rows<T>(stream, swiglu_kernel<g, kPack<T>, T>, swiglu_kernel<g, 1, T>, gate, up, y);
+        launch_rows<T>(stream, swiglu_kernel<g, kPack<T>, T>, swiglu_kernel<g, 1, T>, limit, gate, up, y);
     });
 }
 void swiglu_forward(const Stream& stream, Gate g, View gate, View up, View y) {
-    (g == Gate::gelu ? gated<Gate::gelu> : gated<Gate::silu>)(stream, gate, up, y);
+    constexpr void (*kOf[])(const Stream&, float, View, View, View) = {gated<Gate::silu>, gated<Gate::gelu>,
+                                                                       gated<Gate::clamped>};
+    kOf[g.kind](stream, g.limit, gate, up, y);
 }
 
-template <Gate g>
-void gated_backward(const Stream& stream, View dy, View gate, View up, View dgate, View dup) {
+template <Gate::Kind g>
+void gated_backward(const Stream& stream, float limit, View dy, View gate, View up, View dgate, View dup) {
     with_type(dy.dtype, [&]<class T>(T) {
-        launch_rows<T>(stream, swiglu_backward_kernel<g, kPack<T>, T>, swiglu_backward_kernel<g, 1, T>, dy, gate, up,
-                       dgate, dup);
+        launch_rows<T>(stream, swiglu_backward_kernel<g, kPack<T>, T>, swiglu_backward_kernel<g, 1, T>, limit, dy, gate,
+                       up, dgate, dup);
     });
 }
 void swiglu_backward(const Stream& stream, Gate g, View dy, View gate, View up, View dgate, View dup) {
-    (g == Gate::gelu ? gated_backward<Gate::gelu> : gated_backward<Gate::silu>)(stream, dy, gate, up, dgate, dup);
+    constexpr void (*kOf[])(const Stream&, float, View, View, View, View, View) = {
+        gated_backward<Gate::silu>, gated_backward<Gate::gelu>, gated_backward<Gate::clamped>};
+    kOf[g.kind](stream, g.limit, dy, gate, up, dgate, dup);
 }
 
 }  // namespace

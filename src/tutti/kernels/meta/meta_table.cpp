@@ -67,6 +67,8 @@ KernelTable meta_table(const KernelTable& target) {
     silence<"attention_forward">(table.attention_forward);
     silence<"attention_backward">(table.attention_backward);
     silence<"attention_merge">(table.attention_merge);
+    silence<"attention_sinks">(table.attention_sinks);
+    silence<"attention_sinks_backward">(table.attention_sinks_backward);
     silence<"cross_entropy">(table.cross_entropy);
     silence<"cross_entropy_partial">(table.cross_entropy_partial);
     silence<"cross_entropy_finish">(table.cross_entropy_finish);

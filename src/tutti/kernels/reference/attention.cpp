@@ -124,6 +124,31 @@ void attention_merge(const Stream&, View o, View lse, View o_part, View lse_part
             }
 }
 
+void attention_sinks(const Stream&, View o, View lse, View sinks) {
+    const int64_t B = o.shape[0], T = o.shape[1], H = o.shape[2], D = o.shape[3];
+    for (int64_t b = 0; b < B; ++b)
+        for (int64_t h = 0; h < H; ++h)
+            for (int64_t i = 0; i < T; ++i) {
+                const double before = load(lse, offset(lse, b, h, i)), sink = load(sinks, h);
+                const double largest = std::max(before, sink);
+                const double L = largest + std::log(std::exp(before - largest) + std::exp(sink - largest));
+                for (int64_t d = 0; d < D; ++d)
+                    store(o, offset(o, b, i, h, d), std::exp(before - L) * load(o, offset(o, b, i, h, d)));
+                store(lse, offset(lse, b, h, i), L);
+            }
+}
+
+void attention_sinks_backward(const Stream&, View dy, View o, View lse, View sinks, View dsinks) {
+    const int64_t B = o.shape[0], T = o.shape[1], H = o.shape[2];
+    for (int64_t h = 0; h < H; ++h) {
+        double sum = load(dsinks, h);
+        for (int64_t b = 0; b < B; ++b)
+            for (int64_t i = 0; i < T; ++i)
+                sum -= std::exp(load(sinks, h) - load(lse, offset(lse, b, h, i))) * dot(dy, b, i, h, o, i, h);
+        store(dsinks, h, sum);
+    }
+}
+
 // Rotary position embedding of pairs (a, b) of channels, (k, k + n/2) or (2k, 2k + 1):
 // (x_a, x_b) = (x_a cos - x_b sin, x_b cos + x_a sin), angle of (position, k); inverse: minus angle
 void rope(const Stream&, View x, View positions, View cosines, View sines, bool inverse, bool adjacent) {
@@ -168,6 +193,8 @@ void fill_attention(KernelTable& table) {
     table.attention_forward = attention_forward;
     table.attention_backward = attention_backward;
     table.attention_merge = attention_merge;
+    table.attention_sinks = attention_sinks;
+    table.attention_sinks_backward = attention_sinks_backward;
     table.own_value_width = true;
     table.sum_heads = sum_heads;
     table.rope = rope;

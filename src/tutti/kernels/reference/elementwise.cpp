@@ -50,18 +50,34 @@ double gelu_slope(double x) {
 double silu(double x) { return x * sigmoid(x); }
 double silu_slope(double x) { return sigmoid(x) * (1 + x * (1 - sigmoid(x))); }
 
-double activation(Gate g, double x) { return g == Gate::gelu ? gelu(x) : silu(x); }
-double activation_slope(Gate g, double x) { return g == Gate::gelu ? gelu_slope(x) : silu_slope(x); }
+// A gated unit of x and u, and its derivatives to both. y = g(x) u   (Shazeer 2020), with g silu or gelu.
+struct Unit {
+    double y, to_gate, to_up;
+};
+Unit clamped_unit(double limit, double x, double u) {
+    const double slope = kClampedSlope, gate = x > limit ? limit : x, up = u > limit ? limit : u < -limit ? -limit : u;
+    const double s = sigmoid(slope * gate), value = gate * s;
+    const bool gate_is_cut = x >= limit, up_is_cut = u >= limit || u <= -limit;
+    return {value * (up + 1), gate_is_cut ? 0 : (up + 1) * s * (1 + slope * gate * (1 - s)), up_is_cut ? 0 : value};
+}
+Unit unit_of(Gate g, double x, double u) {
+    switch (g.kind) {
+        case Gate::silu: return {silu(x) * u, u * silu_slope(x), silu(x)};
+        case Gate::gelu: return {gelu(x) * u, u * gelu_slope(x), gelu(x)};
+        case Gate::clamped: return clamped_unit(g.limit, x, u);
+    }
+    return {};
+}
 
-// y = g(gate) up   (Shazeer 2020);  dgate = dy up g'(gate), dup = dy g(gate)
 void swiglu_forward(const Stream&, Gate g, View gate, View up, View y) {
-    set(y, [&](int64_t i) { return activation(g, load(gate, at(gate, i))) * load(up, at(up, i)); });
+    set(y, [&](int64_t i) { return unit_of(g, load(gate, at(gate, i)), load(up, at(up, i))).y; });
 }
 void swiglu_backward(const Stream&, Gate g, View dy, View gate, View up, View dgate, View dup) {
     for (int64_t i = 0; i < dy.numel(); ++i) {
-        const double x = load(gate, at(gate, i)), d = load(dy, at(dy, i)), u = load(up, at(up, i));
-        store(dgate, at(dgate, i), d * u * activation_slope(g, x));
-        store(dup, at(dup, i), d * activation(g, x));
+        const Unit unit = unit_of(g, load(gate, at(gate, i)), load(up, at(up, i)));
+        const double d = load(dy, at(dy, i));
+        store(dgate, at(dgate, i), d * unit.to_gate);
+        store(dup, at(dup, i), d * unit.to_up);
     }
 }
 

@@ -1,8 +1,8 @@
 // kernels/testing/attention_cases.cpp: attention forward and backward: head dims, grouped queries, Tq != Tk with an
 // offset, causal and full, windows and documents, q, k and v inside one packed projection or stored head by head; parts
-// of a sequence as in ring attention, and the merge of two such parts; capped scores. Rotary embedding: both
-// directions, parts of a head, both pairings; and its table.
+// of a sequence as in ring attention, and the merge of two such parts; capped scores; sinks.
 #include <algorithm>
+#include <cstring>
 
 #include "tutti/kernels/testing/cases.h"
 
@@ -495,7 +495,85 @@ void run_merge(const Shape& shape, Layout layout, double distance, const KernelT
     });
 }
 
+View sinks_of(Arena& arena, int64_t H, DType t) { return arena.normal({H}, t, "sinks", 1.5); }
+
+// exp and the quotient as in a merge, whose error the difference of sink and lse adds to; every third row sees no key.
+void run_sinks(const Shape& shape, DType t, double distance, const KernelTable& table, const Stream& stream,
+               Arena& arena) {
+    const int64_t B = shape[0], T = shape[1], H = shape[2], D = shape[3];
+    const View o = arena.normal(shape, t, "o"), lse = arena.normal({B, H, T}, DType::f32, "lse", distance, 3);
+    const View sinks = sinks_of(arena, H, t);
+    for (int64_t row = 0; row < lse.numel(); row += 3) {
+        lse.as<float>()[row] = -INFINITY;
+        const int64_t i = row % T, h = row / T % H, b = row / T / H;
+        const View seen_by_none = slice(slice(slice(o, 0, b, 1), 1, i, 1), 2, h, 1);
+        std::memset(seen_by_none.data, 0, static_cast<size_t>(D * size_of(t)));
+    }
+    const std::vector<double> l = values(lse), sink = values(sinks);
+    arena.start();
+    table.attention_sinks(stream, o, lse, sinks);
+    const auto relative = [&](size_t row) {
+        const double d = std::abs(l[row] - sink[row / static_cast<size_t>(T) % static_cast<size_t>(H)]);
+        return (std::isfinite(d) ? u * d : 0) + kMath + 2 * u;
+    };
+    arena.result("o", o, [&](int64_t i) {
+        const int64_t row = i / D, h = row % H, at = row / H % T, b = row / H / T;
+        return (2 * relative(static_cast<size_t>((b * H + h) * T + at)) + u) * std::abs(value(o, i)) +
+               rounding(t, value(o, i));
+    });
+    arena.result("lse", lse, [&](int64_t i) {
+        const auto row = static_cast<size_t>(i);
+        const double largest = std::max(l[row], sink[row / static_cast<size_t>(T) % static_cast<size_t>(H)]);
+        const double L = value(lse, i);
+        return relative(row) + (kMath + u) * std::abs(L - largest) + rounding(DType::f32, L);
+    });
+}
+
+// Each term is the power times a dot product of D terms; sums over D, then over the rows.
+void run_sinks_backward(const Shape& shape, DType t, const KernelTable& table, const Stream& stream, Arena& arena) {
+    const int64_t B = shape[0], T = shape[1], H = shape[2], D = shape[3];
+    const View o = arena.normal(shape, t, "o"), dy = arena.normal(shape, t, "dy");
+    const View lse = arena.normal({B, H, T}, DType::f32, "lse", 2, 3), sinks = sinks_of(arena, H, t);
+    const View dsinks = arena.normal({H}, DType::f32, "dsinks");
+    const std::vector<double> before = values(dsinks);
+    arena.start();
+    table.attention_sinks_backward(stream, dy, o, lse, sinks, dsinks);
+    arena.result("dsinks", dsinks, [&](int64_t h) {
+        double size = 0;
+        for (int64_t b = 0; b < B; ++b)
+            for (int64_t i = 0; i < T; ++i) {
+                double terms = 0;
+                for (int64_t d = 0; d < D; ++d) {
+                    const int64_t at = ((b * T + i) * H + h) * D + d;
+                    terms += std::abs(value(dy, at) * value(o, at));
+                }
+                const double power = value(sinks, h) - value(lse, (b * H + h) * T + i);
+                size += std::exp(power) * terms * (1 + std::abs(power));
+            }
+        return (sum_error(D) + sum_error(B * T) + kMath) * size + u * std::abs(before[static_cast<size_t>(h)]) +
+               rounding(DType::f32, value(dsinks, h));
+    });
+}
+
 }  // namespace
+
+void add_attention_sinks(std::vector<Case>& all) {
+    for (const DType t : kActivationTypes)
+        for (const auto& [B, T, H, D] :
+             {std::array<int64_t, 4>{1, 1, 1, 1}, {2, 9, 3, 17}, {1, 70, 5, 64}, {3, 33, 2, 80}, {1, 5, 2, 256}}) {
+            const Shape shape{B, T, H, D};
+            const std::string name = concat(t, " (", B, ", ", T, ", ", H, ", ", D, ")");
+            for (const double distance : {2, 60})
+                add(all, "attention_sinks", &KernelTable::attention_sinks, concat(name, ", lse within ", distance),
+                    [=](const KernelTable& table, const Stream& stream, Arena& arena) {
+                        run_sinks(shape, t, distance, table, stream, arena);
+                    });
+            add(all, "attention_sinks_backward", &KernelTable::attention_sinks_backward, name,
+                [=](const KernelTable& table, const Stream& stream, Arena& arena) {
+                    run_sinks_backward(shape, t, table, stream, arena);
+                });
+        }
+}
 
 void add_attention_forward(std::vector<Case>& all) {
     add_forms(all, "attention_forward", &KernelTable::attention_forward, run_forward);
@@ -530,106 +608,6 @@ void add_attention_merge(std::vector<Case>& all) {
 
 void add_attention_backward(std::vector<Case>& all) {
     add_forms(all, "attention_backward", &KernelTable::attention_backward, run_backward);
-}
-
-namespace {
-
-// Frequencies theta^(-k / half), and one of 0, whose angles are all 0. Cosine, sine and their product with the
-// amplitude have errors of a few units of f64, which can change the rounding of a result midway between two floats.
-void add_rope_table(std::vector<Case>& all) {
-    for (const auto& [P, half] :
-         {std::array<int64_t, 2>{0, 4}, {1, 1}, {4, 1}, {40, 16}, {9, 40}, {200, 64}, {5, 3}, {4111, 17}})
-        for (const double amplitude : {1.0, 1.3438})
-            for (const int64_t padding : {0, 3})  // columns on the left of wider tables
-                add(all, "rope_table", &KernelTable::rope_table,
-                    concat("(", P, ", ", half, ")", amplitude == 1 ? "" : " amplitude", padding ? " strided" : ""),
-                    [=](const auto& table, const auto& stream, Arena& arena) {
-                        std::vector<double> frequency = {0};
-                        for (int64_t k = 1; k < half; ++k)
-                            frequency.push_back(std::pow(1e4, -static_cast<double>(k - 1) / static_cast<double>(half)));
-                        const View frequencies = arena.from({half}, DType::f64, frequency);
-                        const View cosines = slice(arena.empty({P, half + padding}, DType::f32), 1, 0, half);
-                        const View sines = slice(arena.empty({P, half + padding}, DType::f32), 1, 0, half);
-                        arena.start();
-                        table.rope_table(stream, frequencies, amplitude, cosines, sines);
-                        for (const auto& [name, y] : {std::pair{"cosines", cosines}, {"sines", sines}})
-                            arena.result(name, y, [&y = y](int64_t i) { return rounding(DType::f32, value(y, i)); });
-                    });
-}
-
-// Heads that lie apart: the last channels of wider ones.
-void add_sum_heads(std::vector<Case>& all) {
-    for (const DType t : kActivationTypes)
-        for (const auto& [N, H, D, before] :
-             {std::array<int64_t, 4>{0, 2, 8, 0}, {1, 1, 1, 0}, {17, 3, 32, 7}, {65, 16, 64, 128}, {130, 5, 20, 1}})
-            add(all, "sum_heads", &KernelTable::sum_heads,
-                concat(t, " (", N, ", ", H, ", ", D, ") after ", before, " channels"),
-                [=, N = N, H = H, D = D, before = before](const auto& table, const auto& stream, Arena& arena) {
-                    const View x = slice(arena.normal({N, H, before + D}, t, "x"), 2, before, D);
-                    const View y = arena.empty({N, D}, t);
-                    const std::vector<double> terms = values(x);
-                    arena.start();
-                    table.sum_heads(stream, x, y);
-                    arena.result("y", y, [&, H = H, D = D](int64_t i) {
-                        double size = 0;
-                        for (int64_t h = 0; h < H; ++h)
-                            size += std::abs(terms[static_cast<size_t>((i / D * H + h) * D + i % D)]);
-                        return sum_error(H) * size + rounding(t, value(y, i));
-                    });
-                });
-}
-
-}  // namespace
-
-void add_rope(std::vector<Case>& all) {
-    add_rope_table(all);
-    add_sum_heads(all);
-    for (const DType t : kActivationTypes)
-        for (const auto& [N, H, D, P] : {std::array<int64_t, 4>{0, 2, 8, 3},
-                                         {1, 1, 2, 4},
-                                         {17, 3, 32, 40},
-                                         {65, 4, 64, 64},
-                                         {7, 2, 80, 9},
-                                         {127, 5, 128, 200},
-                                         {5, 1, 6, 5},
-                                         {1000, 2, 34, 1000}})
-            for (const bool inverse : {false, true})
-                for (const auto& [adjacent, rotated] :
-                     {std::pair{false, D}, {true, D}, {false, D / 4 * 2}, {true, D / 4 * 2}}) {
-                    if (rotated == 0) continue;
-                    add(all, "rope", &KernelTable::rope,
-                        concat(t, " (", N, ", ", H, ", ", D, ")", inverse ? " inverse" : "",
-                               adjacent ? " adjacent" : "", rotated < D ? concat(" ", rotated, " channels") : ""),
-                        [=, adjacent = adjacent, half = rotated / 2](const auto& table, const auto& stream,
-                                                                     Arena& arena) {
-                            std::vector<double> position, cosine, sine;
-                            for (int64_t n = 0; n < N; ++n) position.push_back(static_cast<double>((n * 31) % P));
-                            for (int64_t p = 0; p < P; ++p)
-                                for (int64_t k = 0; k < half; ++k) {
-                                    const double angle =
-                                        static_cast<double>(p) *
-                                        std::pow(1e4, -static_cast<double>(k) / static_cast<double>(half));
-                                    cosine.push_back(std::cos(angle));
-                                    sine.push_back(std::sin(angle));
-                                }
-                            const View positions = arena.from({N}, DType::i32, position);
-                            const View cosines = arena.from({P, half}, DType::f32, cosine);
-                            const View sines = arena.from({P, half}, DType::f32, sine);
-                            const View x = arena.normal({N, H, D}, t, "x");
-                            const std::vector<double> before = values(x);
-                            arena.start();
-                            table.rope(stream, x, positions, cosines, sines, inverse, adjacent);
-                            // Two products and a sum; |cos|, |sin| <= 1.
-                            arena.result("x", x, [&](int64_t i) {
-                                const int64_t k = i % D;
-                                if (k >= 2 * half) return 0.0;
-                                const int64_t other = adjacent ? i + 1 - 2 * (k % 2) : k < half ? i + half : i - half;
-                                const double size = std::abs(before[static_cast<size_t>(i)]) +
-                                                    std::abs(before[static_cast<size_t>(other)]);
-                                return 3 * u * size + rounding(t, value(x, i));
-                            });
-                        });
-                }
 }
 
 }  // namespace tutti::kernels::cases

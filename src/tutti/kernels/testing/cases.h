@@ -77,6 +77,7 @@ void add_rope(std::vector<Case>& all);
 void add_attention_forward(std::vector<Case>& all);
 void add_attention_backward(std::vector<Case>& all);
 void add_attention_merge(std::vector<Case>& all);
+void add_attention_sinks(std::vector<Case>& all);
 // Sequences of training length, for GPUs: each takes the reference seconds, so kernel_cases() does not list them.
 void add_long_attention(std::vector<Case>& all);
 void add_losses(std::vector<Case>& all);

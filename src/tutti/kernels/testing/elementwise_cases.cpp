@@ -143,12 +143,27 @@ void add_relu_and_gelu(std::vector<Case>& all, DType t, int64_t n) {
         });
 }
 
+// Of the clamped unit: its gate and its up + 1, t = kClampedSlope gate, and s = sigmoid(t), which is off by 6 u
+// relative, and by |t| u since t is rounded.
+struct Clamped {
+    double gate, up, t, s, error;
+};
+Clamped clamped(Gate g, const View& gate, const View& up, int64_t i) {
+    const double limit = g.limit, x = std::min(value(gate, i), limit), t = kClampedSlope * x;
+    return {x, std::clamp(value(up, i), -limit, limit) + 1, t, 1 / (1 + std::exp(-t)), (6 + std::abs(t)) * u};
+}
+
 // sigmoid: exp, a sum and a quotient, 6 u relative; two products more. Where exp overflows a table may give 0 instead
 // of g e^g: |g| FLT_MIN, times up. gelu as alone: under 8 u |g|.
 void run_swiglu(const KernelTable& table, const Stream& stream, Arena& arena, Gate g, View gate, View up, View y) {
     arena.start();
     table.swiglu_forward(stream, g, gate, up, y);
     arena.result("y", y, [&](int64_t i) {
+        if (g.kind == Gate::clamped) {
+            const Clamped x = clamped(g, gate, up, i);
+            return (x.error + 4 * u) * std::abs(value(y, i)) + std::abs(x.gate * x.up) * FLT_MIN +
+                   rounding(y.dtype, value(y, i));
+        }
         const double whole = std::abs(value(gate, i) * value(up, i));
         return 10 * u * (g == Gate::gelu ? whole : std::abs(value(y, i))) + whole * FLT_MIN +
                rounding(y.dtype, value(y, i));
@@ -167,13 +182,33 @@ void run_swiglu_backward(const KernelTable& table, const Stream& stream, Arena& 
             return (1 + std::abs(g) * (1 + slope)) * std::abs(gradients[static_cast<size_t>(i)]);
         return (1 / (1 + std::exp(-g)) + FLT_MIN / u) * (1 + std::abs(g)) * std::abs(gradients[static_cast<size_t>(i)]);
     };
+    if (activation.kind == Gate::clamped) {
+        // (up + 1) s (1 + t (1 - s)), with 1 - s off by the error of s and u; gate s.
+        arena.result("dgate", dgate, [&](int64_t i) {
+            const Clamped x = clamped(activation, gate, up, i);
+            return std::abs(gradients[static_cast<size_t>(i)] * x.up) * (x.s + FLT_MIN / u) * (1 + std::abs(x.t)) *
+                       (2 * x.error + 6 * u) +
+                   rounding(dy.dtype, value(dgate, i));
+        });
+        arena.result("dup", dup, [&](int64_t i) {
+            const Clamped x = clamped(activation, gate, up, i);
+            return std::abs(gradients[static_cast<size_t>(i)] * x.gate) * ((x.error + 3 * u) * x.s + FLT_MIN) +
+                   rounding(dy.dtype, value(dup, i));
+        });
+        return;
+    }
     arena.result("dgate", dgate, [&](int64_t i) {
         return 16 * u * size(i) * std::abs(value(up, i)) + rounding(dy.dtype, value(dgate, i));
     });
     arena.result("dup", dup, [&](int64_t i) { return 10 * u * size(i) + rounding(dy.dtype, value(dup, i)); });
 }
 
-const char* name_of(Gate g) { return g == Gate::gelu ? " gelu" : ""; }
+// The limit is one that bf16 values reach.
+constexpr Gate kGates[] = {Gate::silu, Gate::gelu, {Gate::clamped, 1.5F}};
+const char* name_of(Gate g) {
+    constexpr const char* kNames[] = {"", " gelu", " clamped"};
+    return kNames[g.kind];
+}
 
 void add_swiglu(std::vector<Case>& all, Gate g, DType t, int64_t n) {
     add(all, "swiglu_forward", &KernelTable::swiglu_forward, label(t, n) + name_of(g),
@@ -256,13 +291,13 @@ void add_elementwise(std::vector<Case>& all) {
         for (const int64_t n : kLengths) {
             add_simple(all, t, n);
             add_relu_and_gelu(all, t, n);
-            for (const Gate g : {Gate::silu, Gate::gelu}) add_swiglu(all, g, t, n);
+            for (const Gate g : kGates) add_swiglu(all, g, t, n);
             add_soft_cap(all, t, n);
         }
     for (const DType t : kActivationTypes)
         for (const auto& [rows, columns] :
              {std::pair<int64_t, int64_t>{1, 1}, {3, 8}, {5, 17}, {7, 64}, {2, 300}, {0, 4}})
-            for (const Gate g : {Gate::silu, Gate::gelu}) add_swiglu_side_by_side(all, g, t, rows, columns);
+            for (const Gate g : kGates) add_swiglu_side_by_side(all, g, t, rows, columns);
     for (const DType t : {DType::f32, DType::bf16, DType::f16})
         for (const auto& [B, T, H, D] :
              {std::array<int64_t, 4>{1, 1, 1, 1}, {2, 5, 3, 7}, {3, 40, 2, 64}, {2, 0, 1, 8}})

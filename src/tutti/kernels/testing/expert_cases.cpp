@@ -373,7 +373,7 @@ struct GroupedForm {
     bool transpose_a = false, transpose_b = false, accumulate = false;
     Numbers kind = Numbers::normal;
     Epilogue epilogue = Epilogue::none;
-    bool keeps_z = true;
+    bool keeps_z = true, bias = false;
     int64_t total() const { return std::accumulate(rows.begin(), rows.end(), int64_t{0}); }
     int64_t groups() const { return static_cast<int64_t>(rows.size()); }
 };
@@ -384,7 +384,7 @@ std::string label(const GroupedForm& f) {
     for (const int64_t n : f.rows) rows += concat(rows.empty() ? "" : "+", n);
     return concat(f.in, " to ", f.out, " (", rows, ", ", f.N, ", ", f.K, ") ", f.transpose_a ? "t" : "n",
                   f.transpose_b ? "t" : "n", f.accumulate ? " accumulate" : "", name_of(f.kind),
-                  kNames[static_cast<size_t>(f.epilogue)], f.keeps_z ? "" : " z not kept");
+                  kNames[static_cast<size_t>(f.epilogue)], f.keeps_z ? "" : " z not kept", f.bias ? " bias" : "");
 }
 
 Gemm operands(const GroupedForm& f, Arena& arena) {
@@ -403,6 +403,7 @@ Gemm operands(const GroupedForm& f, Arena& arena) {
            .transpose_b = f.transpose_b,
            .accumulate = f.accumulate,
            .epilogue = f.epilogue};
+    if (f.bias) g.bias = numbers(arena, f.kind, {E, f.N}, f.in, "bias");
     if (backward)
         g.x = arena.normal(of_c, f.in, "x");
     else if (f.epilogue != Epilogue::none && f.keeps_z)
@@ -413,7 +414,7 @@ Gemm operands(const GroupedForm& f, Arena& arena) {
 }
 
 struct Inputs {
-    std::vector<double> a, b, c;  // c only with `accumulate`
+    std::vector<double> a, b, c, bias;  // c only with `accumulate`
 };
 
 // Element i of a product without epilogue: its value and error bound, as for Gemm.
@@ -430,6 +431,11 @@ Inexact sum_at(const GroupedForm& f, const Inputs& in, int64_t i) {
     const int64_t b = f.transpose_a ? first * f.N + n : e * f.N * f.K + (f.transpose_b ? n * f.K : n);
     const int64_t b_step = f.transpose_b ? 1 : f.N;
     double sum = f.accumulate ? in.c[static_cast<size_t>(i)] : 0, size = std::abs(sum);
+    if (f.bias) {
+        const double added = in.bias[static_cast<size_t>(e * f.N + n)];
+        sum += added;
+        size += std::abs(added);
+    }
     for (int64_t k = 0; k < terms; ++k) {
         const double term = in.a[static_cast<size_t>(a + k * a_step)] * in.b[static_cast<size_t>(b + k * b_step)];
         sum += term;
@@ -442,7 +448,8 @@ void run_grouped(const GroupedForm& f, const KernelTable& table, const Stream& s
     GroupedGemm grouped{.all = operands(f, arena), .rows = f.rows};
     const Gemm& g = grouped.all;
     grouped.all.workspace = arena.workspace(table.grouped_gemm_workspace(stream, grouped));
-    const Inputs in{values(g.a), values(g.b), f.accumulate ? values(g.c) : std::vector<double>()};
+    const Inputs in{values(g.a), values(g.b), f.accumulate ? values(g.c) : std::vector<double>(),
+                    f.bias ? values(g.bias) : std::vector<double>()};
     arena.start();
     table.grouped_gemm(stream, grouped);
     report_product(arena, g, [&](int64_t i) { return sum_at(f, in, i); });
@@ -514,7 +521,10 @@ void add_grouped_gemm(std::vector<Case>& all) {
             const auto [N, K] = size;
             for (const Epilogue e : {Epilogue::gelu, Epilogue::swiglu})
                 for (const bool keeps_z : {true, false})
-                    add_grouped(all, {rows, N, K, t, t, false, true, false, Numbers::normal, e, keeps_z});
+                    for (const bool bias : {true, false})
+                        add_grouped(all, {rows, N, K, t, t, false, true, false, Numbers::normal, e, keeps_z, bias});
+            for (const Numbers kind : {Numbers::normal, Numbers::whole})
+                add_grouped(all, {rows, N, K, t, t, false, true, false, kind, Epilogue::none, true, true});
             for (const Epilogue e : {Epilogue::gelu_backward, Epilogue::swiglu_backward})
                 add_grouped(all, {rows, N, K, t, t, false, false, false, Numbers::normal, e});
         }

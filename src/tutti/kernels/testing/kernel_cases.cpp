@@ -17,6 +17,7 @@ std::vector<Case> kernel_cases() {
     cases::add_attention_forward(all);
     cases::add_attention_backward(all);
     cases::add_attention_merge(all);
+    cases::add_attention_sinks(all);
     cases::add_losses(all);
     cases::add_sampling(all);
     cases::add_routing(all);

@@ -31,25 +31,44 @@ inline constexpr auto kSlopeSquare = static_cast<float>(3 * kTwiceSqrt2OverPi * 
     return dy * fma(s.value * s.complement, slope, s.value);
 }
 
-template <Gate g, class T>
-[[gnu::always_inline]] inline Vec swiglu(Vec gate, Vec up) {
-    if constexpr (g == Gate::gelu)
-        return gelu<T>(gate) * up;
-    else
-        return gate * up * sigmoid<T>(gate).value;
+// min(x, limit) and u between -limit and limit; NaN stays NaN.
+struct Clamped {
+    Vec gate, up;
+};
+[[gnu::always_inline]] inline Clamped clamped(Vec x, Vec u, Vec limit) {
+    return {min(limit, x), min(limit, max(zero() - limit, u))};
+}
+
+[[gnu::always_inline]] inline Vec zero_where(Mask m, Vec x) { return select(m, zero(), x); }
+
+// `limit`: of Gate::clamped.
+template <Gate::Kind g, class T>
+[[gnu::always_inline]] inline Vec swiglu(Vec gate, Vec up, Vec limit) {
+    if constexpr (g == Gate::gelu) return gelu<T>(gate) * up;
+    if constexpr (g == Gate::silu) return gate * up * sigmoid<T>(gate).value;
+    const Clamped x = clamped(gate, up, limit);
+    return x.gate * (x.up + broadcast(1.0f)) * sigmoid<T>(x.gate * broadcast(kClampedSlope)).value;
 }
 
 struct SwigluGradient {
     Vec gate, up;
 };
 // silu'(g) = s (1 + g (1 - s)); dgate = dy up silu'(g), dup = dy silu(g); with gelu likewise. To the precision of f32
-// for any type: the two terms cancel at g = -1.28.
-template <Gate g>
-[[gnu::always_inline]] inline SwigluGradient swiglu_gradient(Vec dy, Vec gate, Vec up) {
+// for any type: the two terms cancel at g = -1.28. Of the clamped unit the gradient to a clamped value is 0.
+template <Gate::Kind g>
+[[gnu::always_inline]] inline SwigluGradient swiglu_gradient(Vec dy, Vec gate, Vec up, Vec limit) {
     if constexpr (g == Gate::gelu) return {gelu_gradient(dy * up, gate), dy * gelu<float>(gate)};
-    const Sigmoid s = sigmoid<float>(gate);
+    if constexpr (g == Gate::silu) {
+        const Sigmoid s = sigmoid<float>(gate);
+        const Vec ds = dy * s.value;
+        return {up * ds * fma(gate, s.complement, broadcast(1.0f)), gate * ds};
+    }
+    const Clamped x = clamped(gate, up, limit);
+    const Vec t = x.gate * broadcast(kClampedSlope);
+    const Sigmoid s = sigmoid<float>(t);
     const Vec ds = dy * s.value;
-    return {up * ds * fma(gate, s.complement, broadcast(1.0f)), gate * ds};
+    return {zero_where(gate >= limit, (x.up + broadcast(1.0f)) * ds * fma(t, s.complement, broadcast(1.0f))),
+            zero_where(max(up, zero() - up) >= limit, x.gate * ds)};
 }
 
 }  // namespace tutti::kernels::TUTTI_ISA

@@ -235,12 +235,58 @@ void attention_merge(const Stream& stream, View o, View lse, View o_part, View l
     });
 }
 
+template <class T>
+float sink_of(const View& sinks, int64_t h) {
+    return reduce_add(keep(load(sinks.as<T>() + h, Tail{1}), Tail{1}));
+}
+
+void attention_sinks(const Stream& stream, View o, View lse, View sinks) {
+    const int64_t B = size(o, 0), T = size(o, 1), H = size(o, 2), D = size(o, 3);
+    with_type(o.dtype, [&]<class A>(Type<A>) {
+        parallel_tasks(stream, B * T, [&](int64_t task) {
+            const int64_t b = task / T, i = task % T;
+            for (int64_t h = 0; h < H; ++h) {
+                float& before = *row_of<float>(lse, b, h, i);
+                const float sink = sink_of<A>(sinks, h), largest = before > sink ? before : sink;
+                const float e = __builtin_expf(before - largest), sum = e + __builtin_expf(sink - largest);
+                const Vec weight = broadcast(e / sum);
+                A* y = row_of<A>(o, b, i, h);
+                for_vectors(0, D, [&](int64_t d, auto part) { store(load(y + d, part) * weight, y + d, part); });
+                before = largest + __builtin_logf(sum);
+            }
+        });
+    });
+}
+
+// A thread takes a head; the sum over its rows is in f64, in their order.
+void attention_sinks_backward(const Stream& stream, View dy, View o, View lse, View sinks, View dsinks) {
+    const int64_t B = size(o, 0), T = size(o, 1), H = size(o, 2), D = size(o, 3);
+    with_type(o.dtype, [&]<class A>(Type<A>) {
+        parallel_tasks(stream, H, [&](int64_t h) {
+            const float sink = sink_of<A>(sinks, h);
+            double sum = 0;
+            for (int64_t b = 0; b < B; ++b)
+                for (int64_t i = 0; i < T; ++i) {
+                    const A *gradient = row_of<A>(dy, b, i, h), *y = row_of<A>(o, b, i, h);
+                    const float dot =
+                        row_sum(D, [&](int64_t d, auto part) { return load(gradient + d, part) * load(y + d, part); });
+                    sum += static_cast<double>(__builtin_expf(sink - *row_of<float>(lse, b, h, i))) *
+                           static_cast<double>(dot);
+                }
+            float& total = dsinks.as<float>()[h];
+            total = static_cast<float>(static_cast<double>(total) - sum);
+        });
+    });
+}
+
 }  // namespace
 
 void fill_attention(KernelTable& table) {
     table.attention_forward = attention_forward;
     table.attention_backward = attention_backward;
     table.attention_merge = attention_merge;
+    table.attention_sinks = attention_sinks;
+    table.attention_sinks_backward = attention_sinks_backward;
 }
 
 }  // namespace tutti::kernels::TUTTI_ISA

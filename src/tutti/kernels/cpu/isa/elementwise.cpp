@@ -167,32 +167,36 @@ T* row(const View& x, int64_t r) {
     return x.as<T>() + r * stride(x, 0);
 }
 
-template <Gate g>
-void gated(const Stream& stream, View gate, View up, View y) {
+template <Gate::Kind g>
+void gated(const Stream& stream, float limit, View gate, View up, View y) {
+    const Vec most = broadcast(limit);
     with_type(y.dtype, [&]<class T>(Type<T>) {
         for_rows({gate, up, y}, [&](int64_t r, int64_t width) {
             const T *gates = row<T>(gate, r), *ups = row<T>(up, r);
             T* out = row<T>(y, r);
             for_vectors_parallel(stream, width, [=](int64_t i, auto part) {
-                store_flushed(swiglu<g, T>(load(gates + i, part), load(ups + i, part)), out + i, part);
+                store_flushed(swiglu<g, T>(load(gates + i, part), load(ups + i, part), most), out + i, part);
             });
         });
     });
 }
 
 void swiglu_forward(const Stream& stream, Gate g, View gate, View up, View y) {
-    (g == Gate::gelu ? gated<Gate::gelu> : gated<Gate::silu>)(stream, gate, up, y);
+    constexpr void (*kOf[])(const Stream&, float, View, View, View) = {gated<Gate::silu>, gated<Gate::gelu>,
+                                                                       gated<Gate::clamped>};
+    kOf[g.kind](stream, g.limit, gate, up, y);
 }
 
-template <Gate g>
-void gated_backward(const Stream& stream, View dy, View gate, View up, View dgate, View dup) {
+template <Gate::Kind g>
+void gated_backward(const Stream& stream, float limit, View dy, View gate, View up, View dgate, View dup) {
+    const Vec most = broadcast(limit);
     with_type(dy.dtype, [&]<class T>(Type<T>) {
         for_rows({dy, gate, up, dgate, dup}, [&](int64_t r, int64_t width) {
             const T *gradients = row<T>(dy, r), *gates = row<T>(gate, r), *ups = row<T>(up, r);
             T *gate_gradients = row<T>(dgate, r), *up_gradients = row<T>(dup, r);
             for_vectors_parallel(stream, width, [=](int64_t i, auto part) {
                 const SwigluGradient d =
-                    swiglu_gradient<g>(load(gradients + i, part), load(gates + i, part), load(ups + i, part));
+                    swiglu_gradient<g>(load(gradients + i, part), load(gates + i, part), load(ups + i, part), most);
                 store_flushed(d.gate, gate_gradients + i, part);
                 store_flushed(d.up, up_gradients + i, part);
             });
@@ -201,7 +205,9 @@ void gated_backward(const Stream& stream, View dy, View gate, View up, View dgat
 }
 
 void swiglu_backward(const Stream& stream, Gate g, View dy, View gate, View up, View dgate, View dup) {
-    (g == Gate::gelu ? gated_backward<Gate::gelu> : gated_backward<Gate::silu>)(stream, dy, gate, up, dgate, dup);
+    constexpr void (*kOf[])(const Stream&, float, View, View, View, View, View) = {
+        gated_backward<Gate::silu>, gated_backward<Gate::gelu>, gated_backward<Gate::clamped>};
+    kOf[g.kind](stream, g.limit, dy, gate, up, dgate, dup);
 }
 
 void soft_cap(const Stream& stream, View x, float cap) {
