@@ -89,7 +89,8 @@ last_wait_s = 0
 [comm]
 timeout_s = 20
 """
-TIMES = {"bubble", "step_ms", "tokens_per_s", "mfu", "hfu", "mem_peak_bytes", "comm", "comm_bytes"}
+TIMES = {"bubble", "step_ms", "tokens_per_s", "mfu", "hfu", "mem_peak_bytes", "comm", "comm_bytes", "ranks",
+         "seconds", "time"}
 
 
 class Result:

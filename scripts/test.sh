@@ -63,8 +63,8 @@ make_peer_environment() {
         mkdir -p "$(dirname "$venv")" || return 1
         python3 -m venv "$venv" || return 1
     fi
-    if ! "$venv/bin/python" -c 'import torch, transformers, safetensors, tokenizers, numpy, sentencepiece, tensorboard, bitsandbytes' 2>/dev/null; then
-        "$venv/bin/python" -m pip install --quiet torch transformers safetensors tokenizers numpy sentencepiece tensorboard bitsandbytes </dev/null || return 1
+    if ! "$venv/bin/python" -c 'import torch, transformers, safetensors, tokenizers, numpy, sentencepiece, tensorboard, bitsandbytes, prometheus_client' 2>/dev/null; then
+        "$venv/bin/python" -m pip install --quiet torch transformers safetensors tokenizers numpy sentencepiece tensorboard bitsandbytes prometheus-client </dev/null || return 1
     fi
     if ! "$venv/bin/python" -c 'import importlib.util as u; assert u.find_spec("trl") and u.find_spec("axolotl")' 2>/dev/null; then
         "$venv/bin/python" -m pip install --quiet --no-deps trl axolotl </dev/null || return 1  # their chat templates
@@ -73,7 +73,7 @@ make_peer_environment() {
 
 packages=(libopenmpi-dev mpich libmpich-dev slurm-wlm munge # for tests of label mpi
     zsh fish man-db)                                         # for tests of completion and the manual page
-if [[ $peer == yes ]]; then packages+=(python3-venv); fi
+if [[ $peer == yes ]]; then packages+=(python3-venv chromium); fi
 step "packages" scripts/install_packages.sh "${packages[@]}"
 step "layers" python3 scripts/check_layers.py
 step "format" scripts/check_format.sh

@@ -14,7 +14,8 @@ std::vector<std::string> metrics(const std::string& file) {
     std::istringstream in(read_file(file));
     for (std::string line; std::getline(in, line);) {
         auto json = Json::parse(line);
-        for (const char* time : {"step_ms", "tokens_per_s", "mfu", "hfu", "mem_peak_bytes"}) json.erase(time);
+        for (const char* time : {"step_ms", "tokens_per_s", "mfu", "hfu", "mem_peak_bytes", "seconds", "time"})
+            json.erase(time);
         lines.push_back(json.dump());
     }
     return lines;

@@ -145,7 +145,9 @@ int inspect(const InspectArguments& arguments, const Io& io);
 
 struct WatchArguments {
     std::vector<std::string> run_dirs;
-    bool once = false;  // show the runs as they are and end
+    bool once = false;   // show the runs as they are and end
+    bool http = false;   // serve a page
+    std::string listen;  // its address; "": a free port of this machine alone
 };
 int watch(const WatchArguments& arguments, const Io& io);
 

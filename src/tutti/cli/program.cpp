@@ -175,12 +175,26 @@ Command watch_command(WatchArguments& a, const Io& io) {
     const Options options = {
         required({"RUN_DIR", "...", "", "directory of a run, going on or ended; several are shown below each other",
                   &a.run_dirs, kPath}),
-        {"--once", "", "", "show the runs as they are, and end", &a.once}};
+        {.name = "--once",
+         .value_name = "",
+         .default_text = "",
+         .help = "show the runs as they are, and end",
+         .target = &a.once,
+         .excludes = "--http"},
+        {"--http", "", "", "serve a live page and /metrics to this machine, at a free port", &a.http},
+        {"--listen", "[ADDRESS:]PORT", "", "the same at this port, and for other machines at their ADDRESS",
+         &a.listen}};
     return command_of(
         "watch", "show runs while they go on: state, time left, checkpoint, loss", a, io, watch, options,
-        "A process of its own, which reads the files of the run and writes nothing. On a terminal the page\n"
+        "A process of its own, which reads the files of the runs and writes nothing. On a terminal the text\n"
         "is drawn anew each second; into a pipe each step is a line. Ends with the last run, or by Ctrl-C.\n\n"
-        "Examples:\n  tutti watch runs/bible\n  tutti watch runs/*\n  tutti watch runs/bible --once --json");
+        "--http prints the URL of a page with the cards of `tutti report`, which follows the runs, several\n"
+        "over each other if chosen, and goes on after their end. From elsewhere: ssh -L 6007:127.0.0.1:6007\n"
+        "HOST and --listen 6007. Other users of this machine can read the page too. --listen 0.0.0.0:6007\n"
+        "opens it to the network, unencrypted: losses, config, host names. A token in the URL is required\n"
+        "then, of Prometheus as its authorization.\n\n"
+        "Examples:\n  tutti watch runs/bible\n  tutti watch runs/*\n  tutti watch runs/* --http\n"
+        "  tutti watch runs/bible --once --json");
 }
 
 Command report_command(ReportArguments& a, const Io& io) {

@@ -11,6 +11,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/cli/commands.h"
+#include "tutti/cli/flight_summary.h"
 #include "tutti/diagnose/flight_findings.h"
 
 namespace tutti::cli {
@@ -98,7 +99,12 @@ int report(const ReportArguments& arguments, const Io& io) {
     if (!arguments.flight.empty()) return report_flight(arguments.flight, io);
     check<UsageError>(!arguments.run_dirs.empty(), "RUN_DIR is required: the directory of a run, or --flight DIR");
     std::vector<report::RunHistory> runs;
-    for (const std::string& directory : arguments.run_dirs) runs.push_back(report::read_run(directory));
+    for (const std::string& directory : arguments.run_dirs) {
+        report::RunHistory& run = runs.emplace_back(report::read_run(directory));
+        report::FlightSummary flight = flight_summary(directory);
+        const bool has_gone_on = !run.steps.empty() && run.steps.back().time.value_or(0) > flight.written;
+        if (!has_gone_on) run.flight = std::move(flight);
+    }
     const bool one = runs.size() == 1;
     std::filesystem::path path = arguments.out;
     if (path.empty()) path = one ? std::filesystem::path(arguments.run_dirs[0]) / "report.html" : "comparison.html";

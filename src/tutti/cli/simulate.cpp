@@ -5,6 +5,7 @@
 #include <exception>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <sstream>
 #include <utility>
 
@@ -13,6 +14,7 @@
 #include "tutti/base/units.h"
 #include "tutti/cli/forecast.h"
 #include "tutti/planner/known_runs.h"
+#include "tutti/planner/scaling.h"
 #include "tutti/rehearsal/present.h"
 #include "tutti/simulate/calibrate.h"
 #include "tutti/simulate/prediction.h"
@@ -49,7 +51,9 @@ std::map<int, double> stragglers(const SimulateArguments& a) {
 }
 
 // The prediction that `tutti report` shows beside the measured values, for a step on `machine`.
-void save(const SimulateArguments& a, const simulate::RehearsedStep& step, const std::string& machine) {
+// `reliability`: of a cluster, for the goodput to expect at the best interval between checkpoints.
+void save(const SimulateArguments& a, const simulate::RehearsedStep& step, const std::string& machine,
+          const std::optional<planner::Reliability>& reliability) {
     if (!a.trace.empty()) write_file("--trace", a.trace, to_trace(step.timeline));
     if (!a.svg.empty())
         write_file("--svg", a.svg,
@@ -58,12 +62,16 @@ void save(const SimulateArguments& a, const simulate::RehearsedStep& step, const
     Json communication = Json::array();
     for (const parallel::GroupTraffic& t : step.traffic)
         communication.push_back({{"group", t.group}, {"operation", name_of(t.operation)}, {"sent", t.traffic.sent}});
-    const Json document = {{"machine", machine},
-                           {"step_time_s", step.seconds},
-                           {"step_time_low_s", step.seconds * step.low},
-                           {"step_time_high_s", step.seconds * step.high},
-                           {"peak_bytes", step.shown.memory.peak()},
-                           {"communication", std::move(communication)}};
+    Json document = {{"machine", machine},
+                     {"step_time_s", step.seconds},
+                     {"step_time_low_s", step.seconds * step.low},
+                     {"step_time_high_s", step.seconds * step.high},
+                     {"peak_bytes", step.shown.memory.peak()},
+                     {"communication", std::move(communication)}};
+    if (reliability) {
+        document["between_failures_s"] = reliability->mtbf_s;
+        document["goodput"] = planner::goodput(*reliability, planner::checkpoint_interval(*reliability));
+    }
     write_file("--run", a.run + "/predicted.json", document.dump(2) + "\n");
     write_file("--run", a.run + "/predicted_trace.json", to_trace(step.timeline));
 }
@@ -79,7 +87,7 @@ int simulate_here(const SimulateArguments& a, const Io& io) {
     target.expert_loads = rehearsal::parse_expert_loads("--expert-loads", a.expert_loads, run);
     const simulate::RehearsedStep step =
         simulate::rehearse_in_time(run, target, a.ranks, profile, wants_spans(a), stragglers(a));
-    save(a, step, profile.machine);
+    save(a, step, profile.machine, std::nullopt);
 
     const models::TokenFlops& flops = step.shown.counts.model;
     const auto tokens = static_cast<double>(run.train.global_batch * run.train.seq_len);
@@ -311,7 +319,8 @@ int simulate(const SimulateArguments& a, const Io& io) {
     stragglers(a);
     if (!a.vary.empty()) return show_variations(a, io);
     const Answer x = answer(a);
-    save(a, x.step, concat(a.ranks, " x ", x.cluster.name));
+    save(a, x.step, concat(a.ranks, " x ", x.cluster.name),
+         planner::reliability_of(x.cluster, a.ranks, planner::checkpoint_bytes(x.run), {}));
     print(x, io.text());
     io.text() << std::flush;
     io.print(describe(x));

@@ -2,15 +2,21 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <filesystem>
+#include <functional>
 #include <thread>
+#include <utility>
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/cli/commands.h"
+#include "tutti/cli/flight_summary.h"
 #include "tutti/cli/stop_signals.h"
+#include "tutti/cli/watch_http.h"
 #include "tutti/report/watched_run.h"
 
 namespace tutti::cli {
@@ -33,6 +39,13 @@ bool goes_on(const WatchedRun& run) {
     return run.state() == waiting || run.state() == running || run.state() == silent;
 }
 
+// Of a file or directory, in seconds of some clock; 0: it is not there.
+double changed_at(const std::string& path) {
+    std::error_code missing;
+    const auto time = std::filesystem::last_write_time(path, missing);
+    return missing ? 0 : std::chrono::duration<double>(time.time_since_epoch()).count();
+}
+
 Json describe(const WatchedRun& run) {
     Json document = {{"run", run.path()}, {"state", name_of(run.state())}, {"steps", run.steps()}};
     if (const auto& last = run.last()) {
@@ -44,6 +57,10 @@ Json describe(const WatchedRun& run) {
     if (const auto left = run.seconds_left()) document["seconds_left"] = *left;
     if (const auto& c = run.checkpoint()) document["checkpoint"] = {{"step", c->step}, {"written", c->written}};
     document["skipped"] = run.skipped();
+    if (const auto spent = newest_times(run.history())) {
+        document["seconds"] = to_json(*spent);
+        if (spent->goodput()) document["goodput"] = *spent->goodput();
+    }
     if (const report::RunEvent* start = run.start()) {
         document["generation"] = start->generation;
         document["ranks"] = start->ranks;
@@ -53,36 +70,64 @@ Json describe(const WatchedRun& run) {
     return document;
 }
 
-}  // namespace
-
-int watch(const WatchArguments& arguments, const Io& io) {
-    std::vector<WatchedRun> runs;
-    for (const std::string& path : arguments.run_dirs) runs.emplace_back(path);
-    const bool redraws = io.text_terminal() && !arguments.once;
-    std::atomic<bool> asked = false;
-    const StopSignals signals([&](int) { asked = true; });
+// On the terminal, until all runs have ended.
+void show(const std::vector<WatchedRun>& runs, const std::function<std::vector<report::LoggedStep>(size_t)>& update,
+          bool redraws, bool once, const std::atomic<bool>& asked, const Io& io) {
     for (bool first = true;; first = false) {
         const double now = clock_now();
         std::string picture, lines;
         bool all_ended = true;
-        for (WatchedRun& run : runs) {
-            for (const report::LoggedStep& step : run.update(now)) lines += render(run, step) + '\n';
+        for (size_t i = 0; i < runs.size(); ++i) {
+            const WatchedRun& run = runs[i];
+            for (const report::LoggedStep& step : update(i))
+                lines += concat(run.path(), " ", log_line(run, step), '\n');
             picture += render(run, terminal_columns(), now) + '\n';
             all_ended = all_ended && !goes_on(run);
         }
-        const bool last = all_ended || arguments.once || asked;
+        const bool last = all_ended || once || asked;
         if (redraws)
             io.text() << (first ? "\033[2J" : "") << "\033[H" << picture << "\033[J" << std::flush;
-        else if (!arguments.once)
+        else if (!once)
             io.text() << lines << (last ? picture : "") << std::flush;
         else
             io.text() << picture << std::flush;
         if (last) break;
         for (int i = 0; i < 10 && !asked; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
-    Json documents = Json::array();
-    for (const WatchedRun& run : runs) documents.push_back(describe(run));
-    io.print(Json{{"runs", documents}});
+}
+
+}  // namespace
+
+int watch(const WatchArguments& arguments, const Io& io) {
+    std::vector<WatchedRun> runs;
+    std::vector<double> flights;  // when each directory of flight records was changed
+    for (const std::string& path : arguments.run_dirs) {
+        const bool again =
+            std::any_of(runs.begin(), runs.end(), [&](const WatchedRun& run) { return run.path() == path; });
+        if (!again) runs.emplace_back(path);
+    }
+    flights.resize(runs.size(), 0);
+    // What is new of a run: the lines of its log.
+    const auto update = [&](size_t i) {
+        const double changed = changed_at(runs[i].path() + "/flight");
+        if (std::exchange(flights[i], changed) != changed) runs[i].set_flight(flight_summary(runs[i].path()));
+        return runs[i].update(clock_now());
+    };
+    const bool redraws = io.text_terminal() && !arguments.once;
+    std::atomic<bool> asked = false;
+    const StopSignals signals([&](int) { asked = true; });
+    Json document = Json::object();
+    if (arguments.http || !arguments.listen.empty()) {
+        const auto update_all = [&] {
+            for (size_t i = 0; i < runs.size(); ++i) update(i);
+        };
+        document["url"] = serve_runs(arguments.listen, runs, update_all, asked, io);
+    } else {
+        show(runs, update, redraws, arguments.once, asked, io);
+    }
+    document["runs"] = Json::array();
+    for (const WatchedRun& run : runs) document["runs"].push_back(describe(run));
+    io.print(document);
     return 0;
 }
 

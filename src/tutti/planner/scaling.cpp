@@ -14,6 +14,16 @@ namespace tutti::planner {
 
 double checkpoint_interval(const Reliability& r) { return std::sqrt(2 * r.checkpoint_s * r.mtbf_s); }
 
+Reliability reliability_of(const hardware::Cluster& cluster, int ranks, double state, const ScalingOptions& o) {
+    const double nodes = std::max(1.0, double(ranks) / cluster.per_node);
+    return {cluster.mtbf_hours * 3600 / ranks, state / (nodes * o.storage_per_node), o.restart_s};
+}
+
+double checkpoint_bytes(const spec::RunSpec& run) {
+    const MemoryByPurpose bytes = optim::state_bytes(models::parameter_count(run.model), run);
+    return double(bytes[Purpose::weights] + bytes[Purpose::optimizer]);
+}
+
 double goodput(const Reliability& r, double interval) {
     const double M = r.mtbf_s;
     return interval / (M * std::exp(r.restart_s / M) * std::expm1((interval + r.checkpoint_s) / M));
@@ -26,8 +36,7 @@ std::vector<ScalingRow> scale(const Request& request, const ScalingOptions& o) {
     std::vector<ScalingRow> rows;
     double first_rate = 0;  // tokens/s of a device
     const double price = o.price.value_or(request.cluster.price_per_hour);
-    const MemoryByPurpose bytes = optim::state_bytes(models::parameter_count(request.model), plain_run(request));
-    const auto state = double(bytes[Purpose::weights] + bytes[Purpose::optimizer]);
+    const double state = checkpoint_bytes(plain_run(request));
     const double flops = models::counts_of(models::outline(request.model), request.seq_len, "none").model.causal();
     for (int gpus = o.first; gpus <= o.last; gpus *= 2) {
         Request r = request;
@@ -48,8 +57,7 @@ std::vector<ScalingRow> scale(const Request& request, const ScalingOptions& o) {
         row.mfu = flops * tokens / (row.best.seconds * gpus * r.cluster.peak(peak_of(r)));
         if (first_rate == 0) first_rate = row.tokens_per_s / gpus;
         row.efficiency = row.tokens_per_s / gpus / first_rate;
-        const double nodes = std::max(1.0, double(gpus) / r.cluster.per_node);
-        row.reliability = {r.cluster.mtbf_hours * 3600 / gpus, state / (nodes * o.storage_per_node), o.restart_s};
+        row.reliability = reliability_of(r.cluster, gpus, state, o);
         row.interval_s = checkpoint_interval(row.reliability);
         row.goodput = goodput(row.reliability, row.interval_s);
         if (price > 0) row.dollars_per_billion_tokens = price * gpus / 3600 / row.useful_tokens_per_s() * 1e9;

@@ -22,6 +22,12 @@ struct Reliability {
 
 // Young 1974, Daly 2006: the interval between checkpoints that loses least, sqrt(2 C MTBF).
 double checkpoint_interval(const Reliability& r);
+// Of a job of `ranks` devices that saves `state` bytes by all of its nodes together; `o` has their storage and the time
+// of a restart.
+struct ScalingOptions;
+Reliability reliability_of(const hardware::Cluster& cluster, int ranks, double state, const ScalingOptions& o);
+// Bytes of a run's checkpoint: master weights and the optimizer's state.
+double checkpoint_bytes(const spec::RunSpec& run);
 // Share of the time that is training, with checkpoints `interval` seconds apart: the interval over its expected
 // duration, MTBF e^(R / MTBF) (e^((interval + C) / MTBF) - 1) (Daly 2006, eq. 13, in which a restart may fail too).
 double goodput(const Reliability& r, double interval);

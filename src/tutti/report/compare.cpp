@@ -28,19 +28,13 @@ std::vector<std::string> names_of(const std::vector<RunHistory>& runs) {
 struct Comparison {
     const std::vector<RunHistory>& runs;
     std::vector<std::string> names;
+    CurveAxis axis;
 };
 
-// Tokens in place of steps, to compare runs of different batch sizes.
-Chart over_tokens(const Comparison& c) {
-    Chart chart{.id = "loss-tokens", .title = "Loss over tokens", .x_label = "tokens", .allow_log = true};
-    for (size_t i = 0; i < c.runs.size(); ++i) {
-        std::vector<Point> points;
-        for (const LoggedStep& step : c.runs[i].steps)
-            if (step.loss && step.tokens && std::isfinite(*step.tokens)) points.push_back({*step.tokens, *step.loss});
-        add_series(chart, c.names[i], colour_of(i), std::move(points));
-    }
-    chart.description = "The losses of the previous chart, over the tokens that each run had read.";
-    return chart;
+CurveAxis axis_of_all(const std::vector<RunHistory>& runs, const View& view) {
+    std::vector<const RunHistory*> all;
+    for (const RunHistory& run : runs) all.push_back(&run);
+    return axis_of(view, all);
 }
 
 bool same_tokens_per_step(const std::vector<RunHistory>& runs) {
@@ -51,24 +45,29 @@ bool same_tokens_per_step(const std::vector<RunHistory>& runs) {
     return rates.size() <= 1;
 }
 
-std::string charts(const Comparison& c) {
+std::vector<Card> charts(const Comparison& c) {
     const std::string unit = c.runs.front().totals.loss_unit;
     const Curve curve_of_loss{"loss", "Loss", unit.c_str(), &LoggedStep::loss, 1, true};
-    const auto chart = [&](const Curve& curve) {
-        Chart all = chart_of(curve);
-        for (size_t i = 0; i < c.runs.size(); ++i) add_run(all, curve, c.names[i], colour_of(i), c.runs[i]);
+    const auto chart = [&](const Curve& curve, const CurveAxis& axis) {
+        Chart all = chart_of(curve, axis);
+        for (size_t i = 0; i < c.runs.size(); ++i) add_run(all, curve, c.names[i], colour_of(i), c.runs[i], axis);
         return all;
     };
-    std::string cards = wide_card(chart(curve_of_loss));
-    if (!same_tokens_per_step(c.runs)) cards += chart_card(over_tokens(c));
-    Chart eval{.id = "eval", .title = "Evaluation loss", .y_unit = unit};
+    std::vector<Card> cards = {{"loss", wide_card(chart(curve_of_loss, c.axis))}};
+    // Tokens in place of steps, to compare runs of different batch sizes.
+    if (c.axis.x == View::X::step && !same_tokens_per_step(c.runs)) {
+        const Curve over_tokens{"loss-tokens", "Loss over tokens", "", &LoggedStep::loss, 1, true};
+        cards.push_back({over_tokens.id, chart_card(chart(over_tokens, axis_of_all(c.runs, {View::X::tokens})))});
+    }
+    Chart eval{.id = "eval", .title = "Evaluation loss", .x_label = c.axis.label, .y_unit = unit};
     for (size_t i = 0; i < c.runs.size(); ++i) {
-        Series series{c.names[i], colour_of(i), Mark::dots, values_of(c.runs[i], &LoggedStep::eval_loss)};
-        eval.description += in_words(series);
+        Series series{c.names[i], colour_of(i), Mark::dots, values_of(c.runs[i], &LoggedStep::eval_loss, 1, c.axis)};
+        eval.description += in_words(series, c.axis);
         if (!series.points.empty()) eval.series.push_back(std::move(series));
     }
-    cards += chart_card(eval);
-    for (const Curve& curve : {kGradientNorm, kLearningRate, kThroughput, kMfu}) cards += chart_card(chart(curve));
+    cards.push_back({eval.id, chart_card(eval)});
+    for (const Curve& curve : {kGradientNorm, kLearningRate, kThroughput, kStepTime, kMfu})
+        cards.push_back({curve.id, chart_card(chart(curve, c.axis))});
     return cards;
 }
 
@@ -194,12 +193,21 @@ std::vector<std::string> notes(const Comparison& c) {
 
 }  // namespace
 
+std::vector<Card> cards_of(const std::vector<RunHistory>& runs, const View& view) {
+    check<UsageError>(runs.size() >= 2 && runs.size() <= kMostCompared, "a comparison takes 2 to ", kMostCompared,
+                      " runs, since more curves cannot be told apart; got ", runs.size());
+    const Comparison c{runs, names_of(runs), axis_of_all(runs, view)};
+    std::vector<Card> cards = charts(c);
+    cards.push_back({"results", results_card(c)});
+    cards.push_back({"configs", config_card(c)});
+    std::erase_if(cards, [](const Card& card) { return card.html.empty(); });
+    return cards;
+}
+
 std::string render_comparison(const std::vector<RunHistory>& runs) {
-    check<UsageError>(runs.size() >= 2 && runs.size() <= 8,
-                      "a comparison takes 2 to 8 runs, since more curves cannot be told ", "apart; got ", runs.size());
-    const Comparison c{runs, names_of(runs)};
+    const std::string cards = joined(cards_of(runs, {}));
     std::string body = concat("<header><p>Tutti run report</p><h1>", runs.size(), " runs side by side</h1></header>\n");
-    body += notes_box(notes(c)) + "<div class=\"grid\">\n" + charts(c) + results_card(c) + config_card(c) + "</div>\n";
+    body += notes_box(notes({runs, names_of(runs), {}})) + "<div class=\"grid\">\n" + cards + "</div>\n";
     body +=
         "<footer><p>Bold lines are exponential moving averages where a faint line, the logged values, runs behind "
         "them. Drawn from metrics.jsonl, run.json and config.toml of each run by <code>tutti report</code>.</p>"

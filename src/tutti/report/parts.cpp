@@ -59,9 +59,16 @@ th{color:var(--soft);font-weight:500;font-size:13px}
 th:first-child,td:first-child{text-align:left;padding-left:0}th:last-child,td:last-child{padding-right:0}
 .has-reason td{border-bottom:0;padding-bottom:0}td.reason{color:var(--soft);font-size:13px;padding-top:0;white-space:normal;overflow-wrap:anywhere}
 .scroll,.drawing{overflow-x:auto}.drawing>*{min-width:720px;width:100%}
-th .key{display:inline-block;width:14px;height:3px;border-radius:2px;background:var(--c);margin-right:6px;vertical-align:middle}
+.key{display:inline-block;width:14px;height:3px;border-radius:2px;background:var(--c);margin-right:6px;vertical-align:middle}
 th[scope=row]{text-align:left}
 .quiet{color:var(--soft);margin:0}
+.ranks{display:flex;flex-wrap:wrap;gap:4px;margin:0 0 10px;padding:0;list-style:none}
+.ranks li{--w:0%;flex:0 0 66px;padding:4px 6px;border:1px solid var(--rule);border-radius:6px;font-size:12.5px;line-height:1.3;
+background:color-mix(in srgb,var(--c4) var(--w),var(--card));font-variant-numeric:tabular-nums}
+.ranks b{display:block;font-size:12px;color:var(--soft);font-weight:500}
+.ranks .w1{--w:6%}.ranks .w2{--w:12%}.ranks .w3{--w:18%}.ranks .w4{--w:24%}.ranks .w5{--w:30%}.ranks .w6{--w:36%}.ranks .w7{--w:42%}
+.ranks .w8{--w:48%}.ranks .w9{--w:54%}.ranks .w10{--w:60%}.ranks .gone{border:2px solid var(--c2);padding:3px 5px}
+.share{margin-bottom:8px}
 .notes{background:var(--warn);border:1px solid var(--warn-rule);border-radius:10px;padding:10px 16px;margin:0 0 16px}
 .notes p{margin:2px 0}
 pre{margin:0;white-space:pre-wrap;overflow-wrap:anywhere;font:13px/1.55 ui-monospace,"SF Mono",Menlo,Consolas,"DejaVu Sans Mono",monospace}
@@ -91,6 +98,7 @@ std::string legend(const Chart& chart) {
         if (series.label.empty()) continue;
         ++count;
         std::string_view mark = "<path class=\"line\" d=\"M2 5H22\"/>";
+        if (series.mark == Mark::bound) mark = "<path class=\"dashed\" d=\"M2 5H22\"/>";
         if (series.mark == Mark::ticks) mark = "<path class=\"event\" d=\"M12 1l4 8h-8z\"/>";
         if (series.mark == Mark::dots)
             mark = "<path class=\"dashed\" d=\"M2 5H22\"/><circle class=\"dot\" cx=\"12\" cy=\"5\" r=\"3\"/>";
@@ -102,10 +110,35 @@ std::string legend(const Chart& chart) {
 
 }  // namespace
 
-std::vector<Point> values_of(const RunHistory& run, Field field, double scale) {
+CurveAxis axis_of(const View& view, const std::vector<const RunHistory*>& runs) {
+    CurveAxis axis{.x = view.x, .smoothing = view.smoothing};
+    if (view.x == View::X::tokens) axis.label = "tokens";
+    if (view.x != View::X::time) return axis;
+    axis.label = "seconds since the first step";
+    double longest = 0;
+    for (const RunHistory* run : runs)
+        if (!run->steps.empty()) longest = std::max(longest, place_of(*run, run->steps.back(), axis).value_or(0));
+    for (const auto& [seconds, unit] : {std::pair{60, "minutes"}, std::pair{3600, "hours"}, std::pair{86400, "days"}})
+        if (longest >= 10.0 * seconds) axis.seconds = seconds, axis.label = concat(unit, " since the first step");
+    return axis;
+}
+
+std::optional<double> place_of(const RunHistory& run, const LoggedStep& step, const CurveAxis& axis) {
+    std::optional<double> place = static_cast<double>(step.step);
+    if (axis.x == View::X::tokens) place = step.tokens;
+    if (axis.x == View::X::time) {
+        place = std::nullopt;
+        const auto& first = run.steps.front().time;
+        if (step.time && first) place = (*step.time - *first) / axis.seconds;
+    }
+    return place && std::isfinite(*place) ? place : std::nullopt;
+}
+
+std::vector<Point> values_of(const RunHistory& run, Field field, double scale, const CurveAxis& axis) {
     std::vector<Point> points;
     for (const LoggedStep& step : run.steps)
-        if (step.*field) points.push_back({static_cast<double>(step.step), *(step.*field) * scale});
+        if (const auto place = place_of(run, step, axis); place && step.*field)
+            points.push_back({*place, *(step.*field) * scale});
     return points;
 }
 
@@ -137,7 +170,7 @@ std::string duration(double seconds) {
     return concat(whole / 86400, " d ", whole % 86400 / 3600, " h");
 }
 
-std::string in_words(const Series& series) {
+std::string in_words(const Series& series, const CurveAxis& axis) {
     const Point* first = nullptr;
     const Point *last = nullptr, *lowest = nullptr, *highest = nullptr;
     for (const Point& point : series.points) {
@@ -148,36 +181,43 @@ std::string in_words(const Series& series) {
         if (point.y > highest->y) highest = &point;
     }
     if (!first) return "";
-    const auto place = [](const Point& p) { return concat(short_number(p.y, 4), " at step ", step_number(p.x)); };
+    const auto place = [&](const Point& p) {
+        const bool is_step = axis.x == View::X::step;
+        return concat(short_number(p.y, 4), " at ",
+                      is_step ? "step " + step_number(p.x) : concat(short_number(p.x, 4), " ", axis.label));
+    };
     return concat(series.label, ": ", place(*first), ", ", place(*last), ", lowest ", place(*lowest), ", highest ",
                   place(*highest), ". ");
 }
 
-void add_series(Chart& chart, const std::string& label, int colour, std::vector<Point> points) {
+void add_series(Chart& chart, const std::string& label, int colour, std::vector<Point> points, const CurveAxis& axis) {
     if (finite(points).empty()) return;
     const Series raw{label, colour, Mark::line, std::move(points)};
-    chart.description += in_words(raw);
-    if (raw.points.size() < kSmoothFrom) {
+    chart.description += in_words(raw, axis);
+    if (raw.points.size() < kSmoothFrom || axis.smoothing == 0) {
         chart.series.push_back(raw);
         return;
     }
     chart.series.push_back({"", colour, Mark::faint, raw.points});
-    chart.series.push_back({label, colour, Mark::line, smooth(raw.points, half_life_of(raw.points.size()))});
+    chart.series.push_back(
+        {label, colour, Mark::line, smooth(raw.points, axis.smoothing * half_life_of(raw.points.size()))});
 }
 
-Chart chart_of(const Curve& curve) {
+Chart chart_of(const Curve& curve, const CurveAxis& axis) {
     return {.id = curve.id,
             .title = curve.title,
+            .x_label = axis.label,
             .y_unit = curve.unit,
             .from_zero = curve.from_zero,
             .allow_log = curve.allow_log};
 }
 
-void add_run(Chart& chart, const Curve& curve, const std::string& label, int colour, const RunHistory& run) {
-    std::vector<Point> points = values_of(run, curve.field, curve.scale);
-    if (curve.smoothed) return add_series(chart, label, colour, std::move(points));
+void add_run(Chart& chart, const Curve& curve, const std::string& label, int colour, const RunHistory& run,
+             const CurveAxis& axis) {
+    std::vector<Point> points = values_of(run, curve.field, curve.scale, axis);
+    if (curve.smoothed) return add_series(chart, label, colour, std::move(points), axis);
     chart.series.push_back({label, colour, Mark::line, std::move(points)});
-    chart.description += in_words(chart.series.back());
+    chart.description += in_words(chart.series.back(), axis);
 }
 
 std::string notes_box(const std::vector<std::string>& notes) {
@@ -219,6 +259,14 @@ std::string wide_card(Chart chart) {
     return concat("<figure class=\"card full\">", caption(chart), "<div class=\"wide-only\">", line_chart(wide),
                   "</div><div class=\"narrow-only\">", svg, "</div></figure>\n");
 }
+
+std::string joined(const std::vector<Card>& cards) {
+    std::string html;
+    for (const Card& card : cards) html += card.html;
+    return html;
+}
+
+std::string_view style_sheet() { return kReportStyle; }
 
 std::string page(const std::string& title, const std::string& body) {
     return concat(

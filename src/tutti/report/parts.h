@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/report/report.h"
 #include "tutti/report/run_history.h"
 #include "tutti/report/svg.h"
 
@@ -25,11 +26,25 @@ inline constexpr Curve kLearningRate{"lr", "Learning rate", "", &LoggedStep::lr,
 inline constexpr Curve kThroughput{"speed", "Throughput", "tokens/s", &LoggedStep::tokens_per_s, 1, false, true};
 inline constexpr Curve kMfu{"mfu", "MFU", "% of the dense peak", &LoggedStep::mfu, 100, false, true};
 
-Chart chart_of(const Curve& curve);  // without series
-void add_run(Chart& chart, const Curve& curve, const std::string& label, int colour, const RunHistory& run);
+inline constexpr Curve kStepTime{"step-time", "Time of a step", "ms", &LoggedStep::step_ms, 1, false, true};
 
-// The values of one field over the steps, times `scale`.
-std::vector<Point> values_of(const RunHistory& run, Field field, double scale = 1);
+// What a view means for the curves of these runs.
+struct CurveAxis {
+    View::X x = View::X::step;
+    double seconds = 1;  // of a unit of time
+    std::string label = "step";
+    double smoothing = 1;
+};
+CurveAxis axis_of(const View& view, const std::vector<const RunHistory*>& runs);
+
+Chart chart_of(const Curve& curve, const CurveAxis& axis);  // without series
+void add_run(Chart& chart, const Curve& curve, const std::string& label, int colour, const RunHistory& run,
+             const CurveAxis& axis);
+
+// The values of one field, times `scale`, over the steps or what else `axis` has to the right.
+std::vector<Point> values_of(const RunHistory& run, Field field, double scale = 1, const CurveAxis& axis = {});
+// Where a line of the log is on the axis; nothing: the line does not say.
+std::optional<double> place_of(const RunHistory& run, const LoggedStep& step, const CurveAxis& axis);
 std::vector<double> finite(const std::vector<Point>& points);
 std::optional<double> median(std::vector<double> values);
 std::optional<double> last_of(const RunHistory& run, Field field);  // the last finite value
@@ -41,10 +56,11 @@ std::optional<std::string> shown(const std::optional<double>& value, const Forma
 std::string duration(double seconds);  // "3 min 20 s"
 
 // "train: 5.56 at step 1, 1.43 at step 2000, lowest 1.4 at step 1980, highest ...": a series for a screen reader.
-std::string in_words(const Series& series);
+std::string in_words(const Series& series, const CurveAxis& axis);
 // Adds the values as a line; long ones as a faint line behind their moving average.
-void add_series(Chart& chart, const std::string& label, int colour, std::vector<Point> points);
+void add_series(Chart& chart, const std::string& label, int colour, std::vector<Point> points, const CurveAxis& axis);
 
+std::string facts_box(const RunHistory& run);                  // model, steps, loss, ...: "" where nothing is known
 std::string notes_box(const std::vector<std::string>& notes);  // "" without notes
 // A table that scrolls inside the page; `rows` are <tr> elements.
 std::string table(const std::vector<std::string>& head, const std::string& rows);
@@ -61,7 +77,16 @@ std::string prediction_card(const RunHistory& run);
 std::string pipeline_card(const RunHistory& run);
 std::string groups_card(const RunHistory& run);
 
-// The whole document.
+// The cards of run_cards.cpp: the time of a step beside the plan's band, the ranks, what the time was spent on.
+std::string step_time_card(const RunHistory& run, const CurveAxis& axis);
+std::string ranks_card(const RunHistory& run);
+std::string spent_card(const RunHistory& run);
+
+// The cards of the page of one run and of a comparison (report.h), without the frame.
+std::string joined(const std::vector<Card>& cards);
+
+// The whole document, with its styles inside.
 std::string page(const std::string& title, const std::string& body);
+std::string_view style_sheet();
 
 }  // namespace tutti::report

@@ -23,41 +23,43 @@ bool is_bad(const LoggedStep& step) {
     return step.skipped_before > 0 || not_finite(step.loss) || not_finite(step.grad_norm);
 }
 
-std::string loss_card(const RunHistory& run) {
-    Chart chart{.id = "loss", .title = "Loss", .y_unit = run.totals.loss_unit, .allow_log = true};
-    add_series(chart, "train", 1, values_of(run, &LoggedStep::loss));
-    Series eval{"evaluation", 2, Mark::dots, values_of(run, &LoggedStep::eval_loss)};
-    chart.description += in_words(eval);
+std::string loss_card(const RunHistory& run, const CurveAxis& axis) {
+    Chart chart{
+        .id = "loss", .title = "Loss", .x_label = axis.label, .y_unit = run.totals.loss_unit, .allow_log = true};
+    add_series(chart, "train", 1, values_of(run, &LoggedStep::loss, 1, axis), axis);
+    Series eval{"evaluation", 2, Mark::dots, values_of(run, &LoggedStep::eval_loss, 1, axis)};
+    chart.description += in_words(eval, axis);
     if (!eval.points.empty()) chart.series.push_back(std::move(eval));
     Series skipped{"skipped or not finite", 4, Mark::ticks, {}};
     for (const LoggedStep& step : run.steps)
-        if (is_bad(step)) skipped.points.push_back({static_cast<double>(step.step), 0});
+        if (const auto place = place_of(run, step, axis); place && is_bad(step)) skipped.points.push_back({*place, 0});
     if (!skipped.points.empty()) chart.series.push_back(std::move(skipped));
 
     std::string card = wide_card(chart);
     if (!card.empty()) return card;
-    return "<section class=\"card full\"><p class=\"quiet\">No step with a finite loss was logged yet.</p></section>\n";
+    const bool lacks_axis = !finite(values_of(run, &LoggedStep::loss)).empty();
+    return concat("<section class=\"card full\"><p class=\"quiet\">",
+                  lacks_axis ? "The log of this run, of an earlier version, does not say when its steps were."
+                             : "No step with a finite loss was logged yet.",
+                  "</p></section>\n");
 }
 
-std::string curve_card(const RunHistory& run, const Curve& curve, const char* label) {
-    Chart chart = chart_of(curve);
-    add_run(chart, curve, label, 1, run);
+std::string curve_card(const RunHistory& run, const Curve& curve, const char* label, const CurveAxis& axis) {
+    Chart chart = chart_of(curve, axis);
+    add_run(chart, curve, label, 1, run, axis);
     return chart_card(chart);
 }
 
-std::string charts(const RunHistory& run) {
-    constexpr Curve kLossScale{"loss-scale", "Loss scale", "factor of the gradients", &LoggedStep::loss_scale};
-    Chart mfu = chart_of(kMfu);
-    add_run(mfu, kMfu, "MFU", 1, run);
-    const std::vector<Point> hardware = values_of(run, &LoggedStep::hfu, 100);
+std::string mfu_card(const RunHistory& run, const CurveAxis& axis) {
+    Chart mfu = chart_of(kMfu, axis);
+    add_run(mfu, kMfu, "MFU", 1, run, axis);
+    const std::vector<Point> hardware = values_of(run, &LoggedStep::hfu, 100, axis);
     // Without recompute MFU and HFU are equal, so HFU is left out.
-    if (finite(values_of(run, kMfu.field, kMfu.scale)) != finite(hardware)) {
+    if (finite(values_of(run, kMfu.field, kMfu.scale, axis)) != finite(hardware)) {
         mfu.title = "MFU and HFU";
-        add_series(mfu, "HFU", 3, hardware);
+        add_series(mfu, "HFU", 3, hardware, axis);
     }
-    return loss_card(run) + curve_card(run, kGradientNorm, "gradient norm") +
-           curve_card(run, kLearningRate, "learning rate") + curve_card(run, kLossScale, "loss scale") +
-           curve_card(run, kThroughput, "tokens/s") + chart_card(mfu);
+    return chart_card(mfu);
 }
 
 std::string memory_card(const RunHistory& run) {
@@ -94,7 +96,7 @@ std::vector<std::vector<double>> mean_load(const std::vector<const LoggedStep*>&
 }
 
 // How evenly a mixture of experts spread its tokens.
-std::string experts_card(const RunHistory& run) {
+std::string experts_card(const RunHistory& run, const CurveAxis& axis) {
     std::vector<const LoggedStep*> steps;
     for (const LoggedStep& step : run.steps)
         if (!step.expert_load.empty()) steps.push_back(&step);
@@ -113,19 +115,21 @@ std::string experts_card(const RunHistory& run) {
     map.description =
         concat("choices of each expert as a multiple of the mean; the largest is ", short_number(largest));
 
-    Chart load{.id = "largest-load", .title = "Largest load of an expert", .y_unit = "times the mean"};
+    Chart load{
+        .id = "largest-load", .title = "Largest load of an expert", .x_label = axis.label, .y_unit = "times the mean"};
     std::vector<Point> largest_loads;
     for (const LoggedStep* step : steps) {
         double most = 0;
         for (const auto& layer : step->expert_load)
             for (const double value : layer) most = std::max(most, value);
-        largest_loads.push_back({static_cast<double>(step->step), most});
+        if (const auto place = place_of(run, *step, axis)) largest_loads.push_back({*place, most});
     }
-    add_series(load, "largest load", 1, largest_loads);
+    add_series(load, "largest load", 1, largest_loads, axis);
     constexpr Curve kBalancing{"aux-loss", "Balancing loss", "added to the loss", &LoggedStep::aux_loss};
     constexpr Curve kEntropy{
         "router-entropy", "Entropy of the routers", "nats per token", &LoggedStep::router_entropy, 1, false, true};
-    return chart_card(load) + curve_card(run, kBalancing, "balancing loss") + curve_card(run, kEntropy, "entropy") +
+    return chart_card(load) + curve_card(run, kBalancing, "balancing loss", axis) +
+           curve_card(run, kEntropy, "entropy", axis) +
            concat("<figure class=\"card full\"><figcaption><b>", map.title,
                   "</b><span class=\"unit\">multiples of the mean, last tenth of the run; red: above the mean, blue: "
                   "below</span></figcaption><div class=\"drawing\">",
@@ -158,29 +162,6 @@ std::string skipped_card(const RunHistory& run) {
     return "<section class=\"card\"><h2>Skipped and non-finite steps</h2>" + body + "</section>\n";
 }
 
-std::string facts(const RunHistory& run) {
-    std::string items;
-    const auto add = [&](std::string_view name, const std::optional<std::string>& value) {
-        if (value) items += concat("<div><dt>", name, "</dt><dd>", escape_html(*value), "</dd></div>");
-    };
-    const auto count = [](double value) { return short_number(value); };
-    const auto loss = [](double value) { return short_number(value, 4); };
-    const RunTotals& totals = run.totals;
-    if (!totals.model.empty()) add("model", totals.model);
-    add("parameters", shown(totals.parameters, count));
-    add("steps", run.steps.empty() ? std::nullopt : std::optional(concat(run.steps.back().step)));
-    add("tokens", shown(totals.tokens ? totals.tokens : last_of(run, &LoggedStep::tokens), count));
-    add("wall time", shown(totals.wall_s, duration));
-    add("final loss", shown(totals.final_loss ? totals.final_loss : last_of(run, &LoggedStep::loss), loss));
-    add("evaluation loss", shown(last_of(run, &LoggedStep::eval_loss), loss));
-    add("tokens/s, median", shown(median(finite(values_of(run, &LoggedStep::tokens_per_s))), count));
-    add("MFU, median",
-        shown(median(finite(values_of(run, &LoggedStep::mfu, 100))), [](double v) { return short_number(v) + " %"; }));
-    const std::vector<double> peaks = finite(values_of(run, &LoggedStep::mem_peak_bytes));
-    if (!peaks.empty()) add("memory peak", short_bytes(*std::max_element(peaks.begin(), peaks.end())));
-    return items.empty() ? "" : "<dl class=\"facts\">" + items + "</dl>\n";
-}
-
 std::string texts(const RunHistory& run) {
     std::string cards;
     if (!run.totals.sample.empty()) {
@@ -211,16 +192,62 @@ std::string cell(const std::optional<double>& value) {
 
 }  // namespace
 
+std::string facts_box(const RunHistory& run) {
+    std::string items;
+    const auto add = [&](std::string_view name, const std::optional<std::string>& value) {
+        if (value) items += concat("<div><dt>", name, "</dt><dd>", escape_html(*value), "</dd></div>");
+    };
+    const auto count = [](double value) { return short_number(value); };
+    const auto loss = [](double value) { return short_number(value, 4); };
+    const RunTotals& totals = run.totals;
+    if (!totals.model.empty()) add("model", totals.model);
+    add("parameters", shown(totals.parameters, count));
+    add("steps", run.steps.empty() ? std::nullopt : std::optional(concat(run.steps.back().step)));
+    add("tokens", shown(totals.tokens ? totals.tokens : last_of(run, &LoggedStep::tokens), count));
+    add("wall time", shown(totals.wall_s, duration));
+    add("final loss", shown(totals.final_loss ? totals.final_loss : last_of(run, &LoggedStep::loss), loss));
+    add("evaluation loss", shown(last_of(run, &LoggedStep::eval_loss), loss));
+    add("tokens/s, median", shown(median(finite(values_of(run, &LoggedStep::tokens_per_s))), count));
+    add("MFU, median",
+        shown(median(finite(values_of(run, &LoggedStep::mfu, 100))), [](double v) { return short_number(v) + " %"; }));
+    const std::vector<double> peaks = finite(values_of(run, &LoggedStep::mem_peak_bytes));
+    if (!peaks.empty()) add("memory peak", short_bytes(*std::max_element(peaks.begin(), peaks.end())));
+    return items.empty() ? "" : "<dl class=\"facts\">" + items + "</dl>\n";
+}
+
+std::vector<Card> cards_of(const RunHistory& run, const View& view) {
+    constexpr Curve kLossScale{"loss-scale", "Loss scale", "factor of the gradients", &LoggedStep::loss_scale};
+    const CurveAxis axis = axis_of(view, {&run});
+    std::vector<Card> cards = {{"loss", loss_card(run, axis)},
+                               {"grad-norm", curve_card(run, kGradientNorm, "gradient norm", axis)},
+                               {"lr", curve_card(run, kLearningRate, "learning rate", axis)},
+                               {"loss-scale", curve_card(run, kLossScale, "loss scale", axis)},
+                               {"speed", curve_card(run, kThroughput, "tokens/s", axis)},
+                               {"step-time", step_time_card(run, axis)},
+                               {"mfu", mfu_card(run, axis)},
+                               {"memory", memory_card(run)},
+                               {"ranks", ranks_card(run)},
+                               {"groups", groups_card(run)},
+                               {"spent", spent_card(run)},
+                               {"skipped", skipped_card(run)},
+                               {"experts", experts_card(run, axis)},
+                               {"precision", run.precision ? precision_card(*run.precision) : ""},
+                               {"trace", trace_card(run)},
+                               {"prediction", prediction_card(run)},
+                               {"pipeline", pipeline_card(run)},
+                               {"texts", texts(run)}};
+    std::erase_if(cards, [](const Card& card) { return card.html.empty(); });
+    return cards;
+}
+
 std::string render_report(const RunHistory& run) {
     std::string body = concat("<header><p>Tutti run report</p><h1>", escape_html(run.name), "</h1>");
     if (!run.totals.machine.empty()) body += "<p>" + escape_html(run.totals.machine) + "</p>";
     if (run.totals.peak_flops)
         body += concat("<p>MFU and HFU are shares of ", format_flop_rate(*run.totals.peak_flops), ": ",
                        escape_html(run.totals.peak_origin), "</p>");
-    body += "</header>\n" + facts(run) + notes_box(run.notes);
-    body += "<div class=\"grid\">\n" + charts(run) + memory_card(run) + groups_card(run) + skipped_card(run) +
-            experts_card(run) + (run.precision ? precision_card(*run.precision) : "") + trace_card(run) +
-            prediction_card(run) + pipeline_card(run) + texts(run) + "</div>\n";
+    body += "</header>\n" + facts_box(run) + notes_box(run.notes);
+    body += "<div class=\"grid\">\n" + joined(cards_of(run, {})) + "</div>\n";
     body +=
         "<footer><p>Bold lines are exponential moving averages where a faint line, the logged values, runs behind "
         "them. "

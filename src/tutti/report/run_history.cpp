@@ -51,6 +51,31 @@ int64_t skipped_steps(const Record& line, int64_t& total) {
     return more > 0 ? more : 0;
 }
 
+// What `read` returns; its errors are of `place`.
+template <class Read>
+auto read_at(const std::string& place, const Read& read) {
+    try {
+        return read();
+    } catch (const Error& error) {
+        throw DataError(concat(place, ": ", error.what()));
+    }
+}
+
+TimeSpent time_spent(const Json& object, const std::string& where) {
+    return read_at(where + ": `seconds`", [&] { return time_spent_from(object); });
+}
+
+std::vector<RankFigures> rank_figures(const Json& ranks) {
+    const auto numbers = ranks.at("rank").get<std::vector<int>>();
+    const auto waits = ranks.at("wait_ms").get<std::vector<double>>();
+    const auto peaks = ranks.at("mem_peak_bytes").get<std::vector<double>>();
+    check<DataError>(waits.size() == numbers.size() && peaks.size() == numbers.size(),
+                     "required: lists of one length, got ", numbers.size(), ", ", waits.size(), ", ", peaks.size());
+    std::vector<RankFigures> all;
+    for (size_t i = 0; i < numbers.size(); ++i) all.push_back({numbers[i], waits[i], peaks[i]});
+    return all;
+}
+
 LoggedStep logged_step(const Record& line, int64_t& skipped_total) {
     const Json* step = line.find("step");
     check<DataError>(step && step->is_integer(), line.where, ": `step` must be an integer, got ",
@@ -86,7 +111,22 @@ LoggedStep logged_step(const Record& line, int64_t& skipped_total) {
             logged.comm[name] = {record.number("operations"), record.number("bytes"), record.number("wait_ms")};
         }
     }
+    if (const Json* ranks = line.find("ranks"))
+        logged.ranks = read_at(line.where + ": `ranks`", [&] { return rank_figures(*ranks); });
+    if (const Json* spent = line.find("seconds")) logged.spent = time_spent(*spent, line.where);
     return logged;
+}
+
+// The memory of each rank, as first_step.json and run.json have it.
+std::vector<RankMemory> ranks_of(const Json& ranks) {
+    std::vector<RankMemory> all;
+    for (const Json& of_rank : ranks.elements()) {
+        RankMemory memory{.rank = of_rank.at("rank").get<int>()};
+        memory.measured = of_rank.at("memory").get<std::map<std::string, double>>();
+        memory.predicted = of_rank.value("rehearsed", memory.predicted);
+        all.push_back(std::move(memory));
+    }
+    return all;
 }
 
 // Sets the fields that `record` has: those of run.json override those of the log's header line.
@@ -97,6 +137,8 @@ void read_totals(const Record& record, RunTotals& totals) {
     keep(totals.model, record.text("model"));
     keep(totals.machine, record.text("machine"));
     keep(totals.sample, record.text("sample"));
+    keep(totals.layout, record.text("layout"));
+    keep(totals.version, record.text("version"));
     keep(totals.peak_origin, record.text("peak_origin"));
     keep(totals.loss_unit, record.text("loss_unit"));
     keep(totals.parameters, record.known("parameters"));
@@ -104,6 +146,9 @@ void read_totals(const Record& record, RunTotals& totals) {
     keep(totals.wall_s, record.known("wall_s"));
     keep(totals.peak_flops, record.known("peak_flops"));
     keep(totals.final_loss, record.known("final_loss"));
+    if (const Json* spent = record.find("seconds")) totals.spent = time_spent(*spent, record.where);
+    if (const Json* ranks = record.find("ranks"); ranks && ranks->is_array())
+        totals.ranks = read_at(record.where + ": `ranks`", [&] { return ranks_of(*ranks); });
     const Json* memory = record.find("memory");
     if (!memory || memory->is_null()) return;
     if (memory->is_array()) return;  // of a version before 0.2
@@ -115,6 +160,18 @@ void read_totals(const Record& record, RunTotals& totals) {
     totals.memory.clear();
     for (const auto& [purpose, bytes] : memory->items())
         totals.memory.push_back({purpose, predicted.known(purpose.c_str()), measured.known(purpose.c_str())});
+}
+
+void read_totals_file(const fs::path& path, RunTotals& totals) {
+    const auto text = read_file_if_there(path.string());
+    if (!text) return;
+    try {
+        const Json json = Json::parse(*text);
+        check<DataError>(json.is_object(), path.string(), ": required: one JSON object");
+        read_totals({json, path.string()}, totals);
+    } catch (const JsonError& error) {
+        throw DataError(concat(path.string(), ": byte ", error.byte, ": not JSON: ", error.reason));
+    }
 }
 
 void read_metrics(const fs::path& path, RunHistory& run) {
@@ -131,22 +188,15 @@ void read_metrics(const fs::path& path, RunHistory& run) {
         begin = end + 1;
         if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
 
-        const std::string where = concat(path.string(), ":", number);
-        const std::optional<Json> json = Json::try_parse(line);
-        if (!json && last) {
+        if (last && !Json::try_parse(line)) {
             run.notes.push_back(concat("Line ", number,
                                        " of metrics.jsonl, the last one, was cut off and is left out: the run "
                                        "ended, or is still writing, in the middle of it."));
             break;
         }
-        check<DataError>(json && json->is_object(), where, ": required: one JSON object, got `", line.substr(0, 80),
-                         "`");
-        const Record record{*json, where};
-        if (const Json* header = json->find("header"); header && *header == true) {
-            read_totals(record, run.totals);
-            continue;
-        }
-        run.steps.push_back(logged_step(record, skipped_total));
+        auto step = read_step(line, concat(path.string(), ":", number), skipped_total, run.totals);
+        if (!step) continue;
+        run.steps.push_back(std::move(*step));
         const size_t count = run.steps.size();
         if (count > 1 && run.steps[count - 1].step < run.steps[count - 2].step) {
             run.notes.push_back(concat("Line ", number, " of metrics.jsonl goes back from step ",
@@ -165,6 +215,8 @@ PredictedStep read_prediction(const fs::path& run_dir) {
         step.low_s = document.at("step_time_low_s").get<double>();
         step.high_s = document.at("step_time_high_s").get<double>();
         step.peak_bytes = document.at("peak_bytes").get<double>();
+        step.goodput = document.value("goodput", 0.0);
+        step.between_failures_s = document.value("between_failures_s", 0.0);
         for (const Json& group : document.at("communication"))
             step.sent[group.at("group").get<std::string>()] += group.at("sent").get<double>();
     } catch (const DataError& error) {
@@ -177,33 +229,55 @@ PredictedStep read_prediction(const fs::path& run_dir) {
 
 }  // namespace
 
-LoggedStep read_step(const std::string& line, const std::string& where, int64_t& skipped_total) {
+std::optional<LoggedStep> read_step(const std::string& line, const std::string& where, int64_t& skipped_total,
+                                    RunTotals& totals) {
     const std::optional<Json> json = Json::try_parse(line);
     check<DataError>(json && json->is_object(), where, ": required: one JSON object, got `", line.substr(0, 80), "`");
-    return logged_step({*json, where}, skipped_total);
+    const Record record{*json, where};
+    if (const Json* header = json->find("header"); header && *header == true) {
+        read_totals(record, totals);
+        return std::nullopt;
+    }
+    return logged_step(record, skipped_total);
+}
+
+std::string name_of_run(const fs::path& run_dir) {
+    const fs::path path = fs::canonical(run_dir);  // "." and "runs/a/" do not end in a directory name
+    return path.has_filename() ? path.filename().string() : path.string();
+}
+
+std::optional<TimeSpent> newest_times(const RunHistory& run) {
+    const bool has_line = !run.steps.empty() && run.steps.back().spent.has_value();
+    if (!has_line) return run.totals.spent;
+    // run.json of an earlier end has less.
+    const TimeSpent& line = *run.steps.back().spent;
+    return run.totals.spent && run.totals.spent->total() > line.total() ? run.totals.spent : line;
+}
+
+double predicted_bytes(const RunHistory& run, int rank) {
+    double bytes = 0;
+    for (const RankMemory& of : run.totals.ranks)
+        if (of.rank == rank)
+            for (const auto& [purpose, value] : of.predicted) bytes += value;
+    return bytes;
 }
 
 RunHistory read_run(const fs::path& run_dir) {
     check<DataError>(fs::is_directory(run_dir), run_dir.string(), ": required: the directory of a run; ",
                      fs::exists(run_dir) ? "this is not a directory" : "it does not exist");
     RunHistory run;
-    const fs::path path = fs::canonical(run_dir);  // "." and "runs/a/" do not end in a directory name
-    run.name = path.has_filename() ? path.filename().string() : path.string();
+    run.name = name_of_run(run_dir);
     read_metrics(run_dir / "metrics.jsonl", run);
-
-    const fs::path totals_path = run_dir / "run.json";
-    if (const auto text = read_file_if_there(totals_path.string())) {
-        try {
-            const Json json = Json::parse(*text);
-            check<DataError>(json.is_object(), totals_path.string(), ": required: one JSON object");
-            read_totals({json, totals_path.string()}, run.totals);
-        } catch (const JsonError& error) {
-            throw DataError(concat(totals_path.string(), ": byte ", error.byte, ": not JSON: ", error.reason));
-        }
-    } else {
+    if (!fs::exists(run_dir / "run.json"))
         run.notes.push_back(
             "run.json is not there: the run has not ended yet, or was stopped. Totals are as far as the log goes.");
-    }
+    read_other_files(run_dir, run);
+    return run;
+}
+
+void read_other_files(const fs::path& run_dir, RunHistory& run) {
+    read_totals_file(run_dir / "first_step.json", run.totals);
+    read_totals_file(run_dir / "run.json", run.totals);
     if (auto text = read_file_if_there((run_dir / "config.toml").string()))
         run.config = std::move(*text);
     else
@@ -219,7 +293,6 @@ RunHistory read_run(const fs::path& run_dir) {
         }
     }
     if (fs::exists(run_dir / "predicted.json")) run.predicted = read_prediction(run_dir);
-    return run;
 }
 
 }  // namespace tutti::report

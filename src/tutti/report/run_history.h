@@ -9,10 +9,22 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/base/json.h"
 #include "tutti/report/precision.h"
+#include "tutti/report/time_spent.h"
 #include "tutti/report/trace_read.h"
 
 namespace tutti::report {
+
+// A rank since the previous line. A log has all ranks of a run of up to kMostRanks; of a larger one those with the
+// shortest, the middle and the longest wait.
+struct RankFigures {
+    int rank = 0;
+    double wait_ms = 0;  // for other ranks, per step
+    double mem_peak_bytes = 0;
+    bool operator==(const RankFigures&) const = default;
+};
+inline constexpr size_t kMostRanks = 64;
 
 // One line of metrics.jsonl. nullopt: the line lacks the key. NaN: the value is null, which stands for a number that is
 // not finite.
@@ -31,6 +43,9 @@ struct LoggedStep {
         std::optional<double> operations, bytes, wait_ms;
     };
     std::map<std::string, Group> comm;  // by group of ranks
+    std::vector<RankFigures> ranks;     // none of a run of one rank
+    std::optional<double> time;         // of the line, in seconds of the system's clock
+    std::optional<TimeSpent> spent;     // of the run until then
 };
 
 // The numbers of a line by their keys in metrics.jsonl.
@@ -50,11 +65,8 @@ inline constexpr std::pair<const char*, std::optional<double> LoggedStep::*> kLo
     {"aux_loss", &LoggedStep::aux_loss},
     {"router_entropy", &LoggedStep::router_entropy},
     {"dropped_share", &LoggedStep::dropped_share},
-    {"loss_scale", &LoggedStep::loss_scale}};
-
-// A line of metrics.jsonl; `where` names it in errors ("runs/a/metrics.jsonl:12"), `skipped_total` is the count of
-// skipped steps up to the line before and is updated. DataError for damage.
-LoggedStep read_step(const std::string& line, const std::string& where, int64_t& skipped_total);
+    {"loss_scale", &LoggedStep::loss_scale},
+    {"time", &LoggedStep::time}};
 
 // Bytes of one purpose (weights, gradients, optimizer, ...), as planned and as the allocator counted.
 struct MemoryUse {
@@ -62,13 +74,31 @@ struct MemoryUse {
     std::optional<double> predicted_bytes, measured_bytes;
 };
 
-// The model, machine and results of a run. Each is optional, because an unfinished run has no totals.
+// Bytes of a rank by purpose at the peak of the first step, and as rehearsed.
+struct RankMemory {
+    int rank = 0;
+    std::map<std::string, double> measured, predicted;
+    bool operator==(const RankMemory&) const = default;
+};
+
+// What the flight records of a failed run say (diagnose/flight_findings.h).
+struct FlightSummary {
+    double written = 0;                          // in seconds of the system's clock; 0: there are none
+    std::vector<std::string> findings;           // sentences, the cause first
+    std::vector<int> missing;                    // ranks without a record: killed
+    std::map<int, std::string> last_operations;  // by rank
+};
+
+// The model, machine and results of a run. Each is optional: first_step.json, which a run writes after its first step,
+// has some, run.json at its end all.
 struct RunTotals {
-    std::string model, machine, sample;
+    std::string model, machine, sample, layout, version;
     std::string peak_origin;  // how the peak was obtained
     std::string loss_unit = "nats per token";
     std::optional<double> parameters, tokens, wall_s, final_loss, peak_flops;
-    std::vector<MemoryUse> memory;
+    std::vector<MemoryUse> memory;  // of the first rank
+    std::vector<RankMemory> ranks;
+    std::optional<TimeSpent> spent;
 };
 
 // The prediction of `tutti simulate --run`: predicted.json and predicted_trace.json.
@@ -76,7 +106,8 @@ struct PredictedStep {
     std::string machine;
     double step_s = 0, low_s = 0, high_s = 0;
     double peak_bytes = 0;
-    std::map<std::string, double> sent;  // bytes of the first rank in a step, by group
+    double goodput = 0, between_failures_s = 0;  // 0: not in the file
+    std::map<std::string, double> sent;          // bytes of the first rank in a step, by group
     std::vector<TracedRank> trace;
 };
 
@@ -88,12 +119,33 @@ struct RunHistory {
     std::vector<TracedRank> trace;  // of trace.json; empty without it
     std::optional<PredictedStep> predicted;
     std::optional<PrecisionReading> precision;  // of precision.json, by `tutti inspect --precision`
+    FlightSummary flight;                       // read by others than this room
     std::vector<std::string> notes;             // sentences about missing or incomplete files
 };
 
-// Reads metrics.jsonl (required), run.json and config.toml (each noted when absent), trace.json, the prediction and
-// precision.json. A last line of metrics.jsonl that was cut off by a crash is left out with a note. Any other damage
-// throws DataError with file:line.
+// A line of metrics.jsonl; `where` names it in errors ("runs/a/metrics.jsonl:12"), `skipped_total` is the count of
+// skipped steps up to the line before and is updated. Nothing for the line with which a log may begin, which sets
+// `totals`. DataError for damage.
+std::optional<LoggedStep> read_step(const std::string& line, const std::string& where, int64_t& skipped_total,
+                                    RunTotals& totals);
+
+// Reads metrics.jsonl (required), first_step.json, run.json and config.toml (the last two noted when absent),
+// trace.json, the prediction and precision.json. A last line of metrics.jsonl that was cut off by a crash is left out
+// with a note. Any other damage throws DataError with file:line.
 RunHistory read_run(const std::filesystem::path& run_dir);
+
+std::string name_of_run(const std::filesystem::path& run_dir);
+
+// Of the newest line, or of run.json.
+std::optional<TimeSpent> newest_times(const RunHistory& run);
+// The memory at a rank's peak as it was rehearsed; 0: not known.
+double predicted_bytes(const RunHistory& run, int rank);
+
+// The same but for metrics.jsonl: everything of `run` that another file has. DataError for a damaged one.
+void read_other_files(const std::filesystem::path& run_dir, RunHistory& run);
+// The names of those files.
+inline constexpr const char* kOtherFiles[] = {"first_step.json", "run.json",       "config.toml",
+                                              "trace.json",      "predicted.json", "predicted_trace.json",
+                                              "precision.json"};
 
 }  // namespace tutti::report

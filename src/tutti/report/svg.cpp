@@ -145,7 +145,9 @@ std::string series_marks(const Series& series, const Axis& x, const Axis& y) {
         }
         return marks;
     }
-    const std::string_view style = series.mark == Mark::faint ? "faint" : series.mark == Mark::dots ? "dashed" : "line";
+    const std::string_view style = series.mark == Mark::faint                                ? "faint"
+                                   : series.mark == Mark::dots || series.mark == Mark::bound ? "dashed"
+                                                                                             : "line";
     // A wide screen shows about 1,000 columns: more points only make the page heavy.
     std::string marks =
         concat("<path class=\"", style, " ", colour, "\" d=\"", path_of(thin_out(series.points, 1200), x, y), "\"/>");
@@ -317,6 +319,20 @@ std::string line_chart(const Chart& chart) {
     svg += text_at((x.start + x.end) / 2, chart.height - 4, "middle", chart.x_label, "label");
     if (y.logarithmic) svg += text_at(x.end, y.end + 10, "end", "log scale", "label");
     for (const Series& series : chart.series) svg += series_marks(series, x, y);
+    return svg + "</svg>";
+}
+
+std::string share_bar(const std::string& id, const std::string& title, const std::string& description,
+                      const std::vector<ShareBar>& bars) {
+    constexpr int kWidth = 420, kHeight = 22;
+    std::string svg = open_svg(id, kWidth, kHeight, title, description);
+    double at = 0;
+    for (const ShareBar& bar : bars) {
+        svg += concat("<rect class=\"span c", bar.colour, "\" x=\"", coordinate(at), "\" y=\"0\" width=\"",
+                      coordinate(bar.share * kWidth), "\" height=\"", kHeight, "\"><title>",
+                      escape_html(concat(bar.label, ": ", short_number(100 * bar.share), " %")), "</title></rect>");
+        at += bar.share * kWidth;
+    }
     return svg + "</svg>";
 }
 

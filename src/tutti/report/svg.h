@@ -20,6 +20,7 @@ enum class Mark {
     faint,  // raw values behind a smoothed line
     dots,   // few values, joined by a dashed line; a tooltip shows the value of each dot
     ticks,  // events on the x axis; y is not used
+    bound,  // dashed, such as the ends of a predicted range
 };
 
 // `colour` is the CSS class c1 ... c8 of the page.
@@ -65,6 +66,15 @@ std::string short_bytes(double bytes);  // 1.23 GiB
 std::vector<Point> smooth(const std::vector<Point>& points, double half_life);
 // At most about `limit` points that keep every bucket's lowest and highest value, so that no spike disappears.
 std::vector<Point> thin_out(const std::vector<Point>& points, size_t limit);
+
+// Bars of one row, each with its share of the whole; `label` names a bar in its tooltip.
+struct ShareBar {
+    std::string label;
+    int colour = 1;
+    double share = 0;
+};
+std::string share_bar(const std::string& id, const std::string& title, const std::string& description,
+                      const std::vector<ShareBar>& bars);
 
 std::string line_chart(const Chart& chart);  // "" when there is no finite value to draw
 std::string memory_bars(const std::string& id, const std::string& title, const std::vector<Bar>& bars);

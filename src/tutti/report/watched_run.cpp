@@ -10,11 +10,13 @@
 #include <cmath>
 #include <csignal>
 #include <fstream>
+#include <limits>
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
 #include "tutti/base/units.h"
+#include "tutti/report/parts.h"
 #include "tutti/spec/toml.h"
 
 namespace tutti::report {
@@ -61,47 +63,96 @@ std::string with(const char* name, const std::optional<double>& value, const aut
 WatchedRun::WatchedRun(std::string path) : path_(std::move(path)), checkpoints_(path_ + "/checkpoints") {
     check<UsageError>(fs::is_directory(path_), path_,
                       " is no directory; required: the directory of a run, as `tutti train --out DIR` makes it");
+    history_.name = name_of_run(path_);
 }
 
 std::vector<LoggedStep> WatchedRun::update(double now) {
-    if (steps_ == 0) read_config();
     std::vector<LoggedStep> added;
-    const fs::path path = fs::path(path_) / "metrics.jsonl";
-    if (const auto info = status_of(path)) {
-        if (info->st_ino != file_ || info->st_size < offset_) {
-            file_ = info->st_ino;
-            offset_ = line_ = 0;
-            skipped_ = in_point_ = 0;
-            stride_ = 1;
-            curve_.clear();
-            last_ = last_evaluation_ = std::nullopt;
-            read_config();  // of a resumed run
-        }
-        std::ifstream file(path, std::ios::binary);
-        file.seekg(offset_);
-        for (std::string line; std::getline(file, line) && !file.eof();) {
-            offset_ += static_cast<int64_t>(line.size()) + 1;
-            ++line_;
-            const LoggedStep step = read_step(line, concat(path.string(), ":", line_), skipped_);
-            if (step.eval_loss) last_evaluation_ = step;
-            last_ = step;
-            if (step.loss) add_point({static_cast<double>(step.step), *step.loss});
-            if (seen_.insert(std::hash<std::string>()(line)).second) added.push_back(step);
-        }
-        last_line_ = modified(*info);
-    }
+    read_log(added);
+    read_other();
     read_checkpoints();
-    events_ = read_events(path_);
+    if (has_changed("events.jsonl")) events_ = read_events(path_);
     find_state(now);
     return added;
 }
 
-void WatchedRun::read_config() {
-    const std::optional<std::string> text = read_file_if_there(path_ + "/config.toml");
-    if (!text) return;
-    const spec::RunSpec run = spec::parse_text(*text, path_ + "/config.toml");
-    steps_ = run.train.steps;
-    if (!run.checkpoint.dir.empty()) checkpoints_ = run.checkpoint.dir;
+bool WatchedRun::has_changed(const std::string& name) {
+    const auto info = status_of(fs::path(path_) / name);
+    const Stamp stamp = info ? Stamp{info->st_ino, info->st_size, modified(*info)} : Stamp{};
+    return std::exchange(stamps_[name], stamp) != stamp;
+}
+
+void WatchedRun::read_log(std::vector<LoggedStep>& added) {
+    const fs::path path = fs::path(path_) / "metrics.jsonl";
+    const auto info = status_of(path);
+    if (!info) return;
+    if (info->st_ino != file_ || info->st_size < offset_) {
+        file_ = info->st_ino;
+        offset_ = line_ = 0;
+        skipped_ = in_point_ = 0;
+        stride_ = 1;
+        history_.steps.clear();
+        tail_.clear();
+        damaged_.clear();
+        sums_ = {};
+        last_ = last_evaluation_ = std::nullopt;
+    }
+    std::ifstream file(path, std::ios::binary);
+    file.seekg(offset_);
+    for (std::string line; std::getline(file, line) && !file.eof();) {
+        offset_ += static_cast<int64_t>(line.size()) + 1;
+        ++line_;
+        try {
+            take(line, added);
+        } catch (const DataError& error) {
+            constexpr size_t kMostNotes = 5;
+            if (damaged_.size() < kMostNotes) damaged_.push_back(concat(error.what(), "; the line is left out"));
+            stamps_.erase("run.json");  // so that the notes are made anew
+        }
+    }
+    last_line_ = modified(*info);
+}
+
+void WatchedRun::take(const std::string& line, std::vector<LoggedStep>& added) {
+    const auto step = read_step(line, concat(path_, "/metrics.jsonl:", line_), skipped_, header_);
+    if (!step) return;
+    if (step->eval_loss) last_evaluation_ = step;
+    const auto steps = static_cast<double>(step->step - (last_ ? last_->step : 0));
+    if (step->tokens_per_s && step->step_ms) sums_.positions += *step->tokens_per_s * *step->step_ms / 1000 * steps;
+    for (const auto& [name, group] : step->comm) sums_.wait_of_group[name] += group.wait_ms.value_or(0) / 1000 * steps;
+    for (const RankFigures& of : step->ranks) sums_.wait_of_rank[of.rank] += of.wait_ms / 1000 * steps;
+    last_ = step;
+    tail_.push_back(*step);
+    if (tail_.size() > kTail) tail_.pop_front();
+    add_point(history_.steps, *step, kMostPoints, stride_, in_point_);
+    if (seen_.insert(std::hash<std::string>()(line)).second) added.push_back(*step);
+}
+
+// The files other than the log, when one of them is new.
+void WatchedRun::read_other() {
+    bool is_new = false;
+    for (const char* name : kOtherFiles) is_new = has_changed(name) || is_new;
+    if (!is_new) return;
+    RunHistory fresh;
+    fresh.name = history_.name;
+    fresh.totals = header_;
+    fresh.notes = damaged_;
+    fresh.flight = std::move(history_.flight);
+    try {
+        read_other_files(path_, fresh);
+    } catch (const DataError& error) {
+        fresh.notes.emplace_back(error.what());
+    }
+    fresh.steps = std::move(history_.steps);
+    history_ = std::move(fresh);
+    if (history_.config.empty()) return;
+    try {
+        const spec::RunSpec run = spec::parse_text(history_.config, path_ + "/config.toml");
+        steps_ = run.train.steps;
+        checkpoints_ = run.checkpoint.dir.empty() ? path_ + "/checkpoints" : run.checkpoint.dir;
+    } catch (const Error& error) {  // of another version
+        history_.notes.emplace_back(error.what());
+    }
 }
 
 void WatchedRun::read_checkpoints() {
@@ -122,29 +173,63 @@ void WatchedRun::read_checkpoints() {
     checkpoint_ = newest;
 }
 
-void WatchedRun::add_point(Point point) {
-    if (in_point_ > 0 && in_point_ < stride_) {
-        Point& last = curve_.back();
-        const auto n = static_cast<double>(in_point_);
-        last = {(last.step * n + point.step) / (n + 1), (last.loss * n + point.loss) / (n + 1)};
-        ++in_point_;
+namespace {
+
+// The mean of what both have, where `a` stands for `n` lines and `b` for `m`; else what one has.
+void add_mean(std::optional<double>& a, double n, const std::optional<double>& b, double m) {
+    if (a && b)
+        a = (*a * n + *b * m) / (n + m);
+    else if (b)
+        a = b;
+}
+
+// `a`, of `n` lines, and the `m` lines of `b` behind them.
+void merge(LoggedStep& a, double n, const LoggedStep& b, double m) {
+    LoggedStep both = b;
+    for (const auto& [key, number] : kLoggedNumbers) {
+        if (number == &LoggedStep::tokens || number == &LoggedStep::time) continue;
+        both.*number = a.*number;
+        add_mean(both.*number, n, b.*number, m);
+    }
+    both.skipped_before += a.skipped_before;
+    if (both.skip_reason.empty()) both.skip_reason = a.skip_reason;
+    if (both.expert_load.empty()) both.expert_load = a.expert_load, both.expert_layers = a.expert_layers;
+    for (const auto& [name, group] : a.comm) {
+        LoggedStep::Group& into = both.comm[name];
+        LoggedStep::Group mean = group;
+        for (const auto part : {&LoggedStep::Group::operations, &LoggedStep::Group::bytes, &LoggedStep::Group::wait_ms})
+            add_mean(mean.*part, n, into.*part, m);
+        into = mean;
+    }
+    a = std::move(both);
+}
+
+}  // namespace
+
+void add_point(std::vector<LoggedStep>& points, const LoggedStep& line, size_t most, int64_t& stride,
+               int64_t& in_point) {
+    if (in_point > 0 && in_point < stride) {
+        merge(points.back(), static_cast<double>(in_point), line, 1);
+        ++in_point;
         return;
     }
-    if (curve_.size() == kMostPoints) {
-        for (size_t i = 0; i < kMostPoints / 2; ++i) {
-            const Point a = curve_[2 * i], b = curve_[2 * i + 1];
-            curve_[i] = {(a.step + b.step) / 2, (a.loss + b.loss) / 2};
+    if (points.size() == most) {
+        const auto n = static_cast<double>(stride);
+        for (size_t i = 0; i < most / 2; ++i) {
+            merge(points[2 * i], n, points[2 * i + 1], n);
+            if (i > 0) points[i] = std::move(points[2 * i]);
         }
-        curve_.resize(kMostPoints / 2);
-        stride_ *= 2;
+        points.resize(most / 2);
+        stride *= 2;
     }
-    curve_.push_back(point);
-    in_point_ = 1;
+    points.push_back(line);
+    in_point = 1;
 }
 
 void WatchedRun::find_state(double now) {
     const auto totals = status_of(fs::path(path_) / "run.json");
     const bool has_end = totals && modified(*totals) >= last_line_;
+    if (history_.flight.written < last_line_ - 1) history_.flight = {};  // the run has gone on since
     std::optional<bool> lives = holder_lives(fs::path(path_) / "run.lock");
     if (holder_lives(fs::path(path_) / "launch.lock") == true) lives = true;  // its ranks are started again
     if (has_end && lives != true) {
@@ -185,6 +270,44 @@ const char* name_of(WatchedRun::State state) {
     constexpr const char* kNames[] = {"waiting", "running", "stopped", "ended", "died", "silent"};  // by State
     return kNames[static_cast<size_t>(state)];
 }
+
+namespace {
+
+constexpr size_t kRankLines = 16;
+
+// A line for each rank; of more ranks those that wait least, since the others wait for them.
+std::string rank_lines(const WatchedRun& run) {
+    if (!run.last() || run.last()->ranks.empty()) return "";
+    const LoggedStep& last = *run.last();
+    std::vector<RankFigures> shown = last.ranks;
+    if (shown.size() > kRankLines) {
+        std::stable_sort(shown.begin(), shown.end(),
+                         [](const RankFigures& a, const RankFigures& b) { return a.wait_ms < b.wait_ms; });
+        shown.resize(kRankLines);
+    }
+    std::string text;
+    for (const RankFigures& of : shown) {
+        text += concat("rank ", right(concat(of.rank), 3), "   waits ", right(format_time(of.wait_ms / 1000), 8),
+                       " a step");
+        if (last.step_ms && *last.step_ms > 0)
+            text += concat(", ", right(format_percent(of.wait_ms / *last.step_ms), 7));
+        text += concat("   memory ", format_bytes(static_cast<int64_t>(of.mem_peak_bytes)));
+        if (const double predicted = predicted_bytes(run.history(), of.rank); predicted > 0)
+            text += concat(" of ", format_bytes(static_cast<int64_t>(predicted)), " predicted");
+        text += '\n';
+    }
+    return text;
+}
+
+std::string spent_line(const WatchedRun& run) {
+    const std::optional<TimeSpent> spent = newest_times(run.history());
+    if (!spent || !spent->goodput()) return "";
+    std::string text = concat("goodput ", format_percent(*spent->goodput()));
+    for (const auto& [key, part] : kTimes) text += concat("   ", key, " ", format_duration((*spent).*part));
+    return text + '\n';
+}
+
+}  // namespace
 
 std::string render(const WatchedRun& run, size_t columns, double now) {
     std::string text =
@@ -227,11 +350,16 @@ std::string render(const WatchedRun& run, size_t columns, double now) {
     if (run.skipped() > 0) text += concat("warning: ", run.skipped(), " steps were skipped\n");
     if (run.state() == WatchedRun::State::died)
         text += concat("its process is gone: tutti report --flight ", run.path(), "\n");
-    return text + braille_curve(run.curve(), columns, 8);
+    text += rank_lines(run) + spent_line(run);
+    for (const std::string& note : run.history().notes) text += concat("note: ", note, '\n');
+    std::vector<Point> curve;
+    for (const LoggedStep& step : run.history().steps)
+        if (step.loss) curve.push_back({static_cast<double>(step.step), *step.loss});
+    return text + braille_curve(curve, columns, 8);
 }
 
-std::string render(const WatchedRun& run, const LoggedStep& step) {
-    std::string text = concat(run.path(), " step ", step.step);
+std::string log_line(const WatchedRun& run, const LoggedStep& step) {
+    std::string text = concat("step ", step.step);
     if (run.steps() > 0) text += concat("/", run.steps());
     text += with("loss", step.loss, [](double x) { return format_fixed(x, 4); });
     text += with("", step.tokens_per_s, [](double x) { return format_rate(x, "tokens"); });
@@ -240,7 +368,7 @@ std::string render(const WatchedRun& run, const LoggedStep& step) {
     return text;
 }
 
-std::string braille_curve(const std::vector<WatchedRun::Point>& points, size_t columns, size_t rows) {
+std::string braille_curve(const std::vector<Point>& points, size_t columns, size_t rows) {
     constexpr size_t kLabel = 10;  // columns of the two values
     double low = std::numeric_limits<double>::infinity(), high = -low, first = low, last = -low;
     size_t finite = 0;

@@ -90,7 +90,7 @@ TEST(WatchedRun, AResumedRunDropsTheStepsAfterItsCheckpoint) {
     ASSERT_EQ(added.size(), 1U);
     EXPECT_EQ(added[0].step, 4);
     EXPECT_EQ(*run.last()->loss, 40);
-    EXPECT_EQ(run.curve().size(), 4U);
+    EXPECT_EQ(run.history().steps.size(), 4U);
 }
 
 TEST(WatchedRun, States) {
@@ -162,21 +162,24 @@ TEST(WatchedRun, ALongCurveIsAveraged) {
     }
     WatchedRun run(d.path);
     EXPECT_EQ(run.update(now()).size(), size_t{kSteps});
-    ASSERT_LE(run.curve().size(), WatchedRun::kMostPoints);
-    ASSERT_GE(run.curve().size(), WatchedRun::kMostPoints / 2);
-    double weighed = 0, steps = 0, before = 0;
-    for (const auto& point : run.curve()) {
-        const double n = std::round(2 * (point.step - before) - 1);  // lines of this point: its step is their mean
-        weighed += n * point.loss;
-        steps += n;
-        before += n;
+    const auto& points = run.history().steps;
+    ASSERT_LE(points.size(), WatchedRun::kMostPoints);
+    ASSERT_GE(points.size(), WatchedRun::kMostPoints / 2);
+    double weighed = 0;
+    int64_t before = 0;
+    for (const LoggedStep& point : points) {
+        weighed +=
+            static_cast<double>(point.step - before) * *point.loss;  // the mean of the lines since the last point
+        before = point.step;
     }
-    EXPECT_EQ(steps, kSteps);
-    EXPECT_NEAR(weighed, sum, 1e-4 * sum);
+    EXPECT_EQ(before, kSteps);
+    EXPECT_NEAR(weighed, sum, 1e-6 * sum);  // the file has six digits
+    EXPECT_EQ(run.tail().size(), WatchedRun::kTail);
+    EXPECT_EQ(run.tail().back().step, kSteps);
 }
 
 TEST(BrailleCurve, FillsItsColumnsAndFalls) {
-    std::vector<WatchedRun::Point> points;
+    std::vector<Point> points;
     for (int i = 0; i <= 100; ++i) points.push_back({double(i), double(100 - i)});
     const std::string text = braille_curve(points, 60, 4);
     size_t lines = 0, begin = 0;

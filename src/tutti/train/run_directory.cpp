@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <utility>
 
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
@@ -13,6 +14,7 @@
 #include "tutti/checkpoint/file_writer.h"
 #include "tutti/device/device.h"
 #include "tutti/hf/export.h"
+#include "tutti/train/run_clock.h"
 
 namespace tutti::train {
 
@@ -40,6 +42,16 @@ Json load_of(const nn::RoutingSummary& routing) {
     return layers;
 }
 
+Json ranks_of(const StepMetrics& m) {
+    Json ranks = Json::array(), waits = Json::array(), peaks = Json::array();
+    for (const report::RankFigures& figures : m.ranks) {
+        ranks.push_back(figures.rank);
+        waits.push_back(count(std::round(figures.wait_ms * 1000) / 1000));
+        peaks.push_back(count(figures.mem_peak_bytes));
+    }
+    return {{"rank", ranks}, {"wait_ms", waits}, {"mem_peak_bytes", peaks}};
+}
+
 }  // namespace
 
 std::unique_ptr<checkpoint::FileLock> lock_run(const std::string& path) {
@@ -55,14 +67,14 @@ std::unique_ptr<checkpoint::FileLock> lock_run(const std::string& path) {
 
 RunDirectory::RunDirectory(std::string path, int64_t resumed_step, bool events, Warn warn)
     : path_(std::move(path)), warn_(std::move(warn)) {
-    drop_lines_after(resumed_step);
+    kept_ = lines_up_to(resumed_step);
     if (events) events_.emplace(path_ + "/tensorboard", resumed_step + 1, host_name());
 }
 
-void RunDirectory::drop_lines_after(int64_t step) {
+std::optional<std::string> RunDirectory::lines_up_to(int64_t step) {
     const std::string path = path_ + "/" + kMetrics;
     const auto text = read_file_if_there(path);
-    if (!text) return;
+    if (!text) return std::nullopt;
     std::string kept;
     std::istringstream in(*text);
     int64_t number = 1;
@@ -74,7 +86,7 @@ void RunDirectory::drop_lines_after(int64_t step) {
         else if (of_line->get<int64_t>() <= step)
             kept += line + "\n";
     }
-    if (kept != *text) write_whole(kMetrics, kept);
+    return kept == *text ? std::nullopt : std::optional(kept);
 }
 
 bool RunDirectory::or_warn(const std::string& name, const std::function<void(checkpoint::FileSystem&)>& write) {
@@ -133,6 +145,8 @@ void RunDirectory::copy_tokenizer(const std::string& file) {
     or_warn("XXH128SUMS", [&](checkpoint::FileSystem& files) { checkpoint::write_sums(files, path_, copied); });
 }
 
+void RunDirectory::write_first_step(const std::string& json) { write_whole("first_step.json", json); }
+
 void RunDirectory::write_totals(const std::string& json) { write_whole("run.json", json); }
 
 void RunDirectory::write_report(const std::string& html) { write_whole("report.html", html); }
@@ -166,6 +180,7 @@ void RunDirectory::log_events(const StepMetrics& m) {
 
 void RunDirectory::log(const StepMetrics& m) {
     make_again();
+    if (const auto kept = std::exchange(kept_, std::nullopt)) write_whole(kMetrics, *kept);
     if (events_) log_events(m);
     Json line = {{"step", m.step},
                  {"tokens", m.tokens},
@@ -191,6 +206,9 @@ void RunDirectory::log(const StepMetrics& m) {
     if (m.scaled) line["loss_scale"] = m.result.loss_scale;
     if (m.result.skipped) line["skip_reason"] = m.result.culprit;
     if (m.eval_loss) line["eval_loss"] = *m.eval_loss;
+    if (!m.ranks.empty()) line["ranks"] = ranks_of(m);
+    line["seconds"] = report::to_json(m.spent);
+    line["time"] = unix_time();
     const std::string path = path_ + "/" + kMetrics;
     std::error_code error;
     const auto before = std::filesystem::file_size(path, error);

@@ -1,7 +1,8 @@
 // train/run_directory.h: the files of a run for people and tools: config.toml (resolved), the tokenizer, metrics.jsonl
-// (one object per logged step), the same as TensorBoard event files when asked, run.json (totals) and report.html.
-// Checkpoints lie beside them. A failure to write never stops training: only the first one causes a warning. A
-// directory that is taken away while the run goes on is made again at the next line of the log, with a warning.
+// (one object per logged step), the same as TensorBoard event files when asked, first_step.json (what the first step of
+// a start showed), run.json (totals) and report.html. Checkpoints lie beside them. A failure to write never stops
+// training: only the first one causes a warning. A directory that is taken away while the run goes on is made again at
+// the next line of the log, with a warning.
 #pragma once
 
 #include <functional>
@@ -22,9 +23,9 @@ std::unique_ptr<checkpoint::FileLock> lock_run(const std::string& path);
 class RunDirectory {
   public:
     using Warn = std::function<void(const std::string&)>;
-    // `path` must exist. Drops lines of metrics.jsonl after `resumed_step`, so that no step is logged twice, and
-    // damaged lines, with a warning that names them. DataError when metrics.jsonl cannot be read. With `events`, each
-    // session has an event file in tensorboard/.
+    // `path` must exist. The first log() drops lines of metrics.jsonl after `resumed_step`, so that no step is logged
+    // twice, and damaged lines, of which the constructor warns by name. DataError when metrics.jsonl cannot be read.
+    // With `events`, each session has an event file in tensorboard/.
     RunDirectory(std::string path, int64_t resumed_step, bool events, Warn warn);
 
     const std::string& path() const { return path_; }
@@ -33,7 +34,8 @@ class RunDirectory {
     // tokens, so that the run directory is complete wherever it is moved. XXH128SUMS lists the copies.
     void copy_tokenizer(const std::string& file);
     void log(const StepMetrics& metrics);
-    void write_totals(const std::string& json);  // the whole document
+    void write_first_step(const std::string& json);  // the whole document
+    void write_totals(const std::string& json);      // the whole document
     void write_report(const std::string& html);
 
   private:
@@ -42,9 +44,10 @@ class RunDirectory {
     // False, with a warning, when `write` fails.
     bool or_warn(const std::string& name, const std::function<void(checkpoint::FileSystem&)>& write);
     bool write_whole(const std::string& name, const std::string& text);
-    void drop_lines_after(int64_t step);
+    std::optional<std::string> lines_up_to(int64_t step);
 
     std::string path_, config_, tokenizer_file_;
+    std::optional<std::string> kept_;  // of metrics.jsonl, until the first log(); nothing: all lines
     Warn warn_;
     std::unique_ptr<checkpoint::FileLock> lock_;  // of a directory that was made again
     std::optional<report::EventFile> events_;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tutti/engine/step.h"
+#include "tutti/report/run_history.h"
 
 namespace tutti::train {
 
@@ -37,6 +38,8 @@ struct StepMetrics {
     int64_t skipped = 0;  // in the run so far
     bool scaled = false;  // gradients have a loss scale other than 1, or one that changes
     std::optional<double> eval_loss;
+    std::vector<report::RankFigures> ranks;  // since the previous line
+    report::TimeSpent spent;                 // of the run so far
 };
 
 }  // namespace tutti::train

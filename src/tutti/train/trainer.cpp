@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 
+#include "tutti/base/build_info.h"
 #include "tutti/base/json.h"
 #include "tutti/base/units.h"
 #include "tutti/checkpoint/digest.h"
@@ -31,6 +32,8 @@
 #include "tutti/spec/toml.h"
 #include "tutti/train/checkpointing.h"
 #include "tutti/train/console.h"
+#include "tutti/train/rank_figures.h"
+#include "tutti/train/run_clock.h"
 #include "tutti/train/run_directory.h"
 #include "tutti/train/run_peak.h"
 #include "tutti/train/shared_data.h"
@@ -66,6 +69,7 @@ class Run {
     void finish();
     void write_results(const std::string& sample_text);
     std::string sample();
+    Json first_step();
     std::string totals(const std::string& sample_text);
     void see_first_step(const std::vector<parallel::GroupTraffic>& before);
 
@@ -81,6 +85,7 @@ class Run {
 
     std::optional<data::DataSet> data_;
     rehearsal::Rehearsal rehearsal_;  // of the first rank only
+    Json rehearsed_memory_;           // of this rank
     engine::Engine engine_;
     const models::ModelCounts counts_ = models::counts_of(engine_.model, run_.train.seq_len, run_.recompute.policy);
     Checkpointing checkpoints_;
@@ -88,6 +93,7 @@ class Run {
     std::optional<RunDirectory> directory_;  // of the first rank
     std::optional<TraceFile> trace_;         // when asked for
     std::optional<RunPeak> peak_;            // from the start of the training on
+    std::optional<RunClock> clock_;          // likewise
 
     TrainOutcome outcome_;
     Clock::time_point logged_at_ = Clock::now();
@@ -95,7 +101,7 @@ class Run {
     bool warned_of_targets_ = false;
     std::vector<parallel::GroupUsage> logged_usage_;
     pipeline::Executor::Seconds logged_seconds_;
-    std::vector<std::string> memory_of_ranks_;           // JSON, at the peak of the first step
+    Json memory_of_ranks_ = Json::array();               // at the peak of the first step
     std::vector<parallel::GroupTraffic> communication_;  // of this rank in the first step
 };
 
@@ -112,18 +118,6 @@ checkpoint::Generation generation_of(const TrainOptions& options, const comm::Wo
 
 std::string fingerprint(const data::DataSet* data) {
     return data ? fmt::format("{:016x}", data->train.fingerprint()) : "noise";
-}
-
-std::vector<StepMetrics::Comm> comm_per_step(const std::vector<parallel::GroupUsage>& before,
-                                             const std::vector<parallel::GroupUsage>& now, int64_t steps) {
-    std::vector<StepMetrics::Comm> mean;
-    for (size_t g = 0; g < now.size(); ++g) {
-        const auto &a = before[g].usage, &b = now[g].usage;
-        const auto n = static_cast<double>(steps);
-        mean.push_back({now[g].group, static_cast<double>(b.operations - a.operations) / n,
-                        static_cast<double>(b.sent - a.sent) / n, 1000 * (b.waited_s - a.waited_s) / n});
-    }
-    return mean;
 }
 
 // "pp 1, dp_shard 0": the rank's place along the axes of several ranks.
@@ -165,6 +159,7 @@ engine::Machine Run::prepare() {
     warn_of_placement(*ranks, rehearsed);
     check_memory(*ranks, needs_of(run_, rehearsed.memory, *machine.device), options_.force,
                  [this](const std::string& message) { console_.warn(message); });
+    rehearsed_memory_ = rehearsal::to_json(rehearsed.memory.at_peak);
     if (first_rank()) rehearsal_ = std::move(rehearsed);
     return machine;
 }
@@ -261,6 +256,7 @@ TrainOutcome Run::train() {
         options_.stop->set_has_to_save();
         options_.stop->set_tell(nullptr);
     }
+    clock_.emplace(first_rank() ? options_.out : "", state_.step, state_.seconds, begin_);
     if (first_rank()) {
         directory_.emplace(options_.out, state_.step, run_.log.tensorboard,
                            [this](const std::string& message) { console_.warn(message); });
@@ -325,9 +321,11 @@ void Run::one_step() {
     log(result);
     if (trace_) trace_->after(state_.step);
     stop_if_hopeless(result);
+    const auto saving = Clock::now();
     const int64_t every = run_.checkpoint.every;
     if (every > 0 && state_.step % every == 0 && (!result.skipped || result.overflowed)) checkpoints_.save(state_);
     checkpoints_.poll();
+    clock_->saved(seconds_since(saving));
     console_.progress(state_.step, seconds_since(begin));
 }
 
@@ -345,6 +343,7 @@ void Run::log(const engine::StepResult& result) {
     const bool ends = step == run_.train.steps;
     if (!(result.skipped || evaluates || ends || step == 1 || step % run_.log.every == 0)) return;
     const double elapsed = seconds_since(logged_at_);
+    const auto waits = comm_per_step(logged_usage_, engine_.groups.usage(), step - logged_step_);  // of that time
     StepMetrics m{.step = step, .tokens = state_.tokens, .result = result, .skipped = state_.skipped};
     m.scaled = spec::fixed_loss_scale(run_) != 1;
     m.step_ms = 1000 * elapsed / static_cast<double>(std::max<int64_t>(1, step - logged_step_));
@@ -357,8 +356,10 @@ void Run::log(const engine::StepResult& result) {
     m.hfu = models::mfu(hardware, m.tokens_per_s, peak_->flops_per_s());
     m.mem_peak_bytes = engine_.device->memory().total().peak;
     m.bubble = bubble();
-    m.comm = comm_per_step(logged_usage_, engine_.groups.usage(), step - logged_step_);
+    m.ranks = gather_figures(engine_.groups.world(), m.mem_peak_bytes, waits);
+    m.comm = comm_per_step(logged_usage_, engine_.groups.usage(), step - logged_step_);  // with that gather
     if (evaluates || ends) m.eval_loss = evaluate_now();
+    m.spent = clock_->spent(state_.seconds);
     if (directory_) directory_->log(m);
     console_.step(m);
     logged_at_ = Clock::now();
@@ -406,14 +407,22 @@ void Run::stop_if_hopeless(const engine::StepResult& result) {
 void Run::see_first_step(const std::vector<parallel::GroupTraffic>& before) {
     communication_ = parallel::difference(engine_.groups.traffic(), before);
     const MemoryByPurpose memory = engine_.device->memory().at_peak();
-    memory_of_ranks_ =
-        comm::gather_texts(*world_.everyone("memory of the first step"), rehearsal::to_json(memory).dump());
-    if (first_rank()) console_.text(plan::render_measured(rehearsal_.memory, memory));
+    const Json own = {{"memory", rehearsal::to_json(memory)}, {"rehearsed", rehearsed_memory_}};
+    for (const std::string& text : comm::gather_texts(*world_.everyone("memory of the first step"), own.dump())) {
+        Json of_rank = {{"rank", memory_of_ranks_.size()}};
+        of_rank.update(Json::parse(text));
+        memory_of_ranks_.push_back(std::move(of_rank));
+    }
+    if (!first_rank()) return;
+    directory_->write_first_step(first_step().dump(1) + "\n");
+    console_.text(plan::render_measured(rehearsal_.memory, memory));
 }
 
 void Run::finish() {
     console_.clear_bar();
+    const auto saving = Clock::now();
     const std::string unsaved = checkpoints_.save_last(state_, run_.checkpoint.last_wait_s);
+    clock_->saved(seconds_since(saving));
     outcome_.tokens = state_.tokens;
     outcome_.skipped = state_.skipped;
     outcome_.step = state_.step;
@@ -479,28 +488,41 @@ std::string Run::sample() {
     return tokenizer.decode(made);
 }
 
+// "dp_shard 2, tp 4": the parallelisms of several ranks.
+std::string layout_of(const mesh::Mesh& mesh) {
+    std::string text;
+    for (const mesh::Axes axes : {mesh::Axes(mesh::Axis::dp_replicate), mesh::Axes(mesh::Axis::dp_shard), mesh::kTp,
+                                  mesh::kCp, mesh::Axes(mesh::Axis::pp)})
+        if (mesh.size(axes) > 1) text += concat(text.empty() ? "" : ", ", mesh::name_of(axes), " ", mesh.size(axes));
+    return text.empty() ? "1 rank" : text;
+}
+
+// What is known of the run after the first step of this start.
+Json Run::first_step() {
+    return {{"version", build_info().version},
+            {"model", name_of(run_.model)},
+            {"parameters", counts_.parameters},
+            {"machine", engine_.device->name()},
+            {"layout", layout_of(engine_.groups.mesh())},
+            {"peak_flops", peak_->flops_per_s()},
+            {"peak_origin", peak_->origin()},
+            {"ranks", memory_of_ranks_},
+            {"memory", memory_of_ranks_.front().at("memory")},
+            {"communication", rehearsal::to_json(communication_)},
+            {"rehearsed", rehearsal::to_json(rehearsal_)}};
+}
+
 std::string Run::totals(const std::string& sample_text) {
-    Json ranks = Json::array();
-    for (size_t rank = 0; rank < memory_of_ranks_.size(); ++rank)
-        ranks.push_back({{"rank", rank}, {"memory", Json::parse(memory_of_ranks_[rank])}});
-    Json json = {{"model", name_of(run_.model)},
-                 {"parameters", counts_.parameters},
-                 {"steps", state_.step},
+    Json json = first_step();
+    json.update({{"steps", state_.step},
                  {"tokens", state_.tokens},
                  {"skipped", state_.skipped},
                  {"wall_s", state_.seconds},
-                 {"machine", engine_.device->name()},
-                 {"peak_flops", peak_->flops_per_s()},
-                 {"peak_origin", peak_->origin()},
+                 {"seconds", report::to_json(clock_->spent(state_.seconds))},
+                 {"time", unix_time()},
                  {"checkpoint", outcome_.checkpoint},
                  {"checkpoint_failures", checkpoints_.failures()},
-                 {"preempted", outcome_.preempted},
-                 {"ranks", ranks}};
-    if (!memory_of_ranks_.empty()) {
-        json["memory"] = Json::parse(memory_of_ranks_.front());
-        json["communication"] = rehearsal::to_json(communication_);
-        json["rehearsed"] = rehearsal::to_json(rehearsal_);
-    }
+                 {"preempted", outcome_.preempted}});
     if (engine_.tuning)
         json["gemm_tuning"] = {{"file", run_.train.gemm_tuning},
                                {"library", engine_.tuning->library},

@@ -144,6 +144,20 @@ Socket listen_on(bool loopback, int port) {
     return {};
 }
 
+Socket listen_at(const std::string& address, int port, std::string& why) {
+    const Addresses one = addresses_of(address, port, AI_NUMERICHOST, why);
+    if (!one) return {};
+    Socket socket(::socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const int on = 1;
+    if (socket.open()) setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (!socket.open() || bind(socket.fd(), one->ai_addr, one->ai_addrlen) != 0 || listen(socket.fd(), 1024) != 0) {
+        why = std::strerror(errno);
+        return {};
+    }
+    set_up(socket.fd());
+    return socket;
+}
+
 int port_of(const Socket& listener) {
     sockaddr_storage address{};
     socklen_t size = sizeof address;
@@ -236,7 +250,44 @@ std::string address_of_peer(const Socket& socket) {
     return name.starts_with("::ffff:") ? name.substr(7) : name;
 }
 
-bool is_loopback(const std::string& host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
+bool is_loopback(const std::string& host) {
+    const bool numeric = host.find_first_not_of("0123456789.") == std::string::npos;  // 127.example.com is none
+    return host == "localhost" || host == "::1" || (numeric && host.starts_with("127."));
+}
+
+Arrived receive_some(const Socket& socket, size_t most) {
+    Arrived arrived;
+    std::array<char, 4096> piece;
+    while (arrived.bytes.size() < most) {
+        const ssize_t n = recv(socket.fd(), piece.data(), std::min(piece.size(), most - arrived.bytes.size()), 0);
+        if (n > 0) {
+            arrived.bytes.append(piece.data(), to_size(n));
+            continue;
+        }
+        if (n < 0 && errno == EINTR) continue;
+        arrived.ended = n == 0 || errno != EAGAIN;
+        break;
+    }
+    return arrived;
+}
+
+std::optional<size_t> send_some(const Socket& socket, std::string_view bytes) {
+    size_t at = 0;
+    while (at < bytes.size()) {
+        const ssize_t n = ::send(socket.fd(), bytes.data() + at, bytes.size() - at, MSG_NOSIGNAL);
+        if (n > 0)
+            at += to_size(n);
+        else if (errno == EAGAIN)
+            break;
+        else if (errno != EINTR)
+            return std::nullopt;
+    }
+    return at;
+}
+
+void end_sending(const Socket& socket) { shutdown(socket.fd(), SHUT_WR); }
+
+bool out_of_descriptors() { return errno == EMFILE || errno == ENFILE; }
 
 bool readable(const Socket& socket, Clock::time_point until) { return wait_for(socket.fd(), POLLIN, until); }
 

@@ -34,6 +34,9 @@ class Socket {
 int process_of_peer(const Socket& connection);
 // Listens on `port` (0: any free port) of the loopback addresses only, or of all. Not open when the port is taken.
 Socket listen_on(bool loopback, int port);
+// Listens at a numeric address of this machine and a port (0: any free one). Not open on failure, with the reason in
+// `why`.
+Socket listen_at(const std::string& address, int port, std::string& why);
 int port_of(const Socket& listener);
 // Listens at a local name of up to 100 bytes; "": one that the system chooses. Not open when the name is taken.
 Socket listen_locally(const std::string& name);
@@ -51,6 +54,17 @@ std::optional<std::string> outcome_of(const Socket& connection);
 // The numeric address of the other end: "10.0.0.7".
 std::string address_of_peer(const Socket& socket);
 bool is_loopback(const std::string& host);  // "localhost", or a numeric loopback address
+
+// Bytes that have arrived, up to `most`; never waits. `ended`: the other end sends nothing more, or is gone.
+struct Arrived {
+    std::string bytes;
+    bool ended = false;
+};
+Arrived receive_some(const Socket& socket, size_t most);
+// How many of the bytes the system has taken; never waits. Nothing: the other end is gone.
+std::optional<size_t> send_some(const Socket& socket, std::string_view bytes);
+void end_sending(const Socket& socket);  // the other end reads to the end of what was sent
+bool out_of_descriptors();               // whether the last accept_from() failed because this process may open no more
 
 // Waits for data; false at `until`.
 bool readable(const Socket& socket, Clock::time_point until);

@@ -29,7 +29,8 @@ class SmallRun : public ::testing::Test {
         folder_.write("text.txt", text);
     }
 
-    // Checks that the memory and communication of every run's first step were those rehearsed, to the byte.
+    // Checks that the memory of every rank and the communication of the first one in a run's first step were those
+    // rehearsed, to the byte.
     void TearDown() override {
         for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_.path())) {
             if (entry.path().filename() != "run.json") continue;
@@ -37,6 +38,8 @@ class SmallRun : public ::testing::Test {
             if (!totals.contains("rehearsed")) continue;  // the run took no step
             for (const char* key : {"memory", "communication"})
                 EXPECT_EQ(totals.at(key), totals.at("rehearsed").at(key)) << entry.path();
+            for (const Json& rank : totals.at("ranks"))
+                EXPECT_EQ(rank.at("memory"), rank.at("rehearsed")) << entry.path() << " rank " << rank.at("rank");
         }
     }
 

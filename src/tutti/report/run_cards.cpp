@@ -1,0 +1,178 @@
+// report/run_cards.cpp: the cards of what a run did beside its curves: the time of a step beside the plan's band, the
+// ranks by what they wait for others, what the time was spent on.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "tutti/base/error.h"
+#include "tutti/base/units.h"
+#include "tutti/report/parts.h"
+#include "tutti/spec/toml.h"
+
+namespace tutti::report {
+
+namespace {
+
+// At most 100 %: another rank's steps may be a little longer than those of the first, which writes the log.
+std::string percent_of(double part, double whole) {
+    return whole > 0 && std::isfinite(part) ? short_number(100 * std::min(1.0, part / whole)) + " %" : "–";
+}
+
+// --- ranks ---
+
+std::string tile(const RankFigures& of, double step_ms, bool gone, const std::string& last) {
+    const double share = step_ms > 0 ? std::clamp(of.wait_ms / step_ms, 0.0, 1.0) : 0;
+    return concat("<li class=\"w", std::lround(10 * share), gone ? " gone" : "", "\" title=\"rank ", of.rank, " waits ",
+                  short_number(of.wait_ms), " ms a step", last.empty() ? "" : ", last operation: ", escape_html(last),
+                  "\"><b>", of.rank, gone ? " ✕" : "", "</b>", percent_of(of.wait_ms, step_ms), "</li>");
+}
+
+std::string ranks_table(const RunHistory& run, const LoggedStep& step) {
+    const bool failed = run.flight.written > 0;
+    std::string rows;
+    for (const RankFigures& of : step.ranks) {
+        const double predicted = predicted_bytes(run, of.rank);
+        std::vector<std::string> cells = {
+            concat(of.rank), short_number(of.wait_ms), percent_of(of.wait_ms, step.step_ms.value_or(0)),
+            short_bytes(of.mem_peak_bytes), predicted > 0 ? short_bytes(predicted) : std::string("–")};
+        if (failed) {
+            const auto found = run.flight.last_operations.find(of.rank);
+            cells.push_back(found == run.flight.last_operations.end() ? "no record" : found->second);
+        }
+        rows += row_of(cells);
+    }
+    std::vector<std::string> head = {"rank", "waits, ms a step", "of the step", "memory peak", "predicted"};
+    if (failed) head.emplace_back("last operation");
+    return table(head, rows);
+}
+
+// The rank that the others wait for, if there is one.
+std::string slowest_of(const std::vector<RankFigures>& ranks, double step_ms) {
+    if (ranks.size() < 2 || step_ms <= 0) return "";
+    std::vector<double> waits;
+    const RankFigures* least = &ranks.front();
+    for (const RankFigures& of : ranks) {
+        waits.push_back(of.wait_ms);
+        if (of.wait_ms < least->wait_ms) least = &of;
+    }
+    const double middle = *median(waits);
+    if (middle - least->wait_ms < 0.05 * step_ms) return "No rank keeps the others waiting.";
+    return concat("The others wait for rank ", least->rank, ": it waits ", percent_of(least->wait_ms, step_ms),
+                  " of a step, the rank in the middle ", percent_of(middle, step_ms), ".");
+}
+
+// --- what the time was spent on ---
+
+struct Part {
+    const char* label;
+    int colour;
+};
+constexpr Part kParts[] = {{"trained", 3},  // by kTimes
+                           {"lost: steps done again", 2},
+                           {"saving", 5},
+                           {"restarting", 4},
+                           {"other: first start, evaluations", 8}};
+static_assert(std::size(kParts) == std::size(kTimes));
+
+// The goodput that the formula gives with what this run itself shows; nothing before a first save, or without the
+// config.
+std::optional<double> expected_of_itself(const RunHistory& run, const TimeSpent& spent) {
+    if (run.config.empty() || run.steps.empty() || spent.trained <= 0) return std::nullopt;
+    spec::RunSpec config;
+    try {
+        config = spec::parse_text(run.config, "config.toml");
+    } catch (const Error&) {  // of another version
+        return std::nullopt;
+    }
+    const int64_t steps = run.steps.back().step, every = config.checkpoint.every;
+    if (every <= 0 || steps < every) return std::nullopt;
+    const double saves = static_cast<double>((steps + spent.lost_steps) / every);
+    const double stall = spent.saving / saves, starts = static_cast<double>(spent.deaths + spent.stops);
+    return expected_goodput(
+        {.between_failures = spent.deaths > 0 ? spent.total() / static_cast<double>(spent.deaths)
+                                              : std::numeric_limits<double>::infinity(),
+         .restart = starts > 0 ? spent.restarting / starts : 0,
+         .disk_every = spent.trained / static_cast<double>(steps) * static_cast<double>(every) + stall,
+         .disk_stall = stall});
+}
+
+std::string times(int64_t n, const char* what) { return concat(n, " ", what, n == 1 ? "" : "s"); }
+
+}  // namespace
+
+std::string step_time_card(const RunHistory& run, const CurveAxis& axis) {
+    Chart chart = chart_of(kStepTime, axis);
+    add_run(chart, kStepTime, "measured", 1, run, axis);
+    if (run.predicted && !chart.series.empty()) {
+        const std::vector<Point> line = values_of(run, kStepTime.field, 1, axis);
+        Series band{"predicted, 8 of 10 runs", 2, Mark::bound, {}};
+        for (const double seconds : {run.predicted->low_s, run.predicted->high_s}) {
+            band.points.push_back({line.front().x, 1000 * seconds});
+            band.points.push_back({line.back().x, 1000 * seconds});
+            band.points.push_back({line.back().x, std::nan("")});
+        }
+        chart.description += concat("Predicted ", short_number(1000 * run.predicted->low_s), " to ",
+                                    short_number(1000 * run.predicted->high_s), " ms. ");
+        chart.series.push_back(std::move(band));
+    }
+    return chart_card(chart);
+}
+
+std::string ranks_card(const RunHistory& run) {
+    const LoggedStep* step = nullptr;
+    for (const LoggedStep& line : run.steps)
+        if (!line.ranks.empty()) step = &line;
+    const bool failed = run.flight.written > 0;
+    if (step == nullptr && !failed) return "";
+    std::string body;
+    for (const std::string& finding : run.flight.findings) body += "<p>" + escape_html(finding) + "</p>";
+    if (step != nullptr) {
+        const double step_ms = step->step_ms.value_or(0);
+        std::string tiles;
+        for (const RankFigures& of : step->ranks) {
+            const auto& missing = run.flight.missing;
+            const auto last = run.flight.last_operations.find(of.rank);
+            tiles += tile(of, step_ms, std::find(missing.begin(), missing.end(), of.rank) != missing.end(),
+                          last == run.flight.last_operations.end() ? "" : last->second);
+        }
+        body += concat("<ul class=\"ranks\">", tiles, "</ul><p>", slowest_of(step->ranks, step_ms), "</p><details",
+                       failed ? " open" : "", "><summary>As a table</summary>", ranks_table(run, *step), "</details>");
+    }
+    return concat(
+        "<section class=\"card full\"><h2>Ranks</h2><p class=\"quiet\">The share of a step that each rank waits "
+        "for others",
+        step != nullptr ? concat(", at step ", step->step) : "",
+        run.steps.empty() || run.steps.back().ranks.size() != 3 || run.totals.ranks.size() <= kMostRanks
+            ? ""
+            : ": of all ranks those that wait least, in the middle and most",
+        ".</p>", body, "</section>\n");
+}
+
+std::string spent_card(const RunHistory& run) {
+    const std::optional<TimeSpent> spent = newest_times(run);
+    if (!spent || !spent->goodput()) return "";
+    std::vector<ShareBar> bars;
+    std::string rows, words;
+    for (size_t i = 0; i < std::size(kTimes); ++i) {
+        const double seconds = (*spent).*kTimes[i].second;
+        bars.push_back({kParts[i].label, kParts[i].colour, seconds / spent->total()});
+        words += concat(kParts[i].label, " ", duration(seconds), ". ");
+        rows += concat("<tr><td><span class=\"key c", kParts[i].colour, "\"></span>", kParts[i].label, "</td><td>",
+                       duration(seconds), "</td><td>", percent_of(seconds, spent->total()), "</td></tr>");
+    }
+    std::string text = concat("<p>Goodput, the share that trained: <b>", format_percent(*spent->goodput()), "</b>. ",
+                              times(spent->deaths, "death"), ", ", times(spent->lost_steps, "step"), " done again, ",
+                              times(spent->stops, "stop"), ".</p>");
+    if (const auto expected = expected_of_itself(run, *spent))
+        text += concat("<p>Expected with the intervals, pauses and failures of this run: ", format_percent(*expected),
+                       ".</p>");
+    if (run.predicted && run.predicted->goodput > 0)
+        text +=
+            concat("<p>Forecast for ", escape_html(run.predicted->machine), ", where a failure comes every ",
+                   duration(run.predicted->between_failures_s), ": ", format_percent(run.predicted->goodput), ".</p>");
+    return concat("<section class=\"card\"><h2>Where the time went</h2><div class=\"share\">",
+                  share_bar("spent", "Where the time went", words, bars), "</div>", table({"", "time", "share"}, rows),
+                  text, "</section>\n");
+}
+
+}  // namespace tutti::report

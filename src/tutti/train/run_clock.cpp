@@ -1,0 +1,88 @@
+#include "tutti/train/run_clock.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "tutti/base/json.h"
+#include "tutti/base/read_file.h"
+
+namespace tutti::train {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
+
+// The end of an earlier start, as a line of the log or run.json has it.
+struct End {
+    double time = 0;
+    int64_t step = 0;
+    report::TimeSpent spent;
+};
+
+std::optional<End> end_of(const std::optional<Json>& json, const char* step) {
+    try {
+        if (!json || json->find("seconds") == nullptr) return std::nullopt;
+        return End{json->at("time").get<double>(), json->at(step).get<int64_t>(),
+                   report::time_spent_from(json->at("seconds"))};
+    } catch (const Error&) {
+        return std::nullopt;
+    }
+}
+
+// From the newest whole line that has times.
+std::optional<End> last_logged(const std::string& text) {
+    for (size_t end = text.rfind('\n'); end != std::string::npos && end > 0; end = text.rfind('\n', end - 1)) {
+        const size_t before = text.rfind('\n', end - 1);
+        const size_t begin = before == std::string::npos ? 0 : before + 1;
+        if (auto found = end_of(Json::try_parse(text.substr(begin, end - begin)), "step")) return found;
+    }
+    return std::nullopt;
+}
+
+std::optional<std::string> text_of(const std::string& path) {
+    try {
+        return read_file_if_there(path);
+    } catch (const Error&) {
+        return std::nullopt;
+    }
+}
+
+}  // namespace
+
+double unix_time() {
+    return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+RunClock::RunClock(const std::string& out, int64_t step, double trained, Clock::time_point began)
+    : trained_before_(trained), saving_before_(0) {
+    const double starting = seconds(first_step_ - began);
+    std::optional<End> logged, whole;
+    if (const auto text = out.empty() ? std::nullopt : text_of(out + "/metrics.jsonl")) logged = last_logged(*text);
+    if (const auto text = out.empty() ? std::nullopt : text_of(out + "/run.json"))
+        whole = end_of(Json::try_parse(*text), "steps");
+    const bool ended_well = whole && (!logged || whole->time >= logged->time);
+    const std::optional<End>& last = ended_well ? whole : logged;
+    if (!last) {
+        spent_.other = starting;
+        return;
+    }
+    spent_ = last->spent;
+    spent_.lost += std::max(0.0, spent_.trained - trained);
+    spent_.lost_steps += std::max<int64_t>(0, last->step - step);
+    ++(ended_well ? spent_.stops : spent_.deaths);
+    // Of a stop only what this start needs: when a stopped run goes on is up to others.
+    spent_.restarting += ended_well ? starting : std::max(starting, unix_time() - last->time);
+    saving_before_ = spent_.saving;
+}
+
+report::TimeSpent RunClock::spent(double trained) const {
+    report::TimeSpent now = spent_;
+    now.trained = trained;
+    const double known = trained - trained_before_ + spent_.saving - saving_before_;
+    now.other += std::max(0.0, seconds(Clock::now() - first_step_) - known);
+    return now;
+}
+
+}  // namespace tutti::train
