@@ -179,6 +179,19 @@ class Page(Watched):
                 page.picture(pathlib.Path(PICTURES, "watch-killed.png"))
             self.check(page, url)
 
+    def test_more_tabs_than_a_browser_has_connections(self):
+        url = self.watch(self.out, "--http")
+        with Browser() as browser:
+            pages = [browser.page() for _ in range(9)]
+            for page in pages:  # the newest one is in front
+                page.call("Page.navigate", url=url)
+                page.wait_for("document.readyState === 'complete' && document.getElementById('live')")
+            for page in pages[-1], pages[0], pages[4]:
+                page.call("Page.bringToFront")
+                page.wait_for("document.getElementById('live').textContent === 'live'")
+                curve = page.value(self.CURVE)
+                page.wait_for(f"{self.CURVE} !== {json.dumps(curve)}")
+
     def test_the_end_of_the_watch_is_said(self):
         process = self.launch("watch", self.out, "--http")
         url = re.search(r"http://\S+", process.stdout.readline()).group()

@@ -10,6 +10,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/testing/scratch.h"
+#include "tutti/base/units.h"
 #include "tutti/report/parts.h"
 
 namespace tutti::report {
@@ -165,6 +166,21 @@ TEST_F(LivePage, ShowsTheCulpritAndTheLastOperations) {
     runs[0].set_flight({.written = 1, .findings = {"old"}, .missing = {}, .last_operations = {}});
     runs[0].update(2000);
     EXPECT_EQ(html_of(live_cards(runs, {{0}, {}}), "ranks").find("old"), std::string::npos);
+}
+
+TEST_F(LivePage, GoodputStandsBesideTheForecast) {
+    log("a", 40);
+    RunHistory run = read_run(folder_.path("a"));
+    EXPECT_EQ(spent_card(run).find("Forecast"), std::string::npos);
+    EXPECT_EQ(spent_card(run).find("Expected"), std::string::npos);  // without the config
+    run.config = "[data]\ntrain = [\"x\"]\n[checkpoint]\nevery = 20\n";
+    run.predicted = PredictedStep{.machine = "8 x h100", .goodput = 0.9712, .between_failures_s = 7200};
+    const std::string card = spent_card(run);
+    EXPECT_NE(card.find("Forecast for 8 x h100, where a failure comes every 2 h 0 min: 97.1 %."), std::string::npos)
+        << card;
+    // 40 steps of 5 s and one done again: 2 saves in 2 s, so 1 s each 101 s; a death in 210 s costs 4 s and 50.5 s.
+    const double expected = (1 - 1 / 101.0) * (1 - (4 + 50.5) / 210);
+    EXPECT_NE(card.find(concat(format_percent(expected), ".</p>")), std::string::npos) << card << expected;
 }
 
 TEST(StepTime, HasThePlansBand) {
