@@ -12,13 +12,14 @@ namespace {
 class TokenBatches final : public Batches {
   public:
     TokenBatches(Device& device, data::Sampler sampler, int64_t micro_batch, int64_t global_batch, BatchShard share,
-                 int64_t end)
+                 int64_t end, int64_t depths)
         : device_(device),
           sampler_(std::move(sampler)),
           micro_batch_(micro_batch),
           global_batch_(global_batch),
           share_(std::move(share)),
-          end_(end) {}
+          end_(end),
+          depths_(depths) {}
 
     nn::Batch microbatch(int64_t step, int64_t index) override {
         load(step);
@@ -26,7 +27,8 @@ class TokenBatches final : public Batches {
         const nn::BatchRows rows{
             .tokens = part(tokens_, first, micro_batch_),
             .targets = part(targets_, first, micro_batch_),
-            .first_key = sampler_.respects_documents() ? part(first_key_, first, micro_batch_) : std::span<int32_t>()};
+            .first_key = sampler_.respects_documents() ? part(first_key_, first, micro_batch_) : std::span<int32_t>(),
+            .depths = depths_};
         nn::Batch batch = nn::make_batch(device_, rows, micro_batch_, first_sequence(index), share_.part);
         batch.grad_scale = terms_ > 0 ? 1.0f / static_cast<float>(terms_) : 0;
         return batch;
@@ -67,7 +69,7 @@ class TokenBatches final : public Batches {
     data::Sampler sampler_;
     int64_t micro_batch_, global_batch_;
     BatchShard share_;
-    int64_t end_;
+    int64_t end_, depths_;
     int64_t loaded_ = 0, terms_ = 0;
     std::vector<int32_t> tokens_, targets_, first_key_;  // (sequences of the rank, T)
 };
@@ -135,7 +137,7 @@ class FullBatches : public Batches {
 class FixedBatches final : public FullBatches {
   public:
     FixedBatches(Device& device, const spec::RunSpec& run, BatchShard share)
-        : FullBatches(device, run, std::move(share)) {
+        : FullBatches(device, run, std::move(share)), depths_(run.model.mtp_depth) {
         const auto T = static_cast<size_t>(run.train.seq_len), size = static_cast<size_t>(sequences_) * T;
         std::vector<int32_t> windows(size + static_cast<size_t>(sequences_));
         const RandomKey key = random_key(static_cast<uint64_t>(run.train.seed), "fixed tokens");
@@ -149,7 +151,7 @@ class FixedBatches final : public FullBatches {
     }
 
     nn::Batch microbatch(int64_t step, int64_t index) override {
-        const nn::BatchRows rows{.tokens = tokens_, .targets = targets_, .first_key = first_key_};
+        const nn::BatchRows rows{.tokens = tokens_, .targets = targets_, .first_key = first_key_, .depths = depths_};
         nn::Batch batch =
             nn::make_batch(device_, rows, sequences_, (index * share_.ranks + share_.rank) * sequences_, share_.part);
         batch.grad_scale = 1.0f / static_cast<float>(valid_tokens(step));
@@ -157,6 +159,7 @@ class FixedBatches final : public FullBatches {
     }
 
   private:
+    int64_t depths_;
     std::vector<int32_t> tokens_, targets_, first_key_;  // (sequences of a microbatch, T)
 };
 
@@ -165,6 +168,7 @@ class BlankBatches final : public FullBatches {
     BlankBatches(Device& device, const spec::RunSpec& run, BatchShard share)
         : FullBatches(device, run, std::move(share)),
           length_(run.train.seq_len),
+          depths_(run.model.mtp_depth),
           documents_(run.data.documents == "respected") {}
 
     nn::Batch microbatch(int64_t step, int64_t) override {
@@ -175,6 +179,8 @@ class BlankBatches final : public FullBatches {
         nn::Batch batch;
         batch.tokens = blank(part.ranks, DType::i32);
         batch.targets = blank(part.ranks, DType::i32);
+        for (int64_t k = 0; k < depths_; ++k)
+            batch.ahead.push_back({blank(part.ranks, DType::i32), blank(part.ranks, DType::i32)});
         batch.positions = blank(part.ranks, DType::i32);
         batch.row_index = blank(part.ranks, DType::i64);
         if (documents_) batch.first_key = blank(part.ranks / part.ulysses, DType::i32);
@@ -183,15 +189,15 @@ class BlankBatches final : public FullBatches {
     }
 
   private:
-    int64_t length_;
+    int64_t length_, depths_;
     bool documents_;
 };
 
 }  // namespace
 
 std::unique_ptr<Batches> token_batches(Device& device, const data::Sampler& sampler, int64_t micro_batch,
-                                       int64_t global_batch, const BatchShard& share, int64_t end) {
-    return std::make_unique<TokenBatches>(device, sampler, micro_batch, global_batch, share, end);
+                                       int64_t global_batch, const BatchShard& share, int64_t depths, int64_t end) {
+    return std::make_unique<TokenBatches>(device, sampler, micro_batch, global_batch, share, end, depths);
 }
 
 std::unique_ptr<Batches> fixed_batches(ops::Context& ctx, const spec::RunSpec& run, const BatchShard& share) {

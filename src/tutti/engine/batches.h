@@ -33,9 +33,10 @@ class Batches {
     virtual int64_t valid_tokens(int64_t step) = 0;
 };
 
-// Windows of tokens. Samples from number `end` on have no target: they fill the last microbatch of an evaluation.
+// Windows of tokens, with those that `depths` of multi-token prediction read. Samples from number `end` on have no
+// target: they fill the last microbatch of an evaluation.
 std::unique_ptr<Batches> token_batches(Device& device, const data::Sampler& sampler, int64_t micro_batch,
-                                       int64_t global_batch, const BatchShard& share = {},
+                                       int64_t global_batch, const BatchShard& share = {}, int64_t depths = 0,
                                        int64_t end = std::numeric_limits<int64_t>::max());
 // Random tokens, drawn once and the same in every microbatch, for steps without a data set; for the mlp family its
 // noise. With data.documents = "respected" each sequence is one document.

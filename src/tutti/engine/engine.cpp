@@ -189,7 +189,7 @@ Engine::Engine(const spec::RunSpec& run_, comm::World& world, Machine machine, c
     if (scales) scales->allocate(ctx);
     if (run.train.cuda_graphs) graph.emplace(ctx);
     if (run.model.moe.experts > 0) {
-        routing.emplace(ctx, spec::layers_with_experts(run.model), run.model.moe,
+        routing.emplace(ctx, spec::layers_with_routers(run.model), run.model.moe,
                         run.train.global_batch * run.train.seq_len);
         routers = routing_of(groups, run.model.moe.aux_loss == "global");
     }
@@ -235,7 +235,8 @@ MakeBatches training_batches(const spec::RunSpec& run, const data::DataSet* data
     return [&run, data](ops::Context& ctx, const BatchShard& share) {
         if (!data) return noise_batches(ctx, run, share);
         const data::Sampler sampler(data->train, run.train.seq_len, static_cast<uint64_t>(run.train.seed));
-        return token_batches(ctx.device, sampler, run.train.micro_batch, run.train.global_batch, share);
+        return token_batches(ctx.device, sampler, run.train.micro_batch, run.train.global_batch, share,
+                             run.model.mtp_depth);
     };
 }
 

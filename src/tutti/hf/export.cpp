@@ -38,6 +38,8 @@ bool same_function(spec::ModelSpec a, const spec::ModelSpec& b) {
     a.hf = b.hf;
     a.dropout = b.dropout;
     a.init_std = b.init_std;
+    a.mtp_depth = b.mtp_depth;
+    a.mtp_weight = b.mtp_weight;
     a.moe.aux_loss = b.moe.aux_loss;
     a.moe.aux_coef = b.moe.aux_coef;
     a.moe.z_coef = b.moe.z_coef;
@@ -52,7 +54,8 @@ std::string config_text(FileSystem& disk, const spec::ModelSpec& spec, const Exp
     const std::string original = options.side_files.empty() ? "" : join(options.side_files, kConfig);
     if (!original.empty() && disk.kind(original) != FileKind::none) {
         const std::string text = read_file(disk, original);
-        if (same_function(spec::model_from_hf_config(text, original), spec))
+        const bool has_depth = spec.mtp_depth == 0 || spec::mtp_depth_of(text) == spec.mtp_depth;
+        if (has_depth && same_function(spec::model_from_hf_config(text, original), spec))
             return options.dtype || spec::is_packed(text)
                        ? spec::hf_config_with_dtype(text, options.dtype.value_or(stored))
                        : text;
@@ -138,6 +141,8 @@ std::vector<FileTensor> file_tensors(const models::Model& model, const StoredWei
             all.push_back(
                 {name, {p}, {&name - names.data(), static_cast<int64_t>(names.size())}, dtype, shape_in_file(*p)});
     }
+    for (const TensorCopy& copy : copies_in_files(model))
+        all.push_back({copy.name, {copy.of}, {}, options.dtype.value_or(weights.dtype(copy.of->name)), copy.of->shape});
     for (const auto& [name, place] : places) {
         std::vector<const Parameter*>& parts = all[place].parameters;
         std::ranges::sort(parts, {}, [](const Parameter* p) { return p->stored_as.first_row; });

@@ -17,6 +17,7 @@ using checkpoint::TensorInfo;
 
 namespace {
 
+constexpr const char* kHead = "lm_head.weight";
 constexpr size_t kListed = 20;                      // problems in a message
 constexpr int64_t kPieceBytes = int64_t{64} << 20;  // that a tensor is read in
 
@@ -94,13 +95,14 @@ bool is_legacy_buffer(std::string_view tensor) {
            tensor.ends_with(".rotary_emb.inv_freq");
 }
 
-// model.layers.61.* of a model of 61 layers: they predict more tokens.
+// model.layers.61.* of a model of 61 layers: they predict more tokens than the model does.
 bool is_of_a_layer_behind(std::string_view tensor, const spec::ModelSpec& spec) {
     constexpr std::string_view kLayers = "model.layers.";
     if (!spec::variant_of(spec).layers_behind || !tensor.starts_with(kLayers)) return false;
     int64_t layer = 0;
     const char* end = tensor.data() + tensor.size();
-    return std::from_chars(tensor.data() + kLayers.size(), end, layer).ec == std::errc() && layer >= spec.layers;
+    return std::from_chars(tensor.data() + kLayers.size(), end, layer).ec == std::errc() &&
+           layer >= spec.layers + spec.mtp_depth;
 }
 
 }  // namespace
@@ -126,6 +128,18 @@ Shape shape_in_file(const Parameter& p) {
     return p.stored_as.transposed ? Shape{shape[1], shape[0]} : shape;
 }
 
+std::vector<TensorCopy> copies_in_files(const models::Model& model) {
+    std::vector<TensorCopy> copies;
+    const std::vector<Parameter*>& all = model.parameters();
+    const spec::ModelSpec& spec = model.spec();
+    const Parameter* head = spec.tie_embeddings ? all.front() : &model.parameter(kHead);
+    for (int64_t layer = spec.layers; layer < spec.layers + spec.mtp_depth; ++layer) {
+        copies.push_back({concat("model.layers.", layer, ".embed_tokens.weight"), all.front()});
+        copies.push_back({concat("model.layers.", layer, ".shared_head.head.weight"), head});
+    }
+    return copies;
+}
+
 std::string describe(const Losses& losses) {
     Problems problems;
     for (const auto& [name, loss] : losses)
@@ -137,10 +151,6 @@ std::string describe(const Losses& losses) {
 bool any_infinite(const Losses& losses) {
     return std::any_of(losses.begin(), losses.end(), [](const auto& entry) { return entry.second.infinite > 0; });
 }
-
-namespace {
-constexpr const char* kHead = "lm_head.weight";
-}  // namespace
 
 StoredWeights StoredWeights::in_directory(checkpoint::FileSystem& file_system, const std::string& directory,
                                           const models::Model& model) {
@@ -197,6 +207,13 @@ StoredWeights StoredWeights::in_directory(checkpoint::FileSystem& file_system, c
             }
         };
         stored.weights_[p->name] = {first->dtype, read, p->stored_as.transposed};
+    }
+    for (const TensorCopy& copy : copies_in_files(model)) {
+        const std::string of = names_of(*copy.of).front();
+        if (files->find(copy.name) == nullptr) continue;
+        used.insert(copy.name);
+        if (files->find(of) != nullptr && !equal(*files, copy.name, of))
+            problems.add(copy.name, " differs from ", of, ", which the model has in its place");
     }
     for (const std::string& name : files->names()) {
         if (used.contains(name) || is_legacy_buffer(name)) continue;

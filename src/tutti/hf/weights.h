@@ -31,6 +31,13 @@ struct PartOf {
 std::vector<std::string> tensor_names(const autograd::Parameter& parameter);
 Shape shape_in_file(const autograd::Parameter& parameter);
 
+// Tensors of files that repeat a parameter: the embedding and the head in each block that predicts later tokens.
+struct TensorCopy {
+    std::string name;
+    const autograd::Parameter* of;
+};
+std::vector<TensorCopy> copies_in_files(const models::Model& model);
+
 // The values that a narrower type cannot hold, by parameter.
 using Losses = std::map<std::string, Loss>;
 // A line for each parameter: "\n  model.norm.weight: 1 value becomes infinite, 3 values become 0".

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "tutti/models/later_token.h"
+
 namespace tutti::models {
 
 using namespace nn;
@@ -37,22 +39,64 @@ class TokenEmbedding final : public Module {
 
 class NormAndHead final : public Module {
   public:
-    // `tied`: the embedding matrix serves as the head.
-    NormAndHead(const spec::ModelSpec& s, Norm norm, Parameter* tied)
-        : norm_(std::move(norm)), factor_(s.logit_divisor > 0 ? 1 / s.logit_divisor : 1) {
+    // Without later tokens unless they are made, too: `embedding` and `make_block` are those of the decoder. A tied
+    // head is the first parameter of `embedding`.
+    NormAndHead(const spec::ModelSpec& s, Norm norm, Module& embedding, const MakeBlock& make_block)
+        : norm_(std::move(norm)),
+          factor_(s.logit_divisor > 0 ? 1 / s.logit_divisor : 1),
+          embedding_(embedding),
+          weight_(s.mtp_weight) {
         unit.name = "head";
         head_.cap = s.logit_cap;
         own_all(unit, norm_);
-        own_head(unit, head_, s.vocab, s.width, s.init_std, tied);
+        Parameter* matrix = embedding.unit.parameters.front();
+        own_head(unit, head_, s.vocab, s.width, s.init_std, s.tie_embeddings ? matrix : nullptr);
+        if (s.mtp_depth > 0 && !s.tie_embeddings) unit.parameters.push_back(matrix);
+        later_.reserve(static_cast<size_t>(s.mtp_depth));
+        for (int64_t layer = s.layers; layer < s.layers + s.mtp_depth; ++layer) {
+            later_.emplace_back(s, layer, make_block(layer));
+            own_all(unit, later_.back());
+        }
     }
     Var forward(Tape& tape, const Var& x, const Batch& batch) override {
-        return head_(tape, scale(tape, norm_(tape, x), factor_), batch);
+        const Var h = norm_(tape, x);
+        const bool more = !later_.empty() && tape.recording() && batch.targets.defined();
+        return more ? losses_of_all(tape, h, batch) : head_(tape, scale(tape, h, factor_), batch);
     }
 
   private:
+    // The losses of the next token. The gradients are those of their sum and of weight / D times that of each depth.
+    Var losses_of_all(Tape& tape, const Var& h, const Batch& batch) {
+        const size_t depths = later_.size();
+        check(batch.ahead.size() == depths, "multi-token prediction: a batch with tokens of ", batch.ahead.size(),
+              " depths, the model has ", depths);
+        // The gradient of the matrices is complete with the last head: all of their other uses are before.
+        std::vector<Var> read = {h};
+        Var hidden = h;
+        for (size_t k = 0; k < depths; ++k) {
+            Batch later = batch;
+            later.tokens = batch.ahead[k].tokens;
+            hidden = later_[k](tape, hidden, embedding_.forward(tape, {}, later), batch);
+            read.push_back(later_[k].for_head(tape, hidden));
+        }
+        std::vector<Var> losses;
+        for (size_t k = 0; k <= depths; ++k) {
+            Batch of = batch;
+            if (k > 0) {
+                of.targets = batch.ahead[k - 1].targets;
+                of.grad_scale *= static_cast<float>(weight_ / static_cast<double>(depths));
+            }
+            losses.push_back(head_(tape, scale(tape, read[k], factor_), of, k < depths));
+        }
+        return first_of(tape, losses);
+    }
+
     Norm norm_;
     Head head_;
     double factor_;  // of the logits, applied to what the head multiplies
+    Module& embedding_;
+    double weight_;
+    std::vector<LaterToken> later_;
 };
 
 }  // namespace
@@ -60,10 +104,10 @@ class NormAndHead final : public Module {
 std::vector<std::unique_ptr<Module>> make_decoder(const spec::ModelSpec& s, std::unique_ptr<Module> embedding,
                                                   const MakeBlock& make_block, Norm norm) {
     std::vector<std::unique_ptr<Module>> modules;
-    Parameter* tied = s.tie_embeddings ? embedding->unit.parameters.front() : nullptr;
+    Module& tokens = *embedding;
     modules.push_back(std::move(embedding));
     for (int64_t layer = 0; layer < s.layers; ++layer) modules.push_back(make_block(layer));
-    modules.push_back(std::make_unique<NormAndHead>(s, std::move(norm), tied));
+    modules.push_back(std::make_unique<NormAndHead>(s, std::move(norm), tokens, make_block));
     return modules;
 }
 

@@ -10,7 +10,8 @@ namespace tutti::models {
 using MakeBlock = std::function<std::unique_ptr<Module>(int64_t layer)>;
 
 // `embedding`, whose first parameter is the token matrix (V, C), spec.layers blocks, and the head after `norm`; the
-// head is "lm_head" or, tied, the token matrix.
+// head is "lm_head" or, tied, the token matrix. The last module also predicts later tokens (models/later_token.h), by
+// blocks numbered from spec.layers on.
 std::vector<std::unique_ptr<Module>> make_decoder(const spec::ModelSpec& spec, std::unique_ptr<Module> embedding,
                                                   const MakeBlock& make_block, nn::Norm norm);
 // The same with the embedding "model.embed_tokens" and an RMS norm of this name.

@@ -77,6 +77,18 @@ Batch make_batch(Device& device, const BatchRows& rows, int64_t sequences, int64
     batch.targets = chosen(of(rows.targets));
     batch.positions = chosen([&](int64_t i) { return static_cast<int32_t>(i % T) - first_key(i); });
     batch.row_index = chosen([&](int64_t i) { return first_sequence * T + i; });
+    for (int64_t k = 1; k <= rows.depths; ++k) {
+        const auto tokens = [&](int64_t i) {
+            const int64_t at = i % T + k;
+            if (at < T) return rows.tokens[static_cast<size_t>(i + k)];
+            return at == T ? std::max(rows.targets[static_cast<size_t>(i + k - 1)], 0) : 0;
+        };
+        const auto targets = [&](int64_t i) {
+            const bool inside = i % T + k < T && first_key(i + k) == first_key(i);
+            return inside ? rows.targets[static_cast<size_t>(i + k)] : -1;
+        };
+        batch.ahead.push_back({chosen(tokens), chosen(targets)});
+    }
     if (!rows.first_key.empty())
         batch.first_key = chosen_of({part.rank / part.ulysses, part.ranks / part.ulysses}, of(rows.first_key));
     return batch;

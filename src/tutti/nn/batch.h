@@ -46,10 +46,16 @@ struct RoutingContext {
     int64_t index = 0;                         // the microbatch in the step of this rank
 };
 
+// What one depth of multi-token prediction reads: the tokens so many places ahead, and what follows them. (B, T) i32.
+struct TokensAhead {
+    Tensor tokens, targets;
+};
+
 struct Batch {
-    Tensor tokens;     // (B, T) i32
-    Tensor targets;    // (B, T) i32; negative: not counted. Undefined: the head returns logits of the last position
-    Tensor positions;  // (B, T) i32: place in the sequence, or in its document
+    Tensor tokens;   // (B, T) i32
+    Tensor targets;  // (B, T) i32; negative: not counted. Undefined: the head returns logits of the last position
+    std::vector<TokensAhead> ahead;  // by depth, from 1 on
+    Tensor positions;                // (B, T) i32: place in the sequence, or in its document
     // i32: position in the sequence at which the token's document begins. Undefined: a sequence is one document.
     // (B, T); with context.ulysses (B, T P), for all tokens whose attention this rank computes.
     Tensor first_key;
@@ -73,6 +79,7 @@ int64_t tokens_of_microbatch(const Batch& batch);
 struct BatchRows {
     std::span<const int32_t> tokens, targets;
     std::span<const int32_t> first_key;  // empty: each sequence is one document
+    int64_t depths = 0;                  // of multi-token prediction: Batch::ahead
 };
 
 // A sequence as 2 R equal chunks of `size` tokens. Rank r of R has chunks r and 2 R - 1 - r, in this order, so that
@@ -99,7 +106,8 @@ struct TokenRun {
 // memory. Error when T does not divide evenly.
 std::vector<TokenRun> runs_of(const SequencePart& part, int64_t T);
 
-// `first_sequence` is the global index in the step's batch of the first one. Positions restart with each document.
+// `first_sequence` is the global index in the step's batch of the first one. Positions restart with each document. A
+// token so many places ahead that it is of another document, or beyond the sequence, is no target.
 Batch make_batch(Device& device, const BatchRows& rows, int64_t sequences, int64_t first_sequence,
                  const SequencePart& part = {});
 

@@ -78,6 +78,22 @@ Var channels(Tape& tape, const Var& x, int64_t first, int64_t count) {
                        });
 }
 
+Var join_channels(Tape& tape, const Var& a, const Var& b) {
+    ops::Context& ctx = tape.context();
+    const int64_t first = a.value.dim(2), second = b.value.dim(2);
+    const Tensor y = ops::empty(ctx, {a.value.dim(0), a.value.dim(1), first + second}, a.value.dtype());
+    ops::copy(ctx, a.value, y.narrow(2, 0, first));
+    ops::copy(ctx, b.value, y.narrow(2, first, second));
+    return tape.record("join_channels", {a, b}, y, [&ctx, first, second](const Tensor& dy, Tensors&) {
+        return Tensors{ops::contiguous(ctx, dy.narrow(2, 0, first)), ops::contiguous(ctx, dy.narrow(2, first, second))};
+    });
+}
+
+Var first_of(Tape& tape, const std::vector<Var>& results) {
+    return tape.record("first_of", results, results.front().value,
+                       [count = results.size()](const Tensor& dy, Tensors&) { return Tensors(count, dy); });
+}
+
 Var split_heads(Tape& tape, const Var& x, int64_t head_dim) {
     const Tensor& v = x.value;
     return reshape(tape, x, {v.dim(0), v.dim(1), v.dim(2) / head_dim, head_dim});
@@ -355,7 +371,8 @@ Tensor last_logits(ops::Context& ctx, const Tensor& x, const ops::Operand& weigh
 
 }  // namespace
 
-Var head_loss(Tape& tape, const Var& input, Parameter& weight, int64_t vocab, const Batch& batch, double cap) {
+Var head_loss(Tape& tape, const Var& input, Parameter& weight, int64_t vocab, const Batch& batch, double cap,
+              bool more) {
     ops::Context& ctx = tape.context();
     const Var x = enter_tp_region(tape, input, weight);
     comm::Communicator* ranks = weight.tensor_parallel.ranks;
@@ -374,7 +391,7 @@ Var head_loss(Tape& tape, const Var& input, Parameter& weight, int64_t vocab, co
     const auto r = ops::linear_cross_entropy(
         ctx, x.value, w, batch.targets, vocab, batch.grad_scale, tape.recording() ? &weight.gradient : nullptr,
         tape.recording() && adds_to_gradient(weight), ranks ? &shard : nullptr, cap);
-    if (tape.recording()) tape.gradient_taken(weight);
+    if (tape.recording() && !more) tape.gradient_taken(weight);
     return tape.record("head_loss", {x}, r.losses, [dx = r.dx](const Tensor&, Tensors&) { return Tensors{dx}; });
 }
 

@@ -19,8 +19,11 @@ Var swiglu(Tape& tape, const Var& gate, const Var& up, ops::Gate g = ops::Gate::
 Var scale(Tape& tape, const Var& x, double factor);                                     // factor x; x itself for 1
 Var reshape(Tape& tape, const Var& x, const Shape& shape);
 Var channels(Tape& tape, const Var& x, int64_t first, int64_t count);  // those of x (B, T, C)
-Var split_heads(Tape& tape, const Var& x, int64_t head_dim);           // (B, T, H D) to (B, T, H, D)
-Var join_heads(Tape& tape, const Var& x);                              // and back
+Var join_channels(Tape& tape, const Var& a, const Var& b);             // of both side by side
+// The first of several results, whose gradient all of them get: losses that have their gradients already.
+Var first_of(Tape& tape, const std::vector<Var>& results);
+Var split_heads(Tape& tape, const Var& x, int64_t head_dim);  // (B, T, H D) to (B, T, H, D)
+Var join_heads(Tape& tape, const Var& x);                     // and back
 // x (B, T, C). The mask is a function of batch.seed, batch.step, the global index of the element and `place`, a name of
 // the place in the model ("h.3.mlp"). Returns x when the tape does not train.
 Var dropout(Tape& tape, const Var& x, double probability, const Batch& batch, const std::string& place);
@@ -86,8 +89,9 @@ Var short_convolution(Tape& tape, const Var& p, Affine taps, const Batch& batch,
 
 // The cross-entropy of each row (N) f32, or the logits (B, V) of the last position when the batch has no targets. The
 // forward also computes the gradients of batch.grad_scale * sum(losses), chunk by chunk, so the logits of all rows are
-// never saved. A logit z is cap tanh(z / cap) where there is a cap.
-Var head_loss(Tape& tape, const Var& x, Parameter& weight, int64_t vocab, const Batch& batch, double cap = 0);
+// never saved. A logit z is cap tanh(z / cap) where there is a cap. `more`: another loss of this pass uses the weight.
+Var head_loss(Tape& tape, const Var& x, Parameter& weight, int64_t vocab, const Batch& batch, double cap = 0,
+              bool more = false);
 Var squared_error(Tape& tape, const Var& x, const Batch& batch);
 
 }  // namespace tutti::nn

@@ -55,8 +55,8 @@ struct Head {
     Parameter* weight = nullptr;
     int64_t vocab = 0;
     double cap = 0;  // of the logits
-    Var operator()(Tape& tape, const Var& x, const Batch& batch) {
-        return head_loss(tape, x, *weight, vocab, batch, cap);
+    Var operator()(Tape& tape, const Var& x, const Batch& batch, bool more = false) {
+        return head_loss(tape, x, *weight, vocab, batch, cap, more);
     }
 };
 

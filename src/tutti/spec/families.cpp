@@ -10,7 +10,7 @@ namespace {
 constexpr std::string_view kOptions =
     "qkv_bias output_bias mlp_bias window window_layers variant norms norm_offset width_norm gate embedding_sqrt "
     "embedding_scale residual_scale logit_divisor logit_cap score_scale score_cap rope_dims rope_adjacent nope_layers "
-    "window_rope_theta query_growth kv_latent q_latent value_dim gate_limit sinks ";
+    "window_rope_theta query_growth kv_latent q_latent value_dim gate_limit sinks mtp_depth mtp_weight ";
 
 constexpr std::array kFamilyTraits = {
     FamilyTraits{.family = Family::gpt2,

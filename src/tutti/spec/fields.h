@@ -207,6 +207,11 @@ void for_each_field(Run& run, const Visit& visit) {
         "dropout probability after the embedding and the attention and MLP projections; mlp: 0", always);
     key("init_std", m.init_std, at_least(0), "standard deviation of the initial weights", always);
 
+    key("mtp_depth", m.mtp_depth, between(0, 16),
+        "llama: D, blocks behind the last layer that predict further tokens (DeepSeek-V3); 0: the next token only");
+    key("mtp_weight", m.mtp_weight, at_least(0),
+        "llama: w, w / D times the losses of these predictions is added to the loss that is trained");
+
     auto& e = m.moe;
     key("moe.experts", e.experts, between(0, 65536), "E, experts of a layer; 0: no mixture of experts");
     key("moe.top_k", e.top_k, between(0, 65536), "experts that process each token");

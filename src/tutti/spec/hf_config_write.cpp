@@ -212,6 +212,9 @@ bool is_mixtral(const ModelSpec& m) {
 
 std::string to_hf_config(const ModelSpec& m, DType dtype) {
     check<UsageError>(traits_of(m).tokens, "an mlp has no Hugging Face architecture; use --format tutti");
+    check<UsageError>(m.mtp_depth == 0 || variant_of(m).layers_behind, "[model] mtp_depth = ", m.mtp_depth,
+                      ": only DeepSeek-V3 and its relatives among the architectures of transformers have files with "
+                      "blocks behind the last layer; use --format tutti");
     Json json = m.family == Family::gpt2    ? gpt2_config(m)
                 : m.family == Family::lfm2  ? lfm2_config(m)
                 : m.variant != kAutoVariant ? variant_config(m)

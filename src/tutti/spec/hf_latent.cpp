@@ -75,6 +75,7 @@ void write_latents(const ModelSpec& m, Json& json) {
                      {"first_k_dense_replace", dense},
                      {"n_group", e.groups},
                      {"topk_group", e.top_groups}});
+    if (m.mtp_depth > 0) json["num_nextn_predict_layers"] = m.mtp_depth;
 }
 
 }  // namespace

@@ -123,7 +123,8 @@ double score_scale_of(const ModelSpec& m) {
 
 double yarn_mscale(double scale, double factor) { return factor <= 1 ? 1 : 0.1 * scale * std::log(factor) + 1; }
 
-LayerSpec layer(const ModelSpec& m, int64_t i) {
+LayerSpec layer(const ModelSpec& m, int64_t of) {
+    const int64_t i = std::min(of, m.layers - 1);
     const FamilyTraits& traits = traits_of(m);
     LayerSpec layer;
     layer.norm_before = m.norms != "post";
@@ -164,6 +165,13 @@ std::vector<LayerSpec> all_layers(const ModelSpec& model) {
     std::vector<LayerSpec> layers;
     for (int64_t i = 0; i < model.layers; ++i) layers.push_back(layer(model, i));
     return layers;
+}
+
+std::vector<int64_t> layers_with_routers(const ModelSpec& model) {
+    std::vector<int64_t> with = layers_with_experts(model);
+    for (int64_t i = model.layers; i < model.layers + model.mtp_depth; ++i)
+        if (layer(model, i).mixture()) with.push_back(i);
+    return with;
 }
 
 std::vector<int64_t> layers_with_experts(const ModelSpec& model) {

@@ -85,13 +85,15 @@ struct LayerSpec {
     const MlpSpec& mlp() const { return std::get<MlpSpec>(feed_forward); }  // of a layer without experts
     bool operator==(const LayerSpec&) const = default;
 };
+// From model.layers on: of a block that predicts later tokens, which is like the last layer.
 LayerSpec layer(const ModelSpec& model, int64_t i);
 // YaRN's m(x) = 0.1 x ln(factor) + 1; 1 for factors up to 1.
 double yarn_mscale(double x, double factor);
 std::vector<LayerSpec> all_layers(const ModelSpec& model);
 
-// Indices of those with experts.
+// Indices of those with experts, and the same with blocks that predict later tokens.
 std::vector<int64_t> layers_with_experts(const ModelSpec& model);
+std::vector<int64_t> layers_with_routers(const ModelSpec& model);
 
 struct Recompute {
     int64_t segment = 0;     // blocks that are recomputed together from their input; 0: none

@@ -115,7 +115,11 @@ struct ModelSpec {
     double rope_theta = 10000;
     RopeScaling rope_scaling;
     bool tie_embeddings = true;  // the head reuses the embedding matrix
-    double dropout = 0;          // after the embedding, the attention projection and the MLP projection
+    // Multi-token prediction (DeepSeek-V3): each of mtp_depth blocks behind the last one predicts one token further
+    // ahead, and mtp_weight / mtp_depth times the sum of their losses is trained with the loss.
+    int64_t mtp_depth = 0;
+    double mtp_weight = 0;
+    double dropout = 0;  // after the embedding, the attention projection and the MLP projection
     double init_std = 0.02;
     MixtureSpec moe;
     bool operator==(const ModelSpec&) const = default;

@@ -223,6 +223,9 @@ void check_options(const ModelSpec& m, Problems& problems) {
             "[model] query_growth = ", toml_text(m.query_growth),
             ": grows whole heads with RoPE; it needs rope_dims = 0, nope_layers = \"\" and window_rope_theta = 0");
     check_latent(m, problems);
+    require(problems, (m.mtp_depth > 0) == (m.mtp_weight > 0), "[model] mtp_depth = ", m.mtp_depth,
+            " with mtp_weight = ", toml_text(m.mtp_weight),
+            ": one switches these predictions on and the other off; DeepSeek-V3 has 1 with 0.3");
     require(problems, (m.gate == "clamped") == (m.gate_limit > 0), "[model] gate_limit = ", toml_text(m.gate_limit),
             ": gate = \"clamped\" needs a limit above 0, and gate = ", toml_text(m.gate), " is given; gpt-oss has ",
             "gate = \"clamped\" and gate_limit = 7");

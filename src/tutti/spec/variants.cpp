@@ -551,6 +551,8 @@ ModelSpec read_back(const ModelSpec& m, const Json& json) {
     read.vocab = m.vocab;
     read.init_std = m.init_std;
     read.dropout = m.dropout;
+    read.mtp_depth = m.mtp_depth;
+    read.mtp_weight = m.mtp_weight;
     for (auto field : {&MixtureSpec::capacity_factor, &MixtureSpec::aux_coef, &MixtureSpec::z_coef})
         read.moe.*field = m.moe.*field;
     for (auto field : {&MixtureSpec::drop, &MixtureSpec::aux_loss}) read.moe.*field = m.moe.*field;

@@ -377,7 +377,7 @@ std::optional<double> Run::evaluate_now() {
     const int64_t samples = run_.train.eval_batches < all / global ? run_.train.eval_batches * global : all;
     const int64_t micro = std::min(run_.train.micro_batch, samples);
     const engine::BatchShard share = engine::share_of(engine_.groups);
-    const auto source = engine::token_batches(*engine_.device, sampler, micro, micro * share.ranks, share, samples);
+    const auto source = engine::token_batches(*engine_.device, sampler, micro, micro * share.ranks, share, 0, samples);
     const auto eval_loss =
         engine::evaluate(engine_, *source, (samples + micro - 1) / micro, [this] { return is_stop_asked(); });
     if (!eval_loss) {
