@@ -59,22 +59,9 @@ std::optional<spec::RunSpec> planned(const LaunchArguments& a, const spec::RunSp
     ForecastArguments machine;
     machine.cluster = a.cluster;
     machine.set_cluster = a.set_cluster;
-    const planner::Request request{.model = run.model,
-                                   .cluster = cluster_of(machine),
-                                   .gpus = ranks,
-                                   .global_batch = run.train.global_batch,
-                                   .seq_len = run.train.seq_len,
-                                   .precision = run.precision.compute,
-                                   .data = run.data.train};
+    const planner::Request request{.run = run, .cluster = cluster_of(machine), .gpus = ranks};
     try {
-        const planner::Plan plan = planner::make_plan(request, 1);
-        spec::RunSpec best = run;
-        const spec::RunSpec& found = plan.finalists.chosen.front().run;
-        best.parallel = found.parallel;
-        best.recompute = found.recompute;
-        best.offload = found.offload;
-        best.train.micro_batch = found.train.micro_batch;
-        return is_valid(best, ranks) ? std::optional(best) : std::nullopt;
+        return planner::make_plan(request, 1).finalists.chosen.front().run;
     } catch (const UsageError&) {  // no layout of so many ranks runs and fits
         return std::nullopt;
     }

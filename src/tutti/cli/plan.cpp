@@ -26,18 +26,20 @@ bool has(const std::vector<std::string>& set, const std::string& key) {
 
 // `notes`: what the request assumes beyond the arguments.
 planner::Request request_of(const PlanArguments& a, std::vector<std::string>& notes) {
-    spec::RunSpec run = parse_run(a, false);
+    const spec::RunSpec run = parse_run(a, false);
     const auto given = [&](const char* key) { return !a.config.empty() || has(a.set, key); };
-    planner::Request r{.model = run.model, .cluster = cluster_of(a), .gpus = a.ranks};
-    r.global_batch = a.global_batch > 0 ? a.global_batch : given("train.global_batch") ? run.train.global_batch : 0;
-    r.seq_len = a.seq_len > 0            ? a.seq_len
-                : given("train.seq_len") ? run.train.seq_len
-                                         : std::min<int64_t>(r.model.max_positions, 4096);
-    r.precision = !a.precision.empty() ? a.precision : given("precision.compute") ? run.precision.compute : "bf16";
-    if (r.seq_len > r.model.max_positions) {
-        notes.push_back(concat(name_of(r.model), " has ", r.model.max_positions, " positions; planned with ", r.seq_len,
+    planner::Request r{.run = run, .cluster = cluster_of(a), .gpus = a.ranks};
+    spec::TrainSpec& t = r.run.train;
+    if (!given("train.global_batch")) t.global_batch = 0;
+    if (!given("train.seq_len")) t.seq_len = std::min<int64_t>(run.model.max_positions, 4096);
+    if (a.global_batch > 0) t.global_batch = a.global_batch;
+    if (a.seq_len > 0) t.seq_len = a.seq_len;
+    if (!a.precision.empty()) r.run.precision.compute = a.precision;
+    int64_t& positions = r.run.model.max_positions;
+    if (t.seq_len > positions) {
+        notes.push_back(concat(name_of(run.model), " has ", positions, " positions; planned with ", t.seq_len,
                                ": a table of angles or positions grows, the rest does not depend on it"));
-        r.model.max_positions = r.seq_len;
+        positions = t.seq_len;
     }
     if (a.margin > 0) {
         const double whole = r.cluster.memory;
@@ -46,8 +48,9 @@ planner::Request request_of(const PlanArguments& a, std::vector<std::string>& no
                                " of each device is left free: ", format_bytes(static_cast<int64_t>(r.cluster.memory)),
                                " are planned with"));
     }
-    r.data = a.data.empty() ? run.data.train : a.data;
-    if (r.data.empty() || r.data == std::vector<std::string>{"none.bin"}) r.data = {"data/train.bin"};
+    std::vector<std::string>& texts = r.run.data.train;
+    if (!a.data.empty()) texts = a.data;
+    if (texts.empty() || texts == std::vector<std::string>{"none.bin"}) texts = {"data/train.bin"};
     r.expert_loads = rehearsal::parse_expert_loads("--expert-loads", a.expert_loads, run);
     if (!a.site.empty()) r.constants = simulate::read_physics(a.site);
     if (!a.without.empty()) leave_out(r.limits, a.without);
@@ -67,17 +70,6 @@ void compare_layout(const PlanArguments& a, const std::string& name, const std::
     io.text() << "wrote " << a.svg << '\n';
 }
 
-// The request's run with the layout of the config.
-spec::RunSpec run_of_config(const PlanArguments& a, const planner::Request& request) {
-    spec::RunSpec run = parse_run(a, false);
-    run.model = request.model;
-    run.train.seq_len = request.seq_len;
-    run.train.global_batch = request.global_batch;
-    run.precision.compute = request.precision;
-    spec::validate(run, request.gpus);
-    return run;
-}
-
 bool is_from_peer(const PlanArguments& a) {
     return std::any_of(a.from.begin(), a.from.end(), [](const std::string& file) { return !file.empty(); });
 }
@@ -87,7 +79,7 @@ int plan_layouts(const PlanArguments& a, const Io& io, std::vector<std::string> 
         a.vary.empty(), "--vary ", joined(a.vary),
         ": a plan varies the layout itself; use it with simulate or rehearse, or run plan for each value");
     planner::Request request = request_of(a, notes);
-    check<UsageError>(request.gpus > 0 && request.global_batch > 0,
+    check<UsageError>(request.gpus > 0 && request.run.train.global_batch > 0,
                       "--ranks (--gpus) and --global-batch are needed: how many devices, and ",
                       "sequences of a step over all of them");
     if (!a.emit_for.empty()) keep_to(request.limits, planner::peer_named(a.emit_for));
@@ -97,7 +89,10 @@ int plan_layouts(const PlanArguments& a, const Io& io, std::vector<std::string> 
     if (!a.why_not.empty()) hold(held.limits, a.why_not);
     const bool has_layout = !a.config.empty() || is_from_peer(a);
     std::optional<spec::RunSpec> mine;
-    if (has_layout) mine = run_of_config(a, request);
+    if (has_layout) {
+        mine = request.run;
+        spec::validate(*mine, request.gpus);
+    }
     const planner::Plan plan = planner::make_plan(request, static_cast<size_t>(a.top));
     std::ostream& text = io.text();
     for (const std::string& note : notes) text << "note: " << note << '\n';
@@ -176,7 +171,7 @@ int plan_of_peer(const PlanArguments& a, const Io& io) {
 int plan_scaling(const PlanArguments& a, const Io& io) {
     std::vector<std::string> notes;
     const planner::Request request = request_of(a, notes);
-    check<UsageError>(request.global_batch > 0,
+    check<UsageError>(request.run.train.global_batch > 0,
                       "--global-batch is needed: sequences of a step, the same at every size");
     for (const std::string& note : notes) io.text() << "note: " << note << '\n';
     const planner::ScalingOptions options{.last = a.ranks > 0 ? a.ranks : 65536,
@@ -273,8 +268,8 @@ Options from_options(PlanArguments& a) {
 
 Command plan_command(PlanArguments& a, const Io& io) {
     constexpr double kMany = 1e9;
-    Options shared =
-        joined_options({run_options(a, "TOML file of a run, whose layout is compared"), machine_options(a, "")});
+    Options shared = joined_options(
+        {run_options(a, "TOML file of the run to plan; its own layout is compared"), machine_options(a, "")});
     for (Option& option : shared)
         if (option.name == "--ranks,--gpus") option.default_text = "";
     return command_of(

@@ -47,6 +47,36 @@ TEST_F(PlanCommand, WritesTheConfigThatItShows) {
     EXPECT_TRUE(read_file(path("plan.html")).starts_with("<!DOCTYPE html>"));
 }
 
+TEST_F(PlanCommand, IsForTheRunOfTheConfig) {
+    std::ofstream(path("run.toml")) << "[model]\npreset = \"llama-tiny\"\n[data]\ntrain = [\"text.txt\"]\n"
+                                       "[train]\nsteps = 77\nglobal_batch = 16\nseq_len = 256\n"
+                                       "[optimizer]\nlr = 0.02\n[comm]\ntimeout_s = 7\n";
+    const auto planned = [&](const char* rule) {
+        const std::vector<std::string> words = {path("run.toml"),
+                                                "--cluster",
+                                                "mi300x",
+                                                "--ranks",
+                                                "1",
+                                                "--set",
+                                                std::string("optimizer.name=") + rule,
+                                                "--emit",
+                                                path("best.toml"),
+                                                "--json"};
+        EXPECT_EQ(run_plan(words), 0) << err;
+        return Json::parse(out);
+    };
+    const Json adamw = planned("adamw"), sgd = planned("sgd");
+    const spec::RunSpec emitted = spec::parse_file(path("best.toml"));
+    EXPECT_EQ(emitted.optimizer.name, "sgd");
+    EXPECT_EQ(emitted.optimizer.lr, 0.02);
+    EXPECT_EQ(emitted.train.steps, 77);
+    EXPECT_EQ(emitted.comm.timeout_s, 7);
+    // One f32 moment of each parameter less.
+    const double saved = adamw["finalists"][0]["predicted"]["peak_bytes"].get<double>() -
+                         sgd["finalists"][0]["predicted"]["peak_bytes"].get<double>();
+    EXPECT_NEAR(saved, 4 * adamw["parameters"].get<double>(), 0.02 * saved);
+}
+
 TEST_F(PlanCommand, AnswersInText) {
     ASSERT_EQ(run_plan(kSmall), 0) << err;
     for (const char* part : {"against the engine's rules", "= estimated", "layout", "(kernels as of",

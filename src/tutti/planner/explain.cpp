@@ -28,7 +28,7 @@ class Recipes {
     // Rules 1 to 5: data parallelism, sharded above 1 B parameters, in replicated groups above 256 devices.
     std::optional<Candidate> of_lecture() {
         spec::RunSpec run = plain_run(r_);
-        run.parallel.zero = double(models::parameter_count(r_.model)) > kPlainData ? 3 : 0;
+        run.parallel.zero = double(models::parameter_count(r_.run.model)) > kPlainData ? 3 : 0;
         if (run.parallel.zero == 0 || r_.gpus <= kHybridFrom) return largest_batch(run);
         std::vector<int> replicas = divisors(r_.gpus, r_.gpus / std::max(1, r_.cluster.per_node));
         std::reverse(replicas.begin(), replicas.end());
@@ -80,7 +80,7 @@ class Recipes {
 
     // The largest micro batch that fits; activations recomputed where that makes room for a larger one.
     std::optional<Candidate> largest_batch(spec::RunSpec run) {
-        std::vector<int> micro_batches = divisors(r_.global_batch, 64);
+        std::vector<int> micro_batches = divisors(r_.run.train.global_batch, 64);
         std::reverse(micro_batches.begin(), micro_batches.end());
         for (const int micro_batch : micro_batches)
             for (const char* recompute : {"none", "full"}) {
@@ -113,11 +113,12 @@ Recipe field_recipe(const Request& r, const Finalist& choice) {
     Recipe recipe;
     Recipes recipes(r);
     const spec::ParallelSpec& b = choice.run.parallel;
-    const auto parameters = double(models::parameter_count(r.model));
+    const auto parameters = double(models::parameter_count(r.run.model));
     const bool large = parameters > kPlainData, many = r.gpus > kHybridFrom,
-               advanced = r.gpus > kAdvancedFrom || parameters > kAdvancedParameters || r.seq_len > kAdvancedTokens;
+               advanced =
+                   r.gpus > kAdvancedFrom || parameters > kAdvancedParameters || r.run.train.seq_len > kAdvancedTokens;
     const std::string here =
-        concat(format_count(parameters), " parameters, ", r.gpus, " devices, ", r.seq_len, " tokens");
+        concat(format_count(parameters), " parameters, ", r.gpus, " devices, ", r.run.train.seq_len, " tokens");
     const auto rule = [&](const char* text, bool applies, const std::string& says, const std::string& chosen,
                           bool agrees) {
         recipe.rules.push_back({text, applies ? says : "-", chosen, !applies || agrees});
@@ -143,7 +144,7 @@ Recipe field_recipe(const Request& r, const Finalist& choice) {
     } else {
         recipe.verdict += "rules 1 to 5 alone: no such layout fits\n";
     }
-    const KnownRun& run = nearest_run(parameters, r.gpus, double(r.seq_len), r.model.moe.experts > 0);
+    const KnownRun& run = nearest_run(parameters, r.gpus, double(r.run.train.seq_len), r.run.model.moe.experts > 0);
     recipe.published = concat(run.model, " on ", run.devices, " ", run.cluster, ": ", describe_layout(run),
                               run.mfu > 0 ? concat(", MFU ", format_percent(run.mfu)) : "", " [", run.source, "]");
     recipe.verdict += concat("the nearest published run: ", recipe.published, '\n');

@@ -85,8 +85,8 @@ void attempt(const Request& request, const rehearsal::Target& target, Attempt& a
 }  // namespace
 
 rehearsal::Target target_of(const Request& request) {
-    rehearsal::Target target =
-        rehearsal::target_for(request.cluster, compute_type_from(request.precision).value_or(ComputeType::bf16));
+    rehearsal::Target target = rehearsal::target_for(
+        request.cluster, compute_type_from(request.run.precision.compute).value_or(ComputeType::bf16));
     target.expert_loads = request.expert_loads;
     return target;
 }

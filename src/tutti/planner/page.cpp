@@ -126,13 +126,14 @@ std::string to_html(const Plan& plan) {
     const auto fact = [](const char* name, const std::string& value) {
         return concat("<div><dt>", name, "</dt><dd>", escape_html(value), "</dd></div>");
     };
-    const std::string title = concat("Plan: ", name_of(r.model), " on ", r.gpus, " x ", r.cluster.name);
+    const std::string title = concat("Plan: ", name_of(r.run.model), " on ", r.gpus, " x ", r.cluster.name);
     return report::page(
         title,
-        concat("<header><h1>", escape_html(title), "</h1><p>global batch ", r.global_batch, " of ", r.seq_len,
-               " tokens, ", r.precision, "; ", format_count(double(g.all)), " layouts searched in ",
-               format_time(g.seconds), ", ", g.priced, " priced; time and memory: ", escape_html(plan.certified),
-               "</p></header>\n<dl class=\"facts\">", fact("step", format_time(best.seconds())),
+        concat("<header><h1>", escape_html(title), "</h1><p>global batch ", r.run.train.global_batch, " of ",
+               r.run.train.seq_len, " tokens, ", describe_numerics(r.run), "; ", format_count(double(g.all)),
+               " layouts searched in ", format_time(g.seconds), ", ", g.priced,
+               " priced; time and memory: ", escape_html(plan.certified), "</p></header>\n<dl class=\"facts\">",
+               fact("step", format_time(best.seconds())),
                fact("MFU, causal", format_percent(best.share_of_peak(best.model_causal))),
                fact("throughput", format_rate(best.tokens_per_s(), "tokens")),
                fact("memory of a rank", format_bytes(static_cast<int64_t>(plan.finalists.chosen.front().bytes()))),

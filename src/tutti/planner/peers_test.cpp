@@ -65,14 +65,10 @@ TEST(Peers, TwoHundredRandomLayoutsAreReadAsTheyAreWritten) {
             const bool experts = peer == Peer::megatron && attempt % 3 == 0;
             const int gpus = any((const int[]){8, 16, 32, 64});
             const std::string preset = experts ? "mixtral-8x7b" : peer == Peer::nanogpt ? "gpt2-124m" : "llama3-8b";
-            Request r{.model = spec::preset(preset),
-                      .cluster = hardware::cluster_named("h100"),
-                      .gpus = gpus,
-                      .global_batch = any((const int[]){32, 64, 128}),
-                      .seq_len = peer == Peer::nanogpt ? 1024 : any((const int[]){2048, 8192}),
-                      .precision = "bf16",
-                      .data = {"x.bin"}};
-            if (peer == Peer::nanogpt) r.model.vocab = 50304;  // its default
+            const int batch = any((const int[]){32, 64, 128});
+            const int seq_len = peer == Peer::nanogpt ? 1024 : any((const int[]){2048, 8192});
+            Request r = request_for(spec::preset(preset), hardware::cluster_named("h100"), gpus, batch, seq_len);
+            if (peer == Peer::nanogpt) r.run.model.vocab = 50304;  // its default
             keep_to(r.limits, peer);
             spec::RunSpec run = plain_run(r);
             spec::ParallelSpec& p = run.parallel;
@@ -113,7 +109,7 @@ TEST(Peers, TwoHundredRandomLayoutsAreReadAsTheyAreWritten) {
             const std::string text = emit_for(peer, run, gpus);
             ASSERT_EQ(text.find("# not the same"), std::string::npos) << text;
             PeerRun read;
-            const spec::RunSpec again = read_again(peer, text, preset, r.seq_len, &read);
+            const spec::RunSpec again = read_again(peer, text, preset, r.run.train.seq_len, &read);
             ASSERT_NO_THROW(spec::validate(again, gpus)) << text;
             ASSERT_EQ(said(again, gpus), said(run, gpus)) << text << spec::to_toml(again);
             ASSERT_EQ(read.ranks, peer == Peer::torchtitan || peer == Peer::nanogpt ? 0 : gpus) << text;

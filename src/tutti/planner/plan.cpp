@@ -13,8 +13,8 @@ namespace tutti::planner {
 namespace {
 
 [[noreturn]] void refuse(const Request& r, const Found& found) {
-    const std::string what = concat("no layout of ", name_of(r.model), " on ", r.gpus, " x ", r.cluster.name,
-                                    " with a global batch of ", r.global_batch, " is possible");
+    const std::string what = concat("no layout of ", name_of(r.run.model), " on ", r.gpus, " x ", r.cluster.name,
+                                    " with a global batch of ", r.run.train.global_batch, " is possible");
     if (found.gates.memory > 0 || found.least_bytes > r.cluster.memory) {
         throw UsageError(concat(what, ": the least that a rank needs is ",
                                 format_bytes(static_cast<int64_t>(found.least_bytes)), " of ",
@@ -23,7 +23,7 @@ namespace {
     }
     throw UsageError(concat(what, ": of ", format_count(double(found.gates.all)),
                             " layouts none keeps the rules. The ranks that the model's axes leave (of ", r.gpus,
-                            "; heads ", r.model.heads, ", layers ", r.model.layers,
+                            "; heads ", r.run.model.heads, ", layers ", r.run.model.layers,
                             ") must divide the global batch; try a --global-batch that is a multiple of ", r.gpus,
                             ", or other --gpus"));
 }
@@ -40,7 +40,7 @@ Plan make_plan(const Request& request, size_t top) {
     plan.finalists = choose(request, plan.found, top, target);
     if (plan.finalists.chosen.empty()) {
         throw UsageError(concat("none of the ", plan.finalists.dropped.size(), " fastest layouts of ",
-                                name_of(request.model), " runs, and none with less memory: ",
+                                name_of(request.run.model), " runs, and none with less memory: ",
                                 plan.finalists.dropped.front().reason, "; try more --gpus or a shorter --seq-len"));
     }
     return plan;

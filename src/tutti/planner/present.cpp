@@ -77,9 +77,10 @@ std::string render(const Comparison& c) {
 std::string render(const Plan& plan) {
     const Request& r = plan.request;
     const Gates& g = plan.found.gates;
-    std::string text = concat(name_of(r.model), ", ", format_count(double(models::parameter_count(r.model))),
-                              " parameters, on ", r.gpus, " x ", r.cluster.name, "; global batch ", r.global_batch,
-                              " of ", r.seq_len, " tokens, ", r.precision, "\n\n");
+    std::string text =
+        concat(name_of(r.run.model), ", ", format_count(double(models::parameter_count(r.run.model))),
+               " parameters, on ", r.gpus, " x ", r.cluster.name, "; global batch ", r.run.train.global_batch, " of ",
+               r.run.train.seq_len, " tokens, ", describe_numerics(r.run), "\n\n");
     const Prediction& best = plan.finalists.chosen.front().prediction;
     constexpr size_t kIndent = 33;
     text += concat(right("", 3), right("step", 9), right("MFU", 8), right("memory", 11), "  layout\n");
@@ -173,13 +174,15 @@ Json to_json(const Plan& plan) {
         dropped.push_back(entry);
     }
     for (const Candidate& c : plan.found.front) front.push_back(describe_candidate(c));
-    return {{"model", name_of(r.model)},
-            {"parameters", models::parameter_count(r.model)},
+    return {{"model", name_of(r.run.model)},
+            {"parameters", models::parameter_count(r.run.model)},
             {"cluster", r.cluster.name},
             {"gpus", r.gpus},
-            {"global_batch", r.global_batch},
-            {"seq_len", r.seq_len},
-            {"precision", r.precision},
+            {"global_batch", r.run.train.global_batch},
+            {"seq_len", r.run.train.seq_len},
+            {"precision", r.run.precision.compute},
+            {"recipe", r.run.precision.recipe},
+            {"optimizer", r.run.optimizer.name},
             {"layouts", g.all},
             {"gates",
              {{"unopened", g.unopened},

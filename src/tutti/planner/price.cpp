@@ -13,6 +13,7 @@
 #include "tutti/optim/rules.h"
 #include "tutti/parallel/flat_unit.h"
 #include "tutti/pipeline/stages.h"
+#include "tutti/planner/rules.h"
 #include "tutti/schedule/generators.h"
 #include "tutti/schedule/timeline.h"
 #include "tutti/simulate/rehearsed.h"
@@ -55,17 +56,11 @@ double shard_of(double values, double shards) {
 Pricer::Pricer(const Request& request, const rehearsal::Target& target)
     : request_(request),
       target_(target),
-      prices_(request.cluster, request.constants, request.precision == "f32" ? "fp32" : request.precision),
-      probes_(
-          target,
-          [&] {
-              spec::RunSpec run;
-              run.precision.compute = request.precision;
-              return simulate::prices_on(run, request.cluster, request.constants);
-          }(),
-          request.gpus) {
-    const models::Model model = models::outline(request.model);
-    costs_ = pipeline::forward_costs(model, request.seq_len);
+      prices_(request.cluster, request.constants,
+              request.run.precision.compute == "f32" ? "fp32" : request.run.precision.compute),
+      probes_(target, simulate::prices_on(request.run, request.cluster, request.constants), request.gpus) {
+    const models::Model model = models::outline(request.run.model);
+    costs_ = pipeline::forward_costs(model, request.run.train.seq_len);
 }
 
 const schedule::Schedule& Pricer::schedule_of(const spec::ParallelSpec& p, int64_t microbatches) {
@@ -322,8 +317,7 @@ Price Pricer::state_of(const Layout& l, std::span<const Stage* const> stages) co
     (run.offload.params ? price.offloaded : price.bytes) += weights;
     price.bytes += l.of_value(Purpose::gradients) * (p.zero >= 2 ? sharded : whole);
     (run.offload.optimizer ? price.offloaded : price.bytes) += l.of_value(Purpose::optimizer) * owned;
-    const bool masters = spec::compute_dtype(run) != DType::f32 && run.precision.master == "f32";
-    price.saved = (l.of_value(Purpose::optimizer) + (masters ? 0 : l.of_value(Purpose::weights))) *
+    price.saved = static_cast<double>(saved_bytes(l.state, run)) / Layout::kMany *
                   (p.zero >= 1 ? sharded : whole / (l.shards * l.replicas));
     return price;
 }

@@ -39,8 +39,8 @@ bool draw(std::mt19937& random, const Request& r, spec::RunSpec& run) {
         p.virtual_stages = kind->chunks > 0 ? kind->chunks : one_of<int>(random, {2, 3, 4});
         set_stages(run);
     }
-    if (r.model.moe.experts > 0) {
-        p.ep = one_of(random, divisors(r.model.moe.experts, r.gpus));
+    if (r.run.model.moe.experts > 0) {
+        p.ep = one_of(random, divisors(r.run.model.moe.experts, r.gpus));
         p.etp = one_of<int>(random, {1, 1, 2});
     }
     run.train.micro_batch = one_of<int>(random, {1, 1, 2});
@@ -62,9 +62,8 @@ TEST(Price, IsThatOfTheRehearsal) {
     for (const auto& [preset, gpus, batch, seq] :
          {std::tuple("llama3-8b", 32, 128, 4096), std::tuple("llama3.2-1b", 8, 32, 2048),
           std::tuple("qwen3-30b-a3b", 32, 128, 2048), std::tuple("lfm2-1.2b", 16, 64, 4096)}) {
-        requests.push_back(
-            {spec::preset(preset), hardware::cluster_named("h100"), gpus, batch, seq, "bf16", {"x.bin"}});
-        requests.back().model.layers = std::min<int64_t>(requests.back().model.layers, 16);
+        requests.push_back(request_for(spec::preset(preset), hardware::cluster_named("h100"), gpus, batch, seq));
+        requests.back().run.model.layers = std::min<int64_t>(requests.back().run.model.layers, 16);
     }
     for (const Request& r : requests) {
         rehearsal::Target target = target_of(r);
@@ -90,12 +89,12 @@ TEST(Price, IsThatOfTheRehearsal) {
             estimated_memory.push_back(estimate.bytes / peak);
             if (std::getenv("TUTTI_SHOW_PRICES") != nullptr)
                 std::printf("%-14s time %6.3f (%6.3f)  memory %6.3f (%6.3f)  %8.3f s %8.2f GB  at %-18s %s\n",
-                            name_of(r.model).c_str(), of_time.back(), estimated_time.back(), of_memory.back(),
+                            name_of(r.run.model).c_str(), of_time.back(), estimated_time.back(), of_memory.back(),
                             estimated_memory.back(), step.seconds, peak / 1e9, step.shown.memory.peak_place.c_str(),
                             describe_layout(run).c_str());
             EXPECT_FALSE(pricer.price(run, 0.999 * price.seconds)) << describe_layout(run);
         }
-        EXPECT_GT(layouts, 5) << name_of(r.model);
+        EXPECT_GT(layouts, 5) << name_of(r.run.model);
     }
     // Shares of the layouts within 1 %, 5 % and 15 %.
     const auto within = [](const std::vector<double>& ratios, double tolerance) {

@@ -1,4 +1,4 @@
-// planner/request.h: the request for a plan: a model, machines, and the batch of a step.
+// planner/request.h: the request for a plan: a run without a layout, and machines.
 #pragma once
 
 #include <algorithm>
@@ -31,16 +31,18 @@ void leave_out(Limits& limits, const std::string& words);
 void hold(Limits& limits, const std::string& layout);
 
 struct Request {
-    spec::ModelSpec model;
+    spec::RunSpec
+        run;  // what is trained, and how; [parallel], [recompute], [offload] and micro_batch are what a plan chooses
     hardware::Cluster cluster;
     int gpus = 1;
-    int64_t global_batch = 1, seq_len = 1;  // sequences of a step, tokens of each
-    std::string precision = "bf16";         // bf16 | f16 | f32 | tf32
-    std::vector<std::string> data;          // [data] train of the emitted config
     std::vector<double> expert_loads = {};  // of each expert, in any unit; {}: the usual imbalance
     simulate::Physics constants = {};       // of the site
     Limits limits = {};
 };
+
+// A run of the model with the defaults of all else.
+Request request_for(const spec::ModelSpec& model, const hardware::Cluster& cluster, int gpus, int64_t global_batch,
+                    int64_t seq_len);
 
 // UsageError for the family mlp and a cluster that lacks the precision.
 void check_request(const Request& request);

@@ -21,11 +21,21 @@ std::span<const schedule::Kind* const> schedules() {
 }
 
 std::string_view peak_of(const Request& r) {
-    return hardware::peak_name(compute_type_from(r.precision).value_or(ComputeType::bf16));
+    return hardware::peak_name(compute_type_from(r.run.precision.compute).value_or(ComputeType::bf16));
+}
+
+Request request_for(const spec::ModelSpec& model, const hardware::Cluster& cluster, int gpus, int64_t global_batch,
+                    int64_t seq_len) {
+    Request r{.run = {}, .cluster = cluster, .gpus = gpus};
+    r.run.model = model;
+    r.run.data.train = {"x.bin"};
+    r.run.train.global_batch = global_batch;
+    r.run.train.seq_len = seq_len;
+    return r;
 }
 
 void check_request(const Request& r) {
-    check<UsageError>(spec::traits_of(r.model).tokens,
+    check<UsageError>(spec::traits_of(r.run.model).tokens,
                       "the family mlp has no sequences and no parallel axis but data; plan a language model");
     const std::string_view type = peak_of(r);
     check<UsageError>(r.cluster.has(type), r.cluster.name, " has no ", type, " products (it has ", r.cluster.types(),
@@ -66,13 +76,11 @@ bool allowed(const Request& r, const spec::RunSpec& run) {
 }
 
 spec::RunSpec plain_run(const Request& r) {
-    spec::RunSpec run;
-    run.model = r.model;
-    run.data.train = r.data;
-    run.train.seq_len = r.seq_len;
-    run.train.global_batch = r.global_batch;
+    spec::RunSpec run = r.run;
+    run.parallel = {};
+    run.recompute = {};
+    run.offload = {};
     run.train.micro_batch = 1;
-    run.precision.compute = r.precision;
     run.parallel.dp_shard = r.gpus;
     return run;
 }
@@ -84,6 +92,17 @@ void set_stages(spec::RunSpec& run) {
     layers = "0";
     for (int64_t layer = 0; layer < run.model.layers; ++layer) layers += ",1";
     layers += ",0";
+}
+
+int64_t saved_bytes(const MemoryByPurpose& state, const spec::RunSpec& run) {
+    const bool masters = spec::compute_dtype(run) != DType::f32 && run.precision.master == "f32";
+    return state[Purpose::optimizer] + (masters ? 0 : state[Purpose::weights]);
+}
+
+std::string describe_numerics(const spec::RunSpec& run) {
+    const std::string &recipe = run.precision.recipe, &rule = run.optimizer.name;
+    return concat(run.precision.compute, recipe == "none" ? "" : concat(", 8-bit products (", recipe, ")"),
+                  rule == "adamw" ? "" : concat(", ", rule));
 }
 
 std::string describe_layout(const spec::RunSpec& run) {

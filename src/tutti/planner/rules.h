@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tutti/base/purpose.h"
 #include "tutti/planner/request.h"
 #include "tutti/schedule/generators.h"
 #include "tutti/spec/rules.h"
@@ -46,6 +47,12 @@ void set_stages(spec::RunSpec& run);
 
 // "tp 8, pp 16 interleaved x 7, dp 128, ZeRO-1, micro batch 1, selective recompute" of a run with dp_shard >= 1.
 std::string describe_layout(const spec::RunSpec& run);
+
+// Of the state of a run's parameters, what a checkpoint holds: the optimizer's, and weights without masters.
+int64_t saved_bytes(const MemoryByPurpose& state, const spec::RunSpec& run);
+
+// "bf16", "bf16, 8-bit products (block), muon": the types of the products, and the update rule if it is not AdamW.
+std::string describe_numerics(const spec::RunSpec& run);
 
 std::vector<int> divisors(int64_t n, int64_t most);  // ascending
 

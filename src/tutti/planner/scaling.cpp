@@ -20,8 +20,7 @@ Reliability reliability_of(const hardware::Cluster& cluster, int ranks, double s
 }
 
 double checkpoint_bytes(const spec::RunSpec& run) {
-    const MemoryByPurpose bytes = optim::state_bytes(models::parameter_count(run.model), run);
-    return double(bytes[Purpose::weights] + bytes[Purpose::optimizer]);
+    return double(saved_bytes(optim::state_bytes(models::parameter_count(run.model), run), run));
 }
 
 double goodput(const Reliability& r, double interval) {
@@ -36,8 +35,9 @@ std::vector<ScalingRow> scale(const Request& request, const ScalingOptions& o) {
     std::vector<ScalingRow> rows;
     double first_rate = 0;  // tokens/s of a device
     const double price = o.price.value_or(request.cluster.price_per_hour);
-    const double state = checkpoint_bytes(plain_run(request));
-    const double flops = models::counts_of(models::outline(request.model), request.seq_len, "none").model.causal();
+    const double state = checkpoint_bytes(request.run);
+    const double flops =
+        models::counts_of(models::outline(request.run.model), request.run.train.seq_len, "none").model.causal();
     for (int gpus = o.first; gpus <= o.last; gpus *= 2) {
         Request r = request;
         r.gpus = gpus;
@@ -47,12 +47,12 @@ std::vector<ScalingRow> scale(const Request& request, const ScalingOptions& o) {
             row.problem = found.least_bytes > r.cluster.memory
                               ? concat("needs ", format_bytes(static_cast<int64_t>(found.least_bytes)), " of ",
                                        format_bytes(static_cast<int64_t>(r.cluster.memory)), " at least")
-                              : concat("a batch of ", r.global_batch, " cannot be divided over the devices");
+                              : concat("a batch of ", r.run.train.global_batch, " cannot be divided over the devices");
             rows.push_back(row);
             continue;
         }
         row.best = found.best.front();
-        const auto tokens = double(r.global_batch * r.seq_len);
+        const auto tokens = double(r.run.train.global_batch * r.run.train.seq_len);
         row.tokens_per_s = tokens / row.best.seconds;
         row.mfu = flops * tokens / (row.best.seconds * gpus * r.cluster.peak(peak_of(r)));
         if (first_rate == 0) first_rate = row.tokens_per_s / gpus;
@@ -93,9 +93,10 @@ std::vector<BudgetRow> compute_optimal(double C) {
 std::string render(const Request& request, const ScalingOptions& o, const std::vector<ScalingRow>& rows) {
     const double price = o.price.value_or(request.cluster.price_per_hour);
     std::string text =
-        concat(name_of(request.model), " on ", request.cluster.name, ", global batch ", request.global_batch, " of ",
-               request.seq_len, " tokens at every size; best layout by probes of the engine\n\n", right("gpus", 7),
-               right("step", 9), right("MFU", 8), right("scaling", 9), right("tokens/s", 10), right("goodput", 9),
+        concat(name_of(request.run.model), " on ", request.cluster.name, ", global batch ",
+               request.run.train.global_batch, " of ", request.run.train.seq_len,
+               " tokens at every size; best layout by probes of the engine\n\n", right("gpus", 7), right("step", 9),
+               right("MFU", 8), right("scaling", 9), right("tokens/s", 10), right("goodput", 9),
                right("save every", 11), right("job MTBF", 10), price > 0 ? right("$/B tokens", 12) : "", "  layout\n");
     for (const ScalingRow& row : rows) {
         text += right(std::to_string(row.gpus), 7);
@@ -111,8 +112,9 @@ std::string render(const Request& request, const ScalingOptions& o, const std::v
                        describe_layout(row.best.run), '\n');
     }
     text += concat("\nfailures: a device with its share of the node fails every ", request.cluster.mtbf_hours,
-                   " h, so a job of N every ", request.cluster.mtbf_hours, " / N h\n",
-                   "checkpoint: 14 bytes a parameter at ", format_bytes(static_cast<int64_t>(o.storage_per_node)),
+                   " h, so a job of N every ", request.cluster.mtbf_hours, " / N h\n", "checkpoint: ",
+                   format_fixed(checkpoint_bytes(request.run) / double(models::parameter_count(request.run.model)), 0),
+                   " bytes a parameter at ", format_bytes(static_cast<int64_t>(o.storage_per_node)),
                    "/s of each node; restart ", format_duration(o.restart_s), "\n",
                    "save every sqrt(2 C MTBF) (Young 1974, Daly 2006); goodput = share of the time that trains "
                    "(Daly, eq. 13)\n");

@@ -87,7 +87,7 @@ class Search {
               std::min(target.device.memory_bytes > 0 ? double(target.device.memory_bytes) : kNever, r.cluster.memory)),
           pricer_(r, target),
           run_(plain_run(r)),
-          micro_batches_(divisors(r.global_batch, kMostMicroBatch)),
+          micro_batches_(divisors(r.run.train.global_batch, kMostMicroBatch)),
           front_(r.cluster.memory) {}
 
     Found run() {
@@ -114,9 +114,9 @@ class Search {
         // A first layout, so that what is slower is not opened: on one node each.
         Node first;
         first.tp = std::min(r_.gpus, r_.cluster.per_node);
-        first.ep = r_.model.moe.experts > 0 ? std::gcd(r_.model.moe.experts, int64_t{r_.gpus}) : 1;
+        first.ep = r_.run.model.moe.experts > 0 ? std::gcd(r_.run.model.moe.experts, int64_t{r_.gpus}) : 1;
         if (r_.gpus % first.tp == 0 && seen_.insert(first).second) visit(first);
-        for (const int ep : divisors(std::max<int64_t>(1, r_.model.moe.experts), r_.gpus)) {
+        for (const int ep : divisors(std::max<int64_t>(1, r_.run.model.moe.experts), r_.gpus)) {
             Node node;
             node.ep = ep;
             push(node, 0);
@@ -166,7 +166,7 @@ class Search {
         run_.offload = {};
         run_.offload.activations = node.offloads;
         return spec::tp_fits(run_) && spec::cp_fits(run_) && spec::ep_has_experts(run_) &&
-               spec::divides(node.etp, r_.model.moe.ffn) && node.ep * node.etp <= r_.gpus;
+               spec::divides(node.etp, r_.run.model.moe.ffn) && node.ep * node.etp <= r_.gpus;
     }
     // What the search may take; a node that is left out may still lead to others.
     bool taken(const Node& node) const {
@@ -182,7 +182,7 @@ class Search {
         const LayerProbe& probe = pricer_.probe(run_);
         double all = probe.embedding.passes() + probe.head.passes();
         for (const size_t kind : probe.kind_of_layer) all += probe.kinds[kind].passes();
-        const double microbatches = double(r_.global_batch) / double(run_.train.micro_batch);
+        const double microbatches = double(r_.run.train.global_batch) / double(run_.train.micro_batch);
         const double seconds = microbatches * double(node.tp * node.cp) / r_.gpus * all;  // on all devices
         // A larger micro batch may take up to so much less time.
         if (node.tp * node.cp == 1 && node.micro_batch + 1 < micro_batches_.size()) {
@@ -236,7 +236,7 @@ class Search {
                         },
                         seconds);
         }
-        if (node.etp < kMostExpertTp && r_.model.moe.experts > 0) more([](Node& n) { n.etp *= 2; }, seconds);
+        if (node.etp < kMostExpertTp && r_.run.model.moe.experts > 0) more([](Node& n) { n.etp *= 2; }, seconds);
     }
     // A node with a split backward, and where memory is short with recompute and offloaded activations.
     void variants(Node node) {
@@ -305,7 +305,7 @@ class Search {
         if (pp == 1) return visit(std::string_view("1f1b"), int64_t{1});
         for (const schedule::Kind* kind : schedules()) {
             const int64_t first = kind->chunks > 0 ? kind->chunks : 2;
-            const int64_t last = kind->chunks > 0 ? kind->chunks : (r_.model.layers + 2) / pp;
+            const int64_t last = kind->chunks > 0 ? kind->chunks : (r_.run.model.layers + 2) / pp;
             for (int64_t v = first; v <= last; ++v) visit(kind->name, v);
         }
     }
@@ -323,8 +323,8 @@ class Search {
     }
     int64_t layouts_of_space() const {
         int64_t all = 0, experts = 0;
-        for (const int ep : divisors(std::max<int64_t>(1, r_.model.moe.experts), r_.gpus))
-            for (int64_t etp = 1; etp <= (r_.model.moe.experts > 0 ? kMostExpertTp : 1); etp *= 2)
+        for (const int ep : divisors(std::max<int64_t>(1, r_.run.model.moe.experts), r_.gpus))
+            for (int64_t etp = 1; etp <= (r_.run.model.moe.experts > 0 ? kMostExpertTp : 1); etp *= 2)
                 experts += ep * etp <= r_.gpus ? 1 : 0;
         for (const int64_t tp : divisors(r_.gpus, r_.gpus))
             for (const int64_t cp : divisors(r_.gpus / tp, r_.gpus)) {
@@ -350,7 +350,7 @@ class Search {
                 const bool held =
                     Limits::in(l.pp, pp) &&
                     (pp == 1 || (Limits::in(l.schedules, std::string(schedule)) && Limits::in(l.virtual_stages, v)));
-                if (held && stages_allowed(r_.model.layers, pp * v)) {
+                if (held && stages_allowed(r_.run.model.layers, pp * v)) {
                     set_pipeline(pp, schedule, v);
                     replicate(dp, 1);
                     run_.parallel.zero = 0;

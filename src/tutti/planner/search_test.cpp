@@ -14,8 +14,8 @@
 namespace tutti::planner {
 namespace {
 
-Request request_for(const char* preset, int gpus, int64_t batch, int64_t seq, double memory_gb = 80) {
-    Request r{spec::preset(preset), hardware::cluster_named("h100"), gpus, batch, seq, "bf16", {"x.bin"}};
+Request on_h100(const char* preset, int gpus, int64_t batch, int64_t seq, double memory_gb = 80) {
+    Request r = request_for(spec::preset(preset), hardware::cluster_named("h100"), gpus, batch, seq);
     r.cluster.memory = memory_gb * 1e9;
     return r;
 }
@@ -29,14 +29,14 @@ void for_each_layout(const Request& r, Visit visit) {
     spec::ParallelSpec& p = run.parallel;
     const std::vector<int> all = divisors(r.gpus, r.gpus);
     std::vector<int> experts = {1}, expert_tp = {1};
-    if (r.model.moe.experts > 0) {
-        experts = divisors(r.model.moe.experts, r.gpus);
+    if (r.run.model.moe.experts > 0) {
+        experts = divisors(r.run.model.moe.experts, r.gpus);
         expert_tp = {1, 2, 4, 8};
     }
     std::vector<std::pair<std::string, int64_t>> pipelines;
     for (const schedule::Kind* kind : schedules())
-        for (int64_t v = kind->chunks > 0 ? kind->chunks : 2; v <= (kind->chunks > 0 ? kind->chunks : r.model.layers);
-             ++v)
+        for (int64_t v = kind->chunks > 0 ? kind->chunks : 2;
+             v <= (kind->chunks > 0 ? kind->chunks : r.run.model.layers); ++v)
             pipelines.emplace_back(kind->name, v);
     for (const int tp : all)
         for (const int cp : all)
@@ -54,7 +54,7 @@ void for_each_layout(const Request& r, Visit visit) {
                         p.schedule = name;
                         p.virtual_stages = v;
                         set_stages(run);
-                        for (const int micro_batch : divisors(r.global_batch, 64))
+                        for (const int micro_batch : divisors(r.run.train.global_batch, 64))
                             for (const int ep : experts)
                                 for (const int etp : expert_tp)
                                     for (const char* recompute : {"none", "selective", "full"})
@@ -124,12 +124,10 @@ TEST_P(Small, CandidatesAreAllowedAndRising) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Requests, Small,
-                         testing::Values(request_for("llama-tiny", 8, 16, 256, 1.3),
-                                         request_for("gpt2-124m", 4, 8, 1024, 6),
-                                         request_for("llama3.2-1b", 8, 16, 2048, 40),
-                                         request_for("moe-tiny", 4, 8, 256, 1.2)),
+                         testing::Values(on_h100("llama-tiny", 8, 16, 256, 1.3), on_h100("gpt2-124m", 4, 8, 1024, 6),
+                                         on_h100("llama3.2-1b", 8, 16, 2048, 40), on_h100("moe-tiny", 4, 8, 256, 1.2)),
                          [](const auto& each) {
-                             std::string name = name_of(each.param.model);
+                             std::string name = name_of(each.param.run.model);
                              std::erase_if(name, [](char c) { return !std::isalnum(c); });
                              return name;
                          });
@@ -145,8 +143,8 @@ TEST(Rules, StagesAreNearlyEven) {
 
 // One expert takes most tokens: layouts with as many ranks for the experts lose what the fullest waits for.
 TEST(Search, GivenLoadsOfExpertsCount) {
-    Request even = request_for("mixtral-8x7b", 64, 128, 4096), uneven = even;
-    uneven.expert_loads.assign(static_cast<size_t>(even.model.moe.experts), 1);
+    Request even = on_h100("mixtral-8x7b", 64, 128, 4096), uneven = even;
+    uneven.expert_loads.assign(static_cast<size_t>(even.run.model.moe.experts), 1);
     uneven.expert_loads.back() = 3;
     Pricer of_even(even, target_of(even)), of_uneven(uneven, target_of(uneven));
     spec::RunSpec run = plain_run(even);
@@ -158,14 +156,14 @@ TEST(Search, GivenLoadsOfExpertsCount) {
 }
 
 TEST(Search, OneMoreDeviceThanTheBatchHasSequencesMustGoElsewhere) {
-    const Found found = search_of(request_for("llama-tiny", 8, 4, 256));
+    const Found found = search_of(on_h100("llama-tiny", 8, 4, 256));
     ASSERT_FALSE(found.best.empty());
     for (const Candidate& c : found.best) EXPECT_LE(c.run.parallel.dp_replicate * c.run.parallel.dp_shard, 4);
 }
 
 // 60 microbatches on 8 stages in groups of 8: the last group of 4 deadlocks, and the whole schedule alone shows it.
 TEST(Search, AScheduleThatDeadlocksIsPassedOver) {
-    Request r = request_for("llama3-8b", 8, 60, 4096);
+    Request r = on_h100("llama3-8b", 8, 60, 4096);
     hold(r.limits, "pp 8 interleaved x 4");
     const Found found = search_of(r);
     ASSERT_FALSE(found.best.empty());

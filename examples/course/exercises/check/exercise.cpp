@@ -344,10 +344,7 @@ std::string check_plan(const std::string& file) {
     check(
         run.model.layers == 32 && run.model.width == 4096 && run.train.seq_len == 8192 && run.train.global_batch == 512,
         file, ": required llama3-8b with 512 sequences of 8192 tokens");
-    planner::Request request{.model = run.model, .cluster = hardware::cluster_named("h100"), .gpus = kDevices};
-    request.global_batch = run.train.global_batch;
-    request.seq_len = run.train.seq_len;
-    request.data = run.data.train;
+    const planner::Request request{.run = run, .cluster = hardware::cluster_named("h100"), .gpus = kDevices};
     const planner::Priced mine = planner::price(request, run);
     const planner::Priced best = planner::price(request, planner::make_plan(request, 1).finalists.chosen.front().run);
     check(mine.fits(), file, ": needs ", format_bytes(mine.bytes()), " of a device");
