@@ -24,6 +24,7 @@ schedule() { # NAME ARGUMENTS...
 
 rehearse data-parallel-memory llama2-7b 64 --set train.seq_len=1024 --vary parallel.zero=0,1,2,3
 layout data-parallel llama-tiny 4 --set parallel.zero=3 --set parallel.dp_replicate=2
+layout nodes llama-tiny 16 --set parallel.tp=2 --set parallel.pp=4 --per-host 8
 layout tensor llama-tiny 4 --set parallel.tp=4 --set model.kv_heads=2 --set parallel.zero=0
 layout context-ring llama-tiny 4 --set parallel.cp=4 --set parallel.zero=0
 layout context-both llama-tiny 4 --set parallel.cp=4 --set parallel.cp_ulysses=2 --set parallel.zero=0

@@ -59,6 +59,7 @@ struct RehearseArguments : ForecastArguments {
     bool kernels = false;     // also list the kernels of a step in order
     bool layout = false;      // show each rank's part of the model in place of the step
     std::string svg;          // file for the picture of the layout, of the values, or of the memory over the step
+    std::string html;         // file for the page with the step's slider
 };
 int rehearse(const RehearseArguments& arguments, const Io& io);
 
@@ -155,6 +156,7 @@ struct ReportArguments {
     std::vector<std::string> run_dirs;
     std::string out;     // "": report.html in the run directory, of several runs comparison.html here
     std::string csv;     // "": none
+    std::string step;    // file for the page of one traced step; "": none
     std::string flight;  // read the flight records of this run instead of writing a page
 };
 int report(const ReportArguments& arguments, const Io& io);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <set>
 
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
@@ -160,6 +161,49 @@ TEST_F(Forecast, DrawsTheMemoryOverAStep) {
     const std::string svg = read_file(path("memory.svg"));
     EXPECT_NE(svg.find("backward of model.layers"), std::string::npos);
     EXPECT_NE(svg.find("</svg>"), std::string::npos);
+}
+
+// The lines of the source that a step's page shows.
+std::vector<std::string> lines_of(const std::string& page) {
+    std::vector<std::string> lines;
+    const std::string begin = "id=\"code\">";
+    std::string code = page.substr(page.find(begin) + begin.size());
+    code.resize(code.find("</pre>"));
+    for (size_t at = code.find("<div>"); at != std::string::npos; at = code.find("<div>", at + 1))
+        lines.push_back(code.substr(at + 5, code.find("</div>", at) - at - 5));
+    return lines;
+}
+
+// The page of a step: every rank's spans, memory and operations, in one file that asks for no other.
+TEST_F(Forecast, WritesAStepAsAPage) {
+    const Words words = kTiny + Words{"--ranks", "4", "--set", "parallel.tp=2", "--set", "parallel.pp=2"};
+    ASSERT_EQ(run_words("rehearse", words + Words{"--cluster", "h100", "--html", path("step.html")}), 0) << err;
+    const std::string page = read_file(path("step.html"));
+    EXPECT_EQ(page.find("http"), std::string::npos);
+    const std::string begin = "<script type=\"application/json\" id=\"data\">";
+    const size_t from = page.find(begin) + begin.size();
+    const Json data = Json::parse(page.substr(from, page.find("</script>", from) - from));
+    ASSERT_EQ(data["ranks"].size(), 4u);
+    EXPECT_GT(data["grids"].size(), 4u);
+    for (const Json& rank : data["ranks"].elements()) {
+        std::set<std::string> meanings, groups;
+        for (const Json& span : rank["spans"].elements()) {
+            EXPECT_LE(span["begin"].get<double>(), span["end"].get<double>());
+            meanings.insert(span["meaning"].get<std::string>());
+            groups.insert(span["group"].get<std::string>());
+            if (span["meaning"] == "communication") {
+                EXPECT_GE(span["ranks"].size(), 2u);
+            }
+            if (span["name"] == "optimizer") {
+                EXPECT_NE(lines_of(page)[span["line"].get<size_t>()].find("optimizer"), std::string::npos);
+            }
+        }
+        for (const char* meaning : {"forward", "backward", "optimizer", "communication"})
+            EXPECT_TRUE(meanings.contains(meaning)) << meaning;
+        EXPECT_TRUE(groups.contains("tp"));
+        EXPECT_GT(rank["memory"].size(), 10u);
+    }
+    refused("rehearse", words + Words{"--html", path("no.html")}, "name one, such as --cluster h100");
 }
 
 }  // namespace

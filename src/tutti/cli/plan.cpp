@@ -66,7 +66,8 @@ void compare_layout(const PlanArguments& a, const std::string& name, const std::
     io.text() << compare(name, mine, best, changes);
     document[key] = planner::to_json(mine, best, changes);
     if (a.svg.empty()) return;
-    write_file("--svg", a.svg, to_svg(mine.step.timeline, concat(name, ": a step of ", format_time(mine.seconds()))));
+    write_file("--svg", a.svg,
+               svg::file(picture_of(mine.step.timeline, concat(name, ": a step of ", format_time(mine.seconds())))));
     io.text() << "wrote " << a.svg << '\n';
 }
 

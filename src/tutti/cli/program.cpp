@@ -50,13 +50,14 @@ Option seconds_option(double& seconds) {
 
 // The options of a run's ranks on this machine, and of the rank that a rehearsal shows.
 Options rank_options(RehearseArguments& a) {
-    return {{"--rank", "R", "", "rank that a rehearsal shows [the one with the most memory]", &a.rank,
-             Between{0, kManyRanks}},
-            {"--per-host", "N", "", "ranks per host, to warn of tp across hosts [those of --cluster]",
-             &a.ranks_per_host, Between{1, kManyRanks}},
-            {"--threads", "N", "", "CPU threads of a rank; sets train.threads", &a.threads, Between{0, 4096}},
-            {"--device", "D", "", concat(joined(spec::device_choices()), "; sets train.device"), &a.device,
-             Suggestions{spec::device_choices()}}};
+    return {
+        {"--rank", "R", "", "rank that a rehearsal shows [the one with the most memory]", &a.rank,
+         Between{0, kManyRanks}},
+        {"--per-host", "N", "", "ranks per host, to warn of tp across hosts, and to draw --layout [those of --cluster]",
+         &a.ranks_per_host, Between{1, kManyRanks}},
+        {"--threads", "N", "", "CPU threads of a rank; sets train.threads", &a.threads, Between{0, 4096}},
+        {"--device", "D", "", concat(joined(spec::device_choices()), "; sets train.device"), &a.device,
+         Suggestions{spec::device_choices()}}};
 }
 
 // The options of a measurement with ranks.
@@ -130,7 +131,11 @@ Command rehearse_command(RehearseArguments& a, const Io& io) {
         {"--kernels", "", "", "list kernels and operations of a step in order, once for all blocks", &a.kernels},
         excluding("--kernels",
                   {"--layout", "", "", "show each rank's part of the weights, optimizer state and tokens", &a.layout}),
-        {"--svg", "FILE", "", "draw the memory over the step; with --layout or --vary that", &a.svg, kPath}};
+        {"--svg", "FILE", "", "draw the memory over the step; with --layout or --vary that", &a.svg, kPath},
+        excluding("--layout", {"--html", "FILE", "",
+                               "write the step as a page with a slider: what each rank does, holds and sends at a "
+                               "time; needs --cluster",
+                               &a.html, kPath})};
     return command_of(
         "rehearse", "show what a training step holds, sends and computes, without running it", a, io, rehearse,
         run_options(a, "TOML file, as for train") + machine_options(a, "this one") + rank_options(a) + options,
@@ -202,6 +207,8 @@ Command report_command(ReportArguments& a, const Io& io) {
         {"RUN_DIR", "...", "", "directory of a run, finished or not; several are compared", &a.run_dirs, kPath},
         {"--out", "FILE", "", "the page [RUN_DIR/report.html; for several runs comparison.html]", &a.out, kPath},
         {"--csv", "FILE", "", "also write the logged numbers, one line per step of each run", &a.csv, kPath},
+        {"--step", "FILE", "", "also write a traced step as a page with a slider: what each rank does at a time",
+         &a.step, kPath},
         excluding("RUN_DIR", {"--flight", "DIR", "",
                               "read the flight records of a failed run: which rank diverged first", &a.flight, kPath})};
     return command_of("report", "write an HTML page about runs: curves, memory, sample", a, io, report, options,

@@ -11,6 +11,8 @@
 #include "tutti/plan/placement.h"
 #include "tutti/rehearsal/drawing.h"
 #include "tutti/rehearsal/present.h"
+#include "tutti/report/step_page.h"
+#include "tutti/simulate/rehearsed.h"
 #include "tutti/train/start_checks.h"
 #include "tutti/train/trainer.h"
 
@@ -82,10 +84,37 @@ int show_layout(const RehearseArguments& a, const Io& io, const spec::RunSpec& r
     check<UsageError>(!a.rank || *a.rank < ranks, "--rank ", a.rank.value_or(0), " of a run of ", ranks,
                       " ranks: required 0 <= rank < ", ranks);
     const rehearsal::Layout layout = rehearsal::layout_of(run, ranks);
-    if (!a.svg.empty()) write_file("--svg", a.svg, rehearsal::draw_svg(layout));
+    if (!a.svg.empty()) write_file("--svg", a.svg, svg::file(rehearsal::draw_layout(layout, a.ranks_per_host)));
     io.text() << rehearsal::render_layout(layout, a.rank) << std::flush;
     if (io.json) io.print(rehearsal::to_json(layout));
     return 0;
+}
+
+// The step on a cluster, every rank of it where they are few, else one of each pipeline position.
+void write_step_page(const RehearseArguments& a, const spec::RunSpec& run, int ranks) {
+    check<UsageError>(!a.cluster.empty(), "--html ", a.html,
+                      ": needs the times of a machine; name one, such as --cluster h100 (tutti hardware lists them)");
+    const hardware::Cluster cluster = cluster_of(a);
+    const bool every_rank = ranks <= rehearsal::kMostDrawn;
+    const simulate::RehearsedStep step =
+        simulate::rehearse_on(run, target_of(a, run), ranks, cluster, {}, true, {}, every_rank);
+    report::StepPage page{
+        .title = concat(name_of(run.model), " on ", ranks, " x ", cluster.name),
+        .about = concat("One step, rehearsed by the engine and laid out in time: ", format_time(step.seconds),
+                        every_rank ? "" : "; one rank of each pipeline position stands for all of them"),
+        .trace = traced(step.timeline),
+        .per_node = a.ranks_per_host > 0 ? a.ranks_per_host : cluster.per_node};
+    for (const auto& samples : step.timeline.memory) {
+        auto& rank = page.memory.emplace_back();
+        for (const simulate::TimedMemory& sample : samples) rank.push_back({1e6 * sample.time, sample.bytes});
+    }
+    if (every_rank) {
+        const Json layout = rehearsal::to_json(rehearsal::layout_of(run, ranks));
+        for (const Json& part : layout.at("parts"))
+            if (part.at("title").get<std::string>().starts_with("weights that a rank computes with"))
+                for (const Json& grid : part.at("grids")) page.grids.push_back(grid);
+    }
+    write_file("--html", a.html, report::render_step(page));
 }
 
 // The first column on the left, the others on the right, two blanks between them.
@@ -141,7 +170,8 @@ int show_variations(const RehearseArguments& a, const Io& io, int ranks) {
         variations.back()["set"] = setting;
     }
     text << title << "\n\n" << columns(answers) << "\nof the peak:\n\n" << columns(by_purpose(bars)) << std::flush;
-    if (!a.svg.empty()) write_file("--svg", a.svg, rehearsal::draw_memory(title, bars));
+    if (!a.svg.empty())
+        write_file("--svg", a.svg, svg::file(svg::draw_with_legend(rehearsal::memory_bars(title, bars))));
     io.print(Json{{"variations", variations}});
     return 0;
 }
@@ -152,10 +182,13 @@ int rehearse(const RehearseArguments& a, const Io& io) {
     const comm::Launch launch = comm::detect_launcher(comm::process_environment());
     if (launch.rank != 0) return 0;  // one rank prints the result
     const int ranks = launch.ranks(a.ranks);
+    check<UsageError>(a.vary.empty() || a.html.empty(), "--html ", a.html, ": one step; leave out --vary");
     check<UsageError>(a.vary.empty() || (!a.layout && !a.kernels), "--vary ", joined(a.vary),
                       ": one line a value; leave out --layout and --kernels");
-    check<UsageError>(a.ranks_per_host == 0 || (!a.layout && a.vary.empty()), "--per-host ", a.ranks_per_host,
-                      ": has no effect on --layout and --vary; leave it out");
+    check<UsageError>(a.ranks_per_host == 0 || a.vary.empty(), "--per-host ", a.ranks_per_host,
+                      ": has no effect on --vary; leave it out");
+    check<UsageError>(a.ranks_per_host == 0 || !a.layout || !a.svg.empty(), "--per-host ", a.ranks_per_host,
+                      ": --layout as text has no hosts; draw it: --svg FILE");
     check<UsageError>(a.set_cluster.empty() || !a.cluster.empty(), "--set-cluster ", joined(a.set_cluster),
                       ": needs the --cluster that it changes");
     if (!a.vary.empty()) return show_variations(a, io, ranks);
@@ -175,9 +208,10 @@ int rehearse(const RehearseArguments& a, const Io& io) {
     std::ostream& text = io.text();
     if (!a.svg.empty())
         write_file("--svg", a.svg,
-                   rehearsal::draw_memory_over_step(concat(name_of(run.model), ": memory of rank ", layout.shown.rank,
-                                                           " of ", ranks, " over a step"),
-                                                    layout.shown.program, layout.shown.memory_capacity));
+                   svg::file(rehearsal::draw_memory_over_step(concat(name_of(run.model), ": memory of rank ",
+                                                                     layout.shown.rank, " of ", ranks, " over a step"),
+                                                              layout.shown.program, layout.shown.memory_capacity)));
+    if (!a.html.empty()) write_step_page(a, run, ranks);
     if (a.kernels) text << rehearsal::render_program(layout.shown) << '\n';
     text << plan::render_card(rehearsal::card_of(run, layout.shown));
     if (ranks > 1) text << agreement(layout) << '\n';

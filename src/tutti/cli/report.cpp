@@ -13,6 +13,7 @@
 #include "tutti/cli/commands.h"
 #include "tutti/cli/flight_summary.h"
 #include "tutti/diagnose/flight_findings.h"
+#include "tutti/report/step_page.h"
 
 namespace tutti::cli {
 
@@ -111,6 +112,16 @@ int report(const ReportArguments& arguments, const Io& io) {
     const std::string page = one ? report::render_report(runs[0]) : report::render_comparison(runs);
     write_file("--out", path.string(), page);
     if (!arguments.csv.empty()) write_file("--csv", arguments.csv, report::render_csv(runs));
+    if (!arguments.step.empty()) {
+        check<UsageError>(one, "--step ", arguments.step, ": a page of one run; got ", runs.size(), " runs");
+        check<UsageError>(!runs[0].trace.empty(), "--step ", arguments.step, ": ", arguments.run_dirs[0],
+                          " has no trace.json; train with --set log.trace=true");
+        write_file("--step", arguments.step,
+                   report::render_step({.title = concat("A step of ", runs[0].name),
+                                        .about = "Measured: the typical step of the trace. The memory over a step is "
+                                                 "not measured; tutti rehearse --html predicts it.",
+                                        .trace = runs[0].trace}));
+    }
 
     Json document = {{"report", path.string()}, {"bytes", page.size()}};
     if (!arguments.csv.empty()) document["csv"] = arguments.csv;

@@ -271,7 +271,10 @@ int schedule(const ScheduleArguments& a, const Io& io) {
     if (a.kind != "auto") check_fits_memory(timed, a.memory_limit);
     if (a.messages && !timed.schedule.has_messages()) timed.schedule = insert_messages(timed.schedule);
     if (!a.csv.empty()) write_file("--csv", a.csv, to_csv(a.messages ? timed.schedule : compute_only(timed.schedule)));
-    if (!a.svg.empty()) write_file("--svg", a.svg, draw_svg(in_units(timed.timeline, times), timed.schedule));
+    if (!a.svg.empty())
+        write_file("--svg", a.svg,
+                   svg::file(svg::draw_with_legend(
+                       picture_of(in_units(timed.timeline, times), timed.schedule, "time, in the unit of --f"))));
     print(timed, times, io.text());
     if (io.json) io.print(describe(timed, times, a.messages));
     return 0;

@@ -96,11 +96,18 @@ TEST(ScheduleCommand, FilesComeBack) {
     }
     const std::string drawing = read_file(svg);
     EXPECT_TRUE(drawing.starts_with("<svg ") && drawing.ends_with("</svg>\n"));
-    size_t titles = 0, actions = 0;
+    size_t titles = 0, boxes = 1;  // of the file; of each pass, both of its parts and their frame
     for (size_t at = drawing.find("<title>"); at != std::string::npos; at = drawing.find("<title>", at + 1)) ++titles;
-    for (const schedule::Program& program : made.programs) actions += program.size();
-    EXPECT_EQ(titles, 1 + actions);  // of the file, and of each
-    EXPECT_NE(drawing.find("<title>0F0: 0 to 1</title><rect class=\"f\""), std::string::npos);
+    for (const schedule::Program& program : made.programs)
+        for (const schedule::Action& action : program) boxes += action.op == schedule::Op::overlap ? 3 : 1;
+    EXPECT_EQ(titles, boxes);
+    EXPECT_NE(drawing.find("<title>0F0: 0 to 1</title></rect><text class=\"m cell on\""), std::string::npos);
+    size_t numbers = 0, parts = 0;  // the parts of an overlap are numbered, too
+    for (const char* style : {"class=\"m cell", "class=\"m half"})
+        for (size_t at = drawing.find(style); at != std::string::npos; at = drawing.find(style, at + 1)) ++numbers;
+    for (const schedule::Program& program : made.programs)
+        for (const schedule::Action& action : program) parts += action.op == schedule::Op::overlap ? 2 : 1;
+    EXPECT_EQ(numbers, parts);
 }
 
 TEST(ScheduleCommand, DrawsTheTimeline) {

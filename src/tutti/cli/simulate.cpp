@@ -57,7 +57,8 @@ void save(const SimulateArguments& a, const simulate::RehearsedStep& step, const
     if (!a.trace.empty()) write_file("--trace", a.trace, to_trace(step.timeline));
     if (!a.svg.empty())
         write_file("--svg", a.svg,
-                   to_svg(step.timeline, concat("predicted step of ", format_time(step.seconds), " on ", machine)));
+                   svg::file(picture_of(step.timeline,
+                                        concat("predicted step of ", format_time(step.seconds), " on ", machine))));
     if (a.run.empty()) return;
     Json communication = Json::array();
     for (const parallel::GroupTraffic& t : step.traffic)

@@ -1,12 +1,14 @@
-// planner/page.cpp: a plan as one HTML page: a table of layouts, bars of their time and memory, the front of time
-// against memory.
+// planner/page.cpp: a plan as one HTML page: a table of layouts, the fastest on its nodes, bars of time and memory, the
+// front of time against memory.
 #include <algorithm>
 #include <cmath>
 
 #include "tutti/base/error.h"
 #include "tutti/base/units.h"
+#include "tutti/parallel/groups.h"
 #include "tutti/planner/plan.h"
 #include "tutti/planner/rules.h"
+#include "tutti/rehearsal/drawing.h"
 #include "tutti/report/parts.h"
 #include "tutti/report/svg.h"
 
@@ -14,100 +16,131 @@ namespace tutti::planner {
 
 namespace {
 
+constexpr double kGiB = 1 << 30;
+
 struct Part {
-    std::string name;
-    int colour;
+    std::string name, style;
     double value;
 };
 
-// A row of stacked bars for each list of parts, in the unit of the axis.
-std::string stacked(const std::string& id, const std::string& title, const std::string& unit,
-                    const std::vector<std::vector<Part>>& rows, const std::vector<std::string>& labels) {
-    report::Timeline chart{.id = id, .title = title, .description = title + ". ", .x_label = unit};
-    chart.end = 0;
-    std::vector<std::pair<std::string, int>> names;
-    for (size_t row = 0; row < rows.size(); ++row) {
-        chart.rows.emplace_back(labels[row], 22);
+// Rows of stacked bars, in the unit of the axis; the limit is a line across them.
+std::string stacked(const std::string& id, svg::Bars chart, const std::vector<std::vector<Part>>& rows) {
+    report::Legend legend;
+    for (size_t i = 0; i < rows.front().size(); ++i)
+        if (std::any_of(rows.begin(), rows.end(), [&](const auto& parts) { return parts[i].value > 0; }))
+            legend.emplace_back(rows.front()[i].style, rows.front()[i].name);
+    chart.description = chart.title + ". ";
+    for (const std::vector<Part>& parts : rows) {
         double at = 0;
-        for (const Part& part : rows[row]) {
+        for (const Part& part : parts) {
             if (part.value <= 0) continue;
-            chart.bars.push_back({row, at, at + part.value, part.colour,
-                                  concat(part.name, ": ", report::short_number(part.value), " ", unit)});
+            chart.bars.push_back({chart.rows.size(), at, at + part.value, part.style,
+                                  concat(part.name, ": ", report::short_number(part.value), " ", chart.x_label)});
             at += part.value;
-            if (std::none_of(names.begin(), names.end(), [&](const auto& n) { return n.first == part.name; }))
-                names.emplace_back(part.name, part.colour);
         }
-        chart.description += concat(labels[row], ": ", report::short_number(at), " ", unit, ". ");
+        const std::string label = std::to_string(chart.rows.size() + 1);
+        chart.rows.push_back({.label = label, .height = 22, .value = report::short_number(at)});
+        chart.description += concat(label, ": ", report::short_number(at), " ", chart.x_label, ". ");
         chart.end = std::max(chart.end, at);
     }
-    std::string legend;
-    for (const auto& [name, colour] : names)
-        legend += concat("<li><svg class=\"c", colour,
-                         "\" viewBox=\"0 0 24 10\" aria-hidden=\"true\"><rect class=\"span\" x=\"4\" y=\"0\" "
-                         "width=\"16\" height=\"10\"/></svg>",
-                         escape_html(name), "</li>");
-    return concat("<figure class=\"card full\"><figcaption><b>", escape_html(title), "</b><span class=\"unit\">", unit,
-                  "</span><ul class=\"legend\">", legend, "</ul></figcaption><div class=\"drawing\">",
-                  report::timeline(chart), "</div></figure>\n");
+    return concat("<figure class=\"card full\">", report::figure(chart, id, "of the layouts above", legend),
+                  "</figure>\n");
 }
 
 std::vector<Part> time_parts(const simulate::StepTime& t) {
-    return {{"matrix products", 1, t.products},
-            {"attention", 6, t.attention},
-            {"elementwise, optimizer", 3, t.elementwise + t.optimizer},
-            {"recompute", 5, t.recompute},
-            {"exposed tp, cp, ep", 2, t.tp + t.cp + t.ep},
-            {"exposed dp, offload", 4, t.dp + t.offload},
-            {"pipeline bubble", 8, t.bubble},
-            {"other", 7, t.other}};
+    return {{"matrix products", "c1", t.products},
+            {"attention", "c6", t.attention},
+            {"elementwise, optimizer", "optimizer", t.elementwise + t.optimizer},
+            {"recompute", "recompute", t.recompute},
+            {"exposed tp, cp, ep", "communication", t.tp + t.cp + t.ep},
+            {"exposed dp, offload", "communication later", t.dp + t.offload},
+            {"pipeline bubble", "wait", t.bubble},
+            {"other", "other", t.other}};
 }
 
 std::vector<Part> memory_parts(const Finalist& f) {
-    constexpr double kGiB = 1 << 30;
     std::vector<Part> parts;
     for (int p = 0; p < kPurposes; ++p) {
         const auto purpose = static_cast<Purpose>(p);
-        parts.push_back({std::string(name_of(purpose)), p + 1, double(f.rehearsed.memory.at_peak[purpose]) / kGiB});
+        const std::string name(name_of(purpose));
+        parts.push_back({name, name, double(f.rehearsed.memory.at_peak[purpose]) / kGiB});
     }
     return parts;
 }
 
+// A row for each layout, and below it the reason why it is slower than the first.
 std::string table(const Plan& plan) {
     std::string rows;
     int place = 0;
     const simulate::Prediction& best = plan.finalists.chosen.front().prediction;
     for (const Finalist& f : plan.finalists.chosen) {
         const simulate::Prediction& p = f.prediction;
-        const std::string reason = ++place == 1 ? "" : render(compare(best, p));
-        rows += concat("<tr><td>", place, "</td><td style=\"text-align:left;white-space:normal\">",
+        const std::string reason =
+            ++place == 1 ? "the fastest that fits" : concat("slower by ", render(compare(best, p)));
+        rows += concat("<tr class=\"has-reason\"><td>", place, "</td><td class=\"words\">",
                        escape_html(describe_layout(f.run)), "</td><td>", format_time(p.seconds()), "</td><td>",
                        format_time(p.seconds() * p.low), " to ", format_time(p.seconds() * p.high), "</td><td>",
                        format_percent(p.share_of_peak(p.model_causal)), "</td><td>",
-                       format_bytes(static_cast<int64_t>(f.bytes())), "</td><td>", escape_html(reason), "</td></tr>\n");
+                       format_bytes(static_cast<int64_t>(f.bytes())), "</td></tr><tr><td></td><td colspan=\"5\" ",
+                       "class=\"reason words\">", escape_html(reason), "</td></tr>\n");
     }
     return concat(
-        "<div class=\"card full\"><h2>Layouts</h2><div class=\"scroll\"><table><tr><th></th><th "
-        "style=\"text-align:left\">layout</th><th>step</th><th>8 of 10 runs</th><th>MFU</th><th>memory"
-        "</th><th>loses by</th></tr>\n",
-        rows, "</table></div></div>\n");
+        "<div class=\"card full\"><h2>Layouts</h2><div class=\"scroll\"><table><thead><tr><th></th><th "
+        "class=\"words\">layout</th><th>step</th><th>8 of 10 "
+        "runs</th><th>MFU</th><th>memory</th></tr></thead><tbody>\n",
+        rows, "</tbody></table></div></div>\n");
 }
 
+// The front by probes, the rehearsed layouts of the table, and the memory of a device.
 std::string front_card(const Plan& plan) {
     report::Chart chart{.id = "front",
                         .title = "Time against memory",
                         .description = "Layouts that no other one beats in both, up to 4 times the best time. ",
-                        .x_label = "memory of a rank, GiB (by probes)",
+                        .x_label = "memory of a rank, GiB",
                         .y_unit = "s"};
-    report::Series series{.label = "", .colour = 1, .mark = report::Mark::dots, .points = {}};
+    report::Series front{
+        .label = "no other layout beats it in both (by probes)", .colour = 8, .mark = report::Mark::dots, .points = {}};
     constexpr double kSlowest = 4;  // times the best; slower layouts would flatten the rest of the chart
     for (auto c = plan.found.front.rbegin(); c != plan.found.front.rend(); ++c) {
         if (c->seconds > kSlowest * plan.found.front.front().seconds) continue;
-        series.points.push_back({c->bytes / (1 << 30), c->seconds});
-        chart.description += concat(format_bytes(static_cast<int64_t>(c->bytes)), ": ", format_time(c->seconds), ". ");
+        front.points.push_back({c->bytes / kGiB, c->seconds});
+        front.titles.push_back(concat(describe_layout(c->run), ": ", format_time(c->seconds), ", ",
+                                      format_bytes(static_cast<int64_t>(c->bytes))));
+        chart.description += concat(front.titles.back(), ". ");
     }
-    chart.series = {series};
+    chart.series = {front};
+    const auto add = [&](const char* label, int colour, size_t begin, size_t end) {
+        report::Series some{.label = label, .colour = colour, .mark = report::Mark::points, .points = {}};
+        for (size_t i = begin; i < std::min(end, plan.finalists.chosen.size()); ++i) {
+            const Finalist& f = plan.finalists.chosen[i];
+            some.points.push_back({f.bytes() / kGiB, f.prediction.seconds()});
+            some.titles.push_back(concat(i + 1, ": ", describe_layout(f.run), ": ", format_time(f.prediction.seconds()),
+                                         ", ", format_bytes(static_cast<int64_t>(f.bytes()))));
+            chart.description += concat(some.titles.back(), ". ");
+        }
+        if (!some.points.empty()) chart.series.push_back(std::move(some));
+    };
+    add("others of the table (rehearsed)", 1, 1, plan.finalists.chosen.size());
+    add("the fastest (rehearsed)", 2, 0, 1);
+    const double memory = plan.request.cluster.memory;
+    if (memory < 3 * plan.finalists.chosen.front().bytes())
+        chart.series.push_back({concat("memory of a device, ", format_bytes(static_cast<int64_t>(memory))),
+                                8,
+                                report::Mark::limit,
+                                {{memory / kGiB, 0}}});
     chart.from_zero = true;
     return report::wide_card(chart);
+}
+
+// The ranks of the fastest layout on their nodes.
+std::string nodes_card(const Plan& plan) {
+    const spec::RunSpec& run = plan.finalists.chosen.front().run;
+    const mesh::Mesh mesh = parallel::make_mesh(run, plan.request.gpus);
+    const svg::Picture picture =
+        rehearsal::draw_nodes(mesh, rehearsal::axes_with_several_ranks(mesh), plan.request.cluster.per_node,
+                              "The fastest layout on its nodes");
+    return concat("<figure class=\"card full\"><div class=\"drawing\">", svg::in_page(picture, "nodes"),
+                  "</div></figure>\n");
 }
 
 }  // namespace
@@ -116,11 +149,9 @@ std::string to_html(const Plan& plan) {
     const Request& r = plan.request;
     const Gates& g = plan.found.gates;
     std::vector<std::vector<Part>> times, memories;
-    std::vector<std::string> labels;
     for (const Finalist& f : plan.finalists.chosen) {
         times.push_back(time_parts(f.prediction.time));
         memories.push_back(memory_parts(f));
-        labels.push_back(std::to_string(labels.size() + 1));
     }
     const simulate::Prediction& best = plan.finalists.chosen.front().prediction;
     const auto fact = [](const char* name, const std::string& value) {
@@ -137,9 +168,15 @@ std::string to_html(const Plan& plan) {
                fact("MFU, causal", format_percent(best.share_of_peak(best.model_causal))),
                fact("throughput", format_rate(best.tokens_per_s(), "tokens")),
                fact("memory of a rank", format_bytes(static_cast<int64_t>(plan.finalists.chosen.front().bytes()))),
-               "</dl>\n<div class=\"grid\">", table(plan),
-               stacked("time", "Where the time of a step goes", "s", times, labels),
-               stacked("memory", "Memory of the fullest rank", "GiB", memories, labels), front_card(plan), "</div>\n"));
+               "</dl>\n<div class=\"grid\">", table(plan), nodes_card(plan),
+               stacked("time", {.title = "Where the time of a step goes", .x_label = "s"}, times),
+               stacked("memory",
+                       {.title = "Memory of the fullest rank",
+                        .x_label = "GiB",
+                        .limit = r.cluster.memory / kGiB,
+                        .limit_label = "memory of a device"},
+                       memories),
+               front_card(plan), "</div>\n"));
 }
 
 }  // namespace tutti::planner

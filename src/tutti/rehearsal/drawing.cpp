@@ -2,9 +2,12 @@
 #include "tutti/rehearsal/drawing.h"
 
 #include <algorithm>
+#include <array>
+#include <map>
+#include <sstream>
 
 #include "tutti/base/error.h"
-#include "tutti/base/svg.h"
+#include "tutti/base/palette.h"
 #include "tutti/base/units.h"
 #include "tutti/plan/placement.h"
 
@@ -12,39 +15,42 @@ namespace tutti::rehearsal {
 
 namespace {
 
-constexpr double kWidth = 640, kMargin = 12, kLetter = 7.2;  // a letter of 13 units is about so wide
-constexpr int kColours = 8;
+constexpr double kWidth = 640, kMargin = 12;
 
-// Light colours under dark letters; ranks after the eighth have the same colours, paler.
-std::string style() {
-    constexpr const char* kFills[kColours] = {"#7fb8e6", "#f7b267", "#9ccc7a", "#e89ac0",
-                                              "#c3a6e0", "#f2d65c", "#6fcdbf", "#e58a7b"};
-    std::string css =
-        "text{font:13px sans-serif;fill:#222}.h{font-weight:bold}.m{text-anchor:middle}.e{text-anchor:end}"
-        ".s{font-size:12px;fill:#555}rect{stroke:#444;stroke-width:.6}.none{fill:#f3f3f3}";
-    for (int c = 0; c < kColours; ++c)
-        for (int turn = 0; turn < kMostDrawn / kColours; ++turn)
-            css += concat(".c", c + turn * kColours, "{fill:", kFills[c],
-                          ";fill-opacity:", svg::coordinate(1 - 0.22 * turn), '}');
-    return css;
-}
+std::string colour(int rank) { return svg::rank_class(rank) + " edged"; }
 
-std::string colour(int rank) { return concat('c', rank % kMostDrawn); }
-
-double width_of(const std::string& text) { return kLetter * static_cast<double>(columns_of(text)); }
-
-// The first of these texts that fits; "" when none does.
-std::string fitting(double width, const std::vector<std::string>& texts) {
-    for (const std::string& text : texts)
-        if (width_of(text) <= width - 2) return text;
-    return "";
+// The first of these texts that fits, else the first one on several lines; none when no text fits.
+std::vector<std::string> fitting(double width, double height, const std::vector<std::string>& texts) {
+    for (const std::string& text : texts) {
+        if (height < 12) break;
+        if (svg::width_of(text) <= width - 2) return {text};
+        std::vector<std::string> lines(1);
+        std::istringstream words(text);
+        for (std::string word; words >> word;) {
+            const std::string longer = lines.back().empty() ? word : lines.back() + " " + word;
+            if (svg::width_of(longer) <= width - 2)
+                lines.back() = longer;
+            else
+                lines.push_back(word);
+        }
+        const bool fits =
+            std::all_of(lines.begin(), lines.end(), [&](const auto& line) { return svg::width_of(line) <= width - 2; });
+        if (fits && 14 * static_cast<double>(lines.size()) <= height - 2) return lines;
+    }
+    return {};
 }
 
 std::string labelled_box(const std::string& css, double x, double y, double width, double height,
                          const std::vector<std::string>& labels, const std::string& title) {
     std::string drawn = svg::box(css, x, y, width, height, title);
-    const std::string label = height >= 12 ? fitting(width, labels) : "";
-    if (!label.empty()) drawn += svg::text("m", x + width / 2, y + height / 2 + 4.5, label);
+    const std::vector<std::string> lines = fitting(width, height, labels);
+    double base = y + height / 2 + 4.5 - 7 * static_cast<double>(lines.size() - 1);
+    for (const std::string& line : lines) {
+        drawn += svg::text("m plain", x + width / 2, base, line);
+        base += 14;
+    }
+    if (lines.empty() && height >= 12 && svg::width_of(labels.back(), 9) <= width - 1)
+        drawn += svg::text("m half plain", x + width / 2, y + height / 2 + 3, labels.back());
     return drawn + '\n';
 }
 
@@ -70,7 +76,7 @@ Sheet sheet_of(const Shape& shape) {
 std::string draw_grid(const Grid& grid, double x, double y, double width, double height) {
     const Sheet sheet = sheet_of(grid.shape);
     const double across = width / static_cast<double>(sheet.columns), down = height / static_cast<double>(sheet.rows);
-    std::string drawn = svg::box("none", x, y, width, height) + '\n';
+    std::string drawn = svg::box("idle edged", x, y, width, height) + '\n';
     for (const Holding& h : grid.holdings) {
         const std::string ranks = plan::ranks_text(h.ranks);
         const std::string title =
@@ -100,31 +106,92 @@ std::string short_name(const std::string& name) {
 
 std::string shape_text(const Shape& shape) { return joined(shape, " x "); }
 
+// The ranks that have a column, and before which of them a gap stands between nodes.
+struct Columns {
+    std::vector<int> ranks;
+    std::vector<size_t> breaks;
+    size_t cut = 0;  // the column behind nodes that are left out; 0: all are drawn
+};
+
+Columns columns_of_ranks(int size, int per_node) {
+    constexpr int kNodesOfMany = 1;  // before the last; more have no room for numbers of five digits
+    Columns columns;
+    const bool all = size <= kMostDrawn;
+    for (int r = 0; r < size; ++r) {
+        const int node = per_node > 0 ? r / per_node : 0;
+        if (!all && node >= kNodesOfMany && node < (size - 1) / per_node) continue;
+        if (!all && r % per_node >= kMostDrawn / (kNodesOfMany + 1)) continue;
+        if (!columns.ranks.empty() && per_node > 0 && columns.ranks.back() / per_node != node) {
+            columns.breaks.push_back(columns.ranks.size());
+            if (node > columns.ranks.back() / per_node + 1) columns.cut = columns.ranks.size();
+        }
+        columns.ranks.push_back(r);
+    }
+    return columns;
+}
+
 class Picture {
   public:
     void heading(const std::string& text) {
         y_ += 26;
-        body_ += svg::text("h", kMargin, y_, text) + '\n';
+        body_ += svg::text("h ink", kMargin, y_, text) + '\n';
         y_ += 8;
     }
 
-    // A column for each rank, a row for each axis, shaded by the coordinate.
-    void mesh(const Layout& l) {
-        constexpr double kLabels = 110, kRow = 22;
-        const double cell = std::min(48.0, (kWidth - kLabels - 2 * kMargin) / l.mesh.size());
-        const auto row = [&](const std::string& name, const auto& style_at, const auto& text_at) {
-            body_ += svg::text("e", kMargin + kLabels - 8, y_ + 16, name) + '\n';
-            for (int r = 0; r < l.mesh.size(); ++r)
-                body_ += labelled_box(style_at(r), kMargin + kLabels + cell * r, y_, cell, kRow, {text_at(r)},
-                                      concat("rank ", r, ": ", name, ' ', text_at(r)));
+    void note(const std::string& text) {
+        y_ += 18;
+        body_ += svg::text("", kMargin, y_, text) + '\n';
+        y_ += 8;
+    }
+
+    // A column for each rank, a row for each axis, where ranks of one group have one colour. With `per_node`, ranks
+    // of a node stand together; of more than kMostDrawn ranks the first node and the last one are drawn.
+    void mesh(const mesh::Mesh& mesh, const std::vector<mesh::Axes>& axes, int per_node) {
+        constexpr double kLabels = 96, kRow = 22, kBetween = 10, kRemark = 84;
+        const Columns columns = columns_of_ranks(mesh.size(), per_node);
+        const auto gaps = static_cast<double>(columns.breaks.size());
+        const double remark = per_node > 0 ? kRemark : 0;
+        const double cell = std::min(48.0, (kWidth - kLabels - 2 * kMargin - remark - gaps * kBetween) /
+                                               static_cast<double>(columns.ranks.size()));
+        const auto left_of = [&](size_t i) {
+            const auto before = std::upper_bound(columns.breaks.begin(), columns.breaks.end(), i);
+            return kMargin + kLabels + cell * static_cast<double>(i) +
+                   kBetween * static_cast<double>(before - columns.breaks.begin());
+        };
+        if (per_node > 0) {
+            for (size_t i = 0; i < columns.ranks.size(); ++i)
+                if (i == 0 || columns.ranks[i] % per_node == 0)
+                    body_ += svg::text("ink", left_of(i), y_ + 12, concat("node ", columns.ranks[i] / per_node));
+            y_ += 18;
+        }
+        const auto row = [&](const std::string& name, const std::string& said, const auto& draw) {
+            body_ += svg::text("e ink", kMargin + kLabels - 8, y_ + 16, name) + '\n';
+            for (size_t i = 0; i < columns.ranks.size(); ++i) draw(columns.ranks[i], left_of(i));
+            if (columns.cut > 0) body_ += svg::text("m", left_of(columns.cut) - kBetween / 2, y_ + 16, "…");
+            if (per_node > 0) body_ += svg::text("", left_of(columns.ranks.size() - 1) + cell + 8, y_ + 16, said);
             y_ += kRow;
         };
-        row("rank", colour, [](int r) { return std::to_string(r); });
+        row("rank", "", [&](int r, double x) {
+            body_ += labelled_box(colour(r), x, y_, cell, kRow, {std::to_string(r)}, concat("rank ", r));
+        });
         y_ += 4;
-        for (const mesh::Axes a : l.axes)
-            row(
-                mesh::name_of(a), [&](int r) { return l.mesh.coordinate(r, a) % 2 == 0 ? "even" : "odd"; },
-                [&](int r) { return std::to_string(l.mesh.coordinate(r, a)); });
+        for (const mesh::Axes a : axes) {
+            std::map<std::vector<int>, int> groups;
+            bool inside = true;
+            for (const int r : columns.ranks) {
+                const std::vector<int> group = mesh.group(r, a);
+                groups.try_emplace(group, static_cast<int>(groups.size()));
+                inside = inside && per_node > 0 && group.front() / per_node == group.back() / per_node;
+            }
+            row(mesh::name_of(a), inside ? "in a node" : "across nodes", [&](int r, double x) {
+                const std::vector<int> group = mesh.group(r, a);
+                const std::string place = std::to_string(mesh.coordinate(r, a));
+                body_ += labelled_box(colour(groups[group]), x, y_, cell, kRow, {place},
+                                      concat("rank ", r, ": ", mesh::name_of(a), ' ', place, ", in a group with ranks ",
+                                             plan::ranks_text(group)));
+            });
+        }
+        note("One colour in a row: ranks of one group, which communicate; the number: the rank's place in it.");
     }
 
     // Grids of one row, and experts, as strips below each other; others side by side.
@@ -149,11 +216,11 @@ class Picture {
             const double x = kMargin + place * column++;
             const std::string name = part.kind == LayoutPart::Kind::tensor ? short_name(grid.name) : grid.name;
             double top = y_ + 14;
-            body_ += svg::text("", x, top, name);
+            body_ += svg::text("ink", x, top, name);
             if (strip)
-                body_ += svg::text("s", x + width_of(name) + 10, top, shape_text(grid.shape));
+                body_ += svg::text("", x + svg::width_of(name) + 10, top, shape_text(grid.shape));
             else
-                body_ += svg::text("s", x, top += 15, shape_text(grid.shape));
+                body_ += svg::text("", x, top += 15, shape_text(grid.shape));
             body_ += '\n' + draw_grid(grid, x, top + 6, width, height);
             bottom = std::max(bottom, top + 6 + height + 12);
             if (strip) column = columns;
@@ -161,112 +228,135 @@ class Picture {
         y_ = bottom;
     }
 
-    // The colours of the purposes.
-    void legend() {
+    // The colours of the purposes that have bytes.
+    void legend(const MemoryByPurpose& bytes) {
         double x = kMargin;
         for (int p = 0; p < kPurposes; ++p) {
+            if (bytes[static_cast<Purpose>(p)] <= 0) continue;
             const std::string name(name_of(static_cast<Purpose>(p)));
-            body_ += svg::box(colour(p), x, y_ + 4, 12, 12) + svg::text("s", x + 17, y_ + 14, name);
-            x += 30 + 6.5 * static_cast<double>(name.size());
+            body_ += svg::box(name, x, y_ + 4, 12, 12) + svg::text("", x + 17, y_ + 14, name);
+            x += 30 + svg::width_of(name);
         }
         y_ += 26;
     }
 
-    std::string file(const std::string& title, const std::string& more_css = "") const {
-        return svg::begin_file(kWidth, y_ + kMargin, style() + more_css, title) + body_ + "</svg>\n";
-    }
+    svg::Picture done(const std::string& title) const { return {kWidth, y_ + kMargin, title, "", body_}; }
 
     std::string body_;
     double y_ = 0;
 };
 
+// The unit in which an axis up to so many bytes is labelled.
+std::pair<double, const char*> unit_of(double bytes) {
+    constexpr std::array<std::pair<double, const char*>, 4> kUnits{
+        {{1, "bytes"}, {1 << 10, "KiB"}, {1 << 20, "MiB"}, {1 << 30, "GiB"}}};
+    size_t u = 0;
+    while (u + 1 < kUnits.size() && bytes >= 2 * kUnits[u + 1].first) ++u;
+    return kUnits[u];
+}
+
 }  // namespace
 
-std::string draw_svg(const Layout& layout) {
+svg::Picture draw_nodes(const mesh::Mesh& mesh, const std::vector<mesh::Axes>& axes, int per_node,
+                        const std::string& title) {
+    Picture picture;
+    picture.heading(title);
+    picture.mesh(mesh, axes, per_node);
+    return picture.done(title);
+}
+
+svg::Picture draw_layout(const Layout& layout, int per_node) {
     check<UsageError>(layout.mesh.size() <= kMostDrawn, "a picture of ", layout.mesh.size(), " ranks: at most ",
                       kMostDrawn, " are drawn; print the layout as text, or draw fewer ranks along the largest axis");
     Picture picture;
     picture.heading(layout.title);
-    picture.mesh(layout);
+    picture.mesh(layout.mesh, layout.axes, per_node);
     for (const LayoutPart& part : layout.parts) {
         const auto is_whole = [](const Grid& grid) { return grid.holdings.size() == 1; };
         if (!std::all_of(part.grids.begin(), part.grids.end(), is_whole)) picture.part(part);
     }
-    return picture.file(layout.title, ".even{fill:#fff}.odd{fill:#d9dde3}");
+    return picture.done(layout.title);
 }
 
-std::string draw_memory(const std::string& title, const std::vector<std::pair<std::string, MemoryByPurpose>>& bars) {
-    constexpr double kRow = 30;
-    Picture picture;
-    picture.heading(title);
-    picture.legend();
-    double x = kMargin, labels = 0;
-    int64_t most = 1;
+svg::Bars memory_bars(const std::string& title, const std::vector<std::pair<std::string, MemoryByPurpose>>& bars) {
+    svg::Bars chart{.title = title, .description = title + ": ", .x_label = "", .width = kWidth};
+    for (const auto& [label, bytes] : bars) chart.end = std::max(chart.end, static_cast<double>(bytes.total()));
+    const auto [unit, unit_name] = unit_of(chart.end);
+    chart.x_label = unit_name;
+    chart.end /= unit;
     for (const auto& [label, bytes] : bars) {
-        labels = std::max(labels, width_of(label));
-        most = std::max(most, bytes.total());
-    }
-    constexpr double kValues = 70;
-    const double start = kMargin + labels + 8, scale = (kWidth - start - kValues - kMargin) / static_cast<double>(most);
-    for (const auto& [label, bytes] : bars) {
-        picture.body_ += svg::text("e", start - 8, picture.y_ + 18, label);
-        x = start;
+        double begin = 0;
         for (int p = 0; p < kPurposes; ++p) {
             const auto purpose = static_cast<Purpose>(p);
-            const double width = scale * static_cast<double>(bytes[purpose]);
-            if (width > 0)
-                picture.body_ += labelled_box(colour(p), x, picture.y_, width, kRow - 6, {format_bytes(bytes[purpose])},
-                                              concat(name_of(purpose), ": ", format_bytes(bytes[purpose])));
-            x += width;
+            if (bytes[purpose] <= 0) continue;
+            const double end = begin + static_cast<double>(bytes[purpose]) / unit;
+            const std::string said = format_bytes(bytes[purpose]);
+            chart.bars.push_back({chart.rows.size(), begin, end, std::string(name_of(purpose)),
+                                  concat(name_of(purpose), ": ", said), said});
+            begin = end;
         }
-        picture.body_ += svg::text("", x + 6, picture.y_ + 18, format_bytes(bytes.total())) + '\n';
-        picture.y_ += kRow;
+        chart.rows.push_back({.label = label, .height = 24, .value = format_bytes(bytes.total())});
+        chart.description += concat(label, " ", format_bytes(bytes.total()), "; ");
     }
-    return picture.file(title);
+    return chart;
 }
 
-std::string draw_memory_over_step(const std::string& title, const Program& program, int64_t capacity) {
-    constexpr double kHeight = 260;
+svg::Picture draw_memory_over_step(const std::string& title, const Program& program, int64_t capacity) {
+    constexpr double kHeight = 260, kLabels = 44;
     constexpr size_t kMostColumns = 400;  // of equal width; the fullest sample of a column is drawn
-    Picture picture;
-    picture.heading(title);
-    picture.legend();
     const std::vector<Program::Memory>& samples = program.memory;
     check(!samples.empty(), "a program without samples of its memory");
     const size_t columns = std::min(samples.size(), kMostColumns);
     std::vector<const Program::Memory*> shown(columns, nullptr);
+    MemoryByPurpose largest;
     int64_t most = 1;
     for (size_t i = 0; i < samples.size(); ++i) {
         const Program::Memory*& at = shown[i * columns / samples.size()];
         if (at == nullptr || samples[i].bytes.total() > at->bytes.total()) at = &samples[i];
         most = std::max(most, samples[i].bytes.total());
+        for (int p = 0; p < kPurposes; ++p)
+            largest.bytes[size_t(p)] = std::max(largest.bytes[size_t(p)], samples[i].bytes.bytes[size_t(p)]);
     }
+    Picture picture;
+    picture.heading(title);
+    picture.legend(largest);
     const bool line = capacity > 0 && capacity < 3 * most;
-    const double top = picture.y_ + 6, scale = kHeight / double(line ? std::max(most, capacity) : most),
-                 width = (kWidth - 2 * kMargin) / double(columns);
+    const double end = double(line ? std::max(most, capacity) : most);
+    const double top = picture.y_ + 10, bottom = top + kHeight, scale = kHeight / end, left = kMargin + kLabels,
+                 width = (kWidth - left - kMargin) / double(columns);
+    const auto [unit, unit_name] = unit_of(end);
+    const std::vector<double> ticks = svg::linear_ticks(0, end / unit, 4);
+    const std::vector<std::string> labels = svg::tick_labels(ticks);
+    for (size_t i = 0; i < ticks.size(); ++i) {
+        const double y = bottom - scale * unit * ticks[i];
+        picture.body_ +=
+            svg::line("grid", left, y, kWidth - kMargin, y) +
+            svg::text("e", left - 5, y + 4, labels[i] + (i + 1 == ticks.size() ? concat(' ', unit_name) : ""));
+    }
     for (size_t i = 0; i < columns; ++i) {
-        double y = top + kHeight;
+        double y = bottom;
         for (int p = 0; p < kPurposes; ++p) {
-            const double height = scale * double(shown[i]->bytes[static_cast<Purpose>(p)]);
+            const auto purpose = static_cast<Purpose>(p);
+            const double height = scale * double(shown[i]->bytes[purpose]);
             if (height < 0.05) continue;
             y -= height;
-            picture.body_ += svg::box(
-                colour(p), kMargin + double(i) * width, y, width, height,
-                concat(program.places[shown[i]->place], ": ", format_bytes(shown[i]->bytes.total()), ", of which ",
-                       name_of(static_cast<Purpose>(p)), " ", format_bytes(shown[i]->bytes[static_cast<Purpose>(p)])));
+            picture.body_ +=
+                svg::box(name_of(purpose), left + double(i) * width, y, width, height,
+                         concat(program.places[shown[i]->place], ": ", format_bytes(shown[i]->bytes.total()),
+                                ", of which ", name_of(purpose), ' ', format_bytes(shown[i]->bytes[purpose])));
         }
         if (i % 8 == 7) picture.body_ += '\n';
     }
     if (line) {
-        const double y = top + kHeight - scale * double(capacity);
-        picture.body_ += svg::box("l", kMargin, y, kWidth - 2 * kMargin, 1) +
-                         svg::text("s", kMargin + 4, y + 12, concat("the machine has ", format_bytes(capacity)));
+        const double y = bottom - scale * double(capacity);
+        picture.body_ += svg::line("limit", left, y, kWidth - kMargin, y) +
+                         svg::text("ink", left + 4, y + 13, concat("the machine has ", format_bytes(capacity)));
     }
-    picture.y_ = top + kHeight + 18;
-    picture.body_ += svg::text("s", kMargin, picture.y_,
+    picture.y_ = bottom + 18;
+    picture.body_ += svg::text("", left, picture.y_,
                                concat("peak ", format_bytes(most), "; from the first pass of the step to the last"));
     picture.y_ += 8;
-    return picture.file(title, ".l{fill:#b00}");
+    return picture.done(title);
 }
 
 }  // namespace tutti::rehearsal

@@ -46,25 +46,6 @@ std::vector<Block> runs_of_numbers(const std::vector<int64_t>& numbers) {
     return runs;
 }
 
-std::vector<Axes> axes_with_several_ranks(const mesh::Mesh& mesh) {
-    std::vector<Axes> axes;
-    const auto add_several = [&](Axes a) {
-        if (mesh.size(a) > 1) axes.push_back(a);
-    };
-    for (const Axes pair : {mesh::kTp, mesh::kCp}) {
-        add_several(pair);
-        const Axes first = pair == mesh::kTp ? Axis::tp_copy : Axis::cp_ulysses;
-        if (mesh.size(first) == 1 || mesh.size(pair - first) == 1) continue;
-        axes.push_back(first);
-        axes.push_back(pair - first);
-    }
-    for (const Axis a : {Axis::dp_shard, Axis::dp_replicate, Axis::pp}) add_several(a);
-    for (const mesh::AxisSize& a : mesh.second_axes())
-        if (mesh.size(Axes{Axis::ep, Axis::etp}) > 1 && a.axis != Axis::dp_replicate && a.axis != Axis::pp)
-            add_several(a.axis);
-    return axes;
-}
-
 // The parts of a layout, filled rank by rank.
 struct Builder {
     Builder(const spec::RunSpec& r, const mesh::Mesh& m) : run(r), mesh(m) {
@@ -191,6 +172,25 @@ struct Builder {
 };
 
 }  // namespace
+
+std::vector<mesh::Axes> axes_with_several_ranks(const mesh::Mesh& mesh) {
+    std::vector<Axes> axes;
+    const auto add_several = [&](Axes a) {
+        if (mesh.size(a) > 1) axes.push_back(a);
+    };
+    for (const Axes pair : {mesh::kTp, mesh::kCp}) {
+        add_several(pair);
+        const Axes first = pair == mesh::kTp ? Axis::tp_copy : Axis::cp_ulysses;
+        if (mesh.size(first) == 1 || mesh.size(pair - first) == 1) continue;
+        axes.push_back(first);
+        axes.push_back(pair - first);
+    }
+    for (const Axis a : {Axis::dp_shard, Axis::dp_replicate, Axis::pp}) add_several(a);
+    for (const mesh::AxisSize& a : mesh.second_axes())
+        if (mesh.size(Axes{Axis::ep, Axis::etp}) > 1 && a.axis != Axis::dp_replicate && a.axis != Axis::pp)
+            add_several(a.axis);
+    return axes;
+}
 
 Layout layout_of(const spec::RunSpec& asked, int ranks) {
     spec::RunSpec run = asked;  // a layout does not depend on the machine

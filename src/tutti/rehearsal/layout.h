@@ -36,9 +36,12 @@ struct LayoutPart {
 struct Layout {
     std::string title;  // "llama-tiny on 8 ranks"
     mesh::Mesh mesh;
-    std::vector<mesh::Axes> axes;  // with several ranks, in the order of the mesh, those of its second grid last
+    std::vector<mesh::Axes> axes;  // axes_with_several_ranks()
     std::vector<LayoutPart> parts;
 };
+
+// The axes with several ranks, in the order of the mesh, those of its second grid last.
+std::vector<mesh::Axes> axes_with_several_ranks(const mesh::Mesh& mesh);
 
 // `run` must be validated. Weights are those of the first module, of one block in the middle, and of the last module.
 Layout layout_of(const spec::RunSpec& run, int ranks);

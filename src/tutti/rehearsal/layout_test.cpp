@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "tutti/base/json.h"
+#include "tutti/parallel/groups.h"
 #include "tutti/rehearsal/drawing.h"
 #include "tutti/spec/validate.h"
 
@@ -166,14 +167,27 @@ size_t count(const std::string& text, const std::string& what) {
     return n;
 }
 
+bool is_of_second_group(const mesh::Mesh& mesh, int rank, mesh::Axes axes) {
+    std::vector<int> first;
+    for (int r = 0; r < mesh.size(); ++r) {
+        const std::vector<int> group = mesh.group(r, axes);
+        if (first.empty()) first = group;
+        if (group == first) continue;
+        return mesh.group(rank, axes) == group;
+    }
+    return false;
+}
+
 // One box for each rectangle; a rank of colour 1 has what the layout gives it.
 TEST(Drawing, HasEveryRectangle) {
     spec::RunSpec run = run_of("moe-tiny");
     run.parallel.ep = 4;
     run.parallel.zero = 0;
     const Layout l = layout_with(run, 4);
-    const std::string svg = draw_svg(l);
+    const std::string svg = svg::file(draw_layout(l, 0));
     size_t boxes = 4 + l.axes.size() * 4, backgrounds = 1, of_rank_1 = 1;
+    for (const mesh::Axes a : l.axes)  // the ranks of the second group of each axis have the second colour
+        for (int r = 0; r < 4; ++r) of_rank_1 += is_of_second_group(l.mesh, r, a) ? 1 : 0;
     for (const LayoutPart& part : l.parts)
         for (const Grid& g : part.grids) {
             if (part.kind == LayoutPart::Kind::tensor && g.shape.rank() == 1) continue;
@@ -186,10 +200,10 @@ TEST(Drawing, HasEveryRectangle) {
                 }
         }
     EXPECT_EQ(count(svg, "<rect "), boxes + backgrounds);
-    EXPECT_EQ(count(svg, "class=\"c1\""), of_rank_1);
+    EXPECT_EQ(count(svg, "class=\"r1 edged\""), of_rank_1);
     EXPECT_GT(of_rank_1, 6u);  // two experts of each of three tensors
     run.train.global_batch = 64;
-    EXPECT_THROW(draw_svg(layout_with(run, 64)), UsageError);
+    EXPECT_THROW(draw_layout(layout_with(run, 64), 8), UsageError);
 }
 
 // The widths of a bar are to each other as its bytes.
@@ -198,7 +212,7 @@ TEST(Drawing, MemoryIsToScale) {
     bytes[Purpose::weights] = 3'000'000;
     bytes[Purpose::gradients] = 1'000'000;
     half[Purpose::weights] = 2'000'000;
-    const std::string svg = draw_memory("a < b", {{"one", bytes}, {"two", half}});
+    const std::string svg = svg::file(svg::draw_with_legend(memory_bars("a < b", {{"one", bytes}, {"two", half}})));
     EXPECT_NE(svg.find("a &lt; b"), std::string::npos);
     std::vector<double> widths;
     const std::string width = "width=\"";
@@ -207,7 +221,32 @@ TEST(Drawing, MemoryIsToScale) {
         widths.push_back(std::stod(svg.substr(begin)));
     }
     ASSERT_EQ(widths.size(), 2u);
-    EXPECT_NEAR(widths[0] / widths[1], 1.5, 1e-3);
+    EXPECT_NEAR(widths[0] / widths[1], 1.5, 5e-3);
+}
+
+// Two nodes of eight ranks: tensor parallel stays in a node, the pipeline crosses nodes. Of 4,096 ranks the first
+// node and the last one are drawn.
+TEST(Drawing, NodesShowWhichGroupsCrossThem) {
+    spec::RunSpec run = run_of("llama-tiny");
+    run.parallel.tp = 2;
+    run.parallel.pp = 4;
+    run.parallel.dp_shard = 2;
+    const auto drawn = [&](int ranks) {
+        const mesh::Mesh mesh = parallel::make_mesh(run, ranks);
+        return draw_nodes(mesh, axes_with_several_ranks(mesh), 8, "t").body;
+    };
+    const std::string two = drawn(16);
+    EXPECT_EQ(count(two, ">node "), 2u);
+    EXPECT_EQ(count(two, ">in a node<"), 2u);  // tp and dp
+    EXPECT_EQ(count(two, ">across nodes<"), 1u);
+    EXPECT_EQ(count(two, "<rect "), 4u * 16u);
+    EXPECT_NE(two.find("rank 5: pp 1, in a group with ranks 1, 5, 9, 13"), std::string::npos) << two;
+    run.parallel.dp_shard = 512;
+    const std::string many = drawn(4096);
+    EXPECT_EQ(count(many, ">node "), 2u);
+    EXPECT_NE(many.find(">node 511<"), std::string::npos);
+    EXPECT_NE(many.find(">4095<"), std::string::npos);
+    EXPECT_EQ(count(many, "<rect "), 4u * 16u);
 }
 
 }  // namespace

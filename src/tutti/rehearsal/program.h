@@ -59,6 +59,7 @@ struct Program {
     struct Memory {
         size_t place = 0;
         MemoryByPurpose bytes;
+        size_t action = 0;  // the first action behind it
     };
     std::vector<Memory> memory = {};
 

@@ -114,7 +114,7 @@ class Recorder final : public ops::Meter, public Tracer, public comm::Communicat
     }
     void note_memory() {
         if (memory_ == nullptr) return;
-        Program::Memory now{.place = place_, .bytes = {}};
+        Program::Memory now{.place = place_, .bytes = {}, .action = program_.actions.size()};
         for (int p = 0; p < kPurposes; ++p) {
             const auto purpose = static_cast<Purpose>(p);
             now.bytes[purpose] = memory_->usage(purpose).current;

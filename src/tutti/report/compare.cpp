@@ -144,6 +144,51 @@ std::string results_card(const Comparison& c) {
     return "<section class=\"card full\"><h2>Results</h2>" + comparison_table(c, rows) + "</section>\n";
 }
 
+// The largest of each purpose: measured, or predicted where a run has no measurement.
+std::string memory_card(const Comparison& c) {
+    constexpr double kMiB = 1 << 20;
+    svg::Bars bars{.title = "Memory by purpose", .description = "The largest of each purpose. ", .x_label = "MiB"};
+    for (size_t i = 0; i < c.runs.size(); ++i) {
+        double at = 0;
+        for (const MemoryUse& use : c.runs[i].totals.memory) {
+            const double bytes = use.measured_bytes.value_or(use.predicted_bytes.value_or(0));
+            if (bytes <= 0) continue;
+            const std::string said = short_bytes(bytes);
+            bars.bars.push_back({i, at, at + bytes / kMiB, use.purpose, concat(use.purpose, ": ", said), said});
+            bars.description += concat(c.names[i], ", ", use.purpose, ": ", said, ". ");
+            at += bytes / kMiB;
+        }
+        bars.rows.push_back(
+            {.label = c.names[i], .height = 24, .value = at > 0 ? short_bytes(at * kMiB) : "not known"});
+        bars.end = std::max(bars.end, at);
+    }
+    if (bars.bars.empty()) return "";
+    return concat("<figure class=\"card full\">",
+                  figure(bars, "memory", "of a rank: the largest of each purpose, which need not be at one time"),
+                  "</figure>\n");
+}
+
+// Medians over the logged steps of what the first rank of each run sends in a step, by group.
+std::string sent_card(const Comparison& c) {
+    std::map<std::string, std::vector<std::string>> rows;
+    std::vector<double> sums(c.runs.size(), 0);
+    for (size_t i = 0; i < c.runs.size(); ++i)
+        for (const auto& [group, sent] : sent_by_group(c.runs[i])) {
+            rows.try_emplace(group, c.runs.size() + 1).first->second[i + 1] = short_bytes(sent);
+            sums[i] += sent;
+        }
+    if (rows.empty()) return "";
+    std::vector<std::vector<std::string>> table;
+    for (auto& [group, row] : rows) {
+        row[0] = group;
+        table.push_back(std::move(row));
+    }
+    table.push_back({"all groups"});
+    for (const double sum : sums) table.back().push_back(short_bytes(sum));
+    return "<section class=\"card full\"><h2>Sent by a rank in a step</h2>" + comparison_table(c, table) +
+           "<p class=\"quiet\">Of the first rank, medians over the logged steps.</p></section>\n";
+}
+
 // "train.lr" -> "3e-4" of a resolved config, which has one key per line.
 std::map<std::string, std::string> keys_of(const std::string& config) {
     std::map<std::string, std::string> keys;
@@ -199,6 +244,8 @@ std::vector<Card> cards_of(const std::vector<RunHistory>& runs, const View& view
     const Comparison c{runs, names_of(runs), axis_of_all(runs, view)};
     std::vector<Card> cards = charts(c);
     cards.push_back({"results", results_card(c)});
+    cards.push_back({"memory", memory_card(c)});
+    cards.push_back({"sent", sent_card(c)});
     cards.push_back({"configs", config_card(c)});
     std::erase_if(cards, [](const Card& card) { return card.html.empty(); });
     return cards;

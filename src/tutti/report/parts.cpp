@@ -5,18 +5,14 @@
 #include <cmath>
 
 #include "tutti/base/error.h"
+#include "tutti/base/palette.h"
 
 namespace tutti::report {
 namespace {
 
-// The style sheet inside every page. Colours are of the Okabe-Ito palette, which people with any common colour
-// blindness can tell apart; evaluation and prediction differ by line and marker too. Dark applies to screens only:
-// paper is always light.
+// The style sheet inside every page, behind that of its colours and pictures (base/palette.h). Evaluation and
+// prediction differ by line and marker too. Dark applies to screens only: paper is always light.
 constexpr const char* kReportStyle = R"css(
-:root{color-scheme:light dark;--page:#f6f6f3;--card:#fff;--ink:#1d2025;--soft:#5d636d;--rule:#e2e2dc;--grid:#ecece7;
---c1:#0072b2;--c2:#d55e00;--c3:#00805d;--c4:#b3478b;--c5:#9a6a00;--c6:#3f8fd6;--c7:#5b5bb5;--c8:#4a4f57;--warn:#fdf3dc;--warn-rule:#e0b84c}
-@media screen and (prefers-color-scheme:dark){:root{--page:#131518;--card:#1b1e23;--ink:#e7e8ea;--soft:#9fa6b1;--rule:#2d3138;
---grid:#282c33;--c1:#56b4e9;--c2:#f29b4b;--c3:#3fc79a;--c4:#e39ac8;--c5:#e8c04a;--c6:#8ecbff;--c7:#b3a7f5;--c8:#c3c8d0;--warn:#2b2514;--warn-rule:#8a6d1f}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--page);color:var(--ink);font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif;
 -webkit-text-size-adjust:100%}
@@ -38,28 +34,20 @@ figcaption .unit{color:var(--soft);font-weight:400;font-size:13px}
 .legend{display:flex;flex-wrap:wrap;gap:2px 14px;margin:0 0 0 auto;padding:0;list-style:none;font-size:13px;color:var(--soft)}
 .legend svg{width:24px;height:10px;margin-right:6px;display:inline-block}
 svg{display:block;width:100%;height:auto}
-text{fill:var(--soft);font:11.5px system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif;font-variant-numeric:tabular-nums}
-text.label{font-size:12px}
-.c1{--c:var(--c1)}.c2{--c:var(--c2)}.c3{--c:var(--c3)}.c4{--c:var(--c4)}
-.c5{--c:var(--c5)}.c6{--c:var(--c6)}.c7{--c:var(--c7)}.c8{--c:var(--c8)}
-line.grid{stroke:var(--grid)}line.axis{stroke:var(--soft);stroke-opacity:.6}
-.line,.faint,.dashed{fill:none;stroke:var(--c);stroke-linejoin:round;stroke-linecap:round;stroke-width:2}
+.line,.faint,.dashed{fill:none;stroke:currentColor;stroke-linejoin:round;stroke-linecap:round;stroke-width:2}
 .faint{stroke-width:1;stroke-opacity:.38}
 .dashed{stroke-width:1.4;stroke-dasharray:4 4}
-.dot{fill:var(--card);stroke:var(--c);stroke-width:2}
-.event,.span{fill:var(--c)}
-.bar-measured{fill:var(--c1)}
-.bar-predicted{fill:none;stroke:var(--c2);stroke-width:1.5;stroke-dasharray:3 2}
-.precision .cx{fill:var(--c1)}.precision .cw{fill:var(--c3)}.precision .cdy{fill:var(--c2)}.precision .limit{fill:var(--soft)}
-.precision .name{text-anchor:end}.precision .middle{text-anchor:middle}.precision text{font-size:10px}
+.dot{fill:var(--card);stroke:currentColor;stroke-width:2}
+.bar-predicted{fill:none;stroke:currentColor;stroke-width:1.5;stroke-dasharray:3 2}
 .narrow-only{display:none}
 table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
 th,td{text-align:right;padding:5px 10px;border-bottom:1px solid var(--rule);white-space:nowrap}
 th{color:var(--soft);font-weight:500;font-size:13px}
 th:first-child,td:first-child{text-align:left;padding-left:0}th:last-child,td:last-child{padding-right:0}
+td.words,th.words{text-align:left;white-space:normal;min-width:240px}
 .has-reason td{border-bottom:0;padding-bottom:0}td.reason{color:var(--soft);font-size:13px;padding-top:0;white-space:normal;overflow-wrap:anywhere}
 .scroll,.drawing{overflow-x:auto}.drawing>*{min-width:720px;width:100%}
-.key{display:inline-block;width:14px;height:3px;border-radius:2px;background:var(--c);margin-right:6px;vertical-align:middle}
+.key{display:inline-block;width:14px;height:3px;border-radius:2px;background:currentColor;margin-right:6px;vertical-align:middle}
 th[scope=row]{text-align:left}
 .quiet{color:var(--soft);margin:0}
 .ranks{display:flex;flex-wrap:wrap;gap:4px;margin:0 0 10px;padding:0;list-style:none}
@@ -72,7 +60,7 @@ background:color-mix(in srgb,var(--c4) var(--w),var(--card));font-variant-numeri
 .notes{background:var(--warn);border:1px solid var(--warn-rule);border-radius:10px;padding:10px 16px;margin:0 0 16px}
 .notes p{margin:2px 0}
 pre{margin:0;white-space:pre-wrap;overflow-wrap:anywhere;font:13px/1.55 ui-monospace,"SF Mono",Menlo,Consolas,"DejaVu Sans Mono",monospace}
-.sample{border-left:3px solid var(--c3);padding-left:14px}
+.sample{border-left:3px solid var(--warn-rule);padding-left:14px}
 summary{cursor:pointer;font-weight:600;font-size:17px}
 details pre{margin-top:12px}
 footer{color:var(--soft);font-size:13px;margin-top:24px}
@@ -81,7 +69,7 @@ footer{color:var(--soft);font-size:13px;margin-top:24px}
 @page{size:A4;margin:14mm}
 @media print{:root{--page:#fff;--rule:#ccc}body{font-size:11px}main{max-width:none;padding:0}h1{font-size:20px}
 .grid{grid-template-columns:1fr 1fr;gap:8px}.facts div{min-width:0}.facts{print-color-adjust:exact;-webkit-print-color-adjust:exact}
-.facts dd{font-size:14px}.card,.facts div,tr{break-inside:avoid}.card.long{break-inside:auto}.facts dt,.legend,figcaption .unit,footer,th,td.reason{font-size:10px}.wide-only text{font-size:15px}.drawing>*{min-width:0}
+.facts dd{font-size:14px}.card,.facts div,tr{break-inside:avoid}.card.long{break-inside:auto}.facts dt,.legend,figcaption .unit,footer,th,td.reason{font-size:10px}.wide-only svg text{font-size:15px}.drawing>*{min-width:0}
 figcaption b,h2,summary{font-size:12.5px}pre{font-size:9.5px}details::details-content{content-visibility:visible;block-size:auto}}
 )css";
 
@@ -95,13 +83,14 @@ std::string legend(const Chart& chart) {
     std::string items;
     int count = 0;
     for (const Series& series : chart.series) {
-        if (series.label.empty()) continue;
+        if (series.label.empty() || series.mark == Mark::limit) continue;
         ++count;
         std::string_view mark = "<path class=\"line\" d=\"M2 5H22\"/>";
         if (series.mark == Mark::bound) mark = "<path class=\"dashed\" d=\"M2 5H22\"/>";
         if (series.mark == Mark::ticks) mark = "<path class=\"event\" d=\"M12 1l4 8h-8z\"/>";
         if (series.mark == Mark::dots)
             mark = "<path class=\"dashed\" d=\"M2 5H22\"/><circle class=\"dot\" cx=\"12\" cy=\"5\" r=\"3\"/>";
+        if (series.mark == Mark::points) mark = "<circle class=\"dot\" cx=\"12\" cy=\"5\" r=\"3\"/>";
         items += concat("<li><svg class=\"c", series.colour, "\" viewBox=\"0 0 24 10\" aria-hidden=\"true\">", mark,
                         "</svg>", escape_html(series.label), "</li>");
     }
@@ -159,6 +148,16 @@ std::optional<double> median(std::vector<double> values) {
 std::optional<double> last_of(const RunHistory& run, Field field) {
     const std::vector<double> values = finite(values_of(run, field));
     return values.empty() ? std::nullopt : std::optional(values.back());
+}
+
+std::map<std::string, double> sent_by_group(const RunHistory& run) {
+    std::map<std::string, std::vector<double>> all;
+    for (const LoggedStep& step : run.steps)
+        for (const auto& [group, counted] : step.comm)
+            if (counted.bytes && std::isfinite(*counted.bytes)) all[group].push_back(*counted.bytes);
+    std::map<std::string, double> sent;
+    for (auto& [group, bytes] : all) sent[group] = *median(std::move(bytes));
+    return sent;
 }
 
 std::string duration(double seconds) {
@@ -266,13 +265,31 @@ std::string joined(const std::vector<Card>& cards) {
     return html;
 }
 
-std::string_view style_sheet() { return kReportStyle; }
+std::string style_sheet() { return svg::page_css() + kReportStyle; }
+
+std::string legend_list(const Legend& colours) {
+    std::string items;
+    for (const auto& [style, label] : colours)
+        items += concat("<li><svg viewBox=\"0 0 24 10\" aria-hidden=\"true\"><rect class=\"", style,
+                        "\" x=\"4\" y=\"0\" width=\"16\" height=\"10\"/></svg>", escape_html(label), "</li>");
+    return "<ul class=\"legend\">" + items + "</ul>";
+}
+
+std::string figure(const svg::Bars& bars, const std::string& id, const std::string& note) {
+    return figure(bars, id, note, svg::legend_of(bars));
+}
+
+std::string figure(const svg::Bars& bars, const std::string& id, const std::string& note, const Legend& legend) {
+    return concat("<figcaption><b>", escape_html(bars.title), "</b><span class=\"unit\">", escape_html(note), "</span>",
+                  legend_list(legend), "</figcaption><div class=\"drawing\">", svg::in_page(svg::draw(bars), id),
+                  "</div>");
+}
 
 std::string page(const std::string& title, const std::string& body) {
     return concat(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>"
         "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/><title>",
-        escape_html(title), "</title><style>", kReportStyle, "</style></head>\n<body><main>\n", body,
+        escape_html(title), "</title><style>", style_sheet(), "</style></head>\n<body><main>\n", body,
         "</main></body></html>\n");
 }
 

@@ -1,8 +1,10 @@
 // report/parts.h: the parts of pages: series from a run's log, charts with captions, the cards of a trace, the frame.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tutti/report/report.h"
@@ -48,6 +50,8 @@ std::optional<double> place_of(const RunHistory& run, const LoggedStep& step, co
 std::vector<double> finite(const std::vector<Point>& points);
 std::optional<double> median(std::vector<double> values);
 std::optional<double> last_of(const RunHistory& run, Field field);  // the last finite value
+// Bytes that the first rank sends in a step, by group: medians over the logged steps.
+std::map<std::string, double> sent_by_group(const RunHistory& run);
 // A number as text; "" without one.
 template <class Format>
 std::optional<std::string> shown(const std::optional<double>& value, const Format& format) {
@@ -71,6 +75,14 @@ std::string chart_card(const Chart& chart);  // "" when there is no finite value
 // A full-width card with two drawings, because the one for wide screens has letters too small for a phone.
 std::string wide_card(Chart chart);
 
+// A legend of boxes: class and label of each colour.
+using Legend = std::vector<std::pair<std::string, std::string>>;
+std::string legend_list(const Legend& colours);
+// The inside of a <figure>: caption, legend, and the drawing, which scrolls on a narrow screen. `id` is unique in the
+// page.
+std::string figure(const svg::Bars& bars, const std::string& id, const std::string& note, const Legend& legend);
+std::string figure(const svg::Bars& bars, const std::string& id, const std::string& note);  // its meanings
+
 // The cards of trace_card.cpp; "" when the run has no data for them.
 std::string trace_card(const RunHistory& run);
 std::string prediction_card(const RunHistory& run);
@@ -87,6 +99,6 @@ std::string joined(const std::vector<Card>& cards);
 
 // The whole document, with its styles inside.
 std::string page(const std::string& title, const std::string& body);
-std::string_view style_sheet();
+std::string style_sheet();
 
 }  // namespace tutti::report

@@ -16,6 +16,10 @@ namespace tutti::report {
 namespace {
 
 const char* const kFactors[] = {"x", "w", "dy"};
+// What each factor is: its colour (base/palette.h).
+const char* meaning_of_factor(const std::string& factor) {
+    return factor == "x" ? "activations" : factor == "w" ? "weights" : "gradients";
+}
 
 // The binary exponents that a picture shows.
 struct Exponents {
@@ -85,24 +89,24 @@ std::string drawing(const PrecisionReading& reading, double width) {
     std::string text;
     double y = kTop;
     for (const TensorNumbers& t : reading.tensors) {
-        text += svg::text("name", kLabels - 8, y + kRow - 3, short_name(t.layer) + "  " + t.factor);
+        text += svg::text("e", kLabels - 8, y + kRow - 3, short_name(t.layer) + "  " + t.factor);
         for (int e = shown.low; e <= shown.high; ++e) {
             const double s = share(t, shown, e, e);
             if (s == 0) continue;
             text += concat("<g opacity=\"", fmt::format("{:.2f}", 0.15 + 0.85 * std::min(1.0, 2 * std::sqrt(s))), "\">",
-                           svg::box("c" + t.factor, left_of(e), y, std::max(0.5, cell - 1), kRow - 1,
+                           svg::box(meaning_of_factor(t.factor), left_of(e), y, std::max(0.5, cell - 1), kRow - 1,
                                     fmt::format("{} {}: 2^{}: {:.3g} % of the values", t.layer, t.factor, e, 100 * s)),
                            "</g>");
         }
         y += kRow;
     }
     const auto line = [&](double x, const char* style, const std::string& words) {
-        text += svg::box("limit", x, kTop - 4, 1, y - kTop + 8) + svg::text(style, x, kTop - 7, words);
+        text += svg::line("limit", x, kTop - 4, x, y + 4) + svg::text(style, x, kTop - 7, words);
     };
-    line(left_of(-24), "middle", "least number of f16");
-    line(left_of(16), "name", "largest");
+    line(left_of(-24), "m", "least number of f16");
+    line(left_of(16), "e", "largest");
     for (int e = (shown.low + 63) / 8 * 8 - 56; e <= shown.high; e += 8)
-        if (e >= shown.low) text += svg::text("middle", left_of(e) + cell / 2, y + 14, fmt::format("2^{}", e));
+        if (e >= shown.low) text += svg::text("m", left_of(e) + cell / 2, y + 14, fmt::format("2^{}", e));
     return text;
 }
 
@@ -217,11 +221,7 @@ std::string precision_text(const PrecisionReading& reading) {
 }
 
 std::string precision_svg(const PrecisionReading& reading) {
-    return svg::begin_file(kWidth, height_of(reading),
-                           "text{font:10px sans-serif;fill:#333}.name{text-anchor:end}.middle{text-anchor:middle}"
-                           ".cx{fill:#1f4e79}.cw{fill:#4f9d69}.cdy{fill:#c0504d}.limit{fill:#999}",
-                           kTitle) +
-           drawing(reading, kWidth) + "</svg>\n";
+    return svg::file({kWidth, height_of(reading), kTitle, "", drawing(reading, kWidth)});
 }
 
 std::string precision_card(const PrecisionReading& reading) {
@@ -237,12 +237,13 @@ std::string precision_card(const PrecisionReading& reading) {
     }
     std::vector<std::string> head = {"layer", "factor", "largest"};
     for (const std::string& format : reading.formats) head.push_back(format + ", dB");
-    return concat("<figure class=\"card full precision\"><figcaption><b>Numbers of the products, step ", reading.step,
-                  "</b><span class=\"unit\">shade: share of the values in a binade; blue x, green w, orange dy"
-                  "</span></figcaption><div class=\"drawing\"><svg role=\"img\" aria-label=\"",
-                  kTitle, "\" viewBox=\"0 0 ", svg::coordinate(kWidth), " ", svg::coordinate(height_of(reading)), "\">",
-                  drawing(reading, kWidth), "</svg></div><details><summary>Signal over rounding by format",
-                  "</summary>", table(head, rows), "</details></figure>\n");
+    return concat("<figure class=\"card full\"><figcaption><b>Numbers of the products, step ", reading.step,
+                  "</b><span class=\"unit\">shade: share of the values in a binade</span>",
+                  legend_list({{"activations", "x"}, {"weights", "w"}, {"gradients", "dy"}}),
+                  "</figcaption><div class=\"drawing\">",
+                  svg::in_page({kWidth, height_of(reading), kTitle, "", drawing(reading, kWidth)}, "precision"),
+                  "</div><details><summary>Signal over rounding by format", "</summary>", table(head, rows),
+                  "</details></figure>\n");
 }
 
 }  // namespace tutti::report

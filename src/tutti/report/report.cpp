@@ -70,10 +70,10 @@ std::string memory_card(const RunHistory& run) {
     if (svg.empty()) return "";
     return concat(
         "<figure class=\"card\"><figcaption><b>Memory by purpose</b><span class=\"unit\">peak</span>"
-        "<ul class=\"legend\"><li><svg viewBox=\"0 0 24 10\" aria-hidden=\"true\"><rect class=\"bar-predicted\" "
+        "<ul class=\"legend\"><li><svg viewBox=\"0 0 24 10\" aria-hidden=\"true\"><rect class=\"bar-predicted c8\" "
         "x=\"2\" y=\"1\" "
         "width=\"20\" height=\"8\" rx=\"2\"/></svg>predicted</li><li><svg viewBox=\"0 0 24 10\" aria-hidden=\"true\">"
-        "<rect class=\"bar-measured\" x=\"2\" y=\"1\" width=\"20\" height=\"8\" rx=\"2\"/></svg>measured</li></ul>"
+        "<rect class=\"c8\" x=\"2\" y=\"1\" width=\"20\" height=\"8\" rx=\"2\"/></svg>measured</li></ul>"
         "</figcaption>",
         svg, "</figure>\n");
 }

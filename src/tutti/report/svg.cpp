@@ -9,11 +9,17 @@
 #include <map>
 
 #include "tutti/base/error.h"
+#include "tutti/base/palette.h"
 #include "tutti/base/svg.h"
 
 namespace tutti::report {
 
 using svg::coordinate;
+using svg::line;
+using svg::linear_ticks;
+using svg::scientific;
+using svg::text;
+using svg::tick_labels;
 
 namespace {
 
@@ -23,34 +29,6 @@ std::string printed(const char* format, int precision, double value) {
     std::array<char, 64> text{};
     std::snprintf(text.data(), text.size(), format, precision, value);
     return text.data();
-}
-
-std::string text_at(double x, double y, std::string_view anchor, std::string_view text, std::string_view style = "") {
-    return concat("<text x=\"", coordinate(x), "\" y=\"", coordinate(y), "\" text-anchor=\"", anchor, "\"",
-                  style.empty() ? "" : concat(" class=\"", style, "\""), ">", escape_html(text), "</text>");
-}
-
-std::string segment(std::string_view style, double x1, double y1, double x2, double y2) {
-    return concat("<line class=\"", style, "\" x1=\"", coordinate(x1), "\" y1=\"", coordinate(y1), "\" x2=\"",
-                  coordinate(x2), "\" y2=\"", coordinate(y2), "\"/>");
-}
-
-// Up to its title and description, which screen readers read in place of the picture.
-std::string open_svg(std::string_view id, int width, int height, std::string_view title, std::string_view description) {
-    return concat("<svg viewBox=\"0 0 ", width, " ", height, "\" role=\"img\" aria-labelledby=\"", id, "-t ", id,
-                  "-d\"><title id=\"", id, "-t\">", escape_html(title), "</title><desc id=\"", id, "-d\">",
-                  escape_html(description), "</desc>");
-}
-
-// 0.00015 -> "1.5e-4", the usual notation of learning rates.
-std::string scientific(double value, int digits) {
-    auto exponent = static_cast<int>(std::floor(std::log10(std::abs(value))));
-    std::string mantissa = printed("%.*g", digits, value / std::pow(10.0, exponent));
-    if (mantissa == "10" || mantissa == "-10") {
-        mantissa.pop_back();
-        ++exponent;
-    }
-    return concat(mantissa, "e", exponent);
 }
 
 // The range of values of one axis, and the map from values to coordinates.
@@ -136,6 +114,13 @@ std::string path_of(const std::vector<Point>& points, const Axis& x, const Axis&
 
 std::string series_marks(const Series& series, const Axis& x, const Axis& y) {
     const std::string colour = concat("c", series.colour);
+    if (series.mark == Mark::limit) {
+        std::string marks;
+        for (const Point& point : series.points)
+            marks += line("limit", x.at(point.x), y.start, x.at(point.x), y.end) +
+                     text("e ink", x.at(point.x) - 4, y.end + 10, series.label);
+        return marks;
+    }
     if (series.mark == Mark::ticks) {
         std::string marks;
         for (const Point& point : series.points) {
@@ -149,39 +134,25 @@ std::string series_marks(const Series& series, const Axis& x, const Axis& y) {
                                    : series.mark == Mark::dots || series.mark == Mark::bound ? "dashed"
                                                                                              : "line";
     // A wide screen shows about 1,000 columns: more points only make the page heavy.
-    std::string marks =
-        concat("<path class=\"", style, " ", colour, "\" d=\"", path_of(thin_out(series.points, 1200), x, y), "\"/>");
-    if (series.mark != Mark::dots) return marks;
-    for (const Point& point : thin_out(series.points, 200)) {
-        if (!std::isfinite(point.y)) continue;
-        marks += concat("<circle class=\"dot ", colour, "\" cx=\"", coordinate(x.at(point.x)), "\" cy=\"",
-                        coordinate(y.at(point.y)), "\" r=\"3\"><title>", escape_html(series.label), ", step ",
-                        short_number(point.x, 6), ": ", short_number(point.y, 5), "</title></circle>");
+    std::string marks;
+    if (series.mark != Mark::points)
+        marks = concat("<path class=\"", style, " ", colour, "\" d=\"", path_of(thin_out(series.points, 1200), x, y),
+                       "\"/>");
+    if (series.mark != Mark::dots && series.mark != Mark::points) return marks;
+    const bool named = !series.titles.empty();
+    const std::vector<Point> shown = named ? series.points : thin_out(series.points, 200);
+    for (size_t i = 0; i < shown.size(); ++i) {
+        if (!std::isfinite(shown[i].y)) continue;
+        const std::string title =
+            named ? series.titles[i]
+                  : concat(series.label, ", step ", short_number(shown[i].x, 6), ": ", short_number(shown[i].y, 5));
+        marks += concat("<circle class=\"dot ", colour, "\" cx=\"", coordinate(x.at(shown[i].x)), "\" cy=\"",
+                        coordinate(y.at(shown[i].y)), "\" r=\"3\"><title>", escape_html(title), "</title></circle>");
     }
     return marks;
 }
 
 }  // namespace
-
-std::vector<double> linear_ticks(double low, double high, int least) {
-    check(std::isfinite(low) && std::isfinite(high) && low < high && least >= 2,
-          "linear_ticks: required: finite low < high, "
-          "at least 2 ticks; got ",
-          low, " to ", high, ", ", least);
-    constexpr std::array<double, 3> kSteps{5, 2, 1};
-    for (int power = static_cast<int>(std::ceil(std::log10(high - low)));; --power) {
-        for (const double mantissa : kSteps) {
-            const double step = mantissa * std::pow(10.0, power);
-            // The small slack keeps a bound that is itself a tick, in spite of rounding.
-            const double first = std::ceil(low / step - 1e-9);
-            const double last = std::floor(high / step + 1e-9);
-            if (last - first + 1 < least) continue;
-            std::vector<double> ticks;
-            for (double i = first; i <= last; ++i) ticks.push_back(i == 0 ? 0 : i * step);
-            return ticks;
-        }
-    }
-}
 
 std::vector<double> log_ticks(double low, double high) {
     check(low > 0 && low < high && std::isfinite(high), "log_ticks: required: 0 < low < high; got ", low, " to ", high);
@@ -195,34 +166,6 @@ std::vector<double> log_ticks(double low, double high) {
         }
     }
     return all.size() > 10 && decades.size() >= 2 ? decades : all;
-}
-
-std::vector<std::string> tick_labels(const std::vector<double>& ticks) {
-    double largest = 0;
-    for (const double tick : ticks) largest = std::max(largest, std::abs(tick));
-    std::vector<std::string> labels;
-    if (largest > 0 && largest < 1e-3) {
-        for (const double tick : ticks) labels.push_back(tick == 0 ? "0" : scientific(tick, 4));
-        return labels;
-    }
-    double unit = 1;
-    std::string_view suffix;
-    for (const auto& [size, name] :
-         {std::pair{1e12, "T"}, std::pair{1e9, "G"}, std::pair{1e6, "M"}, std::pair{1e3, "k"}}) {
-        if (largest < (size == 1e3 ? 1e4 : size)) continue;
-        unit = size;
-        suffix = name;
-        break;
-    }
-    int digits = 0;
-    const auto is_exact = [&](double tick) {
-        const double shifted = tick / unit * std::pow(10.0, digits);
-        return std::abs(shifted - std::round(shifted)) < 1e-6 * std::max(1.0, std::abs(shifted));
-    };
-    while (digits < 9 && !std::all_of(ticks.begin(), ticks.end(), is_exact)) ++digits;
-    for (const double tick : ticks)
-        labels.push_back(tick == 0 ? "0" : printed("%.*f", digits, tick / unit) + std::string(suffix));
-    return labels;
 }
 
 std::string short_number(double value, int digits) {
@@ -291,7 +234,7 @@ std::string line_chart(const Chart& chart) {
     for (const Series& series : chart.series) {
         for (const Point& point : series.points) {
             x_range.add(point.x);
-            if (series.mark != Mark::ticks) y_range.add(point.y);
+            if (series.mark != Mark::ticks && series.mark != Mark::limit) y_range.add(point.y);
         }
     }
     if (x_range.empty() || y_range.empty()) return "";
@@ -304,36 +247,35 @@ std::string line_chart(const Chart& chart) {
     y.start = chart.height - 36;
     y.end = 10;
 
-    std::string svg = open_svg(chart.id, chart.width, chart.height, chart.title, chart.description);
+    std::string body;
     for (size_t i = 0; i < y.ticks.size(); ++i) {
         const double at = y.at(y.ticks[i]);
-        svg += segment("grid", x.start, at, x.end, at) + text_at(x.start - 6, at + 4, "end", y.labels[i]);
+        body += line("grid", x.start, at, x.end, at) + text("e", x.start - 6, at + 4, y.labels[i]);
     }
-    svg += segment("axis", x.start, y.start, x.end, y.start);
+    body += line("axis", x.start, y.start, x.end, y.start);
     for (size_t i = 0; i < x.ticks.size(); ++i) {
         const double at = x.at(x.ticks[i]);
         // A long label at the very end would stick out of the drawing.
         const double middle = std::min(at, chart.width - 2 - 3.3 * static_cast<double>(x.labels[i].size()));
-        svg += segment("axis", at, y.start, at, y.start + 4) + text_at(middle, y.start + 17, "middle", x.labels[i]);
+        body += line("axis", at, y.start, at, y.start + 4) + text("m", middle, y.start + 17, x.labels[i]);
     }
-    svg += text_at((x.start + x.end) / 2, chart.height - 4, "middle", chart.x_label, "label");
-    if (y.logarithmic) svg += text_at(x.end, y.end + 10, "end", "log scale", "label");
-    for (const Series& series : chart.series) svg += series_marks(series, x, y);
-    return svg + "</svg>";
+    body += text("m", (x.start + x.end) / 2, chart.height - 4, chart.x_label);
+    if (y.logarithmic) body += text("e", x.end, y.end + 10, "log scale");
+    for (const Series& series : chart.series) body += series_marks(series, x, y);
+    return svg::in_page({double(chart.width), double(chart.height), chart.title, chart.description, body}, chart.id);
 }
 
 std::string share_bar(const std::string& id, const std::string& title, const std::string& description,
                       const std::vector<ShareBar>& bars) {
-    constexpr int kWidth = 420, kHeight = 22;
-    std::string svg = open_svg(id, kWidth, kHeight, title, description);
+    constexpr double kWidth = 420, kHeight = 22;
+    std::string body;
     double at = 0;
     for (const ShareBar& bar : bars) {
-        svg += concat("<rect class=\"span c", bar.colour, "\" x=\"", coordinate(at), "\" y=\"0\" width=\"",
-                      coordinate(bar.share * kWidth), "\" height=\"", kHeight, "\"><title>",
-                      escape_html(concat(bar.label, ": ", short_number(100 * bar.share), " %")), "</title></rect>");
+        body += svg::box(concat('c', bar.colour), at, 0, bar.share * kWidth, kHeight,
+                         concat(bar.label, ": ", short_number(100 * bar.share), " %"));
         at += bar.share * kWidth;
     }
-    return svg + "</svg>";
+    return svg::in_page({kWidth, kHeight, title, description, body}, id);
 }
 
 std::string memory_bars(const std::string& id, const std::string& title, const std::vector<Bar>& bars) {
@@ -349,59 +291,29 @@ std::string memory_bars(const std::string& id, const std::string& title, const s
     if (largest <= 0) return "";
     constexpr int kWidth = 420, kRow = 38, kValues = 112;
     const int labels = 16 + 7 * static_cast<int>(std::min<size_t>(longest, 24));
-    std::string svg = open_svg(id, kWidth, 6 + kRow * static_cast<int>(bars.size()), title, description);
+    std::string body;
     double top = 4;
     for (const Bar& bar : bars) {
-        svg += text_at(labels - 8, top + 19, "end", bar.label, "label");
+        body += text("e", labels - 8, top + 19, bar.label);
         const auto draw = [&](double bytes, std::string_view style, double y, const std::string& more) {
             if (bytes < 0) return;
             const double length = std::max(1.0, bytes / largest * (kWidth - labels - kValues));
-            svg += concat("<rect class=\"", style, "\" x=\"", labels, "\" y=\"", coordinate(y), "\" width=\"",
-                          coordinate(length), "\" height=\"12\" rx=\"2\"/>");
-            svg += text_at(labels + length + 6, y + 10.5, "start", short_bytes(bytes) + more);
+            body += concat("<rect class=\"", style, "\" x=\"", labels, "\" y=\"", coordinate(y), "\" width=\"",
+                           coordinate(length), "\" height=\"12\" rx=\"2\"/>");
+            body += text("", labels + length + 6, y + 10.5, short_bytes(bytes) + more);
         };
         std::string difference;
         if (bar.predicted > 0 && bar.measured >= 0)
             difference = concat(" (", printed("%+.*f", 1, 100 * (bar.measured / bar.predicted - 1)), "%)");
-        draw(bar.predicted, "bar-predicted", top, "");
-        draw(bar.measured, "bar-measured", top + 15, difference);
-        svg += segment("axis", labels, top - 3, labels, top + 30);
+        const bool meaning = std::any_of(std::begin(svg::kTones), std::end(svg::kTones),
+                                         [&](const svg::Tone& tone) { return tone.name == bar.label; });
+        const std::string colour = meaning ? bar.label : "c1";
+        draw(bar.predicted, "bar-predicted " + colour, top, "");
+        draw(bar.measured, colour, top + 15, difference);
+        body += line("axis", labels, top - 3, labels, top + 30);
         top += kRow;
     }
-    return svg + "</svg>";
-}
-
-std::string timeline(const Timeline& chart) {
-    constexpr int kWidth = 1060, kGap = 2, kAxis = 36;
-    size_t longest = 1;
-    int height = 6;
-    std::vector<int> tops;
-    for (const auto& [label, row_height] : chart.rows) {
-        longest = std::max(longest, label.size());
-        tops.push_back(height);
-        height += row_height + kGap;
-    }
-    const double start = 14 + 6.2 * static_cast<double>(longest), scale = (kWidth - 14 - start) / chart.end;
-    std::string text = open_svg(chart.id, kWidth, height + kAxis, chart.title, chart.description);
-    const std::vector<double> ticks = linear_ticks(0, chart.end, 5);
-    const std::vector<std::string> labels = tick_labels(ticks);
-    for (size_t i = 0; i < ticks.size(); ++i) {
-        const double at = start + ticks[i] * scale;
-        text += segment("grid", at, 4, at, height) + text_at(at, height + 15, "middle", labels[i]);
-    }
-    text += segment("axis", start, height, kWidth - 14, height);
-    text += text_at((start + kWidth - 14) / 2, height + 31, "middle", chart.x_label, "label");
-    for (size_t row = 0; row < chart.rows.size(); ++row)
-        if (!chart.rows[row].first.empty())
-            text += text_at(start - 6, tops[row] + chart.rows[row].second / 2.0 + 4, "end", chart.rows[row].first);
-    for (const TimelineBar& bar : chart.bars) {
-        const double begin = std::max(0.0, bar.begin), end = std::min(chart.end, bar.end);
-        if (begin > end) continue;
-        text += concat("<rect class=\"span c", bar.colour, "\" x=\"", coordinate(start + begin * scale), "\" y=\"",
-                       tops[bar.row], "\" width=\"", coordinate(std::max(0.3, (end - begin) * scale)), "\" height=\"",
-                       chart.rows[bar.row].second, "\"><title>", escape_html(bar.title), "</title></rect>");
-    }
-    return text + "</svg>";
+    return svg::in_page({kWidth, 6.0 + kRow * static_cast<int>(bars.size()), title, description, body}, id);
 }
 
 std::string heat_map(const HeatMap& map) {
@@ -412,29 +324,30 @@ std::string heat_map(const HeatMap& map) {
     const double start = 14 + 6.2 * static_cast<double>(longest),
                  height = 6 + kRow * static_cast<double>(map.rows.size());
     const double cell = (kWidth - 14 - start) / static_cast<double>(columns);
-    std::string text =
-        open_svg(map.id, static_cast<int>(kWidth), static_cast<int>(height + kAxis), map.title, map.description);
+    std::string body;
     for (size_t r = 0; r < map.rows.size(); ++r) {
         const double top = 6 + kRow * static_cast<double>(r);
-        text += text_at(start - 6, top + kRow / 2 + 4, "end", map.rows[r]);
+        body += text("e", start - 6, top + kRow / 2 + 4, map.rows[r]);
         for (size_t c = 0; c < map.values[r].size(); ++c) {
             const double value = map.values[r][c];
             const double left = start + cell * static_cast<double>(c);
             // Twice the mean, or nothing, has the full shade.
             const double shade = 0.04 + 0.9 * std::min(1.0, std::abs(value - 1));
-            text += concat("<rect class=\"span c", value > 1 ? 4 : 1, "\" x=\"", coordinate(left), "\" y=\"",
+            body += concat("<rect class=\"span c", value > 1 ? 4 : 1, "\" x=\"", coordinate(left), "\" y=\"",
                            coordinate(top), "\" width=\"", coordinate(std::max(0.3, cell - 1)), "\" height=\"",
                            coordinate(kRow - 1), "\" fill-opacity=\"", std::round(shade * 100) / 100, "\"><title>",
                            escape_html(concat(map.rows[r], ", ", map.column, " ", c, ": ", short_number(value))),
                            "</title></rect>");
-            if (cell > 40) text += text_at(left + cell / 2, top + kRow / 2 + 4, "middle", short_number(value, 2));
+            if (cell > 40)
+                body +=
+                    text(shade > 0.5 ? "m on" : "m ink", left + cell / 2, top + kRow / 2 + 4, short_number(value, 2));
         }
     }
     const size_t step = std::max<size_t>(1, (columns + 15) / 16);
     for (size_t c = 0; c < columns; c += step)
-        text += text_at(start + cell * (static_cast<double>(c) + 0.5), height + 13, "middle", concat(c));
-    text += text_at((start + kWidth - 14) / 2, height + 31, "middle", map.x_label, "label");
-    return text + "</svg>";
+        body += text("m", start + cell * (static_cast<double>(c) + 0.5), height + 13, concat(c));
+    body += text("m", (start + kWidth - 14) / 2, height + 31, map.x_label);
+    return svg::in_page({kWidth, height + kAxis, map.title, map.description, body}, map.id);
 }
 
 }  // namespace tutti::report

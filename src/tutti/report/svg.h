@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tutti/base/svg.h"
+#include "tutti/base/bars.h"
 
 namespace tutti::report {
 
@@ -16,11 +16,13 @@ struct Point {
 };
 
 enum class Mark {
-    line,   // the series itself
-    faint,  // raw values behind a smoothed line
-    dots,   // few values, joined by a dashed line; a tooltip shows the value of each dot
-    ticks,  // events on the x axis; y is not used
-    bound,  // dashed, such as the ends of a predicted range
+    line,    // the series itself
+    faint,   // raw values behind a smoothed line
+    dots,    // few values, joined by a dashed line; a tooltip shows the value of each dot
+    points,  // the same without the line
+    ticks,   // events on the x axis; y is not used
+    limit,   // a line across the chart at x, with the label beside it; y is not used
+    bound,   // dashed, such as the ends of a predicted range
 };
 
 // `colour` is the CSS class c1 ... c8 of the page.
@@ -29,6 +31,7 @@ struct Series {
     int colour = 1;
     Mark mark = Mark::line;
     std::vector<Point> points;
+    std::vector<std::string> titles = {};  // tooltips of the dots; empty: made of their numbers
 };
 
 struct Chart {
@@ -50,13 +53,8 @@ struct Bar {
     double measured = -1;
 };
 
-// Multiples of 1, 2 or 5 times a power of ten, the coarsest step that gives at least `least` ticks inside [low, high].
-std::vector<double> linear_ticks(double low, double high, int least);
 // 1-2-5 values inside [low, high]; only powers of ten when there are more than about ten of those.
 std::vector<double> log_ticks(double low, double high);
-// Labels of the ticks with only the digits that tell them apart: 0.5 | 20k | 3e-4.
-std::vector<std::string> tick_labels(const std::vector<double>& ticks);
-
 // A readable count: 1.23M, 45.6k, 0.0123. At most `digits` significant digits.
 std::string short_number(double value, int digits = 3);
 std::string short_bytes(double bytes);  // 1.23 GiB
@@ -78,21 +76,6 @@ std::string share_bar(const std::string& id, const std::string& title, const std
 
 std::string line_chart(const Chart& chart);  // "" when there is no finite value to draw
 std::string memory_bars(const std::string& id, const std::string& title, const std::vector<Bar>& bars);
-
-// Bars along time, row by row.
-struct TimelineBar {
-    size_t row = 0;
-    double begin = 0, end = 0;  // in the unit of the axis
-    int colour = 1;
-    std::string title;  // tooltip
-};
-struct Timeline {
-    std::string id, title, description, x_label;
-    std::vector<std::pair<std::string, int>> rows;  // label, height in units of the drawing
-    std::vector<TimelineBar> bars;
-    double end = 1;  // of the axis, which begins at 0
-};
-std::string timeline(const Timeline& chart);
 
 // Values around 1 as the shades of a table's cells: above it one colour, below it another, none at 1.
 struct HeatMap {

@@ -2,7 +2,6 @@
 // went on each rank, one of those steps as a drawing, and the pipeline beside its timeline.
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <cmath>
 #include <map>
 #include <set>
@@ -11,6 +10,7 @@
 #include "tutti/base/units.h"
 #include "tutti/report/parts.h"
 #include "tutti/report/svg.h"
+#include "tutti/report/trace_picture.h"
 #include "tutti/schedule/schedule.h"
 #include "tutti/schedule/timeline.h"
 
@@ -18,28 +18,7 @@ namespace tutti::report {
 
 namespace {
 
-constexpr size_t kTableRanks = 64, kDrawnRanks = 8;
-
-// The colour of a span and its name in the legend. Later entries are drawn over earlier ones.
-struct Kind {
-    std::string_view label;
-    int colour;
-};
-constexpr Kind kForward{"forward", 1}, kBackward{"backward", 2}, kRecompute{"recompute", 3}, kOptimizer{"optimizer", 5},
-    kData{"data", 6}, kOther{"other", 8}, kWaits{"waits", 4}, kCommunication{"communication", 7};
-
-const Kind& kind_of(const TracedSpan& s) {
-    if (s.activity == "wait" || s.activity == "begin") return kWaits;
-    if (s.activity == "communication") return kCommunication;
-    if (s.activity == "data") return kData;
-    if (s.activity != "compute" && s.activity != "gpu") return kOther;
-    for (const Kind* kind : {&kForward, &kBackward, &kRecompute})
-        if (s.name.starts_with(kind->label)) return *kind;
-    return kOptimizer;
-}
-
-// Operations of each group, and the GPU's compute, have separate rows.
-bool has_row(const TracedSpan& s) { return s.activity == "communication" || s.activity == "gpu"; }
+constexpr size_t kTableRanks = 64;
 
 std::string percent(double part, double whole) { return whole > 0 ? short_number(100 * part / whole) + " %" : "–"; }
 
@@ -60,73 +39,14 @@ std::string times_table(const std::vector<RankTimes>& all) {
     return text;
 }
 
-// The traced step with the median duration on the first rank.
-const TracedSpan* typical_step(const TracedRank& rank) {
-    std::vector<const TracedSpan*> steps;
-    for (const TracedSpan& s : rank.spans)
-        if (s.activity == "step") steps.push_back(&s);
-    if (steps.empty()) return nullptr;
-    const auto middle = steps.begin() + static_cast<std::ptrdiff_t>(steps.size() / 2);
-    std::nth_element(steps.begin(), middle, steps.end(), [](const TracedSpan* a, const TracedSpan* b) {
-        return a->end_us - a->begin_us < b->end_us - b->begin_us;
-    });
-    return *middle;
-}
-
-// One step of a trace; `id` is unique on the page, `whose` "Step" or "Predicted step".
 std::string drawing(const std::vector<TracedRank>& trace, const std::string& id, const std::string& whose) {
     const TracedSpan* step = typical_step(trace[0]);
     if (step == nullptr) return "";
-    double begin = step->begin_us, end = step->end_us;
-    for (const TracedRank& rank : trace)
-        for (const TracedSpan& s : rank.spans) {
-            if (s.activity != "step" || s.step != step->step) continue;
-            begin = std::min(begin, s.begin_us);
-            end = std::max(end, s.end_us);
-        }
-    Timeline chart{.id = id,
-                   .title = concat(whose, " ", step->step),
-                   .description = concat("What each rank did in step ", step->step, "; the table has the numbers."),
-                   .x_label = concat("ms since the beginning of step ", step->step),
-                   .end = (end - begin) / 1000};
-    std::map<int, std::string_view> used;
-    for (size_t i = 0; i < std::min(trace.size(), kDrawnRanks); ++i) {
-        const TracedRank& rank = trace[i];
-        if (i > 0) chart.rows.emplace_back("", 6);  // between ranks
-        const size_t first = chart.rows.size();
-        chart.rows.emplace_back(concat("rank ", rank.rank), 15);
-        chart.rows.emplace_back("", 6);
-        std::map<std::string, size_t> row_of_group;
-        for (const TracedSpan& s : rank.spans)
-            if (has_row(s)) row_of_group[s.group] = 0;
-        for (auto& [group, row] : row_of_group) {
-            row = chart.rows.size();
-            chart.rows.emplace_back(group, 9);
-        }
-        for (const TracedSpan& s : rank.spans) {
-            if (s.activity == "step" || s.end_us < begin || s.begin_us > end) continue;
-            const Kind& kind = kind_of(s);
-            used[kind.colour] = kind.label;
-            const size_t row = has_row(s) ? row_of_group[s.group] : &kind == &kWaits ? first + 1 : first;
-            std::string title = concat(s.name, ", ", short_number((s.end_us - s.begin_us) / 1000), " ms");
-            if (!s.group.empty() && s.activity != "gpu") title += concat(", operation ", s.number, " of ", s.group);
-            if (s.bytes > 0) title += ", " + short_bytes(static_cast<double>(s.bytes));
-            chart.bars.push_back(
-                {row, (s.begin_us - begin) / 1000, (s.end_us - begin) / 1000, kind.colour, std::move(title)});
-        }
-    }
-    std::string legend;
-    for (const auto& [colour, label] : used)
-        legend +=
-            concat("<li><svg class=\"c", colour, "\" viewBox=\"0 0 24 10\" aria-hidden=\"true\"><rect class=\"span c",
-                   colour, "\" x=\"2\" y=\"1\" width=\"20\" height=\"8\"/></svg>", label, "</li>");
+    const svg::Bars chart = bars_of(trace, *step, concat(whose, " ", step->step));
     std::string more;
     if (trace.size() > kDrawnRanks)
         more = concat("<p class=\"quiet\">Ranks 0 to ", kDrawnRanks - 1, " of ", trace.size(), " are drawn.</p>");
-    return concat("<figcaption><b>", whose, " ", step->step,
-                  "</b><span class=\"unit\">of each rank: computing, under it its ",
-                  "waits, and the operations of each group</span><ul class=\"legend\">", legend,
-                  "</ul></figcaption><div class=\"drawing\">", timeline(chart), "</div>", more);
+    return figure(chart, id, "of each rank: computing, under it its waits, and the operations of each group") + more;
 }
 
 }  // namespace
@@ -158,13 +78,11 @@ std::string prediction_card(const RunHistory& run) {
     row("step", 1e3 * p.step_s, middle_of(&LoggedStep::step_ms), ms,
         concat(ms(1e3 * p.low_s), " to ", ms(1e3 * p.high_s), " in 8 of 10 runs"));
     row("memory at the peak", p.peak_bytes, middle_of(&LoggedStep::mem_peak_bytes), short_bytes);
+    const std::map<std::string, double> measured_sent = sent_by_group(run);
     for (const auto& [group, sent] : p.sent) {
-        std::vector<double> all;
-        for (const LoggedStep& step : run.steps) {
-            const auto found = step.comm.find(group);
-            if (found != step.comm.end() && found->second.bytes) all.push_back(*found->second.bytes);
-        }
-        row("sent in " + group, sent, median(all), short_bytes, "of the first rank, a step");
+        const auto found = measured_sent.find(group);
+        row("sent in " + group, sent, found == measured_sent.end() ? std::nullopt : std::optional(found->second),
+            short_bytes, "of the first rank, a step");
     }
     if (!run.trace.empty() && !p.trace.empty()) {
         const RankTimes predicted = times_of(p.trace)[0], measured = times_of(run.trace)[0];
@@ -283,18 +201,8 @@ schedule::Times<double> mean_times(const std::vector<std::vector<Measured>>& ran
     return times;
 }
 
-// As an image, whose styles are its own.
-std::string image(const std::string& svg, const std::string& alt) {
-    constexpr std::string_view kHex = "0123456789ABCDEF";
-    std::string data;
-    for (const char c : svg) {
-        const auto byte = static_cast<unsigned char>(c);
-        if (std::isalnum(byte) || c == ' ' || c == '-' || c == '.' || c == '/' || c == '=' || c == ':')
-            data += c;
-        else
-            data += {'%', kHex[byte >> 4], kHex[byte & 15]};
-    }
-    return concat("<div class=\"drawing\"><img alt=\"", alt, "\" src=\"data:image/svg+xml,", data, "\"></div>");
+std::string drawn(const std::string& id, const svg::Bars& bars) {
+    return concat("<div class=\"drawing\">", svg::in_page(svg::draw_with_legend(bars), id), "</div>");
 }
 
 std::string sentence(const char* what, const schedule::Timeline<double>& t) {
@@ -324,10 +232,10 @@ std::string pipeline_card(const RunHistory& run) {
         const auto computed = schedule::simulate(s, mean_times(passes, s.placement.stages));
         return concat(
             "<section class=\"card full\"><h2>The pipeline in step ", step, "</h2>", sentence("Measured", measured),
-            image(draw_svg(measured, s), "the passes of each rank, measured"),
+            drawn("measured", picture_of(measured, s, "ms")),
             sentence("The same actions with the mean measured F, I and W of each stage, without messages", computed),
-            image(draw_svg(computed, s), "the passes of each rank, computed"),
-            "<p class=\"quiet\">Time in ms to the right, a row for each rank of the pipeline; hatched: the rank "
+            drawn("computed", picture_of(computed, s, "ms")),
+            "<p class=\"quiet\">Time in ms to the right, a row for each rank of the pipeline; empty: the rank "
             "waits. bubble: what the busiest rank waits.</p></section>\n");
     } catch (const Error& error) {  // the trace had no room for all of the step
         return concat("<section class=\"card full\"><h2>The pipeline in step ", step, "</h2><p>",

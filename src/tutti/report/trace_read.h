@@ -14,6 +14,9 @@ struct TracedSpan {
     int64_t step = 0, number = 0, bytes = 0;
     int track = 0;
     double begin_us = 0, end_us = 0;
+    // Of predicted operations: the ranks of the world in it (a message: from, to), and what waits for it.
+    std::vector<int> ranks = {};
+    std::string needed = {};
 };
 
 struct TracedRank {

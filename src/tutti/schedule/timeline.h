@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/base/bars.h"
 #include "tutti/schedule/schedule.h"
 
 namespace tutti::schedule {
@@ -75,9 +76,9 @@ ExactTimes exact_times(const std::vector<NamedText>& texts, int64_t actions);
 // B, I, W; in lower case on the second and later chunks and on replica 1; # overlap), a dot where the rank is idle.
 std::string draw_text(const Timeline<double>& timeline, const Placement& placement, int columns);
 
-// A complete SVG file. One row per rank, time to the right; colour by operation, lighter on the second and later chunks
-// and on replica 1; an overlap as two halves in a black frame; a legend of the operations that occur; each box has its
-// action and times as a tooltip.
-std::string draw_svg(const Timeline<double>& timeline, const Schedule& schedule);
+// One row per rank, time to the right; colour by operation, lighter on the second and later chunks and on replica 1; an
+// overlap as two halves in one frame; each box has the number of its microbatch, its action and times as a tooltip. A
+// long step is shown as its beginning and its end. `x_label`: of the times, with their unit.
+svg::Bars picture_of(const Timeline<double>& timeline, const Schedule& schedule, const std::string& x_label);
 
 }  // namespace tutti::schedule

@@ -137,12 +137,16 @@ StepTime time_of(const Timeline& timeline, const std::vector<rehearsal::Program>
 
 RehearsedStep rehearse_on(const spec::RunSpec& run, const rehearsal::Target& target, int ranks,
                           const hardware::Cluster& cluster, const Physics& physics, bool with_spans,
-                          const std::map<int, double>& slow) {
+                          const std::map<int, double>& slow, bool every_rank) {
     TimelinePrices prices = prices_on(run, cluster, physics);
     const rehearsal::Target loaded = with_fullest_first(target, run);
     RehearsedStep step;
-    const std::vector<int> along =
+    std::vector<int> along =
         parallel::make_mesh(run, ranks).group(slow.empty() ? 0 : slow.begin()->first, {mesh::Axis::pp});
+    if (every_rank) {
+        along.resize(static_cast<size_t>(ranks));
+        std::iota(along.begin(), along.end(), 0);
+    }
     std::vector<rehearsal::Program> programs;
     bool fits = true;
     for (const int rank : along) {

@@ -37,10 +37,10 @@ rehearsal::Target with_fullest_first(rehearsal::Target target, const spec::RunSp
 
 // On a cluster: one rank of each pipeline position stands for all ranks there (with coordinates of the first slow rank,
 // if there is one; of given loads the one with the fullest experts), kernels and collectives run beside each other, as
-// on GPUs. `target`: from rehearsal::target_for(cluster).
+// on GPUs. `target`: from rehearsal::target_for(cluster). `every_rank`: each rank is laid out, with its own operations.
 RehearsedStep rehearse_on(const spec::RunSpec& run, const rehearsal::Target& target, int ranks,
                           const hardware::Cluster& cluster, const Physics& physics, bool with_spans,
-                          const std::map<int, double>& slow = {});
+                          const std::map<int, double>& slow = {}, bool every_rank = false);
 
 // A step of rehearse_on() by kinds of time and memory, with its rates. Times are those of the busiest rank; what it
 // waits for other positions of the pipeline is the bubble.

@@ -8,8 +8,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
-#include "tutti/base/svg.h"
-#include "tutti/base/units.h"
+#include "tutti/report/trace_picture.h"
 
 namespace tutti::simulate {
 
@@ -31,6 +30,7 @@ struct Operation {
     std::vector<double> engaged;  // by place in `ranks`: from when on that rank moves its data; negative: not yet
     size_t arrived = 0;           // ranks of which that is known
     double complete = -1;         // once it is known
+    std::map<size_t, size_t> spans = {};  // by member: its span
 };
 
 // The same operation has the same key on all of its ranks.
@@ -38,6 +38,7 @@ using Key = std::tuple<std::string, std::vector<int>, bool, int, int, uint64_t>;
 
 struct Rank {
     int of_world = 0;
+    bool sampled = false;  // the memory before the next action
     double slow = 1;
     const Program* program = nullptr;
     std::vector<size_t> order;  // of actions, repetitions written out
@@ -58,6 +59,8 @@ struct Rank {
     std::map<size_t, std::vector<Open>> open;
     std::vector<size_t> unengaged;  // operations begun in which this rank has not moved data yet
     std::vector<TimedSpan> spans;
+    std::vector<TimedMemory> memory;
+    std::multimap<size_t, const Program::Memory*> samples;  // by the action behind them
 };
 
 // Runs of like actions that are repeated together.
@@ -86,6 +89,8 @@ class Layout {
             if (slow != prices.slow.end()) ranks_[r].slow = slow->second;
             ranks_[r].program = &programs[r];
             ranks_[r].order = written_out(programs[r]);
+            for (const Program::Memory& sample : programs[r].memory)
+                if (with_spans) ranks_[r].samples.emplace(sample.action, &sample);
         }
     }
 
@@ -105,6 +110,9 @@ class Layout {
             timeline.waited.push_back(rank.waited);
             timeline.waited_for.push_back(std::move(rank.waited_for));
             timeline.spans.push_back(std::move(rank.spans));
+            for (auto [at, last] = rank.samples.equal_range(rank.program->actions.size()); at != last; ++at)
+                rank.memory.push_back({rank.now, at->second->bytes});
+            timeline.memory.push_back(std::move(rank.memory));
         }
         return timeline;
     }
@@ -116,6 +124,8 @@ class Layout {
         bool moved = false;
         while (rank.next < rank.order.size()) {
             const Action& action = rank.program->actions[rank.order[rank.next]];
+            if (!rank.sampled) sample(rank);
+            rank.sampled = true;
             if (const auto* call = std::get_if<KernelCall>(&action.what)) {
                 compute(rank, action, rank.slow * prices_.kernel(*call));
             } else if (const auto* copy = std::get_if<rehearsal::BeginCopy>(&action.what)) {
@@ -128,14 +138,20 @@ class Layout {
                     wait_until(rank, found->second, "copy", "host");
             } else if (const auto* begin = std::get_if<BeginOperation>(&action.what)) {
                 start(r, *begin);
-            } else if (!wait(r, std::get<WaitForOperation>(action.what))) {
+            } else if (!wait(r, std::get<WaitForOperation>(action.what), action.place)) {
                 return moved;
             }
             ++rank.next;
+            rank.sampled = false;
             moved = true;
         }
         engage(r, rank.now);
         return moved;
+    }
+
+    static void sample(Rank& rank) {
+        for (auto [at, last] = rank.samples.equal_range(rank.order[rank.next]); at != last; ++at)
+            rank.memory.push_back({rank.now, at->second->bytes});
     }
 
     void compute(Rank& rank, const Action& action, double seconds) {
@@ -208,13 +224,15 @@ class Layout {
                 rank.stream_free[operation.group] = operation.complete;
             else
                 rank.busy += seconds;
-            if (with_spans_)
-                rank.spans.push_back({Activity::communication, std::string(name_of(operation.what.kind)),
-                                      operation.group, begin, operation.complete});
+            if (!with_spans_) continue;
+            operation.spans[member] = rank.spans.size();
+            rank.spans.push_back({Activity::communication, std::string(name_of(operation.what.kind)), operation.group,
+                                  begin, operation.complete, static_cast<double>(operation.what.bytes),
+                                  operation.ranks});
         }
     }
 
-    bool wait(size_t r, const WaitForOperation& wait) {
+    bool wait(size_t r, const WaitForOperation& wait, size_t place) {
         Rank& rank = ranks_[r];
         // Repeated microbatches repeat their numbers, too: the operation of this number, else the oldest of its kind.
         std::vector<Rank::Open>& open = rank.open[wait.group];
@@ -228,6 +246,8 @@ class Layout {
         engage(r, rank.now);
         const Operation& operation = operations_[found->operation];
         if (operation.complete < 0) return false;
+        if (const auto span = operation.spans.find(r); span != operation.spans.end())
+            rank.spans[span->second].needed = rank.program->places[place];
         wait_until(rank, operation.complete, name_of(wait.kind), rank.program->groups[wait.group].name);
         open.erase(found);
         return true;
@@ -277,14 +297,15 @@ std::string to_trace(const Timeline& timeline) {
                           {"pid", rank},
                           {"args", {{"name", concat("rank ", rank, ", predicted")}}}});
         const auto event = [&](const TimedSpan& span, const char* category, int track) {
-            events.push_back({{"name", span.name},
-                              {"cat", category},
-                              {"ph", "X"},
-                              {"pid", rank},
-                              {"tid", track},
-                              {"ts", span.begin * 1e6},
-                              {"dur", (span.end - span.begin) * 1e6},
-                              {"args", {{"step", 1}, {"group", span.group}}}});
+            events.push_back(
+                {{"name", span.name},
+                 {"cat", category},
+                 {"ph", "X"},
+                 {"pid", rank},
+                 {"tid", track},
+                 {"ts", span.begin * 1e6},
+                 {"dur", (span.end - span.begin) * 1e6},
+                 {"args", {{"step", 1}, {"group", span.group}, {"bytes", static_cast<int64_t>(span.bytes)}}}});
         };
         event({Activity::step, "step 1", "", 0, timeline.seconds}, "step", 0);
         for (const TimedSpan& span : timeline.spans[r]) {
@@ -295,57 +316,31 @@ std::string to_trace(const Timeline& timeline) {
     return Json{{"traceEvents", std::move(events)}}.dump() + "\n";
 }
 
-namespace {
-
-const char* colour_of(const TimedSpan& span) {
-    if (span.activity == Activity::wait) return "#c8c8c8";
-    if (span.activity == Activity::communication) return "#ddaa33";
-    if (span.name.starts_with("forward")) return "#4477aa";
-    if (span.name.starts_with("backward")) return "#cc6677";
-    if (span.name.starts_with("recompute")) return "#aa4499";
-    return "#228833";
+std::vector<report::TracedRank> traced(const Timeline& timeline) {
+    std::vector<report::TracedRank> ranks;
+    for (size_t r = 0; r < timeline.spans.size(); ++r) {
+        report::TracedRank& rank = ranks.emplace_back();
+        rank.rank = timeline.ranks[r];
+        const auto add = [&](std::string name, Activity activity, const TimedSpan& span) {
+            rank.spans.push_back({.name = std::move(name),
+                                  .activity = std::string(name_of(activity)),
+                                  .group = span.group,
+                                  .step = 1,
+                                  .bytes = static_cast<int64_t>(span.bytes),
+                                  .begin_us = 1e6 * span.begin,
+                                  .end_us = 1e6 * span.end,
+                                  .ranks = span.ranks,
+                                  .needed = span.needed});
+        };
+        add("step", Activity::step, {.begin = 0, .end = timeline.seconds});
+        for (const TimedSpan& span : timeline.spans[r]) add(span.name, span.activity, span);
+    }
+    return ranks;
 }
 
-}  // namespace
-
-std::string to_svg(const Timeline& timeline, const std::string& title) {
-    constexpr double kLeft = 70, kWidth = 1100, kTop = 46, kKernels = 18, kThin = 7, kRow = 40;
-    const double scale = timeline.seconds > 0 ? (kWidth - kLeft - 10) / timeline.seconds : 0;
-    const double height = kTop + kRow * static_cast<double>(timeline.spans.size()) + 24;
-    std::string svg =
-        concat("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ", kWidth, ' ', height,
-               "\" font-family=\"sans-serif\" font-size=\"12\">\n<title>", escape_html(title),
-               "</title>\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n<text x=\"10\" y=\"18\">",
-               escape_html(title), "</text>\n");
-    const std::pair<const char*, const char*> legend[] = {{"#4477aa", "forward"},       {"#cc6677", "backward"},
-                                                          {"#aa4499", "recompute"},     {"#228833", "other kernels"},
-                                                          {"#ddaa33", "communication"}, {"#c8c8c8", "waits"}};
-    double x = kLeft;
-    for (const auto& [colour, name] : legend) {
-        svg += concat("<rect x=\"", x, "\" y=\"27\" width=\"10\" height=\"10\" fill=\"", colour, "\"/><text x=\"",
-                      x + 14, "\" y=\"36\">", name, "</text>\n");
-        x += 120;
-    }
-    for (size_t r = 0; r < timeline.spans.size(); ++r) {
-        const double y = kTop + kRow * static_cast<double>(r);
-        svg += concat("<text x=\"10\" y=\"", y + 14, "\">rank ", timeline.ranks[r], "</text>\n");
-        for (const TimedSpan& span : timeline.spans[r]) {
-            const bool kernels = span.activity != Activity::wait && span.activity != Activity::communication;
-            const double row = kernels                           ? y
-                               : span.activity == Activity::wait ? y + kKernels + 1
-                                                                 : y + kKernels + kThin + 2;
-            svg += concat("<rect x=\"", kLeft + scale * span.begin, "\" y=\"", row, "\" width=\"",
-                          std::max(0.3, scale * (span.end - span.begin)), "\" height=\"", kernels ? kKernels : kThin,
-                          "\" fill=\"", colour_of(span), "\"><title>", escape_html(span.name), ", ",
-                          format_time(span.end - span.begin), "</title></rect>\n");
-        }
-    }
-    for (int i = 0; i <= 4; ++i) {
-        const double at = timeline.seconds * i / 4;
-        svg += concat("<text x=\"", kLeft + scale * at, "\" y=\"", height - 6, "\" text-anchor=\"",
-                      i == 4 ? "end" : "middle", "\">", format_time(at), "</text>\n");
-    }
-    return svg + "</svg>\n";
+svg::Picture picture_of(const Timeline& timeline, const std::string& title) {
+    const std::vector<report::TracedRank> ranks = traced(timeline);
+    return svg::draw_with_legend(report::bars_of(ranks, ranks.front().spans.front(), title));
 }
 
 }  // namespace tutti::simulate

@@ -7,8 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "tutti/base/svg.h"
 #include "tutti/base/trace.h"
 #include "tutti/rehearsal/program.h"
+#include "tutti/report/trace_read.h"
 
 namespace tutti::simulate {
 
@@ -31,6 +33,16 @@ struct TimedSpan {
     std::string name;   // "forward of h.3", "all_reduce"
     std::string group;  // of operations and waits
     double begin = 0, end = 0;
+    // Of operations: the bytes of the larger tensor, the ranks of the world in it (a message: from, to), and the place
+    // in the model that waits for it, "forward of h.3"; "": none was laid out.
+    double bytes = 0;
+    std::vector<int> ranks = {};
+    std::string needed = {};
+};
+
+struct TimedMemory {
+    double time = 0;
+    MemoryByPurpose bytes;
 };
 
 struct Timeline {
@@ -40,7 +52,9 @@ struct Timeline {
     std::vector<double> waited;  // of each rank
     // Of each rank: seconds waited by group, copies from and to the host as "host".
     std::vector<std::map<std::string, double>> waited_for;
-    std::vector<std::vector<TimedSpan>> spans;  // of each rank, when asked for
+    // Of each rank, when asked for; memory as the program samples it, again in each repetition.
+    std::vector<std::vector<TimedSpan>> spans;
+    std::vector<std::vector<TimedMemory>> memory;
 };
 
 // `programs`: of the given ranks of the world, one each. Ranks that are not given are assumed to begin operations with
@@ -56,7 +70,9 @@ double on_cores(const Timeline& timeline, int cores);
 // The format of trace.json (train/trace_file.h), which `tutti report` and ui.perfetto.dev read.
 std::string to_trace(const Timeline& timeline);
 
-// A complete SVG: a row for the kernels of each rank, and below it rows for the rank's waits and operations.
-std::string to_svg(const Timeline& timeline, const std::string& title);
+// The spans as those of a trace, one step of each rank.
+std::vector<report::TracedRank> traced(const Timeline& timeline);
+// The spans of the first ranks: their kernels, and below them waits and operations.
+svg::Picture picture_of(const Timeline& timeline, const std::string& title);
 
 }  // namespace tutti::simulate

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 
 #include "tutti/base/error.h"
@@ -147,9 +148,34 @@ TEST(Timelines, TheTraceHasAllSpans) {
     EXPECT_EQ(operations, 2);
 }
 
+// The memory of a program gets the times of the actions behind its samples, again in each repetition; an operation
+// knows its ranks, its bytes and what waits for it.
+TEST(Timelines, MemoryAndOperationsAreTimed) {
+    Program program = ByHand({0, 1}).k(1).b(Kind::all_reduce, 0).k(2, 2).w(Kind::all_reduce, 0).program;
+    program.places.push_back("forward of h.3");
+    program.actions[3].place = 1;
+    const auto bytes = [](int64_t of_weights) {
+        MemoryByPurpose memory;
+        memory[Purpose::weights] = of_weights;
+        return memory;
+    };
+    program.memory = {{0, bytes(10), 0}, {0, bytes(20), 1}, {0, bytes(30), 2}, {0, bytes(40), 4}};
+    const Timeline t = lay_out({program, program}, prices(0.5, true), true);
+    std::vector<std::pair<double, int64_t>> samples;
+    for (const TimedMemory& sample : t.memory[1]) samples.emplace_back(sample.time, sample.bytes.total());
+    EXPECT_EQ(samples, (std::vector<std::pair<double, int64_t>>{{0, 10}, {1, 20}, {1, 30}, {3, 30}, {5, 40}}));
+    const auto operation = std::find_if(t.spans[0].begin(), t.spans[0].end(),
+                                        [](const TimedSpan& s) { return s.activity == Activity::communication; });
+    ASSERT_NE(operation, t.spans[0].end());
+    EXPECT_EQ(operation->ranks, (std::vector<int>{0, 1}));
+    EXPECT_EQ(operation->bytes, 8);
+    EXPECT_EQ(operation->needed, "forward of h.3");
+    EXPECT_TRUE(lay_out({program, program}, prices(0.5, true), false).memory[0].empty());
+}
+
 TEST(Timelines, ThePictureHasARowForEachRank) {
     const auto program = [] { return ByHand({0, 1}).k(1).b(Kind::all_reduce, 0).w(Kind::all_reduce, 0).program; };
-    const std::string svg = to_svg(lay_out({program(), program()}, prices(1, false), true), "a < b");
+    const std::string svg = svg::file(picture_of(lay_out({program(), program()}, prices(1, false), true), "a < b"));
     EXPECT_NE(svg.find("rank 0"), std::string::npos);
     EXPECT_NE(svg.find("rank 1"), std::string::npos);
     EXPECT_NE(svg.find("a &lt; b"), std::string::npos);
