@@ -21,6 +21,7 @@
 #include "tutti/models/model.h"
 #include "tutti/ops/ops.h"
 #include "tutti/optim/optimizer.h"
+#include "tutti/spec/learning_rate.h"
 
 using namespace tutti;
 
@@ -69,7 +70,7 @@ double train(const std::string& text, int64_t steps) {
         ops::Sum squares(ctx), sum(ctx);
         for (const auto* p : model.parameters()) squares.add_squares(p->gradient);
         sum.add(losses.value);
-        optimizer.step(optim::learning_rate(recipe, steps, step),
+        optimizer.step(spec::learning_rate(recipe, steps, step),
                        optim::clip_factor(std::sqrt(squares.take().value()), recipe.clip));
 
         loss = sum.take().value() / static_cast<double>(batches->valid_tokens(step));

@@ -200,7 +200,7 @@ def make_llama(model):
 
 
 def learning_rate(optimizer, steps, step):
-    """The rate of update `step` (from 1), written apart from src/tutti/optim/optimizer.cpp."""
+    """The rate of update `step` (from 1), written apart from src/tutti/spec/learning_rate.cpp."""
     high, low, warmup = optimizer["lr"], optimizer["min_lr"], optimizer["warmup_steps"]
     if step <= warmup:
         return high * step / warmup

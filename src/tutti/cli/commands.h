@@ -31,6 +31,7 @@ struct RunArguments {
     std::vector<std::string> set;       // "section.key=value"
     std::optional<int> threads;         // train.threads
     std::optional<std::string> device;  // train.device
+    int stage = 0;                      // of the config, from 1; 0: all
 };
 
 // A question about a run that is not started (cli/forecast.h).

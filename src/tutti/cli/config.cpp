@@ -11,6 +11,7 @@
 #include "tutti/spec/fields.h"
 #include "tutti/spec/model_spec.h"
 #include "tutti/spec/nearest.h"
+#include "tutti/spec/stages.h"
 #include "tutti/spec/toml.h"
 
 namespace tutti::cli {
@@ -19,7 +20,7 @@ namespace {
 
 struct Key {
     std::string section, path, type, value, range, help;
-    bool fixed;
+    bool fixed, in_stage;
 };
 
 std::vector<Key> all_keys() {
@@ -27,9 +28,15 @@ std::vector<Key> all_keys() {
     const spec::RunSpec defaults{};
     spec::for_each_field(defaults, [&](const spec::Field& field, const auto& value) {
         keys.push_back({std::string(field.section), field.path(), spec::type_name(value), spec::toml_text(value),
-                        field.range.text(), std::string(field.help), field.identity != spec::Identity::never});
+                        field.range.text(), std::string(field.help), field.identity != spec::Identity::never,
+                        field.in_stage});
     });
     return keys;
+}
+
+// "steps" of train.steps; the whole of a section that is a list of tables.
+std::string own_name(const Key& key) {
+    return key.path == key.section ? key.path : key.path.substr(key.section.size() + 1);
 }
 
 std::string sentence(const Key& key) {
@@ -47,7 +54,7 @@ std::string overview(const std::vector<Key>& keys) {
     };
     for (const Key& key : keys) {
         if (key.section != section) flush(), names.clear(), section = key.section;
-        names += (names.empty() ? "" : " ") + key.path.substr(section.size() + 1);
+        names += (names.empty() ? "" : " ") + own_name(key);
     }
     flush();
     return text;
@@ -70,8 +77,11 @@ std::string description(const Key& key) {
                               key.range.empty() ? "" : concat(", ", key.range), "\n",
                               key.fixed ? "fixed: a run continues a checkpoint only with the value of that checkpoint\n"
                                         : "may change when a run is continued\n",
-                              "set it: --set ", key.path, "=VALUE, or in the file: [", key.section, "] ",
-                              key.path.substr(key.section.size() + 1), " = VALUE\n");
+                              "set it: --set ", key.path, "=VALUE, or in the file: ",
+                              key.path == key.section ? concat("[[", key.path, "]], with keys by their whole names")
+                                                      : concat("[", key.section, "] ", own_name(key), " = VALUE"),
+                              "\n", key.in_stage ? "a [[stage]] may set it\n" : "");
+    if (key.path == "stage") text += "\na stage may set: " + wrapped(spec::stage_keys(), 17) + "\n";
     if (key.path == "model.preset") text += "\npresets: " + wrapped(joined(spec::preset_names()), 9) + "\n";
     return text;
 }
@@ -84,6 +94,7 @@ Json describe(const std::vector<Key>& keys) {
                         {"default", key.value},
                         {"range", key.range},
                         {"fixed", key.fixed},
+                        {"in_stage", key.in_stage},
                         {"help", key.help}});
     return {{"keys", list}};
 }
@@ -123,7 +134,7 @@ int convert_config(planner::Peer peer, const std::string& file, const Io& io) {
     if (!read.unknown.empty()) text += concat("# not known here: ", joined(read.unknown), '\n');
     std::string section;
     spec::for_each_field(run, [&](const spec::Field& field, const auto& value) {
-        if (!given.contains(field.path())) return;
+        if (!given.contains(field.path()) || field.key.empty()) return;
         if (field.section != section) text += concat("\n[", field.section, "]\n");
         section = field.section;
         text += concat(field.key, " = ", spec::toml_text(value), '\n');
@@ -160,7 +171,7 @@ int config(const ConfigArguments& arguments, const Io& io) {
     for (const Key& key : keys) names.push_back(key.path);
     // "train", "train.steps", or the part of a name after its section: "rope_scaling", "steps".
     const auto is_asked = [&](const Key& key) {
-        const std::string below = "." + key.path.substr(key.section.size() + 1) + ".";
+        const std::string below = "." + own_name(key) + ".";
         return key.section == name || key.path == name || key.path.starts_with(name + ".") ||
                below.starts_with("." + name + ".");
     };

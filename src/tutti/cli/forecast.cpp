@@ -9,6 +9,7 @@
 #include "tutti/spec/families.h"
 #include "tutti/spec/model_spec.h"
 #include "tutti/spec/nearest.h"
+#include "tutti/spec/stages.h"
 #include "tutti/spec/toml.h"
 #include "tutti/spec/validate.h"
 
@@ -32,6 +33,10 @@ Options run_options(RunArguments& a, const std::string& config) {
              Suggestions{spec::preset_names(), true}},
             {"--ranks,--gpus", "N", "1", "ranks of the run, one a device", &a.ranks, Between{1, kManyRanks}},
             set_option(a.set, "override a key of CONFIG; repeatable")};
+}
+
+Option stage_option(RunArguments& a) {
+    return {"--stage", "N", "", "of a CONFIG with [[stage]]: this stage alone", &a.stage, Between{1, 1000}};
 }
 
 Options machine_options(ForecastArguments& a, const std::string& default_machine) {
@@ -90,7 +95,17 @@ spec::RunSpec parse_run(const RunArguments& a, bool reads_data) {
         a.config.empty() ? spec::parse_text("", "options", overrides) : spec::parse_file(a.config, overrides);
     // Token files, because a text would ask for a tokenizer.
     if (!reads_data && run.data.train.empty() && spec::traits_of(run.model).tokens) run.data.train = {"none.bin"};
-    return run;
+    if (a.stage == 0) return run;
+    const std::vector<spec::RunSpec> stages = spec::stages_of(run);
+    check<UsageError>(
+        !run.stages.empty() && a.stage <= std::ssize(stages), "--stage ", a.stage, ": ",
+        run.stages.empty() ? "the run has no [[stage]]" : concat("the run has ", stages.size(), " stages"));
+    return stages[static_cast<size_t>(a.stage - 1)];
+}
+
+void require_one_stage(const spec::RunSpec& run, const std::string& command) {
+    check<UsageError>(run.stages.empty(), "the run has ", run.stages.size(), " stages, and ", command,
+                      " is about a step of one of them; give --stage 1 to ", run.stages.size());
 }
 
 spec::RunSpec read_run(const RunArguments& a, int ranks, bool reads_data) {

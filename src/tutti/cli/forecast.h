@@ -17,14 +17,18 @@ inline constexpr double kManyRanks = 1 << 20;
 Options joined_options(std::vector<Options> lists);
 // CONFIG, --model, --ranks (--gpus), --set.
 Options run_options(RunArguments& a, const std::string& config);
+// --stage, of commands about one step.
+Option stage_option(RunArguments& a);
 // --cluster (--for), --set-cluster, --vary, --expert-loads.
 Options machine_options(ForecastArguments& a, const std::string& default_machine);
 
 // The run that the arguments name, validated for `ranks` ranks. UsageError with the broken rules, or where neither
 // CONFIG nor --model is given. `reads_data` false: [data] train may be missing.
 spec::RunSpec read_run(const RunArguments& a, int ranks, bool reads_data);
-// The same before validation.
+// The same before validation. With --stage the run of that stage alone.
 spec::RunSpec parse_run(const RunArguments& a, bool reads_data);
+// UsageError for a run with stages: `command` is about one step, so that --stage has to choose.
+void require_one_stage(const spec::RunSpec& run, const std::string& command);
 // The arguments as words of a command line; and as a shell reads them, with a space before each.
 std::vector<std::string> word_list(const RunArguments& a);
 std::string words_of(const RunArguments& a);

@@ -105,6 +105,7 @@ int inspect_precision(const InspectArguments& a, const Io& io) {
     RunArguments arguments = a;
     if (is_run) arguments.config = (fs::path(a.config) / "config.toml").string();
     train::LabOptions options{.run = train::one_rank_of(parse_run(arguments, true))};
+    require_one_stage(options.run, "--precision");
     spec::validate(options.run, 1);
     if (is_run) options.checkpoints = (fs::path(a.config) / "checkpoints").string();
     options.steps = a.steps;
@@ -182,6 +183,7 @@ Command inspect_command(InspectArguments& a, const Io& io) {
         {"--model", "NAME|DIR", "", "with --precision: in place of the config's [model]", &a.model,
          Suggestions{{}, true}},
         set_option(a.set, "with --precision: override a key of the config; repeatable"),
+        stage_option(a),
         {"--force", "", "", "start even if memory is short", &a.force}};
     return command_of(
         "inspect", "show a checkpoint's tensors, or numbers in formats of few bits", a, io, inspect, options,

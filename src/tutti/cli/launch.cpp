@@ -17,6 +17,7 @@
 #include "tutti/planner/plan.h"
 #include "tutti/planner/rules.h"
 #include "tutti/spec/devices.h"
+#include "tutti/spec/stages.h"
 #include "tutti/spec/toml.h"
 #include "tutti/spec/validate.h"
 #include "tutti/train/checkpointing.h"
@@ -59,9 +60,16 @@ std::optional<spec::RunSpec> planned(const LaunchArguments& a, const spec::RunSp
     ForecastArguments machine;
     machine.cluster = a.cluster;
     machine.set_cluster = a.set_cluster;
-    const planner::Request request{.run = run, .cluster = cluster_of(machine), .gpus = ranks};
+    const planner::Request request{.run = spec::longest_stage(run), .cluster = cluster_of(machine), .gpus = ranks};
     try {
-        return planner::make_plan(request, 1).finalists.chosen.front().run;
+        const spec::RunSpec found = planner::make_plan(request, 1).finalists.chosen.front().run;
+        if (run.stages.empty()) return found;
+        spec::RunSpec best = run;
+        best.parallel = found.parallel;
+        best.recompute = found.recompute;
+        best.offload = found.offload;
+        best.train.micro_batch = found.train.micro_batch;
+        return is_valid(best, ranks) ? std::optional(best) : std::nullopt;
     } catch (const UsageError&) {  // no layout of so many ranks runs and fits
         return std::nullopt;
     }

@@ -14,6 +14,7 @@
 #include "tutti/planner/peers.h"
 #include "tutti/planner/rules.h"
 #include "tutti/planner/scaling.h"
+#include "tutti/spec/stages.h"
 #include "tutti/spec/validate.h"
 
 namespace tutti::cli {
@@ -24,9 +25,17 @@ bool has(const std::vector<std::string>& set, const std::string& key) {
     return std::any_of(set.begin(), set.end(), [&](const std::string& s) { return s.starts_with(key + "="); });
 }
 
+// The run, or the stage that is asked for, or the longest one.
+spec::RunSpec planned_run(const PlanArguments& a) { return spec::longest_stage(parse_run(a, false)); }
+
 // `notes`: what the request assumes beyond the arguments.
 planner::Request request_of(const PlanArguments& a, std::vector<std::string>& notes) {
-    const spec::RunSpec run = parse_run(a, false);
+    const spec::RunSpec run = planned_run(a);
+    if (run.place.number > 0 && a.stage == 0)
+        notes.push_back(concat("planned for ", spec::stage_name(run),
+                               ", which has the longest sequences; --stage N plans for another"));
+    check<UsageError>(run.place.number == 0 || a.stage > 0 || a.emit.empty(), "--emit ", a.emit,
+                      ": writes a run of one stage; give --stage N, or set the layout in CONFIG");
     const auto given = [&](const char* key) { return !a.config.empty() || has(a.set, key); };
     planner::Request r{.run = run, .cluster = cluster_of(a), .gpus = a.ranks};
     spec::TrainSpec& t = r.run.train;
@@ -269,8 +278,9 @@ Options from_options(PlanArguments& a) {
 
 Command plan_command(PlanArguments& a, const Io& io) {
     constexpr double kMany = 1e9;
-    Options shared = joined_options(
-        {run_options(a, "TOML file of the run to plan; its own layout is compared"), machine_options(a, "")});
+    Options shared = joined_options({run_options(a, "TOML file of the run to plan; its own layout is compared"),
+                                     {stage_option(a)},
+                                     machine_options(a, "")});
     for (Option& option : shared)
         if (option.name == "--ranks,--gpus") option.default_text = "";
     return command_of(

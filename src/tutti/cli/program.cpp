@@ -109,7 +109,7 @@ Command config_command(ConfigArguments& a, const Io& io) {
     spec::for_each_field(defaults, [&](const spec::Field& field, const auto&) {
         if (names.empty() || names.back().substr(0, names.back().find('.')) != field.section)
             names.emplace_back(field.section);
-        names.push_back(field.path());
+        if (!field.key.empty()) names.push_back(field.path());
     });
     const Options options = {{"NAME", "", "", "a section, a key or a group of keys [all sections]; with --from a file",
                               &a.name, Suggestions{names, true}},
@@ -136,14 +136,15 @@ Command rehearse_command(RehearseArguments& a, const Io& io) {
                                "write the step as a page with a slider: what each rank does, holds and sends at a "
                                "time; needs --cluster",
                                &a.html, kPath})};
-    return command_of(
-        "rehearse", "show what a training step holds, sends and computes, without running it", a, io, rehearse,
-        run_options(a, "TOML file, as for train") + machine_options(a, "this one") + rank_options(a) + options,
-        "Examples:\n"
-        "  tutti rehearse config.toml --kernels\n"
-        "  tutti rehearse config.toml --ranks 8 --set parallel.tp=2 --layout --rank 5\n"
-        "  tutti rehearse config.toml --ranks 8 --vary parallel.zero=0,1,2,3 --svg zero.svg\n"
-        "  tutti rehearse config.toml --ranks 1024 --cluster h100 --set parallel.zero=3 --json");
+    return command_of("rehearse", "show what a training step holds, sends and computes, without running it", a, io,
+                      rehearse,
+                      run_options(a, "TOML file, as for train") + Options{stage_option(a)} +
+                          machine_options(a, "this one") + rank_options(a) + options,
+                      "Examples:\n"
+                      "  tutti rehearse config.toml --kernels\n"
+                      "  tutti rehearse config.toml --ranks 8 --set parallel.tp=2 --layout --rank 5\n"
+                      "  tutti rehearse config.toml --ranks 8 --vary parallel.zero=0,1,2,3 --svg zero.svg\n"
+                      "  tutti rehearse config.toml --ranks 1024 --cluster h100 --set parallel.zero=3 --json");
 }
 
 Command verify_command(VerifyArguments& a, const Io& io) {
@@ -152,7 +153,7 @@ Command verify_command(VerifyArguments& a, const Io& io) {
         {"--blame", "", "", "find, on one rank, the first tensor whose rounding moves the loss", &a.blame},
         force_option(a.force)};
     return command_of("verify", "check that a layout gives the same run as one rank: loss, gradients, weights", a, io,
-                      verify, run_options(a, "TOML file, as for train") + options,
+                      verify, run_options(a, "TOML file, as for train") + Options{stage_option(a)} + options,
                       "Exit code 0: the same within rounding; 1: different.\n\n"
                       "Examples:\n"
                       "  tutti verify run.toml --ranks 4 --set parallel.zero=3\n"

@@ -13,6 +13,7 @@
 #include "tutti/rehearsal/present.h"
 #include "tutti/report/step_page.h"
 #include "tutti/simulate/rehearsed.h"
+#include "tutti/spec/stages.h"
 #include "tutti/train/start_checks.h"
 #include "tutti/train/trainer.h"
 
@@ -153,6 +154,7 @@ int show_variations(const RehearseArguments& a, const Io& io, int ranks) {
     std::vector<std::vector<std::string>> answers = {{"", "peak", "offloaded", "sent", "FLOPs"}};
     for (const auto& [setting, with] : cli::variations(a)) {
         const spec::RunSpec run = read_run(with, ranks, false);
+        require_one_stage(run, "--vary");
         std::optional<engine::Machine> here;
         if (a.cluster.empty()) here.emplace(engine::machine_of(run, {}, ""));
         const rehearsal::Target target = target_of(with, run, here ? &*here : nullptr);
@@ -192,17 +194,29 @@ int rehearse(const RehearseArguments& a, const Io& io) {
     check<UsageError>(a.set_cluster.empty() || !a.cluster.empty(), "--set-cluster ", joined(a.set_cluster),
                       ": needs the --cluster that it changes");
     if (!a.vary.empty()) return show_variations(a, io, ranks);
-    const spec::RunSpec run = read_run(a, ranks, false);
-    if (a.layout) return show_layout(a, io, run, ranks);
-
+    const spec::RunSpec whole = read_run(a, ranks, false);
+    if (a.layout) {
+        require_one_stage(whole, "--layout");
+        return show_layout(a, io, whole, ranks);
+    }
+    const std::vector<spec::RunSpec> stages = spec::stages_of(whole);
     try {
-        train::check_stored_weights(run);
+        train::check_stored_weights(stages.front());
     } catch (const Error& error) {
         io.err << "warning: `tutti train` would refuse this run: " << error.what() << std::endl;
     }
     std::optional<engine::Machine> here;
-    if (a.cluster.empty()) here.emplace(engine::machine_of(run, comm::local_rank(launch, launch.rank, ranks), ""));
-    const auto layout = rehearsal::rehearse_layout(run, target_of(a, run, here ? &*here : nullptr), ranks, a.rank);
+    if (a.cluster.empty())
+        here.emplace(engine::machine_of(stages.front(), comm::local_rank(launch, launch.rank, ranks), ""));
+    std::vector<rehearsal::LayoutRehearsal> layouts;
+    for (const spec::RunSpec& stage : stages)
+        layouts.push_back(
+            rehearsal::rehearse_layout(stage, target_of(a, stage, here ? &*here : nullptr), ranks, a.rank));
+    std::vector<const rehearsal::Rehearsal*> shown;
+    for (const rehearsal::LayoutRehearsal& l : layouts) shown.push_back(&l.shown);
+    const size_t largest = rehearsal::largest_of(shown);
+    const spec::RunSpec& run = stages[largest];  // what follows is about the stage with the most memory
+    const rehearsal::LayoutRehearsal& layout = layouts[largest];
     std::optional<train::MemoryVerdict> memory;
     if (here) memory = memory_here(run, layout.shown, *here->device, launch.size > 1 ? launch.local_size : ranks);
     std::ostream& text = io.text();
@@ -213,15 +227,27 @@ int rehearse(const RehearseArguments& a, const Io& io) {
                                                               layout.shown.program, layout.shown.memory_capacity)));
     if (!a.html.empty()) write_step_page(a, run, ranks);
     if (a.kernels) text << rehearsal::render_program(layout.shown) << '\n';
-    text << plan::render_card(rehearsal::card_of(run, layout.shown));
+    plan::Card card = rehearsal::card_of(run, layout.shown);
+    card.stages = rehearsal::stage_lines(whole, 0, shown);
+    text << plan::render_card(card);
     if (ranks > 1) text << agreement(layout) << '\n';
     const std::string crossing = crossing_warning(a, run, layout.shown);
     if (!crossing.empty()) io.err << "warning: " << crossing << std::endl;
     if (memory) text << "on this host " << memory->text() << ": " << what_train_does(*memory) << '\n';
     text << std::flush;
     if (here) io.next({"tutti train" + words_of(a), "tutti verify" + words_of(a) + "   # the same run as one rank?"});
-    if (io.json) io.print(describe(a, run, layout, memory));
-    check(layout.difference.empty(), "this layout would not run: ", layout.difference);
+    if (io.json) {
+        Json document = describe(a, run, layout, memory);
+        if (!whole.stages.empty()) document["stage"] = run.place.number;
+        for (size_t i = 0; i < whole.stages.size(); ++i)
+            document["stages"].push_back({{"first", stages[i].place.first},
+                                          {"last", spec::last_step(stages[i])},
+                                          {"peak_bytes", shown[i]->memory.peak()}});
+        io.print(document);
+    }
+    for (size_t i = 0; i < stages.size(); ++i)
+        check(layouts[i].difference.empty(),
+              spec::of_stage(stages[i], concat("this layout would not run: ", layouts[i].difference)));
     return 0;
 }
 

@@ -81,6 +81,7 @@ void save(const SimulateArguments& a, const simulate::RehearsedStep& step, const
 int simulate_here(const SimulateArguments& a, const Io& io) {
     const simulate::MachineProfile profile = simulate::read_profile(a.profile);
     spec::RunSpec run = parse_run(a, false);
+    require_one_stage(run, "simulate");
     run.train.device = "cpu";
     spec::validate(run, a.ranks);
     if (run.train.threads == 0) run.train.threads = std::max(1, profile.cores / a.ranks);
@@ -178,6 +179,7 @@ struct Answer {
 
 Answer answer(const SimulateArguments& a) {
     Answer found{.run = read_run(a, a.ranks, false), .cluster = cluster_of(a), .ranks = a.ranks};
+    require_one_stage(found.run, "simulate");
     const rehearsal::Target target = target_of(a, found.run);
     found.step =
         simulate::rehearse_on(found.run, target, a.ranks, found.cluster, physics_of(a), wants_spans(a), stragglers(a));
@@ -333,6 +335,7 @@ Command simulate_command(SimulateArguments& a, const Io& io) {
         "simulate", "predict time, rates and memory of a step on any cluster", a, io, simulate,
         joined_options(
             {run_options(a, "TOML file of the run"),
+             {stage_option(a)},
              machine_options(a, ""),
              {{"--profile", "FILE", "", "in place of a cluster: a profile by `tutti bench calibrate`", &a.profile,
                kPath},

@@ -14,6 +14,7 @@
 #include "tutti/cli/stop_signals.h"
 #include "tutti/models/flops.h"
 #include "tutti/spec/nearest.h"
+#include "tutti/spec/stages.h"
 #include "tutti/train/trainer.h"
 
 namespace tutti::cli {
@@ -37,7 +38,7 @@ std::string resume_command(const TrainArguments& a) {
 }
 
 Json describe(const train::TrainOptions& options, const train::TrainOutcome& outcome, int exit_code) {
-    const spec::RunSpec& run = options.run;
+    const spec::RunSpec run = spec::stages_of(options.run).back();
     const models::ModelCounts counts =
         models::counts_of(models::outline(run.model), run.train.seq_len, run.recompute.policy);
     Json document = {{"out", options.out},

@@ -8,6 +8,7 @@
 #include "tutti/base/json.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/forecast.h"
+#include "tutti/spec/stages.h"
 #include "tutti/spec/validate.h"
 #include "tutti/train/precision_lab.h"
 
@@ -60,6 +61,7 @@ std::string verdict(const spec::RunSpec& run, const train::VerifyOutcome& outcom
 
 int find_blame(const VerifyArguments& arguments, const Io& io) {
     train::LabOptions options{.run = train::one_rank_of(parse_run(arguments, true))};
+    require_one_stage(options.run, "--blame");
     spec::validate(options.run, 1);
     options.steps = arguments.steps;
     options.force = arguments.force;
@@ -101,17 +103,27 @@ int verify(const VerifyArguments& arguments, const Io& io) {
     options.force = arguments.force;
     options.console = &io.text();
     options.terminal = io.text_terminal();
-    options.run = read_run(arguments, options.ranks, true);
-    warn_of_threads(io, options.launch, options.run.train.threads, options.ranks);
-    spec::validate(train::one_rank_of(options.run), 1);
+    const spec::RunSpec run = read_run(arguments, options.ranks, true);
+    warn_of_threads(io, options.launch, run.train.threads, options.ranks);
+    spec::validate(train::one_rank_of(run), 1);
 
-    const train::VerifyOutcome outcome = train::verify(options);
-    if (options.launch.rank == 0) {
-        io.print(describe(options, outcome));
-        io.text() << verdict(options.run, outcome) << std::endl;
-        if (!outcome.differs) io.next({"tutti train" + words_of(arguments)});
+    bool differs = false;
+    Json documents = Json::array();
+    for (const spec::RunSpec& stage : spec::stages_of(run)) {
+        options.run = stage;
+        if (stage.place.number > 0 && options.launch.rank == 0)
+            io.text() << spec::stage_name(stage) << ", from step " << stage.place.first << std::endl;
+        const train::VerifyOutcome outcome = train::verify(options);
+        differs = differs || outcome.differs;
+        if (options.launch.rank != 0) continue;
+        documents.push_back(describe(options, outcome));
+        io.text() << verdict(stage, outcome) << std::endl;
     }
-    return outcome.differs ? kDiffers : 0;
+    if (options.launch.rank == 0) {
+        io.print(run.stages.empty() ? documents.front() : Json{{"differs", differs}, {"stages", documents}});
+        if (!differs) io.next({"tutti train" + words_of(arguments)});
+    }
+    return differs ? kDiffers : 0;
 }
 
 }  // namespace tutti::cli

@@ -12,14 +12,15 @@ namespace {
 class TokenBatches final : public Batches {
   public:
     TokenBatches(Device& device, data::Sampler sampler, int64_t micro_batch, int64_t global_batch, BatchShard share,
-                 int64_t end, int64_t depths)
+                 int64_t end, int64_t depths, int64_t shift)
         : device_(device),
           sampler_(std::move(sampler)),
           micro_batch_(micro_batch),
           global_batch_(global_batch),
           share_(std::move(share)),
           end_(end),
-          depths_(depths) {}
+          depths_(depths),
+          shift_(shift) {}
 
     nn::Batch microbatch(int64_t step, int64_t index) override {
         load(step);
@@ -49,7 +50,7 @@ class TokenBatches final : public Batches {
             row->resize(static_cast<size_t>(sequences * sampler_.seq_len()));
         for (int64_t i = 0; i < sequences; ++i) {
             const int64_t sequence = first_sequence(i / micro_batch_) + i % micro_batch_;
-            const int64_t sample = (step - 1) * global_batch_ + sequence;
+            const int64_t sample = (step - 1) * global_batch_ + shift_ + sequence;
             const std::span<int32_t> targets = part(targets_, i, 1);
             sampler_.rows(static_cast<uint64_t>(std::min(sample, end_ - 1)),
                           {part(tokens_, i, 1), targets, part(first_key_, i, 1)});
@@ -69,7 +70,7 @@ class TokenBatches final : public Batches {
     data::Sampler sampler_;
     int64_t micro_batch_, global_batch_;
     BatchShard share_;
-    int64_t end_, depths_;
+    int64_t end_, depths_, shift_;
     int64_t loaded_ = 0, terms_ = 0;
     std::vector<int32_t> tokens_, targets_, first_key_;  // (sequences of the rank, T)
 };
@@ -83,11 +84,12 @@ class NoiseBatches final : public Batches {
           width_(run.model.width),
           rows_(run.train.micro_batch * run.train.seq_len),
           step_rows_(run.train.global_batch * run.train.seq_len),
+          shift_(run.place.sample_shift * run.train.seq_len),
           compute_(spec::compute_dtype(run)) {}
 
     nn::Batch microbatch(int64_t step, int64_t index) override {
         nn::Batch batch;
-        const int64_t first = (step - 1) * step_rows_ + (index * share_.ranks + share_.rank) * rows_;
+        const int64_t first = (step - 1) * step_rows_ + shift_ + (index * share_.ranks + share_.rank) * rows_;
         batch.features = noise("features", first);
         batch.feature_targets = noise("targets", first);
         batch.grad_scale = 1.0f / static_cast<float>(step_rows_);
@@ -105,7 +107,7 @@ class NoiseBatches final : public Batches {
     ops::Context& ctx_;
     BatchShard share_;
     uint64_t seed_;
-    int64_t width_, rows_, step_rows_;
+    int64_t width_, rows_, step_rows_, shift_;
     DType compute_;
 };
 
@@ -196,8 +198,9 @@ class BlankBatches final : public FullBatches {
 }  // namespace
 
 std::unique_ptr<Batches> token_batches(Device& device, const data::Sampler& sampler, int64_t micro_batch,
-                                       int64_t global_batch, const BatchShard& share, int64_t depths, int64_t end) {
-    return std::make_unique<TokenBatches>(device, sampler, micro_batch, global_batch, share, end, depths);
+                                       int64_t global_batch, const BatchShard& share, int64_t depths, int64_t end,
+                                       int64_t shift) {
+    return std::make_unique<TokenBatches>(device, sampler, micro_batch, global_batch, share, end, depths, shift);
 }
 
 std::unique_ptr<Batches> fixed_batches(ops::Context& ctx, const spec::RunSpec& run, const BatchShard& share) {

@@ -25,8 +25,8 @@ class Batches {
   public:
     virtual ~Batches() = default;
     // The rank's microbatch `index` of step `step` (from 1). Microbatch number k of the step holds sequences
-    // [k * micro_batch, (k + 1) * micro_batch) of the global batch, which begins at sample (step - 1) * global_batch.
-    // grad_scale is 1 / valid_tokens(step), or 0 without any.
+    // [k * micro_batch, (k + 1) * micro_batch) of the global batch, which begins at sample (step - 1) * global_batch,
+    // in a stage of a run spec::StagePlace::sample_shift later. grad_scale is 1 / valid_tokens(step), or 0 without any.
     virtual nn::Batch microbatch(int64_t step, int64_t index) = 0;
     // The number of valid tokens (rows for the mlp) of the step's global batch, over which the loss is a mean; may be
     // 0. Collective.
@@ -34,10 +34,11 @@ class Batches {
 };
 
 // Windows of tokens, with those that `depths` of multi-token prediction read. Samples from number `end` on have no
-// target: they fill the last microbatch of an evaluation.
+// target: they fill the last microbatch of an evaluation. The samples of a step begin `shift` later than (step - 1) *
+// global_batch.
 std::unique_ptr<Batches> token_batches(Device& device, const data::Sampler& sampler, int64_t micro_batch,
                                        int64_t global_batch, const BatchShard& share = {}, int64_t depths = 0,
-                                       int64_t end = std::numeric_limits<int64_t>::max());
+                                       int64_t end = std::numeric_limits<int64_t>::max(), int64_t shift = 0);
 // Random tokens, drawn once and the same in every microbatch, for steps without a data set; for the mlp family its
 // noise. With data.documents = "respected" each sequence is one document.
 std::unique_ptr<Batches> fixed_batches(ops::Context& ctx, const spec::RunSpec& run, const BatchShard& share = {});

@@ -1,6 +1,7 @@
 #include "tutti/engine/engine.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "tutti/engine/algorithms.h"
 #include "tutti/kernels/backends.h"
@@ -195,6 +196,8 @@ Engine::Engine(const spec::RunSpec& run_, comm::World& world, Machine machine, c
     }
 }
 
+void Engine::set_batches(const MakeBatches& make_batches) { batches = make_batches(ctx, counted_share(groups)); }
+
 BatchShard share_of(parallel::Groups& groups) {
     return {.rank = groups.coordinate(mesh::kDp),
             .ranks = groups.mesh().size(mesh::kDp),
@@ -236,7 +239,7 @@ MakeBatches training_batches(const spec::RunSpec& run, const data::DataSet* data
         if (!data) return noise_batches(ctx, run, share);
         const data::Sampler sampler(data->train, run.train.seq_len, static_cast<uint64_t>(run.train.seed));
         return token_batches(ctx.device, sampler, run.train.micro_batch, run.train.global_batch, share,
-                             run.model.mtp_depth);
+                             run.model.mtp_depth, std::numeric_limits<int64_t>::max(), run.place.sample_shift);
     };
 }
 

@@ -47,6 +47,9 @@ struct Engine {
     Engine(const Engine&) = delete;
     Engine& operator=(const Engine&) = delete;
 
+    // Steps read other batches from now on. `run` may meanwhile have another learning rate.
+    void set_batches(const MakeBatches& make_batches);
+
     const spec::RunSpec& run;
     Algorithm algorithm;
     std::unique_ptr<kernels::GemmTuning> tuning;  // the device's products refer to it

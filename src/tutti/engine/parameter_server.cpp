@@ -3,6 +3,7 @@
 
 #include "tutti/engine/algorithms.h"
 #include "tutti/ops/ops.h"
+#include "tutti/spec/learning_rate.h"
 
 namespace tutti::engine {
 
@@ -49,7 +50,7 @@ void leave_gradients_to_server(models::Model& model) {
 
 StepResult parameter_server_step(Engine& s, int64_t step) {
     StepTrace trace(s.trace, *s.device, s.graph.has_value(), *s.data_parallel);
-    StepResult r{.lr = optim::learning_rate(s.run.optimizer, s.run.train.steps, step)};
+    StepResult r{.lr = spec::learning_rate(s.run, step)};
     s.data_parallel->begin_step(microbatches_of(s.pipeline));
     run_passes(s, trace, batches_of(s, step));
     s.data_parallel->finish_gradients();

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tutti/engine/algorithms.h"
+#include "tutti/spec/learning_rate.h"
 
 namespace tutti::engine {
 
@@ -82,7 +83,7 @@ bool is_asynchronous(const spec::RunSpec& run) { return run.parallel.schedule ==
 
 StepResult pipedream_step(Engine& s, int64_t step) {
     StepTrace trace(s.trace, *s.device, false, *s.data_parallel);
-    StepResult r{.lr = optim::learning_rate(s.run.optimizer, s.run.train.steps, step)};
+    StepResult r{.lr = spec::learning_rate(s.run, step)};
     PipeDream pipedream(s, r.lr);
     // A microbatch's gradient is that of the mean of its own terms.
     const auto microbatches = static_cast<float>(microbatches_of(s.pipeline).front());

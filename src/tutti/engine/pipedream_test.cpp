@@ -10,6 +10,7 @@
 #include "tutti/engine/step.h"
 #include "tutti/engine/testing/tiny.h"
 #include "tutti/optim/optimizer.h"
+#include "tutti/spec/learning_rate.h"
 
 namespace tutti::engine {
 namespace {
@@ -70,7 +71,7 @@ Outcome by_definition(const spec::RunSpec& run, int p) {
                 versions.back().push_back(ops::cast(e.ctx, q->value, DType::f32));
         };
         keep();
-        const double lr = optim::learning_rate(run.optimizer, run.train.steps, 1);
+        const double lr = spec::learning_rate(run, 1);
         ops::Sum losses(e.ctx);
         for (int64_t k = 0; k < kMicrobatches; ++k) {
             e.data_parallel->begin_step(1);

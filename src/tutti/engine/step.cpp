@@ -8,12 +8,13 @@
 #include "tutti/engine/algorithms.h"
 #include "tutti/ops/weight_forms.h"
 #include "tutti/optim/optimizer.h"
+#include "tutti/spec/learning_rate.h"
 
 namespace tutti::engine {
 
 StepResult synchronous_step(Engine& s, int64_t step) {
     StepTrace trace(s.trace, *s.device, s.graph.has_value(), *s.data_parallel);
-    StepResult r{.lr = optim::learning_rate(s.run.optimizer, s.run.train.steps, step)};
+    StepResult r{.lr = spec::learning_rate(s.run, step)};
 
     add_gradients(s, step, trace);  // all forwards and backwards, and the sums over the ranks
 

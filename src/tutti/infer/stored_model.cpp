@@ -12,6 +12,7 @@
 #include "tutti/parallel/apply.h"
 #include "tutti/spec/families.h"
 #include "tutti/spec/hf_config.h"
+#include "tutti/spec/stages.h"
 #include "tutti/spec/toml.h"
 
 namespace tutti::infer {
@@ -50,7 +51,8 @@ void use_checkpoint(const CheckpointReader& reader, const std::string& run, ops:
     for (const std::string& directory : {run, stored.side_files})
         if (!directory.empty()) checkpoint::verify_sums(files, directory);
     const auto state = Json::parse(reader.manifest().state);
-    stored.run = spec::parse_text(state.at("config").get<std::string>(), reader.path());
+    const auto stages = spec::stages_of(spec::parse_text(state.at("config").get<std::string>(), reader.path()));
+    stored.run = stages[spec::stage_at(stages, reader.manifest().step)];
     stored.tokenizer = find_tokenizer(stored.run.data.tokenizer, run, stored.side_files);
     stored.step = reader.manifest().step;
     models::Model model = models::make_model(ctx, stored.run.model, std::min(longest, stored.max_positions()));

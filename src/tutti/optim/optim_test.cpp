@@ -6,6 +6,7 @@
 #include "tutti/base/philox.h"
 #include "tutti/ops/ops.h"
 #include "tutti/optim/optimizer.h"
+#include "tutti/spec/learning_rate.h"
 
 namespace tutti::optim {
 namespace {
@@ -21,17 +22,17 @@ spec::OptimizerSpec spec_of(const std::string& schedule) {
 
 TEST(LearningRate, Corners) {
     for (const char* name : {"cosine", "linear", "constant", "wsd"}) {
-        EXPECT_DOUBLE_EQ(learning_rate(spec_of(name), 110, 1), 0.1) << name;
-        EXPECT_DOUBLE_EQ(learning_rate(spec_of(name), 110, 10), 1.0) << name;
+        EXPECT_DOUBLE_EQ(spec::learning_rate(spec_of(name), 110, 1), 0.1) << name;
+        EXPECT_DOUBLE_EQ(spec::learning_rate(spec_of(name), 110, 10), 1.0) << name;
     }
-    EXPECT_NEAR(learning_rate(spec_of("cosine"), 110, 60), 0.55, 1e-12);
-    EXPECT_NEAR(learning_rate(spec_of("cosine"), 110, 110), 0.1, 1e-12);
-    EXPECT_NEAR(learning_rate(spec_of("linear"), 110, 60), 0.55, 1e-12);
-    EXPECT_NEAR(learning_rate(spec_of("linear"), 110, 110), 0.1, 1e-12);
-    EXPECT_EQ(learning_rate(spec_of("constant"), 110, 110), 1.0);
-    EXPECT_EQ(learning_rate(spec_of("wsd"), 110, 99), 1.0);
-    EXPECT_NEAR(learning_rate(spec_of("wsd"), 110, 110), 0.1, 1e-12);
-    EXPECT_THROW(learning_rate(spec_of("cosin"), 110, 50), UsageError);
+    EXPECT_NEAR(spec::learning_rate(spec_of("cosine"), 110, 60), 0.55, 1e-12);
+    EXPECT_NEAR(spec::learning_rate(spec_of("cosine"), 110, 110), 0.1, 1e-12);
+    EXPECT_NEAR(spec::learning_rate(spec_of("linear"), 110, 60), 0.55, 1e-12);
+    EXPECT_NEAR(spec::learning_rate(spec_of("linear"), 110, 110), 0.1, 1e-12);
+    EXPECT_EQ(spec::learning_rate(spec_of("constant"), 110, 110), 1.0);
+    EXPECT_EQ(spec::learning_rate(spec_of("wsd"), 110, 99), 1.0);
+    EXPECT_NEAR(spec::learning_rate(spec_of("wsd"), 110, 110), 0.1, 1e-12);
+    EXPECT_THROW(spec::learning_rate(spec_of("cosin"), 110, 50), UsageError);
 }
 
 class OptimizerTest : public ::testing::TestWithParam<DType> {

@@ -53,12 +53,4 @@ class Optimizer {
 // Factor that brings `norm` down to `clip` (0: off): min(1, clip / (norm + 1e-6)), PyTorch's clip_grad_norm_.
 double clip_factor(double norm, double clip);
 
-// The learning rate of update `step` (1 .. total_steps), a pure function of the step. Warm-up is linear: step /
-// warmup_steps of lr. Then
-//   cosine    min_lr + (lr - min_lr) (1 + cos(pi f)) / 2,   f = (step - warmup) / (total - warmup)
-//   linear    lr + (min_lr - lr) f
-//   constant  lr
-//   wsd       lr, then linearly to min_lr over the last decay_steps (0: a tenth of the steps); Hu et al. 2024
-double learning_rate(const spec::OptimizerSpec& optimizer, int64_t total_steps, int64_t step);
-
 }  // namespace tutti::optim

@@ -278,6 +278,7 @@ std::string render_card(const Card& card, const CardStyle& style) {
     box.field("run",
               concat(run.train.steps, " steps, ",
                      format_count(static_cast<double>(run.train.steps) * tokens_per_step(run.train)), " tokens"));
+    for (size_t i = 0; i < card.stages.size(); ++i) box.field(i == 0 ? "stages" : "", card.stages[i]);
     box.field("mesh", mesh(run, card.ranks, card.counts.parameters));
     if (!card.pipeline.empty()) box.field("pipeline", card.pipeline);
     box.field("precision", precision(run));

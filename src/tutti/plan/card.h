@@ -31,7 +31,8 @@ struct Card {
     };
     std::vector<Communication> communication = {};
     models::ModelCounts counts = {};
-    std::string tokenizer = {};  // in words; "": as data.tokenizer names it
+    std::vector<std::string> stages = {};  // lines: what each is, and its memory; none: the run has no stages
+    std::string tokenizer = {};            // in words; "": as data.tokenizer names it
 };
 
 struct CardStyle {

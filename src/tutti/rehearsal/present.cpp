@@ -5,6 +5,7 @@
 
 #include "tutti/base/units.h"
 #include "tutti/plan/placement.h"
+#include "tutti/spec/stages.h"
 
 namespace tutti::rehearsal {
 
@@ -84,6 +85,21 @@ plan::Card card_of(const spec::RunSpec& run, const Rehearsal& r) {
         card.communication.push_back(
             {t.group, t.ranks, std::string(name_of(t.operation)), t.traffic.calls, t.traffic.bytes, t.traffic.sent});
     return card;
+}
+
+size_t largest_of(const std::vector<const Rehearsal*>& rehearsals) {
+    const auto less = [](const Rehearsal* a, const Rehearsal* b) { return a->memory.peak() < b->memory.peak(); };
+    return static_cast<size_t>(std::max_element(rehearsals.begin(), rehearsals.end(), less) - rehearsals.begin());
+}
+
+std::vector<std::string> stage_lines(const spec::RunSpec& run, size_t first,
+                                     const std::vector<const Rehearsal*>& rehearsals) {
+    std::vector<std::string> lines;
+    const size_t largest = largest_of(rehearsals);
+    for (size_t i = 0; !run.stages.empty() && i < rehearsals.size(); ++i)
+        lines.push_back(concat(first + i + 1, " ", spec::stage_text(run, first + i), "; peak ",
+                               format_bytes(rehearsals[i]->memory.peak()), i == largest ? ", the largest" : ""));
+    return lines;
 }
 
 std::string render_program(const Rehearsal& r) {

@@ -11,6 +11,13 @@ namespace tutti::rehearsal {
 
 plan::Card card_of(const spec::RunSpec& run, const Rehearsal& rehearsal);
 
+// A line for each stage, from `first` on, of which `rehearsals` are those: "2 until step 20: train.seq_len = 16; peak
+// 3.1 MiB, the largest". None of a run without stages.
+std::vector<std::string> stage_lines(const spec::RunSpec& run, size_t first,
+                                     const std::vector<const Rehearsal*>& rehearsals);
+// The index of the rehearsal with the most memory.
+size_t largest_of(const std::vector<const Rehearsal*>& rehearsals);
+
 // The step in the order in which the rank runs it, one line per kernel and operation: shape, FLOPs, bytes. One block
 // stands for all blocks, the first microbatch for all microbatches.
 std::string render_program(const Rehearsal& rehearsal);

@@ -308,7 +308,7 @@ Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ra
     engine.trace = &recorder;
     recorder.start(engine.device->memory());
     const std::vector<parallel::GroupTraffic> before = engine.groups.traffic();
-    engine::train_step(engine, 1);
+    engine::train_step(engine, run.place.first);
 
     Rehearsal r{.machine = target.device.name, .ranks = ranks, .rank = rank};
     Allocator& memory = engine.device->memory();

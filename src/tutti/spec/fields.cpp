@@ -47,8 +47,8 @@ std::optional<std::string> number_problem(const Field& field, double value, cons
 
 }  // namespace
 
-std::string Field::name() const { return concat("[", section, "] ", key); }
-std::string Field::path() const { return concat(section, ".", key); }
+std::string Field::name() const { return key.empty() ? concat("[[", section, "]]") : concat("[", section, "] ", key); }
+std::string Field::path() const { return key.empty() ? std::string(section) : concat(section, ".", key); }
 
 std::string Range::text() const {
     if (!choices.empty()) return joined(choices, " | ") + (or_power_of_two ? " | a power of two" : "");
@@ -133,6 +133,36 @@ std::string toml_text(const std::vector<ParameterGroup>& value) {
                   ']');
 }
 
+std::string toml_text(const StageSpec::Value& value) {
+    return std::visit([](const auto& x) { return toml_text(x); }, value);
+}
+
+namespace {
+
+// "until = 5", "train.seq_len = 8"
+std::vector<std::string> lines_of(const StageSpec& stage) {
+    std::vector<std::string> lines;
+    if (stage.until != 0) lines.push_back(concat("until = ", stage.until));
+    for (const auto& [path, value] : stage.set) lines.push_back(concat(path, " = ", toml_text(value)));
+    return lines;
+}
+
+}  // namespace
+
+std::string toml_text(const std::vector<StageSpec>& value) {
+    return concat('[', joined(value, ", ", [](const StageSpec& s) { return concat('{', joined(lines_of(s)), '}'); }),
+                  ']');
+}
+
+std::string toml_tables(const std::vector<StageSpec>& value) {
+    std::string text;
+    for (const StageSpec& stage : value) {
+        text += "\n[[stage]]\n";
+        for (const std::string& line : lines_of(stage)) text += line + '\n';
+    }
+    return text;
+}
+
 std::optional<std::string> range_problem(const Field& field, int64_t value) {
     return number_problem(field, static_cast<double>(value), toml_text(value));
 }
@@ -174,6 +204,24 @@ std::optional<std::string> range_problem(const Field& field, const std::vector<P
                                                           {"lr_scale", g.lr_scale}};
         for (const auto& [key, number] : numbers)
             if (!std::isfinite(number) || number < 0) return problem(key, " = ", toml_text(number), " must be >= 0");
+    }
+    return std::nullopt;
+}
+
+std::optional<std::string> range_problem(const Field& field, const std::vector<StageSpec>& value) {
+    int64_t before = 0;
+    for (size_t i = 0; i < value.size(); ++i) {
+        const int64_t until = value[i].until;
+        const auto problem = [&](const auto&... why) {
+            return std::optional(concat(field.name(), " = ", toml_text(value), ": stage ", i + 1, why...));
+        };
+        if (i + 1 == value.size() && until != 0)
+            return problem(": until = ", until,
+                           ": the last stage ends with the run; leave it out, and set train.steps");
+        if (i + 1 < value.size() && until <= before)
+            return problem(until == 0 ? concat(" needs until, its last step") : concat(": until = ", until),
+                           until == 0 ? "" : concat(": must be above ", before, ", which the stage before it reaches"));
+        before = until;
     }
     return std::nullopt;
 }

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -37,12 +38,13 @@ enum class Identity {
 
 struct Field {
     std::string_view section;
-    std::string_view key;  // with a dot in a sub-table: "rope_scaling.factor"
+    std::string_view key;  // with a dot in a sub-table: "rope_scaling.factor"; "": the section is a list of tables
     Range range;
     std::string_view help;
     Identity identity;
-    std::string name() const;  // "[train] steps"
-    std::string path() const;  // "train.steps"
+    bool in_stage;             // a [[stage]] may set the key
+    std::string name() const;  // "[train] steps", "[[stage]]"
+    std::string path() const;  // "train.steps", "stage"
 };
 
 // The kind of a value, for people: "integer", "number", "boolean", "text", "list of text", "list of tables".
@@ -53,6 +55,11 @@ inline const char* type_name(const std::string&) { return "text"; }
 inline const char* type_name(const std::vector<std::string>&) { return "list of text"; }
 inline const char* type_name(Family) { return "text"; }
 inline const char* type_name(const std::vector<ParameterGroup>&) { return "list of tables"; }
+inline const char* type_name(const std::vector<StageSpec>&) { return "list of tables"; }
+
+// The types of keys that a stage may set.
+template <class T>
+constexpr bool kMayBeInStage = std::is_constructible_v<StageSpec::Value, std::in_place_type_t<T>>;
 
 // The value as TOML writes it. Doubles have the fewest digits that read back to the same bits.
 std::string toml_text(int64_t value);
@@ -62,6 +69,9 @@ std::string toml_text(const std::string& value);
 std::string toml_text(const std::vector<std::string>& value);
 std::string toml_text(Family value);
 std::string toml_text(const std::vector<ParameterGroup>& value);  // [{match = "norm", weight_decay = 0.0}]
+std::string toml_text(const StageSpec::Value& value);
+std::string toml_text(const std::vector<StageSpec>& value);    // [{until = 5, train.seq_len = 8}]
+std::string toml_tables(const std::vector<StageSpec>& value);  // the same, each as a table [[stage]]
 
 // x = 2^k, a normal number of f32; otherwise those on both sides, for the end of an error: "; nearest: 512 or 1024".
 bool is_power_of_two(double x);
@@ -75,6 +85,7 @@ std::optional<std::string> range_problem(const Field& field, const std::string& 
 std::optional<std::string> range_problem(const Field& field, const std::vector<std::string>& value);
 std::optional<std::string> range_problem(const Field& field, Family value);
 std::optional<std::string> range_problem(const Field& field, const std::vector<ParameterGroup>& value);
+std::optional<std::string> range_problem(const Field& field, const std::vector<StageSpec>& value);
 
 namespace range {
 inline Range any() { return {}; }
@@ -99,7 +110,12 @@ void for_each_field(Run& run, const Visit& visit) {
     Identity usual = never;  // of a key that says nothing
     const auto key = [&](std::string_view name, auto& value, Range values, std::string_view help,
                          std::optional<Identity> identity = std::nullopt) {
-        visit(Field{section, name, std::move(values), help, identity.value_or(usual)}, value);
+        visit(Field{section, name, std::move(values), help, identity.value_or(usual), false}, value);
+    };
+    // Of a key that a stage may set.
+    const auto stage_key = [&](std::string_view name, auto& value, Range values, std::string_view help,
+                               std::optional<Identity> identity = std::nullopt) {
+        visit(Field{section, name, std::move(values), help, identity.value_or(usual), true}, value);
     };
     // The upper limits keep parameter counts, FLOPs and byte counts inside 63 bits.
     section = "model";
@@ -161,7 +177,8 @@ void for_each_field(Run& run, const Visit& visit) {
     key("rope_adjacent", m.rope_adjacent, any(),
         "llama: RoPE rotates pairs of adjacent channels (GLM), not of the two halves");
     key("nope_layers", m.nope_layers, any(), "llama: layers without RoPE (SmolLM3), as \"3,7\"; \"\": none");
-    key("window_rope_theta", m.window_rope_theta, at_least(0),
+    stage_key(
+        "window_rope_theta", m.window_rope_theta, at_least(0),
         "llama: rope_theta of the layers with the window, without rope_scaling (Gemma 3, OLMo 3); 0: as in the others");
     key("query_growth", m.query_growth, at_least(0),
         "llama: b, queries times 1 + b ln(1 + floor(position / rope_scaling.original_max_positions)) (Ministral 3)");
@@ -173,35 +190,37 @@ void for_each_field(Run& run, const Visit& visit) {
     key("max_positions", m.max_positions, between(0, 2147483647),
         "largest seq_len; gpt2 learns this many positions; mlp: 0", always);
     key("norm_eps", m.norm_eps, at_least(0), "epsilon of LayerNorm and RMSNorm; mlp: 0", always);
-    key("rope_theta", m.rope_theta, at_least(0), "base of the RoPE frequencies; gpt2 and mlp: 0", always);
-    key("rope_scaling.type", m.rope_scaling.type, one_of({"llama3", "linear", "yarn", "longrope"}),
-        "method that extends RoPE to longer contexts");
-    key("rope_scaling.factor", m.rope_scaling.factor, at_least(0), "how many times longer the context gets; 0: off",
-        always);
-    key("rope_scaling.low_freq_factor", m.rope_scaling.low_freq_factor, above(0),
-        "llama3: wavelengths above original_max_positions / this are scaled by factor", always);
-    key("rope_scaling.high_freq_factor", m.rope_scaling.high_freq_factor, above(0),
-        "llama3: wavelengths below original_max_positions / this are kept", always);
-    key("rope_scaling.beta_fast", m.rope_scaling.beta_fast, above(0),
-        "yarn: frequencies with more rotations than this in original_max_positions are kept");
-    key("rope_scaling.beta_slow", m.rope_scaling.beta_slow, above(0),
-        "yarn: frequencies with fewer rotations than this are divided by factor");
-    key("rope_scaling.attention_factor", m.rope_scaling.attention_factor, at_least(0),
+    stage_key("rope_theta", m.rope_theta, at_least(0), "base of the RoPE frequencies; gpt2 and mlp: 0", always);
+    stage_key("rope_scaling.type", m.rope_scaling.type, one_of({"llama3", "linear", "yarn", "longrope"}),
+              "method that extends RoPE to longer contexts");
+    stage_key("rope_scaling.factor", m.rope_scaling.factor, at_least(0),
+              "how many times longer the context gets; 0: off", always);
+    stage_key("rope_scaling.low_freq_factor", m.rope_scaling.low_freq_factor, above(0),
+              "llama3: wavelengths above original_max_positions / this are scaled by factor", always);
+    stage_key("rope_scaling.high_freq_factor", m.rope_scaling.high_freq_factor, above(0),
+              "llama3: wavelengths below original_max_positions / this are kept", always);
+    stage_key("rope_scaling.beta_fast", m.rope_scaling.beta_fast, above(0),
+              "yarn: frequencies with more rotations than this in original_max_positions are kept");
+    stage_key("rope_scaling.beta_slow", m.rope_scaling.beta_slow, above(0),
+              "yarn: frequencies with fewer rotations than this are divided by factor");
+    stage_key(
+        "rope_scaling.attention_factor", m.rope_scaling.attention_factor, at_least(0),
         "yarn, longrope: multiplies cosines and sines; 0: yarn 0.1 ln(factor) + 1, longrope sqrt(1 + ln(factor) / "
         "ln(original_max_positions))");
     key("rope_scaling.truncate", m.rope_scaling.truncate, any(),
         "yarn: kept and divided frequencies begin at whole pairs of channels; false: in between (gpt-oss)");
-    key("rope_scaling.mscale", m.rope_scaling.mscale, at_least(0),
+    stage_key(
+        "rope_scaling.mscale", m.rope_scaling.mscale, at_least(0),
         "yarn: with m(x) = 0.1 x ln(factor) + 1 cosines and sines are multiplied by m(mscale) / m(mscale_all_dim), "
         "where "
         "both are given and attention_factor is not");
-    key("rope_scaling.mscale_all_dim", m.rope_scaling.mscale_all_dim, at_least(0),
-        "yarn: also multiplies the scores of latent attention by m(mscale_all_dim)^2");
-    key("rope_scaling.short_factors", m.rope_scaling.short_factors, any(),
-        "longrope: divisors of the frequencies, \"1,1.25\", in runs of up to original_max_positions tokens");
-    key("rope_scaling.long_factors", m.rope_scaling.long_factors, any(), "longrope: the same in longer runs");
-    key("rope_scaling.original_max_positions", m.rope_scaling.original_max_positions, between(1, 2147483647),
-        "llama3, yarn, longrope: context length before scaling", always);
+    stage_key("rope_scaling.mscale_all_dim", m.rope_scaling.mscale_all_dim, at_least(0),
+              "yarn: also multiplies the scores of latent attention by m(mscale_all_dim)^2");
+    stage_key("rope_scaling.short_factors", m.rope_scaling.short_factors, any(),
+              "longrope: divisors of the frequencies, \"1,1.25\", in runs of up to original_max_positions tokens");
+    stage_key("rope_scaling.long_factors", m.rope_scaling.long_factors, any(), "longrope: the same in longer runs");
+    stage_key("rope_scaling.original_max_positions", m.rope_scaling.original_max_positions, between(1, 2147483647),
+              "llama3, yarn, longrope: context length before scaling", always);
     key("tie_embeddings", m.tie_embeddings, any(), "the output head reuses the embedding matrix; mlp: false", always);
     key("dropout", m.dropout, below_one(),
         "dropout probability after the embedding and the attention and MLP projections; mlp: 0", always);
@@ -247,31 +266,32 @@ void for_each_field(Run& run, const Visit& visit) {
     section = "data";
     usual = never;
     auto& d = run.data;
-    key("train", d.train, any(),
+    stage_key(
+        "train", d.train, any(),
         "text, JSONL or token files (Megatron prefix, nanoGPT, llm.c or llmq .bin); weights (\"0.7 PATH\") make a "
         "blend");
-    key("valid", d.valid, any(), "files for validation, of the same kinds");
-    key("valid_fraction", d.valid_fraction, below_one(),
-        "in place of valid: share of the training data, from its end, for validation");
+    stage_key("valid", d.valid, any(), "files for validation, of the same kinds");
+    stage_key("valid_fraction", d.valid_fraction, below_one(),
+              "in place of valid: share of the training data, from its end, for validation");
     key("tokenizer", d.tokenizer, any(),
         "bytes, a tokenizer.json (byte-level BPE), a sentencepiece *.model, or a directory with one; not given: that "
         "of "
         "model.hf");
-    key("format", d.format, one_of({"auto", "text", "jsonl", "megatron", "nanogpt", "llmc", "llmq"}),
-        "format of the files; auto: by extension and magic number");
-    key("documents", d.documents, one_of({"packed", "respected"}),
-        "respected: attention, positions and targets stay within a document", unless_default);
-    key("eod", d.eod, any(), "token that ends a document, by id or text; \"\": the tokenizer's, GPT-2's in u16 files",
-        unless_default);
-    key("text_field", d.text_field, any(),
-        "JSONL: field with the text of a record; records with prompt and completion have a masked prompt");
+    stage_key("format", d.format, one_of({"auto", "text", "jsonl", "megatron", "nanogpt", "llmc", "llmq"}),
+              "format of the files; auto: by extension and magic number");
+    stage_key("documents", d.documents, one_of({"packed", "respected"}),
+              "respected: attention, positions and targets stay within a document", unless_default);
+    stage_key("eod", d.eod, any(),
+              "token that ends a document, by id or text; \"\": the tokenizer's, GPT-2's in u16 files", unless_default);
+    stage_key("text_field", d.text_field, any(),
+              "JSONL: field with the text of a record; records with prompt and completion have a masked prompt");
 
     section = "train";
     auto& t = run.train;
     key("steps", t.steps, between(1, 1e15), "optimizer updates");
-    key("seq_len", t.seq_len, between(1, 2147483647), "T, tokens per sample", always);
-    key("global_batch", t.global_batch, between(1, 2147483647), "samples per step over all ranks", always);
-    key("micro_batch", t.micro_batch, between(1, 2147483647), "samples per forward on one rank");
+    stage_key("seq_len", t.seq_len, between(1, 2147483647), "T, tokens per sample", always);
+    stage_key("global_batch", t.global_batch, between(1, 2147483647), "samples per step over all ranks", always);
+    stage_key("micro_batch", t.micro_batch, between(1, 2147483647), "samples per forward on one rank");
     key("seed", t.seed, at_least(0), "seed of initial weights, data order and dropout", always);
     key("eval_every", t.eval_every, at_least(0),
         "steps between evaluations; 0: only at the end, if there is validation data");
@@ -292,12 +312,13 @@ void for_each_field(Run& run, const Visit& visit) {
     auto& o = run.optimizer;
     key("name", o.name, one_of({"adamw", "sgd", "lion", "muon"}),
         "update rule; muon: orthogonalised momentum for the matrices of layers, adamw for the rest", always);
-    key("lr", o.lr, at_least(0), "learning rate after the warm-up");
-    key("min_lr", o.min_lr, at_least(0), "learning rate at the end of cosine, linear and wsd");
-    key("schedule", o.schedule, one_of({"cosine", "linear", "constant", "wsd"}),
-        "course of the learning rate after the warm-up; wsd: warm-up, stable, decay");
-    key("warmup_steps", o.warmup_steps, at_least(0), "steps in which the learning rate rises linearly, at most steps");
-    key("decay_steps", o.decay_steps, at_least(0), "wsd: steps of the final decay; 0: a tenth of steps");
+    stage_key("lr", o.lr, at_least(0), "learning rate after the warm-up");
+    stage_key("min_lr", o.min_lr, at_least(0), "learning rate at the end of cosine, linear and wsd");
+    stage_key("schedule", o.schedule, one_of({"cosine", "linear", "constant", "wsd"}),
+              "course of the learning rate after the warm-up; wsd: warm-up, stable, decay");
+    stage_key("warmup_steps", o.warmup_steps, at_least(0),
+              "steps in which the learning rate rises linearly, at most steps");
+    stage_key("decay_steps", o.decay_steps, at_least(0), "wsd: steps of the final decay; 0: a tenth of steps");
     key("beta1", o.beta1, below_one(), "adamw: decay of the first moment; lion: weight of the momentum in a step");
     key("beta2", o.beta2, below_one(), "adamw: decay of the second moment; lion: decay of the momentum");
     key("eps", o.eps, above(0), "adamw: added to the root of the second moment");
@@ -369,7 +390,8 @@ void for_each_field(Run& run, const Visit& visit) {
     key("etp", p.etp, between(1, 1048576), "expert-tensor-parallel ranks, which divide each expert");
 
     section = "recompute";
-    key("policy", run.recompute.policy, any(),
+    stage_key(
+        "policy", run.recompute.policy, any(),
         "none, selective (norms and activation functions), full (each block), every:N (N blocks at a time) or sqrt "
         "(sqrt(layers) blocks at a time)");
 
@@ -469,6 +491,11 @@ void for_each_field(Run& run, const Visit& visit) {
         "of rank 0 can join");
     key("progress_thread", run.comm.progress_thread, any(),
         "a thread per rank that communicates while the rank computes; needs a core of its own");
+
+    section = "stage";
+    key("", run.stages, any(),
+        "tables [[stage]], one after the other: until, its last step (the last stage ends with train.steps), and what "
+        "changes from there on, such as train.seq_len = 8192; what a stage does not set stays as it was");
 }
 
 }  // namespace tutti::spec

@@ -9,6 +9,9 @@
 namespace tutti::spec {
 namespace {
 
+// StagePlace::sample_shift, which is no key.
+constexpr const char* kShift = "stage.sample_shift";
+
 using Values = std::map<std::string, Json>;  // by path: "model.rope_scaling.factor"
 
 void collect(const Json& table, const std::string& before, Values& values) {
@@ -42,6 +45,7 @@ std::string identity_of(const RunSpec& run) {
                             (field.identity == Identity::unless_default && now.at(path) != usual.at(path));
         if (stated) text += concat(path, " = ", toml_text(value), '\n');
     });
+    if (run.place.sample_shift != 0) text += concat(kShift, " = ", run.place.sample_shift, '\n');
     return text;
 }
 
@@ -49,6 +53,11 @@ std::vector<std::string> identity_problems(const RunSpec& run, const std::string
     const Values usual = values_of(to_toml(RunSpec{})), now = values_of(to_toml(run));
     Values then = values_of(identity);
     std::vector<std::string> problems;
+    const auto stated_shift = then.extract(kShift);
+    const int64_t shift = stated_shift.empty() ? 0 : stated_shift.mapped().get<int64_t>();
+    if (shift != run.place.sample_shift)
+        problems.push_back(concat(kShift, " = ", run.place.sample_shift, ", in the checkpoint ", shift,
+                                  ": the stages before this one read another number of samples"));
     for_each_field(run, [&](const Field& field, const auto&) {
         const std::string path = field.path();
         const auto stated = then.extract(path);

@@ -10,7 +10,8 @@
 namespace tutti::spec {
 
 // TOML with one line "section.key = value" for each key of the identity; keys that are part of it unless they have
-// their default are left out where they do.
+// their default are left out where they do. Of a stage (stages.h) also which of the data's samples a step reads, unless
+// that is as without stages.
 std::string identity_of(const RunSpec& run);
 
 // Why `run` is not the run of `identity`, a text of identity_of() in this version or another; empty: it is. One line a

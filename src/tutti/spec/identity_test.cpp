@@ -25,6 +25,7 @@ void change(bool& value) { value = !value; }
 void change(std::string& value) { value += "x"; }
 void change(std::vector<std::string>& value) { value.push_back("x"); }
 void change(std::vector<ParameterGroup>& value) { value.push_back({"norm|bias", 0, 0.5}); }
+void change(std::vector<StageSpec>& value) { value.push_back({0, {{"train.seq_len", int64_t{8}}}}); }
 void change(Family& value) { value = value == Family::gpt2 ? Family::llama : Family::gpt2; }
 
 // What version 1042c42, before mixtures of experts, wrote into checkpoints of llama-tiny with its default run.

@@ -95,6 +95,7 @@ Names known_names() {
 
 std::string bracketed(const std::string& path) {
     const size_t dot = path.find('.');
+    if (dot == std::string::npos) return concat("[[", path, "]]");
     return concat("[", path.substr(0, dot), "] ", path.substr(dot + 1));
 }
 

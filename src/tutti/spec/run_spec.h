@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "tutti/base/dtype.h"
@@ -168,6 +170,27 @@ struct CommSpec {
     bool operator==(const CommSpec&) const = default;
 };
 
+// One [[stage]]: the keys that it sets, by path; the others are those of the stage before.
+struct StageSpec {
+    using Value = std::variant<int64_t, double, std::string, std::vector<std::string>>;
+    int64_t until = 0;  // its last step; 0: that of the run, in the last stage
+    std::map<std::string, Value> set;
+    bool operator==(const StageSpec&) const = default;
+};
+
+// Where a run that is a stage of another stands in it; stages_of() fills it in (stages.h). No key of a config.
+struct StagePlace {
+    int64_t number = 0;           // from 1; 0: a whole run, which begins with step 1
+    int64_t first = 1, last = 0;  // its steps; last 0: train.steps
+    // Step s reads samples [(s - 1) * global_batch + sample_shift, ... + global_batch) of the data.
+    int64_t sample_shift = 0;
+    // The course of the learning rate: it begins behind step course_begin, with a rate, and ends with step course_end;
+    // 0: train.steps.
+    int64_t course_begin = 0, course_end = 0;
+    double course_from = 0;
+    bool operator==(const StagePlace&) const = default;
+};
+
 struct RunSpec {
     ModelSpec model;
     DataSpec data;
@@ -180,6 +203,8 @@ struct RunSpec {
     CheckpointSpec checkpoint;
     LogSpec log;
     CommSpec comm;
+    std::vector<StageSpec> stages;  // none: the whole run is as the sections say
+    StagePlace place;
     bool operator==(const RunSpec&) const = default;
 };
 

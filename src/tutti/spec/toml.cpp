@@ -17,6 +17,7 @@
 #include "tutti/spec/fields.h"
 #include "tutti/spec/hf_config.h"
 #include "tutti/spec/nearest.h"
+#include "tutti/spec/stages.h"
 
 namespace tutti::spec {
 
@@ -83,6 +84,7 @@ const char* kind_of(const std::string&) { return "a text"; }
 const char* kind_of(const std::vector<std::string>&) { return "a list of texts"; }
 const char* kind_of(Family) { return "a text"; }
 const char* kind_of(const std::vector<ParameterGroup>&) { return "a list of tables"; }
+const char* kind_of(const std::vector<StageSpec>&) { return "a list of tables, each [[stage]]"; }
 
 template <class T>
 std::string wrong_type(const Field& field, const T& value, const std::string& came) {
@@ -178,10 +180,58 @@ Wrong assign(const Field& field, const toml::node& node, std::vector<ParameterGr
     return value = std::move(groups), std::nullopt;
 }
 
+Wrong assign(const Field& field, const toml::node& node, std::vector<StageSpec>& value);
+
 template <class T>
 Wrong assign_in_range(const Field& field, const toml::node& node, T& value) {
     if (Wrong problem = assign(field, node, value)) return problem;
     return range_problem(field, value);
+}
+
+// Sets what `table` has below `before`, "" or "model.rope_scaling.", in the stage.
+Wrong assign_keys(const toml::table& table, const std::string& before, StageSpec& stage) {
+    for (const auto& [key, node] : table) {
+        const std::string path = before + std::string(key.str());
+        Wrong wrong;
+        bool found = false;
+        RunSpec scratch;
+        for_each_field(scratch, [&, &node = node]<class T>(const Field& field, T& value) {
+            if constexpr (kMayBeInStage<T>) {
+                if (field.path() != path || !field.in_stage) return;
+                found = true;
+                wrong = assign_in_range(field, node, value);
+                stage.set[path] = value;
+            }
+        });
+        const toml::table* below = node.as_table();
+        if (!found && below) wrong = assign_keys(*below, path + ".", stage);
+        if (!found && !below) wrong = concat(path, " is no key that a stage may set: these are until, ", stage_keys());
+        if (wrong) return wrong;
+    }
+    return std::nullopt;
+}
+
+Wrong assign(const Field& field, const toml::node& node, std::vector<StageSpec>& value) {
+    const toml::array* list = node.as_array();
+    if (!list) return wrong_type(field, value, describe(node));
+    std::vector<StageSpec> stages;
+    for (const toml::node& item : *list) {
+        const toml::table* table = item.as_table();
+        if (!table) return wrong_type(field, value, concat(describe(item), " as element ", stages.size() + 1));
+        toml::table keys = *table;
+        StageSpec& stage = stages.emplace_back();
+        if (const toml::node* until = keys.get("until")) {
+            const auto* integer = until->as_integer();
+            if (!integer || integer->get() < 1)
+                return concat(field.name(), " ", stages.size(), ": until: required a step, at least 1, got ",
+                              describe(*until));
+            stage.until = integer->get();
+            keys.erase("until");
+        }
+        if (const Wrong wrong = assign_keys(keys, "", stage))
+            return concat(field.name(), " ", stages.size(), ": ", *wrong);
+    }
+    return value = std::move(stages), std::nullopt;
 }
 
 // --- Former names ---------------------------------------------------------------------------------------------------
@@ -234,6 +284,7 @@ void report_unknown_names(const toml::table& root, const Names& names, FileProbl
     for (const auto& [key, node] : root) {
         const std::string name(key.str());
         const toml::table* table = node.as_table();
+        if (names.is_key(name)) continue;  // [[stage]]
         if (names.is_section(name) && table) {
             report_unknown_keys(*table, name, "", names, problems);
         } else if (names.is_section(name)) {
@@ -480,7 +531,11 @@ RunSpec parse_file(const std::string& path, const std::vector<std::string>& over
 std::string to_toml(const RunSpec& run) {
     std::string out;
     std::string_view section;
-    for_each_field(run, [&](const Field& field, const auto& value) {
+    for_each_field(run, [&]<class T>(const Field& field, const T& value) {
+        if constexpr (std::is_same_v<T, std::vector<StageSpec>>) {
+            out += toml_tables(value);
+            return;
+        }
         if (field.section != section) out += concat(section.empty() ? "" : "\n", "[", field.section, "]\n");
         section = field.section;
         out += concat(field.key, " = ", toml_text(value), "\n");

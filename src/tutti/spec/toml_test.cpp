@@ -14,6 +14,7 @@
 #include "tutti/base/error.h"
 #include "tutti/spec/fields.h"
 #include "tutti/spec/nearest.h"
+#include "tutti/spec/stages.h"
 
 namespace tutti::spec {
 namespace {
@@ -280,6 +281,9 @@ struct Change {
     void operator()(const Field&, std::vector<std::string>& value) { value = {"a b.txt", "ü", std::to_string(++n)}; }
     void operator()(const Field&, Family& value) { value = Family::gpt2; }
     void operator()(const Field&, std::vector<ParameterGroup>& value) { value = {{"a|b", 0.5, 2}, {"c", {}, 1.0 / 3}}; }
+    void operator()(const Field&, std::vector<StageSpec>& value) {
+        value = {{4, {{"train.seq_len", int64_t{7}}, {"data.train", std::vector<std::string>{"ü", "\"b\""}}}}, {}};
+    }
 };
 
 TEST(ToToml, ReadsBackEqual) {
@@ -293,7 +297,7 @@ TEST(ToToml, ReadsBackEqual) {
                  changed.optimizer == defaults.optimizer || changed.parallel == defaults.parallel ||
                  changed.recompute == defaults.recompute || changed.offload == defaults.offload ||
                  changed.precision == defaults.precision || changed.checkpoint == defaults.checkpoint ||
-                 changed.log == defaults.log || changed.comm == defaults.comm);
+                 changed.log == defaults.log || changed.comm == defaults.comm || changed.stages == defaults.stages);
     EXPECT_EQ(parse_text(to_toml(changed), "changed"), changed);
 
     for (const std::string& name : preset_names()) {
@@ -338,13 +342,16 @@ std::string reference_markdown() {
     std::string_view section;
     for_each_field(defaults, [&](const Field& field, const auto& value) {
         if (field.section != section) {
-            out += concat(section.empty() ? "" : "\n", "## [", field.section, "]\n\n",
+            out += concat(section.empty() ? "" : "\n", "## ",
+                          field.key.empty() ? field.name() : concat("[", field.section, "]"), "\n\n",
                           "| key | type | default | range | fixed | meaning |\n|---|---|---|---|---|---|\n");
         }
         section = field.section;
-        out += concat("| `", field.key, "` | ", type_name(value), " | `", cell(toml_text(value)), "` | ",
-                      cell(field.range.text()), " | ", field.identity == Identity::never ? "" : "yes", " | ",
-                      cell(field.help), " |\n");
+        const bool tables = field.key.empty();
+        out +=
+            concat("| `", tables ? field.section : field.key, "` | ", type_name(value), " | `", cell(toml_text(value)),
+                   "` | ", cell(field.range.text()), " | ", field.identity == Identity::never ? "" : "yes", " | ",
+                   cell(field.help), tables ? concat(". Keys of a stage: ", stage_keys()) : "", " |\n");
     });
     return out;
 }

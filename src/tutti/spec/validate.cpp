@@ -15,6 +15,7 @@
 #include "tutti/spec/nearest.h"
 #include "tutti/spec/recipe.h"
 #include "tutti/spec/rules.h"
+#include "tutti/spec/stages.h"
 
 namespace tutti::spec {
 namespace {
@@ -645,10 +646,12 @@ std::vector<std::string> model_problems(const ModelSpec& model) {
     return problems;
 }
 
-void validate(const RunSpec& run, int ranks) {
-    check<UsageError>(ranks >= 1, "a run has at least one rank, got ", ranks);
+namespace {
+
+// Of a run without stages.
+Problems problems_of(const RunSpec& run, int ranks) {
     Problems problems = out_of_range(run);
-    check<UsageError>(problems.empty(), joined(problems, "\n"));
+    if (!problems.empty()) return problems;
     check_model(run.model, problems);
     check_router(run.model, problems);
     check_data(run, problems);
@@ -668,6 +671,37 @@ void validate(const RunSpec& run, int ranks) {
     check_packed_weights(run, problems);
     check_cuda_graphs(run, ranks, problems);
     check_what_exists(run, problems);
+    return problems;
+}
+
+// Each stage is a run; a problem that all of them have is the run's.
+Problems problems_of_stages(const RunSpec& run, int ranks) {
+    Problems problems = out_of_range(run);
+    if (!problems.empty()) return problems;
+    const int64_t last = run.stages.size() < 2 ? 0 : run.stages[run.stages.size() - 2].until;
+    require(problems, last < run.train.steps, "[[stage]]: stage ", run.stages.size() - 1, ": until = ", last,
+            ": must be below [train] steps = ", run.train.steps, ", with which the last stage ends");
+    if (!problems.empty()) return problems;
+    const std::vector<RunSpec> stages = stages_of(run);
+    std::vector<Problems> of_stages;
+    for (const RunSpec& stage : stages) of_stages.push_back(problems_of(stage, ranks));
+    const auto have = [](const std::string& line) {
+        return [&line](const Problems& lines) { return std::find(lines.begin(), lines.end(), line) != lines.end(); };
+    };
+    for (size_t i = 0; i < stages.size(); ++i)
+        for (const std::string& line : of_stages[i]) {
+            const bool everywhere = std::all_of(of_stages.begin(), of_stages.end(), have(line));
+            if (!everywhere) problems.push_back(of_stage(stages[i], line));
+            if (everywhere && i == 0) problems.push_back(line);
+        }
+    return problems;
+}
+
+}  // namespace
+
+void validate(const RunSpec& run, int ranks) {
+    check<UsageError>(ranks >= 1, "a run has at least one rank, got ", ranks);
+    const Problems problems = run.stages.empty() ? problems_of(run, ranks) : problems_of_stages(run, ranks);
     check<UsageError>(problems.empty(), joined(problems, "\n"));
 }
 

@@ -535,6 +535,16 @@ std::vector<std::vector<std::string>> extremes(const Range&, const std::vector<s
 std::vector<std::vector<ParameterGroup>> extremes(const Range&, const std::vector<ParameterGroup>&) {
     return {{}, {{"norm", 0, 1}}, {{"(", {}, 1}}, {{"", {}, 1}}, {{"a", -1, 1}}, {{"b", {}, NAN}}};
 }
+std::vector<std::vector<StageSpec>> extremes(const Range&, const std::vector<StageSpec>&) {
+    constexpr auto kMost = std::numeric_limits<int64_t>::max();
+    return {{},
+            {{0, {}}},
+            {{7, {}}},
+            {{0, {}}, {0, {}}},
+            {{5, {}}, {5, {}}, {0, {}}},
+            {{kMost, {}}, {0, {}}},
+            {{1, {{"train.global_batch", int64_t{2147483647}}}}, {0, {}}}};
+}
 std::vector<Family> extremes(const Range&, Family) {
     return {Family::gpt2, Family::llama, Family::lfm2, Family::mlp, static_cast<Family>(17)};
 }

@@ -12,6 +12,7 @@
 #include "tutti/base/json.h"
 #include "tutti/engine/engine.h"
 #include "tutti/spec/identity.h"
+#include "tutti/spec/stages.h"
 #include "tutti/spec/toml.h"
 #include "tutti/train/stored_types.h"
 
@@ -160,18 +161,25 @@ RunState state_of(const CheckpointReader& reader) {
     return state;
 }
 
+// The run, or its stage, that made step `step`.
+spec::RunSpec Checkpointing::run_at(int64_t step) const {
+    const std::vector<spec::RunSpec> stages = spec::stages_of(setup_.run);
+    return stages[spec::stage_at(stages, step)];
+}
+
 RunState Checkpointing::load(const CheckpointReader& reader, const std::vector<checkpoint::TensorSlice>& slices) {
     const Manifest& manifest = reader.manifest();
     RunState state = state_of(reader);
-    const auto differing = spec::identity_problems(setup_.run, state.identity);
+    const auto differing = spec::identity_problems(run_at(state.step), state.identity);
     check<UsageError>(
         differing.empty(), reader.path(), " belongs to another run; these keys differ:\n  ", joined(differing, "\n  "),
         "\nUse another --out to start anew, or the config of that run. To go on from these weights with another "
         "batch, length or optimizer: `tutti convert --from ",
         reader.path(), " --to DIR --format hf`, then model.hf = DIR and another --out");
-    check<DataError>(manifest.data_fingerprint == setup_.data_fingerprint, reader.path(),
-                     ": the training data is not what this run was trained on (fingerprint ", setup_.data_fingerprint,
-                     ", was ", manifest.data_fingerprint, "); use the same files, or another --out");
+    const std::string fingerprint = setup_.data_fingerprint(state.step);
+    check<DataError>(manifest.data_fingerprint == fingerprint, reader.path(),
+                     ": the training data is not what this run was trained on (fingerprint ", fingerprint, ", was ",
+                     manifest.data_fingerprint, "); use the same files, or another --out");
     load_converted(reader, slices);
     return state;
 }
@@ -250,7 +258,7 @@ void Checkpointing::start(const RunState& state, bool background) {
     auto held = std::make_shared<const HostState>(setup_.slices(), background ? HostMemory::copy : HostMemory::borrow);
     Manifest manifest{.step = state.step,
                       .config_digest = {},
-                      .data_fingerprint = setup_.data_fingerprint,
+                      .data_fingerprint = setup_.data_fingerprint(state.step),
                       .state = state_json(state),
                       .files = {},
                       .tensors = held->tensors()};
@@ -262,7 +270,7 @@ void Checkpointing::start(const RunState& state, bool background) {
 }
 
 std::string Checkpointing::state_json(const RunState& state) const {
-    Json json = {{"identity", spec::identity_of(setup_.run)},
+    Json json = {{"identity", spec::identity_of(run_at(state.step))},
                  {"config", spec::to_toml(setup_.run)},
                  {"updates", state.updates},
                  {"tokens", state.tokens},

@@ -69,7 +69,7 @@ class Checkpointing {
     struct Setup {
         const spec::RunSpec& run;
         std::string directory;  // the same one on every rank: on one machine, or on a shared file system
-        std::string data_fingerprint;
+        std::function<std::string(int64_t step)> data_fingerprint;  // of the data that the step reads
         std::function<std::vector<checkpoint::TensorSlice>()>
             slices;                               // what this rank holds; asked at every save and load
         Warn warn;                                // of rank 0; the others' is not called
@@ -113,6 +113,7 @@ class Checkpointing {
     int ranks() const { return alone() ? 1 : setup_.ranks->size(); }
     Agreement agree(const std::function<std::string()>& body) const;
 
+    spec::RunSpec run_at(int64_t step) const;
     void choose(const std::string& mode, const checkpoint::LoadInto& load_into);
     std::optional<RunState> lead(const std::string& mode);
     std::optional<RunState> follow();

@@ -58,7 +58,7 @@ class Rank {
         set(0);
         checkpoints.emplace(Checkpointing::Setup{.run = run,
                                                  .directory = directory,
-                                                 .data_fingerprint = "data",
+                                                 .data_fingerprint = [](int64_t) { return "data"; },
                                                  .slices = [this] { return slices_; },
                                                  .warn = [this](const std::string& text) { warn(text); },
                                                  .ranks = group_.get(),
@@ -360,7 +360,7 @@ TEST_F(ManyRanks, WhatNobodyOwnsIsNotCommitted) {
         bool owned = false;
         Checkpointing checkpoints({.run = run_,
                                    .directory = directory(),
-                                   .data_fingerprint = "data",
+                                   .data_fingerprint = [](int64_t) { return "data"; },
                                    .slices =
                                        [&] {
                                            TensorSlice piece = checkpoint::testing::whole_slice("w", values);

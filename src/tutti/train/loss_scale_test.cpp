@@ -12,6 +12,7 @@
 #include "tutti/optim/optimizer.h"
 #include "tutti/schedule/generators.h"
 #include "tutti/spec/fields.h"
+#include "tutti/spec/learning_rate.h"
 #include "tutti/train/checkpointing.h"
 #include "tutti/train/testing/small_run.h"
 #include "tutti/train/verify.h"
@@ -183,7 +184,7 @@ TEST_F(LossScales, AnOverflowChangesNothingButTheScale) {
         const auto step = line.at("step").get<int64_t>();
         EXPECT_EQ(line.at("loss_scale").get<double>(), scale) << step;
         EXPECT_TRUE(std::isfinite(line.at("loss").get<double>()));
-        EXPECT_EQ(line.at("lr").get<double>(), optim::learning_rate(o.run.optimizer, o.run.train.steps, step));
+        EXPECT_EQ(line.at("lr").get<double>(), spec::learning_rate(o.run, step));
         EXPECT_EQ(line.at("tokens").get<int64_t>(), step * 4 * 16);
         const bool skips = line.at("skipped").get<int64_t>() > skipped;
         EXPECT_EQ(skips, line.contains("skip_reason")) << step;

@@ -203,6 +203,7 @@ void RunDirectory::log(const StepMetrics& m) {
         line["expert_layers"] = r.layers;
         line["expert_load"] = load_of(r);
     }
+    if (m.stage > 0) line["stage"] = m.stage;
     if (m.scaled) line["loss_scale"] = m.result.loss_scale;
     if (m.result.skipped) line["skip_reason"] = m.result.culprit;
     if (m.eval_loss) line["eval_loss"] = *m.eval_loss;

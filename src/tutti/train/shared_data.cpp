@@ -8,6 +8,7 @@
 
 #include "tutti/base/units.h"
 #include "tutti/spec/families.h"
+#include "tutti/spec/stages.h"
 
 namespace tutti::train {
 
@@ -24,19 +25,42 @@ std::optional<data::DataSet> open_data(const spec::RunSpec& run, Console& consol
     return data::open(run.data, run.model.vocab, run.train.seq_len, options);
 }
 
-std::optional<data::DataSet> SharedData::open(const spec::RunSpec& run, Console& console, comm::World& world,
-                                              const comm::Stop* stop) {
+namespace {
+
+std::vector<std::optional<data::DataSet>> open_stages(const std::vector<spec::RunSpec>& stages, Console& console,
+                                                      const comm::Stop* stop) {
+    std::vector<std::optional<data::DataSet>> all;
+    for (const spec::RunSpec& stage : stages) {
+        const auto same = std::find_if(stages.begin(), stages.end(), [&](const spec::RunSpec& other) {
+            return other.data == stage.data && other.train.seq_len == stage.train.seq_len;
+        });
+        const auto earlier = static_cast<size_t>(same - stages.begin());
+        try {
+            all.push_back(earlier < all.size() ? all[earlier] : open_data(stage, console, true, stop));
+        } catch (const UsageError& error) {
+            throw UsageError(spec::of_stage(stage, error.what()));
+        } catch (const DataError& error) {
+            throw DataError(spec::of_stage(stage, error.what()));
+        }
+    }
+    return all;
+}
+
+}  // namespace
+
+std::vector<std::optional<data::DataSet>> SharedData::open(const std::vector<spec::RunSpec>& stages, Console& console,
+                                                           comm::World& world, const comm::Stop* stop) {
     const auto ranks = world.everyone("data");
     if (world.rank() == 0) {
-        auto opening = std::async(std::launch::async, [&] { return open_data(run, console, true, stop); });
-        const std::chrono::duration<double> often(std::min(0.2, run.comm.timeout_s / 4));
+        auto opening = std::async(std::launch::async, [&] { return open_stages(stages, console, stop); });
+        const std::chrono::duration<double> often(std::min(0.2, stages.front().comm.timeout_s / 4));
         while (opening.wait_for(often) != std::future_status::ready) ranks->max(1);
         data_ = opening.get();
         opened_ = true;
         ranks->max(0);
     } else {
         while (ranks->max(0) > 0) continue;
-        if (!opened_) data_ = open_data(run, console, true, stop);  // not in the process that opened the data
+        if (!opened_) data_ = open_stages(stages, console, stop);  // not in the process that opened the data
     }
     return data_;
 }

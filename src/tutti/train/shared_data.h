@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "tutti/comm/world.h"
 #include "tutti/data/data_set.h"
@@ -15,15 +16,17 @@ namespace tutti::train {
 std::optional<data::DataSet> open_data(const spec::RunSpec& run, Console& console, bool write,
                                        const comm::Stop* stop = nullptr);
 
-// The data set of all ranks of a run. Rank 0 opens the data first, since a text is encoded once, and keeps the waits of
-// the other ranks from timing out meanwhile. The ranks of one process share the opened data. Collective.
+// The data sets of all stages of a run (spec/stages.h), for all its ranks. Rank 0 opens the data first, since a text is
+// encoded once, and keeps the waits of the other ranks from timing out meanwhile. The ranks of one process share the
+// opened data. Collective.
 class SharedData {
   public:
-    std::optional<data::DataSet> open(const spec::RunSpec& run, Console& console, comm::World& world,
-                                      const comm::Stop* stop);
+    // One for each stage; stages of the same data share one.
+    std::vector<std::optional<data::DataSet>> open(const std::vector<spec::RunSpec>& stages, Console& console,
+                                                   comm::World& world, const comm::Stop* stop);
 
   private:
-    std::optional<data::DataSet> data_;
+    std::vector<std::optional<data::DataSet>> data_;
     bool opened_ = false;  // in this process
 };
 

@@ -36,6 +36,7 @@ struct StepMetrics {
     // line; 0 without a pipeline.
     double bubble = 0;
     int64_t skipped = 0;  // in the run so far
+    int64_t stage = 0;    // from 1; 0: the run has none
     bool scaled = false;  // gradients have a loss scale other than 1, or one that changes
     std::optional<double> eval_loss;
     std::vector<report::RankFigures> ranks;  // since the previous line

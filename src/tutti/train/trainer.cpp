@@ -13,15 +13,12 @@
 #include "tutti/base/json.h"
 #include "tutti/base/units.h"
 #include "tutti/checkpoint/digest.h"
-#include "tutti/checkpoint/generation.h"
 #include "tutti/comm/run.h"
 #include "tutti/engine/step.h"
 #include "tutti/hf/export.h"
-#include "tutti/hf/weights.h"
 #include "tutti/infer/generate.h"
 #include "tutti/infer/stored_model.h"
 #include "tutti/kernels/backends.h"
-#include "tutti/kernels/meta/meta_table.h"
 #include "tutti/models/flops.h"
 #include "tutti/ops/ops.h"
 #include "tutti/plan/card.h"
@@ -29,6 +26,8 @@
 #include "tutti/rehearsal/present.h"
 #include "tutti/report/report.h"
 #include "tutti/spec/identity.h"
+#include "tutti/spec/learning_rate.h"
+#include "tutti/spec/stages.h"
 #include "tutti/spec/toml.h"
 #include "tutti/train/checkpointing.h"
 #include "tutti/train/console.h"
@@ -36,7 +35,7 @@
 #include "tutti/train/run_clock.h"
 #include "tutti/train/run_directory.h"
 #include "tutti/train/run_peak.h"
-#include "tutti/train/shared_data.h"
+#include "tutti/train/session.h"
 #include "tutti/train/start_checks.h"
 #include "tutti/train/start_counter.h"
 #include "tutti/train/trace_file.h"
@@ -45,20 +44,27 @@ namespace tutti::train {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = Session::Clock;
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-// Everything that one rank has, in the order in which it is built.
+// Everything with which one rank trains a stage, in the order in which it is built. A run without stages is its only
+// one. The next stage goes on with the same engine where its tensors are the same; else a new Run continues from the
+// checkpoint with which this one ends.
 class Run {
   public:
-    Run(const TrainOptions& options, comm::World& world, SharedData& data);
+    Run(Session& session, size_t stage, const std::string& resume);
     TrainOutcome train();
 
   private:
     engine::Machine prepare();
+    rehearsal::Rehearsal rehearse_stages(const rehearsal::Target& target, comm::Communicator& ranks, Device& device);
+    bool goes_on();
+    void tell_stage();
+    bool ends_run() const { return outcome_.preempted || state_.step >= run_.train.steps; }
+    const data::DataSet* data() const { return data_ ? &*data_ : nullptr; }
     void warn_of_placement(comm::Communicator& ranks, const rehearsal::Rehearsal& rehearsed);
-    std::optional<RunState> resume();
+    std::optional<RunState> resume(const std::string& mode);
     void compare_tokenizers();
     void one_step();
     bool is_stop_asked();
@@ -75,12 +81,12 @@ class Run {
 
     bool first_rank() const { return world_.rank() == 0; }
 
+    Session& session_;
     const TrainOptions& options_;
-    const spec::RunSpec& run_;
+    size_t stage_;
+    spec::RunSpec run_;  // the stage
     comm::World& world_;
-    Console console_;
-    std::unique_ptr<checkpoint::FileLock> lock_;  // of the run directory, of the first rank
-    checkpoint::Generation generation_;           // of the first rank
+    Console& console_;
     Clock::time_point begin_ = Clock::now();
 
     std::optional<data::DataSet> data_;
@@ -105,21 +111,6 @@ class Run {
     std::vector<parallel::GroupTraffic> communication_;  // of this rank in the first step
 };
 
-// The generation that the launcher has taken; else the next one, in the directory of a run that was ever launched.
-checkpoint::Generation generation_of(const TrainOptions& options, const comm::World& world) {
-    const int64_t newest = world.rank() == 0 ? checkpoint::newest_generation(options.out) : 0;
-    if (world.rank() != 0 || (options.launch.generation == 0 && newest == 0)) return {options.out, 0};
-    if (options.launch.generation == 0)
-        return checkpoint::Generation::take(options.out, newest + 1, checkpoint::this_owner() + "\n");
-    checkpoint::Generation taken(options.out, options.launch.generation);
-    taken.require_newest();
-    return taken;
-}
-
-std::string fingerprint(const data::DataSet* data) {
-    return data ? fmt::format("{:016x}", data->train.fingerprint()) : "noise";
-}
-
 // "pp 1, dp_shard 0": the rank's place along the axes of several ranks.
 std::string place_of(const parallel::Groups& groups) {
     std::string text;
@@ -128,37 +119,48 @@ std::string place_of(const parallel::Groups& groups) {
     return text;
 }
 
-// For check_same: what a rank trains on and with.
-std::string kinds_of(const data::DataSet* data, const engine::Machine& machine) {
-    std::string lines = concat("kernels = ", machine.kernels.name, "\ntraining data = ", fingerprint(data), "\n");
-    if (machine.tuning)
-        lines += fmt::format("gemm tuning = {:016x}\n", std::hash<std::string>{}(machine.tuning->to_json()));
-    if (data) lines += fmt::format("tokenizer = {:016x}\n", data->tokenizer->fingerprint());
-    if (data && data->valid) lines += fmt::format("validation data = {:016x}\n", data->valid->fingerprint());
-    return lines;
+// Rehearses this stage and all later ones, so that none of them fails for want of memory. Returns that of this stage.
+rehearsal::Rehearsal Run::rehearse_stages(const rehearsal::Target& target, comm::Communicator& ranks, Device& device) {
+    const std::vector<spec::RunSpec>& stages = session_.stages;
+    std::vector<rehearsal::Rehearsal> rehearsed;
+    for (size_t i = stage_; i < stages.size(); ++i)
+        rehearsed.push_back(
+            i > stage_ && spec::have_equal_steps(stages[i - 1], stages[i])
+                ? rehearsed.back()
+                : rehearsal::rehearse(stages[i], target, world_.size(), world_.rank(), options_.factories));
+    if (first_rank()) {
+        plan::Card card = rehearsal::card_of(run_, rehearsed.front());
+        std::vector<const rehearsal::Rehearsal*> all;
+        for (const rehearsal::Rehearsal& r : rehearsed) all.push_back(&r);
+        card.stages = rehearsal::stage_lines(options_.run, stage_, all);
+        if (data_) card.tokenizer = data_->tokenizer->description();
+        console_.text(plan::render_card(card));
+    }
+    for (size_t i = 0; i < rehearsed.size(); ++i) {
+        const spec::RunSpec& stage = stages[stage_ + i];
+        const auto warn = [&](const std::string& message) { console_.warn(spec::of_stage(stage, message)); };
+        try {
+            check_memory(ranks, needs_of(stage, rehearsed[i].memory, device), options_.force, warn);
+        } catch (const UsageError& error) {
+            throw UsageError(spec::of_stage(stage, error.what()));
+        }
+    }
+    return std::move(rehearsed.front());
 }
 
 // Before anything is allocated: what the rank is going to hold and to send, and whether all ranks together fit.
 engine::Machine Run::prepare() {
     auto machine = engine::machine_of(run_, comm::local_rank(options_.launch, world_), options_.out + "/offload");
     const auto ranks = world_.everyone("data, kernels and memory");
-    check_same(*ranks, kinds_of(data_ ? &*data_ : nullptr, machine));
+    for (const auto& data : session_.data) check_same(*ranks, kinds_of(data, machine));
     if (!options_.force) check_least_memory(*ranks, run_, options_.factories, *machine.device);
-    auto rehearsed =
-        rehearsal::rehearse(run_, rehearsal::target_of(machine), world_.size(), world_.rank(), options_.factories);
-    if (first_rank()) {
-        plan::Card card = rehearsal::card_of(run_, rehearsed);
-        if (data_) card.tokenizer = data_->tokenizer->description();
-        console_.text(plan::render_card(card));
-        if (data_)
-            for (const std::string& warning : data_->warnings) console_.warn(warning);
-    }
+    auto rehearsed = rehearse_stages(rehearsal::target_of(machine), *ranks, *machine.device);
+    if (first_rank() && data_)
+        for (const std::string& warning : data_->warnings) console_.warn(warning);
     if (machine.tuning)
         console_.text(concat("matrix products: ", machine.tuning->products.size(), " measured algorithms of ",
                              machine.tuning->library, " from ", run_.train.gemm_tuning));
     warn_of_placement(*ranks, rehearsed);
-    check_memory(*ranks, needs_of(run_, rehearsed.memory, *machine.device), options_.force,
-                 [this](const std::string& message) { console_.warn(message); });
     rehearsed_memory_ = rehearsal::to_json(rehearsed.memory.at_peak);
     if (first_rank()) rehearsal_ = std::move(rehearsed);
     return machine;
@@ -172,32 +174,35 @@ void Run::warn_of_placement(comm::Communicator& ranks, const rehearsal::Rehearsa
     if (first_rank() && !warning.empty()) console_.warn(warning);
 }
 
-Run::Run(const TrainOptions& options, comm::World& world, SharedData& data)
-    : options_(options),
-      run_(options.run),
-      world_(world),
-      console_(first_rank() ? options.console : nullptr, options.terminal, run_.train.steps,
-               first_rank() ? options.warnings : nullptr),
-      lock_(first_rank() ? lock_run(options.out) : nullptr),
-      generation_(generation_of(options, world)),
-      data_(data.open(run_, console_, world, options.stop)),
-      engine_(run_, world, prepare(), engine::training_batches(run_, data_ ? &*data_ : nullptr), options.factories),
-      checkpoints_({.run = run_,
-                    .directory = checkpoint_directory(options.run, options.out),
-                    .data_fingerprint = fingerprint(data_ ? &*data_ : nullptr),
-                    .slices = [this] { return state_slices(engine_); },
-                    .warn = [this](const std::string& message) { console_.warn(message); },
-                    .fence = [this] { generation_.require_newest(); },
-                    .ranks = &engine_.groups.world()}) {
-    if (const auto resumed = resume()) {
+Run::Run(Session& session, size_t stage, const std::string& resume_mode)
+    : session_(session),
+      options_(session.options),
+      stage_(stage),
+      run_(session.stages[stage]),
+      world_(session.world),
+      console_(session.console),
+      data_(session.data[stage]),
+      engine_(run_, world_, prepare(), engine::training_batches(run_, data()), options_.factories),
+      checkpoints_(
+          {.run = options_.run,
+           .directory = checkpoint_directory(options_.run, options_.out),
+           .data_fingerprint =
+               [&session](int64_t step) { return fingerprint(session.data[spec::stage_at(session.stages, step)]); },
+           .slices = [this] { return state_slices(engine_); },
+           .warn = [this](const std::string& message) { console_.warn(message); },
+           .fence = [this] { session_.generation.require_newest(); },
+           .ranks = &engine_.groups.world()}) {
+    if (const auto resumed = resume(resume_mode)) {
         state_ = *resumed;
         engine_.optimizer.set_updates(state_.updates);
         if (state_.loss_scale && !spec::fixed_loss_scale(run_)) engine_.loss_scale = *state_.loss_scale;
         console_.text(fmt::format("continuing after step {} from {}", state_.step, checkpoints_.newest()));
-        const std::string changed = spec::changed_keys(run_, state_.config);
+        const std::string changed = spec::changed_keys(options_.run, state_.config);
         if (!changed.empty()) console_.text(concat("changed since that checkpoint: ", changed));
         // A schedule that ends elsewhere gives every step another rate: a finished run may leap back up.
-        const auto rate = [&](int64_t step) { return optim::learning_rate(run_.optimizer, run_.train.steps, step); };
+        const auto rate = [&](int64_t step) {
+            return spec::learning_rate(session_.stages[spec::stage_at(session_.stages, step)], step);
+        };
         if (!changed.empty() && state_.step > 0 && state_.step < run_.train.steps)
             console_.text(fmt::format("learning rate of the next step {:.3g}, of the last one {:.3g}",
                                       rate(state_.step + 1), rate(run_.train.steps)));
@@ -231,16 +236,18 @@ void Run::compare_tokenizers() {
     if (!copy.empty()) compare(copy, "with which this run was trained so far");
 }
 
-std::optional<RunState> Run::resume() {
+std::optional<RunState> Run::resume(const std::string& mode) {
     std::optional<RunState> resumed;
-    engine_.data_parallel->load_masters([&] { resumed = checkpoints_.resume(options_.resume); });
+    engine_.data_parallel->load_masters([&] { resumed = checkpoints_.resume(mode); });
     return resumed;
 }
 
 TrainOutcome Run::train() {
-    if (state_.step >= run_.train.steps) {  // a finished run is left as it is
+    const bool finished = state_.step >= run_.train.steps;  // is left as it is
+    if (finished)
         console_.text(
             fmt::format("already at step {} of {}; raise train.steps to go on", state_.step, run_.train.steps));
+    if (finished || spec::stage_at(session_.stages, state_.step + 1) != stage_) {
         outcome_.step = state_.step;
         outcome_.tokens = state_.tokens;
         outcome_.skipped = state_.skipped;
@@ -251,16 +258,19 @@ TrainOutcome Run::train() {
     if (first_rank() && options_.counts_starts) count_start(options_.out, state_.step, options_.force);
     engine_.groups.world().barrier();
     world_.set_starting(false);
-    if (options_.stop) {
+    if (options_.stop && !session_.started) {
         options_.stop->check();
         options_.stop->set_has_to_save();
         options_.stop->set_tell(nullptr);
     }
-    clock_.emplace(first_rank() ? options_.out : "", state_.step, state_.seconds, begin_);
+    clock_.emplace(first_rank() ? options_.out : "", state_.step, state_.seconds,
+                   session_.started ? begin_ : session_.begin);
+    session_.started = true;
+    tell_stage();
     if (first_rank()) {
         directory_.emplace(options_.out, state_.step, run_.log.tensorboard,
                            [this](const std::string& message) { console_.warn(message); });
-        directory_->write_config(spec::to_toml(run_));
+        directory_->write_config(spec::to_toml(options_.run));
         if (state_.step == 0 && !run_.model.hf.empty()) {  // so that the run stands alone: its exports need them
             checkpoint::PosixFileSystem files;
             hf::copy_side_files(files, run_.model.hf, options_.out + "/hf");
@@ -275,12 +285,30 @@ TrainOutcome Run::train() {
     logged_usage_ = engine_.groups.usage();
     logged_seconds_ = engine_.executor.seconds();
     logged_at_ = Clock::now();
-    while (state_.step < run_.train.steps && !outcome_.preempted) {
-        one_step();
-        outcome_.preempted = is_stop_asked() && state_.step < run_.train.steps;
-    }
+    do {
+        while (state_.step < spec::last_step(run_) && !outcome_.preempted) {
+            one_step();
+            outcome_.preempted = is_stop_asked() && state_.step < run_.train.steps;
+        }
+    } while (!outcome_.preempted && goes_on());
     finish();
     return outcome_;
+}
+
+// With the next stage, whose steps have the same tensors.
+bool Run::goes_on() {
+    if (ends_run() || !spec::have_equal_steps(run_, session_.stages[stage_ + 1])) return false;
+    run_ = session_.stages[++stage_];
+    data_ = session_.data[stage_];
+    engine_.set_batches(engine::training_batches(run_, data()));
+    tell_stage();
+    return true;
+}
+
+void Run::tell_stage() {
+    if (run_.place.number > 0)
+        console_.text(concat(spec::stage_name(run_), " of ", session_.stages.size(), ", ",
+                             spec::stage_text(options_.run, stage_)));
 }
 
 // Collective: a signal may reach ranks at different times, and they stop together.
@@ -346,6 +374,7 @@ void Run::log(const engine::StepResult& result) {
     const auto waits = comm_per_step(logged_usage_, engine_.groups.usage(), step - logged_step_);  // of that time
     StepMetrics m{.step = step, .tokens = state_.tokens, .result = result, .skipped = state_.skipped};
     m.scaled = spec::fixed_loss_scale(run_) != 1;
+    m.stage = run_.place.number;
     m.step_ms = 1000 * elapsed / static_cast<double>(std::max<int64_t>(1, step - logged_step_));
     // Rates of what is computed, with and without a target: masks change from step to step, the work does not.
     const auto positions = static_cast<double>((step - logged_step_) * run_.train.global_batch * run_.train.seq_len);
@@ -427,22 +456,23 @@ void Run::finish() {
     outcome_.skipped = state_.skipped;
     outcome_.step = state_.step;
     outcome_.checkpoint = checkpoints_.newest();
-    outcome_.seconds = seconds_since(begin_);
+    outcome_.seconds = seconds_since(session_.begin);
     engine_.data_parallel->wait_for_weights();
     engine_.device->synchronize();  // for operations of a GPU that only its streams have waited for
     engine_.groups.world().barrier();
     if (trace_) trace_->finish();
-    const std::string sample_text = sample();
+    const std::string sample_text = ends_run() ? sample() : "";
     if (directory_) write_results(sample_text);
     if (first_rank() && unsaved.empty()) forget_starts(options_.out);
-    check(unsaved.empty(), "the run ended at step ", state_.step, " and its last state is not on disk: ", unsaved,
+    check(unsaved.empty(), run_.place.number > 0 ? spec::stage_name(run_) : "the run", " ended at step ", state_.step,
+          " and its last state is not on disk: ", unsaved,
           "; make room or give it another checkpoint.dir, and start it again: it continues from ",
           checkpoints_.newest().empty() ? "the start" : checkpoints_.newest());
 }
 
 void Run::write_results(const std::string& sample_text) {
     directory_->write_totals(totals(sample_text));
-    if (outcome_.preempted) return;
+    if (outcome_.preempted || !ends_run()) return;
     try {
         directory_->write_report(report::render_report(report::read_run(options_.out)));
         console_.text(concat("report: ", options_.out, "/report.html"));
@@ -536,27 +566,6 @@ std::string Run::totals(const std::string& sample_text) {
 
 }  // namespace
 
-void check_stored_weights(const spec::RunSpec& run) {
-    if (run.model.hf.empty() || !std::filesystem::exists(run.model.hf)) return;  // else a run may resume
-    const auto device = make_meta_device({});
-    const kernels::KernelTable table = kernels::meta_table(kernels::reference_table());
-    ops::Context ctx{*device, table};
-    checkpoint::PosixFileSystem files;
-    const models::Model model = models::make_model(ctx, run.model, run.train.seq_len);
-    hf::StoredWeights::in_directory(files, run.model.hf, model);
-}
-
-void load_stored_weights(engine::Engine& engine) {
-    checkpoint::PosixFileSystem files;
-    const std::string& directory = engine.run.model.hf;
-    if (engine.groups.world().rank() == 0) checkpoint::verify_sums(files, directory);
-    const auto stored = hf::StoredWeights::in_directory(files, directory, engine.model);
-    engine.data_parallel->load_masters([&] {
-        for (const optim::ParameterShard& p : engine.optimizer.parameter_shards())
-            stored.load(*p.parameter, p.blocks(), p.master);
-    });
-}
-
 namespace {
 
 // While the object lives, a stop request can tell the other ranks of `world`.
@@ -575,6 +584,18 @@ class Telling {
     comm::Stop* stop_;
 };
 
+TrainOutcome train_stages(Session& session) {
+    const TrainOptions& options = session.options;
+    std::string resume = options.resume;
+    int64_t step = session.stages.size() > 1 ? step_on_disk(options, session.world) : 0;
+    for (;;) {
+        TrainOutcome outcome = Run(session, spec::stage_at(session.stages, step + 1), resume).train();
+        if (outcome.preempted || outcome.step >= options.run.train.steps) return outcome;
+        step = outcome.step;
+        resume = "auto";
+    }
+}
+
 }  // namespace
 
 TrainOutcome train(const TrainOptions& options) {
@@ -590,7 +611,8 @@ TrainOutcome train(const TrainOptions& options) {
         // Ranks that are threads leave with the process.
         const Telling telling(options.launch.size > 1 ? options.stop : nullptr, world);
         check_same(*world.everyone("recipe"), recipe_of(options.run, options.out));
-        const TrainOutcome of_rank = Run(options, world, data).train();
+        Session session(options, world, data);
+        const TrainOutcome of_rank = train_stages(session);
         if (world.rank() == 0 || options.launch.size > 1) outcome = of_rank;
     });
     return outcome;

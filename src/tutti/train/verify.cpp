@@ -225,7 +225,8 @@ void check_finite(const engine::StepResult& result, int64_t step, const char* wh
 // `one` is on rank 0 only.
 void compare(engine::Engine& many, engine::Engine* one, int64_t steps, Console& console, VerifyOutcome& outcome) {
     int64_t compared = 0;
-    for (int64_t step = 1; step <= steps; ++step) {
+    const int64_t before = many.run.place.first - 1;  // steps before the stage
+    for (int64_t step = before + 1; step <= before + steps; ++step) {
         const engine::StepResult result = engine::train_step(many, step);
         check_finite(result, step, "");
         many.data_parallel->wait_for_weights();

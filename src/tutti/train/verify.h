@@ -15,7 +15,7 @@
 namespace tutti::train {
 
 struct VerifyOptions {
-    spec::RunSpec run;    // validated
+    spec::RunSpec run;    // validated, without stages: a stage of a run (spec/stages.h) begins with its first step
     int ranks = 1;        // threads of this process, or the processes of `launch`
     comm::Launch launch;  // as in TrainOptions: only rank 0 has an outcome and a console
     int64_t steps = 3;

@@ -1,0 +1,239 @@
+// train/stages_test.cpp: a run of three stages is the stages one after the other, whatever stops it and on which
+// layout it goes on. The reference is an engine for each stage, whose samples and rates are written by hand.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+
+#include "tutti/comm/threads/thread_world.h"
+#include "tutti/engine/step.h"
+#include "tutti/infer/stored_model.h"
+#include "tutti/train/checkpointing.h"
+#include "tutti/train/testing/small_run.h"
+
+namespace tutti::train {
+namespace {
+
+constexpr int64_t kSteps = 9;
+
+class StagesTest : public SmallRun {
+  protected:
+    StagesTest() {
+        std::string text;
+        for (int i = 0; i < 400; ++i) text += concat("x", i, "=", i * i, ";");
+        folder_.write("code.txt", text);
+    }
+
+    // Of the samples of stage 2 none is that of stage 1, whose windows are shorter; stage 3 reads two sources.
+    std::string stages() const {
+        return concat("stage=[{until = 3}, ",
+                      "{until = 6, train.seq_len = 32, train.global_batch = 2, train.micro_batch = 1, "
+                      "model.rope_theta = 5e5, optimizer.lr = 0.004}, ",
+                      "{data.train = \"", path("code.txt"), "\", optimizer.lr = 0.002}]");
+    }
+    std::vector<std::string> plain_keys() const {
+        return {concat("train.steps=", kSteps), "optimizer.schedule=constant", "optimizer.warmup_steps=0"};
+    }
+    TrainOptions staged(const std::string& out, std::vector<std::string> set = {}, int ranks = 1) const {
+        std::vector<std::string> all = plain_keys();
+        all.push_back(stages());
+        all.insert(all.end(), set.begin(), set.end());
+        return options(out, all, ranks);
+    }
+    static TrainOutcome one_step(TrainOptions o) {
+        o.stop_requested = [] { return true; };
+        return train(o);
+    }
+    static std::vector<Json> losses(const TrainOptions& o) {
+        return logged(o, [](const std::string& line) {
+            const Json json = Json::parse(line);
+            return Json{{"step", json.at("step")},   {"loss", json.at("loss")},
+                        {"lr", json.at("lr")},       {"tokens", json.at("tokens")},
+                        {"stage", json.at("stage")}, {"grad_norm", json.at("grad_norm")}};
+        });
+    }
+};
+
+void take_over_state(engine::Engine& from, engine::Engine& to, int64_t updates) {
+    to.data_parallel->load_masters([&] {
+        const auto source = state_slices(from), target = state_slices(to);
+        ASSERT_EQ(source.size(), target.size());
+        for (size_t i = 0; i < source.size(); ++i) {
+            ASSERT_EQ(source[i].name, target[i].name);
+            ASSERT_EQ(source[i].values.bytes(), target[i].values.bytes());
+            std::memcpy(target[i].values.view().data, source[i].values.view().data,
+                        static_cast<size_t>(target[i].values.bytes()));
+        }
+    });
+    to.optimizer.set_updates(updates);
+}
+
+TEST_F(StagesTest, AreEnginesOneAfterTheOther) {
+    const TrainOptions o = staged("run");
+    train(o);
+    const std::vector<Json> lines = losses(o);
+    ASSERT_EQ(lines.size(), static_cast<size_t>(kSteps));
+    struct ByHand {
+        std::vector<std::string> set;
+        int64_t last, first_sample, stage;  // first_sample: of the first step of the stage
+    };
+    const std::vector<std::string> longer = {"train.seq_len=32", "train.global_batch=2", "train.micro_batch=1",
+                                             "model.rope_theta=5e5"};
+    std::vector<ByHand> all = {{{}, 3, 0, 1}, {longer, 6, 0, 2}, {longer, kSteps, 0, 3}};
+    all[1].set.push_back("optimizer.lr=0.004");
+    all[2].set.insert(all[2].set.end(), {"optimizer.lr=0.002", "data.train=" + path("code.txt")});
+    comm::run_ranks(1, {}, [&](comm::World& world) {
+        std::vector<TrainOptions> runs;
+        std::vector<data::DataSet> data;
+        for (const ByHand& stage : all) {
+            std::vector<std::string> keys = plain_keys();
+            keys.insert(keys.end(), stage.set.begin(), stage.set.end());
+            runs.push_back(options("none", keys));
+            data.push_back(data::open(runs.back().run.data, 256, runs.back().run.train.seq_len, {.write = false}));
+        }
+        std::unique_ptr<engine::Engine> before;
+        int64_t step = 1, tokens = 0;
+        for (size_t i = 0; i < all.size(); ++i) {
+            const spec::RunSpec& run = runs[i].run;
+            const spec::TrainSpec& t = run.train;
+            const data::Sampler sampler(data[i].train, t.seq_len, static_cast<uint64_t>(t.seed));
+            const int64_t shift = all[i].first_sample - (step - 1) * t.global_batch;
+            auto engine = std::make_unique<engine::Engine>(run, world, engine::machine_of(run, {}, path("offload")),
+                                                           [&](ops::Context& ctx, const engine::BatchShard& share) {
+                                                               return engine::token_batches(
+                                                                   ctx.device, sampler, t.micro_batch, t.global_batch,
+                                                                   share, std::numeric_limits<int64_t>::max(), shift);
+                                                           });
+            if (before) take_over_state(*before, *engine, step - 1);
+            for (; step <= all[i].last; ++step) {
+                const engine::StepResult result = engine::train_step(*engine, step);
+                tokens += result.valid_tokens;
+                const Json& line = lines[static_cast<size_t>(step - 1)];
+                EXPECT_EQ(line.at("loss").get<double>(), result.loss) << step;
+                EXPECT_EQ(line.at("grad_norm").get<double>(), result.grad_norm) << step;
+                EXPECT_EQ(line.at("lr").get<double>(), run.optimizer.lr) << step;
+                EXPECT_EQ(line.at("stage").get<int64_t>(), all[i].stage) << step;
+                EXPECT_EQ(line.at("tokens").get<int64_t>(), tokens) << step;
+            }
+            engine->data_parallel->wait_for_weights();
+            before = std::move(engine);
+        }
+    });
+}
+
+// All steps one by one; then one stop, behind each step.
+TEST_F(StagesTest, StoppedAtEveryStepEqualsTheUndisturbedRun) {
+    // Courses of the rate that go over borders, and a course of its own with a warm-up.
+    const std::vector<std::string> set = {"optimizer.schedule=cosine", "optimizer.warmup_steps=2", "model.dropout=0.1"};
+    const TrainOptions whole = staged("whole", set);
+    train(whole);
+    const auto weights_of_whole = weights(whole);
+    const TrainOptions steps = staged("steps", set);
+    for (int64_t step = 1; step <= kSteps; ++step) EXPECT_EQ(one_step(steps).step, step);
+    EXPECT_EQ(losses(steps), losses(whole));
+    EXPECT_EQ(weights(steps), weights_of_whole);
+    for (int64_t stop = 1; stop < kSteps; ++stop) {
+        TrainOptions o = staged(concat("stop", stop), set);
+        int64_t asked = 0;
+        o.stop_requested = [&] { return ++asked == stop; };
+        EXPECT_EQ(train(o).step, stop);
+        o.stop_requested = [] { return false; };
+        EXPECT_EQ(train(o).step, kSteps);
+        EXPECT_EQ(losses(o), losses(whole)) << stop;
+        EXPECT_EQ(weights(o), weights_of_whole) << stop;
+    }
+}
+
+TEST_F(StagesTest, GoesOnUnderAnyOtherLayout) {
+    const std::vector<std::string> set = {"precision.compute=f32", "train.micro_batch=1"};
+    const TrainOptions whole = staged("whole", set);
+    train(whole);
+    const std::pair<int, std::vector<std::string>> layouts[] = {{2, {"parallel.pp=2", "parallel.schedule=zb-h1"}},
+                                                                {2, {"parallel.zero=3"}},
+                                                                {4, {"parallel.tp=2", "parallel.cp=2"}},
+                                                                {1, {}},
+                                                                {4, {"parallel.pp=2", "parallel.zero=2"}},
+                                                                {2, {"parallel.cp=2"}},
+                                                                {2, {"parallel.tp=2"}},
+                                                                {4, {"parallel.cp=2", "parallel.zero=3"}},
+                                                                {1, {}}};
+    for (const auto& [ranks, axes] : layouts) {
+        std::vector<std::string> all = set;
+        all.insert(all.end(), axes.begin(), axes.end());
+        one_step(staged("parts", all, ranks));
+    }
+    const auto lines = losses(whole), of_parts = losses(staged("parts", set));
+    ASSERT_EQ(of_parts.size(), lines.size());
+    for (size_t i = 0; i < lines.size(); ++i) {
+        const auto number = [i](const std::vector<Json>& of, const char* key) { return of[i].at(key).get<double>(); };
+        EXPECT_NEAR(number(of_parts, "loss"), number(lines, "loss"), 1e-5 * number(lines, "loss")) << i;
+        for (const char* key : {"step", "tokens", "lr", "stage"}) EXPECT_EQ(of_parts[i].at(key), lines[i].at(key));
+    }
+    // Several ranks from the beginning to the end, over all borders.
+    const TrainOptions two = staged("two", {"precision.compute=f32", "train.micro_batch=1", "parallel.zero=2"}, 2);
+    train(two);
+    const auto of_two = losses(two);
+    ASSERT_EQ(of_two.size(), lines.size());
+    for (size_t i = 0; i < lines.size(); ++i)
+        EXPECT_NEAR(of_two[i].at("loss").get<double>(), lines[i].at("loss").get<double>(), 1e-5) << i;
+}
+
+// Stages may be added while a run is in its first one; what is behind it may not change.
+TEST_F(StagesTest, LaterStagesMayChangeAndEarlierOnesMayNot) {
+    TrainOptions plain = options("added", plain_keys());
+    int64_t asked = 0;
+    plain.stop_requested = [&] { return ++asked == 3; };
+    train(plain);
+    const TrainOptions whole = staged("whole"), added = staged("added");
+    train(whole);
+    train(added);
+    EXPECT_EQ(weights(added), weights(whole));
+
+    const auto refused = [&](const std::string& from, const std::string& to) {
+        std::filesystem::remove_all(path("part"));
+        TrainOptions o = staged("part");
+        asked = 0;
+        o.stop_requested = [&] { return ++asked == 5; };
+        train(o);
+        std::string other = stages();
+        other.replace(other.find(from), from.size(), to);
+        TrainOptions changed = staged("part", {other});
+        return message_of<UsageError>([&] { train(changed); });
+    };
+    EXPECT_EQ(missing("stage.sample_shift = -4, in the checkpoint -6", refused("until = 3", "until = 2")), "");
+    EXPECT_EQ(missing("model.rope_theta = ", refused("model.rope_theta = 5e5, ", "")), "");
+    EXPECT_EQ(refused("optimizer.lr = 0.002", "optimizer.lr = 0.001"), "nothing was thrown");
+}
+
+TEST_F(StagesTest, AllStagesAreCheckedBeforeTheFirstStep) {
+    const auto refusal = [&](const std::string& third) {
+        TrainOptions o = options("refused", {concat("train.steps=", kSteps), "model.max_positions=1000000000",
+                                             concat("stage=[{until = 3}, {until = 6}, {", third, "}]")});
+        const std::string message = message_of<UsageError>([&] { train(o); });
+        EXPECT_FALSE(std::filesystem::exists(o.out + "/checkpoints/step-0000000003"));
+        EXPECT_FALSE(std::filesystem::exists(o.out + "/metrics.jsonl"));
+        return message;
+    };
+    folder_.write("large.txt", std::string(70'000'000, 'x'));
+    const auto large = refusal(concat("train.seq_len = 60000000, data.train = \"", path("large.txt"), "\""));
+    EXPECT_TRUE(large.starts_with("stage 3: ")) << large;
+    EXPECT_EQ(missing("of memory", large), "");
+    TrainOptions o = options("refused", {"stage=[{until = 3}, {data.train = \"none.txt\"}]"});
+    const std::string none = message_of<DataError>([&] { train(o); });
+    EXPECT_TRUE(none.starts_with("stage 2: none.txt: ")) << none;
+}
+
+// The model of a checkpoint is that of the stage that made it.
+TEST_F(StagesTest, ACheckpointHasTheModelOfItsStage) {
+    TrainOptions o = staged("run");
+    for (const auto& [stop, theta] : {std::pair{int64_t{3}, 1e4}, {int64_t{4}, 5e5}, {kSteps, 5e5}}) {
+        int64_t asked = 0;
+        const int64_t steps = stop - (stop == 3 ? 0 : stop == 4 ? 3 : 4);
+        o.stop_requested = [&, n = steps] { return ++asked == n; };
+        EXPECT_EQ(train(o).step, stop);
+        EXPECT_EQ(infer::load_model(o.out).stored.run.model.rope_theta, theta) << stop;
+    }
+}
+
+}  // namespace
+}  // namespace tutti::train
