@@ -61,7 +61,7 @@ Tensors state_of(int ranks, const std::vector<std::string>& layout, bool loads) 
             [&](ops::Context& ctx, const engine::BatchShard& share) { return engine::fixed_batches(ctx, run, share); });
         train::Checkpointing checkpoints({.run = run,
                                           .directory = kDirectory,
-                                          .data_fingerprint = "random tokens",
+                                          .data_fingerprint = [](int64_t) { return "random tokens"; },
                                           .slices = [&] { return train::state_slices(engine); },
                                           .warn = [](const std::string& text) { throw Error(text); },
                                           .ranks = &engine.groups.world()});

@@ -59,10 +59,10 @@ std::vector<checkpoint::TensorSlice> state_slices(const engine::Engine& engine);
 // What the manifest of a checkpoint says of its run. UsageError where it holds weights only.
 RunState state_of(const checkpoint::CheckpointReader& reader);
 
-// All ranks of a run make one and call the same methods in the same order; all methods may communicate.
 // Of a run with the directory `out`.
 std::string checkpoint_directory(const spec::RunSpec& run, const std::string& out);
 
+// All ranks of a run make one and call the same methods in the same order; all methods may communicate.
 class Checkpointing {
   public:
     using Warn = checkpoint::Warn;
