@@ -5,78 +5,33 @@
 Exit code 77: no Chromium on this machine (Debian's package: chromium).
 """
 
-import http.server
-import json
 import pathlib
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
-import threading
+
+from browser import Browser, find
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WIDTHS = (1100, 420)
-# What the browser asks for by itself; no page may name these hosts.
-OWN = re.compile(r"(^|[/.])(google|googleapis|gvt1)\.com[:/]")
-# What a page says of itself after it has run: told to the frame around it, which the test reads.
-PROBE = """<script>addEventListener("load", () => setTimeout(() => {
+# What a page shows after it has loaded.
+SHOWN = """(() => {
   const text = document.querySelector("svg text, p"), style = getComputedStyle(document.body);
-  parent.postMessage(JSON.stringify({wide: document.documentElement.scrollWidth, inner: innerWidth,
-    dark: matchMedia("(prefers-color-scheme:dark)").matches, paper: style.backgroundColor, ink: style.color,
+  return {wide: document.documentElement.scrollWidth, inner: innerWidth,
+    paper: style.backgroundColor, ink: style.color,
     letters: text ? getComputedStyle(text)[text.closest("svg") ? "fill" : "color"] : "",
-    pictures: document.querySelectorAll("svg").length, doing: document.body.dataset.doing || ""}), "*");
-}, 50));</script>"""
+    pictures: document.querySelectorAll("svg").length, doing: document.body.dataset.doing || ""};
+})()"""
 
 
-class Requests(http.server.BaseHTTPRequestHandler):
-    """A proxy that serves nothing and remembers what was asked for."""
-
-    seen = []
-
-    def do_GET(self):  # noqa: N802, the name of the base class
-        Requests.seen.append(self.path)
-        self.send_error(404)
-
-    do_CONNECT = do_GET  # noqa: N815
-
-    def log_message(self, *_):
-        pass
-
-
-class Browser:
-    def __init__(self, folder):
-        self.folder, self.program = pathlib.Path(folder), shutil.which("chromium") or shutil.which("chromium-browser")
-        if self.program is None:
-            print("skipped: no chromium on this machine; Debian's package is called chromium")
-            sys.exit(77)
-        self.proxy = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Requests)
-        threading.Thread(target=self.proxy.serve_forever, daemon=True).start()
-
-    def look(self, page, width, dark, at=""):
-        """What the probe in `page` says, the console's messages, and the requests."""
-        text = page.read_text(encoding="utf-8")
-        shown = self.folder / "shown.html"
-        shown.write_text(text.replace("</body>", PROBE + "</body>"), encoding="utf-8")
-        frame = self.folder / "frame.html"
-        frame.write_text(f'<body><iframe src="shown.html{at}" style="width:{width}px;height:900px;border:0"></iframe><pre id="said">'
-                         '</pre><script>addEventListener("message", e => {document.getElementById("said").textContent = '
-                         "e.data})</script></body>", encoding="utf-8")
-        Requests.seen.clear()
-        done = subprocess.run(
-            [self.program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
-             "--disable-component-update", "--disable-sync", "--no-first-run", "--enable-logging=stderr",
-             f"--user-data-dir={self.folder}/profile", f"--proxy-server=127.0.0.1:{self.proxy.server_port}",
-             f"--blink-settings=preferredColorScheme={0 if dark else 1}", "--window-size=1300,1000",
-             "--virtual-time-budget=4000", "--allow-file-access-from-files", "--dump-dom", frame.as_uri()],
-            capture_output=True, text=True, check=False, timeout=120)
-        said = re.search(r'<pre id="said">(.*?)</pre>', done.stdout, re.S)
-        if not said or not said[1]:
-            raise SystemExit(f"{page.name}: the page did not load: {done.stderr[-2000:]}")
-        if OWN.search(text):
-            raise SystemExit(f"{page.name} names a host of the browser's own requests")
-        messages = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-        return json.loads(said[1].replace("&amp;", "&").replace("&lt;", "<").replace("&gt;", ">")), messages, [r for r in Requests.seen if not OWN.search(r)]
+def look(browser, file, width, scheme, at=""):
+    """What the page shows, what the console said, and what was asked for beside the file."""
+    page = browser.page()
+    page.open(file.as_uri() + at, width, scheme=scheme)
+    shown = page.value(SHOWN)
+    requests = [url for url in page.requests if not url.startswith((file.as_uri(), "data:"))]
+    return shown, page.problems, requests
 
 
 def brightness(colour):
@@ -105,30 +60,32 @@ def pages_of(tutti, folder):
 
 
 def main():
+    if find() is None:
+        print("skipped: no chromium on this machine; Debian's package is called chromium")
+        sys.exit(77)
     wrong = []
-    with tempfile.TemporaryDirectory() as folder:
-        browser = Browser(folder)
+    with tempfile.TemporaryDirectory() as folder, Browser() as browser:
         faulty = pathlib.Path(folder) / "faulty.html"
         faulty.write_text('<html><body><p>x</p><div style="width:700px">wide</div><script>console.error("heard")</script>'
-                          '<img src="http://elsewhere.test/a.png"></body></html>', encoding="utf-8")
-        said, messages, requests = browser.look(faulty, 420, False)
-        if not messages or not requests or said["wide"] <= said["inner"]:
-            raise SystemExit(f"the test is blind: {said} {messages} {requests}")
+                          '<img src="http://127.0.0.1:9/a.png"></body></html>', encoding="utf-8")
+        shown, problems, requests = look(browser, faulty, 420, "light")
+        if not problems or not requests or shown["wide"] <= 420:
+            raise SystemExit(f"the test is blind: {shown} {problems} {requests}")
         for name, page in pages_of(sys.argv[1], folder).items():
             for width in WIDTHS:
-                for dark in (False, True):
-                    said, messages, requests = browser.look(page, width, dark)
-                    where = f"{name}, {width} px, {'dark' if dark else 'light'}"
+                for scheme in ("light", "dark"):
+                    shown, problems, requests = look(browser, page, width, scheme)
+                    paper = brightness(shown["paper"])
                     checks = {
-                        f"console: {messages}": not messages,
+                        f"console: {problems}": not problems,
                         f"requests: {requests}": not requests,
-                        f"wider than its window: {said}": said["inner"] == width and said["wide"] <= width,
-                        f"colours: {said}": said["dark"] == dark and (brightness(said["paper"]) < 90) == dark
-                        and all(abs(brightness(said["paper"]) - brightness(said[part])) > 90 for part in ("ink", "letters")),
-                        "no picture": said["pictures"] > 0,
+                        f"wider than its window: {shown}": shown["inner"] == width and shown["wide"] <= width,
+                        f"colours: {shown}": (paper < 90) == (scheme == "dark")
+                        and all(abs(paper - brightness(shown[part])) > 90 for part in ("ink", "letters")),
+                        "no picture": shown["pictures"] > 0,
                     }
-                    wrong += [f"{where}: {what}" for what, good in checks.items() if not good]
-        steps = {at: browser.look(pathlib.Path(folder) / "step.html", 1100, False, at)[0]["doing"]
+                    wrong += [f"{name}, {width} px, {scheme}: {what}" for what, good in checks.items() if not good]
+        steps = {at: look(browser, pathlib.Path(folder) / "step.html", 1100, "light", at)[0]["doing"]
                  for at in ("#t=0.05", "#t=0.5", "#t=0.999,rank=3")}
         if len(set(steps.values())) < 3 or not all(steps.values()):
             wrong.append(f"the slider changes nothing: {steps}")
