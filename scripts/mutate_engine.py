@@ -184,7 +184,7 @@ MUTATIONS = [
      "        for (const Tensor* sum : {&shares, &load}) batch.routing.microbatch->all_reduce(*sum).wait();",
      "        {}", ["moe tp"]),
     ("experts: gradients divided among too many ranks", PARALLEL + "apply.cpp",
-     "            p->copies = p->partial = mesh::kExpertData;", "            p->copies = mesh::kExpertData;", ["ep", "moe tp"]),
+     "            p->partial = mesh::kExpertData;", "            p->partial = Axes();", ["ep", "moe tp"]),
     ("the z-loss has the tokens of this rank", NN + "routing.cpp",
      "        b.z_scale = static_cast<float>(spec.z_coef * batch.share / tokens) * batch.loss_scale;",
      "        b.z_scale = static_cast<float>(spec.z_coef * batch.share / static_cast<double>(routed.shares.defined() ? routed.shares.dim(0) : 1)) * batch.loss_scale;",

@@ -64,7 +64,9 @@ std::map<int64_t, std::string> log_of(const std::string& text) {
     for (std::string line; std::getline(in, line);) {
         auto json = Json::try_parse(line).value_or(Json());
         if (!json.contains("step") || !json["step"].is_integer()) continue;
-        for (const char* time : {"step_ms", "tokens_per_s", "mfu", "hfu", "mem_peak_bytes", "comm"}) json.erase(time);
+        for (const char* time :
+             {"step_ms", "tokens_per_s", "mfu", "hfu", "mem_peak_bytes", "comm", "ranks", "seconds", "time"})
+            json.erase(time);
         lines[json["step"].get<int64_t>()] = json.dump();
     }
     return lines;

@@ -98,12 +98,12 @@ TEST_F(StagesTest, AreEnginesOneAfterTheOther) {
             const spec::TrainSpec& t = run.train;
             const data::Sampler sampler(data[i].train, t.seq_len, static_cast<uint64_t>(t.seed));
             const int64_t shift = all[i].first_sample - (step - 1) * t.global_batch;
-            auto engine = std::make_unique<engine::Engine>(run, world, engine::machine_of(run, {}, path("offload")),
-                                                           [&](ops::Context& ctx, const engine::BatchShard& share) {
-                                                               return engine::token_batches(
-                                                                   ctx.device, sampler, t.micro_batch, t.global_batch,
-                                                                   share, std::numeric_limits<int64_t>::max(), shift);
-                                                           });
+            auto engine = std::make_unique<engine::Engine>(
+                run, world, engine::machine_of(run, {}, path("offload")),
+                [&](ops::Context& ctx, const engine::BatchShard& share) {
+                    return engine::token_batches(ctx.device, sampler, t.micro_batch, t.global_batch, share, 0,
+                                                 std::numeric_limits<int64_t>::max(), shift);
+                });
             if (before) take_over_state(*before, *engine, step - 1);
             for (; step <= all[i].last; ++step) {
                 const engine::StepResult result = engine::train_step(*engine, step);

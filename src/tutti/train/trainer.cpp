@@ -16,7 +16,6 @@
 #include "tutti/comm/run.h"
 #include "tutti/engine/step.h"
 #include "tutti/hf/export.h"
-#include "tutti/infer/generate.h"
 #include "tutti/infer/stored_model.h"
 #include "tutti/kernels/backends.h"
 #include "tutti/models/flops.h"
@@ -35,6 +34,7 @@
 #include "tutti/train/run_clock.h"
 #include "tutti/train/run_directory.h"
 #include "tutti/train/run_peak.h"
+#include "tutti/train/sample.h"
 #include "tutti/train/session.h"
 #include "tutti/train/start_checks.h"
 #include "tutti/train/start_counter.h"
@@ -74,7 +74,6 @@ class Run {
     void stop_if_hopeless(const engine::StepResult& result);
     void finish();
     void write_results(const std::string& sample_text);
-    std::string sample();
     Json first_step();
     std::string totals(const std::string& sample_text);
     void see_first_step(const std::vector<parallel::GroupTraffic>& before);
@@ -461,7 +460,12 @@ void Run::finish() {
     engine_.device->synchronize();  // for operations of a GPU that only its streams have waited for
     engine_.groups.world().barrier();
     if (trace_) trace_->finish();
-    const std::string sample_text = ends_run() ? sample() : "";
+    std::string sample_text;
+    if (ends_run() && !outcome_.preempted && run_.log.sample_tokens > 0) {
+        const auto sample = sample_of(engine_, *data_->tokenizer, [this] { return is_stop_asked(); });
+        sample_text = sample.value_or("");
+        if (!sample) console_.warn("no sample (log.sample_tokens): data.tokenizer is not that of the token files");
+    }
     if (directory_) write_results(sample_text);
     if (first_rank() && unsaved.empty()) forget_starts(options_.out);
     check(unsaved.empty(), run_.place.number > 0 ? spec::stage_name(run_) : "the run", " ended at step ", state_.step,
@@ -479,43 +483,6 @@ void Run::write_results(const std::string& sample_text) {
     } catch (const DataError& error) {  // the run is done and its weights are on disk
         console_.warn(concat("no report.html: ", error.what()));
     }
-}
-
-// The model's continuation of a line feed, for the report. Every rank makes the same text: a rank may need the others.
-std::string Run::sample() {
-    if (run_.log.sample_tokens == 0 || outcome_.preempted) return "";
-    const data::Tokenizer& tokenizer = *data_->tokenizer;
-    // Token files of another tokenizer: their ids have no text here.
-    const bool bytes_of_others = run_.data.tokenizer == "bytes" && tokenizer.vocab() != run_.model.vocab;
-    if (bytes_of_others || tokenizer.vocab() > run_.model.vocab) {
-        console_.warn("no sample (log.sample_tokens): data.tokenizer is not that of the token files");
-        return "";
-    }
-    std::vector<int32_t> made;
-    const infer::SamplingOptions options{.max_tokens = run_.log.sample_tokens,
-                                         .temperature = 0.7,
-                                         .seed = static_cast<uint64_t>(run_.train.seed),
-                                         .vocab = tokenizer.vocab(),
-                                         .max_positions = run_.train.seq_len};
-    const auto emit = [&](size_t, int32_t token) {
-        made.push_back(token);
-        return !is_stop_asked();
-    };
-    // Logits are where the last stage is.
-    const auto next = [&](const nn::Batch& batch, const std::vector<int64_t>& draws, const kernels::Sample& how) {
-        std::vector<int32_t> tokens(draws.size());
-        const auto sample = [&](int64_t, const nn::Batch&, const Tensor& logits) {
-            tokens = infer::sample_tokens(engine_.ctx, logits, draws, how);
-        };
-        engine_.executor.run(engine_.pipeline.forward_program(1), {.training = false,
-                                                                   .hooks = *engine_.data_parallel,
-                                                                   .batch = [&](int64_t) { return batch; },
-                                                                   .output = sample,
-                                                                   .weights = engine_.data_parallel.get()});
-        return engine::from_last_stage(engine_, tokens);
-    };
-    infer::generate(engine_.ctx, engine_.model, {tokenizer.encode("\n")}, options, emit, next);
-    return tokenizer.decode(made);
 }
 
 // "dp_shard 2, tp 4": the parallelisms of several ranks.

@@ -241,19 +241,19 @@ constexpr int kSinkWarps = 16;
 // A block per head: its warps take the rows in turn, and add their terms in an order that depends on the shape only.
 template <class A>
 __global__ void __launch_bounds__(Team<kSinkWarps>::kBlockThreads)
-    sinks_backward_kernel(int64_t rows, int T, int D, Heads<const A> dy, Heads<const A> o, Heads<const float> lse,
+    sinks_backward_kernel(int B, int T, int D, Heads<const A> dy, Heads<const A> o, Heads<const float> lse,
                           const A* sinks, float* dsinks) {
     using Block = Team<kSinkWarps>;
     const int64_t h = Block::row();
     const float sink = load_one(sinks + h);
     float sum = 0;
-    for (int64_t row = Block::rank() / kWarp; row < rows; row += kSinkWarps) {
-        const int64_t b = row / T, i = row % T;
-        const A *const gradient = dy.at(b, i, h), *const y = o.at(b, i, h);
-        float dot = 0;
-        for (int d = Block::rank() % kWarp; d < D; d += kWarp) dot += load_one(gradient + d) * load_one(y + d);
-        sum += expf(sink - *lse.at(b, h, i)) * dot;
-    }
+    for (int b = 0; b < B; ++b)
+        for (int i = Block::rank() / kWarp; i < T; i += kSinkWarps) {
+            const A *const gradient = dy.at(b, i, h), *const y = o.at(b, i, h);
+            float dot = 0;
+            for (int d = Block::rank() % kWarp; d < D; d += kWarp) dot += load_one(gradient + d) * load_one(y + d);
+            sum += expf(sink - *lse.at(b, h, i)) * dot;
+        }
     sum = Block::sum(sum);
     if (Block::rank() == 0) dsinks[h] -= sum;
 }
@@ -262,9 +262,8 @@ void attention_sinks_backward(const Stream& stream, View dy, View o, View lse, V
     if (o.numel() == 0) return;
     const auto size = [&](int dim) { return static_cast<int>(o.shape[dim]); };
     with_type(o.dtype, [&]<class A>(A) {
-        launch(sinks_backward_kernel<A>, grid_of_rows<Team<kSinkWarps>>(size(2)), stream, int64_t{size(0)} * size(1),
-               size(1), size(3), Heads<const A>(dy), Heads<const A>(o), Heads<const float>(lse), sinks.as<const A>(),
-               dsinks.as<float>());
+        launch(sinks_backward_kernel<A>, grid_of_rows<Team<kSinkWarps>>(size(2)), stream, size(0), size(1), size(3),
+               Heads<const A>(dy), Heads<const A>(o), Heads<const float>(lse), sinks.as<const A>(), dsinks.as<float>());
     });
 }
 
