@@ -35,8 +35,8 @@ WIDE = [
     (r"norm_input_kernel<\w+, Team<\d>, [84],", 2, 0),
     (r"column_sums_kernel<[12], [84],", 14, 12),
     (r"dropout_kernel<[84],", 1, 0),
-    (r"swiglu_kernel<\S*\d, [84],", 0, 0),
-    (r"swiglu_backward_kernel<\S*\d, [84],", 0, 0),
+    (r"swiglu_kernel<\d, [84],", 0, 0),
+    (r"swiglu_backward_kernel<\d, [84],", 0, 0),
     (r"cross_entropy_kernel<\S+, [84],", 50, 6),
 ]
 
@@ -59,7 +59,7 @@ def kernels_of(cuobjdump, object_file):
     plain = []
     for name in names.splitlines():
         name = re.sub(r"\(anonymous namespace\)::|\b(tutti|kernels|cuda)::|\b_GLOBAL__N__\w*::|\bvoid ", "", name)
-        name = name.replace("(Gate)", "")
+        name = name.replace("(Gate::Kind)", "")
         plain.append(re.sub(r"\((?!.*Part\)).*", "", name))
     return list(zip(plain, counts))
 
