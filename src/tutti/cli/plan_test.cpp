@@ -77,6 +77,13 @@ TEST_F(PlanCommand, IsForTheRunOfTheConfig) {
     EXPECT_NEAR(saved, 4 * adamw["parameters"].get<double>(), 0.02 * saved);
 }
 
+TEST_F(PlanCommand, ARuleThatNoLayoutMendsIsSaidBeforeTheSearch) {
+    EXPECT_EQ(run_plan(kSmall + std::vector<std::string>{"--set", "optimizer.name=lion", "--set", "optimizer.v=u8"}),
+              2);
+    EXPECT_TRUE(err.find("lion has no second moment") != std::string::npos) << err;
+    EXPECT_TRUE(err.find("layouts") == std::string::npos) << err;
+}
+
 TEST_F(PlanCommand, AnswersInText) {
     ASSERT_EQ(run_plan(kSmall), 0) << err;
     for (const char* part : {"against the engine's rules", "= estimated", "layout", "(kernels as of",

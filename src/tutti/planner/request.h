@@ -44,7 +44,7 @@ struct Request {
 Request request_for(const spec::ModelSpec& model, const hardware::Cluster& cluster, int gpus, int64_t global_batch,
                     int64_t seq_len);
 
-// UsageError for the family mlp and a cluster that lacks the precision.
+// UsageError for the family mlp, a cluster that lacks the precision, and a run that no layout makes legal.
 void check_request(const Request& request);
 
 }  // namespace tutti::planner

@@ -5,6 +5,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/spec/layers.h"
+#include "tutti/spec/validate.h"
 
 namespace tutti::planner {
 
@@ -40,6 +41,9 @@ void check_request(const Request& r) {
     const std::string_view type = peak_of(r);
     check<UsageError>(r.cluster.has(type), r.cluster.name, " has no ", type, " products (it has ", r.cluster.types(),
                       "), and Tutti trains in bf16, f16, f32 or tf32; give another --precision");
+    spec::RunSpec alone = plain_run(r);
+    alone.parallel.dp_shard = 1;
+    spec::validate(alone, 1);
 }
 
 std::vector<ContextMethod> context_methods(int64_t cp) {
