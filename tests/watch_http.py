@@ -82,7 +82,7 @@ class WatchHttp(unittest.TestCase):
         self.assertIn("step 41", change["cards"]["status-0"])
         self.assertNotIn("skipped", change["cards"])
         self.assertNotEqual(first, last)
-        # Who has all cards gets the next ones only, also under the header that browsers send by themselves.
+        # A reader that has all cards gets the next ones alone, also with the header that browsers send by themselves.
         again = self.events(f"/events?have={last}")
         self.add(42, 1)
         self.assertNotIn("skipped", next(again)[2]["cards"])

@@ -1,7 +1,8 @@
-// base/timing.h: the time of a call, with its noise. Every benchmark reports the median of repeated runs.
+// base/timing.h: clocks, and the time of a call with its noise. Every benchmark reports the median of repeated runs.
 #pragma once
 
 #include <functional>
+#include <string>
 
 namespace tutti {
 
@@ -22,5 +23,8 @@ Timing time_calls(
     const TimingLimits& limits, const std::function<void()>& call, const std::function<void()>& finish = [] {});
 
 double seconds_now();  // of the steady clock
+double unix_time();    // of the system's clock, seconds
+
+std::string utc_text(double unix_time);  // "2026-11-27 13:05:00 UTC"
 
 }  // namespace tutti

@@ -3,13 +3,12 @@
 #include "tutti/report/report.h"
 
 #include <algorithm>
-#include <ctime>
 #include <filesystem>
-#include <iomanip>
 #include <sstream>
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
+#include "tutti/base/timing.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cli/flight_summary.h"
 #include "tutti/diagnose/flight_findings.h"
@@ -37,15 +36,6 @@ Json describe_trace(const report::RunHistory& run) {
 // --- --flight -------------------------------------------------------------------------------------------------------
 
 using diagnose::last_operation;
-
-std::string time_text(double unix_time) {
-    const auto seconds = static_cast<std::time_t>(unix_time);
-    std::tm utc{};
-    gmtime_r(&seconds, &utc);
-    std::ostringstream text;
-    text << std::put_time(&utc, "%Y-%m-%d %H:%M:%S UTC");
-    return text.str();
-}
 
 Json describe(const diagnose::FlightReading& reading) {
     Json findings = Json::array(), stood = Json::array();
@@ -79,7 +69,7 @@ int report_flight(const std::string& directory, const Io& io) {
     constexpr const char* kCauses[] = {"failed first", "timed out", "was stopped"};  // by comm::Cause
     double written = 0;
     for (const comm::FlightRecord& r : reading.records) written = std::max(written, r.written);
-    io.out << "records of " << reading.records.size() << " of " << reading.ranks << " ranks, " << time_text(written)
+    io.out << "records of " << reading.records.size() << " of " << reading.ranks << " ranks, " << utc_text(written)
            << '\n';
     for (const diagnose::FlightFinding& finding : reading.findings)
         io.out << (&finding == &reading.findings.front() ? "=> " : "   then: ") << finding.text << '\n';

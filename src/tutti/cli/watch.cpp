@@ -13,6 +13,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
+#include "tutti/base/timing.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cli/flight_summary.h"
 #include "tutti/cli/stop_signals.h"
@@ -24,10 +25,6 @@ namespace tutti::cli {
 namespace {
 
 using report::WatchedRun;
-
-double clock_now() {
-    return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 size_t terminal_columns() {
     struct winsize size = {};
@@ -74,7 +71,7 @@ Json describe(const WatchedRun& run) {
 void show(const std::vector<WatchedRun>& runs, const std::function<std::vector<report::LoggedStep>(size_t)>& update,
           bool redraws, bool once, const std::atomic<bool>& asked, const Io& io) {
     for (bool first = true;; first = false) {
-        const double now = clock_now();
+        const double now = unix_time();
         std::string picture, lines;
         bool all_ended = true;
         for (size_t i = 0; i < runs.size(); ++i) {
@@ -111,7 +108,7 @@ int watch(const WatchArguments& arguments, const Io& io) {
     const auto update = [&](size_t i) {
         const double changed = changed_at(runs[i].path() + "/flight");
         if (std::exchange(flights[i], changed) != changed) runs[i].set_flight(flight_summary(runs[i].path()));
-        return runs[i].update(clock_now());
+        return runs[i].update(unix_time());
     };
     const bool redraws = io.text_terminal() && !arguments.once;
     std::atomic<bool> asked = false;

@@ -5,6 +5,7 @@
 
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
+#include "tutti/base/timing.h"
 #include "tutti/comm/progress.h"
 
 namespace tutti::comm {
@@ -87,10 +88,6 @@ FlightRecord record_of(const Json& json) {
 int64_t clock_ns() {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
         .count();
-}
-
-double unix_time() {
-    return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 }  // namespace

@@ -74,7 +74,7 @@ class Cutter {
     }
     std::string_view rest() const { return std::string_view(buffer_).substr(at_); }
 
-    // Doubles what is in the buffer, so that a search which starts anew takes linear time. False at the end.
+    // Doubles what is in the buffer, so that a search that begins again takes linear time. False at the end.
     bool read_more() {
         buffer_.erase(0, at_);
         at_ = 0;

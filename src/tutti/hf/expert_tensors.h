@@ -47,8 +47,8 @@ struct NeededTensor {
     Shape shape;
     bool bytes = false;  // u8; else a type of weights
 };
-// Those of `stored`, the name of the parameter's tensor: the tensor, or its blocks and scales where the files have
-// them.
+// The tensors behind `stored`, the name of the parameter's tensor: that tensor, or its blocks and scales where the
+// files have them.
 std::vector<NeededTensor> needed_tensors(const checkpoint::ShardedSafetensors& files,
                                          const autograd::Parameter& parameter, const std::string& stored);
 // The type of the values of these tensors, which the files have.

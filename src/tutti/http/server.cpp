@@ -15,7 +15,7 @@ namespace tutti::http {
 
 namespace {
 
-using comm::tcp::Socket;
+using comm::tcp::is_same, comm::tcp::Socket;
 
 constexpr size_t kMostReceived = 2 * kLongestHead;
 constexpr std::chrono::seconds kLinger{1};
@@ -25,13 +25,6 @@ constexpr std::chrono::seconds kAcceptPause{1};  // after the process has run ou
 std::string host_of(const std::string& text) {
     if (text.starts_with('[')) return text.substr(1, text.find(']') - 1);
     return text.substr(0, text.rfind(':'));
-}
-
-bool same_secret(const std::string& a, const std::string& b) {
-    unsigned difference = a.size() == b.size() ? 0 : 1;
-    for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)
-        difference |= static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(b[i]);
-    return difference == 0;
 }
 
 }  // namespace
@@ -82,7 +75,7 @@ void Server::turn(std::chrono::milliseconds time) {
     if (Clock::now() >= accepts_from_) accept();
 }
 
-// The oldest connection that has not asked yet gives way to a new one: strangers that say nothing keep nobody out.
+// The oldest connection that has not asked yet gives way to a new one: silent connections cannot take all places.
 void Server::accept() {
     for (size_t n = 0; n < bounds_.connections; ++n) {
         Socket socket = comm::tcp::accept_from(listener_);
@@ -167,12 +160,7 @@ void Server::end(const std::string& last) {
     connections_.clear();
 }
 
-std::string Access::fresh_token() {
-    std::string token;
-    for (const unsigned char byte : comm::tcp::fresh_nonce())
-        token += concat("0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15]);
-    return token.substr(0, 32);
-}
+std::string Access::fresh_token() { return comm::tcp::fresh_hex().substr(0, 32); }
 
 std::optional<Response> Access::refuse(const Request& request) const {
     if (token_.empty()) {
@@ -181,9 +169,9 @@ std::optional<Response> Access::refuse(const Request& request) const {
         return Response{
             .status = 421, .body = "this server answers under localhost and loopback addresses alone\n", .fields = {}};
     }
-    if (same_secret(request.cookie("tutti"), token_) || same_secret(request.field("authorization"), "Bearer " + token_))
+    if (is_same(request.cookie("tutti"), token_) || is_same(request.field("authorization"), "Bearer " + token_))
         return std::nullopt;
-    if (same_secret(request.parameter("token"), token_))
+    if (is_same(request.parameter("token"), token_))
         return Response{.status = 303,
                         .body = {},
                         .fields = {{"Location", "/"},

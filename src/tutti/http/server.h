@@ -77,9 +77,9 @@ class Server {
     std::list<Connection> connections_;  // oldest first
 };
 
-// Who may ask. On a loopback address a request must name it (no page of another site can reach it under a name of its
-// own: DNS rebinding). On another address a token is required: in the first request's URL, from then on as a cookie,
-// or as "Authorization: Bearer TOKEN".
+// Which requests are answered. On a loopback address a request must name it (no page of another site can reach it under
+// a name of its own: DNS rebinding). On another address a token is required: in the first request's URL, from then on
+// as a cookie, or as "Authorization: Bearer TOKEN".
 class Access {
   public:
     Access() = default;  // of a loopback address

@@ -16,6 +16,7 @@
 #include <sstream>
 
 #include "tutti/base/error.h"
+#include "tutti/base/timing.h"
 #include "tutti/base/to_size.h"
 #include "tutti/checkpoint/digest.h"
 #include "tutti/checkpoint/file_system.h"
@@ -54,17 +55,6 @@ std::map<std::string, std::string> forwarded() {
         if (goes) all[text.substr(0, text.find('='))] = text.substr(text.find('=') + 1);
     }
     return all;
-}
-
-std::string random_hex() {
-    const auto bytes = comm::tcp::fresh_nonce();
-    std::string text;
-    for (const unsigned char byte : bytes) text += concat("0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15]);
-    return text;
-}
-
-double clock_now() {
-    return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 bool reader_has_ended() {
@@ -387,7 +377,7 @@ class Launcher {
         environment.insert_or_assign("TUTTI_JOB", job_);
         environment.insert_or_assign("TUTTI_ADDRESS", first->line.address);
         environment.insert_or_assign("TUTTI_PORT", std::to_string(15000 + hash % 1000 * 16));
-        environment.insert_or_assign("TUTTI_SECRET", random_hex());
+        environment.insert_or_assign("TUTTI_SECRET", comm::tcp::fresh_hex());
         Start start{.job = job_,
                     .host = {},
                     .generation = newest_,
@@ -428,7 +418,7 @@ class Launcher {
 
     void tell(const char* kind, int64_t generation, const std::string& text, bool aloud = true) {
         if (aloud) printer_.say(text);
-        if (!report::append_event(run_.out, {clock_now(), kind, generation, layout_.ranks, text}))
+        if (!report::append_event(run_.out, {unix_time(), kind, generation, layout_.ranks, text}))
             printer_.say(concat(run_.out, "/events.jsonl cannot be written"));
     }
 

@@ -9,12 +9,12 @@
 #include <bit>
 #include <cerrno>
 #include <charconv>
-#include <chrono>
 #include <cstring>
 #include <filesystem>
 
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
+#include "tutti/base/timing.h"
 
 namespace tutti::report {
 
@@ -73,8 +73,6 @@ std::string event_at(double wall, int64_t step) {
     return event;
 }
 
-double wall_now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
-
 constexpr std::string_view kPrefix = "events.out.tfevents.";
 
 // The time in the name of the newest event file of the folder; 0 when there is none.
@@ -132,7 +130,7 @@ EventFile::EventFile(const std::string& folder, int64_t first_step, const std::s
     std::filesystem::create_directories(folder, error);
     check<UsageError>(!error && std::filesystem::is_directory(folder), "cannot make the folder of event files ", folder,
                       ": ", error ? error.message() : "a file of that name exists");
-    const double wall = wall_now();
+    const double wall = unix_time();
     // Two sessions within a second must still sort.
     const int64_t time = std::max(static_cast<int64_t>(wall), newest_in(folder) + 1);
     path_ = concat(folder, "/", kPrefix, time, ".", host, ".", ::getpid(), ".0");
@@ -148,7 +146,7 @@ EventFile::EventFile(const std::string& folder, int64_t first_step, const std::s
 EventFile::~EventFile() { ::close(descriptor_); }
 
 bool EventFile::add(int64_t step, const std::vector<Scalar>& scalars) {
-    return write(scalars_event(wall_now(), step, scalars));
+    return write(scalars_event(unix_time(), step, scalars));
 }
 
 // The next record overwrites a record that a full disk has cut off: readers stop at a damaged record.

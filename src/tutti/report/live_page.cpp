@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <ctime>
 #include <functional>
 #include <map>
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
+#include "tutti/base/timing.h"
 #include "tutti/base/units.h"
 #include "tutti/report/parts.h"
 
@@ -53,13 +53,8 @@ size_t smoothing_of(const View& view) {
 
 // A moment; the script writes its age.
 std::string moment(double time) {
-    const auto seconds = static_cast<std::time_t>(time);
-    std::tm utc{};
-    gmtime_r(&seconds, &utc);
-    char iso[32] = {}, shown[32] = {};
-    std::strftime(iso, sizeof iso, "%Y-%m-%dT%H:%M:%SZ", &utc);
-    std::strftime(shown, sizeof shown, "%Y-%m-%d %H:%M:%S UTC", &utc);
-    return concat("<time datetime=\"", iso, "\">", shown, "</time>");
+    const std::string shown = utc_text(time);
+    return concat("<time datetime=\"", shown.substr(0, 10), "T", shown.substr(11, 8), "Z\">", shown, "</time>");
 }
 
 std::string badge(const WatchedRun& run) {

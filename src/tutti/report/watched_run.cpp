@@ -107,7 +107,7 @@ void WatchedRun::read_log(std::vector<LoggedStep>& added) {
         } catch (const DataError& error) {
             constexpr size_t kMostNotes = 5;
             if (damaged_.size() < kMostNotes) damaged_.push_back(concat(error.what(), "; the line is left out"));
-            stamps_.erase("run.json");  // so that the notes are made anew
+            stamps_.erase("run.json");  // its notes are read again
         }
     }
     last_line_ = modified(*info);

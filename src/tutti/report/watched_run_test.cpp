@@ -11,6 +11,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/testing/scratch.h"
+#include "tutti/base/timing.h"
 #include "tutti/base/units.h"
 
 namespace tutti::report {
@@ -47,7 +48,7 @@ struct Directory {
     }
 };
 
-double now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+double now() { return unix_time(); }
 
 TEST(WatchedRun, ReadsWhatIsNewAndNoLineThatIsNotComplete) {
     const Directory d;

@@ -5,6 +5,7 @@
 
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
+#include "tutti/base/timing.h"
 
 namespace tutti::train {
 
@@ -50,10 +51,6 @@ std::optional<std::string> text_of(const std::string& path) {
 }
 
 }  // namespace
-
-double unix_time() {
-    return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 RunClock::RunClock(const std::string& out, int64_t step, double trained, Clock::time_point began)
     : trained_before_(trained), saving_before_(0) {

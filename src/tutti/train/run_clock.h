@@ -10,8 +10,6 @@
 
 namespace tutti::train {
 
-double unix_time();  // seconds of the system's clock
-
 class RunClock {
   public:
     // `out`: the run directory, before lines of steps that are done again are dropped from its log; "": of a rank that

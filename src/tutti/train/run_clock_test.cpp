@@ -5,6 +5,7 @@
 #include <cmath>
 #include <fstream>
 
+#include "tutti/base/timing.h"
 #include "tutti/report/run_history.h"
 #include "tutti/train/rank_figures.h"
 #include "tutti/train/testing/small_run.h"

@@ -10,6 +10,7 @@
 
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
+#include "tutti/base/timing.h"
 #include "tutti/checkpoint/digest.h"
 #include "tutti/checkpoint/file_writer.h"
 #include "tutti/device/device.h"

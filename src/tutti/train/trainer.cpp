@@ -11,6 +11,7 @@
 
 #include "tutti/base/build_info.h"
 #include "tutti/base/json.h"
+#include "tutti/base/timing.h"
 #include "tutti/base/units.h"
 #include "tutti/checkpoint/digest.h"
 #include "tutti/comm/run.h"

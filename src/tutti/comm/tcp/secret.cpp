@@ -43,6 +43,13 @@ Nonce fresh_nonce() {
     return nonce;
 }
 
+std::string fresh_hex() {
+    std::string digits;
+    for (const unsigned char byte : fresh_nonce())
+        digits += concat("0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15]);
+    return digits;
+}
+
 Proof prove(const Key& key, std::string_view label, std::initializer_list<std::string_view> parts) {
     crypto_generichash_state state;
     crypto_generichash_init(&state, key.data(), key.size(), sizeof(Proof));
@@ -59,6 +66,10 @@ Proof prove(const Key& key, std::string_view label, std::initializer_list<std::s
 }
 
 bool is_same(const Proof& a, const Proof& b) { return sodium_memcmp(a.data(), b.data(), a.size()) == 0; }
+
+bool is_same(std::string_view a, std::string_view b) {
+    return a.size() == b.size() && sodium_memcmp(a.data(), b.data(), a.size()) == 0;
+}
 
 Secret::Secret(const std::string& setting, const std::string& run_directory, const Environment& environment) {
     const auto text = environment("TUTTI_SECRET"), file = environment("TUTTI_SECRET_FILE");

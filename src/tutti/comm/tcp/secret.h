@@ -18,10 +18,13 @@ using Proof = std::array<unsigned char, 32>;
 using Nonce = std::array<unsigned char, 32>;  // used once
 
 Nonce fresh_nonce();
+std::string fresh_hex();  // a nonce in 64 digits
 
 // `label` says what is proved and in which direction, so that no proof serves for another. Parts of any bytes.
 Proof prove(const Key& key, std::string_view label, std::initializer_list<std::string_view> parts);
-bool is_same(const Proof& a, const Proof& b);  // in constant time
+// In constant time, for texts of one length.
+bool is_same(const Proof& a, const Proof& b);
+bool is_same(std::string_view a, std::string_view b);
 
 template <class T>
 std::string_view bytes_of(const T& object) {
