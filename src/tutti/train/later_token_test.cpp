@@ -53,12 +53,7 @@ TEST_P(LaterTokens, LayoutsFollowOneRank) {
         {4, {"parallel.tp=2", "parallel.ep=2", "parallel.etp=2", "parallel.zero=3"}}};
     for (const auto& [ranks, layout] : layouts) {
         if (!GetParam() && joined(layout, " ").find("parallel.ep=") != std::string::npos) continue;
-        const TrainOptions o = options_of("verify", layout, ranks);
-        const VerifyOutcome outcome = verify({.run = o.run, .ranks = ranks, .steps = 2});
-        const VerifiedStep worst = outcome.worst();
-        EXPECT_TRUE(outcome.within()) << layout.front() << ' ' << layout.back() << ": gradient "
-                                      << worst.gradient_difference << ' ' << worst.gradient << ", weight "
-                                      << worst.weight_difference << ' ' << worst.weight;
+        expect_those_of_one_rank(options_of("verify", layout, ranks), joined(layout, " "));
     }
 }
 

@@ -70,12 +70,7 @@ TEST_P(Variants, LayoutsFollowOneRank) {
     for (const auto& [ranks, layout] : layouts) {
         const bool divides_experts = joined(layout, " ").find("parallel.ep=") != std::string::npos;
         if (divides_experts && spec::preset(tiny_preset_of(GetParam())).moe.experts == 0) continue;
-        const TrainOptions o = options_of("verify", layout, ranks);
-        const VerifyOutcome outcome = verify({.run = o.run, .ranks = ranks, .steps = 2});
-        const VerifiedStep worst = outcome.worst();
-        EXPECT_TRUE(outcome.within()) << GetParam() << ' ' << layout.front() << ' ' << layout.back() << ": gradient "
-                                      << worst.gradient_difference << ' ' << worst.gradient << ", weight "
-                                      << worst.weight_difference << ' ' << worst.weight;
+        expect_those_of_one_rank(options_of("verify", layout, ranks), GetParam() + ' ' + joined(layout, " "));
     }
 }
 

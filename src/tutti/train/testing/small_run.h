@@ -18,6 +18,7 @@
 #include "tutti/spec/toml.h"
 #include "tutti/spec/validate.h"
 #include "tutti/train/trainer.h"
+#include "tutti/train/verify.h"
 
 namespace tutti::train {
 
@@ -44,6 +45,14 @@ class SmallRun : public ::testing::Test {
     }
 
     std::string path(const std::string& name) const { return folder_.path(name); }
+
+    // `verify` finds two steps of the layout to be those of one rank.
+    static void expect_those_of_one_rank(const TrainOptions& o, const std::string& what) {
+        const VerifyOutcome outcome = verify({.run = o.run, .ranks = o.ranks, .steps = 2});
+        const VerifiedStep worst = outcome.worst();
+        EXPECT_TRUE(outcome.within()) << what << ": gradient " << worst.gradient_difference << ' ' << worst.gradient
+                                      << ", weight " << worst.weight_difference << ' ' << worst.weight;
+    }
 
     // A Llama of two blocks that logs every step. `set`: as of `--set`, overrides the values here.
     TrainOptions options(const std::string& out, const std::vector<std::string>& set = {}, int ranks = 1) const {
