@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Ten thousand strangers at the ports of a run: four ranks in two network and process namespaces (root), in rounds without
-strangers and with 2,500 of them (tests/campaign/strangers.py). Prints per round the median step, the processor time of the
+strangers and with 2,500 of them (tests/campaign/strangers.py). The ranks have all cores but the last one, the strangers
+that one: what is measured is what the ranks do for strangers, not what strangers' own program takes. Prints per round the median step, the processor time of the
 ranks per step, and what the ranks hold; and whether any of the strangers' text was shown.
 
   bench/strangers.py --tutti build/release/tutti --out bench/results/strangers.json
 """
 import argparse
 import json
+import os
 import pathlib
 import statistics
 import subprocess
@@ -14,7 +16,6 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-HZ = 100
 CONFIG = """[model]
 preset = "llama-tiny"
 [data]
@@ -51,7 +52,8 @@ def ranks(out):
 def held(pids):
     fds = [len(list(pathlib.Path(f"/proc/{pid}/fd").iterdir())) for pid in pids]
     rss = [int(next(l for l in open(f"/proc/{pid}/status") if l.startswith("VmRSS")).split()[1]) for pid in pids]
-    cpu = sum(sum(map(int, open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[11:13])) for pid in pids) / HZ
+    tasks = [task for pid in pids for task in pathlib.Path(f"/proc/{pid}/task").iterdir()]
+    cpu = sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
     return fds, rss, cpu
 
 
@@ -66,12 +68,14 @@ def main():
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=15)
     options = parser.parse_args()
+    cores = sorted(os.sched_getaffinity(0))
+    assert len(cores) > 1, "needs two cores"
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         (folder / "text.txt").write_text("".join(f"line {i * i} of a text that repeats itself\n" for i in range(500)))
         (folder / "run.toml").write_text(CONFIG.format(folder=folder))
         out, log = folder / "out", folder / "log"
-        script = subprocess.Popen([str(ROOT / "tests/mpi/two_hosts.sh"), "--tcp", str(options.tutti.resolve()), "train",
+        script = subprocess.Popen(["taskset", "-c", ",".join(map(str, cores[:-1])), str(ROOT / "tests/mpi/two_hosts.sh"), "--tcp", str(options.tutti.resolve()), "train",
                                    str(folder / "run.toml"), "--out", str(out)],
                                   stdout=log.open("w"), stderr=subprocess.STDOUT)
         while not (out / "metrics.jsonl").exists() or len(steps(out)) < 20:
@@ -82,7 +86,7 @@ def main():
         for i in range(2 * options.rounds):
             with_strangers = i % 2 == 1
             before, (_, _, cpu) = len(steps(out)), held(pids)
-            counts = [subprocess.Popen(["ip", "netns", "exec", f"tutti{side}{script.pid}", "python3",
+            counts = [subprocess.Popen(["taskset", "-c", str(cores[-1]), "ip", "netns", "exec", f"tutti{side}{script.pid}", "python3",
                                         str(ROOT / "tests/campaign/strangers.py"), "--count", "1250", "--rate",
                                         str(1250 / options.seconds), "--log", str(folder / "strangers")])
                       for side in "ab"] if with_strangers else []

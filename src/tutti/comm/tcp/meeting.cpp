@@ -200,34 +200,29 @@ namespace {
 // How often the thread checks whether it should end.
 constexpr int kLookMs = 50;
 
+// A `join` of its one size; nothing else of a stranger is read.
+FirstMessage first_frame() {
+    const std::string frame = to_bytes(Frame::Type::join, std::string(sizeof(Join), '\0'));
+    return {.head = frame.substr(0, frame.size() - sizeof(Join)), .bytes = frame.size()};
+}
+
 }  // namespace
 
-Clock::duration seconds(double s) {
-    return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s));
-}
-
-// A rank says who it is with its first bytes: 5 s cover lost packets. 64 more than the ranks, which may all come at
-// once: 1,000 strangers a second leave a rank 64 ms to answer.
-StrangerLimits StrangerLimits::of(int size, double timeout_s) {
-    return {.most = size + 64, .time = seconds(std::min(5.0, timeout_s / 4))};
-}
-
 Hub::Hub(const Meeting& meeting, int size, double timeout_s)
-    : meeting_(meeting),
-      size_(size),
-      timeout_s_(timeout_s),
-      strangers_(StrangerLimits::of(size, timeout_s)),
-      contacts_(to_size(size)) {
+    : meeting_(meeting), size_(size), timeout_s_(timeout_s), contacts_(to_size(size)) {
     meeting_.secret.make();
     std::string why;
     const std::optional<Key> key = meeting_.secret.key(why);
     check(key.has_value(), why);
     key_ = *key;
-    for (int port = meeting.port; !listener_.open() && port < meeting.port + meeting.ports; ++port)
-        listener_ =
+    Socket listener;
+    for (int port = meeting.port; !listener.open() && port < meeting.port + meeting.ports; ++port)
+        listener =
             meeting.one_host ? listen_locally(meeting.local_name(port)) : listen_on(is_loopback(meeting.host), port);
-    check(listener_.open(), "rank 0 cannot listen at ", meeting.place(),
+    check(listener.open(), "rank 0 cannot listen at ", meeting.place(),
           ", where the ranks are to meet: taken by another program? TUTTI_RENDEZVOUS=HOST:PORT names another place");
+    door_ = Door(std::move(listener), StrangerLimits::of(size, timeout_s), first_frame(),
+                 [](const Nonce& challenge) { return to_bytes(Frame::Type::challenge, bytes_of(challenge)); });
     thread_ = std::thread([this] { run(); });
 }
 
@@ -252,56 +247,32 @@ void Hub::run() {
                                           : concat("cut off from that address, or without the secret of this job (",
                                                    meeting_.secret.origin(), ")")));
         }
-        const auto gone = [](const Guest& guest) { return guest.gone || guest.rank < 0; };
-        all_gone_ = running_ && std::all_of(guests_.begin(), guests_.end(), gone);
+        all_gone_ = running_ && std::all_of(guests_.begin(), guests_.end(), [](const Guest& g) { return g.gone; });
     }
 }
 
 void Hub::turn() {
-    std::erase_if(guests_, [&, now = Clock::now()](const Guest& guest) {
-        return guest.rank < 0 && (guest.gone || now - guest.since > strangers_.time);
-    });
-    std::vector<pollfd> watched = {{.fd = listener_.fd(), .events = POLLIN, .revents = 0}};
+    std::vector<pollfd> watched = {{.fd = door_.fd(), .events = POLLIN, .revents = 0}};
     for (const Guest& guest : guests_)
         watched.push_back({.fd = guest.gone ? -1 : guest.socket.fd(), .events = POLLIN, .revents = 0});
     poll(watched.data(), watched.size(), kLookMs);
     for (size_t i = 0; i + 1 < watched.size(); ++i)
         if (watched[i + 1].revents != 0) hear(guests_[i]);
-    if (watched[0].revents == 0) return;
-    const auto is_stranger = [](const Guest& guest) { return guest.rank < 0; };
-    for (int i = 0; i < StrangerLimits::kAtOnce; ++i) {
-        Socket socket = accept_from(listener_);
-        const bool is_full = !socket.open() && (errno == EMFILE || errno == ENFILE);
-        const auto oldest = std::find_if(guests_.begin(), guests_.end(), is_stranger);
-        if (oldest != guests_.end() &&
-            (is_full || std::count_if(oldest, guests_.end(), is_stranger) >= strangers_.most))
-            guests_.erase(oldest);
-        else if (is_full)  // poll() would return at once, again and again
-            std::this_thread::sleep_for(std::chrono::milliseconds(kLookMs));
-        if (!socket.open()) return;
-        const Nonce challenge = fresh_nonce();
-        if (send_frame(socket, Frame::Type::challenge, bytes_of(challenge)))
-            guests_.push_back(
-                {.socket = std::move(socket), .reader = {}, .since = Clock::now(), .challenge = challenge});
-    }
+    for (Door::Visitor& visitor : door_.look()) admit(std::move(visitor));
 }
 
-// The first frame must be a `join` of its one size; nothing else of a stranger is read.
 void Hub::hear(Guest& guest) {
     while (!guest.gone) {
-        const bool is_stranger = guest.rank < 0;
-        const auto frame = guest.reader.read(guest.socket, is_stranger ? sizeof(Join) : kLongestFrame);
+        const auto frame = guest.reader.read(guest.socket);
         if (!frame) break;
-        if (is_stranger && frame->type == Frame::Type::join)
-            welcome(guest, *frame);
-        else if (is_stranger || frame->type == Frame::Type::bye)
+        if (frame->type == Frame::Type::bye)
             guest.gone = true;
         else if (frame->type == Frame::Type::abort)
             fail(frame->body, guest.rank);
     }
     if (!guest.reader.closed() || guest.gone) return;
     guest.gone = true;
-    if (guest.rank < 0 || !failure_.empty()) return;
+    if (!failure_.empty()) return;
     const Contact& contact = contacts_[to_size(guest.rank)];
     fail(concat("rank ", guest.rank, " has died: its process on host ", text_of(contact.host),
                 " was killed, or ended in the middle of the run"),
@@ -312,50 +283,55 @@ bool Hub::answer(Guest& guest, Frame::Type type, std::string_view text) const {
     return send_frame(guest.socket, type, make_answer(key_, guest.challenge, guest.nonce, type, text));
 }
 
-void Hub::refuse(Guest& guest, const std::string& reason) {
-    answer(guest, Frame::Type::refusal, reason);
-    guest.gone = true;
+std::string Hub::refusal_of(const Contact& contact) const {
+    if (contact.size != size_ || contact.rank < 0 || contact.rank >= size_)
+        return concat("it is rank ", contact.rank, " of ", contact.size, ", rank 0 was started as one of ", size_,
+                      " ranks");
+    if (!failure_.empty()) return failure_;
+    const Contact& place = contacts_[to_size(contact.rank)];
+    return place.size == 0 ? ""
+                           : concat("rank ", contact.rank, " is connected already, from host ", text_of(place.host));
 }
 
-void Hub::welcome(Guest& guest, const Frame& frame) {
-    const auto join = read_join(frame.body, key_, guest.challenge, meeting_.job);
-    if (!join) {
-        guest.gone = true;
+// Without the right proof, silence.
+void Hub::admit(Door::Visitor visitor) {
+    const std::string_view frame = visitor.first;
+    const auto join = read_join(frame.substr(frame.size() - sizeof(Join)), key_, visitor.challenge, meeting_.job);
+    if (!join) return;
+    Contact contact = join->contact;
+    Guest guest{.socket = std::move(visitor.socket),
+                .reader = {},
+                .challenge = visitor.challenge,
+                .nonce = join->nonce,
+                .rank = contact.rank};
+    if (const std::string reason = refusal_of(contact); !reason.empty()) {
+        answer(guest, Frame::Type::refusal, reason);
         return;
     }
-    guest.nonce = join->nonce;
-    Contact contact = join->contact;
-    if (contact.size != size_ || contact.rank < 0 || contact.rank >= size_)
-        return refuse(guest, concat("it is rank ", contact.rank, " of ", contact.size,
-                                    ", rank 0 was started as one of ", size_, " ranks"));
-    if (!failure_.empty()) return refuse(guest, failure_);
-    Contact& place = contacts_[to_size(contact.rank)];
-    if (place.size != 0)
-        return refuse(guest, concat("rank ", contact.rank, " is connected already, from host ", text_of(place.host)));
     if (!meeting_.one_host) {
         contact.address = {};
         address_of_peer(guest.socket).copy(contact.address.data(), contact.address.size() - 1);
     }
-    place = contact;
-    guest.rank = contact.rank;
+    contacts_[to_size(contact.rank)] = contact;
     ++joined_;
     answer(guest, Frame::Type::welcome, "");
+    guests_.push_back(std::move(guest));
 }
 
 // The contacts of all ranks, after a number of this meeting (tcp_wire.h: links).
 void Hub::give_tables() {
     running_ = true;
-    listener_ = {};  // all ranks are here: from now on no other program can reach the hub
+    door_ = {};  // all ranks are here: from now on no other program can reach the hub
     std::string body(bytes_of(fresh_nonce()));
     body.append(reinterpret_cast<const char*>(contacts_.data()), contacts_.size() * sizeof(Contact));
     for (Guest& guest : guests_)
-        if (!guest.gone && guest.rank >= 0) answer(guest, Frame::Type::table, body);
+        if (!guest.gone) answer(guest, Frame::Type::table, body);
 }
 
 void Hub::fail(const std::string& reason, int but) {
     if (failure_.empty()) failure_ = reason;
     for (Guest& guest : guests_)
-        if (!guest.gone && guest.rank >= 0 && guest.rank != but) send_frame(guest.socket, Frame::Type::abort, reason);
+        if (!guest.gone && guest.rank != but) send_frame(guest.socket, Frame::Type::abort, reason);
 }
 
 std::string Hub::missing() const {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tutti/comm/launcher.h"
+#include "tutti/comm/tcp/door.h"
 #include "tutti/comm/tcp/secret.h"
 #include "tutti/comm/tcp/socket.h"
 
@@ -74,17 +75,6 @@ std::string make_answer(const Key& key, const Nonce& challenge, const Nonce& non
 std::optional<std::string> read_answer(std::string_view bytes, const Key& key, const Nonce& challenge,
                                        const Nonce& nonce, Frame::Type type);
 
-// What a rank that listens grants to connections that have not said which rank they are: other programs connect too,
-// port scanners among them. The oldest is closed when there are more: a queue that many silent ones stop up would keep
-// the ranks out, and a rank that was closed for another's sake tries again.
-struct StrangerLimits {
-    static constexpr int kAtOnce = 16;  // accepted before something else is done
-    ptrdiff_t most = 0;                 // at a time
-    Clock::duration time{};             // then closed
-    static StrangerLimits of(int size, double timeout_s);
-};
-Clock::duration seconds(double s);
-
 // Collects the address of each rank, sends every rank the table of all, and afterwards tells all ranks when one aborts
 // or disappears.
 class Hub {
@@ -96,20 +86,19 @@ class Hub {
     void end() { ending_ = true; }
 
   private:
-    struct Guest {
+    struct Guest {  // a process that knows the secret
         Socket socket;
         FrameReader reader;
-        Clock::time_point since;
         Nonce challenge, nonce{};  // the hub's, the rank's
-        int rank = -1;             // not joined yet
+        int rank = -1;
         bool gone = false;
     };
     void run();
     void turn();  // waits a moment for an event and handles it
     void hear(Guest& guest);
-    void welcome(Guest& guest, const Frame& frame);
+    void admit(Door::Visitor visitor);
+    std::string refusal_of(const Contact& contact) const;  // "": it is welcome
     bool answer(Guest& guest, Frame::Type type, std::string_view text) const;
-    void refuse(Guest& guest, const std::string& reason);
     void give_tables();
     void fail(const std::string& reason, int but = -1);
     std::string missing() const;
@@ -117,9 +106,8 @@ class Hub {
     const Meeting meeting_;
     const int size_;
     const double timeout_s_;
-    const StrangerLimits strangers_;
     Key key_{};
-    Socket listener_;
+    Door door_;
     std::vector<Guest> guests_;
     std::vector<Contact> contacts_;  // by rank
     int joined_ = 0;

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sched.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -11,8 +10,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <thread>
 
 #include "tutti/base/error.h"
@@ -29,194 +26,7 @@ constexpr int64_t kEager = 32 << 10;
 constexpr int64_t kPage = 4096;
 constexpr double kConnect = 0.9;  // of the time-out, for a connection
 
-// Equal for processes that can open each other's memory: those of one running kernel, process table and user.
-std::string memory_space() {
-    std::string boot;
-    std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-    std::array<char, 64> table{};
-    if (readlink("/proc/self/ns/pid", table.data(), table.size() - 1) < 0) table[0] = '\0';
-    return concat(boot, ' ', table.data(), ' ', geteuid());
-}
-
-template <size_t N>
-void put(const std::string& text, std::array<char, N>& into) {
-    text.copy(into.data(), N - 1);
-}
-
 }  // namespace
-
-// --- joining ---------------------------------------------------------------------------------------------------------
-
-TcpWire::TcpWire(const Launch& launch, const Meeting& meeting, double timeout_s, const std::vector<int>& hosts,
-                 const Stop* stop)
-    : meeting_(meeting),
-      timeout_s_(timeout_s),
-      stop_(stop),
-      strangers_(StrangerLimits::of(launch.size, timeout_s)),
-      listener_(meeting.one_host ? listen_locally("") : listen_on(is_loopback(meeting.host), 0)),
-      memory_(memfd_create("tutti", MFD_CLOEXEC)),
-      peers_(to_size(launch.size)) {
-    check<UsageError>(hosts.empty() || static_cast<int>(hosts.size()) == launch.size, "hosts are given for ",
-                      hosts.size(), " ranks, but there are ", launch.size);
-    check(listener_.open(), "rank ", launch.rank, " cannot listen at any ",
-          meeting.one_host ? "local socket: " : "TCP port: ", std::strerror(errno));
-    check(memory_.open(), "rank ", launch.rank, " gets no memory to share (memfd_create): ", std::strerror(errno));
-    if (launch.rank == 0) hub_ = std::make_unique<Hub>(meeting, launch.size, timeout_s);
-    join(launch, hosts);
-}
-
-// Does not unmap shared memory: other ranks may still be reading.
-TcpWire::~TcpWire() {
-    if (window_ != nullptr) munmap(window_, to_size(window_bytes_));
-}
-
-// A rank that is asked to stop while the ranks meet tells those that are there already, through rank 0.
-void TcpWire::look_for_stop() {
-    if (stop_ == nullptr || stop_->has_to_save() || !stop_->requested()) return;
-    if (control_.open() && send_frame(control_, Frame::Type::abort, stop_->reason()))
-        std::this_thread::sleep_for(std::chrono::milliseconds(200));  // of rank 0: its hub tells the others meanwhile
-    stop_->check();
-}
-
-// False at `until`; looks for a stop meanwhile.
-bool TcpWire::wait_for_control(Clock::time_point until) {
-    for (;;) {
-        const auto now = Clock::now();
-        if (readable(control_, std::min(until, now + std::chrono::milliseconds(100)))) return true;
-        if (now >= until) return false;
-        look_for_stop();
-    }
-}
-
-Clock::time_point TcpWire::deadline() const { return Clock::now() + seconds(timeout_s_); }
-
-Contact TcpWire::own_contact(const Launch& launch, const std::vector<int>& hosts) const {
-    Contact contact;
-    put(std::string(kMagic), contact.magic);
-    contact.rank = launch.rank;
-    contact.size = launch.size;
-    put(meeting_.job, contact.job);
-    const std::string host = hosts.empty() ? "" : concat(" host ", hosts[to_size(launch.rank)]);
-    put(memory_space() + host, contact.memory_space);
-    put(host_name(), contact.host);
-    if (meeting_.one_host)
-        put(local_name_of(listener_), contact.address);
-    else
-        contact.port = port_of(listener_);
-    contact.process = getpid();
-    contact.memory = memory_.fd();
-    cpu_set_t cores;
-    CPU_ZERO(&cores);
-    sched_getaffinity(0, sizeof cores, &cores);
-    std::memcpy(contact.cores.data(), &cores, std::min(sizeof cores, sizeof contact.cores));
-    return contact;
-}
-
-// Nothing when the other end says nothing for two seconds: another program, or another version of this one.
-std::optional<Frame> TcpWire::first_answer(Clock::time_point until) {
-    constexpr size_t kLongestAnswer = 4096;  // of one that has proved nothing
-    until = std::min(until, Clock::now() + std::chrono::seconds(2));
-    while (!control_reader_.closed()) {
-        if (auto frame = control_reader_.read(control_, kLongestAnswer)) return frame;
-        if (!wait_for_control(until)) break;
-    }
-    return std::nullopt;
-}
-
-std::optional<std::string> TcpWire::proved(const Frame& answer, Frame::Type type) const {
-    if (answer.type != type) return std::nullopt;
-    return read_answer(answer.body, key_, challenge_, nonce_, type);
-}
-
-bool TcpWire::join_at(int port, const Contact& own, Clock::time_point until, std::string& why) {
-    const std::optional<Key> key = meeting_.secret.key(why);
-    if (!key) return false;
-    key_ = *key;
-    const auto soon = std::min(until, Clock::now() + std::chrono::seconds(5));
-    control_ = meeting_.one_host ? connect_locally(meeting_.local_name(port), soon, why)
-                                 : connect_to(meeting_.host, port, soon, why);
-    if (!control_.open()) return false;
-    control_reader_ = {};
-    why = meeting_.one_host ? "what listens there does not speak as rank 0 of this job"
-                            : concat("what listens at port ", port,
-                                     " is not rank 0 of this job, or its secret is not that of this rank (",
-                                     meeting_.secret.origin(), ")");
-    const auto challenge = first_answer(until);
-    if (!challenge || challenge->type != Frame::Type::challenge || challenge->body.size() != sizeof challenge_)
-        return false;
-    std::memcpy(challenge_.data(), challenge->body.data(), sizeof challenge_);
-    const Join join = make_join(key_, challenge_, own);
-    nonce_ = join.nonce;
-    if (!send_frame(control_, Frame::Type::join, bytes_of(join))) return false;
-    const auto answer = first_answer(until);
-    if (!answer) return false;
-    if (const auto reason = proved(*answer, Frame::Type::refusal)) {
-        if (reason->starts_with(kPreempted)) rethrow_reason(*reason);
-        throw Error(concat("rank 0 at ", meeting_.place(), " refuses rank ", own.rank, ": ", *reason));
-    }
-    return proved(*answer, Frame::Type::welcome).has_value();
-}
-
-void TcpWire::join(const Launch& launch, const std::vector<int>& hosts) {
-    const Contact own = own_contact(launch, hosts);
-    const auto until = deadline();
-    std::string why;
-    for (bool is_welcome = false; !is_welcome;) {
-        look_for_stop();
-        check<TimedOut>(Clock::now() < until, "rank ", launch.rank, " of ", launch.size, " has not found rank 0 at ",
-                        meeting_.place(), " within ", timeout_s_, " s (comm.timeout_s): ", why);
-        for (int port = meeting_.port; port < meeting_.port + meeting_.ports && !is_welcome; ++port) {
-            std::string of_port;
-            is_welcome = join_at(port, own, until, of_port);
-            if (why.empty() || control_.open()) why = of_port;  // a port that answered says more than one that does not
-        }
-        if (!is_welcome) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    }
-    meeting_address_ = address_of_peer(control_);
-    // Rank 0 began to wait at another time than this rank, and can name the missing ranks, so rank 0 times out first.
-    const auto last = deadline() + std::chrono::seconds(5);
-    while (true) {
-        const auto frame = control_reader_.read(control_);
-        if (frame && frame->type == Frame::Type::table) {
-            const auto table = proved(*frame, Frame::Type::table);
-            check(table.has_value(), "the table of the ranks that came from ", meeting_.place(),
-                  " was changed on its way");
-            return take_table(*table, launch);
-        }
-        if (frame && frame->type == Frame::Type::abort) {
-            // The ranks that did not come are rank 0's finding; the others end because of it.
-            check<TimedOut>(launch.rank != 0 || frame->body.starts_with(kPreempted), frame->body);
-            rethrow_reason(frame->body);
-        }
-        check<Aborted>(!control_reader_.closed(), "rank 0 has died while the ranks connected");
-        check<TimedOut>(wait_for_control(last), "rank 0 has not sent the addresses of the ranks for more than ",
-                        timeout_s_, " s (comm.timeout_s)");
-    }
-}
-
-void TcpWire::take_table(const std::string& body, const Launch& launch) {
-    contacts_.resize(to_size(launch.size));
-    check(body.size() == sizeof(Nonce) + contacts_.size() * sizeof(Contact), "rank 0 sends a table of ", body.size(),
-          " bytes for ", launch.size, " ranks: another version of this program?");
-    key_ = prove(key_, "tutti links 1", {std::string_view(body).substr(0, sizeof(Nonce))});
-    std::memcpy(contacts_.data(), body.data() + sizeof(Nonce), body.size() - sizeof(Nonce));
-    place_.rank = launch.rank;
-    place_.size = launch.size;
-    const Contact& own = contacts_[to_size(launch.rank)];
-    std::array<uint64_t, 16> cores{};
-    std::map<std::string, int> hosts;
-    for (int rank = 0; rank < launch.size; ++rank) {
-        const Contact& c = contacts_[to_size(rank)];
-        place_.host_of.push_back(hosts.try_emplace(c.memory_space.data(), rank).first->second);
-        place_.host_names.emplace_back(c.host.data());
-        if (c.memory_space != own.memory_space) continue;
-        place_.locals.push_back(rank);
-        for (size_t i = 0; i < cores.size(); ++i) cores[i] |= c.cores[i];
-    }
-    if (std::ssize(place_.locals) == launch.size) listener_ = {};  // there is no other host
-    place_.cores = 0;
-    for (const uint64_t word : cores) place_.cores += __builtin_popcountll(word);
-}
 
 // --- memory of the host ----------------------------------------------------------------------------------------------
 
@@ -330,9 +140,10 @@ bool TcpWire::is_connected(int to) {
                                       " of comm.timeout_s): its host is gone, or cut off from this one"));
         return false;
     }
-    peer.hello = proof_of_link(peer.challenge, place_.rank, to);
-    peer.queue.push_front({.header = {.kind = Kind::hello, .tag = place_.rank, .bytes = sizeof peer.hello},
-                           .data = reinterpret_cast<const std::byte*>(peer.hello.data())});
+    peer.hello.header.tag = place_.rank;
+    peer.hello.proof = proof_of_link(peer.challenge, place_.rank, to);
+    peer.queue.push_front(
+        {.header = peer.hello.header, .data = reinterpret_cast<const std::byte*>(peer.hello.proof.data())});
     return peer.is_connected = true;
 }
 
@@ -406,32 +217,29 @@ bool TcpWire::done(Request request) {
 }
 
 void TcpWire::progress() {
-    const auto is_stranger = [](const Incoming& in) { return in.from < 0; };
-    std::erase_if(incoming_, [&, now = Clock::now()](const Incoming& in) {
-        return is_stranger(in) && now - in.since > strangers_.time;
-    });
-    std::vector<pollfd> watched = {{.fd = listener_.fd(), .events = POLLIN, .revents = 0}};
-    for (const Incoming& in : incoming_) watched.push_back({.fd = in.socket.fd(), .events = POLLIN, .revents = 0});
     for (size_t to = 0; to < peers_.size(); ++to)
         if (!peers_[to].queue.empty()) flush(static_cast<int>(to));
-    if (poll(watched.data(), watched.size(), 0) <= 0) return;
+    std::vector<pollfd> watched = {{.fd = door_.fd(), .events = POLLIN, .revents = 0}};
+    for (const Incoming& in : incoming_) watched.push_back({.fd = in.socket.fd(), .events = POLLIN, .revents = 0});
+    poll(watched.data(), watched.size(), 0);
     for (size_t i = incoming_.size(); i-- > 0;)
         if (watched[i + 1].revents != 0 && !read(incoming_[i]))
             incoming_.erase(incoming_.begin() + static_cast<std::ptrdiff_t>(i));
-    if (watched[0].revents == 0) return;
-    for (int i = 0; i < StrangerLimits::kAtOnce; ++i) {
-        Socket socket = accept_from(listener_);
-        const auto oldest = std::find_if(incoming_.begin(), incoming_.end(), is_stranger);
-        if (oldest != incoming_.end() && std::count_if(oldest, incoming_.end(), is_stranger) >= strangers_.most)
-            incoming_.erase(oldest);
-        if (!socket.open()) return;
-        Incoming in;
-        in.challenge = fresh_nonce();
-        in.since = Clock::now();
-        const ssize_t sent = ::send(socket.fd(), in.challenge.data(), in.challenge.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-        in.socket = std::move(socket);
-        if (sent == std::ssize(in.challenge)) incoming_.push_back(std::move(in));
-    }
+    if (watched[0].revents == 0 && !door_.is_late()) return;
+    for (Door::Visitor& visitor : door_.look()) admit(std::move(visitor));
+}
+
+// If it is a rank of this job.
+void TcpWire::admit(Door::Visitor visitor) {
+    Hello hello;
+    std::memcpy(&hello, visitor.first.data(), sizeof hello);
+    const int from = hello.header.tag;
+    if (from < 0 || from >= place_.size || !is_same(hello.proof, proof_of_link(visitor.challenge, from, place_.rank)))
+        return;
+    Incoming in;
+    in.socket = std::move(visitor.socket);
+    in.from = from;
+    incoming_.push_back(std::move(in));
 }
 
 void TcpWire::flush(int to) {
@@ -460,53 +268,33 @@ void TcpWire::flush(int to) {
     }
 }
 
-// Whether the hello is that of a rank of this job; its proof has come.
-bool TcpWire::read_hello(Incoming& in) const {
-    const int from = in.header.tag;
-    if (from < 0 || from >= place_.size || !is_same(in.proof, proof_of_link(in.challenge, from, place_.rank)))
-        return false;
-    in.from = from;
-    return true;
-}
-
 bool TcpWire::read(Incoming& in) {
     constexpr auto kHead = static_cast<int64_t>(sizeof(Header));
+    const auto has_data = [&] { return in.header.kind == Kind::data || in.header.kind == Kind::bulk; };
     while (true) {
         const bool head = in.got < kHead;
-        const bool has_data =
-            in.header.kind == Kind::data || in.header.kind == Kind::bulk || in.header.kind == Kind::hello;
-        const int64_t end = head ? kHead : kHead + (has_data ? in.header.bytes : 0);
+        const int64_t end = head ? kHead : kHead + (has_data() ? in.header.bytes : 0);
         if (in.got < end) {
-            auto* data = in.from < 0 ? reinterpret_cast<std::byte*>(in.proof.data()) : in.data;
-            std::byte* to = head ? reinterpret_cast<std::byte*>(&in.header) + in.got : data + (in.got - kHead);
+            std::byte* to = head ? reinterpret_cast<std::byte*>(&in.header) + in.got : in.data + (in.got - kHead);
             const ssize_t n = recv(in.socket.fd(), to, to_size(end - in.got), MSG_DONTWAIT);
             if (n < 0 && errno == EINTR) continue;
             if (n < 0 && errno == EAGAIN) return true;
             if (n <= 0) {
                 // A rank that has ended closes between messages. The hub names a rank that has died.
-                if (in.from >= 0 && in.got > 0)
-                    lost(in.from, n == 0 ? "it ended inside a message" : std::strerror(errno));
+                if (in.got > 0) lost(in.from, n == 0 ? "it ended inside a message" : std::strerror(errno));
                 return false;
             }
             in.got += n;
             if (in.got < end) continue;
             if (!head) {
-                if (in.from >= 0)
-                    take_message(in);
-                else if (!read_hello(in))
-                    return false;
+                take_message(in);
                 in.got = 0;
                 continue;
             }
         }
-        // A hello comes first and only once; what begins otherwise is not a rank of this job.
-        if ((in.header.kind == Kind::hello) != (in.from < 0)) return false;
-        if (in.header.kind == Kind::hello) {
-            if (in.header.bytes != sizeof in.proof) return false;
-            continue;
-        }
+        if (in.header.kind == Kind::hello) return false;  // it comes once
         take_header(in);
-        if (!(in.header.kind == Kind::data || in.header.kind == Kind::bulk) || in.header.bytes == 0) {
+        if (!has_data() || in.header.bytes == 0) {
             if (in.header.kind == Kind::data) take_message(in);
             in.got = 0;
         }

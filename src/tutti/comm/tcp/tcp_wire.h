@@ -49,6 +49,10 @@ class TcpWire final : public processes::Wire {
         int64_t bytes = 0;
         uint64_t number = 0;  // offer: of the sender; grant, bulk: of the receiver
     };
+    struct Hello {  // the first message of a connection; `tag` is the rank that sends it
+        Header header{.kind = Kind::hello, .bytes = sizeof(Proof)};
+        Proof proof{};
+    };
     struct Outgoing {
         Header header;
         const std::byte* data = nullptr;  // header.bytes of them; null for a header alone
@@ -68,10 +72,7 @@ class TcpWire final : public processes::Wire {
     };
     struct Incoming {  // a connection made by another rank
         Socket socket;
-        Clock::time_point since;
-        Nonce challenge{};
-        Proof proof{};  // of the hello
-        int from = -1;  // before the hello
+        int from = 0;
         Header header;
         int64_t got = 0;                // bytes of the header and the data
         std::byte* data = nullptr;      // destination of the data
@@ -84,7 +85,7 @@ class TcpWire final : public processes::Wire {
         Clock::time_point connect_until;
         Nonce challenge{};
         size_t got = 0;  // bytes of the challenge
-        Proof hello{};
+        Hello hello;
         std::deque<Outgoing> queue;
         std::map<int, std::deque<Arrived>> arrived;  // by tag
         std::map<int, std::deque<Posted>> posted;    // by tag; no queue is empty
@@ -116,7 +117,7 @@ class TcpWire final : public processes::Wire {
     void progress();
     void flush(int to);
     bool read(Incoming& in);  // false: the connection is over
-    bool read_hello(Incoming& in) const;
+    void admit(Door::Visitor visitor);
     void take_header(Incoming& in);
     void take_message(Incoming& in);
     Posted take_posted(const Incoming& in);  // removes the oldest receive of the message's tag, which there must be
@@ -130,9 +131,9 @@ class TcpWire final : public processes::Wire {
     const Meeting meeting_;
     const double timeout_s_;
     const Stop* stop_;
-    const StrangerLimits strangers_;
     std::unique_ptr<Hub> hub_;  // rank 0
-    Socket listener_, control_, memory_;
+    Door door_;
+    Socket control_, memory_;
     FrameReader control_reader_;
     std::optional<std::string> abort_;
     Key key_{};                      // of the job; then of the links of this meeting

@@ -1,0 +1,210 @@
+// Joining: how a rank finds rank 0, proves that it belongs to the job, and learns where the others are.
+#include <sched.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <thread>
+
+#include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
+#include "tutti/comm/progress.h"
+#include "tutti/comm/tcp/tcp_wire.h"
+
+namespace tutti::comm::tcp {
+
+namespace {
+
+// Equal for processes that can open each other's memory: those of one running kernel, process table and user.
+std::string memory_space() {
+    std::string boot;
+    std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+    std::array<char, 64> table{};
+    if (readlink("/proc/self/ns/pid", table.data(), table.size() - 1) < 0) table[0] = '\0';
+    return concat(boot, ' ', table.data(), ' ', geteuid());
+}
+
+template <size_t N>
+void put(const std::string& text, std::array<char, N>& into) {
+    text.copy(into.data(), N - 1);
+}
+
+}  // namespace
+
+TcpWire::TcpWire(const Launch& launch, const Meeting& meeting, double timeout_s, const std::vector<int>& hosts,
+                 const Stop* stop)
+    : meeting_(meeting),
+      timeout_s_(timeout_s),
+      stop_(stop),
+      memory_(memfd_create("tutti", MFD_CLOEXEC)),
+      peers_(to_size(launch.size)) {
+    check<UsageError>(hosts.empty() || static_cast<int>(hosts.size()) == launch.size, "hosts are given for ",
+                      hosts.size(), " ranks, but there are ", launch.size);
+    Socket listener = meeting.one_host ? listen_locally("") : listen_on(is_loopback(meeting.host), 0);
+    check(listener.open(), "rank ", launch.rank, " cannot listen at any ",
+          meeting.one_host ? "local socket: " : "TCP port: ", std::strerror(errno));
+    door_ = Door(std::move(listener), StrangerLimits::of(launch.size, timeout_s),
+                 {.head = std::string(bytes_of(Kind::hello)), .bytes = sizeof(Hello)},
+                 [](const Nonce& challenge) { return std::string(bytes_of(challenge)); });
+    check(memory_.open(), "rank ", launch.rank, " gets no memory to share (memfd_create): ", std::strerror(errno));
+    if (launch.rank == 0) hub_ = std::make_unique<Hub>(meeting, launch.size, timeout_s);
+    join(launch, hosts);
+}
+
+// Does not unmap shared memory: other ranks may still be reading.
+TcpWire::~TcpWire() {
+    if (window_ != nullptr) munmap(window_, to_size(window_bytes_));
+}
+
+// A rank that is asked to stop while the ranks meet tells those that are there already, through rank 0.
+void TcpWire::look_for_stop() {
+    if (stop_ == nullptr || stop_->has_to_save() || !stop_->requested()) return;
+    if (control_.open() && send_frame(control_, Frame::Type::abort, stop_->reason()))
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));  // of rank 0: its hub tells the others meanwhile
+    stop_->check();
+}
+
+// False at `until`; looks for a stop meanwhile.
+bool TcpWire::wait_for_control(Clock::time_point until) {
+    for (;;) {
+        const auto now = Clock::now();
+        if (readable(control_, std::min(until, now + std::chrono::milliseconds(100)))) return true;
+        if (now >= until) return false;
+        look_for_stop();
+    }
+}
+
+Clock::time_point TcpWire::deadline() const { return Clock::now() + seconds(timeout_s_); }
+
+Contact TcpWire::own_contact(const Launch& launch, const std::vector<int>& hosts) const {
+    Contact contact;
+    put(std::string(kMagic), contact.magic);
+    contact.rank = launch.rank;
+    contact.size = launch.size;
+    put(meeting_.job, contact.job);
+    const std::string host = hosts.empty() ? "" : concat(" host ", hosts[to_size(launch.rank)]);
+    put(memory_space() + host, contact.memory_space);
+    put(host_name(), contact.host);
+    if (meeting_.one_host)
+        put(local_name_of(door_.listener()), contact.address);
+    else
+        contact.port = port_of(door_.listener());
+    contact.process = getpid();
+    contact.memory = memory_.fd();
+    cpu_set_t cores;
+    CPU_ZERO(&cores);
+    sched_getaffinity(0, sizeof cores, &cores);
+    std::memcpy(contact.cores.data(), &cores, std::min(sizeof cores, sizeof contact.cores));
+    return contact;
+}
+
+// Nothing when the other end says nothing for two seconds: another program, or another version of this one.
+std::optional<Frame> TcpWire::first_answer(Clock::time_point until) {
+    constexpr size_t kLongestAnswer = 4096;  // of one that has proved nothing
+    until = std::min(until, Clock::now() + std::chrono::seconds(2));
+    while (!control_reader_.closed()) {
+        if (auto frame = control_reader_.read(control_, kLongestAnswer)) return frame;
+        if (!wait_for_control(until)) break;
+    }
+    return std::nullopt;
+}
+
+std::optional<std::string> TcpWire::proved(const Frame& answer, Frame::Type type) const {
+    if (answer.type != type) return std::nullopt;
+    return read_answer(answer.body, key_, challenge_, nonce_, type);
+}
+
+bool TcpWire::join_at(int port, const Contact& own, Clock::time_point until, std::string& why) {
+    const std::optional<Key> key = meeting_.secret.key(why);
+    if (!key) return false;
+    key_ = *key;
+    const auto soon = std::min(until, Clock::now() + std::chrono::seconds(5));
+    control_ = meeting_.one_host ? connect_locally(meeting_.local_name(port), soon, why)
+                                 : connect_to(meeting_.host, port, soon, why);
+    if (!control_.open()) return false;
+    control_reader_ = {};
+    why = meeting_.one_host ? "what listens there does not speak as rank 0 of this job"
+                            : concat("what listens at port ", port,
+                                     " is not rank 0 of this job, or its secret is not that of this rank (",
+                                     meeting_.secret.origin(), ")");
+    const auto challenge = first_answer(until);
+    if (!challenge || challenge->type != Frame::Type::challenge || challenge->body.size() != sizeof challenge_)
+        return false;
+    std::memcpy(challenge_.data(), challenge->body.data(), sizeof challenge_);
+    const Join join = make_join(key_, challenge_, own);
+    nonce_ = join.nonce;
+    if (!send_frame(control_, Frame::Type::join, bytes_of(join))) return false;
+    const auto answer = first_answer(until);
+    if (!answer) return false;
+    if (const auto reason = proved(*answer, Frame::Type::refusal)) {
+        if (reason->starts_with(kPreempted)) rethrow_reason(*reason);
+        throw Error(concat("rank 0 at ", meeting_.place(), " refuses rank ", own.rank, ": ", *reason));
+    }
+    return proved(*answer, Frame::Type::welcome).has_value();
+}
+
+void TcpWire::join(const Launch& launch, const std::vector<int>& hosts) {
+    const Contact own = own_contact(launch, hosts);
+    const auto until = deadline();
+    std::string why;
+    for (bool is_welcome = false; !is_welcome;) {
+        look_for_stop();
+        check<TimedOut>(Clock::now() < until, "rank ", launch.rank, " of ", launch.size, " has not found rank 0 at ",
+                        meeting_.place(), " within ", timeout_s_, " s (comm.timeout_s): ", why);
+        for (int port = meeting_.port; port < meeting_.port + meeting_.ports && !is_welcome; ++port) {
+            std::string of_port;
+            is_welcome = join_at(port, own, until, of_port);
+            if (why.empty() || control_.open()) why = of_port;  // a port that answered says more than one that does not
+        }
+        if (!is_welcome) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    meeting_address_ = address_of_peer(control_);
+    // Rank 0 began to wait at another time than this rank, and can name the missing ranks, so rank 0 times out first.
+    const auto last = deadline() + std::chrono::seconds(5);
+    while (true) {
+        const auto frame = control_reader_.read(control_);
+        if (frame && frame->type == Frame::Type::table) {
+            const auto table = proved(*frame, Frame::Type::table);
+            check(table.has_value(), "the table of the ranks that came from ", meeting_.place(),
+                  " was changed on its way");
+            return take_table(*table, launch);
+        }
+        if (frame && frame->type == Frame::Type::abort) {
+            // The ranks that did not come are rank 0's finding; the others end because of it.
+            check<TimedOut>(launch.rank != 0 || frame->body.starts_with(kPreempted), frame->body);
+            rethrow_reason(frame->body);
+        }
+        check<Aborted>(!control_reader_.closed(), "rank 0 has died while the ranks connected");
+        check<TimedOut>(wait_for_control(last), "rank 0 has not sent the addresses of the ranks for more than ",
+                        timeout_s_, " s (comm.timeout_s)");
+    }
+}
+
+void TcpWire::take_table(const std::string& body, const Launch& launch) {
+    contacts_.resize(to_size(launch.size));
+    check(body.size() == sizeof(Nonce) + contacts_.size() * sizeof(Contact), "rank 0 sends a table of ", body.size(),
+          " bytes for ", launch.size, " ranks: another version of this program?");
+    key_ = prove(key_, "tutti links 1", {std::string_view(body).substr(0, sizeof(Nonce))});
+    std::memcpy(contacts_.data(), body.data() + sizeof(Nonce), body.size() - sizeof(Nonce));
+    place_.rank = launch.rank;
+    place_.size = launch.size;
+    const Contact& own = contacts_[to_size(launch.rank)];
+    std::array<uint64_t, 16> cores{};
+    std::map<std::string, int> hosts;
+    for (int rank = 0; rank < launch.size; ++rank) {
+        const Contact& c = contacts_[to_size(rank)];
+        place_.host_of.push_back(hosts.try_emplace(c.memory_space.data(), rank).first->second);
+        place_.host_names.emplace_back(c.host.data());
+        if (c.memory_space != own.memory_space) continue;
+        place_.locals.push_back(rank);
+        for (size_t i = 0; i < cores.size(); ++i) cores[i] |= c.cores[i];
+    }
+    if (std::ssize(place_.locals) == launch.size) door_ = {};  // there is no other host
+    place_.cores = 0;
+    for (const uint64_t word : cores) place_.cores += __builtin_popcountll(word);
+}
+
+}  // namespace tutti::comm::tcp
