@@ -199,8 +199,9 @@ struct PlanArguments : ForecastArguments {
     bool explain = false;
     bool scaling = false;    // show the best layout at 8 to 65,536 devices instead
     bool tables = false;     // show a course's tables instead
-    double parameters = 0;   // with tables, in place of a model; 0: none
+    double parameters = 0;   // with tables, budget or tokens, in place of a model; 0: none
     double budget = 0;       // FLOPs of a compute budget to show instead; 0: none
+    double tokens = 0;       // of a run whose compute to show instead; 0: none
     double mfu = 0.4;        // with budget
     double price = 0;        // dollars per device and hour; 0: the cluster file's
     double storage_gbs = 1;  // GB/s of a node for checkpoints
@@ -212,6 +213,7 @@ struct HardwareArguments {
     std::string name;                      // of the catalog, or a file; "": a table of all
     std::vector<std::string> set_cluster;  // "network.gbs=35"
     int devices = 1;                       // for the totals
+    std::string html;                      // file; "": none
 };
 int show_hardware(const HardwareArguments& arguments, const Io& io);
 

@@ -1,12 +1,15 @@
 // cli/hardware.cpp: `tutti hardware`: the devices and clusters of the catalog (hardware/cluster.h): peaks, memory, the
 // ladder from a device's memory to the network with its ratios, totals of many devices, sources.
+#include <algorithm>
 #include <cmath>
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
+#include "tutti/base/svg.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/commands.h"
 #include "tutti/hardware/cluster.h"
+#include "tutti/report/parts.h"
 
 namespace tutti::cli {
 
@@ -33,8 +36,12 @@ std::vector<Rung> ladder_of(const Cluster& c) {
     return ladder;
 }
 
-// The peak of 16-bit training: bf16, or fp16 where a device has no bf16.
-double peak_of(const Cluster& c) { return c.peak(c.has("bf16") ? "bf16" : "fp16"); }
+// The type of 16-bit training, or what the device has in its place.
+const char* type_of(const Cluster& c) { return c.has("bf16") ? "bf16" : c.has("fp16") ? "fp16" : "fp32"; }
+double peak_of(const Cluster& c) { return c.peak(type_of(c)); }
+
+// At most three digits: 989, 1.58.
+std::string short_fixed(double value) { return format_fixed(value, value < 10 ? 2 : 0); }
 
 Json to_json(const Cluster& c, int devices) {
     Json ladder = Json::array();
@@ -51,7 +58,12 @@ Json to_json(const Cluster& c, int devices) {
             {"peaks", peaks},
             {"memory_bytes", c.data_sheet_memory},
             {"usable_memory_bytes", c.memory},
+            {"year", c.year},
             {"processors", c.processors},
+            {"cores_of_a_processor", c.cores},
+            {"tensor_cores_of_a_processor", c.tensor_cores},
+            {"l1_bytes_of_a_processor", c.l1},
+            {"l2_bytes", c.l2},
             {"watts", c.watts},
             {"devices_of_a_domain", c.domain},
             {"devices_of_a_node", c.per_node},
@@ -61,6 +73,8 @@ Json to_json(const Cluster& c, int devices) {
               {"flops_per_s", devices * peak_of(c)},
               {"memory_bytes", devices * c.data_sheet_memory},
               {"processors", int64_t{devices} * c.processors},
+              {"cores", int64_t{devices} * c.processors * c.cores},
+              {"tensor_cores", int64_t{devices} * c.processors * c.tensor_cores},
               {"watts", devices * c.watts}}},
             {"sources", c.sources}};
 }
@@ -73,11 +87,17 @@ void print(const Cluster& c, int devices, std::ostream& out) {
     const auto line = [&out](const std::string& label, const std::string& text) {
         out << left(label, 14) << wrapped(text, 14) << '\n';
     };
-    out << c.vendor << ' ' << c.name << (c.generation.empty() ? "" : concat(", ", c.generation)) << "\n\n";
+    out << c.vendor << ' ' << c.name << (c.generation.empty() ? "" : concat(", ", c.generation))
+        << (c.year > 0 ? concat(", ", c.year) : "") << "\n\n";
     for (const auto& [type, peak] : c.peaks) line(type, format_flop_rate(peak));
-    line("memory", concat(format_fixed(c.data_sheet_memory / 1e9, 0), " GB, of which a run can use ",
+    line("memory", concat(report::short_number(c.data_sheet_memory / 1e9), " GB, of which a run can use ",
                           format_bytes(std::llround(c.memory))));
-    if (c.processors > 0) line("processors", std::to_string(c.processors));
+    if (c.processors > 0)
+        line("processors", concat(c.processors, c.cores > 0 ? concat(", each of ", c.cores, " f32 cores") : "",
+                                  c.tensor_cores > 0 ? concat(" and ", c.tensor_cores, " tensor cores") : ""));
+    if (c.l2 > 0)
+        line("caches",
+             concat("L1 ", format_bytes(std::llround(c.l1)), " of a processor, L2 ", format_bytes(std::llround(c.l2))));
     if (c.watts > 0) line("power", concat(format_fixed(c.watts, 0), " W"));
     out << "\nbandwidths of one device, in one direction, and as shares of the first\n";
     for (const Rung& rung : ladder_of(c))
@@ -87,16 +107,63 @@ void print(const Cluster& c, int devices, std::ostream& out) {
         out << '\n' << devices << " devices\n";
         line("peak", format_flop_rate(devices * peak_of(c)));
         line("memory", concat(format_fixed(devices * c.data_sheet_memory / 1e15, 3), " PB"));
-        if (c.processors > 0) line("processors", format_count(static_cast<double>(int64_t{devices} * c.processors)));
+        const double processors = double(devices) * c.processors;
+        if (c.processors > 0) line("processors", format_count(processors));
+        if (c.cores > 0) line("f32 cores", format_count(processors * c.cores));
+        if (c.tensor_cores > 0) line("tensor cores", format_count(processors * c.tensor_cores));
         if (c.watts > 0) line("power", concat(format_fixed(devices * c.watts / 1e6, 2), " MW, devices alone"));
     }
     out << '\n';
     line("sources", joined(c.sources));
 }
 
+// The peaks over the years, by bits of the type.
+std::string years_page() {
+    report::Chart chart{.id = "years",
+                        .title = "Peak of one device",
+                        .description = "",
+                        .x_label = "year of its announcement",
+                        .y_unit = "TFLOP/s, dense",
+                        .series = {},
+                        .allow_log = true};
+    std::vector<Cluster> all;
+    for (const std::string& name : hardware::cluster_names()) all.push_back(hardware::cluster_named(name));
+    std::stable_sort(all.begin(), all.end(), [](const Cluster& a, const Cluster& b) { return a.year < b.year; });
+    const auto add = [&](const char* label, const std::vector<const char*>& types) {
+        report::Series series{.label = label,
+                              .colour = static_cast<int>(chart.series.size()) + 1,
+                              .mark = report::Mark::points,
+                              .points = {}};
+        for (const Cluster& c : all) {
+            const auto type = std::find_if(types.begin(), types.end(), [&](const char* t) { return c.has(t); });
+            if (c.year == 0 || type == types.end()) continue;
+            const double peak = c.peak(*type) / 1e12;
+            series.points.push_back({double(c.year), peak});
+            series.titles.push_back(concat(c.name, ", ", c.year, ": ", short_fixed(peak), " TFLOP/s in ", *type));
+        }
+        chart.series.push_back(std::move(series));
+    };
+    add("32 bits", {"fp32"});
+    add("16 bits", {"bf16", "fp16"});
+    add("8 bits", {"fp8"});
+    std::string rows;
+    for (const Cluster& c : all) {
+        rows += report::row_of({escape_html(c.name), std::to_string(c.year), type_of(c), short_fixed(peak_of(c) / 1e12),
+                                report::short_number(c.data_sheet_memory / 1e9),
+                                format_fixed(c.memory_bandwidth / 1e9, 0)});
+        chart.description += concat(c.name, ", ", c.year, ": ", short_fixed(peak_of(c) / 1e12), " ", type_of(c), ". ");
+    }
+    return report::page(
+        "Devices over the years",
+        concat("<header><h1>Devices over the years</h1></header>\n<div class=\"grid\">", report::wide_card(chart),
+               "<div class=\"card full\"><h2>Devices</h2>",
+               report::table({"device", "year", "type", "TFLOP/s", "memory GB", "GB/s"}, rows), "</div></div>\n"));
+}
+
 }  // namespace
 
 int show_hardware(const HardwareArguments& a, const Io& io) {
+    check<UsageError>(a.html.empty() || a.name.empty(), "--html is a page of all devices; leave out ", a.name);
     if (!a.name.empty()) {
         const Cluster c = hardware::cluster_named(a.name, a.set_cluster);
         if (io.json)
@@ -109,18 +176,24 @@ int show_hardware(const HardwareArguments& a, const Io& io) {
                       joined(hardware::cluster_names()));
     Json all = Json::array();
     if (!io.json)
-        io.out << "device         vendor   16-bit TFLOP/s   memory GB     GB/s   link GB/s   domain   network GB/s\n";
+        io.out << "device         vendor   year    TFLOP/s        memory GB     GB/s   link GB/s   domain   network "
+                  "GB/s\n";
     for (const std::string& name : hardware::cluster_names()) {
         const Cluster c = hardware::cluster_named(name);
         if (io.json) {
             all.push_back(to_json(c, 1));
             continue;
         }
-        io.out << left(c.name, 15) << left(c.vendor, 9) << right(format_fixed(peak_of(c) / 1e12, 0), 14)
-               << right(format_fixed(c.data_sheet_memory / 1e9, 0), 12)
+        io.out << left(c.name, 15) << left(c.vendor, 9) << left(std::to_string(c.year), 6)
+               << right(short_fixed(peak_of(c) / 1e12), 9) << ' ' << left(type_of(c), 8)
+               << right(report::short_number(c.data_sheet_memory / 1e9), 9)
                << right(format_fixed(c.memory_bandwidth / 1e9, 0), 9)
                << right(format_fixed(c.link_bandwidth / 1e9, 0), 12) << right(std::to_string(c.domain), 9)
                << right(format_fixed(c.network_bandwidth / 1e9, 1), 15) << '\n';
+    }
+    if (!a.html.empty()) {
+        write_file("--html", a.html, years_page());
+        io.text() << "wrote " << a.html << '\n';
     }
     if (io.json)
         io.print(Json{{"devices", all}});

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tutti/base/json.h"
+#include "tutti/base/read_file.h"
 #include "tutti/cli/testing/run.h"
 #include "tutti/hardware/cluster.h"
 
@@ -35,6 +36,8 @@ TEST_F(Hardware, TotalsOfACluster) {
     EXPECT_NEAR(total["flops_per_s"].get<double>(), 24576 * 989.4e12, 1e9);
     EXPECT_NEAR(total["memory_bytes"].get<double>(), 1.96608e15, 1e6);
     EXPECT_EQ(total["processors"].get<int64_t>(), 3244032);
+    EXPECT_EQ(total["cores"].get<int64_t>(), 415236096);  // "415 M cores, 13 M tensor cores" of a lecture
+    EXPECT_EQ(total["tensor_cores"].get<int64_t>(), 12976128);
     EXPECT_EQ(run_words("hardware", {"h100", "--devices", "24576"}), 0);
     EXPECT_NE(out.find("24.3 EFLOP/s"), std::string::npos) << out;
 }
@@ -43,7 +46,11 @@ TEST_F(Hardware, EveryDeviceOfTheCatalogIsListed) {
     EXPECT_EQ(answer({})["devices"].size(), hardware::cluster_names().size());
     EXPECT_EQ(run_words("hardware", {}), 0);
     for (const std::string& name : hardware::cluster_names()) EXPECT_NE(out.find(name), std::string::npos) << name;
+    ASSERT_EQ(run_words("hardware", {"--html", path("years.html")}), 0) << err;
+    const std::string page = read_file(path("years.html"));
+    for (const std::string& name : hardware::cluster_names()) EXPECT_NE(page.find(name), std::string::npos) << name;
     EXPECT_EQ(run_words("hardware", {"--devices", "8"}), 2);
+    EXPECT_EQ(run_words("hardware", {"h100", "--html", path("x.html")}), 2);
     EXPECT_EQ(run_words("hardware", {"h1000"}), 2);
     EXPECT_TRUE(says("h100")) << err;
 }

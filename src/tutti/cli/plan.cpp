@@ -8,7 +8,9 @@
 #include "tutti/base/read_file.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/forecast.h"
+#include "tutti/models/flops.h"
 #include "tutti/models/model.h"
+#include "tutti/planner/budget.h"
 #include "tutti/planner/counterfactual.h"
 #include "tutti/planner/course_tables.h"
 #include "tutti/planner/peers.h"
@@ -194,18 +196,36 @@ int plan_scaling(const PlanArguments& a, const Io& io) {
     return 0;
 }
 
+// Two of --budget, --parameters (or the model's) and --tokens give the third.
 int plan_budget(const PlanArguments& a, const Io& io) {
-    planner::BudgetPlan plan{.flops = a.budget, .mfu = a.mfu, .rows = planner::compute_optimal(a.budget)};
-    std::string machines;
+    planner::BudgetPlan plan{.flops = a.budget, .mfu = a.mfu};
+    double parameters = a.parameters;
+    if (!a.model.empty()) {
+        parameters = double(models::active_parameter_count(models::outline(parse_run(a, false).model)));
+        plan.of = a.model;
+    }
+    const int given = int{a.budget > 0} + int{parameters > 0} + int{a.tokens > 0};
+    check<UsageError>(given < 3, "--budget is 6 x parameters x tokens; give two of the three");
+    check<UsageError>(given == 2 || a.tokens <= 0, "--tokens needs --parameters, --model or --budget beside it");
+    if (given == 2) {
+        const double N = parameters > 0 ? parameters : a.budget / (6 * a.tokens);
+        plan.run = {N, a.tokens > 0 ? a.tokens : a.budget / (6 * N)};
+        plan.flops = plan.run->flops();
+    }
     if (!a.cluster.empty()) {
-        check<UsageError>(a.ranks > 0, "--budget on --cluster ", a.cluster, " needs --gpus for days and money");
+        check<UsageError>(a.ranks > 0, "a budget on --cluster ", a.cluster, " needs --gpus for days and money");
         const hardware::Cluster cluster = cluster_of(a);
         plan.rate = cluster.peak(cluster.has("bf16") ? "bf16" : "fp16") * a.ranks * a.mfu;
-        plan.seconds = a.budget / plan.rate;
+        plan.seconds = plan.flops / plan.rate;
         plan.dollars = (a.price > 0 ? a.price : cluster.price_per_hour) * a.ranks * plan.seconds / 3600;
-        machines = concat(a.ranks, " x ", cluster.name);
+        plan.machines = concat(a.ranks, " x ", cluster.name);
     }
-    io.text() << planner::render(plan, machines) << std::flush;
+    io.text() << planner::render(plan);
+    if (!a.html.empty()) {
+        write_file("--html", a.html, planner::to_html(plan));
+        io.text() << "wrote " << a.html << '\n';
+    }
+    io.text() << std::flush;
     io.print(planner::to_json(plan));
     return 0;
 }
@@ -238,28 +258,29 @@ int plan_tables(const PlanArguments& a, const Io& io) {
 }  // namespace
 
 int plan(const PlanArguments& a, const Io& io) {
-    check<UsageError>(int{a.scaling} + int{a.tables} + int{a.budget > 0} <= 1,
-                      "--scaling, --tables and --budget are three answers; ask for one at a time");
-    const bool layouts = !a.scaling && !a.tables && a.budget <= 0;
-    check<UsageError>(
-        layouts || (a.emit.empty() && a.html.empty() && !a.explain && a.why_not.empty() && a.emit_for.empty()),
-        "--emit, --emit-for, --html, --explain and --why-not are about one plan; leave out --scaling, "
-        "--tables and --budget");
+    const bool budget = a.budget > 0 || a.tokens > 0;
+    check<UsageError>(int{a.scaling} + int{a.tables} + int{budget} <= 1,
+                      "--scaling, --tables and --budget (--tokens) are three answers; ask for one at a time");
+    const bool layouts = !a.scaling && !a.tables && !budget;
+    check<UsageError>(layouts || (a.emit.empty() && !a.explain && a.why_not.empty() && a.emit_for.empty()),
+                      "--emit, --emit-for, --explain and --why-not are about one plan; leave out --scaling, "
+                      "--tables, --budget and --tokens");
+    check<UsageError>(layouts || budget || a.html.empty(),
+                      "--html is a page of a plan or of a budget; leave out --scaling and --tables");
     check<UsageError>(a.svg.empty() || !a.why_not.empty() || !a.config.empty() || is_from_peer(a), "--svg ", a.svg,
                       ": draws the timeline of your layout or of --why-not; give CONFIG or --why-not");
-    const bool run = !a.config.empty() || !a.model.empty();
     check<UsageError>(!a.tables || (a.config.empty() && a.cluster.empty()),
                       "--tables are the same for every cluster; leave out CONFIG and --cluster");
-    check<UsageError>(a.parameters <= 0 || (a.tables && a.model.empty()),
-                      "--parameters belongs to --tables, in place of --model");
+    check<UsageError>(a.parameters <= 0 || ((a.tables || budget) && a.model.empty()),
+                      "--parameters belongs to --tables, --budget and --tokens, in place of --model");
     check<UsageError>(!a.tables || a.ranks == 0 || !a.model.empty() || a.parameters > 0, "--tables --gpus ", a.ranks,
                       ": of which model? give --model, or --parameters");
-    check<UsageError>(a.budget <= 0 || !run, "--budget says which size of model is best; leave out CONFIG and --model");
-    check<UsageError>(a.site.empty() || (!a.tables && a.budget <= 0),
-                      "--site belongs to the plan of a model on a cluster; ", "leave out --tables and --budget");
-    check<UsageError>(a.price <= 0 || a.scaling || a.budget > 0, "--price belongs to --scaling and --budget");
+    check<UsageError>(!budget || a.config.empty(), "--budget and --tokens are about sizes; leave out CONFIG");
+    check<UsageError>(a.site.empty() || (!a.tables && !budget), "--site belongs to the plan of a model on a cluster; ",
+                      "leave out --tables and --budget");
+    check<UsageError>(a.price <= 0 || a.scaling || budget, "--price belongs to --scaling and --budget");
     if (a.tables) return plan_tables(a, io);
-    if (a.budget > 0) return plan_budget(a, io);
+    if (budget) return plan_budget(a, io);
     check<UsageError>(!is_from_peer(a) || !a.scaling, "--from-… is about one layout; leave out --scaling");
     if (is_from_peer(a)) return plan_of_peer(a, io);
     return a.scaling ? plan_scaling(a, io) : plan_layouts(a, io, {});
@@ -301,7 +322,8 @@ Command plan_command(PlanArguments& a, const Io& io) {
               {"--top", "N", "10", "layouts to rehearse and show", &a.top, Between{1, 50}},
               {"--data", "FILE", "", "data.train of the config that --emit writes; repeatable", &a.data, kPath},
               {"--emit", "FILE", "", "write the config of the best layout, for `tutti train`", &a.emit, kPath},
-              {"--html", "FILE", "", "write a page with the layouts, their time and memory", &a.html, kPath},
+              {"--html", "FILE", "",
+               "write a page with the layouts, their time and memory, or with the losses of --budget", &a.html, kPath},
               {"--explain", "", "", "compare with the rules of a lecture and with the nearest published run",
                &a.explain},
               {"--why-not", "LAYOUT", "",
@@ -319,8 +341,10 @@ Command plan_command(PlanArguments& a, const Io& io) {
               {"--price", "DOLLARS", "",
                "with --scaling or --budget: price of a device for an hour [the cluster file's price_per_hour]",
                &a.price, Between{0, 1e4}},
-              {"--budget", "FLOPS", "", "show parameters, tokens, days and money for a compute budget", &a.budget,
+              {"--budget", "FLOPS", "", "show parameters, tokens, loss, days and money for a compute budget", &a.budget,
                Between{1, 1e40}},
+              {"--tokens", "D", "", "with --parameters or --model: show what training on so many tokens costs",
+               &a.tokens, Between{1, 1e20}},
               {"--mfu", "SHARE", "0.4", "with --budget: share of the peak that training reaches", &a.mfu,
                Between{1e-3, 1}},
               {"--tables", "", "",
@@ -328,7 +352,7 @@ Command plan_command(PlanArguments& a, const Io& io) {
                "of "
                "a device of --gpus [1], for every choice of types",
                &a.tables},
-              {"--parameters", "N", "", "with --tables: parameters in matrices, such as 340e9, in place of --model",
+              {"--parameters", "N", "", "with --tables, --budget or --tokens: such as 340e9, in place of --model",
                &a.parameters, Between{1, 1e15}}}}),
         "Examples:\n"
         "  tutti plan --model llama3-8b --cluster h100 --gpus 64 --global-batch 512 --seq-len 8192\n"
@@ -340,6 +364,7 @@ Command plan_command(PlanArguments& a, const Io& io) {
         "  tutti plan --model llama3-70b --cluster h100 --gpus 64 --global-batch 256 --emit-for megatron\n"
         "  tutti plan --from-megatron pretrain.sh --cluster h100\n"
         "  tutti plan --budget 3.8e25 --cluster h100 --gpus 16384\n"
+        "  tutti plan --parameters 175e9 --tokens 300e9 --cluster a100 --gpus 1024\n"
         "  tutti plan --tables\n"
         "  tutti plan --tables --model llama3-8b --gpus 64\n"
         "  tutti plan --tables --parameters 340e9 --gpus 1024");

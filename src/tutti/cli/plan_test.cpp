@@ -100,6 +100,14 @@ TEST_F(PlanCommand, AnswersInText) {
     ASSERT_EQ(run_plan({"--budget", "5.76e23", "--cluster", "a100", "--gpus", "1024", "--json"}), 0) << err;
     // 5.76e23 / (1024 x 312e12 x 0.4)
     EXPECT_NEAR(Json::parse(out)["seconds"].get<double>(), 4507211.5, 1);
+    ASSERT_EQ(run_plan({"--model", "mixtral-8x7b", "--tokens", "1e12", "--html", path("loss.html"), "--json"}), 0)
+        << err;
+    const double active = Json::parse(out)["run"]["parameters"].get<double>();
+    EXPECT_NEAR(active / 12.9e9, 1, 0.01);  // of 46.7 B
+    EXPECT_NEAR(Json::parse(out)["flops"].get<double>() / (6 * active * 1e12), 1, 1e-9);
+    EXPECT_NE(read_file(path("loss.html")).find("mixtral-8x7b"), std::string::npos);
+    ASSERT_EQ(run_plan({"--parameters", "175e9", "--budget", "3.15e23", "--json"}), 0) << err;
+    EXPECT_NEAR(Json::parse(out)["run"]["tokens"].get<double>(), 300e9, 1);
 }
 
 // A site whose products and memory are slower.
@@ -134,7 +142,10 @@ TEST_F(PlanCommand, RefusesWithWhatToGive) {
     refused({"--tables", "--scaling"}, "one at a time");
     refused({"--model", "llama-tiny", "--cluster", "h100", "--global-batch", "64", "--scaling", "--gpus", "4"},
             "begins at 8 devices");
-    refused({"--tables", "--html", path("x.html")}, "leave out --scaling, --tables and --budget");
+    refused({"--tables", "--html", path("x.html")}, "leave out --scaling and --tables");
+    refused({"--tokens", "1e12"}, "--tokens needs --parameters, --model or --budget");
+    refused({"--tokens", "1e12", "--parameters", "1e9", "--budget", "1e24"}, "give two of the three");
+    refused(kSmall + std::vector<std::string>{"--parameters", "1e9"}, "in place of --model");
     refused(kSmall + std::vector<std::string>{"--price", "2"}, "--price belongs to");
     refused({"--budget", "1e24", "--cluster", "h100"}, "needs --gpus");
     EXPECT_EQ(run_plan(kSmall + std::vector<std::string>{"--emit", path("nowhere/best.toml")}), 3);

@@ -350,11 +350,13 @@ Command hardware_command(HardwareArguments& a, const Io& io) {
          Suggestions{hardware::cluster_names(), true}},
         {"--devices,--gpus,--ranks", "N", "1", "show the totals of N devices", &a.devices, Between{1, kManyRanks}},
         {"--set-cluster", "key=value", "", "change a key of the cluster, such as network.gbs=35; repeatable",
-         &a.set_cluster}};
+         &a.set_cluster},
+        {"--html", "FILE", "", "write a page with the peaks of all devices over the years", &a.html, kPath}};
     return command_of("hardware", "show devices and clusters: peaks, memory, bandwidths, totals, sources", a, io,
                       show_hardware, options,
                       "Examples:\n"
                       "  tutti hardware\n"
+                      "  tutti hardware --html devices.html\n"
                       "  tutti hardware h100\n"
                       "  tutti hardware h100 --devices 24576 --set-cluster network.pod=3072 \\\n"
                       "      --set-cluster network.oversubscription=7");
@@ -372,6 +374,8 @@ Command program(Arguments& all, const Io& io) {
         .description = "Tutti trains large neural networks on all your devices at once.",
         .footer =
             "`tutti COMMAND --help` explains a command and shows examples.\n"
+            "Learning: five public lectures on large-scale training, item by item with its command, and exercises\n"
+            "that check themselves: docs/lectures/README.md and examples/course of the sources.\n"
             "Exit codes: 0 done, 2 usage or config, 3 data or checkpoint, 4 failed, 5 ended because of another\n"
             "rank, 70 a bug or no progress: do not start it again, 75 stopped by a signal with nothing lost:\n"
             "start it again.",

@@ -114,7 +114,12 @@ void read(Reader& reader, Cluster& c) {
     else if (given)
         c.memory = c.data_sheet_memory - kContext;
     reader.take("memory_gbs", c.memory_bandwidth, Zero::refused, 1e9);
+    reader.take("year", c.year, Zero::allowed);
     reader.take("processors", c.processors, Zero::allowed);
+    reader.take("cores", c.cores, Zero::allowed);
+    reader.take("tensor_cores", c.tensor_cores, Zero::allowed);
+    reader.take("l1_kb", c.l1, Zero::allowed, 1024);
+    reader.take("l2_mb", c.l2, Zero::allowed, kMiB);
     reader.take("watts", c.watts, Zero::allowed);
     reader.take("power_limit_watts", c.power_limit, Zero::allowed);
     for (const char* type : kTypes) {

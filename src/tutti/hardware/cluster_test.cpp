@@ -20,7 +20,7 @@ std::string message_of(auto&& action) {
 }
 
 TEST(Clusters, AllOfTheCatalogAreComplete) {
-    ASSERT_EQ(cluster_names().size(), 27u);
+    ASSERT_EQ(cluster_names().size(), 28u);
     for (const std::string& name : cluster_names()) {
         const Cluster c = cluster_named(name);
         EXPECT_EQ(c.name, name);
@@ -28,7 +28,16 @@ TEST(Clusters, AllOfTheCatalogAreComplete) {
         EXPECT_FALSE(c.generation.empty()) << name;
         EXPECT_GT(c.memory_bandwidth, 1e11) << name;
         EXPECT_GE(c.domain, 1) << name;
-        EXPECT_NEAR(c.memory / c.data_sheet_memory, 1, 0.08) << name;
+        constexpr double kContext = 600 << 20;
+        EXPECT_NEAR((c.memory + kContext) / c.data_sheet_memory, 1, 0.08) << name;
+        EXPECT_GT(c.year, 2009) << name;
+        EXPECT_EQ(c.cores > 0, c.l2 > 0) << name;
+        // At two FLOP a cycle the cores reach the peak at a clock that a device can have.
+        if (c.cores > 0) {
+            const double clock = c.peak("fp32") / (2.0 * c.processors * c.cores);
+            EXPECT_GT(clock, 1.3e9) << name;
+            EXPECT_LT(clock, 2.6e9) << name;
+        }
         for (const auto& [type, rate] : c.measured) EXPECT_LT(rate, c.peak(type)) << name << ' ' << type;
     }
 }

@@ -1,4 +1,4 @@
-// planner/scaling.cpp: a search for each number of devices; Daly's formula; the scaling laws.
+// planner/scaling.cpp: a search for each number of devices; Daly's formula.
 #include "tutti/planner/scaling.h"
 
 #include <cmath>
@@ -66,30 +66,6 @@ std::vector<ScalingRow> scale(const Request& request, const ScalingOptions& o) {
     return rows;
 }
 
-std::vector<BudgetRow> compute_optimal(double C) {
-    // L(N, D) = E + A / N^alpha + B / D^beta under C = 6 N D: N = G (C/6)^(beta / (alpha + beta)).
-    const auto parametric = [&](const std::string& law, const std::string& source, double A, double B, double alpha,
-                                double beta) {
-        const double G = std::pow(alpha * A / (beta * B), 1 / (alpha + beta));
-        const double N = G * std::pow(C / 6, beta / (alpha + beta));
-        return BudgetRow{
-            law, concat("N = (a A / b B)^(1/(a+b)) (C/6)^(b/(a+b)), A ", A, ", B ", B, ", a ", alpha, ", b ", beta),
-            source, N, C / (6 * N)};
-    };
-    std::vector<BudgetRow> rows;
-    const double twenty = std::sqrt(C / 120);
-    rows.push_back({"Chinchilla, 20 tokens a parameter", "N = sqrt(C / 120), D = 20 N",
-                    "Hoffmann et al. 2022, tables 2 and 3", twenty, 20 * twenty});
-    rows.push_back(
-        parametric("Chinchilla, approach 3", "Hoffmann et al. 2022, eq. 4 and 10", 406.4, 410.7, 0.34, 0.28));
-    rows.push_back(parametric("Chinchilla, fitted again", "Besiroglu et al. 2024", 482.01, 2085.43, 0.3478, 0.3658));
-    // N without embeddings, at the batch size that wastes least compute.
-    const double petaflop_days = C / (1e15 * 86400), kaplan = 1.3e9 * std::pow(petaflop_days, 0.73);
-    rows.push_back({"Kaplan", "N = 1.3e9 C^0.73, C in PF-days; D = C / 6 N", "Kaplan et al. 2020, table 6", kaplan,
-                    C / (6 * kaplan)});
-    return rows;
-}
-
 std::string render(const Request& request, const ScalingOptions& o, const std::vector<ScalingRow>& rows) {
     const double price = o.price.value_or(request.cluster.price_per_hour);
     std::string text =
@@ -147,38 +123,6 @@ Json to_json(const std::vector<ScalingRow>& rows) {
                         row.dollars_per_billion_tokens > 0 ? Json(row.dollars_per_billion_tokens) : Json(nullptr)}});
     }
     return {{"rows", all}};
-}
-
-std::string render(const BudgetPlan& plan, const std::string& machines) {
-    std::string text = concat("budget ", format_flops(plan.flops), " = 6 N D\n\n", left("law", 36),
-                              right("parameters", 12), right("tokens", 12), right("tokens/N", 10), '\n');
-    for (const BudgetRow& row : plan.rows)
-        text += concat(left(row.law, 36), right(format_count(row.parameters), 12), right(format_count(row.tokens), 12),
-                       right(format_fixed(row.tokens / row.parameters, row.tokens < row.parameters ? 3 : 1), 10), '\n');
-    text += '\n';
-    for (const BudgetRow& row : plan.rows) text += concat(left(row.law, 36), row.formula, " [", row.source, "]\n");
-    if (plan.seconds > 0) {
-        text +=
-            concat("\n", machines, " at ", format_percent(plan.mfu), " MFU: ", format_flop_rate(plan.rate), ", ",
-                   format_fixed(plan.seconds / 86400, 1), " days",
-                   plan.dollars > 0 ? concat(", $", format_count(plan.dollars)) : ", no price known (--price)", '\n');
-    }
-    return text;
-}
-
-Json to_json(const BudgetPlan& plan) {
-    Json rows = Json::array();
-    for (const BudgetRow& row : plan.rows)
-        rows.push_back({{"law", row.law},
-                        {"formula", row.formula},
-                        {"source", row.source},
-                        {"parameters", row.parameters},
-                        {"tokens", row.tokens}});
-    return {{"flops", plan.flops},
-            {"laws", rows},
-            {"mfu", plan.mfu},
-            {"seconds", plan.seconds > 0 ? Json(plan.seconds) : Json(nullptr)},
-            {"dollars", plan.dollars > 0 ? Json(plan.dollars) : Json(nullptr)}};
 }
 
 }  // namespace tutti::planner

@@ -1,5 +1,4 @@
-// planner/scaling.h: throughput and cost of the best layout at each number of devices, with failures and checkpoints;
-// the parameters and tokens that a compute budget is best spent on.
+// planner/scaling.h: throughput and cost of the best layout at each number of devices, with failures and checkpoints.
 #pragma once
 
 #include <optional>
@@ -56,25 +55,7 @@ struct ScalingRow {
 // Strong scaling: the global batch of the request at every size, because the training recipe fixes the batch.
 std::vector<ScalingRow> scale(const Request& request, const ScalingOptions& options);
 
-// --- Budget ---
-
-struct BudgetRow {
-    std::string law;  // "Chinchilla, approach 3"
-    std::string formula, source;
-    double parameters = 0, tokens = 0;
-};
-// The best parameters N and tokens D for C = 6 N D FLOPs, by each scaling law.
-std::vector<BudgetRow> compute_optimal(double flops);
-
-struct BudgetPlan {
-    double flops = 0, seconds = 0, dollars = 0;  // dollars 0: the price is not known
-    double mfu = 0, rate = 0;                    // FLOP/s of all devices
-    std::vector<BudgetRow> rows;
-};
-
 std::string render(const Request& request, const ScalingOptions& options, const std::vector<ScalingRow>& rows);
 Json to_json(const std::vector<ScalingRow>& rows);
-std::string render(const BudgetPlan& plan, const std::string& machines);
-Json to_json(const BudgetPlan& plan);
 
 }  // namespace tutti::planner
