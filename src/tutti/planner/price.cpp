@@ -15,7 +15,9 @@
 #include "tutti/pipeline/stages.h"
 #include "tutti/planner/rules.h"
 #include "tutti/schedule/generators.h"
+#include "tutti/schedule/lowering.h"
 #include "tutti/schedule/timeline.h"
+#include "tutti/simulate/clock.h"
 #include "tutti/simulate/rehearsed.h"
 #include "tutti/spec/rules.h"
 
@@ -68,9 +70,10 @@ const schedule::Schedule& Pricer::schedule_of(const spec::ParallelSpec& p, int64
     const auto known = schedules_.find(key);
     if (known != schedules_.end()) return known->second;
     return schedules_
-        .emplace(key, schedule::generate(std::get<0>(key), {.ranks = static_cast<int>(p.pp),
-                                                            .chunks = static_cast<int>(p.virtual_stages),
-                                                            .microbatches = static_cast<int>(microbatches)}))
+        .emplace(key, schedule::insert_messages(
+                          schedule::generate(std::get<0>(key), {.ranks = static_cast<int>(p.pp),
+                                                                .chunks = static_cast<int>(p.virtual_stages),
+                                                                .microbatches = static_cast<int>(microbatches)})))
         .first->second;
 }
 
@@ -169,7 +172,7 @@ Pricer::Layout Pricer::layout_of(const spec::RunSpec& run) {
 Pricer::Stage Pricer::stage_of(const Layout& l, int64_t index, int64_t stages) {
     const spec::RunSpec& run = *l.run;
     const auto& layers = layers_of(run, static_cast<int>(stages));
-    Stage stage;
+    Stage stage{.is_first = index == 0};
     const auto add = [&](const UnitProbe& unit) {
         stage.forward += unit.forward;
         stage.input += unit.input;
@@ -203,92 +206,187 @@ Pricer::Stage Pricer::stage_of(const Layout& l, int64_t index, int64_t stages) {
 
 // Gathers and reductions of parallel::DataParallel beside the passes over the units of a stage: the next unit's weights
 // are gathered ahead, a unit's gradients are reduced beside the backward of the next ones, and a forward begins when no
-// reduction is under way.
-void Pricer::add_data_parallelism(const Layout& l, Stage& stage) const {
-    const spec::RunSpec& run = *l.run;
-    const spec::ParallelSpec& p = run.parallel;
-    const double value = static_cast<double>(size_of(spec::compute_dtype(run)));
+// reduction is under way. Seconds since the first pass.
+class Pricer::Walk {
+  public:
+    Walk(const Pricer& pricer, const Layout& l)
+        : prices_(pricer.prices_),
+          run_(*l.run),
+          p_(run_.parallel),
+          several_(l.microbatches > 1),
+          masters_gathered_(p_.zero == 3 && l.of_value(Purpose::weights) == 0),
+          value_(static_cast<double>(size_of(spec::compute_dtype(run_)))) {
+        const auto tp = static_cast<int>(p_.tp), etp = static_cast<int>(p_.ep * p_.etp);
+        const auto shards = static_cast<int>(l.shards), expert_shards = static_cast<int>(l.expert_shards);
+        const auto replicas = static_cast<int>(l.replicas);
+        sets_ = {Set{&UnitProbe::experts, l.expert_shards, prices_.group(expert_shards, etp),
+                     prices_.group(replicas, expert_shards * etp)},
+                 Set{&UnitProbe::dense, l.shards, prices_.group(shards, tp), prices_.group(replicas, shards * tp)}};
+    }
+
+    double now() const { return clock_.now; }
+
+    // ZeRO-3.
+    void forward(const Stage& stage) {
+        const size_t n = stage.units.size();
+        Gather arrives = gather(*stage.units[0]);
+        for (size_t u = 0; u < n; ++u) {
+            wait_for(arrives);
+            if (u + 1 < n) arrives = gather(*stage.units[u + 1]);
+            clock_.compute(stage.units[u]->forward);
+        }
+    }
+
+    // ZeRO-1 and 2: all weights are gathered after the update of the step before, while the first forwards run.
+    void first_forwards(std::span<const Stage* const> stages) {
+        std::vector<Gather> arrive;
+        for (const Stage* stage : stages)
+            for (const UnitProbe* unit : stage->units) arrive.push_back(gather(*unit));
+        auto next = arrive.begin();
+        for (size_t i = 0; i < stages.size(); ++i) {
+            if (i > 0) clock_.compute(gap(stages[i - 1]->begins + stages[i - 1]->forward, stages[i]->begins));
+            for (const UnitProbe* unit : stages[i]->units) {
+                wait_for(*next++);
+                clock_.compute(unit->forward);
+            }
+        }
+    }
+
+    // The backwards of one microbatch. `last`: of the step, after which gradients are summed over replicas too.
+    void backwards(std::span<const Stage* const> stages, bool reduces, bool last) {
+        for (size_t i = stages.size(); i-- > 0;) {
+            backward(*stages[i], reduces, last);
+            if (i > 0)
+                clock_.compute(
+                    gap(stages[i]->ends, stages[i - 1]->ends - stages[i - 1]->input - stages[i - 1]->weight));
+        }
+        finish_until(0, last);
+        for (const Operation& sum : sums_) wait_for(sum);
+        sums_.clear();
+    }
+
+  private:
     struct Set {  // of dense parameters, or of experts: their groups
         double UnitProbe::*values;
         double shards;
         simulate::Group over, copies;
-        double free = 0;  // when its last operation ends
+        double free = 0, copies_free = 0;  // when the last operations end
     };
-    const auto tp = static_cast<int>(p.tp), etp = static_cast<int>(p.ep * p.etp);
-    const auto shards = static_cast<int>(l.shards), expert_shards = static_cast<int>(l.expert_shards);
-    const auto replicas = static_cast<int>(l.replicas);
-    std::array<Set, 2> sets = {
-        Set{&UnitProbe::experts, l.expert_shards, prices_.group(expert_shards, etp),
-            prices_.group(replicas, expert_shards * etp)},
-        Set{&UnitProbe::dense, l.shards, prices_.group(shards, tp), prices_.group(replicas, shards * tp)}};
-    const bool rounds = p.zero == 3 && l.of_value(Purpose::weights) == 0;  // masters for each gather
-    const auto gather = [&](const UnitProbe& unit, Set& set) {
-        const double bytes = value * unit.*set.values;
-        double seconds = bytes > 0 && set.shards > 1 ? prices_.gather(bytes, set.over) : 0;
-        if (rounds) seconds += prices_.pass((4 + value) * unit.*set.values / set.shards);
-        return run.offload.params ? std::max(seconds, prices_.host_copy(bytes / set.shards)) : seconds;
+    struct Operation {
+        double begin = 0, seconds = 0;
     };
-    const auto reduce = [&](const UnitProbe& unit, Set& set) {
-        const double bytes = static_cast<double>(size_of(spec::reduce_dtype(run))) * unit.*set.values;
-        if (bytes == 0 || set.shards <= 1) return 0.0;
-        return p.zero == 0 ? prices_.all_reduce(bytes, set.over) : prices_.gather(bytes, set.over);
+    using Gather = std::array<Operation, 2>;
+    struct Reduction {
+        Operation operation;
+        Set* set;
+        double values;
     };
-    double now = 0;
-    const auto begin_gather = [&](const UnitProbe& unit) {
-        double end = 0;
-        for (Set& set : sets) end = std::max(end, set.free = std::max(set.free, now) + gather(unit, set));
-        return end;
-    };
-    // Forward.
-    const size_t n = stage.units.size();
-    double arrives = p.zero == 3 ? begin_gather(*stage.units[0]) : 0;
-    for (size_t u = 0; u < n; ++u) {
-        now = std::max(now, arrives);
-        if (p.zero == 3 && u + 1 < n) arrives = begin_gather(*stage.units[u + 1]);
-        now += stage.units[u]->forward;
+
+    Operation begin(double& free, double seconds) const {
+        const Operation operation{std::max(free, clock_.now), seconds};
+        free = operation.begin + seconds;
+        return operation;
     }
-    stage.forward = now;
-    // Backward, with reductions as after the last microbatch; `each`: after every microbatch.
-    const bool each = p.zero >= 2;
-    const auto backward = [&](bool reduces) {
-        now = 0;
-        for (Set& set : sets) set.free = 0;
-        std::deque<std::pair<double, double>> under_way;  // ends, and times to add the shards
-        const auto finish_until = [&](int64_t most) {
-            for (; std::ssize(under_way) > most; under_way.pop_front())
-                now = std::max(now, under_way.front().first) + under_way.front().second;
+    void wait_for(const Operation& o) {
+        clock_.now = clock_.end_of_wait(o.begin, o.begin + o.seconds, prices_.physics().contention);
+    }
+    void wait_for(const Gather& gather) {
+        for (const Operation& o : gather) wait_for(o);
+    }
+    // Between the passes of two stages of a rank, in which others run.
+    static double gap(double end, double begin) { return std::max(0.0, begin - end); }
+
+    Gather gather(const UnitProbe& unit) {
+        const auto of = [&](Set& set) {
+            const double bytes = value_ * unit.*set.values;
+            double seconds = bytes > 0 && set.shards > 1 ? prices_.gather(bytes, set.over) : 0;
+            if (masters_gathered_) seconds += prices_.pass((4 + value_) * unit.*set.values / set.shards);
+            if (run_.offload.params) seconds = std::max(seconds, prices_.host_copy(bytes / set.shards));
+            return begin(set.free, seconds);
         };
-        const auto start = [&](Set& set, double seconds, double values) {
-            if (p.zero > 0) finish_until(p.reductions - 1);
-            set.free = std::max(set.free, now) + seconds;
-            under_way.emplace_back(set.free, each && l.microbatches > 1 ? prices_.pass(12 * values / set.shards) : 0);
-        };
-        double weights = n > 1 || p.zero < 3 ? 0 : begin_gather(*stage.units[0]);  // the last unit is gathered still
+        return {of(sets_[0]), of(sets_[1])};
+    }
+
+    void backward(const Stage& stage, bool reduces, bool last) {
+        const size_t n = stage.units.size();
+        Gather weights = {};  // of the last unit: gathered still
+        if (n == 1 && p_.zero == 3) weights = gather(*stage.units[0]);
         for (size_t u = n; u-- > 0;) {
-            now = std::max(now, weights);
-            if (p.zero == 3 && u > 0) weights = begin_gather(*stage.units[u - 1]);
-            now += stage.units[u]->input + stage.units[u]->weight;
+            wait_for(weights);
+            if (p_.zero == 3 && u > 0) weights = gather(*stage.units[u - 1]);
+            clock_.compute(stage.units[u]->input + stage.units[u]->weight);
             if (!reduces) continue;
-            for (Set& set : sets) {
+            const auto start = [&](Set& set, double values, double seconds) {
+                if (p_.zero >= 2 || (p_.zero == 1 && stage.is_first)) finish_until(p_.reductions - 1, last);
+                reductions_.push_back({begin(set.free, seconds), &set, values});
+            };
+            for (Set& set : sets_) {
                 const double values = stage.units[u]->*set.values;
-                if (values > 0) start(set, reduce(*stage.units[u], set), values);
+                const double bytes = static_cast<double>(size_of(spec::reduce_dtype(run_))) * values;
+                if (values > 0)
+                    start(set, values,
+                          set.shards <= 1 ? 0.0
+                          : p_.zero == 0  ? prices_.all_reduce(bytes, set.over)
+                                          : prices_.gather(bytes, set.over));
             }
             // Norms, whose gradients are summed over tp too, are reduced last, and by themselves.
-            if (p.tp > 1 && p.sequence_parallel && sets[1].shards > 1)
-                start(sets[1], prices_.gather(8 * static_cast<double>(run.model.width), sets[1].over), 0);
+            if (p_.tp > 1 && p_.sequence_parallel && sets_[1].shards > 1)
+                start(sets_[1], 0, prices_.gather(8 * static_cast<double>(run_.model.width), sets_[1].over));
         }
-        finish_until(0);
-        return now;
-    };
-    const double before = stage.input + stage.weight, plain = backward(each);
-    stage.input += plain - before;
-    double across = 0;  // the sum over replicas of the last unit; the others' are hidden
-    for (Set& set : sets)
-        if (replicas > 1)
-            across += prices_.all_reduce(static_cast<double>(size_of(spec::gradient_dtype(run))) *
-                                             stage.units[0]->*set.values / (p.zero > 0 ? set.shards : 1),
-                                         set.copies);
-    stage.last_reduction = backward(true) - plain + across;
+    }
+
+    void finish_until(int64_t most, bool last) {
+        for (; std::ssize(reductions_) > most; reductions_.pop_front()) {
+            const auto& [operation, set, values] = reductions_.front();
+            wait_for(operation);
+            if (p_.zero >= 2 && several_) clock_.compute(prices_.pass(12 * values / set->shards));
+            if (!last || set->copies.ranks <= 1 || values == 0) continue;
+            const double bytes = static_cast<double>(size_of(spec::gradient_dtype(run_))) * values;
+            sums_.push_back(
+                begin(set->copies_free, prices_.all_reduce(bytes / (p_.zero > 0 ? set->shards : 1), set->copies)));
+        }
+    }
+
+    const simulate::MachinePrices& prices_;
+    const spec::RunSpec& run_;
+    const spec::ParallelSpec& p_;
+    const bool several_, masters_gathered_;
+    const double value_;  // bytes of a weight
+    simulate::Clock clock_;
+    std::array<Set, 2> sets_;
+    std::deque<Reduction> reductions_;  // under way
+    std::vector<Operation> sums_;       // over replicas
+};
+
+// What data parallelism adds to each microbatch.
+void Pricer::add_data_parallelism(const Layout& l, Stage& stage) const {
+    if (l.run->parallel.zero == 3) {
+        Walk walk(*this, l);
+        walk.forward(stage);
+        stage.forward = walk.now();
+    }
+    if (l.run->parallel.zero >= 2) {
+        Walk walk(*this, l);
+        const Stage* const own[] = {&stage};
+        walk.backwards(own, true, false);
+        stage.input = walk.now() - stage.weight;
+    }
+}
+
+// What data parallelism adds to the first microbatch of the stages of a rank, and to the last one.
+double Pricer::first_gathers(const Layout& l, std::span<const Stage* const> stages) const {
+    const int64_t zero = l.run->parallel.zero;
+    if (zero != 1 && zero != 2) return 0;
+    Walk gathered(*this, l);
+    gathered.first_forwards(stages);
+    return gathered.now() - (stages.back()->begins + stages.back()->forward - stages.front()->begins);
+}
+
+double Pricer::last_reductions(const Layout& l, std::span<const Stage* const> stages) const {
+    Walk last(*this, l), before(*this, l);
+    last.backwards(stages, true, true);
+    before.backwards(stages, l.run->parallel.zero >= 2, false);
+    return last.now() - before.now();
 }
 
 double Pricer::update(const Layout& l, std::span<const Stage* const> stages) const {
@@ -325,53 +423,73 @@ Price Pricer::state_of(const Layout& l, std::span<const Stage* const> stages) co
 void Pricer::set_transients(const Layout& l, Stage& stage) const {
     using schedule::Op;
     for (const Op op : {Op::forward, Op::backward, Op::backward_input, Op::backward_weight})
-        stage.transient[static_cast<size_t>(op)] = transient_of(l, stage, op, splits(l.run->parallel));
+        for (const bool after : {false, true})
+            stage.transient[after ? 1 : 0][static_cast<size_t>(op)] = transient_of(l, stage, op, after);
 }
 
 Price Pricer::memory_of(const Layout& l, size_t rank) const {
-    const spec::ParallelSpec& p = l.run->parallel;
     const std::vector<const Stage*> own = l.of_rank(rank);
-    const bool has_head = own.back()->has_head || own.front()->has_head;
     Price price = state_of(l, own);
 
-    // Each action on top of what waits for its backward or its weight gradients.
+    // Each action on top of what waits for its backward or its weight gradients, of the messages that have arrived, and
+    // of those that are being sent (pipeline/executor.cpp): the output of a stage that is not the last, and gradients.
     double live = 0, most = 0, waiting = 0, most_waiting = 0;
+    bool after_backward = false;
+    std::deque<std::pair<int, schedule::Op>> sent;
+    const double hidden = l.probe->hidden;
+    const auto send = [&](const schedule::Action& action) {
+        constexpr std::ptrdiff_t kOfChannel = 2, kOfRank = 16;
+        const std::pair channel(action.stage, action.op);
+        const bool is_full = std::count(sent.begin(), sent.end(), channel) == kOfChannel;
+        if (is_full || std::ssize(sent) == kOfRank) {
+            sent.erase(is_full ? std::find(sent.begin(), sent.end(), channel) : sent.begin());
+            live -= hidden;
+        }
+        sent.push_back(channel);
+    };
     for (const schedule::Action& action : l.schedule->programs[rank]) {
         using schedule::Op;
+        if (schedule::is_message(action.op)) {
+            if (schedule::is_send(action.op))
+                send(action);
+            else
+                live += hidden;
+            continue;
+        }
         double beside = 0;
         for (const schedule::Action& part : schedule::Parts(action)) {
             const Stage& stage = l.stages[static_cast<size_t>(part.stage)];
             if (part.op == Op::forward) {
-                live += stage.kept;
+                live += stage.kept - (stage.is_first ? 0 : hidden);  // the input is there
                 waiting += stage.offloaded;
             }
-            beside = std::max(beside, stage.transient[static_cast<size_t>(part.op)]);
+            beside = std::max(beside, stage.transient[after_backward ? 1 : 0][static_cast<size_t>(part.op)]);
         }
         most = std::max(most, live + beside);
         most_waiting = std::max(most_waiting, waiting);
+        after_backward = action.op == Op::backward || action.op == Op::backward_weight ||
+                         (after_backward && action.op == Op::backward_input);
         for (const schedule::Action& part : schedule::Parts(action)) {
             const Stage& stage = l.stages[static_cast<size_t>(part.stage)];
+            const bool ends = part.op == Op::backward || part.op == Op::backward_input;
+            if (ends && !stage.is_first) live += hidden;  // the gradient of the input
             if (part.op == Op::backward) live -= stage.kept;
             if (part.op == Op::backward_input) live -= stage.kept - stage.kept_for_weight;
             if (part.op == Op::backward_weight) live -= stage.kept_for_weight;
-            if (part.op == Op::backward || part.op == Op::backward_input) waiting -= stage.offloaded;
+            if (ends) waiting -= stage.offloaded;
         }
     }
     price.offloaded += most_waiting;
-    double messages = 0;
-    if (p.pp > 1) {
-        const double channels =
-            static_cast<double>(l.stages_of_rank[rank].size()) * 2 - (rank == 0 ? 1 : 0) - (has_head ? 1 : 0);
-        messages = std::min(16.0, std::min(2.0, l.microbatches) * channels) * l.probe->hidden;
-    }
-    price.bytes += most + messages + static_cast<double>(target_.device.workspace_bytes);
+    price.bytes += most + static_cast<double>(target_.device.workspace_bytes);
     return price;
 }
 
-// Bytes of a pass over a stage at its fullest moment, above what all microbatches keep, its own with them.
-double Pricer::transient_of(const Layout& l, const Stage& stage, schedule::Op op, bool splits) const {
+// Bytes of a pass over a stage at its fullest moment, above what all microbatches keep, its own with them. `after`: the
+// rank's pass before was a backward, whose last reductions are under way.
+double Pricer::transient_of(const Layout& l, const Stage& stage, schedule::Op op, bool after) const {
     using schedule::Op;
     const spec::ParallelSpec& p = l.run->parallel;
+    const bool is_split = splits(p);
     const double value = static_cast<double>(size_of(spec::compute_dtype(*l.run)));
     const double gradient = p.zero >= 2 ? 4 : 0, gathered = p.zero >= 3 ? value : 0;
     const double head = stage.has_head ? l.probe->head.dense : 0;
@@ -380,6 +498,7 @@ double Pricer::transient_of(const Layout& l, const Stage& stage, schedule::Op op
         layer = stage.last->dense + stage.last->experts;
         layer_shard = shard_of(stage.last->dense, l.shards) + shard_of(stage.last->experts, l.expert_shards);
     }
+    const double of_head = gradient * (head + shard_of(head, l.shards));
     double most = 0;
     if (op == Op::forward) {
         if (stage.last != nullptr) most = stage.last->forward_peak - stage.last->kept + 2 * gathered * layer;
@@ -387,63 +506,84 @@ double Pricer::transient_of(const Layout& l, const Stage& stage, schedule::Op op
             most = std::max(most, l.probe->head.forward_peak + (gathered + gradient) * head + gathered * layer);
         return most;
     }
-    if (op == Op::backward_weight) {
-        const double of_layer = stage.last != nullptr ? stage.last->kept_for_weight : 0;
-        return std::max(gradient * layer, gradient * (2 * layer + layer_shard) - of_layer);
-    }
-    if (stage.has_head) most = l.probe->head.backward_peak + (gathered + gradient) * head + gathered * layer;
+    if (stage.has_head && op != Op::backward_weight)
+        most = l.probe->head.backward_peak + (gathered + gradient) * head + gathered * layer;
     if (stage.last == nullptr) return most;
-    // The last layer; the one before it, beside the reduction of the last one's gradients; the first one, where the
-    // others wait for their weight gradients.
-    const double of_layer = splits ? 0 : gradient, kept = stage.last->kept, later = stage.last->kept_for_weight;
-    const double alone = stage.last->backward_peak - kept + (2 * gathered + of_layer) * layer;
-    most = std::max(most, alone + of_layer * (head + shard_of(head, l.shards)));
-    most = std::max(most, alone - kept + (splits ? later : 0) + of_layer * (layer + layer_shard));
-    if (p.reductions > 1)  // the gradients of two layers before are under way too
-        most = std::max(most, alone - 2 * kept + 2 * (splits ? later : 0) + 2 * of_layer * (layer + layer_shard));
-    const auto layers = static_cast<double>(stage.units.size()) - (stage.has_head ? 1 : 0) -
-                        (stage.units.front() == &l.probe->embedding ? 1 : 0);
-    if (splits) most = std::max(most, alone + (layers - 1) * (later - kept));
+    // The last layer and those before it, each beside the reductions that are under way: of this backward, else of the
+    // one before.
+    const auto beside_reductions = [&](double peak, double freed, bool reduces) {
+        const double reduction = reduces ? gradient * (layer + layer_shard) : 0;
+        const auto under_way = static_cast<double>(p.reductions);
+        const double before = stage.has_head || !after ? 0 : under_way;  // the head's is the first one
+        most = std::max(most, peak + (stage.has_head && reduces ? of_head : 0) + before * reduction);
+        peak += !stage.has_head && op != Op::backward_weight ? l.probe->hidden : 0;  // of the output: until the end
+        for (double done = 1; done <= under_way; ++done)
+            most = std::max(most, peak - done * freed + std::min(under_way, done + before) * reduction);
+    };
+    const double kept = stage.last->kept, later = stage.last->kept_for_weight;
+    if (op == Op::backward_weight) {
+        beside_reductions(gradient * layer, later, true);
+        return most;
+    }
+    const double alone = stage.last->backward_peak - kept + (2 * gathered + (is_split ? 0 : gradient)) * layer;
+    beside_reductions(alone, is_split ? kept - later : kept, !is_split);
+    // The first layer, where the others wait for their weight gradients.
+    const auto layers = static_cast<double>(stage.units.size()) - (stage.has_head ? 1 : 0) - (stage.is_first ? 1 : 0);
+    if (is_split)
+        most = std::max(most,
+                        alone + (stage.has_head ? gradient * head : l.probe->hidden) + (layers - 1) * (later - kept));
     return most;
+}
+
+// When each stage begins and ends.
+void Pricer::note_moments(Layout& l, const schedule::Timeline<double>& timeline) {
+    for (Stage& stage : l.stages) stage.begins = timeline.makespan;
+    for (const std::vector<schedule::Span<double>>& spans : timeline.ranks)
+        for (const schedule::Span<double>& span : spans)
+            for (const schedule::Action& part : schedule::Parts(span.action)) {
+                Stage& stage = l.stages[static_cast<size_t>(part.stage)];
+                stage.begins = std::min(stage.begins, span.start);
+                stage.ends = std::max(stage.ends, span.end);
+            }
 }
 
 std::optional<Price> Pricer::price(const spec::RunSpec& run, double limit) {
     Layout l = layout_of(run);
-    double tail = 0, busiest = 0;
-    for (size_t r = 0; r < l.stages_of_rank.size(); ++r) {
-        const std::vector<const Stage*> own = l.of_rank(r);
-        // The first microbatch reaches the position through the stages before it, and the last one's gradient goes
-        // back through them.
+    const size_t ranks = l.stages_of_rank.size();
+    for (size_t r = 0; r < ranks; ++r) {
+        // The first microbatch reaches the position through the stages before it.
         double before = 0, busy = 0;
-        for (int s = 0; s < l.stages_of_rank[r].front(); ++s)
-            before += l.stages[static_cast<size_t>(s)].forward + l.stages[static_cast<size_t>(s)].input;
-        for (const Stage* stage : own) busy += stage->passes();
-        busiest = std::max(busiest, before + l.microbatches * busy);
-        tail = std::max(tail, update(l, own) + own.front()->last_reduction);
+        for (int s = 0; s < l.stages_of_rank[r].front(); ++s) before += l.stages[static_cast<size_t>(s)].forward;
+        for (const Stage* stage : l.of_rank(r)) busy += stage->passes();
+        if (before + l.microbatches * busy > limit) return std::nullopt;
     }
-    if (busiest + tail > limit) return std::nullopt;
-    double seconds = busiest;
-    if (l.stages_of_rank.size() > 1) {
-        schedule::Times<double> times;
-        times.stages.clear();
-        for (const Stage& stage : l.stages) times.stages.push_back({stage.forward, stage.input, stage.weight});
-        times.transfer = message(l);
-        seconds = schedule::simulate(*l.schedule, times).makespan;
-        if (seconds + tail > limit) return std::nullopt;
+    schedule::Times<double> times;
+    times.stages.clear();
+    for (const Stage& stage : l.stages) times.stages.push_back({stage.forward, stage.input, stage.weight});
+    times.transfer = message(l);
+    const auto timeline = schedule::simulate(*l.schedule, times);
+    note_moments(l, timeline);
+    double seconds = 0;
+    for (size_t r = 0; r < ranks; ++r) {
+        const std::vector<const Stage*> own = l.of_rank(r);
+        seconds = std::max(seconds, timeline.ranks[r].back().end + last_reductions(l, own) + update(l, own));
     }
+    seconds += first_gathers(l, l.of_rank(0));
+    if (seconds > limit) return std::nullopt;
     Price fullest;
     for (Stage& stage : l.stages) set_transients(l, stage);
     for (size_t r = 0; r < l.stages_of_rank.size(); ++r) {
         const Price here = memory_of(l, r);
         if (here.bytes > fullest.bytes) fullest = here;
     }
-    fullest.seconds = seconds + tail;
+    fullest.seconds = seconds;
     return fullest;
 }
 
 double Pricer::message(const Layout& l) const {
-    const bool crosses = request_.gpus / static_cast<int>(l.run->parallel.pp) >= prices_.cluster().domain;
-    return prices_.message(l.probe->hidden, crosses);
+    const spec::ParallelSpec& p = l.run->parallel;
+    const bool crosses = request_.gpus / static_cast<int>(p.pp) >= prices_.cluster().domain;
+    return p.pp > 1 ? prices_.message(l.probe->hidden, crosses) : 0;
 }
 
 double Pricer::passes(const spec::RunSpec& run, const LayerProbe& probe) {
@@ -457,7 +597,7 @@ double Pricer::passes(const spec::RunSpec& run, const LayerProbe& probe) {
         busiest = std::max(busiest, busy);
     }
     const auto others = static_cast<double>(p.pp - 1);
-    return (l.microbatches + shape.idle * others) * busiest + 2 * others * (p.pp > 1 ? message(l) : 0);
+    return (l.microbatches + shape.idle * others) * busiest + 2 * others * message(l);
 }
 
 Price Pricer::estimate(const spec::RunSpec& run, const LayerProbe& probe, double memory) {
@@ -476,7 +616,7 @@ Price Pricer::estimate(const spec::RunSpec& run, const LayerProbe& probe, double
             set_transients(l, stage);
             kept += stage.kept;
             offloaded += stage.offloaded;
-            beside = std::max(beside, *std::max_element(stage.transient.begin(), stage.transient.end()));
+            beside = std::max(beside, *std::max_element(stage.transient[0].begin(), stage.transient[0].end()));
         }
         for (const Stage& stage : stages[i]) own[i].push_back(&stage);
         Price here = state_of(l, own[i]);
@@ -489,16 +629,20 @@ Price Pricer::estimate(const spec::RunSpec& run, const LayerProbe& probe, double
     double busiest = 0, tail = 0;
     for (size_t i = 0; i < places; ++i) {
         double busy = 0;
-        for (Stage& stage : stages[i]) {
+        const std::vector<int64_t> indices = stages_at(p, shape, positions[i]);
+        for (size_t s = 0; s < stages[i].size(); ++s) {
+            Stage& stage = stages[i][s];
             add_data_parallelism(l, stage);
             busy += stage.passes();
+            stage.begins = static_cast<double>(indices[s]) * stage.forward;  // the others are like it
+            stage.ends = -static_cast<double>(indices[s]) * (stage.input + stage.weight);
         }
         busiest = std::max(busiest, busy);
-        tail = std::max(tail, update(l, own[i]) + stages[i].front().last_reduction);
+        tail = std::max(tail, update(l, own[i]) + last_reductions(l, own[i]));
     }
     const auto others = static_cast<double>(p.pp - 1);
     fullest.seconds =
-        (l.microbatches + shape.idle * others) * busiest + 2 * others * (p.pp > 1 ? message(l) : 0) + tail;
+        (l.microbatches + shape.idle * others) * busiest + 2 * others * message(l) + tail + first_gathers(l, own[0]);
     return fullest;
 }
 

@@ -15,7 +15,7 @@
 #include "tutti/base/purpose.h"
 #include "tutti/planner/probe.h"
 #include "tutti/planner/request.h"
-#include "tutti/schedule/schedule.h"
+#include "tutti/schedule/timeline.h"
 #include "tutti/simulate/machine_prices.h"
 
 namespace tutti::planner {
@@ -44,18 +44,19 @@ class Pricer {
 
   private:
     struct Stage {
+        double begins = 0, ends = 0;                // in the step: begin of the first forward, end of the last backward
         std::vector<const UnitProbe*> units;        // in the order of the forward
         double forward = 0, input = 0, weight = 0;  // with what data parallelism does not hide in each microbatch
-        double last_reduction = 0;  // seconds that the last microbatch takes longer, to reduce gradients
         double kept = 0, kept_for_weight = 0, offloaded = 0;
         double dense = 0, experts = 0;
-        std::array<double, 4> transient{};  // transient_of() F, B, I and W
-        const UnitProbe* last = nullptr;    // layer
-        bool has_head = false;
+        std::array<std::array<double, 4>, 2> transient{};  // transient_of() F, B, I and W, first and after a backward
+        const UnitProbe* last = nullptr;                   // layer
+        bool is_first = false, has_head = false;
 
         double passes() const { return forward + input + weight; }
     };
     struct Layout;  // of one run
+    class Walk;
     struct State {  // what a run keeps of Layout::kMany values
         int64_t zero = 0;
         spec::OptimizerSpec optimizer;
@@ -79,12 +80,15 @@ class Pricer {
     const Shape& shape_of(const spec::ParallelSpec& p, int64_t microbatches);
     const std::vector<std::pair<int64_t, int64_t>>& layers_of(const spec::RunSpec& run, int stages);
     void add_data_parallelism(const Layout& layout, Stage& stage) const;
+    double first_gathers(const Layout& layout, std::span<const Stage* const> stages) const;
+    double last_reductions(const Layout& layout, std::span<const Stage* const> stages) const;
+    static void note_moments(Layout& layout, const schedule::Timeline<double>& timeline);
     double update(const Layout& layout, std::span<const Stage* const> stages) const;
     Price state_of(const Layout& layout, std::span<const Stage* const> stages) const;
     Price memory_of(const Layout& layout, size_t rank) const;
     double message(const Layout& layout) const;  // seconds of an activation between stages
     void set_transients(const Layout& layout, Stage& stage) const;
-    double transient_of(const Layout& layout, const Stage& stage, schedule::Op op, bool splits) const;
+    double transient_of(const Layout& layout, const Stage& stage, schedule::Op op, bool after) const;
 
     const Request& request_;
     rehearsal::Target target_;

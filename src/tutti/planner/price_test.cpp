@@ -55,6 +55,12 @@ bool draw(std::mt19937& random, const Request& r, spec::RunSpec& run) {
     return allowed(r, run);
 }
 
+// Share of the ratios that are 1 up to `tolerance`.
+double within(const std::vector<double>& ratios, double tolerance) {
+    const auto near = [&](double ratio) { return std::abs(ratio - 1) <= tolerance; };
+    return static_cast<double>(std::count_if(ratios.begin(), ratios.end(), near)) / static_cast<double>(ratios.size());
+}
+
 TEST(Price, IsThatOfTheRehearsal) {
     std::mt19937 random(20261126);
     std::vector<double> of_time, of_memory, estimated_time, estimated_memory;
@@ -96,18 +102,48 @@ TEST(Price, IsThatOfTheRehearsal) {
         }
         EXPECT_GT(layouts, 5) << name_of(r.run.model);
     }
-    // Shares of the layouts within 1 %, 5 % and 15 %.
-    const auto within = [](const std::vector<double>& ratios, double tolerance) {
-        const auto near = [&](double ratio) { return std::abs(ratio - 1) <= tolerance; };
-        return static_cast<double>(std::count_if(ratios.begin(), ratios.end(), near)) /
-               static_cast<double>(ratios.size());
-    };
+    // Within 1 %, 5 % and 15 %.
     for (const auto& [ratios, one, five, fifteen] :
          {std::tuple(of_time, 0.3, 0.7, 0.94), std::tuple(of_memory, 0.4, 0.7, 0.92),
           std::tuple(estimated_time, 0.2, 0.5, 0.85), std::tuple(estimated_memory, 0.15, 0.4, 0.8)}) {
         EXPECT_GE(within(ratios, 0.01), one);
         EXPECT_GE(within(ratios, 0.05), five);
         EXPECT_GE(within(ratios, 0.15), fifteen);
+    }
+}
+
+// A search is as good as the order in which it prices what it rehearses.
+TEST(Price, OfFinalistsIsThatOfTheirRehearsals) {
+    std::vector<double> of_time, of_memory;
+    for (const auto& [preset, cluster, gpus, batch, seq, held] :
+         {std::tuple("llama3-8b", "h100", 64, 512, 8192, ""), std::tuple("llama3-8b", "h100", 64, 512, 8192, "ZeRO-3"),
+          std::tuple("llama3-8b", "h100", 64, 512, 8192, "pp 4 ZeRO-2"),
+          std::tuple("llama3-8b", "h100", 64, 512, 8192, "pp 4 ZeRO-3"),
+          std::tuple("llama3-8b", "h100", 64, 32, 131072, ""), std::tuple("llama3-70b", "h100", 256, 512, 8192, ""),
+          std::tuple("llama3-70b", "h100", 64, 128, 4096, "ZeRO-3"), std::tuple("llama2-7b", "a100", 16, 64, 4096, ""),
+          std::tuple("qwen3-30b-a3b", "h100", 128, 512, 4096, ""),
+          std::tuple("qwen3-30b-a3b", "h100", 64, 256, 4096, "pp 4"),
+          std::tuple("mixtral-8x7b", "h100", 64, 256, 4096, ""), std::tuple("gemma2-9b", "h200", 32, 128, 8192, ""),
+          std::tuple("gpt2-xl", "a100", 8, 64, 1024, "")}) {
+        Request r = request_for(spec::preset(preset), hardware::cluster_named(cluster), gpus, batch, seq);
+        if (*held != 0) hold(r.limits, held);
+        const rehearsal::Target target = target_of(r);
+        for (const Finalist& f : choose(r, search(r, target), 10, target).chosen) {
+            of_time.push_back(f.candidate.seconds / f.prediction.seconds());
+            of_memory.push_back(f.candidate.bytes / f.bytes());
+            if (std::getenv("TUTTI_SHOW_PRICES") != nullptr)
+                std::printf(
+                    "%-14s time %6.3f  memory %6.3f (%+9.2f MB)  %8.3f s %8.2f GB  at %-18s %s, reductions %d\n",
+                    preset, of_time.back(), of_memory.back(), (f.candidate.bytes - f.bytes()) / 1e6,
+                    f.prediction.seconds(), f.bytes() / 1e9, f.rehearsed.memory.peak_place.c_str(),
+                    describe_layout(f.run).c_str(), int(f.run.parallel.reductions));
+        }
+    }
+    for (const auto& [ratios, per_mille, one, five] :
+         {std::tuple(of_time, 0.15, 0.78, 0.99), std::tuple(of_memory, 0.5, 0.73, 0.88)}) {
+        EXPECT_GE(within(ratios, 0.001), per_mille);
+        EXPECT_GE(within(ratios, 0.01), one);
+        EXPECT_GE(within(ratios, 0.05), five);
     }
 }
 

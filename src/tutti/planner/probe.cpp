@@ -44,42 +44,6 @@ int ranks_of_layers(spec::RunSpec& run, int ranks) {
     throw Error(concat("ep ", p.ep, " does not fit on ", ranks, " ranks"));
 }
 
-// Seconds of the actions [begin, end) by place: one rank, its operations one after another in their group, beside its
-// kernels.
-std::vector<double> seconds_by_place(const Program& program, size_t begin, size_t end,
-                                     const simulate::TimelinePrices& prices) {
-    std::vector<double> seconds(program.places.size());
-    std::vector<double> free(program.groups.size());
-    std::map<std::pair<size_t, std::pair<comm::Kind, uint64_t>>, double> complete;
-    double now = 0, copies_end = 0;
-    std::map<uint64_t, double> copies;
-    std::map<std::tuple<size_t, comm::Kind, int64_t, int>, double> prices_of;  // of operations, which repeat
-    for (size_t i = begin; i < end; ++i) {
-        const rehearsal::Action& action = program.actions[i];
-        const double before = now;
-        if (const auto* call = std::get_if<rehearsal::KernelCall>(&action.what)) {
-            now += prices.kernel(*call);
-        } else if (const auto* op = std::get_if<rehearsal::BeginOperation>(&action.what)) {
-            double& at = free[op->group];
-            const comm::Summary& what = op->operation;
-            const auto [price, is_new] = prices_of.try_emplace({op->group, what.kind, what.bytes, what.peer});
-            if (is_new) price->second = prices.operation(what, program.groups[op->group].ranks);
-            at = std::max(at, now) + price->second;
-            complete[{op->group, {op->operation.kind, op->sequence}}] = at;
-        } else if (const auto* wait = std::get_if<rehearsal::WaitForOperation>(&action.what)) {
-            const auto found = complete.find({wait->group, {wait->kind, wait->sequence}});
-            if (found != complete.end()) now = std::max(now, found->second);
-        } else if (const auto* copy = std::get_if<rehearsal::BeginCopy>(&action.what)) {
-            if (prices.host) copies[copy->number] = copies_end = std::max(copies_end, now) + prices.host(copy->bytes);
-        } else if (const auto* copied = std::get_if<rehearsal::WaitForCopy>(&action.what)) {
-            const auto found = copies.find(copied->number);
-            if (found != copies.end()) now = std::max(now, found->second);
-        }
-        seconds[action.place] += now - before;
-    }
-    return seconds;
-}
-
 }  // namespace
 
 bool splits_backward(std::string_view schedule) {
@@ -128,7 +92,11 @@ LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
     const rehearsal::Target loaded = simulate::with_fullest_first(target_, small);
     const rehearsal::PartsRehearsal parts = rehearsal::rehearse_parts(small, loaded, ranks);
     const Program& program = parts.whole.program;
-    const std::vector<double> seconds = seconds_by_place(program, parts.parts.begin, parts.parts.end, prices_);
+    // One microbatch on this rank.
+    Program microbatch{program.groups, program.places, {}};
+    microbatch.actions.assign(program.actions.begin() + static_cast<std::ptrdiff_t>(parts.parts.begin),
+                              program.actions.begin() + static_cast<std::ptrdiff_t>(parts.parts.end));
+    const std::vector<double> seconds = simulate::lay_out({0}, {microbatch}, prices_, false).of_place.front();
     const std::vector<rehearsal::UnitValues>& values = parts.parts.values;
     std::vector<UnitProbe> units(values.size());
     const auto unit_of = [&](const std::string& place) {
@@ -156,6 +124,11 @@ LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
         if (call != nullptr && (place == "optimizer" || place == "gradient norm"))
             result.update += prices_.kernel(*call) / all_values;
     }
+    const double size = static_cast<double>(size_of(spec::compute_dtype(run)));
+    const spec::ParallelSpec& p = run.parallel;
+    result.hidden = size * static_cast<double>(run.train.micro_batch * run.train.seq_len / p.cp) *
+                    static_cast<double>(run.model.width) /
+                    static_cast<double>(p.tp > 1 && p.sequence_parallel ? p.tp : 1);
     // Where each unit's forward begins: what the units before it keep.
     std::vector<double> begins(units.size() + 1, -1);
     const std::vector<rehearsal::UnitPass>& passes = parts.parts.passes;
@@ -169,15 +142,20 @@ LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
         if (u + 1 == units.size()) begins[u + 1] = static_cast<double>(pass.end);
     }
     for (size_t u = 0; u < units.size(); ++u) units[u].kept = begins[u + 1] - begins[u];
+    std::fill(begins.begin(), begins.end(), -1);  // of each unit's recompute, or its backward
     for (const rehearsal::UnitPass& pass : passes) {
         const std::string& place = program.places[pass.place];
-        if (place.starts_with("forward")) continue;
-        UnitProbe& unit = units.at(static_cast<size_t>(unit_of(place)));
-        const double before = begins.at(static_cast<size_t>(unit_of(place)));
-        if (place.starts_with("backward weight"))
-            unit.kept_for_weight = static_cast<double>(pass.begin - pass.end);
-        else
-            unit.backward_peak = std::max(unit.backward_peak, static_cast<double>(pass.peak) - before);
+        if (place.starts_with("forward") || place.starts_with("backward weight")) continue;
+        const auto u = static_cast<size_t>(unit_of(place));
+        UnitProbe& unit = units.at(u);
+        if (begins[u] < 0) begins[u] = static_cast<double>(pass.begin);
+        // The gradient of the output has taken the place of the output. Units behind may wait for W.
+        unit.backward_peak = std::max(unit.backward_peak, static_cast<double>(pass.peak) - begins[u] + unit.kept);
+        if (splits) {
+            const double taken = &unit == &units.back() ? 0 : result.hidden;   // the gradient of the output
+            const double given = &unit == &units.front() ? 0 : result.hidden;  // the gradient of the input
+            unit.kept_for_weight = unit.kept - (begins[u] - static_cast<double>(pass.end)) + taken - given;
+        }
     }
     result.embedding = units.front();
     result.head = units.back();
@@ -192,11 +170,6 @@ LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
     for (size_t i = parts.parts.begin; i < parts.parts.end; ++i)
         if (const auto* copy = std::get_if<rehearsal::BeginCopy>(&program.actions[i].what)) copied += copy->bytes;
     for (UnitProbe& kind : result.kinds) kind.offloaded = copied / 2 / static_cast<double>(small.model.layers);
-    const double size = static_cast<double>(size_of(spec::compute_dtype(run)));
-    const spec::ParallelSpec& p = run.parallel;
-    result.hidden = size * static_cast<double>(run.train.micro_batch * run.train.seq_len / p.cp) *
-                    static_cast<double>(run.model.width) /
-                    static_cast<double>(p.tp > 1 && p.sequence_parallel ? p.tp : 1);
     return result;
 }
 

@@ -8,6 +8,7 @@
 namespace tutti::published {
 
 using simulate::AttentionShape;
+using simulate::beside;
 using simulate::Group;
 using simulate::MachinePrices;
 using simulate::Operands;
@@ -55,7 +56,6 @@ constexpr double kStep = 12e-3;          // of a step: the norm of gradients, th
 // Share of the memory beyond which an allocator of fixed segments returns memory to the device and takes it again:
 // layouts of nanotron's sweep there run at a half to a third of their speed.
 constexpr double kRetries = 5.0 / 6;
-constexpr double kWaitingShare = 0.3;  // of the contention, on communication
 
 struct Pass {
     double forward = 0, backward = 0;
@@ -269,12 +269,6 @@ class Microbatch {
     Pass attention_products_, attention_, ring_;
     double tp_ = 0;
 };
-
-// Seconds that are added when `comm` runs beside `compute`.
-double beside(double compute, double comm, double contention) {
-    const double both = std::min(compute, comm);
-    return std::max(compute + contention * both, comm + kWaitingShare * contention * compute) - compute;
-}
 
 // Bytes of bubble: how long a pipeline fills and drains, in passes of a microbatch through a stage, over pp - 1.
 double bubble_share(const PublishedRun& run) {

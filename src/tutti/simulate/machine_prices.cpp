@@ -205,7 +205,6 @@ double MachinePrices::message(double bytes, bool crosses) const {
     return bytes / (cluster_.network_bandwidth * physics_.network) + physics_.latency / 2 + physics_.hop;
 }
 
-// A kernel is launched by the native host in less than the gap, so that no floor of the host is added.
 double MachinePrices::kernel(const rehearsal::KernelCall& call) const {
     using Kind = kernels::ProblemShape::Kind;
     const kernels::ProblemShape& shape = call.work.shape;

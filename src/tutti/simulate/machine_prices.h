@@ -55,6 +55,8 @@ class MachinePrices {
     double pass(double bytes) const { return bytes / memory_rate_; }  // through the device's memory
     double host_copy(double bytes) const;       // between the device and the memory of its host, one direction
     double launch_gap() const { return 2e-6; }  // between two kernels of one stream; Nsight traces, 1 to 3 us
+    // Of the host for a kernel, without an interpreter: 3.8 us in "Getting Started with CUDA Graphs" (NVIDIA, 2019).
+    double native_launch() const { return 3.8e-6; }
 
     // --- Communication ---
 

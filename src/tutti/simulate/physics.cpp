@@ -33,6 +33,12 @@ const std::vector<PhysicsField>& physics_fields() {
     return fields;
 }
 
+double beside(double compute, double comm, double contention) {
+    constexpr double kWaitingShare = 0.3;  // of the contention, on communication
+    const double both = std::min(compute, comm);
+    return std::max(compute + contention * both, comm + kWaitingShare * contention * compute) - compute;
+}
+
 Physics physics_of_tables() {
     Physics physics;
     for (const PhysicsField& field : physics_fields()) physics.*field.member = field.table;

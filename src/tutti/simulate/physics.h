@@ -36,6 +36,9 @@ struct PhysicsField {
 };
 const std::vector<PhysicsField>& physics_fields();
 
+// Seconds that `comm` adds to `compute` beside it: what compute does not hide, and what each loses to the other.
+double beside(double compute, double comm, double contention);
+
 // The values of kernel tables and data sheets alone.
 Physics physics_of_tables();
 

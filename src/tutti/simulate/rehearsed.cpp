@@ -66,6 +66,8 @@ TimelinePrices prices_on(const spec::RunSpec& run, const hardware::Cluster& clus
         cluster, physics, std::string(hardware::peak_name(spec::compute_type_of(run))));
     TimelinePrices prices;
     prices.beside_kernels = true;
+    prices.contention = physics.contention;
+    prices.launch = run.train.cuda_graphs ? 0 : price->native_launch();
     prices.host = [price](double bytes) { return price->host_copy(bytes); };
     prices.kernel = [price](const rehearsal::KernelCall& call) {
         const double on_host = call.host_bytes > 0 ? price->host_copy(call.host_bytes) : 0;

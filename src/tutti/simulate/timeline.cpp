@@ -1,14 +1,17 @@
 #include "tutti/simulate/timeline.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <numeric>
+#include <set>
 #include <tuple>
 #include <utility>
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/report/trace_picture.h"
+#include "tutti/simulate/clock.h"
 
 namespace tutti::simulate {
 
@@ -23,13 +26,14 @@ using rehearsal::WaitForOperation;
 // An operation of a group, or a message between two ranks.
 struct Operation {
     std::string group;
-    std::vector<int> ranks;       // of the world
-    std::vector<size_t> members;  // those of them that are laid out
+    std::vector<int> ranks;            // of the world
+    std::vector<size_t> members = {};  // those of them that are laid out
     comm::Summary what;
     double host_bytes = 0;
-    std::vector<double> engaged;  // by place in `ranks`: from when on that rank moves its data; negative: not yet
-    size_t arrived = 0;           // ranks of which that is known
-    double complete = -1;         // once it is known
+    std::vector<double> engaged =
+        {};              // by place in `members`: when that rank begins to move its data; negative: not yet
+    size_t arrived = 0;  // ranks of which that is known
+    double begin = 0, complete = -1;      // once they are known
     std::map<size_t, size_t> spans = {};  // by member: its span
 };
 
@@ -43,11 +47,17 @@ struct Rank {
     const Program* program = nullptr;
     std::vector<size_t> order;  // of actions, repetitions written out
     size_t next = 0;
-    double now = 0, busy = 0, waited = 0;
+    Clock clock;
+    double waited = 0;
     std::map<std::string, double> waited_for;
-    double copies_end = 0;                                      // of those begun
-    std::map<uint64_t, double> copies;                          // ends, by number
-    std::map<std::string, double> stream_free;                  // by group: its operations follow one another
+    std::vector<double> of_place;
+    double host = 0;                            // when it has launched the kernels so far
+    size_t launched = 0;                        // kernels
+    std::array<double, 1024> queue = {};        // when the last ones began: CUDA's queue holds as many launches
+    std::set<const Action*> from_step_before;   // begun with the step
+    double copies_end = 0;                      // of those begun
+    std::map<uint64_t, double> copies;          // ends, by number
+    std::map<std::string, double> stream_free;  // by group: its operations follow one another
     std::map<std::pair<size_t, int>, uint64_t> sent, received;  // messages so far, by group and peer
     std::map<size_t, uint64_t> collectives;                     // so far, by group
     // Operations that this rank has begun and not waited for, by group, in the order of their begin.
@@ -62,6 +72,21 @@ struct Rank {
     std::vector<TimedMemory> memory;
     std::multimap<size_t, const Program::Memory*> samples;  // by the action behind them
 };
+
+// Begins of collectives that no action waits for.
+std::set<const Action*> left_open(const Program& program) {
+    std::set<std::tuple<size_t, comm::Kind, uint64_t>> waits;
+    for (const Action& action : program.actions)
+        if (const auto* wait = std::get_if<WaitForOperation>(&action.what))
+            waits.insert({wait->group, wait->kind, wait->sequence});
+    std::set<const Action*> open;
+    for (const Action& action : program.actions)
+        if (const auto* begin = std::get_if<BeginOperation>(&action.what))
+            if (!comm::is_message(begin->operation.kind) &&
+                !waits.contains({begin->group, begin->operation.kind, begin->sequence}))
+                open.insert(&action);
+    return open;
+}
 
 // Runs of like actions that are repeated together.
 std::vector<size_t> written_out(const Program& program) {
@@ -88,13 +113,18 @@ class Layout {
             const auto slow = prices.slow.find(ranks[r]);
             if (slow != prices.slow.end()) ranks_[r].slow = slow->second;
             ranks_[r].program = &programs[r];
+            ranks_[r].of_place.resize(programs[r].places.size());
             ranks_[r].order = written_out(programs[r]);
+            ranks_[r].from_step_before = left_open(programs[r]);
             for (const Program::Memory& sample : programs[r].memory)
                 if (with_spans) ranks_[r].samples.emplace(sample.action, &sample);
         }
     }
 
     Timeline run() {
+        for (size_t r = 0; r < ranks_.size(); ++r)
+            for (const Action& action : ranks_[r].program->actions)
+                if (ranks_[r].from_step_before.contains(&action)) start(r, std::get<BeginOperation>(action.what));
         bool moved = true;
         while (moved) {
             moved = false;
@@ -104,14 +134,15 @@ class Layout {
         for (size_t r = 0; r < ranks_.size(); ++r) {
             Rank& rank = ranks_[r];
             check(rank.next == rank.order.size(), "rank ", r, " waits for an operation that other ranks never begin");
-            timeline.seconds = std::max(timeline.seconds, rank.now + prices_.step);
+            timeline.seconds = std::max(timeline.seconds, rank.clock.now + prices_.step);
             timeline.ranks.push_back(rank.of_world);
-            timeline.busy.push_back(rank.busy + prices_.step);
+            timeline.busy.push_back(rank.clock.busy + prices_.step);
             timeline.waited.push_back(rank.waited);
             timeline.waited_for.push_back(std::move(rank.waited_for));
+            timeline.of_place.push_back(std::move(rank.of_place));
             timeline.spans.push_back(std::move(rank.spans));
             for (auto [at, last] = rank.samples.equal_range(rank.program->actions.size()); at != last; ++at)
-                rank.memory.push_back({rank.now, at->second->bytes});
+                rank.memory.push_back({rank.clock.now, at->second->bytes});
             timeline.memory.push_back(std::move(rank.memory));
         }
         return timeline;
@@ -126,45 +157,51 @@ class Layout {
             const Action& action = rank.program->actions[rank.order[rank.next]];
             if (!rank.sampled) sample(rank);
             rank.sampled = true;
+            const double before = rank.clock.now;
             if (const auto* call = std::get_if<KernelCall>(&action.what)) {
                 compute(rank, action, rank.slow * prices_.kernel(*call));
             } else if (const auto* copy = std::get_if<rehearsal::BeginCopy>(&action.what)) {
                 if (prices_.host) {
-                    rank.copies_end = std::max(rank.now, rank.copies_end) + prices_.host(copy->bytes);
+                    rank.copies_end = std::max(rank.clock.now, rank.copies_end) + prices_.host(copy->bytes);
                     rank.copies[copy->number] = rank.copies_end;
                 }
             } else if (const auto* copied = std::get_if<rehearsal::WaitForCopy>(&action.what)) {
                 if (const auto found = rank.copies.find(copied->number); found != rank.copies.end())
                     wait_until(rank, found->second, "copy", "host");
             } else if (const auto* begin = std::get_if<BeginOperation>(&action.what)) {
-                start(r, *begin);
+                if (!rank.from_step_before.contains(&action)) start(r, *begin);
             } else if (!wait(r, std::get<WaitForOperation>(action.what), action.place)) {
                 return moved;
             }
+            rank.of_place[action.place] += rank.clock.now - before;
             ++rank.next;
             rank.sampled = false;
             moved = true;
         }
-        engage(r, rank.now);
+        engage(r, rank.clock.now);
         return moved;
     }
 
     static void sample(Rank& rank) {
         for (auto [at, last] = rank.samples.equal_range(rank.order[rank.next]); at != last; ++at)
-            rank.memory.push_back({rank.now, at->second->bytes});
+            rank.memory.push_back({rank.clock.now, at->second->bytes});
     }
 
+    // The kernel begins when the host has launched it.
     void compute(Rank& rank, const Action& action, double seconds) {
-        const double begin = rank.now;
-        rank.now += seconds;
-        rank.busy += seconds;
+        double& began = rank.queue[rank.launched++ % rank.queue.size()];
+        rank.host = std::max(rank.host, began) + prices_.launch;
+        wait_until(rank, rank.host, "launch", "launches");
+        began = rank.clock.now;
+        const double begin = rank.clock.now;
+        rank.clock.compute(seconds);
         if (!with_spans_) return;
         const std::string& place = rank.program->places[action.place];
         if (!rank.spans.empty() && rank.spans.back().activity == Activity::compute && rank.spans.back().name == place &&
             rank.spans.back().end == begin) {
-            rank.spans.back().end = rank.now;
+            rank.spans.back().end = rank.clock.now;
         } else {
-            rank.spans.push_back({Activity::compute, place, "", begin, rank.now});
+            rank.spans.push_back({Activity::compute, place, "", begin, rank.clock.now});
         }
     }
 
@@ -185,7 +222,7 @@ class Layout {
         }
         const auto [known, is_new] = by_key_.try_emplace(std::move(key), operations_.size());
         if (is_new) {
-            Operation operation{group.name, ranks, {}, what, begin.host_bytes, {}, 0, -1};
+            Operation operation{.group = group.name, .ranks = ranks, .what = what, .host_bytes = begin.host_bytes};
             for (const int member : ranks) {
                 const auto found = place_of_.find(member);
                 if (found != place_of_.end()) operation.members.push_back(found->second);
@@ -195,7 +232,7 @@ class Layout {
         }
         rank.open[begin.group].push_back({what.kind, begin.sequence, known->second});
         rank.unengaged.push_back(known->second);
-        if (prices_.beside_kernels) engage(r, rank.now);
+        if (prices_.beside_kernels) engage(r, rank.clock.now);
     }
 
     // From `when` on the rank moves data of all that it has begun.
@@ -217,13 +254,14 @@ class Layout {
         if (prices_.beside_kernels)
             for (const size_t member : operation.members)
                 begin = std::max(begin, ranks_[member].stream_free[operation.group]);
+        operation.begin = begin;
         operation.complete = begin + seconds;
         for (const size_t member : operation.members) {
             Rank& rank = ranks_[member];
             if (prices_.beside_kernels)
                 rank.stream_free[operation.group] = operation.complete;
             else
-                rank.busy += seconds;
+                rank.clock.busy += seconds;
             if (!with_spans_) continue;
             operation.spans[member] = rank.spans.size();
             rank.spans.push_back({Activity::communication, std::string(name_of(operation.what.kind)), operation.group,
@@ -243,22 +281,24 @@ class Layout {
             found = std::find_if(open.begin(), open.end(), [&](const Rank::Open& o) { return o.kind == wait.kind; });
         }
         if (found == open.end()) return true;  // waited for before
-        engage(r, rank.now);
+        engage(r, rank.clock.now);
         const Operation& operation = operations_[found->operation];
         if (operation.complete < 0) return false;
         if (const auto span = operation.spans.find(r); span != operation.spans.end())
             rank.spans[span->second].needed = rank.program->places[place];
-        wait_until(rank, operation.complete, name_of(wait.kind), rank.program->groups[wait.group].name);
+        const double contention = comm::is_message(wait.kind) ? 0 : prices_.contention;
+        const double end = rank.clock.end_of_wait(operation.begin, operation.complete, contention);
+        wait_until(rank, end, name_of(wait.kind), rank.program->groups[wait.group].name);
         open.erase(found);
         return true;
     }
 
     void wait_until(Rank& rank, double end, std::string_view what, const std::string& group) {
-        if (end <= rank.now) return;
-        if (with_spans_) rank.spans.push_back({Activity::wait, std::string(what), group, rank.now, end});
-        rank.waited += end - rank.now;
-        rank.waited_for[group] += end - rank.now;
-        rank.now = end;
+        if (end <= rank.clock.now) return;
+        if (with_spans_) rank.spans.push_back({Activity::wait, std::string(what), group, rank.clock.now, end});
+        rank.waited += end - rank.clock.now;
+        rank.waited_for[group] += end - rank.clock.now;
+        rank.clock.now = end;
     }
 
     const TimelinePrices& prices_;

@@ -22,6 +22,8 @@ struct TimelinePrices {
     // True: operations run beside the kernels, those of a group one after another. False: they take the time of the
     // rank's own thread, and data moves only while ranks wait, as without a progress thread.
     bool beside_kernels = false;
+    double contention = 0;       // of beside(): collectives and the kernels beside them
+    double launch = 0;           // seconds of the host for a kernel, beside the device
     double step = 0;             // seconds of a rank that nothing else accounts for
     std::map<int, double> slow;  // stragglers: how many times as long the kernels of these ranks take
     // Bytes over the link to the host. Not set: kernels and operations have the host's memory at hand, copies are free.
@@ -50,15 +52,17 @@ struct Timeline {
     std::vector<int> ranks;      // of the world, those laid out
     std::vector<double> busy;    // of each rank: kernels and its part of operations
     std::vector<double> waited;  // of each rank
-    // Of each rank: seconds waited by group, copies from and to the host as "host".
+    // Of each rank: seconds waited by group, copies from and to the host as "host", the host itself as "launches".
     std::vector<std::map<std::string, double>> waited_for;
+    std::vector<std::vector<double>> of_place;  // of each rank: seconds by place of its program
     // Of each rank, when asked for; memory as the program samples it, again in each repetition.
     std::vector<std::vector<TimedSpan>> spans;
     std::vector<std::vector<TimedMemory>> memory;
 };
 
 // `programs`: of the given ranks of the world, one each. Ranks that are not given are assumed to begin operations with
-// the others. Error when some wait for operations that others never begin.
+// the others. Collectives that a step begins and does not wait for, gathers of the updated weights, are those of the
+// step before: they begin with it. Error when some ranks wait for operations that others never begin.
 Timeline lay_out(const std::vector<int>& ranks, const std::vector<rehearsal::Program>& programs,
                  const TimelinePrices& prices, bool with_spans);
 // `programs`: of all ranks 0, 1, ...

@@ -83,6 +83,45 @@ TEST(Timelines, CopiesToTheHostRunBesideKernelsOneAfterAnother) {
     EXPECT_DOUBLE_EQ(lay_out({program}, prices(0, true), false).seconds, 2);  // no link
 }
 
+// Two seconds of compute hide an operation of 1.5 s, and take a quarter of it longer; one of 2.5 s leaves half a
+// second, and takes 0.3 x a quarter of the compute longer. Idle time beside an operation costs nothing.
+TEST(Timelines, KernelsBesideACollectiveTakeLonger) {
+    const auto program = [] {
+        return ByHand({0, 1}).k(1).b(Kind::all_gather, 0).k(2).w(Kind::all_gather, 0).k(1).program;
+    };
+    const auto seconds = [&](double operation) {
+        TimelinePrices with = prices(operation, true);
+        with.contention = 0.25;
+        return lay_out({program(), program()}, with, false).seconds;
+    };
+    EXPECT_DOUBLE_EQ(seconds(1.5), 4 + 0.25 * 1.5);
+    EXPECT_DOUBLE_EQ(seconds(2.5), 4.5 + 0.3 * 0.25 * 2);
+    TimelinePrices with = prices(1, true);
+    with.contention = 0.25;
+    const std::vector<Program> programs = {ByHand({0, 1}).b(Kind::all_gather, 0).w(Kind::all_gather, 0).program,
+                                           ByHand({0, 1}).k(3).b(Kind::all_gather, 0).w(Kind::all_gather, 0).program};
+    EXPECT_DOUBLE_EQ(lay_out(programs, with, false).seconds, 4);
+}
+
+// The gather at the end of the step before runs beside the first kernel, 2 s of its 3.
+TEST(Timelines, WhatAStepLeavesOpenIsWaitedForInTheNext) {
+    const auto program = [] { return ByHand({0, 1}).k(2).w(Kind::all_gather, 0).k(1).b(Kind::all_gather, 7).program; };
+    EXPECT_DOUBLE_EQ(lay_out({program(), program()}, prices(3, true), false).seconds, 4);
+    EXPECT_DOUBLE_EQ(lay_out({program(), program()}, prices(1, true), false).seconds, 3);
+}
+
+// The host launches a kernel in 1 s and runs ahead of the device while it can, by no more than CUDA's queue.
+TEST(Timelines, AKernelWaitsForItsLaunch) {
+    TimelinePrices with = prices(0, true);
+    with.launch = 1;
+    EXPECT_DOUBLE_EQ(lay_out({ByHand({0}).k(0.5, 10).program}, with, false).seconds, 10.5);
+    EXPECT_DOUBLE_EQ(lay_out({ByHand({0}).k(2, 10).program}, with, false).seconds, 21);
+    EXPECT_DOUBLE_EQ(lay_out({ByHand({0}).k(2, 10).k(0.5, 9).program}, with, false).seconds, 1 + 20 + 4.5);
+    // The host is 1,024 kernels ahead at the first short one, and the device has used that up after 2,048 of them.
+    const Timeline t = lay_out({ByHand({0}).k(2, 4000).k(0.5, 4001).program}, with, false);
+    EXPECT_NEAR(t.seconds, 8000 + 1024 + (4001 - 2048), 5);
+}
+
 TEST(Timelines, OperationsOfARankFollowOneAnother) {
     const auto program = [] {
         return ByHand({0, 1})

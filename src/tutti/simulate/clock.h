@@ -1,0 +1,41 @@
+// simulate/clock.h: the time of one rank: kernels one after another, and waits for operations beside them.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "tutti/simulate/physics.h"
+
+namespace tutti::simulate {
+
+// Seconds since the begin of the step.
+class Clock {
+  public:
+    double now = 0, busy = 0;
+
+    void compute(double seconds) {
+        if (intervals_.empty() || intervals_.back().end < now) intervals_.push_back({now, now, busy});
+        now += seconds;
+        busy += seconds;
+        intervals_.back().end = now;
+    }
+    // When a wait ends for an operation of [begin, end): kernels beside it and the operation take longer (beside()).
+    double end_of_wait(double begin, double end, double contention) const {
+        const double compute = computed_until(end) - computed_until(begin), seconds = end - begin;
+        return std::max(end, now) + beside(compute, seconds, contention) - std::max(0.0, seconds - compute);
+    }
+
+  private:
+    struct Interval {  // of kernels back to back
+        double begin, end, before;
+    };
+    double computed_until(double when) const {
+        auto at = intervals_.rbegin();  // an operation seldom began long ago
+        while (at != intervals_.rend() && at->begin > when) ++at;
+        return at == intervals_.rend() ? 0 : at->before + std::min(when, at->end) - at->begin;
+    }
+
+    std::vector<Interval> intervals_;
+};
+
+}  // namespace tutti::simulate
