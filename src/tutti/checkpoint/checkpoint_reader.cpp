@@ -1,36 +1,13 @@
 #include "tutti/checkpoint/checkpoint_reader.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 
 namespace tutti::checkpoint {
 
-namespace {
-
-File open_listed(FileSystem& file_system, const std::string& path, std::string_view listed_by) {
-    try {
-        return File::open(file_system, path);
-    } catch (const IoError& error) {
-        if (error.code() != ENOENT) throw;
-        throw DamagedError(concat(path, " is missing; ", listed_by));
-    }
-}
-
-Manifest read_manifest(FileSystem& file_system, const std::string& directory) {
-    const std::string path = join(directory, kManifestName);
-    check<DataError>(file_system.kind(directory) != FileKind::none, "there is no checkpoint ", directory);
-    const File file = open_listed(file_system, path, "without it this is not a finished checkpoint");
-    return parse_manifest(read_text(file, kMaxManifestBytes), path);
-}
-
-}  // namespace
-
-VerifiedFile::VerifiedFile(FileSystem& file_system, const std::string& directory, const FileRecord& record)
-    : file_(open_listed(file_system, join(directory, record.name), concat("the manifest of ", directory, " lists it"))),
-      record_(record),
-      verified_(record.chunks.size(), false) {
-    const int64_t size = file_.size();
+VerifiedFile::VerifiedFile(std::shared_ptr<ByteSource> file, const FileRecord& record)
+    : file_(std::move(file)), record_(record), verified_(record.chunks.size(), false) {
+    const int64_t size = file_->size();
     check<DamagedError>(size == record.size, path(), ": ", size, " bytes, the manifest says ", record.size);
 }
 
@@ -50,7 +27,7 @@ std::span<const std::byte> VerifiedFile::cached(int64_t chunk) {
     if (cached_chunk_ == chunk) return cache_;
     cached_chunk_ = -1;  // in case reading fails half-way
     cache_.resize(static_cast<size_t>(chunk_size(chunk)));
-    file_.read_all(cache_, chunk * kChunkBytes);
+    file_->read(chunk * kChunkBytes, cache_);
     check_chunk(chunk, cache_);
     cached_chunk_ = chunk;
     return cache_;
@@ -65,7 +42,7 @@ void VerifiedFile::read(int64_t offset, std::span<std::byte> bytes) {
         const int64_t part = std::min(chunk_size(chunk) - inside, static_cast<int64_t>(bytes.size()));
         const auto out = bytes.first(static_cast<size_t>(part));
         if (part == chunk_size(chunk)) {  // a whole chunk: straight to where it belongs
-            file_.read_all(out, offset);
+            file_->read(offset, out);
             check_chunk(chunk, out);
         } else {
             std::memcpy(out.data(), cached(chunk).data() + inside, out.size());
@@ -81,7 +58,7 @@ void VerifiedFile::verify_rest() {
 }
 
 void VerifiedFile::verify_all() {
-    file_.drop_cache();
+    file_->drop_cache();
     cached_chunk_ = -1;
     Hasher128 whole;
     for (size_t chunk = 0; chunk < verified_.size(); ++chunk) whole.update(cached(static_cast<int64_t>(chunk)));
@@ -90,15 +67,15 @@ void VerifiedFile::verify_all() {
                         ", the manifest says ", record_.digest);
 }
 
-CheckpointReader::CheckpointReader(FileSystem& file_system, std::string path)
-    : path_(std::move(path)), manifest_(read_manifest(file_system, path_)) {
+CheckpointReader::CheckpointReader(std::shared_ptr<StateSource> source)
+    : source_(std::move(source)), manifest_(parse_manifest(source_->manifest(), join(source_->path(), kManifestName))) {
     for (const FileRecord& record : manifest_.files)
-        files_.emplace(record.name, std::make_shared<VerifiedFile>(file_system, path_, record));
+        files_.emplace(record.name, std::make_shared<VerifiedFile>(source_->file(record), record));
 }
 
 std::shared_ptr<ByteSource> CheckpointReader::file(std::string_view name) const {
     const auto place = files_.find(name);
-    check<DataError>(place != files_.end(), path_, " has no file '", name, "' among its ", files_.size());
+    check<DataError>(place != files_.end(), path(), " has no file '", name, "' among its ", files_.size());
     return place->second;
 }
 

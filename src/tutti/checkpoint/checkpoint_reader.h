@@ -1,5 +1,5 @@
-// checkpoint/checkpoint_reader.h: reads the files of one checkpoint and compares every chunk with its digest while
-// reading, so that a good checkpoint is read once and a damaged one is never used.
+// checkpoint/checkpoint_reader.h: reads the files of one checkpoint, from any source, and compares every chunk with its
+// digest while reading, so that a good checkpoint is read once and a damaged one is never used.
 #pragma once
 
 #include <map>
@@ -11,15 +11,16 @@
 #include "tutti/checkpoint/file_system.h"
 #include "tutti/checkpoint/manifest.h"
 #include "tutti/checkpoint/safetensors.h"
+#include "tutti/checkpoint/state_source.h"
 
 namespace tutti::checkpoint {
 
 class VerifiedFile final : public ByteSource {
   public:
-    // DamagedError if the file is missing or has another size.
-    VerifiedFile(FileSystem& file_system, const std::string& directory, const FileRecord& record);
+    // DamagedError if the file has another size than the record.
+    VerifiedFile(std::shared_ptr<ByteSource> file, const FileRecord& record);
 
-    const std::string& path() const override { return file_.path(); }
+    const std::string& path() const override { return file_->path(); }
     int64_t size() const override { return record_.size; }
     // DamagedError if a chunk of this range differs from the written bytes; `bytes` may be partly overwritten then.
     void read(int64_t offset, std::span<std::byte> bytes) override;
@@ -34,7 +35,7 @@ class VerifiedFile final : public ByteSource {
     void check_chunk(int64_t chunk, std::span<const std::byte> bytes);
     int64_t chunk_size(int64_t chunk) const;
 
-    File file_;
+    std::shared_ptr<ByteSource> file_;
     FileRecord record_;
     std::vector<bool> verified_;
     std::vector<std::byte> cache_;  // the last chunk that was read in part
@@ -44,9 +45,11 @@ class VerifiedFile final : public ByteSource {
 class CheckpointReader {
   public:
     // Reads the manifest and opens every file of the checkpoint. DamagedError if one is missing.
-    CheckpointReader(FileSystem& file_system, std::string path);
+    explicit CheckpointReader(std::shared_ptr<StateSource> source);
+    CheckpointReader(FileSystem& file_system, std::string path)
+        : CheckpointReader(std::make_shared<DirectorySource>(file_system, std::move(path))) {}
 
-    const std::string& path() const { return path_; }
+    const std::string& path() const { return source_->path(); }
     const Manifest& manifest() const { return manifest_; }
     // The file with this name, or DataError. The file stays usable after the reader is destroyed.
     std::shared_ptr<ByteSource> file(std::string_view name) const;
@@ -59,7 +62,7 @@ class CheckpointReader {
     void verify_all() const;
 
   private:
-    std::string path_;
+    std::shared_ptr<StateSource> source_;
     Manifest manifest_;
     std::map<std::string, std::shared_ptr<VerifiedFile>, std::less<>> files_;
 };

@@ -23,6 +23,7 @@ class ByteSource {
     virtual const std::string& path() const = 0;
     virtual int64_t size() const = 0;
     virtual void read(int64_t offset, std::span<std::byte> bytes) = 0;  // all of them, or it throws
+    virtual void drop_cache() const {}  // the next read() asks the disk, where the bytes are on one
 };
 
 // The operating system refused an operation: "write /run/step-….tmp/x: No space left on device".
@@ -89,7 +90,7 @@ class FileSystem {
     virtual std::unique_ptr<FileLock> lock(const std::string& path, const std::string& owner) = 0;
 };
 
-class PosixFileSystem final : public FileSystem {
+class PosixFileSystem : public FileSystem {
   public:
     FileHandle create_exclusive(const std::string& path) override;
     int64_t pwrite(const FileHandle& file, std::span<const std::byte> bytes, int64_t offset) override;

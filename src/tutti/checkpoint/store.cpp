@@ -318,6 +318,11 @@ void Store::prune(int64_t keep, const std::string& pinned) {
     for (const std::string& path : surplus) trash(path);
 }
 
+void Store::remove(const StoredCheckpoint& stored) {
+    require_write();
+    trash(stored.path);
+}
+
 void Store::trash(const std::string& path) {
     // Renamed first: a half-deleted checkpoint must not look like a damaged one.
     std::string doomed = join(directory_, concat(kTrash, last_name_of(path)));

@@ -112,6 +112,8 @@ class Store {
     // Reads the checkpoint from the disk, not from the cache. DamagedError if a bit is wrong.
     void verify(const std::string& path) const;
 
+    // Deletes one of list().
+    void remove(const StoredCheckpoint& stored);
     // Deletes checkpoints except the newest `keep` (>= 1) steps, the one that this Store saved last, and `pinned` ("":
     // none). Deletes nothing unless the newest one verifies.
     void prune(int64_t keep, const std::string& pinned = "");

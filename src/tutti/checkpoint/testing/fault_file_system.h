@@ -23,6 +23,8 @@ class FaultFileSystem final : public FileSystem {
   public:
     FaultFileSystem(FileSystem& below, Fault fault) : below_(below), fault_(fault) {}
     int64_t calls() const { return calls_; }
+    bool fired() const { return fired_; }
+    void set_fault(Fault fault) { fault_ = fault; }
     void disarm() { fault_.call = -1; }
     void fail_from_now_on() { fault_.call = calls_; }                     // with sticky
     std::map<std::string, int64_t>& bytes_read() { return bytes_read_; }  // by path
@@ -96,6 +98,7 @@ class FaultFileSystem final : public FileSystem {
     bool may_fail(const char* operation, const std::string& path) {
         const int64_t call = calls_++;
         const bool now = fault_.call >= 0 && (call == fault_.call || (fault_.sticky && call > fault_.call));
+        fired_ = fired_ || now;
         if (now && fault_.code != 0) throw IoError(operation, path, fault_.code);
         return now;
     }
@@ -103,6 +106,7 @@ class FaultFileSystem final : public FileSystem {
     FileSystem& below_;
     Fault fault_;
     int64_t calls_ = 0;
+    bool fired_ = false;
     std::set<int> written_;  // open files that this object created; closing other files changes nothing
     std::map<std::string, int64_t> bytes_read_;
     std::string unreadable_;
