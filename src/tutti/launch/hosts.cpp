@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <charconv>
+#include <numeric>
 #include <sstream>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 #include "tutti/device/device.h"
 
 namespace tutti::launch {
@@ -42,12 +44,12 @@ std::vector<HostLine> parse_hosts(const std::string& text, const std::string& or
         for (std::string word; words >> word;) {
             const std::string key = word.substr(0, word.find('=')),
                               value = word.substr(std::min(word.size(), key.size() + 1));
-            check<UsageError>((key == "slots" || key == "addr") && !value.empty(), where, "'", word,
-                              "' is neither slots=N nor addr=ADDRESS; a line is `n1 slots=8 addr=10.0.0.1`");
+            check<UsageError>((key == "slots" || key == "addr" || key == "rack") && !value.empty(), where, "'", word,
+                              "' is none of slots=N, addr=ADDRESS and rack=NAME; a line is `n1 slots=8 addr=10.0.0.1`");
             if (key == "slots")
                 host.slots = slots_of(value, where);
             else
-                host.address = value;
+                (key == "addr" ? host.address : host.rack) = value;
         }
         const bool is_new =
             std::none_of(hosts.begin(), hosts.end(), [&](const HostLine& h) { return h.name == host.name; });
@@ -69,6 +71,24 @@ std::vector<int> place(const std::vector<int>& ready, int ranks) {
         ranks -= placed.back();
     }
     return placed;
+}
+
+std::vector<int> buddies(const std::vector<std::string>& racks) {
+    const auto hosts = static_cast<int>(racks.size());
+    std::vector<int> order(racks.size()), buddy(racks.size(), -1);
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return racks[to_size(a)] < racks[to_size(b)]; });
+    const auto give = [&](int from, int to) { buddy[to_size(order[to_size(from)])] = order[to_size(to)]; };
+    const int half = hosts / 2;
+    for (int i = 0; i < half; ++i) {
+        give(i, half + i);
+        give(half + i, i);
+    }
+    if (hosts % 2 == 0 || hosts == 1) return buddy;
+    give(0, half);
+    give(half, hosts - 1);
+    give(hosts - 1, 0);
+    return buddy;
 }
 
 }  // namespace tutti::launch

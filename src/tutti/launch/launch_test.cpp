@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <numeric>
 #include <random>
+#include <set>
 
 #include "tutti/base/error.h"
 #include "tutti/launch/agent.h"
@@ -19,14 +21,16 @@ namespace tutti::launch {
 namespace {
 
 TEST(Hosts, ReadTheFilesOfOtherLaunchers) {
-    const auto hosts = parse_hosts("# my cluster\nn1 slots=8\nn2:4   addr=10.0.0.2 # slow\n\nn3\n", "hosts");
+    const auto hosts = parse_hosts("# my cluster\nn1 slots=8\nn2:4   addr=10.0.0.2 rack=left # slow\n\nn3\n", "hosts");
     ASSERT_EQ(hosts.size(), 3U);
     EXPECT_EQ(hosts[0].name, "n1");
     EXPECT_EQ(hosts[0].slots, 8);
     EXPECT_EQ(hosts[0].address, "n1");
     EXPECT_EQ(hosts[1].slots, 4);
     EXPECT_EQ(hosts[1].address, "10.0.0.2");
+    EXPECT_EQ(hosts[1].rack, "left");
     EXPECT_EQ(hosts[2].slots, 1);
+    EXPECT_EQ(hosts[2].rack, "");
 }
 
 TEST(Hosts, NameTheLineThatIsWrong) {
@@ -41,7 +45,7 @@ TEST(Hosts, NameTheLineThatIsWrong) {
     EXPECT_EQ(error_of("n1\nn2 slots=x"), "hosts:2: slots must be 1 to 4096, got 'x'");
     EXPECT_EQ(error_of("n1:0"), "hosts:1: slots must be 1 to 4096, got '0'");
     EXPECT_EQ(error_of("n1 slot=8"),
-              "hosts:1: 'slot=8' is neither slots=N nor addr=ADDRESS; a line is `n1 slots=8 addr=10.0.0.1`");
+              "hosts:1: 'slot=8' is none of slots=N, addr=ADDRESS and rack=NAME; a line is `n1 slots=8 addr=10.0.0.1`");
     EXPECT_EQ(error_of("n1\nn1:2"), "hosts:2: the host n1 is named twice; slots=N says how many ranks it takes");
     EXPECT_EQ(error_of("-oProxyCommand=reboot"), "hosts:1: a host cannot be named -oProxyCommand=reboot");
     EXPECT_EQ(error_of("# none\n"), "hosts names no host; a line is `n1 slots=8`");
@@ -62,6 +66,33 @@ TEST(Hosts, FillUpInOrder) {
                 EXPECT_EQ(std::accumulate(placed.begin() + static_cast<ptrdiff_t>(i) + 1, placed.end(), 0), 0);
             }
         }
+    }
+}
+
+TEST(Hosts, HoldEachOthersCopies) {
+    EXPECT_EQ(buddies({"", ""}), (std::vector<int>{1, 0}));
+    EXPECT_EQ(buddies({""}), std::vector<int>{-1});
+    std::mt19937 random(62);
+    for (int trial = 0; trial < 500; ++trial) {
+        const size_t hosts = 2 + random() % 20, racks = 1 + random() % 5;
+        std::vector<std::string> rack_of(hosts);
+        std::map<std::string, size_t> sizes;
+        for (std::string& rack : rack_of) ++sizes[rack = std::string(1, static_cast<char>('a' + random() % racks))];
+        const std::vector<int> buddy = buddies(rack_of);
+        size_t pairs = 0, largest = 0;
+        for (const auto& [rack, size] : sizes) largest = std::max(largest, size);
+        std::set<int> holders(buddy.begin(), buddy.end());
+        EXPECT_EQ(holders.size(), hosts);  // each holds one other's
+        for (size_t i = 0; i < hosts; ++i) {
+            const auto holder = static_cast<size_t>(buddy[i]);
+            ASSERT_NE(holder, i);
+            pairs += static_cast<size_t>(buddy[holder]) == i ? 1 : 0;
+            // On another rack, for pairs where it is possible.
+            if (hosts % 2 == 0 && 2 * largest <= hosts) {
+                EXPECT_NE(rack_of[holder], rack_of[i]);
+            }
+        }
+        EXPECT_EQ(pairs, hosts % 2 == 0 ? hosts : hosts - 3);
     }
 }
 

@@ -70,7 +70,7 @@ bool out_of_descriptors();               // whether the last accept_from() faile
 bool readable(const Socket& socket, Clock::time_point until);
 
 // Messages of rare events: joining, the table of all ranks, the reason of an abort; and those between `tutti launch`
-// and its agents (launch/link.h).
+// and its agents (launch/link.h); and pieces of files (file_service.h).
 inline constexpr size_t kLongestFrame = size_t{64} << 20;
 struct Frame {
     enum class Type : uint8_t {
@@ -87,7 +87,12 @@ struct Frame {
         output,
         exited,
         asked,
-        ping,  // launcher and agent
+        ping,
+        keep,
+        kept,
+        copied,  // launcher and agent
+        question,
+        answer,  // file_service.h
     };
     Type type = Type::challenge;
     std::string body;

@@ -1,0 +1,249 @@
+#include "tutti/comm/tcp/file_service.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <map>
+
+#include "tutti/base/error.h"
+#include "tutti/base/json.h"
+#include "tutti/base/to_size.h"
+
+namespace tutti::comm::tcp {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kPiece = int64_t{4} << 20;
+constexpr StrangerLimits kStrangers{.most = 64, .time = std::chrono::seconds(5)};
+constexpr std::chrono::seconds kForQuestion{60};
+constexpr std::chrono::milliseconds kFileLook{100};
+constexpr const char *kOfClient = "tutti files client", *kOfServer = "tutti files server";
+
+std::string_view text_of(const Nonce& nonce) { return bytes_of(nonce); }
+
+struct Introduction {
+    Nonce nonce{};
+    Proof proof{};
+};
+
+// Below the directory, and never above: plain names between slashes.
+bool is_plain(const std::string& path) {
+    if (path.empty() || path.back() == '/') return false;
+    for (size_t i = 0; i < path.size(); ++i) {
+        const char c = path[i];
+        const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+        const bool begins = i == 0 || path[i - 1] == '/';
+        if (!letter && (begins || (c != '.' && c != '_' && c != '-' && c != '/'))) return false;
+    }
+    return true;
+}
+
+// A frame, or nothing at the end of the stream, after `until`, or when `stop`.
+std::optional<Frame> wait_for_frame(const Socket& socket, FrameReader& reader, size_t longest, Clock::time_point until,
+                                    const std::atomic<bool>* stop) {
+    for (;;) {
+        if (auto frame = reader.read(socket, longest)) return frame;
+        if (reader.closed() || Clock::now() > until || (stop != nullptr && *stop)) return std::nullopt;
+        readable(socket, std::min(until, Clock::now() + kFileLook));
+    }
+}
+
+// What one connection has opened: Socket owns any descriptor.
+using Opened = std::map<std::string, Socket>;
+
+std::string piece_of(const std::string& directory, const Json& question, Opened& opened) {
+    const std::string path = question.at("path").text();
+    const auto offset = question.at("offset").get<int64_t>(), size = question.at("size").get<int64_t>();
+    check(is_plain(path) && offset >= 0 && size >= 0 && size <= kPiece, "not a piece of a file: ", question.dump());
+    Socket& file = opened[path];
+    if (!file.open()) file = Socket(::open((fs::path(directory) / path).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+    check(file.open(), path, ": ", std::strerror(errno));
+    std::string bytes(to_size(size), '\0');
+    for (size_t got = 0; got < bytes.size();) {
+        const ssize_t n = ::pread(file.fd(), bytes.data() + got, bytes.size() - got, offset + static_cast<off_t>(got));
+        if (n < 0 && errno == EINTR) continue;
+        check(n > 0, path, " ends before byte ", offset + size);
+        got += to_size(n);
+    }
+    return bytes;
+}
+
+std::string answer_to(const std::string& directory, const std::string& text, Opened& opened) {
+    try {
+        const Json question = Json::parse(text);
+        if (!question.contains("list")) return "+" + piece_of(directory, question, opened);
+        Json list = Json::array();
+        for (const FileEntry& entry : files_below(directory))
+            list.push_back({{"path", entry.path}, {"size", entry.size}, {"changed", entry.changed}});
+        return "+" + list.dump();
+    } catch (const std::exception& error) {
+        return concat("-", error.what());
+    }
+}
+
+}  // namespace
+
+std::vector<FileEntry> files_below(const std::string& directory) {
+    std::vector<FileEntry> files;
+    std::error_code error;
+    for (fs::recursive_directory_iterator i(directory, error), end; !error && i != end; i.increment(error)) {
+        struct stat info = {};
+        if (::lstat(i->path().c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
+        const std::string path = i->path().lexically_relative(directory).string();
+        if (is_plain(path))
+            files.push_back({path, info.st_size, int64_t{info.st_mtim.tv_sec} * 1000000000 + info.st_mtim.tv_nsec});
+    }
+    std::sort(files.begin(), files.end(), [](const FileEntry& a, const FileEntry& b) { return a.path < b.path; });
+    return files;
+}
+
+FileServer::FileServer(std::string directory, const Key& key) : directory_(std::move(directory)), key_(key) {
+    Socket listener = listen_on(false, 0);
+    check(listener.open(), "no port to serve the copies in memory at: ", std::strerror(errno));
+    const std::string join = to_bytes(Frame::Type::join, bytes_of(Introduction{}));
+    door_ = Door(std::move(listener), kStrangers, {join.substr(0, join.size() - sizeof(Introduction)), join.size()},
+                 [](const Nonce& challenge) { return to_bytes(Frame::Type::challenge, text_of(challenge)); });
+    thread_ = std::thread([this] { run(); });
+}
+
+FileServer::~FileServer() {
+    stopping_ = true;
+    ::shutdown(door_.listener().fd(), SHUT_RD);  // wakes the thread
+    thread_.join();
+}
+
+void FileServer::run() {
+    while (!stopping_) {
+        pollfd door{.fd = door_.fd(), .events = POLLIN, .revents = 0};
+        poll(&door, 1, static_cast<int>(kFileLook.count()));
+        if (stopping_) break;
+        for (Door::Visitor& visitor : door_.look()) {
+            Guest& guest = guests_.emplace_back();
+            guest.thread = std::thread([this, &guest, own = std::move(visitor)] {
+                try {
+                    serve(own);
+                } catch (const std::exception&) {  // the connection ends, and the client says so
+                }
+                guest.ended = true;
+            });
+        }
+        for (auto guest = guests_.begin(); guest != guests_.end();)
+            if (guest->ended) {
+                guest->thread.join();
+                guest = guests_.erase(guest);
+            } else {
+                ++guest;
+            }
+    }
+    for (Guest& guest : guests_) guest.thread.join();
+}
+
+void FileServer::serve(const Door::Visitor& visitor) const {
+    Introduction client;
+    std::memcpy(&client, visitor.first.data() + visitor.first.size() - sizeof client, sizeof client);
+    const Socket& socket = visitor.socket;
+    if (!is_same(client.proof, prove(key_, kOfClient, {text_of(visitor.challenge), text_of(client.nonce)}))) return;
+    const Proof proof = prove(key_, kOfServer, {text_of(visitor.challenge), text_of(client.nonce)});
+    if (!send_frame(socket, Frame::Type::welcome, bytes_of(proof))) return;
+    FrameReader reader;
+    Opened opened;
+    while (const auto question =
+               wait_for_frame(socket, reader, kLongestFrame, Clock::now() + kForQuestion, &stopping_)) {
+        if (question->type != Frame::Type::question ||
+            !send_frame(socket, Frame::Type::answer, answer_to(directory_, question->body, opened)))
+            return;
+    }
+}
+
+FileClient::FileClient(const std::string& host, int port, const Key& key, double silence_s)
+    : name_(concat(host, ":", port)), silence_s_(silence_s) {
+    std::string why;
+    socket_ = connect_to(host, port, Clock::now() + seconds(silence_s), why);
+    check<DataError>(socket_.open(), "the copies at ", name_, " cannot be reached: ", why);
+    const Frame challenge = next();
+    Nonce theirs{};
+    check<DataError>(challenge.type == Frame::Type::challenge && challenge.body.size() == theirs.size(), name_,
+                     " does not serve copies");
+    std::memcpy(theirs.data(), challenge.body.data(), theirs.size());
+    Introduction own{.nonce = fresh_nonce()};
+    own.proof = prove(key, kOfClient, {text_of(theirs), text_of(own.nonce)});
+    check<DataError>(send_frame(socket_, Frame::Type::join, bytes_of(own)), name_, " has closed the connection");
+    const Frame welcome = next();
+    check<DataError>(is_same(welcome.body, bytes_of(prove(key, kOfServer, {text_of(theirs), text_of(own.nonce)}))),
+                     name_, " does not know the secret of this job");
+}
+
+Frame FileClient::next() {
+    auto frame = wait_for_frame(socket_, reader_, kLongestFrame, Clock::now() + seconds(silence_s_), nullptr);
+    check<DataError>(frame.has_value(), name_,
+                     reader_.closed() ? " has closed the connection" : concat(" is silent for ", silence_s_, " s"));
+    return std::move(*frame);
+}
+
+std::string FileClient::ask(const std::string& question) {
+    check<DataError>(send_frame(socket_, Frame::Type::question, question), name_, " has closed the connection");
+    const Frame answer = next();
+    check<DataError>(answer.type == Frame::Type::answer && answer.body.starts_with('+'), name_, ": ",
+                     answer.body.empty() ? "no answer" : answer.body.substr(1));
+    return answer.body.substr(1);
+}
+
+std::vector<FileEntry> FileClient::list() {
+    std::vector<FileEntry> entries;
+    const Json answer = Json::parse(ask(Json{{"list", true}}.dump()));
+    for (const Json& entry : answer.elements())
+        entries.push_back(
+            {entry.at("path").text(), entry.at("size").get<int64_t>(), entry.at("changed").get<int64_t>()});
+    return entries;
+}
+
+void FileClient::read(const std::string& path, int64_t offset, std::span<std::byte> bytes) {
+    do {
+        const size_t size = std::min(bytes.size(), to_size(kPiece));
+        const std::string piece = ask(Json{{"path", path}, {"offset", offset}, {"size", size}}.dump());
+        check<DataError>(piece.size() == size, name_, ": ", piece.size(), " bytes of ", path, ", asked for ", size);
+        std::memcpy(bytes.data(), piece.data(), size);
+        bytes = bytes.subspan(size);
+        offset += static_cast<int64_t>(size);
+    } while (!bytes.empty());
+}
+
+std::string CopyPlaces::to_text() const {
+    Json list = Json::array();
+    for (const Peer& peer : peers)
+        list.push_back({{"host", peer.host}, {"address", peer.address}, {"port", peer.port}});
+    return Json{{"directory", directory}, {"host", host}, {"holder", holder}, {"peers", list}, {"secret", secret}}
+        .dump();
+}
+
+CopyPlaces CopyPlaces::from_text(const std::string& text) {
+    const Json json = Json::parse(text);
+    CopyPlaces places{.directory = json.at("directory").text(),
+                      .host = json.at("host").get<int>(),
+                      .holder = json.at("holder").get<int>(),
+                      .peers = {},
+                      .secret = json.at("secret").text()};
+    for (const Json& peer : json.at("peers").elements())
+        places.peers.push_back({peer.at("host").get<int>(), peer.at("address").text(), peer.at("port").get<int>()});
+    return places;
+}
+
+std::optional<CopyPlaces> copy_places(const Environment& environment) {
+    const auto text = environment(kCopiesVariable);
+    return text && !text->empty() ? std::optional(CopyPlaces::from_text(*text)) : std::nullopt;
+}
+
+Key key_of(const std::string& secret) { return prove(Key{}, "tutti files key", {secret}); }
+
+std::string copies_of(int host) { return concat("of-", host); }
+
+}  // namespace tutti::comm::tcp
