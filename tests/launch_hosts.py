@@ -2,7 +2,8 @@
 """tutti launch over a real sshd: two hosts and the launcher in network namespaces of their own, with process tables of
 their own. A host is cut off and comes back; an agent, an ssh client and the launcher are killed.
 
-Usage: launch_hosts.py TUTTI [FAULTS]; FAULTS random ones at the end, 6 without it. Exit code 77 where this machine has no sshd or permits no namespaces (root).
+Usage: launch_hosts.py TUTTI [FAULTS [RESULT]]; FAULTS random ones at the end, 6 without it, each a line of the file RESULT.
+Exit code 77 where this machine has no sshd or permits no namespaces (root).
 """
 
 import array
@@ -105,6 +106,14 @@ class Run:
         steps = [p.name[5:] for p in self.out.glob("checkpoints/step-*")]
         return max((int(s) for s in steps if s.isdigit()), default=0)
 
+    def logged(self):
+        """The newest step of the log, which is ahead of the checkpoints on disk."""
+        try:
+            lines = (self.out / "metrics.jsonl").read_text().split("\n")
+        except OSError:
+            return 0
+        return json.loads(lines[-2])["step"] if len(lines) > 1 else 0
+
     def events(self, kind):
         try:
             lines = (self.out / "events.jsonl").read_text().split("\n")[:-1]
@@ -121,8 +130,8 @@ class Run:
         return time.monotonic() - begin
 
     def wait_for_steps(self, more=4):
-        step = self.newest() + more
-        return self.wait(lambda: self.newest() >= step, f"step {step}")
+        step = self.logged() + more
+        return self.wait(lambda: self.logged() >= step, f"step {step}")
 
     def text(self):
         self.err.flush()
@@ -204,35 +213,54 @@ def nothing_outlives_what_is_killed(tutti, hosts, folder):
     print(f"kill -9 of the launcher: no process left after {no_process_left(hosts):.2f} s")
 
 
-def random_faults(tutti, hosts, folder, count, seed=58):
-    """Ranks, agents and ssh clients are killed, agents stand still, hosts are cut off and come back."""
+def parent_of(pid):
+    try:
+        return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    except OSError:
+        return None
+
+
+# What a fault may cost with copies in memory every 2 steps: ranks alone, 2 steps; a host's copy may be on its way: 4.
+MOST_LOST = {"kill rank": 2, "stop rank": 2, "kill agent": 4, "kill ssh": 4, "stop agent": 4, "cut": 4}
+
+
+def random_faults(tutti, hosts, folder, count, result, seed=62):
+    """Ranks, agents and ssh clients are killed, ranks and agents stand still, hosts are cut off and come back, while copies
+    in memory are made every 2 steps and checkpoints on disk every 24."""
     draw = random.Random(seed)
     run = Run(tutti, hosts, folder, "faults", "--min-ranks", "5", "--set", "train.steps=1000000", "--set",
-              "comm.timeout_s=20")
-    done = {}
-    for number in range(count):
-        run.wait_for_steps(draw.choice([2, 4, 6]))
-        starts = len(run.events("started"))
-        kind = draw.choice(["kill rank", "kill rank", "kill agent", "kill ssh", "stop agent", "cut"])
+              "comm.timeout_s=8", "--set", "checkpoint.every=24", "--set", "checkpoint.memory_every=2")
+    rows = []
+    while len(rows) < count:
+        run.wait_for_steps(draw.choice([3, 7, 12]))
+        kind = draw.choice(sorted(MOST_LOST))
         host = "b" if kind == "cut" else draw.choice(sorted(HOSTS))
-        word = "agent" if kind.endswith("agent") else "train"
-        found = [p for p, words in hosts.processes(host).items() if words == word]
-        if kind == "cut":
-            hosts.cut(host, False)
-            run.wait(lambda s=starts: len(run.events("started")) > s, "a start without the host that is cut off")
-            run.wait_for_steps(2)
-            hosts.cut(host, True)
-            starts += 1
-        elif kind == "kill ssh":
+        found = [p for p, words in hosts.processes(host).items() if words == "train"]
+        if kind.endswith("agent"):  # not the guards of copies, which are forks of agents
+            found = sorted({parent_of(p) for p in found} - {None})
+        if kind == "kill ssh":
             found = [int(p) for p in sh("ip", "netns", "pids", name_of("l")).split()
                      if pathlib.Path(f"/proc/{p}/cmdline").read_bytes().startswith(b"ssh\0")]
-        if found and kind != "cut":
-            os.kill(draw.choice(found), signal.SIGSTOP if kind == "stop agent" else signal.SIGKILL)
-        elif kind != "cut":  # that host takes no part at the moment
-            continue
-        done[kind] = done.get(kind, 0) + 1
-        seconds = run.wait(lambda s=starts: len(run.events("started")) > s, f"a start after: {kind} on {host}")
-        print(f"{number}: {kind} on {host}: {seconds:.2f} s", flush=True)
+        if not found or (kind == "cut" and run.events("started")[-1]["ranks"] < 8):
+            continue  # that host takes no part at the moment
+        resumed, step, ranks = len(run.events("resumed")), run.logged(), run.events("started")[-1]["ranks"]
+        begin = time.monotonic()
+        if kind == "cut":
+            hosts.cut(host, False)
+        else:
+            os.kill(draw.choice(found), signal.SIGSTOP if kind.startswith("stop") else signal.SIGKILL)
+        run.wait(lambda s=resumed: len(run.events("resumed")) > s, f"a start after: {kind} on {host}")
+        next_one = run.events("resumed")[resumed]
+        row = {"fault": kind, "host": host, "ranks": ranks, "ranks_after": next_one["ranks"], "step": step,
+               "resumed_step": next_one["step"], "from": "memory" if "in memory" in next_one["text"] else "disk",
+               "seconds": round(time.monotonic() - begin, 2)}
+        rows.append(row)
+        print(len(rows), row, flush=True)
+        if ranks == 8 and next_one["ranks"] <= 8 and row["from"] == "memory":
+            assert row["resumed_step"] >= step - MOST_LOST[kind], run.text()
+        if kind == "cut":
+            run.wait_for_steps(6)
+            hosts.cut(host, True)
     run.wait(lambda: run.events("started")[-1]["ranks"] == 8, "8 ranks at last")
     run.wait_for_steps()
     run.end(75, signal.SIGTERM)
@@ -243,20 +271,29 @@ def random_faults(tutti, hosts, folder, count, seed=58):
     # Rounding grows with the steps: what it makes of 5 ranks in place of 8, undisturbed, is the measure.
     five = Run(tutti, hosts, folder, "five-faults", "-n", "5", "--set", f"train.steps={last}")
     five.end(0)
-    rounding = max(abs(x - y) for x, y in zip(weights(tutti, folder, five.out, last),
-                                              weights(tutti, folder, whole.out, last)))
+    difference = lambda other: max(abs(x - y) for x, y in zip(weights(tutti, folder, other.out, last),
+                                                              weights(tutti, folder, whole.out, last)))
+    rounding, largest = difference(five), difference(run)
     got, want = losses(run.out), losses(whole.out)
     assert [(x["step"], x["tokens"]) for x in got] == [(x["step"], x["tokens"]) for x in want]
-    largest = max(abs(x - y) for x, y in zip(weights(tutti, folder, run.out, last),
-                                             weights(tutti, folder, whole.out, last)))
-    print(f"{sum(done.values())} faults {done}, {len(run.events('started'))} starts, {last} steps: "
-          f"largest difference of a weight {largest:.1e}; of 5 undisturbed ranks {rounding:.1e}")
+    numbers = [e["generation"] for e in run.events("resumed")]
+    assert numbers == sorted(set(numbers)), numbers  # one writer after the other
+    memory = [r for r in rows if r["from"] == "memory"]
+    summary = {"faults": len(rows), "from_memory": len(memory), "starts": len(run.events("started")), "steps": last,
+               "lost_steps": got[-1]["seconds"]["lost_steps"], "largest_difference": largest, "of_5_undisturbed_ranks": rounding}
+    print(summary)
+    if result:
+        with open(result, "w") as file:
+            for row in [*rows, summary]:
+                file.write(json.dumps(row) + "\n")
+    assert len(memory) > 0
     assert largest <= max(1e-5, 3 * rounding)
 
 
 def main():
     tutti = sys.argv[1]
     faults = int(sys.argv[2]) if len(sys.argv) > 2 else 6
+    result = sys.argv[3] if len(sys.argv) > 3 else None
     if os.geteuid() != 0 or not os.path.exists(SSHD) or not shutil.which("ip") or not shutil.which("ssh-keygen"):
         print("skipped: needs root, sshd, ssh-keygen and ip")
         return 77
@@ -275,7 +312,7 @@ def main():
         hosts = Hosts(folder)
         a_host_is_cut_off_and_comes_back(tutti, hosts, folder)
         nothing_outlives_what_is_killed(tutti, hosts, folder)
-        random_faults(tutti, hosts, folder, faults)
+        random_faults(tutti, hosts, folder, faults, result)
     finally:
         if hosts:
             hosts.end()

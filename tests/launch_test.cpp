@@ -101,14 +101,20 @@ class Launched : public ProgramTest {
         }
         return newest;
     }
+    // The newest step of the log, which is ahead of the checkpoints on disk.
+    int64_t logged_step(const std::string& out) const {
+        const auto all = lines(out + "/metrics.jsonl");
+        return all.empty() ? 0 : all.back().at("step").get<int64_t>();
+    }
     bool wait_for_step(Program& program, const std::string& out, int64_t step) const {
         return program.wait_until([&] { return newest_step(out) >= step; });
     }
 
+    // The last line may be half written.
     std::vector<Json> lines(const std::string& file) const {
         std::vector<Json> all;
         std::istringstream in(read_file(folder_ / file));
-        for (std::string line; std::getline(in, line);) all.push_back(Json::parse(line));
+        for (std::string line; std::getline(in, line) && !in.eof();) all.push_back(Json::parse(line));
         return all;
     }
     std::vector<Json> events(const std::string& out, const std::string& kind) const {
@@ -188,6 +194,84 @@ TEST_F(Launched, KilledRanksCostNoBits) {
     expect_contains(watched.out, "generation 5 died ");
     expect_contains(watched.out, "rank 1 on host a was killed by signal 9 (Killed)");
     expect_no_process();
+}
+
+// Copies in memory: no checkpoint is on disk before the end.
+TEST_F(Launched, KilledRanksAndAgentsLoseFewStepsWithCopiesInMemory) {
+    const Words set = {"train.steps=90", "checkpoint.every=0"};
+    Words with_copies = set;
+    with_copies.push_back("checkpoint.memory_every=2");
+    ASSERT_EQ(run(launch_arguments("whole", {"-n", "8"}, set)).exit_code, 0);
+    for (const bool two_hosts : {false, true}) {
+        const std::string out = two_hosts ? "two" : "one";
+        Program program(folder_, launch_arguments(out, two_hosts ? hosts() : Words{"-n", "8"}, with_copies));
+        const std::vector<int> victims = {6, 0, -1, 7};  // -1: the agent of rank 6
+        for (size_t i = 0; i < victims.size(); ++i) {
+            ASSERT_TRUE(program.wait_until([&] { return logged_step(out) >= static_cast<int64_t>(15 * i + 9); }));
+            const pid_t victim = victims[i] < 0 ? processes().at(pid_of(6)).parent : pid_of(victims[i]);
+            const int64_t step = logged_step(out);
+            kill(victim, SIGKILL);
+            ASSERT_TRUE(program.wait_until([&] { return events(out, "resumed").size() == i + 2; }));
+            const Json resumed = events(out, "resumed").back();
+            EXPECT_GE(resumed.at("step").get<int64_t>(), step - 2) << resumed.dump();
+            expect_contains(resumed.at("text").text(), "in memory");
+        }
+        const Result r = program.wait();
+        ASSERT_EQ(r.exit_code, 0) << r.err;
+        EXPECT_EQ(weights(out, 90), weights("whole", 90));
+        expect_same_steps(out, "whole", 0);
+        const Json spent = lines(out + "/metrics.jsonl").back().at("seconds");
+        EXPECT_EQ(spent.at("from_memory").get<int64_t>(), 4);
+        EXPECT_LE(spent.at("lost_steps").get<int64_t>(), 4 * 2);
+        expect_no_process();
+    }
+}
+
+// The copy of a lost host is on the other one, and with it 5 ranks go on where 8 were. Without memory for copies the
+// run goes on from disk, and says so.
+TEST_F(Launched, ALostHostIsRestoredFromTheOtherOne) {
+    const Words set = {"train.steps=3000", "optimizer.schedule=constant", "precision.compute=f32",
+                       "checkpoint.every=1000", "checkpoint.memory_every=2"};
+    Program program(folder_, launch_arguments("a", hosts({"--min-ranks", "5"}), set));
+    ASSERT_TRUE(program.wait_until([&] { return logged_step("a") >= 11; }));
+    const pid_t agent = processes().at(pid_of(6)).parent;
+    write("down-b", "");
+    const int64_t step = logged_step("a");
+    kill(agent, SIGKILL);
+    ASSERT_TRUE(program.wait_until([&] { return events("a", "resumed").size() == 2; }));
+    const int64_t resumed = events("a", "resumed").back().at("step").get<int64_t>();
+    EXPECT_GE(resumed, step - 4);  // the last one that was fetched
+    ASSERT_TRUE(program.wait_until([&] { return logged_step("a") >= resumed + 7; }));
+    kill(pid_of(2), SIGKILL);  // and the 5 have copies of their own
+    ASSERT_TRUE(program.wait_until([&] { return events("a", "resumed").size() == 3; }));
+    EXPECT_GE(events("a", "resumed").back().at("step").get<int64_t>(), resumed + 5);
+    program.signal(SIGTERM);
+    const Result r = program.wait();
+    ASSERT_EQ(r.exit_code, 75) << r.err;
+    const int64_t last = newest_step("a");
+    ASSERT_EQ(run(launch_arguments("whole", {"-n", "8"},
+                                   {"train.steps=" + std::to_string(last), set[1], set[2], "checkpoint.every=0"}))
+                  .exit_code,
+              0);
+    expect_same_steps("a", "whole", 1e-5);
+    const std::vector<float> got = values_of(weights("a", last)), want = values_of(weights("whole", last));
+    ASSERT_EQ(got.size(), want.size());
+    double largest = 0;
+    for (size_t i = 0; i < got.size(); ++i) largest = std::max<double>(largest, std::abs(got[i] - want[i]));
+    EXPECT_LE(largest, 1e-5) << "after " << last << " steps";
+    expect_no_process();
+}
+
+TEST_F(Launched, WithoutMemoryForCopiesItSaysSo) {
+    setenv("TUTTI_MEMORY_ROOT", path("none").c_str(), 1);
+    const Result r = run(launch_arguments("a", {"-n", "2"}, {"train.steps=4", "checkpoint.memory_every=1"}));
+    unsetenv("TUTTI_MEMORY_ROOT");
+    EXPECT_EQ(r.exit_code, 0) << r.err;
+    expect_contains(r.err, "host localhost: no copies in memory: " + path("none") + " is no directory");
+    expect_contains(r.err, "checkpoint.memory_every = 1: no copies are made: the agent of a host keeps none");
+    const Result alone = run(train_arguments("b", {"train.steps=2", "checkpoint.memory_every=1"}));
+    EXPECT_EQ(alone.exit_code, 0);
+    expect_contains(alone.err, "no copies are made: agents of `tutti launch` keep them, and none started this run");
 }
 
 // 8 ranks, 5 while a host is away, 8 again: the same global batch, so the same run within rounding.

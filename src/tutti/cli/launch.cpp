@@ -161,6 +161,7 @@ int launch(const LaunchArguments& given, const Io& io) {
     const std::string checkpoints = train::checkpoint_directory(config, run.out);
     run.newest_step = [checkpoints] { return newest_step(checkpoints); };
     run.count_start = [&](int64_t step) { train::count_start(run.out, step, a.force, a.max_restarts + 1); };
+    run.keeps_copies = config.checkpoint.memory_every > 0;
     run.require_free = [&] { train::lock_run(run.out); };
     const int code = launch::launch(run, options, io.text(), io.err);
     io.print(Json{{"out", run.out}, {"exit_code", code}, {"generation", checkpoint::newest_generation(run.out)}});

@@ -5,13 +5,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <memory>
 #include <optional>
+#include <utility>
 
 #include "tutti/base/build_info.h"
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
 #include "tutti/base/to_size.h"
 #include "tutti/checkpoint/digest.h"
+#include "tutti/launch/copy_keeper.h"
 #include "tutti/launch/process.h"
 
 namespace tutti::launch {
@@ -50,7 +53,9 @@ class Agent {
             pinged_ = Clock::now();
         }
         mind_the_link();
-        if (start_) begin();
+        if (keep_) keep();
+        if (start_ && !keep_) begin();
+        tell_of_copies();
         for (Rank& rank : ranks_) look_at(rank);
         std::erase_if(ranks_, [](const Rank& rank) { return rank.ending.has_value(); });
         while (ranks_.empty() && waitpid(-1, nullptr, WNOHANG) > 0) {  // what ranks had left behind
@@ -75,6 +80,11 @@ class Agent {
         switch (frame.type) {
             case Frame::Type::start:
                 start_ = read_start(frame.body);
+                start_at_ = Clock::now();
+                break;
+            case Frame::Type::keep:
+                keep_ = read_keep(frame.body);
+                silence_s_ = keep_->silence_s;
                 start_at_ = Clock::now();
                 break;
             case Frame::Type::stop: send_all(Json::parse(frame.body).at("signal").get<int>()); break;
@@ -117,9 +127,8 @@ class Agent {
     void begin() {
         silence_s_ = start_->silence_s;
         grace_s_ = start_->grace_s;
-        const std::string place = concat("tutti-agent-", geteuid(), "-", start_->job, "-", start_->host);
-        if (!name_.open()) name_ = comm::tcp::listen_locally(place);
-        if (!name_.open()) return end_earlier_agent(place);
+        if (!is_only_agent(start_->job, start_->host)) return;
+        if (copies_) copies_->follow(start_->ward);
         for (const Start::Rank& rank : start_->ranks) {
             Command command{.words = start_->words,
                             .environment = start_->environment,
@@ -129,6 +138,41 @@ class Agent {
             ranks_.push_back({.rank = rank.rank, .process = Process(command)});
         }
         start_.reset();
+    }
+
+    bool is_only_agent(const std::string& job, const std::string& host) {
+        const std::string place = concat("tutti-agent-", geteuid(), "-", job, "-", host);
+        if (!name_.open()) name_ = comm::tcp::listen_locally(place);
+        if (!name_.open()) end_earlier_agent(place);
+        return name_.open();
+    }
+
+    // Before any rank is started: the guard of the copies must not inherit what ranks have.
+    void keep() {
+        if (!is_only_agent(keep_->job, keep_->host)) return;
+        Json answer = {{"directory", ""}, {"port", 0}, {"problem", ""}};
+        try {
+            copies_ = std::make_unique<CopyKeeper>(CopyKeeper::Setup{
+                .root = keep_->root,
+                .job = keep_->job,
+                .host = keep_->host,
+                .launch = keep_->launch,
+                .secret = keep_->secret,
+                .silence_s = keep_->silence_s,
+                .say = [](const std::string& text) { dprintf(STDERR_FILENO, "%s\n", text.c_str()); }});
+            answer["directory"] = copies_->directory();
+            answer["port"] = copies_->port();
+        } catch (const std::exception& error) {
+            answer["problem"] = error.what();
+        }
+        keep_.reset();
+        link_.send(Frame::Type::kept, answer.dump());
+    }
+
+    void tell_of_copies() {
+        if (!copies_ || !link_.open()) return;
+        const int64_t step = copies_->newest_step();
+        if (std::exchange(told_step_, step) != step) link_.send(Frame::Type::copied, Json{{"step", step}}.dump());
     }
 
     // One that has not ended by then stands still, as under a debugger. The system kills its ranks with it.
@@ -172,7 +216,10 @@ class Agent {
     SignalDescriptor signals_{SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU};
     Link link_;
     Descriptor name_;
-    std::optional<Start> start_;  // not begun yet
+    std::optional<Keep> keep_;    // not begun yet
+    std::optional<Start> start_;  // likewise
+    std::unique_ptr<CopyKeeper> copies_;
+    int64_t told_step_ = 0;
     std::vector<Rank> ranks_;
     double silence_s_ = 60, grace_s_ = 15;  // until a start frame says more
     std::optional<Clock::time_point> closed_at_;
@@ -187,11 +234,30 @@ Json identity_of_program() {
             {"digest", checkpoint::to_hex(checkpoint::xxh3_128(std::as_bytes(std::span(program))))}};
 }
 
+std::string to_body(const Keep& keep) {
+    return Json{{"job", keep.job},   {"host", keep.host},     {"launch", keep.launch},
+                {"root", keep.root}, {"secret", keep.secret}, {"silence_s", keep.silence_s}}
+        .dump();
+}
+
+Keep read_keep(std::string_view body) {
+    const Json json = Json::parse(std::string(body));
+    return {.job = json.at("job").text(),
+            .host = json.at("host").text(),
+            .launch = json.at("launch").text(),
+            .root = json.at("root").text(),
+            .secret = json.at("secret").text(),
+            .silence_s = json.at("silence_s").get<double>()};
+}
+
 std::string to_body(const Start& start) {
     Json ranks = Json::array();
     for (const Start::Rank& rank : start.ranks)
         ranks.push_back({{"rank", rank.rank}, {"environment", rank.environment}});
+    Json ward;
+    if (start.ward) ward = {{"host", start.ward->host}, {"address", start.ward->address}, {"port", start.ward->port}};
     return Json{{"job", start.job},
+                {"ward", ward},
                 {"host", start.host},
                 {"generation", start.generation},
                 {"silence_s", start.silence_s},
@@ -214,6 +280,10 @@ Start read_start(std::string_view body) {
                 .words = json.at("words").get<std::vector<std::string>>(),
                 .environment = json.at("environment").get<std::map<std::string, std::string>>(),
                 .ranks = {}};
+    if (const Json& ward = json.at("ward"); ward.is_object())
+        start.ward = {.host = ward.at("host").get<int>(),
+                      .address = ward.at("address").text(),
+                      .port = ward.at("port").get<int>()};
     for (const Json& rank : json.at("ranks"))
         start.ranks.push_back({.rank = rank.at("rank").get<int>(),
                                .environment = rank.at("environment").get<std::map<std::string, std::string>>()});

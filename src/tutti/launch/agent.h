@@ -6,15 +6,31 @@
 //   the agent is killed                           the system kills its ranks (PR_SET_PDEATHSIG)
 #pragma once
 
+#include <map>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "tutti/base/json.h"
+#include "tutti/comm/tcp/file_service.h"
 #include "tutti/launch/link.h"
 
 namespace tutti::launch {
 
 // What both sides must have in common, and what a hello frame says: {"version", "digest" of the program}.
 Json identity_of_program();
+// The body of a keep frame: keep copies of the ranks' state (copy_keeper.h), and say in a kept frame
+// {"directory", "port", "problem"} where.
+struct Keep {
+    std::string job, host;  // as of Start
+    std::string launch;     // names the start of the launcher
+    std::string root;       // a tmpfs
+    std::string secret;     // of the file servers of all agents; "": one host
+    double silence_s = 15;
+};
+std::string to_body(const Keep& keep);
+Keep read_keep(std::string_view body);
+
 // The body of a start frame.
 struct Start {
     std::string job, host;  // names one agent: another one of the same job and host must have ended before
@@ -28,6 +44,7 @@ struct Start {
         std::map<std::string, std::string> environment;
     };
     std::vector<Rank> ranks;
+    std::optional<comm::tcp::CopyPlaces::Peer> ward = {};  // the host whose copies this one fetches
 };
 std::string to_body(const Start& start);
 Start read_start(std::string_view body);

@@ -43,6 +43,10 @@ std::vector<Frame> Host::turn(double silence_s) {
     while (auto frame = link_.read()) {
         if (frame->type == Frame::Type::hello)
             greet(*frame, silence_s);
+        else if (frame->type == Frame::Type::kept)
+            is_kept(*frame);
+        else if (frame->type == Frame::Type::copied)
+            copied_step_ = std::max(copied_step_, Json::parse(frame->body).at("step").get<int64_t>());
         else if (frame->type != Frame::Type::ping)
             frames.push_back(std::move(*frame));
     }
@@ -53,7 +57,7 @@ std::vector<Frame> Host::turn(double silence_s) {
     for (std::string text; std::getline(lines, text);) last_line_ = text;
     if (!link_.open())
         lose(concat("its agent has ended", last_line_.empty() ? "" : ": ", last_line_), silence_s);
-    else if (state_ == State::connecting && now - since_ > kHello)
+    else if (state_ == State::connecting && now - since_ > kHello + seconds(silence_s * 4 / 3))
         lose(concat("its agent has not answered within ", kHello.count(), " s"), silence_s);
     else if (state_ == State::ready && now - link_.heard() > seconds(silence_s))
         lose(concat("nothing was heard of it for ", silence_s, " s"), silence_s);
@@ -64,14 +68,27 @@ void Host::greet(const Frame& hello, double silence_s) {
     const std::optional<Json> theirs = Json::try_parse(hello.body);
     const Json ours = identity_of_program();
     if (theirs && *theirs == ours) {
-        state_ = State::ready;
-        since_ = Clock::now();
-        return;
+        if (keep_.empty()) return become_ready();
+        return link_.send(Frame::Type::keep, keep_);
     }
     lose(concat("it has another program than this host: ", theirs ? theirs->dump() : "no tutti", ", required ",
                 ours.dump()),
          silence_s);
     leave_for(std::chrono::hours(1));
+}
+
+// An agent without room for copies runs ranks nevertheless.
+void Host::is_kept(const Frame& kept) {
+    const Json json = Json::parse(kept.body);
+    copies_ = json.at("directory").text();
+    port_ = json.at("port").get<int>();
+    if (const std::string problem = json.at("problem").text(); !problem.empty()) errors_ += problem + "\n";
+    become_ready();
+}
+
+void Host::become_ready() {
+    state_ = State::ready;
+    since_ = Clock::now();
 }
 
 void Host::lose(const std::string& why, double silence_s) {
@@ -80,6 +97,8 @@ void Host::lose(const std::string& why, double silence_s) {
     since_ = Clock::now();
     why_ = why;
     link_ = Link();
+    copies_.clear();
+    port_ = 0;
     agent_ = Process();  // kills it
     retry_at_ = was_ready ? since_ : since_ + kRetry;
     // An agent that was cut off kills its ranks after that silence, or the same time after the end of its connection.

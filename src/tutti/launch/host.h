@@ -18,9 +18,9 @@ class Host {
     enum class State { away, connecting, ready };
 
     // `words`: the command that starts the agent. With `direct` the agent is a child of this process, and its end is
-    // that of its ranks.
-    Host(HostLine host, std::vector<std::string> words, bool direct)
-        : line(std::move(host)), words_(std::move(words)), direct_(direct) {}
+    // that of its ranks. `keep`: the body of the keep frame of an agent that is to keep copies; "": none.
+    Host(HostLine host, std::vector<std::string> words, bool direct, std::string keep)
+        : line(std::move(host)), words_(std::move(words)), direct_(direct), keep_(std::move(keep)) {}
 
     const HostLine line;
     State state() const { return state_; }
@@ -30,6 +30,11 @@ class Host {
     // No process of a lost agent may live after this. Another agent of the host waits for the end of such processes by
     // itself.
     Clock::time_point unsafe_until() const { return is_ready() ? Clock::time_point() : unsafe_until_; }
+
+    // Where its agent keeps copies; "" and 0: nowhere.
+    const std::string& copies() const { return copies_; }
+    int port_of_copies() const { return port_; }
+    int64_t copied_step() const { return copied_step_; }  // the newest that its ranks have copied, in any generation
 
     void connect();
     bool may_connect() const { return state_ == State::away && Clock::now() >= retry_at_; }
@@ -45,9 +50,14 @@ class Host {
 
   private:
     void greet(const Frame& hello, double silence_s);
+    void is_kept(const Frame& kept);
+    void become_ready();
 
     std::vector<std::string> words_;
     bool direct_ = false;
+    std::string keep_, copies_;
+    int port_ = 0;
+    int64_t copied_step_ = 0;
     State state_ = State::away;
     Process agent_;
     Link link_;

@@ -33,6 +33,8 @@ namespace tutti::launch {
 
 namespace {
 
+using comm::tcp::CopyPlaces;
+
 constexpr int kTurnMs = 50;
 constexpr std::chrono::seconds kLook{1};         // between looks at the disk
 constexpr std::chrono::seconds kLastWords{1};    // of the ranks, after one of them has failed
@@ -90,7 +92,15 @@ class Launcher {
                 for (std::string part; parts >> part;) words.push_back(part);
                 words.insert(words.end(), {line.name, concat("exec ", options.program, " agent")});
             }
-            hosts_.emplace_back(line, words, direct);
+            std::string keep;
+            if (run.keeps_copies)
+                keep = to_body(Keep{.job = job_,
+                                    .host = std::to_string(hosts_.size()),
+                                    .launch = comm::tcp::fresh_hex().substr(0, 12),
+                                    .root = comm::process_environment()("TUTTI_MEMORY_ROOT").value_or("/dev/shm"),
+                                    .secret = options.hosts.size() > 1 ? secret_of_copies_ : "",
+                                    .silence_s = options.silence_s});
+            hosts_.emplace_back(line, words, direct, keep);
         }
     }
 
@@ -182,7 +192,7 @@ class Launcher {
     void lost(size_t index) {
         Host& host = hosts_[index];
         tell_of_host(host, concat("is lost: ", host.why()));
-        const int64_t step = run_.newest_step();
+        const int64_t step = newest_step();
         Losses& losses = losses_[host.line.name];
         losses = losses.step == step ? Losses{step, losses.count + 1} : Losses{step, 1};
         if (losses.count >= kMostLosses) {
@@ -324,14 +334,56 @@ class Launcher {
         return text;
     }
 
+    // Of a checkpoint, or of copies that hosts have had: progress, also when such copies are lost later.
+    int64_t newest_step() const {
+        int64_t newest = run_.newest_step();
+        for (const Host& host : hosts_) newest = std::max(newest, host.copied_step());
+        return newest;
+    }
+
+    // By host that takes part: the one that fetches its copies.
+    std::map<size_t, size_t> holders_among(const std::vector<int>& placed) const {
+        std::vector<size_t> taking_part;
+        std::vector<std::string> racks;
+        for (size_t i = 0; i < placed.size(); ++i)
+            if (placed[i] > 0 && hosts_[i].port_of_copies() > 0) {
+                taking_part.push_back(i);
+                racks.push_back(hosts_[i].line.rack);
+            }
+        const std::vector<int> buddy = buddies(racks);
+        std::map<size_t, size_t> holders;
+        for (size_t i = 0; i < taking_part.size(); ++i)
+            if (buddy[i] >= 0) holders[taking_part[i]] = taking_part[to_size(buddy[i])];
+        return holders;
+    }
+
+    CopyPlaces::Peer copies_at(size_t index) const {
+        return {static_cast<int>(index), hosts_[index].line.address, hosts_[index].port_of_copies()};
+    }
+
+    // For the ranks of host `index`. Any host that is there may have copies, whether it takes part or not.
+    CopyPlaces copies_for(size_t index, const std::map<size_t, size_t>& holders) const {
+        const auto holder = holders.find(index);
+        CopyPlaces places{.directory = hosts_[index].copies(),
+                          .host = static_cast<int>(index),
+                          .holder = holder == holders.end() ? -1 : static_cast<int>(holder->second),
+                          .peers = {},
+                          .secret = secret_of_copies_};
+        for (size_t i = 0; i < hosts_.size(); ++i)
+            if (i != index && hosts_[i].is_ready() && hosts_[i].port_of_copies() > 0)
+                places.peers.push_back(copies_at(i));
+        return places;
+    }
+
     void begin() {
         wait_until_free();
-        const int64_t step = run_.newest_step(), newest = checkpoint::newest_generation(run_.out);
+        const int64_t step = newest_step(), newest = checkpoint::newest_generation(run_.out);
         check<UsageError>(!has_run_ || newest == newest_, run_.out, ": generation ", newest,
                           " of this run was started elsewhere, after generation ", newest_, " of this launcher");
         if (options_.max_restarts > 0) run_.count_start(step);
         starts_here_ = has_run_ && step == step_of_start_ ? starts_here_ + 1 : 1;
-        step_of_start_ = step_before_growth_ = step;
+        step_of_start_ = step;
+        step_before_growth_ = run_.newest_step();
         newest_ = newest + 1;
         has_run_ = true;
         Running running{.number = newest_, .layout = layout_};
@@ -343,7 +395,7 @@ class Launcher {
         }
         running.has_ended.resize(running.host_of.size());
         const std::string text = concat(layout_.ranks, " of ", options_.ranks, " ranks on ", hosts, ": ", layout_.text,
-                                        ", from step ", step);
+                                        ", from step ", step, run_.keeps_copies ? " at best" : "");
         checkpoint::Generation::take(run_.out, newest_, concat(checkpoint::this_owner(), " ", text, "\n"));
         running_ = std::move(running);
         if (newest_ > 1 || layout_.ranks != options_.ranks) printer_.say(concat("generation ", newest_, ": ", text));
@@ -388,10 +440,16 @@ class Launcher {
                     .environment = environment,
                     .ranks = {}};
         start.words.insert(start.words.end(), layout_.words.begin(), layout_.words.end());
+        const std::map<size_t, size_t> holders = holders_among(placed);
         int rank = 0;
         for (size_t i = 0; i < placed.size(); ++i) {
             start.host = std::to_string(i);
             start.ranks.clear();
+            start.ward.reset();
+            for (const auto& [host, holder] : holders)
+                if (holder == i) start.ward = copies_at(host);
+            start.environment[comm::tcp::kCopiesVariable] =
+                hosts_[i].copies().empty() ? "" : copies_for(i, holders).to_text();
             for (int local = 0; local < placed[i]; ++local, ++rank)
                 start.ranks.push_back({.rank = rank,
                                        .environment = {{"TUTTI_RANK", std::to_string(rank)},
@@ -404,7 +462,7 @@ class Launcher {
 
     // 0, 1, 2, 4 ... 60 s before the next start from the same checkpoint.
     void back_off() {
-        if (run_.newest_step() != step_of_start_) return;
+        if (newest_step() != step_of_start_) return;
         const double pause = starts_here_ < 2 ? 0 : std::min(60.0, std::exp2(starts_here_ - 2));
         for (const auto until = Clock::now() + seconds(pause); Clock::now() < until && stopped_by_ == 0;) turn();
     }
@@ -434,6 +492,7 @@ class Launcher {
     const LaunchedRun& run_;
     const LaunchOptions& options_;
     std::string job_;
+    const std::string secret_of_copies_ = comm::tcp::fresh_hex();
     SignalDescriptor signals_{kStopSignals};
     Printer printer_;
     std::vector<Host> hosts_;

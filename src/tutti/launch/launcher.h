@@ -26,9 +26,10 @@ struct LaunchedRun {
     std::vector<std::string> words;  // command line of a rank, program first, without the layout's words
     // The best layout of at most so many ranks, or nothing.
     std::function<std::optional<Layout>(int ranks)> layout;
-    std::function<int64_t()> newest_step;           // of a checkpoint; 0: none
+    std::function<int64_t()> newest_step;           // of a checkpoint on disk; 0: none
     std::function<void(int64_t step)> count_start;  // throws when too many starts from this step have died
     std::function<void()> require_free;             // UsageError while another process trains in the directory
+    bool keeps_copies = false;                      // in memory (checkpoint.memory_every)
 };
 
 struct LaunchOptions {

@@ -1,7 +1,8 @@
 // launch/link.h: the connection between `tutti launch` and the agent of a host: frames (comm/tcp/socket.h) over two
 // descriptors, which are pipes, ends of ssh, or one socket.
-//   launcher -> agent   start {what to run}, stop {signal}, ping
-//   agent -> launcher   hello {version, digest}, output (rank, stream, bytes), exited {rank, how}, asked {signal}, ping
+//   launcher -> agent   keep {where}, start {what to run}, stop {signal}, ping
+//   agent -> launcher   hello {version, digest}, kept {directory, port}, copied {step}, output (rank, stream, bytes),
+//                       exited {rank, how}, asked {signal}, ping
 #pragma once
 
 #include <string>

@@ -46,7 +46,8 @@ class LivePage : public ::testing::Test {
                                   .restarting = 4,
                                   .other = 1,
                                   .lost_steps = 1,
-                                  .deaths = 1};
+                                  .deaths = 1,
+                                  .from_memory = 1};
             file << Json{{"step", step},
                          {"loss", 5 - std::log(step)},
                          {"tokens", 128 * step},
@@ -93,7 +94,10 @@ TEST_F(LivePage, HasTheCardsOfTheReport) {
     }
     EXPECT_GE(shared, 5U);
     EXPECT_NE(html_of(cards, "ranks").find("The others wait for rank 1: it waits 2 % of a step"), std::string::npos);
-    EXPECT_NE(html_of(cards, "spent").find("<b>95.2 %</b>. 1 death, 1 step done again, 0 stops."), std::string::npos)
+    EXPECT_NE(html_of(cards, "spent")
+                  .find("<b>95.2 %</b>. 1 death, 1 step done again, 0 stops. 1 of 1 "
+                        "restart continued from copies in memory, the others from disk.</p>"),
+              std::string::npos)
         << html_of(cards, "spent");
     // The policy of the server forbids scripts and styles inside.
     const std::string page = live_page(runs, {{0}, {}});

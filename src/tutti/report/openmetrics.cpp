@@ -197,6 +197,8 @@ const std::vector<Family>& families() {
              samples.add(as_number(spent.deaths), {{"reason", "died"}});
              samples.add(as_number(spent.stops), {{"reason", "stopped"}});
          })},
+        {{"tutti_restarts_from_memory", "counter", "", "Of these starts, those that continued from a copy in memory."},
+         of_times([](const TimeSpent& spent, Samples& samples) { samples.add(as_number(spent.from_memory)); })},
         {{"tutti_lost_steps", "counter", "", "Steps that were done again after a death."},
          of_times([](const TimeSpent& spent, Samples& samples) { samples.add(as_number(spent.lost_steps)); })},
         {{"tutti_time_seconds", "counter", "seconds", "What the time of the run was spent on."},

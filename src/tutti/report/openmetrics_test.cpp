@@ -81,8 +81,14 @@ class Metrics : public ::testing::Test {
     Metrics() { std::filesystem::create_directories(path_ + "/checkpoints/step-0000000030"); }
     void write(const std::string& name, const std::string& text) const { std::ofstream(path_ + "/" + name) << text; }
     static Json line(int step, double loss) {
-        const TimeSpent spent{
-            .trained = 2.0 * step, .lost = 4, .saving = 1, .restarting = 2, .other = 3, .lost_steps = 2, .deaths = 1};
+        const TimeSpent spent{.trained = 2.0 * step,
+                              .lost = 4,
+                              .saving = 1,
+                              .restarting = 2,
+                              .other = 3,
+                              .lost_steps = 2,
+                              .deaths = 1,
+                              .from_memory = 1};
         return {{"step", step},
                 {"tokens", 100 * step},
                 {"loss", std::isfinite(loss) ? Json(loss) : Json()},
@@ -155,6 +161,7 @@ TEST_F(Metrics, AreThoseOfTheLog) {
     EXPECT_EQ(value(all, "tutti_ranks", {}), 2);
     EXPECT_EQ(value(all, "tutti_restarts_total", {{"reason", "died"}}), 1);
     EXPECT_EQ(value(all, "tutti_lost_steps_total", {}), 2);
+    EXPECT_EQ(value(all, "tutti_restarts_from_memory_total", {}), 1);
     EXPECT_EQ(value(all, "tutti_skipped_steps_total", {}), 1);
     EXPECT_EQ(value(all, "tutti_time_seconds_total", {{"on", "trained"}}), 60);
     EXPECT_NEAR(value(all, "tutti_goodput_ratio", {}), 60.0 / 70, 1e-12);

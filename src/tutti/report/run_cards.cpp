@@ -162,7 +162,11 @@ std::string spent_card(const RunHistory& run) {
     }
     std::string text = concat("<p>Goodput, the share that trained: <b>", format_percent(*spent->goodput()), "</b>. ",
                               times(spent->deaths, "death"), ", ", times(spent->lost_steps, "step"), " done again, ",
-                              times(spent->stops, "stop"), ".</p>");
+                              times(spent->stops, "stop"), ".");
+    if (spent->from_memory > 0)
+        text += concat(" ", spent->from_memory, " of ", times(spent->deaths + spent->stops, "restart"),
+                       " continued from copies in memory, the others from disk.");
+    text += "</p>";
     if (const auto expected = expected_of_itself(run, *spent))
         text += concat("<p>Expected with the intervals, pauses and failures of this run: ", format_percent(*expected),
                        ".</p>");

@@ -16,8 +16,9 @@ std::string events_file(const std::string& run_directory) { return run_directory
 
 bool append_event(const std::string& run_directory, const RunEvent& e) {
     std::ofstream out(events_file(run_directory), std::ios::app);
-    const Json line = {
+    Json line = {
         {"time", e.time}, {"event", e.kind}, {"generation", e.generation}, {"ranks", e.ranks}, {"text", e.text}};
+    if (e.step >= 0) line["step"] = e.step;
     out << line.dump() + "\n" << std::flush;
     return out.good();
 }
@@ -31,7 +32,7 @@ std::vector<RunEvent> read_events(const std::string& run_directory) {
         try {
             events.push_back({json->at("time").get<double>(), json->at("event").text(),
                               json->at("generation").get<int64_t>(), json->at("ranks").get<int>(),
-                              json->at("text").text()});
+                              json->at("text").text(), json->value("step", int64_t{-1})});
         } catch (const Error&) {  // of another version
         }
     }

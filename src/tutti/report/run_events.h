@@ -1,5 +1,5 @@
-// report/run_events.h: what happened to a run outside its ranks: events.jsonl of the run directory, one object a line,
-// written by `tutti launch`.
+// report/run_events.h: what happened to a run of `tutti launch`: events.jsonl of the run directory, one object a line,
+// written by the launcher, and by rank 0 where the ranks have continued from.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,14 @@ namespace tutti::report {
 
 struct RunEvent {
     double time = 0;   // seconds of the system's clock
-    std::string kind;  // kStarted, kDied, kHost, kEnded
+    std::string kind;  // kStarted, kResumed, kDied, kHost, kEnded
     int64_t generation = 0;
-    int ranks = 0;     // of the generation
-    std::string text;  // "5 of 8 ranks: dp 5"; "rank 3 on host n2 was killed by signal 9 (Killed)"
+    int ranks = 0;      // of the generation
+    std::string text;   // "5 of 8 ranks: dp 5"; "rank 3 on host n2 was killed by signal 9 (Killed)"
+    int64_t step = -1;  // kResumed: the last step of the state that was loaded; 0: the start
 };
-inline constexpr const char *kStarted = "started", *kDied = "died", *kHost = "host", *kEnded = "ended";
+inline constexpr const char *kStarted = "started", *kResumed = "resumed", *kDied = "died", *kHost = "host",
+                            *kEnded = "ended";
 
 // Appends a line. False when the file cannot be written.
 bool append_event(const std::string& run_directory, const RunEvent& event);

@@ -15,7 +15,8 @@ Json to_json(const TimeSpent& spent) {
 TimeSpent time_spent_from(const Json& object) {
     TimeSpent spent;
     for (const auto& [key, part] : kTimes) spent.*part = object.at(key).get<double>();
-    for (const auto& [key, count] : kCounts) spent.*count = object.at(key).get<int64_t>();
+    for (const auto& [key, count] : kCounts)
+        spent.*count = count == &TimeSpent::from_memory ? object.value(key, int64_t{0}) : object.at(key).get<int64_t>();
     return spent;
 }
 

@@ -17,6 +17,7 @@ struct TimeSpent {
     double restarting = 0;  // from the last line before a death, or from a start after a stop, to the next step
     double other = 0;       // the first start, evaluations, the log
     int64_t lost_steps = 0, deaths = 0, stops = 0;
+    int64_t from_memory = 0;  // starts that continued from a copy in memory; the others from disk
 
     double total() const { return trained + lost + saving + restarting + other; }
     // Nothing before the first step.
@@ -30,11 +31,14 @@ inline constexpr std::pair<const char*, double TimeSpent::*> kTimes[] = {{"train
                                                                          {"saving", &TimeSpent::saving},
                                                                          {"restarting", &TimeSpent::restarting},
                                                                          {"other", &TimeSpent::other}};
-inline constexpr std::pair<const char*, int64_t TimeSpent::*> kCounts[] = {
-    {"lost_steps", &TimeSpent::lost_steps}, {"deaths", &TimeSpent::deaths}, {"stops", &TimeSpent::stops}};
+inline constexpr std::pair<const char*, int64_t TimeSpent::*> kCounts[] = {{"lost_steps", &TimeSpent::lost_steps},
+                                                                           {"deaths", &TimeSpent::deaths},
+                                                                           {"stops", &TimeSpent::stops},
+                                                                           {"from_memory", &TimeSpent::from_memory}};
 
-Json to_json(const TimeSpent& spent);           // one object with all keys, in whole microseconds
-TimeSpent time_spent_from(const Json& object);  // JsonError or DataError where a key is missing or no number
+Json to_json(const TimeSpent& spent);  // one object with all keys, in whole microseconds
+// JsonError or DataError where a key is missing or no number. Versions before copies in memory wrote no from_memory.
+TimeSpent time_spent_from(const Json& object);
 
 // What the expected share of trained time follows from. Seconds.
 struct GoodputTerms {

@@ -143,6 +143,7 @@ struct CheckpointSpec {
     std::string dir = "";  // "": OUT/checkpoints
     int64_t every = 100;   // steps; 0: only at the end
     int64_t keep = 3;
+    int64_t memory_every = 0;  // steps between copies in the memory of the hosts; 0: none
     bool async = true;
     double last_wait_s = 300;  // retries of the last save of a run, when it fails
     bool operator==(const CheckpointSpec&) const = default;

@@ -375,6 +375,12 @@ Problems out_of_range(const RunSpec& run, std::string_view section) {
 
 namespace {
 
+void check_checkpoint(const RunSpec& run, Problems& problems) {
+    const CheckpointSpec& c = run.checkpoint;
+    require(problems, c.every == 0 || c.memory_every <= c.every, "[checkpoint] memory_every = ", c.memory_every,
+            ": must be at most every = ", c.every, ": copies in memory save the steps between checkpoints");
+}
+
 // Of a run without stages.
 Problems problems_of(const RunSpec& run, int ranks) {
     Problems problems = out_of_range(run);
@@ -393,6 +399,7 @@ Problems problems_of(const RunSpec& run, int ranks) {
     check_pipeline(run, problems);
     check_offload(run, problems);
     check_precision(run, problems);
+    check_checkpoint(run, problems);
     if (problems.empty()) problems = recipe_problems(run);
     check_gradients(run, problems);
     check_packed_weights(run, problems);

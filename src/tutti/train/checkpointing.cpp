@@ -14,6 +14,7 @@
 #include "tutti/spec/identity.h"
 #include "tutti/spec/stages.h"
 #include "tutti/spec/toml.h"
+#include "tutti/train/memory_copies.h"
 #include "tutti/train/stored_types.h"
 
 namespace tutti::train {
@@ -185,10 +186,28 @@ RunState Checkpointing::load(const CheckpointReader& reader, const std::vector<c
 }
 
 // The texts of the result are the tensors that a rank has no slice of. `reader` null: this rank opens the checkpoint.
-Agreement Checkpointing::load_together(const std::string& path, const CheckpointReader* reader, RunState& state) {
+Agreement Checkpointing::load_together(const std::string& word, const CheckpointReader* reader, RunState& state) {
+    std::optional<CheckpointReader> opened;
+    const auto open = [&] {
+        if (reader == nullptr && MemoryCopies::is_word(word))
+            reader = &opened.emplace(setup_.memory->source(word));
+        else if (reader == nullptr)
+            reader = &opened.emplace(files_, word);
+        resumed_from_ = reader->path();
+    };
+    // Where there is no checkpoint on disk, the first weights must be as they were when a copy proves damaged.
+    has_touched_ = false;
+    if (MemoryCopies::is_word(word)) {
+        const Agreement sound = agree([&] {
+            open();
+            reader->verify_share(rank(), ranks());
+            return std::string();
+        });
+        if (sound.failure) return sound;
+    }
+    has_touched_ = true;
     return agree([&] {
-        std::optional<CheckpointReader> opened;
-        if (reader == nullptr) reader = &opened.emplace(files_, path);
+        open();
         const auto slices = setup_.slices();
         state = load(*reader, slices);
         reader->verify_share(rank(), ranks());
@@ -201,11 +220,10 @@ std::optional<RunState> Checkpointing::follow() {
     for (;;) {
         const Agreement word = agree([] { return std::string(); });
         if (word.failure) word.failure->raise();
-        const std::string& path = word.texts.front();
-        if (path.empty()) return state;
-        newest_ = path;
+        if (word.texts.front().empty()) return state;
+        word_ = word.texts.front();
         // Rank 0 decides after a failure: its next message names an older checkpoint, or the error.
-        load_together(path, nullptr, state.emplace());
+        if (load_together(word_, nullptr, state.emplace()).failure) state.reset();
     }
 }
 
@@ -222,25 +240,52 @@ void Checkpointing::choose(const std::string& mode, const checkpoint::LoadInto& 
     }
 }
 
+// Copies that are newer than every checkpoint on disk, the newest first. False where none can be loaded.
+bool Checkpointing::choose_in_memory(const std::function<void(const CheckpointReader&, const std::string&)>& load) {
+    if (setup_.memory == nullptr) return false;
+    const auto stored = store_->list();
+    const int64_t on_disk = stored.empty() ? 0 : stored.front().step;
+    while (const auto source = setup_.memory->next_after(on_disk, setup_.warn)) {
+        try {
+            load(CheckpointReader(source), setup_.memory->word());
+            return true;
+        } catch (const DamagedError& error) {
+            check(!has_touched_ || on_disk > 0, source->path(), " could be loaded in part only: ", error.what(),
+                  "; there is no checkpoint on disk, and a new start finds what is left");
+            setup_.warn(concat(source->path(), " is passed over: ", error.what()));
+        }
+    }
+    return false;
+}
+
 std::optional<RunState> Checkpointing::resume(const std::string& mode) {
     const std::optional<RunState> state = rank() == 0 ? lead(mode) : follow();
-    if (state) saved_step_ = state->step;
+    from_memory_ = state && MemoryCopies::is_word(word_);
+    if (setup_.memory != nullptr) setup_.memory->continue_from(from_memory_ ? word_ : "");
+    if (!state || from_memory_) return state;
+    newest_ = word_;
+    saved_step_ = state->step;
     return state;
 }
 
 std::optional<RunState> Checkpointing::lead(const std::string& mode) {
     std::optional<RunState> state;
-    const auto load_into = [&](const CheckpointReader& reader) {
-        newest_ = reader.path();
-        agree([&] { return reader.path(); });
-        const Agreement loaded = load_together(reader.path(), &reader, state.emplace());
-        if (loaded.failure) loaded.failure->raise();
+    const auto load = [&](const CheckpointReader& reader, const std::string& word) {
+        word_ = word;
+        agree([&] { return word; });
+        const Agreement loaded = load_together(word, &reader, state.emplace());
+        if (loaded.failure) {
+            state.reset();
+            loaded.failure->raise();
+        }
         const std::string unwanted = common_line(loaded.texts);
         check<DataError>(unwanted.empty(), reader.path(), ": holds ", unwanted,
                          ", which this run does not have; was it another optimizer or model?");
     };
     try {
-        choose(mode, load_into);
+        const bool any = mode == "auto" || mode == "strict";
+        if (!any || !choose_in_memory(load))
+            choose(mode, [&](const CheckpointReader& reader) { load(reader, reader.path()); });
     } catch (const std::exception&) {
         if (!alone()) agree([]() -> std::string { throw; });
         throw;
@@ -256,17 +301,31 @@ void Checkpointing::start(const RunState& state, bool background) {
     saving_step_ = state.step;
     // Without a background the step loop waits, so the weights stand still while they are written.
     auto held = std::make_shared<const HostState>(setup_.slices(), background ? HostMemory::copy : HostMemory::borrow);
-    Manifest manifest{.step = state.step,
-                      .config_digest = {},
-                      .data_fingerprint = setup_.data_fingerprint(state.step),
-                      .state = state_json(state),
-                      .files = {},
-                      .tensors = held->tensors()};
+    Manifest manifest = part_of(state, *held);
     if (alone())
         submit_save(std::move(held), std::move(manifest));
     else
         submit_part(std::move(held), std::move(manifest));
     if (!background) wait();
+}
+
+Manifest Checkpointing::part_of(const RunState& state, const HostState& held) const {
+    return {.step = state.step,
+            .config_digest = {},
+            .data_fingerprint = setup_.data_fingerprint(state.step),
+            .state = state_json(state),
+            .files = {},
+            .tensors = held.tensors()};
+}
+
+void Checkpointing::copy(const RunState& state) {
+    if (setup_.memory == nullptr) return;
+    const HostState held(setup_.slices(), HostMemory::borrow);  // the step loop waits
+    const std::string failure = setup_.memory->save(alone() ? nullptr : setup_.ranks, held, part_of(state, held));
+    const bool is_new = std::exchange(copy_failure_, failure) != failure;
+    if (store_ && is_new && !failure.empty())
+        setup_.warn(concat("the state of step ", state.step, " could not be copied in memory: ", failure,
+                           "; training continues, the last good copy is of step ", setup_.memory->saved_step()));
 }
 
 std::string Checkpointing::state_json(const RunState& state) const {
@@ -277,6 +336,7 @@ std::string Checkpointing::state_json(const RunState& state) const {
                  {"skipped", state.skipped},
                  {"skipped_in_a_row", state.skipped_in_a_row},
                  {"seconds", state.seconds}};
+    if (setup_.memory != nullptr) json["generation"] = setup_.memory->generation();
     if (const auto& scale = state.loss_scale)
         json["loss_scale"] = {{"value", scale->value}, {"good", scale->good}, {"hysteresis", scale->hysteresis}};
     return json.dump();

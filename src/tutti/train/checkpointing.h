@@ -24,6 +24,8 @@ struct Engine;
 
 namespace tutti::train {
 
+class MemoryCopies;
+
 // An error that another rank can rethrow. More severe kinds come later and win when ranks fail differently.
 struct Failure {
     enum class Kind : char { damaged = '0', unreadable, data, usage, other };  // unreadable: an IoError with EIO
@@ -75,6 +77,7 @@ class Checkpointing {
         Warn warn;                                // of rank 0; the others' is not called
         std::function<void()> fence = [] {};      // of rank 0: throws when this process may commit nothing any more
         comm::Communicator* ranks = nullptr;      // all ranks of the run; null: this one alone
+        MemoryCopies* memory = nullptr;           // where copies in memory are kept, of the run; null: nowhere
         checkpoint::FileSystem* files = nullptr;  // null: the real one
     };
     explicit Checkpointing(Setup setup);
@@ -84,6 +87,9 @@ class Checkpointing {
     // another model, seed or batch; DataError when the data changed. All ranks throw the error of any rank.
     std::optional<RunState> resume(const std::string& mode);
 
+    // Copies the state into the memory of the hosts, now. A failure causes a warning, which is not repeated for the
+    // same reason at later steps; the run continues and the copy before stays. Without Setup::memory: nothing.
+    void copy(const RunState& state);
     // Copies the state and writes it, in the background when checkpoint.async. A failure of any rank causes one warning
     // and counts on all ranks; the run continues and the previous checkpoint stays.
     void save(const RunState& state);
@@ -100,7 +106,10 @@ class Checkpointing {
     const std::string& proven() const { return proven_; }  // its path; "": none yet
 
     const std::string& newest() const { return newest_; }  // path of the last checkpoint that is known good
-    int64_t saved_step() const { return saved_step_; }     // of newest(); 0: there is none
+    // From where resume() has continued: the path of a checkpoint, or "the copy of step 12 in memory".
+    const std::string& resumed_from() const { return resumed_from_; }
+    bool resumed_from_memory() const { return from_memory_; }
+    int64_t saved_step() const { return saved_step_; }  // of newest(); 0: there is none
     int64_t failures() const { return failures_; }
 
   private:
@@ -115,12 +124,14 @@ class Checkpointing {
 
     spec::RunSpec run_at(int64_t step) const;
     void choose(const std::string& mode, const checkpoint::LoadInto& load_into);
+    bool choose_in_memory(const std::function<void(const checkpoint::CheckpointReader&, const std::string&)>& load);
     std::optional<RunState> lead(const std::string& mode);
     std::optional<RunState> follow();
-    Agreement load_together(const std::string& path, const checkpoint::CheckpointReader* reader, RunState& state);
+    Agreement load_together(const std::string& word, const checkpoint::CheckpointReader* reader, RunState& state);
     RunState load(const checkpoint::CheckpointReader& reader, const std::vector<checkpoint::TensorSlice>& slices);
 
     void start(const RunState& state, bool background);
+    checkpoint::Manifest part_of(const RunState& state, const checkpoint::HostState& held) const;
     std::string state_json(const RunState& state) const;
     void submit_save(std::shared_ptr<const checkpoint::HostState> held, checkpoint::Manifest manifest);
     void submit_part(std::shared_ptr<const checkpoint::HostState> held, checkpoint::Manifest part);
@@ -137,9 +148,11 @@ class Checkpointing {
     checkpoint::Store::Attempt attempt_;        // of rank 0
     Stage stage_ = Stage::idle;                 // the same on all ranks
     std::string newest_, proven_;
-    std::string result_;   // of the background job; read after it ended
-    std::string failure_;  // of the last save; "": it was good
-    bool last_ = false;    // save_last() is running
+    std::string word_, resumed_from_, copy_failure_;
+    bool from_memory_ = false, has_touched_ = false;  // the slices, by the last try to load
+    std::string result_;                              // of the background job; read after it ended
+    std::string failure_;                             // of the last save; "": it was good
+    bool last_ = false;                               // save_last() is running
     int64_t saving_step_ = 0, saved_step_ = 0;
     int64_t failures_ = 0;
     std::unique_ptr<checkpoint::AsyncWriter> writer_;  // last: its job uses the rest

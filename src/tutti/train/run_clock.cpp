@@ -52,7 +52,7 @@ std::optional<std::string> text_of(const std::string& path) {
 
 }  // namespace
 
-RunClock::RunClock(const std::string& out, int64_t step, double trained, Clock::time_point began)
+RunClock::RunClock(const std::string& out, int64_t step, double trained, Clock::time_point began, bool from_memory)
     : trained_before_(trained), saving_before_(0) {
     const double starting = seconds(first_step_ - began);
     std::optional<End> logged, whole;
@@ -69,6 +69,7 @@ RunClock::RunClock(const std::string& out, int64_t step, double trained, Clock::
     spent_.lost += std::max(0.0, spent_.trained - trained);
     spent_.lost_steps += std::max<int64_t>(0, last->step - step);
     ++(ended_well ? spent_.stops : spent_.deaths);
+    spent_.from_memory += from_memory ? 1 : 0;
     // Of a stop only what this start needs: when a stopped run goes on is up to others.
     spent_.restarting += ended_well ? starting : std::max(starting, unix_time() - last->time);
     saving_before_ = spent_.saving;

@@ -14,8 +14,10 @@ class RunClock {
   public:
     // `out`: the run directory, before lines of steps that are done again are dropped from its log; "": of a rank that
     // keeps no log. `step` and `trained`: of the resumed state, finished steps and seconds in them. The next step
-    // begins now; this start began at `began`. Files of versions without times, or damaged ones, count as none.
-    RunClock(const std::string& out, int64_t step, double trained, std::chrono::steady_clock::time_point began);
+    // begins now; this start began at `began`. `from_memory`: the state is a copy in memory. Files of versions without
+    // times, or damaged ones, count as none.
+    RunClock(const std::string& out, int64_t step, double trained, std::chrono::steady_clock::time_point began,
+             bool from_memory = false);
 
     void saved(double seconds) { spent_.saving += seconds; }
     report::TimeSpent spent(double trained) const;  // until now; `trained`: seconds in steps that count

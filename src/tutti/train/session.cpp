@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include "tutti/base/timing.h"
 #include "tutti/checkpoint/digest.h"
 #include "tutti/checkpoint/store.h"
+#include "tutti/report/run_events.h"
 #include "tutti/train/checkpointing.h"
 #include "tutti/train/run_directory.h"
 
@@ -20,6 +22,26 @@ checkpoint::Generation generation_of(const TrainOptions& options, const comm::Wo
     checkpoint::Generation taken(options.out, options.launch.generation);
     taken.require_newest();
     return taken;
+}
+
+// Where the agents of all hosts keep copies. The run without them is the same, so their absence is only said.
+// Collective.
+std::unique_ptr<MemoryCopies> memory_of(const TrainOptions& options, comm::World& world, Console& console) {
+    if (options.run.checkpoint.memory_every == 0) return nullptr;
+    const bool launched = options.launch.generation > 0;
+    const auto places = launched ? comm::tcp::copy_places(comm::process_environment()) : std::nullopt;
+    const bool everywhere = world.everyone("copies in memory")->max(places ? 0 : 1) == 0;
+    if (everywhere)
+        return std::make_unique<MemoryCopies>(MemoryCopies::Setup{.places = *places,
+                                                                  .out = options.out,
+                                                                  .generation = options.launch.generation,
+                                                                  .local_rank = options.launch.local_rank,
+                                                                  .local_size = options.launch.local_size});
+    if (world.rank() == 0)
+        console.warn(concat("checkpoint.memory_every = ", options.run.checkpoint.memory_every, ": no copies are made: ",
+                            launched ? "the agent of a host keeps none"
+                                     : "agents of `tutti launch` keep them, and none started this run"));
+    return nullptr;
 }
 
 }  // namespace
@@ -43,10 +65,24 @@ Session::Session(const TrainOptions& o, comm::World& w, SharedData& shared)
       console(first_rank() ? o.console : nullptr, o.terminal, o.run.train.steps, first_rank() ? o.warnings : nullptr),
       lock(first_rank() ? lock_run(o.out) : nullptr),
       generation(generation_of(o, w)),
+      memory(memory_of(o, w, console)),
       data(shared.open(stages, console, w, o.stop)) {}
 
-int64_t step_on_disk(const TrainOptions& options, comm::World& world) {
-    const auto ranks = world.everyone("step on disk");
+void Session::tell_origin(int64_t step, const std::string& from) {
+    if (options.launch.generation == 0) return;
+    if (!report::append_event(options.out, {.time = unix_time(),
+                                            .kind = report::kResumed,
+                                            .generation = options.launch.generation,
+                                            .ranks = world.size(),
+                                            .text = concat("step ", step, ", from ", from),
+                                            .step = step}))
+        console.warn(concat(options.out, "/events.jsonl cannot be written"));
+}
+
+int64_t step_to_continue(Session& session) {
+    const TrainOptions& options = session.options;
+    comm::World& world = session.world;
+    const auto ranks = world.everyone("step to continue");
     int64_t step = 0;
     if (world.rank() == 0 && options.resume != "never") {
         checkpoint::PosixFileSystem files;
@@ -59,6 +95,7 @@ int64_t step_on_disk(const TrainOptions& options, comm::World& world) {
             const checkpoint::Store store(files, directory, checkpoint::Access::read, [](const std::string&) {});
             const auto stored = store.list();
             if (!stored.empty()) step = stored.front().step;
+            if (session.memory) step = session.memory->newest_after(step);
         }
     }
     return ranks->max(step);

@@ -191,12 +191,13 @@ Run::Run(Session& session, size_t stage, const std::string& resume_mode)
            .slices = [this] { return state_slices(engine_); },
            .warn = [this](const std::string& message) { console_.warn(message); },
            .fence = [this] { session_.generation.require_newest(); },
-           .ranks = &engine_.groups.world()}) {
+           .ranks = &engine_.groups.world(),
+           .memory = session.memory.get()}) {
     if (const auto resumed = resume(resume_mode)) {
         state_ = *resumed;
         engine_.optimizer.set_updates(state_.updates);
         if (state_.loss_scale && !spec::fixed_loss_scale(run_)) engine_.loss_scale = *state_.loss_scale;
-        console_.text(fmt::format("continuing after step {} from {}", state_.step, checkpoints_.newest()));
+        console_.text(fmt::format("continuing after step {} from {}", state_.step, checkpoints_.resumed_from()));
         const std::string changed = spec::changed_keys(options_.run, state_.config);
         if (!changed.empty()) console_.text(concat("changed since that checkpoint: ", changed));
         // A schedule that ends elsewhere gives every step another rate: a finished run may leap back up.
@@ -263,8 +264,10 @@ TrainOutcome Run::train() {
         options_.stop->set_has_to_save();
         options_.stop->set_tell(nullptr);
     }
+    if (!session_.started && first_rank())
+        session_.tell_origin(state_.step, state_.step == 0 ? "the start" : checkpoints_.resumed_from());
     clock_.emplace(first_rank() ? options_.out : "", state_.step, state_.seconds,
-                   session_.started ? begin_ : session_.begin);
+                   session_.started ? begin_ : session_.begin, checkpoints_.resumed_from_memory());
     session_.started = true;
     tell_stage();
     if (first_rank()) {
@@ -351,7 +354,10 @@ void Run::one_step() {
     stop_if_hopeless(result);
     const auto saving = Clock::now();
     const int64_t every = run_.checkpoint.every;
-    if (every > 0 && state_.step % every == 0 && (!result.skipped || result.overflowed)) checkpoints_.save(state_);
+    const int64_t memory_every = run_.checkpoint.memory_every;
+    const bool sound = !result.skipped || result.overflowed;
+    if (memory_every > 0 && state_.step % memory_every == 0 && sound) checkpoints_.copy(state_);
+    if (every > 0 && state_.step % every == 0 && sound) checkpoints_.save(state_);
     checkpoints_.poll();
     clock_->saved(seconds_since(saving));
     console_.progress(state_.step, seconds_since(begin));
@@ -555,7 +561,7 @@ class Telling {
 TrainOutcome train_stages(Session& session) {
     const TrainOptions& options = session.options;
     std::string resume = options.resume;
-    int64_t step = session.stages.size() > 1 ? step_on_disk(options, session.world) : 0;
+    int64_t step = session.stages.size() > 1 ? step_to_continue(session) : 0;
     for (;;) {
         TrainOutcome outcome = Run(session, spec::stage_at(session.stages, step + 1), resume).train();
         if (outcome.preempted || outcome.step >= options.run.train.steps) return outcome;

@@ -1,0 +1,78 @@
+// launch/copy_keeper.h: copies of the state of a run in the memory of a host. They are files of a tmpfs, in a directory
+// that the agent makes, owns, and removes, so they outlive the ranks, and an agent that the next one of its host
+// follows:
+//   DIRECTORY/own/step-…     by the ranks of this host (train/memory_copies.h)
+//   DIRECTORY/of-3/step-…    of the ranks of host 3, fetched from there after each commit
+//
+//   the agent ends           it removes the directory
+//   the agent is killed      a guard, its child, waits for another agent of job and host; without one it removes it
+//   both are killed          the next agent of this user on this host removes it
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "tutti/checkpoint/file_system.h"
+#include "tutti/comm/tcp/file_service.h"
+
+namespace tutti::launch {
+
+class CopyKeeper {
+  public:
+    struct Setup {
+        std::string root;       // a tmpfs: "/dev/shm"
+        std::string job, host;  // as of the agent
+        std::string launch;     // another launcher of the job begins without the copies of this one
+        std::string secret;     // for agents of other hosts; "": this host alone, and no port
+        double silence_s = 15;
+        std::function<void(const std::string&)> say = {};  // by any thread
+    };
+    // Takes over the directory that an earlier agent has left, or makes it. Error when there is no such memory, or a
+    // living agent has the directory. Call from the main thread of a process without other threads.
+    explicit CopyKeeper(Setup setup);
+    ~CopyKeeper();
+    CopyKeeper(const CopyKeeper&) = delete;
+    CopyKeeper& operator=(const CopyKeeper&) = delete;
+
+    const std::string& directory() const { return directory_; }
+    int port() const { return server_ ? server_->port() : 0; }
+    // Fetches the copies of another host from now on, or of none.
+    void follow(const std::optional<comm::tcp::CopyPlaces::Peer>& ward);
+    // The newest step of a copy by ranks of this host; 0: none.
+    int64_t newest_step() const;
+
+  private:
+    void start_guard();
+    void run();
+    void fetch_newest(const comm::tcp::CopyPlaces::Peer& ward);
+    void fetch(const comm::tcp::CopyPlaces::Peer& ward, const std::string& below);
+    void drop_outdated(int ward) const;
+
+    Setup setup_;
+    std::string directory_;
+    mutable checkpoint::PosixFileSystem files_;
+    std::unique_ptr<checkpoint::FileLock> lock_;
+    comm::tcp::Socket alive_;  // closes with the agent, however that ends: the guard sees it
+    std::unique_ptr<comm::tcp::FileServer> server_;
+
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::optional<comm::tcp::CopyPlaces::Peer> ward_;
+    bool stopping_ = false;
+    // Of the thread:
+    std::unique_ptr<comm::tcp::FileClient> client_;
+    std::optional<comm::tcp::FileEntry> fetched_;
+    std::thread thread_;  // last: uses the others
+};
+
+// Removes what killed agents of this user and their guards have left below `root`.
+void remove_orphaned_copies(const std::string& root);
+
+}  // namespace tutti::launch
