@@ -9,14 +9,21 @@
 #include "tutti/optim/rules.h"
 #include "tutti/planner/finalists.h"
 #include "tutti/planner/rules.h"
+#include "tutti/report/time_spent.h"
 
 namespace tutti::planner {
 
-double checkpoint_interval(const Reliability& r) { return std::sqrt(2 * r.checkpoint_s * r.mtbf_s); }
+double checkpoint_interval(const Reliability& r) { return std::sqrt(2 * r.checkpoint_s * r.mtbf_s / r.disk_share); }
 
-Reliability reliability_of(const hardware::Cluster& cluster, int ranks, double state, const ScalingOptions& o) {
+Reliability reliability_of(const hardware::Cluster& cluster, int ranks, double state, const ScalingOptions& o,
+                           double memory_every_s) {
     const double nodes = std::max(1.0, double(ranks) / cluster.per_node);
-    return {cluster.mtbf_hours * 3600 / ranks, state / (nodes * o.storage_per_node), o.restart_s};
+    Reliability r{cluster.mtbf_hours * 3600 / ranks, state / (nodes * o.storage_per_node), o.restart_s};
+    if (memory_every_s <= 0) return r;
+    r.memory_every_s = memory_every_s;
+    r.memory_s = state / ranks / o.memory_per_rank;
+    if (nodes > 1) r.disk_share = o.disk_share;
+    return r;
 }
 
 double checkpoint_bytes(const spec::RunSpec& run) {
@@ -25,6 +32,15 @@ double checkpoint_bytes(const spec::RunSpec& run) {
 
 double goodput(const Reliability& r, double interval) {
     const double M = r.mtbf_s;
+    if (r.memory_every_s > 0)
+        return report::expected_goodput({.between_failures = M,
+                                         .restart = r.restart_s,
+                                         .disk_every = interval,
+                                         .disk_stall = r.checkpoint_s,
+                                         .memory_every = r.memory_every_s,
+                                         .memory_stall = r.memory_s,
+                                         .disk_share = r.disk_share,
+                                         .disk_restart = r.checkpoint_s});
     return interval / (M * std::exp(r.restart_s / M) * std::expm1((interval + r.checkpoint_s) / M));
 }
 
@@ -57,7 +73,8 @@ std::vector<ScalingRow> scale(const Request& request, const ScalingOptions& o) {
         row.mfu = flops * tokens / (row.best.seconds * gpus * r.cluster.peak(peak_of(r)));
         if (first_rate == 0) first_rate = row.tokens_per_s / gpus;
         row.efficiency = row.tokens_per_s / gpus / first_rate;
-        row.reliability = reliability_of(r.cluster, gpus, state, o);
+        row.reliability =
+            reliability_of(r.cluster, gpus, state, o, double(r.run.checkpoint.memory_every) * row.best.seconds);
         row.interval_s = checkpoint_interval(row.reliability);
         row.goodput = goodput(row.reliability, row.interval_s);
         if (price > 0) row.dollars_per_billion_tokens = price * gpus / 3600 / row.useful_tokens_per_s() * 1e9;
@@ -94,6 +111,12 @@ std::string render(const Request& request, const ScalingOptions& o, const std::v
                    "/s of each node; restart ", format_duration(o.restart_s), "\n",
                    "save every sqrt(2 C MTBF) (Young 1974, Daly 2006); goodput = share of the time that trains "
                    "(Daly, eq. 13)\n");
+    if (request.run.checkpoint.memory_every > 0)
+        text += concat("copies in memory every ", request.run.checkpoint.memory_every, " steps at ",
+                       format_bytes(static_cast<int64_t>(o.memory_per_rank)), "/s of each rank; ",
+                       format_percent(o.disk_share),
+                       " of failures need the disk, all of them on one node; goodput = (1 "
+                       "- c/kt - C/T) (1 - (R + kt/2 + p (T/2 + C)) / MTBF), T = sqrt(2 C MTBF / p)\n");
     if (price > 0)
         text += concat("price: ", price, " $ of a device and hour\n");
     else
@@ -119,6 +142,9 @@ Json to_json(const std::vector<ScalingRow>& rows) {
                        {"checkpoint_s", row.reliability.checkpoint_s},
                        {"restart_s", row.reliability.restart_s},
                        {"mtbf_s", row.reliability.mtbf_s},
+                       {"memory_every_s", row.reliability.memory_every_s},
+                       {"memory_s", row.reliability.memory_s},
+                       {"disk_share", row.reliability.disk_share},
                        {"dollars_per_billion_tokens",
                         row.dollars_per_billion_tokens > 0 ? Json(row.dollars_per_billion_tokens) : Json(nullptr)}});
     }

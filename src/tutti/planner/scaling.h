@@ -17,18 +17,24 @@ struct Reliability {
     double mtbf_s = 0;        // mean time between failures of the whole job
     double checkpoint_s = 0;  // C: pause of training for a checkpoint
     double restart_s = 0;     // R: from a failure until training continues
+    // Copies in memory (checkpoint.memory_every): seconds between them, 0: none; the pause for one; the share of
+    // failures that need the disk nevertheless.
+    double memory_every_s = 0, memory_s = 0, disk_share = 1;
 };
 
-// Young 1974, Daly 2006: the interval between checkpoints that loses least, sqrt(2 C MTBF).
+// Young 1974, Daly 2006: the interval between checkpoints that loses least, sqrt(2 C MTBF), where the failures that
+// need the disk count.
 double checkpoint_interval(const Reliability& r);
 // Of a job of `ranks` devices that saves `state` bytes by all of its nodes together; `o` has their storage and the time
-// of a restart.
+// of a restart. `memory_every_s`: between copies in memory; 0: none.
 struct ScalingOptions;
-Reliability reliability_of(const hardware::Cluster& cluster, int ranks, double state, const ScalingOptions& o);
+Reliability reliability_of(const hardware::Cluster& cluster, int ranks, double state, const ScalingOptions& o,
+                           double memory_every_s = 0);
 // Bytes of a run's checkpoint: master weights and the optimizer's state.
 double checkpoint_bytes(const spec::RunSpec& run);
 // Share of the time that is training, with checkpoints `interval` seconds apart: the interval over its expected
 // duration, MTBF e^(R / MTBF) (e^((interval + C) / MTBF) - 1) (Daly 2006, eq. 13, in which a restart may fail too).
+// With copies in memory report::expected_goodput, whose disk restart reads what a checkpoint writes.
 double goodput(const Reliability& r, double interval);
 
 // --- Scaling ---
@@ -36,6 +42,8 @@ double goodput(const Reliability& r, double interval);
 struct ScalingOptions {
     int first = 8, last = 65536;    // devices, doubled from one to the next
     double storage_per_node = 1e9;  // bytes/s that a node writes to storage
+    double memory_per_rank = 1e9;   // bytes/s that a rank copies into memory with digests: one core (bench/results)
+    double disk_share = 0.05;       // of failures lose a host and the holder of its copy; all of them on one node
     double restart_s = 600;         // MegaScale: detection and diagnosis below 10 minutes
     std::optional<double> price;    // dollars of a device and hour; none: the cluster's
 };

@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <random>
 
 #include "tutti/planner/course_tables.h"
+#include "tutti/simulate/rehearsed.h"
 
 namespace tutti::planner {
 namespace {
@@ -51,6 +53,72 @@ TEST(Goodput, IsWhatASimulationOfFailuresGives) {
     }
     // An interval takes 134 s on average with a deviation below 200 s: 0.33 % of the mean of 200,000, three times that.
     EXPECT_NEAR(goodput(r, interval), interval * kIntervals / elapsed, 0.01);
+}
+
+// Copies in memory, by simulation: work in pieces that end with a copy, failures at any time, of which some need the
+// disk. The formula is of first order in 1 / MTBF, and pauses and restarts fail too in what is simulated.
+TEST(Goodput, WithCopiesInMemoryIsWhatASimulationGives) {
+    const Reliability r{
+        .mtbf_s = 20000, .checkpoint_s = 10, .restart_s = 40, .memory_every_s = 60, .memory_s = 1, .disk_share = 0.2};
+    const double interval = checkpoint_interval(r);
+    EXPECT_NEAR(interval, std::sqrt(2 * 10 * 20000 / 0.2), 1e-9);
+    std::mt19937_64 random(62);
+    std::exponential_distribution<double> until_failure(1 / r.mtbf_s);
+    std::bernoulli_distribution needs_disk(r.disk_share);
+    double elapsed = 0, kept = 0, on_disk = 0, failure = until_failure(random);
+    while (elapsed < 2e8) {
+        // To the next copy, which may be a checkpoint too.
+        const bool saves = kept + r.memory_every_s >= on_disk + interval;
+        const double piece = r.memory_every_s + r.memory_s + (saves ? r.checkpoint_s : 0);
+        if (failure > piece) {
+            failure -= piece;
+            elapsed += piece;
+            kept += r.memory_every_s;
+            if (saves) on_disk = kept;
+            continue;
+        }
+        const bool disk = needs_disk(random);
+        if (disk) kept = on_disk;
+        elapsed += failure + r.restart_s + (disk ? r.checkpoint_s : 0);
+        failure = until_failure(random);
+    }
+    EXPECT_NEAR(goodput(r, interval), kept / elapsed, 0.002);
+    // And more than without copies, at the best interval of either.
+    const Reliability without{r.mtbf_s, r.checkpoint_s, r.restart_s};
+    EXPECT_GT(goodput({.mtbf_s = 20000,
+                       .checkpoint_s = 10,
+                       .restart_s = 40,
+                       .memory_every_s = 60,
+                       .memory_s = 0.1,
+                       .disk_share = 0.05},
+                      interval),
+              goodput(without, checkpoint_interval(without)));
+}
+
+TEST(Scaling, CopiesInMemoryNeedASecondNode) {
+    const hardware::Cluster cluster = hardware::cluster_named("h100");
+    const Reliability one = reliability_of(cluster, 8, 96e9, {}, 30), many = reliability_of(cluster, 64, 96e9, {}, 30);
+    EXPECT_EQ(one.disk_share, 1);
+    EXPECT_EQ(many.disk_share, 0.05);
+    EXPECT_DOUBLE_EQ(one.memory_s, 12);  // 12 GB a rank at 1 GB/s
+    EXPECT_DOUBLE_EQ(many.memory_s, 1.5);
+    EXPECT_EQ(reliability_of(cluster, 64, 96e9, {}).memory_every_s, 0);
+}
+
+TEST(Scaling, CopiesInMemoryLieOnTheHosts) {
+    const hardware::Cluster cluster = hardware::cluster_named("h100");  // 8 a node
+    spec::RunSpec run;
+    EXPECT_EQ(simulate::host_memory(run, 0, 3e9, 16, cluster).copies, 0);
+    run.checkpoint.memory_every = 5;
+    EXPECT_EQ(simulate::host_memory(run, 0, 3e9, 4, cluster).copies, 2 * 4 * 3e9);
+    EXPECT_EQ(simulate::host_memory(run, 0, 3e9, 8, cluster).copies, 2 * 8 * 3e9);
+    const simulate::HostMemory two_nodes = simulate::host_memory(run, 0, 3e9, 16, cluster);
+    EXPECT_EQ(two_nodes.copies, 4 * 8 * 3e9);
+    hardware::Cluster small = cluster;
+    small.host_memory = two_nodes.total() - 1;
+    EXPECT_NE(simulate::host_memory_problem(two_nodes, small).find("for the copies in memory"), std::string::npos);
+    small.host_memory = 2 * two_nodes.total();
+    EXPECT_EQ(simulate::host_memory_problem(two_nodes, small), "");
 }
 
 TEST(Scaling, RowsAreThroughputGoodputAndMoney) {

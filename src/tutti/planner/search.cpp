@@ -397,8 +397,8 @@ class Search {
     }
 
     bool on_host(const Price& price) const {
-        return simulate::host_memory_problem(simulate::host_memory(price.offloaded, price.saved, r_.gpus, r_.cluster),
-                                             r_.cluster)
+        return simulate::host_memory_problem(
+                   simulate::host_memory(run_, price.offloaded, price.saved, r_.gpus, r_.cluster), r_.cluster)
             .empty();
     }
     // Seconds of the pipeline in hand with ZeRO-1, or where that is too large with ZeRO-2 or 3, or with all its state

@@ -10,6 +10,7 @@
 #include "tutti/base/units.h"
 #include "tutti/parallel/groups.h"
 #include "tutti/simulate/prediction.h"
+#include "tutti/spec/copies.h"
 
 namespace tutti::simulate {
 
@@ -196,18 +197,22 @@ Prediction prediction_of(const spec::RunSpec& run, int ranks, const hardware::Cl
     return p;
 }
 
-HostMemory host_memory(double offloaded_of_rank, double saved_of_rank, int ranks, const hardware::Cluster& cluster) {
+HostMemory host_memory(const spec::RunSpec& run, double offloaded_of_rank, double saved_of_rank, int ranks,
+                       const hardware::Cluster& cluster) {
     constexpr double kSystem = 0.05;  // of the host: kernel, page cache of the data, the processes themselves
     const double of_node = std::min(ranks, cluster.per_node);
-    return {of_node * offloaded_of_rank, of_node * saved_of_rank, kSystem * cluster.host_memory};
+    const int copies = spec::copies_in_memory(run, ranks > cluster.per_node);
+    return {of_node * offloaded_of_rank, of_node * saved_of_rank, copies * of_node * saved_of_rank,
+            kSystem * cluster.host_memory};
 }
 
 std::string host_memory_problem(const HostMemory& need, const hardware::Cluster& cluster) {
-    if (cluster.host_memory <= 0 || need.offloaded <= 0 || need.total() <= cluster.host_memory) return "";
+    if (cluster.host_memory <= 0 || need.offloaded + need.copies <= 0 || need.total() <= cluster.host_memory) return "";
     const auto text = [](double bytes) { return format_bytes(static_cast<int64_t>(bytes)); };
     return concat("the host of a node needs ", text(need.offloaded), " for what its ranks offload, ", text(need.saves),
-                  " for the copies of a save and ", text(need.system), " for the system, together more than its ",
-                  text(cluster.host_memory));
+                  " for the copies of a save, ", text(need.copies),
+                  " for the copies in memory (checkpoint.memory_every) and ", text(need.system),
+                  " for the system, together more than its ", text(cluster.host_memory));
 }
 
 }  // namespace tutti::simulate

@@ -48,12 +48,13 @@ Prediction prediction_of(const spec::RunSpec& run, int ranks, const hardware::Cl
                          const RehearsedStep& step);
 
 // Bytes in the memory of a node's host: the state and activations that its ranks offload, pinned; the copies of a save;
-// a margin for the system.
+// the copies that outlive the ranks (checkpoint.memory_every): two, and two of another node; a margin for the system.
 struct HostMemory {
-    double offloaded = 0, saves = 0, system = 0;
-    double total() const { return offloaded + saves + system; }
+    double offloaded = 0, saves = 0, copies = 0, system = 0;
+    double total() const { return offloaded + saves + copies + system; }
 };
-HostMemory host_memory(double offloaded_of_rank, double saved_of_rank, int ranks, const hardware::Cluster& cluster);
+HostMemory host_memory(const spec::RunSpec& run, double offloaded_of_rank, double saved_of_rank, int ranks,
+                       const hardware::Cluster& cluster);
 // "" where the cluster's memory of a host is enough or not known.
 std::string host_memory_problem(const HostMemory& need, const hardware::Cluster& cluster);
 

@@ -135,12 +135,13 @@ std::vector<MemoryNeed> needs_of(const plan::MemoryPlan& plan, Device& device) {
     return needs;
 }
 
-std::vector<MemoryNeed> needs_of(const spec::RunSpec& run, const plan::MemoryPlan& plan, Device& device) {
+std::vector<MemoryNeed> needs_of(const spec::RunSpec& run, const plan::MemoryPlan& plan, Device& device, int copies) {
     std::vector<MemoryNeed> needs = needs_of(plan, device);
     const bool in_background =
         run.checkpoint.async && run.checkpoint.every > 0 && run.checkpoint.every <= run.train.steps;
-    if (!in_background && device.host_readable()) return needs;
-    for (const MemoryNeed& copies : needs_under(host_memory_limits(), plan.saved)) needs.push_back(copies);
+    if (in_background || !device.host_readable()) ++copies;
+    if (copies == 0) return needs;
+    for (const MemoryNeed& need : needs_under(host_memory_limits(), copies * plan.saved)) needs.push_back(need);
     return needs;
 }
 

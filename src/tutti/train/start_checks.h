@@ -32,8 +32,9 @@ struct MemoryNeed {
 // segments count as far as they are touched, and offloaded memory is a file.
 std::vector<MemoryNeed> needs_of(const plan::MemoryPlan& plan, Device& device);
 // The same with the copies of the state that saving makes on the host: for background saves, and for every save of a
-// GPU.
-std::vector<MemoryNeed> needs_of(const spec::RunSpec& run, const plan::MemoryPlan& plan, Device& device);
+// GPU; and with `copies` of it in the host's memory (spec/copies.h).
+std::vector<MemoryNeed> needs_of(const spec::RunSpec& run, const plan::MemoryPlan& plan, Device& device,
+                                 int copies = 0);
 
 // The needs of ranks beside the available memory, under the limit that is tightest for them.
 struct MemoryVerdict {

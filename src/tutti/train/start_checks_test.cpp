@@ -134,6 +134,10 @@ TEST(MemoryCheck, ARankNeedsItsPeakAndTheCopiesOfItsSaves) {
         run.checkpoint.every = every;
         EXPECT_EQ(bytes_of(needs_of(run, plan, *cpu)), repeated(peak)) << async << every;
     }
+    // Copies in memory, with those of a save and without.
+    EXPECT_EQ(bytes_of(needs_of(run, plan, *cpu, 2)), joined(repeated(peak), repeated(2 * 600000)));
+    run.checkpoint.every = 5;
+    EXPECT_EQ(bytes_of(needs_of(run, plan, *cpu, 4)), joined(repeated(peak), repeated(5 * 600000)));
     // A GPU whose library workspace is allocated already; the last save at least goes through the host.
     const auto gpu = make_meta_device({.name = "GPU", .memory_bytes = 1 << 20, .workspace_bytes = 4096});
     const auto needs = needs_of(run, plan, *gpu);

@@ -25,6 +25,7 @@
 #include "tutti/plan/placement.h"
 #include "tutti/rehearsal/present.h"
 #include "tutti/report/report.h"
+#include "tutti/spec/copies.h"
 #include "tutti/spec/identity.h"
 #include "tutti/spec/learning_rate.h"
 #include "tutti/spec/stages.h"
@@ -140,7 +141,9 @@ rehearsal::Rehearsal Run::rehearse_stages(const rehearsal::Target& target, comm:
         const spec::RunSpec& stage = stages[stage_ + i];
         const auto warn = [&](const std::string& message) { console_.warn(spec::of_stage(stage, message)); };
         try {
-            check_memory(ranks, needs_of(stage, rehearsed[i].memory, device), options_.force, warn);
+            const int copies =
+                session_.memory ? spec::copies_in_memory(stage, options_.launch.local_size < world_.size()) : 0;
+            check_memory(ranks, needs_of(stage, rehearsed[i].memory, device, copies), options_.force, warn);
         } catch (const UsageError& error) {
             throw UsageError(spec::of_stage(stage, error.what()));
         }
