@@ -211,8 +211,9 @@ Command launch_command(LaunchArguments& a, const Io& io) {
         joined_options({options, more}),
         "One agent a host, over ssh, starts the ranks. When a rank dies, all of its generation end, and new\n"
         "processes go on from the newest checkpoint on the hosts that are left, with the same global batch\n"
-        "(--min-ranks); hosts that come back are used again after a checkpoint. Lines of other ranks than 0\n"
-        "begin with [host rank]. Ctrl-C, SIGTERM and the other signals of `tutti train` stop all ranks (75).\n"
+        "(--min-ranks), or from a newer copy in memory (checkpoint.memory_every); hosts that come back are\n"
+        "used again after a checkpoint. Lines of other ranks than 0 begin with [host rank]. Ctrl-C, SIGTERM\n"
+        "and the other signals of `tutti train` stop all ranks (75).\n"
         "Codes 2, 3 and 70 of a rank end the run, as a new start would fail in the same way.\n\n"
         "Examples:\n"
         "  tutti launch -n 8 config.toml\n"

@@ -25,8 +25,6 @@ using comm::tcp::FileEntry;
 
 namespace {
 
-constexpr double kSilence = 10;  // seconds that a host may need for 4 MiB
-
 bool is_of_copy(const std::string& directory) {
     const NameKind kind = checkpoint::parse_store_name(checkpoint::last_name_of(directory)).kind;
     return kind == NameKind::checkpoint || kind == NameKind::replaced;
@@ -91,7 +89,7 @@ FileClient& MemoryCopies::client(int host) {
     for (const auto& peer : setup_.places.peers)
         if (peer.host == host)
             found = std::make_unique<FileClient>(peer.address, peer.port, comm::tcp::key_of(setup_.places.secret),
-                                                 kSilence);
+                                                 setup_.wait_s);
     check<DataError>(found != nullptr, "host ", host, " cannot be asked for copies");
     return *found;
 }
@@ -232,7 +230,8 @@ bool MemoryCopies::holder_has_last() {
 // A holder that is gone, or has no memory, costs one wait: it and the launcher say so.
 void MemoryCopies::wait_for_holder() {
     if (setup_.places.holder < 0 || last_good_.empty()) return;
-    const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(holder_lags_ ? 0 : kSilence);
+    const auto until =
+        std::chrono::steady_clock::now() + std::chrono::duration<double>(holder_lags_ ? 0 : setup_.wait_s);
     try {
         while (!holder_has_last()) {
             holder_lags_ = std::chrono::steady_clock::now() >= until;

@@ -31,6 +31,7 @@ class MemoryCopies {
         std::string out;                     // run directory: its events say from where later generations continued
         int64_t generation = 1;              // of this start
         int local_rank = 0, local_size = 1;  // rank 0 of a host makes and commits the host's part of a copy
+        double wait_s = 10;  // for another host: below the time-out of ranks, which wait for this one meanwhile
         checkpoint::FileSystem* files = nullptr;  // null: the real one
     };
     explicit MemoryCopies(Setup setup);

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "tutti/base/timing.h"
 #include "tutti/checkpoint/digest.h"
 #include "tutti/checkpoint/store.h"
@@ -32,11 +34,13 @@ std::unique_ptr<MemoryCopies> memory_of(const TrainOptions& options, comm::World
     const auto places = launched ? comm::tcp::copy_places(comm::process_environment()) : std::nullopt;
     const bool everywhere = world.everyone("copies in memory")->max(places ? 0 : 1) == 0;
     if (everywhere)
-        return std::make_unique<MemoryCopies>(MemoryCopies::Setup{.places = *places,
-                                                                  .out = options.out,
-                                                                  .generation = options.launch.generation,
-                                                                  .local_rank = options.launch.local_rank,
-                                                                  .local_size = options.launch.local_size});
+        return std::make_unique<MemoryCopies>(
+            MemoryCopies::Setup{.places = *places,
+                                .out = options.out,
+                                .generation = options.launch.generation,
+                                .local_rank = options.launch.local_rank,
+                                .local_size = options.launch.local_size,
+                                .wait_s = std::min(10.0, options.run.comm.timeout_s / 2)});
     if (world.rank() == 0)
         console.warn(concat("checkpoint.memory_every = ", options.run.checkpoint.memory_every, ": no copies are made: ",
                             launched ? "the agent of a host keeps none"
