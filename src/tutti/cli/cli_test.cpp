@@ -50,6 +50,59 @@ TEST(CommandLine, UnknownOptionNamesTheNearest) {
     EXPECT_TRUE(contains(without_config.err, "unknown option --rnaks of")) << without_config.err;
 }
 
+// Values that an option takes.
+std::string value_for(const Option& option) {
+    if (const auto* range = std::get_if<Between>(&option.rule)) return concat(range->low);
+    if (const auto* choices = std::get_if<Choices>(&option.rule)) return choices->front();
+    return "1";
+}
+
+void add_words(const Command& command, const std::string& name, std::vector<std::string>& words) {
+    const auto option = std::find_if(command.options.begin(), command.options.end(),
+                                     [&](const Option& o) { return o.name.substr(0, o.name.find(',')) == name; });
+    ASSERT_NE(option, command.options.end()) << command.name << " has no " << name;
+    if (name.starts_with('-')) words.push_back(name);
+    if (!std::holds_alternative<bool*>(option->target)) words.push_back(value_for(*option));
+}
+
+// Of every command: an option that would have no effect is refused by name, beside the one that excludes it or without
+// the one that it needs.
+void refuses_what_has_no_effect(const Command& command, std::vector<std::string> words, int& tried) {
+    words.push_back(command.name);
+    for (const Command& below : command.commands) refuses_what_has_no_effect(below, words, tried);
+    std::vector<std::string> needed = words;
+    for (const Option& option : command.options)
+        if (option.required) add_words(command, option.name, needed);
+    const auto is_refused = [&](const std::vector<std::string>& line, const std::string& part) {
+        const Ran r = tutti({line.begin() + 1, line.end()});
+        EXPECT_EQ(r.code, 2) << joined(line, " ");
+        EXPECT_TRUE(contains(r.err, part)) << joined(line, " ") << '\n' << r.err;
+        ++tried;
+    };
+    for (const Option& option : command.options) {
+        const std::string name = option.name.substr(0, option.name.find(','));
+        for (const std::string& other : option.without) {
+            std::vector<std::string> line = option.required ? words : needed;
+            add_words(command, name, line);
+            if (std::find(line.begin(), line.end(), other) == line.end()) add_words(command, other, line);
+            is_refused(line, "exclude each other");
+        }
+        if (option.beside.empty()) continue;
+        std::vector<std::string> line = needed;
+        add_words(command, name, line);
+        is_refused(line, concat(name, " has an effect only with ", joined(option.beside, " or ")));
+    }
+}
+
+TEST(CommandLine, AnOptionWithoutEffectIsRefused) {
+    Arguments arguments;
+    std::ostringstream out, err;
+    const Io io{out, err};
+    int tried = 0;
+    refuses_what_has_no_effect(program(arguments, io), {}, tried);
+    EXPECT_GT(tried, 100);
+}
+
 TEST(CommandLine, WrongValuesAreRefused) {
     for (const std::vector<std::string>& words :
          std::vector<std::vector<std::string>>{{"train"},

@@ -37,7 +37,8 @@ std::string help_lines(const std::string& help) {
 }
 
 void add_option(CLI::App& command, const Option& option) {
-    const std::string help = help_lines(option.help);
+    const std::string with = option.beside.empty() ? "" : concat("with ", joined(option.beside, " or "), ": ");
+    const std::string help = help_lines(with + option.help);
     CLI::Option* added = std::visit(
         [&]<class T>(T* target) {
             if constexpr (std::same_as<T, bool>)
@@ -48,7 +49,7 @@ void add_option(CLI::App& command, const Option& option) {
         option.target);
     const std::string shown = option.default_text.empty() ? "" : concat(" [", option.default_text, "]");
     added->option_text(option.value_name + shown + (option.value_name.empty() ? " " : ""));
-    added->required(option.required)->group(option.group);
+    added->required(option.required);
     const bool by_place = !option.name.starts_with('-');
     if (std::holds_alternative<std::vector<std::string>*>(option.target) && !by_place) added->allow_extra_args(false);
 
@@ -65,8 +66,6 @@ void add_command(CLI::App& parent, const Command& command, const Command*& chose
 // Adds the options and subcommands of `command`.
 void fill(CLI::App& app, const Command& command, const Command*& chosen) {
     for (const Option& option : command.options) add_option(app, option);
-    for (const Option& option : command.options)
-        if (!option.excludes.empty()) app.get_option(option.name)->excludes(app.get_option(option.excludes));
     if (!command.footer.empty()) app.footer(command.footer);  // else that of the parent; before commands below copy it
     for (const Command& below : command.commands) add_command(app, below, chosen);
     if (!command.commands.empty()) app.require_subcommand(1);
@@ -119,6 +118,23 @@ std::string describe(const CLI::App& app, const CLI::ParseError& error) {
     return error.what();
 }
 
+// Refuses an option that has no effect on this command line.
+void check_relations(const CLI::App& app, const Command& command) {
+    const auto first_name = [](const std::string& names) { return names.substr(0, names.find(',')); };
+    const auto given = [&](const std::string& name) { return app.get_option(name)->count() > 0; };
+    for (const Option& option : command.options) {
+        const std::string name = first_name(option.name);
+        if (!given(name)) continue;
+        const auto other = std::find_if(option.without.begin(), option.without.end(), given);
+        check<UsageError>(other == option.without.end(), name, " and ",
+                          other == option.without.end() ? "" : other->c_str(),
+                          " exclude each other; leave one of them out");
+        check<UsageError>(option.beside.empty() || std::any_of(option.beside.begin(), option.beside.end(), given), name,
+                          " has an effect only with ", joined(option.beside, " or "), "; give that too, or leave ",
+                          name, " out");
+    }
+}
+
 }  // namespace
 
 Parsed parse(const Command& program, const std::string& version, int argc, const char* const* argv) {
@@ -137,6 +153,7 @@ Parsed parse(const Command& program, const std::string& version, int argc, const
         if (argc < 2) return {nullptr, app.help()};
         throw UsageError(concat(describe(app, error), "\ntry: ", words_of(chosen_command(&app)), " --help"));
     }
+    if (parsed.command != nullptr) check_relations(*chosen_command(&app), *parsed.command);
     return parsed;
 }
 

@@ -39,8 +39,8 @@ struct Option {
     Target target;
     std::variant<std::monostate, Between, Choices, ByteCount, Suggestions> rule = {};
     bool required = false;
-    std::string excludes = {};  // name of the option that excludes this one
-    std::string group = "Options";
+    std::vector<std::string> beside = {};   // has an effect with at least one of these options; --help says so
+    std::vector<std::string> without = {};  // has none with any of these
 };
 using Options = std::vector<Option>;
 
@@ -53,6 +53,9 @@ struct Command {
 };
 
 Option required(Option option);
+// The options, each with an effect only beside one of `others`, or with none beside any of them.
+Options beside(const std::vector<std::string>& others, Options options);
+Options without(const std::vector<std::string>& others, Options options);
 Option threads_option(int& threads);
 Option device_option(std::string& device);
 // --set section.key=value, repeatable.

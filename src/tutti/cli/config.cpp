@@ -81,7 +81,7 @@ std::string description(const Key& key) {
                               key.path == key.section ? concat("[[", key.path, "]], with keys by their whole names")
                                                       : concat("[", key.section, "] ", own_name(key), " = VALUE"),
                               "\n", key.in_stage ? "a [[stage]] may set it\n" : "");
-    if (key.path == "stage") text += "\na stage may set: " + wrapped(spec::stage_keys(), 17) + "\n";
+    if (key.path == "stage") text += "\na stage may set: " + wrapped(joined(spec::stage_keys()), 17) + "\n";
     if (key.path == "model.preset") text += "\npresets: " + wrapped(joined(spec::preset_names()), 9) + "\n";
     return text;
 }

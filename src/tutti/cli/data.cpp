@@ -46,7 +46,6 @@ std::optional<int32_t> id_in(const std::string& text) {
 }
 
 std::optional<int32_t> eod_of(const TokenizeArguments& a, const data::Tokenizer& tokenizer) {
-    check<UsageError>(a.append_eod || a.eod.empty(), "--eod names a token that --append-eod appends; give both");
     if (!a.append_eod) return std::nullopt;
     std::optional<int32_t> id = id_in(a.eod);
     if (!id) {
@@ -421,7 +420,8 @@ Command tokenize_command(TokenizeArguments& a, const Io& io) {
          &a.separator},
         {"--field", "NAME", "", "JSONL: field with the text of a record [text]", &a.field},
         {"--append-eod", "", "", "end each document with the end-of-document token", &a.append_eod},
-        {"--eod", "TOKEN", "", "end-of-document token, by id or text [the tokenizer's]", &a.eod},
+        beside({"--append-eod"}, {{"--eod", "TOKEN", "", "its token, by id or text [the tokenizer's]", &a.eod}})
+            .front(),
         threads_option(a.threads)};
     return command_of(
         "tokenize", "encode text or JSONL to a token file", a, io, tokenize, options,

@@ -114,7 +114,8 @@ TEST_F(Forecast, VariesKeysOfTheRunAndOfTheCluster) {
          {"parallel.tp=3", "parallel.tp=3,5", "parallel.tpp=1,2", "parallel.tp", "=1", "parallel.tp="})
         refused("simulate", words + Words{"--vary", vary}, vary == std::string("=1") ? "no key" : "tp");
     refused("simulate", words + Words{"--set-cluster", "network.gb=5"}, "network.gbs");
-    refused("rehearse", kTiny + Words{"--set-cluster", "network.gbs=5"}, "needs the --cluster");
+    refused("rehearse", kTiny + Words{"--set-cluster", "network.gbs=5"},
+            "--set-cluster has an effect only with --cluster");
     refused("rehearse", kTiny + Words{"--cluster", "cpu-avx2", "--set-cluster", "network.gbs=5"}, "no data sheet");
     refused("simulate", kTiny + Words{"--cluster", "cpu-avx2"}, "tutti bench calibrate");
     refused("simulate", {"--cluster", "h100"}, "give a CONFIG or --model");

@@ -187,7 +187,6 @@ int generate(const GenerateArguments& arguments, const Io& io) {
     const comm::Launch launch = comm::detect_launcher(comm::process_environment());
     const int ranks = ranks_of(arguments, launch);
     const std::vector<std::string> prompts = prompt_texts(arguments);
-    check<UsageError>(io.json || !arguments.prompt_log_probabilities, "--prompt-logprobs: required: --json as well");
     warn_of_threads(io, launch, arguments.threads, ranks);
     comm::run(launch, ranks, {},
               [&](comm::World& world) { generate_on(arguments, prompts, world, comm::local_rank(launch, world), io); });
@@ -200,8 +199,9 @@ Command generate_command(GenerateArguments& a, const Io& io) {
         {"--prompts", "FILE", "", "texts to continue, one per line of FILE", &a.prompts_file, kPath},
         {"--prompt-ids", "IDS", "", "token ids to continue, such as 1,2,3; repeatable", &a.prompt_ids},
         {"--ids", "", "", "write token ids, not text", &a.ids},
-        {"--prompt-logprobs", "", "", "with --json also the log-probabilities of the prompts' tokens",
-         &a.prompt_log_probabilities}};
+        beside({"--json"}, {{"--prompt-logprobs", "", "", "also the log-probabilities of the prompts' tokens",
+                             &a.prompt_log_probabilities}})
+            .front()};
     return command_of(
         "generate", "continue texts with a trained model", a, io, generate, model_options(a, options),
         "The tokenizer's files decide which tokens precede a prompt: the post-processor of tokenizer.json,\n"

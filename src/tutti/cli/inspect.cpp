@@ -172,19 +172,22 @@ int inspect(const InspectArguments& arguments, const Io& io) {
 }
 
 Command inspect_command(InspectArguments& a, const Io& io) {
-    const Options options = {
+    const Options shared = {
         {"TARGET", "", "", "a checkpoint or a run; with --precision a run or a TOML file", &a.config, kPath},
         {"--precision", "", "", "run steps on one rank; show the numbers of the products and what formats do to them",
          &a.precision},
-        {"--number", "X", "", "show the bits of a number in each format", &a.number},
-        {"--steps", "N", "1", "with --precision: steps to run, the last of which is measured", &a.steps,
-         Between{1, 1e12}},
-        {"--svg", "FILE", "", "with --precision: draw the binary exponents of each tensor", &a.svg, kPath},
-        {"--model", "NAME|DIR", "", "with --precision: in place of the config's [model]", &a.model,
-         Suggestions{{}, true}},
-        set_option(a.set, "with --precision: override a key of the config; repeatable"),
-        stage_option(a),
-        {"--force", "", "", "start even if memory is short", &a.force}};
+        without({"TARGET", "--precision"},
+                {{"--number", "X", "", "show the bits of a number in each format", &a.number}})
+            .front()};
+    const Options options = joined_options(
+        {shared,
+         beside({"--precision"},
+                {{"--steps", "N", "1", "steps to run, the last of which is measured", &a.steps, Between{1, 1e12}},
+                 {"--svg", "FILE", "", "draw the binary exponents of each tensor", &a.svg, kPath},
+                 {"--model", "NAME|DIR", "", "in place of the config's [model]", &a.model, Suggestions{{}, true}},
+                 set_option(a.set, "override a key of the config; repeatable"),
+                 stage_option(a),
+                 {"--force", "", "", "start even if memory is short", &a.force}})});
     return command_of(
         "inspect", "show a checkpoint's tensors, or numbers in formats of few bits", a, io, inspect, options,
         "With --precision and a run the figures are of its newest checkpoint and are kept in the run's\n"

@@ -259,29 +259,12 @@ int plan_tables(const PlanArguments& a, const Io& io) {
 
 int plan(const PlanArguments& a, const Io& io) {
     const bool budget = a.budget > 0 || a.tokens > 0;
-    check<UsageError>(int{a.scaling} + int{a.tables} + int{budget} <= 1,
-                      "--scaling, --tables and --budget (--tokens) are three answers; ask for one at a time");
-    const bool layouts = !a.scaling && !a.tables && !budget;
-    check<UsageError>(layouts || (a.emit.empty() && !a.explain && a.why_not.empty() && a.emit_for.empty()),
-                      "--emit, --emit-for, --explain and --why-not are about one plan; leave out --scaling, "
-                      "--tables, --budget and --tokens");
-    check<UsageError>(layouts || budget || a.html.empty(),
-                      "--html is a page of a plan or of a budget; leave out --scaling and --tables");
     check<UsageError>(a.svg.empty() || !a.why_not.empty() || !a.config.empty() || is_from_peer(a), "--svg ", a.svg,
                       ": draws the timeline of your layout or of --why-not; give CONFIG or --why-not");
-    check<UsageError>(!a.tables || (a.config.empty() && a.cluster.empty()),
-                      "--tables are the same for every cluster; leave out CONFIG and --cluster");
-    check<UsageError>(a.parameters <= 0 || ((a.tables || budget) && a.model.empty()),
-                      "--parameters belongs to --tables, --budget and --tokens, in place of --model");
     check<UsageError>(!a.tables || a.ranks == 0 || !a.model.empty() || a.parameters > 0, "--tables --gpus ", a.ranks,
                       ": of which model? give --model, or --parameters");
-    check<UsageError>(!budget || a.config.empty(), "--budget and --tokens are about sizes; leave out CONFIG");
-    check<UsageError>(a.site.empty() || (!a.tables && !budget), "--site belongs to the plan of a model on a cluster; ",
-                      "leave out --tables and --budget");
-    check<UsageError>(a.price <= 0 || a.scaling || budget, "--price belongs to --scaling and --budget");
     if (a.tables) return plan_tables(a, io);
     if (budget) return plan_budget(a, io);
-    check<UsageError>(!is_from_peer(a) || !a.scaling, "--from-… is about one layout; leave out --scaling");
     if (is_from_peer(a)) return plan_of_peer(a, io);
     return a.scaling ? plan_scaling(a, io) : plan_layouts(a, io, {});
 }
@@ -297,63 +280,87 @@ Options from_options(PlanArguments& a) {
     return options;
 }
 
+Options excluding_budgets(Options options) {
+    for (Option& option : options)
+        if (option.name != "--cluster,--for" && option.name != "--set-cluster")
+            option = without({"--tables", "--budget", "--tokens"}, {option}).front();
+        else
+            option = without({"--tables"}, {option}).front();
+    return options;
+}
+
 Command plan_command(PlanArguments& a, const Io& io) {
     constexpr double kMany = 1e9;
-    Options shared = joined_options({run_options(a, "TOML file of the run to plan; its own layout is compared"),
-                                     {stage_option(a)},
-                                     machine_options(a, "")});
-    for (Option& option : shared)
+    Options shared = run_options(a, "TOML file of the run to plan; its own layout is compared");
+    for (Option& option : shared) {
         if (option.name == "--ranks,--gpus") option.default_text = "";
+        if (option.name == "CONFIG") option.without = {"--tables", "--budget", "--tokens"};
+        if (option.name == "--set") {
+            option.beside = {"CONFIG", "--model"};
+            for (const std::string& name : planner::peer_names()) option.beside.push_back("--from-" + name);
+        }
+    }
+    const Options of_a_run = joined_options(
+        {{stage_option(a)},
+         machine_options(a, ""),
+         {{"--global-batch", "B", "", "sequences of a step, over all devices [CONFIG's]", &a.global_batch,
+           Between{1, kMany}},
+          {"--seq-len", "S", "", "tokens of a sequence [CONFIG's, or 4096]", &a.seq_len, Between{1, kMany}},
+          {"--precision", "TYPE", "", "bf16, f16, f32 or tf32 [CONFIG's, or bf16]", &a.precision,
+           Choices{"bf16", "f16", "f32", "tf32"}},
+          {"--without", "PARTS", "",
+           "leave out offload, tp, cp, pp, ep, etp, hsdp, zero3, recompute or schedules, with commas", &a.without},
+          {"--margin", "SHARE", "0", "share of a device's memory that a layout leaves free", &a.margin,
+           Between{0, 0.9}},
+          {"--site", "FILE", "", "constants of a site, written by `tutti simulate --table FILE --fit OUT`", &a.site,
+           kPath}}});
+    const Options of_one_plan = joined_options(
+        {{{"--top", "N", "10", "layouts to rehearse and show", &a.top, Between{1, 50}},
+          {"--emit", "FILE", "", "write the config of the best layout, for `tutti train`", &a.emit, kPath}},
+         beside({"--emit"}, {{"--data", "FILE", "", "data.train of the config; repeatable", &a.data, kPath}}),
+         {{"--explain", "", "", "compare with the rules of a lecture and with the nearest published run", &a.explain},
+          {"--why-not", "LAYOUT", "",
+           "price the fastest layout with these axes, such as \"tp 8 pp 16\", and what would help it", &a.why_not},
+          {"--svg", "FILE", "", "draw the predicted timeline of CONFIG's layout, or of --why-not", &a.svg, kPath},
+          {"--emit-for", "TRAINER", "",
+           concat("keep to layouts that ", joined(planner::peer_names()), " runs, and write its options"), &a.emit_for,
+           planner::peer_names()}},
+         from_options(a)});
+    const Options of_scaling = {
+        {"--storage", "GB/S", "1", "rate at which a node writes checkpoints", &a.storage_gbs, Between{1e-3, 1e4}},
+        {"--restart", "S", "600", "seconds from a failure until training continues", &a.restart, Between{0, 1e6}}};
     return command_of(
         "plan", "find the fastest layouts of a model on a cluster", a, io, plan,
         joined_options(
             {shared,
-             {{"--global-batch", "B", "", "sequences of a step, over all devices [CONFIG's]", &a.global_batch,
-               Between{1, kMany}},
-              {"--seq-len", "S", "", "tokens of a sequence [CONFIG's, or 4096]", &a.seq_len, Between{1, kMany}},
-              {"--precision", "TYPE", "", "bf16, f16, f32 or tf32 [CONFIG's, or bf16]", &a.precision,
-               Choices{"bf16", "f16", "f32", "tf32"}},
-              {"--without", "PARTS", "",
-               "leave out offload, tp, cp, pp, ep, etp, hsdp, zero3, recompute or schedules, with commas", &a.without},
-              {"--margin", "SHARE", "0", "share of a device's memory that a layout leaves free", &a.margin,
-               Between{0, 0.9}},
-              {"--site", "FILE", "", "constants of a site, written by `tutti simulate --table FILE --fit OUT`", &a.site,
-               kPath},
-              {"--top", "N", "10", "layouts to rehearse and show", &a.top, Between{1, 50}},
-              {"--data", "FILE", "", "data.train of the config that --emit writes; repeatable", &a.data, kPath},
-              {"--emit", "FILE", "", "write the config of the best layout, for `tutti train`", &a.emit, kPath},
-              {"--html", "FILE", "",
-               "write a page with the layouts, their time and memory, or with the losses of --budget", &a.html, kPath},
-              {"--explain", "", "", "compare with the rules of a lecture and with the nearest published run",
-               &a.explain},
-              {"--why-not", "LAYOUT", "",
-               "price the fastest layout with these axes, such as \"tp 8 pp 16\", and what would help it", &a.why_not},
-              {"--svg", "FILE", "", "draw the predicted timeline of CONFIG's layout, or of --why-not", &a.svg, kPath},
-              {"--emit-for", "TRAINER", "",
-               concat("keep to layouts that ", joined(planner::peer_names()), " runs, and write its options"),
-               &a.emit_for, planner::peer_names()}},
-             from_options(a),
-             {{"--scaling", "", "", "show layout, goodput and cost at 8 to --gpus [65536] devices", &a.scaling},
-              {"--storage", "GB/S", "1", "with --scaling: rate at which a node writes checkpoints", &a.storage_gbs,
-               Between{1e-3, 1e4}},
-              {"--restart", "S", "600", "with --scaling: seconds from a failure until training continues", &a.restart,
-               Between{0, 1e6}},
-              {"--price", "DOLLARS", "",
-               "with --scaling or --budget: price of a device for an hour [the cluster file's price_per_hour]",
-               &a.price, Between{0, 1e4}},
-              {"--budget", "FLOPS", "", "show parameters, tokens, loss, days and money for a compute budget", &a.budget,
-               Between{1, 1e40}},
-              {"--tokens", "D", "", "with --parameters or --model: show what training on so many tokens costs",
-               &a.tokens, Between{1, 1e20}},
-              {"--mfu", "SHARE", "0.4", "with --budget: share of the peak that training reaches", &a.mfu,
-               Between{1e-3, 1}},
-              {"--tables", "", "",
+             excluding_budgets(of_a_run),
+             without({"--scaling"}, excluding_budgets(of_one_plan)),
+             without({"--scaling", "--tables"},
+                     {{"--html", "FILE", "",
+                       "write a page with the layouts, their time and memory, or with the losses of --budget", &a.html,
+                       kPath}}),
+             without(
+                 {"--tables", "--budget", "--tokens"},
+                 {{"--scaling", "", "", "show layout, goodput and cost at 8 to --gpus [65536] devices", &a.scaling}}),
+             beside({"--scaling"}, of_scaling),
+             beside({"--scaling", "--budget", "--tokens"},
+                    {{"--price", "DOLLARS", "", "price of a device for an hour [the cluster file's price_per_hour]",
+                      &a.price, Between{0, 1e4}}}),
+             without({"--tables"},
+                     {{"--budget", "FLOPS", "", "show parameters, tokens, loss, days and money for a compute budget",
+                       &a.budget, Between{1, 1e40}}}),
+             without({"--tables"}, beside({"--parameters", "--model", "--budget"},
+                                          {{"--tokens", "D", "", "show what training on so many tokens costs",
+                                            &a.tokens, Between{1, 1e20}}})),
+             beside({"--budget", "--tokens"},
+                    {{"--mfu", "SHARE", "0.4", "share of the peak that training reaches", &a.mfu, Between{1e-3, 1}}}),
+             {{"--tables", "", "",
                "show the tables of a course: its formulas beside this system; with --model or --parameters: the state "
-               "of "
-               "a device of --gpus [1], for every choice of types",
-               &a.tables},
-              {"--parameters", "N", "", "with --tables, --budget or --tokens: such as 340e9, in place of --model",
-               &a.parameters, Between{1, 1e15}}}}),
+               "of a device of --gpus [1], for every choice of types",
+               &a.tables}},
+             without({"--model"}, beside({"--tables", "--budget", "--tokens"},
+                                         {{"--parameters", "N", "", "such as 340e9, in place of --model", &a.parameters,
+                                           Between{1, 1e15}}}))}),
         "Examples:\n"
         "  tutti plan --model llama3-8b --cluster h100 --gpus 64 --global-batch 512 --seq-len 8192\n"
         "  tutti plan --model llama3-405b --cluster h100 --gpus 16384 --global-batch 2048 --explain\n"

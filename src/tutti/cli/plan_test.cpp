@@ -122,7 +122,7 @@ TEST_F(PlanCommand, TakesTheConstantsOfASite) {
     EXPECT_GT(products_of({"--site", path("site.json")}), 1.1 * products_of({}));
     EXPECT_EQ(run_plan(words + std::vector<std::string>{"--site", path("none.json")}), 3);
     EXPECT_EQ(run_plan({"--tables", "--site", path("site.json")}), 2);
-    EXPECT_TRUE(says("--site belongs to the plan of a model"));
+    EXPECT_TRUE(says("--site and --tables exclude each other"));
 }
 
 TEST_F(PlanCommand, RefusesWithWhatToGive) {
@@ -139,14 +139,14 @@ TEST_F(PlanCommand, RefusesWithWhatToGive) {
             "must divide the global batch");
     refused({"--model", "llama3-405b", "--cluster", "mi300x", "--gpus", "8", "--global-batch", "8"},
             "the least that a rank needs is");
-    refused({"--tables", "--scaling"}, "one at a time");
+    refused({"--tables", "--scaling"}, "--scaling and --tables exclude each other");
     refused({"--model", "llama-tiny", "--cluster", "h100", "--global-batch", "64", "--scaling", "--gpus", "4"},
             "begins at 8 devices");
-    refused({"--tables", "--html", path("x.html")}, "leave out --scaling and --tables");
-    refused({"--tokens", "1e12"}, "--tokens needs --parameters, --model or --budget");
+    refused({"--tables", "--html", path("x.html")}, "--html and --tables exclude each other");
+    refused({"--tokens", "1e12"}, "--tokens has an effect only with --parameters or --model or --budget");
     refused({"--tokens", "1e12", "--parameters", "1e9", "--budget", "1e24"}, "give two of the three");
-    refused(kSmall + std::vector<std::string>{"--parameters", "1e9"}, "in place of --model");
-    refused(kSmall + std::vector<std::string>{"--price", "2"}, "--price belongs to");
+    refused(kSmall + std::vector<std::string>{"--parameters", "1e9"}, "--parameters and --model exclude each other");
+    refused(kSmall + std::vector<std::string>{"--price", "2"}, "--price has an effect only with --scaling");
     refused({"--budget", "1e24", "--cluster", "h100"}, "needs --gpus");
     EXPECT_EQ(run_plan(kSmall + std::vector<std::string>{"--emit", path("nowhere/best.toml")}), 3);
     EXPECT_TRUE(says("cannot be written: No such file or directory; --emit names another place")) << err;

@@ -18,6 +18,16 @@ Option required(Option option) {
     return option;
 }
 
+Options beside(const std::vector<std::string>& others, Options options) {
+    for (Option& option : options) option.beside.insert(option.beside.end(), others.begin(), others.end());
+    return options;
+}
+
+Options without(const std::vector<std::string>& others, Options options) {
+    for (Option& option : options) option.without.insert(option.without.end(), others.begin(), others.end());
+    return options;
+}
+
 Option threads_option(int& threads) {
     return {"--threads", "N", "0", "CPU threads; 0: all cores", &threads, Between{0, 4096}};
 }
@@ -37,27 +47,26 @@ Options operator+(Options options, const Options& more) {
     return options;
 }
 
-Option excluding(std::string other, Option option) {
-    option.excludes = std::move(other);
-    return option;
-}
-
 Option force_option(bool& force) { return {"--force", "", "", "start even if memory is short", &force}; }
 
 Option seconds_option(double& seconds) {
     return {"--seconds", "S", "20", "time for all measurements together", &seconds, Between{1e-3, 1e6}};
 }
 
-// The options of a run's ranks on this machine, and of the rank that a rehearsal shows.
-Options rank_options(RehearseArguments& a) {
+// The rank that a rehearsal shows, and its host.
+Options shown_rank_options(RehearseArguments& a) {
     return {
         {"--rank", "R", "", "rank that a rehearsal shows [the one with the most memory]", &a.rank,
          Between{0, kManyRanks}},
         {"--per-host", "N", "", "ranks per host, to warn of tp across hosts, and to draw --layout [those of --cluster]",
-         &a.ranks_per_host, Between{1, kManyRanks}},
-        {"--threads", "N", "", "CPU threads of a rank; sets train.threads", &a.threads, Between{0, 4096}},
-        {"--device", "D", "", concat(joined(spec::device_choices()), "; sets train.device"), &a.device,
-         Suggestions{spec::device_choices()}}};
+         &a.ranks_per_host, Between{1, kManyRanks}}};
+}
+
+// Of a run's ranks on this machine.
+Options rank_options(RehearseArguments& a) {
+    return {{"--threads", "N", "", "CPU threads of a rank; sets train.threads", &a.threads, Between{0, 4096}},
+            {"--device", "D", "", concat(joined(spec::device_choices()), "; sets train.device"), &a.device,
+             Suggestions{spec::device_choices()}}};
 }
 
 // The options of a measurement with ranks.
@@ -78,7 +87,7 @@ Command train_command(TrainArguments& a, const Io& io) {
     return command_of(
         "train", "train a model", a, io, train,
         run_options(a, "TOML file; `tutti config` explains its keys") + options + rank_options(a) +
-            machine_options(a, "this one"),
+            beside({"--dry-run"}, shown_rank_options(a) + machine_options(a, "this one")),
         "Examples:\n"
         "  tutti train config.toml\n"
         "  tutti train config.toml --set train.steps=1000 --set optimizer.lr=1e-3 --out runs/longer\n"
@@ -127,24 +136,26 @@ Command config_command(ConfigArguments& a, const Io& io) {
 }
 
 Command rehearse_command(RehearseArguments& a, const Io& io) {
-    const Options options = {
-        {"--kernels", "", "", "list kernels and operations of a step in order, once for all blocks", &a.kernels},
-        excluding("--kernels",
-                  {"--layout", "", "", "show each rank's part of the weights, optimizer state and tokens", &a.layout}),
-        {"--svg", "FILE", "", "draw the memory over the step; with --layout or --vary that", &a.svg, kPath},
-        excluding("--layout", {"--html", "FILE", "",
-                               "write the step as a page with a slider: what each rank does, holds and sends at a "
-                               "time; needs --cluster",
-                               &a.html, kPath})};
-    return command_of("rehearse", "show what a training step holds, sends and computes, without running it", a, io,
-                      rehearse,
-                      run_options(a, "TOML file, as for train") + Options{stage_option(a)} +
-                          machine_options(a, "this one") + rank_options(a) + options,
-                      "Examples:\n"
-                      "  tutti rehearse config.toml --kernels\n"
-                      "  tutti rehearse config.toml --ranks 8 --set parallel.tp=2 --layout --rank 5\n"
-                      "  tutti rehearse config.toml --ranks 8 --vary parallel.zero=0,1,2,3 --svg zero.svg\n"
-                      "  tutti rehearse config.toml --ranks 1024 --cluster h100 --set parallel.zero=3 --json");
+    const Options options =
+        without({"--vary"}, {{"--kernels", "", "",
+                              "list kernels and operations of a step in order, once for all blocks", &a.kernels}}) +
+        without({"--kernels", "--vary"},
+                {{"--layout", "", "", "show each rank's part of the weights, optimizer state and tokens", &a.layout}}) +
+        Options{{"--svg", "FILE", "", "draw the memory over the step; with --layout or --vary that", &a.svg, kPath}} +
+        without({"--layout", "--vary"},
+                {{"--html", "FILE", "",
+                  "write the step as a page with a slider: what each rank does, holds and sends at a time; needs "
+                  "--cluster",
+                  &a.html, kPath}});
+    return command_of(
+        "rehearse", "show what a training step holds, sends and computes, without running it", a, io, rehearse,
+        run_options(a, "TOML file, as for train") + Options{stage_option(a)} + machine_options(a, "this one") +
+            without({"--vary"}, shown_rank_options(a)) + rank_options(a) + options,
+        "Examples:\n"
+        "  tutti rehearse config.toml --kernels\n"
+        "  tutti rehearse config.toml --ranks 8 --set parallel.tp=2 --layout --rank 5\n"
+        "  tutti rehearse config.toml --ranks 8 --vary parallel.zero=0,1,2,3 --svg zero.svg\n"
+        "  tutti rehearse config.toml --ranks 1024 --cluster h100 --set parallel.zero=3 --json");
 }
 
 Command verify_command(VerifyArguments& a, const Io& io) {
@@ -168,7 +179,8 @@ Command convert_command(ConvertArguments& a, const Io& io) {
         required({"--to", "DIR", "", "new directory; appears complete or not at all", &a.to, kPath}),
         {"--format", "F", "", "hf or tutti [the one that --from is not]", &a.format, Choices{"hf", "tutti"}},
         {"--dtype", "TYPE", "", "f32, bf16 or f16 [each tensor's own]", &a.dtype, Choices{"f32", "bf16", "f16"}},
-        {"--allow-loss", "", "", "allow values that become infinite in TYPE", &a.allow_loss},
+        beside({"--dtype"}, {{"--allow-loss", "", "", "allow values that become infinite in TYPE", &a.allow_loss}})
+            .front(),
         {"--max-shard-size", "SIZE", "5GB", "hf: largest file, in bytes or as 500MB", &a.max_shard_size, ByteCount{}}};
     return command_of("convert", "convert weights to or from a Hugging Face directory", a, io, convert, options,
                       "Examples:\n"
@@ -178,15 +190,11 @@ Command convert_command(ConvertArguments& a, const Io& io) {
 }
 
 Command watch_command(WatchArguments& a, const Io& io) {
+    const Options once = {{"--once", "", "", "show the runs as they are, and end", &a.once}};
     const Options options = {
         required({"RUN_DIR", "...", "", "directory of a run, going on or ended; several are shown below each other",
                   &a.run_dirs, kPath}),
-        {.name = "--once",
-         .value_name = "",
-         .default_text = "",
-         .help = "show the runs as they are, and end",
-         .target = &a.once,
-         .excludes = "--http"},
+        without({"--http", "--listen"}, once).front(),
         {"--http", "", "", "serve a live page and /metrics to this machine, at a free port", &a.http},
         {"--listen", "[ADDRESS:]PORT", "", "the same at this port, and for other machines at their ADDRESS",
          &a.listen}};
@@ -204,14 +212,15 @@ Command watch_command(WatchArguments& a, const Io& io) {
 }
 
 Command report_command(ReportArguments& a, const Io& io) {
+    const Options flight = {{"--flight", "DIR", "",
+                             "read the flight records of a failed run: which rank diverged first", &a.flight, kPath}};
     const Options options = {
         {"RUN_DIR", "...", "", "directory of a run, finished or not; several are compared", &a.run_dirs, kPath},
         {"--out", "FILE", "", "the page [RUN_DIR/report.html; for several runs comparison.html]", &a.out, kPath},
         {"--csv", "FILE", "", "also write the logged numbers, one line per step of each run", &a.csv, kPath},
         {"--step", "FILE", "", "also write a traced step as a page with a slider: what each rank does at a time",
          &a.step, kPath},
-        excluding("RUN_DIR", {"--flight", "DIR", "",
-                              "read the flight records of a failed run: which rank diverged first", &a.flight, kPath})};
+        without({"RUN_DIR", "--out", "--csv", "--step"}, flight).front()};
     return command_of("report", "write an HTML page about runs: curves, memory, sample", a, io, report, options,
                       "Examples:\n  tutti report runs/bible\n  tutti report runs/lr-1e-3 runs/lr-3e-4 --csv runs.csv\n"
                       "  tutti report --flight runs/failed");

@@ -184,15 +184,8 @@ int rehearse(const RehearseArguments& a, const Io& io) {
     const comm::Launch launch = comm::detect_launcher(comm::process_environment());
     if (launch.rank != 0) return 0;  // one rank prints the result
     const int ranks = launch.ranks(a.ranks);
-    check<UsageError>(a.vary.empty() || a.html.empty(), "--html ", a.html, ": one step; leave out --vary");
-    check<UsageError>(a.vary.empty() || (!a.layout && !a.kernels), "--vary ", joined(a.vary),
-                      ": one line a value; leave out --layout and --kernels");
-    check<UsageError>(a.ranks_per_host == 0 || a.vary.empty(), "--per-host ", a.ranks_per_host,
-                      ": has no effect on --vary; leave it out");
     check<UsageError>(a.ranks_per_host == 0 || !a.layout || !a.svg.empty(), "--per-host ", a.ranks_per_host,
                       ": --layout as text has no hosts; draw it: --svg FILE");
-    check<UsageError>(a.set_cluster.empty() || !a.cluster.empty(), "--set-cluster ", joined(a.set_cluster),
-                      ": needs the --cluster that it changes");
     if (!a.vary.empty()) return show_variations(a, io, ranks);
     const spec::RunSpec whole = read_run(a, ranks, false);
     if (a.layout) {

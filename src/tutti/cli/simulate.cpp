@@ -313,10 +313,6 @@ int simulate(const SimulateArguments& a, const Io& io) {
     check<UsageError>(a.table.empty() == run,
                       "give a CONFIG or --model, and --cluster; or --table FILE with published runs");
     if (!a.table.empty()) return simulate_table(a, io);
-    check<UsageError>(a.fit.empty() && a.leave_out.empty(), "--fit and --leave-out need --table with measured runs");
-    check<UsageError>(a.cluster.empty() || a.profile.empty(), "--cluster and --profile exclude each other");
-    check<UsageError>(a.vary.empty() || (!wants_spans(a) && a.profile.empty()), "--vary ", joined(a.vary),
-                      ": one line a value on a --cluster; leave out --profile, --trace, --svg and --run");
     if (!a.profile.empty()) return simulate_here(a, io);
     cluster_of(a);
     stragglers(a);
@@ -335,21 +331,24 @@ Command simulate_command(SimulateArguments& a, const Io& io) {
         "simulate", "predict time, rates and memory of a step on any cluster", a, io, simulate,
         joined_options(
             {run_options(a, "TOML file of the run"),
-             {stage_option(a)},
-             machine_options(a, ""),
-             {{"--profile", "FILE", "", "in place of a cluster: a profile by `tutti bench calibrate`", &a.profile,
-               kPath},
-              {"--trace", "FILE", "", "write the predicted timeline, for ui.perfetto.dev", &a.trace, kPath},
-              {"--svg", "FILE", "", "draw the predicted timeline", &a.svg, kPath},
-              {"--run", "RUN_DIR", "", "write the prediction into a run directory, for `tutti report`", &a.run, kPath},
-              {"--slow", "RANK=FACTOR", "", "a straggler, whose kernels take FACTOR times as long; repeatable",
-               &a.slow},
-              {"--site", "FILE", "", "constants of a site, written by --fit", &a.site, kPath},
+             without({"--table"}, joined_options({{stage_option(a)}, machine_options(a, "")})),
+             without({"--table", "--cluster", "--vary"},
+                     {{"--profile", "FILE", "", "in place of a cluster: a profile by `tutti bench calibrate`",
+                       &a.profile, kPath}}),
+             without({"--table", "--vary"},
+                     {{"--trace", "FILE", "", "write the predicted timeline, for ui.perfetto.dev", &a.trace, kPath},
+                      {"--svg", "FILE", "", "draw the predicted timeline", &a.svg, kPath},
+                      {"--run", "RUN_DIR", "", "write the prediction into a run directory, for `tutti report`", &a.run,
+                       kPath}}),
+             without({"--table"}, {{"--slow", "RANK=FACTOR", "",
+                                    "a straggler, whose kernels take FACTOR times as long; repeatable", &a.slow}}),
+             {{"--site", "FILE", "", "constants of a site, written by --fit", &a.site, kPath},
               {"--table", "FILE", "", "predict the runs of a JSON file {\"rows\": [...]} and show the errors", &a.table,
-               kPath},
-              {"--fit", "OUT", "", "fit the constants to --table, three rows or more, and write them", &a.fit, kPath},
-              {"--leave-out", "GROUP", "", "predict each house, family or generation of --table by a fit to the others",
-               &a.leave_out}}}),
+               kPath}},
+             beside({"--table"},
+                    {{"--fit", "OUT", "", "fit the constants to three rows or more, and write them", &a.fit, kPath},
+                     {"--leave-out", "GROUP", "", "predict each house, family or generation by a fit to the others",
+                      &a.leave_out}})}),
         concat("Clusters: ", wrapped(joined(hardware::cluster_names()), 10),
                "\n\nExamples:\n"
                "  tutti simulate run.toml --cluster h100 --ranks 64\n"

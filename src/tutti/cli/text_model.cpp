@@ -27,7 +27,7 @@ Ids stop_tokens(const TextModelArguments& a, const infer::StoredModel& stored, c
 Options model_options(TextModelArguments& a, const Options& own) {
     constexpr double kMany = int64_t{1} << 40;
     Option greedy = {"--greedy", "", "", "the same as --temperature 0", &a.greedy};
-    greedy.excludes = "--temperature";
+    greedy.without = {"--temperature", "--top-k", "--top-p", "--seed"};
     Options options = {required(
         {"CKPT", "", "", "directory of a run, of a checkpoint or of a Hugging Face model", &a.checkpoint, kPath})};
     options.insert(options.end(), own.begin(), own.end());

@@ -85,11 +85,6 @@ int train(const TrainArguments& arguments, const Io& io) {
         check_resume(arguments.resume);
         return rehearse(arguments, io);
     }
-    check<UsageError>(
-        !arguments.rank && arguments.cluster.empty() && arguments.set_cluster.empty() && arguments.vary.empty() &&
-            arguments.expert_loads.empty() && arguments.ranks_per_host == 0,
-        "--rank, --cluster, --set-cluster, --vary, --expert-loads and --per-host say what a dry run shows; "
-        "give --dry-run too");
     train::TrainOptions options;
     options.launch = comm::detect_launcher(comm::process_environment());
     options.ranks = options.launch.ranks(arguments.ranks);

@@ -91,11 +91,11 @@ std::string stage_text(const RunSpec& run, size_t stage) {
     return concat("until step ", is_last ? run.train.steps : given.until, keys);
 }
 
-std::string stage_keys() {
-    std::string keys;
+std::vector<std::string> stage_keys() {
+    std::vector<std::string> keys;
     const RunSpec run;
     for_each_field(run, [&](const Field& field, const auto&) {
-        if (field.in_stage) keys += (keys.empty() ? "" : ", ") + field.path();
+        if (field.in_stage) keys.push_back(field.path());
     });
     return keys;
 }

@@ -31,8 +31,8 @@ std::string stage_text(const RunSpec& run, size_t stage);
 // "stage 2: " and the message, of a stage.
 std::string of_stage(const RunSpec& stage, const std::string& message);
 
-// The keys that a stage may set: "model.rope_theta, ...".
-std::string stage_keys();
+// The keys that a stage may set: "model.rope_theta", ....
+std::vector<std::string> stage_keys();
 
 // The stage with the longest sequences, and of these that with the most in a step: a layout is planned for it.
 RunSpec longest_stage(const RunSpec& run);

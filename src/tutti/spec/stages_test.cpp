@@ -98,10 +98,13 @@ std::string refusal_of(const std::string& stages, const std::string& before = ""
 }
 
 TEST(Stages, WhatCannotBeIsRefusedByNameAndStage) {
-    EXPECT_EQ(missing("[[stage]] 2: train.steps is no key that a stage may set: these are until, model.",
+    EXPECT_EQ(missing("[[stage]] 2: train.steps is no key that a stage may set; the nearest is ",
                       refusal_of("[[stage]]\nuntil = 5\n[[stage]]\ntrain.steps = 7\n")),
               "");
     EXPECT_EQ(missing("model.width is no key that a stage may set", refusal_of("[[stage]]\nmodel.width = 64\n")), "");
+    EXPECT_EQ(missing("seq_len is no key that a stage may set; the nearest is train.seq_len of until, ",
+                      refusal_of("[[stage]]\nseq_len = 64\n")),
+              "");
     EXPECT_EQ(missing("model.rope is no key", refusal_of("[[stage]]\nmodel.rope = 64\n")), "");
     EXPECT_EQ(
         missing("[[stage]] 1: [train] seq_len = 0: must be in [1, ", refusal_of("[[stage]]\ntrain.seq_len = 0\n")), "");

@@ -205,7 +205,9 @@ Wrong assign_keys(const toml::table& table, const std::string& before, StageSpec
         });
         const toml::table* below = node.as_table();
         if (!found && below) wrong = assign_keys(*below, path + ".", stage);
-        if (!found && !below) wrong = concat(path, " is no key that a stage may set: these are until, ", stage_keys());
+        if (!found && !below)
+            wrong = concat(path, " is no key that a stage may set; the nearest is ",
+                           nearest_dotted(path, stage_keys()).front(), " of until, ", joined(stage_keys()));
         if (wrong) return wrong;
     }
     return std::nullopt;

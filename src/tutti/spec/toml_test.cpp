@@ -351,7 +351,7 @@ std::string reference_markdown() {
         out +=
             concat("| `", tables ? field.section : field.key, "` | ", type_name(value), " | `", cell(toml_text(value)),
                    "` | ", cell(field.range.text()), " | ", field.identity == Identity::never ? "" : "yes", " | ",
-                   cell(field.help), tables ? concat(". Keys of a stage: ", stage_keys()) : "", " |\n");
+                   cell(field.help), tables ? concat(". Keys of a stage: ", joined(stage_keys())) : "", " |\n");
     });
     return out;
 }
