@@ -185,6 +185,10 @@ TEST_F(LivePage, GoodputStandsBesideTheForecast) {
     // 40 steps of 5 s and one done again: 2 saves in 2 s, so 1 s each 101 s; a death in 210 s costs 4 s and 50.5 s.
     const double expected = (1 - 1 / 101.0) * (1 - (4 + 50.5) / 210);
     EXPECT_NE(card.find(concat(format_percent(expected), ".</p>")), std::string::npos) << card << expected;
+    // With copies every 4 steps: 10 in those 2 s, 20.2 s apart; the one death needed no disk.
+    run.config += "memory_every = 4\n";
+    const double with_copies = (1 - 0.2 / 20.2) * (1 - (4 + 10.1) / 210);
+    EXPECT_NE(spent_card(run).find(concat(format_percent(with_copies), ".</p>")), std::string::npos) << with_copies;
 }
 
 TEST(StepTime, HasThePlansBand) {

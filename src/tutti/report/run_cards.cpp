@@ -85,15 +85,25 @@ std::optional<double> expected_of_itself(const RunHistory& run, const TimeSpent&
         return std::nullopt;
     }
     const int64_t steps = run.steps.back().step, every = config.checkpoint.every;
-    if (every <= 0 || steps < every) return std::nullopt;
-    const double saves = static_cast<double>((steps + spent.lost_steps) / every);
+    const int64_t memory_every = config.checkpoint.memory_every, first = memory_every > 0 ? memory_every : every;
+    if (first <= 0 || steps < first) return std::nullopt;
+    // Copies are the most of the pauses where there are some: checkpoints are written beside the steps.
+    const double saves = static_cast<double>((steps + spent.lost_steps) / first),
+                 step_s = spent.trained / double(steps);
     const double stall = spent.saving / saves, starts = static_cast<double>(spent.deaths + spent.stops);
-    return expected_goodput(
-        {.between_failures = spent.deaths > 0 ? spent.total() / static_cast<double>(spent.deaths)
-                                              : std::numeric_limits<double>::infinity(),
-         .restart = starts > 0 ? spent.restarting / starts : 0,
-         .disk_every = spent.trained / static_cast<double>(steps) * static_cast<double>(every) + stall,
-         .disk_stall = stall});
+    GoodputTerms terms{.between_failures = spent.deaths > 0 ? spent.total() / static_cast<double>(spent.deaths)
+                                                            : std::numeric_limits<double>::infinity(),
+                       .restart = starts > 0 ? spent.restarting / starts : 0};
+    if (memory_every > 0) {
+        terms.memory_every = step_s * double(memory_every) + stall;
+        terms.memory_stall = stall;
+        terms.disk_every = step_s * double(every > 0 ? every : steps);
+        terms.disk_share = starts > 0 ? 1 - static_cast<double>(spent.from_memory) / starts : 0;
+    } else {
+        terms.disk_every = step_s * double(every) + stall;
+        terms.disk_stall = stall;
+    }
+    return expected_goodput(terms);
 }
 
 std::string times(int64_t n, const char* what) { return concat(n, " ", what, n == 1 ? "" : "s"); }
