@@ -82,8 +82,11 @@ class Torch:
         folder.mkdir()
         (folder / "worker.py").write_text(WORKER)
         self.log = open(folder / "log", "w")
+        # Over the agent's own store gloo of PyTorch 2.15 waits for ever in the second attempt.
+        environment = dict(os.environ, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
         self.run = subprocess.Popen([torchrun, "--standalone", "--nproc-per-node", str(ranks), "--max-restarts", "1000",
-                                     str(folder / "worker.py"), str(folder)], stdout=self.log, stderr=self.log)
+                                     str(folder / "worker.py"), str(folder)], stdout=self.log, stderr=self.log,
+                                    env=environment)
         wait(lambda: self.step() > 3)
 
     def step(self):

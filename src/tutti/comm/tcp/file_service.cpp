@@ -28,8 +28,6 @@ constexpr std::chrono::seconds kForQuestion{60};
 constexpr std::chrono::milliseconds kFileLook{100};
 constexpr const char *kOfClient = "tutti files client", *kOfServer = "tutti files server";
 
-std::string_view text_of(const Nonce& nonce) { return bytes_of(nonce); }
-
 struct Introduction {
     Nonce nonce{};
     Proof proof{};
@@ -111,7 +109,7 @@ FileServer::FileServer(std::string directory, const Key& key) : directory_(std::
     check(listener.open(), "no port to serve the copies in memory at: ", std::strerror(errno));
     const std::string join = to_bytes(Frame::Type::join, bytes_of(Introduction{}));
     door_ = Door(std::move(listener), kStrangers, {join.substr(0, join.size() - sizeof(Introduction)), join.size()},
-                 [](const Nonce& challenge) { return to_bytes(Frame::Type::challenge, text_of(challenge)); });
+                 [](const Nonce& challenge) { return to_bytes(Frame::Type::challenge, bytes_of(challenge)); });
     thread_ = std::thread([this] { run(); });
 }
 
@@ -151,8 +149,8 @@ void FileServer::serve(const Door::Visitor& visitor) const {
     Introduction client;
     std::memcpy(&client, visitor.first.data() + visitor.first.size() - sizeof client, sizeof client);
     const Socket& socket = visitor.socket;
-    if (!is_same(client.proof, prove(key_, kOfClient, {text_of(visitor.challenge), text_of(client.nonce)}))) return;
-    const Proof proof = prove(key_, kOfServer, {text_of(visitor.challenge), text_of(client.nonce)});
+    if (!is_same(client.proof, prove(key_, kOfClient, {bytes_of(visitor.challenge), bytes_of(client.nonce)}))) return;
+    const Proof proof = prove(key_, kOfServer, {bytes_of(visitor.challenge), bytes_of(client.nonce)});
     if (!send_frame(socket, Frame::Type::welcome, bytes_of(proof))) return;
     FrameReader reader;
     Opened opened;
@@ -175,10 +173,10 @@ FileClient::FileClient(const std::string& host, int port, const Key& key, double
                      " does not serve copies");
     std::memcpy(theirs.data(), challenge.body.data(), theirs.size());
     Introduction own{.nonce = fresh_nonce()};
-    own.proof = prove(key, kOfClient, {text_of(theirs), text_of(own.nonce)});
+    own.proof = prove(key, kOfClient, {bytes_of(theirs), bytes_of(own.nonce)});
     check<DataError>(send_frame(socket_, Frame::Type::join, bytes_of(own)), name_, " has closed the connection");
     const Frame welcome = next();
-    check<DataError>(is_same(welcome.body, bytes_of(prove(key, kOfServer, {text_of(theirs), text_of(own.nonce)}))),
+    check<DataError>(is_same(welcome.body, bytes_of(prove(key, kOfServer, {bytes_of(theirs), bytes_of(own.nonce)}))),
                      name_, " does not know the secret of this job");
 }
 
