@@ -203,7 +203,9 @@ TEST_F(Launched, KilledRanksAndAgentsLoseFewStepsWithCopiesInMemory) {
     with_copies.push_back("checkpoint.memory_every=2");
     ASSERT_EQ(run(launch_arguments("whole", {"-n", "8"}, set)).exit_code, 0);
     for (const bool two_hosts : {false, true}) {
-        const std::string out = two_hosts ? "two" : "one";
+        const std::string out = two_hosts ? "two" : "one", memory = path("memory-" + out);
+        fs::create_directory(memory);
+        setenv("TUTTI_MEMORY_ROOT", memory.c_str(), 1);
         Program program(folder_, launch_arguments(out, two_hosts ? hosts() : Words{"-n", "8"}, with_copies));
         const std::vector<int> victims = {6, 0, -1, 7};  // -1: the agent of rank 6
         for (size_t i = 0; i < victims.size(); ++i) {
@@ -223,6 +225,8 @@ TEST_F(Launched, KilledRanksAndAgentsLoseFewStepsWithCopiesInMemory) {
         const Json spent = lines(out + "/metrics.jsonl").back().at("seconds");
         EXPECT_EQ(spent.at("from_memory").get<int64_t>(), 4);
         EXPECT_LE(spent.at("lost_steps").get<int64_t>(), 4 * 2);
+        unsetenv("TUTTI_MEMORY_ROOT");
+        EXPECT_TRUE(fs::is_empty(memory));
         expect_no_process();
     }
 }

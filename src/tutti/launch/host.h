@@ -42,6 +42,12 @@ class Host {
     std::vector<Frame> turn(double silence_s);
     void send(Frame::Type type, std::string_view body) { link_.send(type, body); }
     void lose(const std::string& why, double silence_s);
+    // The agent sees the end of the connection, and ends by itself.
+    void close() { link_ = Link(); }
+    bool has_ended() {
+        agent_.ended();
+        return !agent_.runs();
+    }
     void leave_for(std::chrono::seconds time) { retry_at_ = Clock::now() + time; }
     std::string take_lines();  // whole lines that ssh or the agent has written on standard error
 

@@ -39,6 +39,7 @@ constexpr int kTurnMs = 50;
 constexpr std::chrono::seconds kLook{1};         // between looks at the disk
 constexpr std::chrono::seconds kLastWords{1};    // of the ranks, after one of them has failed
 constexpr std::chrono::seconds kUnkillable{10};  // a process that outlives SIGKILL for so long waits for its device
+constexpr std::chrono::seconds kFarewell{2};
 constexpr std::chrono::minutes kWaitForHosts{10};
 constexpr int kMostLosses = 3;  // of a host, from one checkpoint; then it is left out for an hour
 constexpr std::chrono::hours kLeftOut{1};
@@ -103,6 +104,18 @@ class Launcher {
             hosts_.emplace_back(line, words, direct, keep);
         }
     }
+
+    // Agents that end by themselves remove the copies in memory; else their guards do, later.
+    ~Launcher() {
+        for (Host& host : hosts_) host.close();
+        const auto until = Clock::now() + kFarewell;
+        const auto have_ended = [&] {
+            return std::all_of(hosts_.begin(), hosts_.end(), [](Host& host) { return host.has_ended(); });
+        };
+        while (!have_ended() && Clock::now() < until) poll(nullptr, 0, 10);
+    }
+    Launcher(const Launcher&) = delete;
+    Launcher& operator=(const Launcher&) = delete;
 
     int run() {
         checkpoint::PosixFileSystem files;

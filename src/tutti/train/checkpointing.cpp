@@ -322,10 +322,13 @@ void Checkpointing::copy(const RunState& state) {
     if (setup_.memory == nullptr) return;
     const HostState held(setup_.slices(), HostMemory::borrow);  // the step loop waits
     const std::string failure = setup_.memory->save(alone() ? nullptr : setup_.ranks, held, part_of(state, held));
-    const bool is_new = std::exchange(copy_failure_, failure) != failure;
-    if (store_ && is_new && !failure.empty())
+    const bool failed_before = std::exchange(copy_failed_, !failure.empty());
+    if (store_ && failed_before && failure.empty())
+        setup_.warn(concat("the state is copied in memory again, at step ", state.step));
+    if (store_ && !failed_before && !failure.empty())
         setup_.warn(concat("the state of step ", state.step, " could not be copied in memory: ", failure,
-                           "; training continues, the last good copy is of step ", setup_.memory->saved_step()));
+                           "; training continues, the last good copy is of step ", setup_.memory->saved_step(),
+                           "; later failures are not said one by one"));
 }
 
 std::string Checkpointing::state_json(const RunState& state) const {

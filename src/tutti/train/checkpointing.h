@@ -87,8 +87,8 @@ class Checkpointing {
     // another model, seed or batch; DataError when the data changed. All ranks throw the error of any rank.
     std::optional<RunState> resume(const std::string& mode);
 
-    // Copies the state into the memory of the hosts, now. A failure causes a warning, which is not repeated for the
-    // same reason at later steps; the run continues and the copy before stays. Without Setup::memory: nothing.
+    // Copies the state into the memory of the hosts, now. The first of failures in a row causes a warning, and
+    // so does the next success; the run continues and the copy before stays. Without Setup::memory: nothing.
     void copy(const RunState& state);
     // Copies the state and writes it, in the background when checkpoint.async. A failure of any rank causes one warning
     // and counts on all ranks; the run continues and the previous checkpoint stays.
@@ -148,7 +148,8 @@ class Checkpointing {
     checkpoint::Store::Attempt attempt_;        // of rank 0
     Stage stage_ = Stage::idle;                 // the same on all ranks
     std::string newest_, proven_;
-    std::string word_, resumed_from_, copy_failure_;
+    std::string word_, resumed_from_;
+    bool copy_failed_ = false;
     bool from_memory_ = false, has_touched_ = false;  // the slices, by the last try to load
     std::string result_;                              // of the background job; read after it ended
     std::string failure_;                             // of the last save; "": it was good

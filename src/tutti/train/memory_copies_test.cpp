@@ -375,6 +375,28 @@ TEST_F(Copies, WithoutMemoryForThemTheRunGoesOn) {
         }
 }
 
+TEST_F(Copies, FailuresInARowAreSaidOnce) {
+    checkpoint::PosixFileSystem real;
+    FaultFileSystem files(real, {.call = -1, .code = ENOSPC, .sticky = true});
+    run(
+        {2, 1},
+        [&](SavedRank& rank, MemoryCopies& memory, int r) {
+            rank.step_and_copy(1);
+            if (r == 2) files.fail_from_now_on();
+            for (int64_t step = 2; step <= 4; ++step) rank.step_and_copy(step);
+            EXPECT_EQ(memory.saved_step(), 1);
+            if (r == 2) files.disarm();
+            rank.step_and_copy(5);
+            EXPECT_EQ(memory.saved_step(), 5);
+            const std::string said = rank.warnings();
+            EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), r == 0 ? 2 : 0) << said;
+            if (r > 0) return;
+            EXPECT_EQ(missing("the state of step 2 could not be copied in memory: rank 2: ", said), "");
+            EXPECT_EQ(missing("the state is copied in memory again, at step 5", said), "");
+        },
+        &files, 2);
+}
+
 TEST_F(Copies, BelongToTheirRun) {
     start({2}, 3);
     run_.train.seed += 1;
