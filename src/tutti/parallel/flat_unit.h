@@ -32,6 +32,12 @@ struct FlatLayout {
     int64_t shard_size = 0;
 };
 
+// Values of a shard of `end` values, padded where they are shared out.
+inline int64_t shard_size(int64_t end, int64_t shards, int64_t grain = 1) {
+    const int64_t multiple = shards > 1 ? shards * std::lcm(kShardGrain, grain) : 1;
+    return (end + multiple - 1) / multiple * multiple / shards;
+}
+
 // `grain`: parameters and shards begin at multiples of so many values, and of kParameterGrain and kShardGrain.
 inline FlatLayout flat_layout(const std::vector<int64_t>& sizes, int64_t shards, int64_t grain = 1) {
     FlatLayout layout;
@@ -46,9 +52,9 @@ inline FlatLayout flat_layout(const std::vector<int64_t>& sizes, int64_t shards,
         layout.offsets.push_back(end);
         end += size;
     }
-    if (shards > 1) pad_to(shards * std::lcm(kShardGrain, grain));
+    layout.shard_size = shard_size(end, shards, grain);
+    pad_to(shards * layout.shard_size);
     layout.padded = end;
-    layout.shard_size = end / shards;
     return layout;
 }
 

@@ -49,8 +49,7 @@ bool splits(const spec::ParallelSpec& p) { return p.pp > 1 && splits_backward(p.
 // Bytes of `values` in flat buffers of `shards` shards, per rank.
 double shard_of(double values, double shards) {
     if (values == 0) return 0;
-    return static_cast<double>(
-        parallel::flat_layout({static_cast<int64_t>(values)}, static_cast<int64_t>(shards)).shard_size);
+    return static_cast<double>(parallel::shard_size(static_cast<int64_t>(values), static_cast<int64_t>(shards)));
 }
 
 }  // namespace
@@ -162,11 +161,26 @@ Pricer::Layout Pricer::layout_of(const spec::RunSpec& run) {
     const int stages = l.schedule->placement.stages;
     l.stages_of_rank.resize(static_cast<size_t>(p.pp));
     for (int s = 0; s < stages; ++s) {
-        l.stages.push_back(stage_of(l, s, stages));
         l.stages_of_rank[static_cast<size_t>(l.schedule->placement.rank_of(0, s))].push_back(s);
-        add_data_parallelism(l, l.stages.back());
+        if (s > 0 && alike(l, s - 1, s, stages)) {
+            l.stages.push_back(Stage(l.stages.back()));
+            continue;
+        }
+        Stage& stage = l.stages.emplace_back(stage_of(l, s, stages));
+        set_transients(l, stage);
+        add_data_parallelism(l, stage);
     }
     return l;
+}
+
+// Whether two stages of `stages` have the same units.
+bool Pricer::alike(const Layout& l, int64_t a, int64_t b, int64_t stages) {
+    if (a == 0 || b == 0 || a + 1 == stages || b + 1 == stages) return a == b;
+    const auto& layers = layers_of(*l.run, static_cast<int>(stages));
+    const auto [begin, end] = layers[static_cast<size_t>(a)];
+    const auto [other, other_end] = layers[static_cast<size_t>(b)];
+    const auto kind = l.probe->kind_of_layer.begin();
+    return std::equal(kind + begin, kind + end, kind + other, kind + other_end);
 }
 
 Pricer::Stage Pricer::stage_of(const Layout& l, int64_t index, int64_t stages) {
@@ -571,7 +585,6 @@ std::optional<Price> Pricer::price(const spec::RunSpec& run, double limit) {
     seconds += first_gathers(l, l.of_rank(0));
     if (seconds > limit) return std::nullopt;
     Price fullest;
-    for (Stage& stage : l.stages) set_transients(l, stage);
     for (size_t r = 0; r < l.stages_of_rank.size(); ++r) {
         const Price here = memory_of(l, r);
         if (here.bytes > fullest.bytes) fullest = here;
@@ -593,7 +606,14 @@ double Pricer::passes(const spec::RunSpec& run, const LayerProbe& probe) {
     double busiest = 0;
     for (const int64_t position : {int64_t{0}, p.pp / 2, p.pp - 1}) {
         double busy = 0;
-        for (const int64_t s : stages_at(p, shape, position)) busy += stage_of(l, s, p.pp * p.virtual_stages).passes();
+        int64_t before = -1;
+        double last = 0;
+        for (const int64_t s : stages_at(p, shape, position)) {
+            if (before < 0 || !alike(l, before, s, p.pp * p.virtual_stages))
+                last = stage_of(l, s, p.pp * p.virtual_stages).passes();
+            busy += last;
+            before = s;
+        }
         busiest = std::max(busiest, busy);
     }
     const auto others = static_cast<double>(p.pp - 1);
@@ -611,9 +631,14 @@ Price Pricer::estimate(const spec::RunSpec& run, const LayerProbe& probe, double
     Price fullest;
     for (size_t i = 0; i < places; ++i) {
         double kept = 0, offloaded = 0, beside = 0;
+        stages[i].reserve(static_cast<size_t>(p.virtual_stages));
+        int64_t before = -1;
         for (const int64_t s : stages_at(p, shape, positions[i])) {
-            Stage& stage = stages[i].emplace_back(stage_of(l, s, p.pp * p.virtual_stages));
-            set_transients(l, stage);
+            const bool repeats = before >= 0 && alike(l, before, s, p.pp * p.virtual_stages);
+            Stage& stage =
+                stages[i].emplace_back(repeats ? Stage(stages[i].back()) : stage_of(l, s, p.pp * p.virtual_stages));
+            if (!repeats) set_transients(l, stage);
+            before = s;
             kept += stage.kept;
             offloaded += stage.offloaded;
             beside = std::max(beside, *std::max_element(stage.transient[0].begin(), stage.transient[0].end()));
@@ -632,7 +657,12 @@ Price Pricer::estimate(const spec::RunSpec& run, const LayerProbe& probe, double
         const std::vector<int64_t> indices = stages_at(p, shape, positions[i]);
         for (size_t s = 0; s < stages[i].size(); ++s) {
             Stage& stage = stages[i][s];
-            add_data_parallelism(l, stage);
+            if (s > 0 && alike(l, indices[s - 1], indices[s], p.pp * p.virtual_stages)) {
+                stage.forward = stages[i][s - 1].forward;
+                stage.input = stages[i][s - 1].input;
+            } else {
+                add_data_parallelism(l, stage);
+            }
             busy += stage.passes();
             stage.begins = static_cast<double>(indices[s]) * stage.forward;  // the others are like it
             stage.ends = -static_cast<double>(indices[s]) * (stage.input + stage.weight);

@@ -74,6 +74,7 @@ class Pricer {
     const MemoryByPurpose& state_of_many(const spec::RunSpec& run) const;
     Layout sizes_of(const spec::RunSpec& run, const LayerProbe& probe) const;
     Layout layout_of(const spec::RunSpec& run);
+    bool alike(const Layout& layout, int64_t a, int64_t b, int64_t stages);
     Stage stage_of(const Layout& layout, int64_t index, int64_t stages);
     std::vector<int64_t> stages_at(const spec::ParallelSpec& p, const Shape& shape, int64_t position) const;
     const schedule::Schedule& schedule_of(const spec::ParallelSpec& p, int64_t microbatches);

@@ -66,7 +66,8 @@ class Recorder final : public ops::Meter, public Tracer, public comm::Communicat
             what.activity == Activity::begin || what.activity == Activity::step || what.activity == Activity::action)
             return kNone;
         look_at_peak();
-        const std::string text = concat(what.name, what.of.empty() ? "" : " of ", what.of);
+        std::string text(what.name);
+        if (!what.of.empty()) text.append(" of ").append(what.of);
         const auto [known, is_new] = places_.try_emplace(text, program_.places.size());
         if (is_new) program_.places.push_back(text);
         place_ = known->second;

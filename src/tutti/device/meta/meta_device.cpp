@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -11,32 +12,44 @@ namespace tutti {
 
 namespace {
 
-// Each segment is a separate mapping without access and without pages. One reservation for all segments would collide
-// with the address space of the sanitizers.
+// Segments are cut from mappings without access and without pages, and no address is used twice. A mapping for each
+// segment took a fifth of a rehearsal; one for all would collide with the address space of the sanitizers.
 class MetaMemory final : public RawMemory {
   public:
     explicit MetaMemory(const MetaTarget& target) : target_(target) {}
+    ~MetaMemory() override {
+        for (const auto& [begin, bytes] : mappings_) munmap(begin, bytes);
+    }
     void* take(int64_t bytes) override {
         if (target_.memory_bytes > 0 && taken_ + bytes > target_.memory_bytes) return nullptr;
-        void* data =
-            mmap(nullptr, static_cast<size_t>(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        check(data != MAP_FAILED, "a rehearsal needs ", bytes,
-              " bytes of address space more, of which no page is used; ", "`ulimit -v` leaves it too little");
+        if (bytes > left_) map(std::max(bytes, kMapping));
         taken_ += bytes;
-        return data;
+        left_ -= bytes;
+        return std::exchange(next_, next_ + bytes);
     }
-    void give_back(void* data, int64_t bytes) override {
-        munmap(data, static_cast<size_t>(bytes));
-        taken_ -= bytes;
-    }
+    void give_back(void*, int64_t bytes) override { taken_ -= bytes; }
     int64_t segment_bytes(int64_t bytes) const override {
         return target_.segment_bytes != nullptr ? target_.segment_bytes(bytes) : bytes;
     }
     std::string advice() const override { return concat(target_.name, " is full; ", RawMemory::advice()); }
 
   private:
+    static constexpr int64_t kMapping = int64_t{4} << 30;
+
+    void map(int64_t bytes) {
+        const auto size = static_cast<size_t>(bytes);
+        void* data = mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        check(data != MAP_FAILED, "a rehearsal needs ", bytes,
+              " bytes of address space more, of which no page is used; ", "`ulimit -v` leaves it too little");
+        mappings_.emplace_back(data, size);
+        next_ = static_cast<std::byte*>(data);
+        left_ = bytes;
+    }
+
     const MetaTarget target_;
-    int64_t taken_ = 0;
+    int64_t taken_ = 0, left_ = 0;
+    std::byte* next_ = nullptr;
+    std::vector<std::pair<void*, size_t>> mappings_;
 };
 
 class Zeros final : public PendingHostCopy {
