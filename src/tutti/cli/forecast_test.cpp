@@ -69,6 +69,24 @@ TEST_F(Forecast, TimeAndMemoryOfALayoutAreTheSameEverywhere) {
     EXPECT_EQ(answer("simulate", changed)["step_time_s"], first["step_time_s"]);
 }
 
+// Eight ranks of a node offload their optimizer; a save copies masters, weights and moments.
+TEST_F(Forecast, TheHostsMemoryIsTheSameEverywhere) {
+    const Words words = kTiny + Words{"--cluster", "h100",
+                                      "--ranks",   "16",
+                                      "--set",     "train.global_batch=16",
+                                      "--set",     "offload.optimizer=true"};
+    const Json rehearsed = answer("rehearse", words), host = rehearsed["host_memory"];
+    EXPECT_EQ(host, answer("simulate", words)["host_memory"]);
+    EXPECT_EQ(host["offloaded_bytes"].get<double>(), 8 * rehearsed["offloaded_bytes"].get<double>());
+    EXPECT_EQ(host["saves_bytes"].get<double>(), 8 * rehearsed["saved_bytes"].get<double>());
+    EXPECT_EQ(
+        host["needed_bytes"].get<double>(),
+        host["offloaded_bytes"].get<double>() + host["saves_bytes"].get<double>() + host["system_bytes"].get<double>());
+    EXPECT_TRUE(host["fits"].get<bool>());
+    const Json small = answer("rehearse", words + Words{"--set-cluster", "host.memory_gb=0.01"})["host_memory"];
+    EXPECT_FALSE(small["fits"].get<bool>());
+}
+
 TEST_F(Forecast, NeedsNoDataAndNoWeights) {
     const std::string config = write("c.toml", "[train]\nmicro_batch = 2\n");
     for (const char* command : {"rehearse", "simulate"})

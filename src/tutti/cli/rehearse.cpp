@@ -63,6 +63,16 @@ std::string crossing_warning(const RehearseArguments& a, const spec::RunSpec& ru
     return plan::placement_warning(parallel::make_mesh(run, shown.ranks), hosts, rehearsal::sent_in(shown, mesh::kTp));
 }
 
+// Of a node of the cluster; nothing where no cluster is named, or a model of a CPU.
+std::optional<std::pair<simulate::HostMemory, hardware::Cluster>> host_of(const RehearseArguments& a,
+                                                                          const spec::RunSpec& run,
+                                                                          const rehearsal::Rehearsal& r) {
+    if (a.cluster.empty() || rehearsal::is_cpu_model(a.cluster)) return std::nullopt;
+    const hardware::Cluster cluster = cluster_of(a);
+    return std::pair(simulate::host_memory(run, double(r.memory.offloaded), double(r.memory.saved), r.ranks, cluster),
+                     cluster);
+}
+
 Json describe(const RehearseArguments& a, const spec::RunSpec& run, const rehearsal::LayoutRehearsal& layout,
               const std::optional<train::MemoryVerdict>& memory) {
     const models::ModelCounts& counts = layout.shown.counts;
@@ -77,6 +87,7 @@ Json describe(const RehearseArguments& a, const spec::RunSpec& run, const rehear
         document["memory_here"] = {{"needed", memory->needed}, {"available", memory->available},
                                    {"ranks", memory->ranks},   {"limit", memory->limit},
                                    {"fits", memory->fits()},   {"close", memory->close()}};
+    if (const auto host = host_of(a, run, layout.shown)) document["host_memory"] = to_json(host->first, host->second);
     if (a.kernels) document["kernels"] = rehearsal::kernels_to_json(layout.shown);
     return document;
 }
@@ -226,6 +237,11 @@ int rehearse(const RehearseArguments& a, const Io& io) {
     if (ranks > 1) text << agreement(layout) << '\n';
     const std::string crossing = crossing_warning(a, run, layout.shown);
     if (!crossing.empty()) io.err << "warning: " << crossing << std::endl;
+    if (const auto host = host_of(a, run, layout.shown)) {
+        const std::string problem = host_memory_problem(host->first, host->second);
+        text << "host of a node: " << text_of(host->first, host->second)
+             << (problem.empty() ? "" : ": TOO LITTLE MEMORY") << '\n';
+    }
     if (memory) text << "on this host " << memory->text() << ": " << what_train_does(*memory) << '\n';
     text << std::flush;
     if (here) io.next({"tutti train" + words_of(a), "tutti verify" + words_of(a) + "   # the same run as one rank?"});

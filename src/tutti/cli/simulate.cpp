@@ -174,7 +174,9 @@ struct Answer {
     double mfu() const { return rate(shown().counts.model.causal()) / peak(); }
     double mfu_full() const { return rate(shown().counts.model.full()) / peak(); }
     double hfu() const { return rate(shown().counts.hardware.causal()) / peak(); }
-    double host_bytes_of_node() const { return double(shown().memory.offloaded) * std::min(ranks, cluster.per_node); }
+    simulate::HostMemory host() const {
+        return simulate::host_memory(run, double(step.offloaded), double(shown().memory.saved), ranks, cluster);
+    }
 };
 
 Answer answer(const SimulateArguments& a) {
@@ -206,6 +208,7 @@ Json describe(const Answer& x) {
                      {"capacity_bytes", r.memory_capacity},
                      {"fits", r.fits},
                      {"offloaded_bytes", r.memory.offloaded},
+                     {"host_memory", to_json(x.host(), x.cluster)},
                      {"memory", rehearsal::to_json(r.memory.at_peak)},
                      {"largest", rehearsal::to_json(r.memory.peaks)}};
     document["rehearsed"] = {
@@ -247,11 +250,7 @@ void print(const Answer& x, std::ostream& text) {
                 concat(largest.empty() ? "" : ", ", name_of(purpose), ' ', format_bytes(r.memory.peaks[purpose]));
     }
     line("largest of each", wrapped(largest, 22));
-    if (r.memory.offloaded > 0)
-        line("host memory of a node", format_bytes(static_cast<int64_t>(x.host_bytes_of_node())),
-             x.cluster.host_memory > 0 ? concat(format_percent(x.host_bytes_of_node() / x.cluster.host_memory), " of ",
-                                                format_bytes(static_cast<int64_t>(x.cluster.host_memory)))
-                                       : "of an unknown size: [host] memory_gb");
+    line("host memory of a node", wrapped(text_of(x.host(), x.cluster), 22));
     text << wrapped(planner::neighbours_of(x.cluster.name)) << '\n';
     const auto positions = double(step.timeline.busy.size());
     std::vector<std::pair<std::string, double>> kinds(step.kernels.begin(), step.kernels.end());

@@ -206,13 +206,28 @@ HostMemory host_memory(const spec::RunSpec& run, double offloaded_of_rank, doubl
             kSystem * cluster.host_memory};
 }
 
+std::string text_of(const HostMemory& need, const hardware::Cluster& cluster) {
+    const auto text = [](double bytes) { return format_bytes(static_cast<int64_t>(bytes)); };
+    return concat(
+        text(need.offloaded), " offloaded, ", text(need.saves), " for copies of a save, ",
+        need.copies > 0 ? concat(text(need.copies), " for the copies in memory (checkpoint.memory_every), ") : "",
+        text(need.system), " for the system: ", text(need.total()), " of ",
+        cluster.host_memory > 0 ? text(cluster.host_memory) : "an unknown size ([host] memory_gb)");
+}
+
+Json to_json(const HostMemory& need, const hardware::Cluster& cluster) {
+    return {{"offloaded_bytes", need.offloaded},
+            {"saves_bytes", need.saves},
+            {"copies_bytes", need.copies},
+            {"system_bytes", need.system},
+            {"needed_bytes", need.total()},
+            {"capacity_bytes", cluster.host_memory},
+            {"fits", host_memory_problem(need, cluster).empty()}};
+}
+
 std::string host_memory_problem(const HostMemory& need, const hardware::Cluster& cluster) {
     if (cluster.host_memory <= 0 || need.offloaded + need.copies <= 0 || need.total() <= cluster.host_memory) return "";
-    const auto text = [](double bytes) { return format_bytes(static_cast<int64_t>(bytes)); };
-    return concat("the host of a node needs ", text(need.offloaded), " for what its ranks offload, ", text(need.saves),
-                  " for the copies of a save, ", text(need.copies),
-                  " for the copies in memory (checkpoint.memory_every) and ", text(need.system),
-                  " for the system, together more than its ", text(cluster.host_memory));
+    return concat("the host of a node has too little memory: ", text_of(need, cluster));
 }
 
 }  // namespace tutti::simulate

@@ -55,6 +55,9 @@ struct HostMemory {
 };
 HostMemory host_memory(const spec::RunSpec& run, double offloaded_of_rank, double saved_of_rank, int ranks,
                        const hardware::Cluster& cluster);
+// "12.0 GiB offloaded, 3.00 GiB for copies of a save, 102 GiB for the system: 117 GiB of 2.00 TiB".
+std::string text_of(const HostMemory& need, const hardware::Cluster& cluster);
+Json to_json(const HostMemory& need, const hardware::Cluster& cluster);
 // "" where the cluster's memory of a host is enough or not known.
 std::string host_memory_problem(const HostMemory& need, const hardware::Cluster& cluster);
 
