@@ -1,7 +1,4 @@
-// planner/price.cpp: stages from probes, the timeline of the pipeline, data parallelism beside it, and the memory of
-// each position.
-#include "tutti/planner/price.h"
-
+// planner/price.cpp: stages from probes, the timeline of the pipeline, and data parallelism beside it.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -11,8 +8,8 @@
 #include "tutti/base/error.h"
 #include "tutti/models/flops.h"
 #include "tutti/optim/rules.h"
-#include "tutti/parallel/flat_unit.h"
 #include "tutti/pipeline/stages.h"
+#include "tutti/planner/price_layout.h"
 #include "tutti/planner/rules.h"
 #include "tutti/schedule/generators.h"
 #include "tutti/schedule/lowering.h"
@@ -22,37 +19,6 @@
 #include "tutti/spec/rules.h"
 
 namespace tutti::planner {
-
-struct Pricer::Layout {
-    static constexpr int64_t kMany = 1 << 20;
-    const spec::RunSpec* run = nullptr;
-    const LayerProbe* probe = nullptr;
-    const schedule::Schedule* schedule = nullptr;
-    std::vector<Stage> stages;
-    std::vector<std::vector<int>> stages_of_rank;
-    double microbatches = 1, replicas = 1, shards = 1, expert_shards = 1;
-    MemoryByPurpose state;  // of kMany values
-
-    double of_value(Purpose purpose) const { return static_cast<double>(state[purpose]) / kMany; }
-
-    std::vector<const Stage*> of_rank(size_t rank) const {
-        std::vector<const Stage*> own;
-        for (const int s : stages_of_rank[rank]) own.push_back(&stages[static_cast<size_t>(s)]);
-        return own;
-    }
-};
-
-namespace {
-
-bool splits(const spec::ParallelSpec& p) { return p.pp > 1 && splits_backward(p.schedule); }
-
-// Bytes of `values` in flat buffers of `shards` shards, per rank.
-double shard_of(double values, double shards) {
-    if (values == 0) return 0;
-    return static_cast<double>(parallel::shard_size(static_cast<int64_t>(values), static_cast<int64_t>(shards)));
-}
-
-}  // namespace
 
 Pricer::Pricer(const Request& request, const rehearsal::Target& target)
     : request_(request),
@@ -412,141 +378,6 @@ double Pricer::update(const Layout& l, std::span<const Stage* const> stages) con
     const double seconds = l.probe->update * owned;
     return run.offload.optimizer ? std::max(seconds, prices_.host_copy(2 * l.of_value(Purpose::optimizer) * owned))
                                  : seconds;
-}
-
-// Weights, gradients and optimizer state.
-Price Pricer::state_of(const Layout& l, std::span<const Stage* const> stages) const {
-    const spec::RunSpec& run = *l.run;
-    const spec::ParallelSpec& p = run.parallel;
-    double whole = 0, sharded = 0;  // values of the rank: all, and its shards
-    for (const Stage* stage : stages) {
-        whole += stage->dense + stage->experts;
-        sharded += shard_of(stage->dense, l.shards) + shard_of(stage->experts, l.expert_shards);
-    }
-    Price price;
-    const double weights = l.of_value(Purpose::weights) * (p.zero >= 3 ? sharded : whole);
-    const double owned = p.zero >= 1 ? sharded : whole;
-    (run.offload.params ? price.offloaded : price.bytes) += weights;
-    price.bytes += l.of_value(Purpose::gradients) * (p.zero >= 2 ? sharded : whole);
-    (run.offload.optimizer ? price.offloaded : price.bytes) += l.of_value(Purpose::optimizer) * owned;
-    price.saved = static_cast<double>(saved_bytes(l.state, run)) / Layout::kMany *
-                  (p.zero >= 1 ? sharded : whole / (l.shards * l.replicas));
-    return price;
-}
-
-void Pricer::set_transients(const Layout& l, Stage& stage) const {
-    using schedule::Op;
-    for (const Op op : {Op::forward, Op::backward, Op::backward_input, Op::backward_weight})
-        for (const bool after : {false, true})
-            stage.transient[after ? 1 : 0][static_cast<size_t>(op)] = transient_of(l, stage, op, after);
-}
-
-Price Pricer::memory_of(const Layout& l, size_t rank) const {
-    const std::vector<const Stage*> own = l.of_rank(rank);
-    Price price = state_of(l, own);
-
-    // Each action on top of what waits for its backward or its weight gradients, of the messages that have arrived, and
-    // of those that are being sent (pipeline/executor.cpp): the output of a stage that is not the last, and gradients.
-    double live = 0, most = 0, waiting = 0, most_waiting = 0;
-    bool after_backward = false;
-    std::deque<std::pair<int, schedule::Op>> sent;
-    const double hidden = l.probe->hidden;
-    const auto send = [&](const schedule::Action& action) {
-        constexpr std::ptrdiff_t kOfChannel = 2, kOfRank = 16;
-        const std::pair channel(action.stage, action.op);
-        const bool is_full = std::count(sent.begin(), sent.end(), channel) == kOfChannel;
-        if (is_full || std::ssize(sent) == kOfRank) {
-            sent.erase(is_full ? std::find(sent.begin(), sent.end(), channel) : sent.begin());
-            live -= hidden;
-        }
-        sent.push_back(channel);
-    };
-    for (const schedule::Action& action : l.schedule->programs[rank]) {
-        using schedule::Op;
-        if (schedule::is_message(action.op)) {
-            if (schedule::is_send(action.op))
-                send(action);
-            else
-                live += hidden;
-            continue;
-        }
-        double beside = 0;
-        for (const schedule::Action& part : schedule::Parts(action)) {
-            const Stage& stage = l.stages[static_cast<size_t>(part.stage)];
-            if (part.op == Op::forward) {
-                live += stage.kept - (stage.is_first ? 0 : hidden);  // the input is there
-                waiting += stage.offloaded;
-            }
-            beside = std::max(beside, stage.transient[after_backward ? 1 : 0][static_cast<size_t>(part.op)]);
-        }
-        most = std::max(most, live + beside);
-        most_waiting = std::max(most_waiting, waiting);
-        after_backward = action.op == Op::backward || action.op == Op::backward_weight ||
-                         (after_backward && action.op == Op::backward_input);
-        for (const schedule::Action& part : schedule::Parts(action)) {
-            const Stage& stage = l.stages[static_cast<size_t>(part.stage)];
-            const bool ends = part.op == Op::backward || part.op == Op::backward_input;
-            if (ends && !stage.is_first) live += hidden;  // the gradient of the input
-            if (part.op == Op::backward) live -= stage.kept;
-            if (part.op == Op::backward_input) live -= stage.kept - stage.kept_for_weight;
-            if (part.op == Op::backward_weight) live -= stage.kept_for_weight;
-            if (ends) waiting -= stage.offloaded;
-        }
-    }
-    price.offloaded += most_waiting;
-    price.bytes += most + static_cast<double>(target_.device.workspace_bytes);
-    return price;
-}
-
-// Bytes of a pass over a stage at its fullest moment, above what all microbatches keep, its own with them. `after`: the
-// rank's pass before was a backward, whose last reductions are under way.
-double Pricer::transient_of(const Layout& l, const Stage& stage, schedule::Op op, bool after) const {
-    using schedule::Op;
-    const spec::ParallelSpec& p = l.run->parallel;
-    const bool is_split = splits(p);
-    const double value = static_cast<double>(size_of(spec::compute_dtype(*l.run)));
-    const double gradient = p.zero >= 2 ? 4 : 0, gathered = p.zero >= 3 ? value : 0;
-    const double head = stage.has_head ? l.probe->head.dense : 0;
-    double layer = 0, layer_shard = 0;
-    if (stage.last != nullptr) {
-        layer = stage.last->dense + stage.last->experts;
-        layer_shard = shard_of(stage.last->dense, l.shards) + shard_of(stage.last->experts, l.expert_shards);
-    }
-    const double of_head = gradient * (head + shard_of(head, l.shards));
-    double most = 0;
-    if (op == Op::forward) {
-        if (stage.last != nullptr) most = stage.last->forward_peak - stage.last->kept + 2 * gathered * layer;
-        if (stage.has_head)
-            most = std::max(most, l.probe->head.forward_peak + (gathered + gradient) * head + gathered * layer);
-        return most;
-    }
-    if (stage.has_head && op != Op::backward_weight)
-        most = l.probe->head.backward_peak + (gathered + gradient) * head + gathered * layer;
-    if (stage.last == nullptr) return most;
-    // The last layer and those before it, each beside the reductions that are under way: of this backward, else of the
-    // one before.
-    const auto beside_reductions = [&](double peak, double freed, bool reduces) {
-        const double reduction = reduces ? gradient * (layer + layer_shard) : 0;
-        const auto under_way = static_cast<double>(p.reductions);
-        const double before = stage.has_head || !after ? 0 : under_way;  // the head's is the first one
-        most = std::max(most, peak + (stage.has_head && reduces ? of_head : 0) + before * reduction);
-        peak += !stage.has_head && op != Op::backward_weight ? l.probe->hidden : 0;  // of the output: until the end
-        for (double done = 1; done <= under_way; ++done)
-            most = std::max(most, peak - done * freed + std::min(under_way, done + before) * reduction);
-    };
-    const double kept = stage.last->kept, later = stage.last->kept_for_weight;
-    if (op == Op::backward_weight) {
-        beside_reductions(gradient * layer, later, true);
-        return most;
-    }
-    const double alone = stage.last->backward_peak - kept + (2 * gathered + (is_split ? 0 : gradient)) * layer;
-    beside_reductions(alone, is_split ? kept - later : kept, !is_split);
-    // The first layer, where the others wait for their weight gradients.
-    const auto layers = static_cast<double>(stage.units.size()) - (stage.has_head ? 1 : 0) - (stage.is_first ? 1 : 0);
-    if (is_split)
-        most = std::max(most,
-                        alone + (stage.has_head ? gradient * head : l.probe->hidden) + (layers - 1) * (later - kept));
-    return most;
 }
 
 // When each stage begins and ends.

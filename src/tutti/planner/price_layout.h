@@ -1,0 +1,38 @@
+// planner/price_layout.h: a run as price.cpp and price_memory.cpp see it: its stages from probes, and its numbers of
+// ranks.
+#pragma once
+
+#include "tutti/parallel/flat_unit.h"
+#include "tutti/planner/price.h"
+
+namespace tutti::planner {
+
+struct Pricer::Layout {
+    static constexpr int64_t kMany = 1 << 20;
+    const spec::RunSpec* run = nullptr;
+    const LayerProbe* probe = nullptr;
+    const schedule::Schedule* schedule = nullptr;
+    std::vector<Stage> stages;
+    std::vector<std::vector<int>> stages_of_rank;
+    double microbatches = 1, replicas = 1, shards = 1, expert_shards = 1;
+    MemoryByPurpose state;  // of kMany values
+
+    double of_value(Purpose purpose) const { return static_cast<double>(state[purpose]) / kMany; }
+
+    std::vector<const Stage*> of_rank(size_t rank) const {
+        std::vector<const Stage*> own;
+        for (const int s : stages_of_rank[rank]) own.push_back(&stages[static_cast<size_t>(s)]);
+        return own;
+    }
+};
+
+// Whether the weight gradients of the run's schedule have actions of their own.
+inline bool splits(const spec::ParallelSpec& p) { return p.pp > 1 && splits_backward(p.schedule); }
+
+// Bytes of `values` in flat buffers of `shards` shards, per rank.
+inline double shard_of(double values, double shards) {
+    if (values == 0) return 0;
+    return static_cast<double>(parallel::shard_size(static_cast<int64_t>(values), static_cast<int64_t>(shards)));
+}
+
+}  // namespace tutti::planner
