@@ -61,6 +61,8 @@ void Bench::note(BenchResult& result, const std::string& words) const {
 }
 
 int bench(const BenchArguments& arguments, const Io& io) {
+    if (!arguments.cluster.empty()) return predict_products(arguments, io);
+    if (arguments.sizes) products_of(*arguments.sizes);
     if (!arguments.model.empty()) spec::preset(arguments.model);  // reports an unknown name before a line is printed
     warn_of_threads(io, arguments.threads);
     Bench bench(arguments, io.text());

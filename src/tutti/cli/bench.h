@@ -40,6 +40,12 @@ struct Bench {
 
 spec::RunSpec step_run(const BenchArguments& arguments);  // the run of bench_step
 
+// The sweep of square products.
+inline constexpr int64_t kSmallestSide = 512, kLargestSide = 8192, kLargestSideOfGpu = 32768;
+// "256x4096x4096,...": M x K x N of products (M, K) x (K, N). UsageError.
+std::vector<diagnose::GemmShape> products_of(const std::string& sizes);
+int predict_products(const BenchArguments& arguments, const Io& io);  // on a cluster
+
 BenchResult bench_memory(Bench& bench);
 BenchResult bench_gemm(Bench& bench);
 BenchResult bench_attention(Bench& bench);

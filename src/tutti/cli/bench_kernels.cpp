@@ -154,7 +154,6 @@ BenchResult bench_memory(Bench& bench) {
 
 namespace {
 
-constexpr int64_t kSmallestSide = 512, kLargestSide = 8192, kLargestSideOfGpu = 32768;
 constexpr int64_t kProductRows = 4096;  // rows of a model's products
 
 struct Sweep {
@@ -197,6 +196,18 @@ Timing measure(Sweep& sweep, const GemmShape& shape, double seconds) {
     sweep.result.rows.push_back(std::move(row));
     sweep.rates.push_back(rate);
     return t;
+}
+
+void sweep_sizes(Sweep& sweep, const std::vector<GemmShape>& products, double seconds) {
+    for (const GemmShape& shape : products) {
+        const int64_t bytes = memory_of(shape, sweep.bench.dtype);
+        if (bytes > sweep.bench.device->free_bytes())
+            sweep.bench.note(sweep.result,
+                             concat(shape.name, " is left out: it needs ", format_bytes(bytes), " of memory"));
+        else
+            measure(sweep, shape, seconds / double(products.size()));
+    }
+    check<UsageError>(!sweep.rates.empty(), "--sizes: no product fits the memory of this machine");
 }
 
 void sweep_squares(Sweep& sweep, double seconds) {
@@ -271,7 +282,11 @@ BenchResult bench_gemm(Bench& bench) {
     bench.text << "peak: " << format_flop_rate(sweep.peak.flops_per_s()) << ", " << sweep.peak.origin() << "\n\n"
                << left("", 24) << right("M", 7) << right("N", 7) << right("K", 7) << right("TFLOP/s", 9)
                << right("of peak", 9) << "  " << left("by", 7) << timing_heading() << std::endl;
-    sweep_squares(sweep, bench.arguments.model.empty() ? bench.seconds_left() : bench.seconds_left() / 2);
+    const double seconds = bench.arguments.model.empty() ? bench.seconds_left() : bench.seconds_left() / 2;
+    if (!bench.arguments.sizes)
+        sweep_squares(sweep, seconds);
+    else
+        sweep_sizes(sweep, products_of(*bench.arguments.sizes), seconds);
     size_t best = 0;
     for (size_t i = 0; i < sweep.rates.size(); ++i)
         if (sweep.rates[i] > sweep.rates[best]) best = i;
@@ -283,8 +298,8 @@ BenchResult bench_gemm(Bench& bench) {
         sweep.result.rows[i]["share_of_peak"] = sweep.rates[i] / sweep.peak.flops_per_s();
     sweep.result.summary.update(to_json(sweep.peak));
     sweep.result.summary["best_square_flops_per_s"] = best_rate;
-    bench.text << "\nbest square: " << format_flop_rate(best_rate) << " at " << best_name << ", "
-               << format_percent(best_rate / sweep.peak.flops_per_s()) << " of the peak ("
+    bench.text << (bench.arguments.sizes ? "\nbest: " : "\nbest square: ") << format_flop_rate(best_rate) << " at "
+               << best_name << ", " << format_percent(best_rate / sweep.peak.flops_per_s()) << " of the peak ("
                << format_flop_rate(sweep.peak.flops_per_s()) << ", " << sweep.peak.origin() << ")" << std::endl;
     return sweep.result;
 }

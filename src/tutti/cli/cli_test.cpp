@@ -342,6 +342,25 @@ TEST(Bench, GemmIsOneDocument) {
     EXPECT_DOUBLE_EQ(row["share_of_peak"].get<double>(),
                      row["flops_per_s"].get<double>() / document["peak_flops_per_s"].get<double>());
     EXPECT_EQ(tutti({"bench", "gemm", "--model", "gpt3"}).code, 2);
+    const Ran sizes = tutti({"bench", "gemm", "--dtype", "f32", "--seconds", "0.01", "--threads", "1", "--sizes",
+                             "3x5x7,64x32x16", "--json"});
+    EXPECT_EQ(Json::parse(sizes.out)["rows"][1]["flops"].get<double>(), 2.0 * 64 * 32 * 16) << sizes.err;
+    for (const char* wrong : {"", "3x5", "3x5x0", "3x5x7x9", "axbxc", "3x5x7,,", "99999999x1x1"})
+        EXPECT_EQ(tutti({"bench", "gemm", "--sizes", wrong}).code, 2) << wrong;
+}
+
+// 256 rows read 33.6 MB of weights: 10 us of an H100's memory, more than the 8.7 us of its peak.
+TEST(Bench, PredictsProductsOfAnyMachine) {
+    const Json small = Json::parse(tutti({"bench", "gemm", "--sizes", "256x4096x4096", "--for", "h100", "--json"}).out);
+    EXPECT_EQ(small["rows"][0]["flops"].get<double>(), 2.0 * 256 * 4096 * 4096);
+    EXPECT_GT(small["rows"][0]["seconds"].get<double>(), 8.7e-6);
+    EXPECT_LT(small["rows"][0]["seconds"].get<double>(), 40e-6);
+    const Json sweep = Json::parse(tutti({"bench", "gemm", "--for", "h100", "--json"}).out)["rows"];
+    ASSERT_EQ(sweep.size(), 7u);
+    EXPECT_LT(sweep[0]["share_of_peak"].get<double>(), 0.3);
+    EXPECT_GT(sweep[5]["share_of_peak"].get<double>(), 0.6);
+    EXPECT_EQ(tutti({"bench", "gemm", "--for", "h100", "--seconds", "3"}).code, 2);
+    EXPECT_EQ(tutti({"bench", "gemm", "--for", "v100"}).code, 2);  // has no bf16
 }
 
 TEST(Bench, StepIsTheDefinitionOfMfu) {

@@ -310,8 +310,19 @@ Command bench_command(Arguments& all, const Io& io) {
             .commands = {
                 of_kind("gemm", "matrix products from N = 512 on, relative to the peak", Kind::gemm,
                         {{"--model", "PRESET", "", "also measure the products of a preset such as gpt2-124m", &a.model,
-                          Suggestions{spec::preset_names()}}},
-                        "Example:\n  tutti bench gemm --model llama-110m"),
+                          Suggestions{spec::preset_names()}},
+                         {"--sizes", "MxKxN,...", "", "products (M, K) x (K, N) in place of the sweep", &a.sizes},
+                         without({"--model", "--device", "--threads", "--seconds"},
+                                 {{"--cluster,--for", "NAME|FILE", "", "predict for this machine; measure nothing",
+                                   &a.cluster, Suggestions{hardware::cluster_names(), true}}})
+                             .front(),
+                         beside({"--cluster"},
+                                {{"--set-cluster", "key=value", "", "change a key of it; repeatable", &a.set_cluster}})
+                             .front()},
+                        "Examples:\n"
+                        "  tutti bench gemm --model llama-110m\n"
+                        "  tutti bench gemm --sizes 256x4096x4096\n"
+                        "  tutti bench gemm --cluster h100"),
                 of_kind("attention", "causal attention of 1024 to 16384 tokens", Kind::attention,
                         {{"--window", "N", "0", "keys of a sliding window; 0: no window", &a.window,
                           Between{0, int64_t{1} << 31}}},
