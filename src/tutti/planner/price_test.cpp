@@ -114,6 +114,7 @@ TEST(Price, IsThatOfTheRehearsal) {
 
 // A search is as good as the order in which it prices what it rehearses.
 TEST(Price, OfFinalistsIsThatOfTheirRehearsals) {
+    const bool shown = std::getenv("TUTTI_SHOW_PRICES") != nullptr;
     std::vector<double> of_time, of_memory;
     for (const auto& [preset, cluster, gpus, batch, seq, held] :
          {std::tuple("llama3-8b", "h100", 64, 512, 8192, ""), std::tuple("llama3-8b", "h100", 64, 512, 8192, "ZeRO-3"),
@@ -128,10 +129,10 @@ TEST(Price, OfFinalistsIsThatOfTheirRehearsals) {
         Request r = request_for(spec::preset(preset), hardware::cluster_named(cluster), gpus, batch, seq);
         if (*held != 0) hold(r.limits, held);
         const rehearsal::Target target = target_of(r);
-        for (const Finalist& f : choose(r, search(r, target), 10, target).chosen) {
+        for (const Finalist& f : choose(r, search(r, target), shown ? 10 : 3, target).chosen) {
             of_time.push_back(f.candidate.seconds / f.prediction.seconds());
             of_memory.push_back(f.candidate.bytes / f.bytes());
-            if (std::getenv("TUTTI_SHOW_PRICES") != nullptr)
+            if (shown)
                 std::printf(
                     "%-14s time %6.3f  memory %6.3f (%+9.2f MB)  %8.3f s %8.2f GB  at %-18s %s, reductions %d\n",
                     preset, of_time.back(), of_memory.back(), (f.candidate.bytes - f.bytes()) / 1e6,
