@@ -318,7 +318,8 @@ int simulate(const SimulateArguments& a, const Io& io) {
     if (!a.vary.empty()) return show_variations(a, io);
     const Answer x = answer(a);
     save(a, x.step, concat(a.ranks, " x ", x.cluster.name),
-         planner::reliability_of(x.cluster, a.ranks, planner::checkpoint_bytes(x.run), {}));
+         planner::reliability_of(x.cluster, a.ranks, planner::checkpoint_bytes(x.run), {},
+                                 double(x.run.checkpoint.memory_every) * x.step.seconds));
     print(x, io.text());
     io.text() << std::flush;
     io.print(describe(x));

@@ -17,6 +17,7 @@
 #include "tutti/base/to_size.h"
 #include "tutti/checkpoint/file_writer.h"
 #include "tutti/checkpoint/store.h"
+#include "tutti/device/host_memory.h"
 #include "tutti/launch/link.h"
 
 namespace tutti::launch {
@@ -222,8 +223,11 @@ void CopyKeeper::fetch(const CopyPlaces::Peer& ward, const std::string& below) {
     const std::string text = read_all(client, *listed);
     const Manifest manifest = checkpoint::parse_manifest(text, listed->path);
     std::vector<FileRecord> here;  // the others are on other hosts
+    int64_t bytes = 0;
     for (const FileRecord& record : manifest.files)
-        if (entry_of(record.name) != entries.end()) here.push_back(record);
+        if (entry_of(record.name) != entries.end()) bytes += here.emplace_back(record).size;
+    const int64_t available = least_available(host_memory_limits());
+    check<DataError>(bytes <= available, "it needs ", bytes, " bytes, and ", available, " are available here");
     for (const FileRecord& record : here) client.read(checkpoint::join(below, record.name), 0, {});
 
     const std::string directory = checkpoint::join(directory_, comm::tcp::copies_of(ward.host));

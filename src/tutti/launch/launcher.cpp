@@ -39,7 +39,7 @@ constexpr int kTurnMs = 50;
 constexpr std::chrono::seconds kLook{1};         // between looks at the disk
 constexpr std::chrono::seconds kLastWords{1};    // of the ranks, after one of them has failed
 constexpr std::chrono::seconds kUnkillable{10};  // a process that outlives SIGKILL for so long waits for its device
-constexpr std::chrono::seconds kFarewell{2};
+constexpr std::chrono::seconds kFarewell{5};
 constexpr std::chrono::minutes kWaitForHosts{10};
 constexpr int kMostLosses = 3;  // of a host, from one checkpoint; then it is left out for an hour
 constexpr std::chrono::hours kLeftOut{1};

@@ -140,13 +140,14 @@ void MemoryCopies::look_at(int host, const checkpoint::Warn& warn, Found& found)
     std::erase_if(found, [](const auto& entry) { return entry.second.text.empty(); });  // no manifest
 }
 
-// Own files first: they need no network.
+// Own files first: they need no network. Copies of this generation are those of its earlier stages.
 std::vector<MemoryCopies::Candidate> MemoryCopies::look(const checkpoint::Warn& warn) {
     Found found;
     look_at(setup_.places.host, warn, found);
     for (const auto& peer : setup_.places.peers) look_at(peer.host, warn, found);
     std::vector<Candidate> candidates;
-    for (auto& [text, candidate] : found) candidates.push_back(std::move(candidate));
+    for (auto& [text, candidate] : found)
+        if (candidate.generation < setup_.generation) candidates.push_back(std::move(candidate));
     std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
         return std::pair(a.manifest.step, a.generation) < std::pair(b.manifest.step, b.generation);
     });
@@ -154,7 +155,6 @@ std::vector<MemoryCopies::Candidate> MemoryCopies::look(const checkpoint::Warn& 
 }
 
 std::string MemoryCopies::reason_against(const Candidate& candidate) const {
-    if (candidate.generation >= setup_.generation) return concat("generation ", candidate.generation, " made it");
     for (const report::RunEvent& event : report::read_events(setup_.out))
         if (event.kind == report::kResumed && event.generation > candidate.generation &&
             event.generation < setup_.generation && event.step < candidate.manifest.step)

@@ -294,7 +294,8 @@ TEST_F(Copies, OfAnAbandonedBranchAreNotBelieved) {
         report::append_event(scratch_.path(), {.kind = report::kResumed, .generation = generation, .step = step});
     };
     fs::remove(scratch_.path("events.jsonl"));
-    EXPECT_EQ(resume_as(1), 1);  // by an equal or later generation: another run's
+    EXPECT_EQ(resume_as(1), 1);  // by an equal or later generation: of an earlier stage
+    EXPECT_EQ(warnings_, "");
     fs::remove(scratch_.path("events.jsonl"));
     went_on(2, 4);
     EXPECT_EQ(resume_as(3), 4);  // generation 2 continued from it
