@@ -59,9 +59,10 @@ struct Dequantize {
 
 // A gated unit of x, its gate, and u: silu(x) u with silu(x) = x sigmoid(x) (Shazeer 2020: SwiGLU); gelu(x) u, by tanh
 // as in gelu_forward (GEGLU); or clamped with a limit l > 0, x sigmoid(kClampedSlope x) (u + 1) of min(x, l) and of u
-// between -l and l, whose gradients are 0 where x or u is cut or equals its bound (gpt-oss).
+// between -l and l, whose gradients are 0 where x or u is cut or equals its bound (gpt-oss); or sigmoid(x) u (GLU,
+// Dauphin et al. 2017).
 struct Gate {
-    enum Kind : uint8_t { silu, gelu, clamped };
+    enum Kind : uint8_t { silu, gelu, clamped, sigmoid };
     Kind kind = silu;
     float limit = 0;  // of clamped
     constexpr Gate(Kind of_kind = silu, float at = 0) : kind(of_kind), limit(at) {}
@@ -174,10 +175,12 @@ struct NormBackward {
 // The gated short convolution of LFM2 (Liquid AI 2025), causal and separate for each channel. With u = b x and j rising
 // from 0, so that the oldest token is added first:
 //   v[t, c] = sum_j w[c, j] u[t - (K - 1) + j, c] [+ bias[c]];  z = c v.
+// Without gates b and c are undefined, u = x and z = v.
 // A token reaches back over at most positions[t] tokens, so that documents stay separate. u of tokens before the first
 // one is in `before`, or 0 without it. Bits do not depend on how a sequence is cut into calls.
 struct ShortConvolution {
-    View b, c, x;      // (B, T, C) A, of one set of strides with unit inner stride: parts of one projection
+    View b, c;         // (B, T, C) A, of the strides of x: parts of one projection; or both undefined
+    View x;            // (B, T, C) A, any strides with unit inner stride
     View w;            // (C, K) A, 1 <= K <= kMaxTaps
     View bias = {};    // (C) A
     View positions;    // (B, T) i32, unit inner stride
@@ -188,10 +191,34 @@ inline constexpr int64_t kMaxTaps = 16;
 // With dv = dz c:  dc = dz v;  du[s, c] = sum_j w[c, j] dv[s + (K - 1) - j, c];  db = du x;  dx = du b.
 struct ShortConvolutionBackward {
     View dz;          // (B, T, C) A, any strides with unit inner stride
-    View db, dc, dx;  // like b, c, x
+    View db, dc, dx;  // like b, c, x; without gates db and dc are undefined
     View after =
         {};  // (B, K - 1, C) f32, T >= K - 1: what later tokens add to du of the last K - 1 tokens; added first
     View dbefore = {};  // (B, K - 1, C) f32: du of `before`, written
+};
+
+// The gated delta rule (Yang, Kautz and Hatamizadeh 2024, "Gated Delta Networks", equation 10), a linear attention whose
+// value heads have a state S (Dk, Dv) each. Of a token, in this order:
+//   S = alpha S;  d = sigmoid(b) (v - S^T k);  S = S + k d^T;  o = S^T q,
+// with alpha = e^g, or 0 where a document begins (positions = 0), k = unit(silu(key)), q = Dk^(-1/2) unit(silu(query)),
+// v = silu(value) and unit(x) = x (sum_d x^2 + kUnitEpsilon)^(-1/2). Hk divides Hv: value head h reads query and key
+// head h / (Hv / Hk). All sums and the state are f32 or wider, whatever A is.
+inline constexpr float kUnitEpsilon = 1e-6f;
+struct DeltaRule {
+    View query, key;     // (B, T, Hk, Dk) A, like the next any strides with unit inner stride
+    View value;          // (B, T, Hv, Dv) A
+    View g;              // (B, T, Hv) f32, contiguous, like b: at most 0
+    View b;              // (B, T, Hv) A
+    View positions;      // (B, T) i32, unit inner stride
+    View before = {};    // (B, Hv, Dk, Dv) f32, contiguous: S before the first token; undefined: 0
+    View workspace = {};  // f32, of delta_rule_workspace values
+};
+struct DeltaRuleBackward {
+    View dout;                   // (B, T, Hv, Dv) A, contiguous: the gradient of o
+    View after = {};             // like before: that of S after the last token; undefined: 0
+    View dquery, dkey, dvalue;   // contiguous, written, like the next
+    View dg, db;                 // dg f32; 0 where a document begins
+    View dbefore = {};           // like before; undefined: not computed
 };
 
 // Kept values are multiplied by 1 / (1 - probability).
@@ -445,8 +472,21 @@ struct KernelTable {
     void (*short_convolution_backward_weight)(const Stream&, const ShortConvolution&, View dz, View dw,
                                               View dbias) = nullptr;
     // state (B, K - 1, C) f32 = u of the last K - 1 of all tokens so far: those of `before` (like state; undefined: 0),
-    // then b x (B, S, C) A, of one set of strides, S <= K - 1. `before` may not be state.
+    // then b x (B, S, C) A, of one set of strides, S <= K - 1; b undefined: x. `before` may not be state.
     void (*short_convolution_state)(const Stream&, View b, View x, View before, View state) = nullptr;
+
+    // g (N, H) f32 = -e^a_log softplus(x + dt_bias), the ln of the decay of a state (Gu and Dao 2023, Mamba). x (N, H) A,
+    // contiguous like all others; a_log, dt_bias (H) A.
+    void (*decay_forward)(const Stream&, View x, View a_log, View dt_bias, View g) = nullptr;
+    void (*decay_backward_input)(const Stream&, View dg, View x, View a_log, View dt_bias, View dx) = nullptr;
+    // da_log (H) f32 += sum over rows of dg g;  ddt_bias (H) f32 += sum over rows of -dg e^a_log sigmoid(x + dt_bias).
+    void (*decay_backward_weight)(const Stream&, View dg, View x, View a_log, View dt_bias, View da_log,
+                                  View ddt_bias) = nullptr;
+    // o (B, T, Hv, Dv) A, contiguous; after: S after the last token, like before; undefined: not written.
+    void (*delta_rule_forward)(const Stream&, const DeltaRule&, View o, View after) = nullptr;
+    void (*delta_rule_backward)(const Stream&, const DeltaRule&, const DeltaRuleBackward&) = nullptr;
+    // Size of the `workspace`, in f32 values, for keys and values of these shapes.
+    int64_t (*delta_rule_workspace)(const Stream&, const Shape& key, const Shape& value, bool backward) = nullptr;
 
     // Rotates the first n <= D channels of each head by the angle of its position, in place; inverse for backward. The
     // pairs are (k, k + n/2) ("rotate half"), or, `adjacent`, (2k, 2k + 1). x (N, H, D) A; positions (N) i32; cosines,

@@ -90,7 +90,7 @@ TEST_F(Gradient, Gelu) {
 }
 
 TEST_F(Gradient, Swiglu) {
-    for (const Gate g : {Gate::silu, Gate::gelu}) {
+    for (const Gate g : {Gate::silu, Gate::gelu, Gate::sigmoid}) {
         Array gate = random({40}, "gate"), up = random({40}, "up"), dy = random({40}, "dy"), y({40}), dgate({40}),
               dup({40});
         gate[0] = 0, gate[1] = 20, gate[2] = -20;
@@ -163,6 +163,57 @@ TEST_F(Gradient, NormsOfASum) {
         table.norm_backward_input(stream, {dy, s, w.view(), mean, rstd.view(), dx.view(), ds});
         expect_gradient("dx", x, dx, gradients, outputs, C, forward);
     }
+}
+
+// L = sum dout o + sum dafter S, with a document that begins between the first and the last token.
+TEST_F(Gradient, DeltaRule) {
+    const int64_t B = 2, T = 5, Hk = 2, Hv = 4, Dk = 3, Dv = 2, tokens = B * T * Hv * Dv, states = B * Hv * Dk * Dv;
+    Array query = random({B, T, Hk, Dk}, "query"), key = random({B, T, Hk, Dk}, "key");
+    Array value = random({B, T, Hv, Dv}, "value"), g = random({B, T, Hv}, "g"), b = random({B, T, Hv}, "b");
+    Array before = random({B, Hv, Dk, Dv}, "before"), outputs({tokens + states});
+    Array gradients = random({tokens + states}, "gradients"), dquery(query.shape), dkey(key.shape), dvalue(value.shape);
+    Array dg(g.shape), db(b.shape), dbefore(before.shape);
+    for (double& v : g.values) v = -std::abs(v);
+    std::vector<int32_t> positions = {4, 5, 6, 0, 1, 9, 0, 1, 2, 3};
+    const auto first = [&](Array& both) { return View(both.values.data(), DType::f64, {B, T, Hv, Dv}); };
+    const auto second = [&](Array& both) { return View(&both[tokens], DType::f64, {B, Hv, Dk, Dv}); };
+    const DeltaRule f{.query = query.view(),
+                      .key = key.view(),
+                      .value = value.view(),
+                      .g = g.view(),
+                      .b = b.view(),
+                      .positions = View(positions.data(), DType::i32, {B, T}),
+                      .before = before.view()};
+    const auto forward = [&] { table.delta_rule_forward(stream, f, first(outputs), second(outputs)); };
+    table.delta_rule_backward(stream, f,
+                              {.dout = first(gradients),
+                               .after = second(gradients),
+                               .dquery = dquery.view(),
+                               .dkey = dkey.view(),
+                               .dvalue = dvalue.view(),
+                               .dg = dg.view(),
+                               .db = db.view(),
+                               .dbefore = dbefore.view()});
+    expect_gradient("dquery", query, dquery, gradients, outputs, 20, forward);
+    expect_gradient("dkey", key, dkey, gradients, outputs, 20, forward);
+    expect_gradient("dvalue", value, dvalue, gradients, outputs, 20, forward);
+    expect_gradient("dg", g, dg, gradients, outputs, 20, forward);
+    expect_gradient("db", b, db, gradients, outputs, 20, forward);
+    expect_gradient("dbefore", before, dbefore, gradients, outputs, 20, forward);
+}
+
+TEST_F(Gradient, Decay) {
+    const int64_t N = 4, H = 3;
+    Array x = random({N, H}, "x"), a_log = random({H}, "a_log"), dt_bias = random({H}, "dt_bias");
+    Array dg = random({N, H}, "dg"), g(x.shape), dx(x.shape), da_log(a_log.shape), ddt_bias(dt_bias.shape);
+    x[0] = 30, x[1] = -30;
+    const auto forward = [&] { table.decay_forward(stream, x.view(), a_log.view(), dt_bias.view(), g.view()); };
+    table.decay_backward_input(stream, dg.view(), x.view(), a_log.view(), dt_bias.view(), dx.view());
+    table.decay_backward_weight(stream, dg.view(), x.view(), a_log.view(), dt_bias.view(), da_log.view(),
+                                ddt_bias.view());
+    expect_gradient("dx", x, dx, dg, g, 3, forward);
+    expect_gradient("da_log", a_log, da_log, dg, g, 3, forward);
+    expect_gradient("ddt_bias", dt_bias, ddt_bias, dg, g, 3, forward);
 }
 
 // L = sum dz z + sum after state: what comes back through u of the last tokens is what later ones add.

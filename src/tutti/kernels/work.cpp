@@ -130,6 +130,22 @@ Work work_of(const NormBackward& b) { return work_of_all({b.dy, b.x, b.w, b.mean
 Work work_of(const ShortConvolution& f) { return work_of_all({f.b, f.c, f.x, f.w, f.bias, f.positions, f.before}); }
 Work work_of(const ShortConvolutionBackward& g) { return work_of_all({g.dz, g.db, g.dc, g.dx, g.after}); }
 
+namespace {
+double delta_rule_flops(const View& key, const View& value) {
+    return 6.0 * static_cast<double>(value.numel()) * static_cast<double>(key.shape[3]);
+}
+}  // namespace
+Work work_of(const DeltaRule& f) {
+    Work work = work_of_all({f.value, f.query, f.key, f.g, f.b, f.positions, f.before});
+    work.flops = delta_rule_flops(f.key, f.value);
+    return work;
+}
+// Beside the work of the rule: a second time as much.
+Work work_of(const DeltaRuleBackward& b) {
+    Work work = work_of_all({b.dout, b.dquery, b.dkey, b.dvalue, b.dg, b.db, b.after, b.dbefore});
+    work.flops = delta_rule_flops(b.dkey, b.dvalue);
+    return work;
+}
 Work work_of(const Quantize& q) { return work_of_all({q.x, q.codes, q.scales.values}); }
 Work work_of(const Dequantize& d) { return work_of_all({d.codes, d.scales.values, d.y}); }
 

@@ -49,6 +49,9 @@ Work work_of(const NormForward& norm);
 Work work_of(const NormBackward& norm);
 Work work_of(const ShortConvolution& convolution);
 Work work_of(const ShortConvolutionBackward& convolution);
+// The recurrence itself: three products of a state and a vector for each token and value head.
+Work work_of(const DeltaRule& rule);
+Work work_of(const DeltaRuleBackward& gradients);
 Work work_of(const Quantize& quantize);
 Work work_of(const Dequantize& dequantize);
 Work work_of(const Dropout& mask);

@@ -134,9 +134,11 @@ Tensor norm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, cons
 void norm_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& rstd,
                           const Tensor& dw, const Tensor& db);
 
-// --- gated short convolution: p (B, T, 3 C) holds b | c | x of each token; tensors may be parts of wider ones ---
+// --- short convolution: p (B, T, 3 C) holds b | c | x of each token, or without gates p (B, T, C) is x; tensors may be
+// parts of wider ones ---
 struct ShortConvolution {
     Tensor p;
+    bool gates = true;
     Tensor w;          // (C, 1, K)
     Tensor bias;       // (C); undefined: none
     Tensor positions;  // (B, T) i32
@@ -153,7 +155,31 @@ Tensor short_convolution_backward_before(Context& ctx, const ShortConvolution& f
 void short_convolution_backward_weight(Context& ctx, const ShortConvolution& f, const Tensor& dz, const Tensor& dw,
                                        const Tensor& dbias);
 // The state after the tokens of p, (B, K - 1, C) f32; `before`: the state before them.
-Tensor short_convolution_state(Context& ctx, const Tensor& p, int64_t taps, const Tensor& before);
+Tensor short_convolution_state(Context& ctx, const Tensor& p, int64_t taps, const Tensor& before, bool gates = true);
+
+// --- gated delta rule: formulas, shapes and strides as in kernels::DeltaRule ---
+// g (B, T, H) f32 of x (B, T, H), a_log and dt_bias (H).
+Tensor decay(Context& ctx, const Tensor& x, const Tensor& a_log, const Tensor& dt_bias);
+Tensor decay_backward_input(Context& ctx, const Tensor& dg, const Tensor& x, const Tensor& a_log, const Tensor& dt_bias);
+// Adds to da_log and ddt_bias (H) f32.
+void decay_backward_weight(Context& ctx, const Tensor& dg, const Tensor& x, const Tensor& a_log, const Tensor& dt_bias,
+                           const Tensor& da_log, const Tensor& ddt_bias);
+struct DeltaRule {
+    Tensor query, key, value;  // (B, T, Hk, Dk), the same, (B, T, Hv, Dv)
+    Tensor g, b;               // (B, T, Hv)
+    Tensor positions;          // (B, T) i32
+    Tensor before;             // (B, Hv, Dk, Dv) f32: the state after the tokens before; undefined: there are none
+    Shape state_shape() const { return {key.dim(0), value.dim(2), key.dim(3), value.dim(3)}; }
+};
+// Writes o (B, T, Hv, Dv); returns the state after the tokens where it is `wanted`.
+Tensor delta_rule(Context& ctx, const DeltaRule& f, const Tensor& o, bool wanted);
+// Writes the gradients that have memory: of all inputs, of which that of `before` may be undefined. `after`: the gradient
+// of the state after the tokens; undefined: none.
+struct DeltaRuleGradients {
+    Tensor query, key, value, g, b, before;
+};
+void delta_rule_backward(Context& ctx, const DeltaRule& f, const Tensor& dout, const Tensor& after,
+                         const DeltaRuleGradients& gradients);
 
 // --- attention: q (B, Tq, H, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv), Dv <= D ---
 struct RopeTable {

@@ -8,8 +8,13 @@ using kernels::KernelTable;
 
 namespace {
 
-// b, c or x.
-Tensor section(const Tensor& p, int i) { return p.narrow(2, i * (p.dim(2) / 3), p.dim(2) / 3); }
+int64_t channels_of(const ShortConvolution& f) { return f.gates ? f.p.dim(2) / 3 : f.p.dim(2); }
+
+// b, c or x of p; without gates p is x.
+Tensor section(const Tensor& p, int i, bool gates) {
+    if (!gates) return i == 2 ? p : Tensor();
+    return p.narrow(2, i * (p.dim(2) / 3), p.dim(2) / 3);
+}
 
 void check_state(const char* op, const char* name, const Tensor& x, const Shape& shape) {
     check(!x.defined() || (x.shape() == shape && x.dtype() == DType::f32 && x.contiguous()), op, ": ", name,
@@ -18,23 +23,24 @@ void check_state(const char* op, const char* name, const Tensor& x, const Shape&
 
 // Returns all inputs but the values of w, of which only the shape is set.
 kernels::ShortConvolution checked_inputs(const char* op, const ShortConvolution& f, int64_t taps) {
-    check(f.p.rank() == 3 && f.p.dim(2) % 3 == 0, op, ": p must be (B, T, 3 C), got ", f.p.shape());
-    const int64_t B = f.p.dim(0), C = f.p.dim(2) / 3;
+    check(f.p.rank() == 3 && (!f.gates || f.p.dim(2) % 3 == 0), op, ": p must be (B, T, ", f.gates ? "3 C" : "C",
+          "), got ", f.p.shape());
+    const int64_t B = f.p.dim(0), C = channels_of(f);
     check(taps >= 1 && taps <= kernels::kMaxTaps, op, ": 1 to ", kernels::kMaxTaps, " taps, got ", taps);
     check(f.positions.dtype() == DType::i32 && f.positions.shape() == Shape{B, f.p.dim(1)}, op,
           ": positions must be i32 (B, T) for p ", f.p.shape(), ", got ", f.positions.shape(), " ",
           f.positions.dtype());
     check_state(op, "before", f.before, {B, taps - 1, C});
-    return {.b = section(f.p, 0),
-            .c = section(f.p, 1),
-            .x = section(f.p, 2),
+    return {.b = section(f.p, 0, f.gates),
+            .c = section(f.p, 1, f.gates),
+            .x = section(f.p, 2, f.gates),
             .w = View(nullptr, f.p.dtype(), {C, taps}),
             .positions = f.positions,
             .before = f.before};
 }
 
 kernels::ShortConvolution checked(const char* op, const ShortConvolution& f) {
-    check(f.w.rank() == 3 && f.w.shape() == Shape{f.p.dim(2) / 3, 1, f.w.dim(2)} && f.w.contiguous() &&
+    check(f.w.rank() == 3 && f.w.shape() == Shape{channels_of(f), 1, f.w.dim(2)} && f.w.contiguous() &&
               f.w.dtype() == f.p.dtype(),
           op, ": w must be (C, 1, K) for p ", f.p.shape(), " ", f.p.dtype(), ", got ", f.w.shape(), " ", f.w.dtype());
     kernels::ShortConvolution inputs = checked_inputs(op, f, f.taps());
@@ -46,7 +52,7 @@ kernels::ShortConvolution checked(const char* op, const ShortConvolution& f) {
 }
 
 void check_output(const char* op, const char* name, const Tensor& z, const ShortConvolution& f) {
-    check(z.shape() == Shape{f.p.dim(0), f.p.dim(1), f.p.dim(2) / 3} && z.dtype() == f.p.dtype(), op, ": ", name,
+    check(z.shape() == Shape{f.p.dim(0), f.p.dim(1), channels_of(f)} && z.dtype() == f.p.dtype(), op, ": ", name,
           " must be (B, T, C) like p ", f.p.shape(), " ", f.p.dtype(), ", got ", z.shape(), " ", z.dtype());
 }
 
@@ -71,7 +77,11 @@ void short_convolution_backward_input(Context& ctx, const ShortConvolution& f, c
           " ", dp.dtype());
     call(ctx, &KernelTable::short_convolution_backward_input, "short_convolution_backward_input", inputs,
          kernels::ShortConvolutionBackward{
-             .dz = dz, .db = section(dp, 0), .dc = section(dp, 1), .dx = section(dp, 2), .after = after});
+             .dz = dz,
+             .db = section(dp, 0, f.gates),
+             .dc = section(dp, 1, f.gates),
+             .dx = section(dp, 2, f.gates),
+             .after = after});
 }
 
 Tensor short_convolution_backward_before(Context& ctx, const ShortConvolution& f, const Tensor& dz) {
@@ -85,7 +95,7 @@ Tensor short_convolution_backward_before(Context& ctx, const ShortConvolution& f
 
 void short_convolution_backward_weight(Context& ctx, const ShortConvolution& f, const Tensor& dz, const Tensor& dw,
                                        const Tensor& dbias) {
-    check(dw.rank() == 3 && dw.shape() == Shape{f.p.dim(2) / 3, 1, dw.dim(2)} && dw.dtype() == DType::f32,
+    check(dw.rank() == 3 && dw.shape() == Shape{channels_of(f), 1, dw.dim(2)} && dw.dtype() == DType::f32,
           "short_convolution_backward_weight: dw must be f32 (C, 1, K) for p ", f.p.shape(), ", got ", dw.shape(), " ",
           dw.dtype());
     const auto inputs = checked_inputs("short_convolution_backward_weight", f, dw.dim(2));
@@ -94,13 +104,14 @@ void short_convolution_backward_weight(Context& ctx, const ShortConvolution& f, 
          dw.reshape({dw.dim(0), dw.dim(2)}), dbias);
 }
 
-Tensor short_convolution_state(Context& ctx, const Tensor& p, int64_t taps, const Tensor& before) {
-    const int64_t B = p.dim(0), T = p.dim(1), C = p.dim(2) / 3, tokens = std::min(T, taps - 1);
-    check(p.rank() == 3 && p.dim(2) % 3 == 0, "short_convolution_state: p (B, T, 3 C), got ", p.shape());
+Tensor short_convolution_state(Context& ctx, const Tensor& p, int64_t taps, const Tensor& before, bool gates) {
+    check(p.rank() == 3 && (!gates || p.dim(2) % 3 == 0), "short_convolution_state: p (B, T, ", gates ? "3 C" : "C",
+          "), got ", p.shape());
+    const int64_t B = p.dim(0), T = p.dim(1), C = p.dim(2) / (gates ? 3 : 1), tokens = std::min(T, taps - 1);
     check_state("short_convolution_state", "before", before, {B, taps - 1, C});
     const Tensor state = empty(ctx, {B, taps - 1, C}, DType::f32), last = p.narrow(1, T - tokens, tokens);
-    call(ctx, &KernelTable::short_convolution_state, "short_convolution_state", section(last, 0), section(last, 2),
-         before, state);
+    call(ctx, &KernelTable::short_convolution_state, "short_convolution_state", section(last, 0, gates),
+         section(last, 2, gates), before, state);
     return state;
 }
 

@@ -132,6 +132,8 @@ LayerSpec layer(const ModelSpec& m, int64_t of) {
     if (m.residual_scale > 0) layer.residual_scale = m.residual_scale;
     if (contains(layer_ranges(m.conv_layers), i)) {
         layer.mixer = ConvolutionSpec{m.conv_kernel, m.conv_bias};
+    } else if (contains(layer_ranges(m.delta_layers), i)) {
+        layer.mixer = DeltaSpec{m.delta_key_heads, m.delta_value_heads, m.delta_key_dim, m.delta_value_dim, m.conv_kernel};
     } else if (traits.tokens) {
         const bool windowed = m.window > 0 && (m.window_layers.empty() || contains(layer_ranges(m.window_layers), i));
         layer.mixer = AttentionSpec{.heads = m.heads,
@@ -147,6 +149,7 @@ LayerSpec layer(const ModelSpec& m, int64_t of) {
                                     .score_scale = score_scale_of(m),
                                     .score_cap = m.score_cap,
                                     .sinks = m.sinks,
+                                    .output_gate = m.attention_gate,
                                     .rope = rope_of(m, i, windowed)};
     }
     layer.gate = {m.gate, m.gate_limit};

@@ -53,6 +53,7 @@ struct AttentionSpec {
     double score_scale = 0;   // 0: head_dim^(-1/2)
     double score_cap = 0;     // 0: none
     bool sinks = false;
+    bool output_gate = false;  // times the sigmoid of a projection of the input
     std::optional<RopeSpec> rope;  // none: no rotary positions
     bool operator==(const AttentionSpec&) const = default;
 };
@@ -60,6 +61,11 @@ struct ConvolutionSpec {  // gated and short (nn::short_convolution)
     int64_t kernel = 0;
     bool bias = false;  // on the convolution and on the projections before and after it
     bool operator==(const ConvolutionSpec&) const = default;
+};
+struct DeltaSpec {  // the gated delta rule behind short convolutions (nn::delta_rule)
+    int64_t key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0;
+    int64_t kernel = 0;  // of the convolutions
+    bool operator==(const DeltaSpec&) const = default;
 };
 struct GateSpec {
     std::string name = "silu";
@@ -73,7 +79,7 @@ struct MlpSpec {
     bool operator==(const MlpSpec&) const = default;
 };
 struct LayerSpec {
-    std::variant<std::monostate, AttentionSpec, ConvolutionSpec> mixer;  // none: tokens are not mixed
+    std::variant<std::monostate, AttentionSpec, ConvolutionSpec, DeltaSpec> mixer;  // none: tokens are not mixed
     std::variant<MlpSpec, MixtureSpec> feed_forward;
     GateSpec gate;                                 // of the MLP, or of the experts
     bool norm_before = true, norm_behind = false;  // norms around mixer and feed-forward part
@@ -81,6 +87,7 @@ struct LayerSpec {
 
     const AttentionSpec* attention() const { return std::get_if<AttentionSpec>(&mixer); }
     const ConvolutionSpec* convolution() const { return std::get_if<ConvolutionSpec>(&mixer); }
+    const DeltaSpec* delta() const { return std::get_if<DeltaSpec>(&mixer); }
     const MixtureSpec* mixture() const { return std::get_if<MixtureSpec>(&feed_forward); }
     const MlpSpec& mlp() const { return std::get<MlpSpec>(feed_forward); }  // of a layer without experts
     bool operator==(const LayerSpec&) const = default;

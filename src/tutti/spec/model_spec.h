@@ -108,8 +108,15 @@ struct ModelSpec {
     double window_rope_theta = 0;  // rope_theta of layers with the window, unscaled; 0: as in the others (Gemma 3)
     double query_growth = 0;  // b: queries times 1 + b ln(1 + floor(position / original_max_positions)) (Ministral 3)
     std::string conv_layers;  // lfm2: layers with a short convolution, "0-1,3-4"; "": none
-    int64_t conv_kernel = 0;  // K, kernel size in tokens, the current one included; 0 without conv_layers
+    int64_t conv_kernel = 0;  // K, kernel size in tokens, the current one included; 0 without conv_ or delta_layers
     bool conv_bias = false;   // on the convolution and on the projections before and after it
+    // Gated delta rule (Qwen3-Next): linear attention with a state of each value head in place of attention.
+    std::string delta_layers;      // layers with it, "0-2,4-6"; "": none, and the next four are 0
+    int64_t delta_key_heads = 0;   // of queries and keys; divides delta_value_heads
+    int64_t delta_value_heads = 0;
+    int64_t delta_key_dim = 0;     // of a head
+    int64_t delta_value_dim = 0;
+    bool attention_gate = false;   // attention's output times the sigmoid of a projection of its input (Qwen3-Next)
     int64_t max_positions = 1024;  // learned positions of gpt2; an upper bound of seq_len elsewhere
     double norm_eps = 1e-5;
     double rope_theta = 10000;

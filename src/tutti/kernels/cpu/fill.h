@@ -8,7 +8,7 @@ namespace tutti::kernels {
 void fill_gemm(KernelTable& table, Isa isa);  // cpu/gemm.cpp; in builds without oneDNN cpu/gemm_own.cpp
 void fill_grouped_gemm(KernelTable& table, Isa isa);
 void fill_float8(KernelTable& table);    // amax, quantize, dequantize
-void fill_portable(KernelTable& table);  // exact_sum, rope_table, sample
+void fill_portable(KernelTable& table);  // exact_sum, rope_table, sample, decay
 
 // The two implementations of the matrix product, for benchmarks that compare them: our own for each instruction set,
 // and oneDNN's, which a build without oneDNN lacks.

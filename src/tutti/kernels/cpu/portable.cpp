@@ -43,6 +43,71 @@ void rope_table(const Stream& stream, View frequencies, double amplitude, View c
     });
 }
 
+// --- decay: two functions of the C library for each of some tens of values of a token ---
+
+template <class T>
+double number(const View& x, int64_t i) {
+    return static_cast<double>(static_cast<float>(x.as<const T>()[i]));
+}
+double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+double softplus(double x) { return x > 0 ? x + std::log1p(std::exp(-x)) : std::log1p(std::exp(x)); }
+
+// body(head, -e^a_log, x + dt_bias of an element) with the type of x.
+template <class Body>
+void with_decay(const View& x, const View& a_log, const View& dt_bias, const Body& body) {
+    const auto run = [&]<class T>(T) {
+        body(T{}, [&](int64_t h) { return -std::exp(number<T>(a_log, h)); },
+             [&](int64_t i, int64_t h) { return number<T>(x, i) + number<T>(dt_bias, h); });
+    };
+    if (x.dtype == DType::bf16)
+        run(bf16{});
+    else if (x.dtype == DType::f16)
+        run(f16{});
+    else
+        run(float{});
+}
+
+constexpr int64_t kDecays = 256;  // worth a thread
+
+void decay_forward(const Stream& stream, View x, View a_log, View dt_bias, View g) {
+    const int64_t H = a_log.numel();
+    with_decay(x, a_log, dt_bias, [&](auto, const auto& rate, const auto& shifted) {
+        parallel_for(stream, x.numel(), kDecays, [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; ++i)
+                g.as<float>()[i] = static_cast<float>(rate(i % H) * softplus(shifted(i, i % H)));
+        });
+    });
+}
+
+void decay_backward_input(const Stream& stream, View dg, View x, View a_log, View dt_bias, View dx) {
+    const int64_t H = a_log.numel();
+    with_decay(x, a_log, dt_bias, [&]<class T>(T, const auto& rate, const auto& shifted) {
+        parallel_for(stream, x.numel(), kDecays, [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; ++i)
+                dx.as<T>()[i] = T(static_cast<float>(number<float>(dg, i) * rate(i % H) * sigmoid(shifted(i, i % H))));
+        });
+    });
+}
+
+void decay_backward_weight(const Stream& stream, View dg, View x, View a_log, View dt_bias, View da_log,
+                           View ddt_bias) {
+    const int64_t H = a_log.numel();
+    with_decay(x, a_log, dt_bias, [&](auto, const auto& rate, const auto& shifted) {
+        parallel_for(stream, H, 1, [&](int64_t begin, int64_t end) {
+            for (int64_t h = begin; h < end; ++h) {
+                double of_log = 0, of_bias = 0;
+                for (int64_t i = h; i < x.numel(); i += H) {
+                    const double d = number<float>(dg, i) * rate(h), z = shifted(i, h);
+                    of_log += d * softplus(z);
+                    of_bias += d * sigmoid(z);
+                }
+                da_log.as<float>()[h] += static_cast<float>(of_log);
+                ddt_bias.as<float>()[h] += static_cast<float>(of_bias);
+            }
+        });
+    });
+}
+
 // A few passes over a row and two exponentials per logit, beside a forward pass that reads all weights.
 template <class T>
 struct Row {
@@ -122,6 +187,9 @@ void sample(const Stream& stream, const Sample& s) {
 void fill_portable(KernelTable& table) {
     table.exact_sum = exact_sum;
     table.rope_table = rope_table;
+    table.decay_forward = decay_forward;
+    table.decay_backward_input = decay_backward_input;
+    table.decay_backward_weight = decay_backward_weight;
     table.sample = sample;
 }
 

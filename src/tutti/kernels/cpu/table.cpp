@@ -7,6 +7,7 @@
 #include "tutti/base/error.h"
 #include "tutti/device/cpu/tiles.h"
 #include "tutti/kernels/cpu/attention_plan.h"
+#include "tutti/kernels/cpu/delta_rule_plan.h"
 #include "tutti/kernels/cpu/fill.h"
 #include "tutti/kernels/cpu/gemm_plan.h"
 #include "tutti/kernels/epilogue.h"
@@ -77,6 +78,7 @@ KernelTable make_table(const char* name, Isa isa, void (*fill_table)(KernelTable
     table.attention_implementations = [] { return "own"; };
     table.attention_implementation = [](const Stream&, const AttentionForward&) { return "own"; };
     table.attention_workspace = attention::workspace;
+    table.delta_rule_workspace = delta::workspace;
     fill_portable(table);
     fill_float8(table);
     fill_grouped_gemm(table, isa);

@@ -172,6 +172,9 @@ __device__ __forceinline__ Unit unit_of(float x, float u, float limit) {
     } else if constexpr (g == Gate::silu) {
         const float s = sigmoid(x), value = x * s;
         return {value * u, u * (s * (1 + x * (1 - s))), value};
+    } else if constexpr (g == Gate::sigmoid) {
+        const float s = sigmoid(x);
+        return {s * u, u * (s * (1 - s)), s};
     } else {
         const float gate = at_most(x, limit), up = 1 - at_most(-at_most(u, limit), limit), t = kClampedSlope * gate;
         const float s = sigmoid(t), value = gate * s;
@@ -265,8 +268,8 @@ void gated(const Stream& stream, float limit, View gate, View up, View y) {
     });
 }
 void swiglu_forward(const Stream& stream, Gate g, View gate, View up, View y) {
-    constexpr void (*kOf[])(const Stream&, float, View, View, View) = {gated<Gate::silu>, gated<Gate::gelu>,
-                                                                       gated<Gate::clamped>};
+    constexpr void (*kOf[])(const Stream&, float, View, View, View) = {
+        gated<Gate::silu>, gated<Gate::gelu>, gated<Gate::clamped>, gated<Gate::sigmoid>};
     kOf[g.kind](stream, g.limit, gate, up, y);
 }
 
@@ -279,7 +282,8 @@ void gated_backward(const Stream& stream, float limit, View dy, View gate, View 
 }
 void swiglu_backward(const Stream& stream, Gate g, View dy, View gate, View up, View dgate, View dup) {
     constexpr void (*kOf[])(const Stream&, float, View, View, View, View, View) = {
-        gated_backward<Gate::silu>, gated_backward<Gate::gelu>, gated_backward<Gate::clamped>};
+        gated_backward<Gate::silu>, gated_backward<Gate::gelu>, gated_backward<Gate::clamped>,
+        gated_backward<Gate::sigmoid>};
     kOf[g.kind](stream, g.limit, dy, gate, up, dgate, dup);
 }
 

@@ -12,6 +12,7 @@ void fill_reduction(KernelTable& table);    // sums_of_squares, exact_sum, bias_
 void fill_embedding(KernelTable& table);    // embedding, rope, rope_table
 void fill_norm(KernelTable& table);
 void fill_short_convolution(KernelTable& table);
+void fill_delta_rule(KernelTable& table);  // and decay
 void fill_optimizer(KernelTable& table);  // adamw, sgd, lion, muon
 void fill_cross_entropy(KernelTable& table);
 void fill_sampling(KernelTable& table);

@@ -45,11 +45,18 @@ struct Problem {
             for (int k = 0; k < N; ++k) u[k] = 0;
             return;
         }
-        float gate[N];
-        load<N>(b.at(n, t, channel), gate);
         load<N>(x.at(n, t, channel), u);
+        times_gate<N>(b, n, t, channel, u);
+    }
+    // values *= those of a gate, b or c; without gates nothing.
+    template <int N>
+    __device__ __forceinline__ void times_gate(const Rows3<const T>& gate, int64_t n, int64_t t, int64_t channel,
+                                               float (&values)[N]) const {
+        if (gate.data == nullptr) return;
+        float factors[N];
+        load<N>(gate.at(n, t, channel), factors);
 #pragma unroll
-        for (int k = 0; k < N; ++k) u[k] *= gate[k];
+        for (int k = 0; k < N; ++k) values[k] *= factors[k];
     }
     __device__ __forceinline__ float weight(int64_t channel, int j) const { return load_one(w + channel * taps + j); }
 
@@ -76,11 +83,8 @@ struct Problem {
     template <int N>
     __device__ __forceinline__ void gradient_of_convolved(const Rows3<const T>& dz, int64_t n, int64_t t,
                                                           int64_t channel, float (&dv)[N]) const {
-        float gate[N];
         load<N>(dz.at(n, t, channel), dv);
-        load<N>(c.at(n, t, channel), gate);
-#pragma unroll
-        for (int k = 0; k < N; ++k) dv[k] *= gate[k];
+        times_gate<N>(c, n, t, channel, dv);
     }
     // Adds the contribution of this call's tokens to du of token s, the longest lag first; s may lie before the first
     // token.
@@ -121,11 +125,9 @@ Grid grid_of_tokens(int64_t B, int64_t tokens, int64_t channels) {
 template <int N, class T>
 __global__ void __launch_bounds__(kThreads) forward_kernel(Problem<T> f, Rows3<T> z) {
     for_tokens<N>(f.B, f.tokens, f.C, [&](int64_t n, int64_t t, int64_t channel) {
-        float v[N], gate[N];
+        float v[N];
         f.template convolved<N>(n, t, channel, v);
-        load<N>(f.c.at(n, t, channel), gate);
-#pragma unroll
-        for (int k = 0; k < N; ++k) v[k] *= gate[k];
+        f.template times_gate<N>(f.c, n, t, channel, v);
         store_whole<N>(v, z.at(n, t, channel));
     });
 }
@@ -137,6 +139,7 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(Problem<T> f, Gradie
         float du[N] = {}, b[N], x[N], v[N];
         if (g.after.data != nullptr && row >= 0) load<N>(g.after.at(n, row, channel), du);
         f.template add_gradient_of_gated<N>(g.dz, n, s, channel, du);
+        if (f.b.data == nullptr) return store_whole<N>(du, g.dx.at(n, s, channel));
         load<N>(f.b.at(n, s, channel), b);
         load<N>(f.x.at(n, s, channel), x);
 #pragma unroll
@@ -171,7 +174,7 @@ __global__ void __launch_bounds__(kThreads)
         const int64_t t = row - kept + added;  // of b and x
         float u = 0;
         if (t >= 0)
-            u = load_one(b.at(n, t, channel)) * load_one(x.at(n, t, channel));
+            u = load_one(x.at(n, t, channel)) * (b.data == nullptr ? 1 : load_one(b.at(n, t, channel)));
         else if (before.data != nullptr)
             u = *before.at(n, kept + t, channel);
         *state.at(n, row, channel) = u;
@@ -200,6 +203,7 @@ template <int N>
 bool wide(int64_t C, std::initializer_list<View> views) {
     bool all = C % N == 0;
     for (const View& v : views) {
+        if (!v.defined()) continue;
         all = all && is_aligned(v.data);
         for (int dim = 0; dim + 1 < v.shape.rank() && v.shape.rank() == 3; ++dim) all = all && v.stride(dim) % N == 0;
     }

@@ -18,6 +18,7 @@ const KernelTable& cuda_table() {
         cuda::fill_embedding(t);
         cuda::fill_norm(t);
         cuda::fill_short_convolution(t);
+        cuda::fill_delta_rule(t);
         cuda::fill_optimizer(t);
         cuda::fill_cross_entropy(t);
         cuda::fill_sampling(t);

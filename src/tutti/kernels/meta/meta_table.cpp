@@ -61,6 +61,11 @@ KernelTable meta_table(const KernelTable& target) {
     silence<"short_convolution_backward_before">(table.short_convolution_backward_before);
     silence<"short_convolution_backward_weight">(table.short_convolution_backward_weight);
     silence<"short_convolution_state">(table.short_convolution_state);
+    silence<"decay_forward">(table.decay_forward);
+    silence<"decay_backward_input">(table.decay_backward_input);
+    silence<"decay_backward_weight">(table.decay_backward_weight);
+    silence<"delta_rule_forward">(table.delta_rule_forward);
+    silence<"delta_rule_backward">(table.delta_rule_backward);
     silence<"rope_table">(table.rope_table);
     silence<"rope">(table.rope);
     silence<"sum_heads">(table.sum_heads);

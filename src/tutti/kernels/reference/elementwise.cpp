@@ -65,6 +65,7 @@ Unit unit_of(Gate g, double x, double u) {
         case Gate::silu: return {silu(x) * u, u * silu_slope(x), silu(x)};
         case Gate::gelu: return {gelu(x) * u, u * gelu_slope(x), gelu(x)};
         case Gate::clamped: return clamped_unit(g.limit, x, u);
+        case Gate::sigmoid: return {sigmoid(x) * u, u * sigmoid(x) * (1 - sigmoid(x)), sigmoid(x)};
     }
     return {};
 }

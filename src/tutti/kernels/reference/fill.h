@@ -13,6 +13,7 @@ void fill_float8(KernelTable& table);       // amax, quantize, dequantize
 void fill_matrix(KernelTable& table);       // gemm, bias_backward, embedding, sums_of_squares, exact_sum
 void fill_norm(KernelTable& table);
 void fill_short_convolution(KernelTable& table);
+void fill_delta_rule(KernelTable& table);  // and decay
 void fill_attention(KernelTable& table);  // attention, rope, rope_table
 void fill_loss(KernelTable& table);       // cross_entropy, squared_error, sample
 void fill_experts(KernelTable& table);    // routing, rows of experts, grouped_gemm

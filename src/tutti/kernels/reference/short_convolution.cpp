@@ -10,9 +10,12 @@ namespace {
 
 double load_at(const View& x, int64_t i, int64_t j, int64_t k) { return load(x, offset(x, i, j, k)); }
 
+// A gate, b or c; 1 without gates.
+double gate_at(const View& gate, int64_t n, int64_t t, int64_t c) { return gate.defined() ? load_at(gate, n, t, c) : 1; }
+
 // u of token t; t may lie before the first token.
 double gated(const ShortConvolution& f, int64_t n, int64_t t, int64_t c) {
-    if (t >= 0) return load_at(f.b, n, t, c) * load_at(f.x, n, t, c);
+    if (t >= 0) return gate_at(f.b, n, t, c) * load_at(f.x, n, t, c);
     return f.before.defined() ? load_at(f.before, n, f.before.shape[1] + t, c) : 0;
 }
 
@@ -35,7 +38,7 @@ double gradient_of_gated(const ShortConvolution& f, const View& dz, int64_t n, i
     for (int64_t j = 0; j < K; ++j) {
         const int64_t lag = K - 1 - j, t = s + lag;
         if (t < 0 || t >= T || !reaches(f, n, t, lag)) continue;
-        du += load(f.w, c * K + j) * load_at(dz, n, t, c) * load_at(f.c, n, t, c);
+        du += load(f.w, c * K + j) * load_at(dz, n, t, c) * gate_at(f.c, n, t, c);
     }
     return du;
 }
@@ -49,7 +52,7 @@ void for_each(const View& x, const Visit& visit) {
 
 void short_convolution_forward(const Stream&, const ShortConvolution& f, View z) {
     for_each(f.x, [&](int64_t n, int64_t t, int64_t c) {
-        store(z, offset(z, n, t, c), load_at(f.c, n, t, c) * convolved(f, n, t, c));
+        store(z, offset(z, n, t, c), gate_at(f.c, n, t, c) * convolved(f, n, t, c));
     });
 }
 
@@ -59,8 +62,9 @@ void short_convolution_backward_input(const Stream&, const ShortConvolution& f, 
         const int64_t row = s - T + K - 1;  // of `after`
         const double later = g.after.defined() && row >= 0 ? load_at(g.after, n, row, c) : 0;
         const double du = gradient_of_gated(f, g.dz, n, s, c, later);
+        store(g.dx, offset(g.dx, n, s, c), du * gate_at(f.b, n, s, c));
+        if (!f.b.defined()) return;
         store(g.db, offset(g.db, n, s, c), du * load_at(f.x, n, s, c));
-        store(g.dx, offset(g.dx, n, s, c), du * load_at(f.b, n, s, c));
         store(g.dc, offset(g.dc, n, s, c), load_at(g.dz, n, s, c) * convolved(f, n, s, c));
     });
 }
@@ -77,7 +81,7 @@ void short_convolution_backward_weight(const Stream&, const ShortConvolution& f,
         double total = load(sum, at);
         for (int64_t n = 0; n < dz.shape[0]; ++n)
             for (int64_t t = 0; t < dz.shape[1]; ++t)
-                total += load_at(dz, n, t, c) * load_at(f.c, n, t, c) * factor(n, t);
+                total += load_at(dz, n, t, c) * gate_at(f.c, n, t, c) * factor(n, t);
         store(sum, at, total);
     };
     for (int64_t c = 0; c < dz.shape[2]; ++c) {
@@ -95,7 +99,7 @@ void short_convolution_state(const Stream&, View b, View x, View before, View st
         const int64_t t = row - rows + S;  // of b and x
         double u = 0;
         if (t >= 0)
-            u = load_at(b, n, t, c) * load_at(x, n, t, c);
+            u = gate_at(b, n, t, c) * load_at(x, n, t, c);
         else if (before.defined())
             u = load_at(before, n, rows + t, c);
         store(state, offset(state, n, row, c), u);

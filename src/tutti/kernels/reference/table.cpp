@@ -12,6 +12,7 @@ const KernelTable& reference_table() {
         reference::fill_matrix(t);
         reference::fill_norm(t);
         reference::fill_short_convolution(t);
+        reference::fill_delta_rule(t);
         reference::fill_attention(t);
         reference::fill_loss(t);
         reference::fill_experts(t);

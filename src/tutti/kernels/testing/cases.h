@@ -73,6 +73,7 @@ void add_gemm(std::vector<Case>& all);
 void add_embedding(std::vector<Case>& all);
 void add_norms(std::vector<Case>& all);
 void add_short_convolution(std::vector<Case>& all);
+void add_delta_rule(std::vector<Case>& all);  // and decay
 void add_rope(std::vector<Case>& all);
 void add_attention_forward(std::vector<Case>& all);
 void add_attention_backward(std::vector<Case>& all);

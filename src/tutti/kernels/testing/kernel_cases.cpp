@@ -13,6 +13,7 @@ std::vector<Case> kernel_cases() {
     cases::add_embedding(all);
     cases::add_norms(all);
     cases::add_short_convolution(all);
+    cases::add_delta_rule(all);
     cases::add_rope(all);
     cases::add_attention_forward(all);
     cases::add_attention_backward(all);

@@ -46,6 +46,7 @@ template <Gate::Kind g, class T>
 [[gnu::always_inline]] inline Vec swiglu(Vec gate, Vec up, Vec limit) {
     if constexpr (g == Gate::gelu) return gelu<T>(gate) * up;
     if constexpr (g == Gate::silu) return gate * up * sigmoid<T>(gate).value;
+    if constexpr (g == Gate::sigmoid) return up * sigmoid<T>(gate).value;
     const Clamped x = clamped(gate, up, limit);
     return x.gate * (x.up + broadcast(1.0f)) * sigmoid<T>(x.gate * broadcast(kClampedSlope)).value;
 }
@@ -62,6 +63,11 @@ template <Gate::Kind g>
         const Sigmoid s = sigmoid<float>(gate);
         const Vec ds = dy * s.value;
         return {up * ds * fma(gate, s.complement, broadcast(1.0f)), gate * ds};
+    }
+    if constexpr (g == Gate::sigmoid) {
+        const Sigmoid s = sigmoid<float>(gate);
+        const Vec ds = dy * s.value;
+        return {up * ds * s.complement, ds};
     }
     const Clamped x = clamped(gate, up, limit);
     const Vec t = x.gate * broadcast(kClampedSlope);

@@ -37,6 +37,15 @@ void fill_strip(const View& w, int64_t begin, Strip& strip) {
         }
 }
 
+// Some values of token t of sequence n, times those of a gate, b or c; without gates (`gate` undefined) as they are.
+template <bool gates, class T>
+[[gnu::always_inline]] inline Vec times_gate(Vec x, const View& gate, int64_t n, int64_t t, int64_t c, auto part) {
+    if constexpr (gates)
+        return x * load(row_of<const T>(gate, n, t) + c, part);
+    else
+        return x;
+}
+
 // The tokens that token t of sequence n sees: `lags` before it, of which `inside` belong to this call.
 struct Reach {
     int64_t lags, inside;
@@ -49,11 +58,11 @@ struct Reach {
 
 // v of one token and channels c of the strip: the oldest term first. K: the taps, or 0 where they are known at run
 // time.
-template <int K, class T>
+template <int K, bool gates, class T>
 [[gnu::always_inline]] inline Vec convolved(const ShortConvolution& f, const Strip& strip, int64_t n, int64_t t,
                                             Reach reach, int64_t c, auto part) {
-    const int64_t taps = K > 0 ? K : size(f.w, 1), at = strip.begin + c, step = stride(f.b, 1);
-    const T *b = row_of<const T>(f.b, n, t) + at, *x = row_of<const T>(f.x, n, t) + at;
+    const int64_t taps = K > 0 ? K : size(f.w, 1), at = strip.begin + c, step = stride(f.x, 1);
+    const T* x = row_of<const T>(f.x, n, t) + at;
     Vec v = zero();
     if (reach.lags > reach.inside) {
         const float* before = f.before.as<float>() + (n * (taps - 1) + taps - 1 + t) * size(f.w, 0) + at;
@@ -61,7 +70,7 @@ template <int K, class T>
             v = fma(load(strip.tap(taps - 1 - lag) + c, part), load(before - lag * size(f.w, 0), part), v);
     }
     const auto add = [&](int64_t lag) __attribute__((always_inline)) {
-        const Vec u = load(b - lag * step, part) * load(x - lag * step, part);
+        const Vec u = times_gate<gates, T>(load(x - lag * step, part), f.b, n, t - lag, at, part);
         v = fma(load(strip.tap(taps - 1 - lag) + c, part), u, v);
     };
     if (K > 0 && reach.inside == K - 1)
@@ -72,7 +81,7 @@ template <int K, class T>
 }
 
 // du of one token: `du` plus the terms of tokens first to last, the longest lag first.
-template <class T>
+template <bool gates, class T>
 [[gnu::always_inline]] inline Vec gradient_of_gated(const ShortConvolution& f, const View& dz, const Strip& strip,
                                                     int64_t n, int64_t s, int64_t first, int64_t last, Vec du,
                                                     int64_t c, auto part) {
@@ -81,7 +90,7 @@ template <class T>
     for (int64_t t = last; t >= first; --t) {
         const int64_t lag = t - s;
         if (lag > positions[t]) continue;
-        const Vec dv = load(row_of<const T>(dz, n, t) + at, part) * load(row_of<const T>(f.c, n, t) + at, part);
+        const Vec dv = times_gate<gates, T>(load(row_of<const T>(dz, n, t) + at, part), f.c, n, t, at, part);
         du = fma(load(strip.tap(taps - 1 - lag) + c, part), dv, du);
     }
     return du;
@@ -99,64 +108,69 @@ void for_strips(const Stream& stream, const View& w, int64_t count, Body&& body)
     });
 }
 
-template <int K, class T>
+template <int K, bool gates, class T>
 void forward_row(const ShortConvolution& f, const View& z, const Strip& strip, int64_t n, int64_t t) {
     const Reach reach = reach_of(f, n, t, size(f.w, 1));
-    const T* gate = row_of<const T>(f.c, n, t) + strip.begin;
     T* out = row_of<T>(z, n, t) + strip.begin;
     for_vectors(
         0, strip.width, [&](int64_t c, auto part) __attribute__((always_inline)) {
-            store(load(gate + c, part) * convolved<K, T>(f, strip, n, t, reach, c, part), out + c, part);
+            const Vec v = convolved<K, gates, T>(f, strip, n, t, reach, c, part);
+            store(times_gate<gates, T>(v, f.c, n, t, strip.begin + c, part), out + c, part);
         });
 }
 
-template <int K, class T>
+template <int K, bool gates, class T>
 void backward_row(const ShortConvolution& f, const ShortConvolutionBackward& g, const Strip& strip, int64_t n,
                   int64_t s) {
     const int64_t taps = size(f.w, 1), tokens = size(f.x, 1), last = smaller(s + taps - 1, tokens - 1);
     const int64_t row = s - tokens + taps - 1;  // of `after`
     const Reach reach = reach_of(f, n, s, taps);
-    const T *b = row_of<const T>(f.b, n, s) + strip.begin, *x = row_of<const T>(f.x, n, s) + strip.begin;
+    const T* x = row_of<const T>(f.x, n, s) + strip.begin;
     const T* dz = row_of<const T>(g.dz, n, s) + strip.begin;
-    T *db = row_of<T>(g.db, n, s) + strip.begin, *dx = row_of<T>(g.dx, n, s) + strip.begin;
-    T* dc = row_of<T>(g.dc, n, s) + strip.begin;
+    T* dx = row_of<T>(g.dx, n, s) + strip.begin;
     const float* after =
         g.after.data && row >= 0 ? g.after.as<float>() + (n * (taps - 1) + row) * size(f.w, 0) + strip.begin : nullptr;
     for_vectors(
         0, strip.width, [&](int64_t c, auto part) __attribute__((always_inline)) {
             const Vec later = after ? load(after + c, part) : zero();
-            const Vec du = gradient_of_gated<T>(f, g.dz, strip, n, s, s, last, later, c, part);
-            store(du * load(x + c, part), db + c, part);
-            store(du * load(b + c, part), dx + c, part);
-            store(load(dz + c, part) * convolved<K, T>(f, strip, n, s, reach, c, part), dc + c, part);
+            const Vec du = gradient_of_gated<gates, T>(f, g.dz, strip, n, s, s, last, later, c, part);
+            if constexpr (gates) store(du * load(x + c, part), row_of<T>(g.db, n, s) + strip.begin + c, part);
+            store(times_gate<gates, T>(du, f.b, n, s, strip.begin + c, part), dx + c, part);
+            if constexpr (gates)
+                store(load(dz + c, part) * convolved<K, gates, T>(f, strip, n, s, reach, c, part),
+                      row_of<T>(g.dc, n, s) + strip.begin + c, part);
         });
 }
 
-template <class T>
+template <bool gates, class T>
 void before_row(const ShortConvolution& f, const View& dz, const View& dbefore, const Strip& strip, int64_t n,
                 int64_t row) {
     const int64_t rows = size(dbefore, 1), last = smaller(row, size(f.x, 1) - 1);
     float* out = dbefore.as<float>() + (n * rows + row) * size(f.w, 0) + strip.begin;
     for_vectors(
         0, strip.width, [&](int64_t c, auto part) __attribute__((always_inline)) {
-            store(gradient_of_gated<T>(f, dz, strip, n, row - rows, 0, last, zero(), c, part), out + c, part);
+            store(gradient_of_gated<gates, T>(f, dz, strip, n, row - rows, 0, last, zero(), c, part), out + c, part);
         });
 }
 
-// Calls body with the usual numbers of taps as constants, else with 0.
+template <bool>
+struct Gates {};
+// body(Rows<K>, Gates<gates>) with the usual numbers of taps as constants, else K = 0: LFM2's and Qwen3-Next's.
 template <class Body>
-void with_taps(int64_t taps, Body&& body) {
-    if (taps == 3) return body(Rows<3>{});
-    if (taps == 4) return body(Rows<4>{});
-    body(Rows<0>{});
+void with_taps(const ShortConvolution& f, Body&& body) {
+    const int64_t taps = size(f.w, 1);
+    if (f.b.data == nullptr) return taps == 4 ? body(Rows<4>{}, Gates<false>{}) : body(Rows<0>{}, Gates<false>{});
+    if (taps == 3) return body(Rows<3>{}, Gates<true>{});
+    if (taps == 4) return body(Rows<4>{}, Gates<true>{});
+    body(Rows<0>{}, Gates<true>{});
 }
 
 void forward(const Stream& stream, const ShortConvolution& f, View z) {
     const int64_t tokens = size(f.x, 1);
     with_type(f.x.dtype, [&]<class T>(Type<T>) {
-        with_taps(size(f.w, 1), [&]<int K>(Rows<K>) {
+        with_taps(f, [&]<int K, bool gates>(Rows<K>, Gates<gates>) {
             for_strips<T>(stream, f.w, size(f.x, 0) * tokens, [&](const Strip& strip, int64_t begin, int64_t end) {
-                for (int64_t i = begin; i < end; ++i) forward_row<K, T>(f, z, strip, i / tokens, i % tokens);
+                for (int64_t i = begin; i < end; ++i) forward_row<K, gates, T>(f, z, strip, i / tokens, i % tokens);
             });
         });
     });
@@ -165,9 +179,9 @@ void forward(const Stream& stream, const ShortConvolution& f, View z) {
 void backward_input(const Stream& stream, const ShortConvolution& f, const ShortConvolutionBackward& g) {
     const int64_t tokens = size(f.x, 1);
     with_type(f.x.dtype, [&]<class T>(Type<T>) {
-        with_taps(size(f.w, 1), [&]<int K>(Rows<K>) {
+        with_taps(f, [&]<int K, bool gates>(Rows<K>, Gates<gates>) {
             for_strips<T>(stream, f.w, size(f.x, 0) * tokens, [&](const Strip& strip, int64_t begin, int64_t end) {
-                for (int64_t i = begin; i < end; ++i) backward_row<K, T>(f, g, strip, i / tokens, i % tokens);
+                for (int64_t i = begin; i < end; ++i) backward_row<K, gates, T>(f, g, strip, i / tokens, i % tokens);
             });
         });
     });
@@ -176,8 +190,10 @@ void backward_input(const Stream& stream, const ShortConvolution& f, const Short
 void backward_before(const Stream& stream, const ShortConvolution& f, View dz, View dbefore) {
     const int64_t rows = size(dbefore, 1);
     with_type(f.x.dtype, [&]<class T>(Type<T>) {
-        for_strips<T>(stream, f.w, size(dbefore, 0) * rows, [&](const Strip& strip, int64_t begin, int64_t end) {
-            for (int64_t i = begin; i < end; ++i) before_row<T>(f, dz, dbefore, strip, i / rows, i % rows);
+        with_taps(f, [&]<int K, bool gates>(Rows<K>, Gates<gates>) {
+            for_strips<T>(stream, f.w, size(dbefore, 0) * rows, [&](const Strip& strip, int64_t begin, int64_t end) {
+                for (int64_t i = begin; i < end; ++i) before_row<gates, T>(f, dz, dbefore, strip, i / rows, i % rows);
+            });
         });
     });
 }
@@ -186,7 +202,14 @@ void backward_before(const Stream& stream, const ShortConvolution& f, View dz, V
 template <class T>
 [[gnu::always_inline]] inline Vec gradient_of_convolved(const ShortConvolution& f, const View& dz, int64_t n, int64_t t,
                                                         int64_t c, auto part) {
-    return load(row_of<const T>(dz, n, t) + c, part) * load(row_of<const T>(f.c, n, t) + c, part);
+    const Vec d = load(row_of<const T>(dz, n, t) + c, part);
+    return f.c.data ? times_gate<true, T>(d, f.c, n, t, c, part) : d;
+}
+// b x of one token; without a gate x.
+template <class T>
+[[gnu::always_inline]] inline Vec gated(const View& b, const View& x, int64_t n, int64_t t, int64_t c, auto part) {
+    const Vec u = load(row_of<const T>(x, n, t) + c, part);
+    return b.data ? times_gate<true, T>(u, b, n, t, c, part) : u;
 }
 
 // The sums of taps [first, first + N) of one sequence.
@@ -207,8 +230,7 @@ void add_taps(const Stream& stream, const ShortConvolution& f, const View& dz, c
             Vec u = zero();
             if (lag <= positions[t]) {
                 if (lag <= t)
-                    u = load(row_of<const T>(f.b, n, t - lag) + c, part) *
-                        load(row_of<const T>(f.x, n, t - lag) + c, part);
+                    u = gated<T>(f.b, f.x, n, t - lag, c, part);
                 else if (before)
                     u = load(before + (taps - 1 + t - lag) * width + c, part);
             }
@@ -245,8 +267,7 @@ void state_of(const Stream& stream, View b, View x, View before, View state) {
                 const float* old = before.data ? before.as<float>() + (n * kept + kept + t) * width : nullptr;
                 for_vectors(0, width, [&](int64_t c, auto part) {
                     if (t >= 0)
-                        store(load(row_of<const T>(b, n, t) + c, part) * load(row_of<const T>(x, n, t) + c, part),
-                              out + c, part);
+                        store(gated<T>(b, x, n, t, c, part), out + c, part);
                     else
                         store(old ? load(old + c, part) : zero(), out + c, part);
                 });

@@ -12,6 +12,7 @@ void fill_table(KernelTable& table) {
     fill_embedding(table);
     fill_norm(table);
     fill_short_convolution(table);
+    fill_delta_rule(table);
     fill_optimizer(table);
     fill_attention(table);
     fill_cross_entropy(table);
