@@ -76,6 +76,7 @@ struct Unit {
     // Parameters of the unit whose gradient is taken in the forward, with the loss (nn::head_loss).
     std::vector<Parameter*> gradients_in_forward;
     std::vector<AttentionSize> attention;  // for FLOPs
+    double state_flops = 0;                // of a token's forward, between the token and the state of a recurrence
     size_t place = 0;                      // number of the unit in the model, in the order of the forward
 };
 

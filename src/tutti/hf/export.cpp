@@ -125,6 +125,10 @@ struct FileTensor {
     Shape shape;
 };
 
+int64_t row_in_file(const autograd::StoredAs& stored, int64_t row) {
+    return stored.first_row + row / stored.row_block * stored.row_step + row % stored.row_block;
+}
+
 std::vector<FileTensor> file_tensors(const models::Model& model, const StoredWeights& weights,
                                      const ExportOptions& options) {
     std::vector<FileTensor> all;
@@ -144,18 +148,12 @@ std::vector<FileTensor> file_tensors(const models::Model& model, const StoredWei
     for (const TensorCopy& copy : copies_in_files(model))
         all.push_back({copy.name, {copy.of}, {}, options.dtype.value_or(weights.dtype(copy.of->name)), copy.of->shape});
     for (const auto& [name, place] : places) {
-        std::vector<const Parameter*>& parts = all[place].parameters;
-        std::ranges::sort(parts, {}, [](const Parameter* p) { return p->stored_as.first_row; });
-        int64_t rows = 0, next = 0;
-        for (const Parameter* p : parts) {
-            const bool alternate = p->stored_as.row_step > 1;
-            const int64_t each = p->shape[in_one_tensor(*p) ? 1 : 0];
-            check(p->stored_as.first_row == next && (!alternate || p->stored_as.row_step == std::ssize(parts)), name,
-                  ": row ", next, " is no parameter's, or of two");
-            next += alternate ? 1 : each;
-            rows += each;
-        }
-        check(rows == parts.front()->stored_as.rows, name, ": rows from ", rows, " on are no parameter's");
+        std::vector<int> owners(static_cast<size_t>(all[place].parameters.front()->stored_as.rows));
+        for (const Parameter* p : all[place].parameters)
+            for (int64_t row = 0; row < p->shape[in_one_tensor(*p) ? 1 : 0]; ++row)
+                ++owners.at(static_cast<size_t>(row_in_file(p->stored_as, row)));
+        for (size_t row = 0; row < owners.size(); ++row)
+            check(owners[row] == 1, name, ": row ", row, " is of ", owners[row], " parameters; required: of one");
     }
     return all;
 }
@@ -178,10 +176,15 @@ std::vector<std::byte> experts_of(const FileTensor& t, const StoredWeights& weig
 // The values of a tensor of a file.
 std::vector<std::byte> bytes_of(const FileTensor& t, const StoredWeights& weights, Losses& losses) {
     if (in_one_tensor(*t.parameters.front())) return experts_of(t, weights, losses);
-    std::vector<std::byte> all;
+    const Parameter& first = *t.parameters.front();
+    if (first.stored_as.rows == 0) return weights.read(first, t.dtype, losses, first.stored_as.transposed, t.part);
+    const auto bytes_of_row = static_cast<size_t>(t.shape.numel() / t.shape[0] * size_of(t.dtype));
+    std::vector<std::byte> all(static_cast<size_t>(t.shape[0]) * bytes_of_row);
     for (const Parameter* p : t.parameters) {
-        const std::vector<std::byte> rows = weights.read(*p, t.dtype, losses, p->stored_as.transposed, t.part);
-        all.insert(all.end(), rows.begin(), rows.end());
+        const std::vector<std::byte> rows = weights.read(*p, t.dtype, losses);
+        for (int64_t row = 0; row < p->shape[0]; ++row)
+            std::copy_n(rows.begin() + row * static_cast<int64_t>(bytes_of_row), bytes_of_row,
+                        all.begin() + row_in_file(p->stored_as, row) * static_cast<int64_t>(bytes_of_row));
     }
     return all;
 }

@@ -95,10 +95,12 @@ bool is_legacy_buffer(std::string_view tensor) {
            tensor.ends_with(".rotary_emb.inv_freq");
 }
 
-// model.layers.61.* of a model of 61 layers: they predict more tokens than the model does.
+// model.layers.61.* of a model of 61 layers, or mtp.*: they predict more tokens than the model does.
 bool is_of_a_layer_behind(std::string_view tensor, const spec::ModelSpec& spec) {
     constexpr std::string_view kLayers = "model.layers.";
-    if (!spec::variant_of(spec).layers_behind || !tensor.starts_with(kLayers)) return false;
+    if (!spec::variant_of(spec).layers_behind) return false;
+    if (tensor.starts_with("mtp.")) return true;
+    if (!tensor.starts_with(kLayers)) return false;
     int64_t layer = 0;
     const char* end = tensor.data() + tensor.size();
     return std::from_chars(tensor.data() + kLayers.size(), end, layer).ec == std::errc() &&
@@ -196,12 +198,14 @@ StoredWeights StoredWeights::in_directory(checkpoint::FileSystem& file_system, c
         if (first == nullptr) continue;
         const int64_t bytes_of_row = wanted.numel() / wanted[0] * size_of(first->dtype);
         const int64_t each = p->shape.numel() / static_cast<int64_t>(names.size()) * size_of(first->dtype);
-        const auto read = [files, names, each, begin = p->stored_as.first_row * bytes_of_row](
-                              int64_t offset, std::span<std::byte> out) {
+        const autograd::StoredAs& rows = p->stored_as;
+        const int64_t block = rows.rows > 0 ? rows.row_block * bytes_of_row : each;
+        const auto read = [files, names, each, block, begin = rows.first_row * bytes_of_row,
+                           step = rows.row_step * bytes_of_row](int64_t offset, std::span<std::byte> out) {
             while (!out.empty()) {
-                const int64_t at = offset % each;
-                const auto bytes = static_cast<size_t>(std::min(each - at, static_cast<int64_t>(out.size())));
-                files->read(names.at(static_cast<size_t>(offset / each)), begin + at, out.first(bytes));
+                const int64_t at = offset % each, in_block = at % block, place = begin + at / block * step + in_block;
+                const auto bytes = static_cast<size_t>(std::min(block - in_block, static_cast<int64_t>(out.size())));
+                files->read(names.at(static_cast<size_t>(offset / each)), place, out.first(bytes));
                 offset += static_cast<int64_t>(bytes);
                 out = out.subspan(bytes);
             }

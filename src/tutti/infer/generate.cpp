@@ -44,11 +44,12 @@ Text begin_text(size_t prompt, const std::vector<int32_t>& tokens, int64_t layer
     const auto most = std::min(kept->tokens.size(), tokens.size() - 1);  // the last token is computed
     size_t same = 0;
     while (same < most && kept->tokens[same] == tokens[same]) ++same;
-    // The state of a convolution is that after the last token, and of no earlier one.
-    const auto is_there = [](const Tensor& state) { return state.defined(); };
-    const bool convolves = std::any_of(cache.convolutions.begin(), cache.convolutions.end(), is_there);
+    // The states of convolutions and of the delta rule are those after the last token, and of no earlier one.
+    const auto is_there = [](const auto& states) { return !states.empty(); };
+    const bool recurs = std::any_of(cache.convolutions.begin(), cache.convolutions.end(), is_there);
     const auto reused = static_cast<int64_t>(same);
-    cache.length = convolves && reused < cache.length ? 0 : reused;
+    if (recurs && reused < cache.length) return {prompt, tokens, nn::KvCache(layers, room), 0};
+    cache.length = reused;
     kept->reused = cache.length;
     return {prompt, tokens, std::move(cache), 0};
 }

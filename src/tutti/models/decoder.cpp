@@ -117,13 +117,15 @@ std::vector<std::unique_ptr<Module>> make_decoder(const spec::ModelSpec& s, cons
                         make_rms_norm(final_norm, s.width, s.norm_eps, Role::norm, s.norm_offset ? 1 : 0));
 }
 
-void store_as_rows(const std::vector<Parameter*>& parameters, const std::string& tensor) {
+void store_as_rows(const std::vector<Parameter*>& parameters, const std::string& tensor, int64_t groups) {
     int64_t rows = 0;
     for (const Parameter* p : parameters) rows += p->shape[0];
     int64_t first = 0;
     for (Parameter* p : parameters) {
-        p->stored_as = {.name = tensor, .first_row = first, .rows = rows};
-        first += p->shape[0];
+        const int64_t block = p->shape[0] / groups;
+        p->stored_as = {
+            .name = tensor, .first_row = first, .rows = rows, .row_step = rows / groups, .row_block = block};
+        first += block;
     }
 }
 

@@ -67,6 +67,7 @@ double product_flops(const Model& model, const Unit& unit, const Parameter& p) {
 TokenFlops forward_flops(const Model& model, const Unit& unit, int64_t seq_len) {
     TokenFlops flops;
     for (const Parameter* p : unit.parameters) flops.matmul += product_flops(model, unit, *p);
+    flops.matmul += unit.state_flops;
     for (const autograd::AttentionSize& a : unit.attention)
         flops.full_attention += 4 * keys_per_query(a.window, seq_len) * static_cast<double>(a.width);
     return flops;

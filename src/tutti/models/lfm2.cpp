@@ -31,7 +31,7 @@ class ShortConvolution {
         out_ = make_linear(name + ".out_proj", C, C, {.role = Role::row, .std = residual_std(s), .bias = c.bias});
     }
     Var operator()(Tape& tape, const Var& u, const Batch& batch) {
-        return out_(tape, short_convolution(tape, in_(tape, u), taps_, batch, layer_));
+        return out_(tape, short_convolution(tape, in_(tape, u), taps_, batch, {.layer = layer_}));
     }
 
   private:

@@ -1,10 +1,11 @@
 // Llama 2 and 3 (Touvron et al. 2023; Dubey et al. 2024): RMSNorm before each part, rotary positions, grouped-query
 // attention, SwiGLU. Its relatives differ in fields of the spec: Mistral's attention looks back over a window (Jiang et
 // al. 2023), Qwen's in some of the layers, Qwen2 has biases on q, k, v (Yang et al. 2024), Qwen3 normalises each query
-// and key head (2025); DeepSeek-V2, V3 and their relatives make keys and values from a latent; spec/variants.h has the
+// and key head (2025), Qwen3-Next has the gated delta rule in most of the layers; DeepSeek-V2, V3 and their relatives make keys and values from a latent; spec/variants.h has the
 // others. Parameter names are those of Hugging Face's LlamaForCausalLM and
 // of the relative's own class.
 #include "tutti/models/decoder.h"
+#include "tutti/models/delta_rule.h"
 #include "tutti/models/latent_attention.h"
 #include "tutti/models/residual_block.h"
 #include "tutti/models/self_attention.h"
@@ -25,7 +26,7 @@ std::vector<std::unique_ptr<Module>> make_llama(ops::Context& ctx, const spec::M
                            .feed_forward = "mlp",
                            .behind_mixer = in_files.behind_attention,
                            .behind_feed_forward = in_files.behind_mlp};
-    const SelfAttentionNames of_attention{.fused = in_files.fused_qkv ? "qkv_proj" : nullptr};
+    const SelfAttentionNames of_attention{.fused = in_files.fused_qkv ? "qkv_proj" : nullptr, .gate = "q_proj"};
     return make_decoder(s, "model.norm", [&](int64_t layer) -> std::unique_ptr<Module> {
         const std::string name = concat("model.layers.", layer);
         const FeedForwardNames mlp{.part = name + ".mlp",
@@ -37,6 +38,10 @@ std::vector<std::unique_ptr<Module>> make_llama(ops::Context& ctx, const spec::M
         const FeedForwardNames mixtral{name + ".block_sparse_moe", "w1", "w3", "w2"};
         FeedForward feed_forward(s, layer, mlp, spec::is_mixtral(s) ? mixtral : mlp);
         const spec::LayerSpec of_layer = spec::layer(s, layer);
+        if (of_layer.delta())
+            return std::make_unique<ResidualBlock<DeltaRule>>(
+                s, layer, name, names, DeltaRule(s, layer, name + ".linear_attn", in_files.delta_by_key_head),
+                std::move(feed_forward));
         const RopeTables tables = rope.of(of_layer.attention()->rope);
         const std::string attention = name + ".self_attn";
         if (of_layer.attention()->latent)

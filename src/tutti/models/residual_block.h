@@ -19,8 +19,8 @@ struct BlockNames {
 };
 
 // x (B, T, C): x += r N2(mixer(N1(x))); x += r N4(feed_forward(N3(x))), with the norms N1 and N3 (before) or N2 and N4
-// (behind) or all four, and the scale r of the residual branches. A Mixer is SelfAttention, LatentAttention or
-// ShortConvolution.
+// (behind) or all four, and the scale r of the residual branches. A Mixer is SelfAttention, LatentAttention,
+// DeltaRule or ShortConvolution.
 template <class Mixer>
 class ResidualBlock final : public nn::Module {
   public:

@@ -23,6 +23,8 @@ SelfAttention::SelfAttention(const spec::ModelSpec& s, int64_t layer, const std:
     q_ = make_linear(name + ".q_proj", C, a.heads * D, q);
     k_ = make_linear(name + ".k_proj", C, a.kv_heads * D, kv);
     v_ = make_linear(name + ".v_proj", C, a.kv_heads * D, kv);
+    if (a.output_gate) gate_ = make_linear(name + ".gate_proj", C, a.heads * D, q);
+    if (names.gate && gate_) store_as_rows({&q_.weight, &gate_->weight}, concat(name, ".", names.gate, ".weight"), a.heads);
     o_ = make_linear(concat(name, ".", names.output), a.heads * D, C,
                      {.role = Role::row, .std = residual_std(s), .bias = a.output_bias, .grain = D});
     if (a.head_norm || a.width_norm) {
@@ -41,8 +43,8 @@ SelfAttention::SelfAttention(const spec::ModelSpec& s, int64_t layer, const std:
 
 Var SelfAttention::operator()(Tape& tape, const Var& x, const Batch& batch) {
     // A norm of heads stands between the projection and the rotation, and reads whole tensors.
-    const bool fused = !q_norm_ && !rope_.grows && fuses(tape.context(), {q_, k_, v_});
-    return o_(tape, join_heads(tape, fused ? packed(tape, x, batch) : apart(tape, x, batch)));
+    const bool fused = !q_norm_ && !gate_ && !rope_.grows && fuses(tape.context(), {q_, k_, v_});
+    return o_(tape, fused ? join_heads(tape, packed(tape, x, batch)) : apart(tape, x, batch));
 }
 
 Var SelfAttention::packed(Tape& tape, const Var& x, const Batch& batch) {
@@ -59,9 +61,11 @@ Var SelfAttention::apart(Tape& tape, const Var& x, const Batch& batch) {
         if (norm && !over_heads_) y = (*norm)(tape, y);
         return rotates_ ? rope(tape, y, batch.positions, table) : y;
     };
-    const std::vector<Var> qkv = projections(tape, x, {q_, k_, v_});
+    const std::vector<Var> qkv =
+        gate_ ? projections(tape, x, {q_, k_, v_, *gate_}) : projections(tape, x, {q_, k_, v_});
     const Var q = heads_of(qkv[0], q_norm_, rope_.queries), k = heads_of(qkv[1], k_norm_, rope_.keys);
-    return attention(tape, q, k, split_heads(tape, qkv[2], head_dim_), batch, layer_, options());
+    const Var y = attention(tape, q, k, split_heads(tape, qkv[2], head_dim_), batch, layer_, options());
+    return gate_ ? swiglu(tape, qkv[3], join_heads(tape, y), ops::Gate::sigmoid) : join_heads(tape, y);
 }
 
 AttentionOptions SelfAttention::options() {
@@ -72,6 +76,7 @@ AttentionOptions SelfAttention::options() {
 
 void own(autograd::Unit& unit, SelfAttention& part) {
     own_adjacent(unit, {&part.q_, &part.k_, &part.v_});
+    if (part.gate_) own_all(unit, *part.gate_);
     if (part.q_norm_) own_all(unit, *part.q_norm_, *part.k_norm_);
     if (part.sinks_) unit.parameters.push_back(&*part.sinks_);
     own_all(unit, part.o_);

@@ -75,7 +75,7 @@ Outcome run(DType type, int ranks, int ulysses, bool documents) {
         Layer layer = make_layer(*device, type);
         Tape tape(ctx, true);
         const Var p = tape.input(own(p_whole, 3 * kC));
-        const Var z = short_convolution(tape, p, {layer.weight, &layer.bias}, batch, 0);
+        const Var z = short_convolution(tape, p, {layer.weight, &layer.bias}, batch, {});
         tape.backward(z, own(dz_whole, kC));
         const auto values = z.value.to_floats(), gradients = tape.take_gradient(p).to_floats();
         const std::lock_guard lock(mutex);
@@ -136,7 +136,7 @@ TEST(ShortConvolution, ACacheGivesTheBitsOfTheWholeSequence) {
             const std::vector<float> rows(p.begin() + first * 3 * kC, p.begin() + (first + tokens) * 3 * kC);
             const Tensor x = Tensor::from_host<float>(*device, {1, tokens, 3 * kC}, rows, Purpose::data);
             Tape tape(ctx, false);
-            const Var z = short_convolution(tape, {ops::cast(ctx, x, type)}, {layer.weight, &layer.bias}, batch, 1);
+            const Var z = short_convolution(tape, {ops::cast(ctx, x, type)}, {layer.weight, &layer.bias}, batch, {.layer = 1});
             advance(batch);
             return z.value.to_floats();
         };

@@ -185,8 +185,19 @@ void for_each_field(Run& run, const Visit& visit) {
     key("conv_layers", m.conv_layers, any(),
         "lfm2: layers with a gated short convolution in place of attention, as \"0-1,3-4\"; \"\": none");
     key("conv_kernel", m.conv_kernel, between(0, 16),
-        "lfm2: kernel size of the convolution in tokens, the current one included; 0 without conv_layers");
+        "kernel size of the convolutions of conv_layers and delta_layers in tokens, the current one included; 0 without "
+        "such layers");
     key("conv_bias", m.conv_bias, any(), "lfm2: biases on the convolution and the projections around it");
+    key("delta_layers", m.delta_layers, any(),
+        "llama: layers with the gated delta rule in place of attention (Qwen3-Next), as \"0-2,4-6\"; \"\": none");
+    key("delta_key_heads", m.delta_key_heads, between(0, 65536),
+        "llama: heads of queries and keys of delta_layers; 0 without such layers, like the next three");
+    key("delta_value_heads", m.delta_value_heads, between(0, 65536),
+        "llama: heads of values, each with a state; a multiple of delta_key_heads");
+    key("delta_key_dim", m.delta_key_dim, between(0, 65536), "llama: channels of such a head's queries and keys");
+    key("delta_value_dim", m.delta_value_dim, between(0, 65536), "llama: channels of such a head's values");
+    key("attention_gate", m.attention_gate, any(),
+        "llama: attention's output times the sigmoid of a projection of its input (Qwen3-Next)");
     key("max_positions", m.max_positions, between(0, 2147483647),
         "largest seq_len; gpt2 learns this many positions; mlp: 0", always);
     key("norm_eps", m.norm_eps, at_least(0), "epsilon of LayerNorm and RMSNorm; mlp: 0", always);

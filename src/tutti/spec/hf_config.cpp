@@ -10,6 +10,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
+#include "tutti/spec/hf_experts.h"
 #include "tutti/spec/hf_keys.h"
 #include "tutti/spec/layers.h"
 #include "tutti/spec/nearest.h"
@@ -84,49 +85,17 @@ void read_window(Keys& keys, ModelSpec& m, const std::string& type) {
     if (sliding != std::vector<LayerRange>{{0, m.layers - 1}}) m.window_layers = to_text(sliding);
 }
 
-// The layers with experts of a Qwen: every decoder_sparse_step-th, but for those of mlp_only_layers.
-std::string read_expert_layers(Keys& keys, int64_t layers) {
-    const int64_t step = keys.integer_or("decoder_sparse_step", 1);
-    std::set<int64_t> dense;
-    if (const Json* only = keys.take("mlp_only_layers")) {
-        const auto is_layer = [&](const Json& layer) { return layer.is_integer(0, layers - 1); };
-        if (!only->is_array() || !std::all_of(only->begin(), only->end(), is_layer))
-            keys.problem("mlp_only_layers", "must be a list of layers from 0 to ", layers - 1);
-        else
-            for (const Json& layer : *only) dense.insert(layer.get<int64_t>());
-    }
-    std::vector<bool> has_experts(static_cast<size_t>(layers));
-    for (int64_t layer = 0; layer < layers; ++layer)
-        has_experts[static_cast<size_t>(layer)] = !dense.contains(layer) && (layer + 1) % step == 0;
-    const std::vector<LayerRange> sparse = layer_ranges(has_experts);
-    if (sparse.empty())
-        keys.problem("mlp_only_layers", "no layer is left to have experts; a dense model has another model_type");
-    return sparse == std::vector<LayerRange>{{0, layers - 1}} ? "" : to_text(sparse);
-}
-
-void read_expert_count(Keys& keys, MixtureSpec& e) {
-    // transformers 5 writes either name for either architecture.
-    e.experts = keys.has("num_local_experts") ? keys.integer("num_local_experts") : keys.integer("num_experts");
-    keys.only("num_experts", {e.experts});
-    e.top_k = keys.integer("num_experts_per_tok");
-    if (e.top_k > e.experts) keys.problem("num_experts_per_tok", "must be at most the number of experts, ", e.experts);
-}
-
 void read_experts(Keys& keys, ModelSpec& m, const std::string& type) {
     MixtureSpec& e = m.moe;
-    read_expert_count(keys, e);
-    read_router_loss(keys, e, 0.001);
     if (type == "mixtral") {
+        read_expert_count(keys, e);
+        read_router_loss(keys, e, 0.001);
         keys.only("router_jitter_noise", {0.0});
         e.ffn = m.ffn;
         return;
     }
-    e.ffn = keys.integer("moe_intermediate_size");
+    read_qwen_experts(keys, m, type != "qwen3_moe");
     e.normalise = keys.boolean_or("norm_topk_prob", false);
-    e.layers = read_expert_layers(keys, m.layers);
-    if (type == "qwen3_moe") return;
-    e.shared_ffn = keys.integer("shared_expert_intermediate_size");
-    e.shared_gate = true;
 }
 
 void read_llama(Keys& keys, ModelSpec& m, const std::string& type, const std::string& path,

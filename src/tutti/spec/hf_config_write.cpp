@@ -5,6 +5,7 @@
 #include "tutti/base/json.h"
 #include "tutti/spec/hf_config.h"
 #include "tutti/spec/hf_keys.h"
+#include "tutti/spec/hf_experts.h"
 #include "tutti/spec/layers.h"
 #include "tutti/spec/variants.h"
 
@@ -66,13 +67,13 @@ Architecture architecture_of(const ModelSpec& m) {
     // What Llama's own class and its nearest relatives lack; a [model] variant has a row for it.
     ModelSpec plain;
     for (auto field : {&ModelSpec::norm_offset, &ModelSpec::width_norm, &ModelSpec::embedding_sqrt,
-                       &ModelSpec::rope_adjacent, &ModelSpec::sinks})
+                       &ModelSpec::rope_adjacent, &ModelSpec::sinks, &ModelSpec::attention_gate})
         check<UsageError>(m.*field == plain.*field, kNamesNoVariant);
     for (auto field :
          {&ModelSpec::embedding_scale, &ModelSpec::residual_scale, &ModelSpec::logit_divisor, &ModelSpec::logit_cap,
           &ModelSpec::score_scale, &ModelSpec::score_cap, &ModelSpec::window_rope_theta, &ModelSpec::query_growth})
         check<UsageError>(m.*field == plain.*field, kNamesNoVariant);
-    check<UsageError>(m.norms == plain.norms && m.gate == plain.gate && m.rope_dims == 0 && m.nope_layers.empty() &&
+    check<UsageError>(m.norms == plain.norms && m.gate == plain.gate && m.rope_dims == 0 && m.nope_layers.empty() && m.delta_layers.empty() &&
                           m.kv_latent == 0 && m.rope_scaling.type != "longrope" && m.rope_scaling.mscale == 0 &&
                           m.rope_scaling.mscale_all_dim == 0,
                       kNamesNoVariant);
@@ -114,21 +115,16 @@ namespace {
 
 void add_experts(const ModelSpec& m, const std::string& type, Json& json) {
     const MixtureSpec& e = m.moe;
-    json[type == "mixtral" ? "num_local_experts" : "num_experts"] = e.experts;
+    if (type != "mixtral") {
+        write_qwen_experts(m, json);
+        json["norm_topk_prob"] = e.normalise;
+        return;
+    }
+    json["num_local_experts"] = e.experts;
     json["num_experts_per_tok"] = e.top_k;
     json["output_router_logits"] = e.aux_loss == "all_layers";
     json["router_aux_loss_coef"] = e.aux_coef;
-    if (type == "mixtral") {
-        json["intermediate_size"] = e.ffn;
-        return;
-    }
-    json["moe_intermediate_size"] = e.ffn;
-    json["norm_topk_prob"] = e.normalise;
-    json["decoder_sparse_step"] = 1;
-    json["mlp_only_layers"] = Json::array();
-    for (int64_t i = 0; i < m.layers; ++i)
-        if (!layer(m, i).mixture()) json["mlp_only_layers"].push_back(i);
-    if (e.shared_ffn > 0) json["shared_expert_intermediate_size"] = e.shared_ffn;
+    json["intermediate_size"] = e.ffn;
 }
 
 Json llama_config(const ModelSpec& m) {

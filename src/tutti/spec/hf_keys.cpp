@@ -221,6 +221,8 @@ void read_rope(Keys& keys, ModelSpec& m, const RopeKeys& known, const std::strin
         read_partial(inside);
         set_dims();
         read_rope_scaling(inside, m, known, original);
+        if (known.mrope)
+            for (const char* key : {"mrope_section", "mrope_interleaved"}) inside.take(key);
         if (known.growth) {
             m.query_growth = inside.number("llama_4_scaling_beta");
             inside.only("max_position_embeddings", {m.max_positions});
@@ -259,7 +261,9 @@ void read_sizes(Keys& keys, ModelSpec& m, int64_t head_dim) {
     m.layers = keys.integer("num_hidden_layers");
     m.heads = keys.integer("num_attention_heads");
     m.kv_heads = keys.integer_or("num_key_value_heads", m.heads);
-    m.ffn = keys.integer("intermediate_size");
+    // A class whose layers all have experts may lack the size of the others.
+    m.ffn = keys.integer(keys.has("intermediate_size") || !keys.has("moe_intermediate_size") ? "intermediate_size"
+                                                                                             : "moe_intermediate_size");
     m.max_positions = keys.integer("max_position_embeddings");
     m.norm_eps = keys.number("rms_norm_eps");
     if (keys.take("head_dim") == nullptr && head_dim == 0 && m.width % m.heads != 0)

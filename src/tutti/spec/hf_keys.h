@@ -79,6 +79,7 @@ struct RopeKeys {
     bool longrope = false;       // "su" and "yarn" mean it, too
     bool by_layer_kind = false;  // sliding and full layers have an object each (transformers 5)
     bool growth = false;         // llama_4_scaling_beta
+    bool mrope = false;          // mrope_section and mrope_interleaved, which change nothing for a text's positions
     bool mscales = false;        // yarn's mscale and mscale_all_dim also scale the scores
 };
 // Reads rope_theta and rope_scaling of transformers 4 or rope_parameters of 5 into rope_* and query_growth of the

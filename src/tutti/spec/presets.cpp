@@ -261,6 +261,26 @@ ModelSpec gpt_oss(const std::string& name, const LlamaSizes& s, int64_t window, 
     return m;
 }
 
+// Qwen3-Next (Qwen 2025) and Qwen3.5 (2026): every fourth layer has attention, the others the gated delta rule.
+struct DeltaSizes {
+    int64_t key_heads, value_heads, dim;
+};
+ModelSpec qwen3_next(const char* row, const std::string& name, const LlamaSizes& s, bool tied,
+                     const DeltaSizes& d, MixtureSpec moe = {}) {
+    ModelSpec m = relative(row, name, s, tied, 10000000, 1e-6);
+    std::vector<bool> with;
+    for (int64_t i = 0; i < m.layers; ++i) with.push_back((i + 1) % 4 != 0);
+    m.delta_layers = to_text(layer_ranges(with));
+    m.conv_kernel = 4;
+    m.delta_key_heads = d.key_heads;
+    m.delta_value_heads = d.value_heads;
+    m.delta_key_dim = m.delta_value_dim = d.dim;
+    m.rope_dims = m.head_dim / 4;
+    moe.shared_gate = moe.experts > 0;
+    m.moe = std::move(moe);
+    return m;
+}
+
 // Published with dropout 0.1; here 0, as one pass over much text needs none. Set model.dropout for the original.
 ModelSpec gpt2(const std::string& name, int64_t width, int64_t layers, int64_t heads) {
     ModelSpec m = llama(name, {50257, width, layers, heads, heads, width / heads, 4 * width, 1024});
@@ -426,6 +446,18 @@ std::vector<ModelSpec> all_presets() {
         with_name("glm4.7-flash",
                   latent("glm4_moe_lite", {154880, 2048, 47, 20, 0, 0, 10240, 202752}, {192, 64, 256, 512, 768},
                          {.experts = 64, .top_k = 4, .ffn = 1536, .shared_ffn = 1536, .scale = 1.8}, 1, 1000000, 1e-5)),
+        qwen3_next("qwen3_next", "qwen3-next-tiny", {256, 128, 4, 4, 2, 32, 256, 1024}, false, {2, 4, 16},
+                   {.experts = 8, .top_k = 3, .ffn = 64, .shared_ffn = 64}),
+        qwen3_next("qwen3_next", "qwen3-next-80b-a3b", {151936, 2048, 48, 16, 2, 256, 5632, 262144}, false,
+                   {16, 32, 128}, {.experts = 512, .top_k = 10, .ffn = 512, .shared_ffn = 512}),
+        qwen3_next("qwen3_5_text", "qwen3.5-tiny", {256, 128, 4, 4, 2, 32, 448, 1024}, true, {4, 4, 16}),
+        qwen3_next("qwen3_5_text", "qwen3.5-4b", {248320, 2560, 32, 16, 4, 256, 9216, 262144}, true, {16, 32, 128}),
+        qwen3_next("qwen3_5_text", "qwen3.5-9b", {248320, 4096, 32, 16, 4, 256, 12288, 262144}, false, {16, 32, 128}),
+        qwen3_next("qwen3_5_text", "qwen3.5-27b", {248320, 5120, 64, 24, 4, 256, 17408, 262144}, false, {16, 48, 128}),
+        qwen3_next("qwen3_5_moe_text", "qwen3.5-moe-tiny", {256, 128, 4, 4, 2, 32, 64, 1024}, false, {2, 4, 16},
+                   {.experts = 8, .top_k = 2, .ffn = 64, .shared_ffn = 64}),
+        qwen3_next("qwen3_5_moe_text", "qwen3.5-35b-a3b", {248320, 2048, 40, 16, 2, 256, 512, 262144}, false,
+                   {16, 32, 128}, {.experts = 256, .top_k = 8, .ffn = 512, .shared_ffn = 512}),
         gpt_oss("gpt-oss-tiny", {256, 128, 4, 4, 2, 32, 128, 1024}, 32, 8, 2, 64),
         gpt_oss("gpt-oss-20b", {201088, 2880, 24, 64, 8, 64, 2880, 131072}, 128, 32, 4, 4096),
         gpt_oss("gpt-oss-120b", {201088, 2880, 36, 64, 8, 64, 2880, 131072}, 128, 128, 4, 4096),

@@ -51,6 +51,11 @@ std::vector<Dim> dims_of(const RunSpec& run) {
             }
         }
         if (of_layer.convolution() != nullptr) add({"model", "width", m.width, 1, "tp", p.tp});
+        if (const DeltaSpec* d = of_layer.delta()) {
+            add({"model", "delta_key_heads", d->key_heads, d->key_dim, "tp", p.tp, "delta_key_dim"});
+            add({"model", "delta_value_heads", d->value_heads, d->value_dim, "tp", p.tp, "delta_value_dim"});
+            add({"model", "delta_value_heads", d->value_heads, 1, "tp", p.tp});
+        }
         if (const MixtureSpec* e = of_layer.mixture()) {
             add({"model", "moe.ffn", e->ffn, 1, "etp", p.etp});
             add({"model", "moe.shared_ffn", e->shared_ffn, 1, "tp", p.tp});

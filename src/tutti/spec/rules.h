@@ -62,6 +62,7 @@ inline bool tp_fits(const RunSpec& run) {
     const ModelSpec& m = run.model;
     const int64_t tp = run.parallel.tp;
     return divides(tp, m.heads) && divides(tp, m.ffn) && divides(tp, m.moe.shared_ffn) && divides(tp, conv_width(m)) &&
+           divides(tp, m.delta_key_heads) &&
            tp_fits_kv_heads(run) && width_norm_fits(run);
 }
 inline bool sequence_parallel_fits(const RunSpec& run) {
@@ -86,7 +87,7 @@ inline int64_t sequence_unit(const ParallelSpec& p) {
 }
 inline bool cp_divides_sequence(const RunSpec& run) { return divides(sequence_unit(run.parallel), run.train.seq_len); }
 inline bool cp_leaves_tokens_of_convolution(const RunSpec& run) {
-    return run.parallel.cp == 1 || run.model.conv_layers.empty() ||
+    return run.parallel.cp == 1 || run.model.conv_kernel == 0 ||
            run.train.seq_len / sequence_unit(run.parallel) >= run.model.conv_kernel - 1;
 }
 inline bool ulysses_divides_heads(const RunSpec& run) {

@@ -10,6 +10,8 @@
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/spec/hf_config.h"
+#include "tutti/spec/hf_delta.h"
+#include "tutti/spec/hf_experts.h"
 #include "tutti/spec/hf_keys.h"
 #include "tutti/spec/hf_latent.h"
 #include "tutti/spec/layers.h"
@@ -159,36 +161,6 @@ void write_phi3(const ModelSpec& m, Json& json) {
     if (m.rope_scaling.factor > 0) json["original_max_position_embeddings"] = m.rope_scaling.original_max_positions;
 }
 
-// All layers have experts, as wide as intermediate_size. Some keys are there twice.
-void read_gpt_oss(Keys& keys, ModelSpec& m) {
-    MixtureSpec& e = m.moe;
-    e.experts = keys.integer("num_local_experts");
-    e.top_k = keys.integer("num_experts_per_tok");
-    if (e.top_k > e.experts) keys.problem("num_experts_per_tok", "must be at most num_local_experts = ", e.experts);
-    e.ffn = m.ffn;
-    m.gate_limit = keys.number_or("swiglu_limit", 7);
-    if (m.gate_limit == 0) keys.problem("swiglu_limit", "must be above 0");
-    keys.only("swiglu_alpha", {1.702});
-    keys.only("num_experts", {e.experts});
-    keys.only("experts_per_token", {e.top_k});
-    if (m.rope_scaling.factor > 0) keys.only("initial_context_length", {m.rope_scaling.original_max_positions});
-    read_router_loss(keys, e, 0.9);
-    if (const Json* stored = keys.take("quantization_config")) {
-        const Json* method = stored->is_object() ? stored->find("quant_method") : nullptr;
-        if (method == nullptr || *method != "mxfp4")
-            keys.problem("quantization_config", "this Tutti reads experts in mxfp4, and weights in f32, bf16 or f16");
-    }
-}
-void write_gpt_oss(const ModelSpec& m, Json& json) {
-    const MixtureSpec& e = m.moe;
-    json["intermediate_size"] = e.ffn;
-    json["num_local_experts"] = e.experts;
-    json["num_experts_per_tok"] = e.top_k;
-    json["swiglu_limit"] = m.gate_limit;
-    json["output_router_logits"] = e.aux_loss == "all_layers";
-    json["router_aux_loss_coef"] = e.aux_coef;
-}
-
 // --- what classes have -----------------------------------------------------------------------------------------------
 
 void set_gemma(ModelSpec& m) {
@@ -227,6 +199,8 @@ void set_deepseek3(ModelSpec& m) {
     m.moe.expert_bias = true;
 }
 
+void set_qwen3_next(ModelSpec& m) { m.norm_offset = m.head_norm = m.attention_gate = true; }
+
 void set_gpt_oss(ModelSpec& m) {
     m.gate = "clamped";
     m.sinks = m.moe.bias = m.moe.router_bias = true;
@@ -248,6 +222,7 @@ std::vector<Row> make_rows() {
                        .expert_bias = "gate.e_score_correction_bias",
                        .layers_behind = true};
     };
+    const std::vector<std::pair<const char*, Json>> gated = {kNoBias("attention_bias"), {"attn_output_gate", true}};
     const std::vector<std::pair<const char*, Json>> noaux = {
         kNoBias("attention_bias"), {"scoring_func", "sigmoid"}, {"topk_method", "noaux_tc"}};
     return {
@@ -369,6 +344,30 @@ std::vector<Row> make_rows() {
                       {"attention_bias", &ModelSpec::output_bias, true}},
          .read = read_gpt_oss,
          .write = write_gpt_oss},
+        {.names = {.name = "qwen3_next",
+                   .architecture = "Qwen3NextForCausalLM",
+                   .delta_by_key_head = true,
+                   .layers_behind = true},
+         .set = set_qwen3_next,
+         .head_dim = 256,
+         .rope = {.partial = 0.25},
+         .only = gated,
+         .read = read_qwen3_next,
+         .write = write_qwen3_next},
+        {.names = {.name = "qwen3_5_text", .architecture = "Qwen3_5ForCausalLM", .layers_behind = true},
+         .set = set_qwen3_next,
+         .head_dim = 256,
+         .rope = {.partial = 0.25, .mrope = true},
+         .only = gated,
+         .read = read_delta_rule,
+         .write = write_delta_rule},
+        {.names = {.name = "qwen3_5_moe_text", .architecture = "Qwen3_5MoeForCausalLM", .layers_behind = true},
+         .set = set_qwen3_next,
+         .head_dim = 256,
+         .rope = {.partial = 0.25, .mrope = true},
+         .only = gated,
+         .read = read_qwen3_5_moe,
+         .write = write_qwen3_5_moe},
         {.names = latent_class("deepseek_v2", "DeepseekV2ForCausalLM"),
          .set = set_deepseek2,
          .rope = {.partial = 0, .mscales = true},

@@ -26,6 +26,7 @@ const KernelTable& cuda_table() {
         };
         t.attention_implementations = [] { return "hopper, tensor, plain"; };
         t.attention_workspace = cuda::attention_workspace;
+        t.delta_rule_workspace = cuda::delta_rule_workspace;
         t.loss_chunk_bytes = cuda::kLossChunkBytes;
         return t;
     }();

@@ -35,4 +35,24 @@ inline int64_t attention_workspace(const Stream&, const Shape& q, const Shape&, 
     return backward ? BackwardWorkspace(q).values : 0;
 }
 
+// The chunked delta rule: a block for each key head of a sequence, whose tiles and states are in the workspace.
+struct DeltaRuleSizes {
+    static constexpr int kChunk = 64;  // tokens whose states are never made
+    int64_t B, T, Hk, Hv, Dk, Dv, group, chunks;
+    int64_t slot;  // floats of a block
+
+    DeltaRuleSizes(const Shape& key, const Shape& value, bool backward)
+        : B(key[0]), T(key[1]), Hk(key[2]), Hv(value[2]), Dk(key[3]), Dv(value[3]) {
+        group = Hk == 0 ? 0 : Hv / Hk;
+        chunks = (T + kChunk - 1) / kChunk;
+        const int64_t state = group * Dk * Dv;
+        slot = kChunk * (3 * Dk + 4 * Dv + 5 * kChunk + 8) + state;
+        if (backward) slot += kChunk * (3 * Dk + 3 * Dv + 4 * kChunk) + (chunks + 1) * state;
+    }
+};
+inline int64_t delta_rule_workspace(const Stream&, const Shape& key, const Shape& value, bool backward) {
+    const DeltaRuleSizes s(key, value, backward);
+    return s.B * s.Hk * s.slot;
+}
+
 }  // namespace tutti::kernels::cuda
