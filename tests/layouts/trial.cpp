@@ -81,6 +81,14 @@ std::string draw_variant(Settings& m, Dice& dice, const std::string& name, int64
         put(m, "model.moe.layers", dice.text_of({"1", "0", ""}));
         if (preset.moe.groups > 1) put(m, "model.moe.groups", 2), put(m, "model.moe.top_groups", dice.of({1, 2}));
     }
+    if (!preset.delta_layers.empty()) {
+        put(m, "model.delta_layers", dice.text_of({"0", "0", "1"}));
+        put(m, "model.delta_key_heads", dice.of({2, 4}));
+        put(m, "model.delta_value_heads", dice.of({4, 8}));
+        put(m, "model.delta_key_dim", dice.of({4, 6}));
+        put(m, "model.delta_value_dim", dice.of({4, 5}));
+        put(m, "model.conv_kernel", dice.of({2, 3, 4}));
+    }
     if (preset.gate_limit > 0) put(m, "model.gate_limit", dice.text_of({"0.3", "7"}));
     if (preset.window > 0) put(m, "model.window", dice.of({3, 7, 11}));
     if (!preset.window_layers.empty()) put(m, "model.window_layers", "0");
@@ -116,7 +124,10 @@ std::string draw_model(Settings& m, Dice& dice, int64_t layers) {
                                            "deepseek-v3-tiny",
                                            "kimi-k2-tiny",
                                            "glm4.7-flash-tiny",
-                                           "gpt-oss-tiny"});
+                                           "gpt-oss-tiny",
+                                           "qwen3-next-tiny",
+                                           "qwen3.5-tiny",
+                                           "qwen3.5-moe-tiny"});
     if (name.ends_with("-tiny")) return draw_variant(m, dice, name, layers);
     const bool moe = name == "mixtral" || name.ends_with("_moe"), lfm2 = name.starts_with("lfm2");
     put_sizes(m, dice, name == "gpt2" ? "gpt2-124m" : lfm2 ? "lfm2-tiny" : moe ? "moe-tiny" : "llama-tiny", layers);

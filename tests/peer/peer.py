@@ -142,9 +142,39 @@ class Peer:
 
     def gradients(self, names):
         own = {name.replace(".mlp.router.", ".mlp.gate."): p for name, p in self.module.named_parameters()}
+        gated = hasattr(self.module.config, "linear_num_key_heads")
         return {name: self._expert_gradient(name, own) if ".experts." in name else
+                self._delta_gradient(name, own) if gated and (".linear_attn." in name or ".self_attn." in name) else
                 self._rows_gradient(name, own) if self._name(name) not in own else
                 self._orient(name, own[self._name(name)].grad) for name in names}
+
+    def _delta_gradient(self, name, own):
+        """Qwen3-Next keeps the projections of its delta rule in two matrices, by key head, Qwen3.5 three of them in one;
+        both its convolutions in one, and queries and gates of attention, by head."""
+        config, (block, part) = self.module.config, name.removesuffix(".weight").rsplit(".", 1)
+        heads, group = config.linear_num_key_heads, config.linear_num_value_heads // config.linear_num_key_heads
+        key, values = config.linear_key_head_dim, group * config.linear_value_head_dim
+
+        def grad(matrix):
+            return own[f"{block}.{matrix}.weight"].grad
+
+        def of_head(matrix, parts, sizes):  # rows of a head side by side
+            whole = grad(matrix).unflatten(0, (-1, sum(sizes)))
+            return whole.split(sizes, dim=1)[parts.index(part)].flatten(0, 1)
+
+        if block.endswith("self_attn") and part in ("q_proj", "gate_proj"):
+            return of_head("q_proj", ("q_proj", "gate_proj"), 2 * [config.head_dim])
+        if part in ("q_conv", "k_conv", "v_conv"):
+            return grad("conv1d").split([heads * key, heads * key, heads * values])[
+                ("q_conv", "k_conv", "v_conv").index(part)]
+        if block + ".in_proj_qkvz.weight" in own and part in ("q_proj", "k_proj", "v_proj", "in_proj_z"):
+            return of_head("in_proj_qkvz", ("q_proj", "k_proj", "v_proj", "in_proj_z"), [key, key, values, values])
+        if block + ".in_proj_ba.weight" in own and part in ("in_proj_b", "in_proj_a"):
+            return of_head("in_proj_ba", ("in_proj_b", "in_proj_a"), [group, group])
+        if block.endswith("linear_attn") and part in ("q_proj", "k_proj", "v_proj"):
+            return grad("in_proj_qkv").split([heads * key, heads * key, heads * values])[
+                ("q_proj", "k_proj", "v_proj").index(part)]
+        return own[name].grad
 
     def _rows_gradient(self, name, own):
         """Phi-3 keeps q, k and v in one matrix, and GLM gate and up; Tutti has a matrix of each."""
@@ -170,6 +200,13 @@ class Peer:
             return own[block + "down_proj"].grad
         gate, up = own[block + "gate_up_proj"].grad.chunk(2, dim=1)
         return gate if matrix in ("gate_proj", "w1") else up
+
+
+def parts_of_delta_rule(name, gated):
+    """How many parameters more than this one Tutti has in its place."""
+    more = {"in_proj_qkvz.weight": 3, "in_proj_qkv.weight": 2, "in_proj_ba.weight": 1, "conv1d.weight": 2,
+            "self_attn.q_proj.weight": 1} if gated else {}
+    return next((count for end, count in more.items() if name.endswith(end)), 0)
 
 
 def make_gpt2(model):

@@ -42,6 +42,10 @@ LFM2 = dict(SIZES, norm_eps=1e-5, pad_token_id=None, block_multiple_of=16,
 LFM2_MOE = dict(SIZES, norm_eps=1e-5, pad_token_id=None,
                 rope_parameters=dict(rope_theta=10000.0, rope_type="default"))
 NO_PADDING = dict(SIZES, rms_norm_eps=1e-4, pad_token_id=None)
+# More tokens than a chunk of 64 has no text here; tests of kernels and layers have longer ones.
+DELTA = dict(NO_PADDING, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=6,
+             linear_conv_kernel_dim=4)
+EVERY_LAYER_HAS_EXPERTS = {key: value for key, value in DELTA.items() if key != "intermediate_size"}
 MODELS = {
     "gpt2": ("GPT2", dict(vocab_size=211, n_embd=48, n_layer=3, n_head=6, n_positions=96, n_inner=100,
                           initializer_range=0.15, bos_token_id=None, eos_token_id=None)),
@@ -141,6 +145,47 @@ MODELS = {
                                         swiglu_limit=1.5, sliding_window=9, num_key_value_heads=3,
                                         output_router_logits=True, router_aux_loss_coef=0.3,
                                         rope_parameters=dict(rope_type="default", rope_theta=500.0))),
+    "qwen3_next": ("Qwen3Next", dict(DELTA, head_dim=16, layer_types=["linear_attention", "full_attention",
+                                                                     "linear_attention"],
+                                     num_experts=5, num_experts_per_tok=2, moe_intermediate_size=24,
+                                     shared_expert_intermediate_size=40, mlp_only_layers=[1],
+                                     rope_parameters=dict(rope_type="default", rope_theta=500.0,
+                                                          partial_rotary_factor=0.5))),
+    "qwen3_next_groups": ("Qwen3Next", dict(DELTA, head_dim=8, num_hidden_layers=2, linear_num_key_heads=1,
+                                            linear_num_value_heads=3, linear_key_head_dim=9, linear_value_head_dim=7,
+                                            linear_conv_kernel_dim=3, layer_types=["linear_attention", "full_attention"],
+                                            num_experts=4, num_experts_per_tok=3, norm_topk_prob=False,
+                                            moe_intermediate_size=16, shared_expert_intermediate_size=16)),
+    "qwen3_next_balanced": ("Qwen3Next", dict(DELTA, head_dim=24, num_key_value_heads=6, linear_num_value_heads=2,
+                                              layer_types=["full_attention", "linear_attention", "linear_attention"],
+                                              num_experts=6, num_experts_per_tok=2, moe_intermediate_size=20,
+                                              shared_expert_intermediate_size=12, output_router_logits=True,
+                                              router_aux_loss_coef=0.3, tie_word_embeddings=True)),
+    "qwen3_5": ("Qwen3_5Text", dict(DELTA, head_dim=16, layer_types=["linear_attention", "full_attention",
+                                                                    "linear_attention"],
+                                    rope_parameters=dict(rope_type="default", rope_theta=500.0,
+                                                         partial_rotary_factor=0.5, mrope_section=[2, 1, 1],
+                                                         mrope_interleaved=True))),
+    "qwen3_5_tied": ("Qwen3_5Text", dict(DELTA, head_dim=32, num_hidden_layers=5, linear_num_key_heads=3,
+                                         linear_num_value_heads=3, linear_key_head_dim=20, linear_value_head_dim=4,
+                                         tie_word_embeddings=True)),
+    "qwen3_5_linear": ("Qwen3_5Text", dict(DELTA, head_dim=8, num_hidden_layers=2, linear_num_key_heads=1,
+                                           linear_num_value_heads=4, linear_conv_kernel_dim=2,
+                                           layer_types=["linear_attention"] * 2)),
+    "qwen3_5_moe": ("Qwen3_5MoeText", dict(EVERY_LAYER_HAS_EXPERTS, head_dim=16, num_experts=5, num_experts_per_tok=2,
+                                           moe_intermediate_size=24, shared_expert_intermediate_size=40,
+                                           layer_types=["linear_attention", "full_attention", "linear_attention"])),
+    "qwen3_5_moe_groups": ("Qwen3_5MoeText", dict(EVERY_LAYER_HAS_EXPERTS, head_dim=8, num_hidden_layers=2, num_experts=4,
+                                                  num_experts_per_tok=1, moe_intermediate_size=16,
+                                                  shared_expert_intermediate_size=8, linear_num_key_heads=2,
+                                                  linear_num_value_heads=6, linear_key_head_dim=5,
+                                                  layer_types=["full_attention", "linear_attention"])),
+    "qwen3_5_moe_balanced": ("Qwen3_5MoeText", dict(EVERY_LAYER_HAS_EXPERTS, head_dim=16, num_experts=7,
+                                                    num_experts_per_tok=3, moe_intermediate_size=12,
+                                                    shared_expert_intermediate_size=20, output_router_logits=True,
+                                                    router_aux_loss_coef=0.3, num_key_value_heads=3,
+                                                    layer_types=["linear_attention", "linear_attention",
+                                                                 "full_attention"])),
     "qwen3_biases": ("Qwen3", dict(SIZES, head_dim=8, attention_bias=True)),
 }
 
@@ -247,7 +292,8 @@ class HuggingFace(unittest.TestCase):
         # What stands where the bias of an expert would have its gradient is a count; transformers has a buffer there.
         trained = [key for key in ours.gradients if not key.endswith("expert_bias")]
         gradients = theirs.gradients(trained)
-        stacked = sum(key.endswith(("gate_up_proj", "gate_up_proj.weight", "gate_up_proj_bias")) + 2 * key.endswith("qkv_proj.weight")
+        stacked = sum(key.endswith(("gate_up_proj", "gate_up_proj.weight", "gate_up_proj_bias")) + 2 * key.endswith("qkv_proj.weight") +
+                      peer.parts_of_delta_rule(key, hasattr(module.config, "linear_num_key_heads"))
                       for key, _ in module.named_parameters())
         self.assertEqual(len(trained), len(list(module.parameters())) + stacked)
         difference = {key: (torch.linalg.vector_norm((ours.gradients[key] - gradients[key]).double()) /

@@ -55,7 +55,8 @@ void draw_log_uniform(ops::Context& ctx, const Parameter& p, uint64_t seed, cons
                 p.init.log_low + (p.init.log_high - p.init.log_low) * uniform(key, static_cast<uint64_t>(first + i)))));
     });
     const auto n = static_cast<int64_t>(drawn.size());
-    ops::copy(ctx, Tensor::from_host<float>(ctx.device, {n}, drawn, Purpose::workspace), values.narrow(0, held.begin, n));
+    ops::copy(ctx, Tensor::from_host<float>(ctx.device, {n}, drawn, Purpose::workspace),
+              values.narrow(0, held.begin, n));
 }
 
 }  // namespace

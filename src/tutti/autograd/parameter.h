@@ -52,8 +52,8 @@ struct ExpertParallel {
 };
 
 struct Init {
-    double std = 0;    // normal(0, std); 0: constant
-    double value = 0;  // the constant
+    double std = 0;                    // normal(0, std); 0: constant
+    double value = 0;                  // the constant
     double log_low = 0, log_high = 0;  // ln of uniform(low, high); high 0: one of the above
 };
 
@@ -71,8 +71,8 @@ struct StoredAs {
     std::string name;  // of the tensor; "": the parameter's. With a '*': a tensor for each index of dim 0, an expert
     bool transposed = false;  // the file holds (in, out)
     // The parameter is blocks of `row_block` rows of a tensor of `rows` rows, which begin at first_row, first_row +
-    // row_step, ...; rows 0: it is the whole tensor. Of experts in one tensor, (E, out, in) or (E, out), each has `rows`
-    // of them, and is transposed by itself.
+    // row_step, ...; rows 0: it is the whole tensor. Of experts in one tensor, (E, out, in) or (E, out), each has
+    // `rows` of them, and is transposed by itself.
     int64_t first_row = 0, rows = 0, row_step = 1, row_block = 1;
 };
 

@@ -307,7 +307,11 @@ TEST_F(Directory, RowsOfOneTensorAreSeveralParameters) {
             int64_t row = 0;
             for (const char* part : {"q_proj.weight", "k_proj.weight", "v_proj.weight"}) {
                 autograd::Parameter& p = model.parameter(name + part);
-                p.stored_as = {.name = name + "qkv_proj.weight", .first_row = row, .rows = 16, .row_step = 16, .row_block = p.shape[0]};
+                p.stored_as = {.name = name + "qkv_proj.weight",
+                               .first_row = row,
+                               .rows = 16,
+                               .row_step = 16,
+                               .row_block = p.shape[0]};
                 row += p.shape[0];
             }
         }

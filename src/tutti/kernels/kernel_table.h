@@ -197,28 +197,28 @@ struct ShortConvolutionBackward {
     View dbefore = {};  // (B, K - 1, C) f32: du of `before`, written
 };
 
-// The gated delta rule (Yang, Kautz and Hatamizadeh 2024, "Gated Delta Networks", equation 10), a linear attention whose
-// value heads have a state S (Dk, Dv) each. Of a token, in this order:
+// The gated delta rule (Yang, Kautz and Hatamizadeh 2024, "Gated Delta Networks", equation 10), a linear attention
+// whose value heads have a state S (Dk, Dv) each. Of a token, in this order:
 //   S = alpha S;  d = sigmoid(b) (v - S^T k);  S = S + k d^T;  o = S^T q,
 // with alpha = e^g, or 0 where a document begins (positions = 0), k = unit(silu(key)), q = Dk^(-1/2) unit(silu(query)),
 // v = silu(value) and unit(x) = x (sum_d x^2 + kUnitEpsilon)^(-1/2). Hk divides Hv: value head h reads query and key
 // head h / (Hv / Hk). All sums and the state are f32 or wider, whatever A is.
 inline constexpr float kUnitEpsilon = 1e-6f;
 struct DeltaRule {
-    View query, key;     // (B, T, Hk, Dk) A, like the next any strides with unit inner stride
-    View value;          // (B, T, Hv, Dv) A
-    View g;              // (B, T, Hv) f32, contiguous, like b: at most 0
-    View b;              // (B, T, Hv) A
-    View positions;      // (B, T) i32, unit inner stride
-    View before = {};    // (B, Hv, Dk, Dv) f32, contiguous: S before the first token; undefined: 0
+    View query, key;      // (B, T, Hk, Dk) A, like the next any strides with unit inner stride
+    View value;           // (B, T, Hv, Dv) A
+    View g;               // (B, T, Hv) f32, contiguous, like b: at most 0
+    View b;               // (B, T, Hv) A
+    View positions;       // (B, T) i32, unit inner stride
+    View before = {};     // (B, Hv, Dk, Dv) f32, contiguous: S before the first token; undefined: 0
     View workspace = {};  // f32, of delta_rule_workspace values
 };
 struct DeltaRuleBackward {
-    View dout;                   // (B, T, Hv, Dv) A, contiguous: the gradient of o
-    View after = {};             // like before: that of S after the last token; undefined: 0
-    View dquery, dkey, dvalue;   // contiguous, written, like the next
-    View dg, db;                 // dg f32; 0 where a document begins
-    View dbefore = {};           // like before; undefined: not computed
+    View dout;                  // (B, T, Hv, Dv) A, contiguous: the gradient of o
+    View after = {};            // like before: that of S after the last token; undefined: 0
+    View dquery, dkey, dvalue;  // contiguous, written, like the next
+    View dg, db;                // dg f32; 0 where a document begins
+    View dbefore = {};          // like before; undefined: not computed
 };
 
 // Kept values are multiplied by 1 / (1 - probability).
@@ -475,8 +475,8 @@ struct KernelTable {
     // then b x (B, S, C) A, of one set of strides, S <= K - 1; b undefined: x. `before` may not be state.
     void (*short_convolution_state)(const Stream&, View b, View x, View before, View state) = nullptr;
 
-    // g (N, H) f32 = -e^a_log softplus(x + dt_bias), the ln of the decay of a state (Gu and Dao 2023, Mamba). x (N, H) A,
-    // contiguous like all others; a_log, dt_bias (H) A.
+    // g (N, H) f32 = -e^a_log softplus(x + dt_bias), the ln of the decay of a state (Gu and Dao 2023, Mamba). x (N, H)
+    // A, contiguous like all others; a_log, dt_bias (H) A.
     void (*decay_forward)(const Stream&, View x, View a_log, View dt_bias, View g) = nullptr;
     void (*decay_backward_input)(const Stream&, View dg, View x, View a_log, View dt_bias, View dx) = nullptr;
     // da_log (H) f32 += sum over rows of dg g;  ddt_bias (H) f32 += sum over rows of -dg e^a_log sigmoid(x + dt_bias).

@@ -18,8 +18,8 @@ std::vector<std::unique_ptr<Module>> make_decoder(const spec::ModelSpec& spec, s
 std::vector<std::unique_ptr<Module>> make_decoder(const spec::ModelSpec& spec, const char* final_norm,
                                                   const MakeBlock& make_block);
 
-// In files the parameters are rows of one tensor, in this order; with several groups each is cut in so many equal blocks
-// of rows, and the first blocks of all parameters come before the second ones.
+// In files the parameters are rows of one tensor, in this order; with several groups each is cut in so many equal
+// blocks of rows, and the first blocks of all parameters come before the second ones.
 void store_as_rows(const std::vector<nn::Parameter*>& parameters, const std::string& tensor, int64_t groups = 1);
 
 // The standard deviation of a block's projections into the residual stream: smaller, so that the variance of the stream

@@ -1,9 +1,9 @@
 // Llama 2 and 3 (Touvron et al. 2023; Dubey et al. 2024): RMSNorm before each part, rotary positions, grouped-query
 // attention, SwiGLU. Its relatives differ in fields of the spec: Mistral's attention looks back over a window (Jiang et
 // al. 2023), Qwen's in some of the layers, Qwen2 has biases on q, k, v (Yang et al. 2024), Qwen3 normalises each query
-// and key head (2025), Qwen3-Next has the gated delta rule in most of the layers; DeepSeek-V2, V3 and their relatives make keys and values from a latent; spec/variants.h has the
-// others. Parameter names are those of Hugging Face's LlamaForCausalLM and
-// of the relative's own class.
+// and key head (2025), Qwen3-Next has the gated delta rule in most of the layers; DeepSeek-V2, V3 and their relatives
+// make keys and values from a latent; spec/variants.h has the others. Parameter names are those of Hugging Face's
+// LlamaForCausalLM and of the relative's own class.
 #include "tutti/models/decoder.h"
 #include "tutti/models/delta_rule.h"
 #include "tutti/models/latent_attention.h"

@@ -24,7 +24,8 @@ SelfAttention::SelfAttention(const spec::ModelSpec& s, int64_t layer, const std:
     k_ = make_linear(name + ".k_proj", C, a.kv_heads * D, kv);
     v_ = make_linear(name + ".v_proj", C, a.kv_heads * D, kv);
     if (a.output_gate) gate_ = make_linear(name + ".gate_proj", C, a.heads * D, q);
-    if (names.gate && gate_) store_as_rows({&q_.weight, &gate_->weight}, concat(name, ".", names.gate, ".weight"), a.heads);
+    if (names.gate && gate_)
+        store_as_rows({&q_.weight, &gate_->weight}, concat(name, ".", names.gate, ".weight"), a.heads);
     o_ = make_linear(concat(name, ".", names.output), a.heads * D, C,
                      {.role = Role::row, .std = residual_std(s), .bias = a.output_bias, .grain = D});
     if (a.head_norm || a.width_norm) {

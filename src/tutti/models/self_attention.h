@@ -12,7 +12,7 @@ namespace tutti::models {
 struct SelfAttentionNames {
     const char* output = "o_proj";
     const char* fused = nullptr;  // in files q | k | v are rows of one tensor of this name
-    const char* gate = nullptr;  // in files queries and gates are rows, by head, of one tensor of this name
+    const char* gate = nullptr;   // in files queries and gates are rows, by head, of one tensor of this name
     const char* query_norm = "q_norm";
     const char* key_norm = "k_norm";
 };

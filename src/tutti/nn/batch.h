@@ -15,8 +15,8 @@ namespace tutti::nn {
 
 // The state of one sequence that its later tokens need, for the heads and channels that this rank computes: keys and
 // values of attention, (1, capacity, Hkv, D), allocated by the layer's first forward; the states of its short
-// convolutions after the last token, (1, K - 1, C) f32 each; that of its delta rule, (1, Hv, Dk, Dv) f32. Each sequence has its own cache, so a batch needs no padding: sequences may
-// have any lengths, and finished ones leave the batch.
+// convolutions after the last token, (1, K - 1, C) f32 each; that of its delta rule, (1, Hv, Dk, Dv) f32. Each sequence
+// has its own cache, so a batch needs no padding: sequences may have any lengths, and finished ones leave the batch.
 struct KvCache {
     KvCache(int64_t layers, int64_t capacity_)
         : keys(static_cast<size_t>(layers)),
@@ -27,8 +27,8 @@ struct KvCache {
     std::vector<Tensor> keys, values;               // by layer
     std::vector<std::vector<Tensor>> convolutions;  // by layer and convolution
     std::vector<Tensor> deltas;                     // by layer
-    int64_t capacity;                                // tokens
-    int64_t length = 0;                              // tokens that all layers hold
+    int64_t capacity;                               // tokens
+    int64_t length = 0;                             // tokens that all layers hold
 };
 
 // The ranks that divide each sequence among them (SequencePart). Null: this rank has whole sequences.

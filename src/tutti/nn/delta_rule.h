@@ -1,7 +1,7 @@
 // nn/delta_rule.h: the gated delta rule (kernels::DeltaRule) as a differentiable function. Cut at documents:
 // batch.positions say where they begin. With batch.context the state passes from rank to rank in the order of the
-// tokens, forward, and its gradient backwards: the runs of a sequence are computed one after another, whatever the order
-// in which ring attention distributes them.
+// tokens, forward, and its gradient backwards: the runs of a sequence are computed one after another, whatever the
+// order in which ring attention distributes them.
 #pragma once
 
 #include "tutti/nn/functions.h"
@@ -16,7 +16,8 @@ struct DeltaRuleInputs {
     Var value;       // (B, T, Hv, Dv)
     Var g, b;        // (B, T, Hv), g as decay() returns it
 };
-// Returns o (B, T, Hv, Dv). With caches, the state in their layer `layer` is read, and replaced by that after the tokens.
+// Returns o (B, T, Hv, Dv). With caches, the state in their layer `layer` is read, and replaced by that after the
+// tokens.
 Var delta_rule(Tape& tape, const DeltaRuleInputs& inputs, const Batch& batch, int64_t layer);
 
 }  // namespace tutti::nn

@@ -81,10 +81,11 @@ Var packed_heads_attention(Tape& tape, const Var& qkv, int64_t kv_heads, const B
 Var packed_attention(Tape& tape, const Var& qkv, int64_t head_dim, const Batch& batch, int64_t layer);
 
 // The gated short convolution of LFM2. p (B, T, 3 C), b | c | x of each token side by side; taps: weight (C, 1, K),
-// bias (C) or none; returns c conv(b x), (B, T, C). Without gates p (B, T, C), and returns conv(p). A token sees nothing of another document: batch.positions say where
-// its document begins. With batch.context the ranks exchange the states between their runs of tokens (K - 1 tokens
-// each, f32), in both directions; UsageError when a run has fewer than K - 1 tokens. With caches, the state in their
-// place, a layer and one of its convolutions, is read, and replaced by the state after the tokens.
+// bias (C) or none; returns c conv(b x), (B, T, C). Without gates p (B, T, C), and returns conv(p). A token sees
+// nothing of another document: batch.positions say where its document begins. With batch.context the ranks exchange the
+// states between their runs of tokens (K - 1 tokens each, f32), in both directions; UsageError when a run has fewer
+// than K - 1 tokens. With caches, the state in their place, a layer and one of its convolutions, is read, and replaced
+// by the state after the tokens.
 struct ConvolutionPlace {
     int64_t layer = 0;
     bool gates = true;

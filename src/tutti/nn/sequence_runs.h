@@ -1,5 +1,5 @@
-// nn/sequence_runs.h: the runs of tokens that a rank has of sequences that ranks divide, and states that pass from run to
-// run: of short convolutions and of the delta rule.
+// nn/sequence_runs.h: the runs of tokens that a rank has of sequences that ranks divide, and states that pass from run
+// to run: of short convolutions and of the delta rule.
 #pragma once
 
 #include <algorithm>
@@ -39,13 +39,17 @@ class SequenceRuns {
 
     // Sends states[i], f32 of this shape, from run i to the rank that has the run after it, and returns for each run
     // the state of the run before it: undefined for the first run of a sequence. The last run's state is not sent.
-    std::vector<Tensor> to_next(const std::vector<Tensor>& states, const Shape& shape) const { return exchange(states, shape, true); }
+    std::vector<Tensor> to_next(const std::vector<Tensor>& states, const Shape& shape) const {
+        return exchange(states, shape, true);
+    }
     // The same from each run to the run before it.
-    std::vector<Tensor> to_previous(const std::vector<Tensor>& states, const Shape& shape) const { return exchange(states, shape, false); }
+    std::vector<Tensor> to_previous(const std::vector<Tensor>& states, const Shape& shape) const {
+        return exchange(states, shape, false);
+    }
 
-    // Passes a state, f32 of this shape, from run to run through the sequence, or backwards: calls state = step(i, state,
-    // wanted) for each run i of this rank, whose first state is undefined at the end where the sequence begins, and
-    // whose result is sent on where it is `wanted`. A rank waits for the runs before its own.
+    // Passes a state, f32 of this shape, from run to run through the sequence, or backwards: calls state = step(i,
+    // state, wanted) for each run i of this rank, whose first state is undefined at the end where the sequence begins,
+    // and whose result is sent on where it is `wanted`. A rank waits for the runs before its own.
     template <class Step>
     void relay(bool backwards, const Shape& shape, const Step& step) const {
         std::vector<comm::Work> messages;

@@ -16,7 +16,12 @@ class Convolution {
   public:
     // Receives the states.
     Convolution(ops::Context& ctx, const Tensor& p, Affine taps, const Batch& batch, bool gates)
-        : ctx_(ctx), p_(p), gates_(gates), taps_(taps), positions_(batch.positions), runs_(ctx, batch.context, p.dim(1)) {
+        : ctx_(ctx),
+          p_(p),
+          gates_(gates),
+          taps_(taps),
+          positions_(batch.positions),
+          runs_(ctx, batch.context, p.dim(1)) {
         before_.resize(runs_.count());
         if (!exchanges()) return;
         check<UsageError>(runs_.shortest() >= K() - 1, "a short convolution of ", K(), " taps over context-parallel ",

@@ -136,7 +136,8 @@ TEST(ShortConvolution, ACacheGivesTheBitsOfTheWholeSequence) {
             const std::vector<float> rows(p.begin() + first * 3 * kC, p.begin() + (first + tokens) * 3 * kC);
             const Tensor x = Tensor::from_host<float>(*device, {1, tokens, 3 * kC}, rows, Purpose::data);
             Tape tape(ctx, false);
-            const Var z = short_convolution(tape, {ops::cast(ctx, x, type)}, {layer.weight, &layer.bias}, batch, {.layer = 1});
+            const Var z =
+                short_convolution(tape, {ops::cast(ctx, x, type)}, {layer.weight, &layer.bias}, batch, {.layer = 1});
             advance(batch);
             return z.value.to_floats();
         };

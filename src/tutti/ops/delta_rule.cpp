@@ -24,7 +24,8 @@ kernels::DeltaRule checked(const char* op, const DeltaRule& f) {
     check(f.key.rank() == 4 && f.value.rank() == 4 && f.query.shape() == f.key.shape() && f.key.dtype() == type &&
               f.query.dtype() == type && f.key.dim(0) == f.value.dim(0) && f.key.dim(1) == f.value.dim(1) &&
               f.key.dim(2) > 0 && f.value.dim(2) % f.key.dim(2) == 0,
-          op, ": queries and keys must be (B, T, Hk, Dk) and values (B, T, Hv, Dv) of one type, Hk a divisor of Hv, got ",
+          op,
+          ": queries and keys must be (B, T, Hk, Dk) and values (B, T, Hv, Dv) of one type, Hk a divisor of Hv, got ",
           f.query.shape(), ", ", f.key.shape(), " ", f.key.dtype(), " and ", f.value.shape(), " ", type);
     const Shape gates{f.value.dim(0), f.value.dim(1), f.value.dim(2)};
     check_like(op, "g", f.g, gates, DType::f32);
@@ -42,8 +43,8 @@ kernels::DeltaRule checked(const char* op, const DeltaRule& f) {
 }
 
 Tensor workspace(Context& ctx, const DeltaRule& f, bool backward) {
-    const int64_t floats = call(ctx, &KernelTable::delta_rule_workspace, "delta_rule_workspace", f.key.shape(),
-                                f.value.shape(), backward);
+    const int64_t floats =
+        call(ctx, &KernelTable::delta_rule_workspace, "delta_rule_workspace", f.key.shape(), f.value.shape(), backward);
     return empty(ctx, {floats}, DType::f32, Purpose::workspace);
 }
 

@@ -160,7 +160,8 @@ Tensor short_convolution_state(Context& ctx, const Tensor& p, int64_t taps, cons
 // --- gated delta rule: formulas, shapes and strides as in kernels::DeltaRule ---
 // g (B, T, H) f32 of x (B, T, H), a_log and dt_bias (H).
 Tensor decay(Context& ctx, const Tensor& x, const Tensor& a_log, const Tensor& dt_bias);
-Tensor decay_backward_input(Context& ctx, const Tensor& dg, const Tensor& x, const Tensor& a_log, const Tensor& dt_bias);
+Tensor decay_backward_input(Context& ctx, const Tensor& dg, const Tensor& x, const Tensor& a_log,
+                            const Tensor& dt_bias);
 // Adds to da_log and ddt_bias (H) f32.
 void decay_backward_weight(Context& ctx, const Tensor& dg, const Tensor& x, const Tensor& a_log, const Tensor& dt_bias,
                            const Tensor& da_log, const Tensor& ddt_bias);
@@ -173,8 +174,8 @@ struct DeltaRule {
 };
 // Writes o (B, T, Hv, Dv); returns the state after the tokens where it is `wanted`.
 Tensor delta_rule(Context& ctx, const DeltaRule& f, const Tensor& o, bool wanted);
-// Writes the gradients that have memory: of all inputs, of which that of `before` may be undefined. `after`: the gradient
-// of the state after the tokens; undefined: none.
+// Writes the gradients that have memory: of all inputs, of which that of `before` may be undefined. `after`: the
+// gradient of the state after the tokens; undefined: none.
 struct DeltaRuleGradients {
     Tensor query, key, value, g, b, before;
 };

@@ -76,12 +76,11 @@ void short_convolution_backward_input(Context& ctx, const ShortConvolution& f, c
           "short_convolution_backward_input: dp must be like p ", f.p.shape(), " ", f.p.dtype(), ", got ", dp.shape(),
           " ", dp.dtype());
     call(ctx, &KernelTable::short_convolution_backward_input, "short_convolution_backward_input", inputs,
-         kernels::ShortConvolutionBackward{
-             .dz = dz,
-             .db = section(dp, 0, f.gates),
-             .dc = section(dp, 1, f.gates),
-             .dx = section(dp, 2, f.gates),
-             .after = after});
+         kernels::ShortConvolutionBackward{.dz = dz,
+                                           .db = section(dp, 0, f.gates),
+                                           .dc = section(dp, 1, f.gates),
+                                           .dx = section(dp, 2, f.gates),
+                                           .after = after});
 }
 
 Tensor short_convolution_backward_before(Context& ctx, const ShortConvolution& f, const Tensor& dz) {

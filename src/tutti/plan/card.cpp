@@ -49,7 +49,8 @@ std::string architecture(const spec::ModelSpec& m) {
     if (!m.window_layers.empty()) text += concat(" in layers ", m.window_layers);
     if (!m.conv_layers.empty()) text += concat(", convolutions of ", m.conv_kernel, " in layers ", m.conv_layers);
     if (!m.delta_layers.empty())
-        text += concat(", delta rule of ", m.delta_value_heads, " heads of ", m.delta_value_dim, " in layers ", m.delta_layers);
+        text += concat(", delta rule of ", m.delta_value_heads, " heads of ", m.delta_value_dim, " in layers ",
+                       m.delta_layers);
     if (static_cast<int64_t>(spec::layers_with_experts(m).size()) < m.layers) text += concat(", ffn ", m.ffn);
     return text + mixture(m) + concat(", vocab ", m.vocab, m.tie_embeddings ? ", tied" : "");
 }

@@ -22,8 +22,7 @@ constexpr std::array kFamilyTraits = {
                  .gated = false,
                  .plain_heads = true,
                  .unused = "conv_layers conv_kernel conv_bias head_norm rope_theta rope_scaling.factor "},
-    FamilyTraits{
-        .family = Family::llama, .name = "llama", .options = true, .unused = "conv_layers conv_bias "},
+    FamilyTraits{.family = Family::llama, .name = "llama", .options = true, .unused = "conv_layers conv_bias "},
     FamilyTraits{.family = Family::lfm2, .name = "lfm2", .head_norm = true, .router_epsilon = 1e-6},
     FamilyTraits{.family = Family::mlp,
                  .name = "mlp",

@@ -185,7 +185,8 @@ void for_each_field(Run& run, const Visit& visit) {
     key("conv_layers", m.conv_layers, any(),
         "lfm2: layers with a gated short convolution in place of attention, as \"0-1,3-4\"; \"\": none");
     key("conv_kernel", m.conv_kernel, between(0, 16),
-        "kernel size of the convolutions of conv_layers and delta_layers in tokens, the current one included; 0 without "
+        "kernel size of the convolutions of conv_layers and delta_layers in tokens, the current one included; 0 "
+        "without "
         "such layers");
     key("conv_bias", m.conv_bias, any(), "lfm2: biases on the convolution and the projections around it");
     key("delta_layers", m.delta_layers, any(),

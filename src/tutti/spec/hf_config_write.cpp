@@ -4,8 +4,8 @@
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/spec/hf_config.h"
-#include "tutti/spec/hf_keys.h"
 #include "tutti/spec/hf_experts.h"
+#include "tutti/spec/hf_keys.h"
 #include "tutti/spec/layers.h"
 #include "tutti/spec/variants.h"
 
@@ -73,9 +73,9 @@ Architecture architecture_of(const ModelSpec& m) {
          {&ModelSpec::embedding_scale, &ModelSpec::residual_scale, &ModelSpec::logit_divisor, &ModelSpec::logit_cap,
           &ModelSpec::score_scale, &ModelSpec::score_cap, &ModelSpec::window_rope_theta, &ModelSpec::query_growth})
         check<UsageError>(m.*field == plain.*field, kNamesNoVariant);
-    check<UsageError>(m.norms == plain.norms && m.gate == plain.gate && m.rope_dims == 0 && m.nope_layers.empty() && m.delta_layers.empty() &&
-                          m.kv_latent == 0 && m.rope_scaling.type != "longrope" && m.rope_scaling.mscale == 0 &&
-                          m.rope_scaling.mscale_all_dim == 0,
+    check<UsageError>(m.norms == plain.norms && m.gate == plain.gate && m.rope_dims == 0 && m.nope_layers.empty() &&
+                          m.delta_layers.empty() && m.kv_latent == 0 && m.rope_scaling.type != "longrope" &&
+                          m.rope_scaling.mscale == 0 && m.rope_scaling.mscale_all_dim == 0,
                       kNamesNoVariant);
     if (m.moe.experts > 0) return mixture_of(m);
     if (m.head_norm && m.qkv_bias == m.output_bias && !m.mlp_bias) return {"qwen3", "Qwen3ForCausalLM"};

@@ -6,9 +6,8 @@
 namespace tutti::spec {
 
 void read_delta_rule(Keys& keys, ModelSpec& m) {
-    const Json* types = keys.list("layer_types", m.layers, "times linear_attention or full_attention", [](const Json& x) {
-        return x == "linear_attention" || x == "full_attention";
-    });
+    const Json* types = keys.list("layer_types", m.layers, "times linear_attention or full_attention",
+                                  [](const Json& x) { return x == "linear_attention" || x == "full_attention"; });
     const int64_t interval = keys.integer_or("full_attention_interval", 4);  // not read beside layer_types
     std::vector<bool> with;
     for (int64_t i = 0; i < m.layers; ++i)

@@ -133,7 +133,8 @@ LayerSpec layer(const ModelSpec& m, int64_t of) {
     if (contains(layer_ranges(m.conv_layers), i)) {
         layer.mixer = ConvolutionSpec{m.conv_kernel, m.conv_bias};
     } else if (contains(layer_ranges(m.delta_layers), i)) {
-        layer.mixer = DeltaSpec{m.delta_key_heads, m.delta_value_heads, m.delta_key_dim, m.delta_value_dim, m.conv_kernel};
+        layer.mixer =
+            DeltaSpec{m.delta_key_heads, m.delta_value_heads, m.delta_key_dim, m.delta_value_dim, m.conv_kernel};
     } else if (traits.tokens) {
         const bool windowed = m.window > 0 && (m.window_layers.empty() || contains(layer_ranges(m.window_layers), i));
         layer.mixer = AttentionSpec{.heads = m.heads,

@@ -53,7 +53,7 @@ struct AttentionSpec {
     double score_scale = 0;   // 0: head_dim^(-1/2)
     double score_cap = 0;     // 0: none
     bool sinks = false;
-    bool output_gate = false;  // times the sigmoid of a projection of the input
+    bool output_gate = false;      // times the sigmoid of a projection of the input
     std::optional<RopeSpec> rope;  // none: no rotary positions
     bool operator==(const AttentionSpec&) const = default;
 };

@@ -111,10 +111,10 @@ struct ModelSpec {
     int64_t conv_kernel = 0;  // K, kernel size in tokens, the current one included; 0 without conv_ or delta_layers
     bool conv_bias = false;   // on the convolution and on the projections before and after it
     // Gated delta rule (Qwen3-Next): linear attention with a state of each value head in place of attention.
-    std::string delta_layers;      // layers with it, "0-2,4-6"; "": none, and the next four are 0
-    int64_t delta_key_heads = 0;   // of queries and keys; divides delta_value_heads
+    std::string delta_layers;     // layers with it, "0-2,4-6"; "": none, and the next four are 0
+    int64_t delta_key_heads = 0;  // of queries and keys; divides delta_value_heads
     int64_t delta_value_heads = 0;
-    int64_t delta_key_dim = 0;     // of a head
+    int64_t delta_key_dim = 0;  // of a head
     int64_t delta_value_dim = 0;
     bool attention_gate = false;   // attention's output times the sigmoid of a projection of its input (Qwen3-Next)
     int64_t max_positions = 1024;  // learned positions of gpt2; an upper bound of seq_len elsewhere

@@ -265,8 +265,8 @@ ModelSpec gpt_oss(const std::string& name, const LlamaSizes& s, int64_t window, 
 struct DeltaSizes {
     int64_t key_heads, value_heads, dim;
 };
-ModelSpec qwen3_next(const char* row, const std::string& name, const LlamaSizes& s, bool tied,
-                     const DeltaSizes& d, MixtureSpec moe = {}) {
+ModelSpec qwen3_next(const char* row, const std::string& name, const LlamaSizes& s, bool tied, const DeltaSizes& d,
+                     MixtureSpec moe = {}) {
     ModelSpec m = relative(row, name, s, tied, 10000000, 1e-6);
     std::vector<bool> with;
     for (int64_t i = 0; i < m.layers; ++i) with.push_back((i + 1) % 4 != 0);

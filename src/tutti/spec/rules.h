@@ -62,8 +62,7 @@ inline bool tp_fits(const RunSpec& run) {
     const ModelSpec& m = run.model;
     const int64_t tp = run.parallel.tp;
     return divides(tp, m.heads) && divides(tp, m.ffn) && divides(tp, m.moe.shared_ffn) && divides(tp, conv_width(m)) &&
-           divides(tp, m.delta_key_heads) &&
-           tp_fits_kv_heads(run) && width_norm_fits(run);
+           divides(tp, m.delta_key_heads) && tp_fits_kv_heads(run) && width_norm_fits(run);
 }
 inline bool sequence_parallel_fits(const RunSpec& run) {
     const ParallelSpec& p = run.parallel;

@@ -241,8 +241,11 @@ void check_tensor_parallel(const RunSpec& run, Problems& problems) {
     require(problems, tp == 1 || !mlp, "[parallel] tp = ", tp,
             ": the family mlp has no tensor parallelism; set it to 1");
     if (mlp) return;
-    for (const auto& [size, key] :
-         {std::pair(m.heads, "heads"), {m.ffn, "ffn"}, {m.moe.shared_ffn, "moe.shared_ffn"}, {conv_width(m), "width"}, {m.delta_key_heads, "delta_key_heads"}})
+    for (const auto& [size, key] : {std::pair(m.heads, "heads"),
+                                    {m.ffn, "ffn"},
+                                    {m.moe.shared_ffn, "moe.shared_ffn"},
+                                    {conv_width(m), "width"},
+                                    {m.delta_key_heads, "delta_key_heads"}})
         require(problems, divides(tp, size), "[parallel] tp = ", tp, ": must divide [model] ", key, " = ", size,
                 nearest_divisors_of(size, tp, "parallel", "tp"));
     require(problems, tp_fits_kv_heads(run), "[parallel] tp = ", tp, ": must divide [model] kv_heads = ", m.kv_heads,

@@ -90,27 +90,35 @@ void check_window(const ModelSpec& m, Problems& problems) {
 }
 
 void check_convolutions(const ModelSpec& m, Problems& problems) {
-    check_layer_list(m, "conv_layers", m.conv_layers, problems);
-    check_layer_list(m, "delta_layers", m.delta_layers, problems);
-    const bool convolves = !m.conv_layers.empty() || !m.delta_layers.empty();
-    require(problems, convolves == (m.conv_kernel >= 1), "[model] conv_kernel = ", m.conv_kernel, ": conv_layers = ",
-            toml_text(m.conv_layers), " and delta_layers = ", toml_text(m.delta_layers),
-            convolves ? " have a convolution, which needs at least 1; LFM2 has 3, Qwen3-Next 4"
-                      : " name no layer with a convolution; name one, or set 0");
-    require(problems, !m.conv_bias || !m.conv_layers.empty(), "[model] conv_bias = true: has no effect while ",
-            "conv_layers is empty; name the layers or leave it out");
+    const bool of_lfm2 = traits_of(m).uses("conv_layers");
+    const char* key = of_lfm2 ? "conv_layers" : "delta_layers";
+    const std::string& layers = of_lfm2 ? m.conv_layers : m.delta_layers;
+    check_layer_list(m, key, layers, problems);
+    if (layers.empty()) {
+        require(problems, m.conv_kernel == 0 && !m.conv_bias, "[model] conv_kernel = ", m.conv_kernel,
+                ", conv_bias = ", toml_text(m.conv_bias), ": have no effect while ", key,
+                " is empty; name the layers or leave both out");
+    } else {
+        require(problems, m.conv_kernel >= 1, "[model] conv_kernel = ", m.conv_kernel, ": ", key, " = ",
+                toml_text(layers), " have a convolution, which needs at least 1; ",
+                of_lfm2 ? "LFM2 has 3" : "Qwen3-Next has 4");
+    }
 }
 
 void check_delta_rule(const ModelSpec& m, Problems& problems) {
+    if (!traits_of(m).uses("delta_layers")) return;
     for (const auto& [key, size] : {std::pair{"delta_key_heads", m.delta_key_heads},
                                     {"delta_value_heads", m.delta_value_heads},
                                     {"delta_key_dim", m.delta_key_dim},
                                     {"delta_value_dim", m.delta_value_dim}})
-        require(problems, (size > 0) == !m.delta_layers.empty(), "[model] ", key, " = ", size, ": delta_layers = ",
-                toml_text(m.delta_layers), m.delta_layers.empty() ? " name no layer; set 0" : " need at least 1");
+        require(problems, (size > 0) == !m.delta_layers.empty(), "[model] ", key, " = ", size,
+                ": delta_layers = ", toml_text(m.delta_layers),
+                m.delta_layers.empty() ? " name no layer; set 0" : " need at least 1");
     require(problems, m.delta_key_heads == 0 || m.delta_value_heads % m.delta_key_heads == 0,
             "[model] delta_key_heads = ", m.delta_key_heads, ": must divide delta_value_heads = ", m.delta_value_heads,
-            [&] { return nearest_divisors("; nearest: ", m.delta_value_heads, m.delta_key_heads, "model.delta_key_heads"); });
+            [&] {
+                return nearest_divisors("; nearest: ", m.delta_value_heads, m.delta_key_heads, "model.delta_key_heads");
+            });
     require(problems, m.delta_layers.empty() || m.mtp_depth == 0, "[model] mtp_depth = ", m.mtp_depth,
             ": blocks that predict later tokens are not built beside delta_layers; set 0");
     require(problems, !m.attention_gate || m.kv_latent == 0, "[model] attention_gate = true: latent attention ",

@@ -99,13 +99,40 @@ TEST(Validate, ConvolutionsOfSomeLayers) {
               "[model] head_norm = false: the family lfm2 always has it; set true");
     EXPECT_EQ(problems({"model.window=5"}), "[model] window = 5: the family lfm2 does not use it; it must be 0");
     EXPECT_EQ(problems_of({"model.conv_kernel=3"}),
-              "[model] conv_kernel = 3: the family llama does not use it; it must be 0");
+              "[model] conv_kernel = 3, conv_bias = false: have no effect while delta_layers is empty; name the layers "
+              "or leave both out");
     EXPECT_EQ(problems({"parallel.cp=2", "train.seq_len=8"}, 2), "");
     EXPECT_EQ(problems({"parallel.cp=2", "train.seq_len=4"}, 2),
               "[train] seq_len = 4: a rank of [parallel] cp = 2 has 1 tokens in a row; a convolution needs [model] "
               "conv_kernel - 1 = 2 of them");
     EXPECT_EQ(problems({"parallel.tp=2", "model.width=129"}, 2),
               "[parallel] tp = 2: must divide [model] width = 129; nearest: tp = 1 or 3");
+}
+
+TEST(Validate, DeltaRuleOfSomeLayers) {
+    const auto problems = [](std::vector<std::string> changes, int ranks = 1) {
+        changes.insert(changes.begin(), "model.preset=qwen3-next-tiny");
+        return problems_of(changes, ranks);
+    };
+    EXPECT_EQ(problems({}), "");
+    EXPECT_EQ(problems({"model.delta_layers=0-3"}), "");
+    EXPECT_EQ(problems({"model.conv_kernel=0"}),
+              "[model] conv_kernel = 0: delta_layers = \"0-2\" have a convolution, which needs at least 1; Qwen3-Next "
+              "has 4");
+    EXPECT_EQ(problems({"model.delta_value_dim=0"}),
+              "[model] delta_value_dim = 0: delta_layers = \"0-2\" need at least 1");
+    EXPECT_EQ(
+        problems({"model.delta_key_heads=3"}),
+        "[model] delta_key_heads = 3: must divide delta_value_heads = 4; nearest: model.delta_key_heads = 2 or 4");
+    EXPECT_EQ(problems_of({"model.delta_key_dim=8"}),
+              "[model] delta_key_dim = 8: delta_layers = \"\" name no layer; set 0");
+    EXPECT_EQ(problems({"parallel.tp=4"}, 4),
+              "[parallel] tp = 4: must divide [model] delta_key_heads = 2; nearest: tp = 2");
+    EXPECT_EQ(problems({"parallel.cp=2", "train.seq_len=8"}, 2),
+              "[train] seq_len = 8: a rank of [parallel] cp = 2 has 2 tokens in a row; a convolution needs [model] "
+              "conv_kernel - 1 = 3 of them");
+    EXPECT_EQ(problems({"model.mtp_depth=1", "model.mtp_weight=0.3"}),
+              "[model] mtp_depth = 1: blocks that predict later tokens are not built beside delta_layers; set 0");
 }
 
 TEST(Validate, FieldsThatTheFamilyDoesNotHave) {

@@ -26,8 +26,8 @@ struct Variant {
     const char* behind_attention = "post_attention_layernorm";
     const char* before_mlp = "pre_feedforward_layernorm";
     const char* behind_mlp = "post_feedforward_layernorm";
-    bool fused_qkv = false;                       // q | k | v are rows of one tensor, qkv_proj
-    bool fused_gate_up = false;                   // gate | up are rows of one tensor, gate_up_proj
+    bool fused_qkv = false;          // q | k | v are rows of one tensor, qkv_proj
+    bool fused_gate_up = false;      // gate | up are rows of one tensor, gate_up_proj
     bool delta_by_key_head = false;  // of the delta rule, rows of a key head side by side (models/delta_rule.h)
     const char* shared_expert = "shared_expert";  // of the feed-forward part, like the next
     const char* expert_bias = "expert_bias";

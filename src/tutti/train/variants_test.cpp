@@ -40,6 +40,9 @@ class Variants : public SmallRun, public ::testing::WithParamInterface<std::stri
         add(preset.value_dim > 0, "model.value_dim=5");
         for (const char* setting : {"model.moe.layers=\"1\"", "model.moe.ffn=16"}) add(preset.moe.experts > 0, setting);
         add(preset.moe.shared_ffn > 0, "model.moe.shared_ffn=16");
+        for (const char* setting : {"model.delta_layers=\"0\"", "model.delta_key_heads=2", "model.delta_value_heads=4",
+                                    "model.delta_key_dim=6", "model.delta_value_dim=5"})
+            add(!preset.delta_layers.empty(), setting);
         add(preset.gate_limit > 0, "model.gate_limit=0.3");
         add(preset.window > 0, "model.window=5");
         add(!preset.window_layers.empty(), "model.window_layers=\"0\"");

@@ -11,8 +11,8 @@ inline constexpr int64_t kBlock = 16;  // rows of a triangular system that are s
 
 struct Plan {
     int64_t B, T, Hk, Hv, Dk, Dv;
-    int64_t group;   // value heads of a key head
-    int64_t chunks;  // of a sequence
+    int64_t group;         // value heads of a key head
+    int64_t chunks;        // of a sequence
     int64_t row_k, row_v;  // floats of a row of keys and of values, rounded up
     int64_t state;         // floats of the states of a group
     int64_t slot;          // workspace of one thread, in floats

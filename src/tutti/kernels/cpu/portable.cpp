@@ -56,8 +56,9 @@ double softplus(double x) { return x > 0 ? x + std::log1p(std::exp(-x)) : std::l
 template <class Body>
 void with_decay(const View& x, const View& a_log, const View& dt_bias, const Body& body) {
     const auto run = [&]<class T>(T) {
-        body(T{}, [&](int64_t h) { return -std::exp(number<T>(a_log, h)); },
-             [&](int64_t i, int64_t h) { return number<T>(x, i) + number<T>(dt_bias, h); });
+        body(
+            T{}, [&](int64_t h) { return -std::exp(number<T>(a_log, h)); },
+            [&](int64_t i, int64_t h) { return number<T>(x, i) + number<T>(dt_bias, h); });
     };
     if (x.dtype == DType::bf16)
         run(bf16{});

@@ -348,9 +348,8 @@ struct Task {
         solve(chunk, g, S);
         score(rows, S);
         weigh(rows);
-        for_all(rows * Dv, [&](int at) {
-            m.dout.data[at] = load_one(b.dout.at(n, begin + at / Dv, value_head(g)) + at % Dv);
-        });
+        for_all(rows * Dv,
+                [&](int at) { m.dout.data[at] = load_one(b.dout.at(n, begin + at / Dv, value_head(g)) + at % Dv); });
         multiply(m.scores.transposed(), m.dout, m.dd, rows, Dv, rows, false);
         multiply(m.weighted, dS, m.dd, rows, Dv, Dk, true);
         solve_transposed(rows);

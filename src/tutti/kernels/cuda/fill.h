@@ -13,7 +13,7 @@ void fill_embedding(KernelTable& table);    // embedding, rope, rope_table
 void fill_norm(KernelTable& table);
 void fill_short_convolution(KernelTable& table);
 void fill_delta_rule(KernelTable& table);  // and decay
-void fill_optimizer(KernelTable& table);  // adamw, sgd, lion, muon
+void fill_optimizer(KernelTable& table);   // adamw, sgd, lion, muon
 void fill_cross_entropy(KernelTable& table);
 void fill_sampling(KernelTable& table);
 void fill_routing(KernelTable& table);      // route, route_backward, balance

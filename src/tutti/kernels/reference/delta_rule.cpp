@@ -87,11 +87,13 @@ class Head {
     // S (Dk, Dv), row by row.
     Row state(const View& from) const {
         Row S(Dk_ * Dv_, 0);
-        for (size_t i = 0; from.defined() && i < S.size(); ++i) S[i] = load(from, first_of(S.size()) + static_cast<int64_t>(i));
+        for (size_t i = 0; from.defined() && i < S.size(); ++i)
+            S[i] = load(from, first_of(S.size()) + static_cast<int64_t>(i));
         return S;
     }
     void store_state(const View& to, const Row& S) const {
-        for (size_t i = 0; to.defined() && i < S.size(); ++i) store(to, first_of(S.size()) + static_cast<int64_t>(i), S[i]);
+        for (size_t i = 0; to.defined() && i < S.size(); ++i)
+            store(to, first_of(S.size()) + static_cast<int64_t>(i), S[i]);
     }
 
     // S^T k, (Dv)

@@ -14,9 +14,9 @@ void fill_matrix(KernelTable& table);       // gemm, bias_backward, embedding, s
 void fill_norm(KernelTable& table);
 void fill_short_convolution(KernelTable& table);
 void fill_delta_rule(KernelTable& table);  // and decay
-void fill_attention(KernelTable& table);  // attention, rope, rope_table
-void fill_loss(KernelTable& table);       // cross_entropy, squared_error, sample
-void fill_experts(KernelTable& table);    // routing, rows of experts, grouped_gemm
-void fill_optimizer(KernelTable& table);  // adamw, sgd
+void fill_attention(KernelTable& table);   // attention, rope, rope_table
+void fill_loss(KernelTable& table);        // cross_entropy, squared_error, sample
+void fill_experts(KernelTable& table);     // routing, rows of experts, grouped_gemm
+void fill_optimizer(KernelTable& table);   // adamw, sgd
 
 }  // namespace tutti::kernels::reference

@@ -11,7 +11,9 @@ namespace {
 double load_at(const View& x, int64_t i, int64_t j, int64_t k) { return load(x, offset(x, i, j, k)); }
 
 // A gate, b or c; 1 without gates.
-double gate_at(const View& gate, int64_t n, int64_t t, int64_t c) { return gate.defined() ? load_at(gate, n, t, c) : 1; }
+double gate_at(const View& gate, int64_t n, int64_t t, int64_t c) {
+    return gate.defined() ? load_at(gate, n, t, c) : 1;
+}
 
 // u of token t; t may lie before the first token.
 double gated(const ShortConvolution& f, int64_t n, int64_t t, int64_t c) {

@@ -67,9 +67,9 @@ DeltaRule make(Arena& arena, const Form& f, const KernelTable& table, const Stre
     return rule;
 }
 
-// A step never makes a state larger (keys are units, 0 < beta < 1, alpha <= 1), so the error of each of its sums, of Dk,
-// Dv or as many terms as a chunk has tokens, reaches a later result at its own size: with T steps one sum of that many
-// terms of the size of the largest values. Those of a gradient add up over T tokens, as do its errors.
+// A step never makes a state larger (keys are units, 0 < beta < 1, alpha <= 1), so the error of each of its sums, of
+// Dk, Dv or as many terms as a chunk has tokens, reaches a later result at its own size: with T steps one sum of that
+// many terms of the size of the largest values. Those of a gradient add up over T tokens, as do its errors.
 void report(Arena& arena, const Form& f, const char* name, const View& y) {
     double largest = 0;
     for (const double v : values(y)) largest = std::max(largest, std::abs(v));
@@ -90,15 +90,14 @@ void add_rule(std::vector<Case>& all, const Form& form) {
     add(all, "delta_rule_backward", &KernelTable::delta_rule_backward, form.name(),
         [=](const auto& table, const auto& stream, Arena& arena) {
             const DeltaRule f = make(arena, form, table, stream, true);
-            const DeltaRuleBackward b{
-                .dout = arena.normal(form.values(), form.type, "dout"),
-                .after = form.ends ? arena.normal(form.states(), DType::f32, "dafter") : View(),
-                .dquery = arena.empty(form.keys(), form.type),
-                .dkey = arena.empty(form.keys(), form.type),
-                .dvalue = arena.empty(form.values(), form.type),
-                .dg = arena.empty({form.B, form.T, form.Hv}, DType::f32),
-                .db = arena.empty({form.B, form.T, form.Hv}, form.type),
-                .dbefore = form.ends ? arena.empty(form.states(), DType::f32) : View()};
+            const DeltaRuleBackward b{.dout = arena.normal(form.values(), form.type, "dout"),
+                                      .after = form.ends ? arena.normal(form.states(), DType::f32, "dafter") : View(),
+                                      .dquery = arena.empty(form.keys(), form.type),
+                                      .dkey = arena.empty(form.keys(), form.type),
+                                      .dvalue = arena.empty(form.values(), form.type),
+                                      .dg = arena.empty({form.B, form.T, form.Hv}, DType::f32),
+                                      .db = arena.empty({form.B, form.T, form.Hv}, form.type),
+                                      .dbefore = form.ends ? arena.empty(form.states(), DType::f32) : View()};
             arena.start();
             table.delta_rule_backward(stream, f, b);
             report(arena, form, "dquery", b.dquery);
@@ -165,11 +164,21 @@ std::vector<Form> forms() {
                 all.push_back({.type = t, .B = 2, .T = T, .Hk = 2, .Hv = 4, .Dk = 12, .Dv = 20, .ends = ends});
         for (const bool documents : {false, true})
             for (const double decay : {0.0, 0.1, 20.0})
-                all.push_back({.type = t, .B = 2, .T = 140, .Hk = 1, .Hv = 3, .Dk = 16, .Dv = 33,
-                               .documents = documents, .packed = true, .ends = decay == 0.1, .decay = decay});
+                all.push_back({.type = t,
+                               .B = 2,
+                               .T = 140,
+                               .Hk = 1,
+                               .Hv = 3,
+                               .Dk = 16,
+                               .Dv = 33,
+                               .documents = documents,
+                               .packed = true,
+                               .ends = decay == 0.1,
+                               .decay = decay});
         all.push_back({.type = t, .T = 70, .Hk = 1, .Hv = 1, .Dk = 128, .Dv = 128, .documents = true, .packed = true});
         all.push_back({.type = t, .B = 3, .T = 20, .Hk = 3, .Hv = 3, .Dk = 1, .Dv = 3, .documents = true});
-        all.push_back({.type = t, .B = 2, .T = 30, .Hk = 2, .Hv = 2, .Dk = 8, .Dv = 8, .documents = true, .ends = true});
+        all.push_back(
+            {.type = t, .B = 2, .T = 30, .Hk = 2, .Hv = 2, .Dk = 8, .Dv = 8, .documents = true, .ends = true});
     }
     return all;
 }
@@ -179,7 +188,8 @@ std::vector<Form> forms() {
 void add_delta_rule(std::vector<Case>& all) {
     for (const Form& form : forms()) add_rule(all, form);
     for (const DType t : kActivationTypes)
-        for (const auto& [N, H] : {std::pair<int64_t, int64_t>{1, 1}, {700, 5}, {37, 32}, {0, 4}}) add_decay(all, t, N, H);
+        for (const auto& [N, H] : {std::pair<int64_t, int64_t>{1, 1}, {700, 5}, {37, 32}, {0, 4}})
+            add_decay(all, t, N, H);
 }
 
 }  // namespace tutti::kernels::cases

@@ -4,8 +4,8 @@
 //
 // Of a chunk, with the state S before it, rows t and s of its tokens, and D(t, s) = alpha[s + 1] ... alpha[t] the decay
 // from s to t, which is 0 across the beginning of a document:
-//   d = (I + L)^-1 beta (V - gamma K S),  L(t, s) = beta[t] k[t].k[s] D(t, s) for s < t,  gamma[t] = alpha[0] ... alpha[t]
-//   O = gamma Q S + (Q K^T D) d,          S' = gamma[last] S + (D(last, s) K)^T d.
+//   d = (I + L)^-1 beta (V - gamma K S),  L(t, s) = beta[t] k[t].k[s] D(t, s) for s < t,  gamma[t] = alpha[0] ...
+//   alpha[t] O = gamma Q S + (Q K^T D) d,          S' = gamma[last] S + (D(last, s) K)^T d.
 #include "tutti/kernels/cpu/delta_rule_plan.h"
 #include "tutti/kernels/cpu/isa/parts.h"
 #include "tutti/kernels/cpu/isa/tile_product.h"
@@ -81,18 +81,18 @@ void store_silu_gradient(const T* x, const float* d, int64_t n, T* dx) {
 
 // What one thread has in the workspace. Rows of tokens (kChunk), of channels of keys (Dk) or of values (row_v).
 struct Slot {
-    Matrix k, q, weighted, kt;      // K; Q Dk^(-1/2); D(last, s) K; K^T
-    Matrix kk, qk;                  // K K^T, Q K^T
-    Matrix decay, lower, scores;    // D; -L; Q K^T D
-    Matrix v, p, d, o;              // silu(V); K S; d; O or Q S
+    Matrix k, q, weighted, kt;    // K; Q Dk^(-1/2); D(last, s) K; K^T
+    Matrix kk, qk;                // K K^T, Q K^T
+    Matrix decay, lower, scores;  // D; -L; Q K^T D
+    Matrix v, p, d, o;            // silu(V); K S; d; O or Q S
     float *alpha, *gamma, *beta, *scale_k, *scale_q, *dbeta, *e, *spare;
-    float* states;                  // of the value heads, before the chunk
+    float* states;  // of the value heads, before the chunk
     // Of the backward.
-    Matrix dk, dq, dstate_k;        // sums over the value heads; d (dS')^T
-    Matrix dout, dd, dp;            // dO; d d and then of beta (V - gamma P); gradient of P
-    Matrix dt, dkk, dqk, dl, ds;    // d^T; sums over the value heads; gradients of L and of scores
-    Matrix transposed, other;       // S^T; (dS')^T
-    float *dstates, *all;           // gradients of states after the chunk; states before each chunk
+    Matrix dk, dq, dstate_k;      // sums over the value heads; d (dS')^T
+    Matrix dout, dd, dp;          // dO; d d and then of beta (V - gamma P); gradient of P
+    Matrix dt, dkk, dqk, dl, ds;  // d^T; sums over the value heads; gradients of L and of scores
+    Matrix transposed, other;     // S^T; (dS')^T
+    float *dstates, *all;         // gradients of states after the chunk; states before each chunk
 
     Slot(const Plan& p_, float* memory, bool backward) {
         const auto take = [&](int64_t n) {
@@ -199,7 +199,8 @@ struct Task {
         }
         for (int64_t begin = 0; begin < rows; begin += kBlock) {
             const int64_t end = smaller(begin + kBlock, rows);
-            if (begin > 0) multiply({m.lower.at(begin), kChunk}, m.d, {m.d.at(begin), m.d.row}, end - begin, p.Dv, begin, true);
+            if (begin > 0)
+                multiply({m.lower.at(begin), kChunk}, m.d, {m.d.at(begin), m.d.row}, end - begin, p.Dv, begin, true);
             for (int64_t r = begin; r < end; ++r)
                 for (int64_t s = begin; s < r; ++s) combine(m.lower.at(r)[s], m.d.at(s), 1, m.d.at(r), p.Dv);
         }
@@ -232,7 +233,8 @@ struct Task {
                 multiply(m.scores, m.d, m.o, rows, p.Dv, rows, true);
                 for (int64_t r = 0; r < rows; ++r) {
                     T* out = row_at<T>(o, n, chunk * kChunk + r, value_head(g));
-                    for_vectors(0, p.Dv, [&](int64_t c, auto part) { store(load(m.o.at(r) + c, part), out + c, part); });
+                    for_vectors(0, p.Dv,
+                                [&](int64_t c, auto part) { store(load(m.o.at(r) + c, part), out + c, part); });
                 }
                 advance(rows, S);
             }

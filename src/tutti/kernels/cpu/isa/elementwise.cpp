@@ -182,8 +182,8 @@ void gated(const Stream& stream, float limit, View gate, View up, View y) {
 }
 
 void swiglu_forward(const Stream& stream, Gate g, View gate, View up, View y) {
-    constexpr void (*kOf[])(const Stream&, float, View, View, View) = {
-        gated<Gate::silu>, gated<Gate::gelu>, gated<Gate::clamped>, gated<Gate::sigmoid>};
+    constexpr void (*kOf[])(const Stream&, float, View, View, View) = {gated<Gate::silu>, gated<Gate::gelu>,
+                                                                       gated<Gate::clamped>, gated<Gate::sigmoid>};
     kOf[g.kind](stream, g.limit, gate, up, y);
 }
 

@@ -17,7 +17,7 @@ namespace tutti::kernels::TUTTI_ISA {
 [[gnu::target("general-regs-only")]] void fill_norm(KernelTable& table);
 [[gnu::target("general-regs-only")]] void fill_short_convolution(KernelTable& table);
 [[gnu::target("general-regs-only")]] void fill_delta_rule(KernelTable& table);  // not decay
-[[gnu::target("general-regs-only")]] void fill_optimizer(KernelTable& table);  // adamw, sgd, lion, muon
+[[gnu::target("general-regs-only")]] void fill_optimizer(KernelTable& table);   // adamw, sgd, lion, muon
 [[gnu::target("general-regs-only")]] void fill_attention(KernelTable& table);
 [[gnu::target("general-regs-only")]] void fill_cross_entropy(KernelTable& table);
 [[gnu::target("general-regs-only")]] void fill_routing(KernelTable& table);      // route, route_backward, balance

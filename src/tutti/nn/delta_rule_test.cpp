@@ -1,0 +1,185 @@
+// The gated delta rule over context-parallel ranks, which hand its state from one to the next, against one rank: values
+// and gradients, with documents that begin anywhere; its cache; and the gradients of its decay.
+#include "tutti/nn/delta_rule.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <mutex>
+
+#include "tutti/comm/threads/thread_world.h"
+
+namespace tutti::nn {
+namespace {
+
+constexpr int64_t kB = 2, kT = 288, kHk = 2, kHv = 4, kDk = 6, kDv = 5;
+
+std::vector<float> numbers(int64_t count, const char* purpose) {
+    std::vector<float> values;
+    for (int64_t i = 0; i < count; ++i)
+        values.push_back(static_cast<float>(normal(random_key(1, purpose), static_cast<uint64_t>(i))));
+    return values;
+}
+
+struct Heads {
+    Parameter a_log, dt_bias;
+};
+Heads make_heads(Device& device) {
+    ops::Context ctx{device, kernels::cpu_table(kernels::best_isa())};
+    const auto make = [&](const char* name) {
+        Parameter p{.name = name, .shape = {kHv}};
+        p.value = Tensor::from_host<float>(device, p.shape, numbers(kHv, name), Purpose::weights);
+        p.gradient = ops::zeros(ctx, p.shape, DType::f32);
+        return p;
+    };
+    return {make("a_log"), make("dt_bias")};
+}
+
+// The inputs of the rule and the widths of a token's values: query, key, value, x of the decay, b.
+constexpr std::pair<const char*, int64_t> kInputs[] = {
+    {"query", kHk* kDk}, {"key", kHk* kDk}, {"value", kHv* kDv}, {"x", kHv}, {"b", kHv}};
+
+// By name and token of the sequences (b T + t); "o" and the gradients of the inputs. By name, of parameters.
+struct Outcome {
+    std::map<std::string, std::map<int64_t, std::vector<float>>> of_tokens;
+    std::map<std::string, std::vector<double>> of_parameters;
+};
+
+Outcome run(int ranks, int ulysses, bool documents) {
+    Outcome all;
+    std::mutex mutex;
+    comm::run_ranks(ranks, {.timeout_s = 60}, [&](comm::World& world) {
+        const auto device = make_cpu_device(1);
+        ops::Context ctx{*device, kernels::cpu_table(kernels::best_isa())};
+        const auto group = world.everyone("cp");
+        std::vector<int> peers;  // that exchange heads with this rank: only their number matters
+        for (int i = 0; i < ulysses; ++i) peers.push_back(world.rank() / ulysses * ulysses + i);
+        const auto heads = world.group("cp_ulysses", peers);
+        const SequencePart part{world.rank(), ranks, ulysses};
+        std::vector<int64_t> tokens;
+        for (int64_t b = 0; b < kB; ++b)
+            for (const TokenRun& run : runs_of(part, kT))
+                for (int64_t i = 0; i < run.tokens; ++i) tokens.push_back(b * kT + run.begin + i);
+        const auto own = [&](const char* name, int64_t width) {
+            const std::vector<float> whole = numbers(kB * kT * width, name);
+            std::vector<float> values;
+            for (const int64_t token : tokens)
+                values.insert(values.end(), whole.begin() + token * width, whole.begin() + (token + 1) * width);
+            return Tensor::from_host<float>(*device, {kB, kT / ranks, width}, values, Purpose::data);
+        };
+        Batch batch;
+        std::vector<int32_t> positions;
+        for (const int64_t token : tokens)
+            positions.push_back(static_cast<int32_t>(documents ? token % kT % 37 : token % kT));
+        batch.positions = Tensor::from_host<int32_t>(*device, {kB, kT / ranks}, positions, Purpose::data);
+        if (ranks > 1) batch.context = {.ulysses = ulysses > 1 ? heads.get() : nullptr, .all = group.get()};
+        Heads parameters = make_heads(*device);
+        Tape tape(ctx, true);
+        std::map<std::string, Var> in;
+        for (const auto& [name, width] : kInputs) in[name] = tape.input(own(name, width));
+        const Var o = join_heads(tape, delta_rule(tape,
+                                                  {.query = split_heads(tape, in["query"], kDk),
+                                                   .key = split_heads(tape, in["key"], kDk),
+                                                   .value = split_heads(tape, in["value"], kDv),
+                                                   .g = decay(tape, in["x"], parameters.a_log, parameters.dt_bias),
+                                                   .b = in["b"]},
+                                                  batch, 0));
+        tape.backward(o, own("do", kHv * kDv));
+        const auto add = [&](const std::string& name, const Tensor& x) {
+            const std::vector<float> values = x.to_floats();
+            const size_t width = values.size() / tokens.size();
+            for (size_t i = 0; i < tokens.size(); ++i) {
+                const auto begin = values.begin() + static_cast<std::ptrdiff_t>(i * width);
+                all.of_tokens[name][tokens[i]] = {begin, begin + static_cast<std::ptrdiff_t>(width)};
+            }
+        };
+        const std::lock_guard lock(mutex);
+        add("o", o.value);
+        for (const auto& [name, width] : kInputs) add(name, tape.take_gradient(in[name]));
+        for (const Parameter* p : {&parameters.a_log, &parameters.dt_bias}) {
+            std::vector<double>& sum = all.of_parameters[p->name];
+            sum.resize(kHv);
+            const std::vector<float> gradient = p->gradient.to_host<float>();
+            for (size_t i = 0; i < sum.size(); ++i) sum[i] += gradient[i];
+        }
+    });
+    return all;
+}
+
+// Chunks begin elsewhere where a rank's tokens do, so sums have another order: all values are of order one.
+TEST(DeltaRule, IsThatOfOneRankHoweverTheSequenceIsSharedOut) {
+    for (const bool documents : {false, true}) {
+        const Outcome one = run(1, 1, documents);
+        for (const auto& [ranks, ulysses] : {std::pair{2, 1}, {3, 1}, {2, 2}, {4, 2}, {6, 2}}) {
+            SCOPED_TRACE(concat(ranks, " ranks, ", ulysses, documents ? ", documents" : ""));
+            const Outcome many = run(ranks, ulysses, documents);
+            for (const auto& [name, tokens] : one.of_tokens) {
+                ASSERT_EQ(tokens.size(), static_cast<size_t>(kB * kT)) << name;
+                double largest = 0;
+                for (const auto& [token, row] : tokens)
+                    for (size_t i = 0; i < row.size(); ++i) {
+                        const double there = many.of_tokens.at(name).at(token).at(i);
+                        largest = std::max(largest, std::abs(there - static_cast<double>(row[i])));
+                    }
+                EXPECT_LT(largest, 2e-5) << name;
+            }
+            for (const auto& [name, values] : one.of_parameters)
+                for (size_t i = 0; i < values.size(); ++i)
+                    EXPECT_NEAR(many.of_parameters.at(name)[i], values[i], 1e-4) << name;
+        }
+    }
+}
+
+// What a document computes is what it computes alone, and no gradient crosses its beginning.
+TEST(DeltaRule, DocumentsAreSeparate) {
+    const Outcome whole = run(1, 1, false), cut = run(1, 1, true);
+    double first = 0, later = 0;
+    for (const auto& [token, row] : whole.of_tokens.at("o"))
+        for (size_t i = 0; i < row.size(); ++i)
+            (token % kT < 37 ? first : later) += std::abs(row[i] - cut.of_tokens.at("o").at(token)[i]);
+    EXPECT_LT(first, 1e-4);
+    EXPECT_GT(later, 10);
+}
+
+// Tokens in pieces with a cache against all at once.
+TEST(DeltaRule, ACacheGivesTheValuesOfTheWholeSequence) {
+    const auto device = make_cpu_device(1);
+    ops::Context ctx{*device, kernels::cpu_table(kernels::best_isa())};
+    Heads parameters = make_heads(*device);
+    const auto of = [&](int64_t first, int64_t tokens, std::vector<KvCache*> caches) {
+        const std::vector<int32_t> ids(static_cast<size_t>(tokens));
+        const Batch batch = caches.empty() ? make_prompt(*device, ids, 1) : make_continuation(*device, ids, caches);
+        Tape tape(ctx, false);
+        const auto input = [&](size_t i) {
+            const auto& [name, width] = kInputs[i];
+            const std::vector<float> all = numbers(kT * width, name);
+            const std::vector<float> rows(all.begin() + first * width, all.begin() + (first + tokens) * width);
+            return Var{Tensor::from_host<float>(*device, {1, tokens, width}, rows, Purpose::data)};
+        };
+        const Var o = delta_rule(tape,
+                                 {.query = split_heads(tape, input(0), kDk),
+                                  .key = split_heads(tape, input(1), kDk),
+                                  .value = split_heads(tape, input(2), kDv),
+                                  .g = decay(tape, input(3), parameters.a_log, parameters.dt_bias),
+                                  .b = input(4)},
+                                 batch, 1);
+        advance(batch);
+        return o.value.to_floats();
+    };
+    const std::vector<float> whole = of(0, kT, {});
+    KvCache cache(2, kT);
+    for (int again = 0; again < 2; ++again) {  // a cache of length 0 has no state
+        std::vector<float> pieces;
+        cache.length = 0;
+        for (int64_t at = 0, size = 100; at < kT; at += size, size = std::min<int64_t>(size % 3 + 1, kT - at)) {
+            const auto piece = of(at, size, {&cache});
+            pieces.insert(pieces.end(), piece.begin(), piece.end());
+        }
+        ASSERT_EQ(pieces.size(), whole.size());
+        for (size_t i = 0; i < whole.size(); ++i) ASSERT_NEAR(pieces[i], whole[i], 1e-5) << i;
+    }
+}
+
+}  // namespace
+}  // namespace tutti::nn
