@@ -69,11 +69,11 @@ int models(const Io& io) {
     const std::vector<std::string> types = spec::hf_model_types();
     io.print(Json{{"presets", presets}, {"model_types", types}});
     if (io.json) return 0;
-    io.out << left("preset", 20) << left("model_type", 13) << right("parameters", 16) << right("C", 7) << right("L", 5)
+    io.out << left("preset", 20) << left("model_type", 17) << right("parameters", 16) << right("C", 7) << right("L", 5)
            << right("H/KV/D", 12) << right("F", 7) << right("V", 8) << "  supported\n";
     for (const Listed& row : rows) {
         const spec::ModelSpec& m = row.spec;
-        io.out << left(m.preset, 20) << left(row.model_type.empty() ? "-" : row.model_type, 13)
+        io.out << left(m.preset, 20) << left(row.model_type.empty() ? "-" : row.model_type, 17)
                << right(concat(row.parameters), 16) << right(concat(m.width), 7) << right(concat(m.layers), 5)
                << right(concat(m.heads, "/", m.kv_heads, "/", m.head_dim), 12) << right(concat(m.ffn), 7)
                << right(concat(m.vocab), 8) << "  " << joined(supported(row)) << '\n';

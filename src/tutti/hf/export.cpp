@@ -54,6 +54,8 @@ std::string config_text(FileSystem& disk, const spec::ModelSpec& spec, const Exp
     const std::string original = options.side_files.empty() ? "" : join(options.side_files, kConfig);
     if (!original.empty() && disk.kind(original) != FileKind::none) {
         const std::string text = read_file(disk, original);
+        // A config.json for images and text is not that of what is written.
+        if (spec::text_config(text, original)) return spec::to_hf_config(spec, stored);
         const bool has_depth = spec.mtp_depth == 0 || spec::mtp_depth_of(text) == spec.mtp_depth;
         if (has_depth && same_function(spec::model_from_hf_config(text, original), spec))
             return options.dtype || spec::is_packed(text)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <optional>
 #include <set>
 
 #include "tutti/checkpoint/training_state.h"
@@ -53,6 +54,20 @@ class Problems {
     size_t count_ = 0;
 };
 
+// What reads bytes that lie in blocks of `block`, `step` apart, the first of them at `begin` of what `read` reads.
+using Read = std::function<void(int64_t place, std::span<std::byte> out)>;
+Read in_blocks(Read read, int64_t block, int64_t begin, int64_t step) {
+    return [=](int64_t offset, std::span<std::byte> out) {
+        while (!out.empty()) {
+            const int64_t inside = offset % block;
+            const auto bytes = static_cast<size_t>(std::min(block - inside, static_cast<int64_t>(out.size())));
+            read(begin + offset / block * step + inside, out.first(bytes));
+            offset += static_cast<int64_t>(bytes);
+            out = out.subspan(bytes);
+        }
+    };
+}
+
 void check_tensor(const Shape& wanted, const std::string& name, const TensorInfo* info, Problems& problems,
                   bool bytes = false) {
     if (info == nullptr) return problems.add(name, " is missing; the model needs ", wanted);
@@ -82,12 +97,39 @@ std::string becoming(int64_t values, std::string_view what) {
     return concat(values, values == 1 ? " value becomes " : " values become ", what);
 }
 
-// The first part of the names of a model's tensors, if the files lack it: "transformer.".
-std::string missing_prefix(const ShardedSafetensors& files, const models::Model& model) {
+// The first part of the names of a model's tensors, and what the files have in its place.
+struct Prefix {
+    std::string ours, theirs;
+    bool of_text = false;  // the files hold more than a text model: images
+    std::string in_files(const std::string& name) const {
+        return name.starts_with(ours) ? theirs + name.substr(ours.size()) : name;
+    }
+};
+// Files of a model without its head lack "model." or "transformer."; those for images and text say that a tensor is of
+// the text's model, in one of two ways.
+Prefix prefix_of(const ShardedSafetensors& files, const models::Model& model) {
     const std::string name = tensor_names(*model.parameters().front()).front();
-    const size_t end = name.find('.') + 1;
-    const bool missing = files.find(name) == nullptr && files.find(name.substr(end)) != nullptr;
-    return missing ? name.substr(0, end) : "";
+    if (files.find(name) != nullptr) return {};
+    for (Prefix prefix : {Prefix{name.substr(0, name.find('.') + 1), ""},
+                          {"model.", "model.language_model.", true},
+                          {"", "language_model.", true}})
+        if (files.find(prefix.in_files(name)) != nullptr) return prefix;
+    return {};
+}
+
+// Experts that files may also hold in one tensor of a layer (Qwen3.5): gate over up (E, 2 F, C), down (E, C, F).
+struct Together {
+    std::string name;
+    Shape shape;
+    int64_t first_row = 0;
+};
+std::optional<Together> together(const Parameter& p, const std::string& of_expert) {
+    const size_t place = of_expert.rfind(".experts.");
+    if (place == std::string::npos || p.shape.rank() != 3) return std::nullopt;
+    const std::string block = of_expert.substr(0, place + 9);
+    if (p.role == autograd::Role::expert_row) return Together{block + "down_proj", p.shape};
+    const bool up = of_expert.ends_with(".up_proj.weight");
+    return Together{block + "gate_up_proj", {p.shape[0], 2 * p.shape[1], p.shape[2]}, up ? p.shape[1] : 0};
 }
 
 bool is_legacy_buffer(std::string_view tensor) {
@@ -157,14 +199,14 @@ bool any_infinite(const Losses& losses) {
 StoredWeights StoredWeights::in_directory(checkpoint::FileSystem& file_system, const std::string& directory,
                                           const models::Model& model) {
     const auto files = std::make_shared<const ShardedSafetensors>(ShardedSafetensors::open(file_system, directory));
-    const std::string prefix = missing_prefix(*files, model);
+    const Prefix prefix = prefix_of(*files, model);
+    const std::string head = prefix.in_files(kHead);
     const auto names_of = [&](const Parameter& p) {
         std::vector<std::string> names = tensor_names(p);
-        for (std::string& name : names)
-            if (name.starts_with(prefix)) name.erase(0, prefix.size());
+        for (std::string& name : names) name = prefix.in_files(name);
         // A tied weight has two names, and writers keep either: save_model of safetensors the head's.
         const bool tied = model.spec().tie_embeddings && &p == model.parameters().front();
-        if (tied && files->find(names.front()) == nullptr && files->find(kHead) != nullptr) names = {kHead};
+        if (tied && files->find(names.front()) == nullptr && files->find(head) != nullptr) names = {head};
         return names;
     };
     StoredWeights stored;
@@ -185,6 +227,19 @@ StoredWeights StoredWeights::in_directory(checkpoint::FileSystem& file_system, c
             if (complete) stored.weights_[p->name] = {type_of(*files, needed), read_experts(files, *p, needed), false};
             continue;
         }
+        if (const auto all = together(*p, names.front());
+            all && files->find(names.front()) == nullptr && files->find(all->name) != nullptr) {
+            const TensorInfo* info = files->find(all->name);
+            if (used.insert(all->name).second) check_tensor(all->shape, all->name, info, problems);
+            const int64_t row = p->shape[2] * size_of(info->dtype);
+            stored.weights_[p->name] = {
+                info->dtype,
+                in_blocks([files, name = all->name](int64_t place,
+                                                    std::span<std::byte> out) { files->read(name, place, out); },
+                          p->shape[1] * row, all->first_row * row, all->shape[1] * row),
+                false};
+            continue;
+        }
         const Shape wanted = shape_in_file(*p);
         const TensorInfo* first = files->find(names.front());
         for (const std::string& name : names) {
@@ -198,19 +253,20 @@ StoredWeights StoredWeights::in_directory(checkpoint::FileSystem& file_system, c
         if (first == nullptr) continue;
         const int64_t bytes_of_row = wanted.numel() / wanted[0] * size_of(first->dtype);
         const int64_t each = p->shape.numel() / static_cast<int64_t>(names.size()) * size_of(first->dtype);
+        // One tensor, of whose rows the parameter may be some; or as long a piece of several.
         const autograd::StoredAs& rows = p->stored_as;
-        const int64_t block = rows.rows > 0 ? rows.row_block * bytes_of_row : each;
-        const auto read = [files, names, each, block, begin = rows.first_row * bytes_of_row,
-                           step = rows.row_step * bytes_of_row](int64_t offset, std::span<std::byte> out) {
-            while (!out.empty()) {
-                const int64_t at = offset % each, in_block = at % block, place = begin + at / block * step + in_block;
-                const auto bytes = static_cast<size_t>(std::min(block - in_block, static_cast<int64_t>(out.size())));
-                files->read(names.at(static_cast<size_t>(offset / each)), place, out.first(bytes));
-                offset += static_cast<int64_t>(bytes);
-                out = out.subspan(bytes);
-            }
+        const auto read = [files, names, each](int64_t place, std::span<std::byte> out) {
+            files->read(names.at(static_cast<size_t>(place / each)), place % each, out);
         };
-        stored.weights_[p->name] = {first->dtype, read, p->stored_as.transposed};
+        const auto of_rows = [files, name = names.front()](int64_t place, std::span<std::byte> out) {
+            files->read(name, place, out);
+        };
+        stored.weights_[p->name] = {first->dtype,
+                                    rows.rows > 0
+                                        ? in_blocks(of_rows, rows.row_block * bytes_of_row,
+                                                    rows.first_row * bytes_of_row, rows.row_step * bytes_of_row)
+                                        : in_blocks(read, each, 0, each),
+                                    p->stored_as.transposed};
     }
     for (const TensorCopy& copy : copies_in_files(model)) {
         const std::string of = names_of(*copy.of).front();
@@ -222,7 +278,8 @@ StoredWeights StoredWeights::in_directory(checkpoint::FileSystem& file_system, c
     for (const std::string& name : files->names()) {
         if (used.contains(name) || is_legacy_buffer(name)) continue;
         if (is_of_a_layer_behind(name, model.spec())) continue;
-        const bool tied_head = model.spec().tie_embeddings && name == kHead;
+        if (prefix.of_text && !name.starts_with(prefix.theirs)) continue;  // of images
+        const bool tied_head = model.spec().tie_embeddings && name == head;
         const std::string embedding = names_of(*model.parameters().front()).front();
         if (tied_head && files->find(embedding) != nullptr && equal(*files, name, embedding)) continue;
         problems.add(name, tied_head ? " differs from the embedding, but config.json ties them: tie_word_embeddings"

@@ -47,7 +47,8 @@ bool any_infinite(const Losses& losses);
 class StoredWeights {
   public:
     // DataError that lists all tensors that are missing, unexpected, of another shape or of a type that is no weight's.
-    // Files of a model without its head may lack the first part of all names ("model.", "transformer."). The file of a
+    // Files of a model without its head may lack the first part of all names ("model.", "transformer."). Of files for
+    // images and text ("model.language_model.", "language_model.") the text's tensors are read. The file of a
     // tied model may contain the head, if it equals the embedding. Tensors of old files that are no weights (attention
     // masks, RoPE frequencies) are ignored.
     static StoredWeights in_directory(checkpoint::FileSystem& file_system, const std::string& directory,

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <set>
+#include <tuple>
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
@@ -256,7 +257,28 @@ std::vector<std::string> hf_model_types() {
     return types;
 }
 
+std::optional<std::string> text_config(std::string_view text, const std::string& path) {
+    const Json json = parse_hf_json(text, path);
+    const Json *type = json.find("model_type"), *inside = json.find("text_config");
+    if (type == nullptr || inside == nullptr || !inside->is_object()) return std::nullopt;
+    // The class, its text model where text_config does not say, and whether it ties embedding and head by itself.
+    for (const auto& [name, text_type, tied] : {std::tuple{"qwen3_5", "qwen3_5_text", false},
+                                                {"qwen3_5_moe", "qwen3_5_moe_text", false},
+                                                {"gemma3", "gemma3_text", true},
+                                                {"mistral3", "mistral", true}}) {
+        if (*type != name) continue;
+        Json of_text = *inside;
+        if (!of_text.contains("model_type")) of_text["model_type"] = text_type;
+        // The key outside decides, and its absence too.
+        of_text["tie_word_embeddings"] =
+            json.contains("tie_word_embeddings") ? json["tie_word_embeddings"] : Json(tied);
+        return of_text.dump();
+    }
+    return std::nullopt;
+}
+
 ModelSpec model_from_hf_config(std::string_view text, const std::string& path) {
+    if (const auto of_text = text_config(text, path)) return model_from_hf_config(*of_text, path + ": text_config");
     const Json json = parse_hf_json(text, path);
     std::vector<std::string> problems;
     Keys keys(json, path, problems);
@@ -291,6 +313,7 @@ ModelSpec model_from_hf(const std::string& directory) {
 }
 
 std::vector<int32_t> eos_tokens(std::string_view text, const std::string& path) {
+    if (const auto of_text = text_config(text, path)) return eos_tokens(*of_text, path);
     const Json json = parse_hf_json(text, path);
     const Json value = json.contains("eos_token_id") ? json["eos_token_id"] : Json();
     std::vector<int32_t> ids;

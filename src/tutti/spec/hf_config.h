@@ -24,7 +24,11 @@ namespace tutti::spec {
 // gpt2, llama, mistral, qwen2, qwen3, mixtral, qwen2_moe, qwen3_moe, lfm2, lfm2_moe, and the rows of spec/variants.h.
 std::vector<std::string> hf_model_types();
 
-// The architecture in `text`; preset and hf stay empty. DataError with one line per problem: file, key, value.
+// Of a config.json for images and text that of its text model, with a model_type of its own (Qwen3.5, Gemma 3,
+// Mistral 3); none of others.
+std::optional<std::string> text_config(std::string_view text, const std::string& path);
+// The architecture in `text`, or in its text_config; preset and hf stay empty. DataError with one line per problem:
+// file, key, value.
 ModelSpec model_from_hf_config(std::string_view text, const std::string& path);
 // The architecture in DIRECTORY/config.json, with hf set.
 ModelSpec model_from_hf(const std::string& directory);
