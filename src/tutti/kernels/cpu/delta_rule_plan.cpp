@@ -10,9 +10,9 @@ Plan plan_of(const Shape& key, const Shape& value, bool backward) {
     p.row_k = padded(p.Dk);
     p.row_v = padded(p.Dv);
     p.state = p.group * p.Dk * p.row_v;
-    const int64_t forward = kChunk * (4 * p.row_k + 4 * p.row_v + 5 * kChunk + 8) + p.state;
+    const int64_t forward = kChunk * (4 * p.row_k + 4 * p.row_v + 5 * kChunk + 7) + p.state;
     const int64_t more =
-        kChunk * (3 * p.row_k + 4 * p.row_v + 4 * kChunk + 2) + 2 * p.row_v * p.row_k + (p.chunks + 1) * p.state;
+        kChunk * (3 * p.row_k + 4 * p.row_v + 4 * kChunk) + 2 * p.row_v * p.row_k + (p.chunks + 1) * p.state;
     p.slot = forward + (backward ? more : 0);
     return p;
 }

@@ -93,7 +93,7 @@ __device__ void multiply(Matrix a, Matrix b, Matrix c, int M, int N, int K, bool
 // What a block has in the workspace: tiles of the names of kernels/cpu/isa/delta_rule.cpp.
 struct Slot {
     Matrix k, q, weighted, kk, qk, decay, lower, scores, v, p, d, o;
-    float *alpha, *gamma, *beta, *scale_k, *scale_q, *dbeta, *e, *along, *states;
+    float *alpha, *gamma, *beta, *scale_k, *scale_q, *dbeta, *e, *along, *of_gamma, *states;
     Matrix dk, dq, dstate_k, dout, dd, dp, dkk, dqk, dl, ds;
     float *dstates, *all;
 
@@ -108,7 +108,7 @@ struct Slot {
         k = tile(Dk), q = tile(Dk), weighted = tile(Dk);
         kk = tile(kChunk), qk = tile(kChunk), decay = tile(kChunk), lower = tile(kChunk), scores = tile(kChunk);
         v = tile(Dv), p = tile(Dv), d = tile(Dv), o = tile(Dv);
-        for (float** vector : {&alpha, &gamma, &beta, &scale_k, &scale_q, &dbeta, &e, &along}) *vector = take(kChunk);
+        for (float** vector : {&alpha, &gamma, &beta, &scale_k, &scale_q, &dbeta, &e, &along, &of_gamma}) *vector = take(kChunk);
         states = take(size.group * size.Dk * size.Dv);
         if (!backward) return;
         dk = tile(Dk), dq = tile(Dk), dstate_k = tile(Dk);
@@ -294,16 +294,20 @@ struct Task {
             m.dl.at(t, s) = s < t ? of_lower * kk : 0;
             m.ds.at(t, s) = s < t ? of_lower * m.beta[t] * kk + of_scores * m.qk.at(t, s) : 0;
         });
+        for_all(rows, [&](int r) {  // sums over s of a row: kernels/cpu/isa/delta_rule.cpp says why
+            float before = 0;
+            for (int s = 0; s < r; ++s) m.ds.at(r, s) = before += m.ds.at(r, s);
+        });
         for_rows(rows, [&](int t, int lane) {
             const float of_p = warp_total(Dv, lane, [&](int c) { return m.dd.at(t, c) * m.p.at(t, c); });
             const float of_v = warp_total(Dv, lane, [&](int c) { return m.dd.at(t, c) * m.v.at(t, c); });
             const float of_o = warp_total(Dv, lane, [&](int c) { return m.dout.at(t, c) * m.o.at(t, c); });
             const float of_l = warp_total(rows, lane, [&](int s) { return m.dl.at(t, s); });
-            const float later = warp_total(rows, lane, [&](int s) { return m.ds.at(t, s); });
-            const float earlier = warp_total(rows, lane, [&](int s) { return m.ds.at(s, t); });
+            const float spanning = warp_total(t == 0 ? 0 : rows - t, lane, [&](int r) { return m.ds.at(t + r, t - 1); });
             if (lane > 0) return;
             m.dbeta[t] = of_v - m.gamma[t] * of_p + of_l;
-            m.e[t] = later - earlier + m.gamma[t] * (of_o - m.beta[t] * of_p);
+            m.e[t] = spanning;
+            m.of_gamma[t] = m.gamma[t] * (of_o - m.beta[t] * of_p);
         });
     }
 
@@ -314,20 +318,17 @@ struct Task {
             const float decay = m.decay.at(rows - 1, s);
             const float sum = warp_total(Dk, lane, [&](int i) { return m.k.at(s, i) * m.dstate_k.at(s, i); });
             for (int i = lane; i < Dk; i += kWarp) m.dk.at(s, i) += decay * m.dstate_k.at(s, i);
-            if (lane == 0) m.along[s] = s + 1 == rows ? 0 : decay * sum;
+            if (lane == 0) m.along[s] = decay * sum;
         });
         float product = 0;
         for (int i = static_cast<int>(threadIdx.x); i < Dk * Dv; i += kThreads) product += S.data[i] * dS.data[i];
         product = Team<kWarps>::sum(product);
         const float last = m.gamma[rows - 1];
-        for_all(rows, [&](int s) {
-            if (s + 1 < rows) {
-                m.e[s] -= m.along[s];
-                return;
-            }
+        for_all(rows, [&](int t) {
             float sum = last * product;
-            for (int r = 0; r < rows; ++r) sum += m.along[r];
-            m.e[s] += sum;
+            for (int r = rows - 1; r >= t; --r) sum += m.of_gamma[r];
+            for (int s = 0; s < t; ++s) sum += m.along[s];
+            m.e[t] += sum;
         });
         for_all(rows * Dv, [&](int at) {
             const int t = at / Dv;
@@ -356,9 +357,7 @@ struct Task {
         squares_backward(rows);
         state_backward(rows, S, dS);
         for_all(rows, [&](int r) {
-            float later = 0;
-            for (int t = rows - 1; t >= r; --t) later += m.e[t];
-            b.dg[index(begin + r, g)] = m.alpha[r] == 0 ? 0 : later;
+            b.dg[index(begin + r, g)] = m.e[r];
             store_one(m.dbeta[r] * m.beta[r] * (1 - m.beta[r]), b.db + index(begin + r, g));
         });
         for_all(rows * Dv, [&](int at) {

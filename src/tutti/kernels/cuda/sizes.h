@@ -46,7 +46,7 @@ struct DeltaRuleSizes {
         group = Hk == 0 ? 0 : Hv / Hk;
         chunks = (T + kChunk - 1) / kChunk;
         const int64_t state = group * Dk * Dv;
-        slot = kChunk * (3 * Dk + 4 * Dv + 5 * kChunk + 8) + state;
+        slot = kChunk * (3 * Dk + 4 * Dv + 5 * kChunk + 9) + state;
         if (backward) slot += kChunk * (3 * Dk + 3 * Dv + 4 * kChunk) + (chunks + 1) * state;
     }
 };

@@ -85,7 +85,7 @@ struct Slot {
     Matrix kk, qk;                // K K^T, Q K^T
     Matrix decay, lower, scores;  // D; -L; Q K^T D
     Matrix v, p, d, o;            // silu(V); K S; d; O or Q S
-    float *alpha, *gamma, *beta, *scale_k, *scale_q, *dbeta, *e, *spare;
+    float *alpha, *gamma, *beta, *scale_k, *scale_q, *dbeta, *e;
     float* states;  // of the value heads, before the chunk
     // Of the backward.
     Matrix dk, dq, dstate_k;      // sums over the value heads; d (dS')^T
@@ -109,7 +109,7 @@ struct Slot {
         kk = square(), qk = square(), decay = square(), lower = square(), scores = square();
         v = values(), p = values(), d = values(), o = values();
         alpha = vector(), gamma = vector(), beta = vector(), scale_k = vector(), scale_q = vector();
-        dbeta = vector(), e = vector(), spare = vector();
+        dbeta = vector(), e = vector();
         states = take(p_.state);
         if (!backward) return;
         dk = keys(), dq = keys(), dstate_k = keys();
@@ -270,44 +270,50 @@ struct Task {
         }
     }
 
-    // The gradients of the squares L and scores: adds to dkk, dqk, dbeta, and to e, the gradients of the ln of the
-    // decays up to each token.
+    // The gradient of ln alpha[t] is the sum over the decays D(r, s) with s < t <= r, which contain alpha[t], of D times
+    // its gradient. Sums over s of a row come first, so that no term is added that must be subtracted again: where alpha
+    // is small, so are all terms.
+    //
+    // The gradients of the squares L and scores: adds to dkk, dqk, dbeta, and to e, the gradients of ln alpha.
     void squares_backward(int64_t rows) const {
         transpose(m.d, rows, p.Dv, m.dt);
         multiply(m.dd, m.dt, m.dl, rows, rows, p.Dv, false);
         multiply(m.dout, m.dt, m.ds, rows, rows, p.Dv, false);
-        for (int64_t t = 0; t < rows; ++t)
-            for (int64_t s = 0; s <= t; ++s) {
-                const float decay = m.decay.at(t)[s], of_scores = m.ds.at(t)[s] * decay;
-                m.dqk.at(t)[s] += of_scores;
-                if (s == t) continue;
-                const float of_lower = -m.dl.at(t)[s] * decay, kk = m.kk.at(t)[s];
-                m.dkk.at(t)[s] += of_lower * m.beta[t];
-                m.dbeta[t] += of_lower * kk;
-                const float both = of_lower * m.beta[t] * kk + of_scores * m.qk.at(t)[s];
-                m.e[t] += both;
-                m.e[s] -= both;
+        for (int64_t r = 0; r < rows; ++r) {
+            float before = 0;
+            for (int64_t s = 0; s < r; ++s) {
+                const float decay = m.decay.at(r)[s], of_scores = m.ds.at(r)[s] * decay;
+                const float of_lower = -m.dl.at(r)[s] * decay, kk = m.kk.at(r)[s];
+                m.dqk.at(r)[s] += of_scores;
+                m.dkk.at(r)[s] += of_lower * m.beta[r];
+                m.dbeta[r] += of_lower * kk;
+                before += of_lower * m.beta[r] * kk + of_scores * m.qk.at(r)[s];
+                m.e[s + 1] += before;
             }
+            m.dqk.at(r)[r] += m.ds.at(r)[r];
+        }
     }
 
     // From the gradient dS of the state after the chunk to that of S, the state before it: adds to dk, dq and e.
     void state_backward(int64_t rows, Matrix S, Matrix dS) const {
         transpose(dS, p.Dk, p.Dv, m.other);
         multiply(m.d, m.other, m.dstate_k, rows, p.Dk, p.Dv, false);
+        float before = 0;
         for (int64_t s = 0; s < rows; ++s) {
             const float decay = m.decay.at(rows - 1)[s];
             combine(decay, m.dstate_k.at(s), 1, m.dk.at(s), p.Dk);
-            const float both = s + 1 == rows ? 0 : decay * dot(m.k.at(s), m.dstate_k.at(s), p.Dk);
-            m.e[rows - 1] += both;
-            m.e[s] -= both;
+            if (s + 1 == rows) continue;
+            before += decay * dot(m.k.at(s), m.dstate_k.at(s), p.Dk);
+            m.e[s + 1] += before;
         }
+        // gamma[t], and that of the last token in S', contain alpha of all tokens up to t.
         const float last = m.gamma[rows - 1];
-        float along = 0;
-        for (int64_t i = 0; i < p.Dk; ++i) along += dot(S.at(i), dS.at(i), p.Dv);
-        m.e[rows - 1] += last * along;
-        for (int64_t t = 0; t < rows; ++t) {
+        float later = 0;
+        for (int64_t i = 0; i < p.Dk; ++i) later += last * dot(S.at(i), dS.at(i), p.Dv);
+        for (int64_t t = rows - 1; t >= 0; --t) {
             const float of_p = dot(m.dd.at(t), m.p.at(t), p.Dv), of_o = dot(m.dout.at(t), m.o.at(t), p.Dv);
-            m.e[t] += m.gamma[t] * (of_o - m.beta[t] * of_p);
+            later += m.gamma[t] * (of_o - m.beta[t] * of_p);
+            m.e[t] += later;
             combine(-m.beta[t] * m.gamma[t], m.dd.at(t), 0, m.dp.at(t), p.Dv);
             combine(m.gamma[t], m.dout.at(t), 0, m.dout.at(t), p.Dv);
         }
@@ -336,13 +342,10 @@ struct Task {
             m.dbeta[r] = dot(m.dd.at(r), m.v.at(r), p.Dv) - m.gamma[r] * dot(m.dd.at(r), m.p.at(r), p.Dv);
         squares_backward(rows);
         state_backward(rows, S, dS);
-        float later = 0;
-        for (int64_t r = rows - 1; r >= 0; --r) {
+        for (int64_t r = 0; r < rows; ++r) {
             const int64_t at = index(begin + r, g);
-            later += m.e[r];
-            b.dg.as<float>()[at] = m.alpha[r] == 0 ? 0 : later;
-            m.spare[r] = m.dbeta[r] * m.beta[r] * (1 - m.beta[r]);
-            store(broadcast(m.spare[r]), b.db.as<T>() + at, Tail{1});
+            b.dg.as<float>()[at] = m.e[r];
+            store(broadcast(m.dbeta[r] * m.beta[r] * (1 - m.beta[r])), b.db.as<T>() + at, Tail{1});
             combine(m.beta[r], m.dd.at(r), 0, m.dd.at(r), p.Dv);
             store_silu_gradient(row_at<const T>(f.value, n, begin + r, value_head(g)), m.dd.at(r), p.Dv,
                                 row_at<T>(b.dvalue, n, begin + r, value_head(g)));
