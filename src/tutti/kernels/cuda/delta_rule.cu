@@ -108,7 +108,8 @@ struct Slot {
         k = tile(Dk), q = tile(Dk), weighted = tile(Dk);
         kk = tile(kChunk), qk = tile(kChunk), decay = tile(kChunk), lower = tile(kChunk), scores = tile(kChunk);
         v = tile(Dv), p = tile(Dv), d = tile(Dv), o = tile(Dv);
-        for (float** vector : {&alpha, &gamma, &beta, &scale_k, &scale_q, &dbeta, &e, &along, &of_gamma}) *vector = take(kChunk);
+        for (float** vector : {&alpha, &gamma, &beta, &scale_k, &scale_q, &dbeta, &e, &along, &of_gamma})
+            *vector = take(kChunk);
         states = take(size.group * size.Dk * size.Dv);
         if (!backward) return;
         dk = tile(Dk), dq = tile(Dk), dstate_k = tile(Dk);
@@ -303,7 +304,8 @@ struct Task {
             const float of_v = warp_total(Dv, lane, [&](int c) { return m.dd.at(t, c) * m.v.at(t, c); });
             const float of_o = warp_total(Dv, lane, [&](int c) { return m.dout.at(t, c) * m.o.at(t, c); });
             const float of_l = warp_total(rows, lane, [&](int s) { return m.dl.at(t, s); });
-            const float spanning = warp_total(t == 0 ? 0 : rows - t, lane, [&](int r) { return m.ds.at(t + r, t - 1); });
+            const float spanning =
+                warp_total(t == 0 ? 0 : rows - t, lane, [&](int r) { return m.ds.at(t + r, t - 1); });
             if (lane > 0) return;
             m.dbeta[t] = of_v - m.gamma[t] * of_p + of_l;
             m.e[t] = spanning;

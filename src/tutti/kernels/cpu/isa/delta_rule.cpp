@@ -270,9 +270,9 @@ struct Task {
         }
     }
 
-    // The gradient of ln alpha[t] is the sum over the decays D(r, s) with s < t <= r, which contain alpha[t], of D times
-    // its gradient. Sums over s of a row come first, so that no term is added that must be subtracted again: where alpha
-    // is small, so are all terms.
+    // The gradient of ln alpha[t] is the sum over the decays D(r, s) with s < t <= r, which contain alpha[t], of D
+    // times its gradient. Sums over s of a row come first, so that no term is added that must be subtracted again:
+    // where alpha is small, so are all terms.
     //
     // The gradients of the squares L and scores: adds to dkk, dqk, dbeta, and to e, the gradients of ln alpha.
     void squares_backward(int64_t rows) const {
