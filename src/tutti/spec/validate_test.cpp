@@ -121,9 +121,8 @@ TEST(Validate, DeltaRuleOfSomeLayers) {
               "has 4");
     EXPECT_EQ(problems({"model.delta_value_dim=0"}),
               "[model] delta_value_dim = 0: delta_layers = \"0-2\" need at least 1");
-    EXPECT_EQ(
-        problems({"model.delta_key_heads=3"}),
-        "[model] delta_key_heads = 3: must divide delta_value_heads = 4; nearest: model.delta_key_heads = 2 or 4");
+    EXPECT_EQ(problems({"model.delta_key_heads=3"}),
+              "[model] delta_key_heads = 3: must divide delta_value_heads = 4; nearest: 2 or 4");
     EXPECT_EQ(problems_of({"model.delta_key_dim=8"}),
               "[model] delta_key_dim = 8: delta_layers = \"\" name no layer; set 0");
     EXPECT_EQ(problems({"parallel.tp=4"}, 4),
