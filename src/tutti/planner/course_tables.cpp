@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "tutti/base/error.h"
 #include "tutti/base/units.h"
@@ -212,6 +213,67 @@ Table activations_of_a_layer() {
     return t;
 }
 
+namespace {
+
+// A chain of layers, layer by layer: a forward and a backward of a layer each compute one unit, and the input of a
+// layer takes one. The inputs of `segments` equal parts are kept; inside a part the inputs are computed again for every
+// backward, or once and then kept too.
+struct Played {
+    int compute = 0, memory = 0;
+};
+Played play_chain(int layers, int segments, bool keep_inside) {
+    Played played;
+    std::set<int> held;
+    const int length = layers / segments;
+    // From the input of layer `from` to that of layer `to`.
+    const auto forward = [&](int from, int to, bool keep) {
+        for (int layer = from; layer < to; ++layer) {
+            ++played.compute;
+            if (layer + 1 < layers) held.insert(layer + 1);
+            if (layer % length != 0 && !keep) held.erase(layer);
+            played.memory = std::max(played.memory, static_cast<int>(held.size()));
+        }
+    };
+    held.insert(0);
+    forward(0, layers, length == 1);
+    for (int layer = layers - 1; layer >= 0; --layer) {
+        const int begin = layer / length * length;
+        if (!held.contains(layer)) forward(begin, layer, keep_inside);
+        ++played.compute;  // the backward
+        held.erase(layer);
+    }
+    return played;
+}
+
+}  // namespace
+
+Table checkpointed_chain() {
+    Table t{"checkpointed_chain",
+            "Activation checkpointing of a chain of N layers: units of compute, inputs of layers in memory",
+            "Stanford CS231n 2025, lecture 11; Chen et al. 2016",
+            {{"layers"}, {"kept"}, {"compute", Show::text}},
+            {},
+            "played: layer by layer; a forward and a backward of a layer compute one unit each. A transformer differs: "
+            "its layer is a block of some 15 tensors, so a segment of k blocks that is built again takes more than one "
+            "input for each block, and `full` needs less than `sqrt`"};
+    add(t, Show::count, {"units", "played compute"});
+    add(t, Show::text, {"memory"});
+    add(t, Show::count, {"inputs", "played memory"});
+    const auto row = [&](int n, const std::string& kept, int segments, bool inside, const char* compute, int units,
+                         const char* memory, int inputs) {
+        const Played played = play_chain(n, segments, inside);
+        t.rows.push_back({n, kept, compute, units, played.compute, memory, inputs, played.memory});
+    };
+    for (const auto& [n, c] : {std::pair{4, 2}, std::pair{64, 8}}) {
+        const int l = n / c;
+        row(n, "all", n, false, "2N", 2 * n, "N", n);
+        row(n, "the first", 1, false, "N + N(N+1)/2", n + n * (n + 1) / 2, "2", 2);
+        row(n, concat(c, " of N, root N"), c, false, "N + N(N/C+1)/2", n + n * (l + 1) / 2, "C + 1", c + 1);
+        row(n, concat(c, " and one segment"), c, true, "3N - C", 3 * n - c, "C + N/C - 1", c + l - 1);
+    }
+    return t;
+}
+
 Table pipeline_bubbles() {
     constexpr int p = 8, m = 32;
     Table t{"pipeline_bubbles",
@@ -360,8 +422,14 @@ Table llama3() {
 }
 
 std::vector<Table> course_tables() {
-    return {bytes_of_a_parameter(), zero_stages(), activations_of_a_layer(), pipeline_bubbles(), ring_volumes(),
-            utilisation(),          llama3()};
+    return {bytes_of_a_parameter(),
+            zero_stages(),
+            activations_of_a_layer(),
+            checkpointed_chain(),
+            pipeline_bubbles(),
+            ring_volumes(),
+            utilisation(),
+            llama3()};
 }
 
 namespace {

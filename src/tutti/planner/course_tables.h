@@ -29,6 +29,7 @@ Table bytes_of_a_parameter();
 Table state_of_a_device(const std::string& name, const std::vector<autograd::Parameter*>& parameters, int64_t devices);
 Table zero_stages();             // 1 B and 70 B parameters over 64 devices
 Table activations_of_a_layer();  // Korthikanti et al. 2022
+Table checkpointed_chain();      // of layers that cost one unit each
 Table pipeline_bubbles();
 Table ring_volumes();
 Table utilisation();  // MFU and HFU of four published runs

@@ -190,6 +190,20 @@ TEST(CourseTables, TheSystemAgreesWithTheFormulas) {
     }
 }
 
+// The slides: N = 4 computes 8 and holds 4; recomputed from the first input 14 and 2.
+TEST(CourseTables, AChainIsPlayedAsItsFormulasSay) {
+    const Table chain = checkpointed_chain();
+    ASSERT_EQ(chain.rows.size(), 8u);
+    for (size_t row = 0; row < chain.rows.size(); ++row) {
+        EXPECT_EQ(cell(chain, row, 4), cell(chain, row, 3)) << row;
+        EXPECT_EQ(cell(chain, row, 7), cell(chain, row, 6)) << row;
+    }
+    EXPECT_EQ(cell(chain, 0, 4), 8);
+    EXPECT_EQ(cell(chain, 0, 7), 4);
+    EXPECT_EQ(cell(chain, 1, 4), 14);
+    EXPECT_EQ(cell(chain, 1, 7), 2);
+}
+
 TEST(CourseTables, PrintEveryRow) {
     for (const Table& table : course_tables()) {
         const std::string text = render(table);
