@@ -66,10 +66,10 @@ TEST(KernelCases, CoverEveryEntry) {
     std::set<std::string> ops;
     for (const Case& c : kernel_cases()) ops.insert(c.op);
     EXPECT_EQ(ops, std::set<std::string>(kOps.begin(), kOps.end()));
-    // The entries of the table besides its two names, gemm_implementation and the three of workspaces, which the cases
+    // The entries of the table besides its two names, gemm_implementation and the four of workspaces, which the cases
     // call, the two of packed b (cpu/cpu_test.cpp), slow_work, gemm_tuning, loss_chunk_bytes, the two that name
     // attention (cuda/attention_test.cpp) and gemm_of_codes (tests/cuda/cublaslt).
-    EXPECT_EQ(sizeof(KernelTable) / sizeof(void*), 2 + kOps.size() + 4 + 2 + 3 + 2 + 1)
+    EXPECT_EQ(sizeof(KernelTable) / sizeof(void*), 2 + kOps.size() + 5 + 2 + 3 + 2 + 1)
         << "an entry of KernelTable has no case";
 }
 

@@ -40,6 +40,7 @@ TEST(MetaTable, EveryKernelIsSilencedAndEverySizeIsTheTargets) {
             reinterpret_cast<Word>(target->attention_implementation),
             reinterpret_cast<Word>(target->attention_workspace),
             reinterpret_cast<Word>(target->grouped_gemm_workspace),
+            reinterpret_cast<Word>(target->delta_rule_workspace),
         };
         const std::vector<Word> a = words_of(*target), b = words_of(meta);
         EXPECT_EQ(meta.packing_counts, target->packing_counts);
