@@ -55,7 +55,9 @@ def pages_of(tutti, folder):
         "--set", "parallel.zero=1", "--html", f"{folder}/step.html", "--per-host", "4")
     run("plan", "--model", "llama3.2-1b", "--cluster", "h100", "--gpus", "16", "--global-batch", "64", "--seq-len", "2048",
         "--html", f"{folder}/plan.html")
-    names = ("two/report", "measured", "comparison", "step", "plan")
+    run("plan", "--parameters", "175e9", "--tokens", "300e9", "--html", f"{folder}/loss.html")
+    run("hardware", "--html", f"{folder}/devices.html")
+    names = ("two/report", "measured", "comparison", "step", "plan", "loss", "devices")
     return {name: pathlib.Path(folder) / f"{name}.html" for name in names}
 
 
