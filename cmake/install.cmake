@@ -36,6 +36,7 @@ tutti_makes(_tutti ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions completion zs
 tutti_makes(tutti.fish ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d completion fish)
 add_custom_target(tutti_made_by_program ALL DEPENDS ${made_by_program})
 
+install(FILES share/grafana/tutti.json DESTINATION ${CMAKE_INSTALL_DATADIR}/tutti/grafana COMPONENT program)
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/tutti COMPONENT program)
 install(EXPORT tuttiTargets NAMESPACE tutti:: DESTINATION ${TUTTI_INSTALL_CMAKEDIR})
 

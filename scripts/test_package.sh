@@ -121,7 +121,7 @@ install_debian() {
 install_debian -i /tmp/tutti.deb >/dev/null
 tries "Debian package" tutti
 for file in share/man/man1/tutti.1 share/bash-completion/completions/tutti share/zsh/vendor-completions/_tutti \
-    share/fish/vendor_completions.d/tutti.fish share/doc/tutti/LICENSE share/doc/tutti/THIRD_PARTY lib/tutti/libtutti_sentencepiece.so; do
+    share/fish/vendor_completions.d/tutti.fish share/doc/tutti/LICENSE share/doc/tutti/THIRD_PARTY share/tutti/grafana/tutti.json lib/tutti/libtutti_sentencepiece.so; do
     [[ -s $root/usr/$file ]] || fail "the Debian package has no $file"
 done
 install_debian -r tutti >/dev/null
