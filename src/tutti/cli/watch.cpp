@@ -67,6 +67,13 @@ Json describe(const WatchedRun& run) {
     return document;
 }
 
+// Over the picture before, whose longer lines leave nothing behind.
+std::string drawn_anew(const std::string& picture, bool first) {
+    std::string text = first ? "\033[2J\033[H" : "\033[H";
+    for (const char c : picture) text += c == '\n' ? "\033[K\n" : std::string(1, c);
+    return text + "\033[J";
+}
+
 // On the terminal, until all runs have ended.
 void show(const std::vector<WatchedRun>& runs, const std::function<std::vector<report::LoggedStep>(size_t)>& update,
           bool redraws, bool once, const std::atomic<bool>& asked, const Io& io) {
@@ -83,7 +90,7 @@ void show(const std::vector<WatchedRun>& runs, const std::function<std::vector<r
         }
         const bool last = all_ended || once || asked;
         if (redraws)
-            io.text() << (first ? "\033[2J" : "") << "\033[H" << picture << "\033[J" << std::flush;
+            io.text() << drawn_anew(picture, first) << std::flush;
         else if (!once)
             io.text() << lines << (last ? picture : "") << std::flush;
         else

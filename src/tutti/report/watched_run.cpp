@@ -326,7 +326,7 @@ std::string render(const WatchedRun& run, size_t columns, double now) {
         if (const auto& e = run.last_evaluation())
             text += concat("   eval ", format_fixed(*e->eval_loss, 4), " at step ", e->step);
         text += with("norm", last->grad_norm, [](double x) { return format_fixed(x, 3); });
-        text += with("lr", last->lr, [](double x) { return Json(x).dump(); }) + '\n';
+        text += with("lr", last->lr, [](double x) { return short_number(x); }) + '\n';
         std::string rates = with("", last->tokens_per_s, [](double x) { return format_rate(x, "tokens"); });
         rates += with("step", last->step_ms, [](double x) { return format_time(x / 1000); });
         rates += with("mfu", last->mfu, [](double x) { return format_percent(x); });
