@@ -9,18 +9,12 @@
 #include <mutex>
 
 #include "tutti/comm/threads/thread_world.h"
+#include "tutti/nn/testing/sequence_share.h"
 
 namespace tutti::nn {
 namespace {
 
 constexpr int64_t kB = 2, kT = 288, kHk = 2, kHv = 4, kDk = 6, kDv = 5;
-
-std::vector<float> numbers(int64_t count, const char* purpose) {
-    std::vector<float> values;
-    for (int64_t i = 0; i < count; ++i)
-        values.push_back(static_cast<float>(normal(random_key(1, purpose), static_cast<uint64_t>(i))));
-    return values;
-}
 
 struct Heads {
     Parameter a_log, dt_bias;
@@ -52,28 +46,10 @@ Outcome run(int ranks, int ulysses, bool documents) {
     comm::run_ranks(ranks, {.timeout_s = 60}, [&](comm::World& world) {
         const auto device = make_cpu_device(1);
         ops::Context ctx{*device, kernels::cpu_table(kernels::best_isa())};
-        const auto group = world.everyone("cp");
-        std::vector<int> peers;  // that exchange heads with this rank: only their number matters
-        for (int i = 0; i < ulysses; ++i) peers.push_back(world.rank() / ulysses * ulysses + i);
-        const auto heads = world.group("cp_ulysses", peers);
-        const SequencePart part{world.rank(), ranks, ulysses};
-        std::vector<int64_t> tokens;
-        for (int64_t b = 0; b < kB; ++b)
-            for (const TokenRun& run : runs_of(part, kT))
-                for (int64_t i = 0; i < run.tokens; ++i) tokens.push_back(b * kT + run.begin + i);
+        const SequenceShare share(*device, world, ulysses, kB, kT, documents ? 37 : kT);
         const auto own = [&](const char* name, int64_t width) {
-            const std::vector<float> whole = numbers(kB * kT * width, name);
-            std::vector<float> values;
-            for (const int64_t token : tokens)
-                values.insert(values.end(), whole.begin() + token * width, whole.begin() + (token + 1) * width);
-            return Tensor::from_host<float>(*device, {kB, kT / ranks, width}, values, Purpose::data);
+            return share.own(numbers(kB * kT * width, name), width);
         };
-        Batch batch;
-        std::vector<int32_t> positions;
-        for (const int64_t token : tokens)
-            positions.push_back(static_cast<int32_t>(documents ? token % kT % 37 : token % kT));
-        batch.positions = Tensor::from_host<int32_t>(*device, {kB, kT / ranks}, positions, Purpose::data);
-        if (ranks > 1) batch.context = {.ulysses = ulysses > 1 ? heads.get() : nullptr, .all = group.get()};
         Heads parameters = make_heads(*device);
         Tape tape(ctx, true);
         std::map<std::string, Var> in;
@@ -84,14 +60,14 @@ Outcome run(int ranks, int ulysses, bool documents) {
                                                    .value = split_heads(tape, in["value"], kDv),
                                                    .g = decay(tape, in["x"], parameters.a_log, parameters.dt_bias),
                                                    .b = in["b"]},
-                                                  batch, 0));
+                                                  share.batch, 0));
         tape.backward(o, own("do", kHv * kDv));
         const auto add = [&](const std::string& name, const Tensor& x) {
             const std::vector<float> values = x.to_floats();
-            const size_t width = values.size() / tokens.size();
-            for (size_t i = 0; i < tokens.size(); ++i) {
+            const size_t width = values.size() / share.tokens.size();
+            for (size_t i = 0; i < share.tokens.size(); ++i) {
                 const auto begin = values.begin() + static_cast<std::ptrdiff_t>(i * width);
-                all.of_tokens[name][tokens[i]] = {begin, begin + static_cast<std::ptrdiff_t>(width)};
+                all.of_tokens[name][share.tokens[i]] = {begin, begin + static_cast<std::ptrdiff_t>(width)};
             }
         };
         const std::lock_guard lock(mutex);

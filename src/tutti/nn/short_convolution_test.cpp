@@ -8,18 +8,12 @@
 
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/nn/functions.h"
+#include "tutti/nn/testing/sequence_share.h"
 
 namespace tutti::nn {
 namespace {
 
 constexpr int64_t kB = 2, kT = 72, kC = 5, kK = 4;
-
-std::vector<float> numbers(int64_t count, const char* purpose) {
-    std::vector<float> values;
-    for (int64_t i = 0; i < count; ++i)
-        values.push_back(static_cast<float>(normal(random_key(1, purpose), static_cast<uint64_t>(i))));
-    return values;
-}
 
 struct Layer {
     Parameter weight, bias;
@@ -50,42 +44,24 @@ Outcome run(DType type, int ranks, int ulysses, bool documents) {
     comm::run_ranks(ranks, {.timeout_s = 30}, [&](comm::World& world) {
         const auto device = make_cpu_device(1);
         ops::Context ctx{*device, kernels::cpu_table(kernels::best_isa())};
-        const auto group = world.everyone("cp");
-        std::vector<int> peers;  // that exchange heads with this rank: only their number matters
-        for (int i = 0; i < ulysses; ++i) peers.push_back(world.rank() / ulysses * ulysses + i);
-        const auto heads = world.group("cp_ulysses", peers);
-        const SequencePart part{world.rank(), ranks, ulysses};
-        std::vector<int64_t> tokens;
-        for (int64_t b = 0; b < kB; ++b)
-            for (const TokenRun& run : runs_of(part, kT))
-                for (int64_t i = 0; i < run.tokens; ++i) tokens.push_back(b * kT + run.begin + i);
+        const SequenceShare share(*device, world, ulysses, kB, kT, documents ? 7 : kT);
         const auto own = [&](const std::vector<float>& whole, int64_t width) {
-            std::vector<float> values;
-            for (const int64_t token : tokens)
-                values.insert(values.end(), whole.begin() + token * width, whole.begin() + (token + 1) * width);
-            const Shape shape{kB, kT / ranks, width};
-            return ops::cast(ctx, Tensor::from_host<float>(*device, shape, values, Purpose::data), type);
+            return ops::cast(ctx, share.own(whole, width), type);
         };
-        Batch batch;
-        std::vector<int32_t> positions;
-        for (const int64_t token : tokens)
-            positions.push_back(static_cast<int32_t>(documents ? token % kT % 7 : token % kT));
-        batch.positions = Tensor::from_host<int32_t>(*device, {kB, kT / ranks}, positions, Purpose::data);
-        if (ranks > 1) batch.context = {.ulysses = ulysses > 1 ? heads.get() : nullptr, .all = group.get()};
         Layer layer = make_layer(*device, type);
         Tape tape(ctx, true);
         const Var p = tape.input(own(p_whole, 3 * kC));
-        const Var z = short_convolution(tape, p, {layer.weight, &layer.bias}, batch, {});
+        const Var z = short_convolution(tape, p, {layer.weight, &layer.bias}, share.batch, {});
         tape.backward(z, own(dz_whole, kC));
         const auto values = z.value.to_floats(), gradients = tape.take_gradient(p).to_floats();
         const std::lock_guard lock(mutex);
-        for (size_t i = 0; i < tokens.size(); ++i) {
+        for (size_t i = 0; i < share.tokens.size(); ++i) {
             const auto row = [&](const std::vector<float>& of, size_t width) {
                 const auto begin = of.begin() + static_cast<std::ptrdiff_t>(i * width);
                 return std::vector<float>(begin, begin + static_cast<std::ptrdiff_t>(width));
             };
-            all.z[tokens[i]] = row(values, kC);
-            all.dp[tokens[i]] = row(gradients, 3 * kC);
+            all.z[share.tokens[i]] = row(values, kC);
+            all.dp[share.tokens[i]] = row(gradients, 3 * kC);
         }
         const auto dw = layer.weight.gradient.to_host<float>(), dbias = layer.bias.gradient.to_host<float>();
         for (size_t i = 0; i < dw.size(); ++i) all.dw[i] += dw[i];
