@@ -12,14 +12,19 @@ namespace {
 
 ScalingLaw parametric(const std::string& name, const std::string& source, double E, double A, double B, double alpha,
                       double beta) {
-    return {name,   concat("L = E + A / N^a + B / D^b, E ", E, ", A ", A, ", B ", B, ", a ", alpha, ", b ", beta),
-            source, E,
-            A,      B,
-            alpha,  beta};
+    const double power = beta / (alpha + beta);  // dL/dN = 0 under C = 6 N D
+    return {.name = name,
+            .formula = concat("L = E + A / N^a + B / D^b, E ", E, ", A ", A, ", B ", B, ", a ", alpha, ", b ", beta),
+            .source = source,
+            .E = E,
+            .A = A,
+            .B = B,
+            .alpha = alpha,
+            .beta = beta,
+            .factor = std::pow(alpha * A / (beta * B), 1 / (alpha + beta)) / std::pow(6, power),
+            .power = power};
 }
 
-constexpr const char* kTwenty = "Chinchilla, 20 tokens a parameter";
-constexpr const char* kKaplan = "Kaplan";
 constexpr size_t kFitted = 2;  // the law of the page and of the critical batch
 
 std::string ratio(const Spent& spent) {
@@ -34,11 +39,19 @@ std::string in_words(const Spent& spent) {
 
 const std::vector<ScalingLaw>& scaling_laws() {
     static const std::vector<ScalingLaw> laws = {
-        {kTwenty, "N = sqrt(C / 120), D = 20 N", "Hoffmann et al. 2022, tables 2 and 3"},
+        {.name = "Chinchilla, 20 tokens a parameter",
+         .formula = "N = sqrt(C / 120), D = 20 N",
+         .source = "Hoffmann et al. 2022, tables 2 and 3",
+         .factor = std::sqrt(1.0 / 120),
+         .power = 0.5},
         parametric("Chinchilla, approach 3", "Hoffmann et al. 2022, eq. 4 and 10", 1.69, 406.4, 410.7, 0.34, 0.28),
         parametric("Chinchilla, fitted again", "Besiroglu et al. 2024", 1.8172, 482.01, 2085.43, 0.3478, 0.3658),
         // N without embeddings, at the batch size that wastes least compute.
-        {kKaplan, "N = 1.3e9 C^0.73, C in PF-days; D = C / 6 N", "Kaplan et al. 2020, table 6"}};
+        {.name = "Kaplan",
+         .formula = "N = 1.3e9 C^0.73, C in PF-days; D = C / 6 N",
+         .source = "Kaplan et al. 2020, table 6",
+         .factor = 1.3e9 / std::pow(1e15 * 86400, 0.73),
+         .power = 0.73}};
     return laws;
 }
 
@@ -47,13 +60,7 @@ double ScalingLaw::loss(const Spent& s) const {
 }
 
 Spent ScalingLaw::best(double C) const {
-    double N = 0;
-    if (name == kTwenty)
-        N = std::sqrt(C / 120);
-    else if (name == kKaplan)
-        N = 1.3e9 * std::pow(C / (1e15 * 86400), 0.73);
-    else  // dL/dN = 0 under C = 6 N D
-        N = std::pow(alpha * A / (beta * B), 1 / (alpha + beta)) * std::pow(C / 6, beta / (alpha + beta));
+    const double N = factor * std::pow(C, power);
     return {N, C / (6 * N)};
 }
 

@@ -22,6 +22,7 @@ struct ScalingLaw {
     std::string formula, source;
     // L(N, D) = E + A / N^alpha + B / D^beta. A = 0: the law says what is best, and not the loss.
     double E = 0, A = 0, B = 0, alpha = 0, beta = 0;
+    double factor = 0, power = 0;  // the best N is factor C^power
     bool has_loss() const { return A > 0; }
     double loss(const Spent& spent) const;
     Spent best(double flops) const;
