@@ -37,7 +37,7 @@ std::vector<Rung> ladder_of(const Cluster& c) {
 }
 
 // The type of 16-bit training, or what the device has in its place.
-const char* type_of(const Cluster& c) { return c.has("bf16") ? "bf16" : c.has("fp16") ? "fp16" : "fp32"; }
+std::string type_of(const Cluster& c) { return std::string(c.has(c.sixteen_bits()) ? c.sixteen_bits() : "fp32"); }
 double peak_of(const Cluster& c) { return c.peak(type_of(c)); }
 
 // At most three digits: 989, 1.58.

@@ -33,7 +33,7 @@ Json describe(const PublishedRun& run, double seconds, const published::StepTime
     const double high = std::exp(half_width(run));
     const double full = run.tokens() * (run.model.product_flops() + run.model.attention_flops(run.seq));
     const double causal = full - run.tokens() * run.model.attention_flops(run.seq) / 2;
-    const double peak = run.ranks * run.cluster.peak(run.cluster.has("bf16") ? "bf16" : "fp16");
+    const double peak = run.ranks * run.cluster.peak(run.cluster.sixteen_bits());
     Json kinds = Json::object();
     for (const auto& [name, each] : kinds_of(time)) kinds[name] = each;
     return {{"step_time_s", seconds},

@@ -63,6 +63,8 @@ struct Cluster {
     double peak(std::string_view type) const;
     bool has(std::string_view type) const { return peaks.count(std::string(type)) > 0; }
     std::string types() const;  // "bf16, fp16, fp32"
+    // The type of 16-bit training: "bf16", or "fp16" for a device without it, which may lack that too.
+    std::string_view sixteen_bits() const { return has("bf16") ? "bf16" : "fp16"; }
 };
 
 // The type in Cluster::peaks of products in a compute type.

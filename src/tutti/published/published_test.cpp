@@ -90,7 +90,7 @@ TEST(Step, NoStepBeatsThePeak) {
                            gpu, "\"}"))
                 .at(0);
         ASSERT_EQ(run.problem, "") << gpu;
-        const double peak = 8 * run.cluster.peak(run.cluster.has("bf16") ? "bf16" : "fp16");
+        const double peak = 8 * run.cluster.peak(run.cluster.sixteen_bits());
         const double share = run.tokens() * run.model.product_flops() / seconds(run) / peak;
         EXPECT_LT(share, 0.87) << gpu;
         EXPECT_GT(share, 0.1) << gpu;

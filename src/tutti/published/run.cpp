@@ -141,7 +141,7 @@ void read_run(const Row& row, PublishedRun& run) {
     run.schedule = lower(row.text("schedule"));
     run.offload_optimizer = row.flag("offload").value_or(false);
     run.precision = lower(row.text("precision"));
-    if (run.precision.empty()) run.precision = run.cluster.has("bf16") ? "bf16" : "fp16";
+    if (run.precision.empty()) run.precision = run.cluster.sixteen_bits();
     run.estimated = row.text("tier") == "3";
 
     Named named{.software = lower(row.text("software")),

@@ -385,7 +385,7 @@ StepTime step_time(const PublishedRun& run, const simulate::Physics& physics) {
     simulate::Physics here = physics;
     here.latency *= run.software.collective_latencies;
     here.hop *= run.software.hops;
-    const char* type = run.cluster.has("bf16") ? "bf16" : "fp16";
+    const std::string type(run.cluster.sixteen_bits());
     const MachinePrices price(run.cluster, here, run.wide() ? run.precision : type, run.software.attention);
     if (run.micro_batch_given) return step_of(run, price);
     // The row does not say: the fastest micro batch whose activations fit.

@@ -67,17 +67,17 @@ double tile_efficiency(double M, double N, double batch, int processors) {
 MachinePrices::MachinePrices(const hardware::Cluster& cluster, const Physics& physics, const std::string& precision,
                              Attention attention)
     : cluster_(cluster), physics_(physics) {
-    const char* sixteen = cluster.has("bf16") ? "bf16" : "fp16";
+    const std::string_view sixteen = cluster.sixteen_bits();
     const bool four_bytes = precision == "fp32" || precision == "tf32";
-    const double peak = cluster.peak(four_bytes ? precision : sixteen);
+    const double peak = cluster.peak(four_bytes ? std::string_view(precision) : sixteen);
     const double peak_16 = cluster.has(sixteen) ? cluster.peak(sixteen) : peak;
     wide_bytes_ = four_bytes ? 4 : 2;
     const double watts = cluster.power_limit > 0 ? std::min(cluster.watts, cluster.power_limit) : cluster.watts;
-    const auto measured = [&](const char* type) {
-        const auto found = cluster.measured.find(type);
+    const auto measured = [&](std::string_view type) {
+        const auto found = cluster.measured.find(std::string(type));
         return found != cluster.measured.end() ? kHeld * found->second : kDenseShare * cluster.peak(type);
     };
-    const auto held = [&](const char* type, double per_joule) {
+    const auto held = [&](std::string_view type, double per_joule) {
         return watts > 0 && per_joule > 0 ? std::min(per_joule * watts, kHeld * cluster.peak(type)) : measured(type);
     };
     const bool ampere = cluster.generation == "ampere", hopper = cluster.generation == "hopper";
