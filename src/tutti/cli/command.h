@@ -38,9 +38,9 @@ struct Option {
     std::string help;
     Target target;
     std::variant<std::monostate, Between, Choices, ByteCount, Suggestions> rule = {};
-    bool required = false;
     std::vector<std::string> beside = {};   // has an effect with at least one of these options; --help says so
     std::vector<std::string> without = {};  // has none with any of these
+    bool required = false;
 };
 using Options = std::vector<Option>;
 

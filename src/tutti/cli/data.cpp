@@ -420,8 +420,7 @@ Command tokenize_command(TokenizeArguments& a, const Io& io) {
          &a.separator},
         {"--field", "NAME", "", "JSONL: field with the text of a record [text]", &a.field},
         {"--append-eod", "", "", "end each document with the end-of-document token", &a.append_eod},
-        beside({"--append-eod"}, {{"--eod", "TOKEN", "", "its token, by id or text [the tokenizer's]", &a.eod}})
-            .front(),
+        {"--eod", "TOKEN", "", "its token, by id or text [the tokenizer's]", &a.eod, {}, {"--append-eod"}},
         threads_option(a.threads)};
     return command_of(
         "tokenize", "encode text or JSONL to a token file", a, io, tokenize, options,

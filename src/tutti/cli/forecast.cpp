@@ -45,9 +45,13 @@ Options machine_options(ForecastArguments& a, const std::string& default_machine
     return {
         {"--cluster,--for", "NAME|FILE", default_machine, "machine to predict for: h100, cpu-avx2, ..., or a TOML file",
          &a.cluster, Suggestions{rehearsal::target_names(), true}},
-        beside({"--cluster"}, {{"--set-cluster", "key=value", "",
-                                "change a key of it, such as network.gbs=35; repeatable", &a.set_cluster, keys}})
-            .front(),
+        {"--set-cluster",
+         "key=value",
+         "",
+         "change a key of it, such as network.gbs=35; repeatable",
+         &a.set_cluster,
+         keys,
+         {"--cluster"}},
         {"--vary", "key=A,B", "", "one line for each value of a key, also of the cluster; repeatable", &a.vary},
         {"--expert-loads", "LOADS", "", "expert loads: 3,1,1,1, or 1.5 times the mean for the first [even]",
          &a.expert_loads}};

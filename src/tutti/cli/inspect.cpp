@@ -176,9 +176,14 @@ Command inspect_command(InspectArguments& a, const Io& io) {
         {"TARGET", "", "", "a checkpoint or a run; with --precision a run or a TOML file", &a.config, kPath},
         {"--precision", "", "", "run steps on one rank; show the numbers of the products and what formats do to them",
          &a.precision},
-        without({"TARGET", "--precision"},
-                {{"--number", "X", "", "show the bits of a number in each format", &a.number}})
-            .front()};
+        {"--number",
+         "X",
+         "",
+         "show the bits of a number in each format",
+         &a.number,
+         {},
+         {},
+         {"TARGET", "--precision"}}};
     const Options options = joined_options(
         {shared,
          beside({"--precision"},

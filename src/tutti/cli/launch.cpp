@@ -195,8 +195,7 @@ Command launch_command(LaunchArguments& a, const Io& io) {
          Between{0, 1000}},
         {"--cluster", "NAME|FILE", "", "the devices, for the planner [only data parallelism changes]", &a.cluster,
          kPath},
-        beside({"--cluster"}, {{"--set-cluster", "key=value", "", "change a key of it; repeatable", &a.set_cluster}})
-            .front(),
+        {"--set-cluster", "key=value", "", "change a key of it; repeatable", &a.set_cluster, {}, {"--cluster"}},
         {"--grace", "S", "25", "from a request to stop until ranks are killed", &a.grace_s, Between{0, 1e6}},
         {"--silence", "S", "15", "a host that is not heard of for so long is lost", &a.silence_s, Between{1, 3600}},
         {"--grow-after", "S", "600", "use a host again that has come back for so long", &a.grow_after_s,

@@ -215,7 +215,7 @@ int plan_budget(const PlanArguments& a, const Io& io) {
     if (!a.cluster.empty()) {
         check<UsageError>(a.ranks > 0, "a budget on --cluster ", a.cluster, " needs --gpus for days and money");
         const hardware::Cluster cluster = cluster_of(a);
-        plan.rate = cluster.peak(cluster.has("bf16") ? "bf16" : "fp16") * a.ranks * a.mfu;
+        plan.rate = cluster.peak(cluster.sixteen_bits()) * a.ranks * a.mfu;
         plan.seconds = plan.flops / plan.rate;
         plan.dollars = (a.price > 0 ? a.price : cluster.price_per_hour) * a.ranks * plan.seconds / 3600;
         plan.machines = concat(a.ranks, " x ", cluster.name);
@@ -280,12 +280,13 @@ Options from_options(PlanArguments& a) {
     return options;
 }
 
+// What a budget needs beside its own options is the machine alone; the tables are the same for every one.
 Options excluding_budgets(Options options) {
-    for (Option& option : options)
+    for (Option& option : options) {
+        option.without.emplace_back("--tables");
         if (option.name != "--cluster,--for" && option.name != "--set-cluster")
-            option = without({"--tables", "--budget", "--tokens"}, {option}).front();
-        else
-            option = without({"--tables"}, {option}).front();
+            option.without.insert(option.without.end(), {"--budget", "--tokens"});
+    }
     return options;
 }
 

@@ -179,8 +179,7 @@ Command convert_command(ConvertArguments& a, const Io& io) {
         required({"--to", "DIR", "", "new directory; appears complete or not at all", &a.to, kPath}),
         {"--format", "F", "", "hf or tutti [the one that --from is not]", &a.format, Choices{"hf", "tutti"}},
         {"--dtype", "TYPE", "", "f32, bf16 or f16 [each tensor's own]", &a.dtype, Choices{"f32", "bf16", "f16"}},
-        beside({"--dtype"}, {{"--allow-loss", "", "", "allow values that become infinite in TYPE", &a.allow_loss}})
-            .front(),
+        {"--allow-loss", "", "", "allow values that become infinite in TYPE", &a.allow_loss, {}, {"--dtype"}},
         {"--max-shard-size", "SIZE", "5GB", "hf: largest file, in bytes or as 500MB", &a.max_shard_size, ByteCount{}}};
     return command_of("convert", "convert weights to or from a Hugging Face directory", a, io, convert, options,
                       "Examples:\n"
@@ -190,11 +189,10 @@ Command convert_command(ConvertArguments& a, const Io& io) {
 }
 
 Command watch_command(WatchArguments& a, const Io& io) {
-    const Options once = {{"--once", "", "", "show the runs as they are, and end", &a.once}};
     const Options options = {
         required({"RUN_DIR", "...", "", "directory of a run, going on or ended; several are shown below each other",
                   &a.run_dirs, kPath}),
-        without({"--http", "--listen"}, once).front(),
+        {"--once", "", "", "show the runs as they are, and end", &a.once, {}, {}, {"--http", "--listen"}},
         {"--http", "", "", "serve a live page and /metrics to this machine, at a free port", &a.http},
         {"--listen", "[ADDRESS:]PORT", "", "the same at this port, and for other machines at their ADDRESS",
          &a.listen}};
@@ -212,15 +210,20 @@ Command watch_command(WatchArguments& a, const Io& io) {
 }
 
 Command report_command(ReportArguments& a, const Io& io) {
-    const Options flight = {{"--flight", "DIR", "",
-                             "read the flight records of a failed run: which rank diverged first", &a.flight, kPath}};
     const Options options = {
         {"RUN_DIR", "...", "", "directory of a run, finished or not; several are compared", &a.run_dirs, kPath},
         {"--out", "FILE", "", "the page [RUN_DIR/report.html; for several runs comparison.html]", &a.out, kPath},
         {"--csv", "FILE", "", "also write the logged numbers, one line per step of each run", &a.csv, kPath},
         {"--step", "FILE", "", "also write a traced step as a page with a slider: what each rank does at a time",
          &a.step, kPath},
-        without({"RUN_DIR", "--out", "--csv", "--step"}, flight).front()};
+        {"--flight",
+         "DIR",
+         "",
+         "read the flight records of a failed run: which rank diverged first",
+         &a.flight,
+         kPath,
+         {},
+         {"RUN_DIR", "--out", "--csv", "--step"}}};
     return command_of("report", "write an HTML page about runs: curves, memory, sample", a, io, report, options,
                       "Examples:\n  tutti report runs/bible\n  tutti report runs/lr-1e-3 runs/lr-3e-4 --csv runs.csv\n"
                       "  tutti report --flight runs/failed");
@@ -312,13 +315,21 @@ Command bench_command(Arguments& all, const Io& io) {
                         {{"--model", "PRESET", "", "also measure the products of a preset such as gpt2-124m", &a.model,
                           Suggestions{spec::preset_names()}},
                          {"--sizes", "MxKxN,...", "", "products (M, K) x (K, N) in place of the sweep", &a.sizes},
-                         without({"--model", "--device", "--threads", "--seconds"},
-                                 {{"--cluster,--for", "NAME|FILE", "", "predict for this machine; measure nothing",
-                                   &a.cluster, Suggestions{hardware::cluster_names(), true}}})
-                             .front(),
-                         beside({"--cluster"},
-                                {{"--set-cluster", "key=value", "", "change a key of it; repeatable", &a.set_cluster}})
-                             .front()},
+                         {"--cluster,--for",
+                          "NAME|FILE",
+                          "",
+                          "predict for this machine; measure nothing",
+                          &a.cluster,
+                          Suggestions{hardware::cluster_names(), true},
+                          {},
+                          {"--model", "--device", "--threads", "--seconds"}},
+                         {"--set-cluster",
+                          "key=value",
+                          "",
+                          "change a key of it; repeatable",
+                          &a.set_cluster,
+                          {},
+                          {"--cluster"}}},
                         "Examples:\n"
                         "  tutti bench gemm --model llama-110m\n"
                         "  tutti bench gemm --sizes 256x4096x4096\n"

@@ -303,7 +303,7 @@ Command schedule_command(ScheduleArguments& a, const Io& io) {
         {"--message-bytes", "N", "0", "size of a message, which then takes --latency + N / B", &a.message_bytes},
         {"--bandwidth", "B", "", "bytes per unit of time on a link, shared by its messages", &a.bandwidth},
         {"--csv", "FILE", "", "write the actions in the format of torch.distributed.pipelining", &a.csv, kPath},
-        beside({"--csv", "--json"}, {{"--messages", "", "", "include sends and receives", &a.messages}}).front(),
+        {"--messages", "", "", "include sends and receives", &a.messages, {}, {"--csv", "--json"}},
         {"--svg", "FILE", "", "draw the timeline", &a.svg, kPath}};
     return command_of(
         "schedule", "show pipeline schedules: order, bubble, memory, timeline", a, io, schedule, options,
