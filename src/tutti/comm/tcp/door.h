@@ -39,7 +39,7 @@ class Door {
         std::string first;  // the first message, to be proved; nothing behind it has been read
     };
 
-    // A closed door: nobody comes.
+    // Closed: without a listener, fd() is -1 and look() finds nothing.
     Door() = default;
     Door(Socket listener, const StrangerLimits& limits, FirstMessage first, Greeting greeting);
     const Socket& listener() const { return listener_; }

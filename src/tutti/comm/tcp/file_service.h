@@ -26,7 +26,7 @@ namespace tutti::comm::tcp {
 struct FileEntry {
     std::string path;  // below the directory: "own/step-0000000100/MANIFEST.json"
     int64_t size = 0;
-    int64_t changed = 0;  // ns of the system's clock: another one when the file is written anew
+    int64_t changed = 0;  // when the file was last written, ns of the system's clock
     bool operator==(const FileEntry&) const = default;
 };
 

@@ -93,7 +93,7 @@ TEST_F(Files, NothingElseIsServed) {
 TEST_F(Files, NobodyReadsWithoutTheSecret) {
     const FileServer server(folder_, key_);
     EXPECT_THROW(FileClient("127.0.0.1", server.port(), key_of("another"), 20), DataError);
-    // Strangers that say nothing, or anything, keep nobody out.
+    // Strangers that are silent, or send arbitrary bytes, do not keep a client out.
     std::vector<Socket> strangers;
     std::string why;
     for (int i = 0; i < 40; ++i) {
