@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""tutti launch over a real sshd: two hosts and the launcher in network namespaces of their own, with process tables of
-their own. A host is cut off and comes back; an agent, an ssh client and the launcher are killed.
+"""tutti launch on hosts in network namespaces of their own, with process tables of their own. Over a real sshd: a host is
+cut off and comes back; an agent, an ssh client and the launcher are killed. And as srun or pods start it, one process a
+host: agents dial in, are cut off, and dial in again.
 
 Usage: launch_hosts.py TUTTI [FAULTS [RESULT]]; FAULTS random ones at the end, 6 without it, each a line of the file RESULT.
 Exit code 77 where this machine has no sshd or permits no namespaces (root).
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import time
 
+TUTTI = sys.argv[1]
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
 NET = f"10.{os.getpid() % 250 + 1}"
 HOSTS = {"a": 5, "b": 3}
@@ -143,6 +145,74 @@ class Run:
             self.process.send_signal(signal_number)
         got = self.process.wait(240)
         assert got == code, f"code {got}, expected {code}\n{self.text()}"
+
+
+class Tasks(Run):
+    """One `tutti launch` a host, the first the launcher, as pods start it."""
+
+    SPACES = ["l", *HOSTS]
+
+    def __init__(self, hosts, folder, out, *more):
+        self.hosts, self.out = hosts, folder / out
+        self.err = open(folder / f"{out}.err", "w+")
+        self.words = [TUTTI, "launch", "-n", "8", "--silence", "6", "--grow-after", "0", f"{folder}/tiny.toml", "--out",
+                      str(self.out), *more]
+        self.tasks = [self.start(number) for number in range(len(self.SPACES))]
+        self.process = self.tasks[0]
+
+    def start(self, number):
+        place = {"RANK": str(number), "WORLD_SIZE": str(len(self.SPACES)), "MASTER_ADDR": f"{NET}.1.2",
+                 "MASTER_PORT": "29400"}
+        space = self.SPACES[number]
+        return subprocess.Popen(
+            inside(space, "unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c",
+                   f'hostname n{space}; exec "$@"', "sh", *self.words),
+            env={**os.environ, **place}, stdout=self.err, stderr=self.err)
+
+    def all_end(self, code):
+        got = [task.wait(240) for task in self.tasks]
+        assert got == [code] * len(got), f"codes {got}, expected {code}\n{self.text()}"
+
+
+def agents_dial_in(hosts, folder):
+    """Of 3, 3 and 2 slots: a host is cut off until both sides have noticed, and comes back; an agent is killed."""
+    run = Tasks(hosts, folder, "gathered", "--min-ranks", "5", "--set", "train.steps=100000", "--set",
+                "checkpoint.memory_every=2")
+    run.wait_for_steps(6)
+    hosts.cut("b", False)
+    run.wait(lambda: "train" not in hosts.processes("b").values(), "no rank on the host that was cut off")
+    assert len(run.events("started")) == 1, run.text()
+    took = run.wait(lambda: len(run.events("started")) == 2, "5 ranks") + run.wait_for_steps()
+    hosts.cut("b", True)
+    back = run.wait(lambda: len(run.events("started")) == 3, "8 ranks again") + run.wait_for_steps()
+    print(f"agents that dial in: {took:.1f} s from the end of the ranks of a host that was cut off to 4 steps by the "
+          f"others, {back:.1f} s from its return to 4 steps by all")
+    run.tasks[1].kill()
+    run.wait(lambda: len(run.events("started")) == 4, "a start after the kill of an agent")
+    run.wait_for_steps()
+    run.tasks[1] = run.start(1)
+    run.wait(lambda: len(run.events("started")) == 5, "8 ranks at last")
+    run.wait_for_steps()
+    assert [e["ranks"] for e in run.events("started")] == [8, 5, 8, 5, 8], run.text()
+    pid = next(p for p, words in hosts.processes("l").items() if words == "launch")
+    os.kill(pid, signal.SIGTERM)
+    run.all_end(75)
+    no_process_left(hosts)
+    last = run.newest()
+    whole = Run(TUTTI, hosts, folder, "whole-gathered", "--set", f"train.steps={last}")
+    whole.end(0)
+    got, want = losses(run.out), losses(whole.out)
+    assert [(x["step"], x["tokens"]) for x in got] == [(x["step"], x["tokens"]) for x in want]
+    largest = max(abs(x - y) for x, y in zip(weights(TUTTI, folder, run.out, last), weights(TUTTI, folder, whole.out, last)))
+    print(f"{last} steps with two lost hosts: largest difference of a weight {largest:.1e}")
+    assert largest <= 1e-5
+    # The launcher dies: its agents end, and leave nothing behind.
+    run = Tasks(hosts, folder, "headless", "--set", "train.steps=100000")
+    run.wait_for_steps()
+    run.tasks[0].kill()
+    codes = [task.wait(120) for task in run.tasks[1:]]
+    assert codes == [5, 5], f"{codes}\n{run.text()}"
+    no_process_left(hosts)
 
 
 def no_process_left(hosts, seconds=30):
@@ -291,7 +361,7 @@ def random_faults(tutti, hosts, folder, count, result, seed=62):
 
 
 def main():
-    tutti = sys.argv[1]
+    tutti = TUTTI
     faults = int(sys.argv[2]) if len(sys.argv) > 2 else 6
     result = sys.argv[3] if len(sys.argv) > 3 else None
     if os.geteuid() != 0 or not os.path.exists(SSHD) or not shutil.which("ip") or not shutil.which("ssh-keygen"):
@@ -312,6 +382,7 @@ def main():
         hosts = Hosts(folder)
         a_host_is_cut_off_and_comes_back(tutti, hosts, folder)
         nothing_outlives_what_is_killed(tutti, hosts, folder)
+        agents_dial_in(hosts, folder)
         random_faults(tutti, hosts, folder, faults, result)
     finally:
         if hosts:

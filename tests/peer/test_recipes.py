@@ -1,5 +1,5 @@
 """The recipes of docs/launch.md on the launchers themselves: signals and exit codes of mpirun (Open MPI and MPICH), of
-torchrun and of a batch script of Slurm, whose job is put back into the queue and goes on.
+torchrun and of a batch script of Slurm, whose job is put back into the queue and goes on; and `tutti launch` below srun.
 Usage: test_recipes.py TUTTI SLURM_SH. Launchers that are not installed are named as not tried."""
 
 import pathlib
@@ -126,6 +126,48 @@ def batch_job():
     print("Slurm: a batch job is requeued on 75, and goes on to its end")
 
 
+# Three tasks, each the agent of a host; the last one is killed. srun's own code is that of a task or of its signal.
+SRUN_SESSION = """#!/bin/bash
+set -uo pipefail
+folder=$1; shift
+lines() { wc -l <"$folder/out/metrics.jsonl" 2>/dev/null || echo 0; }
+generations() { ls "$folder/out/generations" 2>/dev/null | wc -l; }
+until_() { for _ in $(seq 3000); do if eval "$1"; then return; fi; sleep 0.1; done; echo "in vain: $1" >&2; exit 1; }
+srun --mpi=none --kill-on-bad-exit=0 -n 3 "$@" >"$folder/log" 2>&1 & step=$!
+until_ '(( $(lines) >= 5 ))'
+victim=
+for process in /proc/[0-9]*; do
+    if tr '\\0' '\\n' <"$process/environ" 2>/dev/null | grep -qx SLURM_PROCID=2 &&
+        tr '\\0' ' ' <"$process/cmdline" | grep -q "tutti launch"; then victim=${process#/proc/}; fi
+done
+kill -9 "$victim"
+until_ '(( $(generations) >= 2 ))'
+now=$(lines); until_ '(( $(lines) >= now + 5 ))'
+scancel --signal=TERM "$(squeue -h -o %A).0"
+wait $step; echo "srun ended with $?"
+"""
+
+
+def agents_of_srun():
+    with tempfile.TemporaryDirectory() as f:
+        folder = pathlib.Path(f)
+        write_config(folder, LONG)
+        session = folder / "session.sh"
+        session.write_text(SRUN_SESSION)
+        session.chmod(0o755)
+        words = [TUTTI, "launch", "-n", "6", "--min-ranks", "2", "--silence", "4", *train(folder)[2:], "--set",
+                 "train.global_batch=12"]
+        r = subprocess.run([SLURM, "--script", str(session), str(folder), *words], capture_output=True, text=True,
+                           timeout=900)
+        log = (folder / "log").read_text() if (folder / "log").exists() else ""
+        assert r.returncode == 0 and "srun ended with 0" not in r.stdout, f"{r.returncode}: {r.stdout}{r.stderr}\n{log}"
+        events = (folder / "out/events.jsonl").read_text()
+        assert '"ranks":4' in events and '"code 75"' in events, events
+        saved = list((folder / "out/checkpoints").glob("step-*/MANIFEST.json"))
+        assert saved, log
+    print("Slurm: tutti launch below srun goes on without a task that was killed, and saves when the step is stopped")
+
+
 def main():
     open_mpi = shutil.which("mpirun.openmpi")
     if open_mpi:
@@ -151,6 +193,7 @@ def main():
         print("NOT TRIED: torchrun")
     if subprocess.run([SLURM, "--possible"], check=False).returncode == 0:
         batch_job()
+        agents_of_srun()
     else:
         print("NOT TRIED: Slurm")
 

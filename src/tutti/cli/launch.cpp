@@ -28,6 +28,8 @@ namespace tutti::cli {
 
 namespace {
 
+constexpr int kWithoutLauncher = 5;
+
 std::string this_program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
 
 // --set words that turn `from` into `to`, in the keys of a layout.
@@ -115,20 +117,46 @@ int64_t newest_step(const std::string& directory) {
 
 }  // namespace
 
+// The hosts on which another launcher has started one process each, and -n ranks spread over them.
+std::vector<launch::HostLine> placed_hosts(const comm::Launch& around, const LaunchArguments& a) {
+    const std::string by =
+        concat(name_of(around.launcher), " has started ", around.size, " of it (", around.evidence, ")");
+    check<UsageError>(around.launcher != comm::Launcher::tutti, "tutti launch cannot be a rank of tutti launch: ", by);
+    check<UsageError>(a.hosts.empty(), "--hosts names hosts to reach over ssh, but ", by,
+                      ", one a host: leave --hosts out, or start tutti launch once");
+    const int of_host = comm::ranks_of_host(comm::process_environment());
+    const int slots = a.ranks > 0 ? (a.ranks + around.size - 1) / around.size : std::max(1, of_host);
+    std::vector<launch::HostLine> hosts;
+    for (int i = 0; i < around.size; ++i) hosts.push_back({.name = concat("agent ", i), .slots = slots});
+    hosts.front().name = host_name();
+    return hosts;
+}
+
+launch::Gathering gathering_of(const comm::Launch& around, const spec::RunSpec& config, const std::string& out,
+                               double silence_s) {
+    const comm::Environment environment = comm::of_hosts(comm::process_environment());
+    launch::Gathering gathering{.meeting = comm::tcp::meeting_of(around, environment),
+                                .label = launch::job_of(out),
+                                .agents = around.size,
+                                .number = around.rank,
+                                .evidence = around.evidence,
+                                .silence_s = silence_s};
+    gathering.meeting.secret = comm::tcp::Secret(config.comm.secret, out, environment);
+    return gathering;
+}
+
 int launch(const LaunchArguments& given, const Io& io) {
     LaunchArguments a = given;
-    const comm::Launch around = comm::detect_launcher(comm::process_environment());
-    check<UsageError>(around.size == 1, "tutti launch starts the ranks by itself, and ", name_of(around.launcher),
-                      " started ", around.size, " of it (", around.evidence,
-                      "): start one, with --hosts FILE, or `tutti train` under ", name_of(around.launcher));
     launch::LaunchOptions options{.max_restarts = a.max_restarts,
                                   .grace_s = a.grace_s,
                                   .silence_s = a.silence_s,
                                   .grow_after_s = a.grow_after_s,
                                   .ssh = a.ssh,
                                   .program = this_program()};
-    options.hosts = a.hosts.empty() ? std::vector{launch::HostLine{"localhost", std::max(1, a.ranks), "127.0.0.1"}}
-                                    : launch::parse_hosts(read_file(a.hosts), a.hosts);
+    const comm::Launch around = comm::detect_launcher(comm::of_hosts(comm::process_environment()));
+    options.hosts = around.size > 1   ? placed_hosts(around, a)
+                    : a.hosts.empty() ? std::vector{launch::HostLine{"localhost", std::max(1, a.ranks), "127.0.0.1"}}
+                                      : launch::parse_hosts(read_file(a.hosts), a.hosts);
     int slots = 0;
     for (const launch::HostLine& host : options.hosts) slots += host.slots;
     if (a.ranks == 0) a.ranks = slots;
@@ -163,6 +191,10 @@ int launch(const LaunchArguments& given, const Io& io) {
     run.count_start = [&](int64_t step) { train::count_start(run.out, step, a.force, a.max_restarts + 1); };
     run.keeps_copies = config.checkpoint.memory_every > 0;
     run.require_free = [&] { train::lock_run(run.out); };
+    if (around.size > 1) {
+        options.gathering = gathering_of(around, config, run.out, a.silence_s);
+        if (around.rank > 0) return launch::attend(*options.gathering, io.err);
+    }
     const int code = launch::launch(run, options, io.text(), io.err);
     io.print(Json{{"out", run.out}, {"exit_code", code}, {"generation", checkpoint::newest_generation(run.out)}});
     return code;
@@ -174,7 +206,8 @@ int agent(const Io&) {
     // Nothing else may write where the frames go.
     const int out = dup(STDOUT_FILENO);
     dup2(STDERR_FILENO, STDOUT_FILENO);
-    return launch::serve(launch::Link(launch::Descriptor(dup(STDIN_FILENO)), launch::Descriptor(out)));
+    const auto bye = launch::serve(launch::Link(launch::Descriptor(dup(STDIN_FILENO)), launch::Descriptor(out)));
+    return bye ? bye->code : kWithoutLauncher;
 }
 
 Command launch_command(LaunchArguments& a, const Io& io) {
@@ -214,10 +247,13 @@ Command launch_command(LaunchArguments& a, const Io& io) {
         "(--min-ranks), or from a newer copy in memory (checkpoint.memory_every); hosts that come back are\n"
         "used again after a checkpoint. Lines of other ranks than 0 begin with [host rank]. Ctrl-C, SIGTERM\n"
         "and the other signals of `tutti train` stop all ranks (75).\n"
+        "Where srun or pods start it, one process a host, the first is the launcher and the others are the\n"
+        "agents of their hosts, without ssh.\n"
         "Codes 2, 3 and 70 of a rank end the run, as a new start would fail in the same way.\n\n"
         "Examples:\n"
         "  tutti launch -n 8 config.toml\n"
         "  tutti launch --hosts hosts --min-ranks 8 config.toml --out /shared/runs/a\n"
+        "  srun -N 4 --ntasks-per-node=1 tutti launch -n 32 config.toml --out /shared/runs/a\n"
         "  tutti launch --hosts hosts --min-ranks 8 --cluster h100 config.toml --out /shared/runs/a");
 }
 

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <map>
 #include <vector>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/comm/world.h"
 
 namespace tutti::comm {
@@ -240,6 +242,39 @@ void refuse_half_of_a_row(const Environment& environment) {
     }
 }
 
+constexpr const char* kPortOfContainers = "29400";  // where nothing gives one
+
+std::string required(const Environment& environment, const char* name, const char* because) {
+    const std::string text = environment(name).value_or("");
+    check<UsageError>(!text.empty(), because, '=', *environment(because), " is set, but ", name,
+                      " is not: this host does not know its place among the others", kOtherwise);
+    return text;
+}
+
+std::map<std::string, std::string> place_of_host(const Environment& environment) {
+    if (set(environment, "RANK")) return {};
+    if (const int64_t nodes = most_nodes(environment("PET_NNODES").value_or("")); nodes > 1) {
+        const auto value = [&](const char* name) { return required(environment, name, "PET_NNODES"); };
+        return {{"RANK", value("PET_NODE_RANK")},
+                {"WORLD_SIZE", std::to_string(nodes)},
+                {"MASTER_ADDR", value("PET_MASTER_ADDR")},
+                {"MASTER_PORT", value("PET_MASTER_PORT")}};
+    }
+    if (const auto hosts = Json::try_parse(environment("SM_HOSTS").value_or("")); hosts && hosts->is_array()) {
+        const auto names = hosts->get<std::vector<std::string>>();
+        const std::string own = names.size() > 1 ? required(environment, "SM_CURRENT_HOST", "SM_HOSTS") : "";
+        const auto place = std::find(names.begin(), names.end(), own) - names.begin();
+        if (names.size() > 1)
+            return {{"RANK", std::to_string(place)},
+                    {"WORLD_SIZE", std::to_string(names.size())},
+                    {"MASTER_ADDR", names.front()},
+                    {"MASTER_PORT", environment("MASTER_PORT").value_or(kPortOfContainers)}};
+    }
+    if (set(environment, "JOB_COMPLETION_INDEX") && set(environment, "WORLD_SIZE"))
+        return {{"RANK", *environment("JOB_COMPLETION_INDEX")}};
+    return {};
+}
+
 std::string warning_of(const Environment& environment) {
     if (is_slurm_step(environment)) return "";
     for (const char* name : {"JOB_COMPLETION_INDEX", "PMIX_RANK"})
@@ -294,6 +329,24 @@ Launch detect_launcher(const Environment& environment, std::optional<Launcher> f
     refuse_half_of_a_row(environment);
     launch.warning = warning_of(environment);
     return launch;
+}
+
+Environment of_hosts(const Environment& environment) {
+    return [environment, place = place_of_host(environment)](const std::string& name) -> std::optional<std::string> {
+        const auto found = place.find(name);
+        return found != place.end() ? found->second : environment(name);
+    };
+}
+
+int ranks_of_host(const Environment& environment) {
+    for (const char* name : {"PET_NPROC_PER_NODE", "SM_NUM_GPUS"}) {
+        const std::string text = environment(name).value_or("");
+        int64_t value = 0;
+        const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        if (error == std::errc() && stop == text.data() + text.size() && value > 0 && value <= 4096)
+            return static_cast<int>(value);
+    }
+    return 0;
 }
 
 bool is_launched(const Environment& environment) {

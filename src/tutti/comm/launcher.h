@@ -44,6 +44,12 @@ Environment process_environment();
 // and the body of a batch script are no launch. UsageError names a variable that is missing or not a number: the
 // processes of half an environment would each train alone.
 Launch detect_launcher(const Environment& environment, std::optional<Launcher> forced = std::nullopt);
+// The environment of a process that stands for a whole host, as one for detect_launcher(): containers that leave ranks
+// to a program of their own (PET_*, SM_*), and pods of an indexed Job with WORLD_SIZE, have a RANK. UsageError for half
+// of such variables.
+Environment of_hosts(const Environment& environment);
+// How many ranks a host is to have by those variables; 0: they do not say.
+int ranks_of_host(const Environment& environment);
 // Whether a launcher's variables are set, right or wrong.
 bool is_launched(const Environment& environment);
 // The launch of this process. `name`: the launcher to look for; "": the first.

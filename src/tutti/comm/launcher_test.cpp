@@ -205,6 +205,52 @@ TEST(Launcher, AContainerWithoutARankIsRefused) {
 }
 
 // Every process of such a run has the batch step's SLURM_PROCID=0: all of them would be rank 0.
+// Where one process stands for a host, the variables of such containers are a place.
+TEST(Launcher, OfHostsReadsWhatContainersAreGiven) {
+    const auto place = [](const Variables& variables) { return detect_launcher(of_hosts(environment_of(variables))); };
+    const Variables pet = {{"PET_NNODES", "2:4"},
+                           {"PET_NODE_RANK", "3"},
+                           {"PET_NPROC_PER_NODE", "8"},
+                           {"PET_MASTER_ADDR", "w-0.w"},
+                           {"PET_MASTER_PORT", "29500"}};
+    expect(place(pet), Launcher::environment, 3, 4, -1, -1, -1);
+    EXPECT_EQ(of_hosts(environment_of(pet))("MASTER_ADDR"), "w-0.w");
+    EXPECT_EQ(of_hosts(environment_of(pet))("MASTER_PORT"), "29500");
+    EXPECT_EQ(ranks_of_host(environment_of(pet)), 8);
+    for (const auto& [name, value] : pet) {
+        if (name == "PET_NNODES" || name == "PET_NPROC_PER_NODE") continue;
+        Variables half = pet;
+        half.erase(name);
+        try {
+            place(half);
+            ADD_FAILURE() << name;
+        } catch (const UsageError& error) {
+            EXPECT_NE(std::string(error.what()).find("PET_NNODES=2:4 is set, but " + name + " is not"),
+                      std::string::npos)
+                << error.what();
+        }
+    }
+    const Variables sage = {
+        {"SM_HOSTS", "[\"algo-1\", \"algo-2\", \"algo-3\"]"}, {"SM_CURRENT_HOST", "algo-2"}, {"SM_NUM_GPUS", "4"}};
+    expect(place(sage), Launcher::environment, 1, 3, -1, -1, -1);
+    EXPECT_EQ(of_hosts(environment_of(sage))("MASTER_ADDR"), "algo-1");
+    EXPECT_EQ(ranks_of_host(environment_of(sage)), 4);
+    Variables elsewhere = sage;
+    elsewhere["SM_CURRENT_HOST"] = "algo-9";
+    EXPECT_THROW(place(elsewhere), UsageError);
+    // Pods of an indexed Job: with WORLD_SIZE one of many, without it a run of its own.
+    const Variables pod = {
+        {"JOB_COMPLETION_INDEX", "2"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "t-0.t"}, {"MASTER_PORT", "29400"}};
+    expect(place(pod), Launcher::environment, 2, 4, -1, -1, -1);
+    EXPECT_EQ(place({{"JOB_COMPLETION_INDEX", "2"}}).size, 1);
+    // Others as they are; a text that is no number of ranks says nothing.
+    expect(place(kSlurm), Launcher::slurm, 3, 4, 1, -1, 1);
+    expect(place(kPod), Launcher::environment, 1, 3, -1, -1, -1);
+    EXPECT_EQ(place({{"PET_NNODES", "1"}}).size, 1);
+    EXPECT_EQ(place({{"SM_HOSTS", "[\"algo-1\"]"}}).size, 1);
+    EXPECT_EQ(ranks_of_host(environment_of({{"PET_NPROC_PER_NODE", "gpu"}})), 0);
+}
+
 TEST(Launcher, MpirunInsideASlurmJobIsNotSlurm) {
     Variables both = kOpenMpi;
     both.insert(kSlurm.begin(), kSlurm.end());

@@ -14,6 +14,7 @@
 #include "tutti/base/read_file.h"
 #include "tutti/base/to_size.h"
 #include "tutti/checkpoint/digest.h"
+#include "tutti/device/device.h"
 #include "tutti/launch/copy_keeper.h"
 #include "tutti/launch/process.h"
 
@@ -28,12 +29,14 @@ class Agent {
   public:
     explicit Agent(Link link) : link_(std::move(link)) {
         prctl(PR_SET_CHILD_SUBREAPER, 1);  // what a rank has started and left behind comes here
-        link_.send(Frame::Type::hello, identity_of_program().dump());
+        Json hello = identity_of_program();
+        hello["name"] = host_name();
+        link_.send(Frame::Type::hello, hello.dump());
     }
 
-    int serve() {
+    std::optional<Bye> serve() {
         while (link_.open() || !ranks_.empty()) turn();
-        return 0;
+        return bye_;
     }
 
   private:
@@ -87,6 +90,12 @@ class Agent {
                 silence_s_ = keep_->silence_s;
                 start_at_ = Clock::now();
                 break;
+            case Frame::Type::bye: {
+                const Json json = Json::parse(frame.body);
+                bye_ = {.code = json.at("code").get<int>(), .why = json.at("why").text()};
+                link_ = Link();
+                break;
+            }
             case Frame::Type::stop: send_all(Json::parse(frame.body).at("signal").get<int>()); break;
             default: break;  // a ping: that it came is all it says
         }
@@ -215,6 +224,7 @@ class Agent {
 
     SignalDescriptor signals_{SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU};
     Link link_;
+    std::optional<Bye> bye_;
     Descriptor name_;
     std::optional<Keep> keep_;    // not begun yet
     std::optional<Start> start_;  // likewise
@@ -290,6 +300,8 @@ Start read_start(std::string_view body) {
     return start;
 }
 
-int serve(Link link) { return Agent(std::move(link)).serve(); }
+std::string to_body(const Bye& bye) { return Json{{"code", bye.code}, {"why", bye.why}}.dump(); }
+
+std::optional<Bye> serve(Link link) { return Agent(std::move(link)).serve(); }
 
 }  // namespace tutti::launch

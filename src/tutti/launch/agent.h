@@ -1,9 +1,9 @@
 // launch/agent.h: the agent of a host: starts the ranks that `tutti launch` asks for, passes on their output and how
 // they ended, and lets none of them outlive it or the launcher.
 //
-//   the launcher ends, or the connection closes   stop signal to the ranks; killed after `grace`
-//   nothing heard for `silence`                   killed at once: the launcher counts on that
-//   the agent is killed                           the system kills its ranks (PR_SET_PDEATHSIG)
+//   the launcher says bye, or the connection closes   stop signal to the ranks; killed after `grace`
+//   nothing heard for `silence`                       killed at once: the launcher counts on that
+//   the agent is killed                               the system kills its ranks (PR_SET_PDEATHSIG)
 #pragma once
 
 #include <map>
@@ -17,7 +17,8 @@
 
 namespace tutti::launch {
 
-// What both sides must have in common, and what a hello frame says: {"version", "digest" of the program}.
+// What both sides must have in common, and what a hello frame says, with the "name" of the host: {"version", "digest"
+// of the program}.
 Json identity_of_program();
 // The body of a keep frame: keep copies of the ranks' state (copy_keeper.h), and say in a kept frame
 // {"directory", "port", "problem"} where.
@@ -49,8 +50,15 @@ struct Start {
 std::string to_body(const Start& start);
 Start read_start(std::string_view body);
 
-// Serves a launcher until the link closes; returns the exit code. Call from the main thread of a process without other
-// threads.
-int serve(Link link);
+// The body of a bye frame: the agent is to end with this code.
+struct Bye {
+    int code = 0;
+    std::string why;  // "": the launcher itself ends with that code
+};
+std::string to_body(const Bye& bye);
+
+// Serves a launcher until the link closes and no rank is left; returns its last word, if there was one. Call from the
+// main thread of a process without other threads.
+std::optional<Bye> serve(Link link);
 
 }  // namespace tutti::launch

@@ -12,14 +12,38 @@ namespace {
 
 constexpr std::chrono::seconds kHello{60};  // ssh asks a name server, and starts a shell
 constexpr std::chrono::seconds kRetry{5};
+constexpr int kOtherProgram = 2;
 
 }  // namespace
 
 void Host::connect() {
     agent_ = Process({.words = words_, .reads = true});
-    link_ = Link(std::move(agent_.out), std::move(agent_.in));
+    begin(Link(std::move(agent_.out), std::move(agent_.in)));
+}
+
+void Host::admit(Link link, const std::string& address) {
+    line_.address = address;
+    begin(std::move(link));
+}
+
+void Host::begin(Link link) {
+    link_ = std::move(link);
     state_ = State::connecting;
     since_ = Clock::now();
+}
+
+void Host::dismiss(int code) {
+    link_.send(Frame::Type::bye, to_body(Bye{.code = code, .why = ""}));
+    if (!dials_in()) link_ = Link();
+}
+
+// A connection that closes with words unread loses its own last ones: the agent closes first.
+bool Host::has_ended() {
+    link_.write();
+    while (link_.read()) {
+    }
+    agent_.ended();
+    return !agent_.runs() && !link_.open();
 }
 
 std::vector<std::pair<int, bool>> Host::watched() const {
@@ -67,13 +91,17 @@ std::vector<Frame> Host::turn(double silence_s) {
 void Host::greet(const Frame& hello, double silence_s) {
     const std::optional<Json> theirs = Json::try_parse(hello.body);
     const Json ours = identity_of_program();
-    if (theirs && *theirs == ours) {
+    bool same = theirs && theirs->is_object();
+    for (const auto& [key, value] : ours.items()) same = same && theirs->contains(key) && theirs->at(key) == value;
+    if (same) {
+        own_name_ = theirs->at("name").text();
         if (keep_.empty()) return become_ready();
         return link_.send(Frame::Type::keep, keep_);
     }
-    lose(concat("it has another program than this host: ", theirs ? theirs->dump() : "no tutti", ", required ",
-                ours.dump()),
-         silence_s);
+    const std::string why = concat("it has another program than this host: ", theirs ? theirs->dump() : "no tutti",
+                                   ", required ", ours.dump());
+    link_.send(Frame::Type::bye, to_body(Bye{.code = kOtherProgram, .why = why}));
+    lose(why, silence_s);
     leave_for(std::chrono::hours(1));
 }
 

@@ -1,4 +1,5 @@
-// launch/host.h: a host as the launcher sees it: the process that reaches its agent, and what it says.
+// launch/host.h: a host as the launcher sees it: its agent, which a process reaches or which dials in, and what that
+// says.
 #pragma once
 
 #include <deque>
@@ -17,12 +18,14 @@ class Host {
   public:
     enum class State { away, connecting, ready };
 
-    // `words`: the command that starts the agent. With `direct` the agent is a child of this process, and its end is
-    // that of its ranks. `keep`: the body of the keep frame of an agent that is to keep copies; "": none.
+    // `words`: the command that starts the agent; none: the agent dials in. With `direct` the agent is a child of this
+    // process, and its end is that of its ranks. `keep`: the body of the keep frame of an agent that is to keep copies;
+    // "": none.
     Host(HostLine host, std::vector<std::string> words, bool direct, std::string keep)
-        : line(std::move(host)), words_(std::move(words)), direct_(direct), keep_(std::move(keep)) {}
+        : line_(std::move(host)), words_(std::move(words)), direct_(direct), keep_(std::move(keep)) {}
 
-    const HostLine line;
+    const HostLine& line() const { return line_; }
+    void call(const std::string& name) { line_.name = name; }
     State state() const { return state_; }
     bool is_ready() const { return state_ == State::ready; }
     Clock::time_point since() const { return since_; }  // of the state
@@ -37,17 +40,20 @@ class Host {
     int64_t copied_step() const { return copied_step_; }  // the newest that its ranks have copied, in any generation
 
     void connect();
-    bool may_connect() const { return state_ == State::away && Clock::now() >= retry_at_; }
+    bool dials_in() const { return words_.empty(); }
+    bool may_connect() const { return !dials_in() && is_welcome(); }
+    bool is_welcome() const { return state_ == State::away && Clock::now() >= retry_at_; }
+    // The agent that has dialled in, and where other hosts reach it.
+    void admit(Link link, const std::string& address);
+    // By the agent's own word; "" before it has said a word.
+    const std::string& own_name() const { return own_name_; }
     // Frames that have come, hello and ping apart. Becomes `away` when the link or its process ends, or is silent.
     std::vector<Frame> turn(double silence_s);
     void send(Frame::Type type, std::string_view body) { link_.send(type, body); }
     void lose(const std::string& why, double silence_s);
-    // The agent sees the end of the connection, and ends by itself.
-    void close() { link_ = Link(); }
-    bool has_ended() {
-        agent_.ended();
-        return !agent_.runs();
-    }
+    // The agent ends by itself, with this code if it has dialled in.
+    void dismiss(int code);
+    bool has_ended();
     void leave_for(std::chrono::seconds time) { retry_at_ = Clock::now() + time; }
     std::string take_lines();  // whole lines that ssh or the agent has written on standard error
 
@@ -55,13 +61,15 @@ class Host {
     std::vector<std::pair<int, bool>> watched() const;
 
   private:
+    void begin(Link link);
     void greet(const Frame& hello, double silence_s);
     void is_kept(const Frame& kept);
     void become_ready();
 
+    HostLine line_;
     std::vector<std::string> words_;
     bool direct_ = false;
-    std::string keep_, copies_;
+    std::string keep_, copies_, own_name_;
     int port_ = 0;
     int64_t copied_step_ = 0;
     State state_ = State::away;

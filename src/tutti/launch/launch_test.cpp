@@ -180,6 +180,40 @@ TEST(Link, CarriesFramesOfAllSizesBothWays) {
     EXPECT_EQ(at_b, bodies);
 }
 
+TEST(Link, OfASessionIsSealedAndBelievesNothingElse) {
+    const comm::tcp::Socket listener = comm::tcp::listen_on(true, 0);
+    const auto soon = Clock::now() + std::chrono::seconds(30);
+    std::string why;
+    const auto session = [](comm::tcp::Socket socket, unsigned char key) {
+        comm::tcp::Session made{.socket = std::move(socket), .reader = {}};
+        made.key.fill(key);
+        return made;
+    };
+    for (const bool same_key : {true, false}) {
+        comm::tcp::Socket caller = comm::tcp::connect_to("127.0.0.1", port_of(listener), soon, why), accepted;
+        ASSERT_TRUE(caller.open()) << why;
+        while (!accepted.open()) accepted = comm::tcp::accept_from(listener);
+        Link there(session(std::move(caller), 1), Link::End::caller);
+        Link here(session(std::move(accepted), same_key ? 1 : 2), Link::End::listener);
+        std::vector<std::string> got;
+        there.send(Frame::Type::hello, "a name");
+        there.send(Frame::Type::output, std::string(200000, 'x'));
+        here.send(Frame::Type::ping);
+        bool pinged = false;
+        while (got.size() < 2 && here.open()) {
+            there.write();
+            while (const auto frame = here.read()) got.push_back(frame->body);
+            while (const auto frame = there.read()) pinged = pinged || frame->type == Frame::Type::ping;
+        }
+        EXPECT_EQ(here.open(), same_key);
+        EXPECT_EQ(got, (same_key ? std::vector<std::string>{"a name", std::string(200000, 'x')}
+                                 : std::vector<std::string>{}));
+        while (same_key && !pinged)
+            while (const auto frame = there.read()) pinged = frame->type == Frame::Type::ping;
+        EXPECT_EQ(pinged, same_key);
+    }
+}
+
 TEST(Link, SeesTheEndOfTheOther) {
     Ends ends;
     ends.b.send(Frame::Type::hello, "last words");

@@ -40,11 +40,11 @@ constexpr std::chrono::seconds kLook{1};         // between looks at the disk
 constexpr std::chrono::seconds kLastWords{1};    // of the ranks, after one of them has failed
 constexpr std::chrono::seconds kUnkillable{10};  // a process that outlives SIGKILL for so long waits for its device
 constexpr std::chrono::seconds kFarewell{5};
-constexpr std::chrono::minutes kWaitForHosts{10};
 constexpr int kMostLosses = 3;  // of a host, from one checkpoint; then it is left out for an hour
 constexpr std::chrono::hours kLeftOut{1};
 constexpr int kStopped = 75, kNoHosts = 5;
-constexpr ptrdiff_t kMostConnecting = 8;  // OpenSSH refuses some of more than 10 at once (MaxStartups)
+constexpr std::chrono::seconds kPatience{3};  // a wait of so long for the first agents is said
+constexpr ptrdiff_t kMostConnecting = 8;      // OpenSSH refuses some of more than 10 at once (MaxStartups)
 
 // Of this process's environment, what the ranks of other hosts get too.
 constexpr std::array kForwarded = {"TUTTI_", "OMP_", "CUDA_", "NCCL_", "DNNL_", "LD_LIBRARY_PATH="};
@@ -82,13 +82,13 @@ class Launcher {
   public:
     Launcher(const LaunchedRun& run, const LaunchOptions& options, std::ostream& out, std::ostream& err)
         : run_(run), options_(options), printer_(out, err) {
-        const std::string path = std::filesystem::absolute(run.out).lexically_normal().string();
-        job_ = checkpoint::to_hex(checkpoint::xxh3_64(std::as_bytes(std::span(path))));
-        for (const HostLine& line : options.hosts) {
-            const bool direct = is_this_host(line.name);
+        if (options.gathering) entrance_.emplace(*options.gathering);
+        for (HostLine line : options.hosts) {
+            const bool direct = entrance_ ? hosts_.empty() : is_this_host(line.name);
             std::vector<std::string> words = {options.program, "agent"};
-            if (!direct) {
-                words.clear();
+            if (direct && entrance_) line.address = entrance_->own_address();
+            if (!direct) words.clear();
+            if (!direct && !entrance_) {
                 std::istringstream parts(options.ssh);
                 for (std::string part; parts >> part;) words.push_back(part);
                 words.insert(words.end(), {line.name, concat("exec ", options.program, " agent")});
@@ -107,7 +107,7 @@ class Launcher {
 
     // Agents that end by themselves remove the copies in memory; else their guards do, later.
     ~Launcher() {
-        for (Host& host : hosts_) host.close();
+        for (Host& host : hosts_) host.dismiss(code_);
         const auto until = Clock::now() + kFarewell;
         const auto have_ended = [&] {
             return std::all_of(hosts_.begin(), hosts_.end(), [](Host& host) { return host.has_ended(); });
@@ -118,11 +118,21 @@ class Launcher {
     Launcher& operator=(const Launcher&) = delete;
 
     int run() {
+        try {
+            return run_generations();
+        } catch (const Error& error) {
+            code_ = error.exit_code();
+            throw;
+        }
+    }
+
+  private:
+    int run_generations() {
         checkpoint::PosixFileSystem files;
         checkpoint::make_directories(files, run_.out);
         const auto lock = files.lock(checkpoint::join(run_.out, "launch.lock"), checkpoint::this_owner());
         for (int64_t starts = 1;; ++starts) {
-            if (!wait_for_hosts(starts == 1)) return stopped_by_ != 0 ? kStopped : kNoHosts;
+            if (!wait_for_hosts(starts == 1)) return code_ = stopped_by_ != 0 ? kStopped : kNoHosts;
             begin();
             while (!running_->over()) turn();
             const Verdict verdict = judge(running_->ends);
@@ -137,7 +147,6 @@ class Launcher {
         }
     }
 
-  private:
     // ---- one look at all that can happen ----
 
     void turn() {
@@ -146,11 +155,13 @@ class Launcher {
         if (stopped_by_ == 0 && reader_has_ended()) asked(SIGPIPE);
         for (size_t i = 0; i < hosts_.size(); ++i) look_at(i);
         connect();
+        if (entrance_) admit();
         if (running_) mind_the_ranks();
     }
 
     void wait() {
         std::vector<pollfd> watched = {{.fd = signals_.fd(), .events = POLLIN, .revents = 0}};
+        if (entrance_) watched.push_back({.fd = entrance_->fd(), .events = POLLIN, .revents = 0});
         for (const Host& host : hosts_)
             for (const auto& [fd, writes] : host.watched())
                 watched.push_back({.fd = fd, .events = static_cast<int16_t>(writes ? POLLOUT : POLLIN), .revents = 0});
@@ -164,15 +175,39 @@ class Launcher {
             if (connecting < kMostConnecting && host.may_connect()) host.connect(), ++connecting;
     }
 
+    // One that dials in again has noticed the end of its connection earlier than this launcher.
+    void admit() {
+        for (Entrance::Guest& guest : entrance_->look()) {
+            const size_t index = to_size(guest.number);
+            Host& host = hosts_[index];
+            if (host.state() != Host::State::away) {
+                const bool was_ready = host.is_ready();
+                host.lose("another agent of it has dialled in", options_.silence_s);
+                if (was_ready) lost(index);
+            }
+            if (host.is_welcome()) host.admit(std::move(guest.link), guest.address);
+        }
+    }
+
+    // As it calls itself, if no other host has that name.
+    void name(Host& host) {
+        const bool is_taken = std::any_of(hosts_.begin(), hosts_.end(), [&](const Host& other) {
+            return &other != &host && other.line().name == host.own_name();
+        });
+        const std::string number = std::to_string(&host - hosts_.data());
+        host.call(is_taken ? concat(host.own_name(), '.', number) : host.own_name());
+    }
+
     void look_at(size_t index) {
         Host& host = hosts_[index];
         const Host::State before = host.state();
         for (const Frame& frame : host.turn(options_.silence_s)) take(index, frame);
         std::istringstream lines(host.take_lines());
         for (std::string line; std::getline(lines, line);)  // a host that is tried again and again says it once
-            if (std::exchange(said_[host.line.name], line) != line)
-                printer_.say(concat("host ", host.line.name, ": ", line));
+            if (std::exchange(said_[host.line().name], line) != line)
+                printer_.say(concat("host ", host.line().name, ": ", line));
         if (host.state() == before) return;
+        if (host.is_ready() && host.dials_in()) name(host);
         if (host.is_ready() && has_run_) tell_of_host(host, "is there again");
         if (before == Host::State::ready) lost(index);
     }
@@ -180,13 +215,13 @@ class Launcher {
     void take(size_t index, const Frame& frame) {
         if (frame.type == Frame::Type::output) {
             const Output output = read_output(frame.body);
-            printer_.add(hosts_[index].line.name, output.rank, output.stream, output.bytes);
+            printer_.add(hosts_[index].line().name, output.rank, output.stream, output.bytes);
         } else if (frame.type == Frame::Type::asked) {
-            asked(Json::parse(frame.body).at("signal").get<int>());
+            if (stopped_by_ == 0) asked(Json::parse(frame.body).at("signal").get<int>());
         } else if (frame.type == Frame::Type::exited) {
             const Json json = Json::parse(frame.body);
             ended({.rank = json.at("rank").get<int>(),
-                   .host = hosts_[index].line.name,
+                   .host = hosts_[index].line().name,
                    .ending = {.code = json.at("code").get<int>(), .signal = json.at("signal").get<int>()}});
         }
     }
@@ -206,7 +241,7 @@ class Launcher {
         Host& host = hosts_[index];
         tell_of_host(host, concat("is lost: ", host.why()));
         const int64_t step = newest_step();
-        Losses& losses = losses_[host.line.name];
+        Losses& losses = losses_[host.line().name];
         losses = losses.step == step ? Losses{step, losses.count + 1} : Losses{step, 1};
         if (losses.count >= kMostLosses) {
             host.leave_for(kLeftOut);
@@ -216,7 +251,7 @@ class Launcher {
         if (!running_) return;
         for (size_t rank = 0; rank < running_->host_of.size(); ++rank)
             if (running_->host_of[rank] == index)
-                ended({.rank = static_cast<int>(rank), .host = host.line.name, .ending = {}, .lost = true});
+                ended({.rank = static_cast<int>(rank), .host = host.line().name, .ending = {}, .lost = true});
     }
 
     // ---- stopping ----
@@ -290,7 +325,7 @@ class Launcher {
     std::vector<int> ready_slots(Clock::duration time = {}) const {
         std::vector<int> slots;
         for (const Host& host : hosts_)
-            slots.push_back(host.is_ready() && Clock::now() - host.since() >= time ? host.line.slots : 0);
+            slots.push_back(host.is_ready() && Clock::now() - host.since() >= time ? host.line().slots : 0);
         return slots;
     }
 
@@ -322,6 +357,13 @@ class Launcher {
             if (!settled) continue;
             const std::vector<int> ready = ready_slots();
             const int slots = std::accumulate(ready.begin(), ready.end(), 0);
+            if (first && entrance_ && slots < options_.ranks && now - begin <= kWaitForOthers) {
+                if (!told && now - begin > kPatience) {
+                    printer_.say(concat("waiting for agents", missing()));
+                    told = true;
+                }
+                continue;
+            }
             const std::optional<Layout>* planned = layout_in_time(slots);
             if (planned == nullptr) continue;
             const std::optional<Layout>& layout = *planned;
@@ -331,10 +373,10 @@ class Launcher {
             }
             const std::string why = concat("required: ", options_.min_ranks, " ranks (--min-ranks); ",
                                            layout ? layout->ranks : 0, " can run", missing());
-            check(!first, why);
+            check(!first || entrance_, why);
             if (!std::exchange(told, true)) printer_.say(concat("waiting for hosts. ", why));
-            if (now - begin > kWaitForHosts) {
-                tell(report::kEnded, newest_, concat("no hosts for ", kWaitForHosts.count(), " min. ", why));
+            if (now - begin > kWaitForOthers) {
+                tell(report::kEnded, newest_, concat("no hosts for ", kWaitForOthers.count(), " min. ", why));
                 return false;
             }
         }
@@ -343,7 +385,7 @@ class Launcher {
     std::string missing() const {
         std::string text;
         for (const Host& host : hosts_)
-            if (!host.is_ready()) text += concat("; host ", host.line.name, ": ", host.why());
+            if (!host.is_ready()) text += concat("; host ", host.line().name, ": ", host.why());
         return text;
     }
 
@@ -361,7 +403,7 @@ class Launcher {
         for (size_t i = 0; i < placed.size(); ++i)
             if (placed[i] > 0 && hosts_[i].port_of_copies() > 0) {
                 taking_part.push_back(i);
-                racks.push_back(hosts_[i].line.rack);
+                racks.push_back(hosts_[i].line().rack);
             }
         const std::vector<int> buddy = buddies(racks);
         std::map<size_t, size_t> holders;
@@ -371,7 +413,7 @@ class Launcher {
     }
 
     CopyPlaces::Peer copies_at(size_t index) const {
-        return {static_cast<int>(index), hosts_[index].line.address, hosts_[index].port_of_copies()};
+        return {static_cast<int>(index), hosts_[index].line().address, hosts_[index].port_of_copies()};
     }
 
     // For the ranks of host `index`. Any host that is there may have copies, whether it takes part or not.
@@ -403,7 +445,7 @@ class Launcher {
         const std::vector<int> placed = place(ready_slots(), layout_.ranks);
         std::string hosts;
         for (size_t i = 0; i < placed.size(); ++i) {
-            if (placed[i] > 0) hosts += concat(hosts.empty() ? "" : ", ", hosts_[i].line.name);
+            if (placed[i] > 0) hosts += concat(hosts.empty() ? "" : ", ", hosts_[i].line().name);
             running.host_of.insert(running.host_of.end(), to_size(placed[i]), i);
         }
         running.has_ended.resize(running.host_of.size());
@@ -440,7 +482,7 @@ class Launcher {
         environment.insert_or_assign("TUTTI_SIZE", std::to_string(layout_.ranks));
         environment.insert_or_assign("TUTTI_GENERATION", std::to_string(newest_));
         environment.insert_or_assign("TUTTI_JOB", job_);
-        environment.insert_or_assign("TUTTI_ADDRESS", first->line.address);
+        environment.insert_or_assign("TUTTI_ADDRESS", first->line().address);
         environment.insert_or_assign("TUTTI_PORT", std::to_string(15000 + hash % 1000 * 16));
         environment.insert_or_assign("TUTTI_SECRET", comm::tcp::fresh_hex());
         Start start{.job = job_,
@@ -482,7 +524,7 @@ class Launcher {
 
     int end(int64_t number, const Verdict& verdict) {
         tell(report::kEnded, number, concat("code ", verdict.code), false);
-        return verdict.code;
+        return code_ = verdict.code;
     }
 
     // ---- telling ----
@@ -494,7 +536,7 @@ class Launcher {
     }
 
     void tell_of_host(const Host& host, const std::string& text) {
-        tell(report::kHost, newest_, concat("host ", host.line.name, " ", text));
+        tell(report::kHost, newest_, concat("host ", host.line().name, " ", text));
     }
 
     struct Losses {
@@ -504,10 +546,11 @@ class Launcher {
 
     const LaunchedRun& run_;
     const LaunchOptions& options_;
-    std::string job_;
+    const std::string job_ = job_of(run_.out);
     const std::string secret_of_copies_ = comm::tcp::fresh_hex();
     SignalDescriptor signals_{kStopSignals};
     Printer printer_;
+    std::optional<Entrance> entrance_;
     std::vector<Host> hosts_;
     std::map<std::string, Losses> losses_;
     std::map<std::string, std::string> said_;       // the last line of each host
@@ -518,12 +561,18 @@ class Launcher {
     int64_t newest_ = 0, step_of_start_ = -1, step_before_growth_ = 0;
     int starts_here_ = 0;  // from the same checkpoint
     bool has_run_ = false;
-    int stopped_by_ = 0;  // signal
+    int stopped_by_ = 0;   // signal
+    int code_ = kNoHosts;  // of this launch, for agents that dial in
     Clock::time_point looked_{};
     std::future<std::optional<Layout>> planning_;  // of planned_ranks_; last: uses run_
 };
 
 }  // namespace
+
+std::string job_of(const std::string& out) {
+    const std::string path = std::filesystem::absolute(out).lexically_normal().string();
+    return checkpoint::to_hex(checkpoint::xxh3_64(std::as_bytes(std::span(path))));
+}
 
 int launch(const LaunchedRun& run, const LaunchOptions& options, std::ostream& out, std::ostream& err) {
     return Launcher(run, options, out, err).run();

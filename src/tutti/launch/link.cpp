@@ -23,10 +23,31 @@ Link::Link(Descriptor in, Descriptor out) : in_(std::move(in)), out_(std::move(o
     never_wait(out_.fd());
 }
 
+Link::Link(comm::tcp::Session session, End end)
+    : Link{Descriptor(dup(session.socket.fd())), std::move(session.socket)} {  // braces: in this order
+    reader_ = std::move(session.reader);
+    seal_out_.emplace(session, end == End::caller ? "from caller" : "from listener");
+    seal_in_.emplace(session, end == End::caller ? "from listener" : "from caller");
+}
+
 void Link::send(Frame::Type type, std::string_view body) {
     if (!open()) return;
-    unsent_ += comm::tcp::to_bytes(type, body);
+    const std::string bytes = comm::tcp::to_bytes(type, body);
+    unsent_ += seal_out_ ? comm::tcp::to_bytes(Frame::Type::sealed, seal_out_->close(bytes)) : bytes;
     write();
+}
+
+std::optional<Frame> Link::take() {
+    auto frame = reader_.take();
+    if (!frame || !seal_in_) return frame;
+    comm::tcp::FrameReader inner;
+    if (frame->type == Frame::Type::sealed) inner.add(seal_in_->open(frame->body).value_or(""));
+    auto opened = inner.take();
+    if (!opened) {
+        closed_ = true;
+        reader_ = {};
+    }
+    return opened;
 }
 
 void Link::write() {
@@ -45,15 +66,15 @@ void Link::write() {
 
 std::optional<Frame> Link::read() {
     if (!in_.open()) return std::nullopt;
-    if (auto frame = reader_.take()) return frame;
+    if (auto frame = take()) return frame;
     std::array<char, 65536> piece;
     while (!closed_) {
         const ssize_t n = ::read(in_.fd(), piece.data(), piece.size());
         if (n > 0) {
             heard_ = Clock::now();
             reader_.add({piece.data(), to_size(n)});
-            if (auto frame = reader_.take()) return frame;
-            closed_ = reader_.closed();
+            if (auto frame = take()) return frame;
+            closed_ = closed_ || reader_.closed();
         } else if (n == 0 || (errno != EINTR && errno != EAGAIN)) {
             closed_ = true;
         } else if (errno == EAGAIN) {

@@ -1,14 +1,16 @@
 // launch/link.h: the connection between `tutti launch` and the agent of a host: frames (comm/tcp/socket.h) over two
-// descriptors, which are pipes, ends of ssh, or one socket.
-//   launcher -> agent   keep {where}, start {what to run}, stop {signal}, ping
+// descriptors, which are pipes or ends of ssh; or over one socket, sealed (comm/tcp/introduction.h).
+//   launcher -> agent   keep {where}, start {what to run}, stop {signal}, ping, bye {code, why}
 //   agent -> launcher   hello {version, digest}, kept {directory, port}, copied {step}, output (rank, stream, bytes),
 //                       exited {rank, how}, asked {signal}, ping
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "tutti/comm/tcp/introduction.h"
 #include "tutti/comm/tcp/meeting.h"
 #include "tutti/comm/tcp/socket.h"
 
@@ -28,6 +30,9 @@ class Link {
     Link() = default;
     // Neither end waits from now on. `in` and `out` may be copies of one descriptor.
     Link(Descriptor in, Descriptor out);
+    // Everything is sealed from now on; what was not sealed by the other end closes the link.
+    enum class End { caller, listener };
+    Link(comm::tcp::Session session, End end);
 
     bool open() const { return in_.open() && !closed_; }
     int in() const { return in_.fd(); }
@@ -44,8 +49,11 @@ class Link {
     std::optional<Frame> read();
 
   private:
+    std::optional<Frame> take();
+
     Descriptor in_, out_;
     comm::tcp::FrameReader reader_;
+    std::optional<comm::tcp::Seal> seal_out_, seal_in_;
     std::string unsent_;
     Clock::time_point heard_ = Clock::now();
     bool closed_ = false;

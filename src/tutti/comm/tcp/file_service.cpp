@@ -26,12 +26,7 @@ constexpr int64_t kPiece = int64_t{4} << 20;
 constexpr StrangerLimits kStrangers{.most = 64, .time = std::chrono::seconds(5)};
 constexpr std::chrono::seconds kForQuestion{60};
 constexpr std::chrono::milliseconds kFileLook{100};
-constexpr const char *kOfClient = "tutti files client", *kOfServer = "tutti files server";
-
-struct Introduction {
-    Nonce nonce{};
-    Proof proof{};
-};
+constexpr const char* kFiles = "tutti files";
 
 // Below the directory, and never above: plain names between slashes.
 bool is_plain(const std::string& path) {
@@ -107,9 +102,7 @@ std::vector<FileEntry> files_below(const std::string& directory) {
 FileServer::FileServer(std::string directory, const Key& key) : directory_(std::move(directory)), key_(key) {
     Socket listener = listen_on(false, 0);
     check(listener.open(), "no port to serve the copies in memory at: ", std::strerror(errno));
-    const std::string join = to_bytes(Frame::Type::join, bytes_of(Introduction{}));
-    door_ = Door(std::move(listener), kStrangers, {join.substr(0, join.size() - sizeof(Introduction)), join.size()},
-                 [](const Nonce& challenge) { return to_bytes(Frame::Type::challenge, bytes_of(challenge)); });
+    door_ = reception(std::move(listener), kStrangers);
     thread_ = std::thread([this] { run(); });
 }
 
@@ -126,9 +119,9 @@ void FileServer::run() {
         if (stopping_) break;
         for (Door::Visitor& visitor : door_.look()) {
             Guest& guest = guests_.emplace_back();
-            guest.thread = std::thread([this, &guest, own = std::move(visitor)] {
+            guest.thread = std::thread([this, &guest, own = std::move(visitor)]() mutable {
                 try {
-                    serve(own);
+                    if (const auto session = admit(std::move(own), key_, kFiles)) serve(session->socket);
                 } catch (const std::exception&) {  // the connection ends, and the client says so
                 }
                 guest.ended = true;
@@ -145,13 +138,7 @@ void FileServer::run() {
     for (Guest& guest : guests_) guest.thread.join();
 }
 
-void FileServer::serve(const Door::Visitor& visitor) const {
-    Introduction client;
-    std::memcpy(&client, visitor.first.data() + visitor.first.size() - sizeof client, sizeof client);
-    const Socket& socket = visitor.socket;
-    if (!is_same(client.proof, prove(key_, kOfClient, {bytes_of(visitor.challenge), bytes_of(client.nonce)}))) return;
-    const Proof proof = prove(key_, kOfServer, {bytes_of(visitor.challenge), bytes_of(client.nonce)});
-    if (!send_frame(socket, Frame::Type::welcome, bytes_of(proof))) return;
+void FileServer::serve(const Socket& socket) const {
     FrameReader reader;
     Opened opened;
     while (const auto question =
@@ -167,17 +154,8 @@ FileClient::FileClient(const std::string& host, int port, const Key& key, double
     std::string why;
     socket_ = connect_to(host, port, Clock::now() + seconds(silence_s), why);
     check<DataError>(socket_.open(), "the copies at ", name_, " cannot be reached: ", why);
-    const Frame challenge = next();
-    Nonce theirs{};
-    check<DataError>(challenge.type == Frame::Type::challenge && challenge.body.size() == theirs.size(), name_,
-                     " does not serve copies");
-    std::memcpy(theirs.data(), challenge.body.data(), theirs.size());
-    Introduction own{.nonce = fresh_nonce()};
-    own.proof = prove(key, kOfClient, {bytes_of(theirs), bytes_of(own.nonce)});
-    check<DataError>(send_frame(socket_, Frame::Type::join, bytes_of(own)), name_, " has closed the connection");
-    const Frame welcome = next();
-    check<DataError>(is_same(welcome.body, bytes_of(prove(key, kOfServer, {bytes_of(theirs), bytes_of(own.nonce)}))),
-                     name_, " does not know the secret of this job");
+    socket_ =
+        introduce(std::move(socket_), key, kFiles, 0, concat("what listens at ", name_), seconds(silence_s)).socket;
 }
 
 Frame FileClient::next() {

@@ -1,8 +1,5 @@
 // comm/tcp/file_service.h: the files below one directory of a host, for processes of the same job on other hosts:
-// copies of a run's state in memory. They are only read. Both ends prove that they know the job's secret (secret.h):
-//   server -> client   challenge   a fresh number
-//   client -> server   join        a fresh number, a proof of both
-//   server -> client   welcome     a proof of both
+// copies of a run's state in memory. They are only read. After an introduction (introduction.h):
 //   client -> server   question    {"list": true} or {"path", "offset", "size"}
 //   server -> client   answer      '+' and bytes, or '-' and the reason
 #pragma once
@@ -17,8 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "tutti/comm/tcp/door.h"
-#include "tutti/comm/tcp/secret.h"
+#include "tutti/comm/tcp/introduction.h"
 #include "tutti/comm/tcp/socket.h"
 
 namespace tutti::comm::tcp {
@@ -48,7 +44,7 @@ class FileServer {
         std::thread thread;
     };
     void run();
-    void serve(const Door::Visitor& visitor) const;
+    void serve(const Socket& socket) const;
 
     std::string directory_;
     Key key_;

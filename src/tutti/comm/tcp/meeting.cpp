@@ -84,7 +84,8 @@ std::string first_host(const std::string& nodes) {
 
 Meeting meeting_of(const Launch& launch, const Environment& environment) {
     const std::string job = job_of(launch, environment);
-    if (const auto text = environment("TUTTI_RENDEZVOUS")) return given(*text, job);
+    if (const auto text = environment("TUTTI_RENDEZVOUS"); text && launch.launcher != Launcher::tutti)
+        return given(*text, job);
     const auto value = [&](const char* name) { return required(launch, environment, name); };
     switch (launch.launcher) {
         case Launcher::tutti:

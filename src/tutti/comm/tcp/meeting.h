@@ -34,7 +34,7 @@ struct Meeting {
     std::string place() const;  // "n1:29501 to 29516 (MASTER_ADDR, MASTER_PORT + 1)": for messages
 };
 
-// TUTTI_RENDEZVOUS=HOST:PORT for any launcher; else by launcher:
+// TUTTI_RENDEZVOUS=HOST:PORT for any launcher but `tutti`; else by launcher:
 //   tutti       TUTTI_ADDRESS and the 16 ports from TUTTI_PORT on
 //   torchrun    MASTER_ADDR and the 16 ports after MASTER_PORT, which is the agent's own store
 //   kubernetes  MASTER_ADDR:MASTER_PORT

@@ -90,7 +90,8 @@ struct Frame {
         ping,
         keep,
         kept,
-        copied,  // launcher and agent
+        copied,
+        sealed,  // launcher and agent
         question,
         answer,  // file_service.h
     };

@@ -1,0 +1,113 @@
+// Introductions: who knows the secret and what is talked about is let in, nobody else; what is sealed arrives as it was
+// or not at all.
+#include "tutti/comm/tcp/introduction.h"
+
+#include <gtest/gtest.h>
+
+#include <future>
+#include <random>
+#include <thread>
+
+#include "tutti/base/error.h"
+
+namespace tutti::comm::tcp {
+namespace {
+
+using namespace std::chrono_literals;
+
+Key some_key(unsigned char fill) {
+    Key key{};
+    key.fill(fill);
+    return key;
+}
+
+struct Met {
+    std::optional<Session> listener, caller;
+    std::string error;  // of the caller
+};
+
+Met meet(const Key& of_listener, const std::string& label_of_listener, const Key& of_caller,
+         const std::string& label_of_caller, int number) {
+    Door door = reception(listen_on(true, 0), {.most = 8, .time = 1h});
+    const int port = port_of(door.listener());
+    Met met;
+    auto caller = std::async(std::launch::async, [&] {
+        try {
+            std::string why;
+            met.caller = introduce(connect_to("127.0.0.1", port, Clock::now() + 30s, why), of_caller, label_of_caller,
+                                   number, "the listener", 30s);
+        } catch (const DataError& error) {
+            met.error = error.what();
+        }
+    });
+    for (bool seen = false; !seen; std::this_thread::sleep_for(1ms))
+        for (Door::Visitor& visitor : door.look()) {
+            met.listener = admit(std::move(visitor), of_listener, label_of_listener);
+            seen = true;
+        }
+    caller.wait();
+    return met;
+}
+
+TEST(Introduction, LetsInWhoKnowsTheSecretAndTheSubject) {
+    const Met met = meet(some_key(1), "subject", some_key(1), "subject", 300);
+    ASSERT_TRUE(met.listener && met.caller) << met.error;
+    EXPECT_EQ(met.listener->number, 300);
+    EXPECT_EQ(met.listener->key, met.caller->key);
+    EXPECT_NE(met.listener->key, some_key(1));
+    const Met again = meet(some_key(1), "subject", some_key(1), "subject", 300);
+    ASSERT_TRUE(again.listener.has_value());
+    EXPECT_NE(met.listener->key, again.listener->key);  // of each connection its own
+    for (const auto& [key, label] : {std::pair(some_key(2), "subject"), std::pair(some_key(1), "other")}) {
+        const Met refused = meet(some_key(1), "subject", key, label, 0);
+        EXPECT_FALSE(refused.listener || refused.caller);
+        EXPECT_EQ(refused.error, "the listener has closed the connection");
+    }
+}
+
+// A listener that lets everybody in, as one would that wants to give orders.
+TEST(Introduction, AListenerWithoutTheSecretIsNotBelieved) {
+    const Socket listener = listen_on(true, 0);
+    auto caller = std::async(std::launch::async, [&]() -> std::string {
+        try {
+            std::string why;
+            introduce(connect_to("127.0.0.1", port_of(listener), Clock::now() + 30s, why), some_key(1), "subject", 0,
+                      "the listener", 30s);
+        } catch (const DataError& error) {
+            return error.what();
+        }
+        return "";
+    });
+    Socket socket;
+    while (!socket.open()) socket = accept_from(listener);
+    const Nonce challenge = fresh_nonce();
+    send_frame(socket, Frame::Type::challenge, bytes_of(challenge));
+    send_frame(socket, Frame::Type::welcome, bytes_of(Proof{}));
+    EXPECT_EQ(caller.get(), "the listener does not know the secret of this job");
+}
+
+TEST(Seal, GivesWhatWasClosedInThatOrderAndNothingElse) {
+    const Session session{.socket = {}, .reader = {}, .number = 0, .key = some_key(7)};
+    std::mt19937 random(69);
+    for (int trial = 0; trial < 200; ++trial) {
+        Seal out(session, "there"), in(session, "there"), back(session, "back");
+        std::string message(random() % 3000, '\0');
+        for (char& c : message) c = static_cast<char>(random());
+        const std::string first = out.close(message), second = out.close(message);
+        EXPECT_NE(first, second);
+        const std::string beginning = message.substr(0, 16);
+        EXPECT_TRUE(beginning.size() < 16 || first.find(beginning) == std::string::npos);
+        EXPECT_FALSE(in.open(second));  // one was left out
+        std::string changed = first;
+        changed[random() % changed.size()] ^= static_cast<char>(1 << random() % 8);
+        EXPECT_FALSE(in.open(changed));
+        EXPECT_FALSE(in.open(std::string_view(first).substr(0, random() % first.size())));
+        EXPECT_FALSE(back.open(first));  // reflected
+        EXPECT_EQ(in.open(first), message);
+        EXPECT_FALSE(in.open(first));  // repeated
+        EXPECT_EQ(in.open(second), message);
+    }
+}
+
+}  // namespace
+}  // namespace tutti::comm::tcp
