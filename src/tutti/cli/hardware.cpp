@@ -17,7 +17,8 @@ namespace {
 
 using hardware::Cluster;
 
-// A step of the ladder: what a device reads or sends in one direction, in bytes per second.
+// A step of the ladder: what a device reads or sends in one direction, in bytes per second. The caches are those of the
+// whole device, the host's memory serves all devices of a node.
 struct Rung {
     const char* name;
     double bandwidth;
@@ -25,8 +26,16 @@ struct Rung {
 };
 
 std::vector<Rung> ladder_of(const Cluster& c) {
-    std::vector<Rung> ladder = {{"memory", c.memory_bandwidth, "of the device"}};
+    std::vector<Rung> ladder;
+    if (c.l1_bandwidth > 0) ladder.push_back({"L1", c.l1_bandwidth, "of the processors together"});
+    if (c.l2_bandwidth > 0) ladder.push_back({"L2", c.l2_bandwidth, "of the device"});
+    ladder.push_back({"memory", c.memory_bandwidth, "of the device"});
+    if (c.host_memory_bandwidth > 0)
+        ladder.push_back({"host memory", c.host_memory_bandwidth,
+                          concat(c.host_memory_name, ", for all ", c.per_node, " devices of a node")});
     if (c.domain > 1) ladder.push_back({"link", c.link_bandwidth, concat(c.link_name, ", ", c.domain, " devices")});
+    if (c.rack_with_links() > 0)
+        ladder.push_back({"rack", c.rack_bandwidth, concat(c.rack_name, ", ", c.rack, " devices")});
     if (c.host_bandwidth > 0) ladder.push_back({"host", c.host_bandwidth, "memory of the node"});
     ladder.push_back(
         {"network", c.network_bandwidth,
@@ -43,6 +52,30 @@ double peak_of(const Cluster& c) { return c.peak(type_of(c)); }
 // At most three digits: 989, 1.58.
 std::string short_fixed(double value) { return format_fixed(value, value < 10 ? 2 : 0); }
 
+// What many devices stand in, smallest first: nodes, link domains that span nodes, racks, pods.
+struct Part {
+    const char* name;
+    int devices, count;
+    std::string spare;
+};
+
+std::vector<Part> parts_of(const Cluster& c, int devices) {
+    std::vector<Part> parts;
+    const auto add = [&](const char* name, int size, int of_job) {
+        if (size > 1 && (parts.empty() || size > parts.back().devices))
+            parts.push_back({name, size, (devices + of_job - 1) / of_job,
+                             of_job < size ? concat(" of which a job takes ", of_job) : ""});
+    };
+    add("node", c.per_node, c.per_node);
+    if (c.rack == c.domain)
+        add("rack", c.domain, c.domain_of_job());
+    else
+        add("domain", c.domain, c.domain_of_job());
+    add("rack", c.rack, std::max(1, c.rack));
+    add("pod", c.pod, std::max(1, c.pod));
+    return parts;
+}
+
 Json to_json(const Cluster& c, int devices) {
     Json ladder = Json::array();
     for (const Rung& rung : ladder_of(c))
@@ -50,6 +83,8 @@ Json to_json(const Cluster& c, int devices) {
                           {"bytes_per_s", rung.bandwidth},
                           {"reaches", rung.reaches},
                           {"slower_than_memory", c.memory_bandwidth / rung.bandwidth}});
+    Json parts = Json::object();
+    for (const Part& part : parts_of(c, devices)) parts[concat(part.name, "s")] = part.count;
     Json peaks = Json::object();
     for (const auto& [type, peak] : c.peaks) peaks[type] = peak;
     return {{"name", c.name},
@@ -66,10 +101,14 @@ Json to_json(const Cluster& c, int devices) {
             {"l2_bytes", c.l2},
             {"watts", c.watts},
             {"devices_of_a_domain", c.domain},
+            {"devices_of_a_domain_in_a_job", c.domain_of_job()},
             {"devices_of_a_node", c.per_node},
+            {"devices_of_a_rack", c.rack},
+            {"devices_of_a_pod", c.pod},
             {"ladder", ladder},
             {"total",
              {{"devices", devices},
+              {"parts", parts},
               {"flops_per_s", devices * peak_of(c)},
               {"memory_bytes", devices * c.data_sheet_memory},
               {"processors", int64_t{devices} * c.processors},
@@ -99,12 +138,18 @@ void print(const Cluster& c, int devices, std::ostream& out) {
         line("caches",
              concat("L1 ", format_bytes(std::llround(c.l1)), " of a processor, L2 ", format_bytes(std::llround(c.l2))));
     if (c.watts > 0) line("power", concat(format_fixed(c.watts, 0), " W"));
-    out << "\nbandwidths of one device, in one direction, and as shares of the first\n";
-    for (const Rung& rung : ladder_of(c))
-        out << left(rung.name, 14) << right(rate(rung.bandwidth), 11) << "   1/"
-            << left(format_fixed(c.memory_bandwidth / rung.bandwidth, 1), 8) << rung.reaches << '\n';
+    out << "\nbandwidths of one device, in one direction, beside that of its memory\n";
+    for (const Rung& rung : ladder_of(c)) {
+        const double slower = c.memory_bandwidth / rung.bandwidth;
+        out << left(rung.name, 14) << right(rate(rung.bandwidth), 11) << (slower < 1 ? "   x " : "   1/")
+            << left(format_fixed(slower < 1 ? 1 / slower : slower, 1), 8) << rung.reaches << '\n';
+    }
     if (devices > 1) {
         out << '\n' << devices << " devices\n";
+        line("in", joined(parts_of(c, devices), ", ", [](const Part& part) {
+                 return concat(part.count, ' ', part.name, part.count == 1 ? "" : "s", " of ", part.devices,
+                               part.spare);
+             }));
         line("peak", format_flop_rate(devices * peak_of(c)));
         line("memory", concat(format_fixed(devices * c.data_sheet_memory / 1e15, 3), " PB"));
         const double processors = double(devices) * c.processors;
@@ -115,6 +160,20 @@ void print(const Cluster& c, int devices, std::ostream& out) {
     }
     out << '\n';
     line("sources", joined(c.sources));
+}
+
+// "8 at 450, 3072 at 50, more at 7": how many devices a device reaches at which bandwidth.
+std::string reach_of(const Cluster& c) {
+    std::vector<std::string> reaches;
+    const auto add = [&](int devices, double bandwidth) {
+        reaches.push_back(
+            concat(devices > 0 ? std::to_string(devices) : "more", " at ", report::short_number(bandwidth / 1e9)));
+    };
+    if (c.domain > 1) add(c.domain, c.link_bandwidth);
+    if (c.rack_with_links() > 0) add(c.rack, c.rack_bandwidth);
+    add(c.pod, c.network_bandwidth);
+    if (c.pod > 0) add(0, c.network_bandwidth / c.oversubscription);
+    return joined(reaches);
 }
 
 // The peaks over the years, by bits of the type.
@@ -150,14 +209,16 @@ std::string years_page() {
     for (const Cluster& c : all) {
         rows += report::row_of({escape_html(c.name), std::to_string(c.year), type_of(c), short_fixed(peak_of(c) / 1e12),
                                 report::short_number(c.data_sheet_memory / 1e9),
-                                format_fixed(c.memory_bandwidth / 1e9, 0)});
+                                format_fixed(c.memory_bandwidth / 1e9, 0), reach_of(c)});
         chart.description += concat(c.name, ", ", c.year, ": ", short_fixed(peak_of(c) / 1e12), " ", type_of(c), ". ");
     }
-    return report::page(
-        "Devices over the years",
-        concat("<header><h1>Devices over the years</h1></header>\n<div class=\"grid\">", report::wide_card(chart),
-               "<div class=\"card full\"><h2>Devices</h2>",
-               report::table({"device", "year", "type", "TFLOP/s", "memory GB", "GB/s"}, rows), "</div></div>\n"));
+    return report::page("Devices over the years",
+                        concat("<header><h1>Devices over the years</h1></header>\n<div class=\"grid\">",
+                               report::wide_card(chart), "<div class=\"card full\"><h2>Devices</h2>",
+                               report::table({"device", "year", "type", "TFLOP/s", "memory GB", "GB/s",
+                                              "devices within reach at GB/s, one direction"},
+                                             rows),
+                               "</div></div>\n"));
 }
 
 }  // namespace
@@ -176,20 +237,21 @@ int show_hardware(const HardwareArguments& a, const Io& io) {
                       joined(hardware::cluster_names()));
     Json all = Json::array();
     if (!io.json)
-        io.out << "device         vendor   year    TFLOP/s        memory GB     GB/s   link GB/s   domain   network "
-                  "GB/s\n";
+        io.out << "device           vendor  year    TFLOP/s        memory GB    GB/s   link GB/s  domain  rack"
+                  "  network GB/s\n";
     for (const std::string& name : hardware::cluster_names()) {
         const Cluster c = hardware::cluster_named(name);
         if (io.json) {
             all.push_back(to_json(c, 1));
             continue;
         }
-        io.out << left(c.name, 15) << left(c.vendor, 9) << left(std::to_string(c.year), 6)
+        io.out << left(c.name, 17) << left(c.vendor, 8) << left(std::to_string(c.year), 6)
                << right(short_fixed(peak_of(c) / 1e12), 9) << ' ' << left(type_of(c), 8)
                << right(report::short_number(c.data_sheet_memory / 1e9), 9)
-               << right(format_fixed(c.memory_bandwidth / 1e9, 0), 9)
-               << right(format_fixed(c.link_bandwidth / 1e9, 0), 12) << right(std::to_string(c.domain), 9)
-               << right(format_fixed(c.network_bandwidth / 1e9, 1), 15) << '\n';
+               << right(format_fixed(c.memory_bandwidth / 1e9, 0), 8)
+               << right(format_fixed(c.link_bandwidth / 1e9, 0), 12) << right(std::to_string(c.domain), 8)
+               << right(c.rack > 0 ? std::to_string(c.rack) : "-", 6)
+               << right(format_fixed(c.network_bandwidth / 1e9, 1), 14) << '\n';
     }
     if (!a.html.empty()) {
         write_file("--html", a.html, years_page());

@@ -21,7 +21,8 @@ TEST_F(Hardware, TheLadderOfAnH100FallsFromItsMemoryToThePods) {
     const Json h100 =
         answer({"h100", "--set-cluster", "network.pod=3072", "--set-cluster", "network.oversubscription=7"});
     const std::vector<std::pair<const char*, double>> gigabytes = {
-        {"memory", 3352}, {"link", 450}, {"host", 64}, {"network", 50}, {"pods", 50.0 / 7}};
+        {"L1", 31000}, {"L2", 12000}, {"memory", 3352}, {"host memory", 2 * 8 * 4.8 * 8},  // channels, GT/s, bytes
+        {"link", 450}, {"host", 64},  {"network", 50},  {"pods", 50.0 / 7}};
     ASSERT_EQ(h100["ladder"].size(), gigabytes.size());
     for (size_t i = 0; i < gigabytes.size(); ++i) {
         EXPECT_EQ(h100["ladder"][i]["name"], gigabytes[i].first);
@@ -40,6 +41,18 @@ TEST_F(Hardware, TotalsOfACluster) {
     EXPECT_EQ(total["tensor_cores"].get<int64_t>(), 12976128);
     EXPECT_EQ(run_words("hardware", {"h100", "--devices", "24576"}), 0);
     EXPECT_NE(out.find("24.3 EFLOP/s"), std::string::npos) << out;
+}
+
+TEST_F(Hardware, WhatManyDevicesStandIn) {
+    const auto parts = [&](const char* name, const char* devices) {
+        return answer({name, "--devices", devices})["total"]["parts"].dump();
+    };
+    EXPECT_EQ(parts("h100-llama3", "24576"), R"({"nodes":3072,"racks":1536,"pods":8})");  // of the Llama 3 report
+    EXPECT_EQ(parts("gb200", "2048"), R"({"nodes":512,"racks":32})");
+    EXPECT_EQ(parts("trainium2-ultra", "65"), R"({"nodes":5,"racks":2})");
+    EXPECT_EQ(parts("tpu-v4", "8192"), R"({"nodes":2048,"domains":2})");
+    EXPECT_EQ(run_words("hardware", {"gb200", "--devices", "2048"}), 0);
+    EXPECT_TRUE(says("32 racks of 72 of which a job takes 64")) << out;
 }
 
 TEST_F(Hardware, EveryDeviceOfTheCatalogIsListed) {

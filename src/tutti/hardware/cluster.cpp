@@ -5,6 +5,7 @@
 #include <cctype>
 #include <cmath>
 #include <filesystem>
+#include <optional>
 
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
@@ -120,6 +121,8 @@ void read(Reader& reader, Cluster& c) {
     reader.take("tensor_cores", c.tensor_cores, Zero::allowed);
     reader.take("l1_kb", c.l1, Zero::allowed, 1024);
     reader.take("l2_mb", c.l2, Zero::allowed, kMiB);
+    reader.take("l1_gbs", c.l1_bandwidth, Zero::allowed, 1e9);
+    reader.take("l2_gbs", c.l2_bandwidth, Zero::allowed, 1e9);
     reader.take("watts", c.watts, Zero::allowed);
     reader.take("power_limit_watts", c.power_limit, Zero::allowed);
     for (const char* type : kTypes) {
@@ -137,15 +140,19 @@ void read(Reader& reader, Cluster& c) {
         if (!c.has(type)) c.measured.erase(type);
     reader.take("link.name", c.link_name);
     reader.take("link.gbs", c.link_bandwidth, Zero::refused, 1e9);
-    reader.take("link.domain", c.domain, Zero::refused);
-    reader.take("link.latency_us", c.link_latency, Zero::allowed, 1e-6);
+    if (reader.take("link.domain", c.domain, Zero::refused)) c.segment = 0;  // that of the base had its domain
+    reader.take("link.segment", c.segment, Zero::allowed);
+    reader.take("rack.name", c.rack_name);
+    reader.take("rack.gbs", c.rack_bandwidth, Zero::allowed, 1e9);
+    reader.take("rack.devices", c.rack, Zero::allowed);
     reader.take("network.gbs", c.network_bandwidth, Zero::refused, 1e9);
     reader.take("network.per_node", c.per_node, Zero::refused);
-    reader.take("network.latency_us", c.network_latency, Zero::allowed, 1e-6);
     reader.take("network.pod", c.pod, Zero::allowed);
     reader.take("network.oversubscription", c.oversubscription, Zero::refused);
     reader.take("host.memory_gb", c.host_memory, Zero::allowed, 1e9);
     reader.take("host.gbs", c.host_bandwidth, Zero::allowed, 1e9);
+    reader.take("host.memory_name", c.host_memory_name);
+    reader.take("host.memory_gbs", c.host_memory_bandwidth, Zero::allowed, 1e9);
     reader.take("site.mtbf_hours", c.mtbf_hours, Zero::refused);
     reader.take("site.price_per_hour", c.price_per_hour, Zero::allowed);
 }
@@ -172,28 +179,36 @@ Cluster parse(std::string_view text, const std::string& source_name, int bases) 
     given(c.network_bandwidth, "network.gbs");
     check<UsageError>(c.power_limit <= 0 || c.watts > 0, source_name,
                       ": power_limit_watts needs watts, the power of the device at full clock");
+    check<UsageError>(c.segment <= c.domain, source_name, ": link.segment = ", c.segment,
+                      " must be at most link.domain = ", c.domain, ", of which a job takes it");
+    check<UsageError>(c.rack_bandwidth == 0 || (c.rack > c.domain && c.rack % c.domain == 0), source_name,
+                      ": rack.gbs is of links between domains: rack.devices must be a multiple of link.domain = ",
+                      c.domain, ", at least twice as many, got ", c.rack);
     check<UsageError>(!c.peaks.empty(), source_name, ": [tflops] must give the peak of at least one type");
     return c;
 }
 
-const Cluster* known_as(const std::string& name) {
-    static const std::vector<Cluster> known = [] {
+std::optional<Cluster> known_as(const std::string& name, int bases) {
+    const std::string wanted = lower(name);
+    const auto read_entry = [](const CatalogEntry& entry, int of_bases) {
+        return parse(entry.text, std::string(entry.name) + ".toml", of_bases);
+    };
+    // Found first, so that an entry may begin with another one by its name: the list of all is not begun twice.
+    for (const CatalogEntry& entry : catalog())
+        if (entry.name == wanted) return read_entry(entry, bases);
+    static const std::vector<Cluster> all = [&] {
         std::vector<Cluster> clusters;
-        for (const CatalogEntry& entry : catalog())
-            clusters.push_back(parse(entry.text, std::string(entry.name) + ".toml", 0));
+        for (const CatalogEntry& entry : catalog()) clusters.push_back(read_entry(entry, 0));
         return clusters;
     }();
-    const std::string wanted = lower(name);
-    for (const Cluster& each : known) {
-        if (each.name == wanted) return &each;
+    for (const Cluster& each : all)
         for (const std::string& alias : each.aliases)
-            if (lower(alias) == wanted) return &each;
-    }
-    return nullptr;
+            if (lower(alias) == wanted) return each;
+    return std::nullopt;
 }
 
 Cluster named(const std::string& name_or_path, int bases) {
-    if (const Cluster* known = known_as(name_or_path)) return *known;
+    if (const std::optional<Cluster> known = known_as(name_or_path, bases)) return *known;
     if (name_or_path.ends_with(".toml") || std::filesystem::exists(name_or_path))
         return parse(read_file(name_or_path), name_or_path, bases);
     throw UsageError(concat("no cluster is named ", name_or_path, " and no file has that name; the nearest is ",
@@ -263,7 +278,7 @@ Cluster cluster_named(const std::string& name_or_path, const std::vector<std::st
 }
 
 bool is_cluster(const std::string& name_or_path) {
-    return known_as(name_or_path) != nullptr || std::filesystem::exists(name_or_path);
+    return known_as(name_or_path, 0) || std::filesystem::exists(name_or_path);
 }
 
 }  // namespace tutti::hardware

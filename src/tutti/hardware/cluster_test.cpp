@@ -20,7 +20,7 @@ std::string message_of(auto&& action) {
 }
 
 TEST(Clusters, AllOfTheCatalogAreComplete) {
-    ASSERT_EQ(cluster_names().size(), 28u);
+    ASSERT_EQ(cluster_names().size(), 30u);
     for (const std::string& name : cluster_names()) {
         const Cluster c = cluster_named(name);
         EXPECT_EQ(c.name, name);
@@ -108,6 +108,37 @@ TEST(Clusters, ZeroNegativeAndInfiniteValues) {
     EXPECT_EQ(c.host_bandwidth, 0);
     EXPECT_NE(refusal("tflops = {fp32 = 0, tf32 = 0, fp16 = 0, bf16 = 0, fp8 = 0}").find("at least one type"),
               std::string::npos);
+}
+
+// An entry of the catalog begins with another one; a domain of one's own has no segment of the base's.
+TEST(Clusters, RacksOfSeveralDomainsAndSegmentsOfOne) {
+    const Cluster chip = cluster_named("trainium2"), ultra = cluster_named("trn2-ultraserver");
+    EXPECT_EQ(ultra.name, "trainium2-ultra");
+    EXPECT_EQ(cluster_named("Trn2").name, "trainium2") << "an alias of the base stays with the base";
+    EXPECT_EQ(ultra.peaks, chip.peaks);
+    EXPECT_EQ(chip.rack_with_links(), 0);
+    EXPECT_EQ(ultra.rack_with_links(), 64);
+    // Inside an instance and between instances: 1,024 and 256 GB/s in both directions (AWS Neuron documentation).
+    EXPECT_DOUBLE_EQ(2 * ultra.link_bandwidth, 1024e9);
+    EXPECT_DOUBLE_EQ(2 * ultra.rack_bandwidth, 256e9);
+    for (const char* name : {"gb200", "gb300-nvl72"}) {
+        EXPECT_EQ(cluster_named(name).domain, 72) << name;
+        EXPECT_EQ(cluster_named(name).domain_of_job(), 64) << name;
+        EXPECT_EQ(cluster_named(name, {"link.domain=36"}).domain_of_job(), 36) << name;
+        EXPECT_EQ(cluster_named(name, {"link.domain=36", "link.segment=32"}).domain_of_job(), 32) << name;
+    }
+    const Cluster llama3 = cluster_named("h100-llama3");
+    EXPECT_EQ(llama3.rack, 16);
+    EXPECT_EQ(llama3.rack_with_links(), 0);
+    EXPECT_EQ(llama3.memory, cluster_named("h100").memory);
+    EXPECT_NE(message_of([] { cluster_named("gb200", {"link.segment=73"}); }).find("at most link.domain = 72"),
+              std::string::npos);
+    for (const char* devices : {"rack.devices=8", "rack.devices=20", "rack.devices=0"})
+        EXPECT_NE(message_of([&] {
+                      cluster_named("h100", {"rack.gbs=100", devices});
+                  }).find("a multiple of link.domain"),
+                  std::string::npos)
+            << devices;
 }
 
 TEST(Clusters, ChangesAreWhatIfs) {

@@ -426,8 +426,7 @@ std::optional<Price> Pricer::price(const spec::RunSpec& run, double limit) {
 
 double Pricer::message(const Layout& l) const {
     const spec::ParallelSpec& p = l.run->parallel;
-    const bool crosses = request_.gpus / static_cast<int>(p.pp) >= prices_.cluster().domain;
-    return p.pp > 1 ? prices_.message(l.probe->hidden, crosses) : 0;
+    return p.pp > 1 ? prices_.message(l.probe->hidden, prices_.reach(request_.gpus / static_cast<int>(p.pp))) : 0;
 }
 
 double Pricer::passes(const spec::RunSpec& run, const LayerProbe& probe) {

@@ -109,6 +109,7 @@ void read_machine(const Row& row, hardware::Cluster& c) {
     c = hardware::cluster_named(row.text("gpu"));
     const bool nodes = c.domain <= 8;  // the link ends at the node
     c.per_node = row.integer("gpus_per_node", c.per_node);
+    c.segment = 0;  // a row says what its job took
     if (const auto domain = row.number("nvl_domain"))
         c.domain = static_cast<int>(*domain);
     else if (nodes)

@@ -245,9 +245,9 @@ class Microbatch {
             ring_ = {gathered, 2 * gathered};
             return;
         }
-        const bool crosses = group.crosses();
         const auto visible = [&](double passed, double beside) {
-            return steps * std::max(price_.physics().latency / 2, price_.message(passed, crosses) - beside / run_.cp);
+            return steps *
+                   std::max(price_.physics().latency / 2, price_.message(passed, group.reach()) - beside / run_.cp);
         };
         ring_ = {visible(bytes, attention_.forward), visible(2 * bytes, attention_.backward)};
     }
@@ -336,10 +336,9 @@ StepTime step_of(const PublishedRun& run, const MachinePrices& price) {
             fullest = std::max(stage * std::ceil(per_stage) / per_stage, stage + head / p);
         }
         step.bubble = microbatches * (fullest - stage - head) + (p - 1) * bubble_share(run) * (stage + head / p);
-        const bool crosses = run.ranks > run.cluster.domain;
         const double bytes = micro.boundary() * (s.sequence_parallel ? 1 : 1.0 / run.tp);  // scattered on the way
         const double hops = 2 * (p - 1) + (s.overlaps_hops ? 0 : 2 * microbatches * run.virtual_stages);
-        step.pp = hops * price.message(bytes, crosses);
+        step.pp = hops * price.message(bytes, price.reach(run.ranks - 1));
     }
 
     // Gradients, and weights under ZeRO. A first or last stage holds the embedding or the head.

@@ -154,27 +154,42 @@ double MachinePrices::host_copy(double bytes) const {
     check<UsageError>(cluster_.host_bandwidth > 0, "offload on ", cluster_.name,
                       ": its bandwidth to the host is not known; give [host] gbs in a cluster file with base = \"",
                       cluster_.name, "\", or leave [offload] out");
-    return bytes / (cluster_.host_bandwidth * kHostLink);
+    double rate = cluster_.host_bandwidth;
+    if (const double shared = cluster_.host_memory_bandwidth / cluster_.per_node; shared > 0)
+        rate = std::min(rate, shared);  // all devices of a node copy at once
+    return bytes / (rate * kHostLink);
 }
 
 Group MachinePrices::group(int ranks, int stride) const {
-    return {ranks, std::max(1, std::min(ranks, std::max(1, cluster_.domain) / std::max(1, stride)))};
+    const auto near = [&](int devices) { return std::max(1, std::min(ranks, devices / std::max(1, stride))); };
+    return {ranks, near(cluster_.domain_of_job()), near(cluster_.rack_with_links())};
 }
 
-// All adapters of the ranks in a domain work side by side.
+Reach MachinePrices::reach(int distance) const {
+    return distance < cluster_.domain_of_job()     ? Reach::domain
+           : distance < cluster_.rack_with_links() ? Reach::rack
+                                                   : Reach::network;
+}
+
+// All links of the ranks in a domain, and all adapters of those in a rack, work side by side.
 double MachinePrices::bandwidth(Group g) const {
     double inside = cluster_.link_bandwidth * physics_.link;
     // Nodes of four without a switch: each pair has one of the three parts of the links.
-    if (cluster_.per_node == 4 && cluster_.domain == 4 && cluster_.vendor == "NVIDIA" && !g.crosses())
+    if (cluster_.per_node == 4 && cluster_.domain == 4 && cluster_.vendor == "NVIDIA" && g.reach() == Reach::domain)
         inside *= std::min(1.0, (g.ranks - 1) / 3.0);
-    if (!g.crosses()) return inside;
-    double across = g.per_domain * cluster_.network_bandwidth * physics_.network;
-    if (cluster_.pod > 0 && g.domains() * cluster_.domain > cluster_.pod) across /= cluster_.oversubscription;
-    return std::min(inside, across);
+    double slowest = inside;
+    if (g.per_rack > g.per_domain) slowest = std::min(slowest, g.per_domain * cluster_.rack_bandwidth * physics_.link);
+    if (g.reach() == Reach::network) {
+        double across = std::max(g.per_domain, g.per_rack) * cluster_.network_bandwidth * physics_.network;
+        if (cluster_.pod > 0 && g.domains() * cluster_.domain_of_job() > cluster_.pod)
+            across /= cluster_.oversubscription;
+        slowest = std::min(slowest, across);
+    }
+    return slowest;
 }
 
 double MachinePrices::latency(Group g, double steps) const {
-    return physics_.latency + (g.crosses() ? steps * physics_.hop : 0);
+    return physics_.latency + (g.reach() == Reach::network ? steps * physics_.hop : 0);
 }
 
 double MachinePrices::gather(double bytes, Group g, double pieces) const {
@@ -193,15 +208,21 @@ double MachinePrices::all_reduce(double bytes, Group g, double pieces) const {
 double MachinePrices::all_to_all(double bytes, Group g, double crossing) const {
     if (g.ranks <= 1) return 0;
     const double link = cluster_.link_bandwidth * physics_.link * kAllToAll;
-    if (!g.crosses()) return bytes * (g.ranks - 1) / g.ranks / link + physics_.latency;
+    if (g.reach() == Reach::domain) return bytes * (g.ranks - 1) / g.ranks / link + physics_.latency;
     const double inside = double(g.per_domain) / g.ranks;
-    const double across = crossing < 0 ? 1 - inside : crossing;
-    return std::max(bytes * across / (cluster_.network_bandwidth * physics_.network), bytes * inside / link) +
-           1.5 * physics_.latency;
+    const double outside = crossing < 0 ? 1 - inside : crossing;
+    const int far = g.ranks - std::min(g.ranks, std::max(g.per_domain, g.per_rack));  // ranks behind the network
+    const double across = outside * far / (g.ranks - g.per_domain), rack = outside - across;
+    double seconds = bytes * inside / link;
+    if (rack > 0) seconds = std::max(seconds, bytes * rack / (cluster_.rack_bandwidth * physics_.link * kAllToAll));
+    if (across > 0) seconds = std::max(seconds, bytes * across / (cluster_.network_bandwidth * physics_.network));
+    return seconds + (across > 0 ? 1.5 : 1) * physics_.latency;
 }
 
-double MachinePrices::message(double bytes, bool crosses) const {
-    if (!crosses) return bytes / (cluster_.link_bandwidth * physics_.link) + physics_.latency / 2;
+double MachinePrices::message(double bytes, Reach reach) const {
+    if (reach != Reach::network)
+        return bytes / ((reach == Reach::rack ? cluster_.rack_bandwidth : cluster_.link_bandwidth) * physics_.link) +
+               physics_.latency / 2;
     return bytes / (cluster_.network_bandwidth * physics_.network) + physics_.latency / 2 + physics_.hop;
 }
 
@@ -234,9 +255,12 @@ double MachinePrices::kernel(const rehearsal::KernelCall& call) const {
 
 double MachinePrices::operation(const comm::Summary& what, const std::vector<int>& ranks) const {
     const auto bytes = static_cast<double>(what.bytes);
-    const int domain = std::max(1, cluster_.domain), home = ranks.front() / domain;
-    const auto near = std::count_if(ranks.begin(), ranks.end(), [&](int rank) { return rank / domain == home; });
-    const Group g{static_cast<int>(ranks.size()), static_cast<int>(near)};
+    const auto near = [&](int devices) {
+        const int home = ranks.front() / devices;
+        return static_cast<int>(std::count_if(ranks.begin(), ranks.end(), [&](int r) { return r / devices == home; }));
+    };
+    const Group g{static_cast<int>(ranks.size()), near(cluster_.domain_of_job()),
+                  cluster_.rack_with_links() > 0 ? near(cluster_.rack) : 0};
     switch (what.kind) {
         case comm::Kind::all_reduce: return all_reduce(bytes, g);
         case comm::Kind::reduce_scatter:
@@ -245,7 +269,7 @@ double MachinePrices::operation(const comm::Summary& what, const std::vector<int
         case comm::Kind::barrier: return gather(bytes, g);
         case comm::Kind::all_to_all: return all_to_all(bytes, g);
         case comm::Kind::send:
-        case comm::Kind::receive: return message(bytes, g.crosses());
+        case comm::Kind::receive: return message(bytes, g.reach());
     }
     return 0;
 }

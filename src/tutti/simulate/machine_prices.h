@@ -29,11 +29,17 @@ struct AttentionShape {
     double keys = 0;  // of a sequence, of which a causal query sees half on average
 };
 
-// The ranks of a communicator: how many, and how many of them share a link domain.
+// The slowest of the links between ranks: those of a domain, of a rack of several domains, of the network.
+enum class Reach { domain, rack, network };
+
+// The ranks of a communicator: how many, how many of them share a link domain, and how many a rack of such domains.
 struct Group {
     int ranks = 1, per_domain = 1;
+    int per_rack = 0;  // 0: as many as a domain
     int domains() const { return (ranks + per_domain - 1) / per_domain; }
-    bool crosses() const { return per_domain < ranks; }
+    Reach reach() const {
+        return ranks <= per_domain ? Reach::domain : ranks <= per_rack ? Reach::rack : Reach::network;
+    }
 };
 
 class MachinePrices {
@@ -62,14 +68,16 @@ class MachinePrices {
 
     // Every `stride`-th rank of the world, `ranks` of them, counted along tp, cp, dp, pp.
     Group group(int ranks, int stride) const;
+    // From a rank to the one `distance` ranks further.
+    Reach reach(int distance) const;
     // A gather or a reduce-scatter of `bytes` in all, in `pieces` one after another.
     double gather(double bytes, Group g, double pieces = 1) const;
     // Two of these; over domains the latency of a tree where that is less.
     double all_reduce(double bytes, Group g, double pieces = 1) const;
     // Each rank sends `bytes`. Where `copies` rows of a token go to one domain, they may cross as one: `crossing` is
-    // the share of the bytes that crosses, below 0: all that leave the domain.
+    // the share of the bytes that leaves the domain, below 0: all that are for ranks outside.
     double all_to_all(double bytes, Group g, double crossing = -1) const;
-    double message(double bytes, bool crosses) const;
+    double message(double bytes, Reach reach) const;
     double bandwidth(Group g) const;  // of a ring, per rank
 
     // --- Rehearsed programs ---

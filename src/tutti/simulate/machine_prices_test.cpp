@@ -65,6 +65,43 @@ TEST(MachinePrices, RanksOfANodeShareTheirAdapters) {
     EXPECT_LT(h100.all_to_all(bytes, {32, 8}, 3.0 / 4 * 4 / 8), h100.all_to_all(bytes, {32, 8}));
 }
 
+// An UltraServer by hand: four tori of 16 chips; 512 GB/s inside, 128 of each chip to the other tori, 25 to the
+// network.
+TEST(MachinePrices, DomainsOfARackHaveLinksOfTheirOwn) {
+    const MachinePrices ultra = prices("trainium2-ultra"), instance = prices("trainium2");
+    const double link = 0.78, network = 0.75, bytes = 1 << 30;
+    EXPECT_NEAR(ultra.bandwidth(ultra.group(16, 1)), 512e9 * link, 1e6);
+    EXPECT_NEAR(ultra.bandwidth(ultra.group(4, 16)), 128e9 * link, 1e6) << "a ring over the instances";
+    EXPECT_NEAR(ultra.bandwidth(ultra.group(8, 8)), 2 * 128e9 * link, 1e6) << "two chips of each instance";
+    EXPECT_NEAR(ultra.bandwidth(ultra.group(64, 1)), 512e9 * link, 1e6) << "16 rings of 128 exceed the torus";
+    EXPECT_NEAR(ultra.bandwidth(ultra.group(8, 64)), 25e9 * network, 1e6);
+    EXPECT_NEAR(ultra.bandwidth(ultra.group(32, 8)), 8 * 25e9 * network, 1e6) << "of 8 ranks a rack";
+    EXPECT_NEAR(instance.bandwidth(instance.group(4, 16)), 25e9 * network, 1e6);
+    // Inside a rack no step has the latency of the network.
+    EXPECT_NEAR(ultra.gather(bytes, ultra.group(4, 16)), 3.0 / 4 * bytes / (128e9 * link) + 20e-6, 1e-9);
+    EXPECT_NEAR(ultra.message(bytes, ultra.reach(16)), bytes / (128e9 * link) + 10e-6, 1e-9);
+    EXPECT_NEAR(ultra.message(bytes, ultra.reach(64)), bytes / (25e9 * network) + 10e-6 + 10e-6, 1e-9);
+    EXPECT_EQ(ultra.reach(15), Reach::domain);
+    // All to all over two racks: 16 of 128 ranks near, 48 in the rack, 64 behind the network.
+    EXPECT_NEAR(ultra.all_to_all(bytes, ultra.group(128, 1)), bytes * 64 / 128 / (25e9 * network) + 30e-6, 1e-9);
+    EXPECT_NEAR(ultra.all_to_all(bytes, ultra.group(64, 1)), bytes * 48 / 64 / (128e9 * link * 0.8) + 20e-6, 1e-9);
+    EXPECT_NEAR(ultra.operation({.kind = comm::Kind::all_gather, .bytes = 1 << 30}, {3, 19, 35, 51}),
+                ultra.gather(bytes, ultra.group(4, 16)), 1e-12);
+}
+
+// A job on racks of 72 GPUs takes 64 of each: a group of 64 stays inside, which 72 do not divide into.
+TEST(MachinePrices, AJobTakesASegmentOfADomain) {
+    const MachinePrices rack = prices("gb200");
+    EXPECT_EQ(rack.group(64, 1).reach(), Reach::domain);
+    EXPECT_EQ(rack.group(72, 1).reach(), Reach::network);
+    std::vector<int> second(64);
+    for (int i = 0; i < 64; ++i) second[static_cast<size_t>(i)] = 64 + i;
+    const comm::Summary gathered{.kind = comm::Kind::all_gather, .bytes = 1 << 30};
+    EXPECT_NEAR(rack.operation(gathered, second), 63.0 / 64 * (1 << 30) / (900e9 * 0.78) + 20e-6, 1e-9);
+    const MachinePrices whole(hardware::cluster_named("gb200", {"link.segment=72"}), Physics());
+    EXPECT_GT(whole.operation(gathered, second), 2 * rack.operation(gathered, second)) << "8 here, 56 in the next rack";
+}
+
 // Attention of the rehearsed kernels: all blocks of a long sequence keep the device busy, few do not.
 TEST(MachinePrices, AttentionNeedsBlocksForAllProcessors) {
     const MachinePrices h100 = prices("h100");
