@@ -32,7 +32,7 @@ layout pipeline llama-tiny 4 --set parallel.pp=4 --set parallel.schedule=zb-v --
 layout expert moe-tiny 8 --set parallel.tp=2 --set parallel.cp=2 --set parallel.ep=4 --set parallel.etp=2 --set parallel.zero=0
 rehearse memory llama3.2-1b 8 --set train.seq_len=4096 --set parallel.zero=3 --vary precision.compute=f32,bf16 \
     --vary recompute.policy=selective,every:4,full --vary offload.activations=true --vary offload.optimizer=true
-for kind in gpipe 1f1b zb-h1 zb-v v-half dualpipe; do schedule "$kind"; done
+for kind in gpipe 1f1b pipedream zb-h1 zb-v v-half dualpipe; do schedule "$kind"; done
 schedule interleaved --virtual 2
 
 if [[ ${2:-} == --check ]]; then

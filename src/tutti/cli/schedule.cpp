@@ -61,6 +61,8 @@ CommandTimes times_of(const ScheduleArguments& a, int64_t actions) {
     return result;
 }
 
+constexpr const char* kPipeDream = "pipedream";
+
 // A schedule with its timeline.
 struct Timed {
     Schedule schedule;
@@ -111,6 +113,7 @@ void check_fits_memory(const Timed& timed, std::optional<int> limit) {
 [[noreturn]] void refuse_kind(const std::string& kind) {
     std::vector<std::string> names;
     for (const schedule::Kind& k : schedule::kinds()) names.emplace_back(k.name);
+    names.emplace_back(kPipeDream);
     names.emplace_back("auto");
     names.emplace_back("all");
     throw UsageError(concat("--kind ", kind, " is neither a schedule nor a file such as mine.csv; the nearest is ",
@@ -124,10 +127,15 @@ Timed make(const ScheduleArguments& a, CommandTimes& times) {
         times = times_of(a, actions_of({s.placement.ranks, s.placement.chunks_per_rank(), s.total_microbatches()}));
         return time(std::move(s), times);
     }
-    const bool automatic = a.kind == "auto";
-    if (!automatic && schedule::find_kind(a.kind) == nullptr) refuse_kind(a.kind);
+    const bool automatic = a.kind == "auto", updates_each = a.kind == kPipeDream;
+    if (!automatic && !updates_each && schedule::find_kind(a.kind) == nullptr) refuse_kind(a.kind);
     const Dimensions d = dimensions_of(a, 1);
     times = times_of(a, actions_of(d));
+    if (updates_each) {
+        check<UsageError>(d.chunks == 1 && d.group_size == 0,
+                          "--kind pipedream has one stage on each rank; leave --virtual and --group-size out");
+        return time(schedule::pipedream(d), times);
+    }
     return time(
         automatic ? schedule::automatic(d, times.times, {a.memory_limit.value_or(0), a.w_memory}) : generate(a.kind, d),
         times);
@@ -163,23 +171,28 @@ Json describe(const Timed& timed, const CommandTimes& times, bool messages) {
                  {"transfer", times.seconds(of.transfer)}};
     Json per_microbatch = t.messages / m;
     if (t.messages % m != 0) per_microbatch = static_cast<double>(t.messages) / m;
-    return {{"kind", s.name},
-            {"ranks", s.placement.ranks},
-            {"chunks_per_rank", s.placement.chunks_per_rank()},
-            {"replicas", s.placement.replicas},
-            {"microbatches", m},
-            {"times", used},
-            {"makespan", times.seconds(t.makespan)},
-            {"cost", times.seconds(t.cost)},
-            {"bubble", times.seconds(t.bubble)},
-            {"bubble_rate", bubble_rate(t)},
-            {"busy", in_units(t.busy, times)},
-            {"idle", in_units(t.idle, times)},
-            {"peak_chunks_until_w", t.peak_until_w},
-            {"peak_chunks_until_i", t.peak_until_i},
-            {"messages", t.messages},
-            {"messages_per_microbatch", per_microbatch},
-            {"actions", actions}};
+    Json document = {{"kind", s.name},
+                     {"ranks", s.placement.ranks},
+                     {"chunks_per_rank", s.placement.chunks_per_rank()},
+                     {"replicas", s.placement.replicas},
+                     {"microbatches", m},
+                     {"times", used},
+                     {"makespan", times.seconds(t.makespan)},
+                     {"cost", times.seconds(t.cost)},
+                     {"bubble", times.seconds(t.bubble)},
+                     {"bubble_rate", bubble_rate(t)},
+                     {"busy", in_units(t.busy, times)},
+                     {"idle", in_units(t.idle, times)},
+                     {"peak_chunks_until_w", t.peak_until_w},
+                     {"peak_chunks_until_i", t.peak_until_i},
+                     {"messages", t.messages},
+                     {"messages_per_microbatch", per_microbatch},
+                     {"actions", actions}};
+    if (s.updates_each) {
+        document["weight_versions"] = weight_versions(s);
+        document["versions_held"] = versions_held(s);
+    }
+    return document;
 }
 
 // 5.5, 9: at most three decimals.
@@ -218,6 +231,19 @@ void print(const Timed& timed, const CommandTimes& times, std::ostream& text) {
          << plain(double(t.messages) / s.total_microbatches())
          << " per microbatch)\nlive chunks until W, by rank: " << joined(t.peak_until_w, " ")
          << "\nlive chunks until I, by rank: " << joined(t.peak_until_i, " ") << '\n';
+    if (!s.updates_each) return;
+    text << "\nupdates that the weights of each pass have seen\n";
+    const auto versions = weight_versions(s);
+    for (size_t rank = 0; rank < versions.size(); ++rank) {
+        text << "rank " << rank << "  ";
+        const schedule::Program& program = s.programs[rank];
+        for (size_t i = 0; i < program.size(); ++i)
+            text << (i > 0 ? " " : "") << (program[i].op == schedule::Op::forward ? 'F' : 'B') << program[i].microbatch
+                 << ":v" << versions[rank][i];
+        text << '\n';
+    }
+    text << "versions held at once, by rank: " << joined(versions_held(s), " ")
+         << "\nthe bubble is that of one step, without a flush between steps only the first one has it\n";
 }
 
 // One line for each kind; times are of chunks, so that only shares compare kinds with different numbers of chunks.
@@ -281,7 +307,7 @@ int schedule(const ScheduleArguments& a, const Io& io) {
 }
 
 Command schedule_command(ScheduleArguments& a, const Io& io) {
-    Suggestions kinds = {{"auto", "all"}, true};
+    Suggestions kinds = {{kPipeDream, "auto", "all"}, true};
     for (const schedule::Kind& kind : schedule::kinds()) kinds.words.emplace_back(kind.name);
     const Options options = {
         required({"--kind", "K", "", "a kind below, auto, all, or FILE.csv", &a.kind, kinds}),
@@ -308,8 +334,9 @@ Command schedule_command(ScheduleArguments& a, const Io& io) {
     return command_of(
         "schedule", "show pipeline schedules: order, bubble, memory, timeline", a, io, schedule, options,
         "Kinds: naive, gpipe, 1f1b, interleaved, looped-bfs, zb-h1, zb-h2, interleaved-zb; with two stages\n"
-        "per rank zb-v, v-half, v-min, dualpipe-v; with two replicas chimera, dualpipe. auto searches for\n"
-        "the shortest step within --memory-limit.\n\n"
+        "per rank zb-v, v-half, v-min, dualpipe-v; with two replicas chimera, dualpipe; pipedream, which\n"
+        "updates behind each backward, with the versions of its weights. auto searches for the shortest\n"
+        "step within --memory-limit.\n\n"
         "Examples:\n"
         "  tutti schedule --kind 1f1b --stages 4 --microbatches 8\n"
         "  tutti schedule --kind all --stages 8 --microbatches 32 --comm 0.1\n"

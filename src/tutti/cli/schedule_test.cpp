@@ -116,6 +116,24 @@ TEST(ScheduleCommand, DrawsTheTimeline) {
         << r.out;
 }
 
+TEST(ScheduleCommand, PipeDreamNumbersTheVersionsOfItsWeights) {
+    const Json d = json("pipedream --stages 4 --microbatches 8");
+    EXPECT_EQ(d["kind"], "pipedream");
+    EXPECT_EQ(d["actions"], json("1f1b --stages 4 --microbatches 8")["actions"]);
+    EXPECT_EQ(d["versions_held"], Json({4, 3, 2, 1}));
+    EXPECT_EQ(d["weight_versions"][3], Json({0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7}));
+    EXPECT_EQ(d["weight_versions"][0].back(), 4);
+    const Ran shown = schedule("pipedream --stages 2 --microbatches 4");
+    EXPECT_NE(shown.out.find("rank 0  F0:v0 F1:v0 B0:v0 F2:v1 B1:v0 F3:v2 B2:v1 B3:v2\n"), std::string::npos)
+        << shown.out;
+    const ScratchFolder folder;
+    const std::string svg = folder.path("p.svg");
+    EXPECT_EQ(schedule("pipedream --stages 4 --microbatches 8 --svg " + svg).code, 0);
+    EXPECT_NE(read_file(svg).find("weights after 4 updates"), std::string::npos);
+    EXPECT_NE(schedule("pipedream --stages 2 --virtual 2 --microbatches 4").err.find("one stage on each rank"),
+              std::string::npos);
+}
+
 TEST(ScheduleCommand, AutoStaysWithinItsMemory) {
     const Json found = json("auto --stages 4 --microbatches 8 --memory-limit 4 --comm 0.1");
     EXPECT_LE(found["makespan"].get<double>(),

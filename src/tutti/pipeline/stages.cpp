@@ -119,7 +119,7 @@ Schedule compute_schedule(const spec::RunSpec& run, const models::Model& model, 
                                  .chunks = static_cast<int>(p.virtual_stages),
                                  .microbatches = static_cast<int>(microbatches),
                                  .group_size = static_cast<int>(p.microbatch_group)};
-    if (p.schedule == "pipedream") return schedule::one_forward_one_backward(d);  // its updates are the engine's
+    if (p.schedule == "pipedream") return schedule::pipedream(d);  // its updates are the engine's
     if (p.schedule != "auto") return schedule::generate(p.schedule, d);
     const auto times = estimated_times(run, model, spans_of(run, model, d.ranks * d.chunks));
     return schedule::automatic(d, whole_units(times), {.chunks = static_cast<int>(p.live_chunks)});

@@ -53,7 +53,7 @@ struct Builder {
         inside.shape = outside.shape = {mesh.size(mesh::kDp) * B * T};
         heads.shape = {run.model.heads, T};
         const int64_t chunks = 2 * mesh.size(Axis::cp_ring);
-        ring.shape = {chunks, chunks};
+        ring.shape = contiguous.shape = {chunks, chunks};
     }
 
     void add_rank(int rank, engine::Engine& engine) {
@@ -92,6 +92,7 @@ struct Builder {
         std::vector<Grid> attention;
         if (heads.holdings.size() > 1) attention.push_back(heads);
         if (ring.holdings.size() > 1) attention.push_back(ring);
+        if (!contiguous.holdings.empty()) attention.push_back(contiguous);
         if (!attention.empty()) l.parts.push_back({"attention", Kind::square, attention});
         l.parts.push_back({"weights that a rank computes with", Kind::tensor, computed});
         const auto same = [](const Grid& a, const Grid& b) {
@@ -160,6 +161,16 @@ struct Builder {
                 add(ring, rank, {{{query / size, key / size}, {1, 1}}}, gathered ? "" : concat("hop ", hop));
             });
         }
+        if (order.window == 0 && part.ulysses == 1) add_contiguous(rank, ring_rank, gathered);
+    }
+
+    // As in Liu et al. 2023: rank r has chunks 2 r and 2 r + 1, and computes 4 r + 3 pairs.
+    void add_contiguous(int rank, int ring_rank, bool gathered) {
+        int64_t pairs = 0;
+        for (int64_t query = 2 * ring_rank; query < 2 * ring_rank + 2; ++query)
+            for (int64_t key = 0; key <= query; ++key, ++pairs)
+                add(contiguous, rank, {{{query, key}, {1, 1}}}, gathered ? "" : concat("hop ", ring_rank - key / 2));
+        contiguous.name += concat(ring_rank == 0 ? "" : ", ", pairs);
     }
 
     const spec::RunSpec& run;
@@ -169,6 +180,7 @@ struct Builder {
     Grid modules;
     Grid inside{"inside the layers", {}, {}}, outside{"between the products of tensor parallelism", {}, {}};
     Grid heads{"query heads x queries of a sequence", {}, {}}, ring{"query chunks x key chunks, by hop", {}, {}};
+    Grid contiguous{"not zigzag, not run; pairs ", {}, {}, true};
 };
 
 }  // namespace
@@ -280,7 +292,8 @@ std::string render_layout(const Layout& l, std::optional<int> rank) {
     std::string text = concat(l.title, "\n\ncoordinates\n", coordinates(l, rank));
     for (const LayoutPart& part : l.parts) {
         text += concat('\n', part.title, '\n');
-        for (const Grid& grid : part.grids) text += render_grid(grid, rank);
+        for (const Grid& grid : part.grids)
+            if (!grid.for_comparison) text += render_grid(grid, rank);
     }
     return text;
 }
@@ -293,7 +306,8 @@ Json to_json(const Layout& l) {
     }
     for (const LayoutPart& part : l.parts) {
         Json grids = Json::array();
-        for (const Grid& grid : part.grids) grids.push_back(json_of(grid));
+        for (const Grid& grid : part.grids)
+            if (!grid.for_comparison) grids.push_back(json_of(grid));
         parts.push_back({{"title", part.title}, {"grids", grids}});
     }
     return {{"ranks", ranks}, {"parts", parts}};

@@ -24,6 +24,7 @@ struct Grid {
     std::string name;
     Shape shape;
     std::vector<Holding> holdings;  // in the order of the first rank of each
+    bool for_comparison = false;    // what no run does: drawn, and neither printed nor in the document
 };
 
 struct LayoutPart {

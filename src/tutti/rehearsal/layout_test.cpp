@@ -119,6 +119,19 @@ TEST(Layout, RingByHand) {
     EXPECT_EQ(seen.size(), 36u);
     for (const auto& [pair, times] : seen) EXPECT_TRUE(times == 1 && pair.second <= pair.first);
     for (const auto& [rank, blocks] : by_rank(ring)) EXPECT_EQ(blocks.size(), 9u) << rank;
+    // Beside it, contiguous: rank r of 4 sees 4 r + 3 of the same 36 pairs; in no text and no document.
+    const Grid& contiguous = grid(l, "attention", "pairs 3, 7, 11, 15");
+    std::map<int, size_t> pairs;
+    for (const Holding& h : contiguous.holdings) {
+        const int64_t query = h.blocks[0].offset[0], key = h.blocks[0].offset[1];
+        EXPECT_LE(key, query);
+        EXPECT_EQ(h.ranks, std::vector<int>{static_cast<int>(query / 2)});
+        EXPECT_EQ(h.label, concat("hop ", query / 2 - key / 2));
+        ++pairs[h.ranks[0]];
+    }
+    EXPECT_EQ(pairs, (std::map<int, size_t>{{0, 3}, {1, 7}, {2, 11}, {3, 15}}));
+    EXPECT_EQ(render_layout(l, {}).find("not zigzag"), std::string::npos);
+    EXPECT_EQ(to_json(l).dump().find("not zigzag"), std::string::npos);
     run.model.window = 8;  // of a chunk: only the chunk before is seen
     EXPECT_EQ(by_rank(grid(layout_with(run, 4), "attention", "by hop")).at(0).size(), 3u);
 }

@@ -80,22 +80,30 @@ svg::Bars picture_of(const Timeline<double>& timeline, const Schedule& schedule,
         longest = std::max(longest, spans.size());
         for (const Span<double>& span : spans) halves = halves || span.action.op == Op::overlap;
     }
+    std::vector<std::vector<int>> versions;
+    if (schedule.updates_each) versions = weight_versions(schedule);
     const double share = timeline.makespan > 0 ? timeline.bubble / timeline.makespan : 0;
     svg::Bars bars{
         .title = concat(schedule.name, ": ", schedule.placement.ranks, " ranks, ", schedule.total_microbatches(),
                         " microbatches; bubble ", short_number(timeline.bubble), " of ",
                         short_number(timeline.makespan), ", ", format_percent(share)),
-        .description = "A row for each rank, its passes with the numbers of their microbatches.",
+        .description = schedule.updates_each
+                           ? "A row for each rank, its passes: above the microbatch, below the updates that the "
+                             "weights in use have seen."
+                           : "A row for each rank, its passes with the numbers of their microbatches.",
         .x_label = x_label,
         .end = timeline.makespan,
         .width = std::clamp(90 + 20.0 * static_cast<double>(longest), 660.0, 1060.0),
         .most_in_row = kMostInRow};
     for (size_t rank = 0; rank < timeline.ranks.size(); ++rank) {
-        bars.rows.push_back({.label = concat("rank ", rank), .height = halves ? 28.0 : 22.0, .idle = true});
-        for (const Span<double>& span : timeline.ranks[rank]) {
-            const std::string title =
+        bars.rows.push_back(
+            {.label = concat("rank ", rank), .height = halves || schedule.updates_each ? 28.0 : 22.0, .idle = true});
+        for (size_t i = 0; i < timeline.ranks[rank].size(); ++i) {
+            const Span<double>& span = timeline.ranks[rank][i];
+            std::string title =
                 concat(to_string(span.action), ": ", short_number(span.start), " to ", short_number(span.end));
-            const double part = span.action.op == Op::overlap ? 0.5 : 1;
+            if (schedule.updates_each) title += concat(", weights after ", versions[rank][i], " updates");
+            const double part = span.action.op == Op::overlap || schedule.updates_each ? 0.5 : 1;
             double top = 0;
             for (const Action& action : Parts(span.action)) {
                 bars.bars.push_back({.row = rank,
@@ -108,6 +116,15 @@ svg::Bars picture_of(const Timeline<double>& timeline, const Schedule& schedule,
                                      .part = part});
                 top += part;
             }
+            if (schedule.updates_each)
+                bars.bars.push_back({.row = rank,
+                                     .begin = span.start,
+                                     .end = span.end,
+                                     .style = style_of(span.action, schedule.placement) + " later",
+                                     .title = title,
+                                     .label = concat("v", versions[rank][i]),
+                                     .top = 0.5,
+                                     .part = 0.5});
             // One frame around both.
             if (part < 1) bars.bars.push_back({rank, span.start, span.end, "frame", title});
         }

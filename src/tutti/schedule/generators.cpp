@@ -107,6 +107,14 @@ Schedule one_forward_one_backward(const Dimensions& d) {
     return each_rank("1f1b", d, write, [p](int r) { return p - r; });
 }
 
+// PipeDream (Narayanan et al., SOSP 2019): an update behind each backward, with the weights of the forward stashed.
+Schedule pipedream(const Dimensions& d) {
+    Schedule schedule = one_forward_one_backward(d);
+    schedule.name = "pipedream";
+    schedule.updates_each = true;
+    return schedule;
+}
+
 // ZB-H1 (Qi et al., arXiv 2401.10241, section 2.2): 1F1B's memory; rank r delays W by r microbatches.
 Schedule zb_h1(const Dimensions& d) {
     const int p = d.ranks, m = d.microbatches;

@@ -22,6 +22,7 @@ struct Dimensions {
 Schedule naive(const Dimensions& d);
 Schedule gpipe(const Dimensions& d);
 Schedule one_forward_one_backward(const Dimensions& d);
+Schedule pipedream(const Dimensions& d);  // in the order of 1F1B; asynchronous, so not one of kinds()
 Schedule zb_h1(const Dimensions& d);
 Schedule zb_h2(const Dimensions& d);
 

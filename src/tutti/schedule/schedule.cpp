@@ -68,6 +68,45 @@ bool Schedule::has_messages() const {
                        [&](const Program& program) { return std::any_of(program.begin(), program.end(), is_any); });
 }
 
+std::vector<std::vector<int>> weight_versions(const Schedule& schedule) {
+    std::vector<std::vector<int>> versions;
+    for (const Program& program : schedule.programs) {
+        std::vector<int>& of_rank = versions.emplace_back();
+        std::map<int, int> of_forward;  // by microbatch
+        int newest = 0;
+        for (const Action& action : program) {
+            if (!is_compute(action.op)) continue;
+            if (action.op == Op::forward) of_forward[action.microbatch] = newest;
+            of_rank.push_back(of_forward.at(action.microbatch));
+            if (schedule.updates_each && action.op == Op::backward) ++newest;
+        }
+    }
+    return versions;
+}
+
+std::vector<int> versions_held(const Schedule& schedule) {
+    std::vector<int> held;
+    const auto versions = weight_versions(schedule);
+    for (size_t rank = 0; rank < versions.size(); ++rank) {
+        std::map<int, int> used;  // forwards whose backward is still to come, by version
+        int newest = 0;
+        size_t most = 1, i = 0;
+        for (const Action& action : schedule.programs[rank]) {
+            if (!is_compute(action.op)) continue;
+            const int version = versions[rank][i++];
+            if (action.op == Op::forward) {
+                ++used[version];
+            } else {
+                if (--used[version] == 0) used.erase(version);
+                if (schedule.updates_each) ++newest;
+            }
+            most = std::max(most, used.size() + (used.contains(newest) ? 0 : 1));
+        }
+        held.push_back(static_cast<int>(most));
+    }
+    return held;
+}
+
 bool adds_in_ascending_order(const Schedule& schedule) {
     for (const Program& program : schedule.programs) {
         std::map<std::pair<int, int>, int> last;

@@ -94,6 +94,8 @@ struct Schedule {
     std::vector<int> peak_bound;  // [rank]: chunks whose saved tensors live at once, until their W; empty: no promise
     bool ascending = true;        // each chunk adds its weight gradients in ascending order of microbatches
 
+    bool updates_each = false;  // PipeDream: a stage updates its weights behind each backward, not once a step
+
     int total_microbatches() const;
     bool has_messages() const;  // true after insert_messages()
     bool operator==(const Schedule&) const = default;
@@ -101,6 +103,12 @@ struct Schedule {
 
 // Whether each chunk adds its weight gradients in ascending order of microbatches, as one rank does.
 bool adds_in_ascending_order(const Schedule& schedule);
+
+// PipeDream's weights: [rank][i] is the number of updates in the weights of the rank's i-th compute action. A forward
+// takes the newest weights, a backward those of its forward, which the rank has kept.
+std::vector<std::vector<int>> weight_versions(const Schedule& schedule);
+// [rank]: versions that a rank holds at once, the newest among them.
+std::vector<int> versions_held(const Schedule& schedule);
 
 // A schedule without actions; replica 0 works on all microbatches.
 Schedule empty_schedule(std::string name, Placement placement, int microbatches);

@@ -77,8 +77,9 @@ ExactTimes exact_times(const std::vector<NamedText>& texts, int64_t actions);
 std::string draw_text(const Timeline<double>& timeline, const Placement& placement, int columns);
 
 // One row per rank, time to the right; colour by operation, lighter on the second and later chunks and on replica 1; an
-// overlap as two halves in one frame; each box has the number of its microbatch, its action and times as a tooltip. A
-// long step is shown as its beginning and its end. `x_label`: of the times, with their unit.
+// overlap as two halves in one frame; each box has the number of its microbatch, its action and times as a tooltip.
+// Under PipeDream the lower half of a box says the version of the weights. A long step is shown as its beginning and
+// its end. `x_label`: of the times, with their unit.
 svg::Bars picture_of(const Timeline<double>& timeline, const Schedule& schedule, const std::string& x_label);
 
 }  // namespace tutti::schedule

@@ -157,6 +157,29 @@ TEST(ClosedForm, DualPipe) {
 }
 
 // Values of the table for F = I = W = 1 of a chunk: makespan, bubble of the cost, largest number of live chunks.
+// PipeDream's rule, by hand (Narayanan et al., SOSP 2019, section 3.3): the forward of microbatch k on stage r of p has
+// seen the updates of all but the p - 1 - r microbatches before it, and its backward takes the same weights.
+TEST(PipeDream, VersionsOfWeights) {
+    for (const auto& [p, m] : {std::pair(1, 5), {4, 8}, {4, 2}, {5, 17}, {3, 3}}) {
+        const Schedule s = pipedream({p, 1, m});
+        EXPECT_EQ(s.programs, one_forward_one_backward({p, 1, m}).programs);
+        const auto versions = weight_versions(s);
+        const auto held = versions_held(s);
+        for (int r = 0; r < p; ++r) {
+            const Program& program = s.programs[static_cast<size_t>(r)];
+            ASSERT_EQ(versions[static_cast<size_t>(r)].size(), program.size());
+            for (size_t i = 0; i < program.size(); ++i)
+                EXPECT_EQ(versions[static_cast<size_t>(r)][i], std::max(0, program[i].microbatch - (p - 1 - r)))
+                    << "p " << p << ", m " << m << ", rank " << r << ", " << to_string(program[i]);
+            if (m >= 2 * p) {
+                EXPECT_EQ(held[static_cast<size_t>(r)], p - r) << "as many as microbatches under way";
+            }
+        }
+    }
+    // A synchronous schedule has one version.
+    EXPECT_EQ(versions_held(one_forward_one_backward({4, 1, 8})), (std::vector<int>(4, 1)));
+}
+
 TEST(Table, MakespanCostAndPeak) {
     struct Row {
         const char* kind;
