@@ -55,7 +55,7 @@ std::string crossing_warning(const RehearseArguments& a, const spec::RunSpec& ru
     int per_host = a.ranks_per_host;
     if (per_host == 0 && !a.cluster.empty() && !rehearsal::is_cpu_model(a.cluster)) {
         const hardware::Cluster cluster = cluster_of(a);
-        per_host = std::max(cluster.per_node, cluster.domain);  // links of a domain may reach beyond a node
+        per_host = std::max(cluster.per_node, cluster.domain_of_job());  // links of a domain may reach beyond a node
     }
     if (per_host == 0) return "";
     std::vector<std::string> hosts;
@@ -116,10 +116,6 @@ void write_step_page(const RehearseArguments& a, const spec::RunSpec& run, int r
                         every_rank ? "" : "; one rank of each pipeline position stands for all of them"),
         .trace = traced(step.timeline),
         .per_node = a.ranks_per_host > 0 ? a.ranks_per_host : cluster.per_node};
-    for (const auto& samples : step.timeline.memory) {
-        auto& rank = page.memory.emplace_back();
-        for (const simulate::TimedMemory& sample : samples) rank.push_back({1e6 * sample.time, sample.bytes});
-    }
     if (every_rank) {
         const Json layout = rehearsal::to_json(rehearsal::layout_of(run, ranks));
         for (const Json& part : layout.at("parts"))

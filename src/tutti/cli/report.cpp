@@ -106,11 +106,15 @@ int report(const ReportArguments& arguments, const Io& io) {
         check<UsageError>(one, "--step ", arguments.step, ": a page of one run; got ", runs.size(), " runs");
         check<UsageError>(!runs[0].trace.empty(), "--step ", arguments.step, ": ", arguments.run_dirs[0],
                           " has no trace.json; train with --set log.trace=true");
+        const bool has_memory = !runs[0].trace[0].memory.empty();
         write_file("--step", arguments.step,
-                   report::render_step({.title = concat("A step of ", runs[0].name),
-                                        .about = "Measured: the typical step of the trace. The memory over a step is "
-                                                 "not measured; tutti rehearse --html predicts it.",
-                                        .trace = runs[0].trace}));
+                   report::render_step(
+                       {.title = concat("A step of ", runs[0].name),
+                        .about = has_memory ? "Measured: the typical step of the trace, and the memory that "
+                                              "was in use at the begin and end of its passes."
+                                            : "Measured: the typical step of the trace. This trace has no "
+                                              "memory: train again, or see what tutti rehearse --html predicts.",
+                        .trace = runs[0].trace}));
     }
 
     Json document = {{"report", path.string()}, {"bytes", page.size()}};

@@ -15,14 +15,29 @@ void GpuSpans::write() {
     spans_.clear();
 }
 
+void MemorySamples::take() {
+    if (trace_ == nullptr) return;
+    const int64_t now = Trace::now_ns();
+    for (int p = 0; p < kPurposes; ++p) {
+        const auto purpose = static_cast<Purpose>(p);
+        int64_t& last = last_[static_cast<size_t>(p)];
+        const int64_t bytes = memory_.usage(purpose).current;
+        if (bytes == last) continue;
+        last = bytes;
+        trace_->add({Activity::other, "memory", name_of(purpose), kMemoryGroup, 0, bytes}, now, now);
+    }
+}
+
 void TracingHooks::before(autograd::Unit& unit, const autograd::Pass& pass) {
     inner_.before(unit, pass);
     span_.emplace(trace_, Tracer::What{Activity::compute, autograd::name_of(pass.kind), unit.name});
+    memory_.take();
     gpu_.begin();
 }
 
 void TracingHooks::after(autograd::Unit& unit, const autograd::Pass& pass) {
     gpu_.end(autograd::name_of(pass.kind), unit.name);
+    memory_.take();
     span_.reset();
     inner_.after(unit, pass);
 }

@@ -1,6 +1,7 @@
 // engine/tracing.h: the spans of a step in a trace: its parts, the units of its passes, and a GPU's own times.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -38,11 +39,28 @@ class GpuSpans {
     std::vector<Span> spans_;
 };
 
+// The group of samples of a rank's memory in a trace: spans without length whose object is a purpose (base/purpose.h)
+// and whose bytes are those in use from then on.
+inline constexpr std::string_view kMemoryGroup = "memory";
+
+// Samples of the memory, of each purpose when it has changed since the last one.
+class MemorySamples {
+  public:
+    MemorySamples(Tracer* trace, const Allocator& memory) : trace_(trace), memory_(memory) { last_.fill(-1); }
+    void take();
+
+  private:
+    Tracer* trace_;
+    const Allocator& memory_;
+    std::array<int64_t, kPurposes> last_{};
+};
+
 // Records the forward and the backward of each unit as spans of a trace, without the hooks of parallelism around them:
-// waits before and after a unit are not part of its span.
+// waits before and after a unit are not part of its span. The memory is sampled at its begin and its end.
 class TracingHooks final : public autograd::Hooks {
   public:
-    TracingHooks(autograd::Hooks& inner, Tracer* trace, GpuSpans& gpu) : inner_(inner), trace_(trace), gpu_(gpu) {}
+    TracingHooks(autograd::Hooks& inner, Tracer* trace, GpuSpans& gpu, MemorySamples& memory)
+        : inner_(inner), trace_(trace), gpu_(gpu), memory_(memory) {}
 
     void before(autograd::Unit& unit, const autograd::Pass& pass) override;
     void after(autograd::Unit& unit, const autograd::Pass& pass) override;
@@ -54,6 +72,7 @@ class TracingHooks final : public autograd::Hooks {
     autograd::Hooks& inner_;
     Tracer* trace_;
     GpuSpans& gpu_;
+    MemorySamples& memory_;
     std::optional<TraceScope> span_;
 };
 
@@ -64,7 +83,8 @@ class StepTrace {
         : trace_(trace),
           whole_(trace, {Activity::step, "step"}),
           gpu_(device.launches_async() && !recorded ? trace : nullptr, device),
-          traced_(hooks, trace, gpu_),
+          memory_(trace, device.memory()),
+          traced_(hooks, trace, gpu_, memory_),
           hooks_(trace != nullptr ? traced_ : hooks) {}
 
     Tracer* trace() const { return trace_; }
@@ -73,7 +93,9 @@ class StepTrace {
     template <class Work>
     void part(Activity activity, std::string_view name, Work work) {
         const TraceScope span(trace_, {activity, name});
+        memory_.take();
         work();
+        memory_.take();
     }
     // A part whose work a GPU does by itself.
     template <class Work>
@@ -90,6 +112,7 @@ class StepTrace {
     Tracer* trace_;
     TraceScope whole_;
     GpuSpans gpu_;
+    MemorySamples memory_;
     TracingHooks traced_;
     autograd::Hooks& hooks_;
 };

@@ -49,6 +49,18 @@ Json spans_of(const TracedRank& rank, const TracedSpan& step, double begin, cons
     return spans;
 }
 
+// Samples in [begin, end] as [time, bytes of each purpose].
+Json memory_of(const TracedRank& rank, double begin, double end) {
+    Json memory = Json::array();
+    for (const TracedMemory& sample : rank.memory) {
+        if (sample.us < begin || sample.us > end) continue;
+        Json row = {sample.us - begin};
+        for (const int64_t bytes : sample.bytes.bytes) row.push_back(bytes);
+        memory.push_back(std::move(row));
+    }
+    return memory;
+}
+
 // Inside <script> no text may end the element.
 std::string for_script(std::string text) {
     for (size_t at = text.find('<'); at != std::string::npos; at = text.find('<', at)) text.replace(at, 1, "\\u003c");
@@ -88,22 +100,17 @@ std::string render_step(const StepPage& page) {
 
     Json ranks = Json::array(), purposes = Json::array();
     for (int p = 0; p < kPurposes; ++p) purposes.push_back(name_of(static_cast<Purpose>(p)));
-    for (size_t i = 0; i < page.trace.size(); ++i) {
-        Json memory = Json::array();
-        if (i < page.memory.size())
-            for (const StepPage::Memory& sample : page.memory[i]) {
-                Json row = {sample.us - begin};
-                for (const int64_t bytes : sample.bytes.bytes) row.push_back(bytes);
-                memory.push_back(std::move(row));
-            }
-        ranks.push_back({{"rank", page.trace[i].rank},
-                         {"spans", spans_of(page.trace[i], step, begin, lines, passes)},
-                         {"memory", std::move(memory)}});
+    for (const TracedRank& rank : page.trace) {
+        ranks.push_back({{"rank", rank.rank},
+                         {"spans", spans_of(rank, step, begin, lines, passes)},
+                         {"memory", memory_of(rank, begin, end)}});
     }
+    const bool memory =
+        std::any_of(page.trace.begin(), page.trace.end(), [](const TracedRank& rank) { return !rank.memory.empty(); });
     const Json data = {{"end", end - begin},       {"left", scale.start},       {"right", scale.at(bars.end)},
                        {"purposes", purposes},     {"ranks", std::move(ranks)}, {"grids", page.grids},
                        {"per_node", page.per_node}};
-    const bool memory = !page.memory.empty(), grids = page.grids.size() > 0;
+    const bool grids = page.grids.size() > 0;
     const auto card = [](const char* title, const char* id, const std::string& note) {
         return concat("<section class=\"card\"><h2>", title, "</h2><div class=\"scroll\" id=\"", id, "\"></div>",
                       note.empty() ? "" : concat("<p class=\"quiet\">", note, "</p>"), "</section>\n");

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "tutti/base/json.h"
-#include "tutti/base/purpose.h"
 #include "tutti/report/trace_read.h"
 
 namespace tutti::report {
@@ -15,11 +14,6 @@ namespace tutti::report {
 struct StepPage {
     std::string title, about;
     std::vector<TracedRank> trace;  // with a span "step" on each rank
-    struct Memory {
-        double us = 0;  // of the trace's clock
-        MemoryByPurpose bytes;
-    };
-    std::vector<std::vector<Memory>> memory;  // of each rank of `trace`; empty: not known
     // [{"name", "shape", "holdings": [{"ranks", "blocks": [{"offset", "sizes"}]}]}]: the weights that a rank computes
     // with, of one block for all of its kind; empty: not known.
     Json grids = Json::array();

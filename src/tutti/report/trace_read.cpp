@@ -64,6 +64,14 @@ TracedSpan span_of(const Json& event) {
     return s;
 }
 
+TracedMemory memory_of(const Json& event) {
+    TracedMemory m{.us = event.at("ts").get<double>(), .bytes = {}};
+    for (int p = 0; p < kPurposes; ++p)
+        m.bytes[static_cast<Purpose>(p)] =
+            event.at("args").value(std::string(name_of(static_cast<Purpose>(p))), int64_t{0});
+    return m;
+}
+
 }  // namespace
 
 std::vector<TracedRank> read_trace(const std::filesystem::path& path) {
@@ -73,9 +81,14 @@ std::vector<TracedRank> read_trace(const std::filesystem::path& path) {
     try {
         const Json document = Json::parse(text);
         for (const Json& event : document.at("traceEvents")) {
-            if (event.at("ph") != "X") continue;
+            const bool memory = event.at("ph") == "C" && event.at("name") == "memory";
+            if (event.at("ph") != "X" && !memory) continue;
             const int rank = event.at("pid").get<int>();
             ranks[rank].rank = rank;
+            if (memory) {
+                ranks[rank].memory.push_back(memory_of(event));
+                continue;
+            }
             ranks[rank].spans.push_back(span_of(event));
         }
     } catch (const JsonError& error) {

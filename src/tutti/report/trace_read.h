@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "tutti/base/purpose.h"
+
 namespace tutti::report {
 
 struct TracedSpan {
@@ -19,9 +21,16 @@ struct TracedSpan {
     std::string needed = {};
 };
 
+// The memory in use from this time on.
+struct TracedMemory {
+    double us = 0;
+    MemoryByPurpose bytes;
+};
+
 struct TracedRank {
     int rank = 0;
     std::vector<TracedSpan> spans;
+    std::vector<TracedMemory> memory = {};  // in order; empty: not recorded
 };
 
 // The spans by rank. DataError with the file and the place in it when the file is no trace of this program.

@@ -374,6 +374,8 @@ std::vector<report::TracedRank> traced(const Timeline& timeline) {
         };
         add("step", Activity::step, {.begin = 0, .end = timeline.seconds});
         for (const TimedSpan& span : timeline.spans[r]) add(span.name, span.activity, span);
+        if (r >= timeline.memory.size()) continue;
+        for (const TimedMemory& sample : timeline.memory[r]) rank.memory.push_back({1e6 * sample.time, sample.bytes});
     }
     return ranks;
 }

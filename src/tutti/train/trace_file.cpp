@@ -16,6 +16,7 @@
 #include "tutti/base/json.h"
 #include "tutti/checkpoint/file_writer.h"
 #include "tutti/comm/communicator.h"
+#include "tutti/engine/tracing.h"
 
 namespace tutti::train {
 
@@ -61,6 +62,21 @@ std::string event_of(const Trace::Span& s, int rank, int track, int64_t begin_ns
                        rank, track, arguments.dump());
 }
 
+// The samples of the memory as a counter, which viewers draw as a stack: all purposes, from each time on.
+std::string memory_events(const std::vector<Trace::Span>& samples, int rank, int64_t shift) {
+    std::string text;
+    Json bytes = Json::object();
+    for (size_t i = 0; i < samples.size(); ++i) {
+        bytes[std::string(samples[i].what.of)] = samples[i].what.bytes;
+        if (i + 1 < samples.size() && samples[i + 1].begin_ns == samples[i].begin_ns) continue;
+        text += fmt::format(
+            ",\n"
+            R"({{"name":"memory","ph":"C","ts":{},"pid":{},"args":{}}})",
+            microseconds(samples[i].begin_ns - shift), rank, bytes.dump());
+    }
+    return text;
+}
+
 std::string first_line(const char* path) {
     std::ifstream file(path);
     std::string line;
@@ -104,8 +120,11 @@ TraceClock clock_from(const std::vector<std::string>& readings, int rank) {
 }
 
 std::string events_of(const Trace& trace, int rank, const std::string& label, const TraceClock& clock) {
-    std::vector<Trace::Span> spans;
-    for (size_t i = 0; i < trace.size(); ++i) spans.push_back(trace.span(i));
+    std::vector<Trace::Span> spans, samples;
+    for (size_t i = 0; i < trace.size(); ++i) {
+        const Trace::Span s = trace.span(i);
+        (s.what.group == engine::kMemoryGroup ? samples : spans).push_back(s);
+    }
     // Tracks are filled from the left; of two that begin together the longer one is the outer one.
     std::stable_sort(spans.begin(), spans.end(), [](const Trace::Span& a, const Trace::Span& b) {
         return a.begin_ns != b.begin_ns ? a.begin_ns < b.begin_ns : a.end_ns > b.end_ns;
@@ -149,7 +168,7 @@ std::string events_of(const Trace& trace, int rank, const std::string& label, co
         if (is_of_group(s)) track = first_track[group_of(s)] + static_cast<int>(track_in_group[i]);
         text += ",\n" + event_of(s, rank, track, s.begin_ns - shift, (s.end_ns < 0 ? now : s.end_ns) - shift);
     }
-    return text;
+    return text + memory_events(samples, rank, shift);
 }
 
 TraceFile::TraceFile(comm::World& world, const TraceWindow& window, std::string path, std::string label,

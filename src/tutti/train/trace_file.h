@@ -31,7 +31,8 @@ TraceClock compare_clocks(comm::Communicator& ranks);
 TraceClock clock_from(const std::vector<std::string>& readings, int rank);
 
 // The events of one rank, comma-separated: a process in Chrome's format with a track (thread) for compute, one for
-// waits, and for each group as many as it has operations in flight at once, so that the spans of a track nest.
+// waits, and for each group as many as it has operations in flight at once, so that the spans of a track nest; and the
+// memory in use as a counter by purpose.
 std::string events_of(const Trace& trace, int rank, const std::string& label, const TraceClock& clock);
 
 class TraceFile {

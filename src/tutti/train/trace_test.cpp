@@ -10,6 +10,7 @@
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
 #include "tutti/comm/threads/thread_world.h"
+#include "tutti/rehearsal/rehearse.h"
 #include "tutti/report/trace_read.h"
 #include "tutti/train/testing/small_run.h"
 #include "tutti/train/trace_file.h"
@@ -250,6 +251,56 @@ TEST_F(TraceTest, CountsWhatTheLogCounts) {
                 EXPECT_EQ(group["operations"], seen[name].first) << name << " in step " << step;
                 EXPECT_EQ(group["bytes"], seen[name].second) << name << " in step " << step;
                 EXPECT_GE(group["wait_ms"].get<double>(), 0);
+            }
+        }
+    }
+}
+
+// The memory at the begin of each pass is that of the rehearsed step, to the byte, under layouts that hold different
+// things at different times. Two microbatches: the rehearsal lists both.
+TEST_F(TraceTest, MemoryIsWhatTheRehearsalCounts) {
+    const std::vector<std::vector<std::string>> layouts = {
+        {}, {"parallel.zero=3"}, {"parallel.tp=2", "recompute.policy=full"}, {"parallel.pp=2"}};
+    for (const std::vector<std::string>& layout : layouts) {
+        SCOPED_TRACE(layout.empty() ? "plain" : layout.front());
+        fs::remove_all(path("run"));
+        const bool data_parallel = layout.empty() || layout.front() == "parallel.zero=3";
+        std::vector<std::string> set = {"log.trace_first=4", "log.trace_steps=1", "train.global_batch=4",
+                                        concat("train.micro_batch=", data_parallel ? 1 : 2)};
+        set.insert(set.end(), layout.begin(), layout.end());
+        const TrainOptions o = options(2, set);
+        train(o);
+        const engine::Machine machine = engine::machine_of(o.run, {}, "");
+        const auto trace = read_trace(file());
+        ASSERT_EQ(trace.size(), 2u);
+        for (int rank = 0; rank < 2; ++rank) {
+            SCOPED_TRACE(rank);
+            const auto r = rehearsal::rehearse(o.run, rehearsal::target_of(machine), o.ranks, rank);
+            // (name, bytes) at the begin and the end of each pass.
+            std::vector<std::pair<std::string, MemoryByPurpose>> rehearsed, traced;
+            for (const auto& sample : r.program.memory) {
+                std::string place = r.program.places[sample.place];
+                const size_t of = place.find(" of ");
+                if (of == std::string::npos) continue;
+                rehearsed.emplace_back(place.replace(of, 4, " "), sample.bytes);
+            }
+            const TracedRank& own = trace[static_cast<size_t>(rank)];
+            EXPECT_TRUE(std::is_sorted(own.memory.begin(), own.memory.end(),
+                                       [](const auto& a, const auto& b) { return a.us < b.us; }));
+            for (const TracedSpan& s : spans_of(own, "compute")) {
+                if (s.name.find(' ') == std::string::npos) continue;
+                std::vector<MemoryByPurpose> inside;
+                for (const auto& sample : own.memory)
+                    if (sample.us >= s.begin_us && sample.us <= s.end_us) inside.push_back(sample.bytes);
+                ASSERT_GE(inside.size(), 2u) << s.name;
+                traced.emplace_back(s.name, inside.front());
+                traced.emplace_back(s.name, inside.back());
+            }
+            ASSERT_GT(traced.size(), 10u);
+            ASSERT_EQ(traced.size(), rehearsed.size());
+            for (size_t i = 0; i < traced.size(); ++i) {
+                EXPECT_EQ(traced[i].first, rehearsed[i].first) << i;
+                EXPECT_EQ(traced[i].second.bytes, rehearsed[i].second.bytes) << i << ' ' << traced[i].first;
             }
         }
     }
