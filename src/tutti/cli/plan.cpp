@@ -170,6 +170,7 @@ int plan_of_peer(const PlanArguments& a, const Io& io) {
     with.set = peer.set;
     if (has_model && !peer.has_preset()) with.set.insert(with.set.begin(), "model.preset=");
     with.set.insert(with.set.end(), a.set.begin(), a.set.end());
+    std::erase_if(with.set, [](const std::string& set) { return set.starts_with("train.eval_"); });  // needs data
     if (with.ranks == 0) with.ranks = peer.ranks;
     check<UsageError>(with.ranks > 0, file, " does not say how many ranks it starts; give --ranks");
     std::vector<std::string> notes = peer.notes;

@@ -1,4 +1,6 @@
-// planner/peer_tables.cpp: the tables of Megatron-LM, torchtitan, nanotron, DeepSpeed and nanoGPT.
+// planner/peer_tables.cpp: the tables of Megatron-LM, torchtitan, nanotron, DeepSpeed and nanoGPT. The last two were
+// read in deepspeedai/DeepSpeed@edaa72212 (docs/_pages/config-json.md, runtime/lr_schedules.py, runtime/zero/config.py,
+// ops/adam/fused_adam.py) and karpathy/nanoGPT@3adf61e1 (train.py).
 #include "tutti/planner/peer_tables.h"
 
 #include <algorithm>
@@ -17,8 +19,10 @@ constexpr Row kMegatron[] = {
     {"model.vocab", "--vocab-size"},
     {"model.norm_eps", "--norm-epsilon"},
     {"model.family", "--swiglu", {{{"llama", ""}, {"gpt2", kAbsent}}}},
-    {"model.family", "--normalization", {{{"llama", "RMSNorm"}, {"gpt2", kAbsent}}}},
-    {"model.family", "--position-embedding-type", {{{"llama", "rope"}, {"gpt2", kAbsent}}}},
+    {"model.family", "--normalization", {{{"llama", "RMSNorm"}, {"gpt2", kAbsent}, {"gpt2", "LayerNorm"}}}},
+    {"model.family",
+     "--position-embedding-type",
+     {{{"llama", "rope"}, {"gpt2", kAbsent}, {"gpt2", "learned_absolute"}}}},
     {"model.family", "--disable-bias-linear", {{{"llama", ""}, {"gpt2", kAbsent}}}},
     {"model.rope_theta", "--rotary-base", {}, "0"},
     {"model.qkv_bias", "--add-qkv-bias", {{{"true", ""}, {"false", kAbsent}}}},
@@ -35,6 +39,7 @@ constexpr Row kMegatron[] = {
     {"train.steps", "--train-iters"},
     {"precision.compute", "--bf16", {{{"bf16", ""}, {"f32", kAbsent}, {"f16", kAbsent}}}},
     {"precision.compute", "--fp16", {{{"bf16", kAbsent}, {"f32", kAbsent}, {"f16", ""}}}},
+    {"precision.reduce", "--grad-reduce-in-bf16", {{{"auto", kAbsent}, {"bf16", ""}, {"f32", kAbsent}}}},
     {"parallel.tp", "--tensor-model-parallel-size"},
     {"parallel.sequence_parallel", "--sequence-parallel", {{{"true", ""}, {"false", kAbsent}}}, nullptr, "parallel.tp"},
     {"parallel.cp", "--context-parallel-size"},
@@ -97,7 +102,7 @@ constexpr Row kTorchtitan[] = {
     {"precision.compute", "training.mixed_precision_param", {{{"bf16", "bfloat16"}, {"f32", "float32"}}}},
     {"parallel.dp_replicate", "parallelism.data_parallel_replicate_degree"},
     {"parallel.dp_shard", "parallelism.data_parallel_shard_degree"},
-    {"parallel.zero", "parallelism.fsdp_reshard_after_forward", {{{"3", "always"}, {"2", "never"}}}},
+    {"parallel.zero", "parallelism.fsdp_reshard_after_forward", {{{"3", "always"}, {"2", "never"}, {"3", "default"}}}},
     {"parallel.tp", "parallelism.tensor_parallel_degree"},
     {"parallel.cp", "parallelism.context_parallel_degree"},
     {"parallel.cp_method",
@@ -166,9 +171,13 @@ constexpr Row kDeepSpeed[] = {
     {"precision.reduce", "communication_data_type", {{{"auto", kAbsent}, {"f32", "fp32"}, {"bf16", "bf16"}}}},
     {"parallel.zero", "zero_optimization.stage"},
     {"parallel.tp", "tensor_parallel.autotp_size", {}, "1"},
-    {"offload.optimizer", "zero_optimization.offload_optimizer.device", {{{"true", "cpu"}, {"false", kAbsent}}}},
-    {"offload.params", "zero_optimization.offload_param.device", {{{"true", "cpu"}, {"false", kAbsent}}}},
-    {"optimizer.name", "optimizer.type", {{{"adamw", "AdamW"}, {"lion", "Lion"}, {"muon", "Muon"}}}},
+    {"offload.optimizer",
+     "zero_optimization.offload_optimizer.device",
+     {{{"true", "cpu"}, {"false", kAbsent}, {"false", "none"}}}},
+    {"offload.params",
+     "zero_optimization.offload_param.device",
+     {{{"true", "cpu"}, {"false", kAbsent}, {"false", "none"}}}},
+    {"optimizer.name", "optimizer.type", {{{"adamw", "AdamW"}, {"adamw", "Adam"}, {"lion", "Lion"}, {"muon", "Muon"}}}},
     {"optimizer.lr", "optimizer.params.lr"},
     {"optimizer.eps", "optimizer.params.eps"},
     {"optimizer.weight_decay", "optimizer.params.weight_decay"},
@@ -208,6 +217,10 @@ constexpr Remark kMegatronRemarks[] = {
     {"--num-layers-per-virtual-pipeline-stage", "parallel.virtual_stages = layers / pp / this"},
     {"--account-for-embedding-in-pipeline-split", "parallel.stage_layers"},
     {"--account-for-loss-in-pipeline-split", "parallel.stage_layers"},
+    {"--fp8-recipe", "precision.recipe: delayed; tensorwise is tensor; blockwise is block; mxfp8"},
+    {"--fp8-format", "precision.formats: e4m3; hybrid is the default"},
+    {"--fp8-amax-history-len", "precision.amax_history"},
+    {"--fp8-amax-compute-algo", "precision.amax_of"},
     {"--loss-scale", "precision.loss_scale; without it both choose the scale as they go"},
     {"--save", "--out DIR of tutti train"},
     {"--load", "none: the same command continues"},
@@ -268,8 +281,13 @@ constexpr Remark kDeepSpeedRemarks[] = {
     {"gradient_accumulation_steps", "train.global_batch = this * micro_batch * data-parallel ranks"},
     {"optimizer.params.betas", "optimizer.beta1, optimizer.beta2"},
     {"fp16.loss_scale", "precision.loss_scale; 0 there is \"dynamic\" here"},
+    {"scheduler.params.warmup_max_lr", "optimizer.lr: the schedule sets it"},
+    {"scheduler.params.warmup_type", "none: linear; there the default is log"},
+    {"scheduler.params.cos_min_ratio", "optimizer.min_lr = this * optimizer.lr"},
+    {"optimizer.params.adam_w_mode", "none: the decay is decoupled (AdamW), as there by default"},
     {"zero_optimization.mics_shard_size", "parallel.dp_shard, with parallel.dp_replicate"},
-    {"zero_optimization.zero_hpz_partition_size", "parallel.dp_shard, with parallel.dp_replicate"},
+    {"zero_optimization.zero_hpz_partition_size",
+     "none: there weights alone have a copy in each node; parallel.dp_shard divides the whole state"},
     {"zero_optimization.overlap_comm", "none: always"},
     {"zero_optimization.reduce_bucket_size", "none: a unit is a block"},
     {"zero_optimization.stage3_prefetch_bucket_size", "none: the next unit is gathered while one computes"},
@@ -295,6 +313,23 @@ constexpr Remark kNanogptRemarks[] = {
     {"device", "train.device"},
     {"backend", "comm.backend"},
     {"wandb_log", "python -m tutti.export RUN --to wandb"},
+};
+
+// The numbers of train.py; its model's are read by code.
+constexpr Default kNanogptDefaults[] = {
+    {"max_iters", "600000"},  {"eval_interval", "2000"}, {"eval_iters", "200"}, {"dropout", "0.0"},
+    {"dtype", "bfloat16"},    {"learning_rate", "6e-4"}, {"min_lr", "6e-5"},    {"decay_lr", "True"},
+    {"warmup_iters", "2000"}, {"weight_decay", "0.1"},   {"beta1", "0.9"},      {"beta2", "0.95"},
+    {"grad_clip", "1.0"},     {"log_interval", "1"},
+};
+
+// Of FusedAdam and of the schedules.
+constexpr Default kDeepSpeedDefaults[] = {
+    {"optimizer.params.lr", "0.001", "optimizer.type"},
+    {"optimizer.params.betas", "[0.9, 0.999]", "optimizer.type"},
+    {"optimizer.params.eps", "1e-8", "optimizer.type"},
+    {"optimizer.params.weight_decay", "0.0", "optimizer.type"},
+    {"scheduler.params.warmup_num_steps", "1000", "scheduler.type"},
 };
 
 // Beginnings of names of options that change neither the layout nor what a step computes.
@@ -336,6 +371,9 @@ constexpr const char* kWithoutEffect[] = {"--save",
                                           "--initial-loss-scale",
                                           "--min-loss-scale",
                                           "--hysteresis",
+                                          "--profile",
+                                          "--empty-unused-memory-level",
+                                          "--tiktoken-pattern",
                                           "--no-create-attention-mask",
                                           "--no-mmap",
                                           "--manual-gc",
@@ -456,6 +494,17 @@ std::span<const Remark> remarks_of(Peer peer) {
         case Peer::nanotron: return kNanotronRemarks;
         case Peer::deepspeed: return kDeepSpeedRemarks;
         case Peer::nanogpt: return kNanogptRemarks;
+    }
+    return {};
+}
+
+std::span<const Default> defaults_of(Peer peer) {
+    switch (peer) {
+        case Peer::deepspeed: return kDeepSpeedDefaults;
+        case Peer::nanogpt: return kNanogptDefaults;
+        case Peer::megatron:
+        case Peer::torchtitan:
+        case Peer::nanotron: break;
     }
     return {};
 }

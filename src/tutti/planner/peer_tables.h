@@ -37,6 +37,13 @@ struct Remark {
 };
 std::span<const Remark> remarks_of(Peer peer);
 
+// What a trainer takes for an option that a file does not give: files say what differs from it.
+struct Default {
+    const char *theirs, *value;
+    const char* with = nullptr;  // only where this option is given
+};
+std::span<const Default> defaults_of(Peer peer);
+
 // Whether an option changes neither the layout nor what a step computes, by the beginning of its name.
 bool is_without_effect(std::string_view option);
 

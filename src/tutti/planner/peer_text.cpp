@@ -177,7 +177,11 @@ void Script::read(const std::string& line) {
         const bool name = equals != std::string::npos && equals > 0 && !word.starts_with('-') &&
                           word.find_first_not_of(kNameLetters) == equals;
         if (!name) {
-            words_.push_back(word);
+            // An option and its value in one pair of quotes, as the elements of an array that is used without quotes.
+            if (is_option(word) && word.find(' ') < word.find('='))
+                for (const std::string& inner : split(word)) words_.push_back(inner);
+            else
+                words_.push_back(word);
             continue;
         }
         const std::string value = word.substr(equals + 1);

@@ -1,9 +1,12 @@
 #include "tutti/planner/peers.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
+#include <cstdio>
 #include <optional>
 #include <set>
+#include <sstream>
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
@@ -26,6 +29,9 @@ Values values_of(const spec::RunSpec& run) {
 }
 
 // --- Writing ---------------------------------------------------------------------------------------------------------
+
+constexpr Word kMegatronRecipes[] = {
+    {"delayed", "delayed"}, {"tensor", "tensorwise"}, {"block", "blockwise"}, {"mxfp8", "mxfp8"}};
 
 constexpr int64_t kNanogptVocab = 50304;  // its default: GPT-2's, rounded up to a multiple of 64
 
@@ -55,6 +61,11 @@ void write_megatron(const spec::RunSpec& run, const Shape& s, Values& out, std::
         out["--group-query-attention"] = "";
         out["--num-query-groups"] = std::to_string(run.model.kv_heads);
     }
+    for (const Word& recipe : kMegatronRecipes)
+        if (run.precision.recipe == recipe.ours) {
+            out["--fp8-format"] = run.precision.formats == "e4m3" ? "e4m3" : "hybrid";
+            out["--fp8-recipe"] = recipe.theirs;
+        }
     if (s.pp > 1 && s.v > 1) out["--num-virtual-stages-per-pipeline-rank"] = std::to_string(s.v);
     if (ends_count(s)) {
         out["--account-for-embedding-in-pipeline-split"] = "";
@@ -107,6 +118,14 @@ void write_nanotron(const spec::RunSpec& run, const Shape& s, Values& out, std::
 
 void write_deepspeed(const spec::RunSpec& run, const Shape& s, Values& out, std::vector<std::string>& notes) {
     out["gradient_accumulation_steps"] = std::to_string(s.global_batch / (s.dp * s.micro_batch));
+    const std::string lr = spec::toml_text(run.optimizer.lr);
+    if (run.optimizer.schedule == "linear" && run.optimizer.min_lr > 0)
+        notes.push_back("WarmupDecayLR ends at 0, not at optimizer.min_lr");
+    if (run.optimizer.schedule == "cosine")
+        out["scheduler.params.cos_min_ratio"] = spec::toml_text(run.optimizer.min_lr / run.optimizer.lr);
+    else
+        out["scheduler.params.warmup_max_lr"] = lr;
+    out["scheduler.params.warmup_type"] = "linear";
     out["optimizer.params.betas"] =
         concat("[", spec::toml_text(run.optimizer.beta1), ", ", spec::toml_text(run.optimizer.beta2), "]");
     if (run.parallel.tp > 1 && run.parallel.sequence_parallel)
@@ -256,9 +275,13 @@ namespace {
 class Reading {
   public:
     Reading(Peer peer, Values given, const std::string& source)
-        : peer_(peer), given_(std::move(given)), source_(source) {}
+        : peer_(peer), given_(std::move(given)), source_(source) {
+        for (const Default& d : defaults_of(peer))
+            if (d.with == nullptr || given_.contains(d.with)) given_.try_emplace(d.theirs, d.value);
+    }
 
     PeerRun run() {
+        if (const auto sets = option("scheduler.params.warmup_max_lr")) set("optimizer.lr", *sets);  // DeepSpeed's
         for (const Row& row : rows_of(peer_)) read(row);
         if (peer_ == Peer::megatron) read_megatron();
         if (peer_ == Peer::torchtitan) read_torchtitan();
@@ -302,6 +325,11 @@ class Reading {
                               ": the script does not set this variable: write the value");
             return set(row.ours, *text);
         }
+        // A value that the table does not have is named, whatever other options say of the key.
+        if (text && std::none_of(words.begin(), words.end(), [&](const Word& w) { return is(w, *text); })) {
+            result_.unknown.push_back(concat(row.theirs, " ", *text));
+            return;
+        }
         if (set_.contains(row.ours)) return;
         std::pair<int, std::string> best{-1, ""};
         bool any = false;
@@ -313,14 +341,22 @@ class Reading {
                 any = any || value.has_value();
                 for (const Word& w : other.given())
                     if (std::string_view(w.ours) == candidate.ours)
-                        agreeing += w.theirs == kAbsent ? !value
-                                                        : value && (*w.theirs == 0 || lower(*value) == lower(w.theirs));
+                        agreeing += w.theirs == kAbsent ? !value : value && is(w, *value);
             }
             if (agreeing > best.first) best = {agreeing, candidate.ours};
         }
         const bool absent_means =
             std::any_of(words.begin(), words.end(), [](const Word& w) { return w.theirs == kAbsent; });
         if (any || absent_means) set(row.ours, best.second);
+    }
+    // Of decimal numbers: without the last digits of binary ones.
+    static std::string rounded(double value) {
+        std::array<char, 32> text{};
+        std::snprintf(text.data(), text.size(), "%.12g", value);
+        return text.data();
+    }
+    static bool is(const Word& word, const std::string& value) {
+        return word.theirs != kAbsent && (*word.theirs == 0 || lower(value) == lower(word.theirs));
     }
     static std::string lower(std::string text) {
         for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
@@ -346,6 +382,30 @@ class Reading {
             if (const auto seq = number("--seq-length")) set("model.max_positions", std::to_string(*seq));
         if (layers && !given_.contains("--norm-epsilon")) set("model.norm_eps", "1e-5");
         if (given_.contains("--swiglu") && !given_.contains("--rotary-base")) set("model.rope_theta", "10000");
+        if (const auto format = option("--fp8-format")) {
+            const std::string recipe = option("--fp8-recipe").value_or("delayed");
+            const auto known = std::find_if(std::begin(kMegatronRecipes), std::end(kMegatronRecipes),
+                                            [&](const Word& w) { return recipe == w.theirs; });
+            if (known != std::end(kMegatronRecipes))
+                set("precision.recipe", known->ours);
+            else
+                result_.unknown.push_back("--fp8-recipe " + recipe);
+            if (*format == "e4m3") set("precision.formats", "e4m3");
+            if (const auto steps = number("--fp8-amax-history-len"))
+                set("precision.amax_history", std::to_string(*steps));
+            if (const auto of = option("--fp8-amax-compute-algo")) set("precision.amax_of", *of);
+        }
+        if (const auto split = option("--split"); split && given_.contains("--eval-interval")) {
+            double parts[2] = {}, all = 0;
+            std::istringstream in(*split);
+            std::string part;
+            for (int i = 0; std::getline(in, part, ','); ++i) {
+                const double share = std::strtod(part.c_str(), nullptr);
+                if (i < 2) parts[i] = share;
+                all += share;
+            }
+            if (parts[1] > 0) set("data.valid_fraction", rounded(parts[1] / all));
+        }
         const int64_t pp = number("--pipeline-model-parallel-size").value_or(1);
         int64_t v = number("--num-virtual-stages-per-pipeline-rank").value_or(1);
         if (const auto of_stage = number("--num-layers-per-virtual-pipeline-stage");
@@ -412,8 +472,32 @@ class Reading {
         }
         option("optimizer.params.torch_adam");
         option("scheduler.params.warmup_min_lr");
-        option("scheduler.params.warmup_max_lr");
+        option("scheduler.params.warmup_min_ratio");
+        if (lower(option("optimizer.params.adam_w_mode").value_or("true")) == "false" &&
+            option("optimizer.type") == "Adam")
+            result_.notes.push_back("adam_w_mode = false: its decay is added to the gradient, here it is decoupled");
+        read_deepspeed_schedule();
         result_.notes.push_back("a DeepSpeed config has no model, sequence length or number of steps: give them");
+    }
+    // WarmupLR and WarmupDecayLR set the rate themselves, WarmupCosineLR scales that of the optimizer.
+    void read_deepspeed_schedule() {
+        const auto type = option("scheduler.type"), most = option("scheduler.params.warmup_max_lr"),
+                   least = option("scheduler.params.cos_min_ratio"), warm_up = option("scheduler.params.warmup_type"),
+                   lr = option("optimizer.params.lr");
+        if (!type) return;
+        if (warm_up != "linear")
+            result_.notes.push_back("warmup_type is not linear: there the rate grows with the logarithm of the step");
+        if (type == "WarmupCosineLR") {
+            const double ratio = least ? std::stod(*least) : 1e-4;  // its default
+            set("optimizer.min_lr", rounded(std::stod(lr.value_or("0.001")) * ratio));
+            return;
+        }
+        if (type == "WarmupDecayLR") set("optimizer.min_lr", "0");
+        if (!most && lr) {
+            result_.notes.push_back(
+                concat("scheduler.params.warmup_max_lr is not given: there the rate is its default ",
+                       "of 0.001, here optimizer.params.lr = ", *lr));
+        }
     }
     void read_nanogpt() {
         const int64_t layers = number("n_layer").value_or(12), heads = number("n_head").value_or(12),
@@ -437,6 +521,9 @@ class Reading {
                                                                            {"model.tie_embeddings", "true"},
                                                                            {"parallel.zero", "0"}})
             set(key, value);
+        const std::string folder = concat("data/", option("dataset").value_or("openwebtext"));
+        set("data.train", concat("[\"", folder, "/train.bin\"]"));
+        set("data.valid", concat("[\"", folder, "/val.bin\"]"));
         option("lr_decay_iters");
         if (option("bias") == "False") result_.notes.push_back("bias = False: gpt2 has biases here");
     }

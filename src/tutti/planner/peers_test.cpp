@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "tutti/base/error.h"
+#include "tutti/planner/peer_tables.h"
 #include "tutti/planner/rules.h"
 #include "tutti/spec/toml.h"
 #include "tutti/spec/validate.h"
@@ -100,6 +101,7 @@ TEST(Peers, TwoHundredRandomLayoutsAreReadAsTheyAreWritten) {
             run.optimizer.clip = any((const double[]){0.5, 1});
             if (peer != Peer::torchtitan) run.optimizer.schedule = any((const char* const[]){"cosine", "linear"});
             if (peer == Peer::nanogpt) run.optimizer.schedule = any((const char* const[]){"cosine", "constant"});
+            if (peer == Peer::deepspeed && run.optimizer.schedule == "linear") run.optimizer.min_lr = 0;
             if (!allowed(r, run)) continue;
             try {
                 spec::validate(run, gpus);
@@ -126,12 +128,18 @@ TEST(Peers, NoOptionOfTheTablesIsUnknown) {
         EXPECT_GT(options_of(peer).size(), 20U);
         for (const PeerOption& option : options_of(peer)) {
             const size_t dot = option.theirs.rfind('.');
-            std::string text = option.theirs + " 1";
+            std::string value = "1";  // or one of the words of the option
+            for (const Row& row : rows_of(peer))
+                if (row.theirs == option.theirs)
+                    for (const Word& word : row.given())
+                        if (word.theirs != kAbsent && *word.theirs != 0) value = word.theirs;
+            const std::string quoted = value == "1" ? value : concat('"', value, '"');
+            std::string text = concat(option.theirs, " ", value);
             if (peer == Peer::torchtitan)
-                text = dot == std::string::npos
-                           ? option.theirs + " = 1"
-                           : concat("[", option.theirs.substr(0, dot), "]\n", option.theirs.substr(dot + 1), " = 1");
-            if (peer == Peer::nanogpt) text = option.theirs + " = 1";
+                text = dot == std::string::npos ? concat(option.theirs, " = ", quoted)
+                                                : concat("[", option.theirs.substr(0, dot), "]\n",
+                                                         option.theirs.substr(dot + 1), " = ", quoted);
+            if (peer == Peer::nanogpt) text = concat(option.theirs, " = ", quoted);
             if (peer == Peer::nanotron || peer == Peer::deepspeed) {
                 const bool list = option.theirs == "optimizer.params.betas";
                 std::string key, close;
@@ -141,10 +149,10 @@ TEST(Peers, NoOptionOfTheTablesIsUnknown) {
                 while (std::getline(keys, key, '.')) {
                     const bool last = keys.eof();
                     if (peer == Peer::nanotron) {
-                        text += concat(indent, key, last ? ": 1\n" : ":\n");
+                        text += concat(indent, key, last ? concat(": ", value, "\n") : ":\n");
                         indent += "  ";
                     } else {
-                        text += concat('"', key, "\": ", last ? (list ? "[1, 1]" : "1") : "{");
+                        text += concat('"', key, "\": ", last ? (list ? "[1, 1]" : quoted) : "{");
                         close += '}';
                     }
                 }
@@ -194,6 +202,40 @@ TEST(Peers, ADeepSpeedConfigAsPeopleWriteIt) {
     EXPECT_THROW(read_peer(Peer::deepspeed, R"({"optimizer": {"params": {"betas": [0.9]}}})", "x.json"), UsageError);
 }
 
+// What a file does not say is the peer's default, and a value without a counterpart is named (train.py, FusedAdam,
+// lr_schedules.py).
+TEST(Peers, DefaultsAreThoseOfThePeerAndUnknownValuesAreNamed) {
+    const auto has = [](const PeerRun& read, const char* s) {
+        return std::find(read.set.begin(), read.set.end(), s) != read.set.end();
+    };
+    const PeerRun nano = read_peer(Peer::nanogpt, "n_layer = 6\nlearning_rate = 1e-3\n", "x.py");
+    for (const char* s : {"model.layers=6", "optimizer.lr=1e-3", "optimizer.min_lr=6e-5", "optimizer.warmup_steps=2000",
+                          "optimizer.beta2=0.95", "train.steps=600000", "precision.compute=bf16"})
+        EXPECT_TRUE(has(nano, s)) << s << " is not in " << joined(nano.set);
+    const auto deepspeed = [](const std::string& text) { return read_peer(Peer::deepspeed, text, "x.json"); };
+    const PeerRun adam = deepspeed(R"({"optimizer": {"type": "Adam", "params": {"lr": 0.01}}})");
+    for (const char* s :
+         {"optimizer.name=adamw", "optimizer.lr=0.01", "optimizer.weight_decay=0.0", "optimizer.beta2=0.999"})
+        EXPECT_TRUE(has(adam, s)) << s << " is not in " << joined(adam.set);
+    EXPECT_EQ(joined(deepspeed("{}").set).find("optimizer.lr"), std::string::npos) << "it was in the Python of the run";
+    const PeerRun other = deepspeed(
+        R"({"optimizer": {"type": "Lamb"}, "zero_optimization": {"stage": 3, "offload_param": {"device": "none"},
+            "offload_optimizer": {"device": "nvme"}}})");
+    EXPECT_EQ(joined(other.unknown), "zero_optimization.offload_optimizer.device nvme, optimizer.type Lamb");
+    EXPECT_TRUE(has(other, "offload.params=false")) << joined(other.set);
+    EXPECT_FALSE(has(other, "optimizer.name=adamw"));
+    EXPECT_FALSE(has(other, "offload.optimizer=true"));
+    // WarmupDecayLR sets the rate, whatever the optimizer says.
+    const PeerRun decay = deepspeed(R"({"optimizer": {"type": "AdamW", "params": {"lr": 3e-4}}, "scheduler": {
+        "type": "WarmupDecayLR", "params": {"warmup_max_lr": 1e-4, "warmup_type": "linear", "total_num_steps": 50}}})");
+    EXPECT_TRUE(has(decay, "optimizer.lr=0.0001")) << joined(decay.set);
+    EXPECT_EQ(joined(decay.notes).find("warmup"), std::string::npos) << joined(decay.notes);
+    const PeerRun cosine = deepspeed(R"({"optimizer": {"type": "AdamW", "params": {"lr": 0.5}}, "scheduler": {
+        "type": "WarmupCosineLR", "params": {"cos_min_ratio": 0.25}}})");
+    EXPECT_TRUE(has(cosine, "optimizer.min_lr=0.125")) << joined(cosine.set);
+    EXPECT_NE(joined(cosine.notes).find("logarithm"), std::string::npos) << joined(cosine.notes);
+}
+
 TEST(Peers, AScriptWithVariablesArraysAndTorchrun) {
     const PeerRun read = read_peer(Peer::megatron, R"(#!/bin/bash
 # trains a 175B model
@@ -233,6 +275,39 @@ torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py ${GPT_MODEL_ARGS[@]} $TRAINING_A
           "parallel.pp=16", "parallel.schedule=interleaved", "parallel.virtual_stages=3", "parallel.zero=1",
           "recompute.policy=selective", "train.global_batch=1536", "precision.compute=f16", "model.moe.experts=8"})
         EXPECT_TRUE(has(s)) << s << " is not in " << joined(read.set);
+}
+
+// What Megatron-LM's own examples have (examples/llama, examples/gpt3): pairs in quotes, FP8, a split.
+TEST(Peers, AScriptWithQuotedPairsAndFp8) {
+    const PeerRun read = read_peer(Peer::megatron, R"(
+DATA_ARGS_LIST+=(
+    "--tokenizer-type NullTokenizer"
+    "--vocab-size 128256"
+    "--split '99,1,0'"
+)
+DTYPE_ARGS+=(
+    "--fp8-format hybrid"
+    "--fp8-amax-history-len 1024"
+    "--fp8-amax-compute-algo max"
+)
+torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 2 --hidden-size 8 --eval-interval 100 --bf16 \
+    --normalization LayerNorm --grad-reduce-in-bf16 ${DATA_ARGS_LIST[@]} ${DTYPE_ARGS[@]}
+)",
+                                   "train.sh");
+    const auto has = [&](const char* s) { return std::find(read.set.begin(), read.set.end(), s) != read.set.end(); };
+    for (const char* s :
+         {"model.vocab=128256", "precision.recipe=delayed", "precision.amax_history=1024", "precision.amax_of=max",
+          "precision.reduce=bf16", "data.valid_fraction=0.01", "model.family=gpt2"})
+        EXPECT_TRUE(has(s)) << s << " is not in " << joined(read.set);
+    EXPECT_EQ(joined(read.unknown), "");
+    const PeerRun block =
+        read_peer(Peer::megatron,
+                  "a.py --num-layers 2 --fp8-format e4m3 --fp8-recipe blockwise --lr-decay-style inverse", "x.sh");
+    const auto sets = [&](const char* s) {
+        return std::find(block.set.begin(), block.set.end(), s) != block.set.end();
+    };
+    EXPECT_TRUE(sets("precision.recipe=block") && sets("precision.formats=e4m3")) << joined(block.set);
+    EXPECT_EQ(joined(block.unknown), "--lr-decay-style inverse");
 }
 
 TEST(Peers, WrongValuesAreNamed) {
