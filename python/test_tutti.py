@@ -173,6 +173,44 @@ class Training(InFolder):
         text = tutti.generate(run, prompt="all ", max_tokens=4, greedy=True)
         self.assertEqual(len(text["tokens"]), 4)
 
+    def test_a_conversation_is_that_of_the_command(self):
+        run = tutti.train(self.config(2), out=self.path("run"))
+        template = self.path("template.jinja")
+        pathlib.Path(template).write_text(
+            "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>", encoding="utf-8")
+        options = {"template": template, "system": "Be kind.", "max_tokens": 5, "seed": 7}
+        messages = ["Hi", 'two\nlines "quoted"', "more"]
+        with tutti.chat(run, **options) as chat:
+            answers = [chat.say(message) for message in messages]
+            self.assertEqual([m["role"] for m in chat.messages], ["user", "assistant"] * 3)
+            self.assertEqual(chat.messages[-1], answers[-1]["message"])
+            self.assertIn("<td>more</td>", chat._repr_html_())
+            chat.reset()
+            self.assertEqual(chat.messages, [])
+            again = chat.say("Hi")
+        line = [PROGRAM, "chat", run.path, "--json", "--template", template, "--system", "Be kind.", "--max-tokens", "5",
+                "--seed", "7"]
+        said = "".join(json.dumps(m) + "\n" for m in messages) + "/reset\nHi\n"
+        done = subprocess.run(line, input=said, stdout=subprocess.PIPE, text=True, check=True)
+        documents = json.loads("[" + done.stdout.replace("\n}\n{", "\n},\n{") + "]")
+        self.assertEqual([d["tokens"] for d in documents], [d["tokens"] for d in [*answers, again]])
+        with self.assertRaises(tutti.UsageError):
+            chat.say("it is over")
+        with tutti.chat(run, **options) as chat, self.assertRaises(ValueError):
+            chat.say("")
+
+    def test_a_conversation_that_cannot_begin_or_go_on(self):
+        run = tutti.train(self.config(2), out=self.path("run"))
+        with self.assertRaises(tutti.DataError) as error:
+            with tutti.chat(run) as chat:
+                chat.say("Hi")
+        self.assertIn("no chat template", str(error.exception))
+        with self.assertRaises(tutti.UsageError):
+            tutti.chat(run, no_such_option=1).say("Hi")
+        with self.assertRaises(KeyError):  # the program is ended with the block
+            with tutti.chat(run) as chat:
+                raise KeyError
+
     def test_false_stops_with_a_checkpoint(self):
         run = tutti.train(self.config(1000000), out=self.path("long"), on_step=lambda step: step["step"] < 3)
         self.assertTrue(run.outcome["preempted"])

@@ -7,6 +7,8 @@
     run = tutti.train("run.toml", out="runs/first", on_step=lambda step: print(step["loss"]))
     run.frame()                                    # pandas.DataFrame of the logged steps, where pandas is installed
     tutti.generate(run, prompt="In the beginning")
+    with tutti.chat("models/Qwen3-0.6B") as chat:
+        print(chat.say("What is a pipeline bubble?")["message"]["content"])
 
 A keyword is an option of the command: `seq_len=8192` is `--seq-len 8192`, `True` is a flag, a list repeats the option,
 and `set` also takes a dict. Errors are exceptions with the program's message and exit code (docs/config.md). In a
@@ -15,8 +17,9 @@ standard library alone. There is no binding: the program of the same wheel runs,
 """
 
 from .calls import DataError, Error, Result, RunError, UsageError, call, program
+from .chats import Chat, chat
 from .commands import convert, generate, inspect, models, plan, rehearse, schedule, simulate, verify
 from .runs import Run, train
 
-__all__ = ["DataError", "Error", "Result", "Run", "RunError", "UsageError", "call", "convert", "generate", "inspect",
-           "models", "plan", "program", "rehearse", "schedule", "simulate", "train", "verify"]
+__all__ = ["Chat", "DataError", "Error", "Result", "Run", "RunError", "UsageError", "call", "chat", "convert", "generate",
+           "inspect", "models", "plan", "program", "rehearse", "schedule", "simulate", "train", "verify"]

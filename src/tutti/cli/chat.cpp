@@ -118,7 +118,7 @@ class Chat {
             if (!line || *line == "/exit") break;
             if (*line == "/reset") reset();
             if (line->empty() || *line == "/reset") continue;
-            answer(*line);
+            answer(message_of(*line));
         }
         if (talks()) io_.out << std::endl;
     }
@@ -127,6 +127,13 @@ class Chat {
     bool talks() const { return first_ && lines_.terminal() && !io_.json; }
     void warn(const std::string& message) const {
         if (first_) io_.err << "warning: " << message << std::endl;
+    }
+
+    // With --json a line may be a JSON text, whose message has several lines.
+    std::string message_of(const std::string& line) const {
+        if (!io_.json || !line.starts_with('"')) return line;
+        const std::optional<Json> text = Json::try_parse(line);
+        return text && text->is_string() ? text->text() : line;
     }
 
     void reset() {
@@ -249,7 +256,8 @@ Command chat_command(ChatArguments& a, const Io& io) {
         "tokenizer_config.json. An answer ends where a text of `tutti generate` ends.\n"
         "On a terminal, tokens appear as they come; /reset begins a new conversation, /exit or Ctrl-D ends\n"
         "it, Ctrl-C stops an answer. From a pipe, each line is a message, and each answer is printed; with\n"
-        "--json as a document. Keys and values stay in memory between the answers.\n\n"
+        "--json as a document, and a message may be a JSON text (\"two\\nlines\"). Keys and values stay in memory "
+        "between the answers.\n\n"
         "Examples:\n"
         "  tutti chat models/Qwen3-0.6B\n"
         "  tutti chat models/Qwen3-0.6B --set-template enable_thinking=false --system \"Be brief.\"\n"

@@ -95,6 +95,11 @@ TEST_F(ChatTest, AnswersAreContinuationsOfTheRenderedConversation) {
     const Ran moody =
         chat("Hi", {run_, "--template", template_, "--set-template", "mood=[1, \"x\"]", "--max-tokens", "6", "--json"});
     EXPECT_EQ(documents(moody.out).at(0)["tokens"], continued("<user>Hi<assistant>[1, 'x']", 1234));
+    const std::string both = "two\nlines \"of\" it", quoted = R"("two\nlines \"of\" it")"
+                                                              "\n\"no JSON";
+    const Ran several = chat(quoted, {run_, "--template", template_, "--max-tokens", "6", "--json"});
+    EXPECT_EQ(documents(several.out).at(0)["tokens"], continued("<user>" + both + "<assistant>", 1234));
+    EXPECT_EQ(documents(several.out).size(), 2u) << "a line that is no JSON is a message as it is";
     const Ran bound = chat("Hi", {run_, "--template", template_, "--context", "24", "--json"});
     EXPECT_EQ(documents(bound.out).at(0)["tokens"].size(), 24 - std::string("<user>Hi<assistant>").size());
 }
