@@ -3,11 +3,14 @@
 # The image has the archive of scripts/package.sh, the libraries of glibc, and nothing else; its entry point is tutti.
 #
 #   scripts/container.sh                    from build/package/packages, which scripts/package.sh makes
-#   scripts/container.sh --test             also unpacks the image and trains in it, without network
+#   scripts/container.sh --test             also unpacks the image and trains in it, without network, and again by podman
+#                                           where there is one
 #
 #   podman load -i build/package/packages/tutti-VERSION-oci.tar; podman run -v "$PWD:/work" tutti init --demo
 #
 # Needs umoci, a Debian package; --test needs unshare with user namespaces, or root.
+# TUTTI_PODMAN: the container engine's call [podman], such as "podman --runtime=runc"; TUTTI_PODMAN_RUN: options of its
+# `run`, such as "--ulimit nofile=1024:1024" where limits may not be raised.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -16,7 +19,7 @@ case "${1:-}" in
     "") ;;
     --test) test=yes ;;
     -h | --help)
-        sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+        sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
         exit 0
         ;;
     *)
@@ -77,6 +80,16 @@ if [[ $test == yes ]]; then
         { cat "$work/log" >&2 && exit 1; }
     grep -q "a sample:" "$work/log" || { cat "$work/log" >&2 && exit 1; }
     echo "== the image unpacked: tutti init --demo trains and prints a sample"
+    read -ra podman <<<"${TUTTI_PODMAN:-podman}"
+    if command -v "${podman[0]}" >/dev/null; then
+        read -ra options <<<"${TUTTI_PODMAN_RUN:-}"
+        mkdir "$work/volume"
+        "${podman[@]}" load --quiet --input "$out" >/dev/null
+        "${podman[@]}" run --rm --network none "${options[@]}" --volume "$work/volume:/work" tutti init --demo >"$work/log" 2>&1 ||
+            { cat "$work/log" >&2 && exit 1; }
+        grep -q "a sample:" "$work/log" || { cat "$work/log" >&2 && exit 1; }
+        echo "== ${podman[0]} run: tutti init --demo trains and prints a sample"
+    fi
 fi
 size=$(stat -c %s "$out")
 echo "$size bytes  $(sha256sum "$out" | cut -d ' ' -f 1)  $out"

@@ -7,6 +7,9 @@ with `each` the one command runs for each value of its N.
 In `says` and `why`, {EXPRESSION} is computed from the JSON documents of the commands: d is the first, docs all of them.
 `idea` is that of the item before, where it is missing. With `measured = true` the figures are those of the reader's
 machine: the commands are not run, but their options must exist, and `says` has no figures.
+
+--check also follows the links of README.md: every page of a lecture and every page that explains an idea must be at
+most two links away, and every command of an item must be in `tutti --help`.
 """
 import difflib
 import json
@@ -141,6 +144,11 @@ class Pages:
             if not re.search(rf"(?<![\w-]){option}(?![\w-])", self.help[tuple(names)]):
                 raise SystemExit(f"tutti {command}: no option {option}")
 
+    def commands(self):
+        """-> the names in the table of `tutti --help`."""
+        said = subprocess.run([self.program, "--help"], capture_output=True, text=True, check=True).stdout
+        return set(re.findall(r"^  ([a-z]+) ", said, re.MULTILINE))
+
     def filled(self, text, documents, where):
         def value(match):
             try:
@@ -214,17 +222,53 @@ class Pages:
         return pages
 
 
+def links_from(start):
+    """-> {page: links on the shortest way from `start`}, over the links between Markdown pages; a folder is its README."""
+    distance, waiting = {start.resolve(): 0}, [start.resolve()]
+    for page in waiting:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            found = (page.parent / target).resolve()
+            found = found / "README.md" if found.is_dir() else found
+            if found.suffix == ".md" and found.exists() and found not in distance:
+                distance[found] = distance[page] + 1
+                waiting.append(found)
+    return distance
+
+
+def far_items(commands):
+    """What is more than two links or one --help away from README.md, as sentences."""
+    distance, problems = links_from(ROOT / "README.md"), []
+    pages = {target.split("#")[0]: f"the page of {idea}" for idea, target in IDEAS.items()}
+    for path in sorted(FOLDER.glob("*.toml")):
+        lecture = tomllib.loads(path.read_text(encoding="utf-8"))
+        if "item" not in lecture:
+            continue
+        pages[path.with_suffix(".md").name] = f"the {len(lecture['item'])} items of {lecture['title']}"
+        for item in lecture["item"]:
+            runs = item.get("run", [])
+            problems += [f"tutti --help does not list `{run}`" for run in ([runs] if isinstance(runs, str) else runs)
+                         if run.split()[0] not in commands]
+    for target, what in pages.items():
+        links = distance.get((FOLDER / target).resolve())
+        if links is None or links > 2:
+            problems.append(f"{what}: {links or 'no way of'} links from README.md; at most two are required")
+    return problems
+
+
 def main():
     if len(sys.argv) not in (2, 3) or (len(sys.argv) == 3 and sys.argv[2] != "--check"):
         raise SystemExit(__doc__)
     wrong = False
-    for path, text in Pages(str(Path(sys.argv[1]).resolve())).all().items():
+    all_pages = Pages(str(Path(sys.argv[1]).resolve()))
+    for path, text in all_pages.all().items():
         if len(sys.argv) == 2:
             path.write_text(text, encoding="utf-8")
         elif not path.exists() or path.read_text(encoding="utf-8") != text:
             old = path.read_text(encoding="utf-8") if path.exists() else ""
             sys.stderr.writelines(difflib.unified_diff(old.splitlines(True), text.splitlines(True), str(path), "this build"))
             wrong = True
+    for problem in far_items(all_pages.commands()):
+        raise SystemExit(problem)
     if wrong:
         raise SystemExit("docs/lectures is not what this build says; write it anew: scripts/lecture_pages.py PROGRAM")
 

@@ -215,6 +215,9 @@ std::string precision_text(const PrecisionReading& reading) {
         text += left(short_name(t.layer), 31) + left(t.factor, 3) + right(fmt::format("{:.3g}", t.largest), 10) + "  " +
                 bars(t, shown, step) + right(decibels(loss.snr_db), 8) + right(percent(loss.flushed), 10) +
                 right(percent(loss.saturated), 10) + '\n';
+        if (t.zeros > 0.02 * static_cast<double>(t.values))  // one in 64 is zero by itself: a causal row's first query
+            text += fmt::format("  {} of the values are zero before that\n",
+                                percent(static_cast<double>(t.zeros) / static_cast<double>(t.values)));
         if (t.not_finite > 0) text += fmt::format("  {} of {} values are not finite\n", t.not_finite, t.values);
     }
     return text;
