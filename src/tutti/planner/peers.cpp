@@ -382,8 +382,11 @@ class Reading {
             if (const auto seq = number("--seq-length")) set("model.max_positions", std::to_string(*seq));
         if (layers && !given_.contains("--norm-epsilon")) set("model.norm_eps", "1e-5");
         if (given_.contains("--swiglu") && !given_.contains("--rotary-base")) set("model.rope_theta", "10000");
-        if (const auto format = option("--fp8-format")) {
-            const std::string recipe = option("--fp8-recipe").value_or("delayed");
+        const auto format = option("--fp8-format"), of_fp8 = option("--fp8-recipe"),
+                   amax = option("--fp8-amax-compute-algo");
+        const auto history = number("--fp8-amax-history-len");
+        if (format) {
+            const std::string recipe = of_fp8.value_or("delayed");
             const auto known = std::find_if(std::begin(kMegatronRecipes), std::end(kMegatronRecipes),
                                             [&](const Word& w) { return recipe == w.theirs; });
             if (known != std::end(kMegatronRecipes))
@@ -391,9 +394,8 @@ class Reading {
             else
                 result_.unknown.push_back("--fp8-recipe " + recipe);
             if (*format == "e4m3") set("precision.formats", "e4m3");
-            if (const auto steps = number("--fp8-amax-history-len"))
-                set("precision.amax_history", std::to_string(*steps));
-            if (const auto of = option("--fp8-amax-compute-algo")) set("precision.amax_of", *of);
+            if (history) set("precision.amax_history", std::to_string(*history));
+            if (amax) set("precision.amax_of", *amax);
         }
         if (const auto split = option("--split"); split && given_.contains("--eval-interval")) {
             double parts[2] = {}, all = 0;
