@@ -177,9 +177,9 @@ class Training(InFolder):
         run = tutti.train(self.config(2), out=self.path("run"))
         template = self.path("template.jinja")
         pathlib.Path(template).write_text(
-            "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>", encoding="utf-8")
-        options = {"template": template, "system": "Be kind.", "max_tokens": 5, "seed": 7}
-        messages = ["Hi", 'two\nlines "quoted"', "more"]
+            "{% for m in messages %}{{ m.content }}|{% endfor %}", encoding="utf-8")
+        options = {"template": template, "system": "S", "max_tokens": 2, "seed": 7}  # of 32 positions
+        messages = ["Hi", 'a\n"b"', "more"]
         with tutti.chat(run, **options) as chat:
             answers = [chat.say(message) for message in messages]
             self.assertEqual([m["role"] for m in chat.messages], ["user", "assistant"] * 3)
@@ -188,8 +188,7 @@ class Training(InFolder):
             chat.reset()
             self.assertEqual(chat.messages, [])
             again = chat.say("Hi")
-        line = [PROGRAM, "chat", run.path, "--json", "--template", template, "--system", "Be kind.", "--max-tokens", "5",
-                "--seed", "7"]
+        line = [PROGRAM, "chat", run.path, "--json", "--template", template, "--system", "S", "--max-tokens", "2", "--seed", "7"]
         said = "".join(json.dumps(m) + "\n" for m in messages) + "/reset\nHi\n"
         done = subprocess.run(line, input=said, stdout=subprocess.PIPE, text=True, check=True)
         documents = json.loads("[" + done.stdout.replace("\n}\n{", "\n},\n{") + "]")
@@ -201,7 +200,7 @@ class Training(InFolder):
 
     def test_a_conversation_that_cannot_begin_or_go_on(self):
         run = tutti.train(self.config(2), out=self.path("run"))
-        with self.assertRaises(tutti.DataError) as error:
+        with self.assertRaises(tutti.UsageError) as error:
             with tutti.chat(run) as chat:
                 chat.say("Hi")
         self.assertIn("no chat template", str(error.exception))

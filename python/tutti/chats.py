@@ -17,7 +17,7 @@ class Chat:
     def __init__(self, model, **options):
         line = [program(), "chat", os.fspath(getattr(model, "path", model)), "--json", *words(options)]
         self.messages = []
-        self._errors = tempfile.TemporaryFile()
+        self._errors, self._said = tempfile.TemporaryFile(), ""
         self._process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
                                          text=True, encoding="utf-8", errors="replace")
 
@@ -64,13 +64,16 @@ class Chat:
         except BrokenPipeError:
             pass
         self._process.stdout.close()
-        return self._process.wait()
+        code = self._process.wait()
+        if not self._errors.closed:
+            self._errors.seek(0)
+            self._said = self._errors.read().decode("utf-8", "replace").strip()
+            self._errors.close()
+        return code
 
     def _fail(self, document):
         code = self._end()
-        self._errors.seek(0)
-        said = self._errors.read().decode("utf-8", "replace").strip()
-        raise error_of(document.get("error") or said or "the conversation has ended", code or 2)
+        raise error_of(document.get("error") or self._said or "the conversation has ended", code or 2)
 
     def __enter__(self):
         return self
