@@ -5,6 +5,7 @@
 Exit code 77: no Chromium on this machine (Debian's package: chromium).
 """
 
+import json
 import pathlib
 import re
 import subprocess
@@ -87,6 +88,10 @@ def main():
                         "no picture": shown["pictures"] > 0,
                     }
                     wrong += [f"{name}, {width} px, {scheme}: {what}" for what, good in checks.items() if not good]
+        measured = (pathlib.Path(folder) / "measured.html").read_text(encoding="utf-8")
+        data = json.loads(re.search(r'id="data">(.*?)</script>', measured, re.DOTALL)[1])
+        if not all(rank["memory"] for rank in data["ranks"]) or "Memory by purpose" not in measured:
+            wrong.append("the page of a traced step shows no memory")
         steps = {at: look(browser, pathlib.Path(folder) / "step.html", 1100, "light", at)[0]["doing"]
                  for at in ("#t=0.05", "#t=0.5", "#t=0.999,rank=3")}
         if len(set(steps.values())) < 3 or not all(steps.values()):

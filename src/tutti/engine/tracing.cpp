@@ -18,11 +18,13 @@ void GpuSpans::write() {
 void MemorySamples::take() {
     if (trace_ == nullptr) return;
     const int64_t now = Trace::now_ns();
-    for (int p = 0; p < kPurposes; ++p) {
+    bool any = false;
+    for (int p = kPurposes - 1; p >= 0; --p) {
         const auto purpose = static_cast<Purpose>(p);
         int64_t& last = last_[static_cast<size_t>(p)];
         const int64_t bytes = memory_.usage(purpose).current;
-        if (bytes == last) continue;
+        if (bytes == last && (any || p > 0)) continue;  // the sample of no change has the first purpose
+        any = true;
         last = bytes;
         trace_->add({Activity::other, "memory", name_of(purpose), kMemoryGroup, 0, bytes}, now, now);
     }
