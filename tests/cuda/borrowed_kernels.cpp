@@ -69,12 +69,12 @@ const KernelTable& cuda_table() {
                &T::short_convolution_forward, &T::short_convolution_backward_input,
                &T::short_convolution_backward_before, &T::short_convolution_backward_weight,
                &T::short_convolution_state, &T::decay_forward, &T::decay_backward_input, &T::decay_backward_weight,
-               &T::delta_rule_forward, &T::delta_rule_backward, &T::delta_rule_workspace, &T::rope, &T::rope_table,
-               &T::attention_implementation, &T::attention_workspace, &T::attention_forward, &T::attention_backward,
-               &T::attention_merge, &T::attention_sinks, &T::attention_sinks_backward, &T::cross_entropy,
-               &T::cross_entropy_partial, &T::cross_entropy_finish, &T::squared_error, &T::sample, &T::route,
-               &T::route_backward, &T::gather_rows, &T::combine_rows, &T::combine_rows_backward, &T::grouped_gemm,
-               &T::grouped_gemm_workspace, &T::balance, &T::adamw, &T::sgd>();
+               &T::delta_rule_forward, &T::delta_rule_backward, &T::delta_rule_backward_skip, &T::delta_rule_workspace,
+               &T::rope, &T::rope_table, &T::attention_implementation, &T::attention_workspace, &T::attention_forward,
+               &T::attention_backward, &T::attention_merge, &T::attention_sinks, &T::attention_sinks_backward,
+               &T::cross_entropy, &T::cross_entropy_partial, &T::cross_entropy_finish, &T::squared_error, &T::sample,
+               &T::route, &T::route_backward, &T::gather_rows, &T::combine_rows, &T::combine_rows_backward,
+               &T::grouped_gemm, &T::grouped_gemm_workspace, &T::balance, &T::adamw, &T::sgd>();
     return table;
 }
 

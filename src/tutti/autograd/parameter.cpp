@@ -1,7 +1,5 @@
 #include "tutti/autograd/parameter.h"
 
-#include <cmath>
-
 #include "tutti/base/philox.h"
 #include "tutti/ops/ops.h"
 
@@ -44,15 +42,14 @@ void draw_block(ops::Context& ctx, kernels::Normal normal, const Shape& global, 
     }
 }
 
-// Each element by itself, on the host: of parameters of a few values.
-void draw_log_uniform(ops::Context& ctx, const Parameter& p, uint64_t seed, const mesh::HeldBlock& held,
-                      const Tensor& values) {
+// Each element by itself, on the host.
+void draw_each(ops::Context& ctx, const Parameter& p, uint64_t seed, const mesh::HeldBlock& held,
+               const Tensor& values) {
     const RandomKey key = random_key(seed, p.name);
     std::vector<float> drawn;
     mesh::for_each_run(held.block, mesh::whole_block(p.shape), held.block, [&](int64_t first, int64_t, int64_t n) {
         for (int64_t i = 0; i < n; ++i)
-            drawn.push_back(static_cast<float>(std::log(
-                p.init.log_low + (p.init.log_high - p.init.log_low) * uniform(key, static_cast<uint64_t>(first + i)))));
+            drawn.push_back(static_cast<float>(p.init.each(first + i, uniform(key, static_cast<uint64_t>(first + i)))));
     });
     const auto n = static_cast<int64_t>(drawn.size());
     ops::copy(ctx, Tensor::from_host<float>(ctx.device, {n}, drawn, Purpose::workspace),
@@ -69,8 +66,8 @@ void draw(ops::Context& ctx, const Parameter& p, uint64_t seed, const std::vecto
     const kernels::Normal normal{.key = random_key(seed, p.name), .std = static_cast<float>(p.init.std)};
     for (const auto& [block, begin] : blocks) {
         if (block.numel() == 0) continue;
-        if (p.init.log_high > 0) {
-            draw_log_uniform(ctx, p, seed, {block, begin}, values);
+        if (p.init.each) {
+            draw_each(ctx, p, seed, {block, begin}, values);
             continue;
         }
         if (p.init.std == 0)

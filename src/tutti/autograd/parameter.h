@@ -2,6 +2,7 @@
 // Initial values, shards, gradient sums, checkpoints and resharding follow from these three.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,6 +26,7 @@ enum class Role : uint8_t {
     replicated,  // biases of row
     column,      // (out, in) of a linear whose outputs are split; its bias
     key_value,   // column of the key and value heads, of which there may be fewer than ranks
+    head_group,  // column of groups that several heads share, of `grain` rows; fewer groups than ranks: all on each
     row,         // (out, in) of a linear whose inputs are split
     vocabulary,  // rows are words: embedding and head
     position,    // learned positions
@@ -52,9 +54,11 @@ struct ExpertParallel {
 };
 
 struct Init {
-    double std = 0;                    // normal(0, std); 0: constant
-    double value = 0;                  // the constant
-    double log_low = 0, log_high = 0;  // ln of uniform(low, high); high 0: one of the above
+    double std = 0;    // normal(0, std); 0: constant
+    double value = 0;  // the constant
+    // In place of both, of parameters of few values: that of element `index` of the whole parameter, of a number
+    // uniform in [0, 1) of its own.
+    std::function<double(int64_t index, double uniform)> each = {};
 };
 
 // What a training step does with a parameter.

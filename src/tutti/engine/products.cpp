@@ -21,7 +21,7 @@ struct Kind {
     bool of_experts = false;  // tokens of a rank's experts come from many ranks; no rank sees the whole tensor
 };
 const std::array<Kind, 4> kKinds = {{
-    {.x = mesh::kCp, .dy = mesh::kTp | mesh::kCp, .w = mesh::kTp},                          // column, key_value
+    {.x = mesh::kCp, .dy = mesh::kTp | mesh::kCp, .w = mesh::kTp},  // column, key_value, head_group
     {.x = mesh::kTp | mesh::kCp, .dy = mesh::kCp, .w = mesh::kTp, .input_is_saved = true},  // row
     {.w = mesh::Axis::etp, .of_experts = true},                                             // expert_column
     {.w = mesh::Axis::etp, .of_experts = true},                                             // expert_row
@@ -32,6 +32,7 @@ int kind_of(const autograd::Parameter& p) {
     const bool matrix = p.shape.rank() == 2, stack = p.shape.rank() == 3;
     switch (p.role) {
         case Role::column:
+        case Role::head_group:
         case Role::key_value: return matrix ? 0 : -1;
         case Role::row: return matrix ? 1 : -1;
         case Role::expert_column: return stack ? 2 : -1;

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
@@ -60,9 +61,9 @@ struct Dequantize {
 // A gated unit of x, its gate, and u: silu(x) u with silu(x) = x sigmoid(x) (Shazeer 2020: SwiGLU); gelu(x) u, by tanh
 // as in gelu_forward (GEGLU); or clamped with a limit l > 0, x sigmoid(kClampedSlope x) (u + 1) of min(x, l) and of u
 // between -l and l, whose gradients are 0 where x or u is cut or equals its bound (gpt-oss); or sigmoid(x) u (GLU,
-// Dauphin et al. 2017).
+// Dauphin et al. 2017); or max(x, 0) u, which with u = x is the square of ReLU (So et al. 2021, Primer).
 struct Gate {
-    enum Kind : uint8_t { silu, gelu, clamped, sigmoid };
+    enum Kind : uint8_t { silu, gelu, clamped, sigmoid, relu };
     Kind kind = silu;
     float limit = 0;  // of clamped
     constexpr Gate(Kind of_kind = silu, float at = 0) : kind(of_kind), limit(at) {}
@@ -148,10 +149,11 @@ struct AttentionBackward {
 // Layer norm; without b and mean, RMS norm, which does not centre rows. s = x [+ residual], rounded once to its type.
 // With mean:    y = (s - mean) rstd w + b, rstd = (mean_c (s - mean)^2 + eps)^(-1/2).
 // Without mean: y = s rstd w,              rstd = (mean_c s^2 + eps)^(-1/2).
-// `offset` is added to w in f32: 1 in models that store the weights of norms less 1 (Gemma).
+// `offset` is added to w in f32: 1 in models that store the weights of norms less 1 (Gemma). RMS norm also has weights
+// of G groups, w (G C): row n has those of group n % G, so that each token's channels are normalised in G groups.
 struct NormForward {
     View x;       // (N, C) A
-    View w;       // (C) A
+    View w;       // (C) A, of RMS norm also (G C)
     View b = {};  // (C) A
     float eps = 0;
     View y;          // (N, C) A
@@ -164,7 +166,7 @@ struct NormForward {
 // dx = [add +] the gradient of the norm at s = x, rounded once.
 struct NormBackward {
     View dy, x;      // (N, C) A
-    View w;          // (C) A
+    View w;          // like that of the forward
     View mean = {};  // (N) f32, like rstd; undefined: of RMS norm
     View rstd;
     View dx;        // (N, C) A
@@ -203,12 +205,18 @@ struct ShortConvolutionBackward {
 // with alpha = e^g, or 0 where a document begins (positions = 0), k = unit(silu(key)), q = Dk^(-1/2) unit(silu(query)),
 // v = silu(value) and unit(x) = x (sum_d x^2 + kUnitEpsilon)^(-1/2). Hk divides Hv: value head h reads query and key
 // head h / (Hv / Hk). All sums and the state are f32 or wider, whatever A is.
+//
+// Without `corrects` it is the scan of Mamba-2 (Dao and Gu 2024, "Transformers are SSMs", equation 6), whose B, C and x
+// are key, query and value, and whose steps are b:
+//   S = alpha S;  d = b v;  S = S + k d^T;  o = S^T q + skip v,  k = silu(key), q = silu(query).
 inline constexpr float kUnitEpsilon = 1e-6f;
 struct DeltaRule {
+    bool corrects = true;
     View query, key;      // (B, T, Hk, Dk) A, like the next any strides with unit inner stride
     View value;           // (B, T, Hv, Dv) A
     View g;               // (B, T, Hv) f32, contiguous, like b: at most 0
-    View b;               // (B, T, Hv) A
+    View b;               // (B, T, Hv) A; of the scan f32
+    View skip = {};       // (Hv) A, of the scan
     View positions;       // (B, T) i32, unit inner stride
     View before = {};     // (B, Hv, Dk, Dv) f32, contiguous: S before the first token; undefined: 0
     View workspace = {};  // f32, of delta_rule_workspace values
@@ -217,8 +225,19 @@ struct DeltaRuleBackward {
     View dout;                  // (B, T, Hv, Dv) A, contiguous: the gradient of o
     View after = {};            // like before: that of S after the last token; undefined: 0
     View dquery, dkey, dvalue;  // contiguous, written, like the next
-    View dg, db;                // dg f32; 0 where a document begins
+    View dg, db;                // dg f32; 0 where a document begins; db like b
     View dbefore = {};          // like before; undefined: not computed
+};
+
+// The steps of a state, dt = softplus(x + dt_bias) in `range`, and the ln of its decays, g = -e^a_log dt
+// (Gu and Dao 2023, Mamba). No gradient passes a step that is cut.
+struct StepRange {
+    float least = 0, most = std::numeric_limits<float>::infinity();
+};
+struct Decay {
+    View x;               // (N, H) A, contiguous like all others
+    View a_log, dt_bias;  // (H) A
+    StepRange range = {};
 };
 
 // Kept values are multiplied by 1 / (1 - probability).
@@ -459,7 +478,8 @@ struct KernelTable {
 
     void (*norm_forward)(const Stream&, const NormForward&) = nullptr;
     void (*norm_backward_input)(const Stream&, const NormBackward&) = nullptr;
-    // dw (C) f32 += sum over rows of dy (x - mean) rstd; db (C) f32 += sum over rows of dy. RMS norm: no mean, no db.
+    // dw f32, as long as w, += sum over rows of dy (x - mean) rstd; db (C) f32 += sum over rows of dy. RMS norm: no
+    // mean, no db.
     void (*norm_backward_weight)(const Stream&, View dy, View x, View mean, View rstd, View dw, View db) = nullptr;
 
     void (*short_convolution_forward)(const Stream&, const ShortConvolution&, View z) = nullptr;  // z: strided like dz
@@ -475,18 +495,20 @@ struct KernelTable {
     // then b x (B, S, C) A, of one set of strides, S <= K - 1; b undefined: x. `before` may not be state.
     void (*short_convolution_state)(const Stream&, View b, View x, View before, View state) = nullptr;
 
-    // g (N, H) f32 = -e^a_log softplus(x + dt_bias), the ln of the decay of a state (Gu and Dao 2023, Mamba). x (N, H)
-    // A, contiguous like all others; a_log, dt_bias (H) A.
-    void (*decay_forward)(const Stream&, View x, View a_log, View dt_bias, View g) = nullptr;
-    void (*decay_backward_input)(const Stream&, View dg, View x, View a_log, View dt_bias, View dx) = nullptr;
-    // da_log (H) f32 += sum over rows of dg g;  ddt_bias (H) f32 += sum over rows of -dg e^a_log sigmoid(x + dt_bias).
-    void (*decay_backward_weight)(const Stream&, View dg, View x, View a_log, View dt_bias, View da_log,
-                                  View ddt_bias) = nullptr;
+    // g and dt (N, H) f32; dt undefined: not written. In the backward: no gradient of its own.
+    void (*decay_forward)(const Stream&, const Decay&, View g, View dt) = nullptr;
+    // dx (N, H) A = (ddt - dg e^a_log) sigmoid(x + dt_bias), 0 where dt is cut.
+    void (*decay_backward_input)(const Stream&, const Decay&, View dg, View ddt, View dx) = nullptr;
+    // da_log (H) f32 += sum over rows of dg g;  ddt_bias (H) f32 += sum over rows of dx.
+    void (*decay_backward_weight)(const Stream&, const Decay&, View dg, View ddt, View da_log, View ddt_bias) = nullptr;
     // o (B, T, Hv, Dv) A, contiguous; after: S after the last token, like before; undefined: not written.
     void (*delta_rule_forward)(const Stream&, const DeltaRule&, View o, View after) = nullptr;
     void (*delta_rule_backward)(const Stream&, const DeltaRule&, const DeltaRuleBackward&) = nullptr;
+    // dskip (Hv) f32 += sum over tokens and channels of dout v. value: strided as there.
+    void (*delta_rule_backward_skip)(const Stream&, View dout, View value, View dskip) = nullptr;
     // Size of the `workspace`, in f32 values, for keys and values of these shapes.
-    int64_t (*delta_rule_workspace)(const Stream&, const Shape& key, const Shape& value, bool backward) = nullptr;
+    int64_t (*delta_rule_workspace)(const Stream&, const Shape& key, const Shape& value, bool corrects,
+                                    bool backward) = nullptr;
 
     // Rotates the first n <= D channels of each head by the angle of its position, in place; inverse for backward. The
     // pairs are (k, k + n/2) ("rotate half"), or, `adjacent`, (2k, 2k + 1). x (N, H, D) A; positions (N) i32; cosines,

@@ -165,41 +165,84 @@ TEST_F(Gradient, NormsOfASum) {
     }
 }
 
-// L = sum dout o + sum dafter S, with a document that begins between the first and the last token.
+// L = sum dout o + sum dafter S, with a document that begins between the first and the last token; of the rule and of
+// the scan.
 TEST_F(Gradient, DeltaRule) {
-    const int64_t B = 2, T = 5, Hk = 2, Hv = 4, Dk = 3, Dv = 2, tokens = B * T * Hv * Dv, states = B * Hv * Dk * Dv;
-    Array query = random({B, T, Hk, Dk}, "query"), key = random({B, T, Hk, Dk}, "key");
-    Array value = random({B, T, Hv, Dv}, "value"), g = random({B, T, Hv}, "g"), b = random({B, T, Hv}, "b");
-    Array before = random({B, Hv, Dk, Dv}, "before"), outputs({tokens + states});
-    Array gradients = random({tokens + states}, "gradients"), dquery(query.shape), dkey(key.shape), dvalue(value.shape);
-    Array dg(g.shape), db(b.shape), dbefore(before.shape);
-    for (double& v : g.values) v = -std::abs(v);
-    std::vector<int32_t> positions = {4, 5, 6, 0, 1, 9, 0, 1, 2, 3};
-    const auto first = [&](Array& both) { return View(both.values.data(), DType::f64, {B, T, Hv, Dv}); };
-    const auto second = [&](Array& both) { return View(&both[tokens], DType::f64, {B, Hv, Dk, Dv}); };
-    const DeltaRule f{.query = query.view(),
-                      .key = key.view(),
-                      .value = value.view(),
-                      .g = g.view(),
-                      .b = b.view(),
-                      .positions = View(positions.data(), DType::i32, {B, T}),
-                      .before = before.view()};
-    const auto forward = [&] { table.delta_rule_forward(stream, f, first(outputs), second(outputs)); };
-    table.delta_rule_backward(stream, f,
-                              {.dout = first(gradients),
-                               .after = second(gradients),
-                               .dquery = dquery.view(),
-                               .dkey = dkey.view(),
-                               .dvalue = dvalue.view(),
-                               .dg = dg.view(),
-                               .db = db.view(),
-                               .dbefore = dbefore.view()});
-    expect_gradient("dquery", query, dquery, gradients, outputs, 20, forward);
-    expect_gradient("dkey", key, dkey, gradients, outputs, 20, forward);
-    expect_gradient("dvalue", value, dvalue, gradients, outputs, 20, forward);
-    expect_gradient("dg", g, dg, gradients, outputs, 20, forward);
-    expect_gradient("db", b, db, gradients, outputs, 20, forward);
-    expect_gradient("dbefore", before, dbefore, gradients, outputs, 20, forward);
+    for (const bool corrects : {true, false}) {
+        SCOPED_TRACE(corrects ? "rule" : "scan");
+        const int64_t B = 2, T = 5, Hk = 2, Hv = 4, Dk = 3, Dv = 2, tokens = B * T * Hv * Dv, states = B * Hv * Dk * Dv;
+        Array query = random({B, T, Hk, Dk}, "query"), key = random({B, T, Hk, Dk}, "key");
+        Array value = random({B, T, Hv, Dv}, "value"), g = random({B, T, Hv}, "g"), b = random({B, T, Hv}, "b");
+        Array before = random({B, Hv, Dk, Dv}, "before"), outputs({tokens + states}), skip = random({Hv}, "skip");
+        Array dskip(skip.shape);
+        Array gradients = random({tokens + states}, "gradients"), dquery(query.shape), dkey(key.shape),
+              dvalue(value.shape);
+        Array dg(g.shape), db(b.shape), dbefore(before.shape);
+        for (double& v : g.values) v = -std::abs(v);
+        std::vector<int32_t> positions = {4, 5, 6, 0, 1, 9, 0, 1, 2, 3};
+        const auto first = [&](Array& both) { return View(both.values.data(), DType::f64, {B, T, Hv, Dv}); };
+        const auto second = [&](Array& both) { return View(&both[tokens], DType::f64, {B, Hv, Dk, Dv}); };
+        const DeltaRule f{.corrects = corrects,
+                          .query = query.view(),
+                          .key = key.view(),
+                          .value = value.view(),
+                          .g = g.view(),
+                          .b = b.view(),
+                          .skip = corrects ? View() : skip.view(),
+                          .positions = View(positions.data(), DType::i32, {B, T}),
+                          .before = before.view()};
+        const auto forward = [&] { table.delta_rule_forward(stream, f, first(outputs), second(outputs)); };
+        table.delta_rule_backward(stream, f,
+                                  {.dout = first(gradients),
+                                   .after = second(gradients),
+                                   .dquery = dquery.view(),
+                                   .dkey = dkey.view(),
+                                   .dvalue = dvalue.view(),
+                                   .dg = dg.view(),
+                                   .db = db.view(),
+                                   .dbefore = dbefore.view()});
+        expect_gradient("dquery", query, dquery, gradients, outputs, 20, forward);
+        expect_gradient("dkey", key, dkey, gradients, outputs, 20, forward);
+        expect_gradient("dvalue", value, dvalue, gradients, outputs, 20, forward);
+        expect_gradient("dg", g, dg, gradients, outputs, 20, forward);
+        expect_gradient("db", b, db, gradients, outputs, 20, forward);
+        expect_gradient("dbefore", before, dbefore, gradients, outputs, 20, forward);
+        if (corrects) continue;
+        table.delta_rule_backward_skip(stream, first(gradients), value.view(), dskip.view());
+        expect_gradient("dskip", skip, dskip, gradients, outputs, 20, forward);
+    }
+}
+
+// RMS norm of three groups, each with weights of its own.
+TEST_F(Gradient, NormOfGroups) {
+    const int64_t N = 6, C = 4;
+    Array x = random({N, C}, "x"), w = random({3 * C}, "w"), dy = random({N, C}, "dy"), y({N, C}), rstd({N}),
+          dx({N, C});
+    Array dw(w.shape);
+    const auto forward = [&] {
+        table.norm_forward(stream, {x.view(), w.view(), {}, 1e-2f, y.view(), {}, rstd.view(), {}, {}});
+    };
+    forward();
+    table.norm_backward_input(stream, {dy.view(), x.view(), w.view(), {}, rstd.view(), dx.view(), {}});
+    table.norm_backward_weight(stream, dy.view(), x.view(), {}, rstd.view(), dw.view(), {});
+    expect_gradient("dx", x, dx, dy, y, C, forward);
+    expect_gradient("dw", w, dw, dy, y, N, forward);
+}
+
+// g and dt; the first steps are cut.
+TEST_F(Gradient, DecayWithSteps) {
+    const int64_t N = 4, H = 3;
+    Array x = random({N, H}, "x"), a_log = random({H}, "a_log"), dt_bias = random({H}, "dt_bias"), both({2, N, H});
+    Array d = random({2, N, H}, "d"), dx(x.shape), da_log(a_log.shape), ddt_bias(dt_bias.shape);
+    x[0] = 30, x[1] = -30;
+    const auto half = [&](Array& all, int64_t i) { return View(&all[i * N * H], DType::f64, {N, H}); };
+    const Decay f{x.view(), a_log.view(), dt_bias.view(), {0.01F, 5}};
+    const auto forward = [&] { table.decay_forward(stream, f, half(both, 0), half(both, 1)); };
+    table.decay_backward_input(stream, f, half(d, 0), half(d, 1), dx.view());
+    table.decay_backward_weight(stream, f, half(d, 0), half(d, 1), da_log.view(), ddt_bias.view());
+    expect_gradient("dx", x, dx, d, both, 3, forward);
+    expect_gradient("da_log", a_log, da_log, d, both, 3, forward);
+    expect_gradient("ddt_bias", dt_bias, ddt_bias, d, both, 3, forward);
 }
 
 TEST_F(Gradient, Decay) {
@@ -207,10 +250,10 @@ TEST_F(Gradient, Decay) {
     Array x = random({N, H}, "x"), a_log = random({H}, "a_log"), dt_bias = random({H}, "dt_bias");
     Array dg = random({N, H}, "dg"), g(x.shape), dx(x.shape), da_log(a_log.shape), ddt_bias(dt_bias.shape);
     x[0] = 30, x[1] = -30;
-    const auto forward = [&] { table.decay_forward(stream, x.view(), a_log.view(), dt_bias.view(), g.view()); };
-    table.decay_backward_input(stream, dg.view(), x.view(), a_log.view(), dt_bias.view(), dx.view());
-    table.decay_backward_weight(stream, dg.view(), x.view(), a_log.view(), dt_bias.view(), da_log.view(),
-                                ddt_bias.view());
+    const Decay f{x.view(), a_log.view(), dt_bias.view()};
+    const auto forward = [&] { table.decay_forward(stream, f, g.view(), {}); };
+    table.decay_backward_input(stream, f, dg.view(), {}, dx.view());
+    table.decay_backward_weight(stream, f, dg.view(), {}, da_log.view(), ddt_bias.view());
     expect_gradient("dx", x, dx, dg, g, 3, forward);
     expect_gradient("da_log", a_log, da_log, dg, g, 3, forward);
     expect_gradient("ddt_bias", dt_bias, ddt_bias, dg, g, 3, forward);

@@ -130,14 +130,18 @@ Work work_of(const NormBackward& b) { return work_of_all({b.dy, b.x, b.w, b.mean
 Work work_of(const ShortConvolution& f) { return work_of_all({f.b, f.c, f.x, f.w, f.bias, f.positions, f.before}); }
 Work work_of(const ShortConvolutionBackward& g) { return work_of_all({g.dz, g.db, g.dc, g.dx, g.after}); }
 
+Work work_of(const Decay& f) { return work_of_all({f.x, f.a_log, f.dt_bias}); }
+
 namespace {
-double delta_rule_flops(const View& key, const View& value) {
-    return 6.0 * static_cast<double>(value.numel()) * static_cast<double>(key.shape[3]);
+// 3 products of a state and a vector for each token, and 2 of the scan, whose backward has 4 and makes the states
+// again.
+double delta_rule_flops(const View& key, const View& value, bool corrects = true) {
+    return (corrects ? 6.0 : 4.0) * static_cast<double>(value.numel()) * static_cast<double>(key.shape[3]);
 }
 }  // namespace
 Work work_of(const DeltaRule& f) {
-    Work work = work_of_all({f.value, f.query, f.key, f.g, f.b, f.positions, f.before});
-    work.flops = delta_rule_flops(f.key, f.value);
+    Work work = work_of_all({f.value, f.query, f.key, f.g, f.b, f.skip, f.positions, f.before});
+    work.flops = delta_rule_flops(f.key, f.value, f.corrects);
     return work;
 }
 // Beside the work of the rule: a second time as much.

@@ -50,6 +50,7 @@ Work work_of(const NormBackward& norm);
 Work work_of(const ShortConvolution& convolution);
 Work work_of(const ShortConvolutionBackward& convolution);
 // The recurrence itself: three products of a state and a vector for each token and value head.
+Work work_of(const Decay& decay);
 Work work_of(const DeltaRule& rule);
 Work work_of(const DeltaRuleBackward& gradients);
 Work work_of(const Quantize& quantize);

@@ -1,5 +1,7 @@
 #include "tutti/models/delta_rule.h"
 
+#include <cmath>
+
 #include "tutti/models/decoder.h"
 #include "tutti/nn/delta_rule.h"
 #include "tutti/spec/layers.h"
@@ -48,7 +50,7 @@ DeltaRule::DeltaRule(const spec::ModelSpec& s, int64_t layer, const std::string&
         store_as_rows({&q_.weight, &k_.weight, &v_.weight}, name + ".in_proj_qkv.weight");
     }
     // The decays at the start are spread as in the class of transformers, from slow to fast.
-    a_log_ = of_heads("A_log", {.log_low = 0.01, .log_high = 16});
+    a_log_ = of_heads("A_log", {.each = [](int64_t, double u) { return std::log(0.01 + (16 - 0.01) * u); }});
     dt_bias_ = of_heads("dt_bias", {.value = 1});
     norm_ = make_rms_norm(name + ".norm", d.value_dim, s.norm_eps, Role::every_head);
     out_ = make_linear(name + ".out_proj", d.value_heads * d.value_dim, C,

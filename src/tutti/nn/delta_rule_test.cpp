@@ -1,5 +1,6 @@
-// The gated delta rule over context-parallel ranks, which hand its state from one to the next, against one rank: values
-// and gradients, with documents that begin anywhere; its cache; and the gradients of its decay.
+// The gated delta rule, and the scan of Mamba-2, over context-parallel ranks, which hand its state from one to the
+// next, against one rank: values and gradients, with documents that begin anywhere; its cache; and the gradients of its
+// decay.
 #include "tutti/nn/delta_rule.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +18,7 @@ namespace {
 constexpr int64_t kB = 2, kT = 288, kHk = 2, kHv = 4, kDk = 6, kDv = 5;
 
 struct Heads {
-    Parameter a_log, dt_bias;
+    Parameter a_log, dt_bias, skip;
 };
 Heads make_heads(Device& device) {
     ops::Context ctx{device, kernels::cpu_table(kernels::best_isa())};
@@ -27,7 +28,7 @@ Heads make_heads(Device& device) {
         p.gradient = ops::zeros(ctx, p.shape, DType::f32);
         return p;
     };
-    return {make("a_log"), make("dt_bias")};
+    return {make("a_log"), make("dt_bias"), make("skip")};
 }
 
 // The inputs of the rule and the widths of a token's values: query, key, value, x of the decay, b.
@@ -40,7 +41,9 @@ struct Outcome {
     std::map<std::string, std::vector<double>> of_parameters;
 };
 
-Outcome run(int ranks, int ulysses, bool documents) {
+enum class Kind : uint8_t { rule, scan };
+
+Outcome run(int ranks, int ulysses, bool documents, Kind kind = Kind::rule) {
     Outcome all;
     std::mutex mutex;
     comm::run_ranks(ranks, {.timeout_s = 60}, [&](comm::World& world) {
@@ -54,13 +57,17 @@ Outcome run(int ranks, int ulysses, bool documents) {
         Tape tape(ctx, true);
         std::map<std::string, Var> in;
         for (const auto& [name, width] : kInputs) in[name] = tape.input(own(name, width));
-        const Var o = join_heads(tape, delta_rule(tape,
-                                                  {.query = split_heads(tape, in["query"], kDk),
-                                                   .key = split_heads(tape, in["key"], kDk),
-                                                   .value = split_heads(tape, in["value"], kDv),
-                                                   .g = decay(tape, in["x"], parameters.a_log, parameters.dt_bias),
-                                                   .b = in["b"]},
-                                                  share.batch, 0));
+        DeltaRuleInputs inputs{.query = split_heads(tape, in["query"], kDk),
+                               .key = split_heads(tape, in["key"], kDk),
+                               .value = split_heads(tape, in["value"], kDv)};
+        if (kind == Kind::rule) {
+            inputs.g = decay(tape, in["x"], parameters.a_log, parameters.dt_bias);
+            inputs.b = in["b"];
+        } else {
+            inputs.g = decay_and_steps(tape, in["x"], parameters.a_log, parameters.dt_bias, {0.25F, 1.5F});
+            inputs.skip = &parameters.skip;
+        }
+        const Var o = join_heads(tape, delta_rule(tape, inputs, share.batch, 0));
         tape.backward(o, own("do", kHv * kDv));
         const auto add = [&](const std::string& name, const Tensor& x) {
             const std::vector<float> values = x.to_floats();
@@ -72,8 +79,9 @@ Outcome run(int ranks, int ulysses, bool documents) {
         };
         const std::lock_guard lock(mutex);
         add("o", o.value);
-        for (const auto& [name, width] : kInputs) add(name, tape.take_gradient(in[name]));
-        for (const Parameter* p : {&parameters.a_log, &parameters.dt_bias}) {
+        for (const auto& [name, width] : kInputs)
+            if (kind == Kind::rule || name != std::string("b")) add(name, tape.take_gradient(in[name]));
+        for (const Parameter* p : {&parameters.a_log, &parameters.dt_bias, &parameters.skip}) {
             std::vector<double>& sum = all.of_parameters[p->name];
             sum.resize(kHv);
             const std::vector<float> gradient = p->gradient.to_host<float>();
@@ -85,11 +93,18 @@ Outcome run(int ranks, int ulysses, bool documents) {
 
 // Chunks begin elsewhere where a rank's tokens do, so sums have another order: all values are of order one.
 TEST(DeltaRule, IsThatOfOneRankHoweverTheSequenceIsSharedOut) {
-    for (const bool documents : {false, true}) {
-        const Outcome one = run(1, 1, documents);
+    for (const auto& [kind, documents] :
+         {std::pair{Kind::rule, false}, {Kind::rule, true}, {Kind::scan, false}, {Kind::scan, true}}) {
+        const Outcome one = run(1, 1, documents, kind);
+        double largest_of_one = 1;  // states of the scan grow with the steps
+        for (const auto& [name, tokens] : one.of_tokens)
+            for (const auto& [token, row] : tokens)
+                for (const double x : row) largest_of_one = std::max(largest_of_one, std::abs(x));
+        if (kind == Kind::rule) largest_of_one = 1;
         for (const auto& [ranks, ulysses] : {std::pair{2, 1}, {3, 1}, {2, 2}, {4, 2}, {6, 2}}) {
-            SCOPED_TRACE(concat(ranks, " ranks, ", ulysses, documents ? ", documents" : ""));
-            const Outcome many = run(ranks, ulysses, documents);
+            SCOPED_TRACE(concat(kind == Kind::rule ? "rule, " : "scan, ", ranks, " ranks, ", ulysses,
+                                documents ? ", documents" : ""));
+            const Outcome many = run(ranks, ulysses, documents, kind);
             for (const auto& [name, tokens] : one.of_tokens) {
                 ASSERT_EQ(tokens.size(), static_cast<size_t>(kB * kT)) << name;
                 double largest = 0;
@@ -98,11 +113,11 @@ TEST(DeltaRule, IsThatOfOneRankHoweverTheSequenceIsSharedOut) {
                         const double there = many.of_tokens.at(name).at(token).at(i);
                         largest = std::max(largest, std::abs(there - static_cast<double>(row[i])));
                     }
-                EXPECT_LT(largest, 2e-5) << name;
+                EXPECT_LT(largest, 2e-5 * largest_of_one) << name;
             }
             for (const auto& [name, values] : one.of_parameters)
                 for (size_t i = 0; i < values.size(); ++i)
-                    EXPECT_NEAR(many.of_parameters.at(name)[i], values[i], 1e-4) << name;
+                    EXPECT_NEAR(many.of_parameters.at(name)[i], values[i], 1e-4 * largest_of_one) << name;
         }
     }
 }

@@ -193,22 +193,38 @@ Tensor padded(ops::Context& ctx, const Tensor& x, int64_t tokens) {
     return y;
 }
 
+// `normed` of x (B, T, H D) with the heads of all ranks, on a part of the tokens.
+template <class Normed>
+Var with_all_heads(Tape& tape, const Var& x, comm::Communicator& ranks, int64_t head_dim, const Normed& normed_of) {
+    ops::Context& ctx = tape.context();
+    const int64_t T = x.value.dim(1), P = ranks.size(), tokens = (T + P - 1) / P * P;
+    check<UsageError>(tokens == T || !tape.recording(), "a norm over all heads: ", T,
+                      " tokens of a sequence on a rank must be a multiple of tp = ", P);
+    Var heads = split_heads(tape, x, head_dim);
+    if (tokens > T) heads = {padded(ctx, heads.value, tokens), -1};
+    const Var some = all_to_all_hp2sp(tape, heads, ranks);
+    const Var normed = split_heads(tape, normed_of(join_heads(tape, some)), head_dim);
+    const Var y = all_to_all_sp2hp(tape, normed, ranks, {normed.value.dim(2)});
+    if (tokens > T) return join_heads(tape, {ops::contiguous(ctx, y.value.narrow(1, 0, T)), -1});
+    return join_heads(tape, y);
+}
+
 }  // namespace
 
 Var norm_over_heads(Tape& tape, const Var& x, Affine layer, double eps, int64_t head_dim, float offset) {
     comm::Communicator* ranks = layer.weight.tensor_parallel.ranks;
     if (!ranks) return norm(tape, x, layer, eps, offset);
-    ops::Context& ctx = tape.context();
-    const int64_t T = x.value.dim(1), P = ranks->size(), tokens = (T + P - 1) / P * P;
-    check<UsageError>(tokens == T || !tape.recording(), "a norm over all heads: ", T,
-                      " tokens of a sequence on a rank must be a multiple of tp = ", P);
-    Var heads = split_heads(tape, x, head_dim);
-    if (tokens > T) heads = {padded(ctx, heads.value, tokens), -1};
-    const Var some = all_to_all_hp2sp(tape, heads, *ranks);
-    const Var normed = split_heads(tape, norm(tape, join_heads(tape, some), layer, eps, offset), head_dim);
-    const Var y = all_to_all_sp2hp(tape, normed, *ranks, {normed.value.dim(2)});
-    if (tokens > T) return join_heads(tape, {ops::contiguous(ctx, y.value.narrow(1, 0, T)), -1});
-    return join_heads(tape, y);
+    return with_all_heads(tape, x, *ranks, head_dim,
+                          [&](const Var& all) { return norm(tape, all, layer, eps, offset); });
+}
+
+Var norm_over_groups(Tape& tape, const Var& x, Affine layer, double eps, int64_t head_dim, int64_t width) {
+    const auto of_groups = [&](const Var& all) {
+        return join_heads(tape, norm(tape, split_heads(tape, all, width), layer, eps));
+    };
+    comm::Communicator* ranks = layer.weight.tensor_parallel.ranks;
+    const bool local = ranks == nullptr || layer.weight.value.dim(0) == x.value.dim(2);
+    return local ? of_groups(x) : with_all_heads(tape, x, *ranks, head_dim, of_groups);
 }
 
 Var rope(Tape& tape, const Var& x, const Tensor& positions, const ops::RopeTable& table, int64_t heads, int64_t first) {

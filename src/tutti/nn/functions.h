@@ -48,12 +48,16 @@ Var swiglu_mlp(Tape& tape, const Var& x, Affine gate, Affine up, Affine down, op
 // linear() of an x that has entered the region of tensor parallelism already (nn/overlapped.h); not for Role::row.
 Var linear_in_region(Tape& tape, const Var& x, Affine layer);
 Var embedding(Tape& tape, const Tensor& tokens, Parameter& weight);
-// Layer norm; without a bias RMS norm. `offset` is added to the weight (kernels::NormForward).
+// Layer norm; without a bias RMS norm, whose x may be (..., G, C) and weight (G C): each group has weights of its own.
+// `offset` is added to the weight (kernels::NormForward).
 Var norm(Tape& tape, const Var& x, Affine layer, double eps, float offset = 0);
 // RMS norm of all heads of a token together, x (B, T, H D), weight (H D). Where tensor parallelism divides the heads, T
 // must be a multiple of its ranks, unless the tape does not record: each rank normalises some of the tokens with all of
 // their heads (nn/collectives.h).
 Var norm_over_heads(Tape& tape, const Var& x, Affine layer, double eps, int64_t head_dim, float offset = 0);
+// RMS norm of groups of heads, each of `width` channels, x (B, T, H D) and weight (H D) of Role::head_group. Where a
+// group has the heads of several ranks, as norm_over_heads().
+Var norm_over_groups(Tape& tape, const Var& x, Affine layer, double eps, int64_t head_dim, int64_t width);
 // sum = x + residual and norm(sum), in one pass over memory. Two nodes, since both results are used.
 struct SumAndNorm {
     Var sum, norm;

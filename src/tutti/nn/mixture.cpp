@@ -197,12 +197,16 @@ Var experts(Tape& tape, const Var& x, const MixtureLayer& l, const ops::GroupRow
                                   return Tensors{ops::grouped_backward_input(ctx, dy, of, rows, std::move(sums[0]))};
                               });
     };
+    const bool gated_by_another = &l.gate.weight != &l.up.weight;
     const ops::Operand of_gate = input(l.gate.weight, x.value);
     const ops::Operand of_up = &rule_of(l.up.weight) == &rule_of(l.gate.weight) ? of_gate : input(l.up.weight, x.value);
     const Tensor gated = ops::grouped_linear(ctx, of_gate, weight(l.gate.weight), value_of(l.gate.bias), rows);
-    const ops::Activated upper = ops::grouped_linear_swiglu(ctx, l.unit, gated, of_up, weight(l.up.weight),
-                                                            value_of(l.up.bias), rows, tape.recording());
-    const Var g = linear("expert_gate", l.gate, of_gate, gated), u = linear("expert_up", l.up, of_up, upper.z);
+    const ops::Activated upper = gated_by_another
+                                     ? ops::grouped_linear_swiglu(ctx, l.unit, gated, of_up, weight(l.up.weight),
+                                                                  value_of(l.up.bias), rows, tape.recording())
+                                     : ops::Activated{.z = gated, .y = ops::swiglu(ctx, l.unit, gated, gated)};
+    const Var g = linear(gated_by_another ? "expert_gate" : "expert_up", l.gate, of_gate, gated);
+    const Var u = gated_by_another ? linear("expert_up", l.up, of_up, upper.z) : g;
     tape.saves(upper.y);
     const Var active = recomputable(
         tape, {upper.y, -1}, [&ctx, unit = l.unit, g = g.value, u = u.value] { return ops::swiglu(ctx, unit, g, u); });
@@ -282,15 +286,17 @@ Var mixture(Tape& tape, const Var& x, const MixtureLayer& l, const Batch& batch)
     if (shares) rows = take_rows(tape, rows, first, count);
     const Var logits = logits_of(tape, rows, l.router);
     const Routes routes = route(tape, logits, l, batch, tp.sequence && tp.ranks ? N * p : first);
-    const autograd::ExpertParallel& ep = l.gate.weight.expert_parallel;
+    const autograd::ExpertParallel& ep = l.up.weight.expert_parallel;
     const Dispatch d = make_dispatch(ctx, routes.choices, l.spec.top_k, l.spec.experts, ep);
     const Var weights = repeated(tape, routes.weights, ep.etp);
 
+    if (l.into_latent) rows = linear(tape, rows, {*l.into_latent, nullptr});
     Var y = experts(tape, send_to_experts(tape, rows, d, ep.ranks), l, d.rows);
     const UnderWay way = ep.ranks ? std::make_shared<Exchange>() : nullptr;
     if (ep.ranks) y = send_back(tape, y, d, *ep.ranks, way);
     const Var shared = l.shared ? l.shared(x) : Var();
     y = combine(tape, y, weights, d, ep.ranks, way);
+    if (l.from_latent) y = linear(tape, y, {*l.from_latent, nullptr});
     if (shares) y = place_rows(tape, y, first, N);
     y = reshape(tape, y, shape);
     if (shares) y = reduce_from_region(tape, std::move(y), *tp.ranks);

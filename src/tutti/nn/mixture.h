@@ -1,5 +1,5 @@
 // nn/mixture.h: a mixture of experts as one differentiable function. A router in f32 chooses top_k experts for each
-// row; the rows are sent to the ranks that have these experts (nn/dispatch.h), pass a gated MLP there, return, and are
+// row; the rows are sent to the ranks that have these experts (nn/dispatch.h), pass an MLP there, return, and are
 // summed with the router's weights (Shazeer et al. 2017; Lepikhin et al. 2020). Every layout gives the results of one
 // rank.
 //
@@ -21,8 +21,10 @@ struct MixtureLayer {
     Affine router;           // (E, C) and (E)
     Parameter* expert_bias;  // (E), of the choice alone; null: none
     ops::Gate unit = ops::Gate::silu;
-    Affine gate, up;  // (E, F, C) and (E, F)
+    Affine gate, up;  // (E, F, C) and (E, F); one and the same: the unit has no gate but up, relu(x) x
     Affine down;      // (E, C, F) and (E, C)
+    // (L, C) and (C, L): the experts work on L channels, C in the shapes above. Null: on the input itself.
+    Parameter *into_latent = nullptr, *from_latent = nullptr;
     // The shared experts, applied to all tokens x (B, T, C), computed while rows return; empty: none.
     std::function<Var(const Var& x)> shared = {};
 };

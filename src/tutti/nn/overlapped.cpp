@@ -122,7 +122,8 @@ Var exit_overlapped(Tape& tape, const Var& y, const SharedEdge& edge) {
 
 SharedEdge edge_of(Tape& tape, const Parameter& weight) {
     using Kind = RegionEdge::Kind;
-    const bool spread = weight.role == Role::column || weight.role == Role::key_value;
+    const bool spread =
+        weight.role == Role::column || weight.role == Role::key_value || weight.role == Role::head_group;
     const Kind kind = spread ? Kind::entry : weight.role == Role::row ? Kind::exit : Kind::none;
     auto edge = std::make_shared<RegionEdge>(tape.context(), kind, weight.tensor_parallel);
     const ProductRule& rule = rule_of(weight);
@@ -134,8 +135,8 @@ SharedEdge edge_of(Tape& tape, const Parameter& weight) {
 
 Var enter_tp_region(Tape& tape, const Var& x, const Parameter& weight, const SharedEdge& edge) {
     const autograd::TensorParallel& layer = weight.tensor_parallel;
-    const bool spread =
-        weight.role == Role::column || weight.role == Role::key_value || weight.role == Role::vocabulary;
+    const bool spread = weight.role == Role::column || weight.role == Role::key_value ||
+                        weight.role == Role::head_group || weight.role == Role::vocabulary;
     if (layer.ranks == nullptr || !spread) return x;
     if (edge && edge->overlaps()) return enter_overlapped(tape, x, edge);
     return layer.sequence ? gather_from_sequence(tape, x, *layer.ranks) : copy_to_region(tape, x, *layer.ranks);

@@ -6,8 +6,11 @@ using kernels::KernelTable;
 
 namespace {
 void check_norm(const char* op, const Tensor& x, const Tensor& w) {
-    check(x.contiguous() && w.rank() == 1 && w.dim(0) == x.dim(-1) && w.dtype() == x.dtype(), op,
-          ": x (..., C) and w (C) of one type, got ", x.shape(), " ", x.dtype(), " and ", w.shape(), " ", w.dtype());
+    const int64_t C = x.dim(-1);
+    check(x.contiguous() && w.rank() == 1 && w.dtype() == x.dtype() &&
+              (w.dim(0) == C || (x.rank() > 1 && w.dim(0) == x.dim(-2) * C)),
+          op, ": x (..., C) and w (C), or x (..., G, C) and w (G C), of one type, got ", x.shape(), " ", x.dtype(),
+          " and ", w.shape(), " ", w.dtype());
 }
 
 void check_like(const char* op, const Tensor& x, const Tensor& other) {
@@ -53,7 +56,8 @@ Tensor norm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, cons
 
 void norm_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& rstd,
                           const Tensor& dw, const Tensor& db) {
-    check(dw.dtype() == DType::f32 && dw.numel() == x.dim(-1), "norm_backward_weight: dw must be (C) f32");
+    check(dw.dtype() == DType::f32 && (dw.numel() == x.dim(-1) || dw.numel() == x.dim(-1) * x.dim(-2)),
+          "norm_backward_weight: dw must be (C) or (G C) f32");
     call(ctx, &KernelTable::norm_backward_weight, "norm_backward_weight", dy, x, mean, rstd, dw, db);
 }
 

@@ -35,6 +35,7 @@ Tensor relu_backward(Context& ctx, const Tensor& dy, const Tensor& y);
 Tensor gelu(Context& ctx, const Tensor& x);
 Tensor gelu_backward(Context& ctx, const Tensor& dy, const Tensor& x);
 using kernels::Gate;  // the gated unit g of gate and up
+using kernels::StepRange;
 Tensor swiglu(Context& ctx, Gate g, const Tensor& gate, const Tensor& up);
 Tensor swiglu(Context& ctx, Gate g, const Tensor& gate_up);  // (..., 2 F), gate and up side by side, to (..., F)
 void soft_cap(Context& ctx, const Tensor& x, double cap);    // x = cap tanh(x / cap), in place; cap 0: as it is
@@ -157,17 +158,21 @@ void short_convolution_backward_weight(Context& ctx, const ShortConvolution& f, 
 // The state after the tokens of p, (B, K - 1, C) f32; `before`: the state before them.
 Tensor short_convolution_state(Context& ctx, const Tensor& p, int64_t taps, const Tensor& before, bool gates = true);
 
-// --- gated delta rule: formulas, shapes and strides as in kernels::DeltaRule ---
-// g (B, T, H) f32 of x (B, T, H), a_log and dt_bias (H).
-Tensor decay(Context& ctx, const Tensor& x, const Tensor& a_log, const Tensor& dt_bias);
-Tensor decay_backward_input(Context& ctx, const Tensor& dg, const Tensor& x, const Tensor& a_log,
-                            const Tensor& dt_bias);
+// --- gated delta rule and the scan of Mamba-2: formulas, shapes and strides as in kernels::DeltaRule ---
+struct Decay {
+    Tensor x, a_log, dt_bias;  // (B, T, H), (H), (H)
+    StepRange range = {};
+};
+// g (B, T, H) f32; with steps g and dt one after another, (2, B, T, H). `d`: the gradient of that.
+Tensor decay(Context& ctx, const Decay& f, bool with_steps);
+Tensor decay_backward_input(Context& ctx, const Decay& f, const Tensor& d);
 // Adds to da_log and ddt_bias (H) f32.
-void decay_backward_weight(Context& ctx, const Tensor& dg, const Tensor& x, const Tensor& a_log, const Tensor& dt_bias,
-                           const Tensor& da_log, const Tensor& ddt_bias);
+void decay_backward_weight(Context& ctx, const Decay& f, const Tensor& d, const Tensor& da_log, const Tensor& ddt_bias);
 struct DeltaRule {
+    bool corrects = true;
     Tensor query, key, value;  // (B, T, Hk, Dk), the same, (B, T, Hv, Dv)
     Tensor g, b;               // (B, T, Hv)
+    Tensor skip;               // (Hv), of the scan
     Tensor positions;          // (B, T) i32
     Tensor before;             // (B, Hv, Dk, Dv) f32: the state after the tokens before; undefined: there are none
     Shape state_shape() const { return {key.dim(0), value.dim(2), key.dim(3), value.dim(3)}; }
@@ -181,6 +186,8 @@ struct DeltaRuleGradients {
 };
 void delta_rule_backward(Context& ctx, const DeltaRule& f, const Tensor& dout, const Tensor& after,
                          const DeltaRuleGradients& gradients);
+// Adds to dskip (Hv) f32.
+void delta_rule_backward_skip(Context& ctx, const Tensor& dout, const Tensor& value, const Tensor& dskip);
 
 // --- attention: q (B, Tq, H, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv), Dv <= D ---
 struct RopeTable {

@@ -50,6 +50,7 @@ class Muon final : public UpdateRule {
             case Role::column:
             case Role::row:
             case Role::key_value:
+            case Role::head_group:
             case Role::router:
             case Role::expert_column:
             case Role::expert_row: return parameter.is_matrix();

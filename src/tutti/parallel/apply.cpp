@@ -10,9 +10,15 @@ using mesh::kTp;
 
 namespace {
 
-mesh::Placement placement_of(const Parameter& p) {
+// Whether tensor parallelism divides the groups of a Role::head_group.
+bool divides_groups(const Parameter& p, const mesh::Mesh& mesh) { return p.shape[0] / p.grain % mesh.size(kTp) == 0; }
+
+mesh::Placement placement_of(const Parameter& p, const mesh::Mesh& mesh) {
     switch (p.role) {
         case Role::column: return {{.axes = kTp, .grain = p.grain, .sections = p.sections}};
+        case Role::head_group:
+            if (!divides_groups(p, mesh)) return {};
+            return {{.axes = kTp, .grain = p.grain}};
         case Role::key_value: return {{.axes = Axis::tp_part, .grain = p.grain, .sections = p.sections}};
         case Role::row: return {{.axes = kTp, .dim = 1, .grain = p.grain}};
         case Role::vocabulary: return {{.axes = kTp, .grain = kVocabularyGrain, .padded = true}};
@@ -30,8 +36,9 @@ mesh::Placement placement_of(const Parameter& p) {
 }
 
 // Axes beyond data parallelism along which the gradient of `p` is a partial sum.
-Axes partial_of(const Parameter& p, bool sequence_parallel) {
+Axes partial_of(const Parameter& p, const mesh::Mesh& mesh, bool sequence_parallel) {
     switch (p.role) {
+        case Role::head_group: return divides_groups(p, mesh) ? Axes() : Axes(kTp);  // of the heads of this rank
         case Role::key_value: return Axis::tp_copy;  // partial over the queries of this rank that share the head
         case Role::every_head: return kTp;           // of the heads that the rank has
         case Role::position:
@@ -52,7 +59,7 @@ Axes partial_of(const Parameter& p, bool sequence_parallel) {
 }  // namespace
 
 mesh::Part part_of(const Parameter& p, const mesh::Mesh& mesh, int rank) {
-    return mesh::part_of(mesh, rank, p.shape, placement_of(p), p.name);
+    return mesh::part_of(mesh, rank, p.shape, placement_of(p, mesh), p.name);
 }
 
 void apply(const std::vector<Parameter*>& parameters, const mesh::Mesh& mesh, int rank,
@@ -60,10 +67,10 @@ void apply(const std::vector<Parameter*>& parameters, const mesh::Mesh& mesh, in
     const auto if_several = [&](Axes axes) { return mesh.size(axes) > 1 ? axes : Axes(); };
     for (Parameter* p : parameters) {
         Axes cut;
-        for (const mesh::Shard& shard : placement_of(*p)) cut = cut | shard.axes;
+        for (const mesh::Shard& shard : placement_of(*p, mesh)) cut = cut | shard.axes;
         p->local = part_of(*p, mesh, rank);
         p->copies = mesh::kDp | if_several(mesh::kCp) | if_several(kTp - cut);
-        p->partial = mesh::kDp | if_several(mesh::kCp) | if_several(partial_of(*p, tensor_parallel.sequence));
+        p->partial = mesh::kDp | if_several(mesh::kCp) | if_several(partial_of(*p, mesh, tensor_parallel.sequence));
         if (p->of_experts()) {
             p->partial = mesh::kExpertData;  // over the tokens of all ranks that hold the expert
             p->copies = mesh::kExpertData | if_several(Axes(Axis::etp) - cut);

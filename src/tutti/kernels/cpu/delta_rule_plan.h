@@ -11,15 +11,18 @@ inline constexpr int64_t kBlock = 16;  // rows of a triangular system that are s
 
 struct Plan {
     int64_t B, T, Hk, Hv, Dk, Dv;
-    int64_t group;         // value heads of a key head
+    bool corrects;         // as in DeltaRule
+    int64_t heads;         // value heads of a key head
+    int64_t parts, group;  // in which tasks take them, and those of a part
     int64_t chunks;        // of a sequence
     int64_t row_k, row_v;  // floats of a row of keys and of values, rounded up
     int64_t state;         // floats of the states of a group
     int64_t slot;          // workspace of one thread, in floats
+    int64_t partials;      // behind the slots: sums over the heads of each part, of the backward
 };
-Plan plan_of(const Shape& key, const Shape& value, bool backward);
+Plan plan_of(const Shape& key, const Shape& value, bool corrects, bool backward);
 
 // The entry delta_rule_workspace of all CPU tables.
-int64_t workspace(const Stream& stream, const Shape& key, const Shape& value, bool backward);
+int64_t workspace(const Stream& stream, const Shape& key, const Shape& value, bool corrects, bool backward);
 
 }  // namespace tutti::kernels::delta

@@ -52,55 +52,68 @@ double number(const View& x, int64_t i) {
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 double softplus(double x) { return x > 0 ? x + std::log1p(std::exp(-x)) : std::log1p(std::exp(x)); }
 
-// body(head, -e^a_log, x + dt_bias of an element) with the type of x.
+// The step of an element, its slope to x + dt_bias, and -e^a_log.
+struct Step {
+    double dt, slope, rate;
+};
+// body(step) with the type of x, where step(i, h) is that of element i, of head h.
 template <class Body>
-void with_decay(const View& x, const View& a_log, const View& dt_bias, const Body& body) {
+void with_steps(const Decay& f, const Body& body) {
     const auto run = [&]<class T>(T) {
-        body(
-            T{}, [&](int64_t h) { return -std::exp(number<T>(a_log, h)); },
-            [&](int64_t i, int64_t h) { return number<T>(x, i) + number<T>(dt_bias, h); });
+        body(T{}, [&](int64_t i, int64_t h) {
+            const double shifted = number<T>(f.x, i) + number<T>(f.dt_bias, h), dt = softplus(shifted);
+            const double least = f.range.least, most = f.range.most;
+            return Step{std::clamp(dt, least, most), dt < least || dt > most ? 0 : sigmoid(shifted),
+                        -std::exp(number<T>(f.a_log, h))};
+        });
     };
-    if (x.dtype == DType::bf16)
+    if (f.x.dtype == DType::bf16)
         run(bf16{});
-    else if (x.dtype == DType::f16)
+    else if (f.x.dtype == DType::f16)
         run(f16{});
     else
         run(float{});
 }
+// The gradient of x.
+double step_backward(const Step& s, const View& dg, const View& ddt, int64_t i) {
+    return (number<float>(dg, i) * s.rate + (ddt.defined() ? number<float>(ddt, i) : 0)) * s.slope;
+}
 
 constexpr int64_t kDecays = 256;  // worth a thread
 
-void decay_forward(const Stream& stream, View x, View a_log, View dt_bias, View g) {
-    const int64_t H = a_log.numel();
-    with_decay(x, a_log, dt_bias, [&](auto, const auto& rate, const auto& shifted) {
-        parallel_for(stream, x.numel(), kDecays, [&](int64_t begin, int64_t end) {
-            for (int64_t i = begin; i < end; ++i)
-                g.as<float>()[i] = static_cast<float>(rate(i % H) * softplus(shifted(i, i % H)));
+void decay_forward(const Stream& stream, const Decay& f, View g, View dt) {
+    const int64_t H = f.a_log.numel();
+    with_steps(f, [&](auto, const auto& step) {
+        parallel_for(stream, f.x.numel(), kDecays, [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; ++i) {
+                const Step s = step(i, i % H);
+                g.as<float>()[i] = static_cast<float>(s.rate * s.dt);
+                if (dt.defined()) dt.as<float>()[i] = static_cast<float>(s.dt);
+            }
         });
     });
 }
 
-void decay_backward_input(const Stream& stream, View dg, View x, View a_log, View dt_bias, View dx) {
-    const int64_t H = a_log.numel();
-    with_decay(x, a_log, dt_bias, [&]<class T>(T, const auto& rate, const auto& shifted) {
-        parallel_for(stream, x.numel(), kDecays, [&](int64_t begin, int64_t end) {
+void decay_backward_input(const Stream& stream, const Decay& f, View dg, View ddt, View dx) {
+    const int64_t H = f.a_log.numel();
+    with_steps(f, [&]<class T>(T, const auto& step) {
+        parallel_for(stream, f.x.numel(), kDecays, [&](int64_t begin, int64_t end) {
             for (int64_t i = begin; i < end; ++i)
-                dx.as<T>()[i] = T(static_cast<float>(number<float>(dg, i) * rate(i % H) * sigmoid(shifted(i, i % H))));
+                dx.as<T>()[i] = T(static_cast<float>(step_backward(step(i, i % H), dg, ddt, i)));
         });
     });
 }
 
-void decay_backward_weight(const Stream& stream, View dg, View x, View a_log, View dt_bias, View da_log,
-                           View ddt_bias) {
-    const int64_t H = a_log.numel();
-    with_decay(x, a_log, dt_bias, [&](auto, const auto& rate, const auto& shifted) {
+void decay_backward_weight(const Stream& stream, const Decay& f, View dg, View ddt, View da_log, View ddt_bias) {
+    const int64_t H = f.a_log.numel();
+    with_steps(f, [&](auto, const auto& step) {
         parallel_for(stream, H, 1, [&](int64_t begin, int64_t end) {
             for (int64_t h = begin; h < end; ++h) {
                 double of_log = 0, of_bias = 0;
-                for (int64_t i = h; i < x.numel(); i += H) {
-                    const double d = number<float>(dg, i) * rate(h), z = shifted(i, h);
-                    of_log += d * softplus(z);
-                    of_bias += d * sigmoid(z);
+                for (int64_t i = h; i < f.x.numel(); i += H) {
+                    const Step s = step(i, h);
+                    of_log += number<float>(dg, i) * s.rate * s.dt;
+                    of_bias += step_backward(s, dg, ddt, i);
                 }
                 da_log.as<float>()[h] += static_cast<float>(of_log);
                 ddt_bias.as<float>()[h] += static_cast<float>(of_bias);

@@ -1,7 +1,7 @@
 // kernels/cuda/delta_rule.cu: the gated delta rule by chunks, and its decay; formulas as in kernels/kernel_table.h, and
-// of a chunk as in kernels/cpu/isa/delta_rule.cpp. A block takes a key head of a sequence with its value heads, chunk
-// after chunk; tiles and states are in the workspace, which the caches hold. Products are plain loops in f32: a thread
-// computes some elements of the result, neighbours in a row.
+// of a chunk as in kernels/cpu/isa/delta_rule.cpp. A block takes a key head of a sequence with its value heads, or a
+// part of them, chunk after chunk; tiles and states are in the workspace, which the caches hold. Products are plain
+// loops in f32: a thread computes some elements of the result, neighbours in a row.
 #include "tutti/kernels/cuda/column_sums.h"
 #include "tutti/kernels/cuda/element.h"
 #include "tutti/kernels/cuda/fill.h"
@@ -38,6 +38,8 @@ struct Problem {
     Heads4<const T> query, key, value;
     const float* g;
     const T* b;
+    const float* steps;  // b of the scan
+    const T* skip;
     const int32_t* positions;
     int64_t positions_stride;
     const float* before;
@@ -50,6 +52,8 @@ struct Gradients {
     const float* after;
     float *dg, *dbefore;
     T* db;
+    float* dsteps;    // db of the scan
+    float* partials;  // behind the slots; null: one part
 };
 
 // A matrix, or its transpose.
@@ -125,19 +129,21 @@ template <class T>
 struct Task {
     const Problem<T>& f;
     Slot m;
-    int64_t n, h;  // sequence, key head
+    int64_t n, h, part;  // sequence, key head
     int Dk, Dv, group;
 
     __device__ Task(const Problem<T>& problem, bool backward)
         : f(problem),
           m(problem.size, problem.workspace + blockIdx.x * problem.size.slot, backward),
-          n(blockIdx.x / problem.size.Hk),
-          h(blockIdx.x % problem.size.Hk),
+          n(blockIdx.x / problem.size.parts / problem.size.Hk),
+          h(blockIdx.x / problem.size.parts % problem.size.Hk),
+          part(blockIdx.x % problem.size.parts),
           Dk(static_cast<int>(problem.size.Dk)),
           Dv(static_cast<int>(problem.size.Dv)),
           group(static_cast<int>(problem.size.group)) {}
 
-    __device__ int64_t value_head(int g) const { return h * group + g; }
+    __device__ bool corrects() const { return f.size.corrects; }
+    __device__ int64_t value_head(int g) const { return h * f.size.heads + part * group + g; }
     __device__ int64_t states_size() const { return int64_t{group} * Dk * Dv; }
     __device__ Matrix state(float* all, int g) const { return {all + int64_t{g} * Dk * Dv, Dv, 1}; }
     __device__ int rows_of(int64_t chunk) const {
@@ -145,17 +151,20 @@ struct Task {
         return static_cast<int>(left < kChunk ? left : kChunk);
     }
     __device__ int64_t index(int64_t t, int g) const { return (n * f.size.T + t) * f.size.Hv + value_head(g); }
-    __device__ int64_t states_begin() const { return (n * f.size.Hv + h * group) * Dk * Dv; }
+    __device__ int64_t states_begin() const { return (n * f.size.Hv + value_head(0)) * Dk * Dv; }
     __device__ void copy_states(const float* from, float* to) const {
         for_all(static_cast<int>(states_size()), [&](int i) { to[i] = from ? from[i] : 0; });
     }
 
     __device__ void load_unit(const T* x, float scale, int row, int lane, Matrix to, float* factors) const {
-        const float squares = warp_total(Dk, lane, [&](int i) {
-            const float v = load_one(x + i), s = v * sigmoid_of(v);
-            return s * s;
-        });
-        const float factor = scale / sqrtf(squares + kUnitEpsilon);
+        float factor = 1;
+        if (corrects()) {
+            const float squares = warp_total(Dk, lane, [&](int i) {
+                const float v = load_one(x + i), s = v * sigmoid_of(v);
+                return s * s;
+            });
+            factor = scale / sqrtf(squares + kUnitEpsilon);
+        }
         for (int i = lane; i < Dk; i += kWarp) {
             const float v = load_one(x + i);
             to.at(row, i) = factor * v * sigmoid_of(v);
@@ -171,7 +180,7 @@ struct Task {
             load_unit(f.key.at(n, t, h), 1, row, lane, m.k, m.scale_k);
             load_unit(f.query.at(n, t, h), rsqrtf(static_cast<float>(Dk)), row, lane, m.q, m.scale_q);
         });
-        multiply(m.k, m.k.transposed(), m.kk, rows, rows, Dk, false);
+        if (corrects()) multiply(m.k, m.k.transposed(), m.kk, rows, rows, Dk, false);
         multiply(m.q, m.k.transposed(), m.qk, rows, rows, Dk, false);
     }
 
@@ -182,7 +191,7 @@ struct Task {
         for_all(rows, [&](int r) {
             const bool first = f.positions[n * f.positions_stride + begin + r] == 0;
             m.alpha[r] = first ? 0 : expf(f.g[index(begin + r, g)]);
-            m.beta[r] = sigmoid_of(load_one(f.b + index(begin + r, g)));
+            m.beta[r] = corrects() ? sigmoid_of(load_one(f.b + index(begin + r, g))) : f.steps[index(begin + r, g)];
         });
         for_all(rows, [&](int s) {  // a column of decay
             float product = 1;
@@ -193,17 +202,20 @@ struct Task {
             if (s > 0) return;
             for (int t = 0; t < rows; ++t) m.gamma[t] = m.decay.at(t, 0) * m.alpha[0];
         });
-        for_all(rows * rows, [&](int at) {
-            const int t = at / rows, s = at % rows;
-            m.lower.at(t, s) = s < t ? -m.beta[t] * m.kk.at(t, s) * m.decay.at(t, s) : 0;
-        });
-        multiply(m.k, S, m.p, rows, Dv, Dk, false);
+        if (corrects()) {
+            for_all(rows * rows, [&](int at) {
+                const int t = at / rows, s = at % rows;
+                m.lower.at(t, s) = s < t ? -m.beta[t] * m.kk.at(t, s) * m.decay.at(t, s) : 0;
+            });
+            multiply(m.k, S, m.p, rows, Dv, Dk, false);
+        }
         for_all(rows * Dv, [&](int at) {
             const int r = at / Dv, c = at % Dv;
             const float x = load_one(f.value.at(n, begin + r, value_head(g)) + c), v = x * sigmoid_of(x);
             m.v.at(r, c) = v;
-            m.d.at(r, c) = m.beta[r] * (v - m.gamma[r] * m.p.at(r, c));
+            m.d.at(r, c) = m.beta[r] * (corrects() ? v - m.gamma[r] * m.p.at(r, c) : v);
         });
+        if (!corrects()) return;
         for_all(Dv, [&](int c) {
             for (int t = 1; t < rows; ++t) {
                 float sum = m.d.at(t, c);
@@ -234,6 +246,8 @@ struct Task {
         multiply(m.q, S, m.o, rows, Dv, Dk, false);
     }
 
+    __device__ float skip(int g) const { return f.skip ? load_one(f.skip + value_head(g)) : 0; }
+
     __device__ void forward(Heads4<T> o, float* after) const {
         copy_states(f.before ? f.before + states_begin() : nullptr, m.states);
         for (int64_t chunk = 0; chunk < f.size.chunks; ++chunk) {
@@ -247,6 +261,7 @@ struct Task {
                 multiply(m.scores, m.d, m.o, rows, Dv, rows, true);
                 for_all(rows * Dv, [&](int at) {
                     const int r = at / Dv;
+                    if (!corrects()) m.o.data[at] += skip(g) * m.v.data[at];
                     store_one(m.o.data[at], o.at(n, chunk * kChunk + r, value_head(g)) + at % Dv);
                 });
                 advance(rows, S);
@@ -284,12 +299,12 @@ struct Task {
 
     // dbeta and e from the products of rows, and the gradients of the squares L and scores: adds to dkk and dqk.
     __device__ void squares_backward(int rows) const {
-        multiply(m.dd, m.d.transposed(), m.dl, rows, rows, Dv, false);
+        if (corrects()) multiply(m.dd, m.d.transposed(), m.dl, rows, rows, Dv, false);
         multiply(m.dout, m.d.transposed(), m.ds, rows, rows, Dv, false);
         for_all(rows * rows, [&](int at) {
             const int t = at / rows, s = at % rows;
             const float decay = m.decay.at(t, s), of_scores = m.ds.at(t, s) * decay;
-            const float of_lower = -m.dl.at(t, s) * decay, kk = m.kk.at(t, s);
+            const float of_lower = corrects() ? -m.dl.at(t, s) * decay : 0, kk = corrects() ? m.kk.at(t, s) : 0;
             if (s <= t) m.dqk.at(t, s) += of_scores;
             if (s < t) m.dkk.at(t, s) += of_lower * m.beta[t];
             m.dl.at(t, s) = s < t ? of_lower * kk : 0;
@@ -300,7 +315,8 @@ struct Task {
             for (int s = 0; s < r; ++s) m.ds.at(r, s) = before += m.ds.at(r, s);
         });
         for_rows(rows, [&](int t, int lane) {
-            const float of_p = warp_total(Dv, lane, [&](int c) { return m.dd.at(t, c) * m.p.at(t, c); });
+            const float of_p =
+                corrects() ? warp_total(Dv, lane, [&](int c) { return m.dd.at(t, c) * m.p.at(t, c); }) : 0;
             const float of_v = warp_total(Dv, lane, [&](int c) { return m.dd.at(t, c) * m.v.at(t, c); });
             const float of_o = warp_total(Dv, lane, [&](int c) { return m.dout.at(t, c) * m.o.at(t, c); });
             const float of_l = warp_total(rows, lane, [&](int s) { return m.dl.at(t, s); });
@@ -334,13 +350,13 @@ struct Task {
         });
         for_all(rows * Dv, [&](int at) {
             const int t = at / Dv;
-            m.dp.data[at] = -m.beta[t] * m.gamma[t] * m.dd.data[at];
+            if (corrects()) m.dp.data[at] = -m.beta[t] * m.gamma[t] * m.dd.data[at];
             m.dout.data[at] *= m.gamma[t];
         });
-        multiply(m.dp, S.transposed(), m.dk, rows, Dk, Dv, true);
+        if (corrects()) multiply(m.dp, S.transposed(), m.dk, rows, Dk, Dv, true);
         multiply(m.dout, S.transposed(), m.dq, rows, Dk, Dv, true);
         for_all(Dk * Dv, [&](int at) { dS.data[at] *= last; });
-        multiply(m.k.transposed(), m.dp, dS, Dk, Dv, rows, true);
+        if (corrects()) multiply(m.k.transposed(), m.dp, dS, Dk, Dv, rows, true);
         multiply(m.q.transposed(), m.dout, dS, Dk, Dv, rows, true);
     }
 
@@ -355,24 +371,31 @@ struct Task {
                 [&](int at) { m.dout.data[at] = load_one(b.dout.at(n, begin + at / Dv, value_head(g)) + at % Dv); });
         multiply(m.scores.transposed(), m.dout, m.dd, rows, Dv, rows, false);
         multiply(m.weighted, dS, m.dd, rows, Dv, Dk, true);
-        solve_transposed(rows);
+        if (corrects()) solve_transposed(rows);
         squares_backward(rows);
         state_backward(rows, S, dS);
         for_all(rows, [&](int r) {
             b.dg[index(begin + r, g)] = m.e[r];
-            store_one(m.dbeta[r] * m.beta[r] * (1 - m.beta[r]), b.db + index(begin + r, g));
+            if (corrects())
+                store_one(m.dbeta[r] * m.beta[r] * (1 - m.beta[r]), b.db + index(begin + r, g));
+            else
+                b.dsteps[index(begin + r, g)] = m.dbeta[r];
         });
         for_all(rows * Dv, [&](int at) {
             const int r = at / Dv, c = at % Dv;
             const float x = load_one(f.value.at(n, begin + r, value_head(g)) + c);
-            store_one(m.beta[r] * m.dd.data[at] * silu_slope(x), b.dvalue.at(n, begin + r, value_head(g)) + c);
+            float d = m.beta[r] * m.dd.data[at];
+            if (!corrects()) d += skip(g) * load_one(b.dout.at(n, begin + r, value_head(g)) + c);
+            store_one(d * silu_slope(x), b.dvalue.at(n, begin + r, value_head(g)) + c);
         });
     }
 
     // The gradient of x from `d`, that of y = factor silu(x) = scale unit(silu(x)).
     __device__ void store_unit_gradient(const T* x, Matrix y, Matrix d, float factor, float scale, int row, int lane,
                                         T* dx) const {
-        const float along = warp_total(Dk, lane, [&](int i) { return d.at(row, i) * y.at(row, i); }) / (scale * scale);
+        float along = 0;
+        if (corrects())
+            along = warp_total(Dk, lane, [&](int i) { return d.at(row, i) * y.at(row, i); }) / (scale * scale);
         for (int i = lane; i < Dk; i += kWarp)
             store_one(factor * (d.at(row, i) - along * y.at(row, i)) * silu_slope(load_one(x + i)), dx + i);
     }
@@ -386,10 +409,21 @@ struct Task {
             for_all(rows * Dk, [&](int at) { m.dk.data[at] = m.dq.data[at] = 0; });
             for_all(rows * kChunk, [&](int at) { m.dkk.data[at] = m.dqk.data[at] = 0; });
             for (int g = 0; g < group; ++g) value_head_backward(chunk, g, b);
-            multiply(m.dkk, m.k, m.dk, rows, Dk, rows, true);
-            multiply(m.dkk.transposed(), m.k, m.dk, rows, Dk, rows, true);
+            if (corrects()) {
+                multiply(m.dkk, m.k, m.dk, rows, Dk, rows, true);
+                multiply(m.dkk.transposed(), m.k, m.dk, rows, Dk, rows, true);
+            }
             multiply(m.dqk, m.k, m.dq, rows, Dk, rows, true);
             multiply(m.dqk.transposed(), m.q, m.dk, rows, Dk, rows, true);
+            if (b.partials != nullptr) {
+                float* to = b.partials + (int64_t{blockIdx.x} * f.size.T + chunk * kChunk) * 2 * Dk;
+                for_all(rows * Dk, [&](int at) {
+                    const int r = at / Dk, i = at % Dk;
+                    to[(2 * r) * Dk + i] = m.dk.data[at];
+                    to[(2 * r + 1) * Dk + i] = m.dq.data[at];
+                });
+                continue;
+            }
             for_rows(rows, [&](int r, int lane) {
                 const int64_t t = chunk * kChunk + r;
                 store_unit_gradient(f.key.at(n, t, h), m.k, m.dk, m.scale_k[r], 1, r, lane, b.dkey.at(n, t, h));
@@ -410,21 +444,40 @@ __global__ void __launch_bounds__(kThreads) delta_rule_backward_kernel(Problem<T
     Task<T>(f, true).backward(b);
 }
 
+// The gradients of keys and queries of the scan from those of each part: a thread takes an element of both.
+template <class T>
+__global__ void __launch_bounds__(kThreads) add_parts_kernel(Problem<T> f, Gradients<T> b) {
+    const DeltaRuleSizes& s = f.size;
+    const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+    if (at >= s.B * s.T * s.Hk * s.Dk) return;
+    const int64_t i = at % s.Dk, h = at / s.Dk % s.Hk, t = at / s.Dk / s.Hk % s.T, n = at / s.Dk / s.Hk / s.T;
+    float dk = 0, dq = 0;
+    for (int64_t part = 0; part < s.parts; ++part) {
+        const float* from = b.partials + (((n * s.Hk + h) * s.parts + part) * s.T + t) * 2 * s.Dk + i;
+        dk += from[0];
+        dq += from[s.Dk];
+    }
+    store_one(dk * silu_slope(load_one(f.key.at(n, t, h) + i)), b.dkey.at(n, t, h) + i);
+    store_one(dq * silu_slope(load_one(f.query.at(n, t, h) + i)), b.dquery.at(n, t, h) + i);
+}
+
 template <class T>
 Problem<T> problem_of(const DeltaRule& f, bool backward) {
-    return {.size = DeltaRuleSizes(f.key.shape, f.value.shape, backward),
+    return {.size = DeltaRuleSizes(f.key.shape, f.value.shape, f.corrects, backward),
             .query = heads4<const T>(f.query),
             .key = heads4<const T>(f.key),
             .value = heads4<const T>(f.value),
             .g = f.g.as<const float>(),
-            .b = f.b.as<const T>(),
+            .b = f.corrects ? f.b.as<const T>() : nullptr,
+            .steps = f.corrects ? nullptr : f.b.as<const float>(),
+            .skip = f.skip.as<const T>(),
             .positions = f.positions.as<const int32_t>(),
             .positions_stride = f.positions.stride(0),
             .before = f.before.as<const float>(),
             .workspace = f.workspace.as<float>()};
 }
 Grid grid_of(const DeltaRuleSizes& s) {
-    return {.blocks = dim3(static_cast<unsigned>(s.B * s.Hk)), .threads = dim3(kThreads)};
+    return {.blocks = dim3(static_cast<unsigned>(s.blocks())), .threads = dim3(kThreads)};
 }
 
 void forward(const Stream& stream, const DeltaRule& f, View o, View after) {
@@ -446,77 +499,122 @@ void backward(const Stream& stream, const DeltaRule& f, const DeltaRuleBackward&
                               .after = b.after.as<const float>(),
                               .dg = b.dg.as<float>(),
                               .dbefore = b.dbefore.as<float>(),
-                              .db = b.db.as<T>()};
+                              .db = f.corrects ? b.db.as<T>() : nullptr,
+                              .dsteps = f.corrects ? nullptr : b.db.as<float>(),
+                              .partials = p.size.parts > 1 ? p.workspace + p.size.blocks() * p.size.slot : nullptr};
         launch(delta_rule_backward_kernel<T>, grid_of(p.size), stream, p, to);
+        if (p.size.parts > 1) launch(add_parts_kernel<T>, grid_of_tasks(f.key.numel(), kThreads), stream, p, to);
+    });
+}
+
+// The terms of dskip of a token: a column is a value head.
+template <class T>
+struct SkipTerms {
+    Heads4<const T> dout, value;
+    int64_t tokens, width;
+    template <int N>
+    __device__ void operator()(int64_t row, int64_t head, float (&out)[1][N]) const {
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+            const T *d = dout.at(row / tokens, row % tokens, head + k),
+                    *v = value.at(row / tokens, row % tokens, head + k);
+            out[0][k] = 0;
+            for (int64_t i = 0; i < width; ++i) {
+                const float x = load_one(v + i);
+                out[0][k] = fmaf(load_one(d + i), x * sigmoid_of(x), out[0][k]);
+            }
+        }
+    }
+};
+
+void backward_skip(const Stream& stream, View dout, View value, View dskip) {
+    with_type(value.dtype, [&]<class T>(T) {
+        const SkipTerms<T> terms{heads4<const T>(dout), heads4<const T>(value), value.shape[1], value.shape[3]};
+        column_sums<1, 1>(stream, value.shape[0] * value.shape[1], value.shape[2], terms, {.first = dskip.as<float>()});
     });
 }
 
 // --- decay: a thread for each value of g ---
 
 template <class T>
-struct Decay {
+struct Steps {
     const T *x, *a_log, *dt_bias;
     int64_t heads;
+    StepRange range;
+    const float *dg, *ddt;  // of the backward; ddt null: none
     __device__ float rate(int64_t i) const { return -expf(load_one(a_log + i % heads)); }
     __device__ float shifted(int64_t i) const { return load_one(x + i) + load_one(dt_bias + i % heads); }
+    __device__ float uncut(int64_t i) const {
+        const float z = shifted(i);
+        return z > 0 ? z + log1pf(expf(-z)) : log1pf(expf(z));
+    }
+    __device__ float step(int64_t i) const {
+        const float dt = uncut(i);
+        return dt < range.least ? range.least : dt > range.most ? range.most : dt;
+    }
+    // The gradient of x.
+    __device__ float gradient(int64_t i) const {
+        const float dt = uncut(i);
+        if (dt < range.least || dt > range.most) return 0;
+        return fmaf(dg[i], rate(i), ddt ? ddt[i] : 0) * sigmoid_of(shifted(i));
+    }
 };
 template <class T>
-Decay<T> decay_of(const View& x, const View& a_log, const View& dt_bias) {
-    return {x.as<const T>(), a_log.as<const T>(), dt_bias.as<const T>(), a_log.numel()};
-}
-__device__ __forceinline__ float softplus(float x) { return x > 0 ? x + log1pf(expf(-x)) : log1pf(expf(x)); }
-
-template <class T>
-__global__ void __launch_bounds__(kThreads) decay_kernel(int64_t n, Decay<T> of, float* g) {
-    const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-    if (i < n) g[i] = of.rate(i) * softplus(of.shifted(i));
-}
-template <class T>
-__global__ void __launch_bounds__(kThreads) decay_backward_kernel(int64_t n, Decay<T> of, const float* dg, T* dx) {
-    const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-    if (i < n) store_one(dg[i] * of.rate(i) * sigmoid_of(of.shifted(i)), dx + i);
+Steps<T> steps_of(const Decay& f, const View& dg = {}, const View& ddt = {}) {
+    return {f.x.as<const T>(), f.a_log.as<const T>(), f.dt_bias.as<const T>(), f.a_log.numel(),
+            f.range,           dg.as<const float>(),  ddt.as<const float>()};
 }
 
-void decay_forward(const Stream& stream, View x, View a_log, View dt_bias, View g) {
-    const int64_t n = x.numel();
+template <class T>
+__global__ void __launch_bounds__(kThreads) decay_kernel(int64_t n, Steps<T> of, float* g, float* dt) {
+    const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+    if (i >= n) return;
+    const float step = of.step(i);
+    g[i] = of.rate(i) * step;
+    if (dt != nullptr) dt[i] = step;
+}
+template <class T>
+__global__ void __launch_bounds__(kThreads) decay_backward_kernel(int64_t n, Steps<T> of, T* dx) {
+    const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+    if (i < n) store_one(of.gradient(i), dx + i);
+}
+
+void decay_forward(const Stream& stream, const Decay& f, View g, View dt) {
+    const int64_t n = f.x.numel();
     if (n == 0) return;
-    with_type(x.dtype, [&]<class T>(T) {
-        launch(decay_kernel<T>, grid_of_tasks(n, kThreads), stream, n, decay_of<T>(x, a_log, dt_bias), g.as<float>());
+    with_type(f.x.dtype, [&]<class T>(T) {
+        launch(decay_kernel<T>, grid_of_tasks(n, kThreads), stream, n, steps_of<T>(f), g.as<float>(), dt.as<float>());
     });
 }
 
-void decay_backward_input(const Stream& stream, View dg, View x, View a_log, View dt_bias, View dx) {
-    const int64_t n = x.numel();
+void decay_backward_input(const Stream& stream, const Decay& f, View dg, View ddt, View dx) {
+    const int64_t n = f.x.numel();
     if (n == 0) return;
-    with_type(x.dtype, [&]<class T>(T) {
-        launch(decay_backward_kernel<T>, grid_of_tasks(n, kThreads), stream, n, decay_of<T>(x, a_log, dt_bias),
-               dg.as<const float>(), dx.as<T>());
+    with_type(f.x.dtype, [&]<class T>(T) {
+        launch(decay_backward_kernel<T>, grid_of_tasks(n, kThreads), stream, n, steps_of<T>(f, dg, ddt), dx.as<T>());
     });
 }
 
 // The terms of da_log and ddt_bias.
 template <class T>
 struct DecayTerms {
-    Decay<T> of;
-    const float* dg;
+    Steps<T> of;
     template <int N>
     __device__ void operator()(int64_t row, int64_t head, float (&out)[2][N]) const {
 #pragma unroll
         for (int k = 0; k < N; ++k) {
             const int64_t i = row * of.heads + head + k;
-            const float d = dg[i] * of.rate(i), z = of.shifted(i);
-            out[0][k] = d * softplus(z);
-            out[1][k] = d * sigmoid_of(z);
+            out[0][k] = of.dg[i] * of.rate(i) * of.step(i);
+            out[1][k] = of.gradient(i);
         }
     }
 };
 
-void decay_backward_weight(const Stream& stream, View dg, View x, View a_log, View dt_bias, View da_log,
-                           View ddt_bias) {
-    with_type(x.dtype, [&]<class T>(T) {
-        const int64_t heads = a_log.numel();
-        const DecayTerms<T> terms{decay_of<T>(x, a_log, dt_bias), dg.as<const float>()};
-        column_sums<2, 1>(stream, heads == 0 ? 0 : x.numel() / heads, heads, terms,
+void decay_backward_weight(const Stream& stream, const Decay& f, View dg, View ddt, View da_log, View ddt_bias) {
+    with_type(f.x.dtype, [&]<class T>(T) {
+        const int64_t heads = f.a_log.numel();
+        const DecayTerms<T> terms{steps_of<T>(f, dg, ddt)};
+        column_sums<2, 1>(stream, heads == 0 ? 0 : f.x.numel() / heads, heads, terms,
                           {.first = da_log.as<float>(), .second = ddt_bias.as<float>()});
     });
 }
@@ -529,6 +627,7 @@ void fill_delta_rule(KernelTable& table) {
     table.decay_backward_weight = decay_backward_weight;
     table.delta_rule_forward = forward;
     table.delta_rule_backward = backward;
+    table.delta_rule_backward_skip = backward_skip;
     table.delta_rule_workspace = delta_rule_workspace;
 }
 

@@ -175,6 +175,9 @@ __device__ __forceinline__ Unit unit_of(float x, float u, float limit) {
     } else if constexpr (g == Gate::sigmoid) {
         const float s = sigmoid(x);
         return {s * u, u * (s * (1 - s)), s};
+    } else if constexpr (g == Gate::relu) {
+        const float value = Relu{}(x);
+        return {value * u, ReluBackward{}(u, x), value};
     } else {
         const float gate = at_most(x, limit), up = 1 - at_most(-at_most(u, limit), limit), t = kClampedSlope * gate;
         const float s = sigmoid(t), value = gate * s;
@@ -268,8 +271,8 @@ void gated(const Stream& stream, float limit, View gate, View up, View y) {
     });
 }
 void swiglu_forward(const Stream& stream, Gate g, View gate, View up, View y) {
-    constexpr void (*kOf[])(const Stream&, float, View, View, View) = {gated<Gate::silu>, gated<Gate::gelu>,
-                                                                       gated<Gate::clamped>, gated<Gate::sigmoid>};
+    constexpr void (*kOf[])(const Stream&, float, View, View, View) = {
+        gated<Gate::silu>, gated<Gate::gelu>, gated<Gate::clamped>, gated<Gate::sigmoid>, gated<Gate::relu>};
     kOf[g.kind](stream, g.limit, gate, up, y);
 }
 
@@ -283,7 +286,7 @@ void gated_backward(const Stream& stream, float limit, View dy, View gate, View 
 void swiglu_backward(const Stream& stream, Gate g, View dy, View gate, View up, View dgate, View dup) {
     constexpr void (*kOf[])(const Stream&, float, View, View, View, View, View) = {
         gated_backward<Gate::silu>, gated_backward<Gate::gelu>, gated_backward<Gate::clamped>,
-        gated_backward<Gate::sigmoid>};
+        gated_backward<Gate::sigmoid>, gated_backward<Gate::relu>};
     kOf[g.kind](stream, g.limit, dy, gate, up, dgate, dup);
 }
 

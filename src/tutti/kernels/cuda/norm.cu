@@ -14,14 +14,29 @@ __device__ __forceinline__ float deviation(float x, float mean) {
     return kCentred ? x - mean : x;
 }
 
+// Weights of which row n has those of group n % groups.
+template <class T>
+struct Weights {
+    const T* data;
+    int64_t groups;
+    __device__ const T* of(int64_t n, int64_t columns) const {
+        return groups == 1 ? data : data + n % groups * columns;
+    }
+};
+template <class T>
+Weights<T> weights_of(const View& w, int64_t columns) {
+    return {w.as<const T>(), columns == 0 ? 1 : w.numel() / columns};
+}
+
 template <bool kCentred, class Team, int N, class T>
 __global__ void __launch_bounds__(Team::kBlockThreads)
-    norm_kernel(int64_t rows, int64_t columns, const T* x, const T* residual, T* sum, const T* w, const T* b, float eps,
-                float offset, T* y, float* mean, float* rstd) {
+    norm_kernel(int64_t rows, int64_t columns, const T* x, const T* residual, T* sum, Weights<T> w, const T* b,
+                float eps, float offset, T* y, float* mean, float* rstd) {
     const int64_t n = Team::row(), row = n * columns;
     if (n >= rows) return;
     const auto C = static_cast<float>(columns);
     float m = 0, squares = 0;
+    const T* const weights = w.of(n, columns);
     const T* const normalised = residual == nullptr ? x : sum;  // a thread reads only its own writes here
     for_columns<Team, N>(columns, [&](int64_t c) {
         float s[N];
@@ -46,7 +61,7 @@ __global__ void __launch_bounds__(Team::kBlockThreads)
     for_columns<Team, N>(columns, [&](int64_t c) {
         float s[N], weight[N], bias[N];
         load<N>(normalised + row + c, s);
-        load<N>(w + c, weight);
+        load<N>(weights + c, weight);
         if constexpr (kCentred) load<N>(b + c, bias);
 #pragma unroll
         for (int k = 0; k < N; ++k) {
@@ -65,16 +80,17 @@ __global__ void __launch_bounds__(Team::kBlockThreads)
 // centred.
 template <bool kCentred, class Team, int N, class T>
 __global__ void __launch_bounds__(Team::kBlockThreads)
-    norm_input_kernel(int64_t rows, int64_t columns, const T* dy, const T* x, const T* w, const float* mean,
+    norm_input_kernel(int64_t rows, int64_t columns, const T* dy, const T* x, Weights<T> w, const float* mean,
                       const float* rstd, const T* add, float offset, T* dx) {
     const int64_t n = Team::row();
     if (n >= rows) return;
     const float m = kCentred ? mean[n] : 0, r = rstd[n], C = static_cast<float>(columns);
+    const T* const weights = w.of(n, columns);
     const auto load_row = [&](int64_t c, float(&g)[N], float(&xhat)[N]) {
         float weight[N];
         load<N>(dy + n * columns + c, g);
         load<N>(x + n * columns + c, xhat);
-        load<N>(w + c, weight);
+        load<N>(weights + c, weight);
 #pragma unroll
         for (int k = 0; k < N; ++k) {
             g[k] *= weight[k] + offset;
@@ -109,9 +125,10 @@ struct WeightTerms {
     static constexpr int kSums = kCentred ? 2 : 1;
     const T *dy, *x;
     const float *mean, *rstd;
-    int64_t columns;
+    int64_t columns, groups, group;
     template <int N>
-    __device__ void operator()(int64_t n, int64_t c, float (&out)[kSums][N]) const {
+    __device__ void operator()(int64_t token, int64_t c, float (&out)[kSums][N]) const {
+        const int64_t n = token * groups + group;
         float d[N], in[N];
         load<N>(dy + n * columns + c, d);
         load<N>(x + n * columns + c, in);
@@ -142,7 +159,7 @@ void norm_forward(const Stream& stream, const NormForward& f) {
         const bool wide = rows_aligned<T>(C, f.x.data, f.residual.data, f.sum.data, f.w.data, f.b.data, f.y.data);
         with_team<T>(C, wide, [&]<class Rows>(Rows, auto width) {
             launch(norm_kernel<centred(), Rows, width(), T>, grid_of_rows<Rows>(N), stream, N, C, f.x.as<const T>(),
-                   f.residual.as<const T>(), f.sum.as<T>(), f.w.as<const T>(), f.b.as<const T>(), f.eps, f.offset,
+                   f.residual.as<const T>(), f.sum.as<T>(), weights_of<T>(f.w, C), f.b.as<const T>(), f.eps, f.offset,
                    f.y.as<T>(), f.mean.as<float>(), f.rstd.as<float>());
         });
     });
@@ -155,7 +172,7 @@ void norm_backward_input(const Stream& stream, const NormBackward& b) {
         const bool wide = rows_aligned<T>(C, b.dy.data, b.x.data, b.w.data, b.add.data, b.dx.data);
         with_team<T>(C, wide, [&]<class Rows>(Rows, auto width) {
             launch(norm_input_kernel<centred(), Rows, width(), T>, grid_of_rows<Rows>(N), stream, N, C,
-                   b.dy.as<const T>(), b.x.as<const T>(), b.w.as<const T>(), b.mean.as<const float>(),
+                   b.dy.as<const T>(), b.x.as<const T>(), weights_of<T>(b.w, C), b.mean.as<const float>(),
                    b.rstd.as<const float>(), b.add.as<const T>(), b.offset, b.dx.as<T>());
         });
     });
@@ -165,12 +182,16 @@ void norm_backward_weight(const Stream& stream, View dy, View x, View mean, View
     const int64_t N = x.rows(), C = x.columns();
     with_kind(x, db, [&]<class T>(T, auto centred) {
         using Terms = WeightTerms<centred(), T>;
-        const Terms terms{dy.as<const T>(), x.as<const T>(), mean.as<const float>(), rstd.as<const float>(), C};
-        const SumTargets targets{dw.as<float>(), db.as<float>()};
-        if (rows_aligned<T>(C, dy.data, x.data))
-            column_sums<Terms::kSums, kPack<T>>(stream, N, C, terms, targets);
-        else
-            column_sums<Terms::kSums, 1>(stream, N, C, terms, targets);
+        const int64_t groups = C == 0 ? 0 : dw.numel() / C;
+        for (int64_t group = 0; group < groups; ++group) {
+            const Terms terms{
+                dy.as<const T>(), x.as<const T>(), mean.as<const float>(), rstd.as<const float>(), C, groups, group};
+            const SumTargets targets{dw.as<float>() + group * C, db.as<float>()};
+            if (rows_aligned<T>(C, dy.data, x.data))
+                column_sums<Terms::kSums, kPack<T>>(stream, N / groups, C, terms, targets);
+            else
+                column_sums<Terms::kSums, 1>(stream, N / groups, C, terms, targets);
+        }
     });
 }
 

@@ -35,24 +35,41 @@ inline int64_t attention_workspace(const Stream&, const Shape& q, const Shape&, 
     return backward ? BackwardWorkspace(q).values : 0;
 }
 
-// The chunked delta rule: a block for each key head of a sequence, whose tiles and states are in the workspace.
+// The chunked delta rule: a block for each key head of a sequence, or for a part of its value heads, whose tiles and
+// states are in the workspace.
 struct DeltaRuleSizes {
     static constexpr int kChunk = 64;  // tokens whose states are never made
-    int64_t B, T, Hk, Hv, Dk, Dv, group, chunks;
-    int64_t slot;  // floats of a block
+    bool corrects;                     // as in DeltaRule
+    int64_t B, T, Hk, Hv, Dk, Dv, chunks;
+    int64_t heads, parts, group;  // value heads of a key head, the blocks that take them, and those of a block
+    int64_t slot;                 // floats of a block
 
-    DeltaRuleSizes(const Shape& key, const Shape& value, bool backward)
-        : B(key[0]), T(key[1]), Hk(key[2]), Hv(value[2]), Dk(key[3]), Dv(value[3]) {
-        group = Hk == 0 ? 0 : Hv / Hk;
+    DeltaRuleSizes(const Shape& key, const Shape& value, bool corrects_, bool backward)
+        : corrects(corrects_), B(key[0]), T(key[1]), Hk(key[2]), Hv(value[2]), Dk(key[3]), Dv(value[3]) {
+        heads = Hk == 0 ? 0 : Hv / Hk;
+        parts = corrects ? 1 : parts_of(heads);
+        group = heads / parts;
         chunks = (T + kChunk - 1) / kChunk;
         const int64_t state = group * Dk * Dv;
         slot = kChunk * (3 * Dk + 4 * Dv + 5 * kChunk + 9) + state;
         if (backward) slot += kChunk * (3 * Dk + 3 * Dv + 4 * kChunk) + (chunks + 1) * state;
     }
+    int64_t blocks() const { return B * Hk * parts; }
+    // Behind the slots: of each part the gradients of keys and queries, (T, 2, Dk).
+    int64_t partials() const { return parts > 1 ? blocks() * T * 2 * Dk : 0; }
+
+  private:
+    // A block for each two heads of the scan of Mamba-2, where few key heads serve many: at most 16 parts, since the
+    // backward holds the gradients of the keys for each.
+    static int64_t parts_of(int64_t heads) {
+        for (int64_t parts = 16; parts > 1; --parts)
+            if (heads % parts == 0 && heads / parts >= 2) return parts;
+        return 1;
+    }
 };
-inline int64_t delta_rule_workspace(const Stream&, const Shape& key, const Shape& value, bool backward) {
-    const DeltaRuleSizes s(key, value, backward);
-    return s.B * s.Hk * s.slot;
+inline int64_t delta_rule_workspace(const Stream&, const Shape& key, const Shape& value, bool corrects, bool backward) {
+    const DeltaRuleSizes s(key, value, corrects, backward);
+    return s.blocks() * s.slot + (backward ? s.partials() : 0);
 }
 
 }  // namespace tutti::kernels::cuda

@@ -66,6 +66,7 @@ KernelTable meta_table(const KernelTable& target) {
     silence<"decay_backward_weight">(table.decay_backward_weight);
     silence<"delta_rule_forward">(table.delta_rule_forward);
     silence<"delta_rule_backward">(table.delta_rule_backward);
+    silence<"delta_rule_backward_skip">(table.delta_rule_backward_skip);
     silence<"rope_table">(table.rope_table);
     silence<"rope">(table.rope);
     silence<"sum_heads">(table.sum_heads);

@@ -1,4 +1,5 @@
 // kernels/reference/delta_rule.cpp: the gated delta rule, token by token, forward and backward, and its decay.
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -72,17 +73,20 @@ class Head {
           key_head_(h / (f.value.shape[2] / f.key.shape[2])),
           Dk_(static_cast<size_t>(f.key.shape[3])),
           Dv_(static_cast<size_t>(f.value.shape[3])),
-          scale_(1 / std::sqrt(static_cast<double>(Dk_))) {}
+          scale_(1 / std::sqrt(static_cast<double>(Dk_))),
+          skip_(f.skip.defined() ? load(f.skip, h) : 0) {}
 
     int64_t key_head() const { return key_head_; }
     double scale() const { return scale_; }
     Token token(int64_t t) const {
         const bool first = load_index(f_.positions, offset(f_.positions, n_, t)) == 0;
-        return {.q = unit(row_at(f_.query, n_, t, key_head_), scale_),
-                .k = unit(row_at(f_.key, n_, t, key_head_), 1),
+        const Row q = row_at(f_.query, n_, t, key_head_), k = row_at(f_.key, n_, t, key_head_);
+        const double b = load(f_.b, offset(f_.b, n_, t, h_));
+        return {.q = f_.corrects ? unit(q, scale_) : silu(q),
+                .k = f_.corrects ? unit(k, 1) : silu(k),
                 .v = silu(row_at(f_.value, n_, t, h_)),
                 .alpha = first ? 0 : std::exp(load(f_.g, offset(f_.g, n_, t, h_))),
-                .beta = sigmoid(load(f_.b, offset(f_.b, n_, t, h_)))};
+                .beta = f_.corrects ? sigmoid(b) : b};
     }
     // S (Dk, Dv), row by row.
     Row state(const View& from) const {
@@ -118,10 +122,17 @@ class Head {
     // The state after a token; `d` is what the token writes.
     void step(const Token& x, Row& S, Row& d) const {
         for (double& s : S) s *= x.alpha;
-        d = read(S, x.k);
+        d = f_.corrects ? read(S, x.k) : Row(Dv_, 0);
         for (size_t j = 0; j < Dv_; ++j) d[j] = x.beta * (x.v[j] - d[j]);
         write(S, x.k, d);
     }
+    // o of a token, from the state after it.
+    Row output(const Token& x, const Row& S) const {
+        Row o = read(S, x.q);
+        for (size_t j = 0; j < Dv_; ++j) o[j] += skip_ * x.v[j];
+        return o;
+    }
+    double skip() const { return skip_; }
 
   private:
     int64_t first_of(size_t size) const { return (n_ * f_.value.shape[2] + h_) * static_cast<int64_t>(size); }
@@ -129,7 +140,7 @@ class Head {
     const DeltaRule& f_;
     int64_t n_, h_, key_head_;
     size_t Dk_, Dv_;
-    double scale_;
+    double scale_, skip_;
 };
 
 template <class Visit>
@@ -144,7 +155,7 @@ void delta_rule_forward(const Stream&, const DeltaRule& f, View o, View after) {
         for (int64_t t = 0; t < f.value.shape[1]; ++t) {
             const Token x = head.token(t);
             head.step(x, S, d);
-            store_row(o, n, t, h, head.read(S, x.q));
+            store_row(o, n, t, h, head.output(x, S));
         }
         head.store_state(after, S);
     });
@@ -172,21 +183,21 @@ void delta_rule_backward(const Stream&, const DeltaRule& f, const DeltaRuleBackw
             const Row dd = head.read(G, x.k);
             Row dkey = head.read_values(G, d[i]), P = S[i], dv = dd, dm = dd;
             for (double& p : P) p *= x.alpha;
-            const Row m = head.read(P, x.k);
+            const Row m = f.corrects ? head.read(P, x.k) : Row(dd.size(), 0);
             double dbeta = 0;
             for (size_t j = 0; j < dd.size(); ++j) {
                 dbeta += dd[j] * (x.v[j] - m[j]);
-                dv[j] *= x.beta;
+                dv[j] = x.beta * dd[j] + head.skip() * dout[j];
                 dm[j] *= -x.beta;
             }
-            add(dkey, head.read_values(P, dm));
+            if (f.corrects) add(dkey, head.read_values(P, dm));
             add(dk[at(n, t, head.key_head())], dkey);
-            head.write(G, x.k, dm);
+            if (f.corrects) head.write(G, x.k, dm);
             const double dalpha = dot(G, S[i]);
             for (double& g : G) g *= x.alpha;
             store_row(b.dvalue, n, t, h, silu_backward(row_at(f.value, n, t, h), dv));
             store(b.dg, offset(b.dg, n, t, h), dalpha * x.alpha);
-            store(b.db, offset(b.db, n, t, h), dbeta * x.beta * (1 - x.beta));
+            store(b.db, offset(b.db, n, t, h), f.corrects ? dbeta * x.beta * (1 - x.beta) : dbeta);
         }
         head.store_state(b.dbefore, G);
     });
@@ -194,32 +205,56 @@ void delta_rule_backward(const Stream&, const DeltaRule& f, const DeltaRuleBackw
         for (int64_t t = 0; t < T; ++t)
             for (int64_t h = 0; h < Hk; ++h) {
                 const double scale = 1 / std::sqrt(static_cast<double>(none.size()));
-                store_row(b.dquery, n, t, h, unit_backward(row_at(f.query, n, t, h), scale, dq[at(n, t, h)]));
-                store_row(b.dkey, n, t, h, unit_backward(row_at(f.key, n, t, h), 1, dk[at(n, t, h)]));
+                const Row query = row_at(f.query, n, t, h), key = row_at(f.key, n, t, h);
+                const Row &to_q = dq[at(n, t, h)], &to_k = dk[at(n, t, h)];
+                store_row(b.dquery, n, t, h,
+                          f.corrects ? unit_backward(query, scale, to_q) : silu_backward(query, to_q));
+                store_row(b.dkey, n, t, h, f.corrects ? unit_backward(key, 1, to_k) : silu_backward(key, to_k));
             }
 }
 
-void decay_forward(const Stream&, View x, View a_log, View dt_bias, View g) {
-    const int64_t H = a_log.numel();
-    for (int64_t i = 0; i < x.numel(); ++i)
-        store(g, i, -std::exp(load(a_log, i % H)) * softplus(load(x, i) + load(dt_bias, i % H)));
+void delta_rule_backward_skip(const Stream&, View dout, View value, View dskip) {
+    for (int64_t n = 0; n < value.shape[0]; ++n)
+        for (int64_t t = 0; t < value.shape[1]; ++t)
+            for (int64_t h = 0; h < value.shape[2]; ++h)
+                store(dskip, h, load(dskip, h) + dot(row_at(dout, n, t, h), silu(row_at(value, n, t, h))));
 }
 
-void decay_backward_input(const Stream&, View dg, View x, View a_log, View dt_bias, View dx) {
-    const int64_t H = a_log.numel();
-    for (int64_t i = 0; i < x.numel(); ++i)
-        store(dx, i, -load(dg, i) * std::exp(load(a_log, i % H)) * sigmoid(load(x, i) + load(dt_bias, i % H)));
+// The step of element i, its slope to x + dt_bias, and -e^a_log.
+struct Step {
+    double dt, slope, rate;
+};
+Step step_of(const Decay& f, int64_t i) {
+    const int64_t h = i % f.a_log.numel();
+    const double shifted = load(f.x, i) + load(f.dt_bias, h), dt = softplus(shifted);
+    const double least = f.range.least, most = f.range.most;
+    return {std::clamp(dt, least, most), dt < least || dt > most ? 0 : sigmoid(shifted), -std::exp(load(f.a_log, h))};
+}
+// The gradient of x.
+double step_backward(const Step& s, const View& dg, const View& ddt, int64_t i) {
+    return (load(dg, i) * s.rate + (ddt.defined() ? load(ddt, i) : 0)) * s.slope;
 }
 
-void decay_backward_weight(const Stream&, View dg, View x, View a_log, View dt_bias, View da_log, View ddt_bias) {
-    const int64_t H = a_log.numel();
+void decay_forward(const Stream&, const Decay& f, View g, View dt) {
+    for (int64_t i = 0; i < f.x.numel(); ++i) {
+        const Step s = step_of(f, i);
+        store(g, i, s.rate * s.dt);
+        if (dt.defined()) store(dt, i, s.dt);
+    }
+}
+
+void decay_backward_input(const Stream&, const Decay& f, View dg, View ddt, View dx) {
+    for (int64_t i = 0; i < f.x.numel(); ++i) store(dx, i, step_backward(step_of(f, i), dg, ddt, i));
+}
+
+void decay_backward_weight(const Stream&, const Decay& f, View dg, View ddt, View da_log, View ddt_bias) {
+    const int64_t H = f.a_log.numel();
     for (int64_t h = 0; h < H; ++h) {
-        const double A = -std::exp(load(a_log, h));
         double of_log = load(da_log, h), of_bias = load(ddt_bias, h);
-        for (int64_t i = h; i < x.numel(); i += H) {
-            const double shifted = load(x, i) + load(dt_bias, h);
-            of_log += load(dg, i) * A * softplus(shifted);
-            of_bias += load(dg, i) * A * sigmoid(shifted);
+        for (int64_t i = h; i < f.x.numel(); i += H) {
+            const Step s = step_of(f, i);
+            of_log += load(dg, i) * s.rate * s.dt;
+            of_bias += step_backward(s, dg, ddt, i);
         }
         store(da_log, h, of_log);
         store(ddt_bias, h, of_bias);
@@ -234,7 +269,8 @@ void fill_delta_rule(KernelTable& table) {
     table.decay_backward_weight = decay_backward_weight;
     table.delta_rule_forward = delta_rule_forward;
     table.delta_rule_backward = delta_rule_backward;
-    table.delta_rule_workspace = [](const Stream&, const Shape&, const Shape&, bool) -> int64_t { return 0; };
+    table.delta_rule_backward_skip = delta_rule_backward_skip;
+    table.delta_rule_workspace = [](const Stream&, const Shape&, const Shape&, bool, bool) -> int64_t { return 0; };
 }
 
 }  // namespace tutti::kernels::reference

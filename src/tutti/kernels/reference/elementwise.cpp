@@ -66,6 +66,7 @@ Unit unit_of(Gate g, double x, double u) {
         case Gate::gelu: return {gelu(x) * u, u * gelu_slope(x), gelu(x)};
         case Gate::clamped: return clamped_unit(g.limit, x, u);
         case Gate::sigmoid: return {sigmoid(x) * u, u * sigmoid(x) * (1 - sigmoid(x)), sigmoid(x)};
+        case Gate::relu: return {std::max(x, 0.0) * u, x > 0 ? u : 0, std::max(x, 0.0)};
     }
     return {};
 }

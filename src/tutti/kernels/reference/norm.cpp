@@ -19,6 +19,9 @@ View summed(const Stream& stream, const View& x, const View& residual, const Vie
 
 double load_or_zero(const View& x, int64_t i) { return x.defined() ? load(x, i) : 0; }
 
+// The first weight of row n.
+int64_t weights_of(const View& w, int64_t n, int64_t C) { return C == 0 ? 0 : n % (w.numel() / C) * C; }
+
 // x^ = (x - mean) rstd, rstd = (mean_c (x - mean)^2 + eps)^(-1/2);  y = x^ (w + offset) [+ b]
 void norm_forward(const Stream& stream, const NormForward& f) {
     const auto& [before, w, b, eps, y, mean, rstd, residual, sum, offset] = f;
@@ -35,7 +38,7 @@ void norm_forward(const Stream& stream, const NormForward& f) {
         variance /= static_cast<double>(C);
         const double r = 1 / std::sqrt(variance + eps);
         for (int64_t c = 0; c < C; ++c) {
-            const double scaled = (load(x, n * C + c) - m) * r * (load(w, c) + offset);
+            const double scaled = (load(x, n * C + c) - m) * r * (load(w, weights_of(w, n, C) + c) + offset);
             store(y, n * C + c, b.defined() ? scaled + load(b, c) : scaled);
         }
         store(rstd, n, r);
@@ -50,12 +53,13 @@ void norm_backward_input(const Stream&, const NormBackward& b) {
         const double m = load_or_zero(mean, n), r = load(rstd, n);
         double mean_g = 0, mean_gx = 0;
         for (int64_t c = 0; c < C; ++c) {
-            const double g = load(dy, n * C + c) * (load(w, c) + offset);
+            const double g = load(dy, n * C + c) * (load(w, weights_of(w, n, C) + c) + offset);
             if (mean.defined()) mean_g += g / static_cast<double>(C);
             mean_gx += g * (load(x, n * C + c) - m) * r / static_cast<double>(C);
         }
         for (int64_t c = 0; c < C; ++c) {
-            const double g = load(dy, n * C + c) * (load(w, c) + offset), xhat = (load(x, n * C + c) - m) * r;
+            const double g = load(dy, n * C + c) * (load(w, weights_of(w, n, C) + c) + offset);
+            const double xhat = (load(x, n * C + c) - m) * r;
             store(dx, n * C + c, load_or_zero(add, n * C + c) + r * (g - mean_g - xhat * mean_gx));
         }
     }
@@ -64,11 +68,11 @@ void norm_backward_input(const Stream&, const NormBackward& b) {
 // dw += sum_n dy x^,  db += sum_n dy
 void norm_backward_weight(const Stream& stream, View dy, View x, View mean, View rstd, View dw, View db) {
     const int64_t N = x.rows(), C = x.columns();
-    for (int64_t c = 0; c < C; ++c) {
-        double weight = load(dw, c);
-        for (int64_t n = 0; n < N; ++n)
-            weight += load(dy, n * C + c) * (load(x, n * C + c) - load_or_zero(mean, n)) * load(rstd, n);
-        store(dw, c, weight);
+    for (int64_t i = 0; i < dw.numel(); ++i) {
+        double weight = load(dw, i);
+        for (int64_t n = i / C; n < N; n += dw.numel() / C)
+            weight += load(dy, n * C + i % C) * (load(x, n * C + i % C) - load_or_zero(mean, n)) * load(rstd, n);
+        store(dw, i, weight);
     }
     if (db.defined()) reference_table().bias_backward(stream, dy, db);
 }

@@ -204,9 +204,9 @@ void run_swiglu_backward(const KernelTable& table, const Stream& stream, Arena& 
 }
 
 // The limit is one that bf16 values reach.
-constexpr Gate kGates[] = {Gate::silu, Gate::gelu, {Gate::clamped, 1.5F}, Gate::sigmoid};
+constexpr Gate kGates[] = {Gate::silu, Gate::gelu, {Gate::clamped, 1.5F}, Gate::sigmoid, Gate::relu};
 const char* name_of(Gate g) {
-    constexpr const char* kNames[] = {"", " gelu", " clamped", " sigmoid"};
+    constexpr const char* kNames[] = {"", " gelu", " clamped", " sigmoid", " relu"};
     return kNames[g.kind];
 }
 

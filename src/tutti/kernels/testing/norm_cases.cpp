@@ -9,18 +9,23 @@ constexpr float kEps = 1e-5f;
 constexpr std::array<std::array<int64_t, 2>, 9> kShapes = {
     {{0, 16}, {1, 1}, {3, 17}, {5, 63}, {2, 65}, {7, 127}, {4, 1000}, {33, 768}, {300, 65}}};
 
-enum class Kind : uint8_t { layer_norm, rms_norm, offset_norm };  // offset_norm: RMS norm by w + 1
+// offset_norm: RMS norm by w + 1; group_norm: with weights of kGroups groups.
+enum class Kind : uint8_t { layer_norm, rms_norm, offset_norm, group_norm };
+constexpr int64_t kGroups = 3;
 const char* name_of(Kind kind) {
-    return kind == Kind::layer_norm ? " layer norm" : kind == Kind::rms_norm ? " RMS norm" : " RMS norm by w + 1";
+    constexpr const char* kNames[] = {" layer norm", " RMS norm", " RMS norm by w + 1", " RMS norm of groups"};
+    return kNames[static_cast<size_t>(kind)];
 }
 float offset_of(Kind kind) { return kind == Kind::offset_norm ? 1 : 0; }
+int64_t groups_of(Kind kind) { return kind == Kind::group_norm ? kGroups : 1; }
 
 struct Inputs {
-    View x, residual;  // (N, C); residual may be undefined
-    View s;            // the input of the norm
-    View w, b, dy;     // (C), (C), (N, C)
-    float offset = 0;  // of w
-    double weight(int64_t c) const { return value(w, c) + offset; }
+    View x, residual;                                             // (N, C); residual may be undefined
+    View s;                                                       // the input of the norm
+    View w, b, dy;                                                // (C) or (G C), (C), (N, C)
+    float offset = 0;                                             // of w
+    int64_t weight_at(int64_t i) const { return i % w.numel(); }  // of element i of x: rows take turns in the groups
+    double weight(int64_t i) const { return value(w, weight_at(i)) + offset; }
     View mean, rstd;  // (N) f32, as the forward stores them; RMS norm has neither b nor mean
 };
 
@@ -34,7 +39,7 @@ View sixteenths(Arena& arena, const Shape& shape, DType t, const char* purpose) 
 // The mean of x is half its deviation: large enough to detect a mean left out or applied twice.
 Inputs make(Arena& arena, int64_t N, int64_t C, DType t, Kind kind, bool with_residual) {
     Inputs in{.x = with_residual ? sixteenths(arena, {N, C}, t, "x") : arena.normal({N, C}, t, "x", 1, 0.5),
-              .w = arena.normal({C}, t, "w", 0.2, 1),
+              .w = arena.normal({groups_of(kind) * C}, t, "w", 0.2, 1),
               .dy = arena.normal({N, C}, t, "dy"),
               .offset = offset_of(kind),
               .rstd = arena.empty({N}, DType::f32)};
@@ -107,16 +112,16 @@ double normalised(const Inputs& in, int64_t n, int64_t i) {
 // dx = add + rstd (g - mean g - x^ mean(g x^)): means of C terms, each term a few operations.
 void report_input_gradient(Arena& arena, const Inputs& in, const Gradient& gradient) {
     const View& dx = gradient.dx;
-    const int64_t C = in.w.numel(), N = in.rstd.numel();
+    const int64_t C = in.s.shape[1], N = in.rstd.numel();
     std::vector<double> mean_g(static_cast<size_t>(N)), mean_gx(static_cast<size_t>(N));
     for (int64_t i = 0; i < N * C; ++i) {
-        const double g = std::abs(value(in.dy, i) * in.weight(i % C)) / static_cast<double>(C);
+        const double g = std::abs(value(in.dy, i) * in.weight(i)) / static_cast<double>(C);
         mean_g[static_cast<size_t>(i / C)] += g;
         mean_gx[static_cast<size_t>(i / C)] += g * normalised(in, i / C, i);
     }
     arena.result("dx", dx, [&](int64_t i) {
         const int64_t n = i / C;
-        const double size = std::abs(value(in.dy, i) * in.weight(i % C)) + mean_g[static_cast<size_t>(n)] +
+        const double size = std::abs(value(in.dy, i) * in.weight(i)) + mean_g[static_cast<size_t>(n)] +
                             normalised(in, n, i) * mean_gx[static_cast<size_t>(n)];
         const double before = gradient.before.empty() ? 0 : std::abs(gradient.before[static_cast<size_t>(i)]);
         return sum_error(C + 10) * value(in.rstd, n) * size + 2 * u * before + rounding(dx.dtype, value(dx, i));
@@ -126,11 +131,12 @@ void report_input_gradient(Arena& arena, const Inputs& in, const Gradient& gradi
 // dw = sum of N terms dy x^ and the previous value, each term a few operations; db the same with dy.
 void report_weight_gradient(Arena& arena, const Inputs& in, const char* name, const View& dw,
                             const std::vector<double>& before, bool with_x) {
-    const int64_t C = dw.numel(), N = in.rstd.numel();
+    const int64_t C = in.s.shape[1], N = in.rstd.numel();
     std::vector<double> size(before.size());
     for (size_t c = 0; c < size.size(); ++c) size[c] = std::abs(before[c]);
     for (int64_t i = 0; i < N * C; ++i)
-        size[static_cast<size_t>(i % C)] += std::abs(value(in.dy, i)) * (with_x ? normalised(in, i / C, i) : 1);
+        size[static_cast<size_t>(i % dw.numel())] +=
+            std::abs(value(in.dy, i)) * (with_x ? normalised(in, i / C, i) : 1);
     arena.result(name, dw, [&](int64_t c) { return sum_error(N + 8) * size[static_cast<size_t>(c)]; });
 }
 
@@ -184,7 +190,7 @@ void add_backward_weight(std::vector<Case>& all, Kind kind, DType t, int64_t N, 
         concat(t, " (", N, ", ", C, ")", name_of(kind)), [=](const auto& table, const auto& stream, Arena& arena) {
             const bool centred = kind == Kind::layer_norm;
             const Inputs in = make(arena, N, C, t, kind, false);
-            const View dw = arena.normal({C}, DType::f32, "dw");
+            const View dw = arena.normal({groups_of(kind) * C}, DType::f32, "dw");
             const View db = centred ? arena.normal({C}, DType::f32, "db") : View();
             const std::vector<double> dw_before = values(dw), db_before = centred ? values(db) : std::vector<double>();
             arena.start();
@@ -197,9 +203,10 @@ void add_backward_weight(std::vector<Case>& all, Kind kind, DType t, int64_t N, 
 }  // namespace
 
 void add_norms(std::vector<Case>& all) {
-    for (const Kind kind : {Kind::layer_norm, Kind::rms_norm, Kind::offset_norm})
+    for (const Kind kind : {Kind::layer_norm, Kind::rms_norm, Kind::offset_norm, Kind::group_norm})
         for (const DType t : kActivationTypes)
-            for (const auto& [N, C] : kShapes) {
+            for (const auto& [tokens, C] : kShapes) {
+                const int64_t N = tokens * groups_of(kind);
                 for (const bool residual : {false, true}) add_forward(all, kind, t, N, C, residual);
                 for (const Added added : {Added::nothing, Added::another, Added::itself})
                     add_backward_input(all, kind, t, N, C, added);

@@ -47,6 +47,7 @@ template <Gate::Kind g, class T>
     if constexpr (g == Gate::gelu) return gelu<T>(gate) * up;
     if constexpr (g == Gate::silu) return gate * up * sigmoid<T>(gate).value;
     if constexpr (g == Gate::sigmoid) return up * sigmoid<T>(gate).value;
+    if constexpr (g == Gate::relu) return max(zero(), gate) * up;
     const Clamped x = clamped(gate, up, limit);
     return x.gate * (x.up + broadcast(1.0f)) * sigmoid<T>(x.gate * broadcast(kClampedSlope)).value;
 }
@@ -69,6 +70,7 @@ template <Gate::Kind g>
         const Vec ds = dy * s.value;
         return {up * ds * s.complement, ds};
     }
+    if constexpr (g == Gate::relu) return {zero_unless(gate > zero(), dy * up), dy * max(zero(), gate)};
     const Clamped x = clamped(gate, up, limit);
     const Vec t = x.gate * broadcast(kClampedSlope);
     const Sigmoid s = sigmoid<float>(t);

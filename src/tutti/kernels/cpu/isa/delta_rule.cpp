@@ -1,6 +1,7 @@
 // kernels/cpu/isa/delta_rule.cpp: the gated delta rule by chunks of kChunk tokens (Yang, Kautz and Hatamizadeh 2024,
 // section 3.3): within a chunk what the tokens write to the state solves a triangular system, and the rest are
-// products of small matrices. A task is a key head with its value heads, chunk after chunk. All is f32.
+// products of small matrices. A task is a key head with its value heads, or a part of them, chunk after chunk. All is
+// f32. The scan of Mamba-2 is the same without L and K S: d = beta V.
 //
 // Of a chunk, with the state S before it, rows t and s of its tokens, and D(t, s) = alpha[s + 1] ... alpha[t] the decay
 // from s to t, which is 0 across the beginning of a document:
@@ -122,15 +123,18 @@ struct Slot {
     }
 };
 
-// A key head of a sequence, of the type T.
+// A key head of a sequence with a part of its value heads, of the type T.
 template <class T>
 struct Task {
     const DeltaRule& f;
     const Plan& p;
     Slot& m;
-    int64_t n, h;  // sequence, key head
+    int64_t n, h, part;    // sequence, key head, part
+    float* partials = {};  // of this task: of each token the gradients of its key and of its query; {}: one part
 
-    int64_t value_head(int64_t g) const { return h * p.group + g; }
+    int64_t value_head(int64_t g) const { return h * p.heads + part * p.group + g; }
+    int64_t first_state() const { return (n * p.Hv + value_head(0)) * p.Dk * p.Dv; }
+    float query_scale() const { return p.corrects ? 1 / __builtin_sqrtf(static_cast<float>(p.Dk)) : 1; }
     Matrix state(float* all, int64_t g) const { return {all + g * p.Dk * p.row_v, p.row_v}; }
     int64_t tokens(int64_t chunk) const { return smaller(kChunk, p.T - chunk * kChunk); }
     int64_t index(int64_t t, int64_t g) const { return (n * p.T + t) * p.Hv + value_head(g); }
@@ -138,28 +142,34 @@ struct Task {
     // The states (Dk, Dv) of a view (B, Hv, Dk, Dv); zeros without it.
     void load_states(const View& from, float* to) const {
         for (int64_t i = 0; i < p.group * p.Dk; ++i) {
-            const float* row = from.data ? from.as<float>() + ((n * p.Hv + h * p.group) * p.Dk + i) * p.Dv : nullptr;
-            for_vectors(0, p.Dv, [&](int64_t c, auto part) {
-                store(row ? load(row + c, part) : zero(), to + i * p.row_v + c, part);
+            const float* row = from.data ? from.as<float>() + first_state() + i * p.Dv : nullptr;
+            for_vectors(0, p.Dv, [&](int64_t c, auto lanes) {
+                store(row ? load(row + c, lanes) : zero(), to + i * p.row_v + c, lanes);
             });
         }
     }
     void store_states(const float* from, const View& to) const {
         if (!to.data) return;
         for (int64_t i = 0; i < p.group * p.Dk; ++i)
-            load_row(from + i * p.row_v, p.Dv, to.as<float>() + ((n * p.Hv + h * p.group) * p.Dk + i) * p.Dv);
+            load_row(from + i * p.row_v, p.Dv, to.as<float>() + first_state() + i * p.Dv);
     }
 
     // k, q, kt, kk and qk of a chunk.
     void load_keys(int64_t chunk) const {
-        const float scale = 1 / __builtin_sqrtf(static_cast<float>(p.Dk));
         const int64_t rows = tokens(chunk);
         for (int64_t r = 0; r < rows; ++r) {
-            m.scale_k[r] = load_unit(row_at<const T>(f.key, n, chunk * kChunk + r, h), p.Dk, 1, m.k.at(r));
-            m.scale_q[r] = load_unit(row_at<const T>(f.query, n, chunk * kChunk + r, h), p.Dk, scale, m.q.at(r));
+            const T *key = row_at<const T>(f.key, n, chunk * kChunk + r, h),
+                    *query = row_at<const T>(f.query, n, chunk * kChunk + r, h);
+            if (p.corrects) {
+                m.scale_k[r] = load_unit(key, p.Dk, 1, m.k.at(r));
+                m.scale_q[r] = load_unit(query, p.Dk, query_scale(), m.q.at(r));
+            } else {
+                load_silu(key, p.Dk, m.k.at(r));
+                load_silu(query, p.Dk, m.q.at(r));
+            }
         }
         transpose(m.k, rows, p.Dk, m.kt);
-        multiply(m.k, m.kt, m.kk, rows, rows, p.Dk, false);
+        if (p.corrects) multiply(m.k, m.kt, m.kk, rows, rows, p.Dk, false);
         multiply(m.q, m.kt, m.qk, rows, rows, p.Dk, false);
     }
 
@@ -168,11 +178,11 @@ struct Task {
         const int64_t rows = tokens(chunk), begin = chunk * kChunk;
         for (int64_t r = 0; r < rows; ++r) {
             m.alpha[r] = f.g.as<float>()[index(begin + r, g)];
-            m.beta[r] = value_of(f.b.as<T>()[index(begin + r, g)]);
+            m.beta[r] = p.corrects ? value_of(f.b.as<T>()[index(begin + r, g)]) : f.b.as<float>()[index(begin + r, g)];
         }
-        for_vectors(0, rows, [&](int64_t i, auto part) {
-            store(exp(load(m.alpha + i, part)), m.alpha + i, part);
-            store(sigmoid<float>(load(m.beta + i, part)).value, m.beta + i, part);
+        for_vectors(0, rows, [&](int64_t i, auto lanes) {
+            store(exp(load(m.alpha + i, lanes)), m.alpha + i, lanes);
+            if (p.corrects) store(sigmoid<float>(load(m.beta + i, lanes)).value, m.beta + i, lanes);
         });
         for (int64_t r = 0; r < rows; ++r) {
             if (index_at(f.positions, n * stride(f.positions, 0) + begin + r) == 0) m.alpha[r] = 0;
@@ -186,17 +196,18 @@ struct Task {
     void solve(int64_t chunk, int64_t g, Matrix S) const {
         const int64_t rows = tokens(chunk);
         load_gates(chunk, g);
-        for (int64_t r = 0; r < rows; ++r)
-            for_vectors(0, kChunk, [&](int64_t s, auto part) {
-                const Vec l = load(m.kk.at(r) + s, part) * load(m.decay.at(r) + s, part);
-                store(broadcast(-m.beta[r]) * l, m.lower.at(r) + s, part);
-            });
-        multiply(m.k, S, m.p, rows, p.Dv, p.Dk, false);
         for (int64_t r = 0; r < rows; ++r) {
             load_silu(row_at<const T>(f.value, n, chunk * kChunk + r, value_head(g)), p.Dv, m.v.at(r));
             combine(m.beta[r], m.v.at(r), 0, m.d.at(r), p.Dv);
-            combine(-m.beta[r] * m.gamma[r], m.p.at(r), 1, m.d.at(r), p.Dv);
         }
+        if (!p.corrects) return;
+        for (int64_t r = 0; r < rows; ++r)
+            for_vectors(0, kChunk, [&](int64_t s, auto lanes) {
+                const Vec l = load(m.kk.at(r) + s, lanes) * load(m.decay.at(r) + s, lanes);
+                store(broadcast(-m.beta[r]) * l, m.lower.at(r) + s, lanes);
+            });
+        multiply(m.k, S, m.p, rows, p.Dv, p.Dk, false);
+        for (int64_t r = 0; r < rows; ++r) combine(-m.beta[r] * m.gamma[r], m.p.at(r), 1, m.d.at(r), p.Dv);
         for (int64_t begin = 0; begin < rows; begin += kBlock) {
             const int64_t end = smaller(begin + kBlock, rows);
             if (begin > 0)
@@ -220,6 +231,8 @@ struct Task {
         multiply(m.q, S, m.o, rows, p.Dv, p.Dk, false);
     }
 
+    float skip(int64_t g) const { return f.skip.data ? value_of(f.skip.as<T>()[value_head(g)]) : 0; }
+
     void forward(const View& o, const View& after) const {
         load_states(f.before, m.states);
         for (int64_t chunk = 0; chunk < p.chunks; ++chunk) {
@@ -232,9 +245,10 @@ struct Task {
                 for (int64_t r = 0; r < rows; ++r) combine(m.gamma[r], m.o.at(r), 0, m.o.at(r), p.Dv);
                 multiply(m.scores, m.d, m.o, rows, p.Dv, rows, true);
                 for (int64_t r = 0; r < rows; ++r) {
+                    if (!p.corrects) combine(skip(g), m.v.at(r), 1, m.o.at(r), p.Dv);
                     T* out = row_at<T>(o, n, chunk * kChunk + r, value_head(g));
                     for_vectors(0, p.Dv,
-                                [&](int64_t c, auto part) { store(load(m.o.at(r) + c, part), out + c, part); });
+                                [&](int64_t c, auto lanes) { store(load(m.o.at(r) + c, lanes), out + c, lanes); });
                 }
                 advance(rows, S);
             }
@@ -277,17 +291,20 @@ struct Task {
     // The gradients of the squares L and scores: adds to dkk, dqk, dbeta, and to e, the gradients of ln alpha.
     void squares_backward(int64_t rows) const {
         transpose(m.d, rows, p.Dv, m.dt);
-        multiply(m.dd, m.dt, m.dl, rows, rows, p.Dv, false);
+        if (p.corrects) multiply(m.dd, m.dt, m.dl, rows, rows, p.Dv, false);
         multiply(m.dout, m.dt, m.ds, rows, rows, p.Dv, false);
         for (int64_t r = 0; r < rows; ++r) {
             float before = 0;
             for (int64_t s = 0; s < r; ++s) {
                 const float decay = m.decay.at(r)[s], of_scores = m.ds.at(r)[s] * decay;
-                const float of_lower = -m.dl.at(r)[s] * decay, kk = m.kk.at(r)[s];
                 m.dqk.at(r)[s] += of_scores;
-                m.dkk.at(r)[s] += of_lower * m.beta[r];
-                m.dbeta[r] += of_lower * kk;
-                before += of_lower * m.beta[r] * kk + of_scores * m.qk.at(r)[s];
+                before += of_scores * m.qk.at(r)[s];
+                if (p.corrects) {
+                    const float of_lower = -m.dl.at(r)[s] * decay, kk = m.kk.at(r)[s];
+                    m.dkk.at(r)[s] += of_lower * m.beta[r];
+                    m.dbeta[r] += of_lower * kk;
+                    before += of_lower * m.beta[r] * kk;
+                }
                 m.e[s + 1] += before;
             }
             m.dqk.at(r)[r] += m.ds.at(r)[r];
@@ -311,17 +328,17 @@ struct Task {
         float later = 0;
         for (int64_t i = 0; i < p.Dk; ++i) later += last * dot(S.at(i), dS.at(i), p.Dv);
         for (int64_t t = rows - 1; t >= 0; --t) {
-            const float of_p = dot(m.dd.at(t), m.p.at(t), p.Dv), of_o = dot(m.dout.at(t), m.o.at(t), p.Dv);
-            later += m.gamma[t] * (of_o - m.beta[t] * of_p);
+            const float of_p = p.corrects ? dot(m.dd.at(t), m.p.at(t), p.Dv) : 0;
+            later += m.gamma[t] * (dot(m.dout.at(t), m.o.at(t), p.Dv) - m.beta[t] * of_p);
             m.e[t] += later;
-            combine(-m.beta[t] * m.gamma[t], m.dd.at(t), 0, m.dp.at(t), p.Dv);
+            if (p.corrects) combine(-m.beta[t] * m.gamma[t], m.dd.at(t), 0, m.dp.at(t), p.Dv);
             combine(m.gamma[t], m.dout.at(t), 0, m.dout.at(t), p.Dv);
         }
         transpose(S, p.Dk, p.Dv, m.transposed);
-        multiply(m.dp, m.transposed, m.dk, rows, p.Dk, p.Dv, true);
+        if (p.corrects) multiply(m.dp, m.transposed, m.dk, rows, p.Dk, p.Dv, true);
         multiply(m.dout, m.transposed, m.dq, rows, p.Dk, p.Dv, true);
         for (int64_t i = 0; i < p.Dk; ++i) combine(last, dS.at(i), 0, dS.at(i), p.Dv);
-        multiply_transposed(m.k, m.dp, dS, p.Dk, p.Dv, rows, true);
+        if (p.corrects) multiply_transposed(m.k, m.dp, dS, p.Dk, p.Dv, rows, true);
         multiply_transposed(m.q, m.dout, dS, p.Dk, p.Dv, rows, true);
     }
 
@@ -337,19 +354,47 @@ struct Task {
         }
         multiply_transposed(m.scores, m.dout, m.dd, rows, p.Dv, rows, false);
         multiply(m.weighted, dS, m.dd, rows, p.Dv, p.Dk, true);
-        solve_transposed(rows);
-        for (int64_t r = 0; r < rows; ++r)
-            m.dbeta[r] = dot(m.dd.at(r), m.v.at(r), p.Dv) - m.gamma[r] * dot(m.dd.at(r), m.p.at(r), p.Dv);
+        if (p.corrects) solve_transposed(rows);
+        for (int64_t r = 0; r < rows; ++r) {
+            m.dbeta[r] = dot(m.dd.at(r), m.v.at(r), p.Dv);
+            if (p.corrects) m.dbeta[r] -= m.gamma[r] * dot(m.dd.at(r), m.p.at(r), p.Dv);
+        }
         squares_backward(rows);
         state_backward(rows, S, dS);
         for (int64_t r = 0; r < rows; ++r) {
             const int64_t at = index(begin + r, g);
             b.dg.as<float>()[at] = m.e[r];
-            store(broadcast(m.dbeta[r] * m.beta[r] * (1 - m.beta[r])), b.db.as<T>() + at, Tail{1});
             combine(m.beta[r], m.dd.at(r), 0, m.dd.at(r), p.Dv);
+            if (p.corrects) {
+                store(broadcast(m.dbeta[r] * m.beta[r] * (1 - m.beta[r])), b.db.as<T>() + at, Tail{1});
+            } else {
+                b.db.as<float>()[at] = m.dbeta[r];
+                load_row(row_at<T>(b.dout, n, begin + r, value_head(g)), p.Dv, m.dout.at(r));
+                combine(skip(g), m.dout.at(r), 1, m.dd.at(r), p.Dv);
+            }
             store_silu_gradient(row_at<const T>(f.value, n, begin + r, value_head(g)), m.dd.at(r), p.Dv,
                                 row_at<T>(b.dvalue, n, begin + r, value_head(g)));
         }
+    }
+
+    // Of token t of the sequence, which is row r of a chunk, from dk and dq of the row.
+    void store_key_gradients(int64_t t, int64_t r, float* dk, float* dq, const DeltaRuleBackward& b) const {
+        const T *key = row_at<const T>(f.key, n, t, h), *query = row_at<const T>(f.query, n, t, h);
+        T *dkey = row_at<T>(b.dkey, n, t, h), *dquery = row_at<T>(b.dquery, n, t, h);
+        if (p.corrects) {
+            store_unit_gradient(key, m.k.at(r), m.scale_k[r], 1, dk, dkey);
+            store_unit_gradient(query, m.q.at(r), m.scale_q[r], query_scale(), dq, dquery);
+        } else {
+            store_silu_gradient(key, dk, p.Dk, dkey);
+            store_silu_gradient(query, dq, p.Dk, dquery);
+        }
+    }
+    float* partial(int64_t t) const { return partials + t * 2 * p.row_k; }
+    // Of a task of part 0, from the sums of all parts.
+    void add_parts(int64_t t, const DeltaRuleBackward& b) const {
+        float* sum = partial(t);
+        for (int64_t i = 1; i < p.parts; ++i) combine(1, sum + i * p.T * 2 * p.row_k, 1, sum, 2 * p.row_k);
+        store_key_gradients(t, 0, sum, sum + p.row_k, b);
     }
 
     // The gradient of x from d, that of y = factor silu(x) = scale unit(silu(x)); d is changed.
@@ -369,40 +414,70 @@ struct Task {
                 for (int64_t s = 0; s < kChunk; ++s) m.dkk.at(r)[s] = m.dqk.at(r)[s] = 0;
             }
             for (int64_t g = 0; g < p.group; ++g) value_head_backward(chunk, g, b);
-            multiply(m.dkk, m.k, m.dk, rows, p.Dk, rows, true);
-            multiply_transposed(m.dkk, m.k, m.dk, rows, p.Dk, rows, true);
+            if (p.corrects) {
+                multiply(m.dkk, m.k, m.dk, rows, p.Dk, rows, true);
+                multiply_transposed(m.dkk, m.k, m.dk, rows, p.Dk, rows, true);
+            }
             multiply(m.dqk, m.k, m.dq, rows, p.Dk, rows, true);
             multiply_transposed(m.dqk, m.q, m.dk, rows, p.Dk, rows, true);
-            const float scale = 1 / __builtin_sqrtf(static_cast<float>(p.Dk));
             for (int64_t r = 0; r < rows; ++r) {
                 const int64_t t = chunk * kChunk + r;
-                store_unit_gradient(row_at<const T>(f.key, n, t, h), m.k.at(r), m.scale_k[r], 1, m.dk.at(r),
-                                    row_at<T>(b.dkey, n, t, h));
-                store_unit_gradient(row_at<const T>(f.query, n, t, h), m.q.at(r), m.scale_q[r], scale, m.dq.at(r),
-                                    row_at<T>(b.dquery, n, t, h));
+                if (partials == nullptr) {
+                    store_key_gradients(t, r, m.dk.at(r), m.dq.at(r), b);
+                } else {
+                    load_row(m.dk.at(r), p.row_k, partial(t));
+                    load_row(m.dq.at(r), p.row_k, partial(t) + p.row_k);
+                }
             }
         }
         store_states(m.dstates, b.dbefore);
     }
 };
 
+// run(task) for parts [0, parts) of the key heads.
 template <class Run>
-void for_key_heads(const Stream& stream, const DeltaRule& f, bool backward, Run&& run) {
-    const Plan p = delta::plan_of(f.key.shape, f.value.shape, backward);
+void for_key_heads(const Stream& stream, const DeltaRule& f, const Plan& p, int64_t parts, bool backward, Run&& run) {
+    float *slots = f.workspace.as<float>(), *partials = p.partials > 0 ? slots + stream.threads * p.slot : nullptr;
     with_type(f.key.dtype, [&]<class T>(Type<T>) {
-        tasks_in_slots(stream, p.B * p.Hk, [&](int64_t task, int64_t slot) {
-            Slot m(p, f.workspace.as<float>() + slot * p.slot, backward);
-            run(Task<T>{f, p, m, task / p.Hk, task % p.Hk});
+        tasks_in_slots(stream, p.B * p.Hk * parts, [&](int64_t task, int64_t slot) {
+            Slot m(p, slots + slot * p.slot, backward);
+            const int64_t key_head = task / parts, part = task % parts;
+            float* own = partials ? partials + (key_head * p.parts + part) * p.T * 2 * p.row_k : nullptr;
+            run(Task<T>{f, p, m, key_head / p.Hk, key_head % p.Hk, part, own});
         });
     });
 }
 
 void forward(const Stream& stream, const DeltaRule& f, View o, View after) {
-    for_key_heads(stream, f, false, [&](const auto& task) { task.forward(o, after); });
+    const Plan p = delta::plan_of(f.key.shape, f.value.shape, f.corrects, false);
+    for_key_heads(stream, f, p, p.parts, false, [&](const auto& task) { task.forward(o, after); });
 }
 
 void backward(const Stream& stream, const DeltaRule& f, const DeltaRuleBackward& b) {
-    for_key_heads(stream, f, true, [&](const auto& task) { task.backward(b); });
+    const Plan p = delta::plan_of(f.key.shape, f.value.shape, f.corrects, true);
+    for_key_heads(stream, f, p, p.parts, true, [&](const auto& task) { task.backward(b); });
+    if (p.parts > 1)
+        for_key_heads(stream, f, p, 1, true, [&](const auto& task) {
+            for (int64_t t = 0; t < p.T; ++t) task.add_parts(t, b);
+        });
+}
+
+// A task is a value head.
+void backward_skip(const Stream& stream, View dout, View value, View dskip) {
+    with_type(value.dtype, [&]<class T>(Type<T>) {
+        tasks_in_slots(stream, value.shape[2], [&](int64_t h, int64_t) {
+            float sum = 0;
+            for (int64_t n = 0; n < value.shape[0]; ++n)
+                for (int64_t t = 0; t < value.shape[1]; ++t) {
+                    const T *d = row_at<const T>(dout, n, t, h), *v = row_at<const T>(value, n, t, h);
+                    sum += row_sum(value.shape[3], [&](int64_t i, auto part) {
+                        const Vec x = load(v + i, part);
+                        return load(d + i, part) * (x * sigmoid<float>(x).value);
+                    });
+                }
+            dskip.as<float>()[h] += sum;
+        });
+    });
 }
 
 }  // namespace
@@ -410,6 +485,7 @@ void backward(const Stream& stream, const DeltaRule& f, const DeltaRuleBackward&
 void fill_delta_rule(KernelTable& table) {
     table.delta_rule_forward = forward;
     table.delta_rule_backward = backward;
+    table.delta_rule_backward_skip = backward_skip;
 }
 
 }  // namespace tutti::kernels::TUTTI_ISA

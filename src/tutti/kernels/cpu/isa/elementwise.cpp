@@ -182,8 +182,8 @@ void gated(const Stream& stream, float limit, View gate, View up, View y) {
 }
 
 void swiglu_forward(const Stream& stream, Gate g, View gate, View up, View y) {
-    constexpr void (*kOf[])(const Stream&, float, View, View, View) = {gated<Gate::silu>, gated<Gate::gelu>,
-                                                                       gated<Gate::clamped>, gated<Gate::sigmoid>};
+    constexpr void (*kOf[])(const Stream&, float, View, View, View) = {
+        gated<Gate::silu>, gated<Gate::gelu>, gated<Gate::clamped>, gated<Gate::sigmoid>, gated<Gate::relu>};
     kOf[g.kind](stream, g.limit, gate, up, y);
 }
 
@@ -207,7 +207,7 @@ void gated_backward(const Stream& stream, float limit, View dy, View gate, View 
 void swiglu_backward(const Stream& stream, Gate g, View dy, View gate, View up, View dgate, View dup) {
     constexpr void (*kOf[])(const Stream&, float, View, View, View, View, View) = {
         gated_backward<Gate::silu>, gated_backward<Gate::gelu>, gated_backward<Gate::clamped>,
-        gated_backward<Gate::sigmoid>};
+        gated_backward<Gate::sigmoid>, gated_backward<Gate::relu>};
     kOf[g.kind](stream, g.limit, dy, gate, up, dgate, dup);
 }
 

@@ -28,13 +28,20 @@ template <bool centred>
     return s;
 }
 
+// The weights of R rows from n on: where there are groups, R is 1.
+template <class T>
+[[gnu::always_inline]] inline const T* weights_of(const View& w, int64_t n, int64_t width) {
+    const int64_t all = numel(w);
+    return w.as<T>() + (all == width ? 0 : n * width % all);
+}
+
 // s = x [+ residual];  x^ = (s - mean) rstd, rstd = (mean_c (s - mean)^2 + eps)^(-1/2);  y = x^ (w + offset) + b
 template <int R, bool centred, class T>
 void forward_rows(const NormForward& f, int64_t n) {
     const int64_t width = columns(f.x);
     const auto count = static_cast<float>(width);
     const T* in = summed_rows<T>(f, n, R);
-    const T *weight = f.w.as<T>(), *bias = f.b.as<T>();
+    const T *weight = weights_of<T>(f.w, n, width), *bias = f.b.as<T>();
     T* out = f.y.as<T>() + n * width;
     Vecs<R> mean, inverse;
     if constexpr (centred) {
@@ -79,7 +86,8 @@ template <int R, bool centred, class T>
 void backward_rows(const NormBackward& b, int64_t n) {
     const int64_t width = columns(b.x);
     const auto count = static_cast<float>(width);
-    const T *dy = b.dy.as<T>() + n * width, *in = b.x.as<T>() + n * width, *weight = b.w.as<T>();
+    const T *dy = b.dy.as<T>() + n * width, *in = b.x.as<T>() + n * width;
+    const T* weight = weights_of<T>(b.w, n, width);
     const T* add = b.add.data ? b.add.as<T>() + n * width : nullptr;
     T* out = b.dx.as<T>() + n * width;
     const Vec offset = broadcast(b.offset);
@@ -120,26 +128,38 @@ void backward_rows(const NormBackward& b, int64_t n) {
 template <bool centred, class T>
 void add_to_weight(const Stream& stream, View dy, View x, View mean, View rstd, View dw, View db) {
     constexpr int kSums = centred ? 2 : 1;
-    const int64_t width = columns(x);
+    const int64_t width = columns(x), groups = width == 0 ? 0 : numel(dw) / width;
     const float *means = mean.as<float>(), *inverses = rstd.as<float>();
     const T *gradients = dy.as<T>(), *in = x.as<T>();
-    Targets<kSums> targets;
-    targets.p[0] = dw.as<float>();
-    if constexpr (centred) targets.p[1] = db.as<float>();
-    add_column_sums<kSums>(stream, rows(x), width, targets, [=](int64_t n, int64_t c, auto part) {
-        const Vec d = load(gradients + n * width + c, part);
-        Vec s = load(in + n * width + c, part);
-        if constexpr (centred) s = s - broadcast(means[n]);
-        Vecs<kSums> terms;
-        terms.v[0] = d * (s * broadcast(inverses[n]));
-        if constexpr (centred) terms.v[1] = d;
-        return terms;
+    for (int64_t group = 0; group < groups; ++group) {
+        Targets<kSums> targets;
+        targets.p[0] = dw.as<float>() + group * width;
+        if constexpr (centred) targets.p[1] = db.as<float>();
+        add_column_sums<kSums>(stream, rows(x) / groups, width, targets, [=](int64_t token, int64_t c, auto part) {
+            const int64_t n = token * groups + group;
+            const Vec d = load(gradients + n * width + c, part);
+            Vec s = load(in + n * width + c, part);
+            if constexpr (centred) s = s - broadcast(means[n]);
+            Vecs<kSums> terms;
+            terms.v[0] = d * (s * broadcast(inverses[n]));
+            if constexpr (centred) terms.v[1] = d;
+            return terms;
+        });
+    }
+}
+
+// run(Rows<R>, n) for all rows, several at once where all have the same weights.
+template <class Run>
+void for_rows_of(const Stream& stream, const View& x, const View& w, const Run& run) {
+    for_rows_parallel(stream, rows(x), columns(x), [&]<int R>(Rows<R> several, int64_t n) {
+        if (numel(w) == columns(x)) return run(several, n);
+        for (int64_t row = n; row < n + R; ++row) run(Rows<1>{}, row);
     });
 }
 
 void norm_forward(const Stream& stream, const NormForward& f) {
     with_type(f.x.dtype, [&]<class T>(Type<T>) {
-        for_rows_parallel(stream, rows(f.x), columns(f.x), [&]<int R>(Rows<R>, int64_t n) {
+        for_rows_of(stream, f.x, f.w, [&]<int R>(Rows<R>, int64_t n) {
             f.mean.data ? forward_rows<R, true, T>(f, n) : forward_rows<R, false, T>(f, n);
         });
     });
@@ -147,7 +167,7 @@ void norm_forward(const Stream& stream, const NormForward& f) {
 
 void norm_backward_input(const Stream& stream, const NormBackward& b) {
     with_type(b.x.dtype, [&]<class T>(Type<T>) {
-        for_rows_parallel(stream, rows(b.x), columns(b.x), [&]<int R>(Rows<R>, int64_t n) {
+        for_rows_of(stream, b.x, b.w, [&]<int R>(Rows<R>, int64_t n) {
             b.mean.data ? backward_rows<R, true, T>(b, n) : backward_rows<R, false, T>(b, n);
         });
     });
