@@ -84,7 +84,7 @@ class Block final : public nn::Module {
 models::Model make_family(ops::Context& ctx, const spec::ModelSpec& s, int64_t max_positions) {
     const ops::RopeTable rope = nn::make_rope_table(
         ctx, max_positions, models::rope_frequencies(*spec::layer(s, 0).attention()->rope, max_positions));
-    return {s, models::make_decoder(s, "model.norm",
+    return {s, models::make_decoder(s, "model.embed_tokens", "model.norm",
                                     [&](int64_t layer) { return std::make_unique<Block>(s, layer, rope); })};
 }
 const engine::Factories kFactories{.model = make_family};

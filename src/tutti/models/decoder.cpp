@@ -12,12 +12,12 @@ namespace {
 
 class TokenEmbedding final : public Module {
   public:
-    explicit TokenEmbedding(const spec::ModelSpec& s)
-        : tokens_(make_embedding("model.embed_tokens", s.vocab, s.width, s.init_std, Role::vocabulary)),
+    TokenEmbedding(const spec::ModelSpec& s, const std::string& name)
+        : tokens_(make_embedding(name, s.vocab, s.width, s.init_std, Role::vocabulary)),
           scale_(s.embedding_scale > 0 ? s.embedding_scale : 1),
           root_(s.embedding_sqrt ? std::sqrt(static_cast<double>(s.width)) : 0),
           dropout_(s.dropout) {
-        unit.name = "model.embed_tokens";
+        unit.name = name;
         unit.backward_reads_weights = false;
         own_all(unit, tokens_);
     }
@@ -111,9 +111,9 @@ std::vector<std::unique_ptr<Module>> make_decoder(const spec::ModelSpec& s, std:
     return modules;
 }
 
-std::vector<std::unique_ptr<Module>> make_decoder(const spec::ModelSpec& s, const char* final_norm,
-                                                  const MakeBlock& make_block) {
-    return make_decoder(s, std::make_unique<TokenEmbedding>(s), make_block,
+std::vector<std::unique_ptr<Module>> make_decoder(const spec::ModelSpec& s, const std::string& embedding,
+                                                  const std::string& final_norm, const MakeBlock& make_block) {
+    return make_decoder(s, std::make_unique<TokenEmbedding>(s, embedding), make_block,
                         make_rms_norm(final_norm, s.width, s.norm_eps, Role::norm, s.norm_offset ? 1 : 0));
 }
 

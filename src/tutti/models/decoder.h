@@ -14,9 +14,9 @@ using MakeBlock = std::function<std::unique_ptr<Module>(int64_t layer)>;
 // blocks numbered from spec.layers on.
 std::vector<std::unique_ptr<Module>> make_decoder(const spec::ModelSpec& spec, std::unique_ptr<Module> embedding,
                                                   const MakeBlock& make_block, nn::Norm norm);
-// The same with the embedding "model.embed_tokens" and an RMS norm of this name.
-std::vector<std::unique_ptr<Module>> make_decoder(const spec::ModelSpec& spec, const char* final_norm,
-                                                  const MakeBlock& make_block);
+// The same with an embedding and an RMS norm of these names.
+std::vector<std::unique_ptr<Module>> make_decoder(const spec::ModelSpec& spec, const std::string& embedding,
+                                                  const std::string& final_norm, const MakeBlock& make_block);
 
 // In files the parameters are rows of one tensor, in this order; with several groups each is cut in so many equal
 // blocks of rows, and the first blocks of all parameters come before the second ones.

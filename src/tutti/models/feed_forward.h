@@ -20,10 +20,14 @@ struct FeedForwardNames {
     const char* bias = "expert_bias";
     const char* router = "gate";
     bool together = false;  // in files the experts are in one tensor for gate and up, and one for down
+    // In files gate | up are rows of input_linear, and down is output_linear: of all experts together, and of this
+    // other part, the MLP or the shared expert (Granite 4). "": not so.
+    std::string pairs_of = {};
 };
 
-// W_down of the gated unit (kernels::Gate) of W_gate x and W_up x. A layer with experts (LayerSpec::mixture) adds the
-// outputs of a token's experts, by the router's weights, and of the shared expert; the experts' matrices are stacked,
+// W_down of the gated unit (kernels::Gate) of W_gate x and W_up x, or W_down relu(W_up x)^2. A layer with experts
+// (LayerSpec::mixture) adds the outputs of a token's experts, by the router's weights, and of the shared expert; the
+// experts' matrices are stacked,
 // "<part>.experts.<gate>.weight" (E, F, C), and usually apart in files. Must not be moved once a unit owns it.
 class FeedForward {
   public:
@@ -38,18 +42,23 @@ class FeedForward {
   private:
     friend void own(autograd::Unit& unit, FeedForward& part);
     struct Dense {
-        nn::Linear gate, up, down;
+        std::optional<nn::Linear> gate;
+        nn::Linear up, down;
     };
     struct Experts {
         nn::Linear router;
         std::optional<nn::Parameter> choice_bias;
-        nn::WeightAndBias gate, up, down;
+        std::optional<nn::WeightAndBias> gate;
+        nn::WeightAndBias up, down;
         std::optional<nn::Linear> shared_gate;
+        std::optional<nn::Linear> into_latent, from_latent;
     };
+    nn::Var mlp(nn::Tape& tape, const nn::Var& x);  // of dense_
     static Experts make_experts(const spec::ModelSpec& spec, const spec::MixtureSpec& mixture,
                                 const FeedForwardNames& names, const FeedForwardNames& stored);
     spec::MixtureSpec spec_;
     ops::Gate unit_ = ops::Gate::silu;
+    double gate_scale_ = 1, output_scale_ = 1;
     int64_t layer_;
     std::optional<Dense> dense_;  // in a layer with experts the shared expert
     std::optional<Experts> experts_;

@@ -46,7 +46,7 @@ class ShortConvolution {
 std::vector<std::unique_ptr<Module>> make_lfm2(ops::Context& ctx, const spec::ModelSpec& s, int64_t max_positions) {
     RopeOfLayers rope(ctx, max_positions);
     const BlockNames names{"operator_norm", "ffn_norm", "operator", "feed_forward"};
-    return make_decoder(s, "model.embedding_norm", [&](int64_t layer) -> std::unique_ptr<Module> {
+    return make_decoder(s, "model.embed_tokens", "model.embedding_norm", [&](int64_t layer) -> std::unique_ptr<Module> {
         const std::string name = concat("model.layers.", layer);
         FeedForward feed_forward(s, layer, {name + ".feed_forward", "w1", "w3", "w2"});
         const spec::LayerSpec of_layer = spec::layer(s, layer);

@@ -75,4 +75,29 @@ class ResidualBlock final : public nn::Module {
     FeedForward feed_forward_;
 };
 
+// A layer that is one part: x += part(norm(x)), with the norm "<name>.norm".
+template <class Part>
+class PartBlock final : public nn::Module {
+  public:
+    // `of`: the part's name in the key of its dropout.
+    PartBlock(const spec::ModelSpec& s, const std::string& name, const char* of, Part part)
+        : of_(of),
+          dropout_(s.dropout),
+          norm_(nn::make_rms_norm(name + ".norm", s.width, s.norm_eps, nn::Role::norm)),
+          part_(std::move(part)) {
+        unit.name = name;
+        nn::own_all(unit, norm_, part_);
+    }
+    nn::Var forward(nn::Tape& tape, const nn::Var& x, const nn::Batch& batch) override {
+        const nn::Var y = part_(tape, norm_(tape, x), batch);
+        return nn::add(tape, x, nn::dropout(tape, y, dropout_, batch, concat(unit.name, ".", of_)));
+    }
+
+  private:
+    const char* of_;
+    double dropout_;
+    nn::Norm norm_;
+    Part part_;
+};
+
 }  // namespace tutti::models

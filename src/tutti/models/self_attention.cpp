@@ -18,6 +18,7 @@ SelfAttention::SelfAttention(const spec::ModelSpec& s, int64_t layer, const std:
     rotates_ = a.rope.has_value();
     over_heads_ = a.width_norm;
     head_dim_ = D;
+    output_scale_ = a.output_scale;
     const LinearOptions q{.role = Role::column, .std = s.init_std, .bias = a.bias, .grain = D};
     const LinearOptions kv{.role = Role::key_value, .std = s.init_std, .bias = a.bias, .grain = D};
     q_ = make_linear(name + ".q_proj", C, a.heads * D, q);
@@ -45,7 +46,8 @@ SelfAttention::SelfAttention(const spec::ModelSpec& s, int64_t layer, const std:
 Var SelfAttention::operator()(Tape& tape, const Var& x, const Batch& batch) {
     // A norm of heads stands between the projection and the rotation, and reads whole tensors.
     const bool fused = !q_norm_ && !gate_ && !rope_.grows && fuses(tape.context(), {q_, k_, v_});
-    return o_(tape, fused ? join_heads(tape, packed(tape, x, batch)) : apart(tape, x, batch));
+    return scale(tape, o_(tape, fused ? join_heads(tape, packed(tape, x, batch)) : apart(tape, x, batch)),
+                 output_scale_);
 }
 
 Var SelfAttention::packed(Tape& tape, const Var& x, const Batch& batch) {

@@ -37,6 +37,7 @@ class SelfAttention {
     nn::AttentionOptions options();
 
     int64_t layer_, head_dim_;
+    double output_scale_;
     nn::AttentionOptions options_;
     bool rotates_, over_heads_;  // over_heads_: the norms are of all heads together
     RopeTables rope_;

@@ -51,6 +51,10 @@ std::string architecture(const spec::ModelSpec& m) {
     if (!m.delta_layers.empty())
         text += concat(", delta rule of ", m.delta_value_heads, " heads of ", m.delta_value_dim, " in layers ",
                        m.delta_layers);
+    if (spec::has_scan(m))
+        text += concat(", scans of ", m.scan_heads, " heads of ", m.scan_head_dim, " and state ", m.scan_state,
+                       m.pattern.empty() ? " in layers " + m.scan_layers : ", layers " + m.pattern,
+                       m.scan_beside ? " beside attention" : "");
     if (static_cast<int64_t>(spec::layers_with_experts(m).size()) < m.layers) text += concat(", ffn ", m.ffn);
     return text + mixture(m) + concat(", vocab ", m.vocab, m.tie_embeddings ? ", tied" : "");
 }

@@ -11,7 +11,8 @@ constexpr std::string_view kOptions =
     "qkv_bias output_bias mlp_bias window window_layers variant norms norm_offset width_norm gate embedding_sqrt "
     "embedding_scale residual_scale logit_divisor logit_cap score_scale score_cap rope_dims rope_adjacent nope_layers "
     "window_rope_theta query_growth delta_layers delta_key_heads delta_value_heads delta_key_dim delta_value_dim "
-    "attention_gate kv_latent q_latent value_dim gate_limit sinks mtp_depth mtp_weight ";
+    "scan_layers scan_beside scan_heads scan_head_dim scan_groups scan_state scan_step_min scan_step_max scan_norm "
+    "pattern multipliers attention_gate kv_latent q_latent value_dim gate_limit sinks mtp_depth mtp_weight ";
 
 constexpr std::array kFamilyTraits = {
     FamilyTraits{.family = Family::gpt2,
@@ -22,7 +23,7 @@ constexpr std::array kFamilyTraits = {
                  .gated = false,
                  .plain_heads = true,
                  .unused = "conv_layers conv_kernel conv_bias head_norm rope_theta rope_scaling.factor "},
-    FamilyTraits{.family = Family::llama, .name = "llama", .options = true, .unused = "conv_layers conv_bias "},
+    FamilyTraits{.family = Family::llama, .name = "llama", .options = true, .unused = "conv_layers "},
     FamilyTraits{.family = Family::lfm2, .name = "lfm2", .head_norm = true, .router_epsilon = 1e-6},
     FamilyTraits{.family = Family::mlp,
                  .name = "mlp",

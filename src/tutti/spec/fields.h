@@ -154,10 +154,10 @@ void for_each_field(Run& run, const Visit& visit) {
     key("norm_offset", m.norm_offset, any(), "llama: weights of norms are stored less 1 (Gemma)");
     key("width_norm", m.width_norm, any(),
         "llama: RMSNorm of all queries, and of all keys, of a token together (OLMo 2)");
-    key("gate", m.gate, one_of({"silu", "gelu", "clamped"}),
+    key("gate", m.gate, one_of({"silu", "gelu", "clamped", "relu2"}),
         "llama: activation of the gated MLP; gelu: by tanh (Gemma); clamped: min(x, l) sigmoid(1.702 min(x, l)) (u + "
-        "1) of "
-        "gate x and up u, which is cut at -l and l = gate_limit (gpt-oss)");
+        "1) of gate x and up u, which is cut at -l and l = gate_limit (gpt-oss); relu2: the square of ReLU, in an MLP "
+        "and experts without a gate (Nemotron-H)");
     key("gate_limit", m.gate_limit, at_least(0), "llama: l of gate = \"clamped\"");
     key("sinks", m.sinks, any(),
         "llama: a trained score of each head that takes part in its softmax, without a value (gpt-oss)");
@@ -185,10 +185,10 @@ void for_each_field(Run& run, const Visit& visit) {
     key("conv_layers", m.conv_layers, any(),
         "lfm2: layers with a gated short convolution in place of attention, as \"0-1,3-4\"; \"\": none");
     key("conv_kernel", m.conv_kernel, between(0, 16),
-        "kernel size of the convolutions of conv_layers and delta_layers in tokens, the current one included; 0 "
-        "without "
-        "such layers");
-    key("conv_bias", m.conv_bias, any(), "lfm2: biases on the convolution and the projections around it");
+        "kernel size of the convolutions of conv_layers, delta_layers and scans in tokens, the current one included; 0 "
+        "without such layers");
+    key("conv_bias", m.conv_bias, any(),
+        "biases on the convolutions; lfm2: also on the projections around them; delta_layers have none");
     key("delta_layers", m.delta_layers, any(),
         "llama: layers with the gated delta rule in place of attention (Qwen3-Next), as \"0-2,4-6\"; \"\": none");
     key("delta_key_heads", m.delta_key_heads, between(0, 65536),
@@ -197,6 +197,26 @@ void for_each_field(Run& run, const Visit& visit) {
         "llama: heads of values, each with a state; a multiple of delta_key_heads");
     key("delta_key_dim", m.delta_key_dim, between(0, 65536), "llama: channels of such a head's queries and keys");
     key("delta_value_dim", m.delta_value_dim, between(0, 65536), "llama: channels of such a head's values");
+    key("scan_layers", m.scan_layers, any(),
+        "llama: layers with Mamba-2's scan in place of attention (Granite 4), as \"0-4,6\"; \"\": none but those of "
+        "pattern");
+    key("scan_beside", m.scan_beside, any(), "llama: scan_layers have attention, too, and add both (Falcon-H1)");
+    key("scan_heads", m.scan_heads, between(0, 65536),
+        "llama: heads of the scan, each with a state; 0 without scans, like the next three");
+    key("scan_head_dim", m.scan_head_dim, between(0, 65536), "llama: P, channels of such a head");
+    key("scan_groups", m.scan_groups, between(0, 65536),
+        "llama: groups of these heads, each with one B and C; a divisor of scan_heads");
+    key("scan_state", m.scan_state, between(0, 65536), "llama: N, channels of B and C");
+    key("scan_step_min", m.scan_step_min, at_least(0), "llama: least step of the scan (Nemotron-H); 0: none");
+    key("scan_step_max", m.scan_step_max, at_least(0), "llama: greatest step; 0: none");
+    key("scan_norm", m.scan_norm, one_of({"gated", "before_gate", "none"}),
+        "llama: RMS norm of each group of the scan's gated output, of the output before its gate, or none (Falcon-H1)");
+    key("pattern", m.pattern, any(),
+        "llama: a letter for each layer, which is that part alone behind one norm (Nemotron-H): M scan, * attention, - "
+        "MLP, E experts; \"\": each layer has a mixer and an MLP or experts");
+    key("multipliers", m.multipliers, any(),
+        "llama: factors of keys, attention's input and output, the scan's input and output, its z, x, B, C and dt, the "
+        "MLP's gate and output (Falcon-H1), as \"1,0.5,...\"; \"\": all 1");
     key("attention_gate", m.attention_gate, any(),
         "llama: attention's output times the sigmoid of a projection of its input (Qwen3-Next)");
     key("max_positions", m.max_positions, between(0, 2147483647),
@@ -261,6 +281,10 @@ void for_each_field(Run& run, const Visit& visit) {
     key("moe.bias", e.bias, any(), "biases on the three projections of each expert (gpt-oss)");
     key("moe.groups", e.groups, between(1, 65536), "equal groups of experts; 1: none");
     key("moe.top_groups", e.top_groups, between(1, 65536), "groups from which a token's experts are chosen");
+    key("moe.latent", e.latent, between(0, 1048576),
+        "channels of a projection of the tokens on which the experts work, and from which another one returns "
+        "(Nemotron "
+        "3); 0: width");
     key("moe.group_best", e.group_best, between(0, 65536),
         "a group is chosen by the sum of this many of its best scores: 1 in DeepSeek-V2, 2 in V3; 0: top_k / "
         "top_groups");

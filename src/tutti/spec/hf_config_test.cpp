@@ -358,6 +358,60 @@ TEST(HfConfig, VariantsRefuseWhatTheyCannotHonour) {
     refuses("exaone4", R"("sliding_window":4,"sliding_window_pattern":"LGL")", "sliding_window_pattern = \"LGL\"");
 }
 
+// The classes with Mamba-2's scan. Files that Python wrote may say Infinity.
+TEST(HfConfig, Scans) {
+    const std::string granite =
+        R"("layer_types":["mamba","attention","mamba"],"mamba_n_heads":6,"mamba_d_head":"auto",)"
+        R"("num_local_experts":0)";
+    const ModelSpec m = read(llama_text("granitemoehybrid", granite + R"(,"time_step_limit":[0.25, Infinity])"));
+    EXPECT_EQ(m.scan_layers, "0,2");
+    EXPECT_EQ(m.nope_layers, "0-2");
+    EXPECT_EQ(m.scan_head_dim, 16);  // 2 * 48 channels
+    EXPECT_EQ(m.ffn, 1024);          // the class's shared_intermediate_size
+    EXPECT_EQ(m.scan_step_min, 0.25);
+    EXPECT_EQ(m.scan_step_max, 0);
+    const std::string v5 =
+        granite + R"(,"time_step_limit":[0.25, {"__float__": "Infinity"}],"position_embedding_type":"rope")";
+    EXPECT_EQ(read(llama_text("granitemoehybrid", v5)).nope_layers, "");
+    const std::string in_text = R"(,"name_or_path":"a \"Infinity\" of \\")";
+    EXPECT_EQ(read(llama_text("granitemoehybrid", granite + in_text)).scan_step_min, 0);
+    const auto refuses = [](const std::string& text, const std::string& key) {
+        EXPECT_NE(error_of(text).find(concat("config.json: ", key)), std::string::npos) << error_of(text);
+    };
+    const auto granite_with = [&](const std::string& more) {
+        return llama_text("granitemoehybrid", granite + "," + more);
+    };
+    refuses(llama_text("granitemoehybrid", R"("mamba_n_heads":7,"num_local_experts":0)"), "mamba_n_heads = 7");
+    refuses(granite_with(R"("mamba_proj_bias":true)"), "mamba_proj_bias = true");
+    refuses(granite_with(R"("time_step_limit":[0.5])"), "time_step_limit");
+    refuses(granite_with(R"("position_embedding_type":"learned")"), "position_embedding_type");
+    const auto nemotron = [](const std::string& more) {
+        return R"({"model_type":"nemotron_h","vocab_size":211,"hidden_size":48,"intermediate_size":112,)"
+               R"("num_attention_heads":6,"max_position_embeddings":512,"layer_norm_epsilon":1e-05,)" +
+               more + "}";
+    };
+    const ModelSpec n =
+        read(nemotron(R"("hybrid_override_pattern":"M*-","n_groups":4,"time_step_limit":[0.0, Infinity])"));
+    EXPECT_EQ(n.layers, 3);
+    EXPECT_EQ(n.gate, "relu2");
+    EXPECT_EQ(n.scan_step_min, 0.001);
+    EXPECT_EQ(n.moe, MixtureSpec{});
+    EXPECT_EQ(read(nemotron(R"("layers_block_type":["moe","mamba"])")).pattern, "EM");
+    refuses(nemotron(R"("hybrid_override_pattern":"M*-","num_hidden_layers":4)"), "num_hidden_layers = 4");
+    refuses(nemotron(R"("hybrid_override_pattern":"MX")"), "hybrid_override_pattern = \"MX\"");
+    refuses(nemotron(R"("hybrid_override_pattern":"M","time_step_limit":[0.1, 1])"), "time_step_limit");
+    refuses(nemotron(R"("hybrid_override_pattern":"M","mlp_bias":true)"), "mlp_bias = true");
+    refuses(nemotron(R"("hybrid_override_pattern":"E","n_shared_experts":2)"), "n_shared_experts = 2");
+    const std::string falcon =
+        R"("mamba_d_ssm":48,"mamba_n_heads":6,"mlp_multipliers":[0.5,0.1],"lm_head_multiplier":0.3)";
+    const ModelSpec f = read(llama_text("falcon_h1", falcon));
+    EXPECT_EQ(f.multipliers, "1,1,1,1,1,1,1,1,1,1,0.5,0.1");
+    EXPECT_EQ(f.scan_norm, "none");
+    EXPECT_EQ(read(to_hf_config(f, DType::f32)), f);
+    refuses(llama_text("falcon_h1", falcon + R"(,"attention_bias":true)"), "attention_bias = true");
+    refuses(llama_text("falcon_h1", falcon + R"(,"ssm_multipliers":[1,1])"), "ssm_multipliers");
+}
+
 // DeepSeek's classes, whose sizes are those of a file but for one key.
 TEST(HfConfig, LatentAttentionRefusesWhatItCannotHonour) {
     const auto with = [](const char* name, const std::string& key, const Json& value) {

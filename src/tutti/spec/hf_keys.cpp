@@ -8,12 +8,34 @@
 
 namespace tutti::spec {
 
+namespace {
+
+// The word Infinity outside of texts as an object.
+std::string without_infinity(std::string_view text) {
+    constexpr std::string_view kWord = "Infinity", kObject = R"({"__float__": "Infinity"})";
+    std::string out;
+    bool inside = false;
+    for (size_t i = 0; i < text.size(); ++i) {
+        if (!inside && text.substr(i).starts_with(kWord)) {
+            out += kObject;
+            i += kWord.size() - 1;
+            continue;
+        }
+        if (text[i] == '"') inside = !inside;
+        if (inside && text[i] == '\\' && i + 1 < text.size()) out += text[i++];
+        out += text[i];
+    }
+    return out;
+}
+
+}  // namespace
+
 Json parse_hf_json(std::string_view text, const std::string& path) {
     constexpr size_t kMaxBytes = size_t{16} << 20;
     constexpr int kMaxDepth = 16;
     check<DataError>(text.size() <= kMaxBytes, path, ": ", text.size(), " bytes, at most ", kMaxBytes, " are allowed");
     try {
-        Json json = Json::parse(text, kMaxDepth);
+        Json json = Json::parse(without_infinity(text), kMaxDepth);
         check<DataError>(json.is_object(), path, ": required a JSON object, got ", json.type_name());
         return json;
     } catch (const JsonError& error) {
@@ -256,16 +278,16 @@ void read_rope(Keys& keys, ModelSpec& m, const RopeKeys& known, const std::strin
     if (known.growth && !any) keys.problem("rope_parameters", "required");
 }
 
-void read_sizes(Keys& keys, ModelSpec& m, int64_t head_dim) {
+void read_sizes(Keys& keys, ModelSpec& m, int64_t head_dim, const char* epsilon, int64_t layers) {
     m.width = keys.integer("hidden_size");
-    m.layers = keys.integer("num_hidden_layers");
+    m.layers = layers > 0 ? keys.integer_or("num_hidden_layers", layers) : keys.integer("num_hidden_layers");
     m.heads = keys.integer("num_attention_heads");
     m.kv_heads = keys.integer_or("num_key_value_heads", m.heads);
     // A class whose layers all have experts may lack the size of the others.
     m.ffn = keys.integer(keys.has("intermediate_size") || !keys.has("moe_intermediate_size") ? "intermediate_size"
                                                                                              : "moe_intermediate_size");
     m.max_positions = keys.integer("max_position_embeddings");
-    m.norm_eps = keys.number("rms_norm_eps");
+    m.norm_eps = keys.number(epsilon);
     if (keys.take("head_dim") == nullptr && head_dim == 0 && m.width % m.heads != 0)
         keys.problem("num_attention_heads", "must divide hidden_size = ", m.width, ", where there is no head_dim");
     m.head_dim = keys.integer_or("head_dim", head_dim > 0 ? head_dim : m.width / m.heads);

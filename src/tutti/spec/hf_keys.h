@@ -13,7 +13,8 @@
 
 namespace tutti::spec {
 
-// DataError for text that is not JSON or not an object, and for more than 16 levels or 16 MiB.
+// DataError for text that is not JSON or not an object, and for more than 16 levels or 16 MiB. Infinity, which Python
+// writes and JSON lacks, is {"__float__": "Infinity"}, as transformers 5 writes it.
 Json parse_hf_json(std::string_view text, const std::string& path);
 
 class Keys {
@@ -63,8 +64,10 @@ class Keys {
 };
 
 // Reads the sizes and the epsilon that Llama and its relatives name alike, from hidden_size to head_dim. `head_dim`:
-// what files without the key mean; 0: hidden_size / num_attention_heads.
-void read_sizes(Keys& keys, ModelSpec& model, int64_t head_dim);
+// what files without the key mean; 0: hidden_size / num_attention_heads. `epsilon`: the key of that of norms. `layers`:
+// those of files without num_hidden_layers; 0: required.
+void read_sizes(Keys& keys, ModelSpec& model, int64_t head_dim, const char* epsilon = "rms_norm_eps",
+                int64_t layers = 0);
 // The same sizes from vocab_size to head_dim, for writing.
 Json sizes_config(const ModelSpec& model);
 

@@ -121,6 +121,76 @@ double score_scale_of(const ModelSpec& m) {
 
 }  // namespace
 
+namespace {
+
+AttentionSpec attention_of(const ModelSpec& m, int64_t i, const Multipliers& scales) {
+    const FamilyTraits& traits = traits_of(m);
+    const bool windowed = m.window > 0 && (m.window_layers.empty() || contains(layer_ranges(m.window_layers), i));
+    AttentionSpec a{.heads = m.heads,
+                    .kv_heads = m.kv_heads,
+                    .head_dim = m.head_dim,
+                    .value_dim = m.value_dim > 0 ? m.value_dim : m.head_dim,
+                    .latent = latent_of(m),
+                    .window = windowed ? m.window : 0,
+                    .bias = m.qkv_bias || traits.biases,
+                    .output_bias = m.output_bias || traits.biases,
+                    .head_norm = m.head_norm,
+                    .width_norm = m.width_norm,
+                    .score_scale = score_scale_of(m),
+                    .score_cap = m.score_cap,
+                    .sinks = m.sinks,
+                    .output_gate = m.attention_gate,
+                    .rope = rope_of(m, i, windowed)};
+    if (scales == Multipliers{}) return a;
+    // Without biases factors of queries, keys and values are factors of the scores and of the output.
+    const double in = scales.attention_in, scale = 1 / std::sqrt(static_cast<double>(m.head_dim));
+    a.score_scale = (a.score_scale > 0 ? a.score_scale : scale) * in * in * scales.key;
+    a.output_scale = in * scales.attention_out;
+    return a;
+}
+
+ScanSpec scan_of(const ModelSpec& m, const Multipliers& scales) {
+    ScanSpec scan{.heads = m.scan_heads,
+                  .head_dim = m.scan_head_dim,
+                  .groups = m.scan_groups,
+                  .state = m.scan_state,
+                  .kernel = m.conv_kernel,
+                  .conv_bias = m.conv_bias,
+                  .step_min = m.scan_step_min,
+                  .step_max = m.scan_step_max,
+                  .norm = m.scan_norm,
+                  .scales = scales.scan,
+                  .output_scale = scales.scan_out};
+    for (double& scale : scan.scales) scale *= scales.scan_in;
+    return scan;
+}
+
+}  // namespace
+
+Multipliers multipliers_of(const std::string& text) {
+    Multipliers m;
+    if (text.empty()) return m;
+    const std::vector<double> all = number_list(text);
+    double* const places[] = {&m.key,     &m.attention_in, &m.attention_out, &m.scan_in, &m.scan_out, &m.scan[0],
+                              &m.scan[1], &m.scan[2],      &m.scan[3],       &m.scan[4], &m.gate,     &m.down};
+    check<UsageError>(all.size() == std::size(places), "\"", text, "\" has ", all.size(),
+                      " numbers; required: ", std::size(places),
+                      ", of key, attention_in, attention_out, scan_in, scan_out, z, x, B, C, dt, gate, "
+                      "down, or \"\"");
+    for (size_t i = 0; i < all.size(); ++i) *places[i] = all[i];
+    return m;
+}
+
+std::string to_text(const Multipliers& m) {
+    if (m == Multipliers{}) return "";
+    std::vector<double> all = {m.key, m.attention_in, m.attention_out, m.scan_in, m.scan_out};
+    all.insert(all.end(), m.scan.begin(), m.scan.end());
+    all.insert(all.end(), {m.gate, m.down});
+    return list_text(all);
+}
+
+bool has_scan(const ModelSpec& m) { return !m.scan_layers.empty() || m.pattern.find('M') != std::string::npos; }
+
 double yarn_mscale(double scale, double factor) { return factor <= 1 ? 1 : 0.1 * scale * std::log(factor) + 1; }
 
 LayerSpec layer(const ModelSpec& m, int64_t of) {
@@ -130,37 +200,33 @@ LayerSpec layer(const ModelSpec& m, int64_t of) {
     layer.norm_before = m.norms != "post";
     layer.norm_behind = m.norms != "pre";
     if (m.residual_scale > 0) layer.residual_scale = m.residual_scale;
-    if (contains(layer_ranges(m.conv_layers), i)) {
+    const auto part = static_cast<size_t>(i) < m.pattern.size() ? m.pattern[static_cast<size_t>(i)] : ' ';
+    const Multipliers scales = multipliers_of(m.multipliers);
+    const bool scans = part == 'M' || contains(layer_ranges(m.scan_layers), i);
+    if (contains(layer_ranges(m.conv_layers), i))
         layer.mixer = ConvolutionSpec{m.conv_kernel, m.conv_bias};
-    } else if (contains(layer_ranges(m.delta_layers), i)) {
+    else if (contains(layer_ranges(m.delta_layers), i))
         layer.mixer =
             DeltaSpec{m.delta_key_heads, m.delta_value_heads, m.delta_key_dim, m.delta_value_dim, m.conv_kernel};
-    } else if (traits.tokens) {
-        const bool windowed = m.window > 0 && (m.window_layers.empty() || contains(layer_ranges(m.window_layers), i));
-        layer.mixer = AttentionSpec{.heads = m.heads,
-                                    .kv_heads = m.kv_heads,
-                                    .head_dim = m.head_dim,
-                                    .value_dim = m.value_dim > 0 ? m.value_dim : m.head_dim,
-                                    .latent = latent_of(m),
-                                    .window = windowed ? m.window : 0,
-                                    .bias = m.qkv_bias || traits.biases,
-                                    .output_bias = m.output_bias || traits.biases,
-                                    .head_norm = m.head_norm,
-                                    .width_norm = m.width_norm,
-                                    .score_scale = score_scale_of(m),
-                                    .score_cap = m.score_cap,
-                                    .sinks = m.sinks,
-                                    .output_gate = m.attention_gate,
-                                    .rope = rope_of(m, i, windowed)};
-    }
+    else if (scans && m.scan_beside)
+        layer.mixer = BesideSpec{attention_of(m, i, scales), scan_of(m, scales)};
+    else if (scans)
+        layer.mixer = scan_of(m, scales);
+    else if (traits.tokens && part != '-' && part != 'E')
+        layer.mixer = attention_of(m, i, scales);
     layer.gate = {m.gate, m.gate_limit};
     const std::string& mixtures = m.moe.layers;
-    if (m.moe.experts > 0 && (mixtures.empty() || contains(layer_ranges(mixtures), i))) {
+    const bool experts = part == ' ' ? mixtures.empty() || contains(layer_ranges(mixtures), i) : part == 'E';
+    if (m.moe.experts > 0 && experts) {
         MixtureSpec moe = m.moe;
         moe.epsilon = traits.router_epsilon;
         layer.feed_forward = std::move(moe);
-    } else {
-        layer.feed_forward = MlpSpec{m.ffn, traits.gated, m.mlp_bias || traits.biases};
+    } else if (part == ' ' || part == '-') {
+        layer.feed_forward = MlpSpec{.ffn = m.ffn,
+                                     .gated = traits.gated && m.gate != "relu2",
+                                     .bias = m.mlp_bias || traits.biases,
+                                     .gate_scale = scales.gate,
+                                     .output_scale = scales.down};
     }
     return layer;
 }

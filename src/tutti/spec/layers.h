@@ -2,6 +2,7 @@
 // family; lists of layers as text; and recompute in the backward (recompute.policy).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -52,6 +53,7 @@ struct AttentionSpec {
     bool width_norm = false;  // RMS norm of all queries, and of all keys, of a token
     double score_scale = 0;   // 0: head_dim^(-1/2)
     double score_cap = 0;     // 0: none
+    double output_scale = 1;  // of what the output projection returns
     bool sinks = false;
     bool output_gate = false;      // times the sigmoid of a projection of the input
     std::optional<RopeSpec> rope;  // none: no rotary positions
@@ -67,6 +69,21 @@ struct DeltaSpec {  // the gated delta rule behind short convolutions (nn::delta
     int64_t kernel = 0;  // of the convolutions
     bool operator==(const DeltaSpec&) const = default;
 };
+struct ScanSpec {  // of Mamba-2, behind a short convolution
+    int64_t heads = 0, head_dim = 0, groups = 0, state = 0;
+    int64_t kernel = 0;  // of the convolution
+    bool conv_bias = false;
+    double step_min = 0, step_max = 0;               // 0: none
+    std::string norm = "gated";                      // as ModelSpec::scan_norm
+    std::array<double, 5> scales = {1, 1, 1, 1, 1};  // of z, x, B, C and dt
+    double output_scale = 1;
+    bool operator==(const ScanSpec&) const = default;
+};
+struct BesideSpec {  // both, of one input; their results are added
+    AttentionSpec attention;
+    ScanSpec scan;
+    bool operator==(const BesideSpec&) const = default;
+};
 struct GateSpec {
     std::string name = "silu";
     double limit = 0;  // of clamped
@@ -74,26 +91,46 @@ struct GateSpec {
 };
 struct MlpSpec {
     int64_t ffn = 0;    // inner size
-    bool gated = true;  // W_down (g(W_gate x) * W_up x); false: W_out gelu(W_in x)
+    bool gated = true;  // W_down (g(W_gate x) * W_up x); false: W_out gelu(W_in x), or W_down relu(W_up x)^2
     bool bias = false;
+    double gate_scale = 1, output_scale = 1;  // of W_gate x, and of the result
     bool operator==(const MlpSpec&) const = default;
 };
 struct LayerSpec {
-    std::variant<std::monostate, AttentionSpec, ConvolutionSpec, DeltaSpec> mixer;  // none: tokens are not mixed
-    std::variant<MlpSpec, MixtureSpec> feed_forward;
-    GateSpec gate;                                 // of the MLP, or of the experts
-    bool norm_before = true, norm_behind = false;  // norms around mixer and feed-forward part
-    double residual_scale = 1;                     // of what each part adds
+    // None: tokens are not mixed.
+    std::variant<std::monostate, AttentionSpec, ConvolutionSpec, DeltaSpec, ScanSpec, BesideSpec> mixer;
+    std::variant<std::monostate, MlpSpec, MixtureSpec> feed_forward;  // none: the layer is its mixer
+    GateSpec gate;                                                    // of the MLP, or of the experts
+    bool norm_before = true, norm_behind = false;                     // norms around mixer and feed-forward part
+    double residual_scale = 1;                                        // of what each part adds
 
-    const AttentionSpec* attention() const { return std::get_if<AttentionSpec>(&mixer); }
+    const AttentionSpec* attention() const {
+        return beside() ? &beside()->attention : std::get_if<AttentionSpec>(&mixer);
+    }
     const ConvolutionSpec* convolution() const { return std::get_if<ConvolutionSpec>(&mixer); }
     const DeltaSpec* delta() const { return std::get_if<DeltaSpec>(&mixer); }
+    const ScanSpec* scan() const { return beside() ? &beside()->scan : std::get_if<ScanSpec>(&mixer); }
+    const BesideSpec* beside() const { return std::get_if<BesideSpec>(&mixer); }
     const MixtureSpec* mixture() const { return std::get_if<MixtureSpec>(&feed_forward); }
-    const MlpSpec& mlp() const { return std::get<MlpSpec>(feed_forward); }  // of a layer without experts
+    const MlpSpec* mlp() const { return std::get_if<MlpSpec>(&feed_forward); }
     bool operator==(const LayerSpec&) const = default;
 };
 // From model.layers on: of a block that predicts later tokens, which is like the last layer.
 LayerSpec layer(const ModelSpec& model, int64_t i);
+// Factors of activations that Falcon-H1 has in place of initial values of different sizes (Yang et al. 2022, muP).
+struct Multipliers {
+    double key = 1;                                // of keys
+    double attention_in = 1, attention_out = 1;    // of attention's input and output
+    double scan_in = 1, scan_out = 1;              // likewise
+    std::array<double, 5> scan = {1, 1, 1, 1, 1};  // of z, x, B, C and dt
+    double gate = 1, down = 1;                     // of the MLP's gate and output
+    bool operator==(const Multipliers&) const = default;
+};
+// ModelSpec::multipliers, in the order above; UsageError for other text.
+Multipliers multipliers_of(const std::string& text);
+std::string to_text(const Multipliers& multipliers);  // and back
+// Whether layers of the model have the scan.
+bool has_scan(const ModelSpec& model);
 // YaRN's m(x) = 0.1 x ln(factor) + 1; 1 for factors up to 1.
 double yarn_mscale(double x, double factor);
 std::vector<LayerSpec> all_layers(const ModelSpec& model);

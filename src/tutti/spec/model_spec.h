@@ -52,6 +52,7 @@ struct MixtureSpec {
     bool bias = false;              // on the three projections of each expert (gpt-oss)
     int64_t groups = 1;             // of experts; those of a token are in top_groups groups (DeepSeek)
     int64_t top_groups = 1;
+    int64_t latent = 0;          // experts work on so many channels, a projection of their input; 0: all (Nemotron 3)
     int64_t group_best = 0;      // a group is chosen by the sum of so many of its best scores; 0: top_k / top_groups
     double capacity_factor = 0;  // an expert accepts factor * T k / E choices of a microbatch; 0: all
     std::string drop = "probability";  // probability | position: the choices accepted first
@@ -92,7 +93,8 @@ struct ModelSpec {
     std::string norms = "pre";  // pre | post | sandwich: RMS norms before the parts of a block, behind them, both
     bool norm_offset = false;   // weights of norms are stored less 1 (Gemma)
     bool width_norm = false;    // RMSNorm of all queries, and of all keys, of a token together (OLMo 2)
-    std::string gate = "silu";  // silu | gelu | clamped: gated unit of MLP and experts (kernels::Gate); gelu by tanh
+    std::string gate = "silu";  // silu | gelu | clamped: gated unit of MLP and experts (kernels::Gate); gelu by tanh;
+                                // relu2: the square of ReLU, without a gate (Nemotron-H)
     double gate_limit = 0;      // of clamped (gpt-oss)
     bool sinks = false;  // a trained score of each head that takes part in its softmax, without a value (gpt-oss)
     bool embedding_sqrt = false;   // embeddings times sqrt(width), rounded to the compute type (Gemma)
@@ -108,14 +110,28 @@ struct ModelSpec {
     double window_rope_theta = 0;  // rope_theta of layers with the window, unscaled; 0: as in the others (Gemma 3)
     double query_growth = 0;  // b: queries times 1 + b ln(1 + floor(position / original_max_positions)) (Ministral 3)
     std::string conv_layers;  // lfm2: layers with a short convolution, "0-1,3-4"; "": none
-    int64_t conv_kernel = 0;  // K, kernel size in tokens, the current one included; 0 without conv_ or delta_layers
-    bool conv_bias = false;   // on the convolution and on the projections before and after it
+    int64_t conv_kernel = 0;  // K, kernel size in tokens, the current one included; 0 where no layer has a convolution
+    bool conv_bias = false;   // on the convolution, of lfm2 also on the projections before and after it
     // Gated delta rule (Qwen3-Next): linear attention with a state of each value head in place of attention.
     std::string delta_layers;     // layers with it, "0-2,4-6"; "": none, and the next four are 0
     int64_t delta_key_heads = 0;  // of queries and keys; divides delta_value_heads
     int64_t delta_value_heads = 0;
     int64_t delta_key_dim = 0;  // of a head
     int64_t delta_value_dim = 0;
+    // The scan of Mamba-2: linear attention with a state of each head, in place of attention.
+    std::string scan_layers;    // layers with it, "0-4,6"; "": none but those of `pattern`
+    bool scan_beside = false;   // these layers have attention, too, and add both (Falcon-H1)
+    int64_t scan_heads = 0;     // 0 without such layers, like the next three
+    int64_t scan_head_dim = 0;  // P
+    int64_t scan_groups = 0;    // of heads that share B and C; divides scan_heads
+    int64_t scan_state = 0;     // N, channels of B and C
+    double scan_step_min = 0;   // bounds of a token's step; 0: none
+    double scan_step_max = 0;
+    std::string scan_norm = "gated";  // gated | before_gate | none: RMS norm of each group of o silu(z), or of o
+    // A letter for each layer, which is that part alone behind one norm (Nemotron-H): M scan, * attention, - MLP, E
+    // experts; "": all layers have a mixer and an MLP or experts.
+    std::string pattern;
+    std::string multipliers;       // "1,0.5,...", numbers of spec::Multipliers (Falcon-H1); "": all 1
     bool attention_gate = false;   // attention's output times the sigmoid of a projection of its input (Qwen3-Next)
     int64_t max_positions = 1024;  // learned positions of gpt2; an upper bound of seq_len elsewhere
     double norm_eps = 1e-5;

@@ -281,6 +281,71 @@ ModelSpec qwen3_next(const char* row, const std::string& name, const LlamaSizes&
     return m;
 }
 
+// The scan of Mamba-2 (Dao and Gu 2024): heads, channels of each, groups, state.
+struct ScanSizes {
+    int64_t heads, head_dim, groups, state;
+};
+ModelSpec with_scan(ModelSpec m, const ScanSizes& s) {
+    m.scan_heads = s.heads;
+    m.scan_head_dim = s.head_dim;
+    m.scan_groups = s.groups;
+    m.scan_state = s.state;
+    m.conv_kernel = 4;
+    m.conv_bias = true;
+    return m;
+}
+
+// Granite 4 (IBM 2025): attention without positions in the layers 5, 15, 25, ..., scans in the others.
+ModelSpec granite4(const std::string& name, const LlamaSizes& s, const ScanSizes& scan, int64_t first, int64_t period,
+                   double score_scale, double logit_divisor, MixtureSpec moe = {}) {
+    ModelSpec m = with_scan(relative("granitemoehybrid", name, s, true, 10000, 1e-5), scan);
+    m.embedding_scale = 12;
+    m.residual_scale = 0.22;
+    m.score_scale = score_scale;
+    m.logit_divisor = logit_divisor;
+    std::vector<bool> with;
+    for (int64_t i = 0; i < m.layers; ++i) with.push_back(i % period != first);
+    m.scan_layers = to_text(layer_ranges(with));
+    m.nope_layers = to_text({{0, m.layers - 1}});
+    m.moe = std::move(moe);
+    return m;
+}
+
+// Nemotron-H (NVIDIA 2025) and Nemotron 3 Nano.
+ModelSpec nemotron(const std::string& name, const LlamaSizes& s, const std::string& pattern, const ScanSizes& scan,
+                   MixtureSpec moe = {}) {
+    ModelSpec m = with_scan(relative("nemotron_h", name, s, false, 10000, 1e-5), scan);
+    m.pattern = pattern;
+    m.layers = std::ssize(pattern);
+    m.nope_layers = to_text({{0, m.layers - 1}});
+    m.scan_step_min = 0.001;
+    if (moe.experts > 0) {
+        moe.score = "sigmoid";
+        moe.expert_bias = true;
+        moe.scale = 2.5;
+    }
+    m.moe = std::move(moe);
+    return m;
+}
+
+// Falcon-H1 (TII 2025), with the factors of its 0.5B.
+ModelSpec falcon_h1(const std::string& name, const LlamaSizes& s, const ScanSizes& scan) {
+    ModelSpec m = with_scan(relative("falcon_h1", name, s, false, 1e11, 1e-5), scan);
+    m.scan_layers = to_text({{0, m.layers - 1}});
+    m.scan_beside = true;
+    m.scan_norm = "none";
+    m.embedding_scale = 5.656854249492381;
+    m.logit_divisor = 1 / 0.0390625;
+    m.multipliers = to_text(Multipliers{.key = 0.39062499999999994,
+                                        .attention_out = 0.9375,
+                                        .scan_in = 1.25,
+                                        .scan_out = 0.23570226039551587,
+                                        .scan = {0.3535533905932738, 0.25, 0.3535533905932738, 0.5, 0.3535533905932738},
+                                        .gate = 0.8838834764831844,
+                                        .down = 0.5859375});
+    return m;
+}
+
 // Published with dropout 0.1; here 0, as one pass over much text needs none. Set model.dropout for the original.
 ModelSpec gpt2(const std::string& name, int64_t width, int64_t layers, int64_t heads) {
     ModelSpec m = llama(name, {50257, width, layers, heads, heads, width / heads, 4 * width, 1024});
@@ -458,6 +523,22 @@ std::vector<ModelSpec> all_presets() {
                    {.experts = 8, .top_k = 2, .ffn = 64, .shared_ffn = 64}),
         qwen3_next("qwen3_5_moe_text", "qwen3.5-35b-a3b", {248320, 2048, 40, 16, 2, 256, 512, 262144}, false,
                    {16, 32, 128}, {.experts = 256, .top_k = 8, .ffn = 512, .shared_ffn = 512}),
+        granite4("granite4-tiny", {256, 128, 4, 4, 2, 32, 64, 1024}, {8, 32, 1, 16}, 2, 4, 0.03125, 4,
+                 {.experts = 8, .top_k = 2, .ffn = 64, .shared_ffn = 64}),
+        granite4("granite4-h-micro", {100352, 2048, 40, 32, 8, 64, 8192, 131072}, {64, 64, 1, 128}, 5, 10, 0.015625, 8),
+        granite4("granite4-h-tiny", {100352, 1536, 40, 12, 4, 128, 512, 131072}, {48, 64, 1, 128}, 5, 10, 0.0078125, 6,
+                 {.experts = 64, .top_k = 6, .ffn = 512, .shared_ffn = 1024}),
+        granite4("granite4-h-small", {100352, 4096, 40, 32, 8, 128, 768, 131072}, {128, 64, 1, 128}, 5, 10, 0.0078125,
+                 16, {.experts = 72, .top_k = 10, .ffn = 768, .shared_ffn = 1536}),
+        nemotron("nemotron-h-tiny", {256, 128, 0, 4, 2, 32, 320, 1024}, "M*-E", {8, 32, 2, 16},
+                 {.experts = 8, .top_k = 2, .ffn = 64, .shared_ffn = 64, .latent = 64}),
+        nemotron("nemotron-h-8b", {131072, 4096, 0, 32, 8, 128, 21504, 8192},
+                 "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-", {128, 64, 8, 128}),
+        nemotron("nemotron3-nano-30b-a3b", {131072, 2688, 0, 32, 2, 128, 1856, 262144},
+                 "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME", {64, 64, 8, 128},
+                 {.experts = 128, .top_k = 6, .ffn = 1856, .shared_ffn = 3712}),
+        falcon_h1("falcon-h1-tiny", {256, 128, 4, 4, 2, 32, 256, 1024}, {8, 24, 1, 16}),
+        falcon_h1("falcon-h1-0.5b", {32784, 1024, 36, 8, 2, 64, 2048, 16384}, {24, 64, 1, 128}),
         gpt_oss("gpt-oss-tiny", {256, 128, 4, 4, 2, 32, 128, 1024}, 32, 8, 2, 64),
         gpt_oss("gpt-oss-20b", {201088, 2880, 24, 64, 8, 64, 2880, 131072}, 128, 32, 4, 4096),
         gpt_oss("gpt-oss-120b", {201088, 2880, 36, 64, 8, 64, 2880, 131072}, 128, 128, 4, 4096),

@@ -56,11 +56,17 @@ std::vector<Dim> dims_of(const RunSpec& run) {
             add({"model", "delta_value_heads", d->value_heads, d->value_dim, "tp", p.tp, "delta_value_dim"});
             add({"model", "delta_value_heads", d->value_heads, 1, "tp", p.tp});
         }
+        if (const ScanSpec* s = of_layer.scan()) {
+            add({"model", "scan_heads", s->heads, s->head_dim, "tp", p.tp, "scan_head_dim"});
+            add({"model", "scan_heads", s->heads, 1, "tp", p.tp});
+            add({"model", "scan_groups", s->groups, s->state, "tp", s->groups % p.tp == 0 ? p.tp : 1, "scan_state"});
+        }
         if (const MixtureSpec* e = of_layer.mixture()) {
             add({"model", "moe.ffn", e->ffn, 1, "etp", p.etp});
             add({"model", "moe.shared_ffn", e->shared_ffn, 1, "tp", p.tp});
-        } else if (traits_of(m).tokens) {
-            add({"model", "ffn", of_layer.mlp().ffn, 1, "tp", p.tp});
+            add({"model", "moe.latent", e->latent, 1, "tp", 1});
+        } else if (const MlpSpec* mlp = of_layer.mlp(); mlp && traits_of(m).tokens) {
+            add({"model", "ffn", mlp->ffn, 1, "tp", p.tp});
         }
     }
     return dims;

@@ -57,12 +57,24 @@ inline bool width_norm_fits(const RunSpec& run) {
     return !run.model.width_norm || p.tp == 1 ||
            (divides(p.tp, run.model.kv_heads) && divides(product({p.tp, p.cp}), run.train.seq_len));
 }
+// Heads of a scan are divided with the groups that share B and C, or each rank has all groups. The norm of a group
+// whose heads are on several ranks is that of width_norm.
+inline bool tp_fits_scan_groups(const RunSpec& run) {
+    const int64_t tp = run.parallel.tp, groups = run.model.scan_groups;
+    return groups < 1 || divides(tp, groups) || divides(groups, tp);
+}
+inline bool scan_norm_fits(const RunSpec& run) {
+    const ParallelSpec& p = run.parallel;
+    return run.model.scan_groups < 1 || run.model.scan_norm == "none" || divides(p.tp, run.model.scan_groups) ||
+           divides(product({p.tp, p.cp}), run.train.seq_len);
+}
 inline int64_t conv_width(const ModelSpec& model) { return model.conv_layers.empty() ? 0 : model.width; }
 inline bool tp_fits(const RunSpec& run) {
     const ModelSpec& m = run.model;
     const int64_t tp = run.parallel.tp;
     return divides(tp, m.heads) && divides(tp, m.ffn) && divides(tp, m.moe.shared_ffn) && divides(tp, conv_width(m)) &&
-           divides(tp, m.delta_key_heads) && tp_fits_kv_heads(run) && width_norm_fits(run);
+           divides(tp, m.delta_key_heads) && divides(tp, m.scan_heads) && tp_fits_kv_heads(run) &&
+           width_norm_fits(run) && tp_fits_scan_groups(run) && scan_norm_fits(run);
 }
 inline bool sequence_parallel_fits(const RunSpec& run) {
     const ParallelSpec& p = run.parallel;

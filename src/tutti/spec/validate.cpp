@@ -245,7 +245,8 @@ void check_tensor_parallel(const RunSpec& run, Problems& problems) {
                                     {m.ffn, "ffn"},
                                     {m.moe.shared_ffn, "moe.shared_ffn"},
                                     {conv_width(m), "width"},
-                                    {m.delta_key_heads, "delta_key_heads"}})
+                                    {m.delta_key_heads, "delta_key_heads"},
+                                    {m.scan_heads, "scan_heads"}})
         require(problems, divides(tp, size), "[parallel] tp = ", tp, ": must divide [model] ", key, " = ", size,
                 nearest_divisors_of(size, tp, "parallel", "tp"));
     require(problems, tp_fits_kv_heads(run), "[parallel] tp = ", tp, ": must divide [model] kv_heads = ", m.kv_heads,
@@ -254,6 +255,12 @@ void check_tensor_parallel(const RunSpec& run, Problems& problems) {
     require(problems, width_norm_fits(run), "[parallel] tp = ", tp, ": [model] width_norm = true needs a divisor of ",
             "kv_heads = ", m.kv_heads, ", and a [train] seq_len that is a multiple of tp * cp = ", unit,
             nearest_divisors_of(m.kv_heads, tp, "parallel", "tp"));
+    require(problems, tp_fits_scan_groups(run), "[parallel] tp = ", tp,
+            ": must divide [model] scan_groups = ", m.scan_groups, ", or be a multiple of it");
+    require(problems, scan_norm_fits(run), "[train] seq_len = ", run.train.seq_len, ": tp = ", tp,
+            " ranks share the norm of a group of heads, [model] scan_groups = ", m.scan_groups,
+            "; it must be a multiple of tp * cp = ", unit,
+            nearest_multiples_of(run.train.seq_len, unit, "train", "seq_len"));
     require(problems, sequence_parallel_fits(run), "[train] seq_len = ", run.train.seq_len,
             ": with [parallel] sequence_parallel = true it must be a multiple of tp * cp = ", unit,
             nearest_multiples_of(run.train.seq_len, unit, "train", "seq_len"), ", or set sequence_parallel = false");

@@ -91,18 +91,84 @@ void check_window(const ModelSpec& m, Problems& problems) {
 
 void check_convolutions(const ModelSpec& m, Problems& problems) {
     const bool of_lfm2 = traits_of(m).uses("conv_layers");
-    const char* key = of_lfm2 ? "conv_layers" : "delta_layers";
-    const std::string& layers = of_lfm2 ? m.conv_layers : m.delta_layers;
+    const bool scans = has_scan(m);
+    const char* key = of_lfm2 ? "conv_layers" : scans ? "scan_layers" : "delta_layers";
+    const std::string& layers = of_lfm2 ? m.conv_layers : scans ? m.scan_layers : m.delta_layers;
     check_layer_list(m, key, layers, problems);
-    if (layers.empty()) {
+    require(problems, of_lfm2 || scans || !m.conv_bias, "[model] conv_bias = true: no layer has a convolution with a ",
+            "bias; set false");
+    if (layers.empty() && !scans) {
         require(problems, m.conv_kernel == 0 && !m.conv_bias, "[model] conv_kernel = ", m.conv_kernel,
                 ", conv_bias = ", toml_text(m.conv_bias), ": have no effect while ", key,
                 " is empty; name the layers or leave both out");
     } else {
         require(problems, m.conv_kernel >= 1, "[model] conv_kernel = ", m.conv_kernel, ": ", key, " = ",
                 toml_text(layers), " have a convolution, which needs at least 1; ",
-                of_lfm2 ? "LFM2 has 3" : "Qwen3-Next has 4");
+                of_lfm2 ? "LFM2 has 3"
+                : scans ? "Mamba-2 has 4"
+                        : "Qwen3-Next has 4");
     }
+}
+
+void check_scan(const ModelSpec& m, Problems& problems) {
+    if (!traits_of(m).uses("scan_layers")) return;
+    const bool scans = has_scan(m);
+    for (const auto& [key, size] : {std::pair{"scan_heads", m.scan_heads},
+                                    {"scan_head_dim", m.scan_head_dim},
+                                    {"scan_groups", m.scan_groups},
+                                    {"scan_state", m.scan_state}})
+        require(problems, (size > 0) == scans, "[model] ", key, " = ", size, ": ",
+                scans ? "layers with a scan need at least 1" : "no layer has a scan; set 0");
+    require(problems, m.scan_groups == 0 || m.scan_heads % m.scan_groups == 0, "[model] scan_groups = ", m.scan_groups,
+            ": must divide scan_heads = ", m.scan_heads,
+            [&] { return nearest_divisors("; nearest: ", m.scan_heads, m.scan_groups, "model.scan_groups"); });
+    require(problems, m.scan_step_max == 0 || m.scan_step_max >= m.scan_step_min,
+            "[model] scan_step_max = ", toml_text(m.scan_step_max),
+            ": must be at least scan_step_min = ", toml_text(m.scan_step_min), ", or 0 for no bound");
+    require(problems,
+            scans || (m.scan_step_min == 0 && m.scan_step_max == 0 && m.scan_norm == "gated" && !m.scan_beside),
+            "[model] scan_step_min, scan_step_max, scan_norm, scan_beside: no layer has a scan; leave them out");
+    require(problems, !scans || (m.delta_layers.empty() && m.mtp_depth == 0 && m.kv_latent == 0),
+            "[model] a model with scans has no delta_layers, mtp_depth or kv_latent beside them yet; leave them out");
+    require(problems, !m.scan_beside || m.pattern.empty(),
+            "[model] scan_beside = true: a layer of a pattern is one part; set false");
+}
+
+// Layers that are one part each.
+void check_pattern(const ModelSpec& m, Problems& problems) {
+    const std::string given = concat("[model] pattern = ", toml_text(m.pattern), ": ");
+    const bool relu2 = m.gate == "relu2";
+    require(problems, relu2 == !m.pattern.empty(), "[model] gate = ", toml_text(m.gate),
+            relu2 ? ": the square of ReLU is that of models with a pattern; set another gate"
+                  : ": layers of a pattern have the square of ReLU; set gate = \"relu2\"");
+    if (m.pattern.empty()) {
+        require(problems, m.moe.latent == 0, "[model] moe.latent = ", m.moe.latent,
+                ": only experts of a pattern work on a latent; set 0");
+        return;
+    }
+    require(problems, static_cast<int64_t>(m.pattern.size()) == m.layers, given, "has ", m.pattern.size(),
+            " letters for layers = ", m.layers, "; required: one for each");
+    require(problems, m.pattern.find_first_not_of("M*-E") == std::string::npos, given,
+            "the letters are M, *, - and E: a scan, attention, an MLP, experts");
+    const bool has_experts = m.pattern.find('E') != std::string::npos;
+    require(problems, has_experts == (m.moe.experts > 0), given, has_experts ? "E needs" : "without an E there are no",
+            " moe.experts");
+    require(problems, m.scan_layers.empty() && m.moe.layers.empty() && m.norms == "pre" && m.residual_scale == 0, given,
+            "it says which layers have what, each behind a norm; leave out scan_layers, moe.layers, norms and "
+            "residual_scale");
+}
+
+void check_multipliers(const ModelSpec& m, Problems& problems) {
+    if (m.multipliers.empty()) return;
+    const std::string given = concat("[model] multipliers = ", toml_text(m.multipliers), ": ");
+    try {
+        const std::string text = to_text(multipliers_of(m.multipliers));
+        require(problems, text == m.multipliers, given, "write it as ", toml_text(text));
+    } catch (const UsageError& error) {
+        problems.push_back(concat(given, error.what()));
+    }
+    require(problems, m.scan_beside && !m.qkv_bias && m.moe.experts == 0, given,
+            "they are of layers with attention and a scan side by side, without qkv_bias and experts");
 }
 
 void check_delta_rule(const ModelSpec& m, Problems& problems) {
@@ -205,6 +271,9 @@ void check_options(const ModelSpec& m, Problems& problems) {
             "[model] query_growth = ", toml_text(m.query_growth),
             ": grows whole heads with RoPE; it needs rope_dims = 0, nope_layers = \"\" and window_rope_theta = 0");
     check_latent(m, problems);
+    check_scan(m, problems);
+    check_pattern(m, problems);
+    check_multipliers(m, problems);
     require(problems, (m.mtp_depth > 0) == (m.mtp_weight > 0), "[model] mtp_depth = ", m.mtp_depth,
             " with mtp_weight = ", toml_text(m.mtp_weight),
             ": one switches these predictions on and the other off; DeepSeek-V3 has 1 with 0.3");

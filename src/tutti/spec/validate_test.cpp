@@ -134,6 +134,41 @@ TEST(Validate, DeltaRuleOfSomeLayers) {
               "[model] mtp_depth = 1: blocks that predict later tokens are not built beside delta_layers; set 0");
 }
 
+TEST(Validate, ScansOfSomeLayers) {
+    const auto problems = [](const char* preset, std::vector<std::string> changes, int ranks = 1) {
+        changes.insert(changes.begin(), concat("model.preset=", preset));
+        return problems_of(changes, ranks);
+    };
+    const char* const granite = "granite4-tiny";
+    EXPECT_EQ(problems(granite, {}), "");
+    EXPECT_EQ(problems(granite, {"parallel.tp=4"}, 4), "");
+    EXPECT_EQ(problems(granite, {"model.scan_state=0"}), "[model] scan_state = 0: layers with a scan need at least 1");
+    EXPECT_EQ(problems(granite, {"model.scan_groups=3"}),
+              "[model] scan_groups = 3: must divide scan_heads = 8; nearest: 2 or 4");
+    EXPECT_EQ(problems(granite, {"model.scan_step_min=0.5", "model.scan_step_max=0.25"}),
+              "[model] scan_step_max = 0.25: must be at least scan_step_min = 0.5, or 0 for no bound");
+    EXPECT_EQ(
+        problems(granite, {"model.conv_kernel=0"}),
+        "[model] conv_kernel = 0: scan_layers = \"0-1,3\" have a convolution, which needs at least 1; Mamba-2 has "
+        "4");
+    EXPECT_EQ(
+        problems(granite, {"parallel.tp=4", "parallel.sequence_parallel=false", "train.seq_len=30"}, 4),
+        "[train] seq_len = 30: tp = 4 ranks share the norm of a group of heads, [model] scan_groups = 1; it must be "
+        "a multiple of tp * cp = 4; nearest: seq_len = 28 or 32");
+    EXPECT_EQ(problems_of({"model.scan_heads=8"}), "[model] scan_heads = 8: no layer has a scan; set 0");
+    EXPECT_EQ(problems("nemotron-h-tiny", {"model.pattern=M*-EE"}),
+              "[model] pattern = \"M*-EE\": has 5 letters for layers = 4; required: one for each");
+    EXPECT_EQ(problems("nemotron-h-tiny", {"model.pattern=M*-X", "model.moe.experts=8"}),
+              "[model] pattern = \"M*-X\": the letters are M, *, - and E: a scan, attention, an MLP, experts\n"
+              "[model] pattern = \"M*-X\": without an E there are no moe.experts");
+    EXPECT_EQ(problems_of({"model.gate=relu2"}),
+              "[model] gate = \"relu2\": the square of ReLU is that of models with a pattern; set another gate");
+    EXPECT_EQ(
+        problems("falcon-h1-tiny", {"model.multipliers=1,2"}),
+        "[model] multipliers = \"1,2\": \"1,2\" has 2 numbers; required: 12, of key, attention_in, attention_out, "
+        "scan_in, scan_out, z, x, B, C, dt, gate, down, or \"\"");
+}
+
 TEST(Validate, FieldsThatTheFamilyDoesNotHave) {
     EXPECT_EQ(problems_of({"model.preset=gpt2-124m", "model.rope_theta=10000"}),
               "[model] rope_theta = 10000.0: the family gpt2 does not use it; it must be 0.0");

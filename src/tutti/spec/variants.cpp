@@ -14,6 +14,7 @@
 #include "tutti/spec/hf_experts.h"
 #include "tutti/spec/hf_keys.h"
 #include "tutti/spec/hf_latent.h"
+#include "tutti/spec/hf_scan.h"
 #include "tutti/spec/layers.h"
 
 namespace tutti::spec {
@@ -26,6 +27,7 @@ struct NumberKey {
     double ModelSpec::*field;
     enum class As {
         factor,        // 1, or no key, is the field's 0
+        divisor,       // the field is 1 / value; 1, or no key, is its 0
         cap,           // null, or no key, is the field's 0; 0 is refused
         given_cap,     // the same, but files must have the key: the class's own default is a cap
         inverse_root,  // the field is value^(-1/2); required
@@ -54,6 +56,8 @@ struct Row {
     const char* activation = "hidden_act";
     std::vector<const char*> activations = {"silu"};  // their names for the row's gate
     int64_t head_dim = 0;                             // of files without the key; 0: hidden_size / heads
+    const char* epsilon = "rms_norm_eps";
+    int64_t (*layers)(Keys&) = [](Keys&) -> int64_t { return 0; };  // of files without num_hidden_layers; 0: required
     Tied tied = Tied::no;
     RopeKeys rope = {};
     Windows windows = Windows::none;
@@ -201,6 +205,8 @@ void set_deepseek3(ModelSpec& m) {
 
 void set_qwen3_next(ModelSpec& m) { m.norm_offset = m.head_norm = m.attention_gate = true; }
 
+void set_nemotron(ModelSpec& m) { m.gate = "relu2"; }
+
 void set_gpt_oss(ModelSpec& m) {
     m.gate = "clamped";
     m.sinks = m.moe.bias = m.moe.router_bias = true;
@@ -210,6 +216,10 @@ constexpr auto kNoBias = [](const char* key) { return std::pair<const char*, Jso
 constexpr auto kNone = [](const char* key) { return std::pair<const char*, Json>(key, nullptr); };
 
 std::vector<Row> make_rows() {
+    const std::vector<NumberKey> granite = {{"embedding_multiplier", &ModelSpec::embedding_scale, As::factor},
+                                            {"residual_multiplier", &ModelSpec::residual_scale, As::factor},
+                                            {"attention_multiplier", &ModelSpec::score_scale, As::factor},
+                                            {"logits_scaling", &ModelSpec::logit_divisor, As::factor}};
     const NumberKey scalar = {"query_pre_attn_scalar", &ModelSpec::score_scale, As::inverse_root};
     const std::vector<BooleanKey> all_biases = {{"attention_bias", &ModelSpec::qkv_bias, false},
                                                 {"attention_bias", &ModelSpec::output_bias, false}};
@@ -289,10 +299,7 @@ std::vector<Row> make_rows() {
          .read = read_smollm3,
          .write = write_smollm3},
         {.names = {.name = "granite", .architecture = "GraniteForCausalLM"},
-         .numbers = {{"embedding_multiplier", &ModelSpec::embedding_scale, As::factor},
-                     {"residual_multiplier", &ModelSpec::residual_scale, As::factor},
-                     {"attention_multiplier", &ModelSpec::score_scale, As::factor},
-                     {"logits_scaling", &ModelSpec::logit_divisor, As::factor}},
+         .numbers = granite,
          .booleans = {{"attention_bias", &ModelSpec::qkv_bias, false},
                       {"attention_bias", &ModelSpec::output_bias, false},
                       {"mlp_bias", &ModelSpec::mlp_bias, false}},
@@ -368,6 +375,38 @@ std::vector<Row> make_rows() {
          .only = gated,
          .read = read_qwen3_5_moe,
          .write = write_qwen3_5_moe},
+        {.names = {.name = "granitemoehybrid", .architecture = "GraniteMoeHybridForCausalLM", .pairs = true},
+         .numbers = granite,
+         .booleans = all_biases,
+         .read = read_granite4,
+         .write = write_granite4},
+        {.names = {.name = "nemotron_h",
+                   .architecture = "NemotronHForCausalLM",
+                   .prefix = "backbone",
+                   .embedding = "embeddings",
+                   .final_norm = "norm_f",
+                   .shared_expert = "shared_experts",
+                   .expert_bias = "gate.e_score_correction_bias",
+                   .layers_behind = true},
+         .set = set_nemotron,
+         .activation = "mlp_hidden_act",
+         .activations = {"relu2"},
+         .head_dim = 128,
+         .epsilon = "layer_norm_epsilon",
+         .layers = nemotron_layers,
+         .only = {kNone("sliding_window")},
+         .read = read_nemotron,
+         .write = write_nemotron},
+        {.names = {.name = "falcon_h1",
+                   .architecture = "FalconH1ForCausalLM",
+                   .before_mlp_alone = "pre_ff_layernorm",
+                   .final_norm = "final_layernorm",
+                   .mlp = "feed_forward"},
+         .numbers = {{"embedding_multiplier", &ModelSpec::embedding_scale, As::factor},
+                     {"lm_head_multiplier", &ModelSpec::logit_divisor, As::divisor}},
+         .booleans = {{"mlp_bias", &ModelSpec::mlp_bias, false}},
+         .read = read_falcon,
+         .write = write_falcon},
         {.names = latent_class("deepseek_v2", "DeepseekV2ForCausalLM"),
          .set = set_deepseek2,
          .rope = {.partial = 0, .mscales = true},
@@ -457,9 +496,11 @@ void read_number(Keys& keys, ModelSpec& m, const NumberKey& n) {
         return;
     }
     if (n.as == As::given_cap && !keys.has(n.key)) keys.problem(n.key, "required, a number or null");
-    field = keys.number_or(n.key, n.as == As::factor ? 1 : 0);
-    if (field == 0 && keys.take(n.key) != nullptr) keys.problem(n.key, "must be above 0");
-    if (n.as == As::factor && field == 1) field = 0;
+    const bool one = n.as == As::factor || n.as == As::divisor;
+    field = keys.number_or(n.key, one ? 1 : 0);
+    if (field == 0 && keys.take(n.key) != nullptr) return keys.problem(n.key, "must be above 0");
+    if (n.as == As::divisor) field = 1 / field;
+    if (one && field == 1) field = 0;
 }
 
 }  // namespace
@@ -491,7 +532,7 @@ void read_variant(std::string_view name, Keys& keys, ModelSpec& m, const std::st
                   std::vector<std::string>& problems) {
     const Row& row = row_of(name);
     set_variant(m, name);
-    read_sizes(keys, m, row.head_dim);
+    read_sizes(keys, m, row.head_dim, row.epsilon, row.layers(keys));
     m.tie_embeddings = row.tied == Tied::required ? keys.boolean("tie_word_embeddings")
                                                   : keys.boolean_or("tie_word_embeddings", row.tied == Tied::yes);
     keys.only(row.activation, std::vector<Json>(row.activations.begin(), row.activations.end()));
@@ -512,6 +553,12 @@ Json value_of(const ModelSpec& m, const NumberKey& n) {
     const double field = m.*n.field;
     switch (n.as) {
         case As::factor: return field == 0 ? 1.0 : field;
+        case As::divisor: {
+            const double value = field == 0 ? 1.0 : 1 / field;
+            for (const double near : {value, std::nextafter(value, 0), std::nextafter(value, 2 * value)})
+                if (1 / near == field) return near;  // reads back to the same field
+            return value;
+        }
         case As::cap:
         case As::given_cap: return field == 0 ? Json(nullptr) : Json(field);
         case As::inverse_root: break;
@@ -566,7 +613,7 @@ Json variant_config(const ModelSpec& m) {
     json.update(sizes_config(m));
     json.update(Json{{row.activation, row.activations.front()},
                      {"max_position_embeddings", m.max_positions},
-                     {"rms_norm_eps", m.norm_eps},
+                     {row.epsilon, m.norm_eps},
                      {"tie_word_embeddings", m.tie_embeddings},
                      {"rope_theta", m.rope_theta},
                      {"rope_scaling", rope_scaling_of(m)},

@@ -26,6 +26,13 @@ struct Variant {
     const char* behind_attention = "post_attention_layernorm";
     const char* before_mlp = "pre_feedforward_layernorm";
     const char* behind_mlp = "post_feedforward_layernorm";
+    const char* before_mlp_alone = "post_attention_layernorm";  // in a block without norms behind its parts
+    // Parts of the model and of a layer: model.embed_tokens, model.layers.3.mlp, ...
+    const char* prefix = "model";
+    const char* embedding = "embed_tokens";
+    const char* final_norm = "norm";
+    const char* mlp = "mlp";
+    bool pairs = false;              // of gate and up, in files (models/feed_forward.h: FeedForwardNames::pairs_of)
     bool fused_qkv = false;          // q | k | v are rows of one tensor, qkv_proj
     bool fused_gate_up = false;      // gate | up are rows of one tensor, gate_up_proj
     bool delta_by_key_head = false;  // of the delta rule, rows of a key head side by side (models/delta_rule.h)
