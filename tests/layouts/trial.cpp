@@ -6,6 +6,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/philox.h"
 #include "tutti/schedule/generators.h"
+#include "tutti/spec/layers.h"
 #include "tutti/spec/model_spec.h"
 #include "tutti/spec/rules.h"
 #include "tutti/spec/toml.h"
@@ -66,6 +67,21 @@ void put_sizes(Settings& m, Dice& dice, const char* preset, int64_t layers) {
 std::string draw_variant(Settings& m, Dice& dice, const std::string& name, int64_t layers) {
     const spec::ModelSpec preset = spec::preset(name);
     put_sizes(m, dice, name.c_str(), layers);
+    if (!preset.pattern.empty()) {
+        put(m, "model.layers", 4);
+        put(m, "model.pattern", dice.text_of({"M*-E", "ME*E", "EM-*"}));
+    }
+    if (spec::has_scan(preset)) {
+        put(m, "model.scan_heads", dice.of({4, 8}));
+        put(m, "model.scan_head_dim", dice.of({4, 5}));
+        put(m, "model.scan_groups", dice.of({1, 2, 4}));
+        put(m, "model.scan_state", dice.of({4, 6}));
+        put(m, "model.conv_kernel", dice.of({2, 3, 4}));
+        put(m, "model.scan_step_max", dice.text_of({"0", "0.5"}));
+        put(m, "model.scan_norm", dice.text_of({"gated", "before_gate", "none"}));
+        if (!preset.scan_layers.empty())
+            put(m, "model.scan_layers", preset.scan_beside ? "0" : dice.text_of({"0", "1"}));
+    }
     if (preset.rope_dims > 0) put(m, "model.rope_dims", dice.of({4, 6}));
     if (preset.kv_latent > 0) {
         put(m, "model.kv_heads", 4);
@@ -78,7 +94,8 @@ std::string draw_variant(Settings& m, Dice& dice, const std::string& name, int64
         put(m, "model.moe.top_k", 2);
         put(m, "model.moe.ffn", 16);
         if (preset.moe.shared_ffn > 0) put(m, "model.moe.shared_ffn", 16);
-        put(m, "model.moe.layers", dice.text_of({"1", "0", ""}));
+        if (preset.pattern.empty()) put(m, "model.moe.layers", dice.text_of({"1", "0", ""}));
+        if (preset.moe.latent > 0) put(m, "model.moe.latent", dice.of({0, 12}));
         if (preset.moe.groups > 1) put(m, "model.moe.groups", 2), put(m, "model.moe.top_groups", dice.of({1, 2}));
     }
     if (!preset.delta_layers.empty()) {
@@ -125,6 +142,9 @@ std::string draw_model(Settings& m, Dice& dice, int64_t layers) {
                                            "kimi-k2-tiny",
                                            "glm4.7-flash-tiny",
                                            "gpt-oss-tiny",
+                                           "granite4-tiny",
+                                           "nemotron-h-tiny",
+                                           "falcon-h1-tiny",
                                            "qwen3-next-tiny",
                                            "qwen3.5-tiny",
                                            "qwen3.5-moe-tiny"});

@@ -143,10 +143,41 @@ class Peer:
     def gradients(self, names):
         own = {name.replace(".mlp.router.", ".mlp.gate."): p for name, p in self.module.named_parameters()}
         gated = hasattr(self.module.config, "linear_num_key_heads")
-        return {name: self._expert_gradient(name, own) if ".experts." in name else
+        scans = self.module.config.model_type in SCANS
+        return {name: self._scan_gradient(name, own) if scans else
+                self._expert_gradient(name, own) if ".experts." in name else
                 self._delta_gradient(name, own) if gated and (".linear_attn." in name or ".self_attn." in name) else
                 self._rows_gradient(name, own) if self._name(name) not in own else
                 self._orient(name, own[self._name(name)].grad) for name in names}
+
+    def _scan_gradient(self, name, own):
+        """Mamba-2 keeps its projections in one matrix, and its convolutions; Granite 4 gate and up."""
+        name = name.replace("backbone.", "model.")
+        block, part, kind = name.rsplit(".", 2) if name.count(".") > 1 else ("", "", name)
+        config = self.module.config
+        if part in ("z_proj", "x_proj", "B_proj", "C_proj", "dt_proj", "x_conv", "B_conv", "C_conv"):
+            heads = own[f"{block}.A_log"].shape[0]
+            channels = own[f"{block}.out_proj.weight"].shape[1]
+            conv = own[f"{block}.conv1d.weight"].shape[0]
+            groups = (conv - channels) // 2
+            if part.endswith("_conv"):
+                return own[f"{block}.conv1d.{kind}"].grad.split([channels, groups, groups])[
+                    ("x_conv", "B_conv", "C_conv").index(part)]
+            return own[f"{block}.in_proj.{kind}"].grad.split([channels, channels, groups, groups, heads])[
+                ("z_proj", "x_proj", "B_proj", "C_proj", "dt_proj").index(part)]
+        if config.model_type == "granitemoehybrid" and ".mlp." in name:
+            layer = name[:name.index(".mlp.")]
+            if name.endswith(".mlp.gate.weight"):
+                return own[f"{layer}.block_sparse_moe.router.weight"].grad
+            if ".experts." in name:
+                block = f"{layer}.block_sparse_moe.experts"
+            else:
+                whole = own[f"{layer}.shared_mlp.{'output' if part == 'down_proj' else 'input'}_linear.weight"].grad
+                return whole if part == "down_proj" else whole.chunk(2)[part == "up_proj"]
+        if ".experts." in name:
+            gated = f"{block}.gate_up_proj" in own and part != "down_proj"
+            return own[f"{block}.gate_up_proj"].grad.chunk(2, 1)[part == "up_proj"] if gated else own[f"{block}.{part}"].grad
+        return own[name].grad
 
     def _delta_gradient(self, name, own):
         """Qwen3-Next keeps the projections of its delta rule in two matrices, by key head, Qwen3.5 three of them in one;
@@ -200,6 +231,15 @@ class Peer:
             return own[block + "down_proj"].grad
         gate, up = own[block + "gate_up_proj"].grad.chunk(2, dim=1)
         return gate if matrix in ("gate_proj", "w1") else up
+
+
+SCANS = ("granitemoehybrid", "nemotron_h", "falcon_h1")  # with the scan of Mamba-2
+
+
+def parts_of_scan(name, model_type):
+    """How many parameters more than this one Tutti has in its place."""
+    more = {"in_proj.weight": 4, "conv1d.weight": 2, "conv1d.bias": 2, "shared_mlp.input_linear.weight": 1}
+    return next((count for end, count in more.items() if model_type in SCANS and name.endswith(end)), 0)
 
 
 def parts_of_delta_rule(name, gated):

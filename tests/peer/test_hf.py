@@ -45,6 +45,19 @@ NO_PADDING = dict(SIZES, rms_norm_eps=1e-4, pad_token_id=None)
 # More tokens than a chunk of 64 has no text here; tests of kernels and layers have longer ones.
 DELTA = dict(NO_PADDING, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=6,
              linear_conv_kernel_dim=4)
+# Steps of some tenths, so that states stay of the size of values.
+GRANITE4 = dict(NO_PADDING, mamba_n_heads=6, mamba_d_head=16, mamba_n_groups=1, mamba_d_state=8, mamba_d_conv=4,
+                embedding_multiplier=3.0, logits_scaling=4.0, residual_multiplier=0.22, attention_multiplier=0.2,
+                shared_intermediate_size=40)
+NEMOTRON = {key: value for key, value in dict(NO_PADDING, head_dim=16, mamba_num_heads=6, mamba_head_dim=8, n_groups=2,
+                                              ssm_state_size=8, layer_norm_epsilon=1e-4, time_step_min=0.3).items()
+            if key not in ("rms_norm_eps", "num_hidden_layers")}
+NEMOTRON_EXPERTS = dict(NEMOTRON, n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=24,
+                        moe_shared_expert_intermediate_size=40, routed_scaling_factor=1.5)
+FALCON = dict(NO_PADDING, head_dim=16, mamba_d_ssm=48, mamba_n_heads=6, mamba_d_head=8, mamba_n_groups=2, mamba_d_state=8,
+              embedding_multiplier=3.0, lm_head_multiplier=0.3, key_multiplier=0.25, attention_in_multiplier=0.75,
+              attention_out_multiplier=0.9375, ssm_in_multiplier=1.25, ssm_out_multiplier=0.625,
+              mlp_multipliers=[0.875, 0.5], ssm_multipliers=[0.5, 0.75, 1.25, 1.5, 0.875])
 EVERY_LAYER_HAS_EXPERTS = {key: value for key, value in DELTA.items() if key != "intermediate_size"}
 MODELS = {
     "gpt2": ("GPT2", dict(vocab_size=211, n_embd=48, n_layer=3, n_head=6, n_positions=96, n_inner=100,
@@ -186,6 +199,29 @@ MODELS = {
                                                     router_aux_loss_coef=0.3, num_key_value_heads=3,
                                                     layer_types=["linear_attention", "linear_attention",
                                                                  "full_attention"])),
+    "granite4": ("GraniteMoeHybrid", dict(GRANITE4, num_local_experts=5, num_experts_per_tok=2, intermediate_size=24,
+                                          layer_types=["mamba", "attention", "mamba"], tie_word_embeddings=True)),
+    "granite4_dense": ("GraniteMoeHybrid", dict(GRANITE4, num_local_experts=0, mamba_n_groups=3, mamba_d_conv=3,
+                                                mamba_conv_bias=False, position_embedding_type="rope",
+                                                time_step_limit=[0.3, 1.0], layer_types=["attention", "mamba", "mamba"],
+                                                rope_parameters=dict(rope_type="default", rope_theta=500.0))),
+    "granite4_balanced": ("GraniteMoeHybrid", dict(GRANITE4, num_local_experts=4, num_experts_per_tok=3,
+                                                   intermediate_size=16, mamba_expand=1, mamba_n_heads=3,
+                                                   attention_bias=True, output_router_logits=True,
+                                                   router_aux_loss_coef=0.3, layer_types=["mamba", "mamba", "attention"])),
+    "nemotron_h": ("NemotronH", dict(NEMOTRON, layers_block_type=["linear_attention", "mlp", "full_attention", "mlp"])),
+    "nemotron_h_experts": ("NemotronH", dict(NEMOTRON_EXPERTS, moe_latent_size=20, n_group=2, topk_group=1,
+                                             layers_block_type=["linear_attention", "moe", "full_attention", "mlp"])),
+    "nemotron_h_plain": ("NemotronH", dict(NEMOTRON_EXPERTS, n_groups=3, conv_kernel=3, use_conv_bias=False,
+                                           norm_topk_prob=False, num_experts_per_tok=3,
+                                           layers_block_type=["moe", "linear_attention", "linear_attention",
+                                                              "full_attention", "moe"])),
+    "falcon_h1": ("FalconH1", dict(FALCON, mamba_rms_norm=True, mamba_norm_before_gate=False)),
+    "falcon_h1_before": ("FalconH1", dict(FALCON, mamba_rms_norm=True, mamba_norm_before_gate=True, mlp_bias=True,
+                                          time_step_limit=[0.3, 1.0])),
+    "falcon_h1_plain": ("FalconH1", dict(FALCON, mamba_rms_norm=False, mamba_n_groups=1, mamba_d_conv=3,
+                                         mamba_conv_bias=False, tie_word_embeddings=True, num_hidden_layers=2,
+                                         rope_parameters=dict(rope_type="default", rope_theta=500.0))),
     "qwen3_biases": ("Qwen3", dict(SIZES, head_dim=8, attention_bias=True)),
 }
 
@@ -214,7 +250,7 @@ def make_module(name):
             if name.endswith("A_log"):  # moderate decays: where they are strong, torch's own f32 is off by 2e-4 in these
                 parameter.copy_(0.5 * torch.randn_like(parameter))
         for key, buffer in module.named_buffers():
-            if key.endswith("expert_bias"):
+            if key.endswith(("expert_bias", "e_score_correction_bias")):
                 buffer.add_(0.2 * torch.randn_like(buffer))
     return module.eval()
 
@@ -292,9 +328,10 @@ class HuggingFace(unittest.TestCase):
         total.backward()
         self.close(f"{name}: loss", abs(ours.outputs["losses"].double().sum().item() - loss.item()) / loss.item())
         # What stands where the bias of an expert would have its gradient is a count; transformers has a buffer there.
-        trained = [key for key in ours.gradients if not key.endswith("expert_bias")]
+        trained = [key for key in ours.gradients if not key.endswith(("expert_bias", "e_score_correction_bias"))]
         gradients = theirs.gradients(trained)
         stacked = sum(key.endswith(("gate_up_proj", "gate_up_proj.weight", "gate_up_proj_bias")) + 2 * key.endswith("qkv_proj.weight") +
+                      peer.parts_of_scan(key, module.config.model_type) +
                       peer.parts_of_delta_rule(key, hasattr(module.config, "linear_num_key_heads"))
                       for key, _ in module.named_parameters())
         self.assertEqual(len(trained), len(list(module.parameters())) + stacked)

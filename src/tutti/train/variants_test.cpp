@@ -22,7 +22,7 @@ class Variants : public SmallRun, public ::testing::WithParamInterface<std::stri
         const spec::ModelSpec preset = spec::preset(tiny_preset_of(GetParam()));
         std::vector<std::string> set = {"model.preset=" + preset.preset,
                                         "model.width=32",
-                                        "model.layers=2",
+                                        concat("model.layers=", preset.pattern.empty() ? 2 : 4),
                                         "model.heads=4",
                                         concat("model.kv_heads=", preset.kv_latent > 0 ? 4 : 2),
                                         "model.head_dim=8",
@@ -38,7 +38,12 @@ class Variants : public SmallRun, public ::testing::WithParamInterface<std::stri
         add(preset.kv_latent > 0, "model.kv_latent=20");
         add(preset.q_latent > 0, "model.q_latent=12");
         add(preset.value_dim > 0, "model.value_dim=5");
-        for (const char* setting : {"model.moe.layers=\"1\"", "model.moe.ffn=16"}) add(preset.moe.experts > 0, setting);
+        add(preset.moe.experts > 0, "model.moe.ffn=16");
+        add(preset.moe.experts > 0 && preset.pattern.empty(), "model.moe.layers=\"1\"");
+        add(preset.moe.latent > 0, "model.moe.latent=12");
+        for (const char* setting : {"model.scan_heads=4", "model.scan_head_dim=6", "model.scan_state=5"})
+            add(spec::has_scan(preset), setting);
+        add(!preset.scan_layers.empty(), preset.scan_beside ? "model.scan_layers=\"0-1\"" : "model.scan_layers=\"0\"");
         add(preset.moe.shared_ffn > 0, "model.moe.shared_ffn=16");
         for (const char* setting : {"model.delta_layers=\"0\"", "model.delta_key_heads=2", "model.delta_value_heads=4",
                                     "model.delta_key_dim=6", "model.delta_value_dim=5"})
