@@ -43,8 +43,8 @@ constexpr std::chrono::seconds kFarewell{5};
 constexpr int kMostLosses = 3;  // of a host, from one checkpoint; then it is left out for an hour
 constexpr std::chrono::hours kLeftOut{1};
 constexpr int kStopped = 75, kNoHosts = 5;
-constexpr std::chrono::seconds kPatience{3};  // a wait of so long for the first agents is said
-constexpr ptrdiff_t kMostConnecting = 8;      // OpenSSH refuses some of more than 10 at once (MaxStartups)
+constexpr std::chrono::seconds kToldAfter{3};  // a wait of so long for the first agents is said
+constexpr ptrdiff_t kMostConnecting = 8;       // OpenSSH refuses some of more than 10 at once (MaxStartups)
 
 // Of this process's environment, what the ranks of other hosts get too.
 constexpr std::array kForwarded = {"TUTTI_", "OMP_", "CUDA_", "NCCL_", "DNNL_", "LD_LIBRARY_PATH="};
@@ -358,7 +358,7 @@ class Launcher {
             const std::vector<int> ready = ready_slots();
             const int slots = std::accumulate(ready.begin(), ready.end(), 0);
             if (first && entrance_ && slots < options_.ranks && now - begin <= kWaitForOthers) {
-                if (!told && now - begin > kPatience) {
+                if (!told && now - begin > kToldAfter) {
                     printer_.say(concat("waiting for agents", missing()));
                     told = true;
                 }
