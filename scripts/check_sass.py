@@ -21,7 +21,7 @@ LOCAL = [
     (r"table_kernel$", 5, "sine and cosine of large angles, once a model"),
     (r"^forward_kernel<ForwardSizes<", 32, "255 registers; the kernels for Hopper take its place there"),
     (r"^backward_kernel<BackwardSizes<", 52, "likewise; head dims of 256, which no kernel for Hopper takes, spill most"),
-    (r"^delta_rule_kernel<", 2, "one value, once a chunk"),
+    (r"^delta_rule_kernel<\w+, (true|false)>", 20, "places of tiles, once a chunk"),
     (r"^backward_kernel<8, false, (bf16|f16|float)>", 4, "attention without tensor cores"),
 ]
 # Kernels that are limited by memory: the pattern of the name with the width as its argument, the most loads narrower than

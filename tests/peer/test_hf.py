@@ -207,6 +207,7 @@ MODELS = {
                                                 rope_parameters=dict(rope_type="default", rope_theta=500.0))),
     "granite4_balanced": ("GraniteMoeHybrid", dict(GRANITE4, num_local_experts=4, num_experts_per_tok=3,
                                                    intermediate_size=16, mamba_expand=1, mamba_n_heads=3,
+                                                   position_embedding_type="rope",
                                                    attention_bias=True, output_router_logits=True,
                                                    router_aux_loss_coef=0.3, layer_types=["mamba", "mamba", "attention"])),
     "nemotron_h": ("NemotronH", dict(NEMOTRON, layers_block_type=["linear_attention", "mlp", "full_attention", "mlp"])),
@@ -597,7 +598,7 @@ class ConfigKeys(unittest.TestCase):
         return config
 
     def variants(self, config):
-        layers = config.get("num_hidden_layers", config.get("n_layer"))
+        layers = config.get("num_hidden_layers", config.get("n_layer", 3))
         yield "as it is", config
         parts = [()]  # paths of objects in objects
         for where in parts:
@@ -631,7 +632,7 @@ class ConfigKeys(unittest.TestCase):
             return None, ours
 
     NAMES = ("gpt2", "llama_yarn", "mistral", "qwen2_window_above", "qwen3_window_between", "mixtral_balanced",
-             "qwen2_moe_window", "qwen3_moe_window", "lfm2", "lfm2_moe", *VARIANTS)  # each family
+             "qwen2_moe_window", "qwen3_moe_window", "lfm2", "lfm2_moe", "nemotron_h_experts", *VARIANTS)  # each family
 
     def test_every_key(self):
         silent, refused, same = [], 0, 0

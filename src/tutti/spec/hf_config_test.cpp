@@ -390,8 +390,8 @@ TEST(HfConfig, Scans) {
                R"("num_attention_heads":6,"max_position_embeddings":512,"layer_norm_epsilon":1e-05,)" +
                more + "}";
     };
-    const ModelSpec n =
-        read(nemotron(R"("hybrid_override_pattern":"M*-","n_groups":4,"time_step_limit":[0.0, Infinity])"));
+    const ModelSpec n = read(nemotron(
+        R"("hybrid_override_pattern":"M*-","n_groups":4,"n_shared_experts":1,"time_step_limit":[0.0, Infinity])"));
     EXPECT_EQ(n.layers, 3);
     EXPECT_EQ(n.gate, "relu2");
     EXPECT_EQ(n.scan_step_min, 0.001);

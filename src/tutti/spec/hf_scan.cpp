@@ -174,7 +174,8 @@ void read_nemotron_experts(Keys& keys, ModelSpec& m) {
     if (e.groups > 1) e.group_best = 2;
     e.normalise = keys.boolean_or("norm_topk_prob", true);
     const bool has = m.pattern.find('E') != std::string::npos;
-    if (has) keys.only("n_shared_experts", {1});  // not read: one expert, as wide as its own key says
+    keys.take("n_shared_experts");  // not read: there is one, as wide as its own key says
+    if (has) keys.only("n_shared_experts", {1});
     if (has && e.top_k > e.experts)
         keys.problem("num_experts_per_tok", "must be at most n_routed_experts = ", e.experts);
     if (has) m.moe = e;

@@ -124,26 +124,31 @@ struct Slot {
     }
 };
 
-// The work of a block.
-template <class T>
+// The work of a block. kCorrects: DeltaRule::corrects.
+template <class T, bool kCorrects>
 struct Task {
     const Problem<T>& f;
     Slot m;
-    int64_t n, h, part;  // sequence, key head
+    int64_t n, h, first_head;  // sequence, key head, the first of its value heads
     int Dk, Dv, group;
 
     __device__ Task(const Problem<T>& problem, bool backward)
         : f(problem),
           m(problem.size, problem.workspace + blockIdx.x * problem.size.slot, backward),
-          n(blockIdx.x / problem.size.parts / problem.size.Hk),
-          h(blockIdx.x / problem.size.parts % problem.size.Hk),
-          part(blockIdx.x % problem.size.parts),
+          n(key_head(problem) / problem.size.Hk),
+          h(key_head(problem) % problem.size.Hk),
+          first_head(kCorrects ? h * problem.size.group
+                               : h * problem.size.heads + blockIdx.x % problem.size.parts * problem.size.group),
           Dk(static_cast<int>(problem.size.Dk)),
           Dv(static_cast<int>(problem.size.Dv)),
           group(static_cast<int>(problem.size.group)) {}
 
-    __device__ bool corrects() const { return f.size.corrects; }
-    __device__ int64_t value_head(int g) const { return h * f.size.heads + part * group + g; }
+    // Of all sequences; the rule has one part.
+    __device__ static int64_t key_head(const Problem<T>& problem) {
+        return kCorrects ? blockIdx.x : blockIdx.x / problem.size.parts;
+    }
+    __device__ static constexpr bool corrects() { return kCorrects; }
+    __device__ int64_t value_head(int g) const { return first_head + g; }
     __device__ int64_t states_size() const { return int64_t{group} * Dk * Dv; }
     __device__ Matrix state(float* all, int g) const { return {all + int64_t{g} * Dk * Dv, Dv, 1}; }
     __device__ int rows_of(int64_t chunk) const {
@@ -435,13 +440,13 @@ struct Task {
     }
 };
 
-template <class T>
+template <class T, bool kCorrects>
 __global__ void __launch_bounds__(kThreads) delta_rule_kernel(Problem<T> f, Heads4<T> o, float* after) {
-    Task<T>(f, false).forward(o, after);
+    Task<T, kCorrects>(f, false).forward(o, after);
 }
-template <class T>
+template <class T, bool kCorrects>
 __global__ void __launch_bounds__(kThreads) delta_rule_backward_kernel(Problem<T> f, Gradients<T> b) {
-    Task<T>(f, true).backward(b);
+    Task<T, kCorrects>(f, true).backward(b);
 }
 
 // The gradients of keys and queries of the scan from those of each part: a thread takes an element of both.
@@ -484,7 +489,8 @@ void forward(const Stream& stream, const DeltaRule& f, View o, View after) {
     if (f.key.shape[0] * f.key.shape[2] == 0) return;
     with_type(f.key.dtype, [&]<class T>(T) {
         const Problem<T> p = problem_of<T>(f, false);
-        launch(delta_rule_kernel<T>, grid_of(p.size), stream, p, heads4<T>(o), after.as<float>());
+        launch(f.corrects ? delta_rule_kernel<T, true> : delta_rule_kernel<T, false>, grid_of(p.size), stream, p,
+               heads4<T>(o), after.as<float>());
     });
 }
 
@@ -502,7 +508,8 @@ void backward(const Stream& stream, const DeltaRule& f, const DeltaRuleBackward&
                               .db = f.corrects ? b.db.as<T>() : nullptr,
                               .dsteps = f.corrects ? nullptr : b.db.as<float>(),
                               .partials = p.size.parts > 1 ? p.workspace + p.size.blocks() * p.size.slot : nullptr};
-        launch(delta_rule_backward_kernel<T>, grid_of(p.size), stream, p, to);
+        launch(f.corrects ? delta_rule_backward_kernel<T, true> : delta_rule_backward_kernel<T, false>, grid_of(p.size),
+               stream, p, to);
         if (p.size.parts > 1) launch(add_parts_kernel<T>, grid_of_tasks(f.key.numel(), kThreads), stream, p, to);
     });
 }

@@ -14,18 +14,18 @@ __device__ __forceinline__ float deviation(float x, float mean) {
     return kCentred ? x - mean : x;
 }
 
-// Weights of which row n has those of group n % groups.
+// Weights of which row n, below 2^32 where there are groups, has those of group n % groups.
 template <class T>
 struct Weights {
     const T* data;
-    int64_t groups;
-    __device__ const T* of(int64_t n, int64_t columns) const {
-        return groups == 1 ? data : data + n % groups * columns;
+    unsigned groups;
+    __device__ unsigned first_of(int64_t n, int64_t columns) const {
+        return groups == 1 ? 0 : static_cast<unsigned>(n) % groups * static_cast<unsigned>(columns);
     }
 };
 template <class T>
 Weights<T> weights_of(const View& w, int64_t columns) {
-    return {w.as<const T>(), columns == 0 ? 1 : w.numel() / columns};
+    return {w.as<const T>(), columns == 0 ? 1 : static_cast<unsigned>(w.numel() / columns)};
 }
 
 template <bool kCentred, class Team, int N, class T>
@@ -36,7 +36,6 @@ __global__ void __launch_bounds__(Team::kBlockThreads)
     if (n >= rows) return;
     const auto C = static_cast<float>(columns);
     float m = 0, squares = 0;
-    const T* const weights = w.of(n, columns);
     const T* const normalised = residual == nullptr ? x : sum;  // a thread reads only its own writes here
     for_columns<Team, N>(columns, [&](int64_t c) {
         float s[N];
@@ -58,10 +57,11 @@ __global__ void __launch_bounds__(Team::kBlockThreads)
         });
     }
     const float r = 1 / sqrtf(Team::sum(squares) / C + eps);
+    const unsigned first = w.first_of(n, columns);
     for_columns<Team, N>(columns, [&](int64_t c) {
         float s[N], weight[N], bias[N];
         load<N>(normalised + row + c, s);
-        load<N>(weights + c, weight);
+        load<N>(w.data + first + c, weight);
         if constexpr (kCentred) load<N>(b + c, bias);
 #pragma unroll
         for (int k = 0; k < N; ++k) {
@@ -85,12 +85,12 @@ __global__ void __launch_bounds__(Team::kBlockThreads)
     const int64_t n = Team::row();
     if (n >= rows) return;
     const float m = kCentred ? mean[n] : 0, r = rstd[n], C = static_cast<float>(columns);
-    const T* const weights = w.of(n, columns);
+    const unsigned first = w.first_of(n, columns);
     const auto load_row = [&](int64_t c, float(&g)[N], float(&xhat)[N]) {
         float weight[N];
         load<N>(dy + n * columns + c, g);
         load<N>(x + n * columns + c, xhat);
-        load<N>(weights + c, weight);
+        load<N>(w.data + first + c, weight);
 #pragma unroll
         for (int k = 0; k < N; ++k) {
             g[k] *= weight[k] + offset;
