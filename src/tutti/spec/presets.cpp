@@ -534,7 +534,7 @@ std::vector<ModelSpec> all_presets() {
                  {.experts = 8, .top_k = 2, .ffn = 64, .shared_ffn = 64, .latent = 64}),
         nemotron("nemotron-h-8b", {131072, 4096, 0, 32, 8, 128, 21504, 8192},
                  "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-", {128, 64, 8, 128}),
-        nemotron("nemotron3-nano-30b-a3b", {131072, 2688, 0, 32, 2, 128, 1856, 262144},
+        nemotron("nemotron3-nano-30b", {131072, 2688, 0, 32, 2, 128, 1856, 262144},
                  "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME", {64, 64, 8, 128},
                  {.experts = 128, .top_k = 6, .ffn = 1856, .shared_ffn = 3712}),
         falcon_h1("falcon-h1-tiny", {256, 128, 4, 4, 2, 32, 256, 1024}, {8, 24, 1, 16}),
