@@ -12,6 +12,7 @@
 #include "tutti/base/json.h"
 #include "tutti/cli/forecast.h"
 #include "tutti/cli/stop_signals.h"
+#include "tutti/comm/tcp/file_service.h"
 #include "tutti/models/flops.h"
 #include "tutti/spec/nearest.h"
 #include "tutti/spec/stages.h"
@@ -102,6 +103,8 @@ int train(const TrainArguments& arguments, const Io& io) {
     options.counts_starts = is_in_a_job(options.launch);
     comm::Stop stop;
     options.stop = &stop;
+    // A later generation may continue from a state that is in the memory of hosts alone, and ends with the launcher.
+    if (options.launch.generation > 1 && comm::tcp::copy_places(comm::process_environment())) stop.set_has_to_save();
     const auto tell_of_save = [&](int signal) {
         if (options.launch.launcher == comm::Launcher::tutti) return;  // which has said so, once for all ranks
         // One write, so that it does not mix with the lines of the trainer.
