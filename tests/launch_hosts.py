@@ -290,8 +290,9 @@ def parent_of(pid):
         return None
 
 
-# What a fault may cost with copies in memory every 2 steps: ranks alone, 2 steps; a host's copy may be on its way: 4.
-MOST_LOST = {"kill rank": 2, "stop rank": 2, "kill agent": 4, "kill ssh": 4, "stop agent": 4, "cut": 4}
+# What a fault may cost with copies in memory every 2 steps, of which the last may be half written: ranks alone, 4 steps; a
+# host's copy may be on its way: 6.
+MOST_LOST = {"kill rank": 4, "stop rank": 4, "kill agent": 6, "kill ssh": 6, "stop agent": 6, "cut": 6}
 
 
 def random_faults(tutti, hosts, folder, count, result, seed=62):

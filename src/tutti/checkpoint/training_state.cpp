@@ -28,6 +28,20 @@ HostState::HostState(const std::vector<TensorSlice>& slices, HostMemory memory) 
     }
 }
 
+void HostState::update(const std::vector<TensorSlice>& slices) {
+    size_t next = 0;
+    for (const TensorSlice& slice : slices) {
+        if (!slice.owned) continue;
+        check(next < held_.size() && held_[next].slice.name == slice.name &&
+                  held_[next].slice.values.bytes() == slice.values.bytes(),
+              "checkpoint: ", slice.name, " is no slice of the copy before");
+        Held& held = held_[next++];
+        held.slice = slice;
+        if (held.copy) slice.values.device().copy_out(held.copy.get(), slice.values.view().data, slice.values.bytes());
+    }
+    check(next == held_.size(), "checkpoint: the copy before had ", held_.size(), " slices, now there are ", next);
+}
+
 FileToWrite HostState::file(int rank, int ranks) const {
     std::vector<TensorToWrite> entries;
     for (const Held& held : held_) {

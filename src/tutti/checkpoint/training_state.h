@@ -30,6 +30,9 @@ enum class HostMemory : uint8_t { copy, borrow };
 class HostState {
   public:
     HostState(const std::vector<TensorSlice>& slices, HostMemory memory);  // takes the slices that are owned
+    // The values of the same slices as they are now, in the memory of the copies before: new memory of the system costs
+    // more time than the copy. Error for other slices.
+    void update(const std::vector<TensorSlice>& slices);
     // The file of rank `rank`. The file points into this state, which must live until the file is written.
     FileToWrite file(int rank, int ranks) const;
     std::vector<TensorRecord> tensors() const;  // the manifest's records if this is the only file

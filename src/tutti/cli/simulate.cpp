@@ -319,7 +319,7 @@ int simulate(const SimulateArguments& a, const Io& io) {
     const Answer x = answer(a);
     save(a, x.step, concat(a.ranks, " x ", x.cluster.name),
          planner::reliability_of(x.cluster, a.ranks, planner::checkpoint_bytes(x.run), {},
-                                 double(x.run.checkpoint.memory_every) * x.step.seconds));
+                                 double(x.run.checkpoint.memory_every) * x.step.seconds, x.run.checkpoint.async));
     print(x, io.text());
     io.text() << std::flush;
     io.print(describe(x));

@@ -1,6 +1,7 @@
 // planner/scaling.cpp: a search for each number of devices; Daly's formula.
 #include "tutti/planner/scaling.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "tutti/base/error.h"
@@ -16,12 +17,14 @@ namespace tutti::planner {
 double checkpoint_interval(const Reliability& r) { return std::sqrt(2 * r.checkpoint_s * r.mtbf_s / r.disk_share); }
 
 Reliability reliability_of(const hardware::Cluster& cluster, int ranks, double state, const ScalingOptions& o,
-                           double memory_every_s) {
+                           double memory_every_s, bool beside) {
     const double nodes = std::max(1.0, double(ranks) / cluster.per_node);
     Reliability r{cluster.mtbf_hours * 3600 / ranks, state / (nodes * o.storage_per_node), o.restart_s};
     if (memory_every_s <= 0) return r;
     r.memory_every_s = memory_every_s;
-    r.memory_s = state / ranks / o.memory_per_rank;
+    const double of_rank = state / ranks, writing = of_rank / o.memory_per_rank;
+    r.memory_s = beside ? of_rank / o.state_per_rank + std::max(0.0, writing - memory_every_s) : writing;
+    r.memory_lag_s = beside ? writing : 0;
     if (nodes > 1) r.disk_share = o.disk_share;
     return r;
 }
@@ -39,6 +42,7 @@ double goodput(const Reliability& r, double interval) {
                                          .disk_stall = r.checkpoint_s,
                                          .memory_every = r.memory_every_s,
                                          .memory_stall = r.memory_s,
+                                         .memory_lag = r.memory_lag_s,
                                          .disk_share = r.disk_share,
                                          .disk_restart = r.checkpoint_s});
     return interval / (M * std::exp(r.restart_s / M) * std::expm1((interval + r.checkpoint_s) / M));
@@ -74,7 +78,8 @@ std::vector<ScalingRow> scale(const Request& request, const ScalingOptions& o) {
         if (first_rate == 0) first_rate = row.tokens_per_s / gpus;
         row.efficiency = row.tokens_per_s / gpus / first_rate;
         row.reliability =
-            reliability_of(r.cluster, gpus, state, o, double(r.run.checkpoint.memory_every) * row.best.seconds);
+            reliability_of(r.cluster, gpus, state, o, double(r.run.checkpoint.memory_every) * row.best.seconds,
+                           r.run.checkpoint.async);
         row.interval_s = checkpoint_interval(row.reliability);
         row.goodput = goodput(row.reliability, row.interval_s);
         if (price > 0) row.dollars_per_billion_tokens = price * gpus / 3600 / row.useful_tokens_per_s() * 1e9;
@@ -113,10 +118,14 @@ std::string render(const Request& request, const ScalingOptions& o, const std::v
                    "(Daly, eq. 13)\n");
     if (request.run.checkpoint.memory_every > 0)
         text += concat("copies in memory every ", request.run.checkpoint.memory_every, " steps at ",
-                       format_bytes(static_cast<int64_t>(o.memory_per_rank)), "/s of each rank; ",
-                       format_percent(o.disk_share),
+                       format_bytes(static_cast<int64_t>(o.memory_per_rank)), "/s of each rank",
+                       request.run.checkpoint.async ? concat(" beside the steps, after a pause at ",
+                                                             format_bytes(static_cast<int64_t>(o.state_per_rank)), "/s")
+                                                    : "",
+                       "; ", format_percent(o.disk_share),
                        " of failures need the disk, all of them on one node; goodput = (1 "
-                       "- c/kt - C/T) (1 - (R + kt/2 + p (T/2 + C)) / MTBF), T = sqrt(2 C MTBF / p)\n");
+                       "- c/kt - C/T) (1 - (R + kt/2 + w + p (T/2 + C)) / MTBF), T = sqrt(2 C MTBF / p), w = time of a "
+                       "copy beside the steps\n");
     if (price > 0)
         text += concat("price: ", price, " $ of a device and hour\n");
     else

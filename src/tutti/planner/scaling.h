@@ -17,19 +17,20 @@ struct Reliability {
     double mtbf_s = 0;        // mean time between failures of the whole job
     double checkpoint_s = 0;  // C: pause of training for a checkpoint
     double restart_s = 0;     // R: from a failure until training continues
-    // Copies in memory (checkpoint.memory_every): seconds between them, 0: none; the pause for one; the share of
-    // failures that need the disk nevertheless.
-    double memory_every_s = 0, memory_s = 0, disk_share = 1;
+    // Copies in memory (checkpoint.memory_every): seconds between them, 0: none; the pause for one; from its beginning
+    // until it is whole, while training goes on; the share of failures that need the disk nevertheless.
+    double memory_every_s = 0, memory_s = 0, memory_lag_s = 0, disk_share = 1;
 };
 
 // Young 1974, Daly 2006: the interval between checkpoints that loses least, sqrt(2 C MTBF), where the failures that
 // need the disk count.
 double checkpoint_interval(const Reliability& r);
 // Of a job of `ranks` devices that saves `state` bytes by all of its nodes together; `o` has their storage and the time
-// of a restart. `memory_every_s`: between copies in memory; 0: none.
+// of a restart. `memory_every_s`: between copies in memory; 0: none. `beside`: written while training goes on
+// (checkpoint.async), so that the pause is that of taking the state, and what one copy needs beyond the next.
 struct ScalingOptions;
 Reliability reliability_of(const hardware::Cluster& cluster, int ranks, double state, const ScalingOptions& o,
-                           double memory_every_s = 0);
+                           double memory_every_s = 0, bool beside = true);
 // Bytes of a run's checkpoint: master weights and the optimizer's state.
 double checkpoint_bytes(const spec::RunSpec& run);
 // Share of the time that is training, with checkpoints `interval` seconds apart: the interval over its expected
@@ -43,6 +44,7 @@ struct ScalingOptions {
     int first = 8, last = 65536;    // devices, doubled from one to the next
     double storage_per_node = 1e9;  // bytes/s that a node writes to storage
     double memory_per_rank = 1e9;   // bytes/s that a rank copies into memory with digests: one core (bench/results)
+    double state_per_rank = 4e9;    // bytes/s at which a rank takes its state for that (bench/results)
     double disk_share = 0.05;       // of failures lose a host and the holder of its copy; all of them on one node
     double restart_s = 600;         // MegaScale: detection and diagnosis below 10 minutes
     std::optional<double> price;    // dollars of a device and hour; none: the cluster's

@@ -46,9 +46,10 @@ struct GoodputTerms {
     double restart = 0;                         // D + R: from a failure to the next step
     double disk_every = 0, disk_stall = 0;      // T_d between saves to disk, C_d: training stands still for one
     double memory_every = 0, memory_stall = 0;  // k t between copies in memory (0: none), c
+    double memory_lag = 0;                      // w: from the state of a copy until the copy is whole
     double disk_share = 0, disk_restart = 0;    // p of failures need the disk in spite of copies, R_d more to load
 };
-// (1 - c / (k t) - C_d / T_d) (1 - (D + R + k t / 2 + p (T_d / 2 + R_d)) / M): half an interval is lost on average.
+// (1 - c / (k t) - C_d / T_d) (1 - (D + R + k t / 2 + w + p (T_d / 2 + R_d)) / M): half an interval is lost on average.
 // Without copies in memory the interval is T_d. To first order in 1 / M; never below 0. Daly 2006 is the exact form for
 // one kind of checkpoint (planner/scaling.h).
 double expected_goodput(const GoodputTerms& terms);

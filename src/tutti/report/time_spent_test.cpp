@@ -37,6 +37,9 @@ TEST(ExpectedGoodput, IsTheFormulasByHand) {
     copies.memory_every = 30;
     copies.disk_share = 0.05;
     EXPECT_NEAR(expected_goodput(copies), 0.966, 5e-4);
+    GoodputTerms late = copies;
+    late.memory_lag = 309;  // a hundredth of 3.09 h is 111 s
+    EXPECT_NEAR(expected_goodput(copies) - expected_goodput(late), (1 - 60.0 / 3600) / 36, 5e-4);
     copies.memory_stall = 0.3;  // one in a hundred seconds
     EXPECT_NEAR(expected_goodput(copies), (1 - 0.01 - 60.0 / 3600) * 0.966 / (1 - 60.0 / 3600), 5e-4);
     EXPECT_EQ(expected_goodput({.between_failures = 10, .restart = 90}), 0);

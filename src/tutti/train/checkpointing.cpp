@@ -29,28 +29,6 @@ using checkpoint::OnDamage;
 
 namespace {
 
-constexpr char kDone = '+';
-
-Failure failure_of(const std::exception& error) {
-    const auto* io = dynamic_cast<const IoError*>(&error);
-    auto kind = Failure::Kind::other;
-    if (dynamic_cast<const UsageError*>(&error) != nullptr) kind = Failure::Kind::usage;
-    if (dynamic_cast<const DataError*>(&error) != nullptr) kind = Failure::Kind::data;
-    if (io != nullptr && io->code() == EIO) kind = Failure::Kind::unreadable;
-    if (dynamic_cast<const DamagedError*>(&error) != nullptr) kind = Failure::Kind::damaged;
-    return {kind, error.what()};
-}
-
-// A rank's result as text: '+' and what the body returned, or the kind of the failure and its message.
-std::string result_of(const std::function<std::string()>& body) {
-    try {
-        return kDone + body();
-    } catch (const std::exception& error) {
-        const Failure failure = failure_of(error);
-        return static_cast<char>(failure.kind) + failure.message;
-    }
-}
-
 std::set<std::string> lines_of(const std::string& text) {
     std::set<std::string> lines;
     std::istringstream in(text);
@@ -75,33 +53,6 @@ std::string common_line(const std::vector<std::string>& texts) {
 }
 
 }  // namespace
-
-void Failure::raise() const {
-    switch (kind) {
-        case Kind::damaged: throw DamagedError(message);
-        case Kind::unreadable: throw IoError(message, EIO);
-        case Kind::data: throw DataError(message);
-        case Kind::usage: throw UsageError(message);
-        case Kind::other: break;
-    }
-    throw Error(message);
-}
-
-Agreement agree(comm::Communicator* ranks, const std::function<std::string()>& body) {
-    const std::string own = result_of(body);
-    const auto results = ranks != nullptr ? comm::gather_texts(*ranks, own) : std::vector{own};
-    Agreement agreement;
-    for (size_t rank = 0; rank < results.size(); ++rank) {
-        const char first = results[rank].front();
-        const std::string text = results[rank].substr(1);
-        agreement.texts.push_back(first == kDone ? text : "");
-        if (first == kDone) continue;
-        const auto kind = static_cast<Failure::Kind>(first);
-        if (!agreement.failure || kind > agreement.failure->kind)
-            agreement.failure = Failure{kind, results.size() > 1 ? concat("rank ", rank, ": ", text) : text};
-    }
-    return agreement;
-}
 
 std::vector<checkpoint::TensorSlice> state_slices(const engine::Engine& engine) {
     std::vector<checkpoint::TensorSlice> slices;
@@ -129,7 +80,9 @@ Checkpointing::Checkpointing(Setup setup)
         return std::string();
     });
     if (opened.failure) opened.failure->raise();
-    writer_ = std::make_unique<checkpoint::AsyncWriter>([this](const std::string& error) { report(error); });
+    comm::Communicator* all = alone() ? nullptr : setup_.ranks;
+    save_ = std::make_unique<JointSave>(all, [this](const std::string& error) { report(error); });
+    copy_ = std::make_unique<JointSave>(all, [](const std::string&) {});  // the copy before is good
 }
 
 Checkpointing::~Checkpointing() = default;
@@ -297,16 +250,32 @@ std::optional<RunState> Checkpointing::lead(const std::string& mode) {
 // --- saving: stages that all ranks go through together
 
 void Checkpointing::start(const RunState& state, bool background) {
-    wait();  // for the previous save: a requested checkpoint is never left out
+    wait_for_save();  // a requested checkpoint is never left out
     saving_step_ = state.step;
     // Without a background the step loop waits, so the weights stand still while they are written.
     auto held = std::make_shared<const HostState>(setup_.slices(), background ? HostMemory::copy : HostMemory::borrow);
     Manifest manifest = part_of(state, *held);
-    if (alone())
-        submit_save(std::move(held), std::move(manifest));
-    else
-        submit_part(std::move(held), std::move(manifest));
-    if (!background) wait();
+    save_->start(work(std::move(held), std::move(manifest)));
+    if (!background) wait_for_save();
+}
+
+JointSave::Work Checkpointing::work(std::shared_ptr<const HostState> held, Manifest part) {
+    return {.begin =
+                [this, step = part.step] {
+                    attempt_ = {};
+                    attempt_ = store_->begin(step);
+                    return attempt_.path;
+                },
+            .write =
+                [this, held = std::move(held), part = std::move(part)](const std::string& directory) {
+                    return write_part(files_, directory, held->file(rank(), ranks()), part);
+                },
+            .commit =
+                [this, pinned = proven_](const std::vector<std::string>& parts) {
+                    const std::string path = store_->commit(attempt_, merge_parts(parts));
+                    prune(setup_.run.checkpoint.keep, pinned);
+                    return path;
+                }};
 }
 
 Manifest Checkpointing::part_of(const RunState& state, const HostState& held) const {
@@ -320,13 +289,26 @@ Manifest Checkpointing::part_of(const RunState& state, const HostState& held) co
 
 void Checkpointing::copy(const RunState& state) {
     if (setup_.memory == nullptr) return;
-    const HostState held(setup_.slices(), HostMemory::borrow);  // the step loop waits
-    const std::string failure = setup_.memory->save(alone() ? nullptr : setup_.ranks, held, part_of(state, held));
+    wait_for_copy();
+    copying_step_ = state.step;
+    const bool beside = setup_.run.checkpoint.async;
+    if (copied_)
+        copied_->update(setup_.slices());
+    else
+        copied_ = std::make_shared<HostState>(setup_.slices(), beside ? HostMemory::copy : HostMemory::borrow);
+    copy_->start(setup_.memory->work(rank(), ranks(), copied_, part_of(state, *copied_)));
+    if (!beside) wait_for_copy();
+}
+
+void Checkpointing::poll_copy() {
+    const auto ended = copy_->poll();
+    if (!ended) return;
+    const std::string failure = setup_.memory->end(copying_step_, *ended, rank());
     const bool failed_before = std::exchange(copy_failed_, !failure.empty());
     if (store_ && failed_before && failure.empty())
-        setup_.warn(concat("the state is copied in memory again, at step ", state.step));
+        setup_.warn(concat("the state is copied in memory again, at step ", copying_step_));
     if (store_ && !failed_before && !failure.empty())
-        setup_.warn(concat("the state of step ", state.step, " could not be copied in memory: ", failure,
+        setup_.warn(concat("the state of step ", copying_step_, " could not be copied in memory: ", failure,
                            "; training continues, the last good copy is of step ", setup_.memory->saved_step(),
                            "; later failures are not said one by one"));
 }
@@ -343,46 +325,6 @@ std::string Checkpointing::state_json(const RunState& state) const {
     if (const auto& scale = state.loss_scale)
         json["loss_scale"] = {{"value", scale->value}, {"good", scale->good}, {"hysteresis", scale->hysteresis}};
     return json.dump();
-}
-
-void Checkpointing::submit_save(std::shared_ptr<const HostState> held, Manifest manifest) {
-    stage_ = Stage::committing;
-    writer_->submit([this, held = std::move(held), manifest = std::move(manifest), pinned = proven_] {
-        result_ = store_->save({.step = manifest.step,
-                                .files = {held->file(0, 1)},
-                                .config_digest = manifest.config_digest,
-                                .data_fingerprint = manifest.data_fingerprint,
-                                .state = manifest.state,
-                                .tensors = manifest.tensors});
-        prune(setup_.run.checkpoint.keep, pinned);
-    });
-}
-
-void Checkpointing::submit_part(std::shared_ptr<const HostState> held, Manifest part) {
-    const Agreement begun = agree([&] {
-        if (!store_) return std::string();
-        attempt_ = store_->begin(part.step);
-        return attempt_.path;
-    });
-    if (begun.failure) return end_save(begun.failure);
-    stage_ = Stage::writing;
-    writer_->submit([this, held = std::move(held), part = std::move(part), directory = begun.texts.front()]() mutable {
-        const checkpoint::FileToWrite file = held->file(rank(), ranks());
-        part.files = {checkpoint::NewFile(files_, checkpoint::join(directory, file.name), file.size()).write(file)};
-        result_ = checkpoint::write_manifest(part);
-    });
-}
-
-void Checkpointing::submit_commit(std::vector<std::string> parts) {
-    stage_ = Stage::committing;
-    if (!store_) return;
-    writer_->submit([this, parts = std::move(parts), pinned = proven_] {
-        std::vector<Manifest> manifests;
-        for (const std::string& part : parts)
-            manifests.push_back(checkpoint::parse_manifest(part, concat("the part of rank ", manifests.size())));
-        result_ = store_->commit(attempt_, checkpoint::merge(manifests));
-        prune(setup_.run.checkpoint.keep, pinned);
-    });
 }
 
 void Checkpointing::prune(int64_t keep, const std::string& pinned) {
@@ -421,34 +363,35 @@ std::string Checkpointing::save_last(const RunState& state, double seconds) {
     return failure_;
 }
 
-std::string Checkpointing::result_of_job() {
-    if (const auto error = writer_->poll_error()) throw DataError(*error);
-    return std::exchange(result_, {});
+void Checkpointing::poll() {
+    poll_save();
+    poll_copy();
 }
 
-void Checkpointing::poll() {
-    if (stage_ == Stage::idle) return;
-    const bool busy = writer_->busy();
-    if (alone() ? busy : setup_.ranks->max(busy ? 1 : 0) > 0) return;
-    const Agreement ended = agree([&] { return result_of_job(); });
-    if (stage_ == Stage::writing && !ended.failure) return submit_commit(ended.texts);
-    if (!ended.failure) {
-        newest_ = ended.texts.front();
+void Checkpointing::poll_save() {
+    const auto ended = save_->poll();
+    if (!ended) return;
+    if (!ended->failure) {
+        newest_ = ended->texts.front();
         saved_step_ = saving_step_;
     }
-    end_save(ended.failure);
+    end_save(ended->failure);
+}
+
+void Checkpointing::wait_for_save() {
+    for (poll_save(); !save_->idle(); poll_save()) save_->rest();
+}
+
+void Checkpointing::wait_for_copy() {
+    for (poll_copy(); !copy_->idle(); poll_copy()) copy_->rest();
 }
 
 void Checkpointing::wait() {
-    while (stage_ != Stage::idle) {
-        poll();
-        // In small steps: no rank waits in a collective for as long as another one writes.
-        if (stage_ != Stage::idle) writer_->wait_for(std::chrono::milliseconds(20));
-    }
+    wait_for_save();
+    wait_for_copy();
 }
 
 void Checkpointing::end_save(const std::optional<Failure>& failure) {
-    stage_ = Stage::idle;
     failure_ = failure ? failure->message : "";
     if (!failure) return;
     if (store_) {

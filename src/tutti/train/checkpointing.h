@@ -11,12 +11,12 @@
 #include <string>
 #include <vector>
 
-#include "tutti/checkpoint/async_writer.h"
 #include "tutti/checkpoint/store.h"
 #include "tutti/checkpoint/training_state.h"
 #include "tutti/comm/communicator.h"
 #include "tutti/engine/loss_scale.h"
 #include "tutti/spec/run_spec.h"
+#include "tutti/train/joint_save.h"
 
 namespace tutti::engine {
 struct Engine;
@@ -25,24 +25,6 @@ struct Engine;
 namespace tutti::train {
 
 class MemoryCopies;
-
-// An error that another rank can rethrow. More severe kinds come later and win when ranks fail differently.
-struct Failure {
-    enum class Kind : char { damaged = '0', unreadable, data, usage, other };  // unreadable: an IoError with EIO
-    Kind kind = Kind::other;
-    std::string message;
-
-    [[noreturn]] void raise() const;  // DamagedError, IoError, DataError, UsageError or Error
-};
-
-struct Agreement {
-    std::vector<std::string> texts;  // what the body returned, by rank
-    std::optional<Failure> failure;  // the most severe, of the lowest rank; the message names the rank
-};
-
-// Runs the body on every rank and agrees on the outcome: all ranks get the same result, also when one rank fails. The
-// body must not communicate. `ranks` null: this rank alone.
-Agreement agree(comm::Communicator* ranks, const std::function<std::string()>& body);
 
 struct RunState {
     int64_t step = 0;     // finished
@@ -87,8 +69,9 @@ class Checkpointing {
     // another model, seed or batch; DataError when the data changed. All ranks throw the error of any rank.
     std::optional<RunState> resume(const std::string& mode);
 
-    // Copies the state into the memory of the hosts, now. The first of failures in a row causes a warning, and
-    // so does the next success; the run continues and the copy before stays. Without Setup::memory: nothing.
+    // Copies the state into the memory of the hosts, in the background when checkpoint.async. The first of failures in
+    // a row causes a warning, and so does the next success; the run continues and the copy before stays. Without
+    // Setup::memory: nothing.
     void copy(const RunState& state);
     // Copies the state and writes it, in the background when checkpoint.async. A failure of any rank causes one warning
     // and counts on all ranks; the run continues and the previous checkpoint stays.
@@ -98,7 +81,7 @@ class Checkpointing {
     std::string save_last(const RunState& state, double seconds);
     // Call once per step: commits what all ranks have written and reports failures.
     void poll();
-    void wait();
+    void wait();  // for the checkpoint and the copy that are being made
 
     // Step `step` was finite, so the weights of a checkpoint before it were sound. The newest such checkpoint is never
     // pruned: a checkpoint that was saved after the weights were ruined looks sound until the next step.
@@ -113,10 +96,6 @@ class Checkpointing {
     int64_t failures() const { return failures_; }
 
   private:
-    // writing: ranks write their files. committing: rank 0 writes the manifest and prunes; one rank alone does all in
-    // this stage.
-    enum class Stage { idle, writing, committing };
-
     bool alone() const { return setup_.ranks == nullptr || setup_.ranks->size() == 1; }
     int rank() const { return alone() ? 0 : setup_.ranks->rank(); }
     int ranks() const { return alone() ? 1 : setup_.ranks->size(); }
@@ -133,12 +112,13 @@ class Checkpointing {
     void start(const RunState& state, bool background);
     checkpoint::Manifest part_of(const RunState& state, const checkpoint::HostState& held) const;
     std::string state_json(const RunState& state) const;
-    void submit_save(std::shared_ptr<const checkpoint::HostState> held, checkpoint::Manifest manifest);
-    void submit_part(std::shared_ptr<const checkpoint::HostState> held, checkpoint::Manifest part);
-    void submit_commit(std::vector<std::string> parts);
+    JointSave::Work work(std::shared_ptr<const checkpoint::HostState> held, checkpoint::Manifest part);
+    void wait_for_save();
+    void wait_for_copy();
+    void poll_save();
+    void poll_copy();
     void prune(int64_t keep, const std::string& pinned);
     void end_save(const std::optional<Failure>& failure);
-    std::string result_of_job();
     void report(const std::string& error);
 
     Setup setup_;
@@ -146,17 +126,16 @@ class Checkpointing {
     checkpoint::FileSystem& files_;
     std::unique_ptr<checkpoint::Store> store_;  // of rank 0
     checkpoint::Store::Attempt attempt_;        // of rank 0
-    Stage stage_ = Stage::idle;                 // the same on all ranks
     std::string newest_, proven_;
     std::string word_, resumed_from_;
     bool copy_failed_ = false;
+    std::shared_ptr<checkpoint::HostState> copied_;   // of the last copy in memory; its memory serves for the next
     bool from_memory_ = false, has_touched_ = false;  // the slices, by the last try to load
-    std::string result_;                              // of the background job; read after it ended
     std::string failure_;                             // of the last save; "": it was good
     bool last_ = false;                               // save_last() is running
-    int64_t saving_step_ = 0, saved_step_ = 0;
+    int64_t saving_step_ = 0, saved_step_ = 0, copying_step_ = 0;
     int64_t failures_ = 0;
-    std::unique_ptr<checkpoint::AsyncWriter> writer_;  // last: its job uses the rest
+    std::unique_ptr<JointSave> save_, copy_;  // last: their jobs use the rest
 };
 
 }  // namespace tutti::train

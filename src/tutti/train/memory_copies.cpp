@@ -228,21 +228,22 @@ bool MemoryCopies::holder_has_last() {
 }
 
 // A holder that is gone, or has no memory, costs one wait: it and the launcher say so.
-void MemoryCopies::wait_for_holder() {
-    if (setup_.places.holder < 0 || last_good_.empty()) return;
-    const auto until =
-        std::chrono::steady_clock::now() + std::chrono::duration<double>(holder_lags_ ? 0 : setup_.wait_s);
+bool MemoryCopies::may_replace() {
+    if (setup_.places.holder < 0 || last_good_.empty()) return true;
+    const auto now = std::chrono::steady_clock::now();
+    if (!waits_since_) waits_since_ = now;
+    bool has = false;
     try {
-        while (!holder_has_last()) {
-            holder_lags_ = std::chrono::steady_clock::now() >= until;
-            if (holder_lags_) return;
-            std::this_thread::sleep_for(std::chrono::milliseconds(5));
-        }
-        holder_lags_ = false;
+        has = holder_has_last();
     } catch (const DataError&) {
         clients_.erase(setup_.places.holder);
         holder_lags_ = true;
     }
+    if (has) holder_lags_ = false;
+    if (!has && !holder_lags_ && now - *waits_since_ < std::chrono::duration<double>(setup_.wait_s)) return false;
+    holder_lags_ = !has;
+    waits_since_.reset();
+    return true;
 }
 
 // Room for the new copy: all but the last good one go.
@@ -251,7 +252,6 @@ std::string MemoryCopies::begin(const checkpoint::HostState& state, int64_t step
         store_ = std::make_unique<checkpoint::Store>(files_,
                                                      checkpoint::join(setup_.places.directory, comm::tcp::kOwnCopies),
                                                      checkpoint::Access::write, [](const std::string&) {});
-    wait_for_holder();
     for (const checkpoint::StoredCheckpoint& stored : store_->list())
         if (stored.path != last_good_) store_->remove(stored);
     const int64_t bytes = state.file(0, 1).size() * setup_.local_size;
@@ -262,30 +262,27 @@ std::string MemoryCopies::begin(const checkpoint::HostState& state, int64_t step
     return attempt_.path;
 }
 
-std::string MemoryCopies::save(comm::Communicator* ranks, const checkpoint::HostState& state, Manifest part) {
-    const int rank = ranks != nullptr ? ranks->rank() : 0, size = ranks != nullptr ? ranks->size() : 1;
-    const int64_t step = part.step;
+JointSave::Work MemoryCopies::work(int rank, int ranks, std::shared_ptr<const checkpoint::HostState> state,
+                                   Manifest part) {
     attempt_ = {};
-    Agreement agreed = agree(ranks, [&] { return leads() ? begin(state, step) : std::string(); });
-    if (!agreed.failure)
-        agreed = agree(ranks, [&, directory = agreed.texts[to_size(rank - setup_.local_rank)]] {
-            const checkpoint::FileToWrite file = state.file(rank, size);
-            part.files = {checkpoint::NewFile(files_, checkpoint::join(directory, file.name), file.size()).write(file)};
-            return checkpoint::write_manifest(part);
-        });
-    if (!agreed.failure)
-        agreed = agree(ranks, [&, parts = agreed.texts] {
-            if (!leads()) return std::string();
-            std::vector<Manifest> manifests;
-            for (const std::string& text : parts)
-                manifests.push_back(checkpoint::parse_manifest(text, concat("the part of rank ", manifests.size())));
-            return store_->commit(attempt_, checkpoint::merge(manifests));
-        });
-    if (agreed.failure) {  // a host that has committed its part removes it before the next copy
+    return {.leader = rank - setup_.local_rank,
+            .ready = [this] { return may_replace(); },
+            .begin = [this, state, step = part.step] { return begin(*state, step); },
+            .write =
+                [this, state, rank, ranks, part = std::move(part)](const std::string& directory) {
+                    return write_part(files_, directory, state->file(rank, ranks), part);
+                },
+            .commit =
+                [this](const std::vector<std::string>& parts) { return store_->commit(attempt_, merge_parts(parts)); },
+            .commits_beside = false};
+}
+
+std::string MemoryCopies::end(int64_t step, const Agreement& ended, int rank) {
+    if (ended.failure) {  // a host that has committed its part removes it before the next copy
         if (store_) store_->abandon(attempt_);
-        return agreed.failure->message;
+        return ended.failure->message;
     }
-    last_good_ = agreed.texts[to_size(rank)];
+    last_good_ = ended.texts[to_size(rank)];
     saved_step_ = step;
     return "";
 }

@@ -8,6 +8,7 @@
 // host is lost.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -21,6 +22,7 @@
 #include "tutti/checkpoint/training_state.h"
 #include "tutti/comm/communicator.h"
 #include "tutti/comm/tcp/file_service.h"
+#include "tutti/train/joint_save.h"
 
 namespace tutti::train {
 
@@ -52,9 +54,12 @@ class MemoryCopies {
     // The run goes on from the copy of this word ("": from elsewhere). The copy stays until the next is committed.
     void continue_from(const std::string& word);
 
-    // Copies the state: all ranks call it and learn the same. Returns why there is no copy, or "". `part`: the manifest
-    // of this rank's state without files.
-    std::string save(comm::Communicator* ranks, const checkpoint::HostState& state, checkpoint::Manifest part);
+    // How all ranks copy the state; rank 0 of each host begins and commits. `part`: the manifest of this rank's state
+    // without files. Begins when every host that fetches the last copy has it: only then the one before may go.
+    JointSave::Work work(int rank, int ranks, std::shared_ptr<const checkpoint::HostState> state,
+                         checkpoint::Manifest part);
+    // After that: why there is no copy of this step, or "".
+    std::string end(int64_t step, const Agreement& ended, int rank);
     int64_t saved_step() const { return saved_step_; }
 
   private:
@@ -76,9 +81,8 @@ class MemoryCopies {
     comm::tcp::FileClient& client(int host);
     std::string reason_against(const Candidate& candidate) const;
 
-    bool leads() const { return setup_.local_rank == 0; }
+    bool may_replace();
     std::string begin(const checkpoint::HostState& state, int64_t step);
-    void wait_for_holder();
     bool holder_has_last();
 
     class Source;
@@ -94,7 +98,9 @@ class MemoryCopies {
     checkpoint::Store::Attempt attempt_;        // likewise
     std::string last_good_;                     // path in the own store
     int64_t saved_step_ = 0;
-    bool holder_lags_ = false;  // was waited for in vain
+    // Since when the holder is waited for; for how long, unless it was waited for in vain before.
+    std::optional<std::chrono::steady_clock::time_point> waits_since_;
+    bool holder_lags_ = false;
 };
 
 }  // namespace tutti::train

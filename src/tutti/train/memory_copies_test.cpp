@@ -98,6 +98,7 @@ class Copies : public ::testing::Test {
         comm::run_ranks(static_cast<int>(place.size()), {.timeout_s = 60}, [&](comm::World& world) {
             const auto [h, local] = place[static_cast<size_t>(world.rank())];
             comm::tcp::CopyPlaces places{.directory = host(h), .host = h, .peers = {}, .secret = "secret"};
+            if (const auto holder = holders_.find(h); holder != holders_.end()) places.holder = holder->second;
             for (int other = 0; other < hosts; ++other)
                 if (other != h && !lost_.contains(other))
                     places.peers.push_back({other, "127.0.0.1", servers[static_cast<size_t>(other)]->port()});
@@ -106,6 +107,7 @@ class Copies : public ::testing::Test {
                                  .generation = generation_,
                                  .local_rank = local,
                                  .local_size = layout[static_cast<size_t>(h)],
+                                 .wait_s = 600,
                                  .files = whose < 0 || whose == world.rank() ? files : nullptr});
             SavedRank rank(world, run_, disk(), nullptr, &memory);
             body(rank, memory, world.rank());
@@ -152,6 +154,7 @@ class Copies : public ::testing::Test {
     ScratchFolder scratch_;
     std::string hosts_ = scratch_.path("hosts");
     std::set<int> lost_;
+    std::map<int, int> holders_;  // by host
     int64_t generation_ = 0;
     std::string warnings_;
     bool from_memory_ = false;
@@ -374,6 +377,66 @@ TEST_F(Copies, WithoutMemoryForThemTheRunGoesOn) {
                 break;
             }
         }
+}
+
+// Steps go on while a copy waits for the host that fetches the one before.
+TEST_F(Copies, AreMadeBesideTheStepsAndWaitForTheirHolders) {
+    holders_ = {{0, 1}, {1, 0}};
+    run({2, 1}, [&](SavedRank& rank, MemoryCopies& memory, int r) {
+        rank.step_and_copy(2);
+        EXPECT_EQ(memory.saved_step(), 2);
+        rank.set(3);
+        rank.checkpoints->copy({.step = 3, .updates = 3, .tokens = 30});
+        for (int64_t step = 4; step < 20; ++step) {
+            rank.set(step);
+            rank.checkpoints->poll();
+            EXPECT_EQ(memory.saved_step(), 2);
+        }
+        if (r == 0)
+            for (const auto& [host_of_ranks, holder] : holders_)
+                fs::copy(fs::path(host(host_of_ranks)) / comm::tcp::kOwnCopies,
+                         fs::path(host(holder)) / comm::tcp::copies_of(host_of_ranks), fs::copy_options::recursive);
+        rank.checkpoints->wait();
+        EXPECT_EQ(memory.saved_step(), 3);
+    });
+    EXPECT_EQ(resumed_by({1, 2}), 3);  // with the values of step 3
+    EXPECT_TRUE(from_memory_);
+}
+
+// One holder has the newest copy of its host, the other has not: the copy before, which both have, is the only one that
+// outlives a host.
+TEST_F(Copies, AreKeptUntilEveryHolderHasTheNext) {
+    holders_ = {{0, 1}, {1, 0}};
+    const auto fetch = [&](int from, int64_t step) {
+        const fs::path to =
+            fs::path(host(holders_.at(from))) / comm::tcp::copies_of(from) / checkpoint::step_name(step);
+        fs::create_directories(to.parent_path());
+        fs::copy(own(from, step), to, fs::copy_options::recursive);
+    };
+    run({2, 1}, [&](SavedRank& rank, MemoryCopies& memory, int r) {
+        rank.step_and_copy(2);
+        if (r == 0) fetch(0, 2);
+        if (r == 2) fetch(1, 2);
+        rank.step_and_copy(3);
+        EXPECT_EQ(memory.saved_step(), 3);
+        if (r == 0) fetch(0, 3);
+        rank.set(4);
+        rank.checkpoints->copy({.step = 4, .updates = 4, .tokens = 40});
+        for (int i = 0; i < 20; ++i) rank.checkpoints->poll();
+        EXPECT_EQ(memory.saved_step(), 3);
+        if (r == 0) fs::copy(hosts_, scratch_.path("then"), fs::copy_options::recursive);
+        rank.checkpoints->poll();  // all wait for rank 0
+        if (r == 2) fetch(1, 3);
+        rank.checkpoints->wait();
+        EXPECT_EQ(memory.saved_step(), 4);
+        EXPECT_FALSE(r == 0 && fs::exists(own(0, 2)));
+    });
+    fs::remove_all(hosts_);
+    fs::rename(scratch_.path("then"), hosts_);
+    fs::remove_all(host(1));
+    lost_ = {1};
+    EXPECT_EQ(resumed_by({3, 0}), 2);
+    EXPECT_TRUE(from_memory_);
 }
 
 TEST_F(Copies, FailuresInARowAreSaidOnce) {

@@ -78,7 +78,9 @@ class SavedRank {
     void step_and_copy(int64_t step) {
         set(step);
         checkpoints->copy({.step = step, .updates = step, .tokens = 10 * step});
-        set(-1);
+        set(-1);  // training goes on
+        checkpoints->poll();
+        checkpoints->wait();
     }
     int64_t resumed_step(const std::string& mode = "auto") {
         const auto state = checkpoints->resume(mode);
