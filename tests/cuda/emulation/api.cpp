@@ -139,6 +139,7 @@ int capability = 90;
 const char* model = "emulated GPU";
 int gpus = 1;
 std::atomic<int64_t> passed_ns{0};  // by pass_time
+std::atomic<int64_t> waits{0}, idle_waits{0};
 thread_local int current = 0;
 // State of the calling thread. Static arrays are freed after the thread's variables are destroyed.
 thread_local bool streams_are_gone = false;
@@ -155,6 +156,13 @@ cudaError_t wait_for_all() {
     return cudaSuccess;
 }
 
+constexpr size_t kMostGpus = 64;
+// Of the calling thread's GPU. cudaFree holds it while it waits, so that other threads cannot ask for their events.
+std::recursive_mutex& driver() {
+    static std::recursive_mutex locks[kMostGpus];
+    return locks[static_cast<size_t>(current) % kMostGpus];
+}
+
 // Whether `data` matches the kind of the copy. Host memory that CUDA does not know is not checked.
 bool fits(const void* data, size_t bytes, bool device, bool any) {
     if (in_device(data)) return (device || any) && in_device_block(data, bytes);
@@ -167,6 +175,8 @@ void tutti::emulation::enqueue(cudaStream_t stream, std::function<void()> item) 
     if (stream == nullptr) return item();
     stream->late->add(std::move(item));
 }
+
+HostWaits tutti::emulation::host_waits() { return {waits, idle_waits}; }
 
 void tutti::emulation::pass_time(double seconds) { passed_ns += static_cast<int64_t>(1e9 * seconds); }
 
@@ -287,6 +297,7 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
     return bytes == 0 || *data != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 cudaError_t cudaFree(void* data) {
+    const std::lock_guard lock(driver());
     if (const cudaError_t no = wait_for_all(); no != cudaSuccess) return no;
     return data == nullptr || give_device(data) || give_pinned(data) ? cudaSuccess : cudaErrorInvalidValue;
 }
@@ -385,6 +396,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
     if (const cudaError_t no = outside_of_capture(); no != cudaSuccess) return no;
+    const std::lock_guard lock(driver());
     return stream == nullptr || stream->late->done_until(stream->late->end()) ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
@@ -420,11 +432,17 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     if (const cudaError_t no = outside_of_capture(); no != cudaSuccess) return no;
-    event->mark->pass();
+    const Mark& mark = *event->mark;
+    if (!mark.passed()) {
+        ++waits;
+        idle_waits += mark.late->end() == mark.place;
+    }
+    mark.pass();
     return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
     if (const cudaError_t no = outside_of_capture(); no != cudaSuccess) return no;
+    const std::lock_guard lock(driver());
     return event->mark->passed() ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {

@@ -73,6 +73,12 @@ namespace tutti::emulation {
 void set_capability(int major, int minor, const char* name = "emulated GPU");  // of all GPUs, 9.0 at first
 size_t most_shared_bytes();                                                    // of a block, by capability
 void set_gpus(int count);                                                      // 1 at first; they share one memory
+// Waits of any host thread for an event that had not passed; and those among them with no work queued behind the event
+// on its stream: the GPU then idles until the host has gone on.
+struct HostWaits {
+    int64_t all = 0, idle = 0;
+};
+HostWaits host_waits();                                         // so far
 void pass_time(double seconds);                                 // of the clock of all events, without waiting
 void enqueue(cudaStream_t stream, std::function<void()> item);  // null: done at once
 }  // namespace tutti::emulation

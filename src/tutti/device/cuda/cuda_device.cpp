@@ -28,7 +28,10 @@ class GpuMemory final : public RawMemory {
         cudaGetLastError();  // else the next launch would report it
         return nullptr;
     }
-    void give_back(void* data, int64_t) override { cudaFree(data); }
+    void give_back(void* data, int64_t) override {
+        queue_->wait_for_sides();
+        cudaFree(data);
+    }
     void values_end(void* data, int64_t bytes) override { end_of_values(data, bytes, queue_->stream()); }
     std::string advice() const override { return concat(gpu_, " is full; ", RawMemory::advice()); }
 

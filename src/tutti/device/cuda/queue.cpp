@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 namespace tutti::cuda {
 
@@ -117,6 +119,19 @@ void Queue::fail(std::exception_ptr why) {
     if (!failure_) failure_ = std::move(why);
 }
 
+void Queue::wait_for_sides() noexcept {
+    const std::lock_guard sides_lock(sides_mutex_);
+    for (cudaStream_t side : sides_)
+        while (cudaStreamQuery(side) == cudaErrorNotReady) {
+            cudaGetLastError();  // "not ready" counts as an error there
+            {
+                const std::lock_guard lock(failure_mutex_);
+                if (failure_) return;
+            }
+            std::this_thread::sleep_for(std::chrono::microseconds(100));
+        }
+}
+
 void Queue::check_failed() const {
     const std::lock_guard lock(failure_mutex_);
     if (failure_) std::rethrow_exception(failure_);
@@ -151,14 +166,20 @@ class Queue::Aside final : public SideWork {
 // Has the highest priority: kernels fill the time that communication leaves, and not the reverse.
 class Queue::Side final : public SideStream {
   public:
-    explicit Side(const Queue& queue) : queue_(queue) {
+    explicit Side(Queue& queue) : queue_(queue) {
         int least = 0, greatest = 0;
         check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
         check_cuda(cudaStreamCreateWithPriority(&side_, cudaStreamNonBlocking, greatest), "cudaStreamCreate on ",
                    queue.name_);
         stream_.native = side_;
+        const std::lock_guard lock(queue_.sides_mutex_);
+        queue_.sides_.push_back(side_);
     }
     ~Side() override {
+        {
+            const std::lock_guard lock(queue_.sides_mutex_);
+            std::erase(queue_.sides_, side_);
+        }
         cudaStreamSynchronize(side_);
         cudaStreamDestroy(side_);
     }
@@ -175,7 +196,7 @@ class Queue::Side final : public SideStream {
     const Stream& stream() const override { return stream_; }
 
   private:
-    const Queue& queue_;
+    Queue& queue_;
     cudaStream_t side_ = nullptr;
     Stream stream_;
     std::shared_ptr<Event> begin_;

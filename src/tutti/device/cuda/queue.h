@@ -82,6 +82,10 @@ class Queue {
     std::unique_ptr<TimeMark> mark_time();
     void synchronize();
     void fail(std::exception_ptr why);
+    // Returns when no work beside the stream is under way, or the device has failed. To be called before cudaFree,
+    // which waits for the whole GPU and may hold the driver's lock meanwhile: the thread that watches NCCL's operations
+    // could then neither see nor end one that hangs.
+    void wait_for_sides() noexcept;
 
   private:
     // A pinned block and the place in the stream after which the block is free.
@@ -112,6 +116,8 @@ class Queue {
     cudaStream_t clock_ = nullptr;        // of host_time_of; made with the first side stream
     mutable SpareEvents events_;
     std::shared_ptr<Allocator> pinned_;
+    std::mutex sides_mutex_;
+    std::vector<cudaStream_t> sides_;            // of the side streams that live
     std::deque<std::unique_ptr<Passage>> sent_;  // by copy_in; the GPU may still be reading their blocks
     mutable std::mutex failure_mutex_;
     std::exception_ptr failure_;
