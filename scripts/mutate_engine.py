@@ -183,7 +183,7 @@ MUTATIONS = [
     ("router: not summed over tp", PARALLEL + "apply.cpp",
      "        case Role::expert_bias: return kTp;", "        case Role::expert_bias: return Axes();", ["moe tp"]),
     ("balancing: loads of this rank's rows alone", NN + "routing.cpp",
-     "        for (const Tensor* sum : {&shares, &load}) batch.routing.microbatch->all_reduce(*sum).wait();",
+     "    if (microbatch) microbatch->all_reduce(sums).wait();",
      "        {}", ["moe tp"]),
     ("experts: gradients divided among too many ranks", PARALLEL + "apply.cpp",
      "            p->partial = mesh::kExpertData;", "            p->partial = Axes();", ["ep", "moe tp"]),

@@ -74,7 +74,8 @@ const KernelTable& cuda_table() {
                &T::attention_backward, &T::attention_merge, &T::attention_sinks, &T::attention_sinks_backward,
                &T::cross_entropy, &T::cross_entropy_partial, &T::cross_entropy_finish, &T::squared_error, &T::sample,
                &T::route, &T::route_backward, &T::gather_rows, &T::combine_rows, &T::combine_rows_backward,
-               &T::grouped_gemm, &T::grouped_gemm_workspace, &T::balance, &T::adamw, &T::sgd>();
+               &T::sort_choices, &T::accept_choices, &T::order_arrivals, &T::grouped_gemm, &T::grouped_gemm_workspace,
+               &T::balance, &T::adamw, &T::sgd>();
     return table;
 }
 

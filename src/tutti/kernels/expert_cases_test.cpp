@@ -92,5 +92,36 @@ TEST(KernelCasesNotice, RowsThatAreNotNamed) {
     for (const char* op : {"gather_rows", "combine_rows", "combine_rows_backward"}) expect_noticed(wrong, op);
 }
 
+// An order that is not stable, copies that take turns by row, a tie that goes to the later row, and ranks in the place
+// of experts.
+TEST(KernelCasesNotice, AnOrderOfChoicesThatIsAnother) {
+    KernelTable wrong = reference_table();
+    wrong.sort_choices = [](const Stream& s, const SortChoices& sort) {
+        reference_table().sort_choices(s, sort);
+        if (!sort.sent.defined() || sort.sent.numel() < 2) return;
+        auto* const sent = sort.sent.as<int32_t>();
+        if (sent[1] > sent[0]) std::swap(sent[0], sent[1]);
+    };
+    EXPECT_TRUE(noticed(wrong, "sort_choices", ""));
+    wrong.sort_choices = [](const Stream& s, const SortChoices& sort) {
+        SortChoices one = sort;
+        one.owners = 1;
+        reference_table().sort_choices(s, one);
+    };
+    EXPECT_TRUE(noticed(wrong, "sort_choices", ""));
+    wrong.accept_choices = [](const Stream& s, const AcceptChoices& accept) {
+        std::vector<int64_t> rows;
+        for (int64_t i = 0; i < accept.rows.numel(); ++i) rows.push_back(-accept.rows.as<int64_t>()[i]);
+        AcceptChoices turned = accept;
+        turned.rows = View(rows.data(), DType::i64, accept.rows.shape);
+        reference_table().accept_choices(s, turned);
+    };
+    EXPECT_TRUE(noticed(wrong, "accept_choices", ""));
+    wrong.order_arrivals = [](const Stream& s, View counts, View order, View places) {
+        reference_table().order_arrivals(s, counts, places, order);
+    };
+    EXPECT_TRUE(noticed(wrong, "order_arrivals", ""));
+}
+
 }  // namespace
 }  // namespace tutti::kernels

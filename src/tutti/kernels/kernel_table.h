@@ -334,6 +334,33 @@ struct RoutingBackward {
     View dlogits;  // (N, E) f32
 };
 
+// Choices in the order of experts, by a stable counting sort. The experts are `owners` equal runs, each of an owner;
+// the rows of an owner follow in `copies`, one whole copy after another, for the ranks that divide its experts. A
+// choice outside [0, E), as -1, is dropped. There are at most kMostChoices N k, so that counts in f32 are exact. All
+// views are contiguous.
+inline constexpr int64_t kMostChoices = 1 << 24;
+struct SortChoices {
+    View choices;  // (N, k) i32
+    int64_t owners = 1, copies = 1;
+    View counts;     // (E) f32, written: choices of each expert
+    View sent = {};  // (N k copies) i32, written: the row at each place; -1 behind the last. Undefined: not computed
+    View slots =
+        {};  // (N, copies k) i32, written: the place of choice j of row n in copy c is [n, c k + j]; -1: dropped
+};
+
+// What experts accept (Lepikhin et al. 2020): of the choices of all ranks, each expert takes the first `capacity`, by
+// descending weight, then by row and by j. A NaN counts as larger than any number. All views are contiguous.
+struct AcceptChoices {
+    View choices;       // (A, k) i32 of all ranks; -1: none
+    View rows;          // (A) i64: global index of each row
+    View weights = {};  // (A, k) f32; undefined: all are equal
+    View order;         // (A k) i32: the choices by expert, as sort_choices() sorts (A k, 1)
+    View counts;        // (E) f32: likewise
+    int64_t capacity = 0;
+    int64_t first = 0;  // of this rank's rows
+    View accepted;      // (N, k) i32, written: choices of rows [first, first + N), -1 where the expert takes no more
+};
+
 // Products of E groups of consecutive rows, rows[e] of them in group e (possibly 0), each with a separate matrix: `all`
 // is as in Gemm, but b (E, K, N), or (E, N, K) with transpose_b, is contiguous. With transpose_a a group is summed
 // over: a (M, K'), b (M, N'), c (E, K', N'); c of an empty group is zero, or with `accumulate` unchanged. A bias
@@ -566,6 +593,12 @@ struct KernelTable {
     // dweights undefined: not computed, and x is not read.
     void (*combine_rows_backward)(const Stream&, View dy, View x, View rows, View weights, View dx,
                                   View dweights) = nullptr;
+    void (*sort_choices)(const Stream&, const SortChoices&) = nullptr;
+    void (*accept_choices)(const Stream&, const AcceptChoices&) = nullptr;
+    // Rows that arrive by rank, and of a rank by expert, in the order of experts, and of an expert by rank. counts (P,
+    // L) f32: rows from each rank for each expert, R <= kMostChoices in all. order (R) i32: the index of arrival of
+    // each row; places (R) i32: its inverse. All are contiguous.
+    void (*order_arrivals)(const Stream&, View counts, View order, View places) = nullptr;
     void (*grouped_gemm)(const Stream&, const GroupedGemm&) = nullptr;
     int64_t (*grouped_gemm_workspace)(const Stream&, const GroupedGemm&) = nullptr;  // f32 values, as all.workspace
     // bias += rate sign(mean - counts); bias, counts (n) f32.

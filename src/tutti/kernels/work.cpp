@@ -177,6 +177,11 @@ Work work_of(const RoutingBackward& b) {
     return work_of_all({b.dlogits, f.logits, f.experts, f.weights, f.log_sum, b.dweights, b.dshares, b.segments});
 }
 
+Work work_of(const SortChoices& s) { return work_of_all({s.choices, s.counts, s.sent, s.slots}); }
+Work work_of(const AcceptChoices& a) {
+    return work_of_all({a.choices, a.rows, a.weights, a.order, a.counts, a.accepted});
+}
+
 // The matrices of empty groups are neither read nor written.
 Work work_of(const GroupedGemm& grouped) {
     const Gemm& g = grouped.all;

@@ -61,6 +61,8 @@ Work work_of(const CrossEntropy& loss);
 Work work_of(const Sample& sample);
 Work work_of(const Routing& routing);
 Work work_of(const RoutingBackward& routing);
+Work work_of(const SortChoices& sort);
+Work work_of(const AcceptChoices& accept);
 Work work_of(const GroupedGemm& gemm);
 Work work_of(const AdamW& update);
 Work work_of(const Sgd& update);

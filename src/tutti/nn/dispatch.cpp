@@ -3,151 +3,158 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <tuple>
+#include <utility>
 
 namespace tutti::nn {
 
+// --- numbers for the host ---
+
+RouterNumbers::RouterNumbers(ops::Context& ctx, const std::array<Shape, kParts>& shapes) : ctx_(ctx) {
+    int64_t total = 0;
+    for (const Shape& shape : shapes) total += shape.rank() > 0 ? shape.numel() : 0;
+    all_ = ops::empty(ctx, {total}, DType::f32, Purpose::communication);
+    int64_t at = 0;
+    for (size_t i = 0; i < kParts; ++i) {
+        if (shapes[i].rank() == 0) continue;
+        parts_[i] = all_.narrow(0, at, shapes[i].numel()).reshape(shapes[i]);
+        at += shapes[i].numel();
+    }
+}
+
+void RouterNumbers::know(const std::vector<float>& values) {
+    check(static_cast<int64_t>(values.size()) == all_.numel(), "a router's numbers: ", values.size(),
+          " of an earlier pass, ", all_.numel(), " of this one");
+    ctx_.device.copy_in(all_.view().data, values.data(), all_.bytes());
+    values_ = values;
+    known_ = true;
+}
+
+void RouterNumbers::send() {
+    if (!known_) copy_ = ctx_.device.copy_to_host_async(all_.view().data, all_.bytes());
+}
+
+const std::vector<float>& RouterNumbers::values() {
+    if (copy_) {
+        const auto values = copy_->values<float>();
+        values_.assign(values.begin(), values.end());
+        copy_.reset();
+    }
+    return values_;
+}
+
+std::vector<double> RouterNumbers::values(Part part) {
+    values();
+    std::ptrdiff_t begin = 0;
+    for (size_t i = 0; i < part; ++i) begin += has(static_cast<Part>(i)) ? parts_[i].numel() : 0;
+    const auto first = values_.begin() + begin;
+    return {first, first + (has(part) ? parts_[part].numel() : 0)};
+}
+
+RouterNumbers::Counts RouterNumbers::counts(Part part) {
+    const std::vector<double> numbers = values(part);
+    return {numbers.begin(), numbers.end()};
+}
+
+// --- capacity ---
+
+int64_t capacity_of(const spec::MixtureSpec& spec, const Batch& batch) {
+    const auto tokens = static_cast<double>(tokens_of_microbatch(batch));
+    return static_cast<int64_t>(
+        std::ceil(tokens * static_cast<double>(spec.top_k) / static_cast<double>(spec.experts) * spec.capacity_factor));
+}
+
 namespace {
 
-Tensor upload(ops::Context& ctx, const Shape& shape, const std::vector<int32_t>& values) {
-    return Tensor::from_host<int32_t>(ctx.device, shape, values, Purpose::activations);
-}
-
-// The number of rows that each rank sends to each expert of this rank, (P, experts of a rank); `counts` (E): rows that
-// this rank sends to each expert.
-std::vector<int32_t> exchange_counts(ops::Context& ctx, comm::Communicator& ranks, int etp,
-                                     const std::vector<int64_t>& counts) {
-    const auto P = static_cast<size_t>(ranks.size()), own = static_cast<size_t>(ranks.rank());
-    const size_t local = counts.size() * static_cast<size_t>(etp) / P;
-    const auto owner = [&](size_t rank) { return rank / static_cast<size_t>(etp); };
-    std::vector<int32_t> sent;
-    for (size_t p = 0; p < P; ++p)
-        for (size_t e = 0; e < local; ++e) sent.push_back(static_cast<int32_t>(counts[owner(p) * local + e]));
-    const auto shape = Shape{static_cast<int64_t>(sent.size())};
-    const Tensor x = upload(ctx, shape, sent), y = ops::empty(ctx, shape, DType::i32, Purpose::communication);
-    const std::vector<int64_t> each(P, static_cast<int64_t>(local));
-    ranks.all_to_all(x, each, y, each).wait();
-    const auto begin = sent.begin() + static_cast<std::ptrdiff_t>(own * local);
-    return ctx.values->of_ranks(y, {begin, begin + static_cast<std::ptrdiff_t>(local)});
-}
-
-// The choices of the rows of one rank: the index of each row in the step, its experts and their weights.
-struct RowChoices {
-    std::vector<int64_t> index;    // (N)
-    std::vector<int32_t> experts;  // (N, k)
-    std::vector<float> weights;    // (N, k)
-};
-
-// The choices of all ranks, one after another, padded to the rows of the rank with the most by rows without an expert.
-RowChoices gathered(ops::Context& ctx, comm::Communicator& ranks, RowChoices mine, size_t k) {
-    const auto rows = static_cast<int64_t>(ranks.max(static_cast<double>(mine.index.size())));
-    const int64_t P = ranks.size();
-    mine.index.resize(static_cast<size_t>(rows));
-    mine.experts.resize(static_cast<size_t>(rows) * k, -1);
-    mine.weights.resize(static_cast<size_t>(rows) * k);
-    const auto gather = [&]<class T>(const std::vector<T>& values) {
-        const auto size = static_cast<int64_t>(values.size());
-        const Tensor part = Tensor::from_host<T>(ctx.device, {size}, values, Purpose::communication);
-        const Tensor all = ops::empty(ctx, {P * size}, part.dtype(), Purpose::communication);
-        ranks.all_gather(part, all).wait();
-        return all;
-    };
-    return {on_host<int64_t>(ctx, gather(mine.index)), ctx.values->of_ranks(gather(mine.experts), mine.experts),
-            on_host<float>(ctx, gather(mine.weights))};
+// x (N, ...) of all ranks, one after another, with rows of `padding` behind those of ranks that have fewer than `rows`.
+template <class T>
+Tensor gathered(ops::Context& ctx, comm::Communicator& ranks, const Tensor& x, int64_t rows, T padding) {
+    const int64_t N = x.dim(0), width = N > 0 ? x.numel() / N : (x.rank() > 1 ? x.dim(1) : 1);
+    Tensor part = x;
+    if (N < rows) {
+        const std::vector<T> values(static_cast<size_t>(rows * width), padding);
+        part = Tensor::from_host<T>(ctx.device, {rows, width}, values, Purpose::communication);
+        ctx.device.copy(part.view().data, x.view().data, x.bytes());
+    }
+    const Tensor all = ops::empty(ctx, {ranks.size() * rows, width}, x.dtype(), Purpose::communication);
+    ranks.all_gather(part, all).wait();
+    return all;
 }
 
 }  // namespace
 
-int64_t drop_beyond_capacity(ops::Context& ctx, const spec::MixtureSpec& spec, const Batch& batch,
-                             const Tensor& weights, int64_t first_row, std::vector<int32_t>& choices) {
-    if (spec.capacity_factor == 0) return 0;
-    const auto k = static_cast<size_t>(spec.top_k);
-    const auto N = static_cast<int64_t>(choices.size() / k);
+Tensor drop_beyond_capacity(ops::Context& ctx, const spec::MixtureSpec& spec, const Batch& batch,
+                            const ops::Routed& routed, int64_t first_row, int64_t most_rows) {
+    const int64_t N = routed.experts.dim(0);
     const Tensor index = batch.row_index.reshape({batch.row_index.numel()});
-    const Tensor rows = index.dim(0) == N ? index : index.narrow(0, first_row, N);  // rows_of() may have cut them
-    RowChoices all{on_host<int64_t>(ctx, ops::contiguous(ctx, rows)), choices, on_host<float>(ctx, weights)};
-    const RowChoices mine = all;
-    comm::Communicator* ranks = batch.routing.microbatch;
-    if (ranks) all = gathered(ctx, *ranks, std::move(all), k);
-
-    const auto tokens = static_cast<double>(tokens_of_microbatch(batch));
-    const auto capacity = static_cast<size_t>(
-        std::ceil(tokens * static_cast<double>(spec.top_k) / static_cast<double>(spec.experts) * spec.capacity_factor));
-    // An expert takes its choices in this order: by probability, or by the place of the row.
-    using Place = std::tuple<float, int64_t, size_t>;
-    const bool by_weight = spec.drop == "probability";
-    const auto place = [&](const RowChoices& of, size_t i) {
-        return Place{by_weight ? -of.weights[i] : 0.0f, of.index[i / k], i % k};
-    };
-    std::vector<std::vector<Place>> of_expert(static_cast<size_t>(spec.experts));
-    for (size_t i = 0; i < all.experts.size(); ++i)
-        if (all.experts[i] >= 0) of_expert[static_cast<size_t>(all.experts[i])].push_back(place(all, i));
-    for (std::vector<Place>& places : of_expert)
-        if (places.size() > capacity) std::sort(places.begin(), places.end());
-    int64_t dropped = 0;
-    for (size_t i = 0; i < choices.size(); ++i) {
-        const std::vector<Place>& places = of_expert[static_cast<size_t>(choices[i])];
-        if (places.size() <= capacity || (capacity > 0 && place(mine, i) <= places[capacity - 1])) continue;
-        choices[i] = -1;
-        ++dropped;
+    Tensor rows = index.dim(0) == N ? index : index.narrow(0, first_row, N);  // rows_of() may have cut them
+    // An expert takes its choices by probability, or by the place of the row.
+    Tensor choices = routed.experts, weights = spec.drop == "probability" ? routed.weights : Tensor();
+    int64_t first = 0;
+    if (comm::Communicator* ranks = batch.routing.microbatch) {
+        rows = gathered<int64_t>(ctx, *ranks, ops::contiguous(ctx, rows), most_rows, 0);
+        choices = gathered<int32_t>(ctx, *ranks, choices, most_rows, -1);
+        if (weights.defined()) weights = gathered<float>(ctx, *ranks, weights, most_rows, 0);
+        first = ranks->rank() * most_rows;
     }
-    return dropped;
+    return ops::accept_choices(ctx, choices, rows, weights, spec.experts, capacity_of(spec, batch), first, N);
 }
 
-Dispatch make_dispatch(ops::Context& ctx, const std::vector<int32_t>& choices, int64_t k, int64_t all_experts,
-                       const autograd::ExpertParallel& ranks) {
-    const auto E = static_cast<size_t>(all_experts), etp = static_cast<size_t>(ranks.etp);
-    const auto K = static_cast<size_t>(k), N = choices.size() / K;
-    const size_t P = ranks.ranks ? static_cast<size_t>(ranks.ranks->size()) : 1, local = E * etp / P;
-    std::vector<std::vector<int32_t>> of_expert(E);  // choices, in the order of rows
-    for (size_t i = 0; i < choices.size(); ++i)
-        if (choices[i] >= 0) of_expert.at(static_cast<size_t>(choices[i])).push_back(static_cast<int32_t>(i));
+// --- destinations ---
 
-    Dispatch d;
-    std::vector<int32_t> sent, slots(N * K * etp, -1);
-    for (size_t p = 0; p < P; ++p) {
-        const size_t before = sent.size(), copy = p % etp;
-        for (size_t e = p / etp * local; e < (p / etp + 1) * local; ++e)
-            for (const int32_t choice : of_expert[e]) {
-                const size_t row = static_cast<size_t>(choice) / K, j = static_cast<size_t>(choice) % K;
-                slots[row * K * etp + copy * K + j] = static_cast<int32_t>(sent.size());
-                sent.push_back(static_cast<int32_t>(row));
-            }
-        if (ranks.ranks) d.to.push_back(static_cast<int64_t>(sent.size() - before));
+namespace {
+
+// Writes the number of rows that each rank sends to each expert of this rank, (P, L); `counts` (E): choices of this
+// rank. Each of the `etp` ranks that divide an expert gets all its rows.
+void exchange_counts(ops::Context& ctx, comm::Communicator& ranks, int etp, const Tensor& counts,
+                     const Tensor& arriving) {
+    const int64_t P = ranks.size(), L = arriving.dim(1);
+    Tensor sent = counts;
+    if (etp > 1) {
+        sent = ops::empty(ctx, {P / etp, etp * L}, DType::f32, Purpose::communication);
+        for (int copy = 0; copy < etp; ++copy)
+            ops::copy(ctx, counts.reshape({P / etp, L}), sent.narrow(1, copy * L, L));
     }
-    d.sent = upload(ctx, {static_cast<int64_t>(sent.size())}, sent);
-    d.slots = upload(ctx, {static_cast<int64_t>(N), static_cast<int64_t>(K * etp)}, slots);
+    const std::vector<int64_t> each(static_cast<size_t>(P), L);
+    ranks.all_to_all(sent, each, arriving, each).wait();
+}
 
-    std::vector<int64_t> counts;
-    for (const auto& rows : of_expert) counts.push_back(static_cast<int64_t>(rows.size()));
+}  // namespace
+
+Tensor sort_for_dispatch(ops::Context& ctx, const Tensor& choices, const autograd::ExpertParallel& ranks,
+                         const Tensor& counts, const Tensor& arriving, bool known, Dispatch& d) {
+    const int64_t owners = ranks.ranks ? ranks.ranks->size() / ranks.etp : 1;
+    ops::SortedChoices sorted = ops::sort_choices(ctx, choices, counts, owners, ranks.etp);
+    d.slots = std::move(sorted.slots);
+    if (ranks.ranks && !known) exchange_counts(ctx, *ranks.ranks, ranks.etp, counts, arriving);
+    return std::move(sorted.sent);
+}
+
+void make_dispatch(ops::Context& ctx, const autograd::ExpertParallel& ranks, const RouterNumbers::Counts& counts,
+                   const Tensor& arriving, const RouterNumbers::Counts& arriving_values, Dispatch& d) {
+    const auto sum = [](const auto& from, size_t begin, size_t size) {
+        const auto first = from.begin() + static_cast<std::ptrdiff_t>(begin);
+        return std::accumulate(first, first + static_cast<std::ptrdiff_t>(size), int64_t{0});
+    };
+    d.sent_rows = sum(counts, 0, counts.size()) * ranks.etp;
     if (!ranks.ranks) {
         d.rows = counts;
-        return d;
+        return;
     }
-    const std::vector<int32_t> arriving = exchange_counts(ctx, *ranks.ranks, ranks.etp, counts);
-    d.rows.assign(local, 0);
-    std::vector<int64_t> begin;  // of each rank's rows of each expert, in the order of arrival
-    int64_t total = 0;
+    const auto P = static_cast<size_t>(ranks.ranks->size()), own = static_cast<size_t>(ranks.ranks->rank());
+    const auto etp = static_cast<size_t>(ranks.etp);
+    const size_t L = counts.size() * etp / P;
+    const auto begin = counts.begin() + static_cast<std::ptrdiff_t>(own / etp * L);
+    const RouterNumbers::Counts all =
+        ctx.values->of_ranks(arriving_values, {begin, begin + static_cast<std::ptrdiff_t>(L)});
+    d.rows.assign(L, 0);
     for (size_t p = 0; p < P; ++p) {
-        const int64_t before = total;
-        for (size_t e = 0; e < local; ++e) {
-            begin.push_back(total);
-            d.rows[e] += arriving[p * local + e];
-            total += arriving[p * local + e];
-        }
-        d.from.push_back(total - before);
+        d.to.push_back(sum(counts, p / etp * L, L));
+        d.from.push_back(sum(all, p * L, L));
+        for (size_t e = 0; e < L; ++e) d.rows[e] += all[p * L + e];
     }
-    std::vector<int32_t> order, places(static_cast<size_t>(total));
-    for (size_t e = 0; e < local; ++e)
-        for (size_t p = 0; p < P; ++p)
-            for (int32_t i = 0; i < arriving[p * local + e]; ++i) {
-                const auto arrival = static_cast<size_t>(begin[p * local + e] + i);
-                places[arrival] = static_cast<int32_t>(order.size());
-                order.push_back(static_cast<int32_t>(arrival));
-            }
-    d.order = upload(ctx, {total}, order);
-    d.places = upload(ctx, {total}, places);
-    return d;
+    ops::Arrivals arrivals = ops::order_arrivals(ctx, arriving, sum(d.from, 0, P));
+    d.order = std::move(arrivals.order);
+    d.places = std::move(arrivals.places);
 }
 
 Exchange::Exchange(ops::Context& ctx, comm::Communicator& ranks, const Tensor& x, const std::vector<int64_t>& to,

@@ -1,6 +1,9 @@
 #include "tutti/nn/mixture.h"
 
 #include <algorithm>
+#include <array>
+#include <memory>
+#include <numeric>
 #include <utility>
 
 #include "tutti/nn/collectives.h"
@@ -86,61 +89,108 @@ Var logits_of(Tape& tape, const Var& x, Affine router) {
         parameters_of(router));
 }
 
-// The number of choices of each expert.
-std::vector<int64_t> load_of(const std::vector<int32_t>& choices, int64_t experts) {
-    std::vector<int64_t> load(static_cast<size_t>(experts));
-    for (const int32_t e : choices)
-        if (e >= 0) ++load[static_cast<size_t>(e)];
-    return load;
-}
-
-// Adds the load to the gradient of the bias, from which the optimizer balances it (Wang et al. 2024).
-void count_load(Tape& tape, Parameter& bias, const std::vector<int64_t>& load) {
+// Adds the load (E) to the gradient of the bias, from which the optimizer balances it (Wang et al. 2024).
+void count_load(Tape& tape, Parameter& bias, const Tensor& load) {
     ops::Context& ctx = tape.context();
-    const std::vector<float> counts(load.begin(), load.end());
-    const Tensor term = Tensor::from_host<float>(ctx.device, bias.value.shape(), counts, Purpose::activations);
-    ops::accumulate(ctx, term, gradient_to_add_to(ctx, bias));
+    ops::accumulate(ctx, load, gradient_to_add_to(ctx, bias));
     tape.gradient_taken(bias);
 }
 
-// The experts of each row and their weights.
+// A router's pass under way.
 struct Routes {
-    Var weights;                   // (N, k)
-    std::vector<int32_t> choices;  // (N, k): index of the expert; -1: dropped
+    ops::Routed routed;
+    std::unique_ptr<RouterNumbers> numbers;
+    Dispatch dispatch;
+    Tensor sent;  // the row of each place to be sent (sort_for_dispatch)
 };
 
-Routes route(Tape& tape, const Var& logits, const MixtureLayer& l, const Batch& batch, int64_t first_row) {
+// Rows of this rank among those that all ranks of a tensor-parallel group have, or all rows.
+struct OwnRows {
+    int64_t first = 0, count = 0;  // first: in batch.tokens
+    int64_t most = 0;              // of the rank with the most
+};
+
+// Queues the choice of experts, the sums of the balancing losses, the capacity and the order in which rows are sent,
+// and a copy of the numbers of all this to the host.
+Routes begin_route(Tape& tape, const Tensor& logits, const MixtureLayer& l, const Batch& batch, const OwnRows& rows) {
     ops::Context& ctx = tape.context();
     const spec::MixtureSpec& s = l.spec;
-    const kernels::Routing how = how_to_route(s);
-    const bool balances = tape.training() && s.aux_loss != "none";
-    ops::Routed routed =
-        ops::route(ctx, logits.value, l.expert_bias ? l.expert_bias->value : Tensor(), s.top_k, how, balances);
-    Routes r{{}, ctx.values->choices(routed.experts, s.experts)};
-    for (const int32_t e : r.choices)
-        check(e >= 0 && e < s.experts, "layer ", l.layer, ": a router chose expert ", e, " of ", s.experts);
-    const std::vector<int64_t> load = load_of(r.choices, s.experts);
-    const Balancing balancing = balance_loads(tape, s, l.layer, batch, routed, r.choices, first_row);
-    const int64_t dropped =
-        tape.training() ? drop_beyond_capacity(ctx, s, batch, routed.weights, first_row, r.choices) : 0;
-    if (tape.training() && !tape.recomputing()) {
-        if (batch.routing.record) batch.routing.record->add(l.layer, load, dropped, routed.entropy);
-        if (l.expert_bias) count_load(tape, *l.expert_bias, load);
+    const autograd::ExpertParallel& ep = l.up.weight.expert_parallel;
+    const int64_t E = s.experts, P = ep.ranks ? ep.ranks->size() : 1;
+    RoutingRecord* record = batch.routing.record;
+    const std::vector<float>* known =
+        tape.recomputing() && record ? &record->numbers(l.layer, batch.routing.index) : nullptr;
+    const int64_t segments = tape.training() ? balanced_segments(s, batch) : 0;
+    const bool drops = tape.training() && s.capacity_factor > 0;
+
+    Routes r;
+    r.routed = ops::route(ctx, logits, l.expert_bias ? l.expert_bias->value : Tensor(), s.top_k, how_to_route(s),
+                          segments > 0);
+    using Numbers = RouterNumbers;
+    std::array<Shape, Numbers::kParts> shapes = {Shape{E}};
+    if (drops) shapes[Numbers::accepted] = {E};
+    if (ep.ranks) shapes[Numbers::arriving] = {P, E * ep.etp / P};
+    if (segments > 0) shapes[Numbers::sums] = {2 * segments, E};
+    if (segments > 0 && s.aux_loss == "global" && batch.routing.step) shapes[Numbers::step] = {E};
+    r.numbers = std::make_unique<Numbers>(ctx, shapes);
+    Numbers& numbers = *r.numbers;
+    if (known && !known->empty()) numbers.know(*known);
+
+    if (segments > 0 && !numbers.known()) sum_loads(ctx, s, batch, r.routed, rows.first, numbers);
+    Tensor choices = r.routed.experts;
+    if (drops) {
+        ops::count_choices(ctx, choices, numbers[Numbers::load]);
+        choices = drop_beyond_capacity(ctx, s, batch, r.routed, rows.first, rows.most);
     }
-    routed.shares = routed.entropy = {};
-    r.weights = tape.record("route", {logits}, routed.weights,
-                            [&ctx, x = logits.value, routed, how, balancing](const Tensor& dy, Tensors&) {
-                                const Tensor dshares = balancing.dshares ? balancing.dshares() : Tensor();
-                                return Tensors{ops::route_backward(ctx, x, routed, how, dy, dshares, balancing.segments,
-                                                                   balancing.z_scale)};
-                            });
+    r.sent = sort_for_dispatch(ctx, choices, ep, numbers[drops ? Numbers::accepted : Numbers::load],
+                               numbers[Numbers::arriving], numbers.known(), r.dispatch);
+    numbers.send();
     return r;
 }
 
-// x (N, C) to the rows of this rank's experts, (R, C), one expert after another.
-Var send_to_experts(Tape& tape, const Var& x, const Dispatch& d, comm::Communicator* ranks) {
+// Waits for the numbers: records them, and completes r.dispatch. Returns the weights (N, k).
+Var end_route(Tape& tape, const Var& logits, const MixtureLayer& l, const Batch& batch, const OwnRows& rows,
+              Routes& r) {
     ops::Context& ctx = tape.context();
-    Tensor rows = ops::gather_rows(ctx, x.value, d.sent);
+    const spec::MixtureSpec& s = l.spec;
+    RouterNumbers& numbers = *r.numbers;
+    const int64_t k = s.top_k;
+    const auto total = [](const RouterNumbers::Counts& of) {
+        return std::accumulate(of.begin(), of.end(), int64_t{0});
+    };
+    const auto load = ctx.values->loads(numbers.counts(RouterNumbers::load), rows.count, k);
+    check(total(load) == rows.count * k, "layer ", l.layer, ": a router chose experts outside of the ", s.experts,
+          " that it has, ", rows.count * k - total(load), " times");
+    auto accepted = load;
+    if (numbers.has(RouterNumbers::accepted)) {
+        const int64_t ranks = batch.routing.microbatch ? batch.routing.microbatch->size() : 1;
+        accepted = ctx.values->accepted(numbers.counts(RouterNumbers::accepted), load, capacity_of(s, batch), ranks);
+    }
+    const Balancing balancing = balance_loads(tape, s, l.layer, batch, r.routed, numbers, rows.first);
+    if (tape.training() && !tape.recomputing()) {
+        if (RoutingRecord* record = batch.routing.record) {
+            record->add(l.layer, load, total(load) - total(accepted), r.routed.entropy);
+            record->numbers(l.layer, batch.routing.index) = numbers.values();
+        }
+        if (l.expert_bias) count_load(tape, *l.expert_bias, numbers[RouterNumbers::load]);
+    }
+    make_dispatch(ctx, l.up.weight.expert_parallel, accepted, numbers[RouterNumbers::arriving],
+                  numbers.counts(RouterNumbers::arriving), r.dispatch);
+    ops::Routed routed = std::move(r.routed);
+    routed.shares = routed.entropy = {};
+    return tape.record("route", {logits}, routed.weights,
+                       [&ctx, x = logits.value, routed, how = how_to_route(s), balancing](const Tensor& dy, Tensors&) {
+                           const Tensor dshares = balancing.dshares ? balancing.dshares() : Tensor();
+                           return Tensors{ops::route_backward(ctx, x, routed, how, dy, dshares, balancing.segments,
+                                                              balancing.z_scale)};
+                       });
+}
+
+// x (N, C) to the rows of this rank's experts, (R, C), one expert after another. `sent`: rows of x in the order in
+// which they are sent, and others behind.
+Var send_to_experts(Tape& tape, const Var& x, const Tensor& sent, const Dispatch& d, comm::Communicator* ranks) {
+    ops::Context& ctx = tape.context();
+    Tensor rows = sent.narrow(0, 0, d.sent_rows);
     if (ranks) {
         Exchange exchange(ctx, *ranks, rows, d.to, d.from);
         exchange.wait();
@@ -285,13 +335,17 @@ Var mixture(Tape& tape, const Var& x, const MixtureLayer& l, const Batch& batch)
     Var rows = reshape(tape, shares ? copy_to_region(tape, x, *tp.ranks) : x, {N, C});
     if (shares) rows = take_rows(tape, rows, first, count);
     const Var logits = logits_of(tape, rows, l.router);
-    const Routes routes = route(tape, logits, l, batch, tp.sequence && tp.ranks ? N * p : first);
-    const autograd::ExpertParallel& ep = l.up.weight.expert_parallel;
-    const Dispatch d = make_dispatch(ctx, routes.choices, l.spec.top_k, l.spec.experts, ep);
-    const Var weights = repeated(tape, routes.weights, ep.etp);
-
+    const OwnRows own{tp.sequence && tp.ranks ? N * p : first, count, shares ? (N + P - 1) / P : N};
+    Routes routes = begin_route(tape, logits.value, l, batch, own);
+    // These run while the host waits for the numbers.
     if (l.into_latent) rows = linear(tape, rows, {*l.into_latent, nullptr});
-    Var y = experts(tape, send_to_experts(tape, rows, d, ep.ranks), l, d.rows);
+    Tensor sent = ops::gather_rows(ctx, rows.value, std::exchange(routes.sent, {}));
+    Var weights = end_route(tape, logits, l, batch, own, routes);
+    const autograd::ExpertParallel& ep = l.up.weight.expert_parallel;
+    weights = repeated(tape, weights, ep.etp);
+    const Dispatch d = std::move(routes.dispatch);
+
+    Var y = experts(tape, send_to_experts(tape, rows, std::exchange(sent, {}), d, ep.ranks), l, d.rows);
     const UnderWay way = ep.ranks ? std::make_shared<Exchange>() : nullptr;
     if (ep.ranks) y = send_back(tape, y, d, *ep.ranks, way);
     const Var shared = l.shared ? l.shared(x) : Var();

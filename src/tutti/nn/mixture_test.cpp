@@ -282,10 +282,22 @@ TEST(Dispatch, RowsGoToTheRanksOfTheirExperts) {
         // Rank 0: rows choose (3, 0), (0, dropped), (1, 2); rank 1: (2, 3).
         const std::vector<int32_t> choices =
             world.rank() == 0 ? std::vector<int32_t>{3, 0, 0, -1, 1, 2} : std::vector<int32_t>{2, 3};
-        const Dispatch d = make_dispatch(ctx, choices, 2, 4, {ranks.get(), 1});
+        const auto rows = static_cast<int64_t>(choices.size() / 2);
+        const Tensor counts = ops::empty(ctx, {4}, DType::f32), arriving = ops::empty(ctx, {2, 2}, DType::f32);
+        const autograd::ExpertParallel ep{ranks.get(), 1};
+        Dispatch d;
+        const Tensor sent =
+            sort_for_dispatch(ctx, Tensor::from_host<int32_t>(*device, {rows, 2}, choices, Purpose::activations), ep,
+                              counts, arriving, false, d);
+        const auto whole = [](const Tensor& x) {
+            const std::vector<float> values = x.to_host<float>();
+            return RouterNumbers::Counts(values.begin(), values.end());
+        };
+        make_dispatch(ctx, ep, whole(counts), arriving, whole(arriving), d);
         const auto host = [](const Tensor& x) { return x.to_host<int32_t>(); };
         if (world.rank() == 0) {
-            EXPECT_EQ(host(d.sent), (std::vector<int32_t>{0, 1, 2, 2, 0}));  // experts 0, 0, 1 | 2, 3
+            EXPECT_EQ(host(sent), (std::vector<int32_t>{0, 1, 2, 2, 0, -1}));  // experts 0, 0, 1 | 2, 3
+            EXPECT_EQ(d.sent_rows, 5);
             EXPECT_EQ(host(d.slots), (std::vector<int32_t>{4, 0, 1, -1, 2, 3}));
             EXPECT_EQ(d.to, (std::vector<int64_t>{3, 2}));
             EXPECT_EQ(d.from, (std::vector<int64_t>{3, 0}));
@@ -309,12 +321,13 @@ TEST(Capacity, DropsTheLeastProbableOrTheLast) {
     const Tensor weights = Tensor::from_host<float>(
         *device, {4, 2}, std::vector<float>{0.5f, 0.4f, 0.3f, 0.2f, 0.6f, 0.1f, 0.9f, 0.3f}, Purpose::activations);
     const std::vector<int32_t> wanted = {1, 0, 1, 2, 1, 3, 2, 3};
+    const ops::Routed routed{.experts = Tensor::from_host<int32_t>(*device, {4, 2}, wanted, Purpose::activations),
+                             .weights = weights};
     for (const auto& [drop, lost] : {std::pair{"probability", size_t{2}}, {"position", size_t{4}}}) {
         s.drop = drop;
-        std::vector<int32_t> choices = wanted, expected = wanted;
+        std::vector<int32_t> expected = wanted;
         expected[lost] = -1;
-        EXPECT_EQ(drop_beyond_capacity(ctx, s, batch, weights, 0, choices), 1) << drop;
-        EXPECT_EQ(choices, expected) << drop;
+        EXPECT_EQ(drop_beyond_capacity(ctx, s, batch, routed, 0, 4).to_host<int32_t>(), expected) << drop;
     }
 }
 

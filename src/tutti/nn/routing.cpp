@@ -4,8 +4,6 @@
 #include <numeric>
 #include <utility>
 
-#include "tutti/nn/dispatch.h"
-
 namespace tutti::nn {
 
 RoutingRecord::RoutingRecord(ops::Context& ctx, std::vector<int64_t> layers, const spec::MixtureSpec& spec,
@@ -22,6 +20,7 @@ void RoutingRecord::begin() {
     load_.clear();
     step_load_.clear();
     dshares_.clear();
+    numbers_.clear();
     means_.clear();
     dropped_ = 0;
     loss_ = {};
@@ -77,6 +76,35 @@ RoutingSummary RoutingRecord::take(comm::Communicator& world) {
     return s;
 }
 
+int64_t balanced_segments(const spec::MixtureSpec& spec, const Batch& batch) {
+    return spec.aux_loss == "none" ? 0 : spec.aux_loss == "sequence" ? batch.tokens.dim(0) : 1;
+}
+
+void sum_loads(ops::Context& ctx, const spec::MixtureSpec& spec, const Batch& batch, const ops::Routed& routed,
+               int64_t first_row, const RouterNumbers& numbers) {
+    const int64_t N = routed.shares.dim(0), E = spec.experts, T = batch.tokens.dim(1);
+    const int64_t S = balanced_segments(spec, batch);
+    const Tensor& sums = numbers[RouterNumbers::sums];
+    ops::fill(ctx, sums, 0);
+    for (int64_t row = 0; row < N;) {
+        const int64_t s = S == 1 ? 0 : (first_row + row) / T, end = S == 1 ? N : std::min(N, (s + 1) * T - first_row);
+        const auto of_segment = [&](int64_t at) { return sums.narrow(0, at, 1).reshape({E}); };
+        ops::count_choices(ctx, routed.experts.narrow(0, row, end - row), of_segment(s));
+        ops::bias_backward(ctx, routed.shares.narrow(0, row, end - row), of_segment(S + s));
+        row = end;
+    }
+    comm::Communicator *const microbatch = batch.routing.microbatch, *const step = batch.routing.step;
+    if (microbatch) microbatch->all_reduce(sums).wait();
+    if (!numbers.has(RouterNumbers::step)) return;
+    // Every rank of a microbatch has its whole load, so one of them adds it.
+    const Tensor& of_step = numbers[RouterNumbers::step];
+    if (microbatch == nullptr || microbatch->rank() == 0)
+        ops::copy(ctx, sums.narrow(0, 0, 1).reshape({E}), of_step);
+    else
+        ops::fill(ctx, of_step, 0);
+    step->all_reduce(of_step).wait();
+}
+
 namespace {
 
 // Sums over all rows of a microbatch, on all ranks that divide it, by segment: each sequence, or one for all rows.
@@ -85,44 +113,18 @@ struct Loads {
     std::vector<double> load, share;  // (S, E): sums over rows
 };
 
-Loads loads_of(ops::Context& ctx, const spec::MixtureSpec& spec, const Batch& batch, const ops::Routed& routed,
-               const std::vector<int32_t>& choices, int64_t first_row) {
-    const int64_t N = routed.shares.dim(0), E = spec.experts, T = batch.tokens.dim(1);
-    const int64_t S = spec.aux_loss == "sequence" ? batch.tokens.dim(0) : 1;
-    const auto segment_of = [&](int64_t row) { return S == 1 ? 0 : (first_row + row) / T; };
-    const Tensor shares = ops::zeros(ctx, {S, E}, DType::f32);
-    for (int64_t row = 0; row < N;) {
-        const int64_t s = segment_of(row), end = S == 1 ? N : std::min(N, (s + 1) * T - first_row);
-        ops::bias_backward(ctx, routed.shares.narrow(0, row, end - row), shares.narrow(0, s, 1).reshape({E}));
-        row = end;
-    }
-    std::vector<float> counts(static_cast<size_t>(S * E));
-    for (size_t i = 0; i < choices.size(); ++i)
-        ++counts[static_cast<size_t>(segment_of(static_cast<int64_t>(i) / spec.top_k) * E + choices[i])];
-    const Tensor load = Tensor::from_host<float>(ctx.device, {S, E}, counts, Purpose::activations);
-    if (batch.routing.microbatch)
-        for (const Tensor* sum : {&shares, &load}) batch.routing.microbatch->all_reduce(*sum).wait();
-    const auto doubles = [&](const Tensor& x) {
-        const std::vector<float> values = on_host<float>(ctx, x);
-        return std::vector<double>(values.begin(), values.end());
-    };
-    return {static_cast<size_t>(S), doubles(load), doubles(shares)};
+Loads loads_of(const spec::MixtureSpec& spec, const Batch& batch, RouterNumbers& numbers) {
+    const std::vector<double> sums = numbers.values(RouterNumbers::sums);
+    const auto half = sums.begin() + static_cast<std::ptrdiff_t>(sums.size() / 2);
+    return {static_cast<size_t>(balanced_segments(spec, batch)), {sums.begin(), half}, {half, sums.end()}};
 }
 
 // Choices of each expert in the step so far, over all ranks; `load`: those of this microbatch, over the ranks that
 // divide it.
-std::vector<double> load_so_far(ops::Context& ctx, int64_t layer, const Batch& batch, std::vector<double> load) {
+std::vector<double> load_so_far(int64_t layer, const Batch& batch, std::vector<double> load, RouterNumbers& numbers) {
     const RoutingContext& routing = batch.routing;
     check(routing.record != nullptr, "an aux_loss of kind global needs a RoutingRecord in the batch");
-    if (routing.step) {
-        // Every rank of a microbatch has its whole load, so one of them adds it.
-        const bool counts = routing.microbatch == nullptr || routing.microbatch->rank() == 0;
-        const std::vector<double> mine = counts ? load : std::vector<double>(load.size());
-        const Tensor sum =
-            Tensor::from_host<double>(ctx.device, {static_cast<int64_t>(load.size())}, mine, Purpose::communication);
-        routing.step->all_reduce(sum).wait();
-        load = on_host<double>(ctx, sum);
-    }
+    if (numbers.has(RouterNumbers::step)) load = numbers.values(RouterNumbers::step);
     std::vector<double>& all = routing.record->step_load(layer);
     all.resize(load.size());
     for (size_t e = 0; e < load.size(); ++e) all[e] += load[e];
@@ -157,7 +159,7 @@ double balance(const spec::MixtureSpec& spec, const Loads& loads, const std::vec
 }  // namespace
 
 Balancing balance_loads(const autograd::Tape& tape, const spec::MixtureSpec& spec, int64_t layer, const Batch& batch,
-                        const ops::Routed& routed, const std::vector<int32_t>& choices, int64_t first_row) {
+                        const ops::Routed& routed, RouterNumbers& numbers, int64_t first_row) {
     Balancing b;
     if (!tape.training() || (spec.aux_loss == "none" && spec.z_coef == 0)) return b;
     ops::Context& ctx = tape.context();
@@ -185,7 +187,7 @@ Balancing balance_loads(const autograd::Tape& tape, const spec::MixtureSpec& spe
         const std::shared_ptr<RoutingRecord::LayerMeans> means = record->means(routing.index);
         const double layers = static_cast<double>(record->layers());
         if (!tape.recomputing()) {
-            const Loads loads = loads_of(ctx, spec, batch, routed, choices, first_row);
+            const Loads loads = loads_of(spec, batch, numbers);
             means->load.resize(loads.load.size());
             means->share.resize(loads.share.size());
             for (size_t e = 0; e < loads.load.size(); ++e) {
@@ -208,9 +210,9 @@ Balancing balance_loads(const autograd::Tape& tape, const spec::MixtureSpec& spe
     if (record && tape.recomputing()) {
         dshares = record->dshares(layer, routing.index);
     } else {
-        const Loads loads = loads_of(ctx, spec, batch, routed, choices, first_row);
+        const Loads loads = loads_of(spec, batch, numbers);
         const std::vector<double> so_far =
-            spec.aux_loss == "global" ? load_so_far(ctx, layer, batch, loads.load) : std::vector<double>();
+            spec.aux_loss == "global" ? load_so_far(layer, batch, loads.load, numbers) : std::vector<double>();
         const double loss = balance(spec, loads, so_far, factor, batch.loss_scale, dshares);
         if (record) {
             record->dshares(layer, routing.index) = dshares;

@@ -10,6 +10,7 @@
 #include "tutti/autograd/tape.h"
 #include "tutti/comm/communicator.h"
 #include "tutti/nn/batch.h"
+#include "tutti/nn/dispatch.h"
 #include "tutti/ops/ops.h"
 #include "tutti/spec/model_spec.h"
 
@@ -44,8 +45,10 @@ class RoutingRecord {
 
     // (E): choices of each expert of a layer in the step so far, over all ranks of RoutingContext::step.
     std::vector<double>& step_load(int64_t layer) { return step_load_[layer]; }
-    // dshares (S, E) of a layer and a microbatch, saved by the forward for passes that recompute it.
+    // Of a layer and a microbatch, saved by the forward for passes that recompute it: dshares (S, E), and the values of
+    // its RouterNumbers.
     std::vector<float>& dshares(int64_t layer, int64_t microbatch) { return dshares_[{layer, microbatch}]; }
+    std::vector<float>& numbers(int64_t layer, int64_t microbatch) { return numbers_[{layer, microbatch}]; }
     // Means over the tokens of a microbatch, summed over the layers that have run.
     struct LayerMeans {
         int64_t layers = 0;
@@ -73,7 +76,7 @@ class RoutingRecord {
     int64_t experts_, top_k_;
     std::map<int64_t, std::vector<int64_t>> load_;  // by layer
     std::map<int64_t, std::vector<double>> step_load_;
-    std::map<std::pair<int64_t, int64_t>, std::vector<float>> dshares_;
+    std::map<std::pair<int64_t, int64_t>, std::vector<float>> dshares_, numbers_;
     std::map<int64_t, std::shared_ptr<LayerMeans>> means_;
     int64_t dropped_ = 0;
     ops::Sum entropy_, z_;
@@ -89,11 +92,15 @@ struct Balancing {
     float z_scale = 0;                // factor of the z loss
 };
 
-// The balancing of one router's pass. Row i of `routed` and of `choices` (N, k), of the experts that rows chose, is row
-// first_row + i of batch.tokens (B, T). The first pass records the losses; a recomputation returns the same gradients.
-// Empty unless the tape trains. Collective over batch.routing.microbatch and, for aux_loss "global",
-// batch.routing.step. Error when aux_loss is "global" or "all_layers" and the batch has no record.
+// The number of sequences that spec.aux_loss balances separately, or 1; 0: it has no balancing loss.
+int64_t balanced_segments(const spec::MixtureSpec& spec, const Batch& batch);
+// Writes the parts `sums` and `step` of `numbers`, which balance_loads() reads. Row i of `routed` is row first_row + i
+// of batch.tokens (B, T). Collective over batch.routing.microbatch and, for aux_loss "global", batch.routing.step.
+void sum_loads(ops::Context& ctx, const spec::MixtureSpec& spec, const Batch& batch, const ops::Routed& routed,
+               int64_t first_row, const RouterNumbers& numbers);
+// The balancing of one router's pass. The first pass records the losses; a recomputation returns the same gradients.
+// Empty unless the tape trains. Error when aux_loss is "global" or "all_layers" and the batch has no record.
 Balancing balance_loads(const autograd::Tape& tape, const spec::MixtureSpec& spec, int64_t layer, const Batch& batch,
-                        const ops::Routed& routed, const std::vector<int32_t>& choices, int64_t first_row);
+                        const ops::Routed& routed, RouterNumbers& numbers, int64_t first_row);
 
 }  // namespace tutti::nn

@@ -19,21 +19,25 @@ class Meter {
     virtual bool needs_single_launches() const { return false; }
 };
 
-// The values that the host reads because the work that follows has their shape: how many rows go to which expert, and
-// come from which rank. The tensors of a rehearsal have no values, so a rehearsal replaces them by assumptions.
+// The counts that the host reads because the work that follows has their shape: how many rows go to which expert, and
+// come from which rank. `counted` is what the device counted. The tensors of a rehearsal have no values, so a rehearsal
+// replaces them by assumptions.
 class ShapingValues {
   public:
+    using Counts = std::vector<int64_t>;
     virtual ~ShapingValues() = default;
     virtual bool exist() const { return true; }  // false: tensors have no values
-    // experts (N, k) i32, the experts of `all` that rows chose, row by row.
-    virtual std::vector<int32_t> choices(const Tensor& experts, [[maybe_unused]] int64_t all) const {
-        return experts.to_host<int32_t>();
+    // (E): choices of each expert by N rows of k.
+    virtual Counts loads(Counts counted, [[maybe_unused]] int64_t N, [[maybe_unused]] int64_t k) const {
+        return counted;
     }
-    // values (P, n) i32 of the P ranks of a group, of which this rank's are `own` (n).
-    virtual std::vector<int32_t> of_ranks(const Tensor& values,
-                                          [[maybe_unused]] const std::vector<int32_t>& own) const {
-        return values.to_host<int32_t>();
+    // (E): those of `load` that experts accept, when P ranks share a capacity.
+    virtual Counts accepted(Counts counted, [[maybe_unused]] const Counts& load, [[maybe_unused]] int64_t capacity,
+                            [[maybe_unused]] int64_t P) const {
+        return counted;
     }
+    // (P n): n counts of each of the P ranks of a group, of which this rank's are `own` (n).
+    virtual Counts of_ranks(Counts counted, [[maybe_unused]] const Counts& own) const { return counted; }
 };
 inline const ShapingValues kValuesOfTensors;
 

@@ -93,6 +93,68 @@ void balance(Context& ctx, const Tensor& bias, const Tensor& counts, float mean,
     call(ctx, &KernelTable::balance, "balance", bias, counts, mean, rate);
 }
 
+// --- choices ---
+
+namespace {
+
+void sort(Context& ctx, const char* op, const kernels::SortChoices& s) {
+    const Shape& shape = s.choices.shape;
+    const int64_t E = s.counts.numel();
+    check(s.choices.dtype == DType::i32 && shape.rank() == 2 && s.choices.contiguous() &&
+              s.counts.dtype == DType::f32 && s.counts.shape.rank() == 1 && s.counts.contiguous(),
+          op, ": choices (N, k) i32 and counts (E) f32, got ", shape, " ", s.choices.dtype, " and ", s.counts.shape,
+          " ", s.counts.dtype);
+    check(E >= 1 && E <= kernels::kMostExperts && s.owners >= 1 && E % s.owners == 0, op, ": ", E, " experts of ",
+          s.owners, " owners; at most ", kernels::kMostExperts, " experts, and equally many for each owner");
+    check(shape.numel() <= kernels::kMostChoices, op, ": ", shape.numel(), " choices; ", kernels::kMostChoices,
+          " is the most, choose smaller microbatches");
+    call(ctx, &KernelTable::sort_choices, "sort_choices", s);
+}
+
+}  // namespace
+
+SortedChoices sort_choices(Context& ctx, const Tensor& choices, const Tensor& counts, int64_t owners, int64_t copies) {
+    const int64_t N = choices.dim(0), k = choices.dim(1);
+    const SortedChoices sorted{empty(ctx, {N * k * copies}, DType::i32), empty(ctx, {N, k * copies}, DType::i32)};
+    sort(ctx, "sort_choices", {choices, owners, copies, counts, sorted.sent, sorted.slots});
+    return sorted;
+}
+
+void count_choices(Context& ctx, const Tensor& choices, const Tensor& counts) {
+    sort(ctx, "count_choices", {.choices = choices, .counts = counts});
+}
+
+Tensor accept_choices(Context& ctx, const Tensor& choices, const Tensor& rows, const Tensor& weights, int64_t experts,
+                      int64_t capacity, int64_t first, int64_t N) {
+    const int64_t A = choices.dim(0), k = choices.dim(1);
+    check(rows.dtype() == DType::i64 && rows.numel() == A && first >= 0 && first + N <= A, "accept_choices: ", A,
+          " rows of all ranks, of which those of this rank are ", first, " to ", first + N, "; got the indices of ",
+          rows.numel(), " rows, ", rows.dtype());
+    if (weights.defined()) check_matrix("accept_choices", "weights", weights, {A, k}, DType::f32);
+    const Tensor counts = empty(ctx, {experts}, DType::f32), order = empty(ctx, {A * k}, DType::i32);
+    const Tensor accepted = empty(ctx, {N, k}, DType::i32);
+    sort(ctx, "accept_choices", {.choices = choices.reshape({A * k, 1}), .counts = counts, .sent = order});
+    call(ctx, &KernelTable::accept_choices, "accept_choices",
+         kernels::AcceptChoices{.choices = choices,
+                                .rows = rows,
+                                .weights = weights.defined() ? weights.view() : View(),
+                                .order = order,
+                                .counts = counts,
+                                .capacity = capacity,
+                                .first = first,
+                                .accepted = accepted});
+    return accepted;
+}
+
+Arrivals order_arrivals(Context& ctx, const Tensor& counts, int64_t R) {
+    check(counts.rank() == 2 && counts.dtype() == DType::f32 && counts.contiguous() && R <= kernels::kMostChoices,
+          "order_arrivals: at most ", kernels::kMostChoices, " rows and counts (P, L) f32, got ", R, " and ",
+          counts.shape(), " ", counts.dtype());
+    const Arrivals arrivals{empty(ctx, {R}, DType::i32), empty(ctx, {R}, DType::i32)};
+    call(ctx, &KernelTable::order_arrivals, "order_arrivals", counts, arrivals.order, arrivals.places);
+    return arrivals;
+}
+
 // --- rows on their way to experts and back ---
 
 Tensor gather_rows(Context& ctx, const Tensor& x, const Tensor& rows) {

@@ -275,6 +275,26 @@ Routed route(Context& ctx, const Tensor& logits, const Tensor& bias, int64_t k, 
 Tensor route_backward(Context& ctx, const Tensor& logits, const Routed& routed, const kernels::Routing& how,
                       const Tensor& dweights, const Tensor& dshares, const Tensor& segments, float z_scale);
 
+// Choices (N, k) i32 in the order of experts, for `copies` of the rows of each of `owners` (kernels::SortChoices);
+// writes counts (E) f32. count_choices() writes these alone.
+struct SortedChoices {
+    Tensor sent;   // (N k copies) i32
+    Tensor slots;  // (N, k copies) i32
+};
+SortedChoices sort_choices(Context& ctx, const Tensor& choices, const Tensor& counts, int64_t owners = 1,
+                           int64_t copies = 1);
+void count_choices(Context& ctx, const Tensor& choices, const Tensor& counts);
+// Rows [first, first + N) of choices (A, k) i32, those of all ranks, without what exceeds the capacity of each of
+// `experts` (kernels::AcceptChoices); rows (A) i64; weights (A, k) f32, undefined: all are equal. Returns (N, k) i32.
+Tensor accept_choices(Context& ctx, const Tensor& choices, const Tensor& rows, const Tensor& weights, int64_t experts,
+                      int64_t capacity, int64_t first, int64_t N);
+// The order of R rows from P ranks for L experts, counts (P, L) f32, and its inverse, (R) i32 each
+// (KernelTable::order_arrivals). R must be the sum of the counts.
+struct Arrivals {
+    Tensor order, places;
+};
+Arrivals order_arrivals(Context& ctx, const Tensor& counts, int64_t R);
+
 // y[i] = x[rows[i]]; x (N, C), rows (M) i32; returns (M, C).
 Tensor gather_rows(Context& ctx, const Tensor& x, const Tensor& rows);
 // y[i] = sum over j of weights[i, j] x[rows[i, j]], without the j for which rows[i, j] is -1; x (M, C), rows (N, k)

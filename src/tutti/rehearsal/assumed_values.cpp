@@ -1,16 +1,18 @@
 #include "tutti/rehearsal/assumed_values.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
 namespace tutti::rehearsal {
 
-std::vector<int32_t> AssumedValues::choices(const Tensor& experts, int64_t all) const {
-    const int64_t N = experts.dim(0), k = experts.dim(1);
-    std::vector<int32_t> choices(static_cast<size_t>(N * k));
+using Counts = ops::ShapingValues::Counts;
+
+Counts AssumedValues::loads(Counts counts, int64_t N, int64_t k) const {
     if (loads_.empty()) {
-        for (size_t i = 0; i < choices.size(); ++i) choices[i] = static_cast<int32_t>(i % static_cast<size_t>(all));
-        return choices;
+        const auto E = static_cast<int64_t>(counts.size());
+        for (int64_t e = 0; e < E; ++e) counts[static_cast<size_t>(e)] = N * k / E + (e < N * k % E ? 1 : 0);
+        return counts;
     }
     const double sum = std::accumulate(loads_.begin(), loads_.end(), 0.0);
     const auto largest = static_cast<double>(N) * (1 + 1e-9);
@@ -24,17 +26,19 @@ std::vector<int32_t> AssumedValues::choices(const Tensor& experts, int64_t all) 
                           " choices of a token, every token chooses it");
         up_to += mine;
         const int64_t end = e + 1 == loads_.size() ? N * k : std::min<int64_t>(N * k, std::llround(up_to));
-        // Choice j of row r has number j N + r. The choices of an expert are at most N consecutive numbers, so their
-        // rows differ.
-        for (; at < end; ++at) choices[static_cast<size_t>(at % N * k + at / N)] = static_cast<int32_t>(e);
+        counts[e] = end - std::exchange(at, end);
     }
-    return choices;
+    return counts;
 }
 
-std::vector<int32_t> AssumedValues::of_ranks(const Tensor& values, const std::vector<int32_t>& own) const {
-    std::vector<int32_t> all(static_cast<size_t>(values.numel()));
-    for (size_t i = 0; i < all.size(); ++i) all[i] = own[i % own.size()];
-    return all;
+Counts AssumedValues::accepted(Counts counts, const Counts& load, int64_t capacity, int64_t P) const {
+    for (size_t e = 0; e < counts.size(); ++e) counts[e] = std::min(load[e], capacity / P);
+    return counts;
+}
+
+Counts AssumedValues::of_ranks(Counts counts, const Counts& own) const {
+    for (size_t i = 0; i < counts.size(); ++i) counts[i] = own[i % own.size()];
+    return counts;
 }
 
 }  // namespace tutti::rehearsal

@@ -15,10 +15,11 @@ class AssumedValues final : public ops::ShapingValues {
     explicit AssumedValues(std::vector<double> loads) : loads_(std::move(loads)) {}
 
     bool exist() const override { return false; }
-    // Expert e appears N k loads[e] / sum(loads) times, rounded; the k choices of a row differ. UsageError when an
-    // expert would appear more than N times, since a row chooses an expert at most once.
-    std::vector<int32_t> choices(const Tensor& experts, int64_t all) const override;
-    std::vector<int32_t> of_ranks(const Tensor& values, const std::vector<int32_t>& own) const override;
+    // Expert e has N k loads[e] / sum(loads) choices, rounded. UsageError when an expert would have more than N, since
+    // a row chooses an expert at most once.
+    Counts loads(Counts counted, int64_t N, int64_t k) const override;
+    Counts accepted(Counts counted, const Counts& load, int64_t capacity, int64_t P) const override;
+    Counts of_ranks(Counts counted, const Counts& own) const override;
 
   private:
     std::vector<double> loads_;

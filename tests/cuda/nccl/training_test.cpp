@@ -63,6 +63,36 @@ TEST_F(NcclTraining, SoAreTheOtherAxes) {
                 4);
 }
 
+// The waits of the host for each layer and pass of a mixture, by the differences between runs of four and of two layers
+// and of four and of two steps: one in the forward, for the numbers of rows, while rows are already gathered; none in
+// the backward, and none where the forward is computed again.
+TEST_F(NcclTraining, AMixtureWaitsOnceALayerAndTheGpuDoesNot) {
+    using emulation::HostWaits;
+    const auto less = [](HostWaits a, const HostWaits& b) { return HostWaits{a.all - b.all, a.idle - b.idle}; };
+    const auto waits = [&](int layers, int steps, const Settings& more) {
+        const Settings set = {"model.preset=moe-tiny", "model.width=32", "model.heads=2", "model.kv_heads=2"};
+        const Settings sizes = {"model.head_dim=16",   "model.ffn=48",      "model.moe.ffn=24",
+                                "model.moe.experts=4", "model.moe.top_k=4", concat("model.layers=", layers)};
+        const Settings run = {"data.tokenizer=\"bytes\"", "train.micro_batch=1", "train.global_batch=8",
+                              "precision.compute=f32",    "parallel.ep=2",       concat("train.steps=", steps)};
+        const TrainOptions gpu = options_of("cuda", set + sizes + run + more, 4);
+        const HostWaits before = emulation::host_waits();
+        train(gpu);
+        return less(emulation::host_waits(), before);
+    };
+    constexpr int64_t kLayers = 2, kSteps = 2, kRanks = 4, kMicrobatches = 2;
+    for (const Settings& more :
+         {Settings{"model.moe.shared_ffn=40"},
+          Settings{"recompute.policy=full", "model.moe.aux_loss=microbatch", "model.moe.z_coef=0.001"},
+          Settings{"model.moe.aux_loss=global", "model.moe.capacity_factor=1.25"},
+          Settings{"model.moe.aux_loss=sequence", "model.moe.expert_bias=true", "model.moe.score=sigmoid"}}) {
+        const HostWaits of_step =
+            less(less(waits(4, 4, more), waits(2, 4, more)), less(waits(4, 2, more), waits(2, 2, more)));
+        EXPECT_EQ(of_step.all, kLayers * kSteps * kRanks * kMicrobatches) << testing::PrintToString(more);
+        EXPECT_EQ(of_step.idle, 0) << testing::PrintToString(more);
+    }
+}
+
 TEST_F(NcclTraining, OffloadBesideNccl) {
     expect_same(short_ + Settings{"parallel.zero=3", "offload.params=true", "offload.optimizer=true"}, 2);
 }

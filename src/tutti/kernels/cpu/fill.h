@@ -7,6 +7,7 @@ namespace tutti::kernels {
 
 void fill_gemm(KernelTable& table, Isa isa);  // cpu/gemm.cpp; in builds without oneDNN cpu/gemm_own.cpp
 void fill_grouped_gemm(KernelTable& table, Isa isa);
+void fill_choices(KernelTable& table);   // sort_choices, accept_choices, order_arrivals
 void fill_float8(KernelTable& table);    // amax, quantize, dequantize
 void fill_portable(KernelTable& table);  // exact_sum, rope_table, sample, decay
 

@@ -80,6 +80,7 @@ KernelTable make_table(const char* name, Isa isa, void (*fill_table)(KernelTable
     table.attention_workspace = attention::workspace;
     table.delta_rule_workspace = delta::workspace;
     fill_portable(table);
+    fill_choices(table);
     fill_float8(table);
     fill_grouped_gemm(table, isa);
     return table;

@@ -18,6 +18,7 @@ void fill_cross_entropy(KernelTable& table);
 void fill_sampling(KernelTable& table);
 void fill_routing(KernelTable& table);      // route, route_backward, balance
 void fill_expert_rows(KernelTable& table);  // gather_rows, combine_rows, combine_rows_backward
+void fill_choices(KernelTable& table);      // sort_choices, accept_choices, order_arrivals
 // `kernel`: the name of the kernels to use for every request, as in TUTTI_CUDA_ATTENTION; null: chosen by the request.
 // Throws UsageError for an unknown name.
 void fill_attention(KernelTable& table, const char* kernel);
@@ -30,6 +31,9 @@ void fill_gemm(KernelTable& table, bool tf32 = false);
 // KernelTable::slow_work.
 std::vector<std::string> slow_products();
 std::vector<std::string> slow_attention();
-void fill_grouped_gemm(KernelTable& table, bool tf32 = false);  // one gemm of the same table per group
+// The product of one group of rows, whose number changes from call to call: as fill_gemm()'s, chosen for rounded rows.
+using GemmOfGroup = void (*)(const Stream&, const Gemm&);
+GemmOfGroup gemm_of_group(bool tf32);
+void fill_grouped_gemm(KernelTable& table, bool tf32 = false);  // one such product per group
 
 }  // namespace tutti::kernels::cuda

@@ -24,6 +24,7 @@ const KernelTable& cuda_table() {
         cuda::fill_sampling(t);
         cuda::fill_routing(t);
         cuda::fill_expert_rows(t);
+        cuda::fill_choices(t);
         cuda::fill_attention(t, std::getenv("TUTTI_CUDA_ATTENTION"));
         cuda::fill_gemm(t);
         cuda::fill_grouped_gemm(t);

@@ -85,6 +85,9 @@ KernelTable meta_table(const KernelTable& target) {
     silence<"gather_rows">(table.gather_rows);
     silence<"combine_rows">(table.combine_rows);
     silence<"combine_rows_backward">(table.combine_rows_backward);
+    silence<"sort_choices">(table.sort_choices);
+    silence<"accept_choices">(table.accept_choices);
+    silence<"order_arrivals">(table.order_arrivals);
     silence<"grouped_gemm">(table.grouped_gemm);
     silence<"balance">(table.balance);
     silence<"adamw">(table.adamw);

@@ -197,6 +197,62 @@ void combine_rows_backward(const Stream&, View dy, View x, View rows, View weigh
     }
 }
 
+// The places follow from the definition: owners, then copies, then experts, then choices in their order.
+void sort_choices(const Stream&, const SortChoices& s) {
+    const int64_t N = s.choices.shape[0], k = s.choices.shape[1], E = s.counts.numel(), local = E / s.owners;
+    for (int64_t e = 0; e < E; ++e) store(s.counts, e, 0);
+    for (int64_t i = 0; i < N * k; ++i)
+        if (const int64_t e = load_index(s.choices, i); e >= 0 && e < E) store(s.counts, e, load(s.counts, e) + 1);
+    for (int64_t i = 0; i < N * k * s.copies; ++i) {
+        if (s.sent.defined()) s.sent.as<int32_t>()[i] = -1;
+        if (s.slots.defined()) s.slots.as<int32_t>()[i] = -1;
+    }
+    int32_t at = 0;
+    for (int64_t owner = 0; owner < s.owners; ++owner)
+        for (int64_t copy = 0; copy < s.copies; ++copy)
+            for (int64_t e = owner * local; e < (owner + 1) * local; ++e)
+                for (int64_t i = 0; i < N * k; ++i) {
+                    if (load_index(s.choices, i) != e) continue;
+                    if (s.slots.defined()) s.slots.as<int32_t>()[i / k * s.copies * k + copy * k + i % k] = at;
+                    if (s.sent.defined()) s.sent.as<int32_t>()[at] = static_cast<int32_t>(i / k);
+                    ++at;
+                }
+}
+
+// A choice is accepted when fewer than `capacity` choices of its expert come before it.
+void accept_choices(const Stream&, const AcceptChoices& a) {
+    const int64_t k = a.choices.shape[1];
+    const auto comes_before = [&](int64_t i, int64_t j) {
+        if (a.weights.defined()) {
+            const double x = load(a.weights, i), y = load(a.weights, j);
+            if (is_larger(x, y) || is_larger(y, x)) return is_larger(x, y);
+        }
+        const int64_t row = load_index(a.rows, i / k), other = load_index(a.rows, j / k);
+        return row != other ? row < other : i % k < j % k;
+    };
+    for (int64_t n = 0; n < a.accepted.numel(); ++n) {
+        const int64_t i = a.first * k + n, e = load_index(a.choices, i);
+        int64_t before = 0;
+        for (int64_t j = 0; e >= 0 && j < a.choices.numel(); ++j)
+            before += load_index(a.choices, j) == e && comes_before(j, i);
+        a.accepted.as<int32_t>()[n] = before < a.capacity ? static_cast<int32_t>(e) : -1;
+    }
+}
+
+void order_arrivals(const Stream&, View counts, View order, View places) {
+    const int64_t P = counts.shape[0], L = counts.shape[1];
+    int32_t at = 0;
+    for (int64_t e = 0; e < L; ++e) {
+        int32_t arrival = 0;
+        for (int64_t segment = 0; segment < P * L; ++segment)
+            for (int64_t i = 0; i < static_cast<int64_t>(load(counts, segment)); ++i, ++arrival)
+                if (segment % L == e) {
+                    order.as<int32_t>()[at] = arrival;
+                    places.as<int32_t>()[arrival] = at++;
+                }
+    }
+}
+
 void grouped_gemm(const Stream& stream, const GroupedGemm& grouped) {
     for_groups(grouped, [&](const Gemm& g) { reference_table().gemm(stream, g); });
 }
@@ -210,6 +266,9 @@ void fill_experts(KernelTable& table) {
     table.gather_rows = gather_rows;
     table.combine_rows = combine_rows;
     table.combine_rows_backward = combine_rows_backward;
+    table.sort_choices = sort_choices;
+    table.accept_choices = accept_choices;
+    table.order_arrivals = order_arrivals;
     table.grouped_gemm = grouped_gemm;
     table.grouped_gemm_workspace = [](const Stream&, const GroupedGemm&) -> int64_t { return 0; };
 }

@@ -85,6 +85,7 @@ void add_losses(std::vector<Case>& all);
 void add_sampling(std::vector<Case>& all);
 void add_routing(std::vector<Case>& all);      // route, route_backward, balance
 void add_expert_rows(std::vector<Case>& all);  // gather_rows, combine_rows, combine_rows_backward
+void add_choices(std::vector<Case>& all);      // sort_choices, accept_choices, order_arrivals
 void add_grouped_gemm(std::vector<Case>& all);
 void add_optimizers(std::vector<Case>& all);
 

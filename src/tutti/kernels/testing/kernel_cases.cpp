@@ -23,6 +23,7 @@ std::vector<Case> kernel_cases() {
     cases::add_sampling(all);
     cases::add_routing(all);
     cases::add_expert_rows(all);
+    cases::add_choices(all);
     cases::add_grouped_gemm(all);
     cases::add_optimizers(all);
     cases::add_float8(all);
