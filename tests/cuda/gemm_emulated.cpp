@@ -8,4 +8,10 @@ std::vector<std::string> slow_products() { return {}; }
 
 void fill_gemm(KernelTable& table, bool tf32) { fill_gemm_plain(table, tf32); }
 
+GemmOfGroup gemm_of_group(bool tf32) {
+    KernelTable table;
+    fill_gemm_plain(table, tf32);
+    return table.gemm;
+}
+
 }  // namespace tutti::kernels::cuda

@@ -7,7 +7,7 @@ target_link_libraries(fake_cublaslt PRIVATE tutti_options)
 
 set(kernels_cuda ${PROJECT_SOURCE_DIR}/src/tutti/kernels/cuda)
 add_executable(cuda_cublaslt_tests cublaslt/cublaslt_test.cpp cublaslt/products.cpp
-  ${kernels_cuda}/gemm_cublaslt.cpp ${kernels_cuda}/cublaslt.cpp)
+  ${kernels_cuda}/gemm_cublaslt.cpp ${kernels_cuda}/grouped_gemm.cpp ${kernels_cuda}/cublaslt.cpp)
 target_sources(cuda_cublaslt_tests PRIVATE
   $<FILTER:$<TARGET_OBJECTS:tutti_borrowed_kernels>,EXCLUDE,borrowed_products>)  # products.cpp is in its place
 target_compile_definitions(cuda_cublaslt_tests PRIVATE TUTTI_FAKE_CUBLASLT="$<TARGET_FILE:fake_cublaslt>")

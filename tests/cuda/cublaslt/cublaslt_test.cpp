@@ -6,11 +6,13 @@
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
+#include <numeric>
 #include <set>
 #include <sstream>
 
 #include "tests/cuda/training_runs.h"
 #include "tutti/base/float8.h"
+#include "tutti/base/philox.h"
 #include "tutti/base/read_file.h"
 #include "tutti/cli/cli.h"
 #include "tutti/device/cuda/cuda_device.h"
@@ -33,6 +35,7 @@ class FakeCublasLt {
     void version(size_t is) const { function<void(size_t)>("fake_cublaslt_version")(is); }
     void refuse(int algorithm) const { function<void(int)>("fake_cublaslt_refuse")(algorithm); }
     void forget() const { function<void()>("fake_cublaslt_forget")(); }
+    int64_t asked() const { return function<int64_t()>("fake_cublaslt_asked")(); }  // times that its heuristic was
     int64_t runs(uint64_t algorithm) const { return function<int64_t(uint64_t)>("fake_cublaslt_runs")(algorithm); }
     int64_t runs_with(int64_t multiprocessors) const {
         return function<int64_t(int64_t)>("fake_cublaslt_runs_with")(multiprocessors);
@@ -90,6 +93,48 @@ TEST(CublasLt, MakesTheProductThatWasMeant) {
                     EXPECT_EQ(result(*device, kernels::cuda_table()), result(*cpu, kernels::reference_table()))
                         << transpose_a << transpose_b << accumulate << bias;
                 }
+}
+
+// Groups of 1 to 300 rows, drawn at random: the products are the right ones, forward and for weights, and the heuristic
+// is asked for multiples of 64 rows only. A refused algorithm of such a size is replaced by that of the rows
+// themselves.
+TEST(CublasLt, GroupsOfOtherRowsAskForFewAlgorithms) {
+    fake();
+    const auto device = make_cuda_device(0);
+    const auto cpu = make_cpu_device(1);
+    constexpr int64_t E = 3, N = 12, K = 20;
+    std::set<int64_t> sizes;
+    const int64_t before = fake().asked();
+    for (uint64_t round = 0; round < 40; ++round) {
+        if (round == 30) fake().refuse(0);
+        std::vector<int64_t> rows;
+        for (uint64_t e = 0; e < E; ++e)
+            rows.push_back(static_cast<int64_t>(uniform_below(random_key(9, "rows"), 3 * round + e, 300)) + 1);
+        for (const int64_t n : rows) sizes.insert((n + 63) / 64);
+        const int64_t M = std::accumulate(rows.begin(), rows.end(), int64_t{0});
+        for (const bool of_weights : {false, true}) {
+            const auto result = [&](Device& on, const kernels::KernelTable& table) {
+                const auto tensor = [&](Shape shape, int seed) {
+                    return Tensor::from_host<float>(on, shape, numbers(shape.numel(), seed), Purpose::activations);
+                };
+                const Tensor a = tensor({M, K}, 1), b = tensor(of_weights ? Shape{M, N} : Shape{E, N, K}, 2);
+                const Tensor c = tensor(of_weights ? Shape{E, K, N} : Shape{M, N}, 3);
+                table.grouped_gemm(on.stream(), {{.a = a,
+                                                  .b = b,
+                                                  .c = c,
+                                                  .transpose_a = of_weights,
+                                                  .transpose_b = !of_weights,
+                                                  .accumulate = of_weights},
+                                                 rows});
+                return c.to_host<float>();
+            };
+            EXPECT_EQ(result(*device, kernels::cuda_table()), result(*cpu, kernels::reference_table())) << round;
+        }
+        if (round == 29) {
+            EXPECT_LE(fake().asked() - before, 2 * static_cast<int64_t>(sizes.size()));
+        }
+    }
+    fake().refuse(-1);
 }
 
 // Codes with a divisor for each matrix: whole numbers of few bits, whose sums are exact in every order. Both formats.

@@ -50,6 +50,7 @@ constexpr uint64_t kMagic = 0x6c746c74;
 size_t version = 130100;
 int refused = -1;  // an algorithm that is offered and does not run
 std::mutex mutex;
+int64_t asked = 0;                   // times that the heuristic was
 std::map<uint64_t, int64_t> runs;    // of each algorithm
 std::map<int64_t, int64_t> targets;  // of each number of multiprocessors that was asked for
 
@@ -199,6 +200,10 @@ Status cublasLtMatmulPreferenceSetAttribute(Preference preference, PreferenceAtt
 Status cublasLtMatmulAlgoGetHeuristic(Handle, Operation operation, Layout a, Layout b, Layout c, Layout d,
                                       Preference preference, int wanted, Candidate* candidates, int* found) {
     *found = 0;
+    {
+        const std::lock_guard lock(mutex);
+        ++asked;
+    }
     // An algorithm that adds in place would be a race, and one without bounds on its loads a wrong address.
     if (preference->integers[kReductionMask] != kReduceInComputeType || preference->integers[kAlignmentA] == 0)
         return kInvalidValue;
@@ -244,6 +249,10 @@ Status cublasLtMatmul(Handle, Operation operation, const void* alpha, const void
 
 void fake_cublaslt_version(size_t is) { version = is; }
 void fake_cublaslt_refuse(int algorithm) { refused = algorithm; }
+int64_t fake_cublaslt_asked() {
+    const std::lock_guard lock(mutex);
+    return asked;
+}
 int64_t fake_cublaslt_runs(uint64_t algorithm) {
     const std::lock_guard lock(mutex);
     return runs[algorithm];

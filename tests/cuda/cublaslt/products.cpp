@@ -7,7 +7,10 @@
 
 namespace tutti::kernels {
 
-void replace_products(KernelTable& table) { cuda::fill_gemm(table); }
+void replace_products(KernelTable& table) {
+    cuda::fill_gemm(table);
+    cuda::fill_grouped_gemm(table);
+}
 
 void cuda::fill_gemm_plain(KernelTable& table, bool) {
     table.gemm = [](const Stream& stream, const Gemm& g) {

@@ -1,9 +1,8 @@
-// kernels/cuda/expert_rows.cu: permutation of rows to experts and back, and grouped products. Every element has one
+// kernels/cuda/expert_rows.cu: permutation of rows to experts and back. Every element has one
 // writer, so there are no atomics.
 #include "tutti/kernels/cuda/cuda_table.h"
 #include "tutti/kernels/cuda/fill.h"
 #include "tutti/kernels/cuda/team.h"
-#include "tutti/kernels/groups.h"
 
 namespace tutti::kernels::cuda {
 
@@ -106,24 +105,12 @@ void combine_rows_backward(const Stream& stream, View dy, View x, View rows, Vie
     });
 }
 
-// One product per group, in order on the stream: the rows of each group are known on the host. An empty group launches
-// nothing unless its gradient must become zero.
-template <bool kTf32>
-void grouped_gemm(const Stream& stream, const GroupedGemm& grouped) {
-    for_groups(grouped, [&](const Gemm& g) { (kTf32 ? cuda_tf32_table() : cuda_table()).gemm(stream, g); });
-}
-
 }  // namespace
 
 void fill_expert_rows(KernelTable& table) {
     table.gather_rows = gather_rows;
     table.combine_rows = combine_rows;
     table.combine_rows_backward = combine_rows_backward;
-}
-
-void fill_grouped_gemm(KernelTable& table, bool tf32) {
-    table.grouped_gemm = tf32 ? grouped_gemm<true> : grouped_gemm<false>;
-    table.grouped_gemm_workspace = [](const Stream&, const GroupedGemm&) -> int64_t { return 0; };  // as gemm_workspace
 }
 
 }  // namespace tutti::kernels::cuda

@@ -214,11 +214,12 @@ Algorithm choose(const Problem& problem, const Product& product) {
 // Shared by the ranks of the process, like the library's own caches.
 class Algorithms {
   public:
-    Algorithm of(const Problem& problem, const Product& product) {
+    // `g`: a product of this problem.
+    Algorithm of(const Problem& problem, const Gemm& g) {
         const std::lock_guard lock(mutex_);
         const auto known = chosen_.find(problem);
         return known != chosen_.end() ? known->second
-                                      : chosen_.emplace(problem, choose(problem, product)).first->second;
+                                      : chosen_.emplace(problem, choose(problem, Product(g, problem))).first->second;
     }
     // To be called when the library refuses to run the algorithm that its heuristic offered.
     void drop(const Problem& problem) {
@@ -368,21 +369,36 @@ Algorithm tuned(GemmTuning& tuning, const Stream& stream, const Gemm& g, const P
 
 // --- operands --------------------------------------------------------------------------------------------------------
 
+// The rows of a group differ from call to call. Its algorithm is that of the next multiple of so many rows: else each
+// number would ask for another one, 30 to 100 us of the host, and no tuning could have them all.
+constexpr int64_t kGroupRows = 64;
+
+// g with rows up to the next multiple; only its sizes may be used.
+Gemm with_rounded_rows(Gemm g) {
+    View& other = g.transpose_a ? g.b : g.c;
+    g.a.shape[0] = other.shape[0] = (g.a.shape[0] + kGroupRows - 1) / kGroupRows * kGroupRows;
+    return g;
+}
+
+enum class Rows : uint8_t { exact, rounded };
+
 // Computes the product by the library; returns false if the library has no algorithm for it.
 template <bool kTf32>
-bool multiply(const Stream& stream, const Gemm& g) {
+bool multiply(const Stream& stream, const Gemm& g, Rows rows) {
     if (!takes(g)) return false;
-    const Problem problem = problem_of(stream, g, kTf32 && g.a.dtype == DType::f32);
+    const Gemm sizes = rows == Rows::rounded ? with_rounded_rows(g) : g;
+    const Problem problem = problem_of(stream, sizes, kTf32 && g.a.dtype == DType::f32);
     const Product product(g, problem);
+    const auto otherwise = [&] { return rows == Rows::rounded && multiply<kTf32>(stream, g, Rows::exact); };
     Algorithm algorithm;
     if (stream.products.tuning != nullptr) algorithm = tuned(*stream.products.tuning, stream, g, problem, product);
     const bool is_tuned = algorithm.has_value();
-    if (!is_tuned) algorithm = algorithms().of(problem, product);
-    if (!algorithm) return false;
+    if (!is_tuned) algorithm = algorithms().of(problem, sizes);
+    if (!algorithm) return otherwise();
     const lt::Status status = start(stream, g, product, *algorithm, g.c.data);
     if (is_refused(status) && !is_tuned) {
         algorithms().drop(problem);
-        return false;
+        return otherwise();
     }
     if (status != lt::kSuccess)
         throw Error(concat("cublasLtMatmul of ", text_of(problem),
@@ -397,11 +413,11 @@ bool is_fused(const Gemm& g) {
     return !has_codes(g) && g.epilogue == Epilogue::gelu_backward && !g.bias.defined() && g.c.dtype != DType::f32;
 }
 
-template <bool kTf32>
+template <bool kTf32, Rows kRows = Rows::exact>
 void gemm_cublaslt(const Stream& stream, const Gemm& g) {
-    if (is_fused(g) && multiply<kTf32>(stream, g)) return;
+    if (is_fused(g) && multiply<kTf32>(stream, g, kRows)) return;
     const Gemm plain = without_epilogue(g);
-    if (!multiply<kTf32>(stream, plain)) {
+    if (!multiply<kTf32>(stream, plain, kRows)) {
         check(!has_codes(g) || g.c.numel() == 0, "cuBLASLt has no product ", g.a.shape, " ", g.a.dtype, " times ",
               g.b.shape, " ", g.b.dtype, " of codes; set [precision] emulate = true");
         gemm_plain<kTf32>(stream, plain);
@@ -425,7 +441,7 @@ bool gemm_of_codes(const Stream& stream, const Gemm& g) {
         return true;
     }
     const Problem problem = problem_of(stream, g, false);
-    return algorithms().of(problem, Product(g, problem)).has_value();
+    return algorithms().of(problem, g).has_value();
 }
 
 // Without a GPU, as in rehearsals, returns what the library is expected to compute.
@@ -438,7 +454,7 @@ const char* implementation_of(const Stream& stream, const Gemm& g) {
         return "cuBLASLt";
     }
     const Problem problem = problem_of(stream, plain, kTf32 && plain.a.dtype == DType::f32);
-    return algorithms().of(problem, Product(plain, problem)) ? "cuBLASLt" : "own";
+    return algorithms().of(problem, plain) ? "cuBLASLt" : "own";
 }
 
 // The driver reports the CUDA version that it supports, not its own version. The encoding of an algorithm depends on
@@ -464,15 +480,20 @@ std::vector<std::string> slow_products() {
     return texts;
 }
 
-void fill_gemm(KernelTable& table, bool tf32) {
+namespace {
+
+bool is_plain_chosen() {
     const char* named = std::getenv("TUTTI_CUDA_GEMM");
     const std::string implementation = named != nullptr ? named : "cublaslt";
     check<UsageError>(implementation == "cublaslt" || implementation == "plain",
                       "TUTTI_CUDA_GEMM must be cublaslt or plain, got \"", implementation, "\"");
-    if (implementation == "plain") {
-        fill_gemm_plain(table, tf32);
-        return;
-    }
+    return implementation == "plain";
+}
+
+}  // namespace
+
+void fill_gemm(KernelTable& table, bool tf32) {
+    if (is_plain_chosen()) return fill_gemm_plain(table, tf32);
     table.gemm = tf32 ? gemm_cublaslt<true> : gemm_cublaslt<false>;
     table.gemm_workspace = [](const Stream&, const Gemm&) -> int64_t { return 0; };  // it has the stream's
     table.gemm_implementation = tf32 ? implementation_of<true> : implementation_of<false>;
@@ -482,6 +503,11 @@ void fill_gemm(KernelTable& table, bool tf32) {
         static const std::string kVersion = library().version();
         return kVersion.c_str();
     };
+}
+
+GemmOfGroup gemm_of_group(bool tf32) {
+    if (is_plain_chosen()) return tf32 ? gemm_plain<true> : gemm_plain<false>;
+    return tf32 ? gemm_cublaslt<true, Rows::rounded> : gemm_cublaslt<false, Rows::rounded>;
 }
 
 }  // namespace tutti::kernels::cuda
