@@ -226,6 +226,7 @@ struct Plan {
     int milliseconds = 0;
 };
 thread_local Plan next_plan;  // of the next collective or, for error and stuck, communicator that this thread starts
+thread_local int64_t messages = 0;
 
 }  // namespace
 
@@ -536,16 +537,19 @@ Result ncclBroadcast(const void* from, void* to, size_t count, Type type, int ro
     return collective({Call::Kind::broadcast, from, to, count, type, Op{}, root}, comm, stream);
 }
 Result ncclSend(const void* from, size_t count, Type type, int to, Comm comm, void* stream) {
+    ++messages;
     return message({true, const_cast<void*>(from), count * size_of(type), to, comm, static_cast<cudaStream_t>(stream)});
 }
 Result ncclRecv(void* to, size_t count, Type type, int from, Comm comm, void* stream) {
+    ++messages;
     return message({false, to, count * size_of(type), from, comm, static_cast<cudaStream_t>(stream)});
 }
 
 // Fault of the next collective that the calling thread starts: 1 never ends, 2 fails with an error, 3 is late, 4: the
 // call itself returns only after an abort. 2 applies to the next communicator too, 4 to the next split.
 void fake_nccl_fault(int fault, int milliseconds) { next_plan = {static_cast<Fault>(fault), milliseconds}; }
-int fake_nccl_live() { return live; }                              // communicators
+int64_t fake_nccl_messages() { return messages; }  // that the calling thread has sent or received so far
+int fake_nccl_live() { return live; }              // communicators
 int fake_nccl_split_ctas(int split) { return split_ctas[split]; }  // of the newest root: collectives, messages
 // Of messages between ranks of which `of_host` in a row are on one host, so far; equal for all communicators.
 int64_t fake_nccl_bytes_between(int of_host) {

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <bit>
+#include <chrono>
 #include <climits>
 #include <cmath>
 #include <functional>
@@ -12,6 +13,8 @@
 #include "tests/cuda/nccl/ranks.h"
 #include "tutti/comm/nccl/api.h"
 #include "tutti/comm/testing/conformance.h"
+#include "tutti/kernels/cuda/cuda_table.h"
+#include "tutti/nn/context_attention.h"
 
 namespace tutti::comm {
 namespace {
@@ -147,6 +150,55 @@ TEST(Nccl, MemoryThatAnOperationUsesIsNotReused) {
             check(values[0] == static_cast<float>(10 * round) && values[2047] == static_cast<float>(10 * round + 1),
                   "round ", round, ": ", values[0], " and ", values[2047]);
         }
+    });
+}
+
+// Messages that were started run beside the kernel that is launched next: that kernel ends only after they have
+// arrived.
+TEST(Nccl, StartedMessagesRunBesideTheNextKernel) {
+    on_gpus(2, {.timeout_s = 30}, [](World& world, Device& device) {
+        const int me = world.rank();
+        const auto group = world.everyone("cp");
+        const Tensor sent = filled(device, 8, static_cast<float>(me + 1)), received = filled(device, 8, 0);
+        Work send = group->send(sent, 1 - me), receive = group->receive(received, 1 - me);
+        group->start_messages();
+        bool arrived = false;
+        emulation::enqueue(static_cast<cudaStream_t>(device.stream().native), [&] {
+            const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+            while (!receive.done() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+            arrived = receive.done();
+        });
+        device.synchronize();
+        check(arrived, "the message waited for the kernel");
+        send.wait();
+        receive.wait();
+        check(received.to_host<float>()[7] == static_cast<float>(2 - me), "the other's message");
+    });
+}
+
+// In ring attention the keys of the next hop are under way when the attention of a hop is launched.
+TEST(Nccl, RingAttentionSendsBeforeItComputes) {
+    static thread_local std::vector<int64_t> started;  // messages of this rank, at each launch
+    on_gpus(2, {}, [](World& world, Device& device) {
+        kernels::KernelTable table = kernels::cuda_table();
+        table.attention_forward = [](const tutti::Stream& stream, const kernels::AttentionForward& a) {
+            started.push_back(fake_nccl().messages());
+            kernels::cuda_table().attention_forward(stream, a);
+        };
+        ops::Context ctx{device, table};
+        const auto ring = world.everyone("ring");
+        nn::Batch batch;
+        batch.context.ring = ring.get();
+        const auto tensor = [&] {
+            return Tensor::from_host<float>(device, {1, 4, 1, 8}, std::vector<float>(32, 1), Purpose::activations);
+        };
+        const int64_t before = fake_nccl().messages();
+        const Tensor q = tensor(), k = tensor(), v = tensor();
+        static_cast<void>(nn::ring_attention(ctx, q, k, v, batch, {}));
+        device.synchronize();
+        // This rank's keys and values and those that it receives: four calls before the first attention.
+        check(!started.empty() && started.front() >= before + 4, "attention was launched after ",
+              started.empty() ? 0 : started.front() - before, " messages");
     });
 }
 

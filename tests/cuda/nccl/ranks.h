@@ -40,6 +40,9 @@ class FakeNccl {
         return reinterpret_cast<int64_t (*)(int)>(dlsym(library_, "fake_nccl_bytes_between"))(of_host);
     }
     int running() const { return reinterpret_cast<int (*)()>(dlsym(library_, "fake_nccl_running"))(); }
+    int64_t messages() const {  // that the calling thread has sent or received so far
+        return reinterpret_cast<int64_t (*)()>(dlsym(library_, "fake_nccl_messages"))();
+    }
     int64_t host_us() const { return reinterpret_cast<int64_t (*)()>(dlsym(library_, "fake_nccl_host_us"))(); }
 
   private:
