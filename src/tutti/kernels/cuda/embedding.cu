@@ -1,8 +1,10 @@
-// kernels/cuda/embedding.cu: token embedding: rows of a table by token number, and their gradient without atomics (the
-// first place of a token in the batch adds the rows of all its places, in order); rotary position embedding of the
-// pairs (k, k + D/2), formula as in kernels/reference/attention.cpp.
+// kernels/cuda/embedding.cu: token embedding: rows of a table by token number, and their gradient without atomics
+// (tokens are sorted, and the rows of one are added in their order); rotary position embedding of the pairs (k, k +
+// D/2), formula as in kernels/reference/attention.cpp.
+#include <algorithm>
+
+#include "tutti/kernels/cuda/counting_sort.h"
 #include "tutti/kernels/cuda/fill.h"
-#include "tutti/kernels/cuda/team.h"
 
 namespace tutti::kernels::cuda {
 
@@ -28,59 +30,64 @@ __global__ void __launch_bounds__(kThreads)
     store<W>(values, y + i);
 }
 
-constexpr int kScan = 256;  // threads of a block of the gradient, and tokens that it looks at together
-constexpr int kScanWarps = kScan / kWarp;
+// --- gradient: the tokens are sorted, and a block adds the rows of one token in their order ---
 
-struct Places {
-    int count[kScanWarps];
-    int64_t found[kScan];
+constexpr int kDigit = 10;  // bits of a row's number that a pass sorts by
+constexpr int64_t kDigits = int64_t{1} << kDigit;
+
+// A digit of the row of the matrix for each place of the batch, in the order of the pass before; tokens without a row
+// count as the row behind the last.
+struct DigitOf {
+    const int32_t* tokens;
+    const int32_t* order;  // null: the order of the batch
+    HeldRows held;
+    int shift;
+    __device__ int32_t operator()(int64_t i) const {
+        const int64_t token = tokens[order == nullptr ? i : order[i]];
+        const int64_t row = held.contain(token) ? token - held.first : held.count;
+        return static_cast<int32_t>(row >> shift & (kDigits - 1));
+    }
+    template <class F>
+    void for_pointers(F f) const {
+        f(tokens);
+        f(order);
+    }
 };
 
-// Stores the places n in [begin, begin + kScan) with tokens[n] = token in places.found, in order, and returns their
-// number.
-__device__ int find_places(Places& places, const int32_t* tokens, int64_t begin, int64_t end, int32_t token) {
-    const int64_t n = begin + threadIdx.x;
-    const bool hit = n < end && tokens[n] == token;
-    const unsigned votes = __ballot_sync(kAllLanes, hit);
-    const unsigned warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-    __syncthreads();  // the places found before have been used
-    if (lane == 0) places.count[warp] = __popc(votes);
-    __syncthreads();
-    int before = 0, total = 0;
-    for (unsigned w = 0; w < kScanWarps; ++w) {
-        if (w < warp) before += places.count[w];
-        total += places.count[w];
+struct WriteOrder {
+    const int32_t* before;  // as DigitOf::order
+    int32_t* order;
+    __device__ void operator()(int64_t i, int32_t bucket, int32_t place, const int32_t* first) const {
+        order[first[bucket] + place] = before == nullptr ? static_cast<int32_t>(i) : before[i];
     }
-    if (hit) places.found[before + __popc(votes & ((1u << lane) - 1))] = n;
-    __syncthreads();
-    return total;
-}
+    template <class F>
+    void for_pointers(F f) const {
+        f(before);
+        f(order);
+    }
+};
 
-// Block (n, strip): W columns per thread. Nothing to do when the row is not held, or the token stands earlier in the
-// batch.
+constexpr int kGradientThreads = 256;
+
+// Block (place, strip) in the order of tokens: W columns per thread. Nothing to do where the token is that of the place
+// before, or its row is not held.
 template <int W, class T>
-__global__ void __launch_bounds__(kScan) embedding_backward_kernel(int64_t rows, int64_t columns, HeldRows held,
-                                                                   const int32_t* tokens, const T* dy, float* dweight) {
-    Places& places = block_shared<Places>();
-    const int64_t first = blockIdx.x, c = (static_cast<int64_t>(blockIdx.y) * kScan + threadIdx.x) * W;
-    const int32_t token = tokens[first];
-    if (!held.contain(token)) return;
-    for (int64_t begin = 0; begin < first; begin += kScan)
-        if (find_places(places, tokens, begin, first, token) > 0) return;
-    float sums[W] = {};
+__global__ void __launch_bounds__(kGradientThreads)
+    embedding_backward_kernel(int64_t rows, int64_t columns, HeldRows held, const int32_t* tokens, const int32_t* order,
+                              const T* dy, float* dweight) {
+    const int64_t place = blockIdx.x, c = (static_cast<int64_t>(blockIdx.y) * kGradientThreads + threadIdx.x) * W;
+    const int32_t token = tokens[order[place]];
+    if (c >= columns || !held.contain(token) || (place > 0 && tokens[order[place - 1]] == token)) return;
     float* const target = dweight + (token - held.first) * columns + c;
-    if (c < columns) load<W>(target, sums);
-    for (int64_t begin = first; begin < rows; begin += kScan) {
-        const int count = find_places(places, tokens, begin, rows, token);
-        if (c >= columns) continue;
-        for (int i = 0; i < count; ++i) {
-            float row[W];
-            load<W>(dy + places.found[i] * columns + c, row);
+    float sums[W];
+    load<W>(target, sums);
+    for (int64_t at = place; at < rows && tokens[order[at]] == token; ++at) {
+        float row[W];
+        load<W>(dy + order[at] * columns + c, row);
 #pragma unroll
-            for (int k = 0; k < W; ++k) sums[k] += row[k];
-        }
+        for (int k = 0; k < W; ++k) sums[k] += row[k];
     }
-    if (c < columns) store_whole<W>(sums, target);
+    store_whole<W>(sums, target);
 }
 
 void check_tokens(const View& tokens) {
@@ -99,18 +106,43 @@ void embedding_forward(const Stream& stream, View tokens, View weight, int64_t f
     });
 }
 
+// The order of n tokens by their rows, in `orders`, two arrays of n that change places with each pass.
+const int32_t* sort_tokens(const Stream& stream, const int32_t* tokens, int64_t n, HeldRows held, int32_t* orders,
+                           void* workspace) {
+    const int32_t* before = nullptr;
+    for (int shift = 0; held.count >> shift > 0; shift += kDigit) {
+        int32_t* const order = orders + (before == orders ? n : 0);
+        const Sorting<DigitOf> sorting({tokens, before, held, shift}, n, kDigits, workspace);
+        count(stream, sorting);
+        scatter(stream, sorting, WriteOrder{before, order});
+        before = order;
+    }
+    return before;
+}
+
+// As many tokens at a time as the stream's workspace holds: the sums go on where those of the tokens before ended.
 void embedding_backward(const Stream& stream, View tokens, View dy, int64_t first_row, View dweight) {
     const int64_t N = tokens.numel(), C = dweight.columns();
-    if (N == 0 || C == 0) return;
+    if (N == 0 || C == 0 || dweight.shape[0] == 0) return;
     check_tokens(tokens);
+    constexpr int64_t kBytes = sizeof(int32_t), kOfBlock = kBytes * (2 * kSortThreads + kDigits);
+    const int64_t most = (stream.workspace_bytes - kBytes * kDigits) / kOfBlock * kSortThreads;
+    check(most > 0, "embedding_backward needs ", kOfBlock + kBytes * kDigits,
+          " bytes of the stream's workspace, which has ", stream.workspace_bytes);
+    const HeldRows held{first_row, dweight.shape[0]};
     with_type(dy.dtype, [&]<class T>(T) {
         const bool wide = rows_aligned<T>(C, dy.data, dweight.data);
-        launch(wide ? embedding_backward_kernel<kPack<T>, T> : embedding_backward_kernel<1, T>,
-               {.blocks =
-                    dim3(static_cast<unsigned>(N), static_cast<unsigned>(ceil_div(C, (wide ? kPack<T> : 1) * kScan))),
-                .threads = dim3(kScan)},
-               stream, N, C, HeldRows{first_row, dweight.shape[0]}, tokens.as<const int32_t>(), dy.as<const T>(),
-               dweight.as<float>());
+        for (int64_t begin = 0; begin < N; begin += most) {
+            const int64_t n = std::min(most, N - begin);
+            const int32_t* const of = tokens.as<const int32_t>() + begin;
+            auto* const orders = static_cast<int32_t*>(stream.workspace);
+            const int32_t* const order = sort_tokens(stream, of, n, held, orders, orders + 2 * n);
+            launch(wide ? embedding_backward_kernel<kPack<T>, T> : embedding_backward_kernel<1, T>,
+                   {.blocks = dim3(static_cast<unsigned>(n),
+                                   static_cast<unsigned>(ceil_div(C, (wide ? kPack<T> : 1) * kGradientThreads))),
+                    .threads = dim3(kGradientThreads)},
+                   stream, n, C, held, of, order, dy.as<const T>() + begin * C, dweight.as<float>());
+        }
     });
 }
 

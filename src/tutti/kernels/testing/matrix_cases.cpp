@@ -366,10 +366,10 @@ void add_reductions(std::vector<Case>& all) {
 
 void add_embedding(std::vector<Case>& all) {
     // N, V, C, first_row, rows: all rows; then rows in the middle, at one end, and rows that no token names.
-    constexpr std::array<int64_t, 5> kShapes[] = {{0, 5, 3, 0, 5},         {1, 1, 1, 0, 1},         {17, 5, 63, 0, 5},
-                                                  {65, 100, 127, 0, 100},  {1000, 300, 65, 0, 300}, {300, 7, 128, 0, 7},
-                                                  {65, 100, 127, 37, 41},  {300, 7, 128, 2, 3},     {17, 5, 63, 0, 2},
-                                                  {1000, 300, 65, 299, 1}, {33, 9, 17, 9, 4}};
+    constexpr std::array<int64_t, 5> kShapes[] = {
+        {0, 5, 3, 0, 5},         {1, 1, 1, 0, 1},     {17, 5, 63, 0, 5},           {65, 100, 127, 0, 100},
+        {1000, 300, 65, 0, 300}, {300, 7, 128, 0, 7}, {1300, 2500, 8, 1000, 1400}, {65, 100, 127, 37, 41},
+        {300, 7, 128, 2, 3},     {17, 5, 63, 0, 2},   {1000, 300, 65, 299, 1},     {33, 9, 17, 9, 4}};
     for (const DType t : kActivationTypes)
         for (const auto& [N, V, C, first_row, rows] : kShapes) {
             add_embedding_forward(all, {N, V, C, first_row, rows, t});
