@@ -219,13 +219,27 @@ TEST_F(Misuse, AStopWhoseCheckpointFailsIsNoGoodStop) {
     expect_contains(r.err, "it continues from the start");
 }
 
+TEST_F(Misuse, ASignalEndsTheTriesOfTheLastSave) {
+    for (const char* ranks : {"1", "2"}) {
+        auto arguments =
+            train_arguments(std::string("run") + ranks, {"train.steps=8", "train.micro_batch=2", "checkpoint.every=0"});
+        arguments.insert(arguments.end(), {"--ranks", ranks});
+        Program program(folder_, arguments, fill_disk);
+        ASSERT_TRUE(program.wait_for("tries again for 300 s"));
+        program.signal(SIGINT);
+        const Result r = program.wait();
+        EXPECT_EQ(r.exit_code, 4) << r.err << r.out;
+        expect_contains(r.err, "the run ended at step 8 and its last state is not on disk");
+    }
+}
+
 TEST_F(Misuse, FullDiskCostsOnlyTheCheckpoint) {
     ASSERT_EQ(train("run", {"train.steps=2"}).exit_code, 0);
     const Result r = run(train_arguments("run", {"train.steps=8", "checkpoint.last_wait_s=0.2"}), fill_disk);
     EXPECT_EQ(r.exit_code, 4) << r.err << r.out;  // its last state is not on disk
     expect_contains(r.err, "warning: a checkpoint could not be written");
     expect_contains(r.out, "step 8/8");  // it went on to the end
-    expect_contains(r.err, "make room in");
+    expect_contains(r.err, "ulimit -f");
     expect_contains(r.err, "the run ended at step 8 and its last state is not on disk");
     expect_contains(r.err, "it continues from");
     EXPECT_TRUE(fs::exists(path("run/checkpoints/step-0000000002/MANIFEST.json")));
@@ -665,6 +679,38 @@ TEST_F(Misuse, ARunDirectoryThatIsTakenAwayIsMadeAgain) {
     EXPECT_EQ(logged(path("run")).back().at("step"), 1000);
     EXPECT_FALSE(fs::is_empty(path("run/tensorboard")));
     EXPECT_EQ(train("run", {"train.steps=1010", "checkpoint.every=50"}).exit_code, 0);
+}
+
+// New files are refused, those that are open go on: a read-only bind over the folder of the run, which needs root. (A
+// file system that has files open for writing refuses to be remounted.)
+TEST_F(Misuse, AReadOnlyMountUnderARunCostsOnlyWhatItRefuses) {
+    for (const char* ranks : {"1", "2"}) {
+        const std::string name = std::string("mounted") + ranks, folder = path(name);
+        fs::create_directory(folder);
+        auto arguments = train_arguments(name + "/run", {"train.steps=1000", "checkpoint.every=50",
+                                                         "train.micro_batch=2", "checkpoint.last_wait_s=0.1"});
+        arguments.insert(arguments.end(), {"--ranks", ranks});
+        Program program(folder_, arguments, {}, {"/usr/bin/unshare", "-m"});
+        if (!program.wait_for("step  200/")) GTEST_SKIP() << "no mount namespaces here: " << program.wait().err;
+        program.while_stopped([&] {
+            const std::string mount = concat("nsenter -t ", program.pid(), " -m mount ");
+            ASSERT_EQ(std::system(concat(mount, "--bind ", folder, " ", folder).c_str()), 0);
+            ASSERT_EQ(std::system(concat(mount, "-o remount,bind,ro ", folder).c_str()), 0);
+        });
+        const Result r = program.wait();
+        EXPECT_EQ(r.exit_code, 4) << r.err;  // its last state is not on disk
+        expect_contains(r.out, "step 1000/1000");
+        expect_contains(r.err, "a checkpoint could not be written");
+        expect_contains(r.err, "Read-only file system (mount it for writing, or choose");
+        expect_contains(r.err, "the run ended at step 1000 and its last state is not on disk");
+        expect_contains(r.err, folder + "/run/checkpoints/step-0000000");
+        // The mount was the namespace's and has ended with it: the run continues from the last good checkpoint.
+        const Result again = run(arguments);
+        EXPECT_EQ(again.exit_code, 0) << again.err;
+        const auto lines = logged(folder + "/run");
+        EXPECT_EQ(lines.back().at("step"), 1000);
+        EXPECT_EQ(static_cast<int>(lines.size()), 1000);
+    }
 }
 
 // What takes long between two steps hears the signal too: the evaluation is left, the step is saved.

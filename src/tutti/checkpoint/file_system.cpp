@@ -28,7 +28,9 @@ void require(bool ok, std::string_view operation, const std::string& path) {
 
 std::string explain(int code) {
     if (code == ENOSPC || code == EDQUOT) return " (free some space, or choose a directory on a larger disk)";
-    if (code == EACCES || code == EPERM || code == EROFS) return " (choose a directory that this user may write)";
+    if (code == EFBIG) return " (allow larger files: ulimit -f unlimited, or another file system)";
+    if (code == EROFS) return " (mount it for writing, or choose a directory of another file system)";
+    if (code == EACCES || code == EPERM) return " (choose a directory that this user may write)";
     return "";
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <set>
 #include <sstream>
 #include <thread>
@@ -342,22 +343,27 @@ void Checkpointing::saw_finite_step(int64_t step) {
 void Checkpointing::save(const RunState& state) { start(state, setup_.run.checkpoint.async); }
 
 // All ranks try equally often, by no clock: they must agree on when to give up.
-std::string Checkpointing::save_last(const RunState& state, double seconds) {
+std::string Checkpointing::save_last(const RunState& state, double seconds, const std::function<bool()>& stop) {
     wait();
     if (saved_step_ == state.step && state.step > 0) return "";
     const double pause = std::clamp(seconds / 10, 0.01, 10.0);
     last_ = true;
+    bool stopped = false;
     for (double waited = 0;; waited += pause) {
         start(state, false);
-        if (failure_.empty() || waited + pause > seconds) break;
+        if (failure_.empty() || stopped || waited + pause > seconds) break;
         if (store_) {
             prune(std::max<int64_t>(1, setup_.run.checkpoint.keep - 1), proven_);
             setup_.warn(
-                fmt::format("the last state of the run (step {}) is not on disk: {}; make room in {}. The run tries "
-                            "again for {:.0f} s (checkpoint.last_wait_s)",
-                            state.step, failure_, setup_.directory, seconds - waited));
+                fmt::format("the last state of the run (step {}) is not on disk: {}. The run tries again for "
+                            "{:.0f} s (checkpoint.last_wait_s) or until a signal, then once more",
+                            state.step, failure_, seconds - waited));
         }
-        std::this_thread::sleep_for(std::chrono::duration<double>(pause));
+        const int looks = static_cast<int>(std::ceil(pause / 0.1));
+        for (int look = 0; look < looks && !stopped; ++look) {
+            std::this_thread::sleep_for(std::chrono::duration<double>(pause / looks));
+            stopped = stop();
+        }
     }
     last_ = false;
     return failure_;

@@ -77,8 +77,10 @@ class Checkpointing {
     // and counts on all ranks; the run continues and the previous checkpoint stays.
     void save(const RunState& state);
     // Saves `state` unless it is on disk already. A failed save is retried for `seconds`, after first deleting what a
-    // good one would delete (checkpoint.keep), to make room. Returns why the state is not on disk, or "".
-    std::string save_last(const RunState& state, double seconds);
+    // good one would delete (checkpoint.keep), to make room. Between two tries `stop` is asked about ten times a
+    // second, by all ranks at the same time; once it holds, the next try is the last one. Returns why the state is not
+    // on disk, or "".
+    std::string save_last(const RunState& state, double seconds, const std::function<bool()>& stop);
     // Call once per step: commits what all ranks have written and reports failures.
     void poll();
     void wait();  // for the checkpoint and the copy that are being made

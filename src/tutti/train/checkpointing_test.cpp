@@ -9,6 +9,7 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <numeric>
 
 #include "tutti/base/testing/scratch.h"
 #include "tutti/checkpoint/testing/fault_file_system.h"
@@ -26,6 +27,8 @@ using checkpoint::TensorSlice;
 using checkpoint::testing::contains;
 using Rank = SavedRank;
 using checkpoint::testing::FaultFileSystem;
+
+const auto kNoStop = [] { return false; };
 
 class ManyRanks : public ::testing::Test {
   protected:
@@ -238,17 +241,47 @@ TEST_F(ManyRanks, TheLastSaveIsTriedAgain) {
             EXPECT_EQ(rank.checkpoints->saved_step(), 1);
             rank.set(2);
             files.fail_from_now_on();
-            EXPECT_NE(rank.checkpoints->save_last({.step = 2}, 0).find("No space left"), std::string::npos);
+            EXPECT_NE(rank.checkpoints->save_last({.step = 2}, 0, kNoStop).find("No space left"), std::string::npos);
             EXPECT_EQ(rank.checkpoints->saved_step(), 1);
             rank.on_warning = [&] { files.disarm(); };
             if (world.rank() > 0) files.disarm();
-            EXPECT_EQ(rank.checkpoints->save_last({.step = 2}, 5), "");
+            EXPECT_EQ(rank.checkpoints->save_last({.step = 2}, 5, kNoStop), "");
             EXPECT_EQ(rank.checkpoints->saved_step(), 2);
-            EXPECT_EQ(rank.checkpoints->save_last({.step = 2}, 5), "");  // nothing left to do
+            EXPECT_EQ(rank.checkpoints->save_last({.step = 2}, 5, kNoStop), "");  // nothing left to do
             rank.set(-1);
             EXPECT_EQ(rank.checkpoints->resume("auto")->step, 2);
             EXPECT_TRUE(rank.holds(2));
         });
+    }
+}
+
+// A signal to one rank ends the wait of all, after one more try.
+TEST_F(ManyRanks, AStopEndsTheTriesOfTheLastSave) {
+    for (const int n : {1, 3}) {
+        const std::string place = directory() + std::to_string(n);
+        for (const bool mended : {false, true}) {
+            comm::run_ranks(n, {.timeout_s = 60}, [&](comm::World& world) {
+                checkpoint::PosixFileSystem posix;
+                FaultFileSystem files(posix, {.call = -1, .code = EROFS, .sticky = true});
+                Rank rank(world, run_, place, &files);
+                rank.set(1);
+                files.fail_from_now_on();
+                std::vector<int> all(static_cast<size_t>(n));
+                std::iota(all.begin(), all.end(), 0);
+                const auto group = world.group("stops", all);
+                int asked = 0;
+                const auto stop = [&] {
+                    const bool last = ++asked == 2;
+                    if (last && mended) files.disarm();
+                    return group->max(last && world.rank() == n - 1 ? 1 : 0) > 0;
+                };
+                const std::string failure = rank.checkpoints->save_last({.step = 1}, 1e6, stop);
+                EXPECT_EQ(asked, 2);
+                EXPECT_EQ(failure.find("Read-only file system (mount it for writing") != std::string::npos, !mended)
+                    << failure;
+                EXPECT_EQ(rank.checkpoints->saved_step(), mended ? 1 : 0);
+            });
+        }
     }
 }
 

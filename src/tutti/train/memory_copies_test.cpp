@@ -330,7 +330,7 @@ TEST_F(Copies, AreUsedWhereTheyAreNewerThanTheDisk) {
     run(layout, [&](SavedRank& rank, MemoryCopies&, int) {
         EXPECT_EQ(rank.resumed_step(), 4);
         EXPECT_EQ(rank.checkpoints->saved_step(), 0);
-        EXPECT_EQ(rank.checkpoints->save_last({.step = 4}, 5), "");
+        EXPECT_EQ(rank.checkpoints->save_last({.step = 4}, 5, [] { return false; }), "");
         EXPECT_EQ(rank.checkpoints->saved_step(), 4);
     });
 }

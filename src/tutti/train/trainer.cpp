@@ -459,7 +459,9 @@ void Run::see_first_step(const std::vector<parallel::GroupTraffic>& before) {
 void Run::finish() {
     console_.clear_bar();
     const auto saving = Clock::now();
-    const std::string unsaved = checkpoints_.save_last(state_, run_.checkpoint.last_wait_s);
+    // The signal that has ended the steps leaves time to save; one that comes while the last save waits ends the wait.
+    const std::string unsaved = checkpoints_.save_last(state_, run_.checkpoint.last_wait_s,
+                                                       [this] { return !outcome_.preempted && is_stop_asked(); });
     clock_->saved(seconds_since(saving));
     outcome_.tokens = state_.tokens;
     outcome_.skipped = state_.skipped;
@@ -480,7 +482,7 @@ void Run::finish() {
     if (first_rank() && unsaved.empty()) forget_starts(options_.out);
     check(unsaved.empty(), run_.place.number > 0 ? spec::stage_name(run_) : "the run", " ended at step ", state_.step,
           " and its last state is not on disk: ", unsaved,
-          "; make room or give it another checkpoint.dir, and start it again: it continues from ",
+          "; mend that or give it another checkpoint.dir, and start it again: it continues from ",
           checkpoints_.newest().empty() ? "the start" : checkpoints_.newest());
 }
 
