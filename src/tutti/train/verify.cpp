@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <tuple>
+#include <utility>
 
 #include "tutti/base/philox.h"
 #include "tutti/comm/run.h"
@@ -18,6 +19,7 @@
 #include "tutti/kernels/backends.h"
 #include "tutti/ops/ops.h"
 #include "tutti/rehearsal/rehearse.h"
+#include "tutti/spec/learning_rate.h"
 #include "tutti/spec/recipe.h"
 #include "tutti/train/shared_data.h"
 #include "tutti/train/start_checks.h"
@@ -157,15 +159,54 @@ double step_of_weights(const spec::RunSpec& run) {
     return 2 * rounding_of(run);
 }
 
+RandomKey key_of_sample(const engine::Engine& engine, int64_t step, int sample) {
+    return random_key(static_cast<uint64_t>(engine.run.train.seed), concat("verify.", sample),
+                      static_cast<uint64_t>(step));
+}
+
+// Passes of a step without its update, with S times `factor` as the loss scale S: with another one every value of the
+// backward rounds otherwise. The gradients are those of S. Collective over the ranks of the engine.
+Values gradients_at(engine::Engine& engine, int64_t step, double factor, engine::StepResult& result) {
+    engine::StepTrace trace(nullptr, *engine.device, false, *engine.data_parallel);
+    const double scale = std::exchange(engine.loss_scale.value, engine.loss_scale.value * factor);
+    engine::add_gradients(engine, step, trace);
+    engine::measure(engine, step, trace, result);
+    Values gradients = gradients_of(engine);
+    if (factor != 1)
+        for (auto& [name, values] : gradients)
+            for (float& g : values) g = static_cast<float>(static_cast<double>(g) * scale / engine.loss_scale.value);
+    engine.loss_scale.value = scale;
+    return gradients;
+}
+
+// Between S / 2 and S.
+double factor_of_scale(float uniform) { return 1 - 0.5 * static_cast<double>(uniform); }
+
+// How far the gradients of a layout move by their own rounding, with other loss scales: ranks round parts of a sum
+// before they add them, and where the parts nearly cancel, that is much of the sum, and no sample of one rank shows it.
+// 0 where the gradients are within `bound` of one rank's. `one` and `theirs` are of rank 0. Collective.
+double rounding_of_parts(engine::Engine& many, const engine::Engine* one, const Values& theirs, int64_t step,
+                         double bound) {
+    engine::StepResult result;
+    bool equal = true;
+    const Values ours = gradients_at(many, step, 1, result);
+    const bool beyond = one && !(largest_difference(one->model, ours, theirs, equal).first <= bound);
+    if (many.groups.world().max(beyond ? 1 : 0) == 0) return 0;
+    double most = 0;
+    for (int sample = 0; sample < kSamples; ++sample) {
+        const float u = uniform(key_of_sample(many, step, sample), 0);
+        const Values moved = gradients_at(many, step, factor_of_scale(u), result);
+        if (one) most = std::max(most, largest_difference(one->model, moved, ours, equal).first);
+    }
+    return most;
+}
+
 // How far loss and gradients of a step on one rank move when each weight is moved, up or down at random, and the loss
-// scale is one between S / 2 and S, with which every value of the backward rounds otherwise: a model may magnify
-// rounding by itself, or send a token to another expert; gradients may be rounded in each sum, or be subnormal. Leaves
-// weights and loss scale as they were.
-double magnified_rounding(engine::Engine& one, int64_t step, int sample, engine::StepTrace& trace,
-                          const VerifiedStep& v, const Values& theirs) {
+// scale is another one: a model may magnify rounding by itself, or send a token to another expert; gradients may be
+// rounded in each sum, or be subnormal. Leaves weights and loss scale as they were.
+double magnified_rounding(engine::Engine& one, int64_t step, int sample, const VerifiedStep& v, const Values& theirs) {
     const double rounding = step_of_weights(one.run);
-    const RandomKey key =
-        random_key(static_cast<uint64_t>(one.run.train.seed), concat("verify.", sample), static_cast<uint64_t>(step));
+    const RandomKey key = key_of_sample(one, step, sample);
     std::vector<std::vector<float>> before;
     uint64_t next = 0;
     const auto set_weights = [&](const std::function<std::vector<float>(size_t, const Tensor&)>& values_of) {
@@ -183,15 +224,8 @@ double magnified_rounding(engine::Engine& one, int64_t step, int sample, engine:
             w = static_cast<float>(static_cast<double>(w) * (1 + (uniform(key, next++) < 0.5f ? rounding : -rounding)));
         return values;
     });
-    const double scale = one.loss_scale.value;
-    one.loss_scale.value *= 1 - 0.5 * static_cast<double>(uniform(key, next++));
-    engine::add_gradients(one, step, trace);
     engine::StepResult moved;
-    engine::measure(one, step, trace, moved);
-    Values gradients = gradients_of(one);
-    for (auto& [name, values] : gradients)
-        for (float& g : values) g = static_cast<float>(static_cast<double>(g) * scale / one.loss_scale.value);
-    one.loss_scale.value = scale;
+    const Values gradients = gradients_at(one, step, factor_of_scale(uniform(key, next++)), moved);
     set_weights([&](size_t i, const Tensor&) { return before[i]; });
     bool equal = true;
     return std::max(largest_difference(one.model, gradients, theirs, equal).first,
@@ -226,7 +260,11 @@ void check_finite(const engine::StepResult& result, int64_t step, const char* wh
 void compare(engine::Engine& many, engine::Engine* one, int64_t steps, Console& console, VerifyOutcome& outcome) {
     int64_t compared = 0;
     const int64_t before = many.run.place.first - 1;  // steps before the stage
+    const bool adds = sums_in_blocks(many.run.parallel), rounds = rounds_gradients(many.run);
     for (int64_t step = before + 1; step <= before + steps; ++step) {
+        engine::StepResult alone{.lr = spec::learning_rate(many.run, step)};
+        const Values theirs = one ? gradients_at(*one, step, 1, alone) : Values{};
+        const double own = adds && rounds ? rounding_of_parts(many, one, theirs, step, verify_bound(many.run)) : 0;
         const engine::StepResult result = engine::train_step(many, step);
         check_finite(result, step, "");
         many.data_parallel->wait_for_weights();
@@ -234,11 +272,6 @@ void compare(engine::Engine& many, engine::Engine* one, int64_t steps, Console& 
             .step = step, .bound = verify_bound(many.run), .weight_bound = update_bound(many.run), .loss = result.loss};
         const Values gradients = gradients_of(many);
         if (one) {
-            engine::StepTrace trace(nullptr, *one->device, false, *one->data_parallel);
-            engine::StepResult alone{.lr = result.lr};
-            engine::add_gradients(*one, step, trace);
-            engine::measure(*one, step, trace, alone);
-            const Values theirs = gradients_of(*one);
             v.one_rank_loss = alone.loss;
             const bool no_loss = std::isnan(v.loss) && std::isnan(v.one_rank_loss);  // a step without targets
             v.loss_difference = no_loss ? 0 : relative(std::abs(v.loss - v.one_rank_loss), std::abs(v.one_rank_loss));
@@ -246,18 +279,20 @@ void compare(engine::Engine& many, engine::Engine* one, int64_t steps, Console& 
             if (!result.overflowed)
                 std::tie(v.gradient_difference, v.gradient) =
                     largest_difference(one->model, gradients, theirs, outcome.equal);
-            const bool rounds = sums_in_blocks(many.run.parallel) || rounds_gradients(many.run);
+            const auto allow = [&v](double moved) {
+                v.rounding = std::max(v.rounding, moved);
+                v.bound = std::max(v.bound, std::min(v.rounding, kMostMagnified));
+            };
             const auto samples = [&] {
                 const bool near = std::max(v.loss_difference, v.gradient_difference) < 2 * v.rounding;
-                return !rounds || v.within() || v.undecided() ? 0 : near ? kSamplesWhenNear : kSamples;
+                return !(adds || rounds) || v.within() || v.undecided() ? 0 : near ? kSamplesWhenNear : kSamples;
             };
-            for (int sample = 0; sample < samples(); ++sample) {
-                v.rounding = std::max(v.rounding, magnified_rounding(*one, step, sample, trace, v, theirs));
-                v.bound = std::max(v.bound, std::min(v.rounding, kMostMagnified));
-            }
+            if (!v.within()) allow(own);
+            for (int sample = 0; sample < samples(); ++sample) allow(magnified_rounding(*one, step, sample, v, theirs));
             for (const auto& [name, values] : gradients) set_gradient(*one, name, values);
             alone.grad_norm = engine::gradient_norm(*one);
             if (engine::may_update(*one, alone)) {
+                engine::StepTrace trace(nullptr, *one->device, false, *one->data_parallel);
                 engine::update(*one, trace, alone);
                 take_over_scales(many, *one);
                 one->data_parallel->all_gather_weights();

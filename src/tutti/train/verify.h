@@ -33,7 +33,8 @@ struct VerifiedStep {
     int64_t step = 0;
     // Of losses and gradients: verify_bound(); if these differ by more, the most that rounding makes of them on one
     // rank, in 8 samples, or 40 where these are near, with each weight moved to a neighbour and another loss scale, at
-    // most 0.25: a model may magnify rounding.
+    // most 0.25: a model may magnify rounding. Where gradients are rounded and blocks add over ranks, also how far the
+    // layout's own gradients move with 8 other loss scales: the parts that ranks add may nearly cancel.
     double bound = 0;
     double rounding = 0;      // the most of these samples, also beyond 0.25; 0: none was needed
     double weight_bound = 0;  // update_bound()
