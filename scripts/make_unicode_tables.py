@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes src/tutti/data/tokenizers/unicode_tables.cpp: what the tokenizers need to know of every code point.
+"""Writes src/tutti/text/unicode_tables.cpp: what the tokenizers need to know of every code point.
 
     pip install tokenizers unicodedata2==16.0.0 && scripts/make_unicode_tables.py
 
@@ -15,7 +15,7 @@ import sys
 import unicodedata2 as ucd
 from tokenizers import Regex, normalizers, pre_tokenizers
 
-TARGET = pathlib.Path(__file__).resolve().parent.parent / "src/tutti/data/tokenizers/unicode_tables.cpp"
+TARGET = pathlib.Path(__file__).resolve().parent.parent / "src/tutti/text/unicode_tables.cpp"
 CODE_POINTS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 LETTER, MARK, NUMBER, SPACE, WORD = 1, 2, 4, 8, 16
 WHITE_SPACE = {*range(9, 14), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000}
@@ -103,9 +103,9 @@ def main():
     check_classes()
     rows, excluded = decompositions()
     TARGET.write_text("""\
-// data/tokenizers/unicode_tables.cpp: made by scripts/make_unicode_tables.py, not by hand. Unicode 16.0 for the
+// text/unicode_tables.cpp: made by scripts/make_unicode_tables.py, not by hand. Unicode 16.0 for the
 // classes, 9.0 for the canonical forms, as in the `tokenizers` package (0.23).
-#include "tutti/data/tokenizers/unicode_tables.h"
+#include "tutti/text/unicode_tables.h"
 
 namespace tutti::data {
 

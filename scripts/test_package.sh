@@ -95,7 +95,7 @@ tar -xzf "$archive" -C "$work/here" --strip-components=1
 sed "s:/tmp/text.txt:$root/tmp/text.txt:" "$root/tmp/run.toml" >"$work/here/run.toml"
 "$work/here/bin/tutti" train "$work/here/run.toml" --ranks 2 --out "$work/here/run" >/dev/null
 here=$(losses "$work/here/run")
-cp "$(dirname "${BASH_SOURCE[0]}")/../src/tutti/data/tokenizers/testdata/sentencepiece.model" "$root/tmp/"
+cp "$(dirname "${BASH_SOURCE[0]}")/../src/tutti/text/testdata/sentencepiece.model" "$root/tmp/"
 "$work/here/bin/tutti" data tokenize "$root/tmp/text.txt" --tokenizer "$root/tmp/sentencepiece.model" --out "$work/here/tokens" >/dev/null
 [[ $(wc -w <<<"$here") == 5 ]] || fail "the program of the archive logged: $here"
 

@@ -17,7 +17,7 @@ struct All {
     bool operator==(const All&) const = default;
 };
 
-All read(const std::string& path, const data::Tokenizer& tokenizer, int threads) {
+All read(const std::string& path, const text::Tokenizer& tokenizer, int threads) {
     All all;
     try {
         const auto source =
@@ -40,7 +40,7 @@ All read(const std::string& path, const data::Tokenizer& tokenizer, int threads)
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     static const ScratchFolder folder;
-    static const auto tokenizer = data::make_tokenizer("bytes");
+    static const auto tokenizer = text::make_tokenizer("bytes");
     const std::string path = folder.write("input.jsonl", {reinterpret_cast<const char*>(data), size});
     if (read(path, *tokenizer, 1) != read(path, *tokenizer, 2)) std::abort();
     // A new file each time: of one that is written over, some file systems would write the old content out first.

@@ -1,4 +1,4 @@
-"""Writes the vectors of src/tutti/data/tokenizers/testdata: small tokenizers, texts and ids, by the
+"""Writes the vectors of src/tutti/text/testdata: small tokenizers, texts and ids, by the
 `tokenizers` and `sentencepiece` packages.
 
     make_tokenizer_vectors.py FOLDER

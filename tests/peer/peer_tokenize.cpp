@@ -11,7 +11,7 @@
 #include <iterator>
 
 #include "tutti/base/error.h"
-#include "tutti/data/tokenizer.h"
+#include "tutti/text/tokenizer.h"
 
 namespace {
 
@@ -39,7 +39,7 @@ void write_frame(const void* bytes, size_t count, size_t width) {
 
 void run(int argc, char** argv) {
     tutti::check<tutti::UsageError>(argc >= 3, "usage: see the head of peer_tokenize.cpp");
-    const auto tokenizer = tutti::data::make_tokenizer(argv[1]);
+    const auto tokenizer = tutti::text::make_tokenizer(argv[1]);
     const std::string mode = argv[2], input = read_all(std::cin);
     const int threads = argc > 3 ? std::stoi(argv[3]) : 1;
     if (mode == "decode") {
@@ -50,18 +50,18 @@ void run(int argc, char** argv) {
             write_frame(text.data(), text.size(), 1);
         }
     } else if (mode == "text") {
-        const auto ids = tutti::data::encode_text(*tokenizer, input, threads);
+        const auto ids = tutti::text::encode_text(*tokenizer, input, threads);
         write_frame(ids.data(), ids.size(), 4);
     } else if (mode == "encode") {
         const auto documents = frames(input, 1);
-        for (const auto& ids : tutti::data::encode_documents(*tokenizer, documents, threads))
+        for (const auto& ids : tutti::text::encode_documents(*tokenizer, documents, threads))
             write_frame(ids.data(), ids.size(), 4);
     } else {
         tutti::check<tutti::UsageError>(mode == "time" && argc > 4, "unknown mode ", mode);
         const auto documents = frames(input, 1);
         for (int i = 0; i < std::stoi(argv[4]); ++i) {
             const auto begin = std::chrono::steady_clock::now();
-            const auto ids = tutti::data::encode_documents(*tokenizer, documents, threads);
+            const auto ids = tutti::text::encode_documents(*tokenizer, documents, threads);
             std::cout << std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() << std::endl;
         }
     }

@@ -487,7 +487,7 @@ class HuggingFace(unittest.TestCase):
 
     def test_texts_with_a_tokenizer(self):
         """Prompts as text: bos in front where the directory says so, an end at each eos id that it names."""
-        testdata = pathlib.Path(__file__).parents[2] / "src/tutti/data/tokenizers/testdata"
+        testdata = pathlib.Path(__file__).parents[2] / "src/tutti/text/testdata"
         prompts = ["the cat", "a", "In the beginning God created", "12, é 日本"]
         begin, end = "<|im_start|>", "<|endoftext|>"  # ids 1 and 0
         template = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": begin, "type_id": 0}},

@@ -199,7 +199,7 @@ class Chat {
             [&](size_t, int32_t token) {
                 if (stopped = interrupted(); stopped) return false;
                 tokens.push_back(token);
-                show(stream.feed(stop.feed(model_.tokenizer->piece(token, data::ShowSpecial::no))));
+                show(stream.feed(stop.feed(model_.tokenizer->piece(token, text::ShowSpecial::no))));
                 return !stop.stopped();
             },
             {}, &kept_)[0];

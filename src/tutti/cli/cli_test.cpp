@@ -15,9 +15,9 @@
 #include "tutti/cli/command.h"
 #include "tutti/cli/testing/run.h"
 #include "tutti/comm/threads/thread_world.h"
-#include "tutti/data/tokenizer.h"
 #include "tutti/device/cuda/cuda_device.h"
 #include "tutti/spec/fields.h"
+#include "tutti/text/tokenizer.h"
 
 namespace tutti::cli {
 namespace {
@@ -167,7 +167,7 @@ TEST(InitCommand, WritesARunAndOverwritesNothing) {
     const Ran dry = tutti({"train", config, "--dry-run", "--json"});
     EXPECT_EQ(dry.code, 0) << dry.err;
     EXPECT_TRUE(read_file(directory + "/text.txt").starts_with("Matthew 1\n\nThe book of the generation"));
-    EXPECT_EQ(data::make_tokenizer(directory + "/tokenizer.json")->vocab(), 1024);
+    EXPECT_EQ(text::make_tokenizer(directory + "/tokenizer.json")->vocab(), 1024);
 
     EXPECT_EQ(tutti({"init", directory}).code, 0);
     std::ofstream(config, std::ios::app) << "# mine\n";
@@ -615,7 +615,7 @@ TEST(Data, ATokenizerIsLearntAndTrainedWith) {
     // Exported tokens say where a text ends, as the run does.
     const int eos = Json::parse(read_file(dir / "hf/config.json")).at("eos_token_id").get<int>();
     EXPECT_EQ(eos, Json::parse(read_file(dir / "hf/generation_config.json")).at("eos_token_id").get<int>());
-    EXPECT_EQ(eos, data::make_tokenizer(out)->special().eos);
+    EXPECT_EQ(eos, text::make_tokenizer(out)->special().eos);
     // A model of Hugging Face is trained with its own tokenizer; another one is named, and said.
     const std::string tune = dir.write(
         "tune.toml", "[model]\nhf = \"" + dir / "hf" + "\"\n[data]\ntrain = \"" + data +

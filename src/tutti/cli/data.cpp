@@ -20,8 +20,8 @@
 #include "tutti/data/text_stream.h"
 #include "tutti/data/text_tokens.h"
 #include "tutti/data/token_writer.h"
-#include "tutti/data/tokenizers/bpe_trainer.h"
-#include "tutti/data/tokenizers/tokenizer_json.h"
+#include "tutti/text/bpe_trainer.h"
+#include "tutti/text/tokenizer_json.h"
 
 namespace tutti::cli {
 
@@ -45,7 +45,7 @@ std::optional<int32_t> id_in(const std::string& text) {
     return error == std::errc() && stop == text.data() + text.size() ? std::optional(id) : std::nullopt;
 }
 
-std::optional<int32_t> eod_of(const TokenizeArguments& a, const data::Tokenizer& tokenizer) {
+std::optional<int32_t> eod_of(const TokenizeArguments& a, const text::Tokenizer& tokenizer) {
     if (!a.append_eod) return std::nullopt;
     std::optional<int32_t> id = id_in(a.eod);
     if (!id) {
@@ -121,7 +121,7 @@ int tokenize(const TokenizeArguments& a, const Io& io) {
     std::vector<std::string> files;
     for (const std::string& word : a.files)
         for (std::string& file : matching(word)) files.push_back(std::move(file));
-    const auto tokenizer = data::make_tokenizer(a.tokenizer);
+    const auto tokenizer = text::make_tokenizer(a.tokenizer);
     data::FileEncoding encoding;
     encoding.format = data::is_jsonl(files, a.input) ? "jsonl" : "text";
     encoding.field = a.field;
@@ -184,8 +184,8 @@ int train_tokenizer(const TrainTokenizerArguments& a, const Io& io) {
         check<UsageError>(data::compression_of(texts.back()).empty(), path, ": is compressed by ",
                           data::compression_of(texts.back()), "; a tokenizer is learnt from text: decompress it first");
     }
-    data::BpeTraining training{.vocab = a.vocab,
-                               .split = data::split_kind_named(a.pretokenizer).value(),
+    text::BpeTraining training{.vocab = a.vocab,
+                               .split = text::split_kind_named(a.pretokenizer).value(),
                                .special = a.special,
                                .min_frequency = a.min_frequency,
                                .threads = a.threads};
@@ -195,16 +195,16 @@ int train_tokenizer(const TrainTokenizerArguments& a, const Io& io) {
         if (terminal) text << "\r\033[K" << line << std::flush;
     };
     const double begin = seconds_now();
-    const data::ByteLevelModel model = data::train_bpe(texts, training);
+    const text::ByteLevelModel model = text::train_bpe(texts, training);
     const double seconds = seconds_now() - begin;
     training.status("");
-    write_file("--out", a.out, data::tokenizer_json(model));
+    write_file("--out", a.out, text::tokenizer_json(model));
 
     int64_t bytes = 0, tokens = 0;
-    const data::ByteLevelTokenizer tokenizer(model, a.out);
+    const text::ByteLevelTokenizer tokenizer(model, a.out);
     for (const std::string_view t : texts) {
         bytes += static_cast<int64_t>(t.size());
-        tokens += static_cast<int64_t>(data::encode_text(tokenizer, t, a.threads).size());
+        tokens += static_cast<int64_t>(text::encode_text(tokenizer, t, a.threads).size());
     }
     const double bytes_per_token = tokens > 0 ? static_cast<double>(bytes) / static_cast<double>(tokens) : 0;
     if (io.json) {
@@ -237,7 +237,7 @@ constexpr int64_t kFirstTokens = 16;
 
 std::shared_ptr<const data::TokenSource> open_file(const std::string& file, const TokenFileArguments& a) {
     if (!data::is_jsonl({file}, a.format)) return data::open_tokens({file}, a.format);
-    const auto tokenizer = data::make_tokenizer(a.tokenizer.empty() ? "bytes" : a.tokenizer);
+    const auto tokenizer = text::make_tokenizer(a.tokenizer.empty() ? "bytes" : a.tokenizer);
     return data::open_records({file}, *tokenizer, {.encode = {.write = false}});
 }
 
@@ -267,7 +267,7 @@ struct Content {
 std::optional<int32_t> eod_of(const TokenFileArguments& a) {
     if (a.eod.empty()) return std::nullopt;
     if (const auto id = id_in(a.eod)) return id;
-    const auto found = a.tokenizer.empty() ? std::nullopt : data::make_tokenizer(a.tokenizer)->id_of(a.eod);
+    const auto found = a.tokenizer.empty() ? std::nullopt : text::make_tokenizer(a.tokenizer)->id_of(a.eod);
     check<UsageError>(found.has_value(), "--eod ", a.eod, ": must be an id, or a token of --tokenizer");
     return found;
 }
@@ -351,7 +351,7 @@ void print(const Content& c, std::ostream& out) {
 }  // namespace
 
 int inspect_data(const TokenFileArguments& a, const Io& io) {
-    const auto tokenizer = a.tokenizer.empty() ? nullptr : data::make_tokenizer(a.tokenizer);
+    const auto tokenizer = a.tokenizer.empty() ? nullptr : text::make_tokenizer(a.tokenizer);
     Json files = Json::array();
     for (const std::string& file : a.files) {
         Content content = read_all(file, a, int64_t{1} << 31);

@@ -8,8 +8,8 @@
 #include "tutti/base/units.h"
 #include "tutti/cli/commands.h"
 #include "tutti/comm/mpi/mpi_world.h"
-#include "tutti/data/tokenizers/sentencepiece.h"
 #include "tutti/kernels/kernel_table.h"
+#include "tutti/text/sentencepiece.h"
 
 namespace tutti::cli {
 
@@ -75,12 +75,12 @@ int version(const Io& io) {
                   {"build_type", build.build_type},
                   {"compiler", build.compiler},
                   {"gemm_implementation", kernels::gemm_implementations()},
-                  {"sentencepiece", data::sentencepiece_version()},
+                  {"sentencepiece", text::sentencepiece_version()},
                   {"mpi", mpi}});
     if (!io.json)
         io.out << "tutti " << build.version << " (" << build.build_type << ", " << build.compiler << ", "
                << kernels::gemm_implementations()
-               << (data::sentencepiece_version().empty() ? "" : ", " + data::sentencepiece_version()) << ", "
+               << (text::sentencepiece_version().empty() ? "" : ", " + text::sentencepiece_version()) << ", "
                << (mpi.empty() ? "no MPI" : mpi) << ")\n";
     return 0;
 }

@@ -7,8 +7,8 @@
 #include "tutti/cli/commands.h"
 #include "tutti/cli/gospels.h"
 #include "tutti/cli/io.h"
-#include "tutti/data/tokenizers/bpe_trainer.h"
-#include "tutti/data/tokenizers/tokenizer_json.h"
+#include "tutti/text/bpe_trainer.h"
+#include "tutti/text/tokenizer_json.h"
 
 namespace tutti::cli {
 
@@ -86,7 +86,7 @@ int init(const InitArguments& arguments, const Io& io) {
     inner.suggests = false;
     if (!fs::exists(tokenizer)) {
         const std::string_view texts[] = {gospels()};
-        write_file("DIR", tokenizer.string(), data::tokenizer_json(data::train_bpe(texts, {.vocab = kVocab})));
+        write_file("DIR", tokenizer.string(), text::tokenizer_json(text::train_bpe(texts, {.vocab = kVocab})));
     }
     io.text() << "wrote " << config.string() << ", " << text.string() << " (the four Gospels) and "
               << tokenizer.string() << std::endl;

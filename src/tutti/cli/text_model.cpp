@@ -13,7 +13,7 @@ using Ids = std::vector<int32_t>;
 
 // The ids that end a text: those in the model's files, those of the tokenizer, and the end-of-document token of
 // training.
-Ids stop_tokens(const TextModelArguments& a, const infer::StoredModel& stored, const data::Tokenizer* tokenizer) {
+Ids stop_tokens(const TextModelArguments& a, const infer::StoredModel& stored, const text::Tokenizer* tokenizer) {
     Ids ids;
     if (!a.stop_ids.empty()) ids = parse_ids("--stop-ids", a.stop_ids);
     if (a.ignore_eos) return ids;
@@ -95,7 +95,7 @@ TextModel load_text_model(const TextModelArguments& a, int64_t longest, bool nee
     const infer::StoredModel& stored = model.loaded.stored;
     if (needs_tokenizer) try {
             check<UsageError>(!stored.tokenizer.empty(), stored.path, " has no tokenizer");
-            model.tokenizer = data::make_tokenizer(stored.tokenizer);
+            model.tokenizer = text::make_tokenizer(stored.tokenizer);
         } catch (const UsageError& error) {
             throw UsageError(concat(error.what(), without_tokenizer));
         }

@@ -7,9 +7,9 @@
 
 #include "tutti/cli/command.h"
 #include "tutti/comm/run.h"
-#include "tutti/data/tokenizer.h"
 #include "tutti/infer/generate.h"
 #include "tutti/infer/stored_model.h"
+#include "tutti/text/tokenizer.h"
 
 namespace tutti::cli {
 
@@ -23,7 +23,7 @@ int ranks_of(const TextModelArguments& arguments, const comm::Launch& launch);
 
 struct TextModel {
     infer::LoadedModel loaded;
-    std::unique_ptr<const data::Tokenizer> tokenizer;  // null: not needed
+    std::unique_ptr<const text::Tokenizer> tokenizer;  // null: not needed
     infer::SamplingOptions sampling;
 };
 // Collective over the ranks of the world. `longest`: tokens of the longest text. UsageError when the model has no

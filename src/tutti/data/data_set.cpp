@@ -162,7 +162,7 @@ Entry parse_entry(const std::string& text) {
 // How all files of a run are opened.
 struct Opening {
     const spec::DataSpec& data;
-    const Tokenizer& tokenizer;
+    const text::Tokenizer& tokenizer;
     std::optional<int32_t> eod;
     int64_t vocab;
     const EncodeOptions& encode;
@@ -291,7 +291,7 @@ Split split(const Sources& from, double fraction, int64_t vocab, const DocumentR
 
 }  // namespace
 
-std::optional<int32_t> end_of_document(const std::string& eod, const Tokenizer& tokenizer, int64_t vocab) {
+std::optional<int32_t> end_of_document(const std::string& eod, const text::Tokenizer& tokenizer, int64_t vocab) {
     if (eod.empty()) return tokenizer.special().eos;
     int32_t id = -1;
     const auto [stop, error] = std::from_chars(eod.data(), eod.data() + eod.size(), id);
@@ -347,7 +347,7 @@ DataSet open(const spec::DataSpec& data, int64_t vocab, int64_t seq_len, const E
                       "data.valid_fraction must be in [0, 1), got ", data.valid_fraction);
     check<UsageError>(data.valid.empty() || data.valid_fraction == 0,
                       "data.valid names files and data.valid_fraction is ", data.valid_fraction, "; give one of them");
-    const std::shared_ptr<const Tokenizer> tokenizer = make_tokenizer(data.tokenizer);
+    const std::shared_ptr<const text::Tokenizer> tokenizer = text::make_tokenizer(data.tokenizer);
     const auto eod = end_of_document(data.eod, *tokenizer, vocab);
     std::vector<std::string> warnings;
     const Opening how{data, *tokenizer, eod, vocab, options, warnings};

@@ -86,14 +86,14 @@ struct TokenSet {
 struct DataSet {
     TokenSet train;
     std::optional<TokenSet> valid;
-    std::shared_ptr<const Tokenizer> tokenizer;  // of data.tokenizer
-    std::vector<std::string> warnings;           // what the run should say of its data
+    std::shared_ptr<const text::Tokenizer> tokenizer;  // of data.tokenizer
+    std::vector<std::string> warnings;                 // what the run should say of its data
     std::string description() const;
 };
 
 // The id that data.eod names by number or by the text of a token; UsageError when `eod` is neither, or no id of the
 // model. "": the token with which the tokenizer ends texts, if it has one.
-std::optional<int32_t> end_of_document(const std::string& eod, const Tokenizer& tokenizer, int64_t vocab);
+std::optional<int32_t> end_of_document(const std::string& eod, const text::Tokenizer& tokenizer, int64_t vocab);
 
 // Opens the files of `data` for a model of `vocab` ids and windows of seq_len + 1 tokens. Validation tokens come from
 // the files of data.valid, or are the last floor(valid_fraction * tokens) of each source; the views never overlap.

@@ -106,7 +106,7 @@ TEST(DataSet, UsageErrors) {
 
     // Token files too: ids that the tokenizer makes from a prompt must be rows of the embedding.
     auto of_more = of({folder.write("more.bin", "abcdefghij")});
-    of_more.tokenizer = (std::filesystem::path(__FILE__).parent_path() / "tokenizers/testdata/gpt2.json").string();
+    of_more.tokenizer = (std::filesystem::path(__FILE__).parent_path() / "../text/testdata/gpt2.json").string();
     EXPECT_EQ(missing("model.vocab is 256; set model.vocab = 4", refused(of_more)), "");
 
     auto mixed = of({path});

@@ -191,7 +191,7 @@ TEST(EncodeFiles, SamePiecesForAnyNumberOfThreads) {
     for (int i = 0; text.size() < 5'000'000; ++i) text += concat("document ", i, i % 1000 == 0 ? "" : "\n\n");
     text += std::string(1'000'000, 'x');  // one document that needs several pieces
     const std::vector<std::string> paths = {folder.write("a.txt", text), folder.write("b.txt", "last")};
-    const auto tokenizer = make_tokenizer("bytes");
+    const auto tokenizer = text::make_tokenizer("bytes");
     std::vector<EncodedPiece> alone;
     for (const int threads : {1, 3, 8}) {
         std::vector<EncodedPiece> pieces;
@@ -230,7 +230,7 @@ TEST(EncodeFiles, TheFirstErrorIsReportedAndEndsIt) {
     std::string lines;
     for (int i = 0; i < 200'000; ++i) lines += i == 100'000 || i == 150'000 ? "{bad}\n" : "{\"text\": \"abc\"}\n";
     const std::vector<std::string> paths = {folder.write("a.jsonl", lines)};
-    const auto tokenizer = make_tokenizer("bytes");
+    const auto tokenizer = text::make_tokenizer("bytes");
     FileEncoding options{.format = "jsonl", .threads = 4};
     const auto message =
         message_of<DataError>([&] { encode_files(*tokenizer, paths, options, [](EncodedPiece&&) {}); });

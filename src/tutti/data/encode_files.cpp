@@ -34,7 +34,7 @@ struct Job {
 // Cuts the files into jobs, in order.
 class Cutter {
   public:
-    Cutter(const Tokenizer& tokenizer, const std::vector<std::string>& paths, const FileEncoding& options)
+    Cutter(const text::Tokenizer& tokenizer, const std::vector<std::string>& paths, const FileEncoding& options)
         : tokenizer_(tokenizer), options_(options), paths_(paths) {
         // A file that is missing is found before hours are spent on those before it.
         for (const std::string& path : paths)
@@ -131,7 +131,7 @@ class Cutter {
         return size;
     }
 
-    const Tokenizer& tokenizer_;
+    const text::Tokenizer& tokenizer_;
     const FileEncoding& options_;
     const std::vector<std::string>& paths_;
     std::unique_ptr<TextStream> stream_;  // of the current file
@@ -182,7 +182,7 @@ Record parsed(const Job& job, const std::string& field) {
 
 class PieceEncoder {
   public:
-    PieceEncoder(const Tokenizer& tokenizer, const FileEncoding& options)
+    PieceEncoder(const text::Tokenizer& tokenizer, const FileEncoding& options)
         : tokenizer_(tokenizer), options_(options), encoder_(tokenizer.make_encoder()) {
         if (options.affixes) prefix_ = tokenizer.prefix(), suffix_ = tokenizer.suffix();
         // The tokenizer's suffix may end with the same token.
@@ -225,9 +225,9 @@ class PieceEncoder {
         piece.counted.resize(piece.ids.size(), 1);
     }
 
-    const Tokenizer& tokenizer_;
+    const text::Tokenizer& tokenizer_;
     const FileEncoding& options_;
-    std::unique_ptr<Encoder> encoder_;
+    std::unique_ptr<text::Encoder> encoder_;
     std::vector<int32_t> prompt_ids_;
     std::vector<int32_t> prefix_, suffix_;
 };
@@ -237,7 +237,7 @@ class Line {
   public:
     Line(Cutter& cutter, const std::function<void(EncodedPiece&&)>& sink) : cutter_(cutter), sink_(sink) {}
 
-    void work(const Tokenizer& tokenizer, const FileEncoding& options) {
+    void work(const text::Tokenizer& tokenizer, const FileEncoding& options) {
         PieceEncoder encoder(tokenizer, options);
         for (;;) {
             std::vector<Job> jobs;
@@ -292,7 +292,7 @@ class Line {
 
 }  // namespace
 
-void encode_files(const Tokenizer& tokenizer, const std::vector<std::string>& paths, const FileEncoding& options,
+void encode_files(const text::Tokenizer& tokenizer, const std::vector<std::string>& paths, const FileEncoding& options,
                   const std::function<void(EncodedPiece&&)>& sink) {
     check<UsageError>(options.format == "text" || options.format == "jsonl", "text can be read as text or jsonl, got ",
                       options.format);

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/data/tokenizer.h"
+#include "tutti/text/tokenizer.h"
 
 namespace tutti::data {
 
@@ -35,7 +35,7 @@ struct EncodedPiece {
 // Calls sink(piece) for one piece after the other, in the order of the files, with the same pieces for any number of
 // threads. `paths` are those of open_text_stream(). DataError with file and line for a malformed record, with file and
 // offset for damaged compressed data; UsageError when standard input is named twice.
-void encode_files(const Tokenizer& tokenizer, const std::vector<std::string>& paths, const FileEncoding& options,
+void encode_files(const text::Tokenizer& tokenizer, const std::vector<std::string>& paths, const FileEncoding& options,
                   const std::function<void(EncodedPiece&&)>& sink);
 
 }  // namespace tutti::data

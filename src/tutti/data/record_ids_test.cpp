@@ -9,13 +9,13 @@
 #include "tutti/base/read_file.h"
 #include "tutti/data/testing/token_files.h"
 #include "tutti/data/text_tokens.h"
-#include "tutti/data/tokenizers/sentencepiece.h"
+#include "tutti/text/sentencepiece.h"
 
 namespace tutti::data {
 namespace {
 
 std::string of_testdata(const std::string& name) {
-    return (std::filesystem::path(__FILE__).parent_path() / "tokenizers/testdata" / name).string();
+    return (std::filesystem::path(__FILE__).parent_path() / "../text/testdata" / name).string();
 }
 
 // Words, blanks of all kinds, marks that join the letter before, added tokens and parts of them.
@@ -29,7 +29,7 @@ std::string draw_text(std::mt19937& random, int most) {
     return text;
 }
 
-void expect_ids_of_whole_texts(const Tokenizer& tokenizer, const std::string& name) {
+void expect_ids_of_whole_texts(const text::Tokenizer& tokenizer, const std::string& name) {
     std::mt19937 random(11);
     const ScratchFolder folder;
     std::vector<std::pair<std::string, std::string>> records;
@@ -80,7 +80,7 @@ TEST(RecordIds, AreThoseOfTheWholeText) {
     std::vector<std::string> tokenizers = {"bytes", folder.write("prefix.json", with_prefix.dump())};
     for (const char* name : {"gpt2.json", "llama3.json", "qwen.json", "qwen35.json"})
         tokenizers.push_back(of_testdata(name));
-    if (!sentencepiece_version().empty()) {
+    if (!text::sentencepiece_version().empty()) {
         tokenizers.push_back(of_testdata("sentencepiece.model"));
         std::filesystem::create_directory(folder.path("chat"));
         std::filesystem::copy(of_testdata("sentencepiece.model"), folder.path("chat/tokenizer.model"));
@@ -90,15 +90,15 @@ TEST(RecordIds, AreThoseOfTheWholeText) {
                          "bos_token": "<s>", "eos_token": "</s>"})");
         tokenizers.push_back(folder.path("chat"));
     }
-    for (const std::string& name : tokenizers) expect_ids_of_whole_texts(*make_tokenizer(name), name);
+    for (const std::string& name : tokenizers) expect_ids_of_whole_texts(*text::make_tokenizer(name), name);
 }
 
 // What transformers and the library decode: no space that the record does not have.
 TEST(RecordIds, AnAnswerHasNoSpaceOfItsOwn) {
-    if (sentencepiece_version().empty()) GTEST_SKIP() << "this build reads no sentencepiece models";
+    if (text::sentencepiece_version().empty()) GTEST_SKIP() << "this build reads no sentencepiece models";
     const ScratchFolder folder;
     const auto path = folder.write("r.jsonl", R"({"prompt": "2+2=", "completion": "4"})");
-    const auto tokenizer = make_tokenizer(of_testdata("sentencepiece.model"));
+    const auto tokenizer = text::make_tokenizer(of_testdata("sentencepiece.model"));
     const auto source = open_records({path}, *tokenizer, {.encode = {.write = false}});
     std::vector<int32_t> ids(static_cast<size_t>(source->size()));
     source->read(0, ids);

@@ -12,8 +12,8 @@
 #include "tutti/data/encode_files.h"
 #include "tutti/data/testing/token_files.h"
 #include "tutti/data/text_tokens.h"
-#include "tutti/data/tokenizers/bpe_trainer.h"
-#include "tutti/data/tokenizers/byte_level.h"
+#include "tutti/text/bpe_trainer.h"
+#include "tutti/text/byte_level.h"
 
 namespace tutti::data {
 namespace {
@@ -180,7 +180,7 @@ struct Encoded {
     std::vector<uint8_t> counted;
     int64_t bytes = 0, stored = 0;
 };
-Encoded encoded(const Tokenizer& tokenizer, const std::string& path, const FileEncoding& options) {
+Encoded encoded(const text::Tokenizer& tokenizer, const std::string& path, const FileEncoding& options) {
     Encoded all;
     encode_files(tokenizer, {path}, options, [&](EncodedPiece&& piece) {
         for (const int64_t begin : piece.begins) all.begins.push_back(begin + static_cast<int64_t>(all.ids.size()));
@@ -193,20 +193,20 @@ Encoded encoded(const Tokenizer& tokenizer, const std::string& path, const FileE
     return all;
 }
 
-ByteLevelTokenizer small_tokenizer() {
+text::ByteLevelTokenizer small_tokenizer() {
     const std::vector<std::string_view> texts = {" word1 word2 word34\n\n and the rest of the words\n"};
-    return {train_bpe(texts, {.vocab = 300, .min_frequency = 1}), "t"};
+    return {text::train_bpe(texts, {.vocab = 300, .min_frequency = 1}), "t"};
 }
 
 // The reference cuts the whole text at the separators and encodes each document in one piece.
 TEST(TextStream, TokensDoNotDependOnHowATextIsStored) {
     const ScratchFolder folder;
-    const ByteLevelTokenizer bpe = small_tokenizer();
-    const auto bytes = make_tokenizer("bytes");
+    const text::ByteLevelTokenizer bpe = small_tokenizer();
+    const auto bytes = text::make_tokenizer("bytes");
     Random random(5);
     for (int trial = 0; trial < 16; ++trial) {
         const std::string text = random_text(1 + random() % 1'500'000, random);
-        const Tokenizer& tokenizer = trial % 2 == 0 ? static_cast<const Tokenizer&>(bpe) : *bytes;
+        const text::Tokenizer& tokenizer = trial % 2 == 0 ? static_cast<const text::Tokenizer&>(bpe) : *bytes;
         const std::string separator = std::array{"", "\n\n", "\n", " word7 word8", "\u2003"}[random() % 5];
         std::vector<int32_t> ids;
         std::vector<int64_t> begins;
@@ -233,7 +233,7 @@ TEST(TextStream, TokensDoNotDependOnHowATextIsStored) {
 
 TEST(TextStream, RecordsAndTheirLinesAreThoseOfThePlainFile) {
     const ScratchFolder folder;
-    const ByteLevelTokenizer tokenizer = small_tokenizer();
+    const text::ByteLevelTokenizer tokenizer = small_tokenizer();
     Random random(6);
     std::string lines, text;
     std::vector<int32_t> ids;

@@ -16,7 +16,7 @@
 #include "tutti/data/encode_files.h"
 #include "tutti/data/text_stream.h"
 #include "tutti/data/token_writer.h"
-#include "tutti/data/tokenizer.h"
+#include "tutti/text/tokenizer.h"
 
 namespace tutti::data {
 
@@ -32,7 +32,7 @@ std::string_view text_of(const MappedFile& file) {
     return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
 }
 
-std::string digest_of_file(const std::string& path) { return to_hex(digest_of(text_of(MappedFile(path)))); }
+std::string digest_of_file(const std::string& path) { return text::to_hex(text::digest_of(text_of(MappedFile(path)))); }
 
 // A directory that is removed at the end of the scope unless it has been renamed, and by the next start after a kill.
 struct Temporary {
@@ -109,18 +109,19 @@ namespace {
 // the ids depend on. Another text or tokenizer has another directory, so an existing one is never stale. Old
 // directories may be deleted at any time.
 std::string cache_directory(const MappedFile& text, uint64_t key) {
-    return concat(text.path(), ".", to_hex(key), ".tokens");
+    return concat(text.path(), ".", text::to_hex(key), ".tokens");
 }
 
-std::string directory_of(const MappedFile& file, const Tokenizer& tokenizer) {
+std::string directory_of(const MappedFile& file, const text::Tokenizer& tokenizer) {
     constexpr int kVersion = 3;  // of the encoding of text; increased when it changes
     return cache_directory(
-        file, Fingerprint().add(kVersion).add(tokenizer.fingerprint()).add(digest_of(text_of(file))).value());
+        file,
+        text::Fingerprint().add(kVersion).add(tokenizer.fingerprint()).add(text::digest_of(text_of(file))).value());
 }
 
 // Calls take(ids) for one part of the text after the other.
 template <class Take>
-void encode_by_parts(const MappedFile& file, const Tokenizer& tokenizer, const EncodeOptions& options,
+void encode_by_parts(const MappedFile& file, const text::Tokenizer& tokenizer, const EncodeOptions& options,
                      const Take& take) {
     // A few pieces for each thread: progress shows a few times a second, and few ids are in memory at once.
     constexpr size_t kPart = 8 << 20;
@@ -131,7 +132,7 @@ void encode_by_parts(const MappedFile& file, const Tokenizer& tokenizer, const E
         file.check_not_truncated();
         const std::string_view rest = text.substr(at);
         const size_t size = rest.size() <= kPart ? rest.size() : tokenizer.safe_cut(rest, kPart);
-        const std::vector<int32_t> ids = encode_text(tokenizer, rest.substr(0, size), options.threads, at > 0);
+        const std::vector<int32_t> ids = text::encode_text(tokenizer, rest.substr(0, size), options.threads, at > 0);
         take(ids);
         at += size;
         progress.bytes = static_cast<int64_t>(at);
@@ -141,7 +142,7 @@ void encode_by_parts(const MappedFile& file, const Tokenizer& tokenizer, const E
     }
 }
 
-std::vector<std::string> write_ids(const MappedFile& file, const std::string& prefix, const Tokenizer& tokenizer,
+std::vector<std::string> write_ids(const MappedFile& file, const std::string& prefix, const text::Tokenizer& tokenizer,
                                    const EncodeOptions& options) {
     TokenWriter writer("llmc", prefix, tokenizer.vocab());
     encode_by_parts(file, tokenizer, options, [&](const std::vector<int32_t>& ids) {
@@ -202,7 +203,7 @@ class TokensInMemory final : public TokenSource {
 
 }  // namespace
 
-std::shared_ptr<const TokenSource> open_text(const std::vector<std::string>& paths, const Tokenizer& tokenizer,
+std::shared_ptr<const TokenSource> open_text(const std::vector<std::string>& paths, const text::Tokenizer& tokenizer,
                                              const EncodeOptions& options) {
     std::vector<std::string> cached;
     for (const std::string& path : paths) {
@@ -232,7 +233,7 @@ FileEncoding encoding_of(const RecordOptions& options) {
             .threads = options.encode.threads};
 }
 
-int64_t vocab_of(const Tokenizer& tokenizer, const RecordOptions& options) {
+int64_t vocab_of(const text::Tokenizer& tokenizer, const RecordOptions& options) {
     return std::max<int64_t>(tokenizer.vocab(), options.eod.value_or(-1) + 1);
 }
 
@@ -268,20 +269,20 @@ class Records final : public TokenSource {
 };
 
 // A digest of everything that the ids of the records depend on.
-uint64_t key_of(const MappedFile& file, const Tokenizer& tokenizer, const RecordOptions& options) {
+uint64_t key_of(const MappedFile& file, const text::Tokenizer& tokenizer, const RecordOptions& options) {
     constexpr int kVersion = 2;  // of the encoding of records; increased when it changes
-    Fingerprint key;
+    text::Fingerprint key;
     key.add("records").add(kVersion).add(tokenizer.fingerprint()).add(options.field).add(options.eod.value_or(-1));
     for (const std::vector<int32_t>& affix : {tokenizer.prefix(), tokenizer.suffix()}) {
         key.add(affix.size());
         for (const int32_t id : affix) key.add(id);
     }
-    key.add(digest_of(text_of(file)));
+    key.add(text::digest_of(text_of(file)));
     return key.value();
 }
 
-std::vector<std::string> write_records(const MappedFile& file, const std::string& prefix, const Tokenizer& tokenizer,
-                                       const RecordOptions& options) {
+std::vector<std::string> write_records(const MappedFile& file, const std::string& prefix,
+                                       const text::Tokenizer& tokenizer, const RecordOptions& options) {
     const auto begin = std::chrono::steady_clock::now();
     EncodeProgress progress{file.path(), 0, static_cast<int64_t>(file.bytes().size()), 0, 0};
     int64_t shown = 0;
@@ -313,7 +314,7 @@ bool is_jsonl(const std::vector<std::string>& paths, std::string_view format) {
     return count > 0;
 }
 
-std::shared_ptr<const TokenSource> open_records(const std::vector<std::string>& paths, const Tokenizer& tokenizer,
+std::shared_ptr<const TokenSource> open_records(const std::vector<std::string>& paths, const text::Tokenizer& tokenizer,
                                                 const RecordOptions& options) {
     int64_t bytes = 0;
     for (const std::string& path : paths) bytes += static_cast<int64_t>(MappedFile(path).bytes().size());

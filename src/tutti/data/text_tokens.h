@@ -12,7 +12,7 @@
 
 #include "tutti/base/read_file.h"
 #include "tutti/data/token_source.h"
-#include "tutti/data/tokenizer.h"
+#include "tutti/text/tokenizer.h"
 
 namespace tutti::data {
 
@@ -31,7 +31,7 @@ struct EncodeOptions {
 // The texts as one row of ids, in the given order. No word continues from one file into the next, and nothing is
 // inserted between files. The token file of a text has llm.c's format: u16 ids for a vocabulary up to 65536, else u32.
 // UsageError when the folder of the text cannot be written, or the text has 2^32 tokens or more.
-std::shared_ptr<const TokenSource> open_text(const std::vector<std::string>& paths, const Tokenizer& tokenizer,
+std::shared_ptr<const TokenSource> open_text(const std::vector<std::string>& paths, const text::Tokenizer& tokenizer,
                                              const EncodeOptions& options);
 
 // True when the files are JSONL: by `format`, or for format auto by names *.jsonl, *.jsonl.gz and *.jsonl.zst.
@@ -49,7 +49,7 @@ struct RecordOptions {
 // prompt is input only, never a target. Each record is a document: the tokenizer's prefix, the ids of its whole text,
 // the tokenizer's suffix, the end-of-document token. With encode.write, kept_from bytes and more become Megatron files
 // beside the text; fewer are encoded into memory.
-std::shared_ptr<const TokenSource> open_records(const std::vector<std::string>& paths, const Tokenizer& tokenizer,
+std::shared_ptr<const TokenSource> open_records(const std::vector<std::string>& paths, const text::Tokenizer& tokenizer,
                                                 const RecordOptions& options);
 
 // Writes PREFIX.bin and the files that belong to it, and returns the paths.

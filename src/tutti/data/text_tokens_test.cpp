@@ -13,9 +13,9 @@
 #include "tutti/data/data_set.h"
 #include "tutti/data/testing/token_files.h"
 #include "tutti/data/token_writer.h"
-#include "tutti/data/tokenizers/bpe_trainer.h"
-#include "tutti/data/tokenizers/byte_level.h"
-#include "tutti/data/tokenizers/tokenizer_json.h"
+#include "tutti/text/bpe_trainer.h"
+#include "tutti/text/byte_level.h"
+#include "tutti/text/tokenizer_json.h"
 
 namespace tutti::data {
 namespace {
@@ -24,9 +24,9 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kText = "the cat and the hat, the rat and the mat\n";
 
-ByteLevelModel small_model(int64_t vocab) {
+text::ByteLevelModel small_model(int64_t vocab) {
     const std::vector<std::string_view> texts = {kText};
-    return train_bpe(texts, {.vocab = vocab, .min_frequency = 1});
+    return text::train_bpe(texts, {.vocab = vocab, .min_frequency = 1});
 }
 
 std::vector<int32_t> ids_of(const TokenSource& source) {
@@ -46,7 +46,7 @@ std::vector<std::string> made_in(const ScratchFolder& folder) {
 
 TEST(TextTokens, AreWrittenOnceAndFoundAgain) {
     const ScratchFolder folder;
-    const ByteLevelTokenizer tokenizer(small_model(270), "t");
+    const text::ByteLevelTokenizer tokenizer(small_model(270), "t");
     const auto text = folder.write("a.txt", kText);
     int encoded = 0;
     const EncodeOptions options{.progress = [&](const EncodeProgress& p) {
@@ -65,14 +65,14 @@ TEST(TextTokens, AreWrittenOnceAndFoundAgain) {
     folder.write("a.txt", "the other text\n");
     EXPECT_EQ(ids_of(*open_text({text}, tokenizer, {})), tokenizer.encode("the other text\n"));
     EXPECT_EQ(made_in(folder).size(), 2u);
-    const ByteLevelTokenizer other(small_model(265), "t");
+    const text::ByteLevelTokenizer other(small_model(265), "t");
     EXPECT_EQ(ids_of(*open_text({text}, other, {})), other.encode("the other text\n"));
     EXPECT_EQ(made_in(folder).size(), 3u);
 }
 
 TEST(TextTokens, SeveralTextsAreOneRow) {
     const ScratchFolder folder;
-    const ByteLevelTokenizer tokenizer(small_model(270), "t");
+    const text::ByteLevelTokenizer tokenizer(small_model(270), "t");
     const std::vector<std::string> paths = {folder.write("a.txt", "the c"), folder.write("b.txt", "at the")};
     auto expected = tokenizer.encode("the c");  // no word crosses the end of a file
     const auto second = tokenizer.encode("at the");
@@ -85,10 +85,10 @@ TEST(TextTokens, SeveralTextsAreOneRow) {
 
 TEST(TextTokens, WideIdsOfALargeVocabulary) {
     const ScratchFolder folder;
-    ByteLevelModel model = small_model(270);
+    text::ByteLevelModel model = small_model(270);
     const auto last = static_cast<int32_t>(model.tokens.size());
     for (int32_t id = last; id <= 65536; ++id) model.added.push_back({.id = id, .content = concat("<", id, ">")});
-    const ByteLevelTokenizer tokenizer(std::move(model), "t");
+    const text::ByteLevelTokenizer tokenizer(std::move(model), "t");
     ASSERT_EQ(tokenizer.vocab(), 65537);
     const auto source = open_text({folder.write("a.txt", "the <65536> cat")}, tokenizer, {});
     EXPECT_EQ(source->format(), "llmc-u32");
@@ -96,7 +96,7 @@ TEST(TextTokens, WideIdsOfALargeVocabulary) {
 }
 
 TEST(TextTokens, AFolderThatCannotBeWritten) {
-    const ByteLevelTokenizer tokenizer(small_model(270), "t");
+    const text::ByteLevelTokenizer tokenizer(small_model(270), "t");
     const ScratchFolder folder;
     const auto text = folder.write(std::string(250, 'a'), kText);  // the name with its digits is too long for a file
     EXPECT_EQ(missing("put the text into a folder that can be written",
@@ -110,8 +110,8 @@ TEST(TextTokens, TheVocabularyMustFitTheModel) {
     const ScratchFolder folder;
     spec::DataSpec data;
     data.train = {folder.write("a.txt", std::string(kText) + std::string(kText))};
-    data.tokenizer = folder.write("tokenizer.json", tokenizer_json(small_model(270)));
-    const ByteLevelTokenizer tokenizer(small_model(270), "t");
+    data.tokenizer = folder.write("tokenizer.json", text::tokenizer_json(small_model(270)));
+    const text::ByteLevelTokenizer tokenizer(small_model(270), "t");
     EXPECT_EQ(missing("makes ids up to 269, model.vocab is 269; set model.vocab = 270 or more",
                       message_of<UsageError>([&] { open(data, 269, 4); })),
               "");
@@ -150,7 +150,7 @@ struct Kept {
         options.kept_from = 0;
         options.encode.progress = [this](const EncodeProgress& p) { encoded += p.bytes == p.bytes_total; };
     }
-    std::shared_ptr<const TokenSource> open(const std::vector<std::string>& paths, const Tokenizer& with) {
+    std::shared_ptr<const TokenSource> open(const std::vector<std::string>& paths, const text::Tokenizer& with) {
         return open_records(paths, with, options);
     }
     RecordOptions options;
@@ -159,7 +159,7 @@ struct Kept {
 
 TEST(KeptTokens, RecordsAreThoseOfMemoryAndEncodedOnce) {
     const ScratchFolder folder;
-    const auto bytes = make_tokenizer("bytes");
+    const auto bytes = text::make_tokenizer("bytes");
     const std::vector<std::string> paths = {folder.write("a.jsonl", kRecords),
                                             folder.write("b.jsonl", "{\"text\": \"ij\"}")};
     Kept kept(0);
@@ -186,10 +186,10 @@ TEST(KeptTokens, RecordsAreThoseOfMemoryAndEncodedOnce) {
 // Each value that ids depend on changes the directory.
 TEST(KeptTokens, AreNeverStale) {
     const ScratchFolder folder;
-    const auto bytes = make_tokenizer("bytes");
+    const auto bytes = text::make_tokenizer("bytes");
     const auto path = folder.write("a.jsonl", kRecords);
     size_t directories = 0;
-    const auto opens_anew = [&](const Tokenizer& tokenizer, Kept kept) {
+    const auto opens_anew = [&](const text::Tokenizer& tokenizer, Kept kept) {
         kept.options.encode.progress = [](const EncodeProgress&) {};
         RecordOptions memory = kept.options;
         memory.encode = {.write = false};
@@ -207,16 +207,16 @@ TEST(KeptTokens, AreNeverStale) {
     other.options.field = "other";
     opens_anew(*bytes, other);
     const std::vector<std::string_view> texts = {"abab xyz"};
-    ByteLevelModel model = train_bpe(texts, {.vocab = 260, .min_frequency = 1});
-    opens_anew(ByteLevelTokenizer(model, "t"), Kept());
+    text::ByteLevelModel model = text::train_bpe(texts, {.vocab = 260, .min_frequency = 1});
+    opens_anew(text::ByteLevelTokenizer(model, "t"), Kept());
     model.prefix = {5};  // a template of the same tokenizer
-    opens_anew(ByteLevelTokenizer(model, "t"), Kept());
+    opens_anew(text::ByteLevelTokenizer(model, "t"), Kept());
     model.suffix = {5};
-    opens_anew(ByteLevelTokenizer(model, "t"), Kept());
+    opens_anew(text::ByteLevelTokenizer(model, "t"), Kept());
 }
 
 TEST(KeptTokens, DamageIsNoticed) {
-    const auto bytes = make_tokenizer("bytes");
+    const auto bytes = text::make_tokenizer("bytes");
     for (const char* file : {"tokens.bin", "tokens.idx", "tokens.mask"}) {
         const ScratchFolder folder;
         const auto path = folder.write("a.jsonl", kRecords);
@@ -259,7 +259,7 @@ TEST(KeptTokens, DamageIsNoticed) {
 // As on a full disk: writing fails beyond some bytes.
 TEST(KeptTokens, WhatCannotBeWrittenLeavesNothing) {
     const ScratchFolder folder;
-    const auto bytes = make_tokenizer("bytes");
+    const auto bytes = text::make_tokenizer("bytes");
     const auto path = folder.write("a.jsonl", "{\"text\": \"" + std::string(5000, 'x') + "\"}");
     struct rlimit old {};
     ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &old), 0);

@@ -114,10 +114,9 @@ TEST(TokenWriter, LeavesNothingBehindAndTouchesNothingOfOthers) {
 // A token file names the tokenizer that made its ids, and a run with another one does not start.
 TEST(TokenWriter, TheTokenizerOfAFileIsCompared) {
     const ScratchFolder folder;
-    const std::string json = (std::filesystem::path(__FILE__).parent_path() / "tokenizers/testdata/gpt2.json").string();
-    const std::string other =
-        (std::filesystem::path(__FILE__).parent_path() / "tokenizers/testdata/qwen.json").string();
-    const auto tokenizer = make_tokenizer(json);
+    const std::string json = (std::filesystem::path(__FILE__).parent_path() / "../text/testdata/gpt2.json").string();
+    const std::string other = (std::filesystem::path(__FILE__).parent_path() / "../text/testdata/qwen.json").string();
+    const auto tokenizer = text::make_tokenizer(json);
     TokenWriter writer("megatron", folder.path("t"), tokenizer->vocab());
     writer.append({.ids = tokenizer->encode("a few words of text"), .begins = {0}});
     writer.finish();

@@ -17,8 +17,8 @@
 #include "tutti/base/error.h"
 #include "tutti/base/units.h"
 #include "tutti/comm/mpi/mpi_world.h"
-#include "tutti/data/tokenizers/sentencepiece.h"
 #include "tutti/kernels/backends.h"
+#include "tutti/text/sentencepiece.h"
 
 namespace tutti::diagnose {
 
@@ -47,7 +47,7 @@ FactSection look_at_build(MachineFacts& facts) {
     if (!build.sanitizer.empty()) s.add_text("sanitizer", "sanitizer", build.sanitizer);
     s.add_text("gemm_implementation", "matrix products", kernels::gemm_implementations());
     s.add({"openmp", "threads in a rank", build.openmp ? "OpenMP" : "none: built without OpenMP", build.openmp});
-    const std::string sentencepiece = data::sentencepiece_version();
+    const std::string sentencepiece = text::sentencepiece_version();
     s.add({"sentencepiece", "tokenizer models",
            sentencepiece.empty() ? "no *.model: sentencepiece is neither in this build nor beside it"
                                  : "*.model: " + sentencepiece,

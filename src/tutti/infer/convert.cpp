@@ -5,13 +5,13 @@
 #include "tutti/base/json.h"
 #include "tutti/checkpoint/file_writer.h"
 #include "tutti/checkpoint/training_state.h"
-#include "tutti/data/tokenizer.h"
 #include "tutti/hf/export.h"
 #include "tutti/infer/stored_model.h"
 #include "tutti/models/flops.h"
 #include "tutti/spec/families.h"
 #include "tutti/spec/hf_config.h"
 #include "tutti/spec/toml.h"
+#include "tutti/text/tokenizer.h"
 
 namespace tutti::infer {
 
@@ -25,8 +25,8 @@ using checkpoint::join;
 spec::HfTokens hf_tokens_of(const StoredModel& stored) {
     if (stored.hugging_face || !spec::traits_of(stored.run.model).tokens) return {};
     const bool there = std::filesystem::exists(stored.tokenizer);
-    const auto tokenizer = data::make_tokenizer(there ? stored.tokenizer : "bytes");
-    const data::SpecialIds ids = stored.special_ids(tokenizer.get());
+    const auto tokenizer = text::make_tokenizer(there ? stored.tokenizer : "bytes");
+    const text::SpecialIds ids = stored.special_ids(tokenizer.get());
     return {.bos = ids.bos, .pad = ids.pad, .eos = ids.stop};
 }
 
@@ -100,7 +100,7 @@ ConvertOutcome convert(const ConvertOptions& options) {
                                     .tokens = hf_tokens_of(stored)};
             // With 256 ids the tokens are bytes; with another vocabulary data.tokenizer may never have been used.
             if (stored.tokenizer == "bytes" && stored.run.model.vocab == 256)
-                as_hf.tokenizer_json = data::tokenizer_json_of_bytes();
+                as_hf.tokenizer_json = text::tokenizer_json_of_bytes();
             if (options.max_shard_bytes) as_hf.max_shard_bytes = *options.max_shard_bytes;
             outcome.files = hf::write_directory(disk, target.temporary(), model, weights, as_hf, outcome.losses);
         }

@@ -81,8 +81,8 @@ std::string tokenizer_of_run(const std::string& run) {
     return "";
 }
 
-data::SpecialIds StoredModel::special_ids(const data::Tokenizer* by) const {
-    data::SpecialIds ids;
+text::SpecialIds StoredModel::special_ids(const text::Tokenizer* by) const {
+    text::SpecialIds ids;
     // "bytes" may stand for a tokenizer that is not known.
     if (by != nullptr && tokenizer != "bytes") ids = by->special();
     std::vector<int32_t> of_files;

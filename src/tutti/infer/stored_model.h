@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "tutti/checkpoint/store.h"
-#include "tutti/data/tokenizer.h"
 #include "tutti/hf/weights.h"
 #include "tutti/parallel/groups.h"
 #include "tutti/spec/run_spec.h"
+#include "tutti/text/tokenizer.h"
 
 namespace tutti::infer {
 
@@ -20,7 +20,7 @@ struct StoredModel {
     bool hugging_face = false;
     std::string path;        // of the directory or of the checkpoint
     std::string side_files;  // directory with tokenizer and generation config; "": none
-    std::string tokenizer;   // a name for data::make_tokenizer(): the run's copy, else its data.tokenizer; "": unknown
+    std::string tokenizer;   // a name for text::make_tokenizer(): the run's copy, else its data.tokenizer; "": unknown
     spec::RunSpec run;       // for a Hugging Face directory only `model` is set
     int64_t step = 0;
 
@@ -28,7 +28,7 @@ struct StoredModel {
     int64_t max_positions() const { return hugging_face ? run.model.max_positions : run.train.seq_len; }
     // Ids that begin, fill and end texts: those of generation_config.json, else of config.json, those of the tokenizer
     // (null: unknown), and as an end the end-of-document token of training.
-    data::SpecialIds special_ids(const data::Tokenizer* by) const;
+    text::SpecialIds special_ids(const text::Tokenizer* by) const;
 };
 
 // The tokenizer's file in a directory of a run or a model; "": none.

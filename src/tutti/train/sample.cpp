@@ -7,7 +7,7 @@
 
 namespace tutti::train {
 
-std::optional<std::string> sample_of(engine::Engine& engine, const data::Tokenizer& tokenizer,
+std::optional<std::string> sample_of(engine::Engine& engine, const text::Tokenizer& tokenizer,
                                      const std::function<bool()>& stops) {
     const spec::RunSpec& run = engine.run;
     // Token files of another tokenizer: their ids have no text here.

@@ -225,7 +225,7 @@ void Run::compare_tokenizers() {
         if (other == run_.data.tokenizer || !fs::exists(other)) return;
         const std::string own = concat("data.tokenizer (", data_->tokenizer->description(), ") ");
         try {
-            const auto tokenizer = data::make_tokenizer(other);
+            const auto tokenizer = text::make_tokenizer(other);
             if (tokenizer->fingerprint() == data_->tokenizer->fingerprint()) return;
             console_.warn(concat(own, "makes other ids than ", tokenizer->description(), ", ", what));
         } catch (const Error& error) {

@@ -1,4 +1,4 @@
-#include "tutti/data/tokenizers/bpe_trainer.h"
+#include "tutti/text/bpe_trainer.h"
 
 #include <algorithm>
 #include <queue>
@@ -6,10 +6,10 @@
 #include <unordered_set>
 
 #include "tutti/base/error.h"
-#include "tutti/data/parallel.h"
-#include "tutti/data/tokenizers/flat_map.h"
+#include "tutti/text/flat_map.h"
+#include "tutti/text/parallel.h"
 
-namespace tutti::data {
+namespace tutti::text {
 
 namespace {
 
@@ -221,4 +221,4 @@ ByteLevelModel train_bpe(std::span<const std::string_view> texts, const BpeTrain
     return model;
 }
 
-}  // namespace tutti::data
+}  // namespace tutti::text

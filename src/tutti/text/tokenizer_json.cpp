@@ -1,4 +1,4 @@
-#include "tutti/data/tokenizers/tokenizer_json.h"
+#include "tutti/text/tokenizer_json.h"
 
 #include <algorithm>
 #include <initializer_list>
@@ -9,9 +9,9 @@
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
-#include "tutti/data/tokenizers/files_beside.h"
+#include "tutti/text/files_beside.h"
 
-namespace tutti::data {
+namespace tutti::text {
 
 namespace {
 
@@ -404,4 +404,4 @@ bool is_of_sentencepiece(const std::string& path) {
            (fallback != nullptr && *fallback == true && !byte_level);
 }
 
-}  // namespace tutti::data
+}  // namespace tutti::text

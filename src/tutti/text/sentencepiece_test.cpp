@@ -1,6 +1,6 @@
-// data/tokenizers/sentencepiece_test.cpp: ids and texts of the Python package (testdata/, by
+// text/sentencepiece_test.cpp: ids and texts of the Python package (testdata/, by
 // tests/peer/make_tokenizer_vectors.py), and the message of a build without the library.
-#include "tutti/data/tokenizers/sentencepiece.h"
+#include "tutti/text/sentencepiece.h"
 
 #include <gtest/gtest.h>
 
@@ -10,9 +10,9 @@
 
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
-#include "tutti/data/testing/token_files.h"
+#include "tutti/base/testing/scratch.h"
 
-namespace tutti::data {
+namespace tutti::text {
 namespace {
 
 std::string testdata(const std::string& name) {
@@ -162,4 +162,4 @@ TEST(Sentencepiece, DamagedFiles) {
 }
 
 }  // namespace
-}  // namespace tutti::data
+}  // namespace tutti::text

@@ -1,4 +1,4 @@
-// data/tokenizers/files_beside.h: what the files beside a tokenizer say of its tokens, as transformers reads them:
+// text/files_beside.h: what the files beside a tokenizer say of its tokens, as transformers reads them:
 // tokenizer_config.json, special_tokens_map.json, added_tokens.json and generation_config.json; beside a sentencepiece
 // model the added tokens of a tokenizer.json, too. Each of their tokens is honoured or refused by name.
 #pragma once
@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "tutti/base/json.h"
-#include "tutti/data/tokenizer.h"
-#include "tutti/data/tokenizers/byte_level.h"
+#include "tutti/text/byte_level.h"
+#include "tutti/text/tokenizer.h"
 
-namespace tutti::data {
+namespace tutti::text {
 
 class FilesBeside {
   public:
@@ -49,4 +49,4 @@ class FilesBeside {
     Json config_, map_, generation_, added_, json_;  // null when there is no such file
 };
 
-}  // namespace tutti::data
+}  // namespace tutti::text

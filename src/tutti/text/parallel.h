@@ -1,4 +1,4 @@
-// data/parallel.h: independent pieces of work on several threads.
+// text/parallel.h: independent pieces of work on several threads.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-namespace tutti::data {
+namespace tutti::text {
 
 // `asked` threads, all cores for 0, and no more than there are pieces.
 inline int threads_for(int asked, size_t pieces) {
@@ -41,4 +41,4 @@ void for_each_parallel(size_t pieces, int threads, const MakeWorker& make_worker
     if (failure) std::rethrow_exception(failure);
 }
 
-}  // namespace tutti::data
+}  // namespace tutti::text

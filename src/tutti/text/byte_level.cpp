@@ -1,4 +1,4 @@
-#include "tutti/data/tokenizers/byte_level.h"
+#include "tutti/text/byte_level.h"
 
 #include <algorithm>
 #include <array>
@@ -6,7 +6,7 @@
 
 #include "tutti/base/error.h"
 
-namespace tutti::data {
+namespace tutti::text {
 
 namespace {
 
@@ -377,4 +377,4 @@ std::string token_of_bytes(std::string_view bytes) {
     return token;
 }
 
-}  // namespace tutti::data
+}  // namespace tutti::text

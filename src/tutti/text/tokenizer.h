@@ -1,5 +1,4 @@
-// data/tokenizer.h: text to token ids and back. make_tokenizer() opens a tokenizer by name; data/tokenizers/ has the
-// kinds.
+// text/tokenizer.h: text to token ids and back. make_tokenizer() opens a tokenizer by name.
 #pragma once
 
 #include <concepts>
@@ -11,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tutti::data {
+namespace tutti::text {
 
 // Encodes texts on one thread at a time. An encoder caches merged words, so use one for many texts. It must not outlive
 // its Tokenizer.
@@ -103,4 +102,4 @@ class Fingerprint {
 uint64_t digest_of(std::string_view bytes);  // XXH3
 std::string to_hex(uint64_t value);          // 16 digits
 
-}  // namespace tutti::data
+}  // namespace tutti::text

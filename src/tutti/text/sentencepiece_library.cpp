@@ -1,4 +1,4 @@
-// data/tokenizers/sentencepiece_library.cpp: the one file that includes the library
+// text/sentencepiece_library.cpp: the one file that includes the library
 // (docs/decisions/0010-tokenizers.md).
 #include <sentencepiece_processor.h>
 
@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include "tutti/data/tokenizers/sentencepiece.h"
+#include "tutti/text/sentencepiece.h"
 
-namespace tutti::data {
+namespace tutti::text {
 
 namespace {
 
@@ -83,6 +83,6 @@ constexpr SentencepieceApi kApi = {
 
 const SentencepieceApi* sentencepiece_api(std::string&) { return &kApi; }
 
-}  // namespace tutti::data
+}  // namespace tutti::text
 
-const tutti::data::SentencepieceApi* tutti_sentencepiece() { return &tutti::data::kApi; }
+const tutti::text::SentencepieceApi* tutti_sentencepiece() { return &tutti::text::kApi; }

@@ -1,8 +1,8 @@
-// data/tokenizers/unicode_tables.cpp: made by scripts/make_unicode_tables.py, not by hand. Unicode 16.0 for the
+// text/unicode_tables.cpp: made by scripts/make_unicode_tables.py, not by hand. Unicode 16.0 for the
 // classes, 9.0 for the canonical forms, as in the `tokenizers` package (0.23).
-#include "tutti/data/tokenizers/unicode_tables.h"
+#include "tutti/text/unicode_tables.h"
 
-namespace tutti::data {
+namespace tutti::text {
 
 namespace {
 
@@ -761,4 +761,4 @@ std::span<const CombiningRange> combining_ranges() { return kCombining; }
 std::span<const Decomposition> decompositions() { return kDecompositions; }
 std::span<const uint32_t> composition_exclusions() { return kCompositionExclusions; }
 
-}  // namespace tutti::data
+}  // namespace tutti::text

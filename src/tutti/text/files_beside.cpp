@@ -1,4 +1,4 @@
-#include "tutti/data/tokenizers/files_beside.h"
+#include "tutti/text/files_beside.h"
 
 #include <algorithm>
 #include <charconv>
@@ -8,7 +8,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
 
-namespace tutti::data {
+namespace tutti::text {
 
 namespace {
 
@@ -173,4 +173,4 @@ std::string FilesBeside::tokenizer_class() const {
     return value.is_string() ? value.get<std::string>() : "";
 }
 
-}  // namespace tutti::data
+}  // namespace tutti::text

@@ -1,4 +1,4 @@
-#include "tutti/data/tokenizers/sentencepiece.h"
+#include "tutti/text/sentencepiece.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -6,14 +6,14 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
-#include "tutti/data/tokenizer.h"
-#include "tutti/data/tokenizers/bpe.h"
-#include "tutti/data/tokenizers/byte_level.h"
-#include "tutti/data/tokenizers/files_beside.h"
-#include "tutti/data/tokenizers/flat_map.h"
-#include "tutti/data/tokenizers/unicode.h"
+#include "tutti/text/bpe.h"
+#include "tutti/text/byte_level.h"
+#include "tutti/text/files_beside.h"
+#include "tutti/text/flat_map.h"
+#include "tutti/text/tokenizer.h"
+#include "tutti/text/unicode.h"
 
-namespace tutti::data {
+namespace tutti::text {
 
 namespace {
 
@@ -429,4 +429,4 @@ std::unique_ptr<const Tokenizer> open_sentencepiece(const std::string& path) {
     return std::make_unique<SentencepieceTokenizer>(*api, path, read_file(path));
 }
 
-}  // namespace tutti::data
+}  // namespace tutti::text

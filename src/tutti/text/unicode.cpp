@@ -1,8 +1,8 @@
-#include "tutti/data/tokenizers/unicode.h"
+#include "tutti/text/unicode.h"
 
 #include <algorithm>
 
-namespace tutti::data {
+namespace tutti::text {
 
 Character character_at(std::string_view text, size_t at) {
     const auto byte = [&](size_t i) -> uint32_t { return static_cast<unsigned char>(text[i]); };
@@ -83,7 +83,7 @@ Nfc::Nfc() : combining_class_(kCodePoints + 256), stands_alone_(kCodePoints + 25
             stands_alone_[code] = false;
         }
     const std::span<const uint32_t> excluded = composition_exclusions();
-    for (const Decomposition& d : tutti::data::decompositions()) {
+    for (const Decomposition& d : tutti::text::decompositions()) {
         decompositions_[d.composed] = d;
         if (d.second == 0 || std::binary_search(excluded.begin(), excluded.end(), d.composed)) {
             stands_alone_[d.composed] = false;
@@ -189,4 +189,4 @@ std::string_view Nfc::normalize(std::string_view text, std::string& buffer) cons
     return buffer;
 }
 
-}  // namespace tutti::data
+}  // namespace tutti::text

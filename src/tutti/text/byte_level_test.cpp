@@ -1,6 +1,6 @@
-// data/tokenizers/byte_level_test.cpp: ids against vectors that the `tokenizers` package made (testdata/, by
+// text/byte_level_test.cpp: ids against vectors that the `tokenizers` package made (testdata/, by
 // tests/peer/make_tokenizer_vectors.py), and what must hold for any bytes at all.
-#include "tutti/data/tokenizers/byte_level.h"
+#include "tutti/text/byte_level.h"
 
 #include <gtest/gtest.h>
 
@@ -10,9 +10,9 @@
 
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
-#include "tutti/data/testing/token_files.h"
+#include "tutti/base/testing/scratch.h"
 
-namespace tutti::data {
+namespace tutti::text {
 namespace {
 
 const char* const kKinds[] = {"gpt2", "llama3", "qwen", "qwen35"};
@@ -193,4 +193,4 @@ TEST(Bpe, AByteWithoutATokenIsAnError) {
 }
 
 }  // namespace
-}  // namespace tutti::data
+}  // namespace tutti::text

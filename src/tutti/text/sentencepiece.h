@@ -1,4 +1,4 @@
-// data/tokenizers/sentencepiece.h: sentencepiece models (Llama 1 and 2, Mistral) through Google's library, where the
+// text/sentencepiece.h: sentencepiece models (Llama 1 and 2, Mistral) through Google's library, where the
 // build has the library, and the C functions that stand between the library and Tutti.
 #pragma once
 
@@ -6,9 +6,9 @@
 #include <memory>
 #include <string>
 
-#include "tutti/data/tokenizer.h"
+#include "tutti/text/tokenizer.h"
 
-namespace tutti::data {
+namespace tutti::text {
 
 // "sentencepiece 0.1.97", or "" without the library.
 std::string sentencepiece_version();
@@ -54,7 +54,7 @@ struct SentencepieceApi {
 // holds it.
 const SentencepieceApi* sentencepiece_api(std::string& problem);
 
-}  // namespace tutti::data
+}  // namespace tutti::text
 
 // The one symbol of the module.
-extern "C" [[gnu::visibility("default")]] const tutti::data::SentencepieceApi* tutti_sentencepiece();
+extern "C" [[gnu::visibility("default")]] const tutti::text::SentencepieceApi* tutti_sentencepiece();

@@ -1,4 +1,4 @@
-// data/tokenizers/byte_level.h: the byte-level BPE tokenizer of GPT-2, Llama 3 and Qwen. Added tokens are taken out of
+// text/byte_level.h: the byte-level BPE tokenizer of GPT-2, Llama 3 and Qwen. Added tokens are taken out of
 // the text; the remaining text is normalized and split into words, and each word is merged (bpe.h).
 #pragma once
 
@@ -12,11 +12,11 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/data/tokenizer.h"
-#include "tutti/data/tokenizers/bpe.h"
-#include "tutti/data/tokenizers/unicode.h"
+#include "tutti/text/bpe.h"
+#include "tutti/text/tokenizer.h"
+#include "tutti/text/unicode.h"
 
-namespace tutti::data {
+namespace tutti::text {
 
 // The regular expressions that split text into words: those of GPT-2, Llama 3, Qwen 2 and Qwen 3.5 (pattern_of()).
 enum class SplitKind { gpt2, llama3, qwen, qwen35 };
@@ -165,4 +165,4 @@ std::array<uint32_t, 256> byte_characters();
 std::optional<std::string> bytes_of_token(std::string_view token);
 std::string token_of_bytes(std::string_view bytes);
 
-}  // namespace tutti::data
+}  // namespace tutti::text

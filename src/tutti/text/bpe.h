@@ -1,4 +1,4 @@
-// data/tokenizers/bpe.h: byte pair encoding of one word: the adjacent pair of lowest rank is merged, leftmost first,
+// text/bpe.h: byte pair encoding of one word: the adjacent pair of lowest rank is merged, leftmost first,
 // until no pair has a rank (Sennrich et al., arXiv:1508.07909).
 #pragma once
 
@@ -13,9 +13,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tutti/data/tokenizers/flat_map.h"
+#include "tutti/text/flat_map.h"
 
-namespace tutti::data {
+namespace tutti::text {
 
 struct Merge {
     int32_t left, right, joined;  // ids
@@ -106,4 +106,4 @@ class CachedBpe {
     WordCache words_;
 };
 
-}  // namespace tutti::data
+}  // namespace tutti::text

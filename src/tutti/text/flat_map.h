@@ -1,4 +1,4 @@
-// data/tokenizers/flat_map.h: a hash map from 64-bit keys to small values in one array, for many look-ups and rare
+// text/flat_map.h: a hash map from 64-bit keys to small values in one array, for many look-ups and rare
 // growth: merge ranks, pair counts.
 #pragma once
 
@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace tutti::data {
+namespace tutti::text {
 
 // The finalizer of MurmurHash3: every bit of the key reaches every bit of the hash.
 inline uint64_t mixed(uint64_t key) {
@@ -72,4 +72,4 @@ class FlatMap {
     size_t mask_ = 0, size_ = 0;
 };
 
-}  // namespace tutti::data
+}  // namespace tutti::text

@@ -1,14 +1,14 @@
-// data/tokenizers/tokenizer_json.h: reads and writes the tokenizer.json of the Hugging Face `tokenizers` package. Every
+// text/tokenizer_json.h: reads and writes the tokenizer.json of the Hugging Face `tokenizers` package. Every
 // field that changes ids is honoured or refused by name.
 #pragma once
 
 #include <memory>
 #include <string>
 
-#include "tutti/data/tokenizer.h"
-#include "tutti/data/tokenizers/byte_level.h"
+#include "tutti/text/byte_level.h"
+#include "tutti/text/tokenizer.h"
 
-namespace tutti::data {
+namespace tutti::text {
 
 // DataError names the field, its value and the supported values.
 ByteLevelModel parse_tokenizer_json(const std::string& text, const std::string& path);
@@ -22,4 +22,4 @@ std::string tokenizer_json(const ByteLevelModel& model);
 // Whether the file is what transformers makes of a sentencepiece model, which Tutti reads from tokenizer.model only.
 bool is_of_sentencepiece(const std::string& path);
 
-}  // namespace tutti::data
+}  // namespace tutti::text

@@ -1,5 +1,5 @@
-// data/tokenizers/tokenizer_json_test.cpp: supported contents of tokenizer.json, and refusals that name the field.
-#include "tutti/data/tokenizers/tokenizer_json.h"
+// text/tokenizer_json_test.cpp: supported contents of tokenizer.json, and refusals that name the field.
+#include "tutti/text/tokenizer_json.h"
 
 #include <gtest/gtest.h>
 
@@ -7,9 +7,9 @@
 #include <random>
 
 #include "tutti/base/json.h"
-#include "tutti/data/testing/token_files.h"
+#include "tutti/base/testing/scratch.h"
 
-namespace tutti::data {
+namespace tutti::text {
 namespace {
 
 // A whole file with 256 bytes and one merge, "ab" = 256.
@@ -216,4 +216,4 @@ TEST(TokenizerJson, OfBytes) {
 }
 
 }  // namespace
-}  // namespace tutti::data
+}  // namespace tutti::text

@@ -1,5 +1,5 @@
-// data/tokenizer.cpp: the bytes tokenizer, the choice of a tokenizer by name, encoding on many threads, and digests.
-#include "tutti/data/tokenizer.h"
+// text/tokenizer.cpp: the bytes tokenizer, the choice of a tokenizer by name, encoding on many threads, and digests.
+#include "tutti/text/tokenizer.h"
 
 #include <xxhash.h>
 
@@ -7,11 +7,11 @@
 #include <filesystem>
 
 #include "tutti/base/error.h"
-#include "tutti/data/parallel.h"
-#include "tutti/data/tokenizers/sentencepiece.h"
-#include "tutti/data/tokenizers/tokenizer_json.h"
+#include "tutti/text/parallel.h"
+#include "tutti/text/sentencepiece.h"
+#include "tutti/text/tokenizer_json.h"
 
-namespace tutti::data {
+namespace tutti::text {
 
 namespace {
 
@@ -137,4 +137,4 @@ std::string to_hex(uint64_t value) {
     return text;
 }
 
-}  // namespace tutti::data
+}  // namespace tutti::text

@@ -1,13 +1,13 @@
-// data/tokenizers/sentencepiece_module.cpp: builds that do not link the library. A package opens its module when a
+// text/sentencepiece_module.cpp: builds that do not link the library. A package opens its module when a
 // model is first read; other builds have no module and read no sentencepiece models.
 #include <dlfcn.h>
 
 #include <string_view>
 
 #include "tutti/base/error.h"
-#include "tutti/data/tokenizers/sentencepiece.h"
+#include "tutti/text/sentencepiece.h"
 
-namespace tutti::data {
+namespace tutti::text {
 
 namespace {
 
@@ -52,4 +52,4 @@ const SentencepieceApi* sentencepiece_api(std::string& problem) {
     return entry == nullptr ? nullptr : entry();
 }
 
-}  // namespace tutti::data
+}  // namespace tutti::text

@@ -1,11 +1,11 @@
-// data/tokenizers/unicode_tables.h: properties of code points as short lists, which scripts/make_unicode_tables.py
+// text/unicode_tables.h: properties of code points as short lists, which scripts/make_unicode_tables.py
 // writes into unicode_tables.cpp. unicode.h expands them to fast tables.
 #pragma once
 
 #include <cstdint>
 #include <span>
 
-namespace tutti::data {
+namespace tutti::text {
 
 // Bits of a code point's class.
 constexpr uint8_t kLetter = 1;  // \p{L}
@@ -32,4 +32,4 @@ std::span<const CombiningRange> combining_ranges();
 std::span<const Decomposition> decompositions();
 std::span<const uint32_t> composition_exclusions();  // the composed code points whose pair NFC does not compose
 
-}  // namespace tutti::data
+}  // namespace tutti::text

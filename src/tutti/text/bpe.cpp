@@ -1,4 +1,4 @@
-#include "tutti/data/tokenizers/bpe.h"
+#include "tutti/text/bpe.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,7 +7,7 @@
 
 #include "tutti/base/error.h"
 
-namespace tutti::data {
+namespace tutti::text {
 
 Bpe::Bpe(std::vector<std::optional<std::string>> tokens, const std::vector<Merge>& merges, bool whole_words_first)
     : tokens_(std::move(tokens)), ranks_(merges.size()), whole_words_first_(whole_words_first) {
@@ -127,4 +127,4 @@ uint64_t hash_of(std::string_view word) {
 
 size_t WordCache::entry_of(std::string_view word) { return hash_of(word) % kEntries; }
 
-}  // namespace tutti::data
+}  // namespace tutti::text

@@ -1,11 +1,11 @@
-// data/tokenizer_test.cpp: every byte survives the bytes tokenizer; unknown tokenizers are named.
-#include "tutti/data/tokenizer.h"
+// text/tokenizer_test.cpp: every byte survives the bytes tokenizer; unknown tokenizers are named.
+#include "tutti/text/tokenizer.h"
 
 #include <gtest/gtest.h>
 
-#include "tutti/data/testing/token_files.h"
+#include "tutti/base/testing/scratch.h"
 
-namespace tutti::data {
+namespace tutti::text {
 namespace {
 
 TEST(BytesTokenizer, EveryByteIsItsOwnId) {
@@ -43,4 +43,4 @@ TEST(MakeTokenizer, NamesWhatATokenizerCanBe) {
 }
 
 }  // namespace
-}  // namespace tutti::data
+}  // namespace tutti::text

@@ -1,4 +1,4 @@
-// data/tokenizers/unicode.h: the Unicode that tokenizers need: UTF-8, classes of characters as a table that one load
+// text/unicode.h: the Unicode that tokenizers need: UTF-8, classes of characters as a table that one load
 // reads, and the normal form NFC.
 #pragma once
 
@@ -9,9 +9,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tutti/data/tokenizers/unicode_tables.h"
+#include "tutti/text/unicode_tables.h"
 
-namespace tutti::data {
+namespace tutti::text {
 
 constexpr uint32_t kCodePoints = 0x110000;
 
@@ -63,4 +63,4 @@ class Nfc {
     std::unordered_map<uint64_t, uint32_t> compositions_;  // first << 32 | second
 };
 
-}  // namespace tutti::data
+}  // namespace tutti::text

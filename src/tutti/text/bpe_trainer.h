@@ -1,4 +1,4 @@
-// data/tokenizers/bpe_trainer.h: learns a byte-level BPE from text: repeatedly, the most frequent pair of adjacent
+// text/bpe_trainer.h: learns a byte-level BPE from text: repeatedly, the most frequent pair of adjacent
 // tokens becomes a token. The result is that of BpeTrainer of the `tokenizers` package.
 #pragma once
 
@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
-#include "tutti/data/tokenizers/byte_level.h"
+#include "tutti/text/byte_level.h"
 
-namespace tutti::data {
+namespace tutti::text {
 
 struct BpeTraining {
     int64_t vocab = 4096;  // special tokens, 256 bytes, and the learnt tokens
@@ -26,4 +26,4 @@ struct BpeTraining {
 // and special tokens, or a special token is empty or given twice.
 ByteLevelModel train_bpe(std::span<const std::string_view> texts, const BpeTraining& training);
 
-}  // namespace tutti::data
+}  // namespace tutti::text

@@ -1,15 +1,15 @@
-// data/tokenizers/bpe_trainer_test.cpp: learnt merges against the definition, which counts all pairs anew before each
+// text/bpe_trainer_test.cpp: learnt merges against the definition, which counts all pairs anew before each
 // merge.
-#include "tutti/data/tokenizers/bpe_trainer.h"
+#include "tutti/text/bpe_trainer.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 #include <random>
 
-#include "tutti/data/testing/token_files.h"
+#include "tutti/base/testing/scratch.h"
 
-namespace tutti::data {
+namespace tutti::text {
 namespace {
 
 // Words of few letters, so that several pairs make the same token and ties are frequent.
@@ -121,4 +121,4 @@ TEST(BpeTrainer, WrongRequests) {
 }
 
 }  // namespace
-}  // namespace tutti::data
+}  // namespace tutti::text
