@@ -13,11 +13,11 @@ The scratch folder keeps its build, so that a second call compiles what a mutati
 import argparse
 import pathlib
 import random
-import shutil
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from scratch_tree import ROOT, ScratchTree
+
 NN, PARALLEL, ENGINE = "src/tutti/nn/", "src/tutti/parallel/", "src/tutti/engine/"
 
 MODEL = ["model.width=32", "model.heads=4", "model.kv_heads=2", "model.head_dim=8", "model.ffn=48", "model.layers=3",
@@ -275,32 +275,11 @@ def write_corpus(folder):
     (folder / "corpus.jsonl").write_text("".join(f'{{"text": "{line}"}}\n' for line in lines))
 
 
-class Scratch:
+class Scratch(ScratchTree):
     def __init__(self, folder, build, jobs):
-        self.folder, self.where, self.jobs = folder, build, jobs
-        folder.mkdir(parents=True, exist_ok=True)
-        self.files = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, check=True,
-                                    capture_output=True, text=True).stdout.split()
-        for name in self.files:
-            self.restore(name)
-        (folder / "config.toml").write_text('[model]\npreset = "llama-tiny"\n[data]\ntrain = ["corpus.txt"]\n')
-        write_corpus(folder)
-        if not (folder / build / "build.ninja").exists():
-            subprocess.run(["cmake", "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DTUTTI_CUDA=OFF",
-                            "-DTUTTI_TESTS=OFF", "-DTUTTI_WERROR=OFF", "-DTUTTI_UNITY_BUILD=OFF", "-DTUTTI_PRECOMPILED_HEADERS=OFF",
-                            *(["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else [])],
-                           cwd=folder, check=True, stdout=subprocess.DEVNULL)
-
-    def restore(self, name):
-        source, target = ROOT / name, self.folder / name
-        if source.exists() and not (target.exists() and target.read_bytes() == source.read_bytes()):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(source, target)
-
-    def build(self):
-        done = subprocess.run(["ninja", "-C", self.where, f"-j{self.jobs}", "tutti"], cwd=self.folder, capture_output=True, text=True)
-        if done.returncode != 0:
-            raise SystemExit(done.stdout[-4000:])
+        super().__init__(folder, build, jobs)
+        (self.folder / "config.toml").write_text('[model]\npreset = "llama-tiny"\n[data]\ntrain = ["corpus.txt"]\n')
+        write_corpus(self.folder)
 
     # "same", "hidden" by rounding, "NOT the same" or "error", and the last lines.
     def verify(self, layout):
@@ -327,7 +306,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scratch", type=pathlib.Path)
     parser.add_argument("--check", action="store_true", help="only whether the texts are there")
-    parser.add_argument("--build", default="build", help="folder of the build in the scratch folder")
+    parser.add_argument("--build", default="build/work", help="folder of the build in the scratch folder")
     parser.add_argument("--first", type=int, default=0, help="number of the first mutation")
     parser.add_argument("--count", type=int, default=1000, help="mutations")
     parser.add_argument("--skip-unchanged", action="store_true", help="do not verify with the unchanged program first")
@@ -345,7 +324,7 @@ def main():
         return print(f"{len(MUTATIONS)} mutations, each of a text that its file has once") or 0
     if not arguments.scratch:
         parser.error("--scratch FOLDER is required")
-    scratch = Scratch(arguments.scratch.resolve(), arguments.build, arguments.jobs)
+    scratch = Scratch(arguments.scratch, arguments.build, arguments.jobs)
     lines, unnoticed, alarms = [], [], []
 
     def say(line):
@@ -356,7 +335,7 @@ def main():
     chosen = chosen[arguments.first:arguments.first + arguments.count]
     used = {layout for *_, layouts in chosen for layout in layouts}
     unchanged = [] if arguments.skip_unchanged else [layout for layout in LAYOUTS if layout in used]
-    scratch.build()
+    scratch.build("tutti")
     for layout in unchanged:
         verdict, last = scratch.verify(layout)
         say(f"unchanged | {layout} | {verdict} | {last}")
@@ -364,7 +343,7 @@ def main():
             alarms.append(layout)
     for what, name, old, new, layouts in chosen:
         (scratch.folder / name).write_text(texts[name].replace(old, new))
-        scratch.build()
+        scratch.build("tutti")
         noticed = False
         for layout in layouts:
             verdict, last = scratch.verify(layout)
