@@ -3,6 +3,7 @@
 
 #include "tutti/autograd/tape.h"
 #include "tutti/base/philox.h"
+#include "tutti/base/to_size.h"
 #include "tutti/ops/ops.h"
 
 namespace tutti::autograd {
@@ -30,12 +31,12 @@ TEST(InitialValues, AreNormalsOfTheGlobalIndexWhateverThePlacement) {
                 const Tensor x = ops::empty(ctx, {part.shape.numel()}, DType::f32);
                 ops::fill(ctx, x, NAN);
                 draw(ctx, p, 42, part.blocks, x);
-                std::vector<float> expected(static_cast<size_t>(x.numel()), 0);
+                std::vector<float> expected(to_size(x.numel()), 0);
                 for (const auto& held : part.blocks)
                     mesh::for_each_run(
                         held.block, mesh::whole_block(shape), held.block, [&](int64_t from, int64_t to, int64_t n) {
                             for (int64_t i = 0; i < n; ++i)
-                                expected[static_cast<size_t>(held.begin + to + i)] =
+                                expected[to_size(held.begin + to + i)] =
                                     0.5f * normal(random_key(42, "h.0.w"), static_cast<uint64_t>(from + i));
                         });
                 ASSERT_EQ(x.to_host<float>(), expected) << shape << ", rank " << rank;

@@ -5,6 +5,7 @@
 #include <ranges>
 #include <utility>
 
+#include "tutti/base/to_size.h"
 #include "tutti/ops/ops.h"
 
 namespace tutti::autograd {
@@ -26,7 +27,7 @@ Tensor SavedTensor::take() const {
 std::string_view name_of(PassKind kind) {
     constexpr std::array<std::string_view, 5> kNames = {"forward", "recompute", "backward", "backward input",
                                                         "backward weight"};
-    return kNames[static_cast<size_t>(kind)];
+    return kNames[to_size(kind)];
 }
 
 Tape::Tape(ops::Context& ctx, bool recording, Hooks* hooks, Device* offload_device, int stage, int64_t microbatch)
@@ -188,14 +189,14 @@ void Tape::run_last_node() {
     Node node = std::move(nodes_.back());
     nodes_.pop_back();
     if (node.mark) return node.mark();
-    Tensor gradient = std::move(gradients_[static_cast<size_t>(node.output)]);
+    Tensor gradient = std::move(gradients_[to_size(node.output)]);
     if (!gradient.defined()) return;  // the node's output was not used
     Pending weight{std::move(node.weight_gradient), {}, std::move(node.parameters), deferring_ ? unit_ : nullptr};
     const bool has_weight = static_cast<bool>(weight.run);
     if (has_weight) weight.dy = gradient;
     std::vector<Tensor> inputs, sums(node.inputs.size());
     for (size_t i = 0; i < sums.size(); ++i)
-        if (node.inputs[i] >= 0) sums[i] = std::move(gradients_[static_cast<size_t>(node.inputs[i])]);
+        if (node.inputs[i] >= 0) sums[i] = std::move(gradients_[to_size(node.inputs[i])]);
     if (node.input_gradient) inputs = node.input_gradient(gradient, sums);
     node.input_gradient = nullptr;  // frees the node's saved tensors before more memory is allocated
     gradient = {};
@@ -245,7 +246,7 @@ void Tape::gradient_taken(Parameter& parameter) {
 }
 
 void Tape::add_gradient(int id, Tensor gradient) {
-    Tensor& sum = gradients_[static_cast<size_t>(id)];
+    Tensor& sum = gradients_[to_size(id)];
     if (!sum.defined())
         sum = std::move(gradient);
     else if (sum.unique())
@@ -256,7 +257,7 @@ void Tape::add_gradient(int id, Tensor gradient) {
 
 Tensor Tape::take_gradient(const Var& leaf) {
     check(leaf.id >= 0 && leaf.id < static_cast<int>(gradients_.size()), "take_gradient: not a leaf of this tape");
-    return std::move(gradients_[static_cast<size_t>(leaf.id)]);
+    return std::move(gradients_[to_size(leaf.id)]);
 }
 
 }  // namespace tutti::autograd

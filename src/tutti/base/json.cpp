@@ -6,6 +6,8 @@
 #include <ostream>
 #include <unordered_set>
 
+#include "tutti/base/to_size.h"
+
 namespace tutti {
 
 namespace {
@@ -107,7 +109,7 @@ class JsonBuilder {
 
   private:
     [[noreturn]] void fail(const std::string& reason) const {
-        throw JsonError(static_cast<size_t>(at_ - text_.data()) - 1, reason);  // the last byte that was read
+        throw JsonError(to_size(at_ - text_.data()) - 1, reason);  // the last byte that was read
     }
     Json& place(Json value) {
         if (open_.empty()) return root_ = std::move(value);
@@ -163,7 +165,7 @@ Json Json::object() {
 
 void Json::print(std::string& out, int indent, int level, InvalidUtf8 invalid) const {
     const auto new_line = [&](int at_level) {
-        if (indent >= 0) out.append(1, '\n').append(static_cast<size_t>(indent * at_level), ' ');
+        if (indent >= 0) out.append(1, '\n').append(to_size(indent * at_level), ' ');
     };
     const auto list = [&](char open, char close, const auto& values, auto print_one) {
         out += open;

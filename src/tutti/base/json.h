@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 
 namespace tutti {
 
@@ -106,11 +107,11 @@ class Json {
     const Json& at(size_t index) const;
     template <std::integral I>
     const Json& operator[](I index) const {
-        return at(static_cast<size_t>(index));
+        return at(to_size(index));
     }
     template <std::integral I>
     Json& operator[](I index) {
-        return const_cast<Json&>(at(static_cast<size_t>(index)));
+        return const_cast<Json&>(at(to_size(index)));
     }
     const Json& front() const { return at(size_t{0}); }
     const Json& back() const { return at(size() - 1); }

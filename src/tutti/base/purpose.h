@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "tutti/base/to_size.h"
+
 namespace tutti {
 
 enum class Purpose : uint8_t { weights, gradients, optimizer, activations, communication, workspace, data };
@@ -13,14 +15,14 @@ inline constexpr int kPurposes = 7;
 constexpr std::string_view name_of(Purpose purpose) {
     constexpr std::array<std::string_view, kPurposes> kNames = {
         "weights", "gradients", "optimizer", "activations", "communication", "workspace", "data"};
-    return kNames[static_cast<size_t>(purpose)];
+    return kNames[to_size(purpose)];
 }
 
 struct MemoryByPurpose {
     std::array<int64_t, kPurposes> bytes{};
 
-    int64_t& operator[](Purpose purpose) { return bytes[static_cast<size_t>(purpose)]; }
-    int64_t operator[](Purpose purpose) const { return bytes[static_cast<size_t>(purpose)]; }
+    int64_t& operator[](Purpose purpose) { return bytes[to_size(purpose)]; }
+    int64_t operator[](Purpose purpose) const { return bytes[to_size(purpose)]; }
     int64_t total() const {
         int64_t sum = 0;
         for (const int64_t of_purpose : bytes) sum += of_purpose;

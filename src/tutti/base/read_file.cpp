@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 
 namespace tutti {
 
@@ -45,12 +46,12 @@ int open_to_read(const std::string& path) {
 }
 
 std::string content(const RegularFile& file, const std::string& path) {
-    std::string text(static_cast<size_t>(file.size), '\0');
+    std::string text(to_size(file.size), '\0');
     size_t filled = 0;
     ssize_t got = 1;
     while (filled < text.size() && got > 0) {
         got = retried([&] { return ::read(file.descriptor, text.data() + filled, text.size() - filled); });
-        if (got > 0) filled += static_cast<size_t>(got);
+        if (got > 0) filled += to_size(got);
     }
     const int error = errno;
     ::close(file.descriptor);
@@ -83,7 +84,7 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
         descriptor_ = file.descriptor;
         check<DataError>(file.size > 0, path, ": is empty (0 bytes)");
 
-        const auto size = static_cast<size_t>(file.size);
+        const auto size = to_size(file.size);
         void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor_, 0);
         check<DataError>(address != MAP_FAILED, path, ": cannot map ", size, " bytes: ", system_reason(errno));
         bytes_ = {static_cast<const std::byte*>(address), size};
@@ -119,16 +120,15 @@ void MappedFile::release() noexcept {
 void MappedFile::forget(int64_t offset, int64_t size) const noexcept {
     const auto page = static_cast<int64_t>(::sysconf(_SC_PAGESIZE));
     const int64_t begin = (offset + page - 1) / page * page, end = (offset + size) / page * page;
-    if (begin < end)
-        ::madvise(const_cast<std::byte*>(bytes_.data()) + begin, static_cast<size_t>(end - begin), MADV_DONTNEED);
+    if (begin < end) ::madvise(const_cast<std::byte*>(bytes_.data()) + begin, to_size(end - begin), MADV_DONTNEED);
 }
 
 void MappedFile::check_not_truncated() const {
     struct stat status {};
     const bool known = ::fstat(descriptor_, &status) == 0;  // apart: errno is read with the other arguments
     check<DataError>(known, path_, ": cannot read its size: ", system_reason(errno));
-    check<DataError>(static_cast<size_t>(status.st_size) >= bytes_.size(), path_, ": was cut from ", bytes_.size(),
-                     " to ", status.st_size, " bytes while in use; restore it and start again");
+    check<DataError>(to_size(status.st_size) >= bytes_.size(), path_, ": was cut from ", bytes_.size(), " to ",
+                     status.st_size, " bytes while in use; restore it and start again");
 }
 
 }  // namespace tutti

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tutti/base/testing/scratch.h"
+#include "tutti/base/to_size.h"
 
 namespace tutti {
 namespace {
@@ -79,7 +80,7 @@ int64_t resident_pages(const MappedFile& file) {
 TEST(MappedFile, ForgetsWholePagesAndReadsThemAgain) {
     ScratchFolder folder;
     const auto page = static_cast<int64_t>(::sysconf(_SC_PAGESIZE));
-    std::string content(static_cast<size_t>(64 * page), 'x');
+    std::string content(to_size(64 * page), 'x');
     for (size_t i = 0; i < content.size(); ++i) content[i] = static_cast<char>(i * 7 / 64);
     const MappedFile file(folder.write("a", content));
     const auto same = [&] { return std::memcmp(file.bytes().data(), content.data(), content.size()) == 0; };

@@ -7,6 +7,7 @@
 #include <ostream>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 
 namespace tutti {
 
@@ -18,13 +19,13 @@ class Shape {
     Shape(std::initializer_list<int64_t> sizes) {
         check(static_cast<int>(sizes.size()) <= kMaxDims, "a shape has at most ", kMaxDims, " dims, got ",
               sizes.size());
-        for (int64_t size : sizes) sizes_[static_cast<size_t>(rank_++)] = size;
+        for (int64_t size : sizes) sizes_[to_size(rank_++)] = size;
     }
 
     int rank() const { return rank_; }
     int64_t numel() const {
         int64_t n = 1;
-        for (int i = 0; i < rank_; ++i) n *= sizes_[static_cast<size_t>(i)];
+        for (int i = 0; i < rank_; ++i) n *= sizes_[to_size(i)];
         return n;
     }
     // Negative indices count from the end: shape[-1] is the innermost size.
@@ -32,7 +33,7 @@ class Shape {
     int64_t& operator[](int i) { return sizes_[index(i)]; }
     void push_back(int64_t size) {
         check(rank_ < kMaxDims, "a shape has at most ", kMaxDims, " dims");
-        sizes_[static_cast<size_t>(rank_++)] = size;
+        sizes_[to_size(rank_++)] = size;
     }
     const int64_t* begin() const { return sizes_.data(); }
     const int64_t* end() const { return sizes_.data() + rank_; }
@@ -42,7 +43,7 @@ class Shape {
     size_t index(int i) const {
         const int j = i < 0 ? i + rank_ : i;
         check(j >= 0 && j < rank_, "dim ", i, " of a shape with ", rank_, " dims");
-        return static_cast<size_t>(j);
+        return to_size(j);
     }
     std::array<int64_t, kMaxDims> sizes_{};
     int rank_ = 0;

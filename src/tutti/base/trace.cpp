@@ -4,12 +4,14 @@
 #include <atomic>
 #include <chrono>
 
+#include "tutti/base/to_size.h"
+
 namespace tutti {
 
 std::string_view name_of(Activity activity) {
     constexpr std::array<std::string_view, kActivities> kNames = {"step", "action", "compute",       "data", "other",
                                                                   "wait", "begin",  "communication", "gpu"};
-    return kNames[static_cast<size_t>(activity)];
+    return kNames[to_size(activity)];
 }
 
 Trace::Trace(size_t capacity) { spans_.reserve(capacity); }

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 
 namespace tutti {
 namespace {
@@ -111,7 +112,7 @@ std::string format_difference(double share) {
 
 // UTF-8's continuation bytes, 10xxxxxx, take no column.
 size_t columns_of(std::string_view text) {
-    return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+    return to_size(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }
 
 std::string left(const std::string& text, size_t width) { return text + padding(text, width); }

@@ -8,6 +8,8 @@
 #include <stdexcept>
 #include <vector>
 
+#include "tutti/base/to_size.h"
+
 namespace tutti::checkpoint {
 namespace {
 
@@ -27,7 +29,7 @@ TEST(AsyncWriter, RunsOneJobAtATimeAndInOrder) {
     EXPECT_FALSE(writer.busy());
     EXPECT_EQ(most, 1);
     ASSERT_EQ(order.size(), 20u);
-    for (int i = 0; i < 20; ++i) EXPECT_EQ(order[static_cast<size_t>(i)], i);
+    for (int i = 0; i < 20; ++i) EXPECT_EQ(order[to_size(i)], i);
 }
 
 TEST(AsyncWriter, SubmitReturnsWhileTheJobRuns) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tutti/base/to_size.h"
+
 namespace tutti::checkpoint {
 
 VerifiedFile::VerifiedFile(std::shared_ptr<ByteSource> file, const FileRecord& record)
@@ -16,17 +18,17 @@ int64_t VerifiedFile::chunk_size(int64_t chunk) const {
 }
 
 void VerifiedFile::check_chunk(int64_t chunk, std::span<const std::byte> bytes) {
-    const uint64_t actual = xxh3_64(bytes), wanted = record_.chunks[static_cast<size_t>(chunk)];
+    const uint64_t actual = xxh3_64(bytes), wanted = record_.chunks[to_size(chunk)];
     const int64_t begin = chunk * kChunkBytes;
     check<DamagedError>(actual == wanted, path(), ": bytes ", begin, " to ", begin + static_cast<int64_t>(bytes.size()),
                         ": the digest is ", to_hex(actual), ", the manifest says ", to_hex(wanted));
-    verified_[static_cast<size_t>(chunk)] = true;
+    verified_[to_size(chunk)] = true;
 }
 
 std::span<const std::byte> VerifiedFile::cached(int64_t chunk) {
     if (cached_chunk_ == chunk) return cache_;
     cached_chunk_ = -1;  // in case reading fails half-way
-    cache_.resize(static_cast<size_t>(chunk_size(chunk)));
+    cache_.resize(to_size(chunk_size(chunk)));
     file_->read(chunk * kChunkBytes, cache_);
     check_chunk(chunk, cache_);
     cached_chunk_ = chunk;
@@ -40,7 +42,7 @@ void VerifiedFile::read(int64_t offset, std::span<std::byte> bytes) {
     while (!bytes.empty()) {
         const int64_t chunk = offset / kChunkBytes, inside = offset % kChunkBytes;
         const int64_t part = std::min(chunk_size(chunk) - inside, static_cast<int64_t>(bytes.size()));
-        const auto out = bytes.first(static_cast<size_t>(part));
+        const auto out = bytes.first(to_size(part));
         if (part == chunk_size(chunk)) {  // a whole chunk: straight to where it belongs
             file_->read(offset, out);
             check_chunk(chunk, out);

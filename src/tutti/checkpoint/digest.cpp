@@ -6,6 +6,7 @@
 #include <new>
 #include <sstream>
 
+#include "tutti/base/to_size.h"
 #include "tutti/checkpoint/file_writer.h"
 
 namespace tutti::checkpoint {
@@ -79,10 +80,10 @@ constexpr std::string_view kBetween = "  ";  // of digest and name
 Digest128 digest_of(FileSystem& file_system, const std::string& path) {
     const File file = File::open(file_system, path);
     const int64_t size = file.size();
-    std::vector<std::byte> chunk(static_cast<size_t>(std::min(size, kChunkBytes)));
+    std::vector<std::byte> chunk(to_size(std::min(size, kChunkBytes)));
     Hasher128 whole;
     for (int64_t offset = 0; offset < size; offset += kChunkBytes) {
-        const auto part = std::span(chunk).first(static_cast<size_t>(std::min(kChunkBytes, size - offset)));
+        const auto part = std::span(chunk).first(to_size(std::min(kChunkBytes, size - offset)));
         file.read_all(part, offset);
         whole.update(part);
     }

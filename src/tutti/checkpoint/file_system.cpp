@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "tutti/base/read_file.h"
+#include "tutti/base/to_size.h"
 
 namespace tutti::checkpoint {
 
@@ -47,7 +48,7 @@ class MappedSource final : public ByteSource {
         check(offset >= 0 && offset <= size() && wanted <= size() - offset, path(), ": ", size(), " bytes, asked for ",
               wanted, " from ", offset);
         for (int64_t done = 0; done < wanted; done += kStep) {
-            const auto step = static_cast<size_t>(std::min(kStep, wanted - done));
+            const auto step = to_size(std::min(kStep, wanted - done));
             file_.check_not_truncated();
             std::memcpy(bytes.data() + done, file_.bytes().data() + offset + done, step);
             const int64_t before = std::min(done, kStep);  // also the page between the steps
@@ -199,7 +200,7 @@ std::unique_ptr<FileLock> PosixFileSystem::lock(const std::string& path, const s
         require(errno == EWOULDBLOCK, "lock", path);
         std::array<char, 256> text = {};
         const ssize_t got = ::pread(fd, text.data(), text.size(), 0);
-        std::string holder(text.data(), static_cast<size_t>(std::max<ssize_t>(got, 0)));
+        std::string holder(text.data(), to_size(std::max<ssize_t>(got, 0)));
         while (!holder.empty() && holder.back() == '\n') holder.pop_back();
         throw UsageError(concat(path, " is locked by ", holder.empty() ? "another process" : holder,
                                 ": two runs cannot share a directory; stop that run or choose another with --out or "
@@ -239,7 +240,7 @@ void File::write_all(std::span<const std::byte> bytes, int64_t offset) {
     while (!bytes.empty()) {
         const int64_t written = file_system_->pwrite(handle_, bytes, offset);
         if (written <= 0) throw IoError("write (nothing was taken)", handle_.path, EIO);
-        bytes = bytes.subspan(static_cast<size_t>(written));
+        bytes = bytes.subspan(to_size(written));
         offset += written;
     }
 }
@@ -248,7 +249,7 @@ void File::read_all(std::span<std::byte> bytes, int64_t offset) const {
     while (!bytes.empty()) {
         const int64_t got = file_system_->pread(handle_, bytes, offset);
         check<DamagedError>(got > 0, handle_.path, " ends at byte ", offset, ", ", bytes.size(), " bytes too early");
-        bytes = bytes.subspan(static_cast<size_t>(got));
+        bytes = bytes.subspan(to_size(got));
         offset += got;
     }
 }
@@ -282,7 +283,7 @@ bool is_plain_file_name(std::string_view name) {
 std::string read_text(const File& file, int64_t limit) {
     const int64_t size = file.size();
     check<DamagedError>(size <= limit, file.path(), ": ", size, " bytes, at most ", limit, " are allowed");
-    std::string text(static_cast<size_t>(size), '\0');
+    std::string text(to_size(size), '\0');
     file.read_all(std::as_writable_bytes(std::span(text)), 0);
     return text;
 }

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "tutti/base/to_size.h"
 #include "tutti/device/device.h"
 
 namespace tutti::checkpoint {
@@ -25,7 +26,7 @@ class ChunkStream {
 
     std::span<const std::byte> next(int64_t bytes) {
         skip_empty();
-        const auto wanted = static_cast<size_t>(bytes);
+        const auto wanted = to_size(bytes);
         if (piece_.size() - at_ >= wanted) {
             const auto chunk = piece_.subspan(at_, wanted);
             at_ += wanted;
@@ -104,7 +105,7 @@ NewFile::NewFile(FileSystem& file_system, const std::string& path, int64_t size)
 FileRecord NewFile::write(const FileToWrite& content) {
     check(content.size() == size_, file_.path(), ": ", size_, " bytes were reserved, got ", content.size());
     FileRecord record{content.name, size_, {}, {}};
-    record.chunks.reserve(static_cast<size_t>(chunk_count(size_)));
+    record.chunks.reserve(to_size(chunk_count(size_)));
     ChunkStream stream(content);
     Hasher128 whole;
     for (int64_t offset = 0; offset < size_; offset += kChunkBytes) {

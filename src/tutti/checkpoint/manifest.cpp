@@ -6,6 +6,7 @@
 #include <set>
 
 #include "tutti/base/json.h"
+#include "tutti/base/to_size.h"
 
 namespace tutti::checkpoint {
 
@@ -28,7 +29,7 @@ std::optional<StoredBlock> block_from(std::string_view text) {
     StoredBlock stored;
     const auto number = [&](int64_t& value) {
         const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-        text.remove_prefix(static_cast<size_t>(end - text.data()));
+        text.remove_prefix(to_size(end - text.data()));
         return error == std::errc();
     };
     if (!number(stored.file)) return std::nullopt;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "tutti/base/to_size.h"
 #include "tutti/checkpoint/testing/sample.h"
 
 namespace tutti::checkpoint {
@@ -189,7 +190,7 @@ TEST(Manifest, RefusesToWriteWhatItCouldNotRead) {
     manifest.files[0].name = "a/b";
     EXPECT_THROW(write_manifest(manifest), Error);
     manifest = example();
-    manifest.state.assign(static_cast<size_t>(kMaxManifestBytes), ' ');
+    manifest.state.assign(to_size(kMaxManifestBytes), ' ');
     EXPECT_THROW(write_manifest(manifest), Error);
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "tutti/base/json.h"
+#include "tutti/base/to_size.h"
 
 namespace tutti::checkpoint {
 
@@ -68,7 +69,7 @@ SafetensorsHeader read_header(ByteSource& source) {
     const int64_t data_start = 8 + static_cast<int64_t>(length);
     check<DataError>(data_start <= size, source.path(), ": byte 0: a header of ", length, " bytes in a file of ", size,
                      " bytes: the file is cut off");
-    std::string text(static_cast<size_t>(length), '\0');
+    std::string text(to_size(length), '\0');
     source.read(8, std::as_writable_bytes(std::span(text)));
     return parse_safetensors_header(text, size - data_start, source.path());
 }

@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "tutti/base/to_size.h"
 #include "tutti/checkpoint/testing/memory_file_system.h"
 #include "tutti/checkpoint/testing/sample.h"
 
@@ -48,7 +49,7 @@ TEST(SafetensorsWriter, WritesTheGoldenFile) {
 TEST(SafetensorsWriter, SortsByAlignmentThenNameAndPadsTheHeader) {
     const std::vector<std::byte> zeros(8);
     const auto one = [&](std::string name, DType dtype) {
-        return TensorToWrite{std::move(name), dtype, {}, std::span(zeros).first(static_cast<size_t>(size_of(dtype)))};
+        return TensorToWrite{std::move(name), dtype, {}, std::span(zeros).first(to_size(size_of(dtype)))};
     };
     const FileToWrite file =
         safetensors_file("x", {one("u8", DType::u8), one("u16", DType::u16), one("f16", DType::f16),

@@ -8,6 +8,8 @@
 #include <map>
 #include <set>
 
+#include "tutti/base/to_size.h"
+
 namespace tutti::checkpoint {
 
 std::string rank_file_name(int rank, int ranks) { return fmt::format("rank-{:05}-of-{:05}.safetensors", rank, ranks); }
@@ -21,7 +23,7 @@ HostState::HostState(const std::vector<TensorSlice>& slices, HostMemory memory) 
               " must not have a '", kBlockSeparator, "', which begins the offset of a block");
         Held held{slice, nullptr};
         if (memory == HostMemory::copy || !values.device().host_readable()) {
-            held.copy = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(values.bytes()));
+            held.copy = std::make_unique_for_overwrite<std::byte[]>(to_size(values.bytes()));
             values.device().copy_out(held.copy.get(), values.view().data, values.bytes());
         }
         held_.push_back(std::move(held));
@@ -48,7 +50,7 @@ FileToWrite HostState::file(int rank, int ranks) const {
         const DType dtype = held.slice.values.dtype();
         const auto* data = held.copy ? held.copy.get() : held.slice.values.view().as<const std::byte>();
         for (const auto& [block, begin] : held.slice.blocks) {
-            const auto bytes = static_cast<size_t>(block.numel() * size_of(dtype));
+            const auto bytes = to_size(block.numel() * size_of(dtype));
             entries.push_back({entry_name(held.slice.name, held.slice.shape, block),
                                dtype,
                                {block.sizes.begin(), block.sizes.end()},
@@ -114,7 +116,7 @@ class WantedBlocks {
                                            [](const Wanted& w, int64_t position) { return w.begin < position; }) -
                           wanted_.begin();
         if (first >= last) return {};
-        return {wanted_.data() + first, static_cast<size_t>(last - first)};
+        return {wanted_.data() + first, to_size(last - first)};
     }
 
   private:
@@ -148,7 +150,7 @@ class Loader {
             const Tensor& values = slices[i]->values;
             auto* data = values.view().as<std::byte>();
             if (!values.device().host_readable()) {
-                staged[i].resize(static_cast<size_t>(values.bytes()));
+                staged[i].resize(to_size(values.bytes()));
                 data = staged[i].data();
             }
             for (const HeldBlock& held : slices[i]->blocks) {
@@ -211,8 +213,7 @@ class Loader {
                 const Block part = intersection(block, w.block);
                 if (part.numel() == 0) continue;
                 for_each_run(part, block, w.block, [&](int64_t from, int64_t to, int64_t elements) {
-                    file.read(*source.entry, from * size,
-                              std::span(w.values + to * size, static_cast<size_t>(elements * size)));
+                    file.read(*source.entry, from * size, std::span(w.values + to * size, to_size(elements * size)));
                 });
             }
         }
@@ -221,7 +222,7 @@ class Loader {
     const SafetensorsFile& file_of(int64_t index) {
         auto place = files_.find(index);
         if (place == files_.end()) {
-            const std::string& name = reader_.manifest().files.at(static_cast<size_t>(index)).name;
+            const std::string& name = reader_.manifest().files.at(to_size(index)).name;
             place = files_.emplace(index, reader_.safetensors(name)).first;
         }
         return place->second;

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "tutti/base/testing/scratch.h"
+#include "tutti/base/to_size.h"
 #include "tutti/checkpoint/testing/fault_file_system.h"
 #include "tutti/checkpoint/testing/sample.h"
 #include "tutti/checkpoint/testing/whole_slice.h"
@@ -152,7 +153,7 @@ std::vector<std::byte> values_of(const Spec& spec, int64_t begin, int64_t end) {
     for (int64_t e = begin; e < end; ++e) {
         const auto words = philox(random_key(7, spec.name), static_cast<uint64_t>(e));
         for (int64_t b = 0; b < size_of(spec.dtype); ++b)
-            bytes.push_back(static_cast<std::byte>(words[static_cast<size_t>(b / 4)] >> (8 * (b % 4))));
+            bytes.push_back(static_cast<std::byte>(words[to_size(b / 4)] >> (8 * (b % 4))));
     }
     return bytes;
 }
@@ -173,14 +174,14 @@ class Reshard : public ::testing::Test {
                       .shape = spec.shape,
                       .blocks = mesh::blocks_of_range(mesh::whole_part(spec.shape), begin, end)};
         p.values = Tensor::empty(*device_, {end - begin}, spec.dtype, Purpose::weights);
-        const auto bytes = filled ? values_of(spec, begin, end)
-                                  : std::vector<std::byte>(static_cast<size_t>(p.values.bytes()), std::byte{0xee});
+        const auto bytes =
+            filled ? values_of(spec, begin, end) : std::vector<std::byte>(to_size(p.values.bytes()), std::byte{0xee});
         device_->copy_in(p.values.view().data, bytes.data(), p.values.bytes());
         return p;
     }
     // The bytes of a slice, with zeros for its padding.
     std::vector<std::byte> bytes_of(const Spec& spec, const TensorSlice& piece) {
-        std::vector<std::byte> bytes(static_cast<size_t>(piece.values.bytes()));
+        std::vector<std::byte> bytes(to_size(piece.values.bytes()));
         const int64_t size = size_of(spec.dtype);
         for (const mesh::HeldBlock& held : piece.blocks)
             mesh::for_each_run(held.block, mesh::whole_block(spec.shape), held.block,
@@ -196,7 +197,7 @@ class Reshard : public ::testing::Test {
         int64_t total = 0, base = 0;
         for (const Spec& spec : specs()) total += spec.shape.numel();
         const auto global = cuts(total, ranks, purpose);
-        const auto r = static_cast<size_t>(rank);
+        const auto r = to_size(rank);
         for (const Spec& spec : specs()) {
             const int64_t n = spec.shape.numel();
             const auto own = cuts(n, ranks, purpose + spec.name);
@@ -343,7 +344,7 @@ TEST_F(Reshard, PartsCutIntoShardsLoadUnderAnyOther) {
             for (int rank = 0; rank < loaded.tp * loaded.shards; ++rank) {
                 const std::vector<TensorSlice> mine = pieces_of(loaded, rank, false);
                 for (const TensorSlice& p : mine) {
-                    const std::vector<std::byte> zeros(static_cast<size_t>(p.values.bytes()));
+                    const std::vector<std::byte> zeros(to_size(p.values.bytes()));
                     device_->copy_in(p.values.view().data, zeros.data(), p.values.bytes());
                 }
                 load_slices(reader, mine);
@@ -387,7 +388,7 @@ TEST_F(Reshard, AManifestThatDoesNotFitItsFilesIsRefused) {
     const auto error = [&](const std::string& entry, std::vector<int64_t> sizes, std::vector<StoredBlock> blocks) {
         int64_t n = 4;
         for (int64_t size : sizes) n *= size;
-        const auto part = std::span(bytes).first(static_cast<size_t>(n));
+        const auto part = std::span(bytes).first(to_size(n));
         Store::Attempt attempt = store_.begin(1);
         const FileToWrite file = safetensors_file("a.safetensors", {{entry, DType::f32, std::move(sizes), part}});
         Manifest manifest{.step = 1, .config_digest = {}, .data_fingerprint = {}, .state = "{}", .files = {}};

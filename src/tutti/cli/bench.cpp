@@ -5,6 +5,7 @@
 
 #include "tutti/base/build_info.h"
 #include "tutti/base/json.h"
+#include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/io.h"
 #include "tutti/kernels/backends.h"
@@ -22,7 +23,7 @@ struct Benchmark {
 const Benchmark& benchmark_of(BenchArguments::Kind kind) {
     static constexpr Benchmark kAll[] = {
         {"gemm", bench_gemm}, {"attention", bench_attention}, {"memory", bench_memory}, {"step", bench_step}};
-    return kAll[static_cast<size_t>(kind)];
+    return kAll[to_size(kind)];
 }
 
 ComputeType compute_type_of(const BenchArguments& a) {

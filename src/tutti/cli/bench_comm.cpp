@@ -7,6 +7,7 @@
 #include "tutti/base/build_info.h"
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
+#include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cli/io.h"
@@ -47,7 +48,7 @@ constexpr Case kCases[] = {
     {"broadcast", none, [](Communicator& g, const Tensor& x, const Tensor&) { g.broadcast(x, 0).wait(); }},
     {"all_to_all", once_around,
      [](Communicator& g, const Tensor& x, const Tensor& y) {
-         const std::vector<int64_t> counts(static_cast<size_t>(g.size()), x.numel() / g.size());
+         const std::vector<int64_t> counts(to_size(g.size()), x.numel() / g.size());
          g.all_to_all(x, counts, y, counts).wait();
      }},
     {"send_receive", none,
@@ -70,8 +71,8 @@ class CommBench {
         const int64_t n = kLargestMessage / 4 / world.size() * world.size();
         x_ = Tensor::empty(*device_, {n}, DType::f32, Purpose::communication);
         y_ = Tensor::empty(*device_, {n}, DType::f32, Purpose::communication);
-        std::memset(x_.view().data, 0, static_cast<size_t>(x_.bytes()));
-        std::memset(y_.view().data, 0, static_cast<size_t>(y_.bytes()));
+        std::memset(x_.view().data, 0, to_size(x_.bytes()));
+        std::memset(y_.view().data, 0, to_size(y_.bytes()));
     }
 
     Json run() {
@@ -107,9 +108,8 @@ class CommBench {
     // Bytes copied per second by all ranks together, each in its own memory: what a collective that moves every byte
     // once could reach at most.
     double copy_rate() {
-        const Timing m = time_together(*group_, seconds_of_case(), [&] {
-            std::memcpy(y_.view().data, x_.view().data, static_cast<size_t>(x_.bytes()));
-        });
+        const Timing m = time_together(*group_, seconds_of_case(),
+                                       [&] { std::memcpy(y_.view().data, x_.view().data, to_size(x_.bytes())); });
         fastest_copy_ = std::max(fastest_copy_, static_cast<double>(x_.bytes()) * group_->size() / m.min);
         return static_cast<double>(x_.bytes()) * group_->size() / m.median;
     }

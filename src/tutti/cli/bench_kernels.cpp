@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/bench.h"
 #include "tutti/cli/io.h"
@@ -174,7 +175,7 @@ int64_t memory_of(const GemmShape& s, DType dtype) {
 
 const char* formula_of(ops::GemmRole product) {
     constexpr const char* kFormulas[] = {"y = x w^T", "dx = dy w", "dw += dy^T x"};  // by GemmRole
-    return kFormulas[static_cast<size_t>(product)];
+    return kFormulas[to_size(product)];
 }
 
 Timing measure(Sweep& sweep, const GemmShape& shape, double seconds) {

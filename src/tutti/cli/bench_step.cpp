@@ -6,6 +6,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/philox.h"
+#include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/bench.h"
 #include "tutti/cli/io.h"
@@ -244,7 +245,7 @@ void print_tuning(std::ostream& text, const kernels::GemmTuning& tuning, BenchRe
          << "  product\n";
     double first_s = 0, best_s = 0;
     for (const auto& [key, p] : tuning.products) {
-        const double first = p.seconds.front(), best = p.seconds[static_cast<size_t>(p.candidate)];
+        const double first = p.seconds.front(), best = p.seconds[to_size(p.candidate)];
         first_s += first;
         best_s += best;
         text << right(format_fixed(1e6 * first, 1), 10) << right(format_fixed(1e6 * best, 1), 10)

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "tutti/base/timing.h"
+#include "tutti/base/to_size.h"
 #include "tutti/cli/text_model.h"
 #include "tutti/infer/chat_template.h"
 
@@ -63,7 +64,7 @@ class Lines {
             if (size < 0 && errno == EINTR) continue;
             check<DataError>(size >= 0, "standard input cannot be read: error ", errno);
             if (size > 0) {
-                waiting_.append(buffer, static_cast<size_t>(size));
+                waiting_.append(buffer, to_size(size));
             } else if (waiting_.empty()) {
                 return std::nullopt;
             } else {

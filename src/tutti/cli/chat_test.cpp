@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "tutti/base/read_file.h"
+#include "tutti/base/to_size.h"
 #include "tutti/cli/testing/run.h"
 
 namespace tutti::cli {
@@ -179,7 +180,7 @@ TEST_F(ChatTest, OnATerminalCtrlCStopsTheAnswerAndNotTheProgram) {
             char buffer[4096];
             const ssize_t size = read(terminal, buffer, sizeof buffer);
             if (size <= 0) return false;
-            seen.append(buffer, static_cast<size_t>(size));
+            seen.append(buffer, to_size(size));
         }
         seen = seen.substr(seen.find(word) + word.size());
         return true;

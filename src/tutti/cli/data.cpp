@@ -12,6 +12,7 @@
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
 #include "tutti/base/timing.h"
+#include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/command.h"
 #include "tutti/cli/commands.h"
@@ -247,7 +248,7 @@ struct Lengths {
     int64_t documents = 0, shortest = 0, longest = 0;
 
     void add(int64_t length) {
-        ++buckets[static_cast<size_t>(std::bit_width(static_cast<uint64_t>(length)) - 1)];
+        ++buckets[to_size(std::bit_width(static_cast<uint64_t>(length)) - 1)];
         shortest = documents == 0 ? length : std::min(shortest, length);
         longest = std::max(longest, length);
         ++documents;
@@ -285,7 +286,7 @@ Content read_all(const std::string& file, const TokenFileArguments& a, int64_t v
     for (int64_t at = 0; at < size; at += kChunk) {
         // Includes the last token of the previous chunk, to detect a document that begins with this chunk.
         const int64_t before = at > 0 ? 1 : 0, count = std::min(kChunk, size - at);
-        ids.resize(static_cast<size_t>(before + count));
+        ids.resize(to_size(before + count));
         view.read(at - before, ids);
         for (const int32_t id : ids) content.largest = std::max<int64_t>(content.largest, id);
         for (const int64_t begin : view.document_begins(at - before, ids)) {
@@ -294,7 +295,7 @@ Content read_all(const std::string& file, const TokenFileArguments& a, int64_t v
         }
         if (at == 0) content.first.assign(ids.begin(), ids.begin() + std::min(kFirstTokens, count));
         if (!content.masked) continue;
-        counts.resize(static_cast<size_t>(count));
+        counts.resize(to_size(count));
         view.read_mask(at, counts);
         *content.masked += std::count(counts.begin(), counts.end(), uint8_t{0});
     }

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 #include "tutti/device/device.h"
 #include "tutti/spec/families.h"
 #include "tutti/spec/model_spec.h"
@@ -105,7 +106,7 @@ spec::RunSpec parse_run(const RunArguments& a, bool reads_data) {
     check<UsageError>(
         !run.stages.empty() && a.stage <= std::ssize(stages), "--stage ", a.stage, ": ",
         run.stages.empty() ? "the run has no [[stage]]" : concat("the run has ", stages.size(), " stages"));
-    return stages[static_cast<size_t>(a.stage - 1)];
+    return stages[to_size(a.stage - 1)];
 }
 
 void require_one_stage(const spec::RunSpec& run, const std::string& command) {

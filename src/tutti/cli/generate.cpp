@@ -9,6 +9,7 @@
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
 #include "tutti/base/timing.h"
+#include "tutti/base/to_size.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cli/text_model.h"
 #include "tutti/data/data_set.h"
@@ -165,7 +166,7 @@ void generate_on(const GenerateArguments& arguments, const std::vector<std::stri
     const double seconds = seconds_now() - begin;
     for (Text& text : texts) text.end(arguments.ids);
     output.show();
-    const auto is_too_long = [longest = static_cast<size_t>(loaded.max_positions)](const Text& text) {
+    const auto is_too_long = [longest = to_size(loaded.max_positions)](const Text& text) {
         return text.prompt_ids.size() + text.tokens.size() > longest;
     };
     if (std::any_of(texts.begin(), texts.end(), is_too_long))

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tutti/base/json.h"
+#include "tutti/base/to_size.h"
 #include "tutti/cli/testing/run.h"
 #include "tutti/device/cuda/cuda_device.h"
 #include "tutti/device/device.h"
@@ -21,7 +22,7 @@ TEST(Health, IsOneDocument) {
     EXPECT_EQ(d["healthy"], d["findings"].empty());
     ASSERT_EQ(d["ranks"].size(), 3u);
     for (int rank = 0; rank < 3; ++rank) {
-        const auto& row = d["ranks"][static_cast<size_t>(rank)];
+        const auto& row = d["ranks"][to_size(rank)];
         EXPECT_EQ(row["rank"], rank);
         EXPECT_EQ(row["host"], host_name());
         for (const char* figure : {"bf16_products", "f32_products", "memory"})

@@ -6,6 +6,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
+#include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/forecast.h"
 #include "tutti/models/flops.h"
@@ -105,7 +106,7 @@ int plan_layouts(const PlanArguments& a, const Io& io, std::vector<std::string> 
         mine = request.run;
         spec::validate(*mine, request.gpus);
     }
-    const planner::Plan plan = planner::make_plan(request, static_cast<size_t>(a.top));
+    const planner::Plan plan = planner::make_plan(request, to_size(a.top));
     std::ostream& text = io.text();
     for (const std::string& note : notes) text << "note: " << note << '\n';
     text << planner::render(plan);

@@ -9,6 +9,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/timing.h"
+#include "tutti/base/to_size.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cli/flight_summary.h"
 #include "tutti/diagnose/flight_findings.h"
@@ -74,7 +75,7 @@ int report_flight(const std::string& directory, const Io& io) {
     for (const diagnose::FlightFinding& finding : reading.findings)
         io.out << (&finding == &reading.findings.front() ? "=> " : "   then: ") << finding.text << '\n';
     for (const comm::FlightRecord& r : reading.records) {
-        io.out << "\nrank " << r.rank << " " << kCauses[static_cast<size_t>(r.cause)] << ": " << r.reason
+        io.out << "\nrank " << r.rank << " " << kCauses[to_size(r.cause)] << ": " << r.reason
                << "\n  last: " << last_operation(r) << "\n  begun:";
         for (const auto& g : r.groups) io.out << (&g == &r.groups.front() ? " " : ", ") << g.name << " " << g.begun;
         io.out << '\n';

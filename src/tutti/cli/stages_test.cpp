@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tutti/base/json.h"
+#include "tutti/base/to_size.h"
 #include "tutti/cli/testing/run.h"
 
 namespace tutti::cli {
@@ -32,7 +33,7 @@ TEST_F(StagesCommand, RehearseShowsTheLargest) {
         ASSERT_EQ(run_words("rehearse", {config, "--ranks", "2", "--stage", std::to_string(stage), "--json"}), 0)
             << err;
         const Json alone = Json::parse(out);
-        const Json& of_all = all["stages"][static_cast<size_t>(stage - 1)];
+        const Json& of_all = all["stages"][to_size(stage - 1)];
         EXPECT_EQ(of_all["peak_bytes"], alone["peak_bytes"]) << stage;
         EXPECT_EQ(of_all["first"], 3 * stage - 2);
         EXPECT_EQ(of_all["last"], 3 * stage);

@@ -2,6 +2,7 @@
 
 #include <charconv>
 
+#include "tutti/base/to_size.h"
 #include "tutti/cli/forecast.h"
 #include "tutti/spec/toml.h"
 
@@ -112,7 +113,7 @@ TextModel load_text_model(const TextModelArguments& a, int64_t longest, bool nee
 
 const char* name_of(infer::Ended ended) {
     constexpr const char* kNames[] = {"length", "token", "text"};  // by Ended
-    return kNames[static_cast<size_t>(ended)];
+    return kNames[to_size(ended)];
 }
 
 }  // namespace tutti::cli

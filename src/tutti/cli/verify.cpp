@@ -6,6 +6,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
+#include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/forecast.h"
 #include "tutti/spec/stages.h"
@@ -73,7 +74,7 @@ int find_blame(const VerifyArguments& arguments, const Io& io) {
         tried.push_back({{"tensors", p.tensors}, {"last", p.last}, {"loss", p.loss}, {"moved", p.moved}});
     const train::RoundedPrefix& all = blame.tried.back();
     const bool moved = blame.first >= 0;
-    const train::RoundedPrefix& found = blame.tried[static_cast<size_t>(std::max<int64_t>(blame.first, 0))];
+    const train::RoundedPrefix& found = blame.tried[to_size(std::max<int64_t>(blame.first, 0))];
     io.print({{"steps", options.steps}, {"tensor", moved ? Json(found.last) : Json()}, {"tried", tried}});
     std::ostream& text = io.text();
     text << std::setprecision(2);
@@ -81,7 +82,7 @@ int find_blame(const VerifyArguments& arguments, const Io& io) {
         text << "Rounding the products' tensors does not move the loss of step " << options.steps << ".\n";
         return 0;
     }
-    const train::RoundedPrefix& before = blame.tried[static_cast<size_t>(blame.first - 1)];
+    const train::RoundedPrefix& before = blame.tried[to_size(blame.first - 1)];
     text << found.last << "\n"
          << wrapped(concat("is tensor ", found.tensors, " of ", all.tensors, ", the first with which the loss of step ",
                            options.steps, " moves by half of what all move it (", all.moved, "): by ", found.moved,

@@ -55,7 +55,7 @@ Work Communicator::begin(Collective collective) {
     const uint64_t sequence = collective.kind == Kind::send      ? ++messages[0]
                               : collective.kind == Kind::receive ? ++messages[1]
                                                                  : ++sequence_;
-    Traffic& traffic = traffic_[static_cast<size_t>(collective.kind)];
+    Traffic& traffic = traffic_[to_size(collective.kind)];
     ++traffic.calls;
     traffic.bytes += summary.bytes;
     traffic.sent +=

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tutti/base/exact_sum.h"
+#include "tutti/base/to_size.h"
 #include "tutti/comm/flight_record.h"
 #include "tutti/comm/progress.h"
 
@@ -89,7 +90,7 @@ class Communicator {
     // operation of any group, to start a rank's send and receive together.
     virtual void start_messages() {}
 
-    virtual const Traffic& traffic(Kind kind) const { return traffic_[static_cast<size_t>(kind)]; }
+    virtual const Traffic& traffic(Kind kind) const { return traffic_[to_size(kind)]; }
     virtual Usage usage() const;
 
   protected:

@@ -11,6 +11,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/philox.h"
+#include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
 #include "tutti/data/text_tokens.h"
 #include "tutti/data/token_writer.h"
@@ -41,7 +42,7 @@ std::vector<int64_t> TokenView::document_begins(int64_t begin, std::span<const i
     if (source_->knows_documents() || !rule_.eod) return begins;
     std::vector<int64_t> all;
     for (int64_t i = 1; i < count; ++i)
-        if (ids[static_cast<size_t>(i - 1)] == *rule_.eod) all.push_back(i);
+        if (ids[to_size(i - 1)] == *rule_.eod) all.push_back(i);
     all.insert(all.end(), begins.begin(), begins.end());
     std::sort(all.begin(), all.end());
     all.erase(std::unique(all.begin(), all.end()), all.end());
@@ -57,7 +58,7 @@ std::vector<int64_t> TokenView::document_begins() const {
     }
     std::vector<int32_t> ids(1 << 20);
     for (int64_t at = 0; at + 1 < size(); at += static_cast<int64_t>(ids.size()) - 1) {  // a token tells of the next
-        ids.resize(static_cast<size_t>(std::min<int64_t>(1 << 20, size() - at)));
+        ids.resize(to_size(std::min<int64_t>(1 << 20, size() - at)));
         read(at, ids);
         for (const int64_t begin : document_begins(at, ids)) begins.push_back(at + begin);
     }
@@ -73,7 +74,7 @@ double TokenView::share_without_beginning() const {
     int64_t all = 0, without = 0;
     std::vector<uint8_t> counts;
     for (const Packing::Piece& piece : packing_->pieces()) {
-        counts.resize(static_cast<size_t>(piece.count));
+        counts.resize(to_size(piece.count));
         read_mask(piece.begin, counts);
         const int64_t targets = std::count(counts.begin() + 1, counts.end(), uint8_t{1});
         all += targets;
@@ -97,7 +98,7 @@ bool TokenView::has_target() const {
     if (!source_->has_mask()) return size() > 1;
     std::vector<uint8_t> counted(1 << 16);
     for (int64_t begin = 1; begin < size(); begin += static_cast<int64_t>(counted.size())) {
-        counted.resize(static_cast<size_t>(std::min<int64_t>(1 << 16, size() - begin)));
+        counted.resize(to_size(std::min<int64_t>(1 << 16, size() - begin)));
         read_mask(begin, counted);
         if (std::find_if(counted.begin(), counted.end(), [](uint8_t c) { return c != 0; }) != counted.end())
             return true;
@@ -154,7 +155,7 @@ Entry parse_entry(const std::string& text) {
     check<UsageError>(std::isfinite(weight) && weight > 0, "data: \"", text, "\": a weight must be positive, got ",
                       weight);
     if (std::filesystem::exists(text)) return {std::nullopt, text};  // "2 cities.txt"
-    const size_t path = text.find_first_not_of(' ', static_cast<size_t>(stop - text.data()));
+    const size_t path = text.find_first_not_of(' ', to_size(stop - text.data()));
     check<UsageError>(path != std::string::npos, "data: \"", text, "\": a path must follow the weight");
     return {weight, text.substr(path)};
 }

@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "tutti/base/to_size.h"
 #include "tutti/data/testing/token_files.h"
 
 namespace tutti::data {
@@ -14,7 +15,7 @@ namespace {
 using Ids = std::vector<int32_t>;
 
 Ids all(const TokenView& view) {
-    Ids ids(static_cast<size_t>(view.size()));
+    Ids ids(to_size(view.size()));
     view.read(0, ids);
     return ids;
 }

@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "tutti/base/to_size.h"
 #include "tutti/data/encode_files.h"
 #include "tutti/data/sampler.h"
 #include "tutti/data/testing/token_files.h"
@@ -30,7 +31,7 @@ struct Rows {
 };
 Rows rows(const Sampler& sampler, uint64_t i) {
     Rows r;
-    for (Ids* x : {&r.tokens, &r.targets, &r.first_key}) x->resize(static_cast<size_t>(sampler.seq_len()));
+    for (Ids* x : {&r.tokens, &r.targets, &r.first_key}) x->resize(to_size(sampler.seq_len()));
     sampler.rows(i, {r.tokens, r.targets, r.first_key});
     return r;
 }
@@ -210,7 +211,7 @@ TEST(EncodeFiles, SamePiecesForAnyNumberOfThreads) {
     for (const auto& piece : alone) {
         for (const int32_t id : piece.ids) joined += static_cast<char>(id);
         documents += piece.begins.size();
-        bytes += static_cast<size_t>(piece.bytes);
+        bytes += to_size(piece.bytes);
     }
     std::string expected;
     size_t count = 0;
@@ -285,7 +286,7 @@ TEST(Blend, SamplesOfSeveralSources) {
         Ids tokens(11);
         sampler.sample(i, tokens);
         EXPECT_TRUE(seen[tokens[0] / 1000].insert(tokens[0]).second) << "sample " << i;
-        EXPECT_EQ(sampler.place(i).view, static_cast<size_t>(tokens[0] / 1000));
+        EXPECT_EQ(sampler.place(i).view, to_size(tokens[0] / 1000));
     }
     EXPECT_EQ(seen[0].size(), 9u);
     EXPECT_EQ(seen[1].size(), 3u);

@@ -12,6 +12,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
+#include "tutti/base/to_size.h"
 #include "tutti/data/text_stream.h"
 
 namespace tutti::data {
@@ -214,13 +215,13 @@ class PieceEncoder {
         encoder_->encode(prompt, prompt_ids_);
         std::string text;  // of the prompt, as the tokenizer shows it
         for (const int32_t id : prompt_ids_) text += tokenizer_.piece(id);
-        auto at = static_cast<size_t>(begin) + prefix_.size();
+        auto at = to_size(begin) + prefix_.size();
         for (std::string_view rest = text; at < piece.ids.size(); ++at) {
             const std::string shown = tokenizer_.piece(piece.ids[at]);
             if (shown.empty() ? rest.empty() : !rest.starts_with(shown)) break;
             rest.remove_prefix(shown.size());
         }
-        piece.counted.resize(static_cast<size_t>(begin), 1);
+        piece.counted.resize(to_size(begin), 1);
         piece.counted.resize(at, 0);
         piece.counted.resize(piece.ids.size(), 1);
     }

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 
 namespace tutti::data {
 
@@ -31,7 +32,7 @@ std::optional<IdType> type_of(uint8_t code) {
 
 int64_t width_of(IdType type) {
     constexpr std::array<int64_t, 7> kWidths = {1, 1, 2, 2, 4, 4, 8};
-    return kWidths.at(static_cast<size_t>(type));
+    return kWidths.at(to_size(type));
 }
 
 template <class T>

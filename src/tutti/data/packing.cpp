@@ -4,6 +4,8 @@
 #include <bit>
 #include <cstddef>
 
+#include "tutti/base/to_size.h"
+
 namespace tutti::data {
 
 namespace {
@@ -55,13 +57,13 @@ Packing::Packing(std::span<const int64_t> begins, int64_t end, int64_t seq_len)
     for (size_t w = 0; w < windows; ++w) first_[w + 1] += first_[w];
     std::vector<Piece> by_window(pieces_.size());
     std::vector<int64_t> next(first_.begin(), first_.end());
-    for (size_t i = 0; i < pieces_.size(); ++i) by_window[static_cast<size_t>(next[window_of[i]]++)] = pieces_[i];
+    for (size_t i = 0; i < pieces_.size(); ++i) by_window[to_size(next[window_of[i]]++)] = pieces_[i];
     pieces_ = std::move(by_window);
 }
 
 std::span<const Packing::Piece> Packing::window(int64_t index) const {
-    const auto i = static_cast<size_t>(index);
-    return std::span(pieces_).subspan(static_cast<size_t>(first_[i]), static_cast<size_t>(first_[i + 1] - first_[i]));
+    const auto i = to_size(index);
+    return std::span(pieces_).subspan(to_size(first_[i]), to_size(first_[i + 1] - first_[i]));
 }
 
 }  // namespace tutti::data

@@ -8,6 +8,8 @@
 #include <random>
 #include <tuple>
 
+#include "tutti/base/to_size.h"
+
 namespace tutti::data {
 namespace {
 
@@ -61,9 +63,9 @@ TEST(Packing, IsTheFirstFitAndEachTokenIsATargetOnce) {
         std::map<int64_t, int> as_target;
         for (int64_t w = 0; w < packing.windows(); ++w) {
             const auto window = packing.window(w);
-            ASSERT_EQ(window.size(), expected[static_cast<size_t>(w)].size());
+            ASSERT_EQ(window.size(), expected[to_size(w)].size());
             for (size_t i = 0; i < window.size(); ++i) {
-                EXPECT_EQ(std::pair(window[i].begin, int64_t{window[i].count}), expected[static_cast<size_t>(w)][i]);
+                EXPECT_EQ(std::pair(window[i].begin, int64_t{window[i].count}), expected[to_size(w)][i]);
                 const bool begins = std::ranges::binary_search(records.begins, window[i].begin);
                 EXPECT_EQ(window[i].continues, !begins);
                 for (int64_t t = 1; t < window[i].count; ++t) ++as_target[window[i].begin + t];

@@ -7,6 +7,7 @@
 
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
+#include "tutti/base/to_size.h"
 #include "tutti/data/testing/token_files.h"
 #include "tutti/data/text_tokens.h"
 #include "tutti/text/sentencepiece.h"
@@ -47,7 +48,7 @@ void expect_ids_of_whole_texts(const text::Tokenizer& tokenizer, const std::stri
     begins.push_back(source->size());
     for (size_t i = 0; i < records.size(); ++i) {
         const auto& [prompt, completion] = records[i];
-        std::vector<int32_t> ids(static_cast<size_t>(begins[i + 1] - begins[i])), expected = tokenizer.prefix();
+        std::vector<int32_t> ids(to_size(begins[i + 1] - begins[i])), expected = tokenizer.prefix();
         std::vector<uint8_t> counted(ids.size());
         source->read(begins[i], ids);
         source->read_mask(begins[i], counted);
@@ -55,7 +56,7 @@ void expect_ids_of_whole_texts(const text::Tokenizer& tokenizer, const std::stri
             expected.insert(expected.end(), more.begin(), more.end());
         ASSERT_EQ(ids, expected) << name << ": " << prompt << "|" << completion;
         // The mask is a beginning, and it shows a beginning of the prompt.
-        const auto masked = static_cast<size_t>(std::ranges::count(counted, 0));
+        const auto masked = to_size(std::ranges::count(counted, 0));
         EXPECT_TRUE(std::all_of(counted.begin(), counted.begin() + static_cast<std::ptrdiff_t>(masked),
                                 [](uint8_t c) { return c == 0; }));
         const auto shown = [&](std::vector<int32_t> of) { return tokenizer.decode(of); };
@@ -100,7 +101,7 @@ TEST(RecordIds, AnAnswerHasNoSpaceOfItsOwn) {
     const auto path = folder.write("r.jsonl", R"({"prompt": "2+2=", "completion": "4"})");
     const auto tokenizer = text::make_tokenizer(of_testdata("sentencepiece.model"));
     const auto source = open_records({path}, *tokenizer, {.encode = {.write = false}});
-    std::vector<int32_t> ids(static_cast<size_t>(source->size()));
+    std::vector<int32_t> ids(to_size(source->size()));
     source->read(0, ids);
     EXPECT_EQ(tokenizer->decode(ids), "2+2=4");
 }

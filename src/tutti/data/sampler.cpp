@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 
 namespace tutti::data {
 
@@ -124,8 +125,8 @@ void Sampler::read(Place place, std::span<int32_t> tokens) const {
     if (view.packing() == nullptr) return view.read(place.window * seq_len_, tokens);
     std::span<int32_t> rest = tokens;
     for (const Packing::Piece& piece : view.packing()->window(place.window)) {
-        view.read(piece.begin, rest.first(static_cast<size_t>(piece.count)));
-        rest = rest.subspan(static_cast<size_t>(piece.count));
+        view.read(piece.begin, rest.first(to_size(piece.count)));
+        rest = rest.subspan(to_size(piece.count));
     }
     std::fill(rest.begin(), rest.end(), 0);
 }
@@ -133,7 +134,7 @@ void Sampler::read(Place place, std::span<int32_t> tokens) const {
 void Sampler::sample(uint64_t i, std::span<int32_t> tokens) const { read(place(i), tokens); }
 
 std::vector<uint8_t> Sampler::counts(Place place) const {
-    std::vector<uint8_t> counts(static_cast<size_t>(seq_len_ + 1));
+    std::vector<uint8_t> counts(to_size(seq_len_ + 1));
     const TokenView& view = set_.views[place.view];
     if (view.packing() == nullptr) {
         view.read_mask(place.window * seq_len_, counts);
@@ -141,9 +142,9 @@ std::vector<uint8_t> Sampler::counts(Place place) const {
     }
     std::span<uint8_t> rest = counts;
     for (const Packing::Piece& piece : view.packing()->window(place.window)) {
-        view.read_mask(piece.begin, rest.first(static_cast<size_t>(piece.count)));
+        view.read_mask(piece.begin, rest.first(to_size(piece.count)));
         if (piece.continues) rest[0] = 0;  // it was a target at the end of the piece before
-        rest = rest.subspan(static_cast<size_t>(piece.count));
+        rest = rest.subspan(to_size(piece.count));
     }
     return counts;
 }
@@ -163,7 +164,7 @@ std::vector<int64_t> Sampler::begins(Place place, std::span<const int32_t> token
 void Sampler::rows(uint64_t i, const SampleRows& out) const {
     const Place at = place(i);
     const TokenView& view = set_.views[at.view];
-    std::vector<int32_t> window(static_cast<size_t>(seq_len_ + 1));
+    std::vector<int32_t> window(to_size(seq_len_ + 1));
     read(at, window);
     std::copy(window.begin(), window.end() - 1, out.tokens.begin());
     std::copy(window.begin() + 1, window.end(), out.targets.begin());
@@ -175,7 +176,7 @@ void Sampler::rows(uint64_t i, const SampleRows& out) const {
     }
     if (!view.documents().respected) return;
     for (const int64_t begin : begins(at, window)) {
-        out.targets[static_cast<size_t>(begin - 1)] = -1;
+        out.targets[to_size(begin - 1)] = -1;
         std::fill(out.first_key.begin() + begin, out.first_key.end(), static_cast<int32_t>(begin));
     }
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 #include "tutti/data/testing/token_files.h"
 
 namespace tutti::data {
@@ -35,7 +36,7 @@ TokenView counting(const ScratchFolder& folder, uint64_t tokens) {
 }
 
 Ids sample(const Sampler& sampler, uint64_t i) {
-    Ids tokens(static_cast<size_t>(sampler.seq_len() + 1));
+    Ids tokens(to_size(sampler.seq_len() + 1));
     sampler.sample(i, tokens);
     return tokens;
 }
@@ -135,12 +136,12 @@ TEST(Permute, IsABijection) {
         for (int64_t d : {-1, 0, 1}) sizes.push_back((int64_t{1} << k) + d);
     for (int64_t n : sizes) {
         for (RandomKey key : {RandomKey{0}, random_key(1234, "test")}) {
-            std::vector<bool> seen(static_cast<size_t>(n), false);
+            std::vector<bool> seen(to_size(n), false);
             for (int64_t element : order(key, n)) {
                 ASSERT_GE(element, 0);
                 ASSERT_LT(element, n);
-                ASSERT_FALSE(seen[static_cast<size_t>(element)]) << element << " came twice, n = " << n;
-                seen[static_cast<size_t>(element)] = true;
+                ASSERT_FALSE(seen[to_size(element)]) << element << " came twice, n = " << n;
+                seen[to_size(element)] = true;
             }
         }
     }
@@ -155,8 +156,8 @@ TEST(Permute, HasTheseValues) {
     const std::vector<int64_t> trillion = {32867877395,  958162636870, 167124771582, 73255993027,
                                            563898227784, 227435852895, 359960509099, 195963452106};
     for (int64_t i = 0; i < 8; ++i) {
-        EXPECT_EQ(permute(kKey, 1000, i), thousand[static_cast<size_t>(i)]);
-        EXPECT_EQ(permute(kKey, 1'000'000'000'000, i), trillion[static_cast<size_t>(i)]);
+        EXPECT_EQ(permute(kKey, 1000, i), thousand[to_size(i)]);
+        EXPECT_EQ(permute(kKey, 1'000'000'000'000, i), trillion[to_size(i)]);
     }
 }
 
@@ -171,14 +172,13 @@ TEST(Permute, ReachesAllOrdersOfThree) {
 TEST(Permute, PlacesAreUniformOverKeys) {
     constexpr int64_t kKeys = 20000;
     for (int64_t n : {2, 3, 7, 16, 37}) {
-        std::vector<std::vector<int64_t>> counts(static_cast<size_t>(n), std::vector<int64_t>(static_cast<size_t>(n)));
+        std::vector<std::vector<int64_t>> counts(to_size(n), std::vector<int64_t>(to_size(n)));
         for (uint64_t k = 0; k < kKeys; ++k)
-            for (int64_t i = 0; i < n; ++i)
-                ++counts[static_cast<size_t>(i)][static_cast<size_t>(permute(random_key(99, "test", k), n, i))];
+            for (int64_t i = 0; i < n; ++i) ++counts[to_size(i)][to_size(permute(random_key(99, "test", k), n, i))];
         const double expected = static_cast<double>(kKeys) / static_cast<double>(n);
         for (int64_t i = 0; i < n; ++i) {
             double chi_square = 0;
-            for (int64_t count : counts[static_cast<size_t>(i)])
+            for (int64_t count : counts[to_size(i)])
                 chi_square +=
                     (static_cast<double>(count) - expected) * (static_cast<double>(count) - expected) / expected;
             const double freedom = static_cast<double>(n - 1);

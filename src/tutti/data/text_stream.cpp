@@ -13,6 +13,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
+#include "tutti/base/to_size.h"
 
 namespace tutti::data {
 
@@ -64,7 +65,7 @@ class Stored {
         const int error = errno;
         check<DataError>(got >= 0, place(), "cannot be read: ", system_reason(error));
         ended_ = got == 0;
-        filled_ += static_cast<size_t>(got);
+        filled_ += to_size(got);
         read_ += got;
     }
 

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <random>
 
+#include "tutti/base/to_size.h"
 #include "tutti/data/encode_files.h"
 #include "tutti/data/testing/token_files.h"
 #include "tutti/data/text_tokens.h"
@@ -263,7 +264,7 @@ TEST(TextStream, RecordsAndTheirLinesAreThoseOfThePlainFile) {
                   "");
         // A run reads them as well.
         const auto source = open_records({path}, tokenizer, {.encode = {.write = false}});
-        std::vector<int32_t> of_run(static_cast<size_t>(source->size()));
+        std::vector<int32_t> of_run(to_size(source->size()));
         source->read(0, of_run);
         EXPECT_EQ(of_run, plain.ids);
         // Text of a run is read by its bytes.

@@ -10,6 +10,7 @@
 #include <csignal>
 #include <filesystem>
 
+#include "tutti/base/to_size.h"
 #include "tutti/data/data_set.h"
 #include "tutti/data/testing/token_files.h"
 #include "tutti/data/token_writer.h"
@@ -30,7 +31,7 @@ text::ByteLevelModel small_model(int64_t vocab) {
 }
 
 std::vector<int32_t> ids_of(const TokenSource& source) {
-    std::vector<int32_t> ids(static_cast<size_t>(source.size()));
+    std::vector<int32_t> ids(to_size(source.size()));
     source.read(0, ids);
     return ids;
 }
@@ -135,7 +136,7 @@ struct All {
     bool operator==(const All&) const = default;
 };
 All all_of(const TokenSource& source) {
-    const auto size = static_cast<size_t>(source.size());
+    const auto size = to_size(source.size());
     All all{.ids = std::vector<int32_t>(size), .begins = {}, .mask = std::vector<uint8_t>(size)};
     source.read(0, all.ids);
     source.document_begins(0, source.size(), all.begins);

@@ -14,6 +14,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
+#include "tutti/base/to_size.h"
 #include "tutti/data/megatron_index.h"
 #include "tutti/data/text_stream.h"
 
@@ -317,7 +318,7 @@ class TokenFiles final : public TokenSource {
     void for_parts(int64_t begin, std::span<T> out, Action&& action) const {
         for (auto part = holder(begin); !out.empty(); ++part) {
             const int64_t skip = begin - part->begin;
-            const auto piece = out.first(std::min(out.size(), static_cast<size_t>(part->count - skip)));
+            const auto piece = out.first(std::min(out.size(), to_size(part->count - skip)));
             action(*part, skip, piece);
             begin += static_cast<int64_t>(piece.size());
             out = out.subspan(piece.size());
@@ -368,9 +369,9 @@ void visit_sample(const TokenSource& source, int64_t begin, int64_t end,
     check(0 <= begin && begin <= end && end <= source.size(), "sample of tokens [", begin, ", ", end, ") of ",
           source.size());
     const int64_t size = end - begin;
-    std::vector<int32_t> ids(static_cast<size_t>(std::min(size, kBlock)));
+    std::vector<int32_t> ids(to_size(std::min(size, kBlock)));
     const auto visit_block = [&](int64_t first, int64_t count) {
-        const auto block = std::span(ids).first(static_cast<size_t>(count));
+        const auto block = std::span(ids).first(to_size(count));
         source.read(first, block);
         visit(first, block);
     };

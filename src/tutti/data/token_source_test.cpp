@@ -7,6 +7,7 @@
 #include <array>
 
 #include "tutti/base/philox.h"
+#include "tutti/base/to_size.h"
 #include "tutti/data/testing/token_files.h"
 
 namespace tutti::data {
@@ -15,7 +16,7 @@ namespace {
 using Ids = std::vector<int32_t>;
 
 Ids all(const TokenSource& source) {
-    Ids ids(static_cast<size_t>(source.size()));
+    Ids ids(to_size(source.size()));
     source.read(0, ids);
     return ids;
 }
@@ -414,7 +415,7 @@ TEST_F(Megatron, MutatedIndexesAreReadOrRefused) {
     int opened = 0;
     for (uint64_t i = 0; i < 600; ++i) {
         const auto draw = [&](uint64_t what, uint64_t n) {
-            return static_cast<size_t>(uniform_below(random_key(i, "mutations"), what, n));
+            return to_size(uniform_below(random_key(i, "mutations"), what, n));
         };
         std::string idx = kIdx;
         for (uint64_t m = 0; m <= draw(0, 3); ++m)

@@ -18,6 +18,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
+#include "tutti/base/to_size.h"
 
 namespace tutti::data {
 
@@ -102,7 +103,7 @@ void NewFile::write_at(int64_t offset, const void* bytes, size_t size) {
         check<DataError>(done > 0, temporary_, ": cannot be written: ", std::strerror(errno));
         from += done;
         offset += done;
-        size -= static_cast<size_t>(done);
+        size -= to_size(done);
     }
 }
 
@@ -147,7 +148,7 @@ void TokenWriter::append_mask(const EncodedPiece& piece) {
         mask_ = std::make_unique<NewFile>(prefix_ + ".mask");
         const std::vector<uint8_t> ones(1 << 20, 1);
         for (int64_t left = tokens_; left > 0; left -= static_cast<int64_t>(ones.size()))
-            mask_->write(ones.data(), std::min(ones.size(), static_cast<size_t>(left)));
+            mask_->write(ones.data(), std::min(ones.size(), to_size(left)));
     }
     only_read_ += zeros;
     if (!mask_) return;
@@ -241,7 +242,7 @@ std::optional<TokensMaker> maker_of_tokens(const std::string& path) {
     if (!text) return std::nullopt;
     TokensMaker maker;
     const auto [stop, error] = std::from_chars(text->data(), text->data() + text->size(), maker.fingerprint, 16);
-    const auto digits = static_cast<size_t>(stop - text->data());
+    const auto digits = to_size(stop - text->data());
     check<DataError>(error == std::errc() && digits == 16 && digits < text->size() && (*text)[digits] == ' ', file,
                      ": required: 16 hexadecimal digits and a description; remove the file if it is not Tutti's");
     maker.description = text->substr(17, text->find('\n') - 17);

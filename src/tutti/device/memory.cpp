@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 #include "tutti/device/device.h"
 
 namespace tutti {
@@ -24,7 +25,7 @@ std::string RawMemory::advice() const {
 }
 
 void Tally::add(int64_t bytes, Purpose purpose) {
-    MemoryUsage& usage = of[static_cast<size_t>(purpose)];
+    MemoryUsage& usage = of[to_size(purpose)];
     usage.current += bytes;
     usage.peak = std::max(usage.peak, usage.current);
     total.current += bytes;
@@ -99,7 +100,7 @@ void Allocator::release(void* data, int64_t bytes, Purpose purpose,
 
 MemoryUsage Allocator::usage(Purpose purpose) const {
     std::lock_guard lock(mutex_);
-    return usage_.of[static_cast<size_t>(purpose)];
+    return usage_.of[to_size(purpose)];
 }
 
 MemoryUsage Allocator::total() const {

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 #include "tutti/device/device.h"
 #include "tutti/device/segments.h"
 
@@ -27,7 +28,7 @@ class SmallMemory final : public RawMemory {
     void* take(int64_t bytes) override {
         if (taken_ + bytes > limit_) return nullptr;
         taken_ += bytes;
-        return std::malloc(static_cast<size_t>(bytes));
+        return std::malloc(to_size(bytes));
     }
     void give_back(void* data, int64_t bytes) override {
         taken_ -= bytes;

@@ -7,6 +7,8 @@
 #include <optional>
 #include <set>
 
+#include "tutti/base/to_size.h"
+
 namespace tutti::diagnose {
 
 using comm::Cause, comm::FlightRecord, comm::State, comm::read_flight_record, comm::under_way;
@@ -39,11 +41,10 @@ struct Wait {
 
 class Search {
   public:
-    Search(const std::vector<FlightRecord>& records, int ranks)
-        : records_(records), by_rank_(static_cast<size_t>(ranks)) {
-        for (const FlightRecord& r : records) by_rank_[static_cast<size_t>(r.rank)] = &r;
+    Search(const std::vector<FlightRecord>& records, int ranks) : records_(records), by_rank_(to_size(ranks)) {
+        for (const FlightRecord& r : records) by_rank_[to_size(r.rank)] = &r;
         for (int rank = 0; rank < ranks; ++rank)
-            if (by_rank_[static_cast<size_t>(rank)] == nullptr) missing_.push_back(rank);
+            if (by_rank_[to_size(rank)] == nullptr) missing_.push_back(rank);
         for (const FlightRecord& r : records_)
             for (const Entry& e : r.operations)
                 if (under_way(e.state)) is_message(e) ? note_message(r, e) : note_collective(r, e);
@@ -60,7 +61,7 @@ class Search {
     }
 
   private:
-    const FlightRecord* record_of(int rank) const { return by_rank_[static_cast<size_t>(rank)]; }
+    const FlightRecord* record_of(int rank) const { return by_rank_[to_size(rank)]; }
     static const Group* find(const FlightRecord& record, const Group& group) {
         for (const Group& g : record.groups)
             if (g.same(group)) return &g;
@@ -89,7 +90,7 @@ class Search {
 
     void note_message(const FlightRecord& r, const Entry& e) {
         const Group& group = r.groups[e.group];
-        const int other = group.ranks[static_cast<size_t>(e.operation.peer)];
+        const int other = group.ranks[to_size(e.operation.peer)];
         const FlightRecord* there = record_of(other);
         uint64_t begun = 0;
         if (there != nullptr) {
@@ -292,7 +293,7 @@ class Search {
 
 std::string_view name_of(FlightFinding::Kind finding) {
     constexpr std::string_view kNames[] = {"different", "failed", "missing", "behind", "circle", "level"};  // by Kind
-    return kNames[static_cast<size_t>(finding)];
+    return kNames[to_size(finding)];
 }
 
 std::string last_operation(const FlightRecord& record) {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/base/to_size.h"
 #include "tutti/comm/world.h"
 #include "tutti/device/device.h"
 #include "tutti/ops/context.h"
@@ -29,7 +30,7 @@ struct RankHealth {
     int64_t repeats = 0, changed = 0;      // repetitions of one product; those with other bits than the first
     uint64_t digest = 0;                   // of the first repetition's bits
 
-    double rate(Figure figure) const { return rates[static_cast<size_t>(figure)]; }
+    double rate(Figure figure) const { return rates[to_size(figure)]; }
     std::string host_name() const { return host.data(); }
     std::string device_name() const { return device.data(); }
 };
@@ -52,10 +53,8 @@ struct ClusterHealth {
     }
 
     int size() const { return static_cast<int>(ranks.size()); }
-    const RankHealth& rank(int r) const { return ranks[static_cast<size_t>(r)]; }
-    const LinkHealth& link(int a, int b) const {
-        return links[static_cast<size_t>(a) * ranks.size() + static_cast<size_t>(b)];
-    }
+    const RankHealth& rank(int r) const { return ranks[to_size(r)]; }
+    const LinkHealth& link(int a, int b) const { return links[to_size(a) * ranks.size() + to_size(b)]; }
     bool same_host(int a, int b) const { return rank(a).host == rank(b).host; }
 };
 

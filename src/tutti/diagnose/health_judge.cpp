@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
 #include "tutti/diagnose/health.h"
 
@@ -34,7 +35,7 @@ constexpr FigureText kFigureTexts[] = {  // by Figure
     {"to_device", "copies to the device", kSlowCopies},
     {"from_device", "copies from the device", kSlowCopies}};
 static_assert(std::size(kFigureTexts) == kFigures);
-const FigureText& text_of(Figure figure) { return kFigureTexts[static_cast<size_t>(figure)]; }
+const FigureText& text_of(Figure figure) { return kFigureTexts[to_size(figure)]; }
 
 double median(std::vector<double> values) {
     std::sort(values.begin(), values.end());
@@ -49,7 +50,7 @@ class Peers {
     // An added speed as a share of the median of the others; nullopt: it has no peers, or was not measured.
     std::optional<double> share(double speed) const {
         if (speed <= 0 || speeds_.size() < 2) return std::nullopt;
-        const auto own = static_cast<size_t>(std::lower_bound(speeds_.begin(), speeds_.end(), speed) - speeds_.begin());
+        const auto own = to_size(std::lower_bound(speeds_.begin(), speeds_.end(), speed) - speeds_.begin());
         const auto other = [&](size_t i) { return speeds_[i < own ? i : i + 1]; };
         const size_t others = speeds_.size() - 1;
         return speed / (others % 2 == 1 ? other(others / 2) : (other(others / 2 - 1) + other(others / 2)) / 2);
@@ -132,7 +133,7 @@ void find_wrong_links(const ClusterHealth& c, Verdict& verdict) {
 // --- slow ranks and links --------------------------------------------------------------------------------------------
 
 void find_slow_ranks(const ClusterHealth& c, Figure figure, double margin, Verdict& verdict) {
-    const auto rate = [&](int r) { return c.rank(r).rates[static_cast<size_t>(figure)]; };
+    const auto rate = [&](int r) { return c.rank(r).rates[to_size(figure)]; };
     std::map<std::string, Peers> devices;
     for (int r = 0; r < c.size(); ++r) devices[c.rank(r).device_name()].add(rate(r));
     for (int r = 0; r < c.size(); ++r) {
@@ -161,20 +162,20 @@ void find_slow_links(const ClusterHealth& c, const LinkKind& kind, Verdict& verd
         double share;
     };
     std::vector<Link> links;
-    std::vector<std::vector<double>> shares(static_cast<size_t>(n));  // of each rank's links
+    std::vector<std::vector<double>> shares(to_size(n));  // of each rank's links
     for (int a = 0; a < n; ++a)
         for (int b = a + 1; b < n; ++b) {
             const auto share = peers[c.same_host(a, b)].share(kind.speed(c.link(a, b)));
             if (!share) continue;
             links.push_back({a, b, *share});
-            for (const int r : {a, b}) shares[static_cast<size_t>(r)].push_back(*share);
+            for (const int r : {a, b}) shares[to_size(r)].push_back(*share);
         }
-    std::vector<bool> named(static_cast<size_t>(n));
+    std::vector<bool> named(to_size(n));
     for (int r = 0; r < n; ++r) {
-        if (shares[static_cast<size_t>(r)].size() < 2) continue;
-        const double share = median(shares[static_cast<size_t>(r)]);
+        if (shares[to_size(r)].size() < 2) continue;
+        const double share = median(shares[to_size(r)]);
         if (share >= 1 - kind.margin) continue;
-        named[static_cast<size_t>(r)] = true;
+        named[to_size(r)] = true;
         verdict.findings.push_back(
             {kind.what,
              {r},
@@ -184,7 +185,7 @@ void find_slow_links(const ClusterHealth& c, const LinkKind& kind, Verdict& verd
              "binding of its rank to cores"});
     }
     for (const Link& l : links) {
-        if (l.share >= 1 - kind.margin || named[static_cast<size_t>(l.a)] || named[static_cast<size_t>(l.b)]) continue;
+        if (l.share >= 1 - kind.margin || named[to_size(l.a)] || named[to_size(l.b)]) continue;
         const std::string text = concat(places_of(c, {l.a, l.b}), ": ", kind.words, " at ", kind.text(c.link(l.a, l.b)),
                                         ", ", of_peers(l.share));
         const char* advice = c.same_host(l.a, l.b)

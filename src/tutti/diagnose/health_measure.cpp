@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "tutti/base/philox.h"
+#include "tutti/base/to_size.h"
 #include "tutti/diagnose/health.h"
 #include "tutti/diagnose/measure.h"
 #include "tutti/ops/ops.h"
@@ -70,7 +71,7 @@ std::vector<float> integers(size_t count, const char* key) {
 // the host, and a row with one wrong element always differs.
 int64_t wrong_rows(ops::Context& ctx, DType dtype, int64_t n) {
     static_assert(64 * kLargestChecked < (1 << 24));
-    const size_t side = static_cast<size_t>(n);
+    const size_t side = to_size(n);
     const std::vector<float> x = integers(side * side, "health x"), dy = integers(side * side, "health dy");
     std::vector<float> signs = integers(side, "health signs");
     for (float& sign : signs) sign = sign < 0 ? -1.0f : 1.0f;
@@ -108,13 +109,13 @@ void repeat_product(ops::Context& ctx, DType dtype, int64_t n, double seconds, R
 
 void measure_copies(ops::Context& ctx, double seconds, RankHealth& health) {
     const Tensor there = filled(ctx, {kCopyBytes / 4}, DType::f32, 0);
-    std::vector<std::byte> here(static_cast<size_t>(kCopyBytes));
+    std::vector<std::byte> here(to_size(kCopyBytes));
     const auto rate = [&](const std::function<void()>& call) {
         return static_cast<double>(kCopyBytes) / time_kernels(ctx.device, limits_of(seconds), call).median;
     };
-    health.rates[static_cast<size_t>(Figure::to_device)] =
+    health.rates[to_size(Figure::to_device)] =
         rate([&] { ctx.device.copy_in(there.view().data, here.data(), kCopyBytes); });
-    health.rates[static_cast<size_t>(Figure::from_device)] =
+    health.rates[to_size(Figure::from_device)] =
         rate([&] { ctx.device.copy_out(here.data(), there.view().data, kCopyBytes); });
 }
 
@@ -130,7 +131,7 @@ RankHealth measure_rank(Communicator& group, ops::Context& ctx, const HealthOpti
                       checked = std::min(n, kLargestChecked);
         const GemmShape shape{"", n, n, n};
         group.barrier();
-        health.rates[static_cast<size_t>(figure)] =
+        health.rates[to_size(figure)] =
             shape.flops() / time_gemm(ctx, dtype, shape, limits_of(kProducts * options.seconds)).median;
         group.barrier();
         health.wrong_rows += wrong_rows(ctx, dtype, checked);
@@ -140,7 +141,7 @@ RankHealth measure_rank(Communicator& group, ops::Context& ctx, const HealthOpti
     const bool cpu = ctx.device.host_readable();  // ranks of a host share its caches and its memory
     const int64_t buffer = kBufferBytes / (cpu ? std::max(1, options.local.size) : 1);
     group.barrier();
-    health.rates[static_cast<size_t>(Figure::memory)] =
+    health.rates[to_size(Figure::memory)] =
         measure_bandwidth(ctx, limits_of(kMemory * options.seconds), std::max<int64_t>(buffer, 8 << 20));
     ctx.device.memory().trim();
     group.barrier();
@@ -163,7 +164,7 @@ class Links {
 
     LinkHealth meet(int peer, double seconds) {
         LinkHealth link;
-        std::memset(received_.view().data, 0, static_cast<size_t>(kMessageBytes));
+        std::memset(received_.view().data, 0, to_size(kMessageBytes));
         const double exchange = median_time(peer, seconds * 3 / 4, [&] {
             comm::Work out = group_.send(sent_, peer);
             group_.receive(received_, peer).wait();
@@ -184,7 +185,7 @@ class Links {
 
     // In place; the values do not matter.
     Timing all_reduce(double seconds) {
-        std::memset(received_.view().data, 0, static_cast<size_t>(kMessageBytes));
+        std::memset(received_.view().data, 0, to_size(kMessageBytes));
         return time_together(group_, seconds, [&] { group_.all_reduce(received_).wait(); });
     }
 
@@ -201,7 +202,7 @@ class Links {
         } else {
             group_.receive(small_, peer).wait();
         }
-        std::vector<double> times(static_cast<size_t>(runs));  // the small tensor then travels with this in it
+        std::vector<double> times(to_size(runs));  // the small tensor then travels with this in it
         for (double& time : times) {
             const double start = seconds_now();
             call();
@@ -222,10 +223,10 @@ std::vector<T> gather(Communicator& group, Device& host, const std::vector<T>& m
     const int64_t bytes = static_cast<int64_t>(mine.size() * sizeof(T));
     const Tensor part = Tensor::empty(host, {bytes}, DType::u8, Purpose::communication);
     const Tensor whole = Tensor::empty(host, {bytes * group.size()}, DType::u8, Purpose::communication);
-    std::memcpy(part.view().data, mine.data(), static_cast<size_t>(bytes));
+    std::memcpy(part.view().data, mine.data(), to_size(bytes));
     group.all_gather(part, whole).wait();
-    std::vector<T> all(mine.size() * static_cast<size_t>(group.size()));
-    std::memcpy(all.data(), whole.view().data, static_cast<size_t>(whole.bytes()));
+    std::vector<T> all(mine.size() * to_size(group.size()));
+    std::memcpy(all.data(), whole.view().data, to_size(whole.bytes()));
     return all;
 }
 
@@ -263,15 +264,14 @@ ClusterHealth measure_health(comm::World& world, ops::Context& ctx, const Health
     cluster.ranks = gather(*group, *host, std::vector{measure_rank(*group, ctx, options)});
 
     Links links(*group, *host);
-    std::vector<LinkHealth> row(static_cast<size_t>(world.size()));
+    std::vector<LinkHealth> row(to_size(world.size()));
     const std::vector<Round> rounds = options.one_by_one ? one_by_one(world.size()) : tournament(world.size());
     for (const Round& round : rounds) {
         group->barrier();
         for (const auto& [a, b] : round) {
             if (world.rank() != a && world.rank() != b) continue;
             const int peer = world.rank() == a ? b : a;
-            row[static_cast<size_t>(peer)] =
-                links.meet(peer, kLinks * options.seconds / static_cast<double>(rounds.size()));
+            row[to_size(peer)] = links.meet(peer, kLinks * options.seconds / static_cast<double>(rounds.size()));
         }
     }
     cluster.links = gather(*group, *host, row);

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/kernels/kernel_table.h"
 
@@ -30,8 +31,8 @@ TEST(HealthRounds, EveryTwoRanksMeetOnce) {
                 }
             }
             EXPECT_EQ(static_cast<int>(met.size()), ranks * (ranks - 1) / 2);
-            const size_t pairs = static_cast<size_t>(ranks * (ranks - 1) / 2);
-            EXPECT_EQ(rounds.size(), alone ? pairs : pairs == 0 ? 1u : static_cast<size_t>(ranks - 1 + ranks % 2));
+            const size_t pairs = to_size(ranks * (ranks - 1) / 2);
+            EXPECT_EQ(rounds.size(), alone ? pairs : pairs == 0 ? 1u : to_size(ranks - 1 + ranks % 2));
         }
 }
 
@@ -52,15 +53,15 @@ ClusterHealth healthy(int ranks) {
         rank.digest = 7;
         c.ranks.push_back(rank);
     }
-    c.links.resize(static_cast<size_t>(ranks) * static_cast<size_t>(ranks));
+    c.links.resize(to_size(ranks) * to_size(ranks));
     for (int a = 0; a < ranks; ++a)
         for (int b = 0; b < ranks; ++b)
-            c.links[static_cast<size_t>(a * ranks + b)] =
+            c.links[to_size(a * ranks + b)] =
                 c.same_host(a, b) ? LinkHealth{10e9, 10e-6, 0} : LinkHealth{1e9, 100e-6, 0};
     return c;
 }
 
-LinkHealth& link(ClusterHealth& c, int a, int b) { return c.links[static_cast<size_t>(a * c.size() + b)]; }
+LinkHealth& link(ClusterHealth& c, int a, int b) { return c.links[to_size(a * c.size() + b)]; }
 
 std::vector<std::pair<std::string, std::vector<int>>> found(const ClusterHealth& c, double margin = 0.2) {
     std::vector<std::pair<std::string, std::vector<int>>> result;
@@ -83,7 +84,7 @@ TEST(HealthVerdict, ASlowRankIsNamedAndNoOther) {
             for (size_t figure = 0; figure < kFigures; ++figure)
                 for (const double margin : {0.05, 0.2, 0.5}) {
                     ClusterHealth c = healthy(ranks);
-                    double& rate = c.ranks[static_cast<size_t>(slow)].rates[figure];
+                    double& rate = c.ranks[to_size(slow)].rates[figure];
                     const double usual = rate;
                     rate = usual * (1 - margin) * 1.001;
                     EXPECT_EQ(found(c, margin), Found{});
@@ -101,9 +102,9 @@ TEST(HealthVerdict, ASlowRankIsNamedAndNoOther) {
 TEST(HealthVerdict, PeersAreTheSameDevices) {
     ClusterHealth c = healthy(5);
     for (const int r : {1, 3}) {
-        name(c.ranks[static_cast<size_t>(r)].device, "L");
-        c.ranks[static_cast<size_t>(r)].rates = {100e12, 30e12, 0.8e12, 20e9, 20e9};
-        c.ranks[static_cast<size_t>(r)].digest = 8;  // other hardware, other bits
+        name(c.ranks[to_size(r)].device, "L");
+        c.ranks[to_size(r)].rates = {100e12, 30e12, 0.8e12, 20e9, 20e9};
+        c.ranks[to_size(r)].digest = 8;  // other hardware, other bits
     }
     EXPECT_EQ(found(c), Found{});
     c.ranks[3].rates[0] = 70e12;

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "tutti/base/philox.h"
+#include "tutti/base/to_size.h"
 #include "tutti/device/cpu/parallel.h"
 #include "tutti/ops/ops.h"
 
@@ -22,7 +23,7 @@ Tensor drawn_values(ops::Context& ctx, const Shape& shape) {
 Tensor tiled_values(ops::Context& ctx, const Shape& shape) {
     constexpr size_t kBlock = 1 << 16;
     static_assert(kBlock % 2 == 0);
-    std::vector<float> values(static_cast<size_t>(shape.numel()));
+    std::vector<float> values(to_size(shape.numel()));
     const RandomKey key = random_key(0, "bench");
     for (size_t i = 0; i < std::min(values.size(), kBlock); ++i) values[i] = normal(key, i);
     for (size_t i = kBlock; i < values.size(); ++i) values[i] = values[i - kBlock];
@@ -85,7 +86,7 @@ double measure_bandwidth(ops::Context& ctx, const TimingLimits& limits, int64_t 
 void copy_values(ops::Context& ctx, const Tensor& x, const Tensor& y) {
     if (!ctx.device.host_readable()) return ops::cast_into(ctx, x, y);
     parallel_for(ctx.device.stream(), x.bytes(), 1 << 20, [&](int64_t begin, int64_t end) {
-        std::memcpy(y.view().as<char>() + begin, x.view().as<char>() + begin, static_cast<size_t>(end - begin));
+        std::memcpy(y.view().as<char>() + begin, x.view().as<char>() + begin, to_size(end - begin));
     });
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tutti/base/to_size.h"
 #include "tutti/ops/ops.h"
 #include "tutti/spec/families.h"
 
@@ -46,8 +47,7 @@ class TokenBatches final : public Batches {
     void load(int64_t step) {
         if (step == loaded_) return;
         const int64_t sequences = global_batch_ / share_.ranks;
-        for (auto* row : {&tokens_, &targets_, &first_key_})
-            row->resize(static_cast<size_t>(sequences * sampler_.seq_len()));
+        for (auto* row : {&tokens_, &targets_, &first_key_}) row->resize(to_size(sequences * sampler_.seq_len()));
         for (int64_t i = 0; i < sequences; ++i) {
             const int64_t sequence = first_sequence(i / micro_batch_) + i % micro_batch_;
             const int64_t sample = (step - 1) * global_batch_ + shift_ + sequence;
@@ -63,7 +63,7 @@ class TokenBatches final : public Batches {
     // Sequences [first, first + count) of the rank's part.
     std::span<int32_t> part(std::vector<int32_t>& rows, int64_t first, int64_t count) const {
         const int64_t T = sampler_.seq_len();
-        return std::span(rows).subspan(static_cast<size_t>(first * T), static_cast<size_t>(count * T));
+        return std::span(rows).subspan(to_size(first * T), to_size(count * T));
     }
 
     Device& device_;
@@ -140,8 +140,8 @@ class FixedBatches final : public FullBatches {
   public:
     FixedBatches(Device& device, const spec::RunSpec& run, BatchShard share)
         : FullBatches(device, run, std::move(share)), depths_(run.model.mtp_depth) {
-        const auto T = static_cast<size_t>(run.train.seq_len), size = static_cast<size_t>(sequences_) * T;
-        std::vector<int32_t> windows(size + static_cast<size_t>(sequences_));
+        const auto T = to_size(run.train.seq_len), size = to_size(sequences_) * T;
+        std::vector<int32_t> windows(size + to_size(sequences_));
         const RandomKey key = random_key(static_cast<uint64_t>(run.train.seed), "fixed tokens");
         for (size_t i = 0; i < windows.size(); ++i)
             windows[i] = static_cast<int32_t>(uniform_below(key, i, static_cast<uint64_t>(run.model.vocab)));

@@ -10,6 +10,7 @@
 #include <optional>
 #include <utility>
 
+#include "tutti/base/to_size.h"
 #include "tutti/comm/testing/faulty_world.h"
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/engine/step.h"
@@ -110,7 +111,7 @@ void note_pieces(std::map<std::string, std::vector<float>>& all, const std::vect
     for (const optim::ParameterShard& piece : pieces) {
         auto& whole = all[piece.parameter->name];
         const Shape& shape = piece.parameter->shape;
-        whole.resize(static_cast<size_t>(shape.numel()), NAN);
+        whole.resize(to_size(shape.numel()), NAN);
         if (!piece.owned) continue;
         const std::vector<float> values = std::invoke(which, piece).to_floats();
         for (const auto& held : piece.blocks())
@@ -171,12 +172,12 @@ Outcome train(const spec::RunSpec& given, const Layout& layout, int64_t steps = 
                         outcome.state[p] += engine.device->memory().usage(static_cast<Purpose>(p)).current;
                 if (world.rank() == 0) outcome.usage = difference(before, groups.usage());
                 if (step == 1) note_pieces(outcome.gradients, dp.parameter_shards(), &optim::ParameterShard::gradient);
-                if (outcome.losses.size() < static_cast<size_t>(step)) {
+                if (outcome.losses.size() < to_size(step)) {
                     outcome.losses.push_back(r.loss);
                     outcome.norms.push_back(r.grad_norm);
                 }
-                outcome.ranks_agree = outcome.ranks_agree && outcome.losses[static_cast<size_t>(step - 1)] == r.loss &&
-                                      outcome.norms[static_cast<size_t>(step - 1)] == r.grad_norm;
+                outcome.ranks_agree = outcome.ranks_agree && outcome.losses[to_size(step - 1)] == r.loss &&
+                                      outcome.norms[to_size(step - 1)] == r.grad_norm;
             }
             const auto source = token_batches(*engine.device, sampler, 2, 2 * share_of(groups).ranks, share_of(groups));
             const double eval_loss = evaluate(engine, *source, 5).value();
@@ -501,7 +502,7 @@ TEST(FlatUnit, GradientsStartFromNothing) {
         tape.backward(nn::linear(tape, tape.input(tensor({5, 2}, 2)), {used, nullptr}), tensor({5, 3}, 3));
     }
     unit.complete_gradients();
-    std::vector<float> expected(static_cast<size_t>(unit.layout().padded), 0);
+    std::vector<float> expected(to_size(unit.layout().padded), 0);
     std::fill_n(expected.begin() + unit.layout().offsets[0], 6, 2 * 5 * 2 * 3);  // microbatches x rows x x dy
     EXPECT_EQ(unit.gradients().to_host<float>(), expected);
 }
@@ -555,9 +556,9 @@ TEST(ZeroMemory, IsWhatTheFormulasSay) {
               Expected{Zero::weights, masters ? 0 : 2 * padded, g * padded, state}}) {
             SCOPED_TRACE(concat("gradients of ", g, " bytes, m of ", m, ", masters ", masters));
             const Outcome o = train(run, {static_cast<int>(n), static_cast<int>(n), e.zero}, 1);
-            EXPECT_EQ(o.state[static_cast<size_t>(Purpose::weights)], e.weights) << static_cast<int>(e.zero);
-            EXPECT_EQ(o.state[static_cast<size_t>(Purpose::gradients)], e.gradients) << static_cast<int>(e.zero);
-            EXPECT_EQ(o.state[static_cast<size_t>(Purpose::optimizer)], e.optimizer) << static_cast<int>(e.zero);
+            EXPECT_EQ(o.state[to_size(Purpose::weights)], e.weights) << static_cast<int>(e.zero);
+            EXPECT_EQ(o.state[to_size(Purpose::gradients)], e.gradients) << static_cast<int>(e.zero);
+            EXPECT_EQ(o.state[to_size(Purpose::optimizer)], e.optimizer) << static_cast<int>(e.zero);
         }
     }
 }

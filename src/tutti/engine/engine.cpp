@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "tutti/base/to_size.h"
 #include "tutti/engine/algorithms.h"
 #include "tutti/kernels/backends.h"
 #include "tutti/parallel/apply.h"
@@ -42,7 +43,7 @@ std::unique_ptr<comm::World> gpu_world(const spec::RunSpec& run, comm::World& wo
     if (backend == nullptr || backend->world == nullptr || world.size() == 1 || run.comm.gpu == "host") return nullptr;
     const std::vector<std::string> gpus = comm::device_identities(*world.everyone("GPUs"), device);
     for (size_t r = 0; r < gpus.size(); ++r) {
-        const auto before = static_cast<size_t>(std::find(gpus.begin(), gpus.end(), gpus[r]) - gpus.begin());
+        const auto before = to_size(std::find(gpus.begin(), gpus.end(), gpus[r]) - gpus.begin());
         if (before == r) continue;
         check<UsageError>(run.comm.gpu == "auto", "[comm] gpu = \"", run.comm.gpu, "\": ranks ", before, " and ", r,
                           " share ", gpus[r],

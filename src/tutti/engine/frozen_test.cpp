@@ -7,6 +7,7 @@
 #include <mutex>
 #include <tuple>
 
+#include "tutti/base/to_size.h"
 #include "tutti/comm/meta/meta_world.h"
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/engine/step.h"
@@ -35,7 +36,7 @@ void collect(std::mutex& mutex, const std::vector<optim::ParameterShard>& shards
         const Shape& shape = piece.parameter->shape;
         const Tensor tensor = which(piece);
         if (!piece.owned || !tensor.defined()) continue;
-        auto& whole = all.try_emplace(piece.parameter->name, static_cast<size_t>(shape.numel()), NAN).first->second;
+        auto& whole = all.try_emplace(piece.parameter->name, to_size(shape.numel()), NAN).first->second;
         const std::vector<float> values = tensor.to_floats();
         for (const auto& held : piece.blocks())
             mesh::for_each_run(held.block, mesh::whole_block(shape), held.block,

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <random>
 
+#include "tutti/base/to_size.h"
 #include "tutti/comm/meta/meta_world.h"
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/engine/testing/rig.h"
@@ -48,7 +49,7 @@ std::vector<Action> plain_loop() {
 // Any order in which each pass has its inputs. `in_order`: the passes that add to weight gradients (F of the last
 // stage, B, W) keep their microbatches in order in each stage.
 std::vector<Action> random_order(std::mt19937& random, size_t stages, bool in_order) {
-    const auto any = [&](size_t n) { return static_cast<size_t>(random() % n); };
+    const auto any = [&](size_t n) { return to_size(random() % n); };
     struct Progress {
         size_t forwards = 0, backwards = 0;  // stages done, from the first and from the last
         std::vector<bool> weights_due;       // by stage
@@ -60,7 +61,7 @@ std::vector<Action> random_order(std::mt19937& random, size_t stages, bool in_or
     while (true) {
         std::vector<Action> ready;
         for (int64_t m = 0; m < kMicrobatches; ++m) {
-            const Progress& p = microbatches[static_cast<size_t>(m)];
+            const Progress& p = microbatches[to_size(m)];
             if (p.forwards < stages) {
                 if (!in_order || next_forward[p.forwards] == m) ready.push_back({PassKind::forward, p.forwards, m});
             } else if (p.backwards < stages) {
@@ -84,7 +85,7 @@ std::vector<Action> random_order(std::mt19937& random, size_t stages, bool in_or
             continue;  // only split backwards are possible, and this draw wanted none
         }
         const Action action = ready[any(ready.size())];
-        Progress& p = microbatches[static_cast<size_t>(action.microbatch)];
+        Progress& p = microbatches[to_size(action.microbatch)];
         if (action.kind == PassKind::forward) {
             ++p.forwards;
             ++next_forward[action.stage];

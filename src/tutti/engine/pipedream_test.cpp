@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 
+#include "tutti/base/to_size.h"
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/engine/algorithms.h"
 #include "tutti/engine/step.h"
@@ -79,11 +80,10 @@ Outcome by_definition(const spec::RunSpec& run, int p) {
             std::vector<Tensor> newest;
             for (const auto* q : parameters) newest.push_back(q->value);
             for (int s = 0; s < p; ++s)
-                for (const autograd::Unit* unit : e.model.units(spans[static_cast<size_t>(s)]))
+                for (const autograd::Unit* unit : e.model.units(spans[to_size(s)]))
                     for (autograd::Parameter* q : unit->parameters) {
                         const auto i = std::find(parameters.begin(), parameters.end(), q) - parameters.begin();
-                        q->value = versions[static_cast<size_t>(std::max<int64_t>(0, k - (p - 1 - s)))]
-                                           [static_cast<size_t>(i)];
+                        q->value = versions[to_size(std::max<int64_t>(0, k - (p - 1 - s)))][to_size(i)];
                     }
             nn::Batch batch = e.batches->microbatch(1, k);
             batch.grad_scale *= kMicrobatches;

@@ -3,6 +3,7 @@
 
 #include <random>
 
+#include "tutti/base/to_size.h"
 #include "tutti/comm/testing/delayed_world.h"
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/engine/step.h"
@@ -40,7 +41,7 @@ TEST(Pipeline, ThousandRunsWithRandomDelays) {
     constexpr int kRuns = 1000;
     std::map<int64_t, Outcome> one_rank;
     for (int i = 0; i < kRuns; ++i) {
-        const schedule::Kind& kind = schedule::kinds()[static_cast<size_t>(i) % schedule::kinds().size()];
+        const schedule::Kind& kind = schedule::kinds()[to_size(i) % schedule::kinds().size()];
         const int p = any(2) == 0 ? 2 : 4, m = 2 * p * (1 + any(2));
         spec::RunSpec run = tiny_llama(8, m);
         if (!one_rank.contains(m)) one_rank[m] = step(run, 1);

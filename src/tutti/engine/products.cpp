@@ -3,6 +3,7 @@
 #include <array>
 #include <memory>
 
+#include "tutti/base/to_size.h"
 #include "tutti/mesh/mesh.h"
 #include "tutti/nn/quantized.h"
 #include "tutti/spec/recipe.h"
@@ -65,7 +66,7 @@ void choose_products(models::Model& model, const spec::RunSpec& run, parallel::G
           units.size(), " modules; a recipe needs one before and one behind the blocks");
     std::vector<autograd::Parameter*> layers;
     for (int64_t block = 0; block < run.model.layers; ++block)
-        for (autograd::Parameter* p : units[static_cast<size_t>(block + 1)]->parameters)
+        for (autograd::Parameter* p : units[to_size(block + 1)]->parameters)
             if (spec::quantizes(run, block) && kind_of(*p) >= 0) layers.push_back(p);
     const auto scales = recipe->delayed ? std::make_shared<nn::DelayedScales>(*recipe, layers) : nullptr;
     std::array<std::shared_ptr<const nn::ProductRule>, kKinds.size()> rules;
@@ -76,7 +77,7 @@ void choose_products(models::Model& model, const spec::RunSpec& run, parallel::G
             std::make_shared<nn::QuantizedProducts>(*recipe, nn::ScaleRanks{over(kind.x), over(kind.dy), over(kind.w)},
                                                     run.precision.emulate, kind.input_is_saved, scales);
     }
-    for (autograd::Parameter* p : layers) p->rule = rules[static_cast<size_t>(kind_of(*p))];
+    for (autograd::Parameter* p : layers) p->rule = rules[to_size(kind_of(*p))];
 }
 
 void check_products(const spec::RunSpec& run, ops::Context& ctx) {

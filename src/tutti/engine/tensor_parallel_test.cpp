@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 
+#include "tutti/base/to_size.h"
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/engine/testing/rig.h"
 #include "tutti/spec/layers.h"
@@ -80,8 +81,8 @@ Outcome step(int ranks, const RigOptions& options) {
         const std::lock_guard lock(mutex);
         outcome.norm = norm;
         const mesh::Axes samples = mesh::kDp | mesh::kCp;
-        outcome.losses.resize(static_cast<size_t>(rig.groups.mesh().size(samples)));
-        auto& losses = outcome.losses[static_cast<size_t>(rig.groups.coordinate(samples))];
+        outcome.losses.resize(to_size(rig.groups.mesh().size(samples)));
+        auto& losses = outcome.losses[to_size(rig.groups.coordinate(samples))];
         std::vector<float> mine;
         for (const Tensor& l : rig.losses)
             for (const float loss : l.to_host<float>()) mine.push_back(loss);

@@ -1,5 +1,7 @@
 #include "tutti/engine/tracing.h"
 
+#include "tutti/base/to_size.h"
+
 namespace tutti::engine {
 
 void GpuSpans::write() {
@@ -21,7 +23,7 @@ void MemorySamples::take() {
     bool any = false;
     for (int p = kPurposes - 1; p >= 0; --p) {
         const auto purpose = static_cast<Purpose>(p);
-        int64_t& last = last_[static_cast<size_t>(p)];
+        int64_t& last = last_[to_size(p)];
         const int64_t bytes = memory_.usage(purpose).current;
         if (bytes == last && (any || p > 0)) continue;  // the sample of no change has the first purpose
         any = true;

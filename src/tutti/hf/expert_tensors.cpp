@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 
 namespace tutti::hf {
 
@@ -44,14 +45,14 @@ Shape ExpertLayout::file_shape() const {
 void ExpertLayout::take(int64_t size, std::span<const std::byte> file, std::span<std::byte> expert) const {
     check_sizes(*this, size, file.size(), expert.size());
     for_each_value(*this, [&](int64_t to, int64_t from) {
-        std::memcpy(expert.data() + to * size, file.data() + from * size, static_cast<size_t>(size));
+        std::memcpy(expert.data() + to * size, file.data() + from * size, to_size(size));
     });
 }
 
 void ExpertLayout::put(int64_t size, std::span<const std::byte> expert, std::span<std::byte> file) const {
     check_sizes(*this, size, file.size(), expert.size());
     for_each_value(*this, [&](int64_t from, int64_t to) {
-        std::memcpy(file.data() + to * size, expert.data() + from * size, static_cast<size_t>(size));
+        std::memcpy(file.data() + to * size, expert.data() + from * size, to_size(size));
     });
 }
 
@@ -78,7 +79,7 @@ void decode_mxfp4(std::span<const std::byte> blocks, std::span<const std::byte> 
     for (size_t i = 0; i < values.size(); ++i) {
         const int scale = std::to_integer<int>(scales[i / kBlock]);
         const int code = std::to_integer<int>(blocks[i / 2]) >> (i % 2 * 4) & 15;
-        const float magnitude = kMagnitudes[static_cast<size_t>(code & 7)];
+        const float magnitude = kMagnitudes[to_size(code & 7)];
         const float value = scale == kNan ? NAN : std::ldexp(magnitude, scale - kBias);
         values[i] = bf16((code & 8) != 0 ? -value : value);
     }
@@ -112,16 +113,16 @@ std::function<void(int64_t offset, std::span<std::byte>)> read_experts(std::shar
     const bool mxfp4 = needed.front().bytes;
     if (mxfp4) layout.transposed = false;
     const auto in_file = [files, needed, layout, size, mxfp4](int64_t expert) {
-        std::vector<std::byte> values(static_cast<size_t>(layout.file_values() * size));
+        std::vector<std::byte> values(to_size(layout.file_values() * size));
         if (!mxfp4) {
             files->read(needed[0].name, expert * static_cast<int64_t>(values.size()), values);
             return values;
         }
-        std::vector<std::byte> blocks(static_cast<size_t>(layout.file_values() / 2));
-        std::vector<std::byte> scales(static_cast<size_t>(layout.file_values() / kBlock));
+        std::vector<std::byte> blocks(to_size(layout.file_values() / 2));
+        std::vector<std::byte> scales(to_size(layout.file_values() / kBlock));
         files->read(needed[0].name, expert * static_cast<int64_t>(blocks.size()), blocks);
         files->read(needed[1].name, expert * static_cast<int64_t>(scales.size()), scales);
-        std::vector<bf16> decoded(static_cast<size_t>(layout.file_values()));
+        std::vector<bf16> decoded(to_size(layout.file_values()));
         decode_mxfp4(blocks, scales, decoded);
         std::memcpy(values.data(), decoded.data(), values.size());
         return values;
@@ -131,11 +132,11 @@ std::function<void(int64_t offset, std::span<std::byte>)> read_experts(std::shar
         while (!out.empty()) {
             const int64_t expert = offset / each, at = offset % each;
             if (last->expert != expert) {
-                last->values.resize(static_cast<size_t>(each));
+                last->values.resize(to_size(each));
                 layout.take(size, in_file(expert), last->values);
                 last->expert = expert;
             }
-            const auto bytes = static_cast<size_t>(std::min(each - at, static_cast<int64_t>(out.size())));
+            const auto bytes = to_size(std::min(each - at, static_cast<int64_t>(out.size())));
             std::memcpy(out.data(), last->values.data() + at, bytes);
             offset += static_cast<int64_t>(bytes);
             out = out.subspan(bytes);

@@ -9,6 +9,7 @@
 
 #include "tutti/base/json.h"
 #include "tutti/base/philox.h"
+#include "tutti/base/to_size.h"
 #include "tutti/checkpoint/testing/memory_file_system.h"
 #include "tutti/hf/export.h"
 #include "tutti/spec/hf_config.h"
@@ -62,11 +63,10 @@ Stored bytes_of(const std::string& name, const std::vector<int64_t>& shape, int 
 double decoded(const Stored& blocks, const Stored& scales, int64_t e, int64_t row, int64_t column) {
     constexpr double kValues[] = {0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0};
     const int64_t rows = blocks.shape[1], count = blocks.shape[2], block = (e * rows + row) * count + column / 32;
-    const int byte = std::to_integer<int>(blocks.bytes[static_cast<size_t>(block * 16 + column % 32 / 2)]);
+    const int byte = std::to_integer<int>(blocks.bytes[to_size(block * 16 + column % 32 / 2)]);
     const int code = column % 2 == 0 ? byte % 16 : byte / 16;
     const double sign = code >= 8 ? -1 : 1;
-    return sign * kValues[code % 8] *
-           std::pow(2.0, std::to_integer<int>(scales.bytes[static_cast<size_t>(block)]) - 127);
+    return sign * kValues[code % 8] * std::pow(2.0, std::to_integer<int>(scales.bytes[to_size(block)]) - 127);
 }
 
 class ExpertTensors : public ::testing::Test {

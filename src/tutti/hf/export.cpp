@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <map>
 
+#include "tutti/base/to_size.h"
 #include "tutti/checkpoint/digest.h"
 #include "tutti/hf/expert_tensors.h"
 #include "tutti/hf/values.h"
@@ -150,10 +151,10 @@ std::vector<FileTensor> file_tensors(const models::Model& model, const StoredWei
     for (const TensorCopy& copy : copies_in_files(model))
         all.push_back({copy.name, {copy.of}, {}, options.dtype.value_or(weights.dtype(copy.of->name)), copy.of->shape});
     for (const auto& [name, place] : places) {
-        std::vector<int> owners(static_cast<size_t>(all[place].parameters.front()->stored_as.rows));
+        std::vector<int> owners(to_size(all[place].parameters.front()->stored_as.rows));
         for (const Parameter* p : all[place].parameters)
             for (int64_t row = 0; row < p->shape[in_one_tensor(*p) ? 1 : 0]; ++row)
-                ++owners.at(static_cast<size_t>(row_in_file(p->stored_as, row)));
+                ++owners.at(to_size(row_in_file(p->stored_as, row)));
         for (size_t row = 0; row < owners.size(); ++row)
             check(owners[row] == 1, name, ": row ", row, " is of ", owners[row], " parameters; required: of one");
     }
@@ -163,13 +164,13 @@ std::vector<FileTensor> file_tensors(const models::Model& model, const StoredWei
 // The tensor of all experts, put together of its parameters.
 std::vector<std::byte> experts_of(const FileTensor& t, const StoredWeights& weights, Losses& losses) {
     const int64_t size = size_of(t.dtype);
-    std::vector<std::byte> all(static_cast<size_t>(t.shape.numel() * size));
+    std::vector<std::byte> all(to_size(t.shape.numel() * size));
     for (const Parameter* p : t.parameters) {
         const ExpertLayout layout = expert_layout(*p);
         const std::vector<std::byte> values = weights.read(*p, t.dtype, losses);
-        const auto each = static_cast<size_t>(layout.values() * size);
-        const auto in_file = static_cast<size_t>(layout.file_values() * size);
-        for (size_t e = 0; e < static_cast<size_t>(layout.experts); ++e)
+        const auto each = to_size(layout.values() * size);
+        const auto in_file = to_size(layout.file_values() * size);
+        for (size_t e = 0; e < to_size(layout.experts); ++e)
             layout.put(size, std::span(values).subspan(e * each, each), std::span(all).subspan(e * in_file, in_file));
     }
     return all;
@@ -180,8 +181,8 @@ std::vector<std::byte> bytes_of(const FileTensor& t, const StoredWeights& weight
     if (in_one_tensor(*t.parameters.front())) return experts_of(t, weights, losses);
     const Parameter& first = *t.parameters.front();
     if (first.stored_as.rows == 0) return weights.read(first, t.dtype, losses, first.stored_as.transposed, t.part);
-    const auto bytes_of_row = static_cast<size_t>(t.shape.numel() / t.shape[0] * size_of(t.dtype));
-    std::vector<std::byte> all(static_cast<size_t>(t.shape[0]) * bytes_of_row);
+    const auto bytes_of_row = to_size(t.shape.numel() / t.shape[0] * size_of(t.dtype));
+    std::vector<std::byte> all(to_size(t.shape[0]) * bytes_of_row);
     for (const Parameter* p : t.parameters) {
         const std::vector<std::byte> rows = weights.read(*p, t.dtype, losses);
         for (int64_t row = 0; row < p->shape[0]; ++row)

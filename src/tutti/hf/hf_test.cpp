@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "tutti/base/to_size.h"
 #include "tutti/checkpoint/digest.h"
 #include "tutti/checkpoint/testing/memory_file_system.h"
 #include "tutti/checkpoint/testing/sample.h"
@@ -56,8 +57,7 @@ class Directory : public ::testing::Test {
                 std::vector<float> transposed(from.size());
                 for (int64_t r = 0; r < p->shape[0]; ++r)
                     for (int64_t c = 0; c < p->shape[1]; ++c)
-                        transposed[static_cast<size_t>(c * p->shape[0] + r)] =
-                            from[static_cast<size_t>(r * p->shape[1] + c)];
+                        transposed[to_size(c * p->shape[0] + r)] = from[to_size(r * p->shape[1] + c)];
                 device->copy_in(t.view().data, transposed.data(), t.bytes());
             }
             all[tensor_names(*p).front()] = t;
@@ -70,7 +70,7 @@ class Directory : public ::testing::Test {
             all.push_back({name,
                            t.dtype(),
                            {t.shape().begin(), t.shape().end()},
-                           std::span(static_cast<const std::byte*>(t.view().data), static_cast<size_t>(t.bytes()))});
+                           std::span(static_cast<const std::byte*>(t.view().data), to_size(t.bytes()))});
         checkpoint::write_file_atomically(disk, "/", checkpoint::safetensors_file("model.safetensors", all));
     }
     std::string error(const models::Model& model) {
@@ -178,7 +178,7 @@ TEST_F(Directory, LoadsThePartsOfARank) {
                     const mesh::Part part = mesh::part_of(mesh, rank, p->shape, placement, p->name);
                     const Tensor x = ops::zeros(ctx, {part.shape.numel()}, DType::f32);
                     stored.load(*p, part.blocks, x);
-                    std::vector<float> expected(static_cast<size_t>(x.numel()));
+                    std::vector<float> expected(to_size(x.numel()));
                     const std::vector<float> whole = p->value.to_host<float>();
                     for (const mesh::HeldBlock& held : part.blocks)
                         mesh::for_each_run(held.block, mesh::whole_block(p->shape), held.block,

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 
 namespace tutti::hf {
 
@@ -60,7 +61,7 @@ Loss convert(DType from_type, std::span<const std::byte> from, DType to_type, st
 }
 
 float value_at(DType dtype, std::span<const std::byte> values, int64_t index) {
-    return visit_type(dtype, [&]<class T>(T) { return float_at<T>(values, static_cast<size_t>(index)); });
+    return visit_type(dtype, [&]<class T>(T) { return float_at<T>(values, to_size(index)); });
 }
 
 std::optional<int64_t> first_not_finite(DType dtype, std::span<const std::byte> values) {
@@ -81,7 +82,7 @@ void transpose(std::span<const std::byte> from, int64_t rows, int64_t columns, i
             for (int64_t r = r0; r < std::min(rows, r0 + kTile); ++r)
                 for (int64_t c = c0; c < std::min(columns, c0 + kTile); ++c)
                     std::memcpy(to.data() + (c * rows + r) * size, from.data() + (r * columns + c) * size,
-                                static_cast<size_t>(size));
+                                to_size(size));
 }
 
 }  // namespace tutti::hf

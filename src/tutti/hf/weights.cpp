@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 
+#include "tutti/base/to_size.h"
 #include "tutti/checkpoint/training_state.h"
 #include "tutti/hf/expert_tensors.h"
 #include "tutti/ops/ops.h"
@@ -60,7 +61,7 @@ Read in_blocks(Read read, int64_t block, int64_t begin, int64_t step) {
     return [=](int64_t offset, std::span<std::byte> out) {
         while (!out.empty()) {
             const int64_t inside = offset % block;
-            const auto bytes = static_cast<size_t>(std::min(block - inside, static_cast<int64_t>(out.size())));
+            const auto bytes = to_size(std::min(block - inside, static_cast<int64_t>(out.size())));
             read(begin + offset / block * step + inside, out.first(bytes));
             offset += static_cast<int64_t>(bytes);
             out = out.subspan(bytes);
@@ -71,7 +72,7 @@ Read in_blocks(Read read, int64_t block, int64_t begin, int64_t step) {
 void check_tensor(const Shape& wanted, const std::string& name, const TensorInfo* info, Problems& problems,
                   bool bytes = false) {
     if (info == nullptr) return problems.add(name, " is missing; the model needs ", wanted);
-    if (shape_of(*info) != wanted || info->shape.size() != static_cast<size_t>(wanted.rank()))
+    if (shape_of(*info) != wanted || info->shape.size() != to_size(wanted.rank()))
         problems.add(name, " is ", shape_of(*info), ", the model needs ", wanted);
     if (bytes && info->dtype != DType::u8)
         problems.add(name, " is of type ", info->dtype, ", blocks and scales of mxfp4 are u8");
@@ -84,7 +85,7 @@ bool equal(const ShardedSafetensors& files, const std::string& a, const std::str
     const TensorInfo &x = *files.find(a), &y = *files.find(b);
     if (x.dtype != y.dtype || x.shape != y.shape) return false;
     for (int64_t at = 0; at < x.bytes(); at += kPieceBytes) {
-        std::vector<std::byte> p(static_cast<size_t>(std::min(kPieceBytes, x.bytes() - at))), q(p.size());
+        std::vector<std::byte> p(to_size(std::min(kPieceBytes, x.bytes() - at))), q(p.size());
         files.read(a, at, p);
         files.read(b, at, q);
         if (p != q) return false;
@@ -256,7 +257,7 @@ StoredWeights StoredWeights::in_directory(checkpoint::FileSystem& file_system, c
         // One tensor, of whose rows the parameter may be some; or as long a piece of several.
         const autograd::StoredAs& rows = p->stored_as;
         const auto read = [files, names, each](int64_t place, std::span<std::byte> out) {
-            files->read(names.at(static_cast<size_t>(place / each)), place % each, out);
+            files->read(names.at(to_size(place / each)), place % each, out);
         };
         const auto of_rows = [files, name = names.front()](int64_t place, std::span<std::byte> out) {
             files->read(name, place, out);
@@ -332,7 +333,7 @@ DType StoredWeights::main_dtype(const models::Model& model) const {
 std::vector<std::byte> StoredWeights::stored_bytes(const Parameter& p, bool transposed, const PartOf& part) const {
     const StoredWeight& weight = weights_.at(p.name);
     const int64_t size = p.shape.numel() / part.parts * size_of(weight.dtype);
-    std::vector<std::byte> bytes(static_cast<size_t>(size));
+    std::vector<std::byte> bytes(to_size(size));
     weight.read(part.part * size, bytes);
     if (weight.transposed == transposed) return bytes;
     check(part.parts == 1, p.name, ": a part of it cannot be transposed");
@@ -347,7 +348,7 @@ std::vector<std::byte> StoredWeights::read(const Parameter& p, DType dtype, Loss
     std::vector<std::byte> bytes = stored_bytes(p, transposed, part);
     const DType stored = weights_.at(p.name).dtype;
     if (stored == dtype) return bytes;
-    std::vector<std::byte> converted(static_cast<size_t>(p.shape.numel() / part.parts * size_of(dtype)));
+    std::vector<std::byte> converted(to_size(p.shape.numel() / part.parts * size_of(dtype)));
     const Loss loss = convert(stored, bytes, dtype, converted);
     if (loss.any()) losses[p.name] += loss;
     return converted;
@@ -360,8 +361,8 @@ void StoredWeights::load(const Parameter& p, const std::vector<mesh::HeldBlock>&
     std::vector<std::byte> whole, piece, to;
     if (weight.transposed) whole = stored_bytes(p, false);
     const auto read = [&](int64_t first, int64_t count) -> std::span<const std::byte> {
-        const auto bytes = static_cast<size_t>(count * stored);
-        if (weight.transposed) return std::span(whole).subspan(static_cast<size_t>(first * stored), bytes);
+        const auto bytes = to_size(count * stored);
+        if (weight.transposed) return std::span(whole).subspan(to_size(first * stored), bytes);
         piece.resize(bytes);
         weight.read(first * stored, piece);
         return piece;
@@ -372,7 +373,7 @@ void StoredWeights::load(const Parameter& p, const std::vector<mesh::HeldBlock>&
                 for (int64_t at = 0; at < n; at += kPiece) {
                     const int64_t count = std::min(kPiece, n - at);
                     const std::span<const std::byte> from = read(first + at, count);
-                    to.resize(static_cast<size_t>(count * element));
+                    to.resize(to_size(count * element));
                     convert(weight.dtype, from, values.dtype(), to);
                     if (const auto bad = first_not_finite(values.dtype(), to))
                         throw DataError(concat(path_, ": value ", first + at + *bad, " of ", p.name, " is ",

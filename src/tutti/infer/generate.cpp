@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tutti/base/philox.h"
+#include "tutti/base/to_size.h"
 #include "tutti/ops/ops.h"
 
 namespace tutti::infer {
@@ -56,7 +57,7 @@ Text begin_text(size_t prompt, const std::vector<int32_t>& tokens, int64_t layer
 
 void keep(KeptText* kept, Text& text) {
     if (!kept) return;
-    text.context.resize(static_cast<size_t>(text.cache.length));
+    text.context.resize(to_size(text.cache.length));
     kept->tokens = std::move(text.context);
     kept->cache = std::move(text.cache);
 }

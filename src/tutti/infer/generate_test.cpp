@@ -7,6 +7,8 @@
 #include <limits>
 #include <map>
 
+#include "tutti/base/to_size.h"
+
 namespace tutti::infer {
 namespace {
 
@@ -134,10 +136,10 @@ TEST_P(GenerateTest, AKeptTextChangesNoToken) {
             ctx_, *model_, {prompt}, options,
             [&](size_t, int32_t token) {
                 made.push_back(token);
-                return made.size() < 4 - static_cast<size_t>(turn % 2);
+                return made.size() < 4 - to_size(turn % 2);
             },
             {}, &kept);
-        EXPECT_EQ(kept.tokens.size(), static_cast<size_t>(kept.cache->length));
+        EXPECT_EQ(kept.tokens.size(), to_size(kept.cache->length));
         if (turn % 2 == 1 && made.size() == 3) made.pop_back();  // emit() refused the third
         std::vector<int32_t> alone;
         generate(ctx_, *model_, {prompt}, options, [&](size_t, int32_t token) {

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <iterator>
 
+#include "tutti/base/to_size.h"
+
 namespace tutti::jinja {
 
 namespace {
@@ -291,7 +293,7 @@ Value json(const Value& self, const Bound& a) {
     JsonStyle style{.ascii = a.flag(0), .sorted = a.flag(3)};
     if (a.has(1) && !a[1].is_none()) {
         style.indent = a[1].text() ? to_utf8(a.text(1)) : "";
-        if (!a[1].text()) style.indent->resize(static_cast<size_t>(std::clamp<int64_t>(a.integer(1), 0, 1000)), ' ');
+        if (!a[1].text()) style.indent->resize(to_size(std::clamp<int64_t>(a.integer(1), 0, 1000)), ' ');
         style.item_separator = ",";
     }
     if (a.has(2) && !a[2].is_none()) {

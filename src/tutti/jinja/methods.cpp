@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "tutti/base/to_size.h"
 #include "tutti/jinja/functions.h"
 
 namespace tutti::jinja {
@@ -226,7 +227,7 @@ std::optional<Value> element(const Value& self, const Value& key) {
     const auto size = static_cast<int64_t>(length_of(self));
     const int64_t index = *key.integer() < 0 ? *key.integer() + size : *key.integer();
     if (index < 0 || index >= size) return std::nullopt;
-    const auto at = static_cast<size_t>(index);
+    const auto at = to_size(index);
     return self.list() ? self.list()->elements[at] : Value(Text{(*self.text())[at]});
 }
 

@@ -6,6 +6,7 @@
 #include <deque>
 #include <utility>
 
+#include "tutti/base/to_size.h"
 #include "tutti/jinja/functions.h"
 
 namespace tutti::jinja {
@@ -159,7 +160,7 @@ std::vector<size_t> sliced(size_t length, const Value& from, const Value& to, co
     const int64_t end = to.is_none() ? (step > 0 ? size : -1) : inside(bound(to, 0));
     std::vector<size_t> indices;
     while (step > 0 ? at < end : at > end) {
-        indices.push_back(static_cast<size_t>(at));
+        indices.push_back(to_size(at));
         if (std::abs(step) > size) break;
         at += step;
     }

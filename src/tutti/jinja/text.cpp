@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 #include "tutti/jinja/case_tables.h"
 
 namespace tutti::jinja {
@@ -119,7 +120,7 @@ size_t find(const Text& text, const Text& word, size_t from) {
     if (from > text.size()) return kNowhere;
     const auto found =
         std::search(text.begin() + static_cast<std::ptrdiff_t>(from), text.end(), word.begin(), word.end());
-    const auto at = static_cast<size_t>(found - text.begin());
+    const auto at = to_size(found - text.begin());
     return at == text.size() && !word.empty() ? kNowhere : at;
 }
 

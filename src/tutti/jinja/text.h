@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tutti/base/to_size.h"
+
 namespace tutti::jinja {
 
 struct Char {
@@ -28,7 +30,7 @@ void append(Text& text, const Text& more);
 Text part(const Text& text, size_t begin, size_t end);
 
 bool is_space(char32_t code);  // str.isspace() of Python
-constexpr size_t kNowhere = static_cast<size_t>(-1);
+constexpr size_t kNowhere = to_size(-1);
 size_t find(const Text& text, const Text& word, size_t from = 0);
 bool starts_with(const Text& text, const Text& prefix);
 bool ends_with(const Text& text, const Text& suffix);

@@ -12,6 +12,7 @@
 #include <set>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 #include "tutti/launch/agent.h"
 #include "tutti/launch/hosts.h"
 #include "tutti/launch/link.h"
@@ -84,9 +85,9 @@ TEST(Hosts, HoldEachOthersCopies) {
         std::set<int> holders(buddy.begin(), buddy.end());
         EXPECT_EQ(holders.size(), hosts);  // each holds one other's
         for (size_t i = 0; i < hosts; ++i) {
-            const auto holder = static_cast<size_t>(buddy[i]);
+            const auto holder = to_size(buddy[i]);
             ASSERT_NE(holder, i);
-            pairs += static_cast<size_t>(buddy[holder]) == i ? 1 : 0;
+            pairs += to_size(buddy[holder]) == i ? 1 : 0;
             // On another rack, for pairs where it is possible.
             if (hosts % 2 == 0 && 2 * largest <= hosts) {
                 EXPECT_NE(rack_of[holder], rack_of[i]);

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "tutti/base/to_size.h"
+
 namespace tutti::mesh {
 namespace {
 
@@ -51,11 +53,10 @@ TEST(Block, RangesOfAPartAreItsBlocksWithoutThePadding) {
     const Part part{{6, 4}, {{{{1, 0}, {1, 4}}, 0}, {{{4, 0}, {1, 4}}, 8}, {{{7, 0}, {2, 4}}, 16}}};
     std::vector<int64_t> element(24, -1);  // of the global tensor, by place in the memory
     for (const auto& [block, begin] : part.blocks)
-        for (int64_t i = 0; i < block.numel(); ++i)
-            element[static_cast<size_t>(begin + i)] = (block.offset[0] + i / 4) * 4 + i % 4;
+        for (int64_t i = 0; i < block.numel(); ++i) element[to_size(begin + i)] = (block.offset[0] + i / 4) * 4 + i % 4;
     for (int64_t begin = 0; begin <= 24; ++begin)
         for (int64_t end = begin; end <= 24; ++end) {
-            std::vector<int64_t> found(static_cast<size_t>(end - begin), -1);
+            std::vector<int64_t> found(to_size(end - begin), -1);
             for (const auto& [block, at] : blocks_of_range(part, begin, end)) {
                 const std::vector<int64_t> elements = elements_of(global, block);
                 std::copy(elements.begin(), elements.end(), found.begin() + at);

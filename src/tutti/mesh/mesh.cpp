@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <array>
 
+#include "tutti/base/to_size.h"
+
 namespace tutti::mesh {
 
 std::string_view name_of(Axis axis) {
     constexpr std::array<std::string_view, kAxes> kNames = {
         "tp_copy", "tp_part", "cp_ulysses", "cp_ring", "dp_shard", "etp", "ep", "edp", "dp_replicate", "pp"};
-    return kNames[static_cast<size_t>(axis)];
+    return kNames[to_size(axis)];
 }
 
 std::string name_of(Axes axes) {

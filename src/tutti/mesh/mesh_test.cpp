@@ -5,6 +5,8 @@
 
 #include <map>
 
+#include "tutti/base/to_size.h"
+
 namespace tutti::mesh {
 namespace {
 
@@ -45,7 +47,7 @@ TEST(Mesh, GroupsOverSetsOfAxes) {
             }
             ASSERT_EQ(kMesh.group(rank, axes), expected) << name_of(axes);
             ASSERT_EQ(kMesh.size(axes), static_cast<int>(expected.size()));
-            ASSERT_EQ(expected[static_cast<size_t>(kMesh.coordinate(rank, axes))], rank) << name_of(axes);
+            ASSERT_EQ(expected[to_size(kMesh.coordinate(rank, axes))], rank) << name_of(axes);
         }
 }
 
@@ -128,7 +130,7 @@ TEST(Placement, TheLastPartsMayBePadded) {
     for (int rank = 0; rank < 4; ++rank) {
         const Part part = part_of(mesh, rank, {330, 3}, {{.axes = kTpPart, .grain = 64, .padded = true}}, "wte");
         EXPECT_EQ(part.shape, (Shape{128, 3}));
-        const auto [first, count] = rows[static_cast<size_t>(rank)];
+        const auto [first, count] = rows[to_size(rank)];
         if (count == 0)
             EXPECT_TRUE(part.blocks.empty());
         else

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "tutti/base/to_size.h"
 #include "tutti/models/later_token.h"
 
 namespace tutti::models {
@@ -52,7 +53,7 @@ class NormAndHead final : public Module {
         Parameter* matrix = embedding.unit.parameters.front();
         own_head(unit, head_, s.vocab, s.width, s.init_std, s.tie_embeddings ? matrix : nullptr);
         if (s.mtp_depth > 0 && !s.tie_embeddings) unit.parameters.push_back(matrix);
-        later_.reserve(static_cast<size_t>(s.mtp_depth));
+        later_.reserve(to_size(s.mtp_depth));
         for (int64_t layer = s.layers; layer < s.layers + s.mtp_depth; ++layer) {
             later_.emplace_back(s, layer, make_block(layer));
             own_all(unit, later_.back());

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 #include "tutti/spec/layers.h"
 
 namespace tutti::models {
@@ -134,8 +135,7 @@ TEST(ParameterCount, SmallPresetsAreAsLargeAsTheirNames) {
 // 984192 -> "984,192"
 std::string with_commas(int64_t n) {
     std::string digits = std::to_string(n);
-    for (int64_t at = static_cast<int64_t>(digits.size()) - 3; at > 0; at -= 3)
-        digits.insert(static_cast<size_t>(at), 1, ',');
+    for (int64_t at = static_cast<int64_t>(digits.size()) - 3; at > 0; at -= 3) digits.insert(to_size(at), 1, ',');
     return digits;
 }
 

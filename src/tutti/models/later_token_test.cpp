@@ -8,6 +8,7 @@
 #include <map>
 
 #include "tutti/base/philox.h"
+#include "tutti/base/to_size.h"
 #include "tutti/models/flops.h"
 #include "tutti/models/model.h"
 
@@ -48,12 +49,11 @@ struct Twin {
     Matrix product(const Matrix& x, const std::string& name, int64_t in) const {
         const Matrix& w = values.at(name + ".weight");
         const auto out = static_cast<int64_t>(w.size()) / in;
-        Matrix y(static_cast<size_t>(kT * out));
+        Matrix y(to_size(kT * out));
         for (int64_t t = 0; t < kT; ++t)
             for (int64_t o = 0; o < out; ++o)
                 for (int64_t i = 0; i < in; ++i)
-                    y[static_cast<size_t>(t * out + o)] +=
-                        w[static_cast<size_t>(o * in + i)] * x[static_cast<size_t>(t * in + i)];
+                    y[to_size(t * out + o)] += w[to_size(o * in + i)] * x[to_size(t * in + i)];
         return y;
     }
     Matrix norm(const Matrix& x, const std::string& name) const {
@@ -61,8 +61,8 @@ struct Twin {
         Matrix y = x;
         for (int64_t t = 0; t < kT; ++t) {
             double squares = 0;
-            for (size_t c = 0; c < kC; ++c) squares += std::pow(x[static_cast<size_t>(t) * kC + c], 2);
-            for (size_t c = 0; c < kC; ++c) y[static_cast<size_t>(t) * kC + c] *= w[c] / std::sqrt(squares / kC + kEps);
+            for (size_t c = 0; c < kC; ++c) squares += std::pow(x[to_size(t) * kC + c], 2);
+            for (size_t c = 0; c < kC; ++c) y[to_size(t) * kC + c] *= w[c] / std::sqrt(squares / kC + kEps);
         }
         return y;
     }
@@ -70,10 +70,10 @@ struct Twin {
         for (int64_t t = 0; t < kT; ++t)
             for (int64_t h = 0; h < kH; ++h)
                 for (int64_t k = 0; k < kD / 2; ++k) {
-                    const auto place = static_cast<double>(t - kFirstKey[static_cast<size_t>(t)]);
+                    const auto place = static_cast<double>(t - kFirstKey[to_size(t)]);
                     const double angle = place * std::pow(kTheta, -2.0 * static_cast<double>(k) / kD);
-                    double& a = x[static_cast<size_t>((t * kH + h) * kD + k)];
-                    double& b = x[static_cast<size_t>((t * kH + h) * kD + k + kD / 2)];
+                    double& a = x[to_size((t * kH + h) * kD + k)];
+                    double& b = x[to_size((t * kH + h) * kD + k + kD / 2)];
                     const double first = a, second = b;
                     a = first * std::cos(angle) - second * std::sin(angle);
                     b = second * std::cos(angle) + first * std::sin(angle);
@@ -89,9 +89,9 @@ struct Twin {
         Matrix mixed(x.size());
         for (int64_t t = 0; t < kT; ++t)
             for (int64_t h = 0; h < kH; ++h) {
-                const auto at = [&](int64_t row) { return static_cast<size_t>((row * kH + h) * kD); };
+                const auto at = [&](int64_t row) { return to_size((row * kH + h) * kD); };
                 double sum = 0;
-                for (int64_t j = kFirstKey[static_cast<size_t>(t)]; j <= t; ++j) {
+                for (int64_t j = kFirstKey[to_size(t)]; j <= t; ++j) {
                     double score = 0;
                     for (size_t d = 0; d < kD; ++d) score += q[at(t) + d] * k[at(j) + d];
                     const double power = std::exp(score / std::sqrt(static_cast<double>(kD)));
@@ -115,10 +115,9 @@ struct Twin {
         for (int64_t t = 0; t < kT; ++t) {
             // Beyond the sequence there is one known token, the last target.
             const int64_t place = t + ahead;
-            const int32_t token = place < kT ? kTokens[static_cast<size_t>(place)] : place == kT ? kTargets.back() : 0;
+            const int32_t token = place < kT ? kTokens[to_size(place)] : place == kT ? kTargets.back() : 0;
             for (size_t c = 0; c < kC; ++c)
-                x[static_cast<size_t>(t) * kC + c] =
-                    values.at("model.embed_tokens.weight")[static_cast<size_t>(token) * kC + c];
+                x[to_size(t) * kC + c] = values.at("model.embed_tokens.weight")[to_size(token) * kC + c];
         }
         return x;
     }
@@ -128,11 +127,11 @@ struct Twin {
         const Matrix logits = product(normed, tied ? "model.embed_tokens" : "lm_head", kC);
         double total = 0;
         for (int64_t t = 0; t + ahead < kT; ++t) {
-            const auto place = static_cast<size_t>(t + ahead);
-            if (kFirstKey[place] != kFirstKey[static_cast<size_t>(t)] || kTargets[place] < 0) continue;
+            const auto place = to_size(t + ahead);
+            if (kFirstKey[place] != kFirstKey[to_size(t)] || kTargets[place] < 0) continue;
             double sum = 0;
-            for (int64_t w = 0; w < kV; ++w) sum += std::exp(logits[static_cast<size_t>(t * kV + w)]);
-            total += std::log(sum) - logits[static_cast<size_t>(t * kV + kTargets[place])];
+            for (int64_t w = 0; w < kV; ++w) sum += std::exp(logits[to_size(t * kV + w)]);
+            total += std::log(sum) - logits[to_size(t * kV + kTargets[place])];
         }
         return total / kValid;
     }

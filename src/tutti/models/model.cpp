@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "tutti/base/to_size.h"
 #include "tutti/device/meta/meta_device.h"
 
 namespace tutti::models {
@@ -46,7 +47,7 @@ Var Model::run(Tape& tape, const Var& x, const Batch& batch, Span span, int64_t 
     Var h = x;
     for (size_t begin = span.begin, end; begin < span.end; begin = end) {
         const bool recomputed = segment > 0 && begin > 0 && begin < head;
-        end = recomputed ? std::min({begin + static_cast<size_t>(segment), head, span.end}) : begin + 1;
+        end = recomputed ? std::min({begin + to_size(segment), head, span.end}) : begin + 1;
         h = recomputed ? tape.recompute(h, [=](Tape& t, const Var& in) { return modules(t, in, begin, end); })
                        : modules(tape, h, begin, end);
         if (between) between();

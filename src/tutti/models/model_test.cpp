@@ -6,6 +6,7 @@
 #include <map>
 #include <numeric>
 
+#include "tutti/base/to_size.h"
 #include "tutti/models/flops.h"
 #include "tutti/spec/layers.h"
 
@@ -240,7 +241,7 @@ TEST_P(ModelTest, ADocumentInAPackedSequenceIsAsAlone) {
             const auto own_tokens = from(tokens), own_targets = from(targets);
             const auto alone = losses(nn::make_batch(*rig.device, nn::BatchRows{own_tokens, own_targets, {}}, 1, 0));
             for (int t = begin; t < end; ++t) {
-                const float expected = alone[static_cast<size_t>(t - begin)], got = packed[static_cast<size_t>(t)];
+                const float expected = alone[to_size(t - begin)], got = packed[to_size(t)];
                 if (table == &kernels::reference_table())
                     EXPECT_EQ(got, expected) << "token " << t;
                 else
@@ -454,7 +455,7 @@ TEST(Generation, CachesGiveTheLogitsOfTheFullForward) {
             std::vector<nn::KvCache*> going_on;
             std::vector<float> expected;
             for (size_t i = 0; i < texts.size(); ++i) {
-                const auto at = static_cast<size_t>(caches[i].length);
+                const auto at = to_size(caches[i].length);
                 if (at == texts[i].size()) continue;
                 next.push_back(texts[i][at]);
                 going_on.push_back(&caches[i]);

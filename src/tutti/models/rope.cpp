@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tutti/base/to_size.h"
 #include "tutti/models/model.h"
 
 namespace tutti::models {
@@ -39,7 +40,7 @@ double yarn(const spec::RopeSpec& rope, double f, int64_t k) {
 // decides.
 double longrope(const spec::RopeScaling& s, double f, int64_t k, int64_t max_positions) {
     const std::string& text = max_positions > s.original_max_positions ? s.long_factors : s.short_factors;
-    return f / spec::number_list(text).at(static_cast<size_t>(k));
+    return f / spec::number_list(text).at(to_size(k));
 }
 
 ops::RopeTable adjacent(ops::RopeTable table, bool pairs) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "tutti/base/to_size.h"
 #include "tutti/comm/communicator.h"
 
 namespace tutti::nn {
@@ -66,12 +67,8 @@ Batch make_batch(Device& device, const BatchRows& rows, int64_t sequences, int64
         return upload(device, {sequences, T / of.ranks}, values);
     };
     const auto chosen = [&](const auto& value) { return chosen_of(part, value); };
-    const auto of = [](std::span<const int32_t> row) {
-        return [row](int64_t i) { return row[static_cast<size_t>(i)]; };
-    };
-    const auto first_key = [&](int64_t i) {
-        return rows.first_key.empty() ? 0 : rows.first_key[static_cast<size_t>(i)];
-    };
+    const auto of = [](std::span<const int32_t> row) { return [row](int64_t i) { return row[to_size(i)]; }; };
+    const auto first_key = [&](int64_t i) { return rows.first_key.empty() ? 0 : rows.first_key[to_size(i)]; };
     Batch batch;
     batch.tokens = chosen(of(rows.tokens));
     batch.targets = chosen(of(rows.targets));
@@ -80,12 +77,12 @@ Batch make_batch(Device& device, const BatchRows& rows, int64_t sequences, int64
     for (int64_t k = 1; k <= rows.depths; ++k) {
         const auto tokens = [&](int64_t i) {
             const int64_t at = i % T + k;
-            if (at < T) return rows.tokens[static_cast<size_t>(i + k)];
-            return at == T ? std::max(rows.targets[static_cast<size_t>(i + k - 1)], 0) : 0;
+            if (at < T) return rows.tokens[to_size(i + k)];
+            return at == T ? std::max(rows.targets[to_size(i + k - 1)], 0) : 0;
         };
         const auto targets = [&](int64_t i) {
             const bool inside = i % T + k < T && first_key(i + k) == first_key(i);
-            return inside ? rows.targets[static_cast<size_t>(i + k)] : -1;
+            return inside ? rows.targets[to_size(i + k)] : -1;
         };
         batch.ahead.push_back({chosen(tokens), chosen(targets)});
     }
@@ -124,8 +121,7 @@ Batch make_prompt(Device& device, std::span<const int32_t> tokens, int64_t seque
     std::vector<int64_t> rows(tokens.size());
     std::iota(rows.begin(), rows.end(), int64_t{0});
     for (const int64_t row : rows)
-        positions.push_back(
-            static_cast<int32_t>(row % T + (lengths.empty() ? 0 : lengths[static_cast<size_t>(row / T)])));
+        positions.push_back(static_cast<int32_t>(row % T + (lengths.empty() ? 0 : lengths[to_size(row / T)])));
     Batch batch;
     batch.tokens = Tensor::from_host<int32_t>(device, {sequences, T}, tokens, Purpose::data);
     batch.positions = upload(device, {sequences, T}, positions);

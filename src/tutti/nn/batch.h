@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "tutti/base/to_size.h"
 #include "tutti/tensor/tensor.h"
 
 namespace tutti::comm {
@@ -19,10 +20,10 @@ namespace tutti::nn {
 // has its own cache, so a batch needs no padding: sequences may have any lengths, and finished ones leave the batch.
 struct KvCache {
     KvCache(int64_t layers, int64_t capacity_)
-        : keys(static_cast<size_t>(layers)),
-          values(static_cast<size_t>(layers)),
-          convolutions(static_cast<size_t>(layers)),
-          deltas(static_cast<size_t>(layers)),
+        : keys(to_size(layers)),
+          values(to_size(layers)),
+          convolutions(to_size(layers)),
+          deltas(to_size(layers)),
           capacity(capacity_) {}
     std::vector<Tensor> keys, values;               // by layer
     std::vector<std::vector<Tensor>> convolutions;  // by layer and convolution

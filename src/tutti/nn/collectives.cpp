@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "tutti/base/to_size.h"
+
 namespace tutti::nn {
 
 namespace {
@@ -108,7 +110,7 @@ class HeadExchange {
             for (const Section& s : sections_) visit(rank, s);
     }
     void exchange(const Tensor& sent, const Tensor& received) const {
-        const std::vector<int64_t> counts(static_cast<size_t>(P_), sent.numel() / P_);
+        const std::vector<int64_t> counts(to_size(P_), sent.numel() / P_);
         ranks_.all_to_all(sent, counts, received, counts).wait();
     }
 

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tutti/base/to_size.h"
 #include "tutti/comm/threads/thread_world.h"
 
 namespace tutti::nn {
@@ -20,7 +21,7 @@ std::vector<float> numbers(int64_t count, int seed) {
 }
 
 std::vector<float> sum_over(int ranks, int64_t count, int seed) {
-    std::vector<float> sum(static_cast<size_t>(count));
+    std::vector<float> sum(to_size(count));
     for (int r = 0; r < ranks; ++r) {
         const std::vector<float> one = numbers(count, seed + r);
         for (size_t i = 0; i < sum.size(); ++i) sum[i] += one[i];
@@ -137,15 +138,13 @@ TEST_P(Collectives, HeadsForTokensAndBack) {
                         for (int64_t t = 0; t < T; ++t)
                             for (int64_t h = 0; h < share; ++h)
                                 for (int64_t d = 0; d < D; ++d)
-                                    visit(static_cast<size_t>(((b * T + t) * S + first + to / copies * share + h) * D +
-                                                              d),
-                                          static_cast<size_t>(
-                                              ((b * T * P + of * T + t) * shares + first_share + h) * D + d));
+                                    visit(to_size(((b * T + t) * S + first + to / copies * share + h) * D + d),
+                                          to_size(((b * T * P + of * T + t) * shares + first_share + h) * D + d));
                     first += H;
                     first_share += share;
                 }
             };
-            std::vector<float> y(static_cast<size_t>(heads.numel())), dx(static_cast<size_t>(tokens.numel()));
+            std::vector<float> y(to_size(heads.numel())), dx(to_size(tokens.numel()));
             for (int other = 0; other < P; ++other) {
                 const auto x = numbers(tokens.numel(), 1 + other), dy = numbers(heads.numel(), 20 + other);
                 for_each(other, r, [&](size_t token, size_t head) { y[head] = x[token]; });

@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "tutti/base/to_size.h"
 #include "tutti/nn/collectives.h"
 
 namespace tutti::nn {
@@ -119,14 +120,14 @@ ops::Attention ring_attention(ops::Context& ctx, const Tensor& q, const Tensor& 
     }
     ring.for_each_hop({ops::contiguous(ctx, k), ops::contiguous(ctx, v)}, [&](int hop, const KeyValues& here) {
         ring.for_each_pair(ring.source(hop), [&](int i, int j, const kernels::AttentionMask& mask) {
-            ops::attention_merge(ctx, sums[static_cast<size_t>(i)],
+            ops::attention_merge(ctx, sums[to_size(i)],
                                  ops::attention(ctx, ring.half(q, i), ring.half(here.k, j), ring.half(here.v, j), mask,
                                                 options.scores, DType::f32));
         });
     });
     ops::Attention r{ops::empty(ctx, {B, T, H, Dv}, q.dtype()), ops::empty(ctx, {B, H, T}, DType::f32)};
     for (int i = 0; i < 2; ++i) {
-        const ops::Attention& sum = sums[static_cast<size_t>(i)];
+        const ops::Attention& sum = sums[to_size(i)];
         ops::cast_into(ctx, sum.y, ring.half(r.y, i));
         ops::copy(ctx, sum.lse, r.lse.narrow(2, i * T / 2, T / 2));
     }
@@ -141,7 +142,7 @@ void ring_attention_backward(ops::Context& ctx, const Tensor& dy, const Tensor& 
     std::array<Tensor, 2> dq_halves, dy_halves;
     std::array<ops::Attention, 2> of_half;
     for (int i = 0; i < 2; ++i) {
-        const auto h = static_cast<size_t>(i);
+        const auto h = to_size(i);
         dq_halves[h] = ops::zeros(ctx, ring.half(q, i).shape(), DType::f32);
         dy_halves[h] = ops::contiguous(ctx, ring.half(dy, i));
         of_half[h] = half_of(ctx, forward, i);
@@ -161,7 +162,7 @@ void ring_attention_backward(ops::Context& ctx, const Tensor& dy, const Tensor& 
         if (here.k.defined())
             found = {ops::zeros(ctx, here.k.shape(), DType::f32), ops::zeros(ctx, here.v.shape(), DType::f32)};
         ring.for_each_pair(ring.source(hop), [&](int i, int j, const kernels::AttentionMask& mask) {
-            const auto h = static_cast<size_t>(i);
+            const auto h = to_size(i);
             ops::attention_backward(ctx, dy_halves[h], ring.half(q, i), ring.half(here.k, j), ring.half(here.v, j),
                                     of_half[h], mask, dq_halves[h], ring.half(found.k, j), ring.half(found.v, j), true,
                                     options.scores);
@@ -175,7 +176,7 @@ void ring_attention_backward(ops::Context& ctx, const Tensor& dy, const Tensor& 
         arriving = ring.start_back(hop, found, {k, v}, messages);
     });
     add_arrived();
-    for (int i = 0; i < 2; ++i) ops::cast_into(ctx, dq_halves[static_cast<size_t>(i)], ring.half(dq, i));
+    for (int i = 0; i < 2; ++i) ops::cast_into(ctx, dq_halves[to_size(i)], ring.half(dq, i));
     ops::cast_into(ctx, sum.k, dk);
     ops::cast_into(ctx, sum.v, dv);
 }

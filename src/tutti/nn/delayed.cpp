@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 
+#include "tutti/base/to_size.h"
 #include "tutti/comm/communicator.h"
 #include "tutti/ops/ops.h"
 
@@ -23,7 +24,7 @@ DelayedScales::DelayedScales(const spec::Recipe& recipe, const std::vector<autog
         places_.emplace(p, static_cast<int64_t>(names_.size()));
         names_.push_back(p->name);
         const auto zeros = [&](const Shape& shape) {
-            return Tensor::from_host<float>(*host_, shape, std::vector<float>(static_cast<size_t>(shape.numel())),
+            return Tensor::from_host<float>(*host_, shape, std::vector<float>(to_size(shape.numel())),
                                             Purpose::optimizer);
         };
         histories_.push_back(zeros({3, recipe.history}));
@@ -39,7 +40,7 @@ void DelayedScales::allocate(ops::Context& ctx) {
 
 DelayedScales::Place DelayedScales::place(const autograd::Parameter& layer, Factor of) const {
     const int64_t number = places_.at(&layer);
-    const bool known = scales_[static_cast<size_t>(number)].view().as<const float>()[of] > 0;
+    const bool known = scales_[to_size(number)].view().as<const float>()[of] > 0;
     return {amaxes_.narrow(0, 3 * number + of, 1), factors_.narrow(0, 3 * number + of, 1), known};
 }
 
@@ -64,7 +65,7 @@ void DelayedScales::learn(ops::Context& ctx) {
     for (size_t layer = 0; layer < names_.size(); ++layer)
         for (size_t i = 0; i < 3; ++i) {
             float* const history = histories_[layer].view().as<float>() + static_cast<int64_t>(i) * recipe_.history;
-            MagnitudeHistory{{history, static_cast<size_t>(recipe_.history)}, scales_[layer].view().as<float>()[i]}.add(
+            MagnitudeHistory{{history, to_size(recipe_.history)}, scales_[layer].view().as<float>()[i]}.add(
                 std::bit_cast<float>(amaxes[3 * layer + i]), float8_of(factors[i].format), recipe_.most_recent,
                 recipe_.powers_of_two);
         }

@@ -1,5 +1,6 @@
 #include "tutti/nn/delta_rule.h"
 
+#include "tutti/base/to_size.h"
 #include "tutti/nn/recording.h"
 #include "tutti/nn/sequence_runs.h"
 
@@ -116,7 +117,7 @@ Tensor of_caches(ops::Context& ctx, const DeltaRuleInputs& in, const Batch& batc
     const Tensor o = ops::empty(ctx, v.shape(), v.dtype());
     const ops::DeltaRule all = inputs_of(in, batch);
     for (int64_t n = 0; n < v.dim(0); ++n) {
-        Tensor& state = batch.caches[static_cast<size_t>(n)]->deltas.at(static_cast<size_t>(layer));
+        Tensor& state = batch.caches[to_size(n)]->deltas.at(to_size(layer));
         const auto row = [n](const Tensor& x) { return x.narrow(0, n, 1); };
         state = ops::delta_rule(ctx,
                                 {.corrects = all.corrects,

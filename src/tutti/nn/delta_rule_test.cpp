@@ -9,6 +9,7 @@
 #include <map>
 #include <mutex>
 
+#include "tutti/base/to_size.h"
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/nn/testing/sequence_share.h"
 
@@ -106,7 +107,7 @@ TEST(DeltaRule, IsThatOfOneRankHoweverTheSequenceIsSharedOut) {
                                 documents ? ", documents" : ""));
             const Outcome many = run(ranks, ulysses, documents, kind);
             for (const auto& [name, tokens] : one.of_tokens) {
-                ASSERT_EQ(tokens.size(), static_cast<size_t>(kB * kT)) << name;
+                ASSERT_EQ(tokens.size(), to_size(kB * kT)) << name;
                 double largest = 0;
                 for (const auto& [token, row] : tokens)
                     for (size_t i = 0; i < row.size(); ++i) {
@@ -139,7 +140,7 @@ TEST(DeltaRule, ACacheGivesTheValuesOfTheWholeSequence) {
     ops::Context ctx{*device, kernels::cpu_table(kernels::best_isa())};
     Heads parameters = make_heads(*device);
     const auto of = [&](int64_t first, int64_t tokens, std::vector<KvCache*> caches) {
-        const std::vector<int32_t> ids(static_cast<size_t>(tokens));
+        const std::vector<int32_t> ids(to_size(tokens));
         const Batch batch = caches.empty() ? make_prompt(*device, ids, 1) : make_continuation(*device, ids, caches);
         Tape tape(ctx, false);
         const auto input = [&](size_t i) {

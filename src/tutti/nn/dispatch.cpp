@@ -5,6 +5,8 @@
 #include <numeric>
 #include <utility>
 
+#include "tutti/base/to_size.h"
+
 namespace tutti::nn {
 
 // --- numbers for the host ---
@@ -71,7 +73,7 @@ Tensor gathered(ops::Context& ctx, comm::Communicator& ranks, const Tensor& x, i
     const int64_t N = x.dim(0), width = N > 0 ? x.numel() / N : (x.rank() > 1 ? x.dim(1) : 1);
     Tensor part = x;
     if (N < rows) {
-        const std::vector<T> values(static_cast<size_t>(rows * width), padding);
+        const std::vector<T> values(to_size(rows * width), padding);
         part = Tensor::from_host<T>(ctx.device, {rows, width}, values, Purpose::communication);
         ctx.device.copy(part.view().data, x.view().data, x.bytes());
     }
@@ -114,7 +116,7 @@ void exchange_counts(ops::Context& ctx, comm::Communicator& ranks, int etp, cons
         for (int copy = 0; copy < etp; ++copy)
             ops::copy(ctx, counts.reshape({P / etp, L}), sent.narrow(1, copy * L, L));
     }
-    const std::vector<int64_t> each(static_cast<size_t>(P), L);
+    const std::vector<int64_t> each(to_size(P), L);
     ranks.all_to_all(sent, each, arriving, each).wait();
 }
 
@@ -140,8 +142,8 @@ void make_dispatch(ops::Context& ctx, const autograd::ExpertParallel& ranks, con
         d.rows = counts;
         return;
     }
-    const auto P = static_cast<size_t>(ranks.ranks->size()), own = static_cast<size_t>(ranks.ranks->rank());
-    const auto etp = static_cast<size_t>(ranks.etp);
+    const auto P = to_size(ranks.ranks->size()), own = to_size(ranks.ranks->rank());
+    const auto etp = to_size(ranks.etp);
     const size_t L = counts.size() * etp / P;
     const auto begin = counts.begin() + static_cast<std::ptrdiff_t>(own / etp * L);
     const RouterNumbers::Counts all =

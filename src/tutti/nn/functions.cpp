@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "tutti/base/to_size.h"
 #include "tutti/nn/collectives.h"
 #include "tutti/nn/context_attention.h"
 #include "tutti/nn/overlapped.h"
@@ -259,10 +260,10 @@ Tensor cached_attention(ops::Context& ctx, const Tensor& q, const Tensor& k, con
     const auto B = static_cast<int64_t>(batch.caches.size());
     check(B == q.dim(0), "attention: ", B, " caches for ", q.dim(0), " sequences");
     check(!batch.first_key.defined(), "attention: a sequence with a cache is one document");
-    const auto l = static_cast<size_t>(layer);
+    const auto l = to_size(layer);
     const Tensor y = ops::empty(ctx, {B, q.dim(1), q.dim(2), v.dim(3)}, q.dtype());
     for (int64_t b = 0; b < B; ++b) {
-        KvCache& cache = *batch.caches[static_cast<size_t>(b)];
+        KvCache& cache = *batch.caches[to_size(b)];
         const Tensor keys = append(ctx, cache, cache.keys.at(l), k.narrow(0, b, 1));
         const Tensor values = append(ctx, cache, cache.values.at(l), v.narrow(0, b, 1));
         const kernels::AttentionMask mask{.query_offset = cache.length, .window = options.window};

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "tutti/base/to_size.h"
 #include "tutti/nn/collectives.h"
 #include "tutti/nn/dispatch.h"
 #include "tutti/nn/product_rule.h"
@@ -369,7 +370,7 @@ Var sigmoid_gate(Tape& tape, const Var& y, const Var& x, Parameter& w) {
                                  [&ctx, x = logits.value, routed, how](const Tensor& dy, Tensors&) {
                                      return Tensors{ops::route_backward(ctx, x, routed, how, dy, {}, {}, 0)};
                                  });
-    std::vector<int32_t> each(static_cast<size_t>(N));
+    std::vector<int32_t> each(to_size(N));
     for (size_t i = 0; i < each.size(); ++i) each[i] = static_cast<int32_t>(i);
     Dispatch d;
     d.slots = Tensor::from_host<int32_t>(ctx.device, {N, 1}, each, Purpose::activations);

@@ -11,6 +11,7 @@
 #include <numeric>
 
 #include "tutti/base/philox.h"
+#include "tutti/base/to_size.h"
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/nn/dispatch.h"
 #include "tutti/nn/routing.h"
@@ -67,7 +68,7 @@ struct Twin {
 // `held`: the choices to take, where a finite difference may not change them.
 Twin twin(const spec::MixtureSpec& s, const Values& v, const std::vector<std::vector<size_t>>* held = nullptr) {
     Twin t;
-    const auto k = static_cast<size_t>(s.top_k);
+    const auto k = to_size(s.top_k);
     std::vector<std::vector<double>> shares;
     double z = 0;
     for (size_t n = 0; n < kN; ++n) {

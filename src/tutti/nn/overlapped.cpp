@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "tutti/base/to_size.h"
 #include "tutti/nn/collectives.h"
 #include "tutti/nn/product_rule.h"
 
@@ -47,7 +48,7 @@ void RegionEdge::compute_as_rows_arrive(const ops::Products& products) {
     const int P = layer_.ranks->size(), own = layer_.ranks->rank();
     const int64_t rows = as_matrix(whole_).dim(0) / P;
     for (int distance = 0; distance < P; ++distance) {
-        if (distance > 0) coming_[static_cast<size_t>(distance - 1)].wait();
+        if (distance > 0) coming_[to_size(distance - 1)].wait();
         for (const ops::Product& product : products)
             ops::compute_rows(ctx_, product, (own + distance) % P * rows, rows);
     }

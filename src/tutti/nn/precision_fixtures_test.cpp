@@ -9,6 +9,7 @@
 #include "tutti/base/json.h"
 #include "tutti/base/philox.h"
 #include "tutti/base/read_file.h"
+#include "tutti/base/to_size.h"
 #include "tutti/nn/delayed.h"
 #include "tutti/ops/ops.h"
 #include "tutti/ops/quantize.h"
@@ -158,7 +159,7 @@ Matrix operand(uint64_t seed, int64_t rows, int64_t columns, int64_t spread) {
 Matrix transposed(const Matrix& x) {
     Matrix t{x.columns, x.rows, {}};
     for (int64_t c = 0; c < x.columns; ++c)
-        for (int64_t r = 0; r < x.rows; ++r) t.values.push_back(x.values[static_cast<size_t>(r * x.columns + c)]);
+        for (int64_t r = 0; r < x.rows; ++r) t.values.push_back(x.values[to_size(r * x.columns + c)]);
     return t;
 }
 
@@ -169,7 +170,7 @@ struct Linear {
         const auto seed = f.at("seed").get<uint64_t>();
         const auto M = f.at("M").get<int64_t>(), N = f.at("N").get<int64_t>(), K = f.at("K").get<int64_t>();
         x = operand(seed, M, K, 9);
-        x.values[static_cast<size_t>(3 * K + 17)] = 96;
+        x.values[to_size(3 * K + 17)] = 96;
         w = operand((seed + 1) << 20, N, K, 3);
         dy = operand((seed + 2) << 20, M, N, 13);
         for (float& v : dy.values) v = bf16_value(bf16_bits(v * 0x1p-12f));
@@ -199,7 +200,7 @@ Quantized quantized_on(Context& ctx, const Matrix& m, const spec::Quantity& q, b
 // Codes as they are stored, and factors before the cast (f32), or the codes of divisors.
 void expect_quantized(const Operand& q, const Json& golden, const std::string& name) {
     const auto* codes = q.values.view().as<const uint8_t>();
-    EXPECT_EQ(fnv(codes, static_cast<size_t>(q.values.bytes())), number_of(golden.at("codes_fnv"))) << name;
+    EXPECT_EQ(fnv(codes, to_size(q.values.bytes())), number_of(golden.at("codes_fnv"))) << name;
     std::string text;
     std::vector<uint8_t> bytes;
     for (int64_t i = 0; i < q.scales.numel(); ++i) {
@@ -226,12 +227,11 @@ void expect_quantized(const Operand& q, const Json& golden, const std::string& n
 
 // sum_k a[i, k] b[j, k] in double.
 std::vector<double> product(const std::vector<float>& a, const std::vector<float>& b, int64_t M, int64_t N, int64_t K) {
-    std::vector<double> c(static_cast<size_t>(M * N));
+    std::vector<double> c(to_size(M * N));
     for (int64_t i = 0; i < M; ++i)
         for (int64_t j = 0; j < N; ++j)
             for (int64_t k = 0; k < K; ++k)
-                c[static_cast<size_t>(i * N + j)] +=
-                    double{a[static_cast<size_t>(i * K + k)]} * double{b[static_cast<size_t>(j * K + k)]};
+                c[to_size(i * N + j)] += double{a[to_size(i * K + k)]} * double{b[to_size(j * K + k)]};
     return c;
 }
 
@@ -241,7 +241,7 @@ void expect_product(const std::vector<double>& c, int64_t N, const Json& golden,
     for (const double v : c) sum += v, squares += v * v;
     const double size = std::sqrt(squares);
     for (const Json& entry : golden.at("entries").elements()) {
-        const auto at = static_cast<size_t>(entry[0].get<int64_t>() * N + entry[1].get<int64_t>());
+        const auto at = to_size(entry[0].get<int64_t>() * N + entry[1].get<int64_t>());
         const auto expected = entry[2].get<double>();
         EXPECT_NEAR(c[at], expected, relative * size + 1e-12 * std::abs(expected)) << name << ' ' << at;
     }

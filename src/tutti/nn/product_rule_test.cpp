@@ -8,6 +8,7 @@
 #include <map>
 
 #include "tutti/base/philox.h"
+#include "tutti/base/to_size.h"
 #include "tutti/nn/layers.h"
 #include "tutti/nn/mixture.h"
 #include "tutti/nn/quantized.h"
@@ -23,7 +24,7 @@ constexpr int64_t kB = 2, kT = 3, kC = 8, kF = 12, kE = 4;
 using Values = std::map<std::string, std::vector<float>>;
 
 Tensor random(ops::Context& ctx, const Shape& shape, const std::string& name) {
-    std::vector<float> values(static_cast<size_t>(shape.numel()));
+    std::vector<float> values(to_size(shape.numel()));
     for (size_t i = 0; i < values.size(); ++i) values[i] = normal(random_key(7, name), i);
     return Tensor::from_host<float>(ctx.device, shape, values, Purpose::activations);
 }

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "tutti/base/to_size.h"
 #include "tutti/comm/communicator.h"
 #include "tutti/ops/quantize.h"
 
@@ -78,7 +79,7 @@ Operand QuantizedProducts::weight(ops::Context& ctx, Parameter& w, const Use& us
     const bool over_rows = use.role == GemmRole::input_gradient, stack = w.value.rank() == 3;
     ops::Coding coding{.powers_of_two = recipe_.powers_of_two, .direct = direct(ctx) && !stack};
     const bool one_form = !coding.direct && group_of(recipe_.w, true) == group_of(recipe_.w, false);
-    if (stack) coding.segments.assign(static_cast<size_t>(w.value.dim(0)), w.value.dim(1));
+    if (stack) coding.segments.assign(to_size(w.value.dim(0)), w.value.dim(1));
     return w.forms.kept(ctx, one_form ? GemmRole::forward : use.role, [&] {
         return quantize(ctx, w.value, DelayedScales::kW, coding, use, over_rows, Purpose::workspace);
     });

@@ -9,6 +9,7 @@
 
 #include "tutti/base/float8.h"
 #include "tutti/base/philox.h"
+#include "tutti/base/to_size.h"
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/nn/layers.h"
 #include "tutti/nn/mixture.h"
@@ -24,12 +25,10 @@ const std::vector<std::string> kRecipes = {"tensor", "block", "mxfp8"};
 
 // Magnitudes over many powers of two, so that parts of a tensor have other scales than the whole.
 Tensor spread(ops::Context& ctx, const Shape& shape, const char* name, DType type = DType::bf16) {
-    std::vector<float> values(static_cast<size_t>(shape.numel()));
+    std::vector<float> values(to_size(shape.numel()));
     for (size_t i = 0; i < values.size(); ++i)
-        values[i] = std::ldexp(
-            static_cast<float>(normal(random_key(5, name), i)),
-            static_cast<int>(i / static_cast<size_t>(shape[-1]) % 5 + i % static_cast<size_t>(shape[-1]) / 128 * 3) -
-                4);
+        values[i] = std::ldexp(static_cast<float>(normal(random_key(5, name), i)),
+                               static_cast<int>(i / to_size(shape[-1]) % 5 + i % to_size(shape[-1]) / 128 * 3) - 4);
     return ops::cast(ctx, Tensor::from_host<float>(ctx.device, shape, values, Purpose::activations), type);
 }
 
@@ -66,8 +65,8 @@ Codes part_of(const Codes& whole, int64_t r, int64_t rows, int64_t c, int64_t co
     Codes part{{rows, columns}, {}, {}};
     for (int64_t i = r; i < r + rows; ++i)
         for (int64_t j = c; j < c + columns; ++j) {
-            part.codes.push_back(whole.codes[static_cast<size_t>(i * whole.shape[-1] + j)]);
-            part.divisors.push_back(whole.divisors[static_cast<size_t>(i * whole.shape[-1] + j)]);
+            part.codes.push_back(whole.codes[to_size(i * whole.shape[-1] + j)]);
+            part.divisors.push_back(whole.divisors[to_size(i * whole.shape[-1] + j)]);
         }
     return part;
 }
@@ -259,13 +258,13 @@ TEST(QuantizedProducts, OfALinearLayerMultiplyTheirCodes) {
                     double sum = bias(j), sizes = std::abs(sum);
                     for (int64_t k = 0; k < K; ++k) sum += term(i, j, k), sizes += std::abs(term(i, j, k));
                     // K f32 additions, a factor more for divisors that are not exact, and one rounding to bf16.
-                    ASSERT_NEAR(values[static_cast<size_t>(i * N + j)], sum,
+                    ASSERT_NEAR(values[to_size(i * N + j)], sum,
                                 static_cast<double>(K + 4) * 0x1p-24 * sizes + 0x1.01p-8 * std::abs(sum))
                         << i << ' ' << j;
                 }
         };
         const auto at = [](const std::vector<float>& m, int64_t i, int64_t j, int64_t columns) {
-            return static_cast<double>(m[static_cast<size_t>(i * columns + j)]);
+            return static_cast<double>(m[to_size(i * columns + j)]);
         };
         const auto none = [](int64_t) { return 0.0; };
         const auto bias = b.value.to_floats();
@@ -273,7 +272,7 @@ TEST(QuantizedProducts, OfALinearLayerMultiplyTheirCodes) {
                    w_f = number(rule->weight(ctx, w, {GemmRole::forward}));
         near(
             y.value, kM, kN, kK, [&](int64_t i, int64_t j, int64_t k) { return at(x_f, i, k, kK) * at(w_f, j, k, kK); },
-            [&](int64_t j) { return double{bias[static_cast<size_t>(j)]}; });
+            [&](int64_t j) { return double{bias[to_size(j)]}; });
         const auto dy_i = number(rule->gradient(ctx, dy, {GemmRole::input_gradient})),
                    w_i = number(rule->weight(ctx, w, {GemmRole::input_gradient}));
         near(
@@ -304,7 +303,7 @@ TEST(QuantizedProducts, KeepInfinitiesVisible) {
             ops::fill(ctx, w.value, 1);
             const Tensor y = ops::linear(ctx, rule.input(ctx, x, {GemmRole::forward}),
                                          rule.weight(ctx, w, {GemmRole::forward}), nullptr);
-            for (int i = 0; i < 3; ++i) EXPECT_FALSE(std::isfinite(y.to_floats()[static_cast<size_t>(i)])) << recipe;
+            for (int i = 0; i < 3; ++i) EXPECT_FALSE(std::isfinite(y.to_floats()[to_size(i)])) << recipe;
         }
 }
 

@@ -4,6 +4,8 @@
 #include <numeric>
 #include <utility>
 
+#include "tutti/base/to_size.h"
+
 namespace tutti::nn {
 
 RoutingRecord::RoutingRecord(ops::Context& ctx, std::vector<int64_t> layers, const spec::MixtureSpec& spec,
@@ -38,7 +40,7 @@ Tensor RoutingRecord::means_message(int64_t microbatch) {
     const std::shared_ptr<LayerMeans> of = means(microbatch);
     std::vector<double> values = {static_cast<double>(of->layers)};
     for (std::vector<double>* sums : {&of->load, &of->share}) {
-        sums->resize(static_cast<size_t>(experts_));
+        sums->resize(to_size(experts_));
         values.insert(values.end(), sums->begin(), sums->end());
     }
     return Tensor::from_host<double>(ctx_.device, means_shape(), values, Purpose::communication);
@@ -51,12 +53,12 @@ void RoutingRecord::set_means(int64_t microbatch, const Tensor& message) {
 }
 
 RoutingSummary RoutingRecord::take(comm::Communicator& world) {
-    std::vector<int64_t> counts(layers_.size() * static_cast<size_t>(experts_) + 1);
+    std::vector<int64_t> counts(layers_.size() * to_size(experts_) + 1);
     for (size_t l = 0; l < layers_.size(); ++l) {
         const auto found = load_.find(layers_[l]);
         if (found != load_.end())
             std::copy(found->second.begin(), found->second.end(),
-                      counts.begin() + static_cast<std::ptrdiff_t>(l * static_cast<size_t>(experts_)));
+                      counts.begin() + static_cast<std::ptrdiff_t>(l * to_size(experts_)));
     }
     counts.back() = dropped_;
     const Tensor sums =
@@ -116,7 +118,7 @@ struct Loads {
 Loads loads_of(const spec::MixtureSpec& spec, const Batch& batch, RouterNumbers& numbers) {
     const std::vector<double> sums = numbers.values(RouterNumbers::sums);
     const auto half = sums.begin() + static_cast<std::ptrdiff_t>(sums.size() / 2);
-    return {static_cast<size_t>(balanced_segments(spec, batch)), {sums.begin(), half}, {half, sums.end()}};
+    return {to_size(balanced_segments(spec, batch)), {sums.begin(), half}, {half, sums.end()}};
 }
 
 // Choices of each expert in the step so far, over all ranks; `load`: those of this microbatch, over the ranks that
@@ -135,7 +137,7 @@ std::vector<double> load_so_far(int64_t layer, const Batch& batch, std::vector<d
 // probability of e), and its gradient by share (Fedus et al. 2022) times loss_scale.
 double balance(const spec::MixtureSpec& spec, const Loads& loads, const std::vector<double>& so_far, double factor,
                double loss_scale, std::vector<float>& dshares) {
-    const auto E = static_cast<size_t>(spec.experts);
+    const auto E = to_size(spec.experts);
     double loss = 0;
     dshares.resize(loads.share.size());
     for (size_t s = 0; s < loads.segments; ++s) {
@@ -176,7 +178,7 @@ Balancing balance_loads(const autograd::Tape& tape, const spec::MixtureSpec& spe
     const int64_t E = spec.experts;
     const double factor = spec.aux_coef * batch.share;
     if (spec.aux_loss == "sequence") {
-        std::vector<int32_t> segments(static_cast<size_t>(routed.shares.dim(0)));
+        std::vector<int32_t> segments(to_size(routed.shares.dim(0)));
         for (size_t i = 0; i < segments.size(); ++i)
             segments[i] = static_cast<int32_t>((first_row + static_cast<int64_t>(i)) / batch.tokens.dim(1));
         b.segments = Tensor::from_host<int32_t>(ctx.device, {static_cast<int64_t>(segments.size())}, segments,

@@ -1,6 +1,7 @@
 // nn/short_convolution.cpp: short convolutions (functions.h), over sequences that ranks may divide.
 #include <algorithm>
 
+#include "tutti/base/to_size.h"
 #include "tutti/nn/recording.h"
 #include "tutti/nn/sequence_runs.h"
 
@@ -95,8 +96,7 @@ Tensor of_caches(ops::Context& ctx, const Tensor& p, Affine taps, const Batch& b
     const Tensor z = ops::empty(ctx, {p.dim(0), p.dim(1), p.dim(2) / (place.gates ? 3 : 1)}, p.dtype());
     const int64_t K = taps.weight.shape[2];
     for (int64_t b = 0; b < p.dim(0); ++b) {
-        std::vector<Tensor>& states =
-            batch.caches[static_cast<size_t>(b)]->convolutions.at(static_cast<size_t>(place.layer));
+        std::vector<Tensor>& states = batch.caches[to_size(b)]->convolutions.at(to_size(place.layer));
         states.resize(std::max(states.size(), place.index + 1));
         Tensor& state = states[place.index];
         const Tensor row = p.narrow(0, b, 1);

@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 
+#include "tutti/base/to_size.h"
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/nn/functions.h"
 #include "tutti/nn/testing/sequence_share.h"
@@ -75,7 +76,7 @@ TEST(ShortConvolution, HasTheBitsOfOneRankHoweverTheSequenceIsSharedOut) {
     for (const DType type : {DType::f32, DType::bf16})
         for (const bool documents : {false, true}) {
             const Outcome one = run(type, 1, 1, documents);
-            ASSERT_EQ(one.z.size(), static_cast<size_t>(kB * kT));
+            ASSERT_EQ(one.z.size(), to_size(kB * kT));
             for (const auto& [ranks, ulysses] :
                  {std::pair{2, 1}, {3, 1}, {6, 1}, {2, 2}, {3, 3}, {4, 2}, {6, 3}, {6, 2}}) {
                 SCOPED_TRACE(concat(type, ", ", ranks, " ranks, ", ulysses, documents ? ", documents" : ""));
@@ -107,7 +108,7 @@ TEST(ShortConvolution, ACacheGivesTheBitsOfTheWholeSequence) {
     for (const DType type : {DType::f32, DType::bf16}) {
         Layer layer = make_layer(*device, type);
         const auto of = [&](int64_t first, int64_t tokens, std::vector<KvCache*> caches) {
-            const std::vector<int32_t> ids(static_cast<size_t>(tokens));
+            const std::vector<int32_t> ids(to_size(tokens));
             const Batch batch = caches.empty() ? make_prompt(*device, ids, 1) : make_continuation(*device, ids, caches);
             const std::vector<float> rows(p.begin() + first * 3 * kC, p.begin() + (first + tokens) * 3 * kC);
             const Tensor x = Tensor::from_host<float>(*device, {1, tokens, 3 * kC}, rows, Purpose::data);

@@ -7,6 +7,7 @@
 
 #include "tutti/autograd/parameter.h"
 #include "tutti/base/philox.h"
+#include "tutti/base/to_size.h"
 #include "tutti/nn/functions.h"
 
 namespace tutti::nn {
@@ -39,13 +40,13 @@ struct Twin {
 Twin twin(const Values& x, int64_t window) {
     Twin t;
     const auto at = [](int64_t b, int64_t i, int64_t heads, int64_t h) {
-        return static_cast<size_t>(((b * kT + i) * heads + h) * kD);
+        return to_size(((b * kT + i) * heads + h) * kD);
     };
     for (int64_t b = 0; b < kB; ++b)
         for (int64_t i = 0; i < kT; ++i)
             for (int64_t h = 0; h < kH; ++h) {
                 std::vector<double> y(kD);
-                double sum = std::exp(x.at("sinks")[static_cast<size_t>(h)]);
+                double sum = std::exp(x.at("sinks")[to_size(h)]);
                 for (int64_t j = window > 0 ? std::max<int64_t>(0, i - window + 1) : 0; j <= i; ++j) {
                     double score = 0;
                     const size_t q = at(b, i, kH, h), k = at(b, j, kKv, h / (kH / kKv));

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "tutti/base/to_size.h"
 #include "tutti/ops/ops.h"
 #include "tutti/ops/quantize.h"
 
@@ -303,7 +304,7 @@ void grouped_bias_backward(Context& ctx, const Tensor& dy, const Tensor& db, con
     check_matrix(kName, "db", db, {db.dim(0), dy.dim(1)}, DType::f32);
     check_rows(kName, dy, db.dim(0), rows);
     for (int64_t e = 0, first = 0; e < db.dim(0); ++e) {
-        const int64_t count = rows[static_cast<size_t>(e)];
+        const int64_t count = rows[to_size(e)];
         if (count > 0) bias_backward(ctx, dy.narrow(0, first, count), db.narrow(0, e, 1).reshape({dy.dim(1)}));
         first += count;
     }

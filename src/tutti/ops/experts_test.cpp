@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/base/to_size.h"
 #include "tutti/ops/ops.h"
 #include "tutti/ops/testing/bits.h"
 
@@ -24,7 +25,7 @@ using testing::tables;
 Tensor repeated(Context& ctx, const Tensor& w, int64_t experts) {
     const Tensor all = empty(ctx, {experts, w.dim(0), w.dim(1)}, w.dtype());
     for (int64_t e = 0; e < experts; ++e)
-        std::memcpy(all.view().as<std::byte>() + e * w.bytes(), w.view().data, static_cast<size_t>(w.bytes()));
+        std::memcpy(all.view().as<std::byte>() + e * w.bytes(), w.view().data, to_size(w.bytes()));
     return all;
 }
 

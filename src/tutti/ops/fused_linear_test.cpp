@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "tutti/base/to_size.h"
 #include "tutti/ops/testing/bits.h"
 
 namespace tutti::ops {
@@ -27,7 +28,7 @@ class CountsProducts final : public Meter {
 // -1, 0 and 1 in equal shares. A sum of 1024 products of two of them, which is the longest here, has a standard
 // deviation of 21, and whole numbers up to 256 are exact in bf16.
 Tensor whole_numbers(Context& ctx, const Shape& shape, DType dtype, RandomKey key) {
-    std::vector<float> values(static_cast<size_t>(shape.numel()));
+    std::vector<float> values(to_size(shape.numel()));
     for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(uniform_below(key, i, 3)) - 1;
     return cast(ctx, Tensor::from_host<float>(ctx.device, shape, values, Purpose::data), dtype);
 }
@@ -168,7 +169,7 @@ TEST(FusedLinear, JoinsLayersWhoseBiasesJoin) {
     const auto products = [&](const std::vector<FusedLayer>& layers) {
         count.products = 0;
         const Tensor y = fused_linear(ctx, x, layers);
-        for (size_t i = 0, first = 0; i < 2; first += static_cast<size_t>(w[i].dim(0)), ++i) {
+        for (size_t i = 0, first = 0; i < 2; first += to_size(w[i].dim(0)), ++i) {
             const Tensor& bias = layers[i].b;
             const Tensor alone = linear(ctx, x, w[i], bias.defined() ? &bias : nullptr);
             const Tensor columns = contiguous(ctx, y.narrow(-1, static_cast<int64_t>(first), w[i].dim(0)));

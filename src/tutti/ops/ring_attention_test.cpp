@@ -8,6 +8,7 @@
 
 #include "tutti/base/philox.h"
 #include "tutti/base/testing/unit_roundoff.h"
+#include "tutti/base/to_size.h"
 #include "tutti/kernels/backends.h"
 #include "tutti/ops/ops.h"
 
@@ -37,18 +38,18 @@ struct Ring {
 // (B, T, heads, D) in double, exact in the type of the tensors.
 struct Values {
     int64_t heads;
-    std::vector<double> x = std::vector<double>(static_cast<size_t>(B * T * heads * D));
-    double* row(int64_t b, int64_t t, int64_t h) { return &x[static_cast<size_t>(((b * T + t) * heads + h) * D)]; }
+    std::vector<double> x = std::vector<double>(to_size(B * T * heads * D));
+    double* row(int64_t b, int64_t t, int64_t h) { return &x[to_size(((b * T + t) * heads + h) * D)]; }
     View view() { return {x.data(), DType::f64, {B, T, heads, D}}; }
 };
 
 // Places at which documents begin: others in each batch entry.
 std::vector<int32_t> first_keys() {
-    std::vector<int32_t> first(static_cast<size_t>(B * T));
+    std::vector<int32_t> first(to_size(B * T));
     for (int32_t b = 0; b < B; ++b)
         for (int32_t t = 0, begin = 0; t < T; ++t) {
             if (t % (50 + 27 * b) == 0) begin = t;
-            first[static_cast<size_t>(b * T + t)] = begin;
+            first[to_size(b * T + t)] = begin;
         }
     return first;
 }
@@ -139,10 +140,10 @@ class Problem {
             return sum;
         };
         const double *of_q = q.row(b, i, h), *of_dy = dy.row(b, i, h), *o = expected.o.row(b, i, h);
-        const double lse = lse_[static_cast<size_t>((b * H + h) * T + i)], D_i = dot(of_dy, o, false);
+        const double lse = lse_[to_size((b * H + h) * T + i)], D_i = dot(of_dy, o, false);
         const auto sees = [&](int64_t j) {
             return (!ring.causal || j <= i) && (ring.window == 0 || j > i - ring.window) &&
-                   (first_key.empty() || j >= first_key[static_cast<size_t>(b * T + i)]);
+                   (first_key.empty() || j >= first_key[to_size(b * T + i)]);
         };
         double error_D = 0;
         for (const bool backward : {false, true}) {  // all of o's error, before the quantities that depend on it
@@ -164,13 +165,13 @@ class Problem {
                 of_dk_.add(b, j, g, kScale * dS, kScale * error, of_q);
                 of_dv_.add(b, j, g, P, P * relative, of_dy);
             }
-            const auto row = static_cast<size_t>(((b * T + i) * H + h) * D);
+            const auto row = to_size(((b * T + i) * H + h) * D);
             for (size_t d = 0; !backward && d < D; ++d) error_D += std::abs(of_dy[d]) * of_o_.of(row + d, packing_);
         }
     }
 
     double packing_;
-    std::vector<double> lse_ = std::vector<double>(static_cast<size_t>(B * H * T));
+    std::vector<double> lse_ = std::vector<double>(to_size(B * H * T));
     Error of_o_{H}, of_dq_{H}, of_dk_{Hkv}, of_dv_{Hkv};
 };
 

@@ -2,6 +2,7 @@
 // since channels of zeros add exact zeros. And the two operations that latent attention makes its keys with.
 #include <gtest/gtest.h>
 
+#include "tutti/base/to_size.h"
 #include "tutti/ops/ops.h"
 #include "tutti/ops/testing/bits.h"
 
@@ -64,7 +65,7 @@ TEST(Heads, AreCopiedAndSummedInTheChannelsOfWiderOnes) {
     const std::vector<float> one = x.to_floats(), all = heads.to_floats();
     for (int64_t i = 0; i < B * T * H * (before + D); ++i) {
         const int64_t d = i % (before + D), token = i / (before + D) / H;
-        EXPECT_EQ(all[static_cast<size_t>(i)], d < before ? 0 : one[static_cast<size_t>(token * D + d - before)]);
+        EXPECT_EQ(all[to_size(i)], d < before ? 0 : one[to_size(token * D + d - before)]);
     }
     const std::vector<float> sum = sum_heads(ctx, heads.narrow(3, before, D)).to_floats();
     for (size_t i = 0; i < sum.size(); ++i) EXPECT_FLOAT_EQ(sum[i], 4 * one[i]);

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 #include "tutti/spec/fields.h"
 #include "tutti/spec/nearest.h"
 
@@ -44,7 +45,7 @@ std::optional<size_t> Rules::named_group_of(const Parameter& p) const {
 
 Rules::Group Rules::group_of(const Parameter& p) const {
     const auto rule = std::find_if(rules_.begin(), rules_.end(), [&](const auto& r) { return r->updates(p); });
-    Group group{static_cast<size_t>(rule - rules_.begin()), p.decays() ? weight_decay_ : 0.0};
+    Group group{to_size(rule - rules_.begin()), p.decays() ? weight_decay_ : 0.0};
     if (const auto named = named_group_of(p)) {
         const spec::ParameterGroup& numbers = groups_[*named].second;
         group.weight_decay = numbers.weight_decay.value_or(group.weight_decay);

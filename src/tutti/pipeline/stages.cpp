@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 
+#include "tutti/base/to_size.h"
 #include "tutti/models/flops.h"
 #include "tutti/schedule/automatic.h"
 #include "tutti/schedule/generators.h"
@@ -77,7 +78,7 @@ std::vector<Span> given(const std::string& text, int64_t layers, int stages) {
         check<UsageError>(counts[s] > 0 || !inner, "[parallel] stage_layers = \"", text, "\": stage ", s,
                           " has nothing to do; only the first and the last stage may be without layers");
         const size_t begin = s == 0 ? 0 : end;
-        end += static_cast<size_t>(counts[s]);
+        end += to_size(counts[s]);
         spans.push_back({begin, s + 1 == counts.size() ? end + 1 : end});
     }
     return spans;
@@ -171,7 +172,7 @@ std::vector<double> forward_costs(const models::Model& model, int64_t seq_len) {
 }
 
 std::vector<Span> balanced(const std::vector<double>& costs, int parts) {
-    const auto P = static_cast<size_t>(parts);
+    const auto P = to_size(parts);
     const size_t layers = costs.size() - 2;
     check<UsageError>(
         layers >= P, parts, " stages for a model of ", layers,
@@ -252,30 +253,30 @@ std::vector<Chunk> Pipeline::chunks() const {
     for (int stage = 0; stage < stages(); ++stage)
         for (int replica = 0; replica < schedule.placement.replicas; ++replica)
             if (schedule.placement.rank_of(replica, stage) == rank)
-                here.push_back({replica, stage, spans[static_cast<size_t>(stage)],
-                                static_cast<int64_t>(schedule.microbatches[static_cast<size_t>(replica)].size())});
+                here.push_back({replica, stage, spans[to_size(stage)],
+                                static_cast<int64_t>(schedule.microbatches[to_size(replica)].size())});
     return here;
 }
 
 // Batch k passes stage s in slot k + s: programs in the order of the slots never wait for a later action.
 Program Pipeline::forward_program(int microbatches) const {
     Schedule forwards{.name = "forward", .placement = schedule.placement, .programs = {}};
-    forwards.microbatches.resize(static_cast<size_t>(forwards.placement.replicas));
-    forwards.programs.resize(static_cast<size_t>(forwards.placement.ranks));
+    forwards.microbatches.resize(to_size(forwards.placement.replicas));
+    forwards.programs.resize(to_size(forwards.placement.ranks));
     for (int k = 0; k < microbatches; ++k) forwards.microbatches.front().push_back(k);
     for (int slot = 0; slot < microbatches + stages() - 1; ++slot)
         for (int stage = std::max(0, slot - microbatches + 1); stage <= std::min(slot, stages() - 1); ++stage)
-            forwards.programs[static_cast<size_t>(schedule.placement.rank_of(0, stage))].push_back(
+            forwards.programs[to_size(schedule.placement.rank_of(0, stage))].push_back(
                 schedule::action(Op::forward, {0, stage, slot - stage}));
     if (unsharded_stages > 0) forwards = schedule::insert_unshard(forwards, unsharded_stages);
-    return schedule::insert_messages(forwards).programs[static_cast<size_t>(rank)];
+    return schedule::insert_messages(forwards).programs[to_size(rank)];
 }
 
 void share_between_stages(const Pipeline& pipeline, models::Model& model) {
     const schedule::Placement& placement = pipeline.schedule.placement;
     std::map<autograd::Parameter*, std::set<int>> holders;
     for (int stage = 0; stage < placement.stages; ++stage)
-        for (const autograd::Unit* unit : model.units(pipeline.spans[static_cast<size_t>(stage)]))
+        for (const autograd::Unit* unit : model.units(pipeline.spans[to_size(stage)]))
             for (autograd::Parameter* p : unit->parameters)
                 for (int replica = 0; replica < placement.replicas; ++replica)
                     holders[p].insert(placement.rank_of(replica, stage));

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/base/to_size.h"
 #include "tutti/models/model.h"
 #include "tutti/schedule/timeline.h"
 #include "tutti/spec/run_spec.h"
@@ -30,7 +31,7 @@ struct Pipeline {
     int stages() const { return schedule.placement.stages; }
     // The chunks of this rank, by stage.
     std::vector<Chunk> chunks() const;
-    const schedule::Program& program() const { return schedule.programs[static_cast<size_t>(rank)]; }
+    const schedule::Program& program() const { return schedule.programs[to_size(rank)]; }
     // Only the forwards of `microbatches` batches through the first replica: evaluation, generation.
     schedule::Program forward_program(int microbatches) const;
 };

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 
 namespace tutti::pipeline {
 namespace {
@@ -97,7 +98,7 @@ double best_of_all(const std::vector<double>& costs, size_t begin, int parts) {
         return sum + (begin == 1 ? costs.front() : 0);
     }
     sum = begin == 1 ? costs.front() : 0;
-    for (size_t end = begin + 1; end + static_cast<size_t>(parts) <= costs.size(); ++end) {
+    for (size_t end = begin + 1; end + to_size(parts) <= costs.size(); ++end) {
         sum += costs[end - 1];
         best = std::min(best, std::max(sum, best_of_all(costs, end, parts - 1)));
     }
@@ -110,7 +111,7 @@ TEST(Balanced, CutsAsWellAsTheBestOfAllCuts) {
     for (const std::vector<double>& costs : all)
         for (int parts = 1; parts <= 3; ++parts) {
             const std::vector<Span> spans = balanced(costs, parts);
-            ASSERT_EQ(spans.size(), static_cast<size_t>(parts));
+            ASSERT_EQ(spans.size(), to_size(parts));
             EXPECT_EQ(spans.back().end, costs.size());
             double most = 0;
             for (size_t s = 0; s < spans.size(); ++s) {

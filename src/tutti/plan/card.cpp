@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
 #include "tutti/plan/placement.h"
 #include "tutti/spec/layers.h"
@@ -169,7 +170,7 @@ std::vector<std::string> wrapped(const std::string& text, size_t width) {
 
 class Box {
   public:
-    explicit Box(const CardStyle& style) : unicode_(style.unicode), inner_(static_cast<size_t>(style.columns) - 4) {
+    explicit Box(const CardStyle& style) : unicode_(style.unicode), inner_(to_size(style.columns) - 4) {
         check(style.columns >= 60, "the plan card needs 60 columns or more, got ", style.columns);
     }
 
@@ -228,8 +229,8 @@ void add_memory(Box& box, const Card& card) {
     for (int i = 0; i < kPurposes; ++i) {
         const auto purpose = static_cast<Purpose>(i);
         if (memory.peaks[purpose] <= memory.at_peak[purpose]) continue;
-        largest[static_cast<size_t>(i)] = concat("  at most ", format_bytes(memory.peaks[purpose]));
-        column = std::max(column, columns_of(largest[static_cast<size_t>(i)]));
+        largest[to_size(i)] = concat("  at most ", format_bytes(memory.peaks[purpose]));
+        column = std::max(column, columns_of(largest[to_size(i)]));
     }
     for (int i = 0; i < kPurposes; ++i) {
         const auto purpose = static_cast<Purpose>(i);
@@ -239,7 +240,7 @@ void add_memory(Box& box, const Card& card) {
                         right(format_percent(share), kShare), "  ",
                         left(box.bar(share, box.inner() - Box::kLabel - kBytes - kShare - 2 - column),
                              box.inner() - Box::kLabel - kBytes - kShare - 2 - column),
-                        largest[static_cast<size_t>(i)]));
+                        largest[to_size(i)]));
     }
     box.line(concat(left("peak", Box::kLabel), right(format_bytes(total), kBytes), "  in the ", memory.peak_place));
     if (memory.offloaded > 0)

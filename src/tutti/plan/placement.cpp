@@ -5,6 +5,7 @@
 #include <set>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
 
 namespace tutti::plan {
@@ -29,7 +30,7 @@ std::string placement_warning(const mesh::Mesh& mesh, const std::vector<std::str
     for (int rank = 0; rank < mesh.size(); ++rank) {
         const std::vector<int> group = mesh.group(rank, mesh::kTp);
         std::set<std::string> of_group;
-        for (const int r : group) of_group.insert(hosts[static_cast<size_t>(r)]);
+        for (const int r : group) of_group.insert(hosts[to_size(r)]);
         if (of_group.size() == 1) continue;
         const int tp = mesh.size(mesh::kTp);
         return concat("tensor parallelism crosses hosts: ranks ", ranks_text(group), " of one group are on ",

@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
 #include "tutti/planner/rules.h"
 #include "tutti/rehearsal/rehearse.h"
@@ -97,7 +98,7 @@ Finalists choose(const Request& request, const std::vector<Candidate>& best, siz
     Finalists all;
     std::set<decltype(core_of(best.front().run))> taken;
     std::map<decltype(kind_of(best.front().run)), double> too_large;  // bytes as priced
-    const size_t threads = static_cast<size_t>(std::max(1, available_cores()));
+    const size_t threads = to_size(std::max(1, available_cores()));
     size_t next = 0, tried = 0;
     while (all.chosen.size() < count && next < best.size() && tried < most) {
         // One attempt for each processor core, each of another core_of(); results count in order of time.

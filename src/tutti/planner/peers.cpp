@@ -10,6 +10,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
+#include "tutti/base/to_size.h"
 #include "tutti/planner/peer_tables.h"
 #include "tutti/planner/peer_text.h"
 #include "tutti/spec/fields.h"
@@ -245,8 +246,7 @@ std::string emit_for(Peer peer, const spec::RunSpec& run, int ranks) {
             out[row.theirs] = word->theirs;
     }
     const Shape shape = shape_of(run, ranks);
-    std::string head =
-        concat("# ", peer_names()[static_cast<size_t>(peer)], ", ", ranks, " ranks: ", name_of(run.model), '\n');
+    std::string head = concat("# ", peer_names()[to_size(peer)], ", ", ranks, " ranks: ", name_of(run.model), '\n');
     if (run.offload.params || run.offload.activations)
         notes.push_back("offload of weights and activations is left out");
     if (peer == Peer::megatron) write_megatron(run, shape, out, notes);

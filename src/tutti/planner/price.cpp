@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 #include "tutti/models/flops.h"
 #include "tutti/optim/rules.h"
 #include "tutti/pipeline/stages.h"
@@ -80,7 +81,7 @@ const Pricer::Shape& Pricer::shape_of(const spec::ParallelSpec& p, int64_t micro
     shape.folded = few.placement == schedule::v_placement(static_cast<int>(ranks));
     const int64_t places[] = {0, ranks / 2, ranks - 1};
     for (size_t i = 0; i < 3; ++i) {
-        const double held = timeline.peak_until_w[static_cast<size_t>(places[i])] / chunks;
+        const double held = timeline.peak_until_w[to_size(places[i])] / chunks;
         shape.held[i] = std::min(static_cast<double>(microbatches),
                                  1 + (held - 1) * static_cast<double>(p.pp) / static_cast<double>(ranks));
     }
@@ -125,9 +126,9 @@ Pricer::Layout Pricer::layout_of(const spec::RunSpec& run) {
     Layout l = sizes_of(run, probes_.of(run));
     l.schedule = &schedule_of(p, static_cast<int64_t>(l.microbatches));
     const int stages = l.schedule->placement.stages;
-    l.stages_of_rank.resize(static_cast<size_t>(p.pp));
+    l.stages_of_rank.resize(to_size(p.pp));
     for (int s = 0; s < stages; ++s) {
-        l.stages_of_rank[static_cast<size_t>(l.schedule->placement.rank_of(0, s))].push_back(s);
+        l.stages_of_rank[to_size(l.schedule->placement.rank_of(0, s))].push_back(s);
         if (s > 0 && alike(l, s - 1, s, stages)) {
             l.stages.push_back(Stage(l.stages.back()));
             continue;
@@ -143,8 +144,8 @@ Pricer::Layout Pricer::layout_of(const spec::RunSpec& run) {
 bool Pricer::alike(const Layout& l, int64_t a, int64_t b, int64_t stages) {
     if (a == 0 || b == 0 || a + 1 == stages || b + 1 == stages) return a == b;
     const auto& layers = layers_of(*l.run, static_cast<int>(stages));
-    const auto [begin, end] = layers[static_cast<size_t>(a)];
-    const auto [other, other_end] = layers[static_cast<size_t>(b)];
+    const auto [begin, end] = layers[to_size(a)];
+    const auto [other, other_end] = layers[to_size(b)];
     const auto kind = l.probe->kind_of_layer.begin();
     return std::equal(kind + begin, kind + end, kind + other, kind + other_end);
 }
@@ -170,9 +171,9 @@ Pricer::Stage Pricer::stage_of(const Layout& l, int64_t index, int64_t stages) {
         stage.kept = 0;
         add(l.probe->embedding);
     }
-    const auto [begin, end] = layers[static_cast<size_t>(index)];
+    const auto [begin, end] = layers[to_size(index)];
     for (int64_t i = begin; i < end; ++i) {
-        stage.last = &l.probe->kinds[l.probe->kind_of_layer[static_cast<size_t>(i)]];
+        stage.last = &l.probe->kinds[l.probe->kind_of_layer[to_size(i)]];
         add(*stage.last);
     }
     stage.has_head = index + 1 == stages;
@@ -386,7 +387,7 @@ void Pricer::note_moments(Layout& l, const schedule::Timeline<double>& timeline)
     for (const std::vector<schedule::Span<double>>& spans : timeline.ranks)
         for (const schedule::Span<double>& span : spans)
             for (const schedule::Action& part : schedule::Parts(span.action)) {
-                Stage& stage = l.stages[static_cast<size_t>(part.stage)];
+                Stage& stage = l.stages[to_size(part.stage)];
                 stage.begins = std::min(stage.begins, span.start);
                 stage.ends = std::max(stage.ends, span.end);
             }
@@ -398,7 +399,7 @@ std::optional<Price> Pricer::price(const spec::RunSpec& run, double limit) {
     for (size_t r = 0; r < ranks; ++r) {
         // The first microbatch reaches the position through the stages before it.
         double before = 0, busy = 0;
-        for (int s = 0; s < l.stages_of_rank[r].front(); ++s) before += l.stages[static_cast<size_t>(s)].forward;
+        for (int s = 0; s < l.stages_of_rank[r].front(); ++s) before += l.stages[to_size(s)].forward;
         for (const Stage* stage : l.of_rank(r)) busy += stage->passes();
         if (before + l.microbatches * busy > limit) return std::nullopt;
     }
@@ -461,7 +462,7 @@ Price Pricer::estimate(const spec::RunSpec& run, const LayerProbe& probe, double
     Price fullest;
     for (size_t i = 0; i < places; ++i) {
         double kept = 0, offloaded = 0, beside = 0;
-        stages[i].reserve(static_cast<size_t>(p.virtual_stages));
+        stages[i].reserve(to_size(p.virtual_stages));
         int64_t before = -1;
         for (const int64_t s : stages_at(p, shape, positions[i])) {
             const bool repeats = before >= 0 && alike(l, before, s, p.pp * p.virtual_stages);

@@ -2,6 +2,7 @@
 // ranks.
 #pragma once
 
+#include "tutti/base/to_size.h"
 #include "tutti/parallel/flat_unit.h"
 #include "tutti/planner/price.h"
 
@@ -21,7 +22,7 @@ struct Pricer::Layout {
 
     std::vector<const Stage*> of_rank(size_t rank) const {
         std::vector<const Stage*> own;
-        for (const int s : stages_of_rank[rank]) own.push_back(&stages[static_cast<size_t>(s)]);
+        for (const int s : stages_of_rank[rank]) own.push_back(&stages[to_size(s)]);
         return own;
     }
 };

@@ -5,6 +5,7 @@
 #include <deque>
 #include <utility>
 
+#include "tutti/base/to_size.h"
 #include "tutti/planner/price_layout.h"
 #include "tutti/planner/rules.h"
 
@@ -34,7 +35,7 @@ void Pricer::set_transients(const Layout& l, Stage& stage) const {
     using schedule::Op;
     for (const Op op : {Op::forward, Op::backward, Op::backward_input, Op::backward_weight})
         for (const bool after : {false, true})
-            stage.transient[after ? 1 : 0][static_cast<size_t>(op)] = transient_of(l, stage, op, after);
+            stage.transient[after ? 1 : 0][to_size(op)] = transient_of(l, stage, op, after);
 }
 
 Price Pricer::memory_of(const Layout& l, size_t rank) const {
@@ -68,19 +69,19 @@ Price Pricer::memory_of(const Layout& l, size_t rank) const {
         }
         double beside = 0;
         for (const schedule::Action& part : schedule::Parts(action)) {
-            const Stage& stage = l.stages[static_cast<size_t>(part.stage)];
+            const Stage& stage = l.stages[to_size(part.stage)];
             if (part.op == Op::forward) {
                 live += stage.kept - (stage.is_first ? 0 : hidden);  // the input is there
                 waiting += stage.offloaded;
             }
-            beside = std::max(beside, stage.transient[after_backward ? 1 : 0][static_cast<size_t>(part.op)]);
+            beside = std::max(beside, stage.transient[after_backward ? 1 : 0][to_size(part.op)]);
         }
         most = std::max(most, live + beside);
         most_waiting = std::max(most_waiting, waiting);
         after_backward = action.op == Op::backward || action.op == Op::backward_weight ||
                          (after_backward && action.op == Op::backward_input);
         for (const schedule::Action& part : schedule::Parts(action)) {
-            const Stage& stage = l.stages[static_cast<size_t>(part.stage)];
+            const Stage& stage = l.stages[to_size(part.stage)];
             const bool ends = part.op == Op::backward || part.op == Op::backward_input;
             if (ends && !stage.is_first) live += hidden;  // the gradient of the input
             if (part.op == Op::backward) live -= stage.kept;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 #include "tutti/simulate/rehearsed.h"
 #include "tutti/spec/layers.h"
 #include "tutti/spec/rules.h"
@@ -24,7 +25,7 @@ std::pair<std::vector<size_t>, std::vector<int64_t>> kinds_of(const spec::ModelS
     std::vector<int64_t> first;
     for (const spec::LayerSpec& layer : spec::all_layers(model)) {
         const auto known = std::find(kinds.begin(), kinds.end(), layer);
-        kind_of_layer.push_back(static_cast<size_t>(known - kinds.begin()));
+        kind_of_layer.push_back(to_size(known - kinds.begin()));
         if (known != kinds.end()) continue;
         first.push_back(static_cast<int64_t>(kind_of_layer.size()) - 1);
         kinds.push_back(layer);
@@ -113,7 +114,7 @@ LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
     for (size_t i = 0; i < program.places.size(); ++i) {
         const std::string& place = program.places[i];
         if (place.find(" of ") == std::string::npos) continue;
-        UnitProbe& unit = units.at(static_cast<size_t>(unit_of(place)));
+        UnitProbe& unit = units.at(to_size(unit_of(place)));
         (place.starts_with("forward")           ? unit.forward
          : place.starts_with("backward weight") ? unit.weight
                                                 : unit.input) += seconds[i];
@@ -135,7 +136,7 @@ LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
     for (const rehearsal::UnitPass& pass : passes) {
         const std::string& place = program.places[pass.place];
         if (!place.starts_with("forward")) continue;
-        const auto u = static_cast<size_t>(unit_of(place));
+        const auto u = to_size(unit_of(place));
         if (begins[u] >= 0) continue;
         begins[u] = static_cast<double>(pass.begin);
         units[u].forward_peak = static_cast<double>(pass.peak - pass.begin);
@@ -146,7 +147,7 @@ LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
     for (const rehearsal::UnitPass& pass : passes) {
         const std::string& place = program.places[pass.place];
         if (place.starts_with("forward") || place.starts_with("backward weight")) continue;
-        const auto u = static_cast<size_t>(unit_of(place));
+        const auto u = to_size(unit_of(place));
         UnitProbe& unit = units.at(u);
         if (begins[u] < 0) begins[u] = static_cast<double>(pass.begin);
         // The gradient of the output has taken the place of the output. Units behind may wait for W.
@@ -161,9 +162,9 @@ LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
     result.head = units.back();
     for (const int64_t layer : first) {
         // The last layer of the kind that a layer follows.
-        size_t chosen = static_cast<size_t>(layer) + 1;
+        size_t chosen = to_size(layer) + 1;
         for (size_t u = 1; u + 2 < units.size(); ++u)
-            if (result.kind_of_layer[u - 1] == result.kind_of_layer[static_cast<size_t>(layer)]) chosen = u;
+            if (result.kind_of_layer[u - 1] == result.kind_of_layer[to_size(layer)]) chosen = u;
         result.kinds.push_back(units[chosen]);
     }
     double copied = 0;

@@ -13,6 +13,7 @@
 #include <tuple>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 #include "tutti/planner/price.h"
 #include "tutti/planner/rules.h"
 #include "tutti/simulate/rehearsed.h"
@@ -33,7 +34,7 @@ class Front {
   public:
     explicit Front(double memory) : slice_(memory / kSlices) {}
     void add(const Candidate& c) {
-        Candidate& known = best_[std::min(kSlices - 1, static_cast<size_t>(c.bytes / slice_))];
+        Candidate& known = best_[std::min(kSlices - 1, to_size(c.bytes / slice_))];
         if (known.seconds == 0 || c.seconds < known.seconds) known = c;
     }
     std::vector<Candidate> take() const {
@@ -162,7 +163,7 @@ class Search {
         if (!spec::sequence_parallel_fits(run_)) p.sequence_parallel = false;
         set_pipeline(node.splits ? 2 : 1, node.splits ? "zb-h1" : "1f1b", 1);
         run_.train.micro_batch = micro_batches_[node.micro_batch];
-        run_.recompute.policy = kPolicies[static_cast<size_t>(node.recompute)];
+        run_.recompute.policy = kPolicies[to_size(node.recompute)];
         run_.offload = {};
         run_.offload.activations = node.offloads;
         return spec::tp_fits(run_) && spec::cp_fits(run_) && spec::ep_has_experts(run_) &&
@@ -247,7 +248,7 @@ class Search {
                     if ((offloads || recompute > 0) && !scarce_) continue;
                     if (splits && (offloads || r_.gpus == node.tp * node.cp)) continue;
                     if (offloads && !may_offload("1f1b", true)) continue;
-                    if (!Limits::in(r_.limits.recompute, kPolicies[static_cast<size_t>(recompute)])) {
+                    if (!Limits::in(r_.limits.recompute, kPolicies[to_size(recompute)])) {
                         scarce_ = true;
                         continue;
                     }

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 #include "tutti/planner/finalists.h"
 #include "tutti/planner/price.h"
 #include "tutti/planner/rules.h"
@@ -144,7 +145,7 @@ TEST(Rules, StagesAreNearlyEven) {
 // One expert takes most tokens: layouts with as many ranks for the experts lose what the fullest waits for.
 TEST(Search, GivenLoadsOfExpertsCount) {
     Request even = on_h100("mixtral-8x7b", 64, 128, 4096), uneven = even;
-    uneven.expert_loads.assign(static_cast<size_t>(even.run.model.moe.experts), 1);
+    uneven.expert_loads.assign(to_size(even.run.model.moe.experts), 1);
     uneven.expert_loads.back() = 3;
     Pricer of_even(even, target_of(even)), of_uneven(uneven, target_of(uneven));
     spec::RunSpec run = plain_run(even);

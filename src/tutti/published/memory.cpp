@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 
 namespace tutti::published {
 
@@ -115,11 +116,11 @@ Memory memory(const PublishedRun& run) {
 std::vector<Stage> stages_by_cost(const Model& m, int pp) {
     enum class Block { embedding, layer, head, free };
     std::vector<Block> blocks = {Block::embedding};
-    blocks.insert(blocks.end(), static_cast<size_t>(m.layers), Block::layer);
+    blocks.insert(blocks.end(), to_size(m.layers), Block::layer);
     for (const Block block : {Block::free, Block::head, Block::free, Block::free}) blocks.push_back(block);
     const double layer = 4 * m.heads * m.head_dim * m.hidden + 3 * m.ffn * m.hidden, head = m.vocab * m.hidden;
     const double all = m.layers * layer + head;
-    std::vector<Stage> stages(static_cast<size_t>(pp));
+    std::vector<Stage> stages(to_size(pp));
     size_t at = 0;
     double cost = 0;
     for (const Block block : blocks) {

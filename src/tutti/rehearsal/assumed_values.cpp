@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "tutti/base/to_size.h"
+
 namespace tutti::rehearsal {
 
 using Counts = ops::ShapingValues::Counts;
@@ -11,7 +13,7 @@ using Counts = ops::ShapingValues::Counts;
 Counts AssumedValues::loads(Counts counts, int64_t N, int64_t k) const {
     if (loads_.empty()) {
         const auto E = static_cast<int64_t>(counts.size());
-        for (int64_t e = 0; e < E; ++e) counts[static_cast<size_t>(e)] = N * k / E + (e < N * k % E ? 1 : 0);
+        for (int64_t e = 0; e < E; ++e) counts[to_size(e)] = N * k / E + (e < N * k % E ? 1 : 0);
         return counts;
     }
     const double sum = std::accumulate(loads_.begin(), loads_.end(), 0.0);

@@ -4,6 +4,7 @@
 #include <array>
 #include <set>
 
+#include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
 #include "tutti/comm/meta/meta_world.h"
 #include "tutti/device/meta/meta_device.h"
@@ -127,7 +128,7 @@ struct Builder {
     void add_tokens(int rank, parallel::Groups& groups) {
         const int64_t B = run.train.micro_batch, T = run.train.seq_len;
         const engine::BatchShard share = engine::share_of(groups);
-        const std::vector<int32_t> zeros(static_cast<size_t>(B * T));
+        const std::vector<int32_t> zeros(to_size(B * T));
         const nn::Batch batch = nn::make_batch(*host, nn::BatchRows{zeros, zeros, {}}, B, share.rank * B, share.part);
         add(inside, rank, runs_of_numbers(batch.row_index.to_host<int64_t>()));
         const int tp = mesh.size(mesh::kTp);
@@ -252,7 +253,7 @@ std::string coordinates(const Layout& l, std::optional<int> rank) {
             text += "  " + right(std::to_string(l.mesh.coordinate(r, a)), std::max(kColumn, mesh::name_of(a).size()));
         text += '\n';
     }
-    return text + (rank ? "" : more(static_cast<size_t>(l.mesh.size()), "ranks"));
+    return text + (rank ? "" : more(to_size(l.mesh.size()), "ranks"));
 }
 
 std::string render_grid(const Grid& grid, std::optional<int> rank) {

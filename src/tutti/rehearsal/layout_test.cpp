@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "tutti/base/json.h"
+#include "tutti/base/to_size.h"
 #include "tutti/parallel/groups.h"
 #include "tutti/rehearsal/drawing.h"
 #include "tutti/spec/validate.h"
@@ -207,7 +208,7 @@ TEST(Drawing, HasEveryRectangle) {
             ++backgrounds;
             for (const Holding& h : g.holdings)
                 for (const Block& b : h.blocks) {
-                    const size_t drawn = g.shape.rank() == 3 ? static_cast<size_t>(b.sizes[0]) : 1;
+                    const size_t drawn = g.shape.rank() == 3 ? to_size(b.sizes[0]) : 1;
                     boxes += drawn;
                     of_rank_1 += h.ranks.front() == 1 ? drawn : 0;
                 }

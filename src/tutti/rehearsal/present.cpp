@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
 #include "tutti/plan/placement.h"
 #include "tutti/spec/stages.h"
@@ -89,7 +90,7 @@ plan::Card card_of(const spec::RunSpec& run, const Rehearsal& r) {
 
 size_t largest_of(const std::vector<const Rehearsal*>& rehearsals) {
     const auto less = [](const Rehearsal* a, const Rehearsal* b) { return a->memory.peak() < b->memory.peak(); };
-    return static_cast<size_t>(std::max_element(rehearsals.begin(), rehearsals.end(), less) - rehearsals.begin());
+    return to_size(std::max_element(rehearsals.begin(), rehearsals.end(), less) - rehearsals.begin());
 }
 
 std::vector<std::string> stage_lines(const spec::RunSpec& run, size_t first,

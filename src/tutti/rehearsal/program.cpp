@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 
 namespace tutti::rehearsal {
 
@@ -85,7 +86,7 @@ std::string first_difference(int rank, const Program& program, int other_rank, c
         if (same == other.groups.end())
             return concat("rank ", rank, " has group ", group.name, " of ", ranks, " ranks, and rank ", other_rank,
                           " of that group has no such group");
-        const auto h = static_cast<size_t>(same - other.groups.begin());
+        const auto h = to_size(same - other.groups.begin());
         const auto collective = [](const Summary& s) { return !comm::is_message(s.kind); };
         std::string found =
             mismatch(concat("group ", group.name, ", operation"), rank, operations(program, g, collective), other_rank,

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
 #include "tutti/comm/meta/meta_world.h"
 #include "tutti/engine/step.h"
@@ -398,7 +399,7 @@ LayoutRehearsal rehearse_layout(const spec::RunSpec& run, const Target& target, 
             }
     };
     std::vector<std::thread> helpers;
-    const size_t threads = std::min<size_t>(static_cast<size_t>(available_cores()), rehearsals.size());
+    const size_t threads = std::min<size_t>(to_size(available_cores()), rehearsals.size());
     for (size_t t = 1; t < threads; ++t) helpers.emplace_back(work);
     work();
     for (std::thread& helper : helpers) helper.join();
@@ -413,7 +414,7 @@ LayoutRehearsal rehearse_layout(const spec::RunSpec& run, const Target& target, 
              : std::max_element(rehearsals.begin(), rehearsals.end(), [](const Rehearsal& a, const Rehearsal& b) {
                    return a.memory.peak() < b.memory.peak();
                }) - rehearsals.begin();
-    all.shown = std::move(rehearsals[static_cast<size_t>(shown)]);
+    all.shown = std::move(rehearsals[to_size(shown)]);
     return all;
 }
 

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 #include "tutti/kernels/backends.h"
 #include "tutti/spec/nearest.h"
 
@@ -84,7 +85,7 @@ std::vector<double> parse_expert_loads(std::string_view option, const std::strin
         const double others = (static_cast<double>(experts) - loads[0]) / static_cast<double>(experts - 1);
         check<UsageError>(others >= 0, option, " ", text, ": of ", experts, " experts one can have ", experts,
                           " times the mean at most");
-        loads.resize(static_cast<size_t>(experts), others);
+        loads.resize(to_size(experts), others);
     }
     check<UsageError>(static_cast<int64_t>(loads.size()) == experts, option, " ", text, ": ", loads.size(),
                       " loads for ", experts, " experts; required: one for each, or one number for the first");

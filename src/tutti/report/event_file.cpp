@@ -15,6 +15,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
 #include "tutti/base/timing.h"
+#include "tutti/base/to_size.h"
 
 namespace tutti::report {
 
@@ -158,7 +159,7 @@ bool EventFile::write(const std::string& event) {
         const ssize_t n =
             retried([&] { return ::pwrite(descriptor_, record.data() + done, record.size() - done, at); });
         if (n <= 0) return false;
-        done += static_cast<size_t>(n);
+        done += to_size(n);
     }
     size_ += static_cast<int64_t>(done);
     return true;

@@ -9,6 +9,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/timing.h"
+#include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
 #include "tutti/report/parts.h"
 
@@ -282,7 +283,7 @@ std::string live_page(const std::vector<WatchedRun>& runs, const LiveView& view)
         "<link rel=\"icon\" href=\"data:,\"/><link rel=\"stylesheet\" href=\"live.css\"/></head>\n<body><main>\n"
         "<header><p>Tutti watch</p></header>\n<form name=\"view\" action=\"/\"><div class=\"runs\" id=\"runs\"",
         runs.size() == 1 ? " hidden=\"\"" : "", ">", cards.front().html, "</div><div class=\"bar\">",
-        select("x", "x axis", kX, static_cast<size_t>(view.view.x)),
+        select("x", "x axis", kX, to_size(view.view.x)),
         select("smooth", "smoothing", kSmooth, smoothing_of(view.view)),
         "<noscript><button>show</button></noscript><span id=\"live\" role=\"status\">not live</span></div></form>\n"
         "<div class=\"grid\" id=\"cards\" data-have=\"",

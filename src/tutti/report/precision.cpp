@@ -8,6 +8,7 @@
 
 #include "tutti/base/dtype.h"
 #include "tutti/base/svg.h"
+#include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
 #include "tutti/report/parts.h"
 
@@ -204,7 +205,7 @@ std::string precision_text(const PrecisionReading& reading) {
     const Exponents shown = shown_exponents(reading);
     const int step = (shown.size() + 25) / 26;
     const int width = (shown.size() + step - 1) / step;
-    const auto column = static_cast<size_t>(width);
+    const auto column = to_size(width);
     const std::string& run = reading.formats.front();
     const std::string first = fmt::format("2^{}", shown.low), last = fmt::format("2^{}", shown.high);
     text += fmt::format("\nEach tensor, and what {} makes of it; a character of the bar is {} binades\n\n", run, step);

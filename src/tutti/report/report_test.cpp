@@ -9,6 +9,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/testing/scratch.h"
+#include "tutti/base/to_size.h"
 #include "tutti/report/parts.h"
 #include "tutti/report/svg.h"
 
@@ -44,7 +45,7 @@ std::string first_unbalanced(const std::string& page) {
         }
     }
     // A '<' outside the pattern's matches is a malformed tag or unescaped text.
-    const auto brackets = static_cast<size_t>(std::count(page.begin(), page.end(), '<'));
+    const auto brackets = to_size(std::count(page.begin(), page.end(), '<'));
     const size_t doctype = page.starts_with("<!DOCTYPE html>") ? 1 : 0;
     if (brackets != tags + doctype) return concat(brackets, " times '<', but ", tags, " tags");
     return open.empty() ? "" : open.back() + " is not closed";

@@ -15,6 +15,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
+#include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
 #include "tutti/report/parts.h"
 #include "tutti/spec/toml.h"
@@ -268,7 +269,7 @@ std::optional<double> WatchedRun::seconds_left() const {
 
 const char* name_of(WatchedRun::State state) {
     constexpr const char* kNames[] = {"waiting", "running", "stopped", "ended", "died", "silent"};  // by State
-    return kNames[static_cast<size_t>(state)];
+    return kNames[to_size(state)];
 }
 
 namespace {

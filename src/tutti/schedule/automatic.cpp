@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 #include "tutti/schedule/walk.h"
 
 namespace tutti::schedule {
@@ -165,11 +166,11 @@ class Climb {
         const size_t m = s.microbatches[0].size();
         const size_t from = below(m), near = from + below(9);
         if (near < 4 || near - 4 >= m) return;
-        const int first = static_cast<int>(below(static_cast<size_t>(s.placement.stages)));
+        const int first = static_cast<int>(below(to_size(s.placement.stages)));
         const bool upwards = below(2) == 0;
         for (int stage = 0; stage < s.placement.stages; ++stage) {
             if (upwards ? stage < first : stage > first) continue;
-            Program& program = s.programs[static_cast<size_t>(s.placement.rank_of(0, stage))];
+            Program& program = s.programs[to_size(s.placement.rank_of(0, stage))];
             const auto backward_of = [&](size_t k) {
                 return std::find(program.begin(), program.end(),
                                  action(Op::backward_input, {0, stage, static_cast<int>(k)}));

@@ -8,6 +8,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
+#include "tutti/base/to_size.h"
 #include "tutti/schedule/schedule.h"
 
 namespace tutti::schedule {
@@ -41,7 +42,7 @@ std::optional<int> take_number(std::string_view& text) {
     int number = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
     if (error != std::errc{} || number < 0) return std::nullopt;
-    text.remove_prefix(static_cast<size_t>(end - text.data()));
+    text.remove_prefix(to_size(end - text.data()));
     return number;
 }
 
@@ -105,7 +106,7 @@ Placement placement_of(const std::vector<Program>& programs, const std::string& 
     std::map<std::pair<int, int>, int> rank_of;  // (replica, stage) -> rank
     Placement placement{static_cast<int>(programs.size()), 0, 1, {}};
     for (int rank = 0; rank < placement.ranks; ++rank)
-        for (const Action& whole : programs[static_cast<size_t>(rank)]) {
+        for (const Action& whole : programs[to_size(rank)]) {
             if (!is_compute(whole.op)) continue;
             for (const Action& part : Parts(whole)) {
                 const auto [chunk, is_new] = rank_of.try_emplace({part.replica, part.stage}, rank);
@@ -159,11 +160,11 @@ Schedule parse_csv(std::string_view text, const std::string& name) {
         });
     });
     schedule.placement = placement_of(schedule.programs, name);
-    std::vector<std::set<int>> seen(static_cast<size_t>(schedule.placement.replicas));
+    std::vector<std::set<int>> seen(to_size(schedule.placement.replicas));
     for (const Program& program : schedule.programs)
         for (const Action& whole : program)
             for (const Action& part : Parts(whole))
-                if (part.op == Op::forward) seen[static_cast<size_t>(part.replica)].insert(part.microbatch);
+                if (part.op == Op::forward) seen[to_size(part.replica)].insert(part.microbatch);
     for (const std::set<int>& of_replica : seen)
         schedule.microbatches.emplace_back(of_replica.begin(), of_replica.end());
     schedule.ascending = adds_in_ascending_order(schedule);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 #include "tutti/schedule/schedule.h"
 #include "tutti/schedule/walk.h"
 
@@ -68,7 +69,7 @@ template <class Write, class Peak>
 Schedule each_rank(const char* name, const Dimensions& d, Write write, Peak peak) {
     Schedule schedule = empty_schedule(name, loop_placement(d.ranks, 1), d.microbatches);
     for (int r = 0; r < d.ranks; ++r) {
-        Writer writer(schedule.programs[static_cast<size_t>(r)]);
+        Writer writer(schedule.programs[to_size(r)]);
         Chunk chunk(0, r, 0, d.microbatches);
         write(writer, chunk, r);
         schedule.peak_bound.push_back(std::min(peak(r), d.microbatches));
@@ -163,7 +164,7 @@ int group_size(const Dimensions& d) {
 std::vector<int> chunk_table(int v, int m, int N) {
     std::vector<int> table;
     for (int first = 0; first < m; first += N)
-        for (int c = 0; c < v; ++c) table.insert(table.end(), static_cast<size_t>(std::min(N, m - first)), c);
+        for (int c = 0; c < v; ++c) table.insert(table.end(), to_size(std::min(N, m - first)), c);
     return table;
 }
 
@@ -184,11 +185,11 @@ Schedule interleaved(const Dimensions& d) {
     Schedule schedule = empty_schedule("interleaved", loop_placement(p, v), m);
     const std::vector<int> table = chunk_table(v, m, N);
     for (int r = 0; r < p; ++r) {
-        Writer out(schedule.programs[static_cast<size_t>(r)]);
+        Writer out(schedule.programs[to_size(r)]);
         std::vector<Chunk> chunks = chunks_of(r, d);
         auto forward = table.begin(), backward = table.begin();
-        const auto F = [&] { out.F(chunks[static_cast<size_t>(*forward++)]); };
-        const auto B = [&] { out.B(chunks[static_cast<size_t>(v - 1 - *backward++)]); };
+        const auto F = [&] { out.F(chunks[to_size(*forward++)]); };
+        const auto B = [&] { out.B(chunks[to_size(v - 1 - *backward++)]); };
 
         const int warm_up = std::min(2 * (p - 1 - r) + (v - 1) * N, n);
         repeat(warm_up, F);
@@ -205,7 +206,7 @@ Schedule looped_bfs(const Dimensions& d) {
     Schedule schedule = empty_schedule("looped-bfs", loop_placement(p, v), m);
     schedule.ascending = m == 1;
     for (int r = 0; r < p; ++r) {
-        Writer out(schedule.programs[static_cast<size_t>(r)]);
+        Writer out(schedule.programs[to_size(r)]);
         for (int c = 0; c < v; ++c)
             for (int k = 0; k < m; ++k) out.add(Op::forward, {0, c * p + r, k});
         for (int c = v - 1; c >= 0; --c)
@@ -222,12 +223,12 @@ Schedule interleaved_zb(const Dimensions& d) {
     Schedule schedule = empty_schedule("interleaved-zb", loop_placement(p, v), m);
     const std::vector<int> table = chunk_table(v, m, N);
     for (int r = 0; r < p; ++r) {
-        Writer out(schedule.programs[static_cast<size_t>(r)]);
+        Writer out(schedule.programs[to_size(r)]);
         std::vector<Chunk> chunks = chunks_of(r, d);
         auto forward = table.begin(), backward = table.begin(), weight = table.begin();
-        const auto F = [&] { out.F(chunks[static_cast<size_t>(*forward++)]); };
-        const auto I = [&] { out.I(chunks[static_cast<size_t>(v - 1 - *backward++)]); };
-        const auto W = [&] { out.W(chunks[static_cast<size_t>(v - 1 - *weight++)]); };
+        const auto F = [&] { out.F(chunks[to_size(*forward++)]); };
+        const auto I = [&] { out.I(chunks[to_size(v - 1 - *backward++)]); };
+        const auto W = [&] { out.W(chunks[to_size(v - 1 - *weight++)]); };
 
         repeat(std::min((v - 1) * N + p - 1 - r, n), F);
         for (int j = 0; j < n; ++j) {
@@ -250,7 +251,7 @@ Schedule zb_v(const Dimensions& d) {
     const int p = d.ranks, m = d.microbatches, n = std::max(m, 2 * p - 1);
     Schedule schedule = empty_schedule("zb-v", v_placement(p), m);
     for (int r = 0; r < p; ++r) {
-        Program& program = schedule.programs[static_cast<size_t>(r)];
+        Program& program = schedule.programs[to_size(r)];
         Writer out(program);
         Chunk c0(0, r, 0, n), c1(0, 2 * p - 1 - r, 0, n);
         repeat(2 * (p - r) - 1, [&] { out.F(c0); });
@@ -288,11 +289,11 @@ Schedule repeat_blocks(const char* name, const Dimensions& d, BlockOf block_of) 
     for (int r = 0; r < p; ++r) {
         const Block b = block_of(r);
         std::array<bool, kInterval> taken{};
-        for (const int slot : {b.F0, b.F1, b.I1, b.I0}) taken[static_cast<size_t>(slot % kInterval)] = true;
+        for (const int slot : {b.F0, b.F1, b.I1, b.I0}) taken[to_size(slot % kInterval)] = true;
         const auto first_free_after = [&](int slot) {
             do ++slot;
-            while (taken[static_cast<size_t>(slot % kInterval)]);
-            taken[static_cast<size_t>(slot % kInterval)] = true;
+            while (taken[to_size(slot % kInterval)]);
+            taken[to_size(slot % kInterval)] = true;
             return slot;
         };
         const int W1 = first_free_after(b.I1), W0 = first_free_after(b.I0);
@@ -308,7 +309,7 @@ Schedule repeat_blocks(const char* name, const Dimensions& d, BlockOf block_of) 
             put(W1, Op::backward_weight, c1), put(W0, Op::backward_weight, c0);
         }
         std::sort(by_slot.begin(), by_slot.end(), [](const auto& a, const auto& z) { return a.first < z.first; });
-        for (const auto& [slot, a] : by_slot) schedule.programs[static_cast<size_t>(r)].push_back(a);
+        for (const auto& [slot, a] : by_slot) schedule.programs[to_size(r)].push_back(a);
         // The paper's bound: a chunk that lives for L slots has at most ceil(L / interval) microbatches alive.
         const auto alive = [&](int F, int W) { return std::min((W + 1 - F + kInterval - 1) / kInterval, m); };
         schedule.peak_bound.push_back(alive(b.F0, W0) + alive(b.F1, W1));
@@ -354,7 +355,7 @@ Schedule chimera(const Dimensions& d) {
                     by_slot.emplace_back(2 * p * u + 2 * j + 2 * p - 1 - s, action(Op::backward, work));
                 }
         std::sort(by_slot.begin(), by_slot.end(), [](const auto& a, const auto& z) { return a.first < z.first; });
-        for (const auto& [slot, a] : by_slot) schedule.programs[static_cast<size_t>(r)].push_back(a);
+        for (const auto& [slot, a] : by_slot) schedule.programs[to_size(r)].push_back(a);
         schedule.peak_bound.push_back(p);
     }
     return schedule;
@@ -410,7 +411,7 @@ Schedule dualpipe(const Dimensions& d) {
     schedule.microbatches.emplace_back();
     for (int k = half; k < m; ++k) schedule.microbatches[1].push_back(k);
     for (int r = 0; r < p; ++r) {
-        Writer out(schedule.programs[static_cast<size_t>(r)]);
+        Writer out(schedule.programs[to_size(r)]);
         const Chunk down(0, r, 0, half), up(1, p - 1 - r, half, half);
         if (r < p / 2)
             write_dualpipe(out, down, up, r, p / 2, half);
@@ -428,7 +429,7 @@ Schedule dualpipe_v(const Dimensions& d) {
                       " ranks, got ", m);
     Schedule schedule = empty_schedule("dualpipe-v", v_placement(p), m);
     for (int r = 0; r < p; ++r) {
-        Writer out(schedule.programs[static_cast<size_t>(r)]);
+        Writer out(schedule.programs[to_size(r)]);
         write_dualpipe(out, Chunk(0, r, 0, m), Chunk(0, 2 * p - 1 - r, 0, m), r, p, m);
         schedule.peak_bound.push_back(2 * p + 1);
     }

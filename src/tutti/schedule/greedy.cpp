@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/base/to_size.h"
 #include "tutti/schedule/automatic.h"
 #include "tutti/schedule/generators.h"
 #include "tutti/schedule/walk.h"
@@ -36,12 +37,12 @@ class Greedy {
           times_(times),
           rules_(rules),
           schedule_(empty_schedule("greedy", placement, microbatches)) {
-        const size_t works = static_cast<size_t>(placement.stages) * static_cast<size_t>(m_);
+        const size_t works = to_size(placement.stages) * to_size(m_);
         input_.assign(works, kUnknown);
         gradient_.assign(works, kUnknown);
-        ranks_.resize(static_cast<size_t>(placement.ranks));
+        ranks_.resize(to_size(placement.ranks));
         for (int stage = 0; stage < placement.stages; ++stage)
-            ranks_[static_cast<size_t>(placement.rank_of(0, stage))].chunks.push_back({stage});
+            ranks_[to_size(placement.rank_of(0, stage))].chunks.push_back({stage});
         for (int k = 0; k < m_; ++k) input_[at(0, k)] = 0;
         for (int rank = 0; rank < placement.ranks; ++rank) wake_.emplace(0, rank);
     }
@@ -50,18 +51,16 @@ class Greedy {
         while (!wake_.empty()) {
             const auto [time, rank] = wake_.top();
             wake_.pop();
-            if (ranks_[static_cast<size_t>(rank)].free_at <= time) choose(rank, time);
+            if (ranks_[to_size(rank)].free_at <= time) choose(rank, time);
         }
-        const size_t all = 3 * static_cast<size_t>(placement_.chunks_per_rank()) * static_cast<size_t>(m_);
+        const size_t all = 3 * to_size(placement_.chunks_per_rank()) * to_size(m_);
         for (const Program& program : schedule_.programs)
             if (program.size() != all) return std::nullopt;
         return std::move(schedule_);
     }
 
   private:
-    size_t at(int stage, int microbatch) const {
-        return static_cast<size_t>(stage) * static_cast<size_t>(m_) + static_cast<size_t>(microbatch);
-    }
+    size_t at(int stage, int microbatch) const { return to_size(stage) * to_size(m_) + to_size(microbatch); }
 
     // The chunk whose next pass can start now, by the rule of depth. `soon`: the earliest start of a blocked pass.
     template <class Arrival>
@@ -79,7 +78,7 @@ class Greedy {
     }
 
     void choose(int r, int64_t now) {
-        GreedyRank& rank = ranks_[static_cast<size_t>(r)];
+        GreedyRank& rank = ranks_[to_size(r)];
         int64_t soon = kUnknown;
         GreedyChunk* const backward = ready(rank, now, soon, [&](const GreedyChunk& c) {
             return c.next_backward < c.next_forward ? gradient_[at(c.stage, c.next_backward)] : kUnknown;
@@ -110,7 +109,7 @@ class Greedy {
     }
 
     void run_forward(int r, GreedyChunk& chunk, int64_t now) {
-        GreedyRank& rank = ranks_[static_cast<size_t>(r)];
+        GreedyRank& rank = ranks_[to_size(r)];
         const int k = chunk.next_forward++;
         ++rank.ahead;
         rank.last_was_forward = true;
@@ -121,7 +120,7 @@ class Greedy {
             deliver(r, chunk.stage + 1, k, input_, end);
     }
     void run_backward(int r, GreedyChunk& chunk, int64_t now) {
-        GreedyRank& rank = ranks_[static_cast<size_t>(r)];
+        GreedyRank& rank = ranks_[to_size(r)];
         const Work work{0, chunk.stage, chunk.next_backward++};
         --rank.ahead;
         rank.last_was_forward = false;
@@ -130,15 +129,15 @@ class Greedy {
         if (chunk.stage > 0) deliver(r, chunk.stage - 1, work.microbatch, gradient_, end);
     }
     void run_weight(int r, int64_t now) {
-        GreedyRank& rank = ranks_[static_cast<size_t>(r)];
+        GreedyRank& rank = ranks_[to_size(r)];
         const Work work = rank.weights.front();
         rank.weights.pop_front();
         append(r, Op::backward_weight, work, now, times_.of(work.stage).backward_weight);
     }
 
     int64_t append(int r, Op op, const Work& work, int64_t now, int64_t duration) {
-        schedule_.programs[static_cast<size_t>(r)].push_back(action(op, work));
-        ranks_[static_cast<size_t>(r)].free_at = now + duration;
+        schedule_.programs[to_size(r)].push_back(action(op, work));
+        ranks_[to_size(r)].free_at = now + duration;
         wake_.emplace(now + duration, r);
         return now + duration;
     }
@@ -200,7 +199,7 @@ class Reorder {
         while (!wake_.empty()) {
             const auto [time, r] = wake_.top();
             wake_.pop();
-            ReorderedRank& rank = ranks_[static_cast<size_t>(r)];
+            ReorderedRank& rank = ranks_[to_size(r)];
             if (rank.free_at > time) continue;
             if (const std::optional<size_t> next = choose(rank, time)) start(r, *next, time);
         }
@@ -245,11 +244,11 @@ class Reorder {
     }
 
     void start(int r, size_t which, int64_t now) {
-        ReorderedRank& rank = ranks_[static_cast<size_t>(r)];
+        ReorderedRank& rank = ranks_[to_size(r)];
         const Action a = rank.left[which];
         rank.done[which] = true;
         while (rank.first < rank.left.size() && rank.done[rank.first]) ++rank.first;
-        schedule_.programs[static_cast<size_t>(r)].push_back(a);
+        schedule_.programs[to_size(r)].push_back(a);
         const StageTimes<int64_t>& of = times_.of(a.stage);
         if (a.op == Op::forward) {
             --rank.forwards, ++rank.before_input;
@@ -269,7 +268,7 @@ class Reorder {
     }
 
     void finish(int r, int64_t end) {
-        ranks_[static_cast<size_t>(r)].free_at = end;
+        ranks_[to_size(r)].free_at = end;
         wake_.emplace(end, r);
     }
     void deliver(int sender, const Work& to, std::vector<int64_t>& table, int64_t end) {

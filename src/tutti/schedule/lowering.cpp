@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 #include "tutti/schedule/walk.h"
 
 namespace tutti::schedule {
@@ -32,12 +33,12 @@ Schedule insert_messages(const Schedule& schedule) {
     const Placement& placement = schedule.placement;
     const auto send = [&](int rank, const Work& from, const std::optional<Work>& to, Op send_op, Op receive_op) {
         if (!to || same_rank(placement, from, *to)) return;
-        result.programs[static_cast<size_t>(rank)].push_back(action(send_op, from));
+        result.programs[to_size(rank)].push_back(action(send_op, from));
         const int receiver = placement.rank_of(to->replica, to->stage);
-        result.programs[static_cast<size_t>(receiver)].push_back(action(receive_op, *to));
+        result.programs[to_size(receiver)].push_back(action(receive_op, *to));
     };
     const std::vector<Blocked> blocked = walk(schedule, [&](int rank, const Action& whole) {
-        result.programs[static_cast<size_t>(rank)].push_back(whole);
+        result.programs[to_size(rank)].push_back(whole);
         for (const Action& part : Parts(whole)) {
             const Work work = part.work();
             // The output goes to the source of the gradient, and the input's gradient to the source of the input.
@@ -73,10 +74,10 @@ Schedule insert_unshard(const Schedule& schedule, int max_active) {
         for (size_t at = 0; at < program.size(); ++at) {
             if (is_compute(program[at].op)) {
                 std::vector<ChunkKey> next;
-                for (size_t i = at; i < program.size() && next.size() < static_cast<size_t>(max_active); ++i) {
+                for (size_t i = at; i < program.size() && next.size() < to_size(max_active); ++i) {
                     if (!is_compute(program[i].op)) continue;
                     for (const Action& part : Parts(program[i]))
-                        if (!is_in(next, chunk_of(part)) && next.size() < static_cast<size_t>(max_active))
+                        if (!is_in(next, chunk_of(part)) && next.size() < to_size(max_active))
                             next.push_back(chunk_of(part));
                 }
                 for (const ChunkKey& chunk : active)

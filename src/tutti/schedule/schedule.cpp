@@ -4,6 +4,7 @@
 #include <map>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 
 namespace tutti::schedule {
 
@@ -125,7 +126,7 @@ Schedule empty_schedule(std::string name, Placement placement, int microbatches)
     Schedule schedule{std::move(name), std::move(placement), {}, {}, {}, true};
     schedule.microbatches.emplace_back();
     for (int k = 0; k < microbatches; ++k) schedule.microbatches[0].push_back(k);
-    schedule.programs.resize(static_cast<size_t>(schedule.placement.ranks));
+    schedule.programs.resize(to_size(schedule.placement.ranks));
     return schedule;
 }
 
@@ -134,7 +135,7 @@ std::string to_string(const Action& a) {
         const Parts parts(a);
         return concat('(', to_string(parts.begin()[0]), ';', to_string(parts.begin()[1]), ')', letters_of(a.op));
     }
-    return concat(a.stage, std::string(static_cast<size_t>(std::max(0, a.replica)), '\''), letters_of(a.op),
+    return concat(a.stage, std::string(to_size(std::max(0, a.replica)), '\''), letters_of(a.op),
                   a.microbatch < 0 ? "" : std::to_string(a.microbatch));
 }
 

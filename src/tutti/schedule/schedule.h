@@ -12,6 +12,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tutti/base/to_size.h"
+
 namespace tutti::schedule {
 
 enum class Op : uint8_t {
@@ -73,7 +75,7 @@ struct Placement {
     std::vector<int> rank_of_chunk;  // [replica * stages + stage]
 
     int rank_of(int replica, int stage) const {
-        return rank_of_chunk[static_cast<size_t>(replica) * static_cast<size_t>(stages) + static_cast<size_t>(stage)];
+        return rank_of_chunk[to_size(replica) * to_size(stages) + to_size(stage)];
     }
     int chunks_per_rank() const { return stages * replicas / ranks; }
     bool operator==(const Placement&) const = default;

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 #include "tutti/schedule/lowering.h"
 #include "tutti/schedule/walk.h"
 
@@ -36,7 +37,7 @@ class Arrivals {
           index_(schedule),
           input_(index_.size()),
           gradient_(index_.size()),
-          link_free_(static_cast<size_t>(placement_.ranks) * size_t(placement_.ranks)) {}
+          link_free_(to_size(placement_.ranks) * size_t(placement_.ranks)) {}
 
     T of(const Action& part) const {
         if (part.op == Op::forward) return input_[index_(part.work())];
@@ -58,7 +59,7 @@ class Arrivals {
         if (!same_rank(placement_, from, *to)) {
             const int sender = placement_.rank_of(from.replica, from.stage);
             const int receiver = placement_.rank_of(to->replica, to->stage);
-            T& link_free = link_free_[static_cast<size_t>(sender) * size_t(placement_.ranks) + size_t(receiver)];
+            T& link_free = link_free_[to_size(sender) * size_t(placement_.ranks) + size_t(receiver)];
             end = link_free = std::max(end, link_free) + times_.transfer;
             end += times_.latency;
             ++messages_;
@@ -91,7 +92,7 @@ int peak(const Program& program, Ends ends) {
 
 template <class T>
 Timeline<T> simulate(const Schedule& schedule, const Times<T>& times) {
-    const size_t stages = static_cast<size_t>(schedule.placement.stages);
+    const size_t stages = to_size(schedule.placement.stages);
     check(times.stages.size() == 1 || times.stages.size() == stages, "schedule ", schedule.name,
           ": times of 1 stage, which stand for all, or of ", stages, " stages are needed, got ", times.stages.size());
     if (schedule.has_messages()) return simulate(compute_only(schedule), times);
@@ -101,7 +102,7 @@ Timeline<T> simulate(const Schedule& schedule, const Times<T>& times) {
     Arrivals<T> arrivals(schedule, times);
     const auto run = [&](int rank, const Action& whole) {
         if (!is_compute(whole.op)) return;
-        std::vector<Span<T>>& spans = timeline.ranks[static_cast<size_t>(rank)];
+        std::vector<Span<T>>& spans = timeline.ranks[to_size(rank)];
         T start = spans.empty() ? T(0) : spans.back().end;
         for (const Action& part : Parts(whole)) start = std::max(start, arrivals.of(part));
         const T end = start + duration(whole, times);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tutti/base/bars.h"
+#include "tutti/base/to_size.h"
 #include "tutti/schedule/schedule.h"
 
 namespace tutti::schedule {
@@ -31,7 +32,7 @@ struct Times {
     T latency = 0;
     T transfer = 0;
 
-    const StageTimes<T>& of(int stage) const { return stages[stages.size() == 1 ? 0 : static_cast<size_t>(stage)]; }
+    const StageTimes<T>& of(int stage) const { return stages[stages.size() == 1 ? 0 : to_size(stage)]; }
 };
 
 template <class T>

@@ -9,6 +9,7 @@
 #include <random>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 #include "tutti/schedule/generators.h"
 #include "tutti/schedule/lowering.h"
 #include "tutti/schedule/schedule.h"
@@ -166,13 +167,13 @@ TEST(PipeDream, VersionsOfWeights) {
         const auto versions = weight_versions(s);
         const auto held = versions_held(s);
         for (int r = 0; r < p; ++r) {
-            const Program& program = s.programs[static_cast<size_t>(r)];
-            ASSERT_EQ(versions[static_cast<size_t>(r)].size(), program.size());
+            const Program& program = s.programs[to_size(r)];
+            ASSERT_EQ(versions[to_size(r)].size(), program.size());
             for (size_t i = 0; i < program.size(); ++i)
-                EXPECT_EQ(versions[static_cast<size_t>(r)][i], std::max(0, program[i].microbatch - (p - 1 - r)))
+                EXPECT_EQ(versions[to_size(r)][i], std::max(0, program[i].microbatch - (p - 1 - r)))
                     << "p " << p << ", m " << m << ", rank " << r << ", " << to_string(program[i]);
             if (m >= 2 * p) {
-                EXPECT_EQ(held[static_cast<size_t>(r)], p - r) << "as many as microbatches under way";
+                EXPECT_EQ(held[to_size(r)], p - r) << "as many as microbatches under way";
             }
         }
     }
@@ -226,7 +227,7 @@ TEST(Peaks, OfEachRank) {
             const int N = m < 2 * p ? m : p * (m / p) == m ? p : m;  // any that divides m
             const auto h2 = timeline("zb-h2", {p, 1, m}, times), looped = timeline("interleaved", {p, 3, m, N}, times);
             for (int r = 0; r < p; ++r) {
-                const auto i = static_cast<size_t>(r);
+                const auto i = to_size(r);
                 EXPECT_EQ(one.peak_until_w[i], std::min(p - r, m));
                 EXPECT_EQ(h1.peak_until_i[i], std::min(p - r, m));
                 EXPECT_EQ(h1.peak_until_w[i], std::min(p, m));
@@ -261,7 +262,7 @@ TEST(SameSchedule, DualPipeCutInHalf) {
                 a.replica = a.backward.replica = 0;
                 return a;
             };
-            for (size_t r = 0; r < static_cast<size_t>(q); ++r) {
+            for (size_t r = 0; r < to_size(q); ++r) {
                 Program program;
                 for (const Action& a : whole.programs[r]) program.push_back(renamed(a));
                 EXPECT_EQ(program, half.programs[r]) << q << ' ' << m << " rank " << r;
@@ -298,7 +299,7 @@ int64_t longest_path(const Schedule& s, const Exact& times) {
         changed = false;
         for (int rank = 0; rank < s.placement.ranks; ++rank) {
             int64_t time = 0;
-            const Program& program = s.programs[static_cast<size_t>(rank)];
+            const Program& program = s.programs[to_size(rank)];
             for (size_t i = 0; i < program.size(); ++i) {
                 int64_t length = 0;
                 for (const Action& part : Parts(program[i])) {
@@ -321,8 +322,8 @@ int64_t longest_path(const Schedule& s, const Exact& times) {
                     if (part.op == Op::forward) forward_end[part.work()] = time;
                     if (part.op == Op::backward || part.op == Op::backward_input) backward_end[part.work()] = time;
                 }
-                changed = changed || ends[static_cast<size_t>(rank)][i] != time;
-                ends[static_cast<size_t>(rank)][i] = time;
+                changed = changed || ends[to_size(rank)][i] != time;
+                ends[to_size(rank)][i] = time;
                 makespan = std::max(makespan, time);
             }
         }

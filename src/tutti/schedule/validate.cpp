@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 #include "tutti/schedule/schedule.h"
 #include "tutti/schedule/timeline.h"
 #include "tutti/schedule/walk.h"
@@ -43,19 +44,19 @@ std::string text_of(Op op, const Work& work) { return to_string(action(op, work)
 void check_frame(const Schedule& s, Problems& problems) {
     const Placement& p = s.placement;
     if (p.ranks < 1 || p.stages < 1 || p.replicas < 1 ||
-        p.rank_of_chunk.size() != static_cast<size_t>(p.replicas) * static_cast<size_t>(p.stages))
+        p.rank_of_chunk.size() != to_size(p.replicas) * to_size(p.stages))
         return problems.add("the placement needs a rank for each of ", p.replicas, " x ", p.stages, " chunks, got ",
                             p.rank_of_chunk.size());
-    if (s.programs.size() != static_cast<size_t>(p.ranks))
+    if (s.programs.size() != to_size(p.ranks))
         problems.add(p.ranks, " ranks need as many programs, got ", s.programs.size());
-    if (s.microbatches.size() != static_cast<size_t>(p.replicas))
+    if (s.microbatches.size() != to_size(p.replicas))
         problems.add(p.replicas, " replicas need as many lists of microbatches, got ", s.microbatches.size());
-    if (!s.peak_bound.empty() && s.peak_bound.size() != static_cast<size_t>(p.ranks))
+    if (!s.peak_bound.empty() && s.peak_bound.size() != to_size(p.ranks))
         problems.add("peak_bound needs ", p.ranks, " numbers, one a rank, or none, got ", s.peak_bound.size());
-    std::vector<int> chunks(static_cast<size_t>(p.ranks), 0);
+    std::vector<int> chunks(to_size(p.ranks), 0);
     for (const int rank : p.rank_of_chunk) {
         if (rank < 0 || rank >= p.ranks) return problems.add("the placement names rank ", rank, " of ", p.ranks);
-        ++chunks[static_cast<size_t>(rank)];
+        ++chunks[to_size(rank)];
     }
     for (size_t rank = 0; rank < chunks.size(); ++rank)
         if (chunks[rank] != chunks[0])
@@ -83,7 +84,7 @@ void check_computation(const Schedule& s, Problems& problems) {
             const int owner = s.placement.rank_of(part.replica, part.stage);
             if (owner != rank) problems.add(here, ": stage ", part.stage, " belongs to rank ", owner);
             if (!is_compute(part.op)) continue;
-            const std::vector<int>& own = s.microbatches[static_cast<size_t>(part.replica)];
+            const std::vector<int>& own = s.microbatches[to_size(part.replica)];
             if (!std::binary_search(own.begin(), own.end(), part.microbatch))
                 return problems.add(here, ": replica ", part.replica, " has no microbatch ", part.microbatch);
             const auto [first, is_new] = place.try_emplace({part.work(), part.op}, rank, index);
@@ -99,7 +100,7 @@ void check_computation(const Schedule& s, Problems& problems) {
 
     for (int replica = 0; replica < s.placement.replicas; ++replica)
         for (int stage = 0; stage < s.placement.stages; ++stage)
-            for (const int k : s.microbatches[static_cast<size_t>(replica)]) {
+            for (const int k : s.microbatches[to_size(replica)]) {
                 const Work work{replica, stage, k};
                 const auto at = [&](Op op) { return place.find({work, op}); };
                 const auto F = at(Op::forward), B = at(Op::backward);
@@ -133,7 +134,7 @@ void check_promises(const Schedule& s, Problems& problems) {
     std::vector<int> live(s.programs.size(), 0);
     std::set<int> over;
     for_each_action(s, [&](int rank, size_t index, const Action& whole) {
-        const auto r = static_cast<size_t>(rank);
+        const auto r = to_size(rank);
         for (const Action& part : Parts(whole)) live[r] += part.op == Op::forward ? 1 : 0;
         if (!s.peak_bound.empty() && live[r] > s.peak_bound[r] && over.insert(rank).second)
             problems.add(place_of(rank, index, whole), ": the saved tensors of ", live[r],
@@ -182,7 +183,7 @@ void check_blocking_sends(const Schedule& s, Problems& problems) {
         for (size_t rank = 0; rank < next.size(); ++rank)
             for (const Action* a = head(rank); a != nullptr && is_send(a->op); a = head(rank)) {
                 const Action receive = *counterpart(s.placement, *a);
-                const auto peer = static_cast<size_t>(s.placement.rank_of(receive.replica, receive.stage));
+                const auto peer = to_size(s.placement.rank_of(receive.replica, receive.stage));
                 const Action* const waiting = head(peer);
                 if (waiting == nullptr || waiting->op != receive.op || waiting->work() != receive.work()) break;
                 ++next[rank], ++next[peer];
@@ -203,7 +204,7 @@ void check_messages(const Schedule& s, Problems& problems) {
     std::map<std::pair<Work, Op>, std::pair<int, size_t>> place;
     for_each_action(s, [&](int rank, size_t index, const Action& a) {
         if (!is_message(a.op)) return;
-        const std::vector<int>& own = s.microbatches[static_cast<size_t>(a.replica)];
+        const std::vector<int>& own = s.microbatches[to_size(a.replica)];
         if (!std::binary_search(own.begin(), own.end(), a.microbatch))
             return problems.add(place_of(rank, index, a), ": replica ", a.replica, " has no microbatch ", a.microbatch);
         if (!counterpart(s.placement, a))

@@ -9,6 +9,7 @@
 #include <random>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 #include "tutti/schedule/generators.h"
 #include "tutti/schedule/lowering.h"
 #include "tutti/schedule/schedule.h"
@@ -136,8 +137,7 @@ class Mutator {
             case 2: here->stage += below(2) == 0 ? 1 : -1; break;
             case 3: here->microbatch += below(2) == 0 ? 1 : -1; break;
             default: {
-                Program& other =
-                    s.programs[(static_cast<size_t>(&program - s.programs.data()) + 1) % s.programs.size()];
+                Program& other = s.programs[(to_size(&program - s.programs.data()) + 1) % s.programs.size()];
                 other.push_back(*here);
                 program.erase(here);
             }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 
 namespace tutti::schedule {
 
@@ -28,16 +29,16 @@ std::optional<Work> source_of_gradient(const Placement& placement, const Work& w
 WorkIndex::WorkIndex(const Schedule& schedule)
     : replicas_(schedule.placement.replicas), stages_(schedule.placement.stages) {
     for (const std::vector<int>& of_replica : schedule.microbatches)
-        for (const int k : of_replica) microbatches_ = std::max(microbatches_, static_cast<size_t>(k) + 1);
+        for (const int k : of_replica) microbatches_ = std::max(microbatches_, to_size(k) + 1);
 }
 
 size_t WorkIndex::operator()(const Work& work) const {
     check(work.replica >= 0 && work.replica < replicas_ && work.stage >= 0 && work.stage < stages_ &&
-              work.microbatch >= 0 && static_cast<size_t>(work.microbatch) < microbatches_,
+              work.microbatch >= 0 && to_size(work.microbatch) < microbatches_,
           "schedule: microbatch ", work.microbatch, " of stage ", work.stage, ", replica ", work.replica,
           " is outside the ", microbatches_, " microbatches, ", stages_, " stages, ", replicas_, " replicas");
     const int chunk = work.replica * stages_ + work.stage;
-    return static_cast<size_t>(chunk) * microbatches_ + static_cast<size_t>(work.microbatch);
+    return to_size(chunk) * microbatches_ + to_size(work.microbatch);
 }
 
 Results::Results(const Schedule& schedule)
@@ -84,7 +85,7 @@ std::optional<Need> Results::missing(const Action& part) const {
 std::string describe(const Schedule& schedule, const std::vector<Blocked>& blocked) {
     std::string text = "deadlock: ";
     for (const Blocked& b : blocked) {
-        const Action& waiting = schedule.programs[static_cast<size_t>(b.rank)][b.index];
+        const Action& waiting = schedule.programs[to_size(b.rank)][b.index];
         if (&b != blocked.data()) text += "; ";
         text += concat(place_of(b.rank, b.index, waiting), " waits for ", to_string(action(b.need.op, b.need.of)));
     }

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "tutti/base/to_size.h"
 #include "tutti/schedule/schedule.h"
 
 namespace tutti::schedule {
@@ -16,7 +17,7 @@ class WorkIndex {
     explicit WorkIndex(const Schedule& schedule);
     // Error for a work that the schedule does not have.
     size_t operator()(const Work& work) const;
-    size_t size() const { return static_cast<size_t>(replicas_) * static_cast<size_t>(stages_) * microbatches_; }
+    size_t size() const { return to_size(replicas_) * to_size(stages_) * microbatches_; }
 
   private:
     int replicas_, stages_;

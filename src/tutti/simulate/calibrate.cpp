@@ -7,6 +7,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/timing.h"
+#include "tutti/base/to_size.h"
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/engine/step.h"
 #include "tutti/ops/kernel_times.h"
@@ -133,7 +134,7 @@ double time_operation(comm::Kind kind, int ranks, int64_t elements, int cores) {
         const Tensor whole = tensor(part * ranks), other = tensor(part * ranks), piece = tensor(part);
         for (const Tensor& each : {whole, other, piece})
             std::fill_n(static_cast<float*>(each.view().data), each.numel(), 1.0f);
-        const std::vector<int64_t> counts(static_cast<size_t>(ranks), part);
+        const std::vector<int64_t> counts(to_size(ranks), part);
         const auto once = [&] {
             switch (kind) {
                 case comm::Kind::all_reduce: return group->all_reduce(whole).wait();

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 
 namespace tutti::simulate {
 
@@ -229,7 +230,7 @@ double MachinePrices::message(double bytes, Reach reach) const {
 double MachinePrices::kernel(const rehearsal::KernelCall& call) const {
     using Kind = kernels::ProblemShape::Kind;
     const kernels::ProblemShape& shape = call.work.shape;
-    const auto size = [&](int i) { return static_cast<double>(shape.sizes[static_cast<size_t>(i)]); };
+    const auto size = [&](int i) { return static_cast<double>(shape.sizes[to_size(i)]); };
     const double flops = call.work.flops;
     double seconds = pass(call.work.bytes);
     if (shape.kind == Kind::product && flops > 0) {

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 
 namespace tutti::simulate {
 namespace {
@@ -95,7 +96,7 @@ TEST(MachinePrices, AJobTakesASegmentOfADomain) {
     EXPECT_EQ(rack.group(64, 1).reach(), Reach::domain);
     EXPECT_EQ(rack.group(72, 1).reach(), Reach::network);
     std::vector<int> second(64);
-    for (int i = 0; i < 64; ++i) second[static_cast<size_t>(i)] = 64 + i;
+    for (int i = 0; i < 64; ++i) second[to_size(i)] = 64 + i;
     const comm::Summary gathered{.kind = comm::Kind::all_gather, .bytes = 1 << 30};
     EXPECT_NEAR(rack.operation(gathered, second), 63.0 / 64 * (1 << 30) / (900e9 * 0.78) + 20e-6, 1e-9);
     const MachinePrices whole(hardware::cluster_named("gb200", {"link.segment=72"}), Physics());

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
 #include "tutti/parallel/groups.h"
 #include "tutti/simulate/prediction.h"
@@ -118,8 +119,7 @@ double& kind_of(StepTime& time, const std::string& group) {
 
 StepTime time_of(const Timeline& timeline, const std::vector<rehearsal::Program>& programs,
                  const TimelinePrices& prices) {
-    const auto busiest =
-        static_cast<size_t>(std::max_element(timeline.busy.begin(), timeline.busy.end()) - timeline.busy.begin());
+    const auto busiest = to_size(std::max_element(timeline.busy.begin(), timeline.busy.end()) - timeline.busy.begin());
     StepTime time;
     const rehearsal::Program& program = programs[busiest];
     for (const rehearsal::Action& action : program.actions)
@@ -147,7 +147,7 @@ RehearsedStep rehearse_on(const spec::RunSpec& run, const rehearsal::Target& tar
     std::vector<int> along =
         parallel::make_mesh(run, ranks).group(slow.empty() ? 0 : slow.begin()->first, {mesh::Axis::pp});
     if (every_rank) {
-        along.resize(static_cast<size_t>(ranks));
+        along.resize(to_size(ranks));
         std::iota(along.begin(), along.end(), 0);
     }
     std::vector<rehearsal::Program> programs;

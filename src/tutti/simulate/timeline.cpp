@@ -10,6 +10,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
+#include "tutti/base/to_size.h"
 #include "tutti/report/trace_picture.h"
 #include "tutti/simulate/clock.h"
 
@@ -214,7 +215,7 @@ class Layout {
         if (!comm::is_message(what.kind)) {
             key = {group.name, group.ranks, false, 0, 0, rank.collectives[begin.group]++};
         } else {
-            const int peer = group.ranks[static_cast<size_t>(what.peer)], self = rank.of_world;
+            const int peer = group.ranks[to_size(what.peer)], self = rank.of_world;
             const bool sends = what.kind == comm::Kind::send;
             uint64_t& number = sends ? rank.sent[{begin.group, peer}] : rank.received[{begin.group, peer}];
             ranks = sends ? std::vector{self, peer} : std::vector{peer, self};
@@ -241,7 +242,7 @@ class Layout {
         for (const size_t index : rank.unengaged) {
             Operation& operation = operations_[index];
             const auto place = std::find(operation.members.begin(), operation.members.end(), r);
-            operation.engaged[static_cast<size_t>(place - operation.members.begin())] = when;
+            operation.engaged[to_size(place - operation.members.begin())] = when;
             if (++operation.arrived == operation.members.size()) finish(operation);
         }
         rank.unengaged.clear();

@@ -11,6 +11,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
+#include "tutti/base/to_size.h"
 #include "tutti/spec/hf_experts.h"
 #include "tutti/spec/hf_keys.h"
 #include "tutti/spec/layers.h"
@@ -67,9 +68,9 @@ void read_window(Keys& keys, ModelSpec& m, const std::string& type) {
     const int64_t window = has && (given != nullptr || absent) ? keys.integer_or("sliding_window", 4096) : 0;
     const int64_t first = qwen ? keys.integer_or("max_window_layers", 28, 0) : 0;
     const bool everywhere = !qwen || type == "qwen3_moe";
-    std::vector<bool> looks_back(static_cast<size_t>(m.layers));
+    std::vector<bool> looks_back(to_size(m.layers));
     for (int64_t i = 0; i < m.layers; ++i)
-        looks_back[static_cast<size_t>(i)] =
+        looks_back[to_size(i)] =
             window > 0 && (everywhere || (type == "qwen2_moe" ? i % 2 == 0 && i < first : i >= first));
     std::vector<LayerRange> sliding = layer_ranges(looks_back);
     if (const Json* types = keys.take("layer_types")) {
@@ -139,7 +140,7 @@ int64_t lfm2_ffn(Keys& keys) {
 
 // The layers with a convolution: the others of layer_types, or of full_attn_idxs; with neither key there are none.
 std::vector<LayerRange> lfm2_convolutions(Keys& keys, int64_t layers) {
-    std::vector<bool> attention(static_cast<size_t>(layers), true);
+    std::vector<bool> attention(to_size(layers), true);
     const Json *types = keys.take("layer_types"), *indices = keys.take("full_attn_idxs");
     if (indices != nullptr) {
         attention.assign(attention.size(), false);

@@ -1,5 +1,6 @@
 #include "tutti/spec/hf_delta.h"
 
+#include "tutti/base/to_size.h"
 #include "tutti/spec/hf_experts.h"
 #include "tutti/spec/layers.h"
 
@@ -11,7 +12,7 @@ void read_delta_rule(Keys& keys, ModelSpec& m) {
     const int64_t interval = keys.integer_or("full_attention_interval", 4);  // not read beside layer_types
     std::vector<bool> with;
     for (int64_t i = 0; i < m.layers; ++i)
-        with.push_back(types ? (*types)[static_cast<size_t>(i)] == "linear_attention" : (i + 1) % interval != 0);
+        with.push_back(types ? (*types)[to_size(i)] == "linear_attention" : (i + 1) % interval != 0);
     m.delta_layers = to_text(layer_ranges(with));
     // Defaults as in the classes, whose files have the keys.
     const int64_t kernel = keys.integer_or("linear_conv_kernel_dim", 4);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "tutti/base/to_size.h"
 #include "tutti/spec/layers.h"
 
 namespace tutti::spec {
@@ -20,9 +21,9 @@ std::string read_expert_layers(Keys& keys, int64_t layers) {
         else
             for (const Json& layer : *only) dense.insert(layer.get<int64_t>());
     }
-    std::vector<bool> has_experts(static_cast<size_t>(layers));
+    std::vector<bool> has_experts(to_size(layers));
     for (int64_t layer = 0; layer < layers; ++layer)
-        has_experts[static_cast<size_t>(layer)] = !dense.contains(layer) && (layer + 1) % step == 0;
+        has_experts[to_size(layer)] = !dense.contains(layer) && (layer + 1) % step == 0;
     const std::vector<LayerRange> sparse = layer_ranges(has_experts);
     if (sparse.empty())
         keys.problem("mlp_only_layers", "no layer is left to have experts; a dense model has another model_type");

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "tutti/base/to_size.h"
 #include "tutti/spec/hf_experts.h"
 #include "tutti/spec/layers.h"
 
@@ -87,7 +88,7 @@ void read_granite4(Keys& keys, ModelSpec& m) {
     const Json* types = keys.list("layer_types", m.layers, "times mamba or attention", is_kind);
     std::vector<bool> scans;
     for (int64_t i = 0; i < m.layers; ++i) {
-        const Json* type = types ? &(*types)[static_cast<size_t>(i)] : nullptr;
+        const Json* type = types ? &(*types)[to_size(i)] : nullptr;
         scans.push_back(type == nullptr || *type == "mamba" || *type == "linear_attention");
     }
     m.scan_layers = to_text(layer_ranges(scans));

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 
 namespace tutti::spec {
 
@@ -200,7 +201,7 @@ LayerSpec layer(const ModelSpec& m, int64_t of) {
     layer.norm_before = m.norms != "post";
     layer.norm_behind = m.norms != "pre";
     if (m.residual_scale > 0) layer.residual_scale = m.residual_scale;
-    const auto part = static_cast<size_t>(i) < m.pattern.size() ? m.pattern[static_cast<size_t>(i)] : ' ';
+    const auto part = to_size(i) < m.pattern.size() ? m.pattern[to_size(i)] : ' ';
     const Multipliers scales = multipliers_of(m.multipliers);
     const bool scans = part == 'M' || contains(layer_ranges(m.scan_layers), i);
     if (contains(layer_ranges(m.conv_layers), i))

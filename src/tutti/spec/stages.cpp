@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 #include "tutti/spec/fields.h"
 #include "tutti/spec/learning_rate.h"
 
@@ -70,7 +71,7 @@ std::vector<RunSpec> stages_of(const RunSpec& run) {
 size_t stage_at(const std::vector<RunSpec>& stages, int64_t step) {
     const auto holds = [&](const RunSpec& stage) { return step <= last_step(stage); };
     const auto found = std::find_if(stages.begin(), stages.end() - 1, holds);
-    return static_cast<size_t>(found - stages.begin());
+    return to_size(found - stages.begin());
 }
 
 std::string stage_name(const RunSpec& stage) {

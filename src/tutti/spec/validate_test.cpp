@@ -8,6 +8,7 @@
 #include <random>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 #include "tutti/spec/fields.h"
 #include "tutti/spec/toml.h"
 
@@ -697,7 +698,7 @@ TEST(Validate, AnyTwoValuesAtTheEndsOfTheirRangesAreNoSignal) {
     std::vector<std::string> paths;
     for_each_field(legal[0], [&](const Field& field, const auto&) { paths.push_back(field.path()); });
     for (int i = 0; i < 3000; ++i) {
-        RunSpec run = legal[static_cast<size_t>(i) % 2];
+        RunSpec run = legal[to_size(i) % 2];
         const std::string one = paths[random() % paths.size()], other = paths[random() % paths.size()];
         std::string wrong;  // the first of the two that is out of its range
         for_each_field(run, [&](const Field& field, auto& value) {

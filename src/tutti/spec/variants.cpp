@@ -9,6 +9,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
+#include "tutti/base/to_size.h"
 #include "tutti/spec/hf_config.h"
 #include "tutti/spec/hf_delta.h"
 #include "tutti/spec/hf_experts.h"
@@ -89,9 +90,8 @@ void read_smollm3(Keys& keys, ModelSpec& m) {
     const int64_t interval = keys.integer_or("no_rope_layer_interval", 4);
     const Json* list = keys.list("no_rope_layers", m.layers, "numbers, 1 for a layer with RoPE and 0 for one without",
                                  [](const Json& x) { return x.is_integer(0, 1); });
-    m.nope_layers = to_text(layers_where(m, [&](int64_t i) {
-        return list ? (*list)[static_cast<size_t>(i)].get<int64_t>() == 0 : (i + 1) % interval == 0;
-    }));
+    m.nope_layers = to_text(layers_where(
+        m, [&](int64_t i) { return list ? (*list)[to_size(i)].get<int64_t>() == 0 : (i + 1) % interval == 0; }));
     keys.list("layer_types", m.layers, "times full_attention", [](const Json& x) { return x == "full_attention"; });
     keys.take("max_window_layers");  // not read
 }
@@ -479,7 +479,7 @@ void read_windows(Keys& keys, ModelSpec& m, const Row& row) {
     const Json* types = keys.list("layer_types", m.layers, "times full_attention or sliding_attention",
                                   [](const Json& x) { return x == "full_attention" || x == "sliding_attention"; });
     const std::vector<LayerRange> sliding = layers_where(m, [&](int64_t i) {
-        return types ? (*types)[static_cast<size_t>(i)] == "sliding_attention" : window > 0 && (i + 1) % period != 0;
+        return types ? (*types)[to_size(i)] == "sliding_attention" : window > 0 && (i + 1) % period != 0;
     });
     if (sliding.empty()) return;
     if (window == 0) keys.problem("layer_types", "names layers with sliding_attention, and there is no sliding_window");

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/base/to_size.h"
 #include "tutti/device/device.h"
 #include "tutti/tensor/view.h"
 
@@ -59,7 +60,7 @@ class Tensor {
     std::vector<T> to_host() const {
         check(dtype_of<T>() == dtype(), "to_host of a ", dtype(), " tensor as ", dtype_of<T>());
         check(contiguous(), "to_host needs contiguous memory, shape ", shape());
-        std::vector<T> values(static_cast<size_t>(numel()));
+        std::vector<T> values(to_size(numel()));
         device_->copy_out(values.data(), view().data, bytes());
         return values;
     }

@@ -6,6 +6,7 @@
 
 #include "tutti/base/dtype.h"
 #include "tutti/base/shape.h"
+#include "tutti/base/to_size.h"
 
 namespace tutti {
 
@@ -19,14 +20,14 @@ struct View {
     View(void* data_, DType dtype_, const Shape& shape_) : data(data_), dtype(dtype_), shape(shape_) {
         int64_t stride = 1;
         for (int i = shape.rank() - 1; i >= 0; --i) {
-            strides[static_cast<size_t>(i)] = stride;
+            strides[to_size(i)] = stride;
             stride *= shape[i];
         }
     }
 
     bool defined() const { return data != nullptr; }
     int64_t numel() const { return shape.numel(); }
-    int64_t stride(int i) const { return strides[static_cast<size_t>(i < 0 ? i + shape.rank() : i)]; }
+    int64_t stride(int i) const { return strides[to_size(i < 0 ? i + shape.rank() : i)]; }
     bool contiguous() const {
         int64_t expected = 1;
         for (int i = shape.rank() - 1; i >= 0; --i) {

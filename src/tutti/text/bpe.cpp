@@ -6,6 +6,7 @@
 #include <queue>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 
 namespace tutti::text {
 
@@ -14,7 +15,7 @@ Bpe::Bpe(std::vector<std::optional<std::string>> tokens, const std::vector<Merge
     ids_.reserve(tokens_.size());
     byte_ids_.fill(-1);
     for (int32_t id = 0; id < size(); ++id) {
-        const auto& token = tokens_[static_cast<size_t>(id)];
+        const auto& token = tokens_[to_size(id)];
         if (!token) continue;
         ids_[*token] = id;
         if (token->size() == 1) byte_ids_[static_cast<unsigned char>((*token)[0])] = id;
@@ -56,7 +57,7 @@ void Bpe::merge_short(std::string_view word, std::vector<int32_t>& ids) const {
     for (size_t i = 0; i < n; ++i) symbols[i] = byte_id(word[i]);
     for (size_t i = 0; i + 1 < n; ++i) ranks[i] = rank_of(symbols[i], symbols[i + 1]);
     while (n > 1) {
-        const size_t best = static_cast<size_t>(std::min_element(ranks.begin(), ranks.begin() + n - 1) - ranks.begin());
+        const size_t best = to_size(std::min_element(ranks.begin(), ranks.begin() + n - 1) - ranks.begin());
         if (ranks[best] == kNoRank) break;
         symbols[best] = joined_[ranks[best]];
         std::copy(symbols.begin() + best + 2, symbols.begin() + n, symbols.begin() + best + 1);
@@ -78,9 +79,8 @@ void Bpe::merge_long(std::string_view word, std::vector<int32_t>& ids) const {
     };
     const auto n = static_cast<int32_t>(word.size());
     std::vector<Symbol> symbols(word.size());
-    for (int32_t i = 0; i < n; ++i)
-        symbols[static_cast<size_t>(i)] = {byte_id(word[static_cast<size_t>(i)]), i - 1, i + 1 < n ? i + 1 : -1};
-    const auto at = [&](int32_t i) -> Symbol& { return symbols[static_cast<size_t>(i)]; };
+    for (int32_t i = 0; i < n; ++i) symbols[to_size(i)] = {byte_id(word[to_size(i)]), i - 1, i + 1 < n ? i + 1 : -1};
+    const auto at = [&](int32_t i) -> Symbol& { return symbols[to_size(i)]; };
     std::priority_queue<uint64_t, std::vector<uint64_t>, std::greater<>> queue;  // rank << 32 | position
     const auto rank_at = [&](int32_t i) {
         return i < 0 || at(i).id < 0 || at(i).next < 0 ? kNoRank : rank_of(at(i).id, at(at(i).next).id);

@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "tutti/base/to_size.h"
 #include "tutti/text/flat_map.h"
 
 namespace tutti::text {
@@ -29,7 +30,7 @@ class Bpe {
     Bpe(std::vector<std::optional<std::string>> tokens, const std::vector<Merge>& merges, bool whole_words_first);
 
     int32_t size() const { return static_cast<int32_t>(tokens_.size()); }
-    const std::optional<std::string>& token(int32_t id) const { return tokens_[static_cast<size_t>(id)]; }
+    const std::optional<std::string>& token(int32_t id) const { return tokens_[to_size(id)]; }
     std::optional<int32_t> id_of(std::string_view bytes) const;
 
     // Appends the ids of the word. DataError for a byte without a token.

@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 #include "tutti/text/flat_map.h"
 #include "tutti/text/parallel.h"
 
@@ -44,7 +45,7 @@ WordCounts count_words(std::span<const std::string_view> texts, const BpeTrainin
     const Splitter splitter(training.split, classes);
     const std::optional<Nfc> nfc = uses_nfc(training.split) ? std::optional<Nfc>(std::in_place) : std::nullopt;
     const auto pieces = pieces_of(texts, AddedTokens(special, classes), splitter);
-    std::vector<WordCounts> parts(static_cast<size_t>(threads_for(training.threads, pieces.size())));
+    std::vector<WordCounts> parts(to_size(threads_for(training.threads, pieces.size())));
     for_each_parallel(pieces.size(), training.threads, [&](size_t thread) {
         return [&, counts = &parts[thread], buffer = std::string()](size_t i) mutable {
             const std::string_view text = nfc ? nfc->normalize(pieces[i], buffer) : pieces[i];
@@ -189,10 +190,9 @@ ByteLevelModel train_bpe(std::span<const std::string_view> texts, const BpeTrain
     // Bytes in the order of their characters in GPT-2's vocabulary.
     const auto characters = byte_characters();
     std::vector<int32_t> order(256), byte_ids(256);
-    for (int32_t byte = 0; byte < 256; ++byte) order[static_cast<size_t>(byte)] = byte;
-    std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-        return characters[static_cast<size_t>(a)] < characters[static_cast<size_t>(b)];
-    });
+    for (int32_t byte = 0; byte < 256; ++byte) order[to_size(byte)] = byte;
+    std::sort(order.begin(), order.end(),
+              [&](int32_t a, int32_t b) { return characters[to_size(a)] < characters[to_size(b)]; });
     std::unordered_map<std::string, int32_t> ids;
     const auto add_token = [&](const std::string& bytes) {
         const auto [place, is_new] = ids.emplace(bytes, static_cast<int32_t>(model.tokens.size()));
@@ -200,8 +200,7 @@ ByteLevelModel train_bpe(std::span<const std::string_view> texts, const BpeTrain
         return place->second;
     };
     for (const int32_t byte : order)
-        byte_ids[static_cast<size_t>(byte)] =
-            add_token(std::string(1, static_cast<char>(static_cast<unsigned char>(byte))));
+        byte_ids[to_size(byte)] = add_token(std::string(1, static_cast<char>(static_cast<unsigned char>(byte))));
 
     training.status("counting words");
     const WordCounts counts = count_words(texts, training, model.added);
@@ -211,8 +210,7 @@ ByteLevelModel train_bpe(std::span<const std::string_view> texts, const BpeTrain
         const auto [count, left, right] = learner.best();
         if (count < std::max<int64_t>(1, training.min_frequency)) break;
         // Another pair may already have made a token of the same bytes; then both merges make that token.
-        const int32_t joined =
-            add_token(*model.tokens[static_cast<size_t>(left)] + *model.tokens[static_cast<size_t>(right)]);
+        const int32_t joined = add_token(*model.tokens[to_size(left)] + *model.tokens[to_size(right)]);
         model.merges.push_back({left, right, joined});
         learner.merge(left, right, joined);
         if (model.merges.size() % 256 == 0)

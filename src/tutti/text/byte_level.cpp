@@ -5,6 +5,7 @@
 #include <string>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 
 namespace tutti::text {
 
@@ -57,8 +58,8 @@ std::array<int, kLargestByteCharacter + 1> bytes_by_character() {
 
 }  // namespace
 
-std::string_view name_of(SplitKind kind) { return kKnown[static_cast<size_t>(kind)].name; }
-std::string_view pattern_of(SplitKind kind) { return kKnown[static_cast<size_t>(kind)].pattern; }
+std::string_view name_of(SplitKind kind) { return kKnown[to_size(kind)].name; }
+std::string_view pattern_of(SplitKind kind) { return kKnown[to_size(kind)].pattern; }
 bool uses_nfc(SplitKind kind) { return kind == SplitKind::qwen || kind == SplitKind::qwen35; }
 std::optional<SplitKind> split_kind_named(std::string_view name) {
     for (const Known& known : kKnown)
@@ -167,15 +168,15 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens, std::shared_ptr<const C
         int32_t node = 0;
         for (const char c : tokens_[i].content) {
             const auto byte = static_cast<unsigned char>(c);
-            int32_t next = child_of(nodes_[static_cast<size_t>(node)].children, byte);
+            int32_t next = child_of(nodes_[to_size(node)].children, byte);
             if (next < 0) {
                 next = static_cast<int32_t>(nodes_.size());
-                nodes_[static_cast<size_t>(node)].children.emplace_back(byte, next);
+                nodes_[to_size(node)].children.emplace_back(byte, next);
                 nodes_.emplace_back();
             }
             node = next;
         }
-        nodes_[static_cast<size_t>(node)].token = static_cast<int32_t>(i);
+        nodes_[to_size(node)].token = static_cast<int32_t>(i);
     }
     for (const auto& [byte, node] : nodes_[0].children) roots_[byte] = node;
 }
@@ -184,14 +185,14 @@ bool AddedTokens::next(std::string_view text, size_t from, size_t done, Match& m
     for (size_t begin = from; begin < text.size(); ++begin) {
         int32_t node = roots_[static_cast<unsigned char>(text[begin])];
         if (node < 0) continue;
-        int32_t longest = nodes_[static_cast<size_t>(node)].token;
+        int32_t longest = nodes_[to_size(node)].token;
         for (size_t at = begin + 1; at < text.size(); ++at) {
-            node = child_of(nodes_[static_cast<size_t>(node)].children, static_cast<unsigned char>(text[at]));
+            node = child_of(nodes_[to_size(node)].children, static_cast<unsigned char>(text[at]));
             if (node < 0) break;
-            if (nodes_[static_cast<size_t>(node)].token >= 0) longest = nodes_[static_cast<size_t>(node)].token;
+            if (nodes_[to_size(node)].token >= 0) longest = nodes_[to_size(node)].token;
         }
         if (longest < 0) continue;
-        const AddedToken& token = tokens_[static_cast<size_t>(longest)];
+        const AddedToken& token = tokens_[to_size(longest)];
         size_t first = begin, last = begin + token.content.size();
         if (token.single_word &&
             (classes_->ends_with(text, first, kWord) || classes_->begins_with(text, last, kWord))) {
@@ -309,13 +310,13 @@ ByteLevelTokenizer::ByteLevelTokenizer(ByteLevelModel model, std::string source,
     int32_t largest = static_cast<int32_t>(texts_.size()) - 1;
     for (const AddedToken& token : model.added) largest = std::max(largest, token.id);
     vocab_ = int64_t{largest} + 1;
-    texts_.resize(static_cast<size_t>(vocab_));
-    is_special_.resize(static_cast<size_t>(vocab_));
+    texts_.resize(to_size(vocab_));
+    is_special_.resize(to_size(vocab_));
     for (const AddedToken& token : model.added) {
-        texts_[static_cast<size_t>(token.id)] = token.content;
-        is_special_[static_cast<size_t>(token.id)] = token.special;
+        texts_[to_size(token.id)] = token.content;
+        is_special_[to_size(token.id)] = token.special;
     }
-    for (const AddedToken& token : model.added) added_ids_[*texts_[static_cast<size_t>(token.id)]] = token.id;
+    for (const AddedToken& token : model.added) added_ids_[*texts_[to_size(token.id)]] = token.id;
 }
 
 std::unique_ptr<Encoder> ByteLevelTokenizer::make_encoder() const { return std::make_unique<ByteLevelEncoder>(*this); }
@@ -323,7 +324,7 @@ std::unique_ptr<Encoder> ByteLevelTokenizer::make_encoder() const { return std::
 std::string ByteLevelTokenizer::decode(std::span<const int32_t> ids, ShowSpecial special) const {
     std::string text;
     for (size_t i = 0; i < ids.size(); ++i) {
-        const auto id = static_cast<size_t>(ids[i]);
+        const auto id = to_size(ids[i]);
         check<DataError>(ids[i] >= 0 && id < texts_.size() && texts_[id].has_value(), source_, ": id ", ids[i],
                          " at position ", i, " is not a token of this tokenizer (it has ", vocab_,
                          " ids); the ids come from another tokenizer");

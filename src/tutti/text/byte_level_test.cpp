@@ -11,6 +11,7 @@
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
 #include "tutti/base/testing/scratch.h"
+#include "tutti/base/to_size.h"
 
 namespace tutti::text {
 namespace {
@@ -153,7 +154,7 @@ TEST(Bpe, MergesAreTheDefinition) {
         };
         while (merges.size() < 20) {
             const int32_t left = pick(), right = pick();
-            const std::string joined = *tokens[static_cast<size_t>(left)] + *tokens[static_cast<size_t>(right)];
+            const std::string joined = *tokens[to_size(left)] + *tokens[to_size(right)];
             if (joined.size() > 9 || std::find(tokens.begin(), tokens.end(), joined) != tokens.end()) continue;
             tokens.emplace_back(joined);
             merges.push_back({left, right, static_cast<int32_t>(tokens.size()) - 1});

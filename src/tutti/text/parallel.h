@@ -8,11 +8,13 @@
 #include <thread>
 #include <vector>
 
+#include "tutti/base/to_size.h"
+
 namespace tutti::text {
 
 // `asked` threads, all cores for 0, and no more than there are pieces.
 inline int threads_for(int asked, size_t pieces) {
-    const size_t most = asked > 0 ? static_cast<size_t>(asked) : std::max(1u, std::thread::hardware_concurrency());
+    const size_t most = asked > 0 ? to_size(asked) : std::max(1u, std::thread::hardware_concurrency());
     return static_cast<int>(std::clamp<size_t>(pieces, 1, most));
 }
 
@@ -35,7 +37,7 @@ void for_each_parallel(size_t pieces, int threads, const MakeWorker& make_worker
     };
     {
         std::vector<std::jthread> helpers;
-        for (int t = 1; t < threads_for(threads, pieces); ++t) helpers.emplace_back(work, static_cast<size_t>(t));
+        for (int t = 1; t < threads_for(threads, pieces); ++t) helpers.emplace_back(work, to_size(t));
         work(0);
     }
     if (failure) std::rethrow_exception(failure);

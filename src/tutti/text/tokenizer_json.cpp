@@ -9,6 +9,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
+#include "tutti/base/to_size.h"
 #include "tutti/text/files_beside.h"
 
 namespace tutti::text {
@@ -130,7 +131,7 @@ size_t read_vocab(const Node& vocab, ByteLevelModel& model, std::unordered_map<s
     ids.reserve(vocab.value.size());
     for (const auto& [token, value] : vocab.value.items()) {
         const Node entry{value, vocab.path, vocab.name, -1, token};
-        const auto id = static_cast<size_t>(entry.id());
+        const auto id = to_size(entry.id());
         if (id >= limit)
             entry.fail(concat("ids this sparse are not supported: ", vocab.value.size(), " tokens in all"));
         if (model.tokens.size() <= id) model.tokens.resize(id + 1);
@@ -338,13 +339,13 @@ std::string tokenizer_json(const ByteLevelModel& model) {
     for (size_t id = 0; id < names.size(); ++id)
         if (model.tokens[id]) names[id] = token_of_bytes(*model.tokens[id]);
     for (const AddedToken& a : model.added)
-        if (static_cast<size_t>(a.id) < names.size()) names[static_cast<size_t>(a.id)] = a.content;
+        if (to_size(a.id) < names.size()) names[to_size(a.id)] = a.content;
     std::string vocab, merges;
     for (size_t id = 0; id < names.size(); ++id)
         if (!names[id].empty()) vocab += concat(vocab.empty() ? "" : ",", "\n      ", Json(names[id]).dump(), ": ", id);
     for (const Merge& m : model.merges)
-        merges += concat(merges.empty() ? "" : ",", "\n      [", Json(names[static_cast<size_t>(m.left)]).dump(), ", ",
-                         Json(names[static_cast<size_t>(m.right)]).dump(), "]");
+        merges += concat(merges.empty() ? "" : ",", "\n      [", Json(names[to_size(m.left)]).dump(), ", ",
+                         Json(names[to_size(m.right)]).dump(), "]");
     const Json normalizer = model.nfc ? Json{{"type", "NFC"}} : Json(nullptr);
     return concat(
         "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": ", added.dump(),

@@ -12,6 +12,7 @@
 #include <numeric>
 
 #include "tutti/base/testing/scratch.h"
+#include "tutti/base/to_size.h"
 #include "tutti/checkpoint/testing/fault_file_system.h"
 #include "tutti/checkpoint/testing/sample.h"
 #include "tutti/checkpoint/testing/whole_slice.h"
@@ -49,8 +50,8 @@ class ManyRanks : public ::testing::Test {
     }
     // The step that all ranks resume from; all must agree.
     int64_t resumed_by(int ranks, const std::string& mode = "auto") {
-        std::vector<int64_t> steps(static_cast<size_t>(ranks));
-        run(ranks, [&](Rank& rank, int r) { steps[static_cast<size_t>(r)] = rank.resumed_step(mode); });
+        std::vector<int64_t> steps(to_size(ranks));
+        run(ranks, [&](Rank& rank, int r) { steps[to_size(r)] = rank.resumed_step(mode); });
         EXPECT_EQ(std::count(steps.begin(), steps.end(), steps[0]), ranks);
         return steps[0];
     }
@@ -131,7 +132,7 @@ TEST_F(ManyRanks, AllThrowWhatOneMeets) {
             try {
                 rank.checkpoints->resume(mode);
             } catch (const UsageError& e) {
-                texts[static_cast<size_t>(world.rank())] = e.what();
+                texts[to_size(world.rank())] = e.what();
             }
         });
         return texts;
@@ -266,7 +267,7 @@ TEST_F(ManyRanks, AStopEndsTheTriesOfTheLastSave) {
                 Rank rank(world, run_, place, &files);
                 rank.set(1);
                 files.fail_from_now_on();
-                std::vector<int> all(static_cast<size_t>(n));
+                std::vector<int> all(to_size(n));
                 std::iota(all.begin(), all.end(), 0);
                 const auto group = world.group("stops", all);
                 int asked = 0;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <random>
 
+#include "tutti/base/to_size.h"
 #include "tutti/checkpoint/training_state.h"
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/engine/algorithms.h"
@@ -284,16 +285,16 @@ TEST_F(SkippedSteps, AnOverflowOnOneRankIsSeenByAll) {
                 engine::StepTrace trace(nullptr, *engine.device, false, *engine.data_parallel);
                 engine::StepResult r{.lr = 1e-3};
                 engine::add_gradients(engine, 1, trace);
-                const auto at = static_cast<size_t>(rank);
+                const auto at = to_size(rank);
                 for (const optim::ParameterShard& p : engine.optimizer.parameter_shards())
                     if (rank == guilty && p.owned && spoilt[at]++ == 0)
                         ops::fill(engine.ctx, p.gradient().narrow(0, 0, 1), INFINITY);
                 engine::measure(engine, 1, trace, r);
-                EXPECT_EQ(engine::may_update(engine, r), spoilt[static_cast<size_t>(guilty)] == 0 && !r.skipped);
+                EXPECT_EQ(engine::may_update(engine, r), spoilt[to_size(guilty)] == 0 && !r.skipped);
                 results[at] = r;
                 scales[at] = engine.loss_scale;
             });
-            const bool any = spoilt[static_cast<size_t>(guilty)] > 0;  // else the rank owns nothing
+            const bool any = spoilt[to_size(guilty)] > 0;  // else the rank owns nothing
             for (size_t rank = 0; rank < 4; ++rank) {
                 EXPECT_EQ(results[rank].skipped, any);
                 EXPECT_EQ(results[rank].culprit, results[0].culprit);

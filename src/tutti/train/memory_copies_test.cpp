@@ -12,6 +12,7 @@
 #include <set>
 
 #include "tutti/base/testing/scratch.h"
+#include "tutti/base/to_size.h"
 #include "tutti/checkpoint/testing/fault_file_system.h"
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/report/run_events.h"
@@ -94,19 +95,19 @@ class Copies : public ::testing::Test {
         }
         std::vector<std::pair<int, int>> place;  // of a rank: host, local rank
         for (int h = 0; h < hosts; ++h)
-            for (int r = 0; r < layout[static_cast<size_t>(h)]; ++r) place.emplace_back(h, r);
+            for (int r = 0; r < layout[to_size(h)]; ++r) place.emplace_back(h, r);
         comm::run_ranks(static_cast<int>(place.size()), {.timeout_s = 60}, [&](comm::World& world) {
-            const auto [h, local] = place[static_cast<size_t>(world.rank())];
+            const auto [h, local] = place[to_size(world.rank())];
             comm::tcp::CopyPlaces places{.directory = host(h), .host = h, .peers = {}, .secret = "secret"};
             if (const auto holder = holders_.find(h); holder != holders_.end()) places.holder = holder->second;
             for (int other = 0; other < hosts; ++other)
                 if (other != h && !lost_.contains(other))
-                    places.peers.push_back({other, "127.0.0.1", servers[static_cast<size_t>(other)]->port()});
+                    places.peers.push_back({other, "127.0.0.1", servers[to_size(other)]->port()});
             MemoryCopies memory({.places = places,
                                  .out = scratch_.path(),
                                  .generation = generation_,
                                  .local_rank = local,
-                                 .local_size = layout[static_cast<size_t>(h)],
+                                 .local_size = layout[to_size(h)],
                                  .wait_s = 600,
                                  .files = whose < 0 || whose == world.rank() ? files : nullptr});
             SavedRank rank(world, run_, disk(), nullptr, &memory);

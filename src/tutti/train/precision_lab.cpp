@@ -10,6 +10,7 @@
 #include <optional>
 #include <utility>
 
+#include "tutti/base/to_size.h"
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/engine/step.h"
 #include "tutti/kernels/backends.h"
@@ -226,7 +227,7 @@ class Meter {
         const std::vector<float> y = ops::decoded(ctx, operand, DType::f32).to_floats();
         std::vector<uint8_t> codes;
         if (operand.coded()) {
-            codes.resize(static_cast<size_t>(operand.values.numel()));
+            codes.resize(to_size(operand.values.numel()));
             ctx.device.copy_out(codes.data(), operand.values.view().data, operand.values.bytes());
         }
         const Float8& format = float8_of(operand.values.dtype());
@@ -389,7 +390,7 @@ Blame blame(const LabOptions& options) {
         });
         RoundedPrefix tried{.tensors = count, .last = "", .loss = 0};
         tried.loss = run_steps(wide, factories, data ? &*data : nullptr, console).result.loss;
-        if (count > 0) tried.last = prefix.seen[static_cast<size_t>(count - 1)];
+        if (count > 0) tried.last = prefix.seen[to_size(count - 1)];
         return tried;
     };
     Blame blame;

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "tutti/base/float8.h"
+#include "tutti/base/to_size.h"
 #include "tutti/nn/product_rule.h"
 #include "tutti/ops/ops.h"
 #include "tutti/train/testing/small_run.h"
@@ -174,7 +175,7 @@ TEST_F(PrecisionLab, BlamesTheLayerThatRoundsMost) {
         };
         const Blame blamed = blame(l);
         ASSERT_GT(blamed.first, 0) << name;
-        EXPECT_EQ(blamed.tried[static_cast<size_t>(blamed.first)].last, concat(name, ", w"));
+        EXPECT_EQ(blamed.tried[to_size(blamed.first)].last, concat(name, ", w"));
         for (size_t i = 1; i < blamed.tried.size(); ++i)
             EXPECT_LT(blamed.tried[i - 1].tensors, blamed.tried[i].tensors);
     }

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "tutti/base/timing.h"
+#include "tutti/base/to_size.h"
 #include "tutti/report/run_history.h"
 #include "tutti/train/rank_figures.h"
 #include "tutti/train/testing/small_run.h"
@@ -138,7 +139,7 @@ TEST_F(RunClockTest, ALineHasTheFiguresOfAllRanks) {
     ASSERT_EQ(run.steps.size(), 3U);
     for (const report::LoggedStep& step : run.steps) {
         ASSERT_EQ(step.ranks.size(), 4U);
-        for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(step.ranks[static_cast<size_t>(rank)].rank, rank);
+        for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(step.ranks[to_size(rank)].rank, rank);
         double first = 0;
         for (const auto& [name, group] : step.comm) first += *group.wait_ms;
         EXPECT_LE(step.ranks[0].wait_ms, first + 1e-3);  // the groups count the gather of these figures too

@@ -11,6 +11,7 @@
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
 #include "tutti/base/timing.h"
+#include "tutti/base/to_size.h"
 #include "tutti/checkpoint/digest.h"
 #include "tutti/checkpoint/file_writer.h"
 #include "tutti/device/device.h"
@@ -37,7 +38,7 @@ Json comm_of(const StepMetrics& m) {
 Json load_of(const nn::RoutingSummary& routing) {
     Json layers = Json::array();
     for (size_t i = 0; i < routing.load.size(); ++i) {
-        if (i % static_cast<size_t>(routing.experts) == 0) layers.push_back(Json::array());
+        if (i % to_size(routing.experts) == 0) layers.push_back(Json::array());
         layers.back().push_back(std::round(routing.load[i] * 1e4) / 1e4);
     }
     return layers;

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <future>
 
+#include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
 #include "tutti/spec/families.h"
 #include "tutti/spec/stages.h"
@@ -34,7 +35,7 @@ std::vector<std::optional<data::DataSet>> open_stages(const std::vector<spec::Ru
         const auto same = std::find_if(stages.begin(), stages.end(), [&](const spec::RunSpec& other) {
             return other.data == stage.data && other.train.seq_len == stage.train.seq_len;
         });
-        const auto earlier = static_cast<size_t>(same - stages.begin());
+        const auto earlier = to_size(same - stages.begin());
         try {
             all.push_back(earlier < all.size() ? all[earlier] : open_data(stage, console, true, stop));
         } catch (const UsageError& error) {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "tutti/base/to_size.h"
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/engine/step.h"
 #include "tutti/infer/stored_model.h"
@@ -61,8 +62,7 @@ void take_over_state(engine::Engine& from, engine::Engine& to, int64_t updates) 
         for (size_t i = 0; i < source.size(); ++i) {
             ASSERT_EQ(source[i].name, target[i].name);
             ASSERT_EQ(source[i].values.bytes(), target[i].values.bytes());
-            std::memcpy(target[i].values.view().data, source[i].values.view().data,
-                        static_cast<size_t>(target[i].values.bytes()));
+            std::memcpy(target[i].values.view().data, source[i].values.view().data, to_size(target[i].values.bytes()));
         }
     });
     to.optimizer.set_updates(updates);
@@ -72,7 +72,7 @@ TEST_F(StagesTest, AreEnginesOneAfterTheOther) {
     const TrainOptions o = staged("run");
     train(o);
     const std::vector<Json> lines = losses(o);
-    ASSERT_EQ(lines.size(), static_cast<size_t>(kSteps));
+    ASSERT_EQ(lines.size(), to_size(kSteps));
     struct ByHand {
         std::vector<std::string> set;
         int64_t last, first_sample, stage;  // first_sample: of the first step of the stage
@@ -108,7 +108,7 @@ TEST_F(StagesTest, AreEnginesOneAfterTheOther) {
             for (; step <= all[i].last; ++step) {
                 const engine::StepResult result = engine::train_step(*engine, step);
                 tokens += result.valid_tokens;
-                const Json& line = lines[static_cast<size_t>(step - 1)];
+                const Json& line = lines[to_size(step - 1)];
                 EXPECT_EQ(line.at("loss").get<double>(), result.loss) << step;
                 EXPECT_EQ(line.at("grad_norm").get<double>(), result.grad_norm) << step;
                 EXPECT_EQ(line.at("lr").get<double>(), run.optimizer.lr) << step;

@@ -8,6 +8,7 @@
 
 #include "tutti/base/build_info.h"
 #include "tutti/base/philox.h"
+#include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
 #include "tutti/comm/communicator.h"
 #include "tutti/spec/fields.h"
@@ -22,7 +23,7 @@ using Values = std::map<std::string, std::vector<int>>;
 std::string who(const std::vector<int>& ranks, const std::vector<std::string>& hosts) {
     std::string text = ranks.size() == 1 ? "rank" : "ranks";
     for (size_t i = 0; i < std::min<size_t>(ranks.size(), 8); ++i)
-        text += concat(i > 0 ? ", " : " ", ranks[i], " (", hosts[static_cast<size_t>(ranks[i])], ")");
+        text += concat(i > 0 ? ", " : " ", ranks[i], " (", hosts[to_size(ranks[i])], ")");
     return ranks.size() > 8 ? text + concat(" and ", ranks.size() - 8, " more") : text;
 }
 
@@ -123,7 +124,7 @@ std::string MemoryVerdict::text() const {
 }
 
 MemoryVerdict judge_memory(const std::vector<MemoryNeed>& of_rank, int ranks) {
-    return tightest_of(std::vector<std::string>(static_cast<size_t>(ranks), lines_of(of_rank)));
+    return tightest_of(std::vector<std::string>(to_size(ranks), lines_of(of_rank)));
 }
 
 std::vector<MemoryNeed> needs_of(const plan::MemoryPlan& plan, Device& device) {

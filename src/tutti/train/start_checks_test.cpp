@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tutti/base/to_size.h"
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/device/device.h"
 #include "tutti/device/meta/meta_device.h"
@@ -15,7 +16,7 @@ namespace {
 std::string message_of(const std::vector<std::string>& lines) {
     try {
         comm::run_ranks(static_cast<int>(lines.size()), {.timeout_s = 60}, [&](comm::World& world) {
-            check_same(*world.everyone("recipe"), lines[static_cast<size_t>(world.rank())]);
+            check_same(*world.everyone("recipe"), lines[to_size(world.rank())]);
         });
     } catch (const UsageError& e) {
         return e.what();
@@ -52,7 +53,7 @@ Said said(const std::vector<std::vector<std::pair<std::string, int64_t>>>& ranks
     try {
         comm::run_ranks(static_cast<int>(ranks.size()), {.timeout_s = 60}, [&](comm::World& world) {
             std::vector<MemoryNeed> needs;
-            for (const auto& [limit, mib] : ranks[static_cast<size_t>(world.rank())])
+            for (const auto& [limit, mib] : ranks[to_size(world.rank())])
                 needs.push_back({{limit, 200 * kMiB, 100 * kMiB}, mib * kMiB});
             check_memory(*world.everyone("memory"), needs, force, [&](const std::string& message) {
                 if (world.rank() == 0) said.warning = message;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tutti/base/json.h"
+#include "tutti/base/to_size.h"
 #include "tutti/checkpoint/file_writer.h"
 #include "tutti/comm/communicator.h"
 #include "tutti/engine/tracing.h"
@@ -46,7 +47,7 @@ size_t free_track(std::vector<int64_t>& free_at, int64_t begin, int64_t end) {
         return free_at.size() - 1;
     }
     *track = end;
-    return static_cast<size_t>(track - free_at.begin());
+    return to_size(track - free_at.begin());
 }
 
 std::string event_of(const Trace::Span& s, int rank, int track, int64_t begin_ns, int64_t end_ns) {
@@ -104,7 +105,7 @@ TraceClock compare_clocks(comm::Communicator& ranks) {
 }
 
 TraceClock clock_from(const std::vector<std::string>& readings, int rank) {
-    std::istringstream zero(readings[0]), here(readings[static_cast<size_t>(rank)]);
+    std::istringstream zero(readings[0]), here(readings[to_size(rank)]);
     std::string zero_machine, machine;
     zero >> zero_machine;
     here >> machine;

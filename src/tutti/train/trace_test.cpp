@@ -9,6 +9,7 @@
 
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
+#include "tutti/base/to_size.h"
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/rehearsal/rehearse.h"
 #include "tutti/report/trace_read.h"
@@ -236,8 +237,8 @@ TEST_F(TraceTest, CountsWhatTheLogCounts) {
             const auto step = line["step"].get<int64_t>();
             if (step < 3 || step > 5) continue;                       // a line covers the time since the step before it
             std::map<std::string, std::pair<int64_t, int64_t>> seen;  // operations, bytes sent
-            const TracedSpan last = spans_of(trace[0], "step")[static_cast<size_t>(step - 3)];
-            const TracedSpan own = spans_of(trace[0], "step")[static_cast<size_t>(step - 2)];
+            const TracedSpan last = spans_of(trace[0], "step")[to_size(step - 3)];
+            const TracedSpan own = spans_of(trace[0], "step")[to_size(step - 2)];
             for (const TracedSpan& s : spans_of(trace[0], "communication")) {
                 if (s.begin_us < last.end_us || s.begin_us > own.end_us) continue;
                 auto& [operations, sent] = seen[s.group];
@@ -284,7 +285,7 @@ TEST_F(TraceTest, MemoryIsWhatTheRehearsalCounts) {
                 if (of == std::string::npos) continue;
                 rehearsed.emplace_back(place.replace(of, 4, " "), sample.bytes);
             }
-            const TracedRank& own = trace[static_cast<size_t>(rank)];
+            const TracedRank& own = trace[to_size(rank)];
             EXPECT_TRUE(std::is_sorted(own.memory.begin(), own.memory.end(),
                                        [](const auto& a, const auto& b) { return a.us < b.us; }));
             for (const TracedSpan& s : spans_of(own, "compute")) {

@@ -13,6 +13,7 @@
 
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
+#include "tutti/base/to_size.h"
 #include "tutti/checkpoint/store.h"
 #include "tutti/checkpoint/training_state.h"
 #include "tutti/infer/generate.h"
@@ -48,12 +49,12 @@ class TrainerTest : public SmallRun {
         const auto& rehearsed = json.at("rehearsed");
         EXPECT_EQ(json.at("memory"), rehearsed.at("memory")) << what;
         EXPECT_EQ(json.at("communication"), rehearsed.at("communication")) << what;
-        ASSERT_EQ(json.at("ranks").size(), static_cast<size_t>(o.ranks)) << what;
+        ASSERT_EQ(json.at("ranks").size(), to_size(o.ranks)) << what;
         EXPECT_EQ(json.at("ranks")[0].at("memory"), json.at("memory")) << what;
         engine::Machine machine = engine::machine_of(o.run, comm::local_rank({}, 0, o.ranks), "");
         for (int rank = 0; rank < o.ranks; ++rank) {
             const auto r = rehearsal::rehearse(o.run, rehearsal::target_of(machine), o.ranks, rank);
-            EXPECT_EQ(json.at("ranks")[static_cast<size_t>(rank)].at("memory"), rehearsal::to_json(r.memory.at_peak))
+            EXPECT_EQ(json.at("ranks")[to_size(rank)].at("memory"), rehearsal::to_json(r.memory.at_peak))
                 << what << ", rank " << rank;
         }
     }
@@ -464,7 +465,7 @@ TEST_F(TrainerTest, AnyTypesOfStateAreAsRehearsed) {
                                         pick("precision.reduce", {"auto", "auto", "bf16", "f32"}),
                                         pick("parallel.accumulate", {"auto", "full"}),
                                         pick("parallel.zero", {"0", "1", "2", "3"})};
-        const std::vector<std::string>& layout = layouts[static_cast<size_t>(i) % layouts.size()];
+        const std::vector<std::string>& layout = layouts[to_size(i) % layouts.size()];
         set.insert(set.end() - 9, layout.begin(), layout.end());
         const std::string what = joined(set, " ");
         SCOPED_TRACE(what);

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "tutti/base/to_size.h"
 #include "tutti/comm/launcher.h"
 #include "tutti/optim/testing/normalised.h"
 #include "tutti/rehearsal/present.h"
@@ -54,7 +55,7 @@ class UpdateRuleTest : public SmallRun {
         const engine::Machine machine = engine::machine_of(o.run, comm::local_rank({}, 0, o.ranks), "");
         for (int rank = 0; rank < o.ranks; ++rank) {
             const auto r = rehearsal::rehearse(o.run, rehearsal::target_of(machine), o.ranks, rank, o.factories);
-            EXPECT_EQ(json.at("ranks")[static_cast<size_t>(rank)].at("memory"), rehearsal::to_json(r.memory.at_peak))
+            EXPECT_EQ(json.at("ranks")[to_size(rank)].at("memory"), rehearsal::to_json(r.memory.at_peak))
                 << what << ", rank " << rank;
         }
     }

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "tutti/base/philox.h"
+#include "tutti/base/to_size.h"
 #include "tutti/comm/run.h"
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/engine/algorithms.h"
@@ -54,19 +55,19 @@ bool sums_in_blocks(const spec::ParallelSpec& p) { return p.tp > 1 || p.cp > 1 |
 template <class Which>
 std::vector<float> whole(engine::Engine& engine, const Parameter& parameter, Which which) {
     const int64_t size = parameter.shape.numel();
-    std::vector<int32_t> bits(static_cast<size_t>(size));
+    std::vector<int32_t> bits(to_size(size));
     for (const optim::ParameterShard& piece : engine.optimizer.parameter_shards()) {
         if (!piece.owned || piece.parameter->name != parameter.name) continue;
         const std::vector<float> values = std::invoke(which, piece).to_floats();
         for (const auto& [block, begin] : piece.blocks())
             mesh::for_each_run(
                 block, mesh::whole_block(parameter.shape), block, [&](int64_t to, int64_t from, int64_t n) {
-                    std::memcpy(bits.data() + to, values.data() + begin + from, static_cast<size_t>(n) * sizeof(float));
+                    std::memcpy(bits.data() + to, values.data() + begin + from, to_size(n) * sizeof(float));
                 });
     }
     const Tensor sum = Tensor::from_host<int32_t>(*engine.device, {size}, bits, Purpose::communication);
     engine.groups.world().all_reduce(sum).wait();
-    std::vector<float> values(static_cast<size_t>(size));
+    std::vector<float> values(to_size(size));
     engine.device->copy_out(values.data(), sum.view().data, sum.bytes());
     return values;
 }
@@ -84,7 +85,7 @@ void set_gradient(engine::Engine& engine, const std::string& name, const std::ve
         for (const auto& [block, begin] : piece.blocks())
             mesh::for_each_run(
                 block, mesh::whole_block(piece.parameter->shape), block, [&](int64_t from, int64_t to, int64_t n) {
-                    std::memcpy(part.data() + begin + to, values.data() + from, static_cast<size_t>(n) * sizeof(float));
+                    std::memcpy(part.data() + begin + to, values.data() + from, to_size(n) * sizeof(float));
                 });
         set_values(engine, gradient, part);
     }
@@ -237,7 +238,7 @@ void take_over_scales(const engine::Engine& many, engine::Engine& one) {
     if (!one.scales) return;
     const auto from = many.scales->state(), to = one.scales->state();
     for (size_t i = 0; i < from.size(); ++i)  // both on the host
-        std::memcpy(to[i].values.view().data, from[i].values.view().data, static_cast<size_t>(to[i].values.bytes()));
+        std::memcpy(to[i].values.view().data, from[i].values.view().data, to_size(to[i].values.bytes()));
 }
 
 void compare_weights(engine::Engine& many, engine::Engine* one, double lr, VerifiedStep& v, bool& equal) {

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/base/to_size.h"
 #include "tutti/checkpoint/file_system.h"
 
 namespace tutti::checkpoint::testing {
@@ -65,7 +66,7 @@ class MemoryFileSystem : public FileSystem {
     void allocate(const FileHandle& file, int64_t size) override {
         called("allocate " + file.path);
         Node& node = *open_.at(file.id);
-        if (static_cast<int64_t>(node.bytes.size()) < size) node.bytes.resize(static_cast<size_t>(size));
+        if (static_cast<int64_t>(node.bytes.size()) < size) node.bytes.resize(to_size(size));
     }
     void fsync(const FileHandle& file) override {
         called("fsync " + file.path);
@@ -117,7 +118,7 @@ class MemoryFileSystem : public FileSystem {
     int64_t pread(const FileHandle& file, std::span<std::byte> bytes, int64_t offset) override {
         const std::string& content = open_.at(file.id)->bytes;
         if (offset >= static_cast<int64_t>(content.size())) return 0;
-        const size_t part = std::min(bytes.size(), content.size() - static_cast<size_t>(offset));
+        const size_t part = std::min(bytes.size(), content.size() - to_size(offset));
         std::memcpy(bytes.data(), content.data() + offset, part);
         return static_cast<int64_t>(part);
     }
@@ -161,7 +162,7 @@ class MemoryFileSystem : public FileSystem {
         std::vector<EntryChange> pending_entries;
 
         static void apply(std::string& content, const Write& write) {
-            const size_t end = static_cast<size_t>(write.offset) + write.text.size();
+            const size_t end = to_size(write.offset) + write.text.size();
             if (content.size() < end) content.resize(end);
             std::memcpy(content.data() + write.offset, write.text.data(), write.text.size());
         }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tutti/base/philox.h"
+#include "tutti/base/to_size.h"
 #include "tutti/checkpoint/store.h"
 
 namespace tutti::checkpoint::testing {
@@ -20,7 +21,7 @@ inline ::testing::AssertionResult contains(std::string_view text, std::string_vi
 }
 
 inline std::vector<std::byte> random_bytes(int64_t count, uint64_t seed) {
-    std::vector<std::byte> bytes(static_cast<size_t>(count));
+    std::vector<std::byte> bytes(to_size(count));
     for (size_t i = 0; i < bytes.size(); ++i)
         bytes[i] = static_cast<std::byte>(philox(seed, i / 16)[(i / 4) % 4] >> (8 * (i % 4)));
     return bytes;
@@ -39,9 +40,9 @@ struct Sample {
             biases.push_back(random_bytes(2 * 7, 2 * seed + 1));
         }
         for (int rank = 0; rank < 2; ++rank)
-            snapshot.files.push_back(safetensors_file(
-                file_name(rank), {{"bias", DType::bf16, {7}, biases[static_cast<size_t>(rank)]},
-                                  {"weight", DType::f32, {floats}, weights[static_cast<size_t>(rank)]}}));
+            snapshot.files.push_back(
+                safetensors_file(file_name(rank), {{"bias", DType::bf16, {7}, biases[to_size(rank)]},
+                                                   {"weight", DType::f32, {floats}, weights[to_size(rank)]}}));
     }
     Sample(const Sample&) = delete;  // the snapshot points into the vectors
     Sample& operator=(const Sample&) = delete;

@@ -10,6 +10,7 @@
 #include <random>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 
 namespace tutti::comm::tcp {
 namespace {
@@ -84,8 +85,8 @@ TEST_F(Files, NothingElseIsServed) {
     for (const char* path : {"../tutti_secret_of_others", "own/../../tutti_secret_of_others", "/etc/passwd", "link", "",
                              "own", ".", "own//step-0000000003/a", "a\nb"})
         EXPECT_THROW(read(client, path, 0, 1), DataError) << path;
-    EXPECT_THROW(read(client, "d", static_cast<size_t>(content_["d"].size()), 1), DataError);  // after its end
-    EXPECT_THROW(read(client, "d", static_cast<size_t>(-1), 1), DataError);
+    EXPECT_THROW(read(client, "d", to_size(content_["d"].size()), 1), DataError);  // after its end
+    EXPECT_THROW(read(client, "d", to_size(-1), 1), DataError);
     for (const FileEntry& entry : client.list()) EXPECT_TRUE(content_.contains(entry.path)) << entry.path;
     fs::remove(folder_ / "../tutti_secret_of_others");
 }

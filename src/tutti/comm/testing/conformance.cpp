@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "tutti/base/philox.h"
+#include "tutti/base/to_size.h"
 #include "tutti/mesh/mesh.h"
 
 namespace tutti::comm::conformance {
@@ -27,7 +28,7 @@ float tree(int first, int count, const std::function<float(int)>& leaf) {
 }
 
 std::vector<int> everyone(const World& world) {
-    std::vector<int> ranks(static_cast<size_t>(world.size()));
+    std::vector<int> ranks(to_size(world.size()));
     std::iota(ranks.begin(), ranks.end(), 0);
     return ranks;
 }
@@ -42,7 +43,7 @@ struct Rank {
     }
     Tensor empty(int64_t count, DType dtype = DType::f32) const {
         Tensor x = Tensor::empty(device, {count}, dtype, Purpose::communication);
-        const std::vector<std::byte> pattern(static_cast<size_t>(x.bytes()), std::byte{0xee});
+        const std::vector<std::byte> pattern(to_size(x.bytes()), std::byte{0xee});
         device.copy_in(x.view().data, pattern.data(), x.bytes());
         return x;
     }
@@ -59,7 +60,7 @@ struct Rank {
 
 template <class T = float>
 std::function<T(int64_t)> read(const Tensor& x) {
-    return [values = x.to_host<T>()](int64_t i) { return values[static_cast<size_t>(i)]; };
+    return [values = x.to_host<T>()](int64_t i) { return values[to_size(i)]; };
 }
 
 void expect(bool ok, const char* what, int64_t i) { check(ok, "conformance: ", what, " at element ", i); }
@@ -211,7 +212,7 @@ void messages_keep_their_order(World& world, Device& device) {
     }
     for (Work& w : work) w.wait();
     for (int64_t k = 1; k < 10; ++k) {
-        const auto got = read(in[static_cast<size_t>(k)]);
+        const auto got = read(in[to_size(k)]);
         expect(got(0) == static_cast<float>(100 * previous + k), "order", k);
         expect(got(36) == value(previous, 36), "content", k);
     }
@@ -240,7 +241,7 @@ void subgroups_do_not_mix(World& world, Device& device) {
     for (int rank = r.n - 1; rank >= 0; --rank)
         if (rank % 2 == r.rank % 2) mine.push_back(rank);
     const auto group = world.group("parity", mine);
-    check(group->ranks()[static_cast<size_t>(group->rank())] == r.rank, "conformance: own place in a group");
+    check(group->ranks()[to_size(group->rank())] == r.rank, "conformance: own place in a group");
     const double expected = std::accumulate(mine.begin(), mine.end(), 0.0);
     for (int k = 0; k < 20; ++k) expect(group->sum(r.rank) == expected, "subgroup", k);
 }

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 #include "tutti/device/cpu/peak.h"
 #include "tutti/device/device.h"
 
@@ -40,8 +41,8 @@ class HostMemory final : public RawMemory {
   public:
     void* take(int64_t bytes) override {
         const bool large = bytes >= kHugePage;
-        const auto alignment = static_cast<size_t>(large ? kHugePage : 64);
-        const size_t rounded = (static_cast<size_t>(bytes) + alignment - 1) / alignment * alignment;
+        const auto alignment = to_size(large ? kHugePage : 64);
+        const size_t rounded = (to_size(bytes) + alignment - 1) / alignment * alignment;
         void* data = std::aligned_alloc(alignment, rounded);
         const bool first_small = bytes == kSmallSegment && !std::exchange(has_small_, true);
         if (data != nullptr && large && !first_small) madvise(data, rounded, MADV_HUGEPAGE);  // refusal changes nothing
@@ -87,7 +88,7 @@ class FileMemory final : public RawMemory {
     void* take(int64_t bytes) override {
         const int64_t size = whole_pages(bytes);
         if (posix_fallocate(file_, size_, size) != 0) return nullptr;
-        void* data = mmap(nullptr, static_cast<size_t>(size), PROT_READ | PROT_WRITE, MAP_SHARED, file_, size_);
+        void* data = mmap(nullptr, to_size(size), PROT_READ | PROT_WRITE, MAP_SHARED, file_, size_);
         if (data == MAP_FAILED) return nullptr;
         offsets_[data] = size_;
         size_ += size;
@@ -95,13 +96,13 @@ class FileMemory final : public RawMemory {
     }
     void give_back(void* data, int64_t bytes) override {
         const int64_t size = whole_pages(bytes);
-        munmap(data, static_cast<size_t>(size));
+        munmap(data, to_size(size));
         // A file system without holes in files frees the space at the end of the process.
         fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offsets_.at(data), size);
         offsets_.erase(data);
     }
     void will_need(void* data, int64_t bytes) override {
-        madvise(data, static_cast<size_t>(whole_pages(bytes)), MADV_WILLNEED);  // advice: refusal changes nothing
+        madvise(data, to_size(whole_pages(bytes)), MADV_WILLNEED);  // advice: refusal changes nothing
     }
     std::string advice() const override {
         return concat("the disk of offload.dir ", directory_, " is full: free some of it, or name another directory");
@@ -139,10 +140,10 @@ class CpuDevice final : public Device {
     std::vector<MemoryLimit> memory_limits() override { return host_memory_limits(); }
     const Stream& stream() const override { return stream_; }
     void copy_in(void* device_data, const void* host_data, int64_t bytes) override {
-        if (bytes > 0) std::memcpy(device_data, host_data, static_cast<size_t>(bytes));
+        if (bytes > 0) std::memcpy(device_data, host_data, to_size(bytes));
     }
     void copy_out(void* host_data, const void* device_data, int64_t bytes) override {
-        if (bytes > 0) std::memcpy(host_data, device_data, static_cast<size_t>(bytes));
+        if (bytes > 0) std::memcpy(host_data, device_data, to_size(bytes));
     }
     std::unique_ptr<PendingHostCopy> copy_to_host_async(const void* device_data, int64_t bytes) override {
         return std::make_unique<CompletedCopy>(device_data, bytes);

@@ -10,6 +10,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/timing.h"
+#include "tutti/base/to_size.h"
 #include "tutti/device/cpu/parallel.h"
 #include "tutti/device/cpu/tiles.h"
 
@@ -103,13 +104,13 @@ ArithmeticPeak measure_register_peak(const Stream& stream, DType compute, double
     struct alignas(64) Sink {
         float value = 0;
     };
-    std::vector<Sink> sinks(static_cast<size_t>(stream.threads));
+    std::vector<Sink> sinks(to_size(stream.threads));
     double best = 0;
     const double begin = seconds_now();
     for (int i = 0; i < 5 || seconds_now() - begin < seconds; ++i) {
         const double start = seconds_now();
         parallel_for(stream, stream.threads, 1,
-                     [&](int64_t thread, int64_t) { loop.run(kRounds, &sinks[static_cast<size_t>(thread)].value); });
+                     [&](int64_t thread, int64_t) { loop.run(kRounds, &sinks[to_size(thread)].value); });
         const double flops = loop.flops * static_cast<double>(kRounds) * stream.threads;
         best = std::max(best, flops / (seconds_now() - start));
     }

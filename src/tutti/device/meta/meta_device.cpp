@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 
 namespace tutti {
 
@@ -37,7 +38,7 @@ class MetaMemory final : public RawMemory {
     static constexpr int64_t kMapping = int64_t{4} << 30;
 
     void map(int64_t bytes) {
-        const auto size = static_cast<size_t>(bytes);
+        const auto size = to_size(bytes);
         void* data = mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         check(data != MAP_FAILED, "a rehearsal needs ", bytes,
               " bytes of address space more, of which no page is used; ", "`ulimit -v` leaves it too little");
@@ -54,7 +55,7 @@ class MetaMemory final : public RawMemory {
 
 class Zeros final : public PendingHostCopy {
   public:
-    explicit Zeros(int64_t bytes) : values_(static_cast<size_t>(bytes)) {}
+    explicit Zeros(int64_t bytes) : values_(to_size(bytes)) {}
     std::span<const std::byte> wait() override { return values_; }
 
   private:

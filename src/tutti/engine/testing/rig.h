@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tutti/base/philox.h"
+#include "tutti/base/to_size.h"
 #include "tutti/device/meta/meta_device.h"
 #include "tutti/engine/engine.h"
 #include "tutti/kernels/meta/meta_table.h"
@@ -134,7 +135,7 @@ class Rig {
         std::map<std::string, std::vector<float>> all;
         for (const optim::ParameterShard& piece : data_parallel.parameter_shards()) {
             const Shape& shape = piece.parameter->shape;
-            auto& whole = all.try_emplace(piece.parameter->name, static_cast<size_t>(shape.numel()), NAN).first->second;
+            auto& whole = all.try_emplace(piece.parameter->name, to_size(shape.numel()), NAN).first->second;
             if (!piece.owned) continue;
             const std::vector<float> values = which(piece).to_host<float>();
             for (const auto& held : piece.blocks())

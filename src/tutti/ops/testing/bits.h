@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "tutti/base/to_size.h"
 #include "tutti/ops/ops.h"
 
 namespace tutti::ops::testing {
@@ -24,7 +25,7 @@ inline Tensor random(Context& ctx, const Shape& shape, DType dtype, RandomKey ke
 }
 
 inline bool same_bits(const Tensor& a, const Tensor& b) {
-    return std::memcmp(a.view().data, b.view().data, static_cast<size_t>(a.bytes())) == 0;
+    return std::memcmp(a.view().data, b.view().data, to_size(a.bytes())) == 0;
 }
 
 }  // namespace tutti::ops::testing

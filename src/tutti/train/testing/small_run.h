@@ -13,6 +13,7 @@
 #include "tutti/base/philox.h"
 #include "tutti/base/read_file.h"
 #include "tutti/base/testing/scratch.h"
+#include "tutti/base/to_size.h"
 #include "tutti/checkpoint/store.h"
 #include "tutti/checkpoint/training_state.h"
 #include "tutti/spec/toml.h"
@@ -98,7 +99,7 @@ class SmallRun : public ::testing::Test {
                     const auto file = reader.safetensors(checkpoint::rank_file_name(rank, o.ranks));
                     for (const auto& tensor : file.tensors()) {
                         auto& bytes = all[tensor.name];
-                        bytes.resize(static_cast<size_t>(tensor.bytes()));
+                        bytes.resize(to_size(tensor.bytes()));
                         file.read(tensor.name, bytes);
                     }
                 }
