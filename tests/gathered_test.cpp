@@ -90,18 +90,7 @@ TEST_F(Gathered, AKilledAgentIsALostHostUntilItDialsInAgain) {
     EXPECT_EQ(started[1].at("ranks").get<int>(), 5);
     EXPECT_EQ(started[2].at("ranks").get<int>(), 8);
     expect_contains(lost.front().at("text").text(), "is lost: its agent has ended");
-    const int64_t last = newest_step("a");
-    ASSERT_EQ(run(launch_arguments("whole", {"-n", "8"},
-                                   {"train.steps=" + std::to_string(last), set[1], set[2], "checkpoint.every=0"}))
-                  .exit_code,
-              0);
-    expect_same_steps("a", "whole", 1e-5);
-    const std::vector<float> got = values_of(weights("a", last)), want = values_of(weights("whole", last));
-    ASSERT_EQ(got.size(), want.size());
-    double largest = 0;
-    for (size_t i = 0; i < got.size(); ++i) largest = std::max<double>(largest, std::abs(got[i] - want[i]));
-    EXPECT_LE(largest, 1e-5) << "after " << last << " steps";
-    expect_no_process();
+    expect_steps_and_weights_of_one_start("a", {set[1], set[2]});
 }
 
 TEST_F(Gathered, KilledRanksCostNoBits) {

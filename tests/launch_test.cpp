@@ -110,18 +110,7 @@ TEST_F(Launched, ALostHostIsRestoredFromTheOtherOne) {
     program.signal(SIGTERM);  // at once: that state is in memory alone, and must be saved
     const Result r = program.wait();
     ASSERT_EQ(r.exit_code, 75) << r.err;
-    const int64_t last = newest_step("a");
-    ASSERT_EQ(run(launch_arguments("whole", {"-n", "8"},
-                                   {"train.steps=" + std::to_string(last), set[1], set[2], "checkpoint.every=0"}))
-                  .exit_code,
-              0);
-    expect_same_steps("a", "whole", 1e-5);
-    const std::vector<float> got = values_of(weights("a", last)), want = values_of(weights("whole", last));
-    ASSERT_EQ(got.size(), want.size());
-    double largest = 0;
-    for (size_t i = 0; i < got.size(); ++i) largest = std::max<double>(largest, std::abs(got[i] - want[i]));
-    EXPECT_LE(largest, 1e-5) << "after " << last << " steps";
-    expect_no_process();
+    expect_steps_and_weights_of_one_start("a", {set[1], set[2]});
 }
 
 TEST_F(Launched, WithoutMemoryForCopiesItSaysSo) {

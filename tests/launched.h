@@ -149,6 +149,19 @@ class Launched : public ProgramTest {
             EXPECT_NEAR(got[i].at("loss").get<double>(), want[i].at("loss").get<double>(), tolerance) << "line " << i;
         }
     }
+    // The run `out` of `set` and of several starts, of any ranks, ended as 8 ranks that are started once.
+    void expect_steps_and_weights_of_one_start(const std::string& out, Words set) {
+        const int64_t last = newest_step(out);
+        set.insert(set.end(), {"train.steps=" + std::to_string(last), "checkpoint.every=0"});
+        ASSERT_EQ(run(launch_arguments("whole", {"-n", "8"}, set)).exit_code, 0);
+        expect_same_steps(out, "whole", 1e-5);
+        const std::vector<float> got = values_of(weights(out, last)), want = values_of(weights("whole", last));
+        ASSERT_EQ(got.size(), want.size());
+        double largest = 0;
+        for (size_t i = 0; i < got.size(); ++i) largest = std::max<double>(largest, std::abs(got[i] - want[i]));
+        EXPECT_LE(largest, 1e-5) << "after " << last << " steps";
+        expect_no_process();
+    }
 };
 
 }  // namespace tutti::testing
