@@ -34,7 +34,7 @@ class Front {
   public:
     explicit Front(double memory) : slice_(memory / kSlices) {}
     void add(const Candidate& c) {
-        Candidate& known = best_[std::min(kSlices - 1, to_size(c.bytes / slice_))];
+        Candidate& known = best_[std::min(kSlices - 1, static_cast<size_t>(c.bytes / slice_))];
         if (known.seconds == 0 || c.seconds < known.seconds) known = c;
     }
     std::vector<Candidate> take() const {

@@ -116,7 +116,7 @@ Memory memory(const PublishedRun& run) {
 std::vector<Stage> stages_by_cost(const Model& m, int pp) {
     enum class Block { embedding, layer, head, free };
     std::vector<Block> blocks = {Block::embedding};
-    blocks.insert(blocks.end(), to_size(m.layers), Block::layer);
+    blocks.insert(blocks.end(), static_cast<size_t>(m.layers), Block::layer);
     for (const Block block : {Block::free, Block::head, Block::free, Block::free}) blocks.push_back(block);
     const double layer = 4 * m.heads * m.head_dim * m.hidden + 3 * m.ffn * m.hidden, head = m.vocab * m.hidden;
     const double all = m.layers * layer + head;

@@ -487,9 +487,9 @@ void for_each_field(Run& run, const Visit& visit) {
     key("keep", run.checkpoint.keep, at_least(1), "number of newest checkpoints to keep");
     key("memory_every", run.checkpoint.memory_every, at_least(0),
         "steps between copies of the state in the hosts' memory, under `tutti launch`; 0: none");
-    key("async", run.checkpoint.async, any(), "write checkpoints while training continues");
+    key("async", run.checkpoint.async, any(), "write checkpoints, and copies in memory, while training continues");
     key("last_wait_s", run.checkpoint.last_wait_s, at_least(0),
-        "seconds for which a failed final save of a run is retried");
+        "seconds for which a failed final save of a run is retried, or until a signal");
 
     section = "log";
     key("every", run.log.every, at_least(1), "steps between lines of the log");
