@@ -156,13 +156,6 @@ cudaError_t wait_for_all() {
     return cudaSuccess;
 }
 
-constexpr size_t kMostGpus = 64;
-// Of the calling thread's GPU. cudaFree holds it while it waits, so that other threads cannot ask for their events.
-std::recursive_mutex& driver() {
-    static std::recursive_mutex locks[kMostGpus];
-    return locks[static_cast<size_t>(current) % kMostGpus];
-}
-
 // Whether `data` matches the kind of the copy. Host memory that CUDA does not know is not checked.
 bool fits(const void* data, size_t bytes, bool device, bool any) {
     if (in_device(data)) return (device || any) && in_device_block(data, bytes);
@@ -297,7 +290,6 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
     return bytes == 0 || *data != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 cudaError_t cudaFree(void* data) {
-    const std::lock_guard lock(driver());
     if (const cudaError_t no = wait_for_all(); no != cudaSuccess) return no;
     return data == nullptr || give_device(data) || give_pinned(data) ? cudaSuccess : cudaErrorInvalidValue;
 }
@@ -396,7 +388,6 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
     if (const cudaError_t no = outside_of_capture(); no != cudaSuccess) return no;
-    const std::lock_guard lock(driver());
     return stream == nullptr || stream->late->done_until(stream->late->end()) ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
@@ -442,7 +433,6 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
     if (const cudaError_t no = outside_of_capture(); no != cudaSuccess) return no;
-    const std::lock_guard lock(driver());
     return event->mark->passed() ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
