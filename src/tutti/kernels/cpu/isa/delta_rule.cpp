@@ -465,12 +465,12 @@ void backward(const Stream& stream, const DeltaRule& f, const DeltaRuleBackward&
 // A task is a value head.
 void backward_skip(const Stream& stream, View dout, View value, View dskip) {
     with_type(value.dtype, [&]<class T>(Type<T>) {
-        tasks_in_slots(stream, value.shape[2], [&](int64_t h, int64_t) {
+        tasks_in_slots(stream, size(value, 2), [&](int64_t h, int64_t) {
             float sum = 0;
-            for (int64_t n = 0; n < value.shape[0]; ++n)
-                for (int64_t t = 0; t < value.shape[1]; ++t) {
+            for (int64_t n = 0; n < size(value, 0); ++n)
+                for (int64_t t = 0; t < size(value, 1); ++t) {
                     const T *d = row_at<const T>(dout, n, t, h), *v = row_at<const T>(value, n, t, h);
-                    sum += row_sum(value.shape[3], [&](int64_t i, auto part) {
+                    sum += row_sum(size(value, 3), [&](int64_t i, auto part) {
                         const Vec x = load(v + i, part);
                         return load(d + i, part) * (x * sigmoid<float>(x).value);
                     });
