@@ -14,6 +14,7 @@
 #include "tutti/comm/launcher.h"
 #include "tutti/launch/agent.h"
 #include "tutti/launch/launcher.h"
+#include "tutti/launch/verdict.h"
 #include "tutti/planner/plan.h"
 #include "tutti/planner/rules.h"
 #include "tutti/spec/devices.h"
@@ -27,8 +28,6 @@
 namespace tutti::cli {
 
 namespace {
-
-constexpr int kWithoutLauncher = 5;
 
 std::string this_program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
 
@@ -115,8 +114,6 @@ int64_t newest_step(const std::string& directory) {
     return stored.empty() ? 0 : stored.front().step;
 }
 
-}  // namespace
-
 // The hosts on which another launcher has started one process each, and -n ranks spread over them.
 std::vector<launch::HostLine> placed_hosts(const comm::Launch& around, const LaunchArguments& a) {
     const std::string by =
@@ -144,6 +141,8 @@ launch::Gathering gathering_of(const comm::Launch& around, const spec::RunSpec& 
     gathering.meeting.secret = comm::tcp::Secret(config.comm.secret, out, environment);
     return gathering;
 }
+
+}  // namespace
 
 int launch(const LaunchArguments& given, const Io& io) {
     LaunchArguments a = given;
@@ -207,7 +206,7 @@ int agent(const Io&) {
     const int out = dup(STDOUT_FILENO);
     dup2(STDERR_FILENO, STDOUT_FILENO);
     const auto bye = launch::serve(launch::Link(launch::Descriptor(dup(STDIN_FILENO)), launch::Descriptor(out)));
-    return bye ? bye->code : kWithoutLauncher;
+    return bye ? bye->code : launch::kBecauseOfOthers;
 }
 
 Command launch_command(LaunchArguments& a, const Io& io) {

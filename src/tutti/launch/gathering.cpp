@@ -9,6 +9,7 @@
 #include "tutti/base/error.h"
 #include "tutti/launch/agent.h"
 #include "tutti/launch/process.h"
+#include "tutti/launch/verdict.h"
 
 namespace tutti::launch {
 
@@ -25,7 +26,6 @@ constexpr std::chrono::seconds kConnection{2};
 constexpr std::chrono::milliseconds kBetweenCalls{250};
 constexpr std::chrono::seconds kPatience{3};  // a wait of so long is said
 constexpr std::chrono::seconds kAfterRejection{2};
-constexpr int kWithoutLauncher = 5, kAskedToStop = 75;
 
 std::string label_of(const Gathering& gathering) {
     return concat("tutti agents of ", gathering.meeting.job, ' ', gathering.label);
@@ -112,7 +112,7 @@ class Caller {
         for (bool told = false;;) {
             for (int port = gathering_.meeting.port; port < gathering_.meeting.port + gathering_.meeting.ports; ++port)
                 if (signals.next()) {
-                    code_ = kAskedToStop;
+                    code_ = kPreempted;
                     return std::nullopt;
                 } else if (auto link = call(port)) {
                     return link;
@@ -125,7 +125,7 @@ class Caller {
             if (ended || now - begin > kWaitForOthers) {
                 say(ended ? concat("the launcher has ended: ", why_)
                           : concat(what, "; this agent ends after ", kWaitForOthers.count(), " min"));
-                code_ = kWithoutLauncher;
+                code_ = kBecauseOfOthers;
                 return std::nullopt;
             }
             if (!told && now - begin > kPatience) {
@@ -171,7 +171,7 @@ class Caller {
     std::string why_;
     bool refused_ = false;  // by all ports: the machine is there, and no launcher
     bool has_served_ = false;
-    int code_ = kWithoutLauncher;
+    int code_ = kBecauseOfOthers;
 };
 
 }  // namespace

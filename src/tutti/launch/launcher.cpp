@@ -42,7 +42,6 @@ constexpr std::chrono::seconds kUnkillable{10};  // a process that outlives SIGK
 constexpr std::chrono::seconds kFarewell{5};
 constexpr int kMostLosses = 3;  // of a host, from one checkpoint; then it is left out for an hour
 constexpr std::chrono::hours kLeftOut{1};
-constexpr int kStopped = 75, kNoHosts = 5;
 constexpr std::chrono::seconds kToldAfter{3};  // a wait of so long for the first agents is said
 constexpr ptrdiff_t kMostConnecting = 8;       // OpenSSH refuses some of more than 10 at once (MaxStartups)
 
@@ -132,16 +131,16 @@ class Launcher {
         checkpoint::make_directories(files, run_.out);
         const auto lock = files.lock(checkpoint::join(run_.out, "launch.lock"), checkpoint::this_owner());
         for (int64_t starts = 1;; ++starts) {
-            if (!wait_for_hosts(starts == 1)) return code_ = stopped_by_ != 0 ? kStopped : kNoHosts;
+            if (!wait_for_hosts(starts == 1)) return code_ = stopped_by_ != 0 ? kPreempted : kBecauseOfOthers;
             begin();
             while (!running_->over()) turn();
             const Verdict verdict = judge(running_->ends);
             const int64_t number = running_->number;
-            const bool grows = running_->grows && verdict.code == kStopped;
+            const bool grows = running_->grows && verdict.code == kPreempted;
             running_.reset();
             if (!verdict.culprit.empty()) tell(report::kDied, number, verdict.culprit);
             if (!verdict.again && !grows) return end(number, verdict);
-            if (stopped_by_ != 0) return end(number, {.code = grows ? kStopped : verdict.code});
+            if (stopped_by_ != 0) return end(number, {.code = grows ? kPreempted : verdict.code});
             if (verdict.again && options_.max_restarts == 0) return end(number, verdict);
             back_off();
         }
@@ -232,7 +231,8 @@ class Launcher {
         running_->has_ended[to_size(end.rank)] = true;
         printer_.end(end.host, end.rank);
         end.by_launcher = running_->killed_at && end.ending.signal == SIGKILL;
-        const bool well = !end.lost && end.ending.signal == 0 && (end.ending.code == 0 || end.ending.code == kStopped);
+        const bool well =
+            !end.lost && end.ending.signal == 0 && (end.ending.code == 0 || end.ending.code == kPreempted);
         if (!well && !running_->failed_at) running_->failed_at = Clock::now();
         running_->ends.push_back(std::move(end));
     }
@@ -561,8 +561,8 @@ class Launcher {
     int64_t newest_ = 0, step_of_start_ = -1, step_before_growth_ = 0;
     int starts_here_ = 0;  // from the same checkpoint
     bool has_run_ = false;
-    int stopped_by_ = 0;   // signal
-    int code_ = kNoHosts;  // of this launch, for agents that dial in
+    int stopped_by_ = 0;           // signal
+    int code_ = kBecauseOfOthers;  // of this launch, for agents that dial in
     Clock::time_point looked_{};
     std::future<std::optional<Layout>> planning_;  // of planned_ranks_; last: uses run_
 };

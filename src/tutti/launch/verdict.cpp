@@ -10,7 +10,6 @@ namespace tutti::launch {
 
 namespace {
 
-constexpr int kOther = 5, kPreempted = 75;
 // Usage, data, a bug; a program that cannot be run.
 constexpr std::array kForGood = {2, 3, 70, 126, 127};
 
@@ -38,7 +37,7 @@ Verdict judge(const std::vector<RankEnd>& ends) {
     if (const auto end = std::find_if(ends.begin(), ends.end(), is_for_good); end != ends.end())
         return {.code = end->ending.code, .culprit = told(*end)};
     const auto at_fault = [](const RankEnd& end) {
-        return !end.by_launcher && !has_code(end, 0) && !has_code(end, kOther) && !has_code(end, kPreempted);
+        return !end.by_launcher && !has_code(end, 0) && !has_code(end, kBecauseOfOthers) && !has_code(end, kPreempted);
     };
     const auto culprit = std::find_if(ends.begin(), ends.end(), at_fault);
     return {.again = true, .code = 4, .culprit = culprit != ends.end() ? told(*culprit) : told(ends.front())};

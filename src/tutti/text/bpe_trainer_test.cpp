@@ -1,5 +1,5 @@
-// text/bpe_trainer_test.cpp: learnt merges against the definition, which counts all pairs anew before each
-// merge.
+// text/bpe_trainer_test.cpp: learnt merges against the definition, in which all pairs are counted anew
+// before each merge.
 #include "tutti/text/bpe_trainer.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Introductions: who knows the secret and what is talked about is let in, nobody else; what is sealed arrives as it was
-// or not at all.
+// comm/tcp/introduction_test.cpp: a caller that knows the secret and the label is let in, no other; a sealed message
+// arrives unchanged or not at all.
 #include "tutti/comm/tcp/introduction.h"
 
 #include <gtest/gtest.h>
