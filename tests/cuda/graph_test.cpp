@@ -38,6 +38,10 @@ TEST_F(CudaGraphs, OneMicrobatchAndSelectiveRecompute) {
     expect_the_same_bits({"train.micro_batch=4", "recompute.policy=selective"});
 }
 TEST_F(CudaGraphs, Gpt2WithoutZero) { expect_the_same_bits(gpt2_ + Settings{"parallel.zero=0"}); }
+// Tokens ahead change from microbatch to microbatch, too.
+TEST_F(CudaGraphs, LaterTokens) {
+    expect_the_same_bits({"train.micro_batch=1", "model.mtp_depth=2", "model.mtp_weight=0.5"});
+}
 TEST_F(CudaGraphs, Mlp) {
     expect_the_same_bits(
         {"model.preset=mlp-8192", "model.width=24", "model.layers=2", "data.train=[]", "train.seq_len=4"});

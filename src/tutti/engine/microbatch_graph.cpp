@@ -1,20 +1,28 @@
 #include "tutti/engine/microbatch_graph.h"
 
+#include <algorithm>
+#include <vector>
+
 namespace tutti::engine {
 
 namespace {
 
 using nn::Batch;
 
-constexpr Tensor Batch::*kTensors[] = {&Batch::tokens,    &Batch::targets,  &Batch::positions,      &Batch::first_key,
-                                       &Batch::row_index, &Batch::features, &Batch::feature_targets};
+// The tensors of a batch that change from microbatch to microbatch.
+template <class B>
+auto tensors_of(B& b) {
+    std::vector all = {&b.tokens,    &b.targets,  &b.positions,      &b.first_key,
+                       &b.row_index, &b.features, &b.feature_targets};
+    for (auto& ahead : b.ahead) all.insert(all.end(), {&ahead.tokens, &ahead.targets});
+    return all;
+}
 
 bool same_kind(const Batch& a, const Batch& b) {
-    for (const auto tensor : kTensors) {
-        const Tensor &x = a.*tensor, &y = b.*tensor;
-        if (x.defined() != y.defined() || x.shape() != y.shape() || x.dtype() != y.dtype()) return false;
-    }
-    return a.grad_scale == b.grad_scale;
+    const auto same = [](const Tensor* x, const Tensor* y) {
+        return x->defined() == y->defined() && x->shape() == y->shape() && x->dtype() == y->dtype();
+    };
+    return std::ranges::equal(tensors_of(a), tensors_of(b), same) && a.grad_scale == b.grad_scale;
 }
 
 }  // namespace
@@ -25,13 +33,13 @@ void MicrobatchGraph::take(const Batch& batch) {
         recording_ = nullptr;
         ready_ = false;
         inputs_ = batch;
-        for (const auto tensor : kTensors)
-            if (const Tensor& x = batch.*tensor; x.defined())
-                inputs_.*tensor = Tensor::empty(ctx_.device, x.shape(), x.dtype(), Purpose::data);
+        for (Tensor* x : tensors_of(inputs_))
+            if (x->defined()) *x = Tensor::empty(ctx_.device, x->shape(), x->dtype(), Purpose::data);
     }
-    for (const auto tensor : kTensors)
-        if (const Tensor& x = batch.*tensor; x.defined())
-            ctx_.device.copy((inputs_.*tensor).view().data, x.view().data, x.bytes());
+    const std::vector<const Tensor*> from = tensors_of(batch);
+    const std::vector<Tensor*> to = tensors_of(inputs_);
+    for (size_t i = 0; i < from.size(); ++i)
+        if (from[i]->defined()) ctx_.device.copy(to[i]->view().data, from[i]->view().data, from[i]->bytes());
 }
 
 void MicrobatchGraph::run(const Batch& batch, const std::function<void(const Batch&)>& work) {
