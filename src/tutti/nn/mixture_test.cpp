@@ -21,7 +21,7 @@ namespace {
 
 using autograd::Role;
 
-constexpr int64_t kB = 2, kT = 5, kN = kB * kT, kC = 6, kF = 5, kE = 6;
+constexpr int64_t kB = 2, kT = 5, kN = kB * kT, kC = 6, kF = 5, kE = 6, kLatent = 4;
 
 using Values = std::map<std::string, std::vector<double>>;
 
@@ -44,16 +44,26 @@ Values initial() {
     v["gate bias"] = numbers("gate bias", kE * kF, 0.5);
     v["up bias"] = numbers("up bias", kE * kF, 0.5);
     v["down bias"] = numbers("down bias", kE * kC, 0.5);
+    v["into latent"] = numbers("into latent", kLatent * kC, 0.5);
+    v["from latent"] = numbers("from latent", kC * kLatent, 0.5);
     v["c"] = numbers("c", kN * kC, 1);  // the gradient of y
     return v;
 }
 
+// Experts with or without a gate; without one the unit is the square of ReLU (Nemotron 3).
+struct Kind : spec::MixtureSpec {
+    Kind(const spec::MixtureSpec& s, bool has_gate = true) : spec::MixtureSpec(s), gated(has_gate) {}  // implicit
+    bool gated;
+};
+
 // Experts with biases are those of gpt-oss, whose unit is cut at this limit.
 constexpr double kLimit = 0.75;
-ops::Gate unit_of(const spec::MixtureSpec& s) {
+ops::Gate unit_of(const Kind& s) {
+    if (!s.gated) return ops::Gate::relu;
     return s.bias ? ops::Gate(ops::Gate::clamped, static_cast<float>(kLimit)) : ops::Gate::silu;
 }
-double active(const spec::MixtureSpec& s, double gate, double up) {
+double active(const Kind& s, double gate, double up) {
+    if (!s.gated) return std::pow(std::max(up, 0.0), 2);
     if (!s.bias) return gate / (1 + std::exp(-gate)) * up;
     gate = std::min(gate, kLimit);
     return gate / (1 + std::exp(-1.702F * gate)) * (std::clamp(up, -kLimit, kLimit) + 1);
@@ -65,8 +75,14 @@ struct Twin {
     double loss = 0;                          // <c, y> and balancing losses
 };
 
+std::vector<double> product(const std::vector<double>& w, const std::vector<double>& x) {
+    std::vector<double> y(w.size() / x.size());
+    for (size_t i = 0; i < w.size(); ++i) y[i / x.size()] += w[i] * x[i % x.size()];
+    return y;
+}
+
 // `held`: the choices to take, where a finite difference may not change them.
-Twin twin(const spec::MixtureSpec& s, const Values& v, const std::vector<std::vector<size_t>>* held = nullptr) {
+Twin twin(const Kind& s, const Values& v, const std::vector<std::vector<size_t>>* held = nullptr) {
     Twin t;
     const auto k = to_size(s.top_k);
     std::vector<std::vector<double>> shares;
@@ -93,20 +109,24 @@ Twin twin(const spec::MixtureSpec& s, const Values& v, const std::vector<std::ve
         t.chosen.push_back(order);
         double total = s.score == "sigmoid" ? s.epsilon : 0;
         for (const size_t e : order) total += p[e];
-        std::vector<double> y(kC);
+        // The experts' own input and output: x and y, or their latents.
+        const size_t L = s.latent > 0 ? to_size(s.latent) : kC;
+        std::vector<double> in(x, x + kC), out(L);
+        if (s.latent > 0) in = product(v.at("into latent"), in);
         for (const size_t e : order) {
             const double weight = s.scale * (s.normalise ? p[e] / total : p[e]);
             for (size_t f = 0; f < kF; ++f) {
                 double gate = s.bias ? v.at("gate bias")[e * kF + f] : 0, up = s.bias ? v.at("up bias")[e * kF + f] : 0;
-                for (size_t c = 0; c < kC; ++c) {
-                    gate += v.at("gate")[(e * kF + f) * kC + c] * x[c];
-                    up += v.at("up")[(e * kF + f) * kC + c] * x[c];
+                for (size_t c = 0; c < L; ++c) {
+                    gate += v.at("gate")[(e * kF + f) * L + c] * in[c];
+                    up += v.at("up")[(e * kF + f) * L + c] * in[c];
                 }
                 const double a = active(s, gate, up);
-                for (size_t c = 0; c < kC; ++c) y[c] += weight * v.at("down")[(e * kC + c) * kF + f] * a;
+                for (size_t c = 0; c < L; ++c) out[c] += weight * v.at("down")[(e * L + c) * kF + f] * a;
             }
-            for (size_t c = 0; c < kC && s.bias; ++c) y[c] += weight * v.at("down bias")[e * kC + c];
+            for (size_t c = 0; c < L && s.bias; ++c) out[c] += weight * v.at("down bias")[e * L + c];
         }
+        const std::vector<double> y = s.latent > 0 ? product(v.at("from latent"), out) : out;
         for (size_t c = 0; c < kC; ++c) t.loss += v.at("c")[n * kC + c] * y[c];
         t.y.insert(t.y.end(), y.begin(), y.end());
         const double all = std::accumulate(p.begin(), p.end(), 0.0);
@@ -133,20 +153,26 @@ Twin twin(const spec::MixtureSpec& s, const Values& v, const std::vector<std::ve
 
 // The parameters and the tape's side of the twin.
 struct Layer {
-    Layer(ops::Context& ctx, const Values& v, const spec::MixtureSpec& spec) {
+    Layer(ops::Context& ctx, const Values& v, const Kind& spec) : unit(unit_of(spec)) {
         const auto make = [&](const char* name, Shape shape, Role role) {
             Parameter& p = parameters[name];
             p = {.name = name, .shape = shape, .role = role};
             autograd::allocate(ctx, p, DType::f32, true);
-            const std::vector<float> values(v.at(name).begin(), v.at(name).end());
+            const auto values_of = v.at(name).begin();
+            const std::vector<float> values(values_of, values_of + p.shape.numel());
             ctx.device.copy_in(p.value.view().data, values.data(), p.value.bytes());
         };
         make("router", {kE, kC}, Role::router);
         if (spec.router_bias) make("router bias", {kE}, Role::router);
         if (spec.expert_bias) make("bias", {kE}, Role::expert_bias);
-        make("gate", {kE, kF, kC}, Role::expert_column);
-        make("up", {kE, kF, kC}, Role::expert_column);
-        make("down", {kE, kC, kF}, Role::expert_row);
+        const int64_t L = spec.latent > 0 ? spec.latent : kC;
+        if (spec.gated) make("gate", {kE, kF, L}, Role::expert_column);
+        make("up", {kE, kF, L}, Role::expert_column);
+        make("down", {kE, L, kF}, Role::expert_row);
+        if (spec.latent > 0) {
+            make("into latent", {L, kC}, Role::router);
+            make("from latent", {kC, L}, Role::router);
+        }
         if (!spec.bias) return;
         make("gate bias", {kE, kF}, Role::expert_column);
         make("up bias", {kE, kF}, Role::expert_column);
@@ -161,11 +187,14 @@ struct Layer {
         return {.spec = spec,
                 .router = affine("router"),
                 .expert_bias = find("bias"),
-                .unit = unit_of(spec),
-                .gate = affine("gate"),
+                .unit = unit,
+                .gate = affine(find("gate") ? "gate" : "up"),
                 .up = affine("up"),
-                .down = affine("down")};
+                .down = affine("down"),
+                .into_latent = find("into latent"),
+                .from_latent = find("from latent")};
     }
+    ops::Gate unit;
     std::map<std::string, Parameter> parameters;
 };
 
@@ -176,10 +205,10 @@ Tensor tensor(Device& device, const Shape& shape, const std::vector<double>& val
 
 nn::Batch batch_of(Device& device) { return make_batch(device, std::vector<int32_t>(kB * (kT + 1), 1), kB, 0); }
 
-class Mixture : public ::testing::TestWithParam<spec::MixtureSpec> {};
+class Mixture : public ::testing::TestWithParam<Kind> {};
 
 TEST_P(Mixture, IsItsTwinInDouble) {
-    const spec::MixtureSpec& s = GetParam();
+    const Kind& s = GetParam();
     const Values v = initial();
     const Twin expected = twin(s, v);
     const auto device = make_cpu_device(2);
@@ -223,24 +252,25 @@ TEST_P(Mixture, IsItsTwinInDouble) {
     }
 }
 
-spec::MixtureSpec spec_of(std::function<void(spec::MixtureSpec&)> change) {
+Kind spec_of(std::function<void(spec::MixtureSpec&)> change, bool gated = true) {
     spec::MixtureSpec s{.experts = kE, .top_k = 2, .ffn = kF};
     change(s);
-    return s;
+    return {s, gated};
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Kinds, Mixture,
-    ::testing::Values(spec_of([](auto&) {}), spec_of([](auto& s) { s.normalise = false, s.top_k = 3, s.scale = 1.5; }),
-                      spec_of([](auto& s) {
-                          s.score = "sigmoid", s.expert_bias = true, s.z_coef = 0.1, s.epsilon = 0.25;
-                      }),
-                      spec_of([](auto& s) { s.aux_loss = "microbatch", s.aux_coef = 0.7, s.z_coef = 0.2; }),
-                      spec_of([](auto& s) { s.aux_loss = "sequence", s.aux_coef = 0.7; }),
-                      spec_of([](auto& s) { s.aux_loss = "all_layers", s.aux_coef = 0.7, s.normalise = false; }),
-                      spec_of([](auto& s) { s.score = "sigmoid", s.aux_loss = "sequence", s.aux_coef = 0.5; }),
-                      spec_of([](auto& s) { s.bias = s.router_bias = true, s.top_k = 3; }),
-                      spec_of([](auto& s) { s.top_k = 1, s.normalise = false; })));
+    ::testing::Values(
+        spec_of([](auto&) {}), spec_of([](auto& s) { s.normalise = false, s.top_k = 3, s.scale = 1.5; }),
+        spec_of([](auto& s) { s.score = "sigmoid", s.expert_bias = true, s.z_coef = 0.1, s.epsilon = 0.25; }),
+        spec_of([](auto& s) { s.aux_loss = "microbatch", s.aux_coef = 0.7, s.z_coef = 0.2; }),
+        spec_of([](auto& s) { s.aux_loss = "sequence", s.aux_coef = 0.7; }),
+        spec_of([](auto& s) { s.aux_loss = "all_layers", s.aux_coef = 0.7, s.normalise = false; }),
+        spec_of([](auto& s) { s.score = "sigmoid", s.aux_loss = "sequence", s.aux_coef = 0.5; }),
+        spec_of([](auto& s) { s.bias = s.router_bias = true, s.top_k = 3; }),
+        spec_of([](auto& s) { s.top_k = 1, s.normalise = false; }), spec_of([](auto&) {}, false),
+        spec_of([](auto& s) { s.latent = kLatent, s.scale = 1.5; }),
+        spec_of([](auto& s) { s.latent = kLatent, s.score = "sigmoid", s.expert_bias = true, s.top_k = 3; }, false)));
 
 // All tokens of all ranks choose experts of rank 0: the other ranks have nothing to do, and take part all the same.
 TEST(ExpertParallel, ARankWithoutTokens) {
