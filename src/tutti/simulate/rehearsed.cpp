@@ -12,6 +12,7 @@
 #include "tutti/parallel/groups.h"
 #include "tutti/simulate/prediction.h"
 #include "tutti/spec/copies.h"
+#include "tutti/spec/layers.h"
 
 namespace tutti::simulate {
 
@@ -138,6 +139,18 @@ StepTime time_of(const Timeline& timeline, const std::vector<rehearsal::Program>
 
 }  // namespace
 
+namespace {
+
+// The axes along which ranks wait for one another at any time, not in collectives of like ranks alone: those of the
+// pipeline, and of context parallelism where a state passes through the tokens (nn/sequence_runs.h).
+mesh::Axes chained_axes(const spec::ModelSpec& model) {
+    const std::vector<spec::LayerSpec> layers = spec::all_layers(model);
+    const bool relays = std::ranges::any_of(layers, [](const auto& layer) { return layer.delta() || layer.scan(); });
+    return relays ? mesh::kCp | mesh::Axis::pp : mesh::Axes(mesh::Axis::pp);
+}
+
+}  // namespace
+
 RehearsedStep rehearse_on(const spec::RunSpec& run, const rehearsal::Target& target, int ranks,
                           const hardware::Cluster& cluster, const Physics& physics, bool with_spans,
                           const std::map<int, double>& slow, bool every_rank) {
@@ -145,7 +158,7 @@ RehearsedStep rehearse_on(const spec::RunSpec& run, const rehearsal::Target& tar
     const rehearsal::Target loaded = with_fullest_first(target, run);
     RehearsedStep step;
     std::vector<int> along =
-        parallel::make_mesh(run, ranks).group(slow.empty() ? 0 : slow.begin()->first, {mesh::Axis::pp});
+        parallel::make_mesh(run, ranks).group(slow.empty() ? 0 : slow.begin()->first, chained_axes(run.model));
     if (every_rank) {
         along.resize(to_size(ranks));
         std::iota(along.begin(), along.end(), 0);

@@ -267,6 +267,53 @@ TEST(RehearsedStep, RanksShareTheCores) {
     EXPECT_NEAR(seconds(2, 1) / one, 2, 0.1);
 }
 
+// A state passes through the 2 P runs of tokens that P ranks have of a sequence, so a layer's scan takes 2 P times that
+// of a run, and each rank, which has two of them, waits for the others.
+TEST(RehearsedStep, RanksWaitForTheStatesOfTheTokensBefore) {
+    constexpr int kRanks = 4;
+    const auto run_of = [](const std::vector<std::string>& model) {
+        std::vector<std::string> set = {
+            "train.seq_len=64",      "train.micro_batch=1", "train.global_batch=1",         "parallel.cp=4",
+            "precision.compute=f32", "train.device=cpu",    "parallel.cp_method=all_gather"};
+        set.insert(set.end(), model.begin(), model.end());
+        spec::RunSpec run = spec::parse_text("", "test", set);
+        run.data.train = {"random tokens"};
+        spec::validate(run, kRanks);
+        return run;
+    };
+    const hardware::Cluster cluster = hardware::cluster_named("h100");
+    for (const auto& [model, layers] :
+         {std::pair<std::vector<std::string>, int>{
+              {"model.preset=qwen3.5-tiny", "model.layers=3", "model.delta_layers=\"0-1\""}, 2},
+          {{"model.preset=falcon-h1-tiny", "model.layers=1", "model.scan_layers=\"0\""}, 1}}) {
+        const spec::RunSpec run = run_of(model);
+        const rehearsal::Target target = rehearsal::target_of(engine::machine_of(run, {0, kRanks}, ""));
+        std::vector<Program> programs;
+        for (int rank = 0; rank < kRanks; ++rank)
+            programs.push_back(rehearsal::rehearse(run, target, kRanks, rank).program);
+        // A second for each run; the last rank's two are adjacent, so that one call computes both.
+        const auto is_scan = [](const rehearsal::KernelCall& call) {
+            return std::string_view(call.kernel) == "delta_rule_forward";
+        };
+        double of_run = 0;
+        for (const rehearsal::Action& action : programs.front().actions)
+            if (const auto* call = std::get_if<rehearsal::KernelCall>(&action.what); call && is_scan(*call))
+                of_run = call->work.flops;
+        ASSERT_GT(of_run, 0);
+        TimelinePrices scans = prices(0, true);
+        scans.kernel = [&](const rehearsal::KernelCall& call) {
+            return is_scan(call) ? call.work.flops / of_run : 0.0;
+        };
+        const Timeline timeline = lay_out(programs, scans, false);
+        EXPECT_DOUBLE_EQ(timeline.seconds, layers * 2.0 * kRanks) << model.front();
+        for (const double busy : timeline.busy) EXPECT_DOUBLE_EQ(busy, layers * 2.0);
+        EXPECT_EQ(rehearse_on(run, target, kRanks, cluster, {}, false).timeline.ranks.size(), size_t{kRanks});
+    }
+    const spec::RunSpec attention = run_of({"model.preset=llama-tiny"});
+    const rehearsal::Target target = rehearsal::target_of(engine::machine_of(attention, {0, kRanks}, ""));
+    EXPECT_EQ(rehearse_on(attention, target, kRanks, cluster, {}, false).timeline.ranks.size(), 1U);
+}
+
 TEST(Profiles, AreReadAsTheyWereWritten) {
     MachineProfile profile = simple_profile(4);
     profile.kernels[0].samples["gemm"] = {{1e9, 1e6, 1e-3}};
