@@ -42,9 +42,11 @@ void run_passes(Engine& engine, StepTrace& trace, const pipeline::Executor::Make
                 const AroundPass& before = {}, const AroundPass& after = {});
 // All passes of a synchronous step. Gradients are summed over the ranks on return, and Engine::losses are being sent.
 void add_gradients(Engine& engine, int64_t step, StepTrace& trace);
+// Starts sending the losses of the step to the host.
+void send_losses(Engine& engine);
 // The norm of the summed gradients, without the loss scale. Collective.
 double gradient_norm(Engine& engine);
-// Sets what the step is judged by: loss, gradient norm, routing. Engine::losses are being sent. Collective.
+// Sets what the step is judged by: losses, gradient norm, routing. Engine::losses are being sent. Collective.
 void measure(Engine& engine, int64_t step, StepTrace& trace, StepResult& result);
 // Whether the step has targets, and finite loss and gradient; without the latter sets StepResult::skipped and the
 // culprit. Sets the loss scale of the next step: the norm is the same on all ranks, and so is the verdict. Collective.

@@ -190,6 +190,7 @@ Engine::Engine(const spec::RunSpec& run_, comm::World& world, Machine machine, c
     check_products(run, ctx);
     if (scales) scales->allocate(ctx);
     if (run.train.cuda_graphs) graph.emplace(ctx);
+    for (int64_t k = 0; k < run.model.mtp_depth; ++k) later_losses.emplace_back(ctx);
     if (run.model.moe.experts > 0) {
         routing.emplace(ctx, spec::layers_with_routers(run.model), run.model.moe,
                         run.train.global_batch * run.train.seq_len);

@@ -68,6 +68,7 @@ struct Engine {
     std::unique_ptr<Batches> batches;
     LossScale loss_scale;                      // of the current step
     ops::Sum losses;                           // of the current step
+    std::vector<ops::Sum> later_losses;        // likewise, by depth of multi-token prediction
     std::optional<nn::RoutingRecord> routing;  // of the current step, for a model with experts
     nn::RoutingContext routers;                // for a model with experts
     std::optional<MicrobatchGraph> graph;      // with train.cuda_graphs

@@ -54,7 +54,7 @@ StepResult parameter_server_step(Engine& s, int64_t step) {
     s.data_parallel->begin_step(microbatches_of(s.pipeline));
     run_passes(s, trace, batches_of(s, step));
     s.data_parallel->finish_gradients();
-    s.losses.send();
+    send_losses(s);
     trace.part(Activity::other, "push gradients", [&] { push_gradients(s); });
     measure(s, step, trace, r);
     if (!may_update(s, r)) return r;

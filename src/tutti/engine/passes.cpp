@@ -1,6 +1,7 @@
 // engine/passes.cpp: the passes of a step and their batches, for every algorithm (algorithms.h), and of an evaluation.
 #include <limits>
 
+#include "tutti/base/to_size.h"
 #include "tutti/engine/algorithms.h"
 #include "tutti/ops/ops.h"
 
@@ -57,6 +58,8 @@ MakeBatch batches_of(Engine& s, int64_t step) {
         batch.loss_scale = static_cast<float>(s.loss_scale.value);
         batch.grad_scale *= batch.loss_scale;
         batch.share = static_cast<float>(train.micro_batch) / static_cast<float>(train.global_batch);
+        if (counts_losses(s))
+            batch.later_losses = [&s](int64_t k, const Tensor& losses) { s.later_losses[to_size(k)].add(losses); };
         if (s.routing) {
             batch.routing.record = &*s.routing;
             batch.routing.index = index;

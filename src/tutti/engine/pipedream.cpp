@@ -95,7 +95,7 @@ StepResult pipedream_step(Engine& s, int64_t step) {
     run_passes(
         s, trace, batch, [&](const schedule::Action& a) { pipedream.before(a); },
         [&](const schedule::Action& a) { pipedream.after(a); });
-    s.losses.send();
+    send_losses(s);
     measure(s, step, trace, r);
     check(std::isfinite(r.loss) && std::isfinite(r.grad_norm), "step ", step,
           ": loss or gradient is not finite, and pipedream has updated weights with it already; continue from a ",

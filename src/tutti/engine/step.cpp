@@ -38,8 +38,13 @@ void add_gradients(Engine& s, int64_t step, StepTrace& trace) {
     trace.part(Activity::other, "finish gradients", [&] {
         s.data_parallel->finish_gradients();
         if (s.scales) s.scales->end_step(s.groups.world());
-        s.losses.send();
+        send_losses(s);
     });
+}
+
+void send_losses(Engine& s) {
+    s.losses.send();
+    for (ops::Sum& losses : s.later_losses) losses.send();
 }
 
 double gradient_norm(Engine& s) { return s.data_parallel->gradient_norm() / s.loss_scale.value; }
@@ -49,9 +54,13 @@ void measure(Engine& s, int64_t step, StepTrace& trace, StepResult& r) {
     trace.part(Activity::compute, "gradient norm", [&] {
         r.loss_scale = s.loss_scale.value;
         r.grad_norm = gradient_norm(s);  // the one wait for the device
-        ExactSum loss = s.losses.take();
-        s.groups.world().sum(loss);
-        r.loss = loss.value() / static_cast<double>(std::max<int64_t>(r.valid_tokens, 1));
+        const auto mean = [&](ops::Sum& losses) {
+            ExactSum sum = losses.take();
+            s.groups.world().sum(sum);
+            return sum.value() / static_cast<double>(std::max<int64_t>(r.valid_tokens, 1));
+        };
+        r.loss = mean(s.losses);
+        for (ops::Sum& losses : s.later_losses) r.later_losses.push_back(mean(losses));
         if (s.routing) r.routing = s.routing->take(s.groups.world());
     });
 }

@@ -4,13 +4,16 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tutti/engine/engine.h"
 
 namespace tutti::engine {
 
 struct StepResult {
-    double loss = 0;       // mean over the terms of the global batch, before the update; NaN without any: no update
+    double loss = 0;  // mean over the terms of the global batch, before the update; NaN without any: no update
+    // The mean losses of the tokens further ahead, by depth of multi-token prediction; of as many terms as `loss`.
+    std::vector<double> later_losses;
     double grad_norm = 0;  // before clipping; with the schedule pipedream, that of the last microbatch
     double lr = 0;
     double loss_scale = 1;       // factor of the gradients in the passes; loss and norm are without it

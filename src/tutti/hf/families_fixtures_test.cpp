@@ -1,7 +1,7 @@
 // Golden values of small models of many families, from an independent float64 computation: the file
 // tests/families/fixtures.json, or the one that TUTTI_FAMILIES_FIXTURES names. Each model is a config.json as
 // published, tensors by their names on disk, whose values are a hash of the name, and the logits, loss and gradients of
-// one sequence.
+// one sequence. Beside it later_tokens.json has models with blocks that predict later tokens, and their losses.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,6 +14,7 @@
 #include "tutti/hf/expert_tensors.h"
 #include "tutti/hf/export.h"
 #include "tutti/spec/hf_config.h"
+#include "tutti/spec/later_names.h"
 
 namespace tutti::hf {
 namespace {
@@ -21,7 +22,10 @@ namespace {
 const Json& fixtures() {
     static const Json all = [] {
         const char* path = std::getenv("TUTTI_FAMILIES_FIXTURES");
-        return Json::parse(read_file(path != nullptr ? path : TUTTI_FAMILIES_FIXTURES_FILE));
+        Json file = Json::parse(read_file(path != nullptr ? path : TUTTI_FAMILIES_FIXTURES_FILE));
+        const Json later = Json::parse(read_file(TUTTI_LATER_TOKENS_FILE));
+        for (const auto& [name, model] : later.at("families").items()) file["families"][name] = model;
+        return file;
     }();
     return all;
 }
@@ -56,6 +60,12 @@ class FamiliesFixtures : public ::testing::TestWithParam<std::string> {
 
     const Json& fixture() const { return fixtures().at("families").at(GetParam()); }
     std::string config() const { return fixture().at("config").dump(2) + "\n"; }
+    spec::ModelSpec spec() const {
+        spec::ModelSpec m = spec::model_from_hf_config(config(), "config.json");
+        m.mtp_depth = fixture().value("mtp_depth", int64_t{0});
+        m.mtp_weight = fixture().value("mtp_weight", 0.0);
+        return m;
+    }
 
     // The model's directory, as published: config.json and the tensors by their names on disk.
     void put_directory() {
@@ -76,7 +86,8 @@ class FamiliesFixtures : public ::testing::TestWithParam<std::string> {
     nn::Batch batch_of(const std::vector<int32_t>& ids) {
         std::vector<int32_t> targets(ids.begin() + 1, ids.end());
         targets.push_back(-1);
-        nn::Batch batch = nn::make_batch(*device, nn::BatchRows{ids, targets, {}}, 1, 0);
+        nn::Batch batch = nn::make_batch(
+            *device, {.tokens = ids, .targets = targets, .first_key = {}, .depths = spec().mtp_depth}, 1, 0);
         batch.grad_scale = 1.0f / static_cast<float>(ids.size() - 1);
         return batch;
     }
@@ -85,8 +96,7 @@ class FamiliesFixtures : public ::testing::TestWithParam<std::string> {
     void expect_golden_values(const kernels::KernelTable& table, const std::string& name) {
         ops::Context ctx{*device, table};
         const auto ids = fixtures().at("ids").get<std::vector<int32_t>>();
-        models::Model model =
-            models::make_model(ctx, spec::model_from_hf_config(config(), "config.json"), std::ssize(ids));
+        models::Model model = models::make_model(ctx, spec(), std::ssize(ids));
         models::allocate(ctx, model, DType::f32, true);
         StoredWeights::in_directory(disk, "/", model).load(ctx, model);
 
@@ -97,12 +107,21 @@ class FamiliesFixtures : public ::testing::TestWithParam<std::string> {
         const auto golden = fixture().at("logits_last16").get<std::vector<double>>();
         for (size_t i = 0; i < golden.size(); ++i) EXPECT_NEAR(logits[i], golden[i], 5e-5) << name << ", logit " << i;
 
-        const nn::Batch batch = batch_of(ids);
+        nn::Batch batch = batch_of(ids);
+        const auto mean = [scale = static_cast<double>(batch.grad_scale)](const Tensor& losses) {
+            double sum = 0;
+            for (const float x : losses.to_floats()) sum += x * scale;
+            return sum;
+        };
+        std::vector<double> later;
+        batch.later_losses = [&](int64_t, const Tensor& losses) { later.push_back(mean(losses)); };
         nn::Tape tape(ctx, true);
         const nn::Var losses = model.forward(tape, batch);
-        double loss = 0;
-        for (const float x : losses.value.to_floats()) loss += x * static_cast<double>(batch.grad_scale);
-        EXPECT_NEAR(loss, fixture().at("loss").get<double>(), 5e-6) << name;
+        EXPECT_NEAR(mean(losses.value), fixture().at("loss").get<double>(), 5e-6) << name;
+        const auto golden_later = fixture().value("mtp_losses", std::vector<double>());
+        ASSERT_EQ(later.size(), golden_later.size());
+        for (size_t k = 0; k < later.size(); ++k)
+            EXPECT_NEAR(later[k], golden_later[k], 5e-6) << name << ", depth " << k;
         tape.backward(losses);
         std::map<std::string, double> squares;  // by tensor on disk
         for (const autograd::Parameter* p : model.parameters()) {
@@ -143,15 +162,19 @@ TEST_P(FamiliesFixtures, ComesBackAsItWas) {
     if (!is_known(fixture())) return;
     put_directory();
     ops::Context ctx{*device, kernels::reference_table()};
-    const spec::ModelSpec spec = spec::model_from_hf_config(config(), "config.json");
+    const spec::ModelSpec spec = this->spec();
     const models::Model model = models::make_model(ctx, spec, 0);
     disk.make_directory("/out");
     Losses losses;
     write_directory(disk, "/out", model, StoredWeights::in_directory(disk, "/", model), {.side_files = "/"}, losses);
     EXPECT_EQ(disk.content("/out/config.json"), config());
     EXPECT_EQ(disk.content("/out/model.safetensors"), disk.content("/model.safetensors"));
-    EXPECT_EQ(spec::model_from_hf_config(spec::to_hf_config(spec, DType::f32), "written"), spec)
-        << spec::to_hf_config(spec, DType::f32);
+    const std::string written = spec::to_hf_config(spec, DType::f32);
+    EXPECT_EQ(spec::mtp_depth_of(written), spec.mtp_depth);
+    spec::ModelSpec again = spec::model_from_hf_config(written, "written");
+    again.mtp_depth = spec.mtp_depth;  // a run says that it trains them
+    again.mtp_weight = spec.mtp_weight;
+    EXPECT_EQ(again, spec) << written;
 }
 
 // The file's block of values in MXFP4.

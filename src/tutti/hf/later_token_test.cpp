@@ -8,6 +8,7 @@
 #include "tutti/checkpoint/testing/memory_file_system.h"
 #include "tutti/hf/export.h"
 #include "tutti/spec/hf_config.h"
+#include "tutti/spec/later_names.h"
 
 namespace tutti::hf {
 namespace {
@@ -106,16 +107,33 @@ TEST_F(LaterTokens, CopiesThatDifferAreRefused) {
     }
 }
 
-TEST_F(LaterTokens, OnlyRelativesOfDeepSeekHaveFilesForThem) {
-    spec::ModelSpec llama = spec::preset("llama-tiny");
-    llama.mtp_depth = 1;
-    llama.mtp_weight = 0.3;
-    try {
-        spec::to_hf_config(llama, DType::f32);
-        FAIL() << "written";
-    } catch (const UsageError& error) {
-        EXPECT_NE(std::string(error.what()).find("[model] mtp_depth = 1: only DeepSeek-V3"), std::string::npos);
-    }
+TEST_F(LaterTokens, FilesOfSomeClassesHaveThem) {
+    const auto refused = [](const char* preset, int64_t depth, const char* why) {
+        spec::ModelSpec m = spec::preset(preset);
+        m.mtp_depth = depth;
+        m.mtp_weight = 0.3;
+        try {
+            spec::to_hf_config(m, DType::f32);
+            ADD_FAILURE() << preset << " was written";
+        } catch (const UsageError& error) {
+            EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
+        }
+    };
+    refused("llama-tiny", 1, "[model] mtp_depth = 1: of the architectures of transformers only");
+    refused("qwen3-next-tiny", 2, "[model] mtp_depth = 2: files of qwen3_next have one block");
+}
+
+// What a run does not train is passed over; what it would train must be there and known.
+TEST_F(LaterTokens, TensorsBehindTheModelArePassedOver) {
+    const auto place = [](const char* preset, const char* tensor) {
+        return spec::place_behind(spec::preset(preset), tensor);
+    };
+    EXPECT_EQ(place("deepseek-v3-tiny", "model.layers.4.enorm.weight"), 0);
+    EXPECT_EQ(place("deepseek-v3-tiny", "model.layers.3.mlp.up_proj.weight"), std::nullopt);
+    EXPECT_EQ(place("qwen3-next-tiny", "mtp.fc.weight"), 0);
+    EXPECT_EQ(place("nemotron-h-tiny", "mtp.layers.3.final_layernorm.weight"), 3);
+    EXPECT_EQ(place("nemotron-h-tiny", "backbone.layers.4.norm.weight"), std::nullopt);
+    EXPECT_EQ(place("llama-tiny", "mtp.fc.weight"), std::nullopt);
 }
 
 }  // namespace

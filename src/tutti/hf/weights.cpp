@@ -1,7 +1,6 @@
 #include "tutti/hf/weights.h"
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <set>
 
@@ -9,6 +8,8 @@
 #include "tutti/checkpoint/training_state.h"
 #include "tutti/hf/expert_tensors.h"
 #include "tutti/ops/ops.h"
+#include "tutti/spec/later_names.h"
+#include "tutti/spec/layers.h"
 #include "tutti/spec/variants.h"
 
 namespace tutti::hf {
@@ -140,14 +141,8 @@ bool is_legacy_buffer(std::string_view tensor) {
 
 // model.layers.61.* of a model of 61 layers, or mtp.*: they predict more tokens than the model does.
 bool is_of_a_layer_behind(std::string_view tensor, const spec::ModelSpec& spec) {
-    constexpr std::string_view kLayers = "model.layers.";
-    if (!spec::variant_of(spec).layers_behind) return false;
-    if (tensor.starts_with("mtp.")) return true;
-    if (!tensor.starts_with(kLayers)) return false;
-    int64_t layer = 0;
-    const char* end = tensor.data() + tensor.size();
-    return std::from_chars(tensor.data() + kLayers.size(), end, layer).ec == std::errc() &&
-           layer >= spec.layers + spec.mtp_depth;
+    const std::optional<int64_t> place = spec::place_behind(spec, tensor);
+    return place && *place >= spec::layers_behind(spec);
 }
 
 }  // namespace
@@ -178,9 +173,11 @@ std::vector<TensorCopy> copies_in_files(const models::Model& model) {
     const std::vector<Parameter*>& all = model.parameters();
     const spec::ModelSpec& spec = model.spec();
     const Parameter* head = spec.tie_embeddings ? all.front() : &model.parameter(kHead);
-    for (int64_t layer = spec.layers; layer < spec.layers + spec.mtp_depth; ++layer) {
-        copies.push_back({concat("model.layers.", layer, ".embed_tokens.weight"), all.front()});
-        copies.push_back({concat("model.layers.", layer, ".shared_head.head.weight"), head});
+    if (spec::variant_of(spec).later != spec::LaterFiles::layers) return copies;
+    for (int64_t k = 0; k < spec.mtp_depth; ++k) {
+        const std::string layer = spec::later_names(spec, k).layers.front();
+        copies.push_back({layer + ".embed_tokens.weight", all.front()});
+        copies.push_back({layer + ".shared_head.head.weight", head});
     }
     return copies;
 }

@@ -4,6 +4,7 @@
 
 #include "tutti/base/to_size.h"
 #include "tutti/models/later_token.h"
+#include "tutti/spec/layers.h"
 
 namespace tutti::models {
 
@@ -54,8 +55,11 @@ class NormAndHead final : public Module {
         own_head(unit, head_, s.vocab, s.width, s.init_std, s.tie_embeddings ? matrix : nullptr);
         if (s.mtp_depth > 0 && !s.tie_embeddings) unit.parameters.push_back(matrix);
         later_.reserve(to_size(s.mtp_depth));
-        for (int64_t layer = s.layers; layer < s.layers + s.mtp_depth; ++layer) {
-            later_.emplace_back(s, layer, make_block(layer));
+        int64_t layer = s.layers;
+        for (int64_t k = 0; k < s.mtp_depth; ++k) {
+            std::vector<std::unique_ptr<Module>> blocks;
+            for (int64_t i = 0; i < spec::layers_of_a_depth(s); ++i) blocks.push_back(make_block(layer++));
+            later_.emplace_back(s, k, std::move(blocks));
             own_all(unit, later_.back());
         }
     }
@@ -88,6 +92,7 @@ class NormAndHead final : public Module {
                 of.grad_scale *= static_cast<float>(weight_ / static_cast<double>(depths));
             }
             losses.push_back(head_(tape, scale(tape, read[k], factor_), of, k < depths));
+            if (k > 0 && batch.later_losses) batch.later_losses(static_cast<int64_t>(k) - 1, losses.back().value);
         }
         return first_of(tape, losses);
     }

@@ -1,22 +1,23 @@
 // models/later_token.h: multi-token prediction (DeepSeek-AI 2024, DeepSeek-V3 Technical Report, section 2.2): depth k
 // predicts the token k + 1 places ahead, from the representation of depth k - 1 and the embedding of the token k places
-// ahead, with the model's own embedding and head. Names of parameters are those of DeepSeek-V3's files.
+// ahead, with the model's own embedding and head. Names of parameters: spec::later_names().
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "tutti/nn/layers.h"
 #include "tutti/spec/model_spec.h"
 
 namespace tutti::models {
 
-// h^k = block(W [N_e(e); N_h(h^(k-1))]), and N(h^k), which the head reads. h^0 is what the model's head reads, the
+// h^k = blocks(W [N_e(e); N_h(h^(k-1))]), and N(h^k), which the head reads. h^0 is what the model's head reads, the
 // result of the last norm, as in the public implementations (vllm/model_executor/models/deepseek_mtp.py,
 // megatron/core/transformer/multi_token_prediction.py). Must not be moved once a unit owns it.
 class LaterToken {
   public:
-    // `layer`: index of the block, spec.layers + k - 1.
-    LaterToken(const spec::ModelSpec& spec, int64_t layer, std::unique_ptr<nn::Module> block);
+    // Of depth `k` + 1; `blocks`: its layers, made with the numbers from spec.layers + k spec::layers_of_a_depth() on.
+    LaterToken(const spec::ModelSpec& spec, int64_t k, std::vector<std::unique_ptr<nn::Module>> blocks);
 
     // h, embeddings and the result (B, T, C).
     nn::Var operator()(nn::Tape& tape, const nn::Var& h, const nn::Var& embeddings, const nn::Batch& batch);
@@ -26,7 +27,7 @@ class LaterToken {
     friend void own(autograd::Unit& unit, LaterToken& part);
     nn::Norm of_embedding_, of_hidden_, norm_;
     nn::Linear projection_;  // (C, 2 C)
-    std::unique_ptr<nn::Module> block_;
+    std::vector<std::unique_ptr<nn::Module>> blocks_;
 };
 
 }  // namespace tutti::models

@@ -11,6 +11,7 @@
 #include "tutti/base/to_size.h"
 #include "tutti/models/flops.h"
 #include "tutti/models/model.h"
+#include "tutti/spec/layers.h"
 
 namespace tutti::models {
 namespace {
@@ -137,6 +138,7 @@ struct Twin {
     }
     struct Losses {
         double main = 0, trained = 0;
+        std::vector<double> later;  // by depth
     };
     Losses losses() const {
         Matrix h = norm(block(embedding(0), 0), "model.norm");
@@ -150,7 +152,8 @@ struct Twin {
                 for (const Matrix* part : {&e, &n})
                     both.insert(both.end(), part->begin() + t * kC, part->begin() + (t + 1) * kC);
             h = block(product(both, name + "eh_proj", 2 * kC), k);
-            all.trained += kWeight / kDepths * loss(norm(h, name + "shared_head.norm"), k);
+            all.later.push_back(loss(norm(h, name + "shared_head.norm"), k));
+            all.trained += kWeight / kDepths * all.later.back();
         }
         return all;
     }
@@ -166,6 +169,10 @@ void expect_twin(bool tied, const kernels::KernelTable& table) {
     nn::Batch batch = nn::make_batch(
         *device, {.tokens = kTokens, .targets = kTargets, .first_key = kFirstKey, .depths = kDepths}, 1, 0);
     batch.grad_scale = 1.0F / kValid;
+    std::vector<double> later(kDepths);
+    batch.later_losses = [&](int64_t k, const Tensor& of_depth) {
+        for (const float x : of_depth.to_floats()) later[to_size(k)] += static_cast<double>(x) / kValid;
+    };
     nn::Tape tape(ctx, true);
     const nn::Var losses = model.forward(tape, batch);
     Values values;
@@ -175,7 +182,9 @@ void expect_twin(bool tied, const kernels::KernelTable& table) {
     }
     double main = 0;
     for (const float x : losses.value.to_floats()) main += static_cast<double>(x) / kValid;
-    EXPECT_NEAR(main, Twin(values).losses().main, 1e-6);
+    const Twin::Losses twin = Twin(values).losses();
+    EXPECT_NEAR(main, twin.main, 1e-6);
+    for (size_t k = 0; k < kDepths; ++k) EXPECT_NEAR(later[k], twin.later[k], 1e-6) << k;
     tape.backward(losses);
     for (const autograd::Parameter* p : model.parameters()) {
         constexpr double kStep = 1e-5;
@@ -200,6 +209,45 @@ TEST(LaterTokens, AreTheTwinInDouble) {
         expect_twin(tied, kernels::reference_table());
         expect_twin(tied, kernels::cpu_table(kernels::best_isa()));
     }
+}
+
+// The layers of a block that predicts a later token, in models whose layers differ.
+TEST(LaterTokens, HaveOneMixerAndOneFeedForwardPart) {
+    const auto behind = [](const char* preset) {
+        spec::ModelSpec m = spec::preset(preset);
+        m.mtp_depth = 2;
+        m.mtp_weight = 0.3;
+        std::vector<spec::LayerSpec> layers;
+        for (int64_t i = m.layers; i < m.layers + spec::layers_behind(m); ++i) layers.push_back(spec::layer(m, i));
+        EXPECT_EQ(std::ssize(layers), 2 * spec::layers_of_a_depth(m));
+        return layers;
+    };
+    for (const spec::LayerSpec& layer : behind("qwen3-next-80b-a3b")) {
+        EXPECT_TRUE(layer.attention() && layer.attention()->output_gate && layer.mixture());
+    }
+    const std::vector<spec::LayerSpec> nemotron = behind("nemotron3-nano-30b");
+    ASSERT_EQ(nemotron.size(), 4U);  // "*E" twice
+    for (const size_t first : {0U, 2U}) {
+        EXPECT_TRUE(nemotron[first].attention() && !nemotron[first].mixture() && !nemotron[first].mlp());
+        EXPECT_TRUE(nemotron[first + 1].mixture() && !nemotron[first + 1].attention());
+    }
+    for (const spec::LayerSpec& layer : behind("falcon-h1-tiny")) EXPECT_TRUE(layer.beside() && layer.mlp());
+}
+
+// A recurrence in the block counts like one in a layer: the module of a Falcon-H1 has the FLOPs of its last layer,
+// those of its projection and those of the head once more.
+TEST(LaterTokens, CountTheScansOfTheirBlocks) {
+    spec::ModelSpec with = spec::preset("falcon-h1-tiny");
+    const Model plain = outline(with);
+    with.mtp_depth = 1;
+    with.mtp_weight = 0.3;
+    const Model model = outline(with);
+    const autograd::Unit& layer = plain.modules()[4]->unit;
+    ASSERT_GT(layer.state_flops, 0);
+    const double before = forward_flops(plain, 1024).matmul, after = forward_flops(model, 1024).matmul;
+    EXPECT_DOUBLE_EQ(after - before,
+                     forward_flops(plain, layer, 1024).matmul +
+                         static_cast<double>(4 * with.width * with.width + 2 * with.width * with.vocab));
 }
 
 // DeepSeek-V3's module: a block with experts, two norms and one for the head, and the projection of 2 C channels: 11.61

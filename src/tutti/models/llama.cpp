@@ -5,6 +5,7 @@
 // make keys and values from a latent; Granite 4, Nemotron-H and Falcon-H1 have Mamba-2's scan in place of attention,
 // beside it, or as a layer of its own; spec/variants.h has the others. Parameter names are those of Hugging Face's
 // LlamaForCausalLM and of the relative's own class.
+#include "tutti/base/to_size.h"
 #include "tutti/models/decoder.h"
 #include "tutti/models/delta_rule.h"
 #include "tutti/models/latent_attention.h"
@@ -12,6 +13,7 @@
 #include "tutti/models/residual_block.h"
 #include "tutti/models/self_attention.h"
 #include "tutti/spec/hf_config.h"
+#include "tutti/spec/later_names.h"
 #include "tutti/spec/variants.h"
 
 namespace tutti::models {
@@ -48,7 +50,10 @@ std::vector<std::unique_ptr<Module>> make_llama(ops::Context& ctx, const spec::M
     const SelfAttentionNames of_attention{.fused = in_files.fused_qkv ? "qkv_proj" : nullptr, .gate = "q_proj"};
     const std::string prefix = concat(in_files.prefix, ".");
     const auto make_block = [&](int64_t layer) -> std::unique_ptr<Module> {
-        const std::string name = concat(prefix, "layers.", layer);
+        const int64_t behind = layer - s.layers, of_a_depth = spec::layers_of_a_depth(s);
+        const std::string name = behind < 0
+                                     ? concat(prefix, "layers.", layer)
+                                     : spec::later_names(s, behind / of_a_depth).layers[to_size(behind % of_a_depth)];
         const FeedForwardNames mlp{.part = concat(name, ".", s.pattern.empty() ? in_files.mlp : kPart),
                                    .fused = in_files.fused_gate_up ? "gate_up_proj" : nullptr,
                                    .shared = in_files.shared_expert,

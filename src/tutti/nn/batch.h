@@ -2,6 +2,7 @@
 // generated. The same Batch goes to every unit of a model, on every pipeline stage.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -74,6 +75,8 @@ struct Batch {
     std::vector<KvCache*> caches;  // one per sequence, or none
     ContextParallel context = {};
     RoutingContext routing = {};
+    // Takes the losses (B, T) f32 of depth k + 1 of multi-token prediction, in a forward that trains. Empty: no metric.
+    std::function<void(int64_t k, const Tensor& losses)> later_losses;
 };
 
 // Tokens of the microbatch, counted over all ranks that divide its sequences.

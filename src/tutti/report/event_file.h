@@ -13,7 +13,7 @@
 namespace tutti::report {
 
 struct Scalar {
-    std::string_view tag;  // "train/loss"
+    std::string tag;  // "train/loss"
     double value;
 };
 

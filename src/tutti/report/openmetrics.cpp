@@ -125,6 +125,12 @@ const std::vector<Family>& families() {
              if (run.steps() > 0) samples.add(as_number(run.steps()));
          }},
         {{"tutti_training_loss", "gauge", "", "Mean loss of the last logged step."}, last_number(&LoggedStep::loss)},
+        {{"tutti_training_mtp_loss", "gauge", "", "Mean loss of a token further ahead, by depth."},
+         [](const WatchedRun& run, Samples& samples) {
+             if (!goes_on(run) || !run.last()) return;
+             const std::vector<double>& losses = run.last()->mtp_losses;
+             for (size_t k = 0; k < losses.size(); ++k) samples.add(losses[k], {{"depth", concat(k + 1)}});
+         }},
         {{"tutti_training_evaluation_loss", "gauge", "", "Loss of the last evaluation."},
          [](const WatchedRun& run, Samples& samples) {
              if (goes_on(run) && run.last_evaluation()) samples.add(run.last_evaluation()->eval_loss);

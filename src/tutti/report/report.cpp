@@ -44,6 +44,25 @@ std::string loss_card(const RunHistory& run, const CurveAxis& axis) {
                   "</p></section>\n");
 }
 
+// The losses of tokens further ahead, a curve for each depth of multi-token prediction.
+std::string mtp_card(const RunHistory& run, const CurveAxis& axis) {
+    size_t depths = 0;
+    for (const LoggedStep& step : run.steps) depths = std::max(depths, step.mtp_losses.size());
+    if (depths == 0) return "";
+    Chart chart{.id = "mtp-loss",
+                .title = "Losses of tokens further ahead",
+                .x_label = axis.label,
+                .y_unit = run.totals.loss_unit};
+    for (size_t k = 0; k < depths; ++k) {
+        std::vector<Point> points;
+        for (const LoggedStep& step : run.steps)
+            if (const auto place = place_of(run, step, axis); place && k < step.mtp_losses.size())
+                points.push_back({*place, step.mtp_losses[k]});
+        add_series(chart, name_of_mtp_loss(k), 1 + static_cast<int>(k % 8), points, axis);
+    }
+    return chart_card(chart);
+}
+
 std::string curve_card(const RunHistory& run, const Curve& curve, const char* label, const CurveAxis& axis) {
     Chart chart = chart_of(curve, axis);
     add_run(chart, curve, label, 1, run, axis);
@@ -219,6 +238,7 @@ std::vector<Card> cards_of(const RunHistory& run, const View& view) {
     constexpr Curve kLossScale{"loss-scale", "Loss scale", "factor of the gradients", &LoggedStep::loss_scale};
     const CurveAxis axis = axis_of(view, {&run});
     std::vector<Card> cards = {{"loss", loss_card(run, axis)},
+                               {"mtp-loss", mtp_card(run, axis)},
                                {"grad-norm", curve_card(run, kGradientNorm, "gradient norm", axis)},
                                {"lr", curve_card(run, kLearningRate, "learning rate", axis)},
                                {"loss-scale", curve_card(run, kLossScale, "loss scale", axis)},

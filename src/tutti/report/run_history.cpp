@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
@@ -93,6 +94,14 @@ LoggedStep logged_step(const Record& line, int64_t& skipped_total) {
         check<DataError>(load->is_array() && std::all_of(load->begin(), load->end(), is_row), line.where,
                          ": `expert_load` must be a list of lists of numbers, got ", load->dump());
         logged.expert_load = load->get<std::vector<std::vector<double>>>();
+    }
+    if (const Json* losses = line.find(kMtpLosses)) {
+        // null, as elsewhere, is a number that is not finite
+        const auto is_loss = [](const Json& value) { return value.is_number() || value.is_null(); };
+        check<DataError>(losses->is_array() && std::all_of(losses->begin(), losses->end(), is_loss), line.where, ": `",
+                         kMtpLosses, "` must be a list of numbers, got ", losses->dump());
+        for (const Json& loss : *losses)
+            logged.mtp_losses.push_back(loss.is_null() ? std::numeric_limits<double>::quiet_NaN() : loss.get<double>());
     }
     if (const Json* layers = line.find("expert_layers")) {
         check<DataError>(
@@ -228,6 +237,8 @@ PredictedStep read_prediction(const fs::path& run_dir) {
 }
 
 }  // namespace
+
+std::string name_of_mtp_loss(size_t k) { return concat("mtp_loss_", k + 1); }
 
 std::optional<LoggedStep> read_step(const std::string& line, const std::string& where, int64_t& skipped_total,
                                     RunTotals& totals) {

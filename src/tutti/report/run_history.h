@@ -36,6 +36,7 @@ struct LoggedStep {
     std::optional<double> mem_peak_bytes, comm_bytes, bubble;
     std::optional<double> aux_loss, router_entropy, dropped_share;  // of a mixture of experts
     std::optional<double> loss_scale;
+    std::vector<double> mtp_losses;                // by depth of multi-token prediction
     std::vector<std::vector<double>> expert_load;  // (layers with experts, E): multiples of the mean
     std::vector<int64_t> expert_layers;            // the layers with experts; may be missing
     std::string skip_reason;                       // the name of the non-finite value, if known
@@ -47,6 +48,10 @@ struct LoggedStep {
     std::optional<double> time;         // of the line, in seconds of the system's clock
     std::optional<TimeSpent> spent;     // of the run until then
 };
+
+// The key of mtp_losses in metrics.jsonl, and the name of one of them on pages and in other logs: "mtp_loss_1".
+inline constexpr const char* kMtpLosses = "mtp_losses";
+std::string name_of_mtp_loss(size_t k);  // k from 0
 
 // The numbers of a line by their keys in metrics.jsonl.
 inline constexpr std::pair<const char*, std::optional<double> LoggedStep::*> kLoggedNumbers[] = {

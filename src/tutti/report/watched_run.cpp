@@ -194,6 +194,8 @@ void merge(LoggedStep& a, double n, const LoggedStep& b, double m) {
     }
     both.skipped_before += a.skipped_before;
     if (both.skip_reason.empty()) both.skip_reason = a.skip_reason;
+    for (size_t k = 0; k < std::min(a.mtp_losses.size(), both.mtp_losses.size()); ++k)
+        both.mtp_losses[k] = (a.mtp_losses[k] * n + both.mtp_losses[k] * m) / (n + m);
     if (both.expert_load.empty()) both.expert_load = a.expert_load, both.expert_layers = a.expert_layers;
     for (const auto& [name, group] : a.comm) {
         LoggedStep::Group& into = both.comm[name];
@@ -324,6 +326,8 @@ std::string render(const WatchedRun& run, size_t columns, double now) {
     text += '\n';
     if (const auto& last = run.last()) {
         text += concat("loss ", last->loss ? format_fixed(*last->loss, 4) : "-");
+        for (size_t k = 0; k < last->mtp_losses.size(); ++k)
+            text += concat("   ", name_of_mtp_loss(k), ' ', format_fixed(last->mtp_losses[k], 4));
         if (const auto& e = run.last_evaluation())
             text += concat("   eval ", format_fixed(*e->eval_loss, 4), " at step ", e->step);
         text += with("norm", last->grad_norm, [](double x) { return format_fixed(x, 3); });

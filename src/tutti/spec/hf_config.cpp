@@ -360,12 +360,6 @@ std::string hf_dtype(DType dtype) {
 
 bool is_packed(std::string_view text) { return parse_hf_json(text, "config.json").contains("quantization_config"); }
 
-int64_t mtp_depth_of(std::string_view text) {
-    const Json json = parse_hf_json(text, "config.json");
-    const Json* depth = json.find("num_nextn_predict_layers");
-    return depth != nullptr && depth->is_integer(0, 1 << 20) ? depth->get<int64_t>() : 0;
-}
-
 std::string hf_config_with_dtype(std::string_view text, DType dtype) {
     Json json = parse_hf_json(text, "config.json");
     if (json.contains("quantization_config")) json.erase("quantization_config");

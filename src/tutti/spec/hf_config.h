@@ -53,9 +53,6 @@ std::string hf_dtype(DType dtype);                     // "bfloat16"
 Json rope_scaling_config(const RopeScaling& scaling);  // the object of transformers 4, or null; not for longrope
 // Whether `text`, a config.json, names codes in which files hold some weights.
 bool is_packed(std::string_view text);
-// The blocks behind the last layer that `text`, a config.json, names; a model reads them where its own mtp_depth says
-// so.
-int64_t mtp_depth_of(std::string_view text);
 // `text` with another type of all weights and all other keys unchanged.
 std::string hf_config_with_dtype(std::string_view text, DType dtype);
 

@@ -208,9 +208,13 @@ bool is_mixtral(const ModelSpec& m) {
 
 std::string to_hf_config(const ModelSpec& m, DType dtype) {
     check<UsageError>(traits_of(m).tokens, "an mlp has no Hugging Face architecture; use --format tutti");
-    check<UsageError>(m.mtp_depth == 0 || variant_of(m).layers_behind, "[model] mtp_depth = ", m.mtp_depth,
-                      ": only DeepSeek-V3 and its relatives among the architectures of transformers have files with "
-                      "blocks behind the last layer; use --format tutti");
+    const LaterFiles later = variant_of(m).later;
+    check<UsageError>(m.mtp_depth == 0 || later != LaterFiles::none, "[model] mtp_depth = ", m.mtp_depth,
+                      ": of the architectures of transformers only those of DeepSeek-V3, Qwen3-Next, Qwen3.5, "
+                      "Nemotron 3 and their relatives have files with blocks that predict later tokens; use --format "
+                      "tutti");
+    check<UsageError>(m.mtp_depth <= 1 || later != LaterFiles::fused, "[model] mtp_depth = ", m.mtp_depth,
+                      ": files of ", m.variant, " have one block that predicts a later token; use --format tutti");
     Json json = m.family == Family::gpt2    ? gpt2_config(m)
                 : m.family == Family::lfm2  ? lfm2_config(m)
                 : m.variant != kAutoVariant ? variant_config(m)

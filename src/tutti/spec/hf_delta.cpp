@@ -21,7 +21,8 @@ void read_delta_rule(Keys& keys, ModelSpec& m) {
     const int64_t key_dim = keys.integer_or("linear_key_head_dim", 128);
     const int64_t value_dim = keys.integer_or("linear_value_head_dim", 128);
     // Multi-token prediction, which the classes do not read, and the type of states, which is f32.
-    for (const char* key : {"mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"}) keys.take(key);
+    for (const char* key : {"mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "num_nextn_predict_layers"})
+        keys.take(key);
     keys.only("mamba_ssm_dtype", {"float32"});
     if (m.delta_layers.empty()) return;
     m.conv_kernel = kernel;
@@ -37,6 +38,7 @@ void write_delta_rule(const ModelSpec& m, Json& json) {
     json["layer_types"] = Json::array();
     for (const LayerSpec& layer : all_layers(m))
         json["layer_types"].push_back(layer.delta() ? "linear_attention" : "full_attention");
+    json["mtp_num_hidden_layers"] = m.mtp_depth;  // none where it is 0; without the key readers take 1
     if (m.delta_layers.empty()) return;
     json.update(Json{{"linear_conv_kernel_dim", m.conv_kernel},
                      {"linear_num_key_heads", m.delta_key_heads},

@@ -229,6 +229,17 @@ void write_nemotron(const ModelSpec& m, Json& json) {
                          {"conv_kernel", m.conv_kernel},
                          {"use_conv_bias", m.conv_bias},
                          {"time_step_min", m.scan_step_min}});
+    if (m.mtp_depth > 0) {
+        json["num_nextn_predict_layers"] = m.mtp_depth;
+        Json& types = json["mtp_layers_block_type"] = Json::array();
+        for (int64_t i = m.layers; i < m.layers + layers_of_a_depth(m); ++i) {
+            const LayerSpec part = layer(m, i);
+            types.push_back(part.scan()        ? "linear_attention"
+                            : part.attention() ? "full_attention"
+                            : part.mixture()   ? "moe"
+                                               : "mlp");
+        }
+    }
     const MixtureSpec& e = m.moe;
     if (e.experts == 0) return;
     json.update(Json{{"n_routed_experts", e.experts},

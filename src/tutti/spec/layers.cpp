@@ -194,8 +194,42 @@ bool has_scan(const ModelSpec& m) { return !m.scan_layers.empty() || m.pattern.f
 
 double yarn_mscale(double scale, double factor) { return factor <= 1 ? 1 : 0.1 * scale * std::log(factor) + 1; }
 
+namespace {
+
+// The parts of a block that predicts a later token, of a model with a pattern.
+std::string parts_of_a_depth(const ModelSpec& m) {
+    std::string parts;
+    for (const char* choice : {"*M", "E-"}) {
+        const std::string_view either = choice;
+        const auto part = std::ranges::find_if(either, [&](char c) { return m.pattern.find(c) != std::string::npos; });
+        if (part != either.end()) parts += *part;
+    }
+    return parts;
+}
+
+// The layer that layer i is like; itself up to the last one.
+int64_t model_of(const ModelSpec& m, int64_t i) {
+    if (i < m.layers) return i;
+    if (!m.pattern.empty()) {
+        const std::string parts = parts_of_a_depth(m);
+        return parts.empty() ? m.layers - 1
+                             : static_cast<int64_t>(m.pattern.rfind(parts[to_size(i - m.layers) % parts.size()]));
+    }
+    for (int64_t like = m.layers - 1; like >= 0; --like)
+        if (layer(m, like).attention()) return like;
+    return m.layers - 1;
+}
+
+}  // namespace
+
+int64_t layers_of_a_depth(const ModelSpec& m) {
+    return m.pattern.empty() ? 1 : static_cast<int64_t>(parts_of_a_depth(m).size());
+}
+
+int64_t layers_behind(const ModelSpec& m) { return m.mtp_depth * layers_of_a_depth(m); }
+
 LayerSpec layer(const ModelSpec& m, int64_t of) {
-    const int64_t i = std::min(of, m.layers - 1);
+    const int64_t i = model_of(m, of);
     const FamilyTraits& traits = traits_of(m);
     LayerSpec layer;
     layer.norm_before = m.norms != "post";
@@ -240,7 +274,7 @@ std::vector<LayerSpec> all_layers(const ModelSpec& model) {
 
 std::vector<int64_t> layers_with_routers(const ModelSpec& model) {
     std::vector<int64_t> with = layers_with_experts(model);
-    for (int64_t i = model.layers; i < model.layers + model.mtp_depth; ++i)
+    for (int64_t i = model.layers; i < model.layers + layers_behind(model); ++i)
         if (layer(model, i).mixture()) with.push_back(i);
     return with;
 }

@@ -115,8 +115,13 @@ struct LayerSpec {
     const MlpSpec* mlp() const { return std::get_if<MlpSpec>(&feed_forward); }
     bool operator==(const LayerSpec&) const = default;
 };
-// From model.layers on: of a block that predicts later tokens, which is like the last layer.
+// From model.layers on: of the blocks that predict later tokens. Such a block has one mixer, attention in a model with
+// attention, and one feed-forward part: it is like the last layer with attention, or, where each layer is one part, two
+// layers, "*E" in Nemotron 3.
 LayerSpec layer(const ModelSpec& model, int64_t i);
+// The layers of each of these blocks, and those of all.
+int64_t layers_of_a_depth(const ModelSpec& model);
+int64_t layers_behind(const ModelSpec& model);
 // Factors of activations that Falcon-H1 has in place of initial values of different sizes (Yang et al. 2022, muP).
 struct Multipliers {
     double key = 1;                                // of keys

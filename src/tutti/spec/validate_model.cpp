@@ -128,8 +128,8 @@ void check_scan(const ModelSpec& m, Problems& problems) {
     require(problems,
             scans || (m.scan_step_min == 0 && m.scan_step_max == 0 && m.scan_norm == "gated" && !m.scan_beside),
             "[model] scan_step_min, scan_step_max, scan_norm, scan_beside: no layer has a scan; leave them out");
-    require(problems, !scans || (m.delta_layers.empty() && m.mtp_depth == 0 && m.kv_latent == 0),
-            "[model] a model with scans has no delta_layers, mtp_depth or kv_latent beside them yet; leave them out");
+    require(problems, !scans || (m.delta_layers.empty() && m.kv_latent == 0),
+            "[model] a model with scans has no delta_layers or kv_latent beside them yet; leave them out");
     require(problems, !m.scan_beside || m.pattern.empty(),
             "[model] scan_beside = true: a layer of a pattern is one part; set false");
 }
@@ -185,8 +185,6 @@ void check_delta_rule(const ModelSpec& m, Problems& problems) {
             [&] {
                 return nearest_divisors("; nearest: ", m.delta_value_heads, m.delta_key_heads, "model.delta_key_heads");
             });
-    require(problems, m.delta_layers.empty() || m.mtp_depth == 0, "[model] mtp_depth = ", m.mtp_depth,
-            ": blocks that predict later tokens are not built beside delta_layers; set 0");
     require(problems, !m.attention_gate || m.kv_latent == 0, "[model] attention_gate = true: latent attention ",
             "(kv_latent) has no gate; set one of them");
 }

@@ -131,8 +131,6 @@ TEST(Validate, DeltaRuleOfSomeLayers) {
     EXPECT_EQ(problems({"parallel.cp=2", "train.seq_len=8"}, 2),
               "[train] seq_len = 8: a rank of [parallel] cp = 2 has 2 tokens in a row; a convolution needs [model] "
               "conv_kernel - 1 = 3 of them");
-    EXPECT_EQ(problems({"model.mtp_depth=1", "model.mtp_weight=0.3"}),
-              "[model] mtp_depth = 1: blocks that predict later tokens are not built beside delta_layers; set 0");
 }
 
 TEST(Validate, ScansOfSomeLayers) {

@@ -230,7 +230,7 @@ std::vector<Row> make_rows() {
                        .architecture = architecture,
                        .shared_expert = "shared_experts",
                        .expert_bias = "gate.e_score_correction_bias",
-                       .layers_behind = true};
+                       .later = LaterFiles::layers};
     };
     const std::vector<std::pair<const char*, Json>> gated = {kNoBias("attention_bias"), {"attn_output_gate", true}};
     const std::vector<std::pair<const char*, Json>> noaux = {
@@ -354,21 +354,21 @@ std::vector<Row> make_rows() {
         {.names = {.name = "qwen3_next",
                    .architecture = "Qwen3NextForCausalLM",
                    .delta_by_key_head = true,
-                   .layers_behind = true},
+                   .later = LaterFiles::fused},
          .set = set_qwen3_next,
          .head_dim = 256,
          .rope = {.partial = 0.25},
          .only = gated,
          .read = read_qwen3_next,
          .write = write_qwen3_next},
-        {.names = {.name = "qwen3_5_text", .architecture = "Qwen3_5ForCausalLM", .layers_behind = true},
+        {.names = {.name = "qwen3_5_text", .architecture = "Qwen3_5ForCausalLM", .later = LaterFiles::fused},
          .set = set_qwen3_next,
          .head_dim = 256,
          .rope = {.partial = 0.25, .mrope = true},
          .only = gated,
          .read = read_delta_rule,
          .write = write_delta_rule},
-        {.names = {.name = "qwen3_5_moe_text", .architecture = "Qwen3_5MoeForCausalLM", .layers_behind = true},
+        {.names = {.name = "qwen3_5_moe_text", .architecture = "Qwen3_5MoeForCausalLM", .later = LaterFiles::fused},
          .set = set_qwen3_next,
          .head_dim = 256,
          .rope = {.partial = 0.25, .mrope = true},
@@ -387,7 +387,7 @@ std::vector<Row> make_rows() {
                    .final_norm = "norm_f",
                    .shared_expert = "shared_experts",
                    .expert_bias = "gate.e_score_correction_bias",
-                   .layers_behind = true},
+                   .later = LaterFiles::parts},
          .set = set_nemotron,
          .activation = "mlp_hidden_act",
          .activations = {"relu2"},

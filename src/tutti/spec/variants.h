@@ -17,6 +17,14 @@ namespace tutti::spec {
 
 class Keys;
 
+// How files of a class name the blocks that predict later tokens.
+enum class LaterFiles {
+    none,
+    layers,  // as layers behind the last one, model.layers.61, with copies of embedding and head (DeepSeek-V3)
+    fused,   // mtp.layers.0, with mtp.fc and its norms once for all blocks (Qwen3-Next)
+    parts    // mtp.layers.0 and 1, of which the first and the last have the other parts, too (Nemotron 3)
+};
+
 // Names and storage of a row's weights. The others are Llama's.
 struct Variant {
     std::string_view name;          // "gemma2": model_type, and [model] variant
@@ -41,8 +49,8 @@ struct Variant {
     const char* router = "gate";
     // The experts of a layer are in one tensor for gate and up, whose columns alternate, and one for down (gpt-oss).
     bool experts_together = false;
-    // Files may hold layers behind the last one, which predict several tokens (DeepSeek-V3) and are not read.
-    bool layers_behind = false;
+    // Files may hold blocks that predict later tokens, which a model without such blocks passes over.
+    LaterFiles later = LaterFiles::none;
 };
 
 inline constexpr const char* kAutoVariant = "auto";  // found by the other fields of the model

@@ -10,6 +10,7 @@
 #include <ostream>
 
 #include "tutti/base/units.h"
+#include "tutti/report/run_history.h"
 
 namespace tutti::train {
 
@@ -37,6 +38,8 @@ void Console::step(const StepMetrics& m) {
         line = fmt::format("{:%F %T} | {} | {}, {} left | {}", fmt::localtime(std::time(nullptr)), line,
                            format_duration(elapsed), format_duration(left), format_bytes(m.mem_peak_bytes));
     }
+    for (size_t k = 0; k < m.result.later_losses.size(); ++k)
+        line += fmt::format(" | {} {:.4f}", report::name_of_mtp_loss(k), m.result.later_losses[k]);
     if (m.eval_loss) line += fmt::format(" | eval {:.4f}", *m.eval_loss);
     if (std::isnan(m.result.loss) && !m.result.skipped) line += " | no targets, no update";
     if (m.scaled) line += fmt::format(" | scale {:g}", m.result.loss_scale);

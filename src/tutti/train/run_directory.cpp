@@ -16,6 +16,7 @@
 #include "tutti/checkpoint/file_writer.h"
 #include "tutti/device/device.h"
 #include "tutti/hf/export.h"
+#include "tutti/report/run_history.h"
 #include "tutti/train/run_clock.h"
 
 namespace tutti::train {
@@ -173,6 +174,8 @@ void RunDirectory::log_events(const StepMetrics& m) {
         scalars.push_back({"experts/dropped_share", r.dropped_share});
         scalars.push_back({"experts/largest_load", *std::max_element(r.load.begin(), r.load.end())});
     }
+    for (size_t k = 0; k < m.result.later_losses.size(); ++k)
+        scalars.push_back({"train/" + report::name_of_mtp_loss(k), m.result.later_losses[k]});
     if (m.scaled) scalars.push_back({"train/loss_scale", m.result.loss_scale});
     if (m.eval_loss) scalars.push_back({"eval/loss", *m.eval_loss});
     if (events_->add(m.step, scalars) || failed_) return;
@@ -205,6 +208,7 @@ void RunDirectory::log(const StepMetrics& m) {
         line["expert_layers"] = r.layers;
         line["expert_load"] = load_of(r);
     }
+    if (!m.result.later_losses.empty()) line[report::kMtpLosses] = m.result.later_losses;
     if (m.stage > 0) line["stage"] = m.stage;
     if (m.scaled) line["loss_scale"] = m.result.loss_scale;
     if (m.result.skipped) line["skip_reason"] = m.result.culprit;
