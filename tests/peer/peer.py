@@ -233,7 +233,7 @@ class Peer:
         return gate if matrix in ("gate_proj", "w1") else up
 
 
-SCANS = ("granitemoehybrid", "nemotron_h", "falcon_h1")  # with the scan of Mamba-2
+SCANS = ("granitemoehybrid", "nemotron_h", "falcon_h1", "mamba2")  # with the scan of Mamba-2
 
 
 def parts_of_scan(name, model_type):

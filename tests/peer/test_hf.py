@@ -58,6 +58,9 @@ FALCON = dict(NO_PADDING, head_dim=16, mamba_d_ssm=48, mamba_n_heads=6, mamba_d_
               embedding_multiplier=3.0, lm_head_multiplier=0.3, key_multiplier=0.25, attention_in_multiplier=0.75,
               attention_out_multiplier=0.9375, ssm_in_multiplier=1.25, ssm_out_multiplier=0.625,
               mlp_multipliers=[0.875, 0.5], ssm_multipliers=[0.5, 0.75, 1.25, 1.5, 0.875])
+MAMBA2 = dict(vocab_size=211, hidden_size=48, num_hidden_layers=3, num_heads=12, head_dim=8, n_groups=2, state_size=8,
+              conv_kernel=4, layer_norm_epsilon=1e-4, residual_in_fp32=False, initializer_range=0.15, pad_token_id=None,
+              bos_token_id=None, eos_token_id=None)
 EVERY_LAYER_HAS_EXPERTS = {key: value for key, value in DELTA.items() if key != "intermediate_size"}
 MODELS = {
     "gpt2": ("GPT2", dict(vocab_size=211, n_embd=48, n_layer=3, n_head=6, n_positions=96, n_inner=100,
@@ -217,6 +220,9 @@ MODELS = {
                                            norm_topk_prob=False, num_experts_per_tok=3,
                                            layers_block_type=["moe", "linear_attention", "linear_attention",
                                                               "full_attention", "moe"])),
+    "mamba2": ("Mamba2", dict(MAMBA2, time_step_limit=[0.3, 1.0])),
+    "mamba2_plain": ("Mamba2", dict(MAMBA2, num_heads=6, n_groups=3, expand=1, conv_kernel=3, use_conv_bias=False,
+                                    tie_word_embeddings=True)),
     "falcon_h1": ("FalconH1", dict(FALCON, mamba_rms_norm=True, mamba_norm_before_gate=False)),
     "falcon_h1_before": ("FalconH1", dict(FALCON, mamba_rms_norm=True, mamba_norm_before_gate=True, mlp_bias=True,
                                           time_step_limit=[0.3, 1.0])),

@@ -103,6 +103,7 @@ TEST(ParameterCount, OfVariantsIsPublished) {
                                                           {"nemotron-h-8b", 8'100'852'736},
                                                           {"nemotron3-nano-30b", 31'577'937'344},
                                                           {"falcon-h1-0.5b", 521'411'104},
+                                                          {"mamba-codestral-7b", 7'285'403'648},
                                                           {"qwen3-next-80b-a3b", 79'674'391'296},
                                                           {"qwen3.5-4b", 4'205'751'296},
                                                           {"qwen3.5-9b", 8'953'803'264},

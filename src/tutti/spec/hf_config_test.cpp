@@ -402,6 +402,20 @@ TEST(HfConfig, Scans) {
     refuses(nemotron(R"("hybrid_override_pattern":"M","time_step_limit":[0.1, 1])"), "time_step_limit");
     refuses(nemotron(R"("hybrid_override_pattern":"M","mlp_bias":true)"), "mlp_bias = true");
     refuses(nemotron(R"("hybrid_override_pattern":"E","n_shared_experts":2)"), "n_shared_experts = 2");
+    const auto mamba = [](const std::string& more) {
+        return R"({"model_type":"mamba2","vocab_size":211,"hidden_size":48,"num_hidden_layers":3,"head_dim":6,)"
+               R"("num_heads":16,"layer_norm_epsilon":1e-05)" +
+               more + "}";
+    };
+    const ModelSpec a = read(mamba(R"(,"time_step_limit":[0.25, 1.5],"n_groups":4)"));
+    EXPECT_EQ(a.pattern, "MMM");
+    EXPECT_EQ(a.scan_step_max, 1.5);
+    EXPECT_FALSE(a.tie_embeddings);
+    EXPECT_EQ(read(to_hf_config(a, DType::f32)), a);
+    refuses(mamba(R"(,"expand":3)"), "expand = 3");
+    refuses(mamba(R"(,"use_bias":true)"), "use_bias = true");
+    refuses(mamba(R"(,"hidden_act":"gelu")"), "hidden_act");
+    refuses(mamba(R"(,"num_attention_heads":4)"), "num_attention_heads = 4: not known");
     const std::string falcon =
         R"("mamba_d_ssm":48,"mamba_n_heads":6,"mlp_multipliers":[0.5,0.1],"lm_head_multiplier":0.3)";
     const ModelSpec f = read(llama_text("falcon_h1", falcon));

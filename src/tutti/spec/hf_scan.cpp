@@ -311,4 +311,49 @@ void write_falcon(const ModelSpec& m, Json& json) {
                      {"mlp_multipliers", std::vector<double>{f.gate, f.down}}});
 }
 
+// --- Mamba-2 ---------------------------------------------------------------------------------------------------------
+
+void read_mamba2(Keys& keys, ModelSpec& m) {
+    m.width = keys.integer("hidden_size");
+    m.layers = keys.integer("num_hidden_layers");
+    m.norm_eps = keys.number("layer_norm_epsilon");
+    m.max_positions = int64_t{1} << 20;  // of no class: any number of tokens
+    m.pattern = std::string(to_size(m.layers), 'M');
+    m.nope_layers = every_layer(m);
+    m.scan_heads = keys.integer_or("num_heads", 128);
+    m.scan_head_dim = keys.integer_or("head_dim", 64);
+    m.scan_groups = keys.integer_or("n_groups", 8);
+    m.scan_state = keys.integer_or("state_size", 128);
+    m.conv_kernel = keys.integer_or("conv_kernel", 4);
+    m.conv_bias = keys.boolean_or("use_conv_bias", true);
+    if (keys.integer_or("expand", 2) * m.width != m.scan_heads * m.scan_head_dim)
+        keys.problem("expand", "times hidden_size must be num_heads * head_dim = ", m.scan_heads * m.scan_head_dim);
+    m.heads = m.kv_heads = m.scan_heads;
+    m.head_dim = m.scan_head_dim + m.scan_head_dim % 2;
+    m.ffn = m.width;
+    read_step_limit(keys, m);
+    keys.only("use_bias", {false});
+    take_unread(keys, {"chunk_size", "residual_in_fp32", "rescale_prenorm_residual", "time_step_rank", "time_step_min",
+                       "time_step_max", "time_step_floor"});
+}
+
+void write_mamba2(const ModelSpec& m, Json& json) {
+    for (const char* key : {"intermediate_size", "num_attention_heads", "num_key_value_heads",
+                            "max_position_embeddings", "rope_theta", "rope_scaling", "attention_dropout"})
+        json.erase(key);
+    const int64_t channels = m.scan_heads * m.scan_head_dim;
+    check<UsageError>(channels % m.width == 0, "no mamba2 of transformers has scans of ", channels,
+                      " channels in a model of width ", m.width, "; required: a multiple");
+    json.update(Json{{"num_heads", m.scan_heads},
+                     {"head_dim", m.scan_head_dim},
+                     {"n_groups", m.scan_groups},
+                     {"state_size", m.scan_state},
+                     {"conv_kernel", m.conv_kernel},
+                     {"use_conv_bias", m.conv_bias},
+                     {"use_bias", false},
+                     {"expand", channels / m.width},
+                     {"time_step_limit", step_limit(m)},
+                     {"rescale_prenorm_residual", false}});
+}
+
 }  // namespace tutti::spec

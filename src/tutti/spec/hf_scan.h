@@ -1,5 +1,5 @@
 // spec/hf_scan.h: the keys of config.json of the classes of transformers with the scan of Mamba-2: Granite 4
-// (granitemoehybrid), Nemotron-H, Falcon-H1.
+// (granitemoehybrid), Nemotron-H, Falcon-H1, and Mamba-2 itself.
 #pragma once
 
 #include "tutti/spec/hf_keys.h"
@@ -16,5 +16,9 @@ void write_nemotron(const ModelSpec& model, Json& json);
 
 void read_falcon(Keys& keys, ModelSpec& model);
 void write_falcon(const ModelSpec& model, Json& json);
+
+// A Mamba-2 has scans alone. Of the sizes of attention, which have no effect, the heads are those of the scan.
+void read_mamba2(Keys& keys, ModelSpec& model);
+void write_mamba2(const ModelSpec& model, Json& json);
 
 }  // namespace tutti::spec

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 #include "tutti/spec/layers.h"
 #include "tutti/spec/nearest.h"
 #include "tutti/spec/variants.h"
@@ -328,6 +329,15 @@ ModelSpec nemotron(const std::string& name, const LlamaSizes& s, const std::stri
     return m;
 }
 
+// Mamba-2 (Dao and Gu 2024): scans alone. `s`: as for Nemotron-H.
+ModelSpec mamba2(const std::string& name, const LlamaSizes& s, int64_t layers, const ScanSizes& scan) {
+    ModelSpec m = with_scan(relative("mamba2", name, s, false, 10000, 1e-5), scan);
+    m.layers = layers;
+    m.pattern = std::string(to_size(layers), 'M');
+    m.nope_layers = to_text({{0, layers - 1}});
+    return m;
+}
+
 // Falcon-H1 (TII 2025), with the factors of its 0.5B.
 ModelSpec falcon_h1(const std::string& name, const LlamaSizes& s, const ScanSizes& scan) {
     ModelSpec m = with_scan(relative("falcon_h1", name, s, false, 1e11, 1e-5), scan);
@@ -537,6 +547,8 @@ std::vector<ModelSpec> all_presets() {
         nemotron("nemotron3-nano-30b", {131072, 2688, 0, 32, 2, 128, 1856, 262144},
                  "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME", {64, 64, 8, 128},
                  {.experts = 128, .top_k = 6, .ffn = 1856, .shared_ffn = 3712}),
+        mamba2("mamba2-tiny", {256, 128, 0, 8, 8, 32, 128, 1 << 20}, 4, {8, 32, 2, 16}),
+        mamba2("mamba-codestral-7b", {32768, 4096, 0, 128, 128, 64, 4096, 1 << 20}, 64, {128, 64, 8, 128}),
         falcon_h1("falcon-h1-tiny", {256, 128, 4, 4, 2, 32, 256, 1024}, {8, 24, 1, 16}),
         falcon_h1("falcon-h1-0.5b", {32784, 1024, 36, 8, 2, 64, 2048, 16384}, {24, 64, 1, 128}),
         gpt_oss("gpt-oss-tiny", {256, 128, 4, 4, 2, 32, 128, 1024}, 32, 8, 2, 64),

@@ -59,6 +59,7 @@ struct Row {
     int64_t head_dim = 0;                             // of files without the key; 0: hidden_size / heads
     const char* epsilon = "rms_norm_eps";
     int64_t (*layers)(Keys&) = [](Keys&) -> int64_t { return 0; };  // of files without num_hidden_layers; 0: required
+    bool attention = true;                                          // without: `read` takes all sizes
     Tied tied = Tied::no;
     RopeKeys rope = {};
     Windows windows = Windows::none;
@@ -407,6 +408,16 @@ std::vector<Row> make_rows() {
          .booleans = {{"mlp_bias", &ModelSpec::mlp_bias, false}},
          .read = read_falcon,
          .write = write_falcon},
+        {.names = {.name = "mamba2",
+                   .architecture = "Mamba2ForCausalLM",
+                   .prefix = "backbone",
+                   .embedding = "embeddings",
+                   .final_norm = "norm_f"},
+         .set = set_nemotron,
+         .epsilon = "layer_norm_epsilon",
+         .attention = false,
+         .read = read_mamba2,
+         .write = write_mamba2},
         {.names = latent_class("deepseek_v2", "DeepseekV2ForCausalLM"),
          .set = set_deepseek2,
          .rope = {.partial = 0, .mscales = true},
@@ -532,7 +543,7 @@ void read_variant(std::string_view name, Keys& keys, ModelSpec& m, const std::st
                   std::vector<std::string>& problems) {
     const Row& row = row_of(name);
     set_variant(m, name);
-    read_sizes(keys, m, row.head_dim, row.epsilon, row.layers(keys));
+    if (row.attention) read_sizes(keys, m, row.head_dim, row.epsilon, row.layers(keys));
     m.tie_embeddings = row.tied == Tied::required ? keys.boolean("tie_word_embeddings")
                                                   : keys.boolean_or("tie_word_embeddings", row.tied == Tied::yes);
     keys.only(row.activation, std::vector<Json>(row.activations.begin(), row.activations.end()));
