@@ -39,7 +39,13 @@ class Reader {
     // A text or a list of texts.
     template <class Value>
     void take(const std::string& path, Value& into) {
-        if (const Json* value = find(path)) into = value->get<Value>();
+        const Json* value = find(path);
+        if (value == nullptr) return;
+        try {
+            into = value->get<Value>();
+        } catch (const DataError& error) {
+            throw UsageError(concat(source_, ": ", path, ": ", error.what()));
+        }
     }
     // A number in units of `unit`; whole where `into` is. True: the key is there.
     template <class Value>

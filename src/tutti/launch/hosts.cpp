@@ -35,12 +35,13 @@ std::vector<HostLine> parse_hosts(const std::string& text, const std::string& or
         std::istringstream words(line.substr(0, line.find('#')));
         HostLine host;
         if (!(words >> host.name)) continue;
-        // The command line of ssh takes the name as it is.
-        check<UsageError>(host.name.front() != '-', where, "a host cannot be named ", host.name);
         if (const size_t colon = host.name.rfind(':'); colon != std::string::npos) {
             host.slots = slots_of(host.name.substr(colon + 1), where);
             host.name.resize(colon);
         }
+        // The command line of ssh takes the name as it is.
+        check<UsageError>(!host.name.empty() && host.name.front() != '-', where, "a host cannot be named '", host.name,
+                          "'");
         for (std::string word; words >> word;) {
             const std::string key = word.substr(0, word.find('=')),
                               value = word.substr(std::min(word.size(), key.size() + 1));

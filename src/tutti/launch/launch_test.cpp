@@ -48,7 +48,8 @@ TEST(Hosts, NameTheLineThatIsWrong) {
     EXPECT_EQ(error_of("n1 slot=8"),
               "hosts:1: 'slot=8' is none of slots=N, addr=ADDRESS and rack=NAME; a line is `n1 slots=8 addr=10.0.0.1`");
     EXPECT_EQ(error_of("n1\nn1:2"), "hosts:2: the host n1 is named twice; slots=N says how many ranks it takes");
-    EXPECT_EQ(error_of("-oProxyCommand=reboot"), "hosts:1: a host cannot be named -oProxyCommand=reboot");
+    EXPECT_EQ(error_of("-oProxyCommand=reboot"), "hosts:1: a host cannot be named '-oProxyCommand=reboot'");
+    EXPECT_EQ(error_of(":8"), "hosts:1: a host cannot be named ''");
     EXPECT_EQ(error_of("# none\n"), "hosts names no host; a line is `n1 slots=8`");
 }
 

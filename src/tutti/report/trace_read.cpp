@@ -75,7 +75,10 @@ TracedMemory memory_of(const Json& event) {
 }  // namespace
 
 std::vector<TracedRank> read_trace(const std::filesystem::path& path) {
-    const std::string text = read_file(path.string());
+    return parse_trace(read_file(path.string()), path.string());
+}
+
+std::vector<TracedRank> parse_trace(std::string_view text, const std::string& name) {
     constexpr const char* kAdvice = "; remove it to report without it";
     std::map<int, TracedRank> ranks;
     try {
@@ -92,10 +95,9 @@ std::vector<TracedRank> read_trace(const std::filesystem::path& path) {
             ranks[rank].spans.push_back(span_of(event));
         }
     } catch (const JsonError& error) {
-        throw DataError(
-            concat(path.string(), ": damaged at byte ", error.byte, ": required: the JSON of a trace", kAdvice));
+        throw DataError(concat(name, ": damaged at byte ", error.byte, ": required: the JSON of a trace", kAdvice));
     } catch (const DataError& error) {
-        throw DataError(concat(path.string(), ": not a trace of this program: ", error.what(), kAdvice));
+        throw DataError(concat(name, ": not a trace of this program: ", error.what(), kAdvice));
     }
     std::vector<TracedRank> all;
     for (auto& [number, rank] : ranks) all.push_back(std::move(rank));

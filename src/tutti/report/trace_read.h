@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tutti/base/purpose.h"
@@ -35,6 +36,7 @@ struct TracedRank {
 
 // The spans by rank. DataError with the file and the place in it when the file is no trace of this program.
 std::vector<TracedRank> read_trace(const std::filesystem::path& path);
+std::vector<TracedRank> parse_trace(std::string_view text, const std::string& name);
 
 // Means per traced step of one rank. Compute excludes the waits inside; on a GPU it is the GPU's compute. Communication
 // is the time with at least one operation in flight, by the GPU's clock under NCCL; hidden is the part of it in which
