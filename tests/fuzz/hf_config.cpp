@@ -1,11 +1,10 @@
 // tests/fuzz/hf_config.cpp: any bytes as a config.json. Either DataError, or a model that is legal and that survives
 // being written and read.
-#include "tutti/spec/hf_config.h"
-
 #include <cstdint>
 #include <cstdlib>
 
 #include "tutti/base/error.h"
+#include "tutti/spec/hf/config.h"
 #include "tutti/spec/validate.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

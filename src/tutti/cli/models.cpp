@@ -7,7 +7,7 @@
 #include "tutti/base/units.h"
 #include "tutti/cli/commands.h"
 #include "tutti/models/flops.h"
-#include "tutti/spec/hf_config.h"
+#include "tutti/spec/hf/config.h"
 #include "tutti/spec/layers.h"
 
 namespace tutti::cli {

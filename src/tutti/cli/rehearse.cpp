@@ -7,8 +7,8 @@
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/units.h"
+#include "tutti/card/placement.h"
 #include "tutti/cli/forecast.h"
-#include "tutti/plan/placement.h"
 #include "tutti/rehearsal/drawing.h"
 #include "tutti/rehearsal/present.h"
 #include "tutti/report/step_page.h"
@@ -60,7 +60,7 @@ std::string crossing_warning(const RehearseArguments& a, const spec::RunSpec& ru
     if (per_host == 0) return "";
     std::vector<std::string> hosts;
     for (int rank = 0; rank < shown.ranks; ++rank) hosts.push_back(std::to_string(rank / per_host));
-    return plan::placement_warning(parallel::make_mesh(run, shown.ranks), hosts, rehearsal::sent_in(shown, mesh::kTp));
+    return card::placement_warning(parallel::make_mesh(run, shown.ranks), hosts, rehearsal::sent_in(shown, mesh::kTp));
 }
 
 // Of a node of the cluster; nothing where no cluster is named, or a model of a CPU.
@@ -227,9 +227,9 @@ int rehearse(const RehearseArguments& a, const Io& io) {
                                                               layout.shown.program, layout.shown.memory_capacity)));
     if (!a.html.empty()) write_step_page(a, run, ranks);
     if (a.kernels) text << rehearsal::render_program(layout.shown) << '\n';
-    plan::Card card = rehearsal::card_of(run, layout.shown);
+    card::Card card = rehearsal::card_of(run, layout.shown);
     card.stages = rehearsal::stage_lines(whole, 0, shown);
-    text << plan::render_card(card);
+    text << card::render_card(card);
     if (ranks > 1) text << agreement(layout) << '\n';
     const std::string crossing = crossing_warning(a, run, layout.shown);
     if (!crossing.empty()) io.err << "warning: " << crossing << std::endl;

@@ -12,7 +12,7 @@
 #include "tutti/base/to_size.h"
 #include "tutti/checkpoint/testing/memory_file_system.h"
 #include "tutti/hf/export.h"
-#include "tutti/spec/hf_config.h"
+#include "tutti/spec/hf/config.h"
 
 namespace tutti::hf {
 namespace {

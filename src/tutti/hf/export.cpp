@@ -8,7 +8,7 @@
 #include "tutti/checkpoint/digest.h"
 #include "tutti/hf/expert_tensors.h"
 #include "tutti/hf/values.h"
-#include "tutti/spec/hf_config.h"
+#include "tutti/spec/hf/config.h"
 #include "tutti/spec/later_names.h"
 
 namespace tutti::hf {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tutti/hf/weights.h"
-#include "tutti/spec/hf_config.h"
+#include "tutti/spec/hf/config.h"
 
 namespace tutti::hf {
 

@@ -13,7 +13,7 @@
 #include "tutti/checkpoint/testing/memory_file_system.h"
 #include "tutti/hf/expert_tensors.h"
 #include "tutti/hf/export.h"
-#include "tutti/spec/hf_config.h"
+#include "tutti/spec/hf/config.h"
 #include "tutti/spec/later_names.h"
 
 namespace tutti::hf {

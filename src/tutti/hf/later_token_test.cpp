@@ -7,7 +7,7 @@
 #include "tutti/base/json.h"
 #include "tutti/checkpoint/testing/memory_file_system.h"
 #include "tutti/hf/export.h"
-#include "tutti/spec/hf_config.h"
+#include "tutti/spec/hf/config.h"
 #include "tutti/spec/later_names.h"
 
 namespace tutti::hf {

@@ -9,7 +9,7 @@
 #include "tutti/infer/stored_model.h"
 #include "tutti/models/flops.h"
 #include "tutti/spec/families.h"
-#include "tutti/spec/hf_config.h"
+#include "tutti/spec/hf/config.h"
 #include "tutti/spec/toml.h"
 #include "tutti/text/tokenizer.h"
 

@@ -11,7 +11,7 @@
 #include "tutti/kernels/backends.h"
 #include "tutti/parallel/apply.h"
 #include "tutti/spec/families.h"
-#include "tutti/spec/hf_config.h"
+#include "tutti/spec/hf/config.h"
 #include "tutti/spec/stages.h"
 #include "tutti/spec/toml.h"
 

@@ -12,7 +12,7 @@
 #include "tutti/models/mamba2.h"
 #include "tutti/models/residual_block.h"
 #include "tutti/models/self_attention.h"
-#include "tutti/spec/hf_config.h"
+#include "tutti/spec/hf/config.h"
 #include "tutti/spec/later_names.h"
 #include "tutti/spec/variants.h"
 

@@ -46,7 +46,7 @@ struct Attempt {
 
 // "": it fits the device and its host.
 std::string problem_of(const Request& request, const simulate::RehearsedStep& step, Attempt& a) {
-    const plan::MemoryPlan& memory = step.shown.memory;
+    const card::MemoryPlan& memory = step.shown.memory;
     if (!step.shown.fits) {
         a.too_large = true;
         const int64_t peak = memory.peak(), capacity = step.shown.memory_capacity;

@@ -5,7 +5,7 @@
 
 #include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
-#include "tutti/plan/placement.h"
+#include "tutti/card/placement.h"
 #include "tutti/spec/stages.h"
 
 namespace tutti::rehearsal {
@@ -71,8 +71,8 @@ std::string folded(const std::vector<std::string>& lines) {
 
 }  // namespace
 
-plan::Card card_of(const spec::RunSpec& run, const Rehearsal& r) {
-    plan::Card card{.run = run,
+card::Card card_of(const spec::RunSpec& run, const Rehearsal& r) {
+    card::Card card{.run = run,
                     .machine = r.machine,
                     .memory = r.memory,
                     .ranks = r.ranks,
@@ -144,7 +144,7 @@ Json to_json(const std::vector<parallel::GroupTraffic>& communication) {
     for (const parallel::GroupTraffic& t : communication)
         list.push_back({{"group", t.group},
                         {"size", t.ranks.size()},
-                        {"ranks", plan::ranks_text(t.ranks)},
+                        {"ranks", card::ranks_text(t.ranks)},
                         {"operation", name_of(t.operation)},
                         {"calls", t.traffic.calls},
                         {"bytes", t.traffic.bytes},

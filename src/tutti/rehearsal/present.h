@@ -4,12 +4,12 @@
 #include <string>
 
 #include "tutti/base/json.h"
-#include "tutti/plan/card.h"
+#include "tutti/card/card.h"
 #include "tutti/rehearsal/rehearse.h"
 
 namespace tutti::rehearsal {
 
-plan::Card card_of(const spec::RunSpec& run, const Rehearsal& rehearsal);
+card::Card card_of(const spec::RunSpec& run, const Rehearsal& rehearsal);
 
 // A line for each stage, from `first` on, of which `rehearsals` are those: "2 until step 20: train.seq_len = 16; peak
 // 3.1 MiB, the largest". None of a run without stages.

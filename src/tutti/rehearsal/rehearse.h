@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "tutti/card/memory.h"
 #include "tutti/engine/factories.h"
 #include "tutti/models/flops.h"
 #include "tutti/parallel/groups.h"
-#include "tutti/plan/memory.h"
 #include "tutti/rehearsal/program.h"
 #include "tutti/rehearsal/target.h"
 
@@ -41,7 +41,7 @@ struct Parts {
 struct Rehearsal {
     std::string machine;  // of the target
     int ranks = 1, rank = 0;
-    plan::MemoryPlan memory;                            // of the first step
+    card::MemoryPlan memory;                            // of the first step
     int64_t memory_capacity = 0;                        // of the machine; 0: not known
     bool fits = true;                                   // in memory_capacity, block by block
     std::vector<parallel::GroupTraffic> communication;  // of the step, groups of one rank left out

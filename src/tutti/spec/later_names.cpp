@@ -4,7 +4,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
-#include "tutti/spec/hf_keys.h"
+#include "tutti/spec/hf/keys.h"
 #include "tutti/spec/layers.h"
 #include "tutti/spec/variants.h"
 

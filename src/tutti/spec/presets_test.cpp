@@ -4,7 +4,7 @@
 #include <set>
 
 #include "tutti/base/error.h"
-#include "tutti/spec/hf_config.h"
+#include "tutti/spec/hf/config.h"
 #include "tutti/spec/model_spec.h"
 #include "tutti/spec/validate.h"
 #include "tutti/spec/variants.h"

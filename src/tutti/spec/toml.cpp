@@ -15,7 +15,7 @@
 #include "tutti/base/read_file.h"
 #include "tutti/base/units.h"
 #include "tutti/spec/fields.h"
-#include "tutti/spec/hf_config.h"
+#include "tutti/spec/hf/config.h"
 #include "tutti/spec/nearest.h"
 #include "tutti/spec/stages.h"
 

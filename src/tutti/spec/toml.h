@@ -4,7 +4,7 @@
 // Precedence: defaults < model.preset < file < --set. model.preset gives the defaults of the other model fields
 // wherever it is given: with `--set model.preset=X` the model fields of the file still count. model.preset = "" gives
 // none, so all sizes that the family uses must be given. model.hf = "DIR" takes the place of a preset: the fields come
-// from DIR/config.json (hf_config.h), unless all sizes are given and that file is missing.
+// from DIR/config.json (hf/config.h), unless all sizes are given and that file is missing.
 //
 // Types are exact: an integer key takes an integer (not 1e3), a number key takes 1 or 1.0, a list key takes ["a", "b"]
 // or one "a". A value in --set is written as in TOML; a text needs no quotes. The last --set of a key counts.

@@ -10,12 +10,12 @@
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/to_size.h"
-#include "tutti/spec/hf_config.h"
-#include "tutti/spec/hf_delta.h"
-#include "tutti/spec/hf_experts.h"
-#include "tutti/spec/hf_keys.h"
-#include "tutti/spec/hf_latent.h"
-#include "tutti/spec/hf_scan.h"
+#include "tutti/spec/hf/config.h"
+#include "tutti/spec/hf/delta.h"
+#include "tutti/spec/hf/experts.h"
+#include "tutti/spec/hf/keys.h"
+#include "tutti/spec/hf/latent.h"
+#include "tutti/spec/hf/scan.h"
 #include "tutti/spec/layers.h"
 
 namespace tutti::spec {

@@ -13,6 +13,8 @@
 #include "tutti/base/json.h"
 #include "tutti/base/timing.h"
 #include "tutti/base/units.h"
+#include "tutti/card/card.h"
+#include "tutti/card/placement.h"
 #include "tutti/checkpoint/digest.h"
 #include "tutti/comm/run.h"
 #include "tutti/engine/step.h"
@@ -21,8 +23,6 @@
 #include "tutti/kernels/backends.h"
 #include "tutti/models/flops.h"
 #include "tutti/ops/ops.h"
-#include "tutti/plan/card.h"
-#include "tutti/plan/placement.h"
 #include "tutti/rehearsal/present.h"
 #include "tutti/report/report.h"
 #include "tutti/spec/copies.h"
@@ -130,12 +130,12 @@ rehearsal::Rehearsal Run::rehearse_stages(const rehearsal::Target& target, comm:
                 ? rehearsed.back()
                 : rehearsal::rehearse(stages[i], target, world_.size(), world_.rank(), options_.factories));
     if (first_rank()) {
-        plan::Card card = rehearsal::card_of(run_, rehearsed.front());
+        card::Card card = rehearsal::card_of(run_, rehearsed.front());
         std::vector<const rehearsal::Rehearsal*> all;
         for (const rehearsal::Rehearsal& r : rehearsed) all.push_back(&r);
         card.stages = rehearsal::stage_lines(options_.run, stage_, all);
         if (data_) card.tokenizer = data_->tokenizer->description();
-        console_.text(plan::render_card(card));
+        console_.text(card::render_card(card));
     }
     for (size_t i = 0; i < rehearsed.size(); ++i) {
         const spec::RunSpec& stage = stages[stage_ + i];
@@ -172,7 +172,7 @@ engine::Machine Run::prepare() {
 void Run::warn_of_placement(comm::Communicator& ranks, const rehearsal::Rehearsal& rehearsed) {
     if (run_.parallel.tp == 1) return;
     const std::vector<std::string> hosts = comm::gather_texts(ranks, host_name());
-    const std::string warning = plan::placement_warning(parallel::make_mesh(run_, ranks.size()), hosts,
+    const std::string warning = card::placement_warning(parallel::make_mesh(run_, ranks.size()), hosts,
                                                         rehearsal::sent_in(rehearsed, mesh::kTp));
     if (first_rank() && !warning.empty()) console_.warn(warning);
 }
@@ -453,7 +453,7 @@ void Run::see_first_step(const std::vector<parallel::GroupTraffic>& before) {
     }
     if (!first_rank()) return;
     directory_->write_first_step(first_step().dump(1) + "\n");
-    console_.text(plan::render_measured(rehearsal_.memory, memory));
+    console_.text(card::render_measured(rehearsal_.memory, memory));
 }
 
 void Run::finish() {

@@ -1,5 +1,5 @@
-// spec/hf_config.cpp: config.json to ModelSpec. Each key that is read is removed; the remaining keys must be harmless.
-#include "tutti/spec/hf_config.h"
+// spec/hf/config.cpp: config.json to ModelSpec. Each key that is read is removed; the remaining keys must be harmless.
+#include "tutti/spec/hf/config.h"
 
 #include <algorithm>
 #include <array>
@@ -12,8 +12,8 @@
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
 #include "tutti/base/to_size.h"
-#include "tutti/spec/hf_experts.h"
-#include "tutti/spec/hf_keys.h"
+#include "tutti/spec/hf/experts.h"
+#include "tutti/spec/hf/keys.h"
 #include "tutti/spec/layers.h"
 #include "tutti/spec/nearest.h"
 #include "tutti/spec/validate.h"

@@ -1,8 +1,8 @@
-// spec/hf_delta.h: the keys of config.json of the classes of transformers with the gated delta rule: Qwen3-Next,
+// spec/hf/delta.h: the keys of config.json of the classes of transformers with the gated delta rule: Qwen3-Next,
 // Qwen3.5 and its mixture.
 #pragma once
 
-#include "tutti/spec/hf_keys.h"
+#include "tutti/spec/hf/keys.h"
 
 namespace tutti::spec {
 

@@ -1,4 +1,4 @@
-// spec/hf_config.h: the config.json of a Hugging Face directory to a ModelSpec, and back.
+// spec/hf/config.h: the config.json of a Hugging Face directory to a ModelSpec, and back.
 //
 // Read: the model_types of hf_model_types(), in the spellings of transformers 4 and 5. A key that changes the
 // computation in a way that Tutti lacks is an error; so is an unknown key, unless its value asks for nothing (null,

@@ -1,9 +1,10 @@
-// cli/predicted_products.cpp: `tutti bench gemm --cluster`: the products of the sweep on a machine that is not here.
+// cli/bench/predicted_products.cpp: `tutti bench gemm --cluster`: the products of the sweep on a machine that is not
+// here.
 #include <cmath>
 
 #include "tutti/base/error.h"
 #include "tutti/base/units.h"
-#include "tutti/cli/bench.h"
+#include "tutti/cli/bench/bench.h"
 #include "tutti/cli/io.h"
 #include "tutti/hardware/cluster.h"
 #include "tutti/simulate/machine_prices.h"

@@ -1,5 +1,5 @@
 // The card as a person sees it: a whole one, line by line, and what long or odd values do to its frame.
-#include "tutti/plan/card.h"
+#include "tutti/card/card.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 
 #include "tutti/base/error.h"
 
-namespace tutti::plan {
+namespace tutti::card {
 namespace {
 
 models::ModelCounts counts_of(const spec::RunSpec& run) {
@@ -149,4 +149,4 @@ TEST(Card, SaysWhatTheRunIs) {
 }
 
 }  // namespace
-}  // namespace tutti::plan
+}  // namespace tutti::card

@@ -1,5 +1,5 @@
 // config.json: the published spellings of transformers 4 and 5, what is refused and with which words, and the way back.
-#include "tutti/spec/hf_config.h"
+#include "tutti/spec/hf/config.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

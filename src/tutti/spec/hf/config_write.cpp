@@ -1,11 +1,11 @@
-// spec/hf_config_write.cpp: ModelSpec to config.json, in the names of transformers 4, which 5 reads too.
+// spec/hf/config_write.cpp: ModelSpec to config.json, in the names of transformers 4, which 5 reads too.
 #include <algorithm>
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
-#include "tutti/spec/hf_config.h"
-#include "tutti/spec/hf_experts.h"
-#include "tutti/spec/hf_keys.h"
+#include "tutti/spec/hf/config.h"
+#include "tutti/spec/hf/experts.h"
+#include "tutti/spec/hf/keys.h"
 #include "tutti/spec/layers.h"
 #include "tutti/spec/variants.h"
 

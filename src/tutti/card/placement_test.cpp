@@ -1,8 +1,8 @@
-#include "tutti/plan/placement.h"
+#include "tutti/card/placement.h"
 
 #include <gtest/gtest.h>
 
-namespace tutti::plan {
+namespace tutti::card {
 namespace {
 
 using mesh::Axis;
@@ -36,4 +36,4 @@ TEST(Placement, WarnsWhereTensorParallelismCrossesHosts) {
 }
 
 }  // namespace
-}  // namespace tutti::plan
+}  // namespace tutti::card

@@ -1,11 +1,11 @@
-// plan/memory.h: the memory of a rank as plain data.
+// card/memory.h: the memory of a rank as plain data.
 #pragma once
 
 #include <string>
 
 #include "tutti/base/purpose.h"
 
-namespace tutti::plan {
+namespace tutti::card {
 
 // Bytes of a rank during its first step, rehearsed or counted by an allocator.
 struct MemoryPlan {
@@ -19,4 +19,4 @@ struct MemoryPlan {
     int64_t peak() const { return at_peak.total(); }
 };
 
-}  // namespace tutti::plan
+}  // namespace tutti::card

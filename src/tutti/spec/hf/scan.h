@@ -1,8 +1,8 @@
-// spec/hf_scan.h: the keys of config.json of the classes of transformers with the scan of Mamba-2: Granite 4
+// spec/hf/scan.h: the keys of config.json of the classes of transformers with the scan of Mamba-2: Granite 4
 // (granitemoehybrid), Nemotron-H, Falcon-H1, and Mamba-2 itself.
 #pragma once
 
-#include "tutti/spec/hf_keys.h"
+#include "tutti/spec/hf/keys.h"
 
 namespace tutti::spec {
 

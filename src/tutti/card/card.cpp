@@ -1,4 +1,4 @@
-#include "tutti/plan/card.h"
+#include "tutti/card/card.h"
 
 #include <algorithm>
 #include <array>
@@ -10,12 +10,12 @@
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
-#include "tutti/plan/placement.h"
+#include "tutti/card/placement.h"
 #include "tutti/spec/layers.h"
 #include "tutti/spec/rules.h"
 #include "tutti/spec/variants.h"
 
-namespace tutti::plan {
+namespace tutti::card {
 namespace {
 
 // --- The text of the lines ---
@@ -326,4 +326,4 @@ std::string render_measured(const MemoryPlan& plan, const MemoryByPurpose& measu
     return box.text();
 }
 
-}  // namespace tutti::plan
+}  // namespace tutti::card

@@ -1,8 +1,8 @@
-// spec/hf_experts.h: the keys of config.json about mixtures of experts that several classes of transformers have, and
+// spec/hf/experts.h: the keys of config.json about mixtures of experts that several classes of transformers have, and
 // those of gpt-oss.
 #pragma once
 
-#include "tutti/spec/hf_keys.h"
+#include "tutti/spec/hf/keys.h"
 
 namespace tutti::spec {
 

@@ -1,15 +1,15 @@
-// plan/card.h: the plan card: model, layout, memory and communication of a run on one screen, before the run starts;
+// card/card.h: the plan card: model, layout, memory and communication of a run on one screen, before the run starts;
 // and rehearsed beside measured memory after the first step.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "tutti/card/memory.h"
 #include "tutti/models/flops.h"
-#include "tutti/plan/memory.h"
 #include "tutti/spec/run_spec.h"
 
-namespace tutti::plan {
+namespace tutti::card {
 
 // The contents of a card. Its other figures follow from these.
 struct Card {
@@ -45,4 +45,4 @@ std::string render_card(const Card& card, const CardStyle& style = {});
 // Predicted and measured memory at the peak of the sum, and their difference.
 std::string render_measured(const MemoryPlan& plan, const MemoryByPurpose& measured, const CardStyle& style = {});
 
-}  // namespace tutti::plan
+}  // namespace tutti::card

@@ -1,4 +1,4 @@
-#include "tutti/spec/hf_keys.h"
+#include "tutti/spec/hf/keys.h"
 
 #include <algorithm>
 #include <cmath>

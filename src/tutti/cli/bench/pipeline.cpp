@@ -1,4 +1,4 @@
-// cli/bench_pipeline.cpp: `tutti bench pipeline`: runs schedules with the executor of training and real messages
+// cli/bench/pipeline.cpp: `tutti bench pipeline`: runs schedules with the executor of training and real messages
 // between ranks; compute is replaced by sleeping for the times of F, I and W, so a few cores can run any number of
 // ranks. The timeline of the same program is printed beside the measured time.
 #include <thread>

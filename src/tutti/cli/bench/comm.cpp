@@ -1,4 +1,4 @@
-// cli/bench_comm.cpp: `tutti bench comm`: every collective over sizes, with the bandwidths as nccl-tests defines them
+// cli/bench/comm.cpp: `tutti bench comm`: every collective over sizes, with the bandwidths as nccl-tests defines them
 // (https://github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md), beside the copy bandwidth of the same machine measured in
 // the same run. Ranks are threads, or processes started by a launcher.
 #include <algorithm>

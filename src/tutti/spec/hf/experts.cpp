@@ -1,4 +1,4 @@
-#include "tutti/spec/hf_experts.h"
+#include "tutti/spec/hf/experts.h"
 
 #include <algorithm>
 #include <set>

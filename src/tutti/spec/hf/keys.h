@@ -1,5 +1,5 @@
-// spec/hf_keys.h: one object of a config.json of Hugging Face, whose keys are taken out one by one: what is left when
-// all readers are done must be harmless (hf_config.h).
+// spec/hf/keys.h: one object of a config.json of Hugging Face, whose keys are taken out one by one: what is left when
+// all readers are done must be harmless (config.h).
 #pragma once
 
 #include <set>

@@ -1,4 +1,4 @@
-// plan/placement.h: the ranks of a group in a few words; a warning where tensor parallelism crosses hosts.
+// card/placement.h: the ranks of a group in a few words; a warning where tensor parallelism crosses hosts.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 #include "tutti/mesh/mesh.h"
 
-namespace tutti::plan {
+namespace tutti::card {
 
 // Ascending ranks as text: "3", "0 to 7", "0, 2, 4, 6", "0, 16, ..., 240" (equal distances), else all of them.
 std::string ranks_text(const std::vector<int>& ranks);
@@ -15,4 +15,4 @@ std::string ranks_text(const std::vector<int>& ranks);
 // rank, by any name. `sent`: bytes that a rank sends in its tensor-parallel group in a step.
 std::string placement_warning(const mesh::Mesh& mesh, const std::vector<std::string>& hosts, int64_t sent);
 
-}  // namespace tutti::plan
+}  // namespace tutti::card

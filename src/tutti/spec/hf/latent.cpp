@@ -1,4 +1,4 @@
-#include "tutti/spec/hf_latent.h"
+#include "tutti/spec/hf/latent.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-// cli/bench_kernels.cpp: `tutti bench memory`, `tutti bench gemm` and `tutti bench attention`: kernels by themselves,
+// cli/bench/kernels.cpp: `tutti bench memory`, `tutti bench gemm` and `tutti bench attention`: kernels by themselves,
 // beside the ceilings of the machine.
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
-#include "tutti/cli/bench.h"
+#include "tutti/cli/bench/bench.h"
 #include "tutti/cli/io.h"
 #include "tutti/device/cpu/parallel.h"
 #include "tutti/kernels/backends.h"

@@ -1,5 +1,7 @@
-// cli/bench_step.cpp: `tutti bench step`: a training step and its MFU, by the five steps of the definition. The step is
+// cli/bench/step.cpp: `tutti bench step`: a training step and its MFU, by the five steps of the definition. The step is
 // engine/step.cpp's own, on one batch in memory: reading data is not measured.
+#include "tutti/engine/step.h"
+
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -8,11 +10,10 @@
 #include "tutti/base/philox.h"
 #include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
-#include "tutti/cli/bench.h"
+#include "tutti/cli/bench/bench.h"
 #include "tutti/cli/io.h"
 #include "tutti/comm/meta/meta_world.h"
 #include "tutti/comm/threads/thread_world.h"
-#include "tutti/engine/step.h"
 #include "tutti/models/flops.h"
 #include "tutti/ops/kernel_times.h"
 #include "tutti/rehearsal/rehearse.h"

@@ -1,4 +1,4 @@
-#include "tutti/plan/placement.h"
+#include "tutti/card/placement.h"
 
 #include <algorithm>
 #include <map>
@@ -8,7 +8,7 @@
 #include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
 
-namespace tutti::plan {
+namespace tutti::card {
 
 std::string ranks_text(const std::vector<int>& ranks) {
     const size_t n = ranks.size();
@@ -42,4 +42,4 @@ std::string placement_warning(const mesh::Mesh& mesh, const std::vector<std::str
     return "";
 }
 
-}  // namespace tutti::plan
+}  // namespace tutti::card

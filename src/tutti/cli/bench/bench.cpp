@@ -1,5 +1,5 @@
-// cli/bench.cpp: `tutti bench`: what all benchmarks share, and the JSON document.
-#include "tutti/cli/bench.h"
+// cli/bench/bench.cpp: `tutti bench`: what all benchmarks share, and the JSON document.
+#include "tutti/cli/bench/bench.h"
 
 #include <algorithm>
 

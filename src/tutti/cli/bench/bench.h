@@ -1,4 +1,4 @@
-// cli/bench.h: the frame of the benchmarks. Each prints its lines and fills a BenchResult, the JSON document.
+// cli/bench/bench.h: the frame of the benchmarks. Each prints its lines and fills a BenchResult, the JSON document.
 #pragma once
 
 #include <algorithm>

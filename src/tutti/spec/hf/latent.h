@@ -1,8 +1,8 @@
-// spec/hf_latent.h: the keys of config.json that DeepSeek's classes and their relatives have for latent attention and
+// spec/hf/latent.h: the keys of config.json that DeepSeek's classes and their relatives have for latent attention and
 // for experts, for the rows of spec/variants.h.
 #pragma once
 
-#include "tutti/spec/hf_keys.h"
+#include "tutti/spec/hf/keys.h"
 
 namespace tutti::spec {
 
