@@ -1,15 +1,13 @@
 #include "tutti/planner/counterfactual.h"
 
 #include <algorithm>
-#include <atomic>
 #include <set>
-#include <thread>
 #include <tuple>
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/units.h"
-#include "tutti/device/device.h"
+#include "tutti/device/on_cores.h"
 #include "tutti/planner/finalists.h"
 #include "tutti/planner/price.h"
 #include "tutti/planner/rules.h"
@@ -140,19 +138,15 @@ std::vector<std::string> differences(const spec::RunSpec& from, const spec::RunS
 std::vector<Change> changes(const Request& r, const Priced& from, const spec::RunSpec& towards) {
     const std::vector<Variant> variants = promising(r, variants_of(from.run, towards));
     std::vector<std::optional<Change>> found(variants.size());
-    std::atomic<size_t> next{0};
-    const auto work = [&] {
-        for (size_t i = next++; i < variants.size(); i = next++) try {
-                Priced result = price(r, variants[i].run);
-                if (result.fits() || !from.fits())
-                    found[i] = Change{variants[i].what, differences(from.run, variants[i].run), std::move(result)};
-            } catch (const UsageError&) {
-                // The machine lacks what this change needs.
-            }
-    };
-    std::vector<std::jthread> threads;
-    for (int i = 0; i < std::max(1, available_cores()); ++i) threads.emplace_back(work);
-    threads.clear();
+    for_each_on_cores(variants.size(), [&](size_t i) {
+        try {
+            Priced result = price(r, variants[i].run);
+            if (result.fits() || !from.fits())
+                found[i] = Change{variants[i].what, differences(from.run, variants[i].run), std::move(result)};
+        } catch (const UsageError&) {
+            // The machine lacks what this change needs.
+        }
+    });
     std::vector<Change> all;
     for (std::optional<Change>& change : found)
         if (change) all.push_back(std::move(*change));

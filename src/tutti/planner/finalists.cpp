@@ -2,17 +2,17 @@
 #include "tutti/planner/finalists.h"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <map>
 #include <optional>
 #include <set>
-#include <thread>
 #include <tuple>
 
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
+#include "tutti/device/device.h"
+#include "tutti/device/on_cores.h"
 #include "tutti/planner/rules.h"
 #include "tutti/rehearsal/rehearse.h"
 #include "tutti/simulate/rehearsed.h"
@@ -120,11 +120,7 @@ Finalists choose(const Request& request, const std::vector<Candidate>& best, siz
             }
             ++next;
         }
-        std::vector<std::thread> helpers;
-        for (size_t i = 1; i < attempts.size(); ++i)
-            helpers.emplace_back([&, i] { attempt(request, target, attempts[i]); });
-        if (!attempts.empty()) attempt(request, target, attempts[0]);
-        for (std::thread& helper : helpers) helper.join();
+        for_each_on_cores(attempts.size(), [&](size_t i) { attempt(request, target, attempts[i]); });
         tried += attempts.size();
         for (Attempt& a : attempts) {
             if (a.finalist) {

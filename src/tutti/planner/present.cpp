@@ -125,7 +125,7 @@ std::string render(const Plan& plan) {
     text += line_of("- too much memory", double(g.memory), all);
     text += line_of("- too slow without dp and offload", double(g.passes), all);
     text += line_of("= estimated", double(g.estimated), all);
-    text += concat("searched in ", format_time(g.seconds), " on one core with ", g.probes,
+    text += concat("searched in ", format_time(g.seconds), " with ", g.probes,
                    " rehearsed probes: ", format_rate(all / g.seconds, "layouts"), ", ", g.priced,
                    " priced\ntime and memory: ", plan.certified, ", ", plan.finalists.chosen.size(), " finalists in ",
                    format_time(plan.finalists.seconds), "\n");

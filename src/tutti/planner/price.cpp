@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <deque>
 #include <utility>
 
 #include "tutti/base/error.h"
@@ -33,19 +32,23 @@ Pricer::Pricer(const Request& request, const rehearsal::Target& target)
 
 const schedule::Schedule& Pricer::schedule_of(const spec::ParallelSpec& p, int64_t microbatches) {
     const auto key = std::tuple(p.pp == 1 ? std::string("1f1b") : p.schedule, p.pp, p.virtual_stages, microbatches);
-    const auto known = schedules_.find(key);
-    if (known != schedules_.end()) return known->second;
-    return schedules_
-        .emplace(key, schedule::insert_messages(
-                          schedule::generate(std::get<0>(key), {.ranks = static_cast<int>(p.pp),
-                                                                .chunks = static_cast<int>(p.virtual_stages),
-                                                                .microbatches = static_cast<int>(microbatches)})))
-        .first->second;
+    {
+        const std::lock_guard lock(mutex_);
+        const auto known = schedules_.find(key);
+        if (known != schedules_.end()) return known->second;
+    }
+    auto made = schedule::insert_messages(
+        schedule::generate(std::get<0>(key), {.ranks = static_cast<int>(p.pp),
+                                              .chunks = static_cast<int>(p.virtual_stages),
+                                              .microbatches = static_cast<int>(microbatches)}));
+    const std::lock_guard lock(mutex_);
+    return schedules_.try_emplace(key, std::move(made)).first->second;
 }
 
-const std::vector<std::pair<int64_t, int64_t>>& Pricer::layers_of(const spec::RunSpec& run, int stages) {
+const Pricer::Layers& Pricer::layers_of(const spec::RunSpec& run, int64_t stages) {
     const bool empty_ends = !run.parallel.stage_layers.empty();
-    std::vector<std::pair<int64_t, int64_t>>& layers = layers_[{stages, empty_ends}];
+    const std::lock_guard lock(mutex_);
+    Layers& layers = layers_[{stages, empty_ends}];
     if (!layers.empty()) return layers;
     const int64_t all = run.model.layers;
     if (empty_ends) {
@@ -53,7 +56,7 @@ const std::vector<std::pair<int64_t, int64_t>>& Pricer::layers_of(const spec::Ru
             layers.emplace_back(std::clamp<int64_t>(s - 1, 0, all), std::clamp<int64_t>(s, 0, all));
         return layers;
     }
-    for (const pipeline::Span& span : pipeline::balanced(costs_, stages))
+    for (const pipeline::Span& span : pipeline::balanced(costs_, static_cast<int>(stages)))
         layers.emplace_back(static_cast<int64_t>(span.begin == 0 ? 0 : span.begin - 1),
                             std::min<int64_t>(static_cast<int64_t>(span.end) - 1, all));
     return layers;
@@ -63,6 +66,7 @@ const Pricer::Shape& Pricer::shape_of(const spec::ParallelSpec& p, int64_t micro
     constexpr int64_t kRanks = 8, kRounds = 4;  // more ranks and rounds have the same shape
     const int64_t ranks = std::min(p.pp, kRanks);
     const int64_t m = std::clamp<int64_t>(microbatches * ranks / p.pp, 1, kRounds * ranks);
+    const std::lock_guard lock(mutex_);
     const auto [known, is_new] = shapes_.try_emplace({p.schedule, p.pp, p.virtual_stages, m});
     Shape& shape = known->second;
     if (!is_new || p.pp == 1) return shape;
@@ -101,10 +105,13 @@ const MemoryByPurpose& Pricer::state_of_many(const spec::RunSpec& run) const {
         return s.zero == run.parallel.zero && s.optimizer == run.optimizer && s.precision == run.precision &&
                s.offload == run.offload;
     };
+    const std::lock_guard lock(mutex_);
     auto known = std::find_if(states_.begin(), states_.end(), same);
     if (known == states_.end())
-        known = states_.insert(states_.end(), {run.parallel.zero, run.optimizer, run.precision, run.offload,
-                                               optim::state_bytes(Layout::kMany, run)});
+        return states_
+            .emplace_back(State{run.parallel.zero, run.optimizer, run.precision, run.offload,
+                                optim::state_bytes(Layout::kMany, run)})
+            .bytes;
     return known->bytes;
 }
 
@@ -126,33 +133,33 @@ Pricer::Layout Pricer::layout_of(const spec::RunSpec& run) {
     Layout l = sizes_of(run, probes_.of(run));
     l.schedule = &schedule_of(p, static_cast<int64_t>(l.microbatches));
     const int stages = l.schedule->placement.stages;
+    l.layers = &layers_of(run, stages);
     l.stages_of_rank.resize(to_size(p.pp));
     for (int s = 0; s < stages; ++s) {
         l.stages_of_rank[to_size(l.schedule->placement.rank_of(0, s))].push_back(s);
-        if (s > 0 && alike(l, s - 1, s, stages)) {
+        if (s > 0 && alike(l, s - 1, s)) {
             l.stages.push_back(Stage(l.stages.back()));
             continue;
         }
-        Stage& stage = l.stages.emplace_back(stage_of(l, s, stages));
+        Stage& stage = l.stages.emplace_back(stage_of(l, s));
         set_transients(l, stage);
         add_data_parallelism(l, stage);
     }
     return l;
 }
 
-// Whether two stages of `stages` have the same units.
-bool Pricer::alike(const Layout& l, int64_t a, int64_t b, int64_t stages) {
-    if (a == 0 || b == 0 || a + 1 == stages || b + 1 == stages) return a == b;
-    const auto& layers = layers_of(*l.run, static_cast<int>(stages));
-    const auto [begin, end] = layers[to_size(a)];
-    const auto [other, other_end] = layers[to_size(b)];
+// Whether two stages have the same units.
+bool Pricer::alike(const Layout& l, int64_t a, int64_t b) {
+    const int64_t last = std::ssize(*l.layers) - 1;
+    if (a == 0 || b == 0 || a == last || b == last) return a == b;
+    const auto [begin, end] = (*l.layers)[to_size(a)];
+    const auto [other, other_end] = (*l.layers)[to_size(b)];
     const auto kind = l.probe->kind_of_layer.begin();
     return std::equal(kind + begin, kind + end, kind + other, kind + other_end);
 }
 
-Pricer::Stage Pricer::stage_of(const Layout& l, int64_t index, int64_t stages) {
+Pricer::Stage Pricer::stage_of(const Layout& l, int64_t index) {
     const spec::RunSpec& run = *l.run;
-    const auto& layers = layers_of(run, static_cast<int>(stages));
     Stage stage{.is_first = index == 0};
     const auto add = [&](const UnitProbe& unit) {
         stage.forward += unit.forward;
@@ -171,12 +178,12 @@ Pricer::Stage Pricer::stage_of(const Layout& l, int64_t index, int64_t stages) {
         stage.kept = 0;
         add(l.probe->embedding);
     }
-    const auto [begin, end] = layers[to_size(index)];
+    const auto [begin, end] = (*l.layers)[to_size(index)];
     for (int64_t i = begin; i < end; ++i) {
         stage.last = &l.probe->kinds[l.probe->kind_of_layer[to_size(i)]];
         add(*stage.last);
     }
-    stage.has_head = index + 1 == stages;
+    stage.has_head = index + 1 == std::ssize(*l.layers);
     if (stage.has_head) {
         add(l.probe->head);
         stage.kept -= l.probe->head.kept;
@@ -317,8 +324,8 @@ class Pricer::Walk {
     }
 
     void finish_until(int64_t most, bool last) {
-        for (; std::ssize(reductions_) > most; reductions_.pop_front()) {
-            const auto& [operation, set, values] = reductions_.front();
+        for (; std::ssize(reductions_) - ended_ > most; ++ended_) {
+            const auto& [operation, set, values] = reductions_[to_size(ended_)];
             wait_for(operation);
             if (p_.zero >= 2 && several_) clock_.compute(prices_.pass(12 * values / set->shards));
             if (!last || set->copies.ranks <= 1 || values == 0) continue;
@@ -335,8 +342,9 @@ class Pricer::Walk {
     const double value_;  // bytes of a weight
     simulate::Clock clock_;
     std::array<Set, 2> sets_;
-    std::deque<Reduction> reductions_;  // under way
-    std::vector<Operation> sums_;       // over replicas
+    std::vector<Reduction> reductions_;
+    int64_t ended_ = 0;            // of these that have ended
+    std::vector<Operation> sums_;  // over replicas
 };
 
 // What data parallelism adds to each microbatch.
@@ -431,8 +439,9 @@ double Pricer::message(const Layout& l) const {
 }
 
 double Pricer::passes(const spec::RunSpec& run, const LayerProbe& probe) {
-    const Layout l = sizes_of(run, probe);
     const spec::ParallelSpec& p = run.parallel;
+    Layout l = sizes_of(run, probe);
+    l.layers = &layers_of(run, p.pp * p.virtual_stages);
     const Shape& shape = shape_of(p, static_cast<int64_t>(l.microbatches));
     double busiest = 0;
     for (const int64_t position : {int64_t{0}, p.pp / 2, p.pp - 1}) {
@@ -440,8 +449,7 @@ double Pricer::passes(const spec::RunSpec& run, const LayerProbe& probe) {
         int64_t before = -1;
         double last = 0;
         for (const int64_t s : stages_at(p, shape, position)) {
-            if (before < 0 || !alike(l, before, s, p.pp * p.virtual_stages))
-                last = stage_of(l, s, p.pp * p.virtual_stages).passes();
+            if (before < 0 || !alike(l, before, s)) last = stage_of(l, s).passes();
             busy += last;
             before = s;
         }
@@ -452,8 +460,9 @@ double Pricer::passes(const spec::RunSpec& run, const LayerProbe& probe) {
 }
 
 Price Pricer::estimate(const spec::RunSpec& run, const LayerProbe& probe, double memory) {
-    const Layout l = sizes_of(run, probe);
     const spec::ParallelSpec& p = run.parallel;
+    Layout l = sizes_of(run, probe);
+    l.layers = &layers_of(run, p.pp * p.virtual_stages);
     const Shape& shape = shape_of(p, static_cast<int64_t>(l.microbatches));
     const std::array<int64_t, 3> positions = {0, p.pp / 2, p.pp - 1};
     std::array<std::vector<Stage>, 3> stages;
@@ -465,9 +474,8 @@ Price Pricer::estimate(const spec::RunSpec& run, const LayerProbe& probe, double
         stages[i].reserve(to_size(p.virtual_stages));
         int64_t before = -1;
         for (const int64_t s : stages_at(p, shape, positions[i])) {
-            const bool repeats = before >= 0 && alike(l, before, s, p.pp * p.virtual_stages);
-            Stage& stage =
-                stages[i].emplace_back(repeats ? Stage(stages[i].back()) : stage_of(l, s, p.pp * p.virtual_stages));
+            const bool repeats = before >= 0 && alike(l, before, s);
+            Stage& stage = stages[i].emplace_back(repeats ? Stage(stages[i].back()) : stage_of(l, s));
             if (!repeats) set_transients(l, stage);
             before = s;
             kept += stage.kept;
@@ -488,7 +496,7 @@ Price Pricer::estimate(const spec::RunSpec& run, const LayerProbe& probe, double
         const std::vector<int64_t> indices = stages_at(p, shape, positions[i]);
         for (size_t s = 0; s < stages[i].size(); ++s) {
             Stage& stage = stages[i][s];
-            if (s > 0 && alike(l, indices[s - 1], indices[s], p.pp * p.virtual_stages)) {
+            if (s > 0 && alike(l, indices[s - 1], indices[s])) {
                 stage.forward = stages[i][s - 1].forward;
                 stage.input = stages[i][s - 1].input;
             } else {

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <array>
+#include <deque>
 #include <limits>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -26,6 +28,7 @@ struct Price {
     double offloaded = 0, saved = 0;  // of that rank: on the host; in a checkpoint
 };
 
+// Safe to share between threads.
 class Pricer {
   public:
     Pricer(const Request& request, const rehearsal::Target& target);
@@ -40,6 +43,7 @@ class Pricer {
     // Seconds of estimate() without data parallelism and update.
     double passes(const spec::RunSpec& run, const LayerProbe& probe);
     const LayerProbe& probe(const spec::RunSpec& run) { return probes_.of(run); }
+    void prepare(const std::vector<spec::RunSpec>& runs) { probes_.prepare(runs); }
     size_t probes() const { return probes_.rehearsed(); }
 
   private:
@@ -71,15 +75,17 @@ class Pricer {
         std::array<double, 3> held = {1, 1, 1};  // most microbatches that the first, middle and last rank keep
     };
 
+    using Layers = std::vector<std::pair<int64_t, int64_t>>;  // begin, end by stage
+
     const MemoryByPurpose& state_of_many(const spec::RunSpec& run) const;
     Layout sizes_of(const spec::RunSpec& run, const LayerProbe& probe) const;
     Layout layout_of(const spec::RunSpec& run);
-    bool alike(const Layout& layout, int64_t a, int64_t b, int64_t stages);
-    Stage stage_of(const Layout& layout, int64_t index, int64_t stages);
+    static bool alike(const Layout& layout, int64_t a, int64_t b);
+    static Stage stage_of(const Layout& layout, int64_t index);
     std::vector<int64_t> stages_at(const spec::ParallelSpec& p, const Shape& shape, int64_t position) const;
     const schedule::Schedule& schedule_of(const spec::ParallelSpec& p, int64_t microbatches);
     const Shape& shape_of(const spec::ParallelSpec& p, int64_t microbatches);
-    const std::vector<std::pair<int64_t, int64_t>>& layers_of(const spec::RunSpec& run, int stages);
+    const Layers& layers_of(const spec::RunSpec& run, int64_t stages);
     void add_data_parallelism(const Layout& layout, Stage& stage) const;
     double first_gathers(const Layout& layout, std::span<const Stage* const> stages) const;
     double last_reductions(const Layout& layout, std::span<const Stage* const> stages) const;
@@ -95,11 +101,13 @@ class Pricer {
     rehearsal::Target target_;
     simulate::MachinePrices prices_;
     Probes probes_;
-    mutable std::vector<State> states_;
     std::vector<double> costs_;  // of the model's modules, as the engine balances stages
+    // What was made stays where it is.
+    mutable std::mutex mutex_;
+    mutable std::deque<State> states_;
     std::map<std::tuple<std::string, int64_t, int64_t, int64_t>, schedule::Schedule> schedules_;
     std::map<std::tuple<std::string, int64_t, int64_t, int64_t>, Shape> shapes_;
-    std::map<std::pair<int, bool>, std::vector<std::pair<int64_t, int64_t>>> layers_;  // begin, end by stage
+    std::map<std::pair<int64_t, bool>, Layers> layers_;
 };
 
 }  // namespace tutti::planner

@@ -8,6 +8,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
+#include "tutti/device/on_cores.h"
 #include "tutti/simulate/rehearsed.h"
 #include "tutti/spec/layers.h"
 #include "tutti/spec/rules.h"
@@ -71,9 +72,18 @@ const LayerProbe& Probes::of(const spec::RunSpec& run) {
                                       policy,
                                       run.offload.activations ? 1 : 0,
                                       splits ? 1 : 0};
-    std::unique_ptr<const LayerProbe>& known = known_[key];
-    if (!known) known = std::make_unique<const LayerProbe>(probe(run, splits));
-    return *known;
+    {
+        const std::lock_guard lock(mutex_);
+        const auto known = known_.find(key);
+        if (known != known_.end()) return *known->second;
+    }
+    auto made = std::make_unique<const LayerProbe>(probe(run, splits));
+    const std::lock_guard lock(mutex_);
+    return *known_.try_emplace(key, std::move(made)).first->second;
+}
+
+void Probes::prepare(const std::vector<spec::RunSpec>& runs) {
+    for_each_on_cores(runs.size(), [&](size_t i) { of(runs[i]); });
 }
 
 LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {

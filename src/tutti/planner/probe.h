@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "tutti/rehearsal/rehearse.h"
@@ -35,13 +36,15 @@ struct LayerProbe {
     double update = 0;                  // seconds of the update and the norm, of a value
 };
 
-// Rehearses probes and keeps them. For one thread.
+// Rehearses probes and keeps them. Safe to share between threads.
 class Probes {
   public:
     // `prices`: of kernels and operations on the cluster. `ranks`: of the whole run.
     Probes(rehearsal::Target target, simulate::TimelinePrices prices, int ranks);
     // Of the layers of `run`, whose pipeline, ZeRO, replication and offloaded state do not matter.
     const LayerProbe& of(const spec::RunSpec& run);
+    // of() for each of the runs, on all cores.
+    void prepare(const std::vector<spec::RunSpec>& runs);
     size_t rehearsed() const { return known_.size(); }
 
   private:
@@ -50,6 +53,7 @@ class Probes {
     rehearsal::Target target_;
     simulate::TimelinePrices prices_;
     int ranks_;
+    std::mutex mutex_;  // of known_
     std::map<std::vector<int64_t>, std::unique_ptr<const LayerProbe>> known_;
 };
 

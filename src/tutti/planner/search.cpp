@@ -14,6 +14,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
+#include "tutti/device/on_cores.h"
 #include "tutti/planner/price.h"
 #include "tutti/planner/rules.h"
 #include "tutti/simulate/rehearsed.h"
@@ -122,11 +123,17 @@ class Search {
             node.ep = ep;
             push(node, 0);
         }
-        while (!open_.empty()) {
-            const auto [bound, node] = open_.top();
-            open_.pop();
-            if (bound > kOpened * fastest_) break;
-            visit(node);
+        // Some at a time, whose probes are rehearsed at once.
+        constexpr size_t kAtOnce = 8;
+        for (std::vector<std::pair<double, Node>> next; open_.size() > 0; next.clear()) {
+            while (next.size() < kAtOnce && !open_.empty() && open_.top().first <= kOpened * fastest_) {
+                next.push_back(open_.top());
+                open_.pop();
+            }
+            if (next.empty()) break;
+            prepare(next);
+            for (const auto& [bound, node] : next)
+                if (bound <= kOpened * fastest_) visit(node);
         }
         constexpr size_t kMost = 24, kClimbs = 12;
         const auto sort = [&] {
@@ -135,16 +142,38 @@ class Search {
         };
         sort();
         // Larger micro batches of the best, as long as they are not far behind.
-        const std::vector<std::pair<double, Node>> best(
-            hopes_.begin(), hopes_.begin() + std::min<std::ptrdiff_t>(kClimbs, std::ssize(hopes_)));
-        for (auto [seconds, node] : best)
-            while (++node.micro_batch < micro_batches_.size() && seen_.insert(node).second) {
+        std::vector<std::pair<double, Node>> climbing = first_hopes(kClimbs);
+        while (!climbing.empty()) {
+            std::vector<std::pair<double, Node>> next;
+            for (auto [seconds, node] : climbing)
+                if (++node.micro_batch < micro_batches_.size() && seen_.insert(node).second)
+                    next.emplace_back(seconds, node);
+            prepare(next);
+            climbing.clear();
+            for (const auto& [seconds, node] : next) {
                 visit(node);
-                if (hopes_.back().second != node || hopes_.back().first > kFar * fastest_) break;
+                if (hopes_.back().second == node && hopes_.back().first <= kFar * fastest_)
+                    climbing.push_back(hopes_.back());
             }
+        }
         sort();
-        for (size_t i = 0; i < std::min(kMost, hopes_.size()); ++i)
-            if (hopes_[i].first <= kFar * fastest_) variants(hopes_[i].second);
+        std::vector<std::pair<double, Node>> best = first_hopes(kMost), split = best;
+        for (auto& [seconds, node] : split) node.splits = true;
+        std::erase_if(split, [&](const auto& hope) { return r_.gpus == hope.second.tp * hope.second.cp; });
+        prepare(split);
+        for (const auto& [seconds, node] : best)
+            if (seconds <= kFar * fastest_) variants(node);
+    }
+    std::vector<std::pair<double, Node>> first_hopes(size_t most) const {
+        return {hopes_.begin(), hopes_.begin() + std::min(std::ssize(hopes_), static_cast<std::ptrdiff_t>(most))};
+    }
+
+    // Rehearses the probes of nodes that are likely to be asked for, on all cores.
+    void prepare(const std::vector<std::pair<double, Node>>& likely) {
+        std::vector<spec::RunSpec> runs;
+        for (const auto& [bound, node] : likely)
+            if (bound <= kFar * fastest_ && set(node)) runs.push_back(run_);
+        pricer_.prepare(runs);
     }
 
     // Whether the rules allow layers like these.
@@ -240,42 +269,56 @@ class Search {
         if (node.etp < kMostExpertTp && r_.run.model.moe.experts > 0) more([](Node& n) { n.etp *= 2; }, seconds);
     }
     // A node with a split backward, and where memory is short with recompute and offloaded activations.
-    void variants(Node node) {
-        scarce_ = false;
+    void variants(const Node& plain) {
+        std::vector<std::pair<double, Node>> all, thrifty;
         for (const bool offloads : {false, true})
             for (const int recompute : {0, 1, 2})
                 for (const bool splits : {false, true}) {
-                    if ((offloads || recompute > 0) && !scarce_) continue;
-                    if (splits && (offloads || r_.gpus == node.tp * node.cp)) continue;
+                    if (splits && (offloads || r_.gpus == plain.tp * plain.cp)) continue;
                     if (offloads && !may_offload("1f1b", true)) continue;
-                    if (!Limits::in(r_.limits.recompute, kPolicies[to_size(recompute)])) {
-                        scarce_ = true;
-                        continue;
-                    }
+                    Node node = plain;
                     node.offloads = offloads;
                     node.recompute = recompute;
                     node.splits = splits;
-                    set(node);
-                    const LayerProbe& probe = pricer_.probe(run_);
-                    for_each_allowed(node, [&](std::string_view schedule, int64_t v) {
-                        if ((run_.parallel.pp > 1 && splits_backward(schedule)) != splits) return;
-                        if (offloads && !may_offload(schedule, true)) return;
-                        const double passes = pricer_.passes(run_, probe);
-                        if (passes > kFar * fastest_) {
-                            found_.gates.passes +=
-                                data_layouts(run_.parallel.dp_shard * run_.parallel.dp_replicate, schedule);
-                            return;
-                        }
-                        const auto seconds = first_estimate(probe);
-                        if (!seconds) {
-                            found_.gates.memory +=
-                                data_layouts(run_.parallel.dp_shard * run_.parallel.dp_replicate, schedule);
-                            return;
-                        }
-                        fastest_ = std::min(fastest_, *seconds);
-                        pipelines_.push_back({*seconds, passes, node, run_.parallel.pp, schedule, v});
-                    });
+                    all.emplace_back(0, node);
+                    if ((offloads || recompute > 0) && taken_policy(node)) thrifty.push_back(all.back());
                 }
+        scarce_ = false;
+        for (const auto& [bound, node] : all) {
+            if (node.offloads || node.recompute > 0) {
+                if (!scarce_) continue;
+                prepare(thrifty);
+                thrifty.clear();
+            }
+            if (taken_policy(node))
+                pipelines_of(node);
+            else
+                scarce_ = true;
+        }
+    }
+    bool taken_policy(const Node& node) const {
+        return Limits::in(r_.limits.recompute, kPolicies[to_size(node.recompute)]);
+    }
+    void pipelines_of(const Node& node) {
+        set(node);
+        const LayerProbe& probe = pricer_.probe(run_);
+        for_each_allowed(node, [&](std::string_view schedule, int64_t v) {
+            if ((run_.parallel.pp > 1 && splits_backward(schedule)) != node.splits) return;
+            if (node.offloads && !may_offload(schedule, true)) return;
+            const int64_t layouts = data_layouts(run_.parallel.dp_shard * run_.parallel.dp_replicate, schedule);
+            const double passes = pricer_.passes(run_, probe);
+            if (passes > kFar * fastest_) {
+                found_.gates.passes += layouts;
+                return;
+            }
+            const auto seconds = first_estimate(probe);
+            if (!seconds) {
+                found_.gates.memory += layouts;
+                return;
+            }
+            fastest_ = std::min(fastest_, *seconds);
+            pipelines_.push_back({*seconds, passes, node, run_.parallel.pp, schedule, v});
+        });
     }
     // Of the ranks that exchange heads and those that pass keys on, one number grows.
     static bool grows_to(const Node& from, const ContextMethod& how, int64_t by) {
@@ -397,9 +440,9 @@ class Search {
         }
     }
 
-    bool on_host(const Price& price) const {
+    bool on_host(const spec::RunSpec& run, const Price& price) const {
         return simulate::host_memory_problem(
-                   simulate::host_memory(run_, price.offloaded, price.saved, r_.gpus, r_.cluster), r_.cluster)
+                   simulate::host_memory(run, price.offloaded, price.saved, r_.gpus, r_.cluster), r_.cluster)
             .empty();
     }
     // Seconds of the pipeline in hand with ZeRO-1, or where that is too large with ZeRO-2 or 3, or with all its state
@@ -411,7 +454,7 @@ class Search {
             run_.offload.params = run_.offload.optimizer = offload;
             const Price price = estimate(probe);
             run_.offload.params = run_.offload.optimizer = false;
-            if (price.bytes > capacity_ || !on_host(price)) return std::nullopt;
+            if (price.bytes > capacity_ || !on_host(run_, price)) return std::nullopt;
             return price.seconds;
         };
         std::optional<double> fastest;
@@ -437,7 +480,7 @@ class Search {
     // Whether the layout in hand fits.
     bool propose() {
         const Price price = estimate(pricer_.probe(run_));
-        if (price.bytes > kSlack * capacity_ || !on_host(price)) {
+        if (price.bytes > kSlack * capacity_ || !on_host(run_, price)) {
             ++found_.gates.memory;
             return false;
         }
@@ -492,31 +535,54 @@ class Search {
             grids[place->second].proposed.push_back(&c);
         }
         fastest_ = kNever;
-        const auto price = [&](Grid& grid, size_t begin, size_t end) {
+        std::vector<std::pair<Grid*, const Candidate*>> wanted;
+        const auto want = [&](Grid& grid, size_t begin, size_t end) {
             for (size_t i = begin; i < std::min(end, grid.proposed.size()); ++i)
-                grid.seconds = std::min(grid.seconds, priced(*grid.proposed[i]));
+                wanted.emplace_back(&grid, grid.proposed[i]);
+        };
+        // Some at a time: those that are near the fastest so far.
+        const auto price = [&] {
+            constexpr size_t kAtOnce = 12;
+            constexpr double kNear = 1.25;
+            for (size_t begin = 0; begin < wanted.size(); begin += kAtOnce) {
+                std::vector<std::optional<Candidate>> priced_now(std::min(kAtOnce, wanted.size() - begin));
+                for_each_on_cores(priced_now.size(), [&](size_t i) {
+                    priced_now[i] = priced(*wanted[begin + i].second, kNear * fastest_);
+                });
+                for (size_t i = 0; i < priced_now.size(); ++i) {
+                    ++found_.gates.priced;
+                    if (!priced_now[i]) continue;
+                    Candidate& c = *priced_now[i];
+                    front_.add(c);
+                    double& of_grid = wanted[begin + i].first->seconds;
+                    of_grid = std::min(of_grid, c.seconds);
+                    fastest_ = std::min(fastest_, c.seconds);
+                    found_.best.push_back(std::move(c));
+                }
+            }
+            wanted.clear();
         };
         grids.resize(std::min(grids.size(), kMostGrids));
-        for (Grid& grid : grids) price(grid, 0, kFirst);
+        for (Grid& grid : grids) want(grid, 0, kFirst);
+        price();
         std::stable_sort(grids.begin(), grids.end(),
                          [](const Grid& a, const Grid& b) { return a.seconds < b.seconds; });
-        for (size_t g = 0; g < std::min(kGrids, grids.size()); ++g) price(grids[g], kFirst, kAll);
+        for (size_t g = 0; g < std::min(kGrids, grids.size()); ++g) want(grids[g], kFirst, kAll);
+        price();
         std::sort(found_.best.begin(), found_.best.end(), faster);
         found_.front = front_.take();
     }
 
-    // Seconds of a proposal that fits.
-    double priced(Candidate c) {
-        constexpr double kNear = 1.25;  // times the fastest so far
-        ++found_.gates.priced;
+    // A proposal with its price, if it fits and takes no longer than `limit`.
+    std::optional<Candidate> priced(Candidate c, double limit) {
         c.run.parallel.reductions = 1;
         std::optional<Price> price;
         try {
-            price = pricer_.price(c.run, kNear * fastest_);
+            price = pricer_.price(c.run, limit);
         } catch (const UsageError&) {
-            return kNever;  // a schedule of fewer microbatches was proposed in its place, and this one deadlocks
+            return std::nullopt;  // a schedule of fewer microbatches was proposed in its place, and this one deadlocks
         }
-        if (!price || price->bytes > capacity_ || !on_host(*price)) return kNever;
+        if (!price || price->bytes > capacity_ || !on_host(c.run, *price)) return std::nullopt;
         if (c.run.parallel.zero > 0) {  // two reductions in flight, where that is faster
             c.run.parallel.reductions = 2;
             const std::optional<Price> two = pricer_.price(c.run, price->seconds);
@@ -527,10 +593,7 @@ class Search {
         }
         c.seconds = price->seconds;
         c.bytes = price->bytes;
-        front_.add(c);
-        fastest_ = std::min(fastest_, c.seconds);
-        found_.best.push_back(std::move(c));
-        return found_.best.back().seconds;
+        return c;
     }
 
     const Request& r_;

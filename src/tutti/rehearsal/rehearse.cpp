@@ -1,10 +1,7 @@
 #include "tutti/rehearsal/rehearse.h"
 
 #include <algorithm>
-#include <atomic>
-#include <exception>
 #include <set>
-#include <thread>
 #include <unordered_map>
 #include <utility>
 
@@ -12,6 +9,7 @@
 #include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
 #include "tutti/comm/meta/meta_world.h"
+#include "tutti/device/on_cores.h"
 #include "tutti/engine/step.h"
 #include "tutti/kernels/meta/meta_table.h"
 #include "tutti/rehearsal/assumed_values.h"
@@ -389,22 +387,8 @@ LayoutRehearsal rehearse_layout(const spec::RunSpec& run, const Target& target, 
     LayoutRehearsal all;
     all.rehearsed = neighbours(parallel::make_mesh(run, ranks), rank.value_or(0));
     std::vector<Rehearsal> rehearsals(all.rehearsed.size());
-    std::vector<std::exception_ptr> failures(all.rehearsed.size());
-    std::atomic<size_t> next{0};
-    const auto work = [&] {
-        for (size_t i = next++; i < rehearsals.size(); i = next++) try {
-                rehearsals[i] = rehearse(run, target, ranks, all.rehearsed[i], factories);
-            } catch (...) {
-                failures[i] = std::current_exception();
-            }
-    };
-    std::vector<std::thread> helpers;
-    const size_t threads = std::min<size_t>(to_size(available_cores()), rehearsals.size());
-    for (size_t t = 1; t < threads; ++t) helpers.emplace_back(work);
-    work();
-    for (std::thread& helper : helpers) helper.join();
-    for (const std::exception_ptr& failure : failures)
-        if (failure) std::rethrow_exception(failure);
+    for_each_on_cores(rehearsals.size(),
+                      [&](size_t i) { rehearsals[i] = rehearse(run, target, ranks, all.rehearsed[i], factories); });
     for (size_t i = 0; i < rehearsals.size() && all.difference.empty(); ++i)
         for (size_t j = i + 1; j < rehearsals.size() && all.difference.empty(); ++j)
             all.difference =
