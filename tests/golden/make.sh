@@ -1,6 +1,6 @@
 #!/bin/bash
 # usage: tests/golden/make.sh PROGRAM VERSION
-# Writes tests/golden/VERSION/{dense,mixture}, run directories of four steps, by the program of that version, beside
+# Writes tests/golden/VERSION/{dense,mixture,hybrid}, run directories of four steps, by the program of that version, beside
 # what the same program prints when it continues them: expected.jsonl (steps 5 to 8) and expected.txt (a drawn text).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -21,3 +21,4 @@ golden() {  # NAME, options of the run
 version=$2
 golden dense
 golden mixture --ranks 4 --set parallel.ep=2 --set parallel.tp=2
+golden hybrid --ranks 4 --set parallel.tp=2 --set parallel.zero=1
