@@ -152,7 +152,8 @@ class Peer:
 
     def _scan_gradient(self, name, own):
         """Mamba-2 keeps its projections in one matrix, and its convolutions; Granite 4 gate and up."""
-        name = name.replace("backbone.", "model.")
+        if not any(key.startswith("backbone.") for key in own):  # Nemotron-H, whose files have another prefix
+            name = name.replace("backbone.", "model.")
         block, part, kind = name.rsplit(".", 2) if name.count(".") > 1 else ("", "", name)
         config = self.module.config
         if part in ("z_proj", "x_proj", "B_proj", "C_proj", "dt_proj", "x_conv", "B_conv", "C_conv"):
