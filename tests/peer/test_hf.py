@@ -638,7 +638,7 @@ class ConfigKeys(unittest.TestCase):
             return None, ours
 
     NAMES = ("gpt2", "llama_yarn", "mistral", "qwen2_window_above", "qwen3_window_between", "mixtral_balanced",
-             "qwen2_moe_window", "qwen3_moe_window", "lfm2", "lfm2_moe", "nemotron_h_experts", *VARIANTS)  # each family
+             "qwen2_moe_window", "qwen3_moe_window", "lfm2", "lfm2_moe", "nemotron_h_experts", "mamba2", *VARIANTS)  # each family
 
     def test_every_key(self):
         silent, refused, same = [], 0, 0

@@ -415,6 +415,7 @@ TEST(HfConfig, Scans) {
     refuses(mamba(R"(,"expand":3)"), "expand = 3");
     refuses(mamba(R"(,"use_bias":true)"), "use_bias = true");
     refuses(mamba(R"(,"hidden_act":"gelu")"), "hidden_act");
+    refuses(mamba(R"(,"rescale_prenorm_residual":true)"), "rescale_prenorm_residual = true");
     refuses(mamba(R"(,"num_attention_heads":4)"), "num_attention_heads = 4: not known");
     const std::string falcon =
         R"("mamba_d_ssm":48,"mamba_n_heads":6,"mlp_multipliers":[0.5,0.1],"lm_head_multiplier":0.3)";

@@ -333,8 +333,9 @@ void read_mamba2(Keys& keys, ModelSpec& m) {
     m.ffn = m.width;
     read_step_limit(keys, m);
     keys.only("use_bias", {false});
-    take_unread(keys, {"chunk_size", "residual_in_fp32", "rescale_prenorm_residual", "time_step_rank", "time_step_min",
-                       "time_step_max", "time_step_floor"});
+    keys.only("rescale_prenorm_residual", {false});  // transformers 5.24 divides weights that it has loaded, too
+    take_unread(keys, {"chunk_size", "residual_in_fp32", "time_step_rank", "time_step_min", "time_step_max",
+                       "time_step_floor"});
 }
 
 void write_mamba2(const ModelSpec& m, Json& json) {
