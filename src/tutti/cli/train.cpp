@@ -13,6 +13,7 @@
 #include "tutti/cli/forecast.h"
 #include "tutti/cli/stop_signals.h"
 #include "tutti/comm/tcp/file_service.h"
+#include "tutti/launch/verdict.h"
 #include "tutti/models/flops.h"
 #include "tutti/spec/nearest.h"
 #include "tutti/spec/stages.h"
@@ -22,7 +23,7 @@ namespace tutti::cli {
 
 namespace {
 
-constexpr int kPreempted = 75;  // EX_TEMPFAIL of sysexits.h: start it again
+using launch::kPreempted;
 
 // The trainer reports a missing path; a word without a slash is more likely a misspelt keyword.
 void check_resume(const std::string& resume) {
