@@ -83,6 +83,7 @@ class Agent {
         switch (frame.type) {
             case Frame::Type::start:
                 start_ = read_start(frame.body);
+                stop_ = 0;
                 start_at_ = Clock::now();
                 break;
             case Frame::Type::keep:
@@ -109,6 +110,7 @@ class Agent {
                 rank.process.send(signal);
         }
         if (signal == SIGKILL) start_.reset();
+        stop_ = signal;  // also of ranks that are to start
     }
 
     // This host is to stop, and so is the run: the launcher tells all ranks.
@@ -142,11 +144,13 @@ class Agent {
             Command command{.words = start_->words,
                             .environment = start_->environment,
                             .directory = start_->directory,
-                            .dies_with_parent = true};
+                            .dies_with_parent = true,
+                            .holds_stops = true};
             for (const auto& [name, value] : rank.environment) command.environment[name] = value;
             ranks_.push_back({.rank = rank.rank, .process = Process(command)});
         }
         start_.reset();
+        if (stop_ != 0) send_all(stop_);
     }
 
     bool is_only_agent(const std::string& job, const std::string& host) {
@@ -228,6 +232,7 @@ class Agent {
     Descriptor name_;
     std::optional<Keep> keep_;    // not begun yet
     std::optional<Start> start_;  // likewise
+    int stop_ = 0;                // the signal of a stop since the newest start; 0: none
     std::unique_ptr<CopyKeeper> copies_;
     int64_t told_step_ = 0;
     std::vector<Rank> ranks_;

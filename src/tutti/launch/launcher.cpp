@@ -132,7 +132,9 @@ class Launcher {
         const auto lock = files.lock(checkpoint::join(run_.out, "launch.lock"), checkpoint::this_owner());
         for (int64_t starts = 1;; ++starts) {
             if (!wait_for_hosts(starts == 1)) return code_ = stopped_by_ != 0 ? kPreempted : kBecauseOfOthers;
+            const bool last = stopped_by_ != 0;  // what this generation is for is the save at its end
             begin();
+            if (last) stop_all(stopped_by_);
             while (!running_->over()) turn();
             const Verdict verdict = judge(running_->ends);
             const int64_t number = running_->number;
@@ -140,8 +142,9 @@ class Launcher {
             running_.reset();
             if (!verdict.culprit.empty()) tell(report::kDied, number, verdict.culprit);
             if (!verdict.again && !grows) return end(number, verdict);
-            if (stopped_by_ != 0) return end(number, {.code = grows ? kPreempted : verdict.code});
             if (verdict.again && options_.max_restarts == 0) return end(number, verdict);
+            if (stopped_by_ != 0 && (last || !has_to_save()))
+                return end(number, {.code = grows ? kPreempted : verdict.code});
             back_off();
         }
     }
@@ -256,10 +259,19 @@ class Launcher {
 
     // ---- stopping ----
 
+    // Whether the newest state is in the memory of hosts alone, which ends with their agents.
+    bool has_to_save() const { return run_.keeps_copies && newest_step() > run_.newest_step(); }
+
     void asked(int signal) {
         const bool again = stopped_by_ != 0;
         if (!again) stopped_by_ = signal;
-        if (!running_) return;
+        if (!running_) {
+            gives_up_ = gives_up_ || (again && signal == SIGINT);
+            if (!again && has_to_save())
+                printer_.say(concat(strsignal(signal), ": the state of step ", newest_step(),
+                                    " is in memory alone: ranks start once more to save it"));
+            return;
+        }
         if (again && signal == SIGINT) return kill_all();
         if (again) return;
         printer_.say(concat(strsignal(signal), ": all ranks finish their step and save; killed after ",
@@ -344,12 +356,14 @@ class Launcher {
         return nullptr;
     }
 
-    // Waits until it is decided which hosts take part, and they suffice. False: a stop was asked for, or no hosts came.
+    // Waits until it is decided which hosts take part, and they suffice. False: no hosts came, or a stop was asked for;
+    // but if that has to save, any number of ranks suffices.
     bool wait_for_hosts(bool first) {
         const auto begin = Clock::now();
         bool told = false;
         for (;; turn()) {
-            if (stopped_by_ != 0) return false;
+            const bool stops = stopped_by_ != 0;
+            if (gives_up_ || (stops && !has_to_save())) return false;
             const auto now = Clock::now();
             const bool settled = std::none_of(hosts_.begin(), hosts_.end(), [&](const Host& host) {
                 return host.may_connect() || host.state() == Host::State::connecting || now < host.unsafe_until();
@@ -367,13 +381,17 @@ class Launcher {
             const std::optional<Layout>* planned = layout_in_time(slots);
             if (planned == nullptr) continue;
             const std::optional<Layout>& layout = *planned;
-            if (layout && layout->ranks >= options_.min_ranks) {
+            if (layout && layout->ranks >= (stops ? 1 : options_.min_ranks)) {
                 layout_ = *layout;
                 return true;
             }
             const std::string why = concat("required: ", options_.min_ranks, " ranks (--min-ranks); ",
                                            layout ? layout->ranks : 0, " can run", missing());
             check(!first || entrance_, why);
+            if (stops) {
+                tell(report::kEnded, newest_, concat("the state of step ", newest_step(), " in memory is lost. ", why));
+                return false;
+            }
             if (!std::exchange(told, true)) printer_.say(concat("waiting for hosts. ", why));
             if (now - begin > kWaitForOthers) {
                 tell(report::kEnded, newest_, concat("no hosts for ", kWaitForOthers.count(), " min. ", why));
@@ -562,6 +580,7 @@ class Launcher {
     int starts_here_ = 0;  // from the same checkpoint
     bool has_run_ = false;
     int stopped_by_ = 0;           // signal
+    bool gives_up_ = false;        // asked again while no rank runs
     int code_ = kBecauseOfOthers;  // of this launch, for agents that dial in
     Clock::time_point looked_{};
     std::future<std::optional<Layout>> planning_;  // of planned_ranks_; last: uses run_

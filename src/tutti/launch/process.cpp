@@ -76,9 +76,11 @@ Process::Process(const Command& command) {
     dup2(nothing, STDIN_FILENO);
     dup2(from.write.fd(), STDOUT_FILENO);
     dup2(errors.write.fd(), STDERR_FILENO);
-    sigset_t none;
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, nullptr);
+    sigset_t held;
+    sigemptyset(&held);
+    if (command.holds_stops)
+        for (const int signal : kStopSignals) sigaddset(&held, signal);
+    sigprocmask(SIG_SETMASK, &held, nullptr);
     for (const int signal : {SIGPIPE, SIGINT, SIGHUP}) std::signal(signal, SIG_DFL);
     if (!command.directory.empty() && chdir(command.directory.c_str()) != 0)
         leave_child("cannot go to the directory", command.directory.c_str());

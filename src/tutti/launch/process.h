@@ -14,12 +14,17 @@
 
 namespace tutti::launch {
 
+// The signals that ask a run to stop.
+inline constexpr std::initializer_list<int> kStopSignals = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU};
+
 struct Command {
     std::vector<std::string> words;                       // the program, searched in PATH, and its arguments
     std::map<std::string, std::string> environment = {};  // added to that of this process
     std::string directory = {};                           // "": that of this process
     bool reads = false;                                   // has a pipe as standard input; else /dev/null
     bool dies_with_parent = false;  // is killed when the thread that started it ends, however that ends
+    // Signals that ask it to stop wait until it asks for them; else one that comes before it has begun kills it.
+    bool holds_stops = false;
 };
 
 // How a process ended: with a code, or by a signal.
@@ -68,7 +73,4 @@ class SignalDescriptor {
     sigset_t before_{};
     Descriptor descriptor_;
 };
-// The signals that ask a run to stop.
-inline constexpr std::initializer_list<int> kStopSignals = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU};
-
 }  // namespace tutti::launch
