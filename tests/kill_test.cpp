@@ -70,6 +70,79 @@ TEST_F(FiftyKills, LoseNothing) {
     expect_the_run_that_was_never_killed(out);
 }
 
+// What a step was, without what it took.
+std::vector<std::string> steps_of(const std::string& file) {
+    std::vector<std::string> steps;
+    std::istringstream in(read_file(file));
+    for (std::string line; std::getline(in, line);) {
+        const auto json = Json::parse(line);
+        std::string step;
+        for (const char* key : {"step", "tokens", "loss", "grad_norm", "lr", "stage"})
+            step += json.at(key).dump() + ' ';
+        steps.push_back(step);
+    }
+    return steps;
+}
+
+// Every step is a stage under another layout than the step before, so that most of the time is that of borders: the
+// save, the end of an engine, the start of the next one, and its load.
+TEST_F(ProgramTest, KilledAtBordersOfStagesLosesNothing) {
+    std::string stages;
+    constexpr int kStages = 20;
+    for (int i = 1; i <= kStages; ++i)
+        stages += concat(i == 1 ? "{" : ", {", i < kStages ? concat("until = ", i, ", ") : "",
+                         i % 2 == 1 ? "train.seq_len = 16, parallel.cp = 1, parallel.tp = 1, parallel.zero = 2}"
+                                    : "train.seq_len = 64, parallel.cp = 2, parallel.tp = 2, parallel.zero = 0}");
+    const auto arguments = [&](const std::string& out) {
+        auto all = train_arguments(out, {concat("train.steps=", kStages), "train.micro_batch=1", "checkpoint.every=0",
+                                         "checkpoint.keep=2", concat("stage=[", stages, "]")});
+        all.insert(all.end(), {"--ranks", "4"});
+        return all;
+    };
+    const auto begin = std::chrono::steady_clock::now();
+    ASSERT_EQ(run(arguments("whole")).exit_code, 0);
+    const std::chrono::duration<double, std::milli> whole = std::chrono::steady_clock::now() - begin;
+    const auto longest = std::max(200u, static_cast<unsigned>(whole.count() / 4));
+    const unsigned seed = 71;
+    std::mt19937 random(seed);
+    int in_save = 0, behind_save = 0, killed = 0;
+    for (int runs = 0; in_save < 2 || behind_save < 2; ++runs) {
+        ASSERT_LT(killed, 300) << in_save << " kills while a checkpoint was written, " << behind_save << " behind it";
+        const std::string out = concat("killed", runs);
+        for (bool ended = false; !ended;) {
+            Program program(folder_, arguments(out));
+            std::this_thread::sleep_for(std::chrono::milliseconds(20 + random() % longest));
+            program.signal(SIGKILL);
+            const Result r = program.wait();
+            ended = r.exit_code == 0;
+            if (ended) break;
+            ASSERT_EQ(r.exit_code, 128 + SIGKILL) << "seed " << seed << ", kill " << killed << r.err;
+            ++killed;
+            const auto log = steps_of(path(out + "/metrics.jsonl"));
+            const int64_t logged = log.empty() ? 0 : std::stoll(log.back());
+            bool writing = false, saved = false;
+            std::error_code none;
+            for (fs::directory_iterator i(path(out + "/checkpoints"), none), end; !none && i != end;
+                 i.increment(none)) {
+                const std::string name = i->path().filename();
+                writing = writing || name.find(".tmp-") != std::string::npos;
+                saved =
+                    saved || (logged > 0 &&
+                              name == concat("step-", std::string(10 - std::to_string(logged).size(), '0'), logged));
+            }
+            in_save += writing ? 1 : 0;
+            behind_save += saved ? 1 : 0;
+        }
+        EXPECT_EQ(steps_of(path(out + "/metrics.jsonl")), steps_of(path("whole/metrics.jsonl"))) << "seed " << seed;
+        for (int rank = 0; rank < 4; ++rank) {
+            const std::string file =
+                concat("checkpoints/step-00000000", kStages, "/rank-0000", rank, "-of-00004.safetensors");
+            EXPECT_TRUE(read_file(folder_ / out / file) == read_file(folder_ / "whole" / file)) << "seed " << seed;
+            EXPECT_FALSE(read_file(folder_ / "whole" / file).empty());
+        }
+    }
+}
+
 // A run with 8-bit moments under ZeRO-3 and tp, killed while it saves, goes on under another tp and ZeRO stage as the
 // run does that stopped at that checkpoint by itself.
 class KilledInASave : public ProgramTest {

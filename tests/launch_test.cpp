@@ -12,17 +12,24 @@ namespace tutti::testing {
 namespace {
 
 TEST_F(Launched, IsTheRunOfThreads) {
-    Words threads = launch_arguments("threads", {"--ranks", "4"}, {});
-    threads.front() = "train";
-    ASSERT_EQ(run(threads).exit_code, 0);
-    const Result r = run(launch_arguments("processes", {"-n", "4"}, {}));
-    ASSERT_EQ(r.exit_code, 0) << r.err;
-    EXPECT_EQ(weights("processes", 12), weights("threads", 12));
-    expect_same_steps("processes", "threads", 0);
-    expect_contains(r.out, "step 12/12");
-    EXPECT_EQ(events("processes", "started").size(), 1U);
-    EXPECT_EQ(events("processes", "ended").back().at("text").text(), "code 0");
-    expect_no_process();
+    // A stage under another layout ends the groups of the stage before and meets in others.
+    const Words stages = {
+        "stage=[{until = 4}, {until = 8, train.seq_len = 32, parallel.cp = 2, parallel.tp = 2}, "
+        "{parallel.cp = 1, parallel.tp = 1, parallel.pp = 2, parallel.zero = 3}]"};
+    for (const Words& set : {Words{}, stages}) {
+        const std::string of = set.empty() ? "" : "-in-stages";
+        Words threads = launch_arguments("threads" + of, {"--ranks", "4"}, set);
+        threads.front() = "train";
+        ASSERT_EQ(run(threads).exit_code, 0);
+        const Result r = run(launch_arguments("processes" + of, {"-n", "4"}, set));
+        ASSERT_EQ(r.exit_code, 0) << r.err;
+        EXPECT_EQ(weights("processes" + of, 12), weights("threads" + of, 12));
+        expect_same_steps("processes" + of, "threads" + of, 0);
+        expect_contains(r.out, "step 12/12");
+        EXPECT_EQ(events("processes" + of, "started").size(), 1U);
+        EXPECT_EQ(events("processes" + of, "ended").back().at("text").text(), "code 0");
+        expect_no_process();
+    }
 }
 
 // Ranks of one host and of two are killed; the layout stays, and so do the bits.
@@ -113,6 +120,28 @@ TEST_F(Launched, ALostHostIsRestoredFromTheOtherOne) {
     expect_steps_and_weights_of_one_start("a", {set[1], set[2]});
 }
 
+// The host that is left has the newest state in memory, and too few ranks to go on: a stop saves it by these.
+TEST_F(Launched, AStopWhileNoRankRunsSavesWhatMemoryHolds) {
+    const Words set = {"train.steps=3000", "optimizer.schedule=constant", "precision.compute=f32",
+                       "checkpoint.every=1000", "checkpoint.memory_every=2"};
+    Program program(folder_, launch_arguments("a", hosts({"--min-ranks", "8"}), set));
+    ASSERT_TRUE(program.wait_until([&] { return logged_step("a") >= 11; }));
+    const pid_t agent = processes().at(pid_of(6)).parent;
+    write("down-b", "");
+    const int64_t step = logged_step("a");
+    kill(agent, SIGKILL);
+    ASSERT_TRUE(program.wait_for("waiting for hosts. required: 8 ranks (--min-ranks); 5 can run"));
+    EXPECT_EQ(ranks(), 0U);
+    EXPECT_EQ(newest_step("a"), 0);
+    program.signal(SIGTERM);
+    const Result r = program.wait();
+    ASSERT_EQ(r.exit_code, 75) << r.err;
+    expect_contains(r.err, "is in memory alone: ranks start once more to save it");
+    EXPECT_EQ(events("a", "started").back().at("ranks").get<int>(), 5);
+    EXPECT_GT(newest_step("a"), step - 6) << r.err;  // a step behind the last copy that was fetched
+    expect_steps_and_weights_of_one_start("a", {set[1], set[2]});
+}
+
 TEST_F(Launched, WithoutMemoryForCopiesItSaysSo) {
     setenv("TUTTI_MEMORY_ROOT", path("none").c_str(), 1);
     const Result r = run(launch_arguments("a", {"-n", "2"}, {"train.steps=4", "checkpoint.memory_every=1"}));
@@ -126,14 +155,25 @@ TEST_F(Launched, WithoutMemoryForCopiesItSaysSo) {
 }
 
 // 8 ranks, 5 while a host is away, 8 again: the same global batch, so the same run within rounding. With a cluster the
-// planner chooses the layout of the 5.
-class Elastic : public Launched, public ::testing::WithParamInterface<const char*> {};
+// planner chooses the layout of the 5. Stages have layouts of their own, in which 5 ranks may have no place.
+struct Lost {
+    std::string name;
+    Words options, set;
+    int ranks = 5;       // of those that are left
+    std::string layout;  // a part of the text of their start
+};
+
+class Elastic : public Launched, public ::testing::WithParamInterface<Lost> {};
 
 TEST_P(Elastic, ALostHostShrinksTheRunAndItsReturnGrowsItAgain) {
-    Words words = {"--min-ranks", "5"};
-    if (*GetParam() != '\0') words.insert(words.end(), {"--cluster", GetParam()});
+    const Lost& lost = GetParam();
+    Words words = {"--min-ranks", std::to_string(lost.ranks)};
+    words.insert(words.end(), lost.options.begin(), lost.options.end());
     // In f32: below it Adam turns other roundings of gradients that are nearly zero into whole updates.
-    const Words set = {"train.steps=3000", "optimizer.schedule=constant", "precision.compute=f32"};
+    Words set = {"optimizer.schedule=constant", "precision.compute=f32"};
+    set.insert(set.end(), lost.set.begin(), lost.set.end());
+    Words of_whole = set;
+    set.emplace_back("train.steps=3000");
     Program program(folder_, launch_arguments("elastic", hosts(words), set));
     ASSERT_TRUE(wait_for_step(program, "elastic", 6));
     const pid_t agent = processes().at(pid_of(6)).parent;
@@ -142,7 +182,7 @@ TEST_P(Elastic, ALostHostShrinksTheRunAndItsReturnGrowsItAgain) {
     ASSERT_TRUE(program.wait_until([&] { return events("elastic", "started").size() == 2; }));
     const int64_t shrunk = newest_step("elastic");
     ASSERT_TRUE(wait_for_step(program, "elastic", shrunk + 4));
-    EXPECT_EQ(ranks(), 5U);
+    EXPECT_EQ(ranks(), lost.ranks);
     fs::remove(path("down-b"));
     ASSERT_TRUE(program.wait_until([&] { return events("elastic", "started").size() == 3; }));
     const int64_t grown = newest_step("elastic");
@@ -153,15 +193,15 @@ TEST_P(Elastic, ALostHostShrinksTheRunAndItsReturnGrowsItAgain) {
     ASSERT_EQ(r.exit_code, 75) << r.err;
     const auto started = events("elastic", "started");
     ASSERT_EQ(started.size(), 3U) << r.err;
-    EXPECT_EQ(started[1].at("ranks").get<int>(), 5);
+    EXPECT_EQ(started[1].at("ranks").get<int>(), lost.ranks);
+    expect_contains(started[1].at("text").text(), lost.layout);
     EXPECT_EQ(started[2].at("ranks").get<int>(), 8);
     expect_contains(r.err, "host b: ssh: b does not answer");
     expect_no_process();
 
     const int64_t last = newest_step("elastic");
-    ASSERT_EQ(
-        run(launch_arguments("whole", {"-n", "8"}, {"train.steps=" + std::to_string(last), set[1], set[2]})).exit_code,
-        0);
+    of_whole.push_back("train.steps=" + std::to_string(last));
+    ASSERT_EQ(run(launch_arguments("whole", {"-n", "8"}, of_whole)).exit_code, 0);
     // The stop logs no line of its own, so the lines up to the last step of both agree.
     expect_same_steps("elastic", "whole", 1e-5);
     const std::vector<float> got = values_of(weights("elastic", last)), want = values_of(weights("whole", last));
@@ -172,8 +212,20 @@ TEST_P(Elastic, ALostHostShrinksTheRunAndItsReturnGrowsItAgain) {
     EXPECT_LE(largest, 1e-5) << "after " << last << " steps";
 }
 
-INSTANTIATE_TEST_SUITE_P(, Elastic, ::testing::Values("", "h100"),
-                         [](const auto& cluster) { return *cluster.param == '\0' ? "replicas" : "planned"; });
+const Words kContext = {"stage=[{until = 5}, {train.seq_len = 64, parallel.cp = 2, parallel.zero = 1}]"};
+INSTANTIATE_TEST_SUITE_P(
+    , Elastic,
+    ::testing::Values(
+        Lost{.name = "replicas", .options = {}, .set = {}},
+        Lost{.name = "planned", .options = {"--cluster", "h100"}, .set = {}},
+        // 5 samples at once are no part of the 8 of each of 5 ranks.
+        Lost{.name = "micro_batch_of_a_stage",
+             .options = {},
+             .set = {"stage=[{until = 5}, {train.micro_batch = 5, parallel.zero = 3}]"},
+             .layout = "stage 2: "},
+        Lost{.name = "context_of_a_stage", .options = {}, .set = kContext, .ranks = 4, .layout = "stage 2: cp 2"},
+        Lost{.name = "planned_stages", .options = {"--cluster", "h100"}, .set = kContext}),
+    [](const auto& lost) { return lost.param.name; });
 
 TEST_F(Launched, NothingOutlivesTheLauncherAndTheNextOneGoesOn) {
     const Words set = {"train.steps=60"};

@@ -10,6 +10,7 @@
 #include <map>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "../tiny_run.h"
 #include "tutti/base/json.h"
@@ -81,6 +82,36 @@ TEST_F(MpiRun, APipelineIsOneRank) {
             schedule + " > " + said.string() + " 2> " + errors.string());
         EXPECT_EQ(read(said).at("equal"), true) << schedule << std::ifstream(errors).rdbuf();
     }
+}
+
+// Stages under layouts of their own: new groups over the same connections. MPI, TCP and threads have the same bits.
+TEST_F(MpiRun, StagesUnderOtherLayoutsAreThoseOfThreads) {
+    const std::string set =
+        " --set train.steps=6 --set train.micro_batch=1 --set log.every=1 --set \"stage=[{until = 2}, {until = 4, "
+        "train.seq_len = 32, parallel.cp = 2, parallel.tp = 2}, {parallel.cp = 1, parallel.tp = 1, parallel.pp = 2, "
+        "parallel.zero = 3}]\"";
+    const fs::path said = folder_ / "said";
+    const auto steps = [&](const std::string& name, const std::string& launcher, const std::string& more) {
+        EXPECT_EQ(run(launcher + TUTTI_PROGRAM + arguments(set) + more + " --out " + (folder_ / name).string() + " > " +
+                      said.string() + " 2>&1"),
+                  0)
+            << std::ifstream(said).rdbuf();
+        std::vector<std::string> all;
+        std::ifstream in(folder_ / name / "metrics.jsonl");
+        for (std::string line; std::getline(in, line);) {
+            const Json json = Json::parse(line);
+            for (const char* key : {"step", "loss", "grad_norm", "tokens", "stage"}) all.push_back(json.at(key).dump());
+        }
+        return all;
+    };
+    const auto threads = steps("threads", "", " --ranks 4");
+    ASSERT_EQ(threads.size(), 6u * 5);
+    EXPECT_EQ(threads.back(), "3");
+    const std::string mpirun = std::string(TUTTI_MPIRUN_LINE) + " -n 4 ";
+    EXPECT_EQ(steps("mpi", mpirun, ""), threads);
+    EXPECT_EQ(steps("tcp", "TUTTI_RENDEZVOUS=127.0.0.1:" + std::to_string(20000 + getpid() % 10000) + " " + mpirun,
+                    " --set comm.backend=tcp"),
+              threads);
 }
 
 // Exit code 2 of every process, and what differs.

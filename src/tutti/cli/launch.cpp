@@ -2,6 +2,7 @@
 // that are left.
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "tutti/base/error.h"
@@ -18,6 +19,7 @@
 #include "tutti/planner/plan.h"
 #include "tutti/planner/rules.h"
 #include "tutti/spec/devices.h"
+#include "tutti/spec/fields.h"
 #include "tutti/spec/stages.h"
 #include "tutti/spec/toml.h"
 #include "tutti/spec/validate.h"
@@ -31,18 +33,13 @@ namespace {
 
 std::string this_program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
 
-// --set words that turn `from` into `to`, in the keys of a layout.
+// --set words that turn `from` into `to`, which differ in layouts alone.
 std::vector<std::string> difference(const spec::RunSpec& from, const spec::RunSpec& to) {
-    const Json before = spec::parse_toml(spec::to_toml(from), "CONFIG"),
-               after = spec::parse_toml(spec::to_toml(to), "its layout");
     std::vector<std::string> words;
-    for (const char* section : {"parallel", "recompute", "offload", "train"})
-        for (const auto& [key, value] : after.at(section).items()) {
-            if (std::string_view(section) == "train" && key != "micro_batch") continue;
-            const Json* old = before.at(section).find(key);
-            if (old == nullptr || *old != value)
-                words.insert(words.end(), {"--set", concat(section, '.', key, '=', value.dump())});
-        }
+    const auto before = spec::layout_keys(from);
+    for (const auto& [path, value] : spec::layout_keys(to))
+        if (before.at(path) != value) words.insert(words.end(), {"--set", concat(path, '=', spec::toml_text(value))});
+    if (from.stages != to.stages) words.insert(words.end(), {"--set", concat("stage=", spec::toml_text(to.stages))});
     return words;
 }
 
@@ -61,16 +58,9 @@ std::optional<spec::RunSpec> planned(const LaunchArguments& a, const spec::RunSp
     ForecastArguments machine;
     machine.cluster = a.cluster;
     machine.set_cluster = a.set_cluster;
-    const planner::Request request{.run = spec::longest_stage(run), .cluster = cluster_of(machine), .gpus = ranks};
+    const planner::Request request{.run = run, .cluster = cluster_of(machine), .gpus = ranks};
     try {
-        const spec::RunSpec found = planner::make_plan(request, 1).finalists.chosen.front().run;
-        if (run.stages.empty()) return found;
-        spec::RunSpec best = run;
-        best.parallel = found.parallel;
-        best.recompute = found.recompute;
-        best.offload = found.offload;
-        best.train.micro_batch = found.train.micro_batch;
-        return is_valid(best, ranks) ? std::optional(best) : std::nullopt;
+        return planner::make_plan(request, 1).finalists.chosen.front().run;
     } catch (const UsageError&) {  // no layout of so many ranks runs and fits
         return std::nullopt;
     }
@@ -91,17 +81,36 @@ std::optional<spec::RunSpec> with_fewer_replicas(const spec::RunSpec& run, int r
     return std::nullopt;
 }
 
-// "tp 2, dp 3, ...": dp_shard = -1 is resolved for the text alone.
-std::string text_of(spec::RunSpec run, int ranks) {
-    spec::ParallelSpec& p = run.parallel;
-    if (p.dp_shard < 0) p.dp_shard = ranks / (p.dp_replicate * p.tp * p.cp * p.pp);
-    return planner::describe_layout(run);
+// The run on so many ranks, each stage in a layout of its own.
+std::optional<spec::RunSpec> on_fewer(const LaunchArguments& a, const spec::RunSpec& run, int ranks) {
+    std::vector<spec::RunSpec> stages = spec::stages_of(run);
+    for (spec::RunSpec& stage : stages) {
+        const auto found = a.cluster.empty() ? with_fewer_replicas(stage, ranks) : planned(a, stage, ranks);
+        if (!found) return std::nullopt;
+        stage = *found;
+    }
+    const spec::RunSpec fewer = spec::with_layouts(run, stages);
+    return is_valid(fewer, ranks) ? std::optional(fewer) : std::nullopt;
 }
 
+// "tp 2, dp 3, ...": dp_shard = -1 is resolved for the text alone. Where stages differ: "stage 1: ...; stage 2: ...".
+std::string text_of(const spec::RunSpec& run, int ranks) {
+    std::vector<std::string> names, texts;
+    for (spec::RunSpec& stage : spec::stages_of(run)) {
+        spec::ParallelSpec& p = stage.parallel;
+        if (p.dp_shard < 0) p.dp_shard = ranks / (p.dp_replicate * p.tp * p.cp * p.pp);
+        texts.push_back(planner::describe_layout(stage));
+        names.push_back(spec::of_stage(stage, texts.back()));
+    }
+    const bool alike = std::all_of(texts.begin(), texts.end(), [&](const auto& text) { return text == texts.front(); });
+    return alike ? texts.front() : joined(names, "; ");
+}
+
+// Below --min-ranks the run waits for hosts, and a layout serves to save what is in memory.
 std::optional<launch::Layout> layout_of(const LaunchArguments& a, const spec::RunSpec& run, int most) {
     if (most == a.ranks) return launch::Layout{most, {}, text_of(run, most)};
-    for (int ranks = most; ranks >= std::max(1, a.min_ranks); --ranks) {
-        const auto found = a.cluster.empty() ? with_fewer_replicas(run, ranks) : planned(a, run, ranks);
+    for (int ranks = most; ranks >= (most < a.min_ranks ? 1 : a.min_ranks); --ranks) {
+        const auto found = on_fewer(a, run, ranks);
         if (found) return launch::Layout{ranks, difference(run, *found), text_of(*found, ranks)};
     }
     return std::nullopt;

@@ -52,8 +52,8 @@ std::map<int, double> stragglers(const SimulateArguments& a) {
 
 // The prediction that `tutti report` shows beside the measured values, for a step on `machine`.
 // `reliability`: of a cluster, for the goodput to expect at the best interval between checkpoints.
-void save(const SimulateArguments& a, const simulate::RehearsedStep& step, const std::string& machine,
-          const std::optional<planner::Reliability>& reliability) {
+void save(const SimulateArguments& a, const spec::RunSpec& run, const simulate::RehearsedStep& step,
+          const std::string& machine, const std::optional<planner::Reliability>& reliability) {
     if (!a.trace.empty()) write_file("--trace", a.trace, to_trace(step.timeline));
     if (!a.svg.empty())
         write_file("--svg", a.svg,
@@ -69,6 +69,10 @@ void save(const SimulateArguments& a, const simulate::RehearsedStep& step, const
                      {"step_time_high_s", step.seconds * step.high},
                      {"peak_bytes", step.shown.memory.peak()},
                      {"communication", std::move(communication)}};
+    if (run.place.number > 0) {  // of a stage
+        document["first_step"] = run.place.first;
+        document["last_step"] = run.place.last;
+    }
     if (reliability) {
         document["between_failures_s"] = reliability->mtbf_s;
         document["goodput"] = planner::goodput(*reliability, planner::checkpoint_interval(*reliability));
@@ -89,7 +93,7 @@ int simulate_here(const SimulateArguments& a, const Io& io) {
     target.expert_loads = rehearsal::parse_expert_loads("--expert-loads", a.expert_loads, run);
     const simulate::RehearsedStep step =
         simulate::rehearse_in_time(run, target, a.ranks, profile, wants_spans(a), stragglers(a));
-    save(a, step, profile.machine, std::nullopt);
+    save(a, run, step, profile.machine, std::nullopt);
 
     const models::TokenFlops& flops = step.shown.counts.model;
     const auto tokens = static_cast<double>(run.train.global_batch * run.train.seq_len);
@@ -317,7 +321,7 @@ int simulate(const SimulateArguments& a, const Io& io) {
     stragglers(a);
     if (!a.vary.empty()) return show_variations(a, io);
     const Answer x = answer(a);
-    save(a, x.step, concat(a.ranks, " x ", x.cluster.name),
+    save(a, x.run, x.step, concat(a.ranks, " x ", x.cluster.name),
          planner::reliability_of(x.cluster, a.ranks, planner::checkpoint_bytes(x.run), {},
                                  double(x.run.checkpoint.memory_every) * x.step.seconds, x.run.checkpoint.async));
     print(x, io.text());

@@ -63,6 +63,42 @@ TEST_F(StagesCommand, VerifyComparesEach) {
     EXPECT_EQ(Json::parse(out)["steps"][0]["step"], 7);
 }
 
+// Each stage is rehearsed, verified and simulated under its own layout: as a config with that layout is.
+TEST_F(StagesCommand, EachHasItsLayout) {
+    const std::string stages =
+        "stage=[{until = 3}, {until = 6, train.seq_len = 64, parallel.cp = 2, parallel.tp = 2}, "
+        "{parallel.cp = 1, parallel.tp = 1, parallel.pp = 2, parallel.zero = 3, parallel.schedule = \"gpipe\"}]";
+    const std::vector<std::vector<std::string>> alone = {
+        {},
+        {"train.seq_len=64", "parallel.cp=2", "parallel.tp=2"},
+        {"train.seq_len=64", "parallel.pp=2", "parallel.zero=3", "parallel.schedule=gpipe"}};
+    ASSERT_EQ(run_words("rehearse", {config, "--ranks", "4", "--set", stages, "--json"}), 0) << err;
+    const Json all = Json::parse(out);
+    for (size_t i = 0; i < 3; ++i) {
+        const std::string stage = std::to_string(i + 1);
+        std::vector<std::string> words = {config, "--ranks", "4", "--set", "stage=[]", "--json"};
+        for (const std::string& set : alone[i]) words.insert(words.end(), {"--set", set});
+        ASSERT_EQ(run_words("rehearse", words), 0) << err;
+        const Json one = Json::parse(out);
+        EXPECT_EQ(all["stages"][i]["peak_bytes"], one["peak_bytes"]) << stage;
+        ASSERT_EQ(run_words("rehearse", {config, "--ranks", "4", "--set", stages, "--stage", stage, "--json"}), 0)
+            << err;
+        EXPECT_EQ(Json::parse(out)["communication"], one["communication"]) << stage;
+        ASSERT_EQ(
+            run_words("simulate", {config, "--ranks", "4", "--cluster", "h100", "--set", stages, "--stage", stage}), 0)
+            << err;
+    }
+    ASSERT_EQ(run_words("verify", {config, "--ranks", "4", "--set", stages, "--json"}), 0) << err;
+    EXPECT_EQ(Json::parse(out)["stages"].size(), 3u);
+    ASSERT_EQ(run_words("plan", {config, "--ranks", "4", "--cluster", "h100", "--set", stages}), 0) << err;
+    // What cannot be in one stage is said before anything starts, and by its name.
+    EXPECT_EQ(run_words("train", {config, "--ranks", "4", "--out", path("none"), "--set",
+                                  "stage=[{until = 3}, {until = 6, parallel.cp = 2}, {parallel.pp = 4}]"}),
+              2);
+    EXPECT_TRUE(says("stage 3: [parallel] ")) << err;
+    EXPECT_FALSE(says("stage 2: ")) << err;
+}
+
 TEST_F(StagesCommand, CommandsAboutOneStepAskWhich) {
     EXPECT_EQ(run_words("simulate", {config, "--cluster", "h100"}), 2);
     EXPECT_TRUE(says("the run has 3 stages, and simulate is about a step of one of them; give --stage 1 to 3")) << err;

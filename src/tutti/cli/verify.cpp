@@ -106,11 +106,12 @@ int verify(const VerifyArguments& arguments, const Io& io) {
     options.terminal = io.text_terminal();
     const spec::RunSpec run = read_run(arguments, options.ranks, true);
     warn_of_threads(io, options.launch, run.train.threads, options.ranks);
-    spec::validate(train::one_rank_of(run), 1);
+    const std::vector<spec::RunSpec> stages = spec::stages_of(run);
+    for (const spec::RunSpec& stage : stages) spec::validate(train::one_rank_of(stage), 1);
 
     bool differs = false;
     Json documents = Json::array();
-    for (const spec::RunSpec& stage : spec::stages_of(run)) {
+    for (const spec::RunSpec& stage : stages) {
         options.run = stage;
         if (stage.place.number > 0 && options.launch.rank == 0)
             io.text() << spec::stage_name(stage) << ", from step " << stage.place.first << std::endl;

@@ -92,6 +92,7 @@ std::string status_card(const WatchedRun& run) {
     } else {
         html += " no step is logged yet</p>";
     }
+    if (const std::string stage = run.stage(); !stage.empty()) html += concat("<p>", escape_html(stage), "</p>");
     html += "<p>";
     if (run.last_line() > 0) html += concat("Last line of the log: ", moment(run.last_line()), ". ");
     if (const auto& c = run.checkpoint())

@@ -89,10 +89,11 @@ std::string prediction_card(const RunHistory& run);
 std::string pipeline_card(const RunHistory& run);
 std::string groups_card(const RunHistory& run);
 
-// The cards of run_cards.cpp: the time of a step beside the plan's band, the ranks, what the time was spent on.
+// The cards of run_cards.cpp: the time of a step beside the plan's band, the ranks, what the time was spent on, stages.
 std::string step_time_card(const RunHistory& run, const CurveAxis& axis);
 std::string ranks_card(const RunHistory& run);
 std::string spent_card(const RunHistory& run);
+std::string stages_card(const RunHistory& run);  // what each stage changed, and how fast it was
 
 // The cards of the page of one run and of a comparison (report.h), without the frame.
 std::string joined(const std::vector<Card>& cards);

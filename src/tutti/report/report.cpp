@@ -247,6 +247,7 @@ std::vector<Card> cards_of(const RunHistory& run, const View& view) {
                                {"mfu", mfu_card(run, axis)},
                                {"memory", memory_card(run)},
                                {"ranks", ranks_card(run)},
+                               {"stages", stages_card(run)},
                                {"groups", groups_card(run)},
                                {"spent", spent_card(run)},
                                {"skipped", skipped_card(run)},

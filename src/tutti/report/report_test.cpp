@@ -352,6 +352,41 @@ TEST(ReportPage, ShowsWhatTheRunWas) {
     }
 }
 
+TEST(ReportPage, ShowsStagesAndThePredictionOfOne) {
+    RunHistory run;
+    for (int i = 1; i <= 30; ++i) {
+        LoggedStep step;
+        step.step = i;
+        step.loss = 100.0 - i;
+        step.step_ms = i <= 10 ? 7 : 31 + i % 3;  // 32 in the middle of stage 2
+        step.tokens_per_s = i <= 10 ? 5000 : 1100 + i % 3;
+        run.steps.push_back(step);
+    }
+    const auto page_with = [&](const std::string& stages) {
+        run.config = concat("[data]\ntrain = [\"a\"]\n[train]\nsteps = 40\n", stages);
+        return render_report(run);
+    };
+    EXPECT_EQ(page_with("").find("<h2>Stages"), std::string::npos);
+    const std::string stages =
+        "[[stage]]\nuntil = 10\n[[stage]]\nuntil = 35\nparallel.cp = 2\n[[stage]]\ndata.train = [\"<b>\"]\n";
+    run.predicted =
+        PredictedStep{.machine = "m", .step_s = 0.03, .low_s = 0.02, .high_s = 0.04, .sent = {}, .trace = {}};
+    const std::string whole = page_with(stages);
+    EXPECT_EQ(first_unbalanced(whole), "");
+    for (const std::string row :
+         {"<tr><td>1</td><td>1 to 10</td><td>nothing</td><td>7</td><td>5k</td><td>90</td></tr>",
+          "<tr><td>2</td><td>11 to 35</td><td>parallel.cp = 2</td><td>32</td><td>1.1k</td><td>70</td></tr>",
+          "<tr><td>3</td><td>36 to 40</td><td>data.train = "
+          "[&quot;&lt;b&gt;&quot;]</td><td>–</td><td>–</td><td>–</td></tr>"})
+        EXPECT_NE(whole.find(row), std::string::npos) << row;
+    run.predicted->first = 11, run.predicted->last = 35;
+    EXPECT_NE(page_with(stages), whole);  // the band does not begin with step 1
+    run.predicted->first = 1, run.predicted->last = 30;
+    EXPECT_EQ(page_with(stages), whole);
+    run.predicted->first = 31, run.predicted->last = 40;  // nothing of that stage is logged
+    EXPECT_EQ(page_with(stages).find("predicted, 8 of 10 runs"), std::string::npos);
+}
+
 TEST(ReportPage, ShowsWhatWasTracedAndCounted) {
     const std::string page = render_report(full_run());
     EXPECT_NE(page.find("<td>&lt;dp&gt;</td><td>40</td><td>2 KiB</td><td>2.5</td>"), std::string::npos);

@@ -1,12 +1,14 @@
 // report/run_cards.cpp: the cards of what a run did beside its curves: the time of a step beside the plan's band, the
-// ranks by what they wait for others, what the time was spent on.
+// ranks by what they wait for others, what the time was spent on, the stages.
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
 #include "tutti/report/parts.h"
+#include "tutti/spec/stages.h"
 #include "tutti/spec/toml.h"
 
 namespace tutti::report {
@@ -74,18 +76,22 @@ constexpr Part kParts[] = {{"trained", 3},  // by kTimes
                            {"other: first start, evaluations", 8}};
 static_assert(std::size(kParts) == std::size(kTimes));
 
+// Nothing without config.toml, or with that of another version.
+std::optional<spec::RunSpec> config_of(const RunHistory& run) {
+    try {
+        if (!run.config.empty()) return spec::parse_text(run.config, "config.toml");
+    } catch (const Error&) {
+    }
+    return std::nullopt;
+}
+
 // The goodput that the formula gives with what this run itself shows; nothing before a first save, or without the
 // config.
 std::optional<double> expected_of_itself(const RunHistory& run, const TimeSpent& spent) {
-    if (run.config.empty() || run.steps.empty() || spent.trained <= 0) return std::nullopt;
-    spec::RunSpec config;
-    try {
-        config = spec::parse_text(run.config, "config.toml");
-    } catch (const Error&) {  // of another version
-        return std::nullopt;
-    }
-    const int64_t steps = run.steps.back().step, every = config.checkpoint.every;
-    const int64_t memory_every = config.checkpoint.memory_every, first = memory_every > 0 ? memory_every : every;
+    const std::optional<spec::RunSpec> config = config_of(run);
+    if (!config || run.steps.empty() || spent.trained <= 0) return std::nullopt;
+    const int64_t steps = run.steps.back().step, every = config->checkpoint.every;
+    const int64_t memory_every = config->checkpoint.memory_every, first = memory_every > 0 ? memory_every : every;
     if (first <= 0 || steps < first) return std::nullopt;
     // Copies are the most of the pauses where there are some: checkpoints are written beside the steps.
     const double saves = static_cast<double>((steps + spent.lost_steps) / first),
@@ -113,8 +119,16 @@ std::string times(int64_t n, const char* what) { return concat(n, " ", what, n =
 std::string step_time_card(const RunHistory& run, const CurveAxis& axis) {
     Chart chart = chart_of(kStepTime, axis);
     add_run(chart, kStepTime, "measured", 1, run, axis);
-    if (run.predicted && !chart.series.empty()) {
-        const std::vector<Point> line = values_of(run, kStepTime.field, 1, axis);
+    std::vector<Point> line;  // of the steps that were predicted
+    if (run.predicted) {
+        RunHistory predicted;
+        predicted.totals = run.totals;
+        for (const LoggedStep& step : run.steps)
+            if (step.step >= run.predicted->first && (run.predicted->last == 0 || step.step <= run.predicted->last))
+                predicted.steps.push_back(step);
+        line = values_of(predicted, kStepTime.field, 1, axis);
+    }
+    if (!line.empty() && !chart.series.empty()) {
         Series band{"predicted, 8 of 10 runs", 2, Mark::bound, {}};
         for (const double seconds : {run.predicted->low_s, run.predicted->high_s}) {
             band.points.push_back({line.front().x, 1000 * seconds});
@@ -187,6 +201,26 @@ std::string spent_card(const RunHistory& run) {
     return concat("<section class=\"card\"><h2>Where the time went</h2><div class=\"share\">",
                   share_bar("spent", "Where the time went", words, bars), "</div>", table({"", "time", "share"}, rows),
                   text, "</section>\n");
+}
+
+std::string stages_card(const RunHistory& run) {
+    const std::optional<spec::RunSpec> config = config_of(run);
+    if (!config || config->stages.empty()) return "";
+    const std::vector<spec::RunSpec> stages = spec::stages_of(*config);
+    std::vector<RunHistory> logs(stages.size());
+    for (const LoggedStep& step : run.steps) logs[spec::stage_at(stages, step.step)].steps.push_back(step);
+    std::string rows;
+    for (size_t i = 0; i < stages.size(); ++i) {
+        const auto number = [](std::optional<double> value) { return value ? short_number(*value) : std::string("–"); };
+        rows += row_of({concat(i + 1), concat(stages[i].place.first, " to ", spec::last_step(stages[i])),
+                        config->stages[i].set.empty() ? "nothing" : spec::stage_keys_text(*config, i),
+                        number(median(finite(values_of(logs[i], kStepTime.field)))),
+                        number(median(finite(values_of(logs[i], kThroughput.field)))),
+                        number(last_of(logs[i], &LoggedStep::loss))});
+    }
+    return concat("<section class=\"card full\"><h2>Stages</h2>",
+                  table({"stage", "steps", "changes", "ms a step, median", "tokens/s, median", "last loss"}, rows),
+                  "</section>\n");
 }
 
 }  // namespace tutti::report

@@ -226,6 +226,8 @@ PredictedStep read_prediction(const fs::path& run_dir) {
         step.peak_bytes = document.at("peak_bytes").get<double>();
         step.goodput = document.value("goodput", 0.0);
         step.between_failures_s = document.value("between_failures_s", 0.0);
+        step.first = document.value("first_step", step.first);
+        step.last = document.value("last_step", step.last);
         for (const Json& group : document.at("communication"))
             step.sent[group.at("group").get<std::string>()] += group.at("sent").get<double>();
     } catch (const DataError& error) {

@@ -112,6 +112,7 @@ struct PredictedStep {
     double step_s = 0, low_s = 0, high_s = 0;
     double peak_bytes = 0;
     double goodput = 0, between_failures_s = 0;  // 0: not in the file
+    int64_t first = 1, last = 0;                 // the steps that are alike, those of a stage; last 0: all
     std::map<std::string, double> sent;          // bytes of the first rank in a step, by group
     std::vector<TracedRank> trace;
 };

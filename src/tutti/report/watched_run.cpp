@@ -18,6 +18,7 @@
 #include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
 #include "tutti/report/parts.h"
+#include "tutti/spec/stages.h"
 #include "tutti/spec/toml.h"
 
 namespace tutti::report {
@@ -148,9 +149,8 @@ void WatchedRun::read_other() {
     history_ = std::move(fresh);
     if (history_.config.empty()) return;
     try {
-        const spec::RunSpec run = spec::parse_text(history_.config, path_ + "/config.toml");
-        steps_ = run.train.steps;
-        checkpoints_ = run.checkpoint.dir.empty() ? path_ + "/checkpoints" : run.checkpoint.dir;
+        config_ = spec::parse_text(history_.config, path_ + "/config.toml");
+        checkpoints_ = config_->checkpoint.dir.empty() ? path_ + "/checkpoints" : config_->checkpoint.dir;
     } catch (const Error& error) {  // of another version
         history_.notes.emplace_back(error.what());
     }
@@ -265,8 +265,13 @@ const RunEvent* WatchedRun::death() const {
 }
 
 std::optional<double> WatchedRun::seconds_left() const {
-    if (state_ != State::running || steps_ == 0 || !last_ || !last_->step_ms) return std::nullopt;
-    return static_cast<double>(steps_ - last_->step) * *last_->step_ms / 1000;
+    if (state_ != State::running || steps() == 0 || !last_ || !last_->step_ms) return std::nullopt;
+    return static_cast<double>(steps() - last_->step) * *last_->step_ms / 1000;
+}
+
+std::string WatchedRun::stage() const {
+    if (!config_ || !last_) return "";
+    return spec::stage_status(*config_, spec::stage_at(spec::stages_of(*config_), last_->step));
 }
 
 const char* name_of(WatchedRun::State state) {
@@ -324,6 +329,7 @@ std::string render(const WatchedRun& run, size_t columns, double now) {
         if (const auto left = run.seconds_left()) text += concat("   ", format_duration(*left), " left");
     }
     text += '\n';
+    if (const std::string stage = run.stage(); !stage.empty()) text += stage + '\n';
     if (const auto& last = run.last()) {
         text += concat("loss ", last->loss ? format_fixed(*last->loss, 4) : "-");
         for (size_t k = 0; k < last->mtp_losses.size(); ++k)

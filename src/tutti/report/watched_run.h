@@ -13,6 +13,7 @@
 #include "tutti/report/run_events.h"
 #include "tutti/report/run_history.h"
 #include "tutti/report/svg.h"
+#include "tutti/spec/run_spec.h"
 
 namespace tutti::report {
 
@@ -37,7 +38,9 @@ class WatchedRun {
 
     const std::string& path() const { return path_; }
     State state() const { return state_; }
-    int64_t steps() const { return steps_; }  // train.steps of the config; 0: not known yet
+    int64_t steps() const { return config_ ? config_->train.steps : 0; }  // train.steps of the config; 0: not known yet
+    // "stage 2 of 3, until step 1500: train.seq_len = 8192", of the newest line; "" of a run without stages.
+    std::string stage() const;
     const std::optional<LoggedStep>& last() const { return last_; }
     const std::optional<LoggedStep>& last_evaluation() const { return last_evaluation_; }
     double last_line() const { return last_line_; }  // time of the newest line, in seconds of the system's clock
@@ -89,7 +92,8 @@ class WatchedRun {
 
     std::string path_, checkpoints_;
     State state_ = State::waiting;
-    int64_t steps_ = 0, skipped_ = 0;
+    std::optional<spec::RunSpec> config_;
+    int64_t skipped_ = 0;
     std::optional<LoggedStep> last_, last_evaluation_;
     std::optional<Checkpoint> checkpoint_;
     double last_line_ = 0;

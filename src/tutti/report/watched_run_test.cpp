@@ -77,6 +77,25 @@ TEST(WatchedRun, ReadsWhatIsNewAndNoLineThatIsNotComplete) {
     EXPECT_EQ(run.checkpoint()->step, 10);
 }
 
+TEST(WatchedRun, SaysWhichStageItIsIn) {
+    const Directory d;
+    d.write("config.toml",
+            "[data]\ntrain = [\"x\"]\n[train]\nsteps = 40\n[[stage]]\nuntil = 2\n[[stage]]\n"
+            "parallel.cp = 2\n");
+    d.write("run.lock", Directory::this_process());
+    d.log(2, 5);
+    WatchedRun run(d.path);
+    run.update(now());
+    EXPECT_EQ(run.stage(), "stage 1 of 2, until step 2");
+    d.log(3, 5);
+    run.update(now());
+    EXPECT_EQ(run.stage(), "stage 2 of 2, until step 40: parallel.cp = 2");
+    EXPECT_NE(render(run, 100, now()).find("\nstage 2 of 2, until step 40: parallel.cp = 2\n"), std::string::npos);
+    d.write("config.toml", "[data]\ntrain = [\"x\"]\n[train]\nsteps = 4000\n");
+    run.update(now());
+    EXPECT_EQ(run.stage(), "");
+}
+
 TEST(WatchedRun, AResumedRunDropsTheStepsAfterItsCheckpoint) {
     const Directory d;
     d.write("run.lock", Directory::this_process());

@@ -382,48 +382,57 @@ void for_each_field(Run& run, const Visit& visit) {
 
     section = "parallel";
     auto& p = run.parallel;
-    key("dp_replicate", p.dp_replicate, between(1, 1048576), "data-parallel replicas (HSDP)");
-    key("dp_shard", p.dp_shard, between(-1, 1048576), "data-parallel shards; -1: the ranks that other axes leave");
-    key("zero", p.zero, between(0, 3), "ZeRO stage over dp_shard");
-    key("strategy", p.strategy, one_of({"collective", "parameter_server"}),
-        "parameter_server: rank 0 updates the weights for all ranks, for teaching; needs zero = 0");
-    key("accumulate", p.accumulate, one_of({"auto", "full", "shard"}),
-        "gradients between microbatches: full, reduced once a step, with the same bits under every zero; shard, "
-        "reduced "
-        "after each microbatch (zero 2 and 3); auto: shard for zero 2 and 3, else full");
-    key("reductions", p.reductions, between(1, 1000),
+    stage_key("dp_replicate", p.dp_replicate, between(1, 1048576), "data-parallel replicas (HSDP)");
+    stage_key("dp_shard", p.dp_shard, between(-1, 1048576),
+              "data-parallel shards; -1: the ranks that other axes leave");
+    stage_key("zero", p.zero, between(0, 3), "ZeRO stage over dp_shard");
+    stage_key("strategy", p.strategy, one_of({"collective", "parameter_server"}),
+              "parameter_server: rank 0 updates the weights for all ranks, for teaching; needs zero = 0");
+    stage_key("accumulate", p.accumulate, one_of({"auto", "full", "shard"}),
+              "gradients between microbatches: full, reduced once a step, with the same bits under every zero; shard, "
+              "reduced "
+              "after each microbatch (zero 2 and 3); auto: shard for zero 2 and 3, else full");
+    stage_key(
+        "reductions", p.reductions, between(1, 1000),
         "gradient reductions (zero = 1 to 3) in flight at once during the backward; each one holds the gradients of a "
         "unit in memory; whole gradients of a pipeline's later stages have no limit");
-    key("tp", p.tp, between(1, 1048576), "tensor-parallel ranks");
-    key("sequence_parallel", p.sequence_parallel, any(), "Megatron's sequence parallelism over the ranks of tp");
-    key("tp_overlap", p.tp_overlap, between(1, 1024),
+    stage_key("tp", p.tp, between(1, 1048576), "tensor-parallel ranks");
+    stage_key("sequence_parallel", p.sequence_parallel, any(), "Megatron's sequence parallelism over the ranks of tp");
+    stage_key(
+        "tp_overlap", p.tp_overlap, between(1, 1024),
         "pieces of a tensor-parallel product, each communicated while the next one is computed, with the same bits; "
         "1: off");
-    key("cp", p.cp, between(1, 1048576), "context-parallel ranks");
-    key("cp_method", p.cp_method, one_of({"ring", "all_gather", "ulysses"}),
-        "attention over cp: pass keys around a ring, gather all keys, or exchange heads for tokens (ulysses)");
-    key("cp_ulysses", p.cp_ulysses, between(0, 1048576),
+    stage_key("cp", p.cp, between(1, 1048576), "context-parallel ranks");
+    stage_key("cp_method", p.cp_method, one_of({"ring", "all_gather", "ulysses"}),
+              "attention over cp: pass keys around a ring, gather all keys, or exchange heads for tokens (ulysses)");
+    stage_key(
+        "cp_ulysses", p.cp_ulysses, between(0, 1048576),
         "ranks of cp that exchange heads for tokens, a divisor of cp; cp / cp_ulysses ranks exchange keys; 0: cp with "
         "ulysses, else 1");
-    key("pp", p.pp, between(1, 1048576), "pipeline-parallel ranks");
-    key("schedule", p.schedule, any(),
+    stage_key("pp", p.pp, between(1, 1048576), "pipeline-parallel ranks");
+    stage_key(
+        "schedule", p.schedule, any(),
         "pipeline schedule: naive, gpipe, 1f1b, interleaved, looped-bfs, zb-h1, zb-h2, zb-v, v-half, v-min, "
         "interleaved-zb, chimera, dualpipe, dualpipe-v, auto (found by search), FILE.csv, or pipedream (asynchronous, "
         "for teaching)");
-    key("virtual_stages", p.virtual_stages, between(1, 100000),
-        "stages per pipeline rank, for interleaved, looped-bfs, interleaved-zb and auto");
-    key("microbatch_group", p.microbatch_group, between(0, 2147483647),
+    stage_key("virtual_stages", p.virtual_stages, between(1, 100000),
+              "stages per pipeline rank, for interleaved, looped-bfs, interleaved-zb and auto");
+    stage_key(
+        "microbatch_group", p.microbatch_group, between(0, 2147483647),
         "interleaved, interleaved-zb: microbatches that pass a chunk before the rank proceeds to the next chunk; 0: "
         "min(pp, microbatches)");
-    key("live_chunks", p.live_chunks, between(0, 2147483647),
-        "auto: largest number of chunks of a rank with live activations; 0: no limit");
-    key("stage_layers", p.stage_layers, any(), "layers of each stage, such as \"11,11,10\"; \"\": balanced by cost");
-    key("unsharded_stages", p.unsharded_stages, between(0, 100000),
+    stage_key("live_chunks", p.live_chunks, between(0, 2147483647),
+              "auto: largest number of chunks of a rank with live activations; 0: no limit");
+    stage_key("stage_layers", p.stage_layers, any(),
+              "layers of each stage, such as \"11,11,10\"; \"\": balanced by cost");
+    stage_key(
+        "unsharded_stages", p.unsharded_stages, between(0, 100000),
         "zero = 3: largest number of a rank's stages that stay unsharded at once; a stage is resharded when this many "
         "others run before its next use. More: less traffic, more memory. 0: unshard unit by unit in each pass");
-    key("ep", p.ep, between(1, 1048576),
+    stage_key(
+        "ep", p.ep, between(1, 1048576),
         "expert-parallel ranks, which divide the experts of a layer; taken from the ranks of tp, cp and dp_shard");
-    key("etp", p.etp, between(1, 1048576), "expert-tensor-parallel ranks, which divide each expert");
+    stage_key("etp", p.etp, between(1, 1048576), "expert-tensor-parallel ranks, which divide each expert");
 
     section = "recompute";
     stage_key(
@@ -432,11 +441,11 @@ void for_each_field(Run& run, const Visit& visit) {
         "(sqrt(layers) blocks at a time)");
 
     section = "offload";
-    key("optimizer", run.offload.optimizer, any(),
-        "hold master weights and moments in host memory; on CPU ranks: in a file");
-    key("params", run.offload.params, any(),
-        "hold weights in host memory, gathered unit by unit; needs parallel.zero = 3");
-    key("activations", run.offload.activations, any(), "hold the tensors saved for the backward in host memory");
+    stage_key("optimizer", run.offload.optimizer, any(),
+              "hold master weights and moments in host memory; on CPU ranks: in a file");
+    stage_key("params", run.offload.params, any(),
+              "hold weights in host memory, gathered unit by unit; needs parallel.zero = 3");
+    stage_key("activations", run.offload.activations, any(), "hold the tensors saved for the backward in host memory");
     key("dir", run.offload.dir, any(), "directory of the files of CPU ranks; \"\": OUT/offload");
 
     section = "precision";

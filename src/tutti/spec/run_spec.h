@@ -173,7 +173,7 @@ struct CommSpec {
 
 // One [[stage]]: the keys that it sets, by path; the others are those of the stage before.
 struct StageSpec {
-    using Value = std::variant<int64_t, double, std::string, std::vector<std::string>>;
+    using Value = std::variant<bool, int64_t, double, std::string, std::vector<std::string>>;
     int64_t until = 0;  // its last step; 0: that of the run, in the last stage
     std::map<std::string, Value> set;
     bool operator==(const StageSpec&) const = default;

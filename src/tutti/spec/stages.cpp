@@ -82,14 +82,21 @@ std::string of_stage(const RunSpec& stage, const std::string& message) {
     return stage.place.number == 0 ? message : concat(stage_name(stage), ": ", message);
 }
 
+std::string stage_keys_text(const RunSpec& run, size_t stage) {
+    return joined(run.stages.at(stage).set, ", ",
+                  [](const auto& given) { return concat(given.first, " = ", toml_text(given.second)); });
+}
+
 std::string stage_text(const RunSpec& run, size_t stage) {
     if (run.stages.empty()) return "";
-    const StageSpec& given = run.stages.at(stage);
     const bool is_last = stage + 1 == run.stages.size();
-    std::string keys;
-    for (const auto& [path, value] : given.set)
-        keys += concat(keys.empty() ? ": " : ", ", path, " = ", toml_text(value));
-    return concat("until step ", is_last ? run.train.steps : given.until, keys);
+    const std::string keys = stage_keys_text(run, stage);
+    return concat("until step ", is_last ? run.train.steps : run.stages[stage].until, keys.empty() ? "" : ": ", keys);
+}
+
+std::string stage_status(const RunSpec& run, size_t stage) {
+    if (run.stages.empty()) return "";
+    return concat("stage ", stage + 1, " of ", run.stages.size(), ", ", stage_text(run, stage));
 }
 
 std::vector<std::string> stage_keys() {
@@ -99,6 +106,32 @@ std::vector<std::string> stage_keys() {
         if (field.in_stage) keys.push_back(field.path());
     });
     return keys;
+}
+
+std::map<std::string, StageSpec::Value> layout_keys(const RunSpec& run) {
+    std::map<std::string, StageSpec::Value> keys;
+    for_each_field(run, [&]<class T>(const Field& field, const T& value) {
+        if constexpr (kMayBeInStage<T>) {
+            const bool of_section =
+                field.section == "parallel" || field.section == "recompute" || field.section == "offload";
+            if (field.in_stage && (of_section || field.path() == "train.micro_batch")) keys[field.path()] = value;
+        }
+    });
+    return keys;
+}
+
+RunSpec with_layouts(RunSpec run, const std::vector<RunSpec>& stages) {
+    auto before = layout_keys(stages.front());
+    set_keys(run, {.set = before});
+    for (size_t i = 0; i < run.stages.size(); ++i) {
+        auto keys = layout_keys(stages.at(i));
+        for (const auto& [path, value] : keys) {
+            run.stages[i].set.erase(path);
+            if (value != before.at(path)) run.stages[i].set[path] = value;
+        }
+        before = std::move(keys);
+    }
+    return run;
 }
 
 RunSpec longest_stage(const RunSpec& run) {

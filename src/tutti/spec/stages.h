@@ -1,7 +1,9 @@
 // spec/stages.h: the stages of a run, [[stage]] of the config. Each is a run of its own that differs from the stage
-// before in the keys that the stage sets (Field::in_stage says which keys these may be).
+// before in the keys that the stage sets (Field::in_stage says which keys these may be). All stages have the same
+// ranks; how these are laid out may change.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -27,12 +29,21 @@ inline int64_t last_step(const RunSpec& stage) { return stage.place.last > 0 ? s
 // "stage 2" and "until step 1500: train.seq_len = 8192, optimizer.lr = 1e-4"; "" of a run without stages.
 std::string stage_name(const RunSpec& stage);
 std::string stage_text(const RunSpec& run, size_t stage);
+// The same behind "stage 2 of 3, ", and its keys alone.
+std::string stage_status(const RunSpec& run, size_t stage);
+std::string stage_keys_text(const RunSpec& run, size_t stage);  // "train.seq_len = 8192, optimizer.lr = 1e-4"
 
 // "stage 2: " and the message, of a stage.
 std::string of_stage(const RunSpec& stage, const std::string& message);
 
 // The keys that a stage may set: "model.rope_theta", ....
 std::vector<std::string> stage_keys();
+
+// The keys of a layout: how a step is spread over ranks, passes and memory, which changes its values by rounding alone.
+// They are those of [parallel], [recompute] and [offload] that a stage may set, and train.micro_batch.
+std::map<std::string, StageSpec::Value> layout_keys(const RunSpec& run);
+// `run`, each of whose stages, in the order of stages_of(run), has the layout of the one in `stages`.
+RunSpec with_layouts(RunSpec run, const std::vector<RunSpec>& stages);
 
 // The stage with the longest sequences, and of these that with the most in a step: a layout is planned for it.
 RunSpec longest_stage(const RunSpec& run);

@@ -131,6 +131,62 @@ TEST(Stages, WhatCannotBeIsRefusedByNameAndStage) {
     EXPECT_EQ(all.find('\n'), std::string::npos) << all;
 }
 
+// A stage under another layout: each is checked as a run of so many ranks, with its automatic keys.
+TEST(Stages, LayoutsAreThoseOfTheStage) {
+    const std::string data = "[data]\ntrain = \"a.txt\"\n[train]\nglobal_batch = 8\nmicro_batch = 1\nseq_len = 64\n";
+    const auto run_of = [&](const std::string& stages) { return parse_text(data + stages, "f"); };
+    const auto refused = [&](const std::string& stages) {
+        return message_of<UsageError>([&] { validate(run_of(stages), 4); });
+    };
+    const std::string good = "[[stage]]\nuntil = 5\n[[stage]]\nuntil = 9\nparallel.cp = 2\nparallel.tp = 2\n";
+    validate(run_of(good + "[[stage]]\nparallel.tp = 1\nparallel.zero = 3\n"), 4);
+    const std::string many = refused(good + "[[stage]]\nparallel.pp = 2\n");
+    EXPECT_TRUE(many.starts_with("stage 3: [parallel] ")) << many;
+    EXPECT_EQ(many.find("stage 1"), std::string::npos);
+    EXPECT_EQ(missing("= 8: must divide the number of ranks, 4", many), "");
+    const std::string schedule = refused("[[stage]]\nuntil = 5\n[[stage]]\nparallel.schedule = \"none-such\"\n");
+    EXPECT_TRUE(schedule.starts_with("stage 2: ")) << schedule;
+    EXPECT_EQ(missing("[[stage]] 1: [parallel] zero = 4: must be in [0, 3]", refused("[[stage]]\nparallel.zero = 4\n")),
+              "");
+    const RunSpec run = run_of(good + "[[stage]]\nparallel.cp = 1\nparallel.sequence_parallel = true\n");
+    const auto stages = stages_of(run);
+    EXPECT_EQ(stages[0].parallel, ParallelSpec{});
+    EXPECT_EQ(stages[2].parallel.tp, 2);  // as in the stage before
+    EXPECT_EQ(stages[2].parallel.cp, 1);
+    EXPECT_TRUE(stages[2].parallel.sequence_parallel);
+    EXPECT_FALSE(have_equal_steps(stages[1], stages[2]));
+}
+
+// Layouts that are drawn, given to the stages of a run: they come back, and all else stays.
+TEST(Stages, TakeOverLayouts) {
+    std::mt19937_64 random(17);
+    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<uint64_t>(n)); };
+    const auto draw = [&](RunSpec& run) {
+        run.parallel.tp = 1 << below(3);
+        run.parallel.zero = below(4);
+        run.parallel.schedule = std::array{"1f1b", "gpipe"}[below(2)];
+        run.parallel.sequence_parallel = below(2) == 0;
+        run.recompute.policy = std::array{"none", "full"}[below(2)];
+        run.offload.optimizer = below(2) == 0;
+        run.train.micro_batch = 1 + below(3);
+    };
+    for (int trial = 0; trial < 200; ++trial) {
+        RunSpec run = trial % 4 == 0 ? parse_text("", "f") : parse_text(kThree, "three.toml");
+        if (below(2) == 0 && !run.stages.empty())
+            run.stages[1].set.insert({{"parallel.tp", int64_t{2}}, {"offload.optimizer", true}});
+        draw(run);
+        std::vector<RunSpec> wanted = stages_of(run);
+        EXPECT_EQ(stages_of(with_layouts(run, wanted)), wanted) << to_toml(run);
+        for (RunSpec& stage : wanted) draw(stage);
+        const RunSpec got = with_layouts(run, wanted);
+        EXPECT_EQ(stages_of(got), wanted) << to_toml(run);
+        // As words of a command line.
+        std::vector<std::string> words = {concat("stage=", toml_text(got.stages))};
+        for (const auto& [path, value] : layout_keys(got)) words.push_back(concat(path, '=', toml_text(value)));
+        EXPECT_EQ(parse_text(to_toml(run), "f", words), got);
+    }
+}
+
 // Every key that a stage may set changes nothing but itself, and survives being written.
 TEST(Stages, EveryKeyThatAStageMaySet) {
     RunSpec run;
@@ -141,7 +197,9 @@ TEST(Stages, EveryKeyThatAStageMaySet) {
             if (!field.in_stage) return;
             ++keys;
             T other = value;
-            if constexpr (std::is_arithmetic_v<T>)
+            if constexpr (std::is_same_v<T, bool>)
+                other = !value;
+            else if constexpr (std::is_arithmetic_v<T>)
                 other = value / 2 + static_cast<T>(field.range.low == 1 ? 1 : 0);
             else if constexpr (std::is_same_v<T, std::string>)
                 other = field.range.choices.empty() ? "x" : field.range.choices.back();

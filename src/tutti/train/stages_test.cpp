@@ -1,9 +1,14 @@
 // train/stages_test.cpp: a run of three stages is the stages one after the other, whatever stops it and on which
-// layout it goes on. The reference is an engine for each stage, whose samples and rates are written by hand.
+// layout it goes on, also where each stage has a layout of its own. The reference is an engine for each stage, whose
+// samples and rates are written by hand.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 #include <filesystem>
+#include <random>
+#include <set>
+#include <sstream>
 
 #include "tutti/base/to_size.h"
 #include "tutti/comm/threads/thread_world.h"
@@ -44,6 +49,14 @@ class StagesTest : public SmallRun {
     static TrainOutcome one_step(TrainOptions o) {
         o.stop_requested = [] { return true; };
         return train(o);
+    }
+    static void expect_close(const std::vector<Json>& got, const std::vector<Json>& wanted) {
+        ASSERT_EQ(got.size(), wanted.size());
+        for (size_t i = 0; i < wanted.size(); ++i) {
+            const auto number = [i](const std::vector<Json>& of) { return of[i].at("loss").get<double>(); };
+            EXPECT_NEAR(number(got), number(wanted), 1e-5 * number(wanted)) << i;
+            for (const char* key : {"step", "tokens", "lr", "stage"}) EXPECT_EQ(got[i].at(key), wanted[i].at(key)) << i;
+        }
     }
     static std::vector<Json> losses(const TrainOptions& o) {
         return logged(o, [](const std::string& line) {
@@ -162,20 +175,142 @@ TEST_F(StagesTest, GoesOnUnderAnyOtherLayout) {
         all.insert(all.end(), axes.begin(), axes.end());
         one_step(staged("parts", all, ranks));
     }
-    const auto lines = losses(whole), of_parts = losses(staged("parts", set));
-    ASSERT_EQ(of_parts.size(), lines.size());
-    for (size_t i = 0; i < lines.size(); ++i) {
-        const auto number = [i](const std::vector<Json>& of, const char* key) { return of[i].at(key).get<double>(); };
-        EXPECT_NEAR(number(of_parts, "loss"), number(lines, "loss"), 1e-5 * number(lines, "loss")) << i;
-        for (const char* key : {"step", "tokens", "lr", "stage"}) EXPECT_EQ(of_parts[i].at(key), lines[i].at(key));
-    }
+    const auto lines = losses(whole);
+    expect_close(losses(staged("parts", set)), lines);
     // Several ranks from the beginning to the end, over all borders.
     const TrainOptions two = staged("two", {"precision.compute=f32", "train.micro_batch=1", "parallel.zero=2"}, 2);
     train(two);
-    const auto of_two = losses(two);
-    ASSERT_EQ(of_two.size(), lines.size());
-    for (size_t i = 0; i < lines.size(); ++i)
-        EXPECT_NEAR(of_two[i].at("loss").get<double>(), lines[i].at("loss").get<double>(), 1e-5) << i;
+    expect_close(losses(two), lines);
+}
+
+// A short stage of data parallelism, a longer one under cp and tp, the last one a pipeline: each stopped at every step.
+// Nothing of a layout is in the state, so the first rank alone, without layouts, makes the same run.
+TEST_F(StagesTest, EachUnderALayoutOfItsOwn) {
+    const std::vector<std::string> f32 = {"precision.compute=f32", "train.micro_batch=1"};
+    std::vector<std::string> set = f32;
+    set.insert(set.end(), {"parallel.zero=2",
+                           concat("stage=[{until = 3}, {until = 6, train.seq_len = 32, train.global_batch = 2, ",
+                                  "parallel.cp = 2, parallel.tp = 2, parallel.sequence_parallel = true, ",
+                                  "parallel.zero = 0}, {train.seq_len = 16, train.global_batch = 4, ",
+                                  "parallel.cp = 1, parallel.tp = 1, parallel.sequence_parallel = false, ",
+                                  "parallel.pp = 2, parallel.schedule = \"zb-h1\", parallel.zero = 3, ",
+                                  "recompute.policy = \"full\"}]")});
+    const TrainOptions whole = staged("whole", set, 4);
+    train(whole);
+    std::vector<std::string> alone = f32;
+    alone.push_back(
+        "stage=[{until = 3}, {until = 6, train.seq_len = 32, train.global_batch = 2}, "
+        "{train.seq_len = 16, train.global_batch = 4}]");
+    const TrainOptions one = staged("one", alone);
+    train(one);
+    const auto lines = losses(whole), of_one = losses(one);
+    expect_close(lines, of_one);
+    const TrainOptions steps = staged("steps", set, 4);
+    for (int64_t step = 1; step <= kSteps; ++step) EXPECT_EQ(one_step(steps).step, step);
+    EXPECT_EQ(losses(steps), lines);
+    EXPECT_EQ(weights(steps), weights(whole));
+    for (int64_t stop = 1; stop < kSteps; ++stop) {
+        TrainOptions o = staged(concat("stop", stop), set, 4);
+        std::atomic<int64_t> asked = 0;  // by all ranks, whose threads share the count
+        o.stop_requested = [&] { return ++asked > 4 * (stop - 1); };
+        EXPECT_EQ(train(o).step, stop);
+        o.stop_requested = [] { return false; };
+        EXPECT_EQ(train(o).step, kSteps);
+        EXPECT_EQ(losses(o), lines) << stop;
+        EXPECT_EQ(weights(o), weights(whole)) << stop;
+    }
+}
+
+// Where layouts have the same bits, a run has the same bits over their borders.
+TEST_F(StagesTest, LayoutsOfTheSameBitsLeaveTheRunItsBits) {
+    const std::vector<std::string> plain = {"train.micro_batch=1", "parallel.accumulate=full", "parallel.zero=2",
+                                            "stage=[{}]"};
+    std::vector<std::string> changing = plain;
+    changing.back() =
+        "stage=[{until = 2, parallel.zero = 0}, {until = 3, parallel.zero = 3}, "
+        "{until = 5, parallel.zero = 1, parallel.reductions = 1}, "
+        "{until = 7, parallel.zero = 3, recompute.policy = \"full\", offload.optimizer = true}, "
+        "{parallel.zero = 2, offload.optimizer = false}]";
+    const TrainOptions one = staged("one", plain, 4), many = staged("many", changing, 4);
+    train(one);
+    train(many);
+    auto lines = losses(one), of_many = losses(many);
+    for (Json& line : of_many) line["stage"] = 0;
+    for (Json& line : lines) line["stage"] = 0;
+    EXPECT_EQ(of_many, lines);
+    EXPECT_EQ(weights(many), weights(one));
+}
+
+// Lists of stages, each in a layout that is drawn, with lengths, batches and stops that are drawn too.
+TEST_F(StagesTest, AnyListOfLayouts) {
+    std::mt19937_64 random(71);
+    const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
+    const std::vector<std::string> layouts = {
+        "dp_shard = -1",
+        "zero = 1",
+        "zero = 3, accumulate = \"full\"",
+        "dp_replicate = 2, zero = 2",
+        "tp = 2",
+        "tp = 2, sequence_parallel = true, zero = 3",
+        "cp = 2, cp_method = \"all_gather\"",
+        "cp = 4",
+        "cp = 2, cp_method = \"ulysses\", zero = 2",
+        "pp = 2, schedule = \"1f1b\", zero = 2",
+        "pp = 2, tp = 2, schedule = \"gpipe\"",
+        "pp = 2, cp = 2, schedule = \"zb-h1\"",
+        "pp = 2, schedule = \"interleaved\", virtual_stages = 2",
+    };
+    // What a layout does not name is as in a run without one, not as in the stage before.
+    const auto keys_of = [&](const std::string& layout) {
+        std::map<std::string, std::string> keys = {{"dp_replicate", "1"},
+                                                   {"zero", "0"},
+                                                   {"accumulate", "\"auto\""},
+                                                   {"tp", "1"},
+                                                   {"cp", "1"},
+                                                   {"pp", "1"},
+                                                   {"cp_method", "\"ring\""},
+                                                   {"sequence_parallel", "false"},
+                                                   {"schedule", "\"1f1b\""},
+                                                   {"virtual_stages", "1"}};
+        std::istringstream in(layout);
+        for (std::string key, equals, value; in >> key >> equals >> value;)
+            keys[key] = value.substr(0, value.find(','));
+        std::string text;
+        for (const auto& [key, value] : keys) text += concat(", parallel.", key, " = ", value);
+        return text;
+    };
+    std::set<std::string> tried;
+    for (int trial = 0; trial < 12; ++trial) {
+        std::string with, without;
+        int64_t end = 0;
+        for (size_t stages = 2 + below(3); stages > 0; --stages) {
+            end += 1 + static_cast<int64_t>(below(2));
+            std::string stage = stages == 1 ? "train.global_batch = 4" : concat("until = ", end);
+            if (below(2) == 0) stage += concat(", train.seq_len = ", 16 << below(2));
+            if (below(3) == 0) stage += ", optimizer.lr = 0.003";
+            const std::string& layout = layouts[below(layouts.size())];
+            tried.insert(layout);
+            with += concat(with.empty() ? "{" : ", {", stage, keys_of(layout), "}");
+            without += concat(without.empty() ? "{" : ", {", stage, "}");
+        }
+        const auto run = [&](const std::string& out, const std::string& stages, int ranks) {
+            return staged(concat(out, trial),
+                          {"precision.compute=f32", "train.micro_batch=1", "model.layers=4", "model.kv_heads=2",
+                           concat("train.steps=", end), concat("stage=[", stages, "]")},
+                          ranks);
+        };
+        SCOPED_TRACE(with);
+        const TrainOptions one = run("one", without, 1);
+        TrainOptions many = run("many", with, 4);
+        train(one);
+        std::atomic<int64_t> asked = 0;
+        const int64_t stop = 1 + static_cast<int64_t>(below(to_size(end)));
+        many.stop_requested = [&] { return ++asked > 4 * (stop - 1) && asked <= 4 * stop; };
+        while (train(many).step < end) {
+        }
+        expect_close(losses(many), losses(one));
+    }
+    EXPECT_GE(tried.size(), layouts.size() / 2);
 }
 
 // Stages may be added while a run is in its first one; what is behind it may not change.

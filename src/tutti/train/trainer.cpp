@@ -312,9 +312,7 @@ bool Run::goes_on() {
 }
 
 void Run::tell_stage() {
-    if (run_.place.number > 0)
-        console_.text(concat(spec::stage_name(run_), " of ", session_.stages.size(), ", ",
-                             spec::stage_text(options_.run, stage_)));
+    if (run_.place.number > 0) console_.text(spec::stage_status(options_.run, stage_));
 }
 
 // Collective: a signal may reach ranks at different times, and they stop together.
