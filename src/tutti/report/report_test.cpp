@@ -235,6 +235,28 @@ TEST(ReportRead, LinesHeaderNullAndTotals) {
     EXPECT_TRUE(run.notes.empty());
 }
 
+TEST(ReportRead, AnEndThatARunHasPassedDoesNotCount) {
+    const ScratchFolder dir;
+    dir.write("metrics.jsonl", line(7, "\"loss\": 5"));
+    dir.write("run.json",
+              R"({"steps": 6, "final_loss": 9, "layout": "tp 2", "ranks": [{"rank": 0, "memory": {"weights": 1},)"
+              R"( "rehearsed": {"weights": 1}}]})");
+    const auto first = [&](int step) {
+        dir.write(
+            "first_step.json",
+            concat(
+                R"({"layout": "cp 2", "ranks": [{"rank": 0, "memory": {"weights": 2}, "rehearsed": {"weights": 2}}])",
+                step > 0 ? concat(", \"step\": ", step) : "", "}"));
+        return read_run(dir.path());
+    };
+    EXPECT_EQ(first(7).totals.layout, "cp 2");
+    EXPECT_EQ(predicted_bytes(first(7), 0), 2);
+    EXPECT_FALSE(first(7).totals.final_loss.has_value());
+    EXPECT_EQ(first(6).totals.layout, "tp 2");
+    EXPECT_EQ(first(6).totals.final_loss, 9);
+    EXPECT_EQ(first(0).totals.layout, "tp 2");  // of an earlier version
+}
+
 TEST(ReportRead, ATornLastLineIsLeftOutAndNoted) {
     const ScratchFolder dir;
     for (const std::string torn : {"{\"step\": 2, \"lo", "{\"step\": 2, \"lo\n", "{\"step\": 2, \"loss\": 1"}) {
@@ -374,10 +396,11 @@ TEST(ReportPage, ShowsStagesAndThePredictionOfOne) {
     const std::string whole = page_with(stages);
     EXPECT_EQ(first_unbalanced(whole), "");
     for (const std::string row :
-         {"<tr><td>1</td><td>1 to 10</td><td>nothing</td><td>7</td><td>5k</td><td>90</td></tr>",
-          "<tr><td>2</td><td>11 to 35</td><td>parallel.cp = 2</td><td>32</td><td>1.1k</td><td>70</td></tr>",
-          "<tr><td>3</td><td>36 to 40</td><td>data.train = "
-          "[&quot;&lt;b&gt;&quot;]</td><td>–</td><td>–</td><td>–</td></tr>"})
+         {"<tr><td>1</td><td>1 to 10</td><td>7</td><td>5k</td><td>90</td></tr>",
+          "<tr class=\"has-reason\"><td>2</td><td>11 to 35</td><td>32</td><td>1.1k</td><td>70</td></tr>"
+          "<tr><td colspan=\"5\" class=\"reason\">parallel.cp = 2</td></tr>",
+          "<td>3</td><td>36 to 40</td><td>–</td><td>–</td><td>–</td></tr><tr><td colspan=\"5\" "
+          "class=\"reason\">data.train = [&quot;&lt;b&gt;&quot;]</td></tr>"})
         EXPECT_NE(whole.find(row), std::string::npos) << row;
     run.predicted->first = 11, run.predicted->last = 35;
     EXPECT_NE(page_with(stages), whole);  // the band does not begin with step 1

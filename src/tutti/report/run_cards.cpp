@@ -212,14 +212,18 @@ std::string stages_card(const RunHistory& run) {
     std::string rows;
     for (size_t i = 0; i < stages.size(); ++i) {
         const auto number = [](std::optional<double> value) { return value ? short_number(*value) : std::string("–"); };
-        rows += row_of({concat(i + 1), concat(stages[i].place.first, " to ", spec::last_step(stages[i])),
-                        config->stages[i].set.empty() ? "nothing" : spec::stage_keys_text(*config, i),
-                        number(median(finite(values_of(logs[i], kStepTime.field)))),
-                        number(median(finite(values_of(logs[i], kThroughput.field)))),
-                        number(last_of(logs[i], &LoggedStep::loss))});
+        const bool changes = !config->stages[i].set.empty();
+        const std::string row =
+            row_of({concat(i + 1), concat(stages[i].place.first, " to ", spec::last_step(stages[i])),
+                    number(median(finite(values_of(logs[i], kStepTime.field)))),
+                    number(median(finite(values_of(logs[i], kThroughput.field)))),
+                    number(last_of(logs[i], &LoggedStep::loss))});
+        rows += changes ? concat("<tr class=\"has-reason\">", row.substr(4), "<tr><td colspan=\"5\" class=\"reason\">",
+                                 escape_html(spec::stage_keys_text(*config, i)), "</td></tr>")
+                        : row;
     }
     return concat("<section class=\"card full\"><h2>Stages</h2>",
-                  table({"stage", "steps", "changes", "ms a step, median", "tokens/s, median", "last loss"}, rows),
+                  table({"stage", "steps", "ms a step, median", "tokens/s, median", "last loss"}, rows),
                   "</section>\n");
 }
 

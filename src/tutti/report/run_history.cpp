@@ -171,13 +171,14 @@ void read_totals(const Record& record, RunTotals& totals) {
         totals.memory.push_back({purpose, predicted.known(purpose.c_str()), measured.known(purpose.c_str())});
 }
 
-void read_totals_file(const fs::path& path, RunTotals& totals) {
+// Without the file an empty object.
+Json read_object(const fs::path& path) {
     const auto text = read_file_if_there(path.string());
-    if (!text) return;
+    if (!text) return Json::object();
     try {
         const Json json = Json::parse(*text);
         check<DataError>(json.is_object(), path.string(), ": required: one JSON object");
-        read_totals({json, path.string()}, totals);
+        return json;
     } catch (const JsonError& error) {
         throw DataError(concat(path.string(), ": byte ", error.byte, ": not JSON: ", error.reason));
     }
@@ -289,8 +290,11 @@ RunHistory read_run(const fs::path& run_dir) {
 }
 
 void read_other_files(const fs::path& run_dir, RunHistory& run) {
-    read_totals_file(run_dir / "first_step.json", run.totals);
-    read_totals_file(run_dir / "run.json", run.totals);
+    const Json first = read_object(run_dir / "first_step.json"), end = read_object(run_dir / "run.json");
+    read_totals({first, (run_dir / "first_step.json").string()}, run.totals);
+    // A run that has gone on since has other ranks, other memory and another end.
+    if (end.value("steps", int64_t{0}) >= first.value("step", int64_t{0}))
+        read_totals({end, (run_dir / "run.json").string()}, run.totals);
     if (auto text = read_file_if_there((run_dir / "config.toml").string()))
         run.config = std::move(*text);
     else

@@ -450,7 +450,9 @@ void Run::see_first_step(const std::vector<parallel::GroupTraffic>& before) {
         memory_of_ranks_.push_back(std::move(of_rank));
     }
     if (!first_rank()) return;
-    directory_->write_first_step(first_step().dump(1) + "\n");
+    Json first = first_step();
+    first["step"] = state_.step;
+    directory_->write_first_step(first.dump(1) + "\n");
     console_.text(card::render_measured(rehearsal_.memory, memory));
 }
 
