@@ -73,7 +73,7 @@ struct Unit {
     std::string name;  // "h.3"
     std::vector<Parameter*> parameters;
     bool backward_reads_weights = true;  // false for an embedding: its weights need not be gathered again
-    // Parameters of the unit whose gradient is taken in the forward, with the loss (nn::head_loss).
+    // Parameters whose gradient is made in the forward, with the loss (nn::head_loss); twice: and in the backward, too.
     std::vector<Parameter*> gradients_in_forward;
     std::vector<AttentionSize> attention;  // for FLOPs
     double state_flops = 0;                // of a token's forward, between the token and the state of a recurrence

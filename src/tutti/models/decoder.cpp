@@ -53,7 +53,8 @@ class NormAndHead final : public Module {
         own_all(unit, norm_);
         Parameter* matrix = embedding.unit.parameters.front();
         own_head(unit, head_, s.vocab, s.width, s.init_std, s.tie_embeddings ? matrix : nullptr);
-        if (s.mtp_depth > 0 && !s.tie_embeddings) unit.parameters.push_back(matrix);
+        // The tokens ahead are looked up in the matrix, whose gradient then is of the backward; a tied one's also.
+        if (s.mtp_depth > 0) (s.tie_embeddings ? unit.gradients_in_forward : unit.parameters).push_back(matrix);
         later_.reserve(to_size(s.mtp_depth));
         int64_t layer = s.layers;
         for (int64_t k = 0; k < s.mtp_depth; ++k) {

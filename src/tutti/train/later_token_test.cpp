@@ -84,6 +84,9 @@ TEST_P(LaterTokens, LayoutsFollowOneRank) {
         {2, {"parallel.pp=2", "parallel.schedule=zb-v", "parallel.virtual_stages=2", "model.layers=4"}},
         {8, {"parallel.tp=2", "parallel.cp=2", "parallel.pp=2", "parallel.schedule=1f1b"}},
         {4, {"parallel.pp=2", "parallel.zero=2", "parallel.schedule=1f1b"}},
+        {2, {"parallel.pp=2", "parallel.zero=2", "parallel.schedule=gpipe"}},
+        {4, {"parallel.pp=2", "parallel.zero=2", "parallel.schedule=looped-bfs", "parallel.reductions=5"}},
+        {2, {"parallel.zero=2", "precision.gradients=bf16"}},
         {4, {"parallel.tp=2", "parallel.ep=4", "parallel.tp_overlap=2"}},
         {4, {"parallel.tp=2", "parallel.ep=2", "parallel.etp=2", "parallel.zero=3"}}};
     for (const auto& [ranks, layout] : layouts) {
