@@ -69,7 +69,8 @@ std::string draw_variant(Settings& m, Dice& dice, const std::string& name, int64
     put_sizes(m, dice, name.c_str(), layers);
     if (!preset.pattern.empty()) {
         put(m, "model.layers", 4);
-        put(m, "model.pattern", dice.text_of({"M*-E", "ME*E", "EM-*"}));
+        put(m, "model.pattern",
+            preset.moe.experts > 0 ? dice.text_of({"M*-E", "ME*E", "EM-*"}) : dice.text_of({"MMMM", "MMMM", "M*M-"}));
     }
     if (spec::has_scan(preset)) {
         put(m, "model.scan_heads", dice.of({4, 8}));
@@ -145,6 +146,7 @@ std::string draw_model(Settings& m, Dice& dice, int64_t layers) {
                                            "granite4-tiny",
                                            "nemotron-h-tiny",
                                            "falcon-h1-tiny",
+                                           "mamba2-tiny",
                                            "qwen3-next-tiny",
                                            "qwen3.5-tiny",
                                            "qwen3.5-moe-tiny"});
@@ -197,6 +199,13 @@ std::string draw_model(Settings& m, Dice& dice, int64_t layers) {
     }
     if (dice.one_in(4)) put(m, "model.moe.groups", 2), put(m, "model.moe.top_groups", 1);
     return name;
+}
+
+// Blocks that predict later tokens, of the families that have them.
+void draw_later_tokens(Settings& m, Dice& dice, const std::string& model) {
+    if (model == "gpt2" || model.starts_with("lfm2") || !dice.one_in(4)) return;
+    put(m, "model.mtp_depth", dice.of({1, 2}));
+    put(m, "model.mtp_weight", "0.5");
 }
 
 void draw_training(Settings& r, Dice& dice) {
@@ -349,6 +358,7 @@ Trial draw(uint64_t seed, int64_t number, int attempt, Compare compare) {
     for (int i = 0; i < kTries; ++i) {
         Trial t{.compare = compare};
         t.model = draw_model(t.run, dice, dice.of({2, 3, 4, 6, 8}));
+        draw_later_tokens(t.run, dice, t.model);
         draw_training(t.run, dice);
         if (compare == Compare::twin || compare == Compare::verify) draw_codes(t.run, dice, compare == Compare::verify);
         const int64_t micro = dice.of({1, 1, 2}), global = dice.of({4, 6, 8, 12, 16});
