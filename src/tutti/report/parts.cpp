@@ -150,6 +150,16 @@ std::optional<double> last_of(const RunHistory& run, Field field) {
     return values.empty() ? std::nullopt : std::optional(values.back());
 }
 
+RunHistory predicted_steps(const RunHistory& run) {
+    RunHistory part;
+    part.totals = run.totals;
+    for (const LoggedStep& step : run.steps)
+        if (!run.predicted ||
+            (step.step >= run.predicted->first && (run.predicted->last == 0 || step.step <= run.predicted->last)))
+            part.steps.push_back(step);
+    return part;
+}
+
 std::map<std::string, double> sent_by_group(const RunHistory& run) {
     std::map<std::string, std::vector<double>> all;
     for (const LoggedStep& step : run.steps)

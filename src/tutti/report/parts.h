@@ -52,6 +52,8 @@ std::optional<double> median(std::vector<double> values);
 std::optional<double> last_of(const RunHistory& run, Field field);  // the last finite value
 // Bytes that the first rank sends in a step, by group: medians over the logged steps.
 std::map<std::string, double> sent_by_group(const RunHistory& run);
+// The steps and totals alone, of the steps that `run.predicted` is about: those of a stage, or all.
+RunHistory predicted_steps(const RunHistory& run);
 // A number as text; "" without one.
 template <class Format>
 std::optional<std::string> shown(const std::optional<double>& value, const Format& format) {

@@ -403,8 +403,13 @@ TEST(ReportPage, ShowsStagesAndThePredictionOfOne) {
           "class=\"reason\">data.train = [&quot;&lt;b&gt;&quot;]</td></tr>"})
         EXPECT_NE(whole.find(row), std::string::npos) << row;
     run.predicted->first = 11, run.predicted->last = 35;
+    const std::string second = page_with(stages);
+    EXPECT_NE(second.find("<tr><td>step</td><td>30 ms</td><td>32 ms</td><td>-6.25 %</td>"), std::string::npos);
+    EXPECT_NE(second.find("over the logged steps from 11 to 35."), std::string::npos);
+    run.predicted->last = 0;
+    EXPECT_EQ(second.find("over the logged steps."), std::string::npos);
     EXPECT_NE(page_with(stages), whole);  // the band does not begin with step 1
-    run.predicted->first = 1, run.predicted->last = 30;
+    run.predicted->first = 1, run.predicted->last = 0;
     EXPECT_EQ(page_with(stages), whole);
     run.predicted->first = 31, run.predicted->last = 40;  // nothing of that stage is logged
     EXPECT_EQ(page_with(stages).find("predicted, 8 of 10 runs"), std::string::npos);

@@ -119,15 +119,8 @@ std::string times(int64_t n, const char* what) { return concat(n, " ", what, n =
 std::string step_time_card(const RunHistory& run, const CurveAxis& axis) {
     Chart chart = chart_of(kStepTime, axis);
     add_run(chart, kStepTime, "measured", 1, run, axis);
-    std::vector<Point> line;  // of the steps that were predicted
-    if (run.predicted) {
-        RunHistory predicted;
-        predicted.totals = run.totals;
-        for (const LoggedStep& step : run.steps)
-            if (step.step >= run.predicted->first && (run.predicted->last == 0 || step.step <= run.predicted->last))
-                predicted.steps.push_back(step);
-        line = values_of(predicted, kStepTime.field, 1, axis);
-    }
+    std::vector<Point> line;
+    if (run.predicted) line = values_of(predicted_steps(run), kStepTime.field, 1, axis);
     if (!line.empty() && !chart.series.empty()) {
         Series band{"predicted, 8 of 10 runs", 2, Mark::bound, {}};
         for (const double seconds : {run.predicted->low_s, run.predicted->high_s}) {

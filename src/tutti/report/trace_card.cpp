@@ -73,27 +73,29 @@ std::string prediction_card(const RunHistory& run) {
                                                             : "–";
         rows += row_of({what, format(predicted), measured ? format(*measured) : "–", error, remark});
     };
-    const auto middle_of = [&](Field number) { return median(finite(values_of(run, number))); };
+    const RunHistory predicted = predicted_steps(run);
+    const auto middle_of = [&](Field number) { return median(finite(values_of(predicted, number))); };
     const auto ms = [](double v) { return short_number(v) + " ms"; };
     row("step", 1e3 * p.step_s, middle_of(&LoggedStep::step_ms), ms,
         concat(ms(1e3 * p.low_s), " to ", ms(1e3 * p.high_s), " in 8 of 10 runs"));
     row("memory at the peak", p.peak_bytes, middle_of(&LoggedStep::mem_peak_bytes), short_bytes);
-    const std::map<std::string, double> measured_sent = sent_by_group(run);
+    const std::map<std::string, double> measured_sent = sent_by_group(predicted);
     for (const auto& [group, sent] : p.sent) {
         const auto found = measured_sent.find(group);
         row("sent in " + group, sent, found == measured_sent.end() ? std::nullopt : std::optional(found->second),
             short_bytes, "of the first rank, a step");
     }
     if (!run.trace.empty() && !p.trace.empty()) {
-        const RankTimes predicted = times_of(p.trace)[0], measured = times_of(run.trace)[0];
-        row("compute", predicted.compute_ms, measured.compute_ms, ms, "of the first rank, traced steps");
-        row("waits", predicted.wait_ms, measured.wait_ms, ms);
-        row("communication", predicted.communication_ms, measured.communication_ms, ms);
+        const RankTimes forecast = times_of(p.trace)[0], measured = times_of(run.trace)[0];
+        row("compute", forecast.compute_ms, measured.compute_ms, ms, "of the first rank, traced steps");
+        row("waits", forecast.wait_ms, measured.wait_ms, ms);
+        row("communication", forecast.communication_ms, measured.communication_ms, ms);
     }
     std::string card =
         concat("<section class=\"card full\"><h2>Predicted and measured</h2>",
                table({"", "predicted", "measured", "error", ""}, rows), "<p class=\"quiet\">Predicted for ",
-               escape_html(p.machine), ". Measured: medians over the logged steps.</p></section>\n");
+               escape_html(p.machine), ". Measured: medians over the logged steps",
+               p.last > 0 ? concat(" from ", p.first, " to ", p.last) : "", ".</p></section>\n");
     if (!p.trace.empty())
         card += concat("<figure class=\"card full\">", drawing(p.trace, "predicted-timeline", "Predicted step"),
                        "</figure>\n");
