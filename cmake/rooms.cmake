@@ -121,3 +121,11 @@ function(tutti_room name)
   endif()
   set(TUTTI_ROOMS ${TUTTI_ROOMS} ${name} PARENT_SCOPE)
 endfunction()
+
+# The tests of a program that draw their cases (base/testing/draws.h), once more with many: label nightly.
+function(tutti_nightly program)
+  foreach(filter IN LISTS ARGN)
+    add_test(NAME nightly.${filter} COMMAND ${program} --gtest_filter=${filter})
+    set_tests_properties(nightly.${filter} PROPERTIES LABELS nightly TIMEOUT 3600 ENVIRONMENT TUTTI_NIGHTLY=1)
+  endforeach()
+endfunction()

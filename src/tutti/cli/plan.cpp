@@ -9,11 +9,11 @@
 #include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/forecast.h"
+#include "tutti/lectures/budget.h"
+#include "tutti/lectures/tables.h"
 #include "tutti/models/flops.h"
 #include "tutti/models/model.h"
-#include "tutti/planner/budget.h"
 #include "tutti/planner/counterfactual.h"
-#include "tutti/planner/course_tables.h"
 #include "tutti/planner/peers.h"
 #include "tutti/planner/rules.h"
 #include "tutti/planner/scaling.h"
@@ -200,7 +200,7 @@ int plan_scaling(const PlanArguments& a, const Io& io) {
 
 // Two of --budget, --parameters (or the model's) and --tokens give the third.
 int plan_budget(const PlanArguments& a, const Io& io) {
-    planner::BudgetPlan plan{.flops = a.budget, .mfu = a.mfu};
+    lectures::BudgetPlan plan{.flops = a.budget, .mfu = a.mfu};
     double parameters = a.parameters;
     if (!a.model.empty()) {
         parameters = double(models::active_parameter_count(models::outline(parse_run(a, false).model)));
@@ -222,35 +222,35 @@ int plan_budget(const PlanArguments& a, const Io& io) {
         plan.dollars = (a.price > 0 ? a.price : cluster.price_per_hour) * a.ranks * plan.seconds / 3600;
         plan.machines = concat(a.ranks, " x ", cluster.name);
     }
-    io.text() << planner::render(plan);
+    io.text() << lectures::render(plan);
     if (!a.html.empty()) {
-        write_file("--html", a.html, planner::to_html(plan));
+        write_file("--html", a.html, lectures::to_html(plan));
         io.text() << "wrote " << a.html << '\n';
     }
     io.text() << std::flush;
-    io.print(planner::to_json(plan));
+    io.print(lectures::to_json(plan));
     return 0;
 }
 
 // Of a course; or of the state of a model, or of so many parameters in a matrix.
 int plan_tables(const PlanArguments& a, const Io& io) {
-    std::vector<planner::Table> shown;
+    std::vector<lectures::Table> shown;
     const int64_t devices = std::max(1, a.ranks);
     if (!a.model.empty()) {
         const spec::RunSpec run = parse_run(a, false);
         const models::Model model = models::outline(run.model);
-        shown = {planner::bytes_of_a_parameter(), planner::state_of_a_device(a.model, model.parameters(), devices)};
+        shown = {lectures::bytes_of_a_parameter(), lectures::state_of_a_device(a.model, model.parameters(), devices)};
     } else if (a.parameters > 0) {
         autograd::Parameter matrix{
             .name = "matrix", .shape = {1, static_cast<int64_t>(a.parameters)}, .role = autograd::Role::column};
-        shown = {planner::bytes_of_a_parameter(), planner::state_of_a_device("matrices", {&matrix}, devices)};
+        shown = {lectures::bytes_of_a_parameter(), lectures::state_of_a_device("matrices", {&matrix}, devices)};
     } else {
-        shown = planner::course_tables();
+        shown = lectures::all_tables();
     }
     Json tables = Json::array();
-    for (const planner::Table& table : shown) {
-        io.text() << planner::render(table) << '\n';
-        tables.push_back(planner::to_json(table));
+    for (const lectures::Table& table : shown) {
+        io.text() << lectures::render(table) << '\n';
+        tables.push_back(lectures::to_json(table));
     }
     io.text() << std::flush;
     io.print(Json{{"tables", tables}});

@@ -1,11 +1,11 @@
 // Scaling laws against the figures of their papers, and against a search that knows no derivative.
-#include "tutti/planner/budget.h"
+#include "tutti/lectures/budget.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-namespace tutti::planner {
+namespace tutti::lectures {
 namespace {
 
 const ScalingLaw& law(size_t i) { return scaling_laws().at(i); }
@@ -58,4 +58,4 @@ TEST(Budget, ARunIsSetBesideTheBest) {
 }
 
 }  // namespace
-}  // namespace tutti::planner
+}  // namespace tutti::lectures

@@ -1,4 +1,4 @@
-#include "tutti/planner/budget.h"
+#include "tutti/lectures/budget.h"
 
 #include <cmath>
 
@@ -6,7 +6,7 @@
 #include "tutti/base/units.h"
 #include "tutti/report/parts.h"
 
-namespace tutti::planner {
+namespace tutti::lectures {
 
 namespace {
 
@@ -205,4 +205,4 @@ std::string to_html(const BudgetPlan& plan) {
                       report::table({"law", "parameters", "tokens", "tokens/N", "loss"}, rows), "</div></div>\n"));
 }
 
-}  // namespace tutti::planner
+}  // namespace tutti::lectures

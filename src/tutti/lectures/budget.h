@@ -1,4 +1,4 @@
-// planner/budget.h: what compute buys: the parameters and tokens that published scaling laws call best for a budget,
+// lectures/budget.h: what compute buys: the parameters and tokens that published scaling laws call best for a budget,
 // the loss that they predict, and a run beside them.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 #include "tutti/base/json.h"
 
-namespace tutti::planner {
+namespace tutti::lectures {
 
 // A model of N parameters trained on D tokens: C = 6 N D FLOPs.
 struct Spent {
@@ -46,4 +46,4 @@ std::string render(const BudgetPlan& plan);
 Json to_json(const BudgetPlan& plan);
 std::string to_html(const BudgetPlan& plan);  // one self-contained page with the loss over the parameters
 
-}  // namespace tutti::planner
+}  // namespace tutti::lectures

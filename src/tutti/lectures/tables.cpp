@@ -1,5 +1,5 @@
-// planner/course_tables.cpp: one function for each table.
-#include "tutti/planner/course_tables.h"
+// lectures/tables.cpp: one function for each table.
+#include "tutti/lectures/tables.h"
 
 #include <algorithm>
 #include <cmath>
@@ -17,7 +17,7 @@
 #include "tutti/spec/toml.h"
 #include "tutti/spec/validate.h"
 
-namespace tutti::planner {
+namespace tutti::lectures {
 
 namespace {
 
@@ -421,7 +421,7 @@ Table llama3() {
     return t;
 }
 
-std::vector<Table> course_tables() {
+std::vector<Table> all_tables() {
     return {bytes_of_a_parameter(),
             zero_stages(),
             activations_of_a_layer(),
@@ -481,4 +481,4 @@ Json to_json(const Table& t) {
             {"columns", columns}, {"rows", rows},     {"note", t.note}};
 }
 
-}  // namespace tutti::planner
+}  // namespace tutti::lectures

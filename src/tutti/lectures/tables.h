@@ -1,4 +1,4 @@
-// planner/course_tables.h: the tables of a course on training large models: each figure by its textbook formula beside
+// lectures/tables.h: the tables of a course on training large models: each figure by its textbook formula beside
 // the figure of the formulas of published runs (published/), of a schedule's timeline, or of a rehearsal.
 #pragma once
 
@@ -8,7 +8,7 @@
 #include "tutti/autograd/parameter.h"
 #include "tutti/base/json.h"
 
-namespace tutti::planner {
+namespace tutti::lectures {
 
 enum class Show { text, count, bytes_per_value, gigabytes, percent, seconds, ratio };
 
@@ -35,9 +35,9 @@ Table ring_volumes();
 Table utilisation();  // MFU and HFU of four published runs
 Table llama3();       // Llama Team 2024, table 4
 
-std::vector<Table> course_tables();
+std::vector<Table> all_tables();
 
 std::string render(const Table& table);
 Json to_json(const Table& table);
 
-}  // namespace tutti::planner
+}  // namespace tutti::lectures
