@@ -175,7 +175,7 @@ std::optional<std::string> range_problem(const Field&, bool) { return std::nullo
 
 std::optional<std::string> range_problem(const Field& field, const std::string& value) {
     const auto& choices = field.range.choices;
-    if (choices.empty() || contains(choices, value) || contains(field.range.to_come, value)) return std::nullopt;
+    if (choices.empty() || contains(choices, value)) return std::nullopt;
     if (const auto number = number_in(value); field.range.or_power_of_two && number) {
         if (is_power_of_two(*number)) return std::nullopt;
         return wrong(field, toml_text(value), concat("must be ", field.range.text(), nearest_powers_of_two(*number)));

@@ -24,7 +24,6 @@ struct Range {
     double high = std::numeric_limits<double>::infinity();
     bool low_open = false, high_open = false;
     std::vector<std::string> choices;  // of a text: the values that this build has
-    std::vector<std::string> to_come;  // known values that this build lacks; validate() refuses them by name
     bool or_power_of_two = false;      // of a text: besides its choices
     std::string text() const;          // ">= 1", "[0, 1)", "cpu | cuda"; "" when any value is allowed
 };
@@ -89,15 +88,13 @@ std::optional<std::string> range_problem(const Field& field, const std::vector<S
 
 namespace range {
 inline Range any() { return {}; }
-inline Range at_least(double low) { return {.low = low, .choices = {}, .to_come = {}}; }
-inline Range above(double low) { return {.low = low, .low_open = true, .choices = {}, .to_come = {}}; }
-inline Range between(double low, double high) { return {.low = low, .high = high, .choices = {}, .to_come = {}}; }
-inline Range below_one() { return {.low = 0, .high = 1, .high_open = true, .choices = {}, .to_come = {}}; }
-inline Range one_of(std::vector<std::string> choices, std::vector<std::string> to_come = {}) {
-    return {.choices = std::move(choices), .to_come = std::move(to_come)};
-}
+inline Range at_least(double low) { return {.low = low, .choices = {}}; }
+inline Range above(double low) { return {.low = low, .low_open = true, .choices = {}}; }
+inline Range between(double low, double high) { return {.low = low, .high = high, .choices = {}}; }
+inline Range below_one() { return {.low = 0, .high = 1, .high_open = true, .choices = {}}; }
+inline Range one_of(std::vector<std::string> choices) { return {.choices = std::move(choices)}; }
 inline Range power_of_two_or(std::vector<std::string> choices) {
-    return {.choices = std::move(choices), .to_come = {}, .or_power_of_two = true};
+    return {.choices = std::move(choices), .or_power_of_two = true};
 }
 }  // namespace range
 

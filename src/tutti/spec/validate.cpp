@@ -362,14 +362,9 @@ void check_cuda_graphs(const RunSpec& run, int ranks, Problems& problems) {
            "the number of targets, which gradients are scaled by, differs from step to step; set packed");
 }
 
-// Requests that this version of the program cannot meet yet. A feature that arrives deletes its line; nothing else
-// keeps such a list.
-void check_what_exists(const RunSpec& run, Problems& problems) {
-    const auto refuse = [&](bool asked, const char* key, const auto& value, const char* reason) {
-        require(problems, !asked, key, " = ", toml_text(value), ": ", reason);
-    };
-    refuse(run.precision.fp8 != "none", "[precision] fp8", run.precision.fp8,
-           "8-bit products are chosen by precision.recipe; set recipe, and leave fp8 out");
+void check_earlier_names(const RunSpec& run, Problems& problems) {
+    require(problems, run.precision.fp8 == "none", "[precision] fp8 = ", toml_text(run.precision.fp8),
+            ": 8-bit products are chosen by precision.recipe; set recipe, and leave fp8 out");
 }
 
 }  // namespace
@@ -414,7 +409,7 @@ Problems problems_of(const RunSpec& run, int ranks) {
     check_gradients(run, problems);
     check_packed_weights(run, problems);
     check_cuda_graphs(run, ranks, problems);
-    check_what_exists(run, problems);
+    check_earlier_names(run, problems);
     return problems;
 }
 
