@@ -1,22 +1,25 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, and runs the tests. The last lines are ctest's own summary.
 #
-#   scripts/test.sh                         release build, warnings are errors, layers, format, all tests but `peer`
+#   scripts/test.sh                         release build, warnings are errors, layers, format, all tests but `peer` and `nightly`
 #   scripts/test.sh --sanitize asan         the same tests under a sanitizer: asan, ubsan or tsan
 #   scripts/test.sh --peer                  only the tests against PyTorch, in a virtual environment outside the tree
+#   scripts/test.sh --nightly               only what takes long: many draws, and a minute of each fuzz target
 #
 # TUTTI_PEER_VENV: where that environment is (default: ~/.cache/tutti/peer-venv). TUTTI_CUDA_TOOLS: where NVIDIA's
 # cuobjdump is, if not on the path (default: ~/.cache/tutti/cuda-tools). TUTTI_JOBS: parallel tests and compilers.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-usage() { sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 
 preset=release
 peer=no
+labels=(-LE '^(peer|nightly)$')
 while (($#)); do
     case "$1" in
         --peer) peer=yes ;;
+        --nightly) labels=(-L '^nightly$') ;;
         --sanitize)
             case "${2:-}" in
                 asan | ubsan | tsan) preset=$2 ;;
@@ -103,4 +106,4 @@ if [[ $peer == yes ]]; then
     export TUTTI_PEER_VENV=$venv
     exec "${run_tests[@]}" -L '^peer$'
 fi
-exec "${run_tests[@]}" -LE '^peer$'
+exec "${run_tests[@]}" "${labels[@]}"

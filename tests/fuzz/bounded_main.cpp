@@ -1,14 +1,20 @@
 // tests/fuzz/bounded_main.cpp: runs a fuzz target without a fuzzer: every file of its corpus, and a bounded number of
 // random changes of them, the same ones each time. Linked in place of libFuzzer when TUTTI_FUZZ is off.
 //
-//   fuzz_index CORPUS_DIRECTORY [RUNS]
+//   fuzz_index CORPUS_DIRECTORY [RUNS | SECONDSs] [FIRST]     10000 from change 0 on; 60s: for a minute
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tutti/base/philox.h"
@@ -53,6 +59,21 @@ Bytes changed(const std::vector<Bytes>& corpus, uint64_t run) {
     return bytes;
 }
 
+std::atomic<uint64_t> current{0};
+
+// Says which change it was: `fuzz_index CORPUS 1 N` makes it again.
+void say_which(int signal) {
+    char text[] = "change                     \n";
+    uint64_t n = current;
+    for (size_t at = sizeof text - 3; at > 7; --at, n /= 10) {
+        text[at] = static_cast<char>('0' + n % 10);
+        if (n < 10) break;
+    }
+    [[maybe_unused]] const auto written = write(STDERR_FILENO, text, sizeof text - 1);
+    std::signal(signal, SIG_DFL);
+    std::raise(signal);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -64,11 +85,17 @@ int main(int argc, char** argv) {
     for (const auto& path : paths) corpus.push_back(read(path));
     if (corpus.empty()) return std::fprintf(stderr, "%s is empty\n", argv[1]), 2;
     for (const Bytes& bytes : corpus) LLVMFuzzerTestOneInput(bytes.data(), bytes.size());
-    const uint64_t runs = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 10000;
-    for (uint64_t run = 0; run < runs; ++run) {
-        const Bytes bytes = changed(corpus, run);
+    const std::string_view amount = argc > 2 ? argv[2] : "10000";
+    const uint64_t number = std::strtoull(amount.data(), nullptr, 10),
+                   first = argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 0;
+    const bool for_seconds = amount.ends_with('s');
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(number);
+    for (const int signal : {SIGABRT, SIGSEGV, SIGBUS, SIGFPE}) std::signal(signal, say_which);
+    for (current = first; for_seconds ? std::chrono::steady_clock::now() < end : current < first + number; ++current) {
+        const Bytes bytes = changed(corpus, current);
         LLVMFuzzerTestOneInput(bytes.data(), bytes.size());
     }
-    std::printf("%zu files and %llu changes of them\n", corpus.size(), static_cast<unsigned long long>(runs));
+    std::printf("%zu files and %llu changes of them\n", corpus.size(),
+                static_cast<unsigned long long>(current - first));
     return 0;
 }
