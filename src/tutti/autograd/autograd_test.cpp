@@ -66,6 +66,8 @@ TEST_F(TapeTest, SumsTheGradientsOfAValueThatIsUsedTwice) {
     tape.backward(y, seed);
     EXPECT_EQ(tape.take_gradient(x).to_host<float>(), (std::vector<float>{3, 30}));
     EXPECT_EQ(seed.to_host<float>(), (std::vector<float>{1, 10}));  // the caller's tensor is as it was
+    EXPECT_THROW(tape.take_gradient(Var{}), Error);                 // not of this tape
+    EXPECT_THROW(tape.take_gradient(Var{.value = x.value, .id = 1000}), Error);
 }
 
 // y = f(x) + g(x): f, which runs last in the backward, is given g's gradient, to add to where nothing else holds it.

@@ -97,7 +97,12 @@ TEST(SafetensorsFile, ReadsTensorsAndPartsOfThem) {
     file.read(file.at("a"), 10, read);
     EXPECT_TRUE(std::equal(read.begin(), read.end(), a.begin() + 10));
     EXPECT_THROW(file.read(file.at("a"), 11, read), Error);
+    EXPECT_THROW(file.read(file.at("a"), -1, read), Error);
     EXPECT_THROW(file.read("a", read), Error);
+    // A rank's part may be nothing, also at the end of a tensor.
+    EXPECT_NO_THROW(file.read(file.at("a"), file.at("a").bytes(), {}));
+    EXPECT_NO_THROW(file.read(file.at("empty"), 0, {}));
+    EXPECT_THROW(file.read(file.at("a"), file.at("a").bytes() + 1, {}), Error);
 }
 
 TEST(SafetensorsFile, RefusesAnyTruncationAndBadLengths) {

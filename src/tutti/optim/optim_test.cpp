@@ -35,6 +35,21 @@ TEST(LearningRate, Corners) {
     EXPECT_THROW(spec::learning_rate(spec_of("cosin"), 110, 50), UsageError);
 }
 
+// A moment in bf16 whose increments (1 - beta) x vanish in nearest rounding, half a unit in the last place being 1/256,
+// is rounded at random; the second moment always is.
+TEST(Moments, AreRoundedAtRandomWhereIncrementsWouldBeLost) {
+    spec::OptimizerSpec spec;
+    spec.m = spec.v = "bf16";
+    const autograd::Parameter weight{.name = "w", .shape = {8, 8}, .role = autograd::Role::row};
+    for (const auto& [beta, lost] : {std::pair(0.9, false), {0.99, false}, {0.997, true}, {0.999, true}}) {
+        const std::vector<MomentType> moments = moments_of(spec, weight, {{"m", beta}, {"v", 0.95}});
+        ASSERT_EQ(moments.size(), 2u);
+        EXPECT_EQ(moments[0].stochastic, lost) << beta;
+        EXPECT_TRUE(moments[1].stochastic);
+        EXPECT_EQ(moments[0].type, DType::bf16);
+    }
+}
+
 class OptimizerTest : public ::testing::TestWithParam<DType> {
   protected:
     OptimizerTest() : device_(make_cpu_device(1)), ctx_{*device_, kernels::reference_table()} {}

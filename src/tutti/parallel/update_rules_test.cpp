@@ -292,6 +292,25 @@ TEST(UpdateRules, OwnersShareTheMatrices) {
     EXPECT_EQ(seen.size(), 4u);
 }
 
+// And waves are as few as their memory allows: of eight matrices each of two owners has four, of which two fit.
+TEST(UpdateRules, WavesAreFilled) {
+    std::vector<Parameter> global;
+    for (int i = 0; i < 8; ++i)
+        global.push_back({.name = concat("w", i), .shape = {6, 4}, .role = Role::row, .init = {.std = 1}});
+    std::mutex mutex;
+    std::map<std::thread::id, std::vector<size_t>> waves;  // by rank
+    const auto count = [&](std::span<const Tensor> of_wave) {
+        const std::lock_guard lock(mutex);
+        waves[std::this_thread::get_id()].push_back(of_wave.size());
+    };
+    Layout layout{.ranks = 2, .wave_values = 2 * 6 * 4};
+    layout.run.parallel.dp_shard = 2;
+    layout.run.parallel.zero = 3;
+    train(layout, global, [&](const auto&) { return std::make_unique<Normalised>(DType::f32, count); });
+    EXPECT_EQ(waves.size(), 2u);
+    for (const auto& [rank, of_rank] : waves) EXPECT_EQ(of_rank, std::vector<size_t>(2 * kSteps, 2));
+}
+
 TEST(UpdateRules, BlocksOfElementsAreGlobal) {
     std::mt19937 random(7);
     const optim::MakeRule of_4 = [](const auto&) { return std::make_unique<Blocks>(4); };
