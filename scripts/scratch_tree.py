@@ -10,7 +10,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 class ScratchTree:
     """Keeps its build, so that a second use compiles what has changed and nothing else."""
 
-    def __init__(self, folder, build="build/work", jobs=2, tests=False):
+    def __init__(self, folder, build="build/work", jobs=2, tests=False, warnings=False):
         self.folder, self.where, self.jobs = folder.resolve(), build, jobs
         self.folder.mkdir(parents=True, exist_ok=True)
         for name in subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, check=True,
@@ -18,8 +18,8 @@ class ScratchTree:
             self.restore(name)
         if not (self.folder / build / "build.ninja").exists():
             subprocess.run(["cmake", "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DTUTTI_CUDA=OFF",
-                            f"-DTUTTI_TESTS={'ON' if tests else 'OFF'}", "-DTUTTI_WERROR=OFF", "-DTUTTI_UNITY_BUILD=OFF",
-                            "-DTUTTI_PRECOMPILED_HEADERS=OFF",
+                            f"-DTUTTI_TESTS={'ON' if tests else 'OFF'}", f"-DTUTTI_WERROR={'ON' if warnings else 'OFF'}",
+                            "-DTUTTI_UNITY_BUILD=OFF", "-DTUTTI_PRECOMPILED_HEADERS=OFF",
                             *(["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else [])],
                            cwd=self.folder, check=True, stdout=subprocess.DEVNULL)
 
@@ -31,10 +31,10 @@ class ScratchTree:
             shutil.copy(source, target)
 
     def try_build(self, *targets):
-        """None, or the compiler's output where it refuses."""
-        done = subprocess.run(["ninja", "-C", self.where, f"-j{self.jobs}", *targets], cwd=self.folder, capture_output=True, text=True)
-        return None if done.returncode == 0 else done.stdout[-4000:]
+        """None, or the compiler's output where it refuses: all of it, since what does not depend on a refused file is built."""
+        done = subprocess.run(["ninja", "-k0", "-C", self.where, f"-j{self.jobs}", *targets], cwd=self.folder, capture_output=True, text=True)
+        return None if done.returncode == 0 else done.stdout
 
     def build(self, *targets):
         if refusal := self.try_build(*targets):
-            raise SystemExit(refusal)
+            raise SystemExit(refusal[-4000:])
