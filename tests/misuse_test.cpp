@@ -654,7 +654,7 @@ TEST_F(Misuse, ADirectoryOfCheckpointsThatIsTakenAwayIsMadeAgain) {
         Program program(folder_, arguments);
         ASSERT_TRUE(program.wait_for("step  200/"));
         program.while_stopped([&] { fs::remove_all(path(out + "/checkpoints")); });
-        const Result r = program.wait();  // a save that was under way may have been lost, and is reported
+        const Result r = program.wait();  // a save that was in flight may have been lost, and is reported
         EXPECT_EQ(r.exit_code, 0) << r.err;
         expect_contains(r.err, out + "/checkpoints was taken away, with the checkpoints in it; it is made again");
         EXPECT_TRUE(fs::exists(path(out + "/checkpoints/step-0000001000")));

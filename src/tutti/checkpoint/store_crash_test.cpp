@@ -92,7 +92,7 @@ std::vector<std::string> violations(const Scenario& scenario, int64_t* cases = n
             }
         }
         // Before the cut `saved` saves had returned: nothing older than the last of them may come back, but one that
-        // was under way may.
+        // was in progress may.
         std::vector<std::string> allowed;
         const std::string old = scenario.before.empty() ? "nothing" : text_of(scenario.before.back());
         allowed.push_back(saved == 0 ? old : text_of(scenario.during[saved - 1]));

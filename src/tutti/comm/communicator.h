@@ -24,7 +24,7 @@ struct HostStaging {
     void copy_back();
 };
 
-// A handle on an operation under way. The group must live until wait() returns. A Work may be destroyed without wait()
+// A handle on an operation in flight. The group must live until wait() returns. A Work may be destroyed without wait()
 // only when the rank itself fails.
 class [[nodiscard]] Work {
   public:

@@ -1,4 +1,4 @@
-// comm/progress.h: an operation under way, and the driver of a rank's operations. A wait for one operation advances all
+// comm/progress.h: an operation in flight, and the driver of a rank's operations. A wait for one operation advances all
 // of them; an optional progress thread of the rank does so too, so that communication goes on while the rank computes.
 // Backends supply the Notifier, which sleeps until another rank has done something.
 #pragma once
@@ -22,7 +22,7 @@ namespace tutti::comm {
 
 using Clock = std::chrono::steady_clock;
 
-// One communication under way on one rank: work that can be advanced without waiting. Work (communicator.h) is the
+// One communication in flight on one rank: work that can be advanced without waiting. Work (communicator.h) is the
 // caller's handle.
 class Operation {
   public:

@@ -43,7 +43,7 @@ struct DeviceWorldOptions {
     // Multiprocessors that an operation may take, a CTA on each (ncclConfig_t::maxCTAs); 0: the library's own choice.
     int max_ctas = 0;
     // The same for messages. A message holds them from when its own side is ready until its partner is, and a rank may
-    // have one under way on each of its channels: if these together took the whole GPU, messages that wait for their
+    // have one in flight on each of its channels: if these together took the whole GPU, messages that wait for their
     // partners would keep out those that the partners wait for.
     int message_ctas = 4;
     double timeout_s = 300;  // of one operation, from when all that it waits for on its own device is done

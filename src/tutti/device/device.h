@@ -42,7 +42,7 @@ struct ArithmeticPeak {
     std::string origin;  // "vdpbf16ps zmm on registers"
 };
 
-// A copy of device values to the host under way. Later kernels may change or release the source.
+// A copy of device values to the host in progress. Later kernels may change or release the source.
 class PendingHostCopy {
   public:
     virtual ~PendingHostCopy() = default;

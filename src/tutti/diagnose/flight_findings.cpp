@@ -275,7 +275,7 @@ class Search {
             finding.group = open->groups[entry->group].name;
             finding.sequence = entry->sequence;
             finding.text += concat("; ", entry->operation.text(), ", ", place_text(*entry, open->groups[entry->group]),
-                                   ", was under way: its data did not get through");
+                                   ", was in flight: its data did not get through");
         } else {
             finding.text += ", and completed them";
         }

@@ -199,7 +199,7 @@ TEST(FlightFindings, EqualRecordsHaveNoDivergence) {
     const FlightFinding stuck =
         first({begin(after(0, 2, 5), all_reduce_of(4)), timed_out(begin(after(1, 2, 5), all_reduce_of(4)))}, 2);
     EXPECT_EQ(stuck.kind, Finding::level);
-    EXPECT_NE(stuck.text.find("operation 6 of group dp, was under way"), std::string::npos) << stuck.text;
+    EXPECT_NE(stuck.text.find("operation 6 of group dp, was in flight"), std::string::npos) << stuck.text;
 }
 
 // Groups of one name are told apart by their ranks, and by which of several equal ones they are.

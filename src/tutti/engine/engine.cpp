@@ -58,7 +58,7 @@ std::unique_ptr<comm::World> gpu_world(const spec::RunSpec& run, comm::World& wo
 }
 
 // Communication runs beside products where gradients are reduced while the backward computes, where weights are
-// gathered ahead, and where a product goes through the links in pieces. Whether an operation is under way when a
+// gathered ahead, and where a product goes through the links in pieces. Whether an operation is in flight when a
 // product starts depends on timing, and the bits of the product would too: so the layout alone decides, with NCCL or
 // without.
 ProductChoices product_choices(const spec::RunSpec& run, const mesh::Mesh& mesh, kernels::GemmTuning* tuning) {

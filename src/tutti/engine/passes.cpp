@@ -12,7 +12,7 @@ namespace {
 using MakeBatch = pipeline::Executor::MakeBatch;
 
 // The batch for this rank's layers, which may have only some of its rows and may divide its sequences with others.
-nn::Batch shared_out(Engine& s, nn::Batch batch) {
+nn::Batch localize(Engine& s, nn::Batch batch) {
     const spec::ParallelSpec& p = s.run.parallel;
     if (p.tp > 1 && p.sequence_parallel) {  // for dropout, which is between the products
         const comm::Communicator& tp = s.groups.over(mesh::kTp);
@@ -52,7 +52,7 @@ MakeBatch batches_of(Engine& s, int64_t step) {
     return [&s, step](int64_t index) {
         const TraceScope span(s.trace, {Activity::data, "data"});
         const spec::TrainSpec& train = s.run.train;
-        nn::Batch batch = shared_out(s, s.batches->microbatch(step, index));
+        nn::Batch batch = localize(s, s.batches->microbatch(step, index));
         batch.seed = static_cast<uint64_t>(train.seed);
         batch.step = static_cast<uint64_t>(step);
         batch.loss_scale = static_cast<float>(s.loss_scale.value);
@@ -100,7 +100,7 @@ std::optional<double> evaluate(Engine& s, Batches& source, int64_t batches, cons
     const int64_t part = 8 * s.pipeline.stages();
     for (int64_t first = 0; first < rounds; first += part) {
         if (first > 0 && is_stopped && is_stopped()) return std::nullopt;
-        const auto batch = [&](int64_t i) { return shared_out(s, source.microbatch(first + i + 1, 0)); };
+        const auto batch = [&](int64_t i) { return localize(s, source.microbatch(first + i + 1, 0)); };
         const auto take = [&](int64_t i, const nn::Batch& of, const Tensor& y) {
             // Otherwise this rank only takes part in the collectives.
             if ((first + i) * ranks + rank >= batches || !counts_losses(s)) return;

@@ -46,7 +46,7 @@ SelfAttention::SelfAttention(const spec::ModelSpec& s, int64_t layer, const std:
 Var SelfAttention::operator()(Tape& tape, const Var& x, const Batch& batch) {
     // A norm of heads stands between the projection and the rotation, and reads whole tensors.
     const bool fused = !q_norm_ && !gate_ && !rope_.grows && fuses(tape.context(), {q_, k_, v_});
-    return scale(tape, o_(tape, fused ? join_heads(tape, packed(tape, x, batch)) : apart(tape, x, batch)),
+    return scale(tape, o_(tape, fused ? join_heads(tape, packed(tape, x, batch)) : unfused(tape, x, batch)),
                  output_scale_);
 }
 
@@ -57,7 +57,7 @@ Var SelfAttention::packed(Tape& tape, const Var& x, const Batch& batch) {
     return packed_heads_attention(tape, rotated, kv_heads, batch, layer_, options());
 }
 
-Var SelfAttention::apart(Tape& tape, const Var& x, const Batch& batch) {
+Var SelfAttention::unfused(Tape& tape, const Var& x, const Batch& batch) {
     const auto heads_of = [&](Var y, std::optional<Norm>& norm, const ops::RopeTable& table) {
         if (norm && over_heads_) y = norm_over_heads(tape, y, *norm, norm->eps, head_dim_, norm->offset);
         y = split_heads(tape, y, head_dim_);

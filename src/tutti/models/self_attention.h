@@ -32,7 +32,7 @@ class SelfAttention {
     friend void own(autograd::Unit& unit, SelfAttention& part);
     // Attention of the heads, (B, T, H, D), with q, k and v side by side in one tensor; and in three, (B, T, H D).
     nn::Var packed(nn::Tape& tape, const nn::Var& x, const nn::Batch& batch);
-    nn::Var apart(nn::Tape& tape, const nn::Var& x, const nn::Batch& batch);
+    nn::Var unfused(nn::Tape& tape, const nn::Var& x, const nn::Batch& batch);
 
     nn::AttentionOptions options();
 

@@ -97,7 +97,7 @@ void count_load(Tape& tape, Parameter& bias, const Tensor& load) {
     tape.gradient_taken(bias);
 }
 
-// A router's pass under way.
+// A router's pass in progress.
 struct Routes {
     ops::Routed routed;
     std::unique_ptr<RouterNumbers> numbers;

@@ -33,7 +33,7 @@ struct DataParallelOptions {
     // the last microbatch and reduce once, as ZeRO-0 and 1 do: more memory, less traffic. The two add in different
     // orders; with one microbatch they are equal.
     bool reduce_each_microbatch = true;
-    // Reduce_scatters under way at once in a backward; each keeps the gradients of one more unit. A backward that sends
+    // Reduce_scatters in flight at once in a backward; each keeps the gradients of one more unit. A backward that sends
     // its gradient to an earlier stage does not wait for reductions of whole gradients.
     int reductions = 1;
     bool keep_gradients = false;  // at the same addresses in every step, as CUDA graphs need them; not for ZeRO-2, 3
@@ -97,7 +97,7 @@ class DataParallel final : public autograd::Hooks {
         std::vector<size_t> runs;                // of the users
         bool between_stages = false;             // also summed over stages of a pipeline
         std::vector<comm::Work> gather;
-        bool gathering = false;     // gather under way, or done without wait
+        bool gathering = false;     // gather in flight, or done without wait
         bool published = false;     // frozen weights below ZeRO-3: they are gathered once
         bool idle = false;          // gathered but not in use; freed when another unit is needed
         int unsharded = 0;          // runs that keep this state gathered

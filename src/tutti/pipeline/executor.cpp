@@ -39,7 +39,7 @@ Executor::Executor(ops::Context& ctx, models::Model& model, parallel::Groups& gr
 }
 
 // A message is a tensor, with the means of the layers so far where a loss balances all layers. Waits for the oldest
-// message when a limit of messages under way is reached.
+// message when a limit of messages in flight is reached.
 void Executor::send(Channel& channel, Tensor x, const Work& work, const Passes& of) {
     constexpr ptrdiff_t kOfChannel = 2, kOfRank = 16;
     const auto of_channel = [&](const Message& m) { return m.channel == &channel; };
@@ -78,7 +78,7 @@ void Executor::run(const schedule::Program& program, const Passes& passes) {
         for (auto& [work, tensor] : message.tensors) work.wait();
     sent_.clear();
     if (passes.training) seconds_.whole += seconds_now() - begin;
-    check(flights_.empty(), "a schedule ended with ", flights_.size(), " microbatches under way");
+    check(flights_.empty(), "a schedule ended with ", flights_.size(), " microbatches in flight");
 }
 
 void Executor::run(const Action& action, const Passes& of, bool waits) {
@@ -147,14 +147,14 @@ void Executor::compute(const Action& action, const Passes& of) {
         f.tape->backward_input(f.out, seed_of(work));
     else
         f.tape->backward(f.out, seed_of(work));
-    hand_back(work);
+    send_input_gradient(work);
 }
 
 void Executor::end_pass(const Action& part, const Passes& of, bool waits) {
     Flight& f = flights_.at(part.work());
     if (part.op == Op::forward) {
         if (waits) f.tape->offload_rest();
-        return hand_on(part.work(), of);
+        return send_output(part.work(), of);
     }
     if (part.op != Op::backward_input) f.tape.reset();
     retire(part.work());
@@ -178,11 +178,11 @@ void Executor::overlap(const Action& action, const Passes& of) {
     const auto backward_part = [&] { more = more && b.tape->backward_part(); };
     forward(action.work(), of, backward_part);
     while (more) backward_part();
-    hand_back(action.backward);
+    send_input_gradient(action.backward);
 }
 
 // Passes on the output of a forward: from the last stage to the caller, to a stage of this rank, or to be sent.
-void Executor::hand_on(const Work& work, const Passes& of) {
+void Executor::send_output(const Work& work, const Passes& of) {
     Flight& f = flights_.at(work);
     const Neighbour& after = stage_of(work).after;
     if (!after.exists)
@@ -200,7 +200,7 @@ Tensor Executor::seed_of(const Work& work) {
 }
 
 // Passes on the gradient of the input, after I or B: to a stage of this rank, or to be sent.
-void Executor::hand_back(const Work& work) {
+void Executor::send_input_gradient(const Work& work) {
     const Neighbour& before = stage_of(work).before;
     if (!before.exists) return;
     Flight& f = flights_.at(work);

@@ -3,7 +3,7 @@
 //
 // An activation is (B, T, C), in the compute type; its gradient has the same shape and type.
 // Each edge between stages on different ranks has a channel for each direction. A message is sent as soon as the tensor
-// is computed; at most two messages of a channel and sixteen of a rank are under way. Where a loss balances experts
+// is computed; at most two messages of a channel and sixteen of a rank are in flight. Where a loss balances experts
 // over all layers, the loads of the layers so far are sent with an activation, those of all layers with its gradient.
 // An overlapped forward and backward alternate, unit by unit: one communicates while the other computes. With offloaded
 // activations, all those of a microbatch that waits for its backward are offloaded.
@@ -104,8 +104,8 @@ class Executor {
     void forward(const schedule::Work& work, const Passes& of, const std::function<void()>& between = {});
     void overlap(const schedule::Action& action, const Passes& of);
     Tensor seed_of(const schedule::Work& work);
-    void hand_back(const schedule::Work& work);
-    void hand_on(const schedule::Work& work, const Passes& of);
+    void send_input_gradient(const schedule::Work& work);
+    void send_output(const schedule::Work& work, const Passes& of);
     void retire(const schedule::Work& work);
     const Stage& stage_of(const schedule::Work& work) const { return stages_.at({work.replica, work.stage}); }
     Shape hidden_shape(const nn::Batch& batch) const;
@@ -114,7 +114,7 @@ class Executor {
     models::Model& model_;
     PassOptions options_;
     std::map<std::pair<int, int>, Stage> stages_;  // of this rank, by replica and stage
-    std::deque<Message> sent_;                     // under way
+    std::deque<Message> sent_;                     // in flight
     std::map<schedule::Work, Flight> flights_;
     Seconds seconds_;
 };

@@ -194,7 +194,7 @@ Pricer::Stage Pricer::stage_of(const Layout& l, int64_t index) {
 
 // Gathers and reductions of parallel::DataParallel beside the passes over the units of a stage: the next unit's weights
 // are gathered ahead, a unit's gradients are reduced beside the backward of the next ones, and a forward begins when no
-// reduction is under way. Seconds since the first pass.
+// reduction is in flight. Seconds since the first pass.
 class Pricer::Walk {
   public:
     Walk(const Pricer& pricer, const Layout& l)

@@ -96,7 +96,7 @@ Price Pricer::memory_of(const Layout& l, size_t rank) const {
 }
 
 // Bytes of a pass over a stage at its fullest moment, above what all microbatches keep, its own with them. `after`: the
-// rank's pass before was a backward, whose last reductions are under way.
+// rank's pass before was a backward, whose last reductions are in flight.
 double Pricer::transient_of(const Layout& l, const Stage& stage, schedule::Op op, bool after) const {
     using schedule::Op;
     const spec::ParallelSpec& p = l.run->parallel;
@@ -132,7 +132,7 @@ double Pricer::transient_of(const Layout& l, const Stage& stage, schedule::Op op
         most = l.probe->head.backward_peak + (gathered + gradient) * head + gathered * layer - (all_held - head_held);
     if (stage.last == nullptr) return most;
     const auto layers = static_cast<double>(stage.units.size()) - (stage.has_head ? 1 : 0) - (stage.is_first ? 1 : 0);
-    // The last layer and those before it, each beside the reductions that are under way: of this backward, else of the
+    // The last layer and those before it, each beside the reductions that are in flight: of this backward, else of the
     // one before.
     const auto beside_reductions = [&](double peak, double freed, bool reduces) {
         const double reduction = reduces ? gradient * (layer + layer_shard) : 0;

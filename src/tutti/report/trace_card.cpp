@@ -57,7 +57,7 @@ std::string trace_card(const RunHistory& run) {
         "<figure class=\"card full\">", drawing(run.trace, "timeline", "Step"),
         "</figure>\n<section class=\"card full\">", "<h2>Where the time of a step goes</h2>",
         times_table(times_of(run.trace)), "<p class=\"quiet\">Means of the ", times_of(run.trace)[0].steps,
-        " traced steps. Communication: at least one operation was under way; hidden: the share of that time in "
+        " traced steps. Communication: at least one operation was in flight; hidden: the share of that time in "
         "which the rank computed. Without a progress thread data moves while a rank waits or begins another "
         "operation. trace.json opens in ui.perfetto.dev and chrome://tracing.</p></section>\n");
 }

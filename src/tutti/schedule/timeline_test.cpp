@@ -173,7 +173,7 @@ TEST(PipeDream, VersionsOfWeights) {
                 EXPECT_EQ(versions[to_size(r)][i], std::max(0, program[i].microbatch - (p - 1 - r)))
                     << "p " << p << ", m " << m << ", rank " << r << ", " << to_string(program[i]);
             if (m >= 2 * p) {
-                EXPECT_EQ(held[to_size(r)], p - r) << "as many as microbatches under way";
+                EXPECT_EQ(held[to_size(r)], p - r) << "as many as microbatches in flight";
             }
         }
     }

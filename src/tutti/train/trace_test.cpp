@@ -129,7 +129,7 @@ TEST_F(TraceTest, AStepOfZero2HasWhatItMust) {
             const bool in_step = inside(s, steps[0]) || inside(s, steps[1]);
             const bool computes = s.activity == "compute" || s.activity == "data";
             EXPECT_TRUE(in_step || !computes) << s.name;
-            // The track's name is the group's, with a number behind it where several are under way.
+            // The track's name is the group's, with a number behind it where several are in flight.
             const std::string track = tracks[{rank.rank, s.track}];
             EXPECT_TRUE(track.starts_with(s.activity == "communication"                   ? s.group
                                           : s.activity == "wait" || s.activity == "begin" ? "waits"
@@ -137,7 +137,7 @@ TEST_F(TraceTest, AStepOfZero2HasWhatItMust) {
                 << s.name << " in track " << track;
         }
         // One reduce_scatter of each unit in each microbatch; it begins in the backward that made its last gradient,
-        // and is still under way in the backward of the unit before: that is what overlaps.
+        // and is still in flight in the backward of the unit before: that is what overlaps.
         for (const TracedSpan& step : steps) {
             std::vector<TracedSpan> reductions, backwards;
             for (const TracedSpan& s : spans_of(rank, "communication", "reduce_scatter"))
@@ -181,7 +181,7 @@ TEST_F(TraceTest, AStepOfZero2HasWhatItMust) {
     }
 }
 
-// Sums over tp that are still under way when the rank begins the next one, without having waited: it computed
+// Sums over tp that are still in flight when the rank begins the next one, without having waited: it computed
 // meanwhile.
 int64_t sums_beside_products(const TracedRank& rank) {
     std::vector<TracedSpan> sums;

@@ -73,12 +73,12 @@ class Run {
     void log(const engine::StepResult& result);
     double bubble();
     std::optional<double> evaluate_now();
-    void stop_if_hopeless(const engine::StepResult& result);
+    void stop_after_skipped_steps(const engine::StepResult& result);
     void finish();
     void write_results(const std::string& sample_text);
     Json first_step();
     std::string totals(const std::string& sample_text);
-    void see_first_step(const std::vector<parallel::GroupTraffic>& before);
+    void compare_first_step(const std::vector<parallel::GroupTraffic>& before);
 
     bool first_rank() const { return world_.rank() == 0; }
 
@@ -341,7 +341,7 @@ void Run::one_step() {
                              "train.seq_len or a larger train.global_batch has more"));
         warned_of_targets_ = true;
     }
-    if (first) see_first_step(traffic);
+    if (first) compare_first_step(traffic);
     if (first && engine_.ctx.kernels.slow_work)
         for (const std::string& text : engine_.ctx.kernels.slow_work()) console_.warn(text);
     if (first && engine_.tuning && !engine_.tuning->missed.empty())
@@ -352,7 +352,7 @@ void Run::one_step() {
 
     log(result);
     if (trace_) trace_->after(state_.step);
-    stop_if_hopeless(result);
+    stop_after_skipped_steps(result);
     const auto saving = Clock::now();
     const int64_t every = run_.checkpoint.every;
     const int64_t memory_every = run_.checkpoint.memory_every;
@@ -427,7 +427,7 @@ std::optional<double> Run::evaluate_now() {
     return std::nullopt;
 }
 
-void Run::stop_if_hopeless(const engine::StepResult& result) {
+void Run::stop_after_skipped_steps(const engine::StepResult& result) {
     if (state_.skipped_in_a_row < run_.train.max_skipped) return;
     checkpoints_.wait();
     throw Error(
@@ -440,7 +440,7 @@ void Run::stop_if_hopeless(const engine::StepResult& result) {
 }
 
 // Memory and traffic of the first step, beside the rehearsed values.
-void Run::see_first_step(const std::vector<parallel::GroupTraffic>& before) {
+void Run::compare_first_step(const std::vector<parallel::GroupTraffic>& before) {
     communication_ = parallel::difference(engine_.groups.traffic(), before);
     const MemoryByPurpose memory = engine_.device->memory().at_peak();
     const Json own = {{"memory", rehearsal::to_json(memory)}, {"rehearsed", rehearsed_memory_}};

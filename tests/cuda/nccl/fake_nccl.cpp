@@ -3,7 +3,7 @@
 // as NCCL's kernels do; ranks that call different things wait for ever, as with NCCL. Sums are in descending order of
 // ranks, which is no order of Tutti's.
 //
-// As in NCCL's sources (2.30): an abort returns when no operation of another communicator is under way on its GPU
+// As in NCCL's sources (2.30): an abort returns when no operation of another communicator is in flight on its GPU
 // unless that one is aborted too (src/group.cc, commReclaim); an operation takes its communicator's CTAs, one
 // multiprocessor of 132 each, from when its own side is ready until its end (src/include/device.h); calls on
 // non-blocking communicators cost the host far more than those on blocking ones, which a virtual clock counts.

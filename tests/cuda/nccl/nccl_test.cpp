@@ -176,7 +176,7 @@ TEST(Nccl, StartedMessagesRunBesideTheNextKernel) {
     });
 }
 
-// In ring attention the keys of the next hop are under way when the attention of a hop is launched.
+// In ring attention the keys of the next hop are in flight when the attention of a hop is launched.
 TEST(Nccl, RingAttentionSendsBeforeItComputes) {
     static thread_local std::vector<int64_t> started;  // messages of this rank, at each launch
     on_gpus(2, {}, [](World& world, Device& device) {

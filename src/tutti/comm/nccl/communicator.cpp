@@ -99,7 +99,7 @@ bool NcclOperation::look() {
         return true;
     }
     check<TimedOut>(std::chrono::duration<double>(Clock::now() - begun_).count() < guard_.timeout_s(), text_,
-                    ", operation ", sequence(), " of group ", group(), ": under way on the GPU for more than ",
+                    ", operation ", sequence(), " of group ", group(), ": in flight on the GPU for more than ",
                     guard_.timeout_s(),
                     " s (comm.timeout_s); a rank that is missing has died, hangs, or took another path: tutti report "
                     "--flight compares the last operations of all ranks");

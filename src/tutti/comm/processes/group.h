@@ -17,8 +17,8 @@
 
 namespace tutti::comm::processes {
 
-inline constexpr uint64_t kInFlight = 64;  // operations of a rank that may be under way at once in a group
-inline constexpr uint64_t kSlots = 4;      // chunks of an operation that may be under way at once
+inline constexpr uint64_t kInFlight = 64;  // operations of a rank that may be in flight at once in a group
+inline constexpr uint64_t kSlots = 4;      // chunks of an operation that may be in flight at once
 
 // The description of an operation that a rank sends before data: in shared memory to its host, as a message to others.
 struct Announcement {

@@ -1,6 +1,6 @@
 // comm/processes/staged_operation.h: the collectives over processes. A tensor passes through shared memory in chunks:
 // each rank copies its values into its slot, reduces one part of the chunk from the slots of all ranks, and copies the
-// other parts out; three chunks are under way at a time, one in each stage. Between hosts, every host adds its values
+// other parts out; three chunks are in flight at a time, one in each stage. Between hosts, every host adds its values
 // of a part along the tree, the part's owner finishes the tree, and the result is sent back, all by messages of the
 // wire that no call waits for. all_gather and broadcast use the second half alone.
 #pragma once
@@ -26,7 +26,7 @@ struct Transfer {
     bool in;
 };
 
-// A chunk between hosts and its transfers under way.
+// A chunk between hosts and its transfers in flight.
 struct Step {
     Chunk chunk;
     std::vector<Part> parts;

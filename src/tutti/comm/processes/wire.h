@@ -47,9 +47,9 @@ class Wire {
         std::erase_if(requests, [&](Request request) { return done(request); });
         return requests.empty();
     }
-    bool busy() const { return pending_ > 0; }         // messages are under way
+    bool busy() const { return pending_ > 0; }         // messages are in flight
     uint64_t completed() const { return completed_; }  // messages so far
-    // Keeps alive the memory of messages under way after their operation has failed.
+    // Keeps alive the memory of messages in flight after their operation has failed.
     void keep(std::shared_ptr<const void> owner) { kept_.push_back(std::move(owner)); }
     void drop_kept() { kept_.clear(); }  // after the last message has moved
 

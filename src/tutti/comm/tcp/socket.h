@@ -47,9 +47,9 @@ Socket accept_from(const Socket& listener);
 Socket connect_to(const std::string& host, int port, Clock::time_point until, std::string& why);
 // The same to a local name; not open, too, when a process of another user listens there.
 Socket connect_locally(const std::string& name, Clock::time_point until, std::string& why);
-// A connection to a numeric address, under way or made; never waits. Not open on failure, with the reason in `why`.
+// A connection to a numeric address, in progress or made; never waits. Not open on failure, with the reason in `why`.
 Socket begin_connection(const std::string& address, int port, std::string& why);
-// Of a begun connection: nullopt while it is under way, "" once it is made, else why it failed.
+// Of a begun connection: nullopt while it is in progress, "" once it is made, else why it failed.
 std::optional<std::string> outcome_of(const Socket& connection);
 // The numeric address of the other end: "10.0.0.7".
 std::string address_of_peer(const Socket& socket);

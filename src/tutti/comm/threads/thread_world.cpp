@@ -28,7 +28,7 @@ namespace {
 // ---- groups and their operations ----
 
 // The operations that a rank has begun and that other ranks may still read, by number. Any number of operations may be
-// under way, so a begin never waits. Each Collective lives in its Operation until all ranks are done. Thread safe.
+// in flight, so a begin never waits. Each Collective lives in its Operation until all ranks are done. Thread safe.
 class Published {
   public:
     // `number`: one more than in the previous call.

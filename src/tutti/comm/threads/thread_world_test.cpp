@@ -35,7 +35,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Threads,
                                     (setting.param.progress_thread ? "_with_progress" : "");
                          });
 
-// Operations start at once, however many are under way: a schedule may send ahead in a loop. A rank that had to wait
+// Operations start at once, however many are in flight: a schedule may send ahead in a loop. A rank that had to wait
 // for room would wait for a rank that waits for it.
 TEST(ThreadWorld, BeginningAnOperationNeverWaits) {
     constexpr int kMany = 500;

@@ -11,7 +11,7 @@ namespace tutti::cuda {
 namespace {
 
 // 4 MiB take 80 us on a bus of 50 GB/s, much longer than the start of a copy. At most 64 MiB of copies to the GPU are
-// under way before the host waits.
+// in flight before the host waits.
 constexpr int64_t kPiece = 4 << 20;
 constexpr size_t kMostSent = 16;
 
@@ -138,9 +138,9 @@ void Queue::check_failed() const {
 }
 
 // The work that `stream` was given since `begin`, timed or not.
-class Queue::Aside final : public SideWork {
+class Queue::StreamWork final : public SideWork {
   public:
-    Aside(const Queue& queue, cudaStream_t stream, std::shared_ptr<Event> begin, bool timed = false)
+    StreamWork(const Queue& queue, cudaStream_t stream, std::shared_ptr<Event> begin, bool timed = false)
         : queue_(queue), begin_(std::move(begin)), timed_(timed), done_(queue.events_, stream, timed) {}
     void join() override { check_cuda(done_.hold(queue_.stream_), "cudaStreamWaitEvent for a copy on ", queue_.name_); }
     bool begun() override {
@@ -192,7 +192,7 @@ class Queue::Side final : public SideStream {
         begin_ = std::make_shared<Event>(queue_.events_, side_, timed);
         timed_ = timed;
     }
-    std::shared_ptr<SideWork> end() override { return std::make_shared<Aside>(queue_, side_, begin_, timed_); }
+    std::shared_ptr<SideWork> end() override { return std::make_shared<StreamWork>(queue_, side_, begin_, timed_); }
     const Stream& stream() const override { return stream_; }
 
   private:
@@ -252,17 +252,17 @@ std::shared_ptr<SideWork> Queue::copy_async(void* to, const void* from, int64_t 
     const auto begin = std::make_shared<Event>(events_, copy_stream_);
     check_cuda(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, copy_stream_),
                "cudaMemcpyAsync of ", bytes, " bytes on the copy stream of ", name_);
-    return std::make_shared<Aside>(*this, copy_stream_, begin);
+    return std::make_shared<StreamWork>(*this, copy_stream_, begin);
 }
 
-void Queue::copy(void* to, const void* from, int64_t bytes, Passage& passage) {
+void Queue::copy(void* to, const void* from, int64_t bytes, StagingBlock& block) {
     check_cuda(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream_), "cudaMemcpyAsync of ",
                bytes, " bytes on ", name_);
-    passage.done.emplace(events_, stream_);
+    block.done.emplace(events_, stream_);
 }
 
-void Queue::wait(const Passage& passage) const {
-    check_cuda(passage.done->wait(), "cudaEventSynchronize on ", name_);
+void Queue::wait(const StagingBlock& block) const {
+    check_cuda(block.done->wait(), "cudaEventSynchronize on ", name_);
     check_failed();
 }
 
@@ -274,26 +274,26 @@ void Queue::copy_in(void* device_data, const void* host_data, int64_t bytes) {
             wait(*sent_.front());
             sent_.pop_front();
         }
-        auto passage = std::make_unique<Passage>(*this, n);
-        std::memcpy(passage->data(), static_cast<const std::byte*>(host_data) + at, static_cast<size_t>(n));
-        copy(static_cast<std::byte*>(device_data) + at, passage->data(), n, *passage);
-        sent_.push_back(std::move(passage));
+        auto block = std::make_unique<StagingBlock>(*this, n);
+        std::memcpy(block->data(), static_cast<const std::byte*>(host_data) + at, static_cast<size_t>(n));
+        copy(static_cast<std::byte*>(device_data) + at, block->data(), n, *block);
+        sent_.push_back(std::move(block));
     }
 }
 
 // One piece crosses the bus while the host copies the previous one out of its block.
 void Queue::copy_out(void* host_data, const void* device_data, int64_t bytes) {
     check_not_recorded("a copy between the host and the GPU");
-    std::array<std::unique_ptr<Passage>, 2> pieces;
-    for (auto& piece : pieces) piece = std::make_unique<Passage>(*this, std::min(kPiece, bytes));
+    std::array<std::unique_ptr<StagingBlock>, 2> pieces;
+    for (auto& piece : pieces) piece = std::make_unique<StagingBlock>(*this, std::min(kPiece, bytes));
     const auto take = [&](int64_t at) {
-        const Passage& piece = *pieces[static_cast<size_t>(at / kPiece % 2)];
+        const StagingBlock& piece = *pieces[static_cast<size_t>(at / kPiece % 2)];
         wait(piece);
         std::memcpy(static_cast<std::byte*>(host_data) + at, piece.data(),
                     static_cast<size_t>(std::min(kPiece, bytes - at)));
     };
     for (int64_t at = 0; at < bytes; at += kPiece) {
-        Passage& piece = *pieces[static_cast<size_t>(at / kPiece % 2)];
+        StagingBlock& piece = *pieces[static_cast<size_t>(at / kPiece % 2)];
         copy(piece.data(), static_cast<const std::byte*>(device_data) + at, std::min(kPiece, bytes - at), piece);
         if (at > 0) take(at - kPiece);
     }
@@ -302,27 +302,27 @@ void Queue::copy_out(void* host_data, const void* device_data, int64_t bytes) {
 
 class Queue::Copy final : public PendingHostCopy {
   public:
-    Copy(const Queue& queue, std::unique_ptr<Passage> passage, int64_t bytes)
-        : queue_(queue), passage_(std::move(passage)), bytes_(bytes) {}
+    Copy(const Queue& queue, std::unique_ptr<StagingBlock> block, int64_t bytes)
+        : queue_(queue), block_(std::move(block)), bytes_(bytes) {}
     ~Copy() override {  // its block must not be used again while the GPU writes there
-        if (passage_->done) passage_->done->wait();
+        if (block_->done) block_->done->wait();
     }
     std::span<const std::byte> wait() override {
-        if (passage_->done) queue_.wait(*passage_);
-        return {static_cast<const std::byte*>(passage_->data()), static_cast<size_t>(bytes_)};
+        if (block_->done) queue_.wait(*block_);
+        return {static_cast<const std::byte*>(block_->data()), static_cast<size_t>(bytes_)};
     }
 
   private:
     const Queue& queue_;
-    std::unique_ptr<Passage> passage_;
+    std::unique_ptr<StagingBlock> block_;
     int64_t bytes_;
 };
 
 std::unique_ptr<PendingHostCopy> Queue::copy_to_host_async(const void* device_data, int64_t bytes) {
     check_not_recorded("a copy between the host and the GPU");
-    auto passage = std::make_unique<Passage>(*this, bytes);
-    if (bytes > 0) copy(passage->data(), device_data, bytes, *passage);
-    return std::make_unique<Copy>(*this, std::move(passage), bytes);
+    auto block = std::make_unique<StagingBlock>(*this, bytes);
+    if (bytes > 0) copy(block->data(), device_data, bytes, *block);
+    return std::make_unique<Copy>(*this, std::move(block), bytes);
 }
 
 }  // namespace tutti::cuda

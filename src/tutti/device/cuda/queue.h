@@ -82,31 +82,31 @@ class Queue {
     std::unique_ptr<TimeMark> mark_time();
     void synchronize();
     void fail(std::exception_ptr why);
-    // Returns when no work beside the stream is under way, or the device has failed. To be called before cudaFree,
+    // Returns when no work beside the stream is in flight, or the device has failed. To be called before cudaFree,
     // which waits for the whole GPU and may hold the driver's lock meanwhile: the thread that watches NCCL's operations
     // could then neither see nor end one that hangs.
     void wait_for_sides() noexcept;
 
   private:
     // A pinned block and the place in the stream after which the block is free.
-    struct Passage {
-        Passage(Queue& queue, int64_t bytes) : block(*queue.pinned_, bytes, Purpose::communication) {}
+    struct StagingBlock {
+        StagingBlock(Queue& queue, int64_t bytes) : block(*queue.pinned_, bytes, Purpose::communication) {}
         void* data() const { return block.data(); }
         Buffer block;
         std::optional<Event> done;
     };
     class Copy;
-    class Aside;
+    class StreamWork;
     class Side;
     class Mark;
 
-    void copy(void* to, const void* from, int64_t bytes, Passage& passage);
+    void copy(void* to, const void* from, int64_t bytes, StagingBlock& block);
     // For calls that any thread may make. GPU 0 is current in a new thread: events would be made there, and the first
     // call of CUDA takes half a gigabyte of its memory for a context.
     void make_current() const;
     void check_not_recorded(const char* what) const;
     void check_failed() const;
-    void wait(const Passage& passage) const;
+    void wait(const StagingBlock& block) const;
     int64_t host_time_of(const Event& event) const;  // of a timed one that has passed; any thread may ask
 
     int gpu_;
@@ -117,8 +117,8 @@ class Queue {
     mutable SpareEvents events_;
     std::shared_ptr<Allocator> pinned_;
     std::mutex sides_mutex_;
-    std::vector<cudaStream_t> sides_;            // of the side streams that live
-    std::deque<std::unique_ptr<Passage>> sent_;  // by copy_in; the GPU may still be reading their blocks
+    std::vector<cudaStream_t> sides_;                 // of the side streams that live
+    std::deque<std::unique_ptr<StagingBlock>> sent_;  // by copy_in; the GPU may still be reading their blocks
     mutable std::mutex failure_mutex_;
     std::exception_ptr failure_;
 };
