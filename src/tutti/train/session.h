@@ -15,6 +15,7 @@
 #include "tutti/train/console.h"
 #include "tutti/train/memory_copies.h"
 #include "tutti/train/shared_data.h"
+#include "tutti/train/trace_file.h"
 #include "tutti/train/trainer.h"
 
 namespace tutti::train {
@@ -39,6 +40,7 @@ struct Session {
     Clock::time_point begin = Clock::now();
     std::vector<std::optional<data::DataSet>> data;  // of each stage
     bool started = false;                            // a stage has begun
+    std::optional<TraceWindow> traced;               // of all stages; set when the first one begins
 };
 
 // Of the training data; "noise" of a run without data.

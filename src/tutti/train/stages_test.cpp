@@ -14,6 +14,7 @@
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/engine/step.h"
 #include "tutti/infer/stored_model.h"
+#include "tutti/report/trace_read.h"
 #include "tutti/train/checkpointing.h"
 #include "tutti/train/testing/small_run.h"
 
@@ -135,6 +136,20 @@ TEST_F(StagesTest, AreEnginesOneAfterTheOther) {
 }
 
 // All steps one by one; then one stop, behind each step.
+// Each of the three stages is an engine of its own, and one window of steps is traced.
+TEST_F(StagesTest, OneWindowOfStepsIsTraced) {
+    for (const auto& [first, steps] :
+         {std::pair(0, std::set<int64_t>{3}), {5, std::set<int64_t>{5, 6}}, {8, std::set<int64_t>{8, 9}}}) {
+        const TrainOptions o = staged(concat("traced-", first),
+                                      {"log.trace=true", "log.trace_steps=2", concat("log.trace_first=", first)}, 2);
+        train(o);
+        std::set<int64_t> traced;
+        for (const auto& rank : report::read_trace(o.out + "/trace.json"))
+            for (const auto& span : rank.spans) traced.insert(span.step);
+        EXPECT_EQ(traced, steps) << first;
+    }
+}
+
 TEST_F(StagesTest, StoppedAtEveryStepEqualsTheUndisturbedRun) {
     // Courses of the rate that go over borders, and a course of its own with a warm-up.
     const std::vector<std::string> set = {"optimizer.schedule=cosine", "optimizer.warmup_steps=2", "model.dropout=0.1"};

@@ -283,8 +283,10 @@ TrainOutcome Run::train() {
         }
         if (data_ && !data_->tokenizer->file().empty()) directory_->copy_tokenizer(data_->tokenizer->file());
     }
-    if (run_.log.trace)
-        trace_.emplace(world_, trace_window(run_, state_.step), options_.out + "/trace.json", place_of(engine_.groups),
+    const bool first_stage = !session_.traced;
+    if (first_stage) session_.traced = trace_window(run_, state_.step);
+    if (run_.log.trace && (first_stage || session_.traced->first > state_.step))  // else a stage before was traced
+        trace_.emplace(world_, *session_.traced, options_.out + "/trace.json", place_of(engine_.groups),
                        [this](const std::string& message) { console_.warn(message); });
     peak_.emplace(engine_.groups.world(), *engine_.device, spec::compute_type_of(run_));
     logged_step_ = state_.step;
