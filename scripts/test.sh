@@ -43,7 +43,7 @@ while (($#)); do
     shift
 done
 jobs=${TUTTI_JOBS:-$(nproc)}
-test_jobs=${TUTTI_JOBS:-$((($(nproc) * 3 + 1) / 2))} # tests of faults mostly wait
+test_jobs=${TUTTI_JOBS:-$((2 * $(nproc)))} # tests of faults and launches mostly wait
 export TUTTI_CUDA_TOOLS=${TUTTI_CUDA_TOOLS:-$HOME/.cache/tutti/cuda-tools}
 build=build/$preset
 
