@@ -1,5 +1,6 @@
 #include "tutti/models/feed_forward.h"
 
+#include "tutti/base/error.h"
 #include "tutti/models/decoder.h"
 #include "tutti/nn/mixture.h"
 #include "tutti/spec/layers.h"
@@ -13,7 +14,9 @@ namespace {
 ops::Gate unit_of(const spec::GateSpec& gate) {
     if (gate.name == "gelu") return ops::Gate::gelu;
     if (gate.name == "relu2") return ops::Gate::relu;
-    return gate.name == "clamped" ? ops::Gate(ops::Gate::clamped, static_cast<float>(gate.limit)) : ops::Gate::silu;
+    if (gate.name == "clamped") return {ops::Gate::clamped, static_cast<float>(gate.limit)};
+    check(gate.name == "silu", "no gated unit is named \"", gate.name, "\"");
+    return ops::Gate::silu;
 }
 
 // The matrices of all experts, and their biases.

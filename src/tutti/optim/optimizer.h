@@ -1,5 +1,5 @@
 // optim/optimizer.h: the state and the steps of the update rules over shards of parameters (whole parameters, or this
-// rank's shards); clipping, and learning-rate schedules.
+// rank's shards), and clipping.
 #pragma once
 
 #include <memory>

@@ -80,6 +80,26 @@ class LivePage : public ::testing::Test {
     ScratchFolder folder_;
 };
 
+// One line in which the ranks waited for another one says nothing of the run.
+TEST_F(LivePage, TheRankThatOthersWaitForIsThatOfMostSteps) {
+    log("a", 12);
+    std::ofstream(folder_.path("a") + "/metrics.jsonl", std::ios::app)
+        << Json{{"step", 13},
+                {"loss", 2.0},
+                {"tokens", 1664},
+                {"step_ms", 5000.0},
+                {"ranks", {{"rank", {0, 1, 2}}, {"wait_ms", {2500.0, 2600.0, 0.0}}, {"mem_peak_bytes", {1, 2, 3}}}}}
+               .dump()
+        << "\n";
+    std::vector<WatchedRun> runs;
+    runs.push_back(watched("a"));
+    EXPECT_NE(
+        html_of(live_cards(runs, {{0}, {}}), "ranks")
+            .find("The others wait for rank 1: it waits 2 % of a step, the rank in the middle 50 %, in the median "
+                  "of 13 logged steps."),
+        std::string::npos);
+}
+
 TEST_F(LivePage, HasTheCardsOfTheReport) {
     log("a", 40);
     std::vector<WatchedRun> runs;

@@ -48,19 +48,34 @@ std::string ranks_table(const RunHistory& run, const LoggedStep& step) {
     return table(head, rows);
 }
 
-// The rank that the others wait for, if there is one.
-std::string slowest_of(const std::vector<RankFigures>& ranks, double step_ms) {
-    if (ranks.size() < 2 || step_ms <= 0) return "";
-    std::vector<double> waits;
-    const RankFigures* least = &ranks.front();
-    for (const RankFigures& of : ranks) {
-        waits.push_back(of.wait_ms);
-        if (of.wait_ms < least->wait_ms) least = &of;
+// The rank that the others wait for, if there is one: by the median of each rank's waits in the newest lines of the log
+// that have the same ranks, since a single step may have waited for any of them.
+std::string slowest_of(const std::vector<LoggedStep>& steps) {
+    constexpr size_t kLines = 20;
+    std::vector<int> ranks;
+    std::vector<std::vector<double>> shares;  // of a step that the rank waited, by rank and line
+    size_t lines = 0;
+    for (auto line = steps.rbegin(); line != steps.rend() && lines < kLines; ++line) {
+        if (line->ranks.empty() || line->step_ms.value_or(0) <= 0) continue;
+        std::vector<int> here;
+        for (const RankFigures& of : line->ranks) here.push_back(of.rank);
+        if (lines == 0) {
+            ranks = here;
+            shares.resize(ranks.size());
+        }
+        if (here != ranks) break;
+        for (size_t r = 0; r < ranks.size(); ++r) shares[r].push_back(line->ranks[r].wait_ms / *line->step_ms);
+        ++lines;
     }
-    const double middle = *median(waits);
-    if (middle - least->wait_ms < 0.05 * step_ms) return "No rank keeps the others waiting.";
-    return concat("The others wait for rank ", least->rank, ": it waits ", percent_of(least->wait_ms, step_ms),
-                  " of a step, the rank in the middle ", percent_of(middle, step_ms), ".");
+    if (ranks.size() < 2) return "";
+    std::vector<double> usual;
+    for (const std::vector<double>& of_rank : shares) usual.push_back(*median(of_rank));
+    const auto least = std::min_element(usual.begin(), usual.end());
+    const double middle = *median(usual);
+    if (middle - *least < 0.05) return "No rank keeps the others waiting.";
+    return concat("The others wait for rank ", ranks[to_size(least - usual.begin())], ": it waits ",
+                  percent_of(*least, 1), " of a step, the rank in the middle ", percent_of(middle, 1),
+                  lines > 1 ? concat(", in the median of ", lines, " logged steps") : "", ".");
 }
 
 // --- what the time was spent on ---
@@ -152,7 +167,7 @@ std::string ranks_card(const RunHistory& run) {
             tiles += tile(of, step_ms, std::find(missing.begin(), missing.end(), of.rank) != missing.end(),
                           last == run.flight.last_operations.end() ? "" : last->second);
         }
-        body += concat("<ul class=\"ranks\">", tiles, "</ul><p>", slowest_of(step->ranks, step_ms), "</p><details",
+        body += concat("<ul class=\"ranks\">", tiles, "</ul><p>", slowest_of(run.steps), "</p><details",
                        failed ? " open" : "", "><summary>As a table</summary>", ranks_table(run, *step), "</details>");
     }
     return concat(
