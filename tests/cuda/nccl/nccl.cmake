@@ -18,7 +18,7 @@ endforeach()
 gtest_discover_tests(cuda_nccl_tests TEST_PREFIX nccl. DISCOVERY_MODE PRE_TEST
   PROPERTIES LABELS fast TIMEOUT ${TUTTI_TEST_SECONDS})
 gtest_discover_tests(cuda_nccl_fault_tests TEST_PREFIX nccl. DISCOVERY_MODE PRE_TEST
-  PROPERTIES LABELS slow TIMEOUT 600 PROCESSORS 2 COST 100)
+  PROPERTIES LABELS slow TIMEOUT 600 PROCESSORS 2 COST 200)
 tutti_nightly(cuda_nccl_fault_tests NcclFaults.AtRandom)
 
 # Our declarations against NCCL's, where its header and CUDA's are.
