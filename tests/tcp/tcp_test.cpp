@@ -162,11 +162,11 @@ class TcpRun : public Processes {
         command.insert(command.end(), more.begin(), more.end());
         return command;
     }
-    // Loss and norm of every step, as they were printed.
+    // Loss and norm of every step, as they were printed. The last line may be half written.
     std::vector<std::string> logged(const std::string& out) const {
         std::vector<std::string> lines;
         std::ifstream file(folder_ / out / "metrics.jsonl");
-        for (std::string line; std::getline(file, line);) {
+        for (std::string line; std::getline(file, line) && !file.eof();) {
             const auto json = Json::parse(line);
             lines.push_back(json.at("step").dump() + " " + json.at("loss").dump() + " " + json.at("grad_norm").dump());
         }

@@ -27,7 +27,9 @@ Progress::Progress(std::shared_ptr<Notifier> notifier, double timeout_s, bool wi
     if (with_thread) thread_ = std::thread([this] { run_thread(); });
 }
 
-Progress::~Progress() {
+Progress::~Progress() { stop(); }
+
+void Progress::stop() {
     stopping_ = true;
     if (thread_.joinable()) {
         notifier_->notify();

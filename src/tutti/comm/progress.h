@@ -116,6 +116,8 @@ class Progress {
     Progress(std::shared_ptr<Notifier> notifier, double timeout_s, bool with_thread, const Stop* stop = nullptr);
     // Stops the thread. Does not wait for operations: a rank that ends without error has waited for all of them.
     ~Progress();
+    // Stops the thread, if there is one.
+    void stop();
 
     // Advances the operation once. Without a progress thread, the next wait or poll() continues.
     void add(std::shared_ptr<Operation> operation);

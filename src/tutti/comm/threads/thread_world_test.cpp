@@ -100,6 +100,20 @@ TEST(ThreadFailure, AnExceptionStopsTheOthersAndIsTheOneThatIsReported) {
     EXPECT_EQ(stopped, 3);
 }
 
+// A rank that fails may leave operations, whose buffers go with its world: no progress thread of another rank may be at
+// work on them then.
+TEST(ThreadFailure, RanksMayEndWithOperationsInFlight) {
+    const auto fail = [](World& world) {
+        const auto group = world.everyone("all");
+        const auto device = make_cpu_device(1);
+        std::vector<Work> work;
+        for (int n = 0; n < 4; ++n)
+            work.push_back(group->all_reduce(Tensor::empty(*device, {1 << 18}, DType::f32, Purpose::communication)));
+        throw Error("before they are over");
+    };
+    for (int i = 0; i < 100; ++i) EXPECT_THROW(run_ranks(4, {.timeout_s = 10, .progress_thread = true}, fail), Error);
+}
+
 TEST(ThreadFailure, ARankThatStaysAwayIsNamedWithGroupOperationAndNumber) {
     const std::string error = error_of(3, {.timeout_s = 0.2}, [](World& world) {
         const auto group = world_group(world);
