@@ -39,8 +39,8 @@ std::string of_stage(const RunSpec& stage, const std::string& message);
 // The keys that a stage may set: "model.rope_theta", ....
 std::vector<std::string> stage_keys();
 
-// The keys of a layout: how a step is spread over ranks, passes and memory, which changes its values by rounding alone.
-// They are those of [parallel], [recompute] and [offload] that a stage may set, and train.micro_batch.
+// The keys of a layout: those of [parallel], [recompute] and [offload] that a stage may set, and train.micro_batch. A
+// layout spreads a step over ranks, passes and memory, and changes its values by rounding alone.
 std::map<std::string, StageSpec::Value> layout_keys(const RunSpec& run);
 // `run`, each of whose stages, in the order of stages_of(run), has the layout of the one in `stages`.
 RunSpec with_layouts(RunSpec run, const std::vector<RunSpec>& stages);

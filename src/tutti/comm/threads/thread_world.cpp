@@ -426,7 +426,7 @@ void run_ranks(int ranks, const WorldOptions& options, const std::function<void(
     for (int rank = 1; rank < ranks; ++rank) others.emplace_back(run, rank);
     run(0);
     for (std::thread& thread : others) thread.join();
-    // Nor may the share of one rank be under work while the operations of another one, and their buffers, go.
+    // A progress thread may still read the buffers of another rank's operations, which go with that rank's world.
     for (const auto& world : worlds) world->progress().stop();
     if (first) std::rethrow_exception(first);
 }
