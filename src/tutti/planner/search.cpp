@@ -66,6 +66,7 @@ struct Node {
     auto operator<=>(const Node&) const = default;
 };
 constexpr std::array kPolicies = {"none", "selective", "full"};
+using Hope = std::pair<double, Node>;  // seconds of its fastest pipeline, or a bound of them
 
 struct Pipeline {
     double seconds = 0;  // of a layout that fits
@@ -125,7 +126,7 @@ class Search {
         }
         // Some at a time, whose probes are rehearsed at once.
         constexpr size_t kAtOnce = 8;
-        for (std::vector<std::pair<double, Node>> next; open_.size() > 0; next.clear()) {
+        for (std::vector<Hope> next; open_.size() > 0; next.clear()) {
             while (next.size() < kAtOnce && !open_.empty() && open_.top().first <= kOpened * fastest_) {
                 next.push_back(open_.top());
                 open_.pop();
@@ -142,9 +143,9 @@ class Search {
         };
         sort();
         // Larger micro batches of the best, as long as they are not far behind.
-        std::vector<std::pair<double, Node>> climbing = first_hopes(kClimbs);
+        std::vector<Hope> climbing = first_hopes(kClimbs);
         while (!climbing.empty()) {
-            std::vector<std::pair<double, Node>> next;
+            std::vector<Hope> next;
             for (auto [seconds, node] : climbing)
                 if (++node.micro_batch < micro_batches_.size() && seen_.insert(node).second)
                     next.emplace_back(seconds, node);
@@ -157,19 +158,19 @@ class Search {
             }
         }
         sort();
-        std::vector<std::pair<double, Node>> best = first_hopes(kMost), split = best;
+        std::vector<Hope> best = first_hopes(kMost), split = best;
         for (auto& [seconds, node] : split) node.splits = true;
         std::erase_if(split, [&](const auto& hope) { return r_.gpus == hope.second.tp * hope.second.cp; });
         prepare(split);
         for (const auto& [seconds, node] : best)
             if (seconds <= kFar * fastest_) variants(node);
     }
-    std::vector<std::pair<double, Node>> first_hopes(size_t most) const {
+    std::vector<Hope> first_hopes(size_t most) const {
         return {hopes_.begin(), hopes_.begin() + std::min(std::ssize(hopes_), static_cast<std::ptrdiff_t>(most))};
     }
 
     // Rehearses the probes of nodes that are likely to be asked for, on all cores.
-    void prepare(const std::vector<std::pair<double, Node>>& likely) {
+    void prepare(const std::vector<Hope>& likely) {
         std::vector<spec::RunSpec> runs;
         for (const auto& [bound, node] : likely)
             if (bound <= kFar * fastest_ && set(node)) runs.push_back(run_);
@@ -270,7 +271,7 @@ class Search {
     }
     // A node with a split backward, and where memory is short with recompute and offloaded activations.
     void variants(const Node& plain) {
-        std::vector<std::pair<double, Node>> all, thrifty;
+        std::vector<Hope> all, thrifty;
         for (const bool offloads : {false, true})
             for (const int recompute : {0, 1, 2})
                 for (const bool splits : {false, true}) {
@@ -605,8 +606,8 @@ class Search {
     double fastest_ = kNever;
     bool scarce_ = false;  // a layout of the node in hand needs most of the memory, or more
     std::set<Node> seen_;
-    std::priority_queue<std::pair<double, Node>, std::vector<std::pair<double, Node>>, std::greater<>> open_;
-    std::vector<std::pair<double, Node>> hopes_;  // of all nodes so far
+    std::priority_queue<Hope, std::vector<Hope>, std::greater<>> open_;
+    std::vector<Hope> hopes_;  // of all nodes so far
     std::vector<Pipeline> pipelines_;
     // The fastest of each grid, micro batch, recompute, schedule, ZeRO stage and offload of activations.
     std::map<std::tuple<decltype(grid_of(spec::RunSpec())), int64_t, std::string, std::string, int64_t, bool>,
