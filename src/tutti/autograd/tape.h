@@ -73,11 +73,12 @@ struct Unit {
     std::string name;  // "h.3"
     std::vector<Parameter*> parameters;
     bool backward_reads_weights = true;  // false for an embedding: its weights need not be gathered again
-    // Parameters whose gradient is made in the forward, with the loss (nn::head_loss); twice: and in the backward, too.
+    // Parameters of the unit whose gradient is taken in the forward, with the loss (nn::head_loss).
     std::vector<Parameter*> gradients_in_forward;
-    std::vector<AttentionSize> attention;  // for FLOPs
-    double state_flops = 0;                // of a token's forward, between the token and the state of a recurrence
-    size_t place = 0;                      // number of the unit in the model, in the order of the forward
+    std::vector<Parameter*> gradients_in_both;  // of these, those whose backward adds to the gradient
+    std::vector<AttentionSize> attention;       // for FLOPs
+    double state_flops = 0;                     // of a token's forward, between the token and the state of a recurrence
+    size_t place = 0;                           // number of the unit in the model, in the order of the forward
 };
 
 // The pass in which a tape calls its hooks: F, F of a recompute, B, I, W.

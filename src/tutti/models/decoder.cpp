@@ -54,7 +54,7 @@ class NormAndHead final : public Module {
         Parameter* matrix = embedding.unit.parameters.front();
         own_head(unit, head_, s.vocab, s.width, s.init_std, s.tie_embeddings ? matrix : nullptr);
         // The tokens ahead are looked up in the matrix, whose gradient then is of the backward; a tied one's also.
-        if (s.mtp_depth > 0) (s.tie_embeddings ? unit.gradients_in_forward : unit.parameters).push_back(matrix);
+        if (s.mtp_depth > 0) (s.tie_embeddings ? unit.gradients_in_both : unit.parameters).push_back(matrix);
         later_.reserve(to_size(s.mtp_depth));
         int64_t layer = s.layers;
         for (int64_t k = 0; k < s.mtp_depth; ++k) {

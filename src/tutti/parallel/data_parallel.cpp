@@ -24,18 +24,10 @@ namespace {
 // Axes over which state is sharded; along the other axes of Parameter::copies state is replicated.
 constexpr Axes kSharding{Axis::dp_shard, mesh::kCp, Axis::edp};
 
-// Whether the gradient of `p` is complete at the end of the unit's forward.
-bool is_early(const Unit& unit, const Parameter* p) {
-    const std::vector<Parameter*>& early = unit.gradients_in_forward;
-    return std::find(early.begin(), early.end(), p) != early.end();
-}
+bool has(const std::vector<Parameter*>& some, const Parameter* p) { return std::ranges::find(some, p) != some.end(); }
 
-// Whether a gradient of the parameter is made in the unit's forward, or in its backward: one that is named twice among
-// those of the forward is made in both.
-bool is_made(const Unit& unit, const Parameter* p, bool in_forward) {
-    const auto times = std::ranges::count(unit.gradients_in_forward, p);
-    return in_forward ? times > 0 : times != 1;
-}
+// Whether the gradient of `p` is complete at the end of the unit's forward.
+bool is_early(const Unit& unit, const Parameter* p) { return has(unit.gradients_in_forward, p); }
 
 bool is_backward(const Pass& pass) { return pass.kind == PassKind::backward || pass.kind == PassKind::backward_input; }
 
@@ -316,7 +308,8 @@ void DataParallel::before(Unit& unit, const Pass& pass) {
     const bool in_forward = pass.kind == PassKind::forward && pass.training;
     if (!in_forward && pass.kind != PassKind::backward && pass.kind != PassKind::backward_weight) return;
     for (const Parameter* p : unit.parameters)
-        if (!p->frozen() && is_made(unit, p, in_forward)) need_gradients(state_of(p));
+        if (!p->frozen() && (in_forward == is_early(unit, p) || has(unit.gradients_in_both, p)))
+            need_gradients(state_of(p));
 }
 
 void DataParallel::after(Unit& unit, const Pass& pass) {
