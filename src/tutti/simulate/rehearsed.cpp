@@ -137,10 +137,6 @@ StepTime time_of(const Timeline& timeline, const std::vector<rehearsal::Program>
     return time;
 }
 
-}  // namespace
-
-namespace {
-
 // The axes along which ranks wait for one another at any time, not in collectives of like ranks alone: those of the
 // pipeline, and of context parallelism where a state passes through the tokens (nn/sequence_runs.h).
 mesh::Axes chained_axes(const spec::ModelSpec& model) {

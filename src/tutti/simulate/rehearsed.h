@@ -35,10 +35,10 @@ TimelinePrices prices_on(const spec::RunSpec& run, const hardware::Cluster& clus
 // Of given loads of experts, those of the rank with the fullest ones come first: rank 0 stands for all.
 rehearsal::Target with_fullest_first(rehearsal::Target target, const spec::RunSpec& run);
 
-// On a cluster: one rank of each pipeline position stands for all ranks there, where a state passes through the tokens
-// of context-parallel ranks all of those (with coordinates of the first slow rank,
-// if there is one; of given loads the one with the fullest experts), kernels and collectives run beside each other, as
-// on GPUs. `target`: from rehearsal::target_for(cluster). `every_rank`: each rank is laid out, with its own operations.
+// On a cluster: one rank of each pipeline position stands for all ranks there (with coordinates of the first slow rank,
+// if there is one; of given loads the one with the fullest experts); where a state passes through the tokens, one rank
+// of each position of the pipeline and of context parallelism. Kernels and collectives run beside each other, as on
+// GPUs. `target`: from rehearsal::target_for(cluster). `every_rank`: each rank is laid out, with its own operations.
 RehearsedStep rehearse_on(const spec::RunSpec& run, const rehearsal::Target& target, int ranks,
                           const hardware::Cluster& cluster, const Physics& physics, bool with_spans,
                           const std::map<int, double>& slow = {}, bool every_rank = false);
