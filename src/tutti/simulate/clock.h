@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <iterator>
 #include <vector>
 
 #include "tutti/simulate/physics.h"
@@ -30,9 +31,10 @@ class Clock {
         double begin, end, before;
     };
     double computed_until(double when) const {
-        auto at = intervals_.rbegin();  // an operation seldom began long ago
-        while (at != intervals_.rend() && at->begin > when) ++at;
-        return at == intervals_.rend() ? 0 : at->before + std::min(when, at->end) - at->begin;
+        const auto after = std::ranges::upper_bound(intervals_, when, {}, &Interval::begin);
+        if (after == intervals_.begin()) return 0;
+        const Interval& at = *std::prev(after);
+        return at.before + std::min(when, at.end) - at.begin;
     }
 
     std::vector<Interval> intervals_;
