@@ -55,7 +55,9 @@ class Recipes {
                     run.parallel.dp_shard = r_.gpus / grid;
                     run.parallel.zero = known.zero;
                     run.recompute.policy = recompute;
-                    const std::string schedule = known.schedule;
+                    // DualPipe holds each weight twice and is not planned; DualPipeV has its passes side by side too.
+                    const std::string_view named = known.schedule,
+                                           schedule = named == "dualpipe" ? "dualpipe-v" : named;
                     const bool own = pp > 1 && schedule != "interleaved" && schedule != "1f1b";
                     run.parallel.schedule = pp == 1 ? "1f1b" : own ? schedule : v > 1 ? "interleaved" : "1f1b";
                     run.parallel.virtual_stages = pp == 1 ? 1 : own ? 2 : v;
