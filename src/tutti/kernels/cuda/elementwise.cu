@@ -178,7 +178,7 @@ __device__ __forceinline__ Unit unit_of(float x, float u, float limit) {
     } else if constexpr (g == Gate::relu) {
         const float value = Relu{}(x);
         return {value * u, ReluBackward{}(u, x), value};
-    } else {
+    } else if constexpr (g == Gate::clamped) {
         const float gate = at_most(x, limit), up = 1 - at_most(-at_most(u, limit), limit), t = kClampedSlope * gate;
         const float s = sigmoid(t), value = gate * s;
         return {value * up, x >= limit ? 0 : up * (s * (1 + t * (1 - s))), fabsf(u) >= limit ? 0 : value};
@@ -264,6 +264,18 @@ void soft_cap(const Stream& stream, View x, float cap) {
     with_type(x.dtype, [&]<class T>(T) { map(stream, x.numel(), SoftCap{cap}, x.as<T>(), x.as<const T>()); });
 }
 
+// body<kind>(). The compiler names a kind that is forgotten here.
+template <class Body>
+void with_kind(Gate::Kind kind, const Body& body) {
+    switch (kind) {
+        case Gate::silu: return body.template operator()<Gate::silu>();
+        case Gate::gelu: return body.template operator()<Gate::gelu>();
+        case Gate::clamped: return body.template operator()<Gate::clamped>();
+        case Gate::sigmoid: return body.template operator()<Gate::sigmoid>();
+        case Gate::relu: return body.template operator()<Gate::relu>();
+    }
+}
+
 template <Gate::Kind g>
 void gated(const Stream& stream, float limit, View gate, View up, View y) {
     with_type(y.dtype, [&]<class T>(T) {
@@ -271,9 +283,7 @@ void gated(const Stream& stream, float limit, View gate, View up, View y) {
     });
 }
 void swiglu_forward(const Stream& stream, Gate g, View gate, View up, View y) {
-    constexpr void (*kOf[])(const Stream&, float, View, View, View) = {
-        gated<Gate::silu>, gated<Gate::gelu>, gated<Gate::clamped>, gated<Gate::sigmoid>, gated<Gate::relu>};
-    kOf[g.kind](stream, g.limit, gate, up, y);
+    with_kind(g.kind, [&]<Gate::Kind kind>() { gated<kind>(stream, g.limit, gate, up, y); });
 }
 
 template <Gate::Kind g>
@@ -284,10 +294,7 @@ void gated_backward(const Stream& stream, float limit, View dy, View gate, View 
     });
 }
 void swiglu_backward(const Stream& stream, Gate g, View dy, View gate, View up, View dgate, View dup) {
-    constexpr void (*kOf[])(const Stream&, float, View, View, View, View, View) = {
-        gated_backward<Gate::silu>, gated_backward<Gate::gelu>, gated_backward<Gate::clamped>,
-        gated_backward<Gate::sigmoid>, gated_backward<Gate::relu>};
-    kOf[g.kind](stream, g.limit, dy, gate, up, dgate, dup);
+    with_kind(g.kind, [&]<Gate::Kind kind>() { gated_backward<kind>(stream, g.limit, dy, gate, up, dgate, dup); });
 }
 
 }  // namespace

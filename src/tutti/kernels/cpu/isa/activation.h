@@ -48,8 +48,10 @@ template <Gate::Kind g, class T>
     if constexpr (g == Gate::silu) return gate * up * sigmoid<T>(gate).value;
     if constexpr (g == Gate::sigmoid) return up * sigmoid<T>(gate).value;
     if constexpr (g == Gate::relu) return max(zero(), gate) * up;
-    const Clamped x = clamped(gate, up, limit);
-    return x.gate * (x.up + broadcast(1.0f)) * sigmoid<T>(x.gate * broadcast(kClampedSlope)).value;
+    if constexpr (g == Gate::clamped) {
+        const Clamped x = clamped(gate, up, limit);
+        return x.gate * (x.up + broadcast(1.0f)) * sigmoid<T>(x.gate * broadcast(kClampedSlope)).value;
+    }
 }
 
 struct SwigluGradient {
@@ -71,12 +73,14 @@ template <Gate::Kind g>
         return {up * ds * s.complement, ds};
     }
     if constexpr (g == Gate::relu) return {zero_unless(gate > zero(), dy * up), dy * max(zero(), gate)};
-    const Clamped x = clamped(gate, up, limit);
-    const Vec t = x.gate * broadcast(kClampedSlope);
-    const Sigmoid s = sigmoid<float>(t);
-    const Vec ds = dy * s.value;
-    return {zero_where(gate >= limit, (x.up + broadcast(1.0f)) * ds * fma(t, s.complement, broadcast(1.0f))),
-            zero_where(max(up, zero() - up) >= limit, x.gate * ds)};
+    if constexpr (g == Gate::clamped) {
+        const Clamped x = clamped(gate, up, limit);
+        const Vec t = x.gate * broadcast(kClampedSlope);
+        const Sigmoid s = sigmoid<float>(t);
+        const Vec ds = dy * s.value;
+        return {zero_where(gate >= limit, (x.up + broadcast(1.0f)) * ds * fma(t, s.complement, broadcast(1.0f))),
+                zero_where(max(up, zero() - up) >= limit, x.gate * ds)};
+    }
 }
 
 }  // namespace tutti::kernels::TUTTI_ISA

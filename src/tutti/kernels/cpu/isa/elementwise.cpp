@@ -167,6 +167,18 @@ T* row(const View& x, int64_t r) {
     return x.as<T>() + r * stride(x, 0);
 }
 
+// body<kind>(). The compiler names a kind that is forgotten here.
+template <class Body>
+void with_kind(Gate::Kind kind, const Body& body) {
+    switch (kind) {
+        case Gate::silu: return body.template operator()<Gate::silu>();
+        case Gate::gelu: return body.template operator()<Gate::gelu>();
+        case Gate::clamped: return body.template operator()<Gate::clamped>();
+        case Gate::sigmoid: return body.template operator()<Gate::sigmoid>();
+        case Gate::relu: return body.template operator()<Gate::relu>();
+    }
+}
+
 template <Gate::Kind g>
 void gated(const Stream& stream, float limit, View gate, View up, View y) {
     const Vec most = broadcast(limit);
@@ -182,9 +194,7 @@ void gated(const Stream& stream, float limit, View gate, View up, View y) {
 }
 
 void swiglu_forward(const Stream& stream, Gate g, View gate, View up, View y) {
-    constexpr void (*kOf[])(const Stream&, float, View, View, View) = {
-        gated<Gate::silu>, gated<Gate::gelu>, gated<Gate::clamped>, gated<Gate::sigmoid>, gated<Gate::relu>};
-    kOf[g.kind](stream, g.limit, gate, up, y);
+    with_kind(g.kind, [&]<Gate::Kind kind>() { gated<kind>(stream, g.limit, gate, up, y); });
 }
 
 template <Gate::Kind g>
@@ -205,10 +215,7 @@ void gated_backward(const Stream& stream, float limit, View dy, View gate, View 
 }
 
 void swiglu_backward(const Stream& stream, Gate g, View dy, View gate, View up, View dgate, View dup) {
-    constexpr void (*kOf[])(const Stream&, float, View, View, View, View, View) = {
-        gated_backward<Gate::silu>, gated_backward<Gate::gelu>, gated_backward<Gate::clamped>,
-        gated_backward<Gate::sigmoid>, gated_backward<Gate::relu>};
-    kOf[g.kind](stream, g.limit, dy, gate, up, dgate, dup);
+    with_kind(g.kind, [&]<Gate::Kind kind>() { gated_backward<kind>(stream, g.limit, dy, gate, up, dgate, dup); });
 }
 
 void soft_cap(const Stream& stream, View x, float cap) {
