@@ -66,6 +66,8 @@ endfunction()
 option(TUTTI_UNITY_BUILD "Compile the sources of a room six at a time (ON without a compiler cache)"
   ${without_cache})
 
+include(${CMAKE_CURRENT_LIST_DIR}/slow_tests.cmake)
+
 function(tutti_room name)
   cmake_parse_arguments(ROOM "" "" "DEPENDS;LIBRARIES" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/tutti/${name}/*.cpp)
@@ -117,7 +119,7 @@ function(tutti_room name)
       GTest::gtest GTest::gtest_main)
     target_compile_options(${name}_tests PRIVATE "${TUTTI_TEST_OPTIMIZATION}")
     tutti_precompiled_headers(${name}_tests ${headers_of}_tests <gtest/gtest.h>)
-    gtest_discover_tests(${name}_tests DISCOVERY_MODE PRE_TEST PROPERTIES LABELS fast TIMEOUT ${TUTTI_TEST_SECONDS})
+    tutti_discover_tests(${name}_tests)
   endif()
   set(TUTTI_ROOMS ${TUTTI_ROOMS} ${name} PARENT_SCOPE)
 endfunction()

@@ -3,6 +3,7 @@
 #
 #   scripts/test.sh                         release build, warnings are errors, layers, format, all tests but `peer` and `nightly`
 #   scripts/test.sh --sanitize asan         the same tests under a sanitizer: asan, ubsan or tsan
+#   scripts/test.sh --fast                  only the tests of label `fast`, two minutes on two cores
 #   scripts/test.sh --peer                  only the tests against PyTorch, in a virtual environment outside the tree
 #   scripts/test.sh --nightly               only what takes long: many draws, and a minute of each fuzz target
 #
@@ -11,7 +12,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-usage() { sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 
 preset=release
 peer=no
@@ -19,6 +20,7 @@ labels=(-LE '^(peer|nightly)$')
 while (($#)); do
     case "$1" in
         --peer) peer=yes ;;
+        --fast) labels=(-L '^fast$') ;;
         --nightly) labels=(-L '^nightly$') ;;
         --sanitize)
             case "${2:-}" in

@@ -15,8 +15,7 @@ foreach(test cuda_nccl_tests cuda_nccl_fault_tests)
   set_target_properties(${test} PROPERTIES ENABLE_EXPORTS ON)
   add_dependencies(${test} fake_nccl)
 endforeach()
-gtest_discover_tests(cuda_nccl_tests TEST_PREFIX nccl. DISCOVERY_MODE PRE_TEST
-  PROPERTIES LABELS fast TIMEOUT ${TUTTI_TEST_SECONDS})
+tutti_discover_tests(cuda_nccl_tests TEST_PREFIX nccl.)
 gtest_discover_tests(cuda_nccl_fault_tests TEST_PREFIX nccl. DISCOVERY_MODE PRE_TEST
   PROPERTIES LABELS slow TIMEOUT 600 PROCESSORS 2 COST 200)
 tutti_nightly(cuda_nccl_fault_tests NcclFaults.AtRandom)

@@ -1,0 +1,34 @@
+# Tests that take more than two seconds: label `slow` in place of `fast`. Filters of GoogleTest, by program; all others
+# together take less than two minutes on two cores (`scripts/test.sh --fast`), which a new test here keeps so.
+set(slow_of_kernels_tests Ops/Equivalence.* KernelCasesNotice.A* gemm.sums_over_pieces_are_exact
+  vector_math.errors_in_ulp)
+set(slow_of_spec_tests Rules.*)
+set(slow_of_schedule_tests Automatic.*)
+set(slow_of_comm_tests GoneHost.*)
+set(slow_of_parallel_tests UpdateRules.*)
+set(slow_of_data_tests TextStream.TokensDoNotDependOnHowATextIsStored)
+set(slow_of_engine_tests Models/Parity.* Orders.* Pipeline.* ProductRules.* Recipes.* PartialAxes.*)
+set(slow_of_launch_tests Keepers.*)
+set(slow_of_rehearsal_tests Rehearsal.IsLinearInTheLayers)
+set(slow_of_planner_tests Peers.TwoHundred* Plan.TheRecipe* Price.* Scaling.* Search.GivenLoadsOfExpertsCount)
+set(slow_of_train_tests Copies.* LossScales.* Mixtures.* Pipelines.* RecipeRuns.* StagesTest.* TrainerTest.*
+  Models/LaterTokens.* VerifySmall.RulesThatMagnifyRounding)
+set(slow_of_diagnose_tests Health.ASlowRankIsNamed)
+set(slow_of_cli_tests Bench.StepIsTheDefinitionOfMfu ConfigCommand.ExplainsEveryKey)
+set(slow_of_misuse_test Misuse.ADirectoryOfCheckpointsThat* Misuse.AReadOnlyMount* Misuse.OneInterrupt*
+  Misuse.ASampleIsMadeWhenAsked)
+set(slow_of_course_test Course.*)
+set(slow_of_cuda_emulated_tests AttentionOnSmallerGpus.* CudaAttention.* CudaTf32.* Kernels/CudaAttention.*
+  Ops/CudaEquivalence.*)
+set(slow_of_cuda_memory_tests CudaTools.* CudaTraining.*)
+set(slow_of_cuda_nccl_tests Nccl.Conforms Nccl.SumsOverHosts* NcclTraining.*)
+
+# gtest_discover_tests(program ...) with these labels.
+function(tutti_discover_tests program)
+  set(common DISCOVERY_MODE PRE_TEST ${ARGN} PROPERTIES TIMEOUT ${TUTTI_TEST_SECONDS} LABELS)
+  list(JOIN slow_of_${program} ":" slow)
+  gtest_discover_tests(${program} TEST_FILTER "-${slow}" ${common} fast)
+  if(slow)
+    gtest_discover_tests(${program} TEST_FILTER "${slow}" TEST_LIST ${program}_SLOW ${common} slow COST 50)
+  endif()
+endfunction()
