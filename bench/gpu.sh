@@ -329,7 +329,7 @@ case $what in
       model=${models[0]}
       run "ncu_$model" 90 "${ours[@]}" ncu --csv --clock-control none --set basic --section MemoryWorkloadAnalysis \
         --section WarpStateStats --section Occupancy -c 80 \
-        -k 'regex:hopper|column|norm_kernel|norm_input|cross|delta|rope|embedding|update|swiglu|gelu' \
+        -k 'regex:hopper|column|norm_kernel|norm_input|norm_gradients|cross|delta|rope|embedding|update|swiglu|gelu' \
         "$build/tutti" bench step --model "$model" --device "$device" --seconds 1 --set model.layers=2 \
         --set train.global_batch=1 --set train.micro_batch=1 --set train.seq_len=1024
     elif [ "$device" = cuda ]; then

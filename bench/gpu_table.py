@@ -187,7 +187,7 @@ def rates(folder, summary, figures):
     compare_attention(summary["attention"] or [], figures)
     memory = document(folder, "memory")
     for row in memory["rows"] if memory else []:
-        print(f"memory {row['name']:12} {row['bytes_per_s'] / 1e9:8.0f} GB/s {row['share_of_copy']:7.1%} of the copy's rate")
+        print(f"memory {row['name']:18} {row['bytes_per_s'] / 1e9:8.0f} GB/s {row['share_of_copy']:7.1%} of the copy's rate")
     summary["memory"] = memory["rows"] if memory else None
     shares = {row["name"]: row["share_of_copy"] for row in memory["rows"] if row["name"] != "copy"} if memory else {}
     worst = min(shares, key=shares.get, default="")

@@ -34,6 +34,7 @@ WIDE = [
     (r"delta_kernel<[84],", 0, 1),
     (r"norm_kernel<\w+, Team<\d>, [84],", 0, 2),
     (r"norm_input_kernel<\w+, Team<\d>, [84],", 2, 0),
+    (r"norm_gradients_kernel<\w+, \d, [84],", 2, 0),
     (r"column_sums_kernel<[12], [84],", 14, 12),
     (r"dropout_kernel<[84],", 1, 0),
     (r"swiglu_kernel<\d, [84],", 0, 0),

@@ -206,6 +206,42 @@ TEST_F(TapeTest, RunsBackwardInParts) {
     EXPECT_EQ(tape.take_gradient(x).to_host<float>(), (std::vector<float>{64, 640}));
 }
 
+// A node with all three functions: B calls the one of both gradients, I and W the two others, and neither computes the
+// gradient of a frozen parameter. The parameter is ready once.
+TEST_F(TapeTest, BothGradientsInOnePassWhereNoneWaits) {
+    struct Ready final : Hooks {
+        void gradient_ready(Parameter&, const Pass&) override { ++count; }
+        int count = 0;
+    };
+    for (const bool frozen : {false, true})
+        for (const bool split : {false, true}) {
+            Parameter p{.name = "w"};
+            if (frozen) p.training = Training::frozen;
+            Ready ready;
+            Tape tape(ctx_, true, &ready);
+            std::string called;
+            const auto input_gradient = [&](char name) {
+                return [&, name](const Tensor& dy, std::vector<Tensor>&) {
+                    called += name;
+                    return std::vector<Tensor>{ops::add(ctx_, dy, dy)};
+                };
+            };
+            const Var x = tape.input(tensor({1, 2}));
+            const Var y = tape.record(
+                "f", {x}, x.value, input_gradient('i'), [&](const Tensor&) { called += 'w'; }, {&p},
+                input_gradient('b'));
+            if (split) {
+                tape.backward_input(y, tensor({1, 10}));
+                tape.backward_weight();
+            } else {
+                tape.backward(y, tensor({1, 10}));
+            }
+            EXPECT_EQ(called, frozen ? "i" : split ? "iw" : "b");
+            EXPECT_EQ(ready.count, frozen ? 0 : 1);
+            EXPECT_EQ(tape.take_gradient(x).to_host<float>(), (std::vector<float>{2, 20}));
+        }
+}
+
 // A recomputed value is computed once for all nodes that need it, and freed after the last.
 TEST_F(TapeTest, MakesAgainWhatIsNotKept) {
     int made = 0;

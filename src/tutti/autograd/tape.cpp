@@ -60,9 +60,9 @@ Var Tape::input(const Tensor& value) {
 }
 
 Var Tape::record(const char* op, const std::vector<Var>& inputs, const Tensor& output, InputGradient input_gradient,
-                 WeightGradient weight_gradient, std::vector<Parameter*> parameters) {
+                 WeightGradient weight_gradient, std::vector<Parameter*> parameters, InputGradient both_gradients) {
     if (std::erase_if(parameters, [](const Parameter* p) { return p->frozen(); }) > 0 && parameters.empty())
-        weight_gradient = nullptr;
+        weight_gradient = nullptr, both_gradients = nullptr;
     if (counting_) count_use(parameters);
     if (!recording_) return {output, -1};
     Node node{op,
@@ -71,6 +71,7 @@ Var Tape::record(const char* op, const std::vector<Var>& inputs, const Tensor& o
               std::move(input_gradient),
               std::move(weight_gradient),
               std::move(parameters),
+              std::move(both_gradients),
               {}};
     for (const Var& input : inputs) node.inputs.push_back(input.id);
     saves(output);
@@ -84,7 +85,7 @@ void Tape::saves(const Tensor& value) {
 }
 
 void Tape::record_mark(std::function<void()> mark) {
-    if (recording_) nodes_.push_back(Node{"mark", {}, -1, {}, {}, {}, std::move(mark)});
+    if (recording_) nodes_.push_back(Node{"mark", {}, -1, {}, {}, {}, {}, std::move(mark)});
 }
 
 Var Tape::unit(Unit& unit, const Var& x, const std::function<Var(const Var&)>& forward) {
@@ -193,12 +194,17 @@ void Tape::run_last_node() {
     if (!gradient.defined()) return;  // the node's output was not used
     Pending weight{std::move(node.weight_gradient), {}, std::move(node.parameters), deferring_ ? unit_ : nullptr};
     const bool has_weight = static_cast<bool>(weight.run);
-    if (has_weight) weight.dy = gradient;
+    if (!deferring_ && node.both_gradients) {
+        node.input_gradient = std::move(node.both_gradients);
+        weight.run = nullptr;
+    } else if (has_weight) {
+        weight.dy = gradient;
+    }
     std::vector<Tensor> inputs, sums(node.inputs.size());
     for (size_t i = 0; i < sums.size(); ++i)
         if (node.inputs[i] >= 0) sums[i] = std::move(gradients_[to_size(node.inputs[i])]);
     if (node.input_gradient) inputs = node.input_gradient(gradient, sums);
-    node.input_gradient = nullptr;  // frees the node's saved tensors before more memory is allocated
+    node.input_gradient = node.both_gradients = nullptr;  // frees the saved tensors before more memory is allocated
     gradient = {};
     check(inputs.empty() || inputs.size() == node.inputs.size(), node.op, ": ", inputs.size(), " gradients for ",
           node.inputs.size(), " inputs");
@@ -223,7 +229,7 @@ void Tape::backward_weight() {
         Pending pending = std::move(pending_.front());
         pending_.pop_front();
         announce(pending.unit);
-        pending.run(pending.dy);
+        if (pending.run) pending.run(pending.dy);
         pending.run = nullptr;
         for (Parameter* parameter : pending.parameters)
             end_use(*parameter, deferring_ ? PassKind::backward_weight : PassKind::backward);

@@ -132,9 +132,11 @@ class Tape {
     // A leaf with a gradient: the input that a pipeline stage receives.
     Var input(const Tensor& value);
     // `weight_gradient` must add to the gradients of those `parameters` that are not frozen; with none of them it is
-    // dropped, with the tensors that it saves.
+    // dropped, with the tensors that it saves. `both_gradients` does the work of both functions in one pass: it runs in
+    // their place where there is a weight gradient and it is not deferred.
     Var record(const char* op, const std::vector<Var>& inputs, const Tensor& output, InputGradient input_gradient,
-               WeightGradient weight_gradient = {}, std::vector<Parameter*> parameters = {});
+               WeightGradient weight_gradient = {}, std::vector<Parameter*> parameters = {},
+               InputGradient both_gradients = {});
 
     // Counts a use of a parameter whose gradient contribution the forward has made: no weight gradient follows.
     void gradient_taken(Parameter& parameter);
@@ -174,6 +176,7 @@ class Tape {
         InputGradient input_gradient;
         WeightGradient weight_gradient;
         std::vector<Parameter*> parameters;
+        InputGradient both_gradients;
         std::function<void()> mark;
     };
     struct Pending {

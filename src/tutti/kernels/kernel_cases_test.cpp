@@ -112,6 +112,17 @@ TEST(KernelCasesNotice, ANormThatForgetsWhatIsAdded) {
     expect_noticed(wrong, "norm_backward_input");
 }
 
+// The gradients of weights that the pass of dx should add to.
+TEST(KernelCasesNotice, ANormThatForgetsItsWeights) {
+    KernelTable wrong = reference_table();
+    wrong.norm_backward_input = [](const Stream& s, const NormBackward& b) {
+        NormBackward alone = b;
+        alone.dw = alone.db = {};
+        reference_table().norm_backward_input(s, alone);
+    };
+    expect_noticed(wrong, "norm_backward_input");
+}
+
 TEST(KernelCasesNotice, ADiagonalOffByOne) {
     KernelTable wrong = reference_table();
     wrong.attention_forward = [](const Stream& s, const AttentionForward& a) {

@@ -163,7 +163,7 @@ struct NormForward {
     float offset = 0;
 };
 
-// dx = [add +] the gradient of the norm at s = x, rounded once.
+// dx = [add +] the gradient of the norm at s = x, rounded once. With dw also the gradients of norm_backward_weight.
 struct NormBackward {
     View dy, x;      // (N, C) A
     View w;          // like that of the forward
@@ -172,6 +172,7 @@ struct NormBackward {
     View dx;        // (N, C) A
     View add = {};  // (N, C) A, may be dx
     float offset = 0;
+    View dw = {}, db = {};  // as there; undefined: not computed
 };
 
 // The gated short convolution of LFM2 (Liquid AI 2025), causal and separate for each channel. With u = b x and j rising
@@ -486,7 +487,8 @@ struct KernelTable {
     // q, k and v of one input are projected side by side, and so are gate and up: by one product where their weights
     // are adjacent in memory (ops/fused_linear.h). Decision 32 says where this is faster.
     bool fused_projections = false;
-    bool own_value_width = false;  // attention takes values that are narrower than queries and keys
+    bool norm_gradients_at_once = false;  // norm_backward_input computes dw and db while it reads x and dy for dx
+    bool own_value_width = false;         // attention takes values that are narrower than queries and keys
     const char* (*gemm_implementation)(const Stream&, const Gemm&) = nullptr;
     // What far slower kernels than the table's best have computed so far, and why, each a sentence: products for which
     // the library has no kernel, attention that the kernels for tensor cores do not take. Null: there is one kernel.

@@ -125,7 +125,7 @@ Work work_of(const AttentionBackward& a) {
 }
 
 Work work_of(const NormForward& f) { return work_of_all({f.x, f.w, f.b, f.y, f.mean, f.rstd, f.residual, f.sum}); }
-Work work_of(const NormBackward& b) { return work_of_all({b.dy, b.x, b.w, b.mean, b.rstd, b.dx, b.add}); }
+Work work_of(const NormBackward& b) { return work_of_all({b.dy, b.x, b.w, b.mean, b.rstd, b.dx, b.add, b.dw, b.db}); }
 
 Work work_of(const ShortConvolution& f) { return work_of_all({f.b, f.c, f.x, f.w, f.bias, f.positions, f.before}); }
 Work work_of(const ShortConvolutionBackward& g) { return work_of_all({g.dz, g.db, g.dc, g.dx, g.after}); }

@@ -97,7 +97,7 @@ std::vector<Case> cases() {
 const kernels::KernelTable& table_of(Projections projections) {
     static const kernels::KernelTable kFused = [] {
         kernels::KernelTable table = kernels::reference_table();
-        table.fused_projections = true;
+        table.fused_projections = table.norm_gradients_at_once = true;
         return table;
     }();
     return projections == Projections::apart ? kernels::reference_table() : kFused;
@@ -294,12 +294,13 @@ TEST_P(ModelTest, GradientsMatchDifferences) {
 }
 
 // Counts the products of a context.
-class CountsProducts final : public ops::Meter {
+class CountsKernels final : public ops::Meter {
   public:
     void after_kernel(Device&, const char* kernel, const kernels::Work&) override {
         products += std::string_view(kernel) == "gemm";
+        weights_of_norms += std::string_view(kernel) == "norm_backward_weight";
     }
-    int products = 0;
+    int products = 0, weights_of_norms = 0;
 };
 
 // Side by side or not, a reference product is the same sum in double, rounded once: losses have the same bits. dx is
@@ -309,7 +310,7 @@ TEST_P(ModelTest, FusedProjectionsAreTheSame) {
     const Case& c = GetParam();
     if (c.projections == Projections::apart) return;
     Rig fused(c), apart(c.spec);
-    CountsProducts of_fused, of_apart;
+    CountsKernels of_fused, of_apart;
     fused.ctx.meter = &of_fused;
     apart.ctx.meter = &of_apart;
     EXPECT_EQ(fused.loss(), apart.loss());
@@ -318,6 +319,8 @@ TEST_P(ModelTest, FusedProjectionsAreTheSame) {
     // In each of 3 layers, of q, k and v and of gate and up; two forwards, dx and dw.
     const int fewer = c.projections != Projections::one_product ? 0 : (c.spec.head_norm ? 0 : 2) + 1;
     EXPECT_EQ(of_apart.products - of_fused.products, 3 * 4 * fewer);
+    EXPECT_EQ(of_fused.weights_of_norms, 0);
+    EXPECT_GT(of_apart.weights_of_norms, 0);
     const auto got = fused.gradients();
     for (const auto& [name, expected] : apart.gradients()) {
         double largest = 0, difference = 0;

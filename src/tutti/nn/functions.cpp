@@ -149,17 +149,22 @@ namespace {
 // Records the node of y = norm(x), where y is already computed.
 Var record_norm(Tape& tape, const Var& x, const ops::Norm& r, Affine layer, double eps, float offset) {
     ops::Context& ctx = tape.context();
+    const auto gradient_of = [&ctx](Parameter* p) { return p ? gradient_to_add_to(ctx, *p) : Tensor(); };
+    const auto input_gradient = [&ctx, &weight = layer.weight, offset, x = x.value, mean = r.mean, rstd = r.rstd](
+                                    const Tensor& dy, Tensors& sums, const Tensor& dw = {}, const Tensor& db = {}) {
+        return Tensors{
+            ops::norm_backward_input(ctx, dy, x, weight.value, mean, rstd, std::move(sums[0]), offset, dw, db)};
+    };
+    const auto both_gradients = [layer, gradient_of, input_gradient](const Tensor& dy, Tensors& sums) {
+        return input_gradient(dy, sums, gradient_of(&layer.weight), gradient_of(layer.bias));
+    };
     const Var y = tape.record(
-        "norm", {x}, r.y,
-        [&ctx, &weight = layer.weight, offset, x = x.value, mean = r.mean, rstd = r.rstd](const Tensor& dy,
-                                                                                          Tensors& sums) {
-            return Tensors{ops::norm_backward_input(ctx, dy, x, weight.value, mean, rstd, std::move(sums[0]), offset)};
+        "norm", {x}, r.y, [input_gradient](const Tensor& dy, Tensors& sums) { return input_gradient(dy, sums); },
+        [&ctx, layer, gradient_of, x = x.value, mean = r.mean, rstd = r.rstd](const Tensor& dy) {
+            ops::norm_backward_weight(ctx, dy, x, mean, rstd, gradient_of(&layer.weight), gradient_of(layer.bias));
         },
-        [&ctx, layer, x = x.value, mean = r.mean, rstd = r.rstd](const Tensor& dy) {
-            ops::norm_backward_weight(ctx, dy, x, mean, rstd, gradient_to_add_to(ctx, layer.weight),
-                                      layer.bias ? gradient_to_add_to(ctx, *layer.bias) : Tensor());
-        },
-        parameters_of(layer));
+        parameters_of(layer),
+        ctx.kernels.norm_gradients_at_once ? autograd::InputGradient(both_gradients) : autograd::InputGradient());
     if (!tape.selective() || !tape.copies_weights())
         return recomputable(tape, y, [&ctx, layer, eps, offset, x = x.value] {
             return ops::norm(ctx, x, layer.weight.value, value_of(layer.bias), eps, {}, offset).y;

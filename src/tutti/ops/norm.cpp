@@ -17,6 +17,10 @@ void check_like(const char* op, const Tensor& x, const Tensor& other) {
     check(other.shape() == x.shape() && other.dtype() == x.dtype() && other.contiguous(), op, ": needs tensors like x ",
           x.shape(), " ", x.dtype(), ", got ", other.shape(), " ", other.dtype());
 }
+void check_weight_gradient(const char* op, const Tensor& x, const Tensor& dw) {
+    check(dw.dtype() == DType::f32 && (dw.numel() == x.dim(-1) || dw.numel() == x.dim(-1) * x.dim(-2)), op,
+          ": dw must be (C) or (G C) f32, got ", dw.shape(), " ", dw.dtype(), " for x ", x.shape());
+}
 }  // namespace
 
 Norm norm(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b, double eps, const Tensor& residual,
@@ -43,21 +47,29 @@ Norm norm(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b, doubl
 }
 
 Tensor norm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& mean,
-                           const Tensor& rstd, Tensor sum, float offset) {
+                           const Tensor& rstd, Tensor sum, float offset, const Tensor& dw, const Tensor& db) {
     check_norm("norm_backward_input", x, w);
     if (sum.defined()) check_like("norm_backward_input", x, sum);
+    if (dw.defined()) check_weight_gradient("norm_backward_input", x, dw);
     // In place where no other handle shares the tensor that is added.
     const Tensor dx = sum.defined() && sum.unique() ? sum : empty(ctx, x.shape(), x.dtype());
     call(ctx, &KernelTable::norm_backward_input, "norm_backward_input",
-         kernels::NormBackward{
-             .dy = dy, .x = x, .w = w, .mean = mean, .rstd = rstd, .dx = dx, .add = sum, .offset = offset});
+         kernels::NormBackward{.dy = dy,
+                               .x = x,
+                               .w = w,
+                               .mean = mean,
+                               .rstd = rstd,
+                               .dx = dx,
+                               .add = sum,
+                               .offset = offset,
+                               .dw = dw,
+                               .db = db});
     return dx;
 }
 
 void norm_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& rstd,
                           const Tensor& dw, const Tensor& db) {
-    check(dw.dtype() == DType::f32 && (dw.numel() == x.dim(-1) || dw.numel() == x.dim(-1) * x.dim(-2)),
-          "norm_backward_weight: dw must be (C) or (G C) f32");
+    check_weight_gradient("norm_backward_weight", x, dw);
     call(ctx, &KernelTable::norm_backward_weight, "norm_backward_weight", dy, x, mean, rstd, dw, db);
 }
 

@@ -128,9 +128,10 @@ struct Norm {
 // `offset` is added to w (NormForward).
 Norm norm(Context& ctx, const Tensor& x, const Tensor& w, const Tensor* b, double eps, const Tensor& residual = {},
           float offset = 0);
-// [sum +] dx, with `sum` as in linear_backward_input.
+// [sum +] dx, with `sum` as in linear_backward_input; with dw also the work of norm_backward_weight.
 Tensor norm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& mean,
-                           const Tensor& rstd, Tensor sum = {}, float offset = 0);
+                           const Tensor& rstd, Tensor sum = {}, float offset = 0, const Tensor& dw = {},
+                           const Tensor& db = {});
 // RMS norm has neither mean nor db.
 void norm_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& rstd,
                           const Tensor& dw, const Tensor& db);

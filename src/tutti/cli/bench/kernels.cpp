@@ -110,11 +110,11 @@ BenchResult bench_memory(Bench& bench) {
         const Tensor a = filled(bench.ctx, {n}, DType::f32, 1), b = filled(bench.ctx, {n}, DType::f32, 2);
         const Tensor c = filled(bench.ctx, {n}, DType::f32, 3);
         copy_rate =
-            measure(bench, result, {"copy", "1 r, 1 w", kCopyBytes, [&] { copy_values(bench.ctx, a, b); }}, 0, 6);
+            measure(bench, result, {"copy", "1 r, 1 w", kCopyBytes, [&] { copy_values(bench.ctx, a, b); }}, 0, 7);
         if (bench.device->host_readable()) {  // a loop of the host
             const Stream& stream = bench.device->stream();
             const MemoryCase of_triad{"triad (f32)", "2 r, 1 w", 3 * kBytes, [&] { triad(stream, a, b, c); }};
-            result.summary["triad_bytes_per_s"] = measure(bench, result, of_triad, copy_rate, 5);
+            result.summary["triad_bytes_per_s"] = measure(bench, result, of_triad, copy_rate, 6);
         }
     }
     {
@@ -128,11 +128,21 @@ BenchResult bench_memory(Bench& bench) {
             ops::call(ctx, &KernelTable::norm_forward, "norm_forward",
                       kernels::NormForward{.x = x, .w = w, .eps = 1e-5f, .y = y, .rstd = rstd});
         };
+        const bool at_once = ctx.kernels.norm_gradients_at_once;
+        const Tensor dw = filled(bench.ctx, {kRowWidth}, DType::f32, 0);
+        const auto rms_norm_backward = [&] {
+            ops::call(ctx, &KernelTable::norm_backward_input, "norm_backward_input",
+                      kernels::NormBackward{
+                          .dy = z, .x = x, .w = w, .rstd = rstd, .dx = y, .dw = at_once ? dw.view() : View()});
+        };
         const auto add = [&] { ops::call(ctx, &KernelTable::add, "add", x, z, y); };
         const auto swiglu = [&] {
             ops::call(ctx, &KernelTable::swiglu_forward, "swiglu_forward", ops::Gate::silu, x, z, y);
         };
-        measure(bench, result, {"rms_norm", "1 r, 1 w", 2 * kBytes, rms_norm}, copy_rate, 4);
+        measure(bench, result, {"rms_norm", "1 r, 1 w", 2 * kBytes, rms_norm}, copy_rate, 5);
+        measure(bench, result,
+                {"rms_norm backward", at_once ? "2 r, 1 w, and dw" : "2 r, 1 w", 3 * kBytes, rms_norm_backward},
+                copy_rate, 4);
         measure(bench, result, {"add", "2 r, 1 w", 3 * kBytes, add}, copy_rate, 3);
         measure(bench, result, {"swiglu", "2 r, 1 w", 3 * kBytes, swiglu}, copy_rate, 2);
     }

@@ -17,7 +17,7 @@ const KernelTable& cuda_table() {
         t.gemm_of_codes = [](const Stream&, const Gemm& g) {  // as the CUDA table's
             return g.a_scales.values.dtype == DType::f32 && g.a_scales.group == GroupShape{};
         };
-        t.fused_projections = true;
+        cuda::fill_abilities(t);
         t.own_value_width = false;
         t.gemm_implementations = []() -> const char* {
             throw UsageError(
@@ -27,7 +27,6 @@ const KernelTable& cuda_table() {
         t.attention_implementations = [] { return "hopper, tensor, plain"; };
         t.attention_workspace = cuda::attention_workspace;
         t.delta_rule_workspace = cuda::delta_rule_workspace;
-        t.loss_chunk_bytes = cuda::kLossChunkBytes;
         return t;
     }();
     return table;

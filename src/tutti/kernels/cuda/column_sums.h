@@ -14,8 +14,9 @@ namespace tutti::kernels::cuda {
 // multiprocessors idle: C = 768 in bf16 has 24 strips.
 inline constexpr int kStripThreads = 4, kSumThreads = 512;
 inline constexpr int kRowsAtOnce = kSumThreads / kStripThreads, kSumWarps = kSumThreads / kWarp;
-// Four blocks for each of Hopper's multiprocessors; a slice has rows for at least four passes of a block.
-inline constexpr int64_t kSumBlocks = 4 * 132, kSliceRows = 4 * kRowsAtOnce;
+inline constexpr int64_t kMultiprocessors = 132;  // of an H100; an order of sums must not depend on the GPU
+// Four blocks for each multiprocessor; a slice has rows for at least four passes of a block.
+inline constexpr int64_t kSumBlocks = 4 * kMultiprocessors, kSliceRows = 4 * kRowsAtOnce;
 
 template <int kSums, int N>
 struct StripPartials {

@@ -1,6 +1,6 @@
 // kernels/cuda/norm.cu: layer norm and RMS norm, whose rows are not centred, forward and backward; formulas as in
 // kernels/reference/norm.cpp. A row is read from memory once and from the cache afterwards: the mean is needed before
-// the deviations are squared.
+// the deviations are squared. The backward of input and weights in one pass holds a row in registers.
 #include "tutti/kernels/cuda/column_sums.h"
 #include "tutti/kernels/cuda/fill.h"
 
@@ -141,6 +141,102 @@ struct WeightTerms {
     }
 };
 
+// --- dx, dw and db in one pass: x and dy are read once ---
+
+inline constexpr int kMostWarps = 16;         // of a block
+inline constexpr int64_t kBlockRows = 4;      // a block has at least so many rows
+inline constexpr int64_t kRowThreads = 1024;  // of a multiprocessor, half with two words a thread: by their registers
+
+// Sums over a row, of g and of g x^.
+struct alignas(8) RowSums {
+    float g, gx;
+};
+// By the warps of a block, of two rows: a warp may be one row ahead of others.
+struct RowPartials {
+    RowSums of_warp[2][kMostWarps];
+};
+
+// The sums of all threads of the block, in the order of the warps. `turn` is 0 and 1 for rows in turn.
+__device__ __forceinline__ RowSums sum_of_block(RowSums x, int turn) {
+    x = {warp_sum(x.g), warp_sum(x.gx)};
+    const int warps = static_cast<int>(blockDim.x) / kWarp;
+    if (warps == 1) return x;
+    RowSums(&of_warp)[kMostWarps] = block_shared<RowPartials>().of_warp[turn];
+    if (threadIdx.x % kWarp == 0) of_warp[threadIdx.x / kWarp] = x;
+    __syncthreads();
+    x = of_warp[0];
+    for (int w = 1; w < warps; ++w) x = {x.g + of_warp[w].g, x.gx + of_warp[w].gx};
+    return x;
+}
+
+// Blocks take rows in turn: row n is that of block n % gridDim.x. A thread has kPacks packs of columns of each of them,
+// and in registers the weights there and the sums of dw and db, which it leaves in partials[block][dw, db][column].
+template <bool kCentred, int kPacks, int N, class T>
+__global__ void __launch_bounds__(kMostWarps* kWarp, kPacks == 1 ? 2 : 1)
+    norm_gradients_kernel(int64_t rows, int64_t columns, const T* dy, const T* x, const T* w, const float* mean,
+                          const float* rstd, const T* add, float offset, T* dx, float* partials) {
+    constexpr int kSums = kCentred ? 2 : 1;
+    const auto column = [](int p) { return (static_cast<int64_t>(p) * blockDim.x + threadIdx.x) * N; };
+    const auto C = static_cast<float>(columns);
+    float weight[kPacks][N] = {}, sums[kSums][kPacks][N] = {};
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p)
+        if (column(p) < columns) load<N>(w + column(p), weight[p]);
+    int turn = 0;
+    for (int64_t n = blockIdx.x; n < rows; n += gridDim.x, turn ^= 1) {
+        const float m = kCentred ? mean[n] : 0, r = rstd[n];
+        float d[kPacks][N] = {}, xhat[kPacks][N] = {}, before[kPacks][N] = {};
+#pragma unroll
+        for (int p = 0; p < kPacks; ++p)
+            if (const int64_t at = n * columns + column(p); column(p) < columns) {
+                load<N>(dy + at, d[p]);
+                load<N>(x + at, xhat[p]);
+                load_or_zero<N>(add, at, before[p]);
+            }
+        RowSums of_row{0, 0};
+#pragma unroll
+        for (int p = 0; p < kPacks; ++p)
+            if (column(p) < columns)
+#pragma unroll
+                for (int k = 0; k < N; ++k) {
+                    xhat[p][k] = deviation<kCentred>(xhat[p][k], m) * r;
+                    sums[0][p][k] += d[p][k] * xhat[p][k];
+                    if constexpr (kCentred) sums[1][p][k] += d[p][k];
+                    d[p][k] *= weight[p][k] + offset;  // g
+                    of_row.g += d[p][k];
+                    of_row.gx += d[p][k] * xhat[p][k];
+                }
+        const RowSums all = sum_of_block(of_row, turn);
+        const float mean_g = kCentred ? all.g / C : 0, mean_gx = all.gx / C;
+#pragma unroll
+        for (int p = 0; p < kPacks; ++p)
+            if (column(p) < columns) {
+#pragma unroll
+                for (int k = 0; k < N; ++k)
+                    d[p][k] = before[p][k] + r * (deviation<kCentred>(d[p][k], mean_g) - xhat[p][k] * mean_gx);
+                store<N>(d[p], dx + n * columns + column(p));
+            }
+    }
+#pragma unroll
+    for (int s = 0; s < kSums; ++s)
+#pragma unroll
+        for (int p = 0; p < kPacks; ++p)
+            if (column(p) < columns)
+                store<N>(sums[s][p], partials + (static_cast<int64_t>(blockIdx.x) * kSums + s) * columns + column(p));
+}
+
+// The sums that blocks left, as rows.
+template <int kSums>
+struct BlockTerms {
+    const float* partials;
+    int64_t columns;
+    template <int N>
+    __device__ void operator()(int64_t block, int64_t c, float (&out)[kSums][N]) const {
+#pragma unroll
+        for (int s = 0; s < kSums; ++s) load<N>(partials + (block * kSums + s) * columns + c, out[s]);
+    }
+};
+
 // Calls f(T{}, centred) with a constant: whether `mean_or_bias` is defined.
 template <class F>
 void with_kind(const View& x, const View& mean_or_bias, F&& f) {
@@ -165,19 +261,6 @@ void norm_forward(const Stream& stream, const NormForward& f) {
     });
 }
 
-void norm_backward_input(const Stream& stream, const NormBackward& b) {
-    const int64_t N = b.x.rows(), C = b.x.columns();
-    if (N == 0) return;
-    with_kind(b.x, b.mean, [&]<class T>(T, auto centred) {
-        const bool wide = rows_aligned<T>(C, b.dy.data, b.x.data, b.w.data, b.add.data, b.dx.data);
-        with_team<T>(C, wide, [&]<class Rows>(Rows, auto width) {
-            launch(norm_input_kernel<centred(), Rows, width(), T>, grid_of_rows<Rows>(N), stream, N, C,
-                   b.dy.as<const T>(), b.x.as<const T>(), weights_of<T>(b.w, C), b.mean.as<const float>(),
-                   b.rstd.as<const float>(), b.add.as<const T>(), b.offset, b.dx.as<T>());
-        });
-    });
-}
-
 void norm_backward_weight(const Stream& stream, View dy, View x, View mean, View rstd, View dw, View db) {
     const int64_t N = x.rows(), C = x.columns();
     with_kind(x, db, [&]<class T>(T, auto centred) {
@@ -193,6 +276,55 @@ void norm_backward_weight(const Stream& stream, View dy, View x, View mean, View
                 column_sums<Terms::kSums, 1>(stream, N / groups, C, terms, targets);
         }
     });
+}
+
+// False, and nothing is done, for rows that cannot be read in whole words or are too long for the threads of a block,
+// for weights of groups, and without a workspace.
+bool gradients_at_once(const Stream& stream, const NormBackward& b) {
+    const int64_t N = b.x.rows(), C = b.x.columns();
+    bool done = false;
+    with_kind(b.x, b.mean, [&]<class T>(T, auto centred) {
+        constexpr int kSums = centred() ? 2 : 1;
+        constexpr int64_t kWarpRow = kWarp * kPack<T>;  // columns
+        const int64_t fit = stream.workspace_bytes / std::max<int64_t>(1, kSums * C * int64_t{sizeof(float)});
+        if (C == 0 || b.dw.numel() != C || C > 2 * kMostWarps * kWarpRow || fit == 0 ||
+            !rows_aligned<T>(C, b.dy.data, b.x.data, b.w.data, b.add.data, b.dx.data))
+            return;
+        const auto with_packs = [&](auto packs) {
+            const int64_t threads = ceil_div(C, packs() * kWarpRow) * kWarp;
+            const int64_t resident = kMultiprocessors * std::max<int64_t>(1, kRowThreads / packs() / threads);
+            const int64_t blocks = std::min({ceil_div(N, kBlockRows), resident, fit});
+            auto* const partials = static_cast<float*>(stream.workspace);
+            launch(norm_gradients_kernel<centred(), packs(), kPack<T>, T>,
+                   {.blocks = dim3(static_cast<unsigned>(blocks)), .threads = dim3(static_cast<unsigned>(threads))},
+                   stream, N, C, b.dy.as<const T>(), b.x.as<const T>(), b.w.as<const T>(), b.mean.as<const float>(),
+                   b.rstd.as<const float>(), b.add.as<const T>(), b.offset, b.dx.as<T>(), partials);
+            Stream without_workspace = stream;  // which is in use
+            without_workspace.workspace_bytes = 0;
+            column_sums<kSums, kPack<float>>(without_workspace, blocks, C, BlockTerms<kSums>{partials, C},
+                                             SumTargets{b.dw.as<float>(), b.db.as<float>()});
+        };
+        if (C <= kMostWarps * kWarpRow)
+            with_packs(std::integral_constant<int, 1>{});
+        else
+            with_packs(std::integral_constant<int, 2>{});
+        done = true;
+    });
+    return done;
+}
+
+void norm_backward_input(const Stream& stream, const NormBackward& b) {
+    const int64_t N = b.x.rows(), C = b.x.columns();
+    if (N == 0 || (b.dw.defined() && gradients_at_once(stream, b))) return;
+    with_kind(b.x, b.mean, [&]<class T>(T, auto centred) {
+        const bool wide = rows_aligned<T>(C, b.dy.data, b.x.data, b.w.data, b.add.data, b.dx.data);
+        with_team<T>(C, wide, [&]<class Rows>(Rows, auto width) {
+            launch(norm_input_kernel<centred(), Rows, width(), T>, grid_of_rows<Rows>(N), stream, N, C,
+                   b.dy.as<const T>(), b.x.as<const T>(), weights_of<T>(b.w, C), b.mean.as<const float>(),
+                   b.rstd.as<const float>(), b.add.as<const T>(), b.offset, b.dx.as<T>());
+        });
+    });
+    if (b.dw.defined()) norm_backward_weight(stream, b.dy, b.x, b.mean, b.rstd, b.dw, b.db);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// kernels/cuda/sizes.h: sizes of the CUDA table, also in a build without CUDA, which may plan runs on GPUs.
+// kernels/cuda/sizes.h: sizes and abilities of the CUDA table, also in a build without CUDA, which may plan runs on
+// GPUs.
 #pragma once
 
 #include "tutti/base/host_device.h"
@@ -8,6 +9,13 @@ namespace tutti::kernels::cuda {
 
 // Each chunk reads and writes the f32 gradient of the head once: for Llama 3's 128256 words 2.1 GB, in a millisecond.
 inline constexpr int64_t kLossChunkBytes = 1 << 30;
+
+// What the table's entries can do.
+inline void fill_abilities(KernelTable& table) {
+    table.fused_projections = true;
+    table.norm_gradients_at_once = true;
+    table.loss_chunk_bytes = kLossChunkBytes;
+}
 
 // Workspace of the backward of attention, in units of 4 bytes: D_i of each query row; for the Hopper kernel also dq in
 // f32, by tiles of queries, and a counter for each tile. The size does not depend on the GPU, so that a plan made

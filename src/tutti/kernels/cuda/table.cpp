@@ -33,8 +33,7 @@ const KernelTable& cuda_table() {
             for (const std::string& text : cuda::slow_attention()) all.push_back(text);
             return all;
         };
-        t.fused_projections = true;
-        t.loss_chunk_bytes = cuda::kLossChunkBytes;
+        cuda::fill_abilities(t);
         return t;
     }();
     return table;

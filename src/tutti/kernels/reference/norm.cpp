@@ -45,9 +45,21 @@ void norm_forward(const Stream& stream, const NormForward& f) {
     }
 }
 
+// dw += sum_n dy x^,  db += sum_n dy
+void norm_backward_weight(const Stream& stream, View dy, View x, View mean, View rstd, View dw, View db) {
+    const int64_t N = x.rows(), C = x.columns();
+    for (int64_t i = 0; i < dw.numel(); ++i) {
+        double weight = load(dw, i);
+        for (int64_t n = i / C; n < N; n += dw.numel() / C)
+            weight += load(dy, n * C + i % C) * (load(x, n * C + i % C) - load_or_zero(mean, n)) * load(rstd, n);
+        store(dw, i, weight);
+    }
+    if (db.defined()) reference_table().bias_backward(stream, dy, db);
+}
+
 // With g = dy (w + offset):  dx = [add +] rstd (g - mean_c g - x^ mean_c (g x^)), without mean_c g for RMS norm
-void norm_backward_input(const Stream&, const NormBackward& b) {
-    const auto& [dy, x, w, mean, rstd, dx, add, offset] = b;
+void norm_backward_input(const Stream& stream, const NormBackward& b) {
+    const auto& [dy, x, w, mean, rstd, dx, add, offset, dw, db] = b;
     const int64_t N = x.rows(), C = x.columns();
     for (int64_t n = 0; n < N; ++n) {
         const double m = load_or_zero(mean, n), r = load(rstd, n);
@@ -63,18 +75,7 @@ void norm_backward_input(const Stream&, const NormBackward& b) {
             store(dx, n * C + c, load_or_zero(add, n * C + c) + r * (g - mean_g - xhat * mean_gx));
         }
     }
-}
-
-// dw += sum_n dy x^,  db += sum_n dy
-void norm_backward_weight(const Stream& stream, View dy, View x, View mean, View rstd, View dw, View db) {
-    const int64_t N = x.rows(), C = x.columns();
-    for (int64_t i = 0; i < dw.numel(); ++i) {
-        double weight = load(dw, i);
-        for (int64_t n = i / C; n < N; n += dw.numel() / C)
-            weight += load(dy, n * C + i % C) * (load(x, n * C + i % C) - load_or_zero(mean, n)) * load(rstd, n);
-        store(dw, i, weight);
-    }
-    if (db.defined()) reference_table().bias_backward(stream, dy, db);
+    if (dw.defined()) norm_backward_weight(stream, dy, x, mean, rstd, dw, db);
 }
 
 }  // namespace

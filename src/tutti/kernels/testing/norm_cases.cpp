@@ -185,18 +185,44 @@ void add_backward_input(std::vector<Case>& all, Kind kind, DType t, int64_t N, i
         });
 }
 
+// Of the weights, which are added to; RMS norm has no db.
+struct WeightGradients {
+    View dw, db;
+    std::vector<double> dw_before, db_before;
+    WeightGradients(Arena& arena, Kind kind, int64_t C) : dw(arena.normal({groups_of(kind) * C}, DType::f32, "dw")) {
+        if (kind == Kind::layer_norm) db = arena.normal({C}, DType::f32, "db");
+        dw_before = values(dw);
+        if (db.defined()) db_before = values(db);
+    }
+    void report(Arena& arena, const Inputs& in) const {
+        report_weight_gradient(arena, in, "dw", dw, dw_before, true);
+        if (db.defined()) report_weight_gradient(arena, in, "db", db, db_before, false);
+    }
+};
+
 void add_backward_weight(std::vector<Case>& all, Kind kind, DType t, int64_t N, int64_t C) {
     add(all, "norm_backward_weight", &KernelTable::norm_backward_weight,
         concat(t, " (", N, ", ", C, ")", name_of(kind)), [=](const auto& table, const auto& stream, Arena& arena) {
-            const bool centred = kind == Kind::layer_norm;
             const Inputs in = make(arena, N, C, t, kind, false);
-            const View dw = arena.normal({groups_of(kind) * C}, DType::f32, "dw");
-            const View db = centred ? arena.normal({C}, DType::f32, "db") : View();
-            const std::vector<double> dw_before = values(dw), db_before = centred ? values(db) : std::vector<double>();
+            const WeightGradients g(arena, kind, C);
             arena.start();
-            table.norm_backward_weight(stream, in.dy, in.s, in.mean, in.rstd, dw, db);
-            report_weight_gradient(arena, in, "dw", dw, dw_before, true);
-            if (centred) report_weight_gradient(arena, in, "db", db, db_before, false);
+            table.norm_backward_weight(stream, in.dy, in.s, in.mean, in.rstd, g.dw, g.db);
+            g.report(arena, in);
+        });
+}
+
+void add_backward_of_both(std::vector<Case>& all, Kind kind, DType t, int64_t N, int64_t C, Added added) {
+    add(all, "norm_backward_input", &KernelTable::norm_backward_input,
+        concat(t, " (", N, ", ", C, ")", name_of(kind), name_of(added), " and weights"),
+        [=](const auto& table, const auto& stream, Arena& arena) {
+            const Inputs in = make(arena, N, C, t, kind, false);
+            const Gradient of_input = make_gradient(arena, N, C, t, added);
+            const WeightGradients g(arena, kind, C);
+            arena.start();
+            table.norm_backward_input(
+                stream, {in.dy, in.s, in.w, in.mean, in.rstd, of_input.dx, of_input.add, in.offset, g.dw, g.db});
+            report_input_gradient(arena, in, of_input);
+            g.report(arena, in);
         });
 }
 
@@ -210,11 +236,18 @@ void add_norms(std::vector<Case>& all) {
                 for (const bool residual : {false, true}) add_forward(all, kind, t, N, C, residual);
                 for (const Added added : {Added::nothing, Added::another, Added::itself})
                     add_backward_input(all, kind, t, N, C, added);
+                for (const Added added : {Added::nothing, Added::itself})
+                    add_backward_of_both(all, kind, t, N, C, added);
                 add_backward_weight(all, kind, t, N, C);
             }
     // More rows than one slice of a GPU sums (cuda/column_sums.h).
     for (const Kind kind : {Kind::layer_norm, Kind::rms_norm})
         for (const DType t : kActivationTypes) add_backward_weight(all, kind, t, 1100, 24);
+    // Rows of which a thread of a GPU has two words (cuda/norm.cu), and rows that are longer.
+    for (const Kind kind : {Kind::layer_norm, Kind::offset_norm}) {
+        for (const int64_t C : {2056, 4104}) add_backward_of_both(all, kind, DType::f32, 5, C, Added::itself);
+        add_backward_of_both(all, kind, DType::bf16, 5, 4104, Added::itself);
+    }
 }
 
 }  // namespace tutti::kernels::cases

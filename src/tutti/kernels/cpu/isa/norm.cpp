@@ -165,19 +165,20 @@ void norm_forward(const Stream& stream, const NormForward& f) {
     });
 }
 
+void norm_backward_weight(const Stream& stream, View dy, View x, View mean, View rstd, View dw, View db) {
+    with_type(x.dtype, [&]<class T>(Type<T>) {
+        const auto add = db.data ? add_to_weight<true, T> : add_to_weight<false, T>;
+        add(stream, dy, x, mean, rstd, dw, db);
+    });
+}
+
 void norm_backward_input(const Stream& stream, const NormBackward& b) {
     with_type(b.x.dtype, [&]<class T>(Type<T>) {
         for_rows_of(stream, b.x, b.w, [&]<int R>(Rows<R>, int64_t n) {
             b.mean.data ? backward_rows<R, true, T>(b, n) : backward_rows<R, false, T>(b, n);
         });
     });
-}
-
-void norm_backward_weight(const Stream& stream, View dy, View x, View mean, View rstd, View dw, View db) {
-    with_type(x.dtype, [&]<class T>(Type<T>) {
-        const auto add = db.data ? add_to_weight<true, T> : add_to_weight<false, T>;
-        add(stream, dy, x, mean, rstd, dw, db);
-    });
+    if (b.dw.data) norm_backward_weight(stream, b.dy, b.x, b.mean, b.rstd, b.dw, b.db);
 }
 
 }  // namespace
