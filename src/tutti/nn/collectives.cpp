@@ -18,14 +18,6 @@ Tensor all_reduce(ops::Context& ctx, const Tensor& x, Communicator& ranks) {
     return sum;
 }
 
-Tensor all_gather(ops::Context& ctx, const Tensor& part, Communicator& ranks) {
-    Shape shape = part.shape();
-    shape[1] *= ranks.size();
-    const Tensor x = ops::empty(ctx, shape, part.dtype());
-    ranks.all_gather(part, x).wait();
-    return x;
-}
-
 Tensor reduce_scatter(ops::Context& ctx, const Tensor& x, Communicator& ranks) {
     Shape shape = x.shape();
     check(shape[1] % ranks.size() == 0, "a sequence of ", shape[1], " tokens does not divide over the ", ranks.size(),
@@ -123,6 +115,14 @@ class HeadExchange {
 
 }  // namespace
 
+Tensor gather_rows(ops::Context& ctx, const Tensor& part, Communicator& ranks) {
+    Shape shape = part.shape();
+    shape[1] *= ranks.size();
+    const Tensor x = ops::empty(ctx, shape, part.dtype());
+    ranks.all_gather(part, x).wait();
+    return x;
+}
+
 Var copy_to_region(Tape& tape, const Var& x, Communicator& ranks) {
     Var y = tape.record("copy_to_region", {x}, x.value, [&ctx = tape.context(), &ranks](const Tensor& dy, Tensors&) {
         return Tensors{all_reduce(ctx, dy, ranks)};
@@ -138,7 +138,7 @@ Var reduce_from_region(Tape& tape, Var x, Communicator& ranks) {
 }
 
 Var gather_from_sequence(Tape& tape, const Var& x, Communicator& ranks) {
-    return tape.record("gather_from_sequence", {x}, all_gather(tape.context(), x.value, ranks),
+    return tape.record("gather_from_sequence", {x}, gather_rows(tape.context(), x.value, ranks),
                        [&ctx = tape.context(), &ranks](const Tensor& dy, Tensors&) {
                            return Tensors{reduce_scatter(ctx, dy, ranks)};
                        });
@@ -147,7 +147,7 @@ Var gather_from_sequence(Tape& tape, const Var& x, Communicator& ranks) {
 Var reduce_scatter_to_sequence(Tape& tape, const Var& x, Communicator& ranks) {
     return tape.record(
         "reduce_scatter_to_sequence", {x}, reduce_scatter(tape.context(), x.value, ranks),
-        [&ctx = tape.context(), &ranks](const Tensor& dy, Tensors&) { return Tensors{all_gather(ctx, dy, ranks)}; });
+        [&ctx = tape.context(), &ranks](const Tensor& dy, Tensors&) { return Tensors{gather_rows(ctx, dy, ranks)}; });
 }
 
 Var all_to_all_sp2hp(Tape& tape, const Var& x, Communicator& ranks, const std::vector<int64_t>& heads) {

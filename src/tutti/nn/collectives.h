@@ -13,6 +13,9 @@
 
 namespace tutti::nn {
 
+// (B, T / P, C) of each of P ranks, gathered to (B, T, C).
+Tensor gather_rows(ops::Context& ctx, const Tensor& part, comm::Communicator& ranks);
+
 // f and g of Shoeybi et al. 2019, figure 3.
 Var copy_to_region(Tape& tape, const Var& x, comm::Communicator& ranks);  // forward x, backward all_reduce
 Var reduce_from_region(Tape& tape, Var x, comm::Communicator& ranks);     // forward all_reduce, backward dy

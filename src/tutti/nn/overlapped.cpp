@@ -26,11 +26,12 @@ void for_each_piece(int64_t rows, int64_t pieces, const Visit& visit) {
 }  // namespace
 
 RegionEdge::RegionEdge(ops::Context& ctx, Kind kind, const autograd::TensorParallel& layer)
-    : ctx_(ctx), kind_(layer.ranks && layer.pieces > 1 ? kind : Kind::none), layer_(layer) {}
+    : ctx_(ctx), kind_(layer.ranks ? kind : Kind::none), layer_(layer) {}
 
 Tensor RegionEdge::gather(const Tensor& x) {
     if (!layer_.sequence) return x;
     comm::Communicator& ranks = *layer_.ranks;
+    if (!in_pieces()) return gather_rows(ctx_, x, ranks);
     const int P = ranks.size(), own = ranks.rank();
     Shape shape = x.shape();
     shape[1] *= P;
@@ -58,13 +59,20 @@ void RegionEdge::compute_as_rows_arrive(const ops::Products& products) {
 }
 
 Tensor RegionEdge::summing(const MakeOne& make) {
-    if (!overlaps()) return make(nullptr);
+    if (!in_pieces()) return make(nullptr);
     ops::Products products;
     const Tensor y = make(&products);
     if (!y.defined()) return y;
     check(products.size() == 1 && !sum_.defined(), "a sum over ranks of ", products.size(), " products");
     layer_.sequence ? sum_and_scatter_rows(products[0], y) : sum_rows(products[0], y);
     return y;
+}
+
+void RegionEdge::sum_at_once(const Tensor& y) {
+    check(!sum_.defined(), "two sums over ranks at one edge");
+    comm::Communicator& ranks = *layer_.ranks;
+    sum_ = layer_.sequence ? ops::empty(ctx_, rows_of(y, ranks.rank(), ranks.size()).shape(), y.dtype()) : y;
+    sums_.push_back(layer_.sequence ? ranks.reduce_scatter(y, sum_) : ranks.all_reduce(y));
 }
 
 void RegionEdge::sum_rows(const ops::Product& product, const Tensor& y) {
@@ -102,11 +110,17 @@ Tensor RegionEdge::sum() {
     return std::exchange(sum_, {});
 }
 
-Tensor RegionEdge::input_gradient(const MakeOne& make) { return kind_ == Kind::entry ? summing(make) : reading(make); }
+Tensor RegionEdge::input_gradient(const MakeOne& make) {
+    if (!is_entry()) return reading(make);
+    if (in_pieces()) return summing(make);
+    Tensor y = make(nullptr);
+    if (y.defined()) sum_at_once(y);
+    return y;
+}
 
 namespace {
 
-// The nodes of the collectives of an edge that overlaps.
+// The nodes of the collectives of an edge.
 Var enter_overlapped(Tape& tape, const Var& x, const SharedEdge& edge) {
     const Tensor whole = edge->gather(x.value);
     Var y = tape.record("enter_region", {x}, whole, [edge](const Tensor&, Tensors&) { return Tensors{edge->sum()}; });
@@ -128,7 +142,7 @@ SharedEdge edge_of(Tape& tape, const Parameter& weight) {
     const Kind kind = spread ? Kind::entry : weight.role == Role::row ? Kind::exit : Kind::none;
     auto edge = std::make_shared<RegionEdge>(tape.context(), kind, weight.tensor_parallel);
     const ProductRule& rule = rule_of(weight);
-    check<UsageError>(!edge->overlaps() || (!rule.converts() && !rule.adds()), weight.name,
+    check<UsageError>(!edge->in_pieces() || (!rule.converts() && !rule.adds()), weight.name,
                       ": its product rule needs whole tensors, which products overlapped with their communication do ",
                       "not have; set [parallel] tp_overlap = 1");
     return edge;
@@ -139,14 +153,14 @@ Var enter_tp_region(Tape& tape, const Var& x, const Parameter& weight, const Sha
     const bool spread = weight.role == Role::column || weight.role == Role::key_value ||
                         weight.role == Role::head_group || weight.role == Role::vocabulary;
     if (layer.ranks == nullptr || !spread) return x;
-    if (edge && edge->overlaps()) return enter_overlapped(tape, x, edge);
+    if (edge && edge->is_entry()) return enter_overlapped(tape, x, edge);
     return layer.sequence ? gather_from_sequence(tape, x, *layer.ranks) : copy_to_region(tape, x, *layer.ranks);
 }
 
 Var exit_tp_region(Tape& tape, Var y, const Parameter& weight, const SharedEdge& edge) {
     const autograd::TensorParallel& layer = weight.tensor_parallel;
     if (layer.ranks == nullptr || (weight.role != Role::row && weight.role != Role::vocabulary)) return y;
-    if (edge && edge->overlaps()) return exit_overlapped(tape, y, edge);
+    if (edge && edge->in_pieces()) return exit_overlapped(tape, y, edge);
     return layer.sequence ? reduce_scatter_to_sequence(tape, y, *layer.ranks)
                           : reduce_from_region(tape, std::move(y), *layer.ranks);
 }

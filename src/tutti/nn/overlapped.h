@@ -4,6 +4,8 @@
 //   arrived are multiplied meanwhile, the rank's own first.
 // - product, then reduce_scatter or all_reduce: the product is computed in pieces, and the rows of a piece are summed
 //   over the ranks while the next piece is computed. A piece has an equal part of each destination's rows.
+// With one piece products are computed at once, and one collective overlaps: the sum of an input gradient, with the
+// weight gradient of the same layer, unless that is deferred.
 #pragma once
 
 #include <memory>
@@ -19,12 +21,13 @@ namespace tutti::nn {
 class RegionEdge {
   public:
     enum class Kind : uint8_t {
-        none,   // nothing is overlapped: products are computed at once
+        none,   // no collective
         entry,  // forward gather, backward sum: of layers of column role
         exit,   // forward sum, backward gather: of a layer of row role
     };
     RegionEdge(ops::Context& ctx, Kind kind, const autograd::TensorParallel& layer);
-    bool overlaps() const { return kind_ != Kind::none; }
+    bool is_entry() const { return kind_ == Kind::entry; }
+    bool in_pieces() const { return kind_ != Kind::none && layer_.pieces > 1; }
 
     // Returns make(later). The products in `later`, which read the result of gather(), are computed as rows arrive.
     template <class Make>
@@ -35,22 +38,23 @@ class RegionEdge {
         compute_as_rows_arrive(products);
         return result;
     }
-    // Returns make(later), of one product, and starts its sum over the ranks, which sum() returns. The result must not
-    // be used before sum().
+    // Returns make(later), of one product, and in pieces starts its sum over the ranks, which sum() returns. The result
+    // must not be used before sum().
     using MakeOne = std::function<Tensor(ops::Products* later)>;
     Tensor summing(const MakeOne& make);
-    // The input gradient of a layer at this edge, by summing() at an entry and reading() elsewhere. Undefined when
-    // make() returns an undefined tensor.
+    // The input gradient of a layer at this edge: at an entry its sum is started, elsewhere it is made by reading().
+    // Undefined when make() returns an undefined tensor.
     Tensor input_gradient(const MakeOne& make);
 
-    // x (B, T / P, C) to (B, T, C), in which the rows of other ranks are still to arrive; without sequence parallelism
-    // x.
+    // x (B, T / P, C) to (B, T, C), in which with pieces the rows of other ranks are still to arrive; without sequence
+    // parallelism x.
     Tensor gather(const Tensor& x);
     // (B, T / P, C) of this rank; without sequence parallelism (B, T, C).
     Tensor sum();
 
   private:
     void compute_as_rows_arrive(const ops::Products& products);
+    void sum_at_once(const Tensor& y);
     void sum_rows(const ops::Product& product, const Tensor& y);
     void sum_and_scatter_rows(const ops::Product& product, const Tensor& y);
 
@@ -70,7 +74,7 @@ SharedEdge edge_of(Tape& tape, const Parameter& weight);
 // The input of a layer whose outputs are divided over ranks: gathered, or copied with a sum in the backward. The output
 // of a layer whose terms are divided over ranks: their sum. With an edge the products next to them must use reading(),
 // summing() and input_gradient(): with several layers behind one entry, all their forwards, and the input gradient of
-// the first layer, which the backward computes last.
+// the first layer, which the backward computes last and which makes the sum of all of them.
 Var enter_tp_region(Tape& tape, const Var& x, const Parameter& weight, const SharedEdge& edge = {});
 Var exit_tp_region(Tape& tape, Var y, const Parameter& weight, const SharedEdge& edge = {});
 
