@@ -157,16 +157,25 @@ void ring_attention_backward(ops::Context& ctx, const Tensor& dy, const Tensor& 
         ops::accumulate(ctx, arriving.v, sum.v);
         arriving = {};
     };
-    ring.for_each_hop({ops::contiguous(ctx, k), ops::contiguous(ctx, v)}, [&](int hop, const KeyValues& here) {
-        KeyValues found;
-        if (here.k.defined())
-            found = {ops::zeros(ctx, here.k.shape(), DType::f32), ops::zeros(ctx, here.v.shape(), DType::f32)};
+    // Adds the gradients of the pairs of halves that `wanted` names to dq and `found`.
+    const auto add_pairs = [&](int hop, const KeyValues& here, const KeyValues& found, auto wanted) {
         ring.for_each_pair(ring.source(hop), [&](int i, int j, const kernels::AttentionMask& mask) {
+            if (!wanted(i, j)) return;
             const auto h = to_size(i);
             ops::attention_backward(ctx, dy_halves[h], ring.half(q, i), ring.half(here.k, j), ring.half(here.v, j),
                                     of_half[h], mask, dq_halves[h], ring.half(found.k, j), ring.half(found.v, j), true,
                                     options.scores);
         });
+    };
+    // Of the rank's own keys, the first hop computes the pairs on the diagonal. The other pair is the last of all: the
+    // gradients of the last hop travel meanwhile.
+    const KeyValues own{ops::contiguous(ctx, k), ops::contiguous(ctx, v)};
+    const auto diagonal = [](int i, int j) { return i == j; };
+    ring.for_each_hop(own, [&](int hop, const KeyValues& here) {
+        KeyValues found;
+        if (here.k.defined())
+            found = {ops::zeros(ctx, here.k.shape(), DType::f32), ops::zeros(ctx, here.v.shape(), DType::f32)};
+        add_pairs(hop, here, found, [&](int i, int j) { return hop > 0 || diagonal(i, j); });
         if (hop == 0) {
             sum = found;
             return;
@@ -175,6 +184,7 @@ void ring_attention_backward(ops::Context& ctx, const Tensor& dy, const Tensor& 
         leaving = found;
         arriving = ring.start_back(hop, found, {k, v}, messages);
     });
+    add_pairs(0, own, sum, std::not_fn(diagonal));
     add_arrived();
     for (int i = 0; i < 2; ++i) ops::cast_into(ctx, dq_halves[to_size(i)], ring.half(dq, i));
     ops::cast_into(ctx, sum.k, dk);
