@@ -197,6 +197,9 @@ Json describe(const Answer& x) {
     const simulate::RehearsedStep& step = x.step;
     Json kernels = Json::object();
     for (const auto& [name, seconds] : step.kernels) kernels[name] = seconds;
+    Json communication = Json::object();
+    for (const auto& [group, overlap] : overlaps_of(step.timeline))
+        communication[group] = {{"seconds", overlap.seconds}, {"beside_kernels_s", overlap.beside_kernels}};
     const double rate = x.tokens() / step.seconds;
     Json document = {{"step_time_s", step.seconds},
                      {"step_time_low_s", step.seconds * step.low},
@@ -221,7 +224,8 @@ Json describe(const Answer& x) {
         {"capacity_bytes", r.memory_capacity},
         {"fits", r.fits},
         {"busiest_rank_s", *std::max_element(step.timeline.busy.begin(), step.timeline.busy.end())},
-        {"kernels", std::move(kernels)}};
+        {"kernels", std::move(kernels)},
+        {"communication", std::move(communication)}};
     return document;
 }
 
@@ -267,6 +271,10 @@ void print(const Answer& x, std::ostream& text) {
     line("no kernel runs", format_time(step.seconds - compute),
          concat(format_percent(1 - compute / step.seconds), ": exposed communication and waits",
                 r.bubble > 0 ? concat(", ", format_percent(r.bubble), " of them by the schedule") : ""));
+    for (const auto& [group, overlap] : overlaps_of(step.timeline))
+        if (overlap.seconds / positions > 1e-4 * step.seconds)
+            line(concat("group ", group), format_time(overlap.seconds / positions),
+                 concat(format_percent(overlap.beside_kernels / overlap.seconds), " of it beside kernels"));
 }
 
 std::string row_of(const Answer& x) {

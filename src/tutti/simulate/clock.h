@@ -20,9 +20,11 @@ class Clock {
         busy += seconds;
         intervals_.back().end = now;
     }
+    // Seconds of kernels so far in [begin, end).
+    double computed(double begin, double end) const { return computed_until(end) - computed_until(begin); }
     // When a wait ends for an operation of [begin, end): kernels beside it and the operation take longer (beside()).
     double end_of_wait(double begin, double end, double contention) const {
-        const double compute = computed_until(end) - computed_until(begin), seconds = end - begin;
+        const double compute = computed(begin, end), seconds = end - begin;
         return std::max(end, now) + beside(compute, seconds, contention) - std::max(0.0, seconds - compute);
     }
 

@@ -51,6 +51,7 @@ struct Rank {
     Clock clock;
     double waited = 0;
     std::map<std::string, double> waited_for;
+    std::map<std::string, Overlap> overlaps;
     std::vector<double> of_place;
     double host = 0;                            // when it has launched the kernels so far
     size_t launched = 0;                        // kernels
@@ -140,6 +141,7 @@ class Layout {
             timeline.busy.push_back(rank.clock.busy + prices_.step);
             timeline.waited.push_back(rank.waited);
             timeline.waited_for.push_back(std::move(rank.waited_for));
+            timeline.overlaps.push_back(std::move(rank.overlaps));
             timeline.of_place.push_back(std::move(rank.of_place));
             timeline.spans.push_back(std::move(rank.spans));
             for (auto [at, last] = rank.samples.equal_range(rank.program->actions.size()); at != last; ++at)
@@ -288,6 +290,9 @@ class Layout {
         if (const auto span = operation.spans.find(r); span != operation.spans.end())
             rank.spans[span->second].needed = rank.program->places[place];
         const double contention = comm::is_message(wait.kind) ? 0 : prices_.contention;
+        Overlap& overlap = rank.overlaps[operation.group];
+        overlap.seconds += operation.complete - operation.begin;
+        overlap.beside_kernels += rank.clock.computed(operation.begin, operation.complete);
         const double end = rank.clock.end_of_wait(operation.begin, operation.complete, contention);
         wait_until(rank, end, name_of(wait.kind), rank.program->groups[wait.group].name);
         open.erase(found);
@@ -322,6 +327,16 @@ Timeline lay_out(const std::vector<Program>& programs, const TimelinePrices& pri
     std::vector<int> ranks(programs.size());
     std::iota(ranks.begin(), ranks.end(), 0);
     return lay_out(ranks, programs, prices, with_spans);
+}
+
+std::map<std::string, Overlap> overlaps_of(const Timeline& timeline) {
+    std::map<std::string, Overlap> sums;
+    for (const auto& of_rank : timeline.overlaps)
+        for (const auto& [group, overlap] : of_rank) {
+            sums[group].seconds += overlap.seconds;
+            sums[group].beside_kernels += overlap.beside_kernels;
+        }
+    return sums;
 }
 
 double on_cores(const Timeline& timeline, int cores) {

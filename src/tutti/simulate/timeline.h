@@ -47,6 +47,11 @@ struct TimedMemory {
     MemoryByPurpose bytes;
 };
 
+// Seconds of operations, and of these the ones in which kernels of the same rank ran.
+struct Overlap {
+    double seconds = 0, beside_kernels = 0;
+};
+
 struct Timeline {
     double seconds = 0;          // until the last rank has ended
     std::vector<int> ranks;      // of the world, those laid out
@@ -54,11 +59,14 @@ struct Timeline {
     std::vector<double> waited;  // of each rank
     // Of each rank: seconds waited by group, copies from and to the host as "host", the host itself as "launches".
     std::vector<std::map<std::string, double>> waited_for;
-    std::vector<std::vector<double>> of_place;  // of each rank: seconds by place of its program
+    std::vector<std::map<std::string, Overlap>> overlaps;  // of each rank: by group, of the operations waited for
+    std::vector<std::vector<double>> of_place;             // of each rank: seconds by place of its program
     // Of each rank, when asked for; memory as the program samples it, again in each repetition.
     std::vector<std::vector<TimedSpan>> spans;
     std::vector<std::vector<TimedMemory>> memory;
 };
+
+std::map<std::string, Overlap> overlaps_of(const Timeline& timeline);  // by group, of all ranks laid out
 
 // `programs`: of the given ranks of the world, one each. Ranks that are not given are assumed to begin operations with
 // the others. Collectives that a step begins and does not wait for, gathers of the updated weights, are those of the

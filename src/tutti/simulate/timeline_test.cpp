@@ -3,10 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <fstream>
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
+#include "tutti/base/to_size.h"
 #include "tutti/simulate/profile.h"
 #include "tutti/simulate/rehearsed.h"
 #include "tutti/spec/toml.h"
@@ -66,6 +69,22 @@ TEST(Timelines, OperationsBesideKernelsAreHidden) {
     EXPECT_DOUBLE_EQ(lay_out({program(), program()}, prices(2.5, true), false).seconds, 4.5);
     // Without a progress thread they take the time of the ranks, from the wait on.
     EXPECT_DOUBLE_EQ(lay_out({program(), program()}, prices(1.5, false), false).seconds, 5.5);
+}
+
+// All of an operation of 1.5 s lies beside 2 s of compute, and 2 s of one of 2.5 s; of one that the rank waits for at
+// once nothing.
+TEST(Timelines, OverlapIsTheTimeOfKernelsBesideAnOperation) {
+    const auto overlap = [](double operation, double before_wait) {
+        const auto program = [&] {
+            return ByHand({0, 1}).k(1).b(Kind::all_gather, 0).k(before_wait).w(Kind::all_gather, 0).k(3).program;
+        };
+        return overlaps_of(lay_out({program(), program()}, prices(operation, true), false)).at("all");
+    };
+    for (const auto& [operation, before_wait, beside] :
+         std::vector<std::array<double, 3>>{{1.5, 2, 1.5}, {2.5, 2, 2}, {1.5, 0, 0}}) {
+        EXPECT_DOUBLE_EQ(overlap(operation, before_wait).seconds, 2 * operation);  // of two ranks
+        EXPECT_DOUBLE_EQ(overlap(operation, before_wait).beside_kernels, 2 * beside);
+    }
 }
 
 // A copy of 3 s begun before 2 s of compute leaves 1 s to wait; the second copy follows the first.
@@ -312,6 +331,68 @@ TEST(RehearsedStep, RanksWaitForTheStatesOfTheTokensBefore) {
     const spec::RunSpec attention = run_of({"model.preset=llama-tiny"});
     const rehearsal::Target target = rehearsal::target_of(engine::machine_of(attention, {0, kRanks}, ""));
     EXPECT_EQ(rehearse_on(attention, target, kRanks, cluster, {}, false).timeline.ranks.size(), 1U);
+}
+
+// A step of an 8B model on H100s. One rank stands for all of its position in the pipeline.
+Timeline step_on_h100(const std::vector<std::string>& layout, int ranks, bool with_spans = false) {
+    std::vector<std::string> set = {"model.preset=llama3-8b", "model.layers=8", "train.seq_len=16384",
+                                    "train.micro_batch=1", "train.global_batch=4"};
+    set.insert(set.end(), layout.begin(), layout.end());
+    spec::RunSpec run = spec::parse_text("", "test", set);
+    run.data.train = {"random tokens"};
+    spec::validate(run, ranks);
+    const hardware::Cluster cluster = hardware::cluster_named("h100");
+    const rehearsal::Target target = rehearsal::target_named("h100", spec::compute_type_of(run), 1);
+    return rehearse_on(run, target, ranks, cluster, {}, with_spans).timeline;
+}
+
+double share_beside_kernels(const Timeline& timeline, const std::string& group) {
+    const Overlap overlap = overlaps_of(timeline).at(group);
+    return overlap.beside_kernels / overlap.seconds;
+}
+
+// With sequence parallelism a block has eight operations of equal size, without it four; embedding and head add four or
+// two to those of eight blocks. Of the two that sum input gradients the one behind gate and up is shorter than the
+// weight gradient beside it; the one behind queries, keys and values is longer than its own, and adds a part.
+TEST(OverlapOnH100, SumsOfInputGradientsLieBesideWeightGradients) {
+    EXPECT_GT(share_beside_kernels(step_on_h100({"parallel.tp=8"}, 8), "tp"), 1.25 * 8 / 68);
+    EXPECT_GT(share_beside_kernels(step_on_h100({"parallel.tp=8", "parallel.sequence_parallel=false"}, 8), "tp"),
+              1.25 * 8 / 34);
+}
+
+// Keys and values, and their gradients on the way back, lie beside attention to 8192 tokens of a rank.
+TEST(OverlapOnH100, MessagesOfRingAttentionLieBesideAttention) {
+    for (const int ranks : {2, 4}) {
+        const Timeline timeline =
+            step_on_h100({concat("parallel.cp=", ranks), concat("train.seq_len=", 8192 * ranks)}, ranks);
+        EXPECT_GT(share_beside_kernels(timeline, "cp_ring"), 0.95) << ranks;
+    }
+}
+
+// A message of a pipeline begins when a kernel or a message of its sender or of its receiver ends: it waits for nothing
+// else. All of a rank take less than a fiftieth of the step.
+TEST(OverlapOnH100, MessagesOfAPipelineBeginBetweenComputations) {
+    for (const char* schedule : {"1f1b", "zb-h1"}) {
+        const Timeline timeline =
+            step_on_h100({"parallel.pp=4", concat("parallel.schedule=", schedule), "train.global_batch=16"}, 4, true);
+        int messages = 0, late = 0;
+        for (size_t rank = 0; rank < timeline.spans.size(); ++rank) {
+            double seconds = 0;
+            for (const TimedSpan& message : timeline.spans[rank]) {
+                if (!message.group.starts_with("pp ") || message.activity != Activity::communication) continue;
+                ++messages;
+                seconds += message.end - message.begin;
+                late += std::ranges::none_of(message.ranks, [&](int of) {
+                    return std::ranges::any_of(timeline.spans[to_size(of)], [&](const TimedSpan& s) {
+                        return s.activity != Activity::wait && std::abs(s.end - message.begin) < 1e-9;
+                    });
+                });
+            }
+            EXPECT_LT(seconds, 0.02 * timeline.seconds) << schedule << ", rank " << rank;
+        }
+        EXPECT_GT(messages, 0);
+        EXPECT_EQ(late, 0) << schedule << ", of " << messages;
+    }
 }
 
 TEST(Profiles, AreReadAsTheyWereWritten) {
