@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# bench/gpu.sh on the emulated GPU: each call ends in its time, with one archive of its table and of what did not run,
-# also when it is killed; and attention whose canary fails is not used.
+# bench/gpu.sh on the emulated GPU, from a pack, on a machine that is no more than the pack, bench/ and examples/, without
+# a network: each call ends in its time, with one archive of its table and of what did not run, also when it is ended or
+# killed; and attention whose canary fails is not used.
 #   gpu_script_test.sh SOURCE BUILD OUT    BUILD: has tutti and tests/cuda/cuda_gpu_* for the emulated GPU
 set -eu
 source=$1 build=$2 out=$3
@@ -8,14 +9,23 @@ rm -rf "$out"
 mkdir -p "$out"
 fail() { echo "gpu_script_test: $*" >&2; exit 1; }
 from() { tar xzOf "$out/$1.tgz" "./$2"; }
+machine=$out/machine
+mkdir -p "$machine/home"
+bash "$source/bench/gpu.sh" --pack "$build" "$machine/pack" >"$out/pack.txt" 2>&1 || { cat "$out/pack.txt"; fail "no pack"; }
+mkdir "$machine/bench"
+cp "$source"/bench/*.sh "$source"/bench/*.py "$machine/bench"
+cp -r "$source/examples" "$machine"
+# No network, where this machine lets a user make a namespace.
+there=() network="with the network of this machine"
+unshare -rn true 2>/dev/null && there=(unshare -rn) network="without a network"
 # No PyTorch: what needs it is named as not run.
-export PYTHON=python3 SECONDS_EACH=1 MODELS=llama-5m ROWS=llama-5m:64:2:4 CURVES=llama-5m:64:2:4:20 JOBS=2 STEPS=4
-export TEST_SECONDS=20 CANARY='*AttentionName*'
-unset TUTTI_CUDA_ATTENTION
+settings=("PATH=/usr/local/bin:/usr/bin:/bin" "HOME=$machine/home" PYTHON=python3 SECONDS_EACH=1 MODELS=llama-5m ROWS=llama-5m:64:2:4 CURVES=llama-5m:64:2:4:20 JOBS=2 STEPS=4
+  TEST_SECONDS=20 "CANARY=*AttentionName*" BUDGET=40)
+gpu_sh() { cd "$machine"; exec "${there[@]}" env -i "${settings[@]}" bash bench/gpu.sh "$@"; }  # in a subshell
 
 for call in correctness rates steps; do
   begin=$SECONDS code=0
-  BUDGET=40 bash "$source/bench/gpu.sh" $call "$build" "$out/$call" >"$out/$call.txt" 2>&1 || code=$?
+  (gpu_sh $call pack "$out/$call") >"$out/$call.txt" 2>&1 || code=$?
   case $code in 0 | 1 | 3) ;; *) cat "$out/$call.txt"; fail "$call: exit code $code" ;; esac
   [ $((SECONDS - begin)) -lt 90 ] || fail "$call took $((SECONDS - begin)) s of 40"
   from $call summary.json | python3 -m json.tool >/dev/null || fail "$call: no summary in the archive"
@@ -27,12 +37,22 @@ from rates missing.txt | grep -q 'TUTTI_CUDA_ATTENTION=plain' || fail "the table
 from correctness summary.json | grep -q '"equal_bits": true' || fail "two trainings differ, or did not run"
 [ -n "$(from steps step_llama-5m_64_2_4.log)" ] || fail "no step was measured"
 
-# Killed in the middle of its tests.
-BUDGET=200 bash "$source/bench/gpu.sh" correctness "$build" "$out/killed" >"$out/killed.txt" 2>&1 &
-script=$!
-until [ -s "$out/killed/kernels.codes" ]; do kill -0 $script 2>/dev/null || fail "the call ended early"; sleep 0.2; done
-kill -TERM $script
-wait $script && fail "a killed call says that all is well"
-from killed missing.txt | grep -q 'ended by a signal' || fail "the archive of a killed call does not say so"
-from killed summary.json >/dev/null || fail "no summary of a killed call"
-echo "gpu.sh: three calls and a killed one"
+# Ended in the middle of its tests; and killed with all that it started, when it can write nothing more, so that the
+# archive is that of its last part.
+settings+=(BUDGET=200)
+for signal in TERM KILL; do
+  name=ended_by_$signal
+  set -m  # a process group of its own
+  gpu_sh correctness pack "$out/$name" >"$out/$name.txt" 2>&1 &
+  script=$!
+  set +m
+  until [ -s "$out/$name/kernels.codes" ]; do kill -0 $script 2>/dev/null || fail "$name: the call ended early"; sleep 0.2; done
+  begin=$SECONDS
+  if [ $signal = KILL ]; then kill -KILL -- -$script; else kill -$signal $script; fi
+  wait $script && fail "$name: the call says that all is well"
+  [ $((SECONDS - begin)) -lt 30 ] || fail "$name: the call went on for $((SECONDS - begin)) s"
+  [ -n "$(from $name canary.codes)" ] || fail "$name: the archive lacks the part before"
+done
+from ended_by_TERM missing.txt | grep -q 'ended by a signal' || fail "the archive of an ended call does not say so"
+from ended_by_TERM summary.json >/dev/null || fail "no summary of an ended call"
+echo "gpu.sh: three calls $network, one ended and one killed"
