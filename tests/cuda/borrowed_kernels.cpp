@@ -36,9 +36,11 @@ struct Borrowed<Entry> {
         if constexpr (!std::is_void_v<Result>) {  // depends on shapes only
             return run(args...);
         } else if constexpr ((kHasSpan<std::decay_t<Args>> || ...)) {  // the span may end with the call
+            emulation::count_launch();
             check_cuda(cudaStreamSynchronize(native(stream)), "cudaStreamSynchronize");
             run(args...);
         } else {
+            emulation::count_launch();
             emulation::enqueue(native(stream),
                                [run, values = std::tuple<std::decay_t<Args>...>(args...)] { std::apply(run, values); });
         }

@@ -55,4 +55,5 @@ for signal in TERM KILL; do
 done
 from ended_by_TERM missing.txt | grep -q 'ended by a signal' || fail "the archive of an ended call does not say so"
 from ended_by_TERM summary.json >/dev/null || fail "no summary of an ended call"
+rm -rf "$machine"
 echo "gpu.sh: three calls $network, one ended and one killed"

@@ -140,6 +140,7 @@ const char* model = "emulated GPU";
 int gpus = 1;
 std::atomic<int64_t> passed_ns{0};  // by pass_time
 std::atomic<int64_t> waits{0}, idle_waits{0};
+std::atomic<int64_t> launches{0}, order_calls{0}, copy_calls{0}, made{0};  // host_calls()
 thread_local int current = 0;
 // State of the calling thread. Static arrays are freed after the thread's variables are destroyed.
 thread_local bool streams_are_gone = false;
@@ -170,6 +171,8 @@ void tutti::emulation::enqueue(cudaStream_t stream, std::function<void()> item) 
 }
 
 HostWaits tutti::emulation::host_waits() { return {waits, idle_waits}; }
+HostCalls tutti::emulation::host_calls() { return {launches, order_calls, copy_calls, made}; }
+void tutti::emulation::count_launch() { ++launches; }
 
 void tutti::emulation::pass_time(double seconds) { passed_ns += static_cast<int64_t>(1e9 * seconds); }
 
@@ -285,15 +288,18 @@ cudaError_t cudaDriverGetVersion(int* version) {
 cudaError_t cudaRuntimeGetVersion(int* version) { return cudaDriverGetVersion(version); }
 
 cudaError_t cudaMalloc(void** data, size_t bytes) {
+    ++made;
     if (const cudaError_t no = outside_of_capture(); no != cudaSuccess) return no;
     *data = bytes == 0 ? nullptr : take_device(bytes);
     return bytes == 0 || *data != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 cudaError_t cudaFree(void* data) {
+    ++made;
     if (const cudaError_t no = wait_for_all(); no != cudaSuccess) return no;
     return data == nullptr || give_device(data) || give_pinned(data) ? cudaSuccess : cudaErrorInvalidValue;
 }
 cudaError_t cudaMallocHost(void** data, size_t bytes) {
+    ++made;
     if (const cudaError_t no = outside_of_capture(); no != cudaSuccess) return no;
     *data = take_pinned(bytes);
     return *data != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
@@ -302,6 +308,7 @@ cudaError_t cudaMallocHost(void** data, size_t bytes) {
 cudaError_t cudaMallocManaged(void** data, size_t bytes, unsigned) { return cudaMallocHost(data, bytes); }
 cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned) { return cudaMallocHost(data, bytes); }
 cudaError_t cudaFreeHost(void* data) {
+    ++made;
     if (const cudaError_t no = wait_for_all(); no != cudaSuccess) return no;
     return data == nullptr || give_pinned(data) ? cudaSuccess : cudaErrorInvalidValue;
 }
@@ -334,10 +341,12 @@ cudaError_t set(void* data, int byte, size_t bytes) {
 }  // namespace
 
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+    ++copy_calls;
     if (const cudaError_t no = outside_of_capture(); no != cudaSuccess) return no;
     return copy(to, from, bytes, kind);
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+    ++copy_calls;
     if (captured(stream, [=] { copy(to, from, bytes, kind); })) return cudaSuccess;
     const auto late = [](const void* end) { return in_device(end) || in_pinned_block(end, 1); };
     if (stream != nullptr && bytes > 0 && (!late(to) || !late(from))) stream->late->run_all();  // memory that may move
@@ -361,6 +370,7 @@ cudaError_t cudaMemsetAsync(void* data, int byte, size_t bytes, cudaStream_t str
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+    ++made;
     *stream = new EmulatedStream;
     std::erase_if(late_streams, [](const auto& late) { return late.expired(); });
     late_streams.push_back((*stream)->late);
@@ -377,6 +387,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
     return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+    ++made;
     stream->late->run_all();
     delete stream;
     return cudaSuccess;
@@ -391,6 +402,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
     return stream == nullptr || stream->late->done_until(stream->late->end()) ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+    ++order_calls;
     if (event == nullptr) return cudaErrorInvalidValue;
     const auto mark = event->mark;
     if (captured(stream, [mark] { mark->pass(); })) return cudaSuccess;
@@ -399,14 +411,17 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+    ++made;
     *event = new EmulatedEvent{.timed = (flags & cudaEventDisableTiming) == 0};
     return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
+    ++made;
     delete event;
     return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    ++order_calls;
     event->mark = std::make_shared<Mark>();
     const auto stamp = [](Mark& mark) {
         mark.time = std::chrono::steady_clock::now() + std::chrono::nanoseconds(passed_ns);

@@ -78,7 +78,16 @@ void set_gpus(int count);                                                      /
 struct HostWaits {
     int64_t all = 0, idle = 0;
 };
-HostWaits host_waits();                                         // so far
+HostWaits host_waits();  // so far
+// Calls of the runtime by all host threads so far. Queries and waits of the host are not among them.
+struct HostCalls {
+    int64_t launches = 0;  // of kernels and graphs
+    int64_t order = 0;     // events recorded, and waits of streams for events
+    int64_t copies = 0;
+    int64_t made = 0;  // streams, events and memory made or freed
+};
+HostCalls host_calls();
+void count_launch();
 void pass_time(double seconds);                                 // of the clock of all events, without waiting
 void enqueue(cudaStream_t stream, std::function<void()> item);  // null: done at once
 }  // namespace tutti::emulation

@@ -68,6 +68,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* graph, cudaGraph_t captured, u
     return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
+    tutti::emulation::count_launch();
     for (const auto& node : graph->nodes) tutti::emulation::enqueue(stream, node);
     return cudaSuccess;
 }

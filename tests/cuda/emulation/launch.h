@@ -9,6 +9,7 @@ namespace tutti {
 template <class... P, class... A>
 void launch(void (*kernel)(P...), const Grid& grid, const Stream& stream, const A&... arguments) {
     (emulation::check_argument(arguments), ...);
+    emulation::count_launch();
     const auto run = [kernel, grid, order = emulation::order(), values = std::tuple<P...>(arguments...)] {
         emulation::set_order(order);
         emulation::run_grid({grid.blocks, grid.threads, grid.shared_bytes, grid.blocks_wait},

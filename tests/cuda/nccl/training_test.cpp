@@ -4,6 +4,8 @@
 #include "tests/cuda/nccl/ranks.h"
 #include "tests/cuda/training_runs.h"
 #include "tutti/base/read_file.h"
+#include "tutti/rehearsal/rehearse.h"
+#include "tutti/rehearsal/target.h"
 #include "tutti/report/trace_read.h"
 
 namespace tutti::train {
@@ -90,6 +92,67 @@ TEST_F(NcclTraining, AMixtureWaitsOnceALayerAndTheGpuDoesNot) {
             less(less(waits(4, 4, more), waits(2, 4, more)), less(waits(4, 2, more), waits(2, 2, more)));
         EXPECT_EQ(of_step.all, kLayers * kSteps * kRanks * kMicrobatches) << testing::PrintToString(more);
         EXPECT_EQ(of_step.idle, 0) << testing::PrintToString(more);
+    }
+}
+
+// Calls of all ranks for some microbatches, by the differences between runs of more and of fewer microbatches a step,
+// and of more and of fewer steps; and what a rehearsal counts for as many.
+struct MicrobatchCalls {
+    emulation::HostCalls host;
+    int64_t of_nccl = 0;  // collectives, or groups of messages
+    int64_t kernels = 0, operations = 0;
+    MicrobatchCalls& operator-=(const MicrobatchCalls& b) {
+        host.launches -= b.host.launches, host.order -= b.host.order;
+        host.copies -= b.host.copies, host.made -= b.host.made;
+        of_nccl -= b.of_nccl, kernels -= b.kernels, operations -= b.operations;
+        return *this;
+    }
+};
+
+// The host's part of a microbatch: a launch for each kernel; for each operation of a group at most one call or group of
+// NCCL's, a kernel that adds, two records and a wait at its begin, a record at its end, and three waits, where the
+// result is needed and where the memory of its two tensors is used again; for each copy to the GPU a record. Events and
+// memory are used again: few are made, and how many depends on time.
+TEST_F(NcclTraining, AMicrobatchCostsALaunchAKernelAndFewCallsAnOperation) {
+    constexpr int kMicrobatches = 4, kSteps = 6;
+    constexpr int kCopies = 4;  // tokens, targets, places in documents and in the batch
+    const auto calls = [&](const Settings& set, int ranks, int microbatches, int steps) {
+        const TrainOptions o =
+            options_of("cuda",
+                       f32_ + set +
+                           Settings{concat("train.steps=", steps), concat("train.global_batch=", microbatches),
+                                    "train.micro_batch=1", "parallel.zero=1"},
+                       ranks);
+        MicrobatchCalls before{emulation::host_calls(), comm::fake_nccl().calls()};
+        train(o);
+        MicrobatchCalls all{emulation::host_calls(), comm::fake_nccl().calls()};
+        const rehearsal::Target target = rehearsal::target_of(engine::machine_of(o.run, {0, ranks}, ""));
+        for (int rank = 0; rank < ranks; ++rank)
+            for (const rehearsal::Action& action : rehearsal::rehearse(o.run, target, ranks, rank).program.actions) {
+                all.kernels += steps * action.times * std::holds_alternative<rehearsal::KernelCall>(action.what);
+                all.operations += steps * action.times * std::holds_alternative<rehearsal::BeginOperation>(action.what);
+            }
+        return all -= before;
+    };
+    for (const auto& [set, ranks] : std::vector<std::pair<Settings, int>>{
+             {{"parallel.tp=2", "model.kv_heads=2"}, 2},
+             {{"parallel.cp=2"}, 2},
+             {{"parallel.pp=2", "parallel.schedule=1f1b"}, 2},
+         }) {
+        const auto of_steps = [&](int steps) {
+            MicrobatchCalls c = calls(set, ranks, 2 * kMicrobatches, steps);
+            return c -= calls(set, ranks, kMicrobatches, steps);
+        };
+        MicrobatchCalls c = of_steps(2 + kSteps);
+        c -= of_steps(2);
+        SCOPED_TRACE(testing::PrintToString(set));
+        EXPECT_GT(c.kernels, 0);
+        EXPECT_GE(c.host.launches, c.kernels);
+        EXPECT_LE(c.host.launches, c.kernels + c.operations);
+        EXPECT_LE(c.host.order, 7 * c.operations + c.host.copies);
+        EXPECT_LE(c.host.copies, kCopies * kMicrobatches * ranks * kSteps);
+        EXPECT_LE(c.of_nccl, c.operations);
+        EXPECT_LT(c.host.made, c.operations / 4);
     }
 }
 
