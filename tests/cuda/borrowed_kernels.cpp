@@ -64,11 +64,11 @@ const KernelTable& cuda_table() {
     using T = KernelTable;
     static const KernelTable table =
         borrow<&T::fill, &T::normal, &T::cast, &T::copy, &T::add, &T::accumulate, &T::scale, &T::amax, &T::quantize,
-               &T::dequantize, &T::relu_forward, &T::relu_backward, &T::gelu_forward, &T::gelu_backward,
-               &T::swiglu_forward, &T::swiglu_backward, &T::dropout, &T::sums_of_squares, &T::exact_sum, &T::gemm,
-               &T::gemm_workspace, &T::gemm_implementation, &T::bias_backward, &T::embedding_forward,
-               &T::embedding_backward, &T::norm_forward, &T::norm_backward_input, &T::norm_backward_weight,
-               &T::short_convolution_forward, &T::short_convolution_backward_input,
+               &T::amax_of_run, &T::quantize_run, &T::dequantize, &T::relu_forward, &T::relu_backward, &T::gelu_forward,
+               &T::gelu_backward, &T::swiglu_forward, &T::swiglu_backward, &T::dropout, &T::sums_of_squares,
+               &T::exact_sum, &T::gemm, &T::gemm_workspace, &T::gemm_implementation, &T::bias_backward,
+               &T::embedding_forward, &T::embedding_backward, &T::norm_forward, &T::norm_backward_input,
+               &T::norm_backward_weight, &T::short_convolution_forward, &T::short_convolution_backward_input,
                &T::short_convolution_backward_before, &T::short_convolution_backward_weight,
                &T::short_convolution_state, &T::decay_forward, &T::decay_backward_input, &T::decay_backward_weight,
                &T::delta_rule_forward, &T::delta_rule_backward, &T::delta_rule_backward_skip, &T::delta_rule_workspace,

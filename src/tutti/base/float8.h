@@ -21,6 +21,10 @@ struct Float8 {
 };
 inline constexpr Float8 kE4m3{3, 7, 0x7e, 448};
 inline constexpr Float8 kE5m2{2, 15, 0x7b, 57344};
+// Magnitudes up to this one, half of the least number, become 0.
+constexpr float largest_flushed(const Float8& format) {
+    return std::bit_cast<float>(static_cast<uint32_t>(127 - format.bias - format.fraction_bits) << 23);
+}
 constexpr const Float8& float8_of(DType t) { return t == DType::e5m2 ? kE5m2 : kE4m3; }
 
 // To nearest, ties to even; magnitudes beyond the largest number, infinities too, become the largest; every NaN becomes

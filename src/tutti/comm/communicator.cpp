@@ -196,11 +196,16 @@ Work Communicator::receive(const Tensor& x, int from) {
 
 void Communicator::barrier() { begin({.kind = Kind::barrier}).wait(); }
 
-void Communicator::sum(ExactSum& value) {
-    const Tensor x = Tensor::from_host<int64_t>(*host_, {ExactSum::kWords}, value.words(), Purpose::communication);
+void Communicator::sum(ExactSum& value, std::span<int64_t> counts) {
+    std::vector<int64_t> all(value.words().begin(), value.words().end());
+    all.insert(all.end(), counts.begin(), counts.end());
+    const Tensor x =
+        Tensor::from_host<int64_t>(*host_, {static_cast<int64_t>(all.size())}, all, Purpose::communication);
     all_reduce(x).wait();
+    all = x.to_host<int64_t>();
     ExactSum::Words words{};
-    host_->copy_out(words.data(), x.view().data, x.bytes());
+    std::copy_n(all.begin(), words.size(), words.begin());
+    std::copy(all.begin() + ExactSum::kWords, all.end(), counts.begin());
     value = ExactSum::of(words);
 }
 

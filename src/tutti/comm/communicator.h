@@ -82,7 +82,7 @@ class Communicator {
     virtual Work begin(Collective collective);
 
     // Reductions of host numbers over all ranks of the group; they return when done.
-    void sum(ExactSum& value);
+    void sum(ExactSum& value, std::span<int64_t> counts = {});  // both in one operation
     double sum(double value);
     double max(double value);
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "tutti/base/float8.h"
-#include "tutti/kernels/kernel_table.h"
+#include "tutti/kernels/scale_layout.h"
 
 namespace tutti::kernels {
 
@@ -26,11 +26,21 @@ constexpr GroupScale group_scale(int32_t amax, const Float8& format, bool e8m0, 
     return {factor, 1 / factor, 0};
 }
 
+// Whether a value of a group is lost in its code: beyond the largest number, or not 0 and flushed to it.
+constexpr bool is_saturated(float scaled, const Float8& format) {
+    return scaled > format.largest || scaled < -format.largest;
+}
+constexpr bool is_flushed(float x, float scaled, const Float8& format) {
+    const float least = largest_flushed(format);
+    return x != 0 && scaled >= -least && scaled <= least;
+}
+
 // Rows and columns of the groups of a matrix, and where their divisors are.
 struct GroupGrid {
     int64_t rows, columns, R, C;  // of a group, of the matrix
+    ScaleLayout layout;
 
-    constexpr GroupGrid(const GroupShape& group, int64_t R_, int64_t C_)
+    constexpr GroupGrid(const GroupShape& group, int64_t R_, int64_t C_, ScaleLayout layout_ = ScaleLayout::rows)
         : rows(group.rows > 0 ? group.rows
                : R_ > 0       ? R_
                               : 1),
@@ -38,11 +48,12 @@ struct GroupGrid {
                   : C_ > 0          ? C_
                                     : 1),
           R(R_),
-          C(C_) {}
+          C(C_),
+          layout(layout_) {}
     constexpr int64_t down() const { return (R + rows - 1) / rows; }
     constexpr int64_t across() const { return (C + columns - 1) / columns; }
     constexpr int64_t at(int64_t i, int64_t j, bool transposed) const {
-        return transposed ? j * down() + i : i * across() + j;
+        return transposed ? scale_place(layout, j, i, across(), down()) : scale_place(layout, i, j, down(), across());
     }
 };
 

@@ -30,11 +30,20 @@ struct GroupShape {
     bool operator==(const GroupShape&) const = default;
 };
 
+// How divisors lie in memory (kernels/scale_layout.h).
+enum class ScaleLayout : uint8_t {
+    rows,         // a row after the other
+    columns,      // a column after the other, each padded to a multiple of 4
+    padded_rows,  // rows, likewise
+    tiles,        // tiles of 128 rows of 4
+};
+
 // Divisors of codes: element (r, c) is the value of its code (base/float8.h) times values[r / group.rows, c /
 // group.columns]. A divisor of NaN marks a group with an infinity or NaN in it.
 struct Scales {
     View values = {};  // f32 or e8m0, contiguous: a row of divisors for each row of groups
     GroupShape group = {};
+    ScaleLayout layout = ScaleLayout::rows;
 };
 
 // Codes of x: with the largest magnitude of a group, the factor of float8_factor(), and for e8m0 divisors that of
@@ -45,9 +54,26 @@ struct Quantize {
     Scales scales;            // values written
     bool transposed = false;  // codes are (C, R), contiguous, and the rows of divisors are columns
     bool powers_of_two = true;
-    // Of a group that is the whole matrix: in place of its largest magnitude, as amax() writes it; and in place of the
-    // factor that follows, f32 (1), powers of two with powers_of_two. With both, `amax` only marks infinities and NaN.
+    // Of a group that is the whole matrix: its largest magnitude, as amax() writes it. Of every group: f32 (1), in
+    // place of the factor that follows, a power of two with powers_of_two; then magnitudes only mark infinities and
+    // NaN.
     View amax = {}, factor = {};
+    // i64 (2) += the number of values that saturate, and of those other than 0 that become 0; undefined: not counted.
+    View lost = {};
+};
+
+// Codes of a run of the elements of a matrix, whose groups may have elements outside of the run: x are the elements
+// `first` and following of a contiguous matrix of shape `matrix`, row by row. The divisors of its groups are those that
+// quantize() writes for their largest magnitudes.
+struct QuantizeRun {
+    View x;             // (n) A
+    int64_t first = 0;  // in the matrix
+    Shape matrix = {};  // (R, C)
+    GroupShape group = {};
+    View amaxes;       // i32, a row for each row of groups: as amax() writes them, of each group of the matrix
+    View factor = {};  // as in Quantize
+    bool powers_of_two = true;
+    View codes = {};  // (n) e4m3 or e5m2
 };
 
 // y (R, C) A = codes times divisors, rounded once.
@@ -456,6 +482,8 @@ struct KernelTable {
     // infinity above all numbers and NaN above infinity. x (R, C) A, unit inner stride.
     void (*amax)(const Stream&, View x, View largest) = nullptr;
     void (*quantize)(const Stream&, const Quantize&) = nullptr;
+    void (*amax_of_run)(const Stream&, const QuantizeRun&) = nullptr;   // amaxes = max(amaxes, those of x)
+    void (*quantize_run)(const Stream&, const QuantizeRun&) = nullptr;  // codes = x times the factors of amaxes
     void (*dequantize)(const Stream&, const Dequantize&) = nullptr;
     void (*relu_forward)(const Stream&, View x, View y) = nullptr;
     void (*relu_backward)(const Stream&, View dy, View y, View dx) = nullptr;  // dx = dy where y > 0
@@ -482,6 +510,8 @@ struct KernelTable {
     int64_t (*gemm_packed_b)(const Stream&, const Gemm&) = nullptr;  // 0: this product has no packed b
     // Whether gemm() multiplies these codes. Null: it multiplies none, and codes are dequantized before a product.
     bool (*gemm_of_codes)(const Stream&, const Gemm&) = nullptr;
+    // How these products read the divisors of a matrix, in groups of the matrix as it is stored. Null: as rows.
+    ScaleLayout (*scale_layout)(DType divisors, const GroupShape&) = nullptr;
     bool packing_counts = false;  // products in bf16 are fast enough that packing b is a large part of their time
     bool gemm_by_rows = false;    // Gemm::whole_rows is supported
     // q, k and v of one input are projected side by side, and so are gate and up: by one product where their weights

@@ -151,6 +151,7 @@ Work work_of(const DeltaRuleBackward& b) {
     return work;
 }
 Work work_of(const Quantize& q) { return work_of_all({q.x, q.codes, q.scales.values}); }
+Work work_of(const QuantizeRun& q) { return work_of_all({q.x, q.codes}); }
 Work work_of(const Dequantize& d) { return work_of_all({d.codes, d.scales.values, d.y}); }
 
 Work work_of(const Dropout& mask) { return work_of(mask.row_index); }

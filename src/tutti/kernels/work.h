@@ -54,6 +54,7 @@ Work work_of(const Decay& decay);
 Work work_of(const DeltaRule& rule);
 Work work_of(const DeltaRuleBackward& gradients);
 Work work_of(const Quantize& quantize);
+Work work_of(const QuantizeRun& run);
 Work work_of(const Dequantize& dequantize);
 Work work_of(const Dropout& mask);
 Work work_of(const Normal& normal);

@@ -92,9 +92,8 @@ namespace {
 // The product of codes by kernels that multiply them.
 Gemm product_of_codes(Gemm g, const Operand& a, const Operand& b) {
     const auto put = [](View& view, kernels::Scales& scales, bool& transpose, const Operand& x) {
-        const kernels::GroupShape group = x.coding.group;
         view = as_matrix(x.values);
-        scales = {x.scales, x.coding.transposed ? kernels::GroupShape{group.columns, group.rows} : group};
+        scales = {x.scales, stored_group(x.coding), x.coding.layout};
         transpose = transpose != x.coding.transposed;
     };
     put(g.a, g.a_scales, g.transpose_a, a);

@@ -33,6 +33,7 @@ struct Coding {
     // Codes are stored as the transposed matrix (one segment), for kernels that multiply codes; else they are decoded
     // before the product.
     bool transposed = false, direct = false;
+    kernels::ScaleLayout layout = kernels::ScaleLayout::rows;  // of the divisors of `direct` codes
 };
 
 struct Operand {

@@ -1,5 +1,6 @@
 #include "tutti/ops/quantize.h"
 
+#include "tutti/kernels/scale_layout.h"
 #include "tutti/ops/ops.h"
 
 namespace tutti::ops {
@@ -42,10 +43,20 @@ int64_t divisor_rows(const Coding& coding) {
     return rows;
 }
 
+// Memory for the divisors of such a number of groups; padding is 0.
+Tensor scales_in(Context& ctx, kernels::ScaleLayout layout, const Shape& groups, DType divisors, Purpose purpose) {
+    if (layout == kernels::ScaleLayout::rows) return empty(ctx, groups, divisors, purpose);
+    const int64_t n = kernels::scale_values(layout, groups[0], groups[1]);
+    const Tensor scales = empty(ctx, {n}, divisors, purpose);
+    if (n > groups.numel())
+        call(ctx, &KernelTable::fill, "fill", View(scales.view().data, DType::f32, {scales.bytes() / 4}), 0.0f);
+    return scales;
+}
+
 kernels::Scales scales_of(const Operand& x, int64_t first, int64_t rows) {
     const Coding& c = x.coding;
     const int64_t across = groups_of(Matrix(c.shape).columns, c.group.columns);
-    if (c.transposed) return {x.scales, c.group};
+    if (c.transposed || c.layout != kernels::ScaleLayout::rows) return {x.scales, c.group, c.layout};
     return {rows_of(x.scales, first, groups_of(rows, c.group.rows), across), c.group};
 }
 
@@ -62,11 +73,35 @@ void clear_magnitudes(Context& ctx, const Tensor& magnitudes) {
     call(ctx, &KernelTable::fill, "fill", View(magnitudes.view().data, DType::f32, magnitudes.shape()), 0.0f);
 }
 
+void clear_codes(Context& ctx, const Tensor& codes) {
+    call(ctx, &KernelTable::fill, "fill", View(codes.view().data, DType::f32, {codes.numel() / 4}), 0.0f);
+}
+
 void add_magnitudes(Context& ctx, const Tensor& x, const Tensor& magnitudes) {
     check(x.contiguous() && magnitudes.numel() == 1,
           "add_magnitudes: needs a contiguous tensor and one magnitude, got ", x.shape(), " and ", magnitudes.shape());
     const Matrix m(x.shape());
     if (m.rows > 0) call(ctx, &KernelTable::amax, "amax", rows_of(x, 0, m.rows, m.columns), magnitudes.view());
+}
+
+// The bits of magnitudes are those of numbers of f32.
+void add_largest(Context& ctx, const Tensor& magnitudes, const Tensor& largest) {
+    call(ctx, &KernelTable::amax, "amax", View(magnitudes.view().data, DType::f32, {1, magnitudes.numel()}),
+         largest.view());
+}
+
+// They are those of a matrix of the magnitudes, each a group of its own.
+Tensor divisors_of(Context& ctx, const Tensor& magnitudes, DType format, DType type, bool powers_of_two,
+                   const Tensor& factor) {
+    const Shape row{1, magnitudes.numel()};
+    const Tensor values = empty(ctx, row, type, Purpose::workspace),
+                 codes = empty(ctx, row, format, Purpose::workspace);
+    const Tensor divisors = empty(ctx, row, DType::f32, Purpose::communication);
+    call(ctx, &KernelTable::cast, "cast", View(magnitudes.view().data, DType::f32, row), values.view());
+    kernels::Quantize q{.x = values, .codes = codes, .scales = {divisors, {1, 1}}, .powers_of_two = powers_of_two};
+    if (factor.defined()) q.factor = factor;
+    call(ctx, &KernelTable::quantize, "quantize", q);
+    return divisors;
 }
 
 Tensor largest_magnitudes(Context& ctx, const Tensor& x, const std::vector<int64_t>& segments) {
@@ -81,7 +116,7 @@ Tensor largest_magnitudes(Context& ctx, const Tensor& x, const std::vector<int64
 }
 
 Operand quantized(Context& ctx, const Tensor& x, DType format, DType divisors, Coding coding, Purpose purpose,
-                  const Tensor& amax, const Tensor& factor) {
+                  const Tensor& amax, const Tensor& factor, const Tensor& lost) {
     check(x.contiguous() && x.rank() >= 2, "quantized: needs a contiguous matrix, got shape ", x.shape());
     coding.shape = x.shape();
     coding.type = x.dtype();
@@ -90,7 +125,10 @@ Operand quantized(Context& ctx, const Tensor& x, DType format, DType divisors, C
     check(!coding.transposed || coding.segments.size() <= 1, "quantized: ", coding.segments.size(),
           " matrices in one transposed tensor");
     Operand y(empty(ctx, coding.transposed ? Shape{m.columns, m.rows} : x.shape(), format, purpose));
-    y.scales = empty(ctx, coding.transposed ? Shape{across, down} : Shape{down, across}, divisors, purpose);
+    const Shape groups = coding.transposed ? Shape{across, down} : Shape{down, across};
+    if (coding.direct && ctx.kernels.scale_layout != nullptr)
+        coding.layout = ctx.kernels.scale_layout(divisors, stored_group(coding));
+    y.scales = scales_in(ctx, coding.layout, groups, divisors, purpose);
     y.coding = std::move(coding);
     for_each_segment(y.coding, [&](int64_t i, int64_t row, int64_t rows, int64_t first) {
         kernels::Quantize q{.x = rows_of(x, row, rows, m.columns),
@@ -100,6 +138,7 @@ Operand quantized(Context& ctx, const Tensor& x, DType format, DType divisors, C
                             .powers_of_two = y.coding.powers_of_two};
         if (amax.defined()) q.amax = amax.narrow(0, amax.numel() == 1 ? 0 : i, 1);
         if (factor.defined()) q.factor = factor;
+        if (lost.defined()) q.lost = lost;
         call(ctx, &KernelTable::quantize, "quantize", q);
     });
     return y;

@@ -13,6 +13,12 @@ static_assert(int{kF32} == CUDA_R_32F && int{kF16} == CUDA_R_16F && int{kBf16} =
 static_assert(int{kE4m3} == CUDA_R_8F_E4M3 && int{kE5m2} == CUDA_R_8F_E5M2);
 static_assert(int{kFirstScale} == CUBLASLT_MATMUL_DESC_A_SCALE_POINTER &&
               int{kSecondScale} == CUBLASLT_MATMUL_DESC_B_SCALE_POINTER);
+static_assert(int{kFirstScaleMode} == CUBLASLT_MATMUL_DESC_A_SCALE_MODE &&
+              int{kSecondScaleMode} == CUBLASLT_MATMUL_DESC_B_SCALE_MODE &&
+              int{kScalar} == CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F &&
+              int{kVec32E8m0} == CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0 &&
+              int{kVec128} == CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F &&
+              int{kBlock128x128} == CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F);
 static_assert(int{kCompute32F} == CUBLAS_COMPUTE_32F && int{kCompute32FFastTf32} == CUBLAS_COMPUTE_32F_FAST_TF32);
 static_assert(int{kN} == CUBLAS_OP_N && int{kT} == CUBLAS_OP_T);
 static_assert(int{kEpilogueBias} == CUBLASLT_EPILOGUE_BIAS && int{kEpilogueDGelu} == CUBLASLT_EPILOGUE_DGELU);

@@ -103,8 +103,25 @@ struct Product {
     bool types_fit() const {
         return has_codes() ? (b.type == kE4m3 || (b.type == kE5m2 && a.type == kE4m3)) : a.type == b.type;
     }
-    float factor(OperationAttribute of_matrix) const {
-        return has_codes() ? *reinterpret_cast<const float*>(of(of_matrix)) : 1.0f;
+    // The factor of element k of row `outer` of a matrix of codes (outers, K), as cuBLAS documents the places of
+    // factors in each mode.
+    float factor(OperationAttribute of_matrix, OperationAttribute mode, int64_t outer, int64_t k, int64_t outers,
+                 int64_t K) const {
+        if (!has_codes()) return 1;
+        const auto* f32 = reinterpret_cast<const float*>(of(of_matrix));
+        const int64_t blocks = (K + 127) / 128, groups = (K + 31) / 32, group = k / 32;
+        switch (of(mode)) {
+            case kScalar: return *f32;
+            case kVec128: return f32[outer + outers * (k / 128)];
+            case kBlock128x128: return f32[k / 128 + (blocks + 3) / 4 * 4 * (outer / 128)];
+            case kVec32E8m0: {
+                const int64_t tile = outer / 128 * ((groups + 3) / 4) + group / 4, row = outer % 128;
+                return std::ldexp(1.0f, reinterpret_cast<const uint8_t*>(
+                                            of(of_matrix))[512 * tile + row % 32 * 16 + row / 32 * 4 + group % 4] -
+                                            127);
+            }
+        }
+        return NAN;
     }
     bool fits() const {
         const bool ta = of(kTransposeA) == kT, tb = of(kTransposeB) == kT;
@@ -122,11 +139,12 @@ struct Product {
         std::vector<float> x(static_cast<size_t>(d.rows * K)), y(static_cast<size_t>(d.columns * K));  // (rows, K) each
         for (int64_t k = 0; k < K; ++k) {
             for (int64_t i = 0; i < d.rows; ++i)
-                x[static_cast<size_t>(i * K + k)] = read(first, a.type, ta ? k + i * a.length : i + k * a.length);
+                x[static_cast<size_t>(i * K + k)] = read(first, a.type, ta ? k + i * a.length : i + k * a.length) *
+                                                    factor(kFirstScale, kFirstScaleMode, i, k, d.rows, K);
             for (int64_t j = 0; j < d.columns; ++j)
-                y[static_cast<size_t>(j * K + k)] = read(second, b.type, tb ? j + k * b.length : k + j * b.length);
+                y[static_cast<size_t>(j * K + k)] = read(second, b.type, tb ? j + k * b.length : k + j * b.length) *
+                                                    factor(kSecondScale, kSecondScaleMode, j, k, d.columns, K);
         }
-        const float scale = factor(kFirstScale) * factor(kSecondScale);
         const int64_t epilogue = of(kEpilogue);
         const int64_t begin =
             static_cast<int64_t>(algorithm) * K / kAlgorithms;  // each algorithm starts at another place
@@ -136,7 +154,6 @@ struct Product {
                 float sum = 0;
                 for (int64_t k = begin; k < K; ++k) sum += row[k] * column[k];
                 for (int64_t k = 0; k < begin; ++k) sum += row[k] * column[k];
-                sum *= scale;
                 const int64_t at = i + j * d.length;
                 if (epilogue == kEpilogueBias)
                     sum +=
@@ -212,6 +229,8 @@ Status cublasLtMatmulAlgoGetHeuristic(Handle, Operation operation, Layout a, Lay
     if (a->type == kE4m3 || a->type == kE5m2) {
         const bool both_e5m2 = a->type == kE5m2 && b->type == kE5m2;
         const bool tn = operation->integers[kTransposeA] == kT && operation->integers[kTransposeB] == kN;
+        const auto mode = [&](OperationAttribute of) { return operation->integers[of]; };
+        if (mode(kFirstScaleMode) == kBlock128x128 && mode(kSecondScaleMode) == kBlock128x128) return kNotSupported;
         if (both_e5m2 || !tn || a->rows % 16 != 0 || a->columns % 16 != 0 || b->columns % 16 != 0) return kNotSupported;
     }
     for (Layout x : {a, b, d})

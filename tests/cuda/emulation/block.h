@@ -148,5 +148,6 @@ inline unsigned __ballot_sync(unsigned mask, int predicate,
 inline unsigned long long atomicAdd(unsigned long long* sum, unsigned long long value) {
     return std::exchange(*sum, *sum + value);
 }
+inline int atomicMax(int* largest, int value) { return std::exchange(*largest, std::max(*largest, value)); }
 inline int __popc(unsigned x) { return std::popcount(x); }
 inline float rsqrtf(float x) { return 1 / std::sqrt(x); }

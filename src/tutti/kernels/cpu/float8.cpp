@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <vector>
 
 #include "tutti/device/cpu/parallel.h"
@@ -61,7 +62,9 @@ void amax(const Stream& stream, View x, View largest) {
     *largest.as<int32_t>() = *std::max_element(of_pieces.begin(), of_pieces.end());
 }
 
-GroupGrid grid_of(const GroupShape& group, const Shape& shape) { return {group, shape[0], shape[1]}; }
+GroupGrid grid_of(const GroupShape& group, const Shape& shape, ScaleLayout layout = ScaleLayout::rows) {
+    return {group, shape[0], shape[1], layout};
+}
 
 // Writes the divisor of a group with this largest magnitude, and returns the factor of its values.
 float write_divisor(const Quantize& q, int64_t at, int32_t amax) {
@@ -85,6 +88,22 @@ void cast_row(const T* x, int64_t n, float factor, uint8_t* codes, int64_t step)
         for (int64_t i = 0; i < n; ++i) codes[i * step] = float8_code(static_cast<float>(x[i]) * factor, kFormat);
 }
 
+// Adds what the casts of x (n) lose to q.lost.
+template <int kFraction, class T>
+void count_lost(const Quantize& q, const T* x, int64_t n, float factor) {
+    if (!q.lost.defined()) return;
+    constexpr Float8 kFormat = kFraction == 3 ? kE4m3 : kE5m2;
+    int64_t saturated = 0, flushed = 0;
+    for (int64_t i = 0; i < n; ++i) {
+        const auto value = static_cast<float>(x[i]);
+        saturated += is_saturated(value * factor, kFormat);
+        flushed += is_flushed(value, value * factor, kFormat);
+    }
+    auto* const lost = q.lost.as<int64_t>();
+    if (saturated > 0) std::atomic_ref(lost[0]).fetch_add(saturated, std::memory_order_relaxed);
+    if (flushed > 0) std::atomic_ref(lost[1]).fetch_add(flushed, std::memory_order_relaxed);
+}
+
 template <int kFraction, class T>
 void quantize_rows(const Quantize& q, const GroupGrid& groups, int64_t first_row, int64_t rows, int64_t i) {
     auto* const codes = q.codes.as<uint8_t>();
@@ -96,13 +115,14 @@ void quantize_rows(const Quantize& q, const GroupGrid& groups, int64_t first_row
         for (int64_t r = first_row; r < rows; ++r) {
             uint8_t* to = q.transposed ? codes + first * groups.R + r : codes + r * groups.C + first;
             cast_row<kFraction>(row_of<T>(q.x, r) + first, columns - first, factor, to, q.transposed ? groups.R : 1);
+            count_lost<kFraction>(q, row_of<T>(q.x, r) + first, columns - first, factor);
         }
     }
 }
 
 template <int kFraction, class T>
 void quantize_as(const Stream& stream, Quantize q) {
-    const GroupGrid groups = grid_of(q.scales.group, q.x.shape);
+    const GroupGrid groups = grid_of(q.scales.group, q.x.shape, q.scales.layout);
     if (groups.down() > 1 || groups.R * groups.C < kGrain) {
         const int64_t grain = kGrain / std::max<int64_t>(groups.rows * groups.C, 1) + 1;
         return parallel_for(stream, groups.down(), grain, [&](int64_t begin, int64_t end) {
@@ -119,15 +139,63 @@ void quantize_as(const Stream& stream, Quantize q) {
     if (!q.amax.defined()) return quantize_rows<kFraction, T>(q, groups, 0, groups.R, 0);
     const float factor = write_divisor(q, 0, *q.amax.as<const int32_t>());
     parallel_for(stream, groups.R, kGrain / groups.C + 1, [&](int64_t begin, int64_t end) {
-        for (int64_t r = begin; r < end; ++r)
+        for (int64_t r = begin; r < end; ++r) {
             cast_row<kFraction>(row_of<T>(q.x, r), groups.C, factor,
                                 q.codes.as<uint8_t>() + (q.transposed ? r : r * groups.C), q.transposed ? groups.R : 1);
+            count_lost<kFraction>(q, row_of<T>(q.x, r), groups.C, factor);
+        }
     });
 }
 
 void quantize(const Stream& stream, const Quantize& q) {
     with_activation(q.x.dtype, [&]<class T>(T) {
         q.codes.dtype == DType::e4m3 ? quantize_as<3, T>(stream, q) : quantize_as<2, T>(stream, q);
+    });
+}
+
+// visit(first, end, group) of the elements [begin, end) of a run that lie in one row of one group.
+template <class Visit>
+void for_each_piece(const QuantizeRun& q, int64_t begin, int64_t end, const Visit& visit) {
+    const GroupGrid groups = grid_of(q.group, q.matrix);
+    while (begin < end) {
+        const int64_t r = (q.first + begin) / groups.C, c = (q.first + begin) % groups.C;
+        const int64_t columns = std::min(groups.C, (c / groups.columns + 1) * groups.columns) - c;
+        const int64_t to = std::min(end, begin + columns);
+        visit(begin, to, groups.at(r / groups.rows, c / groups.columns, false));
+        begin = to;
+    }
+}
+
+void amax_of_run(const Stream& stream, const QuantizeRun& q) {
+    const auto find = [&]<class T>(T) {
+        parallel_for(stream, q.x.shape[0], kGrain, [&](int64_t begin, int64_t end) {
+            for_each_piece(q, begin, end, [&](int64_t from, int64_t to, int64_t group) {
+                const std::atomic_ref most(q.amaxes.as<int32_t>()[group]);
+                int32_t before = most.load(std::memory_order_relaxed);
+                const int32_t mine = largest_bits(q.x.as<const T>() + from, to - from, before);
+                while (mine > before && !most.compare_exchange_weak(before, mine, std::memory_order_relaxed)) {
+                }
+            });
+        });
+    };
+    with_activation(q.x.dtype, find);
+}
+
+template <int kFraction, class T>
+void quantize_run_as(const Stream& stream, const QuantizeRun& q) {
+    const float given = q.factor.defined() ? *q.factor.as<const float>() : 0;
+    parallel_for(stream, q.x.shape[0], kGrain, [&](int64_t begin, int64_t end) {
+        for_each_piece(q, begin, end, [&](int64_t from, int64_t to, int64_t group) {
+            const GroupScale scale = group_scale(q.amaxes.as<const int32_t>()[group], float8_of(q.codes.dtype), false,
+                                                 largest_of(q.x.dtype), q.powers_of_two, given);
+            cast_row<kFraction>(q.x.as<const T>() + from, to - from, scale.factor, q.codes.as<uint8_t>() + from, 1);
+        });
+    });
+}
+
+void quantize_run(const Stream& stream, const QuantizeRun& q) {
+    with_activation(q.x.dtype, [&]<class T>(T) {
+        q.codes.dtype == DType::e4m3 ? quantize_run_as<3, T>(stream, q) : quantize_run_as<2, T>(stream, q);
     });
 }
 
@@ -142,7 +210,7 @@ constexpr std::array<float, 256> kValuesOfE4m3 = values_of_codes<3>(), kValuesOf
 
 template <class T>
 void dequantize_as(const Stream& stream, const Dequantize& d) {
-    const GroupGrid groups = grid_of(d.scales.group, d.y.shape);
+    const GroupGrid groups = grid_of(d.scales.group, d.y.shape, d.scales.layout);
     const std::array<float, 256>& values = d.codes.dtype == DType::e4m3 ? kValuesOfE4m3 : kValuesOfE5m2;
     const auto* const codes = d.codes.as<const uint8_t>();
     const auto divisor = [&](int64_t at) {
@@ -173,6 +241,8 @@ void dequantize(const Stream& stream, const Dequantize& d) {
 void fill_float8(KernelTable& table) {
     table.amax = amax;
     table.quantize = quantize;
+    table.amax_of_run = amax_of_run;
+    table.quantize_run = quantize_run;
     table.dequantize = dequantize;
 }
 

@@ -2,6 +2,7 @@
 // kernels never run, since such a build has no GPU device. CMake compiles either this file or the others of this
 // folder.
 #include "tutti/base/error.h"
+#include "tutti/kernels/code_units.h"
 #include "tutti/kernels/cuda/cuda_table.h"
 #include "tutti/kernels/cuda/sizes.h"
 
@@ -14,9 +15,8 @@ const KernelTable& cuda_table() {
         KernelTable t = reference_table();  // like the CUDA table, needs no workspace for products and packs nothing
         t.name = "cuda";
         t.gemm_by_rows = false;
-        t.gemm_of_codes = [](const Stream&, const Gemm& g) {  // as the CUDA table's
-            return g.a_scales.values.dtype == DType::f32 && g.a_scales.group == GroupShape{};
-        };
+        t.gemm_of_codes = [](const Stream&, const Gemm& g) { return unit_of(g) != nullptr; };
+        t.scale_layout = layout_of_scales;
         cuda::fill_abilities(t);
         t.own_value_width = false;
         t.gemm_implementations = []() -> const char* {

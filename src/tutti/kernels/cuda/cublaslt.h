@@ -31,11 +31,15 @@ enum OperationAttribute : int {
     kAuxPointer = 11,
     kAuxRowLength = 12,
     kSmCountTarget = 15,  // int32: the kernel is made for so many multiprocessors
-    kFirstScale = 17,     // pointers to a factor, f32, of all values of the first and of the second matrix
+    kFirstScale = 17,     // pointers to the factors of the first and of the second matrix
     kSecondScale = 18,
     kAuxType = 22,
     kBiasType = 26,
+    kFirstScaleMode = 31,  // int32: ScaleMode
+    kSecondScaleMode = 32,
 };
+// Of whole matrices, f32; of 32 values along the sum, e8m0; of 128 of them, and of 128 x 128, f32.
+enum ScaleMode : int { kScalar = 0, kVec32E8m0 = 2, kVec128 = 4, kBlock128x128 = 5 };
 enum PreferenceAttribute : int {
     kMaxWorkspace = 1,
     kReductionMask = 3,

@@ -80,6 +80,25 @@ void amax(const Stream& stream, View x, View largest) {
 
 // --- quantize
 
+// What the casts of a thread lose; the warps of a kernel add it to Quantize::lost.
+struct Lost {
+    unsigned long long* total;  // (2); null: not counted
+    int saturated = 0, flushed = 0;
+
+    __device__ void add(float x, float scaled, const Float8& format) {
+        if (total == nullptr) return;
+        saturated += is_saturated(scaled, format);
+        flushed += is_flushed(x, scaled, format);
+    }
+    __device__ void add_to_total() const {  // all lanes of the warp
+        if (total == nullptr) return;
+        const int of_warp[2] = {warp_sum(saturated), warp_sum(flushed)};
+        if (threadIdx.x % kWarp != 0) return;
+        for (int i = 0; i < 2; ++i)
+            if (of_warp[i] > 0) atomicAdd(total + i, static_cast<unsigned long long>(of_warp[i]));
+    }
+};
+
 struct Target {
     uint8_t* codes;
     float* divisors;  // one of the two
@@ -89,6 +108,7 @@ struct Target {
     GroupGrid groups;
     float of_type;
     bool transposed, powers_of_two;
+    unsigned long long* lost;  // null: not counted
 
     __device__ uint8_t* code(int64_t r, int64_t c) const {
         return codes + (transposed ? c * groups.R + r : r * groups.C + c);
@@ -99,6 +119,13 @@ template <int kFraction>
 __device__ __forceinline__ uint8_t code_of(float x) {
     constexpr Float8 kFormat = kFraction == 3 ? Float8(kE4m3) : Float8(kE5m2);
     return float8_code(x, kFormat);
+}
+template <int kFraction>
+__device__ __forceinline__ uint8_t code_of(float x, float factor, Lost& lost) {
+    constexpr Float8 kFormat = kFraction == 3 ? Float8(kE4m3) : Float8(kE5m2);
+    const float scaled = x * factor;
+    lost.add(x, scaled, kFormat);
+    return float8_code(scaled, kFormat);
 }
 
 // The factor of group (i, j); `writes`: the one thread that stores the divisor.
@@ -127,10 +154,12 @@ __global__ void __launch_bounds__(kThreads) quantize_groups(Matrix<T> x, Target 
         most = larger(most, magnitude_bits(x.at(first + e / columns, left + e % columns)));
     most = kTeam == kWarp ? warp_largest(most) : block_largest(most);
     const float factor = factor_of<kFraction>(t, i, j, most, rank == 0);
+    Lost lost{t.lost};
     for (int e = rank; e < rows * columns; e += kTeam) {
         const int64_t r = first + e / columns, c = left + e % columns;
-        *t.code(r, c) = code_of<kFraction>(x.at(r, c) * factor);
+        *t.code(r, c) = code_of<kFraction>(x.at(r, c), factor, lost);
     }
+    lost.add_to_total();
 }
 
 // Groups of one column: a block takes the rows of a group in 32 columns, a lane for each column.
@@ -148,10 +177,14 @@ __global__ void __launch_bounds__(kThreads) quantize_columns(Matrix<T> x, Target
         for (int64_t r = first + warp; r < end; r += kWarps) most = larger(most, magnitude_bits(x.at(r, c)));
     shared.of[warp][lane] = most;
     __syncthreads();
-    if (c >= x.columns) return;
-    for (int w = 0; w < kWarps; ++w) most = larger(most, shared.of[w][lane]);
-    const float factor = factor_of<kFraction>(t, i, c, most, warp == 0);
-    for (int64_t r = first + warp; r < end; r += kWarps) *t.code(r, c) = code_of<kFraction>(x.at(r, c) * factor);
+    Lost lost{t.lost};
+    if (c < x.columns) {
+        for (int w = 0; w < kWarps; ++w) most = larger(most, shared.of[w][lane]);
+        const float factor = factor_of<kFraction>(t, i, c, most, warp == 0);
+        for (int64_t r = first + warp; r < end; r += kWarps)
+            *t.code(r, c) = code_of<kFraction>(x.at(r, c), factor, lost);
+    }
+    lost.add_to_total();
 }
 
 // One group, whose largest magnitude is known: tiles of 32 x 32, through shared memory, so that both matrices are read
@@ -166,9 +199,11 @@ __global__ void __launch_bounds__(kThreads) quantize_whole(Matrix<T> x, Target t
     const int64_t first = static_cast<int64_t>(blockIdx.y) * kWarp, left = static_cast<int64_t>(blockIdx.x) * kWarp;
     const bool writes = blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0;
     const float factor = factor_of<kFraction>(t, 0, 0, *t.amax, writes);
+    Lost lost{t.lost};
     for (int r = warp; r < kWarp; r += kWarps)
         if (first + r < x.rows && left + lane < x.columns)
-            tile.codes[r][lane] = code_of<kFraction>(x.at(first + r, left + lane) * factor);
+            tile.codes[r][lane] = code_of<kFraction>(x.at(first + r, left + lane), factor, lost);
+    lost.add_to_total();
     __syncthreads();
     for (int k = warp; k < kWarp; k += kWarps) {
         const int r = t.transposed ? lane : k, c = t.transposed ? k : lane;
@@ -185,10 +220,11 @@ void quantize_as(const Stream& stream, const Quantize& q) {
              .e8m0 = e8m0 ? q.scales.values.as<uint8_t>() : nullptr,
              .amax = q.amax.as<const int>(),
              .factor = q.factor.as<const float>(),
-             .groups = GroupGrid(q.scales.group, x.rows, x.columns),
+             .groups = GroupGrid(q.scales.group, x.rows, x.columns, q.scales.layout),
              .of_type = largest_of(q.x.dtype),
              .transposed = q.transposed,
-             .powers_of_two = q.powers_of_two};
+             .powers_of_two = q.powers_of_two,
+             .lost = q.lost.as<unsigned long long>()};
     const int64_t down = t.groups.down(), across = t.groups.across();
     if (x.rows * x.columns == 0) return;
     const auto blocks = [](int64_t n, int64_t m = 1) {
@@ -213,6 +249,90 @@ void quantize_as(const Stream& stream, const Quantize& q) {
 void quantize(const Stream& stream, const Quantize& q) {
     with_type(q.x.dtype, [&]<class T>(T) {
         q.codes.dtype == DType::e4m3 ? quantize_as<3, T>(stream, q) : quantize_as<2, T>(stream, q);
+    });
+}
+
+// --- a run of elements: a warp takes those of a row that lie in one group
+
+struct Run {
+    int64_t n, first;
+    GroupGrid groups;
+    int* amaxes;
+    const float* factor;  // null: that of the group's amax
+    uint8_t* codes;
+    float of_type;
+    bool powers_of_two;
+
+    struct Piece {
+        int64_t begin, end, group;  // of the elements of the run; empty where the run does not reach
+    };
+    __host__ __device__ int64_t first_row() const { return first / groups.C; }
+    __host__ int64_t rows() const { return (first + n - 1) / groups.C - first_row() + 1; }
+    __device__ Piece piece(int64_t number) const {
+        const int64_t across = groups.across(), r = first_row() + number / across, j = number % across;
+        const int64_t left = j * groups.columns;
+        const int64_t right = left + groups.columns < groups.C ? left + groups.columns : groups.C;
+        const int64_t begin = r * groups.C + left - first, end = r * groups.C + right - first;
+        return {begin > 0 ? begin : 0, end < n ? end : n, groups.at(r / groups.rows, j, false)};
+    }
+};
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) amax_of_run_kernel(const T* x, Run run, int64_t pieces) {
+    const int64_t number = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
+    if (number >= pieces) return;  // whole warps
+    const Run::Piece piece = run.piece(number);
+    int most = 0;
+    for (int64_t i = piece.begin + threadIdx.x % kWarp; i < piece.end; i += kWarp)
+        most = larger(most, magnitude_bits(load_one(x + i)));
+    most = warp_largest(most);
+    if (threadIdx.x % kWarp == 0 && most > 0) atomicMax(run.amaxes + piece.group, most);
+}
+
+template <int kFraction, class T>
+__global__ void __launch_bounds__(kThreads) quantize_run_kernel(const T* x, Run run, int64_t pieces) {
+    constexpr Float8 kFormat = kFraction == 3 ? Float8(kE4m3) : Float8(kE5m2);
+    const int64_t number = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
+    if (number >= pieces) return;
+    const Run::Piece piece = run.piece(number);
+    if (piece.begin >= piece.end) return;
+    const float factor = group_scale(run.amaxes[piece.group], kFormat, false, run.of_type, run.powers_of_two,
+                                     run.factor != nullptr ? *run.factor : 0)
+                             .factor;
+    for (int64_t i = piece.begin + threadIdx.x % kWarp; i < piece.end; i += kWarp)
+        run.codes[i] = code_of<kFraction>(load_one(x + i) * factor);
+}
+
+template <class Launch>
+void over_pieces(const QuantizeRun& q, const Launch& launch_kernel) {
+    if (q.x.numel() == 0) return;
+    const Run run{.n = q.x.shape[0],
+                  .first = q.first,
+                  .groups = GroupGrid(q.group, q.matrix[0], q.matrix[1]),
+                  .amaxes = q.amaxes.as<int>(),
+                  .factor = q.factor.as<const float>(),
+                  .codes = q.codes.as<uint8_t>(),
+                  .of_type = largest_of(q.x.dtype),
+                  .powers_of_two = q.powers_of_two};
+    const int64_t pieces = run.rows() * run.groups.across();
+    launch_kernel(run, pieces,
+                  Grid{.blocks = dim3(static_cast<unsigned>(ceil_div(pieces, kWarps))), .threads = dim3(kThreads)});
+}
+
+void amax_of_run(const Stream& stream, const QuantizeRun& q) {
+    over_pieces(q, [&](const Run& run, int64_t pieces, const Grid& grid) {
+        with_type(q.x.dtype,
+                  [&]<class T>(T) { launch(amax_of_run_kernel<T>, grid, stream, q.x.as<const T>(), run, pieces); });
+    });
+}
+
+void quantize_run(const Stream& stream, const QuantizeRun& q) {
+    over_pieces(q, [&](const Run& run, int64_t pieces, const Grid& grid) {
+        with_type(q.x.dtype, [&]<class T>(T) {
+            q.codes.dtype == DType::e4m3
+                ? launch(quantize_run_kernel<3, T>, grid, stream, q.x.as<const T>(), run, pieces)
+                : launch(quantize_run_kernel<2, T>, grid, stream, q.x.as<const T>(), run, pieces);
+        });
     });
 }
 
@@ -246,7 +366,7 @@ void dequantize(const Stream& stream, const Dequantize& d) {
         const Source s{.codes = d.codes.as<const uint8_t>(),
                        .divisors = e8m0 ? nullptr : d.scales.values.as<const float>(),
                        .e8m0 = e8m0 ? d.scales.values.as<const uint8_t>() : nullptr,
-                       .groups = GroupGrid(d.scales.group, R, C),
+                       .groups = GroupGrid(d.scales.group, R, C, d.scales.layout),
                        .transposed = d.transposed};
         const Grid grid{.blocks = dim3(static_cast<unsigned>(R * ceil_div(C, kThreads))), .threads = dim3(kThreads)};
         d.codes.dtype == DType::e4m3 ? launch(dequantize_kernel<3, T>, grid, stream, s, d.y.as<T>(), d.y.stride(0))
@@ -259,6 +379,8 @@ void dequantize(const Stream& stream, const Dequantize& d) {
 void fill_float8(KernelTable& table) {
     table.amax = amax;
     table.quantize = quantize;
+    table.amax_of_run = amax_of_run;
+    table.quantize_run = quantize_run;
     table.dequantize = dequantize;
 }
 

@@ -20,6 +20,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "tutti/kernels/code_units.h"
 #include "tutti/kernels/cuda/cublaslt.h"
 #include "tutti/kernels/cuda/cuda_table.h"
 #include "tutti/kernels/cuda/fill.h"
@@ -46,6 +47,16 @@ lt::DataType type_of(DType dtype) {
 
 bool has_codes(const Gemm& g) { return size_of(g.a.dtype) == 1; }
 
+lt::ScaleMode mode_of(const Scales& s) {
+    switch (s.layout) {
+        case ScaleLayout::rows: break;
+        case ScaleLayout::columns: return lt::kVec128;
+        case ScaleLayout::padded_rows: return lt::kBlock128x128;
+        case ScaleLayout::tiles: return lt::kVec32E8m0;
+    }
+    return lt::kScalar;
+}
+
 // Elements from one row of a row-major matrix to the next; the stride of a single row is arbitrary.
 int64_t row_length(const View& x) { return x.shape[0] == 1 ? x.shape[1] : x.stride(0); }
 
@@ -64,6 +75,7 @@ struct Problem {
     DType inputs = DType::f32, second = DType::f32, output = DType::f32;  // of a, b, c
     bool transpose_a = false, transpose_b = false, accumulate = false, bias = false, tf32 = false;
     bool gelu_backward = false;
+    std::array<lt::ScaleMode, 2> scales{};  // of a, b
     int64_t workspace_bytes = 0;
     int32_t multiprocessors = 0;  // that it may take; 0: all
     auto operator<=>(const Problem&) const = default;
@@ -84,6 +96,7 @@ Problem problem_of(const Stream& stream, const Gemm& g, bool tf32) {
               .bias = g.bias.defined(),
               .tf32 = tf32,
               .gelu_backward = g.epilogue == Epilogue::gelu_backward,
+              .scales = {mode_of(g.a_scales), mode_of(g.b_scales)},
               .workspace_bytes = stream.workspace_bytes};
     check_cuda(cudaGetDevice(&p.gpu), "cudaGetDevice");
     const int spared = g.gradient ? stream.products.spared_by_gradients : stream.products.spared_by_forward;
@@ -111,6 +124,8 @@ std::vector<int64_t> key_of(const Problem& p) {
                             int64_t{p.gelu_backward}, p.workspace_bytes, int64_t{p.multiprocessors}})
         key.push_back(x);
     if (p.second != p.inputs) key.push_back(type_of(p.second));
+    for (const lt::ScaleMode mode : p.scales)
+        if (mode != lt::kScalar) key.push_back(100 + mode);
     return key;
 }
 
@@ -148,6 +163,8 @@ Owned<lt::Operation> operation_of(const Gemm& g, const Problem& problem) {
     if (has_codes(g)) {
         set(lt::kFirstScale, static_cast<const void*>(g.b_scales.values.data));
         set(lt::kSecondScale, static_cast<const void*>(g.a_scales.values.data));
+        set(lt::kFirstScaleMode, problem.scales[1]);
+        set(lt::kSecondScaleMode, problem.scales[0]);
     }
     if (g.bias.defined()) {
         set(lt::kEpilogue, lt::kEpilogueBias);
@@ -425,21 +442,21 @@ void gemm_cublaslt(const Stream& stream, const Gemm& g) {
     apply_epilogue(cuda_table(), stream, g);
 }
 
-// One factor for each matrix, and the summed dim innermost in both: what fp8 units of every generation multiply. Scales
-// of groups are laid out in orders of their own, which quantize() does not write yet.
-bool codes_fit(const Gemm& g) {
-    const auto whole = [](const Scales& s) { return s.values.dtype == DType::f32 && s.group == GroupShape{}; };
-    return !g.transpose_a && g.transpose_b && whole(g.a_scales) && whole(g.b_scales) &&
-           (g.a.dtype == DType::e4m3 || g.b.dtype == DType::e4m3);
-}
-
-// Without a GPU, as in rehearsals, returns what the library is expected to compute.
+// Without a GPU, as in rehearsals, returns whether there are GPUs for which the library is expected to compute it.
 bool gemm_of_codes(const Stream& stream, const Gemm& g) {
-    if (!codes_fit(g)) return false;
+    const CodeUnit* unit = unit_of(g);
+    if (unit == nullptr) return false;
     if (int gpus = 0; cudaGetDeviceCount(&gpus) != cudaSuccess || gpus == 0) {
         cudaGetLastError();
         return true;
     }
+    int gpu = 0, major = 0, minor = 0;
+    check_cuda(cudaGetDevice(&gpu), "cudaGetDevice");
+    for (const auto& [of, value] :
+         {std::pair{cudaDevAttrComputeCapabilityMajor, &major}, {cudaDevAttrComputeCapabilityMinor, &minor}})
+        check_cuda(cudaDeviceGetAttribute(value, of, gpu), "cudaDeviceGetAttribute");
+    const int capability = 10 * major + minor;
+    if (capability < unit->first || capability > unit->last) return false;
     const Problem problem = problem_of(stream, g, false);
     return algorithms().of(problem, g).has_value();
 }
@@ -498,6 +515,7 @@ void fill_gemm(KernelTable& table, bool tf32) {
     table.gemm_workspace = [](const Stream&, const Gemm&) -> int64_t { return 0; };  // it has the stream's
     table.gemm_implementation = tf32 ? implementation_of<true> : implementation_of<false>;
     table.gemm_of_codes = gemm_of_codes;
+    table.scale_layout = layout_of_scales;
     table.gemm_tuning = empty_tuning;
     table.gemm_implementations = [] {
         static const std::string kVersion = library().version();

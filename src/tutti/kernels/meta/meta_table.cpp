@@ -38,6 +38,8 @@ KernelTable meta_table(const KernelTable& target) {
     silence<"scale">(table.scale);
     silence<"amax">(table.amax);
     silence<"quantize">(table.quantize);
+    silence<"amax_of_run">(table.amax_of_run);
+    silence<"quantize_run">(table.quantize_run);
     silence<"dequantize">(table.dequantize);
     silence<"relu_forward">(table.relu_forward);
     silence<"relu_backward">(table.relu_backward);

@@ -7,6 +7,7 @@
 
 #include "tutti/kernels/reference/element.h"
 #include "tutti/kernels/reference/fill.h"
+#include "tutti/kernels/scale_layout.h"
 
 namespace tutti::kernels::reference {
 
@@ -62,8 +63,9 @@ GroupShape sizes_of(const GroupShape& group, const Shape& shape) {
             group.columns > 0 ? group.columns : std::max<int64_t>(shape[1], 1)};
 }
 
-double divisor_at(const View& divisors, int64_t i, int64_t j) {
-    const int64_t at = offset(divisors, i, j);
+int64_t groups_of(int64_t size, int64_t group) { return (size + group - 1) / group; }
+
+double divisor_at(const View& divisors, int64_t at) {
     return divisors.dtype == DType::e8m0 ? e8m0_value(divisors.as<const uint8_t>()[at])
                                          : divisors.as<const float>()[at];
 }
@@ -82,7 +84,8 @@ void quantize(const Stream&, const Quantize& q) {
             for (int64_t r = first_row; r < rows && !q.amax.defined(); ++r)
                 for (int64_t c = first_column; c < columns; ++c) most = larger(most, std::abs(float_at(q.x, r, c)));
             const auto [i, j] = swapped(first_row / group.rows, first_column / group.columns);
-            const int64_t at = offset(q.scales.values, i, j);
+            const auto [down, across] = swapped(groups_of(R, group.rows), groups_of(C, group.columns));
+            const int64_t at = scale_place(q.scales.layout, i, j, down, across);
             const bool finite = std::isfinite(most);
             float factor = 1;
             if (q.scales.values.dtype == DType::e8m0) {
@@ -98,9 +101,46 @@ void quantize(const Stream&, const Quantize& q) {
             for (int64_t r = first_row; r < rows; ++r)
                 for (int64_t c = first_column; c < columns; ++c) {
                     const auto [k, l] = swapped(r, c);
-                    q.codes.as<uint8_t>()[offset(q.codes, k, l)] = format.nearest(float_at(q.x, r, c) * factor);
+                    const float x = float_at(q.x, r, c), scaled = x * factor;
+                    const uint8_t code = format.nearest(scaled);
+                    q.codes.as<uint8_t>()[offset(q.codes, k, l)] = code;
+                    if (!q.lost.defined()) continue;
+                    q.lost.as<int64_t>()[0] += std::abs(scaled) > numbers.largest;
+                    q.lost.as<int64_t>()[1] += x != 0 && (code & 0x7f) == 0;
                 }
         }
+}
+
+// visit(number of the element in x, of its group).
+template <class Visit>
+void for_each_of_run(const QuantizeRun& q, const Visit& visit) {
+    const GroupShape group = sizes_of(q.group, q.matrix);
+    const int64_t across = (q.matrix[1] + group.columns - 1) / group.columns;
+    for (int64_t i = 0; i < q.x.shape[0]; ++i) {
+        const int64_t r = (q.first + i) / q.matrix[1], c = (q.first + i) % q.matrix[1];
+        visit(i, r / group.rows * across + c / group.columns);
+    }
+}
+
+void amax_of_run(const Stream&, const QuantizeRun& q) {
+    for_each_of_run(q, [&](int64_t i, int64_t group) {
+        int32_t& most = q.amaxes.as<int32_t>()[group];
+        const float largest = larger(std::bit_cast<float>(most), std::abs(static_cast<float>(load(q.x, i))));
+        most = std::bit_cast<int32_t>(std::isnan(largest) ? std::nanf("") : largest);
+    });
+}
+
+void quantize_run(const Stream&, const QuantizeRun& q) {
+    const Format format(q.codes.dtype);
+    for_each_of_run(q, [&](int64_t i, int64_t group) {
+        const float most = std::bit_cast<float>(q.amaxes.as<const int32_t>()[group]);
+        float factor = 1;
+        if (std::isfinite(most))
+            factor = q.factor.defined()
+                         ? *q.factor.as<float>()
+                         : float8_factor(most, float8_of(q.codes.dtype), largest_of(q.x.dtype), q.powers_of_two);
+        q.codes.as<uint8_t>()[i] = format.nearest(static_cast<float>(load(q.x, i)) * factor);
+    });
 }
 
 void dequantize(const Stream&, const Dequantize& d) {
@@ -111,7 +151,10 @@ void dequantize(const Stream&, const Dequantize& d) {
         for (int64_t c = 0; c < C; ++c) {
             const int64_t i = r / group.rows, j = c / group.columns;
             const uint8_t code = d.codes.as<const uint8_t>()[d.transposed ? c * R + r : r * C + c];
-            const double divisor = d.transposed ? divisor_at(d.scales.values, j, i) : divisor_at(d.scales.values, i, j);
+            const int64_t down = groups_of(R, group.rows), across = groups_of(C, group.columns);
+            const double divisor =
+                divisor_at(d.scales.values, d.transposed ? scale_place(d.scales.layout, j, i, across, down)
+                                                         : scale_place(d.scales.layout, i, j, down, across));
             store(d.y, offset(d.y, r, c), format.number(code) * divisor);
         }
 }
@@ -121,6 +164,8 @@ void dequantize(const Stream&, const Dequantize& d) {
 void fill_float8(KernelTable& table) {
     table.amax = amax;
     table.quantize = quantize;
+    table.amax_of_run = amax_of_run;
+    table.quantize_run = quantize_run;
     table.dequantize = dequantize;
 }
 

@@ -80,6 +80,8 @@ inline const std::vector<const char*> kOps = {"fill",
                                               "muon_descent",
                                               "amax",
                                               "quantize",
+                                              "amax_of_run",
+                                              "quantize_run",
                                               "dequantize"};
 
 inline std::vector<Case> cases_of(const std::string& op) {

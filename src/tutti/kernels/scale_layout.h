@@ -1,0 +1,37 @@
+// kernels/scale_layout.h: where the divisors of the groups of a matrix of codes are, (R, C) of them: a row for each row
+// of groups of the matrix as it is stored, whose columns the product sums over. The orders other than `rows` are those
+// of cuBLASLt's scaling modes (CUDA 13, cuBLAS documentation, "Narrow Precision Data Types Usage").
+#pragma once
+
+#include "tutti/kernels/kernel_table.h"
+
+namespace tutti::kernels {
+
+constexpr int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+// Divisors in memory, padding included.
+constexpr int64_t scale_values(ScaleLayout layout, int64_t R, int64_t C) {
+    switch (layout) {
+        case ScaleLayout::rows: break;
+        case ScaleLayout::columns: return round_up(R, 4) * C;
+        case ScaleLayout::padded_rows: return R * round_up(C, 4);
+        case ScaleLayout::tiles: return round_up(R, 128) * round_up(C, 4);
+    }
+    return R * C;
+}
+
+// Place of divisor (r, c).
+constexpr int64_t scale_place(ScaleLayout layout, int64_t r, int64_t c, int64_t R, int64_t C) {
+    switch (layout) {
+        case ScaleLayout::rows: break;
+        case ScaleLayout::columns: return c * round_up(R, 4) + r;
+        case ScaleLayout::padded_rows: return r * round_up(C, 4) + c;
+        case ScaleLayout::tiles: {
+            const int64_t tile = r / 128 * (round_up(C, 4) / 4) + c / 4;
+            return tile * 512 + r % 32 * 16 + r % 128 / 32 * 4 + c % 4;
+        }
+    }
+    return r * C + c;
+}
+
+}  // namespace tutti::kernels
