@@ -337,6 +337,16 @@ bool is_legal(const Settings& run, const Settings& layout, int ranks) {
     }
 }
 
+// What of a layout is gathered as codes, where it may be: of `part`, which stands over `layout`.
+void draw_gather(const Settings& run, const Settings& layout, Settings& part, int ranks, Dice& dice) {
+    for (const std::string& what : {dice.text_of({"none", "weights", "sequences", "all"}), std::string("none")}) {
+        put(part, "precision.gather", what);
+        Settings whole = layout;
+        for (const auto& [key, value] : part) put(whole, key, value);
+        if (is_legal(run, whole, ranks)) return;
+    }
+}
+
 // Whether two layouts of one HSDP shape add gradients in one order: stage 0 of ZeRO sums replicas and shards in one
 // tree, the other stages each group of shards first (docs/promises.md).
 bool sum_alike(const spec::RunSpec& a, const spec::RunSpec& b, int ranks) {
@@ -372,6 +382,9 @@ Trial draw(uint64_t seed, int64_t number, int attempt, Compare compare) {
         }
         if (compare == Compare::verify) t.steps = draw_extremes(t.run, t.model, dice);
         if (compare == Compare::resumed) t.other_ranks = draw_layout(t.other, dice, experts, micro, global);
+        draw_gather(t.run, {}, t.layout, t.ranks, dice);
+        if (!t.other.empty())
+            draw_gather(t.run, compare == Compare::twin ? t.layout : Settings(), t.other, t.other_ranks, dice);
         if (!is_legal(t.run, t.layout, t.ranks)) continue;
         Settings other = compare == Compare::twin ? t.layout : Settings();
         for (const auto& [key, value] : t.other) put(other, key, value);

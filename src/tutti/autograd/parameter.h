@@ -80,6 +80,20 @@ struct StoredAs {
     int64_t first_row = 0, rows = 0, row_step = 1, row_block = 1;
 };
 
+// How a gather brings the weight of a layer as codes of 8 bits, one form for all its products (precision.gather).
+struct GatheredCodes {
+    DType format = DType::e4m3;
+    kernels::GroupShape group = {};
+    bool powers_of_two = true;
+    comm::Communicator* ranks = nullptr;  // that hold parts of a tensor of one scale; null: this part is the tensor
+    // Of delayed scaling, at the time of a gather: where the largest magnitude is recorded, and the factor; undefined:
+    // it is not recorded, the factor follows from the magnitudes.
+    struct Given {
+        Tensor amax, factor;
+    };
+    std::function<Given()> given = {};
+};
+
 struct Parameter {
     std::string name;  // global: "h.11.attn.c_proj.weight", with the global layer index
     Shape shape;       // global
@@ -101,10 +115,13 @@ struct Parameter {
     // How products multiply by this weight (nn/product_rule.h); null: by its value.
     std::shared_ptr<const nn::ProductRule> rule = {};
 
-    Tensor value;                 // what forward reads, in the compute type
+    std::optional<GatheredCodes> gathered = {};  // nothing: gathers bring values
+
+    Tensor value;                 // what forward reads, in the compute type; where codes are gathered: codes.values
     Tensor master;                // f32; shares memory with value when the compute type is f32. Of a frozen one: none
     Tensor gradient;              // f32, accumulated over the microbatches of a step. Of a frozen one: none
     bool gradient_unset = false;  // no contribution yet: the first one overwrites the gradient's memory
+    ops::Operand codes = {};      // what a gather brought, while it is in memory; else without scales
     ops::WeightForms forms = {};  // of value, for products
 
     bool of_experts() const { return role == Role::expert_column || role == Role::expert_row || role == Role::expert; }

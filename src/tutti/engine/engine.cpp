@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "tutti/base/to_size.h"
 #include "tutti/engine/algorithms.h"
 #include "tutti/kernels/backends.h"
 #include "tutti/parallel/apply.h"
 #include "tutti/spec/layers.h"
+#include "tutti/spec/recipe.h"
 
 namespace tutti::engine {
 
@@ -96,6 +98,12 @@ std::unique_ptr<parallel::DataParallel> make_data_parallel(const spec::RunSpec& 
     return std::make_unique<parallel::DataParallel>(ctx, units, groups, options);
 }
 
+// Parameters begin at multiples of so many values in flat buffers. Weights of a recipe may have buffers of their own
+// (precision.gather): where parameters begin with a block of the sums of squares, the norm does not show which.
+int64_t grain_of(const spec::RunSpec& run, const optim::Rules& rules, const models::Model& model) {
+    return std::lcm(rules.grain(model.parameters()), spec::recipe_of(run.precision) ? parallel::kShardGrain : 1);
+}
+
 optim::Rules checked_rules(const spec::RunSpec& run, models::Model& model, const Factories& factories) {
     optim::Rules rules(run.optimizer, factories.update_rule);
     rules.check_groups(model.parameters());
@@ -176,9 +184,10 @@ Engine::Engine(const spec::RunSpec& run_, comm::World& world, Machine machine, c
       groups(gpus ? *gpus : world, parallel::make_mesh(run, world.size())),
       model(applied(factories.model(ctx, run.model, run.train.seq_len), run, groups, world.rank(), factories)),
       scales(delayed_scales_of(model)),
+      lost(lost_values_of(model)),
       pipeline(placed(run, model, groups)),
       rules(checked_rules(run, model, factories)),
-      data_parallel(make_data_parallel(run, ctx, units_of(model, pipeline), groups, rules.grain(model.parameters()),
+      data_parallel(make_data_parallel(run, ctx, units_of(model, pipeline), groups, grain_of(run, rules, model),
                                        offload_device.get())),
       executor(ctx, model, groups, pipeline, pass_options(run, pipeline, offload_device.get())),
       optimizer(ctx, data_parallel->parameter_shards(), rules, run.offload.optimizer ? offload_device.get() : nullptr,
@@ -189,6 +198,7 @@ Engine::Engine(const spec::RunSpec& run_, comm::World& world, Machine machine, c
     device->choose_products(product_choices(run, groups.mesh(), tuning.get()));
     check_products(run, ctx);
     if (scales) scales->allocate(ctx);
+    if (lost) lost->allocate(ctx);
     if (run.train.cuda_graphs) graph.emplace(ctx);
     for (int64_t k = 0; k < run.model.mtp_depth; ++k) later_losses.emplace_back(ctx);
     if (run.model.moe.experts > 0) {

@@ -60,6 +60,7 @@ struct Engine {
     parallel::Groups groups;
     models::Model model;
     std::shared_ptr<nn::DelayedScales> scales;  // of 8-bit tensors, from earlier steps; null: the recipe has none
+    std::shared_ptr<nn::LostValues> lost;       // by casts to 8 bits; null: no product has any
     pipeline::Pipeline pipeline;
     optim::Rules rules;  // of updates
     std::unique_ptr<parallel::DataParallel> data_parallel;

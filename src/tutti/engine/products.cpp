@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "tutti/base/to_size.h"
+#include "tutti/kernels/code_units.h"
 #include "tutti/mesh/mesh.h"
 #include "tutti/nn/quantized.h"
 #include "tutti/spec/recipe.h"
@@ -69,15 +70,34 @@ void choose_products(models::Model& model, const spec::RunSpec& run, parallel::G
         for (autograd::Parameter* p : units[to_size(block + 1)]->parameters)
             if (spec::quantizes(run, block) && kind_of(*p) >= 0) layers.push_back(p);
     const auto scales = recipe->delayed ? std::make_shared<nn::DelayedScales>(*recipe, layers) : nullptr;
+    const auto lost = std::make_shared<nn::LostValues>();
+    const bool of_sequences = spec::gathers_codes_of_sequences(run.precision);
     std::array<std::shared_ptr<const nn::ProductRule>, kKinds.size()> rules;
     for (size_t i = 0; i < kKinds.size(); ++i) {
         const Kind& kind = kKinds[i];
         if (kind.of_experts && run.model.moe.experts == 0) continue;
-        rules[i] =
-            std::make_shared<nn::QuantizedProducts>(*recipe, nn::ScaleRanks{over(kind.x), over(kind.dy), over(kind.w)},
-                                                    run.precision.emulate, kind.input_is_saved, scales);
+        nn::ScaleRanks ranks{over(kind.x), over(kind.dy), over(kind.w)};
+        ranks.gathers_codes = of_sequences && !kind.of_experts;
+        if (ranks.gathers_codes) ranks.part_of_x = ranks.part_of_dy = over(mesh::kTp | mesh::kCp);
+        rules[i] = std::make_shared<nn::QuantizedProducts>(*recipe, ranks, run.precision.emulate, kind.input_is_saved,
+                                                           scales, lost);
     }
-    for (autograd::Parameter* p : layers) p->rule = rules[to_size(kind_of(*p))];
+    const bool gathers = spec::gathers_codes_of_weights(run.precision) && run.parallel.zero == 3;
+    for (autograd::Parameter* p : layers) {
+        const Kind& kind = kKinds[to_size(kind_of(*p))];
+        p->rule = rules[to_size(kind_of(*p))];
+        if (!gathers) continue;
+        p->gathered = {.format = recipe->w.format,
+                       .group = {recipe->w.across, recipe->w.along},
+                       .powers_of_two = recipe->powers_of_two,
+                       .ranks = over(kind.w)};
+        if (scales)
+            p->gathered->given = [scales, p] {
+                const nn::DelayedScales::Place place = scales->place(*p, nn::DelayedScales::kW);
+                return autograd::GatheredCodes::Given{scales->recording() ? place.amax : Tensor(),
+                                                      place.known ? place.factor : Tensor()};
+            };
+    }
 }
 
 void check_products(const spec::RunSpec& run, ops::Context& ctx) {
@@ -85,30 +105,44 @@ void check_products(const spec::RunSpec& run, ops::Context& ctx) {
     if (!recipe || run.precision.emulate || ctx.kernels.gemm_of_codes == nullptr) return;
     const std::vector<std::string> problems = spec::code_product_problems(run);
     check<UsageError>(problems.empty(), joined(problems, "\n"));
-    // dx = dy w, whose factors may differ in format; at an address that suits every kernel. Nothing is read.
+    // dx = dy w, whose factors may differ in format, and dw = dy^T x; at an address that suits every kernel. Nothing is
+    // read.
     constexpr int64_t kSize = 256;
     auto* const nowhere = reinterpret_cast<void*>(kSize);
     const auto codes = [&](const spec::Quantity& q) { return View(nowhere, q.format, {kSize, kSize}); };
     const auto scales = [&](const spec::Quantity& q) {
         const auto groups = [&](int64_t size) { return size > 0 ? kSize / size : 1; };
-        return kernels::Scales{View(nowhere, q.divisors, {groups(q.across), groups(q.along)}), {q.across, q.along}};
+        const kernels::GroupShape group{q.across, q.along};
+        return kernels::Scales{
+            View(nowhere, q.divisors, {groups(q.across), groups(q.along)}), group,
+            ctx.kernels.scale_layout ? ctx.kernels.scale_layout(q.divisors, group) : kernels::ScaleLayout::rows};
     };
-    const kernels::Gemm probe{.a = codes(recipe->dy),
-                              .b = codes(recipe->w),
-                              .c = View(nowhere, spec::compute_dtype(run), {kSize, kSize}),
-                              .transpose_b = true,
-                              .gradient = true,
-                              .a_scales = scales(recipe->dy),
-                              .b_scales = scales(recipe->w)};
-    check<UsageError>(ctx.kernels.gemm_of_codes(ctx.device.stream(), probe), "[precision] recipe = \"",
-                      run.precision.recipe, "\": ", ctx.device.name(), " with the ", ctx.kernels.name,
-                      " kernels multiplies no such codes; set [precision] emulate = true, which decodes them before "
-                      "each product: the same values, slower");
+    const auto multiplies = [&](const spec::Quantity& b, DType c) {
+        const kernels::Gemm probe{.a = codes(recipe->dy),
+                                  .b = codes(b),
+                                  .c = View(nowhere, c, {kSize, kSize}),
+                                  .transpose_b = true,
+                                  .gradient = true,
+                                  .a_scales = scales(recipe->dy),
+                                  .b_scales = scales(b)};
+        return ctx.kernels.gemm_of_codes(ctx.device.stream(), probe);
+    };
+    check<UsageError>(multiplies(recipe->w, spec::compute_dtype(run)) && multiplies(recipe->x, DType::f32),
+                      "[precision] recipe = \"", run.precision.recipe, "\": ", ctx.device.name(), " with the ",
+                      ctx.kernels.name, " kernels multiplies no such codes (", kernels::text_of_code_units(),
+                      "); set [precision] emulate = true, which decodes them before each product: the same values, "
+                      "slower");
 }
 
 std::shared_ptr<nn::DelayedScales> delayed_scales_of(const models::Model& model) {
     for (const autograd::Parameter* p : model.parameters())
         if (auto scales = nn::rule_of(*p).scales()) return scales;
+    return nullptr;
+}
+
+std::shared_ptr<nn::LostValues> lost_values_of(const models::Model& model) {
+    for (const autograd::Parameter* p : model.parameters())
+        if (auto lost = nn::rule_of(*p).lost()) return lost;
     return nullptr;
 }
 

@@ -6,6 +6,7 @@
 
 #include "tutti/models/model.h"
 #include "tutti/nn/delayed.h"
+#include "tutti/nn/lost_values.h"
 #include "tutti/parallel/groups.h"
 #include "tutti/spec/run_spec.h"
 
@@ -18,7 +19,8 @@ void choose_products(models::Model& model, const spec::RunSpec& run, parallel::G
 // UsageError, with what to set, where the device's kernels would have to multiply codes and do not multiply these.
 void check_products(const spec::RunSpec& run, ops::Context& ctx);
 
-// The scales of earlier steps that the rules of these layers share; null: no rule has any.
+// The scales of earlier steps that the rules of these layers share; null: no rule has any. The same of what casts lose.
 std::shared_ptr<nn::DelayedScales> delayed_scales_of(const models::Model& model);
+std::shared_ptr<nn::LostValues> lost_values_of(const models::Model& model);
 
 }  // namespace tutti::engine

@@ -103,6 +103,112 @@ TEST(Recipes, HaveTheSameBitsHoweverStateIsHeldAndPassesAreOrdered) {
         }
 }
 
+// Codes that are gathered are those of gathered values. `ffn` 384: a shard of two ends inside of a block of 128 x 128.
+TEST(Recipes, HaveTheSameBitsWhereWeightsAreGatheredAsCodes) {
+    struct GatheredLayout : Layout {
+        int64_t ffn = 384;
+        bool experts = false;
+    };
+    const GatheredLayout layouts[] = {
+        {{"shards", 2, [](spec::RunSpec& r) { r.recompute.policy = "full"; }}},
+        {{"accumulated", 2, [](spec::RunSpec& r) { r.parallel.accumulate = "full", r.precision.master = "none"; }}},
+        {{"offload", 2, [](spec::RunSpec& r) { r.offload.params = r.offload.optimizer = true; }}},
+        {{"three shards x tp", 6, [](spec::RunSpec& r) { r.parallel.tp = 2, r.train.global_batch = 6; }}, 512},
+        {{"replicas", 4, [](spec::RunSpec& r) { r.parallel.dp_replicate = 2; }}},
+        {{"zb-h1", 4, [](spec::RunSpec& r) { r.parallel.pp = 2, r.parallel.schedule = "zb-h1"; }}},
+        {{"unsharded", 4, [](spec::RunSpec& r) { r.parallel.pp = 2, r.parallel.unsharded_stages = 1; }}},
+        {{"cp", 2, [](spec::RunSpec& r) { r.parallel.cp = 2, r.train.seq_len = r.model.max_positions = 512; }}},
+        {{"ep", 4, [](spec::RunSpec& r) { r.parallel.ep = 2; }}, 384, true},
+        {{"ep x etp", 4, [](spec::RunSpec& r) { r.parallel.tp = r.parallel.etp = r.parallel.ep = 2; }}, 512, true},
+    };
+    for (const char* recipe : {"tensor", "delayed", "block"})
+        for (const GatheredLayout& layout : layouts) {
+            spec::RunSpec run = run_of(recipe, "bf16");
+            if (layout.experts) run = moe_of(run), run.model.moe.ffn = 256;
+            run.model.ffn = layout.ffn;
+            run.parallel.zero = 3;
+            layout.change(run);
+            ASSERT_EQ(spec::recipe_problems(run), std::vector<std::string>()) << layout.name;
+            const Outcome values = steps(run, layout.ranks, 3);
+            EXPECT_NE(values.losses[0], values.losses[2]);
+            run.precision.gather = "weights";
+            ASSERT_EQ(spec::recipe_problems(run), std::vector<std::string>()) << layout.name;
+            EXPECT_EQ(steps(run, layout.ranks, 3), values) << recipe << ", " << layout.name;
+        }
+}
+
+// All-gathers of one step on the first rank, in bytes sent.
+int64_t gathered_bytes(const spec::RunSpec& run, int ranks, int64_t& coded) {
+    int64_t sent = 0;
+    comm::run_ranks(ranks, {.timeout_s = 60}, [&](comm::World& world) {
+        Engine engine(run, world, machine_of(run, {}, ::testing::TempDir()),
+                      [&](ops::Context& ctx, const BatchShard& share) { return fixed_batches(ctx, run, share); });
+        const auto before = engine.groups.traffic();
+        EXPECT_FALSE(train_step(engine, 1).skipped);
+        if (world.rank() > 0) return;
+        for (const autograd::Parameter* p : engine.model.parameters()) coded += p->rule ? p->shape.numel() : 0;
+        for (const auto& t : parallel::difference(engine.groups.traffic(), before))
+            if (t.operation == comm::Kind::all_gather) sent += t.traffic.sent;
+    });
+    return sent;
+}
+
+// A forward and a backward gather the weights of the recipe's blocks, 1 byte a value in place of 2; of two ranks each
+// sends its half.
+TEST(Recipes, GatherHalfOfTheBytesOfWeights) {
+    spec::RunSpec run = run_of("block", "bf16");
+    run.parallel.zero = 3;
+    run.train.global_batch = 2;
+    int64_t coded = 0, again = 0;
+    const int64_t values = gathered_bytes(run, 2, again);
+    run.precision.gather = "weights";
+    const int64_t codes = gathered_bytes(run, 2, coded);
+    EXPECT_EQ(values - codes, 2 * coded / 2);
+    EXPECT_EQ(coded, 2 * 7 * 256 * 256);
+}
+
+TEST(Recipes, HaveTheSameBitsWhereSequencesAreGatheredAsCodes) {
+    struct SequenceLayout : Layout {
+        const char* gather = "sequences";
+        bool gelu = false;
+    };
+    const SequenceLayout layouts[] = {
+        {{"tp", 2, [](spec::RunSpec& r) { r.train.micro_batch = 2; }}},
+        {{"recompute", 2, [](spec::RunSpec& r) { r.recompute.policy = "full"; }}},
+        {{"selective", 2, [](spec::RunSpec& r) { r.recompute.policy = "selective"; }}},
+        {{"zb-h1", 4, [](spec::RunSpec& r) { r.parallel.pp = 2, r.parallel.schedule = "zb-h1"; }}},
+        {{"cp", 4, [](spec::RunSpec& r) { r.parallel.cp = 2; }}},
+        {{"weights too", 4, [](spec::RunSpec& r) { r.parallel.zero = 3; }}, "all"},
+        {{"shared heads", 4, [](spec::RunSpec& r) { r.parallel.tp = 4, r.model.kv_heads = 2; }}},
+        {{"biases", 2, [](spec::RunSpec& r) { r.model.family = spec::Family::gpt2; }}, "sequences", true},
+    };
+    for (const char* recipe : {"tensor", "delayed"})
+        for (const SequenceLayout& layout : layouts) {
+            spec::RunSpec run = run_of(recipe, "bf16");
+            run.parallel.tp = 2;
+            run.train.seq_len = run.model.max_positions = 64;
+            layout.change(run);
+            ASSERT_EQ(spec::recipe_problems(run), std::vector<std::string>()) << layout.name;
+            const Outcome values = steps(run, layout.ranks, 3);
+            EXPECT_NE(values.losses[0], values.losses[2]);
+            run.precision.gather = layout.gather;
+            ASSERT_EQ(spec::recipe_problems(run), std::vector<std::string>()) << layout.name;
+            EXPECT_EQ(steps(run, layout.ranks, 3), values) << recipe << ", " << layout.name;
+        }
+}
+
+// Two blocks of four have the recipe. In each the inputs of q, k, v and of gate, up are gathered in the forward, and
+// the gradients of two outputs in the backward: (B, T, C) of 1 byte a value in place of 2.
+TEST(Recipes, GatherHalfOfTheBytesOfSequences) {
+    spec::RunSpec run = run_of("delayed", "bf16");
+    run.parallel.tp = 2;
+    int64_t coded = 0;
+    const int64_t values = gathered_bytes(run, 2, coded);
+    run.precision.gather = "sequences";
+    const int64_t microbatches = 4, T = 8, C = 256, blocks = 2, of_block = 4;
+    EXPECT_EQ(values - gathered_bytes(run, 2, coded), microbatches * blocks * of_block * T * C / 2);
+}
+
 double relative(double a, double b) { return std::abs(a - b) / std::abs(b); }
 
 // In f32 the sums of a layer differ from one rank's by 1e-7. A code that this moves over a border moves one value by

@@ -2,8 +2,10 @@
 #include "tutti/engine/step.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
+#include <span>
 
 #include "tutti/engine/algorithms.h"
 #include "tutti/ops/weight_forms.h"
@@ -29,6 +31,7 @@ StepResult synchronous_step(Engine& s, int64_t step) {
 void add_gradients(Engine& s, int64_t step, StepTrace& trace) {
     const std::vector<int64_t> microbatches = microbatches_of(s.pipeline);
     if (s.scales) s.scales->begin_step(s.ctx);
+    if (s.lost) s.lost->begin_step(s.ctx);
     s.data_parallel->begin_step(microbatches);  // a gradient is summed over the ranks after so many backwards
     {
         // Forms of weights are kept from one microbatch to the next, where weights stay in memory.
@@ -38,6 +41,7 @@ void add_gradients(Engine& s, int64_t step, StepTrace& trace) {
     trace.part(Activity::other, "finish gradients", [&] {
         s.data_parallel->finish_gradients();
         if (s.scales) s.scales->end_step(s.groups.world());
+        if (s.lost) s.lost->end_step();
         send_losses(s);
     });
 }
@@ -54,12 +58,15 @@ void measure(Engine& s, int64_t step, StepTrace& trace, StepResult& r) {
     trace.part(Activity::compute, "gradient norm", [&] {
         r.loss_scale = s.loss_scale.value;
         r.grad_norm = gradient_norm(s);  // the one wait for the device
-        const auto mean = [&](ops::Sum& losses) {
+        const auto mean = [&](ops::Sum& losses, std::span<int64_t> counts = {}) {
             ExactSum sum = losses.take();
-            s.groups.world().sum(sum);
+            s.groups.world().sum(sum, counts);
             return sum.value() / static_cast<double>(std::max<int64_t>(r.valid_tokens, 1));
         };
-        r.loss = mean(s.losses);
+        std::array<int64_t, 3> lost = s.lost ? s.lost->counts(s.ctx) : std::array<int64_t, 3>{};
+        r.loss = mean(s.losses, std::span(lost).first(s.lost ? lost.size() : 0));
+        if (const auto all = static_cast<double>(lost[2]); all > 0)
+            r.saturated = static_cast<double>(lost[0]) / all, r.flushed = static_cast<double>(lost[1]) / all;
         for (ops::Sum& losses : s.later_losses) r.later_losses.push_back(mean(losses));
         if (s.routing) r.routing = s.routing->take(s.groups.world());
     });

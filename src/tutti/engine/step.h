@@ -16,7 +16,10 @@ struct StepResult {
     std::vector<double> later_losses;
     double grad_norm = 0;  // before clipping; with the schedule pipedream, that of the last microbatch
     double lr = 0;
-    double loss_scale = 1;       // factor of the gradients in the passes; loss and norm are without it
+    double loss_scale = 1;  // factor of the gradients in the passes; loss and norm are without it
+    // Of the values that products with a recipe read: shares that saturated in 8 bits, and that became 0. Nothing: no
+    // recipe, or stages that update by themselves.
+    std::optional<double> saturated, flushed;
     int64_t valid_tokens = 0;    // tokens (rows for the mlp)
     nn::RoutingSummary routing;  // of a model with experts
     bool skipped = false;        // loss or gradient not finite: no update

@@ -137,6 +137,13 @@ Var reduce_from_region(Tape& tape, Var x, Communicator& ranks) {
     return tape.record("reduce_from_region", {input}, sum, [](const Tensor& dy, Tensors&) { return Tensors{dy}; });
 }
 
+ops::Operand all_gather_codes(ops::Context& ctx, ops::Operand part, Communicator& ranks) {
+    check(part.scales.numel() == 1, "gathered codes have one scale, got ", part.scales.numel());
+    part.values = gather_rows(ctx, part.values, ranks);
+    part.coding.shape = part.values.shape();
+    return part;
+}
+
 Var gather_from_sequence(Tape& tape, const Var& x, Communicator& ranks) {
     return tape.record("gather_from_sequence", {x}, gather_rows(tape.context(), x.value, ranks),
                        [&ctx = tape.context(), &ranks](const Tensor& dy, Tensors&) {
@@ -144,10 +151,15 @@ Var gather_from_sequence(Tape& tape, const Var& x, Communicator& ranks) {
                        });
 }
 
+Var reduce_scatter_to_sequence(Tape& tape, const Var& x, Communicator& ranks,
+                               std::function<Tensor(const Tensor& dy)> gather) {
+    return tape.record("reduce_scatter_to_sequence", {x}, reduce_scatter(tape.context(), x.value, ranks),
+                       [gather = std::move(gather)](const Tensor& dy, Tensors&) { return Tensors{gather(dy)}; });
+}
+
 Var reduce_scatter_to_sequence(Tape& tape, const Var& x, Communicator& ranks) {
-    return tape.record(
-        "reduce_scatter_to_sequence", {x}, reduce_scatter(tape.context(), x.value, ranks),
-        [&ctx = tape.context(), &ranks](const Tensor& dy, Tensors&) { return Tensors{gather_rows(ctx, dy, ranks)}; });
+    return reduce_scatter_to_sequence(
+        tape, x, ranks, [&ctx = tape.context(), &ranks](const Tensor& dy) { return gather_rows(ctx, dy, ranks); });
 }
 
 Var all_to_all_sp2hp(Tape& tape, const Var& x, Communicator& ranks, const std::vector<int64_t>& heads) {

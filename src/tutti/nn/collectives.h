@@ -24,6 +24,13 @@ Var reduce_from_region(Tape& tape, Var x, comm::Communicator& ranks);     // for
 Var gather_from_sequence(Tape& tape, const Var& x, comm::Communicator& ranks);        // all_gather, reduce_scatter
 Var reduce_scatter_to_sequence(Tape& tape, const Var& x, comm::Communicator& ranks);  // reduce_scatter, all_gather
 
+// The same where gather() makes the whole dy.
+Var reduce_scatter_to_sequence(Tape& tape, const Var& x, comm::Communicator& ranks,
+                               std::function<Tensor(const Tensor& dy)> gather);
+
+// The whole of codes with one scale, equal on all ranks, of which each rank has rows: (B, T / P, C) to (B, T, C).
+ops::Operand all_gather_codes(ops::Context& ctx, ops::Operand part, comm::Communicator& ranks);
+
 // The all_to_all around attention of Jacobs et al. 2023 (DeepSpeed-Ulysses). sp2hp takes the T tokens of this rank with
 // all heads, in sections of heads[i] heads, x (B, T, sum of heads, D), and returns the tokens of all P ranks with an
 // equal part of each section's heads, (B, T P, sum of heads / P, D). hp2sp is its inverse for one section. A section of

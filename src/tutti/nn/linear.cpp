@@ -41,12 +41,25 @@ MakeOperand saved_input(Tape& tape, const Parameter& w, const Var& x, const ops:
     return tape.recording() ? rule_of(w).save(tape, x, in, {GemmRole::weight_gradient, {}, &w}) : MakeOperand();
 }
 
+// The scale of gradients that the exit of a region gathers as codes; null: it gathers none, and dy are numbers.
+using CodesOfGradient = std::shared_ptr<ops::Operand>;
+
+// dy, or the codes that stand for it, for one product.
+ops::Operand gradient_of(ops::Context& ctx, const Parameter& w, const Tensor& dy, GemmRole role,
+                         const CodesOfGradient& codes) {
+    if (codes == nullptr) return gradient_of(ctx, w, dy, role);
+    ops::Operand whole = *codes;
+    whole.values = dy;
+    return rule_of(w).whole(ctx, whole, {role, {}, &w});
+}
+
 // The gradients of weight and bias of y = x w^T + b.
-autograd::WeightGradient weight_gradient_of(ops::Context& ctx, const Affine& layer, MakeOperand saved) {
-    return [&ctx, layer, saved = std::move(saved)](const Tensor& dy) {
+autograd::WeightGradient weight_gradient_of(ops::Context& ctx, const Affine& layer, MakeOperand saved,
+                                            const CodesOfGradient& codes = {}) {
+    return [&ctx, layer, codes, saved = std::move(saved)](const Tensor& dy) {
         if (!layer.weight.frozen())
-            ops::linear_backward_weight(ctx, gradient_of(ctx, layer.weight, dy, GemmRole::weight_gradient), saved(),
-                                        layer.weight.gradient, adds_to_gradient(layer.weight));
+            ops::linear_backward_weight(ctx, gradient_of(ctx, layer.weight, dy, GemmRole::weight_gradient, codes),
+                                        saved(), layer.weight.gradient, adds_to_gradient(layer.weight));
         if (layer.bias && !layer.bias->frozen()) ops::bias_backward(ctx, dy, gradient_to_add_to(ctx, *layer.bias));
     };
 }
@@ -54,20 +67,20 @@ autograd::WeightGradient weight_gradient_of(ops::Context& ctx, const Affine& lay
 // Records the node of y = x w^T + b, where y is already computed, of x as the operand `in`. `edge`: null for all but
 // the first of several layers of one input.
 Var record_linear(Tape& tape, const Var& x, const ops::Operand& in, Affine layer, const Tensor& y,
-                  const SharedEdge& edge) {
+                  const SharedEdge& edge, const CodesOfGradient& codes = {}) {
     ops::Context& ctx = tape.context();
     return tape.record(
         "linear", {x}, y,
-        [&ctx, &weight = layer.weight, edge, wanted = x.id >= 0](const Tensor& dy, Tensors& sums) {
+        [&ctx, &weight = layer.weight, edge, codes, wanted = x.id >= 0](const Tensor& dy, Tensors& sums) {
             const auto gradient = [&](ops::Products* later) {
                 if (!wanted) return Tensor();
-                return ops::linear_backward_input(ctx, gradient_of(ctx, weight, dy, GemmRole::input_gradient),
+                return ops::linear_backward_input(ctx, gradient_of(ctx, weight, dy, GemmRole::input_gradient, codes),
                                                   weight_of(ctx, weight, GemmRole::input_gradient), std::move(sums[0]),
                                                   later);
             };
             return Tensors{edge ? edge->input_gradient(gradient) : gradient(nullptr)};
         },
-        weight_gradient_of(ctx, layer, saved_input(tape, layer.weight, x, in)), parameters_of(layer));
+        weight_gradient_of(ctx, layer, saved_input(tape, layer.weight, x, in), codes), parameters_of(layer));
 }
 
 // y plus the terms of the layer's rule.
@@ -79,28 +92,63 @@ bool any_adds(std::initializer_list<Affine> layers) {
     return std::any_of(layers.begin(), layers.end(), [](const Affine& l) { return rule_of(l.weight).adds(); });
 }
 
+bool gathers_codes(const Affine& layer) {
+    const autograd::TensorParallel& tp = layer.weight.tensor_parallel;
+    return tp.ranks != nullptr && tp.sequence && rule_of(layer.weight).gathers_codes();
+}
+
+// The input of layers at the entry of a region, and what their products multiply; layers of one rule share an operand.
+struct Entered {
+    Var x;
+    std::vector<ops::Operand> operands;
+};
+Entered enter_layers(Tape& tape, const Var& x, std::initializer_list<Affine> layers, const SharedEdge& edge) {
+    const Affine& first = *layers.begin();
+    const auto like = [](const Affine& a, const Affine& b) { return &rule_of(a.weight) == &rule_of(b.weight); };
+    const bool one_rule = std::all_of(layers.begin(), layers.end(), [&](const Affine& l) { return like(l, first); });
+    Entered entered;
+    if (one_rule && gathers_codes(first)) {
+        ops::Operand whole;
+        entered.x = enter_tp_region_as_codes(tape, x, first.weight, edge, whole);
+        entered.operands.assign(layers.size(), whole);
+        return entered;
+    }
+    entered.x = enter_tp_region(tape, x, first.weight, edge);
+    for (auto layer = layers.begin(); layer != layers.end(); ++layer) {
+        const bool same = layer != layers.begin() && like(*layer, *(layer - 1));
+        entered.operands.push_back(same ? entered.operands.back()
+                                        : input_of(tape.context(), layer->weight, entered.x.value));
+    }
+    return entered;
+}
+
+// Of a layer at the exit of a region. A bias reads the gradients themselves.
+CodesOfGradient codes_of_gradient(const Affine& layer) {
+    return layer.bias == nullptr && gathers_codes(layer) ? std::make_shared<ops::Operand>() : nullptr;
+}
+Var leave_layer(Tape& tape, Var y, const Affine& layer, const SharedEdge& edge, const CodesOfGradient& codes) {
+    return codes ? exit_tp_region_as_codes(tape, y, layer.weight, codes)
+                 : exit_tp_region(tape, std::move(y), layer.weight, edge);
+}
+
 }  // namespace
 
 std::vector<Var> projections(Tape& tape, const Var& x, std::initializer_list<Affine> layers) {
     ops::Context& ctx = tape.context();
     const SharedEdge edge = edge_of(tape, layers.begin()->weight);
-    const Var in = enter_tp_region(tape, x, layers.begin()->weight, edge);
-    std::vector<ops::Operand> inputs;  // layers of one rule share an operand
-    for (auto layer = layers.begin(); layer != layers.end(); ++layer) {
-        const bool same = layer != layers.begin() && &rule_of(layer->weight) == &rule_of((layer - 1)->weight);
-        inputs.push_back(same ? inputs.back() : input_of(ctx, layer->weight, in.value));
-    }
+    const Entered entered = enter_layers(tape, x, layers, edge);
+    const Var& in = entered.x;
     const Tensors y = edge->reading([&](ops::Products* later) {
         Tensors all;
         for (const Affine& layer : layers)
-            all.push_back(ops::linear(ctx, inputs[all.size()], weight_of(ctx, layer.weight, GemmRole::forward),
-                                      value_of(layer.bias), later));
+            all.push_back(ops::linear(ctx, entered.operands[all.size()],
+                                      weight_of(ctx, layer.weight, GemmRole::forward), value_of(layer.bias), later));
         return all;
     });
     std::vector<Var> outputs;
     for (const Affine& layer : layers) {
         const size_t i = outputs.size();
-        Var z = record_linear(tape, in, inputs[i], layer, y[i], i == 0 ? edge : SharedEdge());
+        Var z = record_linear(tape, in, entered.operands[i], layer, y[i], i == 0 ? edge : SharedEdge());
         outputs.push_back(finished(tape, in, std::move(z), layer));
     }
     return outputs;
@@ -165,8 +213,9 @@ Var linear(Tape& tape, const Var& x, Affine layer) {
     const auto product = [&](ops::Products* later) {
         return ops::linear(ctx, in, weight_of(ctx, layer.weight, GemmRole::forward), bias_of(layer), later);
     };
-    Var y = record_linear(tape, x, in, layer, edge->summing(product), edge);
-    return exit_tp_region(tape, finished(tape, x, std::move(y), layer), layer.weight, edge);
+    const CodesOfGradient codes = codes_of_gradient(layer);
+    Var y = record_linear(tape, x, in, layer, edge->summing(product), edge, codes);
+    return leave_layer(tape, finished(tape, x, std::move(y), layer), layer, edge, codes);
 }
 
 namespace {
@@ -178,19 +227,20 @@ Var activated_linear(Tape& tape, const char* name, const std::vector<Var>& z, co
                      Affine layer, ActivationBackward backward) {
     ops::Context& ctx = tape.context();
     const SharedEdge exit = edge_of(tape, layer.weight);
+    const CodesOfGradient codes = codes_of_gradient(layer);
     const ops::Operand in = input_of(ctx, layer.weight, value);
     Var sum = tape.record(
         name, z, exit->summing([&](ops::Products* later) {
             return ops::linear(ctx, in, weight_of(ctx, layer.weight, GemmRole::forward), bias_of(layer), later);
         }),
-        [&ctx, &weight = layer.weight, exit, backward = std::move(backward)](const Tensor& dy, Tensors&) {
+        [&ctx, &weight = layer.weight, exit, codes, backward = std::move(backward)](const Tensor& dy, Tensors&) {
             return exit->reading([&](ops::Products* later) {
-                return backward(gradient_of(ctx, weight, dy, GemmRole::input_gradient),
+                return backward(gradient_of(ctx, weight, dy, GemmRole::input_gradient, codes),
                                 weight_of(ctx, weight, GemmRole::input_gradient), later);
             });
         },
-        weight_gradient_of(ctx, layer, saved_input(tape, layer.weight, active, in)), parameters_of(layer));
-    return exit_tp_region(tape, std::move(sum), layer.weight, exit);
+        weight_gradient_of(ctx, layer, saved_input(tape, layer.weight, active, in), codes), parameters_of(layer));
+    return leave_layer(tape, std::move(sum), layer, exit, codes);
 }
 
 }  // namespace
@@ -199,8 +249,9 @@ Var gelu_mlp(Tape& tape, const Var& input, Affine in, Affine out) {
     if (any_adds({in, out})) return linear(tape, gelu(tape, linear(tape, input, in)), out);
     ops::Context& ctx = tape.context();
     const SharedEdge entry = edge_of(tape, in.weight);
-    const Var x = enter_tp_region(tape, input, in.weight, entry);
-    const ops::Operand operand = input_of(ctx, in.weight, x.value);
+    const Entered entered = enter_layers(tape, input, {in}, entry);
+    const Var& x = entered.x;
+    const ops::Operand& operand = entered.operands[0];
     const auto [before, y] = entry->reading([&](ops::Products* later) {
         return ops::linear_gelu(ctx, operand, weight_of(ctx, in.weight, GemmRole::forward), value_of(in.bias),
                                 tape.recording(), later);
@@ -228,10 +279,9 @@ Var swiglu_mlp(Tape& tape, const Var& input, Affine gate, Affine up, Affine down
         y = ops::swiglu(ctx, g, z[0].value);
     } else {
         const SharedEdge entry = edge_of(tape, gate.weight);
-        const Var x = enter_tp_region(tape, input, gate.weight, entry);
-        const ops::Operand of_gate = input_of(ctx, gate.weight, x.value);
-        const ops::Operand of_up =
-            &rule_of(up.weight) == &rule_of(gate.weight) ? of_gate : input_of(ctx, up.weight, x.value);
+        const Entered entered = enter_layers(tape, input, {gate, up}, entry);
+        const Var& x = entered.x;
+        const ops::Operand &of_gate = entered.operands[0], &of_up = entered.operands[1];
         const auto [gated, upper] = entry->reading([&](ops::Products* later) {
             const Tensor first =
                 ops::linear(ctx, of_gate, weight_of(ctx, gate.weight, GemmRole::forward), value_of(gate.bias), later);

@@ -157,6 +157,27 @@ Var enter_tp_region(Tape& tape, const Var& x, const Parameter& weight, const Sha
     return layer.sequence ? gather_from_sequence(tape, x, *layer.ranks) : copy_to_region(tape, x, *layer.ranks);
 }
 
+Var enter_tp_region_as_codes(Tape& tape, const Var& x, const Parameter& weight, const SharedEdge& edge,
+                             ops::Operand& whole) {
+    comm::Communicator& ranks = *weight.tensor_parallel.ranks;
+    const ProductRule& rule = rule_of(weight);
+    const Use use{ops::GemmRole::forward, {}, &weight};
+    whole = all_gather_codes(tape.context(), rule.part(tape.context(), x.value, use), ranks);
+    const Tensor codes = whole.values;
+    whole = rule.whole(tape.context(), whole, use);
+    return tape.record("enter_region", {x}, codes, [edge](const Tensor&, Tensors&) { return Tensors{edge->sum()}; });
+}
+
+Var exit_tp_region_as_codes(Tape& tape, const Var& y, const Parameter& weight,
+                            const std::shared_ptr<ops::Operand>& dy) {
+    comm::Communicator& ranks = *weight.tensor_parallel.ranks;
+    return reduce_scatter_to_sequence(tape, y, ranks, [&ctx = tape.context(), &weight, &ranks, dy](const Tensor& part) {
+        const Use use{ops::GemmRole::input_gradient, {}, &weight};
+        *dy = all_gather_codes(ctx, rule_of(weight).part(ctx, part, use), ranks);
+        return std::exchange(dy->values, {});
+    });
+}
+
 Var exit_tp_region(Tape& tape, Var y, const Parameter& weight, const SharedEdge& edge) {
     const autograd::TensorParallel& layer = weight.tensor_parallel;
     if (layer.ranks == nullptr || (weight.role != Role::row && weight.role != Role::vocabulary)) return y;

@@ -78,4 +78,10 @@ SharedEdge edge_of(Tape& tape, const Parameter& weight);
 Var enter_tp_region(Tape& tape, const Var& x, const Parameter& weight, const SharedEdge& edge = {});
 Var exit_tp_region(Tape& tape, Var y, const Parameter& weight, const SharedEdge& edge = {});
 
+// The same where the rule of the weight gathers codes (ProductRule::gathers_codes). The value of what enters are codes,
+// and `whole` becomes their operand; so are the gradients of what leaves, whose scale `dy` gets, without values.
+Var enter_tp_region_as_codes(Tape& tape, const Var& x, const Parameter& weight, const SharedEdge& edge,
+                             ops::Operand& whole);
+Var exit_tp_region_as_codes(Tape& tape, const Var& y, const Parameter& weight, const std::shared_ptr<ops::Operand>& dy);
+
 }  // namespace tutti::nn

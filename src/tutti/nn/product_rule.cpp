@@ -11,6 +11,9 @@ Operand ProductRule::input(ops::Context&, const Tensor& x, const Use&) const { r
 Operand ProductRule::weight(ops::Context&, Parameter& w, const Use&) const { return {w.value, &w.forms}; }
 Operand ProductRule::gradient(ops::Context&, const Tensor& dy, const Use&) const { return dy; }
 
+Operand ProductRule::part(ops::Context&, const Tensor& x, const Use&) const { return x; }
+Operand ProductRule::whole(ops::Context&, const Operand& codes, const Use&) const { return codes; }
+
 std::function<Operand()> ProductRule::save(Tape& tape, const Var& x, const Operand&, const Use& use) const {
     return [this, &ctx = tape.context(), saved = autograd::SavedTensor(x), role = use.role, layer = use.layer,
             rows = ops::GroupRows(use.rows.begin(), use.rows.end())] {

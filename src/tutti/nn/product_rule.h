@@ -15,6 +15,7 @@
 namespace tutti::nn {
 
 class DelayedScales;
+class LostValues;
 
 // The product in which an operand is used.
 struct Use {
@@ -40,6 +41,13 @@ class ProductRule {
     virtual std::function<ops::Operand()> save(Tape& tape, const Var& x, const ops::Operand& forward,
                                                const Use& use) const;
 
+    // Sequence parallelism: whether the parts of x and dy that ranks have are gathered as codes. part(), of a forward
+    // (x) or an input gradient (dy), makes those of this rank's part (B, T / P, .) with the scale of the whole; whole()
+    // makes of the gathered ones, (B, T, .), what the product `use` multiplies, with the bits of input() or gradient().
+    virtual bool gathers_codes() const { return false; }
+    virtual ops::Operand part(ops::Context& ctx, const Tensor& x, const Use& use) const;
+    virtual ops::Operand whole(ops::Context& ctx, const ops::Operand& codes, const Use& use) const;
+
     // y plus terms of the rule, a function of x; before the outputs of a layer of row role are summed over ranks.
     virtual Var after(Tape& tape, const Var& x, Var y, const Affine& layer) const;
 
@@ -50,6 +58,8 @@ class ProductRule {
     virtual bool adds() const { return false; }
     // What the rule keeps of earlier steps, which checkpoints hold; null: nothing.
     virtual std::shared_ptr<DelayedScales> scales() const { return nullptr; }
+    // What the casts of all layers of the model lose; null: the rule does not count that.
+    virtual std::shared_ptr<LostValues> lost() const { return nullptr; }
 };
 
 const ProductRule& rule_of(const Parameter& weight);

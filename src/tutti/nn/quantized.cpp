@@ -26,16 +26,40 @@ kernels::GroupShape group_of(const Quantity& q, bool over_rows) {
     return over_rows ? kernels::GroupShape{q.along, q.across} : kernels::GroupShape{q.across, q.along};
 }
 
+// The operand of a forward, beside which that of the weight gradient has its place.
+Operand with_beside(Operand made, const Parameter* layer) {
+    const auto beside = std::make_shared<ForWeightGradient>();
+    beside->layer = layer;
+    made.beside = beside;
+    return made;
+}
+
+bool is_code(DType t) { return t == DType::e4m3 || t == DType::e5m2; }
+
+// Codes that a gather brought, for a product. Kernels that multiply codes may need them transposed, or their divisors
+// in another order: the numbers that codes stand for are cast again, to the same numbers, since the largest of them is
+// within the range of its group.
+Operand as_gathered(ops::Context& ctx, const Operand& codes, bool direct, bool transposed) {
+    Operand made = codes;
+    made.coding.direct = direct;
+    const auto layout = [&](const Operand& x) {
+        return ctx.kernels.scale_layout ? ctx.kernels.scale_layout(x.scales.dtype(), x.coding.group)
+                                        : kernels::ScaleLayout::rows;
+    };
+    if (!direct || (!transposed && layout(made) == kernels::ScaleLayout::rows)) return made;
+    ops::Coding coding{.group = made.coding.group, .transposed = transposed, .direct = true};
+    return ops::quantized(ctx, ops::decoded(ctx, made), codes.values.dtype(), codes.scales.dtype(), std::move(coding),
+                          Purpose::workspace);
+}
+
 }  // namespace
 
 // The scale of a whole tensor is that of its parts on all ranks; of delayed scaling, that of earlier steps, and where
 // no step has seen the tensor, its own. Kernels that multiply codes read them with the summed dim innermost.
 Operand QuantizedProducts::quantize(ops::Context& ctx, const Tensor& x, DelayedScales::Factor factor,
-                                    ops::Coding coding, const Use& use, bool over_rows, Purpose purpose) const {
+                                    comm::Communicator* ranks, ops::Coding coding, const Use& use, bool over_rows,
+                                    Purpose purpose) const {
     const Quantity& q = factor == DelayedScales::kX ? recipe_.x : factor == DelayedScales::kW ? recipe_.w : recipe_.dy;
-    comm::Communicator* const ranks = factor == DelayedScales::kX   ? ranks_.x
-                                      : factor == DelayedScales::kW ? ranks_.w
-                                                                    : ranks_.dy;
     coding.group = group_of(q, over_rows);
     coding.transposed = coding.direct && over_rows;
     Tensor amax, given;
@@ -51,7 +75,9 @@ Operand QuantizedProducts::quantize(ops::Context& ctx, const Tensor& x, DelayedS
         amax = ops::largest_magnitudes(ctx, x, coding.segments);
         ranks->all_reduce(amax, comm::Reduce::max).wait();
     }
-    return ops::quantized(ctx, x, q.format, q.divisors, std::move(coding), purpose, amax, given);
+    const bool counts = lost_ != nullptr && factor != DelayedScales::kW && use.role != GemmRole::weight_gradient;
+    return ops::quantized(ctx, x, q.format, q.divisors, std::move(coding), purpose, amax, given,
+                          counts ? lost_->of_cast(x.numel()) : Tensor());
 }
 
 // Rows of experts sum over the rows of each by itself; with one scale for a tensor they share it.
@@ -59,19 +85,28 @@ Operand QuantizedProducts::input(ops::Context& ctx, const Tensor& x, const Use& 
     const bool over_rows = use.role == GemmRole::weight_gradient;
     ops::Coding coding{.powers_of_two = recipe_.powers_of_two, .direct = direct(ctx) && use.rows.empty()};
     if (over_rows && recipe_.x.along > 0) coding.segments.assign(use.rows.begin(), use.rows.end());
-    Operand made = quantize(ctx, x, DelayedScales::kX, std::move(coding), use, over_rows, Purpose::activations);
-    if (over_rows) return made;
-    const auto beside = std::make_shared<ForWeightGradient>();
-    beside->layer = use.layer;
-    made.beside = beside;
-    return made;
+    Operand made =
+        quantize(ctx, x, DelayedScales::kX, ranks_.x, std::move(coding), use, over_rows, Purpose::activations);
+    return over_rows ? made : with_beside(std::move(made), use.layer);
 }
 
 Operand QuantizedProducts::gradient(ops::Context& ctx, const Tensor& dy, const Use& use) const {
     const bool over_rows = use.role == GemmRole::weight_gradient;
     ops::Coding coding{.powers_of_two = recipe_.powers_of_two, .direct = direct(ctx) && use.rows.empty()};
     if (over_rows && recipe_.dy.along > 0) coding.segments.assign(use.rows.begin(), use.rows.end());
-    return quantize(ctx, dy, DelayedScales::kDy, std::move(coding), use, over_rows, Purpose::workspace);
+    return quantize(ctx, dy, DelayedScales::kDy, ranks_.dy, std::move(coding), use, over_rows, Purpose::workspace);
+}
+
+Operand QuantizedProducts::part(ops::Context& ctx, const Tensor& x, const Use& use) const {
+    const bool of_x = use.role == GemmRole::forward;
+    return quantize(ctx, x, of_x ? DelayedScales::kX : DelayedScales::kDy, of_x ? ranks_.part_of_x : ranks_.part_of_dy,
+                    {.powers_of_two = recipe_.powers_of_two}, use, false, Purpose::communication);
+}
+
+Operand QuantizedProducts::whole(ops::Context& ctx, const Operand& codes, const Use& use) const {
+    const bool over_rows = use.role == GemmRole::weight_gradient;
+    Operand made = as_gathered(ctx, codes, direct(ctx), direct(ctx) && over_rows);
+    return use.role == GemmRole::forward ? with_beside(std::move(made), use.layer) : made;
 }
 
 // One form serves both products where its groups are the same in both.
@@ -81,7 +116,8 @@ Operand QuantizedProducts::weight(ops::Context& ctx, Parameter& w, const Use& us
     const bool one_form = !coding.direct && group_of(recipe_.w, true) == group_of(recipe_.w, false);
     if (stack) coding.segments.assign(to_size(w.value.dim(0)), w.value.dim(1));
     return w.forms.kept(ctx, one_form ? GemmRole::forward : use.role, [&] {
-        return quantize(ctx, w.value, DelayedScales::kW, coding, use, over_rows, Purpose::workspace);
+        if (w.codes.coded()) return as_gathered(ctx, w.codes, coding.direct, coding.direct && over_rows);
+        return quantize(ctx, w.value, DelayedScales::kW, ranks_.w, coding, use, over_rows, Purpose::workspace);
     });
 }
 
@@ -89,6 +125,7 @@ std::function<Operand()> QuantizedProducts::save(Tape& tape, const Var& x, const
                                                  const Use& use) const {
     auto& made = static_cast<ForWeightGradient&>(*forward.beside);
     const Use of_first{use.role, use.rows, made.layer};
+    const bool gathered = is_code(x.value.dtype());
     if (x.recomputable.defined() || (input_is_saved_ && x.id >= 0))
         return ProductRule::save(tape, x, forward, of_first);
     if (!made.values.defined()) {
@@ -96,6 +133,8 @@ std::function<Operand()> QuantizedProducts::save(Tape& tape, const Var& x, const
             made.values = forward.values;
             made.scales = forward.scales;
             made.coding = forward.coding;
+        } else if (gathered) {
+            static_cast<Operand&>(made) = whole(tape.context(), forward, of_first);
         } else {
             static_cast<Operand&>(made) = input(tape.context(), x.value, of_first);
         }

@@ -19,7 +19,7 @@ inline bool adds_to_gradient(Parameter& p) { return !std::exchange(p.gradient_un
 
 // The gradient for a kernel that makes those of several parameters: of a frozen one a tensor that is thrown away.
 inline Tensor gradient_or_scratch(ops::Context& ctx, const Parameter& p) {
-    return p.frozen() ? ops::empty(ctx, p.value.shape(), DType::f32, Purpose::workspace) : p.gradient;
+    return p.frozen() ? ops::empty(ctx, p.part().shape, DType::f32, Purpose::workspace) : p.gradient;
 }
 
 // The same for kernels that can only add: set to zero before the first contribution.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tutti/ops/ops.h"
+#include "tutti/ops/quantize.h"
 #include "tutti/parallel/whole_matrices.h"
 
 namespace tutti::parallel {
@@ -42,16 +43,23 @@ DataParallel::DataParallel(ops::Context& ctx, const std::vector<std::vector<Unit
             for (const Parameter* p : unit->parameters) ++users[p];
     // Parameters that are reduced at the same time over the same ranks share a buffer. A parameter of several units has
     // a separate buffer; so do gradients that are complete in the forward, before the unit's others, such as loads of
-    // experts. Frozen parameters have no gradients.
-    using Kind = std::tuple<Axes, Axes, std::vector<int>, bool, Training, const Parameter*>;
+    // experts, and weights that are gathered as codes. Frozen parameters have no gradients.
+    using Codes = std::optional<comm::Communicator*>;  // the ranks that have parts of a scale
+    using Kind = std::tuple<Axes, Axes, std::vector<int>, bool, Training, Codes, const Parameter*>;
     runs_ = runs.size();
     for (size_t r = 0; r < runs.size(); ++r)
         for (Unit* unit : runs[r]) {
             std::vector<std::pair<Kind, std::vector<Parameter*>>> kinds;
             for (Parameter* p : unit->parameters) {
                 if (states_of_.contains(p)) continue;
-                const Kind kind{p->partial,         p->copies,   p->pipeline_ranks,
-                                is_early(*unit, p), p->training, users.at(p) > 1 ? p : nullptr};
+                const Codes codes = p->gathered ? Codes(p->gathered->ranks) : std::nullopt;
+                const Kind kind{p->partial,
+                                p->copies,
+                                p->pipeline_ranks,
+                                is_early(*unit, p),
+                                p->training,
+                                codes,
+                                users.at(p) > 1 ? p : nullptr};
                 auto place = std::find_if(kinds.begin(), kinds.end(), [&](const auto& k) { return k.first == kind; });
                 if (place == kinds.end()) place = kinds.insert(place, {kind, {}});
                 place->second.push_back(p);
@@ -68,6 +76,7 @@ DataParallel::DataParallel(ops::Context& ctx, const std::vector<std::vector<Unit
                 state.users.push_back(u);
             }
         }
+    allocate_magnitudes();
     all_gather_weights();
 }
 
@@ -105,6 +114,38 @@ void DataParallel::add_state(const std::vector<Parameter*>& parameters) {
     states_.push_back(std::move(state));
 }
 
+void DataParallel::allocate_magnitudes() {
+    for (const auto& state : states_) {
+        if (state->flat->coded() == nullptr) continue;
+        comm::Communicator* const parts = state->flat->parameters().front()->gathered->ranks;
+        auto place = std::ranges::find_if(
+            magnitudes_, [&](const Magnitudes& m) { return m.shards == state->shards && m.parts == parts; });
+        if (place == magnitudes_.end()) place = magnitudes_.insert(place, {state->shards, parts, {}, {}});
+        place->states.push_back(state.get());
+    }
+    for (Magnitudes& m : magnitudes_) {
+        int64_t groups = 0;
+        for (const State* state : m.states) groups += state->flat->coded()->groups();
+        m.all = ops::empty(ctx_, {groups}, DType::i32, Purpose::optimizer);
+        int64_t first = 0;
+        for (State* state : m.states) {
+            CodedWeights& coded = *state->flat->coded();
+            coded.set_magnitudes(m.all.narrow(0, first, coded.groups()));
+            first += coded.groups();
+        }
+    }
+}
+
+// One maximum for the weights of all units: a group may lie in several shards, a tensor on several ranks.
+void DataParallel::find_magnitudes() {
+    for (const Magnitudes& m : magnitudes_) {
+        ops::clear_magnitudes(ctx_, m.all);
+        for (const State* state : m.states) state->flat->add_magnitudes();
+        m.shards->all_reduce(m.all, comm::Reduce::max).wait();
+        if (m.parts != nullptr) m.parts->all_reduce(m.all, comm::Reduce::max).wait();
+    }
+}
+
 std::vector<optim::ParameterShard> DataParallel::parameter_shards() const {
     std::vector<optim::ParameterShard> all;
     for (const auto& state : states_)
@@ -133,6 +174,8 @@ void DataParallel::begin_step(const std::vector<int64_t>& microbatches) {
     incomplete_ = 0;
     for (const auto& state : states_) {
         state->expected = 0;
+        // Codes that an evaluation left are of the scales of its time.
+        if (state->flat->coded() && std::exchange(state->idle, false)) state->flat->free_weights();
         if (state->frozen()) continue;
         for (const size_t run : state->runs) state->expected += microbatches.at(run);
         if (state->expected > 0) ++incomplete_of_[state->runs.back()], ++incomplete_;
@@ -201,6 +244,7 @@ std::string DataParallel::first_non_finite() {
 
 void DataParallel::all_gather_weights() {
     if (options_.zero == Zero::none) return;
+    find_magnitudes();
     for (const auto& state : states_) {
         if (sharded_weights()) {  // gathered weights are out of date
             state->idle = false;

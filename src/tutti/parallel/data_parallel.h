@@ -116,6 +116,14 @@ class DataParallel final : public autograd::Hooks {
         bool frozen() const { return flat->parameters().front()->frozen(); }
     };
 
+    // Of the weights that are gathered as codes over the same ranks: the largest magnitudes of all their groups.
+    struct Magnitudes {
+        comm::Communicator* shards;
+        comm::Communicator* parts;  // GatheredCodes::ranks
+        std::vector<State*> states;
+        Tensor all;  // i32
+    };
+
     struct UnitState {
         autograd::Unit* unit;
         size_t run;
@@ -124,6 +132,8 @@ class DataParallel final : public autograd::Hooks {
 
     State& state_of(const autograd::Parameter* parameter) { return *states_of_.at(parameter); }
     void add_state(const std::vector<autograd::Parameter*>& parameters);
+    void allocate_magnitudes();
+    void find_magnitudes();
     bool sharded_weights() const { return options_.zero == Zero::weights; }
     bool reduces_each_microbatch() const { return options_.zero >= Zero::gradients && options_.reduce_each_microbatch; }
     void add_contributions(State& state, int64_t count);
@@ -142,6 +152,7 @@ class DataParallel final : public autograd::Hooks {
     Groups& groups_;
     DataParallelOptions options_;
     std::vector<std::unique_ptr<State>> states_;
+    std::vector<Magnitudes> magnitudes_;
     size_t runs_ = 0;
     std::vector<UnitState> units_;                              // of all runs, one after another
     std::unordered_map<const autograd::Unit*, size_t> places_;  // in units_

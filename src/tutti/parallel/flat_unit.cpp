@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "tutti/ops/ops.h"
+#include "tutti/ops/quantize.h"
 
 namespace tutti::parallel {
 
@@ -58,6 +59,12 @@ FlatUnit::FlatUnit(ops::Context& ctx, std::vector<Parameter*> parameters, const 
         autograd::draw(ctx_, *piece.parameter, options_.seed, piece.blocks(), piece.master);
     round_masters();
     if (options_.frozen || !options_.masters) masters_ = weight_shard_;
+    if (options_.zero != Zero::weights || !parameters_.front()->gathered) return;
+    std::vector<CodedWeights::Piece> pieces;
+    for (size_t i = 0; i < parameters_.size(); ++i)
+        if (const auto [begin, end] = range_of(i, options_.shard); begin < end)
+            pieces.push_back({i, begin, end, layout_.offsets[i] + begin - options_.shard * size});
+    coded_ = std::make_unique<CodedWeights>(ctx_, parameters_, pieces, compute);
 }
 
 // Padding is zero from the start and never changes; without padding the whole buffer is written anyway.
@@ -72,10 +79,21 @@ void FlatUnit::round_masters() {
         ops::cast_into(ctx_, masters_, weight_shard_);
 }
 
-Tensor FlatUnit::weight_shard() const {
+Tensor FlatUnit::rounded_shard() const {
     if (weight_shard_.defined()) return weight_shard_;
+    return ops::cast(ctx_, masters_, options_.compute, Purpose::communication);
+}
+
+Tensor FlatUnit::weight_shard() const {
+    if (!coded_ && weight_shard_.defined()) return weight_shard_;
     const Tensor shard = weights_.narrow(0, options_.shard * layout_.shard_size, layout_.shard_size);
-    ops::cast_into(ctx_, masters_, shard);
+    if (!coded_) {
+        ops::cast_into(ctx_, masters_, shard);
+        return shard;
+    }
+    // Padding is sent too; a shard of several has a multiple of kShardGrain codes.
+    if (!layout_.gaps.empty() && options_.shards > 1) ops::clear_codes(ctx_, shard);
+    coded_->cast(rounded_shard(), shard);
     return shard;
 }
 
@@ -99,14 +117,17 @@ std::vector<optim::ParameterShard> FlatUnit::parameter_shards() const {
 
 void FlatUnit::allocate_weights() {
     const bool leased = options_.zero == Zero::weights;  // then a gather writes all weights, including the padding
-    weights_ = leased ? ops::empty(ctx_, {layout_.padded}, options_.compute, Purpose::communication)
-                      : fresh(layout_.padded, options_.compute, Purpose::weights);
+    const DType type = coded_ ? coded_->format() : options_.compute;
+    weights_ = leased ? ops::empty(ctx_, {layout_.padded}, type, Purpose::communication)
+                      : fresh(layout_.padded, type, Purpose::weights);
     point_into(parameters_, &Parameter::value, weights_, layout_);
+    if (coded_) coded_->set_codes();
 }
 
 void FlatUnit::free_weights() {
     weights_ = {};
     point_nowhere(parameters_, &Parameter::value);
+    for (Parameter* p : parameters_) p->codes = {};
 }
 
 void FlatUnit::allocate_gradients() {

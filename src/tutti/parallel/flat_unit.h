@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <numeric>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "tutti/comm/communicator.h"
 #include "tutti/kernels/kernel_table.h"
 #include "tutti/optim/rule.h"
+#include "tutti/parallel/coded_weights.h"
 
 namespace tutti::parallel {
 
@@ -98,9 +100,14 @@ class FlatUnit {
     // free_weights() frees the memory; otherwise the weights stay allocated.
     void allocate_weights();
     void free_weights();
-    const Tensor& weights() const { return weights_; }  // (padded), compute type
-    // This rank's shard in the compute type, a part of weights() or separate. Call after allocate_weights().
+    const Tensor& weights() const { return weights_; }  // (padded), compute type or codes
+    // What this rank gives to a gather: its shard in the compute type, a part of weights() or separate, or the codes of
+    // these values. Call after allocate_weights().
     Tensor weight_shard() const;
+    // Of weights that are gathered as codes; null: they are not. Before the first allocate_weights() and after each
+    // update the magnitudes of all shards are to be found.
+    CodedWeights* coded() { return coded_.get(); }
+    void add_magnitudes() const { coded_->add_magnitudes(rounded_shard()); }
 
     // Rounds this rank's masters into its weight shard.
     void round_masters();
@@ -124,6 +131,7 @@ class FlatUnit {
 
   private:
     Tensor fresh(int64_t size, DType dtype, Purpose purpose, Device* offload_device = nullptr) const;
+    Tensor rounded_shard() const;       // the values of the shard in the compute type
     Purpose gradients_purpose() const;  // of the gradients of all shards
     void keep_gradients(const Tensor& gradients);
 
@@ -133,6 +141,7 @@ class FlatUnit {
     FlatLayout layout_;
     Tensor weights_, weight_shard_;  // with ZeRO < 3 the shard is a part of the whole; undefined: rounded for a gather
     Tensor masters_;                 // f32, of the shard; the weight shard itself in f32, and without masters
+    std::unique_ptr<CodedWeights> coded_;
     Tensor gradients_, gradient_shard_;
     Tensor contribution_;  // f32, to which backwards add: the gradients themselves when they are stored in f32
 };

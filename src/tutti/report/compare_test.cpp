@@ -86,10 +86,11 @@ TEST(ReportCsv, NumbersReadBackToTheSameBits) {
     std::getline(lines, second);
     EXPECT_EQ(header,
               "run,step,tokens,loss,eval_loss,grad_norm,lr,step_ms,tokens_per_s,mfu,hfu,mem_peak_bytes,comm_bytes,"
-              "bubble,aux_loss,router_entropy,dropped_share,loss_scale,time,skipped\r");
-    EXPECT_EQ(first,
-              "\"a, \"\"b\"\"\",1,4503599627370497,5.545177444479562,,1.5,2.9999999999999997e-05,,1000,,,,,,,,,,,0\r");
-    EXPECT_EQ(second, "\"a, \"\"b\"\"\",2,128,nan,,,1,,1000,,,,,,,,,,,1\r");
+              "bubble,aux_loss,router_entropy,dropped_share,loss_scale,fp8_saturated,fp8_flushed,time,skipped\r");
+    EXPECT_EQ(
+        first,
+        "\"a, \"\"b\"\"\",1,4503599627370497,5.545177444479562,,1.5,2.9999999999999997e-05,,1000,,,,,,,,,,,,,0\r");
+    EXPECT_EQ(second, "\"a, \"\"b\"\"\",2,128,nan,,,1,,1000,,,,,,,,,,,,,1\r");
     EXPECT_EQ(std::strtod("2.9999999999999997e-05", nullptr), *r.steps[0].lr);
     EXPECT_EQ(count(render_csv({run("a", 1, 1), run("b", 1, 1)}), "\n"), 21u);
 }

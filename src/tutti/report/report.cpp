@@ -236,12 +236,18 @@ std::string facts_box(const RunHistory& run) {
 
 std::vector<Card> cards_of(const RunHistory& run, const View& view) {
     constexpr Curve kLossScale{"loss-scale", "Loss scale", "factor of the gradients", &LoggedStep::loss_scale};
+    constexpr Curve kSaturated{"fp8-saturated", "Saturated in 8 bits", "% of the values cast",
+                               &LoggedStep::fp8_saturated, 100};
+    constexpr Curve kFlushed{"fp8-flushed", "Became 0 in 8 bits", "% of the values cast", &LoggedStep::fp8_flushed,
+                             100};
     const CurveAxis axis = axis_of(view, {&run});
     std::vector<Card> cards = {{"loss", loss_card(run, axis)},
                                {"mtp-loss", mtp_card(run, axis)},
                                {"grad-norm", curve_card(run, kGradientNorm, "gradient norm", axis)},
                                {"lr", curve_card(run, kLearningRate, "learning rate", axis)},
                                {"loss-scale", curve_card(run, kLossScale, "loss scale", axis)},
+                               {"fp8-saturated", curve_card(run, kSaturated, "saturated", axis)},
+                               {"fp8-flushed", curve_card(run, kFlushed, "became 0", axis)},
                                {"speed", curve_card(run, kThroughput, "tokens/s", axis)},
                                {"step-time", step_time_card(run, axis)},
                                {"mfu", mfu_card(run, axis)},

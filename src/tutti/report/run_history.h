@@ -36,10 +36,11 @@ struct LoggedStep {
     std::optional<double> mem_peak_bytes, comm_bytes, bubble;
     std::optional<double> aux_loss, router_entropy, dropped_share;  // of a mixture of experts
     std::optional<double> loss_scale;
-    std::vector<double> mtp_losses;                // by depth of multi-token prediction
-    std::vector<std::vector<double>> expert_load;  // (layers with experts, E): multiples of the mean
-    std::vector<int64_t> expert_layers;            // the layers with experts; may be missing
-    std::string skip_reason;                       // the name of the non-finite value, if known
+    std::optional<double> fp8_saturated, fp8_flushed;  // shares of the values cast to 8 bits
+    std::vector<double> mtp_losses;                    // by depth of multi-token prediction
+    std::vector<std::vector<double>> expert_load;      // (layers with experts, E): multiples of the mean
+    std::vector<int64_t> expert_layers;                // the layers with experts; may be missing
+    std::string skip_reason;                           // the name of the non-finite value, if known
     struct Group {
         std::optional<double> operations, bytes, wait_ms;
     };
@@ -71,6 +72,8 @@ inline constexpr std::pair<const char*, std::optional<double> LoggedStep::*> kLo
     {"router_entropy", &LoggedStep::router_entropy},
     {"dropped_share", &LoggedStep::dropped_share},
     {"loss_scale", &LoggedStep::loss_scale},
+    {"fp8_saturated", &LoggedStep::fp8_saturated},
+    {"fp8_flushed", &LoggedStep::fp8_flushed},
     {"time", &LoggedStep::time}};
 
 // Bytes of one purpose (weights, gradients, optimizer, ...), as planned and as the allocator counted.

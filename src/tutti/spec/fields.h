@@ -473,6 +473,11 @@ void for_each_field(Run& run, const Visit& visit) {
         "delayed: steps whose largest magnitudes are kept");
     key("amax_of", run.precision.amax_of, one_of({"max", "most_recent"}),
         "delayed: the scale follows from the largest or the latest of them");
+    key("gather", run.precision.gather, one_of({"none", "weights", "sequences", "all"}),
+        "what is gathered as 8-bit codes in place of numbers of compute, with the same bits and half the bytes: "
+        "weights "
+        "under parallel.zero = 3, activations and gradients under sequence_parallel, or all of them; of the layers of "
+        "the recipe");
     key("emulate", run.precision.emulate, any(),
         "multiply decoded codes in bf16 where a GPU has no such products: the same values, slower; CPUs always do");
     key("fp8", run.precision.fp8, any(), "earlier name of recipe");

@@ -37,6 +37,9 @@ struct Recipe {
     int64_t history = 0;
     // Of the products: what a rank's part of a matrix must be a multiple of where kernels multiply codes.
     int64_t multiple = 16;
+
+    // Whether the same codes of w serve both of its products, y and dx.
+    bool weights_in_one_form() const { return w.along == w.across || w.along == 0; }
 };
 
 // Of a validated section; nothing: products in the compute type.
@@ -58,6 +61,10 @@ inline std::optional<Recipe> recipe_of(const PrecisionSpec& p) {
     if (p.formats == "hybrid" || (p.formats == "auto" && whole)) r.dy.format = DType::e5m2;
     return r;
 }
+
+// Whether gathers bring codes of the layers of the recipe: of weights by ZeRO-3, of sequences by sequence parallelism.
+inline bool gathers_codes_of_weights(const PrecisionSpec& p) { return p.gather == "weights" || p.gather == "all"; }
+inline bool gathers_codes_of_sequences(const PrecisionSpec& p) { return p.gather == "sequences" || p.gather == "all"; }
 
 // Whether the products of block `i` have the recipe: those of the first and the last blocks stay in the compute type.
 inline bool quantizes(const RunSpec& run, int64_t i) {

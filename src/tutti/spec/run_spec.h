@@ -128,6 +128,7 @@ struct PrecisionSpec {
     int64_t bf16_last = 1;
     int64_t amax_history = 16;    // delayed: steps
     std::string amax_of = "max";  // delayed: max | most_recent
+    std::string gather = "none";  // none | weights | sequences | all: what is gathered as codes
     bool emulate = false;         // codes are decoded before products, on GPUs without such products
     std::string fp8 = "none";     // refused: recipe has taken its place
     // The factor S of all gradients (engine/loss_scale.h), a power of two.

@@ -455,6 +455,43 @@ TEST(Validate, RecipesOfProducts) {
         problems({"precision.recipe=tensor", "parallel.tp=2", "parallel.tp_overlap=2"}, 2),
         "[precision] recipe = \"tensor\": [parallel] tp_overlap = 2: a tensor is quantized as a whole, and products "
         "in pieces have a part of its rows; set tp_overlap = 1");
+    const std::string gather = "precision.gather=weights", refused = "gather = \"weights\": ";
+    for (const char* recipe : {"tensor", "delayed", "block"})
+        EXPECT_EQ(problems({concat("precision.recipe=", recipe), gather, "parallel.zero=3"}, 2), "");
+    EXPECT_EQ(problems({"precision.recipe=block", gather, "parallel.zero=2"}, 2),
+              block + refused +
+                  "[parallel] zero = 2 keeps whole weights, which products of several steps read; set zero = 3, or "
+                  "gather = \"none\"");
+    EXPECT_EQ(problems({"precision.recipe=mxfp8", gather, "parallel.zero=3"}, 2),
+              "[precision] recipe = \"mxfp8\": " + refused +
+                  "the products y = x w^T and dx = dy w read codes of w in groups of 1 x 32 along other dims, and both "
+                  "would be as many bytes as bf16; set gather = \"none\", or recipe = \"block\"");
+    EXPECT_EQ(
+        problems({"precision.recipe=tensor", "precision.scales=f32", gather, "parallel.zero=3"}, 2),
+        "[precision] recipe = \"tensor\": " + refused +
+            "a factor that is no power of two is not exact in what products make of codes; set scales = \"pow2\", "
+            "or gather = \"none\"");
+    const auto sequences = [&](const char* recipe, std::vector<std::string> more) {
+        more.insert(more.end(), {concat("precision.recipe=", recipe), "precision.gather=sequences"});
+        return problems(more, 2);
+    };
+    const std::string tensor = "[precision] recipe = \"tensor\": gather = \"sequences\": ";
+    EXPECT_EQ(sequences("tensor", {"parallel.tp=2"}), "");
+    EXPECT_EQ(sequences("delayed", {"parallel.tp=2"}), "");
+    EXPECT_EQ(
+        sequences("block", {"parallel.tp=2"}),
+        block +
+            "gather = \"sequences\": the products y = x w^T and dw = dy^T x read codes of x in groups along other "
+            "dims, and both would be as many bytes as bf16; set gather = \"weights\" or \"none\", or recipe = "
+            "\"tensor\" or \"delayed\"");
+    EXPECT_EQ(sequences("tensor", {"parallel.tp=2", "parallel.sequence_parallel=false"}),
+              tensor +
+                  "[parallel] tp = 2 with sequence_parallel = false gathers no sequences; set tp > 1 and "
+                  "sequence_parallel = true, or gather = \"none\"");
+    EXPECT_EQ(sequences("tensor", {"parallel.tp=2", "precision.scale_over=rank"}),
+              tensor + "codes of several ranks need one scale; set scale_over = \"tensor\", or gather = \"none\"");
+    EXPECT_EQ(problems({gather, "parallel.zero=3"}, 2),
+              "[precision] " + refused + "recipe = \"none\" has no codes; set a recipe, or gather = \"none\"");
 }
 
 TEST(Validate, ARecordedMicrobatchRepeatsTheSame) {

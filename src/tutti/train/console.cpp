@@ -43,6 +43,7 @@ void Console::step(const StepMetrics& m) {
     if (m.eval_loss) line += fmt::format(" | eval {:.4f}", *m.eval_loss);
     if (std::isnan(m.result.loss) && !m.result.skipped) line += " | no targets, no update";
     if (m.scaled) line += fmt::format(" | scale {:g}", m.result.loss_scale);
+    if (m.result.saturated.value_or(0) > 0) line += fmt::format(" | saturated {:.1e}", *m.result.saturated);
     if (m.result.skipped) line += " | skipped: " + m.result.culprit + " is not finite";
     text(line);
 }

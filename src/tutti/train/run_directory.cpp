@@ -177,6 +177,8 @@ void RunDirectory::log_events(const StepMetrics& m) {
     for (size_t k = 0; k < m.result.later_losses.size(); ++k)
         scalars.push_back({"train/" + report::name_of_mtp_loss(k), m.result.later_losses[k]});
     if (m.scaled) scalars.push_back({"train/loss_scale", m.result.loss_scale});
+    if (m.result.saturated) scalars.push_back({"train/fp8_saturated", *m.result.saturated});
+    if (m.result.flushed) scalars.push_back({"train/fp8_flushed", *m.result.flushed});
     if (m.eval_loss) scalars.push_back({"eval/loss", *m.eval_loss});
     if (events_->add(m.step, scalars) || failed_) return;
     warn_(concat("cannot write ", events_->path(), ": ", std::strerror(errno), "; training continues"));
@@ -211,6 +213,8 @@ void RunDirectory::log(const StepMetrics& m) {
     if (!m.result.later_losses.empty()) line[report::kMtpLosses] = m.result.later_losses;
     if (m.stage > 0) line["stage"] = m.stage;
     if (m.scaled) line["loss_scale"] = m.result.loss_scale;
+    if (m.result.saturated) line["fp8_saturated"] = *m.result.saturated;
+    if (m.result.flushed) line["fp8_flushed"] = *m.result.flushed;
     if (m.result.skipped) line["skip_reason"] = m.result.culprit;
     if (m.eval_loss) line["eval_loss"] = *m.eval_loss;
     if (!m.ranks.empty()) line["ranks"] = ranks_of(m);

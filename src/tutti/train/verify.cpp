@@ -408,6 +408,7 @@ spec::RunSpec one_rank_of(const spec::RunSpec& run) {
     one.parallel = {.dp_replicate = 1, .dp_shard = 1, .zero = 0};
     one.recompute = {};
     one.offload = {};
+    one.precision.gather = "none";
     if (run.parallel.zero == 3) one.train.packed_weights = "never";  // as there: another product, other roundings
     return one;
 }

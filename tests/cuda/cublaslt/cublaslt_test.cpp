@@ -18,6 +18,7 @@
 #include "tutti/device/cuda/cuda_device.h"
 #include "tutti/kernels/cuda/cuda_table.h"
 #include "tutti/kernels/kernel_table.h"
+#include "tutti/kernels/scale_layout.h"
 #include "tutti/tensor/tensor.h"
 
 namespace tutti {
@@ -183,6 +184,95 @@ TEST(CublasLt, MultipliesCodes) {
             g.b.shape[1] = g.a.shape[1] = 40;  // no multiple of 16
             EXPECT_FALSE(kernels::cuda_table().gemm_of_codes(device->stream(), g));
         }
+}
+
+// Codes with divisors of groups, in the orders of the library's modes: of x and dy, and of w on the right where
+// `blocks`. The emulated GPU is a Hopper, which has no unit for groups of 32, but its fake library multiplies them.
+TEST(CublasLt, MultipliesCodesOfGroups) {
+    fake();
+    const auto device = make_cuda_device(0);
+    const auto cpu = make_cpu_device(1);
+    const kernels::KernelTable& cuda = kernels::cuda_table();
+    constexpr int64_t M = 256, N = 384, K = 640;  // 5 groups of 128: rows of 128 x 128 are padded
+    struct Coded {
+        Tensor codes, divisors;
+        kernels::Scales scales;
+        std::vector<double> numbers;
+    };
+    const auto coded = [&](const Shape& shape, const kernels::GroupShape& group, DType divisors, int seed) {
+        std::vector<float> values = numbers(shape.numel(), seed);
+        for (size_t i = 0; i < values.size(); ++i) values[i] *= std::ldexp(1.0f, static_cast<int>(i / 32 % 9) - 4);
+        const Tensor x = Tensor::from_host<float>(*cpu, shape, values, Purpose::activations);
+        const Tensor codes = Tensor::empty(*cpu, shape, DType::e4m3, Purpose::activations);
+        const int64_t R = shape[0] / group.rows, C = shape[1] / group.columns;
+        const auto layout = cuda.scale_layout(divisors, group);
+        const Tensor places =
+            Tensor::empty(*cpu, {kernels::scale_values(layout, R, C)}, divisors, Purpose::activations);
+        const kernels::Quantize q{.x = x, .codes = codes, .scales = {places, group, layout}};
+        kernels::reference_table().quantize(cpu->stream(), q);
+        Coded made;
+        const Tensor decoded = Tensor::empty(*cpu, shape, DType::f32, Purpose::activations);
+        kernels::reference_table().dequantize(cpu->stream(), {.codes = codes, .scales = q.scales, .y = decoded});
+        for (const float v : decoded.to_host<float>()) made.numbers.push_back(static_cast<double>(v));
+        const auto moved = [&](const Tensor& from) {
+            const Tensor to = Tensor::empty(*device, from.shape(), from.dtype(), Purpose::activations);
+            device->copy_in(to.view().data, from.view().data, from.bytes());
+            return to;
+        };
+        made.codes = moved(codes), made.divisors = moved(places);
+        made.scales = {made.divisors, group, layout};
+        return made;
+    };
+    struct Kind {
+        kernels::GroupShape a, b;
+        DType divisors;
+    };
+    for (const Kind& kind :
+         {Kind{{1, 128}, {128, 128}, DType::f32}, {{1, 128}, {1, 128}, DType::f32}, {{1, 32}, {1, 32}, DType::e8m0}}) {
+        const Coded a = coded({M, K}, kind.a, kind.divisors, 1), b = coded({N, K}, kind.b, kind.divisors, 2);
+        const Tensor c = Tensor::empty(*device, {M, N}, DType::f32, Purpose::activations);
+        kernels::Gemm g{.a = a.codes, .b = b.codes, .c = c, .transpose_b = true};
+        g.a_scales = a.scales, g.b_scales = b.scales;
+        EXPECT_EQ(cuda.gemm_of_codes(device->stream(), g), kind.divisors == DType::f32);
+        cuda.gemm(device->stream(), g);
+        const std::vector<float> result = c.to_host<float>();
+        for (int64_t m = 0; m < M; m += 5)
+            for (int64_t n = 0; n < N; n += 3) {
+                double sum = 0, sizes = 0;
+                for (int64_t k = 0; k < K; ++k) {
+                    const double term =
+                        a.numbers[static_cast<size_t>(m * K + k)] * b.numbers[static_cast<size_t>(n * K + k)];
+                    sum += term, sizes += std::abs(term);
+                }
+                // K f32 additions.
+                ASSERT_NEAR(static_cast<double>(result[static_cast<size_t>(m * N + n)]), sum, K * 0x1p-24 * sizes)
+                    << kind.b.rows << ' ' << m << ' ' << n;
+            }
+        if (kind.b.rows == 128) {  // no unit multiplies 128 x 128 by itself
+            g.a_scales = b.scales;
+            EXPECT_FALSE(cuda.gemm_of_codes(device->stream(), g));
+        }
+    }
+}
+
+// Runs whose products multiply codes follow those that decode them, and gathers of codes keep all bits also where
+// products read them transposed, or their divisors in another order.
+class Codes : public train::CudaTraining {};
+TEST_F(Codes, OfARunAreMultiplied) {
+    fake().version(130100);
+    fake().refuse(-1);
+    const Settings model = {"model.width=128",         "model.layers=3",     "model.heads=1",
+                            "model.kv_heads=1",        "model.head_dim=128", "model.ffn=256",
+                            "model.max_positions=128", "train.seq_len=128",  "train.micro_batch=1",
+                            "train.global_batch=2",    "train.steps=2",      "parallel.zero=3"};
+    for (const char* recipe : {"tensor", "delayed", "block"}) {
+        SCOPED_TRACE(recipe);
+        const Settings set = model + Settings{concat("precision.recipe=", recipe)};
+        const auto multiplied = run("cuda", set, 2);
+        expect_follows(multiplied, run("cuda", set + Settings{"precision.emulate=true"}, 2), 1e-3);
+        EXPECT_EQ(run("cuda", set + Settings{"precision.gather=weights"}, 2), multiplied);
+    }
+    EXPECT_THROW(run("cuda", model + Settings{"precision.recipe=mxfp8"}, 2), Error);  // the GPU is a Hopper
 }
 
 class Tuning : public train::CudaTraining {
