@@ -98,7 +98,7 @@ struct ThreadSums {
     int32_t of[kSortThreads];
 };
 
-// first (buckets + 1): the sum of `totals` before each bucket, and of all.
+// first (buckets + 1): the sum of `totals` before each bucket, and of all. To be read after another barrier.
 __device__ inline void sums_before(const int32_t* totals, int32_t buckets, int32_t* first) {
     auto& sums = block_shared<ThreadSums>();
     const int32_t thread = static_cast<int32_t>(threadIdx.x), each = (buckets + kSortThreads - 1) / kSortThreads;
@@ -115,7 +115,6 @@ __device__ inline void sums_before(const int32_t* totals, int32_t buckets, int32
         sum += totals[b];
     }
     if (thread == kSortThreads - 1) first[buckets] = sum;
-    __syncthreads();
 }
 
 // write(i, bucket, place, first) for each item: its place among all is first[bucket] + place.
@@ -123,7 +122,7 @@ template <class Key, class Write>
 __global__ void __launch_bounds__(kSortThreads) scatter_kernel(Sorting<Key> s, Write write) {
     int32_t* const first = reinterpret_cast<int32_t*>(dynamic_shared());
     sums_before(s.totals, s.buckets, first);
-    const InBlock p = place_in_block(s);
+    const InBlock p = place_in_block(s);  // its barrier stands between the sums and their use
     if (p.bucket < 0) return;
     write(static_cast<int64_t>(blockIdx.x) * kSortThreads + threadIdx.x, p.bucket,
           s.table[p.bucket * s.blocks + blockIdx.x] + p.before, first);

@@ -122,15 +122,13 @@ __global__ void __launch_bounds__(Row::kBlockThreads)
                 last = next_place(score, g * width, (g + 1) * width, 1, last, [](int64_t) { return true; });
                 group_sum += score[index_of(last)];
             }
-            of_group[g] = group_sum;
+            of_group[g] = group_sum;  // read by this thread alone until the last of the chosen is known
         });
-        __syncthreads();
         // The last one of the chosen: the others stand before it.
         Place last = kFirst;
         for (int64_t i = 0; i < s.chosen_groups; ++i)
             last = block_max(
                 next_place(of_group, Row::rank(), s.groups, Row::kThreads, last, [](int64_t) { return true; }));
-        __syncthreads();
         for_experts(s.groups, [&](int64_t g) { of_group[g] = place_of(of_group[g], g) >= last ? 1.0f : 0.0f; });
         __syncthreads();
     }
