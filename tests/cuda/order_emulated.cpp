@@ -7,5 +7,6 @@ namespace tutti::kernels {
 void run_backwards(bool backwards) {
     emulation::set_order(backwards ? emulation::Order::backward : emulation::Order::forward);
 }
+void run_at_random(uint64_t seed) { emulation::set_schedule({emulation::Order::random, seed}); }
 
 }  // namespace tutti::kernels

@@ -9,10 +9,13 @@
 #include <map>
 #include <memory_resource>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "tutti/base/dtype.h"
 #include "tutti/base/error.h"
 #include "tutti/base/philox.h"
+#include "tutti/base/testing/draws.h"
 #include "tutti/device/cuda/runtime.h"
 #include "tutti/kernels/cuda/block_order.h"
 #include "tutti/kernels/cuda/cuda_table.h"
@@ -45,7 +48,44 @@ bool takes(const std::string& kernel, const std::string& name) {
                               : name.starts_with("bf16") && D <= 128 && name.find(" cap ") == name.npos && is_hopper();
 }
 
-class CudaAttention : public testing::TestWithParam<const char*> {};
+// An array of the device.
+template <class T>
+class Array {
+  public:
+    Array(DType dtype, const Shape& shape, const std::vector<T>& values)
+        : dtype_(dtype), shape_(shape), data_(arrays().take(values.size() * sizeof(T))) {
+        arrays().copy_in(data_, reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(T));
+    }
+    Array(DType dtype, const Shape& shape, T value)
+        : Array(dtype, shape, std::vector<T>(static_cast<size_t>(shape.numel()), value)) {}
+    Array(Array&& other) noexcept
+        : dtype_(other.dtype_), shape_(other.shape_), data_(std::exchange(other.data_, nullptr)) {}
+    ~Array() {
+        if (data_ != nullptr) arrays().give_back(data_);
+    }
+    Array(const Array&) = delete;
+    Array& operator=(const Array&) = delete;
+    Array& operator=(Array&&) = delete;
+
+    View view() const { return {data_, dtype_, shape_}; }
+    std::vector<T> values() const {
+        std::vector<T> all(static_cast<size_t>(shape_.numel()));
+        arrays().copy_out(reinterpret_cast<std::byte*>(all.data()), data_, all.size() * sizeof(T));
+        return all;
+    }
+
+  private:
+    static DeviceArrays& arrays() { return *cuda_place().arrays; }
+    DType dtype_;
+    Shape shape_;
+    std::byte* data_;
+};
+
+Array<float> workspace_of(const KernelTable& table, const Shape& q, const Shape& k, float value) {
+    return {DType::f32, Shape{table.attention_workspace(cuda_place().stream, q, k, true)}, value};
+}
+
+class CudaAttention : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(CudaAttention, OfEachKernelAndReference) {
     const KernelTable table = table_with(GetParam());
@@ -70,12 +110,16 @@ TEST_P(CudaAttention, OfEachKernelAndReference) {
             EXPECT_EQ(first_difference(c.expected(), first), "");
             run_backwards(true);
             EXPECT_TRUE(same_bits(first, c.run(table, cuda_place()))) << "a second run differs";
+            for (int seed = 1; seed <= testing::draws(0, 3); ++seed) {
+                run_at_random(static_cast<uint64_t>(1000 * seed));
+                EXPECT_TRUE(same_bits(first, c.run(table, cuda_place()))) << "differs with seed " << 1000 * seed;
+            }
             run_backwards(false);
         }
     EXPECT_GE(taken, GetParam() == std::string("hopper") && !is_hopper() ? 0 : 60);
 }
 
-INSTANTIATE_TEST_SUITE_P(Kernels, CudaAttention, testing::Values("hopper", "tensor", "plain"),
+INSTANTIATE_TEST_SUITE_P(Kernels, CudaAttention, ::testing::Values("hopper", "tensor", "plain"),
                          [](const auto& kernel) { return kernel.param; });
 
 // Which kernels compute a request is told by name; slow_work tells of those that the fastest do not take, once for each
@@ -139,28 +183,21 @@ TEST(CudaAttention, TellsOfRequestsThatTheFastestKernelsDoNotTake) {
 TEST_P(CudaAttention, KeysOfPaddingHaveNoWeight) {
     if (GetParam() == std::string("hopper") && !is_hopper()) GTEST_SKIP() << "another kernel computes it on this GPU";
     const KernelTable table = table_with(GetParam());
-    const Place& place = cuda_place();
-    using Halves = std::pmr::vector<uint16_t>;
-    const Shape of_queries{1, 40, 1, 64}, of_key{1, 1, 1, 64};
+    const Shape of_queries{1, 40, 1, 64}, of_key{1, 1, 1, 64}, of_lse{1, 1, 40};
     const auto filled = [&](const Shape& shape, float value) {
-        return Halves(static_cast<size_t>(shape.numel()), bf16_bits(value), place.memory);
+        return Array<uint16_t>(DType::bf16, shape, bf16_bits(value));
     };
-    const auto view = [](Halves& values, const Shape& shape) { return View(values.data(), DType::bf16, shape); };
-    Halves q = filled(of_queries, 4), k = filled(of_key, -4), v = filled(of_key, 3), o = filled(of_queries, 3);
-    Halves dy = filled(of_queries, 1);
-    Halves dq = filled(of_queries, NAN), dk = filled(of_key, NAN), dv = filled(of_key, NAN);
-    std::pmr::vector<float> lse(40, -128.0f, place.memory);
-    std::pmr::vector<float> workspace(
-        static_cast<size_t>(table.attention_workspace(place.stream, of_queries, of_key, true)), NAN, place.memory);
-    AttentionBackward a{.q = view(q, of_queries), .k = view(k, of_key), .v = view(v, of_key), .o = view(o, of_queries)};
-    a.lse = View(lse.data(), DType::f32, Shape{1, 1, 40});
-    a.dy = view(dy, of_queries);
-    a.dq = view(dq, of_queries), a.dk = view(dk, of_key), a.dv = view(dv, of_key);
+    const auto q = filled(of_queries, 4), k = filled(of_key, -4), v = filled(of_key, 3), o = filled(of_queries, 3);
+    const auto dy = filled(of_queries, 1);
+    const auto dq = filled(of_queries, NAN), dk = filled(of_key, NAN), dv = filled(of_key, NAN);
+    const Array<float> lse(DType::f32, of_lse, -128), workspace = workspace_of(table, of_queries, of_key, NAN);
+    AttentionBackward a{.q = q.view(), .k = k.view(), .v = v.view(), .o = o.view(), .lse = lse.view()};
+    a.dy = dy.view(), a.dq = dq.view(), a.dk = dk.view(), a.dv = dv.view();
     a.scale = 0.125f;
-    a.workspace = View(workspace.data(), DType::f32, Shape{static_cast<int64_t>(workspace.size())});
-    table.attention_backward(place.stream, a);
-    place.wait();
-    const auto all_are = [](const Halves& values, float value) {
+    a.workspace = workspace.view();
+    table.attention_backward(cuda_place().stream, a);
+    const auto all_are = [](const Array<uint16_t>& array, float value) {
+        const auto values = array.values();
         return std::all_of(values.begin(), values.end(), [value](uint16_t x) { return bf16_value(x) == value; });
     };
     EXPECT_TRUE(all_are(dq, 0));
@@ -172,40 +209,42 @@ TEST_P(CudaAttention, KeysOfPaddingHaveNoWeight) {
 TEST(CudaAttention, SumsInTurnsDoNotDependOnTheOrderOfBlocks) {
     if (!is_hopper()) GTEST_SKIP() << "another kernel computes it on this GPU";
     const KernelTable table = table_with("hopper");
-    const Place& place = cuda_place();
-    const Shape shape{1, 2200, 1, 64}, of_lse{1, 1, 2200};
-    const auto count = static_cast<size_t>(shape.numel());
-    using Halves = std::pmr::vector<uint16_t>;
-    using Floats = std::pmr::vector<float>;
+    const Stream& stream = cuda_place().stream;
+    const Shape shape{1, 2200, 1, 64};
+    using Halves = Array<uint16_t>;
     const auto random = [&](RandomKey key) {
-        Halves values(count, place.memory);
-        for (size_t i = 0; i < count; ++i) values[i] = bf16_bits(normal(key, i));
-        return values;
+        std::vector<uint16_t> values(static_cast<size_t>(shape.numel()));
+        for (size_t i = 0; i < values.size(); ++i) values[i] = bf16_bits(normal(key, i));
+        return Halves(DType::bf16, shape, values);
     };
-    const auto view = [&](Halves& values) { return View(values.data(), DType::bf16, shape); };
-    Halves q = random(1), k = random(2), v = random(3), dy = random(4), o(count, place.memory);
-    Floats lse(static_cast<size_t>(of_lse.numel()), place.memory);
-    AttentionForward forward{.q = view(q), .k = view(k), .v = view(v), .o = view(o), .scale = 0.125f};
-    forward.lse = View(lse.data(), DType::f32, of_lse);
-    table.attention_forward(place.stream, forward);
-    const auto gradients = [&](bool backwards, float in_workspace) {
-        Floats workspace(static_cast<size_t>(table.attention_workspace(place.stream, shape, shape, true)), in_workspace,
-                         place.memory);
-        std::array<Halves, 3> results{Halves(count, place.memory), Halves(count, place.memory),
-                                      Halves(count, place.memory)};
-        AttentionBackward a{.q = view(q), .k = view(k), .v = view(v), .o = view(o), .lse = forward.lse, .dy = view(dy)};
-        a.dq = view(results[0]), a.dk = view(results[1]), a.dv = view(results[2]);
+    const Halves q = random(1), k = random(2), v = random(3), dy = random(4), o(DType::bf16, shape, uint16_t{0});
+    const Array<float> lse(DType::f32, {1, 1, 2200}, 0.0f);
+    AttentionForward forward{.q = q.view(), .k = k.view(), .v = v.view(), .o = o.view(), .scale = 0.125f};
+    forward.lse = lse.view();
+    table.attention_forward(stream, forward);
+    const auto gradients = [&](float in_workspace) {
+        const Array<float> workspace = workspace_of(table, shape, shape, in_workspace);
+        const std::array<Halves, 3> results{random(5), random(6), random(7)};
+        AttentionBackward a{
+            .q = q.view(), .k = k.view(), .v = v.view(), .o = o.view(), .lse = forward.lse, .dy = dy.view()};
+        a.dq = results[0].view(), a.dk = results[1].view(), a.dv = results[2].view();
         a.scale = forward.scale;
-        a.workspace = View(workspace.data(), DType::f32, Shape{static_cast<int64_t>(workspace.size())});
-        run_backwards(backwards);
-        table.attention_backward(place.stream, a);
-        place.wait();
-        run_backwards(false);
-        return results;
+        a.workspace = workspace.view();
+        table.attention_backward(stream, a);
+        return std::array{results[0].values(), results[1].values(), results[2].values()};
     };
     // The second finds memory that reads as if the first block of each tile had added already.
-    const auto first = gradients(false, NAN), second = gradients(true, std::bit_cast<float>(1));
-    for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(first[i] == second[i]) << "of dq, dk, dv number " << i;
+    const auto first = gradients(NAN);
+    const auto expect_same = [&](const auto& second) {
+        for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(first[i] == second[i]) << "of dq, dk, dv number " << i;
+    };
+    run_backwards(true);
+    expect_same(gradients(std::bit_cast<float>(1)));
+    for (int seed = 1; seed <= testing::draws(0, 5); ++seed) {
+        run_at_random(static_cast<uint64_t>(seed));
+        expect_same(gradients(NAN));
+    }
+    run_backwards(false);
     EXPECT_TRUE(std::all_of(first[0].begin(), first[0].end(), [](uint16_t x) { return std::isfinite(bf16_value(x)); }));
 }
 

@@ -1,8 +1,9 @@
 // The CUDA table against the reference, over the list of cases; and each case twice, which must give the same bits:
-// when emulated, the second time with all threads in the opposite order. tests/cuda builds this file for a GPU and
-// emulated.
+// when emulated, the second time with all threads in the opposite order, and at night in drawn ones. tests/cuda builds
+// this file for a GPU and emulated.
 #include <gtest/gtest.h>
 
+#include "tutti/base/testing/draws.h"
 #include "tutti/kernels/cuda/cuda_table.h"
 #include "tutti/kernels/testing/cases.h"
 #include "tutti/kernels/testing/cuda_place.h"
@@ -11,7 +12,7 @@
 namespace tutti::kernels {
 namespace {
 
-class CudaEquivalence : public testing::TestWithParam<const char*> {};
+class CudaEquivalence : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(CudaEquivalence, OfTableAndReference) {
     for (const Case& c : cases_of(GetParam())) {
@@ -22,11 +23,15 @@ TEST_P(CudaEquivalence, OfTableAndReference) {
         EXPECT_EQ(first_difference(expected, first), "");
         run_backwards(true);
         EXPECT_TRUE(same_bits(first, c.run(cuda_table(), cuda_place()))) << "a second run differs";
+        for (int seed = 1; seed <= testing::draws(0, 3); ++seed) {
+            run_at_random(static_cast<uint64_t>(1000 * seed));
+            EXPECT_TRUE(same_bits(first, c.run(cuda_table(), cuda_place()))) << "differs with seed " << 1000 * seed;
+        }
         run_backwards(false);
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ops, CudaEquivalence, testing::ValuesIn(kOps), [](const auto& op) { return op.param; });
+INSTANTIATE_TEST_SUITE_P(Ops, CudaEquivalence, ::testing::ValuesIn(kOps), [](const auto& op) { return op.param; });
 
 // K, from the name of a case: "f32 to f32 (M, N, K) nt".
 int64_t terms_of(const std::string& name) { return std::stoll(name.substr(name.rfind(", ") + 2)); }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <map>
 
 #include "tutti/kernels/reference/element.h"
 
@@ -22,18 +24,44 @@ int64_t offset_of(const View& x, int64_t i) {
     return offset;
 }
 
+// Arrays of devices, with their size and their copy on the host.
+struct Copy {
+    size_t bytes;
+    std::byte* host;
+};
+std::map<const std::byte*, Copy>& copies() {
+    static std::map<const std::byte*, Copy> all;
+    return all;
+}
+
 }  // namespace
 
-double value(const View& x, int64_t i) {
+const void* on_host(const void* data) {
+    if (copies().empty()) return data;
+    const auto* const place = static_cast<const std::byte*>(data);
+    const auto next = copies().upper_bound(place);
+    if (next == copies().begin()) return data;
+    const auto& [array, copy] = *std::prev(next);
+    return place <= array + copy.bytes ? copy.host + (place - array) : data;
+}
+
+namespace {
+
+double host_value(const View& x, int64_t i) {
     const int64_t offset = offset_of(x, i);
     if (size_of(x.dtype) == 1) return x.as<uint8_t>()[offset];  // codes of 8 bits, too
     const bool is_index = x.dtype == DType::i64 || x.dtype == DType::i32;
     return is_index ? static_cast<double>(reference::load_index(x, offset)) : reference::load(x, offset);
 }
 
-std::vector<double> values(const View& x) {
+}  // namespace
+
+double value(const View& x, int64_t i) { return copies().empty() ? host_value(x, i) : host_value(on_host(x), i); }
+
+std::vector<double> values(const View& on_device) {
+    const View x = on_host(on_device);
     std::vector<double> all(static_cast<size_t>(x.numel()));
-    for (int64_t i = 0; i < x.numel(); ++i) all[static_cast<size_t>(i)] = value(x, i);
+    for (int64_t i = 0; i < x.numel(); ++i) all[static_cast<size_t>(i)] = host_value(x, i);
     return all;
 }
 
@@ -55,24 +83,38 @@ View Arena::empty(const Shape& shape, DType dtype) {
     const int64_t bytes = shape.numel() * size_of(dtype), rest = shape.numel() % 16;
     const int64_t shift = rest == 0 || rest >= 8 ? 0 : size_of(dtype), guard = place_.guard_bytes;
     const auto size = static_cast<size_t>(bytes + shift + 2 * guard + 64);
-    Block& block = blocks_.emplace_back(Block{{size, kGuardByte, place_.memory}, {}, {}});
-    void* begin = block.memory.data() + guard;
-    size_t room = block.memory.size() - guard;
+    auto* const memory = place_.arrays != nullptr ? std::pmr::get_default_resource() : place_.memory;
+    Block& block = blocks_.emplace_back(Block{{size, kGuardByte, memory}, nullptr, {}, {}});
+    if (place_.arrays != nullptr) {
+        block.array = place_.arrays->take(size);
+        copies()[block.array] = {size, block.memory.data()};
+    }
+    void* begin = (block.array != nullptr ? block.array : block.memory.data()) + guard;
+    size_t room = block.memory.size() - static_cast<size_t>(guard);
     begin = static_cast<std::byte*>(std::align(64, 1, begin, room)) + shift;
-    std::fill_n(static_cast<std::byte*>(begin), bytes, kNotANumber);
-    return View(begin, dtype, shape);
-}
-
-View Arena::normal(const Shape& shape, DType dtype, const char* purpose, double scale, double shift) {
-    const View x = empty(shape, dtype);
-    const RandomKey key = random_key(2024, purpose);
-    for (int64_t i = 0; i < x.numel(); ++i)
-        reference::store(x, i, shift + scale * tutti::normal(key, static_cast<uint64_t>(i)));
+    const View x(begin, dtype, shape);
+    std::fill_n(on_host(x).as<std::byte>(), bytes, kNotANumber);
     return x;
 }
 
+Arena::~Arena() {
+    for (const Block& block : blocks_) {
+        if (block.array == nullptr) continue;
+        copies().erase(block.array);
+        place_.arrays->give_back(block.array);
+    }
+}
+
+View Arena::normal(const Shape& shape, DType dtype, const char* purpose, double scale, double shift) {
+    const View made = empty(shape, dtype), x = on_host(made);
+    const RandomKey key = random_key(2024, purpose);
+    for (int64_t i = 0; i < x.numel(); ++i)
+        reference::store(x, i, shift + scale * tutti::normal(key, static_cast<uint64_t>(i)));
+    return made;
+}
+
 View Arena::from(const Shape& shape, DType dtype, const std::vector<double>& given) {
-    const View x = empty(shape, dtype);
+    const View made = empty(shape, dtype), x = on_host(made);
     for (int64_t i = 0; i < x.numel(); ++i) {
         const double v = given[static_cast<size_t>(i)];
         if (dtype == DType::i32)
@@ -84,7 +126,7 @@ View Arena::from(const Shape& shape, DType dtype, const std::vector<double>& giv
         else
             reference::store(x, i, v);
     }
-    return x;
+    return made;
 }
 
 View Arena::workspace(int64_t floats) {
@@ -94,11 +136,29 @@ View Arena::workspace(int64_t floats) {
 }
 
 void Arena::start() {
-    for (Block& block : blocks_) block.before.assign(block.memory.begin(), block.memory.end());
+    for (Block& block : blocks_) {
+        block.before.assign(block.memory.begin(), block.memory.end());
+        if (block.array != nullptr) place_.arrays->copy_in(block.array, block.memory.data(), block.memory.size());
+    }
+    started_ = true;
 }
 
-void Arena::may_change(const View& y) {
+// All arrays at first, then that of `data` alone: some cases have hundreds.
+void Arena::copy_out(const void* data) {
     place_.wait();
+    for (Block& block : blocks_) {
+        if (!started_ || block.array == nullptr) continue;
+        const auto* const place = static_cast<const std::byte*>(data);
+        if (place != nullptr && copied_ && (place < block.array || place >= block.array + block.memory.size()))
+            continue;
+        place_.arrays->copy_out(block.memory.data(), block.array, block.memory.size());
+    }
+    copied_ = started_;
+}
+
+void Arena::may_change(const View& on_device) {
+    copy_out(on_device.data);
+    const View y = on_host(on_device);
     for (Block& block : blocks_) {
         const std::byte* begin = block.memory.data();
         if (y.as<std::byte>() < begin || y.as<std::byte>() >= begin + block.memory.size()) continue;
@@ -119,7 +179,7 @@ void Arena::result(std::string name, const View& y, const std::function<double(i
 }
 
 std::vector<Output> Arena::finish() {
-    place_.wait();
+    copy_out(nullptr);
     double damaged = 0;
     for (Block& block : blocks_) {
         check(block.before.size() == block.memory.size(), "a kernel case must call start() before the kernel");

@@ -2,6 +2,7 @@
 // other bytes must be unchanged afterwards: a kernel that writes too much or too little is detected.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <functional>
 #include <string>
@@ -12,6 +13,18 @@
 
 namespace tutti::kernels::cases {
 
+// Where the test reads and writes what is at `data`, in an array of an arena.
+const void* on_host(const void* data);
+inline View on_host(View x) {
+    x.data = const_cast<void*>(on_host(static_cast<const void*>(x.data)));
+    return x;
+}
+// The same of these views of a kernel's arguments.
+template <class Arguments, std::same_as<View>... Views>
+Arguments on_host(Arguments arguments, Views Arguments::*... views) {
+    ((arguments.*views = on_host(arguments.*views)), ...);
+    return arguments;
+}
 // Element i, in row-major order, of a view with any strides and any type.
 double value(const View& x, int64_t i);
 std::vector<double> values(const View& x);
@@ -23,6 +36,9 @@ View swap_middle(View x);
 class Arena {
   public:
     Arena(const Place& place, bool with_tolerance) : place_(place), with_tolerance_(with_tolerance) {}
+    ~Arena();
+    Arena(const Arena&) = delete;
+    Arena& operator=(const Arena&) = delete;
     bool with_tolerance() const { return with_tolerance_; }
 
     // shift + scale * (standard normal number i of the stream `purpose`), rounded to the type.
@@ -43,12 +59,15 @@ class Arena {
   private:
     struct Block {
         std::pmr::vector<std::byte> memory;  // guard, data, guard
+        std::byte* array = nullptr;          // of the device, which has the values from start() on; null: `memory` has
         std::vector<std::byte> before;       // the memory at start()
         std::vector<bool> may_change;        // by byte
     };
 
+    void copy_out(const void* data);  // waits; null: all arrays
+
     const Place& place_;
-    bool with_tolerance_;
+    bool with_tolerance_, started_ = false, copied_ = false;
     std::vector<Block> blocks_;
     std::vector<Output> outputs_;
 };

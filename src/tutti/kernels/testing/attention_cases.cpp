@@ -398,8 +398,10 @@ void run_backward(const Form& f, const KernelTable& table, const Stream& stream,
     const Shape of_result{f.B, f.Tq, f.H, f.value_width()};
     const View o = arena.empty(of_result, f.result_type()), lse = arena.empty({f.B, f.H, f.Tq}, DType::f32);
     const AttentionMask mask = mask_of(arena, f);
-    reference_table().attention_forward(
-        {}, {.q = q, .k = all_k, .v = all_v, .o = o, .lse = lse, .scale = scale_of(f), .cap = f.cap, .mask = mask});
+    using F = AttentionForward;
+    F forward{.q = q, .k = all_k, .v = all_v, .o = o, .lse = lse, .scale = scale_of(f), .cap = f.cap, .mask = mask};
+    forward.mask.first_key = on_host(mask.first_key);
+    reference_table().attention_forward({}, on_host(forward, &F::q, &F::k, &F::v, &F::o, &F::lse));
     const View k = slice(all_k, 1, 0, f.Tk), v = slice(all_v, 1, 0, f.Tk);
     Form of_results = f;
     of_results.dtype = f.result_type();
@@ -463,9 +465,9 @@ void run_merge(const Shape& shape, Layout layout, double distance, const KernelT
             for (int64_t h = 0; h < H; ++h)
                 for (int64_t i = 0; i < T; ++i)
                     if (((b + h + i) & unseen) != 0) {
-                        x.second.as<float>()[(b * H + h) * T + i] = -INFINITY;
+                        on_host(x.second).as<float>()[(b * H + h) * T + i] = -INFINITY;
                         const View row = slice(slice(slice(x.first, 0, b, 1), 1, i, 1), 2, h, 1);
-                        std::fill_n(row.as<float>(), D, 0.0f);
+                        std::fill_n(on_host(row).as<float>(), D, 0.0f);
                     }
         return x;
     };
@@ -504,10 +506,10 @@ void run_sinks(const Shape& shape, DType t, double distance, const KernelTable& 
     const View o = arena.normal(shape, t, "o"), lse = arena.normal({B, H, T}, DType::f32, "lse", distance, 3);
     const View sinks = sinks_of(arena, H, t);
     for (int64_t row = 0; row < lse.numel(); row += 3) {
-        lse.as<float>()[row] = -INFINITY;
+        on_host(lse).as<float>()[row] = -INFINITY;
         const int64_t i = row % T, h = row / T % H, b = row / T / H;
         const View seen_by_none = slice(slice(slice(o, 0, b, 1), 1, i, 1), 2, h, 1);
-        std::memset(seen_by_none.data, 0, static_cast<size_t>(D * size_of(t)));
+        std::memset(on_host(seen_by_none).data, 0, static_cast<size_t>(D * size_of(t)));
     }
     const std::vector<double> l = values(lse), sink = values(sinks);
     arena.start();

@@ -6,11 +6,14 @@
 
 namespace tutti::kernels {
 
-// A stream with the workspace of a device, and managed memory; lives as long as the program. With the environment
-// variable TUTTI_TEST_WITHOUT_GUARDS arrays have no guard bytes, and compute-sanitizer detects accesses beyond them.
+// A stream with the workspace of a device, the device's arrays, and pinned memory; lives as long as the program. With
+// the environment variable TUTTI_TEST_WITHOUT_GUARDS arrays have no guard bytes, and compute-sanitizer detects accesses
+// beyond them.
 const Place& cuda_place();
 
-// Runs blocks, warps and lanes last to first in later launches. A GPU ignores the call.
+// In later launches blocks, warps and lanes run last to first, or in an order drawn by a seed; run_backwards(false)
+// ends both. A GPU ignores the calls.
 void run_backwards(bool backwards);
+void run_at_random(uint64_t seed);
 
 }  // namespace tutti::kernels

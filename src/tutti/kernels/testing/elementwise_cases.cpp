@@ -249,7 +249,8 @@ void add_soft_cap(std::vector<Case>& all, DType t, int64_t n) {
         add(all, "soft_cap", &KernelTable::soft_cap, concat(label(t, n), " cap ", cap),
             [=](const auto& table, const auto& stream, Arena& arena) {
                 const View x = arena.normal({n}, t, "x", 5);
-                if (n > 2) reference_table().fill({}, slice(x, 0, 1, 1), 1e-6f);  // where 1 - 2 / (1 + e^2x) cancels
+                if (n > 2)
+                    reference_table().fill({}, on_host(slice(x, 0, 1, 1)), 1e-6f);  // where 1 - 2 / (1 + e^2x) cancels
                 arena.start();
                 table.soft_cap(stream, x, cap);
                 arena.result("x", x, [&](int64_t i) {

@@ -175,7 +175,9 @@ std::vector<double> sizes_of_gradient(const RoutingBackward& b, const RowErrors&
 void run_route_backward(const BackwardForm& f, const KernelTable& table, const Stream& stream, Arena& arena) {
     const int64_t N = f.forward.N, E = f.forward.E, k = f.forward.k;
     const Routing forward = make_routing(f.forward, arena);
-    reference_table().route({}, forward);
+    using R = Routing;
+    reference_table().route(
+        {}, on_host(forward, &R::logits, &R::bias, &R::experts, &R::weights, &R::shares, &R::entropy, &R::log_sum));
     RoutingBackward b{.forward = forward,
                       .dweights = arena.normal({N, k}, DType::f32, "dweights"),
                       .z_scale = f.z_scale,

@@ -26,8 +26,8 @@ View spread(Arena& arena, DType t, int64_t rows, int64_t columns, bool bad) {
     const View wide = arena.empty({rows, columns + 5}, t), x = slice(wide, 1, 2, columns);
     const View values = arena.from({rows, columns}, t, all);
     for (int64_t r = 0; r < rows; ++r)
-        std::copy_n(values.as<std::byte>() + r * columns * size_of(t), columns * size_of(t),
-                    x.as<std::byte>() + r * x.stride(0) * size_of(t));
+        std::copy_n(on_host(values).as<std::byte>() + r * columns * size_of(t), columns * size_of(t),
+                    on_host(x).as<std::byte>() + r * x.stride(0) * size_of(t));
     return x;
 }
 

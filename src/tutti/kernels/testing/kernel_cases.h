@@ -3,6 +3,7 @@
 // outputs with the error that rounding allows. The cases are in *_cases.cpp, one file per family of entries.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <memory_resource>
 #include <string>
@@ -20,9 +21,21 @@ struct Output {
     std::vector<double> tolerance;  // of expected() only
 };
 
-// The place of a case: the stream, memory that kernels and the host can both access, and the wait for the stream.
+// Memory of a device that the host cannot access. Copies are done on return.
+class DeviceArrays {
+  public:
+    virtual ~DeviceArrays() = default;
+    virtual std::byte* take(size_t bytes) = 0;
+    virtual void give_back(std::byte* array) = 0;
+    virtual void copy_in(std::byte* array, const std::byte* host, size_t bytes) = 0;
+    virtual void copy_out(std::byte* host, const std::byte* array, size_t bytes) = 0;
+};
+
+// The place of a case: the stream, memory, and the wait for the stream. With `arrays` the arrays of a case are a
+// device's, and the test reads and writes copies of them; `memory` is what kernels and the host can both access.
 struct Place {
     Stream stream;
+    DeviceArrays* arrays = nullptr;
     std::pmr::memory_resource* memory = std::pmr::get_default_resource();
     std::function<void()> wait = [] {};  // CPU kernels are synchronous
     int64_t guard_bytes = 128;           // before and behind each array: two vectors of the widest ISA

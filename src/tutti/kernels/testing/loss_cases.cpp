@@ -139,7 +139,8 @@ void run_cross_entropy(const LossForm& f, const KernelTable& table, const Stream
     });
     double differ = 0;
     for (int64_t i = f.N; in_shards && i < P * f.N; ++i)
-        differ += std::memcmp(losses_of_ranks.as<float>() + i, losses.as<float>() + i % f.N, sizeof(float)) != 0;
+        differ += std::memcmp(on_host(losses_of_ranks).as<float>() + i, on_host(losses).as<float>() + i % f.N,
+                              sizeof(float)) != 0;
     arena.result({"losses that differ between ranks", {differ}, {0}});
     if (!f.gradient) return;
     // The factor 1 - (x / cap)^2 is at most 1 and off by 5 u.

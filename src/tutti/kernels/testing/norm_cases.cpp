@@ -52,9 +52,11 @@ Inputs make(Arena& arena, int64_t N, int64_t C, DType t, Kind kind, bool with_re
     if (with_residual) {
         in.residual = sixteenths(arena, {N, C}, t, "residual");
         in.s = arena.empty({N, C}, t);
-        reference_table().add({}, in.x, in.residual, in.s);
+        reference_table().add({}, on_host(in.x), on_host(in.residual), on_host(in.s));
     }
-    reference_table().norm_forward({}, {in.s, in.w, in.b, kEps, y, in.mean, in.rstd});
+    using F = NormForward;
+    reference_table().norm_forward(
+        {}, on_host(F{in.s, in.w, in.b, kEps, y, in.mean, in.rstd}, &F::x, &F::w, &F::b, &F::y, &F::mean, &F::rstd));
     return in;
 }
 

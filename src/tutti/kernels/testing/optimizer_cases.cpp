@@ -30,7 +30,7 @@ void report_value(Arena& arena, const OptimizerPiece& piece, const std::function
     arena.result("value", piece.value, [&](int64_t i) { return tolerance(i) + rounding(type, value(piece.value, i)); });
     Output off{"value minus rounded master", {}, {}};
     for (int64_t i = 0; i < piece.master.numel(); ++i) {
-        const float master = piece.master.as<float>()[i];
+        const float master = on_host(piece.master).as<float>()[i];
         off.values.push_back(value(piece.value, i) - static_cast<double>(type == DType::bf16
                                                                              ? static_cast<float>(bf16(master))
                                                                              : static_cast<float>(f16(master))));
@@ -54,10 +54,10 @@ Moment make_moment(Arena& arena, int64_t n, DType type, bool has_sign, size_t nu
     moment.values = arena.normal({n}, type, name.c_str(), 0.1);
     for (int64_t i = 0; !has_sign && i < n; ++i) {
         if (type == DType::f32) {
-            float& x = moment.values.as<float>()[i];
+            float& x = on_host(moment.values).as<float>()[i];
             x *= x;
         } else {
-            bf16& x = moment.values.as<bf16>()[i];
+            bf16& x = on_host(moment.values).as<bf16>()[i];
             x = bf16(static_cast<float>(x) * static_cast<float>(x));
         }
     }
@@ -120,7 +120,7 @@ void report_moment(Arena& arena, const char* name, const Moment& moment, const s
     const DynamicMap& map = *name == 'v' ? kUnsignedMap : kSignedMap;
     Output off{concat(name, " decoded"), decoded(moment, map), {}};
     for (int64_t i = 0; arena.with_tolerance() && i < moment.values.numel(); ++i) {
-        const uint8_t code = moment.values.as<uint8_t>()[i];
+        const uint8_t code = on_host(moment.values).as<uint8_t>()[i];
         const double gap = std::max(code > 0 ? map.values[code] - map.values[code - 1] : 0,
                                     code < 255 ? map.values[code + 1] - map.values[code] : 0);
         off.tolerance.push_back(gap * value(moment.largest, i / kStateBlock) + error(i));
@@ -227,8 +227,8 @@ void add_rounding(std::vector<Case>& all, const std::vector<int64_t>& sizes) {
             std::vector<OptimizerPiece> pieces =
                 make_pieces(arena, sizes, {.m = DType::bf16, .master = DType::bf16}, false);
             for (OptimizerPiece& piece : pieces) {
-                std::fill_n(piece.master.as<uint16_t>(), piece.master.numel(), uint16_t{0});
-                std::fill_n(piece.m.values.as<uint16_t>(), piece.master.numel(), uint16_t{0});
+                std::fill_n(on_host(piece.master).as<uint16_t>(), piece.master.numel(), uint16_t{0});
+                std::fill_n(on_host(piece.m.values).as<uint16_t>(), piece.master.numel(), uint16_t{0});
                 piece.weight_decay = 0;
             }
             arena.start();

@@ -98,6 +98,15 @@ void report(Arena& arena, const char* name, const View& y, const View& sizes, in
     });
 }
 
+ShortConvolution arguments_on_host(const ShortConvolution& f) {
+    using F = ShortConvolution;
+    return on_host(f, &F::b, &F::c, &F::x, &F::w, &F::bias, &F::positions, &F::before);
+}
+ShortConvolutionBackward gradients_on_host(const ShortConvolutionBackward& g) {
+    using G = ShortConvolutionBackward;
+    return on_host(g, &G::dz, &G::db, &G::dc, &G::dx, &G::after, &G::dbefore);
+}
+
 void add_forward(std::vector<Case>& all, const Form& form) {
     add(all, "short_convolution_forward", &KernelTable::short_convolution_forward, form.name(),
         [=](const auto& table, const auto& stream, Arena& arena) {
@@ -105,7 +114,7 @@ void add_forward(std::vector<Case>& all, const Form& form) {
             const Shape rows{form.B, form.T, form.C + (form.packed ? 2 : 0)};
             const View z = slice(arena.empty(rows, form.type), 2, 0, form.C);
             const View size = arena.from(in.f.x.shape, DType::f64, values(in.f.x));
-            reference_table().short_convolution_forward({}, sizes.f, size);
+            reference_table().short_convolution_forward({}, arguments_on_host(sizes.f), on_host(size));
             arena.start();
             table.short_convolution_forward(stream, in.f, z);
             report(arena, "z", z, size, form.K);
@@ -122,7 +131,7 @@ void add_backward_input(std::vector<Case>& all, const Form& form) {
         [=](const auto& table, const auto& stream, Arena& arena) {
             const Inputs in = make(arena, form), sizes = absolute(arena, in);
             const ShortConvolutionBackward size = gradients(arena, form, DType::f64, sizes);
-            reference_table().short_convolution_backward_input({}, sizes.f, size);
+            reference_table().short_convolution_backward_input({}, arguments_on_host(sizes.f), gradients_on_host(size));
             const ShortConvolutionBackward g = gradients(arena, form, form.type, in);
             arena.start();
             table.short_convolution_backward_input(stream, in.f, g);
@@ -138,7 +147,8 @@ void add_backward_before(std::vector<Case>& all, const Form& form) {
             const Inputs in = make(arena, form), sizes = absolute(arena, in);
             const Shape halo{form.B, form.K - 1, form.C};
             const View size = arena.empty(halo, DType::f64), dbefore = arena.empty(halo, DType::f32);
-            reference_table().short_convolution_backward_before({}, sizes.f, sizes.dz, size);
+            reference_table().short_convolution_backward_before({}, arguments_on_host(sizes.f), on_host(sizes.dz),
+                                                                on_host(size));
             arena.start();
             table.short_convolution_backward_before(stream, in.f, in.dz, dbefore);
             report(arena, "dbefore", dbefore, size, form.K);
@@ -153,7 +163,8 @@ void add_backward_weight(std::vector<Case>& all, const Form& form) {
             const View dw = numbers(arena, form.numbers, {form.C, form.K}, DType::f32, "dw");
             const View dbias = form.bias ? numbers(arena, form.numbers, {form.C}, DType::f32, "dbias") : View();
             const View size = absolute(arena, dw), bias_size = absolute(arena, dbias);
-            reference_table().short_convolution_backward_weight({}, sizes.f, sizes.dz, size, bias_size);
+            reference_table().short_convolution_backward_weight({}, arguments_on_host(sizes.f), on_host(sizes.dz),
+                                                                on_host(size), on_host(bias_size));
             arena.start();
             table.short_convolution_backward_weight(stream, in.f, in.dz, dw, dbias);
             const double error = sum_error(form.B * form.T + 8);
