@@ -1,9 +1,12 @@
-// Attention by name, in a build without cuDNN's headers, such as the emulated build; and on emulated GPUs whose blocks
-// have less shared memory than Hopper's.
+// Attention by name, in a build without cuDNN's headers, such as the emulated build; and all kernels on emulated GPUs
+// whose blocks have less shared memory than Hopper's.
 #include <gtest/gtest.h>
+
+#include <random>
 
 #include "tests/cuda/emulation/api.h"
 #include "tutti/base/error.h"
+#include "tutti/base/testing/draws.h"
 #include "tutti/kernels/cuda/cuda_table.h"
 #include "tutti/kernels/cuda/fill.h"
 #include "tutti/kernels/testing/cuda_place.h"
@@ -40,6 +43,24 @@ TEST(AttentionOnSmallerGpus, ComputesTheLargestHeadDims) {
                 EXPECT_EQ(first_difference(c.expected(), c.run(cuda_table(), cuda_place())), "");
             }
         EXPECT_GE(cases, 12);
+    }
+    emulation::set_capability(9, 0);
+}
+
+// A block of every kernel fits into the shared memory of GPUs that have 99 KiB of it, and none has instructions of 9.0a
+// there. By day one case of each op, at night ten.
+TEST(SmallerGpus, RunEveryOp) {
+    std::minstd_rand random(86);
+    for (const char* op : kOps) {
+        const std::vector<Case> all = cases_of(op);
+        for (int i = 0; i < testing::draws(1, 10); ++i) {
+            const Case& c = all[random() % all.size()];
+            if (c.name.find(" Dv ") != std::string::npos) continue;  // ops/ widens them
+            const auto [major, minor] = random() % 2 == 0 ? std::pair(8, 6) : std::pair(12, 0);
+            SCOPED_TRACE(concat(major, ".", minor, ": ", c.op, " ", c.name));
+            emulation::set_capability(major, minor);
+            EXPECT_EQ(first_difference(c.expected(), c.run(cuda_table(), cuda_place())), "");
+        }
     }
     emulation::set_capability(9, 0);
 }

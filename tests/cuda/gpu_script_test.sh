@@ -23,6 +23,10 @@ settings=("PATH=/usr/local/bin:/usr/bin:/bin" "HOME=$machine/home" PYTHON=python
   TEST_SECONDS=20 "CANARY=*AttentionName*" BUDGET=40)
 gpu_sh() { cd "$machine"; exec "${there[@]}" env -i "${settings[@]}" bash bench/gpu.sh "$@"; }  # in a subshell
 
+# Nsight Compute locks the clocks unless told not to, and a lent machine's clocks are not ours to change.
+grep -v '^ *#' "$source/bench/gpu.sh" | grep -q ' ncu -' || fail "the script asks for no profile"
+grep -v '^ *#' "$source/bench/gpu.sh" | grep ' ncu -' | grep -v clock-control && fail "a profile that locks the clocks"
+
 for call in correctness rates steps; do
   begin=$SECONDS code=0
   (gpu_sh $call pack "$out/$call") >"$out/$call.txt" 2>&1 || code=$?

@@ -10,6 +10,7 @@
 #include "tutti/base/json.h"
 #include "tutti/cli/cli.h"
 #include "tutti/device/cuda/architectures.h"
+#include "tutti/device/cuda/cuda_device.h"
 #include "tutti/kernels/backends.h"
 
 namespace tutti::cli {
@@ -88,6 +89,20 @@ TEST(CudaTools, BenchGemm) {
     EXPECT_EQ(document["rows"][0]["rows"], 512);
     // Hopper's bf16 data sheet: 132 multiprocessors x 4096 FLOP x 1830 MHz.
     EXPECT_NEAR(document["device_peak_flops_per_s"].get<double>(), 989.4e12, 0.1e12);
+}
+
+// NVIDIA's data sheets, dense bf16 with f32 sums: 1024 FLOP in a cycle of a multiprocessor on L40S, 512 on GeForce
+// cards.
+TEST(CudaTools, GeForceCardsHaveHalfThePeakOfProfessionalOnes) {
+    const auto peak_of = [](int major, int minor, const char* name) {
+        emulation::set_capability(major, minor, name);
+        const double peak = make_cuda_device(0)->peak(ComputeType::bf16, 0).flops_per_s;
+        emulation::set_capability(9, 0);
+        return peak;
+    };
+    for (const auto& [major, minor] : {std::pair(8, 6), {8, 9}, {12, 0}})
+        EXPECT_EQ(peak_of(major, minor, "NVIDIA GeForce RTX"), peak_of(major, minor, "NVIDIA L40S") / 2);
+    EXPECT_NEAR(peak_of(8, 9, "NVIDIA L40S"), 132 * 1980e6 * 1024, 1e9);  // the emulated clock and multiprocessors
 }
 
 TEST(CudaTools, BenchStep) {

@@ -1,121 +1,26 @@
 // tests/cuda/emulation/api.cpp: the functions of api.h. Work on a stream runs when the host or another stream waits for
-// it, as late as a GPU may run it; a stream with a priority has a thread that starts work kLateness after it was
-// queued, since work that no thread waits for must proceed too. An event is a place in its stream.
+// it, as late as a GPU may run it; a stream with a priority has a thread that starts work some time after it was
+// queued, since work that no thread waits for must proceed too (stream.h). An event is a place in its stream.
 #include "tests/cuda/emulation/api.h"
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
-#include <exception>
 #include <functional>
 #include <memory>
-#include <mutex>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "tests/cuda/emulation/graph.h"
 #include "tests/cuda/emulation/memory.h"
+#include "tests/cuda/emulation/stream.h"
 
 using namespace tutti::emulation;
 
-// The queued work of a stream. Any thread may run the next item; the others wait for it.
-class Late {
-  public:
-    ~Late() {
-        {
-            const std::lock_guard lock(mutex_);
-            ending_ = true;
-        }
-        changed_.notify_all();
-        if (worker_.joinable()) worker_.join();
-    }
-    void work_alone() {
-        worker_ = std::thread([this] { run_alone(); });
-    }
-    // Returns the place after the item.
-    int64_t add(std::function<void()> item) {
-        int64_t place = 0;
-        {
-            const std::lock_guard lock(mutex_);
-            waiting_.push_back(std::move(item));
-            newest_ = Clock::now();
-            place = given();
-        }
-        changed_.notify_all();
-        return place;
-    }
-    int64_t end() const {
-        const std::lock_guard lock(mutex_);
-        return given();
-    }
-    bool done_until(int64_t place) const {
-        const std::lock_guard lock(mutex_);
-        return done_ >= place;
-    }
-    // Rethrows an exception of an item.
-    void run_until(int64_t place) {
-        std::unique_lock lock(mutex_);
-        while (done_ < place) {
-            if (busy_) {
-                changed_.wait(lock);
-                continue;
-            }
-            run_next(lock);
-        }
-        if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
-    }
-    void run_all() { run_until(end()); }
-
-  private:
-    using Clock = std::chrono::steady_clock;
-
-    int64_t given() const { return done_ + (busy_ ? 1 : 0) + static_cast<int64_t>(waiting_.size()); }
-    void run_next(std::unique_lock<std::mutex>& lock) {
-        const std::function<void()> item = std::move(waiting_.front());
-        waiting_.pop_front();
-        busy_ = true;
-        lock.unlock();
-        std::exception_ptr thrown;
-        try {
-            item();
-        } catch (...) {
-            thrown = std::current_exception();
-        }
-        lock.lock();
-        if (thrown && !failure_) failure_ = thrown;
-        busy_ = false;
-        ++done_;
-        changed_.notify_all();
-    }
-    void run_alone() {
-        std::unique_lock lock(mutex_);
-        while (!ending_) {
-            if (busy_ || waiting_.empty())
-                changed_.wait(lock);
-            else if (Clock::now() < newest_ + kLateness)
-                changed_.wait_until(lock, newest_ + kLateness);
-            else
-                run_next(lock);
-        }
-    }
-
-    static constexpr std::chrono::milliseconds kLateness{2};
-    mutable std::mutex mutex_;
-    std::condition_variable changed_;
-    std::deque<std::function<void()>> waiting_;
-    int64_t done_ = 0;  // of all items ever queued
-    bool busy_ = false, ending_ = false;
-    Clock::time_point newest_;
-    std::exception_ptr failure_;
-    std::thread worker_;
-};
 struct EmulatedStream {
-    std::shared_ptr<Late> late = std::make_shared<Late>();
+    std::shared_ptr<Late> late;
 };
 // A place in a stream; before it is recorded, a place that has passed.
 struct Mark {
@@ -129,31 +34,24 @@ struct Mark {
     }
 };
 struct EmulatedEvent {
-    bool timed = true;
+    bool timed = true, recorded = false;
     std::shared_ptr<Mark> mark = std::make_shared<Mark>();
+    CapturedPlace captured = {};
 };
 
 namespace {
 
-int capability = 90;
+int of_capability = 90;
 const char* model = "emulated GPU";
 int gpus = 1;
 std::atomic<int64_t> passed_ns{0};  // by pass_time
 std::atomic<int64_t> waits{0}, idle_waits{0};
 std::atomic<int64_t> launches{0}, order_calls{0}, copy_calls{0}, made{0};  // host_calls()
 thread_local int current = 0;
-// State of the calling thread. Static arrays are freed after the thread's variables are destroyed.
-thread_local bool streams_are_gone = false;
-struct Streams : std::vector<std::weak_ptr<Late>> {
-    ~Streams() { streams_are_gone = true; }
-};
-thread_local Streams late_streams;
-
-// Waits for the whole GPU wait for these.
+// Waits for the whole GPU wait for all its streams.
 cudaError_t wait_for_all() {
-    if (const cudaError_t no = outside_of_capture(); no != cudaSuccess || streams_are_gone) return no;
-    for (const auto& stream : late_streams)
-        if (const auto late = stream.lock()) late->run_all();
+    if (const cudaError_t no = outside_of_capture(); no != cudaSuccess) return no;
+    finish_gpu(current);
     return cudaSuccess;
 }
 
@@ -179,13 +77,19 @@ void tutti::emulation::pass_time(double seconds) { passed_ns += static_cast<int6
 void tutti::emulation::set_gpus(int count) { gpus = count; }
 
 void tutti::emulation::set_capability(int major, int minor, const char* name) {
-    capability = 10 * major + minor;
+    of_capability = 10 * major + minor;
     model = name;
+}
+
+int tutti::emulation::capability() { return of_capability; }
+
+void tutti::emulation::load_module(const void* kernel) {
+    if (first_launch(current, kernel)) finish_gpu(current);
 }
 
 // CUDA C++ programming guide, "Technical specifications per compute capability".
 size_t tutti::emulation::most_shared_bytes() {
-    switch (capability) {
+    switch (of_capability) {
         case 80: return 163 << 10;
         case 86:
         case 89:
@@ -207,6 +111,12 @@ const char* cudaGetErrorName(cudaError_t error) {
         case cudaErrorNotReady: return "cudaErrorNotReady";
         case cudaErrorStreamCaptureUnsupported: return "cudaErrorStreamCaptureUnsupported";
         case cudaErrorStreamCaptureInvalidated: return "cudaErrorStreamCaptureInvalidated";
+        case cudaErrorStreamCaptureMerge: return "cudaErrorStreamCaptureMerge";
+        case cudaErrorStreamCaptureUnmatched: return "cudaErrorStreamCaptureUnmatched";
+        case cudaErrorStreamCaptureUnjoined: return "cudaErrorStreamCaptureUnjoined";
+        case cudaErrorStreamCaptureIsolation: return "cudaErrorStreamCaptureIsolation";
+        case cudaErrorCapturedEvent: return "cudaErrorCapturedEvent";
+        case cudaErrorStreamCaptureWrongThread: return "cudaErrorStreamCaptureWrongThread";
     }
     return "cudaErrorUnknown";
 }
@@ -224,6 +134,13 @@ const char* cudaGetErrorString(cudaError_t error) {
         case cudaErrorNotReady: return "device not ready";
         case cudaErrorStreamCaptureUnsupported: return "operation not permitted when stream is capturing";
         case cudaErrorStreamCaptureInvalidated: return "operation failed due to a previous error during capture";
+        case cudaErrorStreamCaptureMerge: return "operation would result in a merge of separate capture sequences";
+        case cudaErrorStreamCaptureUnmatched: return "capture was not ended in the same stream as it began";
+        case cudaErrorStreamCaptureUnjoined: return "capturing stream has unjoined work";
+        case cudaErrorStreamCaptureIsolation: return "dependency created on uncaptured work in another stream";
+        case cudaErrorCapturedEvent: return "operation not permitted on an event last recorded in a capturing stream";
+        case cudaErrorStreamCaptureWrongThread:
+            return "attempt to terminate a thread-local capture sequence from another thread";
     }
     return "unknown error";
 }
@@ -256,8 +173,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     properties->multiProcessorCount = 132;
     properties->maxThreadsPerBlock = 1024;
     properties->warpSize = 32;
-    properties->major = capability / 10;
-    properties->minor = capability % 10;
+    properties->major = of_capability / 10;
+    properties->minor = of_capability % 10;
     properties->l2CacheSize = 50 << 20;
     properties->asyncEngineCount = 1;
     properties->memoryBusWidth = 5120;
@@ -271,8 +188,8 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
         case cudaDevAttrMultiProcessorCount: *value = 132; return cudaSuccess;
         case cudaDevAttrMemoryClockRate: *value = 2'619'000; return cudaSuccess;
         case cudaDevAttrGlobalMemoryBusWidth: *value = 5120; return cudaSuccess;
-        case cudaDevAttrComputeCapabilityMajor: *value = capability / 10; return cudaSuccess;
-        case cudaDevAttrComputeCapabilityMinor: *value = capability % 10; return cudaSuccess;
+        case cudaDevAttrComputeCapabilityMajor: *value = of_capability / 10; return cudaSuccess;
+        case cudaDevAttrComputeCapabilityMinor: *value = of_capability % 10; return cudaSuccess;
         case cudaDevAttrMaxSharedMemoryPerBlockOptin:
             *value = static_cast<int>(most_shared_bytes());
             return cudaSuccess;
@@ -296,7 +213,7 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
 cudaError_t cudaFree(void* data) {
     ++made;
     if (const cudaError_t no = wait_for_all(); no != cudaSuccess) return no;
-    return data == nullptr || give_device(data) || give_pinned(data) ? cudaSuccess : cudaErrorInvalidValue;
+    return data == nullptr || give_device(data) ? cudaSuccess : cudaErrorInvalidValue;
 }
 cudaError_t cudaMallocHost(void** data, size_t bytes) {
     ++made;
@@ -304,8 +221,6 @@ cudaError_t cudaMallocHost(void** data, size_t bytes) {
     *data = take_pinned(bytes);
     return *data != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
 }
-// Memory of both sides, as pinned memory is.
-cudaError_t cudaMallocManaged(void** data, size_t bytes, unsigned) { return cudaMallocHost(data, bytes); }
 cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned) { return cudaMallocHost(data, bytes); }
 cudaError_t cudaFreeHost(void* data) {
     ++made;
@@ -326,14 +241,14 @@ cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) 
     const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
     const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
     if (!fits(to, bytes, to_device, any) || !fits(from, bytes, from_device, any)) return cudaErrorInvalidValue;
-    const DeviceAccess access;
+    const DeviceAccess of_to(to, bytes), of_from(from, bytes);
     std::memmove(to, from, bytes);
     return cudaSuccess;
 }
 cudaError_t set(void* data, int byte, size_t bytes) {
     if (bytes == 0) return cudaSuccess;
     if (!in_device_block(data, bytes) && !in_pinned_block(data, bytes)) return cudaErrorInvalidValue;
-    const DeviceAccess access;
+    const DeviceAccess access(data, bytes);
     std::memset(data, byte, bytes);
     return cudaSuccess;
 }
@@ -371,14 +286,12 @@ cudaError_t cudaMemsetAsync(void* data, int byte, size_t bytes, cudaStream_t str
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
     ++made;
-    *stream = new EmulatedStream;
-    std::erase_if(late_streams, [](const auto& late) { return late.expired(); });
-    late_streams.push_back((*stream)->late);
+    *stream = new EmulatedStream{make_stream(current, false)};
     return cudaSuccess;
 }
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
-    cudaStreamCreateWithFlags(stream, flags);
-    (*stream)->late->work_alone();
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
+    ++made;
+    *stream = new EmulatedStream{make_stream(current, true)};
     return cudaSuccess;
 }
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
@@ -404,9 +317,13 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
     ++order_calls;
     if (event == nullptr) return cudaErrorInvalidValue;
+    if (const auto result = wait_captured(stream, event->captured, event->recorded)) return *result;
     const auto mark = event->mark;
-    if (captured(stream, [mark] { mark->pass(); })) return cudaSuccess;
-    if (!mark->passed()) enqueue(stream, [mark] { mark->pass(); });
+    if (mark->passed()) return cudaSuccess;
+    if (stream == nullptr)
+        mark->pass();
+    else
+        stream->late->add([mark] { mark->pass(); }, Late::Kind::wait);
     return cudaSuccess;
 }
 
@@ -423,6 +340,8 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     ++order_calls;
     event->mark = std::make_shared<Mark>();
+    event->recorded = true;
+    if (record_captured(stream, event->captured)) return cudaSuccess;
     const auto stamp = [](Mark& mark) {
         mark.time = std::chrono::steady_clock::now() + std::chrono::nanoseconds(passed_ns);
     };
@@ -438,6 +357,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     if (const cudaError_t no = outside_of_capture(); no != cudaSuccess) return no;
+    if (event->captured.capture != 0) return cudaErrorCapturedEvent;
     const Mark& mark = *event->mark;
     if (!mark.passed()) {
         ++waits;
@@ -448,6 +368,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
     if (const cudaError_t no = outside_of_capture(); no != cudaSuccess) return no;
+    if (event->captured.capture != 0) return cudaErrorCapturedEvent;
     return event->mark->passed() ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {

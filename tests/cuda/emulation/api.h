@@ -21,6 +21,12 @@ enum cudaError_t : int {
     cudaErrorNotReady = 600,
     cudaErrorStreamCaptureUnsupported = 900,
     cudaErrorStreamCaptureInvalidated = 901,
+    cudaErrorStreamCaptureMerge = 902,
+    cudaErrorStreamCaptureUnmatched = 903,
+    cudaErrorStreamCaptureUnjoined = 904,
+    cudaErrorStreamCaptureIsolation = 905,
+    cudaErrorCapturedEvent = 907,
+    cudaErrorStreamCaptureWrongThread = 908,
 };
 const char* cudaGetErrorName(cudaError_t error);
 const char* cudaGetErrorString(cudaError_t error);
@@ -42,7 +48,6 @@ struct dim3 {
 using cudaStream_t = struct EmulatedStream*;
 using cudaEvent_t = struct EmulatedEvent*;
 inline constexpr unsigned cudaStreamNonBlocking = 1, cudaStreamDefault = 0;
-inline constexpr unsigned cudaMemAttachGlobal = 1;
 inline constexpr unsigned cudaEventDefault = 0, cudaEventDisableTiming = 2;
 inline constexpr unsigned cudaHostAllocDefault = 0, cudaHostAllocPortable = 1, cudaHostAllocMapped = 2;
 
@@ -72,7 +77,20 @@ enum cudaDeviceAttr : int {
 namespace tutti::emulation {
 void set_capability(int major, int minor, const char* name = "emulated GPU");  // of all GPUs, 9.0 at first
 size_t most_shared_bytes();                                                    // of a block, by capability
+int capability();                                                              // 10 major + minor
 void set_gpus(int count);                                                      // 1 at first; they share one memory
+// Of streams that are made from now on. Without a rule only streams with a priority go on by themselves.
+struct StreamRules {
+    bool alone = false;  // all streams do
+    uint64_t seed = 0;   // not 0: the time until an item starts is drawn, from none to some milliseconds
+    // Not 0: the streams of a GPU share so many queues of the hardware. What a stream is given can begin once what the
+    // other streams of its queue were given before has begun, and a wait for an event begins when the event has passed.
+    int hardware_queues = 0;
+    // The first launch of a kernel on a GPU waits for all work there, as loading its module may.
+    bool lazy_modules = false;
+};
+void set_rules(const StreamRules& rules);
+void load_module(const void* kernel);
 // Waits of any host thread for an event that had not passed; and those among them with no work queued behind the event
 // on its stream: the GPU then idles until the host has gone on.
 struct HostWaits {
@@ -102,7 +120,6 @@ cudaError_t cudaDriverGetVersion(int* version);
 cudaError_t cudaRuntimeGetVersion(int* version);
 
 cudaError_t cudaMalloc(void** data, size_t bytes);
-cudaError_t cudaMallocManaged(void** data, size_t bytes, unsigned flags);
 cudaError_t cudaFree(void* data);
 cudaError_t cudaMallocHost(void** data, size_t bytes);
 cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned flags);
@@ -128,8 +145,10 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end);
 
-// While a stream is captured, launches and copies on it are recorded and do not run; calls that CUDA forbids meanwhile
-// in the same thread fail and invalidate the capture.
+// While a stream is captured, launches and copies on it are recorded and do not run. Calls that CUDA forbids meanwhile
+// fail and invalidate the capture: those of the same thread, and with mode Global those of every thread. A stream joins
+// a capture by waiting for an event of it, and must be joined again before the end; an event of a capture can be
+// neither asked nor waited for outside, nor one from outside inside.
 using cudaGraph_t = struct EmulatedGraph*;
 using cudaGraphExec_t = struct EmulatedGraphExec*;
 enum cudaStreamCaptureMode : int {

@@ -4,13 +4,14 @@
 //
 // Detects errors that a GPU may hide: a barrier that some threads reach in another place of the source, a warp function
 // that not all lanes reach, shared memory that is read before it is written (it begins as NaN), too many threads, too
-// much shared memory, a pointer to host memory as an argument. set_order() runs blocks, warps and lanes backwards: a
+// much shared memory, a pointer to host memory as an argument. Schedules run blocks, warps and lanes backwards, or in
+// an order drawn by a seed, where a warp goes on without those before it and hardware operations act at any time: a
 // kernel whose result depends on the order lacks a barrier.
 //
 // Blocks of a grid that wait for blocks with smaller indices (Grid::blocks_wait) begin in the order of their indices in
-// either order. Forwards they run one at a time, so a block that waits for one with a larger index waits for ever.
-// Backwards kBlocksTogether are resident, the newest of them runs as far as it can before any other, and asynchronous
-// hardware operations run when no thread of all these blocks can proceed.
+// every schedule. Forwards they run one at a time, so a block that waits for one with a larger index waits for ever.
+// Otherwise kBlocksTogether are resident; backwards the newest of them runs as far as it can before any other, and
+// asynchronous hardware operations run when no thread of all these blocks can proceed.
 #pragma once
 
 #include <array>
@@ -54,9 +55,15 @@ namespace tutti::emulation {
 
 using Place = std::source_location;
 
-enum class Order { forward, backward };
-void set_order(Order order);  // of the kernels that the calling host thread launches from now on
-Order order();                // that it set last
+enum class Order { forward, backward, random };
+struct Schedule {
+    Order order = Order::forward;
+    uint64_t seed = 0;  // of a random one
+};
+// Of the kernels that the calling host thread launches from now on; a random one draws another order for each.
+void set_schedule(const Schedule& schedule);
+inline void set_order(Order order) { set_schedule({order}); }
+Schedule schedule_of_launch();  // of the thread's next kernel
 
 inline constexpr size_t kBlocksTogether = 16;
 
@@ -64,6 +71,7 @@ struct GridShape {
     dim3 blocks, threads;
     size_t shared_bytes;
     bool blocks_wait;
+    Schedule schedule;
 };
 // body() once in every thread of the grid. Throws Error for what the head of this file lists.
 void run_grid(const GridShape& grid, void (*body)(const void*), const void* context);
@@ -88,8 +96,12 @@ void block_barrier(Place place);
 
 // Building blocks of Hopper's instructions (hopper.h). The fiber continues once ready() is true.
 void wait_until(const std::function<bool()>& ready, Place place);
+// What works beside the threads. A detector of races must not see one kind's actions behind another's.
+enum class Unit : uint8_t { async_copies, loads, stores, products };
 // An asynchronous action of the hardware: runs as late as possible, when no thread of the block can proceed.
-void do_late(std::function<void()> action);
+void do_late(Unit unit, std::function<void()> action);
+// Such an action at once, after what was released to `tag` (race.h).
+void beside_threads(Unit unit, const void* tag, const std::function<void()>& action);
 int thread_of_block();
 std::shared_ptr<void>& block_extension();  // hopper.cpp's state of the block; null when the block begins
 // Addresses of the shared state space. The block's memory begins at one that is a multiple of 128 and of no more.
@@ -106,8 +118,8 @@ int lane();
 // cp.async: 16 bytes arrive in shared memory when the thread waits for them and not before; until then NaN stands
 // there. from == nullptr: zeros.
 void copy_async(void* to, const void* from);
-void commit_copies();               // those since the last commit are one group
-void wait_for_copies(int pending);  // all groups but the last `pending`
+void commit_copies();                            // those since the last commit are one group
+void wait_for_copies(int pending, Place place);  // all groups but the last `pending`
 
 template <class T>
 T warp_take(T value, int from, unsigned mask, Place place) {
@@ -146,7 +158,7 @@ inline unsigned __ballot_sync(unsigned mask, int predicate,
 }
 // A fiber gives up its turn at barriers only. Kernels of two ranks never add to one word.
 inline unsigned long long atomicAdd(unsigned long long* sum, unsigned long long value) {
-    return std::exchange(*sum, *sum + value);
+    return __atomic_fetch_add(sum, value, __ATOMIC_RELAXED);
 }
 inline int atomicMax(int* largest, int value) { return std::exchange(*largest, std::max(*largest, value)); }
 inline int __popc(unsigned x) { return std::popcount(x); }

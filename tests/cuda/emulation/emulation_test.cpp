@@ -211,9 +211,9 @@ __global__ void copies(int* x) {
     auto* const row = reinterpret_cast<int*>(dynamic_shared()) + 4 * threadIdx.x;
     emulation::copy_async(row, kSource);
     emulation::commit_copies();
-    emulation::wait_for_copies(1);
+    emulation::wait_for_copies(1, emulation::Place::current());
     x[2 * threadIdx.x] = row[2];
-    emulation::wait_for_copies(0);
+    emulation::wait_for_copies(0, emulation::Place::current());
     x[2 * threadIdx.x + 1] = row[2];
 }
 

@@ -162,12 +162,13 @@ struct Copied {
 };
 
 // Both slabs of rows [first, first + 8) of head 2, batch entry 1, as they lie in shared memory.
-__global__ void copy(const CUtensorMap map, uint16_t* to, int first, int missing_bytes) {
+__global__ void copy(const CUtensorMap map, uint16_t* to, int first, int missing_bytes, bool publishes) {
     auto& copied = block_shared<Copied>();
     std::byte* const slabs = emulation::shared_pointer(tile_address(), 2048);
     if (threadIdx.x == 0) {
         emulation::barrier_init(&copied.barrier, 1);
-        emulation::barrier_arrive(&copied.barrier, static_cast<uint32_t>(2048 + missing_bytes));
+        if (publishes) emulation::publish_barriers(Place::current());
+        emulation::barrier_arrive(&copied.barrier, static_cast<uint32_t>(2048 + missing_bytes), Place::current());
         emulation::load_box(slabs, &map, &copied.barrier, {0, first, 2, 1});
         emulation::load_box(slabs + 1024, &map, &copied.barrier, {64, first, 2, 1});
         copied.early = *reinterpret_cast<uint16_t*>(slabs) == 0xFFFF;
@@ -190,7 +191,8 @@ TEST(Hopper, ATensorCopySwizzlesRowsAndFillsWithZeros) {
     ASSERT_EQ(encode(&map, data, kRow * 2, 64), CUDA_SUCCESS);
     auto* const result = reinterpret_cast<uint16_t*>(to.data);
     for (const int first : {0, 3, -2}) {
-        launch(copy, {.blocks = dim3(1), .threads = dim3(32), .shared_bytes = 4096}, Stream{}, map, result, first, 0);
+        launch(copy, {.blocks = dim3(1), .threads = dim3(32), .shared_bytes = 4096}, Stream{}, map, result, first, 0,
+               true);
         EXPECT_EQ(result[1024], 1) << "what was not waited for is not there";
         for (int slab = 0; slab < 2; ++slab)
             for (int row = 0; row < 8; ++row)
@@ -202,12 +204,21 @@ TEST(Hopper, ATensorCopySwizzlesRowsAndFillsWithZeros) {
                         << "first " << first << " slab " << slab << " row " << row << " column " << column;
                 }
     }
-    try {
-        launch(copy, {.blocks = dim3(1), .threads = dim3(32), .shared_bytes = 4096}, Stream{}, map, result, 0, 16);
-        ADD_FAILURE() << "no error";
-    } catch (const Error& error) {
-        EXPECT_NE(std::string(error.what()).find("waits for ever"), std::string::npos) << error.what();
-    }
+    const auto error_of = [&](int missing_bytes, bool publishes) {
+        try {
+            launch(copy, {.blocks = dim3(1), .threads = dim3(32), .shared_bytes = 4096}, Stream{}, map, result, 0,
+                   missing_bytes, publishes);
+        } catch (const Error& error) {
+            return std::string(error.what());
+        }
+        return std::string();
+    };
+    EXPECT_NE(error_of(16, true).find("waits for ever"), std::string::npos);
+    EXPECT_NE(error_of(0, false).find("without publish_barriers"), std::string::npos);
+    EXPECT_EQ(error_of(0, true), "");
+    emulation::set_capability(8, 9);
+    EXPECT_NE(error_of(0, true).find("9.0"), std::string::npos);
+    emulation::set_capability(9, 0);
 }
 
 TEST(Hopper, ATensorMapHasTheDriversLimits) {
@@ -225,12 +236,12 @@ TEST(Hopper, ATensorMapHasTheDriversLimits) {
 // Each of four warps in turn, twice round, by named barriers between neighbours.
 __global__ void in_turn(float* order, float* next) {
     const int warp = static_cast<int>(threadIdx.x) / 32;
-    if (warp == 3) emulation::named_barrier_arrive(1, 64);
+    if (warp == 3) emulation::named_barrier_arrive(1, 64, Place::current());
     for (int round = 0; round < 2; ++round) {
         emulation::named_barrier_sync(1 + warp, 64, Place::current());
         if (threadIdx.x % 32 == 0) order[static_cast<int>((*next)++)] = static_cast<float>(warp);
         __syncwarp();
-        emulation::named_barrier_arrive(1 + (warp + 1) % 4, 64);
+        emulation::named_barrier_arrive(1 + (warp + 1) % 4, 64, Place::current());
     }
 }
 
@@ -261,7 +272,7 @@ __global__ void store_and_copy(float* to, float* halves, Omitted omitted) {
     __syncwarp();
     for (int i = lane; i < 256; i += 32) halves[i] = reinterpret_cast<const uint16_t*>(shared)[i];
     emulation::store_word(*reinterpret_cast<float4*>(shared + 512 + 16 * lane), {1, 2, 3, static_cast<float>(lane)});
-    if (omitted != Omitted::publish) emulation::publish_shared();
+    if (omitted != Omitted::publish) emulation::publish_shared(Place::current());
     __syncwarp();
     if (lane != 0) return;
     emulation::copy_out(to, shared + 512, 512, false);
@@ -293,7 +304,9 @@ TEST(Hopper, MatricesAreStoredByRowsAndCopiesOutAreLate) {
     }
 }
 
-__global__ void uses_fresh_barrier() { emulation::barrier_arrive(reinterpret_cast<uint64_t*>(dynamic_shared()), 0); }
+__global__ void uses_fresh_barrier() {
+    emulation::barrier_arrive(reinterpret_cast<uint64_t*>(dynamic_shared()), 0, Place::current());
+}
 TEST(Hopper, ABarrierWantsToBeInitialised) { EXPECT_THROW(launch(uses_fresh_barrier, kGrid, Stream{}), Error); }
 
 }  // namespace

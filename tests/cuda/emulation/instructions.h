@@ -10,6 +10,8 @@
 
 namespace tutti::kernels::cuda {
 
+using emulation::Place;  // of the caller, where an instruction waits or orders
+
 // element.h
 inline uint16_t to_bf16_bits(float x) { return bf16_bits(x); }
 inline uint32_t to_bf16_pair(float low, float high) {
@@ -100,8 +102,8 @@ inline void copy_async(void* shared, const void* global, bool exists) {
 }
 inline void commit_copies() { emulation::commit_copies(); }
 template <int pending>
-void wait_for_copies() {
-    emulation::wait_for_copies(pending);
+void wait_for_copies(Place place = Place::current()) {
+    emulation::wait_for_copies(pending, place);
 }
 
 // hopper.h
@@ -109,33 +111,41 @@ inline uint32_t shared_address(const void* shared) { return emulation::shared_ad
 inline void init_barrier(uint64_t& barrier, int arrivals) {
     emulation::barrier_init(&barrier, static_cast<uint32_t>(arrivals));
 }
-inline void publish_barriers() {}
-inline void arrive(uint64_t& barrier) { emulation::barrier_arrive(&barrier, 0); }
-inline void arrive_expecting(uint64_t& barrier, uint32_t bytes) { emulation::barrier_arrive(&barrier, bytes); }
-inline void wait(uint64_t& barrier, uint32_t parity) {
-    emulation::barrier_wait(&barrier, parity, emulation::Place::current());
+inline void publish_barriers(Place place = Place::current()) { emulation::publish_barriers(place); }
+inline void arrive(uint64_t& barrier, Place place = Place::current()) { emulation::barrier_arrive(&barrier, 0, place); }
+inline void arrive_expecting(uint64_t& barrier, uint32_t bytes, Place place = Place::current()) {
+    emulation::barrier_arrive(&barrier, bytes, place);
 }
-inline void named_barrier_sync(int id, int threads) {
-    emulation::named_barrier_sync(id, threads, emulation::Place::current());
+inline void wait(uint64_t& barrier, uint32_t parity, Place place = Place::current()) {
+    emulation::barrier_wait(&barrier, parity, place);
 }
-inline void named_barrier_arrive(int id, int threads) { emulation::named_barrier_arrive(id, threads); }
+inline void named_barrier_sync(int id, int threads, Place place = Place::current()) {
+    emulation::named_barrier_sync(id, threads, place);
+}
+inline void named_barrier_arrive(int id, int threads, Place place = Place::current()) {
+    emulation::named_barrier_arrive(id, threads, place);
+}
 inline void load_box(void* shared, const CUtensorMap& map, uint64_t& barrier, int column, int row, int head, int b) {
+    emulation::check_of_device(map);
     emulation::load_box(shared, &map, &barrier, {column, row, head, b});
 }
 inline void store_matrices(void* row, const uint32_t (&a)[4]) {
     emulation::store_matrices(row, a, emulation::Place::current());
 }
 inline void store_word(float4& to, const float4& word) { emulation::store_word(to, word); }
-inline void publish_shared() { emulation::publish_shared(); }
+inline void publish_shared(Place place = Place::current()) { emulation::publish_shared(place); }
 inline void copy_out(float* to, const void* shared, uint32_t bytes, bool add) {
+    emulation::check_of_device(to);
     emulation::copy_out(to, shared, bytes, add);
 }
-inline void wait_until_read() { emulation::wait_until_read(emulation::Place::current()); }
-inline void wait_until_written() { emulation::wait_until_written(emulation::Place::current()); }
-inline void wait_for_turn(const int32_t* turns, int mine) {
-    emulation::wait_until([=] { return *turns == mine; }, emulation::Place::current());
+inline void wait_until_read(Place place = Place::current()) { emulation::wait_until_read(place); }
+inline void wait_until_written(Place place = Place::current()) { emulation::wait_until_written(place); }
+inline void wait_for_turn(const int32_t* turns, int mine, Place place = Place::current()) {
+    emulation::wait_for_turn(turns, mine, place);
 }
-inline void pass_turn(int32_t* turns, int next) { *turns = next; }
+inline void pass_turn(int32_t* turns, int next, Place place = Place::current()) {
+    emulation::pass_turn(turns, next, place);
+}
 template <int registers>
 void give_registers() {}
 template <int registers>
@@ -161,8 +171,8 @@ void pin(Registers&) {}
 inline void fence_registers() {}
 inline void commit_products() { emulation::commit_products(); }
 template <int pending, int kBlocks>
-void wait_for_products(float (&)[kBlocks][4]) {
-    emulation::wait_for_products(pending, emulation::Place::current());
+void wait_for_products(float (&)[kBlocks][4], Place place = Place::current()) {
+    emulation::wait_for_products(pending, place);
 }
 
 }  // namespace tutti::kernels::cuda

@@ -10,10 +10,11 @@ template <class... P, class... A>
 void launch(void (*kernel)(P...), const Grid& grid, const Stream& stream, const A&... arguments) {
     (emulation::check_argument(arguments), ...);
     emulation::count_launch();
-    const auto run = [kernel, grid, order = emulation::order(), values = std::tuple<P...>(arguments...)] {
-        emulation::set_order(order);
-        emulation::run_grid({grid.blocks, grid.threads, grid.shared_bytes, grid.blocks_wait},
-                            [&] { std::apply(kernel, values); });
+    emulation::load_module(reinterpret_cast<const void*>(kernel));
+    const auto run = [kernel, values = std::tuple<P...>(arguments...),
+                      shape = emulation::GridShape{grid.blocks, grid.threads, grid.shared_bytes, grid.blocks_wait,
+                                                   emulation::schedule_of_launch()}] {
+        emulation::run_grid(shape, [&] { std::apply(kernel, values); });
     };
     if (!emulation::captured(native(stream), run)) emulation::enqueue(native(stream), run);
 }

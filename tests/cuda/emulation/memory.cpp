@@ -9,6 +9,7 @@
 #include <iterator>
 #include <map>
 #include <mutex>
+#include <utility>
 
 #include "tutti/base/error.h"
 
@@ -31,7 +32,8 @@ struct Memory {
     size_t reached = 0;  // bytes from base that were ever allocated
     std::map<std::byte*, size_t> device, pinned;
     size_t in_use = 0;
-    int accesses = 0;
+    int accesses = 0, ranges = 0;  // under way, to all memory and to a part
+    bool left_open = false;        // more than the range that ends next
 
     Memory() {
         const size_t size = kDeviceBytes + kPage;
@@ -45,10 +47,29 @@ struct Memory {
             check(mprotect(base, reached, open ? PROT_READ | PROT_WRITE : PROT_NONE) == 0,
                   "the emulated GPU cannot change the protection of ", reached, " bytes");
     }
+    void protect(const void* data, size_t bytes, bool open) const {
+        // Whole huge pages: to split one costs more than all copies of a test.
+        const auto first = reinterpret_cast<uintptr_t>(data) / kPage * kPage;
+        const auto end = (reinterpret_cast<uintptr_t>(data) + bytes + kPage - 1) / kPage * kPage;
+        check(mprotect(reinterpret_cast<void*>(first), end - first, open ? PROT_READ | PROT_WRITE : PROT_NONE) == 0,
+              "the emulated GPU cannot change the protection of ", bytes, " bytes");
+    }
+    // When an access ends: closes what it had open, null: all, unless others go on.
+    void close(const void* data, size_t bytes) {
+        if (accesses > 0 || ranges > 0) {
+            left_open = true;
+        } else {
+            if (data == nullptr || left_open)
+                protect(false);
+            else
+                protect(data, bytes, false);
+            left_open = false;
+        }
+    }
     void reach(size_t bytes) {
         if (bytes <= reached) return;
-        reached = (bytes + kPage - 1) / kPage * kPage;
-        protect(accesses > 0);
+        const size_t before = std::exchange(reached, (bytes + kPage - 1) / kPage * kPage);
+        if (accesses > 0) protect(base + before, reached - before, true);
     }
 };
 
@@ -84,7 +105,7 @@ void* take_device(size_t bytes) {
         m.reach(static_cast<size_t>(at - m.base) + size);
         data = at;
     }
-    const DeviceAccess access;
+    const DeviceAccess access(data, bytes);
     std::memset(data, 0xFF, std::min(bytes, kPoisoned));
     return data;
 }
@@ -139,16 +160,29 @@ bool in_pinned_block(const void* data, size_t bytes) {
     return inside(m.pinned, data, bytes);
 }
 
-DeviceAccess::DeviceAccess() {
+DeviceAccess::DeviceAccess() : of_(Of::all) {
     Memory& m = memory();
     std::lock_guard lock(m.mutex);
     if (m.accesses++ == 0) m.protect(true);
 }
 
-DeviceAccess::~DeviceAccess() {
+DeviceAccess::DeviceAccess(const void* data, size_t bytes) {
+    if (!in_device(data) || bytes == 0) return;
+    of_ = Of::range;
+    data_ = data;
+    bytes_ = bytes;
     Memory& m = memory();
     std::lock_guard lock(m.mutex);
-    if (--m.accesses == 0) m.protect(false);
+    ++m.ranges;
+    if (m.accesses == 0) m.protect(data, bytes, true);
+}
+
+DeviceAccess::~DeviceAccess() {
+    if (of_ == Of::nothing) return;
+    Memory& m = memory();
+    std::lock_guard lock(m.mutex);
+    --(of_ == Of::all ? m.accesses : m.ranges);
+    m.close(data_, bytes_);
 }
 
 }  // namespace tutti::emulation

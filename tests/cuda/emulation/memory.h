@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 namespace tutti::emulation {
 
@@ -20,13 +21,20 @@ bool in_device(const void* data);  // an address of the device's range, allocate
 bool in_device_block(const void* data, size_t bytes);
 bool in_pinned_block(const void* data, size_t bytes);
 
-// While one exists, the process may access device memory. One per kernel and per copy.
+// While one exists, the process may access device memory: all of it, one per kernel; or that of a copy, which costs
+// less.
 class DeviceAccess {
   public:
     DeviceAccess();
+    DeviceAccess(const void* data, size_t bytes);  // nothing for memory of the host
     ~DeviceAccess();
     DeviceAccess(const DeviceAccess&) = delete;
     DeviceAccess& operator=(const DeviceAccess&) = delete;
+
+  private:
+    enum class Of : uint8_t { nothing, range, all } of_ = Of::nothing;
+    const void* data_ = nullptr;
+    size_t bytes_ = 0;
 };
 
 }  // namespace tutti::emulation

@@ -248,6 +248,29 @@ TEST(Nccl, MessagesThatWaitLeaveRoomForThoseThatTheyWaitFor) {
     });
 }
 
+// A kernel's first launch may wait for all that runs on its GPU: here for a message that the partner sends only after
+// it has heard from this rank, which is behind the launch.
+TEST(Nccl, AFirstLaunchWaitsForNoMessage) {
+    const ByEnvironment rules;
+    on_gpus(2, {.timeout_s = 10}, [](World& world, Device& device) {
+        const int me = world.rank();
+        const auto channel = world.channel("pp 1>0", {0, 1});
+        const auto group = world.everyone("dp");
+        const Tensor sum = filled(device, 8, 1), message = filled(device, 8, static_cast<float>(me));
+        Work work;
+        if (me == 0) {
+            work = channel->receive(message, 1);
+            channel->start_messages();
+        }
+        Work reduced = group->all_reduce(sum);  // its last step is a kernel of ours
+        group->barrier();
+        if (me == 1) work = channel->send(message, 0);
+        work.wait();
+        reduced.wait();
+        check(message.to_host<float>()[7] == 1 && sum.to_host<float>()[7] == 2, "the message and the sum");
+    });
+}
+
 TEST(Nccl, AChannelHasNoCollectives) {
     on_gpus(2, {}, [](World& world, Device& device) {
         const auto channel = world.channel("pp 0>1", {0, 1});

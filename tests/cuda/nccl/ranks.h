@@ -12,6 +12,7 @@
 #include "tutti/comm/nccl/nccl_world.h"
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/device/cuda/cuda_device.h"
+#include "tutti/kernels/backends.h"
 
 namespace tutti::comm {
 
@@ -85,6 +86,32 @@ class HostsWorld final : public World {
   private:
     World& inner_;
     const int of_host_;
+};
+
+// While one exists, emulated GPUs have as many hardware queues and load modules as the environment says that the
+// program sets for ranks that work together.
+class ByEnvironment {
+  public:
+    ByEnvironment() {
+        forget();
+        set_device_environment(true);
+        const char *const queues = std::getenv(kNames[0]), *const loading = std::getenv(kNames[1]);
+        emulation::set_rules({.alone = true,
+                              .hardware_queues = queues != nullptr ? std::atoi(queues) : 8,
+                              .lazy_modules = loading == nullptr || std::string(loading) != "EAGER"});
+    }
+    ~ByEnvironment() {
+        forget();
+        emulation::set_rules({});
+    }
+    ByEnvironment(const ByEnvironment&) = delete;
+    ByEnvironment& operator=(const ByEnvironment&) = delete;
+
+  private:
+    static constexpr const char* kNames[] = {"CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_MODULE_LOADING"};
+    static void forget() {
+        for (const char* name : kNames) unsetenv(name);
+    }
 };
 
 inline void on_gpus(int ranks, const GpuRankOptions& options, const std::function<void(World&, Device&)>& body) {

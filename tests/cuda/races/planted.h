@@ -1,0 +1,17 @@
+// tests/cuda/races/planted.h: kernels with defects, for the detector of races.
+#pragma once
+
+#include <array>
+#include <cstddef>
+
+namespace tutti::kernels {
+
+// A barrier before shared memory is used again; lanes of a warp without __syncwarp; two blocks that write one word.
+enum class Plant { nothing, barrier, syncwarp, blocks };
+inline constexpr std::array kPlants = {Plant::nothing, Plant::barrier, Plant::syncwarp, Plant::blocks};
+void run_planted(Plant plant);
+
+// Loads 16 bytes at this offset, in bytes, of memory that is aligned.
+void load_word(ptrdiff_t offset);
+
+}  // namespace tutti::kernels
