@@ -33,25 +33,33 @@ std::string joined(const Values& values, std::string_view between = ", ", const 
     return text.str();
 }
 
+// Exit codes of the program, which launchers and schedulers read; 0 is done.
+namespace exit_codes {
+inline constexpr int kUsage = 2, kData = 3, kFailed = 4;
+inline constexpr int kBecauseOfOthers = 5;  // another rank, or no launcher, or no hosts
+inline constexpr int kInternal = 70;        // EX_SOFTWARE of sysexits.h: a new start would fail in the same way
+inline constexpr int kPreempted = 75;       // EX_TEMPFAIL: asked to stop, nothing is lost: start it again
+}  // namespace exit_codes
+
 // A step, a kernel or a rank failed. Exit code 4.
 class Error : public std::runtime_error {
   public:
     explicit Error(const std::string& message) : std::runtime_error(message) {}
-    virtual int exit_code() const { return 4; }
+    virtual int exit_code() const { return exit_codes::kFailed; }
 };
 
 // The command line or the config asks for something wrong or impossible. Exit code 2, before anything is allocated.
 class UsageError : public Error {
   public:
     using Error::Error;
-    int exit_code() const override { return 2; }
+    int exit_code() const override { return exit_codes::kUsage; }
 };
 
 // A data file or a checkpoint is missing, damaged or does not fit. Exit code 3.
 class DataError : public Error {
   public:
     using Error::Error;
-    int exit_code() const override { return 3; }
+    int exit_code() const override { return exit_codes::kData; }
 };
 
 // check<DataError>(size > 0, path, " is empty: ...");

@@ -5,12 +5,12 @@
 
 namespace tutti {
 
-// A fault of this program, or a run that dies again and again: exit code 70, EX_SOFTWARE of sysexits.h. Schedulers that
-// start failed jobs again must not start this one.
+// A fault of this program, or a run that dies again and again: exit code 70. Schedulers that start failed
+// jobs again must not start this one.
 class InternalError : public Error {
   public:
     using Error::Error;
-    int exit_code() const override { return 70; }
+    int exit_code() const override { return exit_codes::kInternal; }
 };
 
 }  // namespace tutti

@@ -84,13 +84,14 @@ int run(int argc, const char* const* argv, const Io& streams) {
     } catch (const Error& error) {
         return fail(io, error.what(), error.exit_code());
     } catch (const std::filesystem::filesystem_error& error) {
-        return fail(io, concat(error.path1().string(), ": ", error.code().message()), 3);
+        return fail(io, concat(error.path1().string(), ": ", error.code().message()), exit_codes::kData);
     } catch (const std::bad_alloc&) {
-        return fail(io, "out of memory: a smaller model, micro_batch or seq_len needs less", 4);
+        return fail(io, "out of memory: a smaller model, micro_batch or seq_len needs less", exit_codes::kFailed);
     } catch (const std::logic_error& error) {  // of the standard library: an index or an argument that no check saw
-        return fail(io, concat("internal error: ", error.what(), "; please report the command that shows it"), 70);
+        return fail(io, concat("internal error: ", error.what(), "; please report the command that shows it"),
+                    exit_codes::kInternal);
     } catch (const std::exception& error) {
-        return fail(io, error.what(), 4);
+        return fail(io, error.what(), exit_codes::kFailed);
     }
 }
 

@@ -215,7 +215,7 @@ int agent(const Io&) {
     const int out = dup(STDOUT_FILENO);
     dup2(STDERR_FILENO, STDOUT_FILENO);
     const auto bye = launch::serve(launch::Link(launch::Descriptor(dup(STDIN_FILENO)), launch::Descriptor(out)));
-    return bye ? bye->code : launch::kBecauseOfOthers;
+    return bye ? bye->code : exit_codes::kBecauseOfOthers;
 }
 
 Command launch_command(LaunchArguments& a, const Io& io) {

@@ -23,7 +23,7 @@ namespace tutti::cli {
 
 namespace {
 
-using launch::kPreempted;
+using exit_codes::kPreempted;
 
 // The trainer reports a missing path; a word without a slash is more likely a misspelt keyword.
 void check_resume(const std::string& resume) {

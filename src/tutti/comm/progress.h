@@ -81,7 +81,7 @@ class Operation {
 class Aborted : public Error {
   public:
     using Error::Error;
-    int exit_code() const override { return 5; }
+    int exit_code() const override { return exit_codes::kBecauseOfOthers; }
 };
 // Throws Aborted with the reason of another rank, or Preempted if that rank was asked to stop (stop.h).
 [[noreturn]] void rethrow_reason(const std::string& reason);

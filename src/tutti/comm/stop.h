@@ -12,12 +12,12 @@
 
 namespace tutti::comm {
 
-// A run was asked to stop, on this rank or on another one, and has lost nothing: start it again. Exit code 75, as
-// EX_TEMPFAIL of sysexits.h. The message begins with kPreempted, also on its way to other ranks.
+// A run was asked to stop, on this rank or on another one, and has lost nothing: start it again. Exit code 75. The
+// message begins with kPreempted, also on its way to other ranks.
 class Preempted : public Error {
   public:
     using Error::Error;
-    int exit_code() const override { return 75; }
+    int exit_code() const override { return exit_codes::kPreempted; }
 };
 inline constexpr std::string_view kPreempted = "preempted: ";
 

@@ -18,6 +18,7 @@ using comm::tcp::Meeting;
 using comm::tcp::Session;
 using comm::tcp::Socket;
 using comm::tcp::StrangerLimits;
+using exit_codes::kBecauseOfOthers, exit_codes::kPreempted;
 
 namespace {
 

@@ -31,6 +31,8 @@
 
 namespace tutti::launch {
 
+using exit_codes::kBecauseOfOthers, exit_codes::kPreempted;
+
 namespace {
 
 using comm::tcp::CopyPlaces;

@@ -8,10 +8,12 @@
 
 namespace tutti::launch {
 
+using exit_codes::kBecauseOfOthers, exit_codes::kPreempted;
+
 namespace {
 
 // Usage, data, a bug; a program that cannot be run.
-constexpr std::array kForGood = {2, 3, 70, 126, 127};
+constexpr std::array kForGood = {exit_codes::kUsage, exit_codes::kData, exit_codes::kInternal, 126, 127};
 
 bool has_code(const RankEnd& end, int code) { return !end.lost && end.ending.signal == 0 && end.ending.code == code; }
 
@@ -40,7 +42,9 @@ Verdict judge(const std::vector<RankEnd>& ends) {
         return !end.by_launcher && !has_code(end, 0) && !has_code(end, kBecauseOfOthers) && !has_code(end, kPreempted);
     };
     const auto culprit = std::find_if(ends.begin(), ends.end(), at_fault);
-    return {.again = true, .code = 4, .culprit = culprit != ends.end() ? told(*culprit) : told(ends.front())};
+    return {.again = true,
+            .code = exit_codes::kFailed,
+            .culprit = culprit != ends.end() ? told(*culprit) : told(ends.front())};
 }
 
 }  // namespace tutti::launch

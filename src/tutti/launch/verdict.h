@@ -10,9 +10,6 @@
 
 namespace tutti::launch {
 
-// Exit codes: ended because of others (another rank, or no launcher, or no hosts); asked to stop, state saved.
-inline constexpr int kBecauseOfOthers = 5, kPreempted = 75;
-
 // A rank that has ended, in the order in which the launcher heard of it.
 struct RankEnd {
     int rank = 0;
