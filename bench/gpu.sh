@@ -290,7 +290,6 @@ case $what in
     tool=$(command -v compute-sanitizer || ls "${CUDA_HOME:-/usr/local/cuda}/bin/compute-sanitizer" 2>/dev/null)
     if [ -n "$tool" ]; then
       export TUTTI_TEST_WITHOUT_GUARDS=1  # the tool sees what lies behind an array
-      # initcheck does not follow managed memory.
       prefix=("$tool" --tool memcheck --error-exitcode 9 --print-limit 5)
       tests_apart memcheck 82 cuda_gpu_tests '*attention*:*norm*:*cross_entropy*:*bias*:*rope*:*embedding*:*adamw*'
       prefix=("$tool" --tool synccheck --error-exitcode 9 --print-limit 5)
