@@ -39,11 +39,11 @@ struct Case {
 
 class Run {
   public:
-    Run(const Case& c, double timeout_s) : case_(c), timeout_s_(timeout_s) {}
+    Run(const Case& c, double timeout_s, int first_gpu) : case_(c), timeout_s_(timeout_s), first_gpu_(first_gpu) {}
 
     // Throws what run_ranks throws.
     void run() {
-        on_gpus(kRanks, {.timeout_s = timeout_s_}, [&](World& world, Device& device) {
+        on_gpus(kRanks, {.timeout_s = timeout_s_, .first_gpu = first_gpu_}, [&](World& world, Device& device) {
             try {
                 work(world, device);
             } catch (const std::exception& error) {
@@ -112,15 +112,16 @@ class Run {
 
     const Case case_;
     const double timeout_s_;
+    const int first_gpu_;
     std::mutex mutex_;
     std::vector<FlightRecord> records_;
 };
 
 // "" when the run ended as expected.
-std::string judge(const Case& c) {
+std::string judge(const Case& c, int first_gpu = 0) {
     // A busy machine delays healthy ranks too, so slow ranks get a long time-out.
     const double timeout_s = c.harm == Harm::slow || c.harm == Harm::error ? 30 : 2;
-    Run run(c, timeout_s);
+    Run run(c, timeout_s, first_gpu);
     const auto begin = std::chrono::steady_clock::now();
     std::string said;
     try {
@@ -152,22 +153,25 @@ TEST(NcclFaults, EachIsNamed) {
     EXPECT_EQ(fake_nccl().live(), 0) << "communicators that were neither destroyed nor aborted";
 }
 
-// Ten worlds at a time: a fault mostly waits for its time-out.
+// Ten worlds at a time, each on its own GPUs, which memory that is freed waits for: a fault mostly waits for its
+// time-out.
 TEST(NcclFaults, AtRandom) {
+    constexpr int kWorlds = 10;
     fake_nccl();
+    emulation::set_gpus(kWorlds * kRanks);
     const int faults = tutti::testing::draws(150, 1000);
     std::atomic<int> next{0};
     std::mutex mutex;
     std::vector<std::string> wrong;
     std::vector<std::thread> threads;
-    for (int t = 0; t < 10; ++t)
-        threads.emplace_back([&] {
+    for (int t = 0; t < kWorlds; ++t)
+        threads.emplace_back([&, t] {
             for (int i = next++; i < faults; i = next++) {
                 std::minstd_rand random(static_cast<unsigned>(i + 1));
                 random.discard(3);
                 const Case c{kHarms[i % 5], static_cast<int>(random() % kRanks),
                              static_cast<int>(random() % (3 * kRounds))};
-                const std::string said = judge(c);
+                const std::string said = judge(c, t * kRanks);
                 const std::lock_guard lock(mutex);
                 if (!said.empty()) wrong.push_back(concat("fault ", i, ": ", said));
             }
