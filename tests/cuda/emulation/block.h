@@ -160,6 +160,12 @@ inline unsigned __ballot_sync(unsigned mask, int predicate,
 inline unsigned long long atomicAdd(unsigned long long* sum, unsigned long long value) {
     return __atomic_fetch_add(sum, value, __ATOMIC_RELAXED);
 }
-inline int atomicMax(int* largest, int value) { return std::exchange(*largest, std::max(*largest, value)); }
+inline int atomicMax(int* largest, int value) {
+    int before = __atomic_load_n(largest, __ATOMIC_RELAXED);
+    while (before < value &&
+           !__atomic_compare_exchange_n(largest, &before, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+    return before;
+}
 inline int __popc(unsigned x) { return std::popcount(x); }
 inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
