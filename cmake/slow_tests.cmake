@@ -1,5 +1,5 @@
 # Tests that take more than two seconds: label `slow` in place of `fast`. Filters of GoogleTest, by program; all others
-# together take less than two minutes on two cores (`scripts/test.sh --fast`), which a new test here keeps so.
+# together take two minutes of processor time (`scripts/test.sh --fast`), which a new test here keeps so.
 set(slow_of_kernels_tests Ops/Equivalence.* KernelCasesNotice.A* gemm.sums_over_pieces_are_exact
   vector_math.errors_in_ulp)
 set(slow_of_spec_tests Rules.*)

@@ -3,7 +3,7 @@
 #
 #   scripts/test.sh                         release build, warnings are errors, layers, format, all tests but `peer` and `nightly`
 #   scripts/test.sh --sanitize asan         the same tests under a sanitizer: asan, ubsan or tsan
-#   scripts/test.sh --fast                  only the tests of label `fast`, two minutes on two cores
+#   scripts/test.sh --fast                  only the tests of label `fast`, two minutes of processor time
 #   scripts/test.sh --peer                  only the tests against PyTorch, in a virtual environment outside the tree
 #   scripts/test.sh --nightly               only what takes long: many draws, and a minute of each fuzz target
 #

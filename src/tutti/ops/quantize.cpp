@@ -90,7 +90,7 @@ void add_largest(Context& ctx, const Tensor& magnitudes, const Tensor& largest) 
          largest.view());
 }
 
-// They are those of a matrix of the magnitudes, each a group of its own.
+// A matrix of the magnitudes is quantized, each in a group of its own.
 Tensor divisors_of(Context& ctx, const Tensor& magnitudes, DType format, DType type, bool powers_of_two,
                    const Tensor& factor) {
     const Shape row{1, magnitudes.numel()};

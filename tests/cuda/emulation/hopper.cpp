@@ -273,7 +273,7 @@ void barrier_arrive(uint64_t* barrier, uint32_t expected_bytes, Place place) {
     race::reads(barrier, sizeof *barrier);  // after its init; arrivals need no order
     Barrier state = load(barrier);
     check(state.pending > 0, "an mbarrier got more arrivals than it expects");
-    // Who expects bytes stores none: the copies order those.
+    // An arrival that expects bytes publishes no stores: the copies order their own.
     race::release(tag_of(barrier, state.phase), expected_bytes == 0 ? &place : nullptr);
     state.bytes = (state.bytes + expected_bytes) & 0x7fffff;
     state.pending = state.pending - 1;

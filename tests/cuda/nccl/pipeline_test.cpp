@@ -1,5 +1,5 @@
 // A pipeline's messages over NCCL start where its program has them, beside what is computed next. NCCL's calls are
-// counted: one that waits until somebody needs the message would come later.
+// counted: a message that starts only when its result is needed would come later.
 #include <gtest/gtest.h>
 
 #include "tests/cuda/nccl/ranks.h"

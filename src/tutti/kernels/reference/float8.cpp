@@ -115,7 +115,7 @@ void quantize(const Stream&, const Quantize& q) {
 template <class Visit>
 void for_each_of_run(const QuantizeRun& q, const Visit& visit) {
     const GroupShape group = sizes_of(q.group, q.matrix);
-    const int64_t across = (q.matrix[1] + group.columns - 1) / group.columns;
+    const int64_t across = groups_of(q.matrix[1], group.columns);
     for (int64_t i = 0; i < q.x.shape[0]; ++i) {
         const int64_t r = (q.first + i) / q.matrix[1], c = (q.first + i) % q.matrix[1];
         visit(i, r / group.rows * across + c / group.columns);
