@@ -232,8 +232,20 @@ void bench_attention(const KernelTable& table, const Stream& stream) {
             const View workspace = array(DType::f32, {space});
             const double product = 1e-9 * static_cast<double>(B * H * Tq * (2 * Tk - Tq) * D);
             const AttentionMask mask{.query_offset = Tk - Tq};
-            const AttentionForward forward{q, k, v, o, lse, 0.1f, mask, workspace};
-            const AttentionBackward backward{q, k, v, o, lse, dy, dq, dk, dv, 0.1f, mask, false, workspace};
+            const AttentionForward forward{
+                .q = q, .k = k, .v = v, .o = o, .lse = lse, .scale = 0.1f, .mask = mask, .workspace = workspace};
+            const AttentionBackward backward{.q = q,
+                                             .k = k,
+                                             .v = v,
+                                             .o = o,
+                                             .lse = lse,
+                                             .dy = dy,
+                                             .dq = dq,
+                                             .dk = dk,
+                                             .dv = dv,
+                                             .scale = 0.1f,
+                                             .mask = mask,
+                                             .workspace = workspace};
             const double f = best_seconds(stream.threads, [&] { table.attention_forward(stream, forward); });
             const double b = best_seconds(stream.threads, [&] { table.attention_backward(stream, backward); });
             std::printf("%-4s B %ld H %ld/%ld Tq %ld Tk %ld D %ld: forward %.0f (%.2f), backward %.0f (%.2f)\n",

@@ -38,14 +38,15 @@ int main(int count, char** arguments) {
                 weights.push_back(array(DType::bf16, {N, K}));
             const View a = array(DType::bf16, {1024, forward ? K : N}), c = array(DType::bf16, {1024, forward ? N : K});
             Gemm g{.a = a, .b = weights[0], .c = c, .transpose_b = forward};
-            const GemmPlan<bf16> plan(stream, g);
-            const View packed = array(DType::f32, {plan.kept_b()});
+            const GemmPlan plan = gemm_plan(Isa::amx, stream, g);
+            const View packed = array(DType::f32, {plan.kept_b});
             std::vector<double> times;
             for (int round = 0; round < 4; ++round)
                 for (const View& w : weights) {
                     g.b = w;
                     const double begin = now();
-                    pack_b(stream, g, plan, {0, plan.N}, {0, plan.words}, Panels<Pair>{packed.as<Pair>(), plan.words});
+                    pack_b<bf16>(stream, g, plan, {0, plan.N}, {0, plan.words},
+                                 Panels<Pair>{packed.as<Pair>(), plan.words});
                     if (round > 0) times.push_back(now() - begin);
                 }
             const double seconds = median(times), values = static_cast<double>(K * N);

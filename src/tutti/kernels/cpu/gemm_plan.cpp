@@ -56,8 +56,27 @@ void cut_into_packings(GemmPlan& p, const GemmBlocks& b) {
     p.rows = std::max(p.rows, std::min(p.M, b.rows));
 }
 
+// Whether c is cut into one row of blocks, as many for each thread, whose tasks pack the panels that they read: of a
+// product of few rows on tiles, packing b into memory and reading it again is a good part.
+bool cut_into_columns(GemmPlan& p, const GemmBlocks& b, int64_t threads) {
+    const int64_t bytes_of_a = p.M * p.words * static_cast<int64_t>(sizeof(float));
+    if (p.M > b.spanned_rows || bytes_of_a > b.spanned_bytes || p.keeps_b || p.sums_wait) return false;
+    const auto is_uneven = [&](int64_t width) {
+        const int64_t count = in_units(p.columns, width);
+        return count < 2 * threads || (count < 16 * threads && count % threads != 0);
+    };
+    int64_t width = b.width / 2;
+    while (width > 0 && is_uneven(width)) width -= b.panel;
+    if (width < 2 * b.panel) return false;
+    p.block_rows = round_up(p.rows, b.sum_rows);
+    p.block_columns = width;
+    p.block_size = p.block_rows * p.block_columns;
+    return true;
+}
+
 // Sets the size of the blocks of c, small enough that every thread gets some.
 void cut_into_blocks(GemmPlan& p, const GemmBlocks& b, int64_t threads) {
+    if (cut_into_columns(p, b, threads)) return;
     p.block_rows = share(p.rows, b.rows, b.sum_rows);
     p.block_columns = share(p.columns, b.width, b.panel);
     while (blocks(p) < 4 * threads) {

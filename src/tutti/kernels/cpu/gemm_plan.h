@@ -44,6 +44,8 @@ struct GemmBlocks {
     // with tiles, which consume panels ten times as fast, 16 KB. Zen 4, which has AVX512_BF16 and no tiles, reads
     // panels of twice the depth from its L2 as fast.
     int64_t rows, width, depth;
+    // Up to these rows and bytes of a, which then share the L2 with half of the width, one block has all rows of c.
+    int64_t spanned_rows, spanned_bytes;
 };
 
 consteval GemmBlocks gemm_blocks(const IsaConstants& isa, bool pairs) {
@@ -55,7 +57,9 @@ consteval GemmBlocks gemm_blocks(const IsaConstants& isa, bool pairs) {
             .panel = tiles ? 32 : isa.vectors * isa.lanes,
             .rows = tiles ? 256 : rows,
             .width = tiles ? 512 : 256,
-            .depth = isa.lanes == 8 || pairs || (isa.fast_pairs && !isa.tiles) ? 256 : 128};
+            .depth = isa.lanes == 8 || pairs || (isa.fast_pairs && !isa.tiles) ? 256 : 128,
+            .spanned_rows = tiles ? 512 : 0,
+            .spanned_bytes = tiles ? 3 << 19 : 0};
 }
 
 // The rows of op(a) that a task reads: in place; converted by the task itself; packed by all threads beforehand.

@@ -77,11 +77,17 @@ void multiply_at_most(int64_t rows, Rows a, const Word* b, Sums c, int64_t words
     if constexpr (R > 1) multiply_at_most<R - 1>(rows, a, b, c, words);
 }
 
+// Memory that is read soon.
+struct Ahead {
+    const char* data = nullptr;
+    int64_t bytes = 0;
+};
+
 // Multiplies the pieces (kSumRows, kPanel) of a block: c (rows, kPanel) [+]= a (rows, words) b (words, kPanel). Sums
-// are in memory after finish().
+// are in memory after finish(). Tiles consume panels too fast for the processor's own prefetching.
 template <class Word>
 struct Pieces {
-    void multiply(int64_t rows, Rows a, const Word* b, Sums c, int64_t words) {
+    void multiply(int64_t rows, Rows a, const Word* b, Sums c, int64_t words, Ahead) {
         multiply_at_most<kSums / kVectors>(rows, a, b, c, words);
     }
     void finish() {}
@@ -91,7 +97,7 @@ struct Pieces {
 // Missing rows of a are taken as zeros.
 template <>
 struct Pieces<Pair> {
-    void multiply(int64_t rows, Rows a, const Pair* b, Sums c, int64_t words) {
+    void multiply(int64_t rows, Rows a, const Pair* b, Sums c, int64_t words, Ahead ahead) {
         alignas(64) Pair whole[kSumRows<Pair> * kBlockDepth<Pair>];
         if (rows < kSumRows<Pair>) {
             __builtin_memset(whole, 0, sizeof whole);
@@ -100,7 +106,7 @@ struct Pieces<Pair> {
             a = {reinterpret_cast<const char*>(whole), static_cast<int64_t>(bytes)};
         }
         tiles.multiply(reinterpret_cast<const Pair*>(a.data), a.row_bytes, b, kPanel<Pair>, c.data, c.row, words,
-                       c.old == Old::begins);
+                       c.old == Old::begins, ahead.data, ahead.bytes);
     }
     void finish() { tiles.finish(); }
 
@@ -113,6 +119,7 @@ template <class Word>
 struct Operands {
     Rows a;
     Panels<Word> b;
+    bool b_is_near;  // in the L2
 };
 
 // Every piece (kSumRows, kPanel) of a block, a panel after the other. operands_at(Range of words) finds the operands;
@@ -124,10 +131,17 @@ void multiply_block(OperandsAt&& operands_at, int64_t rows, int64_t columns, int
         const int64_t deep = smaller(depth, words - k);
         const Operands<Word> x = operands_at(Range{k, deep});
         Pieces<Word> pieces;
-        for (int64_t n = 0; n < columns; n += kPanel<Word>)
+        const int64_t down = (rows + kSumRows<Word> - 1) / kSumRows<Word>;
+        const int64_t share = deep * kPanel<Word> * static_cast<int64_t>(sizeof(Word)) / down;
+        for (int64_t n = 0; n < columns; n += kPanel<Word>) {
+            const Word* const panel = x.b.at(n / kPanel<Word>, 0);
+            const bool fetches = !x.b_is_near && n + kPanel<Word> < columns;
+            const char* const next = reinterpret_cast<const char*>(x.b.at(n / kPanel<Word> + 1, 0));
             for (int64_t m = 0; m < rows; m += kSumRows<Word>)
-                pieces.multiply(smaller(kSumRows<Word>, rows - m), {x.a.data + m * x.a.row_bytes, x.a.row_bytes},
-                                x.b.at(n / kPanel<Word>, 0), sums_of(m, n, k, deep), deep);
+                pieces.multiply(smaller(kSumRows<Word>, rows - m), {x.a.data + m * x.a.row_bytes, x.a.row_bytes}, panel,
+                                sums_of(m, n, k, deep), deep,
+                                fetches ? Ahead{next + m / kSumRows<Word> * share, share} : Ahead{});
+        }
         pieces.finish();
     }
 }
@@ -269,7 +283,7 @@ void gemm_of(const Stream& stream, const Gemm& g) {
             };
             const auto operands_at = [&](Range part) {
                 const Range words = {k.begin + part.begin, part.size};
-                return Operands<Word>{rows_at(part, words), panels_at(part, words)};
+                return Operands<Word>{rows_at(part, words), panels_at(part, words), plan.tasks_pack_b};
             };
             float* const block = sums + (plan.sums_wait ? task : slot) * plan.block_size;
             const bool in_place = sums_in_place<Word>(g, plan, width);

@@ -117,10 +117,12 @@ template <int c, int a, int b>
 class TilePieces {
   public:
     // c (32, 32) [+]= a (32, K) b (K, 32); K is a multiple of 16. Rows of a are a_bytes apart and read once; b stays in
-    // the L1. c is written by the next call.
+    // the L1. c is written by the next call. Meanwhile ahead_bytes at
+    // `ahead` are fetched into the L2, which takes lines in pairs: one prefetch for 128 bytes.
     void multiply(const Pair* a, int64_t a_bytes, const Pair* b, int64_t b_row, float* c, int64_t c_row, int64_t K,
-                  bool add) {
+                  bool add, const char* ahead, int64_t ahead_bytes) {
         const int64_t b_bytes = b_row * 4;
+        const int64_t steps = K / kTileWords - 1, ahead_of_step = steps > 0 ? (ahead_bytes + steps - 1) / steps : 0;
         const Pair* lower = a + kTileRows * a_bytes / static_cast<int64_t>(sizeof(Pair));
         const Piece next = {c, c_row};
         tile_stream<4>(a, a_bytes);
@@ -138,6 +140,8 @@ class TilePieces {
         in_tiles_ = next;
         for (int64_t k = kTileWords; k < K; k += kTileWords) {
             b += kTileRows * b_row;
+            for (int64_t i = 0; i < ahead_of_step; i += 128) __builtin_prefetch(ahead + i, 0, 2);
+            ahead += ahead_of_step;
             tile_stream<4>(a + k, a_bytes);
             tile_load<6>(b, b_bytes);
             tile_dot<0, 4, 6>();
