@@ -329,11 +329,13 @@ TEST(Peers, RecipesAreReadAsTheyAreWritten) {
         const spec::PrecisionSpec read = read_again(peer, text, "llama3-8b", 2048, nullptr).precision;
         EXPECT_EQ(read.recipe, recipe) << text;
         EXPECT_EQ(spec::recipe_of(read)->dy, spec::recipe_of(run.precision)->dy) << text;
-        if (recipe == std::string("delayed"))
+        if (recipe == std::string("delayed")) {
             EXPECT_EQ(std::pair(read.amax_history, read.amax_of), std::pair(int64_t{7}, std::string("most_recent")));
-        if (peer == Peer::megatron)
+        }
+        if (peer == Peer::megatron) {
             EXPECT_EQ(std::pair(read.bf16_first, read.bf16_last),
                       std::pair(run.precision.bf16_first, run.precision.bf16_last));
+        }
         EXPECT_EQ(read.gather, run.precision.gather) << text;
     };
     for (const char* recipe : {"tensor", "delayed", "block", "mxfp8"})

@@ -326,8 +326,9 @@ TEST_F(Codes, OfExpertsAreMultiplied) {
             const Settings set = model + layout.set + Settings{concat("precision.recipe=", recipe)};
             const auto multiplied = run("cuda", set, layout.ranks);
             expect_follows(multiplied, run("cuda", set + Settings{"precision.emulate=true"}, layout.ranks), 1e-3);
-            if (layout.gathers)
+            if (layout.gathers) {
                 EXPECT_EQ(run("cuda", set + Settings{"precision.gather=weights"}, layout.ranks), multiplied);
+            }
         }
 }
 
