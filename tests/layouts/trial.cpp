@@ -240,8 +240,8 @@ void draw_training(Settings& r, Dice& dice) {
 // 8-bit products and 16-bit gradients, whose roundings a layout of equal bits repeats, and `verify` bears.
 void draw_codes(Settings& r, Dice& dice, bool gradients) {
     if (dice.one_in(3)) {
-        put(r, "precision.recipe", dice.text_of({"tensor", "delayed", "block", "mxfp8"}));
-        put(r, "precision.scales", dice.text_of({"pow2", "f32"}));
+        put(r, "precision.recipe", dice.text_of({"tensor", "tensor", "delayed", "delayed", "block", "block", "mxfp8"}));
+        put(r, "precision.scales", dice.text_of({"pow2", "pow2", "pow2", "f32"}));
         put(r, "precision.bf16_first", dice.of({0, 1}));
         put(r, "precision.bf16_last", dice.of({0, 1}));
     }
@@ -337,14 +337,28 @@ bool is_legal(const Settings& run, const Settings& layout, int ranks) {
     }
 }
 
-// What of a layout is gathered as codes, where it may be: of `part`, which stands over `layout`.
+// What of a layout is gathered as codes, where it may be: of `part`, which stands over `layout`. Half of the runs with
+// a recipe gather what they may, with stage 3 of ZeRO where that is legal.
 void draw_gather(const Settings& run, const Settings& layout, Settings& part, int ranks, Dice& dice) {
-    for (const std::string& what : {dice.text_of({"none", "weights", "sequences", "all"}), std::string("none")}) {
+    const Settings without = part;
+    const auto legal_with = [&](const std::string& what, bool zero_3) {
+        part = without;
         put(part, "precision.gather", what);
+        if (zero_3) put(part, "parallel.zero", 3);
         Settings whole = layout;
         for (const auto& [key, value] : part) put(whole, key, value);
-        if (is_legal(run, whole, ranks)) return;
+        return is_legal(run, whole, ranks);
+    };
+    const bool coded = std::any_of(run.begin(), run.end(), [](auto& s) { return s.first == "precision.recipe"; });
+    if (coded && dice.one_in(2)) {
+        std::vector<std::string> all = {"all", "weights", "sequences"};
+        std::rotate(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(dice.below(3)), all.end());
+        for (const std::string& what : all)
+            for (const bool zero_3 : {false, true})
+                if (legal_with(what, zero_3)) return;
     }
+    part = without;
+    put(part, "precision.gather", "none");
 }
 
 // Whether two layouts of one HSDP shape add gradients in one order: stage 0 of ZeRO sums replicas and shards in one

@@ -231,6 +231,7 @@ int rehearse(const RehearseArguments& a, const Io& io) {
     card.stages = rehearsal::stage_lines(whole, 0, shown);
     text << card::render_card(card);
     if (ranks > 1) text << agreement(layout) << '\n';
+    if (!layout.shown.assumed.empty()) text << "note: " << layout.shown.assumed << '\n';
     const std::string crossing = crossing_warning(a, run, layout.shown);
     if (!crossing.empty()) io.err << "warning: " << crossing << std::endl;
     if (const auto host = host_of(a, run, layout.shown)) {

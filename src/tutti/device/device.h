@@ -34,6 +34,7 @@ struct Stream {
     void* workspace = nullptr;  // device memory for libraries called on this stream, one call at a time
     int64_t workspace_bytes = 0;
     ProductChoices products = {};
+    int capability = 0;  // compute capability of an NVIDIA GPU, 10 major + minor; 0: another device, or not known
 };
 
 // The peak of a device's arithmetic, of which MFU and HFU are shares.

@@ -100,22 +100,41 @@ void choose_products(models::Model& model, const spec::RunSpec& run, parallel::G
     }
 }
 
+namespace {
+
+bool multiplies_codes(const spec::RunSpec& run, const ops::Context& ctx) {
+    return spec::recipe_of(run.precision) && !run.precision.emulate && ctx.kernels.gemm_of_codes != nullptr;
+}
+
+}  // namespace
+
 void check_products(const spec::RunSpec& run, ops::Context& ctx) {
-    const std::optional<spec::Recipe> recipe = spec::recipe_of(run.precision);
-    if (!recipe || run.precision.emulate || ctx.kernels.gemm_of_codes == nullptr) return;
+    if (!multiplies_codes(run, ctx)) return;
     const std::vector<std::string> problems = spec::code_product_problems(run);
     check<UsageError>(problems.empty(), joined(problems, "\n"));
+    check_code_units(run, ctx);
+}
+
+std::string assumed_products(const spec::RunSpec& run, const ops::Context& ctx) {
+    if (!multiplies_codes(run, ctx) || ctx.device.stream().capability > 0) return "";
+    return concat("[precision] recipe = \"", run.precision.recipe, "\": the compute capability of ", ctx.device.name(),
+                  " is not known, and its kernels are taken to multiply these codes (", kernels::text_of_code_units(),
+                  ")");
+}
+
+void check_code_units(const spec::RunSpec& run, ops::Context& ctx) {
+    if (!multiplies_codes(run, ctx)) return;
+    const std::optional<spec::Recipe> recipe = spec::recipe_of(run.precision);
     // dx = dy w, whose factors may differ in format, and dw = dy^T x; at an address that suits every kernel. Nothing is
     // read.
     constexpr int64_t kSize = 256;
     auto* const nowhere = reinterpret_cast<void*>(kSize);
     const auto codes = [&](const spec::Quantity& q) { return View(nowhere, q.format, {kSize, kSize}); };
     const auto scales = [&](const spec::Quantity& q) {
-        const auto groups = [&](int64_t size) { return size > 0 ? kSize / size : 1; };
         const kernels::GroupShape group{q.across, q.along};
-        return kernels::Scales{
-            View(nowhere, q.divisors, {groups(q.across), groups(q.along)}), group,
-            ctx.kernels.scale_layout ? ctx.kernels.scale_layout(q.divisors, group) : kernels::ScaleLayout::rows};
+        kernels::ScaleForm form{q.divisors};
+        if (ctx.kernels.scale_form) form = ctx.kernels.scale_form(ctx.device.stream(), q.divisors, group);
+        return kernels::Scales{View(nowhere, form.divisors, {1, 1}), group, form.layout};
     };
     const auto multiplies = [&](const spec::Quantity& b, DType c) {
         const kernels::Gemm probe{.a = codes(recipe->dy),

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "tutti/models/model.h"
 #include "tutti/nn/delayed.h"
@@ -18,6 +19,13 @@ void choose_products(models::Model& model, const spec::RunSpec& run, parallel::G
 
 // UsageError, with what to set, where the device's kernels would have to multiply codes and do not multiply these.
 void check_products(const spec::RunSpec& run, ops::Context& ctx);
+
+// The half of it that no layout changes: whether the device's kernels multiply codes of this recipe.
+void check_code_units(const spec::RunSpec& run, ops::Context& ctx);
+
+// A sentence where a rehearsal takes for granted that they do, since it does not know the device's compute capability;
+// else "".
+std::string assumed_products(const spec::RunSpec& run, const ops::Context& ctx);
 
 // The scales of earlier steps that the rules of these layers share; null: no rule has any. The same of what casts lose.
 std::shared_ptr<nn::DelayedScales> delayed_scales_of(const models::Model& model);

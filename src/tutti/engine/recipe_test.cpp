@@ -26,7 +26,7 @@ struct Outcome {
     bool operator==(const Outcome&) const = default;
 };
 
-Outcome steps(const spec::RunSpec& run, int ranks, int count = 2) {
+Outcome steps(const spec::RunSpec& run, int ranks, int count = 2, bool evaluates = false) {
     Outcome outcome;
     comm::run_ranks(ranks, {.timeout_s = 60}, [&](comm::World& world) {
         Engine engine(run, world, machine_of(run, {}, ::testing::TempDir()),
@@ -34,6 +34,10 @@ Outcome steps(const spec::RunSpec& run, int ranks, int count = 2) {
         for (int step = 1; step <= count; ++step) {
             const StepResult r = train_step(engine, step);
             EXPECT_FALSE(r.skipped) << step;
+            if (evaluates) {
+                const auto source = fixed_batches(engine.ctx, run, share_of(engine.groups));
+                EXPECT_TRUE(evaluate(engine, *source, 1).has_value());
+            }
             if (world.rank() > 0) continue;
             outcome.losses.push_back(r.loss);
             outcome.norms.push_back(r.grad_norm);
@@ -135,6 +139,17 @@ TEST(Recipes, HaveTheSameBitsWhereWeightsAreGatheredAsCodes) {
             ASSERT_EQ(spec::recipe_problems(run), std::vector<std::string>()) << layout.name;
             EXPECT_EQ(steps(run, layout.ranks, 3), values) << recipe << ", " << layout.name;
         }
+}
+
+// A stage of one block still has the codes of an evaluation when the next step begins. The step gathers them again: the
+// magnitudes of its weights belong to the histories.
+TEST(Recipes, GatherCodesAgainAfterAnEvaluation) {
+    spec::RunSpec run = run_of("delayed", "bf16");
+    run.parallel.pp = 4, run.parallel.zero = 3;
+    const Outcome values = steps(run, 8, 3, true);
+    EXPECT_NE(values.losses[0], values.losses[2]);
+    run.precision.gather = "weights";
+    EXPECT_EQ(steps(run, 8, 3, true), values);
 }
 
 // All-gathers of one step on the first rank, in bytes sent.

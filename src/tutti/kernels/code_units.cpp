@@ -1,5 +1,7 @@
 #include "tutti/kernels/code_units.h"
 
+#include <utility>
+
 #include "tutti/base/error.h"
 
 namespace tutti::kernels {
@@ -14,6 +16,15 @@ std::string text_of_code_units() {
         if (u.last != u.first) text += " and later";
     }
     return text;
+}
+
+int capability_of(std::string_view generation) {
+    constexpr std::pair<std::string_view, int> kGenerations[] = {
+        {"fermi", 20},  {"volta", 70},      {"ampere", 80},          {"ada", 89},
+        {"hopper", 90}, {"blackwell", 100}, {"blackwell-ultra", 103}};
+    for (const auto& [name, capability] : kGenerations)
+        if (name == generation) return capability;
+    return 0;
 }
 
 }  // namespace tutti::kernels

@@ -68,7 +68,7 @@ TEST(KernelCases, CoverEveryEntry) {
     EXPECT_EQ(ops, std::set<std::string>(kOps.begin(), kOps.end()));
     // The entries of the table besides its two names, gemm_implementation and the four of workspaces, which the cases
     // call, the two of packed b (cpu/cpu_test.cpp), slow_work, gemm_tuning, loss_chunk_bytes, the two that name
-    // attention (cuda/attention_test.cpp), gemm_of_codes (tests/cuda/cublaslt) and scale_layout
+    // attention (cuda/attention_test.cpp), gemm_of_codes (tests/cuda/cublaslt) and scale_form
     // (scale_layout_test.cpp).
     EXPECT_EQ(sizeof(KernelTable) / sizeof(void*), 2 + kOps.size() + 5 + 2 + 3 + 2 + 2)
         << "an entry of KernelTable has no case";

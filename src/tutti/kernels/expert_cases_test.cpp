@@ -117,8 +117,12 @@ TEST(KernelCasesNotice, AnOrderOfChoicesThatIsAnother) {
         reference_table().accept_choices(s, turned);
     };
     EXPECT_TRUE(noticed(wrong, "accept_choices", ""));
-    wrong.order_arrivals = [](const Stream& s, View counts, View order, View places) {
-        reference_table().order_arrivals(s, counts, places, order);
+    wrong.order_arrivals = [](const Stream& s, View counts, int64_t, View order, View places) {
+        reference_table().order_arrivals(s, counts, 1, order, places);
+    };
+    EXPECT_TRUE(noticed(wrong, "order_arrivals", "multiples"));
+    wrong.order_arrivals = [](const Stream& s, View counts, int64_t, View order, View places) {
+        reference_table().order_arrivals(s, counts, 1, places, order);
     };
     EXPECT_TRUE(noticed(wrong, "order_arrivals", ""));
 }

@@ -36,6 +36,13 @@ enum class ScaleLayout : uint8_t {
     columns,      // a column after the other, each padded to a multiple of 4
     padded_rows,  // rows, likewise
     tiles,        // tiles of 128 rows of 4
+    row_tiles,    // the same tiles, each divisor 4 times: of groups 4 times as wide
+    block_tiles,  // a whole tile of each divisor: of groups of 128 rows, 4 times as wide
+};
+struct ScaleForm {
+    DType divisors = DType::f32;
+    ScaleLayout layout = ScaleLayout::rows;
+    bool operator==(const ScaleForm&) const = default;
 };
 
 // Divisors of codes: element (r, c) is the value of its code (base/float8.h) times values[r / group.rows, c /
@@ -119,6 +126,7 @@ struct Gemm {
     bool gradient = false;                // part of a backward: ProductChoices::spared_by_gradients applies
     View bias = {};                       // (N) added to every row; undefined: none
     Scales a_scales = {}, b_scales = {};  // of codes, of a and b as they are stored
+    bool rows_vary = false;               // of codes: M or K differs from call to call, as the rows of an expert
     View workspace = {};                  // f32, of gemm_workspace values
     // For several products with one b: f32, of gemm_packed_b values; written by the first product, read where
     // b_is_packed is set. Undefined: b is packed in the workspace for this product alone.
@@ -510,8 +518,9 @@ struct KernelTable {
     int64_t (*gemm_packed_b)(const Stream&, const Gemm&) = nullptr;  // 0: this product has no packed b
     // Whether gemm() multiplies these codes. Null: it multiplies none, and codes are dequantized before a product.
     bool (*gemm_of_codes)(const Stream&, const Gemm&) = nullptr;
-    // How these products read the divisors of a matrix, in groups of the matrix as it is stored. Null: as rows.
-    ScaleLayout (*scale_layout)(DType divisors, const GroupShape&) = nullptr;
+    // How these products read the divisors of a matrix that a recipe stores as `divisors`, in groups of the matrix as
+    // it is stored. Null: as rows of that type.
+    ScaleForm (*scale_form)(const Stream&, DType divisors, const GroupShape&) = nullptr;
     bool packing_counts = false;  // products in bf16 are fast enough that packing b is a large part of their time
     bool gemm_by_rows = false;    // Gemm::whole_rows is supported
     // q, k and v of one input are projected side by side, and so are gate and up: by one product where their weights
@@ -628,9 +637,10 @@ struct KernelTable {
     void (*sort_choices)(const Stream&, const SortChoices&) = nullptr;
     void (*accept_choices)(const Stream&, const AcceptChoices&) = nullptr;
     // Rows that arrive by rank, and of a rank by expert, in the order of experts, and of an expert by rank. counts (P,
-    // L) f32: rows from each rank for each expert, R <= kMostChoices in all. order (R) i32: the index of arrival of
-    // each row; places (R) i32: its inverse. All are contiguous.
-    void (*order_arrivals)(const Stream&, View counts, View order, View places) = nullptr;
+    // L) f32: rows from each rank for each expert, R in all. The rows of each expert are padded to a multiple of
+    // `multiple`, together S <= kMostChoices. order (S) i32: the index of arrival of each row, -1: padding; places (R)
+    // i32: its inverse. All are contiguous.
+    void (*order_arrivals)(const Stream&, View counts, int64_t multiple, View order, View places) = nullptr;
     void (*grouped_gemm)(const Stream&, const GroupedGemm&) = nullptr;
     int64_t (*grouped_gemm_workspace)(const Stream&, const GroupedGemm&) = nullptr;  // f32 values, as all.workspace
     // bias += rate sign(mean - counts); bias, counts (n) f32.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tutti/base/to_size.h"
+#include "tutti/kernels/scale_layout.h"
 
 namespace tutti::nn {
 
@@ -131,8 +132,22 @@ Tensor sort_for_dispatch(ops::Context& ctx, const Tensor& choices, const autogra
     return std::move(sorted.sent);
 }
 
+namespace {
+
+// Pads d.rows and sets the order of the R rows that arrive.
+void order_rows(ops::Context& ctx, const Tensor& arriving, int64_t R, int64_t multiple, Dispatch& d) {
+    int64_t padded = 0;
+    for (int64_t& rows : d.rows) padded += rows = kernels::round_up(rows, multiple);
+    ops::Arrivals arrivals = ops::order_arrivals(ctx, arriving, R, multiple, padded);
+    d.order = std::move(arrivals.order);
+    d.places = std::move(arrivals.places);
+}
+
+}  // namespace
+
 void make_dispatch(ops::Context& ctx, const autograd::ExpertParallel& ranks, const RouterNumbers::Counts& counts,
-                   const Tensor& arriving, const RouterNumbers::Counts& arriving_values, Dispatch& d) {
+                   const Tensor& arriving, const RouterNumbers::Counts& arriving_values, int64_t multiple,
+                   Dispatch& d) {
     const auto sum = [](const auto& from, size_t begin, size_t size) {
         const auto first = from.begin() + static_cast<std::ptrdiff_t>(begin);
         return std::accumulate(first, first + static_cast<std::ptrdiff_t>(size), int64_t{0});
@@ -140,6 +155,7 @@ void make_dispatch(ops::Context& ctx, const autograd::ExpertParallel& ranks, con
     d.sent_rows = sum(counts, 0, counts.size()) * ranks.etp;
     if (!ranks.ranks) {
         d.rows = counts;
+        if (multiple > 1) order_rows(ctx, arriving.reshape({1, arriving.numel()}), d.sent_rows, multiple, d);
         return;
     }
     const auto P = to_size(ranks.ranks->size()), own = to_size(ranks.ranks->rank());
@@ -154,9 +170,7 @@ void make_dispatch(ops::Context& ctx, const autograd::ExpertParallel& ranks, con
         d.from.push_back(sum(all, p * L, L));
         for (size_t e = 0; e < L; ++e) d.rows[e] += all[p * L + e];
     }
-    ops::Arrivals arrivals = ops::order_arrivals(ctx, arriving, sum(d.from, 0, P));
-    d.order = std::move(arrivals.order);
-    d.places = std::move(arrivals.places);
+    order_rows(ctx, arriving, sum(d.from, 0, P), multiple, d);
 }
 
 Exchange::Exchange(ops::Context& ctx, comm::Communicator& ranks, const Tensor& x, const std::vector<int64_t>& to,

@@ -71,19 +71,23 @@ Tensor drop_beyond_capacity(ops::Context& ctx, const spec::MixtureSpec& spec, co
 // sent to all of them and each returns a partial output; the copies count as further choices. Tensors are i32.
 struct Dispatch {
     Tensor slots;                   // (N, k etp): place of each choice of a row among the rows sent; -1: dropped
-    ops::GroupRows rows;            // number of rows of each expert on this rank
+    ops::GroupRows rows;            // number of rows of each expert on this rank, padding included
     std::vector<int64_t> to, from;  // rows for and from each rank; empty when this rank has all experts
-    Tensor order, places;           // (R): index of arrival of each expert row, and its inverse; likewise
-    int64_t sent_rows = 0;          // M
+    // (S): index of arrival of each expert row, -1 for padding; (R): its inverse. Undefined where rows arrive in their
+    // order.
+    Tensor order, places;
+    int64_t sent_rows = 0;  // M
+    bool padded() const { return order.defined() && order.dim(0) > places.dim(0); }
 };
 // Queues the sort of choices (N, k), -1: dropped, and the exchange of their counts, which are written to `counts` (E)
 // and `arriving` (P, L), f32; unless the latter are known. Returns the row of each place to be sent, in the order of
 // ranks and then experts, (N k etp), -1 behind the last; and sets d.slots. Collective over `ranks.ranks`.
 Tensor sort_for_dispatch(ops::Context& ctx, const Tensor& choices, const autograd::ExpertParallel& ranks,
                          const Tensor& counts, const Tensor& arriving, bool known, Dispatch& d);
-// Sets the rest from the values of `counts` on the host, and from `arriving` with its values. Not collective.
+// Sets the rest from the values of `counts` on the host, and from `arriving` with its values; where this rank has all
+// experts, `arriving` are the counts. The rows of each expert are padded to a multiple of `multiple`. Not collective.
 void make_dispatch(ops::Context& ctx, const autograd::ExpertParallel& ranks, const RouterNumbers::Counts& counts,
-                   const Tensor& arriving, const RouterNumbers::Counts& arriving_values, Dispatch& d);
+                   const Tensor& arriving, const RouterNumbers::Counts& arriving_values, int64_t multiple, Dispatch& d);
 
 // An all_to_all of rows in flight.
 class Exchange {

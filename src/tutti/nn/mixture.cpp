@@ -175,8 +175,15 @@ Var end_route(Tape& tape, const Var& logits, const MixtureLayer& l, const Batch&
         }
         if (l.expert_bias) count_load(tape, *l.expert_bias, numbers[RouterNumbers::load]);
     }
-    make_dispatch(ctx, l.up.weight.expert_parallel, accepted, numbers[RouterNumbers::arriving],
-                  numbers.counts(RouterNumbers::arriving), r.dispatch);
+    using Numbers = RouterNumbers;
+    const autograd::ExpertParallel& ep = l.up.weight.expert_parallel;
+    int64_t multiple = 1;
+    for (const Parameter* w : {&l.gate.weight, &l.up.weight, &l.down.weight})
+        multiple = std::lcm(multiple, rule_of(*w).multiple_of_rows(ctx));
+    const Tensor& arriving = numbers[ep.ranks                         ? Numbers::arriving
+                                     : numbers.has(Numbers::accepted) ? Numbers::accepted
+                                                                      : Numbers::load];
+    make_dispatch(ctx, ep, accepted, arriving, numbers.counts(Numbers::arriving), multiple, r.dispatch);
     ops::Routed routed = std::move(r.routed);
     routed.shares = routed.entropy = {};
     return tape.record("route", {logits}, routed.weights,
@@ -195,13 +202,17 @@ Var send_to_experts(Tape& tape, const Var& x, const Tensor& sent, const Dispatch
     if (ranks) {
         Exchange exchange(ctx, *ranks, rows, d.to, d.from);
         exchange.wait();
-        rows = ops::gather_rows(ctx, exchange.rows(), d.order);
+        rows = exchange.rows();
     }
+    if (d.order.defined()) rows = ops::gather_rows(ctx, rows, d.order);
     return tape.record("send_to_experts", {x}, rows, [&ctx, d, ranks](const Tensor& dy, Tensors&) {
-        if (!ranks) return Tensors{ops::combine_rows(ctx, dy, d.slots)};
-        Exchange exchange(ctx, *ranks, ops::gather_rows(ctx, dy, d.places), d.from, d.to);
-        exchange.wait();
-        return Tensors{ops::combine_rows(ctx, exchange.rows(), d.slots)};
+        Tensor back = d.order.defined() ? ops::gather_rows(ctx, dy, d.places) : dy;
+        if (ranks) {
+            Exchange exchange(ctx, *ranks, back, d.from, d.to);
+            exchange.wait();
+            back = exchange.rows();
+        }
+        return Tensors{ops::combine_rows(ctx, back, d.slots)};
     });
 }
 
@@ -232,10 +243,16 @@ Var record_grouped(Tape& tape, const char* name, const std::vector<Var>& z, cons
         parameters_of(layer));
 }
 
+// y, whose rows of padding become zeros.
+Tensor without_padding(ops::Context& ctx, const Tensor& y, const Dispatch& d) {
+    return ops::gather_rows(ctx, ops::gather_rows(ctx, y, d.places), d.order);
+}
+
 // down(unit of gate(x) and up(x)), of each row by its expert. Of ranks that divide an expert the first adds the bias of
 // down; the gradient of this bias is the same on all of them.
-Var experts(Tape& tape, const Var& x, const MixtureLayer& l, const ops::GroupRows& rows) {
+Var experts(Tape& tape, const Var& x, const MixtureLayer& l, const Dispatch& d) {
     ops::Context& ctx = tape.context();
+    const ops::GroupRows& rows = d.rows;
     for (const Parameter* w : {&l.gate.weight, &l.up.weight, &l.down.weight})
         check<UsageError>(!rule_of(*w).adds(), w->name, ": a product rule that adds a term serves no experts");
     const auto input = [&](const Parameter& w, const Tensor& of) {
@@ -258,10 +275,16 @@ Var experts(Tape& tape, const Var& x, const MixtureLayer& l, const ops::GroupRow
                                      : ops::Activated{.z = gated, .y = ops::swiglu(ctx, l.unit, gated, gated)};
     const Var g = linear(gated_by_another ? "expert_gate" : "expert_up", l.gate, of_gate, gated);
     const Var u = gated_by_another ? linear("expert_up", l.up, of_up, upper.z) : g;
-    tape.saves(upper.y);
-    const Var active = recomputable(
-        tape, {upper.y, -1}, [&ctx, unit = l.unit, g = g.value, u = u.value] { return ops::swiglu(ctx, unit, g, u); });
-    const ops::Operand of_down = input(l.down.weight, upper.y);
+    // Biases fill rows of padding, which would have a part in the scale of the rows.
+    const bool clears = d.padded() && (l.gate.bias != nullptr || l.up.bias != nullptr);
+    const Tensor unit_of_rows = clears ? without_padding(ctx, upper.y, d) : upper.y;
+    tape.saves(unit_of_rows);
+    const Var active =
+        recomputable(tape, {unit_of_rows, -1}, [&ctx, d, clears, unit = l.unit, g = g.value, u = u.value] {
+            const Tensor y = ops::swiglu(ctx, unit, g, u);
+            return clears ? without_padding(ctx, y, d) : y;
+        });
+    const ops::Operand of_down = input(l.down.weight, unit_of_rows);
     const autograd::ExpertParallel& ep = l.down.weight.expert_parallel;
     const bool adds_bias = ep.ranks == nullptr || ep.ranks->rank() % ep.etp == 0;
     return record_grouped(
@@ -269,14 +292,21 @@ Var experts(Tape& tape, const Var& x, const MixtureLayer& l, const ops::GroupRow
         ops::grouped_linear(ctx, of_down, weight(l.down.weight), adds_bias ? value_of(l.down.bias) : nullptr, rows),
         [&ctx, unit = l.unit, rows, g = g.value, u = u.value](const ops::Operand& dy, const ops::Operand& of,
                                                               Tensors&) {
-            ops::GateAndUp d = ops::grouped_swiglu_backward(ctx, unit, dy, of, g, u, rows);
-            return Tensors{std::move(d.gate), std::move(d.up)};
+            ops::GateAndUp dz = ops::grouped_swiglu_backward(ctx, unit, dy, of, g, u, rows);
+            return Tensors{std::move(dz.gate), std::move(dz.up)};
         });
 }
 
 // Shared by the nodes send_back and combine: in the forward the rows that return from the experts, in the backward
 // their gradients, which go to the experts.
 using UnderWay = std::shared_ptr<Exchange>;
+
+// The rows of y without their padding, in the order of arrival.
+Var take_arrivals(Tape& tape, const Var& y, const Dispatch& d) {
+    ops::Context& ctx = tape.context();
+    return tape.record("take_arrivals", {y}, ops::gather_rows(ctx, y.value, d.places),
+                       [&ctx, d](const Tensor& dy, Tensors&) { return Tensors{ops::gather_rows(ctx, dy, d.order)}; });
+}
 
 // Starts to return the outputs y (R, C) of the experts to the ranks that sent the rows, (M, C), which must not be read
 // before `way` is complete. In the backward the gradient arrives through `way`.
@@ -346,9 +376,12 @@ Var mixture(Tape& tape, const Var& x, const MixtureLayer& l, const Batch& batch)
     weights = repeated(tape, weights, ep.etp);
     const Dispatch d = std::move(routes.dispatch);
 
-    Var y = experts(tape, send_to_experts(tape, rows, std::exchange(sent, {}), d, ep.ranks), l, d.rows);
+    Var y = experts(tape, send_to_experts(tape, rows, std::exchange(sent, {}), d, ep.ranks), l, d);
     const UnderWay way = ep.ranks ? std::make_shared<Exchange>() : nullptr;
-    if (ep.ranks) y = send_back(tape, y, d, *ep.ranks, way);
+    if (ep.ranks)
+        y = send_back(tape, y, d, *ep.ranks, way);
+    else if (d.order.defined())
+        y = take_arrivals(tape, y, d);
     const Var shared = l.shared ? l.shared(x) : Var();
     y = combine(tape, y, weights, d, ep.ranks, way);
     if (l.from_latent) y = linear(tape, y, {*l.from_latent, nullptr});

@@ -324,7 +324,7 @@ TEST(Dispatch, RowsGoToTheRanksOfTheirExperts) {
             const std::vector<float> values = x.to_host<float>();
             return RouterNumbers::Counts(values.begin(), values.end());
         };
-        make_dispatch(ctx, ep, whole(counts), arriving, whole(arriving), d);
+        make_dispatch(ctx, ep, whole(counts), arriving, whole(arriving), 1, d);
         const auto host = [](const Tensor& x) { return x.to_host<int32_t>(); };
         if (world.rank() == 0) {
             EXPECT_EQ(host(sent), (std::vector<int32_t>{0, 1, 2, 2, 0, -1}));  // experts 0, 0, 1 | 2, 3
@@ -340,6 +340,15 @@ TEST(Dispatch, RowsGoToTheRanksOfTheirExperts) {
             EXPECT_EQ(host(d.order), (std::vector<int32_t>{0, 2, 1, 3}));  // of rank 0 and of rank 1, by expert
             EXPECT_EQ(host(d.places), (std::vector<int32_t>{0, 2, 1, 3}));
         }
+        EXPECT_FALSE(d.padded());
+        Dispatch padded = d;
+        padded.to = padded.from = {};
+        make_dispatch(ctx, ep, whole(counts), arriving, whole(arriving), 4, padded);
+        EXPECT_EQ(padded.rows, (ops::GroupRows{4, 4}));
+        EXPECT_EQ(host(padded.order), world.rank() == 0 ? (std::vector<int32_t>{0, 1, -1, -1, 2, -1, -1, -1})
+                                                        : (std::vector<int32_t>{0, 2, -1, -1, 1, 3, -1, -1}));
+        EXPECT_EQ(host(padded.places),
+                  world.rank() == 0 ? (std::vector<int32_t>{0, 1, 4}) : (std::vector<int32_t>{0, 4, 1, 5}));
     });
 }
 

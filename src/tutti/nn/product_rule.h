@@ -48,6 +48,9 @@ class ProductRule {
     virtual ops::Operand part(ops::Context& ctx, const Tensor& x, const Use& use) const;
     virtual ops::Operand whole(ops::Context& ctx, const ops::Operand& codes, const Use& use) const;
 
+    // What the rows of each expert must be a multiple of: zeros are added behind them.
+    virtual int64_t multiple_of_rows(const ops::Context&) const { return 1; }
+
     // y plus terms of the rule, a function of x; before the outputs of a layer of row role are summed over ranks.
     virtual Var after(Tape& tape, const Var& x, Var y, const Affine& layer) const;
 

@@ -42,12 +42,12 @@ bool is_code(DType t) { return t == DType::e4m3 || t == DType::e5m2; }
 Operand as_gathered(ops::Context& ctx, const Operand& codes, bool direct, bool transposed) {
     Operand made = codes;
     made.coding.direct = direct;
-    const auto layout = [&](const Operand& x) {
-        return ctx.kernels.scale_layout ? ctx.kernels.scale_layout(x.scales.dtype(), x.coding.group)
-                                        : kernels::ScaleLayout::rows;
-    };
-    if (!direct || (!transposed && layout(made) == kernels::ScaleLayout::rows)) return made;
-    ops::Coding coding{.group = made.coding.group, .transposed = transposed, .direct = true};
+    const kernels::ScaleForm as_made{codes.scales.dtype(), kernels::ScaleLayout::rows};
+    const bool fits = ctx.kernels.scale_form == nullptr ||
+                      ctx.kernels.scale_form(ctx.device.stream(), as_made.divisors, codes.coding.group) == as_made;
+    if (!direct || (!transposed && fits)) return made;
+    ops::Coding coding{
+        .group = codes.coding.group, .segments = codes.coding.segments, .transposed = transposed, .direct = true};
     return ops::quantized(ctx, ops::decoded(ctx, made), codes.values.dtype(), codes.scales.dtype(), std::move(coding),
                           Purpose::workspace);
 }
@@ -71,30 +71,36 @@ Operand QuantizedProducts::quantize(ops::Context& ctx, const Tensor& x, DelayedS
             amax = scales_->recording() ? place.amax : ops::largest_magnitudes(ctx, x, {});
         }
     }
-    if (q.along == 0 && !given.defined() && ranks != nullptr) {
-        amax = ops::largest_magnitudes(ctx, x, coding.segments);
-        ranks->all_reduce(amax, comm::Reduce::max).wait();
+    const bool shared = !use.rows.empty() && factor != DelayedScales::kW && !coding.segments.empty();
+    if (q.along == 0 && !given.defined() && (ranks != nullptr || shared)) {
+        amax = ops::largest_magnitudes(ctx, x, shared ? std::vector<int64_t>() : coding.segments);
+        if (ranks != nullptr) ranks->all_reduce(amax, comm::Reduce::max).wait();
     }
     const bool counts = lost_ != nullptr && factor != DelayedScales::kW && use.role != GemmRole::weight_gradient;
     return ops::quantized(ctx, x, q.format, q.divisors, std::move(coding), purpose, amax, given,
                           counts ? lost_->of_cast(x.numel()) : Tensor());
 }
 
-// Rows of experts sum over the rows of each by itself; with one scale for a tensor they share it.
+// Rows of experts sum over the rows of each by itself, and kernels multiply the codes of each by themselves; with one
+// scale for a tensor they share it.
+ops::Coding QuantizedProducts::coding_of(const ops::Context& ctx, const Quantity& q, const Use& use) const {
+    ops::Coding coding{.powers_of_two = recipe_.powers_of_two, .direct = direct(ctx)};
+    if (coding.direct || (use.role == GemmRole::weight_gradient && q.along > 0))
+        coding.segments.assign(use.rows.begin(), use.rows.end());
+    return coding;
+}
+
 Operand QuantizedProducts::input(ops::Context& ctx, const Tensor& x, const Use& use) const {
     const bool over_rows = use.role == GemmRole::weight_gradient;
-    ops::Coding coding{.powers_of_two = recipe_.powers_of_two, .direct = direct(ctx) && use.rows.empty()};
-    if (over_rows && recipe_.x.along > 0) coding.segments.assign(use.rows.begin(), use.rows.end());
-    Operand made =
-        quantize(ctx, x, DelayedScales::kX, ranks_.x, std::move(coding), use, over_rows, Purpose::activations);
+    Operand made = quantize(ctx, x, DelayedScales::kX, ranks_.x, coding_of(ctx, recipe_.x, use), use, over_rows,
+                            Purpose::activations);
     return over_rows ? made : with_beside(std::move(made), use.layer);
 }
 
 Operand QuantizedProducts::gradient(ops::Context& ctx, const Tensor& dy, const Use& use) const {
     const bool over_rows = use.role == GemmRole::weight_gradient;
-    ops::Coding coding{.powers_of_two = recipe_.powers_of_two, .direct = direct(ctx) && use.rows.empty()};
-    if (over_rows && recipe_.dy.along > 0) coding.segments.assign(use.rows.begin(), use.rows.end());
-    return quantize(ctx, dy, DelayedScales::kDy, ranks_.dy, std::move(coding), use, over_rows, Purpose::workspace);
+    return quantize(ctx, dy, DelayedScales::kDy, ranks_.dy, coding_of(ctx, recipe_.dy, use), use, over_rows,
+                    Purpose::workspace);
 }
 
 Operand QuantizedProducts::part(ops::Context& ctx, const Tensor& x, const Use& use) const {
@@ -112,7 +118,7 @@ Operand QuantizedProducts::whole(ops::Context& ctx, const Operand& codes, const 
 // One form serves both products where its groups are the same in both.
 Operand QuantizedProducts::weight(ops::Context& ctx, Parameter& w, const Use& use) const {
     const bool over_rows = use.role == GemmRole::input_gradient, stack = w.value.rank() == 3;
-    ops::Coding coding{.powers_of_two = recipe_.powers_of_two, .direct = direct(ctx) && !stack};
+    ops::Coding coding{.powers_of_two = recipe_.powers_of_two, .direct = direct(ctx)};
     const bool one_form = !coding.direct && group_of(recipe_.w, true) == group_of(recipe_.w, false);
     if (stack) coding.segments.assign(to_size(w.value.dim(0)), w.value.dim(1));
     return w.forms.kept(ctx, one_form ? GemmRole::forward : use.role, [&] {

@@ -41,6 +41,8 @@ class QuantizedProducts final : public ProductRule {
     bool gathers_codes() const override { return ranks_.gathers_codes; }
     ops::Operand part(ops::Context& ctx, const Tensor& x, const Use& use) const override;
     ops::Operand whole(ops::Context& ctx, const ops::Operand& codes, const Use& use) const override;
+    // Kernels multiply codes of whole groups; decoded ones have any number of rows.
+    int64_t multiple_of_rows(const ops::Context& ctx) const override { return direct(ctx) ? recipe_.multiple : 1; }
     bool converts() const override { return true; }
     std::shared_ptr<DelayedScales> scales() const override { return scales_; }
     std::shared_ptr<LostValues> lost() const override { return lost_; }
@@ -48,6 +50,7 @@ class QuantizedProducts final : public ProductRule {
   private:
     ops::Operand quantize(ops::Context& ctx, const Tensor& x, DelayedScales::Factor factor, comm::Communicator* ranks,
                           ops::Coding coding, const Use& use, bool over_rows, Purpose purpose) const;
+    ops::Coding coding_of(const ops::Context& ctx, const spec::Quantity& q, const Use& use) const;
     bool direct(const ops::Context& ctx) const { return !emulate_ && ctx.kernels.gemm_of_codes != nullptr; }
 
     spec::Recipe recipe_;

@@ -11,6 +11,7 @@
 #include "tutti/base/philox.h"
 #include "tutti/base/to_size.h"
 #include "tutti/comm/threads/thread_world.h"
+#include "tutti/kernels/code_units.h"
 #include "tutti/nn/layers.h"
 #include "tutti/nn/mixture.h"
 #include "tutti/ops/quantize.h"
@@ -157,6 +158,54 @@ TEST(QuantizedProducts, OfExpertsBeginGroupsAtEachExpert) {
             first += n;
         }
     }
+}
+
+// Kernels that multiply codes read each expert's by itself, some of them transposed, with divisors in their order: the
+// numbers are those of decoded codes. The scale of a whole tensor is that of the rows of all experts.
+TEST(QuantizedProducts, OfExpertsStandForTheSameNumbersWhereKernelsMultiplyThem) {
+    const auto device = make_cpu_device(1);
+    kernels::KernelTable direct = kernels::cpu_table(kernels::best_isa());
+    direct.gemm_of_codes = [](const Stream&, const kernels::Gemm&) { return true; };
+    direct.scale_form = [](const Stream&, DType divisors, const kernels::GroupShape& group) {
+        return kernels::form_of_scales(Stream{.capability = 90}, divisors, group);
+    };
+    kernels::KernelTable blackwell = direct;
+    blackwell.scale_form = [](const Stream&, DType divisors, const kernels::GroupShape& group) {
+        return kernels::form_of_scales(Stream{.capability = 100}, divisors, group);
+    };
+    ops::Context ctx{*device, kernels::cpu_table(kernels::best_isa())};
+    const ops::GroupRows rows = {128, 0, 256, 128};
+    const Tensor x = spread(ctx, {512, 384}, "x"), w = spread(ctx, {4, 256, 384}, "w");
+    for (const std::string& recipe : kRecipes)
+        for (const kernels::KernelTable* table : {&direct, &blackwell}) {
+            SCOPED_TRACE(recipe);
+            ops::Context of_codes{*device, *table};
+            const spec::Recipe r = spec::recipe_of({.recipe = recipe}).value();
+            const QuantizedProducts rule(r, {}, false, false), emulates(r, {}, true, false);
+            EXPECT_EQ(rule.multiple_of_rows(of_codes), r.multiple);
+            EXPECT_EQ(rule.multiple_of_rows(ctx), 1);
+            EXPECT_EQ(emulates.multiple_of_rows(of_codes), 1);
+            Parameter stack{.name = "w", .shape = w.shape()};
+            stack.value = w;
+            const auto expect_same = [&](const Operand& direct_codes, const Operand& codes, bool transposed) {
+                EXPECT_TRUE(direct_codes.coding.direct && !codes.coding.direct);
+                EXPECT_EQ(direct_codes.coding.transposed, transposed);
+                EXPECT_EQ(ops::decoded(of_codes, direct_codes).to_floats(), ops::decoded(ctx, codes).to_floats());
+                const std::vector<ops::CodedMatrix> matrices = ops::coded_matrices(direct_codes);
+                ASSERT_EQ(matrices.size(), 4U);
+                for (const size_t e : {size_t{0}, size_t{2}, size_t{3}})
+                    EXPECT_EQ(reinterpret_cast<uintptr_t>(matrices[e].codes.data) % 16, 0U) << e;
+            };
+            for (const GemmRole role : {GemmRole::forward, GemmRole::weight_gradient})
+                expect_same(rule.input(of_codes, x, {role, rows}), emulates.input(ctx, x, {role, rows}),
+                            role == GemmRole::weight_gradient);
+            for (const GemmRole role : {GemmRole::input_gradient, GemmRole::weight_gradient})
+                expect_same(rule.gradient(of_codes, x, {role, rows}), emulates.gradient(ctx, x, {role, rows}),
+                            role == GemmRole::weight_gradient);
+            for (const GemmRole role : {GemmRole::forward, GemmRole::input_gradient})
+                expect_same(rule.weight(of_codes, stack, {role, rows}), emulates.weight(ctx, stack, {role, rows}),
+                            role == GemmRole::input_gradient);
+        }
 }
 
 using Values = std::map<std::string, std::vector<float>>;

@@ -2,6 +2,7 @@
 #include <numeric>
 
 #include "tutti/base/to_size.h"
+#include "tutti/kernels/groups.h"
 #include "tutti/ops/ops.h"
 #include "tutti/ops/quantize.h"
 
@@ -147,12 +148,13 @@ Tensor accept_choices(Context& ctx, const Tensor& choices, const Tensor& rows, c
     return accepted;
 }
 
-Arrivals order_arrivals(Context& ctx, const Tensor& counts, int64_t R) {
-    check(counts.rank() == 2 && counts.dtype() == DType::f32 && counts.contiguous() && R <= kernels::kMostChoices,
-          "order_arrivals: at most ", kernels::kMostChoices, " rows and counts (P, L) f32, got ", R, " and ",
-          counts.shape(), " ", counts.dtype());
-    const Arrivals arrivals{empty(ctx, {R}, DType::i32), empty(ctx, {R}, DType::i32)};
-    call(ctx, &KernelTable::order_arrivals, "order_arrivals", counts, arrivals.order, arrivals.places);
+Arrivals order_arrivals(Context& ctx, const Tensor& counts, int64_t R, int64_t multiple, int64_t padded) {
+    check(counts.rank() == 2 && counts.dtype() == DType::f32 && counts.contiguous() && multiple >= 1 && padded >= R &&
+              padded <= kernels::kMostChoices,
+          "order_arrivals: at most ", kernels::kMostChoices, " rows with their padding and counts (P, L) f32, got ", R,
+          ", padded to ", padded, ", and ", counts.shape(), " ", counts.dtype());
+    const Arrivals arrivals{empty(ctx, {padded}, DType::i32), empty(ctx, {R}, DType::i32)};
+    call(ctx, &KernelTable::order_arrivals, "order_arrivals", counts, multiple, arrivals.order, arrivals.places);
     return arrivals;
 }
 
@@ -187,7 +189,28 @@ CombineGradients combine_rows_backward(Context& ctx, const Tensor& dy, const Ten
 
 namespace {
 
-void multiply(Context& ctx, GroupedGemm g) {
+// The matrix, or matrices, of an operand. Codes are put in their place by multiply(), so only the shape counts then.
+View view_of(const Operand& x) { return x.coded() ? View(x.values.view().data, x.type(), x.shape()) : x.values.view(); }
+
+// A product for each expert, whose codes have divisors of their own.
+void multiply_codes(Context& ctx, const GroupedGemm& grouped, const Operand& a, const Operand& b) {
+    const std::vector<CodedMatrix> left = coded_matrices(a), right = coded_matrices(b);
+    int64_t first = 0;
+    for (size_t e = 0; e < grouped.rows.size(); first += grouped.rows[e++]) {
+        kernels::Gemm g = kernels::group_of(grouped, static_cast<int64_t>(e), first);
+        g.rows_vary = true;
+        if (grouped.rows[e] > 0)
+            gemm(ctx, product_of_codes(g, left[e], right[e]));
+        else if (g.transpose_a && !g.accumulate)
+            call(ctx, &KernelTable::fill, "fill", g.c, 0.0f);
+    }
+}
+
+void multiply(Context& ctx, GroupedGemm g, const Operand& a, const Operand& b) {
+    if (a.coding.direct && b.coding.direct) return multiply_codes(ctx, g, a, b);
+    const Tensor left = decoded(ctx, a), right = decoded(ctx, b);
+    g.all.a = left;
+    g.all.b = right;
     Tensor workspace;
     const auto size = ctx.kernels.grouped_gemm_workspace;
     if (const int64_t values = size ? size(ctx.device.stream(), g) : 0)
@@ -195,35 +218,38 @@ void multiply(Context& ctx, GroupedGemm g) {
     call(ctx, &KernelTable::grouped_gemm, "grouped_gemm", g);
 }
 
-void check_rows(const char* op, const Tensor& x, int64_t experts, const GroupRows& rows) {
+void check_rows(const char* op, const Shape& x, int64_t experts, const GroupRows& rows) {
     const bool sound = std::all_of(rows.begin(), rows.end(), [](int64_t n) { return n >= 0; });
     check(sound && static_cast<int64_t>(rows.size()) == experts, op,
           ": needs a number of rows, 0 or more, for each of ", experts, " experts, got ", rows.size());
     const int64_t sum = std::accumulate(rows.begin(), rows.end(), int64_t{0});
-    check(x.dim(0) == sum, op, ": the experts have ", sum, " rows together, of a tensor of shape ", x.shape());
+    check(x[0] == sum, op, ": the experts have ", sum, " rows together, of a tensor of shape ", x);
 }
 
+bool contiguous(const Operand& x) { return x.coded() || x.values.contiguous(); }
+
 // x (M, K') times w (E, ., .), of which dim `summed` is K'.
-void check_product(const char* op, const Tensor& x, const Tensor& w, int summed, const GroupRows& rows) {
-    check(x.rank() == 2 && w.rank() == 3 && x.dim(1) == w.dim(summed) && x.dtype() == w.dtype() && x.contiguous() &&
-              w.contiguous(),
-          op, summed == 2 ? ": x (M, K)" : ": dy (M, N)", " and w (E, N, K) of one type and contiguous, got ",
-          x.shape(), " ", x.dtype(), " and ", w.shape(), " ", w.dtype());
-    check_rows(op, x, w.dim(0), rows);
+void check_product(const char* op, const Operand& of_x, const Operand& of_w, int summed, const GroupRows& rows) {
+    const Shape &x = of_x.shape(), &w = of_w.shape();
+    check(x.rank() == 2 && w.rank() == 3 && x[1] == w[summed] && of_x.type() == of_w.type() && contiguous(of_x) &&
+              contiguous(of_w),
+          op, summed == 2 ? ": x (M, K)" : ": dy (M, N)", " and w (E, N, K) of one type and contiguous, got ", x, " ",
+          of_x.type(), " and ", w, " ", of_w.type());
+    check_rows(op, x, w[0], rows);
 }
 
 struct GroupedForward {
-    Tensor x, w, y;
+    Tensor y;
     GroupedGemm product;
 };
 
-GroupedForward grouped_forward(Context& ctx, const char* op, const Operand& of_x, const Operand& of_w, const Tensor* b,
+GroupedForward grouped_forward(Context& ctx, const char* op, const Operand& x, const Operand& w, const Tensor* b,
                                const GroupRows& rows) {
-    const Tensor x = decoded(ctx, of_x), w = decoded(ctx, of_w);
     check_product(op, x, w, 2, rows);
-    if (b != nullptr) check_matrix(op, "the bias", *b, {w.dim(0), w.dim(1)}, x.dtype());
-    const Tensor y = empty(ctx, {x.dim(0), w.dim(1)}, x.dtype());
-    GroupedForward f{x, w, y, {.all = gemm_of(GemmRole::forward, x, w, y), .rows = rows}};
+    const int64_t E = w.shape()[0], N = w.shape()[1];
+    if (b != nullptr) check_matrix(op, "the bias", *b, {E, N}, x.type());
+    const Tensor y = empty(ctx, {x.shape()[0], N}, x.type());
+    GroupedForward f{y, {.all = gemm_of(GemmRole::forward, view_of(x), view_of(w), y), .rows = rows}};
     if (b != nullptr) f.product.all.bias = *b;
     return f;
 }
@@ -232,7 +258,7 @@ GroupedForward grouped_forward(Context& ctx, const char* op, const Operand& of_x
 
 Tensor grouped_linear(Context& ctx, const Operand& x, const Operand& w, const Tensor* b, const GroupRows& rows) {
     const GroupedForward f = grouped_forward(ctx, "grouped_linear", x, w, b, rows);
-    multiply(ctx, f.product);
+    multiply(ctx, f.product, x, w);
     return f.y;
 }
 
@@ -245,64 +271,61 @@ Activated grouped_linear_swiglu(Context& ctx, Gate g, const Tensor& gate, const 
     f.product.all.activation = g;
     f.product.all.gate = gate;
     f.product.all.x = r.z;
-    multiply(ctx, f.product);
+    multiply(ctx, f.product, x, w);
     return r;
 }
 
-Tensor grouped_backward_input(Context& ctx, const Operand& of_dy, const Operand& of_w, const GroupRows& rows,
-                              Tensor sum) {
+Tensor grouped_backward_input(Context& ctx, const Operand& dy, const Operand& w, const GroupRows& rows, Tensor sum) {
     constexpr const char* kName = "grouped_backward_input";
-    const Tensor dy = decoded(ctx, of_dy), w = decoded(ctx, of_w);
     check_product(kName, dy, w, 1, rows);
-    const Shape shape = {dy.dim(0), w.dim(2)};
-    if (sum.defined()) check_matrix(kName, "the sum", sum, shape, dy.dtype());
+    const Shape shape = {dy.shape()[0], w.shape()[2]};
+    if (sum.defined()) check_matrix(kName, "the sum", sum, shape, dy.type());
     const bool adds = sum.defined();
-    const Tensor dx = adds ? unshared(ctx, std::move(sum)) : empty(ctx, shape, dy.dtype());
-    GroupedGemm g{.all = gemm_of(GemmRole::input_gradient, dx, w, dy), .rows = rows};
+    const Tensor dx = adds ? unshared(ctx, std::move(sum)) : empty(ctx, shape, dy.type());
+    GroupedGemm g{.all = gemm_of(GemmRole::input_gradient, dx, view_of(w), view_of(dy)), .rows = rows};
     g.all.accumulate = adds;
-    multiply(ctx, g);
+    multiply(ctx, g, dy, w);
     return dx;
 }
 
-GateAndUp grouped_swiglu_backward(Context& ctx, Gate unit, const Operand& of_dy, const Operand& of_w,
-                                  const Tensor& gate, const Tensor& up, const GroupRows& rows) {
+GateAndUp grouped_swiglu_backward(Context& ctx, Gate unit, const Operand& dy, const Operand& w, const Tensor& gate,
+                                  const Tensor& up, const GroupRows& rows) {
     constexpr const char* kName = "grouped_swiglu_backward";
-    const Tensor dy = decoded(ctx, of_dy), w = decoded(ctx, of_w);
     check_product(kName, dy, w, 1, rows);
-    const Shape shape = {dy.dim(0), w.dim(2)};
-    check_matrix(kName, "the gate", gate, shape, dy.dtype());
-    check_matrix(kName, "up", up, shape, dy.dtype());
-    const GateAndUp d{empty(ctx, shape, dy.dtype()), empty(ctx, shape, dy.dtype())};
-    GroupedGemm g{.all = gemm_of(GemmRole::input_gradient, d.gate, w, dy), .rows = rows};
+    const Shape shape = {dy.shape()[0], w.shape()[2]};
+    check_matrix(kName, "the gate", gate, shape, dy.type());
+    check_matrix(kName, "up", up, shape, dy.type());
+    const GateAndUp d{empty(ctx, shape, dy.type()), empty(ctx, shape, dy.type())};
+    GroupedGemm g{.all = gemm_of(GemmRole::input_gradient, d.gate, view_of(w), view_of(dy)), .rows = rows};
     g.all.epilogue = Epilogue::swiglu_backward;
     g.all.activation = unit;
     g.all.gate = gate;
     g.all.x = up;
     g.all.dup = d.up;
-    multiply(ctx, g);
+    multiply(ctx, g, dy, w);
     return d;
 }
 
 void grouped_backward_weight(Context& ctx, const Operand& of_dy, const Operand& of_x, const Tensor& dw,
                              const GroupRows& rows, bool accumulate) {
     constexpr const char* kName = "grouped_backward_weight";
-    const Tensor dy = decoded(ctx, of_dy), x = decoded(ctx, of_x);
-    check(dy.rank() == 2 && x.rank() == 2 && dw.rank() == 3 && dy.dim(1) == dw.dim(1) && x.dim(1) == dw.dim(2) &&
-              dw.dtype() == DType::f32 && dy.dim(0) == x.dim(0) && dy.dtype() == x.dtype() && dy.contiguous() &&
-              x.contiguous() && dw.contiguous(),
-          kName, ": dy (M, N), x (M, K) of one type, dw (E, N, K) f32, all contiguous, got ", dy.shape(), ", ",
-          x.shape(), ", ", dw.shape(), " ", dw.dtype());
+    const Shape &dy = of_dy.shape(), &x = of_x.shape();
+    check(dy.rank() == 2 && x.rank() == 2 && dw.rank() == 3 && dy[1] == dw.dim(1) && x[1] == dw.dim(2) &&
+              dw.dtype() == DType::f32 && dy[0] == x[0] && of_dy.type() == of_x.type() && contiguous(of_dy) &&
+              contiguous(of_x) && dw.contiguous(),
+          kName, ": dy (M, N), x (M, K) of one type, dw (E, N, K) f32, all contiguous, got ", dy, ", ", x, ", ",
+          dw.shape(), " ", dw.dtype());
     check_rows(kName, x, dw.dim(0), rows);
-    GroupedGemm g{.all = gemm_of(GemmRole::weight_gradient, x, dw, dy), .rows = rows};
+    GroupedGemm g{.all = gemm_of(GemmRole::weight_gradient, view_of(of_x), dw, view_of(of_dy)), .rows = rows};
     g.all.accumulate = accumulate;
-    multiply(ctx, g);
+    multiply(ctx, g, of_dy, of_x);
 }
 
 void grouped_bias_backward(Context& ctx, const Tensor& dy, const Tensor& db, const GroupRows& rows) {
     constexpr const char* kName = "grouped_bias_backward";
     check(dy.rank() == 2 && dy.contiguous(), kName, ": dy (M, N), contiguous, got ", dy.shape());
     check_matrix(kName, "db", db, {db.dim(0), dy.dim(1)}, DType::f32);
-    check_rows(kName, dy, db.dim(0), rows);
+    check_rows(kName, dy.shape(), db.dim(0), rows);
     for (int64_t e = 0, first = 0; e < db.dim(0); ++e) {
         const int64_t count = rows[to_size(e)];
         if (count > 0) bias_backward(ctx, dy.narrow(0, first, count), db.narrow(0, e, 1).reshape({dy.dim(1)}));

@@ -89,18 +89,6 @@ void compute_rows(Context& ctx, const Product& whole, int64_t first, int64_t row
 
 namespace {
 
-// The product of codes by kernels that multiply them.
-Gemm product_of_codes(Gemm g, const Operand& a, const Operand& b) {
-    const auto put = [](View& view, kernels::Scales& scales, bool& transpose, const Operand& x) {
-        view = as_matrix(x.values);
-        scales = {x.scales, stored_group(x.coding), x.coding.layout};
-        transpose = transpose != x.coding.transposed;
-    };
-    put(g.a, g.a_scales, g.transpose_a, a);
-    put(g.b, g.b_scales, g.transpose_b, b);
-    return g;
-}
-
 // The product with factors in f32, where c may be bf16: its sums, and then what the product adds and applies.
 void multiply_in_f32(Context& ctx, const Gemm& g) {
     if (g.c.dtype == DType::f32) return gemm(ctx, g);
@@ -125,7 +113,8 @@ void multiply_in_f32(Context& ctx, const Gemm& g) {
 // Codes are decoded, unless a kernel multiplies them: with powers of two as divisors their numbers are exact in bf16.
 void multiply(Context& ctx, Gemm g, const Operand& a, const Operand& b) {
     if (!a.coded() && !b.coded()) return multiply_by_weight(ctx, g, b.forms);
-    if (a.coding.direct && b.coding.direct) return gemm(ctx, product_of_codes(g, a, b));
+    if (a.coding.direct && b.coding.direct)
+        return gemm(ctx, product_of_codes(g, coded_matrices(a).front(), coded_matrices(b).front()));
     const auto inexact = [](const Operand& x) { return x.coded() && !x.coding.powers_of_two; };
     const DType type = inexact(a) || inexact(b) ? DType::f32 : a.type();
     const Tensor left = decoded(ctx, a, type), right = decoded(ctx, b, type);

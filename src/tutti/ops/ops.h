@@ -290,11 +290,12 @@ void count_choices(Context& ctx, const Tensor& choices, const Tensor& counts);
 Tensor accept_choices(Context& ctx, const Tensor& choices, const Tensor& rows, const Tensor& weights, int64_t experts,
                       int64_t capacity, int64_t first, int64_t N);
 // The order of R rows from P ranks for L experts, counts (P, L) f32, and its inverse, (R) i32 each
-// (KernelTable::order_arrivals). R must be the sum of the counts.
+// (KernelTable::order_arrivals). R must be the sum of the counts, and `padded` that of the counts of experts, each
+// rounded up to a multiple of `multiple`: the length of `order`.
 struct Arrivals {
     Tensor order, places;
 };
-Arrivals order_arrivals(Context& ctx, const Tensor& counts, int64_t R);
+Arrivals order_arrivals(Context& ctx, const Tensor& counts, int64_t R, int64_t multiple, int64_t padded);
 
 // y[i] = x[rows[i]]; x (N, C), rows (M) i32; returns (M, C).
 Tensor gather_rows(Context& ctx, const Tensor& x, const Tensor& rows);

@@ -1,5 +1,6 @@
 #include "tutti/ops/quantize.h"
 
+#include "tutti/base/to_size.h"
 #include "tutti/kernels/scale_layout.h"
 #include "tutti/ops/ops.h"
 
@@ -21,43 +22,59 @@ View rows_of(const Tensor& x, int64_t first, int64_t rows, int64_t columns) {
     return {data + first * columns * size_of(x.dtype()), x.dtype(), {rows, columns}};
 }
 
-// visit(number of the segment, first row, rows, first row of divisors) of each segment with rows.
+// One of the matrices of a tensor: its number, its rows among all, its groups as they are stored, and the place of the
+// first of its divisors.
+struct Segment {
+    int64_t number, row, rows;
+    Shape groups;
+    int64_t divisor;
+};
+
+// visit(Segment) of each with rows.
 template <class Visit>
 void for_each_segment(const Coding& coding, const Visit& visit) {
-    const std::vector<int64_t> whole = {Matrix(coding.shape).rows};
+    const Matrix m(coding.shape);
+    const std::vector<int64_t> whole = {m.rows};
     const std::vector<int64_t>& segments = coding.segments.empty() ? whole : coding.segments;
-    int64_t row = 0, divisors = 0;
+    int64_t row = 0, divisor = 0;
     for (size_t i = 0; i < segments.size(); ++i) {
-        if (segments[i] > 0) visit(static_cast<int64_t>(i), row, segments[i], divisors);
+        const int64_t down = groups_of(segments[i], coding.group.rows),
+                      across = groups_of(m.columns, coding.group.columns);
+        const Shape groups = coding.transposed ? Shape{across, down} : Shape{down, across};
+        if (segments[i] > 0) visit(Segment{static_cast<int64_t>(i), row, segments[i], groups, divisor});
         row += segments[i];
-        divisors += groups_of(segments[i], coding.group.rows);
+        divisor += kernels::scale_values(coding.layout, groups[0], groups[1]);
     }
-    check(row == Matrix(coding.shape).rows, "codes of ", coding.shape, ": the segments have ", row, " rows");
+    check(row == m.rows, "codes of ", coding.shape, ": the segments have ", row, " rows");
 }
 
-int64_t divisor_rows(const Coding& coding) {
-    int64_t rows = 0;
-    for_each_segment(coding, [&](int64_t, int64_t, int64_t of_segment, int64_t) {
-        rows += groups_of(of_segment, coding.group.rows);
+// Memory for the divisors of all segments; padding is 0.
+Tensor scales_in(Context& ctx, const Coding& coding, DType divisors, Purpose purpose) {
+    int64_t n = 0, used = 0, rows = 0;
+    for_each_segment(coding, [&](const Segment& s) {
+        n = s.divisor + kernels::scale_values(coding.layout, s.groups[0], s.groups[1]);
+        used += s.groups.numel() * kernels::scale_copies(coding.layout);
+        rows += s.groups[0];
     });
-    return rows;
-}
-
-// Memory for the divisors of such a number of groups; padding is 0.
-Tensor scales_in(Context& ctx, kernels::ScaleLayout layout, const Shape& groups, DType divisors, Purpose purpose) {
-    if (layout == kernels::ScaleLayout::rows) return empty(ctx, groups, divisors, purpose);
-    const int64_t n = kernels::scale_values(layout, groups[0], groups[1]);
-    const Tensor scales = empty(ctx, {n}, divisors, purpose);
-    if (n > groups.numel())
+    const bool by_rows = coding.layout == kernels::ScaleLayout::rows && (!coding.transposed || rows * used == 0);
+    const int64_t columns = rows > 0 ? used / rows : 0;
+    const Tensor scales = empty(ctx, by_rows ? Shape{rows, columns} : Shape{n}, divisors, purpose);
+    if (n > used)
         call(ctx, &KernelTable::fill, "fill", View(scales.view().data, DType::f32, {scales.bytes() / 4}), 0.0f);
     return scales;
 }
 
-kernels::Scales scales_of(const Operand& x, int64_t first, int64_t rows) {
+CodedMatrix matrix_of(const Operand& x, const Segment& s) {
     const Coding& c = x.coding;
-    const int64_t across = groups_of(Matrix(c.shape).columns, c.group.columns);
-    if (c.transposed || c.layout != kernels::ScaleLayout::rows) return {x.scales, c.group, c.layout};
-    return {rows_of(x.scales, first, groups_of(rows, c.group.rows), across), c.group};
+    const int64_t columns = Matrix(c.shape).columns;
+    View codes = rows_of(x.values, s.row, s.rows, columns);
+    if (c.transposed) codes = View(codes.data, codes.dtype, {columns, s.rows});
+    auto* const data = static_cast<std::byte*>(x.scales.view().data) + s.divisor * size_of(x.scales.dtype());
+    const View divisors(data, x.scales.dtype(),
+                        c.layout == kernels::ScaleLayout::rows
+                            ? s.groups
+                            : Shape{kernels::scale_values(c.layout, s.groups[0], s.groups[1])});
+    return {codes, {divisors, c.group, c.layout}, c.transposed};
 }
 
 }  // namespace
@@ -109,8 +126,9 @@ Tensor largest_magnitudes(Context& ctx, const Tensor& x, const std::vector<int64
     const Tensor largest =
         no_magnitudes(ctx, static_cast<int64_t>(std::max<size_t>(segments.size(), 1)), Purpose::workspace);
     const int64_t columns = Matrix(x.shape()).columns;
-    for_each_segment({.shape = x.shape(), .segments = segments}, [&](int64_t i, int64_t row, int64_t rows, int64_t) {
-        call(ctx, &KernelTable::amax, "amax", rows_of(x, row, rows, columns), largest.narrow(0, i, 1).view());
+    for_each_segment({.shape = x.shape(), .segments = segments}, [&](const Segment& s) {
+        call(ctx, &KernelTable::amax, "amax", rows_of(x, s.row, s.rows, columns),
+             largest.narrow(0, s.number, 1).view());
     });
     return largest;
 }
@@ -121,22 +139,23 @@ Operand quantized(Context& ctx, const Tensor& x, DType format, DType divisors, C
     coding.shape = x.shape();
     coding.type = x.dtype();
     const Matrix m(x.shape());
-    const int64_t down = divisor_rows(coding), across = groups_of(m.columns, coding.group.columns);
-    check(!coding.transposed || coding.segments.size() <= 1, "quantized: ", coding.segments.size(),
-          " matrices in one transposed tensor");
-    Operand y(empty(ctx, coding.transposed ? Shape{m.columns, m.rows} : x.shape(), format, purpose));
-    const Shape groups = coding.transposed ? Shape{across, down} : Shape{down, across};
-    if (coding.direct && ctx.kernels.scale_layout != nullptr)
-        coding.layout = ctx.kernels.scale_layout(divisors, stored_group(coding));
-    y.scales = scales_in(ctx, coding.layout, groups, divisors, purpose);
+    if (coding.direct && ctx.kernels.scale_form != nullptr) {
+        const kernels::ScaleForm form = ctx.kernels.scale_form(ctx.device.stream(), divisors, stored_group(coding));
+        divisors = form.divisors;
+        coding.layout = form.layout;
+    }
+    const bool one_matrix = coding.segments.size() <= 1;
+    Operand y(empty(ctx, coding.transposed && one_matrix ? Shape{m.columns, m.rows} : x.shape(), format, purpose));
+    y.scales = scales_in(ctx, coding, divisors, purpose);
     y.coding = std::move(coding);
-    for_each_segment(y.coding, [&](int64_t i, int64_t row, int64_t rows, int64_t first) {
-        kernels::Quantize q{.x = rows_of(x, row, rows, m.columns),
-                            .codes = y.coding.transposed ? y.values.view() : rows_of(y.values, row, rows, m.columns),
-                            .scales = scales_of(y, first, rows),
-                            .transposed = y.coding.transposed,
+    for_each_segment(y.coding, [&](const Segment& s) {
+        const CodedMatrix to = matrix_of(y, s);
+        kernels::Quantize q{.x = rows_of(x, s.row, s.rows, m.columns),
+                            .codes = to.codes,
+                            .scales = to.scales,
+                            .transposed = to.transposed,
                             .powers_of_two = y.coding.powers_of_two};
-        if (amax.defined()) q.amax = amax.narrow(0, amax.numel() == 1 ? 0 : i, 1);
+        if (amax.defined()) q.amax = amax.narrow(0, amax.numel() == 1 ? 0 : s.number, 1);
         if (factor.defined()) q.factor = factor;
         if (lost.defined()) q.lost = lost;
         call(ctx, &KernelTable::quantize, "quantize", q);
@@ -144,17 +163,32 @@ Operand quantized(Context& ctx, const Tensor& x, DType format, DType divisors, C
     return y;
 }
 
+std::vector<CodedMatrix> coded_matrices(const Operand& x) {
+    std::vector<CodedMatrix> all(std::max<size_t>(x.coding.segments.size(), 1));
+    for_each_segment(x.coding, [&](const Segment& s) {
+        CodedMatrix& matrix = all[to_size(s.number)] = matrix_of(x, s);
+        matrix.scales.group = stored_group(x.coding);
+    });
+    return all;
+}
+
+kernels::Gemm product_of_codes(kernels::Gemm g, const CodedMatrix& a, const CodedMatrix& b) {
+    g.a = a.codes, g.a_scales = a.scales, g.transpose_a = g.transpose_a != a.transposed;
+    g.b = b.codes, g.b_scales = b.scales, g.transpose_b = g.transpose_b != b.transposed;
+    return g;
+}
+
 Tensor decoded(Context& ctx, const Operand& x, DType type) {
     if (!x.coded()) return x.values.dtype() == type ? x.values : cast(ctx, x.values, type);
     const Tensor y = empty(ctx, x.shape(), type, Purpose::workspace);
     const int64_t columns = Matrix(x.shape()).columns;
-    for_each_segment(x.coding, [&](int64_t, int64_t row, int64_t rows, int64_t first) {
-        const View codes = x.coding.transposed ? x.values.view() : rows_of(x.values, row, rows, columns);
+    for_each_segment(x.coding, [&](const Segment& s) {
+        const CodedMatrix from = matrix_of(x, s);
         call(ctx, &KernelTable::dequantize, "dequantize",
-             kernels::Dequantize{.codes = codes,
-                                 .scales = scales_of(x, first, rows),
-                                 .transposed = x.coding.transposed,
-                                 .y = rows_of(y, row, rows, columns)});
+             kernels::Dequantize{.codes = from.codes,
+                                 .scales = from.scales,
+                                 .transposed = from.transposed,
+                                 .y = rows_of(y, s.row, s.rows, columns)});
     });
     return y;
 }

@@ -28,12 +28,22 @@ inline kernels::GroupShape stored_group(const Coding& c) {
     return c.transposed ? kernels::GroupShape{c.group.columns, c.group.rows} : c.group;
 }
 
-// x, contiguous, as codes of `format` with divisors of type `divisors`, f32 or e8m0. Shape and type of `coding` are
-// set; `segments` divide the rows. Where a group is a whole segment: `amax` i32, one for all segments or one for each,
-// in place of the largest magnitude of the segment; `factor` (1) f32 in place of the factor that follows from it.
-// `lost`: counts as of kernels::Quantize.
+// x, contiguous, as codes of `format` with divisors of type `divisors`, f32 or e8m0, or in the form that kernels read
+// of `direct` codes. Shape and type of `coding` are set; `segments` divide the rows. Where a group is a whole segment:
+// `amax` i32, one for all segments or one for each, in place of the largest magnitude of the segment; `factor` (1) f32
+// in place of the factor that follows from it. `lost`: counts as of kernels::Quantize.
 Operand quantized(Context& ctx, const Tensor& x, DType format, DType divisors, Coding coding, Purpose purpose,
                   const Tensor& amax = {}, const Tensor& factor = {}, const Tensor& lost = {});
+
+// The matrices of codes for products of codes, one for each segment: the codes and divisors as they are stored.
+struct CodedMatrix {
+    View codes;
+    kernels::Scales scales;
+    bool transposed = false;
+};
+std::vector<CodedMatrix> coded_matrices(const Operand& x);
+// The product with these codes as its factors.
+kernels::Gemm product_of_codes(kernels::Gemm g, const CodedMatrix& a, const CodedMatrix& b);
 
 // The tensor that an operand stands for, or its numbers in `type`, f32, in which every divisor times a code is rounded
 // once. Without scales: its values.

@@ -16,7 +16,7 @@ constexpr const char* kNameLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnop
 std::string quoted_unless_plain(const std::string& value) {
     double number = 0;
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-    const bool plain = value == "true" || value == "false" ||
+    const bool plain = value == "true" || value == "false" || value.starts_with('[') ||
                        (error == std::errc() && end == value.data() + value.size() && std::isfinite(number));
     return plain ? value : Json(value).dump();
 }

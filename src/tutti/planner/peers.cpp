@@ -16,6 +16,7 @@
 #include "tutti/spec/fields.h"
 #include "tutti/spec/model_spec.h"
 #include "tutti/spec/nearest.h"
+#include "tutti/spec/recipe.h"
 #include "tutti/spec/rules.h"
 #include "tutti/spec/toml.h"
 
@@ -57,16 +58,56 @@ bool ends_count(const Shape& s) {
     return s.pp > 1 && s.layers % (s.pp * s.v) != 0 && (s.layers + 2) % (s.pp * s.v) == 0;
 }
 
+void write_megatron_recipe(const spec::RunSpec& run, Values& out, std::vector<std::string>& notes) {
+    const std::optional<spec::Recipe> recipe = spec::recipe_of(run.precision);
+    if (!recipe) return;
+    const spec::PrecisionSpec& p = run.precision;
+    for (const Word& word : kMegatronRecipes)
+        if (p.recipe == word.ours) out["--fp8-recipe"] = word.theirs;
+    out["--fp8-format"] = recipe->dy.format == DType::e4m3 ? "e4m3" : "hybrid";
+    if (recipe->delayed) {
+        out["--fp8-amax-history-len"] = std::to_string(p.amax_history);
+        out["--fp8-amax-compute-algo"] = p.amax_of;
+    }
+    if (p.bf16_first + p.bf16_last > 0 && recipe->delayed) {
+        notes.push_back("it keeps no first and last layers in bf16 with delayed scaling");
+    } else if (p.bf16_first + p.bf16_last > 0) {
+        out["--first-last-layers-bf16"] = "";
+        out["--num-layers-at-start-in-bf16"] = std::to_string(p.bf16_first);
+        out["--num-layers-at-end-in-bf16"] = std::to_string(p.bf16_last);
+    }
+    if (spec::gathers_codes_of_weights(p)) out["--fp8-param-gather"] = "";
+}
+
+// Words of torchtitan for recipes, and the sections of their options.
+struct TitanRecipe {
+    const char *ours, *section, *name;
+};
+constexpr TitanRecipe kTitanRecipes[] = {{"tensor", "quantize.linear.float8", "tensorwise"},
+                                         {"mxfp8", "quantize.linear.mx", "mxfp8_cublas"}};
+constexpr const char* kTitanGather = "quantize.linear.float8.enable_fsdp_float8_all_gather";
+constexpr const char* kTitanAllScales = "quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp";
+
+void write_torchtitan_recipe(const spec::RunSpec& run, Values& out, std::vector<std::string>& notes) {
+    const spec::PrecisionSpec& p = run.precision;
+    if (p.recipe == "none") return;
+    const auto* const word = std::find_if(std::begin(kTitanRecipes), std::end(kTitanRecipes),
+                                          [&](const TitanRecipe& w) { return p.recipe == w.ours; });
+    if (word == std::end(kTitanRecipes)) return notes.push_back(concat("it has no recipe ", p.recipe));
+    out["model.converters"] = concat("[\"", word->section, "\"]");
+    out[concat(word->section, ".recipe_name")] = word->name;
+    if (spec::gathers_codes_of_weights(p)) out[kTitanGather] = out[kTitanAllScales] = "true";
+    if (p.bf16_first + p.bf16_last > 0)
+        notes.push_back(concat("list the first ", p.bf16_first, " and last ", p.bf16_last, " layers in ", word->section,
+                               ".filter_fqns, which keep their products in bf16 here"));
+}
+
 void write_megatron(const spec::RunSpec& run, const Shape& s, Values& out, std::vector<std::string>& notes) {
     if (run.model.kv_heads != run.model.heads) {
         out["--group-query-attention"] = "";
         out["--num-query-groups"] = std::to_string(run.model.kv_heads);
     }
-    for (const Word& recipe : kMegatronRecipes)
-        if (run.precision.recipe == recipe.ours) {
-            out["--fp8-format"] = run.precision.formats == "e4m3" ? "e4m3" : "hybrid";
-            out["--fp8-recipe"] = recipe.theirs;
-        }
+    write_megatron_recipe(run, out, notes);
     if (s.pp > 1 && s.v > 1) out["--num-virtual-stages-per-pipeline-rank"] = std::to_string(s.v);
     if (ends_count(s)) {
         out["--account-for-embedding-in-pipeline-split"] = "";
@@ -97,6 +138,7 @@ void write_torchtitan(const spec::RunSpec& run, const Shape& s, Values& out, std
     } else {
         notes.push_back(concat("no flavor has the sizes of ", name_of(run.model), ": add one to its model registry"));
     }
+    write_torchtitan_recipe(run, out, notes);
     // Without a pipeline a local batch is a microbatch and global batches accumulate; with one it is divided.
     out["training.local_batch_size"] = std::to_string(s.pp > 1 ? s.global_batch / s.dp : s.micro_batch);
     if (s.pp > 1) {
@@ -363,6 +405,43 @@ class Reading {
         return text;
     }
 
+    // With Megatron's defaults.
+    void read_megatron_recipe() {
+        const auto format = option("--fp8-format"), of_fp8 = option("--fp8-recipe"),
+                   amax = option("--fp8-amax-compute-algo");
+        const auto history = number("--fp8-amax-history-len"), first = number("--num-layers-at-start-in-bf16"),
+                   last = number("--num-layers-at-end-in-bf16");
+        const bool ends = option("--first-last-layers-bf16").has_value(),
+                   gathers = option("--fp8-param-gather").has_value();
+        if (!format) return;
+        const std::string recipe = of_fp8.value_or("delayed");
+        const auto* const known = std::find_if(std::begin(kMegatronRecipes), std::end(kMegatronRecipes),
+                                               [&](const Word& w) { return recipe == w.theirs; });
+        if (known == std::end(kMegatronRecipes)) return result_.unknown.push_back("--fp8-recipe " + recipe);
+        set("precision.recipe", known->ours);
+        set("precision.formats", *format);
+        if (recipe == "delayed") {
+            set("precision.amax_history", std::to_string(history.value_or(1)));
+            set("precision.amax_of", amax.value_or("most_recent"));
+        }
+        set("precision.bf16_first", std::to_string(ends ? first.value_or(1) : 0));
+        set("precision.bf16_last", std::to_string(ends ? last.value_or(1) : 0));
+        if (gathers)
+            read_gather(
+                recipe == "mxfp8",
+                option("--use-megatron-fsdp") && option("--data-parallel-sharding-strategy") == "optim_grads_params",
+                "--fp8-param-gather");
+    }
+    // Weights are gathered as codes by ZeRO-3, and where one set of codes serves both products.
+    void read_gather(bool two_sets, bool zero_3, const char* asked) {
+        if (!two_sets && zero_3)
+            set("precision.gather", "weights");
+        else
+            result_.notes.push_back(concat(asked, ": weights are gathered in bf16 here, ",
+                                           two_sets ? "since two sets of codes are as many bytes"
+                                                    : "since only parallel.zero = 3 gathers them as codes"));
+    }
+
     void read_megatron() {
         const auto heads = number("--num-attention-heads"), groups = number("--num-query-groups");
         option("--group-query-attention");
@@ -382,21 +461,7 @@ class Reading {
             if (const auto seq = number("--seq-length")) set("model.max_positions", std::to_string(*seq));
         if (layers && !given_.contains("--norm-epsilon")) set("model.norm_eps", "1e-5");
         if (given_.contains("--swiglu") && !given_.contains("--rotary-base")) set("model.rope_theta", "10000");
-        const auto format = option("--fp8-format"), of_fp8 = option("--fp8-recipe"),
-                   amax = option("--fp8-amax-compute-algo");
-        const auto history = number("--fp8-amax-history-len");
-        if (format) {
-            const std::string recipe = of_fp8.value_or("delayed");
-            const auto known = std::find_if(std::begin(kMegatronRecipes), std::end(kMegatronRecipes),
-                                            [&](const Word& w) { return recipe == w.theirs; });
-            if (known != std::end(kMegatronRecipes))
-                set("precision.recipe", known->ours);
-            else
-                result_.unknown.push_back("--fp8-recipe " + recipe);
-            if (*format == "e4m3") set("precision.formats", "e4m3");
-            if (history) set("precision.amax_history", std::to_string(*history));
-            if (amax) set("precision.amax_of", *amax);
-        }
+        read_megatron_recipe();
         if (const auto split = option("--split"); split && given_.contains("--eval-interval")) {
             double parts[2] = {}, all = 0;
             std::istringstream in(*split);
@@ -424,6 +489,19 @@ class Reading {
             set("parallel.stage_layers", concat(stages, ",", of_stage - 1));
         }
     }
+    void read_torchtitan_recipe() {
+        const std::string converters = option("model.converters").value_or("");
+        const bool gathers = option(kTitanGather) == "true";
+        option(kTitanAllScales);
+        for (const TitanRecipe& word : kTitanRecipes) {
+            const std::string name = option(concat(word.section, ".recipe_name")).value_or(word.name);
+            if (converters.find(concat('"', word.section, '"')) == std::string::npos) continue;
+            if (name != word.name) return result_.unknown.push_back(concat(word.section, ".recipe_name ", name));
+            set("precision.recipe", word.ours);
+            if (gathers) read_gather(false, true, kTitanGather);
+        }
+    }
+
     void read_torchtitan() {
         const std::string section = "parallelism.pipeline_parallel_";
         const auto name = option("model.name"), flavor = option("model.flavor");
@@ -431,6 +509,7 @@ class Reading {
             if (name == f.name && flavor == f.flavor) set("model.preset", f.preset);
         if (flavor && !set_.contains("model.preset"))
             result_.notes.push_back(concat("the sizes of flavor ", *flavor, " are not known here: give --model"));
+        read_torchtitan_recipe();
         const int64_t pp = number(section + "degree").value_or(1);
         const auto local = number("training.local_batch_size"), piece = number(section + "microbatch_size");
         if (local) set("train.micro_batch", std::to_string(pp > 1 ? piece.value_or(1) : *local));

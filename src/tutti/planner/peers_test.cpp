@@ -10,6 +10,7 @@
 #include "tutti/base/error.h"
 #include "tutti/planner/peer_tables.h"
 #include "tutti/planner/rules.h"
+#include "tutti/spec/recipe.h"
 #include "tutti/spec/toml.h"
 #include "tutti/spec/validate.h"
 
@@ -308,6 +309,57 @@ torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 2 --hidden-size 8 --eva
     };
     EXPECT_TRUE(sets("precision.recipe=block") && sets("precision.formats=e4m3")) << joined(block.set);
     EXPECT_EQ(joined(block.unknown), "--lr-decay-style inverse");
+}
+
+// Recipes are read as they are written, with what the run keeps in bf16 and gathers.
+TEST(Peers, RecipesAreReadAsTheyAreWritten) {
+    const auto again = [](Peer peer, const char* recipe, const char* formats, bool ends, bool gathers) {
+        Request r = request_for(spec::preset("llama3-8b"), hardware::cluster_named("h100"), 16, 32, 2048);
+        keep_to(r.limits, peer);
+        spec::RunSpec run = plain_run(r);
+        run.parallel.zero = 3;
+        run.precision.compute = "bf16";
+        run.precision.recipe = recipe, run.precision.formats = formats;
+        run.precision.bf16_first = ends ? 2 : 0, run.precision.bf16_last = ends ? 1 : 0;
+        run.precision.amax_history = 7, run.precision.amax_of = "most_recent";
+        if (gathers) run.precision.gather = "weights";
+        spec::validate(run, 16);
+        const std::string text = emit_for(peer, run, 16);
+        EXPECT_EQ(text.find("# not the same"), std::string::npos) << text;
+        const spec::PrecisionSpec read = read_again(peer, text, "llama3-8b", 2048, nullptr).precision;
+        EXPECT_EQ(read.recipe, recipe) << text;
+        EXPECT_EQ(spec::recipe_of(read)->dy, spec::recipe_of(run.precision)->dy) << text;
+        if (recipe == std::string("delayed")) {
+            EXPECT_EQ(std::pair(read.amax_history, read.amax_of), std::pair(int64_t{7}, std::string("most_recent")));
+        }
+        if (peer == Peer::megatron) {
+            EXPECT_EQ(std::pair(read.bf16_first, read.bf16_last),
+                      std::pair(run.precision.bf16_first, run.precision.bf16_last));
+        }
+        EXPECT_EQ(read.gather, run.precision.gather) << text;
+    };
+    for (const char* recipe : {"tensor", "delayed", "block", "mxfp8"})
+        for (const char* formats : {"auto", "e4m3", "hybrid"})
+            for (const bool gathers : {false, true}) {
+                const bool two_sets = recipe == std::string("mxfp8"), delayed = recipe == std::string("delayed");
+                if (two_sets && gathers) continue;
+                again(Peer::megatron, recipe, formats, !delayed, gathers);
+            }
+    again(Peer::torchtitan, "tensor", "auto", false, false);
+    again(Peer::torchtitan, "tensor", "auto", false, true);
+    again(Peer::torchtitan, "mxfp8", "auto", false, false);
+    const PeerRun of_zero_1 =
+        read_peer(Peer::megatron,
+                  "a.py --num-layers 2 --fp8-format hybrid --fp8-param-gather --use-distributed-optimizer", "x.sh");
+    const auto sets = [&](const char* s) {
+        return std::find(of_zero_1.set.begin(), of_zero_1.set.end(), s) != of_zero_1.set.end();
+    };
+    for (const char* s : {"precision.recipe=delayed", "precision.amax_history=1", "precision.amax_of=most_recent",
+                          "precision.bf16_first=0", "precision.bf16_last=0"})
+        EXPECT_TRUE(sets(s)) << s << " is not in " << joined(of_zero_1.set);
+    EXPECT_FALSE(sets("precision.gather=weights"));
+    EXPECT_NE(joined(of_zero_1.notes).find("--fp8-param-gather"), std::string::npos) << joined(of_zero_1.notes);
+    EXPECT_EQ(joined(of_zero_1.unknown), "");
 }
 
 TEST(Peers, WrongValuesAreNamed) {

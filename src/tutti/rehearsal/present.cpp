@@ -167,6 +167,7 @@ Json to_json(const Rehearsal& r) {
                  {"fits", r.fits},
                  {"bubble", r.bubble},
                  {"flops", r.flops},
+                 {"assumed", r.assumed.empty() ? Json(nullptr) : Json(r.assumed)},
                  {"communication", to_json(r.communication)}};
     if (r.memory_capacity > 0) json["capacity_bytes"] = r.memory_capacity;
     return json;

@@ -10,6 +10,7 @@
 #include "tutti/base/units.h"
 #include "tutti/comm/meta/meta_world.h"
 #include "tutti/device/on_cores.h"
+#include "tutti/engine/products.h"
 #include "tutti/engine/step.h"
 #include "tutti/kernels/meta/meta_table.h"
 #include "tutti/rehearsal/assumed_values.h"
@@ -319,6 +320,7 @@ Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ra
                 .reserved = memory.reserved(),
                 .saved = saved_bytes(engine.optimizer) + (engine.scales && rank == 0 ? engine.scales->bytes() : 0)};
     r.memory_capacity = target.device.memory_bytes;
+    r.assumed = engine::assumed_products(run, engine.ctx);
     r.counts = models::counts_of(engine.model, run.train.seq_len, run.recompute.policy);
     r.communication = parallel::difference(engine.groups.traffic(), before);
     if (run.parallel.pp > 1) describe_pipeline(engine, r);
@@ -367,6 +369,13 @@ Rehearsal rehearse(const spec::RunSpec& run, const Target& target, int ranks, in
         r.fits = false;
         return r;
     }
+}
+
+void check_recipe(const spec::RunSpec& run, const Target& target) {
+    const std::unique_ptr<Device> device = make_meta_device(target.device);
+    const kernels::KernelTable table = kernels::meta_table(*target.kernels);
+    ops::Context ctx{*device, table};
+    engine::check_code_units(run, ctx);
 }
 
 PartsRehearsal rehearse_parts(const spec::RunSpec& run, const Target& target, int ranks,

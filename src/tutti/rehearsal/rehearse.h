@@ -46,6 +46,7 @@ struct Rehearsal {
     bool fits = true;                                   // in memory_capacity, block by block
     std::vector<parallel::GroupTraffic> communication;  // of the step, groups of one rank left out
     std::string pipeline;                               // in words, with its predicted bubble; "": no pipeline
+    std::string assumed;                                // of products of codes (engine::assumed_products)
     std::vector<std::string> optimizer;                 // lines: its groups of parameters, its share of the step
     double bubble = 0;                                  // predicted: share of the schedule's time
     models::ModelCounts counts;                         // of the whole model
@@ -67,6 +68,9 @@ struct PartsRehearsal {
 };
 PartsRehearsal rehearse_parts(const spec::RunSpec& run, const Target& target, int ranks,
                               const engine::Factories& factories = {});
+
+// UsageError where the target's kernels multiply no codes of the run's recipe, in any layout.
+void check_recipe(const spec::RunSpec& run, const Target& target);
 
 // Bytes that the rank sends over links in a step, in the group of these axes.
 int64_t sent_in(const Rehearsal& rehearsal, mesh::Axes axes);

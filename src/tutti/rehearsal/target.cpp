@@ -9,6 +9,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
 #include "tutti/kernels/backends.h"
+#include "tutti/kernels/code_units.h"
 #include "tutti/spec/nearest.h"
 
 namespace tutti::rehearsal {
@@ -18,7 +19,8 @@ Target target_of(const engine::Machine& machine) {
     MetaTarget meta{.name = device.name(),
                     .threads = device.stream().threads,
                     .workspace_bytes = device.stream().workspace_bytes,
-                    .records = device.records()};
+                    .records = device.records(),
+                    .capability = device.stream().capability};
     if (device.host_readable())
         meta.segment_bytes = host_segment_bytes;
     else
@@ -41,6 +43,7 @@ Target target_for(const hardware::Cluster& cluster, ComputeType compute_type) {
     target.device.name = own == gpus.end() ? concat(cluster.name, " (kernels as of ", backend.vendor, " GPUs)")
                                            : concat(cluster.vendor, ' ', cluster.name);
     target.device.memory_bytes = static_cast<int64_t>(cluster.memory);
+    target.device.capability = kernels::capability_of(cluster.generation);
     return target;
 }
 

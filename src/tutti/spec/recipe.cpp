@@ -183,9 +183,6 @@ std::vector<std::string> code_product_problems(const RunSpec& run) {
                                   "multiples of ", recipe->multiple, "; set [train] seq_len to a multiple of ",
                                   recipe->multiple * std::max<int64_t>(run.parallel.cp, 1),
                                   ", or [precision] emulate = true"));
-    if (run.model.moe.experts > 0)
-        problems.push_back(concat(asked, "[model] moe.experts = ", run.model.moe.experts,
-                                  ": no kernel multiplies codes of experts; set [precision] emulate = true"));
     return problems;
 }
 

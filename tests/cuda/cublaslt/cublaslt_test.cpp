@@ -10,15 +10,19 @@
 #include <set>
 #include <sstream>
 
+#include "tests/cuda/emulation/api.h"
 #include "tests/cuda/training_runs.h"
 #include "tutti/base/float8.h"
 #include "tutti/base/philox.h"
 #include "tutti/base/read_file.h"
 #include "tutti/cli/cli.h"
+#include "tutti/comm/threads/thread_world.h"
 #include "tutti/device/cuda/cuda_device.h"
+#include "tutti/engine/step.h"
 #include "tutti/kernels/cuda/cuda_table.h"
 #include "tutti/kernels/kernel_table.h"
 #include "tutti/kernels/scale_layout.h"
+#include "tutti/spec/toml.h"
 #include "tutti/tensor/tensor.h"
 
 namespace tutti {
@@ -186,11 +190,19 @@ TEST(CublasLt, MultipliesCodes) {
         }
 }
 
-// Codes with divisors of groups, in the orders of the library's modes: of x and dy, and of w on the right where
-// `blocks`. The emulated GPU is a Hopper, which has no unit for groups of 32, but its fake library multiplies them.
+// The emulated GPU of another generation, until the end of a scope.
+class Generation {
+  public:
+    explicit Generation(int capability) { emulation::set_capability(capability / 10, capability % 10); }
+    ~Generation() { emulation::set_capability(9, 0); }
+    Generation(const Generation&) = delete;
+    Generation& operator=(const Generation&) = delete;
+};
+
+// Codes with divisors of groups, in the orders of the library's modes: of x and dy, and of w on the right. Blackwell
+// has no unit for groups of 128, but one for four equal divisors of 32 each.
 TEST(CublasLt, MultipliesCodesOfGroups) {
     fake();
-    const auto device = make_cuda_device(0);
     const auto cpu = make_cpu_device(1);
     const kernels::KernelTable& cuda = kernels::cuda_table();
     constexpr int64_t M = 256, N = 384, K = 640;  // 5 groups of 128: rows of 128 x 128 are padded
@@ -199,13 +211,14 @@ TEST(CublasLt, MultipliesCodesOfGroups) {
         kernels::Scales scales;
         std::vector<double> numbers;
     };
-    const auto coded = [&](const Shape& shape, const kernels::GroupShape& group, DType divisors, int seed) {
+    const auto coded = [&](Device& device, const Shape& shape, const kernels::GroupShape& group, DType of_recipe,
+                           int seed) {
         std::vector<float> values = numbers(shape.numel(), seed);
         for (size_t i = 0; i < values.size(); ++i) values[i] *= std::ldexp(1.0f, static_cast<int>(i / 32 % 9) - 4);
         const Tensor x = Tensor::from_host<float>(*cpu, shape, values, Purpose::activations);
         const Tensor codes = Tensor::empty(*cpu, shape, DType::e4m3, Purpose::activations);
         const int64_t R = shape[0] / group.rows, C = shape[1] / group.columns;
-        const auto layout = cuda.scale_layout(divisors, group);
+        const auto [divisors, layout] = cuda.scale_form(device.stream(), of_recipe, group);
         const Tensor places =
             Tensor::empty(*cpu, {kernels::scale_values(layout, R, C)}, divisors, Purpose::activations);
         const kernels::Quantize q{.x = x, .codes = codes, .scales = {places, group, layout}};
@@ -215,8 +228,8 @@ TEST(CublasLt, MultipliesCodesOfGroups) {
         kernels::reference_table().dequantize(cpu->stream(), {.codes = codes, .scales = q.scales, .y = decoded});
         for (const float v : decoded.to_host<float>()) made.numbers.push_back(static_cast<double>(v));
         const auto moved = [&](const Tensor& from) {
-            const Tensor to = Tensor::empty(*device, from.shape(), from.dtype(), Purpose::activations);
-            device->copy_in(to.view().data, from.view().data, from.bytes());
+            const Tensor to = Tensor::empty(device, from.shape(), from.dtype(), Purpose::activations);
+            device.copy_in(to.view().data, from.view().data, from.bytes());
             return to;
         };
         made.codes = moved(codes), made.divisors = moved(places);
@@ -224,16 +237,28 @@ TEST(CublasLt, MultipliesCodesOfGroups) {
         return made;
     };
     struct Kind {
+        int capability;
         kernels::GroupShape a, b;
         DType divisors;
     };
-    for (const Kind& kind :
-         {Kind{{1, 128}, {128, 128}, DType::f32}, {{1, 128}, {1, 128}, DType::f32}, {{1, 32}, {1, 32}, DType::e8m0}}) {
-        const Coded a = coded({M, K}, kind.a, kind.divisors, 1), b = coded({N, K}, kind.b, kind.divisors, 2);
+    for (const Kind& kind : {Kind{90, {1, 128}, {128, 128}, DType::f32},
+                             {90, {1, 128}, {1, 128}, DType::f32},
+                             {100, {1, 128}, {128, 128}, DType::f32},
+                             {100, {1, 128}, {1, 128}, DType::f32},
+                             {100, {1, 32}, {1, 32}, DType::e8m0}}) {
+        const Generation generation(kind.capability);
+        const auto device = make_cuda_device(0);
+        const Coded a = coded(*device, {M, K}, kind.a, kind.divisors, 1),
+                    b = coded(*device, {N, K}, kind.b, kind.divisors, 2);
         const Tensor c = Tensor::empty(*device, {M, N}, DType::f32, Purpose::activations);
         kernels::Gemm g{.a = a.codes, .b = b.codes, .c = c, .transpose_b = true};
         g.a_scales = a.scales, g.b_scales = b.scales;
-        EXPECT_EQ(cuda.gemm_of_codes(device->stream(), g), kind.divisors == DType::f32);
+        EXPECT_TRUE(cuda.gemm_of_codes(device->stream(), g));
+        Stream other = device->stream();
+        for (const int capability : {80, 89, 90, 100}) {
+            other.capability = capability;
+            EXPECT_EQ(cuda.gemm_of_codes(other, g), capability == kind.capability) << capability;
+        }
         cuda.gemm(device->stream(), g);
         const std::vector<float> result = c.to_host<float>();
         for (int64_t m = 0; m < M; m += 5)
@@ -273,6 +298,93 @@ TEST_F(Codes, OfARunAreMultiplied) {
         EXPECT_EQ(run("cuda", set + Settings{"precision.gather=weights"}, 2), multiplied);
     }
     EXPECT_THROW(run("cuda", model + Settings{"precision.recipe=mxfp8"}, 2), Error);  // the GPU is a Hopper
+}
+
+// Experts: a product for each, of its rows and zeros behind them. The memory of a run is that of its rehearsal, which
+// SmallRun checks.
+TEST_F(Codes, OfExpertsAreMultiplied) {
+    fake().version(130100);
+    fake().refuse(-1);
+    const Settings model = {"model.width=128",         "model.layers=3",
+                            "model.heads=1",           "model.kv_heads=1",
+                            "model.head_dim=128",      "model.moe.experts=4",
+                            "model.moe.top_k=2",       "model.moe.ffn=128",
+                            "model.max_positions=128", "train.seq_len=128",
+                            "train.micro_batch=1",     "train.global_batch=2",
+                            "train.steps=2",           "model.moe.capacity_factor=0"};
+    struct Layout {
+        Settings set;
+        int ranks;
+        bool gathers;
+    };
+    for (const Layout& layout : {Layout{{}, 1, false},
+                                 {{"parallel.ep=2", "recompute.policy=full"}, 2, false},
+                                 {{"parallel.zero=3"}, 2, true},
+                                 {{"model.moe.capacity_factor=1.0", "offload.activations=true"}, 1, false}})
+        for (const char* recipe : {"tensor", "delayed", "block"}) {
+            SCOPED_TRACE(concat(recipe, ' ', joined(layout.set, " ")));
+            const Settings set = model + layout.set + Settings{concat("precision.recipe=", recipe)};
+            const auto multiplied = run("cuda", set, layout.ranks);
+            expect_follows(multiplied, run("cuda", set + Settings{"precision.emulate=true"}, layout.ranks), 1e-3);
+            if (layout.gathers) {
+                EXPECT_EQ(run("cuda", set + Settings{"precision.gather=weights"}, layout.ranks), multiplied);
+            }
+        }
+}
+
+// Steps of a model on one GPU of another generation than that for which the program is compiled.
+std::vector<double> losses_on(int capability, const std::string& recipe, bool emulate, bool experts) {
+    const Generation generation(capability);
+    std::vector<std::string> set = {"model.preset=llama-tiny",
+                                    "model.width=128",
+                                    "model.layers=3",
+                                    "model.heads=1",
+                                    "model.kv_heads=1",
+                                    "model.head_dim=128",
+                                    "model.ffn=256",
+                                    "model.vocab=256",
+                                    "model.max_positions=128",
+                                    "train.seq_len=128",
+                                    "train.micro_batch=1",
+                                    "train.global_batch=2",
+                                    "train.device=cuda",
+                                    "data.train=none.bin",
+                                    "precision.recipe=" + recipe,
+                                    concat("precision.emulate=", emulate ? "true" : "false")};
+    if (experts) set.insert(set.end(), {"model.moe.experts=4", "model.moe.top_k=2", "model.moe.ffn=128"});
+    const spec::RunSpec run = spec::parse_text("", "generation", set);
+    std::vector<double> losses;
+    comm::run_ranks(1, {.timeout_s = 60}, [&](comm::World& world) {
+        engine::Engine engine(
+            run, world, {make_cuda_device(0), kernels::cuda_table()},
+            [&](ops::Context& ctx, const engine::BatchShard& share) { return engine::fixed_batches(ctx, run, share); });
+        for (int step = 1; step <= 3; ++step) losses.push_back(engine::train_step(engine, step).loss);
+    });
+    return losses;
+}
+
+TEST(CublasLt, MultipliesCodesOfRunsByTheUnitsOfAGeneration) {
+    fake().version(130100);
+    fake().refuse(-1);
+    const auto expect = [](int capability, const char* recipe, bool experts) {
+        SCOPED_TRACE(concat(capability, ' ', recipe, ", experts ", experts));
+        const auto multiplied = losses_on(capability, recipe, false, experts),
+                   decoded = losses_on(capability, recipe, true, experts);
+        for (size_t i = 0; i < decoded.size(); ++i) EXPECT_NEAR(multiplied[i], decoded[i], 1e-3 * decoded[i]) << i;
+    };
+    for (const bool experts : {false, true}) {
+        for (const char* recipe : {"tensor", "block", "mxfp8"}) expect(100, recipe, experts);
+        expect(89, "tensor", experts);
+    }
+    const auto refused = [](int capability, const char* recipe) {
+        try {
+            losses_on(capability, recipe, false, false);
+        } catch (const UsageError& error) {
+            return std::string(error.what()).find("precision] emulate = true") != std::string::npos;
+        }
+        return false;
+    };
+    EXPECT_TRUE(refused(80, "tensor") && refused(89, "block") && refused(90, "mxfp8") && refused(80, "mxfp8"));
 }
 
 class Tuning : public train::CudaTraining {

@@ -133,6 +133,8 @@ class CudaDevice : public Device {
     CudaDevice(std::shared_ptr<Queue> queue, std::unique_ptr<RawMemory> memory, std::string name)
         : queue_(std::move(queue)), memory_(std::make_shared<Allocator>(std::move(memory))), name_(std::move(name)) {
         stream_.native = queue_->stream();
+        stream_.capability = 10 * attribute(cudaDevAttrComputeCapabilityMajor, queue_->gpu()) +
+                             attribute(cudaDevAttrComputeCapabilityMinor, queue_->gpu());
     }
     ~CudaDevice() override { cudaStreamSynchronize(queue_->stream()); }
     CudaDevice(const CudaDevice&) = delete;

@@ -87,7 +87,7 @@ class MetaDevice final : public Device {
         : target_(target),
           copies_(copies),
           memory_(std::make_shared<Allocator>(std::make_unique<MetaMemory>(target))),
-          stream_{.threads = target.threads, .native = &state_} {
+          stream_{.threads = target.threads, .native = &state_, .capability = target.capability} {
         if (target.workspace_bytes == 0) return;
         workspace_ = std::make_unique<Buffer>(*memory_, target.workspace_bytes, Purpose::workspace);
         stream_.workspace = workspace_->data();

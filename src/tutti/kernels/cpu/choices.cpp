@@ -74,13 +74,13 @@ void accept_choices(const Stream&, const AcceptChoices& a) {
     }
 }
 
-void order_arrivals(const Stream&, View counts, View order, View places) {
+void order_arrivals(const Stream&, View counts, int64_t multiple, View order, View places) {
     const int64_t P = counts.shape[0], L = counts.shape[1];
     const auto* const of = counts.as<const float>();
     std::vector<int32_t> begin(static_cast<size_t>(P * L) + 1);  // of the rows of each rank for each expert
     for (size_t i = 0; i + 1 < begin.size(); ++i) begin[i + 1] = begin[i] + static_cast<int32_t>(of[i]);
     int32_t at = 0;
-    for (int64_t e = 0; e < L; ++e)
+    for (int64_t e = 0; e < L; ++e) {
         for (int64_t p = 0; p < P; ++p) {
             const auto segment = static_cast<size_t>(p * L + e);
             for (int32_t arrival = begin[segment]; arrival < begin[segment + 1]; ++arrival, ++at) {
@@ -88,6 +88,8 @@ void order_arrivals(const Stream&, View counts, View order, View places) {
                 places.as<int32_t>()[arrival] = at;
             }
         }
+        while (at % multiple != 0) order.as<int32_t>()[at++] = -1;
+    }
 }
 
 }  // namespace

@@ -72,7 +72,7 @@ float write_divisor(const Quantize& q, int64_t at, int32_t amax) {
     const GroupScale scale = group_scale(amax, float8_of(q.codes.dtype), e8m0, largest_of(q.x.dtype), q.powers_of_two,
                                          q.factor.defined() ? *q.factor.as<const float>() : 0);
     if (e8m0)
-        q.scales.values.as<uint8_t>()[at] = scale.code;
+        std::fill_n(q.scales.values.as<uint8_t>() + at, scale_copies(q.scales.layout), scale.code);
     else
         q.scales.values.as<float>()[at] = scale.divisor;
     return scale.factor;

@@ -15,8 +15,11 @@ const KernelTable& cuda_table() {
         KernelTable t = reference_table();  // like the CUDA table, needs no workspace for products and packs nothing
         t.name = "cuda";
         t.gemm_by_rows = false;
-        t.gemm_of_codes = [](const Stream&, const Gemm& g) { return unit_of(g) != nullptr; };
-        t.scale_layout = layout_of_scales;
+        t.gemm_of_codes = [](const Stream& stream, const Gemm& g) {
+            const CodeUnit* unit = unit_of(g);
+            return unit != nullptr && has_unit(stream.capability, *unit);
+        };
+        t.scale_form = form_of_scales;
         cuda::fill_abilities(t);
         t.own_value_width = false;
         t.gemm_implementations = []() -> const char* {

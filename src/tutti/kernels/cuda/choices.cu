@@ -121,28 +121,37 @@ void accept_choices(const Stream& stream, const AcceptChoices& a) {
            a.counts.as<const float>(), a.capacity, first, n, a.accepted.as<int32_t>());
 }
 
-// Block (p, e) takes the rows of rank p for expert e.
+// Block (p, e) takes the rows of rank p for expert e; that of the last rank also the padding behind them.
 __global__ void __launch_bounds__(Block::kBlockThreads)
-    arrivals_kernel(int64_t P, int64_t L, const float* counts, int32_t* order, int32_t* places) {
+    arrivals_kernel(int64_t P, int64_t L, const float* counts, int32_t multiple, int32_t* order, int32_t* places) {
     const int64_t segment = blockIdx.x, e = segment % L;
-    float arrived = 0, placed = 0;
-    for (int64_t i = Block::rank(); i < P * L; i += Block::kThreads) {
-        if (i < segment) arrived += counts[i];
-        if (i % L < e || (i % L == e && i < segment)) placed += counts[i];
+    float arrived = 0, of_expert = 0, padded = 0;  // rows before these; padded: of earlier experts
+    for (int64_t i = Block::rank(); i < segment; i += Block::kThreads) {
+        arrived += counts[i];
+        if (i % L == e) of_expert += counts[i];
     }
-    const int32_t count = static_cast<int32_t>(counts[segment]);
-    const int32_t arrival = static_cast<int32_t>(Block::sum(arrived)), at = static_cast<int32_t>(Block::sum(placed));
+    for (int64_t other = Block::rank(); other < e; other += Block::kThreads) {
+        int32_t rows = 0;
+        for (int64_t p = 0; p < P; ++p) rows += static_cast<int32_t>(counts[p * L + other]);
+        padded += static_cast<float>((rows + multiple - 1) / multiple * multiple);
+    }
+    const int32_t count = static_cast<int32_t>(counts[segment]), arrival = static_cast<int32_t>(Block::sum(arrived));
+    const int32_t before = static_cast<int32_t>(Block::sum(of_expert));
+    const int32_t at = static_cast<int32_t>(Block::sum(padded)) + before;
     for (int32_t i = Block::rank(); i < count; i += Block::kThreads) {
         order[at + i] = arrival + i;
         places[arrival + i] = at + i;
     }
+    const int32_t end = (before + count + multiple - 1) / multiple * multiple - before;
+    if (segment / L == P - 1)
+        for (int32_t i = count + Block::rank(); i < end; i += Block::kThreads) order[at + i] = -1;
 }
 
-void order_arrivals(const Stream& stream, View counts, View order, View places) {
+void order_arrivals(const Stream& stream, View counts, int64_t multiple, View order, View places) {
     if (order.numel() == 0) return;
     const int64_t P = counts.shape[0], L = counts.shape[1];
-    launch(arrivals_kernel, grid_of_rows<Block>(P * L), stream, P, L, counts.as<const float>(), order.as<int32_t>(),
-           places.as<int32_t>());
+    launch(arrivals_kernel, grid_of_rows<Block>(P * L), stream, P, L, counts.as<const float>(),
+           static_cast<int32_t>(multiple), order.as<int32_t>(), places.as<int32_t>());
 }
 
 }  // namespace

@@ -134,7 +134,9 @@ __device__ __forceinline__ float factor_of(const Target& t, int64_t i, int64_t j
     constexpr Float8 kFormat = kFraction == 3 ? Float8(kE4m3) : Float8(kE5m2);
     const GroupScale scale =
         group_scale(amax, kFormat, t.e8m0 != nullptr, t.of_type, t.powers_of_two, t.factor != nullptr ? *t.factor : 0);
-    if (writes && t.e8m0 != nullptr) t.e8m0[t.groups.at(i, j, t.transposed)] = scale.code;
+    if (writes && t.e8m0 != nullptr)
+        for (int64_t copy = 0; copy < scale_copies(t.groups.layout); ++copy)
+            t.e8m0[t.groups.at(i, j, t.transposed) + copy] = scale.code;
     if (writes && t.e8m0 == nullptr) t.divisors[t.groups.at(i, j, t.transposed)] = scale.divisor;
     return scale.factor;
 }

@@ -25,6 +25,7 @@
 #include "tutti/kernels/cuda/cuda_table.h"
 #include "tutti/kernels/cuda/fill.h"
 #include "tutti/kernels/epilogue.h"
+#include "tutti/kernels/scale_layout.h"
 
 namespace tutti::kernels::cuda {
 
@@ -52,7 +53,9 @@ lt::ScaleMode mode_of(const Scales& s) {
         case ScaleLayout::rows: break;
         case ScaleLayout::columns: return lt::kVec128;
         case ScaleLayout::padded_rows: return lt::kBlock128x128;
-        case ScaleLayout::tiles: return lt::kVec32E8m0;
+        case ScaleLayout::tiles:
+        case ScaleLayout::row_tiles:
+        case ScaleLayout::block_tiles: return lt::kVec32E8m0;
     }
     return lt::kScalar;
 }
@@ -390,8 +393,16 @@ Algorithm tuned(GemmTuning& tuning, const Stream& stream, const Gemm& g, const P
 // number would ask for another one, 30 to 100 us of the host, and no tuning could have them all.
 constexpr int64_t kGroupRows = 64;
 
-// g with rows up to the next multiple; only its sizes may be used.
+// g with rows up to the next multiple; only its sizes may be used. Of codes, whose sums of weight gradients lie along
+// the columns, rows and columns.
 Gemm with_rounded_rows(Gemm g) {
+    if (has_codes(g)) {
+        const int64_t M = round_up(g.a.shape[0], kGroupRows), K = round_up(g.a.shape[1], kGroupRows);
+        g.a = View(g.a.data, g.a.dtype, {M, K});
+        g.b = View(g.b.data, g.b.dtype, {g.b.shape[0], K});
+        g.c.shape[0] = M;
+        return g;
+    }
     View& other = g.transpose_a ? g.b : g.c;
     g.a.shape[0] = other.shape[0] = (g.a.shape[0] + kGroupRows - 1) / kGroupRows * kGroupRows;
     return g;
@@ -432,9 +443,10 @@ bool is_fused(const Gemm& g) {
 
 template <bool kTf32, Rows kRows = Rows::exact>
 void gemm_cublaslt(const Stream& stream, const Gemm& g) {
-    if (is_fused(g) && multiply<kTf32>(stream, g, kRows)) return;
+    const Rows rows = g.rows_vary ? Rows::rounded : kRows;
+    if (is_fused(g) && multiply<kTf32>(stream, g, rows)) return;
     const Gemm plain = without_epilogue(g);
-    if (!multiply<kTf32>(stream, plain, kRows)) {
+    if (!multiply<kTf32>(stream, plain, rows)) {
         check(!has_codes(g) || g.c.numel() == 0, "cuBLASLt has no product ", g.a.shape, " ", g.a.dtype, " times ",
               g.b.shape, " ", g.b.dtype, " of codes; set [precision] emulate = true");
         gemm_plain<kTf32>(stream, plain);
@@ -442,21 +454,25 @@ void gemm_cublaslt(const Stream& stream, const Gemm& g) {
     apply_epilogue(cuda_table(), stream, g);
 }
 
-// Without a GPU, as in rehearsals, returns whether there are GPUs for which the library is expected to compute it.
-bool gemm_of_codes(const Stream& stream, const Gemm& g) {
-    const CodeUnit* unit = unit_of(g);
-    if (unit == nullptr) return false;
+// Whether the stream is one of a GPU of this machine, and not that of a rehearsal of another.
+bool is_here(const Stream& stream) {
     if (int gpus = 0; cudaGetDeviceCount(&gpus) != cudaSuccess || gpus == 0) {
         cudaGetLastError();
-        return true;
+        return false;
     }
     int gpu = 0, major = 0, minor = 0;
     check_cuda(cudaGetDevice(&gpu), "cudaGetDevice");
     for (const auto& [of, value] :
          {std::pair{cudaDevAttrComputeCapabilityMajor, &major}, {cudaDevAttrComputeCapabilityMinor, &minor}})
         check_cuda(cudaDeviceGetAttribute(value, of, gpu), "cudaDeviceGetAttribute");
-    const int capability = 10 * major + minor;
-    if (capability < unit->first || capability > unit->last) return false;
+    return stream.capability == 10 * major + minor;
+}
+
+// In rehearsals of another machine, returns whether the library is expected to compute it.
+bool gemm_of_codes(const Stream& stream, const Gemm& g) {
+    const CodeUnit* unit = unit_of(g);
+    if (unit == nullptr || !has_unit(stream.capability, *unit)) return false;
+    if (!is_here(stream)) return true;
     const Problem problem = problem_of(stream, g, false);
     return algorithms().of(problem, g).has_value();
 }
@@ -515,7 +531,7 @@ void fill_gemm(KernelTable& table, bool tf32) {
     table.gemm_workspace = [](const Stream&, const Gemm&) -> int64_t { return 0; };  // it has the stream's
     table.gemm_implementation = tf32 ? implementation_of<true> : implementation_of<false>;
     table.gemm_of_codes = gemm_of_codes;
-    table.scale_layout = layout_of_scales;
+    table.scale_form = form_of_scales;
     table.gemm_tuning = empty_tuning;
     table.gemm_implementations = [] {
         static const std::string kVersion = library().version();

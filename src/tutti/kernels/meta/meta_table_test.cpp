@@ -35,7 +35,7 @@ TEST(MetaTable, EveryKernelIsSilencedAndEverySizeIsTheTargets) {
             reinterpret_cast<Word>(target->gemm_packed_b),
             reinterpret_cast<Word>(target->gemm_implementation),
             reinterpret_cast<Word>(target->gemm_of_codes),
-            reinterpret_cast<Word>(target->scale_layout),
+            reinterpret_cast<Word>(target->scale_form),
             reinterpret_cast<Word>(target->loss_chunk_bytes),
             reinterpret_cast<Word>(target->attention_implementations),
             reinterpret_cast<Word>(target->attention_implementation),

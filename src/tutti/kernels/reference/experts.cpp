@@ -239,7 +239,7 @@ void accept_choices(const Stream&, const AcceptChoices& a) {
     }
 }
 
-void order_arrivals(const Stream&, View counts, View order, View places) {
+void order_arrivals(const Stream&, View counts, int64_t multiple, View order, View places) {
     const int64_t P = counts.shape[0], L = counts.shape[1];
     int32_t at = 0;
     for (int64_t e = 0; e < L; ++e) {
@@ -250,6 +250,7 @@ void order_arrivals(const Stream&, View counts, View order, View places) {
                     order.as<int32_t>()[at] = arrival;
                     places.as<int32_t>()[arrival] = at++;
                 }
+        while (at % multiple != 0) order.as<int32_t>()[at++] = -1;
     }
 }
 

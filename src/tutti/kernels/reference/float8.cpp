@@ -91,7 +91,8 @@ void quantize(const Stream&, const Quantize& q) {
             if (q.scales.values.dtype == DType::e8m0) {
                 const uint8_t code = e8m0_divisor(most, numbers);
                 factor = e8m0_factor(code);
-                q.scales.values.as<uint8_t>()[at] = code;
+                for (int64_t copy = 0; copy < scale_copies(q.scales.layout); ++copy)
+                    q.scales.values.as<uint8_t>()[at + copy] = code;
             } else {
                 if (finite)
                     factor = q.factor.defined() ? *q.factor.as<float>()

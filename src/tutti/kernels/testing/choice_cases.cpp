@@ -107,8 +107,9 @@ void add_accept(std::vector<Case>& all, const AcceptForm& f) {
 }
 
 // Rows from P ranks for L experts: some experts get none, some ranks send none.
-void add_arrivals(std::vector<Case>& all, int64_t P, int64_t L, int64_t most) {
-    add(all, "order_arrivals", &KernelTable::order_arrivals, concat("(", P, ", ", L, ") of at most ", most),
+void add_arrivals(std::vector<Case>& all, int64_t P, int64_t L, int64_t most, int64_t multiple) {
+    add(all, "order_arrivals", &KernelTable::order_arrivals,
+        concat("(", P, ", ", L, ") of at most ", most, multiple > 1 ? concat(", multiples of ", multiple) : ""),
         [=](const auto& table, const auto& stream, Arena& arena) {
             std::vector<double> counts;
             for (int64_t i = 0; i < P * L; ++i)
@@ -119,9 +120,15 @@ void add_arrivals(std::vector<Case>& all, int64_t P, int64_t L, int64_t most) {
                                                             static_cast<uint64_t>(most + 1))));
             const auto R = static_cast<int64_t>(std::accumulate(counts.begin(), counts.end(), 0.0));
             const View of = arena.from({P, L}, DType::f32, counts);
-            const View order = arena.empty({R}, DType::i32), places = arena.empty({R}, DType::i32);
+            int64_t padded = 0;
+            for (int64_t e = 0; e < L; ++e) {
+                int64_t rows = 0;
+                for (int64_t p = 0; p < P; ++p) rows += static_cast<int64_t>(counts[static_cast<size_t>(p * L + e)]);
+                padded += (rows + multiple - 1) / multiple * multiple;
+            }
+            const View order = arena.empty({padded}, DType::i32), places = arena.empty({R}, DType::i32);
             arena.start();
-            table.order_arrivals(stream, of, order, places);
+            table.order_arrivals(stream, of, multiple, order, places);
             arena.result("order", order, exactly);
             arena.result("places", places, exactly);
         });
@@ -162,7 +169,7 @@ void add_choices(std::vector<Case>& all) {
                                      {9, 60, 5},
                                      {64, 4, 20},
                                      {8, 130, 3}})
-        add_arrivals(all, P, L, most);
+        for (const int64_t multiple : {1, 16}) add_arrivals(all, P, L, most, multiple);
 }
 
 }  // namespace tutti::kernels::cases

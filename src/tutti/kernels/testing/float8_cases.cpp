@@ -187,6 +187,10 @@ void add_float8(std::vector<Case>& all) {
         {.group = {128, 128}, .transposed = true, .layout = ScaleLayout::padded_rows},
         {.divisors = DType::e8m0, .group = {1, 32}, .layout = ScaleLayout::tiles},
         {.divisors = DType::e8m0, .group = {32, 1}, .transposed = true, .layout = ScaleLayout::tiles},
+        {.divisors = DType::e8m0, .group = {1, 128}, .layout = ScaleLayout::row_tiles},
+        {.divisors = DType::e8m0, .group = {128, 1}, .transposed = true, .layout = ScaleLayout::row_tiles},
+        {.divisors = DType::e8m0, .group = {128, 128}, .layout = ScaleLayout::block_tiles},
+        {.divisors = DType::e8m0, .group = {128, 128}, .transposed = true, .layout = ScaleLayout::block_tiles},
     };
     for (const DType t : kActivationTypes)
         for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{131, 260}, {3, 1}, {33, 130}}) {
