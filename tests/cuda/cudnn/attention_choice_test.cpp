@@ -1,9 +1,10 @@
-// [train] attention over the emulated GPU and a fake cuDNN: who computes a request, what a run is told, memory as
-// rehearsed, layouts, measured times.
+// [train] attention of whole runs over the emulated GPU and a fake cuDNN: layouts, memory as rehearsed, what a run is
+// told, measured times.
 #include "tutti/kernels/attention_choice.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -11,70 +12,14 @@
 #include "tests/cuda/cudnn/fake_cudnn.h"
 #include "tests/cuda/training.h"
 #include "tests/cuda/training_runs.h"
-#include "tutti/base/error.h"
 #include "tutti/cli/cli.h"
 #include "tutti/kernels/backends.h"
-#include "tutti/kernels/cuda/cuda_table.h"
-#include "tutti/kernels/cuda/sizes.h"
-#include "tutti/kernels/testing/cuda_place.h"
-#include "tutti/kernels/testing/equivalence.h"
 
 namespace tutti {
 namespace {
 
 namespace fake = kernels::cuda::fake_cudnn;
-using kernels::PlaceOfAttention, train::Settings, train::operator+;
-
-// What cuDNN can compute, by the names of the cases and by the documentation: bf16, head dims in steps of 8, masks from
-// the first key or to the last one.
-TEST(CudnnAttention, ComputesWhatItTakesAndLeavesTheRestToOurKernels) {
-    for (const char* op : {"attention_forward", "attention_backward"}) {
-        int taken = 0, left = 0;
-        for (const kernels::Case& c : kernels::cases_of(op)) {
-            SCOPED_TRACE(concat(c.op, " ", c.name));
-            if (c.name.find(" Dv ") != std::string::npos) continue;  // ops/ widens them
-            const PlaceOfAttention by("cudnn");
-            fake::forget();
-            const auto result = c.run(kernels::cuda_table(), by.place);
-            EXPECT_EQ(kernels::first_difference(c.expected(), result), "");
-            const bool by_cudnn = fake::forwards() + fake::backwards() > 0;
-            EXPECT_NE(by_cudnn, by.had_others()) << (by.had_others() ? by.choice.others.begin()->second : "");
-            for (const char* never : {"f32 B", "f16", " cap ", "documents"})
-                if (c.name.find(never) != std::string::npos) EXPECT_FALSE(by_cudnn);
-            ++(by_cudnn ? taken : left);
-        }
-        EXPECT_GE(taken, 10) << op;
-        EXPECT_GE(left, 10) << op;
-    }
-}
-
-// A graph whose workspace a plan does not count is not used.
-TEST(CudnnAttention, AGraphBeyondThePlanIsLeftToOurKernels) {
-    const PlaceOfAttention by("cudnn");
-    fake::set_more_workspace(int64_t{1} << 30);
-    const std::vector<kernels::Case> all = kernels::cases_of("attention_backward");
-    const auto first = std::find_if(all.begin(), all.end(), [](const kernels::Case& c) {
-        return c.name.starts_with("bf16") && c.name.find(" D 64 ") != std::string::npos;
-    });
-    ASSERT_NE(first, all.end());
-    Stream other = by.place.stream;  // graphs are kept by stream: this test needs its own
-    fake::forget();
-    kernels::AttentionChoice choice{.kernels = "cudnn", .tuning = nullptr, .others = {}};
-    kernels::Place place = by.place;
-    cudaStream_t stream = nullptr;
-    ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
-    place.stream.native = stream;
-    place.stream.attention = &choice;
-    place.wait = [stream] { cudaStreamSynchronize(stream); };
-    const auto result = first->run(kernels::cuda_table(), place);
-    fake::set_more_workspace(0);
-    EXPECT_EQ(kernels::first_difference(first->expected(), result), "");
-    EXPECT_EQ(fake::backwards(), 0);
-    ASSERT_EQ(choice.others.size(), 1U);
-    EXPECT_NE(choice.others.begin()->second.find("bytes of workspace, more than the"), std::string::npos)
-        << choice.others.begin()->second;
-    cudaStreamDestroy(stream);
-}
+using train::Settings, train::operator+;
 
 class AttentionOfARun : public train::CudaTraining {
   protected:
