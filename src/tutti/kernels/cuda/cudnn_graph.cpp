@@ -105,7 +105,7 @@ class BuiltGraph final : public CudnnGraph {
     void run(const CudnnPointers& p, void* workspace) override {
         std::unordered_map<int64_t, void*> pointers = {{kQ, p.q}, {kK, p.k}, {kV, p.v}, {kO, p.o}, {kStats, p.lse}};
         if (p.dy != nullptr) pointers.insert({{kDy, p.dy}, {kDq, p.dq}, {kDk, p.dk}, {kDv, p.dv}});
-        const fe::error_t status = graph_->execute(handle_, pointers, workspace);
+        fe::error_t status = graph_->execute(handle_, pointers, workspace);
         check(status.is_good(), "cuDNN attention failed to start: ", status.get_message(),
               "; with [train] attention = \"own\" our own kernels compute it");
     }
