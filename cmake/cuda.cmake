@@ -3,7 +3,7 @@
 # of each folder instead. tests/cuda compiles the same files with g++ to run them without a GPU.
 #
 # --fmad=false is set for the one file that must give the bits of base/philox.h.
-# Attention by cuDNN, for comparison, where the headers of cudnn-frontend and cudnn.h are installed: one file, 44 s of
+# Attention by cuDNN, where the headers of cudnn-frontend and cudnn.h are installed: one file, 44 s of
 # compile time. The library itself is opened at run time.
 if(TUTTI_CUDA)
   execute_process(COMMAND python3 -c "import sysconfig; print(sysconfig.get_paths()['purelib'])"
@@ -14,12 +14,12 @@ if(TUTTI_CUDA)
     DOC "The directory of cudnn.h")
 endif()
 if(TUTTI_CUDA AND TUTTI_CUDNN_FRONTEND AND TUTTI_CUDNN_INCLUDE)
-  set(unused_cudnn attention_cudnn_absent.cpp)
-  set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/src/tutti/kernels/cuda/attention_cudnn.cpp PROPERTIES
+  set(unused_cudnn cudnn_graph_absent.cpp)
+  set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/src/tutti/kernels/cuda/cudnn_graph.cpp PROPERTIES
     COMPILE_OPTIONS "-O1;-isystem;${TUTTI_CUDNN_FRONTEND};-isystem;${TUTTI_CUDNN_INCLUDE}"
     COMPILE_DEFINITIONS "NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING;CUDNN_FRONTEND_SKIP_JSON_LIB")
 else()
-  set(unused_cudnn attention_cudnn.cpp)
+  set(unused_cudnn cudnn_graph.cpp)
 endif()
 
 foreach(part device/cuda kernels/cuda comm/nccl)

@@ -37,7 +37,7 @@ for call in correctness rates steps; do
   grep -q 'NOT complete' "$out/$call.txt" || fail "$call: nothing is named as missing, and there is no PyTorch"
 done
 # No test of the canary is one of attention by hopper: the next kernels are tried, and the table says what computes.
-from rates missing.txt | grep -q 'TUTTI_CUDA_ATTENTION=plain' || fail "the table does not say which attention computed"
+from rates missing.txt | grep -q 'train.attention=plain' || fail "the table does not say which attention computed"
 from correctness summary.json | grep -q '"equal_bits": true' || fail "two trainings differ, or did not run"
 [ -n "$(from steps step_llama-5m_64_2_4.log)" ] || fail "no step was measured"
 

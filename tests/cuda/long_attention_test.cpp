@@ -6,7 +6,6 @@
 
 #include "tutti/device/cuda/runtime.h"
 #include "tutti/kernels/cuda/cuda_table.h"
-#include "tutti/kernels/cuda/fill.h"
 #include "tutti/kernels/testing/cases.h"
 #include "tutti/kernels/testing/cuda_place.h"
 #include "tutti/kernels/testing/equivalence.h"
@@ -31,11 +30,11 @@ TEST_P(LongAttention, OfEachKernelAndReference) {
     for (const std::string kernel : {"hopper", "tensor", "plain"}) {
         if (kernel == "hopper" && major != 9) continue;
         SCOPED_TRACE(concat(kernel, ": ", c.op, " ", c.name));
-        KernelTable table = cuda_table();
-        cuda::fill_attention(table, kernel.c_str());
-        const auto first = c.run(table, cuda_place());
+        const PlaceOfAttention by(kernel);
+        const auto first = c.run(cuda_table(), by.place);
+        EXPECT_FALSE(by.had_others());
         EXPECT_EQ(first_difference(expected, first), "");
-        EXPECT_TRUE(same_bits(first, c.run(table, cuda_place()))) << "a second run differs";
+        EXPECT_TRUE(same_bits(first, c.run(cuda_table(), by.place))) << "a second run differs";
     }
 }
 

@@ -234,16 +234,17 @@ struct BenchArguments {
     Kind kind = Kind::gemm;
     std::string dtype = "bf16";
     std::string device = "auto";
-    int threads = 0;                   // 0: all cores that the process may use
-    double seconds = 0;                // for all measurements; 0: the benchmark's own
-    int64_t window = 0;                // attention: keys of a sliding window; 0: no window
-    std::string model;                 // gemm: preset whose products are measured too; step: preset to train
+    int threads = 0;              // 0: all cores that the process may use
+    double seconds = 0;           // for all measurements; 0: the benchmark's own
+    int64_t window = 0;           // attention: keys of a sliding window; 0: no window
+    std::vector<std::string> by;  // attention: kernels to time, of [train] attention; none: own, and the library's
+    std::string model;  // gemm: preset whose products are measured too; step, attention with tune: preset to train
     std::optional<std::string> sizes;  // gemm: products in place of the sweep
     std::string cluster;               // gemm: predict for it; "": measure
     std::vector<std::string> set_cluster;
     std::vector<std::string> set;
     bool kernels = false;  // step: also show the time of each kernel beside its lower bound
-    std::string tune;      // step: the file that gets the measured algorithms of its matrix products
+    std::string tune;      // the file that gets what a step's products, or its attention, measured
 };
 int bench(const BenchArguments& arguments, const Io& io);
 

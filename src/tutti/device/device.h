@@ -17,7 +17,8 @@ namespace tutti {
 
 namespace kernels {
 struct GemmTuning;
-}
+struct AttentionChoice;
+}  // namespace kernels
 
 // How the library of a GPU computes matrix products. Fixed for a run, because the bits of a product depend on it.
 struct ProductChoices {
@@ -35,6 +36,7 @@ struct Stream {
     int64_t workspace_bytes = 0;
     ProductChoices products = {};
     int capability = 0;  // compute capability of an NVIDIA GPU, 10 major + minor; 0: another device, or not known
+    kernels::AttentionChoice* attention = nullptr;  // nullptr: our own kernels, the fastest that takes a request
 };
 
 // The peak of a device's arithmetic, of which MFU and HFU are shares.
@@ -112,6 +114,8 @@ class Device {
     virtual void synchronize() = 0;
     // For the products that are started from now on. UsageError where no multiprocessor would be left for them.
     virtual void choose_products(const ProductChoices&) {}
+    // For the attention that is started from now on; `choice` must outlive it. Nothing on a CPU, which has one kernel.
+    virtual void choose_attention(kernels::AttentionChoice*) {}
     // A mark at this place of the stream; by the host's clock where work is done when the call returns.
     virtual std::unique_ptr<TimeMark> mark_time();
     // Work of the device was aborted: from now on every wait for the device throws `why`. Any thread may call.

@@ -20,4 +20,10 @@ struct Gpus {
         why_none;  // when `found` is empty: the build has no such back end, the driver is missing, none is visible
 };
 
+// Of times that were measured: "NVIDIA H100 80GB HBM3, 132 multiprocessors", "driver of CUDA 13.0". The driver reports
+// the version of CUDA that it supports, not its own.
+struct GpuAndDriver {
+    std::string gpu, driver;
+};
+
 }  // namespace tutti

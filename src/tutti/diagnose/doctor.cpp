@@ -132,14 +132,14 @@ void look_at_backend(const kernels::Backend& backend, const std::vector<Gpu>& fo
         s.add({"gemm_implementation", "matrix products", "none", {}});
         facts.problems.push_back(missing.what());
     }
-    for (const kernels::AttentionLibrary& library : backend.attention_libraries) {
-        const std::string label = concat("attention by ", library.title);
+    if (const kernels::AttentionLibrary* library = backend.attention_library) {
+        const std::string label = concat("attention by ", library->title);
         try {
-            kernels::KernelTable table;
-            library.use(table);
-            s.add({library.name, label, concat("can be chosen: ", library.choice), true});
+            const std::string version = library->version();
+            s.add({library->name, label, concat(version, ", can be chosen: --set train.attention=", library->name),
+                   true});
         } catch (const Error& missing) {
-            s.add({library.name, label, concat("none: ", missing.what()), false});
+            s.add({library->name, label, concat("none: ", missing.what()), false});
         }
     }
 }

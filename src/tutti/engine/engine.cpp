@@ -169,7 +169,9 @@ Machine machine_of(const spec::RunSpec& run, const LocalRank& local, const std::
                           kernels.name, " kernels; leave gemm_tuning out");
         tuning = std::make_unique<kernels::GemmTuning>(kernels::read_gemm_tuning(file, kernels.gemm_tuning()));
     }
-    return {std::move(device), kernels, offload_dir, std::move(tuning)};
+    kernels::AttentionChoice attention =
+        kernels::attention_choice(*device, run.train.attention, run.train.attention_tuning);
+    return {std::move(device), kernels, offload_dir, std::move(tuning), std::move(attention)};
 }
 
 Engine::Engine(const spec::RunSpec& run_, comm::World& world, Machine machine, const MakeBatches& make_batches,
@@ -177,6 +179,7 @@ Engine::Engine(const spec::RunSpec& run_, comm::World& world, Machine machine, c
     : run(run_),
       algorithm(algorithm_of(run)),
       tuning(std::move(machine.tuning)),
+      attention(std::move(machine.attention)),
       device(checked(run, machine)),
       offload_device(offload_device_of(run, *device, machine.offload_dir)),
       ctx{*device, machine.kernels, nullptr, packing_of(run)},
@@ -196,6 +199,7 @@ Engine::Engine(const spec::RunSpec& run_, comm::World& world, Machine machine, c
       loss_scale(first_loss_scale(run)),
       losses(ctx) {
     device->choose_products(product_choices(run, groups.mesh(), tuning.get()));
+    device->choose_attention(&attention);
     check_products(run, ctx);
     if (scales) scales->allocate(ctx);
     if (lost) lost->allocate(ctx);

@@ -13,6 +13,7 @@
 #include "tutti/engine/factories.h"
 #include "tutti/engine/loss_scale.h"
 #include "tutti/engine/microbatch_graph.h"
+#include "tutti/kernels/attention_choice.h"
 #include "tutti/models/model.h"
 #include "tutti/nn/routing.h"
 #include "tutti/optim/optimizer.h"
@@ -30,6 +31,7 @@ struct Machine {
     const kernels::KernelTable& kernels;                    // compute in the device's memory; must outlive the engine
     std::string offload_dir = {};                           // for a CPU, when [offload] names none
     std::unique_ptr<kernels::GemmTuning> tuning = nullptr;  // of matrix products; null: no algorithm was measured
+    kernels::AttentionChoice attention = {};
 };
 // The machine that [train] and [precision] ask for. UsageError when the machine of this process lacks it.
 Machine machine_of(const spec::RunSpec& run, const LocalRank& local, const std::string& offload_dir);
@@ -53,6 +55,7 @@ struct Engine {
     const spec::RunSpec& run;
     Algorithm algorithm;
     std::unique_ptr<kernels::GemmTuning> tuning;  // the device's products refer to it
+    kernels::AttentionChoice attention;           // likewise its attention
     std::unique_ptr<Device> device;
     std::unique_ptr<Device> offload_device;  // holds offloaded memory; null without offload
     ops::Context ctx;

@@ -8,8 +8,8 @@
 #include "tutti/base/error.h"
 #include "tutti/comm/nccl/nccl_world.h"
 #include "tutti/device/cuda/cuda_device.h"
-#include "tutti/kernels/cuda/attention_cudnn.h"
 #include "tutti/kernels/cuda/cuda_table.h"
+#include "tutti/kernels/cuda/cudnn_graph.h"
 
 namespace tutti::kernels {
 
@@ -67,8 +67,7 @@ std::string nvidia_driver() {
     return "";
 }
 
-constexpr AttentionLibrary kNvidiaAttention[] = {
-    {"cudnn", "cuDNN", "TUTTI_CUDA_ATTENTION=cudnn", cuda::use_cudnn_attention}};
+constexpr AttentionLibrary kCudnn{"cudnn", "cuDNN", cuda::cudnn_version};
 
 // A rank has some 10 to 30 streams. With the default of 8 hardware queues two of them share one, and the work of a
 // stream that waits holds up the other stream: a hang, where ranks start the operations of several groups in different
@@ -93,7 +92,8 @@ constexpr Backend kCuda = {.name = "cuda",
                            .driver_title = "NVIDIA driver",
                            .driver = nvidia_driver,
                            .architectures = kernel_architectures,
-                           .attention_libraries = kNvidiaAttention,
+                           .attention_library = &kCudnn,
+                           .current_gpu = current_gpu,
                            .settings = kNvidiaSettings};
 
 constexpr Backend kBackends[] = {kCuda, kCpu};
@@ -136,6 +136,29 @@ const KernelTable& table_for(const Device& device, ComputeType compute_type) {
                       "; compute in f32, bf16 or f16");
     table->gemm_implementations();  // a missing library ends a run here, before anything is allocated
     return *table;
+}
+
+AttentionTuning empty_attention_tuning(const Backend& backend) {
+    std::string library;
+    try {
+        library = backend.attention_library->version();
+    } catch (const UsageError&) {  // then our own kernels are compared with each other
+    }
+    const auto [gpu, driver] = backend.current_gpu();
+    return {{gpu, driver, library}, {}, {}, false};
+}
+
+AttentionChoice attention_choice(const Device& device, const std::string& kernels, const std::string& file) {
+    AttentionChoice choice{.kernels = kernels, .tuning = nullptr, .others = {}};
+    const Backend* backend = backend_of(device);
+    const AttentionLibrary* library = backend == nullptr ? nullptr : backend->attention_library;
+    check<UsageError>(library != nullptr || kernels == "own", "[train] attention = \"", kernels,
+                      "\": there is one kernel on ", device.name(), "; set attention = \"own\"");
+    if (library != nullptr && kernels == library->name) library->version();
+    if (!file.empty())
+        choice.tuning =
+            std::make_unique<AttentionTuning>(read_attention_tuning(file, empty_attention_tuning(*backend)));
+    return choice;
 }
 
 int gpus_for(std::string_view device) {

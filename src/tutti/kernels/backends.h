@@ -12,6 +12,7 @@
 #include "tutti/device/device.h"
 #include "tutti/device/gpu.h"
 #include "tutti/device/meta/meta_device.h"
+#include "tutti/kernels/attention_choice.h"
 #include "tutti/kernels/kernel_table.h"
 
 namespace tutti::comm {
@@ -21,10 +22,10 @@ struct DeviceWorldOptions;
 
 namespace tutti::kernels {
 
-// Kernels of another library for attention, chosen by name only and timed beside our own.
+// Kernels of another library for attention, chosen by name ([train] attention) or by times.
 struct AttentionLibrary {
-    const char *name, *title, *choice;  // "cudnn", "cuDNN", "TUTTI_CUDA_ATTENTION=cudnn"
-    void (*use)(KernelTable& table);    // UsageError where this build or this machine lacks the library
+    const char *name, *title;  // "cudnn", "cuDNN"
+    std::string (*version)();  // "cuDNN 9.15.1"; UsageError where this build or this machine lacks the library
 };
 
 // A machine that a rehearsal may assume, whether or not this one is such a machine. GPUs of a vendor are one model:
@@ -59,7 +60,8 @@ struct Backend {
     const char* driver_title = "";             // "NVIDIA driver"
     std::string (*driver)() = nullptr;         // "580.65.06"; "": none
     std::string (*architectures)() = nullptr;  // that this build's kernels were compiled for
-    std::span<const AttentionLibrary> attention_libraries = {};
+    const AttentionLibrary* attention_library = nullptr;
+    GpuAndDriver (*current_gpu)() = nullptr;
     std::span<const Setting> settings = {};
 };
 
@@ -68,6 +70,12 @@ const Backend* backend_of(const Device& device);  // null for a meta device, whi
 
 // The GPUs that make_device(device, ...) would share out; 0: it makes a CPU device, or throws.
 int gpus_for(std::string_view device);
+
+// The attention of a run on `device`: [train] attention and attention_tuning. UsageError, naming what is missing, where
+// the device has one kernel, where this build or this machine lacks the library, or for a file that is not of it.
+AttentionChoice attention_choice(const Device& device, const std::string& kernels, const std::string& file);
+// Of its GPU; without entries.
+AttentionTuning empty_attention_tuning(const Backend& backend);
 
 }  // namespace tutti::kernels
 

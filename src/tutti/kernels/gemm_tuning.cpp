@@ -3,17 +3,16 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "tutti/base/error.h"
-#include "tutti/base/json.h"
-#include "tutti/base/read_file.h"
+#include "tutti/kernels/tuning_file.h"
 
 namespace tutti::kernels {
 
 namespace {
 
-constexpr const char* kFormat = "tutti matrix products";
-constexpr int64_t kVersion = 1;
+constexpr TuningKind kKind{"tutti matrix products", "products", "tutti bench step --tune"};
 
 TunedProduct product_of(const Json& row) {
     TunedProduct p{.text = row.at("product").get<std::string>(), .candidate = row.at("candidate").get<int64_t>()};
@@ -28,8 +27,6 @@ TunedProduct product_of(const Json& row) {
     return p;
 }
 
-std::string side(const GemmTuning& t) { return concat(t.gpu, ", ", t.driver, ", ", t.library); }
-
 }  // namespace
 
 std::string GemmTuning::to_json() const {
@@ -42,30 +39,14 @@ std::string GemmTuning::to_json() const {
                         {"seconds", Json(p.seconds)},
                         {"algorithm", Json(words)}});
     }
-    const Json document = {{"format", kFormat}, {"version", kVersion}, {"gpu", gpu},
-                           {"driver", driver},  {"library", library},  {"products", Json(rows)}};
-    return document.dump(1) + "\n";
+    return tuning_text(kKind, *this, std::move(rows));
 }
 
-GemmTuning read_gemm_tuning(const std::string& path, const GemmTuning& here) {
-    const std::string text = read_file(path);
-    GemmTuning t;
-    try {
-        const Json document = Json::parse(text);
-        check<DataError>(document.at("format").get<std::string>() == kFormat, "\"format\" must be \"", kFormat, "\"");
-        check<DataError>(document.at("version").get<int64_t>() == kVersion, "\"version\" must be ", kVersion, ", is ",
-                         document.at("version").get<int64_t>());
-        t.gpu = document.at("gpu").get<std::string>();
-        t.driver = document.at("driver").get<std::string>();
-        t.library = document.at("library").get<std::string>();
-        for (const Json& row : document.at("products").elements())
-            t.products.emplace(row.at("key").get<std::vector<int64_t>>(), product_of(row));
-    } catch (const DataError& error) {
-        throw DataError(concat(path, ": not a file of tutti bench step --tune: ", error.what()));
-    }
-    check<UsageError>(t.gpu == here.gpu && t.driver == here.driver && t.library == here.library, path,
-                      ": its algorithms were measured on ", side(t), "; this rank has ", side(here),
-                      ". Make a file here: tutti bench step --tune FILE");
+GemmTuning read_gemm_tuning(const std::string& path, const MeasuredOn& here) {
+    GemmTuning t{here, {}, {}, false};
+    read_tuning(path, kKind, here, [&](const Json& row) {
+        t.products.emplace(row.at("key").get<std::vector<int64_t>>(), product_of(row));
+    });
     return t;
 }
 

@@ -1,6 +1,5 @@
 // kernels/gemm_tuning.h: measured choices of algorithms for a GPU's library of matrix products: plain data and its
-// file. `tutti bench step --tune` writes the file; a run reads the file ([train] gemm_tuning) and never measures, so
-// that two runs, and all ranks of a run, use the same algorithms and get the same bits. An algorithm is valid only for
+// file, which `tutti bench step --tune` writes and a run reads ([train] gemm_tuning). An algorithm is valid only for
 // the GPU, driver and library with which it was measured.
 #pragma once
 
@@ -9,6 +8,8 @@
 #include <map>
 #include <string>
 #include <vector>
+
+#include "tutti/kernels/measured_on.h"
 
 namespace tutti::kernels {
 
@@ -19,8 +20,7 @@ struct TunedProduct {
     std::vector<double> seconds;          // of each candidate, the median; NaN: the library refused to run it
 };
 
-struct GemmTuning {
-    std::string gpu, driver, library;  // "NVIDIA H100 80GB HBM3", "CUDA 13.0", "cuBLASLt 13.1.0"
+struct GemmTuning : MeasuredOn {
     // Keyed by everything that the library's choice depends on.
     std::map<std::vector<int64_t>, TunedProduct> products;
     std::map<std::vector<int64_t>, std::string> missed;  // requested products without an entry, with their texts
@@ -31,8 +31,6 @@ struct GemmTuning {
     std::string to_json() const;  // the file's text, without the two members above
 };
 
-// Throws DataError, naming the file and the place, if the file is not a tuning. Throws UsageError, naming both sides,
-// if the file is for another GPU, driver or library than `here`.
-GemmTuning read_gemm_tuning(const std::string& path, const GemmTuning& here);
+GemmTuning read_gemm_tuning(const std::string& path, const MeasuredOn& here);  // errors: read_tuning()
 
 }  // namespace tutti::kernels

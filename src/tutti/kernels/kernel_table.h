@@ -529,8 +529,8 @@ struct KernelTable {
     bool norm_gradients_at_once = false;  // norm_backward_input computes dw and db while it reads x and dy for dx
     bool own_value_width = false;         // attention takes values that are narrower than queries and keys
     const char* (*gemm_implementation)(const Stream&, const Gemm&) = nullptr;
-    // What far slower kernels than the table's best have computed so far, and why, each a sentence: products for which
-    // the library has no kernel, attention that the kernels for tensor cores do not take. Null: there is one kernel.
+    // Products that far slower kernels than the library's have computed so far, since it has none for them, each a
+    // sentence. Null: there is one kernel.
     std::vector<std::string> (*slow_work)() = nullptr;
     // A tuning without products, of the current GPU and this table's library. Null: this table cannot be tuned.
     GemmTuning (*gemm_tuning)() = nullptr;

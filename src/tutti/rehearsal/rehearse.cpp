@@ -298,7 +298,10 @@ Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ra
         if (in_turn || parts != nullptr) marks.push_back({recorder.actions(), at_work->groups.traffic()});
     };
     engine::Engine engine(
-        shortened, world, {make_meta_device(target.device, &recorder), table},
+        shortened, world,
+        {.device = make_meta_device(target.device, &recorder),
+         .kernels = table,
+         .attention = {.kernels = run.train.attention, .tuning = nullptr, .others = {}}},
         [&](ops::Context& ctx, const engine::BatchShard& share) {
             return std::make_unique<MarkedBatches>(engine::blank_batches(ctx, shortened, share), mark);
         },

@@ -340,6 +340,12 @@ void for_each_field(Run& run, const Visit& visit) {
     key("gemm_tuning", t.gemm_tuning, any(),
         "file written by tutti bench step --tune on the same GPU, driver and cuBLASLt: matrix products use the "
         "algorithms measured there; \"\": the algorithm that cuBLASLt's heuristic ranks first");
+    key("attention", t.attention, one_of({"own", "cudnn", "fastest", "tensor", "plain"}),
+        "kernels of attention on a GPU. own: the fastest of Tutti's that takes a request; cudnn: NVIDIA's cuDNN, and "
+        "own for what it does not take; fastest: by the times in attention_tuning; tensor, plain: Tutti's own without "
+        "the faster ones");
+    key("attention_tuning", t.attention_tuning, any(),
+        "file written by tutti bench attention --tune on the same GPU, driver and cuDNN; for attention = fastest");
 
     section = "optimizer";
     auto& o = run.optimizer;

@@ -39,7 +39,9 @@ struct TrainSpec {
     std::string device = "auto";          // auto | cpu | cuda
     std::string packed_weights = "auto";  // auto | always | never
     bool cuda_graphs = false;
-    std::string gemm_tuning = "";  // a file of `tutti bench step --tune`
+    std::string gemm_tuning = "";       // a file of `tutti bench step --tune`
+    std::string attention = "own";      // own | cudnn | fastest | tensor | plain
+    std::string attention_tuning = "";  // a file of `tutti bench attention --tune`
     bool operator==(const TrainSpec&) const = default;
 };
 

@@ -339,6 +339,16 @@ void check_packed_weights(const RunSpec& run, Problems& problems) {
             run.train.device, "\" packs no weights; set auto");
 }
 
+void check_attention(const RunSpec& run, Problems& problems) {
+    const TrainSpec& t = run.train;
+    require(problems, t.attention == "own" || t.device != "cpu", "[train] attention = \"", t.attention,
+            "\": [train] device = \"cpu\" has one kernel; set attention = \"own\"");
+    require(problems, (t.attention == "fastest") == !t.attention_tuning.empty(), "[train] attention = \"", t.attention,
+            "\" and attention_tuning = ", toml_text(t.attention_tuning),
+            ": \"fastest\" needs a file of tutti bench attention --tune, and nothing else reads one; set both or "
+            "neither");
+}
+
 // A recorded microbatch repeats the same numbers at the same addresses, and no copies to or from the host.
 void check_cuda_graphs(const RunSpec& run, int ranks, Problems& problems) {
     if (!run.train.cuda_graphs) return;
@@ -409,6 +419,7 @@ Problems problems_of(const RunSpec& run, int ranks) {
     check_gradients(run, problems);
     check_packed_weights(run, problems);
     check_cuda_graphs(run, ranks, problems);
+    check_attention(run, problems);
     check_earlier_names(run, problems);
     return problems;
 }

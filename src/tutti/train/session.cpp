@@ -58,6 +58,9 @@ std::string kinds_of(const std::optional<data::DataSet>& data, const engine::Mac
     std::string lines = concat("kernels = ", machine.kernels.name, "\ntraining data = ", fingerprint(data), "\n");
     if (machine.tuning)
         lines += fmt::format("gemm tuning = {:016x}\n", std::hash<std::string>{}(machine.tuning->to_json()));
+    if (machine.attention.tuning)
+        lines +=
+            fmt::format("attention tuning = {:016x}\n", std::hash<std::string>{}(machine.attention.tuning->to_json()));
     if (data) lines += fmt::format("tokenizer = {:016x}\n", data->tokenizer->fingerprint());
     if (data && data->valid) lines += fmt::format("validation data = {:016x}\n", data->valid->fingerprint());
     return lines;

@@ -65,6 +65,7 @@ class Run {
     void tell_stage();
     bool ends_run() const { return outcome_.preempted || state_.step >= run_.train.steps; }
     const data::DataSet* data() const { return data_ ? &*data_ : nullptr; }
+    void tell_attention();
     void warn_of_placement(comm::Communicator& ranks, const rehearsal::Rehearsal& rehearsed);
     std::optional<RunState> resume(const std::string& mode);
     void compare_tokenizers();
@@ -163,10 +164,23 @@ engine::Machine Run::prepare() {
     if (machine.tuning)
         console_.text(concat("matrix products: ", machine.tuning->products.size(), " measured algorithms of ",
                              machine.tuning->library, " from ", run_.train.gemm_tuning));
+    if (const auto& times = machine.attention.tuning)
+        console_.text(concat("attention: ", times->requests.size(), " measured requests from ",
+                             run_.train.attention_tuning, times->library.empty() ? ", without cuDNN" : ", with ",
+                             times->library));
     warn_of_placement(*ranks, rehearsed);
     rehearsed_memory_ = rehearsal::to_json(rehearsed.memory.at_peak);
     if (first_rank()) rehearsal_ = std::move(rehearsed);
     return machine;
+}
+
+// Which requests of the first step other kernels computed than [train] attention names first.
+void Run::tell_attention() {
+    for (const auto& [key, text] : engine_.attention.others) console_.warn(text);
+    if (const auto& times = engine_.attention.tuning; times && !times->missed.empty())
+        console_.warn(concat(run_.train.attention_tuning, " has no times for ", times->missed.size(),
+                             " requests of attention in the first step, such as ", times->missed.begin()->second,
+                             ": our own kernels compute them; tune with the sizes of this run"));
 }
 
 void Run::warn_of_placement(comm::Communicator& ranks, const rehearsal::Rehearsal& rehearsed) {
@@ -350,6 +364,7 @@ void Run::one_step() {
         console_.warn(concat(run_.train.gemm_tuning, " has no algorithm for ", engine_.tuning->missed.size(),
                              " products of the first step, such as ", engine_.tuning->missed.begin()->second,
                              ": cuBLASLt's heuristic chooses theirs; tune with the sizes of this run"));
+    if (first) tell_attention();
     if (!result.skipped) checkpoints_.saw_finite_step(state_.step);
 
     log(result);
@@ -539,6 +554,11 @@ std::string Run::totals(const std::string& sample_text) {
                                {"library", engine_.tuning->library},
                                {"products", engine_.tuning->products.size()},
                                {"missed", engine_.tuning->missed.size()}};
+    if (const auto& times = engine_.attention.tuning)
+        json["attention_tuning"] = {{"file", run_.train.attention_tuning},
+                                    {"library", times->library},
+                                    {"requests", times->requests.size()},
+                                    {"missed", times->missed.size()}};
     if (std::isfinite(outcome_.loss)) json["final_loss"] = outcome_.loss;
     if (std::isfinite(outcome_.eval_loss)) json["eval_loss"] = outcome_.eval_loss;
     if (!sample_text.empty()) json["sample"] = sample_text;

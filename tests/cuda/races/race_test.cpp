@@ -14,7 +14,6 @@
 #include "tutti/base/error.h"
 #include "tutti/base/testing/draws.h"
 #include "tutti/kernels/cuda/cuda_table.h"
-#include "tutti/kernels/cuda/fill.h"
 #include "tutti/kernels/testing/cuda_place.h"
 #include "tutti/kernels/testing/equivalence.h"
 
@@ -58,28 +57,20 @@ double cost_of(const Case& c) {
     return size;
 }
 
-KernelTable table_of(const Target& target) {
-    KernelTable table = cuda_table();
-    if (target.attention != nullptr) cuda::fill_attention(table, target.attention);
-    return table;
-}
-
 // What a run of the case reports. An error that the emulation finds counts too, where a line is missing.
 struct Runner {
-    KernelTable table;
+    const Target& target;
     bool refused(const Case& c) const {
-        if (!table.own_value_width && c.name.find(" Dv ") != std::string::npos) return true;  // ops/ widens them
-        try {
-            c.run(table, cuda_place());
-        } catch (const UsageError&) {  // these kernels of attention do not take it
-            return true;
-        }
-        return false;
+        if (!cuda_table().own_value_width && c.name.find(" Dv ") != std::string::npos) return true;  // ops/ widens them
+        const PlaceOfAttention by(kernels());
+        c.run(cuda_table(), by.place);
+        return by.had_others();
     }
     int64_t reports_of(const Case& c) const {
         const int64_t before = race::races();
+        const PlaceOfAttention by(kernels());
         try {
-            c.run(table, cuda_place());
+            c.run(cuda_table(), by.place);
         } catch (const Error& error) {
             if (error_ != nullptr) *error_ = error.what();
             return 1;
@@ -87,6 +78,9 @@ struct Runner {
         return race::races() - before;
     }
     std::string* error_ = nullptr;
+
+  private:
+    std::string kernels() const { return target.attention != nullptr ? target.attention : "own"; }
 };
 
 // By day one of an op's cases, of a seed; at night three: a small one, the largest that is not too slow, and one
@@ -129,7 +123,7 @@ std::map<race::Line, std::vector<Case>> lines_of(const Target& target) {
     race::forget({});
     race::show(true);
     std::string error;
-    const Runner runner{table_of(target), &error};
+    const Runner runner{target, &error};
     for (const Case& c : some_cases_of(target, runner)) {
         race::lines();
         EXPECT_EQ(runner.reports_of(c), 0)
@@ -142,7 +136,7 @@ std::map<race::Line, std::vector<Case>> lines_of(const Target& target) {
 
 // Whether something is reported when the line orders nothing.
 bool is_missed(const Target& target, const race::Line& line, const std::vector<Case>& cases) {
-    const Runner runner{table_of(target)};
+    const Runner runner{target};
     race::forget(line);
     const bool missed =
         std::any_of(cases.begin(), cases.end(), [&](const Case& c) { return runner.reports_of(c) > 0; });

@@ -9,6 +9,8 @@
 
 #include "tutti/cli/commands.h"
 #include "tutti/diagnose/measure.h"
+#include "tutti/engine/engine.h"
+#include "tutti/kernels/backends.h"
 #include "tutti/spec/run_spec.h"
 
 namespace tutti::cli {
@@ -39,6 +41,10 @@ struct Bench {
 };
 
 spec::RunSpec step_run(const BenchArguments& arguments);  // the run of bench_step
+// A run on every rank of tensor parallelism, one rank after another on this GPU, in a world without peers: values that
+// others would send are missing, and kernels take the same time with any values. `take_step` waits for the GPU.
+void for_each_rank(const spec::RunSpec& run, const std::function<void(engine::Machine& machine)>& prepare,
+                   const std::function<void(engine::Engine& engine, const std::function<void()>& take_step)>& use);
 
 // The sweep of square products.
 inline constexpr int64_t kSmallestSide = 512, kLargestSide = 8192, kLargestSideOfGpu = 32768;
@@ -49,6 +55,9 @@ int predict_products(const BenchArguments& arguments, const Io& io);  // on a cl
 BenchResult bench_memory(Bench& bench);
 BenchResult bench_gemm(Bench& bench);
 BenchResult bench_attention(Bench& bench);
+// Whether the library is missing; the note says why it is not timed.
+bool note_missing(const Bench& bench, const kernels::AttentionLibrary& library, BenchResult& result);
+BenchResult tune_attention(Bench& bench);  // bench_attention with --tune
 BenchResult bench_step(Bench& bench);
 
 // The ceiling of arithmetic in this run: the device's, or a matrix product when one was faster (a noisy machine, a

@@ -357,19 +357,16 @@ AttentionTimes time_attention(const Bench& bench, ops::Context& ctx, const Atten
     return times;
 }
 
-// The tables to time: that of a run, and with the attention of other libraries, where this build and this machine have
-// them.
-std::vector<kernels::KernelTable> contenders(const Bench& bench, BenchResult& result) {
-    std::vector<kernels::KernelTable> all = {bench.ctx.kernels};
-    for (const kernels::AttentionLibrary& library : kernels::backend_of(*bench.device)->attention_libraries) {
-        kernels::KernelTable table = bench.ctx.kernels;
-        try {
-            library.use(table);
-        } catch (const UsageError& missing) {
-            bench.note(result, concat(library.title, " is not timed: ", missing.what()));
-            continue;
-        }
-        if (table.attention_forward != bench.ctx.kernels.attention_forward) all.push_back(table);
+// The kernels to time: those that were asked for, without a library that this build or this machine lacks.
+std::vector<kernels::AttentionChoice> contenders(const Bench& bench, BenchResult& result) {
+    const kernels::AttentionLibrary* library = kernels::backend_of(*bench.device)->attention_library;
+    std::vector<kernels::AttentionChoice> all;
+    std::vector<std::string> asked = bench.arguments.by;
+    if (asked.empty()) asked = {"own"};
+    if (bench.arguments.by.empty() && library != nullptr) asked.emplace_back(library->name);
+    for (const std::string& by : asked) {
+        if (library != nullptr && by == library->name && note_missing(bench, *library, result)) continue;
+        all.push_back(kernels::attention_choice(*bench.device, by, ""));
     }
     return all;
 }
@@ -404,11 +401,22 @@ void print_and_add(Bench& bench, BenchResult& result, const AttentionCase& c, co
 
 }  // namespace
 
+bool note_missing(const Bench& bench, const kernels::AttentionLibrary& library, BenchResult& result) {
+    try {
+        library.version();
+        return false;
+    } catch (const UsageError& missing) {
+        bench.note(result, concat(library.title, " is not timed: ", missing.what()));
+        return true;
+    }
+}
+
 BenchResult bench_attention(Bench& bench) {
+    if (!bench.arguments.tune.empty()) return tune_attention(bench);
     BenchResult result;
     const int64_t window = bench.arguments.window;
     const Peak peak = measure_peak(bench, 0.5);
-    const std::vector<kernels::KernelTable> all = contenders(bench, result);
+    std::vector<kernels::AttentionChoice> all = contenders(bench, result);
     bench.text << "peak: " << format_flop_rate(peak.flops_per_s()) << ", " << peak.origin()
                << "\ncausal half convention, batch 1" << (window > 0 ? concat(", window of ", window, " keys") : "")
                << "\n\n"
@@ -427,9 +435,11 @@ BenchResult bench_attention(Bench& bench) {
         for (const int64_t D : {64, 128}) {
             const bool gpu = !bench.device->host_readable();
             const AttentionCase c{T, D, window, gpu ? kAttentionWidthOfGpu : kAttentionWidth};
-            for (const kernels::KernelTable& table : all) {
-                ops::Context ctx{*bench.device, table};
-                const AttentionTimes times = time_attention(bench, ctx, c, std::min(2.0, bench.seconds_left() / 4));
+            for (kernels::AttentionChoice& choice : all) {
+                bench.device->choose_attention(&choice);
+                const AttentionTimes times =
+                    time_attention(bench, bench.ctx, c, std::min(2.0, bench.seconds_left() / 4));
+                bench.device->choose_attention(nullptr);
                 print_and_add(bench, result, c, times, peak);
                 last += 4 * (times.forward.median + times.both.median);  // a call to warm up, three runs
             }

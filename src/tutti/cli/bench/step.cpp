@@ -34,6 +34,7 @@ struct StepMeasurement {
     double first_loss = 0, last_loss = 0;
     int64_t memory = 0;  // peak, bytes
     kernels::GemmTuning tuning;
+    std::vector<std::string> attention;  // requests that other kernels computed, or that have no times
 };
 
 constexpr int kTimedSteps = 3;
@@ -53,24 +54,14 @@ void tune(const spec::RunSpec& run, engine::Engine& engine, const std::function<
     tuning->measures = false;
 }
 
-// The products of every rank of tensor parallelism, one rank after another on this GPU, in a world without peers:
-// values that others would send are missing, and a product takes the same time with any values.
 kernels::GemmTuning tune_ranks(const spec::RunSpec& run, kernels::GemmTuning tuning) {
-    const auto ranks = static_cast<int>(run.parallel.tp);
-    for (int rank = 0; rank < ranks; ++rank) {
-        comm::MetaWorld world(rank, ranks);
-        engine::Machine machine = engine::machine_of(run, {}, std::filesystem::temp_directory_path());
-        machine.tuning = std::make_unique<kernels::GemmTuning>(std::move(tuning));
-        engine::Engine engine(run, world, std::move(machine), [&](ops::Context& ctx, const engine::BatchShard& share) {
-            return engine::fixed_batches(ctx, run, share);
+    for_each_rank(
+        run,
+        [&](engine::Machine& machine) { machine.tuning = std::make_unique<kernels::GemmTuning>(std::move(tuning)); },
+        [&](engine::Engine& engine, const std::function<void()>& take_step) {
+            tune(run, engine, take_step);
+            tuning = std::move(*engine.tuning);
         });
-        int64_t step = 0;
-        tune(run, engine, [&] {
-            engine::train_step(engine, ++step);
-            engine.device->synchronize();
-        });
-        tuning = std::move(*engine.tuning);
-    }
     return tuning;
 }
 
@@ -104,6 +95,10 @@ StepMeasurement measure_steps(const spec::RunSpec& run, double seconds, const Be
     }
     measured.memory = engine.device->memory().total().peak;
     if (engine.tuning) measured.tuning = *engine.tuning;
+    for (const auto& [key, text] : engine.attention.others) measured.attention.push_back(text);
+    if (engine.attention.tuning)
+        for (const auto& [key, text] : engine.attention.tuning->missed)
+            measured.attention.push_back("no measured times for attention, " + text);
     return measured;
 }
 
@@ -319,6 +314,24 @@ spec::RunSpec step_run(const BenchArguments& a) {
     return run;
 }
 
+void for_each_rank(const spec::RunSpec& run, const std::function<void(engine::Machine&)>& prepare,
+                   const std::function<void(engine::Engine&, const std::function<void()>&)>& use) {
+    const auto ranks = static_cast<int>(run.parallel.tp);
+    for (int rank = 0; rank < ranks; ++rank) {
+        comm::MetaWorld world(rank, ranks);
+        engine::Machine machine = engine::machine_of(run, {}, std::filesystem::temp_directory_path());
+        prepare(machine);
+        engine::Engine engine(run, world, std::move(machine), [&](ops::Context& ctx, const engine::BatchShard& share) {
+            return engine::fixed_batches(ctx, run, share);
+        });
+        int64_t step = 0;
+        use(engine, [&] {
+            engine::train_step(engine, ++step);
+            engine.device->synchronize();
+        });
+    }
+}
+
 BenchResult bench_step(Bench& bench) {
     const spec::RunSpec run = step_run(bench.arguments);
     const auto tp = static_cast<int>(run.parallel.tp);
@@ -354,6 +367,7 @@ BenchResult bench_step(Bench& bench) {
     print_five_steps(bench.text, report);
     if (bench.ctx.kernels.slow_work)
         for (const std::string& text : bench.ctx.kernels.slow_work()) bench.note(result, text);
+    for (const std::string& text : report.measured.attention) bench.note(result, text);
     result.summary = summary_of(report);
     if (!file.empty()) {
         write_file("--tune", file, report.measured.tuning.to_json());

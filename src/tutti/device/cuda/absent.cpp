@@ -10,6 +10,7 @@ Gpus find_gpus() {
 
 std::string kernel_architectures() { return "none"; }
 std::string why_unfit(const Gpu&) { return find_gpus().why_none; }
+GpuAndDriver current_gpu() { throw UsageError(find_gpus().why_none); }
 std::unique_ptr<Device> make_cuda_device(int) { throw UsageError(find_gpus().why_none); }
 
 }  // namespace tutti

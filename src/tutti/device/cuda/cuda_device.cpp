@@ -177,6 +177,7 @@ class CudaDevice : public Device {
                           " of them free; lower comm.max_ctas or set comm.spare_multiprocessors = false");
         stream_.products = choices;
     }
+    void choose_attention(kernels::AttentionChoice* choice) override { stream_.attention = choice; }
     std::unique_ptr<TimeMark> mark_time() override { return queue_->mark_time(); }
     void fail(std::exception_ptr why) override { queue_->fail(std::move(why)); }
     std::unique_ptr<Recording> record(const std::function<void()>& work) override {
@@ -266,6 +267,16 @@ std::string why_unfit(const Gpu& gpu) {
                   ", and the kernels of this program are compiled for ", cuda::compiled_architectures(),
                   "; build it with -DTUTTI_CUDA_ARCHITECTURES=", gpu.major, gpu.minor,
                   "-real, or hide that GPU (CUDA_VISIBLE_DEVICES)");
+}
+
+GpuAndDriver current_gpu() {
+    int gpu = 0, version = 0;
+    check_cuda(cudaGetDevice(&gpu), "cudaGetDevice");
+    cudaDeviceProp properties{};
+    check_cuda(cudaGetDeviceProperties(&properties, gpu), "cudaGetDeviceProperties of GPU ", gpu);
+    check_cuda(cudaDriverGetVersion(&version), "cudaDriverGetVersion");
+    return {concat(properties.name, ", ", properties.multiProcessorCount, " multiprocessors"),
+            concat("driver of CUDA ", version / 1000, '.', version / 10 % 100)};
 }
 
 std::unique_ptr<Device> make_cuda_device(int index) {

@@ -16,6 +16,8 @@ std::string kernel_architectures();
 // Why the kernels do not run on this GPU, and what to try; "" when they run.
 std::string why_unfit(const Gpu& gpu);
 
+GpuAndDriver current_gpu();  // of this thread; Error without one
+
 // The offload device of a CUDA device is the host's pinned memory on the same stream: kernels read and write that
 // memory over the bus; the host's code reaches it through copies only. peak() is the peak of the whole GPU.
 std::unique_ptr<Device> make_cuda_device(int index);

@@ -117,6 +117,7 @@ class MetaDevice final : public Device {
         return copies_ != nullptr ? std::make_shared<ObservedCopy>(*copies_, bytes) : nullptr;
     }
     void synchronize() override {}
+    void choose_attention(kernels::AttentionChoice* choice) override { stream_.attention = choice; }
     std::unique_ptr<Recording> record(const std::function<void()>& work) override {
         check<UsageError>(target_.records, target_.name, " records no work: only a GPU has graphs");
         work();

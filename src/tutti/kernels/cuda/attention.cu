@@ -1,13 +1,14 @@
-// kernels/cuda/attention.cu: chooses the attention kernels; D_i for the backward; attention_merge; sinks.
-#include <initializer_list>
-#include <map>
-#include <mutex>
+// kernels/cuda/attention.cu: chooses the kernels of attention, as AttentionChoice says; D_i for the backward;
+// attention_merge; sinks.
+#include <algorithm>
+#include <limits>
 #include <string>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "tutti/kernels/cuda/attention.h"
 #include "tutti/kernels/cuda/attention_cudnn.h"
+#include "tutti/kernels/cuda/candidates.h"
 #include "tutti/kernels/cuda/fill.h"
 #include "tutti/kernels/cuda/sizes.h"
 #include "tutti/kernels/cuda/team.h"
@@ -17,7 +18,7 @@ namespace tutti::kernels::cuda {
 
 namespace {
 
-using Views = std::initializer_list<View>;
+using Views = std::vector<View>;
 
 int attribute_of_gpu(cudaDeviceAttr which) {
     int device = 0, value = 0;
@@ -58,71 +59,184 @@ bool suits_hopper([[maybe_unused]] const Views& views) {
 #endif
 }
 
-// Fastest first. The first kernel that this GPU has and that suits a request computes it, unless TUTTI_CUDA_ATTENTION
-// names one.
+// What kernels need to know of a request.
+struct Request {
+    const AttentionForward* forward = nullptr;
+    const AttentionBackward* backward = nullptr;  // one of the two
+    View q, k;
+    Views views;  // all that are read or written by heads, q first
+    float cap;
+    AttentionMask mask;
+
+    explicit Request(const AttentionForward& a)
+        : forward(&a), q(a.q), k(a.k), views{a.q, a.k, a.v, a.o}, cap(a.cap), mask(a.mask) {}
+    explicit Request(const AttentionBackward& a)
+        : backward(&a), q(a.q), k(a.k), views{a.q, a.k, a.v, a.dy, a.dq, a.dk, a.dv}, cap(a.cap), mask(a.mask) {}
+};
+
+constexpr const char* kTakenByHopper =
+    "\"hopper\" takes bf16 that \"tensor\" takes, not empty, with head dims up to 128, without a cap, on compute "
+    "capability 9.0 in a build for 90a";
+constexpr const char* kTakenByTensor =
+    "\"tensor\" takes bf16 or f16 with head dims and strides that are multiples of 8 and data aligned to 16 bytes, and "
+    "with head dims above 128 where a block can have 128 KiB of shared memory";
+
+std::string refusal_of_cudnn(const Stream& stream, const Request& r) {
+    return r.forward != nullptr ? cudnn_refusal(stream, *r.forward) : cudnn_refusal(stream, *r.backward);
+}
+std::string refusal_of_hopper(const Stream&, const Request& r) {
+    return r.cap == 0 && suits_hopper(r.views) ? "" : kTakenByHopper;
+}
+std::string refusal_of_tensor(const Stream&, const Request& r) {
+    return suits_tensor_cores(r.views) ? "" : kTakenByTensor;
+}
+
+// In the order in which they are tried. The first that [train] attention names, or the first of ours, is followed by
+// those behind it; with measured times, the fastest comes first.
 struct AttentionKernel {
-    const char *name, *takes;
-    bool caps;  // takes scores with a cap
-    bool (*exists)();
-    bool (*suits)(const Views& views);
+    const char* name;
+    bool (*exists)();                                       // on this GPU
+    std::string (*refusal)(const Stream&, const Request&);  // why it does not compute the request; "": it does
+    bool needs_delta;                                       // D_i at the beginning of the workspace of the backward
     void (*forward)(const Stream&, const AttentionForward&);
     void (*backward)(const Stream&, const AttentionBackward&);
 };
+bool always() { return true; }
 constexpr AttentionKernel kKernels[] = {
-    {"hopper",
-     "bf16 that \"tensor\" takes, not empty, with head dims up to 128, without a cap, on compute capability 9.0 in a "
-     "build "
-     "for 90a",
-     false, has_hopper, suits_hopper, attention_forward_hopper, attention_backward_hopper},
-    {"tensor",
-     "bf16 or f16 with head dims and strides that are multiples of 8 and data aligned to 16 bytes, and with head dims "
-     "above 128 "
-     "where a block can have 128 KiB of shared memory",
-     true, [] { return true; }, suits_tensor_cores, attention_forward_tensor, attention_backward_tensor},
-    {"plain", "everything", true, [] { return true; }, [](const Views&) { return true; }, attention_forward_plain,
+    {"cudnn", always, refusal_of_cudnn, false, cudnn_forward, cudnn_backward},
+    {"hopper", has_hopper, refusal_of_hopper, true, attention_forward_hopper, attention_backward_hopper},
+    {"tensor", always, refusal_of_tensor, true, attention_forward_tensor, attention_backward_tensor},
+    {"plain", always, [](const Stream&, const Request&) { return std::string(); }, true, attention_forward_plain,
      attention_backward_plain},
 };
-constexpr int kAny = -1;
+constexpr size_t kCudnn = 0, kOwn = 1, kPlain = std::size(kKernels) - 1;
 
-struct Choice {
-    const AttentionKernel *kernel, *fastest;  // fastest: of this GPU
-};
+using Order = std::vector<const AttentionKernel*>;
 
-// `named`: of kKernels, or kAny.
-Choice choice_of(int named, const View& q, float cap, const Views& views) {
-    const AttentionKernel* fastest = nullptr;
-    for (const AttentionKernel& kernel : kKernels) {
-        if ((named != kAny && &kernel != &kKernels[named]) || !kernel.exists()) continue;
-        if (fastest == nullptr) fastest = &kernel;
-        if ((kernel.caps || cap == 0) && kernel.suits(views)) return {&kernel, fastest};
-    }
-    const AttentionKernel& kernel = kKernels[named];
-    throw UsageError(concat("TUTTI_CUDA_ATTENTION=", kernel.name, " takes ", kernel.takes, "; got q (", q.shape[0],
-                            ", ", q.shape[1], ", ", q.shape[2], ", ", q.shape[3], ") in ", q.dtype,
-                            ". Without the variable the request chooses; TUTTI_CUDA_ATTENTION=plain takes all"));
+// From one on, without those that this GPU lacks.
+Order order_from(size_t first) {
+    Order order;
+    for (size_t i = first; i < std::size(kKernels); ++i)
+        if (kKernels[i].exists()) order.push_back(&kKernels[i]);
+    return order;
 }
 
-// Requests that the fastest kernels of the GPU did not take, of all ranks of this process.
-struct SlowRequests {
-    std::mutex mutex;
-    std::map<std::tuple<const AttentionKernel*, DType, int64_t>, std::string> texts;  // by kernel, type and head dim
-};
-SlowRequests& slow_requests() {
-    static SlowRequests all;
-    return all;
+Order order_of(const std::string& kernels) {
+    if (kernels == "own") return order_from(kOwn);
+    std::string names = "own, fastest";
+    for (size_t i = 0; i < std::size(kKernels); ++i) {
+        if (kKernels[i].name == kernels) return order_from(i);
+        names += concat(", ", kKernels[i].name);
+    }
+    throw UsageError(concat("the kernels of attention must be one of ", names, "; got \"", kernels, "\""));
 }
 
-const AttentionKernel& kernel_for(int named, const View& q, float cap, const Views& views) {
-    const auto [kernel, fastest] = choice_of(named, q, cap, views);
-    if (kernel != fastest) {
-        const std::lock_guard lock(slow_requests().mutex);
-        std::string& text = slow_requests().texts[{kernel, q.dtype, q.shape[3]}];
-        if (text.empty())
-            text = concat("attention of q (", q.shape[0], ", ", q.shape[1], ", ", q.shape[2], ", ", q.shape[3], ") in ",
-                          q.dtype, " is computed by the kernels \"", kernel->name, "\"; the faster \"", fastest->name,
-                          "\" take ", fastest->takes);
+// --- measured times --------------------------------------------------------------------------------------------------
+
+std::vector<int64_t> key_of(const Request& r) {
+    return {r.backward != nullptr,
+            static_cast<int64_t>(r.q.dtype),
+            static_cast<int64_t>(r.views[r.backward != nullptr ? 4 : 3].dtype),  // of results
+            r.q.shape[0],
+            r.q.shape[1],
+            r.q.shape[2],
+            r.q.shape[3],
+            r.k.shape[1],
+            r.k.shape[2],
+            r.mask.causal,
+            r.mask.query_offset,
+            r.mask.key_offset,
+            r.mask.window,
+            r.mask.first_key.defined(),
+            r.cap > 0};
+}
+
+std::string text_of(const Request& r) {
+    const Shape &q = r.q.shape, &k = r.k.shape;
+    std::string text = concat(r.backward != nullptr ? "backward" : "forward", " of q (", q[0], ", ", q[1], ", ", q[2],
+                              ", ", q[3], ") and ", k[2], " heads of ", k[1], " keys in ", r.q.dtype);
+    if (r.mask.causal) text += ", causal";
+    if (r.mask.window > 0) text += concat(", window ", r.mask.window);
+    if (r.mask.query_offset != 0 || r.mask.key_offset != 0)
+        text += concat(", offsets ", r.mask.query_offset, " and ", r.mask.key_offset);
+    if (r.mask.first_key.defined()) text += ", documents";
+    if (r.cap > 0) text += ", capped";
+    return text;
+}
+
+void write_delta(const Stream& stream, const AttentionBackward& a);
+
+void start(const AttentionKernel& kernel, const Stream& stream, const Request& r) {
+    if (r.forward != nullptr) return kernel.forward(stream, *r.forward);
+    if (kernel.needs_delta) write_delta(stream, *r.backward);
+    kernel.backward(stream, *r.backward);
+}
+
+bool has_cudnn(const AttentionTuning& tuning) { return !tuning.library.empty(); }
+
+// Of kernels that take the request; "plain" only where no other does. What gradients are added to is not kept.
+TunedAttention measured(const AttentionTuning& tuning, const Stream& stream, const Request& r) {
+    check_can_time(stream, concat("attention, ", text_of(r), ","));
+    Order order;
+    for (const AttentionKernel* kernel : order_from(has_cudnn(tuning) ? kCudnn : kOwn))
+        if ((kernel != &kKernels[kPlain] || order.empty()) && kernel->refusal(stream, r).empty())
+            order.push_back(kernel);
+    const std::vector<double> seconds = medians_in_turns(stream, order.size(), [&](size_t i) {
+        start(*order[i], stream, r);
+        return true;
+    });
+    TunedAttention request{.text = text_of(r), .seconds = {}};
+    for (size_t i = 0; i < order.size(); ++i) request.seconds.emplace(order[i]->name, seconds[i]);
+    return request;
+}
+
+// Kernels with a time, fastest first, then all others of ours.
+Order order_by_times(AttentionTuning& tuning, const Stream& stream, const Request& r) {
+    const std::vector<int64_t> key = key_of(r);
+    auto found = tuning.requests.find(key);
+    if (found == tuning.requests.end() && tuning.measures)
+        found = tuning.requests.emplace(key, measured(tuning, stream, r)).first;
+    Order order = order_from(kOwn);
+    if (found == tuning.requests.end()) {
+        tuning.missed.try_emplace(key, text_of(r));
+        return order;
     }
-    return *kernel;
+    if (has_cudnn(tuning)) order.insert(order.begin(), &kKernels[kCudnn]);
+    const auto seconds = [&](const AttentionKernel* kernel) {
+        const auto time = found->second.seconds.find(kernel->name);
+        return time == found->second.seconds.end() ? std::numeric_limits<double>::infinity() : time->second;
+    };
+    std::stable_sort(order.begin(), order.end(), [&](auto* a, auto* b) { return seconds(a) < seconds(b); });
+    return order;
+}
+
+// --- the choice ------------------------------------------------------------------------------------------------------
+
+Order order_for(const Stream& stream, const Request& r) {
+    const AttentionChoice* choice = stream.attention;
+    if (choice == nullptr) return order_from(kOwn);
+    if (choice->kernels != "fastest") return order_of(choice->kernels);
+    check(choice->tuning != nullptr, "attention by measured times has no times");
+    return order_by_times(*choice->tuning, stream, r);
+}
+
+// The first that takes the request; the run learns why it is not the first of all.
+const AttentionKernel& kernel_for(const Stream& stream, const Request& r) {
+    std::string why;
+    const Order order = order_for(stream, r);
+    for (const AttentionKernel* kernel : order) {
+        std::string refusal = kernel->refusal(stream, r);
+        if (!refusal.empty()) {
+            if (why.empty()) why = std::move(refusal);
+            continue;
+        }
+        if (kernel != order.front() && stream.attention != nullptr)
+            stream.attention->others.try_emplace(
+                concat(kernel->name, ' ', r.q.dtype, ' ', r.q.shape[3], ' ', why),
+                concat("attention, ", text_of(r), ", is computed by the kernels \"", kernel->name, "\": ", why));
+        return *kernel;
+    }
+    throw Error("no kernel takes a request of attention");  // "plain" takes all
 }
 
 constexpr int kDeltaThreads = 128;
@@ -166,22 +280,23 @@ void write_delta(const Stream& stream, const AttentionShape& s, const AttentionB
            a.workspace.as<float>());
 }
 
-template <int named>
-void attention_forward(const Stream& stream, const AttentionForward& a) {
+void write_delta(const Stream& stream, const AttentionBackward& a) {
     if (a.q.numel() == 0) return;
-    kernel_for(named, a.q, a.cap, {a.q, a.k, a.v, a.o}).forward(stream, a);
+    const AttentionShape s(a);
+    with_type(a.q.dtype, [&](auto type) {
+        with_type(a.o.dtype, [&](auto type_of_o) { write_delta<decltype(type), decltype(type_of_o)>(stream, s, a); });
+    });
 }
 
-template <int named>
+void attention_forward(const Stream& stream, const AttentionForward& a) {
+    if (a.q.numel() == 0) return;
+    const Request request(a);
+    start(kernel_for(stream, request), stream, request);
+}
+
 void attention_backward(const Stream& stream, const AttentionBackward& a) {
-    const AttentionKernel& kernel = kernel_for(named, a.q, a.cap, {a.q, a.k, a.v, a.dy, a.dq, a.dk, a.dv});
-    const AttentionShape s(a);
-    if (a.q.numel() > 0)
-        with_type(a.q.dtype, [&](auto type) {
-            with_type(a.o.dtype,
-                      [&](auto type_of_o) { write_delta<decltype(type), decltype(type_of_o)>(stream, s, a); });
-        });
-    kernel.backward(stream, a);
+    const Request request(a);
+    start(kernel_for(stream, request), stream, request);
 }
 
 // A warp per row (b, i, h). lse and lse_part are read as Heads with (b, h, i) in the place of (b, t, h).
@@ -267,50 +382,23 @@ void attention_sinks_backward(const Stream& stream, View dy, View o, View lse, V
     });
 }
 
-template <int named>
-const char* implementation_of(const Stream&, const AttentionForward& a) {
-    return choice_of(named, a.q, a.cap, {a.q, a.k, a.v, a.o}).kernel->name;
+const char* implementation_of(const Stream& stream, const AttentionForward& a) {
+    return kernel_for(stream, Request(a)).name;
 }
 
-template <int named>
-const char* implementations() {
-    if (named != kAny) return kKernels[named].name;
-    return has_hopper() ? "hopper, tensor, plain" : "tensor, plain";
-}
-
-template <int named>
-void fill(KernelTable& table) {
-    table.attention_implementations = implementations<named>;
-    table.attention_implementation = implementation_of<named>;
-    table.attention_workspace = attention_workspace;
-    table.attention_forward = attention_forward<named>;
-    table.attention_backward = attention_backward<named>;
-}
+const char* implementations() { return has_hopper() ? "hopper, tensor, plain" : "tensor, plain"; }
 
 }  // namespace
 
-std::vector<std::string> slow_attention() {
-    const std::lock_guard lock(slow_requests().mutex);
-    std::vector<std::string> texts;
-    for (const auto& [key, text] : slow_requests().texts) texts.push_back(text);
-    return texts;
-}
-
-void fill_attention(KernelTable& table, const char* kernel) {
+void fill_attention(KernelTable& table) {
+    table.attention_implementations = implementations;
+    table.attention_implementation = implementation_of;
+    table.attention_workspace = attention_workspace;
+    table.attention_forward = attention_forward;
+    table.attention_backward = attention_backward;
     table.attention_merge = attention_merge;
     table.attention_sinks = attention_sinks;
     table.attention_sinks_backward = attention_sinks_backward;
-    if (kernel == nullptr) return fill<kAny>(table);
-    constexpr void (*kFill[])(KernelTable&) = {fill<0>, fill<1>, fill<2>};
-    static_assert(std::size(kFill) == std::size(kKernels));
-    const std::string name = kernel;
-    if (name == "cudnn") return use_cudnn_attention(table);
-    std::string names = "cudnn";
-    for (size_t i = 0; i < std::size(kKernels); ++i) {
-        if (kKernels[i].name == name) return kFill[i](table);
-        names += concat(", ", kKernels[i].name);
-    }
-    throw UsageError(concat("TUTTI_CUDA_ATTENTION must be one of ", names, "; got \"", name, "\""));
 }
 
 }  // namespace tutti::kernels::cuda

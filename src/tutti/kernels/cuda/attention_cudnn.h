@@ -1,16 +1,20 @@
-// kernels/cuda/attention_cudnn.h: attention by NVIDIA's cuDNN, a peer to compare with. Chosen by name only:
-// TUTTI_CUDA_ATTENTION=cudnn, or `tutti bench attention`, which times it beside our own. attention_cudnn.cpp implements
-// it; a build without the headers of cudnn-frontend compiles attention_cudnn_absent.cpp instead.
+// kernels/cuda/attention_cudnn.h: attention by NVIDIA's cuDNN, one of the kernels that attention.cu chooses from: bf16;
+// any strides with unit inner stride; causal from the first key (query_offset 0) or to the last one (Tk - Tq), with or
+// without a window. The backward is the deterministic one.
 #pragma once
+
+#include <string>
 
 #include "tutti/kernels/kernel_table.h"
 
 namespace tutti::kernels::cuda {
 
-// Sets the entries of attention. bf16; any strides with unit inner stride; causal from the first key (query_offset 0)
-// or to the last one (Tk - Tq), with or without a window. The backward is the deterministic one. Other requests, among
-// them packed documents (first_key), f32 results and key_offset, throw UsageError when made. Throws UsageError, naming
-// the remedy, where this build or this machine has no cuDNN.
-void use_cudnn_attention(KernelTable& table);
+// Why cuDNN does not compute a request; "": it does. Builds the graph for it, once.
+std::string cudnn_refusal(const Stream& stream, const AttentionForward& request);
+std::string cudnn_refusal(const Stream& stream, const AttentionBackward& request);
+
+// Error for a request that is refused.
+void cudnn_forward(const Stream& stream, const AttentionForward& request);
+void cudnn_backward(const Stream& stream, const AttentionBackward& request);
 
 }  // namespace tutti::kernels::cuda

@@ -1,5 +1,6 @@
 // Every kernel that computes attention, by its name, over the list of cases: against the reference, and twice with the
-// same bits. What a kernel does not take is an error that says so. tests/cuda builds this file for a GPU and emulated.
+// same bits. What a kernel does not take another one computes, and the run is told. tests/cuda builds this file for a
+// GPU and emulated.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,18 +20,11 @@
 #include "tutti/device/cuda/runtime.h"
 #include "tutti/kernels/cuda/block_order.h"
 #include "tutti/kernels/cuda/cuda_table.h"
-#include "tutti/kernels/cuda/fill.h"
 #include "tutti/kernels/testing/cuda_place.h"
 #include "tutti/kernels/testing/equivalence.h"
 
 namespace tutti::kernels {
 namespace {
-
-KernelTable table_with(const char* kernel) {
-    KernelTable table = cuda_table();
-    cuda::fill_attention(table, kernel);
-    return table;
-}
 
 // The emulated GPU is one of Hopper.
 bool is_hopper() {
@@ -81,100 +75,94 @@ class Array {
     std::byte* data_;
 };
 
-Array<float> workspace_of(const KernelTable& table, const Shape& q, const Shape& k, float value) {
-    return {DType::f32, Shape{table.attention_workspace(cuda_place().stream, q, k, true)}, value};
+Array<float> workspace_of(const Shape& q, const Shape& k, float value) {
+    return {DType::f32, Shape{cuda_table().attention_workspace(cuda_place().stream, q, k, true)}, value};
 }
 
 class CudaAttention : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(CudaAttention, OfEachKernelAndReference) {
-    const KernelTable table = table_with(GetParam());
+    const KernelTable& table = cuda_table();
+    if (GetParam() == std::string("hopper") && !is_hopper()) GTEST_SKIP() << "this GPU has no such kernel";
     int taken = 0;
     for (const char* op : {"attention_forward", "attention_backward"})
         for (const Case& c : cases_of(op)) {
             SCOPED_TRACE(concat(c.op, " ", c.name));
             if (!table.own_value_width && c.name.find(" Dv ") != std::string::npos) continue;  // ops/ widens them
-            if (!takes(GetParam(), c.name)) {
-                try {
-                    c.run(table, cuda_place());
-                    ADD_FAILURE() << "no error";
-                } catch (const UsageError& error) {
-                    EXPECT_NE(std::string(error.what()).find(concat("TUTTI_CUDA_ATTENTION=", GetParam(), " takes")),
-                              std::string::npos)
-                        << error.what();
-                }
+            const PlaceOfAttention by(GetParam());
+            const auto first = c.run(table, by.place);
+            EXPECT_EQ(by.had_others(), !takes(GetParam(), c.name));
+            if (by.had_others()) {
+                EXPECT_NE(by.choice.others.begin()->second.find(concat('"', GetParam(), "\" takes ")),
+                          std::string::npos)
+                    << by.choice.others.begin()->second;
                 continue;
             }
             ++taken;
-            const auto first = c.run(table, cuda_place());
             EXPECT_EQ(first_difference(c.expected(), first), "");
             run_backwards(true);
-            EXPECT_TRUE(same_bits(first, c.run(table, cuda_place()))) << "a second run differs";
+            EXPECT_TRUE(same_bits(first, c.run(table, by.place))) << "a second run differs";
             for (int seed = 1; seed <= testing::draws(0, 3); ++seed) {
                 run_at_random(static_cast<uint64_t>(1000 * seed));
-                EXPECT_TRUE(same_bits(first, c.run(table, cuda_place()))) << "differs with seed " << 1000 * seed;
+                EXPECT_TRUE(same_bits(first, c.run(table, by.place))) << "differs with seed " << 1000 * seed;
             }
             run_backwards(false);
         }
-    EXPECT_GE(taken, GetParam() == std::string("hopper") && !is_hopper() ? 0 : 60);
+    EXPECT_GE(taken, 60);
 }
 
 INSTANTIATE_TEST_SUITE_P(Kernels, CudaAttention, ::testing::Values("hopper", "tensor", "plain"),
                          [](const auto& kernel) { return kernel.param; });
 
-// Which kernels compute a request is told by name; slow_work tells of those that the fastest do not take, once for each
-// type and head dim, and only where no name chose the kernels.
+// Which kernels compute a request is told by name.
 TEST(CudaAttention, SaysWhichKernelsComputeARequest) {
-    const Place& place = cuda_place();
-    const KernelTable table = table_with(nullptr), plain = table_with("plain");
-    const auto by = [&](const KernelTable& of, DType dtype, int64_t D, int64_t stride_of_rows = 0) {
-        std::pmr::vector<float> values(static_cast<size_t>(4 * (D + 8)), 0, place.memory);
+    const auto by = [&](const char* kernels, DType dtype, int64_t D, int64_t stride_of_rows = 0) {
+        const PlaceOfAttention of(kernels);
+        std::pmr::vector<float> values(static_cast<size_t>(4 * (D + 8)), 0, of.place.memory);
         View x(values.data(), dtype, {1, 3, 1, D});
         if (stride_of_rows > 0) x.strides = {3 * stride_of_rows, stride_of_rows, stride_of_rows, 1};
-        return std::string(of.attention_implementation(place.stream, {.q = x, .k = x, .v = x, .o = x}));
+        return std::string(cuda_table().attention_implementation(of.place.stream, {.q = x, .k = x, .v = x, .o = x}));
     };
     const std::string fastest = is_hopper() ? "hopper" : "tensor";
-    EXPECT_EQ(by(table, DType::bf16, 64), fastest);
-    EXPECT_EQ(by(table, DType::bf16, 256), "tensor");
-    EXPECT_EQ(by(table, DType::bf16, 68), "plain");
-    EXPECT_EQ(by(table, DType::bf16, 64, 65), "plain");
-    EXPECT_EQ(by(table, DType::f32, 64), "plain");
-    EXPECT_EQ(by(plain, DType::bf16, 64), "plain");
-    EXPECT_EQ(std::string(table.attention_implementations()),
+    EXPECT_EQ(by("own", DType::bf16, 64), fastest);
+    EXPECT_EQ(by("own", DType::bf16, 256), "tensor");
+    EXPECT_EQ(by("own", DType::bf16, 68), "plain");
+    EXPECT_EQ(by("own", DType::bf16, 64, 65), "plain");
+    EXPECT_EQ(by("own", DType::f32, 64), "plain");
+    EXPECT_EQ(by("tensor", DType::bf16, 64), "tensor");
+    EXPECT_EQ(by("plain", DType::bf16, 64), "plain");
+    EXPECT_EQ(std::string(cuda_table().attention_implementations()),
               fastest == "hopper" ? "hopper, tensor, plain" : "tensor, plain");
-    EXPECT_EQ(std::string(plain.attention_implementations()), "plain");
 }
 
-TEST(CudaAttention, TellsOfRequestsThatTheFastestKernelsDoNotTake) {
-    const Place& place = cuda_place();
-    const auto run = [&](const KernelTable& table, int64_t D) {
+// A run is told once for each type and head dim, and for what it asked for only.
+TEST(CudaAttention, TellsOfRequestsThatTheFirstKernelsDoNotTake) {
+    const auto run = [&](const PlaceOfAttention& of, int64_t D) {
+        const Place& place = of.place;
         std::pmr::vector<float> values(static_cast<size_t>(2 * D), 1, place.memory), lse(2, 0, place.memory);
         std::pmr::vector<float> o(values.size(), 0, place.memory);
         const Shape shape{1, 2, 1, D};
-        std::pmr::vector<float> workspace(
-            static_cast<size_t>(table.attention_workspace(place.stream, shape, shape, false)), 0, place.memory);
         const View x(values.data(), DType::f32, shape);
-        table.attention_forward(place.stream,
-                                {.q = x,
-                                 .k = x,
-                                 .v = x,
-                                 .o = View(o.data(), DType::f32, shape),
-                                 .lse = View(lse.data(), DType::f32, {1, 1, 2}),
-                                 .workspace = View(workspace.data(), DType::f32, {std::ssize(workspace)})});
+        cuda_table().attention_forward(place.stream, {.q = x,
+                                                      .k = x,
+                                                      .v = x,
+                                                      .o = View(o.data(), DType::f32, shape),
+                                                      .lse = View(lse.data(), DType::f32, {1, 1, 2})});
         place.wait();
     };
-    const auto told = [](int64_t D) {
-        const std::string text =
-            concat("attention of q (1, 2, 1, ", D, ") in f32 is computed by the kernels \"plain\"");
-        const auto all = cuda::slow_attention();
-        return std::count_if(all.begin(), all.end(), [&](const std::string& t) { return t.starts_with(text); });
-    };
-    run(table_with("plain"), 24);
-    EXPECT_EQ(told(24), 0) << "the name asked for them";
-    run(table_with(nullptr), 24);
-    run(table_with(nullptr), 24);
-    EXPECT_EQ(told(24), 1);
-    EXPECT_EQ(told(40), 0);
+    const PlaceOfAttention own("own"), plain("plain");
+    run(plain, 24);
+    EXPECT_FALSE(plain.had_others());
+    run(own, 24);
+    run(own, 24);
+    ASSERT_EQ(own.choice.others.size(), 1U);
+    const std::string text = own.choice.others.begin()->second;
+    EXPECT_TRUE(
+        text.starts_with("attention, forward of q (1, 2, 1, 24) and 1 heads of 2 keys in f32, causal, is "
+                         "computed by the kernels \"plain\": "))
+        << text;
+    run(own, 40);
+    EXPECT_EQ(own.choice.others.size(), 2U);
 }
 
 // 40 queries and a single key whose scores are 64 * 4 * -4 / 8 = -128: to keys of padding, whose scores are 0, the
@@ -182,7 +170,8 @@ TEST(CudaAttention, TellsOfRequestsThatTheFastestKernelsDoNotTake) {
 // dy, 40, and dq and dk are 0.
 TEST_P(CudaAttention, KeysOfPaddingHaveNoWeight) {
     if (GetParam() == std::string("hopper") && !is_hopper()) GTEST_SKIP() << "another kernel computes it on this GPU";
-    const KernelTable table = table_with(GetParam());
+    const PlaceOfAttention by(GetParam());
+    const KernelTable& table = cuda_table();
     const Shape of_queries{1, 40, 1, 64}, of_key{1, 1, 1, 64}, of_lse{1, 1, 40};
     const auto filled = [&](const Shape& shape, float value) {
         return Array<uint16_t>(DType::bf16, shape, bf16_bits(value));
@@ -190,12 +179,13 @@ TEST_P(CudaAttention, KeysOfPaddingHaveNoWeight) {
     const auto q = filled(of_queries, 4), k = filled(of_key, -4), v = filled(of_key, 3), o = filled(of_queries, 3);
     const auto dy = filled(of_queries, 1);
     const auto dq = filled(of_queries, NAN), dk = filled(of_key, NAN), dv = filled(of_key, NAN);
-    const Array<float> lse(DType::f32, of_lse, -128), workspace = workspace_of(table, of_queries, of_key, NAN);
+    const Array<float> lse(DType::f32, of_lse, -128), workspace = workspace_of(of_queries, of_key, NAN);
     AttentionBackward a{.q = q.view(), .k = k.view(), .v = v.view(), .o = o.view(), .lse = lse.view()};
     a.dy = dy.view(), a.dq = dq.view(), a.dk = dk.view(), a.dv = dv.view();
     a.scale = 0.125f;
     a.workspace = workspace.view();
-    table.attention_backward(cuda_place().stream, a);
+    table.attention_backward(by.place.stream, a);
+    EXPECT_FALSE(by.had_others());
     const auto all_are = [](const Array<uint16_t>& array, float value) {
         const auto values = array.values();
         return std::all_of(values.begin(), values.end(), [value](uint16_t x) { return bf16_value(x) == value; });
@@ -208,8 +198,9 @@ TEST_P(CudaAttention, KeysOfPaddingHaveNoWeight) {
 // One head of 2200 positions, whose 18 blocks of keys add to dq in turns: more blocks than the emulation runs together.
 TEST(CudaAttention, SumsInTurnsDoNotDependOnTheOrderOfBlocks) {
     if (!is_hopper()) GTEST_SKIP() << "another kernel computes it on this GPU";
-    const KernelTable table = table_with("hopper");
-    const Stream& stream = cuda_place().stream;
+    const KernelTable& table = cuda_table();
+    const PlaceOfAttention by("hopper");
+    const Stream& stream = by.place.stream;
     const Shape shape{1, 2200, 1, 64};
     using Halves = Array<uint16_t>;
     const auto random = [&](RandomKey key) {
@@ -223,7 +214,7 @@ TEST(CudaAttention, SumsInTurnsDoNotDependOnTheOrderOfBlocks) {
     forward.lse = lse.view();
     table.attention_forward(stream, forward);
     const auto gradients = [&](float in_workspace) {
-        const Array<float> workspace = workspace_of(table, shape, shape, in_workspace);
+        const Array<float> workspace = workspace_of(shape, shape, in_workspace);
         const std::array<Halves, 3> results{random(5), random(6), random(7)};
         AttentionBackward a{
             .q = q.view(), .k = k.view(), .v = v.view(), .o = o.view(), .lse = forward.lse, .dy = dy.view()};
@@ -279,11 +270,16 @@ TEST(CudaAttention, BlocksBeginWithTheLongestTilesOfManyHeads) {
 }
 
 TEST(CudaAttention, AnUnknownNameIsAnError) {
+    const PlaceOfAttention by("fast");
+    float value = 0;
+    const View x(&value, DType::f32, {1, 1, 1, 1});
     try {
-        table_with("fast");
+        cuda_table().attention_implementation(by.place.stream, {.q = x, .k = x, .v = x, .o = x});
         ADD_FAILURE() << "no error";
     } catch (const UsageError& error) {
-        EXPECT_STREQ(error.what(), "TUTTI_CUDA_ATTENTION must be one of cudnn, hopper, tensor, plain; got \"fast\"");
+        EXPECT_STREQ(
+            error.what(),
+            "the kernels of attention must be one of own, fastest, cudnn, hopper, tensor, plain; got \"fast\"");
     }
 }
 

@@ -1,6 +1,6 @@
 // kernels/cuda/cuda_table.h: the tables for NVIDIA GPUs. Kernels return before the work is done. A table and its sizes
-// need no GPU, no driver and no NVIDIA library, except cuDNN with TUTTI_CUDA_ATTENTION=cudnn. A build without CUDA has
-// only the sizes; its gemm_implementations throws UsageError.
+// need no GPU, no driver and no NVIDIA library. A build without CUDA has only the sizes; its gemm_implementations
+// throws UsageError.
 #pragma once
 
 #include "tutti/kernels/kernel_table.h"

@@ -19,9 +19,7 @@ void fill_sampling(KernelTable& table);
 void fill_routing(KernelTable& table);      // route, route_backward, balance
 void fill_expert_rows(KernelTable& table);  // gather_rows, combine_rows, combine_rows_backward
 void fill_choices(KernelTable& table);      // sort_choices, accept_choices, order_arrivals
-// `kernel`: the name of the kernels to use for every request, as in TUTTI_CUDA_ATTENTION; null: chosen by the request.
-// Throws UsageError for an unknown name.
-void fill_attention(KernelTable& table, const char* kernel);
+void fill_attention(KernelTable& table);
 // Our own product, without tensor cores: for tests, and chosen by name. With tf32, the factors of f32 products are
 // rounded to TF32.
 void fill_gemm_plain(KernelTable& table, bool tf32 = false);
@@ -30,7 +28,6 @@ void fill_gemm(KernelTable& table, bool tf32 = false);
 // What slower kernels than the fastest of this GPU have computed so far, unless a name chose them:
 // KernelTable::slow_work.
 std::vector<std::string> slow_products();
-std::vector<std::string> slow_attention();
 // The product of one group of rows, whose number changes from call to call: as fill_gemm()'s, chosen for rounded rows.
 using GemmOfGroup = void (*)(const Stream&, const Gemm&);
 GemmOfGroup gemm_of_group(bool tf32);

@@ -20,7 +20,9 @@
 #include <type_traits>
 #include <vector>
 
+#include "tutti/device/cuda/cuda_device.h"
 #include "tutti/kernels/code_units.h"
+#include "tutti/kernels/cuda/candidates.h"
 #include "tutti/kernels/cuda/cublaslt.h"
 #include "tutti/kernels/cuda/cuda_table.h"
 #include "tutti/kernels/cuda/fill.h"
@@ -294,14 +296,8 @@ bool is_refused(lt::Status status) { return status == lt::kNotSupported || statu
 
 // --- the measurement of a tuning -------------------------------------------------------------------------------------
 
-constexpr int kCandidates = 8, kRounds = 9;
+constexpr int kCandidates = 8;
 constexpr double kWorth = 0.99;  // of the first candidate's time: less is the clock's noise
-
-Owned<cudaEvent_t> make_event() {
-    cudaEvent_t event = nullptr;
-    check_cuda(cudaEventCreateWithFlags(&event, cudaEventDefault), "cudaEventCreate");
-    return {event, [](cudaEvent_t e) { cudaEventDestroy(e); }};
-}
 
 // Zeros in place of c, whose own values repeated additions would destroy.
 Owned<void*> make_result(const Stream& stream, const View& c) {
@@ -314,47 +310,20 @@ Owned<void*> make_result(const Stream& stream, const View& c) {
     return owned;
 }
 
-double seconds_of(const Stream& stream, const Gemm& g, const Product& product, const lt::Algorithm& algorithm,
-                  void* result) {
-    const Owned<cudaEvent_t> begin = make_event(), end = make_event();
-    check_cuda(cudaEventRecord(begin.get(), native(stream)), "cudaEventRecord");
-    const lt::Status status = start(stream, g, product, algorithm, result);
-    if (is_refused(status)) return std::numeric_limits<double>::quiet_NaN();
-    library().check(status, "cublasLtMatmul of a candidate");
-    check_cuda(cudaEventRecord(end.get(), native(stream)), "cudaEventRecord");
-    check_cuda(cudaEventSynchronize(end.get()), "a candidate of cublasLtMatmul");
-    float milliseconds = 0;
-    check_cuda(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()), "cudaEventElapsedTime");
-    return 1e-3 * static_cast<double>(milliseconds);
-}
-
-// Candidates take turns, so that a change of the clock affects all of them; a first round is not counted.
 std::vector<double> medians_of(const Stream& stream, const Gemm& g, const Product& product,
                                const std::vector<lt::Algorithm>& candidates) {
     const Owned<void*> result = make_result(stream, g.c);
-    std::vector<std::vector<double>> times(candidates.size());
-    for (int round = -1; round < kRounds; ++round)
-        for (size_t i = 0; i < candidates.size(); ++i) {
-            const double seconds = seconds_of(stream, g, product, candidates[i], result.get());
-            if (round >= 0) times[i].push_back(seconds);
-        }
-    std::vector<double> medians;
-    for (std::vector<double>& of : times) {
-        std::nth_element(of.begin(), of.begin() + kRounds / 2, of.end());
-        medians.push_back(of[kRounds / 2]);
-    }
-    return medians;
+    return medians_in_turns(stream, candidates.size(), [&](size_t i) {
+        const lt::Status status = start(stream, g, product, candidates[i], result.get());
+        if (!is_refused(status)) library().check(status, "cublasLtMatmul of a candidate");
+        return status == lt::kSuccess;
+    });
 }
 
 // nullopt: the library has no algorithm, or refuses to run any.
 std::optional<TunedProduct> measured(const Stream& stream, const Gemm& g, const Problem& problem,
                                      const Product& product) {
-    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    check_cuda(cudaStreamIsCapturing(native(stream), &capture), "cudaStreamIsCapturing");
-    check(
-        capture == cudaStreamCaptureStatusNone, "the product ", text_of(problem),
-        " is first requested while a CUDA graph is recorded, where nothing can be timed; tune with train.cuda_graphs = "
-        "false");
+    check_can_time(stream, concat("the product ", text_of(problem)));
     const std::vector<lt::Algorithm> candidates = candidates_of(problem, product, kCandidates);
     if (candidates.empty()) return std::nullopt;
     TunedProduct tuned{.text = text_of(problem), .seconds = medians_of(stream, g, product, candidates)};
@@ -490,17 +459,10 @@ const char* implementation_of(const Stream& stream, const Gemm& g) {
     return algorithms().of(problem, plain) ? "cuBLASLt" : "own";
 }
 
-// The driver reports the CUDA version that it supports, not its own version. The encoding of an algorithm depends on
-// the library alone.
+// The encoding of an algorithm depends on the library alone.
 GemmTuning empty_tuning() {
-    int gpu = 0, version = 0;
-    check_cuda(cudaGetDevice(&gpu), "cudaGetDevice");
-    cudaDeviceProp properties{};
-    check_cuda(cudaGetDeviceProperties(&properties, gpu), "cudaGetDeviceProperties of GPU ", gpu);
-    check_cuda(cudaDriverGetVersion(&version), "cudaDriverGetVersion");
-    return {.gpu = concat(properties.name, ", ", properties.multiProcessorCount, " multiprocessors"),
-            .driver = concat("driver of CUDA ", version / 1000, '.', version / 10 % 100),
-            .library = library().version()};
+    const auto [gpu, driver] = current_gpu();
+    return {{gpu, driver, library().version()}, {}, {}, false};
 }
 
 }  // namespace

@@ -2,7 +2,10 @@
 // GPUs.
 #pragma once
 
+#include <algorithm>
+
 #include "tutti/base/host_device.h"
+#include "tutti/kernels/attention_choice.h"
 #include "tutti/kernels/kernel_table.h"
 
 namespace tutti::kernels::cuda {
@@ -39,8 +42,23 @@ struct BackwardWorkspace {
         values = dq + tiles * kTile;
     }
 };
-inline int64_t attention_workspace(const Stream&, const Shape& q, const Shape&, bool backward) {
-    return backward ? BackwardWorkspace(q).values : 0;
+
+// A bound of cuDNN's workspace in units of 4 bytes; a graph that asks for more is not used. cudnn-frontend 1.32
+// (node/scaled_dot_product_flash_attention.h): the deterministic backward keeps dP in 16 bits, by tiles of 64 queries
+// and 128 keys; D_i and perhaps dq in f32; dk and dv of every query head; each part aligned.
+inline int64_t cudnn_workspace(const Shape& q, const Shape& k, bool backward) {
+    if (q.numel() == 0 || k.numel() == 0) return 0;
+    const auto whole = [](int64_t n, int64_t tile) { return (n + tile - 1) / tile * tile; };
+    constexpr int64_t kOther = 1 << 18;  // 1 MiB
+    if (!backward) return kOther;
+    const int64_t B = q[0], H = q[2], D = q[3], Tq = whole(q[1], 64), Tk = whole(k[1], 128);
+    return B * H * (Tq * Tk / 2 + Tq + Tq * D + Tk * D) + kOther;
+}
+
+inline int64_t attention_workspace(const Stream& stream, const Shape& q, const Shape& k, bool backward) {
+    const int64_t own = backward ? BackwardWorkspace(q).values : 0;
+    const bool library = stream.attention != nullptr && stream.attention->asks_library();
+    return library ? std::max(own, cudnn_workspace(q, k, backward)) : own;
 }
 
 // The chunked delta rule: a block for each key head of a sequence, or for a part of its value heads, whose tiles and

@@ -1,6 +1,4 @@
 // kernels/cuda/table.cpp: fills the table for NVIDIA GPUs.
-#include <cstdlib>
-
 #include "tutti/kernels/cuda/cuda_table.h"
 #include "tutti/kernels/cuda/fill.h"
 #include "tutti/kernels/cuda/sizes.h"
@@ -25,14 +23,10 @@ const KernelTable& cuda_table() {
         cuda::fill_routing(t);
         cuda::fill_expert_rows(t);
         cuda::fill_choices(t);
-        cuda::fill_attention(t, std::getenv("TUTTI_CUDA_ATTENTION"));
+        cuda::fill_attention(t);
         cuda::fill_gemm(t);
         cuda::fill_grouped_gemm(t);
-        t.slow_work = [] {
-            std::vector<std::string> all = cuda::slow_products();
-            for (const std::string& text : cuda::slow_attention()) all.push_back(text);
-            return all;
-        };
+        t.slow_work = cuda::slow_products;
         cuda::fill_abilities(t);
         return t;
     }();

@@ -17,7 +17,7 @@ Encode encode_function() {
         check(
             result == cudaDriverEntryPointSuccess && found != nullptr,
             "attention on Hopper needs cuTensorMapEncodeTiled, which this driver lacks; update it to one of CUDA 12.0 "
-            "or later, or set TUTTI_CUDA_ATTENTION=tensor");
+            "or later, or set [train] attention = \"tensor\"");
         return reinterpret_cast<Encode>(found);
     }();
     return function;
