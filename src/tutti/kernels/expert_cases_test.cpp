@@ -120,7 +120,7 @@ TEST(KernelCasesNotice, AnOrderOfChoicesThatIsAnother) {
     wrong.order_arrivals = [](const Stream& s, View counts, int64_t, View order, View places) {
         reference_table().order_arrivals(s, counts, 1, order, places);
     };
-    EXPECT_TRUE(noticed(wrong, "order_arrivals", "multiples"));
+    EXPECT_TRUE(noticed(wrong, "order_arrivals", ""));
     wrong.order_arrivals = [](const Stream& s, View counts, int64_t, View order, View places) {
         reference_table().order_arrivals(s, counts, 1, places, order);
     };
