@@ -369,14 +369,14 @@ Rehearsal rehearse(const spec::RunSpec& run, const Target& target, int ranks, in
     }
 }
 
-PartsRehearsal rehearse_parts(const spec::RunSpec& run, const Target& target, int ranks,
+PartsRehearsal rehearse_parts(const spec::RunSpec& run, const Target& target, int ranks, int rank,
                               const engine::Factories& factories) {
     spec::RunSpec three = run;
     three.train.global_batch = 3 * run.train.micro_batch * spec::data_parallel_ranks(run.parallel, ranks);
     Target unlimited = target;
     unlimited.device.memory_bytes = 0;
     PartsRehearsal r;
-    r.whole = rehearse_within(three, unlimited, ranks, 0, factories, &r.parts);
+    r.whole = rehearse_within(three, unlimited, ranks, rank, factories, &r.parts);
     return r;
 }
 

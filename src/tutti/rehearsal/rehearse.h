@@ -65,7 +65,7 @@ struct PartsRehearsal {
     Rehearsal whole;  // its memory is not counted
     Parts parts;
 };
-PartsRehearsal rehearse_parts(const spec::RunSpec& run, const Target& target, int ranks,
+PartsRehearsal rehearse_parts(const spec::RunSpec& run, const Target& target, int ranks, int rank,
                               const engine::Factories& factories = {});
 
 // Bytes that the rank sends over links in a step, in the group of these axes.
