@@ -19,6 +19,7 @@ namespace {
 
 using published::GroupError;
 using published::PublishedRun;
+using published::Source;
 using simulate::Physics;
 
 struct Predicted {
@@ -75,46 +76,46 @@ Predicted predict_all(const std::vector<PublishedRun>& runs, const Physics& phys
     return p;
 }
 
-// Rows by group: the error, its bias, the largest, and the error of one constant a device and precision.
+// Rows by group: the error, its bias, the largest, how many rows are inside their intervals, and the error of one
+// constant a device and precision.
 void print_groups(const char* what, const std::vector<PublishedRun>& runs, const std::vector<double>& predicted,
-                  const std::function<std::vector<std::string>(const PublishedRun&)>& names_of, std::ostream& text) {
-    const std::vector<GroupError> ours = errors_of(runs, predicted, names_of);
+                  const std::function<std::vector<std::string>(const PublishedRun&)>& names_of, Source source,
+                  std::ostream& text) {
+    const std::vector<GroupError> ours = errors_of(runs, predicted, names_of, source);
     const std::vector<GroupError> constant = errors_of(runs, published::naive(runs), names_of);
     text << left(what, 24) << right("rows", 6) << right("error", 9) << right("bias", 9) << right("largest", 9)
-         << right("one constant", 14) << '\n';
+         << right("inside", 9) << right("one constant", 14) << '\n';
     for (const GroupError& group : ours) {
         const auto same =
             std::find_if(constant.begin(), constant.end(), [&](const GroupError& g) { return g.name == group.name; });
         text << left(group.name, 24) << right(std::to_string(group.rows), 6) << right(format_percent(group.mean), 9)
              << right(format_percent(group.bias), 9) << right(format_percent(group.largest), 9)
-             << right(format_percent(same->mean), 14) << '\n';
+             << right(format_percent(double(group.inside) / group.rows), 9) << right(format_percent(same->mean), 14)
+             << '\n';
     }
 }
 
-void print_errors(const std::vector<PublishedRun>& runs, const std::vector<double>& predicted, std::ostream& text) {
+void print_errors(const std::vector<PublishedRun>& runs, const std::vector<double>& predicted, Source source,
+                  std::ostream& text) {
     const auto of_family = [](const PublishedRun& run) { return std::vector<std::string>{run.family}; };
     text << "errors are |ln(predicted / measured)|; one constant: the best one for a device and precision\n";
-    print_groups("family", runs, predicted, of_family, text);
+    print_groups("family", runs, predicted, of_family, source, text);
     text << '\n';
     print_groups(
-        "kind", runs, predicted, [](const PublishedRun& run) { return kinds_of(run); }, text);
+        "kind", runs, predicted, [](const PublishedRun& run) { return kinds_of(run); }, source, text);
     text << '\n';
     const published::Means ours = means_of(runs, predicted), constant = means_of(runs, published::naive(runs));
-    text << left("mean of the families", 30) << right(format_percent(ours.families), 9) << right("", 18)
+    text << left("mean of the families", 30) << right(format_percent(ours.families), 9) << right("", 27)
          << right(format_percent(constant.families), 14) << '\n'
-         << left("mean of the houses", 30) << right(format_percent(ours.houses), 9) << right("", 18)
+         << left("mean of the houses", 30) << right(format_percent(ours.houses), 9) << right("", 27)
          << right(format_percent(constant.houses), 14) << '\n';
 }
 
-void print_coverage(const std::vector<PublishedRun>& runs, const std::vector<double>& predicted, std::ostream& text) {
-    int inside = 0, measured = 0;
-    for (size_t i = 0; i < runs.size(); ++i) {
-        if (!runs[i].counts() || predicted[i] <= 0) continue;
-        ++measured;
-        inside += std::abs(std::log(predicted[i] / runs[i].seconds)) <= half_width(runs[i]) ? 1 : 0;
-    }
-    if (measured > 0)
-        text << inside << " of " << measured
+void print_coverage(const std::vector<PublishedRun>& runs, const std::vector<double>& predicted, Source source,
+                    std::ostream& text) {
+    for (const GroupError& all : errors_of(
+             runs, predicted, [](const PublishedRun&) { return std::vector<std::string>{"all"}; }, source))
+        text << all.inside << " of " << all.rows
              << " measured steps are inside their interval, which should hold 8 of 10\n";
 }
 
@@ -158,12 +159,13 @@ int simulate_table(const SimulateArguments& a, const Io& io) {
     for (size_t i = 0; i < runs.size(); ++i)
         if (p.seconds[i] == 0 && runs[i].problem.empty()) runs[i].problem = "refused";
     if (!a.leave_out.empty()) p.seconds = left_out(a, runs, text);
+    const Source source = a.leave_out.empty() ? Source::as_fitted : Source::left_out;
     if (std::any_of(runs.begin(), runs.end(), [](const PublishedRun& run) { return run.measured(); }))
-        print_errors(runs, p.seconds, text);
+        print_errors(runs, p.seconds, source, text);
     if (!p.refused.empty())
         text << p.refused.size() << " of " << runs.size() << " rows are not predicted (--json says why); "
              << p.refused.front() << '\n';
-    print_coverage(runs, p.seconds, text);
+    print_coverage(runs, p.seconds, source, text);
     std::vector<double>& errors = p.memory_errors;
     if (!errors.empty()) {
         std::sort(errors.begin(), errors.end());

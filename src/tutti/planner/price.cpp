@@ -62,33 +62,42 @@ const Pricer::Layers& Pricer::layers_of(const spec::RunSpec& run, int64_t stages
     return layers;
 }
 
-const Pricer::Shape& Pricer::shape_of(const spec::ParallelSpec& p, int64_t microbatches) {
-    constexpr int64_t kRanks = 8, kRounds = 4;  // more ranks and rounds have the same shape
-    const int64_t ranks = std::min(p.pp, kRanks);
-    const int64_t m = std::clamp<int64_t>(microbatches * ranks / p.pp, 1, kRounds * ranks);
-    const std::lock_guard lock(mutex_);
-    const auto [known, is_new] = shapes_.try_emplace({p.schedule, p.pp, p.virtual_stages, m});
-    Shape& shape = known->second;
-    if (!is_new || p.pp == 1) return shape;
-    schedule::Schedule few;
+const Pricer::Shape& Pricer::shape_of_few(const spec::ParallelSpec& p, int64_t ranks, int64_t microbatches) {
+    const std::tuple key(p.schedule, ranks, p.virtual_stages, microbatches);
+    {
+        const std::lock_guard lock(mutex_);
+        const auto known = shapes_.find(key);
+        if (known != shapes_.end()) return known->second;
+    }
+    Shape shape;
     try {
-        few = schedule::generate(p.schedule, {.ranks = static_cast<int>(ranks),
-                                              .chunks = static_cast<int>(p.virtual_stages),
-                                              .microbatches = static_cast<int>(m)});
-    } catch (const UsageError&) {
-        shapes_.erase(known);
-        throw;
+        const schedule::Schedule few = schedule::generate(p.schedule, {.ranks = static_cast<int>(ranks),
+                                                                       .chunks = static_cast<int>(p.virtual_stages),
+                                                                       .microbatches = static_cast<int>(microbatches)});
+        const auto timeline = schedule::simulate<double>(few, {});
+        const auto chunks = static_cast<double>(p.virtual_stages);
+        shape.idle =
+            (timeline.makespan / (3 * chunks) - static_cast<double>(microbatches)) / static_cast<double>(ranks - 1);
+        shape.folded = few.placement == schedule::v_placement(static_cast<int>(ranks));
+        const int64_t places[] = {0, ranks / 2, ranks - 1};
+        for (size_t i = 0; i < 3; ++i) shape.held[i] = timeline.peak_until_w[to_size(places[i])] / chunks;
+    } catch (const UsageError& error) {
+        shape.problem = error.what();
     }
-    const auto timeline = schedule::simulate<double>(few, {});
-    const auto chunks = static_cast<double>(p.virtual_stages);
-    shape.idle = (timeline.makespan / (3 * chunks) - static_cast<double>(m)) / static_cast<double>(ranks - 1);
-    shape.folded = few.placement == schedule::v_placement(static_cast<int>(ranks));
-    const int64_t places[] = {0, ranks / 2, ranks - 1};
-    for (size_t i = 0; i < 3; ++i) {
-        const double held = timeline.peak_until_w[to_size(places[i])] / chunks;
-        shape.held[i] = std::min(static_cast<double>(microbatches),
-                                 1 + (held - 1) * static_cast<double>(p.pp) / static_cast<double>(ranks));
-    }
+    const std::lock_guard lock(mutex_);
+    return shapes_.try_emplace(key, std::move(shape)).first->second;
+}
+
+// UsageError for a schedule that does not exist.
+Pricer::Shape Pricer::shape_of(const spec::ParallelSpec& p, int64_t microbatches) {
+    constexpr int64_t kRanks = 8, kRounds = 4;  // more ranks and rounds have the same shape
+    if (p.pp == 1) return {};
+    const int64_t ranks = std::min(p.pp, kRanks);
+    Shape shape = shape_of_few(p, ranks, std::clamp<int64_t>(microbatches * ranks / p.pp, 1, kRounds * ranks));
+    check<UsageError>(shape.problem.empty(), shape.problem);
+    for (double& held : shape.held)
+        held = std::min(static_cast<double>(microbatches),
+                        1 + (held - 1) * static_cast<double>(p.pp) / static_cast<double>(ranks));
     return shape;
 }
 
@@ -125,6 +134,10 @@ Pricer::Layout Pricer::sizes_of(const spec::RunSpec& run, const LayerProbe& prob
     l.replicas = real(p.dp_replicate);
     l.shards = real(dp / p.dp_replicate * p.cp);
     l.expert_shards = std::max(1.0, request_.gpus / (real(p.pp) * real(p.ep) * real(p.etp) * l.replicas));
+    l.units.reserve(probe.kind_of_layer.size() + 2);
+    l.units.push_back(&probe.embedding);
+    for (const size_t kind : probe.kind_of_layer) l.units.push_back(&probe.kinds[kind]);
+    l.units.push_back(&probe.head);
     return l;
 }
 
@@ -170,7 +183,6 @@ Pricer::Stage Pricer::stage_of(const Layout& l, int64_t index) {
         stage.offloaded += unit.offloaded;
         stage.dense += unit.dense;
         stage.experts += unit.experts;
-        stage.units.push_back(&unit);
     };
     // The input of a later stage takes the place of the embedding's output.
     stage.kept = l.probe->embedding.kept;
@@ -184,6 +196,8 @@ Pricer::Stage Pricer::stage_of(const Layout& l, int64_t index) {
         add(*stage.last);
     }
     stage.has_head = index + 1 == std::ssize(*l.layers);
+    const int64_t first = index == 0 ? 0 : begin + 1;
+    stage.units = std::span(l.units).subspan(to_size(first), to_size(end + (stage.has_head ? 2 : 1) - first));
     if (stage.has_head) {
         add(l.probe->head);
         stage.kept -= l.probe->head.kept;
@@ -203,7 +217,8 @@ class Pricer::Walk {
           p_(run_.parallel),
           several_(l.microbatches > 1),
           masters_gathered_(p_.zero == 3 && l.of_value(Purpose::weights) == 0),
-          value_(static_cast<double>(size_of(spec::compute_dtype(run_)))) {
+          value_(static_cast<double>(size_of(spec::compute_dtype(run_)))),
+          reduced_value_(static_cast<double>(size_of(spec::reduce_dtype(run_)))) {
         const auto tp = static_cast<int>(p_.tp), etp = static_cast<int>(p_.ep * p_.etp);
         const auto shards = static_cast<int>(l.shards), expert_shards = static_cast<int>(l.expert_shards);
         const auto replicas = static_cast<int>(l.replicas);
@@ -259,6 +274,8 @@ class Pricer::Walk {
         double shards;
         simulate::Group over, copies;
         double free = 0, copies_free = 0;  // when the last operations end
+        // Of the last unit, which most others are like.
+        double bytes = -1, seconds = 0;
     };
     struct Operation {
         double begin = 0, seconds = 0;
@@ -276,6 +293,7 @@ class Pricer::Walk {
         return operation;
     }
     void wait_for(const Operation& o) {
+        if (o.seconds == 0 && o.begin <= clock_.now) return;
         clock_.now = clock_.end_of_wait(o.begin, o.begin + o.seconds, prices_.physics().contention);
     }
     void wait_for(const Gather& gather) {
@@ -310,12 +328,15 @@ class Pricer::Walk {
             };
             for (Set& set : sets_) {
                 const double values = stage.units[u]->*set.values;
-                const double bytes = static_cast<double>(size_of(spec::reduce_dtype(run_))) * values;
-                if (values > 0)
-                    start(set, values,
-                          set.shards <= 1 ? 0.0
-                          : p_.zero == 0  ? prices_.all_reduce(bytes, set.over)
-                                          : prices_.gather(bytes, set.over));
+                if (values == 0) continue;
+                const double bytes = reduced_value_ * values;
+                if (bytes != set.bytes) {
+                    set.bytes = bytes;
+                    set.seconds = set.shards <= 1 ? 0.0
+                                  : p_.zero == 0  ? prices_.all_reduce(bytes, set.over)
+                                                  : prices_.gather(bytes, set.over);
+                }
+                start(set, values, set.seconds);
             }
             // Norms, whose gradients are summed over tp too, are reduced last, and by themselves.
             if (p_.tp > 1 && p_.sequence_parallel && sets_[1].shards > 1)
@@ -339,7 +360,7 @@ class Pricer::Walk {
     const spec::RunSpec& run_;
     const spec::ParallelSpec& p_;
     const bool several_, masters_gathered_;
-    const double value_;  // bytes of a weight
+    const double value_, reduced_value_;  // bytes of a weight, of a gradient that is reduced
     simulate::Clock clock_;
     std::array<Set, 2> sets_;
     std::vector<Reduction> reductions_;
@@ -442,7 +463,7 @@ double Pricer::passes(const spec::RunSpec& run, const LayerProbe& probe) {
     const spec::ParallelSpec& p = run.parallel;
     Layout l = sizes_of(run, probe);
     l.layers = &layers_of(run, p.pp * p.virtual_stages);
-    const Shape& shape = shape_of(p, static_cast<int64_t>(l.microbatches));
+    const Shape shape = shape_of(p, static_cast<int64_t>(l.microbatches));
     double busiest = 0;
     for (const int64_t position : {int64_t{0}, p.pp / 2, p.pp - 1}) {
         double busy = 0;
@@ -463,7 +484,7 @@ Price Pricer::estimate(const spec::RunSpec& run, const LayerProbe& probe, double
     const spec::ParallelSpec& p = run.parallel;
     Layout l = sizes_of(run, probe);
     l.layers = &layers_of(run, p.pp * p.virtual_stages);
-    const Shape& shape = shape_of(p, static_cast<int64_t>(l.microbatches));
+    const Shape shape = shape_of(p, static_cast<int64_t>(l.microbatches));
     const std::array<int64_t, 3> positions = {0, p.pp / 2, p.pp - 1};
     std::array<std::vector<Stage>, 3> stages;
     std::array<std::vector<const Stage*>, 3> own;
@@ -476,11 +497,10 @@ Price Pricer::estimate(const spec::RunSpec& run, const LayerProbe& probe, double
         for (const int64_t s : stages_at(p, shape, positions[i])) {
             const bool repeats = before >= 0 && alike(l, before, s);
             Stage& stage = stages[i].emplace_back(repeats ? Stage(stages[i].back()) : stage_of(l, s));
-            if (!repeats) set_transients(l, stage);
+            if (!repeats) beside = std::max(beside, most_beside(l, stage));
             before = s;
             kept += stage.kept;
             offloaded += stage.offloaded;
-            beside = std::max(beside, *std::max_element(stage.transient[0].begin(), stage.transient[0].end()));
         }
         for (const Stage& stage : stages[i]) own[i].push_back(&stage);
         Price here = state_of(l, own[i]);

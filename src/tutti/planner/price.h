@@ -49,7 +49,7 @@ class Pricer {
   private:
     struct Stage {
         double begins = 0, ends = 0;                // in the step: begin of the first forward, end of the last backward
-        std::vector<const UnitProbe*> units;        // in the order of the forward
+        std::span<const UnitProbe* const> units;    // of Layout::units
         double forward = 0, input = 0, weight = 0;  // with what data parallelism does not hide in each microbatch
         double kept = 0, kept_for_weight = 0, offloaded = 0;
         double dense = 0, experts = 0;
@@ -68,23 +68,26 @@ class Pricer {
         spec::OffloadSpec offload;
         MemoryByPurpose bytes;
     };
-    // A schedule with equal stages on a few ranks.
+    // A schedule with equal stages, as it is on a few ranks.
     struct Shape {
         double idle = 0;                         // of the first rank, in microbatches of a rank, over the other ranks
         bool folded = false;                     // in a V
         std::array<double, 3> held = {1, 1, 1};  // most microbatches that the first, middle and last rank keep
+        std::string problem = {};                // why it does not exist
     };
 
     using Layers = std::vector<std::pair<int64_t, int64_t>>;  // begin, end by stage
 
     const MemoryByPurpose& state_of_many(const spec::RunSpec& run) const;
+    static double most_beside(const Layout& layout, const Stage& stage);
     Layout sizes_of(const spec::RunSpec& run, const LayerProbe& probe) const;
     Layout layout_of(const spec::RunSpec& run);
     static bool alike(const Layout& layout, int64_t a, int64_t b);
     static Stage stage_of(const Layout& layout, int64_t index);
     std::vector<int64_t> stages_at(const spec::ParallelSpec& p, const Shape& shape, int64_t position) const;
     const schedule::Schedule& schedule_of(const spec::ParallelSpec& p, int64_t microbatches);
-    const Shape& shape_of(const spec::ParallelSpec& p, int64_t microbatches);
+    const Shape& shape_of_few(const spec::ParallelSpec& p, int64_t ranks, int64_t microbatches);
+    Shape shape_of(const spec::ParallelSpec& p, int64_t microbatches);
     const Layers& layers_of(const spec::RunSpec& run, int64_t stages);
     void add_data_parallelism(const Layout& layout, Stage& stage) const;
     double first_gathers(const Layout& layout, std::span<const Stage* const> stages) const;
@@ -94,8 +97,8 @@ class Pricer {
     Price state_of(const Layout& layout, std::span<const Stage* const> stages) const;
     Price memory_of(const Layout& layout, size_t rank) const;
     double message(const Layout& layout) const;  // seconds of an activation between stages
-    void set_transients(const Layout& layout, Stage& stage) const;
-    double transient_of(const Layout& layout, const Stage& stage, schedule::Op op, bool after) const;
+    static void set_transients(const Layout& layout, Stage& stage);
+    static double transient_of(const Layout& layout, const Stage& stage, schedule::Op op, bool after);
 
     const Request& request_;
     rehearsal::Target target_;

@@ -13,7 +13,8 @@ struct Pricer::Layout {
     const spec::RunSpec* run = nullptr;
     const LayerProbe* probe = nullptr;
     const schedule::Schedule* schedule = nullptr;
-    const Layers* layers = nullptr;  // of all stages
+    const Layers* layers = nullptr;       // of all stages
+    std::vector<const UnitProbe*> units;  // of the whole model, in the order of the forward
     std::vector<Stage> stages;
     std::vector<std::vector<int>> stages_of_rank;
     double microbatches = 1, replicas = 1, shards = 1, expert_shards = 1;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <deque>
+#include <limits>
 #include <utility>
 
 #include "tutti/base/to_size.h"
@@ -31,11 +32,19 @@ Price Pricer::state_of(const Layout& l, std::span<const Stage* const> stages) co
     return price;
 }
 
-void Pricer::set_transients(const Layout& l, Stage& stage) const {
+void Pricer::set_transients(const Layout& l, Stage& stage) {
     using schedule::Op;
     for (const Op op : {Op::forward, Op::backward, Op::backward_input, Op::backward_weight})
         for (const bool after : {false, true})
             stage.transient[after ? 1 : 0][to_size(op)] = transient_of(l, stage, op, after);
+}
+
+double Pricer::most_beside(const Layout& l, const Stage& stage) {
+    using schedule::Op;
+    double most = -std::numeric_limits<double>::infinity();
+    for (const Op op : {Op::forward, Op::backward, Op::backward_input, Op::backward_weight})
+        most = std::max(most, transient_of(l, stage, op, false));
+    return most;
 }
 
 Price Pricer::memory_of(const Layout& l, size_t rank) const {
@@ -97,7 +106,7 @@ Price Pricer::memory_of(const Layout& l, size_t rank) const {
 
 // Bytes of a pass over a stage at its fullest moment, above what all microbatches keep, its own with them. `after`: the
 // rank's pass before was a backward, whose last reductions are in flight.
-double Pricer::transient_of(const Layout& l, const Stage& stage, schedule::Op op, bool after) const {
+double Pricer::transient_of(const Layout& l, const Stage& stage, schedule::Op op, bool after) {
     using schedule::Op;
     const spec::ParallelSpec& p = l.run->parallel;
     const bool is_split = splits(p);

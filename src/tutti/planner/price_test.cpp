@@ -112,6 +112,26 @@ TEST(Price, IsThatOfTheRehearsal) {
     }
 }
 
+// Ranks of context parallelism wait for one another's states. A probe of one rank alone has no such waits: its price
+// was 0.71 of the rehearsal.
+TEST(Price, HasTheWaitsForStates) {
+    Request r = request_for(spec::preset("mamba-codestral-7b"), hardware::cluster_named("h100"), 8, 4, 65536);
+    rehearsal::Target target = target_of(r);
+    target.device.memory_bytes = 0;
+    Pricer pricer(r, target);
+    spec::RunSpec run = plain_run(r);
+    run.parallel.cp = 8;
+    run.parallel.cp_method = "all_gather";
+    run.parallel.cp_ulysses = 4;
+    run.parallel.dp_shard = 1;
+    run.parallel.zero = 1;
+    spec::validate(run, r.gpus);
+    const double ratio =
+        pricer.price(run)->seconds / simulate::rehearse_on(run, target, r.gpus, r.cluster, {}, false).seconds;
+    EXPECT_GT(ratio, 0.8);
+    EXPECT_LT(ratio, 1.05);
+}
+
 // A search is as good as the order in which it prices what it rehearses.
 TEST(Price, OfFinalistsIsThatOfTheirRehearsals) {
     const bool shown = std::getenv("TUTTI_SHOW_PRICES") != nullptr;

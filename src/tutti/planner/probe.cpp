@@ -2,6 +2,7 @@
 #include "tutti/planner/probe.h"
 
 #include <algorithm>
+#include <numeric>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
 #include "tutti/device/on_cores.h"
+#include "tutti/parallel/groups.h"
 #include "tutti/simulate/rehearsed.h"
 #include "tutti/spec/layers.h"
 #include "tutti/spec/rules.h"
@@ -101,13 +103,27 @@ LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
     small.offload.optimizer = small.offload.params = false;
     const int ranks = ranks_of_layers(small, ranks_);
     const rehearsal::Target loaded = simulate::with_fullest_first(target_, small);
-    const rehearsal::PartsRehearsal parts = rehearsal::rehearse_parts(small, loaded, ranks);
+    // One microbatch on one rank, or where a state passes from rank to rank, on all that wait for one another: the
+    // times are those of the one that is busy or waits for longest.
+    const std::vector<int> along = parallel::make_mesh(small, ranks).group(0, simulate::chained_axes(run.model));
+    std::vector<rehearsal::PartsRehearsal> rehearsed;
+    std::vector<Program> microbatches;
+    for (const int rank : along) {
+        const auto& [whole, of] = rehearsed.emplace_back(rehearsal::rehearse_parts(small, loaded, ranks, rank));
+        Program& microbatch = microbatches.emplace_back(Program{whole.program.groups, whole.program.places, {}});
+        microbatch.actions.assign(whole.program.actions.begin() + static_cast<std::ptrdiff_t>(of.begin),
+                                  whole.program.actions.begin() + static_cast<std::ptrdiff_t>(of.end));
+    }
+    const std::vector<std::vector<double>> seconds_of = simulate::lay_out(along, microbatches, prices_, false).of_place;
+    const auto slowest =
+        to_size(std::ranges::max_element(seconds_of, {},
+                                         [](const std::vector<double>& of_place) {
+                                             return std::accumulate(of_place.begin(), of_place.end(), 0.0);
+                                         }) -
+                seconds_of.begin());
+    const std::vector<double>& seconds = seconds_of[slowest];
+    const rehearsal::PartsRehearsal& parts = rehearsed[slowest];
     const Program& program = parts.whole.program;
-    // One microbatch on this rank.
-    Program microbatch{program.groups, program.places, {}};
-    microbatch.actions.assign(program.actions.begin() + static_cast<std::ptrdiff_t>(parts.parts.begin),
-                              program.actions.begin() + static_cast<std::ptrdiff_t>(parts.parts.end));
-    const std::vector<double> seconds = simulate::lay_out({0}, {microbatch}, prices_, false).of_place.front();
     const std::vector<rehearsal::UnitValues>& values = parts.parts.values;
     std::vector<UnitProbe> units(values.size());
     const auto unit_of = [&](const std::string& place) {

@@ -11,13 +11,14 @@
 #include <queue>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
 #include "tutti/device/on_cores.h"
+#include "tutti/planner/node.h"
 #include "tutti/planner/price.h"
 #include "tutti/planner/rules.h"
-#include "tutti/simulate/rehearsed.h"
 
 namespace tutti::planner {
 
@@ -27,8 +28,7 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 // Times the fastest estimate: nodes that are opened, as the price may be a few percent lower; layouts that are
 // proposed, among which one needs less memory.
 constexpr double kOpened = 1.05, kFar = 1.6;
-constexpr double kSlack = 1.1;  // of the memory: the price counts it again
-constexpr int kMostMicroBatch = 64, kMostExpertTp = 8;
+constexpr int kMostExpertTp = 8;
 
 // The fastest of each slice of the memory.
 class Front {
@@ -56,26 +56,7 @@ class Front {
     std::array<Candidate, kSlices> best_;
 };
 
-// What changes a layer.
-struct Node {
-    int64_t tp = 1, cp = 1, ep = 1, etp = 1;
-    ContextMethod how;
-    size_t micro_batch = 0;  // in Search::micro_batches_
-    int recompute = 0;       // in kPolicies
-    bool offloads = false, splits = false;
-    auto operator<=>(const Node&) const = default;
-};
-constexpr std::array kPolicies = {"none", "selective", "full"};
 using Hope = std::pair<double, Node>;  // seconds of its fastest pipeline, or a bound of them
-
-struct Pipeline {
-    double seconds = 0;  // of a layout that fits
-    double passes = 0;   // of a step without data parallelism
-    Node node;
-    int64_t pp = 1;
-    std::string_view schedule;
-    int64_t virtual_stages = 1;
-};
 
 auto grid_of(const spec::RunSpec& run) {
     const spec::ParallelSpec& p = run.parallel;
@@ -89,17 +70,18 @@ class Search {
           capacity_(
               std::min(target.device.memory_bytes > 0 ? double(target.device.memory_bytes) : kNever, r.cluster.memory)),
           pricer_(r, target),
-          run_(plain_run(r)),
-          micro_batches_(divisors(r.run.train.global_batch, kMostMicroBatch)),
+          hand_(r, pricer_, capacity_),
+          micro_batches_(micro_batches_of(r)),
           front_(r.cluster.memory) {}
 
     Found run() {
         const auto start = std::chrono::steady_clock::now();
-        found_.gates.all = layouts_of_space();
+        found_.gates.all = hand_.layouts_of_space();
         explore();
-        estimate_pipelines();
+        estimate_data_parallelism();
         price_proposals();
         Gates& g = found_.gates;
+        found_.least_bytes = seen_memory_.least;
         g.unopened = g.all - g.rules - g.memory - g.passes - g.estimated;
         g.probes = static_cast<int64_t>(pricer_.probes());
         g.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -107,6 +89,10 @@ class Search {
     }
 
   private:
+    // Estimates of several nodes, side by side, know the fastest layout before them; what they say is taken one after
+    // another, with the fastest layout until then. So the result depends on no number of cores.
+    static constexpr size_t kAtOnce = 8;
+
     // --- Nodes
 
     void push(const Node& node, double bound) {
@@ -118,23 +104,21 @@ class Search {
         Node first;
         first.tp = std::min(r_.gpus, r_.cluster.per_node);
         first.ep = r_.run.model.moe.experts > 0 ? std::gcd(r_.run.model.moe.experts, int64_t{r_.gpus}) : 1;
-        if (r_.gpus % first.tp == 0 && seen_.insert(first).second) visit(first);
+        if (r_.gpus % first.tp == 0 && seen_.insert(first).second) visit(first, look_at(first));
         for (const int ep : divisors(std::max<int64_t>(1, r_.run.model.moe.experts), r_.gpus)) {
             Node node;
             node.ep = ep;
             push(node, 0);
         }
-        // Some at a time, whose probes are rehearsed at once.
-        constexpr size_t kAtOnce = 8;
         for (std::vector<Hope> next; open_.size() > 0; next.clear()) {
             while (next.size() < kAtOnce && !open_.empty() && open_.top().first <= kOpened * fastest_) {
                 next.push_back(open_.top());
                 open_.pop();
             }
             if (next.empty()) break;
-            prepare(next);
-            for (const auto& [bound, node] : next)
-                if (bound <= kOpened * fastest_) visit(node);
+            const std::vector<std::optional<Look>> looks = look_at(next);
+            for (size_t i = 0; i < next.size(); ++i)
+                if (next[i].first <= kOpened * fastest_) visit(next[i].second, looks[i]);
         }
         constexpr size_t kMost = 24, kClimbs = 12;
         const auto sort = [&] {
@@ -149,101 +133,92 @@ class Search {
             for (auto [seconds, node] : climbing)
                 if (++node.micro_batch < micro_batches_.size() && seen_.insert(node).second)
                     next.emplace_back(seconds, node);
-            prepare(next);
+            const std::vector<std::optional<Look>> looks = look_at(next);
             climbing.clear();
-            for (const auto& [seconds, node] : next) {
-                visit(node);
-                if (hopes_.back().second == node && hopes_.back().first <= kFar * fastest_)
+            for (size_t i = 0; i < next.size(); ++i) {
+                visit(next[i].second, looks[i]);
+                if (hopes_.back().second == next[i].second && hopes_.back().first <= kFar * fastest_)
                     climbing.push_back(hopes_.back());
             }
         }
         sort();
-        std::vector<Hope> best = first_hopes(kMost), split = best;
-        for (auto& [seconds, node] : split) node.splits = true;
-        std::erase_if(split, [&](const auto& hope) { return r_.gpus == hope.second.tp * hope.second.cp; });
-        prepare(split);
-        for (const auto& [seconds, node] : best)
-            if (seconds <= kFar * fastest_) variants(node);
+        const std::vector<Hope> best = first_hopes(kMost);
+        for (size_t begin = 0; begin < best.size(); begin += kAtOnce) {
+            std::vector<std::vector<Variant>> variants(std::min(kAtOnce, best.size() - begin));
+            for_each_on_cores(variants.size(), [&](size_t i) {
+                if (best[begin + i].first <= kFar * fastest_) variants[i] = variants_of(best[begin + i].second);
+            });
+            for (size_t i = 0; i < variants.size(); ++i)
+                if (best[begin + i].first <= kFar * fastest_) take(variants[i]);
+        }
     }
     std::vector<Hope> first_hopes(size_t most) const {
         return {hopes_.begin(), hopes_.begin() + std::min(std::ssize(hopes_), static_cast<std::ptrdiff_t>(most))};
     }
 
-    // Rehearses the probes of nodes that are likely to be asked for, on all cores.
-    void prepare(const std::vector<Hope>& likely) {
-        std::vector<spec::RunSpec> runs;
-        for (const auto& [bound, node] : likely)
-            if (bound <= kFar * fastest_ && set(node)) runs.push_back(run_);
-        pricer_.prepare(runs);
-    }
-
-    // Whether the rules allow layers like these.
-    bool set(const Node& node) {
-        spec::ParallelSpec& p = run_.parallel;
-        p.tp = node.tp;
-        p.cp = node.cp;
-        p.cp_method = node.how.name;
-        p.cp_ulysses = node.how.ulysses;
-        p.ep = node.ep;
-        p.etp = node.etp;
-        p.dp_replicate = 1;
-        p.dp_shard = r_.gpus / (node.tp * node.cp);
-        p.zero = 0;
-        p.sequence_parallel = true;
-        if (!spec::sequence_parallel_fits(run_)) p.sequence_parallel = false;
-        set_pipeline(node.splits ? 2 : 1, node.splits ? "zb-h1" : "1f1b", 1);
-        run_.train.micro_batch = micro_batches_[node.micro_batch];
-        run_.recompute.policy = kPolicies[to_size(node.recompute)];
-        run_.offload = {};
-        run_.offload.activations = node.offloads;
-        return spec::tp_fits(run_) && spec::cp_fits(run_) && spec::ep_has_experts(run_) &&
-               spec::divides(node.etp, r_.run.model.moe.ffn) && node.ep * node.etp <= r_.gpus;
-    }
     // What the search may take; a node that is left out may still lead to others.
     bool taken(const Node& node) const {
         const Limits& l = r_.limits;
         return Limits::in(l.tp, node.tp) && Limits::in(l.cp, node.cp) && Limits::in(l.ep, node.ep) &&
-               Limits::in(l.etp, node.etp) && Limits::in(l.micro_batch, run_.train.micro_batch) &&
+               Limits::in(l.etp, node.etp) && Limits::in(l.micro_batch, micro_batches_[node.micro_batch]) &&
                !(l.plain_context && node.how.ulysses > 1);
     }
 
     // Layers that neither recompute nor offload, with a whole backward.
-    void visit(const Node& node) {
-        if (!set(node)) return;
-        const LayerProbe& probe = pricer_.probe(run_);
+    struct Look {
+        double seconds = 0;  // of the layers of a step, on all devices
+        NodeEstimate estimate;
+    };
+    // Nothing for a node that the rules do not allow.
+    std::optional<Look> look_at(const Node& node) {
+        NodeLayouts layouts(r_, pricer_, capacity_);
+        if (!layouts.set(node)) return std::nullopt;
+        const LayerProbe& probe = pricer_.probe(layouts.run());
         double all = probe.embedding.passes() + probe.head.passes();
         for (const size_t kind : probe.kind_of_layer) all += probe.kinds[kind].passes();
-        const double microbatches = double(r_.run.train.global_batch) / double(run_.train.micro_batch);
-        const double seconds = microbatches * double(node.tp * node.cp) / r_.gpus * all;  // on all devices
-        // A larger micro batch may take up to so much less time.
-        if (node.tp * node.cp == 1 && node.micro_batch + 1 < micro_batches_.size()) {
-            Node larger = node;
-            const double before = micro_batches_[node.micro_batch];
-            ++larger.micro_batch;
-            push(larger, seconds * before / micro_batches_[larger.micro_batch]);
-        }
-        if (seconds > kOpened * fastest_) return;
-        if (taken(node)) hopes_.emplace_back(hope(node, probe), node);
-        if (node.micro_batch == 0) lead_on(node, seconds);
-    }
-
-    // The fastest pipeline of a node: as it is, or where that needs too much memory, as if it were recomputed: the
-    // forward twice, and of a layer its input is kept.
-    double hope(const Node& node, const LayerProbe& probe) {
+        const double microbatches = double(r_.run.train.global_batch) / double(micro_batches_[node.micro_batch]);
+        Look look{microbatches * double(node.tp * node.cp) / r_.gpus * all, {}};
+        if (look.seconds > kOpened * fastest_ || !taken(node)) return look;
+        // A pipeline as it is, or where that needs too much memory, as if it were recomputed: the forward twice, and of
+        // a layer its input is kept.
         LayerProbe again = probe;
         for (UnitProbe& kind : again.kinds) {
             kind.input += kind.forward;
             kind.kept = again.hidden;
         }
+        look.estimate = layouts.pipelines(node, std::array{&probe, &std::as_const(again)}, kFar * fastest_, true);
+        return look;
+    }
+    // All at once, on all cores.
+    std::vector<std::optional<Look>> look_at(const std::vector<Hope>& nodes) {
+        std::vector<std::optional<Look>> looks(nodes.size());
+        for_each_on_cores(nodes.size(), [&](size_t i) { looks[i] = look_at(nodes[i].second); });
+        return looks;
+    }
+
+    void visit(const Node& node, const std::optional<Look>& look) {
+        if (!look) return;
+        // A larger micro batch may take up to so much less time.
+        if (node.tp * node.cp == 1 && node.micro_batch + 1 < micro_batches_.size()) {
+            Node larger = node;
+            const double before = micro_batches_[node.micro_batch];
+            ++larger.micro_batch;
+            push(larger, look->seconds * before / micro_batches_[larger.micro_batch]);
+        }
+        if (look->seconds > kOpened * fastest_) return;
+        if (taken(node)) hopes_.emplace_back(hope(look->estimate), node);
+        if (node.micro_batch == 0) lead_on(node, look->seconds);
+    }
+
+    // The fastest pipeline of a node.
+    double hope(const NodeEstimate& estimate) {
+        found_.gates.rules += estimate.against_rules;
         double fastest = kNever;
-        for_each_allowed(node, [&](std::string_view, int64_t) {
-            if (pricer_.passes(run_, probe) > std::min(fastest, kFar * fastest_)) return;
-            for (const LayerProbe* each : {&probe, static_cast<const LayerProbe*>(&again)})
-                if (const auto seconds = first_estimate(*each)) {
-                    fastest = std::min(fastest, *seconds);
-                    return;
-                }
-        });
+        for (const PipelineEstimate& each : estimate.pipelines) {
+            if (each.passes > std::min(fastest, kFar * fastest_)) continue;
+            seen_memory_.add(each.seen);
+            if (each.seconds) fastest = std::min(fastest, *each.seconds);
+        }
         fastest_ = std::min(fastest_, fastest);
         return fastest;
     }
@@ -270,56 +245,58 @@ class Search {
         if (node.etp < kMostExpertTp && r_.run.model.moe.experts > 0) more([](Node& n) { n.etp *= 2; }, seconds);
     }
     // A node with a split backward, and where memory is short with recompute and offloaded activations.
-    void variants(const Node& plain) {
-        std::vector<Hope> all, thrifty;
+    struct Variant {
+        Node node;
+        bool thrifty = false, taken = false;
+        NodeEstimate estimate = {};
+    };
+    std::vector<Variant> variants_of(const Node& plain) {
+        std::vector<Variant> all;
+        NodeLayouts layouts(r_, pricer_, capacity_);
+        bool scarce = false;
         for (const bool offloads : {false, true})
             for (const int recompute : {0, 1, 2})
                 for (const bool splits : {false, true}) {
                     if (splits && (offloads || r_.gpus == plain.tp * plain.cp)) continue;
-                    if (offloads && !may_offload("1f1b", true)) continue;
-                    Node node = plain;
-                    node.offloads = offloads;
-                    node.recompute = recompute;
-                    node.splits = splits;
-                    all.emplace_back(0, node);
-                    if ((offloads || recompute > 0) && taken_policy(node)) thrifty.push_back(all.back());
+                    if (offloads && !layouts.may_offload("1f1b", true)) continue;
+                    Variant& each = all.emplace_back(Variant{plain, offloads || recompute > 0});
+                    each.node.offloads = offloads;
+                    each.node.recompute = recompute;
+                    each.node.splits = splits;
+                    each.taken = Limits::in(r_.limits.recompute, kPolicies[to_size(recompute)]);
+                    if (each.thrifty && !scarce) continue;
+                    scarce = scarce || !each.taken;
+                    if (!each.taken) continue;
+                    layouts.set(each.node);
+                    const LayerProbe* const probe = &pricer_.probe(layouts.run());
+                    each.estimate = layouts.pipelines(each.node, std::array{probe}, kFar * fastest_, false);
+                    for (const PipelineEstimate& pipeline : each.estimate.pipelines)
+                        scarce = scarce || pipeline.seen.scarce;
                 }
-        scarce_ = false;
-        for (const auto& [bound, node] : all) {
-            if (node.offloads || node.recompute > 0) {
-                if (!scarce_) continue;
-                prepare(thrifty);
-                thrifty.clear();
-            }
-            if (taken_policy(node))
-                pipelines_of(node);
-            else
-                scarce_ = true;
+        return all;
+    }
+    void take(const std::vector<Variant>& variants) {
+        MemorySeen seen;
+        for (const Variant& each : variants) {
+            if (each.thrifty && !seen.scarce) continue;
+            seen.scarce = seen.scarce || !each.taken;
+            found_.gates.rules += each.estimate.against_rules;
+            for (const PipelineEstimate& pipeline : each.estimate.pipelines) take(pipeline, seen);
         }
+        seen_memory_.add(seen);
     }
-    bool taken_policy(const Node& node) const {
-        return Limits::in(r_.limits.recompute, kPolicies[to_size(node.recompute)]);
-    }
-    void pipelines_of(const Node& node) {
-        set(node);
-        const LayerProbe& probe = pricer_.probe(run_);
-        for_each_allowed(node, [&](std::string_view schedule, int64_t v) {
-            if ((run_.parallel.pp > 1 && splits_backward(schedule)) != node.splits) return;
-            if (node.offloads && !may_offload(schedule, true)) return;
-            const int64_t layouts = data_layouts(run_.parallel.dp_shard * run_.parallel.dp_replicate, schedule);
-            const double passes = pricer_.passes(run_, probe);
-            if (passes > kFar * fastest_) {
-                found_.gates.passes += layouts;
-                return;
-            }
-            const auto seconds = first_estimate(probe);
-            if (!seconds) {
-                found_.gates.memory += layouts;
-                return;
-            }
-            fastest_ = std::min(fastest_, *seconds);
-            pipelines_.push_back({*seconds, passes, node, run_.parallel.pp, schedule, v});
-        });
+    void take(const PipelineEstimate& pipeline, MemorySeen& seen) {
+        if (pipeline.passes > kFar * fastest_) {
+            found_.gates.passes += pipeline.layouts;
+            return;
+        }
+        seen.add(pipeline.seen);
+        if (!pipeline.seconds) {
+            found_.gates.memory += pipeline.layouts;
+            return;
+        }
+        fastest_ = std::min(fastest_, *pipeline.seconds);
+        pipelines_.push_back(pipeline);
     }
     // Of the ranks that exchange heads and those that pass keys on, one number grows.
     static bool grows_to(const Node& from, const ContextMethod& how, int64_t by) {
@@ -331,187 +308,47 @@ class Search {
         if (how.name == "ulysses" || from.how.name == "ulysses") return from.how.name == "ulysses" && after >= before;
         return how.name == from.how.name && (after == before || after == before * by);
     }
-    // --- The layouts of a node
-
-    void set_pipeline(int64_t pp, std::string_view schedule, int64_t virtual_stages) {
-        run_.parallel.pp = pp;
-        run_.parallel.schedule = schedule;
-        run_.parallel.virtual_stages = virtual_stages;
-        set_stages(run_);
-    }
-    void replicate(int64_t dp, int64_t replicas) {
-        run_.parallel.dp_replicate = replicas;
-        run_.parallel.dp_shard = dp / replicas;
-    }
-
-    // Calls visit(schedule, virtual stages) for each pipeline of `pp` ranks.
-    template <class Visit>
-    void for_each_pipeline(int64_t pp, Visit visit) const {
-        if (pp == 1) return visit(std::string_view("1f1b"), int64_t{1});
-        for (const schedule::Kind* kind : schedules()) {
-            const int64_t first = kind->chunks > 0 ? kind->chunks : 2;
-            const int64_t last = kind->chunks > 0 ? kind->chunks : (r_.run.model.layers + 2) / pp;
-            for (int64_t v = first; v <= last; ++v) visit(kind->name, v);
-        }
-    }
-    bool may_offload(std::string_view schedule, bool activations) const {
-        spec::OffloadSpec all;
-        all.optimizer = true;
-        all.activations = activations;
-        return offload_allowed(r_, schedule, all);
-    }
-    // ZeRO, replicas and offload of state: ZeRO-0 has nothing to shard.
-    int64_t data_layouts(int64_t dp, std::string_view schedule) const {
-        const auto replicas = static_cast<int64_t>(divisors(dp, dp).size());
-        const int64_t offloads = may_offload(schedule, false) ? 2 : 1;
-        return offloads * (1 + 2 * replicas) + offloads * offloads * replicas;
-    }
-    int64_t layouts_of_space() const {
-        int64_t all = 0, experts = 0;
-        for (const int ep : divisors(std::max<int64_t>(1, r_.run.model.moe.experts), r_.gpus))
-            for (int64_t etp = 1; etp <= (r_.run.model.moe.experts > 0 ? kMostExpertTp : 1); etp *= 2)
-                experts += ep * etp <= r_.gpus ? 1 : 0;
-        for (const int64_t tp : divisors(r_.gpus, r_.gpus))
-            for (const int64_t cp : divisors(r_.gpus / tp, r_.gpus)) {
-                int64_t of_grid = 0;
-                for (const int64_t pp : divisors(r_.gpus / tp / cp, r_.gpus))
-                    for_each_pipeline(pp, [&](std::string_view schedule, int64_t) {
-                        of_grid +=
-                            data_layouts(r_.gpus / (tp * cp * pp), schedule) * (may_offload(schedule, true) ? 2 : 1);
-                    });
-                all += of_grid * static_cast<int64_t>(context_methods(cp).size());
-            }
-        return all * experts * std::ssize(micro_batches_) * std::ssize(kPolicies);
-    }
-
-    // Calls visit(schedule, virtual stages) with the layout in hand for each pipeline that the rules allow.
-    template <class Visit>
-    void for_each_allowed(const Node& node, Visit visit) {
-        const Limits& l = r_.limits;
-        const int64_t left = r_.gpus / (node.tp * node.cp);
-        for (const int64_t pp : divisors(left, left))
-            for_each_pipeline(pp, [&](std::string_view schedule, int64_t v) {
-                const int64_t dp = left / pp;
-                const bool held =
-                    Limits::in(l.pp, pp) &&
-                    (pp == 1 || (Limits::in(l.schedules, std::string(schedule)) && Limits::in(l.virtual_stages, v)));
-                if (held && stages_allowed(r_.run.model.layers, pp * v)) {
-                    set_pipeline(pp, schedule, v);
-                    replicate(dp, 1);
-                    run_.parallel.zero = 0;
-                    if (spec::keeps_rules(run_, r_.gpus)) try {
-                            return visit(schedule, v);
-                        } catch (const UsageError&) {
-                            // Such as a schedule that does not exist for these numbers.
-                        }
-                }
-                found_.gates.rules += data_layouts(dp, schedule);
-            });
-    }
-
-    void data_parallel(int64_t dp, int zero) {
-        spec::ParallelSpec& p = run_.parallel;
-        p.zero = zero;
-        const bool host = may_offload(p.schedule, false);
-        bool too_large = false;
-        for (const int replicas : zero == 0 ? std::vector{1} : divisors(dp, dp)) {
-            replicate(dp, replicas);
-            const bool held = Limits::in(r_.limits.zero, zero) && Limits::in(r_.limits.dp_replicate, replicas) &&
-                              spec::ep_fits(run_, r_.gpus);
-            bool fits = false, tried = false;
-            for (const bool weights : {false, true})
-                for (const bool optimizer : {false, true}) {
-                    if ((weights || optimizer) && !host) continue;
-                    if (weights && zero < 3) continue;
-                    run_.offload.params = weights;
-                    run_.offload.optimizer = optimizer;
-                    if (!held)
-                        ++found_.gates.rules;
-                    else if (fits)
-                        ++found_.gates.passes;  // offload of what fits is slower
-                    else if (too_large)
-                        ++found_.gates.memory;
-                    else {
-                        fits = propose();
-                        tried = true;
-                    }
-                }
-            run_.offload.params = run_.offload.optimizer = false;
-            too_large = too_large || (tried && !fits);  // more replicas need more memory
-        }
-    }
-
-    bool on_host(const spec::RunSpec& run, const Price& price) const {
-        return simulate::host_memory_problem(
-                   simulate::host_memory(run, price.offloaded, price.saved, r_.gpus, r_.cluster), r_.cluster)
-            .empty();
-    }
-    // Seconds of the pipeline in hand with ZeRO-1, or where that is too large with ZeRO-2 or 3, or with all its state
-    // on the host; nothing where none of them fits.
-    std::optional<double> first_estimate(const LayerProbe& probe) {
-        const auto fits = [&](int zero, bool offload) -> std::optional<double> {
-            if (offload && !may_offload(run_.parallel.schedule, false)) return std::nullopt;
-            run_.parallel.zero = zero;
-            run_.offload.params = run_.offload.optimizer = offload;
-            const Price price = estimate(probe);
-            run_.offload.params = run_.offload.optimizer = false;
-            if (price.bytes > capacity_ || !on_host(run_, price)) return std::nullopt;
-            return price.seconds;
-        };
-        std::optional<double> fastest;
-        for (const int zero : {1, 0, 2, 3}) {  // ZeRO-0 where only that may be taken
-            const auto seconds = Limits::in(r_.limits.zero, zero) ? fits(zero, false) : std::nullopt;
-            if (seconds && (!fastest || *seconds < *fastest)) fastest = seconds;
-            if (fastest && zero == 1) break;
-        }
-        return fastest ? fastest : fits(3, true);
-    }
-    Price estimate(const LayerProbe& probe) {
-        constexpr double kScarce = 0.8;                             // of the memory
-        run_.parallel.reductions = run_.parallel.zero > 0 ? 2 : 1;  // in flight: faster, where they fit
-        Price price = pricer_.estimate(run_, probe, capacity_);
-        if (price.bytes > capacity_) {
-            run_.parallel.reductions = 1;
-            price = pricer_.estimate(run_, probe, kSlack * capacity_);
-        }
-        if (found_.least_bytes == 0 || price.bytes < found_.least_bytes) found_.least_bytes = price.bytes;
-        if (price.bytes > kScarce * capacity_) scarce_ = true;
-        return price;
-    }
-    // Whether the layout in hand fits.
-    bool propose() {
-        const Price price = estimate(pricer_.probe(run_));
-        if (price.bytes > kSlack * capacity_ || !on_host(run_, price)) {
-            ++found_.gates.memory;
-            return false;
-        }
-        if (price.seconds > kFar * fastest_) {
-            ++found_.gates.passes;
-            return true;
-        }
-        ++found_.gates.estimated;
-        if (price.bytes <= capacity_) fastest_ = std::min(fastest_, price.seconds);
-        const spec::ParallelSpec& p = run_.parallel;
-        Candidate& known = proposals_[{grid_of(run_), run_.train.micro_batch, run_.recompute.policy, p.schedule, p.zero,
-                                       run_.offload.activations}];
-        if (known.seconds == 0 || price.seconds < known.seconds) known = {run_, price.seconds, price.bytes};
-        return true;
-    }
 
     // All data parallelism of the fastest pipelines.
-    void estimate_pipelines() {
+    void estimate_data_parallelism() {
         constexpr size_t kMost = 500;
         std::sort(pipelines_.begin(), pipelines_.end(),
-                  [](const Pipeline& a, const Pipeline& b) { return a.seconds < b.seconds; });
-        for (size_t i = 0; i < pipelines_.size(); ++i) {
-            const Pipeline& each = pipelines_[i];
-            set(each.node);
-            set_pipeline(each.pp, each.schedule, each.virtual_stages);
-            const int64_t dp = r_.gpus / (each.node.tp * each.node.cp * each.pp);
-            if (i >= kMost || each.passes > kFar * fastest_)
-                found_.gates.passes += data_layouts(dp, each.schedule);
-            else
-                for (const int zero : {1, 0, 2, 3}) data_parallel(dp, zero);
+                  [](const PipelineEstimate& a, const PipelineEstimate& b) { return *a.seconds < *b.seconds; });
+        for (size_t begin = 0; begin < pipelines_.size(); begin += kAtOnce) {
+            std::vector<DataEstimates> all(std::min(kAtOnce, pipelines_.size() - begin));
+            for_each_on_cores(all.size(), [&](size_t i) {
+                if (begin + i < kMost && pipelines_[begin + i].passes <= kFar * fastest_)
+                    all[i] = NodeLayouts(r_, pricer_, capacity_).data_parallel(pipelines_[begin + i]);
+            });
+            for (size_t i = 0; i < all.size(); ++i) {
+                const PipelineEstimate& pipeline = pipelines_[begin + i];
+                if (begin + i >= kMost || pipeline.passes > kFar * fastest_)
+                    found_.gates.passes += pipeline.layouts;
+                else
+                    take(pipeline, all[i]);
+            }
+        }
+    }
+    void take(const PipelineEstimate& pipeline, const DataEstimates& all) {
+        Gates& gates = found_.gates;
+        gates.rules += all.against_rules;
+        gates.memory += all.too_large;
+        gates.passes += all.not_needed;
+        seen_memory_.add(all.seen);
+        hand_.set(pipeline);
+        for (const DataEstimate& each : all.fitting) {
+            if (each.seconds > kFar * fastest_) {
+                ++gates.passes;
+                continue;
+            }
+            ++gates.estimated;
+            if (each.bytes <= capacity_) fastest_ = std::min(fastest_, each.seconds);
+            hand_.set(each);
+            const spec::RunSpec& run = hand_.run();
+            const spec::ParallelSpec& p = run.parallel;
+            Candidate& known = proposals_[{grid_of(run), run.train.micro_batch, run.recompute.policy, p.schedule,
+                                           p.zero, run.offload.activations}];
+            if (known.seconds == 0 || each.seconds < known.seconds) known = {run, each.seconds, each.bytes};
         }
     }
 
@@ -528,7 +365,7 @@ class Search {
             std::vector<const Candidate*> proposed;  // fastest first
             double seconds = kNever;                 // of the fastest priced one
         };
-        std::map<decltype(grid_of(run_)), size_t> places;
+        std::map<decltype(grid_of(spec::RunSpec())), size_t> places;
         std::vector<Grid> grids;  // in the order of their fastest
         for (const Candidate& c : proposed) {
             const auto [place, is_new] = places.try_emplace(grid_of(c.run), grids.size());
@@ -543,10 +380,10 @@ class Search {
         };
         // Some at a time: those that are near the fastest so far.
         const auto price = [&] {
-            constexpr size_t kAtOnce = 12;
+            constexpr size_t kPricedAtOnce = 12;
             constexpr double kNear = 1.25;
-            for (size_t begin = 0; begin < wanted.size(); begin += kAtOnce) {
-                std::vector<std::optional<Candidate>> priced_now(std::min(kAtOnce, wanted.size() - begin));
+            for (size_t begin = 0; begin < wanted.size(); begin += kPricedAtOnce) {
+                std::vector<std::optional<Candidate>> priced_now(std::min(kPricedAtOnce, wanted.size() - begin));
                 for_each_on_cores(priced_now.size(), [&](size_t i) {
                     priced_now[i] = priced(*wanted[begin + i].second, kNear * fastest_);
                 });
@@ -583,7 +420,7 @@ class Search {
         } catch (const UsageError&) {
             return std::nullopt;  // a schedule of fewer microbatches was proposed in its place, and this one deadlocks
         }
-        if (!price || price->bytes > capacity_ || !on_host(c.run, *price)) return std::nullopt;
+        if (!price || price->bytes > capacity_ || !hand_.on_host(c.run, *price)) return std::nullopt;
         if (c.run.parallel.zero > 0) {  // two reductions in flight, where that is faster
             c.run.parallel.reductions = 2;
             const std::optional<Price> two = pricer_.price(c.run, price->seconds);
@@ -600,15 +437,15 @@ class Search {
     const Request& r_;
     const double capacity_;
     Pricer pricer_;
-    spec::RunSpec run_;  // the layout in hand
+    NodeLayouts hand_;
     const std::vector<int> micro_batches_;
     Front front_;
     double fastest_ = kNever;
-    bool scarce_ = false;  // a layout of the node in hand needs most of the memory, or more
+    MemorySeen seen_memory_;
     std::set<Node> seen_;
     std::priority_queue<Hope, std::vector<Hope>, std::greater<>> open_;
     std::vector<Hope> hopes_;  // of all nodes so far
-    std::vector<Pipeline> pipelines_;
+    std::vector<PipelineEstimate> pipelines_;
     // The fastest of each grid, micro batch, recompute, schedule, ZeRO stage and offload of activations.
     std::map<std::tuple<decltype(grid_of(spec::RunSpec())), int64_t, std::string, std::string, int64_t, bool>,
              Candidate>

@@ -33,10 +33,14 @@ struct GroupError {
     std::string name;
     int rows = 0;
     double mean = 0, bias = 0, largest = 0;  // largest: with its sign
+    int inside = 0;                          // of the rows: those inside their intervals
 };
+// Whether the constants were fitted to a run's house.
+enum class Source { as_fitted, left_out };
 // Of runs that count and have a prediction; `names_of`: the groups that a run belongs to.
 std::vector<GroupError> errors_of(const std::vector<PublishedRun>& runs, const std::vector<double>& predicted,
-                                  const std::function<std::vector<std::string>(const PublishedRun&)>& names_of);
+                                  const std::function<std::vector<std::string>(const PublishedRun&)>& names_of,
+                                  Source source = Source::as_fitted);
 // The mean error of families; of houses, each the mean of its families.
 struct Means {
     double families = 0, houses = 0;
@@ -45,6 +49,6 @@ Means means_of(const std::vector<PublishedRun>& runs, const std::vector<double>&
 
 // The half-width, as a logarithm, of the interval that holds 80 of 100 runs of these kinds (kinds_of()).
 double half_width(const std::vector<std::string>& kinds, bool known_source);
-double half_width(const PublishedRun& run);  // known: of a house that the constants were fitted to
+double half_width(const PublishedRun& run, Source source = Source::as_fitted);
 
 }  // namespace tutti::published

@@ -226,6 +226,25 @@ TEST(Nanotron, MemoryIsAsMeasured) {
     }
 }
 
+// Rows of the sweep without a pipeline, in which gradients are most of what is sent: twins that differ in their ZeRO
+// stage alone, on 32 to 256 GPUs. With buckets of 25 MB of f32 gradients and a ring's latency for each, ZeRO-1 was up
+// to 9 times too slow.
+TEST(Nanotron, StepsOfDataParallelismAreAsMeasured) {
+    struct Row {
+        int ranks;
+        double micro_batch;
+        int zero;
+        double tokens_per_s;  // of a GPU
+        double tolerance;
+    };
+    for (const Row& row : {Row{32, 2, 1, 36990, 0.12}, Row{32, 1, 1, 35951, 0.12}, Row{32, 1, 0, 35368, 0.12},
+                           Row{256, 1, 0, 15700, 0.12}, Row{256, 1, 1, 11327, 0.3}}) {
+        const PublishedRun run = nanotron(true, row.ranks, 1, 1, row.micro_batch, row.zero);
+        EXPECT_NEAR(seconds(run) * row.tokens_per_s * row.ranks / run.tokens(), 1, row.tolerance)
+            << row.ranks << " ranks, micro batch " << row.micro_batch << ", ZeRO-" << row.zero;
+    }
+}
+
 TEST(Fit, FindsTheConstantsThatMadeTheTimes) {
     simulate::Physics truth;
     truth.hopper_16 *= 1.08;
@@ -258,7 +277,10 @@ TEST(Fit, FindsTheConstantsThatMadeTheTimes) {
 
 TEST(Intervals, AreWiderForSourcesNeverSeen) {
     EXPECT_DOUBLE_EQ(half_width({"hopper", "tp in a node"}, true), 0.09);
-    EXPECT_DOUBLE_EQ(half_width({"hopper", "experts"}, false), 1.4 * 0.18);
+    EXPECT_DOUBLE_EQ(half_width({"hopper", "experts"}, false), 1.4 * 0.28);
+    // 17.9 % on average over sources never seen: 80 of 100 are within 1.6 times that.
+    EXPECT_NEAR(half_width({"ampere", "full recompute"}, false), 1.6 * 0.179, 0.002);
+    EXPECT_DOUBLE_EQ(half_width({"ampere", "full recompute"}, true), 0.12);
 }
 
 }  // namespace

@@ -353,7 +353,8 @@ StepTime step_of(const PublishedRun& run, const MachinePrices& price) {
         if (run.zero == 0) {
             reduced = gathered = price.all_reduce(bytes, over, pieces) / 2;
         } else {
-            reduced = s.reduce_scatters * price.gather(bytes, over, pieces);
+            reduced =
+                s.scatters_as_all_reduce ? price.all_reduce(bytes, over, pieces) : price.gather(bytes, over, pieces);
             gathered = price.gather(2 * dense, over, s.bucket_bytes > 0 ? 1 : pieces);  // DDP's buckets: gradients only
         }
         if (of_experts > 0) {

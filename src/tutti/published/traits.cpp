@@ -41,13 +41,14 @@ Traits nanotron(bool tp) {
             .overlaps_tp = false,
             .overlaps_dp = false,
             .overlaps_hops = false,
-            .bucket_bytes = 25e6,
-            .reduce_scatters = 2,
+            .bucket_bytes = 2 * 25.0 * 1024 * 1024,
+            .scatters_as_all_reduce = true,
             .hops = 3,
             .tp_stall = 0.24e-3,
             .source =
-                "nanotron of December 2024: DistributedDataParallel's buckets of 25 MB; a reduce-scatter copies "
-                "its input into a list; the sweep's site has 33 us a ring step",
+                "nanotron of December 2024: DistributedDataParallel's buckets hold 25 MiB of 16-bit gradients, and "
+                "get_fp32_accum_hook reduces their f32 sums; parts of ZeRO-1 are of unequal sizes, which NCCL has no "
+                "reduce-scatter for; the sweep's site has 33 us a ring step",
             .held_logit_bytes = 10,  // in 16 bits, in f32, and their softmax, which becomes the gradient
             .reserved_bytes = 0.25e9,
             .bucket_copy_bytes = 2,

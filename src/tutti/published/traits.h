@@ -30,7 +30,7 @@ struct Traits {
     double hidden_dispatch = 0;      // share of the exchange of experts that runs beside compute
     bool one_copy_a_domain = false;  // of a token whose experts share a domain, across the network
     double bucket_bytes = 0;         // of gradients; 0: 40 M values, or 1 M a rank where that is more; < 0: one bucket
-    double reduce_scatters = 1;      // in units of a ring's: 2 where it is done as an all-reduce
+    bool scatters_as_all_reduce = false;        // a reduce-scatter of unequal parts of many tensors
     double collective_latencies = 1, hops = 1;  // in units of Physics
     double tp_stall = 0;                        // seconds a message and further rank of tp, in pipelines over nodes
     // Recomputation that is done whatever the row says: "", "full", "op-level".

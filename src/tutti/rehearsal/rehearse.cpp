@@ -381,14 +381,14 @@ void check_recipe(const spec::RunSpec& run, const Target& target) {
     engine::check_code_units(run, ctx);
 }
 
-PartsRehearsal rehearse_parts(const spec::RunSpec& run, const Target& target, int ranks,
+PartsRehearsal rehearse_parts(const spec::RunSpec& run, const Target& target, int ranks, int rank,
                               const engine::Factories& factories) {
     spec::RunSpec three = run;
     three.train.global_batch = 3 * run.train.micro_batch * spec::data_parallel_ranks(run.parallel, ranks);
     Target unlimited = target;
     unlimited.device.memory_bytes = 0;
     PartsRehearsal r;
-    r.whole = rehearse_within(three, unlimited, ranks, 0, factories, &r.parts);
+    r.whole = rehearse_within(three, unlimited, ranks, rank, factories, &r.parts);
     return r;
 }
 

@@ -66,7 +66,7 @@ struct PartsRehearsal {
     Rehearsal whole;  // its memory is not counted
     Parts parts;
 };
-PartsRehearsal rehearse_parts(const spec::RunSpec& run, const Target& target, int ranks,
+PartsRehearsal rehearse_parts(const spec::RunSpec& run, const Target& target, int ranks, int rank,
                               const engine::Factories& factories = {});
 
 // UsageError where the target's kernels multiply no codes of the run's recipe, in any layout.

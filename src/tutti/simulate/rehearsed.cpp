@@ -137,15 +137,13 @@ StepTime time_of(const Timeline& timeline, const std::vector<rehearsal::Program>
     return time;
 }
 
-// The axes along which ranks wait for one another at any time, not in collectives of like ranks alone: those of the
-// pipeline, and of context parallelism where a state passes through the tokens (nn/sequence_runs.h).
+}  // namespace
+
 mesh::Axes chained_axes(const spec::ModelSpec& model) {
     const std::vector<spec::LayerSpec> layers = spec::all_layers(model);
     const bool relays = std::ranges::any_of(layers, [](const auto& layer) { return layer.delta() || layer.scan(); });
     return relays ? mesh::kCp | mesh::Axis::pp : mesh::Axes(mesh::Axis::pp);
 }
-
-}  // namespace
 
 RehearsedStep rehearse_on(const spec::RunSpec& run, const rehearsal::Target& target, int ranks,
                           const hardware::Cluster& cluster, const Physics& physics, bool with_spans,

@@ -35,6 +35,10 @@ TimelinePrices prices_on(const spec::RunSpec& run, const hardware::Cluster& clus
 // Of given loads of experts, those of the rank with the fullest ones come first: rank 0 stands for all.
 rehearsal::Target with_fullest_first(rehearsal::Target target, const spec::RunSpec& run);
 
+// The axes along which ranks wait for one another at any time, not in collectives of like ranks alone: those of the
+// pipeline, and of context parallelism where a state passes through the tokens (nn/sequence_runs.h).
+mesh::Axes chained_axes(const spec::ModelSpec& model);
+
 // On a cluster: one rank of each pipeline position stands for all ranks there (with coordinates of the first slow rank,
 // if there is one; of given loads the one with the fullest experts); where a state passes through the tokens, one rank
 // of each position of the pipeline and of context parallelism. Kernels and collectives run beside each other, as on
