@@ -413,6 +413,9 @@ class Reading {
                    last = number("--num-layers-at-end-in-bf16");
         const bool ends = option("--first-last-layers-bf16").has_value(),
                    gathers = option("--fp8-param-gather").has_value();
+        for (const char* name :
+             {"--fp8-margin", "--fp8-interval", "--no-fp8-wgrad", "--fp8-dot-product-attention", "--tp-only-amax-red"})
+            if (option(name)) result_.notes.push_back(concat(name, ": recipes have no such choice here"));
         if (!format) return;
         const std::string recipe = of_fp8.value_or("delayed");
         const auto* const known = std::find_if(std::begin(kMegatronRecipes), std::end(kMegatronRecipes),

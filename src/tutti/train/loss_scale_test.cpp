@@ -93,12 +93,7 @@ class LossScales : public SmallRun {
         return Json::parse(reader.manifest().state);
     }
 
-    void TearDown() override {
-        if (compares_rehearsal_) SmallRun::TearDown();
-    }
-
     std::mt19937 random_{20261127};
-    bool compares_rehearsal_ = true;
     int runs_ = 0;
 };
 
@@ -158,7 +153,7 @@ TEST_F(LossScales, UnderEveryScheduleHaveTheBitsOfOne) {
 }
 
 TEST_F(LossScales, WithBalancingLossesHaveTheBitsOfOne) {
-    compares_rehearsal_ = false;  // which takes loads of experts to be equal
+    compares_rehearsal_ = false;
     const Settings mixture = {"model.preset=moe-tiny", "model.width=32",        "model.layers=2",
                               "model.heads=4",         "model.kv_heads=2",      "model.head_dim=8",
                               "model.moe.ffn=24",      "model.moe.z_coef=0.01", "model.moe.aux_coef=0.1"};

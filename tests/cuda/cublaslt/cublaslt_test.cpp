@@ -300,18 +300,20 @@ TEST_F(Codes, OfARunAreMultiplied) {
     EXPECT_THROW(run("cuda", model + Settings{"precision.recipe=mxfp8"}, 2), Error);  // the GPU is a Hopper
 }
 
-// Experts: a product for each, of its rows and zeros behind them. The memory of a run is that of its rehearsal, which
-// SmallRun checks.
+// Three blocks with four experts.
+const Settings kExperts = {"model.width=128",         "model.layers=3",
+                           "model.heads=1",           "model.kv_heads=1",
+                           "model.head_dim=128",      "model.moe.experts=4",
+                           "model.moe.top_k=2",       "model.moe.ffn=128",
+                           "model.max_positions=128", "train.seq_len=128",
+                           "train.micro_batch=1",     "train.global_batch=2",
+                           "train.steps=2",           "model.moe.capacity_factor=0"};
+
+// Experts: a product for each, of its rows and zeros behind them.
 TEST_F(Codes, OfExpertsAreMultiplied) {
     fake().version(130100);
     fake().refuse(-1);
-    const Settings model = {"model.width=128",         "model.layers=3",
-                            "model.heads=1",           "model.kv_heads=1",
-                            "model.head_dim=128",      "model.moe.experts=4",
-                            "model.moe.top_k=2",       "model.moe.ffn=128",
-                            "model.max_positions=128", "train.seq_len=128",
-                            "train.micro_batch=1",     "train.global_batch=2",
-                            "train.steps=2",           "model.moe.capacity_factor=0"};
+    compares_rehearsal_ = false;
     struct Layout {
         Settings set;
         int ranks;
@@ -323,13 +325,26 @@ TEST_F(Codes, OfExpertsAreMultiplied) {
                                  {{"model.moe.capacity_factor=1.0", "offload.activations=true"}, 1, false}})
         for (const char* recipe : {"tensor", "delayed", "block"}) {
             SCOPED_TRACE(concat(recipe, ' ', joined(layout.set, " ")));
-            const Settings set = model + layout.set + Settings{concat("precision.recipe=", recipe)};
+            const Settings set = kExperts + layout.set + Settings{concat("precision.recipe=", recipe)};
             const auto multiplied = run("cuda", set, layout.ranks);
             expect_follows(multiplied, run("cuda", set + Settings{"precision.emulate=true"}, layout.ranks), 1e-3);
             if (layout.gathers) {
                 EXPECT_EQ(run("cuda", set + Settings{"precision.gather=weights"}, layout.ranks), multiplied);
             }
         }
+}
+
+// Every token chooses all experts, so their loads are those of a rehearsal. SmallRun compares memory and messages.
+TEST_F(Codes, OfExpertsTakeTheMemoryThatWasRehearsed) {
+    fake().version(130100);
+    fake().refuse(-1);
+    for (const char* recipe : {"tensor", "delayed", "block"}) {
+        const Settings set = kExperts + Settings{"model.moe.top_k=4", concat("precision.recipe=", recipe)};
+        SCOPED_TRACE(recipe);
+        run("cuda", set);
+        run("cuda", set + Settings{"parallel.ep=2", "recompute.policy=full"}, 2);
+        run("cuda", set + Settings{"parallel.zero=3", "precision.gather=weights"}, 2);
+    }
 }
 
 // Steps of a model on one GPU of another generation than that for which the program is compiled.

@@ -34,6 +34,7 @@ class SmallRun : public ::testing::Test {
     // Checks that the memory of every rank and the communication of the first one in a run's first step were those
     // rehearsed, to the byte.
     void TearDown() override {
+        if (!compares_rehearsal_) return;
         for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_.path())) {
             if (entry.path().filename() != "run.json") continue;
             const auto totals = Json::parse(read_file(entry.path().string()));
@@ -44,6 +45,8 @@ class SmallRun : public ::testing::Test {
                 EXPECT_EQ(rank.at("memory"), rank.at("rehearsed")) << entry.path() << " rank " << rank.at("rank");
         }
     }
+
+    bool compares_rehearsal_ = true;  // not where experts have unequal loads: a rehearsal takes them to be equal
 
     std::string path(const std::string& name) const { return folder_.path(name); }
 
