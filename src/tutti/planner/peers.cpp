@@ -496,6 +496,10 @@ class Reading {
         const std::string converters = option("model.converters").value_or("");
         const bool gathers = option(kTitanGather) == "true";
         option(kTitanAllScales);
+        if (option("quantize.linear.float8.filter_fqns"))
+            result_.notes.push_back(
+                "quantize.linear.float8.filter_fqns: blocks that it lists are those of precision.bf16_first and "
+                "precision.bf16_last");
         for (const TitanRecipe& word : kTitanRecipes) {
             const std::string name = option(concat(word.section, ".recipe_name")).value_or(word.name);
             if (converters.find(concat('"', word.section, '"')) == std::string::npos) continue;

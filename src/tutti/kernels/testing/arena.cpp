@@ -163,6 +163,10 @@ void Arena::may_change(const View& on_device) {
         const std::byte* begin = block.memory.data();
         if (y.as<std::byte>() < begin || y.as<std::byte>() >= begin + block.memory.size()) continue;
         block.may_change.resize(block.memory.size());
+        if (y.contiguous()) {
+            std::fill_n(block.may_change.begin() + (y.as<std::byte>() - begin), y.numel() * size_of(y.dtype), true);
+            continue;
+        }
         for (int64_t i = 0; i < y.numel(); ++i) {
             const int64_t at = y.as<std::byte>() - begin + offset_of(y, i) * size_of(y.dtype);
             for (int64_t byte = at; byte < at + size_of(y.dtype); ++byte)
