@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,15 @@ class CudaTraining : public SmallRun {
             const auto json = Json::parse(line);
             return Logged{json.at("loss").get<double>(), json.at("grad_norm").get<double>()};
         });
+    }
+    // What `call` throws; "" if it throws nothing.
+    static std::string refusal(const std::function<void()>& call) {
+        try {
+            call();
+        } catch (const std::exception& error) {
+            return error.what();
+        }
+        return "";
     }
     static void expect_follows(const std::vector<Logged>& gpu, const std::vector<Logged>& cpu, double tolerance) {
         ASSERT_EQ(gpu.size(), cpu.size());

@@ -440,14 +440,6 @@ class Tuning : public train::CudaTraining {
     kernels::GemmTuning read(const std::string& file) {
         return kernels::read_gemm_tuning(file, kernels::cuda_table().gemm_tuning());
     }
-    std::string refusal(const std::function<void()>& call) {
-        try {
-            call();
-        } catch (const std::exception& error) {
-            return error.what();
-        }
-        return "";
-    }
     Settings with(const std::string& file) const { return f32_ + Settings{"train.gemm_tuning=" + file}; }
 
     Json said_;

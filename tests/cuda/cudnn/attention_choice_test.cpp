@@ -45,14 +45,6 @@ class AttentionOfARun : public train::CudaTraining {
         for (size_t at = all.find(text); at != std::string::npos; at = all.find(text, at + 1)) ++count;
         return count;
     }
-    std::string refusal(const std::function<void()>& call) {
-        try {
-            call();
-        } catch (const std::exception& error) {
-            return error.what();
-        }
-        return "";
-    }
     // Writes the times of the attention of this run, of llama-tiny.
     std::string tune(const Settings& set) {
         const std::string file = path("attention.json");

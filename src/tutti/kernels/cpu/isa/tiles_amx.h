@@ -117,8 +117,8 @@ template <int c, int a, int b>
 class TilePieces {
   public:
     // c (32, 32) [+]= a (32, K) b (K, 32); K is a multiple of 16. Rows of a are a_bytes apart and read once; b stays in
-    // the L1. c is written by the next call. Meanwhile ahead_bytes at
-    // `ahead` are fetched into the L2, which takes lines in pairs: one prefetch for 128 bytes.
+    // the L1. c is written by the next call. Meanwhile ahead_bytes at `ahead` are fetched into the L2,
+    // which takes lines in pairs: one prefetch for 128 bytes.
     void multiply(const Pair* a, int64_t a_bytes, const Pair* b, int64_t b_row, float* c, int64_t c_row, int64_t K,
                   bool add, const char* ahead, int64_t ahead_bytes) {
         const int64_t b_bytes = b_row * 4;
