@@ -61,7 +61,7 @@ class Arena {
         std::pmr::vector<std::byte> memory;  // guard, data, guard
         std::byte* array = nullptr;          // of the device, which has the values from start() on; null: `memory` has
         std::vector<std::byte> before;       // the memory at start()
-        std::vector<bool> may_change;        // by byte
+        std::vector<std::byte> may_change;   // by byte: 0 or 1; empty: none
     };
 
     void copy_out(const void* data);  // waits; null: all arrays
