@@ -22,7 +22,7 @@ set(slow_of_cuda_emulated_tests AttentionOnSmallerGpus.* CudaAttention.* CudaTf3
   Ops/CudaEquivalence.*)
 set(slow_of_cuda_cudnn_emulated_tests CudnnAttention.ComputesWhat*)
 set(slow_of_cuda_memory_tests CudaTools.* CudaTraining.*)
-set(slow_of_cuda_nccl_tests Nccl.Conforms Nccl.SumsOverHosts* NcclTraining.*)
+set(slow_of_cuda_nccl_tests Nccl.Conforms Nccl.SumsOverHosts* NcclPipeline.NothingHangs* NcclTraining.*)
 
 # gtest_discover_tests(program ...) with these labels.
 function(tutti_discover_tests program)

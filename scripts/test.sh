@@ -7,8 +7,8 @@
 #   scripts/test.sh --peer                  only the tests against PyTorch, in a virtual environment outside the tree
 #   scripts/test.sh --nightly               only what takes long: many draws, and a minute of each fuzz target
 #
-# TUTTI_PEER_VENV: where that environment is (default: ~/.cache/tutti/peer-venv). TUTTI_CUDA_TOOLS: where NVIDIA's
-# cuobjdump is, if not on the path (default: ~/.cache/tutti/cuda-tools). TUTTI_JOBS: parallel tests and compilers.
+# TUTTI_PEER_VENV: where that environment is (default: ~/.cache/tutti/peer-venv). TUTTI_CUDA_TOOLS: NVIDIA's cuobjdump and
+# CUTLASS's headers (default: ~/.cache/tutti/cuda-tools). TUTTI_JOBS: parallel tests and compilers.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -87,10 +87,16 @@ launcher=()
 if command -v ccache >/dev/null; then launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
 cuda=() # compiled wherever it can be, without a GPU too
 if command -v "${CUDACXX:-nvcc}" >/dev/null; then cuda=(-DTUTTI_CUDA=ON); fi
-# Reads the machine code of kernels (scripts/check_sass.py). A toolkit may lack this tool; the test is then absent.
-if ((${#cuda[@]})) && ! command -v cuobjdump >/dev/null && [[ ! -d $TUTTI_CUDA_TOOLS ]]; then
-    python3 -m pip install --quiet --target "$TUTTI_CUDA_TOOLS" nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm ||
-        echo "test.sh: no cuobjdump: the machine code of the CUDA kernels is not checked"
+# Without these in TUTTI_CUDA_TOOLS, tests are absent: of the machine code of kernels, which a toolkit may have no program to
+# read (scripts/check_sass.py), and against the layouts of CUTLASS's headers (tests/cuda/cute).
+take_tool() { # folder that the packages make, what is not checked without them, packages
+    [[ -d $TUTTI_CUDA_TOOLS/$1 ]] || python3 -m pip install --quiet --no-deps --target "$TUTTI_CUDA_TOOLS" "${@:3}" ||
+        echo "test.sh: no ${*:3}: $2 not checked"
+}
+if ((${#cuda[@]})); then
+    command -v cuobjdump >/dev/null ||
+        take_tool nvidia "the machine code of the CUDA kernels is" nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm
+    take_tool cutlass_library "the tiles of attention on Hopper are" nvidia-cutlass
 fi
 step "configure" cmake --preset "$preset" -DTUTTI_WERROR=ON "${cuda[@]}" "${launcher[@]}"
 step "build" cmake --build "$build" --parallel "$jobs"

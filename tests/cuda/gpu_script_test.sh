@@ -41,6 +41,20 @@ from rates missing.txt | grep -q 'train.attention=plain' || fail "the table does
 from correctness summary.json | grep -q '"equal_bits": true' || fail "two trainings differ, or did not run"
 [ -n "$(from steps step_llama-5m_64_2_4.log)" ] || fail "no step was measured"
 
+# Of two versions of cuBLASLt the newer one is taken, whatever their files are called, and both are named.
+mkdir -p "$machine/cuda/lib64"
+make_cublaslt() { # version, end of the file's name
+  echo "unsigned long cublasLtGetVersion(void) { return $1; }" |
+    ${CC:-cc} -shared -fPIC -x c -o "$machine/cuda/lib64/libcublasLt.so.$2" - || fail "no library of version $1"
+}
+for newer in 12 13; do
+  make_cublaslt 130100 $newer
+  make_cublaslt 120906 $((25 - newer))
+  (settings+=("CUDA_HOME=$machine/cuda" BUDGET=3) && gpu_sh steps pack "$out/versions") >"$out/versions.txt" 2>&1 || true
+  grep -q "^TUTTI_CUBLASLT=.*libcublasLt.so.$newer\$" "$out/versions.txt" || { cat "$out/versions.txt"; fail "not the newer cuBLASLt"; }
+  grep -q '^cuBLASLt 120906: ' "$out/versions.txt" || fail "the older cuBLASLt is not named"
+done
+
 # Ended in the middle of its tests; and killed with all that it started, when it can write nothing more, so that the
 # archive is that of its last part.
 settings+=(BUDGET=200)

@@ -168,14 +168,15 @@ class Block {
         if (!race::detects()) return action();
         while (units_.size() < kUnits * 4) units_.push_back(race::make_thread());
         const size_t which = static_cast<size_t>(unit) * kUnits + next_unit_++ % kUnits;
-        const race::Thread before = std::exchange(running_, units_[which]);
-        race::run_as(running_);
+        struct Return {  // after an error of the action too
+            Block& block;
+            const race::Thread before;
+            ~Return() { race::run_as(block.running_ = before); }
+        } const back{*this, running_};
+        race::run_as(running_ = units_[which]);
         race::acquire(tag);
-        {
-            const race::Unseen unseen;
-            action();
-        }
-        race::run_as(running_ = before);
+        const race::Unseen unseen;
+        action();
     }
     std::string stuck() const {
         for (const Thread& thread : threads_)

@@ -99,7 +99,7 @@ struct Pending {
     int columns = 0;
     std::vector<float> values;  // (64, columns)
     std::vector<Operand> operands;
-    char read = 0;  // tag of the reads of the operands
+    char tag = 0;  // of what the products read and write
     int group = 0;
     std::bitset<kWarpGroup> taken;  // by which threads
 };
@@ -220,6 +220,7 @@ void multiply(WarpGroup& group, Place place) {
                 entry->values[static_cast<size_t>(row * first.columns + column)] = sums[i];
                 sums[i] = std::numeric_limits<float>::quiet_NaN();
             }
+            race::writes(sums, static_cast<size_t>(first.columns / 2) * sizeof *sums);  // until they are waited for
         }
     }
     if (!first.accumulate) std::fill(entry->values.begin(), entry->values.end(), 0.0f);
@@ -227,11 +228,13 @@ void multiply(WarpGroup& group, Place place) {
 
     float a[64][16], b[16][256];
     if (first.a != nullptr) {
-        for (int t = 0; t < kWarpGroup; ++t)  // figure of .m64nNk16, A: register r is row half r%2, column half r/2
+        for (int t = 0; t < kWarpGroup; ++t) {  // figure of .m64nNk16, A: register r is row half r%2, column half r/2
+            race::reads(group.asked[t].a, 4 * sizeof *group.asked[t].a);
             for (int r = 0; r < 4; ++r)
                 for (int half = 0; half < 2; ++half)
                     a[t / 32 * 16 + t % 32 / 4 + r % 2 * 8][t % 4 * 2 + r / 2 * 8 + half] =
                         bf16_value(static_cast<uint16_t>(group.asked[t].a[r] >> (16 * half)));
+        }
     } else {
         Operand left{first.a_descriptor, 64, first.a_transposed,
                      read_operand(first.a_descriptor, 64, first.a_transposed, true)};
@@ -242,7 +245,7 @@ void multiply(WarpGroup& group, Place place) {
                   read_operand(first.b_descriptor, first.columns, first.b_transposed, true)};
     for (size_t i = 0; i < right.elements.size(); ++i) b[i % 16][i / 16] = bf16_value(right.elements[i]);
     entry->operands.push_back(std::move(right));
-    race::release(&entry->read);
+    race::release(&entry->tag);
     for (int row = 0; row < 64; ++row) {
         float product[256] = {};
         for (int k = 0; k < 16; ++k)
@@ -477,7 +480,7 @@ void wait_for_products(int pending, Place place) {
             for (const Operand& operand : p.operands)
                 check(operand.elements == read_operand(operand.descriptor, operand.rows, operand.transposed, false),
                       "shared memory changed under a product that was not waited for");
-        race::acquire(&p.read, &place);
+        race::acquire(&p.tag, &place);
         for (int i = 0; i < p.columns / 2; ++i) {
             const auto [row, column] = position_of_sum(thread, i);
             p.sums[thread][i] = p.values[static_cast<size_t>(row * p.columns + column)];

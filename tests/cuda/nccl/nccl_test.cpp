@@ -271,6 +271,40 @@ TEST(Nccl, AFirstLaunchWaitsForNoMessage) {
     });
 }
 
+// Two ranks begin operations of two groups in different orders, and the streams of these groups share a queue where
+// CUDA has its 8: the tree's sum of the first operation stands there behind its exchange, and in front of the operation
+// that the other rank waits for first.
+TEST(Nccl, GroupsInOtherOrdersNeedTheQueuesThatTheProgramAsksFor) {
+    const auto run = [](double timeout_s) {
+        on_gpus(2, {.timeout_s = timeout_s}, [](World& world, Device& device) {
+            constexpr size_t kFirst = 0, kOther = kQueuesOfCuda / 2;  // a group has two streams
+            std::vector<std::unique_ptr<Communicator>> groups;
+            for (size_t i = 0; i <= kOther; ++i) groups.push_back(world.everyone(concat("group ", i)));
+            const Tensor x = filled(device, 8, 1), y = filled(device, 8, 2);
+            if (world.rank() == 0) {
+                Work first = groups[kFirst]->all_reduce(x), other = groups[kOther]->all_reduce(y);
+                first.wait();
+                other.wait();
+            } else {
+                groups[kOther]->all_reduce(y).wait();
+                groups[kFirst]->all_reduce(x).wait();
+            }
+            check(x.to_host<float>()[7] == 2 && y.to_host<float>()[7] == 4, "the sums");
+        });
+    };
+    {
+        const ByEnvironment rules;
+        run(60);
+    }
+    const UnderRules rules({.alone = true, .hardware_queues = kQueuesOfCuda});
+    try {
+        run(2);
+        ADD_FAILURE() << "the streams of the groups share no queue";
+    } catch (const std::exception& error) {
+        EXPECT_NE(std::string(error.what()).find("comm.timeout_s"), std::string::npos) << error.what();
+    }
+}
+
 TEST(Nccl, AChannelHasNoCollectives) {
     on_gpus(2, {}, [](World& world, Device& device) {
         const auto channel = world.channel("pp 0>1", {0, 1});

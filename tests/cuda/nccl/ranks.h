@@ -89,30 +89,40 @@ class HostsWorld final : public World {
     const int of_host_;
 };
 
+// While one exists, the streams of emulated GPUs follow the rules.
+class UnderRules {
+  public:
+    explicit UnderRules(const emulation::StreamRules& rules) { emulation::set_rules(rules); }
+    ~UnderRules() { emulation::set_rules({}); }
+    UnderRules(const UnderRules&) = delete;
+    UnderRules& operator=(const UnderRules&) = delete;
+};
+
+inline constexpr int kQueuesOfCuda = 8;  // of the hardware, where the environment says nothing
+
 // While one exists, emulated GPUs have as many hardware queues and load modules as the environment says that the
 // program sets for ranks that work together.
 class ByEnvironment {
   public:
-    ByEnvironment() {
-        forget();
-        set_device_environment(true);
-        const char *const queues = std::getenv(kNames[0]), *const loading = std::getenv(kNames[1]);
-        emulation::set_rules({.alone = true,
-                              .hardware_queues = queues != nullptr ? std::atoi(queues) : 8,
-                              .lazy_modules = loading == nullptr || std::string(loading) != "EAGER"});
-    }
-    ~ByEnvironment() {
-        forget();
-        emulation::set_rules({});
-    }
+    ByEnvironment() : rules_(rules_of_program()) {}
+    ~ByEnvironment() { forget(); }
     ByEnvironment(const ByEnvironment&) = delete;
     ByEnvironment& operator=(const ByEnvironment&) = delete;
 
   private:
     static constexpr const char* kNames[] = {"CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_MODULE_LOADING"};
+    static emulation::StreamRules rules_of_program() {
+        forget();
+        set_device_environment(true);
+        const char *const queues = std::getenv(kNames[0]), *const loading = std::getenv(kNames[1]);
+        return {.alone = true,
+                .hardware_queues = queues != nullptr ? std::atoi(queues) : kQueuesOfCuda,
+                .lazy_modules = loading == nullptr || std::string(loading) != "EAGER"};
+    }
     static void forget() {
         for (const char* name : kNames) unsetenv(name);
     }
+    UnderRules rules_;
 };
 
 inline void on_gpus(int ranks, const GpuRankOptions& options, const std::function<void(World&, Device&)>& body) {
