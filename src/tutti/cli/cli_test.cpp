@@ -17,6 +17,7 @@
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/device/cuda/cuda_device.h"
 #include "tutti/spec/fields.h"
+#include "tutti/spec/toml.h"
 #include "tutti/text/tokenizer.h"
 
 namespace tutti::cli {
@@ -416,6 +417,53 @@ TEST(DryRun, OfAMachineAndDataThatAreNotHere) {
     const Ran unknown = tutti({"train", config, "--dry-run", "--for", "h10"});
     EXPECT_EQ(unknown.code, 2);
     EXPECT_TRUE(contains(unknown.err, "the nearest is h100")) << unknown.err;
+}
+
+// A recipe whose codes the GPUs of a cluster do not multiply is refused by every command that is asked about it, with
+// the units that there are and the way out; the cluster's answer to `emulate` is that of one that multiplies.
+TEST(Recipes, ThatAClusterDoesNotMultiplyAreRefused) {
+    const ScratchFolder dir;
+    const std::string config = dir.write("c.toml",
+                                         "[model]\npreset = \"llama-tiny\"\nffn = 384\n[data]\ntrain = "
+                                         "\"/no/such/file\"\n[train]\nseq_len = 256\nmicro_batch = 1\n"
+                                         "global_batch = 16\n");
+    const std::string emitted = dir.path("best.toml");
+    const auto of = [&](const std::string& command, const std::string& cluster) {
+        std::vector<std::string> words = {command, config};
+        if (command == "plan") words.insert(words.end(), {"--cluster", cluster, "--ranks", "8", "--emit", emitted});
+        if (command == "rehearse") words.insert(words.end(), {"--for", cluster});
+        if (command == "train") words.insert(words.end(), {"--dry-run", "--for", cluster});
+        return words;
+    };
+    const auto with = [&](std::vector<std::string> words, const char* recipe, bool emulate) {
+        words.insert(words.end(), {"--set", concat("precision.recipe=", recipe)});
+        if (emulate) words.insert(words.end(), {"--set", "precision.emulate=true"});
+        return tutti(words);
+    };
+    const std::vector<std::pair<const char*, std::vector<const char*>>> refused = {
+        {"h100", {"mxfp8"}}, {"a100", {"tensor", "delayed", "block", "mxfp8"}}, {"l40s", {"block", "mxfp8"}}};
+    for (const char* command : {"rehearse", "train", "plan"})
+        for (const auto& [cluster, recipes] : refused)
+            for (const char* recipe : recipes) {
+                SCOPED_TRACE(concat(command, ' ', cluster, ' ', recipe));
+                const Ran r = with(of(command, cluster), recipe, false);
+                EXPECT_EQ(r.code, 2);
+                EXPECT_TRUE(contains(r.err, concat("[precision] recipe = \"", recipe, "\": "))) << r.err;
+                EXPECT_TRUE(contains(r.err, "1 x 32 by e8m0: compute capability 10.0 and later")) << r.err;
+                EXPECT_TRUE(contains(r.err, "set [precision] emulate = true")) << r.err;
+                if (recipe != recipes.front()) continue;
+                EXPECT_EQ(with(of(command, cluster), recipe, true).code, 0);
+            }
+    for (const auto& [cluster, recipe] :
+         {std::pair{"h100", "block"}, {"l40s", "tensor"}, {"b200", "block"}, {"b200", "mxfp8"}}) {
+        const Ran r = with(of("rehearse", cluster), recipe, false);
+        EXPECT_EQ(r.code, 0) << cluster << ' ' << recipe << r.err;
+    }
+    // A plan takes the recipe that it is given, and no other.
+    EXPECT_EQ(with(of("plan", "h100"), "tensor", false).code, 0);
+    EXPECT_EQ(spec::parse_file(emitted).precision.recipe, "tensor");
+    EXPECT_EQ(tutti(of("plan", "h100")).code, 0);
+    EXPECT_EQ(spec::parse_file(emitted).precision.recipe, "none");
 }
 
 TEST(Rehearse, PrintsTheStepInItsOrder) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "tutti/base/float8.h"
 #include "tutti/comm/threads/thread_world.h"
@@ -337,7 +338,21 @@ TEST(Recipes, DelayedScalesFollowTheStepsBefore) {
                 for (const float x : s.values.to_host<float>()) all.push_back(x);
             return all;
         };
+        std::map<std::string, float> largest;
+        for (const autograd::Parameter* w : engine.model.parameters())
+            for (const float v : w->rule ? w->value.to_floats() : std::vector<float>())
+                largest[w->name] = std::max(largest[w->name], std::abs(v));
         EXPECT_FALSE(train_step(engine, 1).skipped);
+        // The newest magnitude of w is that of its values, not of their codes.
+        size_t compared = 0;
+        for (const auto& s : engine.scales->state())
+            for (const auto& [name, magnitude] : largest) {
+                if (s.name != concat("precision.", name, ".amax")) continue;
+                EXPECT_EQ(s.values.to_host<float>()[3], magnitude) << name;
+                ++compared;
+            }
+        EXPECT_EQ(compared, largest.size());
+        EXPECT_EQ(compared, 2 * 7U);
         const std::vector<float> before = state();
         autograd::Parameter& p = engine.model.parameter("model.layers.1.mlp.up_proj.weight");
         const Tensor whole = p.value;

@@ -76,8 +76,8 @@ struct Dispatch {
     // (S): index of arrival of each expert row, -1 for padding; (R): its inverse. Undefined where rows arrive in their
     // order.
     Tensor order, places;
-    int64_t sent_rows = 0;  // M
-    bool padded() const { return order.defined() && order.dim(0) > places.dim(0); }
+    int64_t sent_rows = 0;                                                                  // M
+    int64_t padding() const { return order.defined() ? order.dim(0) - places.dim(0) : 0; }  // S - R
 };
 // Queues the sort of choices (N, k), -1: dropped, and the exchange of their counts, which are written to `counts` (E)
 // and `arriving` (P, L), f32; unless the latter are known. Returns the row of each place to be sent, in the order of

@@ -1,6 +1,7 @@
 // nn/lost_values.h: how many values the casts of a step to 8 bits lose: those beyond the format's largest number, as
 // where delayed scaling casts with the scale of smaller ones, and those that become 0. Each tensor is counted in one of
-// its casts: x in that of the forward, also when it is recomputed, and dy in that of the input gradient.
+// its casts: x in that of the forward, also when it is recomputed, and dy in that of the input gradient. Zeros that pad
+// the rows of an expert are no values.
 #pragma once
 
 #include <array>

@@ -220,23 +220,25 @@ Var send_to_experts(Tape& tape, const Var& x, const Tensor& sent, const Dispatch
 // `backward` makes from those of y and the weight. `in`: the operand that the forward multiplied, of x.
 using GroupedBackward = std::function<Tensors(const ops::Operand& dy, const ops::Operand& w, Tensors& sums)>;
 Var record_grouped(Tape& tape, const char* name, const std::vector<Var>& z, const Var& x, const ops::Operand& in,
-                   Affine layer, const ops::GroupRows& rows, const Tensor& y, GroupedBackward backward) {
+                   Affine layer, const Dispatch& d, const Tensor& y, GroupedBackward backward) {
     ops::Context& ctx = tape.context();
+    const ops::GroupRows& rows = d.rows;
     Parameter& w = layer.weight;
     const ProductRule& rule = rule_of(w);
     std::function<ops::Operand()> saved;
     if (tape.recording()) saved = rule.save(tape, x, in, {GemmRole::weight_gradient, rows, &w});
     return tape.record(
         name, z, y,
-        [&ctx, &w, &rule, rows, backward = std::move(backward)](const Tensor& dy, Tensors& sums) {
-            const Use use{GemmRole::input_gradient, rows, &w};
+        [&ctx, &w, &rule, rows, padding = d.padding(), backward = std::move(backward)](const Tensor& dy,
+                                                                                       Tensors& sums) {
+            const Use use{GemmRole::input_gradient, rows, &w, padding};
             return backward(rule.gradient(ctx, dy, use), rule.weight(ctx, w, use), sums);
         },
         [&ctx, layer, &rule, rows, saved = std::move(saved)](const Tensor& dy) {
             Parameter& weight = layer.weight;
             if (!weight.frozen()) {
-                const auto d = rule.gradient(ctx, dy, {GemmRole::weight_gradient, rows, &weight});
-                ops::grouped_backward_weight(ctx, d, saved(), weight.gradient, rows, adds_to_gradient(weight));
+                const auto of_dy = rule.gradient(ctx, dy, {GemmRole::weight_gradient, rows, &weight});
+                ops::grouped_backward_weight(ctx, of_dy, saved(), weight.gradient, rows, adds_to_gradient(weight));
             }
             if (layer.bias) ops::grouped_bias_backward(ctx, dy, gradient_to_add_to(ctx, *layer.bias), rows);
         },
@@ -256,11 +258,11 @@ Var experts(Tape& tape, const Var& x, const MixtureLayer& l, const Dispatch& d) 
     for (const Parameter* w : {&l.gate.weight, &l.up.weight, &l.down.weight})
         check<UsageError>(!rule_of(*w).adds(), w->name, ": a product rule that adds a term serves no experts");
     const auto input = [&](const Parameter& w, const Tensor& of) {
-        return rule_of(w).input(ctx, of, {GemmRole::forward, rows, &w});
+        return rule_of(w).input(ctx, of, {GemmRole::forward, rows, &w, d.padding()});
     };
     const auto weight = [&](Parameter& w) { return rule_of(w).weight(ctx, w, {GemmRole::forward, rows, &w}); };
     const auto linear = [&](const char* name, Affine layer, const ops::Operand& in, const Tensor& y) {
-        return record_grouped(tape, name, {x}, x, in, layer, rows, y,
+        return record_grouped(tape, name, {x}, x, in, layer, d, y,
                               [&ctx, rows](const ops::Operand& dy, const ops::Operand& of, Tensors& sums) {
                                   return Tensors{ops::grouped_backward_input(ctx, dy, of, rows, std::move(sums[0]))};
                               });
@@ -276,7 +278,7 @@ Var experts(Tape& tape, const Var& x, const MixtureLayer& l, const Dispatch& d) 
     const Var g = linear(gated_by_another ? "expert_gate" : "expert_up", l.gate, of_gate, gated);
     const Var u = gated_by_another ? linear("expert_up", l.up, of_up, upper.z) : g;
     // Biases fill rows of padding, which would have a part in the scale of the rows.
-    const bool clears = d.padded() && (l.gate.bias != nullptr || l.up.bias != nullptr);
+    const bool clears = d.padding() > 0 && (l.gate.bias != nullptr || l.up.bias != nullptr);
     const Tensor unit_of_rows = clears ? without_padding(ctx, upper.y, d) : upper.y;
     tape.saves(unit_of_rows);
     const Var active =
@@ -288,7 +290,7 @@ Var experts(Tape& tape, const Var& x, const MixtureLayer& l, const Dispatch& d) 
     const autograd::ExpertParallel& ep = l.down.weight.expert_parallel;
     const bool adds_bias = ep.ranks == nullptr || ep.ranks->rank() % ep.etp == 0;
     return record_grouped(
-        tape, "expert_down", {g, u}, active, of_down, l.down, rows,
+        tape, "expert_down", {g, u}, active, of_down, l.down, d,
         ops::grouped_linear(ctx, of_down, weight(l.down.weight), adds_bias ? value_of(l.down.bias) : nullptr, rows),
         [&ctx, unit = l.unit, rows, g = g.value, u = u.value](const ops::Operand& dy, const ops::Operand& of,
                                                               Tensors&) {

@@ -340,7 +340,7 @@ TEST(Dispatch, RowsGoToTheRanksOfTheirExperts) {
             EXPECT_EQ(host(d.order), (std::vector<int32_t>{0, 2, 1, 3}));  // of rank 0 and of rank 1, by expert
             EXPECT_EQ(host(d.places), (std::vector<int32_t>{0, 2, 1, 3}));
         }
-        EXPECT_FALSE(d.padded());
+        EXPECT_EQ(d.padding(), 0);
         Dispatch padded = d;
         padded.to = padded.from = {};
         make_dispatch(ctx, ep, whole(counts), arriving, whole(arriving), 4, padded);

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <map>
 
 #include "tutti/base/float8.h"
 #include "tutti/base/json.h"
@@ -11,6 +12,7 @@
 #include "tutti/base/read_file.h"
 #include "tutti/base/to_size.h"
 #include "tutti/nn/delayed.h"
+#include "tutti/nn/quantized.h"
 #include "tutti/ops/ops.h"
 #include "tutti/ops/quantize.h"
 #include "tutti/ops/testing/bits.h"
@@ -179,22 +181,24 @@ struct Linear {
     }
 };
 
-struct Quantized {
-    Operand operand;
-    std::vector<float> decoded;  // its numbers, row by row
-};
-
-Quantized quantized_on(Context& ctx, const Matrix& m, const spec::Quantity& q, bool powers_of_two, bool over_rows) {
+Tensor in_bf16(Context& ctx, const Matrix& m) {
     const Tensor f32 = Tensor::from_host<float>(ctx.device, {m.rows, m.columns}, m.values, Purpose::activations);
-    Coding coding{.powers_of_two = powers_of_two};
-    if (q.along > 0) {
-        coding.group = {q.across, q.along};
-        if (over_rows) coding.group = {q.along, q.across};
-    }
-    coding.transposed = over_rows;
-    Quantized y{quantized(ctx, cast(ctx, f32, DType::bf16), q.format, q.divisors, coding, Purpose::activations), {}};
-    y.decoded = decoded(ctx, y.operand, DType::f32).to_host<float>();
-    return y;
+    return cast(ctx, f32, DType::bf16);
+}
+
+// What the rule of a layer makes for its three products: "_t" of what is summed over rows.
+std::map<std::string, Operand> operands_of(Context& ctx, const QuantizedProducts& rule, const Linear& l) {
+    const Tensor x = in_bf16(ctx, l.x), dy = in_bf16(ctx, l.dy);
+    Parameter w{.name = "w", .shape = {l.w.rows, l.w.columns}};
+    w.value = in_bf16(ctx, l.w);
+    std::map<std::string, Operand> made = {{"x", rule.input(ctx, x, {GemmRole::forward})},
+                                           {"x_t", rule.input(ctx, x, {GemmRole::weight_gradient})},
+                                           {"w", rule.weight(ctx, w, {GemmRole::forward})},
+                                           {"w_t", rule.weight(ctx, w, {GemmRole::input_gradient})},
+                                           {"dy", rule.gradient(ctx, dy, {GemmRole::input_gradient})},
+                                           {"dy_t", rule.gradient(ctx, dy, {GemmRole::weight_gradient})}};
+    for (auto& [name, operand] : made) operand.forms = nullptr;  // they end with the weight
+    return made;
 }
 
 // Codes as they are stored, and factors before the cast (f32), or the codes of divisors.
@@ -277,20 +281,21 @@ TEST(PrecisionFixturesFloat8, ALinearLayer) {
         for (const kernels::KernelTable* table : ops::testing::tables()) {
             SCOPED_TRACE(concat(name, " on ", table->name));
             const auto device = make_cpu_device(2);
-            Context ctx{*device, *table};
-            const auto of = [&](const Matrix& m, const spec::Quantity& q, bool over_rows, const char* what) {
-                Quantized y = quantized_on(ctx, m, q, recipe.powers_of_two, over_rows);
-                expect_quantized(y.operand, golden.at("quantized").at(what), what);
-                return y;
-            };
-            const Quantized x = of(l.x, recipe.x, false, "x"), x_t = of(l.x, recipe.x, true, "x_t");
-            const Quantized w = of(l.w, recipe.w, false, "w"), w_t = of(l.w, recipe.w, true, "w_t");
-            const Quantized dy = of(l.dy, recipe.dy, false, "dy"), dy_t = of(l.dy, recipe.dy, true, "dy_t");
-            const auto turned = [&](const Quantized& q) {
-                return transposed({q.operand.shape()[0], q.operand.shape()[1], q.decoded}).values;
-            };
-            const auto y = product(x.decoded, w.decoded, M, N, K), dx = product(dy.decoded, turned(w_t), M, K, N),
-                       dw = product(turned(dy_t), turned(x_t), N, K, M);
+            // As for kernels that multiply codes, which are the golden ones; below, as for others.
+            kernels::KernelTable direct = *table;
+            direct.gemm_of_codes = [](const Stream&, const kernels::Gemm&) { return true; };
+            Context ctx{*device, *table}, of_codes{*device, direct};
+            const QuantizedProducts rule(recipe, {}, false, false);
+            std::map<std::string, Matrix> numbers;
+            for (const auto& [what, operand] : operands_of(of_codes, rule, l)) {
+                expect_quantized(operand, golden.at("quantized").at(what), what);
+                numbers[what] = {operand.shape()[0], operand.shape()[1],
+                                 decoded(of_codes, operand, DType::f32).to_host<float>()};
+            }
+            const auto turned = [&](const char* what) { return transposed(numbers.at(what)).values; };
+            const auto y = product(numbers["x"].values, numbers["w"].values, M, N, K),
+                       dx = product(numbers["dy"].values, turned("w_t"), M, K, N),
+                       dw = product(turned("dy_t"), turned("x_t"), N, K, M);
             if (table == &kernels::reference_table()) {
                 expect_product(y, N, golden.at("y"), relative, "y");
                 expect_product(dx, K, golden.at("dx"), relative, "dx");
@@ -311,10 +316,11 @@ TEST(PrecisionFixturesFloat8, ALinearLayer) {
                 for (size_t i = 0; i < exact.size(); ++i)
                     ASSERT_NEAR(values[i], exact[i], 0x1.01p-8 * std::abs(exact[i]) + 1e-5 * size) << what << ' ' << i;
             };
-            near(linear(ctx, x.operand, w.operand, nullptr), y, "y");
-            near(linear_backward_input(ctx, dy.operand, w_t.operand), dx, "dx");
+            const std::map<std::string, Operand> made = operands_of(ctx, rule, l);
+            near(linear(ctx, made.at("x"), made.at("w"), nullptr), y, "y");
+            near(linear_backward_input(ctx, made.at("dy"), made.at("w_t")), dx, "dx");
             const Tensor dw_sum = zeros(ctx, {N, K}, DType::f32);
-            linear_backward_weight(ctx, dy_t.operand, x_t.operand, dw_sum, true);
+            linear_backward_weight(ctx, made.at("dy_t"), made.at("x_t"), dw_sum, true);
             near(dw_sum, dw, "dw");
         }
     }

@@ -22,6 +22,7 @@ struct Use {
     ops::GemmRole role;
     std::span<const int64_t> rows = {};  // of each expert, for a stack of experts (ops::GroupRows); else empty
     const Parameter* layer = nullptr;    // the weight of the product; of x, that of the first layer that reads x
+    int64_t padding = 0;                 // zeros among `rows`, behind the rows of an expert (multiple_of_rows)
 };
 
 // The plain rule, which multiplies the tensors as they are. Others override.

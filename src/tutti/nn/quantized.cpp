@@ -78,7 +78,7 @@ Operand QuantizedProducts::quantize(ops::Context& ctx, const Tensor& x, DelayedS
     }
     const bool counts = lost_ != nullptr && factor != DelayedScales::kW && use.role != GemmRole::weight_gradient;
     return ops::quantized(ctx, x, q.format, q.divisors, std::move(coding), purpose, amax, given,
-                          counts ? lost_->of_cast(x.numel()) : Tensor());
+                          counts ? lost_->of_cast(x.numel() - use.padding * x.shape()[-1]) : Tensor());
 }
 
 // Rows of experts sum over the rows of each by itself, and kernels multiply the codes of each by themselves; with one
