@@ -25,21 +25,24 @@ const std::vector<CatalogEntry>& catalog() {
 ]])
 target_sources(tutti_hardware PRIVATE ${catalog_source})
 
-# src/tutti/cli/gospels.txt: cli::gospels(), the text of `tutti init`.
-set(gospels_file ${CMAKE_CURRENT_SOURCE_DIR}/src/tutti/cli/gospels.txt)
-set(gospels_source ${CMAKE_CURRENT_BINARY_DIR}/gospels.cpp)
-set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${gospels_file})
-file(READ ${gospels_file} text)
-file(CONFIGURE OUTPUT ${gospels_source} @ONLY CONTENT [[
-#include "tutti/cli/gospels.h"
+# One file as the std::string_view that tutti::<room>::<name>() gives, which <room>/<header> declares.
+function(embed_text room name header file)
+  set(source ${CMAKE_CURRENT_BINARY_DIR}/${name}.cpp)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${file})
+  file(READ ${CMAKE_CURRENT_SOURCE_DIR}/${file} text)
+  file(CONFIGURE OUTPUT ${source} @ONLY CONTENT [[
+#include "tutti/@room@/@header@"
 
-namespace tutti::cli {
+namespace tutti::@room@ {
 
-std::string_view gospels() { return R"text(@text@)text"; }
+std::string_view @name@() { return R"text(@text@)text"; }
 
-}  // namespace tutti::cli
+}  // namespace tutti::@room@
 ]])
-target_sources(tutti_cli PRIVATE ${gospels_source})
+  target_sources(tutti_${room} PRIVATE ${source})
+endfunction()
+embed_text(cli gospels gospels.h src/tutti/cli/gospels.txt)  # the text of `tutti init`
+embed_text(published calibration_rows run.h tests/published/runs.json)
 
 # The step's own source and the script of its page: report::step_source(), report::step_page_script().
 set(step_source_file ${CMAKE_CURRENT_SOURCE_DIR}/src/tutti/engine/step.cpp)

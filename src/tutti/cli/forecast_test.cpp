@@ -170,6 +170,13 @@ TEST_F(Forecast, SpeaksMegatron) {
     const Json again = answer("plan", {"--from-megatron", path("train.sh"), "--cluster", "h100", "--top", "1"});
     EXPECT_EQ(again["gpus"].get<int64_t>(), 16);
     EXPECT_TRUE(again["mine"]["fits"].get<bool>());
+    // Megatron's memory for it, and the error of such forecasts: Memory.ErrorsAreThoseOfTheRows checks the figure.
+    const Json& theirs = again["mine"]["peer_memory"];
+    EXPECT_NEAR(theirs["of_ours"].get<double>() * again["mine"]["peak_bytes"].get<double>() /
+                    theirs["peak_bytes"].get<double>(),
+                1, 1e-6);
+    EXPECT_GT(theirs["published_rows"].get<int64_t>(), 10);
+    EXPECT_TRUE(says("published rows such forecasts are"));
     EXPECT_EQ(run_words("plan", {"--from-megatron", path("none.sh"), "--cluster", "h100"}), 3);
     const std::string bare = write("bare.sh", "pretrain_gpt.py --num-layers 2\n");
     refused("plan", {"--from-megatron", bare, "--cluster", "h100"}, "give --ranks");

@@ -69,22 +69,45 @@ planner::Request request_of(const PlanArguments& a, std::vector<std::string>& no
     return r;
 }
 
-// The layout of a config, of a peer's script or of --why-not, beside the best.
-void compare_layout(const PlanArguments& a, const std::string& name, const std::string& key,
-                    const planner::Request& request, const spec::RunSpec& run, const planner::Priced& best,
-                    const Io& io, Json& document) {
+// The layout of a config, of a peer's script or of --why-not, beside the best. Its bytes of a rank.
+double compare_layout(const PlanArguments& a, const std::string& name, const std::string& key,
+                      const planner::Request& request, const spec::RunSpec& run, const planner::Priced& best,
+                      const Io& io, Json& document) {
     const planner::Priced mine = price(request, run, !a.svg.empty());
     const std::vector<planner::Change> changes = planner::changes(request, mine, best.run);
     io.text() << compare(name, mine, best, changes);
     document[key] = planner::to_json(mine, best, changes);
-    if (a.svg.empty()) return;
+    const auto bytes = static_cast<double>(mine.bytes());
+    if (a.svg.empty()) return bytes;
     write_file("--svg", a.svg,
                svg::file(picture_of(mine.step.timeline, concat(name, ": a step of ", format_time(mine.seconds())))));
     io.text() << "wrote " << a.svg << '\n';
+    return bytes;
 }
 
-bool is_from_peer(const PlanArguments& a) {
-    return std::any_of(a.from.begin(), a.from.end(), [](const std::string& file) { return !file.empty(); });
+// The fastest layout with the axes of --why-not beside the best; that there is none is an answer, too.
+void why_not(const PlanArguments& a, const planner::Request& request, const planner::Request& held,
+             const planner::Priced& best, const Io& io, Json& document) {
+    std::optional<planner::Plan> other;
+    try {
+        other = planner::make_plan(held, 1);
+    } catch (const UsageError& error) {
+        if (!a.svg.empty()) throw;  // nothing to draw
+        io.text() << "\nwhy not " << a.why_not << ": with these axes " << error.what() << '\n';
+        document["why_not"] = {{"problem", error.what()}};
+        return;
+    }
+    const planner::Finalist& chosen = other->finalists.chosen.front();
+    io.text() << "\nwhy not " << a.why_not << ": the fastest of these is " << planner::describe_layout(chosen.run)
+              << '\n';
+    compare_layout(a, a.why_not, "why_not", request, chosen.run, best, io, document);
+}
+
+// The trainer whose file describes the run.
+std::optional<planner::Peer> peer_of(const PlanArguments& a) {
+    const auto file = std::ranges::find_if(a.from, [](const std::string& each) { return !each.empty(); });
+    if (file == a.from.end()) return std::nullopt;
+    return static_cast<planner::Peer>(file - a.from.begin());
 }
 
 int plan_layouts(const PlanArguments& a, const Io& io, std::vector<std::string> notes) {
@@ -100,7 +123,8 @@ int plan_layouts(const PlanArguments& a, const Io& io, std::vector<std::string> 
     // printed.
     planner::Request held = request;
     if (!a.why_not.empty()) hold(held.limits, a.why_not);
-    const bool has_layout = !a.config.empty() || is_from_peer(a);
+    const std::optional<planner::Peer> peer = peer_of(a);
+    const bool has_layout = !a.config.empty() || peer;
     std::optional<spec::RunSpec> mine;
     if (has_layout) {
         mine = request.run;
@@ -120,14 +144,14 @@ int plan_layouts(const PlanArguments& a, const Io& io, std::vector<std::string> 
     const planner::Finalist& best = plan.finalists.chosen.front();
     if (mine || !a.why_not.empty()) {
         const planner::Priced first = price(request, best.run);
-        if (mine) compare_layout(a, "your layout", "mine", request, *mine, first, io, document);
-        if (!a.why_not.empty()) {
-            const planner::Plan other = planner::make_plan(held, 1);
-            const planner::Finalist& chosen = other.finalists.chosen.front();
-            text << "\nwhy not " << a.why_not << ": the fastest of these is " << planner::describe_layout(chosen.run)
-                 << '\n';
-            compare_layout(a, a.why_not, "why_not", request, chosen.run, first, io, document);
+        if (mine) {
+            const double ours = compare_layout(a, "your layout", "mine", request, *mine, first, io, document);
+            if (const auto theirs = peer ? planner::memory_of(*peer, request, *mine) : std::nullopt) {
+                text << planner::render(*theirs, ours);
+                document["mine"]["peer_memory"] = planner::to_json(*theirs, ours);
+            }
         }
+        if (!a.why_not.empty()) why_not(a, request, held, first, io, document);
     }
     if (!a.emit.empty()) {
         const std::string config = a.emit_for.empty()
@@ -156,8 +180,7 @@ int plan_layouts(const PlanArguments& a, const Io& io, std::vector<std::string> 
 int plan_of_peer(const PlanArguments& a, const Io& io) {
     check<UsageError>(std::count(a.from.begin(), a.from.end(), "") + 1 == std::ssize(a.from),
                       "two --from-… describe two runs; give one");
-    const size_t which =
-        std::find_if(a.from.begin(), a.from.end(), [](const auto& f) { return !f.empty(); }) - a.from.begin();
+    const auto which = to_size(static_cast<int>(*peer_of(a)));
     const std::string& file = a.from[which];
     check<UsageError>(a.config.empty(), "--from-", planner::peer_names()[which], " ", file,
                       " describes the run; leave out CONFIG");
@@ -261,13 +284,13 @@ int plan_tables(const PlanArguments& a, const Io& io) {
 
 int plan(const PlanArguments& a, const Io& io) {
     const bool budget = a.budget > 0 || a.tokens > 0;
-    check<UsageError>(a.svg.empty() || !a.why_not.empty() || !a.config.empty() || is_from_peer(a), "--svg ", a.svg,
+    check<UsageError>(a.svg.empty() || !a.why_not.empty() || !a.config.empty() || peer_of(a), "--svg ", a.svg,
                       ": draws the timeline of your layout or of --why-not; give CONFIG or --why-not");
     check<UsageError>(!a.tables || a.ranks == 0 || !a.model.empty() || a.parameters > 0, "--tables --gpus ", a.ranks,
                       ": of which model? give --model, or --parameters");
     if (a.tables) return plan_tables(a, io);
     if (budget) return plan_budget(a, io);
-    if (is_from_peer(a)) return plan_of_peer(a, io);
+    if (peer_of(a)) return plan_of_peer(a, io);
     return a.scaling ? plan_scaling(a, io) : plan_layouts(a, io, {});
 }
 

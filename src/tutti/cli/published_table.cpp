@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <numeric>
 
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
@@ -26,7 +25,6 @@ struct Predicted {
     std::vector<double> seconds;
     Json rows = Json::array();
     std::vector<std::string> refused;
-    std::vector<double> memory_errors;
 };
 
 Json describe(const PublishedRun& run, double seconds, const published::StepTime& time) {
@@ -62,8 +60,6 @@ Predicted predict_all(const std::vector<PublishedRun>& runs, const Physics& phys
                 const published::StepTime time = step_time(run, physics);
                 p.seconds[i] = time.total();
                 row = describe(run, p.seconds[i], time);
-                if (run.memory_bytes > 0)
-                    p.memory_errors.push_back(std::abs(published::memory(run).total() / run.memory_bytes - 1));
             } catch (const UsageError& error) {
                 problem = error.what();
             }
@@ -166,14 +162,9 @@ int simulate_table(const SimulateArguments& a, const Io& io) {
         text << p.refused.size() << " of " << runs.size() << " rows are not predicted (--json says why); "
              << p.refused.front() << '\n';
     print_coverage(runs, p.seconds, source, text);
-    std::vector<double>& errors = p.memory_errors;
-    if (!errors.empty()) {
-        std::sort(errors.begin(), errors.end());
-        const double sum = std::accumulate(errors.begin(), errors.end(), 0.0);
-        text << "memory of " << errors.size() << " rows: error "
-             << format_percent(sum / static_cast<double>(errors.size())) << " on average, median "
-             << format_percent(errors[errors.size() / 2]) << '\n';
-    }
+    if (const published::MemoryErrors errors = memory_errors(runs); errors.rows > 0)
+        text << "memory of " << errors.rows << " rows: error " << format_percent(errors.mean) << " on average, median "
+             << format_percent(errors.median) << '\n';
     text << std::flush;
     io.print(Json{{"rows", p.rows}});
     return 0;

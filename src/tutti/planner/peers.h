@@ -8,11 +8,14 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "tutti/base/json.h"
 #include "tutti/planner/request.h"
+#include "tutti/published/memory.h"
 #include "tutti/spec/run_spec.h"
 
 namespace tutti::planner {
@@ -46,5 +49,18 @@ struct PeerRun {
 // Reads a launch script, arguments or a config of the trainer. Of a script: variables with their values or defaults
 // ("${TP:-8}"), arrays and line continuations; nothing is executed. UsageError naming the option and its value.
 PeerRun read_peer(Peer peer, std::string_view text, const std::string& source_name);
+
+// The memory of a rank if the trainer itself ran the layout (published/memory.h), and how far this forecast was from
+// its published rows (published::calibration_runs()).
+struct PeerMemory {
+    std::string system;  // of whose programs the counts are: "megatron-core"
+    double bytes = 0;
+    published::MemoryErrors errors;
+};
+// Nothing for a trainer, or a model, that published/ does not tell.
+std::optional<PeerMemory> memory_of(Peer peer, const Request& request, const spec::RunSpec& run);
+// One line, beside the bytes of this system for the same layout.
+std::string render(const PeerMemory& memory, double ours);
+Json to_json(const PeerMemory& memory, double ours);
 
 }  // namespace tutti::planner

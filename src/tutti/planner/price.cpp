@@ -1,4 +1,4 @@
-// planner/price.cpp: stages from probes, the timeline of the pipeline, and data parallelism beside it.
+// planner/price.cpp: stages from probes; estimates from a few passes of a rank, and steps without a pipeline.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -9,12 +9,11 @@
 #include "tutti/models/flops.h"
 #include "tutti/optim/rules.h"
 #include "tutti/pipeline/stages.h"
-#include "tutti/planner/price_layout.h"
+#include "tutti/planner/price_walk.h"
 #include "tutti/planner/rules.h"
 #include "tutti/schedule/generators.h"
 #include "tutti/schedule/lowering.h"
 #include "tutti/schedule/timeline.h"
-#include "tutti/simulate/clock.h"
 #include "tutti/simulate/rehearsed.h"
 #include "tutti/spec/rules.h"
 
@@ -154,9 +153,7 @@ Pricer::Layout Pricer::layout_of(const spec::RunSpec& run) {
             l.stages.push_back(Stage(l.stages.back()));
             continue;
         }
-        Stage& stage = l.stages.emplace_back(stage_of(l, s));
-        set_transients(l, stage);
-        add_data_parallelism(l, stage);
+        l.stages.push_back(stage_of(l, s));
     }
     return l;
 }
@@ -179,7 +176,6 @@ Pricer::Stage Pricer::stage_of(const Layout& l, int64_t index) {
         stage.input += unit.input;
         stage.weight += unit.weight;
         stage.kept += unit.kept;
-        stage.kept_for_weight += unit.kept_for_weight;
         stage.offloaded += unit.offloaded;
         stage.dense += unit.dense;
         stage.experts += unit.experts;
@@ -191,14 +187,11 @@ Pricer::Stage Pricer::stage_of(const Layout& l, int64_t index) {
         add(l.probe->embedding);
     }
     const auto [begin, end] = (*l.layers)[to_size(index)];
-    for (int64_t i = begin; i < end; ++i) {
-        stage.last = &l.probe->kinds[l.probe->kind_of_layer[to_size(i)]];
-        add(*stage.last);
-    }
-    stage.has_head = index + 1 == std::ssize(*l.layers);
+    for (int64_t i = begin; i < end; ++i) add(l.probe->kinds[l.probe->kind_of_layer[to_size(i)]]);
+    const bool has_head = index + 1 == std::ssize(*l.layers);
     const int64_t first = index == 0 ? 0 : begin + 1;
-    stage.units = std::span(l.units).subspan(to_size(first), to_size(end + (stage.has_head ? 2 : 1) - first));
-    if (stage.has_head) {
+    stage.units = std::span(l.units).subspan(to_size(first), to_size(end + (has_head ? 2 : 1) - first));
+    if (has_head) {
         add(l.probe->head);
         stage.kept -= l.probe->head.kept;
         if (run.model.tie_embeddings && run.parallel.pp == 1) stage.dense -= l.probe->embedding.dense;
@@ -206,197 +199,55 @@ Pricer::Stage Pricer::stage_of(const Layout& l, int64_t index) {
     return stage;
 }
 
-// Gathers and reductions of parallel::DataParallel beside the passes over the units of a stage: the next unit's weights
-// are gathered ahead, a unit's gradients are reduced beside the backward of the next ones, and a forward begins when no
-// reduction is in flight. Seconds since the first pass.
-class Pricer::Walk {
-  public:
-    Walk(const Pricer& pricer, const Layout& l)
-        : prices_(pricer.prices_),
-          run_(*l.run),
-          p_(run_.parallel),
-          several_(l.microbatches > 1),
-          masters_gathered_(p_.zero == 3 && l.of_value(Purpose::weights) == 0),
-          value_(static_cast<double>(size_of(spec::compute_dtype(run_)))),
-          reduced_value_(static_cast<double>(size_of(spec::reduce_dtype(run_)))) {
-        const auto tp = static_cast<int>(p_.tp), etp = static_cast<int>(p_.ep * p_.etp);
-        const auto shards = static_cast<int>(l.shards), expert_shards = static_cast<int>(l.expert_shards);
-        const auto replicas = static_cast<int>(l.replicas);
-        sets_ = {Set{&UnitProbe::experts, l.expert_shards, prices_.group(expert_shards, etp),
-                     prices_.group(replicas, expert_shards * etp)},
-                 Set{&UnitProbe::dense, l.shards, prices_.group(shards, tp), prices_.group(replicas, shards * tp)}};
-    }
-
-    double now() const { return clock_.now; }
-
-    // ZeRO-3.
-    void forward(const Stage& stage) {
-        const size_t n = stage.units.size();
-        Gather arrives = gather(*stage.units[0]);
-        for (size_t u = 0; u < n; ++u) {
-            wait_for(arrives);
-            if (u + 1 < n) arrives = gather(*stage.units[u + 1]);
-            clock_.compute(stage.units[u]->forward);
-        }
-    }
-
-    // ZeRO-1 and 2: all weights are gathered after the update of the step before, while the first forwards run.
-    void first_forwards(std::span<const Stage* const> stages) {
-        std::vector<Gather> arrive;
-        for (const Stage* stage : stages)
-            for (const UnitProbe* unit : stage->units) arrive.push_back(gather(*unit));
-        auto next = arrive.begin();
-        for (size_t i = 0; i < stages.size(); ++i) {
-            if (i > 0) clock_.compute(gap(stages[i - 1]->begins + stages[i - 1]->forward, stages[i]->begins));
-            for (const UnitProbe* unit : stages[i]->units) {
-                wait_for(*next++);
-                clock_.compute(unit->forward);
-            }
-        }
-    }
-
-    // The backwards of one microbatch. `last`: of the step, after which gradients are summed over replicas too.
-    void backwards(std::span<const Stage* const> stages, bool reduces, bool last) {
-        for (size_t i = stages.size(); i-- > 0;) {
-            backward(*stages[i], reduces, last);
-            if (i > 0)
-                clock_.compute(
-                    gap(stages[i]->ends, stages[i - 1]->ends - stages[i - 1]->input - stages[i - 1]->weight));
-        }
-        finish_until(0, last);
-        for (const Operation& sum : sums_) wait_for(sum);
-        sums_.clear();
-    }
-
-  private:
-    struct Set {  // of dense parameters, or of experts: their groups
-        double UnitProbe::*values;
-        double shards;
-        simulate::Group over, copies;
-        double free = 0, copies_free = 0;  // when the last operations end
-        // Of the last unit, which most others are like.
-        double bytes = -1, seconds = 0;
-    };
-    struct Operation {
-        double begin = 0, seconds = 0;
-    };
-    using Gather = std::array<Operation, 2>;
-    struct Reduction {
-        Operation operation;
-        Set* set;
-        double values;
-    };
-
-    Operation begin(double& free, double seconds) const {
-        const Operation operation{std::max(free, clock_.now), seconds};
-        free = operation.begin + seconds;
-        return operation;
-    }
-    void wait_for(const Operation& o) {
-        if (o.seconds == 0 && o.begin <= clock_.now) return;
-        clock_.now = clock_.end_of_wait(o.begin, o.begin + o.seconds, prices_.physics().contention);
-    }
-    void wait_for(const Gather& gather) {
-        for (const Operation& o : gather) wait_for(o);
-    }
-    // Between the passes of two stages of a rank, in which others run.
-    static double gap(double end, double begin) { return std::max(0.0, begin - end); }
-
-    Gather gather(const UnitProbe& unit) {
-        const auto of = [&](Set& set) {
-            const double bytes = value_ * unit.*set.values;
-            double seconds = bytes > 0 && set.shards > 1 ? prices_.gather(bytes, set.over) : 0;
-            if (masters_gathered_) seconds += prices_.pass((4 + value_) * unit.*set.values / set.shards);
-            if (run_.offload.params) seconds = std::max(seconds, prices_.host_copy(bytes / set.shards));
-            return begin(set.free, seconds);
-        };
-        return {of(sets_[0]), of(sets_[1])};
-    }
-
-    void backward(const Stage& stage, bool reduces, bool last) {
-        const size_t n = stage.units.size();
-        Gather weights = {};  // of the last unit: gathered still
-        if (n == 1 && p_.zero == 3) weights = gather(*stage.units[0]);
-        for (size_t u = n; u-- > 0;) {
-            wait_for(weights);
-            if (p_.zero == 3 && u > 0) weights = gather(*stage.units[u - 1]);
-            clock_.compute(stage.units[u]->input + stage.units[u]->weight);
-            if (!reduces) continue;
-            const auto start = [&](Set& set, double values, double seconds) {
-                if (p_.zero >= 2 || (p_.zero == 1 && stage.is_first)) finish_until(p_.reductions - 1, last);
-                reductions_.push_back({begin(set.free, seconds), &set, values});
-            };
-            for (Set& set : sets_) {
-                const double values = stage.units[u]->*set.values;
-                if (values == 0) continue;
-                const double bytes = reduced_value_ * values;
-                if (bytes != set.bytes) {
-                    set.bytes = bytes;
-                    set.seconds = set.shards <= 1 ? 0.0
-                                  : p_.zero == 0  ? prices_.all_reduce(bytes, set.over)
-                                                  : prices_.gather(bytes, set.over);
-                }
-                start(set, values, set.seconds);
-            }
-            // Norms, whose gradients are summed over tp too, are reduced last, and by themselves.
-            if (p_.tp > 1 && p_.sequence_parallel && sets_[1].shards > 1)
-                start(sets_[1], 0, prices_.gather(8 * static_cast<double>(run_.model.width), sets_[1].over));
-        }
-    }
-
-    void finish_until(int64_t most, bool last) {
-        for (; std::ssize(reductions_) - ended_ > most; ++ended_) {
-            const auto& [operation, set, values] = reductions_[to_size(ended_)];
-            wait_for(operation);
-            if (p_.zero >= 2 && several_) clock_.compute(prices_.pass(12 * values / set->shards));
-            if (!last || set->copies.ranks <= 1 || values == 0) continue;
-            const double bytes = static_cast<double>(size_of(spec::gradient_dtype(run_))) * values;
-            sums_.push_back(
-                begin(set->copies_free, prices_.all_reduce(bytes / (p_.zero > 0 ? set->shards : 1), set->copies)));
-        }
-    }
-
-    const simulate::MachinePrices& prices_;
-    const spec::RunSpec& run_;
-    const spec::ParallelSpec& p_;
-    const bool several_, masters_gathered_;
-    const double value_, reduced_value_;  // bytes of a weight, of a gradient that is reduced
-    simulate::Clock clock_;
-    std::array<Set, 2> sets_;
-    std::vector<Reduction> reductions_;
-    int64_t ended_ = 0;            // of these that have ended
-    std::vector<Operation> sums_;  // over replicas
-};
-
-// What data parallelism adds to each microbatch.
+// What data parallelism adds to each microbatch of a stage, and the bytes of a pass above what microbatches keep and
+// the state: in the second microbatch.
 void Pricer::add_data_parallelism(const Layout& l, Stage& stage) const {
-    if (l.run->parallel.zero == 3) {
-        Walk walk(*this, l);
-        walk.forward(stage);
-        stage.forward = walk.now();
-    }
-    if (l.run->parallel.zero >= 2) {
-        Walk walk(*this, l);
-        const Stage* const own[] = {&stage};
-        walk.backwards(own, true, false);
-        stage.input = walk.now() - stage.weight;
-    }
+    constexpr double kMany = 1e9;
+    const Stage* const own[] = {&stage};
+    Walk walk(*this, l, own, kMany, false);
+    const bool is_split = splits(l.run->parallel);
+    const auto pass = [&] {
+        walk.forward(0);
+        const double between = walk.now();
+        walk.backward(0, is_split);
+        if (is_split) walk.backward_weight(0);
+        return between;
+    };
+    pass();
+    const double begin = walk.now(), before = walk.bytes();
+    walk.forget_most();
+    const double between = pass();
+    stage.forward = between - begin;
+    stage.input = walk.now() - between - stage.weight;
+    // The walk receives no input, which the embedding's output stands for.
+    stage.beside = walk.most() - before - stage.kept + (stage.is_first ? 0 : l.probe->embedding.kept);
 }
 
 // What data parallelism adds to the first microbatch of the stages of a rank, and to the last one.
 double Pricer::first_gathers(const Layout& l, std::span<const Stage* const> stages) const {
     const int64_t zero = l.run->parallel.zero;
     if (zero != 1 && zero != 2) return 0;
-    Walk gathered(*this, l);
-    gathered.first_forwards(stages);
-    return gathered.now() - (stages.back()->begins + stages.back()->forward - stages.front()->begins);
+    Walk walk(*this, l, stages, l.microbatches, true);
+    for (size_t i = 0; i < stages.size(); ++i) {
+        if (i > 0) walk.compute(std::max(0.0, stages[i]->begins - stages[i - 1]->begins - stages[i - 1]->forward));
+        walk.forward(i);
+    }
+    return walk.now() - (stages.back()->begins + stages.back()->forward - stages.front()->begins);
 }
 
 double Pricer::last_reductions(const Layout& l, std::span<const Stage* const> stages) const {
-    Walk last(*this, l), before(*this, l);
-    last.backwards(stages, true, true);
-    before.backwards(stages, l.run->parallel.zero >= 2, false);
-    return last.now() - before.now();
+    const auto seconds = [&](double microbatches) {
+        Walk walk(*this, l, stages, microbatches, false);
+        for (size_t i = stages.size(); i-- > 0;) {
+            walk.backward(i);
+            if (i > 0)
+                walk.compute(std::max(
+                    0.0, stages[i - 1]->ends - stages[i - 1]->input - stages[i - 1]->weight - stages[i]->ends));
+        }
+        walk.finish_gradients();
+        return walk.now();
+    };
+    return seconds(1) - seconds(2);
 }
 
 double Pricer::update(const Layout& l, std::span<const Stage* const> stages) const {
@@ -410,48 +261,45 @@ double Pricer::update(const Layout& l, std::span<const Stage* const> stages) con
                                  : seconds;
 }
 
-// When each stage begins and ends.
-void Pricer::note_moments(Layout& l, const schedule::Timeline<double>& timeline) {
-    for (Stage& stage : l.stages) stage.begins = timeline.makespan;
-    for (const std::vector<schedule::Span<double>>& spans : timeline.ranks)
-        for (const schedule::Span<double>& span : spans)
-            for (const schedule::Action& part : schedule::Parts(span.action)) {
-                Stage& stage = l.stages[to_size(part.stage)];
-                stage.begins = std::min(stage.begins, span.start);
-                stage.ends = std::max(stage.ends, span.end);
-            }
+// Weights and optimizer state, and the gradients that a step in its middle has.
+Price Pricer::state_of(const Layout& l, std::span<const Stage* const> stages, bool with_gradients) const {
+    const spec::RunSpec& run = *l.run;
+    const spec::ParallelSpec& p = run.parallel;
+    double whole = 0, sharded = 0;  // values of the rank: all, and its shards
+    for (const Stage* stage : stages) {
+        whole += stage->dense + stage->experts;
+        sharded += shard_of(stage->dense, l.shards) + shard_of(stage->experts, l.expert_shards);
+    }
+    Price price;
+    const double weights = l.of_value(Purpose::weights) * (p.zero >= 3 ? sharded : whole);
+    const double owned = p.zero >= 1 ? sharded : whole;
+    (run.offload.params ? price.offloaded : price.bytes) += weights;
+    if (with_gradients) price.bytes += l.of_value(Purpose::gradients) * (p.zero >= 2 ? sharded : whole);
+    (run.offload.optimizer ? price.offloaded : price.bytes) += l.of_value(Purpose::optimizer) * owned;
+    price.saved = static_cast<double>(saved_bytes(l.state, run)) / Layout::kMany *
+                  (p.zero >= 1 ? sharded : whole / (l.shards * l.replicas));
+    return price;
 }
 
-std::optional<Price> Pricer::price(const spec::RunSpec& run, double limit) {
-    Layout l = layout_of(run);
-    const size_t ranks = l.stages_of_rank.size();
-    for (size_t r = 0; r < ranks; ++r) {
-        // The first microbatch reaches the position through the stages before it.
-        double before = 0, busy = 0;
-        for (int s = 0; s < l.stages_of_rank[r].front(); ++s) before += l.stages[to_size(s)].forward;
-        for (const Stage* stage : l.of_rank(r)) busy += stage->passes();
-        if (before + l.microbatches * busy > limit) return std::nullopt;
-    }
-    schedule::Times<double> times;
-    times.stages.clear();
-    for (const Stage& stage : l.stages) times.stages.push_back({stage.forward, stage.input, stage.weight});
-    times.transfer = message(l);
-    const auto timeline = schedule::simulate(*l.schedule, times);
-    note_moments(l, timeline);
+// Without a pipeline: the first microbatch, one for all between, and the last.
+Price Pricer::alone(const Layout& l) const {
+    const Stage stage = stage_of(l, 0);
+    const Stage* const own[] = {&stage};
+    const double several = std::min(l.microbatches, 3.0);
+    Walk walk(*this, l, own, several, true);
     double seconds = 0;
-    for (size_t r = 0; r < ranks; ++r) {
-        const std::vector<const Stage*> own = l.of_rank(r);
-        seconds = std::max(seconds, timeline.ranks[r].back().end + last_reductions(l, own) + update(l, own));
+    for (double i = 0; i < several; ++i) {
+        const double begin = walk.now();
+        walk.forward(0);
+        walk.backward(0);
+        if (i == 1) seconds = (l.microbatches - several) * (walk.now() - begin);
     }
-    seconds += first_gathers(l, l.of_rank(0));
-    if (seconds > limit) return std::nullopt;
-    Price fullest;
-    for (size_t r = 0; r < l.stages_of_rank.size(); ++r) {
-        const Price here = memory_of(l, r);
-        if (here.bytes > fullest.bytes) fullest = here;
-    }
-    fullest.seconds = seconds;
-    return fullest;
+    walk.finish_gradients();
+    Price price = state_of(l, own, false);
+    price.seconds = seconds + walk.now() + update(l, own);
+    price.bytes += walk.most() + static_cast<double>(target_.device.workspace_bytes);
+    price.offloaded += walk.waiting();
+    return price;
 }
 
 double Pricer::message(const Layout& l) const {
@@ -484,51 +332,41 @@ Price Pricer::estimate(const spec::RunSpec& run, const LayerProbe& probe, double
     const spec::ParallelSpec& p = run.parallel;
     Layout l = sizes_of(run, probe);
     l.layers = &layers_of(run, p.pp * p.virtual_stages);
+    if (p.pp == 1) return alone(l);
     const Shape shape = shape_of(p, static_cast<int64_t>(l.microbatches));
     const std::array<int64_t, 3> positions = {0, p.pp / 2, p.pp - 1};
     std::array<std::vector<Stage>, 3> stages;
     std::array<std::vector<const Stage*>, 3> own;
-    const size_t places = p.pp == 1 ? 1 : 3;
     Price fullest;
-    for (size_t i = 0; i < places; ++i) {
-        double kept = 0, offloaded = 0, beside = 0;
+    double busiest = 0;
+    for (size_t i = 0; i < positions.size(); ++i) {
+        double kept = 0, offloaded = 0, beside = 0, busy = 0;
         stages[i].reserve(to_size(p.virtual_stages));
         int64_t before = -1;
         for (const int64_t s : stages_at(p, shape, positions[i])) {
             const bool repeats = before >= 0 && alike(l, before, s);
             Stage& stage = stages[i].emplace_back(repeats ? Stage(stages[i].back()) : stage_of(l, s));
-            if (!repeats) beside = std::max(beside, most_beside(l, stage));
+            if (!repeats) add_data_parallelism(l, stage);
             before = s;
             kept += stage.kept;
             offloaded += stage.offloaded;
+            beside = std::max(beside, stage.beside);
+            busy += stage.passes();
+            stage.begins = static_cast<double>(s) * stage.forward;  // the others are like it
+            stage.ends = -static_cast<double>(s) * (stage.input + stage.weight);
         }
         for (const Stage& stage : stages[i]) own[i].push_back(&stage);
-        Price here = state_of(l, own[i]);
+        Price here = state_of(l, own[i], true);
         here.bytes += shape.held[i] * kept + beside + static_cast<double>(target_.device.workspace_bytes) +
-                      (p.pp > 1 ? std::min(16.0, 4.0 * static_cast<double>(own[i].size())) * l.probe->hidden : 0);
+                      std::min(16.0, 4.0 * static_cast<double>(own[i].size())) * l.probe->hidden;
         here.offloaded += shape.held[i] * offloaded;
         if (here.bytes > fullest.bytes) fullest = here;
+        busiest = std::max(busiest, busy);
     }
     if (fullest.bytes > memory) return fullest;
-    double busiest = 0, tail = 0;
-    for (size_t i = 0; i < places; ++i) {
-        double busy = 0;
-        const std::vector<int64_t> indices = stages_at(p, shape, positions[i]);
-        for (size_t s = 0; s < stages[i].size(); ++s) {
-            Stage& stage = stages[i][s];
-            if (s > 0 && alike(l, indices[s - 1], indices[s])) {
-                stage.forward = stages[i][s - 1].forward;
-                stage.input = stages[i][s - 1].input;
-            } else {
-                add_data_parallelism(l, stage);
-            }
-            busy += stage.passes();
-            stage.begins = static_cast<double>(indices[s]) * stage.forward;  // the others are like it
-            stage.ends = -static_cast<double>(indices[s]) * (stage.input + stage.weight);
-        }
-        busiest = std::max(busiest, busy);
-        tail = std::max(tail, update(l, own[i]) + last_reductions(l, own[i]));
-    }
+    double tail = 0;
+    for (const std::vector<const Stage*>& of_position : own)
+        tail = std::max(tail, update(l, of_position) + last_reductions(l, of_position));
     const auto others = static_cast<double>(p.pp - 1);
     fullest.seconds =
         (l.microbatches + shape.idle * others) * busiest + 2 * others * message(l) + tail + first_gathers(l, own[0]);

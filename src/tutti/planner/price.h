@@ -17,7 +17,7 @@
 #include "tutti/base/purpose.h"
 #include "tutti/planner/probe.h"
 #include "tutti/planner/request.h"
-#include "tutti/schedule/timeline.h"
+#include "tutti/schedule/schedule.h"
 #include "tutti/simulate/machine_prices.h"
 
 namespace tutti::planner {
@@ -48,20 +48,20 @@ class Pricer {
 
   private:
     struct Stage {
-        double begins = 0, ends = 0;                // in the step: begin of the first forward, end of the last backward
+        double begins = 0, ends = 0;                // of an estimate: its first forward, its last backward
         std::span<const UnitProbe* const> units;    // of Layout::units
-        double forward = 0, input = 0, weight = 0;  // with what data parallelism does not hide in each microbatch
-        double kept = 0, kept_for_weight = 0, offloaded = 0;
+        double forward = 0, input = 0, weight = 0;  // in estimates with what data parallelism does not hide
+        double kept = 0, offloaded = 0;
+        double beside = 0;  // bytes of a pass beside what microbatches keep
         double dense = 0, experts = 0;
-        std::array<std::array<double, 4>, 2> transient{};  // transient_of() F, B, I and W, first and after a backward
-        const UnitProbe* last = nullptr;                   // layer
-        bool is_first = false, has_head = false;
+        bool is_first = false;
 
         double passes() const { return forward + input + weight; }
     };
-    struct Layout;  // of one run
-    class Walk;
-    struct State {  // what a run keeps of Layout::kMany values
+    struct Layout;   // of one run
+    class Walk;      // of one rank (price_walk.h)
+    class Pipeline;  // of all ranks
+    struct State {   // what a run keeps of Layout::kMany values
         int64_t zero = 0;
         spec::OptimizerSpec optimizer;
         spec::PrecisionSpec precision;
@@ -79,7 +79,6 @@ class Pricer {
     using Layers = std::vector<std::pair<int64_t, int64_t>>;  // begin, end by stage
 
     const MemoryByPurpose& state_of_many(const spec::RunSpec& run) const;
-    static double most_beside(const Layout& layout, const Stage& stage);
     Layout sizes_of(const spec::RunSpec& run, const LayerProbe& probe) const;
     Layout layout_of(const spec::RunSpec& run);
     static bool alike(const Layout& layout, int64_t a, int64_t b);
@@ -92,13 +91,10 @@ class Pricer {
     void add_data_parallelism(const Layout& layout, Stage& stage) const;
     double first_gathers(const Layout& layout, std::span<const Stage* const> stages) const;
     double last_reductions(const Layout& layout, std::span<const Stage* const> stages) const;
-    static void note_moments(Layout& layout, const schedule::Timeline<double>& timeline);
     double update(const Layout& layout, std::span<const Stage* const> stages) const;
-    Price state_of(const Layout& layout, std::span<const Stage* const> stages) const;
-    Price memory_of(const Layout& layout, size_t rank) const;
+    Price state_of(const Layout& layout, std::span<const Stage* const> stages, bool with_gradients) const;
+    Price alone(const Layout& layout) const;
     double message(const Layout& layout) const;  // seconds of an activation between stages
-    static void set_transients(const Layout& layout, Stage& stage);
-    static double transient_of(const Layout& layout, const Stage& stage, schedule::Op op, bool after);
 
     const Request& request_;
     rehearsal::Target target_;

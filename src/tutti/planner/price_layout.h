@@ -1,4 +1,4 @@
-// planner/price_layout.h: a run as price.cpp and price_memory.cpp see it: its stages from probes, and its numbers of
+// planner/price_layout.h: a run as prices see it: its stages from probes, and its numbers of
 // ranks.
 #pragma once
 

@@ -59,7 +59,13 @@ Probes::Probes(rehearsal::Target target, simulate::TimelinePrices prices, int ra
 
 const LayerProbe& Probes::of(const spec::RunSpec& run) {
     const spec::ParallelSpec& p = run.parallel;
-    const bool splits = p.pp > 1 && splits_backward(p.schedule);
+    const bool some = p.pp > 1 && p.schedule == "dualpipe-v";
+    return of(run, some || (p.pp > 1 && splits_backward(p.schedule)), some);
+}
+
+// `both`: of a step with whole and split backwards.
+const LayerProbe& Probes::of(const spec::RunSpec& run, bool splits, bool both) {
+    const spec::ParallelSpec& p = run.parallel;
     const int64_t policy = run.recompute.policy == "none" ? 0 : run.recompute.policy == "selective" ? 1 : 2;
     const std::vector<int64_t> key = {p.tp,
                                       p.sequence_parallel ? 1 : 0,
@@ -73,15 +79,33 @@ const LayerProbe& Probes::of(const spec::RunSpec& run) {
                                       run.train.micro_batch,
                                       policy,
                                       run.offload.activations ? 1 : 0,
-                                      splits ? 1 : 0};
+                                      splits ? 1 : 0,
+                                      both ? 1 : 0};
     {
         const std::lock_guard lock(mutex_);
         const auto known = known_.find(key);
         if (known != known_.end()) return *known->second;
     }
-    auto made = std::make_unique<const LayerProbe>(probe(run, splits));
+    std::unique_ptr<LayerProbe> made;
+    if (both) {
+        made = std::make_unique<LayerProbe>(of(run, true, false));
+        const LayerProbe& whole = of(run, false, false);
+        const auto take = [](UnitProbe& unit, const UnitProbe& from) {
+            unit.backward = from.backward;
+            unit.backward_peak = from.backward_peak;
+        };
+        take(made->embedding, whole.embedding);
+        take(made->head, whole.head);
+        for (size_t k = 0; k < made->kinds.size(); ++k) take(made->kinds[k], whole.kinds[k]);
+    } else {
+        made = std::make_unique<LayerProbe>(probe(run, splits));
+    }
     const std::lock_guard lock(mutex_);
     return *known_.try_emplace(key, std::move(made)).first->second;
+}
+
+size_t Probes::rehearsed() const {
+    return to_size(std::ranges::count_if(known_, [](const auto& entry) { return entry.first.back() == 0; }));
 }
 
 void Probes::prepare(const std::vector<spec::RunSpec>& runs) {
@@ -169,13 +193,16 @@ LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
         if (u + 1 == units.size()) begins[u + 1] = static_cast<double>(pass.end);
     }
     for (size_t u = 0; u < units.size(); ++u) units[u].kept = begins[u + 1] - begins[u];
-    std::fill(begins.begin(), begins.end(), -1);  // of each unit's recompute, or its backward
+    // Where each unit's recompute or backward begins: where the one behind ended, before offloaded tensors are fetched.
+    std::fill(begins.begin(), begins.end(), -1);
+    double level = -1;
     for (const rehearsal::UnitPass& pass : passes) {
         const std::string& place = program.places[pass.place];
         if (place.starts_with("forward") || place.starts_with("backward weight")) continue;
         const auto u = to_size(unit_of(place));
         UnitProbe& unit = units.at(u);
-        if (begins[u] < 0) begins[u] = static_cast<double>(pass.begin);
+        if (begins[u] < 0) begins[u] = level < 0 ? static_cast<double>(pass.begin) : level;
+        level = static_cast<double>(pass.end);
         // The gradient of the output has taken the place of the output. Units behind may wait for W.
         unit.backward_peak = std::max(unit.backward_peak, static_cast<double>(pass.peak) - begins[u] + unit.kept);
         if (splits) {
@@ -183,6 +210,10 @@ LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
             const double given = &unit == &units.front() ? 0 : result.hidden;  // the gradient of the input
             unit.kept_for_weight = unit.kept - (begins[u] - static_cast<double>(pass.end)) + taken - given;
         }
+    }
+    for (UnitProbe& unit : units) {
+        unit.backward = unit.input + unit.weight;
+        unit.input_peak = unit.backward_peak;
     }
     result.embedding = units.front();
     result.head = units.back();

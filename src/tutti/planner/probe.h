@@ -19,9 +19,10 @@ namespace tutti::planner {
 // context and expert parallelism inside. Bytes of a microbatch on the device; peaks are above what the units before it
 // keep.
 struct UnitProbe {
-    double forward = 0, input = 0, weight = 0;  // F, I, W; without a split I is B, recompute included
+    double forward = 0, input = 0, weight = 0;  // F, I, W; where no backward is split I is B, recompute included
+    double backward = 0;                        // B
     double kept = 0, kept_for_weight = 0;       // from F until the end of B or I; from I until W
-    double forward_peak = 0, backward_peak = 0;
+    double forward_peak = 0, input_peak = 0, backward_peak = 0;
     double offloaded = 0;           // bytes that are copied to the host, and back
     double dense = 0, experts = 0;  // values of parameters in the rank's part
 
@@ -45,9 +46,10 @@ class Probes {
     const LayerProbe& of(const spec::RunSpec& run);
     // of() for each of the runs, on all cores.
     void prepare(const std::vector<spec::RunSpec>& runs);
-    size_t rehearsed() const { return known_.size(); }
+    size_t rehearsed() const;
 
   private:
+    const LayerProbe& of(const spec::RunSpec& run, bool splits, bool both);
     LayerProbe probe(const spec::RunSpec& run, bool splits) const;
 
     rehearsal::Target target_;
@@ -57,7 +59,7 @@ class Probes {
     std::map<std::vector<int64_t>, std::unique_ptr<const LayerProbe>> known_;
 };
 
-// Whether the weight gradients of a schedule have actions of their own.
+// Whether all weight gradients of a schedule have actions of their own; some of DualPipeV have.
 bool splits_backward(std::string_view schedule);
 
 }  // namespace tutti::planner

@@ -184,6 +184,7 @@ class Search {
         LayerProbe again = probe;
         for (UnitProbe& kind : again.kinds) {
             kind.input += kind.forward;
+            kind.backward += kind.forward;
             kind.kept = again.hidden;
         }
         look.estimate = layouts.pipelines(node, std::array{&probe, &std::as_const(again)}, kFar * fastest_, true);

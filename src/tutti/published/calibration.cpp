@@ -7,6 +7,7 @@
 #include <set>
 
 #include "tutti/published/step.h"
+#include "tutti/simulate/prediction.h"
 
 namespace tutti::published {
 
@@ -213,53 +214,12 @@ Means means_of(const std::vector<PublishedRun>& runs, const std::vector<double>&
     return means;
 }
 
-namespace {
-
-// Half-widths that hold 80 % of the errors of a kind (docs/decisions/0079-forecasts-of-strangers.md). `known`: of
-// houses that the constants were fitted to, left out. `unseen`: of sources that neither the constants nor the traits
-// have seen: 1.6 times the mean error of the kind over 699 runs of 28 such families, which is where 80 % of a normal
-// distribution lie. Of generations that no fit has seen there are three runs, 9, 46 and 53 % off (PaLM, GPT-3, Gopher),
-// and no width below the largest holds 80 % of a fourth. 0: no such runs.
-struct Width {
-    const char* kind;
-    double known, unseen;
-};
-constexpr double kLeast = 0.09, kOfMean = 1.2816 / 0.7979, kNeverSeen = 1.4;  // the last: where no such run is
-constexpr Width kWidths[] = {{"ampere", 0.11, 0.130 * kOfMean},
-                             {"hopper", kLeast, 0.085 * kOfMean},
-                             {"blackwell", 0.15, 0.116 * kOfMean},
-                             {"volta", 0.25, 0.54},
-                             {"tpu", 0.25, 0.54},
-                             {"cdna3", 0.25, 0.54},
-                             {"tp in a node", kLeast, 0.099 * kOfMean},
-                             {"tp across nodes", kLeast, 0.177 * kOfMean},
-                             {"cp across nodes", kLeast, 0.100 * kOfMean},
-                             {"pp", kLeast, 0.120 * kOfMean},
-                             {"pp interleaved", kLeast, 0.079 * kOfMean},
-                             {"experts", 0.28, 0.108 * kOfMean},
-                             {"zero 3", 0.10, 0.193 * kOfMean},
-                             {"full recompute", 0.12, 0.179 * kOfMean},
-                             {"one microbatch", 0.10, 0.150 * kOfMean},
-                             {"unfused attention", 0.125, 0.157 * kOfMean},
-                             {"pytorch-compiled", 0.15, 0.122 * kOfMean},
-                             {"256 devices and more", kLeast, 0.105 * kOfMean},
-                             {"nanotron", 0.28, 0}};
 constexpr const char* kKnownHouses[] = {"mosaic",     "megatron-bridge", "nemo and dgxc", "korthikanti",
                                         "torchtitan", "simumax-b200",    "kempnerforge"};
 
-}  // namespace
-
-double half_width(const std::vector<std::string>& kinds, bool known_source) {
-    double width = known_source ? kLeast : kNeverSeen * kLeast;
-    for (const Width& of : kWidths)
-        if (std::find(kinds.begin(), kinds.end(), of.kind) != kinds.end())
-            width = std::max(width, known_source ? of.known : std::max(of.unseen, kNeverSeen * of.known));
-    return width;
-}
-
 double half_width(const PublishedRun& run, Source source) {
     const bool known = std::ranges::find(kKnownHouses, run.house) != std::end(kKnownHouses);
-    return half_width(kinds_of(run), known && source == Source::as_fitted);
+    return simulate::half_width(kinds_of(run), known && source == Source::as_fitted);
 }
 
 }  // namespace tutti::published

@@ -47,8 +47,7 @@ struct Means {
 };
 Means means_of(const std::vector<PublishedRun>& runs, const std::vector<double>& predicted);
 
-// The half-width, as a logarithm, of the interval that holds 80 of 100 runs of these kinds (kinds_of()).
-double half_width(const std::vector<std::string>& kinds, bool known_source);
+// The half-width, as a logarithm, of the interval that holds 80 of 100 runs of these kinds (simulate/prediction.h).
 double half_width(const PublishedRun& run, Source source = Source::as_fitted);
 
 }  // namespace tutti::published

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
@@ -111,6 +112,23 @@ Memory memory(const PublishedRun& run) {
     if (run.pp == 1) return first;
     const Memory last = of_stage(run, layer, of_last, 1, false, true);
     return last.total() > first.total() ? last : first;
+}
+
+MemoryErrors memory_errors(const std::vector<PublishedRun>& runs, const std::string& software) {
+    std::vector<double> off, sizes;
+    for (const PublishedRun& run : runs) {
+        if (run.memory_bytes <= 0 || run.estimated || !run.problem.empty()) continue;
+        if (!software.empty() && run.software.name != software) continue;
+        off.push_back(memory(run).total() / run.memory_bytes - 1);
+        sizes.push_back(std::abs(off.back()));
+    }
+    if (off.empty()) return {};
+    const auto median = [](std::vector<double>& values) {
+        std::ranges::sort(values);
+        return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
+    };
+    const double sum = std::accumulate(sizes.begin(), sizes.end(), 0.0);
+    return {static_cast<int>(off.size()), sum / static_cast<double>(off.size()), median(sizes), median(off)};
 }
 
 std::vector<Stage> stages_by_cost(const Model& m, int pp) {

@@ -20,6 +20,14 @@ struct Memory {
 };
 Memory memory(const PublishedRun& run);
 
+// How far memory() is from measured rows: |memory / measured - 1|, and the median of memory / measured - 1. `software`:
+// rows of this name of traits (traits.h), or "": all. Rows with a problem or with guessed sizes take no part.
+struct MemoryErrors {
+    int rows = 0;
+    double mean = 0, median = 0, bias = 0;
+};
+MemoryErrors memory_errors(const std::vector<PublishedRun>& runs, const std::string& software = "");
+
 // The contents of a pipeline stage that is cut by cost.
 struct Stage {
     int layers = 0, blocks = 0;  // blocks: the layers and the embedding, last norm, head, cast and loss

@@ -7,6 +7,7 @@
 #include "tutti/published/calibration.h"
 #include "tutti/published/memory.h"
 #include "tutti/published/step.h"
+#include "tutti/simulate/prediction.h"
 
 namespace tutti::published {
 namespace {
@@ -174,6 +175,28 @@ TEST(Memory, PyTorchRunsAreAsMeasured) {
                 48.0, 48.0 * 0.05);
 }
 
+// Three rows of which one is of another system, one has a problem and one is guessed: the middle of the rest, by hand.
+TEST(Memory, ErrorsAreThoseOfTheRows) {
+    std::vector<PublishedRun> runs;
+    for (const double factor : {1.0 / 0.9, 1.0 / 1.2, 1.0 / 1.06, 1.0 / 0.96, 2.0, 3.0, 4.0}) {
+        runs.push_back(llama_8b(R"("num_gpus": 8, "micro_batch": 1, "software": "Megatron-LM 0.14")"));
+        runs.back().memory_bytes = factor * memory(runs.back()).total();
+    }
+    runs[4].software.name = "nanotron";
+    runs[5].problem = "refused";
+    runs[6].estimated = true;
+    const MemoryErrors errors = memory_errors(runs, "megatron-core");
+    EXPECT_EQ(errors.rows, 4);
+    EXPECT_NEAR(errors.mean, (0.1 + 0.2 + 0.06 + 0.04) / 4, 1e-9);
+    EXPECT_NEAR(errors.median, (0.06 + 0.1) / 2, 1e-9);
+    EXPECT_NEAR(errors.bias, (-0.04 + 0.06) / 2, 1e-9);
+    EXPECT_EQ(memory_errors(runs).rows, 5);
+    EXPECT_EQ(memory_errors(runs, "xla").rows, 0);
+    // The rows that the program carries.
+    EXPECT_GT(memory_errors(calibration_runs(), "megatron-core").rows, 10);
+    EXPECT_LT(memory_errors(calibration_runs()).median, 0.1);
+}
+
 // The 8.86B and 1.34B models of the nanotron sweep (Ultrascale Playbook, 2025).
 PublishedRun nanotron(bool small, int ranks, int tp, int pp, double micro_batch, int zero) {
     PublishedRun run = runs_of(concat(small ? R"({"layers": 16, "hidden": 2048, "ffn": 8192, "tied": true, )"
@@ -276,11 +299,15 @@ TEST(Fit, FindsTheConstantsThatMadeTheTimes) {
 }
 
 TEST(Intervals, AreWiderForSourcesNeverSeen) {
+    using simulate::half_width;
     EXPECT_DOUBLE_EQ(half_width({"hopper", "tp in a node"}, true), 0.09);
     EXPECT_DOUBLE_EQ(half_width({"hopper", "experts"}, false), 1.4 * 0.28);
     // 17.9 % on average over sources never seen: 80 of 100 are within 1.6 times that.
     EXPECT_NEAR(half_width({"ampere", "full recompute"}, false), 1.6 * 0.179, 0.002);
     EXPECT_DOUBLE_EQ(half_width({"ampere", "full recompute"}, true), 0.12);
+    // A generation that no fit has seen is no narrower than any that one has.
+    for (const char* seen : {"ampere", "hopper", "blackwell"})
+        EXPECT_GT(half_width({"trainium"}, false), half_width({seen}, false)) << seen;
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/published/memory.h"
+#include "tutti/simulate/prediction.h"
 
 namespace tutti::published {
 namespace {
@@ -232,10 +233,14 @@ std::vector<PublishedRun> read_runs(std::string_view text, const std::string& so
     return runs;
 }
 
+const std::vector<PublishedRun>& calibration_runs() {
+    static const std::vector<PublishedRun> runs = read_runs(calibration_rows(), "tests/published/runs.json");
+    return runs;
+}
+
 std::vector<std::string> kinds_of(const PublishedRun& run) {
     const int domain = run.cluster.domain;
-    std::vector<std::string> kinds = {run.cluster.generation == "blackwell-ultra" ? "blackwell"
-                                                                                  : run.cluster.generation};
+    std::vector<std::string> kinds = {simulate::kind_of(run.cluster)};
     const auto add = [&](bool is, const char* name) {
         if (is) kinds.emplace_back(name);
     };

@@ -73,6 +73,10 @@ struct PublishedRun {
 // that has no rows.
 std::vector<PublishedRun> read_runs(std::string_view json, const std::string& source_name);
 
+// The rows that the constants were fitted to, tests/published/runs.json: the program carries them.
+const std::vector<PublishedRun>& calibration_runs();
+std::string_view calibration_rows();  // as text
+
 // Kinds of a run by which errors are reported: "hopper", "tp in node", "zero3", "full recompute", ...
 std::vector<std::string> kinds_of(const PublishedRun& run);
 

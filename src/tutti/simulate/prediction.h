@@ -44,9 +44,11 @@ struct Prediction {
     double share_of_peak(double flops) const { return flops / (seconds() * ranks * peak); }
 };
 
-// How far 80 of 100 measured steps of dense models, or of mixtures, are from the predicted one at most, as a logarithm:
-// as measured on runs that were left out of the fit.
-double uncertainty(bool mixture, const hardware::Cluster& cluster);
+// The kind of a device by which errors are told: its generation.
+std::string kind_of(const hardware::Cluster& cluster);
+// The half-width, as a logarithm, of the interval that holds 80 of 100 measured steps of these kinds
+// (published::kinds_of()): of a source that the constants were fitted to, or of one that nothing has seen.
+double half_width(const std::vector<std::string>& kinds, bool known_source);
 
 // "step_time_s", "step_time_low_s", "step_time_high_s", "tokens_per_s", "tokens_per_s_per_rank", "mfu_causal",
 // "mfu_full", "hfu", "mfu_of_precision_peak" (causal), "peak_bytes", "offloaded_bytes", "memory" by kind, "time" by

@@ -185,7 +185,11 @@ RehearsedStep rehearse_on(const spec::RunSpec& run, const rehearsal::Target& tar
     step.timeline = lay_out(along, programs, counted, with_spans);
     step.seconds = step.timeline.seconds;
     step.time = time_of(step.timeline, programs, prices);
-    step.high = std::exp(uncertainty(run.model.moe.experts > 0, cluster));
+    // What a layout adds to the error of a stranger's run is rehearsed here; the device and the loads of experts are
+    // not.
+    std::vector<std::string> kinds = {kind_of(cluster)};
+    if (run.model.moe.experts > 0) kinds.emplace_back("experts");
+    step.high = std::exp(half_width(kinds, false));
     step.low = 1 / step.high;
     return step;
 }

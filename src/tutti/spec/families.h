@@ -29,4 +29,7 @@ struct FamilyTraits {
 const FamilyTraits& traits_of(Family family);
 inline const FamilyTraits& traits_of(const ModelSpec& model) { return traits_of(model.family); }
 
+// Gives the keys that the model's family does not use the values that validate() requires of them.
+void clear_unused(ModelSpec& model);
+
 }  // namespace tutti::spec

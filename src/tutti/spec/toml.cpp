@@ -14,6 +14,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
 #include "tutti/base/units.h"
+#include "tutti/spec/families.h"
 #include "tutti/spec/fields.h"
 #include "tutti/spec/hf/config.h"
 #include "tutti/spec/nearest.h"
@@ -449,8 +450,16 @@ ModelSpec starting_model(const toml::table& root, const Overrides& overrides, Fi
     }
     if (name && name->empty()) return model_from_nothing(root, overrides, problems);
     const std::vector<std::string> names = preset_names();
-    const bool known = name && std::find(names.begin(), names.end(), *name) != names.end();
-    return known ? preset(*name) : ModelSpec{};  // an unknown name is reported when the field is assigned
+    if (name && std::find(names.begin(), names.end(), *name) != names.end()) return preset(*name);
+    ModelSpec model;  // an unknown name is reported when the field is assigned
+    const std::string family = model_text("family", root, overrides).value_or("");
+    const auto* known = std::ranges::find(kFamilies, family, [](Family each) { return name_of(each); });
+    if (name || known == std::end(kFamilies) || *known == model.family) return model;
+    // Another family than the default preset's starts from its sizes, as far as the family has them.
+    model.preset.clear();
+    model.family = *known;
+    clear_unused(model);
+    return model;
 }
 
 Json json_of(const toml::node& node, FileProblems& problems) {

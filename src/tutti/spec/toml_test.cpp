@@ -15,6 +15,7 @@
 #include "tutti/spec/fields.h"
 #include "tutti/spec/nearest.h"
 #include "tutti/spec/stages.h"
+#include "tutti/spec/validate.h"
 
 namespace tutti::spec {
 namespace {
@@ -104,6 +105,24 @@ TEST(Toml, ModelFromNothingNeedsItsSizes) {
     EXPECT_EQ(mlp.model.layers, 3);
     EXPECT_EQ(mlp.model.width, 64);
     EXPECT_EQ(mlp.model.preset, "");
+}
+
+// Keys of the default preset that the family does not use need no zeros; a value that is given is refused.
+TEST(Toml, AFamilyAloneNeedsNoKeysThatItDoesNotUse) {
+    for (const Family family : {Family::mlp, Family::gpt2}) {
+        const RunSpec run = parse(concat("[model]\nfamily = \"", name_of(family), "\"\nwidth = 128\nlayers = 3\n"));
+        EXPECT_EQ(run.model.family, family);
+        EXPECT_EQ(run.model.preset, "");
+        EXPECT_EQ(run.model.rope_theta, 0);
+        EXPECT_EQ(run.model.heads, family == Family::mlp ? 0 : 4);
+        EXPECT_TRUE(model_problems(run.model).empty()) << joined(model_problems(run.model));
+        EXPECT_EQ(parse(to_toml(run)), run);
+        EXPECT_EQ(parse("", {concat("model.family=", name_of(family)), "model.layers=3"}).model, run.model);
+    }
+    const RunSpec run = parse("[model]\nfamily = \"mlp\"\nwidth = 64\nheads = 4\nrope_theta = 1e4\n");
+    EXPECT_EQ(joined(model_problems(run.model)),
+              "[model] heads = 4: the family mlp does not use it; it must be 0, "
+              "[model] rope_theta = 10000.0: the family mlp does not use it; it must be 0.0");
 }
 
 TEST(TomlErrors, UnknownNamesHaveAPlaceAndTheNearest) {

@@ -13,17 +13,21 @@
 namespace tutti::spec {
 namespace {
 
-// Fields that the family does not have must be 0 (false, ""): a request is met or refused, never ignored.
+// 0, false or ""; of a text with choices the first one.
+template <class T>
+T unused_value(const Field& field) {
+    if constexpr (std::is_same_v<T, std::string>)
+        if (!field.range.choices.empty()) return field.range.choices.front();
+    return {};
+}
+
+// Fields that the family does not have must have no value: a request is met or refused, never ignored.
 void check_unused(const ModelSpec& m, Problems& problems) {
     const RunSpec run{.model = m};
     for_each_field(run, [&]<class T>(const Field& field, const T& value) {
-        if (field.section == "model" && !traits_of(m).uses(field.key)) {
-            T none{};  // of a text with choices the first one
-            if constexpr (std::is_same_v<T, std::string>)
-                if (!field.range.choices.empty()) none = field.range.choices.front();
-            require(problems, value == none, field.name(), " = ", toml_text(value), ": the family ", name_of(m.family),
-                    " does not use it; it must be ", toml_text(none));
-        }
+        if (field.section == "model" && !traits_of(m).uses(field.key))
+            require(problems, value == unused_value<T>(field), field.name(), " = ", toml_text(value), ": the family ",
+                    name_of(m.family), " does not use it; it must be ", toml_text(unused_value<T>(field)));
     });
 }
 
@@ -337,6 +341,14 @@ void check_mixture(const ModelSpec& m, Problems& problems) {
 }
 
 }  // namespace
+
+void clear_unused(ModelSpec& model) {
+    RunSpec run{.model = model};
+    for_each_field(run, [&]<class T>(const Field& field, T& value) {
+        if (field.section == "model" && !traits_of(model).uses(field.key)) value = unused_value<T>(field);
+    });
+    model = run.model;
+}
 
 void check_model(const ModelSpec& m, Problems& problems) {
     check_unused(m, problems);

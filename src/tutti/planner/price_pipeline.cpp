@@ -1,0 +1,189 @@
+// planner/price_pipeline.cpp: the price of a layout with a pipeline: all of its ranks walk through their schedule.
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+#include <vector>
+
+#include "tutti/base/error.h"
+#include "tutti/base/to_size.h"
+#include "tutti/planner/price_walk.h"
+
+namespace tutti::planner {
+
+// All ranks of the pipeline, each with its actions in order, as they wait for one another's messages.
+class Pricer::Pipeline {
+  public:
+    Pipeline(const Pricer& pricer, const Layout& l, double limit)
+        : l_(l), limit_(limit), messages_(2 * l.stages.size(), std::vector<Message>(to_size(int64_t(l.microbatches)))) {
+        const schedule::Placement& placement = l.schedule->placement;
+        place_.resize(l.stages.size());
+        ranks_.reserve(l.stages_of_rank.size());  // a walk points into itself
+        for (size_t r = 0; r < l.stages_of_rank.size(); ++r) {
+            for (size_t i = 0; i < l.stages_of_rank[r].size(); ++i) place_[to_size(l.stages_of_rank[r][i])] = i;
+            ranks_.push_back({Walk(pricer, l, l.of_rank(r), l.microbatches, true)});
+        }
+        channels_.resize(messages_.size());
+        // One rank of each position stands for all.
+        const int apart = pricer.request_.gpus / static_cast<int>(l.run->parallel.pp);
+        for (int s = 1; s < std::ssize(l.stages); ++s) {
+            const std::vector<int> ends = {apart * placement.rank_of(0, s - 1), apart * placement.rank_of(0, s)};
+            if (ends[0] == ends[1]) continue;
+            const double seconds = pricer.prices_.operation(
+                {.kind = comm::Kind::send, .bytes = static_cast<int64_t>(l.probe->hidden)}, ends);
+            channels_[channel(s, false)] = channels_[channel(s, true)] = {seconds, 0, true};
+        }
+    }
+
+    // Whether all ranks end within the limit.
+    bool run() {
+        for (bool moved = true; moved;) {
+            moved = false;
+            for (size_t r = 0; r < ranks_.size(); ++r) {
+                moved = advance(r) || moved;
+                if (ranks_[r].walk.now() > limit_) return false;
+            }
+        }
+        for (Rank& rank : ranks_) {
+            check(rank.next == l_.schedule->programs[to_size(&rank - ranks_.data())].size(),
+                  "a price waits for a message that no rank sends");
+            for (const Message* message : rank.sent) rank.walk.wait_until(message->arrives);
+            rank.walk.finish_gradients();
+        }
+        return true;
+    }
+    const Walk& of(size_t rank) const { return ranks_[rank].walk; }
+
+  private:
+    static constexpr double kNever = -1;
+    struct Message {
+        double sent = kNever, wanted = kNever, arrives = kNever;
+    };
+    struct Channel {
+        double seconds = 0, free = 0;
+        bool exists = false;
+    };
+    struct Rank {
+        Walk walk;
+        size_t next = 0;
+        std::vector<const Message*> sent = {};  // whose memory is held, oldest first
+        std::vector<size_t> sent_in = {};       // their channels
+    };
+
+    static size_t channel(int to, bool is_gradient) { return 2 * to_size(to) + (is_gradient ? 1 : 0); }
+    // The gradient of a stage's output comes from the stage behind it.
+    size_t into(const schedule::Action& part) const {
+        return part.op == schedule::Op::forward ? channel(part.stage, false) : channel(part.stage + 1, true);
+    }
+    Message& message(size_t channel, const schedule::Action& a) { return messages_[channel][to_size(a.microbatch)]; }
+    void complete(Message& m, Channel& c) const {
+        if (m.sent == kNever || m.wanted == kNever) return;
+        c.free = m.arrives = std::max({m.sent, m.wanted, c.free}) + c.seconds;
+    }
+
+    bool advance(size_t r) {
+        Rank& rank = ranks_[r];
+        const schedule::Program& program = l_.schedule->programs[r];
+        const size_t before = rank.next;
+        while (rank.next < program.size() && act(rank, program[rank.next])) ++rank.next;
+        return rank.next > before;
+    }
+
+    // False where it waits for another rank.
+    bool act(Rank& rank, const schedule::Action& action) {
+        using schedule::Op;
+        if (schedule::is_send(action.op)) return send(rank, action);
+        if (schedule::is_message(action.op)) {
+            const size_t c =
+                action.op == Op::receive_activation ? channel(action.stage, false) : channel(action.stage + 1, true);
+            Message& m = message(c, action);
+            m.wanted = rank.walk.now();
+            complete(m, channels_[c]);
+            rank.walk.hold(l_.probe->hidden);
+            return true;
+        }
+        const schedule::Parts parts(action);
+        for (const schedule::Action& part : parts) {
+            if (part.op == Op::backward_weight) continue;
+            const size_t c = into(part);
+            if (c >= channels_.size() || !channels_[c].exists) continue;
+            const double arrives = message(c, part).arrives;
+            if (arrives == kNever) return false;
+            rank.walk.wait_until(arrives);
+        }
+        const size_t place = place_[to_size(action.stage)];
+        switch (action.op) {
+            case Op::forward: rank.walk.forward(place); break;
+            case Op::backward: rank.walk.backward(place); break;
+            case Op::backward_input: rank.walk.backward(place, true); break;
+            case Op::backward_weight: rank.walk.backward_weight(place); break;
+            default: rank.walk.overlap(place, place_[to_size(action.backward.stage)]);
+        }
+        return true;
+    }
+
+    // As pipeline::Executor: two messages of a channel and 16 of a rank may be under way.
+    bool send(Rank& rank, const schedule::Action& action) {
+        constexpr std::ptrdiff_t kOfChannel = 2, kOfRank = 16;
+        const size_t c =
+            action.op == schedule::Op::send_activation ? channel(action.stage + 1, false) : channel(action.stage, true);
+        const bool is_full = std::count(rank.sent_in.begin(), rank.sent_in.end(), c) == kOfChannel;
+        if (is_full || std::ssize(rank.sent) == kOfRank) {
+            const auto oldest =
+                is_full ? std::find(rank.sent_in.begin(), rank.sent_in.end(), c) - rank.sent_in.begin() : 0;
+            const double arrives = rank.sent[to_size(oldest)]->arrives;
+            if (arrives == kNever) return false;
+            rank.walk.wait_until(arrives);
+            rank.walk.hold(-l_.probe->hidden);
+            rank.sent.erase(rank.sent.begin() + oldest);
+            rank.sent_in.erase(rank.sent_in.begin() + oldest);
+        }
+        Message& m = message(c, action);
+        m.sent = rank.walk.now();
+        complete(m, channels_[c]);
+        rank.sent.push_back(&m);
+        rank.sent_in.push_back(c);
+        return true;
+    }
+
+    const Layout& l_;
+    const double limit_;
+    std::vector<std::vector<Message>> messages_;  // by channel, by microbatch
+    std::vector<Channel> channels_;
+    std::vector<size_t> place_;  // of a stage among those of its rank
+    std::vector<Rank> ranks_;
+};
+
+std::optional<Price> Pricer::price(const spec::RunSpec& run, double limit) {
+    if (run.parallel.pp == 1) {
+        const Price price = estimate(run, probes_.of(run));
+        return price.seconds > limit ? std::nullopt : std::optional(price);
+    }
+    const Layout l = layout_of(run);
+    const size_t ranks = l.stages_of_rank.size();
+    for (size_t r = 0; r < ranks; ++r) {
+        // The first microbatch reaches the position through the stages before it.
+        double before = 0, busy = 0;
+        for (int s = 0; s < l.stages_of_rank[r].front(); ++s) before += l.stages[to_size(s)].forward;
+        for (const Stage* stage : l.of_rank(r)) busy += stage->passes();
+        if (before + l.microbatches * busy > limit) return std::nullopt;
+    }
+    Pipeline pipeline(*this, l, limit);
+    if (!pipeline.run()) return std::nullopt;
+    double ends = 0, updated = 0;
+    Price fullest;
+    for (size_t r = 0; r < ranks; ++r) {
+        const std::vector<const Stage*> own = l.of_rank(r);
+        const Walk& walk = pipeline.of(r);
+        ends = std::max(ends, walk.now());  // the norm is of all ranks
+        updated = std::max(updated, update(l, own));
+        Price here = state_of(l, own, false);
+        here.bytes += walk.most() + static_cast<double>(target_.device.workspace_bytes);
+        here.offloaded += walk.waiting();
+        if (here.bytes > fullest.bytes) fullest = here;
+    }
+    fullest.seconds = ends + updated;
+    if (fullest.seconds > limit) return std::nullopt;
+    return fullest;
+}
+
+}  // namespace tutti::planner

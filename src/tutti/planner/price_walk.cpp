@@ -1,0 +1,284 @@
+#include "tutti/planner/price_walk.h"
+
+#include <algorithm>
+
+#include "tutti/base/to_size.h"
+
+namespace tutti::planner {
+
+Pricer::Walk::Walk(const Pricer& pricer, const Layout& l, std::span<const Stage* const> stages, double microbatches,
+                   bool gathers)
+    : prices_(pricer.prices_),
+      run_(*l.run),
+      p_(run_.parallel),
+      masters_gathered_(p_.zero == 3 && l.of_value(Purpose::weights) == 0),
+      tied_(run_.model.tie_embeddings && p_.pp == 1),
+      value_(static_cast<double>(size_of(spec::compute_dtype(run_)))),
+      stored_(static_cast<double>(size_of(spec::gradient_dtype(run_)))),
+      reduced_(static_cast<double>(size_of(spec::reduce_dtype(run_)))),
+      hidden_(l.probe->hidden) {
+    const auto tp = static_cast<int>(p_.tp), etp = static_cast<int>(p_.ep * p_.etp);
+    const auto shards = static_cast<int>(l.shards), expert_shards = static_cast<int>(l.expert_shards);
+    const auto replicas = static_cast<int>(l.replicas);
+    sets_[kExperts] = {&UnitProbe::experts, l.expert_shards, prices_.group(expert_shards, etp),
+                       prices_.group(replicas, expert_shards * etp)};
+    sets_[kDense] = {&UnitProbe::dense, l.shards, prices_.group(shards, tp), prices_.group(replicas, shards * tp)};
+    size_t units = 0;
+    for (const Stage* stage : stages) units += stage->units.size();
+    units_.reserve(units);
+    for (const Stage* stage : stages) {
+        runs_.push_back({units_.size(), units_.size() + stage->units.size(), stage, microbatches});
+        for (const UnitProbe* probe : stage->units)
+            units_.push_back({.probe = probe,
+                              .left = microbatches,
+                              .is_head = probe == &l.probe->head,
+                              .is_embedding = probe == &l.probe->embedding,
+                              .dense = tied_ && probe == &l.probe->embedding ? 0 : probe->dense,
+                              .experts = probe->experts});
+    }
+    if (gathers && (p_.zero == 1 || p_.zero == 2))
+        for (Unit& unit : units_) begin_gather(unit);
+}
+
+// --- Time
+
+Pricer::Walk::Operation Pricer::Walk::begin(double& free, double seconds) const {
+    const Operation operation{std::max(free, clock_.now), seconds};
+    free = operation.begin + seconds;
+    return operation;
+}
+
+void Pricer::Walk::wait_for(const Operation& o) {
+    if (o.seconds == 0 && o.begin <= clock_.now) return;
+    clock_.now = clock_.end_of_wait(o.begin, o.begin + o.seconds, prices_.physics().contention);
+}
+
+// --- Weights
+
+void Pricer::Walk::begin_gather(Unit& unit) {
+    for (size_t s = 0; s < kSets; ++s) {
+        Set& set = sets_[s];
+        const double values = unit.probe->*set.values;
+        if (values != set.gathered_values) {
+            const double bytes = value_ * values;
+            double seconds = bytes > 0 && set.shards > 1 ? prices_.gather(bytes, set.over) : 0;
+            if (run_.offload.params) seconds = std::max(seconds, prices_.host_copy(bytes / set.shards));
+            set.gathered_values = values;
+            set.gather_seconds = seconds;
+        }
+        if (masters_gathered_) clock_.compute(prices_.pass((4 + value_) * values / set.shards));  // rounds them
+        unit.gather[s] = begin(set.free, set.gather_seconds);
+    }
+    unit.gathering = unit.gathered = true;
+    if (p_.zero == 3) bytes_ += value_ * (unit.probe->dense + unit.probe->experts);
+}
+
+// Frees what is idle but the unit that is used next.
+void Pricer::Walk::release_idle(const Unit& but) {
+    for (Unit* unit : idle_)
+        if (unit != &but && unit->is_idle) {
+            bytes_ -= value_ * (unit->probe->dense + unit->probe->experts);
+            unit->gathered = unit->is_idle = false;
+        }
+    idle_.clear();
+}
+
+void Pricer::Walk::use(Unit& unit) {
+    if (p_.zero == 3) {
+        unit.is_idle = false;
+        release_idle(unit);
+        if (!unit.gathered) begin_gather(unit);
+    }
+    if (!std::exchange(unit.gathering, false)) return;
+    for (const Operation& gather : unit.gather) wait_for(gather);
+}
+
+// --- Gradients
+
+void Pricer::Walk::need_gradients(Unit& unit) {
+    const auto last =
+        std::find_if(reductions_.rbegin(), reductions_.rend(), [&](const Reduction& r) { return r.unit == &unit; });
+    finish_until(to_size(last - reductions_.rbegin()));
+    for (size_t s = 0; s < kSets; ++s) {
+        const double values = unit.of(sets_[s]);
+        if (stored_ != made_ || !std::exchange(unit.has_gradients[s], true)) bytes_ += made_ * values;
+    }
+}
+
+// The unit's gradients of a microbatch are there.
+void Pricer::Walk::contribute(Unit& unit, const Run& run) {
+    --unit.left;
+    for (size_t s = 0; s < kSets; ++s) {
+        const double values = unit.of(sets_[s]);
+        if (stored_ == made_) continue;
+        bytes_ -= made_ * values;
+        if (!std::exchange(unit.has_gradients[s], true)) bytes_ += stored_ * values;
+    }
+    if (p_.zero < 2 && unit.left > 0) return;
+    for (size_t s = 0; s < kSets; ++s)
+        if (unit.of(sets_[s]) > 0) begin_reduction(unit, s, is_awaited(run));
+    // Norms, whose gradients are summed over tp too, are reduced last, and by themselves.
+    if (p_.tp > 1 && p_.sequence_parallel) reduce_norms(unit, run, 2);
+}
+
+// A backward waits for earlier reductions where the memory of gradients is bounded in each microbatch, and in the last
+// backward of the first stage.
+bool Pricer::Walk::is_awaited(const Run& run) const {
+    const bool alone = std::ranges::all_of(runs_, [&](const Run& r) { return &r == &run || r.left <= 0; });
+    return p_.zero >= 2 || (p_.zero == 1 && run.stage->is_first && alone);
+}
+
+// So many vectors of the model's width.
+void Pricer::Walk::reduce_norms(Unit& unit, const Run& run, double vectors) {
+    Set& dense = sets_[kDense];
+    if (dense.shards <= 1) return;
+    if (is_awaited(run)) finish_until(to_size(p_.reductions - 1));
+    const double bytes = 4 * vectors * static_cast<double>(run_.model.width);
+    const double seconds = p_.zero == 0 ? prices_.all_reduce(bytes, dense.over) : prices_.gather(bytes, dense.over);
+    reductions_.push_back({begin(dense.free, seconds), &dense, &unit, 0, 0, false});
+}
+
+void Pricer::Walk::begin_reduction(Unit& unit, size_t s, bool awaited) {
+    Set& set = sets_[s];
+    const double values = unit.of(set), bytes = reduced_ * values;
+    if (awaited) finish_until(to_size(p_.reductions - 1));
+    if (values != set.reduced_values) {
+        set.reduced_values = values;
+        set.reduce_seconds = set.shards <= 1 ? 0.0
+                             : p_.zero == 0  ? prices_.all_reduce(bytes, set.over)
+                                             : prices_.gather(bytes, set.over);
+    }
+    const bool adds = std::exchange(unit.was_reduced[s], true) && p_.zero >= 2;
+    double of_operation = adds ? made_ * shard_of(values, set.shards) : 0;
+    if (p_.zero >= 2 && !adds) bytes_ += stored_ * shard_of(values, set.shards);
+    if (p_.zero > 0 && reduced_ != stored_) {  // rounded before they are sent
+        of_operation += bytes;
+        if (p_.zero >= 2 && std::exchange(unit.has_gradients[s], false)) bytes_ -= stored_ * values;
+    }
+    bytes_ += of_operation;
+    note(0);
+    reductions_.push_back({begin(set.free, set.reduce_seconds), &set, &unit, values, of_operation, adds});
+}
+
+void Pricer::Walk::finish_reduction(size_t place) {
+    const Reduction r = reductions_[place];
+    reductions_.erase(reductions_.begin() + static_cast<std::ptrdiff_t>(place));
+    wait_for(r.operation);
+    if (r.values == 0) return;
+    bytes_ -= r.bytes;
+    const auto s = to_size(r.set - sets_.data());
+    if (r.adds) clock_.compute(prices_.pass(12 * r.values / r.set->shards));
+    if (p_.zero >= 2 && std::exchange(r.unit->has_gradients[s], false)) bytes_ -= stored_ * r.values;
+    if (r.unit->left > 0 || r.set->copies.ranks <= 1) return;
+    const double bytes = stored_ * r.values / (p_.zero > 0 ? r.set->shards : 1);
+    sums_.push_back(begin(r.set->copies_free, prices_.all_reduce(bytes, r.set->copies)));
+}
+
+void Pricer::Walk::finish_until(size_t most) {
+    while (reductions_.size() > most) finish_reduction(0);
+}
+
+void Pricer::Walk::finish_gradients() {
+    finish_until(0);
+    for (const Operation& sum : sums_) wait_for(sum);
+    sums_.clear();
+}
+
+// The norm before the head's matrix, whose gradients were there in the forward.
+void Pricer::Walk::end_head(Unit& unit, const Run& run) {
+    if (p_.zero >= 2 || run.left <= 0) reduce_norms(unit, run, 1);
+}
+
+// --- Passes
+
+void Pricer::Walk::begin_forward(const Run& run) {
+    if (p_.zero >= 2) finish_until(0);
+    offloaded_ += run.stage->offloaded;
+    waiting_ = std::max(waiting_, offloaded_);
+}
+
+void Pricer::Walk::forward_unit(size_t u, const Run& run) {
+    Unit& unit = units_[u];
+    use(unit);
+    if (p_.zero == 3 && u + 1 < run.end && !units_[u + 1].gathered) begin_gather(units_[u + 1]);
+    if (unit.is_head) need_gradients(unit);
+    note(unit.probe->forward_peak);
+    clock_.compute(unit.probe->forward);
+    bytes_ += unit.probe->kept;
+    if (p_.zero == 3) unit.is_idle = true, idle_.push_back(&unit);
+    if (unit.is_head && !tied_) contribute(unit, run);
+}
+
+void Pricer::Walk::backward_unit(size_t u, const Run& run, bool input_only) {
+    Unit& unit = units_[u];
+    if (unit.is_embedding)
+        release_idle(unit);
+    else
+        use(unit);
+    if (p_.zero == 3 && u > run.begin && !units_[u - 1].is_embedding) {
+        units_[u - 1].is_idle = false;
+        if (!units_[u - 1].gathered) begin_gather(units_[u - 1]);
+    }
+    if (!input_only && !unit.is_head) need_gradients(unit);
+    note((input_only ? unit.probe->input_peak : unit.probe->backward_peak) - unit.probe->kept);
+    clock_.compute(input_only ? unit.probe->input : unit.probe->backward);
+    bytes_ -= unit.probe->kept - (input_only ? unit.probe->kept_for_weight : 0);
+    if (p_.zero == 3 && !unit.is_embedding) unit.is_idle = true, idle_.push_back(&unit);
+    if (input_only) return;
+    if (unit.is_head)
+        end_head(unit, run);
+    else
+        contribute(unit, run);
+    if (tied_ && unit.is_embedding) contribute(units_[run.end - 1], run);
+}
+
+void Pricer::Walk::forward(size_t stage) {
+    const Run& run = runs_[stage];
+    begin_forward(run);
+    for (size_t u = run.begin; u < run.end; ++u) forward_unit(u, run);
+}
+
+void Pricer::Walk::backward(size_t stage, bool input_only) {
+    Run& run = runs_[stage];
+    if (!input_only) --run.left;
+    // The gradient of the output is held until the end.
+    const double held = run.end > run.begin && !units_[run.end - 1].is_head ? hidden_ : 0;
+    for (size_t u = run.end; u-- > run.begin;) {
+        backward_unit(u, run, input_only);
+        if (u + 1 == run.end) bytes_ += held;
+    }
+    if (run.end > run.begin) bytes_ -= held;
+    offloaded_ -= run.stage->offloaded;
+}
+
+void Pricer::Walk::backward_weight(size_t stage) {
+    Run& run = runs_[stage];
+    --run.left;
+    for (size_t u = run.end; u-- > run.begin;) {
+        Unit& unit = units_[u];
+        if (!unit.is_head) need_gradients(unit);
+        note(0);
+        clock_.compute(unit.probe->weight);
+        bytes_ -= unit.probe->kept_for_weight;
+        if (unit.is_head)
+            end_head(unit, run);
+        else
+            contribute(unit, run);
+    }
+}
+
+void Pricer::Walk::overlap(size_t forward_stage, size_t backward_stage) {
+    const Run& f = runs_[forward_stage];
+    Run& b = runs_[backward_stage];
+    --b.left;
+    begin_forward(f);
+    size_t next = b.end;
+    for (size_t u = f.begin; u < f.end; ++u) {
+        forward_unit(u, f);
+        if (next > b.begin) backward_unit(--next, b, false);
+    }
+    while (next > b.begin) backward_unit(--next, b, false);
+    offloaded_ -= b.stage->offloaded;
+}
+
+}  // namespace tutti::planner
