@@ -12,6 +12,7 @@
 #include <iostream>
 #include <map>
 #include <mutex>
+#include <set>
 #include <thread>
 
 #include "tests/layouts/judge.h"
@@ -26,7 +27,7 @@ struct Arguments {
     uint64_t seed = 1;
     int64_t first = 0, count = 300;
     int threads = 2;
-    bool show = false, reduce = true;
+    bool show = false, reduce = true, coded = false;
     std::string only;
 };
 
@@ -35,6 +36,16 @@ std::string description_of(const Trial& t) {
                               "\n  --ranks ", t.ranks, " ", text_of(t.layout));
     if (!t.other.empty()) text += concat("\n  other: --ranks ", t.other_ranks, " ", text_of(t.other));
     return text;
+}
+
+// The recipe of a trial's products, and what its layouts gather as codes.
+std::set<std::string> codes_of(const Trial& t) {
+    std::set<std::string> all;
+    for (const Settings* part : {&t.run, &t.layout, &t.other})
+        for (const auto& [key, value] : *part)
+            if ((key == "precision.recipe" || key == "precision.gather") && value != "none")
+                all.insert(concat(key.substr(key.find('.') + 1), ' ', value));
+    return all;
 }
 
 class Campaign {
@@ -48,7 +59,7 @@ class Campaign {
         for (std::thread& thread : threads) thread.join();
         Json summary = {{"seed", arguments_.seed}, {"first", arguments_.first}, {"count", arguments_.count},
                         {"faults", faults_},       {"refused", refused_},       {"compared", compared_},
-                        {"excused", excused_},     {"models", models_}};
+                        {"excused", excused_},     {"models", models_},         {"codes", codes_}};
         std::cout << summary.dump() << std::endl;
         return faults_;
     }
@@ -60,6 +71,7 @@ class Campaign {
     void one(int64_t number) {
         constexpr Compare kKinds[] = {Compare::one_rank, Compare::twin, Compare::resumed, Compare::verify};
         Compare compare = kKinds[number % 4];
+        if (arguments_.coded) compare = number % 2 == 0 ? Compare::twin : Compare::verify;  // the others draw no recipe
         for (const Compare kind : kKinds)
             if (arguments_.only == name_of(kind)) compare = kind;
         Trial trial;
@@ -67,6 +79,10 @@ class Campaign {
         int attempt = 0;
         do {
             trial = draw(arguments_.seed, number, attempt++, compare);
+            if (arguments_.coded && codes_of(trial).empty()) {
+                verdict.refused = "no recipe";
+                continue;
+            }
             if (arguments_.show) say(concat("trial ", arguments_.seed, ':', number, ": ", description_of(trial)));
             verdict = judge(trial, folder_.path());
             if (arguments_.show && !verdict.refused.empty()) say(concat("refused: ", verdict.refused));
@@ -75,6 +91,7 @@ class Campaign {
             const std::lock_guard lock(mutex_);
             ++compared_[name_of(compare)];
             ++models_[trial.model];
+            for (const std::string& what : codes_of(trial)) ++codes_[what];
             refused_ += attempt - 1;
             faults_ += verdict.fault ? 1 : 0;
             if (!verdict.excuse.empty()) ++excused_[verdict.excuse];
@@ -99,7 +116,7 @@ class Campaign {
     std::mutex mutex_;
     std::atomic<int64_t> next_{0};
     int64_t faults_ = 0, refused_ = 0;
-    std::map<std::string, int64_t> compared_, excused_, models_;
+    std::map<std::string, int64_t> compared_, excused_, models_, codes_;
 };
 
 }  // namespace
@@ -114,7 +131,12 @@ int main(int argc, char** argv) {
     app.add_option("--threads", a.threads, "trials at once");
     app.add_option("--only", a.only, "one_rank, twin, resumed or verify");
     app.add_flag("--show", a.show, "print every trial");
+    app.add_flag("--coded", a.coded, "only trials with 8-bit products: twin and verify in turn");
     app.add_flag("!--no-reduce", a.reduce, "do not look for the smallest layout of a fault");
     CLI11_PARSE(app, argc, argv);
+    if (a.coded && (a.only == "one_rank" || a.only == "resumed")) {
+        std::cerr << "--coded --only " << a.only << ": only twin and verify draw recipes\n";
+        return 2;
+    }
     return tutti::layouts::Campaign(a).run() == 0 ? 0 : 1;
 }

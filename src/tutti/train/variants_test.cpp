@@ -82,6 +82,24 @@ TEST_P(Variants, LayoutsFollowOneRank) {
     }
 }
 
+// A factor that a mixer, a router or a block for later tokens leaves out or applies twice would change bits.
+TEST_P(Variants, ALossScaleHasTheBitsOfOne) {
+    compares_rehearsal_ = false;
+    const std::pair<int, std::vector<std::string>> layouts[] = {
+        {1, {"precision.compute=bf16", "recompute.policy=full"}}, {4, {"parallel.tp=2", "parallel.pp=2"}}};
+    for (const auto& [ranks, layout] : layouts) {
+        const auto state_with = [&](const std::string& scale) {
+            std::vector<std::string> set = layout;
+            set.insert(set.end(),
+                       {"train.steps=3", "model.mtp_depth=1", "model.mtp_weight=0.5", "precision.loss_scale=" + scale});
+            const TrainOptions o = options_of(concat("scale", ranks, '-', scale), set, ranks);
+            EXPECT_EQ(train(o).step, 3);
+            return weights(o);
+        };
+        EXPECT_TRUE(state_with("4096.0") == state_with("1")) << GetParam() << ' ' << joined(layout, " ");
+    }
+}
+
 // TearDown compares what the runs counted with what was rehearsed.
 TEST_P(Variants, TrainsAsRehearsed) {
     train(options_of("one", {"train.steps=2"}, 1));
