@@ -5,6 +5,7 @@ test once to learn which mutants it reaches, and then each mutant under the test
 room first. A mutant under which a test fails, crashes or does not end is killed; one that all pass survives.
 
     scripts/mutate.py --scratch /tmp/mutants --seed 1 --count 150 [--out bench/results/mutants.txt]
+    scripts/mutate.py --scratch /tmp/mutants --seed 1 --count 200 --first 150 --labels fast    # the next 50, by fewer tests
     scripts/mutate.py --seed 1 --count 20 --list          # draw, and build nothing
 
 The same seed and count draw the same mutants of the same sources. One that does not compile is none. The scratch folder
@@ -27,7 +28,7 @@ import time
 from scratch_tree import ROOT, ScratchTree
 
 ROOMS = ["autograd", "parallel", "pipeline", "comm", "optim", "nn", "checkpoint"]
-LABELS = {"fast", "slow", "mpi"}
+LABELS = ["fast", "slow", "mpi"]
 MODEST = {"GOMP_SPINCOUNT": "1000"}  # threads that wait leave the cores to the other tests
 
 
@@ -162,8 +163,11 @@ def write_together(tree, mutants, dropped):
         if number not in dropped:
             by_file.setdefault(mutant.path, []).append((number, mutant))
     for path in {m.path for m in mutants}:
+        if path not in by_file:
+            tree.restore(path.relative_to(ROOT))
+            continue
         text, edits = path.read_text(), []
-        for number, mutant in by_file.get(path, []):
+        for number, mutant in by_file[path]:
             spans = [at for at, _ in mutant.inserted]
             for i, (at, inserted) in enumerate(mutant.inserted):
                 if inserted is None:
@@ -190,12 +194,12 @@ def write(path, text):
         path.write_text(text)
 
 
-def build(tree, mutants):
-    """Builds all tests; returns the numbers of mutants that do not compile."""
-    dropped = set()
+def build(tree, mutants, first, programs):
+    """Builds the tests with the mutants from `first` on; returns the numbers of the others, and of those that do not compile."""
+    dropped = set(range(first))
     while True:
         write_together(tree, mutants, dropped)
-        refusal = tree.try_build("all")
+        refusal = tree.try_build(*programs)
         if refusal is None:
             return dropped
         places = {(m.group(1), int(m.group(2)))
@@ -242,10 +246,10 @@ class Test:
         return None if process.returncode in (0, self.skipped) else f"exit code {process.returncode}"
 
 
-def tests_of(tree):
+def tests_of(tree, labels, programs):
     listed = subprocess.run(["ctest", "--show-only=json-v1"], cwd=tree.folder / tree.where, check=True, capture_output=True, text=True).stdout
     tests = [Test(entry) for entry in json.loads(listed)["tests"] if "command" in entry]
-    return {t.name: t for t in tests if t.labels & LABELS}
+    return {t.name: t for t in tests if t.labels & labels and ("all" in programs or pathlib.Path(t.command[0]).name in programs)}
 
 
 def reached(tree, tests, mutants, jobs):
@@ -299,6 +303,9 @@ def main():
     parser.add_argument("--scratch", type=pathlib.Path)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--count", type=int, default=150, help="mutants, those that do not compile included")
+    parser.add_argument("--first", type=int, default=0, help="number of the first mutant to judge")
+    parser.add_argument("--labels", nargs="+", choices=LABELS, default=LABELS, help="of the tests that judge")
+    parser.add_argument("--programs", nargs="+", default=["all"], metavar="NAME", help="to build, whose tests judge: optim_tests, ...")
     parser.add_argument("--list", action="store_true", help="draw only")
     parser.add_argument("--seconds", type=float, default=600, help="of tests for a mutant, after which it has survived")
     parser.add_argument("--jobs", type=int, default=2)
@@ -306,14 +313,14 @@ def main():
     arguments = parser.parse_args()
     mutants = draw(arguments.seed, arguments.count)
     if arguments.list:
-        for number, mutant in enumerate(mutants):
+        for number, mutant in enumerate(mutants[arguments.first:], arguments.first):
             print(f"{number} | {mutant}")
         return 0
     if not arguments.scratch:
         parser.error("--scratch FOLDER is required")
     tree = ScratchTree(arguments.scratch, jobs=arguments.jobs, tests=True, warnings=True)
-    dropped = build(tree, mutants)
-    tests = tests_of(tree)
+    dropped = build(tree, mutants, arguments.first, arguments.programs)
+    tests = tests_of(tree, set(arguments.labels), arguments.programs)
     known = reached(tree, tests, mutants, arguments.jobs)
     alive = [n for n in range(len(mutants)) if n not in dropped]
     lines = []
@@ -322,7 +329,7 @@ def main():
             lines.append(f"{number} | {mutants[number]} | {end}")
             print(lines[-1], flush=True)
     killed = sum(" | killed by " in line for line in lines)
-    lines.append(f"{len(alive)} mutants that compile ({len(dropped)} do not): {killed} killed, {len(alive) - killed} survived")
+    lines.append(f"{len(alive)} mutants that compile ({len(dropped) - arguments.first} do not): {killed} killed, {len(alive) - killed} survived")
     print(lines[-1])
     if arguments.out:
         arguments.out.write_text("\n".join(lines) + "\n")

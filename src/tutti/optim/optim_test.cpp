@@ -105,6 +105,40 @@ TEST_P(OptimizerTest, BiasesDoNotDecay) {
     EXPECT_EQ(p.master.to_host<float>(), std::vector<float>(4, 2.0f));
 }
 
+// The moments of a first update in bf16. The first is the nearest number to (1 - beta1) g, half a unit of 2^-7 away at
+// most; the second is rounded at random and may be a whole unit away.
+TEST_P(OptimizerTest, MomentsAreRoundedToTheNearestOrAtRandom) {
+    constexpr size_t kCount = 512;
+    Parameter p{.name = "w", .shape = {kCount}, .init = {.std = 1}};
+    autograd::materialize(ctx_, p, GetParam(), 5, true);
+    std::vector<float> g(kCount);
+    for (size_t i = 0; i < kCount; ++i) g[i] = normal(random_key(9, "g"), i);
+    device_->copy_in(p.gradient.view().data, g.data(), p.gradient.bytes());
+    spec::OptimizerSpec spec;
+    spec.m = spec.v = "bf16";
+    Optimizer optimizer(ctx_, whole_shards({&p}), spec);
+    optimizer.step(0.01, 1);
+    size_t far_m = 0, far_v = 0;
+    const auto is_far = [](float rounded, double exact) {
+        const double unit = std::ldexp(1.0, std::ilogb(exact) - 7);
+        EXPECT_LE(std::abs(rounded - exact), 1.001 * unit);
+        return std::abs(rounded - exact) > 0.501 * unit;
+    };
+    for (const StateTensor& state : optimizer.state()) {
+        if (state.values.dtype() != DType::bf16 || state.name == "w") continue;
+        const std::vector<float> values = state.values.to_floats();
+        for (size_t i = 0; i < kCount; ++i) {
+            const double x = g[i];
+            if (state.name == "optimizer.m.w")
+                far_m += is_far(values[i], (1 - spec.beta1) * x);
+            else
+                far_v += is_far(values[i], (1 - spec.beta2) * x * x);
+        }
+    }
+    EXPECT_EQ(far_m, 0u);
+    EXPECT_GT(far_v, kCount / 8);
+}
+
 // Updates are element by element: any cut of a parameter into pieces gives the bits of the whole.
 TEST_P(OptimizerTest, PiecesAreUpdatedLikeTheWhole) {
     Parameter whole{.name = "w", .shape = {3, 37}, .init = {.std = 1}}, cut = whole;

@@ -14,7 +14,7 @@ namespace tutti::kernels {
 namespace {
 
 template <int kRows_, int kD_>
-struct Shape {
+struct Sizes {
     static constexpr int kRows = kRows_, kD = kD_;
     using Tile = cuda::SlabTile<kRows, kD>;
     using Cute = CuteTile<kRows, kD>;
@@ -97,8 +97,8 @@ void expect_layout_of_cute(const uint16_t* tile) {
 
 template <class S>
 class Cute : public ::testing::Test {};
-using Shapes = ::testing::Types<Shape<192, 64>, Shape<128, 64>, Shape<64, 128>, Shape<128, 128>>;
-TYPED_TEST_SUITE(Cute, Shapes);
+using AllSizes = ::testing::Types<Sizes<192, 64>, Sizes<128, 64>, Sizes<64, 128>, Sizes<128, 128>>;
+TYPED_TEST_SUITE(Cute, AllSizes);
 
 TYPED_TEST(Cute, DescribesOperandsAlike) {
     using S = TypeParam;

@@ -2,8 +2,10 @@
 // arrives unchanged or not at all.
 #include "tutti/comm/tcp/introduction.h"
 
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <future>
 #include <random>
 #include <thread>
@@ -62,6 +64,19 @@ TEST(Introduction, LetsInWhoKnowsTheSecretAndTheSubject) {
         const Met refused = meet(some_key(1), "subject", key, label, 0);
         EXPECT_FALSE(refused.listener || refused.caller);
         EXPECT_EQ(refused.error, "the listener has closed the connection");
+    }
+}
+
+// Other hosts cannot call a listener of the loopback address.
+TEST(Sockets, ListenWhereTheyAreToldTo) {
+    for (const bool loopback : {true, false}) {
+        const Socket listener = listen_on(loopback, 0);
+        sockaddr_storage any{};
+        socklen_t size = sizeof any;
+        ASSERT_EQ(getsockname(listener.fd(), reinterpret_cast<sockaddr*>(&any), &size), 0);
+        sockaddr_in address{};
+        std::memcpy(&address, &any, sizeof address);
+        EXPECT_EQ(any.ss_family == AF_INET && address.sin_addr.s_addr == htonl(INADDR_LOOPBACK), loopback);
     }
 }
 
