@@ -6,6 +6,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
 #include "tutti/simulate/rehearsed.h"
+#include "tutti/spec/recipe.h"
 
 namespace tutti::planner {
 
@@ -47,7 +48,19 @@ bool NodeLayouts::set(const Node& node) {
     run_.offload = {};
     run_.offload.activations = node.offloads;
     return spec::tp_fits(run_) && spec::cp_fits(run_) && spec::ep_has_experts(run_) &&
-           spec::divides(node.etp, r_.run.model.moe.ffn) && node.ep * node.etp <= r_.gpus;
+           spec::divides(node.etp, r_.run.model.moe.ffn) && node.ep * node.etp <= r_.gpus && groups_fit();
+}
+
+// Of the recipe's groups. What is gathered as codes also depends on the stage of ZeRO, and on whether tp > 1.
+bool NodeLayouts::groups_fit() const {
+    if (r_.run.precision.recipe == "none") return true;
+    spec::RunSpec run = run_;
+    run.precision.gather = "none";
+    return recipe_fits(run);
+}
+
+bool NodeLayouts::may_shard(int zero) const {
+    return Limits::in(r_.limits.zero, zero) && (zero == 3 || !spec::gathers_codes_of_weights(r_.run.precision));
 }
 
 void NodeLayouts::set(const PipelineEstimate& pipeline) {
@@ -154,7 +167,7 @@ std::optional<double> NodeLayouts::first_estimate(const LayerProbe& probe, Memor
     };
     std::optional<double> fastest;
     for (const int zero : {1, 0, 2, 3}) {  // ZeRO-0 where only that may be taken
-        const auto seconds = Limits::in(r_.limits.zero, zero) ? fits(zero, false) : std::nullopt;
+        const auto seconds = may_shard(zero) ? fits(zero, false) : std::nullopt;
         if (seconds && (!fastest || *seconds < *fastest)) fastest = seconds;
         if (fastest && zero == 1) break;
     }
@@ -211,8 +224,8 @@ DataEstimates NodeLayouts::data_parallel(const PipelineEstimate& pipeline) {
         for (const int replicas : zero == 0 ? std::vector{1} : divisors(dp, dp)) {
             DataEstimate each{zero, replicas};
             set(each);
-            const bool held = Limits::in(r_.limits.zero, zero) && Limits::in(r_.limits.dp_replicate, replicas) &&
-                              spec::ep_fits(run_, r_.gpus);
+            const bool held =
+                may_shard(zero) && Limits::in(r_.limits.dp_replicate, replicas) && spec::ep_fits(run_, r_.gpus);
             bool fits = false, tried = false;
             for (const bool weights : {false, true})
                 for (const bool optimizer : {false, true}) {

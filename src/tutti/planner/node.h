@@ -86,10 +86,12 @@ class NodeLayouts {
     bool on_host(const spec::RunSpec& run, const Price& price) const;
     int64_t layouts_of_space() const;
     bool may_offload(std::string_view schedule, bool activations) const;
+    bool may_shard(int zero) const;  // by this stage of ZeRO
 
   private:
     void set_pipeline(int64_t pp, std::string_view schedule, int64_t virtual_stages);
     void replicate(int64_t dp, int64_t replicas);
+    bool groups_fit() const;
     int64_t data_layouts(int64_t dp, std::string_view schedule) const;
     template <class Visit>
     void for_each_pipeline(int64_t pp, Visit visit) const;

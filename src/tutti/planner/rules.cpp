@@ -5,6 +5,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/spec/layers.h"
+#include "tutti/spec/recipe.h"
 #include "tutti/spec/validate.h"
 
 namespace tutti::planner {
@@ -43,6 +44,7 @@ void check_request(const Request& r) {
                       "), and Tutti trains in bf16, f16, f32 or tf32; give another --precision");
     spec::RunSpec alone = plain_run(r);
     alone.parallel.dp_shard = 1;
+    alone.precision.gather = "none";  // what is gathered as codes depends on the layout
     spec::validate(alone, 1);
 }
 
@@ -68,9 +70,15 @@ bool offload_allowed(const Request& r, std::string_view schedule, const spec::Of
     return (!any || (r.limits.offload && r.cluster.host_bandwidth > 0)) && (!offload.activations || in_order);
 }
 
+bool recipe_fits(const spec::RunSpec& run) {
+    return !spec::recipe_of(run.precision) ||
+           (spec::recipe_problems(run).empty() && spec::code_product_problems(run).empty());
+}
+
 bool allowed(const Request& r, const spec::RunSpec& run) {
     const spec::ParallelSpec& p = run.parallel;
-    if (!r.limits.allow(run) || !spec::keeps_rules(run, r.gpus) || !offload_allowed(r, p.schedule, run.offload))
+    if (!r.limits.allow(run) || !spec::keeps_rules(run, r.gpus) || !recipe_fits(run) ||
+        !offload_allowed(r, p.schedule, run.offload))
         return false;
     if (p.pp == 1) return p.schedule == "1f1b" && p.virtual_stages == 1;
     const auto all = schedules();

@@ -36,6 +36,10 @@ bool offload_allowed(const Request& request, std::string_view schedule, const sp
 // The type of the request's products, as a cluster's peaks name it.
 std::string_view peak_of(const Request& request);
 
+// Whether the products of the run's recipe, where it has one, have whole groups under its layout, and sizes that
+// kernels multiply (spec/recipe.h).
+bool recipe_fits(const spec::RunSpec& run);
+
 // All rules of the engine and of the planner.
 bool allowed(const Request& request, const spec::RunSpec& run);
 

@@ -19,6 +19,7 @@
 #include "tutti/planner/node.h"
 #include "tutti/planner/price.h"
 #include "tutti/planner/rules.h"
+#include "tutti/spec/recipe.h"
 
 namespace tutti::planner {
 
@@ -161,7 +162,8 @@ class Search {
         const Limits& l = r_.limits;
         return Limits::in(l.tp, node.tp) && Limits::in(l.cp, node.cp) && Limits::in(l.ep, node.ep) &&
                Limits::in(l.etp, node.etp) && Limits::in(l.micro_batch, micro_batches_[node.micro_batch]) &&
-               !(l.plain_context && node.how.ulysses > 1);
+               !(l.plain_context && node.how.ulysses > 1) &&
+               (node.tp > 1 || !spec::gathers_codes_of_sequences(r_.run.precision));
     }
 
     // Layers that neither recompute nor offload, with a whole backward.
