@@ -2,9 +2,11 @@
 """Does `tutti verify` notice faults of the engine? Applies one mutation after another to a copy of the tree (a missing
 sum, a doubled one, a wrong mask, a stale weight, a dropped scale, another rank's shard, ...), builds the program and asks
 it to verify layouts in which the mutated code runs. Every answer but "NOT the same as one rank", or an error that ends the
-run, is a mutation that nobody would notice. The unchanged program must find every layout the same.
+run, is a mutation that would not be noticed. The unchanged program must find every layout the same. Faults of 8-bit
+products are as small as the rounding that `verify` bears, or one rank has them too: suites of tests must notice these.
 
     scripts/mutate_engine.py --scratch /tmp/mutants [--only NAME]... [--out bench/results/verify_mutations.txt]
+    scripts/mutate_engine.py --scratch /tmp/mutants --only codes: --out bench/results/codes_mutations.txt
     scripts/mutate_engine.py --check                 # is each text that a mutation replaces in its file, once?
 
 The scratch folder keeps its build, so that a second call compiles what a mutation changes and nothing else. `--first` and
@@ -13,6 +15,7 @@ The scratch folder keeps its build, so that a second call compiles what a mutati
 import argparse
 import pathlib
 import random
+import re
 import subprocess
 import sys
 
@@ -66,6 +69,7 @@ LAYOUTS = {
     "loss scale": (2, ["precision.loss_scale=16", "optimizer.name=sgd"]),
     "bf16 gradients": (2, ["parallel.zero=0", "precision.gradients=bf16"]),
     "dp zero 3 bf16": (2, ["parallel.zero=3", "precision.compute=bf16"]),
+    "dp zero 3 packed": (2, ["parallel.zero=3", "precision.compute=bf16", "train.packed_weights=always"]),
     "delayed": (2, DELAYED + ["precision.compute=bf16"]),
     "delayed zero 1": (2, DELAYED + ["precision.compute=bf16", "parallel.zero=1"]),
     "codes tp": (2, ["parallel.tp=2", "precision.recipe=tensor", "precision.scales=f32", "precision.bf16_first=0"]),
@@ -78,7 +82,19 @@ LAYOUTS = {
     "rotations by layer ring": (2, ["model.preset=smollm3-tiny", "model.nope_layers=\"1\"", "parallel.cp=2"]),
 }
 
-# name, file, text, its replacement, layouts
+# name: program of tests, the suites in it
+SUITES = {
+    "recipes: orders": ("engine_tests", "Recipes.HaveTheSameBitsHowever*"),
+    "recipes: weights": ("engine_tests", "Recipes.HaveTheSameBitsWhereWeights*"),
+    "recipes: evaluations": ("engine_tests", "Recipes.GatherCodesAgain*"),
+    "recipes: parts": ("engine_tests", "Recipes.TakeTheScale*"),
+    "recipes: delayed": ("engine_tests", "Recipes.Delayed*"),
+    "products": ("nn_tests", "QuantizedProducts.*:PrecisionFixtures*:ProductRule.*"),
+    "rules of keys": ("spec_tests", "Validate.RecipesOfProducts"),
+    "emulated GPU": ("cuda_cublaslt_tests", "CublasLt.MultipliesCodesOfExperts*"),
+}
+
+# name, file, text, its replacement, layouts and suites
 MUTATIONS = [
     ("a sum over replicas is missing", PARALLEL + "data_parallel.cpp",
      "    state.replica_reduction = state.replicas->all_reduce(gradients);",
@@ -210,11 +226,9 @@ MUTATIONS = [
      "        ops::copy(ctx_, exchange.received.narrow(0, at, n).reshape(slice.block.sizes), to(slice));",
      "        ops::copy(ctx_, exchange.received.narrow(0, 0, n).reshape(slice.block.sizes), to(slice));",
      ["muon", "muon tp bf16"]),
-    ("packed weights outlive the update", ENGINE + "step.cpp",
-     "        const ops::KeepForms forms(s.ctx, microbatches.front() > 1 && s.run.parallel.zero < 3);",
-     "        static thread_local std::vector<std::unique_ptr<ops::KeepForms>> forms;\n"
-     "        if (s.run.parallel.zero > 0) forms.push_back(std::make_unique<ops::KeepForms>(s.ctx, true));",
-     ["dp zero 1 bf16", "delayed zero 1"]),
+    ("packed weights outlive the update", "src/tutti/ops/weight_forms.cpp",
+     "    g.b_is_packed = std::exchange(form.version, ctx.weights_version) == ctx.weights_version;",
+     "    g.b_is_packed = std::exchange(form.version, ctx.weights_version) >= 0;", ["dp zero 3 packed"]),
     ("the loss scale of the first rank alone", ENGINE + "passes.cpp",
      "        batch.loss_scale = static_cast<float>(s.loss_scale.value);",
      "        batch.loss_scale = s.groups.world().rank() == 0 ? static_cast<float>(s.loss_scale.value) : 1;", ["loss scale"]),
@@ -231,10 +245,6 @@ MUTATIONS = [
     ("ZeRO-3 gathers weights in bf16 that only the first rank has rounded", PARALLEL + "flat_unit.cpp",
      "        ops::cast_into(ctx_, masters_, shard);\n        return shard;",
      "        if (options_.shard == 0) ops::cast_into(ctx_, masters_, shard);\n        return shard;", ["dp zero 3 bf16"]),
-    ("delayed scales: magnitudes of this rank alone", NN + "delayed.cpp",
-     "    if (ranks.size() > 1) ranks.all_reduce(amaxes_, comm::Reduce::max).wait();", "    (void)ranks;", ["delayed"]),
-    ("the scale of a tensor is that of this rank's part", NN + "quantized.cpp",
-     "        if (ranks != nullptr) ranks->all_reduce(amax, comm::Reduce::max).wait();", "", ["codes tp"]),
     ("delta rule: a rank begins with an empty state", NN + "delta_rule.cpp",
      "            before_[i] = state;", "            before_[i] = Tensor();\n            (void)state;", ["delta cp"]),
     ("delta rule: the gradient of a state that was handed on is dropped", NN + "delta_rule.cpp",
@@ -264,6 +274,99 @@ MUTATIONS = [
     ("position embeddings of a sequence's first part", NN + "functions.cpp",
      "some_rows ? rows_of(all, layer.ranks->rank(), layer.ranks->size()) : all;",
      "some_rows ? rows_of(all, 0, layer.ranks->size()) : all;", ["gpt2 tp sp"]),
+    ("codes: delayed scales of this rank's magnitudes", NN + "delayed.cpp",
+     "    if (ranks.size() > 1) ranks.all_reduce(amaxes_, comm::Reduce::max).wait();", "    (void)ranks;",
+     ["delayed"]),
+    ("codes: the largest magnitude of this rank's part", NN + "quantized.cpp",
+     "        if (ranks != nullptr) ranks->all_reduce(amax, comm::Reduce::max).wait();", "", ["recipes: parts", "products"]),
+    ("codes: the largest magnitude of dy is not reduced over tp", ENGINE + "products.cpp",
+     "    {.x = mesh::kCp, .dy = mesh::kTp | mesh::kCp, .w = mesh::kTp},", "    {.x = mesh::kCp, .dy = mesh::kCp, .w = mesh::kTp},",
+     ["recipes: parts"]),
+    ("codes: the largest magnitude of x is not reduced over cp", ENGINE + "products.cpp",
+     "    {.x = mesh::kCp, .dy = mesh::kTp | mesh::kCp, .w = mesh::kTp},",
+     "    {.x = Axes(), .dy = mesh::kTp | mesh::kCp, .w = mesh::kTp},", ["recipes: parts"]),
+    ("codes: the largest magnitude of w is not reduced over tp", ENGINE + "products.cpp",
+     "    {.x = mesh::kCp, .dy = mesh::kTp | mesh::kCp, .w = mesh::kTp},",
+     "    {.x = mesh::kCp, .dy = mesh::kTp | mesh::kCp, .w = Axes()},", ["recipes: parts"]),
+    ("codes: the largest magnitude of x of a row layer is not reduced over tp", ENGINE + "products.cpp",
+     "    {.x = mesh::kTp | mesh::kCp, .dy = mesh::kCp, .w = mesh::kTp, .input_is_saved = true},",
+     "    {.x = mesh::kCp, .dy = mesh::kCp, .w = mesh::kTp, .input_is_saved = true},", ["recipes: parts"]),
+    ("codes: the largest magnitudes of weights are those of this rank's shard", PARALLEL + "data_parallel.cpp",
+     "        m.shards->all_reduce(m.all, comm::Reduce::max).wait();\n", "", ["recipes: weights"]),
+    ("codes: the largest magnitude of weights of a rank of tp", PARALLEL + "data_parallel.cpp",
+     "        if (m.parts != nullptr) m.parts->all_reduce(m.all, comm::Reduce::max).wait();\n", "", ["recipes: weights"]),
+    ("codes: groups of a shard begin with the shard", PARALLEL + "coded_weights.cpp",
+     "            .first = run.first,", "            .first = 0,", ["recipes: weights"]),
+    ("codes: groups of an expert's rows go on with those of the next", NN + "quantized.cpp",
+     "    if (coding.direct || (use.role == GemmRole::weight_gradient && q.along > 0))",
+     "    if (coding.direct || (use.role == GemmRole::weight_gradient && q.along < 0))", ["products"]),
+    ("codes: a cut inside of a group is legal", "src/tutti/spec/recipe.cpp",
+     "        refuse(d.parts > 1 && d.of_rank() % recipe->x.along != 0, share_of(d)",
+     "        refuse(false && d.parts > 1 && d.of_rank() % recipe->x.along != 0, share_of(d)", ["rules of keys"]),
+    ("codes: tokens of a rank may end inside of a group", "src/tutti/spec/recipe.cpp",
+     "    refuse(run.parallel.cp > 1 && unit > 0 &&", "    refuse(false && run.parallel.cp > 1 && unit > 0 &&", ["rules of keys"]),
+    ("codes: the scale of dy is that of another microbatch", NN + "quantized.cpp",
+     "    const bool counts = lost_ != nullptr",
+     "    static thread_local std::map<const Parameter*, int32_t> last;\n"
+     "    if (q.along == 0 && factor == DelayedScales::kDy && !given.defined() && use.rows.empty()) {\n"
+     "        amax = ops::largest_magnitudes(ctx, x, {});\n"
+     "        if (ranks != nullptr) ranks->all_reduce(amax, comm::Reduce::max).wait();\n"
+     "        const int32_t own = amax.to_host<int32_t>()[0];\n"
+     "        const std::vector<int32_t> of_another = {last.contains(use.layer) ? last[use.layer] : own};\n"
+     "        last[use.layer] = own;\n"
+     "        amax = Tensor::from_host<int32_t>(ctx.device, {1}, of_another, Purpose::workspace);\n"
+     "    }\n"
+     "    const bool counts = lost_ != nullptr", ["recipes: orders"]),
+    ("codes: those of columns are those of rows, transposed", NN + "quantized.cpp",
+     "    return over_rows ? kernels::GroupShape{q.along, q.across} : kernels::GroupShape{q.across, q.along};",
+     "    return (void)over_rows, kernels::GroupShape{q.across, q.along};", ["products"]),
+    ("codes: magnitudes of a history are those of codes", NN + "quantized.cpp",
+     "        if (scales_->recording()) ops::add_magnitudes(ctx, x, place.amax);",
+     "        if (scales_->recording())\n"
+     "            ops::add_magnitudes(\n"
+     "                ctx, ops::decoded(ctx, ops::quantized(ctx, x, q.format, q.divisors, {}, purpose, {}, given)), place.amax);",
+     ["recipes: delayed"]),
+    ("codes: the largest magnitude over ranks is that of codes", NN + "quantized.cpp",
+     "        amax = ops::largest_magnitudes(ctx, x, shared ? std::vector<int64_t>() : coding.segments);",
+     "        amax = ops::largest_magnitudes(\n"
+     "            ctx, ops::decoded(ctx, ops::quantized(ctx, x, q.format, q.divisors, {}, purpose)),\n"
+     "            shared ? std::vector<int64_t>() : coding.segments);", ["recipes: parts", "products"]),
+    ("codes: a history moves on at each cast, also of a recompute", NN + "delayed.cpp",
+     "    return {amaxes_.narrow(0, 3 * number + of, 1)",
+     "    float* const history = histories_[to_size(number)].view().as<float>();\n"
+     "    if (recording_ && of == kX && known) {\n"
+     "        std::shift_left(history, history + recipe_.history, 1);\n"
+     "        history[recipe_.history - 1] = history[recipe_.history - 2];\n"
+     "    }\n"
+     "    return {amaxes_.narrow(0, 3 * number + of, 1)", ["recipes: orders"]),
+    ("codes: x is E5M2", NN + "quantized.cpp", "    return ops::quantized(ctx, x, q.format, q.divisors, std::move(coding), purpose, amax, given,",
+     "    return ops::quantized(ctx, x, factor == DelayedScales::kX ? DType::e5m2 : q.format, q.divisors, std::move(coding), purpose, amax, given,",
+     ["products"]),
+    ("codes: dy is E4M3", NN + "quantized.cpp", "    return ops::quantized(ctx, x, q.format, q.divisors, std::move(coding), purpose, amax, given,",
+     "    return ops::quantized(ctx, x, factor == DelayedScales::kDy ? DType::e4m3 : q.format, q.divisors, std::move(coding), purpose, amax, given,",
+     ["products"]),
+    ("codes: the scale is inverted", "src/tutti/kernels/cpu/float8.cpp", "    return scale.factor;", "    return 1 / scale.factor;",
+     ["products"]),
+    ("codes: the scale of a history is inverted", NN + "delayed.cpp", "    factor = float8_factor(", "    factor = 1 / float8_factor(",
+     ["products", "recipes: delayed"]),
+    ("codes: the scale of a shard is inverted", "src/tutti/kernels/cpu/float8.cpp",
+     "to - from, scale.factor, q.codes", "to - from, 1 / scale.factor, q.codes", ["recipes: weights"]),
+    ("codes: the divisor is inverted", "src/tutti/kernels/cpu/float8.cpp",
+     "                const float times = divisor(", "                const float times = 1 / divisor(", ["products"]),
+    ("codes: those of a weight outlive the update", "src/tutti/ops/weight_forms.cpp",
+     "        if (form.version != ctx.weights_version) {", "        if (form.version < 0) {", ["recipes: orders", "products"]),
+    ("codes: those that an evaluation gathered outlive its end", PARALLEL + "data_parallel.cpp",
+     "        if (state->flat->coded() && std::exchange(state->idle, false)) state->flat->free_weights();\n", "", ["recipes: evaluations"]),
+    ("codes: saved ones are of the tensor of another layer", NN + "quantized.cpp",
+     "    const Use of_first{use.role, use.rows, made.layer};", "    const Use of_first{use.role, use.rows, use.layer};",
+     ["recipes: orders"]),
+    ("codes: biases of experts fill their padding", NN + "mixture.cpp",
+     "    const Tensor unit_of_rows = clears ? without_padding(ctx, upper.y, d) : upper.y;",
+     "    const Tensor unit_of_rows = upper.y;", ["emulated GPU"]),
+    ("codes: biases of experts fill their padding when recomputed", NN + "mixture.cpp",
+     "            return clears ? without_padding(ctx, y, d) : y;", "            return (void)clears, y;", ["emulated GPU"]),
+    ("codes: padding counts as values", NN + "quantized.cpp", "lost_->of_cast(x.numel() - use.padding * x.shape()[-1])",
+     "lost_->of_cast(x.numel())", ["emulated GPU"]),
 ]
 
 
@@ -276,9 +379,16 @@ def write_corpus(folder):
 
 class Scratch(ScratchTree):
     def __init__(self, folder, build, jobs):
-        super().__init__(folder, build, jobs)
+        super().__init__(folder, build, jobs, tests=True)
         (self.folder / "config.toml").write_text('[model]\npreset = "llama-tiny"\n[data]\ntrain = ["corpus.txt"]\n')
         write_corpus(self.folder)
+
+    # None: it does not end.
+    def run(self, command, seconds):
+        try:
+            return subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return None
 
     # "same", "hidden" by rounding, "NOT the same" or "error", and the last lines.
     def verify(self, layout):
@@ -287,9 +397,8 @@ class Scratch(ScratchTree):
         # A preset of the layout is where the sizes start from.
         for setting in sorted(MODEL + settings, key=lambda s: s in settings):
             command += ["--set", setting]
-        try:
-            done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=300)
-        except subprocess.TimeoutExpired:
+        done = self.run(command, 300)
+        if done is None:
             return "error", "no end in 300 s"
         lines = [line.strip() for line in (done.stdout.strip() or done.stderr.strip()).splitlines()]
         verdict = next((i for i, line in enumerate(lines) if "one rank" in line and not line.startswith("step ")), len(lines) - 1)
@@ -299,6 +408,23 @@ class Scratch(ScratchTree):
         if done.returncode not in (0, 1, 4, 70, -6, -8, -11):
             raise SystemExit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
         return {0: "same", 1: "NOT the same"}.get(done.returncode, "error"), last
+
+    # "passes", "FAILS" or "error", and the first tests that fail.
+    def test(self, suite):
+        program, chosen = SUITES[suite]
+        found = [p for p in (self.folder / self.where).rglob(program) if p.is_file()]
+        command = [str(found[0]), f"--gtest_filter={chosen}", "--gtest_brief=1", "--gtest_fail_fast"]
+        done = self.run(command, 900)
+        if done is None:
+            return "error", "no end in 900 s"
+        failed = sorted(set(re.findall(r"^\[  FAILED  \] (\w+\.[\w/]+)", done.stdout, re.M)))
+        ran = next((line for line in done.stdout.splitlines() if line.startswith("[==========]") and " ran" in line), "no test ran")
+        if done.returncode == 0 and " 0 tests ran" in f" {ran}":
+            raise SystemExit(f"{' '.join(command)}: no such test")
+        return {0: "passes", 1: "FAILS"}.get(done.returncode, "error"), "; ".join(failed) or ran
+
+    def ask(self, what):
+        return self.test(what) if what in SUITES else self.verify(what)
 
 
 def main():
@@ -317,8 +443,8 @@ def main():
     for what, name, old, _, layouts in MUTATIONS:
         if texts[name].count(old) != 1:
             raise SystemExit(f"{what}: {name} has {texts[name].count(old)} times\n{old}")
-        if missing := [layout for layout in layouts if layout not in LAYOUTS]:
-            raise SystemExit(f"{what}: no layout {missing}")
+        if missing := [layout for layout in layouts if layout not in LAYOUTS and layout not in SUITES]:
+            raise SystemExit(f"{what}: no layout or suite {missing}")
     if arguments.check:
         return print(f"{len(MUTATIONS)} mutations, each of a text that its file has once") or 0
     if not arguments.scratch:
@@ -333,25 +459,29 @@ def main():
     chosen = [m for m in MUTATIONS if not arguments.only or any(part in m[0] for part in arguments.only)]
     chosen = chosen[arguments.first:arguments.first + arguments.count]
     used = {layout for *_, layouts in chosen for layout in layouts}
-    unchanged = [] if arguments.skip_unchanged else [layout for layout in LAYOUTS if layout in used]
-    scratch.build("tutti")
+    unchanged = [] if arguments.skip_unchanged else [layout for layout in [*LAYOUTS, *SUITES] if layout in used]
+
+    def programs(layouts):
+        return sorted({SUITES[layout][0] if layout in SUITES else "tutti" for layout in layouts})
+
+    scratch.build(*programs(used))
     for layout in unchanged:
-        verdict, last = scratch.verify(layout)
+        verdict, last = scratch.ask(layout)
         say(f"unchanged | {layout} | {verdict} | {last}")
-        if verdict != "same":
+        if verdict not in ("same", "passes"):
             alarms.append(layout)
     for what, name, old, new, layouts in chosen:
         (scratch.folder / name).write_text(texts[name].replace(old, new))
-        scratch.build("tutti")
+        scratch.build(*programs(layouts))
         noticed = False
         for layout in layouts:
-            verdict, last = scratch.verify(layout)
+            verdict, last = scratch.ask(layout)
             say(f"{what} | {layout} | {verdict} | {last}")
-            noticed = noticed or verdict in ("NOT the same", "error")
+            noticed = noticed or verdict in ("NOT the same", "FAILS", "error")
         if not noticed:
             unnoticed.append(what)
         scratch.restore(name)
-    say(f"{len(chosen)} mutations, {len(chosen) - len(unnoticed)} noticed; {len(unchanged)} layouts of the unchanged program, "
+    say(f"{len(chosen)} mutations, {len(chosen) - len(unnoticed)} noticed; {len(unchanged)} layouts and suites of the unchanged program, "
         f"{len(alarms)} false alarms")
     for what in unnoticed:
         say(f"NOT NOTICED: {what}")
