@@ -126,6 +126,7 @@ int plan_layouts(const PlanArguments& a, const Io& io, std::vector<std::string> 
     const std::optional<planner::Peer> peer = peer_of(a);
     const bool has_layout = !a.config.empty() || peer;
     std::optional<spec::RunSpec> mine;
+    planner::check_request(request);
     if (has_layout) {
         mine = request.run;
         spec::validate(*mine, request.gpus);

@@ -166,9 +166,11 @@ std::string memory_of(const Priced& p) {
 }
 
 const Change* most_helpful(const Priced& mine, const std::vector<Change>& changes) {
+    constexpr double kHelps = 0.001;  // of the step: less is not shown
     if (changes.empty()) return nullptr;
     const Change& first = changes.front();
-    return first.result.seconds() < mine.seconds() || (!mine.fits() && first.result.fits()) ? &first : nullptr;
+    const bool helps = first.result.seconds() < (1 - kHelps) * mine.seconds();
+    return helps || (!mine.fits() && first.result.fits()) ? &first : nullptr;
 }
 
 }  // namespace
@@ -190,7 +192,8 @@ std::string compare(const std::string& name, const Priced& mine, const Priced& b
                        " (", format_difference(change->result.seconds() / mine.seconds() - 1), "), ",
                        memory_of(change->result), '\n');
     } else {
-        text += concat("  no single change of ", changes.size(), " that run is faster\n");
+        text += changes.empty() ? "  no single change runs and fits\n"
+                                : concat("  no single change is faster, of ", changes.size(), " that run and fit\n");
     }
     return text;
 }

@@ -405,5 +405,34 @@ TEST(Limits, AreWords) {
         EXPECT_THROW(hold(held, wrong), UsageError) << wrong;
 }
 
+// A run of ours is told as its row of published runs would be.
+TEST(Peers, MemoryIsThatOfThePublishedRow) {
+    const published::PublishedRun row = published::read_runs(R"({"rows": [{"model": "Mixtral 8x7B", "layers": 32,
+        "hidden": 4096, "ffn": 14336, "moe_ffn": 14336, "num_experts": 8, "top_k": 2, "heads": 32, "kv_heads": 8,
+        "head_dim": 128, "vocab": 32000, "mlp": "swiglu", "seq_len": 4096, "gpu": "H100", "num_gpus": 64, "tp": 2,
+        "pp": 4, "ep": 8, "global_batch": 256, "micro_batch": 1, "zero_stage": 1, "schedule": "1f1b",
+        "recompute": "selective", "precision": "bf16", "software": "Megatron-LM 0.14"}]})",
+                                                             "row")
+                                            .at(0);
+    EXPECT_EQ(row.problem, "");
+    Request r = request_for(spec::preset("mixtral-8x7b"), hardware::cluster_named("h100"), 64, 256, 4096);
+    r.run.parallel.tp = 2;
+    r.run.parallel.pp = 4;
+    r.run.parallel.ep = 8;
+    r.run.parallel.zero = 1;
+    r.run.train.micro_batch = 1;
+    r.run.recompute.policy = "selective";
+    const std::optional<PeerMemory> theirs = memory_of(Peer::megatron, r, r.run);
+    ASSERT_TRUE(theirs);
+    EXPECT_EQ(theirs->system, "megatron-core");
+    EXPECT_NEAR(theirs->bytes / memory(row).total(), 1, 1e-3);  // the row's vocabulary is padded
+    EXPECT_GT(theirs->errors.rows, 10);
+    EXPECT_LT(theirs->errors.median, 0.2);
+    EXPECT_NE(render(*theirs, 1e11).find(concat("on ", theirs->errors.rows, " published rows")), std::string::npos);
+    EXPECT_FALSE(memory_of(Peer::deepspeed, r, r.run));
+    r.run.model = spec::preset("mamba-codestral-7b");
+    EXPECT_FALSE(memory_of(Peer::megatron, r, r.run));
+}
+
 }  // namespace
 }  // namespace tutti::planner

@@ -204,7 +204,7 @@ Pricer::Stage Pricer::stage_of(const Layout& l, int64_t index) {
 void Pricer::add_data_parallelism(const Layout& l, Stage& stage) const {
     constexpr double kMany = 1e9;
     const Stage* const own[] = {&stage};
-    Walk walk(*this, l, own, kMany, false);
+    Walk walk(*this, l, own, kMany, Walk::From::middle);
     const bool is_split = splits(l.run->parallel);
     const auto pass = [&] {
         walk.forward(0);
@@ -213,7 +213,7 @@ void Pricer::add_data_parallelism(const Layout& l, Stage& stage) const {
         if (is_split) walk.backward_weight(0);
         return between;
     };
-    pass();
+    if (l.run->parallel.zero >= 2) pass();  // a microbatch meets the reductions of the one before
     const double begin = walk.now(), before = walk.bytes();
     walk.forget_most();
     const double between = pass();
@@ -227,7 +227,7 @@ void Pricer::add_data_parallelism(const Layout& l, Stage& stage) const {
 double Pricer::first_gathers(const Layout& l, std::span<const Stage* const> stages) const {
     const int64_t zero = l.run->parallel.zero;
     if (zero != 1 && zero != 2) return 0;
-    Walk walk(*this, l, stages, l.microbatches, true);
+    Walk walk(*this, l, stages, l.microbatches, Walk::From::update);
     for (size_t i = 0; i < stages.size(); ++i) {
         if (i > 0) walk.compute(std::max(0.0, stages[i]->begins - stages[i - 1]->begins - stages[i - 1]->forward));
         walk.forward(i);
@@ -236,18 +236,26 @@ double Pricer::first_gathers(const Layout& l, std::span<const Stage* const> stag
 }
 
 double Pricer::last_reductions(const Layout& l, std::span<const Stage* const> stages) const {
+    const auto gap = [&](size_t i) {  // between the backwards of a stage and of the one before, in which others run
+        return std::max(0.0, stages[i - 1]->ends - stages[i - 1]->input - stages[i - 1]->weight - stages[i]->ends);
+    };
     const auto seconds = [&](double microbatches) {
-        Walk walk(*this, l, stages, microbatches, false);
+        Walk walk(*this, l, stages, microbatches, Walk::From::middle);
+        walk.take_head();
         for (size_t i = stages.size(); i-- > 0;) {
             walk.backward(i);
-            if (i > 0)
-                walk.compute(std::max(
-                    0.0, stages[i - 1]->ends - stages[i - 1]->input - stages[i - 1]->weight - stages[i]->ends));
+            if (i > 0) walk.compute(gap(i));
         }
         walk.finish_gradients();
         return walk.now();
     };
-    return seconds(1) - seconds(2);
+    double before = 0;
+    if (l.run->parallel.zero >= 2)
+        before = seconds(2);
+    else
+        for (size_t i = 0; i < stages.size(); ++i)
+            before += stages[i]->input + stages[i]->weight + (i > 0 ? gap(i) : 0);
+    return seconds(1) - before;
 }
 
 double Pricer::update(const Layout& l, std::span<const Stage* const> stages) const {
@@ -286,7 +294,7 @@ Price Pricer::alone(const Layout& l) const {
     const Stage stage = stage_of(l, 0);
     const Stage* const own[] = {&stage};
     const double several = std::min(l.microbatches, 3.0);
-    Walk walk(*this, l, own, several, true);
+    Walk walk(*this, l, own, several, Walk::From::update);
     double seconds = 0;
     for (double i = 0; i < several; ++i) {
         const double begin = walk.now();

@@ -20,7 +20,7 @@ class Pricer::Pipeline {
         ranks_.reserve(l.stages_of_rank.size());  // a walk points into itself
         for (size_t r = 0; r < l.stages_of_rank.size(); ++r) {
             for (size_t i = 0; i < l.stages_of_rank[r].size(); ++i) place_[to_size(l.stages_of_rank[r][i])] = i;
-            ranks_.push_back({Walk(pricer, l, l.of_rank(r), l.microbatches, true)});
+            ranks_.push_back({Walk(pricer, l, l.of_rank(r), l.microbatches, Walk::From::update)});
         }
         channels_.resize(messages_.size());
         // One rank of each position stands for all.

@@ -161,7 +161,7 @@ TEST(Price, OfFinalistsIsThatOfTheirRehearsals) {
         }
     }
     for (const auto& [ratios, per_mille, one, five] :
-         {std::tuple(of_time, 0.15, 0.78, 0.99), std::tuple(of_memory, 0.52, 0.77, 0.9)}) {
+         {std::tuple(of_time, 0.3, 0.85, 0.99), std::tuple(of_memory, 0.6, 0.92, 0.99)}) {
         EXPECT_GE(within(ratios, 0.001), per_mille);
         EXPECT_GE(within(ratios, 0.01), one);
         EXPECT_GE(within(ratios, 0.05), five);

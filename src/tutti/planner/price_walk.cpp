@@ -3,11 +3,24 @@
 #include <algorithm>
 
 #include "tutti/base/to_size.h"
+#include "tutti/kernels/work.h"
 
 namespace tutti::planner {
 
+namespace {
+
+// Bytes of memory for a value that is added to a shard, as a rehearsal counts them.
+double bytes_of_addition() {
+    constexpr int64_t kMany = 1024;
+    float value = 0;
+    const View many(&value, DType::f32, {kMany});
+    return kernels::work_of_call("accumulate", many, many).bytes / kMany;
+}
+
+}  // namespace
+
 Pricer::Walk::Walk(const Pricer& pricer, const Layout& l, std::span<const Stage* const> stages, double microbatches,
-                   bool gathers)
+                   From from)
     : prices_(pricer.prices_),
       run_(*l.run),
       p_(run_.parallel),
@@ -36,8 +49,17 @@ Pricer::Walk::Walk(const Pricer& pricer, const Layout& l, std::span<const Stage*
                               .dense = tied_ && probe == &l.probe->embedding ? 0 : probe->dense,
                               .experts = probe->experts});
     }
-    if (gathers && (p_.zero == 1 || p_.zero == 2))
+    if (from == From::middle)
+        for (Unit& unit : units_) {
+            unit.has_gradients.fill(p_.zero < 2);
+            unit.was_reduced.fill(true);
+        }
+    else if (p_.zero == 1 || p_.zero == 2)
         for (Unit& unit : units_) begin_gather(unit);
+    if (sets_[kDense].shards <= 1) return;
+    const double bytes = 4 * static_cast<double>(run_.model.width);
+    norm_seconds_ =
+        p_.zero == 0 ? prices_.all_reduce(bytes, sets_[kDense].over) : prices_.gather(bytes, sets_[kDense].over);
 }
 
 // --- Time
@@ -118,7 +140,7 @@ void Pricer::Walk::contribute(Unit& unit, const Run& run) {
     for (size_t s = 0; s < kSets; ++s)
         if (unit.of(sets_[s]) > 0) begin_reduction(unit, s, is_awaited(run));
     // Norms, whose gradients are summed over tp too, are reduced last, and by themselves.
-    if (p_.tp > 1 && p_.sequence_parallel) reduce_norms(unit, run, 2);
+    if (p_.tp > 1 && p_.sequence_parallel) reduce_norms(unit, run);
 }
 
 // A backward waits for earlier reductions where the memory of gradients is bounded in each microbatch, and in the last
@@ -128,14 +150,11 @@ bool Pricer::Walk::is_awaited(const Run& run) const {
     return p_.zero >= 2 || (p_.zero == 1 && run.stage->is_first && alone);
 }
 
-// So many vectors of the model's width.
-void Pricer::Walk::reduce_norms(Unit& unit, const Run& run, double vectors) {
+void Pricer::Walk::reduce_norms(Unit& unit, const Run& run) {
     Set& dense = sets_[kDense];
     if (dense.shards <= 1) return;
     if (is_awaited(run)) finish_until(to_size(p_.reductions - 1));
-    const double bytes = 4 * vectors * static_cast<double>(run_.model.width);
-    const double seconds = p_.zero == 0 ? prices_.all_reduce(bytes, dense.over) : prices_.gather(bytes, dense.over);
-    reductions_.push_back({begin(dense.free, seconds), &dense, &unit, 0, 0, false});
+    reductions_.push_back({begin(dense.free, norm_seconds_), &dense, &unit, 0, 0, false});
 }
 
 void Pricer::Walk::begin_reduction(Unit& unit, size_t s, bool awaited) {
@@ -144,13 +163,14 @@ void Pricer::Walk::begin_reduction(Unit& unit, size_t s, bool awaited) {
     if (awaited) finish_until(to_size(p_.reductions - 1));
     if (values != set.reduced_values) {
         set.reduced_values = values;
+        set.shard = shard_of(values, set.shards);
         set.reduce_seconds = set.shards <= 1 ? 0.0
                              : p_.zero == 0  ? prices_.all_reduce(bytes, set.over)
                                              : prices_.gather(bytes, set.over);
     }
     const bool adds = std::exchange(unit.was_reduced[s], true) && p_.zero >= 2;
-    double of_operation = adds ? made_ * shard_of(values, set.shards) : 0;
-    if (p_.zero >= 2 && !adds) bytes_ += stored_ * shard_of(values, set.shards);
+    double of_operation = adds ? made_ * set.shard : 0;
+    if (p_.zero >= 2 && !adds) bytes_ += stored_ * set.shard;
     if (p_.zero > 0 && reduced_ != stored_) {  // rounded before they are sent
         of_operation += bytes;
         if (p_.zero >= 2 && std::exchange(unit.has_gradients[s], false)) bytes_ -= stored_ * values;
@@ -167,7 +187,8 @@ void Pricer::Walk::finish_reduction(size_t place) {
     if (r.values == 0) return;
     bytes_ -= r.bytes;
     const auto s = to_size(r.set - sets_.data());
-    if (r.adds) clock_.compute(prices_.pass(12 * r.values / r.set->shards));
+    static const double kAddition = bytes_of_addition();
+    if (r.adds) clock_.compute(prices_.pass(kAddition * r.values / r.set->shards));
     if (p_.zero >= 2 && std::exchange(r.unit->has_gradients[s], false)) bytes_ -= stored_ * r.values;
     if (r.unit->left > 0 || r.set->copies.ranks <= 1) return;
     const double bytes = stored_ * r.values / (p_.zero > 0 ? r.set->shards : 1);
@@ -186,7 +207,7 @@ void Pricer::Walk::finish_gradients() {
 
 // The norm before the head's matrix, whose gradients were there in the forward.
 void Pricer::Walk::end_head(Unit& unit, const Run& run) {
-    if (p_.zero >= 2 || run.left <= 0) reduce_norms(unit, run, 1);
+    if (p_.zero >= 2 || run.left <= 0) reduce_norms(unit, run);
 }
 
 // --- Passes
@@ -236,6 +257,12 @@ void Pricer::Walk::forward(size_t stage) {
     const Run& run = runs_[stage];
     begin_forward(run);
     for (size_t u = run.begin; u < run.end; ++u) forward_unit(u, run);
+}
+
+void Pricer::Walk::take_head() {
+    for (const Run& run : runs_)
+        for (size_t u = run.begin; u < run.end; ++u)
+            if (units_[u].is_head && !tied_) need_gradients(units_[u]), contribute(units_[u], run);
 }
 
 void Pricer::Walk::backward(size_t stage, bool input_only) {

@@ -16,15 +16,18 @@ namespace tutti::planner {
 // Seconds since the begin of the step. Bytes above the state that the rank has between steps: without gradients.
 class Pricer::Walk {
   public:
-    // `stages`: of the rank, which passes name by their place here. `microbatches`: of the step. With `gathers` the
-    // weights of ZeRO-1 and 2 are gathered at the begin, as after the update of the step before.
+    // Where a walk begins: with the gathers of ZeRO-1 and 2 that follow the update of the step before; or later, when
+    // all gradients have their memory, from which bytes() are counted then.
+    enum class From { update, middle };
+    // `stages`: of the rank, which passes name by their place here. `microbatches`: that are to come.
     Walk(const Pricer& pricer, const Layout& layout, std::span<const Stage* const> stages, double microbatches,
-         bool gathers);
+         From from);
 
     void forward(size_t stage);
     void backward(size_t stage, bool input_only = false);
     void backward_weight(size_t stage);
     void overlap(size_t forward_stage, size_t backward_stage);  // their units in turns
+    void take_head();  // the head's gradients, which a forward takes: for walks of backwards alone
     void finish_gradients();
 
     double now() const { return clock_.now; }
@@ -46,8 +49,8 @@ class Pricer::Walk {
         double shards;
         simulate::Group over, copies;
         double free = 0, copies_free = 0;  // when the last operations end
-        // Of the last unit, which most others are like.
-        double gathered_values = -1, gather_seconds = 0, reduced_values = -1, reduce_seconds = 0;
+        // Of the last unit, which most others are like. shard: its values.
+        double gathered_values = -1, gather_seconds = 0, reduced_values = -1, reduce_seconds = 0, shard = 0;
     };
     struct Unit {
         const UnitProbe* probe;
@@ -82,7 +85,7 @@ class Pricer::Walk {
     void need_gradients(Unit& unit);
     void contribute(Unit& unit, const Run& run);
     bool is_awaited(const Run& run) const;
-    void reduce_norms(Unit& unit, const Run& run, double vectors);
+    void reduce_norms(Unit& unit, const Run& run);
     void end_head(Unit& unit, const Run& run);
     void begin_reduction(Unit& unit, size_t set, bool awaited);
     void finish_reduction(size_t place);
@@ -103,6 +106,7 @@ class Pricer::Walk {
     const double hidden_;
     simulate::Clock clock_;
     std::array<Set, kSets> sets_;
+    double norm_seconds_ = 0;  // of the reduction of a vector of the model's width
     std::vector<Unit> units_;
     std::vector<Run> runs_;
     std::vector<Unit*> idle_;  // gathered units that are freed when another one is used
