@@ -125,24 +125,23 @@ int train(const TrainArguments& arguments, const Io& io) {
             if (!told) tell_of_save(signals.signal());
         });
     options.stop_requested = [&signals] { return signals.requested(); };
-    const train::TrainOutcome outcome = train::train(options);
-
     // The decision to stop is that of all ranks, and so is its code: a launcher that sees one rank with 0 takes the job
     // for done, or that rank for one that is not to come back.
-    const int exit_code = outcome.preempted ? kPreempted : 0;
-    if (options.launch.rank != 0) return exit_code;
-    if (outcome.preempted && options.launch.launcher == comm::Launcher::tutti)
-        io.err << "tutti: stopped after step " << outcome.step << " of " << options.run.train.steps
-               << "; the checkpoint is " << outcome.checkpoint << std::endl;
-    else if (outcome.preempted)
-        io.err << "tutti: stopped by " << name_of_signal(signals.signal()) << " after step " << outcome.step << " of "
-               << options.run.train.steps << "; the checkpoint is " << outcome.checkpoint
-               << "\ncontinue with: " << resume_command(arguments) << std::endl;
-    else
-        io.next({concat("tutti generate ", quoted_for_shell(options.out), " --prompt TEXT"),
-                 concat("tutti convert --from ", quoted_for_shell(options.out), " --to DIR   # for transformers")});
-    io.print(describe(options, outcome, exit_code));
-    return exit_code;
+    const auto exit_code = [](const train::TrainOutcome& outcome) { return outcome.preempted ? kPreempted : 0; };
+    options.report = [&](const train::TrainOutcome& outcome) {
+        if (outcome.preempted && options.launch.launcher == comm::Launcher::tutti)
+            io.err << "tutti: stopped after step " << outcome.step << " of " << options.run.train.steps
+                   << "; the checkpoint is " << outcome.checkpoint << std::endl;
+        else if (outcome.preempted)
+            io.err << "tutti: stopped by " << name_of_signal(signals.signal()) << " after step " << outcome.step
+                   << " of " << options.run.train.steps << "; the checkpoint is " << outcome.checkpoint
+                   << "\ncontinue with: " << resume_command(arguments) << std::endl;
+        else
+            io.next({concat("tutti generate ", quoted_for_shell(options.out), " --prompt TEXT"),
+                     concat("tutti convert --from ", quoted_for_shell(options.out), " --to DIR   # for transformers")});
+        io.print(describe(options, outcome, exit_code(outcome)));
+    };
+    return exit_code(train::train(options));
 }
 
 }  // namespace tutti::cli

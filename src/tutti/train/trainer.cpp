@@ -76,6 +76,7 @@ class Run {
     std::optional<double> evaluate_now();
     void stop_after_skipped_steps(const engine::StepResult& result);
     void finish();
+    void tell_end();
     void write_results(const std::string& sample_text);
     Json first_step();
     std::string totals(const std::string& sample_text);
@@ -271,6 +272,7 @@ TrainOutcome Run::train() {
         outcome_.skipped = state_.skipped;
         outcome_.checkpoint = checkpoints_.newest();
         engine_.data_parallel->wait_for_weights();
+        if (finished) tell_end();
         return outcome_;
     }
     if (first_rank() && options_.counts_starts) count_start(options_.out, state_.step, options_.force);
@@ -314,7 +316,13 @@ TrainOutcome Run::train() {
         }
     } while (!outcome_.preempted && goes_on());
     finish();
+    if (ends_run()) tell_end();
     return outcome_;
+}
+
+void Run::tell_end() {
+    if (first_rank() && options_.report) options_.report(outcome_);
+    engine_.groups.world().barrier();
 }
 
 // With the next stage, whose steps have the same tensors.

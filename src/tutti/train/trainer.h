@@ -17,6 +17,8 @@ struct Engine;
 
 namespace tutti::train {
 
+struct TrainOutcome;
+
 struct TrainOptions {
     spec::RunSpec run;    // validated
     std::string out;      // run directory; made when missing
@@ -36,6 +38,8 @@ struct TrainOptions {
     bool counts_starts =
         false;  // something else may start the run again whenever it dies: bound that (start_counter.h)
     comm::Stop* stop = nullptr;  // a request before the first step: the rank throws Preempted
+    // Called on rank 0 before the ranks part: a launcher may kill the others when the first ends with an exit code.
+    std::function<void(const TrainOutcome&)> report = nullptr;
 };
 
 struct TrainOutcome {
