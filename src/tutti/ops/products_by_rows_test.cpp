@@ -8,6 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/base/philox.h"
+#include "tutti/base/testing/draws.h"
+#include "tutti/base/to_size.h"
 #include "tutti/ops/ops.h"
 #include "tutti/ops/testing/bits.h"
 
@@ -21,7 +24,7 @@ using testing::tables;
 // x (rows, inner), w (outer, inner): around the numbers of rows at which a table changes the implementation of a
 // product.
 struct Sizes {
-    int64_t rows, inner, outer;
+    int64_t rows, inner, outer, equal_blocks = 0;  // of rows; 0: unequal ones
 };
 
 Tensor side_by_side(Context& ctx, const Tensor& gate, const Tensor& up) {
@@ -41,7 +44,8 @@ std::vector<Tensor> results(Context& ctx, const Sizes& s, DType dtype, Products*
     std::vector<Tensor> all;
     const auto finish = [&](const std::vector<Tensor>& made) {
         if (later) {
-            const int64_t blocks[] = {1, s.rows / 3, 5, s.rows};  // the last: what remains
+            std::vector<int64_t> blocks = {1, s.rows / 3, 5, s.rows};  // the last: what remains
+            if (s.equal_blocks > 0) blocks.assign(to_size(s.equal_blocks), s.rows / s.equal_blocks);
             int64_t first = 0;
             for (const int64_t block : blocks) {
                 const int64_t rows = std::min(block, s.rows - first);
@@ -64,6 +68,13 @@ std::vector<Tensor> results(Context& ctx, const Sizes& s, DType dtype, Products*
     const GateAndUp d = linear_swiglu_backward(ctx, Gate::silu, dy, w, gate, z, later);
     finish({d.gate, d.up});
     finish({linear_swiglu_backward(ctx, Gate::silu, dy, w, side_by_side(ctx, gate, z), later)});
+    // As the parts of a fused layer: rows of dy and of y are apart.
+    const Tensor wide = random(ctx, {s.rows, 3 * s.outer}, dtype, 7), y = zeros(ctx, {s.rows, 3 * s.outer}, dtype);
+    const Tensor part = wide.narrow(-1, s.outer, s.outer);
+    finish({linear_backward_input(ctx, part, w, {}, later)});
+    finish({linear_backward_input(ctx, part, w, cast(ctx, z, dtype), later)});
+    linear_into(ctx, x, w, nullptr, y.narrow(-1, s.outer, s.outer), later);
+    finish({y});
     return all;
 }
 
@@ -108,6 +119,29 @@ TEST(GateAndUp, SideBySideHaveTheBitsOfTheTwo) {
     }
     Context ctx{*device, kernels::reference_table()};
     EXPECT_THROW(swiglu(ctx, Gate::silu, zeros(ctx, {2, 5}, DType::f32)), Error);
+}
+
+// Small products, for which a library has many kernels.
+TEST(ProductsByRows, HaveTheBitsOfTheWholeWhateverTheSizes) {
+    const auto device = make_cpu_device(1);
+    const uint64_t key = random_key(11, "sizes");
+    uint64_t drawn = 0;
+    const auto draw = [&](uint64_t count) { return static_cast<int64_t>(mix64(key + ++drawn) % count); };
+    for (int trial = 0; trial < tutti::testing::draws(60, 1000); ++trial) {
+        const Sizes s{32 * (1 + draw(2)), 4 * (1 + draw(50)), 4 * (1 + draw(50)), 2 << draw(3)};
+        for (const kernels::KernelTable* table : tables()) {
+            if (table == &kernels::reference_table()) continue;
+            Context ctx{*device, *table};
+            for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+                Products later;
+                const auto whole = results(ctx, s, dtype, nullptr), blocks = results(ctx, s, dtype, &later);
+                for (size_t i = 0; i < whole.size(); ++i)
+                    EXPECT_TRUE(same_bits(whole[i], blocks[i]))
+                        << table->name << ' ' << dtype << ' ' << s.rows << " x " << s.inner << " x " << s.outer
+                        << " in " << s.equal_blocks << ", result " << i;
+            }
+        }
+    }
 }
 
 TEST(ProductsByRows, AreRefusedWhereATableHasNone) {

@@ -80,13 +80,15 @@ bool has_few_rows(Isa isa, const Gemm& g) {
 
 // Whether our own implementation computes a product, as measured with `bench/cpu_kernels.cpp gemm`
 // (bench/results/gemm_cpu_*.md):
-// - f32: oneDNN, which reaches 85 % of the peak and more, and our own where it is slow. With AVX2 our own: there the
-//   order of oneDNN's sums depends on the number of rows of c, and layouts that divide the rows must have equal bits.
-//   Weight gradients are oneDNN's: microbatches divide their sums, not rows.
+// - f32: oneDNN, which reaches 85 % of the peak and more, and our own where it is slow. With AVX2, and where rows of c
+//   are apart (fused projections), our own: there the order of oneDNN's sums depends on the number of rows of c, and
+//   layouts that divide the rows must have equal bits. Weight gradients are oneDNN's: microbatches divide their sums,
+//   not rows.
 // - bf16 with AVX512_BF16: our own where every side has 512 and more, and c more rows: up to 1.3 times as fast.
 //   For smaller products packing costs too much: oneDNN.
-// - bf16 on AMX (measured on Emerald Rapids): our own from 256 on, 1.0 to 1.9 times as fast: oneDNN keeps no block of c
-//   in the cache, and reaches a fifth to a third of the peak.
+// - bf16 on AMX (measured on Emerald Rapids): our own, from 256 on 1.0 to 1.9 times as fast: oneDNN keeps no block of c
+//   in the cache, and reaches a fifth to a third of the peak. Its sums of small products depend on the number of rows,
+//   so that only weight gradients of less than 256 are left to it.
 // - bf16 on AVX2 and on AVX-512 alone: our own, in f32. oneDNN 2.6 has no kernel for the former at all, and takes four
 //   times as long on the latter, but for a single row of c where b is not transposed.
 // - f16: our own, in f32; oneDNN 2.6 has none.
@@ -98,14 +100,15 @@ bool is_own(Isa isa, const Gemm& g) {
     const int64_t shortest = std::min({whole_rows(g), g.c.shape[1], depth_of(g)});
     if (shortest == 0 || g.a.dtype == DType::f16 || has_few_rows(isa, g)) return true;
     if (g.a.dtype != DType::bf16) {
-        if (isa == Isa::avx2) return !g.transpose_a;
+        const bool apart = g.c.stride(0) != g.c.shape[1];
+        if (isa == Isa::avx2 || apart) return !g.transpose_a;
         return shortest >= 256 && is_slow_in_onednn(g);
     }
     switch (isa) {
         case Isa::avx2: return true;
         case Isa::avx512: return whole_rows(g) > 1;
         case Isa::avx512_bf16: return shortest >= 512 && whole_rows(g) > 512;
-        case Isa::amx: return shortest >= 256;
+        case Isa::amx: return shortest >= 256 || !g.transpose_a;
     }
     return false;
 }
