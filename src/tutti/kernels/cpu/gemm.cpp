@@ -78,6 +78,8 @@ bool has_few_rows(Isa isa, const Gemm& g) {
     return g.transpose_b && !g.transpose_a && whole_rows(g) <= few_rows(isa, g.a.dtype);
 }
 
+int64_t shortest_side(const Gemm& g) { return std::min({whole_rows(g), g.c.shape[1], depth_of(g)}); }
+
 // Whether our own implementation computes a product, as measured with `bench/cpu_kernels.cpp gemm`
 // (bench/results/gemm_cpu_*.md):
 // - f32: oneDNN, which reaches 85 % of the peak and more, and our own where it is slow. With AVX2, and where rows of c
@@ -97,7 +99,7 @@ bool has_few_rows(Isa isa, const Gemm& g) {
 //   8 on AMX.
 // - Empty products (c, bias or zeros come out): our own, which needs no descriptor for them.
 bool is_own(Isa isa, const Gemm& g) {
-    const int64_t shortest = std::min({whole_rows(g), g.c.shape[1], depth_of(g)});
+    const int64_t shortest = shortest_side(g);
     if (shortest == 0 || g.a.dtype == DType::f16 || has_few_rows(isa, g)) return true;
     if (g.a.dtype != DType::bf16) {
         const bool apart = g.c.stride(0) != g.c.shape[1];
@@ -113,6 +115,9 @@ bool is_own(Isa isa, const Gemm& g) {
     return false;
 }
 
+// On AMX copies of small weights are not worth their memory.
+bool keeps_packed(Isa isa, const Gemm& g) { return isa != Isa::amx || shortest_side(g) >= 256; }
+
 template <Isa isa>
 void fill(KernelTable& table) {
     table.gemm = [](const Stream& stream, const Gemm& g) {
@@ -124,7 +129,7 @@ void fill(KernelTable& table) {
         return is_own(isa, g) ? own_gemm(isa).workspace(stream, g) : 0;
     };
     table.gemm_packed_b = [](const Stream& stream, const Gemm& g) {
-        return is_own(isa, g) ? own_gemm(isa).packed_b(stream, g) : 0;
+        return is_own(isa, g) && keeps_packed(isa, g) ? own_gemm(isa).packed_b(stream, g) : 0;
     };
     table.gemm_implementations = gemm_implementations;
     table.gemm_implementation = [](const Stream&, const Gemm& g) { return is_own(isa, g) ? "own" : "oneDNN"; };
