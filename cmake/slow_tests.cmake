@@ -3,6 +3,7 @@
 set(slow_of_kernels_tests Ops/Equivalence.* KernelCasesNotice.A* gemm.sums_over_pieces_are_exact
   vector_math.errors_in_ulp)
 set(slow_of_spec_tests Rules.*)
+set(slow_of_ops_tests ProductsByRows.HaveTheBits*)
 set(slow_of_schedule_tests Automatic.*)
 set(slow_of_comm_tests GoneHost.*)
 set(slow_of_parallel_tests UpdateRules.*)

@@ -125,6 +125,7 @@ int train(const TrainArguments& arguments, const Io& io) {
             if (!told) tell_of_save(signals.signal());
         });
     options.stop_requested = [&signals] { return signals.requested(); };
+
     // The decision to stop is that of all ranks, and so is its code: a launcher that sees one rank with 0 takes the job
     // for done, or that rank for one that is not to come back.
     const auto exit_code = [](const train::TrainOutcome& outcome) { return outcome.preempted ? kPreempted : 0; };

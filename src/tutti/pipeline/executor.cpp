@@ -41,12 +41,11 @@ Executor::Executor(ops::Context& ctx, models::Model& model, parallel::Groups& gr
 // A message is a tensor, with the means of the layers so far where a loss balances all layers. Waits for the oldest
 // message when a limit of messages in flight is reached.
 void Executor::send(Channel& channel, Tensor x, const Work& work, const Passes& of) {
-    constexpr ptrdiff_t kOfChannel = 2, kOfRank = 16;
     const auto of_channel = [&](const Message& m) { return m.channel == &channel; };
-    const bool is_full = std::count_if(sent_.begin(), sent_.end(), of_channel) == kOfChannel;
+    const bool is_full = std::count_if(sent_.begin(), sent_.end(), of_channel) == kMessagesOfChannel;
     std::vector<Tensor> tensors = {std::move(x)};
     if (of.routing != nullptr) tensors.push_back(of.routing->means_message(work.microbatch));
-    if (is_full || std::ssize(sent_) == kOfRank) {
+    if (is_full || std::ssize(sent_) == kMessagesOfRank) {
         const auto oldest = is_full ? std::find_if(sent_.begin(), sent_.end(), of_channel) : sent_.begin();
         for (auto& [sent, tensor] : oldest->tensors) sent.wait();
         sent_.erase(oldest);

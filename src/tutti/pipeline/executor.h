@@ -9,6 +9,7 @@
 // activations, all those of a microbatch that waits for its backward are offloaded.
 #pragma once
 
+#include <cstddef>
 #include <deque>
 #include <functional>
 #include <map>
@@ -24,6 +25,9 @@
 #include "tutti/pipeline/stages.h"
 
 namespace tutti::pipeline {
+
+// Messages that may be under way: of one channel, and of a rank.
+inline constexpr std::ptrdiff_t kMessagesOfChannel = 2, kMessagesOfRank = 16;
 
 struct PassOptions {
     DType compute = DType::bf16;

@@ -1,5 +1,4 @@
-// planner/price_layout.h: a run as prices see it: its stages from probes, and its numbers of
-// ranks.
+// planner/price_layout.h: a run as prices see it: its stages from probes, and its numbers of ranks.
 #pragma once
 
 #include "tutti/base/to_size.h"

@@ -6,6 +6,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
+#include "tutti/pipeline/executor.h"
 #include "tutti/planner/price_walk.h"
 
 namespace tutti::planner {
@@ -121,13 +122,12 @@ class Pricer::Pipeline {
         return true;
     }
 
-    // As pipeline::Executor: two messages of a channel and 16 of a rank may be under way.
+    // As pipeline::Executor.
     bool send(Rank& rank, const schedule::Action& action) {
-        constexpr std::ptrdiff_t kOfChannel = 2, kOfRank = 16;
         const size_t c =
             action.op == schedule::Op::send_activation ? channel(action.stage + 1, false) : channel(action.stage, true);
-        const bool is_full = std::count(rank.sent_in.begin(), rank.sent_in.end(), c) == kOfChannel;
-        if (is_full || std::ssize(rank.sent) == kOfRank) {
+        const bool is_full = std::count(rank.sent_in.begin(), rank.sent_in.end(), c) == pipeline::kMessagesOfChannel;
+        if (is_full || std::ssize(rank.sent) == pipeline::kMessagesOfRank) {
             const auto oldest =
                 is_full ? std::find(rank.sent_in.begin(), rank.sent_in.end(), c) - rank.sent_in.begin() : 0;
             const double arrives = rank.sent[to_size(oldest)]->arrives;
