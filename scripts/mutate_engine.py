@@ -69,7 +69,6 @@ LAYOUTS = {
     "loss scale": (2, ["precision.loss_scale=16", "optimizer.name=sgd"]),
     "bf16 gradients": (2, ["parallel.zero=0", "precision.gradients=bf16"]),
     "dp zero 3 bf16": (2, ["parallel.zero=3", "precision.compute=bf16"]),
-    "dp zero 3 packed": (2, ["parallel.zero=3", "precision.compute=bf16", "train.packed_weights=always"]),
     "delayed": (2, DELAYED + ["precision.compute=bf16"]),
     "delayed zero 1": (2, DELAYED + ["precision.compute=bf16", "parallel.zero=1"]),
     "codes tp": (2, ["parallel.tp=2", "precision.recipe=tensor", "precision.scales=f32", "precision.bf16_first=0"]),
@@ -85,7 +84,7 @@ LAYOUTS = {
 # name: program of tests, the suites in it
 SUITES = {
     "recipes: orders": ("engine_tests", "Recipes.HaveTheSameBitsHowever*"),
-    "recipes: weights": ("engine_tests", "Recipes.HaveTheSameBitsWhereWeights*"),
+    "recipes: weights": ("engine_tests", "Recipes.HaveTheSameBitsWhereWeights*:Recipes.GatherCodesOf*"),
     "recipes: evaluations": ("engine_tests", "Recipes.GatherCodesAgain*"),
     "recipes: parts": ("engine_tests", "Recipes.TakeTheScale*"),
     "recipes: delayed": ("engine_tests", "Recipes.Delayed*"),
@@ -228,7 +227,7 @@ MUTATIONS = [
      ["muon", "muon tp bf16"]),
     ("packed weights outlive the update", "src/tutti/ops/weight_forms.cpp",
      "    g.b_is_packed = std::exchange(form.version, ctx.weights_version) == ctx.weights_version;",
-     "    g.b_is_packed = std::exchange(form.version, ctx.weights_version) >= 0;", ["dp zero 3 packed"]),
+     "    g.b_is_packed = std::exchange(form.version, ctx.weights_version) >= 0;", ["products"]),
     ("the loss scale of the first rank alone", ENGINE + "passes.cpp",
      "        batch.loss_scale = static_cast<float>(s.loss_scale.value);",
      "        batch.loss_scale = s.groups.world().rank() == 0 ? static_cast<float>(s.loss_scale.value) : 1;", ["loss scale"]),

@@ -27,11 +27,13 @@ struct Outcome {
     bool operator==(const Outcome&) const = default;
 };
 
-Outcome steps(const spec::RunSpec& run, int ranks, int count = 2, bool evaluates = false) {
+Outcome steps(const spec::RunSpec& run, int ranks, int count = 2, bool evaluates = false,
+              const std::function<void(Engine&)>& prepare = {}) {
     Outcome outcome;
     comm::run_ranks(ranks, {.timeout_s = 60}, [&](comm::World& world) {
         Engine engine(run, world, machine_of(run, {}, ::testing::TempDir()),
                       [&](ops::Context& ctx, const BatchShard& share) { return fixed_batches(ctx, run, share); });
+        if (prepare) prepare(engine);
         for (int step = 1; step <= count; ++step) {
             const StepResult r = train_step(engine, step);
             EXPECT_FALSE(r.skipped) << step;
@@ -140,6 +142,24 @@ TEST(Recipes, HaveTheSameBitsWhereWeightsAreGatheredAsCodes) {
             ASSERT_EQ(spec::recipe_problems(run), std::vector<std::string>()) << layout.name;
             EXPECT_EQ(steps(run, layout.ranks, 3), values) << recipe << ", " << layout.name;
         }
+}
+
+// The codes of each rank along tp have the scale of the whole tensor. Scales are powers of two, so a smaller one
+// changes only codes below the least normal number: the second rank's weights are made so small.
+TEST(Recipes, GatherCodesOfTheScaleOfTheWholeTensor) {
+    const auto shrink = [](Engine& engine) {
+        const float factor = engine.groups.coordinate(mesh::kTp) == 1 ? std::ldexp(1.0F, -11) : 1;
+        engine.data_parallel->load_masters([&] {
+            for (const optim::ParameterShard& shard : engine.data_parallel->parameter_shards())
+                if (shard.parameter->rule) ops::scale(engine.ctx, shard.master, factor);
+        });
+    };
+    spec::RunSpec run = run_of("tensor", "bf16");
+    run.parallel.tp = 2, run.parallel.zero = 3;
+    const Outcome values = steps(run, 4, 2, false, shrink);
+    EXPECT_NE(values.losses[0], values.losses[1]);
+    run.precision.gather = "weights";
+    EXPECT_EQ(steps(run, 4, 2, false, shrink), values);
 }
 
 // A stage of one block still has the codes of an evaluation when the next step begins. The step gathers them again: the

@@ -195,6 +195,35 @@ TEST(ProductRule, FormsOfWeightsAreMadeOnceUntilTheUpdate) {
     EXPECT_EQ(values(GemmRole::forward).to_host<float>(), times(ctx, kept, 2).to_host<float>());
 }
 
+// So are weights that are packed for the CPU's products: in f32 on AVX2 for y and dx.
+TEST(ProductRule, PackedWeightsAreMadeOnceUntilTheUpdate) {
+    constexpr int64_t kRows = 96, kSize = 128;
+    const auto device = make_cpu_device(1);
+    ops::Context ctx{*device, kernels::cpu_table(kernels::Isa::avx2)};
+    ctx.packing = ops::Packing::always;
+    const Tensor x = random(ctx, {kRows, kSize}, "x"), w = random(ctx, {kSize, kSize}, "w");
+    ops::WeightForms forms;
+    const auto products = [&](ops::WeightForms* of) {
+        const Operand weight(w, of);
+        return std::pair{ops::linear(ctx, x, weight, nullptr).to_host<float>(),
+                         ops::linear_backward_input(ctx, x, weight).to_host<float>()};
+    };
+    const auto expect_those_of_the_weight = [&] {
+        const auto expected = products(nullptr);
+        for (int microbatch = 0; microbatch < 2; ++microbatch) EXPECT_EQ(products(&forms), expected);
+    };
+    const int64_t before = device->memory().total().current;
+    {
+        const ops::KeepForms keep(ctx, true);
+        expect_those_of_the_weight();
+    }
+    EXPECT_EQ(device->memory().total().current - before, 2 * kSize * kSize * size_of(DType::f32));
+    ops::scale(ctx, w, 2);
+    expect_those_of_the_weight();
+    const ops::KeepForms keep(ctx, true);
+    expect_those_of_the_weight();
+}
+
 // y + x a^T b^T, without gradients of a and b. Counts its terms.
 class LowRank final : public ProductRule {
   public:
