@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Step times of many layouts of thread ranks on this machine, beside what `tutti simulate --profile` says of them.
 
-    tutti bench calibrate here.json
-    bench/simulate_layouts.py build/release/tutti here.json [--only REGEX] [--steps 12]
+    bench/simulate_layouts.py build/release/tutti [--rounds 3] [--only REGEX] [--steps 12] [--profile here.json]
 
-Prints a line for each layout: ranks, the median of the measured steps (the first three are left out), the predicted
-step, and their ratio; at the end the median and the mean of the absolute errors.
+Each round calibrates the machine (or reads --profile) and then measures every layout once: the median step, without the
+first three. Prints ranks, measured and predicted step and their ratio; after several rounds the median ratio of each
+layout and how far apart its measured steps lay, which is the noise of the machine; at the end the median and the mean
+of the absolute errors.
 """
 import argparse
 import json
@@ -93,37 +94,56 @@ def measured(program, config, ranks, settings, out):
     return statistics.median(times[3:])
 
 
+def words_of(path):
+    words = "the of and a to in is that it was for on are as with his they at be this from have or by one had not but what all".split()
+    draw = random.Random(1)
+    path.write_text("".join(draw.choice(words) + (".\n" if draw.random() < 0.1 else " ") for _ in range(60000)))
+
+
+def summary(errors):
+    absolute = [abs(e) for e in errors]
+    return f"{len(errors)} layouts: median error {100 * statistics.median(absolute):.1f} %, mean {100 * statistics.mean(absolute):.1f} %, bias {100 * statistics.mean(errors):+.1f} %"
+
+
 def main():
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program")
-    parser.add_argument("profile")
+    parser.add_argument("--profile")
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--only", default="")
     parser.add_argument("--steps", type=int, default=12)
     a = parser.parse_args()
-    errors = []
+    rounds = {}  # name: measured and predicted seconds of each round
     with tempfile.TemporaryDirectory() as folder:
-        text = pathlib.Path(folder) / "text.txt"
-        words = "the of and a to in is that it was for on are as with his they at be this from have or by one had not but what all".split()
-        draw = random.Random(1)
-        text.write_text("".join(draw.choice(words) + (".\n" if draw.random() < 0.1 else " ") for _ in range(60000)))
-        for number, (preset, ranks, sets) in enumerate(layouts()):
-            name = f"{preset} x{ranks} " + " ".join(sets)
-            if not re.search(a.only, name):
-                continue
-            config = pathlib.Path(folder) / "run.toml"
-            config.write_text(CONFIG.format(preset=preset, text=text, steps=a.steps))
-            settings = [word for s in sets for word in ("--set", s)]
-            simulated = subprocess.run([a.program, "simulate", config, "--profile", a.profile, "--ranks", str(ranks), "--json"] + settings, capture_output=True, text=True)
-            if simulated.returncode:
-                print(f"{name}: {simulated.stderr.strip()}")
-                continue
-            predicted = json.loads(simulated.stdout)
-            real = measured(a.program, config, ranks, settings, f"{folder}/run{number}")
-            error = predicted["step_time_s"] / real - 1
-            errors.append(error)
-            print(f"{name:80} measured {1e3 * real:8.2f} ms  predicted {1e3 * predicted['step_time_s']:8.2f} ms  {100 * error:+6.1f} %", flush=True)
-    absolute = [abs(e) for e in errors]
-    print(f"{len(errors)} layouts: median error {100 * statistics.median(absolute):.1f} %, mean {100 * statistics.mean(absolute):.1f} %, bias {100 * statistics.mean(errors):+.1f} %")
+        text, config = pathlib.Path(folder) / "text.txt", pathlib.Path(folder) / "run.toml"
+        profile = a.profile or f"{folder}/here.json"
+        words_of(text)
+        for number in range(a.rounds):
+            if not a.profile:
+                subprocess.run([a.program, "bench", "calibrate", profile], check=True, capture_output=True)
+            for place, (preset, ranks, sets) in enumerate(layouts()):
+                name = f"{preset} x{ranks} " + " ".join(sets)
+                if not re.search(a.only, name):
+                    continue
+                config.write_text(CONFIG.format(preset=preset, text=text, steps=a.steps))
+                settings = [word for s in sets for word in ("--set", s)]
+                simulated = subprocess.run([a.program, "simulate", config, "--profile", profile, "--ranks", str(ranks), "--json"] + settings, capture_output=True, text=True)
+                if simulated.returncode:
+                    print(f"{name}: {simulated.stderr.strip()}")
+                    continue
+                predicted = json.loads(simulated.stdout)["step_time_s"]
+                real = measured(a.program, config, ranks, settings, f"{folder}/run-{number}-{place}")
+                rounds.setdefault(name, []).append((real, predicted))
+                print(f"{name:80} measured {1e3 * real:8.2f} ms  predicted {1e3 * predicted:8.2f} ms  {100 * (predicted / real - 1):+6.1f} %", flush=True)
+            print(f"round {number + 1}: {summary([times[-1][1] / times[-1][0] - 1 for times in rounds.values()])}")
+    if a.rounds == 1:
+        return
+    errors, spreads = [], []
+    for name, times in rounds.items():
+        errors.append(statistics.median(predicted / real for real, predicted in times) - 1)
+        spreads.append(max(real for real, _ in times) / min(real for real, _ in times) - 1)
+        print(f"{name:80} median of {len(times)} rounds {100 * errors[-1]:+6.1f} %  measured steps apart {100 * spreads[-1]:5.1f} %")
+    print(f"medians of rounds: {summary(errors)}; measured steps of a layout are {100 * statistics.median(spreads):.1f} % apart in the median")
 
 
 if __name__ == "__main__":
