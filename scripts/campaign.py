@@ -50,6 +50,8 @@ FURTHER = {
     "cp 2": ([], ["--ranks", "2", "--set", "parallel.cp=2"]),
     "pp 2": ([], ["--ranks", "2", "--set", "parallel.pp=2", "--set", "train.micro_batch=1"]),
     "ep 2": ([], ["--ranks", "2", "--set", "model.preset=moe-tiny", "--set", "parallel.ep=2"]),
+    "8 bits": ([], ["--ranks", "4", "--set", "parallel.tp=2", "--set", "model.layers=3", "--set", "precision.recipe=delayed",
+                    "--set", "optimizer.m=u8", "--set", "optimizer.v=u8"]),
     "two hosts": (TWO_HOSTS, ["--set", "train.micro_batch=1"]),
 }
 PROCESSES = {"mpirun -n 2": ("0", "1"), "two hosts": ("0", "1", "2", "3")}  # ranks that are processes
