@@ -212,8 +212,12 @@ void dump_training(ops::Context& ctx, models::Model& model, const spec::RunSpec&
     };
     engine::Engine engine(run, one_rank, engine::machine_of(run, {}, ""), make_batches);
     engine.data_parallel->load_masters([&] {
-        for (const optim::ParameterShard& p : engine.optimizer.parameter_shards())
-            ctx.device.copy_in(p.master.view().data, start.at(p.parameter->name).data(), p.master.bytes());
+        // Rows that pad a vocabulary follow the others, and stay 0.
+        for (const optim::ParameterShard& p : engine.optimizer.parameter_shards()) {
+            const std::vector<float>& values = start.at(p.parameter->name);
+            ctx.device.copy_in(p.master.view().data, values.data(),
+                               static_cast<int64_t>(values.size() * sizeof(float)));
+        }
     });
     std::printf("[");
     for (int64_t step = 1; step <= run.train.steps; ++step) {

@@ -271,6 +271,16 @@ def load_module(directory, dtype="auto"):
     return module.eval()
 
 
+def small_tokenizer(ids):
+    """The text of a tokenizer.json whose ids are below `ids`."""
+    tokenizer = json.loads((pathlib.Path(__file__).parents[2] / "src/tutti/text/testdata/gpt2.json").read_text())
+    model = tokenizer["model"]
+    model["vocab"] = {token: i for token, i in model["vocab"].items() if i < ids}
+    model["merges"] = [merge for merge in model["merges"] if "".join(merge.split(" ")) in model["vocab"]]
+    tokenizer["added_tokens"] = [token for token in tokenizer["added_tokens"] if token["id"] < ids]
+    return json.dumps(tokenizer)
+
+
 def tutti(*arguments):
     result = subprocess.run([TUTTI, *map(str, arguments), "--json"], capture_output=True, text=True)
     if result.returncode != 0:
@@ -447,7 +457,7 @@ class HuggingFace(unittest.TestCase):
                 directory, run, back = (self.folder / part for part in ("hf", "run", "back"))
                 module = make_module(name)
                 module.save_pretrained(directory)
-                (directory / "tokenizer.json").write_text('{"carried": "along"}')
+                (directory / "tokenizer.json").write_text(small_tokenizer(SIZES["vocab_size"]))
                 steps = self.fine_tune({"hf": str(directory)}, run, 3)
                 self.assertEqual([step["step"] for step in steps], [1, 2, 3])
                 tutti("convert", "--from", run, "--to", back)

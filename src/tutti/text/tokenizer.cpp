@@ -107,9 +107,10 @@ std::unique_ptr<const Tokenizer> make_tokenizer(std::string_view name) {
         const bool use_model = json.empty() || (!model.empty() && is_of_sentencepiece(json.string()));
         path = use_model ? model : json;
     }
-    check<UsageError>(path.extension() == ".json" || path.extension() == ".model", "tokenizer \"", name,
-                      "\": required: \"bytes\", a tokenizer.json, a sentencepiece *.model, or a directory with one");
-    check<UsageError>(fs::exists(path), "tokenizer \"", name, "\": there is no such file");
+    const bool there = fs::exists(path);
+    check<UsageError>(there && (path.extension() == ".json" || path.extension() == ".model"), "tokenizer \"", name,
+                      "\": ", there ? "" : "there is no such file; ",
+                      "required: \"bytes\", a tokenizer.json, a sentencepiece *.model, or a directory with one");
     if (path.extension() == ".model") return open_sentencepiece(path.string());
     check<UsageError>(!is_of_sentencepiece(path.string()), "tokenizer \"", name,
                       "\": is made from a sentencepiece model; name the tokenizer.model of the same directory instead");

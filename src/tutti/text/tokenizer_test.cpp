@@ -33,7 +33,9 @@ TEST(BytesTokenizer, RefusesIdsThatAreNoBytes) {
 TEST(MakeTokenizer, NamesWhatATokenizerCanBe) {
     const ScratchFolder folder;
     const auto message = message_of<UsageError>([] { make_tokenizer("gpt2"); });
-    EXPECT_EQ(missing("tokenizer \"gpt2\": required: \"bytes\", a tokenizer.json, a sentencepiece *.model", message),
+    EXPECT_EQ(missing("tokenizer \"gpt2\": there is no such file; required: \"bytes\", a tokenizer.json, a "
+                      "sentencepiece *.model",
+                      message),
               "");
     EXPECT_EQ(missing("no such file", message_of<UsageError>([&] { make_tokenizer(folder.path("tokenizer.json")); })),
               "");

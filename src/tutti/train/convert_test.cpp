@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "tutti/base/json.h"
+#include "tutti/base/testing/scratch.h"
 #include "tutti/infer/generate.h"
 #include "tutti/infer/stored_model.h"
 #include "tutti/spec/toml.h"
@@ -60,6 +61,28 @@ class ConvertTest : public SmallRun {
             .front();
     }
 };
+
+// A run's directory has its tokenizer: the one that it was started with may be gone, on another machine for example.
+TEST_F(ConvertTest, ARunGoesOnWithItsCopyOfATokenizerThatIsGone) {
+    std::ofstream(path("ids.json")) << text::tokenizer_json_of_bytes();
+    const std::vector<std::string> set = {"data.tokenizer=" + path("ids.json")};
+    for (const char* run : {"run", "other"}) train(options(run, set, 2));
+    train(options("other", set, 4));
+    fs::remove(path("ids.json"));
+    EXPECT_THROW(train(options("new", set, 2)), UsageError);
+    std::ostringstream console;
+    TrainOptions again = options("run", set, 4);
+    again.console = &console;
+    train(again);
+    EXPECT_EQ(
+        missing("ids.json\" is not there; going on with the run's copy, " + path("run/tokenizer.json"), console.str()),
+        "");
+    EXPECT_EQ(content("run/tokenizer.json"), content("other/tokenizer.json"));
+    const auto losses = [&](const std::string& run) {
+        return logged(options(run), [](const std::string& line) { return Json::parse(line).at("loss").get<double>(); });
+    };
+    EXPECT_EQ(losses("run"), losses("other"));
+}
 
 TEST_F(ConvertTest, ThereAndBackWithoutALostBit) {
     for (const std::vector<std::string>& change :

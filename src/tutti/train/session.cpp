@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <set>
 
 #include "tutti/base/timing.h"
 #include "tutti/checkpoint/digest.h"
 #include "tutti/checkpoint/store.h"
+#include "tutti/infer/stored_model.h"
 #include "tutti/report/run_events.h"
 #include "tutti/train/checkpointing.h"
 #include "tutti/train/run_directory.h"
@@ -48,6 +51,24 @@ std::unique_ptr<MemoryCopies> memory_of(const TrainOptions& options, comm::World
     return nullptr;
 }
 
+// The stages as their data is opened: a run that goes on has a copy of its tokenizer, for the case that the file is
+// gone.
+std::vector<spec::RunSpec> with_kept_tokenizer(std::vector<spec::RunSpec> stages, const TrainOptions& options,
+                                               Console& console) {
+    const std::string copy = options.resume == "never" ? "" : infer::tokenizer_of_run(options.out);
+    if (copy.empty()) return stages;
+    std::set<std::string> gone;
+    for (spec::RunSpec& stage : stages) {
+        std::string& named = stage.data.tokenizer;
+        if (named == spec::DataSpec{}.tokenizer || std::filesystem::exists(named)) continue;
+        gone.insert(named);
+        named = copy;
+    }
+    for (const std::string& named : gone)
+        console.warn(concat("data.tokenizer = \"", named, "\" is not there; going on with the run's copy, ", copy));
+    return stages;
+}
+
 }  // namespace
 
 std::string fingerprint(const std::optional<data::DataSet>& data) {
@@ -73,7 +94,7 @@ Session::Session(const TrainOptions& o, comm::World& w, SharedData& shared)
       lock(first_rank() ? lock_run(o.out) : nullptr),
       generation(generation_of(o, w)),
       memory(memory_of(o, w, console)),
-      data(shared.open(stages, console, w, o.stop)) {}
+      data(shared.open(with_kept_tokenizer(stages, o, console), console, w, o.stop)) {}
 
 void Session::tell_origin(int64_t step, const std::string& from) {
     if (options.launch.generation == 0) return;
