@@ -2,6 +2,7 @@
 torchrun and of a batch script of Slurm, whose job is put back into the queue and goes on; and `tutti launch` below srun.
 Usage: test_recipes.py TUTTI SLURM_SH. Launchers that are not installed are named as not tried."""
 
+import json
 import pathlib
 import shutil
 import signal
@@ -57,8 +58,8 @@ def train(folder):
     return [TUTTI, "train", str(folder / "run.toml"), "--out", str(folder / "out")]
 
 
-def stopped(name, start, number, code, saves=True):
-    """Starts a long run, sends the signal to the launcher, and expects its code; then the run goes on to its end."""
+def stopped(name, start, number, *codes, saves=True):
+    """Starts a long run, sends the signal to the launcher, and expects one of its codes; then the run goes on to its end."""
     with tempfile.TemporaryDirectory() as f:
         folder = pathlib.Path(f)
         write_config(folder, LONG)
@@ -68,7 +69,8 @@ def stopped(name, start, number, code, saves=True):
             process.send_signal(number)
             got = process.wait(timeout=300)
         text = (folder / "log").read_text()
-        assert got == code, f"{name} ended with {got}, expected {code}:\n{text}"
+        assert got in codes, f"{name} ended with {got}, expected one of {codes}:\n{text}"
+        assert not saves or json.loads((folder / "out/run.json").read_text())["preempted"], text
         saved = list((folder / "out/checkpoints").glob("step-*/MANIFEST.json"))
         assert bool(saved) == saves, f"{name}: checkpoints {saved}:\n{text}"
         step = max((int(s.parent.name[5:]) for s in saved), default=0)
@@ -76,7 +78,7 @@ def stopped(name, start, number, code, saves=True):
         again = subprocess.run([*start, *train(folder)], capture_output=True, text=True, timeout=300)
         assert again.returncode == 0, f"{name}: the second start ended with {again.returncode}:\n{again.stdout}{again.stderr}"
         assert not saves or f"continuing after step {step} " in again.stdout, again.stdout
-    print(f"{name}: {signal.Signals(number).name} gives {code}, and the next start goes on")
+    print(f"{name}: {signal.Signals(number).name} gives {got}, and the next start goes on")
 
 
 BATCH_OF_MPIRUN = """#!/bin/bash
@@ -182,7 +184,7 @@ def main():
     hydra = shutil.which("mpiexec.hydra") or shutil.which("mpirun.mpich")
     if hydra:
         for number in (signal.SIGUSR1, signal.SIGTERM):
-            stopped("MPICH's hydra", [hydra, "-n", "2"], number, 75)
+            stopped("MPICH's hydra", [hydra, "-n", "2"], number, 75, 0)  # 0: it loses the ranks' codes now and then
     else:
         print("NOT TRIED: MPICH")
     try:

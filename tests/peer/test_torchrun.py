@@ -69,6 +69,7 @@ def main():
     one_node = [*AGENT, "--standalone", "--nproc-per-node", "4", "--no-python"]
     run([*one_node, RANKS, "conformance", "tcp"])
     print("conformance of 4 ranks under one agent")
+    os.environ["TUTTI_SECRET"] = "the secret of two nodes"
 
     for backend in ("static", "c10d"):
         port = free_port()
