@@ -64,8 +64,15 @@ endfunction()
 # Sources of a room share most of their headers, and reading these takes longer than what follows: six at a time, in one
 # translation unit, compile in two thirds of the time. After an edit, one source alone is faster. gcc inlines
 # across the six and warns of values that it cannot follow.
-option(TUTTI_UNITY_BUILD "Compile the sources of a room six at a time (ON without a compiler cache)"
+option(TUTTI_UNITY_BUILD "Compile the sources of a room six at a time, and its tests (ON without a compiler cache)"
   ${without_cache})
+function(tutti_unity_build target)
+  if(TUTTI_UNITY_BUILD)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
+    target_compile_options(${target} PRIVATE
+      $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized;-Wno-subobject-linkage>)
+  endif()
+endfunction()
 
 include(${CMAKE_CURRENT_LIST_DIR}/slow_tests.cmake)
 
@@ -90,12 +97,10 @@ function(tutti_room name)
     set(scope PUBLIC)
     target_link_libraries(tutti_${name} PRIVATE $<BUILD_INTERFACE:tutti_options> ${ROOM_LIBRARIES})
     tutti_precompiled_headers(tutti_${name} tutti_${headers_of})
-    if(TUTTI_UNITY_BUILD AND NOT name STREQUAL kernels)  # whose sources have flags of their own
+    if(NOT name STREQUAL kernels)  # whose sources have flags of their own
       set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/src/tutti/device/cpu/peak.cpp
         PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)  # tests/campaign/flips.cpp replaces the object
-      set_target_properties(tutti_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
-      target_compile_options(tutti_${name} PRIVATE
-        $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized;-Wno-subobject-linkage>)
+      tutti_unity_build(tutti_${name})
     endif()
   else()
     add_library(tutti_${name} INTERFACE)
@@ -113,6 +118,7 @@ function(tutti_room name)
     add_library(tutti_${name}_testing STATIC ${testing})
     target_link_libraries(tutti_${name}_testing PUBLIC tutti_${name} PRIVATE tutti_options)
     tutti_precompiled_headers(tutti_${name}_testing tutti_base)
+    tutti_unity_build(tutti_${name}_testing)
   endif()
   if(TUTTI_TESTS AND tests)
     add_executable(${name}_tests ${tests})
@@ -120,6 +126,7 @@ function(tutti_room name)
       GTest::gtest GTest::gtest_main)
     target_compile_options(${name}_tests PRIVATE "${TUTTI_TEST_OPTIMIZATION}")
     tutti_precompiled_headers(${name}_tests ${headers_of}_tests <gtest/gtest.h>)
+    tutti_unity_build(${name}_tests)
     tutti_discover_tests(${name}_tests)
   endif()
   set(TUTTI_ROOMS ${TUTTI_ROOMS} ${name} PARENT_SCOPE)

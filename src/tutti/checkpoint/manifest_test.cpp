@@ -8,7 +8,7 @@
 #include "tutti/base/to_size.h"
 #include "tutti/checkpoint/testing/sample.h"
 
-namespace tutti::checkpoint {
+namespace tutti::checkpoint::manifest_test {
 namespace {
 
 using testing::contains;
@@ -202,4 +202,4 @@ TEST(Manifest, NamesSayWhereABlockBegins) {
 }
 
 }  // namespace
-}  // namespace tutti::checkpoint
+}  // namespace tutti::checkpoint::manifest_test

@@ -11,7 +11,7 @@
 #include "tutti/base/read_file.h"
 #include "tutti/cli/testing/run.h"
 
-namespace tutti::cli {
+namespace tutti::cli::forecast_test {
 namespace {
 
 struct Forecast : CommandTest {
@@ -233,4 +233,4 @@ TEST_F(Forecast, WritesAStepAsAPage) {
 }
 
 }  // namespace
-}  // namespace tutti::cli
+}  // namespace tutti::cli::forecast_test

@@ -12,7 +12,7 @@
 #include "tutti/data/sampler.h"
 #include "tutti/data/testing/token_files.h"
 
-namespace tutti::data {
+namespace tutti::data::documents_test {
 namespace {
 
 using Ids = std::vector<int32_t>;
@@ -318,4 +318,4 @@ TEST(Blend, Refusals) {
 }
 
 }  // namespace
-}  // namespace tutti::data
+}  // namespace tutti::data::documents_test

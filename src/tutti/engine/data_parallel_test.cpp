@@ -158,7 +158,7 @@ Outcome train(const spec::RunSpec& given, const Layout& layout, int64_t steps = 
             const data::TokenView view(std::make_shared<Tokens>(), 0, 4000, 67);
             const data::Sampler sampler(view, run.train.seq_len, 7);
             Engine engine(
-                run, world, machine_of(run, {}, testing::TempDir()), [&](ops::Context& ctx, const BatchShard& share) {
+                run, world, machine_of(run, {}, ::testing::TempDir()), [&](ops::Context& ctx, const BatchShard& share) {
                     return token_batches(ctx.device, sampler, run.train.micro_batch, run.train.global_batch, share);
                 });
             parallel::DataParallel& dp = *engine.data_parallel;
@@ -213,7 +213,7 @@ double relative(const std::vector<float>& a, const std::vector<float>& b) {
 
 using parallel::Zero;
 
-class Parity : public testing::TestWithParam<std::pair<spec::Family, bool>> {
+class Parity : public ::testing::TestWithParam<std::pair<spec::Family, bool>> {
   protected:
     spec::RunSpec run(const std::string& compute, int64_t micro_batch) const {
         return tiny(GetParam().first, GetParam().second, compute, micro_batch);
@@ -478,8 +478,8 @@ TEST_P(Parity, NoticesWrongGroups) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Parity,
-                         testing::Values(std::pair{spec::Family::llama, true}, std::pair{spec::Family::llama, false},
-                                         std::pair{spec::Family::gpt2, true}),
+                         ::testing::Values(std::pair{spec::Family::llama, true}, std::pair{spec::Family::llama, false},
+                                           std::pair{spec::Family::gpt2, true}),
                          [](const auto& model) {
                              return std::string(spec::name_of(model.param.first)) + (model.param.second ? "_tied" : "");
                          });

@@ -14,7 +14,7 @@
 #include "tutti/engine/testing/rig.h"
 #include "tutti/engine/testing/tiny.h"
 
-namespace tutti::engine {
+namespace tutti::engine::frozen_test {
 namespace {
 
 using autograd::Parameter;
@@ -225,4 +225,4 @@ TEST(Freeze, MatchesByStarsAndNeedsAMatch) {
 }
 
 }  // namespace
-}  // namespace tutti::engine
+}  // namespace tutti::engine::frozen_test

@@ -14,7 +14,7 @@
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/engine/testing/rig.h"
 
-namespace tutti::engine {
+namespace tutti::engine::orders_test {
 namespace {
 
 using autograd::PassKind;
@@ -212,4 +212,4 @@ TEST(Orders, TheNumberOfMicrobatchesIsChecked) {
 }
 
 }  // namespace
-}  // namespace tutti::engine
+}  // namespace tutti::engine::orders_test

@@ -9,7 +9,7 @@
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/engine/testing/rig.h"
 
-namespace tutti::engine {
+namespace tutti::engine::partial_axes_test {
 namespace {
 
 using autograd::Parameter;
@@ -237,4 +237,4 @@ TEST(Parts, OfAllRanksAreTheWholeWithTheInitialValuesOfOne) {
 }
 
 }  // namespace
-}  // namespace tutti::engine
+}  // namespace tutti::engine::partial_axes_test

@@ -11,7 +11,7 @@
 #include "tutti/engine/testing/tiny.h"
 #include "tutti/schedule/generators.h"
 
-namespace tutti::engine {
+namespace tutti::engine::pipeline_test {
 namespace {
 
 using testing::tiny_llama;
@@ -101,4 +101,4 @@ TEST(Pipeline, OverlappedPassesTakeTurns) {
 }
 
 }  // namespace
-}  // namespace tutti::engine
+}  // namespace tutti::engine::pipeline_test

@@ -8,7 +8,7 @@
 #include "tutti/engine/step.h"
 #include "tutti/engine/testing/tiny.h"
 
-namespace tutti::engine {
+namespace tutti::engine::product_rule_test {
 namespace {
 
 using nn::Parameter, nn::Use, ops::Operand;
@@ -122,4 +122,4 @@ TEST(ProductRules, ThatReadWholeInputsNeedProductsThatWait) {
 }
 
 }  // namespace
-}  // namespace tutti::engine
+}  // namespace tutti::engine::product_rule_test

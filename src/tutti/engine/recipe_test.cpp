@@ -14,7 +14,7 @@
 #include "tutti/engine/testing/tiny.h"
 #include "tutti/nn/quantized.h"
 
-namespace tutti::engine {
+namespace tutti::engine::recipe_test {
 namespace {
 
 using Change = std::function<void(spec::RunSpec&)>;
@@ -407,4 +407,4 @@ TEST(Recipes, ChooseTheLayersOfTheMiddleBlocks) {
 }
 
 }  // namespace
-}  // namespace tutti::engine
+}  // namespace tutti::engine::recipe_test

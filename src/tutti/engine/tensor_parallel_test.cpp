@@ -12,7 +12,7 @@
 #include "tutti/engine/testing/rig.h"
 #include "tutti/spec/layers.h"
 
-namespace tutti::engine {
+namespace tutti::engine::tensor_parallel_test {
 namespace {
 
 using autograd::PassKind;
@@ -289,4 +289,4 @@ INSTANTIATE_TEST_SUITE_P(Models, TensorParallel, ::testing::ValuesIn(cases()),
                          [](const auto& model) { return std::string(model.param.name); });
 
 }  // namespace
-}  // namespace tutti::engine
+}  // namespace tutti::engine::tensor_parallel_test

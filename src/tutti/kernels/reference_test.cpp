@@ -9,7 +9,7 @@
 #include "tutti/base/testing/unit_roundoff.h"
 #include "tutti/kernels/kernel_table.h"
 
-namespace tutti::kernels {
+namespace tutti::kernels::reference_test {
 namespace {
 
 constexpr double kClose = 100 * unit_roundoff(DType::f64);
@@ -325,4 +325,4 @@ TEST_F(Reference, SgdGathersMomentum) {
 }
 
 }  // namespace
-}  // namespace tutti::kernels
+}  // namespace tutti::kernels::reference_test

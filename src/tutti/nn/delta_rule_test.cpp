@@ -13,7 +13,7 @@
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/nn/testing/sequence_share.h"
 
-namespace tutti::nn {
+namespace tutti::nn::delta_rule_test {
 namespace {
 
 constexpr int64_t kB = 2, kT = 288, kHk = 2, kHv = 4, kDk = 6, kDv = 5;
@@ -174,4 +174,4 @@ TEST(DeltaRule, ACacheGivesTheValuesOfTheWholeSequence) {
 }
 
 }  // namespace
-}  // namespace tutti::nn
+}  // namespace tutti::nn::delta_rule_test

@@ -16,7 +16,7 @@
 #include "tutti/nn/dispatch.h"
 #include "tutti/nn/routing.h"
 
-namespace tutti::nn {
+namespace tutti::nn::mixture_test {
 namespace {
 
 using autograd::Role;
@@ -372,4 +372,4 @@ TEST(Capacity, DropsTheLeastProbableOrTheLast) {
 }
 
 }  // namespace
-}  // namespace tutti::nn
+}  // namespace tutti::nn::mixture_test

@@ -18,7 +18,7 @@
 #include "tutti/ops/testing/bits.h"
 #include "tutti/spec/recipe.h"
 
-namespace tutti::nn {
+namespace tutti::nn::precision_fixtures_test {
 namespace {
 
 using namespace ops;
@@ -325,4 +325,4 @@ TEST(PrecisionFixturesFloat8, ALinearLayer) {
 }
 
 }  // namespace
-}  // namespace tutti::nn
+}  // namespace tutti::nn::precision_fixtures_test

@@ -13,7 +13,7 @@
 #include "tutti/nn/mixture.h"
 #include "tutti/nn/quantized.h"
 
-namespace tutti::nn {
+namespace tutti::nn::product_rule_test {
 namespace {
 
 using ops::GemmRole;
@@ -312,4 +312,4 @@ TEST(ProductRule, SaysWhatItCannotDo) {
 }
 
 }  // namespace
-}  // namespace tutti::nn
+}  // namespace tutti::nn::product_rule_test

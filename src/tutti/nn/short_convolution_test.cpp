@@ -11,7 +11,7 @@
 #include "tutti/nn/functions.h"
 #include "tutti/nn/testing/sequence_share.h"
 
-namespace tutti::nn {
+namespace tutti::nn::short_convolution_test {
 namespace {
 
 constexpr int64_t kB = 2, kT = 72, kC = 5, kK = 4;
@@ -133,4 +133,4 @@ TEST(ShortConvolution, ACacheGivesTheBitsOfTheWholeSequence) {
 }
 
 }  // namespace
-}  // namespace tutti::nn
+}  // namespace tutti::nn::short_convolution_test

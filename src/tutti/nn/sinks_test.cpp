@@ -10,7 +10,7 @@
 #include "tutti/base/to_size.h"
 #include "tutti/nn/functions.h"
 
-namespace tutti::nn {
+namespace tutti::nn::sinks_test {
 namespace {
 
 constexpr int64_t kB = 2, kT = 7, kH = 4, kKv = 2, kD = 8, kWindow = 3;
@@ -111,4 +111,4 @@ TEST(Sinks, AreOneMoreTermOfTheSoftmax) {
 }
 
 }  // namespace
-}  // namespace tutti::nn
+}  // namespace tutti::nn::sinks_test

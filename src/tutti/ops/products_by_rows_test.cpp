@@ -14,7 +14,7 @@
 #include "tutti/ops/ops.h"
 #include "tutti/ops/testing/bits.h"
 
-namespace tutti::ops {
+namespace tutti::ops::products_by_rows_test {
 namespace {
 
 using testing::random;
@@ -178,4 +178,4 @@ TEST(InputGradients, AreTheSameWhoeverElseHoldsTheSum) {
 }
 
 }  // namespace
-}  // namespace tutti::ops
+}  // namespace tutti::ops::products_by_rows_test

@@ -60,9 +60,9 @@ struct Results {
 
 // Sums of terms whose factors, P and dS, a table may round to the type of the inputs: off by `packing` times the root
 // of the sum of their squares, times 8 but for odds of 3e-14, and by what `plain` says.
-struct Error {
+struct ErrorBounds {
     Values plain, squares;
-    explicit Error(int64_t heads) : plain{heads}, squares{heads} {}
+    explicit ErrorBounds(int64_t heads) : plain{heads}, squares{heads} {}
     // The term factor x of a row; the factor is off by `error`.
     void add(int64_t b, int64_t t, int64_t h, double factor, double error, const double* x) {
         for (int64_t d = 0; d < D; ++d) {
@@ -112,10 +112,11 @@ class Problem {
 
     // "" where `actual` is within the bounds.
     std::string difference(Results& actual) {
-        const std::tuple<const char*, Values*, Values*, Error*> all[] = {{"o", &expected.o, &actual.o, &of_o_},
-                                                                         {"dq", &expected.dq, &actual.dq, &of_dq_},
-                                                                         {"dk", &expected.dk, &actual.dk, &of_dk_},
-                                                                         {"dv", &expected.dv, &actual.dv, &of_dv_}};
+        const std::tuple<const char*, Values*, Values*, ErrorBounds*> all[] = {
+            {"o", &expected.o, &actual.o, &of_o_},
+            {"dq", &expected.dq, &actual.dq, &of_dq_},
+            {"dk", &expected.dk, &actual.dk, &of_dk_},
+            {"dv", &expected.dv, &actual.dv, &of_dv_}};
         for (const auto& [name, want, got, error] : all)
             for (size_t i = 0; i < want->x.size(); ++i)
                 if (!(std::abs(want->x[i] - got->x[i]) <= error->of(i, packing_)))
@@ -172,7 +173,7 @@ class Problem {
 
     double packing_;
     std::vector<double> lse_ = std::vector<double>(to_size(B * H * T));
-    Error of_o_{H}, of_dq_{H}, of_dk_{Hkv}, of_dv_{Hkv};
+    ErrorBounds of_o_{H}, of_dq_{H}, of_dk_{Hkv}, of_dv_{Hkv};
 };
 
 Tensor tensor(Context& ctx, const Values& values, DType dtype) {

@@ -12,7 +12,7 @@
 #include "tutti/planner/rules.h"
 #include "tutti/schedule/generators.h"
 
-namespace tutti::planner {
+namespace tutti::planner::search_test {
 namespace {
 
 Request on_h100(const char* preset, int gpus, int64_t batch, int64_t seq, double memory_gb = 80) {
@@ -173,4 +173,4 @@ TEST(Search, AScheduleThatDeadlocksIsPassedOver) {
 }
 
 }  // namespace
-}  // namespace tutti::planner
+}  // namespace tutti::planner::search_test

@@ -14,7 +14,7 @@
 #include "tutti/schedule/lowering.h"
 #include "tutti/schedule/schedule.h"
 
-namespace tutti::schedule {
+namespace tutti::schedule::timeline_test {
 namespace {
 
 using Exact = Times<int64_t>;
@@ -396,4 +396,4 @@ TEST(TimelineTest, ADeadlockIsNamed) {
 }
 
 }  // namespace
-}  // namespace tutti::schedule
+}  // namespace tutti::schedule::timeline_test

@@ -10,6 +10,9 @@
 #include "tutti/spec/nearest.h"
 
 namespace tutti::spec {
+
+template void list_fields(RunSpec&, const FieldVisitor&);
+
 namespace {
 
 bool contains(const std::vector<std::string>& all, const std::string& one) {

@@ -3,12 +3,14 @@
 // are visitors of for_each_field(); a new key is one line here.
 #pragma once
 
+#include <functional>
 #include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "tutti/spec/devices.h"
@@ -98,21 +100,42 @@ inline Range power_of_two_or(std::vector<std::string> choices) {
 }
 }  // namespace range
 
+// The value of a field in a run.
+using Member = std::variant<int64_t*, double*, bool*, std::string*, std::vector<std::string>*, Family*,
+                            std::vector<ParameterGroup>*, std::vector<StageSpec>*>;
+using FieldVisitor = std::function<void(const Field&, Member)>;
+
+template <class Run>
+void list_fields(Run& run, const FieldVisitor& visit);
+extern template void list_fields(RunSpec&, const FieldVisitor&);  // fields.cpp: the list takes seconds to compile
+
 // visit(field, value) for every key in the order of the file. Run is RunSpec or const RunSpec.
 template <class Run, class Visit>
 void for_each_field(Run& run, const Visit& visit) {
+    list_fields(const_cast<RunSpec&>(run), [&](const Field& field, Member member) {
+        std::visit(
+            [&]<class T>(T* value) {
+                std::conditional_t<std::is_const_v<Run>, const T, T>& given = *value;
+                visit(field, given);
+            },
+            member);
+    });
+}
+
+template <class Run>
+void list_fields(Run& run, const FieldVisitor& visit) {
     using namespace range;
     using enum Identity;
     std::string_view section;
     Identity usual = never;  // of a key that says nothing
     const auto key = [&](std::string_view name, auto& value, Range values, std::string_view help,
                          std::optional<Identity> identity = std::nullopt) {
-        visit(Field{section, name, std::move(values), help, identity.value_or(usual), false}, value);
+        visit(Field{section, name, std::move(values), help, identity.value_or(usual), false}, &value);
     };
     // Of a key that a stage may set.
     const auto stage_key = [&](std::string_view name, auto& value, Range values, std::string_view help,
                                std::optional<Identity> identity = std::nullopt) {
-        visit(Field{section, name, std::move(values), help, identity.value_or(usual), true}, value);
+        visit(Field{section, name, std::move(values), help, identity.value_or(usual), true}, &value);
     };
     // The upper limits keep parameter counts, FLOPs and byte counts inside 63 bits.
     section = "model";

@@ -12,7 +12,7 @@
 #include "tutti/base/read_file.h"
 #include "tutti/base/testing/scratch.h"
 
-namespace tutti::text {
+namespace tutti::text::sentencepiece_test {
 namespace {
 
 std::string testdata(const std::string& name) {
@@ -162,4 +162,4 @@ TEST(Sentencepiece, DamagedFiles) {
 }
 
 }  // namespace
-}  // namespace tutti::text
+}  // namespace tutti::text::sentencepiece_test

@@ -18,7 +18,7 @@
 #include "tutti/train/testing/small_run.h"
 #include "tutti/train/verify.h"
 
-namespace tutti::train {
+namespace tutti::train::loss_scale_test {
 namespace {
 
 using Settings = std::vector<std::string>;
@@ -400,4 +400,4 @@ TEST_F(LossScales, VerifyKnowsF16) {
 }
 
 }  // namespace
-}  // namespace tutti::train
+}  // namespace tutti::train::loss_scale_test

@@ -19,7 +19,7 @@
 #include "tutti/spec/toml.h"
 #include "tutti/train/testing/saved_rank.h"
 
-namespace tutti::train {
+namespace tutti::train::memory_copies_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -476,4 +476,4 @@ TEST_F(Copies, BelongToTheirRun) {
 }
 
 }  // namespace
-}  // namespace tutti::train
+}  // namespace tutti::train::memory_copies_test

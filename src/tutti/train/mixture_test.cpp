@@ -13,7 +13,7 @@
 #include "tutti/train/trainer.h"
 #include "tutti/train/verify.h"
 
-namespace tutti::train {
+namespace tutti::train::mixture_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -254,4 +254,4 @@ TEST_F(Mixtures, ReportTheBalancingLossesOfOneRankUnderEveryPipeline) {
 }
 
 }  // namespace
-}  // namespace tutti::train
+}  // namespace tutti::train::mixture_test

@@ -6,7 +6,7 @@ namespace tutti::kernels::cases {
 
 namespace {
 
-struct Form {
+struct RuleForm {
     DType type = DType::f32;
     int64_t B = 1, T = 1, Hk = 1, Hv = 1, Dk = 8, Dv = 8;
     bool documents = false;  // several documents in a sequence
@@ -25,7 +25,7 @@ struct Form {
     Shape states() const { return {B, Hv, Dk, Dv}; }
 };
 
-View make_positions(Arena& arena, const Form& f) {
+View make_positions(Arena& arena, const RuleForm& f) {
     std::vector<double> all;
     for (int64_t n = 0; n < f.B; ++n) {
         int64_t position = f.ends ? 7 : 0;
@@ -37,20 +37,20 @@ View make_positions(Arena& arena, const Form& f) {
     return arena.from({f.B, f.T}, DType::i32, all);
 }
 
-View non_positive(Arena& arena, const Form& f) {
+View non_positive(Arena& arena, const RuleForm& f) {
     std::vector<double> all = values(arena.normal({f.B, f.T, f.Hv}, DType::f32, "g", f.decay));
     for (double& g : all) g = -std::abs(g);
     return arena.from({f.B, f.T, f.Hv}, DType::f32, all);
 }
 
 // Steps between 0 and some tenths: a state then stays of the size of the values.
-View steps(Arena& arena, const Form& f) {
+View steps(Arena& arena, const RuleForm& f) {
     std::vector<double> all = values(arena.normal({f.B, f.T, f.Hv}, DType::f32, "steps", 0.1));
     for (double& dt : all) dt = std::abs(dt);
     return arena.from({f.B, f.T, f.Hv}, DType::f32, all);
 }
 
-DeltaRule make(Arena& arena, const Form& f, const KernelTable& table, const Stream& stream, bool backward) {
+DeltaRule make(Arena& arena, const RuleForm& f, const KernelTable& table, const Stream& stream, bool backward) {
     DeltaRule rule{
         .corrects = !f.scan,
         .g = non_positive(arena, f),
@@ -84,14 +84,14 @@ DeltaRule make(Arena& arena, const Form& f, const KernelTable& table, const Stre
 // Dk, Dv or as many terms as a chunk has tokens, reaches a later result at its own size: with T steps one sum of that
 // many terms of the size of the largest values. Those of a gradient add up over T tokens, as do its errors. Of the scan
 // the state grows with the sum of the steps, some tens, and with it what the largest value is.
-void report(Arena& arena, const Form& f, const char* name, const View& y) {
+void report(Arena& arena, const RuleForm& f, const char* name, const View& y) {
     double largest = 0;
     for (const double v : values(y)) largest = std::max(largest, std::abs(v));
     const double error = sum_error(f.T + f.Dk + f.Dv + 64) * largest;
     arena.result(name, y, [=](int64_t i) { return error + rounding(y.dtype, value(y, i)); });
 }
 
-void add_rule(std::vector<Case>& all, const Form& form) {
+void add_rule(std::vector<Case>& all, const RuleForm& form) {
     add(all, "delta_rule_forward", &KernelTable::delta_rule_forward, form.name(),
         [=](const auto& table, const auto& stream, Arena& arena) {
             const DeltaRule f = make(arena, form, table, stream, false);
@@ -208,8 +208,8 @@ void add_decay(std::vector<Case>& all, DType t, int64_t N, int64_t H, bool steps
         });
 }
 
-std::vector<Form> forms() {
-    std::vector<Form> all;
+std::vector<RuleForm> forms() {
+    std::vector<RuleForm> all;
     for (const DType t : kActivationTypes) {
         // Heads that tasks take in parts, and such as they take together.
         for (const auto& [Hk, Hv] : {std::pair<int64_t, int64_t>{1, 24}, {2, 16}, {1, 5}, {3, 3}})
@@ -254,7 +254,7 @@ std::vector<Form> forms() {
 }  // namespace
 
 void add_delta_rule(std::vector<Case>& all) {
-    for (const Form& form : forms()) add_rule(all, form);
+    for (const RuleForm& form : forms()) add_rule(all, form);
     for (const DType t : kActivationTypes)
         for (const auto& [N, H] : {std::pair<int64_t, int64_t>{1, 1}, {700, 5}, {37, 32}, {0, 4}})
             for (const bool steps : {false, true}) add_decay(all, t, N, H, steps);

@@ -66,7 +66,7 @@ Routing make_routing(const RoutingForm& f, Arena& arena) {
 }
 
 // Bounds on the rounding errors of one row.
-struct RowErrors {
+struct ExpertErrors {
     double p;        // relative, of each probability
     double entropy;  // absolute, as for log_sum
     double log_sum;
@@ -78,7 +78,7 @@ struct RowErrors {
 // 2 (kMath + u range) + sum_error(E), log_sum = m + ln S by half of that, by kMath ln S and by the last sum. sigmoid:
 // an exponential, a sum and a quotient. Entropy: with H = sum s (ln P - ln p) the terms' own errors, times
 // |ln P - ln p| + 1 as ds ln s = (ln s + 1) ds, and the sum's.
-RowErrors errors_of(const Routing& r, int64_t n) {
+ExpertErrors errors_of(const Routing& r, int64_t n) {
     const int64_t E = r.logits.shape[1];
     double largest = -INFINITY, least = INFINITY, sum = 0;
     for (int64_t e = 0; e < E; ++e) {
@@ -87,7 +87,7 @@ RowErrors errors_of(const Routing& r, int64_t n) {
         least = std::min(least, x);
     }
     for (int64_t e = 0; e < E; ++e) sum += std::exp(value(r.logits, n * E + e) - largest);
-    RowErrors errors{};
+    ExpertErrors errors{};
     for (int64_t e = 0; e < E; ++e) {
         const double x = value(r.logits, n * E + e), soft = std::exp(x - largest) / sum;
         errors.soft.push_back(soft);
@@ -108,9 +108,9 @@ void run_route(const RoutingForm& f, const KernelTable& table, const Stream& str
     const Routing r = make_routing(f, arena);
     arena.start();
     table.route(stream, r);
-    std::vector<RowErrors> errors;
+    std::vector<ExpertErrors> errors;
     for (int64_t n = 0; n < f.N; ++n) errors.push_back(errors_of(r, n));
-    const auto of_row = [&](int64_t n) -> const RowErrors& { return errors[static_cast<size_t>(n)]; };
+    const auto of_row = [&](int64_t n) -> const ExpertErrors& { return errors[static_cast<size_t>(n)]; };
     // A NaN of the reference requires a NaN.
     const auto result = [&](const char* name, const View& y, auto&& tolerance) {
         arena.result(name, y, [&](int64_t i) { return std::isnan(value(y, i)) ? 0 : tolerance(i); });
@@ -147,7 +147,7 @@ std::string label(const BackwardForm& f) {
 
 // Sums of the absolute terms in route_backward, which computes dp from a few operations on p and sums over the k chosen
 // experts and over E; each term is off by a few times the error of p.
-std::vector<double> sizes_of_gradient(const RoutingBackward& b, const RowErrors& row, int64_t n) {
+std::vector<double> sizes_of_gradient(const RoutingBackward& b, const ExpertErrors& row, int64_t n) {
     const Routing& r = b.forward;
     const int64_t E = r.logits.shape[1], k = r.experts.shape[1];
     double chosen = r.epsilon, g_p = 0, largest_D = 0, p_dp = 0;
@@ -193,14 +193,14 @@ void run_route_backward(const BackwardForm& f, const KernelTable& table, const S
     table.route_backward(stream, b);
     std::vector<double> tolerance;
     for (int64_t n = 0; n < N; ++n) {
-        const RowErrors row = errors_of(forward, n);
+        const ExpertErrors row = errors_of(forward, n);
         for (const double size : sizes_of_gradient(b, row, n))
             tolerance.push_back((6 * row.p + 2 * row.log_sum + sum_error(E) + sum_error(k) + 20 * u) * size + FLT_MIN);
     }
     arena.result("dlogits", b.dlogits, [&](int64_t i) { return tolerance[static_cast<size_t>(i)]; });
 }
 
-const RoutingForm kForms[] = {
+const RoutingForm kRoutingForms[] = {
     {.N = 0, .E = 4, .k = 2},
     {.N = 1, .E = 1, .k = 1},
     {.N = 3, .E = 2, .k = 2},
@@ -243,7 +243,7 @@ void add_routing(std::vector<Case>& all) {
         add(all, "route", &KernelTable::route, label(f),
             [f](const auto& table, const auto& stream, Arena& arena) { run_route(f, table, stream, arena); });
     };
-    for (const RoutingForm& f : kForms) add_form(f);
+    for (const RoutingForm& f : kRoutingForms) add_form(f);
     for (const bool sigmoid : {false, true})
         for (const bool normalise : {false, true}) {
             add_form({.N = 20, .E = 37, .k = 3, .sigmoid = sigmoid, .normalise = normalise, .kind = Logits::with_nan});
@@ -261,7 +261,7 @@ void add_routing(std::vector<Case>& all) {
         add(all, "route_backward", &KernelTable::route_backward, label(f),
             [f](const auto& table, const auto& stream, Arena& arena) { run_route_backward(f, table, stream, arena); });
     };
-    for (const RoutingForm& f : kForms) {
+    for (const RoutingForm& f : kRoutingForms) {
         add_backward({f});
         add_backward({f, 1});
         add_backward({f, 3, 0.25f});
