@@ -342,11 +342,11 @@ class Block {
         const auto i = static_cast<unsigned>(thread);
         threadIdx = {i % blockDim.x, i / blockDim.x % blockDim.y, i / (blockDim.x * blockDim.y)};
         if (race::detects()) race::run_as(running_ = fibers_[thread]);
-        tutti_switch_stack(&scheduler_, threads_[thread].stack);
+        switch_stack(&scheduler_, threads_[thread].stack);
     }
     void leave_thread() {
         race::run_as(running_ = nullptr);
-        tutti_switch_stack(&threads_[current_].stack, scheduler_);
+        switch_stack(&threads_[current_].stack, scheduler_);
     }
 
     void wait(State state, Place place) {

@@ -8,31 +8,6 @@
 
 #include "tutti/base/error.h"
 
-// The registers that the System V ABI lets a function expect unchanged; the floating-point modes are never changed
-// here.
-asm(R"(
-.text
-.globl tutti_switch_stack
-.type tutti_switch_stack, @function
-tutti_switch_stack:
-    pushq %rbp
-    pushq %rbx
-    pushq %r12
-    pushq %r13
-    pushq %r14
-    pushq %r15
-    movq %rsp, (%rdi)
-    movq %rsi, %rsp
-    popq %r15
-    popq %r14
-    popq %r13
-    popq %r12
-    popq %rbx
-    popq %rbp
-    ret
-.size tutti_switch_stack, . - tutti_switch_stack
-)");
-
 namespace tutti::emulation {
 
 namespace {
@@ -77,10 +52,11 @@ void FiberStacks::grow(size_t count) {
 void* FiberStacks::prepare(size_t index, void (*entry)()) {
     grow(index + 1);
     ASAN_UNPOISON_MEMORY_REGION(stacks_[index] + kPage, kStackBytes - kPage);  // the last fiber here did not return
-    auto* top = reinterpret_cast<void**>(stacks_[index] + kStackBytes);
+    // Tops at one place of their pages would share a few lines of the first-level cache.
+    auto* top = reinterpret_cast<void**>(stacks_[index] + kStackBytes - index % 32 * 128);
     *--top = nullptr;  // where entry() would return to; also makes the stack 16-byte aligned at its call
+    *--top = nullptr;  // rbp
     *--top = reinterpret_cast<void*>(entry);
-    for (int i = 0; i < 6; ++i) *--top = nullptr;  // the registers
     return top;
 }
 
