@@ -144,10 +144,10 @@ bool NodeLayouts::on_host(const spec::RunSpec& run, const Price& price) const {
 Price NodeLayouts::estimate(const LayerProbe& probe, MemorySeen& seen) {
     constexpr double kScarce = 0.8;                             // of the memory
     run_.parallel.reductions = run_.parallel.zero > 0 ? 2 : 1;  // in flight: faster, where they fit
-    Price price = pricer_.estimate(run_, probe, capacity_);
+    Price price = pricer_.estimate(run_, probe, capacity_, capacity_);
     if (price.bytes > capacity_) {
         run_.parallel.reductions = 1;
-        price = pricer_.estimate(run_, probe, kSlack * capacity_);
+        price = pricer_.estimate(run_, probe, kSlack * capacity_, seen.least > 0 ? seen.least : Pricer::kUnlimited);
     }
     seen.add({price.bytes, price.bytes > kScarce * capacity_});
     return price;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -37,15 +38,65 @@ std::pair<std::vector<size_t>, std::vector<int64_t>> kinds_of(const spec::ModelS
 }
 
 // The ranks of the grid of the layers alone: tensor, context and expert parallelism, with as few replicas as experts
-// allow.
+// allow; of experts two copies where the run has them, so that their gradients are reduced.
 int ranks_of_layers(spec::RunSpec& run, int ranks) {
     spec::ParallelSpec& p = run.parallel;
-    const auto of_replica = static_cast<int>(p.tp * p.cp);
+    const auto of_replica = static_cast<int>(p.tp * p.cp), experts = static_cast<int>(p.ep * p.etp);
+    int fitting = 0;
     for (int dp = 1; dp * of_replica <= ranks; ++dp) {
-        p.dp_shard = dp;
-        if ((ranks / of_replica) % dp == 0 && spec::ep_fits(run, dp * of_replica)) return dp * of_replica;
+        if ((ranks / of_replica) % dp != 0 || !spec::ep_fits(run, dp * of_replica)) continue;
+        fitting = dp;
+        if (run.model.moe.experts == 0 || dp * of_replica > experts) break;
     }
-    throw Error(concat("ep ", p.ep, " does not fit on ", ranks, " ranks"));
+    check(fitting > 0, "ep ", p.ep, " does not fit on ", ranks, " ranks");
+    p.dp_shard = fitting;
+    return fitting * of_replica;
+}
+
+// A piece of a pass, with its place in a program and that of the pass.
+struct Cut {
+    size_t pass, place;
+    Piece piece = {};
+};
+
+// Cuts the passes of a microbatch into pieces, in order, each with a place of its own. `last`: the last microbatch, one
+// of the same kernels, which reduces the gradients of experts as soon as they are complete.
+std::vector<Cut> cut(Program& microbatch, std::span<const rehearsal::Action> last) {
+    using Then = Piece::Then;
+    std::vector<int64_t> kernels(microbatch.places.size()), before_reduction(microbatch.places.size());
+    for (const rehearsal::Action& action : last) {
+        const auto* begin = std::get_if<rehearsal::BeginOperation>(&action.what);
+        if (std::holds_alternative<rehearsal::RunKernel>(action.what)) ++kernels[action.place];
+        if (begin != nullptr && microbatch.groups[begin->group].name.find("edp") != std::string::npos)
+            before_reduction[action.place] = kernels[action.place];
+    }
+    std::ranges::fill(kernels, 0);
+    std::vector<Cut> cuts;
+    std::vector<size_t> latest(microbatch.places.size());  // of a pass, in `cuts`, from 1
+    std::vector<uint64_t> copies;
+    for (rehearsal::Action& action : microbatch.actions) {
+        const size_t pass = action.place;
+        if (latest[pass] == 0 || cuts[latest[pass] - 1].piece.then != Then::ends) {
+            cuts.push_back({pass, microbatch.places.size()});
+            latest[pass] = cuts.size();
+            microbatch.places.push_back("");
+        }
+        auto& [of, place, piece] = cuts[latest[pass] - 1];
+        action.place = place;
+        if (std::holds_alternative<rehearsal::RunKernel>(action.what)) {
+            if (++kernels[pass] == before_reduction[pass]) piece.then = Then::experts_are_complete;
+        } else if (const auto* begin = std::get_if<rehearsal::BeginCopy>(&action.what)) {
+            piece.then = Then::copy_begins;
+            piece.bytes = begin->bytes;
+            copies.push_back(begin->number);
+        } else if (const auto* wait = std::get_if<rehearsal::WaitForCopy>(&action.what)) {
+            const auto known = std::ranges::find(copies.rbegin(), copies.rend(), wait->number);
+            if (known == copies.rend()) continue;  // of the microbatch before
+            piece.then = Then::copy_is_awaited;
+            piece.after = to_size(known - copies.rbegin());
+        }
+    }
+    return cuts;
 }
 
 }  // namespace
@@ -92,6 +143,7 @@ const LayerProbe& Probes::of(const spec::RunSpec& run, bool splits, bool both) {
         const LayerProbe& whole = of(run, false, false);
         const auto take = [](UnitProbe& unit, const UnitProbe& from) {
             unit.backward = from.backward;
+            unit.pieces_of_backward = from.pieces_of_backward;
             unit.backward_peak = from.backward_peak;
         };
         take(made->embedding, whole.embedding);
@@ -132,13 +184,18 @@ LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
     const std::vector<int> along = parallel::make_mesh(small, ranks).group(0, simulate::chained_axes(run.model));
     std::vector<rehearsal::PartsRehearsal> rehearsed;
     std::vector<Program> microbatches;
+    std::vector<Cut> cuts;  // the same on all of these ranks
     for (const int rank : along) {
         const auto& [whole, of] = rehearsed.emplace_back(rehearsal::rehearse_parts(small, loaded, ranks, rank));
-        Program& microbatch = microbatches.emplace_back(Program{whole.program.groups, whole.program.places, {}});
+        Program& microbatch =
+            microbatches.emplace_back(Program{whole.program.groups, whole.program.places, whole.program.calls, {}});
         microbatch.actions.assign(whole.program.actions.begin() + static_cast<std::ptrdiff_t>(of.begin),
                                   whole.program.actions.begin() + static_cast<std::ptrdiff_t>(of.end));
+        cuts = cut(microbatch, std::span(whole.program.actions).subspan(of.end));
     }
-    const std::vector<std::vector<double>> seconds_of = simulate::lay_out(along, microbatches, prices_, false).of_place;
+    simulate::TimelinePrices prices = prices_;
+    prices.host = nullptr;
+    const std::vector<std::vector<double>> seconds_of = simulate::lay_out(along, microbatches, prices, false).of_place;
     const auto slowest =
         to_size(std::ranges::max_element(seconds_of, {},
                                          [](const std::vector<double>& of_place) {
@@ -161,16 +218,20 @@ LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
         units[u].experts = static_cast<double>(values[u].experts);
         all_values += units[u].dense + units[u].experts;
     }
-    for (size_t i = 0; i < program.places.size(); ++i) {
-        const std::string& place = program.places[i];
+    for (auto& [pass, at, piece] : cuts) {
+        const std::string& place = program.places[pass];
         if (place.find(" of ") == std::string::npos) continue;
         UnitProbe& unit = units.at(to_size(unit_of(place)));
-        (place.starts_with("forward")           ? unit.forward
-         : place.starts_with("backward weight") ? unit.weight
-                                                : unit.input) += seconds[i];
+        const bool is_forward = place.starts_with("forward"), is_weight = place.starts_with("backward weight");
+        piece.seconds = seconds[at];
+        (is_forward ? unit.forward : is_weight ? unit.weight : unit.input) += piece.seconds;
+        (is_forward  ? unit.pieces_of_forward
+         : is_weight ? unit.pieces_of_weight
+                     : unit.pieces_of_backward)
+            .push_back(piece);
     }
     for (const rehearsal::Action& action : program.actions) {
-        const auto* call = std::get_if<rehearsal::KernelCall>(&action.what);
+        const rehearsal::KernelCall* call = program.call_of(action);
         const std::string& place = program.places[action.place];
         if (call != nullptr && (place == "optimizer" || place == "gradient norm"))
             result.update += prices_.kernel(*call) / all_values;
@@ -213,6 +274,8 @@ LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
     }
     for (UnitProbe& unit : units) {
         unit.backward = unit.input + unit.weight;
+        unit.pieces_of_backward.insert(unit.pieces_of_backward.end(), unit.pieces_of_weight.begin(),
+                                       unit.pieces_of_weight.end());
         unit.input_peak = unit.backward_peak;
     }
     result.embedding = units.front();
