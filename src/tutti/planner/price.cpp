@@ -202,23 +202,28 @@ Pricer::Stage Pricer::stage_of(const Layout& l, int64_t index) {
 
 // `hidden`: of the output, whose gradient is held during a backward.
 void Pricer::add_passes(Stage& stage, double hidden) {
+    const auto add_time = [](Pass& pass, const std::vector<Piece>& pieces) {
+        for (const Piece& piece : pieces) {
+            pass.seconds += piece.seconds;
+            pass.idle += piece.idle;
+        }
+    };
     for (const UnitProbe* unit : stage.units) {
         stage.f.peak = std::max(stage.f.peak, stage.f.bytes + unit->forward_peak);
-        stage.f.seconds += unit->forward;
         stage.f.bytes += unit->kept;
+        add_time(stage.f, unit->pieces_of_forward);
     }
-    const auto add = [&](Pass& pass, double seconds, double peak, double freed, bool is_last) {
-        pass.peak = std::max(pass.peak, pass.bytes + peak);
-        pass.seconds += seconds;
-        pass.bytes -= freed;
-        if (is_last) pass.bytes += hidden;
-    };
     for (size_t u = stage.units.size(); u-- > 0;) {
-        const UnitProbe* unit = stage.units[u];
-        const bool is_last = u + 1 == stage.units.size();
-        add(stage.b, unit->backward, unit->backward_peak - unit->kept, unit->kept, is_last);
-        add(stage.i, unit->input, unit->input_peak - unit->kept, unit->kept - unit->kept_for_weight, is_last);
-        add(stage.w, unit->weight, 0, unit->kept_for_weight, false);
+        const UnitProbe& unit = *stage.units[u];
+        const double held = u + 1 == stage.units.size() ? hidden : 0;
+        stage.b.peak = std::max(stage.b.peak, stage.b.bytes + unit.backward_peak - unit.kept);
+        stage.b.bytes += held - unit.kept;
+        stage.i.peak = std::max(stage.i.peak, stage.i.bytes + unit.input_peak - unit.kept);
+        stage.i.bytes += held - (unit.kept - unit.kept_for_weight);
+        stage.w.bytes -= unit.kept_for_weight;
+        add_time(stage.b, unit.pieces_of_backward);
+        add_time(stage.i, unit.pieces_of_input);
+        add_time(stage.w, unit.pieces_of_weight);
     }
     stage.b.bytes -= hidden;
     stage.i.bytes -= hidden;

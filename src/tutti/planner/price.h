@@ -48,8 +48,9 @@ class Pricer {
     size_t probes() const { return probes_.rehearsed(); }
 
   private:
-    struct Pass {  // of a stage's units: its peak above the bytes before it, and what it adds to them
-        double seconds = 0, peak = 0, bytes = 0;
+    struct Pass {  // of a stage's units: of kernels, of waits inside; its peak above the bytes before it, and what it adds to them
+        double seconds = 0, idle = 0, peak = 0, bytes = 0;
+        double all() const { return seconds + idle; }
     };
     struct Stage {
         double begins = 0, ends = 0;                // of an estimate: its first forward, its last backward

@@ -25,7 +25,7 @@ class Pricer::Pipeline {
             Rank& rank = ranks_.emplace_back(Rank{Walk(pricer, l, own, l.microbatches, Walk::From::update)});
             for (const Stage* stage : own)
                 rank.passes += l.microbatches *
-                               (stage->f.seconds + std::min(stage->b.seconds, stage->i.seconds + stage->w.seconds));
+                               (stage->f.all() + std::min(stage->b.all(), stage->i.all() + stage->w.all()));
         }
         channels_.resize(messages_.size());
         // One rank of each position stands for all.
@@ -47,7 +47,7 @@ class Pricer::Pipeline {
             for (size_t r = 0; r < ranks_.size(); ++r) {
                 moved = advance(r) || moved;
                 const Rank& rank = ranks_[r];
-                const double left = std::max(0.0, rank.passes - rank.walk.busy());
+                const double left = std::max(0.0, rank.passes - rank.walk.passed());
                 if (rank.walk.now() + left > kRounding * limit_) return false;
             }
         }

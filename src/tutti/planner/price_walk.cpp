@@ -217,10 +217,16 @@ void Pricer::Walk::end_head(Unit& unit, const Run& run) {
 
 // --- Passes
 
+void Pricer::Walk::pass(double seconds, double idle) {
+    clock_.compute(seconds);
+    clock_.now += idle;
+    passed_ += seconds + idle;
+}
+
 void Pricer::Walk::run_pieces(std::span<const Piece> pieces) {
     using Then = Piece::Then;
     for (const Piece& piece : pieces) {
-        clock_.compute(piece.seconds);
+        pass(piece.seconds, piece.idle);
         if (piece.then == Then::copy_begins)
             copies_.push_back(std::max(clock_.now, copies_.empty() ? 0 : copies_.back()) +
                               prices_.host_copy(piece.bytes));
@@ -271,10 +277,7 @@ void Pricer::Walk::backward_unit(size_t u, const Run& run, bool input_only) {
     if (!input_only && !unit.is_head) need_gradients(unit);
     note((input_only ? unit.probe->input_peak : unit.probe->backward_peak) - unit.probe->kept);
     const auto [begin, rest] = at_experts(unit.probe->pieces_of_backward);
-    if (input_only)
-        clock_.compute(unit.probe->input);
-    else
-        run_pieces(begin);
+    run_pieces(input_only ? unit.probe->pieces_of_input : begin);
     bytes_ -= unit.probe->kept - (input_only ? unit.probe->kept_for_weight : 0);
     if (p_.zero == 3 && !unit.is_embedding) unit.is_idle = true, idle_.push_back(&unit);
     if (input_only) return;
@@ -294,10 +297,10 @@ bool Pricer::Walk::is_plain(const Run& run, bool is_forward) const {
                       : run.has_gradients && run.left > 0;
 }
 
-void Pricer::Walk::run_plain(const Pass& pass) {
-    note(pass.peak);
-    clock_.compute(pass.seconds);
-    bytes_ += pass.bytes;
+void Pricer::Walk::run_plain(const Pass& of) {
+    note(of.peak);
+    pass(of.seconds, of.idle);
+    bytes_ += of.bytes;
 }
 
 // Before a pass unit by unit.

@@ -31,7 +31,7 @@ class Pricer::Walk {
     void finish_gradients();
 
     double now() const { return clock_.now; }
-    double busy() const { return clock_.busy; }
+    double passed() const { return passed_; }    // seconds of passes until now
     double most() const { return most_; }        // bytes, until now
     double bytes() const { return bytes_; }      // now
     double waiting() const { return waiting_; }  // the most that is offloaded until now
@@ -98,7 +98,8 @@ class Pricer::Walk {
     void finish_until(size_t most);
 
     bool is_plain(const Run& run, bool is_forward) const;
-    void run_plain(const Pass& pass);
+    void pass(double seconds, double idle);
+    void run_plain(const Pass& of);
     void count_plain(Run& run);
     void forward_unit(size_t unit, const Run& run);
     void backward_unit(size_t unit, const Run& run, bool input_only);
@@ -121,6 +122,7 @@ class Pricer::Walk {
     std::vector<Unit*> idle_;  // gathered units that are freed when another one is used
     std::vector<Reduction> reductions_;
     std::vector<Operation> sums_;  // over replicas
+    double passed_ = 0;
     std::vector<double> copies_;   // between device and host: when they end
     double bytes_ = 0, most_ = 0, offloaded_ = 0, waiting_ = 0;
 };

@@ -57,11 +57,14 @@ int ranks_of_layers(spec::RunSpec& run, int ranks) {
 struct Cut {
     size_t pass, place;
     Piece piece = {};
+    bool is_whole = false;
 };
 
-// Cuts the passes of a microbatch into pieces, in order, each with a place of its own. `last`: the last microbatch, one
-// of the same kernels, which reduces the gradients of experts as soon as they are complete.
-std::vector<Cut> cut(Program& microbatch, std::span<const rehearsal::Action> last) {
+// Cuts the passes of a microbatch into pieces, in order, each with a place of its own and the seconds of its kernels.
+// `last`: the last microbatch, one of the same kernels, which reduces the gradients of experts as soon as they are
+// complete.
+std::vector<Cut> cut(Program& microbatch, std::span<const rehearsal::Action> last,
+                     const simulate::TimelinePrices& prices) {
     using Then = Piece::Then;
     std::vector<int64_t> kernels(microbatch.places.size()), before_reduction(microbatch.places.size());
     for (const rehearsal::Action& action : last) {
@@ -76,14 +79,15 @@ std::vector<Cut> cut(Program& microbatch, std::span<const rehearsal::Action> las
     std::vector<uint64_t> copies;
     for (rehearsal::Action& action : microbatch.actions) {
         const size_t pass = action.place;
-        if (latest[pass] == 0 || cuts[latest[pass] - 1].piece.then != Then::ends) {
+        if (latest[pass] == 0 || cuts[latest[pass] - 1].is_whole) {
             cuts.push_back({pass, microbatch.places.size()});
             latest[pass] = cuts.size();
             microbatch.places.push_back("");
         }
-        auto& [of, place, piece] = cuts[latest[pass] - 1];
+        auto& [of, place, piece, is_whole] = cuts[latest[pass] - 1];
         action.place = place;
-        if (std::holds_alternative<rehearsal::RunKernel>(action.what)) {
+        if (const rehearsal::KernelCall* call = microbatch.call_of(action)) {
+            piece.seconds += prices.kernel(*call);
             if (++kernels[pass] == before_reduction[pass]) piece.then = Then::experts_are_complete;
         } else if (const auto* begin = std::get_if<rehearsal::BeginCopy>(&action.what)) {
             piece.then = Then::copy_begins;
@@ -95,6 +99,7 @@ std::vector<Cut> cut(Program& microbatch, std::span<const rehearsal::Action> las
             piece.then = Then::copy_is_awaited;
             piece.after = to_size(known - copies.rbegin());
         }
+        is_whole = piece.then != Then::ends || std::holds_alternative<rehearsal::WaitForOperation>(action.what);
     }
     return cuts;
 }
@@ -184,17 +189,17 @@ LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
     const std::vector<int> along = parallel::make_mesh(small, ranks).group(0, simulate::chained_axes(run.model));
     std::vector<rehearsal::PartsRehearsal> rehearsed;
     std::vector<Program> microbatches;
-    std::vector<Cut> cuts;  // the same on all of these ranks
+    std::vector<std::vector<Cut>> all_cuts;
+    simulate::TimelinePrices prices = prices_;
+    prices.host = nullptr;
     for (const int rank : along) {
         const auto& [whole, of] = rehearsed.emplace_back(rehearsal::rehearse_parts(small, loaded, ranks, rank));
         Program& microbatch =
             microbatches.emplace_back(Program{whole.program.groups, whole.program.places, whole.program.calls, {}});
         microbatch.actions.assign(whole.program.actions.begin() + static_cast<std::ptrdiff_t>(of.begin),
                                   whole.program.actions.begin() + static_cast<std::ptrdiff_t>(of.end));
-        cuts = cut(microbatch, std::span(whole.program.actions).subspan(of.end));
+        all_cuts.push_back(cut(microbatch, std::span(whole.program.actions).subspan(of.end), prices));
     }
-    simulate::TimelinePrices prices = prices_;
-    prices.host = nullptr;
     const std::vector<std::vector<double>> seconds_of = simulate::lay_out(along, microbatches, prices, false).of_place;
     const auto slowest =
         to_size(std::ranges::max_element(seconds_of, {},
@@ -218,17 +223,21 @@ LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
         units[u].experts = static_cast<double>(values[u].experts);
         all_values += units[u].dense + units[u].experts;
     }
-    for (auto& [pass, at, piece] : cuts) {
+    for (auto& [pass, at, piece, is_whole] : all_cuts[slowest]) {
         const std::string& place = program.places[pass];
         if (place.find(" of ") == std::string::npos) continue;
         UnitProbe& unit = units.at(to_size(unit_of(place)));
         const bool is_forward = place.starts_with("forward"), is_weight = place.starts_with("backward weight");
-        piece.seconds = seconds[at];
-        (is_forward ? unit.forward : is_weight ? unit.weight : unit.input) += piece.seconds;
-        (is_forward  ? unit.pieces_of_forward
-         : is_weight ? unit.pieces_of_weight
-                     : unit.pieces_of_backward)
-            .push_back(piece);
+        piece.idle = std::max(0.0, seconds[at] - piece.seconds);
+        (is_forward ? unit.forward : is_weight ? unit.weight : unit.input) += piece.seconds + piece.idle;
+        std::vector<Piece>& pieces = is_forward  ? unit.pieces_of_forward
+                                     : is_weight ? unit.pieces_of_weight
+                                                 : unit.pieces_of_input;
+        if (!pieces.empty() && pieces.back().then == Piece::Then::ends && pieces.back().idle == 0) {
+            piece.seconds += pieces.back().seconds;
+            pieces.pop_back();
+        }
+        pieces.push_back(piece);
     }
     for (const rehearsal::Action& action : program.actions) {
         const rehearsal::KernelCall* call = program.call_of(action);
@@ -274,6 +283,7 @@ LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
     }
     for (UnitProbe& unit : units) {
         unit.backward = unit.input + unit.weight;
+        unit.pieces_of_backward = unit.pieces_of_input;
         unit.pieces_of_backward.insert(unit.pieces_of_backward.end(), unit.pieces_of_weight.begin(),
                                        unit.pieces_of_weight.end());
         unit.input_peak = unit.backward_peak;

@@ -18,7 +18,7 @@ namespace tutti::planner {
 // A part of a pass over a unit, and what follows.
 struct Piece {
     enum class Then { ends, experts_are_complete, copy_begins, copy_is_awaited };
-    double seconds = 0;
+    double seconds = 0, idle = 0;  // of kernels, then of a wait for an operation inside the pass
     Then then = Then::ends;  // experts: their gradients, which are reduced then
     double bytes = 0;        // of a copy between the device and the host that begins
     size_t after = 0;        // of an awaited copy: how many have begun since
@@ -30,7 +30,7 @@ struct Piece {
 struct UnitProbe {
     double forward = 0, input = 0, weight = 0;  // F, I, W; where no backward is split I is B, recompute included
     double backward = 0;                        // B
-    std::vector<Piece> pieces_of_forward, pieces_of_backward, pieces_of_weight;  // of F, of B, of W
+    std::vector<Piece> pieces_of_forward, pieces_of_input, pieces_of_weight, pieces_of_backward;  // of F, I, W, B
     double kept = 0, kept_for_weight = 0;  // from F until the end of B or I; from I until W
     double forward_peak = 0, input_peak = 0, backward_peak = 0;
     double offloaded = 0;           // bytes that are copied to the host, and back
