@@ -43,12 +43,12 @@ class Pricer {
                    double enough = kUnlimited);
     // Seconds of estimate() without data parallelism and update.
     double passes(const spec::RunSpec& run, const LayerProbe& probe);
-    const LayerProbe& probe(const spec::RunSpec& run) { return probes_.of(run); }
-    void prepare(const std::vector<spec::RunSpec>& runs) { probes_.prepare(runs); }
+    const LayerProbe& probe(const spec::RunSpec& run) { return probes_.rough_of(run); }  // for estimates
     size_t probes() const { return probes_.rehearsed(); }
 
   private:
-    struct Pass {  // of a stage's units: of kernels, of waits inside; its peak above the bytes before it, and what it adds to them
+    struct Pass {  // of a stage's units: of kernels, of waits inside; its peak above the bytes before it, and what it
+                   // adds to them
         double seconds = 0, idle = 0, peak = 0, bytes = 0;
         double all() const { return seconds + idle; }
     };

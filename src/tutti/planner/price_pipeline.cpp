@@ -24,8 +24,8 @@ class Pricer::Pipeline {
             const std::vector<const Stage*> own = l.of_rank(r);
             Rank& rank = ranks_.emplace_back(Rank{Walk(pricer, l, own, l.microbatches, Walk::From::update)});
             for (const Stage* stage : own)
-                rank.passes += l.microbatches *
-                               (stage->f.all() + std::min(stage->b.all(), stage->i.all() + stage->w.all()));
+                rank.passes +=
+                    l.microbatches * (stage->f.all() + std::min(stage->b.all(), stage->i.all() + stage->w.all()));
         }
         channels_.resize(messages_.size());
         // One rank of each position stands for all.

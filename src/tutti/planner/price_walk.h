@@ -123,7 +123,7 @@ class Pricer::Walk {
     std::vector<Reduction> reductions_;
     std::vector<Operation> sums_;  // over replicas
     double passed_ = 0;
-    std::vector<double> copies_;   // between device and host: when they end
+    std::vector<double> copies_;  // between device and host: when they end
     double bytes_ = 0, most_ = 0, offloaded_ = 0, waiting_ = 0;
 };
 

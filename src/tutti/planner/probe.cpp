@@ -10,7 +10,6 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
-#include "tutti/device/on_cores.h"
 #include "tutti/parallel/groups.h"
 #include "tutti/simulate/rehearsed.h"
 #include "tutti/spec/layers.h"
@@ -51,6 +50,22 @@ int ranks_of_layers(spec::RunSpec& run, int ranks) {
     check(fitting > 0, "ep ", p.ep, " does not fit on ", ranks, " ranks");
     p.dp_shard = fitting;
     return fitting * of_replica;
+}
+
+// Appends a piece, as one with the last, if nothing follows that.
+void join(std::vector<Piece>& pieces, Piece next) {
+    if (!pieces.empty() && pieces.back().then == Piece::Then::ends) {
+        next.seconds += pieces.back().seconds;
+        next.idle += pieces.back().idle;
+        pieces.pop_back();
+    }
+    pieces.push_back(next);
+}
+
+void join_pieces(UnitProbe& unit) {
+    for (std::vector<Piece>* pieces :
+         {&unit.pieces_of_forward, &unit.pieces_of_input, &unit.pieces_of_weight, &unit.pieces_of_backward})
+        for (const Piece& piece : std::exchange(*pieces, {})) join(*pieces, piece);
 }
 
 // A piece of a pass, with its place in a program and that of the pass.
@@ -113,14 +128,14 @@ bool splits_backward(std::string_view schedule) {
 Probes::Probes(rehearsal::Target target, simulate::TimelinePrices prices, int ranks)
     : target_(std::move(target)), prices_(std::move(prices)), ranks_(ranks) {}
 
-const LayerProbe& Probes::of(const spec::RunSpec& run) {
+const Probes::Known& Probes::known(const spec::RunSpec& run) {
     const spec::ParallelSpec& p = run.parallel;
     const bool some = p.pp > 1 && p.schedule == "dualpipe-v";
-    return of(run, some || (p.pp > 1 && splits_backward(p.schedule)), some);
+    return known(run, some || (p.pp > 1 && splits_backward(p.schedule)), some);
 }
 
 // `both`: of a step with whole and split backwards.
-const LayerProbe& Probes::of(const spec::RunSpec& run, bool splits, bool both) {
+const Probes::Known& Probes::known(const spec::RunSpec& run, bool splits, bool both) {
     const spec::ParallelSpec& p = run.parallel;
     const int64_t policy = run.recompute.policy == "none" ? 0 : run.recompute.policy == "selective" ? 1 : 2;
     const std::vector<int64_t> key = {p.tp,
@@ -139,34 +154,35 @@ const LayerProbe& Probes::of(const spec::RunSpec& run, bool splits, bool both) {
                                       both ? 1 : 0};
     {
         const std::lock_guard lock(mutex_);
-        const auto known = known_.find(key);
-        if (known != known_.end()) return *known->second;
+        const auto found = known_.find(key);
+        if (found != known_.end()) return *found->second;
     }
-    std::unique_ptr<LayerProbe> made;
+    auto made = std::make_unique<Known>();
+    LayerProbe& exact = made->exact;
     if (both) {
-        made = std::make_unique<LayerProbe>(of(run, true, false));
-        const LayerProbe& whole = of(run, false, false);
+        exact = known(run, true, false).exact;
+        const LayerProbe& whole = known(run, false, false).exact;
         const auto take = [](UnitProbe& unit, const UnitProbe& from) {
             unit.backward = from.backward;
             unit.pieces_of_backward = from.pieces_of_backward;
             unit.backward_peak = from.backward_peak;
         };
-        take(made->embedding, whole.embedding);
-        take(made->head, whole.head);
-        for (size_t k = 0; k < made->kinds.size(); ++k) take(made->kinds[k], whole.kinds[k]);
+        take(exact.embedding, whole.embedding);
+        take(exact.head, whole.head);
+        for (size_t k = 0; k < exact.kinds.size(); ++k) take(exact.kinds[k], whole.kinds[k]);
     } else {
-        made = std::make_unique<LayerProbe>(probe(run, splits));
+        exact = probe(run, splits);
     }
+    made->rough = exact;
+    join_pieces(made->rough.embedding);
+    join_pieces(made->rough.head);
+    for (UnitProbe& kind : made->rough.kinds) join_pieces(kind);
     const std::lock_guard lock(mutex_);
     return *known_.try_emplace(key, std::move(made)).first->second;
 }
 
 size_t Probes::rehearsed() const {
     return to_size(std::ranges::count_if(known_, [](const auto& entry) { return entry.first.back() == 0; }));
-}
-
-void Probes::prepare(const std::vector<spec::RunSpec>& runs) {
-    for_each_on_cores(runs.size(), [&](size_t i) { of(runs[i]); });
 }
 
 LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
@@ -233,11 +249,10 @@ LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
         std::vector<Piece>& pieces = is_forward  ? unit.pieces_of_forward
                                      : is_weight ? unit.pieces_of_weight
                                                  : unit.pieces_of_input;
-        if (!pieces.empty() && pieces.back().then == Piece::Then::ends && pieces.back().idle == 0) {
-            piece.seconds += pieces.back().seconds;
-            pieces.pop_back();
-        }
-        pieces.push_back(piece);
+        if (!pieces.empty() && pieces.back().idle == 0)
+            join(pieces, piece);
+        else
+            pieces.push_back(piece);
     }
     for (const rehearsal::Action& action : program.actions) {
         const rehearsal::KernelCall* call = program.call_of(action);
