@@ -151,8 +151,8 @@ void Pricer::Walk::contribute_set(Unit& unit, size_t set, const Run& run) {
 // A backward waits for earlier reductions where the memory of gradients is bounded in each microbatch, and in the last
 // backward of the first stage.
 bool Pricer::Walk::is_awaited(const Run& run) const {
-    const bool alone = std::ranges::all_of(runs_, [&](const Run& r) { return &r == &run || r.left <= 0; });
-    return p_.zero >= 2 || (p_.zero == 1 && run.stage->is_first && alone);
+    const auto has_ended = [&](const Run& r) { return &r == &run || r.left <= 0; };
+    return p_.zero >= 2 || (p_.zero == 1 && run.stage->is_first && std::ranges::all_of(runs_, has_ended));
 }
 
 void Pricer::Walk::reduce_norms(Unit& unit, const Run& run) {
