@@ -113,7 +113,7 @@ int simulate_here(const SimulateArguments& a, const Io& io) {
     double busy = 0;
     for (const double each : step.timeline.busy) busy += each;
     std::vector<std::pair<std::string, double>> kinds(step.kernels.begin(), step.kernels.end());
-    kinds.emplace_back("communication", step.communication);
+    kinds.emplace_back("communication", step.timeline.operations);
     kinds.emplace_back("outside kernels", step.between);
     std::sort(kinds.begin(), kinds.end(), [](const auto& x, const auto& y) { return x.second > y.second; });
     Json time = Json::object();

@@ -84,9 +84,13 @@ void Segments::give_back(void* data) {
     auto part = parts_.find(static_cast<std::byte*>(data));
     check(part != parts_.end() && !part->second.free, "memory is released that was not allocated");
     part->second.free = true;
-    if (const auto next = std::next(part); next != parts_.end() && join(part, next)) merge(part, next);
+    if (const auto next = std::next(part); next != parts_.end() && join(part, next)) {
+        free_->erase({next->second.segment, next->first});
+        merge(part, next);
+    }
     if (part != parts_.begin() && join(std::prev(part), part)) {
         part = std::prev(part);
+        free_->erase({part->second.segment, part->first});
         merge(part, std::next(part));
     }
     free_->insert({{part->second.segment, part->first}, part->second.bytes});
@@ -125,7 +129,6 @@ bool Segments::join(Parts::iterator part, Parts::iterator next) const {
 }
 
 void Segments::merge(Parts::iterator part, Parts::iterator next) {
-    for (const auto& gone : {part, next}) free_->erase({gone->second.segment, gone->first});
     part->second.bytes += next->second.bytes;
     parts_.erase(next);
 }

@@ -144,10 +144,10 @@ bool NodeLayouts::on_host(const spec::RunSpec& run, const Price& price) const {
 Price NodeLayouts::estimate(const LayerProbe& probe, MemorySeen& seen) {
     constexpr double kScarce = 0.8;                             // of the memory
     run_.parallel.reductions = run_.parallel.zero > 0 ? 2 : 1;  // in flight: faster, where they fit
-    Price price = pricer_.estimate(run_, probe, capacity_);
+    Price price = pricer_.estimate(run_, probe, capacity_, capacity_);
     if (price.bytes > capacity_) {
         run_.parallel.reductions = 1;
-        price = pricer_.estimate(run_, probe, kSlack * capacity_);
+        price = pricer_.estimate(run_, probe, kSlack * capacity_, seen.least > 0 ? seen.least : Pricer::kUnlimited);
     }
     seen.add({price.bytes, price.bytes > kScarce * capacity_});
     return price;
@@ -179,18 +179,14 @@ NodeEstimate NodeLayouts::pipelines(const Node& node, std::span<const LayerProbe
     NodeEstimate all;
     const Limits& l = r_.limits;
     const int64_t left = r_.gpus / (node.tp * node.cp);
-    const auto estimated = [&](int64_t pp, std::string_view schedule, int64_t v, int64_t layouts) {
-        if (!fastest &&
-            ((pp > 1 && splits_backward(schedule)) != node.splits || (node.offloads && !may_offload(schedule, true))))
-            return;
-        PipelineEstimate each{node, pp, schedule, v, layouts, pricer_.passes(run_, *probes.front())};
-        if (each.passes <= limit) {
-            each.tried = true;
-            for (const LayerProbe* probe : probes)
-                if (!each.seconds) each.seconds = first_estimate(*probe, each.seen);
-            if (fastest && each.seconds) limit = std::min(limit, *each.seconds);
-        }
-        all.pipelines.push_back(std::move(each));
+    const auto matches = [&](int64_t pp, std::string_view schedule) {
+        return fastest || ((pp > 1 && splits_backward(schedule)) == node.splits &&
+                           (!node.offloads || may_offload(schedule, true)));
+    };
+    const auto take_up = [&](int64_t pp, std::string_view schedule, int64_t v) {
+        set_pipeline(pp, schedule, v);
+        replicate(left / pp, 1);
+        run_.parallel.zero = 0;
     };
     for (const int64_t pp : divisors(left, left))
         for_each_pipeline(pp, [&](std::string_view schedule, int64_t v) {
@@ -199,17 +195,29 @@ NodeEstimate NodeLayouts::pipelines(const Node& node, std::span<const LayerProbe
                 Limits::in(l.pp, pp) &&
                 (pp == 1 || (Limits::in(l.schedules, std::string(schedule)) && Limits::in(l.virtual_stages, v)));
             if (held && stages_allowed(r_.run.model.layers, pp * v)) {
-                set_pipeline(pp, schedule, v);
-                replicate(dp, 1);
-                run_.parallel.zero = 0;
+                take_up(pp, schedule, v);
                 if (spec::keeps_rules(run_, r_.gpus)) try {
-                        return estimated(pp, schedule, v, layouts);
+                        if (matches(pp, schedule))
+                            all.pipelines.push_back(
+                                {node, pp, schedule, v, layouts, pricer_.passes(run_, *probes.front())});
+                        return;
                     } catch (const UsageError&) {
                         // Such as a schedule that does not exist for these numbers.
                     }
             }
             all.against_rules += layouts;
         });
+    // A pipeline takes no less than its passes: with those of few seconds first, the limit is low early.
+    std::vector<PipelineEstimate*> order;
+    for (PipelineEstimate& each : all.pipelines) order.push_back(&each);
+    std::ranges::stable_sort(order, {}, &PipelineEstimate::passes);
+    for (PipelineEstimate* each : order) {
+        if (each->passes > limit) break;
+        take_up(each->pp, each->schedule, each->virtual_stages);
+        for (const LayerProbe* probe : probes)
+            if (!each->seconds) each->seconds = first_estimate(*probe, each->seen);
+        if (fastest && each->seconds) limit = std::min(limit, *each->seconds);
+    }
     return all;
 }
 

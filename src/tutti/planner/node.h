@@ -43,7 +43,6 @@ struct PipelineEstimate {
     int64_t layouts = 0;  // its data parallelism, with offload of state
     double passes = 0;    // seconds without data parallelism
     // Where these are below the limit: seconds with the data parallelism that is tried first, if that fits.
-    bool tried = false;
     std::optional<double> seconds;
     MemorySeen seen;
 };

@@ -196,7 +196,37 @@ Pricer::Stage Pricer::stage_of(const Layout& l, int64_t index) {
         stage.kept -= l.probe->head.kept;
         if (run.model.tie_embeddings && run.parallel.pp == 1) stage.dense -= l.probe->embedding.dense;
     }
+    add_passes(stage, has_head ? 0 : l.probe->hidden);
     return stage;
+}
+
+// `hidden`: of the output, whose gradient is held during a backward.
+void Pricer::add_passes(Stage& stage, double hidden) {
+    const auto add_time = [](Pass& pass, const std::vector<Piece>& pieces) {
+        for (const Piece& piece : pieces) {
+            pass.seconds += piece.seconds;
+            pass.idle += piece.idle;
+        }
+    };
+    for (const UnitProbe* unit : stage.units) {
+        stage.f.peak = std::max(stage.f.peak, stage.f.bytes + unit->forward_peak);
+        stage.f.bytes += unit->kept;
+        add_time(stage.f, unit->pieces_of_forward);
+    }
+    for (size_t u = stage.units.size(); u-- > 0;) {
+        const UnitProbe& unit = *stage.units[u];
+        const double held = u + 1 == stage.units.size() ? hidden : 0;
+        stage.b.peak = std::max(stage.b.peak, stage.b.bytes + unit.backward_peak - unit.kept);
+        stage.b.bytes += held - unit.kept;
+        stage.i.peak = std::max(stage.i.peak, stage.i.bytes + unit.input_peak - unit.kept);
+        stage.i.bytes += held - (unit.kept - unit.kept_for_weight);
+        stage.w.bytes -= unit.kept_for_weight;
+        add_time(stage.b, unit.pieces_of_backward);
+        add_time(stage.i, unit.pieces_of_input);
+        add_time(stage.w, unit.pieces_of_weight);
+    }
+    stage.b.bytes -= hidden;
+    stage.i.bytes -= hidden;
 }
 
 // What data parallelism adds to each microbatch of a stage, and the bytes of a pass above what microbatches keep and
@@ -336,48 +366,67 @@ double Pricer::passes(const spec::RunSpec& run, const LayerProbe& probe) {
     return (l.microbatches + shape.idle * others) * busiest + 2 * others * message(l);
 }
 
-Price Pricer::estimate(const spec::RunSpec& run, const LayerProbe& probe, double memory) {
+Price Pricer::estimate(const spec::RunSpec& run, const LayerProbe& probe, double memory, double enough) {
     const spec::ParallelSpec& p = run.parallel;
     Layout l = sizes_of(run, probe);
     l.layers = &layers_of(run, p.pp * p.virtual_stages);
     if (p.pp == 1) return alone(l);
     const Shape shape = shape_of(p, static_cast<int64_t>(l.microbatches));
-    const std::array<int64_t, 3> positions = {0, p.pp / 2, p.pp - 1};
-    std::array<std::vector<Stage>, 3> stages;
-    std::array<std::vector<const Stage*>, 3> own;
-    Price fullest;
-    double busiest = 0;
+    struct Position {
+        std::vector<Stage> stages;
+        std::vector<const Stage*> own;
+        std::vector<bool> repeats;  // whether a stage has the units of the one before
+        Price price;                // without what is held beside what microbatches keep
+    };
+    std::array<Position, 3> positions;
+    const std::array<int64_t, 3> places = {0, p.pp / 2, p.pp - 1};
     for (size_t i = 0; i < positions.size(); ++i) {
-        double kept = 0, offloaded = 0, beside = 0, busy = 0;
-        stages[i].reserve(to_size(p.virtual_stages));
+        auto& [stages, own, repeats, price] = positions[i];
+        stages.reserve(to_size(p.virtual_stages));
+        double kept = 0, offloaded = 0;
         int64_t before = -1;
-        for (const int64_t s : stages_at(p, shape, positions[i])) {
-            const bool repeats = before >= 0 && alike(l, before, s);
-            Stage& stage = stages[i].emplace_back(repeats ? Stage(stages[i].back()) : stage_of(l, s));
-            if (!repeats) add_data_parallelism(l, stage);
+        for (const int64_t s : stages_at(p, shape, places[i])) {
+            repeats.push_back(before >= 0 && alike(l, before, s));
+            const Stage& stage = stages.emplace_back(repeats.back() ? Stage(stages.back()) : stage_of(l, s));
             before = s;
             kept += stage.kept;
             offloaded += stage.offloaded;
+        }
+        for (const Stage& stage : stages) own.push_back(&stage);
+        price = state_of(l, own, true);
+        price.bytes += shape.held[i] * kept + static_cast<double>(target_.device.workspace_bytes) +
+                       std::min(16.0, 4.0 * static_cast<double>(own.size())) * l.probe->hidden;
+        price.offloaded += shape.held[i] * offloaded;
+        if (price.bytes > std::max(memory, enough)) return price;
+    }
+    Price fullest;
+    double busiest = 0;
+    for (size_t i = 0; i < positions.size(); ++i) {
+        auto& [stages, own, repeats, price] = positions[i];
+        double beside = 0, busy = 0;
+        size_t place = 0;
+        for (const int64_t s : stages_at(p, shape, places[i])) {
+            Stage& stage = stages[place];
+            if (repeats[place++])
+                stage = stages[place - 2];
+            else
+                add_data_parallelism(l, stage);
             beside = std::max(beside, stage.beside);
             busy += stage.passes();
             stage.begins = static_cast<double>(s) * stage.forward;  // the others are like it
             stage.ends = -static_cast<double>(s) * (stage.input + stage.weight);
         }
-        for (const Stage& stage : stages[i]) own[i].push_back(&stage);
-        Price here = state_of(l, own[i], true);
-        here.bytes += shape.held[i] * kept + beside + static_cast<double>(target_.device.workspace_bytes) +
-                      std::min(16.0, 4.0 * static_cast<double>(own[i].size())) * l.probe->hidden;
-        here.offloaded += shape.held[i] * offloaded;
-        if (here.bytes > fullest.bytes) fullest = here;
+        price.bytes += beside;
+        if (price.bytes > fullest.bytes) fullest = price;
         busiest = std::max(busiest, busy);
     }
     if (fullest.bytes > memory) return fullest;
     double tail = 0;
-    for (const std::vector<const Stage*>& of_position : own)
-        tail = std::max(tail, update(l, of_position) + last_reductions(l, of_position));
+    for (const Position& position : positions)
+        tail = std::max(tail, update(l, position.own) + last_reductions(l, position.own));
     const auto others = static_cast<double>(p.pp - 1);
-    fullest.seconds =
-        (l.microbatches + shape.idle * others) * busiest + 2 * others * message(l) + tail + first_gathers(l, own[0]);
+    fullest.seconds = (l.microbatches + shape.idle * others) * busiest + 2 * others * message(l) + tail +
+                      first_gathers(l, positions.front().own);
     return fullest;
 }
 

@@ -31,22 +31,27 @@ struct Price {
 // Safe to share between threads.
 class Pricer {
   public:
+    static constexpr double kUnlimited = std::numeric_limits<double>::infinity();
     Pricer(const Request& request, const rehearsal::Target& target);
     // A run of the request that validate() accepts; nothing where its step takes longer than `limit`. UsageError for a
     // schedule that does not exist.
-    std::optional<Price> price(const spec::RunSpec& run, double limit = std::numeric_limits<double>::infinity());
+    std::optional<Price> price(const spec::RunSpec& run, double limit = kUnlimited);
     // The same for a search, with a given probe, from the first, the middle and the last position of the pipeline and
     // the timeline of its schedule on at most 8 ranks with equal stages: microseconds. No seconds where it needs more
-    // than `memory`.
-    Price estimate(const spec::RunSpec& run, const LayerProbe& probe,
-                   double memory = std::numeric_limits<double>::infinity());
+    // than `memory`, and bytes that are a lower bound where also that is more than `enough`.
+    Price estimate(const spec::RunSpec& run, const LayerProbe& probe, double memory = kUnlimited,
+                   double enough = kUnlimited);
     // Seconds of estimate() without data parallelism and update.
     double passes(const spec::RunSpec& run, const LayerProbe& probe);
-    const LayerProbe& probe(const spec::RunSpec& run) { return probes_.of(run); }
-    void prepare(const std::vector<spec::RunSpec>& runs) { probes_.prepare(runs); }
+    const LayerProbe& probe(const spec::RunSpec& run) { return probes_.rough_of(run); }  // for estimates
     size_t probes() const { return probes_.rehearsed(); }
 
   private:
+    struct Pass {  // of a stage's units: of kernels, of waits inside; its peak above the bytes before it, and what it
+                   // adds to them
+        double seconds = 0, idle = 0, peak = 0, bytes = 0;
+        double all() const { return seconds + idle; }
+    };
     struct Stage {
         double begins = 0, ends = 0;                // of an estimate: its first forward, its last backward
         std::span<const UnitProbe* const> units;    // of Layout::units
@@ -55,6 +60,7 @@ class Pricer {
         double beside = 0;  // bytes of a pass beside what microbatches keep
         double dense = 0, experts = 0;
         bool is_first = false;
+        Pass f, b, i, w;  // where data parallelism neither waits nor frees
 
         double passes() const { return forward + input + weight; }
     };
@@ -83,6 +89,7 @@ class Pricer {
     Layout layout_of(const spec::RunSpec& run);
     static bool alike(const Layout& layout, int64_t a, int64_t b);
     static Stage stage_of(const Layout& layout, int64_t index);
+    static void add_passes(Stage& stage, double hidden);
     std::vector<int64_t> stages_at(const spec::ParallelSpec& p, const Shape& shape, int64_t position) const;
     const schedule::Schedule& schedule_of(const spec::ParallelSpec& p, int64_t microbatches);
     const Shape& shape_of_few(const spec::ParallelSpec& p, int64_t ranks, int64_t microbatches);

@@ -21,7 +21,11 @@ class Pricer::Pipeline {
         ranks_.reserve(l.stages_of_rank.size());  // a walk points into itself
         for (size_t r = 0; r < l.stages_of_rank.size(); ++r) {
             for (size_t i = 0; i < l.stages_of_rank[r].size(); ++i) place_[to_size(l.stages_of_rank[r][i])] = i;
-            ranks_.push_back({Walk(pricer, l, l.of_rank(r), l.microbatches, Walk::From::update)});
+            const std::vector<const Stage*> own = l.of_rank(r);
+            Rank& rank = ranks_.emplace_back(Rank{Walk(pricer, l, own, l.microbatches, Walk::From::update)});
+            for (const Stage* stage : own)
+                rank.passes +=
+                    l.microbatches * (stage->f.all() + std::min(stage->b.all(), stage->i.all() + stage->w.all()));
         }
         channels_.resize(messages_.size());
         // One rank of each position stands for all.
@@ -35,13 +39,16 @@ class Pricer::Pipeline {
         }
     }
 
-    // Whether all ranks end within the limit.
+    // Whether all ranks end within the limit. A rank still has to run those of its passes that it has not run.
     bool run() {
+        constexpr double kRounding = 1 + 1e-9;
         for (bool moved = true; moved;) {
             moved = false;
             for (size_t r = 0; r < ranks_.size(); ++r) {
                 moved = advance(r) || moved;
-                if (ranks_[r].walk.now() > limit_) return false;
+                const Rank& rank = ranks_[r];
+                const double left = std::max(0.0, rank.passes - rank.walk.passed());
+                if (rank.walk.now() + left > kRounding * limit_) return false;
             }
         }
         for (Rank& rank : ranks_) {
@@ -65,6 +72,7 @@ class Pricer::Pipeline {
     };
     struct Rank {
         Walk walk;
+        double passes = 0;  // seconds of all
         size_t next = 0;
         std::vector<const Message*> sent = {};  // whose memory is held, oldest first
         std::vector<size_t> sent_in = {};       // their channels
@@ -167,15 +175,15 @@ std::optional<Price> Pricer::price(const spec::RunSpec& run, double limit) {
         for (const Stage* stage : l.of_rank(r)) busy += stage->passes();
         if (before + l.microbatches * busy > limit) return std::nullopt;
     }
-    Pipeline pipeline(*this, l, limit);
-    if (!pipeline.run()) return std::nullopt;
     double ends = 0, updated = 0;
+    for (size_t r = 0; r < ranks; ++r) updated = std::max(updated, update(l, l.of_rank(r)));
+    Pipeline pipeline(*this, l, limit - updated);
+    if (!pipeline.run()) return std::nullopt;
     Price fullest;
     for (size_t r = 0; r < ranks; ++r) {
         const std::vector<const Stage*> own = l.of_rank(r);
         const Walk& walk = pipeline.of(r);
         ends = std::max(ends, walk.now());  // the norm is of all ranks
-        updated = std::max(updated, update(l, own));
         Price here = state_of(l, own, false);
         here.bytes += walk.most() + static_cast<double>(target_.device.workspace_bytes);
         here.offloaded += walk.waiting();

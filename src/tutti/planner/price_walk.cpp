@@ -49,13 +49,15 @@ Pricer::Walk::Walk(const Pricer& pricer, const Layout& l, std::span<const Stage*
                               .dense = tied_ && probe == &l.probe->embedding ? 0 : probe->dense,
                               .experts = probe->experts});
     }
-    if (from == From::middle)
+    if (from == From::middle) {
         for (Unit& unit : units_) {
             unit.has_gradients.fill(p_.zero < 2);
             unit.was_reduced.fill(true);
         }
-    else if (p_.zero == 1 || p_.zero == 2)
+        for (Run& run : runs_) run.has_gathered = run.has_gradients = true;
+    } else if (p_.zero == 1 || p_.zero == 2) {
         for (Unit& unit : units_) begin_gather(unit);
+    }
     if (sets_[kDense].shards <= 1) return;
     const double bytes = 4 * static_cast<double>(run_.model.width);
     norm_seconds_ =
@@ -127,27 +129,30 @@ void Pricer::Walk::need_gradients(Unit& unit) {
     }
 }
 
-// The unit's gradients of a microbatch are there.
-void Pricer::Walk::contribute(Unit& unit, const Run& run) {
+// The unit's gradients of a microbatch are complete: those of experts before the `rest` of the pass.
+void Pricer::Walk::contribute(Unit& unit, const Run& run, std::span<const Piece> rest) {
     --unit.left;
-    for (size_t s = 0; s < kSets; ++s) {
-        const double values = unit.of(sets_[s]);
-        if (stored_ == made_) continue;
-        bytes_ -= made_ * values;
-        if (!std::exchange(unit.has_gradients[s], true)) bytes_ += stored_ * values;
-    }
-    if (p_.zero < 2 && unit.left > 0) return;
-    for (size_t s = 0; s < kSets; ++s)
-        if (unit.of(sets_[s]) > 0) begin_reduction(unit, s, is_awaited(run));
+    contribute_set(unit, kExperts, run);
+    run_pieces(rest);
+    contribute_set(unit, kDense, run);
     // Norms, whose gradients are summed over tp too, are reduced last, and by themselves.
-    if (p_.tp > 1 && p_.sequence_parallel) reduce_norms(unit, run);
+    if (reduces(unit) && p_.tp > 1 && p_.sequence_parallel) reduce_norms(unit, run);
+}
+
+void Pricer::Walk::contribute_set(Unit& unit, size_t set, const Run& run) {
+    const double values = unit.of(sets_[set]);
+    if (stored_ != made_) {
+        bytes_ -= made_ * values;
+        if (!std::exchange(unit.has_gradients[set], true)) bytes_ += stored_ * values;
+    }
+    if (reduces(unit) && values > 0) begin_reduction(unit, set, is_awaited(run));
 }
 
 // A backward waits for earlier reductions where the memory of gradients is bounded in each microbatch, and in the last
 // backward of the first stage.
 bool Pricer::Walk::is_awaited(const Run& run) const {
-    const bool alone = std::ranges::all_of(runs_, [&](const Run& r) { return &r == &run || r.left <= 0; });
-    return p_.zero >= 2 || (p_.zero == 1 && run.stage->is_first && alone);
+    const auto has_ended = [&](const Run& r) { return &r == &run || r.left <= 0; };
+    return p_.zero >= 2 || (p_.zero == 1 && run.stage->is_first && std::ranges::all_of(runs_, has_ended));
 }
 
 void Pricer::Walk::reduce_norms(Unit& unit, const Run& run) {
@@ -212,6 +217,35 @@ void Pricer::Walk::end_head(Unit& unit, const Run& run) {
 
 // --- Passes
 
+void Pricer::Walk::pass(double seconds, double idle) {
+    clock_.compute(seconds);
+    clock_.now += idle;
+    passed_ += seconds + idle;
+}
+
+void Pricer::Walk::run_pieces(std::span<const Piece> pieces) {
+    using Then = Piece::Then;
+    for (const Piece& piece : pieces) {
+        pass(piece.seconds, piece.idle);
+        if (piece.then == Then::copy_begins)
+            copies_.push_back(std::max(clock_.now, copies_.empty() ? 0 : copies_.back()) +
+                              prices_.host_copy(piece.bytes));
+        if (piece.then == Then::copy_is_awaited && piece.after < copies_.size())
+            wait_until(copies_[copies_.size() - 1 - piece.after]);
+    }
+}
+
+namespace {
+
+// The pieces of a pass until the gradients of experts are complete, and the rest.
+std::pair<std::span<const Piece>, std::span<const Piece>> at_experts(std::span<const Piece> pieces) {
+    const auto place = std::ranges::find(pieces, Piece::Then::experts_are_complete, &Piece::then);
+    const auto until = to_size(place - pieces.begin()) + (place == pieces.end() ? 0 : 1);
+    return {pieces.first(until), pieces.subspan(until)};
+}
+
+}  // namespace
+
 void Pricer::Walk::begin_forward(const Run& run) {
     if (p_.zero >= 2) finish_until(0);
     offloaded_ += run.stage->offloaded;
@@ -224,7 +258,7 @@ void Pricer::Walk::forward_unit(size_t u, const Run& run) {
     if (p_.zero == 3 && u + 1 < run.end && !units_[u + 1].gathered) begin_gather(units_[u + 1]);
     if (unit.is_head) need_gradients(unit);
     note(unit.probe->forward_peak);
-    clock_.compute(unit.probe->forward);
+    run_pieces(unit.probe->pieces_of_forward);
     bytes_ += unit.probe->kept;
     if (p_.zero == 3) unit.is_idle = true, idle_.push_back(&unit);
     if (unit.is_head && !tied_) contribute(unit, run);
@@ -242,20 +276,48 @@ void Pricer::Walk::backward_unit(size_t u, const Run& run, bool input_only) {
     }
     if (!input_only && !unit.is_head) need_gradients(unit);
     note((input_only ? unit.probe->input_peak : unit.probe->backward_peak) - unit.probe->kept);
-    clock_.compute(input_only ? unit.probe->input : unit.probe->backward);
+    const auto [begin, rest] = at_experts(unit.probe->pieces_of_backward);
+    run_pieces(input_only ? unit.probe->pieces_of_input : begin);
     bytes_ -= unit.probe->kept - (input_only ? unit.probe->kept_for_weight : 0);
     if (p_.zero == 3 && !unit.is_embedding) unit.is_idle = true, idle_.push_back(&unit);
     if (input_only) return;
     if (unit.is_head)
         end_head(unit, run);
     else
-        contribute(unit, run);
+        contribute(unit, run, rest);
     if (tied_ && unit.is_embedding) contribute(units_[run.end - 1], run);
 }
 
+// Whether data parallelism does nothing in a pass: between the first and the last microbatch of ZeRO-0 and 1, as all
+// weights have been gathered, all gradients have their memory, and none is complete.
+bool Pricer::Walk::is_plain(const Run& run, bool is_forward) const {
+    if (p_.zero >= 2 || stored_ != made_ || tied_ || run.stage->offloaded > 0 || run.begin == run.end) return false;
+    const Unit& last = units_[run.end - 1];
+    return is_forward ? run.has_gathered && (!last.is_head || (run.has_gradients && last.left > 1))
+                      : run.has_gradients && run.left > 0;
+}
+
+void Pricer::Walk::run_plain(const Pass& of) {
+    note(of.peak);
+    pass(of.seconds, of.idle);
+    bytes_ += of.bytes;
+}
+
+// Before a pass unit by unit.
+void Pricer::Walk::count_plain(Run& run) {
+    for (size_t u = run.begin; u < run.end; ++u)
+        if (!units_[u].is_head) units_[u].left -= run.plain;
+    run.plain = 0;
+}
+
 void Pricer::Walk::forward(size_t stage) {
-    const Run& run = runs_[stage];
+    Run& run = runs_[stage];
     begin_forward(run);
+    if (is_plain(run, true)) {
+        if (units_[run.end - 1].is_head) --units_[run.end - 1].left;
+        return run_plain(run.stage->f);
+    }
+    run.has_gathered = true;
     for (size_t u = run.begin; u < run.end; ++u) forward_unit(u, run);
 }
 
@@ -267,7 +329,15 @@ void Pricer::Walk::take_head() {
 
 void Pricer::Walk::backward(size_t stage, bool input_only) {
     Run& run = runs_[stage];
+    offloaded_ -= run.stage->offloaded;
+    if (input_only && is_plain(run, true)) return run_plain(run.stage->i);
     if (!input_only) --run.left;
+    if (!input_only && is_plain(run, false)) {
+        ++run.plain;
+        return run_plain(run.stage->b);
+    }
+    if (!input_only) run.has_gradients = true;
+    count_plain(run);
     // The gradient of the output is held until the end.
     const double held = run.end > run.begin && !units_[run.end - 1].is_head ? hidden_ : 0;
     for (size_t u = run.end; u-- > run.begin;) {
@@ -275,22 +345,28 @@ void Pricer::Walk::backward(size_t stage, bool input_only) {
         if (u + 1 == run.end) bytes_ += held;
     }
     if (run.end > run.begin) bytes_ -= held;
-    offloaded_ -= run.stage->offloaded;
 }
 
 void Pricer::Walk::backward_weight(size_t stage) {
     Run& run = runs_[stage];
     --run.left;
+    if (is_plain(run, false)) {
+        ++run.plain;
+        return run_plain(run.stage->w);
+    }
+    run.has_gradients = true;
+    count_plain(run);
     for (size_t u = run.end; u-- > run.begin;) {
         Unit& unit = units_[u];
         if (!unit.is_head) need_gradients(unit);
         note(0);
-        clock_.compute(unit.probe->weight);
+        const auto [begin, rest] = at_experts(unit.probe->pieces_of_weight);
+        run_pieces(begin);
         bytes_ -= unit.probe->kept_for_weight;
         if (unit.is_head)
             end_head(unit, run);
         else
-            contribute(unit, run);
+            contribute(unit, run, rest);
     }
 }
 
@@ -298,6 +374,7 @@ void Pricer::Walk::overlap(size_t forward_stage, size_t backward_stage) {
     const Run& f = runs_[forward_stage];
     Run& b = runs_[backward_stage];
     --b.left;
+    count_plain(b);
     begin_forward(f);
     size_t next = b.end;
     for (size_t u = f.begin; u < f.end; ++u) {

@@ -31,6 +31,7 @@ class Pricer::Walk {
     void finish_gradients();
 
     double now() const { return clock_.now; }
+    double passed() const { return passed_; }    // seconds of passes until now
     double most() const { return most_; }        // bytes, until now
     double bytes() const { return bytes_; }      // now
     double waiting() const { return waiting_; }  // the most that is offloaded until now
@@ -67,6 +68,8 @@ class Pricer::Walk {
         size_t begin = 0, end = 0;
         const Stage* stage;
         double left;
+        bool has_gathered = false, has_gradients = false;
+        double plain = 0;  // backwards that its units do not count yet
     };
     struct Reduction {
         Operation operation;
@@ -83,7 +86,10 @@ class Pricer::Walk {
     void use(Unit& unit);
     void release_idle(const Unit& but);
     void need_gradients(Unit& unit);
-    void contribute(Unit& unit, const Run& run);
+    bool reduces(const Unit& unit) const { return p_.zero >= 2 || unit.left <= 0; }
+    void run_pieces(std::span<const Piece> pieces);
+    void contribute(Unit& unit, const Run& run, std::span<const Piece> rest = {});
+    void contribute_set(Unit& unit, size_t set, const Run& run);
     bool is_awaited(const Run& run) const;
     void reduce_norms(Unit& unit, const Run& run);
     void end_head(Unit& unit, const Run& run);
@@ -91,6 +97,10 @@ class Pricer::Walk {
     void finish_reduction(size_t place);
     void finish_until(size_t most);
 
+    bool is_plain(const Run& run, bool is_forward) const;
+    void pass(double seconds, double idle);
+    void run_plain(const Pass& of);
+    void count_plain(Run& run);
     void forward_unit(size_t unit, const Run& run);
     void backward_unit(size_t unit, const Run& run, bool input_only);
     void begin_forward(const Run& run);
@@ -112,6 +122,8 @@ class Pricer::Walk {
     std::vector<Unit*> idle_;  // gathered units that are freed when another one is used
     std::vector<Reduction> reductions_;
     std::vector<Operation> sums_;  // over replicas
+    double passed_ = 0;
+    std::vector<double> copies_;  // between device and host: when they end
     double bytes_ = 0, most_ = 0, offloaded_ = 0, waiting_ = 0;
 };
 

@@ -3,13 +3,13 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 #include <string_view>
 #include <tuple>
 #include <utility>
 
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
-#include "tutti/device/on_cores.h"
 #include "tutti/parallel/groups.h"
 #include "tutti/simulate/rehearsed.h"
 #include "tutti/spec/layers.h"
@@ -37,15 +37,86 @@ std::pair<std::vector<size_t>, std::vector<int64_t>> kinds_of(const spec::ModelS
 }
 
 // The ranks of the grid of the layers alone: tensor, context and expert parallelism, with as few replicas as experts
-// allow.
+// allow; of experts two copies where the run has them, so that their gradients are reduced.
 int ranks_of_layers(spec::RunSpec& run, int ranks) {
     spec::ParallelSpec& p = run.parallel;
-    const auto of_replica = static_cast<int>(p.tp * p.cp);
+    const auto of_replica = static_cast<int>(p.tp * p.cp), experts = static_cast<int>(p.ep * p.etp);
+    int fitting = 0;
     for (int dp = 1; dp * of_replica <= ranks; ++dp) {
-        p.dp_shard = dp;
-        if ((ranks / of_replica) % dp == 0 && spec::ep_fits(run, dp * of_replica)) return dp * of_replica;
+        if ((ranks / of_replica) % dp != 0 || !spec::ep_fits(run, dp * of_replica)) continue;
+        fitting = dp;
+        if (run.model.moe.experts == 0 || dp * of_replica > experts) break;
     }
-    throw Error(concat("ep ", p.ep, " does not fit on ", ranks, " ranks"));
+    check(fitting > 0, "ep ", p.ep, " does not fit on ", ranks, " ranks");
+    p.dp_shard = fitting;
+    return fitting * of_replica;
+}
+
+// Appends a piece, as one with the last, if nothing follows that.
+void join(std::vector<Piece>& pieces, Piece next) {
+    if (!pieces.empty() && pieces.back().then == Piece::Then::ends) {
+        next.seconds += pieces.back().seconds;
+        next.idle += pieces.back().idle;
+        pieces.pop_back();
+    }
+    pieces.push_back(next);
+}
+
+void join_pieces(UnitProbe& unit) {
+    for (std::vector<Piece>* pieces :
+         {&unit.pieces_of_forward, &unit.pieces_of_input, &unit.pieces_of_weight, &unit.pieces_of_backward})
+        for (const Piece& piece : std::exchange(*pieces, {})) join(*pieces, piece);
+}
+
+// A piece of a pass, with its place in a program and that of the pass.
+struct Cut {
+    size_t pass, place;
+    Piece piece = {};
+    bool is_whole = false;
+};
+
+// Cuts the passes of a microbatch into pieces, in order, each with a place of its own and the seconds of its kernels.
+// `last`: the last microbatch, one of the same kernels, which reduces the gradients of experts as soon as they are
+// complete.
+std::vector<Cut> cut(Program& microbatch, std::span<const rehearsal::Action> last,
+                     const simulate::TimelinePrices& prices) {
+    using Then = Piece::Then;
+    std::vector<int64_t> kernels(microbatch.places.size()), before_reduction(microbatch.places.size());
+    for (const rehearsal::Action& action : last) {
+        const auto* begin = std::get_if<rehearsal::BeginOperation>(&action.what);
+        if (std::holds_alternative<rehearsal::RunKernel>(action.what)) ++kernels[action.place];
+        if (begin != nullptr && microbatch.groups[begin->group].name.find("edp") != std::string::npos)
+            before_reduction[action.place] = kernels[action.place];
+    }
+    std::ranges::fill(kernels, 0);
+    std::vector<Cut> cuts;
+    std::vector<size_t> latest(microbatch.places.size());  // of a pass, in `cuts`, from 1
+    std::vector<uint64_t> copies;
+    for (rehearsal::Action& action : microbatch.actions) {
+        const size_t pass = action.place;
+        if (latest[pass] == 0 || cuts[latest[pass] - 1].is_whole) {
+            cuts.push_back({pass, microbatch.places.size()});
+            latest[pass] = cuts.size();
+            microbatch.places.push_back("");
+        }
+        auto& [of, place, piece, is_whole] = cuts[latest[pass] - 1];
+        action.place = place;
+        if (const rehearsal::KernelCall* call = microbatch.call_of(action)) {
+            piece.seconds += prices.kernel(*call);
+            if (++kernels[pass] == before_reduction[pass]) piece.then = Then::experts_are_complete;
+        } else if (const auto* begin = std::get_if<rehearsal::BeginCopy>(&action.what)) {
+            piece.then = Then::copy_begins;
+            piece.bytes = begin->bytes;
+            copies.push_back(begin->number);
+        } else if (const auto* wait = std::get_if<rehearsal::WaitForCopy>(&action.what)) {
+            const auto known = std::ranges::find(copies.rbegin(), copies.rend(), wait->number);
+            if (known == copies.rend()) continue;  // of the microbatch before
+            piece.then = Then::copy_is_awaited;
+            piece.after = to_size(known - copies.rbegin());
+        }
+        is_whole = piece.then != Then::ends || std::holds_alternative<rehearsal::WaitForOperation>(action.what);
+    }
+    return cuts;
 }
 
 }  // namespace
@@ -57,14 +128,14 @@ bool splits_backward(std::string_view schedule) {
 Probes::Probes(rehearsal::Target target, simulate::TimelinePrices prices, int ranks)
     : target_(std::move(target)), prices_(std::move(prices)), ranks_(ranks) {}
 
-const LayerProbe& Probes::of(const spec::RunSpec& run) {
+const Probes::Known& Probes::known(const spec::RunSpec& run) {
     const spec::ParallelSpec& p = run.parallel;
     const bool some = p.pp > 1 && p.schedule == "dualpipe-v";
-    return of(run, some || (p.pp > 1 && splits_backward(p.schedule)), some);
+    return known(run, some || (p.pp > 1 && splits_backward(p.schedule)), some);
 }
 
 // `both`: of a step with whole and split backwards.
-const LayerProbe& Probes::of(const spec::RunSpec& run, bool splits, bool both) {
+const Probes::Known& Probes::known(const spec::RunSpec& run, bool splits, bool both) {
     const spec::ParallelSpec& p = run.parallel;
     const int64_t policy = run.recompute.policy == "none" ? 0 : run.recompute.policy == "selective" ? 1 : 2;
     const std::vector<int64_t> key = {p.tp,
@@ -83,33 +154,35 @@ const LayerProbe& Probes::of(const spec::RunSpec& run, bool splits, bool both) {
                                       both ? 1 : 0};
     {
         const std::lock_guard lock(mutex_);
-        const auto known = known_.find(key);
-        if (known != known_.end()) return *known->second;
+        const auto found = known_.find(key);
+        if (found != known_.end()) return *found->second;
     }
-    std::unique_ptr<LayerProbe> made;
+    auto made = std::make_unique<Known>();
+    LayerProbe& exact = made->exact;
     if (both) {
-        made = std::make_unique<LayerProbe>(of(run, true, false));
-        const LayerProbe& whole = of(run, false, false);
+        exact = known(run, true, false).exact;
+        const LayerProbe& whole = known(run, false, false).exact;
         const auto take = [](UnitProbe& unit, const UnitProbe& from) {
             unit.backward = from.backward;
+            unit.pieces_of_backward = from.pieces_of_backward;
             unit.backward_peak = from.backward_peak;
         };
-        take(made->embedding, whole.embedding);
-        take(made->head, whole.head);
-        for (size_t k = 0; k < made->kinds.size(); ++k) take(made->kinds[k], whole.kinds[k]);
+        take(exact.embedding, whole.embedding);
+        take(exact.head, whole.head);
+        for (size_t k = 0; k < exact.kinds.size(); ++k) take(exact.kinds[k], whole.kinds[k]);
     } else {
-        made = std::make_unique<LayerProbe>(probe(run, splits));
+        exact = probe(run, splits);
     }
+    made->rough = exact;
+    join_pieces(made->rough.embedding);
+    join_pieces(made->rough.head);
+    for (UnitProbe& kind : made->rough.kinds) join_pieces(kind);
     const std::lock_guard lock(mutex_);
     return *known_.try_emplace(key, std::move(made)).first->second;
 }
 
 size_t Probes::rehearsed() const {
     return to_size(std::ranges::count_if(known_, [](const auto& entry) { return entry.first.back() == 0; }));
-}
-
-void Probes::prepare(const std::vector<spec::RunSpec>& runs) {
-    for_each_on_cores(runs.size(), [&](size_t i) { of(runs[i]); });
 }
 
 LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
@@ -132,13 +205,18 @@ LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
     const std::vector<int> along = parallel::make_mesh(small, ranks).group(0, simulate::chained_axes(run.model));
     std::vector<rehearsal::PartsRehearsal> rehearsed;
     std::vector<Program> microbatches;
+    std::vector<std::vector<Cut>> all_cuts;
+    simulate::TimelinePrices prices = prices_;
+    prices.host = nullptr;
     for (const int rank : along) {
         const auto& [whole, of] = rehearsed.emplace_back(rehearsal::rehearse_parts(small, loaded, ranks, rank));
-        Program& microbatch = microbatches.emplace_back(Program{whole.program.groups, whole.program.places, {}});
+        Program& microbatch =
+            microbatches.emplace_back(Program{whole.program.groups, whole.program.places, whole.program.calls, {}});
         microbatch.actions.assign(whole.program.actions.begin() + static_cast<std::ptrdiff_t>(of.begin),
                                   whole.program.actions.begin() + static_cast<std::ptrdiff_t>(of.end));
+        all_cuts.push_back(cut(microbatch, std::span(whole.program.actions).subspan(of.end), prices));
     }
-    const std::vector<std::vector<double>> seconds_of = simulate::lay_out(along, microbatches, prices_, false).of_place;
+    const std::vector<std::vector<double>> seconds_of = simulate::lay_out(along, microbatches, prices, false).of_place;
     const auto slowest =
         to_size(std::ranges::max_element(seconds_of, {},
                                          [](const std::vector<double>& of_place) {
@@ -161,16 +239,23 @@ LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
         units[u].experts = static_cast<double>(values[u].experts);
         all_values += units[u].dense + units[u].experts;
     }
-    for (size_t i = 0; i < program.places.size(); ++i) {
-        const std::string& place = program.places[i];
+    for (auto& [pass, at, piece, is_whole] : all_cuts[slowest]) {
+        const std::string& place = program.places[pass];
         if (place.find(" of ") == std::string::npos) continue;
         UnitProbe& unit = units.at(to_size(unit_of(place)));
-        (place.starts_with("forward")           ? unit.forward
-         : place.starts_with("backward weight") ? unit.weight
-                                                : unit.input) += seconds[i];
+        const bool is_forward = place.starts_with("forward"), is_weight = place.starts_with("backward weight");
+        piece.idle = std::max(0.0, seconds[at] - piece.seconds);
+        (is_forward ? unit.forward : is_weight ? unit.weight : unit.input) += piece.seconds + piece.idle;
+        std::vector<Piece>& pieces = is_forward  ? unit.pieces_of_forward
+                                     : is_weight ? unit.pieces_of_weight
+                                                 : unit.pieces_of_input;
+        if (!pieces.empty() && pieces.back().idle == 0)
+            join(pieces, piece);
+        else
+            pieces.push_back(piece);
     }
     for (const rehearsal::Action& action : program.actions) {
-        const auto* call = std::get_if<rehearsal::KernelCall>(&action.what);
+        const rehearsal::KernelCall* call = program.call_of(action);
         const std::string& place = program.places[action.place];
         if (call != nullptr && (place == "optimizer" || place == "gradient norm"))
             result.update += prices_.kernel(*call) / all_values;
@@ -213,6 +298,9 @@ LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
     }
     for (UnitProbe& unit : units) {
         unit.backward = unit.input + unit.weight;
+        unit.pieces_of_backward = unit.pieces_of_input;
+        unit.pieces_of_backward.insert(unit.pieces_of_backward.end(), unit.pieces_of_weight.begin(),
+                                       unit.pieces_of_weight.end());
         unit.input_peak = unit.backward_peak;
     }
     result.embedding = units.front();

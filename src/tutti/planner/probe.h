@@ -15,13 +15,23 @@
 
 namespace tutti::planner {
 
+// A part of a pass over a unit, and what follows.
+struct Piece {
+    enum class Then { ends, experts_are_complete, copy_begins, copy_is_awaited };
+    double seconds = 0, idle = 0;  // of kernels, then of a wait for an operation inside the pass
+    Then then = Then::ends;        // experts: their gradients, which are reduced then
+    double bytes = 0;              // of a copy between the device and the host that begins
+    size_t after = 0;              // of an awaited copy: how many have begun since
+};
+
 // One unit: a layer, the embedding, the head with the loss. Seconds of a microbatch with the operations of tensor,
-// context and expert parallelism inside. Bytes of a microbatch on the device; peaks are above what the units before it
-// keep.
+// context and expert parallelism inside, without waits for copies. Bytes of a microbatch on the device; peaks are above
+// what the units before it keep.
 struct UnitProbe {
     double forward = 0, input = 0, weight = 0;  // F, I, W; where no backward is split I is B, recompute included
     double backward = 0;                        // B
-    double kept = 0, kept_for_weight = 0;       // from F until the end of B or I; from I until W
+    std::vector<Piece> pieces_of_forward, pieces_of_input, pieces_of_weight, pieces_of_backward;  // of F, I, W, B
+    double kept = 0, kept_for_weight = 0;  // from F until the end of B or I; from I until W
     double forward_peak = 0, input_peak = 0, backward_peak = 0;
     double offloaded = 0;           // bytes that are copied to the host, and back
     double dense = 0, experts = 0;  // values of parameters in the rank's part
@@ -43,20 +53,24 @@ class Probes {
     // `prices`: of kernels and operations on the cluster. `ranks`: of the whole run.
     Probes(rehearsal::Target target, simulate::TimelinePrices prices, int ranks);
     // Of the layers of `run`, whose pipeline, ZeRO, replication and offloaded state do not matter.
-    const LayerProbe& of(const spec::RunSpec& run);
-    // of() for each of the runs, on all cores.
-    void prepare(const std::vector<spec::RunSpec>& runs);
+    const LayerProbe& of(const spec::RunSpec& run) { return known(run).exact; }
+    // The same with fewer pieces, for estimates: those between waits for operations are one.
+    const LayerProbe& rough_of(const spec::RunSpec& run) { return known(run).rough; }
     size_t rehearsed() const;
 
   private:
-    const LayerProbe& of(const spec::RunSpec& run, bool splits, bool both);
+    struct Known {
+        LayerProbe exact, rough;
+    };
+    const Known& known(const spec::RunSpec& run);
+    const Known& known(const spec::RunSpec& run, bool splits, bool both);
     LayerProbe probe(const spec::RunSpec& run, bool splits) const;
 
     rehearsal::Target target_;
     simulate::TimelinePrices prices_;
     int ranks_;
     std::mutex mutex_;  // of known_
-    std::map<std::vector<int64_t>, std::unique_ptr<const LayerProbe>> known_;
+    std::map<std::vector<int64_t>, std::unique_ptr<const Known>> known_;
 };
 
 // Whether all weight gradients of a schedule have actions of their own; some of DualPipeV have.

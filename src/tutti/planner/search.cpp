@@ -187,6 +187,7 @@ class Search {
         for (UnitProbe& kind : again.kinds) {
             kind.input += kind.forward;
             kind.backward += kind.forward;
+            kind.pieces_of_backward.front().seconds += kind.forward;
             kind.kept = again.hidden;
         }
         look.estimate = layouts.pipelines(node, std::array{&probe, &std::as_const(again)}, kFar * fastest_, true);

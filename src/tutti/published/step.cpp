@@ -13,37 +13,47 @@ using simulate::Group;
 using simulate::MachinePrices;
 using simulate::Operands;
 
-StepTime& StepTime::operator+=(const StepTime& o) {
-    for (double StepTime::*kind :
-         {&StepTime::products, &StepTime::attention, &StepTime::passes, &StepTime::experts, &StepTime::recompute,
-          &StepTime::host, &StepTime::tp, &StepTime::cp, &StepTime::ep, &StepTime::pp, &StepTime::dp, &StepTime::head,
-          &StepTime::bubble, &StepTime::optimizer, &StepTime::other})
-        this->*kind += o.*kind;
+namespace {
+
+constexpr std::pair<const char*, double StepTime::*> kKinds[] = {{"matrix products", &StepTime::products},
+                                                                 {"attention", &StepTime::attention},
+                                                                 {"passes over memory", &StepTime::passes},
+                                                                 {"experts", &StepTime::experts},
+                                                                 {"recompute", &StepTime::recompute},
+                                                                 {"host", &StepTime::host},
+                                                                 {"head and loss", &StepTime::head},
+                                                                 {"optimizer", &StepTime::optimizer},
+                                                                 {"exposed tp", &StepTime::tp},
+                                                                 {"exposed cp", &StepTime::cp},
+                                                                 {"exposed ep", &StepTime::ep},
+                                                                 {"exposed pp", &StepTime::pp},
+                                                                 {"exposed dp", &StepTime::dp},
+                                                                 {"pipeline bubble", &StepTime::bubble},
+                                                                 {"other", &StepTime::other}};
+
+}  // namespace
+
+double StepTime::total() const {
+    double sum = 0;
+    for (const auto& [name, kind] : kKinds) sum += this->*kind;
+    return sum;
+}
+
+StepTime& StepTime::operator+=(const StepTime& more) {
+    for (const auto& [name, kind] : kKinds) this->*kind += more.*kind;
     return *this;
 }
 
-StepTime operator*(double f, const StepTime& t) {
-    return {f * t.products, f * t.attention, f * t.passes, f * t.experts,   f * t.recompute,
-            f * t.host,     f * t.tp,        f * t.cp,     f * t.ep,        f * t.pp,
-            f * t.dp,       f * t.head,      f * t.bubble, f * t.optimizer, f * t.other};
+StepTime operator*(double factor, const StepTime& time) {
+    StepTime scaled = time;
+    for (const auto& [name, kind] : kKinds) scaled.*kind *= factor;
+    return scaled;
 }
 
-std::vector<std::pair<const char*, double>> kinds_of(const StepTime& t) {
-    return {{"matrix products", t.products},
-            {"attention", t.attention},
-            {"passes over memory", t.passes},
-            {"experts", t.experts},
-            {"recompute", t.recompute},
-            {"host", t.host},
-            {"head and loss", t.head},
-            {"optimizer", t.optimizer},
-            {"exposed tp", t.tp},
-            {"exposed cp", t.cp},
-            {"exposed ep", t.ep},
-            {"exposed pp", t.pp},
-            {"exposed dp", t.dp},
-            {"pipeline bubble", t.bubble},
-            {"other", t.other}};
+std::vector<std::pair<const char*, double>> kinds_of(const StepTime& time) {
+    std::vector<std::pair<const char*, double>> kinds;
+    for (const auto& [name, kind] : kKinds) kinds.emplace_back(name, time.*kind);
+    return kinds;
 }
 
 namespace {

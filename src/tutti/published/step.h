@@ -19,10 +19,7 @@ struct StepTime {
     double head = 0;                                // with the loss
     double bubble = 0;                              // of the pipeline, uneven stages among it
     double optimizer = 0, other = 0;
-    double total() const {
-        return products + attention + passes + experts + recompute + host + tp + cp + ep + pp + dp + head + bubble +
-               optimizer + other;
-    }
+    double total() const;
     StepTime& operator+=(const StepTime& more);
     friend StepTime operator*(double factor, const StepTime& time);
 };

@@ -28,7 +28,7 @@ std::vector<std::string> blocks_of(const Program& program) {
 }
 
 std::string line_of(const Program& program, const Action& action) {
-    if (const auto* call = std::get_if<KernelCall>(&action.what)) {
+    if (const KernelCall* call = program.call_of(action)) {
         const kernels::Work& work = call->work;
         return concat("  ", left(call->kernel, 28), left(work.shape.text(), 50),
                       right(work.flops > 0 ? format_flops(work.flops) : "", 14),

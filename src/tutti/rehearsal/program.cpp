@@ -47,15 +47,14 @@ std::string mismatch(const std::string& what, int rank, const std::vector<Summar
 double Program::flops() const {
     double sum = 0;
     for (const Action& action : actions)
-        if (const auto* call = std::get_if<KernelCall>(&action.what))
-            sum += static_cast<double>(action.times) * call->work.flops;
+        if (const KernelCall* call = call_of(action)) sum += static_cast<double>(action.times) * call->work.flops;
     return sum;
 }
 
 std::vector<KernelTotal> kernel_totals(const Program& program) {
     std::map<std::pair<std::string_view, kernels::ProblemShape>, KernelTotal> by_shape;
     for (const Action& action : program.actions) {
-        const auto* call = std::get_if<KernelCall>(&action.what);
+        const KernelCall* call = program.call_of(action);
         if (call == nullptr) continue;
         KernelTotal& total = by_shape[{call->kernel, call->work.shape}];
         total.kernel = call->kernel;

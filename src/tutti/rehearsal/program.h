@@ -18,6 +18,9 @@ struct KernelCall {
     kernels::Work work;
     double host_bytes = 0;  // of work.bytes, in the memory of the host
 };
+struct RunKernel {
+    size_t call = 0;  // in Program::calls
+};
 // Begins the operation `sequence` of a group; messages count per pair of ranks.
 struct BeginOperation {
     size_t group = 0;  // in Program::groups
@@ -41,7 +44,7 @@ struct WaitForCopy {
 };
 
 struct Action {
-    std::variant<KernelCall, BeginOperation, WaitForOperation, BeginCopy, WaitForCopy> what;
+    std::variant<RunKernel, BeginOperation, WaitForOperation, BeginCopy, WaitForCopy> what;
     size_t place = 0;   // in Program::places
     int64_t times = 1;  // repetitions in the step: one of several equal microbatches is listed
 };
@@ -53,6 +56,7 @@ struct Program {
     };
     std::vector<Group> groups;
     std::vector<std::string> places;  // "forward of h.3", "optimizer"
+    std::vector<KernelCall> calls;    // different ones; a step makes most of them many times
     std::vector<Action> actions;
     // Memory in use at the beginning and the end of each pass over a unit, in order. Passes that an action repeats are
     // listed once.
@@ -63,6 +67,10 @@ struct Program {
     };
     std::vector<Memory> memory = {};
 
+    const KernelCall* call_of(const Action& action) const {  // null: it runs no kernel
+        const auto* run = std::get_if<RunKernel>(&action.what);
+        return run == nullptr ? nullptr : &calls[run->call];
+    }
     // Floating-point operations of all kernels, repetitions included.
     double flops() const;
 };

@@ -1,6 +1,7 @@
 #include "tutti/rehearsal/rehearse.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <unordered_map>
 #include <utility>
@@ -21,6 +22,24 @@ namespace tutti::rehearsal {
 
 namespace {
 
+// A kernel on a problem, by which a program stores calls once.
+struct CallKey {
+    const char* kernel;
+    kernels::Work work;
+
+    bool operator==(const CallKey& other) const {
+        return kernel == other.kernel && work.flops == other.work.flops && work.bytes == other.work.bytes &&
+               work.shape == other.work.shape;
+    }
+    struct Hash {
+        size_t operator()(const CallKey& key) const {
+            size_t hash = std::hash<const void*>()(key.kernel);
+            for (const double part : {key.work.flops, key.work.bytes}) hash = 31 * hash + std::hash<double>()(part);
+            return hash;
+        }
+    };
+};
+
 // Records the program and the place of the peak of memory while the step runs.
 class Recorder final : public ops::Meter, public Tracer, public comm::CommunicationObserver, public CopyObserver {
   public:
@@ -31,6 +50,8 @@ class Recorder final : public ops::Meter, public Tracer, public comm::Communicat
         peak_ = memory.total().peak;
         program_.actions.clear();
         program_.memory.clear();
+        program_.calls.clear();
+        known_calls_.clear();
         program_.places = {"step"};
         place_ = kStep;
         peak_place_ = kStep;
@@ -43,10 +64,15 @@ class Recorder final : public ops::Meter, public Tracer, public comm::Communicat
         for (size_t i = begin; i < end; ++i) program_.actions[i].times = times;
     }
     Program take_program() { return std::move(program_); }
-    std::string peak_place() const { return program_.places[peak_place_]; }
+    std::string peak_place() {
+        look_at_peak();
+        return program_.places[peak_place_];
+    }
 
     void after_kernel(Device&, const char* kernel, const kernels::Work& work) override {
-        add(KernelCall{kernel, work});
+        const auto [known, is_new] = known_calls_.try_emplace({kernel, work}, program_.calls.size());
+        if (is_new) program_.calls.push_back({kernel, work});
+        add(RunKernel{known->second});
     }
 
     uint64_t copies(int64_t bytes) override {
@@ -111,7 +137,6 @@ class Recorder final : public ops::Meter, public Tracer, public comm::Communicat
     template <class What>
     void add(What what) {
         program_.actions.push_back({std::move(what), place_});
-        look_at_peak();
     }
     void note_memory() {
         if (memory_ == nullptr) return;
@@ -130,6 +155,7 @@ class Recorder final : public ops::Meter, public Tracer, public comm::Communicat
 
     Program program_{.places = {"step"}};
     std::unordered_map<std::string, size_t> places_;
+    std::unordered_map<CallKey, size_t, CallKey::Hash> known_calls_;
     std::unordered_map<const comm::Communicator*, size_t> groups_;
     Allocator* memory_ = nullptr;
     std::vector<UnitPass>* passes_ = nullptr;
@@ -194,16 +220,19 @@ void add_host_bytes(const engine::Engine& engine, Program& program) {
     const bool rounds = spec::compute_dtype(engine.run) != DType::f32;
     const double updated = 2 * static_cast<double>(host.usage(Purpose::optimizer).current) +
                            (rounds ? 1 : 2) * static_cast<double>(host.usage(Purpose::weights).current);
-    const auto is_update = [&](const Action& action) {
-        return program.places[action.place] == "optimizer" && std::holds_alternative<KernelCall>(action.what);
+    const auto update_of = [&](const Action& action) {
+        return program.places[action.place] == "optimizer" ? program.call_of(action) : nullptr;
     };
     double all = 0;
     for (const Action& action : program.actions)
-        if (is_update(action)) all += std::get<KernelCall>(action.what).work.bytes;
+        if (const KernelCall* call = update_of(action)) all += call->work.bytes;
+    std::map<size_t, size_t> on_host;  // calls as they are in the update
     for (Action& action : program.actions) {
-        if (is_update(action) && all > 0) {
-            KernelCall& call = std::get<KernelCall>(action.what);
-            call.host_bytes = updated * call.work.bytes / all;
+        if (const KernelCall* call = update_of(action); call != nullptr && all > 0) {
+            size_t& place = std::get<RunKernel>(action.what).call;
+            const auto [known, is_new] = on_host.try_emplace(place, program.calls.size());
+            if (is_new) program.calls.push_back({call->kernel, call->work, updated * call->work.bytes / all});
+            place = known->second;
         }
         auto* begin = std::get_if<BeginOperation>(&action.what);
         if (begin == nullptr || !engine.run.offload.params || begin->operation.kind != comm::Kind::all_gather) continue;
@@ -236,7 +265,7 @@ void describe_optimizer(engine::Engine& engine, Rehearsal& r) {
     int64_t exchanges = 0;
     for (const Action& action : r.program.actions) {
         if (r.program.places[action.place] != "optimizer") continue;
-        if (const auto* call = std::get_if<KernelCall>(&action.what)) flops += call->work.flops;
+        if (const KernelCall* call = r.program.call_of(action)) flops += call->work.flops;
         const auto* begin = std::get_if<BeginOperation>(&action.what);
         if (begin == nullptr || begin->operation.kind != comm::Kind::all_to_all) continue;
         ++exchanges;
@@ -279,7 +308,7 @@ std::vector<UnitValues> values_of(const models::Model& model) {
 }
 
 Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ranks, int rank,
-                          const engine::Factories& factories, Parts* parts = nullptr) {
+                          const engine::Factories& factories, const Rehearsal* other, Parts* parts = nullptr) {
     const int64_t of_microbatch = run.train.micro_batch * spec::data_parallel_ranks(run.parallel, ranks);
     const int64_t microbatches = run.train.global_batch / of_microbatch;
     const bool in_turn = run.parallel.pp == 1 && run.parallel.schedule == "1f1b" && parts == nullptr;
@@ -326,7 +355,12 @@ Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ra
     r.assumed = engine::assumed_products(run, engine.ctx);
     r.counts = models::counts_of(engine.model, run.train.seq_len, run.recompute.policy);
     r.communication = parallel::difference(engine.groups.traffic(), before);
-    if (run.parallel.pp > 1) describe_pipeline(engine, r);
+    if (other != nullptr) {
+        r.pipeline = other->pipeline;
+        r.bubble = other->bubble;
+    } else if (run.parallel.pp > 1) {
+        describe_pipeline(engine, r);
+    }
     if (in_turn && microbatches >= kMicrobatches) {
         const int64_t left_out = microbatches - kMicrobatches;
         add_repeated(r.communication, parallel::difference(marks[2].traffic, marks[1].traffic), left_out);
@@ -361,13 +395,13 @@ std::vector<int> neighbours(const mesh::Mesh& mesh, int center) {
 }  // namespace
 
 Rehearsal rehearse(const spec::RunSpec& run, const Target& target, int ranks, int rank,
-                   const engine::Factories& factories) {
+                   const engine::Factories& factories, const Rehearsal* other) {
     try {
-        return rehearse_within(run, target, ranks, rank, factories);
+        return rehearse_within(run, target, ranks, rank, factories, other);
     } catch (const OutOfMemory&) {
         Target unlimited = target;
         unlimited.device.memory_bytes = 0;
-        Rehearsal r = rehearse_within(run, unlimited, ranks, rank, factories);
+        Rehearsal r = rehearse_within(run, unlimited, ranks, rank, factories, other);
         r.memory_capacity = target.device.memory_bytes;
         r.fits = false;
         return r;
@@ -388,7 +422,7 @@ PartsRehearsal rehearse_parts(const spec::RunSpec& run, const Target& target, in
     Target unlimited = target;
     unlimited.device.memory_bytes = 0;
     PartsRehearsal r;
-    r.whole = rehearse_within(three, unlimited, ranks, rank, factories, &r.parts);
+    r.whole = rehearse_within(three, unlimited, ranks, rank, factories, nullptr, &r.parts);
     return r;
 }
 

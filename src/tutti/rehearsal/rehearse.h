@@ -58,8 +58,9 @@ struct Rehearsal {
 
 // Rank `rank` of a validated run of `ranks`. UsageError when the target lacks a feature that the run needs, Error where
 // the step itself would fail ("rope has no cuda kernel"). Independent of other rehearsals; may run on any thread.
+// `other`: of another rank of this run, which has the same pipeline in words.
 Rehearsal rehearse(const spec::RunSpec& run, const Target& target, int ranks, int rank,
-                   const engine::Factories& factories = {});
+                   const engine::Factories& factories = {}, const Rehearsal* other = nullptr);
 
 // The same for three microbatches, with its parts; without a pipeline, ZeRO 0.
 struct PartsRehearsal {

@@ -73,28 +73,28 @@ void check_frame(const Schedule& s, Problems& problems) {
 void check_computation(const Schedule& s, Problems& problems) {
     std::map<std::pair<Work, Op>, std::pair<int, size_t>> place;  // of each simple action
     const auto judge = [&](int rank, size_t index, const Action& whole) {
-        const std::string here = place_of(rank, index, whole);
+        const auto here = [&] { return place_of(rank, index, whole); };
         const Parts parts(whole);
         for (const Action& part : parts) {
             const bool is_chunk = part.replica >= 0 && part.replica < s.placement.replicas && part.stage >= 0 &&
                                   part.stage < s.placement.stages;
             if (!is_chunk)
-                return problems.add(here, ": there is no stage ", part.stage, " of replica ", part.replica, ", only ",
+                return problems.add(here(), ": there is no stage ", part.stage, " of replica ", part.replica, ", only ",
                                     s.placement.stages, " stages of ", s.placement.replicas, " replicas");
             const int owner = s.placement.rank_of(part.replica, part.stage);
-            if (owner != rank) problems.add(here, ": stage ", part.stage, " belongs to rank ", owner);
+            if (owner != rank) problems.add(here(), ": stage ", part.stage, " belongs to rank ", owner);
             if (!is_compute(part.op)) continue;
             const std::vector<int>& own = s.microbatches[to_size(part.replica)];
             if (!std::binary_search(own.begin(), own.end(), part.microbatch))
-                return problems.add(here, ": replica ", part.replica, " has no microbatch ", part.microbatch);
+                return problems.add(here(), ": replica ", part.replica, " has no microbatch ", part.microbatch);
             const auto [first, is_new] = place.try_emplace({part.work(), part.op}, rank, index);
             if (!is_new)
-                problems.add(here, ": occurs twice; first as action ", first->second.second, " of rank ",
+                problems.add(here(), ": occurs twice; first as action ", first->second.second, " of rank ",
                              first->second.first);
         }
         if (whole.op == Op::overlap && whole.replica == whole.backward.replica &&
             whole.microbatch == whole.backward.microbatch)
-            problems.add(here, ": the backward needs the forward of its own microbatch; an overlap takes two");
+            problems.add(here(), ": the backward needs the forward of its own microbatch; an overlap takes two");
     };
     for_each_action(s, judge);
 

@@ -6,22 +6,24 @@
 
 namespace tutti::simulate {
 
-std::vector<std::pair<const char*, double>> kinds_of(const StepTime& t) {
-    return {{"matrix products", t.products},
-            {"attention", t.attention},
-            {"elementwise", t.elementwise},
-            {"recompute", t.recompute},
-            {"optimizer", t.optimizer},
-            {"exposed tp", t.tp},
-            {"exposed cp", t.cp},
-            {"exposed ep", t.ep},
-            {"exposed dp", t.dp},
-            {"pipeline bubble", t.bubble},
-            {"exposed offload", t.offload},
-            {"other", t.other}};
-}
-
 namespace {
+
+struct Kind {
+    const char *name, *key;  // for people, in JSON
+    double StepTime::*seconds;
+};
+constexpr Kind kKinds[] = {{"matrix products", "products", &StepTime::products},
+                           {"attention", "attention", &StepTime::attention},
+                           {"elementwise", "elementwise", &StepTime::elementwise},
+                           {"recompute", "recompute", &StepTime::recompute},
+                           {"optimizer", "optimizer", &StepTime::optimizer},
+                           {"exposed tp", "exposed_tp", &StepTime::tp},
+                           {"exposed cp", "exposed_cp", &StepTime::cp},
+                           {"exposed ep", "exposed_ep", &StepTime::ep},
+                           {"exposed dp", "exposed_dp", &StepTime::dp},
+                           {"pipeline bubble", "bubble", &StepTime::bubble},
+                           {"exposed offload", "exposed_offload", &StepTime::offload},
+                           {"other", "other", &StepTime::other}};
 
 // Half-widths that hold 80 % of the errors of a kind (docs/decisions/0079-forecasts-of-strangers.md). `known`: of
 // houses that the constants were fitted to, left out. `unseen`: of sources that neither the constants nor the traits
@@ -53,6 +55,18 @@ constexpr Width kWidths[] = {{"ampere", 0.11, 0.130 * kOfMean},
 
 }  // namespace
 
+double StepTime::total() const {
+    double sum = 0;
+    for (const Kind& kind : kKinds) sum += this->*kind.seconds;
+    return sum;
+}
+
+std::vector<std::pair<const char*, double>> kinds_of(const StepTime& time) {
+    std::vector<std::pair<const char*, double>> kinds;
+    for (const Kind& kind : kKinds) kinds.emplace_back(kind.name, time.*kind.seconds);
+    return kinds;
+}
+
 std::string kind_of(const hardware::Cluster& cluster) {
     return cluster.generation.starts_with("blackwell") ? "blackwell" : cluster.generation;
 }
@@ -70,8 +84,8 @@ double half_width(const std::vector<std::string>& kinds, bool known_source) {
 }
 
 Json describe(const Prediction& p) {
-    const StepTime& t = p.time;
-    Json memory = Json::object();
+    Json memory = Json::object(), time = Json::object();
+    for (const Kind& kind : kKinds) time[kind.key] = p.time.*kind.seconds;
     for (int purpose = 0; purpose < kPurposes; ++purpose)
         memory[std::string(name_of(static_cast<Purpose>(purpose)))] = p.memory[static_cast<Purpose>(purpose)];
     return {{"step_time_s", p.seconds()},
@@ -86,19 +100,7 @@ Json describe(const Prediction& p) {
             {"peak_bytes", p.memory.total()},
             {"offloaded_bytes", std::round(p.offloaded)},
             {"memory", memory},
-            {"time",
-             {{"products", t.products},
-              {"attention", t.attention},
-              {"elementwise", t.elementwise},
-              {"recompute", t.recompute},
-              {"optimizer", t.optimizer},
-              {"exposed_tp", t.tp},
-              {"exposed_cp", t.cp},
-              {"exposed_ep", t.ep},
-              {"exposed_dp", t.dp},
-              {"bubble", t.bubble},
-              {"exposed_offload", t.offload},
-              {"other", t.other}}}};
+            {"time", time}};
 }
 
 }  // namespace tutti::simulate

@@ -19,10 +19,7 @@ struct StepTime {
     double bubble = 0;                      // of the pipeline, its messages among it
     double offload = 0;                     // exposed copies from and to the memory of the host
     double other = 0;
-    double total() const {
-        return products + attention + elementwise + recompute + optimizer + tp + cp + ep + dp + bubble + offload +
-               other;
-    }
+    double total() const;
 };
 
 // By kind, for people: {"matrix products", seconds}. They add up to the step.

@@ -33,22 +33,15 @@ RehearsedStep rehearse_in_time(const spec::RunSpec& run, const rehearsal::Target
     double others_busy = ranks >= cores ? 1 : (ranks - 1.0) / std::max(1, cores - 1);
     constexpr int kRounds = 4;
     for (int round = 0; round < kRounds; ++round) {
-        step.kernels.clear();
-        step.communication = step.between = 0;
         const double factor = kernels.alone + (1 - kernels.alone) * others_busy;
         TimelinePrices prices;
         prices.kernel = [&](const rehearsal::KernelCall& call) {
-            const double seconds = factor * kernels.seconds(call.kernel, call.work);
-            step.kernels[call.kernel] += seconds;
-            step.between += kernels.between_kernels;
-            return seconds + kernels.between_kernels;
+            return factor * kernels.seconds(call.kernel, call.work) + kernels.between_kernels;
         };
         prices.operation = [&](const comm::Summary& what, const std::vector<int>& members) {
             // With more ranks than cores a partner is seldom on a core when it is needed, however small the group.
             const int waiting = ranks > cores ? ranks : static_cast<int>(members.size());
-            const double seconds = profile.operation_seconds(what.kind, waiting, static_cast<double>(what.bytes));
-            step.communication += seconds * static_cast<double>(members.size());
-            return seconds;
+            return profile.operation_seconds(what.kind, waiting, static_cast<double>(what.bytes));
         };
         prices.beside_kernels = run.comm.progress_thread;
         prices.step = kernels.of_step;
@@ -57,6 +50,11 @@ RehearsedStep rehearse_in_time(const spec::RunSpec& run, const rehearsal::Target
         step.seconds = on_cores(step.timeline, cores);
         const double busy = std::accumulate(step.timeline.busy.begin(), step.timeline.busy.end(), 0.0);
         if (cores > 1) others_busy = std::clamp((busy / step.seconds - 1) / (cores - 1), 0.0, 1.0);
+    }
+    for (const auto& [kernel, calls] : step.timeline.kernels) {
+        const double between = static_cast<double>(calls.number) * kernels.between_kernels;
+        step.kernels[kernel] = calls.seconds - between;
+        step.between += between;
     }
     constexpr double kEightyPercent = 1.2816, kDeviation = 0.08;
     step.high = std::exp(kEightyPercent * kDeviation);
@@ -123,14 +121,21 @@ StepTime time_of(const Timeline& timeline, const std::vector<rehearsal::Program>
     const auto busiest = to_size(std::max_element(timeline.busy.begin(), timeline.busy.end()) - timeline.busy.begin());
     StepTime time;
     const rehearsal::Program& program = programs[busiest];
+    struct Seconds {
+        double on_device, all;
+    };
+    std::vector<Seconds> of_call;
+    for (rehearsal::KernelCall call : program.calls) {
+        const double all = prices.kernel(call);
+        call.host_bytes = 0;
+        of_call.push_back({prices.kernel(call), all});
+    }
     for (const rehearsal::Action& action : program.actions)
-        if (const auto* call = std::get_if<rehearsal::KernelCall>(&action.what)) {
+        if (const auto* run = std::get_if<rehearsal::RunKernel>(&action.what)) {
             const auto times = static_cast<double>(action.times);
-            rehearsal::KernelCall on_device = *call;
-            on_device.host_bytes = 0;
-            const double seconds = prices.kernel(on_device);
-            kind_of(time, program.places[action.place], *call) += times * seconds;
-            time.offload += times * (prices.kernel(*call) - seconds);
+            const auto [on_device, all] = of_call[run->call];
+            kind_of(time, program.places[action.place], program.calls[run->call]) += times * on_device;
+            time.offload += times * (all - on_device);
         }
     for (const auto& [group, seconds] : timeline.waited_for[busiest]) kind_of(time, group) += seconds;
     time.bubble += timeline.seconds - timeline.busy[busiest] - timeline.waited[busiest];
@@ -160,7 +165,8 @@ RehearsedStep rehearse_on(const spec::RunSpec& run, const rehearsal::Target& tar
     std::vector<rehearsal::Program> programs;
     bool fits = true;
     for (const int rank : along) {
-        rehearsal::Rehearsal rehearsal = rehearsal::rehearse(run, loaded, ranks, rank);
+        rehearsal::Rehearsal rehearsal =
+            rehearsal::rehearse(run, loaded, ranks, rank, {}, rank == along.front() ? nullptr : &step.shown);
         programs.push_back(std::move(rehearsal.program));
         step.flops += rehearsal.flops * ranks / static_cast<double>(along.size());
         step.offloaded = std::max(step.offloaded, rehearsal.memory.offloaded);
@@ -171,18 +177,8 @@ RehearsedStep rehearse_on(const spec::RunSpec& run, const rehearsal::Target& tar
     }
     step.shown.fits = fits;
     prices.slow = slow;
-    TimelinePrices counted = prices;
-    counted.kernel = [&](const rehearsal::KernelCall& call) {
-        const double seconds = prices.kernel(call);
-        step.kernels[call.kernel] += seconds;
-        return seconds;
-    };
-    counted.operation = [&](const comm::Summary& what, const std::vector<int>& members) {
-        const double seconds = prices.operation(what, members);
-        step.communication += seconds;
-        return seconds;
-    };
-    step.timeline = lay_out(along, programs, counted, with_spans);
+    step.timeline = lay_out(along, programs, prices, with_spans);
+    for (const auto& [kernel, calls] : step.timeline.kernels) step.kernels[kernel] = calls.seconds;
     step.seconds = step.timeline.seconds;
     step.time = time_of(step.timeline, programs, prices);
     // What a layout adds to the error of a stranger's run is rehearsed here; the device and the loads of experts are

@@ -21,7 +21,7 @@ struct RehearsedStep {
     StepTime time;                                // of rehearse_on(): seconds of the busiest rank by kind
     double flops = 0;                             // of rehearse_on(): of all ranks, recompute included
     int64_t offloaded = 0;                        // of rehearse_on(): the most that a rank offloads
-    double communication = 0, between = 0;        // of all ranks: operations, and time outside kernels
+    double between = 0;                           // of rehearse_in_time(): time outside kernels, of all ranks
 };
 
 // All ranks are threads of one process on the machine of the profile. `run` is validated for so many. `slow`:

@@ -24,51 +24,68 @@ using rehearsal::KernelCall;
 using rehearsal::Program;
 using rehearsal::WaitForOperation;
 
-// An operation of a group, or a message between two ranks.
+// The ranks that meet in operations: a group, or the sender and the receiver of messages. Each has begun the n-th
+// operation of a party when it begins its own n-th.
+struct Party {
+    size_t name;                                                    // in Layout::names_
+    std::vector<int> ranks;                                         // of the world
+    std::vector<size_t> members = {};                               // those of them that are laid out
+    std::vector<size_t> operations = {};                            // so far
+    std::map<std::pair<comm::Kind, int64_t>, double> seconds = {};  // of an operation of so many bytes
+};
+
 struct Operation {
-    std::string group;
-    std::vector<int> ranks;            // of the world
-    std::vector<size_t> members = {};  // those of them that are laid out
+    size_t party;
     comm::Summary what;
-    double host_bytes = 0;
-    std::vector<double> engaged =
-        {};              // by place in `members`: when that rank begins to move its data; negative: not yet
-    size_t arrived = 0;  // ranks of which that is known
-    double begin = 0, complete = -1;      // once they are known
+    double host_bytes;
+    size_t arrived = 0;                   // ranks that move its data
+    double engaged = 0;                   // when the last of these began to
+    double begin = 0, complete = -1;      // once all have
     std::map<size_t, size_t> spans = {};  // by member: its span
 };
 
-// The same operation has the same key on all of its ranks.
-using Key = std::tuple<std::string, std::vector<int>, bool, int, int, uint64_t>;
+// What a rank has begun in a party.
+struct Line {
+    size_t party;
+    size_t begun = 0;  // operations
+};
+
+// A group of a rank's program.
+struct GroupOfRank {
+    size_t name;
+    Line collectives;
+    std::map<int, Line> sends = {}, receives = {};  // by rank of the world
+    // Begun and not waited for, in the order of their begin.
+    struct Open {
+        comm::Kind kind;
+        uint64_t sequence;
+        size_t operation;
+    };
+    std::vector<Open> open = {};
+};
 
 struct Rank {
     int of_world = 0;
     bool sampled = false;  // the memory before the next action
     double slow = 1;
     const Program* program = nullptr;
-    std::vector<size_t> order;  // of actions, repetitions written out
+    std::vector<double> seconds;     // of each of its calls
+    std::vector<int64_t> times_run;  // likewise
+    std::vector<size_t> order;       // of actions, repetitions written out
     size_t next = 0;
     Clock clock;
     double waited = 0;
-    std::map<std::string, double> waited_for;
-    std::map<std::string, Overlap> overlaps;
+    std::vector<double> waited_for;  // by name
+    std::vector<Overlap> overlaps;   // by name
     std::vector<double> of_place;
-    double host = 0;                            // when it has launched the kernels so far
-    size_t launched = 0;                        // kernels
-    std::array<double, 1024> queue = {};        // when the last ones began: CUDA's queue holds as many launches
-    std::set<const Action*> from_step_before;   // begun with the step
-    double copies_end = 0;                      // of those begun
-    std::map<uint64_t, double> copies;          // ends, by number
-    std::map<std::string, double> stream_free;  // by group: its operations follow one another
-    std::map<std::pair<size_t, int>, uint64_t> sent, received;  // messages so far, by group and peer
-    std::map<size_t, uint64_t> collectives;                     // so far, by group
-    // Operations that this rank has begun and not waited for, by group, in the order of their begin.
-    struct Open {
-        comm::Kind kind;
-        uint64_t sequence;
-        size_t operation;
-    };
-    std::map<size_t, std::vector<Open>> open;
+    double host = 0;                           // when it has launched the kernels so far
+    size_t launched = 0;                       // kernels
+    std::array<double, 1024> queue = {};       // when the last ones began: CUDA's queue holds as many launches
+    std::set<const Action*> from_step_before;  // begun with the step
+    double copies_end = 0;                     // of those begun
+    std::map<uint64_t, double> copies;         // ends, by number
+    std::vector<double> stream_free;           // by name: operations of groups of one name follow one another
+    std::vector<GroupOfRank> groups;
     std::vector<size_t> unengaged;  // operations begun in which this rank has not moved data yet
     std::vector<TimedSpan> spans;
     std::vector<TimedMemory> memory;
@@ -77,15 +94,16 @@ struct Rank {
 
 // Begins of collectives that no action waits for.
 std::set<const Action*> left_open(const Program& program) {
-    std::set<std::tuple<size_t, comm::Kind, uint64_t>> waits;
+    std::vector<std::tuple<size_t, comm::Kind, uint64_t>> waits;
     for (const Action& action : program.actions)
         if (const auto* wait = std::get_if<WaitForOperation>(&action.what))
-            waits.insert({wait->group, wait->kind, wait->sequence});
+            waits.emplace_back(wait->group, wait->kind, wait->sequence);
+    std::ranges::sort(waits);
     std::set<const Action*> open;
     for (const Action& action : program.actions)
         if (const auto* begin = std::get_if<BeginOperation>(&action.what))
             if (!comm::is_message(begin->operation.kind) &&
-                !waits.contains({begin->group, begin->operation.kind, begin->sequence}))
+                !std::ranges::binary_search(waits, std::tuple(begin->group, begin->operation.kind, begin->sequence)))
                 open.insert(&action);
     return open;
 }
@@ -115,11 +133,21 @@ class Layout {
             const auto slow = prices.slow.find(ranks[r]);
             if (slow != prices.slow.end()) ranks_[r].slow = slow->second;
             ranks_[r].program = &programs[r];
+            for (const KernelCall& call : programs[r].calls) ranks_[r].seconds.push_back(prices.kernel(call));
+            ranks_[r].times_run.resize(programs[r].calls.size());
             ranks_[r].of_place.resize(programs[r].places.size());
             ranks_[r].order = written_out(programs[r]);
             ranks_[r].from_step_before = left_open(programs[r]);
             for (const Program::Memory& sample : programs[r].memory)
                 if (with_spans) ranks_[r].samples.emplace(sample.action, &sample);
+        }
+        for (Rank& rank : ranks_)
+            for (const Program::Group& group : rank.program->groups)
+                rank.groups.push_back({name_of_stream(group.name), {party_of(group, group.ranks)}});
+        for (Rank& rank : ranks_) {
+            rank.stream_free.resize(names_.size());
+            rank.waited_for.resize(names_.size());
+            rank.overlaps.resize(names_.size());
         }
     }
 
@@ -132,7 +160,7 @@ class Layout {
             moved = false;
             for (size_t r = 0; r < ranks_.size(); ++r) moved = advance(r) || moved;
         }
-        Timeline timeline;
+        Timeline timeline{.operations = operations_seconds_};
         for (size_t r = 0; r < ranks_.size(); ++r) {
             Rank& rank = ranks_[r];
             check(rank.next == rank.order.size(), "rank ", r, " waits for an operation that other ranks never begin");
@@ -140,8 +168,17 @@ class Layout {
             timeline.ranks.push_back(rank.of_world);
             timeline.busy.push_back(rank.clock.busy + prices_.step);
             timeline.waited.push_back(rank.waited);
-            timeline.waited_for.push_back(std::move(rank.waited_for));
-            timeline.overlaps.push_back(std::move(rank.overlaps));
+            for (size_t c = 0; c < rank.seconds.size(); ++c) {
+                Calls& calls = timeline.kernels[rank.program->calls[c].kernel];
+                calls.number += rank.times_run[c];
+                calls.seconds += static_cast<double>(rank.times_run[c]) * rank.seconds[c];
+            }
+            std::map<std::string, double>& waited_for = timeline.waited_for.emplace_back();
+            std::map<std::string, Overlap>& overlaps = timeline.overlaps.emplace_back();
+            for (size_t n = 0; n < names_.size(); ++n) {
+                if (rank.waited_for[n] > 0) waited_for[names_[n]] = rank.waited_for[n];
+                if (rank.overlaps[n].seconds > 0) overlaps[names_[n]] = rank.overlaps[n];
+            }
             timeline.of_place.push_back(std::move(rank.of_place));
             timeline.spans.push_back(std::move(rank.spans));
             for (auto [at, last] = rank.samples.equal_range(rank.program->actions.size()); at != last; ++at)
@@ -152,6 +189,40 @@ class Layout {
     }
 
   private:
+    static constexpr size_t kHost = 0, kLaunches = 1;  // in names_
+
+    size_t name_of_stream(const std::string& group) {
+        const auto known = std::ranges::find(names_, group);
+        if (known != names_.end()) return to_size(known - names_.begin());
+        names_.push_back(group);
+        return names_.size() - 1;
+    }
+    // `ranks`: of the group, or a sender and a receiver in it.
+    size_t party_of(const Program::Group& group, const std::vector<int>& ranks) {
+        const auto [known, is_new] = places_of_parties_.try_emplace({group.name, group.ranks, ranks}, parties_.size());
+        if (is_new) {
+            Party& party = parties_.emplace_back(Party{name_of_stream(group.name), ranks});
+            for (const int member : ranks)
+                if (const auto found = place_of_.find(member); found != place_of_.end())
+                    party.members.push_back(found->second);
+        }
+        return known->second;
+    }
+    Line& line_of(Rank& rank, const BeginOperation& begin) {
+        GroupOfRank& group = rank.groups[begin.group];
+        if (!comm::is_message(begin.operation.kind)) return group.collectives;
+        const bool sends = begin.operation.kind == comm::Kind::send;
+        const Program::Group& in_program = rank.program->groups[begin.group];
+        const int peer = in_program.ranks[to_size(begin.operation.peer)], self = rank.of_world;
+        std::map<int, Line>& lines = sends ? group.sends : group.receives;
+        auto known = lines.find(peer);
+        if (known == lines.end()) {
+            const std::vector<int> ranks = sends ? std::vector{self, peer} : std::vector{peer, self};
+            known = lines.emplace(peer, Line{party_of(in_program, ranks)}).first;
+        }
+        return known->second;
+    }
+
     // Until the rank ends or waits for others. Whether it did anything.
     bool advance(size_t r) {
         Rank& rank = ranks_[r];
@@ -161,8 +232,9 @@ class Layout {
             if (!rank.sampled) sample(rank);
             rank.sampled = true;
             const double before = rank.clock.now;
-            if (const auto* call = std::get_if<KernelCall>(&action.what)) {
-                compute(rank, action, rank.slow * prices_.kernel(*call));
+            if (const auto* run = std::get_if<rehearsal::RunKernel>(&action.what)) {
+                ++rank.times_run[run->call];
+                compute(rank, action, rank.slow * rank.seconds[run->call]);
             } else if (const auto* copy = std::get_if<rehearsal::BeginCopy>(&action.what)) {
                 if (prices_.host) {
                     rank.copies_end = std::max(rank.clock.now, rank.copies_end) + prices_.host(copy->bytes);
@@ -170,7 +242,7 @@ class Layout {
                 }
             } else if (const auto* copied = std::get_if<rehearsal::WaitForCopy>(&action.what)) {
                 if (const auto found = rank.copies.find(copied->number); found != rank.copies.end())
-                    wait_until(rank, found->second, "copy", "host");
+                    wait_until(rank, found->second, "copy", kHost);
             } else if (const auto* begin = std::get_if<BeginOperation>(&action.what)) {
                 if (!rank.from_step_before.contains(&action)) start(r, *begin);
             } else if (!wait(r, std::get<WaitForOperation>(action.what), action.place)) {
@@ -194,7 +266,7 @@ class Layout {
     void compute(Rank& rank, const Action& action, double seconds) {
         double& began = rank.queue[rank.launched++ % rank.queue.size()];
         rank.host = std::max(rank.host, began) + prices_.launch;
-        wait_until(rank, rank.host, "launch", "launches");
+        wait_until(rank, rank.host, "launch", kLaunches);
         began = rank.clock.now;
         const double begin = rank.clock.now;
         rank.clock.compute(seconds);
@@ -210,31 +282,15 @@ class Layout {
 
     void start(size_t r, const BeginOperation& begin) {
         Rank& rank = ranks_[r];
-        const Program::Group& group = rank.program->groups[begin.group];
-        const comm::Summary& what = begin.operation;
-        Key key;
-        std::vector<int> ranks = group.ranks;
-        if (!comm::is_message(what.kind)) {
-            key = {group.name, group.ranks, false, 0, 0, rank.collectives[begin.group]++};
-        } else {
-            const int peer = group.ranks[to_size(what.peer)], self = rank.of_world;
-            const bool sends = what.kind == comm::Kind::send;
-            uint64_t& number = sends ? rank.sent[{begin.group, peer}] : rank.received[{begin.group, peer}];
-            ranks = sends ? std::vector{self, peer} : std::vector{peer, self};
-            key = {group.name, group.ranks, true, ranks[0], ranks[1], number++};
+        Line& line = line_of(rank, begin);
+        std::vector<size_t>& of_party = parties_[line.party].operations;
+        if (line.begun == of_party.size()) {
+            of_party.push_back(operations_.size());
+            operations_.push_back({line.party, begin.operation, begin.host_bytes});
         }
-        const auto [known, is_new] = by_key_.try_emplace(std::move(key), operations_.size());
-        if (is_new) {
-            Operation operation{.group = group.name, .ranks = ranks, .what = what, .host_bytes = begin.host_bytes};
-            for (const int member : ranks) {
-                const auto found = place_of_.find(member);
-                if (found != place_of_.end()) operation.members.push_back(found->second);
-            }
-            operation.engaged.assign(operation.members.size(), -1);
-            operations_.push_back(std::move(operation));
-        }
-        rank.open[begin.group].push_back({what.kind, begin.sequence, known->second});
-        rank.unengaged.push_back(known->second);
+        const size_t operation = of_party[line.begun++];
+        rank.groups[begin.group].open.push_back({begin.operation.kind, begin.sequence, operation});
+        rank.unengaged.push_back(operation);
         if (prices_.beside_kernels) engage(r, rank.clock.now);
     }
 
@@ -243,46 +299,45 @@ class Layout {
         Rank& rank = ranks_[r];
         for (const size_t index : rank.unengaged) {
             Operation& operation = operations_[index];
-            const auto place = std::find(operation.members.begin(), operation.members.end(), r);
-            operation.engaged[to_size(place - operation.members.begin())] = when;
-            if (++operation.arrived == operation.members.size()) finish(operation);
+            operation.engaged = std::max(operation.engaged, when);
+            if (++operation.arrived == parties_[operation.party].members.size()) finish(operation);
         }
         rank.unengaged.clear();
     }
 
     void finish(Operation& operation) {
-        double begin = *std::max_element(operation.engaged.begin(), operation.engaged.end());
-        double seconds = prices_.operation(operation.what, operation.ranks);
+        Party& party = parties_[operation.party];
+        const comm::Summary& what = operation.what;
+        const auto [known, is_new] = party.seconds.try_emplace({what.kind, what.bytes});
+        if (is_new) known->second = prices_.operation(what, party.ranks);
+        double begin = operation.engaged, seconds = known->second;
         if (prices_.host && operation.host_bytes > 0) seconds = std::max(seconds, prices_.host(operation.host_bytes));
         if (prices_.beside_kernels)
-            for (const size_t member : operation.members)
-                begin = std::max(begin, ranks_[member].stream_free[operation.group]);
+            for (const size_t member : party.members) begin = std::max(begin, ranks_[member].stream_free[party.name]);
         operation.begin = begin;
         operation.complete = begin + seconds;
-        for (const size_t member : operation.members) {
+        for (const size_t member : party.members) {
             Rank& rank = ranks_[member];
+            operations_seconds_ += seconds;
             if (prices_.beside_kernels)
-                rank.stream_free[operation.group] = operation.complete;
+                rank.stream_free[party.name] = operation.complete;
             else
                 rank.clock.busy += seconds;
             if (!with_spans_) continue;
             operation.spans[member] = rank.spans.size();
-            rank.spans.push_back({Activity::communication, std::string(name_of(operation.what.kind)), operation.group,
-                                  begin, operation.complete, static_cast<double>(operation.what.bytes),
-                                  operation.ranks});
+            rank.spans.push_back({Activity::communication, std::string(name_of(what.kind)), names_[party.name], begin,
+                                  operation.complete, static_cast<double>(what.bytes), party.ranks});
         }
     }
 
     bool wait(size_t r, const WaitForOperation& wait, size_t place) {
         Rank& rank = ranks_[r];
         // Repeated microbatches repeat their numbers, too: the operation of this number, else the oldest of its kind.
-        std::vector<Rank::Open>& open = rank.open[wait.group];
-        auto found = std::find_if(open.begin(), open.end(), [&](const Rank::Open& o) {
-            return o.kind == wait.kind && o.sequence == wait.sequence;
-        });
-        if (found == open.end()) {
-            found = std::find_if(open.begin(), open.end(), [&](const Rank::Open& o) { return o.kind == wait.kind; });
-        }
+        GroupOfRank& group = rank.groups[wait.group];
+        std::vector<GroupOfRank::Open>& open = group.open;
+        auto found = std::ranges::find_if(
+            open, [&](const auto& o) { return o.kind == wait.kind && o.sequence == wait.sequence; });
+        if (found == open.end()) found = std::ranges::find(open, wait.kind, &GroupOfRank::Open::kind);
         if (found == open.end()) return true;  // waited for before
         engage(r, rank.clock.now);
         const Operation& operation = operations_[found->operation];
@@ -290,28 +345,32 @@ class Layout {
         if (const auto span = operation.spans.find(r); span != operation.spans.end())
             rank.spans[span->second].needed = rank.program->places[place];
         const double contention = comm::is_message(wait.kind) ? 0 : prices_.contention;
-        Overlap& overlap = rank.overlaps[operation.group];
+        Overlap& overlap = rank.overlaps[group.name];
         overlap.seconds += operation.complete - operation.begin;
         overlap.beside_kernels += rank.clock.computed(operation.begin, operation.complete);
         const double end = rank.clock.end_of_wait(operation.begin, operation.complete, contention);
-        wait_until(rank, end, name_of(wait.kind), rank.program->groups[wait.group].name);
+        wait_until(rank, end, name_of(wait.kind), group.name);
         open.erase(found);
         return true;
     }
 
-    void wait_until(Rank& rank, double end, std::string_view what, const std::string& group) {
+    // `name`: in names_.
+    void wait_until(Rank& rank, double end, std::string_view what, size_t name) {
         if (end <= rank.clock.now) return;
-        if (with_spans_) rank.spans.push_back({Activity::wait, std::string(what), group, rank.clock.now, end});
+        if (with_spans_) rank.spans.push_back({Activity::wait, std::string(what), names_[name], rank.clock.now, end});
         rank.waited += end - rank.clock.now;
-        rank.waited_for[group] += end - rank.clock.now;
+        rank.waited_for[name] += end - rank.clock.now;
         rank.clock.now = end;
     }
 
     const TimelinePrices& prices_;
     bool with_spans_;
     std::vector<Rank> ranks_;
+    std::vector<std::string> names_ = {"host", "launches"};  // of copies and launches, and of all groups
+    std::vector<Party> parties_;
+    std::map<std::tuple<std::string, std::vector<int>, std::vector<int>>, size_t> places_of_parties_;
     std::vector<Operation> operations_;
-    std::map<Key, size_t> by_key_;
+    double operations_seconds_ = 0;
     std::map<int, size_t> place_of_;  // of a rank of the world in ranks_
 };
 

@@ -14,10 +14,11 @@
 
 namespace tutti::simulate {
 
-// Prices of kernels and operations. Both functions must be set.
+// Prices of kernels and operations. Both functions must be set; they are called once for equal arguments, or a few
+// times.
 struct TimelinePrices {
     std::function<double(const rehearsal::KernelCall&)> kernel;
-    // An operation with the ranks of its group, or a message with its two ranks.
+    // An operation with the ranks of its group, or a message with its two ranks: by its kind and bytes.
     std::function<double(const comm::Summary&, const std::vector<int>& ranks)> operation;
     // True: operations run beside the kernels, those of a group one after another. False: they take the time of the
     // rank's own thread, and data moves only while ranks wait, as without a progress thread.
@@ -52,8 +53,15 @@ struct Overlap {
     double seconds = 0, beside_kernels = 0;
 };
 
+// Calls of kernels, and their seconds.
+struct Calls {
+    int64_t number = 0;
+    double seconds = 0;
+};
+
 struct Timeline {
     double seconds = 0;          // until the last rank has ended
+    double operations = 0;       // seconds of all operations, of each rank in them
     std::vector<int> ranks;      // of the world, those laid out
     std::vector<double> busy;    // of each rank: kernels and its part of operations
     std::vector<double> waited;  // of each rank
@@ -61,6 +69,7 @@ struct Timeline {
     std::vector<std::map<std::string, double>> waited_for;
     std::vector<std::map<std::string, Overlap>> overlaps;  // of each rank: by group, of the operations waited for
     std::vector<std::vector<double>> of_place;             // of each rank: seconds by place of its program
+    std::map<std::string, Calls> kernels;                  // by entry, of all ranks
     // Of each rank, when asked for; memory as the program samples it, again in each repetition.
     std::vector<std::vector<TimedSpan>> spans;
     std::vector<std::vector<TimedMemory>> memory;

@@ -26,7 +26,8 @@ class ByHand {
   public:
     explicit ByHand(std::vector<int> ranks) { program.groups = {{"all", std::move(ranks)}}; }
     ByHand& k(double seconds, int64_t times = 1) {
-        return add(rehearsal::KernelCall{"kernel", {.flops = seconds}}, times);
+        program.calls.push_back({"kernel", {.flops = seconds}});
+        return add(rehearsal::RunKernel{program.calls.size() - 1}, times);
     }
     ByHand& b(Kind kind, uint64_t number, int peer = 0, int64_t times = 1) {
         return add(rehearsal::BeginOperation{0, number, {.kind = kind, .bytes = 8, .peer = peer}}, times);
@@ -59,6 +60,9 @@ TEST(Timelines, AnOperationBeginsWhenTheLastRankDoes) {
     EXPECT_DOUBLE_EQ(t.busy[0], 2);
     EXPECT_DOUBLE_EQ(on_cores(t, 2), 4.5);
     EXPECT_DOUBLE_EQ(on_cores(t, 1), 6);
+    EXPECT_DOUBLE_EQ(t.operations, 2 * 0.5);  // of two ranks
+    EXPECT_EQ(t.kernels.at("kernel").number, 4);
+    EXPECT_DOUBLE_EQ(t.kernels.at("kernel").seconds, 6);
 }
 
 TEST(Timelines, OperationsBesideKernelsAreHidden) {
@@ -315,9 +319,8 @@ TEST(RehearsedStep, RanksWaitForTheStatesOfTheTokensBefore) {
             return std::string_view(call.kernel) == "delta_rule_forward";
         };
         double of_run = 0;
-        for (const rehearsal::Action& action : programs.front().actions)
-            if (const auto* call = std::get_if<rehearsal::KernelCall>(&action.what); call && is_scan(*call))
-                of_run = call->work.flops;
+        for (const rehearsal::KernelCall& call : programs.front().calls)
+            if (is_scan(call)) of_run = call.work.flops;
         ASSERT_GT(of_run, 0);
         TimelinePrices scans = prices(0, true);
         scans.kernel = [&](const rehearsal::KernelCall& call) {

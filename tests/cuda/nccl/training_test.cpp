@@ -129,7 +129,7 @@ TEST_F(NcclTraining, AMicrobatchCostsALaunchAKernelAndFewCallsAnOperation) {
         const rehearsal::Target target = rehearsal::target_of(engine::machine_of(o.run, {0, ranks}, ""));
         for (int rank = 0; rank < ranks; ++rank)
             for (const rehearsal::Action& action : rehearsal::rehearse(o.run, target, ranks, rank).program.actions) {
-                all.kernels += steps * action.times * std::holds_alternative<rehearsal::KernelCall>(action.what);
+                all.kernels += steps * action.times * std::holds_alternative<rehearsal::RunKernel>(action.what);
                 all.operations += steps * action.times * std::holds_alternative<rehearsal::BeginOperation>(action.what);
             }
         return all -= before;
