@@ -23,14 +23,26 @@ set(slow_of_cuda_emulated_tests AttentionOnSmallerGpus.* CudaAttention.* CudaTf3
   Ops/CudaEquivalence.*)
 set(slow_of_cuda_cudnn_emulated_tests CudnnAttention.ComputesWhat*)
 set(slow_of_cuda_memory_tests CudaTools.* CudaTraining.*)
+set(slow_of_cuda_training_tests *)
 set(slow_of_cuda_nccl_tests Nccl.Conforms Nccl.SumsOverHosts* NcclPipeline.NothingHangs* NcclTraining.*)
+
+# Tests of the label nightly alone (tutti_nightly), where tests by day show the same of less or by other ways:
+# Kernels/CudaAttention has each kernel of attention on the same cases;
+set(night_of_cuda_emulated_tests Ops/CudaEquivalence.OfTableAndReference/attention_forward
+  Ops/CudaEquivalence.OfTableAndReference/attention_backward)
+# the faults of one model by day, of the others at night;
+set(night_of_engine_tests Models/Parity.NoticesEveryFault*/llama Models/Parity.NoticesEveryFault*/gpt2_tied)
+# the engine does this whatever the kernels, and cuda_memory_tests runs it with those of the CPU.
+set(night_of_cuda_training_tests CudaTraining.ResumesBitForBit CudaTraining.ZeroOverRanksThatShareAGpu
+  CudaTraining.OffloadToTheHostChangesNoBit CudaTraining.VerifyFindsRanksEqual CudaTraining.ARunOfTheCpuGoesOnHere)
 
 # gtest_discover_tests(program ...) with these labels.
 function(tutti_discover_tests program)
   set(common DISCOVERY_MODE PRE_TEST ${ARGN} PROPERTIES TIMEOUT ${TUTTI_TEST_SECONDS} LABELS)
   list(JOIN slow_of_${program} ":" slow)
-  gtest_discover_tests(${program} TEST_FILTER "-${slow}" ${common} fast)
+  list(JOIN night_of_${program} ":" night)
+  gtest_discover_tests(${program} TEST_FILTER "-${slow}:${night}" ${common} fast)
   if(slow)
-    gtest_discover_tests(${program} TEST_FILTER "${slow}" TEST_LIST ${program}_SLOW ${common} slow COST 50)
+    gtest_discover_tests(${program} TEST_FILTER "${slow}-${night}" TEST_LIST ${program}_SLOW ${common} slow COST 50)
   endif()
 endfunction()

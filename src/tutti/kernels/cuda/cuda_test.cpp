@@ -18,7 +18,7 @@ TEST_P(CudaEquivalence, OfTableAndReference) {
     for (const Case& c : cases_of(GetParam())) {
         SCOPED_TRACE(concat(c.op, " ", c.name));
         if (!cuda_table().own_value_width && c.name.find(" Dv ") != std::string::npos) continue;  // ops/ widens them
-        ASSERT_TRUE(c.present(cuda_table()));
+        ASSERT_NE(c.entry(cuda_table()), nullptr);
         const auto expected = c.expected(), first = c.run(cuda_table(), cuda_place());
         EXPECT_EQ(first_difference(expected, first), "");
         run_backwards(true);

@@ -61,7 +61,8 @@ void add(std::vector<Case>& all, const char* op, Entry KernelTable::*entry, std:
         run(table, place.stream, arena);
         return arena.finish();
     };
-    all.push_back({op, std::move(name), [entry](const KernelTable& t) { return t.*entry != nullptr; },
+    all.push_back({op, std::move(name),
+                   [entry](const KernelTable& t) { return reinterpret_cast<const void*>(t.*entry); },
                    [on](const KernelTable& table, const Place& place) { return on(table, place, false); },
                    [on] { return on(reference_table(), Place{}, true); }});
 }
