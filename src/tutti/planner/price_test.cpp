@@ -161,10 +161,53 @@ TEST(Price, OfFinalistsIsThatOfTheirRehearsals) {
         }
     }
     for (const auto& [ratios, per_mille, one, five] :
-         {std::tuple(of_time, 0.3, 0.85, 0.99), std::tuple(of_memory, 0.6, 0.92, 0.99)}) {
+         {std::tuple(of_time, 0.4, 0.93, 0.99), std::tuple(of_memory, 0.7, 0.96, 0.99)}) {
         EXPECT_GE(within(ratios, 0.001), per_mille);
         EXPECT_GE(within(ratios, 0.01), one);
         EXPECT_GE(within(ratios, 0.05), five);
+    }
+}
+
+// A layer of a recompute begins its backward when the layer behind it has freed its tensors; two reductions of ZeRO-3
+// are in flight then. The price was three activations too low.
+TEST(Price, OfRecomputedLayersHasTheirMemory) {
+    Request r = request_for(spec::preset("llama3-70b"), hardware::cluster_named("h100"), 64, 128, 4096);
+    r.run.model.layers = 8;
+    rehearsal::Target target = target_of(r);
+    target.device.memory_bytes = 0;
+    Pricer pricer(r, target);
+    for (const char* policy : {"none", "full"})
+        for (const int zero : {1, 3})
+            for (const int reductions : {1, 2}) {
+                spec::RunSpec run = plain_run(r);
+                run.parallel.zero = zero;
+                run.parallel.reductions = reductions;
+                run.recompute.policy = policy;
+                run.train.micro_batch = 2;
+                spec::validate(run, r.gpus);
+                const auto peak = static_cast<double>(
+                    simulate::rehearse_on(run, target, r.gpus, r.cluster, {}, false).shown.memory.peak());
+                EXPECT_NEAR(pricer.price(run)->bytes / peak, 1, 2e-4) << describe_layout(run);
+            }
+}
+
+// Experts' gradients are reduced in the middle of a layer's backward, and a rank that waits for an exchange of tokens
+// computes nothing that a reduction could slow down. The price was 10 % too high.
+TEST(Price, OfExpertsKnowsWhenTheirGradientsAreReduced) {
+    Request r = request_for(spec::preset("qwen3-30b-a3b"), hardware::cluster_named("h100"), 128, 512, 4096);
+    r.run.model.layers = 12;
+    rehearsal::Target target = target_of(r);
+    target.device.memory_bytes = 0;
+    Pricer pricer(r, target);
+    for (const auto& [ep, zero, reductions] : {std::tuple(4, 2, 2), {8, 1, 2}, {8, 1, 1}, {8, 3, 2}}) {
+        spec::RunSpec run = plain_run(r);
+        run.parallel.ep = ep;
+        run.parallel.zero = zero;
+        run.parallel.reductions = reductions;
+        run.train.micro_batch = 2;
+        spec::validate(run, r.gpus);
+        const double seconds = simulate::rehearse_on(run, target, r.gpus, r.cluster, {}, false).seconds;
+        EXPECT_NEAR(pricer.price(run)->seconds / seconds, 1, 0.01) << describe_layout(run);
     }
 }
 

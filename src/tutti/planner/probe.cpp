@@ -278,7 +278,8 @@ LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
         if (u + 1 == units.size()) begins[u + 1] = static_cast<double>(pass.end);
     }
     for (size_t u = 0; u < units.size(); ++u) units[u].kept = begins[u + 1] - begins[u];
-    // Where each unit's recompute or backward begins: where the one behind ended, before offloaded tensors are fetched.
+    // Where each unit's recompute or backward begins: where the one behind ended, before offloaded tensors are fetched;
+    // behind a recompute when that has freed its tensors.
     std::fill(begins.begin(), begins.end(), -1);
     double level = -1;
     for (const rehearsal::UnitPass& pass : passes) {
@@ -286,7 +287,8 @@ LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
         if (place.starts_with("forward") || place.starts_with("backward weight")) continue;
         const auto u = to_size(unit_of(place));
         UnitProbe& unit = units.at(u);
-        if (begins[u] < 0) begins[u] = level < 0 ? static_cast<double>(pass.begin) : level;
+        const auto begin = static_cast<double>(pass.begin);
+        if (begins[u] < 0) begins[u] = level < 0 ? begin : std::min(level, begin);
         level = static_cast<double>(pass.end);
         // The gradient of the output has taken the place of the output. Units behind may wait for W.
         unit.backward_peak = std::max(unit.backward_peak, static_cast<double>(pass.peak) - begins[u] + unit.kept);
