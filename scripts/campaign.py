@@ -115,6 +115,11 @@ class Bench:
         self.references = {}
         self.folders = 0
 
+    def reference(self, layout, steps=6, every=2):
+        if (layout, steps, every) not in self.references:
+            self.references[layout, steps, every] = Reference(self, layout, steps, every)
+        return self.references[layout, steps, every]
+
     def folder(self, steps, every, base=None):
         """A folder with a config, a text and, of `base`, the run directory."""
         self.folders += 1
@@ -248,6 +253,7 @@ class Reference:
         bench.done(folder)
         self.processes = PROCESSES.get(layout, ("",))  # their ranks
         self.fresh_calls = self.calls_from(bench, None)
+        self.kill_half_way(bench)
 
     def calls_from(self, bench, base):
         """The calls of each process of an undisturbed run."""
@@ -407,8 +413,7 @@ def kills(bench):
     source = random.Random(bench.options.seed)
     share = {"one rank": 0.35, "two threads": 0.35, "mpirun -n 2": 0.3} | dict.fromkeys(FURTHER, 0.35)
     for layout in bench.options.layouts:
-        reference = Reference(bench, layout, 24, 1)
-        reference.kill_half_way(bench)
+        reference = bench.reference(layout, 24, 1)
         wanted = round(bench.options.kills * share[layout] / sum(share[l] for l in bench.options.layouts))
         all_lives, came = lives(reference, source), 0
         with concurrent.futures.ThreadPoolExecutor(bench.options.jobs) as pool:
@@ -457,8 +462,7 @@ def judge_training(bench, reference, folder, result, error):
 
 def fault_jobs(bench):
     for layout in bench.options.layouts:
-        reference = Reference(bench, layout, 6, 2)
-        reference.kill_half_way(bench)
+        reference = bench.reference(layout)
         for scenario, calls, base in (("fresh", reference.fresh_calls, None),
                                       ("resumed", reference.resumed_calls, reference.half)):
             for rank in reference.processes:
@@ -506,8 +510,7 @@ class Reading:
 
 
 def reading_jobs(bench):
-    reference = Reference(bench, "one rank", 6, 2)
-    reference.kill_half_way(bench)
+    reference = bench.reference("one rank")
     for name in ("convert", "generate"):
         reading = Reading(bench, reference, name)
         for case in fault_cases(reading.calls):
@@ -609,8 +612,7 @@ def flips_of_processes(bench):
     """Whole programs: a flip in a checkpoint, the config or the data of a killed run, for each layout."""
     source = random.Random(bench.options.seed)
     for layout in bench.options.layouts:
-        reference = Reference(bench, layout, 6, 2)
-        reference.kill_half_way(bench)
+        reference = bench.reference(layout)
         files = [path.relative_to(reference.half) for path in sorted(reference.half.rglob("*"))
                  if path.is_file() and path.stat().st_size > 0 and path.name not in ("tiny.toml", ".lock", "run.lock")]
         cases = [(source.choice(files), source.random()) for _ in range(bench.options.flips // 300)]
@@ -686,14 +688,14 @@ def main():
     parser.add_argument("--flips", type=int, default=100000)
     parser.add_argument("--seed", type=int, default=20261123)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--sample", action="store_true", help="20 kills, 60 faults, 600 flips")
+    parser.add_argument("--sample", action="store_true", help="10 kills, 30 faults, 600 flips")
     parser.add_argument("--log", help="one line of JSON per case")
     parser.add_argument("--summary", help="JSON of the counts")
     options = parser.parse_args()
     for name in ("program", "io_faults", "flips_program"):
         setattr(options, name, getattr(options, name).resolve())
     if options.sample:
-        options.kills, options.faults, options.flips = 20, 60, 600
+        options.kills, options.faults, options.flips = 10, 30, 600
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup programs would ignore it
     bench = Bench(options)
     seconds = {}
