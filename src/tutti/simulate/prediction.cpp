@@ -8,22 +8,22 @@ namespace tutti::simulate {
 
 namespace {
 
-struct Kind {
+struct PartOfStep {
     const char *name, *key;  // for people, in JSON
     double StepTime::*seconds;
 };
-constexpr Kind kKinds[] = {{"matrix products", "products", &StepTime::products},
-                           {"attention", "attention", &StepTime::attention},
-                           {"elementwise", "elementwise", &StepTime::elementwise},
-                           {"recompute", "recompute", &StepTime::recompute},
-                           {"optimizer", "optimizer", &StepTime::optimizer},
-                           {"exposed tp", "exposed_tp", &StepTime::tp},
-                           {"exposed cp", "exposed_cp", &StepTime::cp},
-                           {"exposed ep", "exposed_ep", &StepTime::ep},
-                           {"exposed dp", "exposed_dp", &StepTime::dp},
-                           {"pipeline bubble", "bubble", &StepTime::bubble},
-                           {"exposed offload", "exposed_offload", &StepTime::offload},
-                           {"other", "other", &StepTime::other}};
+constexpr PartOfStep kParts[] = {{"matrix products", "products", &StepTime::products},
+                                 {"attention", "attention", &StepTime::attention},
+                                 {"elementwise", "elementwise", &StepTime::elementwise},
+                                 {"recompute", "recompute", &StepTime::recompute},
+                                 {"optimizer", "optimizer", &StepTime::optimizer},
+                                 {"exposed tp", "exposed_tp", &StepTime::tp},
+                                 {"exposed cp", "exposed_cp", &StepTime::cp},
+                                 {"exposed ep", "exposed_ep", &StepTime::ep},
+                                 {"exposed dp", "exposed_dp", &StepTime::dp},
+                                 {"pipeline bubble", "bubble", &StepTime::bubble},
+                                 {"exposed offload", "exposed_offload", &StepTime::offload},
+                                 {"other", "other", &StepTime::other}};
 
 // Half-widths that hold 80 % of the errors of a kind (docs/decisions/0079-forecasts-of-strangers.md). `known`: of
 // houses that the constants were fitted to, left out. `unseen`: of sources that neither the constants nor the traits
@@ -57,13 +57,13 @@ constexpr Width kWidths[] = {{"ampere", 0.11, 0.130 * kOfMean},
 
 double StepTime::total() const {
     double sum = 0;
-    for (const Kind& kind : kKinds) sum += this->*kind.seconds;
+    for (const PartOfStep& part : kParts) sum += this->*part.seconds;
     return sum;
 }
 
 std::vector<std::pair<const char*, double>> kinds_of(const StepTime& time) {
     std::vector<std::pair<const char*, double>> kinds;
-    for (const Kind& kind : kKinds) kinds.emplace_back(kind.name, time.*kind.seconds);
+    for (const PartOfStep& part : kParts) kinds.emplace_back(part.name, time.*part.seconds);
     return kinds;
 }
 
@@ -85,7 +85,7 @@ double half_width(const std::vector<std::string>& kinds, bool known_source) {
 
 Json describe(const Prediction& p) {
     Json memory = Json::object(), time = Json::object();
-    for (const Kind& kind : kKinds) time[kind.key] = p.time.*kind.seconds;
+    for (const PartOfStep& part : kParts) time[part.key] = p.time.*part.seconds;
     for (int purpose = 0; purpose < kPurposes; ++purpose)
         memory[std::string(name_of(static_cast<Purpose>(purpose)))] = p.memory[static_cast<Purpose>(purpose)];
     return {{"step_time_s", p.seconds()},
