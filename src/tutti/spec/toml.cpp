@@ -406,9 +406,12 @@ ModelSpec model_from_nothing(const toml::table& root, const Overrides& overrides
 // the directory is gone.
 ModelSpec model_from_directory(const std::string& directory, const toml::table& root, const Overrides& overrides,
                                FileProblems& problems) {
-    ModelSpec model = std::filesystem::exists(directory + "/config.json") || !left_out(root, overrides).empty()
-                          ? model_from_hf(directory)
-                          : model_from_nothing(root, overrides, problems);
+    const std::string config = directory + "/config.json";
+    const bool is_there = std::filesystem::exists(config);
+    check<DataError>(is_there || left_out(root, overrides).empty(), std::filesystem::absolute(config).string(),
+                     ": there is no such file; required: the directory of a stored model, or all sizes in [model], as "
+                     "in the config.toml of a run that began from it");
+    ModelSpec model = is_there ? model_from_hf(directory) : model_from_nothing(root, overrides, problems);
     model.preset.clear();
     model.hf = directory;
     return model;

@@ -629,7 +629,10 @@ TEST(HfConfig, InAConfigOfARun) {
         }
         return "accepted";
     };
-    EXPECT_EQ(error({"model.hf=/nowhere"}), "3 /nowhere/config.json: cannot open: No such file or directory (errno 2)");
+    EXPECT_EQ(
+        error({"model.hf=/nowhere"}),
+        "3 /nowhere/config.json: there is no such file; required: the directory of a stored model, or all sizes in "
+        "[model], as in the config.toml of a run that began from it");
     EXPECT_EQ(
         error({"model.hf=/nowhere", "model.preset=gpt2-124m"}),
         "2 --set model.hf=/nowhere: [model] hf = \"/nowhere\" and preset = \"gpt2-124m\": a model starts from one of "
