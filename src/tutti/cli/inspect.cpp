@@ -21,6 +21,7 @@
 #include "tutti/spec/toml.h"
 #include "tutti/spec/validate.h"
 #include "tutti/train/precision_lab.h"
+#include "tutti/train/shared_data.h"
 #include "tutti/train/verify.h"
 
 namespace tutti::cli {
@@ -107,7 +108,11 @@ int inspect_precision(const InspectArguments& a, const Io& io) {
     train::LabOptions options{.run = train::one_rank_of(parse_run(arguments, true))};
     require_one_stage(options.run, "--precision");
     spec::validate(options.run, 1);
-    if (is_run) options.checkpoints = (fs::path(a.config) / "checkpoints").string();
+    if (is_run) {
+        options.checkpoints = (fs::path(a.config) / "checkpoints").string();
+        const std::string warning = train::use_kept_tokenizer(options.run, a.config);
+        if (!warning.empty()) io.err << "warning: " << warning << '\n';
+    }
     options.steps = a.steps;
     options.force = a.force;
     options.console = &io.err;

@@ -3,13 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <set>
 
 #include "tutti/base/timing.h"
 #include "tutti/checkpoint/digest.h"
 #include "tutti/checkpoint/store.h"
-#include "tutti/infer/stored_model.h"
 #include "tutti/report/run_events.h"
 #include "tutti/train/checkpointing.h"
 #include "tutti/train/run_directory.h"
@@ -51,21 +49,14 @@ std::unique_ptr<MemoryCopies> memory_of(const TrainOptions& options, comm::World
     return nullptr;
 }
 
-// The stages as their data is opened: a run that goes on has a copy of its tokenizer, for the case that the file is
-// gone.
+// The stages as their data is opened.
 std::vector<spec::RunSpec> with_kept_tokenizer(std::vector<spec::RunSpec> stages, const TrainOptions& options,
                                                Console& console) {
-    const std::string copy = options.resume == "never" ? "" : infer::tokenizer_of_run(options.out);
-    if (copy.empty()) return stages;
-    std::set<std::string> gone;
+    std::set<std::string> said;
     for (spec::RunSpec& stage : stages) {
-        std::string& named = stage.data.tokenizer;
-        if (named == spec::DataSpec{}.tokenizer || std::filesystem::exists(named)) continue;
-        gone.insert(named);
-        named = copy;
+        const std::string warning = options.resume == "never" ? "" : use_kept_tokenizer(stage, options.out);
+        if (!warning.empty() && said.insert(warning).second) console.warn(warning);
     }
-    for (const std::string& named : gone)
-        console.warn(concat("data.tokenizer = \"", named, "\" is not there; going on with the run's copy, ", copy));
     return stages;
 }
 

@@ -4,14 +4,25 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <future>
+#include <utility>
 
 #include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
+#include "tutti/infer/stored_model.h"
 #include "tutti/spec/families.h"
 #include "tutti/spec/stages.h"
 
 namespace tutti::train {
+
+std::string use_kept_tokenizer(spec::RunSpec& run, const std::string& directory) {
+    std::string& named = run.data.tokenizer;
+    const std::string copy = infer::tokenizer_of_run(directory);
+    if (copy.empty() || named == spec::DataSpec{}.tokenizer || std::filesystem::exists(named)) return "";
+    return concat("data.tokenizer = \"", std::exchange(named, copy), "\" is not there; going on with the run's copy, ",
+                  copy);
+}
 
 std::optional<data::DataSet> open_data(const spec::RunSpec& run, Console& console, bool write, const comm::Stop* stop) {
     if (!spec::traits_of(run.model).tokens) return std::nullopt;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "tutti/comm/world.h"
@@ -10,6 +11,10 @@
 #include "tutti/train/console.h"
 
 namespace tutti::train {
+
+// A run that goes on has a copy of its tokenizer in its directory, for the case that data.tokenizer is gone. Returns
+// what to tell the user of it; "": nothing has changed.
+std::string use_kept_tokenizer(spec::RunSpec& run, const std::string& directory);
 
 // Nullopt for the mlp family. `write`: token files may be written beside a text. Throws as data::open() does.
 // `stop` ends the encoding of a text.
