@@ -187,7 +187,8 @@ class Search {
         for (UnitProbe& kind : again.kinds) {
             kind.input += kind.forward;
             kind.backward += kind.forward;
-            kind.pieces_of_backward.front().seconds += kind.forward;
+            for (std::vector<Piece>* pieces : {&kind.pieces_of_input, &kind.pieces_of_backward})
+                pieces->front().seconds += kind.forward;
             kind.kept = again.hidden;
         }
         look.estimate = layouts.pipelines(node, std::array{&probe, &std::as_const(again)}, kFar * fastest_, true);

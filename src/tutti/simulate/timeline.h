@@ -14,8 +14,8 @@
 
 namespace tutti::simulate {
 
-// Prices of kernels and operations. Both functions must be set; they are called once for equal arguments, or a few
-// times.
+// Prices of kernels and operations. Both functions must be set, and give the same for the same arguments: a layout asks
+// once and keeps the answer.
 struct TimelinePrices {
     std::function<double(const rehearsal::KernelCall&)> kernel;
     // An operation with the ranks of its group, or a message with its two ranks: by its kind and bytes.
