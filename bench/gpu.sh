@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in three calls of eight minutes. Each is complete by itself, begins with a canary of at
-# most 40 s, prints what to read first, and writes JSON and logs to OUT. After each part all of OUT is written as one
-# archive to ARCHIVE [OUT.tgz], so that a call that is killed leaves what it had.
+# Everything that needs a GPU, in three calls of eight minutes; or what tells most of it in one. Each is complete by
+# itself, begins with a canary of at most 40 s, prints what to read first, and writes JSON and logs to OUT. After each part
+# all of OUT but weights is written as one archive to ARCHIVE [OUT.tgz], a few MB, so that a call that is killed leaves what
+# it had.
 #
+#   bench/gpu.sh first BUILD OUT        the kernels' and the trainings' tests, equal bits of two trainings, a step of each
+#                                       model, the tuning files of the two smaller ones, gpt2-124m by torch.compile
 #   bench/gpu.sh correctness BUILD OUT  the tests with the label gpu, one process an operation; equal bits of two trainings;
 #                                       loss curves beside PyTorch's from the same weights; compute-sanitizer
 #   bench/gpu.sh rates BUILD OUT        products of the models' shapes beside torch.mm and by cuBLASLt's candidates,
@@ -19,6 +22,9 @@
 # TEST_SECONDS [100], and where tests hang, those of the same part that no time is left for are named as not run, and the
 # next part begins in time. No clock of the GPU is changed.
 #
+# PARTS: those of the call that run, in this order, of kernels training nccl cudnn equal_bits curves sanitizers (correctness),
+# products tuning attention memory health ncu (rates), steps pytorch (steps) [those of the call].
+#
 # The canary: tests of each attention kernel. The first of hopper, tensor and plain that passes computes the attention of
 # everything that follows (train.attention; ATTENTION names one), and the table says so when that is not the fastest.
 #
@@ -28,9 +34,10 @@
 # (gcc, clang or CC).
 #
 # ROWS of `steps`: model:seq_len:micro_batch:global_batch, with :KEY=VALUE for another key of the config [large batches of
-# gpt2-124m, llama3.2-1b and llama3.2-3b, 8 layers of llama3-8b, and CUDA graphs]. MODES: of PyTorch [compiled; "compiled
-# eager"]. CURVES of `correctness`: model:seq_len:micro_batch:global_batch:steps [llama-5m, 200 steps]. MODELS of `rates`
-# [gpt2-124m, llama3.2-1b, llama3.2-3b]. JOBS: tests at a time [6].
+# gpt2-124m, llama3.2-1b and llama3.2-3b, 8 layers of llama3-8b, and CUDA graphs; first: one batch of each of the three].
+# MODES: of PyTorch [compiled; "compiled eager"]. CURVES of `correctness`: model:seq_len:micro_batch:global_batch:steps
+# [llama-5m, 200 steps]. MODELS of `rates` [gpt2-124m, llama3.2-1b, llama3.2-3b; first: without the last]. JOBS: tests at a
+# time [6].
 # To rehearse on a machine without a GPU: DEVICE=cpu ROWS=llama-5m:64:2:4 CURVES=llama-5m:64:2:4:20 MODELS=llama-5m
 # SECONDS_EACH=1 bench/gpu.sh steps ...; THREADS=1 where other programs run beside. `ctest -R gpu_script` rehearses all of it
 # on the emulated GPU.
@@ -55,7 +62,7 @@ if [ "${1:-}" = --pack ]; then
   exit 0
 fi
 case "${1:-}" in
-  correctness | rates | steps) [ $# = 3 ] || { usage >&2; exit 2; } ;;
+  first | correctness | rates | steps) [ $# = 3 ] || { usage >&2; exit 2; } ;;
   -h | --help) usage; exit 0 ;;
   *) usage >&2; exit 2 ;;
 esac
@@ -76,7 +83,7 @@ fi
 missing=()  # parts that did not run to their end
 save() {
   printf '%s\n' "${missing[@]}" | sort -u >"$out/missing.txt"
-  tar czf "$archive.part" -C "$out" . 2>/dev/null && mv "$archive.part" "$archive"
+  tar czf "$archive.part" --exclude='*.safetensors' -C "$out" . 2>/dev/null && mv "$archive.part" "$archive"
 }
 # The table, what is missing, the archive: at the end, and when the call is killed.
 finish() {
@@ -202,13 +209,38 @@ doctor --json >"$out/doctor.json" 2>/dev/null
 sed -n '/^GPUs/,/^$/p' "$out/doctor.txt"
 grep '^problem' "$out/doctor.txt"
 
-models=(${MODELS:-gpt2-124m llama3.2-1b llama3.2-3b})
 # Batches that models are trained with: in small ones the optimizer is 6 to 12 % of a step. The largest first.
-rows=(${ROWS:-llama3.2-3b:4096:1:32 llama3.2-1b:4096:4:32 gpt2-124m:1024:32:512 gpt2-124m:1024:64:512
-  llama3-8b:8192:1:16:model.layers=8 gpt2-124m:1024:4:16:train.cuda_graphs=true})
-[ "$what" = steps ] && models=($(printf '%s\n' "${rows[@]%%:*}" | uniq))
-printf '{"run": "%s", "device": "%s", "seconds": %s, "models": [%s]}\n' "$what" "$device" "$seconds" \
-  "$(printf '"%s", ' "${models[@]}" | sed 's/, $//')" >"$out/setup.json"
+rows="llama3.2-3b:4096:1:32 llama3.2-1b:4096:4:32 gpt2-124m:1024:32:512"
+models="gpt2-124m llama3.2-1b llama3.2-3b"
+all_parts="kernels training nccl cudnn equal_bits curves sanitizers products tuning attention memory health ncu steps pytorch"
+declare -A share=()  # per cent of BUDGET after which no test of a part runs
+case $what in
+  first)
+    parts="kernels training equal_bits steps tuning memory pytorch"
+    share=([kernels]=40 [training]=55)
+    models="gpt2-124m llama3.2-1b"
+    compared=gpt2-124m  # compiling the others takes a minute each
+    ;;
+  correctness)
+    parts="kernels training nccl cudnn equal_bits curves sanitizers"
+    share=([kernels]=32 [training]=52 [nccl]=58 [cudnn]=64 [memcheck]=80 [synccheck]=88 [racecheck]=95 [initcheck]=99)
+    ;;
+  rates) parts="products tuning attention memory health ncu" ;;
+  steps)
+    parts="steps pytorch"
+    rows+=" gpt2-124m:1024:64:512 llama3-8b:8192:1:16:model.layers=8 gpt2-124m:1024:4:16:train.cuda_graphs=true"
+    ;;
+esac
+parts=(${PARTS:-$parts}) models=(${MODELS:-$models}) rows=(${ROWS:-$rows})
+for part in "${parts[@]}"; do
+  [[ " $all_parts " == *" $part "* ]] || { echo "gpu.sh: PARTS: there is no part \`$part\`, but these: $all_parts" >&2; exit 2; }
+done
+stepped=($(printf '%s\n' "${rows[@]%%:*}" | uniq))
+compared=(${compared:-${stepped[@]}})
+[ -n "${ROWS:-}" ] && compared=("${stepped[@]}")
+list() { printf '"%s", ' "$@" | sed 's/^/[/; s/, $/]/'; }
+printf '{"run": "%s", "device": "%s", "seconds": %s, "parts": %s, "models": %s, "stepped": %s, "compared": %s}\n' "$what" "$device" \
+  "$seconds" "$(list "${parts[@]}")" "$(list "${models[@]}")" "$(list "${stepped[@]}")" "$(list "${compared[@]}")" >"$out/setup.json"
 
 bench() {  # name, seconds of measurement, arguments
   local name=$1 seconds=$2
@@ -217,10 +249,11 @@ bench() {  # name, seconds of measurement, arguments
 }
 
 # Each test in a process of its own: the first wrong address ends a CUDA context, and what follows in it says nothing.
-# name, per cent of BUDGET after which no test of this part runs, program, filter of GoogleTest; as many at a time as memory
-# of the GPU allows. OUT/name.codes gets a line for each test: its exit code, 0 skip where it skipped itself.
+# name, program, filter of GoogleTest; as many at a time as memory of the GPU allows. OUT/name.codes gets a line for each
+# test: its exit code, 0 skip where it skipped itself.
 tests_apart() {
-  local name=$1 until=$((start + budget * $2 / 100)) program=$build/tests/cuda/$3 filter=$4 begin=$SECONDS
+  local name=$1 program=$build/tests/cuda/$2 filter=$3 begin=$SECONDS
+  local until=$((start + budget * ${share[$name]:-99} / 100))
   [ -x "$program" ] || { missing+=("$name: there is no $program"); return; }
   mkdir -p "$out/$name"
   timeout 60 "${ours[@]}" "$program" --gtest_list_tests --gtest_filter="$filter" 2>"$out/$name.err" |
@@ -253,8 +286,8 @@ prefix=()
 # Attention that is wrong or hangs would leave nothing of what follows.
 attention=${ATTENTION:-own}
 if [ "$device" = cuda ] && [ -z "${ATTENTION:-}" ]; then
-  budget_of_canary=$((100 * 40 / budget))
-  TEST_SECONDS=${CANARY_SECONDS:-40} tests_apart canary "$budget_of_canary" cuda_gpu_tests "${CANARY:-*CudaAttention*:*LongAttention*}"
+  share[canary]=$((100 * 40 / budget))
+  TEST_SECONDS=${CANARY_SECONDS:-40} tests_apart canary cuda_gpu_tests "${CANARY:-*CudaAttention*:*LongAttention*}"
   passes() { grep -q "^0 .*$1" "$out/canary.codes" && ! grep -vE '^(0|skip) ' "$out/canary.codes" | grep -q "$1"; }
   if ! passes hopper && ! grep -q '^skip .*hopper' "$out/canary.codes"; then
     for kernel in tensor plain; do passes $kernel && break; done
@@ -266,126 +299,145 @@ export TUTTI_TEST_ATTENTION=$attention  # of the tests of whole runs
 step_attention=()
 [ "$attention" = own ] || step_attention=(--set "train.attention=$attention")
 
-case $what in
-  correctness)
-    tests_apart kernels 32 cuda_gpu_tests '*'
-    tests_apart training 52 cuda_gpu_training_tests '*'
-    tests_apart nccl 58 cuda_gpu_nccl_tests '*'
-    if [ -x "$build/tests/cuda/cuda_cudnn_tests" ] && has_cudnn; then
-      tests_apart cudnn 64 cuda_cudnn_tests '*'
-    fi
-    # Two trainings of 20 steps: equal bits of every weight.
-    cat "$here"/*.py >"$out/text.txt"
-    for i in 1 2; do
-      run "train_$i" 30 "${ours[@]}" "$build/tutti" train "$here/../examples/configs/llama-tiny.toml" --out "$out/train_$i" \
-        --set "data.train=$out/text.txt" --set "train.device=$device" --set train.steps=20 --set checkpoint.every=20 --set precision.compute=bf16 \
-        "${step_attention[@]}"
+# The parts, each by its name in PARTS.
+kernels() { tests_apart kernels cuda_gpu_tests '*'; }
+training() { tests_apart training cuda_gpu_training_tests '*'; }
+nccl() { tests_apart nccl cuda_gpu_nccl_tests '*'; }
+cudnn() {
+  [ -x "$build/tests/cuda/cuda_cudnn_tests" ] && has_cudnn && tests_apart cudnn cuda_cudnn_tests '*'
+}
+text() { cat "$here"/*.py >"$out/text.txt"; }
+# Two trainings of 20 steps: equal bits of every weight.
+equal_bits() {
+  text
+  for i in 1 2; do
+    run "train_$i" 30 "${ours[@]}" "$build/tutti" train "$here/../examples/configs/llama-tiny.toml" --out "$out/train_$i" \
+      --set "data.train=$out/text.txt" --set "train.device=$device" --set train.steps=20 --set checkpoint.every=20 --set precision.compute=bf16 \
+      "${step_attention[@]}"
+  done
+  find "$out/train_1" -name '*.safetensors' | sort | while read -r file; do
+    cmp "$file" "${file/train_1/train_2}" >>"$out/equal_bits.log" 2>&1 || echo "differs: $file" >>"$out/equal_bits.log"
+  done
+}
+# Same weights, same samples in the same order: loss by loss. Exit code 1: a curve is too far away, as the table says.
+curves() {
+  text
+  for row in ${CURVES:-llama-5m:256:8:16:200}; do
+    IFS=: read -r model seq micro batch count <<<"$row"
+    name=curve_${row//:/_}
+    attempt "$name" 150 "$python" "$here/loss_curve.py" --tutti "${ours[*]} $build/tutti" --device "$device" --text "$out/text.txt" \
+      --out "$out/$name" --model "$model" --seq-len "$seq" --micro-batch "$micro" --batch "$batch" --steps "$count" \
+      --threads "${THREADS:-0}"
+    [ -s "$out/$name/loss_curve.json" ] || missing+=("$name: not compared, see $out/$name.err")
+  done
+}
+sanitizers() {
+  local tool
+  tool=$(command -v compute-sanitizer || ls "${CUDA_HOME:-/usr/local/cuda}/bin/compute-sanitizer" 2>/dev/null)
+  if [ -z "$tool" ]; then
+    missing+=("compute-sanitizer: neither on the path nor in ${CUDA_HOME:-/usr/local/cuda}/bin")
+    return
+  fi
+  export TUTTI_TEST_WITHOUT_GUARDS=1  # the tool sees what lies behind an array
+  checked() {  # tool, program, filter
+    prefix=("$tool" --tool "$1" --error-exitcode 9 --print-limit 5)
+    tests_apart "$@"
+  }
+  checked memcheck cuda_gpu_tests '*attention*:*norm*:*cross_entropy*:*bias*:*rope*:*embedding*:*adamw*'
+  checked synccheck cuda_gpu_tests '*CudaAttention*:*norm*:*cross_entropy*'
+  # Of kernels without wgmma and TMA.
+  checked racecheck cuda_gpu_tests '*CudaAttention*/tensor:*norm*:*cross_entropy*:*column*:*bias*'
+  # Reads of memory that nothing wrote: in whole runs, since the arrays of kernel tests are filled with NaN.
+  checked initcheck cuda_gpu_training_tests '*TwentyStepsInBf16*:*DocumentsAreRespected*:*AccumulationDoesNot*'
+  prefix=()
+}
+products() {
+  for model in "${models[@]}"; do
+    bench "gemm_$model" "$seconds" gemm --model "$model"
+    [ -s "$out/gemm_$model.log" ] &&
+      run "torch_mm_$model" 45 "$python" "$here/pytorch_step.py" gemm --device "$device" --dtype bf16 \
+        --shapes "$out/gemm_$model.log" --seconds "$seconds"
+  done
+}
+# The candidates for each product of a step, heuristic's first and fastest; and the step with either.
+tuning() {
+  for model in "${models[@]}"; do
+    [ "$device" = cuda ] || break  # a CPU has no cuBLASLt
+    sizes=(--set train.seq_len=4096 --set train.micro_batch=1 --set train.global_batch=1)
+    [[ $model == gpt2* ]] && sizes=(--set train.seq_len=1024 --set train.micro_batch=16 --set train.global_batch=16)
+    products=$out/products_$model.json
+    sizes+=("${step_attention[@]}")
+    bench "tune_$model" 2 step --model "$model" "${sizes[@]}" --tune "$products" || continue
+    bench "heuristic_step_$model" $((seconds / 2 + 1)) step --model "$model" "${sizes[@]}"
+    bench "tuned_step_$model" $((seconds / 2 + 1)) step --model "$model" "${sizes[@]}" --set "train.gemm_tuning=$products"
+    [ "$attention" = own ] || continue  # the times of all kernels need all to be right
+    times=$out/attention_$model.json
+    bench "tune_attention_$model" 2 attention --model "$model" "${sizes[@]}" --tune "$times" || continue
+    bench "fastest_step_$model" $((seconds / 2 + 1)) step --model "$model" "${sizes[@]}" \
+      --set "train.gemm_tuning=$products" --set train.attention=fastest --set "train.attention_tuning=$times"
+  done
+}
+attention() {
+  local kernels=(--by "$attention")
+  [ "$attention" = own ] && kernels+=(--by tensor)
+  has_cudnn && kernels+=(--by cudnn)
+  [ "$device" = cuda ] || kernels=()
+  bench attention $((2 * seconds)) attention "${kernels[@]}"
+}
+memory() { bench memory "$seconds" memory; }
+health() { run health 45 "${ours[@]}" "$build/tutti" health --device "$device" --seconds "$seconds" --json; }
+# What limits each of our kernels: memory, tensor cores, stalls. A step of two layers.
+ncu() {
+  if [ -n "$(type -P ncu)" ]; then
+    model=${models[0]}
+    run "ncu_$model" 90 "${ours[@]}" ncu --csv --clock-control none --set basic --section MemoryWorkloadAnalysis \
+      --section WarpStateStats --section Occupancy -c 80 \
+      -k 'regex:hopper|column|norm_kernel|norm_input|norm_gradients|cross|delta|rope|embedding|update|swiglu|gelu' \
+      "$build/tutti" bench step --model "$model" --device "$device" --seconds 1 --set model.layers=2 \
+      --set train.global_batch=1 --set train.micro_batch=1 --set train.seq_len=1024 "${step_attention[@]}"
+  elif [ "$device" = cuda ]; then
+    missing+=("ncu: not on the path")
+  fi
+}
+steps() {
+  if [ "$device" = cuda ] && command -v nvidia-smi >/dev/null; then
+    nvidia-smi --query-gpu=timestamp,clocks.sm,power.draw,temperature.gpu --format=csv -lms 200 >"$out/clocks.csv" 2>&1 &
+    clocks=$!
+  fi
+  for row in "${rows[@]}"; do
+    IFS=: read -r model seq micro batch setting <<<"$row"
+    name=${row//[:=]/_}
+    # Seven steps are the fewest, of 6 s for the largest model.
+    beyond=90 bench "step_$name" "$seconds" step --model "$model" --kernels --set "train.seq_len=$seq" \
+      --set "train.global_batch=$batch" --set "train.micro_batch=$micro" ${setting:+--set "$setting"} \
+      "${step_attention[@]}"
+  done
+}
+# PyTorch takes the largest micro-batch of each model, which its memory may not: then the next smaller one. Compiled
+# first, which the figures need. The 28 blocks of the 3B are compiled one as the other: whole it takes minutes.
+# torch.compile builds what starts its kernels; without a C compiler each row would fail after its start-up time.
+pytorch() {
+  local modes=(${MODES:-compiled}) ran
+  [ -n "${CC:-$(command -v gcc || command -v clang)}" ] || { modes=(${modes[@]/compiled/}); missing+=("torch.compile: neither gcc nor clang here, nor CC"); }
+  for mode in "${modes[@]}"; do
+    ran=" "
+    for ((i = ${#rows[@]} - 1; i >= 0; --i)); do
+      IFS=: read -r model seq micro batch setting <<<"${rows[i]}"
+      [ -n "${setting:-}" ] || [[ $ran == *" $model "* || " ${compared[*]} " != *" $model "* ]] && continue
+      how=()
+      [ $mode = compiled ] && how=(--compile)
+      [ $mode = compiled ] && [[ $model == *3b ]] && how=(--compile-blocks)
+      attempt "pytorch_${mode}_${rows[i]//[:=]/_}" 110 "$python" "$here/pytorch_step.py" step --device "$device" --dtype bf16 \
+        --model "$model" --batch "$batch" --micro-batch "$micro" --seq-len "$seq" --steps "${STEPS:-6}" "${how[@]}"
+      case $? in 0 | 124 | 137) ran+="$model " ;; esac  # a smaller micro-batch takes no less time
     done
-    find "$out/train_1" -name '*.safetensors' | sort | while read -r file; do
-      cmp "$file" "${file/train_1/train_2}" >>"$out/equal_bits.log" 2>&1 || echo "differs: $file" >>"$out/equal_bits.log"
-    done
-    # Same weights, same samples in the same order: loss by loss. Exit code 1: a curve is too far away, as the table says.
-    for row in ${CURVES:-llama-5m:256:8:16:200}; do
-      IFS=: read -r model seq micro batch count <<<"$row"
-      name=curve_${row//:/_}
-      attempt "$name" 150 "$python" "$here/loss_curve.py" --tutti "${ours[*]} $build/tutti" --device "$device" --text "$out/text.txt" \
-        --out "$out/$name" --model "$model" --seq-len "$seq" --micro-batch "$micro" --batch "$batch" --steps "$count" \
-        --threads "${THREADS:-0}"
-      [ -s "$out/$name/loss_curve.json" ] || missing+=("$name: not compared, see $out/$name.err")
-    done
-    tool=$(command -v compute-sanitizer || ls "${CUDA_HOME:-/usr/local/cuda}/bin/compute-sanitizer" 2>/dev/null)
-    if [ -n "$tool" ]; then
-      export TUTTI_TEST_WITHOUT_GUARDS=1  # the tool sees what lies behind an array
-      prefix=("$tool" --tool memcheck --error-exitcode 9 --print-limit 5)
-      tests_apart memcheck 80 cuda_gpu_tests '*attention*:*norm*:*cross_entropy*:*bias*:*rope*:*embedding*:*adamw*'
-      prefix=("$tool" --tool synccheck --error-exitcode 9 --print-limit 5)
-      tests_apart synccheck 88 cuda_gpu_tests '*CudaAttention*:*norm*:*cross_entropy*'
-      prefix=("$tool" --tool racecheck --error-exitcode 9 --print-limit 5)  # of kernels without wgmma and TMA
-      tests_apart racecheck 95 cuda_gpu_tests '*CudaAttention*/tensor:*norm*:*cross_entropy*:*column*:*bias*'
-      # Reads of memory that nothing wrote: in whole runs, since the arrays of kernel tests are filled with NaN.
-      prefix=("$tool" --tool initcheck --error-exitcode 9 --print-limit 5)
-      tests_apart initcheck 99 cuda_gpu_training_tests '*TwentyStepsInBf16*:*DocumentsAreRespected*:*AccumulationDoesNot*'
-    else
-      missing+=("compute-sanitizer: neither on the path nor in ${CUDA_HOME:-/usr/local/cuda}/bin")
-    fi
-    ;;
-  rates)
-    for model in "${models[@]}"; do
-      bench "gemm_$model" "$seconds" gemm --model "$model"
-      [ -s "$out/gemm_$model.log" ] &&
-        run "torch_mm_$model" 45 "$python" "$here/pytorch_step.py" gemm --device "$device" --dtype bf16 \
-          --shapes "$out/gemm_$model.log" --seconds "$seconds"
-    done
-    # The candidates for each product of a step, heuristic's first and fastest; and the step with either.
-    for model in "${models[@]}"; do
-      [ "$device" = cuda ] || break  # a CPU has no cuBLASLt
-      sizes=(--set train.seq_len=4096 --set train.micro_batch=1 --set train.global_batch=1)
-      [[ $model == gpt2* ]] && sizes=(--set train.seq_len=1024 --set train.micro_batch=16 --set train.global_batch=16)
-      products=$out/products_$model.json
-      sizes+=("${step_attention[@]}")
-      bench "tune_$model" 2 step --model "$model" "${sizes[@]}" --tune "$products" || continue
-      bench "heuristic_step_$model" $((seconds / 2 + 1)) step --model "$model" "${sizes[@]}"
-      bench "tuned_step_$model" $((seconds / 2 + 1)) step --model "$model" "${sizes[@]}" --set "train.gemm_tuning=$products"
-      [ "$attention" = own ] || continue  # the times of all kernels need all to be right
-      times=$out/attention_$model.json
-      bench "tune_attention_$model" 2 attention --model "$model" "${sizes[@]}" --tune "$times" || continue
-      bench "fastest_step_$model" $((seconds / 2 + 1)) step --model "$model" "${sizes[@]}" \
-        --set "train.gemm_tuning=$products" --set train.attention=fastest --set "train.attention_tuning=$times"
-    done
-    kernels=(--by "$attention")
-    [ "$attention" = own ] && kernels+=(--by tensor)
-    has_cudnn && kernels+=(--by cudnn)
-    [ "$device" = cuda ] || kernels=()
-    bench attention $((2 * seconds)) attention "${kernels[@]}"
-    bench memory "$seconds" memory
-    run health 45 "${ours[@]}" "$build/tutti" health --device "$device" --seconds "$seconds" --json
-    # What limits each of our kernels: memory, tensor cores, stalls. A step of two layers.
-    if command -v ncu >/dev/null; then
-      model=${models[0]}
-      run "ncu_$model" 90 "${ours[@]}" ncu --csv --clock-control none --set basic --section MemoryWorkloadAnalysis \
-        --section WarpStateStats --section Occupancy -c 80 \
-        -k 'regex:hopper|column|norm_kernel|norm_input|norm_gradients|cross|delta|rope|embedding|update|swiglu|gelu' \
-        "$build/tutti" bench step --model "$model" --device "$device" --seconds 1 --set model.layers=2 \
-        --set train.global_batch=1 --set train.micro_batch=1 --set train.seq_len=1024 "${step_attention[@]}"
-    elif [ "$device" = cuda ]; then
-      missing+=("ncu: not on the path")
-    fi
-    ;;
-  steps)
-    if [ "$device" = cuda ] && command -v nvidia-smi >/dev/null; then
-      nvidia-smi --query-gpu=timestamp,clocks.sm,power.draw,temperature.gpu --format=csv -lms 200 >"$out/clocks.csv" 2>&1 &
-      clocks=$!
-    fi
-    beyond=90  # seven steps are the fewest, of 6 s for the largest model
     for row in "${rows[@]}"; do
-      IFS=: read -r model seq micro batch setting <<<"$row"
-      name=${row//[:=]/_}
-      bench "step_$name" "$seconds" step --model "$model" --kernels --set "train.seq_len=$seq" \
-        --set "train.global_batch=$batch" --set "train.micro_batch=$micro" ${setting:+--set "$setting"} \
-        "${step_attention[@]}"
+      [[ $row == *=* || $ran == *" ${row%%:*} "* || " ${compared[*]} " != *" ${row%%:*} "* ]] ||
+        missing+=("PyTorch, $mode, on ${row%%:*}: no row ran, see $out/pytorch_${mode}_*.err")
     done
-    # PyTorch takes the largest micro-batch of each model, which its memory may not: then the next smaller one. Compiled
-    # first, which the figures need. The 28 blocks of the 3B are compiled one as the other: whole it takes minutes.
-    # torch.compile builds what starts its kernels; without a C compiler each row would fail after its start-up time.
-    modes=(${MODES:-compiled})
-    [ -n "${CC:-$(command -v gcc || command -v clang)}" ] || { modes=(${modes[@]/compiled/}); missing+=("torch.compile: neither gcc nor clang here, nor CC"); }
-    for mode in "${modes[@]}"; do
-      compared=" "
-      for ((i = ${#rows[@]} - 1; i >= 0; --i)); do
-        IFS=: read -r model seq micro batch setting <<<"${rows[i]}"
-        [ -n "${setting:-}" ] || [[ $compared == *" $model "* ]] && continue
-        how=()
-        [ $mode = compiled ] && how=(--compile)
-        [ $mode = compiled ] && [[ $model == *3b ]] && how=(--compile-blocks)
-        attempt "pytorch_${mode}_${rows[i]//[:=]/_}" 110 "$python" "$here/pytorch_step.py" step --device "$device" --dtype bf16 \
-          --model "$model" --batch "$batch" --micro-batch "$micro" --seq-len "$seq" --steps "${STEPS:-6}" "${how[@]}"
-        case $? in 0 | 124 | 137) compared+="$model " ;; esac  # a smaller micro-batch takes no less time
-      done
-      for row in "${rows[@]}"; do
-        [[ $row == *=* || $compared == *" ${row%%:*} "* ]] || missing+=("PyTorch, $mode, on ${row%%:*}: no row ran, see $out/pytorch_${mode}_*.err")
-      done
-    done
-    ;;
-esac
+  done
+}
+
+for part in "${parts[@]}"; do "$part"; done
 
 finish 0

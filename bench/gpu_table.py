@@ -66,8 +66,9 @@ def first_failure(log):
     return lines[start:start + 6]
 
 
-def correctness(folder, summary, figures):
-    failed, codes_of = 0, {}
+def codes_of_tests(folder, summary):
+    """Prints what came of each part's tests, with the first failures; returns the exit codes by part and test."""
+    codes_of = {}
     for codes in sorted(folder.glob("*.codes")):
         name, rows = codes.stem, [line.split(" ", 1) for line in codes.read_text().splitlines()]
         codes_of[name] = {test: code for code, test in rows}
@@ -75,7 +76,6 @@ def correctness(folder, summary, figures):
         hung = [test for code, test in rows if code in ("124", "137")]
         skipped = [test for code, test in rows if code == "skip"]
         not_run = [test for code, test in rows if code == "not-run"]
-        failed += len(bad)
         summary[name] = {"tests": len(rows), "failed": bad, "hung": hung, "skipped": skipped, "not_run": not_run}
         print(f"{name:12} {len(rows):4} tests, {len(bad)} failed, {len(hung)} of these hung; {len(skipped)} skipped,"
               f" {len(not_run)} not run")
@@ -83,13 +83,13 @@ def correctness(folder, summary, figures):
             print(f"    {test}")
             for line in first_failure(folder / name / (test.replace("/", "_") + ".log")):
                 print(f"        {line[:160]}")
-    differs = (folder / "equal_bits.log").read_text() if (folder / "equal_bits.log").exists() else ""
-    weights = list((folder / "train_1").rglob("*.safetensors"))
-    equal = bool(weights) and "differ" not in differs
-    summary["equal_bits"] = equal
-    print(f"two trainings of 20 steps: {'equal bits' if equal else 'NOT equal, see equal_bits.log'} ({len(weights)} files)")
+    return codes_of
 
-    def tests(what, part, named=None):
+
+def tests(folder, summary, figures, parts):
+    codes_of = codes_of_tests(folder, summary)
+
+    def figure(what, part, named=None):
         """A figure that tests of a part decide: those `named`, else all but the skipped ones."""
         codes = codes_of.get(part, {})
         mine = {test: code for test, code in codes.items() if test in named} if named else codes
@@ -100,21 +100,41 @@ def correctness(folder, summary, figures):
         reached = False if good < len(ran) else True if complete else None
         figures.add(what, reached, f"{good} of {len(mine)} tests of `{part}` passed, {len(cut)} not run")
 
-    tests("kernels green on the GPU, f32 and bf16 within derived bounds", "kernels")
-    tests("trainings green on the GPU", "training")
-    tests("f32: losses of 20 steps within 1e-5 of the CPU's", "training", ["CudaTraining.TwentyStepsFollowTheCpu"])
-    tests("bf16: losses of 20 steps within the derived bound of the CPU's", "training",
-          ["CudaTraining.TwentyStepsInBf16FollowTheCpu"])
-    figures.add("two runs of 20 steps: equal bits", equal if weights else None, f"{len(weights)} files of weights")
-    tests("compute-sanitizer memcheck clean", "memcheck")
-    tests("compute-sanitizer synccheck clean", "synccheck")
-    tests("compute-sanitizer racecheck clean", "racecheck")
-    tests("compute-sanitizer initcheck clean", "initcheck")
-    code = curves(folder, summary)
-    said = [x for name, x in summary.items() if name.startswith("curve_")]
-    figures.add("loss curves of 200 steps beside PyTorch's", all(not x["wrong"] for x in said) if said else None,
-                f"{len(said)} compared")
-    return 1 if failed or not equal else code
+    if "kernels" in parts:
+        figure("kernels green on the GPU, f32 and bf16 within derived bounds", "kernels")
+    if "training" in parts:
+        figure("trainings green on the GPU", "training")
+        figure("f32: losses of 20 steps within 1e-5 of the CPU's", "training", ["CudaTraining.TwentyStepsFollowTheCpu"])
+        figure("bf16: losses of 20 steps within the derived bound of the CPU's", "training",
+               ["CudaTraining.TwentyStepsInBf16FollowTheCpu"])
+    if "sanitizers" in parts:
+        for tool in ("memcheck", "synccheck", "racecheck", "initcheck"):
+            figure(f"compute-sanitizer {tool} clean", tool)
+    return any(summary[name]["failed"] for name in codes_of)
+
+
+def equal_bits(folder, summary, figures):
+    differs = (folder / "equal_bits.log").read_text() if (folder / "equal_bits.log").exists() else ""
+    weights = list((folder / "train_1").rglob("*.safetensors"))
+    summary["equal_bits"] = bool(weights) and "differ" not in differs
+    print(f"two trainings of 20 steps: {'equal bits' if summary['equal_bits'] else 'NOT equal, see equal_bits.log'}"
+          f" ({len(weights)} files)")
+    figures.add("two runs of 20 steps: equal bits", summary["equal_bits"] if weights else None, f"{len(weights)} files of weights")
+    return not summary["equal_bits"]
+
+
+def curves(folder, summary, figures):
+    """Loss curves beside PyTorch's; whether one is too far away."""
+    said = []
+    for path in sorted(folder.glob("curve_*/loss_curve.json")):
+        curve = json.loads(path.read_text())
+        said.append(curve)
+        summary[path.parent.name] = {"wrong": curve["wrong"], **curve["figures"]}
+        for line in (folder / f"{path.parent.name}.log").read_text().splitlines():
+            print(f"{path.parent.name}: {line}")
+    wrong = any(x["wrong"] for x in said)
+    figures.add("loss curves of 200 steps beside PyTorch's", not wrong if said else None, f"{len(said)} compared")
+    return wrong
 
 
 def print_tuning(folder, model, summary, figures):
@@ -156,7 +176,7 @@ def compare_attention(rows, figures):
     return figures.add(what, least >= CUDNN, f"least {least:.2f} of cuDNN's rate, at T {T}, D {D}, {name}; {len(shares)} cases")
 
 
-def rates(folder, summary, figures):
+def products(folder, summary, figures):
     for path in sorted(folder.glob("gemm_*.log")):
         model = path.stem[5:]
         said = document(folder, path.stem)
@@ -174,35 +194,51 @@ def rates(folder, summary, figures):
             print(f"{row['name']:24}{row['flops_per_s'] / 1e12:9.2f} {row['share_of_peak']:8.1%} {row['implementation']:>9}"
                   f" {share if share is None else format(share, '.2f')!s:>12}")
     for model in summary["setup"]["models"]:
-        print_tuning(folder, model, summary, figures)
         # torch.mm makes no f32 sums of 16-bit factors, which our weight gradients are.
         ratios = [x["flops_per_s"] / x["torch"] for x in summary.get(f"gemm_{model}", [])
                   if x["torch"] and not x["name"].endswith(" dw")]
         what = f"{model}: products beside torch.mm within 3 %"
         figures.add(what, None if not ratios else min(ratios) >= 1 / PRODUCTS,
                     f"least {min(ratios):.2f} of torch.mm's rate, {len(ratios)} products" if ratios else "no row of PyTorch")
+
+
+def tuning(folder, summary, figures):
+    for model in summary["setup"]["models"]:
+        print_tuning(folder, model, summary, figures)
+
+
+def attention(folder, summary, figures):
     said = document(folder, "attention")
     for row in said["rows"] if said else []:
         print(f"attention T {row['T']:6} D {row['D']:4} {row['pass']:18} {row['flops_per_s'] / 1e12:10.2f} TFLOP/s  by {row['by']}")
     summary["attention"] = said["rows"] if said else None
     compare_attention(summary["attention"] or [], figures)
-    memory = document(folder, "memory")
-    for row in memory["rows"] if memory else []:
+
+
+def memory(folder, summary, figures):
+    said = document(folder, "memory")
+    rows = said["rows"] if said else []
+    for row in rows:
         print(f"memory {row['name']:18} {row['bytes_per_s'] / 1e9:8.0f} GB/s {row['share_of_copy']:7.1%} of the copy's rate")
-    summary["memory"] = memory["rows"] if memory else None
-    shares = {row["name"]: row["share_of_copy"] for row in memory["rows"] if row["name"] != "copy"} if memory else {}
+    summary["memory"] = rows or None
+    shares = {row["name"]: row["share_of_copy"] for row in rows if row["name"] != "copy"}
     worst = min(shares, key=shares.get, default="")
     figures.add("memory-bound kernels at 85 % of the copy's rate", all(x >= COPY for x in shares.values()) if shares else None,
                 f"least {worst} {shares[worst]:.1%} of {', '.join(shares)}" if shares else "no memory.log")
-    health = document(folder, "health")
-    if health:
-        summary["health"] = {"healthy": health["healthy"], "findings": health["findings"]}
-        print(f"health: {'healthy' if health['healthy'] else 'NOT healthy'}")
-        for finding in health["findings"]:
+
+
+def health(folder, summary, _):
+    said = document(folder, "health")
+    if said:
+        summary["health"] = {"healthy": said["healthy"], "findings": said["findings"]}
+        print(f"health: {'healthy' if said['healthy'] else 'NOT healthy'}")
+        for finding in said["findings"]:
             print(f"    {finding['text']}")
+
+
+def ncu(folder, *_):
     for path in sorted(folder.glob("ncu_*.log")):
         print(f"ncu: {path}")
-    return 0
 
 
 def print_kernels(said):
@@ -223,18 +259,6 @@ def clocks(folder):
     return len(busy)
 
 
-def curves(folder, summary):
-    """Loss curves beside PyTorch's; 1 when one is too far away."""
-    code = 0
-    for path in sorted(folder.glob("curve_*/loss_curve.json")):
-        said = json.loads(path.read_text())
-        summary[path.parent.name] = {"wrong": said["wrong"], **said["figures"]}
-        for line in (folder / f"{path.parent.name}.log").read_text().splitlines():
-            print(f"{path.parent.name}: {line}")
-        code = max(code, 1 if said["wrong"] else 0)
-    return code
-
-
 def slow_passes(said):
     """The kernels of a step that memory bounds and that reach less than COPY of the copy's rate; and their number."""
     bound = [x for x in said["rows"] if x["bound_by"] == "memory" and x["seconds"] / x["calls"] > LOOSE_US * 1e-6]
@@ -244,14 +268,16 @@ def slow_passes(said):
 
 def judge_steps(best, compiled, summary, figures):
     """best, compiled: by model, the fastest row of Tutti's, and tokens/s of torch.compile."""
-    for model in summary["setup"]["models"]:
+    compared = summary["setup"]["compared"] if "pytorch" in summary["setup"]["parts"] else []
+    for model in summary["setup"]["stepped"]:
         said, beside, asked = best.get(model), compiled.get(model), MFU.get(model)
         if asked:
             figures.add(f"{model}: {asked:.0%} MFU, causal", said and said["mfu_causal"] >= asked,
                         f"{said['mfu_causal']:.1%} of {said['device_peak_flops_per_s'] / 1e12:.0f} TFLOP/s" if said else "no row")
-        times = said["tokens_per_s"] / beside if said and beside else None
-        figures.add(f"{model}: {COMPILED} times torch.compile", times and times >= COMPILED,
-                    f"{times:.2f} times" if times else "no row of torch.compile" if said else "no row")
+        if model in compared:
+            times = said["tokens_per_s"] / beside if said and beside else None
+            figures.add(f"{model}: {COMPILED} times torch.compile", times and times >= COMPILED,
+                        f"{times:.2f} times" if times else "no row of torch.compile" if said else "no row")
         if said:
             slow, count = slow_passes(said)
             figures.add(f"{model}: its memory-bound kernels at 85 % of the copy's rate", not slow if count else None,
@@ -293,23 +319,30 @@ def steps(folder, summary, figures):
         print(f"\n{model}, its fastest row: {said['mfu_causal']:.1%} MFU. Where the time goes:")
         print_kernels(said)
     judge_steps(best, compiled, summary, figures)
-    return 0
 
 
-READ_FIRST = {"correctness": "failed tests, each with the lines of its first failure; WRONG lines of the loss curves; then memcheck,"
-                              " synccheck, racecheck and initcheck",
+READ_FIRST = {"first": "failed tests, each with the lines of its first failure; then MFU of each model, and its longest kernels far"
+                       " from what limits them",
+              "correctness": "failed tests, each with the lines of its first failure; WRONG lines of the loss curves; then memcheck,"
+                             " synccheck, racecheck and initcheck",
               "rates": "products by `own` (cuBLASLt has no kernel for them) and below 0.97 of torch.mm; first candidates that"
                        " are slower than the fastest; memory below 85 %",
               "steps": "MFU of the fastest row of each model; then its longest kernels far from what limits them"}
+
+TESTS = {"kernels", "training", "nccl", "cudnn", "sanitizers"}  # parts that `tests` reads
+PARTS = [equal_bits, curves, products, tuning, attention, memory, health, ncu, steps]  # by name; each: whether something is wrong
 
 
 def main():
     folder = pathlib.Path(sys.argv[1])
     setup = json.loads((folder / "setup.json").read_text())
+    parts = setup["parts"]
     summary = {"setup": setup}
     print(f"\n== Read first: {READ_FIRST[setup['run']]}")
     figures = Figures()
-    code = {"correctness": correctness, "rates": rates, "steps": steps}[setup["run"]](folder, summary, figures)
+    wrong = [tests(folder, summary, figures, parts)] if TESTS & set(parts) else []
+    wrong += [part(folder, summary, figures) for part in PARTS if part.__name__ in parts]
+    code = 1 if any(wrong) else 0
     not_measured = figures.show()
     summary["missing"] = (folder / "missing.txt").read_text().split("\n")[:-1] if (folder / "missing.txt").exists() else []
     for line in summary["missing"]:

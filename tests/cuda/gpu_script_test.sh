@@ -27,15 +27,25 @@ gpu_sh() { cd "$machine"; exec "${there[@]}" env -i "${settings[@]}" bash bench/
 grep -v '^ *#' "$source/bench/gpu.sh" | grep -q ' ncu -' || fail "the script asks for no profile"
 grep -v '^ *#' "$source/bench/gpu.sh" | grep ' ncu -' | grep -v clock-control && fail "a profile that locks the clocks"
 
-for call in correctness rates steps; do
+for call in first correctness rates steps; do
   begin=$SECONDS code=0
   (gpu_sh $call pack "$out/$call") >"$out/$call.txt" 2>&1 || code=$?
   case $code in 0 | 1 | 3) ;; *) cat "$out/$call.txt"; fail "$call: exit code $code" ;; esac
   [ $((SECONDS - begin)) -lt 90 ] || fail "$call took $((SECONDS - begin)) s of 40"
   from $call summary.json | python3 -m json.tool >/dev/null || fail "$call: no summary in the archive"
   from $call table.txt | grep -q 'Figures to reach' || fail "$call: no table in the archive"
+  [ "$(wc -c <"$out/$call.tgz")" -lt 4000000 ] || fail "$call: an archive of $(wc -c <"$out/$call.tgz") bytes"
   grep -q 'NOT complete' "$out/$call.txt" || fail "$call: nothing is named as missing, and there is no PyTorch"
 done
+from first summary.json | grep -q '"equal_bits": true' || fail "first: two trainings differ, or did not run"
+from first table.txt | grep -q 'compute-sanitizer' && fail "first: the table has a figure of a part that it has not"
+# Parts are named; what no part is called runs nothing.
+(settings+=("PARTS=memory health") && gpu_sh rates pack "$out/parts") >"$out/parts.txt" 2>&1 || true
+from parts table.txt | grep -q '^memory ' || fail "PARTS: no row of memory"
+from parts table.txt | grep -q 'beside torch.mm' && fail "PARTS: a figure of a part that was not asked for"
+code=0
+(settings+=(PARTS=kernel) && gpu_sh correctness pack "$out/parts") >"$out/parts.txt" 2>&1 || code=$?
+[ $code = 2 ] && grep -q 'there is no part `kernel`' "$out/parts.txt" || fail "PARTS=kernel: exit code $code"
 # No test of the canary is one of attention by hopper: the next kernels are tried, and the table says what computes.
 from rates missing.txt | grep -q 'train.attention=plain' || fail "the table does not say which attention computed"
 from correctness summary.json | grep -q '"equal_bits": true' || fail "two trainings differ, or did not run"
@@ -74,4 +84,4 @@ done
 from ended_by_TERM missing.txt | grep -q 'ended by a signal' || fail "the archive of an ended call does not say so"
 from ended_by_TERM summary.json >/dev/null || fail "no summary of an ended call"
 rm -rf "$machine"
-echo "gpu.sh: three calls $network, one ended and one killed"
+echo "gpu.sh: four calls $network, one ended and one killed"
