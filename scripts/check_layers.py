@@ -10,6 +10,7 @@ Rules, each printed with file:line where it is broken:
      header is the door to the CUDA runtime: device/cuda/runtime.h.
   5. The large ones among them (HOMES below) stand in one file each; our own header beside that file is for the others.
   6. GoogleTest and the headers of folders `testing/` stand in *_test.cpp files and in folders `testing/` only.
+  7. The table of rooms in docs/architecture.md names each room.
 Exit code 0: all hold. 1: some do not. 2: the inputs cannot be read.
 """
 
@@ -156,6 +157,10 @@ def check_tree(root):
         for missing in sorted(allowed[room] - reached):
             problems.append(f"CMakeLists.txt:{number}: layers.txt lets `{room}` include `{missing}`, but its DEPENDS do "
                             "not reach that room")
+    rows = [line for line in (root / "docs" / "architecture.md").read_text().splitlines() if line.startswith("|")]
+    for room in allowed:
+        if not any(f"`{room}` " in row for row in rows):
+            problems.append(f"docs/architecture.md:1: no row of the table of rooms says what `{room}` is for")
     source = root / "src" / "tutti"
     files = sorted(p for p in source.rglob("*") if p.suffix in SUFFIXES)
     for path in files:

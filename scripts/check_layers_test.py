@@ -15,10 +15,13 @@ CMAKE = ("tutti_room(base)\n"
 
 
 class CheckLayers(unittest.TestCase):
-    def problems(self, files, layers=LAYERS, cmake=CMAKE):
+    def problems(self, files, layers=LAYERS, cmake=CMAKE, rooms=None):
+        if rooms is None:
+            rooms = [line.split(":")[0] for line in layers.splitlines() if ":" in line]
+        table = "".join(f"| group | `{room}` what it is for |\n" for room in rooms)
         with tempfile.TemporaryDirectory() as folder:
             root = pathlib.Path(folder)
-            for name, text in {"layers.txt": layers, "CMakeLists.txt": cmake, **files}.items():
+            for name, text in {"layers.txt": layers, "CMakeLists.txt": cmake, "docs/architecture.md": table, **files}.items():
                 path = root / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text)
@@ -39,6 +42,9 @@ class CheckLayers(unittest.TestCase):
             "src/tutti/spec/testing/contains.h": "#include <gtest/gtest.h>\n",
             "src/tutti/tensor/gemm.cpp": "#include <dnnl.hpp>\n",
         }), [])
+
+    def test_a_room_that_the_table_lacks(self):
+        self.expect("docs/architecture.md:1:", "what `spec` is for", {}, rooms=["base", "tensor"])
 
     def test_an_edge_that_is_not_allowed(self):
         self.expect("src/tutti/base/a.cpp:2:", "room `base` includes \"tutti/spec/b.h\"",
