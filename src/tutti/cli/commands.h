@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tutti/cli/io.h"
-#include "tutti/planner/peers.h"
+#include "tutti/peers/peers.h"
 
 namespace tutti::comm {
 struct Launch;
@@ -50,7 +50,7 @@ int init(const InitArguments& arguments, const Io& io);
 
 struct ConfigArguments {
     std::string name;  // a section, a key or a part of its name; "": all. With `from`: a file of that trainer
-    std::string from;  // a trainer (planner/peers.h); "": none
+    std::string from;  // a trainer (peers/peers.h); "": none
 };
 int config(const ConfigArguments& arguments, const Io& io);
 
@@ -192,10 +192,10 @@ struct PlanArguments : ForecastArguments {
     int top = 10;
     std::vector<std::string> data;  // of the emitted config
     std::string emit, html, svg;    // files; "": none
-    std::string emit_for;           // a trainer (planner/peers.h); "": this one
-    std::vector<std::string> from = std::vector<std::string>(planner::peer_names().size());  // by Peer: a file whose
-                                                                                             // run is planned; "": none
-    std::string why_not;  // a layout in words; "": none
+    std::string emit_for;           // a trainer (peers/peers.h); "": this one
+    std::vector<std::string> from = std::vector<std::string>(peers::names().size());  // by Peer: a file whose
+                                                                                      // run is planned; "": none
+    std::string why_not;                                                              // a layout in words; "": none
     bool explain = false;
     bool scaling = false;    // show the best layout at 8 to 65,536 devices instead
     bool tables = false;     // show a course's tables instead

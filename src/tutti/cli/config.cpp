@@ -100,13 +100,12 @@ Json describe(const std::vector<Key>& keys) {
 }
 
 // Another trainer's options beside the keys.
-int show_options(planner::Peer peer, const std::string& name, const Io& io) {
-    const std::vector<planner::PeerOption> options = planner::options_of(peer);
+int show_options(peers::Peer peer, const std::string& name, const Io& io) {
+    const std::vector<peers::Option> options = peers::options_of(peer);
     auto list = Json::array();
     size_t width = 0;
-    for (const planner::PeerOption& option : options)
-        width = std::max(width, std::min<size_t>(option.theirs.size(), 48));
-    for (const planner::PeerOption& option : options) {
+    for (const peers::Option& option : options) width = std::max(width, std::min<size_t>(option.theirs.size(), 48));
+    for (const peers::Option& option : options) {
         io.text() << left(option.theirs, width) << "  " << wrapped(option.ours, width + 2) << '\n';
         list.push_back({{"theirs", option.theirs}, {"ours", option.ours}});
     }
@@ -118,8 +117,8 @@ int show_options(planner::Peer peer, const std::string& name, const Io& io) {
 }
 
 // The keys that a file of another trainer sets, as a config.
-int convert_config(planner::Peer peer, const std::string& file, const Io& io) {
-    const planner::PeerRun read = planner::read_peer(peer, read_file(file), file);
+int convert_config(peers::Peer peer, const std::string& file, const Io& io) {
+    const peers::TheirRun read = peers::read(peer, read_file(file), file);
     std::vector<std::string> set = read.set;
     std::set<std::string> given;
     for (const std::string& one : set) given.insert(one.substr(0, one.find('=')));
@@ -154,7 +153,7 @@ int convert_config(planner::Peer peer, const std::string& file, const Io& io) {
 int config(const ConfigArguments& arguments, const Io& io) {
     const std::string& name = arguments.name;
     if (!arguments.from.empty()) {
-        const planner::Peer peer = planner::peer_named(arguments.from);
+        const peers::Peer peer = peers::named(arguments.from);
         return name.empty() ? show_options(peer, arguments.from, io) : convert_config(peer, name, io);
     }
     std::vector<Key> keys = all_keys();

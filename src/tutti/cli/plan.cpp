@@ -104,10 +104,10 @@ void why_not(const PlanArguments& a, const planner::Request& request, const plan
 }
 
 // The trainer whose file describes the run.
-std::optional<planner::Peer> peer_of(const PlanArguments& a) {
+std::optional<peers::Peer> peer_of(const PlanArguments& a) {
     const auto file = std::ranges::find_if(a.from, [](const std::string& each) { return !each.empty(); });
     if (file == a.from.end()) return std::nullopt;
-    return static_cast<planner::Peer>(file - a.from.begin());
+    return static_cast<peers::Peer>(file - a.from.begin());
 }
 
 int plan_layouts(const PlanArguments& a, const Io& io, std::vector<std::string> notes) {
@@ -118,12 +118,12 @@ int plan_layouts(const PlanArguments& a, const Io& io, std::vector<std::string> 
     check<UsageError>(request.gpus > 0 && request.run.train.global_batch > 0,
                       "--ranks (--gpus) and --global-batch are needed: how many devices, and ",
                       "sequences of a step over all of them");
-    if (!a.emit_for.empty()) keep_to(request.limits, planner::peer_named(a.emit_for));
+    if (!a.emit_for.empty()) keep_to(request.limits, peers::named(a.emit_for));
     // A broken rule of the config, or a wrong word of --why-not, is said before the search and before a line is
     // printed.
     planner::Request held = request;
     if (!a.why_not.empty()) hold(held.limits, a.why_not);
-    const std::optional<planner::Peer> peer = peer_of(a);
+    const std::optional<peers::Peer> peer = peer_of(a);
     const bool has_layout = !a.config.empty() || peer;
     std::optional<spec::RunSpec> mine;
     planner::check_request(request);
@@ -155,14 +155,13 @@ int plan_layouts(const PlanArguments& a, const Io& io, std::vector<std::string> 
         if (!a.why_not.empty()) why_not(a, request, held, first, io, document);
     }
     if (!a.emit.empty()) {
-        const std::string config = a.emit_for.empty()
-                                       ? planner::to_config(plan, best)
-                                       : planner::emit_for(planner::peer_named(a.emit_for), best.run, request.gpus);
+        const std::string config = a.emit_for.empty() ? planner::to_config(plan, best)
+                                                      : peers::emit(peers::named(a.emit_for), best.run, request.gpus);
         write_file("--emit", a.emit, config);
         text << "wrote " << a.emit
              << (a.data.empty() && a.emit_for.empty() ? "; set its [data] train before `tutti train`" : "") << '\n';
     } else if (!a.emit_for.empty()) {
-        text << '\n' << planner::emit_for(planner::peer_named(a.emit_for), best.run, request.gpus);
+        text << '\n' << peers::emit(peers::named(a.emit_for), best.run, request.gpus);
     }
     if (!a.html.empty()) {
         write_file("--html", a.html, planner::to_html(plan));
@@ -183,9 +182,9 @@ int plan_of_peer(const PlanArguments& a, const Io& io) {
                       "two --from-… describe two runs; give one");
     const auto which = to_size(static_cast<int>(*peer_of(a)));
     const std::string& file = a.from[which];
-    check<UsageError>(a.config.empty(), "--from-", planner::peer_names()[which], " ", file,
+    check<UsageError>(a.config.empty(), "--from-", peers::names()[which], " ", file,
                       " describes the run; leave out CONFIG");
-    const planner::PeerRun peer = planner::read_peer(static_cast<planner::Peer>(which), read_file(file), file);
+    const peers::TheirRun peer = peers::read(static_cast<peers::Peer>(which), read_file(file), file);
     const bool has_model = std::any_of(peer.set.begin(), peer.set.end(), [](const std::string& set) {
         return set.starts_with("model.layers=") || set.starts_with("model.preset=");
     });
@@ -297,7 +296,7 @@ int plan(const PlanArguments& a, const Io& io) {
 
 // --from-megatron, …
 Options from_options(PlanArguments& a) {
-    const std::vector<std::string> names = planner::peer_names();
+    const std::vector<std::string> names = peers::names();
     Options options;
     for (size_t i = 0; i < names.size(); ++i)
         options.push_back({"--from-" + names[i], "FILE", "",
@@ -324,7 +323,7 @@ Command plan_command(PlanArguments& a, const Io& io) {
         if (option.name == "CONFIG") option.without = {"--tables", "--budget", "--tokens"};
         if (option.name == "--set") {
             option.beside = {"CONFIG", "--model"};
-            for (const std::string& name : planner::peer_names()) option.beside.push_back("--from-" + name);
+            for (const std::string& name : peers::names()) option.beside.push_back("--from-" + name);
         }
     }
     const Options of_a_run = joined_options(
@@ -350,8 +349,8 @@ Command plan_command(PlanArguments& a, const Io& io) {
            "price the fastest layout with these axes, such as \"tp 8 pp 16\", and what would help it", &a.why_not},
           {"--svg", "FILE", "", "draw the predicted timeline of CONFIG's layout, or of --why-not", &a.svg, kPath},
           {"--emit-for", "TRAINER", "",
-           concat("keep to layouts that ", joined(planner::peer_names()), " runs, and write its options"), &a.emit_for,
-           planner::peer_names()}},
+           concat("keep to layouts that ", joined(peers::names()), " runs, and write its options"), &a.emit_for,
+           peers::names()}},
          from_options(a)});
     const Options of_scaling = {
         {"--storage", "GB/S", "1", "rate at which a node writes checkpoints", &a.storage_gbs, Between{1e-3, 1e4}},

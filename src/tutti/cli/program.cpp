@@ -120,12 +120,12 @@ Command config_command(ConfigArguments& a, const Io& io) {
             names.emplace_back(field.section);
         if (!field.key.empty()) names.push_back(field.path());
     });
-    const Options options = {{"NAME", "", "", "a section, a key or a group of keys [all sections]; with --from a file",
-                              &a.name, Suggestions{names, true}},
-                             {"--from", "TRAINER", "",
-                              concat("show the options of ", joined(planner::peer_names()),
-                                     " beside our keys; with a file, its run as a config"),
-                              &a.from, planner::peer_names()}};
+    const Options options = {
+        {"NAME", "", "", "a section, a key or a group of keys [all sections]; with --from a file", &a.name,
+         Suggestions{names, true}},
+        {"--from", "TRAINER", "",
+         concat("show the options of ", joined(peers::names()), " beside our keys; with a file, its run as a config"),
+         &a.from, peers::names()}};
     return command_of("config", "explain the keys of a config", a, io, config, options,
                       "Examples:\n"
                       "  tutti config train\n"

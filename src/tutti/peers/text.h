@@ -1,4 +1,4 @@
-// planner/peer_text.h: texts of other trainers as values by name, and back: arguments of a shell script, TOML, YAML,
+// peers/text.h: texts of other trainers as values by name, and back: arguments of a shell script, TOML, YAML,
 // JSON and Python assignments, each as far as configs of trainers need it.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 #include "tutti/base/json.h"
 
-namespace tutti::planner {
+namespace tutti::peers {
 
 using Values = std::map<std::string, std::string>;  // by path: "parallel.tp" -> "8", "--bf16" -> ""
 
@@ -44,4 +44,4 @@ class Script {
     Values variables_;
 };
 
-}  // namespace tutti::planner
+}  // namespace tutti::peers

@@ -1,4 +1,4 @@
-#include "tutti/planner/peer_text.h"
+#include "tutti/peers/text.h"
 
 #include <algorithm>
 #include <charconv>
@@ -7,7 +7,7 @@
 
 #include "tutti/base/error.h"
 
-namespace tutti::planner {
+namespace tutti::peers {
 
 namespace {
 
@@ -294,4 +294,4 @@ Values Script::options() const {
     return values;
 }
 
-}  // namespace tutti::planner
+}  // namespace tutti::peers

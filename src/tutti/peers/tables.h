@@ -1,13 +1,14 @@
-// planner/peer_tables.h: the options of other trainers and the keys of a config that they are, as one table for each
+// peers/tables.h: the options of other trainers and the keys of a config that they are, as one table for each
 // trainer. Writing a run, reading one, `tutti config --from` and docs/from/ are made of these tables.
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <span>
 
-#include "tutti/planner/peers.h"
+#include "tutti/peers/peers.h"
 
-namespace tutti::planner {
+namespace tutti::peers {
 
 constexpr const char* kAbsent = nullptr;
 
@@ -59,4 +60,17 @@ struct TitanSchedule {
 };
 std::span<const TitanSchedule> titan_schedules();
 
-}  // namespace tutti::planner
+// Words for recipes of 8-bit products; torchtitan has a section of options for each.
+inline constexpr Word kMegatronRecipes[] = {
+    {"delayed", "delayed"}, {"tensor", "tensorwise"}, {"block", "blockwise"}, {"mxfp8", "mxfp8"}};
+struct TitanRecipe {
+    const char *ours, *section, *name;
+};
+inline constexpr TitanRecipe kTitanRecipes[] = {{"tensor", "quantize.linear.float8", "tensorwise"},
+                                                {"mxfp8", "quantize.linear.mx", "mxfp8_cublas"}};
+inline constexpr const char* kTitanGather = "quantize.linear.float8.enable_fsdp_float8_all_gather";
+inline constexpr const char* kTitanAllScales = "quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp";
+
+inline constexpr int64_t kNanogptVocab = 50304;  // its default: GPT-2's, rounded up to a multiple of 64
+
+}  // namespace tutti::peers

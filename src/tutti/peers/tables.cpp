@@ -1,11 +1,11 @@
-// planner/peer_tables.cpp: the tables of Megatron-LM, torchtitan, nanotron, DeepSpeed and nanoGPT. The last two were
+// peers/tables.cpp: the tables of Megatron-LM, torchtitan, nanotron, DeepSpeed and nanoGPT. The last two were
 // read in deepspeedai/DeepSpeed@edaa72212 (docs/_pages/config-json.md, runtime/lr_schedules.py, runtime/zero/config.py,
 // ops/adam/fused_adam.py) and karpathy/nanoGPT@3adf61e1 (train.py).
-#include "tutti/planner/peer_tables.h"
+#include "tutti/peers/tables.h"
 
 #include <algorithm>
 
-namespace tutti::planner {
+namespace tutti::peers {
 
 namespace {
 
@@ -533,4 +533,4 @@ bool is_without_effect(std::string_view option) {
 std::span<const Flavor> titan_flavors() { return kFlavors; }
 std::span<const TitanSchedule> titan_schedules() { return kTitanSchedules; }
 
-}  // namespace tutti::planner
+}  // namespace tutti::peers

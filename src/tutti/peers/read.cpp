@@ -1,0 +1,388 @@
+// peers/read.cpp: another trainer's text as keys of a config.
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdio>
+#include <optional>
+#include <set>
+#include <sstream>
+
+#include "tutti/base/error.h"
+#include "tutti/base/json.h"
+#include "tutti/peers/peers.h"
+#include "tutti/peers/tables.h"
+#include "tutti/peers/text.h"
+#include "tutti/spec/model_spec.h"
+#include "tutti/spec/toml.h"
+
+namespace tutti::peers {
+
+namespace {
+
+class Reading {
+  public:
+    Reading(Peer peer, Values given, const std::string& source)
+        : peer_(peer), given_(std::move(given)), source_(source) {
+        for (const Default& d : defaults_of(peer))
+            if (d.with == nullptr || given_.contains(d.with)) given_.try_emplace(d.theirs, d.value);
+    }
+
+    TheirRun run() {
+        if (const auto sets = option("scheduler.params.warmup_max_lr")) set("optimizer.lr", *sets);  // DeepSpeed's
+        for (const Row& row : rows_of(peer_)) read(row);
+        if (peer_ == Peer::megatron) read_megatron();
+        if (peer_ == Peer::torchtitan) read_torchtitan();
+        if (peer_ == Peer::nanotron) read_nanotron();
+        if (peer_ == Peer::deepspeed) read_deepspeed();
+        if (peer_ == Peer::nanogpt) read_nanogpt();
+        for (const auto& [name, value] : given_) {
+            if (known_.contains(name)) continue;
+            (is_without_effect(name) ? result_.ignored : result_.unknown).push_back(name);
+        }
+        return std::move(result_);
+    }
+
+  private:
+    void set(const std::string& key, const std::string& value) {
+        if (set_.insert(key).second) result_.set.push_back(key + "=" + value);
+    }
+    std::optional<std::string> option(const std::string& name) {
+        known_.insert(name);
+        const auto found = given_.find(name);
+        return found == given_.end() ? std::nullopt : std::optional(found->second);
+    }
+    std::optional<int64_t> number(const std::string& name) {
+        const std::optional<std::string> text = option(name);
+        if (!text) return std::nullopt;
+        int64_t value = 0;
+        const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
+        check<UsageError>(
+            error == std::errc() && end == text->data() + text->size(), source_, ": ", name, " ", *text,
+            ": a whole number is needed",
+            text->find('$') != std::string::npos ? "; the script does not set this variable: write the value" : "");
+        return value;
+    }
+    // All rows of one key together: the value that agrees with most of them, the first of equals.
+    void read(const Row& row) {
+        const std::span<const Word> words = row.given();
+        const std::optional<std::string> text = option(row.theirs);
+        if (words.empty()) {
+            if (!text) return;
+            check<UsageError>(text->find('$') == std::string::npos, source_, ": ", row.theirs, " ", *text,
+                              ": the script does not set this variable: write the value");
+            return set(row.ours, *text);
+        }
+        // A value that the table does not have is named, whatever other options say of the key.
+        if (text && std::none_of(words.begin(), words.end(), [&](const Word& w) { return is(w, *text); })) {
+            result_.unknown.push_back(concat(row.theirs, " ", *text));
+            return;
+        }
+        if (set_.contains(row.ours)) return;
+        std::pair<int, std::string> best{-1, ""};
+        bool any = false;
+        for (const Word& candidate : words) {
+            int agreeing = 0;
+            for (const Row& other : rows_of(peer_)) {
+                if (std::string_view(other.ours) != row.ours) continue;
+                const std::optional<std::string> value = option(other.theirs);
+                any = any || value.has_value();
+                for (const Word& w : other.given())
+                    if (std::string_view(w.ours) == candidate.ours)
+                        agreeing += w.theirs == kAbsent ? !value : value && is(w, *value);
+            }
+            if (agreeing > best.first) best = {agreeing, candidate.ours};
+        }
+        const bool absent_means =
+            std::any_of(words.begin(), words.end(), [](const Word& w) { return w.theirs == kAbsent; });
+        if (any || absent_means) set(row.ours, best.second);
+    }
+    // Of decimal numbers: without the last digits of binary ones.
+    static std::string rounded(double value) {
+        std::array<char, 32> text{};
+        std::snprintf(text.data(), text.size(), "%.12g", value);
+        return text.data();
+    }
+    static bool is(const Word& word, const std::string& value) {
+        return word.theirs != kAbsent && (*word.theirs == 0 || lower(value) == lower(word.theirs));
+    }
+    static std::string lower(std::string text) {
+        for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+        return text;
+    }
+
+    // With Megatron's defaults.
+    void read_megatron_recipe() {
+        const auto format = option("--fp8-format"), of_fp8 = option("--fp8-recipe"),
+                   amax = option("--fp8-amax-compute-algo");
+        const auto history = number("--fp8-amax-history-len"), first = number("--num-layers-at-start-in-bf16"),
+                   last = number("--num-layers-at-end-in-bf16");
+        const bool ends = option("--first-last-layers-bf16").has_value(),
+                   gathers = option("--fp8-param-gather").has_value();
+        for (const char* name :
+             {"--fp8-margin", "--fp8-interval", "--no-fp8-wgrad", "--fp8-dot-product-attention", "--tp-only-amax-red"})
+            if (option(name)) result_.notes.push_back(concat(name, ": recipes have no such choice here"));
+        if (!format) return;
+        const std::string recipe = of_fp8.value_or("delayed");
+        const auto* const known = std::find_if(std::begin(kMegatronRecipes), std::end(kMegatronRecipes),
+                                               [&](const Word& w) { return recipe == w.theirs; });
+        if (known == std::end(kMegatronRecipes)) return result_.unknown.push_back("--fp8-recipe " + recipe);
+        set("precision.recipe", known->ours);
+        set("precision.formats", *format);
+        if (recipe == "delayed") {
+            set("precision.amax_history", std::to_string(history.value_or(1)));
+            set("precision.amax_of", amax.value_or("most_recent"));
+        }
+        set("precision.bf16_first", std::to_string(ends ? first.value_or(1) : 0));
+        set("precision.bf16_last", std::to_string(ends ? last.value_or(1) : 0));
+        if (gathers)
+            read_gather(
+                recipe == "mxfp8",
+                option("--use-megatron-fsdp") && option("--data-parallel-sharding-strategy") == "optim_grads_params",
+                "--fp8-param-gather");
+    }
+    // Weights are gathered as codes by ZeRO-3, and where one set of codes serves both products.
+    void read_gather(bool two_sets, bool zero_3, const char* asked) {
+        if (!two_sets && zero_3)
+            set("precision.gather", "weights");
+        else
+            result_.notes.push_back(concat(asked, ": weights are gathered in bf16 here, ",
+                                           two_sets ? "since two sets of codes are as many bytes"
+                                                    : "since only parallel.zero = 3 gathers them as codes"));
+    }
+
+    void read_megatron() {
+        const auto heads = number("--num-attention-heads"), groups = number("--num-query-groups");
+        option("--group-query-attention");
+        if (heads) set("model.kv_heads", std::to_string(groups.value_or(*heads)));
+        const auto width = number("--hidden-size"), layers = number("--num-layers");
+        if (heads && width && !given_.contains("--kv-channels")) set("model.head_dim", std::to_string(*width / *heads));
+        if (width && !given_.contains("--ffn-hidden-size")) {
+            const bool gated = given_.contains("--swiglu");
+            set("model.ffn", std::to_string(gated ? 4 * *width * 2 / 3 / 64 * 64 : 4 * *width));
+            result_.notes.push_back("--ffn-hidden-size is not given: Megatron's default");
+        }
+        if (layers && !given_.contains("--vocab-size")) {
+            set("model.vocab", "50304");
+            result_.notes.push_back("--vocab-size is not given (the tokenizer decides): 50304 assumed");
+        }
+        if (layers && !given_.contains("--max-position-embeddings"))
+            if (const auto seq = number("--seq-length")) set("model.max_positions", std::to_string(*seq));
+        if (layers && !given_.contains("--norm-epsilon")) set("model.norm_eps", "1e-5");
+        if (given_.contains("--swiglu") && !given_.contains("--rotary-base")) set("model.rope_theta", "10000");
+        read_megatron_recipe();
+        if (const auto split = option("--split"); split && given_.contains("--eval-interval")) {
+            double parts[2] = {}, all = 0;
+            std::istringstream in(*split);
+            std::string part;
+            for (int i = 0; std::getline(in, part, ','); ++i) {
+                const double share = std::strtod(part.c_str(), nullptr);
+                if (i < 2) parts[i] = share;
+                all += share;
+            }
+            if (parts[1] > 0) set("data.valid_fraction", rounded(parts[1] / all));
+        }
+        const int64_t pp = number("--pipeline-model-parallel-size").value_or(1);
+        int64_t v = number("--num-virtual-stages-per-pipeline-rank").value_or(1);
+        if (const auto of_stage = number("--num-layers-per-virtual-pipeline-stage");
+            of_stage && layers && *of_stage > 0)
+            v = *layers / pp / *of_stage;
+        if (pp > 1) set("parallel.schedule", v > 1 ? "interleaved" : "1f1b");
+        if (pp > 1 && v > 1) set("parallel.virtual_stages", std::to_string(v));
+        const bool embedding = option("--account-for-embedding-in-pipeline-split").has_value(),
+                   loss = option("--account-for-loss-in-pipeline-split").has_value();
+        if (embedding && loss && layers && pp * v > 1) {
+            const int64_t of_stage = (*layers + 2) / (pp * v);
+            std::string stages = std::to_string(of_stage - 1);
+            for (int64_t stage = 1; stage + 1 < pp * v; ++stage) stages += concat(",", of_stage);
+            set("parallel.stage_layers", concat(stages, ",", of_stage - 1));
+        }
+    }
+    void read_torchtitan_recipe() {
+        const std::string converters = option("model.converters").value_or("");
+        const bool gathers = option(kTitanGather) == "true";
+        option(kTitanAllScales);
+        if (option("quantize.linear.float8.filter_fqns"))
+            result_.notes.push_back(
+                "quantize.linear.float8.filter_fqns: blocks that it lists are those of precision.bf16_first and "
+                "precision.bf16_last");
+        for (const TitanRecipe& word : kTitanRecipes) {
+            const std::string name = option(concat(word.section, ".recipe_name")).value_or(word.name);
+            if (converters.find(concat('"', word.section, '"')) == std::string::npos) continue;
+            if (name != word.name) return result_.unknown.push_back(concat(word.section, ".recipe_name ", name));
+            set("precision.recipe", word.ours);
+            if (gathers) read_gather(false, true, kTitanGather);
+        }
+    }
+
+    void read_torchtitan() {
+        const std::string section = "parallelism.pipeline_parallel_";
+        const auto name = option("model.name"), flavor = option("model.flavor");
+        for (const Flavor& f : titan_flavors())
+            if (name == f.name && flavor == f.flavor) set("model.preset", f.preset);
+        if (flavor && !set_.contains("model.preset"))
+            result_.notes.push_back(concat("the sizes of flavor ", *flavor, " are not known here: give --model"));
+        read_torchtitan_recipe();
+        const int64_t pp = number(section + "degree").value_or(1);
+        const auto local = number("training.local_batch_size"), piece = number(section + "microbatch_size");
+        if (local) set("train.micro_batch", std::to_string(pp > 1 ? piece.value_or(1) : *local));
+        const auto schedule = option(section + "schedule");
+        const auto of_stage = number(section + "layers_per_stage");
+        for (const TitanSchedule& kind : titan_schedules()) {
+            if (pp == 1 || lower(schedule.value_or("1F1B")) != lower(kind.theirs)) continue;
+            set("parallel.schedule", kind.ours);
+            if (kind.stages_of_rank == 0 && of_stage && set_.contains("model.preset")) {
+                const int64_t layers = spec::preset(preset()).layers;
+                set("parallel.virtual_stages", std::to_string((layers + pp * *of_stage - 1) / (pp * *of_stage)));
+            }
+        }
+    }
+    void read_nanotron() {
+        const auto heads = number("model.model_config.num_attention_heads"),
+                   width = number("model.model_config.hidden_size");
+        if (heads && width) set("model.head_dim", std::to_string(*width / *heads));
+        const int64_t dp = number("parallelism.dp").value_or(1), micro = number("tokens.micro_batch_size").value_or(1),
+                      times = number("tokens.batch_accumulation_per_replica").value_or(1);
+        set("train.global_batch", std::to_string(dp * micro * times));
+        result_.ranks =
+            static_cast<int>(dp * number("parallelism.tp").value_or(1) * number("parallelism.pp").value_or(1) *
+                             number("parallelism.context_parallel_size").value_or(1));
+    }
+    void read_deepspeed() {
+        const auto global = number("train_batch_size"), micro = number("train_micro_batch_size_per_gpu"),
+                   times = number("gradient_accumulation_steps");
+        if (global && micro && times && *micro * *times > 0)
+            result_.ranks =
+                static_cast<int>(*global / (*micro * *times) * number("tensor_parallel.autotp_size").value_or(1));
+        if (number("tensor_parallel.autotp_size").value_or(1) > 1) set("parallel.sequence_parallel", "false");
+        if (!global && micro && times)
+            result_.notes.push_back("train_batch_size is not given: set train.global_batch for your ranks");
+        if (const auto betas = option("optimizer.params.betas")) {
+            const Json list = Json::parse(*betas);
+            check<UsageError>(list.is_array() && list.size() == 2, source_, ": optimizer.params.betas ", *betas,
+                              ": two numbers are needed");
+            set("optimizer.beta1", list[size_t{0}].dump());
+            set("optimizer.beta2", list[size_t{1}].dump());
+        }
+        option("optimizer.params.torch_adam");
+        option("scheduler.params.warmup_min_lr");
+        option("scheduler.params.warmup_min_ratio");
+        if (lower(option("optimizer.params.adam_w_mode").value_or("true")) == "false" &&
+            option("optimizer.type") == "Adam")
+            result_.notes.push_back("adam_w_mode = false: its decay is added to the gradient, here it is decoupled");
+        read_deepspeed_schedule();
+        result_.notes.push_back("a DeepSpeed config has no model, sequence length or number of steps: give them");
+    }
+    // WarmupLR and WarmupDecayLR set the rate themselves, WarmupCosineLR scales that of the optimizer.
+    void read_deepspeed_schedule() {
+        const auto type = option("scheduler.type"), most = option("scheduler.params.warmup_max_lr"),
+                   least = option("scheduler.params.cos_min_ratio"), warm_up = option("scheduler.params.warmup_type"),
+                   lr = option("optimizer.params.lr");
+        if (!type) return;
+        if (warm_up != "linear")
+            result_.notes.push_back("warmup_type is not linear: there the rate grows with the logarithm of the step");
+        if (type == "WarmupCosineLR") {
+            const double ratio = least ? std::stod(*least) : 1e-4;  // its default
+            set("optimizer.min_lr", rounded(std::stod(lr.value_or("0.001")) * ratio));
+            return;
+        }
+        if (type == "WarmupDecayLR") set("optimizer.min_lr", "0");
+        if (!most && lr) {
+            result_.notes.push_back(
+                concat("scheduler.params.warmup_max_lr is not given: there the rate is its default ",
+                       "of 0.001, here optimizer.params.lr = ", *lr));
+        }
+    }
+    void read_nanogpt() {
+        const int64_t layers = number("n_layer").value_or(12), heads = number("n_head").value_or(12),
+                      width = number("n_embd").value_or(768), seq = number("block_size").value_or(1024),
+                      micro = number("batch_size").value_or(12);
+        for (const auto& [key, value] : std::map<std::string, int64_t>{
+                 {"model.layers", layers},
+                 {"model.heads", heads},
+                 {"model.kv_heads", heads},
+                 {"model.width", width},
+                 {"model.head_dim", width / std::max<int64_t>(1, heads)},
+                 {"model.ffn", 4 * width},
+                 {"model.vocab", kNanogptVocab},
+                 {"model.max_positions", seq},
+                 {"train.seq_len", seq},
+                 {"train.micro_batch", micro},
+                 {"train.global_batch", number("gradient_accumulation_steps").value_or(40) * micro}})
+            set(key, std::to_string(value));
+        for (const auto& [key, value] : std::map<std::string, std::string>{{"model.family", "gpt2"},
+                                                                           {"model.norm_eps", "1e-5"},
+                                                                           {"model.tie_embeddings", "true"},
+                                                                           {"parallel.zero", "0"}})
+            set(key, value);
+        const std::string folder = concat("data/", option("dataset").value_or("openwebtext"));
+        set("data.train", concat("[\"", folder, "/train.bin\"]"));
+        set("data.valid", concat("[\"", folder, "/val.bin\"]"));
+        option("lr_decay_iters");
+        if (option("bias") == "False") result_.notes.push_back("bias = False: gpt2 has biases here");
+    }
+    std::string preset() const {
+        for (const std::string& s : result_.set)
+            if (s.starts_with("model.preset=")) return s.substr(13);
+        return "";
+    }
+
+    Peer peer_;
+    Values given_;
+    const std::string& source_;
+    std::set<std::string> known_, set_;
+    TheirRun result_;
+};
+
+}  // namespace
+
+bool TheirRun::has_preset() const {
+    return std::any_of(set.begin(), set.end(), [](const std::string& s) { return s.starts_with("model.preset="); });
+}
+
+TheirRun read(Peer peer, std::string_view text, const std::string& source_name) {
+    if (peer == Peer::torchtitan) {
+        Values values;
+        flatten(spec::parse_toml(text, source_name), "", values);
+        return Reading(peer, std::move(values), source_name).run();
+    }
+    if (peer == Peer::nanotron) return Reading(peer, from_yaml(text), source_name).run();
+    if (peer == Peer::nanogpt) return Reading(peer, from_python(text), source_name).run();
+    if (peer == Peer::deepspeed) {
+        std::string json;  // without the comments that emit() puts on top
+        std::istringstream lines{std::string(text)};
+        for (std::string line; std::getline(lines, line);)
+            if (!line.starts_with('#')) json += line + '\n';
+        Values values;
+        try {
+            flatten(Json::parse(json), "", values);
+        } catch (const JsonError& error) {
+            throw UsageError(concat(source_name, ": required a DeepSpeed config, JSON: ", error.what()));
+        }
+        std::erase_if(values, [](const auto& value) { return value.second == "auto"; });  // filled in by a caller
+        return Reading(peer, std::move(values), source_name).run();
+    }
+    const Script script(text);
+    TheirRun run = Reading(peer, script.options(), source_name).run();
+    const auto count = [&](std::initializer_list<const char*> names, const Values& values) -> int64_t {
+        for (const char* name : names) {
+            const auto found = values.find(name);
+            int64_t value = 0;
+            if (found != values.end() &&
+                std::from_chars(found->second.data(), found->second.data() + found->second.size(), value).ec ==
+                    std::errc())
+                return value;
+        }
+        return 0;
+    };
+    const Values options = script.options();
+    int64_t world = count({"WORLD_SIZE", "world_size", "NUM_GPUS", "NGPUS"}, script.variables());
+    const int64_t of_node = count({"--nproc-per-node"}, options), nodes = count({"--nnodes"}, options);
+    if (world == 0 && of_node > 0) world = of_node * std::max<int64_t>(1, nodes);
+    if (world == 0)
+        world = count({"GPUS_PER_NODE", "NPROC_PER_NODE"}, script.variables()) *
+                std::max<int64_t>(1, count({"NNODES", "NUM_NODES", "SLURM_NNODES"}, script.variables()));
+    run.ranks = static_cast<int>(world);
+    return run;
+}
+
+}  // namespace tutti::peers
