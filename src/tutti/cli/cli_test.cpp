@@ -17,6 +17,7 @@
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/device/cuda/cuda_device.h"
 #include "tutti/spec/fields.h"
+#include "tutti/spec/model_spec.h"
 #include "tutti/spec/toml.h"
 #include "tutti/text/tokenizer.h"
 
@@ -348,6 +349,27 @@ TEST(Bench, GemmIsOneDocument) {
     EXPECT_EQ(Json::parse(sizes.out)["rows"][1]["flops"].get<double>(), 2.0 * 64 * 32 * 16) << sizes.err;
     for (const char* wrong : {"", "3x5", "3x5x0", "3x5x7x9", "axbxc", "3x5x7,,", "99999999x1x1"})
         EXPECT_EQ(tutti({"bench", "gemm", "--sizes", wrong}).code, 2) << wrong;
+}
+
+// Each weight of a matrix costs 6 FLOPs a token: 2 in the forward, 4 in the two gradients.
+TEST(Bench, GemmOfAModelHasAllProductsOfAStep) {
+    const auto rows_of = [](const char* model) {
+        const Ran r = tutti({"bench", "gemm", "--model", model, "--dtype", "f32", "--seconds", "0.01", "--json"});
+        EXPECT_EQ(r.code, 0) << r.err;
+        return Json::parse(r.out);
+    };
+    const auto flops = [](const Json& document) {
+        double sum = 0;
+        for (const Json& row : document["rows"])
+            if (row.find("calls")) sum += row["calls"].get<double>() * row["flops"].get<double>();
+        return sum;
+    };
+    const spec::ModelSpec m = spec::preset("llama-tiny");
+    const int64_t head = m.head_dim, block = m.width * head * (2 * m.heads + 2 * m.kv_heads) + 3 * m.width * m.ffn;
+    const Json document = rows_of("llama-tiny");
+    EXPECT_EQ(flops(document), 6.0 * 4096 * static_cast<double>(m.layers * block + m.width * m.vocab));
+    EXPECT_FALSE(contains(document["notes"].dump(), "experts"));
+    EXPECT_TRUE(contains(rows_of("deepseek-v2-tiny")["notes"].dump(), "grouped products of experts are left out"));
 }
 
 // 256 rows read 33.6 MB of weights: 10 us of an H100's memory, more than the 8.7 us of its peak.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <map>
+#include <tuple>
 
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
@@ -12,7 +14,7 @@
 #include "tutti/device/cpu/parallel.h"
 #include "tutti/kernels/backends.h"
 #include "tutti/ops/ops.h"
-#include "tutti/parallel/apply.h"
+#include "tutti/rehearsal/rehearse.h"
 #include "tutti/spec/families.h"
 #include "tutti/spec/model_spec.h"
 
@@ -243,47 +245,61 @@ void sweep_squares(Sweep& sweep, double seconds) {
     }
 }
 
-// The linears of one block and the head, as models/gpt2.cpp and models/llama.cpp have them on these kernels.
-std::vector<GemmShape> linears_of(const spec::ModelSpec& m, DType dtype, const kernels::KernelTable& kernels) {
-    const spec::FamilyTraits& traits = spec::traits_of(m);
-    if (!traits.tokens) return {{"linear", kProductRows, m.width, m.width}};
-    const int64_t query = m.heads * m.head_dim, key = m.kv_heads * m.head_dim;
-    std::vector<GemmShape> linears;
-    if (traits.plain_heads || (kernels.fused_projections && !m.head_norm)) {
-        linears = {{"q k v", kProductRows, query + 2 * key, m.width}};
-    } else {
-        linears = {{"q", kProductRows, query, m.width}};
-        if (key != query) linears.push_back({"k, v", kProductRows, key, m.width});
+// The products of a training step of the model on one rank, by shape, as a rehearsal finds them; those of experts,
+// which are grouped, are left out.
+struct StepProduct {
+    GemmShape shape;
+    int64_t calls;
+};
+std::vector<StepProduct> products_of_step(const Bench& bench, BenchResult& result) {
+    BenchArguments step = bench.arguments;
+    const spec::ModelSpec model = spec::preset(step.model);
+    const int64_t seq_len = spec::traits_of(model).tokens ? std::min(kProductRows, model.max_positions) : kProductRows;
+    const int64_t batch = kProductRows / seq_len;
+    step.set = {concat("train.seq_len=", seq_len), concat("train.micro_batch=", batch),
+                concat("train.global_batch=", batch)};
+    const spec::RunSpec run = step_run(step);
+    const rehearsal::Rehearsal rehearsed =
+        rehearsal::rehearse(run, rehearsal::target_of(engine::machine_of(run, {}, "")), 1, 0);
+    std::map<std::tuple<int64_t, int64_t, int64_t, ops::GemmRole>, int64_t> calls;
+    int64_t grouped = 0;
+    for (const rehearsal::KernelTotal& total : rehearsal::kernel_totals(rehearsed.program)) {
+        const std::string_view kernel = total.kernel;
+        if (kernel == "grouped_gemm") grouped += total.calls;
+        if (kernel != "gemm") continue;
+        const kernels::ProblemShape& shape = total.work.shape;
+        const auto [M, K, N] = std::tuple(shape.sizes[0], shape.sizes[1], shape.sizes[2]);
+        if (shape.transpose_a)
+            calls[{K, M, N, ops::GemmRole::weight_gradient}] += total.calls;
+        else if (shape.transpose_b)
+            calls[{M, N, K, ops::GemmRole::forward}] += total.calls;
+        else
+            calls[{M, K, N, ops::GemmRole::input_gradient}] += total.calls;
     }
-    linears.push_back({"attention out", kProductRows, m.width, query});
-    if (traits.gated && kernels.fused_projections)
-        linears.push_back({"ffn gate up", kProductRows, 2 * m.ffn, m.width});
-    else
-        linears.push_back({traits.gated ? "ffn gate, up" : "ffn up", kProductRows, m.ffn, m.width});
-    linears.push_back({"ffn down", kProductRows, m.width, m.ffn});
-    constexpr int64_t kGrain = parallel::kVocabularyGrain;
-    const int64_t words = (m.vocab + kGrain - 1) / kGrain * kGrain;
-    linears.push_back(
-        {"head", ops::loss_chunk_rows(kProductRows, words * size_of(dtype), kernels.loss_chunk_bytes), words, m.width});
-    return linears;
+    std::vector<StepProduct> products;
+    for (const auto& [key, times] : calls) {
+        const auto [rows, out, in, role] = key;
+        constexpr const char* kResults[] = {"y", "dx", "dw"};  // by GemmRole
+        products.push_back(
+            {{concat(kResults[to_size(role)], ", ", times, times == 1 ? " time" : " times"), rows, out, in, role},
+             times});
+    }
+    if (grouped > 0)
+        bench.note(result,
+                   concat(grouped, " grouped products of experts are left out; bench step --kernels times them"));
+    return products;
 }
 
-void sweep_model(Sweep& sweep, const std::string& name) {
+void sweep_model(Sweep& sweep) {
     Bench& bench = sweep.bench;
     bench.text << '\n'
-               << name << ", " << kProductRows << " tokens: y = x w^T, dx = dy w, dw += dy^T x (f32)" << std::endl;
-    std::vector<GemmShape> all;
-    for (const GemmShape& linear : linears_of(spec::preset(name), bench.dtype, bench.ctx.kernels)) {
-        for (const auto& [product, suffix] :
-             {std::pair{ops::GemmRole::forward, " y"}, std::pair{ops::GemmRole::input_gradient, " dx"},
-              std::pair{ops::GemmRole::weight_gradient, " dw"}}) {
-            all.push_back(linear);
-            all.back().name += suffix;
-            all.back().product = product;
-        }
+               << bench.arguments.model << ", the products of a step of " << kProductRows
+               << " tokens: y = x w^T, dx = dy w, dw += dy^T x (f32)" << std::endl;
+    const std::vector<StepProduct> all = products_of_step(bench, sweep.result);
+    for (size_t i = 0; i < all.size(); ++i) {
+        measure(sweep, all[i].shape, std::max(bench.seconds_left(), 0.0) / static_cast<double>(all.size() - i));
+        sweep.result.rows.back()["calls"] = all[i].calls;
     }
-    for (size_t i = 0; i < all.size(); ++i)
-        measure(sweep, all[i], std::max(bench.seconds_left(), 0.0) / static_cast<double>(all.size() - i));
 }
 
 }  // namespace
@@ -303,7 +319,7 @@ BenchResult bench_gemm(Bench& bench) {
         if (sweep.rates[i] > sweep.rates[best]) best = i;
     const double best_rate = sweep.rates.at(best);
     const std::string best_name = sweep.result.rows[best]["name"].text();
-    if (!bench.arguments.model.empty()) sweep_model(sweep, bench.arguments.model);
+    if (!bench.arguments.model.empty()) sweep_model(sweep);
 
     for (size_t i = 0; i < sweep.rates.size(); ++i)
         sweep.result.rows[i]["share_of_peak"] = sweep.rates[i] / sweep.peak.flops_per_s();
