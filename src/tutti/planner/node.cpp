@@ -156,14 +156,26 @@ Price NodeLayouts::estimate(const LayerProbe& probe, MemorySeen& seen) {
 // Seconds of the pipeline in hand with ZeRO-1, or where that is too large with ZeRO-2 or 3, or with all its state on
 // the host; nothing where none of them fits.
 std::optional<double> NodeLayouts::first_estimate(const LayerProbe& probe, MemorySeen& seen) {
+    // A ring of all ranks takes a latency for each of them, which would hide a good pipeline of many ranks: their
+    // shards go to groups of a few nodes, and to all ranks where that is too large.
+    constexpr int kMostShards = 64;
+    const int64_t dp = run_.parallel.dp_shard;
     const auto fits = [&](int zero, bool offload) -> std::optional<double> {
         if (offload && !may_offload(run_.parallel.schedule, false)) return std::nullopt;
         run_.parallel.zero = zero;
         run_.offload.params = run_.offload.optimizer = offload;
-        const Price price = estimate(probe, seen);
+        std::optional<double> seconds;
+        for (const int64_t replicas : {dp / divisors(dp, kMostShards).back(), int64_t{1}}) {
+            if (replicas > 1 && (zero == 0 || !Limits::in(r_.limits.dp_replicate, static_cast<int>(replicas))))
+                continue;
+            replicate(dp, replicas);
+            const Price price = estimate(probe, seen);
+            if (price.bytes <= capacity_ && on_host(run_, price)) seconds = price.seconds;
+            if (seconds) break;
+        }
+        replicate(dp, 1);
         run_.offload.params = run_.offload.optimizer = false;
-        if (price.bytes > capacity_ || !on_host(run_, price)) return std::nullopt;
-        return price.seconds;
+        return seconds;
     };
     std::optional<double> fastest;
     for (const int zero : {1, 0, 2, 3}) {  // ZeRO-0 where only that may be taken
@@ -205,7 +217,7 @@ NodeEstimate NodeLayouts::pipelines(const Node& node, std::span<const LayerProbe
                         // Such as a schedule that does not exist for these numbers.
                     }
             }
-            all.against_rules += layouts;
+            if (matches(pp, schedule)) all.against_rules += layouts;
         });
     // A pipeline takes no less than its passes: with those of few seconds first, the limit is low early.
     std::vector<PipelineEstimate*> order;

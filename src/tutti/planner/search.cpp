@@ -285,7 +285,7 @@ class Search {
         for (const Variant& each : variants) {
             if (each.thrifty && !seen.scarce) continue;
             seen.scarce = seen.scarce || !each.taken;
-            found_.gates.rules += each.estimate.against_rules;
+            if (each.thrifty) found_.gates.rules += each.estimate.against_rules;  // hope() counts the others
             for (const PipelineEstimate& pipeline : each.estimate.pipelines) take(pipeline, seen);
         }
         seen_memory_.add(seen);

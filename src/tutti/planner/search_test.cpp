@@ -162,6 +162,29 @@ TEST(Search, OneMoreDeviceThanTheBatchHasSequencesMustGoElsewhere) {
     for (const Candidate& c : found.best) EXPECT_LE(c.run.parallel.dp_replicate * c.run.parallel.dp_shard, 4);
 }
 
+// The ring of all 8192 ranks takes 80 ms of latency for each bucket; groups of 64 do not.
+TEST(Search, ManyCopiesOfFewShardsAreFound) {
+    Request r = on_h100("llama3-8b", 8192, 8192, 4096);
+    spec::RunSpec run = plain_run(r);
+    run.parallel.zero = 2;
+    run.parallel.dp_replicate = 128;
+    run.parallel.dp_shard = 64;
+    ASSERT_TRUE(allowed(r, run));
+    const auto by_hand = Pricer(r, target_of(r)).price(run);
+    ASSERT_LE(by_hand->bytes, r.cluster.memory);
+    EXPECT_LE(search_of(r).best.front().seconds, 1.03 * by_hand->seconds);
+    r.limits.dp_replicate = {1};
+    for (const Candidate& c : search_of(r).best) EXPECT_EQ(c.run.parallel.dp_replicate, 1);
+}
+
+// A number of devices that few layouts divide: most are against a rule, and are counted once.
+TEST(Search, EachLayoutIsCountedOnce) {
+    const Gates g = search_of(on_h100("llama3-8b", 7, 512, 4096)).gates;
+    EXPECT_EQ(g.all, g.unopened + g.rules + g.memory + g.passes + g.estimated);
+    EXPECT_GE(g.unopened, 0);
+    EXPECT_GT(g.rules, 0);
+}
+
 // 60 microbatches on 8 stages in groups of 8: the last group of 4 deadlocks, and the whole schedule alone shows it.
 TEST(Search, AScheduleThatDeadlocksIsPassedOver) {
     Request r = on_h100("llama3-8b", 8, 60, 4096);
