@@ -172,9 +172,6 @@ Pricer::Stage Pricer::stage_of(const Layout& l, int64_t index) {
     const spec::RunSpec& run = *l.run;
     Stage stage{.is_first = index == 0};
     const auto add = [&](const UnitProbe& unit) {
-        stage.forward += unit.forward;
-        stage.input += unit.input;
-        stage.weight += unit.weight;
         stage.kept += unit.kept;
         stage.offloaded += unit.offloaded;
         stage.dense += unit.dense;
@@ -202,31 +199,33 @@ Pricer::Stage Pricer::stage_of(const Layout& l, int64_t index) {
 
 // `hidden`: of the output, whose gradient is held during a backward.
 void Pricer::add_passes(Stage& stage, double hidden) {
-    const auto add_time = [](Pass& pass, const std::vector<Piece>& pieces) {
-        for (const Piece& piece : pieces) {
+    const auto add_time = [](Pass& pass, const UnitPass& of_unit) {
+        for (const Piece& piece : of_unit.pieces) {
             pass.seconds += piece.seconds;
             pass.idle += piece.idle;
         }
     };
     for (const UnitProbe* unit : stage.units) {
-        stage.f.peak = std::max(stage.f.peak, stage.f.bytes + unit->forward_peak);
+        stage.f.peak = std::max(stage.f.peak, stage.f.bytes + unit->forward.peak);
         stage.f.bytes += unit->kept;
-        add_time(stage.f, unit->pieces_of_forward);
+        add_time(stage.f, unit->forward);
     }
     for (size_t u = stage.units.size(); u-- > 0;) {
         const UnitProbe& unit = *stage.units[u];
         const double held = u + 1 == stage.units.size() ? hidden : 0;
-        stage.b.peak = std::max(stage.b.peak, stage.b.bytes + unit.backward_peak - unit.kept);
+        stage.b.peak = std::max(stage.b.peak, stage.b.bytes + unit.backward.peak - unit.kept);
         stage.b.bytes += held - unit.kept;
-        stage.i.peak = std::max(stage.i.peak, stage.i.bytes + unit.input_peak - unit.kept);
+        stage.i.peak = std::max(stage.i.peak, stage.i.bytes + unit.input.peak - unit.kept);
         stage.i.bytes += held - (unit.kept - unit.kept_for_weight);
         stage.w.bytes -= unit.kept_for_weight;
-        add_time(stage.b, unit.pieces_of_backward);
-        add_time(stage.i, unit.pieces_of_input);
-        add_time(stage.w, unit.pieces_of_weight);
+        add_time(stage.b, unit.backward);
+        add_time(stage.i, unit.input);
+        add_time(stage.w, unit.weight);
     }
     stage.b.bytes -= hidden;
     stage.i.bytes -= hidden;
+    stage.forward = stage.f.all();
+    stage.backward = stage.i.all() + stage.w.all();
 }
 
 // What data parallelism adds to each microbatch of a stage, and the bytes of a pass above what microbatches keep and
@@ -248,7 +247,7 @@ void Pricer::add_data_parallelism(const Layout& l, Stage& stage) const {
     walk.forget_most();
     const double between = pass();
     stage.forward = between - begin;
-    stage.input = walk.now() - between - stage.weight;
+    stage.backward = walk.now() - between;
     // The walk receives no input, which the embedding's output stands for.
     stage.beside = walk.most() - before - stage.kept + (stage.is_first ? 0 : l.probe->embedding.kept);
 }
@@ -267,7 +266,7 @@ double Pricer::first_gathers(const Layout& l, std::span<const Stage* const> stag
 
 double Pricer::last_reductions(const Layout& l, std::span<const Stage* const> stages) const {
     const auto gap = [&](size_t i) {  // between the backwards of a stage and of the one before, in which others run
-        return std::max(0.0, stages[i - 1]->ends - stages[i - 1]->input - stages[i - 1]->weight - stages[i]->ends);
+        return std::max(0.0, stages[i - 1]->ends - stages[i - 1]->backward - stages[i]->ends);
     };
     const auto seconds = [&](double microbatches) {
         Walk walk(*this, l, stages, microbatches, Walk::From::middle);
@@ -283,8 +282,7 @@ double Pricer::last_reductions(const Layout& l, std::span<const Stage* const> st
     if (l.run->parallel.zero >= 2)
         before = seconds(2);
     else
-        for (size_t i = 0; i < stages.size(); ++i)
-            before += stages[i]->input + stages[i]->weight + (i > 0 ? gap(i) : 0);
+        for (size_t i = 0; i < stages.size(); ++i) before += stages[i]->backward + (i > 0 ? gap(i) : 0);
     return seconds(1) - before;
 }
 
@@ -414,7 +412,7 @@ Price Pricer::estimate(const spec::RunSpec& run, const LayerProbe& probe, double
             beside = std::max(beside, stage.beside);
             busy += stage.passes();
             stage.begins = static_cast<double>(s) * stage.forward;  // the others are like it
-            stage.ends = -static_cast<double>(s) * (stage.input + stage.weight);
+            stage.ends = -static_cast<double>(s) * stage.backward;
         }
         price.bytes += beside;
         if (price.bytes > fullest.bytes) fullest = price;

@@ -53,16 +53,18 @@ class Pricer {
         double all() const { return seconds + idle; }
     };
     struct Stage {
-        double begins = 0, ends = 0;                // of an estimate: its first forward, its last backward
-        std::span<const UnitProbe* const> units;    // of Layout::units
-        double forward = 0, input = 0, weight = 0;  // in estimates with what data parallelism does not hide
+        std::span<const UnitProbe* const> units;  // of Layout::units
         double kept = 0, offloaded = 0;
-        double beside = 0;  // bytes of a pass beside what microbatches keep
         double dense = 0, experts = 0;
         bool is_first = false;
         Pass f, b, i, w;  // where data parallelism neither waits nor frees
+        // Seconds of a microbatch, in estimates with what data parallelism does not hide.
+        double forward = 0, backward = 0;
+        // Of an estimate: when its first forward begins and its last backward ends; bytes of a pass beside what
+        // microbatches keep.
+        double begins = 0, ends = 0, beside = 0;
 
-        double passes() const { return forward + input + weight; }
+        double passes() const { return forward + backward; }
     };
     struct Layout;   // of one run
     class Walk;      // of one rank (price_walk.h)

@@ -55,6 +55,33 @@ bool draw(std::mt19937& random, const Request& r, spec::RunSpec& run) {
     return allowed(r, run);
 }
 
+// Prices of a request's layouts on devices whose memory has no limit, and their rehearsals.
+struct Unlimited {
+    Request request;
+    rehearsal::Target target;
+    Pricer pricer;
+
+    // `layers`: at most so many of the preset's.
+    Unlimited(const char* preset, int gpus, int batch, int seq, int64_t layers)
+        : request(request_for(spec::preset(preset), hardware::cluster_named("h100"), gpus, batch, seq)),
+          target(unlimited(request, layers)),
+          pricer(request, target) {}
+    Unlimited(const Unlimited&) = delete;  // a pricer refers to the request
+
+    simulate::RehearsedStep rehearsed(spec::RunSpec run) const {
+        spec::validate(run, request.gpus);
+        return simulate::rehearse_on(run, target, request.gpus, request.cluster, {}, false);
+    }
+
+  private:
+    static rehearsal::Target unlimited(Request& request, int64_t layers) {
+        request.run.model.layers = std::min(request.run.model.layers, layers);
+        rehearsal::Target target = target_of(request);
+        target.device.memory_bytes = 0;
+        return target;
+    }
+};
+
 // Share of the ratios that are 1 up to `tolerance`.
 double within(const std::vector<double>& ratios, double tolerance) {
     const auto near = [&](double ratio) { return std::abs(ratio - 1) <= tolerance; };
@@ -64,17 +91,12 @@ double within(const std::vector<double>& ratios, double tolerance) {
 TEST(Price, IsThatOfTheRehearsal) {
     std::mt19937 random(20261126);
     std::vector<double> of_time, of_memory, estimated_time, estimated_memory;
-    std::vector<Request> requests;
     for (const auto& [preset, gpus, batch, seq] :
          {std::tuple("llama3-8b", 32, 128, 4096), std::tuple("llama3.2-1b", 8, 32, 2048),
           std::tuple("qwen3-30b-a3b", 32, 128, 2048), std::tuple("lfm2-1.2b", 16, 64, 4096)}) {
-        requests.push_back(request_for(spec::preset(preset), hardware::cluster_named("h100"), gpus, batch, seq));
-        requests.back().run.model.layers = std::min<int64_t>(requests.back().run.model.layers, 16);
-    }
-    for (const Request& r : requests) {
-        rehearsal::Target target = target_of(r);
-        target.device.memory_bytes = 0;
-        Pricer pricer(r, target);
+        Unlimited unlimited(preset, gpus, batch, seq, 16);
+        const Request& r = unlimited.request;
+        Pricer& pricer = unlimited.pricer;
         int layouts = 0;
         for (int tries = 0; tries < 4000 && layouts < 12; ++tries) {
             spec::RunSpec run;
@@ -86,7 +108,7 @@ TEST(Price, IsThatOfTheRehearsal) {
             }
             ++layouts;
             const Price price = *pricer.price(run);
-            const simulate::RehearsedStep step = simulate::rehearse_on(run, target, r.gpus, r.cluster, {}, false);
+            const simulate::RehearsedStep step = unlimited.rehearsed(run);
             const auto peak = static_cast<double>(step.shown.memory.peak());
             of_time.push_back(price.seconds / step.seconds);
             of_memory.push_back(price.bytes / peak);
@@ -115,19 +137,14 @@ TEST(Price, IsThatOfTheRehearsal) {
 // Ranks of context parallelism wait for one another's states. A probe of one rank alone has no such waits: its price
 // was 0.71 of the rehearsal.
 TEST(Price, HasTheWaitsForStates) {
-    Request r = request_for(spec::preset("mamba-codestral-7b"), hardware::cluster_named("h100"), 8, 4, 65536);
-    rehearsal::Target target = target_of(r);
-    target.device.memory_bytes = 0;
-    Pricer pricer(r, target);
-    spec::RunSpec run = plain_run(r);
+    Unlimited unlimited("mamba-codestral-7b", 8, 4, 65536, 64);
+    spec::RunSpec run = plain_run(unlimited.request);
     run.parallel.cp = 8;
     run.parallel.cp_method = "all_gather";
     run.parallel.cp_ulysses = 4;
     run.parallel.dp_shard = 1;
     run.parallel.zero = 1;
-    spec::validate(run, r.gpus);
-    const double ratio =
-        pricer.price(run)->seconds / simulate::rehearse_on(run, target, r.gpus, r.cluster, {}, false).seconds;
+    const double ratio = unlimited.pricer.price(run)->seconds / unlimited.rehearsed(run).seconds;
     EXPECT_GT(ratio, 0.8);
     EXPECT_LT(ratio, 1.05);
 }
@@ -171,43 +188,32 @@ TEST(Price, OfFinalistsIsThatOfTheirRehearsals) {
 // A layer of a recompute begins its backward when the layer behind it has freed its tensors; two reductions of ZeRO-3
 // are in flight then. The price was three activations too low.
 TEST(Price, OfRecomputedLayersHasTheirMemory) {
-    Request r = request_for(spec::preset("llama3-70b"), hardware::cluster_named("h100"), 64, 128, 4096);
-    r.run.model.layers = 8;
-    rehearsal::Target target = target_of(r);
-    target.device.memory_bytes = 0;
-    Pricer pricer(r, target);
+    Unlimited unlimited("llama3-70b", 64, 128, 4096, 8);
     for (const char* policy : {"none", "full"})
         for (const int zero : {1, 3})
             for (const int reductions : {1, 2}) {
-                spec::RunSpec run = plain_run(r);
+                spec::RunSpec run = plain_run(unlimited.request);
                 run.parallel.zero = zero;
                 run.parallel.reductions = reductions;
                 run.recompute.policy = policy;
                 run.train.micro_batch = 2;
-                spec::validate(run, r.gpus);
-                const auto peak = static_cast<double>(
-                    simulate::rehearse_on(run, target, r.gpus, r.cluster, {}, false).shown.memory.peak());
-                EXPECT_NEAR(pricer.price(run)->bytes / peak, 1, 2e-4) << describe_layout(run);
+                const auto peak = static_cast<double>(unlimited.rehearsed(run).shown.memory.peak());
+                EXPECT_NEAR(unlimited.pricer.price(run)->bytes / peak, 1, 2e-4) << describe_layout(run);
             }
 }
 
 // Experts' gradients are reduced in the middle of a layer's backward, and a rank that waits for an exchange of tokens
 // computes nothing that a reduction could slow down. The price was 10 % too high.
 TEST(Price, OfExpertsKnowsWhenTheirGradientsAreReduced) {
-    Request r = request_for(spec::preset("qwen3-30b-a3b"), hardware::cluster_named("h100"), 128, 512, 4096);
-    r.run.model.layers = 12;
-    rehearsal::Target target = target_of(r);
-    target.device.memory_bytes = 0;
-    Pricer pricer(r, target);
+    Unlimited unlimited("qwen3-30b-a3b", 128, 512, 4096, 12);
     for (const auto& [ep, zero, reductions] : {std::tuple(4, 2, 2), {8, 1, 2}, {8, 1, 1}, {8, 3, 2}}) {
-        spec::RunSpec run = plain_run(r);
+        spec::RunSpec run = plain_run(unlimited.request);
         run.parallel.ep = ep;
         run.parallel.zero = zero;
         run.parallel.reductions = reductions;
         run.train.micro_batch = 2;
-        spec::validate(run, r.gpus);
-        const double seconds = simulate::rehearse_on(run, target, r.gpus, r.cluster, {}, false).seconds;
-        EXPECT_NEAR(pricer.price(run)->seconds / seconds, 1, 0.01) << describe_layout(run);
+        EXPECT_NEAR(unlimited.pricer.price(run)->seconds / unlimited.rehearsed(run).seconds, 1, 0.01)
+            << describe_layout(run);
     }
 }
 

@@ -257,8 +257,8 @@ void Pricer::Walk::forward_unit(size_t u, const Run& run) {
     use(unit);
     if (p_.zero == 3 && u + 1 < run.end && !units_[u + 1].gathered) begin_gather(units_[u + 1]);
     if (unit.is_head) need_gradients(unit);
-    note(unit.probe->forward_peak);
-    run_pieces(unit.probe->pieces_of_forward);
+    note(unit.probe->forward.peak);
+    run_pieces(unit.probe->forward.pieces);
     bytes_ += unit.probe->kept;
     if (p_.zero == 3) unit.is_idle = true, idle_.push_back(&unit);
     if (unit.is_head && !tied_) contribute(unit, run);
@@ -275,9 +275,10 @@ void Pricer::Walk::backward_unit(size_t u, const Run& run, bool input_only) {
         if (!units_[u - 1].gathered) begin_gather(units_[u - 1]);
     }
     if (!input_only && !unit.is_head) need_gradients(unit);
-    note((input_only ? unit.probe->input_peak : unit.probe->backward_peak) - unit.probe->kept);
-    const auto [begin, rest] = at_experts(unit.probe->pieces_of_backward);
-    run_pieces(input_only ? unit.probe->pieces_of_input : begin);
+    const UnitPass& pass = input_only ? unit.probe->input : unit.probe->backward;
+    note(pass.peak - unit.probe->kept);
+    const auto [begin, rest] = at_experts(pass.pieces);
+    run_pieces(input_only ? pass.pieces : begin);
     bytes_ -= unit.probe->kept - (input_only ? unit.probe->kept_for_weight : 0);
     if (p_.zero == 3 && !unit.is_embedding) unit.is_idle = true, idle_.push_back(&unit);
     if (input_only) return;
@@ -360,7 +361,7 @@ void Pricer::Walk::backward_weight(size_t stage) {
         Unit& unit = units_[u];
         if (!unit.is_head) need_gradients(unit);
         note(0);
-        const auto [begin, rest] = at_experts(unit.probe->pieces_of_weight);
+        const auto [begin, rest] = at_experts(unit.probe->weight.pieces);
         run_pieces(begin);
         bytes_ -= unit.probe->kept_for_weight;
         if (unit.is_head)

@@ -63,9 +63,8 @@ void join(std::vector<Piece>& pieces, Piece next) {
 }
 
 void join_pieces(UnitProbe& unit) {
-    for (std::vector<Piece>* pieces :
-         {&unit.pieces_of_forward, &unit.pieces_of_input, &unit.pieces_of_weight, &unit.pieces_of_backward})
-        for (const Piece& piece : std::exchange(*pieces, {})) join(*pieces, piece);
+    for (UnitPass* pass : {&unit.forward, &unit.input, &unit.weight, &unit.backward})
+        for (const Piece& piece : std::exchange(pass->pieces, {})) join(pass->pieces, piece);
 }
 
 // A piece of a pass, with its place in a program and that of the pass.
@@ -121,6 +120,11 @@ std::vector<Cut> cut(Program& microbatch, std::span<const rehearsal::Action> las
 
 }  // namespace
 
+double UnitPass::seconds() const {
+    return std::accumulate(pieces.begin(), pieces.end(), 0.0,
+                           [](double sum, const Piece& piece) { return sum + piece.seconds + piece.idle; });
+}
+
 bool splits_backward(std::string_view schedule) {
     return schedule.starts_with("zb-") || schedule.starts_with("v-") || schedule.ends_with("-zb");
 }
@@ -162,14 +166,9 @@ const Probes::Known& Probes::known(const spec::RunSpec& run, bool splits, bool b
     if (both) {
         exact = known(run, true, false).exact;
         const LayerProbe& whole = known(run, false, false).exact;
-        const auto take = [](UnitProbe& unit, const UnitProbe& from) {
-            unit.backward = from.backward;
-            unit.pieces_of_backward = from.pieces_of_backward;
-            unit.backward_peak = from.backward_peak;
-        };
-        take(exact.embedding, whole.embedding);
-        take(exact.head, whole.head);
-        for (size_t k = 0; k < exact.kinds.size(); ++k) take(exact.kinds[k], whole.kinds[k]);
+        exact.embedding.backward = whole.embedding.backward;
+        exact.head.backward = whole.head.backward;
+        for (size_t k = 0; k < exact.kinds.size(); ++k) exact.kinds[k].backward = whole.kinds[k].backward;
     } else {
         exact = probe(run, splits);
     }
@@ -245,10 +244,7 @@ LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
         UnitProbe& unit = units.at(to_size(unit_of(place)));
         const bool is_forward = place.starts_with("forward"), is_weight = place.starts_with("backward weight");
         piece.idle = std::max(0.0, seconds[at] - piece.seconds);
-        (is_forward ? unit.forward : is_weight ? unit.weight : unit.input) += piece.seconds + piece.idle;
-        std::vector<Piece>& pieces = is_forward  ? unit.pieces_of_forward
-                                     : is_weight ? unit.pieces_of_weight
-                                                 : unit.pieces_of_input;
+        std::vector<Piece>& pieces = (is_forward ? unit.forward : is_weight ? unit.weight : unit.input).pieces;
         if (!pieces.empty() && pieces.back().idle == 0)
             join(pieces, piece);
         else
@@ -274,7 +270,7 @@ LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
         const auto u = to_size(unit_of(place));
         if (begins[u] >= 0) continue;
         begins[u] = static_cast<double>(pass.begin);
-        units[u].forward_peak = static_cast<double>(pass.peak - pass.begin);
+        units[u].forward.peak = static_cast<double>(pass.peak - pass.begin);
         if (u + 1 == units.size()) begins[u + 1] = static_cast<double>(pass.end);
     }
     for (size_t u = 0; u < units.size(); ++u) units[u].kept = begins[u + 1] - begins[u];
@@ -291,7 +287,7 @@ LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
         if (begins[u] < 0) begins[u] = level < 0 ? begin : std::min(level, begin);
         level = static_cast<double>(pass.end);
         // The gradient of the output has taken the place of the output. Units behind may wait for W.
-        unit.backward_peak = std::max(unit.backward_peak, static_cast<double>(pass.peak) - begins[u] + unit.kept);
+        unit.input.peak = std::max(unit.input.peak, static_cast<double>(pass.peak) - begins[u] + unit.kept);
         if (splits) {
             const double taken = &unit == &units.back() ? 0 : result.hidden;   // the gradient of the output
             const double given = &unit == &units.front() ? 0 : result.hidden;  // the gradient of the input
@@ -299,11 +295,8 @@ LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
         }
     }
     for (UnitProbe& unit : units) {
-        unit.backward = unit.input + unit.weight;
-        unit.pieces_of_backward = unit.pieces_of_input;
-        unit.pieces_of_backward.insert(unit.pieces_of_backward.end(), unit.pieces_of_weight.begin(),
-                                       unit.pieces_of_weight.end());
-        unit.input_peak = unit.backward_peak;
+        unit.backward = unit.input;
+        unit.backward.pieces.insert(unit.backward.pieces.end(), unit.weight.pieces.begin(), unit.weight.pieces.end());
     }
     result.embedding = units.front();
     result.head = units.back();

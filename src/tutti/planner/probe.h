@@ -24,19 +24,22 @@ struct Piece {
     size_t after = 0;              // of an awaited copy: how many have begun since
 };
 
-// One unit: a layer, the embedding, the head with the loss. Seconds of a microbatch with the operations of tensor,
-// context and expert parallelism inside, without waits for copies. Bytes of a microbatch on the device; peaks are above
-// what the units before it keep.
-struct UnitProbe {
-    double forward = 0, input = 0, weight = 0;  // F, I, W; where no backward is split I is B, recompute included
-    double backward = 0;                        // B
-    std::vector<Piece> pieces_of_forward, pieces_of_input, pieces_of_weight, pieces_of_backward;  // of F, I, W, B
-    double kept = 0, kept_for_weight = 0;  // from F until the end of B or I; from I until W
-    double forward_peak = 0, input_peak = 0, backward_peak = 0;
-    double offloaded = 0;           // bytes that are copied to the host, and back
-    double dense = 0, experts = 0;  // values of parameters in the rank's part
+// A pass of a microbatch over a unit, with the operations of tensor, context and expert parallelism inside.
+struct UnitPass {
+    std::vector<Piece> pieces;  // in order
+    double peak = 0;            // bytes above what the units before it keep
+    double seconds() const;     // without waits for copies
+};
 
-    double passes() const { return forward + input + weight; }
+// One unit: a layer, the embedding, the head with the loss. Bytes of a microbatch on the device.
+struct UnitProbe {
+    UnitPass forward, input, weight;       // F, I, W; where no backward is split I is B, recompute included
+    UnitPass backward;                     // B
+    double kept = 0, kept_for_weight = 0;  // from F until the end of B or I; from I until W
+    double offloaded = 0;                  // bytes that are copied to the host, and back
+    double dense = 0, experts = 0;         // values of parameters in the rank's part
+
+    double seconds() const { return forward.seconds() + input.seconds() + weight.seconds(); }
 };
 
 struct LayerProbe {

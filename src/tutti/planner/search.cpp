@@ -176,8 +176,8 @@ class Search {
         NodeLayouts layouts(r_, pricer_, capacity_);
         if (!layouts.set(node)) return std::nullopt;
         const LayerProbe& probe = pricer_.probe(layouts.run());
-        double all = probe.embedding.passes() + probe.head.passes();
-        for (const size_t kind : probe.kind_of_layer) all += probe.kinds[kind].passes();
+        double all = probe.embedding.seconds() + probe.head.seconds();
+        for (const size_t kind : probe.kind_of_layer) all += probe.kinds[kind].seconds();
         const double microbatches = double(r_.run.train.global_batch) / double(micro_batches_[node.micro_batch]);
         Look look{microbatches * double(node.tp * node.cp) / r_.gpus * all, {}};
         if (look.seconds > kOpened * fastest_ || !taken(node)) return look;
@@ -185,10 +185,7 @@ class Search {
         // a layer its input is kept.
         LayerProbe again = probe;
         for (UnitProbe& kind : again.kinds) {
-            kind.input += kind.forward;
-            kind.backward += kind.forward;
-            for (std::vector<Piece>* pieces : {&kind.pieces_of_input, &kind.pieces_of_backward})
-                pieces->front().seconds += kind.forward;
+            for (UnitPass* pass : {&kind.input, &kind.backward}) pass->pieces.front().seconds += kind.forward.seconds();
             kind.kept = again.hidden;
         }
         look.estimate = layouts.pipelines(node, std::array{&probe, &std::as_const(again)}, kFar * fastest_, true);
