@@ -733,6 +733,70 @@ TEST_F(Misuse, ASignalEndsALongEvaluation) {
     }
 }
 
+// What a run shows of its last weights is made by the next start, if a signal or a kill kept the first one from it.
+TEST_F(Misuse, AnEndThatIsStoppedIsMadeUp) {
+    const std::vector<std::string> keys = {"data.valid=" + path("text.txt"),
+                                           "train.eval_batches=1",
+                                           "log.sample_tokens=40",
+                                           "train.steps=4",
+                                           "log.every=1",
+                                           "train.micro_batch=2"};
+    const auto arguments_of = [&](const std::string& out, std::vector<std::string> more) {
+        more.insert(more.begin(), keys.begin(), keys.end());
+        auto arguments = train_arguments(out, more);
+        arguments.insert(arguments.end(), {"--ranks", "2"});
+        return arguments;
+    };
+    const auto totals = [&](const std::string& out) { return Json::parse(read_file(path(out + "/run.json"))); };
+    const auto last_line = [&](const std::string& out) {
+        const std::string log = read_file(path(out + "/metrics.jsonl"));
+        return Json::parse(log.substr(log.rfind('\n', log.size() - 2) + 1));
+    };
+    const auto expect_whole = [&](const std::string& out) {
+        const Json whole = totals("undisturbed"), json = totals(out);
+        for (const char* key : {"sample", "final_loss", "eval_loss", "steps", "preempted", "communication", "ranks"})
+            EXPECT_EQ(json.at(key), whole.at(key)) << key;
+        EXPECT_EQ(last_line(out).at("eval_loss"), last_line("undisturbed").at("eval_loss"));
+        EXPECT_TRUE(fs::exists(path(out + "/report.html")));
+        const std::string log = read_file(path(out + "/metrics.jsonl"));
+        const Result again = run(arguments_of(out, {}));
+        EXPECT_EQ(again.exit_code, 0);
+        expect_contains(again.out, "already at step");
+        EXPECT_EQ(read_file(path(out + "/metrics.jsonl")), log);
+    };
+    ASSERT_EQ(run(arguments_of("undisturbed", {})).exit_code, 0);
+
+    // The evaluation of the last step.
+    write("long.txt", std::string(1'600'000, 'a'));
+    {
+        Program program(folder_,
+                        arguments_of("evaluation", {"data.valid=" + path("long.txt"), "train.eval_batches=1000000"}));
+        ASSERT_TRUE(program.wait_for("step 3/4"));
+        program.signal(SIGTERM);
+        EXPECT_EQ(program.wait().exit_code, 75);
+    }
+    EXPECT_EQ(run(arguments_of("evaluation", {})).exit_code, 0);
+    expect_whole("evaluation");
+
+    // The sample: its first token comes after the last line of the log.
+    {
+        Program program(folder_, arguments_of("sample", {"log.sample_tokens=1000000"}));
+        ASSERT_TRUE(program.wait_for("step 4/4"));
+        program.signal(SIGTERM);
+        EXPECT_EQ(program.wait().exit_code, 75);
+        EXPECT_FALSE(totals("sample").contains("sample"));
+    }
+    EXPECT_EQ(run(arguments_of("sample", {})).exit_code, 0);
+    expect_whole("sample");
+
+    // A kill between the last checkpoint and the results.
+    ASSERT_EQ(run(arguments_of("killed", {})).exit_code, 0);
+    fs::remove(path("killed/run.json"));
+    fs::remove(path("killed/report.html"));
+    EXPECT_EQ(run(arguments_of("killed", {})).exit_code, 0);
+    expect_whole("killed");
+}
+
 // Encoding before the first step: what a killed start was making is removed by the next one. A file that grows beyond
 // the limit brings the signal, in the middle of the ids.
 TEST_F(Misuse, AKilledStartLeavesNothingForGood) {

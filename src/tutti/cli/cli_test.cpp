@@ -130,6 +130,36 @@ TEST(CommandLine, WrongValuesAreRefused) {
     EXPECT_TRUE(contains(tutti({"doctor", "now"}).err, "not expected: now"));
 }
 
+void refuse_empty_names(const Command& command, std::vector<std::string> words, int& tried) {
+    for (const Command& below : command.commands) {
+        words.push_back(below.name);
+        refuse_empty_names(below, words, tried);
+        words.pop_back();
+    }
+    for (const Option& option : command.options) {
+        const auto* known = std::get_if<Suggestions>(&option.rule);
+        if (known == nullptr || !known->files) continue;
+        const std::string name = option.name.substr(0, option.name.find(','));
+        std::vector<std::string> line = words;
+        if (name.starts_with('-')) line.push_back(name);
+        line.emplace_back();
+        const Ran r = tutti(line);
+        EXPECT_EQ(r.code, 2) << testing::PrintToString(line);
+        EXPECT_TRUE(contains(r.err, "required the name of a file or directory, got an empty text")) << r.err;
+        ++tried;
+    }
+}
+
+// "$OUT" of a script that has not set it: no file of another name is written instead.
+TEST(CommandLine, EmptyNamesAreRefused) {
+    Arguments arguments;
+    std::ostringstream out, err;
+    const Io io{out, err};
+    int tried = 0;
+    refuse_empty_names(program(arguments, io), {}, tried);
+    EXPECT_GT(tried, 60);
+}
+
 // `tutti config` explains every key that a config may have, alone, in its section and in the document.
 TEST(ConfigCommand, ExplainsEveryKey) {
     const Json document = Json::parse(tutti({"config", "--json"}).out);

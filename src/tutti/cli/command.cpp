@@ -25,6 +25,14 @@ CLI::Validator number_in(Between range) {
     return {problem, concat("in [", low, " - ", high, "]"), "number_in"};
 }
 
+// A name is never empty: that of a variable of the shell without a value would count as no name given.
+CLI::Validator named() {
+    const auto problem = [](const std::string& text) {
+        return text.empty() ? std::string("required the name of a file or directory, got an empty text") : "";
+    };
+    return {problem, "", "named"};
+}
+
 constexpr size_t kHelpColumn = 32;  // where the help of an option begins
 
 // CLI11 indents the lines of a help itself.
@@ -55,6 +63,8 @@ void add_option(CLI::App& command, const Option& option) {
 
     if (const auto* choices = std::get_if<Choices>(&option.rule)) added->check(CLI::IsMember(*choices));
     if (std::holds_alternative<ByteCount>(option.rule)) added->transform(CLI::AsSizeValue(true));
+    if (const auto* known = std::get_if<Suggestions>(&option.rule); known != nullptr && known->files)
+        added->check(named());
     if (const auto* range = std::get_if<Between>(&option.rule)) {
         const bool whole = !std::holds_alternative<double*>(option.target);
         added->check(whole ? number_in<int64_t>(*range) : number_in<double>(*range));

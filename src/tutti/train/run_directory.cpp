@@ -24,6 +24,8 @@ namespace tutti::train {
 namespace {
 
 constexpr const char* kMetrics = "metrics.jsonl";
+constexpr const char* kFirstStep = "first_step.json";
+constexpr const char* kTotals = "run.json";
 
 // Whole numbers as such: 40 operations, not 40.0.
 Json count(double x) { return x == std::floor(x) ? Json(static_cast<int64_t>(x)) : Json(x); }
@@ -55,7 +57,23 @@ Json ranks_of(const StepMetrics& m) {
     return {{"rank", ranks}, {"wait_ms", waits}, {"mem_peak_bytes", peaks}};
 }
 
+// An empty object where the file is missing or unreadable: it is written anew.
+Json object_of(const std::string& path, const std::string& name) {
+    try {
+        const auto json = Json::try_parse(read_file_if_there(path + "/" + name).value_or(""));
+        if (json && json->is_object()) return *json;
+    } catch (const DataError&) {
+    }
+    return Json::object();
+}
+
 }  // namespace
+
+bool has_results(const std::string& path, int64_t step) {
+    const Json totals = object_of(path, kTotals);
+    const Json *steps = totals.find("steps"), *preempted = totals.find("preempted");
+    return steps != nullptr && *steps == Json(step) && preempted != nullptr && *preempted == Json(false);
+}
 
 std::unique_ptr<checkpoint::FileLock> lock_run(const std::string& path) {
     std::error_code error;
@@ -148,9 +166,9 @@ void RunDirectory::copy_tokenizer(const std::string& file) {
     or_warn("XXH128SUMS", [&](checkpoint::FileSystem& files) { checkpoint::write_sums(files, path_, copied); });
 }
 
-void RunDirectory::write_first_step(const std::string& json) { write_whole("first_step.json", json); }
+void RunDirectory::write_first_step(const std::string& json) { write_whole(kFirstStep, json); }
 
-void RunDirectory::write_totals(const std::string& json) { write_whole("run.json", json); }
+void RunDirectory::write_totals(const std::string& json) { write_whole(kTotals, json); }
 
 void RunDirectory::write_report(const std::string& html) { write_whole("report.html", html); }
 
@@ -180,7 +198,11 @@ void RunDirectory::log_events(const StepMetrics& m) {
     if (m.result.saturated) scalars.push_back({"train/fp8_saturated", *m.result.saturated});
     if (m.result.flushed) scalars.push_back({"train/fp8_flushed", *m.result.flushed});
     if (m.eval_loss) scalars.push_back({"eval/loss", *m.eval_loss});
-    if (events_->add(m.step, scalars) || failed_) return;
+    add_events(m.step, scalars);
+}
+
+void RunDirectory::add_events(int64_t step, const std::vector<report::Scalar>& scalars) {
+    if (events_->add(step, scalars) || failed_) return;
     warn_(concat("cannot write ", events_->path(), ": ", std::strerror(errno), "; training continues"));
     failed_ = true;
 }
@@ -235,5 +257,27 @@ void RunDirectory::log(const StepMetrics& m) {
     failed_ = true;
     if (there) std::filesystem::resize_file(path, before, error);  // else the next line would end a torn one
 }
+
+// The lines before that of `step`, and that line, the last one; an empty object where the log ends elsewhere.
+std::pair<std::string, Json> RunDirectory::split_before(int64_t step) const {
+    const std::string text = kept_ ? *kept_ : read_file_if_there(path_ + "/" + kMetrics).value_or("");
+    const size_t end = text.find_last_not_of('\n'), newline = end == std::string::npos ? end : text.rfind('\n', end);
+    const size_t begin = newline == std::string::npos ? 0 : newline + 1;
+    const std::optional<Json> line = Json::try_parse(text.substr(begin));
+    const Json* of_line = line ? line->find("step") : nullptr;
+    const bool found = of_line != nullptr && of_line->is_integer() && of_line->get<int64_t>() == step;
+    return {text.substr(0, begin), found ? *line : Json::object()};
+}
+
+void RunDirectory::log_evaluation(int64_t step, double loss) {
+    auto [before, line] = split_before(step);
+    if (line.empty()) return;
+    line["eval_loss"] = loss;
+    kept_.reset();
+    write_whole(kMetrics, before + line.dump() + "\n");
+    if (events_) add_events(step, {{"eval/loss", loss}});
+}
+
+Json RunDirectory::first_step() const { return object_of(path_, kFirstStep); }
 
 }  // namespace tutti::train

@@ -9,7 +9,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "tutti/base/json.h"
 #include "tutti/checkpoint/file_system.h"
 #include "tutti/report/event_file.h"
 #include "tutti/train/step_metrics.h"
@@ -19,6 +22,10 @@ namespace tutti::train {
 // Makes the directory `path` and locks it for one run. UsageError when the directory cannot be made, or when another
 // run holds it, with the name of that run. Removes temporary files of killed runs. Null on a file system without locks.
 std::unique_ptr<checkpoint::FileLock> lock_run(const std::string& path);
+
+// Whether run.json says that the run in `path` ended by itself after `step`: its evaluation, sample and report are
+// made.
+bool has_results(const std::string& path, int64_t step);
 
 class RunDirectory {
   public:
@@ -34,6 +41,11 @@ class RunDirectory {
     // tokens, so that the run directory is complete wherever it is moved. XXH128SUMS lists the copies.
     void copy_tokenizer(const std::string& file);
     void log(const StepMetrics& metrics);
+    // The last line of the log if it is that of `step`, else an empty object.
+    Json last_line(int64_t step) const { return split_before(step).second; }
+    // Adds the eval_loss to that line.
+    void log_evaluation(int64_t step, double loss);
+    Json first_step() const;                         // what write_first_step() wrote; empty: nothing
     void write_first_step(const std::string& json);  // the whole document
     void write_totals(const std::string& json);      // the whole document
     void write_report(const std::string& html);
@@ -41,10 +53,12 @@ class RunDirectory {
   private:
     void make_again();
     void log_events(const StepMetrics& metrics);
+    void add_events(int64_t step, const std::vector<report::Scalar>& scalars);
     // False, with a warning, when `write` fails.
     bool or_warn(const std::string& name, const std::function<void(checkpoint::FileSystem&)>& write);
     bool write_whole(const std::string& name, const std::string& text);
     std::optional<std::string> lines_up_to(int64_t step);
+    std::pair<std::string, Json> split_before(int64_t step) const;
 
     std::string path_, config_, tokenizer_file_;
     std::optional<std::string> kept_;  // of metrics.jsonl, until the first log(); nothing: all lines

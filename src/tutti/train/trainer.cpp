@@ -71,6 +71,9 @@ class Run {
     void compare_tokenizers();
     void one_step();
     bool is_stop_asked();
+    bool is_on_first(bool condition);
+    void take_up_log();
+    bool evaluates(int64_t step) const;
     void log(const engine::StepResult& result);
     double bubble();
     std::optional<double> evaluate_now();
@@ -107,7 +110,7 @@ class Run {
     TrainOutcome outcome_;
     Clock::time_point logged_at_ = Clock::now();
     int64_t logged_step_ = 0;
-    bool warned_of_targets_ = false;
+    bool warned_of_targets_ = false, evaluation_stopped_ = false;
     std::vector<parallel::GroupUsage> logged_usage_;
     pipeline::Executor::Seconds logged_seconds_;
     Json memory_of_ranks_ = Json::array();               // at the peak of the first step
@@ -262,7 +265,9 @@ std::optional<RunState> Run::resume(const std::string& mode) {
 }
 
 TrainOutcome Run::train() {
-    const bool finished = state_.step >= run_.train.steps;  // is left as it is
+    // A run that ended by itself is left as it is; one that was stopped or killed behind its last step ends now.
+    const bool finished =
+        state_.step >= run_.train.steps && is_on_first(first_rank() && has_results(options_.out, state_.step));
     if (finished)
         console_.text(
             fmt::format("already at step {} of {}; raise train.steps to go on", state_.step, run_.train.steps));
@@ -301,7 +306,8 @@ TrainOutcome Run::train() {
     }
     const bool first_stage = !session_.traced;
     if (first_stage) session_.traced = trace_window(run_, state_.step);
-    if (run_.log.trace && (first_stage || session_.traced->first > state_.step))  // else a stage before was traced
+    if (run_.log.trace && state_.step < run_.train.steps &&
+        (first_stage || session_.traced->first > state_.step))  // else a stage before was traced
         trace_.emplace(world_, *session_.traced, options_.out + "/trace.json", place_of(engine_.groups),
                        [this](const std::string& message) { console_.warn(message); });
     peak_.emplace(engine_.groups.world(), *engine_.device, spec::compute_type_of(run_));
@@ -309,10 +315,11 @@ TrainOutcome Run::train() {
     logged_usage_ = engine_.groups.usage();
     logged_seconds_ = engine_.executor.seconds();
     logged_at_ = Clock::now();
+    take_up_log();
     do {
         while (state_.step < spec::last_step(run_) && !outcome_.preempted) {
             one_step();
-            outcome_.preempted = is_stop_asked() && state_.step < run_.train.steps;
+            outcome_.preempted = is_stop_asked() && (state_.step < run_.train.steps || evaluation_stopped_);
         }
     } while (!outcome_.preempted && goes_on());
     finish();
@@ -341,6 +348,9 @@ void Run::tell_stage() {
 
 // Collective: a signal may reach ranks at different times, and they stop together.
 bool Run::is_stop_asked() { return engine_.groups.world().max(options_.stop_requested() ? 1 : 0) > 0; }
+
+// Collective: the condition of the first rank; the others' is false.
+bool Run::is_on_first(bool condition) { return engine_.groups.world().max(condition ? 1 : 0) > 0; }
 
 void Run::one_step() {
     const auto begin = Clock::now();
@@ -397,11 +407,31 @@ double Run::bubble() {
     return whole > 0 ? 1 - busy / whole : 0;
 }
 
+// What the start before logged of the last step, and its evaluation if a signal ended that: a stopped run logs what an
+// undisturbed one does.
+void Run::take_up_log() {
+    const Json line = directory_ ? directory_->last_line(state_.step) : Json::object();
+    const auto number = [&](const char* key) {
+        const Json* value = line.find(key);
+        return value && value->is_number() ? value->get<double>() : std::numeric_limits<double>::quiet_NaN();
+    };
+    outcome_.loss = number("loss");
+    outcome_.eval_loss = number("eval_loss");
+    const bool lacks = is_on_first(data_ && data_->valid && !line.empty() && line.find("eval_loss") == nullptr);
+    if (!lacks || spec::stage_at(session_.stages, state_.step) != stage_ || !evaluates(state_.step)) return;
+    const std::optional<double> loss = evaluate_now();
+    outcome_.preempted = evaluation_stopped_;
+    if (loss) console_.text(fmt::format("evaluation of step {}, which was stopped: {:.4f}", state_.step, *loss));
+    if (loss && directory_) directory_->log_evaluation(state_.step, *loss);
+}
+
+bool Run::evaluates(int64_t step) const {
+    return step == run_.train.steps || (run_.train.eval_every > 0 && step % run_.train.eval_every == 0);
+}
+
 void Run::log(const engine::StepResult& result) {
     const int64_t step = state_.step;
-    const bool evaluates = run_.train.eval_every > 0 && step % run_.train.eval_every == 0;
-    const bool ends = step == run_.train.steps;
-    if (!(result.skipped || evaluates || ends || step == 1 || step % run_.log.every == 0)) return;
+    if (!(result.skipped || evaluates(step) || step == 1 || step % run_.log.every == 0)) return;
     const double elapsed = seconds_since(logged_at_);
     const auto waits = comm_per_step(logged_usage_, engine_.groups.usage(), step - logged_step_);  // of that time
     StepMetrics m{.step = step, .tokens = state_.tokens, .result = result, .skipped = state_.skipped};
@@ -419,7 +449,7 @@ void Run::log(const engine::StepResult& result) {
     m.bubble = bubble();
     m.ranks = gather_figures(engine_.groups.world(), m.mem_peak_bytes, waits);
     m.comm = comm_per_step(logged_usage_, engine_.groups.usage(), step - logged_step_);  // with that gather
-    if (evaluates || ends) m.eval_loss = evaluate_now();
+    if (evaluates(step)) m.eval_loss = evaluate_now();
     m.spent = clock_->spent(state_.seconds);
     if (directory_) directory_->log(m);
     console_.step(m);
@@ -441,8 +471,11 @@ std::optional<double> Run::evaluate_now() {
     const auto source = engine::token_batches(*engine_.device, sampler, micro, micro * share.ranks, share, 0, samples);
     const auto eval_loss =
         engine::evaluate(engine_, *source, (samples + micro - 1) / micro, [this] { return is_stop_asked(); });
+    evaluation_stopped_ = !eval_loss;
     if (!eval_loss) {
-        console_.warn(concat("no eval_loss at step ", state_.step, ": the run was stopped during the evaluation"));
+        console_.warn(concat(
+            "no eval_loss at step ", state_.step, ": the run was stopped during the evaluation",
+            state_.step == spec::last_step(run_) && state_.step < run_.train.steps ? "" : "; the next start makes it"));
         return std::nullopt;
     }
     outcome_.eval_loss = *eval_loss;
@@ -500,7 +533,8 @@ void Run::finish() {
     std::string sample_text;
     if (ends_run() && !outcome_.preempted && run_.log.sample_tokens > 0) {
         const auto sample = sample_of(engine_, *data_->tokenizer, [this] { return is_stop_asked(); });
-        sample_text = sample.value_or("");
+        outcome_.preempted = is_stop_asked();  // then the next start writes the whole sample
+        if (!outcome_.preempted) sample_text = sample.value_or("");
         if (!sample) console_.warn("no sample (log.sample_tokens): data.tokenizer is not that of the token files");
     }
     if (directory_) write_results(sample_text);
@@ -531,8 +565,9 @@ std::string layout_of(const mesh::Mesh& mesh) {
     return text.empty() ? "1 rank" : text;
 }
 
-// What is known of the run after the first step of this start.
+// What is known of the run after the first step of this start, or, without one, of the start before.
 Json Run::first_step() {
+    if (memory_of_ranks_.empty()) return directory_->first_step();
     return {{"version", build_info().version},
             {"model", name_of(run_.model)},
             {"parameters", counts_.parameters},
