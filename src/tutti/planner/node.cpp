@@ -66,6 +66,7 @@ bool NodeLayouts::may_shard(int zero) const {
 void NodeLayouts::set(const PipelineEstimate& pipeline) {
     set(pipeline.node);
     set_pipeline(pipeline.pp, pipeline.schedule, pipeline.virtual_stages);
+    replicate(r_.gpus / (pipeline.node.tp * pipeline.node.cp * pipeline.pp), 1);
 }
 
 void NodeLayouts::set(const DataEstimate& data) {
@@ -141,64 +142,55 @@ bool NodeLayouts::on_host(const spec::RunSpec& run, const Price& price) const {
         .empty();
 }
 
-Price NodeLayouts::estimate(const LayerProbe& probe, MemorySeen& seen) {
+Price NodeLayouts::estimate(const LayerProbe& probe, double limit, MemorySeen& seen) {
     constexpr double kScarce = 0.8;                             // of the memory
     run_.parallel.reductions = run_.parallel.zero > 0 ? 2 : 1;  // in flight: faster, where they fit
-    Price price = pricer_.estimate(run_, probe, capacity_, capacity_);
+    Price price = pricer_.estimate(run_, probe, {capacity_, capacity_, limit});
     if (price.bytes > capacity_) {
         run_.parallel.reductions = 1;
-        price = pricer_.estimate(run_, probe, kSlack * capacity_, seen.least > 0 ? seen.least : Pricer::kUnlimited);
+        price = pricer_.estimate(run_, probe,
+                                 {kSlack * capacity_, seen.least > 0 ? seen.least : Pricer::kUnlimited, limit});
     }
     seen.add({price.bytes, price.bytes > kScarce * capacity_});
     return price;
 }
 
-// Seconds of the pipeline in hand with ZeRO-1, or where that is too large with ZeRO-2 or 3, or with all its state on
-// the host; nothing where none of them fits.
-std::optional<double> NodeLayouts::first_estimate(const LayerProbe& probe, MemorySeen& seen) {
-    // A ring of all ranks takes a latency for each of them, which would hide a good pipeline of many ranks: their
-    // shards go to groups of a few nodes, and to all ranks where that is too large.
+std::vector<int64_t> NodeLayouts::first_replicas(int64_t dp) const {
     constexpr int kMostShards = 64;
-    const int64_t dp = run_.parallel.dp_shard;
-    const auto fits = [&](int zero, bool offload) -> std::optional<double> {
-        if (offload && !may_offload(run_.parallel.schedule, false)) return std::nullopt;
-        run_.parallel.zero = zero;
-        run_.offload.params = run_.offload.optimizer = offload;
-        std::optional<double> seconds;
-        for (const int64_t replicas : {dp / divisors(dp, kMostShards).back(), int64_t{1}}) {
-            if (replicas > 1 && (zero == 0 || !Limits::in(r_.limits.dp_replicate, static_cast<int>(replicas))))
-                continue;
-            replicate(dp, replicas);
-            const Price price = estimate(probe, seen);
-            if (price.bytes <= capacity_ && on_host(run_, price)) seconds = price.seconds;
-            if (seconds) break;
-        }
-        replicate(dp, 1);
-        run_.offload.params = run_.offload.optimizer = false;
-        return seconds;
-    };
-    std::optional<double> fastest;
-    for (const int zero : {1, 0, 2, 3}) {  // ZeRO-0 where only that may be taken
-        const auto seconds = may_shard(zero) ? fits(zero, false) : std::nullopt;
-        if (seconds && (!fastest || *seconds < *fastest)) fastest = seconds;
-        if (fastest && zero == 1) break;
-    }
-    return fastest ? fastest : fits(3, true);
+    const int64_t replicas = dp / divisors(dp, kMostShards).back();
+    if (replicas == 1 || !Limits::in(r_.limits.dp_replicate, static_cast<int>(replicas))) return {1};
+    return {replicas, 1};
 }
 
-NodeEstimate NodeLayouts::pipelines(const Node& node, std::span<const LayerProbe* const> probes, double limit,
-                                    bool fastest) {
-    NodeEstimate all;
+void NodeLayouts::estimate(PipelineEstimate& pipeline, const LayerProbe& probe, double limit) {
+    set(pipeline);
+    const int64_t dp = run_.parallel.dp_shard;
+    const auto fits = [&](int zero, bool offload) {
+        if (offload && !may_offload(pipeline.schedule, false)) return false;
+        run_.parallel.zero = zero;
+        run_.offload.params = run_.offload.optimizer = offload;
+        for (const int64_t replicas : first_replicas(dp)) {
+            if (replicas > 1 && zero == 0) continue;
+            replicate(dp, replicas);
+            const Price price = estimate(probe, limit, pipeline.seen);
+            if (price.bytes > capacity_ || !on_host(run_, price)) continue;
+            if (!pipeline.seconds || price.seconds < *pipeline.seconds) pipeline.seconds = price.seconds;
+            return true;
+        }
+        return false;
+    };
+    for (const int zero : {1, 0, 2, 3})  // ZeRO-0 where only that may be taken
+        if (may_shard(zero) && fits(zero, false) && zero == 1) return;
+    if (!pipeline.seconds) fits(3, true);
+}
+
+NodePipelines NodeLayouts::pipelines(const Node& node, const LayerProbe& probe, bool any) {
+    NodePipelines all;
     const Limits& l = r_.limits;
     const int64_t left = r_.gpus / (node.tp * node.cp);
     const auto matches = [&](int64_t pp, std::string_view schedule) {
-        return fastest || ((pp > 1 && splits_backward(schedule)) == node.splits &&
-                           (!node.offloads || may_offload(schedule, true)));
-    };
-    const auto take_up = [&](int64_t pp, std::string_view schedule, int64_t v) {
-        set_pipeline(pp, schedule, v);
-        replicate(left / pp, 1);
-        run_.parallel.zero = 0;
+        return any || ((pp > 1 && splits_backward(schedule)) == node.splits &&
+                       (!node.offloads || may_offload(schedule, true)));
     };
     for (const int64_t pp : divisors(left, left))
         for_each_pipeline(pp, [&](std::string_view schedule, int64_t v) {
@@ -207,11 +199,18 @@ NodeEstimate NodeLayouts::pipelines(const Node& node, std::span<const LayerProbe
                 Limits::in(l.pp, pp) &&
                 (pp == 1 || (Limits::in(l.schedules, std::string(schedule)) && Limits::in(l.virtual_stages, v)));
             if (held && stages_allowed(r_.run.model.layers, pp * v)) {
-                take_up(pp, schedule, v);
+                set_pipeline(pp, schedule, v);
+                replicate(dp, 1);
+                run_.parallel.zero = 0;
                 if (spec::keeps_rules(run_, r_.gpus)) try {
-                        if (matches(pp, schedule))
-                            all.pipelines.push_back(
-                                {node, pp, schedule, v, layouts, pricer_.passes(run_, *probes.front())});
+                        if (!matches(pp, schedule)) return;
+                        Pricer::Bounds least{Pricer::kUnlimited, Pricer::kUnlimited};
+                        for (const int64_t replicas : first_replicas(dp)) {
+                            replicate(dp, replicas);
+                            const Pricer::Bounds bounds = pricer_.bounds(run_, probe);
+                            if (bounds.step < least.step) least = bounds;
+                        }
+                        all.pipelines.push_back({node, pp, schedule, v, layouts, least.passes, least.step});
                         return;
                     } catch (const UsageError&) {
                         // Such as a schedule that does not exist for these numbers.
@@ -219,21 +218,11 @@ NodeEstimate NodeLayouts::pipelines(const Node& node, std::span<const LayerProbe
             }
             if (matches(pp, schedule)) all.against_rules += layouts;
         });
-    // A pipeline takes no less than its passes: with those of few seconds first, the limit is low early.
-    std::vector<PipelineEstimate*> order;
-    for (PipelineEstimate& each : all.pipelines) order.push_back(&each);
-    std::ranges::stable_sort(order, {}, &PipelineEstimate::passes);
-    for (PipelineEstimate* each : order) {
-        if (each->passes > limit) break;
-        take_up(each->pp, each->schedule, each->virtual_stages);
-        for (const LayerProbe* probe : probes)
-            if (!each->seconds) each->seconds = first_estimate(*probe, each->seen);
-        if (fastest && each->seconds) limit = std::min(limit, *each->seconds);
-    }
+    std::ranges::stable_sort(all.pipelines, {}, &PipelineEstimate::least);
     return all;
 }
 
-DataEstimates NodeLayouts::data_parallel(const PipelineEstimate& pipeline) {
+DataEstimates NodeLayouts::data_parallel(const PipelineEstimate& pipeline, double limit) {
     DataEstimates all;
     set(pipeline);
     const LayerProbe& probe = pricer_.probe(run_);
@@ -260,7 +249,7 @@ DataEstimates NodeLayouts::data_parallel(const PipelineEstimate& pipeline) {
                         each.offloads_weights = weights;
                         each.offloads_optimizer = optimizer;
                         set(each);
-                        const Price price = estimate(probe, all.seen);
+                        const Price price = estimate(probe, limit, all.seen);
                         tried = true;
                         fits = price.bytes <= kSlack * capacity_ && on_host(run_, price);
                         if (fits) {

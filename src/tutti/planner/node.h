@@ -5,7 +5,6 @@
 #include <array>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string_view>
 #include <vector>
 
@@ -41,12 +40,13 @@ struct PipelineEstimate {
     std::string_view schedule;
     int64_t virtual_stages = 1;
     int64_t layouts = 0;  // its data parallelism, with offload of state
-    double passes = 0;    // seconds without data parallelism
-    // Where these are below the limit: seconds with the data parallelism that is tried first, if that fits.
+    double passes = 0;    // seconds without data parallelism; a layout takes no less
+    // Seconds with the data parallelism that is tried first: no less than these; once estimated, if that fits.
+    double least = 0;
     std::optional<double> seconds;
     MemorySeen seen;
 };
-struct NodeEstimate {
+struct NodePipelines {
     std::vector<PipelineEstimate> pipelines;
     int64_t against_rules = 0;  // layouts
 };
@@ -76,11 +76,13 @@ class NodeLayouts {
     void set(const DataEstimate& data);
     const spec::RunSpec& run() const { return run_; }  // the layout in hand
 
-    // The pipelines that the rules allow. Those whose passes take longer than `limit` are not tried. The first of the
-    // probes whose layout fits counts. `fastest`: each pipeline that fits lowers the limit to its seconds, and all
-    // schedules count, else those that match the node's backward and offload.
-    NodeEstimate pipelines(const Node& node, std::span<const LayerProbe* const> probes, double limit, bool fastest);
-    DataEstimates data_parallel(const PipelineEstimate& pipeline);
+    // The pipelines that the rules allow, those that may be fastest first. `any`: of all schedules, else of
+    // those that match the node's backward and offload.
+    NodePipelines pipelines(const Node& node, const LayerProbe& probe, bool any);
+    // Seconds of a pipeline with ZeRO-1, or where that is too large with ZeRO-2 or 3, or with all its state on the
+    // host. Of what takes longer than `limit`, seconds and bytes are lower bounds, the seconds above the limit.
+    void estimate(PipelineEstimate& pipeline, const LayerProbe& probe, double limit);
+    DataEstimates data_parallel(const PipelineEstimate& pipeline, double limit);
 
     bool on_host(const spec::RunSpec& run, const Price& price) const;
     int64_t layouts_of_space() const;
@@ -90,12 +92,14 @@ class NodeLayouts {
   private:
     void set_pipeline(int64_t pp, std::string_view schedule, int64_t virtual_stages);
     void replicate(int64_t dp, int64_t replicas);
+    // What is tried first: a ring of all ranks takes a latency for each of them, which would hide a good pipeline of
+    // many ranks. So groups of a few nodes shard the state, and all ranks where that is too large.
+    std::vector<int64_t> first_replicas(int64_t dp) const;
     bool groups_fit() const;
     int64_t data_layouts(int64_t dp, std::string_view schedule) const;
     template <class Visit>
     void for_each_pipeline(int64_t pp, Visit visit) const;
-    Price estimate(const LayerProbe& probe, MemorySeen& seen);
-    std::optional<double> first_estimate(const LayerProbe& probe, MemorySeen& seen);
+    Price estimate(const LayerProbe& probe, double limit, MemorySeen& seen);
 
     const Request& r_;
     Pricer& pricer_;

@@ -133,6 +133,9 @@ Pricer::Layout Pricer::sizes_of(const spec::RunSpec& run, const LayerProbe& prob
     l.replicas = real(p.dp_replicate);
     l.shards = real(dp / p.dp_replicate * p.cp);
     l.expert_shards = std::max(1.0, request_.gpus / (real(p.pp) * real(p.ep) * real(p.etp) * l.replicas));
+    l.dense_over = prices_.group(static_cast<int>(l.shards), static_cast<int>(p.tp));
+    l.experts_over = prices_.group(static_cast<int>(l.expert_shards), static_cast<int>(p.ep * p.etp));
+    l.tied = run.model.tie_embeddings && p.pp == 1;
     l.units.reserve(probe.kind_of_layer.size() + 2);
     l.units.push_back(&probe.embedding);
     for (const size_t kind : probe.kind_of_layer) l.units.push_back(&probe.kinds[kind]);
@@ -169,7 +172,6 @@ bool Pricer::alike(const Layout& l, int64_t a, int64_t b) {
 }
 
 Pricer::Stage Pricer::stage_of(const Layout& l, int64_t index) {
-    const spec::RunSpec& run = *l.run;
     Stage stage{.is_first = index == 0};
     const auto add = [&](const UnitProbe& unit) {
         stage.kept += unit.kept;
@@ -191,7 +193,7 @@ Pricer::Stage Pricer::stage_of(const Layout& l, int64_t index) {
     if (has_head) {
         add(l.probe->head);
         stage.kept -= l.probe->head.kept;
-        if (run.model.tie_embeddings && run.parallel.pp == 1) stage.dense -= l.probe->embedding.dense;
+        if (l.tied) stage.dense -= l.probe->embedding.dense;
     }
     add_passes(stage, has_head ? 0 : l.probe->hidden);
     return stage;
@@ -343,28 +345,45 @@ double Pricer::message(const Layout& l) const {
     return p.pp > 1 ? prices_.message(l.probe->hidden, prices_.reach(request_.gpus / static_cast<int>(p.pp))) : 0;
 }
 
-double Pricer::passes(const spec::RunSpec& run, const LayerProbe& probe) {
+// Of a stage's gradients, once.
+double Pricer::least_reductions(const Layout& l, const Stage& stage) const {
+    const auto of = [&](double values, simulate::Group over) {
+        const double bytes = static_cast<double>(size_of(spec::reduce_dtype(*l.run))) * values;
+        const double units = values > 0 ? static_cast<double>(stage.units.size()) - (l.tied ? 1 : 0) : 0;
+        return std::min(prices_.gather(bytes, over, units), prices_.all_reduce(bytes, over, units));
+    };
+    return std::max(of(stage.dense, l.dense_over), of(stage.experts, l.experts_over));
+}
+
+Pricer::Bounds Pricer::bounds(const spec::RunSpec& run, const LayerProbe& probe) {
     const spec::ParallelSpec& p = run.parallel;
     Layout l = sizes_of(run, probe);
     l.layers = &layers_of(run, p.pp * p.virtual_stages);
     const Shape shape = shape_of(p, static_cast<int64_t>(l.microbatches));
-    double busiest = 0;
+    double busiest = 0, exposed = 0;
     for (const int64_t position : {int64_t{0}, p.pp / 2, p.pp - 1}) {
-        double busy = 0;
+        double busy = 0, reductions = 0;
         int64_t before = -1;
-        double last = 0;
+        double passes = 0, reduced = 0;  // of the last stage
         for (const int64_t s : stages_at(p, shape, position)) {
-            if (before < 0 || !alike(l, before, s)) last = stage_of(l, s).passes();
-            busy += last;
+            if (before < 0 || !alike(l, before, s)) {
+                const Stage stage = stage_of(l, s);
+                passes = stage.passes();
+                reduced = least_reductions(l, stage);
+            }
+            busy += passes;
+            reductions += reduced;
             before = s;
         }
         busiest = std::max(busiest, busy);
+        exposed = std::max(exposed, reductions - busy);
     }
     const auto others = static_cast<double>(p.pp - 1);
-    return (l.microbatches + shape.idle * others) * busiest + 2 * others * message(l);
+    const double passes = (l.microbatches + shape.idle * others) * busiest + 2 * others * message(l);
+    return {passes, passes + exposed};
 }
 
-Price Pricer::estimate(const spec::RunSpec& run, const LayerProbe& probe, double memory, double enough) {
+Price Pricer::estimate(const spec::RunSpec& run, const LayerProbe& probe, const Wanted& wanted) {
     const spec::ParallelSpec& p = run.parallel;
     Layout l = sizes_of(run, probe);
     l.layers = &layers_of(run, p.pp * p.virtual_stages);
@@ -395,11 +414,12 @@ Price Pricer::estimate(const spec::RunSpec& run, const LayerProbe& probe, double
         price.bytes += shape.held[i] * kept + static_cast<double>(target_.device.workspace_bytes) +
                        std::min(16.0, 4.0 * static_cast<double>(own.size())) * l.probe->hidden;
         price.offloaded += shape.held[i] * offloaded;
-        if (price.bytes > std::max(memory, enough)) return price;
+        if (price.bytes > std::max(wanted.memory, wanted.enough)) return price;
     }
+    const auto others = static_cast<double>(p.pp - 1);
     Price fullest;
-    double busiest = 0;
-    for (size_t i = 0; i < positions.size(); ++i) {
+    double busiest = 0, seconds = 0;
+    for (size_t i = 0; i < positions.size() && seconds <= wanted.limit; ++i) {
         auto& [stages, own, repeats, price] = positions[i];
         double beside = 0, busy = 0;
         size_t place = 0;
@@ -417,14 +437,17 @@ Price Pricer::estimate(const spec::RunSpec& run, const LayerProbe& probe, double
         price.bytes += beside;
         if (price.bytes > fullest.bytes) fullest = price;
         busiest = std::max(busiest, busy);
+        seconds = (l.microbatches + shape.idle * others) * busiest + 2 * others * message(l);
     }
-    if (fullest.bytes > memory) return fullest;
+    if (fullest.bytes > wanted.memory) return fullest;
+    const double passes = seconds;
     double tail = 0;
-    for (const Position& position : positions)
-        tail = std::max(tail, update(l, position.own) + last_reductions(l, position.own));
-    const auto others = static_cast<double>(p.pp - 1);
-    fullest.seconds = (l.microbatches + shape.idle * others) * busiest + 2 * others * message(l) + tail +
-                      first_gathers(l, positions.front().own);
+    for (size_t i = 0; i < positions.size() && seconds <= wanted.limit; ++i) {
+        tail = std::max(tail, update(l, positions[i].own) + last_reductions(l, positions[i].own));
+        seconds = passes + tail;
+    }
+    if (seconds <= wanted.limit) seconds += first_gathers(l, positions.front().own);
+    fullest.seconds = seconds;
     return fullest;
 }
 

@@ -38,11 +38,19 @@ class Pricer {
     std::optional<Price> price(const spec::RunSpec& run, double limit = kUnlimited);
     // The same for a search, with a given probe, from the first, the middle and the last position of the pipeline and
     // the timeline of its schedule on at most 8 ranks with equal stages: microseconds. No seconds where it needs more
-    // than `memory`, and bytes that are a lower bound where also that is more than `enough`.
-    Price estimate(const spec::RunSpec& run, const LayerProbe& probe, double memory = kUnlimited,
-                   double enough = kUnlimited);
-    // Seconds of estimate() without data parallelism and update.
-    double passes(const spec::RunSpec& run, const LayerProbe& probe);
+    // than `memory`, and bytes that are a lower bound where also that is more than `enough`. Where it takes longer than
+    // `limit`, seconds above that and bytes that are lower bounds.
+    struct Wanted {
+        double memory = kUnlimited, enough = kUnlimited, limit = kUnlimited;
+    };
+    Price estimate(const spec::RunSpec& run, const LayerProbe& probe, const Wanted& wanted);
+    Price estimate(const spec::RunSpec& run, const LayerProbe& probe) { return estimate(run, probe, {}); }
+    // Seconds that estimate() does not fall below: those of its passes, and with data parallelism as the run has it,
+    // whose last microbatch takes no less than the reductions of a rank.
+    struct Bounds {
+        double passes = 0, step = 0;
+    };
+    Bounds bounds(const spec::RunSpec& run, const LayerProbe& probe);
     const LayerProbe& probe(const spec::RunSpec& run) { return probes_.rough_of(run); }  // for estimates
     size_t probes() const { return probes_.rehearsed(); }
 
@@ -101,6 +109,7 @@ class Pricer {
     double first_gathers(const Layout& layout, std::span<const Stage* const> stages) const;
     double last_reductions(const Layout& layout, std::span<const Stage* const> stages) const;
     double update(const Layout& layout, std::span<const Stage* const> stages) const;
+    double least_reductions(const Layout& layout, const Stage& stage) const;
     Price state_of(const Layout& layout, std::span<const Stage* const> stages, bool with_gradients) const;
     Price alone(const Layout& layout) const;
     double message(const Layout& layout) const;  // seconds of an activation between stages

@@ -17,7 +17,9 @@ struct Pricer::Layout {
     std::vector<Stage> stages;
     std::vector<std::vector<int>> stages_of_rank;
     double microbatches = 1, replicas = 1, shards = 1, expert_shards = 1;
-    MemoryByPurpose state;  // of kMany values
+    simulate::Group dense_over, experts_over;  // the ranks of the shards
+    bool tied = false;                         // the embedding's matrix is the head's, in one stage
+    MemoryByPurpose state;                     // of kMany values
 
     double of_value(Purpose purpose) const { return static_cast<double>(state[purpose]) / kMany; }
 

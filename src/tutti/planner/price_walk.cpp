@@ -25,7 +25,7 @@ Pricer::Walk::Walk(const Pricer& pricer, const Layout& l, std::span<const Stage*
       run_(*l.run),
       p_(run_.parallel),
       masters_gathered_(p_.zero == 3 && l.of_value(Purpose::weights) == 0),
-      tied_(run_.model.tie_embeddings && p_.pp == 1),
+      tied_(l.tied),
       value_(static_cast<double>(size_of(spec::compute_dtype(run_)))),
       stored_(static_cast<double>(size_of(spec::gradient_dtype(run_)))),
       reduced_(static_cast<double>(size_of(spec::reduce_dtype(run_)))),
@@ -33,9 +33,9 @@ Pricer::Walk::Walk(const Pricer& pricer, const Layout& l, std::span<const Stage*
     const auto tp = static_cast<int>(p_.tp), etp = static_cast<int>(p_.ep * p_.etp);
     const auto shards = static_cast<int>(l.shards), expert_shards = static_cast<int>(l.expert_shards);
     const auto replicas = static_cast<int>(l.replicas);
-    sets_[kExperts] = {&UnitProbe::experts, l.expert_shards, prices_.group(expert_shards, etp),
+    sets_[kExperts] = {&UnitProbe::experts, l.expert_shards, l.experts_over,
                        prices_.group(replicas, expert_shards * etp)};
-    sets_[kDense] = {&UnitProbe::dense, l.shards, prices_.group(shards, tp), prices_.group(replicas, shards * tp)};
+    sets_[kDense] = {&UnitProbe::dense, l.shards, l.dense_over, prices_.group(replicas, shards * tp)};
     size_t units = 0;
     for (const Stage* stage : stages) units += stage->units.size();
     units_.reserve(units);

@@ -10,6 +10,7 @@
 #include <optional>
 #include <queue>
 #include <set>
+#include <span>
 #include <tuple>
 #include <utility>
 
@@ -93,6 +94,7 @@ class Search {
     // Estimates of several nodes, side by side, know the fastest layout before them; what they say is taken one after
     // another, with the fastest layout until then. So the result depends on no number of cores.
     static constexpr size_t kAtOnce = 8;
+    static constexpr size_t kMostPipelines = 500;  // whose data parallelism is estimated
 
     // --- Nodes
 
@@ -143,15 +145,7 @@ class Search {
             }
         }
         sort();
-        const std::vector<Hope> best = first_hopes(kMost);
-        for (size_t begin = 0; begin < best.size(); begin += kAtOnce) {
-            std::vector<std::vector<Variant>> variants(std::min(kAtOnce, best.size() - begin));
-            for_each_on_cores(variants.size(), [&](size_t i) {
-                if (best[begin + i].first <= kFar * fastest_) variants[i] = variants_of(best[begin + i].second);
-            });
-            for (size_t i = 0; i < variants.size(); ++i)
-                if (best[begin + i].first <= kFar * fastest_) take(variants[i]);
-        }
+        estimate_variants(first_hopes(kMost));
     }
     std::vector<Hope> first_hopes(size_t most) const {
         return {hopes_.begin(), hopes_.begin() + std::min(std::ssize(hopes_), static_cast<std::ptrdiff_t>(most))};
@@ -168,8 +162,10 @@ class Search {
 
     // Layers that neither recompute nor offload, with a whole backward.
     struct Look {
-        double seconds = 0;  // of the layers of a step, on all devices
-        NodeEstimate estimate;
+        double seconds = 0;         // of the layers of a step, on all devices
+        double fastest = kNever;    // of its pipelines
+        int64_t against_rules = 0;  // layouts
+        MemorySeen seen;
     };
     // Nothing for a node that the rules do not allow.
     std::optional<Look> look_at(const Node& node) {
@@ -179,7 +175,7 @@ class Search {
         double all = probe.embedding.seconds() + probe.head.seconds();
         for (const size_t kind : probe.kind_of_layer) all += probe.kinds[kind].seconds();
         const double microbatches = double(r_.run.train.global_batch) / double(micro_batches_[node.micro_batch]);
-        Look look{microbatches * double(node.tp * node.cp) / r_.gpus * all, {}};
+        Look look{microbatches * double(node.tp * node.cp) / r_.gpus * all};
         if (look.seconds > kOpened * fastest_ || !taken(node)) return look;
         // A pipeline as it is, or where that needs too much memory, as if it were recomputed: the forward twice, and of
         // a layer its input is kept.
@@ -188,7 +184,16 @@ class Search {
             for (UnitPass* pass : {&kind.input, &kind.backward}) pass->pieces.front().seconds += kind.forward.seconds();
             kind.kept = again.hidden;
         }
-        look.estimate = layouts.pipelines(node, std::array{&probe, &std::as_const(again)}, kFar * fastest_, true);
+        NodePipelines pipelines = layouts.pipelines(node, probe, true);
+        look.against_rules = pipelines.against_rules;
+        for (PipelineEstimate& each : pipelines.pipelines) {
+            const double limit = std::min(look.fastest, kFar * fastest_);
+            if (each.least > limit) break;
+            layouts.estimate(each, probe, limit);
+            if (!each.seconds) layouts.estimate(each, again, limit);
+            look.fastest = std::min(look.fastest, each.seconds.value_or(kNever));
+            look.seen.add(each.seen);
+        }
         return look;
     }
     // All at once, on all cores.
@@ -208,21 +213,13 @@ class Search {
             push(larger, look->seconds * before / micro_batches_[larger.micro_batch]);
         }
         if (look->seconds > kOpened * fastest_) return;
-        if (taken(node)) hopes_.emplace_back(hope(look->estimate), node);
-        if (node.micro_batch == 0) lead_on(node, look->seconds);
-    }
-
-    // The fastest pipeline of a node.
-    double hope(const NodeEstimate& estimate) {
-        found_.gates.rules += estimate.against_rules;
-        double fastest = kNever;
-        for (const PipelineEstimate& each : estimate.pipelines) {
-            if (each.passes > std::min(fastest, kFar * fastest_)) continue;
-            seen_memory_.add(each.seen);
-            if (each.seconds) fastest = std::min(fastest, *each.seconds);
+        if (taken(node)) {
+            hopes_.emplace_back(look->fastest, node);
+            fastest_ = std::min(fastest_, look->fastest);
+            found_.gates.rules += look->against_rules;
+            seen_memory_.add(look->seen);
         }
-        fastest_ = std::min(fastest_, fastest);
-        return fastest;
+        if (node.micro_batch == 0) lead_on(node, look->seconds);
     }
 
     void lead_on(const Node& node, double seconds) {
@@ -246,58 +243,82 @@ class Search {
         }
         if (node.etp < kMostExpertTp && r_.run.model.moe.experts > 0) more([](Node& n) { n.etp *= 2; }, seconds);
     }
-    // A node with a split backward, and where memory is short with recompute and offloaded activations.
-    struct Variant {
-        Node node;
-        bool thrifty = false, taken = false;
-        NodeEstimate estimate = {};
-    };
-    std::vector<Variant> variants_of(const Node& plain) {
-        std::vector<Variant> all;
-        NodeLayouts layouts(r_, pricer_, capacity_);
-        bool scarce = false;
-        for (const bool offloads : {false, true})
-            for (const int recompute : {0, 1, 2})
-                for (const bool splits : {false, true}) {
-                    if (splits && (offloads || r_.gpus == plain.tp * plain.cp)) continue;
-                    if (offloads && !layouts.may_offload("1f1b", true)) continue;
-                    Variant& each = all.emplace_back(Variant{plain, offloads || recompute > 0});
-                    each.node.offloads = offloads;
-                    each.node.recompute = recompute;
-                    each.node.splits = splits;
-                    each.taken = Limits::in(r_.limits.recompute, kPolicies[to_size(recompute)]);
-                    if (each.thrifty && !scarce) continue;
-                    scarce = scarce || !each.taken;
-                    if (!each.taken) continue;
-                    layouts.set(each.node);
-                    const LayerProbe* const probe = &pricer_.probe(layouts.run());
-                    each.estimate = layouts.pipelines(each.node, std::array{probe}, kFar * fastest_, false);
-                    for (const PipelineEstimate& pipeline : each.estimate.pipelines)
-                        scarce = scarce || pipeline.seen.scarce;
+    // --- Pipelines
+
+    // Of nodes with a whole and a split backward, and where memory is short with recompute and offloaded activations.
+    void estimate_variants(const std::vector<Hope>& best) {
+        const auto may_recompute = [&](int how) { return Limits::in(r_.limits.recompute, kPolicies[to_size(how)]); };
+        std::vector<Node> plain, thrifty;
+        const auto add = [&](std::vector<Node>& to, Node node) {
+            to.push_back(node);
+            node.splits = true;
+            if (!node.offloads && r_.gpus > node.tp * node.cp) to.push_back(node);
+        };
+        for (const auto& [seconds, node] : best)
+            if (seconds <= kFar * fastest_ && may_recompute(0)) add(plain, node);
+        estimate_pipelines(plain, false);  // the looks counted their layouts against a rule
+        for (auto [seconds, node] : best) {
+            if (seconds > kFar * fastest_ || (may_recompute(0) && !short_of_memory_.contains(node))) continue;
+            for (const bool offloads : {false, true})
+                for (const int recompute : {0, 1, 2}) {
+                    if ((!offloads && recompute == 0) || !may_recompute(recompute)) continue;
+                    if (offloads && !hand_.may_offload("1f1b", true)) continue;
+                    node.offloads = offloads;
+                    node.recompute = recompute;
+                    add(thrifty, node);
                 }
-        return all;
-    }
-    void take(const std::vector<Variant>& variants) {
-        MemorySeen seen;
-        for (const Variant& each : variants) {
-            if (each.thrifty && !seen.scarce) continue;
-            seen.scarce = seen.scarce || !each.taken;
-            if (each.thrifty) found_.gates.rules += each.estimate.against_rules;  // hope() counts the others
-            for (const PipelineEstimate& pipeline : each.estimate.pipelines) take(pipeline, seen);
         }
-        seen_memory_.add(seen);
+        estimate_pipelines(thrifty, true);
     }
-    void take(const PipelineEstimate& pipeline, MemorySeen& seen) {
-        if (pipeline.passes > kFar * fastest_) {
+
+    // Best first, as long as one may be among the fastest kMostPipelines.
+    void estimate_pipelines(const std::vector<Node>& nodes, bool counts_rules) {
+        constexpr size_t kEstimatedAtOnce = 64;
+        std::vector<NodePipelines> of_node(nodes.size());
+        for_each_on_cores(nodes.size(), [&](size_t i) {
+            NodeLayouts layouts(r_, pricer_, capacity_);
+            layouts.set(nodes[i]);
+            of_node[i] = layouts.pipelines(nodes[i], pricer_.probe(layouts.run()), false);
+        });
+        std::vector<PipelineEstimate> all;
+        for (const NodePipelines& each : of_node) {
+            if (counts_rules) found_.gates.rules += each.against_rules;
+            all.insert(all.end(), each.pipelines.begin(), each.pipelines.end());
+        }
+        std::ranges::stable_sort(all, {}, &PipelineEstimate::least);
+        for (size_t begin = 0; begin < all.size(); begin += kEstimatedAtOnce) {
+            const double limit = fastest_pipelines_.size() < kMostPipelines ? kNever : fastest_pipelines_.top();
+            const auto now = std::span(all).subspan(begin, std::min(kEstimatedAtOnce, all.size() - begin));
+            const auto wanted = [&](const PipelineEstimate& each) {
+                return each.least <= limit && each.passes <= kFar * fastest_;
+            };
+            for_each_on_cores(now.size(), [&](size_t i) {
+                if (!wanted(now[i])) return;
+                NodeLayouts layouts(r_, pricer_, capacity_);
+                layouts.set(now[i]);
+                layouts.estimate(now[i], pricer_.probe(layouts.run()), std::min(limit, kFar * fastest_));
+            });
+            for (const PipelineEstimate& each : now) take(each, wanted(each));
+        }
+    }
+    void take(const PipelineEstimate& pipeline, bool wanted) {
+        if (!wanted) {
             found_.gates.passes += pipeline.layouts;
             return;
         }
-        seen.add(pipeline.seen);
+        seen_memory_.add(pipeline.seen);
+        if (pipeline.seen.scarce) {
+            Node node = pipeline.node;
+            node.splits = false;
+            short_of_memory_.insert(node);
+        }
         if (!pipeline.seconds) {
             found_.gates.memory += pipeline.layouts;
             return;
         }
         fastest_ = std::min(fastest_, *pipeline.seconds);
+        fastest_pipelines_.push(*pipeline.seconds);
+        if (fastest_pipelines_.size() > kMostPipelines) fastest_pipelines_.pop();
         pipelines_.push_back(pipeline);
     }
     // Of the ranks that exchange heads and those that pass keys on, one number grows.
@@ -313,18 +334,16 @@ class Search {
 
     // All data parallelism of the fastest pipelines.
     void estimate_data_parallelism() {
-        constexpr size_t kMost = 500;
-        std::sort(pipelines_.begin(), pipelines_.end(),
-                  [](const PipelineEstimate& a, const PipelineEstimate& b) { return *a.seconds < *b.seconds; });
+        std::ranges::stable_sort(pipelines_, {}, &PipelineEstimate::seconds);
         for (size_t begin = 0; begin < pipelines_.size(); begin += kAtOnce) {
             std::vector<DataEstimates> all(std::min(kAtOnce, pipelines_.size() - begin));
             for_each_on_cores(all.size(), [&](size_t i) {
-                if (begin + i < kMost && pipelines_[begin + i].passes <= kFar * fastest_)
-                    all[i] = NodeLayouts(r_, pricer_, capacity_).data_parallel(pipelines_[begin + i]);
+                if (begin + i < kMostPipelines && pipelines_[begin + i].passes <= kFar * fastest_)
+                    all[i] = NodeLayouts(r_, pricer_, capacity_).data_parallel(pipelines_[begin + i], kFar * fastest_);
             });
             for (size_t i = 0; i < all.size(); ++i) {
                 const PipelineEstimate& pipeline = pipelines_[begin + i];
-                if (begin + i >= kMost || pipeline.passes > kFar * fastest_)
+                if (begin + i >= kMostPipelines || pipeline.passes > kFar * fastest_)
                     found_.gates.passes += pipeline.layouts;
                 else
                     take(pipeline, all[i]);
@@ -448,6 +467,8 @@ class Search {
     std::priority_queue<Hope, std::vector<Hope>, std::greater<>> open_;
     std::vector<Hope> hopes_;  // of all nodes so far
     std::vector<PipelineEstimate> pipelines_;
+    std::priority_queue<double> fastest_pipelines_;  // seconds of at most kMostPipelines
+    std::set<Node> short_of_memory_;
     // The fastest of each grid, micro batch, recompute, schedule, ZeRO stage and offload of activations.
     std::map<std::tuple<decltype(grid_of(spec::RunSpec())), int64_t, std::string, std::string, int64_t, bool>,
              Candidate>
