@@ -197,6 +197,11 @@ class Training(InFolder):
             chat.say("it is over")
         with tutti.chat(run, **options) as chat, self.assertRaises(ValueError):
             chat.say("")
+        with tutti.chat(run, **options) as chat:
+            with self.assertRaises(tutti.UsageError) as error:
+                chat.say("x" * 100)
+            self.assertIn("leaves no room", str(error.exception))
+            self.assertEqual(chat.say("Hi")["tokens"], answers[0]["tokens"])
 
     def test_a_conversation_that_cannot_begin_or_go_on(self):
         run = tutti.train(self.config(2), out=self.path("run"))

@@ -17,18 +17,20 @@ class Chat:
     def __init__(self, model, **options):
         line = [program(), "chat", os.fspath(getattr(model, "path", model)), "--json", *words(options)]
         self.messages = []
-        self._errors, self._said = tempfile.TemporaryFile(), ""
+        self._errors, self._said, self._failed = tempfile.TemporaryFile(), "", False
         self._process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
                                          text=True, encoding="utf-8", errors="replace")
 
     def say(self, message):
-        """{"message", "prompt_tokens", "tokens", "ended_by", "seconds", ...}. Raises Error."""
+        """{"message", "prompt_tokens", "tokens", "ended_by", "seconds", ...}.
+
+        Raises Error; the conversation goes on without a message that has no answer, as one that is too long."""
         if not message:
             raise ValueError("a message has at least one character")
         self._send(json.dumps(message))
         document = document_of(self._answer())
         if "message" not in document:
-            self._fail(document)
+            self._raise(document)
         self.messages += [{"role": "user", "content": message}, document["message"]]
         return document
 
@@ -38,16 +40,16 @@ class Chat:
         self.messages = []
 
     def close(self):
-        """Ends the program. Raises Error where it has failed."""
-        if self._end() != 0:
-            self._fail({})
+        """Ends the program. Raises Error where it has failed and say() has not said so."""
+        if self._end() != 0 and not self._failed:
+            self._raise({})
 
     def _send(self, line):
         try:
             self._process.stdin.write(line + "\n")
             self._process.stdin.flush()
         except (BrokenPipeError, ValueError):  # the program has ended, or close() was called
-            self._fail(document_of(self._answer()))
+            self._raise(document_of(self._answer()))
 
     def _answer(self):
         text = ""
@@ -71,9 +73,10 @@ class Chat:
             self._errors.close()
         return code
 
-    def _fail(self, document):
-        code = self._end()
-        raise error_of(document.get("error") or self._said or "the conversation has ended", code or 2)
+    def _raise(self, document):
+        self._failed = True
+        code = document["exit_code"] if "question" in document else self._end() or 2
+        raise error_of(document.get("error") or self._said or "the conversation has ended", code)
 
     def __enter__(self):
         return self

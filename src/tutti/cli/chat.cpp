@@ -108,7 +108,8 @@ class Chat {
         reset();
     }
 
-    void run() {
+    // The exit code: that of the first message without an answer.
+    int run() {
         if (talks())
             io_.out << "A conversation with " << model_.loaded.stored.path
                     << ". /reset begins a new one; /exit or Ctrl-D "
@@ -122,6 +123,7 @@ class Chat {
             answer(message_of(*line));
         }
         if (talks()) io_.out << std::endl;
+        return exit_code_;
     }
 
   private:
@@ -164,13 +166,17 @@ class Chat {
         try {
             speak();
         } catch (const Error& error) {
-            // On a terminal the conversation goes on without the question. All ranks have the same error.
+            // On a terminal, and for the program at the other end of --json, the conversation goes on without the
+            // question. All ranks have the same error.
             const bool of_template = dynamic_cast<const DataError*>(&error) || dynamic_cast<const UsageError*>(&error);
-            if (!lines_.terminal() || !of_template) throw;
+            if (!(lines_.terminal() || io_.json) || !of_template) throw;
+            if (exit_code_ == 0 && !lines_.terminal()) exit_code_ = error.exit_code();
             Json shorter = Json::array();
             for (size_t i = 0; i + 1 < messages_.size(); ++i) shorter.push_back(messages_[i]);
             messages_ = shorter;
-            if (first_) io_.err << "tutti: " << error.what() << std::endl;
+            if (!first_) return;
+            io_.err << "tutti: " << error.what() << std::endl;
+            io_.print({{"question", question}, {"error", error.what()}, {"exit_code", error.exit_code()}});
         }
     }
 
@@ -229,6 +235,7 @@ class Chat {
     Json variables_, messages_;
     infer::KeptText kept_;
     int64_t answers_ = 0;
+    int exit_code_ = 0;
 };
 
 }  // namespace
@@ -239,9 +246,12 @@ int chat(const ChatArguments& arguments, const Io& io) {
     warn_of_threads(io, launch, arguments.threads, ranks);
     Lines lines(isatty(STDIN_FILENO) != 0 && !comm::is_launched(comm::process_environment()));
     // Other ranks wait as long as a person thinks.
-    comm::run(launch, ranks, {.timeout_s = 1e9},
-              [&](comm::World& world) { Chat(arguments, io, lines, world, comm::local_rank(launch, world)).run(); });
-    return 0;
+    int exit_code = 0;  // the same one on all ranks
+    comm::run(launch, ranks, {.timeout_s = 1e9}, [&](comm::World& world) {
+        const int of_rank = Chat(arguments, io, lines, world, comm::local_rank(launch, world)).run();
+        if (world.rank() == 0 || launch.size > 1) exit_code = of_rank;
+    });
+    return exit_code;
 }
 
 Command chat_command(ChatArguments& a, const Io& io) {
@@ -257,7 +267,9 @@ Command chat_command(ChatArguments& a, const Io& io) {
         "tokenizer_config.json. An answer ends where a text of `tutti generate` ends.\n"
         "On a terminal, tokens appear as they come; /reset begins a new conversation, /exit or Ctrl-D ends\n"
         "it, Ctrl-C stops an answer. From a pipe, each line is a message, and each answer is printed; with\n"
-        "--json as a document, and a message may be a JSON text (\"two\\nlines\").\n"
+        "--json as a document, and a message may be a JSON text (\"two\\nlines\"). A message that has no\n"
+        "answer, as in a conversation that is too long, ends the program; with --json the document is\n"
+        "its error, and the conversation goes on without it.\n"
         "Keys and values stay in memory between the answers.\n\n"
         "Examples:\n"
         "  tutti chat models/Qwen3-0.6B\n"

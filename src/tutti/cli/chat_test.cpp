@@ -130,6 +130,28 @@ TEST_F(ChatTest, SaysWhatIsWrong) {
     EXPECT_EQ(tutti({"generate", run_, "--prompt", "x", "--prompt-logprobs"}).code, 2);
 }
 
+TEST_F(ChatTest, AMessageWithoutAnAnswerIsADocumentOfJson) {
+    const std::string refuses =
+        std::string("{% if messages[-1].content == 'No' %}{{ raise_exception('no') }}{% endif %}");
+    const std::string picky = dir_.write("picky.jinja", refuses + kTemplate), input = "Hi\nNo\n/reset\nHi\n";
+    for (const char* ranks : {"1", "2"}) {
+        const std::vector<std::string> words = {run_, "--template", picky, "--max-tokens", "6", "--ranks", ranks};
+        std::vector<std::string> with_json = words;
+        with_json.emplace_back("--json");
+        const Ran ran = chat(input, with_json);
+        EXPECT_EQ(ran.code, 3);
+        const std::vector<Json> answers = documents(ran.out);
+        ASSERT_EQ(answers.size(), 3u) << ran.out;
+        EXPECT_EQ(answers[1]["question"], "No");
+        EXPECT_EQ(answers[1]["exit_code"], 3);
+        EXPECT_NE(answers[1]["error"].text().find("picky.jinja, line 1"), std::string::npos);
+        EXPECT_EQ(answers[2]["tokens"], continued("<user>Hi<assistant>", 1235));
+        const Ran plain = chat(input, words);  // whose reader counts lines
+        EXPECT_EQ(plain.code, 3);
+        EXPECT_EQ(plain.out, answers[0]["message"]["content"].text() + "\n");
+    }
+}
+
 TEST_F(ChatTest, TheTemplateIsTheOneOfTheModelsFiles) {
     const std::string hf = dir_.path("hf");
     ASSERT_EQ(tutti({"convert", "--from", run_, "--to", hf}).code, 0);
