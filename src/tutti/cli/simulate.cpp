@@ -16,7 +16,6 @@
 #include "tutti/planner/known_runs.h"
 #include "tutti/planner/scaling.h"
 #include "tutti/rehearsal/present.h"
-#include "tutti/simulate/calibrate.h"
 #include "tutti/simulate/prediction.h"
 #include "tutti/simulate/rehearsed.h"
 #include "tutti/spec/validate.h"
@@ -135,30 +134,6 @@ int simulate_here(const SimulateArguments& a, const Io& io) {
                   {"time", std::move(time)}});
     return 0;
 }
-
-}  // namespace
-
-int calibrate(const CalibrateArguments& a, const Io& io) {
-    std::ostream& text = io.text();
-    const simulate::MachineProfile profile =
-        simulate::calibrate([&](const std::string& what) { text << what << std::endl; });
-    write_file("OUT", a.out, to_json(profile).dump() + "\n");
-    text << "written to " << a.out << std::endl;
-    io.next({concat("tutti simulate CONFIG --profile ", quoted_for_shell(a.out))});
-    io.print(Json{{"profile", a.out}, {"machine", profile.machine}});
-    return 0;
-}
-
-Command calibrate_command(CalibrateArguments& a, const Io& io) {
-    return command_of("calibrate", "time the kernels and operations of this machine for `tutti simulate`", a, io,
-                      calibrate, {required({"OUT", "", "", "JSON file to write the profile to", &a.out, kPath})},
-                      "This takes one to two minutes; no other program should run meanwhile.\n\n"
-                      "Examples:\n"
-                      "  tutti bench calibrate here.json\n"
-                      "  tutti simulate run.toml --profile here.json --ranks 4");
-}
-
-namespace {
 
 // A step of this system on a cluster, with its rates.
 struct Answer {
