@@ -3,8 +3,8 @@
 #include "tutti/spec/validate.h"
 
 #include <algorithm>
-#include <charconv>
 
+#include "tutti/base/digits.h"
 #include "tutti/spec/devices.h"
 #include "tutti/spec/families.h"
 #include "tutti/spec/fields.h"
@@ -120,11 +120,9 @@ void check_recompute(const RunSpec& run, Problems& problems) {
         if (policy == known) return;
     }
     constexpr std::string_view kEvery = "every:";
-    int64_t n = 0;
     if (policy.starts_with(kEvery)) {
-        const char* end = policy.data() + policy.size();
-        const auto [stop, error] = std::from_chars(policy.data() + kEvery.size(), end, n);
-        if (error == std::errc() && stop == end && n >= 1 && n <= run.model.layers) return;
+        const auto n = parse_number<int64_t>(std::string_view(policy).substr(kEvery.size()));
+        if (n && *n >= 1 && *n <= run.model.layers) return;
     }
     problems.push_back(concat("[recompute] policy = ", toml_text(policy), ": must be none, selective, full, sqrt or ",
                               "every:N with N from 1 to [model] layers = ", run.model.layers));
