@@ -19,6 +19,7 @@
 #include "tutti/planner/plan.h"
 #include "tutti/planner/rules.h"
 #include "tutti/spec/fields.h"
+#include "tutti/spec/rules.h"
 #include "tutti/spec/stages.h"
 #include "tutti/spec/toml.h"
 #include "tutti/spec/validate.h"
@@ -94,7 +95,7 @@ std::string text_of(const spec::RunSpec& run, int ranks) {
     std::vector<std::string> names, texts;
     for (spec::RunSpec& stage : spec::stages_of(run)) {
         spec::ParallelSpec& p = stage.parallel;
-        if (p.dp_shard < 0) p.dp_shard = ranks / (p.dp_replicate * p.tp * p.cp * p.pp);
+        p.dp_shard = spec::data_parallel_shards(p, ranks);
         texts.push_back(planner::describe_layout(stage));
         names.push_back(spec::of_stage(stage, texts.back()));
     }

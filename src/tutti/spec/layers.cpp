@@ -8,6 +8,7 @@
 #include "tutti/base/digits.h"
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
+#include "tutti/spec/fields.h"
 
 namespace tutti::spec {
 
@@ -289,9 +290,11 @@ Recompute recompute_of(const std::string& policy, int64_t layers) {
     constexpr std::string_view kEvery = "every:";
     if (policy.starts_with(kEvery)) {
         const auto every = parse_number<int64_t>(std::string_view(policy).substr(kEvery.size()));
-        if (every && *every >= 1) return {.segment = *every};
+        if (every && *every >= 1 && *every <= layers) return {.segment = *every};
     }
-    throw UsageError(concat("recompute.policy must be none, selective, full, sqrt or every:N, got \"", policy, "\""));
+    throw UsageError(
+        concat("[recompute] policy = ", toml_text(policy),
+               ": must be none, selective, full, sqrt or every:N with N from 1 to [model] layers = ", layers));
 }
 
 }  // namespace tutti::spec

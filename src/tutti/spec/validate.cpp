@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "tutti/base/digits.h"
 #include "tutti/spec/devices.h"
 #include "tutti/spec/families.h"
 #include "tutti/spec/fields.h"
@@ -115,17 +114,11 @@ void check_log(const RunSpec& run, Problems& problems) {
 }
 
 void check_recompute(const RunSpec& run, Problems& problems) {
-    const std::string& policy = run.recompute.policy;
-    for (const char* known : {"none", "selective", "full", "sqrt"}) {
-        if (policy == known) return;
+    try {
+        recompute_of(run.recompute.policy, run.model.layers);
+    } catch (const UsageError& error) {
+        problems.push_back(error.what());
     }
-    constexpr std::string_view kEvery = "every:";
-    if (policy.starts_with(kEvery)) {
-        const auto n = parse_number<int64_t>(std::string_view(policy).substr(kEvery.size()));
-        if (n && *n >= 1 && *n <= run.model.layers) return;
-    }
-    problems.push_back(concat("[recompute] policy = ", toml_text(policy), ": must be none, selective, full, sqrt or ",
-                              "every:N with N from 1 to [model] layers = ", run.model.layers));
 }
 
 // --- [parallel] -----------------------------------------------------------------------------------------------------
