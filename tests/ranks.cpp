@@ -31,7 +31,7 @@ using namespace tutti::comm;
 struct Arguments {
     std::string mode;
     WorldOptions options{.timeout_s = 60};
-    ProcessOptions processes;
+    AssignedHosts hosts;
     bool tcp = false;
 };
 
@@ -47,7 +47,7 @@ Arguments read(int argc, char** argv) {
             a.options.timeout_s = std::stod(word.substr(8));
         else if (word.starts_with("hosts="))
             for (const char c : word.substr(6))
-                if (c != ',') a.processes.hosts.push_back(c - '0');
+                if (c != ',') a.hosts.push_back(c - '0');
         if (i == 1) a.mode = word;
     }
     if (const char* directory = std::getenv("TUTTI_TEST_DIR")) {
@@ -243,7 +243,7 @@ int main(int argc, char** argv) {
         const auto mode = modes.find(a.mode);
         check<UsageError>(mode != modes.end(), "unknown mode '", a.mode, "'");
         const Launch launch = detect_launcher(process_environment());
-        (a.tcp ? run_tcp : run_mpi)(launch, a.options, mode->second, a.processes);
+        (a.tcp ? run_tcp : run_mpi)(launch, a.options, mode->second, a.hosts);
         return 0;
     } catch (const Error& error) {
         std::cerr << "process_ranks: " << error.what() << std::endl;

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "tutti/base/digits.h"
 #include "tutti/base/dtype.h"
 #include "tutti/base/error.h"
 #include "tutti/base/exact_sum.h"
@@ -274,6 +275,24 @@ TEST(Timing, ShortCallsAreTimedTogether) {
     EXPECT_EQ(t.runs, 3);
     EXPECT_GT(calls, 1000);  // 2 ms hold many of them
     EXPECT_LT(t.median, 1e-3);
+}
+
+TEST(Digits, ANumberIsTheWholeText) {
+    EXPECT_EQ(parse_number<int>("-12"), -12);
+    EXPECT_EQ(parse_number<int64_t>("9223372036854775807"), INT64_MAX);
+    EXPECT_EQ(parse_number<double>("0.5"), 0.5);
+    for (const char* text : {"", " 1", "1 ", "+1", "1x", "1.5", "2147483648"})
+        EXPECT_EQ(parse_number<int>(text), std::nullopt) << text;
+    EXPECT_EQ(parse_number<double>("1e400"), std::nullopt);
+    EXPECT_EQ(parse_numbers<int>("11,11,10"), (std::vector<int>{11, 11, 10}));
+    EXPECT_EQ(parse_numbers<double>("1.25"), std::vector<double>{1.25});
+    for (const char* text : {"", ",", "1,", ",1", "1,,2", "1, 2"})
+        EXPECT_EQ(parse_numbers<int>(text), std::nullopt) << text;
+}
+
+TEST(Digits, HexadecimalHasTheHighDigitFirst) {
+    EXPECT_EQ(to_hex(uint64_t{0x0123456789abcdef}), "0123456789abcdef");
+    EXPECT_EQ(to_hex(std::vector<unsigned char>{0, 0x1f, 0xa0}), "001fa0");
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <new>
 #include <sstream>
 
+#include "tutti/base/digits.h"
 #include "tutti/base/to_size.h"
 #include "tutti/checkpoint/file_writer.h"
 
@@ -40,12 +41,6 @@ uint64_t xxh3_64(std::span<const std::byte> bytes) { return XXH3_64bits(bytes.da
 Digest128 xxh3_128(std::span<const std::byte> bytes) {
     const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
     return {hash.high64, hash.low64};
-}
-
-std::string to_hex(uint64_t value) {
-    std::string text(16, '0');
-    for (size_t i = 0; i < 16; ++i) text[i] = "0123456789abcdef"[(value >> (60 - 4 * i)) & 15];
-    return text;
 }
 
 std::string to_hex(Digest128 digest) { return to_hex(digest.high) + to_hex(digest.low); }

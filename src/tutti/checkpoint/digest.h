@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tutti/base/digits.h"
 #include "tutti/checkpoint/file_system.h"
 
 namespace tutti::checkpoint {
@@ -39,7 +40,7 @@ class Hasher128 {
     std::unique_ptr<State> state_;
 };
 
-std::string to_hex(uint64_t value);    // 16 lower-case digits
+using tutti::to_hex;                   // of 64 bits
 std::string to_hex(Digest128 digest);  // 32, as `xxhsum -H2` prints it
 std::optional<uint64_t> hex64_from(std::string_view text);
 std::optional<Digest128> hex128_from(std::string_view text);

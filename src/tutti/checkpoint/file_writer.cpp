@@ -5,11 +5,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <fstream>
 #include <iterator>
 
+#include "tutti/base/digits.h"
 #include "tutti/base/to_size.h"
 #include "tutti/device/device.h"
 
@@ -158,10 +158,8 @@ OwnerState state_of(std::string_view owner) {
     if (owner == this_owner()) return OwnerState::this_process;
     const size_t dash = owner.rfind('-');
     if (dash == std::string_view::npos || owner.substr(0, dash) != plain_host_name()) return OwnerState::elsewhere;
-    const std::string_view digits = owner.substr(dash + 1);
-    pid_t pid = 0;
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), pid);
-    if (error != std::errc() || end != digits.data() + digits.size() || pid <= 0) return OwnerState::elsewhere;
+    const pid_t pid = parse_number<pid_t>(owner.substr(dash + 1)).value_or(0);
+    if (pid <= 0) return OwnerState::elsewhere;
     if (::kill(pid, 0) != 0 && errno != EPERM) return OwnerState::gone;
     return is_zombie(pid) ? OwnerState::gone : OwnerState::running;
 }

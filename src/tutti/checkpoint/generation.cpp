@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <filesystem>
 
+#include "tutti/base/digits.h"
 #include "tutti/base/error.h"
 #include "tutti/checkpoint/file_system.h"
 
@@ -15,10 +15,7 @@ int64_t newest_generation(const std::string& run_directory) {
     std::error_code unreadable;
     for (const auto& entry : std::filesystem::directory_iterator(join(run_directory, kGenerations), unreadable)) {
         const std::string name = entry.path().filename().string();
-        int64_t number = 0;
-        const char* end = name.data() + name.size();
-        const auto [stop, error] = std::from_chars(name.data(), end, number);
-        if (error == std::errc() && stop == end) newest = std::max(newest, number);
+        newest = std::max(newest, parse_number<int64_t>(name).value_or(0));
     }
     return newest;
 }

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <utility>
 
+#include "tutti/base/digits.h"
 #include "tutti/checkpoint/file_writer.h"
 
 namespace tutti::checkpoint {
@@ -29,11 +29,9 @@ StoreName parse_store_name(std::string_view name) {
     if (name.starts_with(kTrash)) parsed.kind = NameKind::trash;
     if (!name.starts_with(kStep)) return parsed;
     const std::string_view digits = name.substr(kStep.size(), name.find('.') - kStep.size());
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), parsed.step);
+    parsed.step = parse_number<int64_t>(digits).value_or(-1);
     // step_name() is the only spelling: "step-5" or "step-0000000005x" were not written by a store.
-    if (error != std::errc() || end != digits.data() + digits.size() || parsed.step < 0 ||
-        name.substr(0, kStep.size() + digits.size()) != step_name(parsed.step))
-        return {};
+    if (parsed.step < 0 || name.substr(0, kStep.size() + digits.size()) != step_name(parsed.step)) return {};
     const std::string_view rest = name.substr(kStep.size() + digits.size());
     if (rest.empty()) parsed.kind = NameKind::checkpoint;
     if (rest.starts_with(kReplaced)) parsed.kind = NameKind::replaced;

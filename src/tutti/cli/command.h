@@ -58,6 +58,8 @@ Options beside(const std::vector<std::string>& others, Options options);
 Options without(const std::vector<std::string>& others, Options options);
 Option threads_option(int& threads);
 Option device_option(std::string& device);
+Option seconds_option(double& seconds);
+Options measuring_options(MeasuringArguments& arguments, const char* default_ranks);
 // --set section.key=value, repeatable.
 Option set_option(std::vector<std::string>& set, const std::string& help);
 
@@ -100,15 +102,16 @@ struct Arguments {
 // The table of the program (program.cpp), and the commands whose options are in other files. `arguments` and `io` must
 // live as long as the table.
 Command program(Arguments& arguments, const Io& io);
-Command generate_command(GenerateArguments& arguments, const Io& io);    // generate.cpp
-Command chat_command(ChatArguments& arguments, const Io& io);            // chat.cpp
-Command inspect_command(InspectArguments& arguments, const Io& io);      // inspect.cpp
-Command data_command(DataArguments& arguments, const Io& io);            // data.cpp
-Command schedule_command(ScheduleArguments& arguments, const Io& io);    // schedule.cpp
-Command simulate_command(SimulateArguments& arguments, const Io& io);    // simulate.cpp
-Command calibrate_command(CalibrateArguments& arguments, const Io& io);  // simulate.cpp
-Command plan_command(PlanArguments& arguments, const Io& io);            // plan.cpp
-Command launch_command(LaunchArguments& arguments, const Io& io);        // launch.cpp
+Command generate_command(GenerateArguments& arguments, const Io& io);  // generate.cpp
+Command chat_command(ChatArguments& arguments, const Io& io);          // chat.cpp
+Command inspect_command(InspectArguments& arguments, const Io& io);    // inspect.cpp
+Command data_command(DataArguments& arguments, const Io& io);          // data.cpp
+Command schedule_command(ScheduleArguments& arguments, const Io& io);  // schedule.cpp
+Command simulate_command(SimulateArguments& arguments, const Io& io);  // simulate.cpp
+Command health_command(HealthArguments& arguments, const Io& io);      // health.cpp
+Command bench_command(Arguments& arguments, const Io& io);             // bench/program.cpp
+Command plan_command(PlanArguments& arguments, const Io& io);          // plan.cpp
+Command launch_command(LaunchArguments& arguments, const Io& io);      // launch.cpp
 
 // The command that a command line names, with its arguments set; or null and a text to print: the help of --help, the
 // version of --version, and the program's help for an empty command line. UsageError for a word that is no command or

@@ -248,10 +248,14 @@ struct BenchArguments {
 };
 int bench(const BenchArguments& arguments, const Io& io);
 
-struct BenchCommArguments {
-    int ranks = 0;         // threads; 0: two, or the launcher's processes
+// A measurement with ranks.
+struct MeasuringArguments {
+    int ranks = 0;         // threads; 0: the command's own number, or the launcher's processes
     std::string launcher;  // "": detected
-    double seconds = 20;
+    double seconds = 20;   // for all measurements, about
+};
+
+struct BenchCommArguments : MeasuringArguments {
     bool progress_thread = false;
 };
 int bench_comm(const BenchCommArguments& arguments, const Io& io);
@@ -267,12 +271,9 @@ struct BenchPipelineArguments {
 };
 int bench_pipeline(const BenchPipelineArguments& arguments, const Io& io);
 
-struct HealthArguments {
-    int ranks = 0;         // threads; 0: one for each GPU, else two; or the launcher's processes
-    std::string launcher;  // "": detected
+struct HealthArguments : MeasuringArguments {
     std::string device = "auto";
     int threads = 0;          // of a rank; 0: its part of the cores
-    double seconds = 20;      // for all measurements, about
     double margin = 0.2;      // slow means below 1 - margin of the peers' median
     bool one_by_one = false;  // measure one link at a time
 };

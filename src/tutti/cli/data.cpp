@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <charconv>
 #include <filesystem>
 #include <optional>
 
+#include "tutti/base/digits.h"
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
@@ -40,15 +40,9 @@ std::string unescaped(const std::string& text) {
     return result;
 }
 
-std::optional<int32_t> id_in(const std::string& text) {
-    int32_t id = -1;
-    const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), id);
-    return error == std::errc() && stop == text.data() + text.size() ? std::optional(id) : std::nullopt;
-}
-
 std::optional<int32_t> eod_of(const TokenizeArguments& a, const text::Tokenizer& tokenizer) {
     if (!a.append_eod) return std::nullopt;
-    std::optional<int32_t> id = id_in(a.eod);
+    std::optional<int32_t> id = parse_number<int32_t>(a.eod);
     if (!id) {
         id = a.eod.empty() ? tokenizer.special().eos : tokenizer.id_of(a.eod);
         check<UsageError>(id.has_value(),
@@ -267,7 +261,7 @@ struct Content {
 
 std::optional<int32_t> eod_of(const TokenFileArguments& a) {
     if (a.eod.empty()) return std::nullopt;
-    if (const auto id = id_in(a.eod)) return id;
+    if (const auto id = parse_number<int32_t>(a.eod)) return id;
     const auto found = a.tokenizer.empty() ? std::nullopt : text::make_tokenizer(a.tokenizer)->id_of(a.eod);
     check<UsageError>(found.has_value(), "--eod ", a.eod, ": must be an id, or a token of --tokenizer");
     return found;

@@ -7,6 +7,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
 #include "tutti/device/device.h"
+#include "tutti/spec/devices.h"
 #include "tutti/spec/families.h"
 #include "tutti/spec/model_spec.h"
 #include "tutti/spec/nearest.h"
@@ -36,26 +37,32 @@ Options run_options(RunArguments& a, const std::string& config) {
             set_option(a.set, "override a key of CONFIG; repeatable")};
 }
 
+Options rank_options(RunArguments& a) {
+    return {{"--threads", "N", "", "CPU threads of a rank; sets train.threads", &a.threads, Between{0, 4096}},
+            {"--device", "D", "", concat(joined(spec::device_choices()), "; sets train.device"), &a.device,
+             Suggestions{spec::device_choices()}}};
+}
+
 Option stage_option(RunArguments& a) {
     return {"--stage", "N", "", "of a CONFIG with [[stage]]: this stage alone", &a.stage, Between{1, 1000}};
 }
 
-Options machine_options(ForecastArguments& a, const std::string& default_machine) {
+Option set_cluster_option(std::vector<std::string>& set_cluster) {
     Suggestions keys;
     for (const std::string& key : hardware::cluster_keys()) keys.words.push_back(key + "=");
-    return {
-        {"--cluster,--for", "NAME|FILE", default_machine, "machine to predict for: h100, cpu-avx2, ..., or a TOML file",
-         &a.cluster, Suggestions{rehearsal::target_names(), true}},
-        {"--set-cluster",
-         "key=value",
-         "",
-         "change a key of it, such as network.gbs=35; repeatable",
-         &a.set_cluster,
-         keys,
-         {"--cluster"}},
-        {"--vary", "key=A,B", "", "one line for each value of a key, also of the cluster; repeatable", &a.vary},
-        {"--expert-loads", "LOADS", "", "expert loads: 3,1,1,1, or 1.5 times the mean for the first [even]",
-         &a.expert_loads}};
+    return {"--set-cluster", "key=value", "", "change a key of the cluster, such as network.gbs=35; repeatable",
+            &set_cluster,    keys};
+}
+
+Options machine_options(ForecastArguments& a, const std::string& default_machine) {
+    return joined_options(
+        {{{"--cluster,--for", "NAME|FILE", default_machine,
+           "machine to predict for: h100, cpu-avx2, ..., or a TOML file", &a.cluster,
+           Suggestions{rehearsal::target_names(), true}}},
+         beside({"--cluster"}, {set_cluster_option(a.set_cluster)}),
+         {{"--vary", "key=A,B", "", "one line for each value of a key, also of the cluster; repeatable", &a.vary},
+          {"--expert-loads", "LOADS", "", "expert loads: 3,1,1,1, or 1.5 times the mean for the first [even]",
+           &a.expert_loads}}});
 }
 
 std::vector<std::string> word_list(const RunArguments& a) {
@@ -120,14 +127,16 @@ spec::RunSpec read_run(const RunArguments& a, int ranks, bool reads_data) {
     return run;
 }
 
-hardware::Cluster cluster_of(const ForecastArguments& a) {
-    check<UsageError>(!a.cluster.empty(), "--cluster is missing: a name such as h100 (",
-                      hardware::cluster_names().size(), " names: `tutti simulate --help`), or a TOML file");
+hardware::Cluster cluster_of(const ForecastArguments& a) { return cluster_of(a.cluster, a.set_cluster); }
+
+hardware::Cluster cluster_of(const std::string& cluster, const std::vector<std::string>& set_cluster) {
+    check<UsageError>(!cluster.empty(), "--cluster is missing: a name such as h100 (", hardware::cluster_names().size(),
+                      " names: `tutti simulate --help`), or a TOML file");
     check<UsageError>(
-        !rehearsal::is_cpu_model(a.cluster), "--cluster ", a.cluster,
+        !rehearsal::is_cpu_model(cluster), "--cluster ", cluster,
         ": times of CPUs are measured, not taken from data sheets: `tutti bench calibrate here.json`, then "
         "`tutti simulate CONFIG --profile here.json`; `tutti rehearse` counts memory for this machine");
-    return hardware::cluster_named(a.cluster, a.set_cluster);
+    return hardware::cluster_named(cluster, set_cluster);
 }
 
 rehearsal::Target target_of(const ForecastArguments& a, const spec::RunSpec& run) {

@@ -17,10 +17,13 @@ inline constexpr double kManyRanks = 1 << 20;
 Options joined_options(std::vector<Options> lists);
 // CONFIG, --model, --ranks (--gpus), --set.
 Options run_options(RunArguments& a, const std::string& config);
+// --threads and --device of a run's ranks on this machine.
+Options rank_options(RunArguments& a);
 // --stage, of commands about one step.
 Option stage_option(RunArguments& a);
 // --cluster (--for), --set-cluster, --vary, --expert-loads.
 Options machine_options(ForecastArguments& a, const std::string& default_machine);
+Option set_cluster_option(std::vector<std::string>& set_cluster);
 
 // The run that the arguments name, validated for `ranks` ranks. UsageError with the broken rules, or where neither
 // CONFIG nor --model is given. `reads_data` false: [data] train may be missing.
@@ -37,6 +40,7 @@ std::string run_directory_of(const RunArguments& a);
 
 // The cluster of --cluster and --set-cluster. UsageError without --cluster, and for a CPU, which has no data sheet
 // here.
+hardware::Cluster cluster_of(const std::string& cluster, const std::vector<std::string>& set_cluster);
 hardware::Cluster cluster_of(const ForecastArguments& a);
 
 // The machine to rehearse for, with --expert-loads. Requires --cluster.

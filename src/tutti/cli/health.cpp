@@ -8,7 +8,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/units.h"
-#include "tutti/cli/commands.h"
+#include "tutti/cli/forecast.h"
 #include "tutti/cli/io.h"
 #include "tutti/comm/run.h"
 #include "tutti/kernels/backends.h"
@@ -163,6 +163,24 @@ int health(const HealthArguments& arguments, const Io& io) {
         if (unhealthy && (world.rank() == 0 || launch.size > 1)) code = kUnhealthy;
     });
     return code;
+}
+
+Command health_command(HealthArguments& a, const Io& io) {
+    const Options options = {
+        device_option(a.device),
+        threads_option(a.threads),
+        {"--margin", "M", "0.2", "slow: below 1 - M of the median of the peers", &a.margin, Between{1e-3, 0.999}},
+        {"--one-by-one", "", "", "measure one link at a time, not all pairs of a round at once", &a.one_by_one}};
+    return command_of(
+        "health", "find slow or wrong ranks and links", a, io, health,
+        joined_options({measuring_options(a, "one per GPU, or 2"), options}),
+        "All ranks measure at the same time: matrix products, memory, copies to and from a GPU, every link\n"
+        "between two ranks. A product of known values is checked and repeated: its bits must not change, and\n"
+        "must equal those of the same devices. Exit code 0: healthy; 1: the findings are printed last.\n\n"
+        "Examples:\n"
+        "  tutti health --ranks 4\n"
+        "  mpirun -n 16 tutti health --device cuda\n"
+        "  srun tutti health --margin 0.05 --seconds 60 --json");
 }
 
 }  // namespace tutti::cli

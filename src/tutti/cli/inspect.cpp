@@ -4,11 +4,11 @@
 
 #include <array>
 #include <bit>
-#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <limits>
 
+#include "tutti/base/digits.h"
 #include "tutti/base/dtype.h"
 #include "tutti/base/error.h"
 #include "tutti/base/float8.h"
@@ -67,10 +67,9 @@ std::string bits_of(uint32_t code, int first, int count) {
 }
 
 int inspect_number(const std::string& text, const Io& io) {
-    double number = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    check<UsageError>(error == std::errc() && end == text.data() + text.size(), "--number ", text,
-                      ": required a number such as 0.3952, -1e-7 or inf");
+    const auto given = parse_number<double>(text);
+    check<UsageError>(given.has_value(), "--number ", text, ": required a number such as 0.3952, -1e-7 or inf");
+    const double number = *given;
     const auto x = static_cast<float>(number);
     Json formats = Json::array();
     std::string table = left("", 7) + left("sign", 6) + left("exponent", 10) + left("fraction", 25) + "value\n";

@@ -18,8 +18,8 @@
 #include "tutti/launch/verdict.h"
 #include "tutti/planner/plan.h"
 #include "tutti/planner/rules.h"
-#include "tutti/spec/devices.h"
 #include "tutti/spec/fields.h"
+#include "tutti/spec/rules.h"
 #include "tutti/spec/stages.h"
 #include "tutti/spec/toml.h"
 #include "tutti/spec/validate.h"
@@ -55,10 +55,7 @@ bool is_valid(const spec::RunSpec& run, int ranks) {
 
 // By the planner: the fastest of all layouts that fit the device.
 std::optional<spec::RunSpec> planned(const LaunchArguments& a, const spec::RunSpec& run, int ranks) {
-    ForecastArguments machine;
-    machine.cluster = a.cluster;
-    machine.set_cluster = a.set_cluster;
-    const planner::Request request{.run = run, .cluster = cluster_of(machine), .gpus = ranks};
+    const planner::Request request{.run = run, .cluster = cluster_of(a.cluster, a.set_cluster), .gpus = ranks};
     try {
         return planner::make_plan(request, 1).finalists.chosen.front().run;
     } catch (const UsageError&) {  // no layout of so many ranks runs and fits
@@ -98,7 +95,7 @@ std::string text_of(const spec::RunSpec& run, int ranks) {
     std::vector<std::string> names, texts;
     for (spec::RunSpec& stage : spec::stages_of(run)) {
         spec::ParallelSpec& p = stage.parallel;
-        if (p.dp_shard < 0) p.dp_shard = ranks / (p.dp_replicate * p.tp * p.cp * p.pp);
+        p.dp_shard = spec::data_parallel_shards(p, ranks);
         texts.push_back(planner::describe_layout(stage));
         names.push_back(spec::of_stage(stage, texts.back()));
     }
@@ -181,12 +178,7 @@ int launch(const LaunchArguments& given, const Io& io) {
         spec::RunSpec whole = config;
         spec::validate(whole, a.ranks);
     }
-    if (!a.cluster.empty()) {  // a wrong name is said before anything starts
-        ForecastArguments machine;
-        machine.cluster = a.cluster;
-        machine.set_cluster = a.set_cluster;
-        cluster_of(machine);
-    }
+    if (!a.cluster.empty()) cluster_of(a.cluster, a.set_cluster);  // reports a wrong name before anything starts
     launch::LaunchedRun run{.out = a.out.empty() ? run_directory_of(a) : a.out};
     run.words = {options.program, "train"};
     const std::vector<std::string> words = word_list(of_rank);
@@ -226,7 +218,7 @@ Command launch_command(LaunchArguments& a, const Io& io) {
         option.help = "processes, one a device [the slots of all hosts, or 1]";
         option.default_text = "";
     }
-    const Options more = {
+    const Options of_hosts = {
         {"--out", "DIR", "", "run directory, on a file system of all hosts [runs/<name of CONFIG>]", &a.out, kPath},
         {"--hosts", "FILE", "", "a host on each line: `n1 slots=8`, and addr=ADDRESS [this host alone]", &a.hosts,
          kPath},
@@ -235,21 +227,19 @@ Command launch_command(LaunchArguments& a, const Io& io) {
         {"--max-restarts", "N", "3", "starts after deaths, without a new checkpoint between", &a.max_restarts,
          Between{0, 1000}},
         {"--cluster", "NAME|FILE", "", "the devices, for the planner [only data parallelism changes]", &a.cluster,
-         kPath},
-        {"--set-cluster", "key=value", "", "change a key of it; repeatable", &a.set_cluster, {}, {"--cluster"}},
+         kPath}};
+    const Options of_waits = {
         {"--grace", "S", "25", "from a request to stop until ranks are killed", &a.grace_s, Between{0, 1e6}},
         {"--silence", "S", "15", "a host that is not heard of for so long is lost", &a.silence_s, Between{1, 3600}},
         {"--grow-after", "S", "600", "use a host again that has come back for so long", &a.grow_after_s,
          Between{0, 1e6}},
-        {"--ssh", "COMMAND", "", "reaches a host, whose name follows [ssh -T -o BatchMode=yes ...]", &a.ssh},
-        {"--threads", "N", "", "CPU threads of a rank; sets train.threads", &a.threads, Between{0, 4096}},
-        {"--device", "D", "", concat(joined(spec::device_choices()), "; sets train.device"), &a.device,
-         Suggestions{spec::device_choices()}},
-        {"--force", "", "", "start even if memory is short, or earlier starts died", &a.force}};
+        {"--ssh", "COMMAND", "", "reaches a host, whose name follows [ssh -T -o BatchMode=yes ...]", &a.ssh}};
+    const Options force = {{"--force", "", "", "start even if memory is short, or earlier starts died", &a.force}};
     a.ranks = 0;
     return command_of(
         "launch", "train with processes on one host or several, and go on when some die", a, io, launch,
-        joined_options({options, more}),
+        joined_options({options, of_hosts, beside({"--cluster"}, {set_cluster_option(a.set_cluster)}), of_waits,
+                        rank_options(a), force}),
         "One agent a host, over ssh, starts the ranks. When a rank dies, all of its generation end, and new\n"
         "processes go on from the newest checkpoint on the hosts that are left, with the same global batch\n"
         "(--min-ranks), or from a newer copy in memory (checkpoint.memory_every); hosts that come back are\n"

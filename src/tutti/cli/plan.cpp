@@ -280,20 +280,6 @@ int plan_tables(const PlanArguments& a, const Io& io) {
     return 0;
 }
 
-}  // namespace
-
-int plan(const PlanArguments& a, const Io& io) {
-    const bool budget = a.budget > 0 || a.tokens > 0;
-    check<UsageError>(a.svg.empty() || !a.why_not.empty() || !a.config.empty() || peer_of(a), "--svg ", a.svg,
-                      ": draws the timeline of your layout or of --why-not; give CONFIG or --why-not");
-    check<UsageError>(!a.tables || a.ranks == 0 || !a.model.empty() || a.parameters > 0, "--tables --gpus ", a.ranks,
-                      ": of which model? give --model, or --parameters");
-    if (a.tables) return plan_tables(a, io);
-    if (budget) return plan_budget(a, io);
-    if (peer_of(a)) return plan_of_peer(a, io);
-    return a.scaling ? plan_scaling(a, io) : plan_layouts(a, io, {});
-}
-
 // --from-megatron, …
 Options from_options(PlanArguments& a) {
     const std::vector<std::string> names = peers::names();
@@ -313,6 +299,20 @@ Options excluding_budgets(Options options) {
             option.without.insert(option.without.end(), {"--budget", "--tokens"});
     }
     return options;
+}
+
+}  // namespace
+
+int plan(const PlanArguments& a, const Io& io) {
+    const bool budget = a.budget > 0 || a.tokens > 0;
+    check<UsageError>(a.svg.empty() || !a.why_not.empty() || !a.config.empty() || peer_of(a), "--svg ", a.svg,
+                      ": draws the timeline of your layout or of --why-not; give CONFIG or --why-not");
+    check<UsageError>(!a.tables || a.ranks == 0 || !a.model.empty() || a.parameters > 0, "--tables --gpus ", a.ranks,
+                      ": of which model? give --model, or --parameters");
+    if (a.tables) return plan_tables(a, io);
+    if (budget) return plan_budget(a, io);
+    if (peer_of(a)) return plan_of_peer(a, io);
+    return a.scaling ? plan_scaling(a, io) : plan_layouts(a, io, {});
 }
 
 Command plan_command(PlanArguments& a, const Io& io) {

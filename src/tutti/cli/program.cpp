@@ -1,5 +1,5 @@
-// cli/program.cpp: the commands of the program and their options. data.cpp, plan.cpp, schedule.cpp and simulate.cpp
-// have the options of their commands.
+// cli/program.cpp: the commands of the program, with the options of those that have few; command.h says where the
+// others are.
 #include <algorithm>
 
 #include "tutti/base/error.h"
@@ -38,20 +38,21 @@ Option device_option(std::string& device) {
             &device,    spec::device_choices()};
 }
 
+Option seconds_option(double& seconds) {
+    return {"--seconds", "S", "20", "time for all measurements together", &seconds, Between{1e-3, 1e6}};
+}
+
+Options measuring_options(MeasuringArguments& a, const char* default_ranks) {
+    return {{"--ranks", "N", default_ranks, "ranks, as threads of this process", &a.ranks, Between{1, 4096}},
+            {"--launcher", "NAME", "", "launcher of this process [detected from its environment]", &a.launcher},
+            seconds_option(a.seconds)};
+}
+
 namespace {
 
 constexpr double kMany = int64_t{1} << 40;
 
-Options operator+(Options options, const Options& more) {
-    options.insert(options.end(), more.begin(), more.end());
-    return options;
-}
-
 Option force_option(bool& force) { return {"--force", "", "", "start even if memory is short", &force}; }
-
-Option seconds_option(double& seconds) {
-    return {"--seconds", "S", "20", "time for all measurements together", &seconds, Between{1e-3, 1e6}};
-}
 
 // The rank that a rehearsal shows, and its host.
 Options shown_rank_options(RehearseArguments& a) {
@@ -60,21 +61,6 @@ Options shown_rank_options(RehearseArguments& a) {
          Between{0, kManyRanks}},
         {"--per-host", "N", "", "ranks per host, to warn of tp across hosts, and to draw --layout [those of --cluster]",
          &a.ranks_per_host, Between{1, kManyRanks}}};
-}
-
-// Of a run's ranks on this machine.
-Options rank_options(RehearseArguments& a) {
-    return {{"--threads", "N", "", "CPU threads of a rank; sets train.threads", &a.threads, Between{0, 4096}},
-            {"--device", "D", "", concat(joined(spec::device_choices()), "; sets train.device"), &a.device,
-             Suggestions{spec::device_choices()}}};
-}
-
-// The options of a measurement with ranks.
-template <class A>
-Options measuring_options(A& a, const char* default_ranks) {
-    return {{"--ranks", "N", default_ranks, "ranks, as threads of this process", &a.ranks, Between{1, 4096}},
-            {"--launcher", "NAME", "", "launcher of this process [detected from its environment]", &a.launcher},
-            seconds_option(a.seconds)};
 }
 
 Command train_command(TrainArguments& a, const Io& io) {
@@ -86,8 +72,9 @@ Command train_command(TrainArguments& a, const Io& io) {
         force_option(a.force)};
     return command_of(
         "train", "train a model", a, io, train,
-        run_options(a, "TOML file; `tutti config` explains its keys") + options + rank_options(a) +
-            beside({"--dry-run"}, shown_rank_options(a) + machine_options(a, "this one")),
+        joined_options(
+            {run_options(a, "TOML file; `tutti config` explains its keys"), options, rank_options(a),
+             beside({"--dry-run"}, joined_options({shown_rank_options(a), machine_options(a, "this one")}))}),
         "Examples:\n"
         "  tutti train config.toml\n"
         "  tutti train config.toml --set train.steps=1000 --set optimizer.lr=1e-3 --out runs/longer\n"
@@ -136,21 +123,25 @@ Command config_command(ConfigArguments& a, const Io& io) {
 }
 
 Command rehearse_command(RehearseArguments& a, const Io& io) {
-    const Options options =
-        without({"--vary"}, {{"--kernels", "", "",
-                              "list kernels and operations of a step in order, once for all blocks", &a.kernels}}) +
-        without({"--kernels", "--vary"},
-                {{"--layout", "", "", "show each rank's part of the weights, optimizer state and tokens", &a.layout}}) +
-        Options{{"--svg", "FILE", "", "draw the memory over the step; with --layout or --vary that", &a.svg, kPath}} +
-        without({"--layout", "--vary"},
-                {{"--html", "FILE", "",
-                  "write the step as a page with a slider: what each rank does, holds and sends at a time; needs "
-                  "--cluster",
-                  &a.html, kPath}});
     return command_of(
         "rehearse", "show what a training step holds, sends and computes, without running it", a, io, rehearse,
-        run_options(a, "TOML file, as for train") + Options{stage_option(a)} + machine_options(a, "this one") +
-            without({"--vary"}, shown_rank_options(a)) + rank_options(a) + options,
+        joined_options(
+            {run_options(a, "TOML file, as for train"),
+             {stage_option(a)},
+             machine_options(a, "this one"),
+             without({"--vary"}, shown_rank_options(a)),
+             rank_options(a),
+             without({"--vary"}, {{"--kernels", "", "",
+                                   "list kernels and operations of a step in order, once for all blocks", &a.kernels}}),
+             without(
+                 {"--kernels", "--vary"},
+                 {{"--layout", "", "", "show each rank's part of the weights, optimizer state and tokens", &a.layout}}),
+             {{"--svg", "FILE", "", "draw the memory over the step; with --layout or --vary that", &a.svg, kPath}},
+             without({"--layout", "--vary"},
+                     {{"--html", "FILE", "",
+                       "write the step as a page with a slider: what each rank does, holds and sends at a time; needs "
+                       "--cluster",
+                       &a.html, kPath}})}),
         "Examples:\n"
         "  tutti rehearse config.toml --kernels\n"
         "  tutti rehearse config.toml --ranks 8 --set parallel.tp=2 --layout --rank 5\n"
@@ -164,7 +155,7 @@ Command verify_command(VerifyArguments& a, const Io& io) {
         {"--blame", "", "", "find, on one rank, the first tensor whose rounding moves the loss", &a.blame},
         force_option(a.force)};
     return command_of("verify", "check that a layout gives the same run as one rank: loss, gradients, weights", a, io,
-                      verify, run_options(a, "TOML file, as for train") + Options{stage_option(a)} + options,
+                      verify, joined_options({run_options(a, "TOML file, as for train"), {stage_option(a)}, options}),
                       "Exit code 0: the same within rounding; 1: different.\n\n"
                       "Examples:\n"
                       "  tutti verify run.toml --ranks 4 --set parallel.zero=3\n"
@@ -229,148 +220,6 @@ Command report_command(ReportArguments& a, const Io& io) {
                       "  tutti report --flight runs/failed");
 }
 
-Command health_command(HealthArguments& a, const Io& io) {
-    const Options options = {
-        device_option(a.device),
-        threads_option(a.threads),
-        {"--margin", "M", "0.2", "slow: below 1 - M of the median of the peers", &a.margin, Between{1e-3, 0.999}},
-        {"--one-by-one", "", "", "measure one link at a time, not all pairs of a round at once", &a.one_by_one}};
-    return command_of(
-        "health", "find slow or wrong ranks and links", a, io, health,
-        measuring_options(a, "one per GPU, or 2") + options,
-        "All ranks measure at the same time: matrix products, memory, copies to and from a GPU, every link\n"
-        "between two ranks. A product of known values is checked and repeated: its bits must not change, and\n"
-        "must equal those of the same devices. Exit code 0: healthy; 1: the findings are printed last.\n\n"
-        "Examples:\n"
-        "  tutti health --ranks 4\n"
-        "  mpirun -n 16 tutti health --device cuda\n"
-        "  srun tutti health --margin 0.05 --seconds 60 --json");
-}
-
-Option progress_thread_option(bool& progress_thread) {
-    return {"--progress-thread", "", "", "communicate in a separate thread on each rank", &progress_thread};
-}
-
-Command bench_comm_command(BenchCommArguments& a, const Io& io) {
-    return command_of("comm", "collectives of 1 KiB to 64 MiB, relative to the rate of a copy", a, io, bench_comm,
-                      measuring_options(a, "2") + Options{progress_thread_option(a.progress_thread)},
-                      "Examples:\n"
-                      "  tutti bench comm --ranks 4\n"
-                      "  mpirun -n 4 tutti bench comm");
-}
-
-Command bench_pipeline_command(BenchPipelineArguments& a, const Io& io) {
-    const auto time = [](const char* name, double& ms, const char* what) {
-        return Option{name, "MS", "10", what, &ms, Between{0, 1e6}};
-    };
-    const Options options = {
-        {"--kind", "KIND", "all", "a schedule, or all", &a.kind},
-        {"--stages", "P", "4", "pipeline ranks", &a.stages, Between{1, 4096}},
-        {"--virtual", "V", "2", "stages per rank, where a schedule leaves them free", &a.chunks, Between{1, 4096}},
-        {"--microbatches", "M", "16", "microbatches of a step", &a.microbatches, Between{1, 1 << 20}},
-        time("--f", a.forward, "forward of a rank's part of the model, in ms"),
-        time("--i", a.backward_input, "input gradients of that part, in ms"),
-        time("--w", a.backward_weight, "weight gradients of that part, in ms"),
-        {"--repeats", "N", "3", "runs, whose median is shown", &a.repeats, Between{1, 1000}},
-        progress_thread_option(a.progress_thread)};
-    return command_of("pipeline", "pipeline schedules, measured, beside their predicted timelines", a, io,
-                      bench_pipeline, options,
-                      "Waits replace compute; messages and their order are those of training. So the measured time is\n"
-                      "the predicted time and the cost of the messages.\n\n"
-                      "Examples:\n"
-                      "  tutti bench pipeline --stages 8 --microbatches 32\n"
-                      "  mpirun -n 8 tutti bench pipeline --kind zb-v");
-}
-
-Command bench_command(Arguments& all, const Io& io) {
-    BenchArguments& a = all.bench;
-    using Kind = BenchArguments::Kind;
-    const auto of_kind = [&a, &io](const char* name, const char* description, Kind kind, const Options& more,
-                                   const char* footer) {
-        const bool makes_products = kind == Kind::gemm || kind == Kind::step;
-        Choices types = {"bf16", "f16", "f32"};
-        if (makes_products) types.emplace_back("tf32");
-        const Option dtype = {"--dtype", "TYPE",
-                              "",        makes_products ? "[bf16], f16, f32, or tf32 on a GPU" : "[bf16], f16 or f32",
-                              &a.dtype,  types};
-        Command command =
-            command_of(name, description, a, io, bench,
-                       {dtype, device_option(a.device), threads_option(a.threads), seconds_option(a.seconds)}, footer);
-        command.options = command.options + more;
-        command.run = [&a, &io, kind] {
-            a.kind = kind;
-            return bench(a, io);
-        };
-        return command;
-    };
-    return {.name = "bench",
-            .description = "measure the machine's limits, and how near Tutti comes to them",
-            .footer =
-                "Examples:\n"
-                "  tutti bench memory\n"
-                "  tutti bench gemm --dtype f32 --seconds 60\n"
-                "  tutti bench step --model llama-20m",
-            .commands = {
-                of_kind("gemm", "matrix products from N = 512 on, relative to the peak", Kind::gemm,
-                        {{"--model", "PRESET", "", "also measure the products of a preset such as gpt2-124m", &a.model,
-                          Suggestions{spec::preset_names()}},
-                         {"--sizes", "MxKxN,...", "", "products (M, K) x (K, N) in place of the sweep", &a.sizes},
-                         {"--cluster,--for",
-                          "NAME|FILE",
-                          "",
-                          "predict for this machine; measure nothing",
-                          &a.cluster,
-                          Suggestions{hardware::cluster_names(), true},
-                          {},
-                          {"--model", "--device", "--threads", "--seconds"}},
-                         {"--set-cluster",
-                          "key=value",
-                          "",
-                          "change a key of it; repeatable",
-                          &a.set_cluster,
-                          {},
-                          {"--cluster"}}},
-                        "Examples:\n"
-                        "  tutti bench gemm --model llama-110m\n"
-                        "  tutti bench gemm --sizes 256x4096x4096\n"
-                        "  tutti bench gemm --cluster h100"),
-                of_kind("attention", "causal attention of 1024 to 16384 tokens", Kind::attention,
-                        {{"--window", "N", "0", "keys of a sliding window; 0: no window", &a.window,
-                          Between{0, int64_t{1} << 31}},
-                         {"--by", "KERNELS", "", "kernels of a GPU to time, repeatable [own, and cudnn where it is]",
-                          &a.by, Choices{"own", "cudnn", "tensor", "plain"}},
-                         {"--tune", "FILE", "", "write times of the attention of a step, for train.attention_tuning",
-                          &a.tune, kPath},
-                         {"--model",
-                          "PRESET",
-                          "",
-                          "with --tune: model [llama-tiny]",
-                          &a.model,
-                          Suggestions{spec::preset_names()},
-                          {"--tune"}},
-                         set_option(a.set, "with --tune: set a key of the config; repeatable")},
-                        "Examples:\n"
-                        "  tutti bench attention --seconds 60\n"
-                        "  tutti bench attention --window 1024\n"
-                        "  tutti bench attention --tune attention.json --model llama3.2-1b --set train.seq_len=4096"),
-                of_kind("memory", "memory bandwidth, and the share that kernels reach", Kind::memory, {},
-                        "Example:\n  tutti bench memory --threads 1"),
-                of_kind("step", "a training step and its MFU", Kind::step,
-                        {{"--model", "PRESET", "", "model [llama-tiny]", &a.model, Suggestions{spec::preset_names()}},
-                         set_option(a.set, "set a key of the config; repeatable"),
-                         {"--kernels", "", "", "also show the time of each kernel beside its lower bound", &a.kernels},
-                         {"--tune", "FILE", "", "write the fastest cuBLASLt algorithms, for train.gemm_tuning", &a.tune,
-                          kPath}},
-                        "Examples:\n"
-                        "  tutti bench step --model llama-5m --kernels\n"
-                        "  tutti bench step --model gpt2-124m --set train.seq_len=1024 --set train.micro_batch=4\n"
-                        "  tutti bench step --model mlp-8192 --set model.width=2048 --dtype f32\n"
-                        "  tutti bench step --model gpt2-124m --set train.seq_len=1024 --tune products.json\n"
-                        "  tutti bench step --model llama3.2-1b --set parallel.tp=2 --tune products.json"),
-                bench_comm_command(all.bench_comm, io), bench_pipeline_command(all.bench_pipeline, io),
-                calibrate_command(all.calibrate, io)}};
-}
-
 // Puts --json before the other options of every command that runs.
 void add_json_option(Command& command, bool& json) {
     if (command.run)
@@ -395,8 +244,7 @@ Command hardware_command(HardwareArguments& a, const Io& io) {
         {"NAME", "", "", "a device of the catalog, or a TOML file [a table of all]", &a.name,
          Suggestions{hardware::cluster_names(), true}},
         {"--devices,--gpus,--ranks", "N", "1", "show the totals of N devices", &a.devices, Between{1, kManyRanks}},
-        {"--set-cluster", "key=value", "", "change a key of the cluster, such as network.gbs=35; repeatable",
-         &a.set_cluster},
+        set_cluster_option(a.set_cluster),
         {"--html", "FILE", "", "write a page with the peaks of all devices over the years", &a.html, kPath}};
     return command_of("hardware", "show devices and clusters: peaks, memory, bandwidths, totals, sources", a, io,
                       show_hardware, options,

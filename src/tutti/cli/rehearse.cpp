@@ -185,6 +185,92 @@ int show_variations(const RehearseArguments& a, const Io& io, int ranks) {
     return 0;
 }
 
+// The rehearsed step of each stage, and the machine, if it is this one.
+struct RehearsedStages {
+    std::vector<spec::RunSpec> stages;
+    std::vector<rehearsal::LayoutRehearsal> layouts;
+    std::optional<engine::Machine> here;
+
+    std::vector<const rehearsal::Rehearsal*> shown() const {
+        std::vector<const rehearsal::Rehearsal*> all;
+        for (const rehearsal::LayoutRehearsal& layout : layouts) all.push_back(&layout.shown);
+        return all;
+    }
+};
+
+RehearsedStages rehearse_stages(const RehearseArguments& a, const comm::Launch& launch, int ranks,
+                                const spec::RunSpec& whole) {
+    RehearsedStages r{.stages = spec::stages_of(whole)};
+    if (a.cluster.empty())
+        r.here.emplace(engine::machine_of(r.stages.front(), comm::local_rank(launch, launch.rank, ranks), ""));
+    for (const spec::RunSpec& stage : r.stages)
+        r.layouts.push_back(
+            rehearsal::rehearse_layout(stage, target_of(a, stage, r.here ? &*r.here : nullptr), ranks, a.rank));
+    return r;
+}
+
+void print_step(const RehearseArguments& a, const Io& io, const spec::RunSpec& run, const card::Card& card,
+                const rehearsal::LayoutRehearsal& layout, const std::optional<train::MemoryVerdict>& memory) {
+    std::ostream& text = io.text();
+    if (a.kernels) text << rehearsal::render_program(layout.shown) << '\n';
+    text << card::render_card(card);
+    if (layout.shown.ranks > 1) text << agreement(layout) << '\n';
+    if (!layout.shown.assumed.empty()) text << "note: " << layout.shown.assumed << '\n';
+    const std::string crossing = crossing_warning(a, run, layout.shown);
+    if (!crossing.empty()) io.err << "warning: " << crossing << std::endl;
+    if (const auto host = host_of(a, run, layout.shown)) {
+        const std::string problem = host_memory_problem(host->first, host->second);
+        text << "host of a node: " << text_of(host->first, host->second)
+             << (problem.empty() ? "" : ": TOO LITTLE MEMORY") << '\n';
+    }
+    if (memory) text << "on this host " << memory->text() << ": " << what_train_does(*memory) << '\n';
+    text << std::flush;
+}
+
+// The card, and what was asked for, of the stage with the most memory.
+int show_step(const RehearseArguments& a, const Io& io, const comm::Launch& launch, int ranks,
+              const spec::RunSpec& whole) {
+    try {
+        train::check_stored_weights(spec::stages_of(whole).front());
+    } catch (const Error& error) {
+        io.err << "warning: `tutti train` would refuse this run: " << error.what() << std::endl;
+    }
+    const RehearsedStages rehearsed = rehearse_stages(a, launch, ranks, whole);
+    const std::vector<const rehearsal::Rehearsal*> shown = rehearsed.shown();
+    const size_t largest = rehearsal::largest_of(shown);
+    const spec::RunSpec& run = rehearsed.stages[largest];
+    const rehearsal::LayoutRehearsal& layout = rehearsed.layouts[largest];
+    std::optional<train::MemoryVerdict> memory;
+    if (rehearsed.here)
+        memory = memory_here(run, layout.shown, *rehearsed.here->device, launch.size > 1 ? launch.local_size : ranks);
+    if (!a.svg.empty())
+        write_file("--svg", a.svg,
+                   svg::file(rehearsal::draw_memory_over_step(concat(name_of(run.model), ": memory of rank ",
+                                                                     layout.shown.rank, " of ", ranks, " over a step"),
+                                                              layout.shown.program, layout.shown.memory_capacity)));
+    if (!a.html.empty()) write_step_page(a, run, ranks);
+    card::Card card = rehearsal::card_of(run, layout.shown);
+    card.stages = rehearsal::stage_lines(whole, 0, shown);
+    print_step(a, io, run, card, layout, memory);
+    if (rehearsed.here)
+        io.next({"tutti train" + words_of(a), "tutti verify" + words_of(a) + "   # the same run as one rank?"});
+    const std::vector<spec::RunSpec>& stages = rehearsed.stages;
+    if (io.json) {
+        Json document = describe(a, run, layout, memory);
+        if (!whole.stages.empty()) document["stage"] = run.place.number;
+        for (size_t i = 0; i < whole.stages.size(); ++i)
+            document["stages"].push_back({{"first", stages[i].place.first},
+                                          {"last", spec::last_step(stages[i])},
+                                          {"peak_bytes", shown[i]->memory.peak()}});
+        io.print(document);
+    }
+    for (size_t i = 0; i < stages.size(); ++i) {
+        const std::string& difference = rehearsed.layouts[i].difference;
+        check(difference.empty(), spec::of_stage(stages[i], concat("this layout would not run: ", difference)));
+    }
+    return 0;
+}
+
 }  // namespace
 
 int rehearse(const RehearseArguments& a, const Io& io) {
@@ -199,62 +285,7 @@ int rehearse(const RehearseArguments& a, const Io& io) {
         require_one_stage(whole, "--layout");
         return show_layout(a, io, whole, ranks);
     }
-    const std::vector<spec::RunSpec> stages = spec::stages_of(whole);
-    try {
-        train::check_stored_weights(stages.front());
-    } catch (const Error& error) {
-        io.err << "warning: `tutti train` would refuse this run: " << error.what() << std::endl;
-    }
-    std::optional<engine::Machine> here;
-    if (a.cluster.empty())
-        here.emplace(engine::machine_of(stages.front(), comm::local_rank(launch, launch.rank, ranks), ""));
-    std::vector<rehearsal::LayoutRehearsal> layouts;
-    for (const spec::RunSpec& stage : stages)
-        layouts.push_back(
-            rehearsal::rehearse_layout(stage, target_of(a, stage, here ? &*here : nullptr), ranks, a.rank));
-    std::vector<const rehearsal::Rehearsal*> shown;
-    for (const rehearsal::LayoutRehearsal& l : layouts) shown.push_back(&l.shown);
-    const size_t largest = rehearsal::largest_of(shown);
-    const spec::RunSpec& run = stages[largest];  // what follows is about the stage with the most memory
-    const rehearsal::LayoutRehearsal& layout = layouts[largest];
-    std::optional<train::MemoryVerdict> memory;
-    if (here) memory = memory_here(run, layout.shown, *here->device, launch.size > 1 ? launch.local_size : ranks);
-    std::ostream& text = io.text();
-    if (!a.svg.empty())
-        write_file("--svg", a.svg,
-                   svg::file(rehearsal::draw_memory_over_step(concat(name_of(run.model), ": memory of rank ",
-                                                                     layout.shown.rank, " of ", ranks, " over a step"),
-                                                              layout.shown.program, layout.shown.memory_capacity)));
-    if (!a.html.empty()) write_step_page(a, run, ranks);
-    if (a.kernels) text << rehearsal::render_program(layout.shown) << '\n';
-    card::Card card = rehearsal::card_of(run, layout.shown);
-    card.stages = rehearsal::stage_lines(whole, 0, shown);
-    text << card::render_card(card);
-    if (ranks > 1) text << agreement(layout) << '\n';
-    if (!layout.shown.assumed.empty()) text << "note: " << layout.shown.assumed << '\n';
-    const std::string crossing = crossing_warning(a, run, layout.shown);
-    if (!crossing.empty()) io.err << "warning: " << crossing << std::endl;
-    if (const auto host = host_of(a, run, layout.shown)) {
-        const std::string problem = host_memory_problem(host->first, host->second);
-        text << "host of a node: " << text_of(host->first, host->second)
-             << (problem.empty() ? "" : ": TOO LITTLE MEMORY") << '\n';
-    }
-    if (memory) text << "on this host " << memory->text() << ": " << what_train_does(*memory) << '\n';
-    text << std::flush;
-    if (here) io.next({"tutti train" + words_of(a), "tutti verify" + words_of(a) + "   # the same run as one rank?"});
-    if (io.json) {
-        Json document = describe(a, run, layout, memory);
-        if (!whole.stages.empty()) document["stage"] = run.place.number;
-        for (size_t i = 0; i < whole.stages.size(); ++i)
-            document["stages"].push_back({{"first", stages[i].place.first},
-                                          {"last", spec::last_step(stages[i])},
-                                          {"peak_bytes", shown[i]->memory.peak()}});
-        io.print(document);
-    }
-    for (size_t i = 0; i < stages.size(); ++i)
-        check(layouts[i].difference.empty(),
-              spec::of_stage(stages[i], concat("this layout would not run: ", layouts[i].difference)));
-    return 0;
+    return show_step(a, io, launch, ranks, whole);
 }
 
 }  // namespace tutti::cli

@@ -16,7 +16,6 @@
 #include "tutti/planner/known_runs.h"
 #include "tutti/planner/scaling.h"
 #include "tutti/rehearsal/present.h"
-#include "tutti/simulate/calibrate.h"
 #include "tutti/simulate/prediction.h"
 #include "tutti/simulate/rehearsed.h"
 #include "tutti/spec/validate.h"
@@ -136,30 +135,6 @@ int simulate_here(const SimulateArguments& a, const Io& io) {
     return 0;
 }
 
-}  // namespace
-
-int calibrate(const CalibrateArguments& a, const Io& io) {
-    std::ostream& text = io.text();
-    const simulate::MachineProfile profile =
-        simulate::calibrate([&](const std::string& what) { text << what << std::endl; });
-    write_file("OUT", a.out, to_json(profile).dump() + "\n");
-    text << "written to " << a.out << std::endl;
-    io.next({concat("tutti simulate CONFIG --profile ", quoted_for_shell(a.out))});
-    io.print(Json{{"profile", a.out}, {"machine", profile.machine}});
-    return 0;
-}
-
-Command calibrate_command(CalibrateArguments& a, const Io& io) {
-    return command_of("calibrate", "time the kernels and operations of this machine for `tutti simulate`", a, io,
-                      calibrate, {required({"OUT", "", "", "JSON file to write the profile to", &a.out, kPath})},
-                      "This takes one to two minutes; no other program should run meanwhile.\n\n"
-                      "Examples:\n"
-                      "  tutti bench calibrate here.json\n"
-                      "  tutti simulate run.toml --profile here.json --ranks 4");
-}
-
-namespace {
-
 // A step of this system on a cluster, with its rates.
 struct Answer {
     spec::RunSpec run;
@@ -201,32 +176,25 @@ Json describe(const Answer& x) {
     for (const auto& [group, overlap] : overlaps_of(step.timeline))
         communication[group] = {{"seconds", overlap.seconds}, {"beside_kernels_s", overlap.beside_kernels}};
     const double rate = x.tokens() / step.seconds;
-    Json document = {{"step_time_s", step.seconds},
-                     {"step_time_low_s", step.seconds * step.low},
-                     {"step_time_high_s", step.seconds * step.high},
-                     {"tokens_per_s", rate},
-                     {"tokens_per_s_per_rank", rate / x.ranks},
-                     {"flops_per_s_per_rank", x.rate(r.counts.model.causal())},
-                     {"mfu_causal", x.mfu()},
-                     {"mfu_full", x.mfu_full()},
-                     {"hfu", x.hfu()},
-                     {"mfu_of_precision_peak", x.mfu()},
-                     {"peak_bytes", r.memory.peak()},
-                     {"capacity_bytes", r.memory_capacity},
-                     {"fits", r.fits},
-                     {"offloaded_bytes", r.memory.offloaded},
-                     {"host_memory", to_json(x.host(), x.cluster)},
-                     {"memory", rehearsal::to_json(r.memory.at_peak)},
-                     {"largest", rehearsal::to_json(r.memory.peaks)}};
-    document["rehearsed"] = {
-        {"step_time_s", step.seconds},
-        {"peak_bytes", r.memory.peak()},
-        {"capacity_bytes", r.memory_capacity},
-        {"fits", r.fits},
-        {"busiest_rank_s", *std::max_element(step.timeline.busy.begin(), step.timeline.busy.end())},
-        {"kernels", std::move(kernels)},
-        {"communication", std::move(communication)}};
-    return document;
+    return {{"step_time_s", step.seconds},
+            {"step_time_low_s", step.seconds * step.low},
+            {"step_time_high_s", step.seconds * step.high},
+            {"tokens_per_s", rate},
+            {"tokens_per_s_per_rank", rate / x.ranks},
+            {"flops_per_s_per_rank", x.rate(r.counts.model.causal())},
+            {"mfu_causal", x.mfu()},
+            {"mfu_full", x.mfu_full()},
+            {"hfu", x.hfu()},
+            {"peak_bytes", r.memory.peak()},
+            {"capacity_bytes", r.memory_capacity},
+            {"fits", r.fits},
+            {"offloaded_bytes", r.memory.offloaded},
+            {"host_memory", to_json(x.host(), x.cluster)},
+            {"memory", rehearsal::to_json(r.memory.at_peak)},
+            {"largest", rehearsal::to_json(r.memory.peaks)},
+            {"busiest_rank_s", *std::max_element(step.timeline.busy.begin(), step.timeline.busy.end())},
+            {"kernels", std::move(kernels)},
+            {"communication", std::move(communication)}};
 }
 
 void print(const Answer& x, std::ostream& text) {

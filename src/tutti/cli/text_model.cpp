@@ -1,7 +1,6 @@
 #include "tutti/cli/text_model.h"
 
-#include <charconv>
-
+#include "tutti/base/digits.h"
 #include "tutti/base/to_size.h"
 #include "tutti/cli/forecast.h"
 #include "tutti/spec/toml.h"
@@ -56,16 +55,10 @@ Options model_options(TextModelArguments& a, const Options& own) {
 }
 
 Ids parse_ids(const std::string& option, const std::string& text) {
-    Ids ids;
-    for (const char *at = text.data(), *end = at + text.size(); at <= end;) {
-        int32_t id = 0;
-        const auto [stop, error] = std::from_chars(at, end, id);
-        check<UsageError>(error == std::errc() && id >= 0 && (stop == end || *stop == ','), option, " ", text,
-                          ": required token ids with commas between them, such as 1,2,3");
-        ids.push_back(id);
-        at = stop + 1;
-    }
-    return ids;
+    const auto ids = parse_numbers<int32_t>(text);
+    check<UsageError>(ids && std::ranges::all_of(*ids, [](int32_t id) { return id >= 0; }), option, " ", text,
+                      ": required token ids with commas between them, such as 1,2,3");
+    return *ids;
 }
 
 int ranks_of(const TextModelArguments& a, const comm::Launch& launch) {

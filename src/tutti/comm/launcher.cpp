@@ -1,11 +1,11 @@
 #include "tutti/comm/launcher.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <map>
 #include <vector>
 
+#include "tutti/base/digits.h"
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/comm/world.h"
@@ -132,10 +132,7 @@ constexpr const char* kOtherwise =
 // Steps of people's own; interactive, batch and extern steps have the ids from 0xfffffff0 on (slurm.h).
 bool is_slurm_step(const Environment& environment) {
     const std::string id = environment("SLURM_STEP_ID").value_or("");
-    uint64_t value = 0;
-    const auto [stop, error] = std::from_chars(id.data(), id.data() + id.size(), value);
-    return error == std::errc() && stop == id.data() + id.size() && value < 0xfffffff0U &&
-           set(environment, "SLURM_PROCID");
+    return parse_number<uint64_t>(id).value_or(0xfffffff0U) < 0xfffffff0U && set(environment, "SLURM_PROCID");
 }
 
 const char* slurm_size(const Environment& environment) {
@@ -158,11 +155,8 @@ int number(const Environment& environment, const Row& row, const char* name) {
     const auto text = environment(name);
     check<UsageError>(text.has_value(), "launcher ", row.name, ": the variable ", name,
                       " is not set; is this process started by it?");
-    int value = 0;
-    const char* end = text->data() + text->size();
-    const auto [stop, error] = std::from_chars(text->data(), end, value);
-    check<UsageError>(error == std::errc() && stop == end && value >= 0, "launcher ", row.name, ": ", name,
-                      " must be a whole number, got '", *text, "'");
+    const int value = parse_number<int>(*text).value_or(-1);
+    check<UsageError>(value >= 0, "launcher ", row.name, ": ", name, " must be a whole number, got '", *text, "'");
     return value;
 }
 
@@ -208,9 +202,7 @@ const Row& row_of(const Environment& environment, Launcher launcher) {
 // The most nodes of PET_NNODES: "4", or "2:4".
 int64_t most_nodes(const std::string& text) {
     const std::string last = text.substr(text.rfind(':') + 1);
-    int64_t value = 0;
-    std::from_chars(last.data(), last.data() + last.size(), value);
-    return value;
+    return parse_number<int64_t>(last).value_or(0);
 }
 
 // Containers of a job that leave the ranks to torchrun.
@@ -340,11 +332,8 @@ Environment of_hosts(const Environment& environment) {
 
 int ranks_of_host(const Environment& environment) {
     for (const char* name : {"PET_NPROC_PER_NODE", "SM_NUM_GPUS"}) {
-        const std::string text = environment(name).value_or("");
-        int64_t value = 0;
-        const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-        if (error == std::errc() && stop == text.data() + text.size() && value > 0 && value <= 4096)
-            return static_cast<int>(value);
+        const int value = parse_number<int>(environment(name).value_or("")).value_or(0);
+        if (value > 0 && value <= 4096) return value;
     }
     return 0;
 }

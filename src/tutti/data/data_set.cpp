@@ -9,6 +9,7 @@
 #include <numeric>
 #include <utility>
 
+#include "tutti/base/digits.h"
 #include "tutti/base/error.h"
 #include "tutti/base/philox.h"
 #include "tutti/base/to_size.h"
@@ -294,15 +295,11 @@ Split split(const Sources& from, double fraction, int64_t vocab, const DocumentR
 
 std::optional<int32_t> end_of_document(const std::string& eod, const text::Tokenizer& tokenizer, int64_t vocab) {
     if (eod.empty()) return tokenizer.special().eos;
-    int32_t id = -1;
-    const auto [stop, error] = std::from_chars(eod.data(), eod.data() + eod.size(), id);
-    if (error != std::errc() || stop != eod.data() + eod.size()) {
-        const auto found = tokenizer.id_of(eod);
-        check<UsageError>(found.has_value(), "data.eod = \"", eod, "\": must be an id, or a token of data.tokenizer (",
-                          tokenizer.description(), "), which has none such");
-        id = *found;
-    }
-    check<UsageError>(id >= 0 && id < vocab, "data.eod = \"", eod, "\": must be an id below model.vocab = ", vocab);
+    std::optional<int32_t> id = parse_number<int32_t>(eod);
+    if (!id) id = tokenizer.id_of(eod);
+    check<UsageError>(id.has_value(), "data.eod = \"", eod, "\": must be an id, or a token of data.tokenizer (",
+                      tokenizer.description(), "), which has none such");
+    check<UsageError>(*id >= 0 && *id < vocab, "data.eod = \"", eod, "\": must be an id below model.vocab = ", vocab);
     return id;
 }
 

@@ -3,11 +3,11 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "tutti/base/digits.h"
 #include "tutti/base/error.h"
 #include "tutti/comm/tcp/secret.h"
 
@@ -44,12 +44,10 @@ Address parse_address(const std::string& option, const std::string& text) {
         if (address.host == "localhost") address.host = "127.0.0.1";
         port.remove_prefix(colon + 1);
     }
-    const char* end = port.data() + port.size();
-    const auto [at, error] = std::from_chars(port.data(), end, address.port);
-    check<UsageError>(
-        error == std::errc() && at == end && address.port >= 0 && address.port <= 65535 && !address.host.empty(),
-        option, " ", text, ": required: a port, or a numeric address and a port, such as 6007, ",
-        "127.0.0.1:6007 or [::]:6007");
+    address.port = parse_number<int>(port).value_or(-1);
+    check<UsageError>(address.port >= 0 && address.port <= 65535 && !address.host.empty(), option, " ", text,
+                      ": required: a port, or a numeric address and a port, such as 6007, ",
+                      "127.0.0.1:6007 or [::]:6007");
     return address;
 }
 

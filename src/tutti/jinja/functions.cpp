@@ -3,10 +3,10 @@
 #include "tutti/jinja/functions.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <iterator>
 
+#include "tutti/base/digits.h"
 #include "tutti/base/to_size.h"
 
 namespace tutti::jinja {
@@ -28,10 +28,8 @@ Value at_path(const Value& value, const Value& path) {
     Value found = value;
     for (Text& name : split(*path.text(), &dot, -1)) {
         const std::string word = to_utf8(name);
-        int64_t index = 0;
-        const bool number = !word.empty() && word.find_first_not_of("0123456789") == std::string::npos &&
-                            std::from_chars(word.data(), word.data() + word.size(), index).ec == std::errc();
-        found = subscript(found, number ? Value(index) : Value(std::move(name)));
+        const std::optional<int64_t> index = word.starts_with('-') ? std::nullopt : parse_number<int64_t>(word);
+        found = subscript(found, index ? Value(*index) : Value(std::move(name)));
     }
     return found;
 }
@@ -112,25 +110,21 @@ Value end_of(const Value& self, const Bound&) {
     return last ? values.back() : values.front();
 }
 
-std::optional<double> parse_number(const Value& value) {
+std::optional<double> number_of(const Value& value) {
     if (value.is_number()) return value.number();
     if (!value.text()) return std::nullopt;
     const std::string text = to_utf8(strip(*value.text(), Side::both));
-    const std::string_view digits = std::string_view(text).substr(text.starts_with('+') ? 1 : 0);
-    double number = 0;
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-    if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
-    return number;
+    return parse_number<double>(std::string_view(text).substr(text.starts_with('+') ? 1 : 0));
 }
 
 Value to_float(const Value& self, const Bound& a) {
-    const auto number = parse_number(self);
+    const auto number = number_of(self);
     return number ? Value(*number) : a.has(0) ? a[0] : Value(0.0);
 }
 
 Value to_int(const Value& self, const Bound& a) {
     if (self.integer()) return *self.integer();
-    const auto number = parse_number(self);
+    const auto number = number_of(self);
     if (!number || !std::isfinite(*number)) return a.has(0) ? a[0] : Value(int64_t{0});
     check<Problem>(std::abs(*number) < 9e15, "int: ", shown(self), " is beyond the exact integers of 64 bits");
     return static_cast<int64_t>(std::trunc(*number));

@@ -1,10 +1,10 @@
 #include "tutti/launch/hosts.h"
 
 #include <algorithm>
-#include <charconv>
 #include <numeric>
 #include <sstream>
 
+#include "tutti/base/digits.h"
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
 #include "tutti/device/device.h"
@@ -16,11 +16,9 @@ namespace {
 constexpr int kMostSlots = 4096;
 
 int slots_of(const std::string& text, const std::string& where) {
-    int slots = 0;
-    const char* end = text.data() + text.size();
-    const auto [stop, error] = std::from_chars(text.data(), end, slots);
-    check<UsageError>(error == std::errc() && stop == end && slots >= 1 && slots <= kMostSlots, where,
-                      "slots must be 1 to ", kMostSlots, ", got '", text, "'");
+    const int slots = parse_number<int>(text).value_or(0);
+    check<UsageError>(slots >= 1 && slots <= kMostSlots, where, "slots must be 1 to ", kMostSlots, ", got '", text,
+                      "'");
     return slots;
 }
 

@@ -11,9 +11,7 @@ using mesh::Axis;
 
 mesh::Mesh make_mesh(const spec::RunSpec& run, int ranks) {
     const spec::ParallelSpec& p = run.parallel;
-    const int64_t dp = spec::data_parallel_ranks(p, ranks);
-    check<UsageError>(dp >= 1 && dp * p.tp * p.cp * p.pp == ranks, "the axes of [parallel] do not make ", ranks,
-                      " ranks");
+    check<UsageError>(spec::axes_fill_ranks(p, ranks), "the axes of [parallel] do not make ", ranks, " ranks");
     // Ranks beyond the number of key and value heads hold copies of these heads.
     const int64_t kv_heads = run.model.kv_heads;
     const int64_t copies = kv_heads > 0 && p.tp > kv_heads && p.tp % kv_heads == 0 ? p.tp / kv_heads : 1;

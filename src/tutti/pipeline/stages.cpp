@@ -1,13 +1,13 @@
 #include "tutti/pipeline/stages.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <map>
 #include <optional>
 #include <set>
 
+#include "tutti/base/digits.h"
 #include "tutti/base/to_size.h"
 #include "tutti/models/flops.h"
 #include "tutti/schedule/automatic.h"
@@ -56,16 +56,11 @@ std::vector<Cost> costs_of(const models::Model& model, int64_t seq_len) {
 
 // "11,11,10"
 std::vector<Span> given(const std::string& text, int64_t layers, int stages) {
-    std::vector<int64_t> counts;
-    for (const char *at = text.data(), *end = at + text.size(); at <= end;) {
-        int64_t count = 0;
-        const auto [stop, error] = std::from_chars(at, end, count);
-        check<UsageError>(error == std::errc() && count >= 0 && (stop == end || *stop == ','),
-                          "[parallel] stage_layers = \"", text,
-                          "\": required the number of layers of each stage, such as \"11,11,10\"");
-        counts.push_back(count);
-        at = stop + 1;
-    }
+    const auto parsed = parse_numbers<int64_t>(text);
+    check<UsageError>(parsed && std::ranges::all_of(*parsed, [](int64_t count) { return count >= 0; }),
+                      "[parallel] stage_layers = \"", text,
+                      "\": required the number of layers of each stage, such as \"11,11,10\"");
+    const std::vector<int64_t>& counts = *parsed;
     int64_t sum = 0;
     for (const int64_t count : counts) sum += count;
     check<UsageError>(static_cast<int>(counts.size()) == stages && sum == layers, "[parallel] stage_layers = \"", text,

@@ -1,11 +1,11 @@
 #include "tutti/rehearsal/target.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <numeric>
 #include <sstream>
 
+#include "tutti/base/digits.h"
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
 #include "tutti/kernels/backends.h"
@@ -77,10 +77,8 @@ std::vector<double> parse_expert_loads(std::string_view option, const std::strin
     std::vector<double> loads;
     std::istringstream parts(text);
     for (std::string part; std::getline(parts, part, ',');) {
-        double load = -1;
-        const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), load);
-        const bool is_number = error == std::errc() && end == part.data() + part.size() && std::isfinite(load);
-        check<UsageError>(is_number && load >= 0, option, " ", text, ": \"", part,
+        const double load = parse_number<double>(part).value_or(-1);
+        check<UsageError>(load >= 0 && std::isfinite(load), option, " ", text, ": \"", part,
                           "\" is not a load; required: 1.5, or one for each of ", experts, " experts: 3,1,...");
         loads.push_back(load);
     }

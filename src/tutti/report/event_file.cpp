@@ -8,10 +8,10 @@
 #include <array>
 #include <bit>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <filesystem>
 
+#include "tutti/base/digits.h"
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
 #include "tutti/base/timing.h"
@@ -82,9 +82,8 @@ int64_t newest_in(const std::string& folder) {
     for (const auto& entry : std::filesystem::directory_iterator(folder)) {
         const std::string name = entry.path().filename().string();
         if (!name.starts_with(kPrefix)) continue;
-        int64_t time = 0;
-        std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), time);
-        newest = std::max(newest, time);
+        const std::string_view rest = std::string_view(name).substr(kPrefix.size());
+        newest = std::max(newest, parse_number<int64_t>(rest.substr(0, rest.find('.'))).value_or(0));
     }
     return newest;
 }

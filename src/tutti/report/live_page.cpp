@@ -1,11 +1,11 @@
 #include "tutti/report/live_page.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <functional>
 #include <map>
 
+#include "tutti/base/digits.h"
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/timing.h"
@@ -241,11 +241,9 @@ LiveView live_view(const std::vector<std::pair<std::string, std::string>>& query
         } else if (name == "smooth") {
             live.view.smoothing = std::stod(kSmooth[index_of(name, value, kSmooth)].value);
         } else {
-            size_t index = 0;
-            const char* end = value.data() + value.size();
-            const auto [at, error] = std::from_chars(value.data(), end, index);
-            check<UsageError>(name == "runs" && error == std::errc() && at == end && index < runs, name.substr(0, 40),
-                              "=", value.substr(0, 40), ": required runs=0 to runs=", runs - 1, ", x or smooth");
+            const size_t index = parse_number<size_t>(value).value_or(runs);
+            check<UsageError>(name == "runs" && index < runs, name.substr(0, 40), "=", value.substr(0, 40),
+                              ": required runs=0 to runs=", runs - 1, ", x or smooth");
             if (std::find(live.runs.begin(), live.runs.end(), index) == live.runs.end()) live.runs.push_back(index);
         }
     }

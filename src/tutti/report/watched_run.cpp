@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <cmath>
 #include <csignal>
 #include <fstream>
 #include <limits>
 
+#include "tutti/base/digits.h"
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
@@ -50,9 +50,8 @@ std::optional<bool> holder_lives(const fs::path& lock) {
     if (dash == std::string::npos || ::gethostname(host.data(), host.size() - 1) != 0 ||
         owner->substr(0, dash) != host.data())
         return std::nullopt;
-    int pid = 0;
-    const char* end = owner->data() + owner->size();
-    if (std::from_chars(owner->data() + dash + 1, end, pid).ptr != end || pid <= 0) return std::nullopt;
+    const int pid = parse_number<int>(std::string_view(*owner).substr(dash + 1)).value_or(0);
+    if (pid <= 0) return std::nullopt;
     return ::kill(pid, 0) == 0 || errno == EPERM;
 }
 
@@ -163,9 +162,9 @@ void WatchedRun::read_checkpoints() {
         const std::string name = entry.path().filename().string();
         constexpr std::string_view kBefore = "step-";
         if (!name.starts_with(kBefore)) continue;
-        Checkpoint found;
-        const char* end = name.data() + name.size();
-        if (std::from_chars(name.data() + kBefore.size(), end, found.step).ptr != end) continue;  // not complete
+        const auto step = parse_number<int64_t>(std::string_view(name).substr(kBefore.size()));
+        if (!step) continue;  // not complete
+        Checkpoint found{.step = *step};
         const auto info = status_of(entry.path());
         if (!info || (newest && newest->step >= found.step)) continue;
         found.written = modified(*info);

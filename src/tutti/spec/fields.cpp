@@ -6,12 +6,11 @@
 #include <cmath>
 #include <regex>
 
+#include "tutti/base/digits.h"
 #include "tutti/base/error.h"
 #include "tutti/spec/nearest.h"
 
 namespace tutti::spec {
-
-template void list_fields(RunSpec&, const FieldVisitor&);
 
 namespace {
 
@@ -20,14 +19,6 @@ bool contains(const std::vector<std::string>& all, const std::string& one) {
 }
 
 constexpr double kLeastPower = 0x1p-126, kMostPower = 0x1p127;  // of two, normal in f32
-
-// The number that the whole text is.
-std::optional<double> number_in(const std::string& text) {
-    double number = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    const bool whole = error == std::errc() && end == text.data() + text.size();
-    return whole ? std::optional(number) : std::nullopt;
-}
 
 // A limit in plain digits: 1, -1, 2147483647, never 2.14748e+09.
 std::string limit_text(double x) {
@@ -77,7 +68,7 @@ std::optional<double> fixed_loss_scale(const RunSpec& run) {
     const std::string& given = run.precision.loss_scale;
     const bool f16 = compute_type_of(run) == ComputeType::f16;
     if (given == "auto") return f16 ? std::nullopt : std::optional(1.0);
-    return number_in(given);
+    return parse_number<double>(given);
 }
 
 std::string toml_text(int64_t value) { return std::to_string(value); }
@@ -179,7 +170,7 @@ std::optional<std::string> range_problem(const Field&, bool) { return std::nullo
 std::optional<std::string> range_problem(const Field& field, const std::string& value) {
     const auto& choices = field.range.choices;
     if (choices.empty() || contains(choices, value)) return std::nullopt;
-    if (const auto number = number_in(value); field.range.or_power_of_two && number) {
+    if (const auto number = parse_number<double>(value); field.range.or_power_of_two && number) {
         if (is_power_of_two(*number)) return std::nullopt;
         return wrong(field, toml_text(value), concat("must be ", field.range.text(), nearest_powers_of_two(*number)));
     }

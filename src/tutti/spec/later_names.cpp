@@ -1,7 +1,6 @@
 #include "tutti/spec/later_names.h"
 
-#include <charconv>
-
+#include "tutti/base/digits.h"
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/spec/hf/keys.h"
@@ -45,11 +44,10 @@ std::optional<int64_t> place_behind(const ModelSpec& m, std::string_view tensor)
     const bool numbered = variant.later == LaterFiles::layers;
     const std::string layers = numbered ? concat(variant.prefix, ".layers.") : concat(kBehind, "layers.");
     if (!tensor.starts_with(layers)) return tensor.starts_with(kBehind) ? std::optional<int64_t>(0) : std::nullopt;
-    int64_t layer = 0;
-    const std::string_view digits = tensor.substr(layers.size());
-    if (std::from_chars(digits.data(), digits.data() + digits.size(), layer).ec != std::errc()) return std::nullopt;
-    if (numbered) layer -= m.layers;
-    return layer < 0 ? std::nullopt : std::optional<int64_t>(layer);
+    const std::string_view rest = tensor.substr(layers.size());
+    const auto layer = parse_number<int64_t>(rest.substr(0, rest.find('.')));
+    const int64_t place = layer.value_or(-1) - (numbered ? m.layers : 0);
+    return place < 0 ? std::nullopt : std::optional(place);
 }
 
 int64_t mtp_depth_of(std::string_view text) {

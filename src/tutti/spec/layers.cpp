@@ -5,19 +5,20 @@
 #include <charconv>
 #include <cmath>
 
+#include "tutti/base/digits.h"
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
+#include "tutti/spec/fields.h"
 
 namespace tutti::spec {
 
 namespace {
 
 int64_t layer_number(std::string_view text, const std::string& whole) {
-    int64_t number = -1;
-    const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    check<UsageError>(error == std::errc() && stop == text.data() + text.size() && number >= 0, "\"", whole,
+    const auto number = parse_number<int64_t>(text);
+    check<UsageError>(number && *number >= 0, "\"", whole,
                       "\" is not a list of layers; write numbers and ranges from 0, as in \"0,2-5\"");
-    return number;
+    return *number;
 }
 
 bool contains(const std::vector<LayerRange>& ranges, int64_t layer) {
@@ -69,17 +70,11 @@ std::string to_text(const std::vector<LayerRange>& ranges) {
 }
 
 std::vector<double> number_list(const std::string& text) {
-    std::vector<double> numbers;
-    for (size_t at = 0; at < text.size() || (at > 0 && text[at - 1] == ',');) {
-        const size_t end = std::min(text.find(',', at), text.size());
-        double number = 0;
-        const auto [stop, error] = std::from_chars(text.data() + at, text.data() + end, number);
-        check<UsageError>(error == std::errc() && stop == text.data() + end && std::isfinite(number), "\"", text,
-                          "\" is not a list of numbers; write them as in \"1,1.25\"");
-        numbers.push_back(number);
-        at = end + 1;
-    }
-    return numbers;
+    if (text.empty()) return {};
+    const auto numbers = parse_numbers<double>(text);
+    check<UsageError>(numbers && std::ranges::all_of(*numbers, [](double x) { return std::isfinite(x); }), "\"", text,
+                      "\" is not a list of numbers; write them as in \"1,1.25\"");
+    return *numbers;
 }
 
 std::string list_text(const std::vector<double>& numbers) {
@@ -293,13 +288,13 @@ Recompute recompute_of(const std::string& policy, int64_t layers) {
     if (policy == "sqrt")
         return {.segment = std::max<int64_t>(1, std::llround(std::sqrt(static_cast<double>(layers))))};
     constexpr std::string_view kEvery = "every:";
-    int64_t every = 0;
     if (policy.starts_with(kEvery)) {
-        const char* end = policy.data() + policy.size();
-        const auto [stop, error] = std::from_chars(policy.data() + kEvery.size(), end, every);
-        if (error == std::errc() && stop == end && every >= 1) return {.segment = every};
+        const auto every = parse_number<int64_t>(std::string_view(policy).substr(kEvery.size()));
+        if (every && *every >= 1 && *every <= layers) return {.segment = *every};
     }
-    throw UsageError(concat("recompute.policy must be none, selective, full, sqrt or every:N, got \"", policy, "\""));
+    throw UsageError(
+        concat("[recompute] policy = ", toml_text(policy),
+               ": must be none, selective, full, sqrt or every:N with N from 1 to [model] layers = ", layers));
 }
 
 }  // namespace tutti::spec

@@ -89,6 +89,35 @@ std::string nearest_of(const Dim& d, int64_t multiple) {
                              concat(d.section, ".", d.key));
 }
 
+// What `gather` requires of the recipe and of the layout. refuse(wrong, reason...).
+template <class Refuse>
+void refuse_gather(const RunSpec& run, const Recipe& recipe, const Refuse& refuse) {
+    const PrecisionSpec& p = run.precision;
+    const bool whole = recipe.x.along == 0;
+    const bool gathers = gathers_codes_of_weights(p), of_sequences = gathers_codes_of_sequences(p);
+    const std::string asked_gather = concat("gather = \"", p.gather, "\": ");
+    refuse(of_sequences && !whole, asked_gather,
+           "the products y = x w^T and dw = dy^T x read codes of x in groups along ",
+           "other dims, and both would be as many bytes as bf16; set gather = \"weights\" or \"none\", or recipe = ",
+           "\"tensor\" or \"delayed\"");
+    refuse(of_sequences && p.scale_over == "rank", asked_gather,
+           "codes of several ranks need one scale; set scale_over = ", "\"tensor\", or gather = \"none\"");
+    refuse(of_sequences && (run.parallel.tp == 1 || !run.parallel.sequence_parallel), asked_gather,
+           "[parallel] tp = ", run.parallel.tp,
+           " with sequence_parallel = ", run.parallel.sequence_parallel ? "true" : "false",
+           " gathers no sequences; set tp > 1 and sequence_parallel = true, or gather = \"",
+           gathers ? "weights" : "none", "\"");
+    refuse(gathers && !recipe.weights_in_one_form(), asked_gather,
+           "the products y = x w^T and dx = dy w read codes of ", "w in groups of ", recipe.w.across, " x ",
+           recipe.w.along, " along other dims, and both would be as many ",
+           "bytes as bf16; set gather = \"none\", or recipe = \"block\"");
+    refuse((gathers || of_sequences) && p.scales == "f32", asked_gather,
+           "a factor that is no power of two is not exact in what products ",
+           "make of codes; set scales = \"pow2\", or gather = \"none\"");
+    refuse(gathers && run.parallel.zero != 3, asked_gather, "[parallel] zero = ", run.parallel.zero,
+           " keeps whole weights, which products of several steps read; set zero = 3, or gather = \"none\"");
+}
+
 }  // namespace
 
 std::vector<std::string> recipe_problems(const RunSpec& run) {
@@ -126,28 +155,7 @@ std::vector<std::string> recipe_problems(const RunSpec& run) {
            "\": scales are those of all ranks; set recipe = \"tensor\", or strategy = \"collective\"");
     refuse(run.parallel.tp_overlap > 1, "[parallel] tp_overlap = ", run.parallel.tp_overlap,
            ": a tensor is quantized as a whole, and products in pieces have a part of its rows; set tp_overlap = 1");
-    const bool gathers = gathers_codes_of_weights(p), of_sequences = gathers_codes_of_sequences(p);
-    const std::string asked_gather = concat("gather = \"", p.gather, "\": ");
-    refuse(of_sequences && !whole, asked_gather,
-           "the products y = x w^T and dw = dy^T x read codes of x in groups along ",
-           "other dims, and both would be as many bytes as bf16; set gather = \"weights\" or \"none\", or recipe = ",
-           "\"tensor\" or \"delayed\"");
-    refuse(of_sequences && p.scale_over == "rank", asked_gather,
-           "codes of several ranks need one scale; set scale_over = ", "\"tensor\", or gather = \"none\"");
-    refuse(of_sequences && (run.parallel.tp == 1 || !run.parallel.sequence_parallel), asked_gather,
-           "[parallel] tp = ", run.parallel.tp,
-           " with sequence_parallel = ", run.parallel.sequence_parallel ? "true" : "false",
-           " gathers no sequences; set tp > 1 and sequence_parallel = true, or gather = \"",
-           gathers ? "weights" : "none", "\"");
-    refuse(gathers && !recipe->weights_in_one_form(), asked_gather,
-           "the products y = x w^T and dx = dy w read codes of ", "w in groups of ", recipe->w.across, " x ",
-           recipe->w.along, " along other dims, and both would be as many ",
-           "bytes as bf16; set gather = \"none\", or recipe = \"block\"");
-    refuse((gathers || of_sequences) && p.scales == "f32", asked_gather,
-           "a factor that is no power of two is not exact in what products ",
-           "make of codes; set scales = \"pow2\", or gather = \"none\"");
-    refuse(gathers && run.parallel.zero != 3, asked_gather, "[parallel] zero = ", run.parallel.zero,
-           " keeps whole weights, which products of several steps read; set zero = 3, or gather = \"none\"");
+    refuse_gather(run, *recipe, refuse);
     refuse(run.train.cuda_graphs,
            "[train] cuda_graphs = true: a graph would repeat the codes of old weights; set cuda_graphs = false");
     if (whole) {

@@ -383,6 +383,16 @@ std::string left_out(const toml::table& root, const Overrides& overrides) {
     return joined(needed);
 }
 
+// A problem of a key of [model] that is given on the command line or in the file.
+void add_at_model_key(const char* key, const toml::table& root, const Overrides& overrides, FileProblems& problems,
+                      const std::string& text) {
+    const auto override = overrides.find(concat("model.", key));
+    if (override != overrides.end())
+        problems.add(override->second, text);
+    else
+        problems.add(root["model"][key].node()->source(), text);
+}
+
 // The sizes of a model that starts from nothing must all be given; the other fields have their usual values.
 ModelSpec model_from_nothing(const toml::table& root, const Overrides& overrides, FileProblems& problems) {
     const std::string family = model_text("family", root, overrides).value_or("");
@@ -391,14 +401,9 @@ ModelSpec model_from_nothing(const toml::table& root, const Overrides& overrides
                              : family == "mlp"  ? "mlp-8192"
                                                 : "llama-tiny");
     const std::string missing = left_out(root, overrides);
-    if (!missing.empty()) {
-        const std::string text = concat("[model] preset = \"\" starts from nothing: it also needs ", missing);
-        const auto override = overrides.find("model.preset");
-        if (override != overrides.end())
-            problems.add(override->second, text);
-        else
-            problems.add(root["model"]["preset"].node()->source(), text);
-    }
+    if (!missing.empty())
+        add_at_model_key("preset", root, overrides, problems,
+                         concat("[model] preset = \"\" starts from nothing: it also needs ", missing));
     return model;
 }
 
@@ -442,15 +447,10 @@ ModelSpec starting_model(const toml::table& root, const Overrides& overrides, Fi
     const std::string directory = model_text("hf", root, overrides).value_or("");
     if (!directory.empty() && (!name || name->empty()))
         return model_from_directory(directory, root, overrides, problems);
-    if (!directory.empty()) {
-        const std::string text = concat("[model] hf = ", toml_text(directory), " and preset = ", toml_text(*name),
-                                        ": a model starts from one of the two");
-        const auto override = overrides.find("model.hf");
-        if (override != overrides.end())
-            problems.add(override->second, text);
-        else
-            problems.add(root["model"]["hf"].node()->source(), text);
-    }
+    if (!directory.empty())
+        add_at_model_key("hf", root, overrides, problems,
+                         concat("[model] hf = ", toml_text(directory), " and preset = ", toml_text(*name),
+                                ": a model starts from one of the two"));
     if (name && name->empty()) return model_from_nothing(root, overrides, problems);
     const std::vector<std::string> names = preset_names();
     if (name && std::find(names.begin(), names.end(), *name) != names.end()) return preset(*name);

@@ -416,7 +416,7 @@ TEST(Reference, IsWhatTheDocumentSays) {
         return;
     }
     EXPECT_TRUE(document.substr(tables) == reference_markdown())
-        << "docs/config.md differs from spec/fields.h; rewrite it: TUTTI_UPDATE_DOCS=1 spec_tests "
+        << "docs/config.md differs from spec/field_list.cpp; rewrite it: TUTTI_UPDATE_DOCS=1 spec_tests "
            "--gtest_filter=Reference.IsWhatTheDocumentSays";
 }
 

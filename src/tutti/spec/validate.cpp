@@ -3,7 +3,6 @@
 #include "tutti/spec/validate.h"
 
 #include <algorithm>
-#include <charconv>
 
 #include "tutti/spec/devices.h"
 #include "tutti/spec/families.h"
@@ -115,19 +114,11 @@ void check_log(const RunSpec& run, Problems& problems) {
 }
 
 void check_recompute(const RunSpec& run, Problems& problems) {
-    const std::string& policy = run.recompute.policy;
-    for (const char* known : {"none", "selective", "full", "sqrt"}) {
-        if (policy == known) return;
+    try {
+        recompute_of(run.recompute.policy, run.model.layers);
+    } catch (const UsageError& error) {
+        problems.push_back(error.what());
     }
-    constexpr std::string_view kEvery = "every:";
-    int64_t n = 0;
-    if (policy.starts_with(kEvery)) {
-        const char* end = policy.data() + policy.size();
-        const auto [stop, error] = std::from_chars(policy.data() + kEvery.size(), end, n);
-        if (error == std::errc() && stop == end && n >= 1 && n <= run.model.layers) return;
-    }
-    problems.push_back(concat("[recompute] policy = ", toml_text(policy), ": must be none, selective, full, sqrt or ",
-                              "every:N with N from 1 to [model] layers = ", run.model.layers));
 }
 
 // --- [parallel] -----------------------------------------------------------------------------------------------------

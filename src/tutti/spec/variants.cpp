@@ -487,11 +487,9 @@ void read_windows(Keys& keys, ModelSpec& m, const Row& row) {
     }
     if (!keys.has("sliding_window")) keys.problem("sliding_window", "required, a number or null");
     const int64_t period = period_of(keys, row, window);
-    const Json* types = keys.list("layer_types", m.layers, "times full_attention or sliding_attention",
-                                  [](const Json& x) { return x == "full_attention" || x == "sliding_attention"; });
-    const std::vector<LayerRange> sliding = layers_where(m, [&](int64_t i) {
-        return types ? (*types)[to_size(i)] == "sliding_attention" : window > 0 && (i + 1) % period != 0;
-    });
+    const auto slides = keys.named("layer_types", m.layers, "sliding_attention", "full_attention");
+    const std::vector<LayerRange> sliding = layers_where(
+        m, [&](int64_t i) { return slides ? (*slides)[to_size(i)] : window > 0 && (i + 1) % period != 0; });
     if (sliding.empty()) return;
     if (window == 0) keys.problem("layer_types", "names layers with sliding_attention, and there is no sliding_window");
     m.window = window;

@@ -1,10 +1,10 @@
 #include "tutti/text/files_beside.h"
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <limits>
 
+#include "tutti/base/digits.h"
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
 
@@ -96,8 +96,7 @@ std::vector<FilesBeside::Listed> FilesBeside::listed() const {
             if (const auto content = token_text(token)) add(kTokenizer, token, value_of(token, "id"), *content);
     if (const Json& tokens = value_of(config_, "added_tokens_decoder"); tokens.is_object())
         for (const auto& [key, token] : tokens.items()) {
-            int32_t id = -1;
-            std::from_chars(key.data(), key.data() + key.size(), id);
+            const int32_t id = parse_number<int32_t>(key).value_or(-1);
             if (const auto content = token_text(token)) add(kConfig, token, Json(id), *content);
         }
     if (added_.is_object())

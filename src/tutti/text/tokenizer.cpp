@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "tutti/base/digits.h"
 #include "tutti/base/error.h"
 #include "tutti/text/parallel.h"
 #include "tutti/text/sentencepiece.h"
@@ -132,10 +133,6 @@ uint64_t Fingerprint::value() const { return digest_of(bytes_); }
 
 uint64_t digest_of(std::string_view bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
 
-std::string to_hex(uint64_t value) {
-    std::string text;
-    for (int shift = 60; shift >= 0; shift -= 4) text += "0123456789abcdef"[value >> shift & 15];
-    return text;
-}
+std::string to_hex(uint64_t value) { return tutti::to_hex(value); }
 
 }  // namespace tutti::text

@@ -344,7 +344,7 @@ std::string mpi_library(Launcher launcher) {
 }
 
 void run_mpi(const Launch& launch, const WorldOptions& options, const std::function<void(World&)>& body,
-             const ProcessOptions& processes) {
+             const AssignedHosts& hosts) {
     const Library library = open_library(launch.launcher);
     check<UsageError>(
         library.family != Family::none, "this process was started as rank ", launch.rank, " of ", launch.size, " by ",
@@ -353,10 +353,10 @@ void run_mpi(const Launch& launch, const WorldOptions& options, const std::funct
         "TUTTI_RENDEZVOUS, or use --ranks N, which runs the ranks as threads");
     const auto make_wire = [&]() -> std::unique_ptr<Wire> {
         if (library.family == Family::open_mpi)
-            return std::make_unique<MpiWire<OpenMpi>>(library, launch, options, processes.hosts);
-        return std::make_unique<MpiWire<Mpich>>(library, launch, options, processes.hosts);
+            return std::make_unique<MpiWire<OpenMpi>>(library, launch, options, hosts);
+        return std::make_unique<MpiWire<Mpich>>(library, launch, options, hosts);
     };
-    processes::run_processes("mpi", make_wire, options, body, processes);
+    processes::run_processes("mpi", make_wire, options, body);
 }
 
 }  // namespace tutti::comm

@@ -16,6 +16,6 @@ std::string mpi_library(Launcher launcher);
 // processes::run_processes over MPI; MPI must know the launcher of `launch`. Once per process. UsageError, with the
 // files that were tried, where no MPI library is found.
 void run_mpi(const Launch& launch, const WorldOptions& options, const std::function<void(World&)>& body,
-             const ProcessOptions& processes = {});
+             const AssignedHosts& hosts = {});
 
 }  // namespace tutti::comm

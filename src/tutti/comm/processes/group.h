@@ -35,8 +35,8 @@ struct Announcement {
 
 // Counters only increase. Chunks are numbered over all operations of the group.
 struct alignas(64) Member {
-    std::atomic<uint64_t> begun, heard, finished;          // operations; heard: begun by other hosts too
-    std::atomic<uint64_t> copied_in, reduced, copied_out;  // chunks
+    std::atomic<uint64_t> begun, begun_everywhere, finished;  // operations; begun_everywhere: by the other hosts too
+    std::atomic<uint64_t> copied_in, reduced, copied_out;     // chunks
     alignas(64) std::array<Announcement, kInFlight> announcements;
 };
 

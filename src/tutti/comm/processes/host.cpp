@@ -139,9 +139,10 @@ std::span<Host::Block> Host::blocks() const {
 }
 
 int64_t Host::take(int64_t bytes) {
-    check(control_->used + bytes <= bytes_, "shared memory of this host is full: ", bytes >> 10,
-          " KiB are needed for a group, of ", bytes_ >> 10, " KiB are taken ", control_->used >> 10,
-          " KiB; fewer groups at a time, or a larger shared_bytes_per_rank");
+    check(control_->used + bytes <= bytes_, "the shared memory of this host is full: a group needs ", bytes >> 10,
+          " KiB, and ", control_->used >> 10, " of ", bytes_ >> 10,
+          " KiB are taken; axes of parallelism with fewer ranks of this host, and fewer pipeline stages on it, make "
+          "fewer groups");
     return std::exchange(control_->used, control_->used + bytes);
 }
 
@@ -252,7 +253,7 @@ void Host::detect_dead_ranks() {
         if (code == EOWNERDEAD && status == RankStatus::running) {
             other.status = RankStatus::dead;
             abort(concat("rank ", wire_.place().locals[r],
-                         " has died: it was killed, or its process ended in the middle", " of the run (",
+                         " has died: it was killed, or its process ended in the middle of the run (",
                          other.last.sequence == 0 ? "before its first operation" : other.last.text(),
                          " was its last)"));
         }

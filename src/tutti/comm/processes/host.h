@@ -30,6 +30,9 @@ struct LastOperation {
 
 class Host final : public Notifier {
   public:
+    // Shared memory for the groups of a rank together. Only pages that are used take memory.
+    static constexpr int64_t kBytesPerRank = int64_t{64} << 20;
+
     // `window`: from Wire::share; control_bytes and the memory of the groups. Collective over the host's ranks.
     Host(Wire& wire, std::byte* window, int64_t bytes, bool progress_threads);
     static int64_t control_bytes(int ranks_of_host);
@@ -45,7 +48,8 @@ class Host final : public Notifier {
     void note(const LastOperation& operation);  // of the own rank
     // Whether a rank of this host itself waited a moment ago, in any operation.
     bool is_waiting(int world_rank) const;
-    // For a rank of this host: "which began … last", "which has ended". "" for ranks of other hosts.
+    // For a rank of this host, behind its name: "; its last operation is …", " and has ended". "" for ranks of other
+    // hosts and before the first operation.
     std::string last_operation(int world_rank) const;
 
     void set_status(RankStatus status);

@@ -11,12 +11,10 @@
 namespace tutti::comm::processes {
 namespace {
 
-constexpr int64_t kOfRank = int64_t{64} << 20;  // ProcessOptions::shared_bytes_per_rank
-
 // All ranks on one host, seen from rank 0; its memory is this process's, and only touched pages are real.
 class OneHost final : public Wire {
   public:
-    explicit OneHost(int ranks, int64_t bytes_of_rank = kOfRank)
+    explicit OneHost(int ranks, int64_t bytes_of_rank = Host::kBytesPerRank)
         : bytes_(Host::control_bytes(ranks) + ranks * bytes_of_rank),
           window_(mmap(nullptr, to_size(bytes_), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
                        -1, 0)) {
@@ -105,7 +103,7 @@ TEST(Host, SaysThatItsMemoryIsFull) {
         second->take_slots();
         FAIL() << "no error";
     } catch (const Error& error) {
-        EXPECT_NE(std::string(error.what()).find("4096 KiB are needed for a group"), std::string::npos) << error.what();
+        EXPECT_NE(std::string(error.what()).find("a group needs 4096 KiB"), std::string::npos) << error.what();
     }
 }
 

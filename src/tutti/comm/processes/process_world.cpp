@@ -47,12 +47,11 @@ class ProcessCommunicator final : public Communicator {
 
 class ProcessWorld final : public World {
   public:
-    ProcessWorld(std::string backend, std::unique_ptr<Wire> wire, const WorldOptions& options,
-                 const ProcessOptions& process_options)
+    ProcessWorld(std::string backend, std::unique_ptr<Wire> wire, const WorldOptions& options)
         : options_(options),
           backend_(std::move(backend)),
           wire_(std::move(wire)),
-          host_(start_host(process_options)),
+          host_(start_host()),
           progress_(std::in_place, host_, options.timeout_s, options.progress_thread, options.stop),
           everyone_(World::everyone("world")) {
         wire_->started();
@@ -114,9 +113,9 @@ class ProcessWorld final : public World {
     FlightRecorder& recorder() override { return recorder_; }
 
   private:
-    std::shared_ptr<Host> start_host(const ProcessOptions& process_options) {
+    std::shared_ptr<Host> start_host() {
         const auto ranks = static_cast<int>(wire_->place().locals.size());
-        const int64_t bytes = Host::control_bytes(ranks) + ranks * process_options.shared_bytes_per_rank;
+        const int64_t bytes = Host::control_bytes(ranks) + ranks * Host::kBytesPerRank;
         return std::make_shared<Host>(*wire_, wire_->share(bytes), bytes, options_.progress_thread);
     }
 
@@ -134,9 +133,8 @@ class ProcessWorld final : public World {
 }  // namespace
 
 void run_processes(const std::string& backend, const std::function<std::unique_ptr<Wire>()>& make_wire,
-                   const WorldOptions& options, const std::function<void(World&)>& body,
-                   const ProcessOptions& processes) {
-    ProcessWorld world(backend, make_wire(), options, processes);
+                   const WorldOptions& options, const std::function<void(World&)>& body) {
+    ProcessWorld world(backend, make_wire(), options);
     try {
         body(world);
         world.end();

@@ -11,12 +11,8 @@
 
 namespace tutti::comm {
 
-struct ProcessOptions {
-    // Shared memory of a host for all groups of a rank together. Only pages that are used take memory.
-    int64_t shared_bytes_per_rank = int64_t{64} << 20;
-    // The host assigned to each rank, for tests of the path between hosts on one machine. Empty: the real hosts.
-    std::vector<int> hosts;
-};
+// The host assigned to each rank, for tests of the path between hosts on one machine. Empty: the real hosts.
+using AssignedHosts = std::vector<int>;
 
 namespace processes {
 
@@ -27,8 +23,7 @@ class Wire;
 // other ranks have had two seconds for their records: the process must then exit with a code other than zero, which
 // makes the launcher end the rest. `backend` names the world ("mpi").
 void run_processes(const std::string& backend, const std::function<std::unique_ptr<Wire>()>& make_wire,
-                   const WorldOptions& options, const std::function<void(World&)>& body,
-                   const ProcessOptions& processes);
+                   const WorldOptions& options, const std::function<void(World&)>& body);
 
 }  // namespace processes
 }  // namespace tutti::comm

@@ -21,20 +21,20 @@ void copy(const std::byte* from, int64_t bytes, std::byte* to) {
 void StagedOperation::announce() {
     announced_ = true;
     if (!between_hosts()) return;
-    own_word_ = Announcement::of(collective(), group_->key, sequence());
+    own_announcement_ = Announcement::of(collective(), group_->key, sequence());
     const GroupShape& shape = group_->shape;
     for (int rail = 0; rail < shape.rails; ++rail) {
         if (shape.handler(own_host(), rail) != me()) continue;
         for_other_hosts([&](int host) {
             const int to = shape.handler(host, rail);
-            words_out_.push_back(group_->wire.send(&own_word_, sizeof own_word_, group_->world_rank(to),
-                                                   group_->tag(Use::announcement, to)));
+            announcements_out_.push_back(group_->wire.send(&own_announcement_, sizeof own_announcement_,
+                                                           group_->world_rank(to), group_->tag(Use::announcement, to)));
         });
     }
 }
 
 // True once all ranks that this rank exchanges data with have begun the operation, on this host and on others.
-bool StagedOperation::hear() {
+bool StagedOperation::receive_announcements() {
     const GroupShape& shape = group_->shape;
     if (!listening_) {
         listening_ = true;
@@ -42,26 +42,26 @@ bool StagedOperation::hear() {
             if (shape.handler(own_host(), rail) != me()) continue;
             for_other_hosts([&](int host) {
                 const int from = shape.handler(host, rail);
-                Word& word = words_in_.emplace_back(Word{from, {}, -1});
-                word.request = group_->wire.receive(&word.announcement, sizeof word.announcement,
-                                                    group_->world_rank(from), group_->tag(Use::announcement, from));
+                RemoteAnnouncement& remote = announcements_in_.emplace_back(RemoteAnnouncement{from, {}, -1});
+                remote.request = group_->wire.receive(&remote.announcement, sizeof remote.announcement,
+                                                      group_->world_rank(from), group_->tag(Use::announcement, from));
             });
         }
     }
     bool all = true;
-    for (Word& word : words_in_) {
-        if (word.request >= 0 && group_->wire.done(word.request)) word.request = -1;
-        all = all && word.request < 0;
+    for (RemoteAnnouncement& remote : announcements_in_) {
+        if (remote.request >= 0 && group_->wire.done(remote.request)) remote.request = -1;
+        all = all && remote.request < 0;
     }
     if (!all || !group_->all_local(&Member::begun, sequence())) return false;
-    if (group_->self().heard < sequence()) {
+    if (group_->self().begun_everywhere < sequence()) {
         check_agreement();
-        group_->self().heard = sequence();
+        group_->self().begun_everywhere = sequence();
         group_->host.notify();
     }
     // A rank may receive data of other hosts only after their announcements; a barrier ends when all announcements
     // came.
-    return group_->all_local(&Member::heard, sequence());
+    return group_->all_local(&Member::begun_everywhere, sequence());
 }
 
 void StagedOperation::check_agreement() const {
@@ -73,7 +73,7 @@ void StagedOperation::check_agreement() const {
     };
     for (const int rank : group_->shape.locals())
         compare(rank, group_->member(rank).announcements[sequence() % kInFlight]);
-    for (const Word& word : words_in_) compare(word.from, word.announcement);
+    for (const RemoteAnnouncement& remote : announcements_in_) compare(remote.from, remote.announcement);
 }
 
 // --- stages ----------------------------------------------------------------------------------------------------------
@@ -83,12 +83,12 @@ bool StagedOperation::work() {
         first_ = group_->chunks_so_far;
         // Writing to the own slots needs no agreement of other ranks.
         if (in_ == 0 && copy_in()) group_->host.notify();
-        if (!hear()) return false;
+        if (!receive_announcements()) return false;
         agreed_ = true;
     }
     if (collective().kind == Kind::all_to_all) {
         if (!exchange_) exchange_ = std::make_unique<Exchange>(*group_, collective(), sequence());
-        return exchange_->advance() && words_out_.empty();
+        return exchange_->advance() && announcements_out_.empty();
     }
     for (bool moved = true; moved;) {
         moved = copy_out();
@@ -96,7 +96,7 @@ bool StagedOperation::work() {
         moved = copy_in() || moved;
         if (moved) group_->host.notify();
     }
-    if (out_ < cutting_.chunks() || !words_out_.empty()) return false;
+    if (out_ < cutting_.chunks() || !announcements_out_.empty()) return false;
     group_->chunks_so_far = first_ + cutting_.chunks();
     return true;
 }
@@ -278,8 +278,8 @@ bool StagedOperation::waits_on_waiters() const {
         const auto host = to_size(group_->shape.host_of[to_size(rank)]);
         return group_->shape.members[host].size() == 1;
     };
-    for (const Word& word : words_in_)
-        if (word.request >= 0 && is_alone(word.from)) return false;
+    for (const RemoteAnnouncement& remote : announcements_in_)
+        if (remote.request >= 0 && is_alone(remote.from)) return false;
     for (const int rank : group_->shape.locals())
         if (group_->member(rank).begun < sequence()) return false;
     if (!standing_still().empty()) return false;
@@ -300,8 +300,8 @@ std::string StagedOperation::waits_for() const {
         const uint64_t begun = group_->member(rank).begun;
         if (begun < sequence()) add(rank, concat(", which has begun only operation ", begun));
     }
-    for (const Word& word : words_in_)
-        if (word.request >= 0) add(word.from, ", which has not announced this operation");
+    for (const RemoteAnnouncement& remote : announcements_in_)
+        if (remote.request >= 0) add(remote.from, ", which has not announced this operation");
     if (!text.empty()) return text;
     for (const int rank : standing_still()) {
         const Member& m = group_->member(rank);

@@ -55,7 +55,7 @@ class StagedOperation final : public Operation, public std::enable_shared_from_t
         if (!announced_) announce();
         // Also while this rank waits for others of its host alone: a wire moves its messages when it is asked about
         // one, and an announcement may wait for its connection.
-        group_->wire.all_done(words_out_);
+        group_->wire.all_done(announcements_out_);
         if (self.finished != sequence() - 1) return false;
         try {
             check(group_->broken.empty(), group_->broken);
@@ -64,7 +64,7 @@ class StagedOperation final : public Operation, public std::enable_shared_from_t
             // The other ranks see the same error, or the failing rank tells them; none of them may wait for this rank.
             if (group_->broken.empty()) group_->broken = e.what();
             group_->wire.keep(shared_from_this());
-            self.heard = sequence();
+            self.begun_everywhere = sequence();
             finish();
             throw;
         }
@@ -78,7 +78,7 @@ class StagedOperation final : public Operation, public std::enable_shared_from_t
   private:
     bool work();
     void announce();
-    bool hear();
+    bool receive_announcements();
     void check_agreement() const;
     void finish() {
         group_->self().finished = sequence();
@@ -142,7 +142,7 @@ class StagedOperation final : public Operation, public std::enable_shared_from_t
             if (host != own_host()) visit(host);
     }
 
-    struct Word {  // announcement from another host
+    struct RemoteAnnouncement {  // of another host
         int from;
         Announcement announcement;
         Wire::Request request;
@@ -151,9 +151,9 @@ class StagedOperation final : public Operation, public std::enable_shared_from_t
     const std::shared_ptr<Group> group_;
     const int64_t element_;  // bytes
     const Cutting cutting_;
-    Announcement own_word_;
-    std::vector<Wire::Request> words_out_;
-    std::deque<Word> words_in_;
+    Announcement own_announcement_;
+    std::vector<Wire::Request> announcements_out_;
+    std::deque<RemoteAnnouncement> announcements_in_;
     std::unique_ptr<Exchange> exchange_;
     bool announced_ = false, listening_ = false, agreed_ = false;
     uint64_t first_ = 0;                    // number of the first chunk

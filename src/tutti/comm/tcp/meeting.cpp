@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 
+#include "tutti/base/digits.h"
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
 
@@ -26,11 +26,8 @@ std::string required(const Launch& launch, const Environment& environment, const
 }
 
 int number(const char* name, const std::string& text, int most) {
-    int value = -1;
-    const char* end = text.data() + text.size();
-    const auto [stop, error] = std::from_chars(text.data(), end, value);
-    check<UsageError>(error == std::errc() && stop == end && value >= 0 && value <= most, name,
-                      " must be a whole number up to ", most, ", got '", text, "'");
+    const int value = parse_number<int>(text).value_or(-1);
+    check<UsageError>(value >= 0 && value <= most, name, " must be a whole number up to ", most, ", got '", text, "'");
     return value;
 }
 
@@ -130,10 +127,7 @@ Meeting meeting_of(const Launch& launch, const Environment& environment) {
 
 std::string Meeting::local_name(int at) const {
     const Proof of_job = prove({}, "tutti local name 1", {job});
-    std::string name = concat("tutti-", geteuid(), "-", at, "-");
-    for (size_t i = 0; i < 8; ++i)
-        name += concat("0123456789abcdef"[of_job[i] >> 4], "0123456789abcdef"[of_job[i] & 15]);
-    return name;
+    return concat("tutti-", geteuid(), "-", at, "-", to_hex(std::span(of_job).first(8)));
 }
 
 std::string Meeting::place() const {

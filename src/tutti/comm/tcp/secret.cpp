@@ -14,6 +14,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "tutti/base/digits.h"
 #include "tutti/base/error.h"
 
 namespace tutti::comm::tcp {
@@ -21,12 +22,6 @@ namespace tutti::comm::tcp {
 namespace {
 
 constexpr size_t kShortest = 16;  // of a secret, in bytes
-
-std::string hexadecimal(const Nonce& bytes) {
-    std::string text;
-    for (const unsigned char byte : bytes) text += concat("0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15]);
-    return text;
-}
 
 // A network file system may remember for a minute that a file was not there, unless the directory is opened again.
 void refresh(const std::string& directory) {
@@ -43,12 +38,7 @@ Nonce fresh_nonce() {
     return nonce;
 }
 
-std::string fresh_hex() {
-    std::string digits;
-    for (const unsigned char byte : fresh_nonce())
-        digits += concat("0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15]);
-    return digits;
-}
+std::string fresh_hex() { return to_hex(fresh_nonce()); }
 
 Proof prove(const Key& key, std::string_view label, std::initializer_list<std::string_view> parts) {
     crypto_generichash_state state;
@@ -100,7 +90,7 @@ void Secret::make() const {
     std::error_code error;
     std::filesystem::create_directories(path.parent_path(), error);
     // Complete before it has its name; a link never replaces a file that is there.
-    const std::string text = hexadecimal(fresh_nonce()) + "\n", unnamed = file_ + ".tmp." + hexadecimal(fresh_nonce());
+    const std::string text = fresh_hex() + "\n", unnamed = file_ + ".tmp." + fresh_hex();
     const int fd = ::open(unnamed.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     const bool is_written = fd >= 0 && ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
                             ::fsync(fd) == 0 && (::link(unnamed.c_str(), file_.c_str()) == 0 || errno == EEXIST);

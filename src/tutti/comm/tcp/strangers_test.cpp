@@ -323,7 +323,7 @@ TEST(GoneHost, DoesNotHideAnotherRanksFailure) {
         const std::vector<int> hosts = {0, 1, 2};
         try {
             processes::run_processes("tcp", [&] { return std::make_unique<TcpWire>(launch, meeting, kTimeout, hosts); },
-                                     {.timeout_s = kTimeout}, body, {.hosts = hosts});
+                                     {.timeout_s = kTimeout}, body);
         } catch (const std::exception& error) {
             return std::string(error.what());
         }

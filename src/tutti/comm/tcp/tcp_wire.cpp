@@ -415,19 +415,16 @@ void TcpWire::finalize() {
 namespace tutti::comm {
 
 void run_tcp(const Launch& launch, const WorldOptions& options, const std::function<void(World&)>& body,
-             const ProcessOptions& processes) {
+             const AssignedHosts& hosts) {
     tcp::Meeting meeting = tcp::meeting_of(launch, process_environment());
-    meeting.one_host = meeting.one_host && processes.hosts.empty();
+    meeting.one_host = meeting.one_host && hosts.empty();
     if (meeting.one_host)
         meeting.ports = 1;  // its name is of this job alone
     else
         meeting.secret = tcp::Secret(options.secret, options.run_directory, process_environment());
     processes::run_processes(
-        "tcp",
-        [&] {
-            return std::make_unique<tcp::TcpWire>(launch, meeting, options.timeout_s, processes.hosts, options.stop);
-        },
-        options, body, processes);
+        "tcp", [&] { return std::make_unique<tcp::TcpWire>(launch, meeting, options.timeout_s, hosts, options.stop); },
+        options, body);
 }
 
 }  // namespace tutti::comm

@@ -10,6 +10,6 @@ namespace tutti::comm {
 
 // processes::run_processes over TCP. UsageError where neither launcher nor environment gives an address (meeting.h).
 void run_tcp(const Launch& launch, const WorldOptions& options, const std::function<void(World&)>& body,
-             const ProcessOptions& processes = {});
+             const AssignedHosts& hosts = {});
 
 }  // namespace tutti::comm

@@ -39,23 +39,6 @@ void read_gpt2(Keys& keys, ModelSpec& m) {
     keys.only("scale_attn_by_inverse_layer_idx", {false});
 }
 
-// The layers of layer_types that look back over a window; a problem, if they are not as many as layers or something
-// else than the two kinds of attention.
-std::vector<LayerRange> sliding_layers(Keys& keys, const Json& types, int64_t layers) {
-    if (!types.is_array() || static_cast<int64_t>(types.size()) != layers) {
-        keys.problem("layer_types", "must be a list of num_hidden_layers = ", layers, " names");
-        return {};
-    }
-    std::vector<bool> sliding(types.size());
-    for (size_t layer = 0; layer < types.size(); ++layer) {
-        sliding[layer] = types[layer] == "sliding_attention";
-        if (sliding[layer] || types[layer] == "full_attention") continue;
-        keys.problem("layer_types", "this Tutti has full_attention and sliding_attention only");
-        break;
-    }
-    return layer_ranges(sliding);
-}
-
 // Which layers look back over a window. All of Mistral's; Qwen has a switch, and the layers that layer_types names,
 // else by max_window_layers: those from it on, of Qwen2-MoE every other one below it. The class of Qwen3-MoE reads
 // neither.
@@ -73,9 +56,9 @@ void read_window(Keys& keys, ModelSpec& m, const std::string& type) {
         looks_back[to_size(i)] =
             window > 0 && (everywhere || (type == "qwen2_moe" ? i % 2 == 0 && i < first : i >= first));
     std::vector<LayerRange> sliding = layer_ranges(looks_back);
-    if (const Json* types = keys.take("layer_types")) {
+    if (const auto slides = keys.named("layer_types", m.layers, "sliding_attention", "full_attention")) {
         const bool fixed = everywhere && !sliding.empty();  // transformers ignores the key
-        sliding = sliding_layers(keys, *types, m.layers);
+        sliding = layer_ranges(*slides);
         if (!sliding.empty() && window == 0)
             keys.problem("layer_types", "there is no window: ", qwen ? "use_sliding_window or " : "",
                          "sliding_window says so");
@@ -141,7 +124,8 @@ int64_t lfm2_ffn(Keys& keys) {
 // The layers with a convolution: the others of layer_types, or of full_attn_idxs; with neither key there are none.
 std::vector<LayerRange> lfm2_convolutions(Keys& keys, int64_t layers) {
     std::vector<bool> attention(to_size(layers), true);
-    const Json *types = keys.take("layer_types"), *indices = keys.take("full_attn_idxs");
+    const auto named = keys.named("layer_types", layers, "full_attention", "conv");
+    const Json* indices = keys.take("full_attn_idxs");
     if (indices != nullptr) {
         attention.assign(attention.size(), false);
         for (const Json& index : indices->is_array() ? *indices : Json::array({nullptr})) {
@@ -152,23 +136,9 @@ std::vector<LayerRange> lfm2_convolutions(Keys& keys, int64_t layers) {
             attention[index.get<size_t>()] = true;
         }
     }
-    if (types != nullptr) {
-        if (!types->is_array() || static_cast<int64_t>(types->size()) != layers) {
-            keys.problem("layer_types", "must be a list of num_hidden_layers = ", layers, " names");
-            return {};
-        }
-        const std::vector<bool> named = attention;
-        for (size_t i = 0; i < attention.size(); ++i) {
-            const Json& type = (*types)[i];
-            attention[i] = type == "full_attention";
-            if (attention[i] || type == "conv") continue;
-            keys.problem("layer_types", "an lfm2 has full_attention and conv only");
-            return {};
-        }
-        if (indices != nullptr && named != attention)
-            keys.problem("layer_types", "differs from full_attn_idxs = ", indices->dump(),
-                         ", which has the same meaning");
-    }
+    if (named && indices != nullptr && *named != attention)
+        keys.problem("layer_types", "differs from full_attn_idxs = ", indices->dump(), ", which has the same meaning");
+    if (named) attention = *named;
     attention.flip();
     return layer_ranges(attention);
 }

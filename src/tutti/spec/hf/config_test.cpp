@@ -179,11 +179,12 @@ TEST(HfConfig, WindowsOfSomeLayers) {
 
     const std::string odd = on + "\"layer_types\":";
     EXPECT_EQ(error_of(llama_text("qwen3", odd + R"(["full_attention"])")),
-              "config.json: layer_types = [\"full_attention\"]: must be a list of num_hidden_layers = 3 names");
+              "config.json: layer_types = [\"full_attention\"]: must be a list of 3 times sliding_attention or "
+              "full_attention");
     EXPECT_EQ(error_of(llama_text("qwen3", odd + "7")),
-              "config.json: layer_types = 7: must be a list of num_hidden_layers = 3 names");
+              "config.json: layer_types = 7: must be a list of 3 times sliding_attention or full_attention");
     EXPECT_EQ(error_of(llama_text("qwen3", odd + "[1,2,3]")),
-              "config.json: layer_types = [1,2,3]: this Tutti has full_attention and sliding_attention only");
+              "config.json: layer_types = [1,2,3]: must be a list of 3 times sliding_attention or full_attention");
     EXPECT_TRUE(error_of(llama_text("qwen3", types(full, full, sliding)))
                     .ends_with(": there is no window: use_sliding_window or sliding_window says so"));
     EXPECT_TRUE(error_of(llama_text("llama", types(full, full, sliding))).ends_with("sliding_window says so"));
@@ -306,7 +307,7 @@ TEST(HfConfig, Lfm2NamesThatDisagree) {
     EXPECT_TRUE(error_of(lfm2_text("\"layer_types\":[" + types + "]"))
                     .ends_with("differs from full_attn_idxs = [2,5,8,10,12,14], which has the same meaning"));
     EXPECT_TRUE(error_of(lfm2_text("\"layer_types\":[\"conv\"]", ""))
-                    .ends_with("must be a list of num_hidden_layers = 16 names"));
+                    .ends_with("must be a list of 16 times full_attention or conv"));
     EXPECT_TRUE(error_of(lfm2_text("", R"("full_attn_idxs":[16])"))
                     .ends_with("must be a list of layers below num_hidden_layers = 16"));
     EXPECT_TRUE(error_of(lfm2_text("", R"("full_attn_idxs":7)"))

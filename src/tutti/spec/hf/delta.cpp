@@ -7,12 +7,10 @@
 namespace tutti::spec {
 
 void read_delta_rule(Keys& keys, ModelSpec& m) {
-    const Json* types = keys.list("layer_types", m.layers, "times linear_attention or full_attention",
-                                  [](const Json& x) { return x == "linear_attention" || x == "full_attention"; });
+    const auto linear = keys.named("layer_types", m.layers, "linear_attention", "full_attention");
     const int64_t interval = keys.integer_or("full_attention_interval", 4);  // not read beside layer_types
     std::vector<bool> with;
-    for (int64_t i = 0; i < m.layers; ++i)
-        with.push_back(types ? (*types)[to_size(i)] == "linear_attention" : (i + 1) % interval != 0);
+    for (int64_t i = 0; i < m.layers; ++i) with.push_back(linear ? (*linear)[to_size(i)] : (i + 1) % interval != 0);
     m.delta_layers = to_text(layer_ranges(with));
     // Defaults as in the classes, whose files have the keys.
     const int64_t kernel = keys.integer_or("linear_conv_kernel_dim", 4);

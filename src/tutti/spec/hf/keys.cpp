@@ -119,6 +119,16 @@ bool Keys::boolean_or(const std::string& key, bool absent) {
     return problem(key, "must be true or false"), absent;
 }
 
+std::optional<std::vector<bool>> Keys::named(const std::string& key, int64_t layers, const char* name,
+                                             const char* other) {
+    const std::string of = concat("times ", name, " or ", other);
+    const Json* names = list(key, layers, of.c_str(), [&](const Json& x) { return x == name || x == other; });
+    if (names == nullptr) return std::nullopt;
+    std::vector<bool> first;
+    for (const Json& one : *names) first.push_back(one == name);
+    return first;
+}
+
 void Keys::only(const std::string& key, const std::vector<Json>& allowed) {
     const Json* value = take(key);
     if (value == nullptr || std::find(allowed.begin(), allowed.end(), *value) != allowed.end()) return;

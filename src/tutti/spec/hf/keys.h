@@ -2,6 +2,7 @@
 // all readers are done must be harmless (config.h).
 #pragma once
 
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -49,6 +50,8 @@ class Keys {
         if (!fits) problem(key, "must be a list of ", size, " ", of);
         return fits ? value : nullptr;
     }
+    // Of a list with one of two names for each layer: which layers have the first. Nothing as in list().
+    std::optional<std::vector<bool>> named(const std::string& key, int64_t layers, const char* name, const char* other);
     // The key may be absent; if not, its value is one of these.
     void only(const std::string& key, const std::vector<Json>& allowed);
     // Problems for the keys that were not taken; at the top level, keys that say nothing about the function are known.

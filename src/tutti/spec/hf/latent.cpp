@@ -101,11 +101,9 @@ void read_deepseek3(Keys& keys, ModelSpec& m) {
 void read_glm4_moe_lite(Keys& keys, ModelSpec& m) {
     read_latents(keys, m);
     int64_t dense = 1;
-    const Json* types = keys.list("mlp_layer_types", m.layers, "times dense or sparse",
-                                  [](const Json& x) { return x == "dense" || x == "sparse"; });
-    if (types != nullptr) {
-        dense = std::ranges::count(*types, Json("dense"));
-        if (std::ranges::find(*types, Json("sparse")) - types->begin() != dense)
+    if (const auto is_dense = keys.named("mlp_layer_types", m.layers, "dense", "sparse")) {
+        dense = std::ranges::count(*is_dense, true);
+        if (std::ranges::find(*is_dense, false) - is_dense->begin() != dense)
             keys.problem("mlp_layer_types", "this Tutti has dense layers before the sparse ones only");
     }
     keys.only("first_k_dense_replace", {dense});

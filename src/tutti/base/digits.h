@@ -1,0 +1,57 @@
+// base/digits.h: numbers as digits, and back.
+#pragma once
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tutti {
+
+// The number that the text is as a whole. Nothing for a text with anything else in it, such as a blank or a '+', and
+// for a number that T does not hold.
+template <class T>
+std::optional<T> parse_number(std::string_view text) {
+    T number{};
+    const char* end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, number);
+    return error == std::errc() && stop == end ? std::optional(number) : std::nullopt;
+}
+
+// The numbers of "11,11,10". Nothing unless each part between commas is a number.
+template <class T>
+std::optional<std::vector<T>> parse_numbers(std::string_view text) {
+    std::vector<T> numbers;
+    for (size_t at = 0; at <= text.size();) {
+        const size_t end = std::min(text.find(',', at), text.size());
+        const std::optional<T> number = parse_number<T>(text.substr(at, end - at));
+        if (!number) return std::nullopt;
+        numbers.push_back(*number);
+        at = end + 1;
+    }
+    return numbers;
+}
+
+// Two lower-case hexadecimal digits for each byte.
+inline std::string to_hex(std::span<const unsigned char> bytes) {
+    constexpr const char* kDigits = "0123456789abcdef";
+    std::string text;
+    for (const unsigned char byte : bytes) {
+        text += kDigits[byte >> 4];
+        text += kDigits[byte & 15];
+    }
+    return text;
+}
+
+// 16 digits.
+inline std::string to_hex(uint64_t value) {
+    unsigned char bytes[8];
+    for (int i = 0; i < 8; ++i) bytes[i] = static_cast<unsigned char>(value >> (56 - 8 * i));
+    return to_hex(bytes);
+}
+
+}  // namespace tutti
