@@ -139,17 +139,11 @@ Pricer::Layout Pricer::layout_of(const spec::RunSpec& run) {
     const spec::ParallelSpec& p = run.parallel;
     Layout l = sizes_of(run, probes_.of(run));
     l.schedule = &schedule_of(p, static_cast<int64_t>(l.microbatches));
-    const int stages = l.schedule->placement.stages;
-    l.layers = &layers_of(run, stages);
-    l.stages_of_rank.resize(to_size(p.pp));
-    for (int s = 0; s < stages; ++s) {
-        l.stages_of_rank[to_size(l.schedule->placement.rank_of(0, s))].push_back(s);
-        if (s > 0 && alike(l, s - 1, s)) {
-            l.stages.push_back(Stage(l.stages.back()));
-            continue;
-        }
-        l.stages.push_back(stage_of(l, s));
-    }
+    const schedule::Placement& placement = l.schedule->placement;
+    l.layers = &layers_of(run, placement.stages);
+    std::vector<std::vector<int64_t>> numbers(to_size(p.pp));
+    for (int s = 0; s < placement.stages; ++s) numbers[to_size(placement.rank_of(0, s))].push_back(s);
+    for (std::vector<int64_t>& of_rank : numbers) l.ranks.push_back(position_of(l, std::move(of_rank)));
     return l;
 }
 
@@ -191,22 +185,27 @@ Pricer::Stage Pricer::stage_of(const Layout& l, int64_t index) {
     return stage;
 }
 
+Pricer::Position Pricer::position_of(const Layout& l, std::vector<int64_t> numbers) {
+    Position at;
+    at.different.reserve(numbers.size());  // stages point to them
+    for (size_t i = 0; i < numbers.size(); ++i) {
+        if (i == 0 || !alike(l, numbers[i - 1], numbers[i])) at.different.push_back(stage_of(l, numbers[i]));
+        at.stages.push_back(&at.different.back());
+    }
+    at.numbers = std::move(numbers);
+    return at;
+}
+
 // The first, the middle and the last rank of the pipeline.
 std::array<Pricer::Position, 3> Pricer::positions_of(const Layout& l, const Shape& shape) {
     const spec::ParallelSpec& p = l.run->parallel;
-    std::array<Position, 3> positions;
-    for (size_t i = 0; i < positions.size(); ++i) {
-        auto& [different, stages, numbers] = positions[i];
-        const int64_t rank = std::array<int64_t, 3>{0, p.pp / 2, p.pp - 1}[i];
-        different.reserve(to_size(p.virtual_stages));  // stages point to them
-        for (int64_t chunk = 0; chunk < p.virtual_stages; ++chunk) {
-            const int64_t number = shape.folded && chunk == 1 ? 2 * p.pp - 1 - rank : chunk * p.pp + rank;
-            if (chunk == 0 || !alike(l, numbers.back(), number)) different.push_back(stage_of(l, number));
-            stages.push_back(&different.back());
-            numbers.push_back(number);
-        }
-    }
-    return positions;
+    const auto at = [&](int64_t rank) {
+        std::vector<int64_t> numbers;
+        for (int64_t chunk = 0; chunk < p.virtual_stages; ++chunk)
+            numbers.push_back(shape.folded && chunk == 1 ? 2 * p.pp - 1 - rank : chunk * p.pp + rank);
+        return position_of(l, std::move(numbers));
+    };
+    return {at(0), at(p.pp / 2), at(p.pp - 1)};
 }
 
 // `hidden`: of the output, whose gradient is held during a backward.

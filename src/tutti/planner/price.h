@@ -72,10 +72,13 @@ class Pricer {
         double passes() const { return forward + backward; }
     };
     struct Layout;                     // of one run
-    struct Position {                  // of an estimate: a rank of the pipeline
+    struct Position {                  // a rank of the pipeline
         std::vector<Stage> different;  // those that follow one another with the same units are one
         std::vector<Stage*> stages;    // in order
         std::vector<int64_t> numbers;  // of the stages in the pipeline
+
+        Position() = default;
+        Position(Position&&) = default;  // no copies: stages point to their own
 
         // In a pipeline whose stages are all like one: when its first forward begins, and its last backward ends.
         double begins(size_t i) const { return static_cast<double>(numbers[i]) * stages[i]->forward; }
@@ -106,6 +109,7 @@ class Pricer {
     static bool alike(const Layout& layout, int64_t a, int64_t b);
     static Stage stage_of(const Layout& layout, int64_t index);
     static void add_passes(Stage& stage, double hidden);
+    static Position position_of(const Layout& layout, std::vector<int64_t> numbers);
     static std::array<Position, 3> positions_of(const Layout& layout, const Shape& shape);
     const schedule::Schedule& schedule_of(const spec::ParallelSpec& p, int64_t microbatches);
     const Shape& shape_of_few(const spec::ParallelSpec& p, int64_t ranks, int64_t microbatches);
