@@ -100,14 +100,6 @@ Pricer::Shape Pricer::shape_of(const spec::ParallelSpec& p, int64_t microbatches
     return shape;
 }
 
-// The stages of a position, in order.
-std::vector<int64_t> Pricer::stages_at(const spec::ParallelSpec& p, const Shape& shape, int64_t position) const {
-    std::vector<int64_t> own;
-    for (int64_t chunk = 0; chunk < p.virtual_stages; ++chunk)
-        own.push_back(shape.folded && chunk == 1 ? 2 * p.pp - 1 - position : chunk * p.pp + position);
-    return own;
-}
-
 const MemoryByPurpose& Pricer::state_of_many(const spec::RunSpec& run) const {
     const auto same = [&](const State& s) {
         return s.zero == run.parallel.zero && s.optimizer == run.optimizer && s.precision == run.precision &&
@@ -147,17 +139,11 @@ Pricer::Layout Pricer::layout_of(const spec::RunSpec& run) {
     const spec::ParallelSpec& p = run.parallel;
     Layout l = sizes_of(run, probes_.of(run));
     l.schedule = &schedule_of(p, static_cast<int64_t>(l.microbatches));
-    const int stages = l.schedule->placement.stages;
-    l.layers = &layers_of(run, stages);
-    l.stages_of_rank.resize(to_size(p.pp));
-    for (int s = 0; s < stages; ++s) {
-        l.stages_of_rank[to_size(l.schedule->placement.rank_of(0, s))].push_back(s);
-        if (s > 0 && alike(l, s - 1, s)) {
-            l.stages.push_back(Stage(l.stages.back()));
-            continue;
-        }
-        l.stages.push_back(stage_of(l, s));
-    }
+    const schedule::Placement& placement = l.schedule->placement;
+    l.layers = &layers_of(run, placement.stages);
+    std::vector<std::vector<int64_t>> numbers(to_size(p.pp));
+    for (int s = 0; s < placement.stages; ++s) numbers[to_size(placement.rank_of(0, s))].push_back(s);
+    for (std::vector<int64_t>& of_rank : numbers) l.ranks.push_back(position_of(l, std::move(of_rank)));
     return l;
 }
 
@@ -199,6 +185,29 @@ Pricer::Stage Pricer::stage_of(const Layout& l, int64_t index) {
     return stage;
 }
 
+Pricer::Position Pricer::position_of(const Layout& l, std::vector<int64_t> numbers) {
+    Position at;
+    at.different.reserve(numbers.size());  // stages point to them
+    for (size_t i = 0; i < numbers.size(); ++i) {
+        if (i == 0 || !alike(l, numbers[i - 1], numbers[i])) at.different.push_back(stage_of(l, numbers[i]));
+        at.stages.push_back(&at.different.back());
+    }
+    at.numbers = std::move(numbers);
+    return at;
+}
+
+// The first, the middle and the last rank of the pipeline.
+std::array<Pricer::Position, 3> Pricer::positions_of(const Layout& l, const Shape& shape) {
+    const spec::ParallelSpec& p = l.run->parallel;
+    const auto at = [&](int64_t rank) {
+        std::vector<int64_t> numbers;
+        for (int64_t chunk = 0; chunk < p.virtual_stages; ++chunk)
+            numbers.push_back(shape.folded && chunk == 1 ? 2 * p.pp - 1 - rank : chunk * p.pp + rank);
+        return position_of(l, std::move(numbers));
+    };
+    return {at(0), at(p.pp / 2), at(p.pp - 1)};
+}
+
 // `hidden`: of the output, whose gradient is held during a backward.
 void Pricer::add_passes(Stage& stage, double hidden) {
     const auto add_time = [](Pass& pass, const UnitPass& of_unit) {
@@ -230,9 +239,9 @@ void Pricer::add_passes(Stage& stage, double hidden) {
     stage.backward = stage.i.all() + stage.w.all();
 }
 
-// What data parallelism adds to each microbatch of a stage, and the bytes of a pass above what microbatches keep and
-// the state: in the second microbatch.
-void Pricer::add_data_parallelism(const Layout& l, Stage& stage) const {
+// Adds to the seconds of a stage what data parallelism adds to each microbatch; returns the bytes of a pass above what
+// microbatches keep and the state: in the second microbatch.
+double Pricer::add_data_parallelism(const Layout& l, Stage& stage) const {
     constexpr double kMany = 1e9;
     const Stage* const own[] = {&stage};
     Walk walk(*this, l, own, kMany, Walk::From::middle);
@@ -251,29 +260,31 @@ void Pricer::add_data_parallelism(const Layout& l, Stage& stage) const {
     stage.forward = between - begin;
     stage.backward = walk.now() - between;
     // The walk receives no input, which the embedding's output stands for.
-    stage.beside = walk.most() - before - stage.kept + (stage.is_first ? 0 : l.probe->embedding.kept);
+    return walk.most() - before - stage.kept + (stage.is_first ? 0 : l.probe->embedding.kept);
 }
 
 // What data parallelism adds to the first microbatch of the stages of a rank, and to the last one.
-double Pricer::first_gathers(const Layout& l, std::span<const Stage* const> stages) const {
+double Pricer::first_gathers(const Layout& l, const Position& at) const {
     const int64_t zero = l.run->parallel.zero;
     if (zero != 1 && zero != 2) return 0;
-    Walk walk(*this, l, stages, l.microbatches, Walk::From::update);
-    for (size_t i = 0; i < stages.size(); ++i) {
-        if (i > 0) walk.compute(std::max(0.0, stages[i]->begins - stages[i - 1]->begins - stages[i - 1]->forward));
+    const size_t stages = at.stages.size();
+    Walk walk(*this, l, at.stages, l.microbatches, Walk::From::update);
+    for (size_t i = 0; i < stages; ++i) {
+        if (i > 0) walk.compute(std::max(0.0, at.begins(i) - at.begins(i - 1) - at.stages[i - 1]->forward));
         walk.forward(i);
     }
-    return walk.now() - (stages.back()->begins + stages.back()->forward - stages.front()->begins);
+    return walk.now() - (at.begins(stages - 1) + at.stages[stages - 1]->forward - at.begins(0));
 }
 
-double Pricer::last_reductions(const Layout& l, std::span<const Stage* const> stages) const {
+double Pricer::last_reductions(const Layout& l, const Position& at) const {
+    const size_t stages = at.stages.size();
     const auto gap = [&](size_t i) {  // between the backwards of a stage and of the one before, in which others run
-        return std::max(0.0, stages[i - 1]->ends - stages[i - 1]->backward - stages[i]->ends);
+        return i == 0 ? 0 : std::max(0.0, at.ends(i - 1) - at.stages[i - 1]->backward - at.ends(i));
     };
     const auto seconds = [&](double microbatches) {
-        Walk walk(*this, l, stages, microbatches, Walk::From::middle);
+        Walk walk(*this, l, at.stages, microbatches, Walk::From::middle);
         walk.take_head();
-        for (size_t i = stages.size(); i-- > 0;) {
+        for (size_t i = stages; i-- > 0;) {
             walk.backward(i);
             if (i > 0) walk.compute(gap(i));
         }
@@ -284,7 +295,7 @@ double Pricer::last_reductions(const Layout& l, std::span<const Stage* const> st
     if (l.run->parallel.zero >= 2)
         before = seconds(2);
     else
-        for (size_t i = 0; i < stages.size(); ++i) before += stages[i]->backward + (i > 0 ? gap(i) : 0);
+        for (size_t i = 0; i < stages; ++i) before += at.stages[i]->backward + gap(i);
     return seconds(1) - before;
 }
 
@@ -340,19 +351,20 @@ Price Pricer::alone(const Layout& l) const {
     return price;
 }
 
-double Pricer::message(const Layout& l) const {
-    const spec::ParallelSpec& p = l.run->parallel;
-    return p.pp > 1 ? prices_.message(l.probe->hidden, prices_.reach(request_.gpus / static_cast<int>(p.pp))) : 0;
-}
-
-// Of a stage's gradients, once.
-double Pricer::least_reductions(const Layout& l, const Stage& stage) const {
+// Of the gradients of a rank, once.
+double Pricer::least_reductions(const Layout& l, const Position& at) const {
+    double dense = 0, experts = 0, units = 0;
+    for (const Stage* stage : at.stages) {
+        dense += stage->dense;
+        experts += stage->experts;
+        units += static_cast<double>(stage->units.size()) - (l.tied ? 1 : 0);
+    }
     const auto of = [&](double values, simulate::Group over) {
         const double bytes = static_cast<double>(size_of(spec::reduce_dtype(*l.run))) * values;
-        const double units = values > 0 ? static_cast<double>(stage.units.size()) - (l.tied ? 1 : 0) : 0;
-        return std::min(prices_.gather(bytes, over, units), prices_.all_reduce(bytes, over, units));
+        const double pieces = values > 0 ? units : 0;
+        return std::min(prices_.gather(bytes, over, pieces), prices_.all_reduce(bytes, over, pieces));
     };
-    return std::max(of(stage.dense, l.dense_over), of(stage.experts, l.experts_over));
+    return std::max(of(dense, l.dense_over), of(experts, l.experts_over));
 }
 
 Pricer::Bounds Pricer::bounds(const spec::RunSpec& run, const LayerProbe& probe) {
@@ -361,26 +373,23 @@ Pricer::Bounds Pricer::bounds(const spec::RunSpec& run, const LayerProbe& probe)
     l.layers = &layers_of(run, p.pp * p.virtual_stages);
     const Shape shape = shape_of(p, static_cast<int64_t>(l.microbatches));
     double busiest = 0, exposed = 0;
-    for (const int64_t position : {int64_t{0}, p.pp / 2, p.pp - 1}) {
-        double busy = 0, reductions = 0;
-        int64_t before = -1;
-        double passes = 0, reduced = 0;  // of the last stage
-        for (const int64_t s : stages_at(p, shape, position)) {
-            if (before < 0 || !alike(l, before, s)) {
-                const Stage stage = stage_of(l, s);
-                passes = stage.passes();
-                reduced = least_reductions(l, stage);
-            }
-            busy += passes;
-            reductions += reduced;
-            before = s;
-        }
+    for (const Position& at : positions_of(l, shape)) {
+        double busy = 0;
+        for (const Stage* stage : at.stages) busy += stage->passes();
         busiest = std::max(busiest, busy);
-        exposed = std::max(exposed, reductions - busy);
+        exposed = std::max(exposed, least_reductions(l, at) - busy);
     }
-    const auto others = static_cast<double>(p.pp - 1);
-    const double passes = (l.microbatches + shape.idle * others) * busiest + 2 * others * message(l);
+    const double passes = seconds_of(l, shape, busiest);
     return {passes, passes + exposed};
+}
+
+// Of all passes, if a microbatch takes the busiest rank so long.
+double Pricer::seconds_of(const Layout& l, const Shape& shape, double busiest) const {
+    const int64_t pp = l.run->parallel.pp;
+    if (pp == 1) return l.microbatches * busiest;
+    const auto others = static_cast<double>(pp - 1);
+    const double message = prices_.message(l.probe->hidden, prices_.reach(request_.gpus / static_cast<int>(pp)));
+    return (l.microbatches + shape.idle * others) * busiest + 2 * others * message;
 }
 
 Price Pricer::estimate(const spec::RunSpec& run, const LayerProbe& probe, const Wanted& wanted) {
@@ -389,64 +398,40 @@ Price Pricer::estimate(const spec::RunSpec& run, const LayerProbe& probe, const 
     l.layers = &layers_of(run, p.pp * p.virtual_stages);
     if (p.pp == 1) return alone(l);
     const Shape shape = shape_of(p, static_cast<int64_t>(l.microbatches));
-    struct Position {
-        std::vector<Stage> stages;
-        std::vector<const Stage*> own;
-        std::vector<bool> repeats;  // whether a stage has the units of the one before
-        Price price;                // without what is held beside what microbatches keep
-    };
-    std::array<Position, 3> positions;
-    const std::array<int64_t, 3> places = {0, p.pp / 2, p.pp - 1};
+    std::array<Position, 3> positions = positions_of(l, shape);
+    std::array<Price, 3> prices;  // without what is held beside what microbatches keep
     for (size_t i = 0; i < positions.size(); ++i) {
-        auto& [stages, own, repeats, price] = positions[i];
-        stages.reserve(to_size(p.virtual_stages));
+        const std::vector<Stage*>& stages = positions[i].stages;
         double kept = 0, offloaded = 0;
-        int64_t before = -1;
-        for (const int64_t s : stages_at(p, shape, places[i])) {
-            repeats.push_back(before >= 0 && alike(l, before, s));
-            const Stage& stage = stages.emplace_back(repeats.back() ? Stage(stages.back()) : stage_of(l, s));
-            before = s;
-            kept += stage.kept;
-            offloaded += stage.offloaded;
+        for (const Stage* stage : stages) {
+            kept += stage->kept;
+            offloaded += stage->offloaded;
         }
-        for (const Stage& stage : stages) own.push_back(&stage);
-        price = state_of(l, own, true);
-        price.bytes += shape.held[i] * kept + static_cast<double>(target_.device.workspace_bytes) +
-                       std::min(16.0, 4.0 * static_cast<double>(own.size())) * l.probe->hidden;
-        price.offloaded += shape.held[i] * offloaded;
-        if (price.bytes > std::max(wanted.memory, wanted.enough)) return price;
+        prices[i] = state_of(l, stages, true);
+        prices[i].bytes += shape.held[i] * kept + static_cast<double>(target_.device.workspace_bytes) +
+                           std::min(16.0, 4.0 * static_cast<double>(stages.size())) * l.probe->hidden;
+        prices[i].offloaded += shape.held[i] * offloaded;
+        if (prices[i].bytes > std::max(wanted.memory, wanted.enough)) return prices[i];
     }
-    const auto others = static_cast<double>(p.pp - 1);
     Price fullest;
     double busiest = 0, seconds = 0;
     for (size_t i = 0; i < positions.size() && seconds <= wanted.limit; ++i) {
-        auto& [stages, own, repeats, price] = positions[i];
         double beside = 0, busy = 0;
-        size_t place = 0;
-        for (const int64_t s : stages_at(p, shape, places[i])) {
-            Stage& stage = stages[place];
-            if (repeats[place++])
-                stage = stages[place - 2];
-            else
-                add_data_parallelism(l, stage);
-            beside = std::max(beside, stage.beside);
-            busy += stage.passes();
-            stage.begins = static_cast<double>(s) * stage.forward;  // the others are like it
-            stage.ends = -static_cast<double>(s) * stage.backward;
-        }
-        price.bytes += beside;
-        if (price.bytes > fullest.bytes) fullest = price;
+        for (Stage& stage : positions[i].different) beside = std::max(beside, add_data_parallelism(l, stage));
+        for (const Stage* stage : positions[i].stages) busy += stage->passes();
+        prices[i].bytes += beside;
+        if (prices[i].bytes > fullest.bytes) fullest = prices[i];
         busiest = std::max(busiest, busy);
-        seconds = (l.microbatches + shape.idle * others) * busiest + 2 * others * message(l);
+        seconds = seconds_of(l, shape, busiest);
     }
     if (fullest.bytes > wanted.memory) return fullest;
     const double passes = seconds;
     double tail = 0;
     for (size_t i = 0; i < positions.size() && seconds <= wanted.limit; ++i) {
-        tail = std::max(tail, update(l, positions[i].own) + last_reductions(l, positions[i].own));
+        tail = std::max(tail, update(l, positions[i].stages) + last_reductions(l, positions[i]));
         seconds = passes + tail;
     }
-    if (seconds <= wanted.limit) seconds += first_gathers(l, positions.front().own);
+    if (seconds <= wanted.limit) seconds += first_gathers(l, positions.front());
     fullest.seconds = seconds;
     return fullest;
 }

@@ -68,13 +68,22 @@ class Pricer {
         Pass f, b, i, w;  // where data parallelism neither waits nor frees
         // Seconds of a microbatch, in estimates with what data parallelism does not hide.
         double forward = 0, backward = 0;
-        // Of an estimate: when its first forward begins and its last backward ends; bytes of a pass beside what
-        // microbatches keep.
-        double begins = 0, ends = 0, beside = 0;
 
         double passes() const { return forward + backward; }
     };
-    struct Layout;   // of one run
+    struct Layout;                     // of one run
+    struct Position {                  // a rank of the pipeline
+        std::vector<Stage> different;  // those that follow one another with the same units are one
+        std::vector<Stage*> stages;    // in order
+        std::vector<int64_t> numbers;  // of the stages in the pipeline
+
+        Position() = default;
+        Position(Position&&) = default;  // no copies: stages point to their own
+
+        // In a pipeline whose stages are all like one: when its first forward begins, and its last backward ends.
+        double begins(size_t i) const { return static_cast<double>(numbers[i]) * stages[i]->forward; }
+        double ends(size_t i) const { return -static_cast<double>(numbers[i]) * stages[i]->backward; }
+    };
     class Walk;      // of one rank (price_walk.h)
     class Pipeline;  // of all ranks
     struct State {   // what a run keeps of Layout::kMany values
@@ -100,19 +109,20 @@ class Pricer {
     static bool alike(const Layout& layout, int64_t a, int64_t b);
     static Stage stage_of(const Layout& layout, int64_t index);
     static void add_passes(Stage& stage, double hidden);
-    std::vector<int64_t> stages_at(const spec::ParallelSpec& p, const Shape& shape, int64_t position) const;
+    static Position position_of(const Layout& layout, std::vector<int64_t> numbers);
+    static std::array<Position, 3> positions_of(const Layout& layout, const Shape& shape);
     const schedule::Schedule& schedule_of(const spec::ParallelSpec& p, int64_t microbatches);
     const Shape& shape_of_few(const spec::ParallelSpec& p, int64_t ranks, int64_t microbatches);
     Shape shape_of(const spec::ParallelSpec& p, int64_t microbatches);
     const Layers& layers_of(const spec::RunSpec& run, int64_t stages);
-    void add_data_parallelism(const Layout& layout, Stage& stage) const;
-    double first_gathers(const Layout& layout, std::span<const Stage* const> stages) const;
-    double last_reductions(const Layout& layout, std::span<const Stage* const> stages) const;
+    double add_data_parallelism(const Layout& layout, Stage& stage) const;
+    double first_gathers(const Layout& layout, const Position& position) const;
+    double last_reductions(const Layout& layout, const Position& position) const;
     double update(const Layout& layout, std::span<const Stage* const> stages) const;
-    double least_reductions(const Layout& layout, const Stage& stage) const;
+    double least_reductions(const Layout& layout, const Position& position) const;
     Price state_of(const Layout& layout, std::span<const Stage* const> stages, bool with_gradients) const;
     Price alone(const Layout& layout) const;
-    double message(const Layout& layout) const;  // seconds of an activation between stages
+    double seconds_of(const Layout& layout, const Shape& shape, double busiest) const;
 
     const Request& request_;
     rehearsal::Target target_;

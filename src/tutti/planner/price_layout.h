@@ -1,7 +1,6 @@
 // planner/price_layout.h: a run as prices see it: its stages from probes, and its numbers of ranks.
 #pragma once
 
-#include "tutti/base/to_size.h"
 #include "tutti/parallel/flat_unit.h"
 #include "tutti/planner/price.h"
 
@@ -14,20 +13,13 @@ struct Pricer::Layout {
     const schedule::Schedule* schedule = nullptr;
     const Layers* layers = nullptr;       // of all stages
     std::vector<const UnitProbe*> units;  // of the whole model, in the order of the forward
-    std::vector<Stage> stages;
-    std::vector<std::vector<int>> stages_of_rank;
+    std::vector<Position> ranks;
     double microbatches = 1, replicas = 1, shards = 1, expert_shards = 1;
     simulate::Group dense_over, experts_over;  // the ranks of the shards
     bool tied = false;                         // the embedding's matrix is the head's, in one stage
     MemoryByPurpose state;                     // of kMany values
 
     double of_value(Purpose purpose) const { return static_cast<double>(state[purpose]) / kMany; }
-
-    std::vector<const Stage*> of_rank(size_t rank) const {
-        std::vector<const Stage*> own;
-        for (const int s : stages_of_rank[rank]) own.push_back(&stages[to_size(s)]);
-        return own;
-    }
 };
 
 // Whether the weight gradients of the run's schedule have actions of their own.

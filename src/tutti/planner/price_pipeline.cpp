@@ -14,23 +14,22 @@ namespace tutti::planner {
 // All ranks of the pipeline, each with its actions in order, as they wait for one another's messages.
 class Pricer::Pipeline {
   public:
-    Pipeline(const Pricer& pricer, const Layout& l, double limit)
-        : l_(l), limit_(limit), messages_(2 * l.stages.size(), std::vector<Message>(to_size(int64_t(l.microbatches)))) {
+    Pipeline(const Pricer& pricer, const Layout& l, double limit) : l_(l), limit_(limit) {
         const schedule::Placement& placement = l.schedule->placement;
-        place_.resize(l.stages.size());
-        ranks_.reserve(l.stages_of_rank.size());  // a walk points into itself
-        for (size_t r = 0; r < l.stages_of_rank.size(); ++r) {
-            for (size_t i = 0; i < l.stages_of_rank[r].size(); ++i) place_[to_size(l.stages_of_rank[r][i])] = i;
-            const std::vector<const Stage*> own = l.of_rank(r);
-            Rank& rank = ranks_.emplace_back(Rank{Walk(pricer, l, own, l.microbatches, Walk::From::update)});
-            for (const Stage* stage : own)
+        messages_.assign(2 * to_size(placement.stages), std::vector<Message>(to_size(int64_t(l.microbatches))));
+        place_.resize(to_size(placement.stages));
+        ranks_.reserve(l.ranks.size());  // a walk points into itself
+        for (const Position& at : l.ranks) {
+            for (size_t i = 0; i < at.numbers.size(); ++i) place_[to_size(at.numbers[i])] = i;
+            Rank& rank = ranks_.emplace_back(Rank{Walk(pricer, l, at.stages, l.microbatches, Walk::From::update)});
+            for (const Stage* stage : at.stages)
                 rank.passes +=
                     l.microbatches * (stage->f.all() + std::min(stage->b.all(), stage->i.all() + stage->w.all()));
         }
         channels_.resize(messages_.size());
         // One rank of each position stands for all.
         const int apart = pricer.request_.gpus / static_cast<int>(l.run->parallel.pp);
-        for (int s = 1; s < std::ssize(l.stages); ++s) {
+        for (int s = 1; s < placement.stages; ++s) {
             const std::vector<int> ends = {apart * placement.rank_of(0, s - 1), apart * placement.rank_of(0, s)};
             if (ends[0] == ends[1]) continue;
             const double seconds = pricer.prices_.operation(
@@ -167,24 +166,21 @@ std::optional<Price> Pricer::price(const spec::RunSpec& run, double limit) {
         return price.seconds > limit ? std::nullopt : std::optional(price);
     }
     const Layout l = layout_of(run);
-    const size_t ranks = l.stages_of_rank.size();
-    for (size_t r = 0; r < ranks; ++r) {
-        // The first microbatch reaches the position through the stages before it.
-        double before = 0, busy = 0;
-        for (int s = 0; s < l.stages_of_rank[r].front(); ++s) before += l.stages[to_size(s)].forward;
-        for (const Stage* stage : l.of_rank(r)) busy += stage->passes();
+    double before = 0, ends = 0, updated = 0;
+    for (const Position& at : l.ranks) {
+        double busy = 0;
+        for (const Stage* stage : at.stages) busy += stage->passes();
         if (before + l.microbatches * busy > limit) return std::nullopt;
+        before += at.stages.front()->forward;  // the first microbatch reaches the next rank through this one
+        updated = std::max(updated, update(l, at.stages));
     }
-    double ends = 0, updated = 0;
-    for (size_t r = 0; r < ranks; ++r) updated = std::max(updated, update(l, l.of_rank(r)));
     Pipeline pipeline(*this, l, limit - updated);
     if (!pipeline.run()) return std::nullopt;
     Price fullest;
-    for (size_t r = 0; r < ranks; ++r) {
-        const std::vector<const Stage*> own = l.of_rank(r);
+    for (size_t r = 0; r < l.ranks.size(); ++r) {
         const Walk& walk = pipeline.of(r);
         ends = std::max(ends, walk.now());  // the norm is of all ranks
-        Price here = state_of(l, own, false);
+        Price here = state_of(l, l.ranks[r].stages, false);
         here.bytes += walk.most() + static_cast<double>(target_.device.workspace_bytes);
         here.offloaded += walk.waiting();
         if (here.bytes > fullest.bytes) fullest = here;

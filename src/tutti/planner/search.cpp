@@ -243,6 +243,18 @@ class Search {
         }
         if (node.etp < kMostExpertTp && r_.run.model.moe.experts > 0) more([](Node& n) { n.etp *= 2; }, seconds);
     }
+
+    // Of the ranks that exchange heads and those that pass keys on, one number grows.
+    static bool grows_to(const Node& from, const ContextMethod& how, int64_t by) {
+        if (from.cp == 1) return true;
+        const auto heads = [](const ContextMethod& m, int64_t cp) {
+            return m.name == "ulysses" ? cp : std::max<int64_t>(m.ulysses, 1);
+        };
+        const int64_t before = heads(from.how, from.cp), after = heads(how, from.cp * by);
+        if (how.name == "ulysses" || from.how.name == "ulysses") return from.how.name == "ulysses" && after >= before;
+        return how.name == from.how.name && (after == before || after == before * by);
+    }
+
     // --- Pipelines
 
     // Of nodes with a whole and a split backward, and where memory is short with recompute and offloaded activations.
@@ -320,16 +332,6 @@ class Search {
         fastest_pipelines_.push(*pipeline.seconds);
         if (fastest_pipelines_.size() > kMostPipelines) fastest_pipelines_.pop();
         pipelines_.push_back(pipeline);
-    }
-    // Of the ranks that exchange heads and those that pass keys on, one number grows.
-    static bool grows_to(const Node& from, const ContextMethod& how, int64_t by) {
-        if (from.cp == 1) return true;
-        const auto heads = [](const ContextMethod& m, int64_t cp) {
-            return m.name == "ulysses" ? cp : std::max<int64_t>(m.ulysses, 1);
-        };
-        const int64_t before = heads(from.how, from.cp), after = heads(how, from.cp * by);
-        if (how.name == "ulysses" || from.how.name == "ulysses") return from.how.name == "ulysses" && after >= before;
-        return how.name == from.how.name && (after == before || after == before * by);
     }
 
     // All data parallelism of the fastest pipelines.
