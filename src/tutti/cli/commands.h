@@ -294,7 +294,8 @@ int schedule(const ScheduleArguments& arguments, const Io& io);
 
 // `tutti data ...`
 struct TrainTokenizerArguments {
-    std::vector<std::string> files;     // UTF-8 text
+    std::vector<std::string> files;     // UTF-8 text, or JSONL by name
+    std::string field = "text";         // of a record
     std::string out;                    // tokenizer.json
     int64_t vocab = 4096;               // special tokens and the 256 bytes included
     std::string pretokenizer = "gpt2";  // gpt2, llama3 or qwen

@@ -6,6 +6,7 @@
 #include <bit>
 #include <filesystem>
 #include <optional>
+#include <span>
 
 #include "tutti/base/digits.h"
 #include "tutti/base/error.h"
@@ -169,16 +170,43 @@ int tokenize(const TokenizeArguments& a, const Io& io) {
     return 0;
 }
 
+namespace {
+
+std::string_view text_of(std::span<const std::byte> bytes) {
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// The texts of the records of JSONL, or of a compressed file, as `tokenize` reads them: as bytes.
+std::vector<std::string> texts_of(const std::string& path, const std::string& format,
+                                  const TrainTokenizerArguments& a) {
+    std::vector<std::string> texts;
+    const auto take = [&](const data::EncodedPiece& piece) {
+        auto begin = piece.begins.begin();
+        for (size_t i = 0; i < piece.ids.size(); ++i) {
+            for (; begin != piece.begins.end() && *begin == static_cast<int64_t>(i); ++begin) texts.emplace_back();
+            texts.back() += static_cast<char>(piece.ids[i]);
+        }
+    };
+    const auto bytes = text::make_tokenizer("bytes");
+    data::encode_files(*bytes, {path}, {.format = format, .field = a.field, .threads = a.threads}, take);
+    return texts;
+}
+
+}  // namespace
+
 int train_tokenizer(const TrainTokenizerArguments& a, const Io& io) {
     warn_of_threads(io, a.threads);
     std::vector<MappedFile> files;
-    std::vector<std::string_view> texts;
+    std::vector<std::string> decoded;
     for (const std::string& path : a.files) {
+        const bool jsonl = data::is_jsonl({path}, "auto");
         const auto bytes = files.emplace_back(path).bytes();
-        texts.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-        check<UsageError>(data::compression_of(texts.back()).empty(), path, ": is compressed by ",
-                          data::compression_of(texts.back()), "; a tokenizer is learnt from text: decompress it first");
+        if (!jsonl && data::compression_of(text_of(bytes)).empty()) continue;
+        files.pop_back();
+        for (std::string& text : texts_of(path, jsonl ? "jsonl" : "text", a)) decoded.push_back(std::move(text));
     }
+    std::vector<std::string_view> texts(decoded.begin(), decoded.end());
+    for (const MappedFile& file : files) texts.push_back(text_of(file.bytes()));
     text::BpeTraining training{.vocab = a.vocab,
                                .split = text::split_kind_named(a.pretokenizer).value(),
                                .special = a.special,
@@ -386,7 +414,8 @@ namespace {
 
 Command train_tokenizer_command(TrainTokenizerArguments& a, const Io& io) {
     const Options options = {
-        required({"FILE", "...", "", "text to learn from", &a.files, kPath}),
+        required({"FILE", "...", "", "text or *.jsonl to learn from, also .gz or .zst", &a.files, kPath}),
+        {"--field", "NAME", "text", "JSONL: field with the text of a record", &a.field},
         {"--vocab", "N", "4096", "number of tokens, special tokens and the 256 bytes included", &a.vocab,
          Between{256, 1 << 24}},
         required({"--out", "FILE", "", "the tokenizer, such as tokenizer.json", &a.out, kPath}),

@@ -47,6 +47,47 @@ TEST_F(DataCommand, TextGoesThroughEveryFormat) {
     }
 }
 
+// A member of gzip (RFC 1952) with one stored block, of less than 64 KiB.
+std::string gzipped(const std::string& text) {
+    uint32_t crc = ~0u;
+    for (const char c : text) {
+        crc ^= static_cast<uint8_t>(c);
+        for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ (crc & 1 ? 0xEDB88320u : 0u);
+    }
+    std::string bytes("\x1f\x8b\x08\0\0\0\0\0\0\x03\x01", 11);
+    const auto append = [&](uint32_t x, int size) {
+        for (int i = 0; i < size; ++i) bytes += static_cast<char>(x >> (8 * i));
+    };
+    const auto size = static_cast<uint32_t>(text.size());
+    append(size, 2);
+    append(~size, 2);
+    bytes += text;
+    append(~crc, 4);
+    append(size, 4);
+    return bytes;
+}
+
+// The texts of records, not the JSON around them; compressed files as if they were not.
+TEST_F(DataCommand, ATokenizerIsLearntFromTheTextsOfRecords) {
+    std::string text, records;
+    for (int i = 0; i < 60; ++i) {
+        const std::string line = concat("so \"", i, "\" is\tsaid");
+        text += line + '\n';
+        records += Json{{"id", i}, {"body", line + '\n'}}.dump() + '\n';
+    }
+    const auto learnt = [&](const std::string& file) {
+        EXPECT_EQ(run_data({"train-tokenizer", file, "--vocab", "290", "--field", "body", "--out", path("t.json")}), 0)
+            << err;
+        return read_file(path("t.json"));
+    };
+    const std::string of_text = learnt(write("t.txt", text));
+    EXPECT_EQ(learnt(write("r.jsonl", records)), of_text);
+    EXPECT_EQ(learnt(write("t.txt.gz", gzipped(text))), of_text);
+    EXPECT_EQ(learnt(write("r.jsonl.gz", gzipped(records))), of_text);
+    EXPECT_EQ(run_data({"train-tokenizer", path("r.jsonl"), "--out", path("t.json")}), 3);
+    EXPECT_TRUE(says("r.jsonl:1: a record needs the field \"text\"")) << err;
+}
+
 TEST_F(DataCommand, PromptsBecomeAMask) {
     const auto records = write("r.jsonl", "{\"prompt\": \"ab\", \"completion\": \"cd\"}\n{\"body\": \"xyz\"}\n");
     ASSERT_EQ(run_data({"tokenize", records, "--out", path("r"), "--field", "body", "--json"}), 0) << err;
