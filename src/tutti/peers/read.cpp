@@ -1,12 +1,14 @@
 // peers/read.cpp: another trainer's text as keys of a config.
 #include <algorithm>
 #include <array>
-#include <charconv>
+#include <cstdint>
 #include <cstdio>
+#include <limits>
 #include <optional>
 #include <set>
 #include <sstream>
 
+#include "tutti/base/digits.h"
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/peers/peers.h"
@@ -54,11 +56,9 @@ class Reading {
     std::optional<int64_t> number(const std::string& name) {
         const std::optional<std::string> text = option(name);
         if (!text) return std::nullopt;
-        int64_t value = 0;
-        const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
+        const std::optional<int64_t> value = parse_number<int64_t>(*text);
         check<UsageError>(
-            error == std::errc() && end == text->data() + text->size(), source_, ": ", name, " ", *text,
-            ": a whole number is needed",
+            value.has_value(), source_, ": ", name, " ", *text, ": a whole number is needed",
             text->find('$') != std::string::npos ? "; the script does not set this variable: write the value" : "");
         return value;
     }
@@ -366,21 +366,24 @@ TheirRun read(Peer peer, std::string_view text, const std::string& source_name) 
     const auto count = [&](std::initializer_list<const char*> names, const Values& values) -> int64_t {
         for (const char* name : names) {
             const auto found = values.find(name);
-            int64_t value = 0;
-            if (found != values.end() &&
-                std::from_chars(found->second.data(), found->second.data() + found->second.size(), value).ec ==
-                    std::errc())
-                return value;
+            if (found == values.end()) continue;
+            if (const std::optional<int64_t> value = parse_number<int64_t>(found->second)) return *value;
         }
         return 0;
     };
     const Values options = script.options();
+    const auto times_nodes = [](int64_t ranks, int64_t nodes) {
+        int64_t all = 0;
+        return __builtin_mul_overflow(ranks, std::max<int64_t>(1, nodes), &all) ? INT64_MAX : all;
+    };
     int64_t world = count({"WORLD_SIZE", "world_size", "NUM_GPUS", "NGPUS"}, script.variables());
-    const int64_t of_node = count({"--nproc-per-node"}, options), nodes = count({"--nnodes"}, options);
-    if (world == 0 && of_node > 0) world = of_node * std::max<int64_t>(1, nodes);
+    if (world == 0) world = times_nodes(count({"--nproc-per-node"}, options), count({"--nnodes"}, options));
     if (world == 0)
-        world = count({"GPUS_PER_NODE", "NPROC_PER_NODE"}, script.variables()) *
-                std::max<int64_t>(1, count({"NNODES", "NUM_NODES", "SLURM_NNODES"}, script.variables()));
+        world = times_nodes(count({"GPUS_PER_NODE", "NPROC_PER_NODE"}, script.variables()),
+                            count({"NNODES", "NUM_NODES", "SLURM_NNODES"}, script.variables()));
+    check<UsageError>(world >= 0 && world <= std::numeric_limits<int>::max(), source_name,
+                      ": required a number of ranks, got ",
+                      world == INT64_MAX ? "more than 64 bits hold" : std::to_string(world));
     run.ranks = static_cast<int>(world);
     return run;
 }

@@ -1,10 +1,11 @@
 #include "tutti/peers/text.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
+#include <optional>
 #include <sstream>
 
+#include "tutti/base/digits.h"
 #include "tutti/base/error.h"
 
 namespace tutti::peers {
@@ -14,11 +15,26 @@ namespace {
 constexpr const char* kNameLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_";
 
 std::string quoted_unless_plain(const std::string& value) {
-    double number = 0;
-    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-    const bool plain = value == "true" || value == "false" || value.starts_with('[') ||
-                       (error == std::errc() && end == value.data() + value.size() && std::isfinite(number));
+    const std::optional<double> number = parse_number<double>(value);
+    const bool plain =
+        value == "true" || value == "false" || value.starts_with('[') || (number && std::isfinite(*number));
     return plain ? value : Json(value).dump();
+}
+
+// Of whole numbers between '*', each as value_of() makes it from its text. Nothing where one is none, or for a product
+// beyond 64 bits.
+std::optional<int64_t> product_of(const std::string& factors, auto value_of) {
+    int64_t product = 1;
+    std::istringstream in(factors);
+    for (std::string factor; std::getline(in, factor, '*');) {
+        std::erase(factor, ' ');
+        const std::optional<int64_t> number = parse_number<int64_t>(value_of(factor));
+        if (!number || __builtin_mul_overflow(product, *number, &product)) return std::nullopt;
+    }
+    return product;
+}
+std::optional<int64_t> product_of(const std::string& factors) {
+    return product_of(factors, [](const std::string& factor) { return factor; });
 }
 
 bool is_option(const std::string& word) {
@@ -132,17 +148,9 @@ Values from_python(std::string_view text) {
         value.erase(0, std::min(value.find_first_not_of(" \t"), value.size()));
         value.erase(value.find_last_not_of(" \t\r") + 1);
         if (value.size() > 1 && (value[0] == '"' || value[0] == '\'')) value = value.substr(1, value.size() - 2);
-        int64_t product = 1;
-        bool whole = value.find('*') != std::string::npos;
-        std::istringstream factors(value);
-        for (std::string factor; whole && std::getline(factors, factor, '*');) {
-            std::erase(factor, ' ');
-            int64_t number = 0;
-            const auto [end, error] = std::from_chars(factor.data(), factor.data() + factor.size(), number);
-            whole = error == std::errc() && end == factor.data() + factor.size();
-            product *= number;
-        }
-        values[line.substr(0, name)] = whole ? std::to_string(product) : value;
+        const bool has_factors = value.find('*') != std::string::npos;
+        const std::optional<int64_t> product = has_factors ? product_of(value) : std::nullopt;
+        values[line.substr(0, name)] = product ? std::to_string(*product) : value;
     }
     for (const auto& [name, value] : Script(text).options()) {
         std::string plain = name.substr(2);
@@ -263,19 +271,13 @@ std::string Script::expanded(const std::string& word) const {
 }
 
 std::string Script::product(const std::string& factors) const {
-    int64_t result = 1;
-    std::istringstream in(factors);
-    for (std::string factor; std::getline(in, factor, '*');) {
-        std::erase(factor, ' ');
+    const auto value_of = [&](std::string factor) {
         if (!factor.empty() && factor[0] != '$' && (std::isalpha(static_cast<unsigned char>(factor[0])) != 0))
             factor = "$" + factor;
-        factor = expanded(factor);
-        int64_t value = 0;
-        const auto [end, error] = std::from_chars(factor.data(), factor.data() + factor.size(), value);
-        if (error != std::errc() || end != factor.data() + factor.size()) return concat("$((", factors, "))");
-        result *= value;
-    }
-    return std::to_string(result);
+        return expanded(factor);
+    };
+    const std::optional<int64_t> product = product_of(factors, value_of);
+    return product ? std::to_string(*product) : concat("$((", factors, "))");
 }
 
 Values Script::options() const {

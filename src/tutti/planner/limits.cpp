@@ -1,7 +1,7 @@
 // planner/limits.cpp: layouts in words: what a search leaves out, and what it holds fixed.
-#include <charconv>
 #include <sstream>
 
+#include "tutti/base/digits.h"
 #include "tutti/base/error.h"
 #include "tutti/planner/rules.h"
 #include "tutti/spec/nearest.h"
@@ -76,12 +76,10 @@ void hold(Limits& limits, const std::string& layout) {
     check<UsageError>(!words.empty(), "--why-not \"\": required a layout such as \"tp 8 pp 16\"");
     size_t i = 0;
     const auto number = [&](const std::string& of, const std::string& text) {
-        int value = 0;
-        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-        check<UsageError>(error == std::errc() && end == text.data() + text.size() && value >= 0, "--why-not \"",
-                          layout, "\": ", of, " needs a number, such as \"tp 8 pp 16 interleaved x 8 ZeRO-1\", got \"",
-                          text, "\"");
-        return value;
+        const std::optional<int> value = parse_number<int>(text);
+        check<UsageError>(value && *value >= 0, "--why-not \"", layout, "\": ", of,
+                          " needs a number, such as \"tp 8 pp 16 interleaved x 8 ZeRO-1\", got \"", text, "\"");
+        return *value;
     };
     const auto next = [&](const std::string& of) { return number(of, i + 1 < words.size() ? words[++i] : ""); };
     for (; i < words.size(); ++i) {

@@ -322,8 +322,9 @@ TEST(GoneHost, DoesNotHideAnotherRanksFailure) {
         const Launch launch{.launcher = Launcher::environment, .rank = rank, .size = 3};
         const std::vector<int> hosts = {0, 1, 2};
         try {
-            processes::run_processes("tcp", [&] { return std::make_unique<TcpWire>(launch, meeting, kTimeout, hosts); },
-                                     {.timeout_s = kTimeout}, body);
+            processes::run_processes(
+                "tcp", [&] { return std::make_unique<TcpWire>(launch, meeting, kTimeout, hosts); },
+                {.timeout_s = kTimeout}, body);
         } catch (const std::exception& error) {
             return std::string(error.what());
         }
