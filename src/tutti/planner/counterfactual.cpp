@@ -11,7 +11,6 @@
 #include "tutti/planner/finalists.h"
 #include "tutti/planner/price.h"
 #include "tutti/planner/rules.h"
-#include "tutti/rehearsal/target.h"
 #include "tutti/spec/toml.h"
 #include "tutti/spec/validate.h"
 
@@ -121,9 +120,7 @@ std::vector<std::pair<std::string, std::string>> keys_of(const spec::RunSpec& ru
 }  // namespace
 
 Priced price(const Request& r, const spec::RunSpec& run, bool spans) {
-    rehearsal::Target target = rehearsal::target_for(r.cluster, spec::compute_type_of(run));
-    target.expert_loads = r.expert_loads;
-    return {run, simulate::rehearse_on(run, target, r.gpus, r.cluster, r.constants, spans)};
+    return {run, simulate::rehearse_on(run, target_of(r), r.gpus, r.cluster, r.constants, spans)};
 }
 
 std::vector<std::string> differences(const spec::RunSpec& from, const spec::RunSpec& to) {

@@ -86,8 +86,7 @@ void attempt(const Request& request, const rehearsal::Target& target, Attempt& a
 }  // namespace
 
 rehearsal::Target target_of(const Request& request) {
-    rehearsal::Target target = rehearsal::target_for(
-        request.cluster, compute_type_from(request.run.precision.compute).value_or(ComputeType::bf16));
+    rehearsal::Target target = rehearsal::target_for(request.cluster, spec::compute_type_of(request.run));
     target.expert_loads = request.expert_loads;
     return target;
 }

@@ -22,8 +22,7 @@ namespace tutti::planner {
 Pricer::Pricer(const Request& request, const rehearsal::Target& target)
     : request_(request),
       target_(target),
-      prices_(request.cluster, request.constants,
-              request.run.precision.compute == "f32" ? "fp32" : request.run.precision.compute),
+      prices_(request.cluster, request.constants, std::string(peak_of(request))),
       probes_(target, simulate::prices_on(request.run, request.cluster, request.constants), request.gpus) {
     const models::Model model = models::outline(request.run.model);
     costs_ = pipeline::forward_costs(model, request.run.train.seq_len);

@@ -112,7 +112,11 @@ TEST(Price, IsThatOfTheRehearsal) {
             const auto peak = static_cast<double>(step.shown.memory.peak());
             of_time.push_back(price.seconds / step.seconds);
             of_memory.push_back(price.bytes / peak);
-            const Price estimate = pricer.estimate(run, pricer.probe(run));
+            const LayerProbe& probe = pricer.probe(run);
+            const Price estimate = pricer.estimate(run, probe);
+            EXPECT_LE(pricer.bounds(run, probe).step, (1 + 1e-9) * estimate.seconds) << describe_layout(run);
+            const double limit = 0.9 * estimate.seconds;
+            EXPECT_GT(pricer.estimate(run, probe, {.limit = limit}).seconds, limit) << describe_layout(run);
             estimated_time.push_back(estimate.seconds / step.seconds);
             estimated_memory.push_back(estimate.bytes / peak);
             if (std::getenv("TUTTI_SHOW_PRICES") != nullptr)

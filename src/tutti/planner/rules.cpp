@@ -22,9 +22,7 @@ std::span<const schedule::Kind* const> schedules() {
     return kSchedules;
 }
 
-std::string_view peak_of(const Request& r) {
-    return hardware::peak_name(compute_type_from(r.run.precision.compute).value_or(ComputeType::bf16));
-}
+std::string_view peak_of(const Request& r) { return hardware::peak_name(spec::compute_type_of(r.run)); }
 
 Request request_for(const spec::ModelSpec& model, const hardware::Cluster& cluster, int gpus, int64_t global_batch,
                     int64_t seq_len) {
