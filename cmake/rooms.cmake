@@ -12,10 +12,12 @@ if(TUTTI_SANITIZE)
   set(TUTTI_TEST_SECONDS 1800)
 endif()
 
-# Tests compile with -O1 in two thirds of the time of -O3; what they call is in libraries, which keep -O3. gcc 12 warns in
-# vain of std::optional there.
-set(TUTTI_TEST_OPTIMIZATION
+# -O1 compiles in two thirds of the time of -O3. For tests, and for rooms that read, decide and print: what takes time in a
+# run, loops over elements, tokens and candidate layouts, is in the other rooms, which keep -O3. gcc 12 warns in vain of
+# std::optional there.
+set(TUTTI_LOW_OPTIMIZATION
   "$<$<AND:$<CONFIG:Release>,$<COMPILE_LANG_AND_ID:CXX,GNU>>:-O1;-Wno-maybe-uninitialized>")
+set(TUTTI_LOW_OPTIMIZATION_ROOMS jinja spec http hf card report launch diagnose hardware published lectures cli)
 
 add_library(tutti_options INTERFACE)
 target_compile_features(tutti_options INTERFACE cxx_std_20)
@@ -96,6 +98,9 @@ function(tutti_room name)
     add_library(tutti_${name} STATIC ${sources})
     set(scope PUBLIC)
     target_link_libraries(tutti_${name} PRIVATE $<BUILD_INTERFACE:tutti_options> ${ROOM_LIBRARIES})
+    if(name IN_LIST TUTTI_LOW_OPTIMIZATION_ROOMS)
+      target_compile_options(tutti_${name} PRIVATE "${TUTTI_LOW_OPTIMIZATION}")
+    endif()
     tutti_precompiled_headers(tutti_${name} tutti_${headers_of})
     if(NOT name STREQUAL kernels)  # whose sources have flags of their own
       set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/src/tutti/device/cpu/peak.cpp
@@ -124,12 +129,26 @@ function(tutti_room name)
     add_executable(${name}_tests ${tests})
     target_link_libraries(${name}_tests PRIVATE ${testing_library} tutti_${name} tutti_options ${ROOM_LIBRARIES}
       GTest::gtest GTest::gtest_main)
-    target_compile_options(${name}_tests PRIVATE "${TUTTI_TEST_OPTIMIZATION}")
+    target_compile_options(${name}_tests PRIVATE "${TUTTI_LOW_OPTIMIZATION}")
     tutti_precompiled_headers(${name}_tests ${headers_of}_tests <gtest/gtest.h>)
     tutti_unity_build(${name}_tests)
     tutti_discover_tests(${name}_tests)
   endif()
   set(TUTTI_ROOMS ${TUTTI_ROOMS} ${name} PARENT_SCOPE)
+endfunction()
+
+# Definitions of NAME_tests, for sources of the room NAME. They name folders of this machine: for other sources they would
+# make entries of a compiler's cache that no second tree can use. A source with definitions of its own would leave the
+# unity build, which has no cache.
+function(tutti_test_definitions name)
+  cmake_parse_arguments(TEST "" "" "SOURCES;DEFINITIONS" ${ARGN})
+  if(TUTTI_UNITY_BUILD)
+    target_compile_definitions(${name}_tests PRIVATE ${TEST_DEFINITIONS})
+  else()
+    list(TRANSFORM TEST_SOURCES PREPEND ${PROJECT_SOURCE_DIR}/src/tutti/${name}/)
+    set_source_files_properties(${TEST_SOURCES} TARGET_DIRECTORY ${name}_tests PROPERTIES
+      COMPILE_DEFINITIONS "${TEST_DEFINITIONS}")
+  endif()
 endfunction()
 
 # The tests of a program that draw their cases (base/testing/draws.h), once more with many: label nightly.
