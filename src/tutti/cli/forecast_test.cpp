@@ -60,6 +60,7 @@ TEST_F(Forecast, TimeAndMemoryOfALayoutAreTheSameEverywhere) {
     EXPECT_EQ(simulated["step_time_s"], mine["step_time_s"]);
     EXPECT_EQ(simulated["peak_bytes"], mine["peak_bytes"]);
     EXPECT_EQ(simulated["peak_bytes"], answer("rehearse", words)["peak_bytes"]);
+    EXPECT_EQ(simulated["step_time_s"], simulated["rehearsed"]["step_time_s"]);
     EXPECT_GT(mine["changes"].size(), 3u);
     // The change that helps most is what simulate says of it.
     const Json first = mine["changes"][0];

@@ -176,25 +176,32 @@ Json describe(const Answer& x) {
     for (const auto& [group, overlap] : overlaps_of(step.timeline))
         communication[group] = {{"seconds", overlap.seconds}, {"beside_kernels_s", overlap.beside_kernels}};
     const double rate = x.tokens() / step.seconds;
-    return {{"step_time_s", step.seconds},
-            {"step_time_low_s", step.seconds * step.low},
-            {"step_time_high_s", step.seconds * step.high},
-            {"tokens_per_s", rate},
-            {"tokens_per_s_per_rank", rate / x.ranks},
-            {"flops_per_s_per_rank", x.rate(r.counts.model.causal())},
-            {"mfu_causal", x.mfu()},
-            {"mfu_full", x.mfu_full()},
-            {"hfu", x.hfu()},
-            {"peak_bytes", r.memory.peak()},
-            {"capacity_bytes", r.memory_capacity},
-            {"fits", r.fits},
-            {"offloaded_bytes", r.memory.offloaded},
-            {"host_memory", to_json(x.host(), x.cluster)},
-            {"memory", rehearsal::to_json(r.memory.at_peak)},
-            {"largest", rehearsal::to_json(r.memory.peaks)},
-            {"busiest_rank_s", *std::max_element(step.timeline.busy.begin(), step.timeline.busy.end())},
-            {"kernels", std::move(kernels)},
-            {"communication", std::move(communication)}};
+    Json document = {{"step_time_s", step.seconds},
+                     {"step_time_low_s", step.seconds * step.low},
+                     {"step_time_high_s", step.seconds * step.high},
+                     {"tokens_per_s", rate},
+                     {"tokens_per_s_per_rank", rate / x.ranks},
+                     {"flops_per_s_per_rank", x.rate(r.counts.model.causal())},
+                     {"mfu_causal", x.mfu()},
+                     {"mfu_full", x.mfu_full()},
+                     {"hfu", x.hfu()},
+                     {"mfu_of_precision_peak", x.mfu()},
+                     {"peak_bytes", r.memory.peak()},
+                     {"capacity_bytes", r.memory_capacity},
+                     {"fits", r.fits},
+                     {"offloaded_bytes", r.memory.offloaded},
+                     {"host_memory", to_json(x.host(), x.cluster)},
+                     {"memory", rehearsal::to_json(r.memory.at_peak)},
+                     {"largest", rehearsal::to_json(r.memory.peaks)}};
+    document["rehearsed"] = {
+        {"step_time_s", step.seconds},
+        {"peak_bytes", r.memory.peak()},
+        {"capacity_bytes", r.memory_capacity},
+        {"fits", r.fits},
+        {"busiest_rank_s", *std::max_element(step.timeline.busy.begin(), step.timeline.busy.end())},
+        {"kernels", std::move(kernels)},
+        {"communication", std::move(communication)}};
+    return document;
 }
 
 void print(const Answer& x, std::ostream& text) {
