@@ -225,9 +225,7 @@ Sources open_sources(const std::vector<std::string>& list, const Opening& how) {
     if (all.weights.empty()) return {{open_source(paths, how)}, {1}};
     for (const std::string& path : paths) {
         all.sources.push_back(open_source({path}, how));
-        check<UsageError>(all.sources.back()->format() == all.sources.front()->format(), path, ": is ",
-                          all.sources.back()->format(), " data, but ", paths.front(), " is ",
-                          all.sources.front()->format(), "; the files of one run must share one vocabulary");
+        check_one_format(path, all.sources.back()->format(), paths.front(), all.sources.front()->format());
     }
     return all;
 }
@@ -370,9 +368,7 @@ DataSet open(const spec::DataSpec& data, int64_t vocab, int64_t seq_len, const E
     } else if (!data.valid.empty()) {
         const Sources held = open_sources(data.valid, how);
         for (const auto& source : held.sources)
-            check<UsageError>(source->format() == first.format(), data.valid.front(), ": is ", source->format(),
-                              " data, but ", data.train.front(), " is ", first.format(),
-                              "; both must share one vocabulary");
+            check_one_format(data.valid.front(), source->format(), data.train.front(), first.format());
         set.valid = split(held, 0, vocab, rule).kept;
         for (const TokenView& view : set.valid->views)
             check_size_and_targets(view, seq_len, concat("validation data (", view.source().description(), ")"),

@@ -341,6 +341,13 @@ struct HashState {
 
 }  // namespace
 
+void check_one_format(const std::string& path, std::string_view format, const std::string& first,
+                      std::string_view first_format) {
+    check<UsageError>(format == first_format, path, ": is ", format, " data, but ", first, " is ", first_format,
+                      "; the files of one run have one format, so that they share one vocabulary; "
+                      "`tutti data tokenize` makes token files of both");
+}
+
 std::shared_ptr<const TokenSource> open_tokens(const std::vector<std::string>& paths, std::string_view format) {
     check<UsageError>(!paths.empty(), "no data file is named; set data.train = [\"corpus.txt\"]");
     constexpr std::array<std::string_view, 6> kFormats = {"auto", "text", "megatron", "nanogpt", "llmc", "llmq"};
@@ -350,10 +357,7 @@ std::shared_ptr<const TokenSource> open_tokens(const std::vector<std::string>& p
     int64_t total = 0;
     for (const auto& path : paths) {
         Part part = open_part(path, format);
-        if (!parts.empty())
-            check<UsageError>(part.layout.name == parts.front().layout.name, path, ": is ", part.layout.name,
-                              " data, but ", paths.front(), " is ", parts.front().layout.name,
-                              "; the files of one run must share one vocabulary");
+        if (!parts.empty()) check_one_format(path, part.layout.name, paths.front(), parts.front().layout.name);
         part.begin = total;
         part.count = tokens_in(part.file, part.layout);
         part.bit_mask = part.layout.name == kLlmq.name && llmq_mask(part.file) != 0;

@@ -44,6 +44,10 @@ class TokenSource {
     uint64_t fingerprint() const;
 };
 
+// UsageError where a file has another format than the first one of the same run.
+void check_one_format(const std::string& path, std::string_view format, const std::string& first,
+                      std::string_view first_format);
+
 // Opens `paths` as one row of tokens, in the given order and with nothing inserted between files: as `cat` would join
 // them, so a window may run over a file's end. Text that needs a separator must end with one (a newline, a blank line).
 //

@@ -35,7 +35,8 @@ std::vector<mesh::HeldBlock> blocks_of(const StateField& field, const ParameterS
         check<UsageError>(begin % per == 0 && (end % per == 0 || end == numel), shard.parameter->name, ": \"",
                           field.name, "\" of the optimizer has a value for ", per, " elements of ", global,
                           ", and this layout cuts at elements ", begin, " and ", end,
-                          "; choose parallel.tp so that each rank has multiples of ", per, ", or another optimizer");
+                          "; choose parallel.tp so that each rank has multiples of ", per,
+                          ", or another storage of the optimizer, such as optimizer.m and v = \"bf16\"");
         return (end - begin + per - 1) / per;
     };
     int64_t at = 0;

@@ -533,6 +533,11 @@ Json parse_toml(std::string_view text, const std::string& source_name) {
 }
 
 RunSpec parse_file(const std::string& path, const std::vector<std::string>& overrides) {
+    std::error_code ignored;
+    const std::string of_run = path + "/config.toml";
+    check<UsageError>(!std::filesystem::is_directory(path, ignored), "cannot read the config ", path,
+                      ": is a directory; required: a TOML file",
+                      std::filesystem::exists(of_run, ignored) ? concat(", such as ", of_run) : "");
     std::string text;
     try {
         text = read_file(path);

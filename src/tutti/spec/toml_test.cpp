@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "tutti/base/error.h"
+#include "tutti/base/testing/scratch.h"
 #include "tutti/spec/fields.h"
 #include "tutti/spec/nearest.h"
 #include "tutti/spec/stages.h"
@@ -270,8 +271,12 @@ TEST(File, IsReadOrNamed) {
     EXPECT_EQ(message(path), path + ":2:1: unknown key [train] step; the nearest is [train] steps");
     std::remove(path.c_str());
     EXPECT_EQ(message(path), "cannot read the config " + path + ": cannot open: No such file or directory (errno 2)");
-    EXPECT_EQ(message(testing::TempDir()),
-              "cannot read the config " + testing::TempDir() + ": is a directory; name the files in it");
+    const ScratchFolder folder;
+    const std::string is_directory =
+        "cannot read the config " + folder.path() + ": is a directory; required: a TOML file";
+    EXPECT_EQ(message(folder.path()), is_directory);
+    folder.write("config.toml", "");
+    EXPECT_EQ(message(folder.path()), is_directory + ", such as " + folder.path("config.toml"));
 }
 
 TEST(Nearest, CountsEdits) {

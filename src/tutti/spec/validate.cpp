@@ -136,11 +136,13 @@ void check_mesh(const ParallelSpec& p, int ranks, Problems& problems) {
                 ": the server sums over data-parallel ", "ranks alone; set ", key,
                 " = 1, or strategy = \"collective\"");
     if (p.dp_shard == 0 || axes_fill_ranks(p, ranks)) return;
+    const int64_t others = product({p.dp_replicate, p.tp, p.cp, p.pp}), below = ranks / others * others;
     const std::string axes = concat("[parallel] dp_replicate * tp * cp * pp = ", p.dp_replicate, " * ", p.tp, " * ",
-                                    p.cp, " * ", p.pp, " = ", product({p.dp_replicate, p.tp, p.cp, p.pp}));
+                                    p.cp, " * ", p.pp, " = ", others);
     if (p.dp_shard == -1)
-        problems.push_back(
-            concat(axes, ": must divide the number of ranks, ", ranks, ", as dp_shard = -1 takes the remaining ones"));
+        problems.push_back(concat(axes, ": must divide the number of ranks, ", ranks,
+                                  ", as dp_shard = -1 takes the remaining ones; nearest: --ranks ",
+                                  below > 0 ? concat(below, " or ") : "", below + others));
     else
         problems.push_back(
             concat(axes, ", times dp_shard = ", p.dp_shard, ": must equal the number of ranks, ", ranks));

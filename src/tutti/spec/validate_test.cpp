@@ -264,7 +264,7 @@ TEST(Validate, RecomputePolicy) {
 TEST(Validate, MeshMustFitTheRanks) {
     EXPECT_EQ(problems_of({"parallel.tp=2"}),
               "[parallel] dp_replicate * tp * cp * pp = 1 * 2 * 1 * 1 = 2: must divide the number of ranks, 1, as "
-              "dp_shard = -1 takes the remaining ones");
+              "dp_shard = -1 takes the remaining ones; nearest: --ranks 2");
     EXPECT_EQ(
         problems_of({"parallel.dp_shard=3", "train.global_batch=24"}, 4),
         "[parallel] dp_replicate * tp * cp * pp = 1 * 1 * 1 * 1 = 1, times dp_shard = 3: must equal the number of "
