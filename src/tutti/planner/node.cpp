@@ -22,6 +22,7 @@ std::vector<int> micro_batches_of(const Request& r) { return divisors(r.run.trai
 void MemorySeen::add(const MemorySeen& other) {
     if (other.least > 0 && (least == 0 || other.least < least)) least = other.least;
     scarce = scarce || other.scarce;
+    host = host || other.host;
 }
 
 NodeLayouts::NodeLayouts(const Request& r, Pricer& pricer, double capacity)
@@ -149,7 +150,7 @@ Price NodeLayouts::estimate(const LayerProbe& probe, MemorySeen& seen) {
         run_.parallel.reductions = 1;
         price = pricer_.estimate(run_, probe, kSlack * capacity_, seen.least > 0 ? seen.least : Pricer::kUnlimited);
     }
-    seen.add({price.bytes, price.bytes > kScarce * capacity_});
+    seen.add({price.bytes, price.bytes > kScarce * capacity_, false});
     return price;
 }
 
@@ -170,8 +171,12 @@ std::optional<double> NodeLayouts::first_estimate(const LayerProbe& probe, Memor
                 continue;
             replicate(dp, replicas);
             const Price price = estimate(probe, seen);
-            if (price.bytes <= capacity_ && on_host(run_, price)) seconds = price.seconds;
-            if (seconds) break;
+            if (price.bytes > capacity_) continue;
+            if (on_host(run_, price)) {
+                seconds = price.seconds;
+                break;
+            }
+            seen.host = true;
         }
         replicate(dp, 1);
         run_.offload.params = run_.offload.optimizer = false;
@@ -204,7 +209,7 @@ NodeEstimate NodeLayouts::pipelines(const Node& node, std::span<const LayerProbe
         for_each_pipeline(pp, [&](std::string_view schedule, int64_t v) {
             const int64_t dp = left / pp, layouts = data_layouts(dp, schedule);
             const bool held =
-                Limits::in(l.pp, pp) &&
+                Limits::in(l.pp, pp) && Limits::in(l.dp, dp) &&
                 (pp == 1 || (Limits::in(l.schedules, std::string(schedule)) && Limits::in(l.virtual_stages, v)));
             if (held && stages_allowed(r_.run.model.layers, pp * v)) {
                 take_up(pp, schedule, v);
