@@ -106,7 +106,6 @@ TEST_F(Forecast, WhatAMachineLacksIsRefusedEverywhere) {
     };
     on("v100", {}, "v100 has no bf16 products (it has fp16, fp32)");
     on("tpu-v4", {"--set", "precision.compute=f16"}, "tpu-v4 has no fp16 products (it has bf16)");
-    on("tpu-v4", {"--set", "precision.recipe=tensor"}, "tpu-v4 has no products of 8 bits");
     on("trainium2", {"--set", "offload.optimizer=true"}, "its bandwidth to the host is not known");
     refused("plan", kTiny + Words{"--cluster", "v100", "--ranks", "4", "--seq-len", "64"}, "v100 has no bf16 products");
     const Words half = kTiny + Words{"--cluster", "v100", "--set", "precision.compute=f16"};

@@ -15,7 +15,6 @@
 #include "tutti/simulate/prediction.h"
 #include "tutti/spec/copies.h"
 #include "tutti/spec/layers.h"
-#include "tutti/spec/recipe.h"
 
 namespace tutti::simulate {
 
@@ -160,7 +159,6 @@ void check_machine(const spec::RunSpec& run, const hardware::Cluster& cluster) {
                       "), which [precision] compute = \"", name_of(compute),
                       "\" needs; set another of bf16, f16, tf32, f32, or name another machine");
     const MachinePrices prices(cluster, {}, std::string(type));
-    if (spec::recipe_of(run.precision) && !run.precision.emulate) prices.product_rate(Operands::eight);
     if (run.offload.params || run.offload.optimizer || run.offload.activations) prices.host_copy(0);
 }
 

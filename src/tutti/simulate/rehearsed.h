@@ -39,7 +39,7 @@ rehearsal::Target with_fullest_first(rehearsal::Target target, const spec::RunSp
 // pipeline, and of context parallelism where a state passes through the tokens (nn/sequence_runs.h).
 mesh::Axes chained_axes(const spec::ModelSpec& model);
 
-// UsageError where the device has no products of the run's type or recipe, or where the run offloads and the bandwidth
+// UsageError where the device has no products of the run's type, or where the run offloads and the bandwidth
 // between a device and its host is not known.
 void check_machine(const spec::RunSpec& run, const hardware::Cluster& cluster);
 
