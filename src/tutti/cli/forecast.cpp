@@ -7,6 +7,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
 #include "tutti/device/device.h"
+#include "tutti/simulate/rehearsed.h"
 #include "tutti/spec/devices.h"
 #include "tutti/spec/families.h"
 #include "tutti/spec/model_spec.h"
@@ -142,6 +143,7 @@ hardware::Cluster cluster_of(const std::string& cluster, const std::vector<std::
 rehearsal::Target target_of(const ForecastArguments& a, const spec::RunSpec& run) {
     const int threads = run.train.threads > 0 ? static_cast<int>(run.train.threads) : available_cores();
     rehearsal::Target target = rehearsal::target_named(a.cluster, spec::compute_type_of(run), threads, a.set_cluster);
+    if (!rehearsal::is_cpu_model(a.cluster)) simulate::check_machine(run, cluster_of(a));
     target.expert_loads = rehearsal::parse_expert_loads("--expert-loads", a.expert_loads, run);
     return target;
 }

@@ -85,6 +85,45 @@ TEST_F(Forecast, TheHostsMemoryIsTheSameEverywhere) {
     EXPECT_TRUE(host["fits"].get<bool>());
     const Json small = answer("rehearse", words + Words{"--set-cluster", "host.memory_gb=0.01"})["host_memory"];
     EXPECT_FALSE(small["fits"].get<bool>());
+    // Of a pipeline the rank that offloads most counts, here not the one with the most memory: the head, which the last
+    // stage has, is most of the state, and the first has most activations.
+    const Words pipeline = words + Words{"--set", "parallel.pp=4",     "--set", "train.seq_len=1024",
+                                         "--set", "model.vocab=65536", "--set", "model.max_positions=1024"};
+    double most = 0;
+    for (const char* rank : {"0", "4", "8", "12"})
+        most = std::max(most, answer("rehearse", pipeline + Words{"--rank", rank})["offloaded_bytes"].get<double>());
+    for (const char* command : {"rehearse", "simulate"})
+        EXPECT_EQ(answer(command, pipeline)["host_memory"]["offloaded_bytes"].get<double>(), 8 * most) << command;
+}
+
+// What the machine of a question cannot do is refused by every command, before it counts anything.
+TEST_F(Forecast, WhatAMachineLacksIsRefusedEverywhere) {
+    const auto on = [&](const char* cluster, const Words& more, const std::string& part) {
+        const Words words = kTiny + Words{"--cluster", cluster, "--ranks", "4"} + more;
+        refused("simulate", words, part);
+        refused("rehearse", words, part);
+        refused("train", words + Words{"--dry-run"}, part);
+    };
+    on("v100", {}, "v100 has no bf16 products (it has fp16, fp32)");
+    on("tpu-v4", {"--set", "precision.compute=f16"}, "tpu-v4 has no fp16 products (it has bf16)");
+    on("trainium2", {"--set", "offload.optimizer=true"}, "its bandwidth to the host is not known");
+    refused("plan", kTiny + Words{"--cluster", "v100", "--ranks", "4", "--seq-len", "64"}, "v100 has no bf16 products");
+    const Words half = kTiny + Words{"--cluster", "v100", "--set", "precision.compute=f16"};
+    EXPECT_EQ(answer("simulate", half)["peak_bytes"], answer("rehearse", half)["peak_bytes"]);
+}
+
+// Four data-parallel pipelines of two ranks, 0 and 4, 1 and 5, ...: all wait for the slowest one.
+TEST_F(Forecast, TheSlowestRankDecides) {
+    const Words words = kTiny + Words{"--cluster", "h100", "--ranks", "8", "--set", "parallel.pp=2"};
+    const auto seconds = [&](const Words& slow) {
+        return answer("simulate", words + slow)["step_time_s"].get<double>();
+    };
+    const double even = seconds({}), one = seconds({"--slow", "1=3"});
+    EXPECT_GT(one, 1.5 * even);
+    EXPECT_EQ(seconds({"--slow", "0=2", "--slow", "1=3"}), one);
+    EXPECT_EQ(seconds({"--slow", "1=3", "--slow", "7=2"}), one);
+    EXPECT_NEAR(seconds({"--slow", "0=0.5"}), even, 1e-4 * even);  // that of rank 1
+    refused("simulate", words + Words{"--slow", "1=3", "--slow", "1=2"}, "rank 1 has a factor already");
 }
 
 TEST_F(Forecast, NeedsNoDataAndNoWeights) {

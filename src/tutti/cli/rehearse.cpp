@@ -66,11 +66,10 @@ std::string crossing_warning(const RehearseArguments& a, const spec::RunSpec& ru
 // Of a node of the cluster; nothing where no cluster is named, or a model of a CPU.
 std::optional<std::pair<simulate::HostMemory, hardware::Cluster>> host_of(const RehearseArguments& a,
                                                                           const spec::RunSpec& run,
-                                                                          const rehearsal::Rehearsal& r) {
+                                                                          const rehearsal::LayoutRehearsal& r) {
     if (a.cluster.empty() || rehearsal::is_cpu_model(a.cluster)) return std::nullopt;
     const hardware::Cluster cluster = cluster_of(a);
-    return std::pair(simulate::host_memory(run, double(r.memory.offloaded), double(r.memory.saved), r.ranks, cluster),
-                     cluster);
+    return std::pair(simulate::host_memory(run, double(r.offloaded), double(r.saved), r.shown.ranks, cluster), cluster);
 }
 
 Json describe(const RehearseArguments& a, const spec::RunSpec& run, const rehearsal::LayoutRehearsal& layout,
@@ -87,7 +86,7 @@ Json describe(const RehearseArguments& a, const spec::RunSpec& run, const rehear
         document["memory_here"] = {{"needed", memory->needed}, {"available", memory->available},
                                    {"ranks", memory->ranks},   {"limit", memory->limit},
                                    {"fits", memory->fits()},   {"close", memory->close()}};
-    if (const auto host = host_of(a, run, layout.shown)) document["host_memory"] = to_json(host->first, host->second);
+    if (const auto host = host_of(a, run, layout)) document["host_memory"] = to_json(host->first, host->second);
     if (a.kernels) document["kernels"] = rehearsal::kernels_to_json(layout.shown);
     return document;
 }
@@ -218,7 +217,7 @@ void print_step(const RehearseArguments& a, const Io& io, const spec::RunSpec& r
     if (!layout.shown.assumed.empty()) text << "note: " << layout.shown.assumed << '\n';
     const std::string crossing = crossing_warning(a, run, layout.shown);
     if (!crossing.empty()) io.err << "warning: " << crossing << std::endl;
-    if (const auto host = host_of(a, run, layout.shown)) {
+    if (const auto host = host_of(a, run, layout)) {
         const std::string problem = host_memory_problem(host->first, host->second);
         text << "host of a node: " << text_of(host->first, host->second)
              << (problem.empty() ? "" : ": TOO LITTLE MEMORY") << '\n';

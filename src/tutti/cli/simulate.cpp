@@ -44,7 +44,8 @@ std::map<int, double> stragglers(const SimulateArguments& a) {
         check<UsageError>(!in.fail() && in.eof() && equals == '=' && rank >= 0 && rank < a.ranks && factor > 0,
                           "--slow ", text, ": required RANK=FACTOR with 0 <= RANK < ", a.ranks,
                           " and a factor above 0, such as 3=1.5");
-        slow[rank] = factor;
+        check<UsageError>(slow.emplace(rank, factor).second, "--slow ", text, ": rank ", rank,
+                          " has a factor already; give one for each rank");
     }
     return slow;
 }
@@ -146,15 +147,14 @@ struct Answer {
     double tokens() const { return double(run.train.global_batch) * double(run.train.seq_len); }
     const rehearsal::Rehearsal& shown() const { return step.shown; }
     double peak() const {  // FLOP/s of a device in the type of the run
-        const std::string_view type = hardware::peak_name(spec::compute_type_of(run));
-        return cluster.peak(type == "bf16" && !cluster.has(type) ? "fp16" : type);
+        return cluster.peak(hardware::peak_name(spec::compute_type_of(run)));
     }
     double rate(double flops_per_token) const { return flops_per_token * tokens() / step.seconds / ranks; }
     double mfu() const { return rate(shown().counts.model.causal()) / peak(); }
     double mfu_full() const { return rate(shown().counts.model.full()) / peak(); }
     double hfu() const { return rate(shown().counts.hardware.causal()) / peak(); }
     simulate::HostMemory host() const {
-        return simulate::host_memory(run, double(step.offloaded), double(shown().memory.saved), ranks, cluster);
+        return simulate::host_memory(run, double(step.offloaded), double(step.saved), ranks, cluster);
     }
 };
 

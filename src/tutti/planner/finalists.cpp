@@ -55,7 +55,7 @@ std::string problem_of(const Request& request, const simulate::RehearsedStep& st
                       format_bytes(static_cast<int64_t>(a.candidate.bytes)));
     }
     return simulate::host_memory_problem(
-        simulate::host_memory(a.candidate.run, static_cast<double>(step.offloaded), static_cast<double>(memory.saved),
+        simulate::host_memory(a.candidate.run, static_cast<double>(step.offloaded), static_cast<double>(step.saved),
                               request.gpus, request.cluster),
         request.cluster);
 }

@@ -1,4 +1,6 @@
 // planner/limits.cpp: layouts in words: what a search leaves out, and what it holds fixed.
+#include <map>
+#include <set>
 #include <sstream>
 
 #include "tutti/base/digits.h"
@@ -36,7 +38,7 @@ bool Limits::allow(const spec::RunSpec& run) const {
     const spec::ParallelSpec& p = run.parallel;
     return in(tp, p.tp) && in(cp, p.cp) && in(pp, p.pp) && in(ep, p.ep) && in(etp, p.etp) && in(zero, p.zero) &&
            in(micro_batch, run.train.micro_batch) && in(dp_replicate, p.dp_replicate) &&
-           in(recompute, run.recompute.policy) &&
+           in(dp, p.dp_replicate * p.dp_shard) && in(recompute, run.recompute.policy) &&
            (p.pp == 1 || (in(schedules, p.schedule) && in(virtual_stages, p.virtual_stages))) &&
            (offload || !(run.offload.optimizer || run.offload.params || run.offload.activations));
 }
@@ -74,12 +76,21 @@ void hold(Limits& limits, const std::string& layout) {
     known.insert(known.end(), names.begin(), names.end());
     const std::vector<std::string> words = words_of(layout);
     check<UsageError>(!words.empty(), "--why-not \"\": required a layout such as \"tp 8 pp 16\"");
+    const std::map<std::string, std::vector<int>*> axes = {
+        {"tp", &limits.tp}, {"cp", &limits.cp},   {"pp", &limits.pp},    {"ep", &limits.ep},
+        {"dp", &limits.dp}, {"etp", &limits.etp}, {"zero", &limits.zero}};
     size_t i = 0;
     const auto number = [&](const std::string& of, const std::string& text) {
         const std::optional<int> value = parse_number<int>(text);
-        check<UsageError>(value && *value >= 0, "--why-not \"", layout, "\": ", of,
-                          " needs a number, such as \"tp 8 pp 16 interleaved x 8 ZeRO-1\", got \"", text, "\"");
+        const int least = of.starts_with("zero") ? 0 : 1;
+        check<UsageError>(value && *value >= least, "--why-not \"", layout, "\": ", of, " needs a number from ", least,
+                          " on, such as \"tp 8 pp 16 interleaved x 8 ZeRO-1\", got \"", text, "\"");
         return *value;
+    };
+    std::set<std::string> held;
+    const auto once = [&](const std::string& axis) {
+        check<UsageError>(held.insert(axis).second, "--why-not \"", layout, "\": ", axis,
+                          " is given twice; give one value of each axis");
     };
     const auto next = [&](const std::string& of) { return number(of, i + 1 < words.size() ? words[++i] : ""); };
     for (; i < words.size(); ++i) {
@@ -87,32 +98,28 @@ void hold(Limits& limits, const std::string& layout) {
         const size_t digits = word.find_first_of("0123456789");
         const std::string stem = word.substr(0, std::min(word.find_first_of("-0123456789"), word.size()));
         const auto value = [&] { return digits == std::string::npos ? next(word) : number(word, word.substr(digits)); };
-        if (std::find(names.begin(), names.end(), word) != names.end())
+        const auto axis = axes.find(stem);
+        if (std::find(names.begin(), names.end(), word) != names.end()) {
+            once("schedule");
             limits.schedules = {word};
-        else if (word == "x")
+        } else if (word == "x") {
+            once("x");
             limits.virtual_stages = {next("x, the stages of a rank,")};
-        else if (word == "none" || word == "selective" || word == "full")
+        } else if (word == "none" || word == "selective" || word == "full") {
+            once("recompute");
             limits.recompute = {word};
-        else if (word == "micro" || word == "batch" || word == "recompute") {
-            if (word != "recompute" && i + 1 < words.size() && lower(words[i + 1]) == "batch") ++i;
-            if (word != "recompute") limits.micro_batch = {next("micro batch")};
-        } else if (stem == "tp")
-            limits.tp = {value()};
-        else if (stem == "cp")
-            limits.cp = {value()};
-        else if (stem == "pp")
-            limits.pp = {value()};
-        else if (stem == "ep")
-            limits.ep = {value()};
-        else if (stem == "etp")
-            limits.etp = {value()};
-        else if (stem == "zero")
-            limits.zero = {value()};
-        else if (stem == "dp") {
-            const int ranks = value();  // of all of them the rest follows; of "dp 2 x 4" the copies count
-            if (i + 2 < words.size() && words[i + 1] == "x") {
-                limits.dp_replicate = {ranks};
+        } else if (word == "micro" || word == "batch" || word == "recompute") {
+            if (word == "recompute") continue;
+            once("micro batch");
+            if (i + 1 < words.size() && lower(words[i + 1]) == "batch") ++i;
+            limits.micro_batch = {next("micro batch")};
+        } else if (axis != axes.end()) {
+            once(stem);
+            *axis->second = {value()};
+            if (stem == "dp" && i + 2 < words.size() && words[i + 1] == "x") {  // "dp 2 x 4": copies of shards
+                limits.dp_replicate = limits.dp;
                 i += 2;
+                limits.dp.front() *= number("dp", words[i]);
             }
         } else
             throw UsageError(concat("--why-not \"", layout, "\": \"", words[i],

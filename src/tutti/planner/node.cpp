@@ -22,6 +22,7 @@ std::vector<int> micro_batches_of(const Request& r) { return divisors(r.run.trai
 void MemorySeen::add(const MemorySeen& other) {
     if (other.least > 0 && (least == 0 || other.least < least)) least = other.least;
     scarce = scarce || other.scarce;
+    host = host || other.host;
 }
 
 NodeLayouts::NodeLayouts(const Request& r, Pricer& pricer, double capacity)
@@ -151,7 +152,7 @@ Price NodeLayouts::estimate(const LayerProbe& probe, double limit, MemorySeen& s
         price = pricer_.estimate(run_, probe,
                                  {kSlack * capacity_, seen.least > 0 ? seen.least : Pricer::kUnlimited, limit});
     }
-    seen.add({price.bytes, price.bytes > kScarce * capacity_});
+    seen.add({price.bytes, price.bytes > kScarce * capacity_, false});
     return price;
 }
 
@@ -173,7 +174,11 @@ void NodeLayouts::estimate(PipelineEstimate& pipeline, const LayerProbe& probe, 
             if (replicas > 1 && zero == 0) continue;
             replicate(dp, replicas);
             const Price price = estimate(probe, limit, pipeline.seen);
-            if (price.bytes > capacity_ || !on_host(run_, price)) continue;
+            if (price.bytes > capacity_) continue;
+            if (!on_host(run_, price)) {
+                pipeline.seen.host = true;
+                continue;
+            }
             if (!pipeline.seconds || price.seconds < *pipeline.seconds) pipeline.seconds = price.seconds;
             return true;
         }
@@ -196,7 +201,7 @@ NodePipelines NodeLayouts::pipelines(const Node& node, const LayerProbe& probe, 
         for_each_pipeline(pp, [&](std::string_view schedule, int64_t v) {
             const int64_t dp = left / pp, layouts = data_layouts(dp, schedule);
             const bool held =
-                Limits::in(l.pp, pp) &&
+                Limits::in(l.pp, pp) && Limits::in(l.dp, dp) &&
                 (pp == 1 || (Limits::in(l.schedules, std::string(schedule)) && Limits::in(l.virtual_stages, v)));
             if (held && stages_allowed(r_.run.model.layers, pp * v)) {
                 set_pipeline(pp, schedule, v);

@@ -30,6 +30,7 @@ std::vector<int> micro_batches_of(const Request& r);
 struct MemorySeen {
     double least = 0;     // bytes of the smallest layout; 0: none was estimated
     bool scarce = false;  // a layout needs most of the memory, or more
+    bool host = false;    // a layout fits the device, and what it offloads does not fit the host
     void add(const MemorySeen& other);
 };
 

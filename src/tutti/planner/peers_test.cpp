@@ -185,6 +185,7 @@ TEST(Limits, AreWords) {
     EXPECT_EQ(held.schedules, std::vector<std::string>{"interleaved"});
     EXPECT_EQ(held.virtual_stages, std::vector<int>{7});
     EXPECT_EQ(held.dp_replicate, std::vector<int>{2});
+    EXPECT_EQ(held.dp, std::vector<int>{128});
     EXPECT_EQ(held.zero, std::vector<int>{1});
     EXPECT_EQ(held.micro_batch, std::vector<int>{1});
     EXPECT_EQ(held.recompute, std::vector<std::string>{"full"});
@@ -192,7 +193,8 @@ TEST(Limits, AreWords) {
     EXPECT_EQ(held.tp, std::vector<int>{8});
     EXPECT_EQ(held.pp, std::vector<int>{4});
     EXPECT_EQ(held.zero, std::vector<int>{3});
-    for (const char* wrong : {"", "tp", "tp x", "ttp 8", "tp 8 and pp 4"})
+    for (const char* wrong : {"", "tp", "tp x", "ttp 8", "tp 8 and pp 4", "tp 0", "dp 2 x 0", "tp 8 tp 4", "zb-v 1f1b",
+                              "ZeRO-1 ZeRO-3", "none full"})
         EXPECT_THROW(hold(held, wrong), UsageError) << wrong;
 }
 

@@ -15,12 +15,15 @@ namespace {
 [[noreturn]] void refuse(const Request& r, const Found& found) {
     const std::string what = concat("no layout of ", name_of(r.run.model), " on ", r.gpus, " x ", r.cluster.name,
                                     " with a global batch of ", r.run.train.global_batch, " is possible");
-    if (found.gates.memory > 0 || found.least_bytes > r.cluster.memory) {
-        throw UsageError(concat(what, ": the least that a rank needs is ",
-                                format_bytes(static_cast<int64_t>(found.least_bytes)), " of ",
-                                format_bytes(static_cast<int64_t>(r.cluster.memory)),
-                                "; try more --gpus, a shorter --seq-len, or a device with more memory"));
-    }
+    const std::string least =
+        concat(": the least that a rank needs is ", format_bytes(static_cast<int64_t>(found.least_bytes)), " of ",
+               format_bytes(static_cast<int64_t>(r.cluster.memory)));
+    check<UsageError>(found.least_bytes <= r.cluster.memory, what, least,
+                      "; try more --gpus, a shorter --seq-len, or a device with more memory");
+    check<UsageError>(!found.host_is_short, what, least, ", and what it offloads is more than the ",
+                      format_bytes(static_cast<int64_t>(r.cluster.host_memory)),
+                      " of a node's host hold; try more --gpus, or a host with more memory "
+                      "(--set-cluster host.memory_gb=...)");
     throw UsageError(concat(what, ": of ", format_count(double(found.gates.all)),
                             " layouts none keeps the rules. The ranks that the model's axes leave (of ", r.gpus,
                             "; heads ", r.run.model.heads, ", layers ", r.run.model.layers,

@@ -204,6 +204,19 @@ TEST(Plan, RefusalsSayWhatIsMissing) {
     };
     EXPECT_NE(refusal(on_h100("llama3-405b", 8, 8, 8192)).find("the least that a rank needs is"), std::string::npos);
     EXPECT_NE(refusal(on_h100("llama-tiny", 7, 3, 255)).find("must divide the global batch"), std::string::npos);
+    // Of 8.03 B parameters 12 bytes must be offloaded, 96 GB, or a device holds 16 bytes or more.
+    Request short_host = on_h100("llama3-8b", 1, 8, 4096);
+    short_host.cluster.host_memory = 50e9;
+    EXPECT_NE(refusal(short_host).find("of 79.1 GiB, and what it offloads is more than the 46.6 GiB of a node's host"),
+              std::string::npos)
+        << refusal(short_host);
+    // As it is priced, not as it was estimated: a layout that does not fit needs more than there is.
+    Request tight = on_h100("mixtral-8x7b", 8, 16, 4096);
+    tight.cluster = hardware::cluster_named("rtx4090");
+    tight.run.precision.recipe = "tensor";
+    const std::string said = refusal(tight);
+    EXPECT_NE(said.find("GiB of 23.4 GiB"), std::string::npos) << said;
+    EXPECT_EQ(said.find("needs is 22.2 GiB"), std::string::npos) << said;
     Request volta = on_h100("llama3-8b", 8, 8, 8192);
     volta.cluster = hardware::cluster_named("v100");
     EXPECT_NE(refusal(volta).find("v100 has no bf16 products"), std::string::npos);

@@ -15,6 +15,7 @@ namespace tutti::planner {
 // What a search leaves out or holds fixed. An empty list allows all values of its axis.
 struct Limits {
     std::vector<int> tp, cp, pp, ep, etp, virtual_stages, zero, micro_batch, dp_replicate;
+    std::vector<int> dp;  // all data-parallel ranks
     std::vector<std::string> schedules, recompute;
     bool offload = true;
     bool plain_context = false;  // one method for all ranks of cp

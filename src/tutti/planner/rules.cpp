@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "tutti/base/error.h"
+#include "tutti/simulate/rehearsed.h"
 #include "tutti/spec/layers.h"
 #include "tutti/spec/recipe.h"
 #include "tutti/spec/validate.h"
@@ -37,10 +38,9 @@ Request request_for(const spec::ModelSpec& model, const hardware::Cluster& clust
 void check_request(const Request& r) {
     check<UsageError>(spec::traits_of(r.run.model).tokens,
                       "the family mlp has no sequences and no parallel axis but data; plan a language model");
-    const std::string_view type = peak_of(r);
-    check<UsageError>(r.cluster.has(type), r.cluster.name, " has no ", type, " products (it has ", r.cluster.types(),
-                      "), and Tutti trains in bf16, f16, f32 or tf32; give another --precision");
     spec::RunSpec alone = plain_run(r);
+    alone.offload = {};
+    simulate::check_machine(alone, r.cluster);
     alone.parallel.dp_shard = 1;
     alone.precision.gather = "none";  // what is gathered as codes depends on the layout
     spec::validate(alone, 1);

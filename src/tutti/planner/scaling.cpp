@@ -67,6 +67,8 @@ std::vector<ScalingRow> scale(const Request& request, const ScalingOptions& o) {
             row.problem = found.least_bytes > r.cluster.memory
                               ? concat("needs ", format_bytes(static_cast<int64_t>(found.least_bytes)), " of ",
                                        format_bytes(static_cast<int64_t>(r.cluster.memory)), " at least")
+                          : found.host_is_short
+                              ? "offloads more than the host of a node holds"
                               : concat("a batch of ", r.run.train.global_batch, " cannot be divided over the devices");
             rows.push_back(row);
             continue;

@@ -83,7 +83,8 @@ class Search {
         estimate_data_parallelism();
         price_proposals();
         Gates& g = found_.gates;
-        found_.least_bytes = seen_memory_.least;
+        found_.least_bytes = too_large_.least > 0 && found_.best.empty() ? too_large_.least : seen_memory_.least;
+        found_.host_is_short = too_large_.host || seen_memory_.host;
         g.unopened = g.all - g.rules - g.memory - g.passes - g.estimated;
         g.probes = static_cast<int64_t>(pricer_.probes());
         g.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -414,6 +415,10 @@ class Search {
                     ++found_.gates.priced;
                     if (!priced_now[i]) continue;
                     Candidate& c = *priced_now[i];
+                    if (const bool fits = c.bytes <= capacity_; c.seconds == kNever) {
+                        too_large_.add({c.bytes, false, fits});
+                        continue;
+                    }
                     front_.add(c);
                     double& of_grid = wanted[begin + i].first->seconds;
                     of_grid = std::min(of_grid, c.seconds);
@@ -434,7 +439,7 @@ class Search {
         found_.front = front_.take();
     }
 
-    // A proposal with its price, if it fits and takes no longer than `limit`.
+    // A proposal with its price, if it takes no longer than `limit`. One that does not fit takes for ever.
     std::optional<Candidate> priced(Candidate c, double limit) {
         c.run.parallel.reductions = 1;
         std::optional<Price> price;
@@ -443,7 +448,12 @@ class Search {
         } catch (const UsageError&) {
             return std::nullopt;  // a schedule of fewer microbatches was proposed in its place, and this one deadlocks
         }
-        if (!price || price->bytes > capacity_ || !hand_.on_host(c.run, *price)) return std::nullopt;
+        if (!price) return std::nullopt;
+        if (price->bytes > capacity_ || !hand_.on_host(c.run, *price)) {
+            c.seconds = kNever;
+            c.bytes = price->bytes;
+            return c;
+        }
         if (c.run.parallel.zero > 0) {  // two reductions in flight, where that is faster
             c.run.parallel.reductions = 2;
             const std::optional<Price> two = pricer_.price(c.run, price->seconds);
@@ -464,7 +474,7 @@ class Search {
     const std::vector<int> micro_batches_;
     Front front_;
     double fastest_ = kNever;
-    MemorySeen seen_memory_;
+    MemorySeen seen_memory_, too_large_;  // of estimates; of prices that do not fit
     std::set<Node> seen_;
     std::priority_queue<Hope, std::vector<Hope>, std::greater<>> open_;
     std::vector<Hope> hopes_;  // of all nodes so far

@@ -35,7 +35,9 @@ struct Found {
     // No other layout is faster with less memory, to 1/128 of the memory. Fastest first.
     std::vector<Candidate> front;
     Gates gates;
-    double least_bytes = 0;  // of a layout that the rules allow
+    // Of the smallest layout that the rules allow, as it was priced, or where none was priced as it was estimated.
+    double least_bytes = 0;
+    bool host_is_short = false;  // a layout fits the device, and what it offloads does not fit the host
 };
 
 // Requires check_request(). `target`: the machine that is rehearsed, with its capacity.

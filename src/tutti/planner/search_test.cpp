@@ -185,6 +185,21 @@ TEST(Search, EachLayoutIsCountedOnce) {
     EXPECT_GT(g.rules, 0);
 }
 
+TEST(Search, HeldDataParallelismIsKept) {
+    Request r = on_h100("llama-tiny", 8, 16, 256);
+    for (const char* layout : {"dp 2", "dp 2 x 2", "dp 8"}) {
+        r.limits = {};
+        hold(r.limits, layout);
+        const Found found = search_of(r);
+        ASSERT_FALSE(found.best.empty()) << layout;
+        for (const Candidate& c : found.best) {
+            const spec::ParallelSpec& p = c.run.parallel;
+            EXPECT_EQ(p.dp_replicate * p.dp_shard, r.limits.dp.front()) << layout;
+            EXPECT_TRUE(Limits::in(r.limits.dp_replicate, p.dp_replicate)) << layout;
+        }
+    }
+}
+
 // 60 microbatches on 8 stages in groups of 8: the last group of 4 deadlocks, and the whole schedule alone shows it.
 TEST(Search, AScheduleThatDeadlocksIsPassedOver) {
     Request r = on_h100("llama3-8b", 8, 60, 4096);

@@ -439,6 +439,10 @@ LayoutRehearsal rehearse_layout(const spec::RunSpec& run, const Target& target, 
         for (size_t j = i + 1; j < rehearsals.size() && all.difference.empty(); ++j)
             all.difference =
                 first_difference(rehearsals[i].rank, rehearsals[i].program, rehearsals[j].rank, rehearsals[j].program);
+    for (const Rehearsal& each : rehearsals) {
+        all.offloaded = std::max(all.offloaded, each.memory.offloaded);
+        all.saved = std::max(all.saved, each.memory.saved);
+    }
     const auto shown =
         rank ? std::find(all.rehearsed.begin(), all.rehearsed.end(), *rank) - all.rehearsed.begin()
              : std::max_element(rehearsals.begin(), rehearsals.end(), [](const Rehearsal& a, const Rehearsal& b) {

@@ -78,9 +78,10 @@ int64_t sent_in(const Rehearsal& rehearsal, mesh::Axes axes);
 
 // Several ranks of one run.
 struct LayoutRehearsal {
-    Rehearsal shown;             // of the requested rank, or of the rank with the most memory
-    std::vector<int> rehearsed;  // ranks, ascending
-    std::string difference;      // where two of them would call different operations; "": all agree
+    Rehearsal shown;                   // of the requested rank, or of the rank with the most memory
+    std::vector<int> rehearsed;        // ranks, ascending
+    std::string difference;            // where two of them would call different operations; "": all agree
+    int64_t offloaded = 0, saved = 0;  // the most that one of them offloads, and saves
 };
 
 // Compares rank 0 with the ranks that differ from it along one axis of the mesh; along an axis of more than 8 the

@@ -21,7 +21,9 @@ class Clock {
         intervals_.back().end = now;
     }
     // Seconds of kernels so far in [begin, end).
-    double computed(double begin, double end) const { return computed_until(end) - computed_until(begin); }
+    double computed(double begin, double end) const {
+        return std::max(0.0, computed_until(end) - computed_until(begin));  // their sums round
+    }
     // When a wait ends for an operation of [begin, end): kernels beside it and the operation take longer (beside()).
     double end_of_wait(double begin, double end, double contention) const {
         const double compute = computed(begin, end), seconds = end - begin;

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <memory>
 #include <numeric>
+#include <optional>
+#include <set>
 #include <utility>
 
 #include "tutti/base/error.h"
@@ -150,18 +152,25 @@ mesh::Axes chained_axes(const spec::ModelSpec& model) {
     return relays ? mesh::kCp | mesh::Axis::pp : mesh::Axes(mesh::Axis::pp);
 }
 
-RehearsedStep rehearse_on(const spec::RunSpec& run, const rehearsal::Target& target, int ranks,
-                          const hardware::Cluster& cluster, const Physics& physics, bool with_spans,
-                          const std::map<int, double>& slow, bool every_rank) {
+void check_machine(const spec::RunSpec& run, const hardware::Cluster& cluster) {
+    const ComputeType compute = spec::compute_type_of(run);
+    const std::string_view type = hardware::peak_name(compute);
+    check<UsageError>(cluster.has(type), cluster.name, " has no ", type, " products (it has ", cluster.types(),
+                      "), which [precision] compute = \"", name_of(compute),
+                      "\" needs; set another of bf16, f16, tf32, f32, or name another machine");
+    const MachinePrices prices(cluster, {}, std::string(type));
+    if (run.offload.params || run.offload.optimizer || run.offload.activations) prices.host_copy(0);
+}
+
+namespace {
+
+// The step of the ranks `along`.
+RehearsedStep rehearse_ranks(const std::vector<int>& along, const spec::RunSpec& run, const rehearsal::Target& target,
+                             int ranks, const hardware::Cluster& cluster, const Physics& physics, bool with_spans,
+                             const std::map<int, double>& slow) {
     TimelinePrices prices = prices_on(run, cluster, physics);
     const rehearsal::Target loaded = with_fullest_first(target, run);
     RehearsedStep step;
-    std::vector<int> along =
-        parallel::make_mesh(run, ranks).group(slow.empty() ? 0 : slow.begin()->first, chained_axes(run.model));
-    if (every_rank) {
-        along.resize(to_size(ranks));
-        std::iota(along.begin(), along.end(), 0);
-    }
     std::vector<rehearsal::Program> programs;
     bool fits = true;
     for (const int rank : along) {
@@ -170,6 +179,7 @@ RehearsedStep rehearse_on(const spec::RunSpec& run, const rehearsal::Target& tar
         programs.push_back(std::move(rehearsal.program));
         step.flops += rehearsal.flops * ranks / static_cast<double>(along.size());
         step.offloaded = std::max(step.offloaded, rehearsal.memory.offloaded);
+        step.saved = std::max(step.saved, rehearsal.memory.saved);
         fits = fits && rehearsal.fits;
         if (step.traffic.empty()) step.traffic = rehearsal.communication;
         if (rank == along.front() || rehearsal.memory.peak() > step.shown.memory.peak())
@@ -183,18 +193,49 @@ RehearsedStep rehearse_on(const spec::RunSpec& run, const rehearsal::Target& tar
     step.time = time_of(step.timeline, programs, prices);
     // What a layout adds to the error of a stranger's run is rehearsed here; the device and the loads of experts are
     // not.
-    std::vector<std::string> kinds = {kind_of(cluster)};
+    std::vector<std::string> kinds = {simulate::kind_of(cluster)};
     if (run.model.moe.experts > 0) kinds.emplace_back("experts");
     step.high = std::exp(half_width(kinds, false));
     step.low = 1 / step.high;
     return step;
 }
 
+}  // namespace
+
+RehearsedStep rehearse_on(const spec::RunSpec& run, const rehearsal::Target& target, int ranks,
+                          const hardware::Cluster& cluster, const Physics& physics, bool with_spans,
+                          const std::map<int, double>& slow, bool every_rank) {
+    check_machine(run, cluster);
+    std::vector<std::vector<int>> chains;
+    if (every_rank) {
+        chains.emplace_back(to_size(ranks));
+        std::iota(chains.front().begin(), chains.front().end(), 0);
+    } else {
+        // Those with slow ranks, and one without, if there is one.
+        const mesh::Mesh mesh = parallel::make_mesh(run, ranks);
+        const mesh::Axes axes = chained_axes(run.model);
+        std::set<std::vector<int>> slow_ones;
+        for (const auto& [rank, factor] : slow) slow_ones.insert(mesh.group(rank, axes));
+        chains.assign(slow_ones.begin(), slow_ones.end());
+        for (int rank = 0; rank < ranks; ++rank)
+            if (std::vector<int> chain = mesh.group(rank, axes); !slow_ones.contains(chain)) {
+                chains.push_back(std::move(chain));
+                break;
+            }
+    }
+    std::optional<RehearsedStep> slowest;
+    for (const std::vector<int>& chain : chains) {
+        RehearsedStep step = rehearse_ranks(chain, run, target, ranks, cluster, physics, with_spans, slow);
+        if (!slowest || step.seconds > slowest->seconds) slowest = std::move(step);
+    }
+    return *std::move(slowest);
+}
+
 Prediction prediction_of(const spec::RunSpec& run, int ranks, const hardware::Cluster& cluster,
                          const RehearsedStep& step) {
     Prediction p{.time = step.time, .low = step.low, .high = step.high};
     p.memory = step.shown.memory.at_peak;
-    p.offloaded = static_cast<double>(step.offloaded);
+    p.offloaded = static_cast<double>(step.shown.memory.offloaded);
     p.ranks = ranks;
     p.tokens = static_cast<double>(run.train.global_batch * run.train.seq_len);
     p.model_causal = step.shown.counts.model.causal() * p.tokens;

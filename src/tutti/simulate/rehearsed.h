@@ -20,7 +20,7 @@ struct RehearsedStep {
     std::map<std::string, double> kernels;        // seconds by entry, of all ranks
     StepTime time;                                // of rehearse_on(): seconds of the busiest rank by kind
     double flops = 0;                             // of rehearse_on(): of all ranks, recompute included
-    int64_t offloaded = 0;                        // of rehearse_on(): the most that a rank offloads
+    int64_t offloaded = 0, saved = 0;             // of rehearse_on(): the most that a rank offloads, and saves
     double between = 0;                           // of rehearse_in_time(): time outside kernels, of all ranks
 };
 
@@ -39,10 +39,15 @@ rehearsal::Target with_fullest_first(rehearsal::Target target, const spec::RunSp
 // pipeline, and of context parallelism where a state passes through the tokens (nn/sequence_runs.h).
 mesh::Axes chained_axes(const spec::ModelSpec& model);
 
-// On a cluster: one rank of each pipeline position stands for all ranks there (with coordinates of the first slow rank,
-// if there is one; of given loads the one with the fullest experts); where a state passes through the tokens, one rank
-// of each position of the pipeline and of context parallelism. Kernels and collectives run beside each other, as on
-// GPUs. `target`: from rehearsal::target_for(cluster). `every_rank`: each rank is laid out, with its own operations.
+// UsageError where the device has no products of the run's type, or where the run offloads and the bandwidth
+// between a device and its host is not known.
+void check_machine(const spec::RunSpec& run, const hardware::Cluster& cluster);
+
+// On a cluster: one rank of each pipeline position stands for all ranks there (of given loads the one with the fullest
+// experts); where a state passes through the tokens, one rank of each position of the pipeline and of context
+// parallelism. With slow ranks, the step is that of the slowest pipeline, as the others wait for it. Kernels and
+// collectives run beside each other, as on GPUs. `target`: from rehearsal::target_for(cluster). `every_rank`: each rank
+// is laid out, with its own operations. Requires check_machine().
 RehearsedStep rehearse_on(const spec::RunSpec& run, const rehearsal::Target& target, int ranks,
                           const hardware::Cluster& cluster, const Physics& physics, bool with_spans,
                           const std::map<int, double>& slow = {}, bool every_rank = false);

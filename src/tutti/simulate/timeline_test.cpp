@@ -10,6 +10,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/to_size.h"
+#include "tutti/simulate/clock.h"
 #include "tutti/simulate/profile.h"
 #include "tutti/simulate/rehearsed.h"
 #include "tutti/spec/toml.h"
@@ -334,6 +335,19 @@ TEST(RehearsedStep, RanksWaitForTheStatesOfTheTokensBefore) {
     const spec::RunSpec attention = run_of({"model.preset=llama-tiny"});
     const rehearsal::Target target = rehearsal::target_of(engine::machine_of(attention, {0, kRanks}, ""));
     EXPECT_EQ(rehearse_on(attention, target, kRanks, cluster, {}, false).timeline.ranks.size(), 1U);
+}
+
+// Between two kernels none runs, however their seconds round.
+TEST(Clock, SecondsOfKernelsAreNeverNegative) {
+    Clock clock;
+    for (int i = 1; i <= 1000; ++i) {
+        clock.compute(0.1 / i);
+        const double end = clock.now;
+        clock.now += 0.01;
+        clock.compute(1e-3);
+        EXPECT_GE(clock.computed(end, end + 0.01), 0) << i;
+        EXPECT_NEAR(clock.computed(0, clock.now), clock.busy, 1e-12) << i;
+    }
 }
 
 // A step of an 8B model on H100s. One rank stands for all of its position in the pipeline.
