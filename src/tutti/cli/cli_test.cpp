@@ -128,6 +128,9 @@ TEST(CommandLine, WrongValuesAreRefused) {
         EXPECT_TRUE(r.err.starts_with("tutti: ")) << r.err;
     }
     EXPECT_TRUE(contains(tutti({"doctor", "now"}).err, "not expected: now"));
+    EXPECT_TRUE(contains(tutti({"train", "c.toml", "--ranks", "2", "--ranks", "3"}).err,
+                         "--ranks is given more than once; give it once"));
+    EXPECT_TRUE(contains(tutti({"train", "c.toml", "--out"}).err, "--out needs a value"));
 }
 
 void refuse_empty_names(const Command& command, std::vector<std::string> words, int& tried) {

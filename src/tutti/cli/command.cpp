@@ -125,7 +125,12 @@ std::string describe(const CLI::App& app, const CLI::ParseError& error) {
                       spec::nearest(name, options_of(command)));
     }
     if (!names.empty()) return concat("`", words_of(command), "` needs a command: ", joined(names));
-    return error.what();
+    const std::string text = error.what();  // of CLI11: "--ranks: At Most 1 required but received 2"
+    const std::string name = text.substr(0, text.find(':'));
+    if (text.find(": At Most 1 ") != std::string::npos) return concat(name, " is given more than once; give it once");
+    if (text.find(" required ") != std::string::npos && text.ends_with(" missing"))
+        return concat(name, " needs a value");
+    return text;
 }
 
 // Refuses an option that has no effect on this command line.

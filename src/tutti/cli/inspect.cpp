@@ -135,7 +135,9 @@ std::string checkpoint_at(const std::string& path, checkpoint::FileSystem& files
     const checkpoint::Store store(files, place.directory, checkpoint::Access::read,
                                   [&](const std::string& message) { io.err << "tutti: warning: " << message << '\n'; });
     const auto stored = store.list();
-    check<DataError>(!stored.empty(), place.directory, ": there is no checkpoint");
+    check<DataError>(!stored.empty(), path,
+                     ": required a run or a checkpoint, and there is none; `tutti convert --from ", path,
+                     " --to DIR` makes one of a model of Hugging Face");
     return stored.front().path;
 }
 

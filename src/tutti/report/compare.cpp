@@ -124,7 +124,7 @@ std::vector<std::pair<std::string, Fact>> facts() {
              return peaks.empty() ? std::nullopt
                                   : std::optional(short_bytes(*std::max_element(peaks.begin(), peaks.end())));
          }},
-        {"wall time", [](const RunHistory& r) { return shown(r.totals.wall_s, duration); }},
+        {"time in steps", [](const RunHistory& r) { return shown(r.totals.wall_s, duration); }},
         {"skipped steps", [](const RunHistory& r) {
              int64_t skipped = 0;
              for (const LoggedStep& step : r.steps) skipped += step.skipped_before;

@@ -223,7 +223,7 @@ std::string facts_box(const RunHistory& run) {
     add("parameters", shown(totals.parameters, count));
     add("steps", run.steps.empty() ? std::nullopt : std::optional(concat(run.steps.back().step)));
     add("tokens", shown(totals.tokens ? totals.tokens : last_of(run, &LoggedStep::tokens), count));
-    add("wall time", shown(totals.wall_s, duration));
+    add("time in steps", shown(totals.wall_s, duration));
     add("final loss", shown(totals.final_loss ? totals.final_loss : last_of(run, &LoggedStep::loss), loss));
     add("evaluation loss", shown(last_of(run, &LoggedStep::eval_loss), loss));
     add("tokens/s, median", shown(median(finite(values_of(run, &LoggedStep::tokens_per_s))), count));

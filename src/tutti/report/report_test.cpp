@@ -358,7 +358,7 @@ TEST(ReportPage, ShowsWhatTheRunWas) {
         EXPECT_NE(page.find(part), std::string::npos) << part;
     }
     EXPECT_NE(page.find("<dt>parameters</dt><dd>1M</dd>"), std::string::npos);
-    EXPECT_NE(page.find("<dt>wall time</dt><dd>1 h 1 min</dd>"), std::string::npos);
+    EXPECT_NE(page.find("<dt>time in steps</dt><dd>1 h 1 min</dd>"), std::string::npos);
     EXPECT_NE(page.find("<dt>final loss</dt><dd>0.15</dd>"), std::string::npos);
     EXPECT_NE(page.find("<dt>MFU, median</dt><dd>25 %</dd>"), std::string::npos);
     EXPECT_NE(page.find("<dt>memory peak</dt><dd>3 MiB</dd>"), std::string::npos);

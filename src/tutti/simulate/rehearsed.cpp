@@ -140,7 +140,8 @@ StepTime time_of(const Timeline& timeline, const std::vector<rehearsal::Program>
             time.offload += times * (all - on_device);
         }
     for (const auto& [group, seconds] : timeline.waited_for[busiest]) kind_of(time, group) += seconds;
-    time.bubble += timeline.seconds - timeline.busy[busiest] - timeline.waited[busiest];
+    // The two sums may exceed the whole by their rounding.
+    time.bubble += std::max(0.0, timeline.seconds - timeline.busy[busiest] - timeline.waited[busiest]);
     return time;
 }
 
@@ -155,9 +156,12 @@ mesh::Axes chained_axes(const spec::ModelSpec& model) {
 void check_machine(const spec::RunSpec& run, const hardware::Cluster& cluster) {
     const ComputeType compute = spec::compute_type_of(run);
     const std::string_view type = hardware::peak_name(compute);
+    std::vector<std::string_view> others;
+    for (const ComputeType each : kComputeTypes)
+        if (cluster.has(hardware::peak_name(each))) others.push_back(name_of(each));
     check<UsageError>(cluster.has(type), cluster.name, " has no ", type, " products (it has ", cluster.types(),
-                      "), which [precision] compute = \"", name_of(compute),
-                      "\" needs; set another of bf16, f16, tf32, f32, or name another machine");
+                      "), which [precision] compute = \"", name_of(compute), "\" needs; set precision.compute to ",
+                      joined(others, " or "), ", or name another machine");
     const MachinePrices prices(cluster, {}, std::string(type));
     if (run.offload.params || run.offload.optimizer || run.offload.activations) prices.host_copy(0);
 }
