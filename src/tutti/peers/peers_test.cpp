@@ -202,6 +202,17 @@ torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 2 --hidden-size 8 --eva
 }
 
 // Recipes are read as they are written, with what the run keeps in bf16 and gathers.
+// With and without quotes and blanks, of numbers and of variables.
+TEST(Peers, AScriptThatMultiplies) {
+    for (const char* value : {"$((2 * 3))", "$((2*3))", "\"$((2 * 3))\"", "$(($A * 3))", "$((A * B))"}) {
+        const std::string script = concat("A=2 B=3\nN=", value, "\npython a.py --num-layers $N --seq-length ", value);
+        const TheirRun run = read(Peer::megatron, script, "x.sh");
+        for (const char* key : {"model.layers=6", "train.seq_len=6"})
+            EXPECT_NE(std::find(run.set.begin(), run.set.end(), key), run.set.end()) << script << '\n'
+                                                                                     << joined(run.set);
+    }
+}
+
 TEST(Peers, WrongValuesAreNamed) {
     const auto message = [](std::string_view text) {
         try {

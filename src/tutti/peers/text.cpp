@@ -226,8 +226,7 @@ std::vector<std::string> Script::split(const std::string& line) const {
             if (c == '(' && word.ends_with('=')) word.clear(), any = false;
             end_word();
         } else {
-            if (c == '{' && i > 0 && line[i - 1] == '$') ++depth;
-            if (c == '(' && i > 0 && line[i - 1] == '$') ++depth;
+            if ((c == '{' || c == '(') && (depth > 0 || (i > 0 && line[i - 1] == '$'))) ++depth;
             if ((c == '}' || c == ')') && depth > 0) --depth;
             word += c;
             any = true;
