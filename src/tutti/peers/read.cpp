@@ -53,13 +53,18 @@ class Reading {
         const auto found = given_.find(name);
         return found == given_.end() ? std::nullopt : std::optional(found->second);
     }
+    void check_is_known(const std::string& name, const std::string& value) const {
+        check<UsageError>(value.find("$((") == std::string::npos, source_, ": ", name, " ", value,
+                          ": required a product of whole numbers that 64 bits hold: write the value");
+        check<UsageError>(value.find('$') == std::string::npos, source_, ": ", name, " ", value,
+                          ": the script does not set this variable: write the value");
+    }
     std::optional<int64_t> number(const std::string& name) {
         const std::optional<std::string> text = option(name);
         if (!text) return std::nullopt;
         const std::optional<int64_t> value = parse_number<int64_t>(*text);
-        check<UsageError>(
-            value.has_value(), source_, ": ", name, " ", *text, ": a whole number is needed",
-            text->find('$') != std::string::npos ? "; the script does not set this variable: write the value" : "");
+        check_is_known(name, *text);
+        check<UsageError>(value.has_value(), source_, ": ", name, " ", *text, ": a whole number is needed");
         return value;
     }
     // All rows of one key together: the value that agrees with most of them, the first of equals.
@@ -68,8 +73,7 @@ class Reading {
         const std::optional<std::string> text = option(row.theirs);
         if (words.empty()) {
             if (!text) return;
-            check<UsageError>(text->find('$') == std::string::npos, source_, ": ", row.theirs, " ", *text,
-                              ": the script does not set this variable: write the value");
+            check_is_known(row.theirs, *text);
             return set(row.ours, *text);
         }
         // A value that the table does not have is named, whatever other options say of the key.
