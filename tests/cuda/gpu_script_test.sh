@@ -12,6 +12,9 @@ from() { tar xzOf "$out/$1.tgz" "./$2"; }
 machine=$out/machine
 mkdir -p "$machine/home"
 bash "$source/bench/gpu.sh" --pack "$build" "$machine/pack" >"$out/pack.txt" 2>&1 || { cat "$out/pack.txt"; fail "no pack"; }
+# The compressed pack is what travels.
+rm -r "$machine/pack"
+tar xzf "$machine/pack.tgz" -C "$machine" || fail "no compressed pack"
 mkdir "$machine/bench"
 cp "$source"/bench/*.sh "$source"/bench/*.py "$machine/bench"
 cp -r "$source/examples" "$machine"
