@@ -12,9 +12,9 @@
 #                                       attention, memory, health, ncu of the first model
 #   bench/gpu.sh steps BUILD OUT        training steps beside PyTorch's, compiled; clocks and power meanwhile
 #   bench/gpu.sh --pack BUILD PACK      where it was built: PACK gets the programs and the libraries that they need, for a
-#                                       machine without cmake, compiler or network, and PACK.tgz all of it, a third of
-#                                       the size (116 and 37 MB). Copy it there with bench/ and examples/. BUILD needs -DTUTTI_CUDA=ON where there is no GPU; the smallest has
-#                                       also -DTUTTI_ONEDNN=OFF -DTUTTI_SENTENCEPIECE=OFF.
+#                                       machine without cmake, compiler or network, and PACK.tgz all of it (37 of 116 MB).
+#                                       Copy it there with bench/ and examples/. BUILD needs -DTUTTI_CUDA=ON where there
+#                                       is no GPU; the smallest has also -DTUTTI_ONEDNN=OFF -DTUTTI_SENTENCEPIECE=OFF.
 #
 # BUILD: a build directory or a pack. Exit code 0: all that was asked for ran, and all tests passed; 1: a test failed; 2:
 # nothing could run; 3: a part did not run, failed or ran out of time, and the last lines name it. The last table has each
