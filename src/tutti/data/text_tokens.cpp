@@ -11,6 +11,7 @@
 #include <map>
 #include <sstream>
 
+#include "tutti/base/digits.h"
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
 #include "tutti/data/encode_files.h"
@@ -32,7 +33,7 @@ std::string_view text_of(const MappedFile& file) {
     return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
 }
 
-std::string digest_of_file(const std::string& path) { return text::to_hex(text::digest_of(text_of(MappedFile(path)))); }
+std::string digest_of_file(const std::string& path) { return to_hex(text::digest_of(text_of(MappedFile(path)))); }
 
 // A directory that is removed at the end of the scope unless it has been renamed, and by the next start after a kill.
 struct Temporary {
@@ -109,7 +110,7 @@ namespace {
 // the ids depend on. Another text or tokenizer has another directory, so an existing one is never stale. Old
 // directories may be deleted at any time.
 std::string cache_directory(const MappedFile& text, uint64_t key) {
-    return concat(text.path(), ".", text::to_hex(key), ".tokens");
+    return concat(text.path(), ".", to_hex(key), ".tokens");
 }
 
 std::string directory_of(const MappedFile& file, const text::Tokenizer& tokenizer) {

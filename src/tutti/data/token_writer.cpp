@@ -16,6 +16,7 @@
 #include <limits>
 #include <thread>
 
+#include "tutti/base/digits.h"
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
 #include "tutti/base/to_size.h"
@@ -231,7 +232,7 @@ std::string maker_file(const std::string& prefix) { return prefix + ".tokenizer"
 // "5f0c1d2e3a4b5c6d byte-level BPE (gpt2), 50257 ids: gpt2/tokenizer.json"
 void write_maker(const std::string& prefix, const TokensMaker& maker) {
     NewFile file(maker_file(prefix));
-    const std::string line = concat(text::to_hex(maker.fingerprint), " ", maker.description, "\n");
+    const std::string line = concat(to_hex(maker.fingerprint), " ", maker.description, "\n");
     file.write(line.data(), line.size());
     file.commit();
 }

@@ -15,6 +15,7 @@
 #include "tutti/peers/tables.h"
 #include "tutti/peers/text.h"
 #include "tutti/spec/model_spec.h"
+#include "tutti/spec/rules.h"
 #include "tutti/spec/toml.h"
 
 namespace tutti::peers {
@@ -377,8 +378,7 @@ TheirRun read(Peer peer, std::string_view text, const std::string& source_name) 
     };
     const Values options = script.options();
     const auto times_nodes = [](int64_t ranks, int64_t nodes) {
-        int64_t all = 0;
-        return __builtin_mul_overflow(ranks, std::max<int64_t>(1, nodes), &all) ? INT64_MAX : all;
+        return spec::product({ranks, std::max<int64_t>(1, nodes)});
     };
     int64_t world = count({"WORLD_SIZE", "world_size", "NUM_GPUS", "NGPUS"}, script.variables());
     if (world == 0) world = times_nodes(count({"--nproc-per-node"}, options), count({"--nnodes"}, options));

@@ -1,4 +1,5 @@
 // planner/limits.cpp: layouts in words: what a search leaves out, and what it holds fixed.
+#include <limits>
 #include <map>
 #include <set>
 #include <sstream>
@@ -7,6 +8,7 @@
 #include "tutti/base/error.h"
 #include "tutti/planner/rules.h"
 #include "tutti/spec/nearest.h"
+#include "tutti/spec/rules.h"
 
 namespace tutti::planner {
 
@@ -119,7 +121,10 @@ void hold(Limits& limits, const std::string& layout) {
             if (stem == "dp" && i + 2 < words.size() && words[i + 1] == "x") {  // "dp 2 x 4": copies of shards
                 limits.dp_replicate = limits.dp;
                 i += 2;
-                limits.dp.front() *= number("dp", words[i]);
+                const int64_t ranks = spec::product({limits.dp.front(), number("dp", words[i])});
+                check<UsageError>(ranks <= std::numeric_limits<int>::max(), "--why-not \"", layout, "\": dp of ", ranks,
+                                  " ranks is more than any cluster has");
+                limits.dp = {static_cast<int>(ranks)};
             }
         } else
             throw UsageError(concat("--why-not \"", layout, "\": \"", words[i],

@@ -193,8 +193,8 @@ TEST(Limits, AreWords) {
     EXPECT_EQ(held.tp, std::vector<int>{8});
     EXPECT_EQ(held.pp, std::vector<int>{4});
     EXPECT_EQ(held.zero, std::vector<int>{3});
-    for (const char* wrong : {"", "tp", "tp x", "ttp 8", "tp 8 and pp 4", "tp 0", "dp 2 x 0", "tp 8 tp 4", "zb-v 1f1b",
-                              "ZeRO-1 ZeRO-3", "none full"})
+    for (const char* wrong : {"dp 100000 x 100000", "", "tp", "tp x", "ttp 8", "tp 8 and pp 4", "tp 0", "dp 2 x 0",
+                              "tp 8 tp 4", "zb-v 1f1b", "ZeRO-1 ZeRO-3", "none full"})
         EXPECT_THROW(hold(held, wrong), UsageError) << wrong;
 }
 

@@ -162,8 +162,8 @@ void check_machine(const spec::RunSpec& run, const hardware::Cluster& cluster) {
     check<UsageError>(cluster.has(type), cluster.name, " has no ", type, " products (it has ", cluster.types(),
                       "), which [precision] compute = \"", name_of(compute), "\" needs; set precision.compute to ",
                       joined(others, " or "), ", or name another machine");
-    const MachinePrices prices(cluster, {}, std::string(type));
-    if (run.offload.params || run.offload.optimizer || run.offload.activations) prices.host_copy(0);
+    if (run.offload.params || run.offload.optimizer || run.offload.activations)
+        MachinePrices(cluster, {}, std::string(type)).host_copy(0);
 }
 
 namespace {
@@ -215,7 +215,7 @@ RehearsedStep rehearse_on(const spec::RunSpec& run, const rehearsal::Target& tar
         chains.emplace_back(to_size(ranks));
         std::iota(chains.front().begin(), chains.front().end(), 0);
     } else {
-        // Those with slow ranks, and one without, if there is one.
+        // All chains with slow ranks, and one chain without, where the layout has such a chain.
         const mesh::Mesh mesh = parallel::make_mesh(run, ranks);
         const mesh::Axes axes = chained_axes(run.model);
         std::set<std::vector<int>> slow_ones;

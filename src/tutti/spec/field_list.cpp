@@ -49,9 +49,8 @@ void list_fields(RunSpec& run, const FieldVisitor& visit) {
     key("kv_heads", m.kv_heads, between(0, 65536), "key and value heads, a divisor of heads; mlp: 0", always);
     key("head_dim", m.head_dim, between(0, 65536), "D; gpt2: heads * head_dim = width; mlp: 0", always);
     key("kv_latent", m.kv_latent, between(0, 65536),
-        "llama: channels of the latent from which keys and values are made (DeepSeek-V2); their heads share a rotated "
-        "key "
-        "of rope_dims channels; 0: none");
+        "llama: channels of the latent from which keys and values are made (DeepSeek-V2); their heads share "
+        "a rotated key of rope_dims channels; 0: none");
     key("q_latent", m.q_latent, between(0, 65536), "llama: channels of the latent of queries; 0: none");
     key("value_dim", m.value_dim, between(0, 65536), "llama: Dv, channels of a value; 0: head_dim");
     key("ffn", m.ffn, between(0, 16777216), "F, inner size of the MLP; mlp: 0", always);

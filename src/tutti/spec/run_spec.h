@@ -1,5 +1,6 @@
 // spec/run_spec.h: the config of a run as plain data with units in the names, one struct per section of the TOML file.
-// field_list.cpp describes each field once (key, range, help); parsing, printing, --set and --help follow that description.
+// field_list.cpp describes each field once (key, range, help); parsing, printing, --set and --help follow that
+// description.
 #pragma once
 
 #include <cstdint>

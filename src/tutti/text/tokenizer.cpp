@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "tutti/base/digits.h"
 #include "tutti/base/error.h"
 #include "tutti/text/parallel.h"
 #include "tutti/text/sentencepiece.h"
@@ -132,7 +131,5 @@ Fingerprint& Fingerprint::add(std::string_view part) {
 uint64_t Fingerprint::value() const { return digest_of(bytes_); }
 
 uint64_t digest_of(std::string_view bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
-
-std::string to_hex(uint64_t value) { return tutti::to_hex(value); }
 
 }  // namespace tutti::text

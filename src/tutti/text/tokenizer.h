@@ -100,6 +100,5 @@ class Fingerprint {
 };
 
 uint64_t digest_of(std::string_view bytes);  // XXH3
-std::string to_hex(uint64_t value);          // 16 digits
 
 }  // namespace tutti::text

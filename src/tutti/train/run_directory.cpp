@@ -57,7 +57,7 @@ Json ranks_of(const StepMetrics& m) {
     return {{"rank", ranks}, {"wait_ms", waits}, {"mem_peak_bytes", peaks}};
 }
 
-// An empty object where the file is missing or unreadable: it is written anew.
+// The object in a file of the run. Empty where the file is missing or unreadable: the next write replaces the file.
 Json object_of(const std::string& path, const std::string& name) {
     try {
         const auto json = Json::try_parse(read_file_if_there(path + "/" + name).value_or(""));
