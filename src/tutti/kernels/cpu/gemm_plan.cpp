@@ -31,10 +31,13 @@ int64_t share(int64_t n, int64_t most, int64_t unit) {
 }
 
 RowsOfA rows_of_a(const Gemm& g, int64_t K, const GemmBlocks& b) {
-    if (g.transpose_a) return RowsOfA::packed;
+    if (g.transpose_a) return g.c.shape[1] <= b.columns_by_word ? RowsOfA::by_word : RowsOfA::packed;
     const bool are_words = size_of(g.a.dtype) * b.pack == static_cast<int64_t>(sizeof(float));
     return are_words && K % (b.pack * b.unit) == 0 ? RowsOfA::in_place : RowsOfA::converted;
 }
+
+// Words of a converted or packed row of op(a), of which piece_depth are used.
+int64_t row_of_a(const GemmPlan& p) { return p.piece_depth + 16; }
 
 int64_t down(const GemmPlan& p) { return in_units(p.rows, p.block_rows); }
 int64_t across(const GemmPlan& p) { return in_units(p.columns, p.block_columns); }
@@ -48,10 +51,9 @@ void cut_into_packings(GemmPlan& p, const GemmBlocks& b) {
     p.sums_wait = p.depth < p.words;
     p.columns = std::min(round_up(p.N, b.panel),
                          std::max(b.width, kPackedWords / std::max<int64_t>(p.depth, 1) / b.width * b.width));
-    p.a_row = p.piece_depth + 16;
     p.rows = p.M;
     if (p.a == RowsOfA::packed && p.pieces > 0)
-        p.rows = std::min(p.rows, kPackedWords / (p.pieces * p.a_row) / b.rows * b.rows);
+        p.rows = std::min(p.rows, kPackedWords / (p.pieces * row_of_a(p)) / b.rows * b.rows);
     if (p.sums_wait) p.rows = std::min(p.rows, kPackedWords / p.columns / b.rows * b.rows);
     p.rows = std::max(p.rows, std::min(p.M, b.rows));
 }
@@ -78,7 +80,7 @@ bool cut_into_columns(GemmPlan& p, const GemmBlocks& b, int64_t threads) {
 void cut_into_blocks(GemmPlan& p, const GemmBlocks& b, int64_t threads) {
     if (cut_into_columns(p, b, threads)) return;
     p.block_rows = share(p.rows, b.rows, b.sum_rows);
-    p.block_columns = share(p.columns, b.width, b.panel);
+    p.block_columns = share(p.columns, p.a == RowsOfA::by_word ? 2 * b.width : b.width, b.panel);
     while (blocks(p) < 4 * threads) {
         if (p.block_columns > 2 * b.panel && p.block_columns >= p.block_rows)
             p.block_columns = share(p.columns, p.block_columns / 2, b.panel);
@@ -99,9 +101,13 @@ void size_workspace(GemmPlan& p, int64_t threads) {
     p.tasks_pack_b = !p.keeps_b && !p.sums_wait && p.rows == p.M && down(p) == 1;
     p.packed_b_of_task = p.block_columns * p.piece_depth;
     p.packed_b = p.keeps_b ? 0 : p.tasks_pack_b ? slots * p.packed_b_of_task : p.columns * p.depth;
-    p.converted_rows = p.block_rows * p.a_row;
+    const bool by_word = p.a == RowsOfA::by_word;
+    p.a_row = by_word ? 1 : row_of_a(p);
+    p.a_word = by_word ? (in_units(p.block_rows, 16) | 1) * 16 : 1;
+    p.converted_rows = by_word ? p.piece_depth * p.a_word : p.block_rows * p.a_row;
     switch (p.a) {
         case RowsOfA::in_place: p.rows_of_a = 0; break;
+        case RowsOfA::by_word:
         case RowsOfA::converted: p.rows_of_a = slots * p.converted_rows; break;
         case RowsOfA::packed: p.rows_of_a = p.rows * p.pieces * p.a_row; break;
     }

@@ -46,6 +46,9 @@ struct GemmBlocks {
     int64_t rows, width, depth;
     // Up to these rows and bytes of a, which then share the L2 with half of the width, one block has all rows of c.
     int64_t spanned_rows, spanned_bytes;
+    // Up to so many columns of c, tasks convert their rows of a transposed a, for blocks of twice the width. Packing a
+    // beforehand passes it through memory, which a wider c repays.
+    int64_t columns_by_word;
 };
 
 consteval GemmBlocks gemm_blocks(const IsaConstants& isa, bool pairs) {
@@ -59,11 +62,13 @@ consteval GemmBlocks gemm_blocks(const IsaConstants& isa, bool pairs) {
             .width = tiles ? 512 : 256,
             .depth = isa.lanes == 8 || pairs || (isa.fast_pairs && !isa.tiles) ? 256 : 128,
             .spanned_rows = tiles ? 512 : 0,
-            .spanned_bytes = tiles ? 3 << 19 : 0};
+            .spanned_bytes = tiles ? 3 << 19 : 0,
+            .columns_by_word = isa.lanes == 8 || tiles ? 0 : 1536};
 }
 
-// The rows of op(a) that a task reads: in place; converted by the task itself; packed by all threads beforehand.
-enum class RowsOfA : uint8_t { in_place, converted, packed };
+// The rows of op(a) that a task reads: in place; converted by the task itself; packed by all threads beforehand; or, of
+// a transposed a, converted by the task in the order of memory: word after word, each of all rows.
+enum class RowsOfA : uint8_t { in_place, converted, packed, by_word };
 
 // The blocking of one product, from its shape, its types and the number of threads.
 struct GemmPlan {
@@ -78,11 +83,12 @@ struct GemmPlan {
     bool tasks_pack_b;    // each task packs its own panels: one block of rows reads them, from the L2
     bool sums_wait;       // in the workspace, between two packings along K
     RowsOfA a;
-    int64_t a_row;  // words of a converted or packed row, of which piece_depth are used: no power of two of
-                    // bytes, as such rows share few sets of a cache
+    // Of a converted or packed op(a): the distance between rows and the one between words of a row, in words. The
+    // greater is no power of two of bytes, as such rows share few sets of a cache.
+    int64_t a_row, a_word;
     int64_t block_rows, block_columns;  // of a block of c
     int64_t block_size;                 // sums of a block
-    int64_t converted_rows;             // words of a task's rows of a
+    int64_t converted_rows;             // a task's rows of a, in words
     int64_t packed_b_of_task;           // words of a task's panels
 
     int64_t kept_b;  // words of the whole packed b

@@ -5,10 +5,10 @@
 // After Goto and van de Geijn (2008), with the loops reordered so that c is written once: a task computes one block of
 // c (rows, width of GemmBlocks), summed in f32 in the L2 over all of K, and stores the block after bias, old c
 // and rounding. All threads first pack op(b) into panels (K, kPanel) that every task reads. a is read in
-// place; if its type or size does not fit, a task converts the rows that it is about to read, and a transposed a is
-// packed beforehand. A K larger than kPackedDepth is processed in pieces, between which the sums stay in the workspace.
-// If c is one block high, as for a group of few rows, one task reads each panel of b: the task packs the panels that it
-// reads, which then stay in the L2.
+// place; if its type or size does not fit, a task converts the rows that it is about to read; a transposed a is packed
+// beforehand, or converted by the task where c is narrow. A K larger than kPackedDepth is processed in pieces, between
+// which the sums stay in the workspace. If c is one block high, as for a group of few rows, one task reads each panel
+// of b: the task packs the panels that it reads, which then stay in the L2.
 //
 // The sum of an element is taken in the same order however c is cut into blocks: bits do not depend on threads.
 #include "tutti/kernels/cpu/isa/gemm_few_rows.h"
@@ -19,10 +19,10 @@ namespace tutti::kernels::TUTTI_ISA {
 
 namespace {
 
-// Rows of op(a): the address of the first and the distance to the next, in bytes.
+// Rows of op(a): the address of the first, and the distances between rows and between the words of a row, in bytes.
 struct Rows {
     const char* data;
-    int64_t row_bytes;
+    int64_t row_bytes, word_bytes;
 };
 
 // Destination of sums: rows `row` floats apart. Its old values begin the sums, are added at the end, or are
@@ -34,8 +34,9 @@ struct Sums {
     Old old;
 };
 
-// c (R, kVectors) vectors [+]= a (R, words) b (words, kVectors).
-template <int R, class Word>
+// c (R, kVectors) vectors [+]= a (R, words) b (words, kVectors). kByWord: neighbours are the rows of a, not the words
+// of a row.
+template <int R, bool kByWord, class Word>
 [[gnu::noinline]] void multiply_rows(Rows a, const Word* b, Sums c, int64_t words) {
     constexpr int V = kVectors;
     Vec sum[R][V];
@@ -44,10 +45,12 @@ template <int R, class Word>
 #pragma GCC unroll 4
         for (int v = 0; v < V; ++v)
             sum[r][v] = c.old == Old::begins ? load(c.data + r * c.row + v * kLanes, Full{}) : zero();
+    constexpr int64_t kBytes = sizeof(Word);
+    const int64_t row_bytes = kByWord ? kBytes : a.row_bytes, word_bytes = kByWord ? a.word_bytes : kBytes;
     // One address register reaches three rows.
     const char* row[(R + 2) / 3];
 #pragma GCC unroll 8
-    for (int i = 0; i < (R + 2) / 3; ++i) row[i] = a.data + i * 3 * a.row_bytes;
+    for (int i = 0; i < (R + 2) / 3; ++i) row[i] = a.data + i * 3 * row_bytes;
     for (int64_t k = 0; k < words; ++k, b += V * kLanes) {
         Vec right[V];
 #pragma GCC unroll 4
@@ -55,8 +58,7 @@ template <int R, class Word>
 #pragma GCC unroll 24
         for (int r = 0; r < R; ++r) {
             Word word;
-            __builtin_memcpy(&word, row[r / 3] + r % 3 * a.row_bytes + k * static_cast<int64_t>(sizeof word),
-                             sizeof word);
+            __builtin_memcpy(&word, row[r / 3] + r % 3 * row_bytes + k * word_bytes, sizeof word);
             const Vec left = broadcast(word);
 #pragma GCC unroll 4
             for (int v = 0; v < V; ++v) sum[r][v] = multiply_add(left, right[v], sum[r][v], b);
@@ -71,10 +73,10 @@ template <int R, class Word>
         }
 }
 
-template <int R, class Word>
+template <int R, bool kByWord, class Word>
 void multiply_at_most(int64_t rows, Rows a, const Word* b, Sums c, int64_t words) {
-    if (rows == R) return multiply_rows<R>(a, b, c, words);
-    if constexpr (R > 1) multiply_at_most<R - 1>(rows, a, b, c, words);
+    if (rows == R) return multiply_rows<R, kByWord>(a, b, c, words);
+    if constexpr (R > 1) multiply_at_most<R - 1, kByWord>(rows, a, b, c, words);
 }
 
 // Memory that is read soon.
@@ -88,7 +90,9 @@ struct Ahead {
 template <class Word>
 struct Pieces {
     void multiply(int64_t rows, Rows a, const Word* b, Sums c, int64_t words, Ahead) {
-        multiply_at_most<kSums / kVectors>(rows, a, b, c, words);
+        constexpr int kMost = kSums / kVectors;
+        a.word_bytes == sizeof(Word) ? multiply_at_most<kMost, false>(rows, a, b, c, words)
+                                     : multiply_at_most<kMost, true>(rows, a, b, c, words);
     }
     void finish() {}
 };
@@ -103,7 +107,7 @@ struct Pieces<Pair> {
             __builtin_memset(whole, 0, sizeof whole);
             const auto bytes = static_cast<size_t>(words) * sizeof(Pair);
             for (int64_t i = 0; i < rows; ++i) __builtin_memcpy(whole + i * words, a.data + i * a.row_bytes, bytes);
-            a = {reinterpret_cast<const char*>(whole), static_cast<int64_t>(bytes)};
+            a = {reinterpret_cast<const char*>(whole), static_cast<int64_t>(bytes), sizeof(Pair)};
         }
         tiles.multiply(reinterpret_cast<const Pair*>(a.data), a.row_bytes, b, kPanel<Pair>, c.data, c.row, words,
                        c.old == Old::begins, ahead.data, ahead.bytes);
@@ -138,7 +142,8 @@ void multiply_block(OperandsAt&& operands_at, int64_t rows, int64_t columns, int
             const bool fetches = !x.b_is_near && n + kPanel<Word> < columns;
             const char* const next = reinterpret_cast<const char*>(x.b.at(n / kPanel<Word> + 1, 0));
             for (int64_t m = 0; m < rows; m += kSumRows<Word>)
-                pieces.multiply(smaller(kSumRows<Word>, rows - m), {x.a.data + m * x.a.row_bytes, x.a.row_bytes}, panel,
+                pieces.multiply(smaller(kSumRows<Word>, rows - m),
+                                {x.a.data + m * x.a.row_bytes, x.a.row_bytes, x.a.word_bytes}, panel,
                                 sums_of(m, n, k, deep), deep,
                                 fetches ? Ahead{next + m / kSumRows<Word> * share, share} : Ahead{});
         }
@@ -146,7 +151,7 @@ void multiply_block(OperandsAt&& operands_at, int64_t rows, int64_t columns, int
     }
 }
 
-constexpr int64_t kAhead = 4;  // rows of c that are fetched before they are written
+constexpr int64_t kRowsAhead = 4;  // rows of c that are fetched before they are written
 
 inline void prefetch_row(const Gemm& g, int64_t row, Range n) {
     const int64_t element = size_of(g.c.dtype);
@@ -160,7 +165,7 @@ void for_sums(const Gemm& g, Range m, Range n, const float* sums, Finish&& finis
     const Bias* bias = g.bias.as<const Bias>();
     const int64_t rows = round_up(m.size, kSumRows<Word>);
     for (int64_t i = 0; i < m.size; ++i) {
-        if (i + kAhead < m.size) prefetch_row(g, m.begin + i + kAhead, n);
+        if (i + kRowsAhead < m.size) prefetch_row(g, m.begin + i + kRowsAhead, n);
         const int64_t row = (m.begin + i) * g.c.strides[0] + n.begin;
         for (int64_t column = 0; column < n.size; column += kPanel<Word>) {
             const float* piece = sums + (column / kPanel<Word> * rows + i) * kPanel<Word> - column;
@@ -266,11 +271,12 @@ void gemm_of(const Stream& stream, const Gemm& g) {
                 if (plan.a == RowsOfA::in_place)
                     return Rows{reinterpret_cast<const char*>(g.a.as<const T>() + height.begin * g.a.strides[0] +
                                                               words.begin * Operand<T>::kPack),
-                                g.a.strides[0] * static_cast<int64_t>(sizeof(T))};
-                const bool converts = plan.a == RowsOfA::converted;
+                                g.a.strides[0] * static_cast<int64_t>(sizeof(T)), sizeof(Word)};
+                const bool converts = plan.a != RowsOfA::packed;
                 Word* at = converts ? rows + slot * plan.converted_rows : rows_of_piece(part.begin) + row * plan.a_row;
                 if (converts) pack_rows<T>(g, plan, words, height.begin, height.size, at);
-                return Rows{reinterpret_cast<const char*>(at), plan.a_row * static_cast<int64_t>(sizeof(Word))};
+                constexpr auto kBytes = static_cast<int64_t>(sizeof(Word));
+                return Rows{reinterpret_cast<const char*>(at), plan.a_row * kBytes, plan.a_word * kBytes};
             };
             const auto panels_at = [&](Range part, Range words) {
                 if (!plan.tasks_pack_b) {
