@@ -5,14 +5,18 @@
 //
 // As in NCCL's sources (2.30): an abort returns when no operation of another communicator is in flight on its GPU
 // unless that one is aborted too (src/group.cc, commReclaim); an operation takes its communicator's CTAs, one
-// multiprocessor of 132 each, from when its own side is ready until its end (src/include/device.h); calls on
-// non-blocking communicators cost the host far more than those on blocking ones, which a virtual clock counts.
+// multiprocessor of 132 each, from when its own side is ready until its end (src/include/device.h), and messages as
+// many as the next power of two (src/graph/paths.cc, ncclTopoComputeP2pChannels); calls on non-blocking communicators
+// cost the host far more than those on blocking ones, which a virtual clock counts.
 //
-// Stricter than NCCL: using a communicator before its last call has completed is an error, and two threads that ask a
-// communicator for its error at once end the program (NCCL may free the memory of a call twice then).
+// Stricter than NCCL: using a communicator before its last call has completed is an error. Two threads that ask a
+// communicator for its error at once end the program (NCCL may free the memory of a call twice then), and so does an
+// abort whose group ends, which frees the communicators, while a call on one of them has not returned (NCCL's call uses
+// them to its end: src/group.cc, groupCleanup).
 // The functions fake_nccl_* are for tests.
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -176,6 +180,18 @@ struct State {
     const int ctas;  // of an operation
     std::atomic<bool> aborted{false};
     std::atomic<int> error{0};
+    std::atomic<int> calls{0};  // that have not returned
+};
+// A call on a communicator, which may wait inside.
+class Inside {
+  public:
+    explicit Inside(std::shared_ptr<State> state) : state_(std::move(state)) { ++state_->calls; }
+    ~Inside() { --state_->calls; }
+    Inside(const Inside&) = delete;
+    Inside& operator=(const Inside&) = delete;
+
+  private:
+    const std::shared_ptr<State> state_;
 };
 struct Gpu {
     std::mutex mutex;
@@ -185,18 +201,18 @@ struct Gpu {
 
     // Runs an operation; false: aborted before it began.
     template <class Work>
-    void run(const State& state, const Work& work) {
+    void run(const State& state, int ctas, const Work& work) {
         {
             std::unique_lock lock(mutex);
             under_way.insert(&state);
-            changed.wait(lock, [&] { return state.aborted || free_multiprocessors >= state.ctas; });
-            free_multiprocessors -= state.ctas;
+            changed.wait(lock, [&] { return state.aborted || free_multiprocessors >= ctas; });
+            free_multiprocessors -= ctas;
             ++running;
         }
         if (!state.aborted) work();
         {
             const std::lock_guard lock(mutex);
-            free_multiprocessors += state.ctas;
+            free_multiprocessors += ctas;
             --running;
             under_way.erase(under_way.find(&state));
         }
@@ -277,16 +293,25 @@ Result begun(Comm comm) { return comm->blocking ? tutti::comm::nccl::kSuccess : 
 
 constexpr auto kInternalError = static_cast<Result>(3);
 
+// What a call does with its communicator after an abort (src/group.cc, groupCleanup).
+Result clean_up() {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    return kInternalError;
+}
+
 // A call that returns only when another thread aborts the communicator.
 Result wait_for_abort(Comm comm) {
     const auto net = comm->net;
     const auto state = comm->state;
-    std::unique_lock lock(net->mutex);
-    net->changed.wait(lock, [&] { return state->aborted.load(); });
-    return kInternalError;
+    {
+        std::unique_lock lock(net->mutex);
+        net->changed.wait(lock, [&] { return state->aborted.load(); });
+    }
+    return clean_up();
 }
 
 Result collective(const Call& call, Comm comm, void* stream) {
+    const Inside call_on(comm->state);
     if (!begin_call(comm)) return kInvalidUsage;
     ++started;
     host_us += kCallUs[comm->blocking];
@@ -312,8 +337,9 @@ Result collective(const Call& call, Comm comm, void* stream) {
         if (!meeting.done) meeting.calls.erase(rank);
         if (meeting.done && ++meeting.left == net->size) net->meetings.erase(number);
     };
-    tutti::emulation::enqueue(static_cast<cudaStream_t>(stream),
-                              [state = comm->state, work = std::move(work)] { state->gpu.run(*state, work); });
+    tutti::emulation::enqueue(static_cast<cudaStream_t>(stream), [state = comm->state, work = std::move(work)] {
+        state->gpu.run(*state, state->ctas, work);
+    });
     return begun(comm);
 }
 
@@ -426,6 +452,10 @@ Comm join(const std::shared_ptr<Net>& net, int rank, const Config& config) {
 void end_aborts() {
     for (const Comm comm : std::exchange(group_aborts, {})) {
         comm->state->gpu.wait_for_others();
+        if (comm->state->calls > 0)
+            die("an abort frees a communicator on which another thread is inside a call; end the group of the aborts "
+                "when "
+                "that call has returned");
         ncclCommDestroy(comm);
     }
 }
@@ -467,6 +497,7 @@ Result ncclCommInitRankConfig(Comm* comm, int ranks, UniqueId id, int rank, Conf
     return tutti::comm::nccl::kInProgress;
 }
 Result ncclCommSplit(Comm comm, int, int, Comm* split, Config* config) {
+    const Inside call_on(comm->state);
     if (!begin_call(comm)) return kInvalidUsage;
     if (next_plan.fault == Fault::stuck) return next_plan = {}, wait_for_abort(comm);
     std::shared_ptr<Net> net;
@@ -515,12 +546,14 @@ Result ncclGroupEnd() {
     ++started;
     const Comm comm = all.front().comm;  // all are of one communicator and stream
     host_us += kCallUs[comm->blocking];
+    const Inside call_on(comm->state);
     if (!begin_call(comm)) return kInvalidUsage;
     const auto work = [all, net = comm->net, state = comm->state, rank = comm->rank] {
-        state->gpu.run(*state, [&] { exchange(all, net, state, rank); });
+        const int ctas = static_cast<int>(std::bit_ceil(static_cast<unsigned>(state->ctas)));
+        state->gpu.run(*state, ctas, [&] { exchange(all, net, state, rank); });
     };
     const Result result = begun(comm);
-    if (!connect(all, comm)) return kInternalError;  // another thread may have destroyed it
+    if (!connect(all, comm)) return clean_up();
     tutti::emulation::enqueue(all.front().stream, work);
     return result;
 }

@@ -79,7 +79,7 @@ void Guard::fail(const std::exception_ptr& why) {
         failed_ = true;  // a thread in settle() leaves it
     }
     device_.fail(why);
-    const std::unique_lock call(calling_, kCallTimeout);
+    std::unique_lock call(calling_, kCallTimeout);
     std::vector<Member> all;
     {
         const std::lock_guard lock(mutex_);
@@ -87,9 +87,12 @@ void Guard::fail(const std::exception_ptr& why) {
     }
     // As one group: ncclCommAbort waits, on a non-blocking communicator too, for NCCL's streams and for cudaFree, thus
     // for the kernels of this GPU's other communicators, which end only when these are aborted. In a group NCCL tells
-    // all to end before it waits for one (src/group.cc; PyTorch's abortComms() does the same).
+    // all to end before it waits for one (src/group.cc; PyTorch's abortComms() does the same), and the end of the group
+    // frees them. A thread that is inside a call leaves it once its communicator is told, and uses the communicator
+    // until then (groupCleanup in src/group.cc).
     api().group_start();
     for (const Member& m : all) api().comm_abort(m.comm);
+    if (!call.owns_lock()) static_cast<void>(call.try_lock_for(kCallTimeout));
     api().group_end();
 }
 

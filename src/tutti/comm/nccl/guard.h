@@ -53,7 +53,8 @@ class Guard {
     // concurrent calls would do so twice.
     void look();
     // The first reason stays. Aborts all communicators, and the device's waits throw `why`. A thread inside a call of
-    // NCCL has kCallTimeout to leave it; then the abort ends the call. Not in a Turn.
+    // NCCL has kCallTimeout to leave it; then the abort ends the call, and the communicators are freed when it has
+    // returned, or after another kCallTimeout. Not in a Turn.
     void fail(const std::exception_ptr& why);
 
   private:
