@@ -450,8 +450,8 @@ void list_fields(RunSpec& run, const FieldVisitor& visit) {
         "groups whose hosts do not each have the same power of two of consecutive ranks, where the tree sends more "
         "bytes between hosts");
     key("max_ctas", run.comm.max_ctas, between(0, 128),
-        "multiprocessors that NCCL may use for one operation (its CTAs); 0: NCCL's own choice. A message takes at most "
-        "4");
+        "multiprocessors that NCCL may use for one operation (its CTAs), rounded down to a power of two, which its "
+        "messages take; 0: NCCL's own choice. A message takes at most 4");
     key("spare_multiprocessors", run.comm.spare_multiprocessors, any(),
         "matrix products that overlap with communication leave max_ctas multiprocessors of the GPU to NCCL: the "
         "backward of "

@@ -2,6 +2,7 @@
 // waits, and that nothing leaks.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <bit>
 #include <chrono>
@@ -441,17 +442,47 @@ TEST(Nccl, RanksThatShareAGpuHaveItsIdentity) {
     });
 }
 
-// Both communicators of a group; 0 leaves the field unset, which means NCCL's own choice.
+// Both communicators of a group: a power of two, since NCCL takes the next one for messages, of which a sum is made
+// too; 0 leaves the field unset, which means NCCL's own choice.
 TEST(Nccl, IsToldHowManyMultiprocessorsItMayTake) {
-    for (const int ctas : {8, 4, 0}) {
-        on_gpus(2, {.max_ctas = ctas}, [](World& world, Device& device) {
+    for (const auto& [most, of_messages, collectives, messages] : std::vector<std::array<int, 4>>{
+             {8, 4, 8, 4}, {24, 4, 16, 4}, {4, 3, 4, 2}, {3, 4, 2, 2}, {0, 4, INT_MIN, 4}}) {
+        on_gpus(2, {.max_ctas = most, .message_ctas = of_messages}, [](World& world, Device& device) {
             const auto group = world.everyone("dp");
             group->all_reduce(filled(device, 8, 1)).wait();
             device.synchronize();
         });
-        EXPECT_EQ(fake_nccl().ctas(0), ctas > 0 ? ctas : INT_MIN);
-        EXPECT_EQ(fake_nccl().ctas(1), 4);  // of messages
+        EXPECT_EQ(fake_nccl().ctas(0), collectives) << most;
+        EXPECT_EQ(fake_nccl().ctas(1), messages) << of_messages << " of " << most;
     }
+}
+
+// Ten messages of twelve multiprocessors each, as asked for: with the sixteen that NCCL would take the last two would
+// not begin until another ends, and none ends before all have begun.
+TEST(Nccl, MessagesTakeNoMoreMultiprocessorsThanTheyMay) {
+    constexpr int kChannels = 10;
+    on_gpus(2, {.max_ctas = 12, .message_ctas = 12, .timeout_s = 10}, [](World& world, Device& device) {
+        std::vector<std::unique_ptr<Communicator>> channels;
+        std::vector<Tensor> tensors;
+        std::vector<Work> works;
+        for (int c = 0; c < kChannels; ++c) channels.push_back(world.channel(concat("pp ", c), {0, 1}));
+        const auto ranks = world.everyone("ranks");
+        for (const auto& channel : channels) {
+            if (world.rank() == 1) break;
+            works.push_back(channel->send(tensors.emplace_back(filled(device, 8, 1)), 1));
+            channel->start_messages();
+        }
+        while (world.rank() == 0 && fake_nccl().running() < kChannels)
+            device.synchronize();  // throws after the time-out
+        ranks->barrier();
+        for (const auto& channel : channels) {
+            if (world.rank() == 0) break;
+            works.push_back(channel->receive(tensors.emplace_back(filled(device, 8, 0)), 0));
+            channel->start_messages();
+        }
+        wait_all(works);
+        check(tensors.back().to_host<float>()[7] == 1, "a message");
+    });
 }
 
 TEST(Nccl, SaysItsVersion) {

@@ -57,7 +57,7 @@ inline FakeNccl& fake_nccl() {
 
 struct GpuRankOptions {
     SumOrder order = SumOrder::tree;
-    int max_ctas = 0;
+    int max_ctas = 0, message_ctas = DeviceWorldOptions().message_ctas;
     int ranks_of_host = kMostRanks;  // ranks [0, n) share a host, [n, 2 n) the next, ...
     double timeout_s = 60;           // of operations on GPUs; the host has a minute
     int first_gpu = 0;               // of rank 0; worlds at the same time have GPUs of their own
@@ -127,14 +127,17 @@ class ByEnvironment {
 
 inline void on_gpus(int ranks, const GpuRankOptions& options, const std::function<void(World&, Device&)>& body) {
     fake_nccl();
-    run_ranks(
-        ranks, {.timeout_s = 60, .flight_directory = options.flight_directory, .watched = true}, [&](World& threads) {
-            const auto device = make_cuda_device(options.first_gpu + threads.rank());
-            HostsWorld hosts(threads, options.ranks_of_host);
-            const auto world = nccl_world(
-                hosts, *device, {.order = options.order, .max_ctas = options.max_ctas, .timeout_s = options.timeout_s});
-            body(*world, *device);
-        });
+    run_ranks(ranks, {.timeout_s = 60, .flight_directory = options.flight_directory, .watched = true},
+              [&](World& threads) {
+                  const auto device = make_cuda_device(options.first_gpu + threads.rank());
+                  HostsWorld hosts(threads, options.ranks_of_host);
+                  const auto world = nccl_world(hosts, *device,
+                                                {.order = options.order,
+                                                 .max_ctas = options.max_ctas,
+                                                 .message_ctas = options.message_ctas,
+                                                 .timeout_s = options.timeout_s});
+                  body(*world, *device);
+              });
 }
 
 }  // namespace tutti::comm

@@ -189,9 +189,11 @@ void NcclCommunicator::make_communicators(const UniqueId& id, bool is_channel) {
     if (size() == 2) connect_two();
 }
 
+// For messages NCCL takes the next power of two (src/graph/paths.cc), for a sum along the tree too, which is made of
+// them: so it is told a power of two.
 void NcclCommunicator::split(Comm& made, int max_ctas, std::string_view what) {
     Config config{.blocking = 1};
-    if (max_ctas > 0) config.max_ctas = max_ctas;
+    if (max_ctas > 0) config.max_ctas = static_cast<int>(std::bit_floor(static_cast<unsigned>(max_ctas)));
     const Result result = api().comm_split(root_, 0, rank(), &made, &config);
     guard_.check(result, what, name());
     guard_.settle(root_, what, name());
