@@ -20,7 +20,7 @@ set(slow_of_misuse_test Misuse.ADirectoryOfCheckpointsThat* Misuse.AReadOnlyMoun
   Misuse.ASampleIsMadeWhenAsked)
 set(slow_of_course_test Course.*)
 set(slow_of_cuda_emulated_tests AttentionOnSmallerGpus.* CudaAttention.* CudaTf32.* Kernels/CudaAttention.*
-  Ops/CudaEquivalence.*)
+  LongMatrices.* Ops/CudaEquivalence.*)
 set(slow_of_cuda_cudnn_emulated_tests CudnnAttention.ComputesWhat*)
 set(slow_of_cuda_memory_tests CudaTools.* CudaTraining.*)
 set(slow_of_cuda_training_tests *)

@@ -1,5 +1,5 @@
-// cuDNN in a build without cuDNN's headers, such as the emulated build; and all kernels on emulated GPUs
-// whose blocks have less shared memory than Hopper's.
+// cuDNN in a build without cuDNN's headers, such as the emulated build; all kernels on emulated GPUs whose blocks have
+// less shared memory than Hopper's; and grids of very long matrices.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -7,10 +7,12 @@
 #include "tests/cuda/emulation/api.h"
 #include "tutti/base/error.h"
 #include "tutti/base/testing/draws.h"
+#include "tutti/device/cuda/cuda_device.h"
 #include "tutti/kernels/cuda/cuda_table.h"
 #include "tutti/kernels/cuda/cudnn_graph.h"
 #include "tutti/kernels/testing/cuda_place.h"
 #include "tutti/kernels/testing/equivalence.h"
+#include "tutti/tensor/tensor.h"
 
 namespace tutti::kernels::cuda {
 namespace {
@@ -59,6 +61,31 @@ TEST(SmallerGpus, RunEveryOp) {
         }
     }
     emulation::set_capability(9, 0);
+}
+
+// More than 65535 blocks of rows, the most that the second dimension of a grid has: of one group, and of groups of one
+// column.
+TEST(LongMatrices, AreQuantized) {
+    constexpr int64_t kRows = 32 * 65535 + 1;
+    std::vector<float> values(kRows, 1);
+    values.back() = 448;
+    for (const GroupShape group : {GroupShape{kRows, 1}, GroupShape{32, 1}}) {
+        const auto codes_of = [&](Device& device, const KernelTable& table) {
+            const auto empty = [&](int64_t n, DType dtype) {
+                return Tensor::empty(device, {n, 1}, dtype, Purpose::workspace);
+            };
+            const Tensor x = Tensor::from_host<float>(device, {kRows, 1}, values, Purpose::workspace);
+            const Tensor codes = empty(kRows, DType::e4m3);
+            const Tensor divisors = empty((kRows + group.rows - 1) / group.rows, DType::f32);
+            table.quantize(
+                device.stream(),
+                {.x = x.view(), .codes = codes.view(), .scales = {.values = divisors.view(), .group = group}});
+            std::vector<uint8_t> bytes(kRows);
+            device.copy_out(bytes.data(), codes.view().data, kRows);
+            return std::pair(bytes, divisors.to_host<float>());
+        };
+        EXPECT_EQ(codes_of(*make_cuda_device(0), cuda_table()), codes_of(*make_cpu_device(1), reference_table()));
+    }
 }
 
 }  // namespace

@@ -164,6 +164,18 @@ __global__ void __launch_bounds__(kThreads) quantize_groups(Matrix<T> x, Target 
     lost.add_to_total();
 }
 
+// Blocks of 32 columns and some rows in a grid of one dimension, columns first: the second dimension of a grid ends at
+// 65535.
+struct Strip {
+    int64_t row, first_column;
+    template <class T>
+    __device__ explicit Strip(const Matrix<T>& x) {
+        const int64_t strips = (x.columns + kWarp - 1) / kWarp;
+        row = blockIdx.x / strips;
+        first_column = blockIdx.x % strips * kWarp;
+    }
+};
+
 // Groups of one column: a block takes the rows of a group in 32 columns, a lane for each column.
 template <int kFraction, class T>
 __global__ void __launch_bounds__(kThreads) quantize_columns(Matrix<T> x, Target t) {
@@ -172,7 +184,8 @@ __global__ void __launch_bounds__(kThreads) quantize_columns(Matrix<T> x, Target
     };
     auto& shared = block_shared<Largest>();
     const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
-    const int64_t i = blockIdx.y, c = static_cast<int64_t>(blockIdx.x) * kWarp + lane, first = i * t.groups.rows;
+    const Strip strip(x);
+    const int64_t i = strip.row, c = strip.first_column + lane, first = i * t.groups.rows;
     const int64_t end = first + t.groups.rows < x.rows ? first + t.groups.rows : x.rows;
     int most = 0;
     if (c < x.columns)
@@ -198,8 +211,9 @@ __global__ void __launch_bounds__(kThreads) quantize_whole(Matrix<T> x, Target t
     };
     auto& tile = block_shared<Tile>();
     const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
-    const int64_t first = static_cast<int64_t>(blockIdx.y) * kWarp, left = static_cast<int64_t>(blockIdx.x) * kWarp;
-    const bool writes = blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0;
+    const Strip strip(x);
+    const int64_t first = strip.row * kWarp, left = strip.first_column;
+    const bool writes = blockIdx.x == 0 && threadIdx.x == 0;
     const float factor = factor_of<kFraction>(t, 0, 0, *t.amax, writes);
     Lost lost{t.lost};
     for (int r = warp; r < kWarp; r += kWarps)
@@ -229,20 +243,19 @@ void quantize_as(const Stream& stream, const Quantize& q) {
              .lost = q.lost.as<unsigned long long>()};
     const int64_t down = t.groups.down(), across = t.groups.across();
     if (x.rows * x.columns == 0) return;
-    const auto blocks = [](int64_t n, int64_t m = 1) {
-        return Grid{.blocks = dim3(static_cast<unsigned>(n), static_cast<unsigned>(m)), .threads = dim3(kThreads)};
+    const auto blocks = [](int64_t n) {
+        return Grid{.blocks = dim3(static_cast<unsigned>(n)), .threads = dim3(kThreads)};
     };
+    const int64_t strips = ceil_div(x.columns, kWarp);
     if (down == 1 && across == 1) {
         if (t.amax == nullptr) {
             int* const largest = static_cast<int*>(stream.workspace) + kPartials;
             find_largest(stream, q.x, nullptr, largest);
             t.amax = largest;
         }
-        return launch(quantize_whole<kFraction, T>, blocks(ceil_div(x.columns, kWarp), ceil_div(x.rows, kWarp)), stream,
-                      x, t);
+        return launch(quantize_whole<kFraction, T>, blocks(strips * ceil_div(x.rows, kWarp)), stream, x, t);
     }
-    if (t.groups.columns == 1)
-        return launch(quantize_columns<kFraction, T>, blocks(ceil_div(x.columns, kWarp), down), stream, x, t);
+    if (t.groups.columns == 1) return launch(quantize_columns<kFraction, T>, blocks(strips * down), stream, x, t);
     if (t.groups.rows * t.groups.columns <= kSmallGroup)
         return launch(quantize_groups<kFraction, kWarp, T>, blocks(ceil_div(down * across, kWarps)), stream, x, t);
     launch(quantize_groups<kFraction, kThreads, T>, blocks(down * across), stream, x, t);
