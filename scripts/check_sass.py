@@ -33,7 +33,7 @@ LOCAL = [
 WIDE = [
     (r"rope_kernel<[84],", 1, 0),
     (r"embedding_kernel<[84],", 1, 0),
-    (r"embedding_backward_kernel<[84],", 6, 0),
+    (r"embedding_backward_kernel<[84],", 20, 0),
     (r"gather_kernel<[84],", 1, 0),
     (r"delta_kernel<[84],", 0, 1),
     (r"norm_kernel<\w+, Team<\d>, [84],", 0, 2),

@@ -68,6 +68,9 @@ struct WriteOrder {
 };
 
 constexpr int kGradientThreads = 256;
+// Rows of one token whose loads are under way together: one after the other each takes some 1 us, and the most frequent
+// token of a text is one in twenty.
+constexpr int kRowsAhead = 8;
 
 // Block (place, strip) in the order of tokens: W columns per thread. Nothing to do where the token is that of the place
 // before, or its row is not held.
@@ -81,11 +84,24 @@ __global__ void __launch_bounds__(kGradientThreads)
     float* const target = dweight + (token - held.first) * columns + c;
     float sums[W];
     load<W>(target, sums);
-    for (int64_t at = place; at < rows && tokens[order[at]] == token; ++at) {
-        float row[W];
-        load<W>(dy + order[at] * columns + c, row);
+    bool more = true;
+    for (int64_t at = place; more; at += kRowsAhead) {
+        int32_t row[kRowsAhead];
+        float values[kRowsAhead][W];
+        bool same[kRowsAhead];
 #pragma unroll
-        for (int k = 0; k < W; ++k) sums[k] += row[k];
+        for (int j = 0; j < kRowsAhead; ++j) row[j] = at + j < rows ? order[at + j] : -1;
+#pragma unroll
+        for (int j = 0; j < kRowsAhead; ++j) same[j] = row[j] >= 0 && tokens[row[j]] == token;
+#pragma unroll
+        for (int j = 0; j < kRowsAhead; ++j)
+            if (same[j]) load<W>(dy + row[j] * columns + c, values[j]);
+#pragma unroll
+        for (int j = 0; j < kRowsAhead; ++j)
+            if (same[j])
+#pragma unroll
+                for (int k = 0; k < W; ++k) sums[k] += values[j][k];
+        more = same[kRowsAhead - 1];
     }
     store_whole<W>(sums, target);
 }
