@@ -19,8 +19,8 @@
 # BUILD: a build directory or a pack. Exit code 0: all that was asked for ran, and all tests passed; 1: a test failed; 2:
 # nothing could run; 3: a part did not run, failed or ran out of time, and the last lines name it. The last table has each
 # figure to reach, what was measured, or that it was not. The parts of a run share BUDGET seconds [480]. A test may take
-# TEST_SECONDS [100], and where tests hang, those of the same part that no time is left for are named as not run, and the
-# next part begins in time. No clock of the GPU is changed.
+# TEST_SECONDS [100], or it has hung. Where tests take long, those of the same part that no time is left for, or that its end
+# cuts off, are named as not run, and the next part begins in time. No clock of the GPU is changed.
 #
 # PARTS: those of the call that run, in this order, of kernels training nccl cudnn equal_bits curves sanitizers (correctness),
 # products tuning attention memory health ncu (rates), steps pytorch (steps) [those of the call].
@@ -266,9 +266,11 @@ tests_apart() {
     log=$out/$name/$(echo "{}" | tr / _).log
     left=$((last - $(date +%s)))
     [ "$left" -lt 5 ] && { echo "not-run {}"; exit 0; }
-    [ "$left" -lt "$limit" ] && limit=$left
+    cut=
+    [ "$left" -lt "$limit" ] && limit=$left cut=yes
     timeout -k 5 "$limit" $command "$program" --gtest_filter="{}" >"$log" 2>&1
     code=$?
+    case $cut$code in yes124 | yes137) code=not-run ;; esac  # it may have passed with all of its time
     [ $code = 0 ] && grep -q "^\[  SKIPPED \]" "$log" && code=skip
     echo "$code {}"' >"$out/$name.codes" &
   child=$!

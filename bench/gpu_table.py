@@ -345,8 +345,6 @@ def main():
     code = 1 if any(wrong) else 0
     not_measured = figures.show()
     summary["missing"] = (folder / "missing.txt").read_text().split("\n")[:-1] if (folder / "missing.txt").exists() else []
-    for line in summary["missing"]:
-        print(f"did not run:  {line}")
     code = code or not_measured
     summary["figures"] = figures.rows
     (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")

@@ -41,6 +41,8 @@ for call in first correctness rates steps; do
   grep -q 'NOT complete' "$out/$call.txt" || fail "$call: nothing is named as missing, and there is no PyTorch"
 done
 from first summary.json | grep -q '"equal_bits": true' || fail "first: two trainings differ, or did not run"
+# No part of it has the 20 s of a test, so none hung; those that were cut off have not run.
+grep -qE ' [1-9][0-9]* (failed|hung)' "$out/first.txt" && fail "first: a test that the end of its part cut off counts as failed"
 from first table.txt | grep -q 'compute-sanitizer' && fail "first: the table has a figure of a part that it has not"
 # Parts are named; what no part is called runs nothing.
 (settings+=("PARTS=memory health") && gpu_sh rates pack "$out/parts") >"$out/parts.txt" 2>&1 || true
