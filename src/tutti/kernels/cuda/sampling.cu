@@ -28,7 +28,8 @@ struct Shared {
     Count left;
 };
 
-// measure(x, key) of a logit, 0 where it does not count.
+// measure(x, key) of a logit, 0 where it does not count. Between two calls the block meets: `need` of the second is a
+// sum over its threads.
 template <class T, class Measure>
 __device__ uint32_t cut_at(const T* row, int64_t vocab, Count need, Measure measure) {
     auto& shared = block_shared<Shared>();
