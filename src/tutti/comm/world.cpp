@@ -1,5 +1,6 @@
 #include "tutti/comm/world.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
@@ -25,6 +26,12 @@ std::unique_ptr<Communicator> World::everyone(const std::string& name) {
     std::vector<int> ranks(to_size(size()));
     std::iota(ranks.begin(), ranks.end(), 0);
     return group(name, ranks);
+}
+
+int World::place_in(const std::string& group, const std::vector<int>& ranks) const {
+    const auto place = std::find(ranks.begin(), ranks.end(), rank());
+    check(place != ranks.end(), "rank ", rank(), " asks for group ", group, ", of which it is not a member");
+    return static_cast<int>(place - ranks.begin());
 }
 
 std::string reason_of(int rank, const std::exception& error) {

@@ -78,6 +78,10 @@ class World {
     void set_starting(bool starting) { starting_ = starting; }
     bool starting() const { return starting_; }
 
+  protected:
+    // This rank's place in `ranks`. Error, with the name of the group, if it is none of them.
+    int place_in(const std::string& group, const std::vector<int>& ranks) const;
+
   private:
     bool starting_ = false;
 };

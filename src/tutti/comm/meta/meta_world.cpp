@@ -1,6 +1,5 @@
 #include "tutti/comm/meta/meta_world.h"
 
-#include <algorithm>
 #include <limits>
 
 #include "tutti/base/error.h"
@@ -57,10 +56,8 @@ MetaWorld::MetaWorld(int rank, int size, CommunicationObserver* observer)
 }
 
 std::unique_ptr<Communicator> MetaWorld::group(const std::string& name, const std::vector<int>& ranks) {
-    const auto place = std::find(ranks.begin(), ranks.end(), rank_);
-    check(place != ranks.end(), "rank ", rank_, " asks for group ", name, ", of which it is not a member");
-    auto group = std::make_unique<MetaCommunicator>(name, ranks, static_cast<int>(place - ranks.begin()), progress_,
-                                                    recorder_, observer_);
+    auto group =
+        std::make_unique<MetaCommunicator>(name, ranks, place_in(name, ranks), progress_, recorder_, observer_);
     if (observer_ != nullptr) observer_->joins(*group);
     return group;
 }

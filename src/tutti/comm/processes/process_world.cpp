@@ -69,10 +69,7 @@ class ProcessWorld final : public World {
     std::vector<int> ranks_of_host() const override { return wire_->place().locals; }
 
     std::unique_ptr<Communicator> group(const std::string& name, const std::vector<int>& ranks) override {
-        int place = -1;
-        for (size_t i = 0; i < ranks.size(); ++i)
-            if (ranks[i] == rank()) place = static_cast<int>(i);
-        check(place >= 0, "rank ", rank(), " asks for group ", name, ", of which it is not a member");
+        const int place = place_in(name, ranks);
         const uint64_t key = group_key(name, ranks, generations_[{name, ranks}]++);
         auto group = std::make_shared<Group>(name, key, ranks, place, *wire_, *host_, tags_);
         return std::make_unique<ProcessCommunicator>(std::move(group), ranks, place, *progress_, recorder_);

@@ -375,10 +375,7 @@ class ThreadWorld final : public World {
     std::string backend() const override { return "threads"; }
 
     std::unique_ptr<Communicator> group(const std::string& name, const std::vector<int>& ranks) override {
-        int place = -1;
-        for (size_t i = 0; i < ranks.size(); ++i)
-            if (ranks[i] == rank_) place = static_cast<int>(i);
-        check(place >= 0, "rank ", rank_, " asks for group ", name, ", of which it is not a member");
+        const int place = place_in(name, ranks);
         const int generation = generations_[{name, ranks}]++;
         return std::make_unique<ThreadCommunicator>(registry_->group(name, ranks, generation), ranks, place, progress_,
                                                     recorder_);
