@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "tutti/comm/tcp/meeting.h"
+#include "tutti/comm/tcp/rendezvous.h"
 
 namespace {
 

@@ -135,17 +135,17 @@ std::vector<launch::HostLine> placed_hosts(const comm::Launch& around, const Lau
     return hosts;
 }
 
-launch::Gathering gathering_of(const comm::Launch& around, const spec::RunSpec& config, const std::string& out,
-                               double silence_s) {
+launch::AgentGroup agent_group_of(const comm::Launch& around, const spec::RunSpec& config, const std::string& out,
+                                  double silence_s) {
     const comm::Environment environment = comm::of_hosts(comm::process_environment());
-    launch::Gathering gathering{.meeting = comm::tcp::meeting_of(around, environment),
-                                .label = launch::job_of(out),
-                                .agents = around.size,
-                                .number = around.rank,
-                                .evidence = around.evidence,
-                                .silence_s = silence_s};
-    gathering.meeting.secret = comm::tcp::Secret(config.comm.secret, out, environment);
-    return gathering;
+    launch::AgentGroup group{.rendezvous = comm::tcp::rendezvous_of(around, environment),
+                             .label = launch::job_of(out),
+                             .agents = around.size,
+                             .number = around.rank,
+                             .evidence = around.evidence,
+                             .silence_s = silence_s};
+    group.rendezvous.secret = comm::tcp::Secret(config.comm.secret, out, environment);
+    return group;
 }
 
 }  // namespace
@@ -192,8 +192,8 @@ int launch(const LaunchArguments& given, const Io& io) {
     run.keeps_copies = config.checkpoint.memory_every > 0;
     run.require_free = [&] { train::lock_run(run.out); };
     if (around.size > 1) {
-        options.gathering = gathering_of(around, config, run.out, a.silence_s);
-        if (around.rank > 0) return launch::attend(*options.gathering, io.err);
+        options.agents = agent_group_of(around, config, run.out, a.silence_s);
+        if (around.rank > 0) return launch::serve_launcher(*options.agents, io.err);
     }
     const int code = launch::launch(run, options, io.text(), io.err);
     io.print(Json{{"out", run.out}, {"exit_code", code}, {"generation", checkpoint::newest_generation(run.out)}});

@@ -83,13 +83,13 @@ class Launcher {
   public:
     Launcher(const LaunchedRun& run, const LaunchOptions& options, std::ostream& out, std::ostream& err)
         : run_(run), options_(options), printer_(out, err) {
-        if (options.gathering) entrance_.emplace(*options.gathering);
+        if (options.agents) agents_.emplace(*options.agents);
         for (HostLine line : options.hosts) {
-            const bool direct = entrance_ ? hosts_.empty() : is_this_host(line.name);
+            const bool direct = agents_ ? hosts_.empty() : is_this_host(line.name);
             std::vector<std::string> words = {options.program, "agent"};
-            if (direct && entrance_) line.address = entrance_->own_address();
+            if (direct && agents_) line.address = agents_->own_address();
             if (!direct) words.clear();
-            if (!direct && !entrance_) {
+            if (!direct && !agents_) {
                 std::istringstream parts(options.ssh);
                 for (std::string part; parts >> part;) words.push_back(part);
                 words.insert(words.end(), {line.name, concat("exec ", options.program, " agent")});
@@ -159,13 +159,13 @@ class Launcher {
         if (stopped_by_ == 0 && reader_has_ended()) asked(SIGPIPE);
         for (size_t i = 0; i < hosts_.size(); ++i) look_at(i);
         connect();
-        if (entrance_) admit();
+        if (agents_) admit();
         if (running_) mind_the_ranks();
     }
 
     void wait() {
         std::vector<pollfd> watched = {{.fd = signals_.fd(), .events = POLLIN, .revents = 0}};
-        if (entrance_) watched.push_back({.fd = entrance_->fd(), .events = POLLIN, .revents = 0});
+        if (agents_) watched.push_back({.fd = agents_->fd(), .events = POLLIN, .revents = 0});
         for (const Host& host : hosts_)
             for (const auto& [fd, writes] : host.watched())
                 watched.push_back({.fd = fd, .events = static_cast<int16_t>(writes ? POLLOUT : POLLIN), .revents = 0});
@@ -181,15 +181,15 @@ class Launcher {
 
     // One that dials in again has noticed the end of its connection earlier than this launcher.
     void admit() {
-        for (Entrance::Guest& guest : entrance_->look()) {
-            const size_t index = to_size(guest.number);
+        for (AgentListener::Agent& agent : agents_->accept()) {
+            const size_t index = to_size(agent.number);
             Host& host = hosts_[index];
             if (host.state() != Host::State::away) {
                 const bool was_ready = host.is_ready();
                 host.lose("another agent of it has dialled in", options_.silence_s);
                 if (was_ready) lost(index);
             }
-            if (host.is_welcome()) host.admit(std::move(guest.link), guest.address);
+            if (host.is_welcome()) host.admit(std::move(agent.link), agent.address);
         }
     }
 
@@ -373,7 +373,7 @@ class Launcher {
             if (!settled) continue;
             const std::vector<int> ready = ready_slots();
             const int slots = std::accumulate(ready.begin(), ready.end(), 0);
-            if (first && entrance_ && slots < options_.ranks && now - begin <= kWaitForOthers) {
+            if (first && agents_ && slots < options_.ranks && now - begin <= kWaitForOthers) {
                 if (!told && now - begin > kToldAfter) {
                     printer_.say(concat("waiting for agents", missing()));
                     told = true;
@@ -389,7 +389,7 @@ class Launcher {
             }
             const std::string why = concat("required: ", options_.min_ranks, " ranks (--min-ranks); ",
                                            layout ? layout->ranks : 0, " can run", missing());
-            check(!first || entrance_, why);
+            check(!first || agents_, why);
             if (stops) {
                 tell(report::kEnded, newest_, concat("the state of step ", newest_step(), " in memory is lost. ", why));
                 return false;
@@ -570,7 +570,7 @@ class Launcher {
     const std::string secret_of_copies_ = comm::tcp::fresh_hex();
     SignalDescriptor signals_{kStopSignals};
     Printer printer_;
-    std::optional<Entrance> entrance_;
+    std::optional<AgentListener> agents_;
     std::vector<Host> hosts_;
     std::map<std::string, Losses> losses_;
     std::map<std::string, std::string> said_;       // the last line of each host

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/launch/gathering.h"
+#include "tutti/launch/agent_listener.h"
 #include "tutti/launch/hosts.h"
 
 namespace tutti::launch {
@@ -39,13 +39,13 @@ struct LaunchedRun {
 struct LaunchOptions {
     std::vector<HostLine> hosts;
     int ranks = 1, min_ranks = 1;
-    int max_restarts = 3;                     // without a new checkpoint; 0: none at all
-    double grace_s = 25;                      // from a request to stop until ranks are killed
-    double silence_s = 15;                    // without a word of an agent: its host is lost
-    double grow_after_s = 600;                // a host that came back is used after this
-    std::string ssh;                          // command that reaches a host: words that end before its name
-    std::string program;                      // this program, on every host
-    std::optional<Gathering> gathering = {};  // agents of all hosts but the first dial in; without: ssh reaches them
+    int max_restarts = 3;                   // without a new checkpoint; 0: none at all
+    double grace_s = 25;                    // from a request to stop until ranks are killed
+    double silence_s = 15;                  // without a word of an agent: its host is lost
+    double grow_after_s = 600;              // a host that came back is used after this
+    std::string ssh;                        // command that reaches a host: words that end before its name
+    std::string program;                    // this program, on every host
+    std::optional<AgentGroup> agents = {};  // agents of all hosts but the first dial in; without: ssh reaches them
 };
 
 // Returns the exit code: 0 done; 75 stopped, with nothing lost; 2, 3, 70 of a rank, which a new start would repeat; 4

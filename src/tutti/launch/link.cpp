@@ -26,22 +26,22 @@ Link::Link(Descriptor in, Descriptor out) : in_(std::move(in)), out_(std::move(o
 Link::Link(comm::tcp::Session session, End end)
     : Link{Descriptor(dup(session.socket.fd())), std::move(session.socket)} {  // braces: in this order
     reader_ = std::move(session.reader);
-    seal_out_.emplace(session, end == End::caller ? "from caller" : "from listener");
-    seal_in_.emplace(session, end == End::caller ? "from listener" : "from caller");
+    cipher_out_.emplace(session, end == End::caller ? "from caller" : "from listener");
+    cipher_in_.emplace(session, end == End::caller ? "from listener" : "from caller");
 }
 
 void Link::send(Frame::Type type, std::string_view body) {
     if (!open()) return;
     const std::string bytes = comm::tcp::to_bytes(type, body);
-    unsent_ += seal_out_ ? comm::tcp::to_bytes(Frame::Type::sealed, seal_out_->close(bytes)) : bytes;
+    unsent_ += cipher_out_ ? comm::tcp::to_bytes(Frame::Type::sealed, cipher_out_->seal(bytes)) : bytes;
     write();
 }
 
 std::optional<Frame> Link::take() {
     auto frame = reader_.take();
-    if (!frame || !seal_in_) return frame;
+    if (!frame || !cipher_in_) return frame;
     comm::tcp::FrameReader inner;
-    if (frame->type == Frame::Type::sealed) inner.add(seal_in_->open(frame->body).value_or(""));
+    if (frame->type == Frame::Type::sealed) inner.add(cipher_in_->open(frame->body).value_or(""));
     auto opened = inner.take();
     if (!opened) {
         closed_ = true;

@@ -1,5 +1,5 @@
 // launch/link.h: the connection between `tutti launch` and the agent of a host: frames (comm/tcp/socket.h) over two
-// descriptors, which are pipes or ends of ssh; or over one socket, sealed (comm/tcp/introduction.h).
+// descriptors, which are pipes or ends of ssh; or over one socket, sealed (comm/tcp/handshake.h).
 //   launcher -> agent   keep {where}, start {what to run}, stop {signal}, ping, bye {code, why}
 //   agent -> launcher   hello {version, digest}, kept {directory, port}, copied {step}, output (rank, stream, bytes),
 //                       exited {rank, how}, asked {signal}, ping
@@ -10,8 +10,8 @@
 #include <string_view>
 #include <utility>
 
-#include "tutti/comm/tcp/introduction.h"
-#include "tutti/comm/tcp/meeting.h"
+#include "tutti/comm/tcp/handshake.h"
+#include "tutti/comm/tcp/rendezvous.h"
 #include "tutti/comm/tcp/socket.h"
 
 namespace tutti::launch {
@@ -53,7 +53,7 @@ class Link {
 
     Descriptor in_, out_;
     comm::tcp::FrameReader reader_;
-    std::optional<comm::tcp::Seal> seal_out_, seal_in_;
+    std::optional<comm::tcp::Cipher> cipher_out_, cipher_in_;
     std::string unsent_;
     Clock::time_point heard_ = Clock::now();
     bool closed_ = false;

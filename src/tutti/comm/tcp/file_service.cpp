@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kPiece = int64_t{4} << 20;
-constexpr StrangerLimits kStrangers{.most = 64, .time = std::chrono::seconds(5)};
+constexpr PendingLimits kPending{.most = 64, .time = std::chrono::seconds(5)};
 constexpr std::chrono::seconds kForQuestion{60};
 constexpr std::chrono::milliseconds kFileLook{100};
 constexpr const char* kFiles = "tutti files";
@@ -102,40 +102,40 @@ std::vector<FileEntry> files_below(const std::string& directory) {
 FileServer::FileServer(std::string directory, const Key& key) : directory_(std::move(directory)), key_(key) {
     Socket listener = listen_on(false, 0);
     check(listener.open(), "no port to serve the copies in memory at: ", std::strerror(errno));
-    door_ = reception(std::move(listener), kStrangers);
+    listener_ = handshake_listener(std::move(listener), kPending);
     thread_ = std::thread([this] { run(); });
 }
 
 FileServer::~FileServer() {
     stopping_ = true;
-    ::shutdown(door_.listener().fd(), SHUT_RD);  // wakes the thread
+    ::shutdown(listener_.socket().fd(), SHUT_RD);  // wakes the thread
     thread_.join();
 }
 
 void FileServer::run() {
     while (!stopping_) {
-        pollfd door{.fd = door_.fd(), .events = POLLIN, .revents = 0};
-        poll(&door, 1, static_cast<int>(kFileLook.count()));
+        pollfd listener{.fd = listener_.fd(), .events = POLLIN, .revents = 0};
+        poll(&listener, 1, static_cast<int>(kFileLook.count()));
         if (stopping_) break;
-        for (Door::Visitor& visitor : door_.look()) {
-            Guest& guest = guests_.emplace_back();
-            guest.thread = std::thread([this, &guest, own = std::move(visitor)]() mutable {
+        for (Listener::Connection& connection : listener_.accept()) {
+            Client& client = clients_.emplace_back();
+            client.thread = std::thread([this, &client, own = std::move(connection)]() mutable {
                 try {
-                    if (const auto session = admit(std::move(own), key_, kFiles)) serve(session->socket);
+                    if (const auto session = accept_handshake(std::move(own), key_, kFiles)) serve(session->socket);
                 } catch (const std::exception&) {  // the connection ends, and the client says so
                 }
-                guest.ended = true;
+                client.ended = true;
             });
         }
-        for (auto guest = guests_.begin(); guest != guests_.end();)
-            if (guest->ended) {
-                guest->thread.join();
-                guest = guests_.erase(guest);
+        for (auto client = clients_.begin(); client != clients_.end();)
+            if (client->ended) {
+                client->thread.join();
+                client = clients_.erase(client);
             } else {
-                ++guest;
+                ++client;
             }
     }
-    for (Guest& guest : guests_) guest.thread.join();
+    for (Client& client : clients_) client.thread.join();
 }
 
 void FileServer::serve(const Socket& socket) const {
@@ -154,8 +154,8 @@ FileClient::FileClient(const std::string& host, int port, const Key& key, double
     std::string why;
     socket_ = connect_to(host, port, Clock::now() + seconds(silence_s), why);
     check<DataError>(socket_.open(), "the copies at ", name_, " cannot be reached: ", why);
-    socket_ =
-        introduce(std::move(socket_), key, kFiles, 0, concat("what listens at ", name_), seconds(silence_s)).socket;
+    socket_ = start_handshake(std::move(socket_), key, kFiles, 0, concat("what listens at ", name_), seconds(silence_s))
+                  .socket;
 }
 
 Frame FileClient::next() {

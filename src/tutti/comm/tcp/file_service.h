@@ -1,5 +1,5 @@
 // comm/tcp/file_service.h: the files below one directory of a host, for processes of the same job on other hosts:
-// copies of a run's state in memory. They are only read. After an introduction (introduction.h):
+// copies of a run's state in memory. They are only read. After a handshake (handshake.h):
 //   client -> server   question    {"list": true} or {"path", "offset", "size"}
 //   server -> client   answer      '+' and bytes, or '-' and the reason
 #pragma once
@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "tutti/comm/tcp/introduction.h"
+#include "tutti/comm/tcp/handshake.h"
 #include "tutti/comm/tcp/socket.h"
 
 namespace tutti::comm::tcp {
@@ -36,10 +36,10 @@ class FileServer {
     ~FileServer();  // closes all connections
     FileServer(const FileServer&) = delete;
     FileServer& operator=(const FileServer&) = delete;
-    int port() const { return port_of(door_.listener()); }
+    int port() const { return port_of(listener_.socket()); }
 
   private:
-    struct Guest {
+    struct Client {
         std::atomic<bool> ended{false};
         std::thread thread;
     };
@@ -48,10 +48,10 @@ class FileServer {
 
     std::string directory_;
     Key key_;
-    Door door_;
+    Listener listener_;
     std::atomic<bool> stopping_{false};
-    std::list<Guest> guests_;  // of the thread
-    std::thread thread_;       // last: uses the others
+    std::list<Client> clients_;  // of the thread
+    std::thread thread_;         // last: uses the others
 };
 
 class FileClient {

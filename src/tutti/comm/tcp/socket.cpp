@@ -88,8 +88,8 @@ class LocalAddress {
     size_t name_size_;
 };
 
-// Why the other end of a local connection is none of ours; "": it is, or the connection is not local.
-std::string stranger_of(const Socket& socket) {
+// Why a local connection is refused, whose other end is of another user; "": it is not, or the connection is not local.
+std::string foreign_owner(const Socket& socket) {
     int domain = 0;
     socklen_t size = sizeof domain;
     if (getsockopt(socket.fd(), SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0 || domain != AF_UNIX) return "";
@@ -187,7 +187,7 @@ Socket accept_from(const Socket& listener) {
         Socket socket(accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC));
         if (!socket.open()) return socket;
         set_up(socket.fd());
-        if (stranger_of(socket).empty()) return socket;
+        if (foreign_owner(socket).empty()) return socket;
     }
 }
 
@@ -197,7 +197,7 @@ Socket connect_locally(const std::string& name, Clock::time_point until, std::st
         Socket socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
         if (socket.open()) set_up(socket.fd());
         if (socket.open() && connect(socket.fd(), address.get(), address.size()) == 0) {
-            why = stranger_of(socket);
+            why = foreign_owner(socket);
             return why.empty() ? std::move(socket) : Socket();
         }
         why = concat("the local socket ", name, ": ", std::strerror(errno));

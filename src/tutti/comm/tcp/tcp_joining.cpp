@@ -34,23 +34,23 @@ void put(const std::string& text, std::array<char, N>& into) {
 
 }  // namespace
 
-TcpWire::TcpWire(const Launch& launch, const Meeting& meeting, double timeout_s, const std::vector<int>& hosts,
+TcpWire::TcpWire(const Launch& launch, const Rendezvous& rendezvous, double timeout_s, const std::vector<int>& hosts,
                  const Stop* stop)
-    : meeting_(meeting),
+    : rendezvous_(rendezvous),
       timeout_s_(timeout_s),
       stop_(stop),
       memory_(memfd_create("tutti", MFD_CLOEXEC)),
       peers_(to_size(launch.size)) {
     check<UsageError>(hosts.empty() || static_cast<int>(hosts.size()) == launch.size, "hosts are given for ",
                       hosts.size(), " ranks, but there are ", launch.size);
-    Socket listener = meeting.one_host ? listen_locally("") : listen_on(is_loopback(meeting.host), 0);
+    Socket listener = rendezvous.one_host ? listen_locally("") : listen_on(is_loopback(rendezvous.host), 0);
     check(listener.open(), "rank ", launch.rank, " cannot listen at any ",
-          meeting.one_host ? "local socket: " : "TCP port: ", std::strerror(errno));
-    door_ = Door(std::move(listener), StrangerLimits::of(launch.size, timeout_s),
-                 {.head = std::string(bytes_of(Kind::hello)), .bytes = sizeof(Hello)},
-                 [](const Nonce& challenge) { return std::string(bytes_of(challenge)); });
+          rendezvous.one_host ? "local socket: " : "TCP port: ", std::strerror(errno));
+    listener_ = Listener(std::move(listener), PendingLimits::of(launch.size, timeout_s),
+                         {.head = std::string(bytes_of(Kind::hello)), .bytes = sizeof(Hello)},
+                         [](const Nonce& challenge) { return std::string(bytes_of(challenge)); });
     check(memory_.open(), "rank ", launch.rank, " gets no memory to share (memfd_create): ", std::strerror(errno));
-    if (launch.rank == 0) hub_ = std::make_unique<Hub>(meeting, launch.size, timeout_s);
+    if (launch.rank == 0) hub_ = std::make_unique<Hub>(rendezvous, launch.size, timeout_s);
     join(launch, hosts);
 }
 
@@ -84,14 +84,14 @@ Contact TcpWire::own_contact(const Launch& launch, const std::vector<int>& hosts
     put(std::string(kMagic), contact.magic);
     contact.rank = launch.rank;
     contact.size = launch.size;
-    put(meeting_.job, contact.job);
+    put(rendezvous_.job, contact.job);
     const std::string host = hosts.empty() ? "" : concat(" host ", hosts[to_size(launch.rank)]);
     put(memory_space() + host, contact.memory_space);
     put(host_name(), contact.host);
-    if (meeting_.one_host)
-        put(local_name_of(door_.listener()), contact.address);
+    if (rendezvous_.one_host)
+        put(local_name_of(listener_.socket()), contact.address);
     else
-        contact.port = port_of(door_.listener());
+        contact.port = port_of(listener_.socket());
     contact.process = getpid();
     contact.memory = memory_.fd();
     cpu_set_t cores;
@@ -118,18 +118,18 @@ std::optional<std::string> TcpWire::proved(const Frame& answer, Frame::Type type
 }
 
 bool TcpWire::join_at(int port, const Contact& own, Clock::time_point until, std::string& why) {
-    const std::optional<Key> key = meeting_.secret.key(why);
+    const std::optional<Key> key = rendezvous_.secret.key(why);
     if (!key) return false;
     key_ = *key;
     const auto soon = std::min(until, Clock::now() + std::chrono::seconds(5));
-    control_ = meeting_.one_host ? connect_locally(meeting_.local_name(port), soon, why)
-                                 : connect_to(meeting_.host, port, soon, why);
+    control_ = rendezvous_.one_host ? connect_locally(rendezvous_.local_name(port), soon, why)
+                                    : connect_to(rendezvous_.host, port, soon, why);
     if (!control_.open()) return false;
     control_reader_ = {};
-    why = meeting_.one_host ? "what listens there does not speak as rank 0 of this job"
-                            : concat("what listens at port ", port,
-                                     " is not rank 0 of this job, or its secret is not that of this rank (",
-                                     meeting_.secret.origin(), ")");
+    why = rendezvous_.one_host ? "what listens there does not speak as rank 0 of this job"
+                               : concat("what listens at port ", port,
+                                        " is not rank 0 of this job, or its secret is not that of this rank (",
+                                        rendezvous_.secret.origin(), ")");
     const auto challenge = first_answer(until);
     if (!challenge || challenge->type != Frame::Type::challenge || challenge->body.size() != sizeof challenge_)
         return false;
@@ -141,7 +141,7 @@ bool TcpWire::join_at(int port, const Contact& own, Clock::time_point until, std
     if (!answer) return false;
     if (const auto reason = proved(*answer, Frame::Type::refusal)) {
         if (reason->starts_with(kPreempted)) rethrow_reason(*reason);
-        throw Error(concat("rank 0 at ", meeting_.place(), " refuses rank ", own.rank, ": ", *reason));
+        throw Error(concat("rank 0 at ", rendezvous_.place(), " refuses rank ", own.rank, ": ", *reason));
     }
     return proved(*answer, Frame::Type::welcome).has_value();
 }
@@ -153,22 +153,22 @@ void TcpWire::join(const Launch& launch, const std::vector<int>& hosts) {
     for (bool is_welcome = false; !is_welcome;) {
         look_for_stop();
         check<TimedOut>(Clock::now() < until, "rank ", launch.rank, " of ", launch.size, " has not found rank 0 at ",
-                        meeting_.place(), " within ", timeout_s_, " s (comm.timeout_s): ", why);
-        for (int port = meeting_.port; port < meeting_.port + meeting_.ports && !is_welcome; ++port) {
+                        rendezvous_.place(), " within ", timeout_s_, " s (comm.timeout_s): ", why);
+        for (int port = rendezvous_.port; port < rendezvous_.port + rendezvous_.ports && !is_welcome; ++port) {
             std::string of_port;
             is_welcome = join_at(port, own, until, of_port);
             if (why.empty() || control_.open()) why = of_port;  // a port that answered says more than one that does not
         }
         if (!is_welcome) std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
-    meeting_address_ = address_of_peer(control_);
+    rendezvous_address_ = address_of_peer(control_);
     // Rank 0 began to wait at another time than this rank, and can name the missing ranks, so rank 0 times out first.
     const auto last = deadline() + std::chrono::seconds(5);
     while (true) {
         const auto frame = control_reader_.read(control_);
         if (frame && frame->type == Frame::Type::table) {
             const auto table = proved(*frame, Frame::Type::table);
-            check(table.has_value(), "the table of the ranks that came from ", meeting_.place(),
+            check(table.has_value(), "the table of the ranks that came from ", rendezvous_.place(),
                   " was changed on its way");
             return take_table(*table, launch);
         }
@@ -202,7 +202,7 @@ void TcpWire::take_table(const std::string& body, const Launch& launch) {
         place_.locals.push_back(rank);
         for (size_t i = 0; i < cores.size(); ++i) cores[i] |= c.cores[i];
     }
-    if (std::ssize(place_.locals) == launch.size) door_ = {};  // there is no other host
+    if (std::ssize(place_.locals) == launch.size) listener_ = {};  // there is no other host
     place_.cores = 0;
     for (const uint64_t word : cores) place_.cores += __builtin_popcountll(word);
 }

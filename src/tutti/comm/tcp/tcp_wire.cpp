@@ -99,12 +99,12 @@ void TcpWire::finish(Request request) { complete_[to_size(request)] = true; }
 // A rank on the hub's machine may have connected over the loopback: others reach that rank at the hub's address.
 std::string TcpWire::address_of(int rank) const {
     const std::string seen = contacts_[to_size(rank)].address.data();
-    return is_loopback(seen) ? meeting_address_ : seen;
+    return is_loopback(seen) ? rendezvous_address_ : seen;
 }
 
 std::string TcpWire::place_of(int rank) const {
-    return meeting_.one_host ? concat("the local socket ", contacts_[to_size(rank)].address.data())
-                             : concat(address_of(rank), ":", contacts_[to_size(rank)].port);
+    return rendezvous_.one_host ? concat("the local socket ", contacts_[to_size(rank)].address.data())
+                                : concat(address_of(rank), ":", contacts_[to_size(rank)].port);
 }
 
 void TcpWire::connect_peer(int to) {
@@ -112,8 +112,9 @@ void TcpWire::connect_peer(int to) {
     const Contact& contact = contacts_[to_size(to)];
     std::string why;
     peer.got = 0;
-    peer.out = meeting_.one_host ? connect_locally(contact.address.data(), Clock::now() + std::chrono::seconds(5), why)
-                                 : begin_connection(address_of(to), contact.port, why);
+    peer.out = rendezvous_.one_host
+                   ? connect_locally(contact.address.data(), Clock::now() + std::chrono::seconds(5), why)
+                   : begin_connection(address_of(to), contact.port, why);
     if (!peer.out.open()) cannot_connect(to, why);
     // Before the time-out of the operation that sends the message, which would know less.
     peer.connect_until = Clock::now() + seconds(kConnect * timeout_s_);
@@ -128,7 +129,7 @@ bool TcpWire::is_connected(int to) {
     if (outcome) {
         const ssize_t n =
             recv(peer.out.fd(), peer.challenge.data() + peer.got, peer.challenge.size() - peer.got, MSG_DONTWAIT);
-        // While this rank computed, the other one took it for a stranger that says nothing.
+        // While this rank computed, the other one took its connection for one that sends nothing.
         if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) connect_peer(to);
         peer.got += n > 0 ? to_size(n) : 0;
     }
@@ -219,25 +220,26 @@ bool TcpWire::done(Request request) {
 void TcpWire::progress() {
     for (size_t to = 0; to < peers_.size(); ++to)
         if (!peers_[to].queue.empty()) flush(static_cast<int>(to));
-    std::vector<pollfd> watched = {{.fd = door_.fd(), .events = POLLIN, .revents = 0}};
+    std::vector<pollfd> watched = {{.fd = listener_.fd(), .events = POLLIN, .revents = 0}};
     for (const Incoming& in : incoming_) watched.push_back({.fd = in.socket.fd(), .events = POLLIN, .revents = 0});
     poll(watched.data(), watched.size(), 0);
     for (size_t i = incoming_.size(); i-- > 0;)
         if (watched[i + 1].revents != 0 && !read(incoming_[i]))
             incoming_.erase(incoming_.begin() + static_cast<std::ptrdiff_t>(i));
-    if (watched[0].revents == 0 && !door_.is_late()) return;
-    for (Door::Visitor& visitor : door_.look()) admit(std::move(visitor));
+    if (watched[0].revents == 0 && !listener_.is_overdue()) return;
+    for (Listener::Connection& connection : listener_.accept()) admit(std::move(connection));
 }
 
 // If it is a rank of this job.
-void TcpWire::admit(Door::Visitor visitor) {
+void TcpWire::admit(Listener::Connection connection) {
     Hello hello;
-    std::memcpy(&hello, visitor.first.data(), sizeof hello);
+    std::memcpy(&hello, connection.first.data(), sizeof hello);
     const int from = hello.header.tag;
-    if (from < 0 || from >= place_.size || !is_same(hello.proof, proof_of_link(visitor.challenge, from, place_.rank)))
+    if (from < 0 || from >= place_.size ||
+        !is_same(hello.proof, proof_of_link(connection.challenge, from, place_.rank)))
         return;
     Incoming in;
-    in.socket = std::move(visitor.socket);
+    in.socket = std::move(connection.socket);
     in.from = from;
     incoming_.push_back(std::move(in));
 }
@@ -416,14 +418,15 @@ namespace tutti::comm {
 
 void run_tcp(const Launch& launch, const WorldOptions& options, const std::function<void(World&)>& body,
              const AssignedHosts& hosts) {
-    tcp::Meeting meeting = tcp::meeting_of(launch, process_environment());
-    meeting.one_host = meeting.one_host && hosts.empty();
-    if (meeting.one_host)
-        meeting.ports = 1;  // its name is of this job alone
+    tcp::Rendezvous rendezvous = tcp::rendezvous_of(launch, process_environment());
+    rendezvous.one_host = rendezvous.one_host && hosts.empty();
+    if (rendezvous.one_host)
+        rendezvous.ports = 1;  // its name is of this job alone
     else
-        meeting.secret = tcp::Secret(options.secret, options.run_directory, process_environment());
+        rendezvous.secret = tcp::Secret(options.secret, options.run_directory, process_environment());
     processes::run_processes(
-        "tcp", [&] { return std::make_unique<tcp::TcpWire>(launch, meeting, options.timeout_s, hosts, options.stop); },
+        "tcp",
+        [&] { return std::make_unique<tcp::TcpWire>(launch, rendezvous, options.timeout_s, hosts, options.stop); },
         options, body);
 }
 

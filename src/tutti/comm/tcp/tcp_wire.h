@@ -1,8 +1,8 @@
 // comm/tcp/tcp_wire.h: the messages, shared memory and places of processes that meet without MPI, over TCP or, on one
 // host, local sockets. A rank has one connection to rank 0's hub for the whole run, and one to every rank of another
 // host that it sends to (a link), made for the first message; no call waits for a connection. On a link the receiver
-// sends a fresh number first, and the sender's hello proves that it knows the meeting's number and the job's secret.
-// Nothing is encrypted.
+// sends a fresh number first, and the sender's hello proves that it knows the number of this rendezvous and the job's
+// secret. Nothing is encrypted.
 #pragma once
 
 #include <deque>
@@ -15,7 +15,7 @@
 #include "tutti/comm/launcher.h"
 #include "tutti/comm/processes/wire.h"
 #include "tutti/comm/stop.h"
-#include "tutti/comm/tcp/meeting.h"
+#include "tutti/comm/tcp/rendezvous.h"
 #include "tutti/comm/tcp/socket.h"
 
 namespace tutti::comm::tcp {
@@ -25,7 +25,7 @@ class TcpWire final : public processes::Wire {
     // Collective over all ranks. TimedOut names the missing ranks. `hosts`: the host assigned to each rank; empty:
     // ranks that can share memory are on one host.
     // `stop`: asked while the ranks meet; nullptr: none.
-    TcpWire(const Launch& launch, const Meeting& meeting, double timeout_s, const std::vector<int>& hosts,
+    TcpWire(const Launch& launch, const Rendezvous& rendezvous, double timeout_s, const std::vector<int>& hosts,
             const Stop* stop = nullptr);
     ~TcpWire() override;
 
@@ -117,7 +117,7 @@ class TcpWire final : public processes::Wire {
     void progress();
     void flush(int to);
     bool read(Incoming& in);  // false: the connection is over
-    void admit(Door::Visitor visitor);
+    void admit(Listener::Connection connection);
     void take_header(Incoming& in);
     void take_message(Incoming& in);
     Posted take_posted(const Incoming& in);  // removes the oldest receive of the message's tag, which there must be
@@ -128,19 +128,19 @@ class TcpWire final : public processes::Wire {
     [[noreturn]] void fail(const std::string& error);
     std::string name_of(int rank) const;
 
-    const Meeting meeting_;
+    const Rendezvous rendezvous_;
     const double timeout_s_;
     const Stop* stop_;
     std::unique_ptr<Hub> hub_;  // rank 0
-    Door door_;
+    Listener listener_;
     Socket control_, memory_;
     FrameReader control_reader_;
     std::optional<std::string> abort_;
-    Key key_{};                      // of the job; then of the links of this meeting
-    Nonce challenge_{}, nonce_{};    // of the connection to the hub: its number, this rank's
-    std::vector<Contact> contacts_;  // by rank
-    std::string meeting_address_;    // rank 0's host as reached by this rank
-    std::byte* window_ = nullptr;    // the barrier's counters, then the shared memory
+    Key key_{};                       // of the job; then of the links of this rendezvous
+    Nonce challenge_{}, nonce_{};     // of the connection to the hub: its number, this rank's
+    std::vector<Contact> contacts_;   // by rank
+    std::string rendezvous_address_;  // rank 0's host as reached by this rank
+    std::byte* window_ = nullptr;     // the barrier's counters, then the shared memory
     int64_t window_bytes_ = 0;
     uint32_t barriers_ = 0;
 

@@ -8,7 +8,7 @@
 
 namespace tutti::comm {
 
-// processes::run_processes over TCP. UsageError where neither launcher nor environment gives an address (meeting.h).
+// processes::run_processes over TCP. UsageError where neither launcher nor environment gives an address (rendezvous.h).
 void run_tcp(const Launch& launch, const WorldOptions& options, const std::function<void(World&)>& body,
              const AssignedHosts& hosts = {});
 

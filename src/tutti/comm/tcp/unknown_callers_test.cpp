@@ -26,7 +26,7 @@ using namespace std::chrono_literals;
 Clock::time_point soon() { return Clock::now() + 30s; }
 
 // Of 16 ports from a free one on the loopback.
-Meeting free_meeting(const std::string& secret = "a secret of 24 bytes....") {
+Rendezvous free_rendezvous(const std::string& secret = "a secret of 24 bytes....") {
     const Environment environment = [&](const std::string& name) {
         return name == "TUTTI_SECRET" ? std::optional(secret) : std::nullopt;
     };
@@ -38,9 +38,9 @@ Meeting free_meeting(const std::string& secret = "a secret of 24 bytes....") {
             .secret = Secret("auto", "", environment)};
 }
 
-Key key_of(const Meeting& meeting) {
+Key key_of(const Rendezvous& rendezvous) {
     std::string why;
-    return meeting.secret.key(why).value();
+    return rendezvous.secret.key(why).value();
 }
 
 Socket connected(int port) {
@@ -65,17 +65,17 @@ bool is_closed_by_the_other_end(const Socket& socket) {
 // A rank that the test plays; it receives messages at `port`.
 class PlayedRank {
   public:
-    PlayedRank(const Meeting& meeting, int rank, int size, int port = 0) : key_(key_of(meeting)) {
+    PlayedRank(const Rendezvous& rendezvous, int rank, int size, int port = 0) : key_(key_of(rendezvous)) {
         Contact contact;
         kMagic.copy(contact.magic.data(), contact.magic.size());
-        meeting.job.copy(contact.job.data(), contact.job.size());
+        rendezvous.job.copy(contact.job.data(), contact.job.size());
         concat("host of ", rank).copy(contact.memory_space.data(), contact.memory_space.size());
         contact.rank = rank;
         contact.size = size;
         contact.port = port;
         std::string why;
         for (const auto until = soon(); Clock::now() < until; std::this_thread::sleep_for(10ms)) {
-            control_ = connect_to(meeting.host, meeting.port, until, why);
+            control_ = connect_to(rendezvous.host, rendezvous.port, until, why);
             if (!control_.open()) continue;
             reader_ = {};
             const Frame first = frame();
@@ -89,7 +89,7 @@ class PlayedRank {
         }
         throw Error("not welcome");
     }
-    // The meeting's number, then the contacts of all ranks.
+    // The rendezvous's number, then the contacts of all ranks.
     std::string table() { return proved(frame()).value(); }
     std::optional<std::string> proved(const Frame& f) const {
         return read_answer(f.body, key_, challenge_, nonce_, f.type);
@@ -110,24 +110,24 @@ class PlayedRank {
 };
 
 // Scanners hold more connections than the hub grants them, send no word, an endless frame, or the end of the job.
-TEST(Strangers, NeitherStopNorEnterTheMeeting) {
-    const Meeting meeting = free_meeting();
+TEST(UnknownCallers, NeitherStopNorEnterTheRendezvous) {
+    const Rendezvous rendezvous = free_rendezvous();
     constexpr int kSize = 2;
     constexpr double kTimeout = 8;  // 2 s for a stranger
-    Hub hub(meeting, kSize, kTimeout);
+    Hub hub(rendezvous, kSize, kTimeout);
     std::vector<Socket> strangers;
-    strangers.push_back(connected(meeting.port));
+    strangers.push_back(connected(rendezvous.port));
     send_frame(strangers.back(), Frame::Type::abort, "stop");
-    strangers.push_back(connected(meeting.port));
+    strangers.push_back(connected(rendezvous.port));
     const uint32_t length = 1 << 20;
     write(strangers.back(), &length, sizeof length);
-    for (const auto most = StrangerLimits::of(kSize, kTimeout).most; std::ssize(strangers) < most + 2;)
-        strangers.push_back(connected(meeting.port));
-    PlayedRank first(meeting, 0, kSize), second(meeting, 1, kSize);
+    for (const auto most = PendingLimits::of(kSize, kTimeout).most; std::ssize(strangers) < most + 2;)
+        strangers.push_back(connected(rendezvous.port));
+    PlayedRank first(rendezvous, 0, kSize), second(rendezvous, 1, kSize);
     for (PlayedRank* rank : {&first, &second}) EXPECT_EQ(rank->table().size(), sizeof(Nonce) + 2 * sizeof(Contact));
     for (size_t i = 0; i < strangers.size(); ++i) EXPECT_TRUE(is_closed_by_the_other_end(strangers[i])) << i;
     std::string why;
-    EXPECT_FALSE(connect_to("127.0.0.1", meeting.port, soon(), why).open())
+    EXPECT_FALSE(connect_to("127.0.0.1", rendezvous.port, soon(), why).open())
         << "the table is given, and the hub listens";
     first.bye();
     second.bye();
@@ -135,24 +135,24 @@ TEST(Strangers, NeitherStopNorEnterTheMeeting) {
 }
 
 // Another secret, no secret, or the proof of an earlier connection: the hub refuses the join.
-TEST(Strangers, WithoutTheSecretDoNotJoin) {
-    const Meeting meeting = free_meeting();
-    const Key key = key_of(meeting), other = key_of(free_meeting("another secret of a job"));
+TEST(UnknownCallers, WithoutTheSecretDoNotJoin) {
+    const Rendezvous rendezvous = free_rendezvous();
+    const Key key = key_of(rendezvous), other = key_of(free_rendezvous("another secret of a job"));
     Contact contact;
     kMagic.copy(contact.magic.data(), contact.magic.size());
-    meeting.job.copy(contact.job.data(), contact.job.size());
+    rendezvous.job.copy(contact.job.data(), contact.job.size());
     contact.size = 2;
     const Nonce earlier = fresh_nonce(), now = fresh_nonce();
     const Join join = make_join(key, now, contact);
-    EXPECT_TRUE(read_join(bytes_of(join), key, now, meeting.job));
+    EXPECT_TRUE(read_join(bytes_of(join), key, now, rendezvous.job));
     EXPECT_FALSE(read_join(bytes_of(join), key, now, "another job"));
-    EXPECT_FALSE(read_join(bytes_of(join), key, earlier, meeting.job));
-    EXPECT_FALSE(read_join(bytes_of(make_join(other, now, contact)), key, now, meeting.job));
-    EXPECT_FALSE(read_join(bytes_of(make_join(Key{}, now, contact)), key, now, meeting.job));
+    EXPECT_FALSE(read_join(bytes_of(join), key, earlier, rendezvous.job));
+    EXPECT_FALSE(read_join(bytes_of(make_join(other, now, contact)), key, now, rendezvous.job));
+    EXPECT_FALSE(read_join(bytes_of(make_join(Key{}, now, contact)), key, now, rendezvous.job));
     for (size_t i = 0; i < sizeof join; i += 7) {
         std::string changed(bytes_of(join));
         changed[i] = static_cast<char>(changed[i] ^ 1);
-        EXPECT_FALSE(read_join(changed, key, now, meeting.job)) << "byte " << i;
+        EXPECT_FALSE(read_join(changed, key, now, rendezvous.job)) << "byte " << i;
     }
     // Neither direction's proof serves for the other, and a welcome is no refusal.
     const std::string answer = make_answer(key, now, join.nonce, Frame::Type::welcome, "text");
@@ -218,7 +218,7 @@ TEST(Secret, ComesFromTheEnvironmentOrAFile) {
 
 // On one host strangers of this machine find no port, and processes of other users no ear. Without root this test is
 // of one user only.
-TEST(Strangers, OfAnotherUserReachNoLocalSocket) {
+TEST(UnknownCallers, OfAnotherUserReachNoLocalSocket) {
     const Socket listener = listen_locally("");
     const std::string name = local_name_of(listener);
     ASSERT_FALSE(name.empty());
@@ -256,21 +256,21 @@ struct Head {
     uint64_t number = 0;
 };
 
-TEST(Strangers, AreClosedByARankThatWaitsForMessages) {
-    const Meeting meeting = free_meeting();
+TEST(UnknownCallers, AreClosedByARankThatWaitsForMessages) {
+    const Rendezvous rendezvous = free_rendezvous();
     constexpr double kTimeout = 4;  // 1 s for a stranger
     std::string received(5, ' ');
     std::thread rank([&] {
-        TcpWire wire({.launcher = Launcher::environment, .rank = 0, .size = 2}, meeting, kTimeout, {});
+        TcpWire wire({.launcher = Launcher::environment, .rank = 0, .size = 2}, rendezvous, kTimeout, {});
         const auto request = wire.receive(received.data(), 5, 1, 7);
         for (const auto until = soon(); !wire.done(request) && Clock::now() < until;) std::this_thread::sleep_for(1ms);
         wire.finalize();
     });
-    PlayedRank peer(meeting, 1, 2);
+    PlayedRank peer(rendezvous, 1, 2);
     const std::string table = peer.table();
     Contact zero;
     ASSERT_EQ(table.size(), sizeof(Nonce) + 2 * sizeof zero);
-    const Key of_links = prove(key_of(meeting), "tutti links 1", {table.substr(0, sizeof(Nonce))});
+    const Key of_links = prove(key_of(rendezvous), "tutti links 1", {table.substr(0, sizeof(Nonce))});
     std::memcpy(&zero, table.data() + sizeof(Nonce), sizeof zero);
     std::vector<Socket> strangers;
     for (int i = 0; i < 25; ++i) strangers.push_back(connected(zero.port));
@@ -304,7 +304,7 @@ TEST(Strangers, AreClosedByARankThatWaitsForMessages) {
 // 1 fails while rank 0 connects to that host, and rank 0 must hear of the failure long before the connection's
 // time-out.
 TEST(GoneHost, DoesNotHideAnotherRanksFailure) {
-    const Meeting meeting = free_meeting();
+    const Rendezvous rendezvous = free_rendezvous();
     const Socket silent = listen_on(true, 0);
     ASSERT_EQ(listen(silent.fd(), 0), 0);
     std::vector<Socket> queue;
@@ -323,7 +323,7 @@ TEST(GoneHost, DoesNotHideAnotherRanksFailure) {
         const std::vector<int> hosts = {0, 1, 2};
         try {
             processes::run_processes(
-                "tcp", [&] { return std::make_unique<TcpWire>(launch, meeting, kTimeout, hosts); },
+                "tcp", [&] { return std::make_unique<TcpWire>(launch, rendezvous, kTimeout, hosts); },
                 {.timeout_s = kTimeout}, body);
         } catch (const std::exception& error) {
             return std::string(error.what());
@@ -345,7 +345,7 @@ TEST(GoneHost, DoesNotHideAnotherRanksFailure) {
             throw DataError("the disk of rank 1 is gone");
         });
     });
-    PlayedRank rank_2(meeting, 2, 3, port_of(silent));
+    PlayedRank rank_2(rendezvous, 2, 3, port_of(silent));
     rank_0.join();
     rank_1.join();
     EXPECT_EQ(of_0, "rank 1 failed: the disk of rank 1 is gone");
@@ -354,7 +354,7 @@ TEST(GoneHost, DoesNotHideAnotherRanksFailure) {
 
 // Without any failure elsewhere the connection's own time-out names the host, before that of the operation.
 TEST(GoneHost, IsNamed) {
-    const Meeting meeting = free_meeting();
+    const Rendezvous rendezvous = free_rendezvous();
     const Socket silent = listen_on(true, 0);
     ASSERT_EQ(listen(silent.fd(), 0), 0);
     std::vector<Socket> queue;
@@ -362,7 +362,7 @@ TEST(GoneHost, IsNamed) {
     while (queue.size() < 16 && (queue.empty() || queue.back().open()))
         queue.push_back(connect_to("127.0.0.1", port_of(silent), Clock::now() + 200ms, why));
     std::thread rank([&] {
-        TcpWire wire({.launcher = Launcher::environment, .rank = 0, .size = 2}, meeting, 3, {});
+        TcpWire wire({.launcher = Launcher::environment, .rank = 0, .size = 2}, rendezvous, 3, {});
         const auto request = wire.send("x", 1, 1, 7);
         try {
             for (const auto until = soon(); !wire.done(request) && Clock::now() < until;)
@@ -372,7 +372,7 @@ TEST(GoneHost, IsNamed) {
         }
         wire.finalize();
     });
-    PlayedRank peer(meeting, 1, 2, port_of(silent));
+    PlayedRank peer(rendezvous, 1, 2, port_of(silent));
     peer.table();
     peer.bye();
     rank.join();

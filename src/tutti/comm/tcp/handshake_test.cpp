@@ -1,6 +1,6 @@
-// comm/tcp/introduction_test.cpp: a caller that knows the secret and the label is let in, no other; a sealed message
+// comm/tcp/handshake_test.cpp: a caller that knows the secret and the label is let in, no other; a sealed message
 // arrives unchanged or not at all.
-#include "tutti/comm/tcp/introduction.h"
+#include "tutti/comm/tcp/handshake.h"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
@@ -30,28 +30,28 @@ struct Met {
 
 Met meet(const Key& of_listener, const std::string& label_of_listener, const Key& of_caller,
          const std::string& label_of_caller, int number) {
-    Door door = reception(listen_on(true, 0), {.most = 8, .time = 1h});
-    const int port = port_of(door.listener());
+    Listener listener = handshake_listener(listen_on(true, 0), {.most = 8, .time = 1h});
+    const int port = port_of(listener.socket());
     Met met;
     auto caller = std::async(std::launch::async, [&] {
         try {
             std::string why;
-            met.caller = introduce(connect_to("127.0.0.1", port, Clock::now() + 30s, why), of_caller, label_of_caller,
-                                   number, "the listener", 30s);
+            met.caller = start_handshake(connect_to("127.0.0.1", port, Clock::now() + 30s, why), of_caller,
+                                         label_of_caller, number, "the listener", 30s);
         } catch (const DataError& error) {
             met.error = error.what();
         }
     });
     for (bool seen = false; !seen; std::this_thread::sleep_for(1ms))
-        for (Door::Visitor& visitor : door.look()) {
-            met.listener = admit(std::move(visitor), of_listener, label_of_listener);
+        for (Listener::Connection& connection : listener.accept()) {
+            met.listener = accept_handshake(std::move(connection), of_listener, label_of_listener);
             seen = true;
         }
     caller.wait();
     return met;
 }
 
-TEST(Introduction, LetsInWhoKnowsTheSecretAndTheSubject) {
+TEST(Handshake, LetsInWhoKnowsTheSecretAndTheSubject) {
     const Met met = meet(some_key(1), "subject", some_key(1), "subject", 300);
     ASSERT_TRUE(met.listener && met.caller) << met.error;
     EXPECT_EQ(met.listener->number, 300);
@@ -81,13 +81,13 @@ TEST(Sockets, ListenWhereTheyAreToldTo) {
 }
 
 // A listener that lets everybody in, as one would that wants to give orders.
-TEST(Introduction, AListenerWithoutTheSecretIsNotBelieved) {
+TEST(Handshake, AListenerWithoutTheSecretIsNotBelieved) {
     const Socket listener = listen_on(true, 0);
     auto caller = std::async(std::launch::async, [&]() -> std::string {
         try {
             std::string why;
-            introduce(connect_to("127.0.0.1", port_of(listener), Clock::now() + 30s, why), some_key(1), "subject", 0,
-                      "the listener", 30s);
+            start_handshake(connect_to("127.0.0.1", port_of(listener), Clock::now() + 30s, why), some_key(1), "subject",
+                            0, "the listener", 30s);
         } catch (const DataError& error) {
             return error.what();
         }
@@ -101,14 +101,14 @@ TEST(Introduction, AListenerWithoutTheSecretIsNotBelieved) {
     EXPECT_EQ(caller.get(), "the listener does not know the secret of this job");
 }
 
-TEST(Seal, GivesWhatWasClosedInThatOrderAndNothingElse) {
+TEST(Cipher, OpensWhatWasSealedInThatOrderAndNothingElse) {
     const Session session{.socket = {}, .reader = {}, .number = 0, .key = some_key(7)};
     std::mt19937 random(69);
     for (int trial = 0; trial < 200; ++trial) {
-        Seal out(session, "there"), in(session, "there"), back(session, "back");
+        Cipher out(session, "there"), in(session, "there"), back(session, "back");
         std::string message(random() % 3000, '\0');
         for (char& c : message) c = static_cast<char>(random());
-        const std::string first = out.close(message), second = out.close(message);
+        const std::string first = out.seal(message), second = out.seal(message);
         EXPECT_NE(first, second);
         const std::string beginning = message.substr(0, 16);
         EXPECT_TRUE(beginning.size() < 16 || first.find(beginning) == std::string::npos);

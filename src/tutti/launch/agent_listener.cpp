@@ -1,4 +1,4 @@
-#include "tutti/launch/gathering.h"
+#include "tutti/launch/agent_listener.h"
 
 #include <poll.h>
 
@@ -14,80 +14,80 @@
 namespace tutti::launch {
 
 using comm::tcp::Key;
-using comm::tcp::Meeting;
+using comm::tcp::PendingLimits;
+using comm::tcp::Rendezvous;
 using comm::tcp::Session;
 using comm::tcp::Socket;
-using comm::tcp::StrangerLimits;
 using exit_codes::kBecauseOfOthers, exit_codes::kPreempted;
 
 namespace {
 
-constexpr std::chrono::seconds kAnswer{5};  // to an introduction
+constexpr std::chrono::seconds kAnswer{5};  // to a handshake
 constexpr std::chrono::seconds kConnection{2};
 constexpr std::chrono::milliseconds kBetweenCalls{250};
 constexpr std::chrono::seconds kPatience{3};  // a wait of so long is said
 constexpr std::chrono::seconds kAfterRejection{2};
 
-std::string label_of(const Gathering& gathering) {
-    return concat("tutti agents of ", gathering.meeting.job, ' ', gathering.label);
+std::string label_of(const AgentGroup& group) {
+    return concat("tutti agents of ", group.rendezvous.job, ' ', group.label);
 }
 
-std::optional<Key> key_of(const Gathering& gathering, std::string& why) {
-    const auto key = gathering.meeting.secret.key(why);
-    check<UsageError>(key != Key{}, "agents of `tutti launch` (", gathering.evidence,
+std::optional<Key> key_of(const AgentGroup& group, std::string& why) {
+    const auto key = group.rendezvous.secret.key(why);
+    check<UsageError>(key != Key{}, "agents of `tutti launch` (", group.evidence,
                       ") run what the launcher says, and need a secret that strangers do not know; comm.secret or "
                       "TUTTI_SECRET is \"none\". Remove it, and ",
                       comm::tcp::kSecretFile, " of the run directory serves");
     return key;
 }
 
-Socket listen(const Meeting& meeting, int port) {
-    return meeting.one_host ? comm::tcp::listen_locally(meeting.local_name(port))
-                            : comm::tcp::listen_on(comm::tcp::is_loopback(meeting.host), port);
+Socket listen(const Rendezvous& rendezvous, int port) {
+    return rendezvous.one_host ? comm::tcp::listen_locally(rendezvous.local_name(port))
+                               : comm::tcp::listen_on(comm::tcp::is_loopback(rendezvous.host), port);
 }
 
 }  // namespace
 
-Entrance::Entrance(const Gathering& gathering) : gathering_(gathering) {
-    const Meeting& meeting = gathering_.meeting;
-    meeting.secret.make();
+AgentListener::AgentListener(const AgentGroup& group) : group_(group) {
+    const Rendezvous& rendezvous = group_.rendezvous;
+    rendezvous.secret.make();
     std::string why;
-    const auto key = key_of(gathering_, why);
+    const auto key = key_of(group_, why);
     check(key.has_value(), why);
     key_ = *key;
-    for (int port = meeting.port; port < meeting.port + meeting.ports; ++port) {
-        Socket listener = listen(meeting, port);
+    for (int port = rendezvous.port; port < rendezvous.port + rendezvous.ports; ++port) {
+        Socket listener = listen(rendezvous, port);
         if (!listener.open()) continue;
-        door_ = comm::tcp::reception(std::move(listener), StrangerLimits::of(gathering_.agents, 60));
+        listener_ = comm::tcp::handshake_listener(std::move(listener), PendingLimits::of(group_.agents, 60));
         return;
     }
-    throw Error(concat("the launcher cannot listen for agents at ", meeting.place(), ": ", std::strerror(errno)));
+    throw Error(concat("the launcher cannot listen for agents at ", rendezvous.place(), ": ", std::strerror(errno)));
 }
 
-std::string Entrance::own_address() const {
-    return gathering_.meeting.one_host ? "127.0.0.1" : gathering_.meeting.host;
+std::string AgentListener::own_address() const {
+    return group_.rendezvous.one_host ? "127.0.0.1" : group_.rendezvous.host;
 }
 
-std::vector<Entrance::Guest> Entrance::look() {
-    std::vector<Guest> guests;
-    for (comm::tcp::Door::Visitor& visitor : door_.look()) {
-        auto session = comm::tcp::admit(std::move(visitor), key_, label_of(gathering_));
-        if (!session || session->number < 1 || session->number >= gathering_.agents) continue;
+std::vector<AgentListener::Agent> AgentListener::accept() {
+    std::vector<Agent> agents;
+    for (comm::tcp::Listener::Connection& connection : listener_.accept()) {
+        auto session = comm::tcp::accept_handshake(std::move(connection), key_, label_of(group_));
+        if (!session || session->number < 1 || session->number >= group_.agents) continue;
         std::string address = comm::tcp::address_of_peer(session->socket);
         if (address.empty() || comm::tcp::is_loopback(address)) address = own_address();  // it is on this machine
         const int number = session->number;
-        guests.push_back({number, address, Link(std::move(*session), Link::End::listener)});
+        agents.push_back({number, address, Link(std::move(*session), Link::End::listener)});
     }
-    return guests;
+    return agents;
 }
 
 namespace {
 
 class Caller {
   public:
-    Caller(const Gathering& gathering, std::ostream& err) : gathering_(gathering), err_(err) {}
+    Caller(const AgentGroup& group, std::ostream& err) : group_(group), err_(err) {}
 
-    int attend() {
+    int serve_launcher() {
         for (;;) {
             auto link = find();
             if (!link) return code_;
@@ -111,7 +111,7 @@ class Caller {
         const auto begin = Clock::now();
         auto unrefused = begin;  // the last time that the machine did not refuse
         for (bool told = false;;) {
-            for (int port = gathering_.meeting.port; port < gathering_.meeting.port + gathering_.meeting.ports; ++port)
+            for (int port = group_.rendezvous.port; port < group_.rendezvous.port + group_.rendezvous.ports; ++port)
                 if (signals.next()) {
                     code_ = kPreempted;
                     return std::nullopt;
@@ -120,9 +120,9 @@ class Caller {
                 }
             const auto now = Clock::now();
             if (!refused_) unrefused = now;
-            const std::string what = concat("the launcher at ", gathering_.meeting.place(), " has not answered agent ",
-                                            gathering_.number, " of ", gathering_.agents, ": ", why_);
-            const bool ended = has_served_ && now - unrefused > seconds(gathering_.silence_s);
+            const std::string what = concat("the launcher at ", group_.rendezvous.place(), " has not answered agent ",
+                                            group_.number, " of ", group_.agents, ": ", why_);
+            const bool ended = has_served_ && now - unrefused > seconds(group_.silence_s);
             if (ended || now - begin > kWaitForOthers) {
                 say(ended ? concat("the launcher has ended: ", why_)
                           : concat(what, "; this agent ends after ", kWaitForOthers.count(), " min"));
@@ -139,35 +139,33 @@ class Caller {
     }
 
     std::optional<Link> call(int port) {
-        const Meeting& meeting = gathering_.meeting;
+        const Rendezvous& rendezvous = group_.rendezvous;
         std::string why;
-        const auto key = key_of(gathering_, why);
+        const auto key = key_of(group_, why);
         const auto until = Clock::now() + kConnection;
         Socket socket;
         if (key)
-            socket = meeting.one_host ? comm::tcp::connect_locally(meeting.local_name(port), until, why)
-                                      : comm::tcp::connect_to(meeting.host, port, until, why);
+            socket = rendezvous.one_host ? comm::tcp::connect_locally(rendezvous.local_name(port), until, why)
+                                         : comm::tcp::connect_to(rendezvous.host, port, until, why);
         const bool has_answered = socket.open();
-        if (port == meeting.port) refused_ = true;
+        if (port == rendezvous.port) refused_ = true;
         refused_ = refused_ && !has_answered && why.ends_with(std::strerror(ECONNREFUSED));
         if (has_answered) {
             try {
-                return Link(comm::tcp::introduce(std::move(socket), *key, label_of(gathering_), gathering_.number,
-                                                 concat("what listens at port ", port), kAnswer),
+                return Link(comm::tcp::start_handshake(std::move(socket), *key, label_of(group_), group_.number,
+                                                       concat("what listens at port ", port), kAnswer),
                             Link::End::caller);
             } catch (const DataError& error) {
                 why = error.what();
             }
         }
-        if (port == meeting.port || has_answered) why_ = why;
+        if (port == rendezvous.port || has_answered) why_ = why;
         return std::nullopt;
     }
 
-    void say(const std::string& text) {
-        err_ << "tutti launch, agent " << gathering_.number << ": " << text << std::endl;
-    }
+    void say(const std::string& text) { err_ << "tutti launch, agent " << group_.number << ": " << text << std::endl; }
 
-    const Gathering& gathering_;
+    const AgentGroup& group_;
     std::ostream& err_;
     std::string why_;
     bool refused_ = false;  // by all ports: the machine is there, and no launcher
@@ -177,9 +175,9 @@ class Caller {
 
 }  // namespace
 
-int attend(const Gathering& gathering, std::ostream& err) {
+int serve_launcher(const AgentGroup& group, std::ostream& err) {
     const SignalDescriptor signals(kStopSignals);  // blocked between two servings too
-    return Caller(gathering, err).attend();
+    return Caller(group, err).serve_launcher();
 }
 
 }  // namespace tutti::launch

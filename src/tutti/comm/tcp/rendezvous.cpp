@@ -1,4 +1,4 @@
-#include "tutti/comm/tcp/meeting.h"
+#include "tutti/comm/tcp/rendezvous.h"
 
 #include <poll.h>
 #include <unistd.h>
@@ -37,7 +37,7 @@ int port_of(const char* name, const std::string& text) {
     return port;
 }
 
-Meeting given(const std::string& text, std::string job) {
+Rendezvous given(const std::string& text, std::string job) {
     const size_t colon = text.rfind(':');
     check<UsageError>(colon != std::string::npos && colon > 0, "TUTTI_RENDEZVOUS must be HOST:PORT, got '", text, "'");
     std::string host = text.substr(0, colon);
@@ -79,7 +79,7 @@ std::string first_host(const std::string& nodes) {
     return host;
 }
 
-Meeting meeting_of(const Launch& launch, const Environment& environment) {
+Rendezvous rendezvous_of(const Launch& launch, const Environment& environment) {
     const std::string job = job_of(launch, environment);
     if (const auto text = environment("TUTTI_RENDEZVOUS"); text && launch.launcher != Launcher::tutti)
         return given(*text, job);
@@ -125,12 +125,12 @@ Meeting meeting_of(const Launch& launch, const Environment& environment) {
                             "which is not set"));
 }
 
-std::string Meeting::local_name(int at) const {
+std::string Rendezvous::local_name(int at) const {
     const Proof of_job = prove({}, "tutti local name 1", {job});
     return concat("tutti-", geteuid(), "-", at, "-", to_hex(std::span(of_job).first(8)));
 }
 
-std::string Meeting::place() const {
+std::string Rendezvous::place() const {
     if (one_host) return concat("the local socket ", local_name(port), " (", origin, ")");
     return concat(host, ":", port, ports > 1 ? concat(" to ", port + ports - 1) : "", " (", origin, ")");
 }
@@ -195,7 +195,7 @@ namespace {
 // How often the thread checks whether it should end.
 constexpr int kLookMs = 50;
 
-// A `join` of its one size; nothing else of a stranger is read.
+// A `join` of its one size; nothing else is read before the proof.
 FirstMessage first_frame() {
     const std::string frame = to_bytes(Frame::Type::join, std::string(sizeof(Join), '\0'));
     return {.head = frame.substr(0, frame.size() - sizeof(Join)), .bytes = frame.size()};
@@ -203,21 +203,21 @@ FirstMessage first_frame() {
 
 }  // namespace
 
-Hub::Hub(const Meeting& meeting, int size, double timeout_s)
-    : meeting_(meeting), size_(size), timeout_s_(timeout_s), contacts_(to_size(size)) {
-    meeting_.secret.make();
+Hub::Hub(const Rendezvous& rendezvous, int size, double timeout_s)
+    : rendezvous_(rendezvous), size_(size), timeout_s_(timeout_s), contacts_(to_size(size)) {
+    rendezvous_.secret.make();
     std::string why;
-    const std::optional<Key> key = meeting_.secret.key(why);
+    const std::optional<Key> key = rendezvous_.secret.key(why);
     check(key.has_value(), why);
     key_ = *key;
     Socket listener;
-    for (int port = meeting.port; !listener.open() && port < meeting.port + meeting.ports; ++port)
-        listener =
-            meeting.one_host ? listen_locally(meeting.local_name(port)) : listen_on(is_loopback(meeting.host), port);
-    check(listener.open(), "rank 0 cannot listen at ", meeting.place(),
+    for (int port = rendezvous.port; !listener.open() && port < rendezvous.port + rendezvous.ports; ++port)
+        listener = rendezvous.one_host ? listen_locally(rendezvous.local_name(port))
+                                       : listen_on(is_loopback(rendezvous.host), port);
+    check(listener.open(), "rank 0 cannot listen at ", rendezvous.place(),
           ", where the ranks are to meet: taken by another program? TUTTI_RENDEZVOUS=HOST:PORT names another place");
-    door_ = Door(std::move(listener), StrangerLimits::of(size, timeout_s), first_frame(),
-                 [](const Nonce& challenge) { return to_bytes(Frame::Type::challenge, bytes_of(challenge)); });
+    listener_ = Listener(std::move(listener), PendingLimits::of(size, timeout_s), first_frame(),
+                         [](const Nonce& challenge) { return to_bytes(Frame::Type::challenge, bytes_of(challenge)); });
     thread_ = std::thread([this] { run(); });
 }
 
@@ -236,46 +236,46 @@ void Hub::run() {
         turn();
         if (!running_ && failure_.empty() && joined_ == size_) give_tables();
         if (!running_ && failure_.empty() && Clock::now() > until) {
-            fail(concat(missing(), " of ", size_, " ranks did not connect to ", meeting_.place(), " within ",
+            fail(concat(missing(), " of ", size_, " ranks did not connect to ", rendezvous_.place(), " within ",
                         timeout_s_, " s (comm.timeout_s): never started, ",
-                        meeting_.one_host ? "or of another user"
-                                          : concat("cut off from that address, or without the secret of this job (",
-                                                   meeting_.secret.origin(), ")")));
+                        rendezvous_.one_host ? "or of another user"
+                                             : concat("cut off from that address, or without the secret of this job (",
+                                                      rendezvous_.secret.origin(), ")")));
         }
-        all_gone_ = running_ && std::all_of(guests_.begin(), guests_.end(), [](const Guest& g) { return g.gone; });
+        all_gone_ = running_ && std::all_of(members_.begin(), members_.end(), [](const Member& g) { return g.gone; });
     }
 }
 
 void Hub::turn() {
-    std::vector<pollfd> watched = {{.fd = door_.fd(), .events = POLLIN, .revents = 0}};
-    for (const Guest& guest : guests_)
-        watched.push_back({.fd = guest.gone ? -1 : guest.socket.fd(), .events = POLLIN, .revents = 0});
+    std::vector<pollfd> watched = {{.fd = listener_.fd(), .events = POLLIN, .revents = 0}};
+    for (const Member& member : members_)
+        watched.push_back({.fd = member.gone ? -1 : member.socket.fd(), .events = POLLIN, .revents = 0});
     poll(watched.data(), watched.size(), kLookMs);
     for (size_t i = 0; i + 1 < watched.size(); ++i)
-        if (watched[i + 1].revents != 0) hear(guests_[i]);
-    for (Door::Visitor& visitor : door_.look()) admit(std::move(visitor));
+        if (watched[i + 1].revents != 0) receive(members_[i]);
+    for (Listener::Connection& connection : listener_.accept()) admit(std::move(connection));
 }
 
-void Hub::hear(Guest& guest) {
-    while (!guest.gone) {
-        const auto frame = guest.reader.read(guest.socket);
+void Hub::receive(Member& member) {
+    while (!member.gone) {
+        const auto frame = member.reader.read(member.socket);
         if (!frame) break;
         if (frame->type == Frame::Type::bye)
-            guest.gone = true;
+            member.gone = true;
         else if (frame->type == Frame::Type::abort)
-            fail(frame->body, guest.rank);
+            fail(frame->body, member.rank);
     }
-    if (!guest.reader.closed() || guest.gone) return;
-    guest.gone = true;
+    if (!member.reader.closed() || member.gone) return;
+    member.gone = true;
     if (!failure_.empty()) return;
-    const Contact& contact = contacts_[to_size(guest.rank)];
-    fail(concat("rank ", guest.rank, " has died: its process on host ", text_of(contact.host),
+    const Contact& contact = contacts_[to_size(member.rank)];
+    fail(concat("rank ", member.rank, " has died: its process on host ", text_of(contact.host),
                 " was killed, or ended in the middle of the run"),
-         guest.rank);
+         member.rank);
 }
 
-bool Hub::answer(Guest& guest, Frame::Type type, std::string_view text) const {
-    return send_frame(guest.socket, type, make_answer(key_, guest.challenge, guest.nonce, type, text));
+bool Hub::answer(Member& member, Frame::Type type, std::string_view text) const {
+    return send_frame(member.socket, type, make_answer(key_, member.challenge, member.nonce, type, text));
 }
 
 std::string Hub::refusal_of(const Contact& contact) const {
@@ -289,44 +289,44 @@ std::string Hub::refusal_of(const Contact& contact) const {
 }
 
 // Without the right proof, silence.
-void Hub::admit(Door::Visitor visitor) {
-    const std::string_view frame = visitor.first;
-    const auto join = read_join(frame.substr(frame.size() - sizeof(Join)), key_, visitor.challenge, meeting_.job);
+void Hub::admit(Listener::Connection connection) {
+    const std::string_view frame = connection.first;
+    const auto join = read_join(frame.substr(frame.size() - sizeof(Join)), key_, connection.challenge, rendezvous_.job);
     if (!join) return;
     Contact contact = join->contact;
-    Guest guest{.socket = std::move(visitor.socket),
-                .reader = {},
-                .challenge = visitor.challenge,
-                .nonce = join->nonce,
-                .rank = contact.rank};
+    Member member{.socket = std::move(connection.socket),
+                  .reader = {},
+                  .challenge = connection.challenge,
+                  .nonce = join->nonce,
+                  .rank = contact.rank};
     if (const std::string reason = refusal_of(contact); !reason.empty()) {
-        answer(guest, Frame::Type::refusal, reason);
+        answer(member, Frame::Type::refusal, reason);
         return;
     }
-    if (!meeting_.one_host) {
+    if (!rendezvous_.one_host) {
         contact.address = {};
-        address_of_peer(guest.socket).copy(contact.address.data(), contact.address.size() - 1);
+        address_of_peer(member.socket).copy(contact.address.data(), contact.address.size() - 1);
     }
     contacts_[to_size(contact.rank)] = contact;
     ++joined_;
-    answer(guest, Frame::Type::welcome, "");
-    guests_.push_back(std::move(guest));
+    answer(member, Frame::Type::welcome, "");
+    members_.push_back(std::move(member));
 }
 
-// The contacts of all ranks, after a number of this meeting (tcp_wire.h: links).
+// The contacts of all ranks, after a number of this rendezvous (tcp_wire.h: links).
 void Hub::give_tables() {
     running_ = true;
-    door_ = {};  // all ranks are here: from now on no other program can reach the hub
+    listener_ = {};  // all ranks are here: from now on no other program can reach the hub
     std::string body(bytes_of(fresh_nonce()));
     body.append(reinterpret_cast<const char*>(contacts_.data()), contacts_.size() * sizeof(Contact));
-    for (Guest& guest : guests_)
-        if (!guest.gone) answer(guest, Frame::Type::table, body);
+    for (Member& member : members_)
+        if (!member.gone) answer(member, Frame::Type::table, body);
 }
 
 void Hub::fail(const std::string& reason, int but) {
     if (failure_.empty()) failure_ = reason;
-    for (Guest& guest : guests_)
-        if (!guest.gone && guest.rank != but) send_frame(guest.socket, Frame::Type::abort, reason);
+    for (Member& member : members_)
+        if (!member.gone && member.rank != but) send_frame(member.socket, Frame::Type::abort, reason);
 }
 
 std::string Hub::missing() const {

@@ -1,4 +1,4 @@
-#include "tutti/comm/tcp/introduction.h"
+#include "tutti/comm/tcp/handshake.h"
 
 #include <sodium/crypto_aead_chacha20poly1305.h>
 
@@ -12,21 +12,21 @@ namespace tutti::comm::tcp {
 
 namespace {
 
-constexpr size_t kLongestIntroduction = 4096;  // of an end that has proved nothing
+constexpr size_t kLongestHandshake = 4096;  // of an end that has proved nothing
 
-struct Introduction {
+struct CallerHello {
     Nonce nonce{};
     Proof proof{};
     int32_t number = 0, unused = 0;
 };
 
 Proof proof_of(const Key& key, std::string_view label, std::string_view side, const Nonce& challenge,
-               const Introduction& caller) {
+               const CallerHello& caller) {
     return prove(key, concat(label, ' ', side), {bytes_of(challenge), bytes_of(caller.nonce), bytes_of(caller.number)});
 }
 
 Session session_of(Socket socket, FrameReader reader, const Key& key, std::string_view label, const Nonce& challenge,
-                   const Introduction& caller) {
+                   const CallerHello& caller) {
     return {std::move(socket), std::move(reader), caller.number, proof_of(key, label, "session", challenge, caller)};
 }
 
@@ -41,30 +41,30 @@ unsigned char* bytes(std::string& text) { return reinterpret_cast<unsigned char*
 
 }  // namespace
 
-Door reception(Socket listener, const StrangerLimits& limits) {
-    const std::string join = to_bytes(Frame::Type::join, bytes_of(Introduction{}));
+Listener handshake_listener(Socket listener, const PendingLimits& limits) {
+    const std::string join = to_bytes(Frame::Type::join, bytes_of(CallerHello{}));
     return {std::move(listener),
             limits,
-            {join.substr(0, join.size() - sizeof(Introduction)), join.size()},
+            {join.substr(0, join.size() - sizeof(CallerHello)), join.size()},
             [](const Nonce& challenge) { return to_bytes(Frame::Type::challenge, bytes_of(challenge)); }};
 }
 
-std::optional<Session> admit(Door::Visitor visitor, const Key& key, std::string_view label) {
-    Introduction caller;
-    std::memcpy(&caller, visitor.first.data() + visitor.first.size() - sizeof caller, sizeof caller);
-    if (!is_same(caller.proof, proof_of(key, label, "client", visitor.challenge, caller))) return std::nullopt;
-    const Proof own = proof_of(key, label, "server", visitor.challenge, caller);
-    if (!send_frame(visitor.socket, Frame::Type::welcome, bytes_of(own))) return std::nullopt;
-    return session_of(std::move(visitor.socket), {}, key, label, visitor.challenge, caller);
+std::optional<Session> accept_handshake(Listener::Connection connection, const Key& key, std::string_view label) {
+    CallerHello caller;
+    std::memcpy(&caller, connection.first.data() + connection.first.size() - sizeof caller, sizeof caller);
+    if (!is_same(caller.proof, proof_of(key, label, "client", connection.challenge, caller))) return std::nullopt;
+    const Proof own = proof_of(key, label, "server", connection.challenge, caller);
+    if (!send_frame(connection.socket, Frame::Type::welcome, bytes_of(own))) return std::nullopt;
+    return session_of(std::move(connection.socket), {}, key, label, connection.challenge, caller);
 }
 
-Session introduce(Socket socket, const Key& key, std::string_view label, int number, const std::string& name,
-                  Clock::duration limit) {
+Session start_handshake(Socket socket, const Key& key, std::string_view label, int number, const std::string& name,
+                        Clock::duration limit) {
     FrameReader reader;
     const auto until = Clock::now() + limit;
     const auto next = [&] {
         for (;;) {
-            if (auto frame = reader.read(socket, kLongestIntroduction)) return *frame;
+            if (auto frame = reader.read(socket, kLongestHandshake)) return *frame;
             check<DataError>(!reader.closed(), name, " has closed the connection");
             check<DataError>(readable(socket, until), name, " is silent for ",
                              std::chrono::duration<double>(limit).count(), " s");
@@ -75,7 +75,7 @@ Session introduce(Socket socket, const Key& key, std::string_view label, int num
     check<DataError>(challenge.type == Frame::Type::challenge && challenge.body.size() == theirs.size(), name,
                      " is another program");
     std::memcpy(theirs.data(), challenge.body.data(), theirs.size());
-    Introduction own{.nonce = fresh_nonce(), .number = number};
+    CallerHello own{.nonce = fresh_nonce(), .number = number};
     own.proof = proof_of(key, label, "client", theirs, own);
     check<DataError>(send_frame(socket, Frame::Type::join, bytes_of(own)), name, " has closed the connection");
     const Frame welcome = next();
@@ -84,16 +84,16 @@ Session introduce(Socket socket, const Key& key, std::string_view label, int num
     return session_of(std::move(socket), std::move(reader), key, label, theirs, own);
 }
 
-Seal::Seal(const Session& session, std::string_view direction) : key_(prove(session.key, direction, {})) {}
+Cipher::Cipher(const Session& session, std::string_view direction) : key_(prove(session.key, direction, {})) {}
 
-std::string Seal::close(std::string_view message) {
+std::string Cipher::seal(std::string_view message) {
     std::string sealed(message.size() + crypto_aead_chacha20poly1305_ietf_ABYTES, '\0');
     crypto_aead_chacha20poly1305_ietf_encrypt(bytes(sealed), nullptr, bytes(message), message.size(), nullptr, 0,
                                               nullptr, nonce_of(count_++).data(), key_.data());
     return sealed;
 }
 
-std::optional<std::string> Seal::open(std::string_view sealed) {
+std::optional<std::string> Cipher::open(std::string_view sealed) {
     if (sealed.size() < crypto_aead_chacha20poly1305_ietf_ABYTES) return std::nullopt;
     std::string message(sealed.size() - crypto_aead_chacha20poly1305_ietf_ABYTES, '\0');
     if (crypto_aead_chacha20poly1305_ietf_decrypt(bytes(message), nullptr, nullptr, bytes(sealed), sealed.size(),

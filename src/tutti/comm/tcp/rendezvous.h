@@ -1,4 +1,4 @@
-// comm/tcp/meeting.h: how processes that a launcher started without MPI find each other: the address, read from the
+// comm/tcp/rendezvous.h: how processes that a launcher started without MPI find each other: the address, read from the
 // environment alone, at which rank 0 listens, and the hub, rank 0's thread at that address. On a connection:
 //   hub -> rank   challenge  a fresh number
 //   rank -> hub   join       a fresh number, the rank's Contact, a proof of both (secret.h); nothing else is read
@@ -15,13 +15,13 @@
 #include <vector>
 
 #include "tutti/comm/launcher.h"
-#include "tutti/comm/tcp/door.h"
+#include "tutti/comm/tcp/listener.h"
 #include "tutti/comm/tcp/secret.h"
 #include "tutti/comm/tcp/socket.h"
 
 namespace tutti::comm::tcp {
 
-struct Meeting {
+struct Rendezvous {
     std::string host;  // rank 0's: a name or an address
     int port = 0;      // rank 0 takes the first free one of `ports` ports from this on; the other ranks try all of them
     int ports = 1;
@@ -40,7 +40,7 @@ struct Meeting {
 //   kubernetes  MASTER_ADDR:MASTER_PORT
 //   slurm       the first host of the step's nodes, and 16 ports from one that the numbers of job and step choose
 // UsageError with the variable that is missing or wrong; also for other launchers, which give no address.
-Meeting meeting_of(const Launch& launch, const Environment& environment);
+Rendezvous rendezvous_of(const Launch& launch, const Environment& environment);
 
 // The first host of a list as Slurm prints it: "node[01-03,7],gpu2" -> "node01".
 std::string first_host(const std::string& nodes);
@@ -79,14 +79,14 @@ std::optional<std::string> read_answer(std::string_view bytes, const Key& key, c
 // or disappears.
 class Hub {
   public:
-    // Listens at one of the meeting's ports and starts the thread. Error when no port is free.
-    Hub(const Meeting& meeting, int size, double timeout_s);
+    // Listens at one of the ports of the rendezvous and starts the thread. Error when no port is free.
+    Hub(const Rendezvous& rendezvous, int size, double timeout_s);
     // After end(): waits until all ranks have sent `bye` or are gone, at most for the time-out.
     ~Hub();
     void end() { ending_ = true; }
 
   private:
-    struct Guest {  // a process that knows the secret
+    struct Member {  // a process that knows the secret
         Socket socket;
         FrameReader reader;
         Nonce challenge, nonce{};  // the hub's, the rank's
@@ -95,20 +95,20 @@ class Hub {
     };
     void run();
     void turn();  // waits a moment for an event and handles it
-    void hear(Guest& guest);
-    void admit(Door::Visitor visitor);
+    void receive(Member& member);
+    void admit(Listener::Connection connection);
     std::string refusal_of(const Contact& contact) const;  // "": it is welcome
-    bool answer(Guest& guest, Frame::Type type, std::string_view text) const;
+    bool answer(Member& member, Frame::Type type, std::string_view text) const;
     void give_tables();
     void fail(const std::string& reason, int but = -1);
     std::string missing() const;
 
-    const Meeting meeting_;
+    const Rendezvous rendezvous_;
     const int size_;
     const double timeout_s_;
     Key key_{};
-    Door door_;
-    std::vector<Guest> guests_;
+    Listener listener_;
+    std::vector<Member> members_;
     std::vector<Contact> contacts_;  // by rank
     int joined_ = 0;
     bool running_ = false;
