@@ -36,13 +36,18 @@ set(night_of_engine_tests Models/Parity.NoticesEveryFault*/llama Models/Parity.N
 set(night_of_cuda_training_tests CudaTraining.ResumesBitForBit CudaTraining.ZeroOverRanksThatShareAGpu
   CudaTraining.OffloadToTheHostChangesNoBit CudaTraining.VerifyFindsRanksEqual CudaTraining.ARunOfTheCpuGoesOnHere)
 
-# gtest_discover_tests(program ...) with these labels.
+# gtest_discover_tests(program ...) when the tests are run, with the names that parameters have, not their values.
+function(tutti_gtest_discover_tests program)
+  gtest_discover_tests(${program} DISCOVERY_MODE PRE_TEST NO_PRETTY_VALUES ${ARGN})
+endfunction()
+
+# The same with these labels.
 function(tutti_discover_tests program)
-  set(common DISCOVERY_MODE PRE_TEST ${ARGN} PROPERTIES TIMEOUT ${TUTTI_TEST_SECONDS} LABELS)
+  set(common ${ARGN} PROPERTIES TIMEOUT ${TUTTI_TEST_SECONDS} LABELS)
   list(JOIN slow_of_${program} ":" slow)
   list(JOIN night_of_${program} ":" night)
-  gtest_discover_tests(${program} TEST_FILTER "-${slow}:${night}" ${common} fast)
+  tutti_gtest_discover_tests(${program} TEST_FILTER "-${slow}:${night}" ${common} fast)
   if(slow)
-    gtest_discover_tests(${program} TEST_FILTER "${slow}-${night}" TEST_LIST ${program}_SLOW ${common} slow COST 50)
+    tutti_gtest_discover_tests(${program} TEST_FILTER "${slow}-${night}" TEST_LIST ${program}_SLOW ${common} slow COST 50)
   endif()
 endfunction()

@@ -27,7 +27,8 @@ TEST_P(Cudnn, IsTheReferenceOrLeavesTheRequestToOurKernels) {
     EXPECT_GE(taken, 10);
 }
 
-INSTANTIATE_TEST_SUITE_P(Attention, Cudnn, testing::Values("attention_forward", "attention_backward"));
+INSTANTIATE_TEST_SUITE_P(Attention, Cudnn, testing::Values("attention_forward", "attention_backward"),
+                         [](const auto& op) { return op.param; });
 
 }  // namespace
 }  // namespace tutti::kernels

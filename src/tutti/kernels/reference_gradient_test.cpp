@@ -317,6 +317,7 @@ TEST_F(Gradient, RopeInverse) {
 }
 
 struct AttentionSizes {
+    const char* name;
     int64_t B, Tq, Tk, H, Hkv, D;
     bool causal;
     int64_t query_offset;
@@ -329,7 +330,7 @@ struct AttentionSizes {
 class AttentionGradient : public Gradient, public testing::WithParamInterface<AttentionSizes> {};
 
 TEST_P(AttentionGradient, OfQueryKeyAndValue) {
-    auto [B, Tq, Tk, H, Hkv, D, causal, query_offset, window, first_key, cap, Dv] = GetParam();
+    auto [name, B, Tq, Tk, H, Hkv, D, causal, query_offset, window, first_key, cap, Dv] = GetParam();
     const View documents = first_key.empty() ? View() : View(first_key.data(), DType::i32, {B, Tq});
     Array q = random({B, Tq, H, D}, "q"), k = random({B, Tk, Hkv, D}, "k"), v = random({B, Tk, Hkv, Dv}, "v");
     Array o({B, Tq, H, Dv}), lse({B, H, Tq}), dy = random(o.shape, "dy"), dq(q.shape), dk(k.shape), dv(v.shape);
@@ -362,17 +363,19 @@ TEST_P(AttentionGradient, OfQueryKeyAndValue) {
     expect_gradient("dv", v, dv, dy, o, D + Tk, forward);
 }
 
-INSTANTIATE_TEST_SUITE_P(Forms, AttentionGradient,
-                         testing::Values(AttentionSizes{2, 4, 4, 2, 2, 3, true, 0},   // causal
-                                         AttentionSizes{1, 3, 5, 2, 2, 4, false, 0},  // all keys
-                                         AttentionSizes{2, 4, 4, 4, 2, 3, true, 0},   // grouped queries
-                                         AttentionSizes{1, 3, 5, 3, 1, 2, true, 2},   // later queries, one kv head
-                                         AttentionSizes{1, 4, 3, 1, 1, 2, true, -2},  // queries that see no key
-                                         AttentionSizes{1, 5, 5, 2, 1, 3, true, 0, 2},
-                                         AttentionSizes{2, 4, 4, 1, 1, 3, true, 0, 0, {0, 0, 2, 3, 0, 1, 2, 2}},
-                                         AttentionSizes{1, 5, 5, 1, 1, 3, true, 0, 2, {0, 0, 0, 3, 3}},
-                                         AttentionSizes{1, 5, 5, 2, 1, 3, true, 0, 3, {}, 0.5f},
-                                         AttentionSizes{2, 4, 4, 2, 2, 5, true, 0, 0, {}, 0, 3}));
+INSTANTIATE_TEST_SUITE_P(
+    Forms, AttentionGradient,
+    testing::Values(AttentionSizes{"causal", 2, 4, 4, 2, 2, 3, true, 0},
+                    AttentionSizes{"all_keys", 1, 3, 5, 2, 2, 4, false, 0},
+                    AttentionSizes{"grouped_queries", 2, 4, 4, 4, 2, 3, true, 0},
+                    AttentionSizes{"later_queries_one_kv_head", 1, 3, 5, 3, 1, 2, true, 2},
+                    AttentionSizes{"queries_that_see_no_key", 1, 4, 3, 1, 1, 2, true, -2},
+                    AttentionSizes{"window", 1, 5, 5, 2, 1, 3, true, 0, 2},
+                    AttentionSizes{"documents", 2, 4, 4, 1, 1, 3, true, 0, 0, {0, 0, 2, 3, 0, 1, 2, 2}},
+                    AttentionSizes{"documents_and_window", 1, 5, 5, 1, 1, 3, true, 0, 2, {0, 0, 0, 3, 3}},
+                    AttentionSizes{"capped_scores", 1, 5, 5, 2, 1, 3, true, 0, 3, {}, 0.5f},
+                    AttentionSizes{"short_values", 2, 4, 4, 2, 2, 5, true, 0, 0, {}, 0, 3}),
+    [](const auto& form) { return form.param.name; });
 
 TEST_F(Gradient, CrossEntropy) {
     const int64_t N = 4, V = 7, vocab = 5;
@@ -467,6 +470,7 @@ TEST_F(Gradient, OtherProducts) {
 
 // L = sum dweights weights + sum D shares + z_scale sum log_sum^2, where rows of a segment have one D.
 struct RoutingSizes {
+    const char* name;
     int64_t k;
     bool sigmoid, normalise;
     int64_t groups, chosen_groups, group_best;
@@ -517,19 +521,21 @@ TEST_P(RoutingGradient, AllForms) {
     expect_gradient("dlogits", logits, dlogits, dy, y, 4 * E, forward);
 }
 
-INSTANTIATE_TEST_SUITE_P(Forms, RoutingGradient,
-                         testing::Values(RoutingSizes{2, false, false, 1, 1, 1, false, false, 0},
-                                         RoutingSizes{2, false, true, 1, 1, 1, false, false, 0},
-                                         RoutingSizes{3, true, false, 1, 1, 1, false, false, 0},
-                                         RoutingSizes{3, true, true, 1, 1, 1, false, false, 0},
-                                         RoutingSizes{2, false, true, 1, 1, 1, true, false, 0},
-                                         RoutingSizes{2, true, true, 1, 1, 1, true, false, 0},
-                                         RoutingSizes{1, false, false, 1, 1, 1, true, true, 0.25f},
-                                         RoutingSizes{2, true, false, 1, 1, 1, true, true, 0.25f},
-                                         RoutingSizes{2, false, true, 3, 2, 1, true, true, 0.25f},
-                                         RoutingSizes{2, true, true, 2, 1, 1, true, true, 0.5f},
-                                         RoutingSizes{6, false, true, 1, 1, 1, true, true, 0},
-                                         RoutingSizes{3, true, true, 3, 2, 2, true, true, 0}));
+INSTANTIATE_TEST_SUITE_P(
+    Forms, RoutingGradient,
+    testing::Values(RoutingSizes{"softmax", 2, false, false, 1, 1, 1, false, false, 0},
+                    RoutingSizes{"softmax_normalised", 2, false, true, 1, 1, 1, false, false, 0},
+                    RoutingSizes{"sigmoid", 3, true, false, 1, 1, 1, false, false, 0},
+                    RoutingSizes{"sigmoid_normalised", 3, true, true, 1, 1, 1, false, false, 0},
+                    RoutingSizes{"softmax_shares", 2, false, true, 1, 1, 1, true, false, 0},
+                    RoutingSizes{"sigmoid_shares", 2, true, true, 1, 1, 1, true, false, 0},
+                    RoutingSizes{"one_expert_by_segments", 1, false, false, 1, 1, 1, true, true, 0.25f},
+                    RoutingSizes{"sigmoid_by_segments", 2, true, false, 1, 1, 1, true, true, 0.25f},
+                    RoutingSizes{"groups", 2, false, true, 3, 2, 1, true, true, 0.25f},
+                    RoutingSizes{"sigmoid_groups", 2, true, true, 2, 1, 1, true, true, 0.5f},
+                    RoutingSizes{"all_experts", 6, false, true, 1, 1, 1, true, true, 0},
+                    RoutingSizes{"sigmoid_groups_by_their_best_two", 3, true, true, 3, 2, 2, true, true, 0}),
+    [](const auto& form) { return form.param.name; });
 
 TEST_F(Gradient, CombineRows) {
     const int64_t M = 7, N = 3, k = 2, C = 4;

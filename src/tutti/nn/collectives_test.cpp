@@ -190,7 +190,7 @@ TEST(Rows, ThatDoNotDivideAreAnError) {
     EXPECT_THROW(rows_of(x, 0, 4), Error);
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Collectives, ::testing::Values(2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(Ranks, Collectives, ::testing::Values(2, 3, 4), ::testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace tutti::nn

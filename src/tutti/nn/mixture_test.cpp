@@ -52,8 +52,10 @@ Values initial() {
 
 // Experts with or without a gate; without one the unit is the square of ReLU (Nemotron 3).
 struct Kind : spec::MixtureSpec {
-    Kind(const spec::MixtureSpec& s, bool has_gate = true) : spec::MixtureSpec(s), gated(has_gate) {}  // implicit
+    Kind(const spec::MixtureSpec& s, bool has_gate = true, std::string its_name = "")  // implicit
+        : spec::MixtureSpec(s), gated(has_gate), name(std::move(its_name)) {}
     bool gated;
+    std::string name;
 };
 
 // Experts with biases are those of gpt-oss, whose unit is cut at this limit.
@@ -252,25 +254,31 @@ TEST_P(Mixture, IsItsTwinInDouble) {
     }
 }
 
-Kind spec_of(std::function<void(spec::MixtureSpec&)> change, bool gated = true) {
+Kind kind(const char* name, const std::function<void(spec::MixtureSpec&)>& change, bool gated = true) {
     spec::MixtureSpec s{.experts = kE, .top_k = 2, .ffn = kF};
     change(s);
-    return {s, gated};
+    return {s, gated, name};
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Kinds, Mixture,
     ::testing::Values(
-        spec_of([](auto&) {}), spec_of([](auto& s) { s.normalise = false, s.top_k = 3, s.scale = 1.5; }),
-        spec_of([](auto& s) { s.score = "sigmoid", s.expert_bias = true, s.z_coef = 0.1, s.epsilon = 0.25; }),
-        spec_of([](auto& s) { s.aux_loss = "microbatch", s.aux_coef = 0.7, s.z_coef = 0.2; }),
-        spec_of([](auto& s) { s.aux_loss = "sequence", s.aux_coef = 0.7; }),
-        spec_of([](auto& s) { s.aux_loss = "all_layers", s.aux_coef = 0.7, s.normalise = false; }),
-        spec_of([](auto& s) { s.score = "sigmoid", s.aux_loss = "sequence", s.aux_coef = 0.5; }),
-        spec_of([](auto& s) { s.bias = s.router_bias = true, s.top_k = 3; }),
-        spec_of([](auto& s) { s.top_k = 1, s.normalise = false; }), spec_of([](auto&) {}, false),
-        spec_of([](auto& s) { s.latent = kLatent, s.scale = 1.5; }),
-        spec_of([](auto& s) { s.latent = kLatent, s.score = "sigmoid", s.expert_bias = true, s.top_k = 3; }, false)));
+        kind("usual", [](auto&) {}), kind("scaled", [](auto& s) { s.normalise = false, s.top_k = 3, s.scale = 1.5; }),
+        kind("sigmoid_bias",
+             [](auto& s) { s.score = "sigmoid", s.expert_bias = true, s.z_coef = 0.1, s.epsilon = 0.25; }),
+        kind("loss_of_microbatches", [](auto& s) { s.aux_loss = "microbatch", s.aux_coef = 0.7, s.z_coef = 0.2; }),
+        kind("loss_of_sequences", [](auto& s) { s.aux_loss = "sequence", s.aux_coef = 0.7; }),
+        kind("loss_of_all_layers", [](auto& s) { s.aux_loss = "all_layers", s.aux_coef = 0.7, s.normalise = false; }),
+        kind("sigmoid_loss", [](auto& s) { s.score = "sigmoid", s.aux_loss = "sequence", s.aux_coef = 0.5; }),
+        kind("biases", [](auto& s) { s.bias = s.router_bias = true, s.top_k = 3; }),
+        kind("one_expert", [](auto& s) { s.top_k = 1, s.normalise = false; }),
+        kind(
+            "without_gate", [](auto&) {}, false),
+        kind("latent", [](auto& s) { s.latent = kLatent, s.scale = 1.5; }),
+        kind(
+            "latent_sigmoid_without_gate",
+            [](auto& s) { s.latent = kLatent, s.score = "sigmoid", s.expert_bias = true, s.top_k = 3; }, false)),
+    [](const auto& tested) { return tested.param.name; });
 
 // All tokens of all ranks choose experts of rank 0: the other ranks have nothing to do, and take part all the same.
 TEST(ExpertParallel, ARankWithoutTokens) {

@@ -16,7 +16,7 @@ target_link_libraries(cuda_cublaslt_tests PRIVATE stdc++ tutti_gpu_emulated tutt
   tutti_train tutti_options GTest::gtest GTest::gtest_main)
 set_target_properties(cuda_cublaslt_tests PROPERTIES ENABLE_EXPORTS ON)
 add_dependencies(cuda_cublaslt_tests fake_cublaslt)
-gtest_discover_tests(cuda_cublaslt_tests TEST_PREFIX cublaslt. DISCOVERY_MODE PRE_TEST
+tutti_gtest_discover_tests(cuda_cublaslt_tests TEST_PREFIX cublaslt.
   PROPERTIES LABELS slow TIMEOUT ${TUTTI_TEST_SECONDS})
 
 # Our declarations against cuBLASLt's, where its header is.

@@ -13,5 +13,5 @@ endforeach()
 target_link_libraries(cuda_cudnn_emulated_tests PRIVATE tutti_kernels_testing)
 target_link_libraries(cuda_attention_choice_tests PRIVATE tutti_comm_emulated tutti_cli tutti_train)
 tutti_discover_tests(cuda_cudnn_emulated_tests TEST_PREFIX emulated.)
-gtest_discover_tests(cuda_attention_choice_tests TEST_PREFIX attention. DISCOVERY_MODE PRE_TEST
+tutti_gtest_discover_tests(cuda_attention_choice_tests TEST_PREFIX attention.
   PROPERTIES LABELS slow TIMEOUT ${TUTTI_TEST_SECONDS})

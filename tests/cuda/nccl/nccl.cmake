@@ -16,7 +16,7 @@ foreach(test cuda_nccl_tests cuda_nccl_fault_tests)
   add_dependencies(${test} fake_nccl)
 endforeach()
 tutti_discover_tests(cuda_nccl_tests TEST_PREFIX nccl.)
-gtest_discover_tests(cuda_nccl_fault_tests TEST_PREFIX nccl. DISCOVERY_MODE PRE_TEST
+tutti_gtest_discover_tests(cuda_nccl_fault_tests TEST_PREFIX nccl.
   PROPERTIES LABELS slow TIMEOUT 600 PROCESSORS 2 COST 200)
 tutti_nightly(cuda_nccl_fault_tests NcclFaults.AtRandom)
 
@@ -34,7 +34,7 @@ if(TUTTI_CUDA)
   add_executable(cuda_gpu_nccl_tests nccl/gpu_test.cpp)
   target_link_libraries(cuda_gpu_nccl_tests PRIVATE tutti_comm_testing tutti_options GTest::gtest GTest::gtest_main)
   if(TUTTI_GPUS)
-    gtest_discover_tests(cuda_gpu_nccl_tests TEST_PREFIX gpu. DISCOVERY_MODE PRE_TEST
+    tutti_gtest_discover_tests(cuda_gpu_nccl_tests TEST_PREFIX gpu.
       PROPERTIES LABELS gpu TIMEOUT ${TUTTI_TEST_SECONDS})
   endif()
 endif()
