@@ -122,7 +122,7 @@ int convert_config(peers::Peer peer, const std::string& file, const Io& io) {
     std::vector<std::string> set = read.set;
     std::set<std::string> given;
     for (const std::string& one : set) given.insert(one.substr(0, one.find('=')));
-    if (given.contains("model.layers") && !read.has_preset())
+    if (given.contains("model.layers") && read.preset().empty())
         set.insert(set.begin(), "model.preset="), given.insert("model.preset");
     const spec::RunSpec run = spec::parse_text("", file, set);
     std::string text = concat("# The run of ", file, read.ranks > 0 ? concat(", --ranks ", read.ranks) : "",

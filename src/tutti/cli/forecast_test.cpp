@@ -221,6 +221,19 @@ TEST_F(Forecast, SpeaksMegatron) {
     refused("plan", {"--from-megatron", bare, "--cluster", "h100"}, "give --ranks");
 }
 
+// A flavor of torchtitan's is a preset, so that its file has a model.
+TEST_F(Forecast, SpeaksTorchtitan) {
+    const std::string file = write("titan.toml",
+                                   "[model]\nname = \"qwen3\"\nflavor = \"0.6B\"\n[training]\nlocal_batch_size = 2\n"
+                                   "global_batch_size = 16\nseq_len = 2048\n");
+    const Words words = {"--from-torchtitan", file, "--cluster", "h100", "--gpus", "8", "--top", "1"};
+    const Json plan = answer("plan", words);
+    EXPECT_EQ(plan["model"].text(), "qwen3-0.6b");
+    EXPECT_EQ(plan["global_batch"].get<int64_t>(), 16);
+    EXPECT_TRUE(plan["mine"]["peer_memory"].contains("published_rows"));
+    refused("plan", words + Words{"--model", "llama3-8b"}, "has a model; leave out --model");
+}
+
 TEST_F(Forecast, DrawsTheMemoryOverAStep) {
     ASSERT_EQ(run_words("rehearse", kTiny + Words{"--cluster", "h100", "--svg", path("memory.svg")}), 0) << err;
     const std::string svg = read_file(path("memory.svg"));

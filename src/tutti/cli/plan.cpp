@@ -185,14 +185,13 @@ int plan_of_peer(const PlanArguments& a, const Io& io) {
     check<UsageError>(a.config.empty(), "--from-", peers::names()[which], " ", file,
                       " describes the run; leave out CONFIG");
     const peers::TheirRun peer = peers::read(static_cast<peers::Peer>(which), read_file(file), file);
-    const bool has_model = std::any_of(peer.set.begin(), peer.set.end(), [](const std::string& set) {
-        return set.starts_with("model.layers=") || set.starts_with("model.preset=");
-    });
+    const bool has_model = has(peer.set, "model.layers") || has(peer.set, "model.preset");
     check<UsageError>(has_model == a.model.empty(), file,
                       has_model ? " has a model; leave out --model" : " has no model; give --model");
     PlanArguments with = a;
     with.set = peer.set;
-    if (has_model && !peer.has_preset()) with.set.insert(with.set.begin(), "model.preset=");
+    if (has_model) with.model = peer.preset();
+    if (has(peer.set, "model.layers")) with.set.insert(with.set.begin(), "model.preset=");
     with.set.insert(with.set.end(), a.set.begin(), a.set.end());
     std::erase_if(with.set, [](const std::string& set) { return set.starts_with("train.eval_"); });  // needs data
     if (with.ranks == 0) with.ranks = peer.ranks;

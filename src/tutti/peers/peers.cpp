@@ -3,13 +3,16 @@
 #include <algorithm>
 
 #include "tutti/base/error.h"
-#include "tutti/base/to_size.h"
 #include "tutti/peers/tables.h"
 #include "tutti/spec/nearest.h"
 
 namespace tutti::peers {
 
-std::vector<std::string> names() { return {"megatron", "torchtitan", "nanotron", "deepspeed", "nanogpt"}; }
+std::vector<std::string> names() {
+    std::vector<std::string> all;
+    for (const Tables& trainer : all_tables()) all.emplace_back(trainer.name);
+    return all;
+}
 
 Peer named(const std::string& name) {
     const std::vector<std::string> all = names();
@@ -21,7 +24,7 @@ Peer named(const std::string& name) {
 
 std::vector<Option> options_of(Peer peer) {
     std::vector<Option> options;
-    for (const Row& row : rows_of(peer)) {
+    for (const Row& row : tables_of(peer).rows) {
         std::vector<std::pair<std::string, std::string>> words;  // theirs, and ours: several values may have one name
         for (const Word& word : row.given()) {
             const std::string theirs = word.theirs == kAbsent ? "not given" : *word.theirs == 0 ? "given" : word.theirs;
@@ -37,7 +40,7 @@ std::vector<Option> options_of(Peer peer) {
             if (theirs != ours) text += concat(text == row.ours ? ": " : "; ", theirs, " is ", ours);
         options.push_back({row.theirs, text});
     }
-    for (const Remark& remark : remarks_of(peer)) options.push_back({remark.theirs, remark.ours});
+    for (const Remark& remark : tables_of(peer).remarks) options.push_back({remark.theirs, remark.ours});
     return options;
 }
 

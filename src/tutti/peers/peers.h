@@ -36,7 +36,7 @@ struct TheirRun {
     std::vector<std::string> unknown;  // others
     std::vector<std::string> notes;    // assumptions
 
-    bool has_preset() const;  // `set` names a model by a preset
+    std::string preset() const;  // that `set` names a model by; "": none
 };
 // Reads a launch script, arguments or a config of the trainer. Of a script: variables with their values or defaults
 // ("${TP:-8}"), arrays and line continuations; nothing is executed. UsageError naming the option and its value.

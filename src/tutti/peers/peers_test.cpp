@@ -20,7 +20,7 @@ TEST(Peers, NoOptionOfTheTablesIsUnknown) {
         for (const Option& option : options_of(peer)) {
             const size_t dot = option.theirs.rfind('.');
             std::string value = "1";  // or one of the words of the option
-            for (const Row& row : rows_of(peer))
+            for (const Row& row : tables_of(peer).rows)
                 if (row.theirs == option.theirs)
                     for (const Word& word : row.given())
                         if (word.theirs != kAbsent && *word.theirs != 0) value = word.theirs;
@@ -125,6 +125,14 @@ TEST(Peers, DefaultsAreThoseOfThePeerAndUnknownValuesAreNamed) {
         "type": "WarmupCosineLR", "params": {"cos_min_ratio": 0.25}}})");
     EXPECT_TRUE(has(cosine, "optimizer.min_lr=0.125")) << joined(cosine.set);
     EXPECT_NE(joined(cosine.notes).find("logarithm"), std::string::npos) << joined(cosine.notes);
+    for (const char* wrong : {R"({"optimizer": {"params": {"betas": "x"}}})",
+                              R"({"scheduler": {"type": "WarmupCosineLR", "params": {"cos_min_ratio": "x"}}})"})
+        EXPECT_THROW(deepspeed(wrong), UsageError) << wrong;
+    const TheirRun titan = read(Peer::torchtitan,
+                                "[training]\nlocal_batch_size = 2\n[parallelism]\ndata_parallel_shard_degree = 4\n"
+                                "data_parallel_replicate_degree = 3\n",
+                                "x.toml");
+    EXPECT_TRUE(has(titan, "train.global_batch=24")) << joined(titan.set);
 }
 
 TEST(Peers, AScriptWithVariablesArraysAndTorchrun) {

@@ -26,13 +26,13 @@ class Reading {
   public:
     Reading(Peer peer, Values given, const std::string& source)
         : peer_(peer), given_(std::move(given)), source_(source) {
-        for (const Default& d : defaults_of(peer))
+        for (const Default& d : tables_of(peer).defaults)
             if (d.with == nullptr || given_.contains(d.with)) given_.try_emplace(d.theirs, d.value);
     }
 
     TheirRun run() {
         if (const auto sets = option("scheduler.params.warmup_max_lr")) set("optimizer.lr", *sets);  // DeepSpeed's
-        for (const Row& row : rows_of(peer_)) read(row);
+        for (const Row& row : tables_of(peer_).rows) read(row);
         if (peer_ == Peer::megatron) read_megatron();
         if (peer_ == Peer::torchtitan) read_torchtitan();
         if (peer_ == Peer::nanotron) read_nanotron();
@@ -40,7 +40,7 @@ class Reading {
         if (peer_ == Peer::nanogpt) read_nanogpt();
         for (const auto& [name, value] : given_) {
             if (known_.contains(name)) continue;
-            (is_without_effect(name) ? result_.ignored : result_.unknown).push_back(name);
+            (tables_of(peer_).ignores(name) ? result_.ignored : result_.unknown).push_back(name);
         }
         return std::move(result_);
     }
@@ -60,12 +60,14 @@ class Reading {
         check<UsageError>(value.find('$') == std::string::npos, source_, ": ", name, " ", value,
                           ": the script does not set this variable: write the value");
     }
-    std::optional<int64_t> number(const std::string& name) {
+    template <class T = int64_t>
+    std::optional<T> number(const std::string& name) {
         const std::optional<std::string> text = option(name);
         if (!text) return std::nullopt;
-        const std::optional<int64_t> value = parse_number<int64_t>(*text);
+        const std::optional<T> value = parse_number<T>(*text);
         check_is_known(name, *text);
-        check<UsageError>(value.has_value(), source_, ": ", name, " ", *text, ": a whole number is needed");
+        check<UsageError>(value.has_value(), source_, ": ", name, " ", *text, ": a ",
+                          std::is_integral_v<T> ? "whole number" : "number", " is needed");
         return value;
     }
     // All rows of one key together: the value that agrees with most of them, the first of equals.
@@ -87,7 +89,7 @@ class Reading {
         bool any = false;
         for (const Word& candidate : words) {
             int agreeing = 0;
-            for (const Row& other : rows_of(peer_)) {
+            for (const Row& other : tables_of(peer_).rows) {
                 if (std::string_view(other.ours) != row.ours) continue;
                 const std::optional<std::string> value = option(other.theirs);
                 any = any || value.has_value();
@@ -172,8 +174,6 @@ class Reading {
         }
         if (layers && !given_.contains("--max-position-embeddings"))
             if (const auto seq = number("--seq-length")) set("model.max_positions", std::to_string(*seq));
-        if (layers && !given_.contains("--norm-epsilon")) set("model.norm_eps", "1e-5");
-        if (given_.contains("--swiglu") && !given_.contains("--rotary-base")) set("model.rope_theta", "10000");
         read_megatron_recipe();
         if (const auto split = option("--split"); split && given_.contains("--eval-interval")) {
             double parts[2] = {}, all = 0;
@@ -222,7 +222,7 @@ class Reading {
     void read_torchtitan() {
         const std::string section = "parallelism.pipeline_parallel_";
         const auto name = option("model.name"), flavor = option("model.flavor");
-        for (const Flavor& f : titan_flavors())
+        for (const Flavor& f : kTitanFlavors)
             if (name == f.name && flavor == f.flavor) set("model.preset", f.preset);
         if (flavor && !set_.contains("model.preset"))
             result_.notes.push_back(concat("the sizes of flavor ", *flavor, " are not known here: give --model"));
@@ -230,13 +230,16 @@ class Reading {
         const int64_t pp = number(section + "degree").value_or(1);
         const auto local = number("training.local_batch_size"), piece = number(section + "microbatch_size");
         if (local) set("train.micro_batch", std::to_string(pp > 1 ? piece.value_or(1) : *local));
+        const int64_t dp = number("parallelism.data_parallel_replicate_degree").value_or(1) *
+                           number("parallelism.data_parallel_shard_degree").value_or(-1);
+        if (local && dp > 0) set("train.global_batch", std::to_string(dp * *local));  // its default
         const auto schedule = option(section + "schedule");
         const auto of_stage = number(section + "layers_per_stage");
-        for (const TitanSchedule& kind : titan_schedules()) {
+        for (const TitanSchedule& kind : kTitanSchedules) {
             if (pp == 1 || lower(schedule.value_or("1F1B")) != lower(kind.theirs)) continue;
             set("parallel.schedule", kind.ours);
             if (kind.stages_of_rank == 0 && of_stage && set_.contains("model.preset")) {
-                const int64_t layers = spec::preset(preset()).layers;
+                const int64_t layers = spec::preset(result_.preset()).layers;
                 set("parallel.virtual_stages", std::to_string((layers + pp * *of_stage - 1) / (pp * *of_stage)));
             }
         }
@@ -262,11 +265,10 @@ class Reading {
         if (!global && micro && times)
             result_.notes.push_back("train_batch_size is not given: set train.global_batch for your ranks");
         if (const auto betas = option("optimizer.params.betas")) {
-            const Json list = Json::parse(*betas);
-            check<UsageError>(list.is_array() && list.size() == 2, source_, ": optimizer.params.betas ", *betas,
-                              ": two numbers are needed");
-            set("optimizer.beta1", list[size_t{0}].dump());
-            set("optimizer.beta2", list[size_t{1}].dump());
+            const std::optional<Json> list = Json::try_parse(*betas);
+            check<UsageError>(list && list->is_array() && list->size() == 2, source_, ": optimizer.params.betas ",
+                              *betas, ": two numbers are needed");
+            for (const size_t i : {0, 1}) set(concat("optimizer.beta", i + 1), (*list)[i].dump());
         }
         option("optimizer.params.torch_adam");
         option("scheduler.params.warmup_min_lr");
@@ -280,14 +282,13 @@ class Reading {
     // WarmupLR and WarmupDecayLR set the rate themselves, WarmupCosineLR scales that of the optimizer.
     void read_deepspeed_schedule() {
         const auto type = option("scheduler.type"), most = option("scheduler.params.warmup_max_lr"),
-                   least = option("scheduler.params.cos_min_ratio"), warm_up = option("scheduler.params.warmup_type"),
-                   lr = option("optimizer.params.lr");
+                   warm_up = option("scheduler.params.warmup_type"), lr = option("optimizer.params.lr");
+        const double ratio = number<double>("scheduler.params.cos_min_ratio").value_or(1e-4);  // its default
         if (!type) return;
         if (warm_up != "linear")
             result_.notes.push_back("warmup_type is not linear: there the rate grows with the logarithm of the step");
         if (type == "WarmupCosineLR") {
-            const double ratio = least ? std::stod(*least) : 1e-4;  // its default
-            set("optimizer.min_lr", rounded(std::stod(lr.value_or("0.001")) * ratio));
+            set("optimizer.min_lr", rounded(number<double>("optimizer.params.lr").value_or(0.001) * ratio));
             return;
         }
         if (type == "WarmupDecayLR") set("optimizer.min_lr", "0");
@@ -298,37 +299,22 @@ class Reading {
         }
     }
     void read_nanogpt() {
-        const int64_t layers = number("n_layer").value_or(12), heads = number("n_head").value_or(12),
-                      width = number("n_embd").value_or(768), seq = number("block_size").value_or(1024),
-                      micro = number("batch_size").value_or(12);
-        for (const auto& [key, value] : std::map<std::string, int64_t>{
-                 {"model.layers", layers},
-                 {"model.heads", heads},
-                 {"model.kv_heads", heads},
-                 {"model.width", width},
-                 {"model.head_dim", width / std::max<int64_t>(1, heads)},
-                 {"model.ffn", 4 * width},
-                 {"model.vocab", kNanogptVocab},
-                 {"model.max_positions", seq},
-                 {"train.seq_len", seq},
-                 {"train.micro_batch", micro},
-                 {"train.global_batch", number("gradient_accumulation_steps").value_or(40) * micro}})
-            set(key, std::to_string(value));
-        for (const auto& [key, value] : std::map<std::string, std::string>{{"model.family", "gpt2"},
-                                                                           {"model.norm_eps", "1e-5"},
-                                                                           {"model.tie_embeddings", "true"},
-                                                                           {"parallel.zero", "0"}})
-            set(key, value);
+        const int64_t heads = *number("n_head"), width = *number("n_embd");
+        set("model.kv_heads", std::to_string(heads));
+        set("model.head_dim", std::to_string(width / std::max<int64_t>(1, heads)));
+        set("model.ffn", std::to_string(4 * width));
+        set("model.vocab", std::to_string(kNanogptVocab));
+        set("model.max_positions", *option("block_size"));
+        set("train.global_batch", std::to_string(*number("gradient_accumulation_steps") * *number("batch_size")));
+        set("model.family", "gpt2");
+        set("model.norm_eps", "1e-5");
+        set("model.tie_embeddings", "true");
+        set("parallel.zero", "0");
         const std::string folder = concat("data/", option("dataset").value_or("openwebtext"));
         set("data.train", concat("[\"", folder, "/train.bin\"]"));
         set("data.valid", concat("[\"", folder, "/val.bin\"]"));
         option("lr_decay_iters");
         if (option("bias") == "False") result_.notes.push_back("bias = False: gpt2 has biases here");
-    }
-    std::string preset() const {
-        for (const std::string& s : result_.set)
-            if (s.starts_with("model.preset=")) return s.substr(13);
-        return "";
     }
 
     Peer peer_;
@@ -340,8 +326,11 @@ class Reading {
 
 }  // namespace
 
-bool TheirRun::has_preset() const {
-    return std::any_of(set.begin(), set.end(), [](const std::string& s) { return s.starts_with("model.preset="); });
+std::string TheirRun::preset() const {
+    constexpr std::string_view kKey = "model.preset=";
+    for (const std::string& each : set)
+        if (each.starts_with(kKey)) return each.substr(kKey.size());
+    return "";
 }
 
 TheirRun read(Peer peer, std::string_view text, const std::string& source_name) {

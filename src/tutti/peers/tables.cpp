@@ -4,6 +4,7 @@
 #include "tutti/peers/tables.h"
 
 #include <algorithm>
+#include <sstream>
 
 namespace tutti::peers {
 
@@ -331,12 +332,18 @@ constexpr Remark kNanogptRemarks[] = {
     {"wandb_log", "python -m tutti.export RUN --to wandb"},
 };
 
-// The numbers of train.py; its model's are read by code.
+constexpr Default kMegatronDefaults[] = {{"--norm-epsilon", "1e-5", "--num-layers"},
+                                         {"--rotary-base", "10000", "--swiglu"}};
+
+// The numbers of train.py.
 constexpr Default kNanogptDefaults[] = {
-    {"max_iters", "600000"},  {"eval_interval", "2000"}, {"eval_iters", "200"}, {"dropout", "0.0"},
-    {"dtype", "bfloat16"},    {"learning_rate", "6e-4"}, {"min_lr", "6e-5"},    {"decay_lr", "True"},
-    {"warmup_iters", "2000"}, {"weight_decay", "0.1"},   {"beta1", "0.9"},      {"beta2", "0.95"},
-    {"grad_clip", "1.0"},     {"log_interval", "1"},
+    {"n_layer", "12"},       {"n_head", "12"},          {"n_embd", "768"},
+    {"block_size", "1024"},  {"batch_size", "12"},      {"gradient_accumulation_steps", "40"},
+    {"max_iters", "600000"}, {"eval_interval", "2000"}, {"eval_iters", "200"},
+    {"dropout", "0.0"},      {"dtype", "bfloat16"},     {"learning_rate", "6e-4"},
+    {"min_lr", "6e-5"},      {"decay_lr", "True"},      {"warmup_iters", "2000"},
+    {"weight_decay", "0.1"}, {"beta1", "0.9"},          {"beta2", "0.95"},
+    {"grad_clip", "1.0"},    {"log_interval", "1"},
 };
 
 // Of FusedAdam and of the schedules.
@@ -348,189 +355,46 @@ constexpr Default kDeepSpeedDefaults[] = {
     {"scheduler.params.warmup_num_steps", "1000", "scheduler.type"},
 };
 
-// Beginnings of names of options that change neither the layout nor what a step computes.
-constexpr const char* kWithoutEffect[] = {"--save",
-                                          "--load",
-                                          "--data",
-                                          "--log",
-                                          "--eval",
-                                          "--tensorboard",
-                                          "--wandb",
-                                          "--tokenizer",
-                                          "--vocab-file",
-                                          "--merge-file",
-                                          "--split",
-                                          "--seed",
-                                          "--exit",
-                                          "--distributed",
-                                          "--ckpt",
-                                          "--no-load",
-                                          "--no-save",
-                                          "--lr-",
-                                          "--min-lr",
-                                          "--init-method",
-                                          "--adam-eps",
-                                          "--timing",
-                                          "--num-workers",
-                                          "--mock-data",
-                                          "--master",
-                                          "--node",
-                                          "--rdzv",
-                                          "--rank",
-                                          "--local",
-                                          "--weight-decay-incr",
-                                          "--override",
-                                          "--use-checkpoint",
-                                          "--finetune",
-                                          "--make-vocab-size-divisible-by",
-                                          "--loss-scale",
-                                          "--initial-loss-scale",
-                                          "--min-loss-scale",
-                                          "--hysteresis",
-                                          "--profile",
-                                          "--empty-unused-memory-level",
-                                          "--tiktoken-pattern",
-                                          "--no-create-attention-mask",
-                                          "--no-mmap",
-                                          "--manual-gc",
-                                          "--attention-dropout",
-                                          "--hidden-dropout",
-                                          "--train-samples",
-                                          "--overlap-",
-                                          "--use-mcore-models",
-                                          "--transformer-impl",
-                                          "--use-flash-attn",
-                                          "--attention-backend",
-                                          "--use-rotary",
-                                          "--rotary-percent",
-                                          "--no-masked-softmax",
-                                          "--no-rope-fusion",
-                                          "--no-position-embedding",
-                                          "--moe-token-dispatcher",
-                                          "--moe-grouped-gemm",
-                                          "--moe-router-load",
-                                          "--moe-aux-loss",
-                                          "--moe-z-loss",
-                                          "--moe-permute",
-                                          "--nnodes",
-                                          "--nproc",
-                                          "--accumulate-allreduce-grads-in-fp32",
-                                          "--no-gradient-accumulation-fusion",
-                                          "--cross-entropy",
-                                          "--tee",
-                                          "--max-restarts",
-                                          "job.",
-                                          "profiling.",
-                                          "metrics.",
-                                          "checkpoint.",
-                                          "comm.",
-                                          "lr_scheduler.",
-                                          "optimizer.name",
-                                          "optimizer.eps",
-                                          "optimizer.implementation",
-                                          "training.dataset",
-                                          "training.compile",
-                                          "training.mixed_precision_reduce",
-                                          "compile.",
-                                          "model.tokenizer",
-                                          "model.hf_assets",
-                                          "model.converters",
-                                          "model.ddp_bucket",
-                                          "general.",
-                                          "data_stages",
-                                          "logging.",
-                                          "checkpoints.",
-                                          "profiler",
-                                          "tokenizer.",
-                                          "model.init_method",
-                                          "model.make_vocab",
-                                          "model.model_config.",
-                                          "optimizer.optimizer_factory",
-                                          "optimizer.accumulate_grad",
-                                          "optimizer.learning_rate_scheduler.",
-                                          "parallelism.tp_linear_async",
-                                          "tokens.val_check",
-                                          "tokens.limit",
-                                          "lighteval",
-                                          "s3_upload",
-                                          "experimental.",
-                                          "debug.",
-                                          "zero_optimization.",
-                                          "activation_checkpointing",
-                                          "pipeline.",
-                                          "flops_profiler",
-                                          "wall_clock",
-                                          "tensorboard",
-                                          "wandb",
-                                          "fp16.",
-                                          "bf16.",
-                                          "aio.",
-                                          "comms_logger",
-                                          "zero_allow",
-                                          "eval_only",
-                                          "always_save",
-                                          "dataset",
-                                          "out_dir",
-                                          "init_from",
-                                          "compile",
-                                          "device",
-                                          "backend",
-                                          "lr_decay_iters",
-                                          "bias",
-                                          "seed"};
+// Beginnings of names of options that change neither the layout nor what a step computes, besides rows and remarks.
+constexpr const char* kMegatronIgnored =
+    "--save --load --data --log --eval --tensorboard --wandb --tokenizer --vocab-file --merge-file --exit "
+    "--distributed --ckpt --no-load --no-save --lr- --min-lr --init-method --timing --num-workers --mock-data "
+    "--master --node --rdzv --rank --local --weight-decay-incr --override --use-checkpoint --finetune --loss-scale "
+    "--initial-loss-scale --min-loss-scale --hysteresis --profile --empty-unused-memory-level --tiktoken-pattern "
+    "--no-create-attention-mask --no-mmap --manual-gc --train-samples --overlap- --attention-backend --use-rotary "
+    "--rotary-percent --no-masked-softmax --no-rope-fusion --no-position-embedding --moe-permute --nnodes --nproc "
+    "--no-gradient-accumulation-fusion --cross-entropy --tee --max-restarts";
+constexpr const char* kTorchtitanIgnored =
+    "job. profiling. metrics. checkpoint. comm. lr_scheduler. optimizer.name optimizer.implementation "
+    "training.dataset compile. model.tokenizer experimental. debug.";
+constexpr const char* kNanotronIgnored =
+    "general. data_stages logging. checkpoints. profiler tokenizer. model.init_method model.make_vocab "
+    "model.ddp_bucket model.model_config. optimizer.optimizer_factory optimizer.learning_rate_scheduler. "
+    "tokens.val_check tokens.limit lighteval s3_upload experimental.";
+constexpr const char* kDeepSpeedIgnored =
+    "zero_optimization. activation_checkpointing pipeline. flops_profiler tensorboard wandb fp16. bf16. aio. "
+    "comms_logger zero_allow checkpoint. compile seed";
+constexpr const char* kNanogptIgnored = "wandb eval_only device seed";
 
-constexpr Flavor kFlavors[] = {{"llama3-8b", "llama3", "8B"},     {"llama3-70b", "llama3", "70B"},
-                               {"llama3-405b", "llama3", "405B"}, {"qwen3-0.6b", "qwen3", "0.6B"},
-                               {"qwen3-4b", "qwen3", "4B"},       {"qwen3-8b", "qwen3", "8B"}};
-
-constexpr TitanSchedule kTitanSchedules[] = {{"1f1b", "1F1B", 1},
-                                             {"gpipe", "GPipe", 1},
-                                             {"interleaved", "Interleaved1F1B", 0},
-                                             {"interleaved-zb", "InterleavedZeroBubble", 0},
-                                             {"zb-v", "ZBVZeroBubble", 2},
-                                             {"dualpipe-v", "DualPipeV", 2}};
+constexpr Tables kTables[] = {
+    {"megatron", kMegatron, kMegatronRemarks, kMegatronDefaults, kMegatronIgnored},
+    {"torchtitan", kTorchtitan, kTorchtitanRemarks, {}, kTorchtitanIgnored},
+    {"nanotron", kNanotron, kNanotronRemarks, {}, kNanotronIgnored},
+    {"deepspeed", kDeepSpeed, kDeepSpeedRemarks, kDeepSpeedDefaults, kDeepSpeedIgnored},
+    {"nanogpt", kNanogpt, kNanogptRemarks, kNanogptDefaults, kNanogptIgnored},
+};
 
 }  // namespace
 
-std::span<const Row> rows_of(Peer peer) {
-    switch (peer) {
-        case Peer::megatron: return kMegatron;
-        case Peer::torchtitan: return kTorchtitan;
-        case Peer::nanotron: return kNanotron;
-        case Peer::deepspeed: return kDeepSpeed;
-        case Peer::nanogpt: return kNanogpt;
-    }
-    return {};
-}
+std::span<const Tables> all_tables() { return kTables; }
+const Tables& tables_of(Peer peer) { return kTables[static_cast<size_t>(peer)]; }
 
-std::span<const Remark> remarks_of(Peer peer) {
-    switch (peer) {
-        case Peer::megatron: return kMegatronRemarks;
-        case Peer::torchtitan: return kTorchtitanRemarks;
-        case Peer::nanotron: return kNanotronRemarks;
-        case Peer::deepspeed: return kDeepSpeedRemarks;
-        case Peer::nanogpt: return kNanogptRemarks;
-    }
-    return {};
+bool Tables::ignores(std::string_view option) const {
+    if (std::ranges::any_of(remarks, [&](const Remark& remark) { return option == remark.theirs; })) return true;
+    std::istringstream beginnings{std::string(ignored)};
+    for (std::string beginning; beginnings >> beginning;)
+        if (option.starts_with(beginning)) return true;
+    return false;
 }
-
-std::span<const Default> defaults_of(Peer peer) {
-    switch (peer) {
-        case Peer::deepspeed: return kDeepSpeedDefaults;
-        case Peer::nanogpt: return kNanogptDefaults;
-        case Peer::megatron:
-        case Peer::torchtitan:
-        case Peer::nanotron: break;
-    }
-    return {};
-}
-
-bool is_without_effect(std::string_view option) {
-    return std::any_of(std::begin(kWithoutEffect), std::end(kWithoutEffect),
-                       [&](const char* begin) { return option.starts_with(begin); });
-}
-
-std::span<const Flavor> titan_flavors() { return kFlavors; }
-std::span<const TitanSchedule> titan_schedules() { return kTitanSchedules; }
 
 }  // namespace tutti::peers

@@ -30,35 +30,48 @@ struct Row {
     }
 };
 
-std::span<const Row> rows_of(Peer peer);
-
 // Options that code reads and writes, or that have no key: what to say instead.
 struct Remark {
     const char *theirs, *ours;
 };
-std::span<const Remark> remarks_of(Peer peer);
 
 // What a trainer takes for an option that a file does not give: files say what differs from it.
 struct Default {
     const char *theirs, *value;
     const char* with = nullptr;  // only where this option is given
 };
-std::span<const Default> defaults_of(Peer peer);
 
-// Whether an option changes neither the layout nor what a step computes, by the beginning of its name.
-bool is_without_effect(std::string_view option);
+struct Tables {
+    const char* name;  // of the trainer
+    std::span<const Row> rows;
+    std::span<const Remark> remarks;
+    std::span<const Default> defaults;
+    const char* ignored;  // beginnings of names, between blanks
+
+    // Whether an option changes neither the layout nor what a step computes.
+    bool ignores(std::string_view option) const;
+};
+std::span<const Tables> all_tables();  // in the order of Peer
+const Tables& tables_of(Peer peer);
 
 // Names of models in torchtitan's registry.
 struct Flavor {
     const char *preset, *name, *flavor;
 };
-std::span<const Flavor> titan_flavors();
+inline constexpr Flavor kTitanFlavors[] = {{"llama3-8b", "llama3", "8B"},     {"llama3-70b", "llama3", "70B"},
+                                           {"llama3-405b", "llama3", "405B"}, {"qwen3-0.6b", "qwen3", "0.6B"},
+                                           {"qwen3-4b", "qwen3", "4B"},       {"qwen3-8b", "qwen3", "8B"}};
 
 struct TitanSchedule {
     const char *ours, *theirs;
     int stages_of_rank;  // 0: any
 };
-std::span<const TitanSchedule> titan_schedules();
+inline constexpr TitanSchedule kTitanSchedules[] = {{"1f1b", "1F1B", 1},
+                                                    {"gpipe", "GPipe", 1},
+                                                    {"interleaved", "Interleaved1F1B", 0},
+                                                    {"interleaved-zb", "InterleavedZeroBubble", 0},
+                                                    {"zb-v", "ZBVZeroBubble", 2},
+                                                    {"dualpipe-v", "DualPipeV", 2}};
 
 // Words for recipes of 8-bit products; torchtitan has a section of options for each.
 inline constexpr Word kMegatronRecipes[] = {

@@ -24,7 +24,7 @@ spec::RunSpec read_again(Peer peer, const std::string& text, const std::string& 
     if (peer == Peer::deepspeed) {
         set.push_back("model.preset=" + model);
         set.push_back(concat("train.seq_len=", seq_len));
-    } else if (!run.has_preset()) {
+    } else if (run.preset().empty()) {
         set.insert(set.begin(), "model.preset=");
     }
     set.emplace_back("data.train=x.bin");
