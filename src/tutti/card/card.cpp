@@ -170,44 +170,29 @@ std::vector<std::string> wrapped(const std::string& text, size_t width) {
 
 class Box {
   public:
-    explicit Box(const CardStyle& style) : unicode_(style.unicode), inner_(to_size(style.columns) - 4) {
-        check(style.columns >= 60, "the plan card needs 60 columns or more, got ", style.columns);
-    }
+    static constexpr size_t kInner = kCardColumns - 4, kLabel = 15;  // columns between "| " and " |"
 
-    void top(const std::string& title) { rule(title, unicode_ ? "┌" : "+", unicode_ ? "┐" : "+"); }
-    void middle(const std::string& title) { rule(title, unicode_ ? "├" : "+", unicode_ ? "┤" : "+"); }
-    void bottom() { rule("", unicode_ ? "└" : "+", unicode_ ? "┘" : "+"); }
+    void top(const std::string& title) { rule(title, "┌", "┐"); }
+    void middle(const std::string& title) { rule(title, "├", "┤"); }
+    void bottom() { rule("", "└", "┘"); }
 
     // "name        text", the text wrapped below itself.
     void field(const std::string& name, const std::string& text) {
         std::string label = name;
-        for (const std::string& part : wrapped(text, inner_ - kLabel)) {
+        for (const std::string& part : wrapped(text, kInner - kLabel)) {
             line(left(label, kLabel) + part);
             label.clear();
         }
     }
-    void line(const std::string& text) {
-        const std::string side = unicode_ ? "│" : "|";
-        text_ += side + " " + left(text, inner_) + " " + side + "\n";
-    }
-    std::string bar(double share, size_t columns) const {
-        const auto marks = static_cast<size_t>(std::lround(share * static_cast<double>(columns)));
-        return repeated(unicode_ ? "█" : "#", marks);
-    }
-    size_t inner() const { return inner_; }
+    void line(const std::string& text) { text_ += concat("│ ", left(text, kInner), " │\n"); }
     const std::string& text() const { return text_; }
-
-    static constexpr size_t kLabel = 15;
 
   private:
     void rule(const std::string& title, const std::string& left, const std::string& right) {
-        const std::string dash = unicode_ ? "─" : "-";
         const std::string head = title.empty() ? "" : concat(" ", title, " ");
-        text_ += left + dash + head + repeated(dash, inner_ + 1 - columns_of(head)) + right + "\n";
+        text_ += left + "─" + head + repeated("─", kInner + 1 - columns_of(head)) + right + "\n";
     }
 
-    bool unicode_;
-    size_t inner_;  // columns between "| " and " |"
     std::string text_;
 };
 
@@ -232,14 +217,14 @@ void add_memory(Box& box, const Card& card) {
         largest[to_size(i)] = concat("  at most ", format_bytes(memory.peaks[purpose]));
         column = std::max(column, columns_of(largest[to_size(i)]));
     }
+    const size_t width = Box::kInner - Box::kLabel - kBytes - kShare - 2 - column;
     for (int i = 0; i < kPurposes; ++i) {
         const auto purpose = static_cast<Purpose>(i);
         const int64_t bytes = memory.at_peak[purpose];
         const double share = total > 0 ? static_cast<double>(bytes) / static_cast<double>(total) : 0;
         box.line(concat(left(std::string(name_of(purpose)), Box::kLabel), right(format_bytes(bytes), kBytes),
                         right(format_percent(share), kShare), "  ",
-                        left(box.bar(share, box.inner() - Box::kLabel - kBytes - kShare - 2 - column),
-                             box.inner() - Box::kLabel - kBytes - kShare - 2 - column),
+                        left(repeated("█", static_cast<size_t>(std::lround(share * double(width)))), width),
                         largest[to_size(i)]));
     }
     box.line(concat(left("peak", Box::kLabel), right(format_bytes(total), kBytes), "  in the ", memory.peak_place));
@@ -271,12 +256,12 @@ std::string difference(int64_t predicted, int64_t measured) {
 
 }  // namespace
 
-std::string render_card(const Card& card, const CardStyle& style) {
+std::string render_card(const Card& card) {
     const spec::RunSpec& run = card.run;
     const spec::ModelSpec& model = run.model;
     const std::string title = concat("plan: ", name_of(model));
-    Box box(style);
-    const bool fits = columns_of(title) + 2 <= box.inner();
+    Box box;
+    const bool fits = columns_of(title) + 2 <= Box::kInner;
     box.top(fits ? title : "plan");
     if (!fits) box.field("name", name_of(model));
     box.field("model", architecture(model));
@@ -305,7 +290,7 @@ std::string render_card(const Card& card, const CardStyle& style) {
     return box.text();
 }
 
-std::string render_measured(const MemoryPlan& plan, const MemoryByPurpose& measured, const CardStyle& style) {
+std::string render_measured(const MemoryPlan& plan, const MemoryByPurpose& measured) {
     constexpr size_t kColumn = 13;
     const MemoryByPurpose& predicted = plan.at_peak;
     const auto row = [](std::string_view name, const std::string& a, const std::string& b, const std::string& c) {
@@ -314,7 +299,7 @@ std::string render_measured(const MemoryPlan& plan, const MemoryByPurpose& measu
     const auto bytes_row = [&](std::string_view name, int64_t a, int64_t b) {
         return row(name, format_bytes(a), format_bytes(b), difference(a, b));
     };
-    Box box(style);
+    Box box;
     box.top("memory of a rank at its peak, after the first step");
     box.line(row("", "rehearsed", "measured", "difference"));
     for (int i = 0; i < kPurposes; ++i) {

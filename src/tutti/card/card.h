@@ -35,14 +35,11 @@ struct Card {
     std::string tokenizer = {};            // in words; "": as data.tokenizer names it
 };
 
-struct CardStyle {
-    bool unicode = true;  // box drawing; false: plain ASCII
-    int columns = 100;    // at least 60; long lines are wrapped between words
-};
+inline constexpr size_t kCardColumns = 100;  // of every line; long texts are wrapped between words
 
-// Each ends with a newline; every line is exactly style.columns wide.
-std::string render_card(const Card& card, const CardStyle& style = {});
+// Each ends with a newline.
+std::string render_card(const Card& card);
 // Predicted and measured memory at the peak of the sum, and their difference.
-std::string render_measured(const MemoryPlan& plan, const MemoryByPurpose& measured, const CardStyle& style = {});
+std::string render_measured(const MemoryPlan& plan, const MemoryByPurpose& measured);
 
 }  // namespace tutti::card

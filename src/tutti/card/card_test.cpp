@@ -44,43 +44,55 @@ int64_t columns_of(const std::string& line) {
     return std::count_if(line.begin(), line.end(), [](char c) { return (c & 0xc0) != 0x80; });
 }
 
-void expect_frame(const std::string& text, int columns) {
+void expect_frame(const std::string& text) {
     ASSERT_TRUE(text.ends_with('\n'));
-    for (const std::string& line : lines_of(text)) EXPECT_EQ(columns_of(line), columns) << line;
+    for (const std::string& line : lines_of(text)) EXPECT_EQ(columns_of(line), 100) << line;
 }
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-// 797.8 and 854.4 MFLOP: worked out in flops_test.cpp; times 8192: 6.54 TFLOP.
-TEST(Card, WholeCardInAscii) {
+// The lines without their frame, which is checked, and without the blanks or the rule that fill them.
+std::string contents_of(const std::string& text) {
+    expect_frame(text);
+    std::string contents;
+    for (std::string line : lines_of(text)) {
+        const std::string begin = line.substr(0, 3), side = "│";
+        EXPECT_EQ(begin == side, line.ends_with(side)) << line;
+        line = line.substr(3, line.size() - 6);
+        const std::string dash = "─";
+        while (begin != side && line.ends_with(dash)) line.resize(line.size() - dash.size());
+        line.erase(line.find_last_not_of(' ') + 1);
+        contents += (begin == side ? line.substr(1) : line) + '\n';
+    }
+    return contents;
+}
+
+// 797.8 and 854.4 MFLOP: worked out in flops_test.cpp; times 8192: 6.54 TFLOP. A bar has up to 59 columns.
+TEST(Card, WholeCard) {
     const std::string expected =
-        "+- plan: gpt2-124m --------------------------------------------------------+\n"
-        "| model          gpt2, 12 layers, width 768, 12 heads of 64, ffn 3072,     |\n"
-        "|                vocab 50257, tied                                         |\n"
-        "| parameters     124.4 M                                                   |\n"
-        "| FLOPs          797.8 MFLOP per token, forward and backward, causal       |\n"
-        "|                attention (854.4 MFLOP full)                              |\n"
-        "| step           8.19 k tokens: 8 sequences of 1024, 2 micro batches of 4, |\n"
-        "|                6.54 TFLOP                                                |\n"
-        "| run            100 steps, 819.2 k tokens                                 |\n"
-        "| mesh           1 rank                                                    |\n"
-        "| precision      bf16, f32 master weights and gradients                    |\n"
-        "| recompute      none                                                      |\n"
-        "| optimizer      adamw, lr 0.0003 cosine to 3e-05, warm-up 20 steps,       |\n"
-        "|                weight decay 0.1, no clipping                             |\n"
-        "| tokenizer      bytes                                                     |\n"
-        "| machine        a laptop                                                  |\n"
-        "+- memory, rehearsed ------------------------------------------------------+\n"
-        "| weights           64.0 MiB   25.0 %  #########                           |\n"
-        "| gradients              0 B    0.0 %                                      |\n"
-        "| optimizer        192.0 MiB   75.0 %  ##########################          |\n"
-        "| activations            0 B    0.0 %                                      |\n"
-        "| communication          0 B    0.0 %                                      |\n"
-        "| workspace              0 B    0.0 %                                      |\n"
-        "| data                   0 B    0.0 %                                      |\n"
-        "| peak             256.0 MiB  in the forward of head                       |\n"
-        "+--------------------------------------------------------------------------+\n";
-    EXPECT_EQ(render_card(sample_card(), {.unicode = false, .columns = 76}), expected);
+        "─ plan: gpt2-124m\n"
+        "model          gpt2, 12 layers, width 768, 12 heads of 64, ffn 3072, vocab 50257, tied\n"
+        "parameters     124.4 M\n"
+        "FLOPs          797.8 MFLOP per token, forward and backward, causal attention (854.4 MFLOP full)\n"
+        "step           8.19 k tokens: 8 sequences of 1024, 2 micro batches of 4, 6.54 TFLOP\n"
+        "run            100 steps, 819.2 k tokens\n"
+        "mesh           1 rank\n"
+        "precision      bf16, f32 master weights and gradients\n"
+        "recompute      none\n"
+        "optimizer      adamw, lr 0.0003 cosine to 3e-05, warm-up 20 steps, weight decay 0.1, no clipping\n"
+        "tokenizer      bytes\n"
+        "machine        a laptop\n"
+        "─ memory, rehearsed\n"
+        "weights           64.0 MiB   25.0 %  ███████████████\n"
+        "gradients              0 B    0.0 %\n"
+        "optimizer        192.0 MiB   75.0 %  ████████████████████████████████████████████\n"
+        "activations            0 B    0.0 %\n"
+        "communication          0 B    0.0 %\n"
+        "workspace              0 B    0.0 %\n"
+        "data                   0 B    0.0 %\n"
+        "peak             256.0 MiB  in the forward of head\n"
+        "\n";
+    EXPECT_EQ(contents_of(render_card(sample_card())), expected);
 }
 
 TEST(Card, MeasuredBesidePredicted) {
@@ -89,36 +101,31 @@ TEST(Card, MeasuredBesidePredicted) {
     measured[Purpose::optimizer] = 144 << 20;  // a quarter less
     measured[Purpose::workspace] = 2 << 20;    // predicted as nothing
     const std::string expected =
-        "┌─ memory of a rank at its peak, after the first step ─────┐\n"
-        "│                    rehearsed     measured   difference   │\n"
-        "│ weights             64.0 MiB     64.0 MiB       +0.0 %   │\n"
-        "│ gradients                0 B          0 B       +0.0 %   │\n"
-        "│ optimizer          192.0 MiB    144.0 MiB      -25.0 %   │\n"
-        "│ activations              0 B          0 B       +0.0 %   │\n"
-        "│ communication            0 B          0 B       +0.0 %   │\n"
-        "│ workspace                0 B     2.00 MiB   unforeseen   │\n"
-        "│ data                     0 B          0 B       +0.0 %   │\n"
-        "│ peak               256.0 MiB    210.0 MiB      -18.0 %   │\n"
-        "└──────────────────────────────────────────────────────────┘\n";
-    EXPECT_EQ(render_measured(sample_card().memory, measured, {.columns = 60}), expected);
+        "─ memory of a rank at its peak, after the first step\n"
+        "                   rehearsed     measured   difference\n"
+        "weights             64.0 MiB     64.0 MiB       +0.0 %\n"
+        "gradients                0 B          0 B       +0.0 %\n"
+        "optimizer          192.0 MiB    144.0 MiB      -25.0 %\n"
+        "activations              0 B          0 B       +0.0 %\n"
+        "communication            0 B          0 B       +0.0 %\n"
+        "workspace                0 B     2.00 MiB   unforeseen\n"
+        "data                     0 B          0 B       +0.0 %\n"
+        "peak               256.0 MiB    210.0 MiB      -18.0 %\n"
+        "\n";
+    EXPECT_EQ(contents_of(render_measured(sample_card().memory, measured)), expected);
 }
 
 TEST(Card, LongLinesWrapInsideTheFrame) {
     Card card = sample_card();
     card.machine = "Some Vendor(R) Processor with a Long Name @ 3.00GHz " + std::string(150, 'x') + " end";
     card.run.model.preset = "/a/dir/ünïcödé " + std::string(120, 'm');
-    for (const bool unicode : {true, false})
-        for (const int columns : {60, 80, 100}) {
-            expect_frame(render_card(card, {unicode, columns}), columns);
-            expect_frame(render_measured(card.memory, {}, {unicode, columns}), columns);
-        }
     std::string flat = render_card(card);
+    expect_frame(flat);
     for (const char* drop : {" ", "\n", "│"})
         for (size_t at = flat.find(drop); at != std::string::npos; at = flat.find(drop))
             flat.erase(at, std::string(drop).size());
     EXPECT_TRUE(contains(flat, std::string(150, 'x') + "end"));  // nothing is cut away
     EXPECT_TRUE(contains(flat, std::string(120, 'm')));
-    EXPECT_THROW(render_card(card, {.columns = 59}), Error);
 }
 
 TEST(Card, SaysWhatTheRunIs) {
@@ -129,7 +136,7 @@ TEST(Card, SaysWhatTheRunIs) {
     run.train.micro_batch = 2;
     run.recompute.policy = "sqrt";
     const std::string text = render_card({.run = run, .machine = "8 threads", .memory = {}, .counts = counts_of(run)});
-    expect_frame(text, 100);
+    expect_frame(text);
     for (const char* part :
          {"plan: llama3.2-1b", "llama, 16 layers, width 2048, 32 heads of 64 (8 kv), ffn 8192, vocab 128256, tied",
           "1.24 B", "32.8 k tokens: 16 sequences of 2048, 8 micro batches of 2", "with what is recomputed",
