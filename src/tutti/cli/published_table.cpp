@@ -124,15 +124,15 @@ std::vector<double> left_out(const SimulateArguments& a, const std::vector<Publi
     const auto group = groups.find(a.leave_out);
     check<UsageError>(group != groups.end(), "--leave-out ", a.leave_out,
                       ": required house, family or generation (of the devices)");
-    published::LeftOut out = leave_out(runs, group->second, simulate::physics_of_tables());
+    std::vector<double> seconds = leave_out(runs, group->second, simulate::physics_of_tables());
     text << "predicted by constants that were fitted without the run's " << a.leave_out << '\n';
     std::vector<double> tables(runs.size(), 0);
     for (size_t i = 0; i < runs.size(); ++i)
-        if (out.seconds[i] > 0) tables[i] = step_time(runs[i], simulate::physics_of_tables()).total();
+        if (seconds[i] > 0) tables[i] = step_time(runs[i], simulate::physics_of_tables()).total();
     const published::Means means = means_of(runs, tables);
     text << "with nothing fitted, constants of data sheets and kernel tables alone: " << format_percent(means.families)
          << " of the families, " << format_percent(means.houses) << " of the houses\n\n";
-    return std::move(out.seconds);
+    return seconds;
 }
 
 }  // namespace

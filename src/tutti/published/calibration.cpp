@@ -120,10 +120,9 @@ Physics fit(const std::vector<const PublishedRun*>& runs, const Physics& start) 
     return best;
 }
 
-LeftOut leave_out(const std::vector<PublishedRun>& runs,
-                  const std::function<std::string(const PublishedRun&)>& group_of, const Physics& start) {
-    LeftOut result;
-    result.seconds.assign(runs.size(), 0);
+std::vector<double> leave_out(const std::vector<PublishedRun>& runs,
+                              const std::function<std::string(const PublishedRun&)>& group_of, const Physics& start) {
+    std::vector<double> seconds(runs.size(), 0);
     std::set<std::string> groups;
     for (const PublishedRun& run : runs)
         if (run.measured()) groups.insert(group_of(run));
@@ -132,12 +131,10 @@ LeftOut leave_out(const std::vector<PublishedRun>& runs,
         for (const PublishedRun& run : runs)
             if (group_of(run) != group) others.push_back(&run);
         const Physics physics = fit(others, start);
-        result.constants.emplace_back(group, physics);
         for (size_t i = 0; i < runs.size(); ++i)
-            if (runs[i].measured() && group_of(runs[i]) == group)
-                result.seconds[i] = step_time(runs[i], physics).total();
+            if (runs[i].measured() && group_of(runs[i]) == group) seconds[i] = step_time(runs[i], physics).total();
     }
-    return result;
+    return seconds;
 }
 
 std::vector<double> naive(const std::vector<PublishedRun>& runs) {

@@ -17,13 +17,11 @@ namespace tutti::published {
 // part.
 simulate::Physics fit(const std::vector<const PublishedRun*>& runs, const simulate::Physics& start);
 
-// Predictions of runs by constants that were fitted without the run's group, which `group_of` names: its house.
-struct LeftOut {
-    std::vector<double> seconds;                                       // of each run; 0: no part
-    std::vector<std::pair<std::string, simulate::Physics>> constants;  // fitted without this group
-};
-LeftOut leave_out(const std::vector<PublishedRun>& runs,
-                  const std::function<std::string(const PublishedRun&)>& group_of, const simulate::Physics& start);
+// Seconds of each run by constants that were fitted without the run's group, which `group_of` names: its house. 0 for a
+// run that takes no part.
+std::vector<double> leave_out(const std::vector<PublishedRun>& runs,
+                              const std::function<std::string(const PublishedRun&)>& group_of,
+                              const simulate::Physics& start);
 
 // One constant for each device and precision, which fits these rows best: time = FLOPs with full attention and
 // recomputation, through the bubble, over the constant.

@@ -19,8 +19,8 @@ class Row {
   public:
     explicit Row(const Json& row) : row_(row) {}
     std::optional<double> number(const char* key) const {
-        const Json* field = row_.find(key);
-        if (field == nullptr || field->is_null()) return std::nullopt;
+        const Json* field = given(key);
+        if (field == nullptr) return std::nullopt;
         check<UsageError>(field->is_number(), key, ": required a number, got ", field->dump());
         return field->get<double>();
     }
@@ -31,18 +31,22 @@ class Row {
     }
     int integer(const char* key, int otherwise) const { return static_cast<int>(number(key, otherwise)); }
     std::string text(const char* key) const {
-        const Json* field = row_.find(key);
-        if (field == nullptr || field->is_null()) return "";
+        const Json* field = given(key);
+        if (field == nullptr) return "";
         return field->is_string() ? field->text() : field->dump();
     }
     std::optional<bool> flag(const char* key) const {
-        const Json* field = row_.find(key);
-        if (field == nullptr || field->is_null()) return std::nullopt;
+        const Json* field = given(key);
+        if (field == nullptr) return std::nullopt;
         check<UsageError>(field->is_boolean(), key, ": required true or false, got ", field->dump());
         return field->get<bool>();
     }
 
   private:
+    const Json* given(const char* key) const {
+        const Json* field = row_.find(key);
+        return field == nullptr || field->is_null() ? nullptr : field;
+    }
     const Json& row_;
 };
 

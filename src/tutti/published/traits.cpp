@@ -9,11 +9,10 @@ namespace {
 
 using simulate::Attention;
 
-Traits megatron_core() {
-    return {.name = "megatron-core",
-            .logit_bytes = 56,
-            .source = "Megatron-LM core: fused kernels of Transformer Engine; f32 softmax of logits in three passes"};
-}
+// Fused kernels of Transformer Engine; f32 softmax of logits in three passes.
+Traits megatron_core() { return {.name = "megatron-core", .logit_bytes = 56}; }
+// Megatron-LM v1 to v3: scores, softmax and dropout through memory; DDP after the backward; NCCL 2.7 to 2.12 take 40 to
+// 85 us an all-reduce on A100.
 Traits megatron_2020() {
     return {.name = "megatron-2020",
             .attention = Attention::unfused,
@@ -26,11 +25,11 @@ Traits megatron_2020() {
             .overlaps_hops = false,
             .prefetches = false,
             .bucket_bytes = -1,
-            .collective_latencies = 2,
-            .source =
-                "Megatron-LM v1 to v3: scores, softmax and dropout through memory; DDP after the backward; NCCL "
-                "2.7 to 2.12 take 40 to 85 us an all-reduce on A100"};
+            .collective_latencies = 2};
 }
+// Of December 2024: DistributedDataParallel's buckets hold 25 MiB of 16-bit gradients, and get_fp32_accum_hook reduces
+// their f32 sums; parts of ZeRO-1 are of unequal sizes, which NCCL has no reduce-scatter for; the sweep's site has 33
+// us a ring step.
 Traits nanotron(bool tp) {
     return {.name = "nanotron",
             .attention = Attention::flash2,
@@ -45,10 +44,6 @@ Traits nanotron(bool tp) {
             .scatters_as_all_reduce = true,
             .hops = 3,
             .tp_stall = 0.24e-3,
-            .source =
-                "nanotron of December 2024: DistributedDataParallel's buckets hold 25 MiB of 16-bit gradients, and "
-                "get_fp32_accum_hook reduces their f32 sums; parts of ZeRO-1 are of unequal sizes, which NCCL has no "
-                "reduce-scatter for; the sweep's site has 33 us a ring step",
             .held_logit_bytes = 10,  // in 16 bits, in f32, and their softmax, which becomes the gradient
             .reserved_bytes = 0.25e9,
             .bucket_copy_bytes = 2,
@@ -58,6 +53,7 @@ Traits nanotron(bool tp) {
             .stages_by_cost = true,
             .allocator_retries = true};
 }
+// PyTorch operation by operation: cross entropy of f32 logits; FSDP prefetches one layer.
 Traits eager_fsdp() {
     return {.name = "pytorch-eager",
             .attention = Attention::flash2,
@@ -66,7 +62,6 @@ Traits eager_fsdp() {
             .logit_bytes = 28,
             .overlaps_tp = false,
             .gathers_once = true,
-            .source = "PyTorch operation by operation: cross entropy of f32 logits; FSDP prefetches one layer",
             .held_activations = 1.15,
             .held_logit_bytes = 14,  // in 16 bits and, in f32, themselves or their gradient, log-softmax, its gradient
             .reserved_bytes = 2.5e9,
@@ -74,14 +69,15 @@ Traits eager_fsdp() {
             .new_gathers = true,
             .checkpoints_products = true};
 }
+// llm-foundry's MPT: FlashAttention 1 (Triton), fused norms of Composer.
 Traits composer() {
     Traits traits = eager_fsdp();
     traits.name = "composer";
     traits.attention = Attention::flash1;
     traits.launches = 40;
-    traits.source = "llm-foundry's MPT: FlashAttention 1 (Triton), fused norms of Composer";
     return traits;
 }
+// torchtitan: torch.compile fuses norms, rotations and activations of a block; FSDP2.
 Traits compiled_fsdp() {
     Traits traits = eager_fsdp();
     traits.name = "pytorch-compiled";
@@ -91,16 +87,15 @@ Traits compiled_fsdp() {
     traits.logit_bytes = 24;
     traits.held_activations = 1;
     traits.reserved_bytes = 2e9;
-    traits.source = "torchtitan: torch.compile fuses norms, rotations and activations of a block; FSDP2";
     return traits;
 }
+// XLA on GPU: fusions of whole norms and residuals; latency-hiding scheduler.
 Traits xla() {
     return {.name = "xla",
             .launches = 12,
             .pass_factor = 0.7,
             .logit_bytes = 20,
             .gathers_once = true,
-            .source = "XLA on GPU: fusions of whole norms and residuals; latency-hiding scheduler",
             .held_activations = 0.9,
             .reserved_bytes = 1.5e9};
 }
@@ -136,21 +131,20 @@ Traits traits_of(const Named& n) {
     } else {
         traits = megatron_core();
         if (has(s, {"hai-llm"})) {
-            traits.name = "hai-llm";
+            traits.name = "hai-llm";  // DeepSeek-V3's report: DualPipe hides dispatch, which sends one copy a node
             traits.one_copy_a_domain = true;
             traits.hidden_dispatch = 0.7;
             traits.expert_launches = 60;
             traits.logit_bytes = 24;
-            traits.source = "DeepSeek-V3's report: DualPipe hides dispatch, which sends one copy a node";
         } else if (has(s, {"megascale"})) {
             traits.name = "megascale";
             traits.attention = Attention::flash2;
         } else if (has(s, {"llama team", "meta"})) {
-            traits.name = "llama-3";
+            traits.name =
+                "llama-3";  // Llama Team 2024, 3.3.2: asynchronous messages of pipelines, keys gathered, ZeRO-2
             traits.attention = Attention::flash2;  // FlashAttention-3 came after the run
             traits.overlaps_tp = false;
             traits.gathers_context = true;
-            traits.source = "Llama Team 2024, 3.3.2: asynchronous messages of pipelines, keys gathered, ZeRO-2";
         } else if (s.starts_with("megatron-lm 0.14")) {
             traits.overlaps_tp = traits.overlaps_hops = false;  // its defaults
         } else if (s == "megatron-lm") {

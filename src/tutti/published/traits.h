@@ -35,7 +35,6 @@ struct Traits {
     double tp_stall = 0;                        // seconds a message and further rank of tp, in pipelines over nodes
     // Recomputation that is done whatever the row says: "", "full", "op-level".
     const char* recompute = "";
-    const char* source = "";  // of the counts
 
     // --- Memory of a rank ---
     double held_activations = 1;        // factor of what a layer saves by its products
