@@ -1,5 +1,5 @@
 // http/server.h: a small server for a page that a process shows of itself: one thread, which also does other work
-// between two turns. Bounds of what strangers can take: connections, bytes and seconds of a request, bytes that wait
+// between two turns. Bounds of what clients can take: connections, bytes and seconds of a request, bytes that wait
 // for a slow reader, and the seconds that the reader may take none of them.
 #pragma once
 

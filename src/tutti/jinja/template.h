@@ -1,7 +1,7 @@
 // jinja/template.h: Jinja templates as transformers renders the chat templates of models: its filters and functions,
 // trim_blocks and lstrip_blocks, loop controls, the generation tag, lists and dicts that never change.
 //
-// A template comes from strangers. It reads its input and nothing else; its steps, its nesting and the length of its
+// A template is untrusted input. It reads its input and nothing else; its steps, its nesting and the length of its
 // texts are bounded. What Jinja has and this interpreter lacks is an error with its place, never ignored.
 #pragma once
 
