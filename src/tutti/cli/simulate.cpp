@@ -51,9 +51,9 @@ std::map<int, double> stragglers(const SimulateArguments& a) {
 }
 
 // The prediction that `tutti report` shows beside the measured values, for a step on `machine`.
-// `reliability`: of a cluster, for the goodput to expect at the best interval between checkpoints.
+// `failures`: of a cluster, for the goodput to expect at the best interval between checkpoints.
 void save(const SimulateArguments& a, const spec::RunSpec& run, const simulate::RehearsedStep& step,
-          const std::string& machine, const std::optional<planner::Reliability>& reliability) {
+          const std::string& machine, const std::optional<report::GoodputTerms>& failures) {
     if (!a.trace.empty()) write_file("--trace", a.trace, to_trace(step.timeline));
     if (!a.svg.empty())
         write_file("--svg", a.svg,
@@ -73,9 +73,9 @@ void save(const SimulateArguments& a, const spec::RunSpec& run, const simulate::
         document["first_step"] = run.place.first;
         document["last_step"] = run.place.last;
     }
-    if (reliability) {
-        document["between_failures_s"] = reliability->mtbf_s;
-        document["goodput"] = planner::goodput(*reliability, planner::checkpoint_interval(*reliability));
+    if (failures) {
+        document["between_failures_s"] = failures->between_failures;
+        document["goodput"] = planner::goodput(*failures, planner::checkpoint_interval(*failures));
     }
     write_file("--run", a.run + "/predicted.json", document.dump(2) + "\n");
     write_file("--run", a.run + "/predicted_trace.json", to_trace(step.timeline));
@@ -305,8 +305,8 @@ int simulate(const SimulateArguments& a, const Io& io) {
     if (!a.vary.empty()) return show_variations(a, io);
     const Answer x = answer(a);
     save(a, x.run, x.step, concat(a.ranks, " x ", x.cluster.name),
-         planner::reliability_of(x.cluster, a.ranks, planner::checkpoint_bytes(x.run), {},
-                                 double(x.run.checkpoint.memory_every) * x.step.seconds, x.run.checkpoint.async));
+         planner::failures_of(x.cluster, a.ranks, planner::checkpoint_bytes(x.run), {},
+                              double(x.run.checkpoint.memory_every) * x.step.seconds, x.run.checkpoint.async));
     print(x, io.text());
     io.text() << std::flush;
     io.print(describe(x));

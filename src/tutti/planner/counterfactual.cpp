@@ -11,7 +11,7 @@
 #include "tutti/planner/finalists.h"
 #include "tutti/planner/price.h"
 #include "tutti/planner/rules.h"
-#include "tutti/spec/toml.h"
+#include "tutti/spec/fields.h"
 #include "tutti/spec/validate.h"
 
 namespace tutti::planner {
@@ -34,31 +34,34 @@ std::vector<Variant> variants_of(const spec::RunSpec& from, const spec::RunSpec&
               run.train == from.train))
             all.push_back({what, std::move(run)});
     };
-    const auto axis = [&](const char* name, int64_t spec::ParallelSpec::*member) {
-        const int64_t now = from.parallel.*member;
-        std::set<int64_t> values = {now / 2, 2 * now, towards.parallel.*member};
-        for (const int64_t value : values)
-            if (value >= 1 && value != now)
-                add(concat(name, ' ', now, " -> ", value), [&](spec::RunSpec& run) { run.parallel.*member = value; });
+    // `member`: of a run, which takes these values.
+    const auto vary = [&](const char* what, auto member, const auto& values) {
+        for (const auto& value : values)
+            add(concat(what, member(from), " -> ", value), [&](spec::RunSpec& run) { member(run) = value; });
     };
-    axis("tp", &spec::ParallelSpec::tp);
-    axis("cp", &spec::ParallelSpec::cp);
-    if (from.parallel.stage_layers.empty()) axis("pp", &spec::ParallelSpec::pp);
-    axis("ep", &spec::ParallelSpec::ep);
-    axis("etp", &spec::ParallelSpec::etp);
-    axis("dp_replicate", &spec::ParallelSpec::dp_replicate);
-    for (int zero = 0; zero <= 3; ++zero)
-        add(concat("ZeRO-", from.parallel.zero, " -> ", zero), [&](spec::RunSpec& run) { run.parallel.zero = zero; });
-    for (const int reductions : {2, 4})
-        add(concat("reductions ", from.parallel.reductions, " -> ", reductions),
-            [&](spec::RunSpec& run) { run.parallel.reductions = reductions; });
-    for (const char* policy : {"none", "selective", "full"})
-        add(concat("recompute ", from.recompute.policy, " -> ", policy),
-            [&](spec::RunSpec& run) { run.recompute.policy = policy; });
-    for (const int64_t size : {from.train.micro_batch / 2, from.train.micro_batch * 2, towards.train.micro_batch})
-        if (size >= 1)
-            add(concat("micro batch ", from.train.micro_batch, " -> ", size),
-                [&](spec::RunSpec& run) { run.train.micro_batch = size; });
+    const auto axis = [&](const char* what, int64_t spec::ParallelSpec::*of) {
+        const int64_t now = from.parallel.*of;
+        std::set<int64_t> values = {now / 2, 2 * now, towards.parallel.*of};
+        values.erase(0);
+        vary(
+            what, [&](auto& run) -> auto& { return run.parallel.*of; }, values);
+    };
+    axis("tp ", &spec::ParallelSpec::tp);
+    axis("cp ", &spec::ParallelSpec::cp);
+    if (from.parallel.stage_layers.empty()) axis("pp ", &spec::ParallelSpec::pp);
+    axis("ep ", &spec::ParallelSpec::ep);
+    axis("etp ", &spec::ParallelSpec::etp);
+    axis("dp_replicate ", &spec::ParallelSpec::dp_replicate);
+    vary(
+        "ZeRO-", [](auto& run) -> auto& { return run.parallel.zero; }, std::array{0, 1, 2, 3});
+    vary(
+        "reductions ", [](auto& run) -> auto& { return run.parallel.reductions; }, std::array{2, 4});
+    vary(
+        "recompute ", [](auto& run) -> auto& { return run.recompute.policy; }, kPolicies);
+    std::vector<int64_t> sizes = {from.train.micro_batch / 2, from.train.micro_batch * 2, towards.train.micro_batch};
+    std::erase(sizes, 0);
+    vary(
+        "micro batch ", [](auto& run) -> auto& { return run.train.micro_batch; }, sizes);
     if (from.parallel.pp > 1)
         for (const auto& [schedule, v] : {std::pair("1f1b", 1),
                                           {"interleaved", 2},
@@ -99,21 +102,20 @@ std::vector<Variant> promising(const Request& r, std::vector<Variant> all) {
     return kept;
 }
 
-void collect(const Json& json, const std::string& path, std::vector<std::pair<std::string, std::string>>& into) {
-    for (const Json::Member& m : json.items()) {
-        const std::string key = path + m.key;
-        const bool counts = key.starts_with("parallel.") || key.starts_with("recompute.") ||
-                            key.starts_with("offload.") || key == "train.micro_batch";
-        if (m.value.is_object())
-            collect(m.value, key + ".", into);
-        else if (counts && key != "parallel.dp_shard")
-            into.emplace_back(key, m.value.is_string() ? m.value.text() : m.value.dump());
-    }
-}
-
-std::vector<std::pair<std::string, std::string>> keys_of(const spec::RunSpec& run) {
-    std::vector<std::pair<std::string, std::string>> keys;
-    collect(spec::parse_toml(spec::to_toml(run), "run"), "", keys);
+// "parallel.tp=8": the keys that a plan chooses, but dp_shard, which the others leave; in alphabetical order.
+std::vector<std::string> keys_of(const spec::RunSpec& run) {
+    std::vector<std::string> keys;
+    spec::for_each_field(run, [&]<class T>(const spec::Field& field, const T& value) {
+        const std::string path = field.path();
+        const bool chosen = field.section == "parallel" || field.section == "recompute" || field.section == "offload" ||
+                            path == "train.micro_batch";
+        if (!chosen || path == "parallel.dp_shard") return;
+        if constexpr (std::is_same_v<T, std::string>)
+            keys.push_back(concat(path, '=', value));
+        else
+            keys.push_back(concat(path, '=', spec::toml_text(value)));
+    });
+    std::ranges::sort(keys);
     return keys;
 }
 
@@ -127,7 +129,7 @@ std::vector<std::string> differences(const spec::RunSpec& from, const spec::RunS
     std::vector<std::string> set;
     const auto mine = keys_of(from), theirs = keys_of(to);
     for (size_t i = 0; i < theirs.size(); ++i)
-        if (mine[i] != theirs[i]) set.push_back(theirs[i].first + "=" + theirs[i].second);
+        if (mine[i] != theirs[i]) set.push_back(theirs[i]);
     if (!set.empty() && (from.parallel.dp_shard != -1)) set.emplace_back("parallel.dp_shard=-1");
     return set;
 }

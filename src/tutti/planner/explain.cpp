@@ -42,12 +42,12 @@ class Recipes {
 
     // The axes of the published run on the devices of the request. A pipeline that does not divide its layers or its
     // batch becomes the next shorter one that does.
-    std::optional<Candidate> of_run(const KnownRun& known) {
+    std::optional<Candidate> of_run(const KnownRun::Layout& known) {
         for (int pp = known.pp; pp >= 1; --pp)
             for (int v = known.virtual_stages; v >= 1; --v)
-                for (const char* recompute : {"none", "selective", "full"}) {
+                for (const char* recompute : kPolicies) {
                     const int grid = known.tp * known.cp * pp;
-                    if (grid == 0 || r_.gpus % grid != 0) continue;
+                    if (r_.gpus % grid != 0) continue;
                     spec::RunSpec run = plain_run(r_);
                     run.parallel.tp = known.tp;
                     run.parallel.cp = known.cp;
@@ -56,7 +56,7 @@ class Recipes {
                     run.parallel.zero = known.zero;
                     run.recompute.policy = recompute;
                     // DualPipe holds each weight twice and is not planned; DualPipeV has its passes side by side too.
-                    const std::string_view named = known.schedule,
+                    const std::string_view named = known.schedule_name(),
                                            schedule = named == "dualpipe" ? "dualpipe-v" : named;
                     const bool own = pp > 1 && schedule != "interleaved" && schedule != "1f1b";
                     run.parallel.schedule = pp == 1 ? "1f1b" : own ? schedule : v > 1 ? "interleaved" : "1f1b";
@@ -147,10 +147,10 @@ Recipe field_recipe(const Request& r, const Finalist& choice) {
         recipe.verdict += "rules 1 to 5 alone: no such layout fits\n";
     }
     const KnownRun& run = nearest_run(parameters, r.gpus, double(r.run.train.seq_len), r.run.model.moe.experts > 0);
-    recipe.published = concat(run.model, " on ", run.devices, " ", run.cluster, ": ", describe_layout(run),
+    recipe.published = concat(run.model, " on ", run.devices, " ", run.cluster, ": ", describe_layout(run.layout),
                               run.mfu > 0 ? concat(", MFU ", format_percent(run.mfu)) : "", " [", run.source, "]");
     recipe.verdict += concat("the nearest published run: ", recipe.published, '\n');
-    if (const auto theirs = recipes.of_run(run)) {
+    if (const auto theirs = recipes.of_run(run.layout)) {
         recipe.published_layout = theirs;
         recipe.verdict += beside(r, "its axes here", *theirs, choice);
     } else {

@@ -52,7 +52,7 @@ std::string problem_of(const Request& request, const simulate::RehearsedStep& st
         const int64_t peak = memory.peak(), capacity = step.shown.memory_capacity;
         return concat("needs ", format_bytes(peak), " of ", format_bytes(capacity), " when rehearsed",
                       peak <= capacity ? ", where no free block is large enough" : "", "; the search said ",
-                      format_bytes(static_cast<int64_t>(a.candidate.bytes)));
+                      bytes_text(a.candidate.bytes));
     }
     return simulate::host_memory_problem(
         simulate::host_memory(a.candidate.run, static_cast<double>(step.offloaded), static_cast<double>(step.saved),
@@ -83,16 +83,8 @@ void attempt(const Request& request, const rehearsal::Target& target, Attempt& a
     }
 }
 
-}  // namespace
-
-rehearsal::Target target_of(const Request& request) {
-    rehearsal::Target target = rehearsal::target_for(request.cluster, spec::compute_type_of(request.run));
-    target.expert_loads = request.expert_loads;
-    return target;
-}
-
-Finalists choose(const Request& request, const std::vector<Candidate>& best, size_t count,
-                 const rehearsal::Target& target, size_t most) {
+Finalists choose_among(const Request& request, const std::vector<Candidate>& best, size_t count,
+                       const rehearsal::Target& target, size_t most) {
     const auto start = std::chrono::steady_clock::now();
     Finalists all;
     std::set<decltype(core_of(best.front().run))> taken;
@@ -109,9 +101,9 @@ Finalists choose(const Request& request, const std::vector<Candidate>& best, siz
             const auto known = too_large.find(kind_of(c.run));
             if (taken.count(core_of(c.run)) == 0) {
                 if (known != too_large.end() && c.bytes >= known->second) {
-                    all.dropped.push_back({c, concat("priced at ", format_bytes(static_cast<int64_t>(c.bytes)),
-                                                     ": a layout of its kind did not fit with ",
-                                                     format_bytes(static_cast<int64_t>(known->second)))});
+                    all.dropped.push_back(
+                        {c, concat("priced at ", bytes_text(c.bytes), ": a layout of its kind did not fit with ",
+                                   bytes_text(known->second))});
                 } else {
                     if (!planned.insert(core_of(c.run)).second) break;  // needed only if the other one fails
                     attempts.push_back({c, {}, {}});
@@ -140,11 +132,19 @@ Finalists choose(const Request& request, const std::vector<Candidate>& best, siz
     return all;
 }
 
-Finalists choose(const Request& request, const Found& found, size_t count, const rehearsal::Target& target,
-                 size_t most) {
-    Finalists fastest = choose(request, found.best, count, target, most);
-    if (!fastest.chosen.empty() || found.front.empty()) return fastest;
-    Finalists smaller = choose(request, found.front, count, target, found.front.size());
+}  // namespace
+
+rehearsal::Target target_of(const Request& request) {
+    rehearsal::Target target = rehearsal::target_for(request.cluster, spec::compute_type_of(request.run));
+    target.expert_loads = request.expert_loads;
+    return target;
+}
+
+Finalists choose(const Request& request, const SearchResult& found, size_t count, const rehearsal::Target& target) {
+    constexpr size_t kMost = 60;
+    Finalists fastest = choose_among(request, found.best, count, target, kMost);
+    if (!fastest.chosen.empty()) return fastest;
+    Finalists smaller = choose_among(request, found.front, count, target, found.front.size());
     if (smaller.chosen.empty()) return fastest;
     smaller.dropped = std::move(fastest.dropped);
     smaller.seconds += fastest.seconds;

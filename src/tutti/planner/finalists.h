@@ -38,14 +38,9 @@ struct Finalists {
 // The machine to rehearse for. Devices that this system has no kernels for are rehearsed with those of another vendor.
 rehearsal::Target target_of(const Request& request);
 
-// The fastest `count` layouts that validate() accepts and that fit, after at most `most` rehearsals. A layout that did
-// not fit stands for those that differ from it in context parallelism, micro batch and HSDP alone.
-Finalists choose(const Request& request, const std::vector<Candidate>& best, size_t count,
-                 const rehearsal::Target& target, size_t most = 60);
-
-// choose() among the fastest. If all `most` of them need more memory when rehearsed than as priced, choose()
-// among the front, whose layouts need successively less memory.
-Finalists choose(const Request& request, const Found& found, size_t count, const rehearsal::Target& target,
-                 size_t most = 60);
+// The fastest `count` layouts that validate() accepts and that fit, after at most 60 rehearsals. A layout that did not
+// fit stands for those that differ from it in context parallelism, micro batch and HSDP alone. If none fits, layouts of
+// the front, which need successively less memory.
+Finalists choose(const Request& request, const SearchResult& found, size_t count, const rehearsal::Target& target);
 
 }  // namespace tutti::planner

@@ -2,24 +2,25 @@
 // give them. What a prediction or a plan is compared with.
 #pragma once
 
-#include <span>
 #include <string>
 
 namespace tutti::planner {
 
 struct KnownRun {
     const char *model, *cluster, *source;
-    double parameters = 0;  // of the model, all experts
-    int devices = 0;        // 0: not published
-    double seq = 0;
-    double mfu = 0;              // share of the peak; 0: not published
-    int tp = 0, cp = 1, pp = 0;  // 0: not published
-    int virtual_stages = 1, ep = 1, zero = 1;
-    const char* schedule = "1f1b";
-    const char* recompute = "none";
-    bool experts = false;
+    double parameters;  // of the model, all experts
+    int devices;        // 0: not published
+    double seq;
+    double mfu;  // share of the peak; 0: not published
+    struct Layout {
+        int tp = 0, cp = 1, pp = 1, virtual_stages = 1, zero = 1;  // tp 0: not published
+        int ep = 1;                                                // of mixtures above 1
+        const char* schedule = nullptr;  // nullptr: 1F1B, interleaved where a rank has several stages
+        const char* schedule_name() const {
+            return schedule != nullptr ? schedule : virtual_stages > 1 ? "interleaved" : "1f1b";
+        }
+    } layout = {};
 };
-std::span<const KnownRun> known_runs();
 
 // "41.2 %: excellent" by the thresholds of CS231n, lecture 11 (2025): above 30 % is good, above 40 % excellent.
 const char* verdict_of_mfu(double mfu);
@@ -28,6 +29,6 @@ std::string neighbours_of(const std::string& cluster);
 // The published run with a known layout that is nearest in parameters, devices and sequence; of mixtures or of dense
 // models.
 const KnownRun& nearest_run(double parameters, int devices, double seq, bool experts);
-std::string describe_layout(const KnownRun& run);
+std::string describe_layout(const KnownRun::Layout& layout);
 
 }  // namespace tutti::planner

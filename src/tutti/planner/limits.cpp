@@ -1,6 +1,6 @@
 // planner/limits.cpp: layouts in words: what a search leaves out, and what it holds fixed.
+#include <algorithm>
 #include <limits>
-#include <map>
 #include <set>
 #include <sstream>
 
@@ -34,6 +34,10 @@ std::string lower(std::string text) {
     return text;
 }
 
+constexpr std::pair<const char*, std::vector<int> Limits::*> kAxes[] = {
+    {"tp", &Limits::tp},   {"cp", &Limits::cp}, {"pp", &Limits::pp},    {"ep", &Limits::ep},
+    {"etp", &Limits::etp}, {"dp", &Limits::dp}, {"zero", &Limits::zero}};
+
 }  // namespace
 
 bool Limits::allow(const spec::RunSpec& run) const {
@@ -53,11 +57,8 @@ void leave_out(Limits& limits, const std::string& words) {
     for (const std::string& given : words_of(words)) {
         const std::string word = lower(given);
         if (word == "offload") limits.offload = false;
-        if (word == "tp") limits.tp = {1};
-        if (word == "cp") limits.cp = {1};
-        if (word == "pp") limits.pp = {1};
-        if (word == "ep") limits.ep = {1};
-        if (word == "etp") limits.etp = {1};
+        for (const auto& [axis, values] : kAxes)
+            if (word == axis) limits.*values = {1};
         if (word == "hsdp") limits.dp_replicate = {1};
         if (word == "zero3") limits.zero = {0, 1, 2};
         if (word == "recompute") limits.recompute = {"none"};
@@ -78,9 +79,6 @@ void hold(Limits& limits, const std::string& layout) {
     known.insert(known.end(), names.begin(), names.end());
     const std::vector<std::string> words = words_of(layout);
     check<UsageError>(!words.empty(), "--why-not \"\": required a layout such as \"tp 8 pp 16\"");
-    const std::map<std::string, std::vector<int>*> axes = {
-        {"tp", &limits.tp}, {"cp", &limits.cp},   {"pp", &limits.pp},    {"ep", &limits.ep},
-        {"dp", &limits.dp}, {"etp", &limits.etp}, {"zero", &limits.zero}};
     size_t i = 0;
     const auto number = [&](const std::string& of, const std::string& text) {
         const std::optional<int> value = parse_number<int>(text);
@@ -100,7 +98,7 @@ void hold(Limits& limits, const std::string& layout) {
         const size_t digits = word.find_first_of("0123456789");
         const std::string stem = word.substr(0, std::min(word.find_first_of("-0123456789"), word.size()));
         const auto value = [&] { return digits == std::string::npos ? next(word) : number(word, word.substr(digits)); };
-        const auto axis = axes.find(stem);
+        const auto* const axis = std::ranges::find_if(kAxes, [&](const auto& each) { return stem == each.first; });
         if (std::find(names.begin(), names.end(), word) != names.end()) {
             once("schedule");
             limits.schedules = {word};
@@ -115,9 +113,9 @@ void hold(Limits& limits, const std::string& layout) {
             once("micro batch");
             if (i + 1 < words.size() && lower(words[i + 1]) == "batch") ++i;
             limits.micro_batch = {next("micro batch")};
-        } else if (axis != axes.end()) {
+        } else if (axis != std::end(kAxes)) {
             once(stem);
-            *axis->second = {value()};
+            limits.*axis->second = {value()};
             if (stem == "dp" && i + 2 < words.size() && words[i + 1] == "x") {  // "dp 2 x 4": copies of shards
                 limits.dp_replicate = limits.dp;
                 i += 2;

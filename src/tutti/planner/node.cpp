@@ -13,7 +13,7 @@ namespace tutti::planner {
 namespace {
 
 constexpr double kSlack = 1.1;  // of the memory: the price counts it again
-constexpr int kMostMicroBatch = 64, kMostExpertTp = 8;
+constexpr int kMostMicroBatch = 64;
 
 }  // namespace
 
@@ -28,7 +28,7 @@ void MemorySeen::add(const MemorySeen& other) {
 NodeLayouts::NodeLayouts(const Request& r, Pricer& pricer, double capacity)
     : r_(r), pricer_(pricer), capacity_(capacity), micro_batches_(micro_batches_of(r)), run_(plain_run(r)) {}
 
-// --- The layout in hand
+// --- The current layout
 
 bool NodeLayouts::set(const Node& node) {
     spec::ParallelSpec& p = run_.parallel;

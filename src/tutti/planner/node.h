@@ -2,7 +2,6 @@
 // parallelism of a pipeline. Nothing here depends on other nodes, so that several are estimated side by side.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -23,7 +22,7 @@ struct Node {
     bool offloads = false, splits = false;
     auto operator<=>(const Node&) const = default;
 };
-inline constexpr std::array kPolicies = {"none", "selective", "full"};
+inline constexpr int kMostExpertTp = 8;
 std::vector<int> micro_batches_of(const Request& r);
 
 // What was seen of the memory while layouts were estimated.
@@ -75,7 +74,7 @@ class NodeLayouts {
     // Takes up a pipeline of a node, and data parallelism with it.
     void set(const PipelineEstimate& pipeline);
     void set(const DataEstimate& data);
-    const spec::RunSpec& run() const { return run_; }  // the layout in hand
+    const spec::RunSpec& run() const { return run_; }  // the current layout
 
     // The pipelines that the rules allow, those that may be fastest first. `any`: of all schedules, else of
     // those that match the node's backward and offload.

@@ -80,9 +80,9 @@ std::string table(const Plan& plan) {
         rows += concat("<tr class=\"has-reason\"><td>", place, "</td><td class=\"words\">",
                        escape_html(describe_layout(f.run)), "</td><td>", format_time(p.seconds()), "</td><td>",
                        format_time(p.seconds() * p.low), " to ", format_time(p.seconds() * p.high), "</td><td>",
-                       format_percent(p.share_of_peak(p.model_causal)), "</td><td>",
-                       format_bytes(static_cast<int64_t>(f.bytes())), "</td></tr><tr><td></td><td colspan=\"5\" ",
-                       "class=\"reason words\">", escape_html(reason), "</td></tr>\n");
+                       format_percent(p.share_of_peak(p.model_causal)), "</td><td>", bytes_text(f.bytes()),
+                       "</td></tr><tr><td></td><td colspan=\"5\" ", "class=\"reason words\">", escape_html(reason),
+                       "</td></tr>\n");
     }
     return concat(
         "<div class=\"card full\"><h2>Layouts</h2><div class=\"scroll\"><table><thead><tr><th></th><th "
@@ -104,8 +104,8 @@ std::string front_card(const Plan& plan) {
     for (auto c = plan.found.front.rbegin(); c != plan.found.front.rend(); ++c) {
         if (c->seconds > kSlowest * plan.found.front.front().seconds) continue;
         front.points.push_back({c->bytes / kGiB, c->seconds});
-        front.titles.push_back(concat(describe_layout(c->run), ": ", format_time(c->seconds), ", ",
-                                      format_bytes(static_cast<int64_t>(c->bytes))));
+        front.titles.push_back(
+            concat(describe_layout(c->run), ": ", format_time(c->seconds), ", ", bytes_text(c->bytes)));
         chart.description += concat(front.titles.back(), ". ");
     }
     chart.series = {front};
@@ -115,7 +115,7 @@ std::string front_card(const Plan& plan) {
             const Finalist& f = plan.finalists.chosen[i];
             some.points.push_back({f.bytes() / kGiB, f.prediction.seconds()});
             some.titles.push_back(concat(i + 1, ": ", describe_layout(f.run), ": ", format_time(f.prediction.seconds()),
-                                         ", ", format_bytes(static_cast<int64_t>(f.bytes()))));
+                                         ", ", bytes_text(f.bytes())));
             chart.description += concat(some.titles.back(), ". ");
         }
         if (!some.points.empty()) chart.series.push_back(std::move(some));
@@ -124,10 +124,8 @@ std::string front_card(const Plan& plan) {
     add("the fastest (rehearsed)", 2, 0, 1);
     const double memory = plan.request.cluster.memory;
     if (memory < 3 * plan.finalists.chosen.front().bytes())
-        chart.series.push_back({concat("memory of a device, ", format_bytes(static_cast<int64_t>(memory))),
-                                8,
-                                report::Mark::limit,
-                                {{memory / kGiB, 0}}});
+        chart.series.push_back(
+            {concat("memory of a device, ", bytes_text(memory)), 8, report::Mark::limit, {{memory / kGiB, 0}}});
     chart.from_zero = true;
     return report::wide_card(chart);
 }
@@ -147,7 +145,7 @@ std::string nodes_card(const Plan& plan) {
 
 std::string to_html(const Plan& plan) {
     const Request& r = plan.request;
-    const Gates& g = plan.found.gates;
+    const SearchCounts& g = plan.found.counts;
     std::vector<std::vector<Part>> times, memories;
     for (const Finalist& f : plan.finalists.chosen) {
         times.push_back(time_parts(f.prediction.time));
@@ -159,24 +157,23 @@ std::string to_html(const Plan& plan) {
     };
     const std::string title = concat("Plan: ", name_of(r.run.model), " on ", r.gpus, " x ", r.cluster.name);
     return report::page(
-        title,
-        concat("<header><h1>", escape_html(title), "</h1><p>global batch ", r.run.train.global_batch, " of ",
-               r.run.train.seq_len, " tokens, ", describe_numerics(r.run), "; ", format_count(double(g.all)),
-               " layouts searched in ", format_time(g.seconds), ", ", g.priced,
-               " priced; time and memory: ", escape_html(plan.certified), "</p></header>\n<dl class=\"facts\">",
-               fact("step", format_time(best.seconds())),
-               fact("MFU, causal", format_percent(best.share_of_peak(best.model_causal))),
-               fact("throughput", format_rate(best.tokens_per_s(), "tokens")),
-               fact("memory of a rank", format_bytes(static_cast<int64_t>(plan.finalists.chosen.front().bytes()))),
-               "</dl>\n<div class=\"grid\">", table(plan), nodes_card(plan),
-               stacked("time", {.title = "Where the time of a step goes", .x_label = "s"}, times),
-               stacked("memory",
-                       {.title = "Memory of the fullest rank",
-                        .x_label = "GiB",
-                        .limit = r.cluster.memory / kGiB,
-                        .limit_label = "memory of a device"},
-                       memories),
-               front_card(plan), "</div>\n"));
+        title, concat("<header><h1>", escape_html(title), "</h1><p>global batch ", r.run.train.global_batch, " of ",
+                      r.run.train.seq_len, " tokens, ", describe_numerics(r.run), "; ", format_count(double(g.all)),
+                      " layouts searched in ", format_time(g.seconds), ", ", g.priced,
+                      " priced; time and memory: ", escape_html(plan.certified), "</p></header>\n<dl class=\"facts\">",
+                      fact("step", format_time(best.seconds())),
+                      fact("MFU, causal", format_percent(best.share_of_peak(best.model_causal))),
+                      fact("throughput", format_rate(best.tokens_per_s(), "tokens")),
+                      fact("memory of a rank", bytes_text(plan.finalists.chosen.front().bytes())),
+                      "</dl>\n<div class=\"grid\">", table(plan), nodes_card(plan),
+                      stacked("time", {.title = "Where the time of a step goes", .x_label = "s"}, times),
+                      stacked("memory",
+                              {.title = "Memory of the fullest rank",
+                               .x_label = "GiB",
+                               .limit = r.cluster.memory / kGiB,
+                               .limit_label = "memory of a device"},
+                              memories),
+                      front_card(plan), "</div>\n"));
 }
 
 }  // namespace tutti::planner

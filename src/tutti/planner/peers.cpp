@@ -5,6 +5,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/units.h"
+#include "tutti/planner/rules.h"
 #include "tutti/spec/layers.h"
 #include "tutti/spec/rules.h"
 
@@ -121,8 +122,7 @@ std::optional<PeerMemory> memory_of(Peer peer, const Request& r, const spec::Run
 }
 
 std::string render(const PeerMemory& m, double ours) {
-    return concat("  ", m.system,
-                  " itself, by the counts of its programs: ", format_bytes(static_cast<int64_t>(m.bytes)), ", ",
+    return concat("  ", m.system, " itself, by the counts of its programs: ", bytes_text(m.bytes), ", ",
                   format_difference(m.bytes / ours - 1), " of the memory here; ",
                   m.errors.rows == 0
                       ? "no published row of it has its memory"

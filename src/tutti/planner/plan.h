@@ -15,7 +15,7 @@ namespace tutti::planner {
 
 struct Plan {
     Request request;
-    Found found;
+    SearchResult found;
     Finalists finalists;
     std::string certified;  // "rehearsed by the engine for NVIDIA h100"
 };

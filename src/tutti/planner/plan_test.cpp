@@ -27,7 +27,7 @@ Request on_h100(const char* preset, int gpus, int64_t batch, int64_t seq) {
 TEST(Plan, EveryChosenLayoutIsARunThatFits) {
     for (const Request& r : {on_h100("llama-tiny", 8, 16, 256), on_h100("moe-tiny", 4, 8, 256)}) {
         const rehearsal::Target target = target_with(int64_t{1} << 40);
-        const Finalists all = choose(r, search(r, target).best, 10, target);
+        const Finalists all = choose(r, search(r, target), 10, target);
         ASSERT_GE(all.chosen.size(), 6u);
         for (const Finalist& f : all.chosen) {
             EXPECT_NO_THROW(spec::validate(f.run, r.gpus));
@@ -45,7 +45,7 @@ TEST(Plan, EveryChosenLayoutIsARunThatFits) {
 
 TEST(Plan, WhatDoesNotFitMakesRoomForTheNext) {
     const Request r = on_h100("llama-tiny", 8, 16, 256);
-    const std::vector<Candidate> best = search(r, target_with(int64_t{1} << 40)).best;
+    const SearchResult best{.best = search(r, target_with(int64_t{1} << 40)).best};
     const Finalists roomy = choose(r, best, 10, target_with(int64_t{1} << 40));
     std::vector<int64_t> peaks;
     for (const Finalist& f : roomy.chosen) peaks.push_back(f.rehearsed.memory.peak());
@@ -64,17 +64,17 @@ TEST(Plan, WhatDoesNotFitMakesRoomForTheNext) {
 TEST(Plan, WhereNoneOfTheFastestFitsThePlanHasLessMemory) {
     const Request r = on_h100("llama-tiny", 8, 16, 256);
     std::vector<Finalist> all =
-        choose(r, search(r, target_with(int64_t{1} << 40)).best, 10, target_with(int64_t{1} << 40)).chosen;
+        choose(r, search(r, target_with(int64_t{1} << 40)), 10, target_with(int64_t{1} << 40)).chosen;
     std::sort(all.begin(), all.end(), [](const Finalist& a, const Finalist& b) { return a.bytes() > b.bytes(); });
     const Candidate& large = all.front().candidate;
     const Candidate& small = all.back().candidate;
     const auto tight = target_with(all.front().rehearsed.memory.peak() - 1);
-    ASSERT_TRUE(choose(r, std::vector{large}, 1, tight).chosen.empty());
+    ASSERT_TRUE(choose(r, SearchResult{.best = {large}}, 1, tight).chosen.empty());
 
-    const Finalists from_front = choose(r, Found{.best = {large}, .front = {large, small}, .gates = {}}, 1, tight);
+    const Finalists from_front = choose(r, SearchResult{.best = {large}, .front = {large, small}}, 1, tight);
     ASSERT_EQ(from_front.chosen.size(), 1u);
     EXPECT_EQ(describe_layout(from_front.chosen[0].run), describe_layout(small.run));
-    const Finalists none = choose(r, Found{.best = {large}, .front = {large}, .gates = {}}, 1, tight);
+    const Finalists none = choose(r, SearchResult{.best = {large}, .front = {large}}, 1, tight);
     EXPECT_TRUE(none.chosen.empty());
     EXPECT_EQ(none.dropped.size(), 1u);
 }
@@ -88,13 +88,13 @@ TEST(Plan, ALayoutThatDoesNotFitStandsForItsKind) {
     two.run.parallel.dp_shard = 4;
     two.run.train.micro_batch = 2;
     two.seconds = 2;
-    const Finalists tight = choose(r, std::vector{one, two}, 2, target_with(int64_t{1} << 20));
+    const Finalists tight = choose(r, SearchResult{.best = {one, two}}, 2, target_with(int64_t{1} << 20));
     EXPECT_TRUE(tight.chosen.empty());
     ASSERT_EQ(tight.dropped.size(), 2u);
     EXPECT_NE(tight.dropped[0].reason.find("when rehearsed"), std::string::npos) << tight.dropped[0].reason;
     EXPECT_NE(tight.dropped[1].reason.find("a layout of its kind did not fit"), std::string::npos)
         << tight.dropped[1].reason;
-    const Finalists roomy = choose(r, std::vector{one, two}, 2, target_with(int64_t{1} << 40));
+    const Finalists roomy = choose(r, SearchResult{.best = {one, two}}, 2, target_with(int64_t{1} << 40));
     ASSERT_EQ(roomy.chosen.size(), 1u) << "as many tokens of a rank";
     EXPECT_EQ(roomy.chosen[0].run.parallel.cp, 1);
 }
@@ -107,7 +107,7 @@ TEST(Plan, WhatFitsOnlyInTheMemoryOfTheHostIsOffloaded) {
     alone.cluster.host_bandwidth = 0;
     EXPECT_TRUE(search(alone, target_of(alone)).best.empty());
     const rehearsal::Target target = target_with(static_cast<int64_t>(r.cluster.memory));
-    const Finalists all = choose(r, search(r, target).best, 3, target);
+    const Finalists all = choose(r, search(r, target), 3, target);
     ASSERT_EQ(all.chosen.size(), 3u);
     for (const Finalist& f : all.chosen) {
         EXPECT_TRUE(f.run.offload.optimizer) << describe_layout(f.run);

@@ -18,8 +18,6 @@ namespace {
 
 using simulate::Prediction;
 
-std::string bytes_text(double bytes) { return format_bytes(static_cast<int64_t>(bytes)); }
-
 std::string line_of(const char* what, double value, double of) {
     return concat(left(what, 34), right(format_count(value), 10), right(of > 0 ? format_percent(value / of) : "", 9),
                   '\n');
@@ -76,7 +74,7 @@ std::string render(const Comparison& c) {
 
 std::string render(const Plan& plan) {
     const Request& r = plan.request;
-    const Gates& g = plan.found.gates;
+    const SearchCounts& g = plan.found.counts;
     std::string text =
         concat(name_of(r.run.model), ", ", format_count(double(models::parameter_count(r.run.model))),
                " parameters, on ", r.gpus, " x ", r.cluster.name, "; global batch ", r.run.train.global_batch, " of ",
@@ -148,7 +146,7 @@ std::string render(const Recipe& recipe) {
 
 Json to_json(const Plan& plan) {
     const Request& r = plan.request;
-    const Gates& g = plan.found.gates;
+    const SearchCounts& g = plan.found.counts;
     Json finalists = Json::array(), dropped = Json::array(), front = Json::array();
     const Prediction& best = plan.finalists.chosen.front().prediction;
     for (const Finalist& f : plan.finalists.chosen) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "tutti/base/error.h"
+#include "tutti/base/units.h"
 #include "tutti/simulate/rehearsed.h"
 #include "tutti/spec/layers.h"
 #include "tutti/spec/recipe.h"
@@ -144,6 +145,8 @@ std::string describe_layout(const spec::RunSpec& run) {
     if (!offloaded.empty()) add("offloaded ", offloaded);
     return text;
 }
+
+std::string bytes_text(double bytes) { return format_bytes(static_cast<int64_t>(bytes)); }
 
 std::vector<int> divisors(int64_t n, int64_t most) {
     std::vector<int> all, large;

@@ -2,6 +2,7 @@
 // rules: stages must be nearly even, and only some parts can be offloaded.
 #pragma once
 
+#include <array>
 #include <span>
 #include <string>
 #include <string_view>
@@ -40,6 +41,9 @@ std::string_view peak_of(const Request& request);
 // kernels multiply (spec/recipe.h).
 bool recipe_fits(const spec::RunSpec& run);
 
+// [recompute] policy: those of the search.
+inline constexpr std::array kPolicies = {"none", "selective", "full"};
+
 // All rules of the engine and of the planner.
 bool allowed(const Request& request, const spec::RunSpec& run);
 
@@ -57,6 +61,8 @@ int64_t saved_bytes(const MemoryByPurpose& state, const spec::RunSpec& run);
 
 // "bf16", "bf16, 8-bit products (block), muon": the types of the products, and the update rule if it is not AdamW.
 std::string describe_numerics(const spec::RunSpec& run);
+
+std::string bytes_text(double bytes);  // "1.16 GiB"
 
 std::vector<int> divisors(int64_t n, int64_t most);  // ascending
 

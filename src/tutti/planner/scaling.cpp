@@ -10,42 +10,41 @@
 #include "tutti/optim/rules.h"
 #include "tutti/planner/finalists.h"
 #include "tutti/planner/rules.h"
-#include "tutti/report/time_spent.h"
 
 namespace tutti::planner {
 
-double checkpoint_interval(const Reliability& r) { return std::sqrt(2 * r.checkpoint_s * r.mtbf_s / r.disk_share); }
+using report::GoodputTerms;
 
-Reliability reliability_of(const hardware::Cluster& cluster, int ranks, double state, const ScalingOptions& o,
-                           double memory_every_s, bool beside) {
-    const double nodes = std::max(1.0, double(ranks) / cluster.per_node);
-    Reliability r{cluster.mtbf_hours * 3600 / ranks, state / (nodes * o.storage_per_node), o.restart_s};
-    if (memory_every_s <= 0) return r;
-    r.memory_every_s = memory_every_s;
+GoodputTerms failures_of(const hardware::Cluster& cluster, int ranks, double state, const ScalingOptions& o,
+                         double memory_every, bool beside) {
+    const double nodes = std::max(1.0, double(ranks) / cluster.per_node), saving = state / (nodes * o.storage_per_node);
+    GoodputTerms terms{.between_failures = cluster.mtbf_hours * 3600 / ranks,
+                       .restart = o.restart_s,
+                       .disk_stall = saving,
+                       .disk_share = 1,
+                       .disk_restart = saving};
+    if (memory_every <= 0) return terms;
+    terms.memory_every = memory_every;
     const double of_rank = state / ranks, writing = of_rank / o.memory_per_rank;
-    r.memory_s = beside ? of_rank / o.state_per_rank + std::max(0.0, writing - memory_every_s) : writing;
-    r.memory_lag_s = beside ? writing : 0;
-    if (nodes > 1) r.disk_share = o.disk_share;
-    return r;
+    terms.memory_stall = beside ? of_rank / o.state_per_rank + std::max(0.0, writing - memory_every) : writing;
+    terms.memory_lag = beside ? writing : 0;
+    if (nodes > 1) terms.disk_share = o.disk_share;
+    return terms;
+}
+
+double checkpoint_interval(const GoodputTerms& t) {
+    return std::sqrt(2 * t.disk_stall * t.between_failures / (t.memory_every > 0 ? t.disk_share : 1));
 }
 
 double checkpoint_bytes(const spec::RunSpec& run) {
     return double(saved_bytes(optim::state_bytes(models::parameter_count(run.model), run), run));
 }
 
-double goodput(const Reliability& r, double interval) {
-    const double M = r.mtbf_s;
-    if (r.memory_every_s > 0)
-        return report::expected_goodput({.between_failures = M,
-                                         .restart = r.restart_s,
-                                         .disk_every = interval,
-                                         .disk_stall = r.checkpoint_s,
-                                         .memory_every = r.memory_every_s,
-                                         .memory_stall = r.memory_s,
-                                         .memory_lag = r.memory_lag_s,
-                                         .disk_share = r.disk_share,
-                                         .disk_restart = r.checkpoint_s});
-    return interval / (M * std::exp(r.restart_s / M) * std::expm1((interval + r.checkpoint_s) / M));
+double goodput(GoodputTerms t, double interval) {
+    const double M = t.between_failures;
+    t.disk_every = interval;
+    if (t.memory_every > 0) return report::expected_goodput(t);
+    return interval / (M * std::exp(t.restart / M) * std::expm1((interval + t.disk_stall) / M));
 }
 
 std::vector<ScalingRow> scale(const Request& request, const ScalingOptions& o) {
@@ -61,12 +60,11 @@ std::vector<ScalingRow> scale(const Request& request, const ScalingOptions& o) {
     for (int gpus = o.first; gpus <= o.last; gpus *= 2) {
         Request r = request;
         r.gpus = gpus;
-        const Found found = search(r, target_of(r));
+        const SearchResult found = search(r, target_of(r));
         ScalingRow row{.gpus = gpus};
         if (found.best.empty()) {
-            row.problem = found.least_bytes > r.cluster.memory
-                              ? concat("needs ", format_bytes(static_cast<int64_t>(found.least_bytes)), " of ",
-                                       format_bytes(static_cast<int64_t>(r.cluster.memory)), " at least")
+            row.problem = found.least_bytes > r.cluster.memory ? concat("needs ", bytes_text(found.least_bytes), " of ",
+                                                                        bytes_text(r.cluster.memory), " at least")
                           : found.host_is_short
                               ? "offloads more than the host of a node holds"
                               : concat("a batch of ", r.run.train.global_batch, " cannot be divided over the devices");
@@ -79,11 +77,10 @@ std::vector<ScalingRow> scale(const Request& request, const ScalingOptions& o) {
         row.mfu = flops * tokens / (row.best.seconds * gpus * r.cluster.peak(peak_of(r)));
         if (first_rate == 0) first_rate = row.tokens_per_s / gpus;
         row.efficiency = row.tokens_per_s / gpus / first_rate;
-        row.reliability =
-            reliability_of(r.cluster, gpus, state, o, double(r.run.checkpoint.memory_every) * row.best.seconds,
-                           r.run.checkpoint.async);
-        row.interval_s = checkpoint_interval(row.reliability);
-        row.goodput = goodput(row.reliability, row.interval_s);
+        row.failures = failures_of(r.cluster, gpus, state, o, double(r.run.checkpoint.memory_every) * row.best.seconds,
+                                   r.run.checkpoint.async);
+        row.failures.disk_every = checkpoint_interval(row.failures);
+        row.goodput = goodput(row.failures, row.failures.disk_every);
         if (price > 0) row.dollars_per_billion_tokens = price * gpus / 3600 / row.useful_tokens_per_s() * 1e9;
         rows.push_back(row);
     }
@@ -106,24 +103,24 @@ std::string render(const Request& request, const ScalingOptions& o, const std::v
         }
         text += concat(right(format_time(row.best.seconds), 9), right(format_percent(row.mfu), 8),
                        right(format_percent(row.efficiency), 9), right(format_count(row.tokens_per_s), 10),
-                       right(format_percent(row.goodput), 9), right(format_duration(row.interval_s), 11),
-                       right(format_duration(row.reliability.mtbf_s), 10),
+                       right(format_percent(row.goodput), 9), right(format_duration(row.failures.disk_every), 11),
+                       right(format_duration(row.failures.between_failures), 10),
                        price > 0 ? right(format_fixed(row.dollars_per_billion_tokens, 0), 12) : "", "  ",
                        describe_layout(row.best.run), '\n');
     }
     text += concat("\nfailures: a device with its share of the node fails every ", request.cluster.mtbf_hours,
                    " h, so a job of N every ", request.cluster.mtbf_hours, " / N h\n", "checkpoint: ",
                    format_fixed(checkpoint_bytes(request.run) / double(models::parameter_count(request.run.model)), 0),
-                   " bytes a parameter at ", format_bytes(static_cast<int64_t>(o.storage_per_node)),
-                   "/s of each node; restart ", format_duration(o.restart_s), "\n",
+                   " bytes a parameter at ", bytes_text(o.storage_per_node), "/s of each node; restart ",
+                   format_duration(o.restart_s), "\n",
                    "save every sqrt(2 C MTBF) (Young 1974, Daly 2006); goodput = share of the time that trains "
                    "(Daly, eq. 13)\n");
     if (request.run.checkpoint.memory_every > 0)
         text += concat("copies in memory every ", request.run.checkpoint.memory_every, " steps at ",
-                       format_bytes(static_cast<int64_t>(o.memory_per_rank)), "/s of each rank",
-                       request.run.checkpoint.async ? concat(" beside the steps, after a pause at ",
-                                                             format_bytes(static_cast<int64_t>(o.state_per_rank)), "/s")
-                                                    : "",
+                       bytes_text(o.memory_per_rank), "/s of each rank",
+                       request.run.checkpoint.async
+                           ? concat(" beside the steps, after a pause at ", bytes_text(o.state_per_rank), "/s")
+                           : "",
                        "; ", format_percent(o.disk_share),
                        " of failures need the disk, all of them on one node; goodput = (1 "
                        "- c/kt - C/T) (1 - (R + kt/2 + w + p (T/2 + C)) / MTBF), T = sqrt(2 C MTBF / p), w = time of a "
@@ -149,13 +146,13 @@ Json to_json(const std::vector<ScalingRow>& rows) {
                        {"tokens_per_s", row.tokens_per_s},
                        {"efficiency", row.efficiency},
                        {"goodput", row.goodput},
-                       {"checkpoint_interval_s", row.interval_s},
-                       {"checkpoint_s", row.reliability.checkpoint_s},
-                       {"restart_s", row.reliability.restart_s},
-                       {"mtbf_s", row.reliability.mtbf_s},
-                       {"memory_every_s", row.reliability.memory_every_s},
-                       {"memory_s", row.reliability.memory_s},
-                       {"disk_share", row.reliability.disk_share},
+                       {"checkpoint_interval_s", row.failures.disk_every},
+                       {"checkpoint_s", row.failures.disk_stall},
+                       {"restart_s", row.failures.restart},
+                       {"mtbf_s", row.failures.between_failures},
+                       {"memory_every_s", row.failures.memory_every},
+                       {"memory_s", row.failures.memory_stall},
+                       {"disk_share", row.failures.disk_share},
                        {"dollars_per_billion_tokens",
                         row.dollars_per_billion_tokens > 0 ? Json(row.dollars_per_billion_tokens) : Json(nullptr)}});
     }

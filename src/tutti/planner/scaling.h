@@ -8,35 +8,28 @@
 #include "tutti/base/json.h"
 #include "tutti/planner/request.h"
 #include "tutti/planner/search.h"
+#include "tutti/report/time_spent.h"
 
 namespace tutti::planner {
 
 // --- Failures ---
 
-struct Reliability {
-    double mtbf_s = 0;        // mean time between failures of the whole job
-    double checkpoint_s = 0;  // C: pause of training for a checkpoint
-    double restart_s = 0;     // R: from a failure until training continues
-    // Copies in memory (checkpoint.memory_every): seconds between them, 0: none; the pause for one; from its beginning
-    // until it is whole, while training goes on; the share of failures that need the disk nevertheless.
-    double memory_every_s = 0, memory_s = 0, memory_lag_s = 0, disk_share = 1;
-};
-
+struct ScalingOptions;
+// Of a job of `ranks` devices that saves `state` bytes by all of its nodes together; `o` has their storage and the time
+// of a restart. `memory_every`: seconds between copies in memory; 0: none. `beside`: written while training goes on
+// (checkpoint.async), so that the pause is that of taking the state, and what one copy needs beyond the next.
+// `disk_every` is open.
+report::GoodputTerms failures_of(const hardware::Cluster& cluster, int ranks, double state, const ScalingOptions& o,
+                                 double memory_every = 0, bool beside = true);
 // Young 1974, Daly 2006: the interval between checkpoints that loses least, sqrt(2 C MTBF), where the failures that
 // need the disk count.
-double checkpoint_interval(const Reliability& r);
-// Of a job of `ranks` devices that saves `state` bytes by all of its nodes together; `o` has their storage and the time
-// of a restart. `memory_every_s`: between copies in memory; 0: none. `beside`: written while training goes on
-// (checkpoint.async), so that the pause is that of taking the state, and what one copy needs beyond the next.
-struct ScalingOptions;
-Reliability reliability_of(const hardware::Cluster& cluster, int ranks, double state, const ScalingOptions& o,
-                           double memory_every_s = 0, bool beside = true);
+double checkpoint_interval(const report::GoodputTerms& terms);
 // Bytes of a run's checkpoint: master weights and the optimizer's state.
 double checkpoint_bytes(const spec::RunSpec& run);
 // Share of the time that is training, with checkpoints `interval` seconds apart: the interval over its expected
 // duration, MTBF e^(R / MTBF) (e^((interval + C) / MTBF) - 1) (Daly 2006, eq. 13, in which a restart may fail too).
 // With copies in memory report::expected_goodput, whose disk restart reads what a checkpoint writes.
-double goodput(const Reliability& r, double interval);
+double goodput(report::GoodputTerms terms, double interval);
 
 // --- Scaling ---
 
@@ -55,9 +48,9 @@ struct ScalingRow {
     std::string problem;  // the reason where there is no layout, else ""
     Candidate best;       // by probes
     double tokens_per_s = 0, mfu = 0;
-    double efficiency = 0;  // tokens/s of a device, as a share of the first row's
-    Reliability reliability;
-    double interval_s = 0, goodput = 0;
+    double efficiency = 0;          // tokens/s of a device, as a share of the first row's
+    report::GoodputTerms failures;  // with the interval
+    double goodput = 0;
     double useful_tokens_per_s() const { return tokens_per_s * goodput; }
     double dollars_per_billion_tokens = 0;  // of useful ones; 0: the price is not known
 };

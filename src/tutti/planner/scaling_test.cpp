@@ -11,42 +11,44 @@
 namespace tutti::planner {
 namespace {
 
+using report::GoodputTerms;
+
 TEST(Goodput, TheIntervalIsYoungsAndDalys) {
     // A job that fails every 3 h, checkpoints of 60 s: sqrt(2 * 60 * 10800) = 1138.4 s, 19 minutes.
-    const Reliability r{10800, 60, 0};
+    const GoodputTerms r{.between_failures = 10800, .disk_stall = 60};
     EXPECT_NEAR(checkpoint_interval(r), 1138.42, 0.01);
     // To first order it loses C/T + T/2M = 60/1138 + 1138/21600 = 10.5 %.
     EXPECT_NEAR(goodput(r, checkpoint_interval(r)), 1 - 0.1054, 0.006);
 }
 
 TEST(Goodput, IsBestNearTheInterval) {
-    const Reliability r{3600, 20, 300};
+    const GoodputTerms r{.between_failures = 3600, .restart = 300, .disk_stall = 20};
     const double T = checkpoint_interval(r), best = goodput(r, T);
     EXPECT_GT(best, goodput(r, T / 2));
     EXPECT_GT(best, goodput(r, T * 2));
 }
 
 TEST(Goodput, IsWholeWithoutFailuresAndCheckpoints) {
-    EXPECT_NEAR(goodput({1e15, 0, 0}, 1000), 1, 1e-9);
-    EXPECT_NEAR(goodput({1e15, 100, 0}, 900), 0.9, 1e-9);  // 900 of 1000 s
+    EXPECT_NEAR(goodput({.between_failures = 1e15}, 1000), 1, 1e-9);
+    EXPECT_NEAR(goodput({.between_failures = 1e15, .disk_stall = 100}, 900), 0.9, 1e-9);  // 900 of 1000 s
 }
 
 // Expected time for an interval, by simulation of what it says: work, a checkpoint, restarts that may fail too.
 TEST(Goodput, IsWhatASimulationOfFailuresGives) {
-    const Reliability r{500, 10, 40};
+    const GoodputTerms r{.between_failures = 500, .restart = 40, .disk_stall = 10};
     const double interval = 90;
     uint64_t state = 88172645463325252ull;
     const auto until_failure = [&] {
         state ^= state << 13, state ^= state >> 7, state ^= state << 17;
-        return -r.mtbf_s * std::log((double(state >> 11) + 0.5) / 9007199254740992.0);
+        return -r.between_failures * std::log((double(state >> 11) + 0.5) / 9007199254740992.0);
     };
     double elapsed = 0;
     constexpr int kIntervals = 200000;
     for (int i = 0; i < kIntervals; ++i) {
-        double needed = interval + r.checkpoint_s;
+        double needed = interval + r.disk_stall;
         for (double failure = until_failure(); failure < needed; failure = until_failure()) {
             elapsed += failure;
-            needed = r.restart_s + interval + r.checkpoint_s;
+            needed = r.restart + interval + r.disk_stall;
         }
         elapsed += needed;
     }
@@ -57,62 +59,64 @@ TEST(Goodput, IsWhatASimulationOfFailuresGives) {
 // Copies in memory, by simulation: work in pieces that end with a copy, failures at any time, of which some need the
 // disk. The formula is of first order in 1 / MTBF, and pauses and restarts fail too in what is simulated.
 TEST(Goodput, WithCopiesInMemoryIsWhatASimulationGives) {
-    const Reliability r{.mtbf_s = 20000,
-                        .checkpoint_s = 10,
-                        .restart_s = 40,
-                        .memory_every_s = 60,
-                        .memory_s = 1,
-                        .memory_lag_s = 25,
-                        .disk_share = 0.2};
+    const GoodputTerms r{.between_failures = 20000,
+                         .restart = 40,
+                         .disk_stall = 10,
+                         .memory_every = 60,
+                         .memory_stall = 1,
+                         .memory_lag = 25,
+                         .disk_share = 0.2,
+                         .disk_restart = 10};
     const double interval = checkpoint_interval(r);
     EXPECT_NEAR(interval, std::sqrt(2 * 10 * 20000 / 0.2), 1e-9);
     std::mt19937_64 random(62);
-    std::exponential_distribution<double> until_failure(1 / r.mtbf_s);
+    std::exponential_distribution<double> until_failure(1 / r.between_failures);
     std::bernoulli_distribution needs_disk(r.disk_share);
     double elapsed = 0, kept = 0, on_disk = 0, failure = until_failure(random);
     while (elapsed < 2e8) {
         // To the next copy, which may be a checkpoint too.
-        const bool saves = kept + r.memory_every_s >= on_disk + interval;
-        const double piece = r.memory_every_s + r.memory_s + (saves ? r.checkpoint_s : 0);
+        const bool saves = kept + r.memory_every >= on_disk + interval;
+        const double piece = r.memory_every + r.memory_stall + (saves ? r.disk_stall : 0);
         if (failure > piece) {
             failure -= piece;
             elapsed += piece;
-            kept += r.memory_every_s;
+            kept += r.memory_every;
             if (saves) on_disk = kept;
             continue;
         }
         const bool disk = needs_disk(random);
         // The newest copy is not whole yet: the one before serves.
-        if (failure < r.memory_lag_s && kept > on_disk) kept -= r.memory_every_s;
+        if (failure < r.memory_lag && kept > on_disk) kept -= r.memory_every;
         if (disk) kept = on_disk;
-        elapsed += failure + r.restart_s + (disk ? r.checkpoint_s : 0);
+        elapsed += failure + r.restart + (disk ? r.disk_stall : 0);
         failure = until_failure(random);
     }
     EXPECT_NEAR(goodput(r, interval), kept / elapsed, 0.002);
     // And more than without copies, at the best interval of either.
-    const Reliability without{r.mtbf_s, r.checkpoint_s, r.restart_s};
-    EXPECT_GT(goodput({.mtbf_s = 20000,
-                       .checkpoint_s = 10,
-                       .restart_s = 40,
-                       .memory_every_s = 60,
-                       .memory_s = 0.1,
-                       .disk_share = 0.05},
+    const GoodputTerms without{.between_failures = 20000, .restart = 40, .disk_stall = 10};
+    EXPECT_GT(goodput({.between_failures = 20000,
+                       .restart = 40,
+                       .disk_stall = 10,
+                       .memory_every = 60,
+                       .memory_stall = 0.1,
+                       .disk_share = 0.05,
+                       .disk_restart = 10},
                       interval),
               goodput(without, checkpoint_interval(without)));
 }
 
 TEST(Scaling, CopiesInMemoryNeedASecondNode) {
     const hardware::Cluster cluster = hardware::cluster_named("h100");
-    const Reliability one = reliability_of(cluster, 8, 96e9, {}, 30), many = reliability_of(cluster, 64, 96e9, {}, 30);
+    const GoodputTerms one = failures_of(cluster, 8, 96e9, {}, 30), many = failures_of(cluster, 64, 96e9, {}, 30);
     EXPECT_EQ(one.disk_share, 1);
     EXPECT_EQ(many.disk_share, 0.05);
-    EXPECT_DOUBLE_EQ(one.memory_s, 3);  // 12 GB a rank at 4 GB/s
-    EXPECT_DOUBLE_EQ(one.memory_lag_s, 12);
-    EXPECT_DOUBLE_EQ(many.memory_s, 0.375);
-    EXPECT_DOUBLE_EQ(reliability_of(cluster, 8, 96e9, {}, 10).memory_s, 5);  // the next one waits for 2 s
-    EXPECT_DOUBLE_EQ(reliability_of(cluster, 8, 96e9, {}, 30, false).memory_s, 12);
-    EXPECT_EQ(reliability_of(cluster, 8, 96e9, {}, 30, false).memory_lag_s, 0);
-    EXPECT_EQ(reliability_of(cluster, 64, 96e9, {}).memory_every_s, 0);
+    EXPECT_DOUBLE_EQ(one.memory_stall, 3);  // 12 GB a rank at 4 GB/s
+    EXPECT_DOUBLE_EQ(one.memory_lag, 12);
+    EXPECT_DOUBLE_EQ(many.memory_stall, 0.375);
+    EXPECT_DOUBLE_EQ(failures_of(cluster, 8, 96e9, {}, 10).memory_stall, 5);  // the next one waits for 2 s
+    EXPECT_DOUBLE_EQ(failures_of(cluster, 8, 96e9, {}, 30, false).memory_stall, 12);
+    EXPECT_EQ(failures_of(cluster, 8, 96e9, {}, 30, false).memory_lag, 0);
+    EXPECT_EQ(failures_of(cluster, 64, 96e9, {}).memory_every, 0);
 }
 
 TEST(Scaling, CopiesInMemoryLieOnTheHosts) {
@@ -139,9 +143,9 @@ TEST(Scaling, RowsAreThroughputGoodputAndMoney) {
     for (const ScalingRow& row : rows) {
         ASSERT_EQ(row.problem, "");
         EXPECT_NEAR(row.tokens_per_s, 512.0 * 8192 / row.best.seconds, 1e-6 * row.tokens_per_s);
-        EXPECT_NEAR(row.reliability.mtbf_s, 50000.0 * 3600 / row.gpus, 1e-6);
+        EXPECT_NEAR(row.failures.between_failures, 50000.0 * 3600 / row.gpus, 1e-6);
         // 8.03e9 parameters x 12 bytes, f32 masters and moments, 1 GB/s of each of gpus / 8 nodes.
-        EXPECT_NEAR(row.reliability.checkpoint_s, 8.0303e9 * 12 / (row.gpus / 8 * 1e9), 0.01);
+        EXPECT_NEAR(row.failures.disk_stall, 8.0303e9 * 12 / (row.gpus / 8 * 1e9), 0.01);
         const double per_second = 2.0 * row.gpus / 3600;
         EXPECT_NEAR(row.dollars_per_billion_tokens, per_second / (row.tokens_per_s * row.goodput) * 1e9, 1e-6);
     }

@@ -30,7 +30,6 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 // Times the fastest estimate: nodes that are opened, as the price may be a few percent lower; layouts that are
 // proposed, among which one needs less memory.
 constexpr double kOpened = 1.05, kFar = 1.6;
-constexpr int kMostExpertTp = 8;
 
 // The fastest of each slice of the memory.
 class Front {
@@ -58,7 +57,7 @@ class Front {
     std::array<Candidate, kSlices> best_;
 };
 
-using Hope = std::pair<double, Node>;  // seconds of its fastest pipeline, or a bound of them
+using RankedNode = std::pair<double, Node>;  // with seconds of its fastest pipeline, or a bound of them
 
 auto grid_of(const spec::RunSpec& run) {
     const spec::ParallelSpec& p = run.parallel;
@@ -72,17 +71,17 @@ class Search {
           capacity_(
               std::min(target.device.memory_bytes > 0 ? double(target.device.memory_bytes) : kNever, r.cluster.memory)),
           pricer_(r, target),
-          hand_(r, pricer_, capacity_),
+          layouts_(r, pricer_, capacity_),
           micro_batches_(micro_batches_of(r)),
           front_(r.cluster.memory) {}
 
-    Found run() {
+    SearchResult run() {
         const auto start = std::chrono::steady_clock::now();
-        found_.gates.all = hand_.layouts_of_space();
+        found_.counts.all = layouts_.layouts_of_space();
         explore();
         estimate_data_parallelism();
         price_proposals();
-        Gates& g = found_.gates;
+        SearchCounts& g = found_.counts;
         found_.least_bytes = too_large_.least > 0 && found_.best.empty() ? too_large_.least : seen_memory_.least;
         found_.host_is_short = too_large_.host || seen_memory_.host;
         g.unopened = g.all - g.rules - g.memory - g.passes - g.estimated;
@@ -108,48 +107,48 @@ class Search {
         Node first;
         first.tp = std::min(r_.gpus, r_.cluster.per_node);
         first.ep = r_.run.model.moe.experts > 0 ? std::gcd(r_.run.model.moe.experts, int64_t{r_.gpus}) : 1;
-        if (r_.gpus % first.tp == 0 && seen_.insert(first).second) visit(first, look_at(first));
+        if (r_.gpus % first.tp == 0 && seen_.insert(first).second) visit(first, estimate_node(first));
         for (const int ep : divisors(std::max<int64_t>(1, r_.run.model.moe.experts), r_.gpus)) {
             Node node;
             node.ep = ep;
             push(node, 0);
         }
-        for (std::vector<Hope> next; open_.size() > 0; next.clear()) {
+        for (std::vector<RankedNode> next; open_.size() > 0; next.clear()) {
             while (next.size() < kAtOnce && !open_.empty() && open_.top().first <= kOpened * fastest_) {
                 next.push_back(open_.top());
                 open_.pop();
             }
             if (next.empty()) break;
-            const std::vector<std::optional<Look>> looks = look_at(next);
+            const std::vector<std::optional<NodeEstimate>> estimates = estimate_nodes(next);
             for (size_t i = 0; i < next.size(); ++i)
-                if (next[i].first <= kOpened * fastest_) visit(next[i].second, looks[i]);
+                if (next[i].first <= kOpened * fastest_) visit(next[i].second, estimates[i]);
         }
         constexpr size_t kMost = 24, kClimbs = 12;
         const auto sort = [&] {
-            std::stable_sort(hopes_.begin(), hopes_.end(),
+            std::stable_sort(ranked_.begin(), ranked_.end(),
                              [](const auto& a, const auto& b) { return a.first < b.first; });
         };
         sort();
         // Larger micro batches of the best, as long as they are not far behind.
-        std::vector<Hope> climbing = first_hopes(kClimbs);
+        std::vector<RankedNode> climbing = fastest_nodes(kClimbs);
         while (!climbing.empty()) {
-            std::vector<Hope> next;
+            std::vector<RankedNode> next;
             for (auto [seconds, node] : climbing)
                 if (++node.micro_batch < micro_batches_.size() && seen_.insert(node).second)
                     next.emplace_back(seconds, node);
-            const std::vector<std::optional<Look>> looks = look_at(next);
+            const std::vector<std::optional<NodeEstimate>> estimates = estimate_nodes(next);
             climbing.clear();
             for (size_t i = 0; i < next.size(); ++i) {
-                visit(next[i].second, looks[i]);
-                if (hopes_.back().second == next[i].second && hopes_.back().first <= kFar * fastest_)
-                    climbing.push_back(hopes_.back());
+                visit(next[i].second, estimates[i]);
+                if (ranked_.back().second == next[i].second && ranked_.back().first <= kFar * fastest_)
+                    climbing.push_back(ranked_.back());
             }
         }
         sort();
-        estimate_variants(first_hopes(kMost));
+        estimate_variants(fastest_nodes(kMost));
     }
-    std::vector<Hope> first_hopes(size_t most) const {
-        return {hopes_.begin(), hopes_.begin() + std::min(std::ssize(hopes_), static_cast<std::ptrdiff_t>(most))};
+    std::vector<RankedNode> fastest_nodes(size_t most) const {
+        return {ranked_.begin(), ranked_.begin() + std::min(std::ssize(ranked_), static_cast<std::ptrdiff_t>(most))};
     }
 
     // What the search may take; a node that is left out may still lead to others.
@@ -162,22 +161,22 @@ class Search {
     }
 
     // Layers that neither recompute nor offload, with a whole backward.
-    struct Look {
+    struct NodeEstimate {
         double seconds = 0;         // of the layers of a step, on all devices
         double fastest = kNever;    // of its pipelines
         int64_t against_rules = 0;  // layouts
         MemorySeen seen;
     };
     // Nothing for a node that the rules do not allow.
-    std::optional<Look> look_at(const Node& node) {
+    std::optional<NodeEstimate> estimate_node(const Node& node) {
         NodeLayouts layouts(r_, pricer_, capacity_);
         if (!layouts.set(node)) return std::nullopt;
         const LayerProbe& probe = pricer_.probe(layouts.run());
         double all = probe.embedding.seconds() + probe.head.seconds();
         for (const size_t kind : probe.kind_of_layer) all += probe.kinds[kind].seconds();
         const double microbatches = double(r_.run.train.global_batch) / double(micro_batches_[node.micro_batch]);
-        Look look{microbatches * double(node.tp * node.cp) / r_.gpus * all};
-        if (look.seconds > kOpened * fastest_ || !taken(node)) return look;
+        NodeEstimate estimate{microbatches * double(node.tp * node.cp) / r_.gpus * all};
+        if (estimate.seconds > kOpened * fastest_ || !taken(node)) return estimate;
         // A pipeline as it is, or where that needs too much memory, as if it were recomputed: the forward twice, and of
         // a layer its input is kept.
         LayerProbe again = probe;
@@ -186,63 +185,62 @@ class Search {
             kind.kept = again.hidden;
         }
         NodePipelines pipelines = layouts.pipelines(node, probe, true);
-        look.against_rules = pipelines.against_rules;
+        estimate.against_rules = pipelines.against_rules;
         for (PipelineEstimate& each : pipelines.pipelines) {
-            const double limit = std::min(look.fastest, kFar * fastest_);
+            const double limit = std::min(estimate.fastest, kFar * fastest_);
             if (each.least > limit) break;
             layouts.estimate(each, probe, limit);
             if (!each.seconds) layouts.estimate(each, again, limit);
-            look.fastest = std::min(look.fastest, each.seconds.value_or(kNever));
-            look.seen.add(each.seen);
+            estimate.fastest = std::min(estimate.fastest, each.seconds.value_or(kNever));
+            estimate.seen.add(each.seen);
         }
-        return look;
+        return estimate;
     }
     // All at once, on all cores.
-    std::vector<std::optional<Look>> look_at(const std::vector<Hope>& nodes) {
-        std::vector<std::optional<Look>> looks(nodes.size());
-        for_each_on_cores(nodes.size(), [&](size_t i) { looks[i] = look_at(nodes[i].second); });
-        return looks;
+    std::vector<std::optional<NodeEstimate>> estimate_nodes(const std::vector<RankedNode>& nodes) {
+        std::vector<std::optional<NodeEstimate>> estimates(nodes.size());
+        for_each_on_cores(nodes.size(), [&](size_t i) { estimates[i] = estimate_node(nodes[i].second); });
+        return estimates;
     }
 
-    void visit(const Node& node, const std::optional<Look>& look) {
-        if (!look) return;
+    void visit(const Node& node, const std::optional<NodeEstimate>& estimate) {
+        if (!estimate) return;
         // A larger micro batch may take up to so much less time.
         if (node.tp * node.cp == 1 && node.micro_batch + 1 < micro_batches_.size()) {
             Node larger = node;
             const double before = micro_batches_[node.micro_batch];
             ++larger.micro_batch;
-            push(larger, look->seconds * before / micro_batches_[larger.micro_batch]);
+            push(larger, estimate->seconds * before / micro_batches_[larger.micro_batch]);
         }
-        if (look->seconds > kOpened * fastest_) return;
+        if (estimate->seconds > kOpened * fastest_) return;
         if (taken(node)) {
-            hopes_.emplace_back(look->fastest, node);
-            fastest_ = std::min(fastest_, look->fastest);
-            found_.gates.rules += look->against_rules;
-            seen_memory_.add(look->seen);
+            ranked_.emplace_back(estimate->fastest, node);
+            fastest_ = std::min(fastest_, estimate->fastest);
+            found_.counts.rules += estimate->against_rules;
+            seen_memory_.add(estimate->seen);
         }
-        if (node.micro_batch == 0) lead_on(node, look->seconds);
+        if (node.micro_batch == 0) push_larger(node, estimate->seconds);
     }
 
-    void lead_on(const Node& node, double seconds) {
-        const auto more = [&](auto change, double bound) {
-            Node next = node;
-            change(next);
-            push(next, bound);
-        };
+    // More ranks of tensor, context or expert tensor parallelism make the layers no faster.
+    void push_larger(const Node& node, double seconds) {
         const int64_t left = r_.gpus / (node.tp * node.cp);
         for (const int64_t prime : divisors(left, left)) {
             if (prime == 1 || divisors(prime, prime).size() > 2) continue;
-            more([&](Node& n) { n.tp *= prime; }, seconds);
-            for (const ContextMethod& how : context_methods(node.cp * prime))
-                if (grows_to(node, how, prime))
-                    more(
-                        [&](Node& n) {
-                            n.cp *= prime;
-                            n.how = how;
-                        },
-                        seconds);
+            Node next = node;
+            next.tp *= prime;
+            push(next, seconds);
+            next = node;
+            next.cp *= prime;
+            for (const ContextMethod& how : context_methods(next.cp)) {
+                next.how = how;
+                if (grows_to(node, how, prime)) push(next, seconds);
+            }
         }
-        if (node.etp < kMostExpertTp && r_.run.model.moe.experts > 0) more([](Node& n) { n.etp *= 2; }, seconds);
+        if (node.etp >= kMostExpertTp || r_.run.model.moe.experts == 0) return;
+        Node next = node;
+        next.etp *= 2;
+        push(next, seconds);
     }
 
     // Of the ranks that exchange heads and those that pass keys on, one number grows.
@@ -259,7 +257,7 @@ class Search {
     // --- Pipelines
 
     // Of nodes with a whole and a split backward, and where memory is short with recompute and offloaded activations.
-    void estimate_variants(const std::vector<Hope>& best) {
+    void estimate_variants(const std::vector<RankedNode>& best) {
         const auto may_recompute = [&](int how) { return Limits::in(r_.limits.recompute, kPolicies[to_size(how)]); };
         std::vector<Node> plain, thrifty;
         const auto add = [&](std::vector<Node>& to, Node node) {
@@ -269,13 +267,13 @@ class Search {
         };
         for (const auto& [seconds, node] : best)
             if (seconds <= kFar * fastest_ && may_recompute(0)) add(plain, node);
-        estimate_pipelines(plain, false);  // the looks counted their layouts against a rule
+        estimate_pipelines(plain, false);  // the estimates counted their layouts against a rule
         for (auto [seconds, node] : best) {
             if (seconds > kFar * fastest_ || (may_recompute(0) && !short_of_memory_.contains(node))) continue;
             for (const bool offloads : {false, true})
                 for (const int recompute : {0, 1, 2}) {
                     if ((!offloads && recompute == 0) || !may_recompute(recompute)) continue;
-                    if (offloads && !hand_.may_offload("1f1b", true)) continue;
+                    if (offloads && !layouts_.may_offload("1f1b", true)) continue;
                     node.offloads = offloads;
                     node.recompute = recompute;
                     add(thrifty, node);
@@ -295,7 +293,7 @@ class Search {
         });
         std::vector<PipelineEstimate> all;
         for (const NodePipelines& each : of_node) {
-            if (counts_rules) found_.gates.rules += each.against_rules;
+            if (counts_rules) found_.counts.rules += each.against_rules;
             all.insert(all.end(), each.pipelines.begin(), each.pipelines.end());
         }
         std::ranges::stable_sort(all, {}, &PipelineEstimate::least);
@@ -316,7 +314,7 @@ class Search {
     }
     void take(const PipelineEstimate& pipeline, bool wanted) {
         if (!wanted) {
-            found_.gates.passes += pipeline.layouts;
+            found_.counts.passes += pipeline.layouts;
             return;
         }
         seen_memory_.add(pipeline.seen);
@@ -326,7 +324,7 @@ class Search {
             short_of_memory_.insert(node);
         }
         if (!pipeline.seconds) {
-            found_.gates.memory += pipeline.layouts;
+            found_.counts.memory += pipeline.layouts;
             return;
         }
         fastest_ = std::min(fastest_, *pipeline.seconds);
@@ -347,28 +345,28 @@ class Search {
             for (size_t i = 0; i < all.size(); ++i) {
                 const PipelineEstimate& pipeline = pipelines_[begin + i];
                 if (begin + i >= kMostPipelines || pipeline.passes > kFar * fastest_)
-                    found_.gates.passes += pipeline.layouts;
+                    found_.counts.passes += pipeline.layouts;
                 else
                     take(pipeline, all[i]);
             }
         }
     }
     void take(const PipelineEstimate& pipeline, const DataEstimates& all) {
-        Gates& gates = found_.gates;
-        gates.rules += all.against_rules;
-        gates.memory += all.too_large;
-        gates.passes += all.not_needed;
+        SearchCounts& counts = found_.counts;
+        counts.rules += all.against_rules;
+        counts.memory += all.too_large;
+        counts.passes += all.not_needed;
         seen_memory_.add(all.seen);
-        hand_.set(pipeline);
+        layouts_.set(pipeline);
         for (const DataEstimate& each : all.fitting) {
             if (each.seconds > kFar * fastest_) {
-                ++gates.passes;
+                ++counts.passes;
                 continue;
             }
-            ++gates.estimated;
+            ++counts.estimated;
             if (each.bytes <= capacity_) fastest_ = std::min(fastest_, each.seconds);
-            hand_.set(each);
-            const spec::RunSpec& run = hand_.run();
+            layouts_.set(each);
+            const spec::RunSpec& run = layouts_.run();
             const spec::ParallelSpec& p = run.parallel;
             Candidate& known = proposals_[{grid_of(run), run.train.micro_batch, run.recompute.policy, p.schedule,
                                            p.zero, run.offload.activations}];
@@ -412,7 +410,7 @@ class Search {
                     priced_now[i] = priced(*wanted[begin + i].second, kNear * fastest_);
                 });
                 for (size_t i = 0; i < priced_now.size(); ++i) {
-                    ++found_.gates.priced;
+                    ++found_.counts.priced;
                     if (!priced_now[i]) continue;
                     Candidate& c = *priced_now[i];
                     if (const bool fits = c.bytes <= capacity_; c.seconds == kNever) {
@@ -449,7 +447,7 @@ class Search {
             return std::nullopt;  // a schedule of fewer microbatches was proposed in its place, and this one deadlocks
         }
         if (!price) return std::nullopt;
-        if (price->bytes > capacity_ || !hand_.on_host(c.run, *price)) {
+        if (price->bytes > capacity_ || !layouts_.on_host(c.run, *price)) {
             c.seconds = kNever;
             c.bytes = price->bytes;
             return c;
@@ -470,14 +468,14 @@ class Search {
     const Request& r_;
     const double capacity_;
     Pricer pricer_;
-    NodeLayouts hand_;
+    NodeLayouts layouts_;
     const std::vector<int> micro_batches_;
     Front front_;
     double fastest_ = kNever;
     MemorySeen seen_memory_, too_large_;  // of estimates; of prices that do not fit
     std::set<Node> seen_;
-    std::priority_queue<Hope, std::vector<Hope>, std::greater<>> open_;
-    std::vector<Hope> hopes_;  // of all nodes so far
+    std::priority_queue<RankedNode, std::vector<RankedNode>, std::greater<>> open_;
+    std::vector<RankedNode> ranked_;  // of all nodes so far
     std::vector<PipelineEstimate> pipelines_;
     std::priority_queue<double> fastest_pipelines_;  // seconds of at most kMostPipelines
     std::set<Node> short_of_memory_;
@@ -485,11 +483,11 @@ class Search {
     std::map<std::tuple<decltype(grid_of(spec::RunSpec())), int64_t, std::string, std::string, int64_t, bool>,
              Candidate>
         proposals_;
-    Found found_;
+    SearchResult found_;
 };
 
 }  // namespace
 
-Found search(const Request& request, const rehearsal::Target& target) { return Search(request, target).run(); }
+SearchResult search(const Request& request, const rehearsal::Target& target) { return Search(request, target).run(); }
 
 }  // namespace tutti::planner

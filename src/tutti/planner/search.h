@@ -24,23 +24,23 @@ struct Candidate {
 // Numbers of layouts: in the space; of nodes that were not opened, because their layers alone are too slow or because
 // they break a rule; of opened ones dropped by the rules, by their memory, by their passes without data parallelism;
 // estimated. all = unopened + rules + memory + passes + estimated.
-struct Gates {
+struct SearchCounts {
     int64_t all = 0, unopened = 0, rules = 0, memory = 0, passes = 0, estimated = 0;
     int64_t priced = 0, probes = 0;  // of the estimated ones: over the whole timeline; probes rehearsed
     double seconds = 0;              // of the search
 };
 
-struct Found {
+struct SearchResult {
     std::vector<Candidate> best;  // fastest first
     // No other layout is faster with less memory, to 1/128 of the memory. Fastest first.
     std::vector<Candidate> front;
-    Gates gates;
+    SearchCounts counts;
     // Of the smallest layout that the rules allow, as it was priced, or where none was priced as it was estimated.
     double least_bytes = 0;
     bool host_is_short = false;  // a layout fits the device, and what it offloads does not fit the host
 };
 
 // Requires check_request(). `target`: the machine that is rehearsed, with its capacity.
-Found search(const Request& request, const rehearsal::Target& target);
+SearchResult search(const Request& request, const rehearsal::Target& target);
 
 }  // namespace tutti::planner

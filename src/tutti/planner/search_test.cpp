@@ -21,7 +21,7 @@ Request on_h100(const char* preset, int gpus, int64_t batch, int64_t seq, double
     return r;
 }
 
-Found search_of(const Request& r) { return search(r, target_of(r)); }
+SearchResult search_of(const Request& r) { return search(r, target_of(r)); }
 
 // Every combination of all axes that the rules allow.
 template <class Visit>
@@ -97,18 +97,18 @@ TEST_P(Small, SearchFindsWhatALoopOverEverythingFinds) {
         }
     });
     ASSERT_GT(layouts, 1000);
-    const Found found = search_of(r);
+    const SearchResult found = search_of(r);
     ASSERT_FALSE(found.best.empty());
     EXPECT_LE(found.best.front().seconds, 1.03 * best)
         << fastest << " against " << describe_layout(found.best.front().run);
-    const Gates& g = found.gates;
+    const SearchCounts& g = found.counts;
     EXPECT_EQ(g.all, g.unopened + g.rules + g.memory + g.passes + g.estimated);
     EXPECT_GE(g.unopened, 0);
 }
 
 TEST_P(Small, CandidatesAreAllowedAndRising) {
     const Request& r = GetParam();
-    const Found found = search_of(r);
+    const SearchResult found = search_of(r);
     double before = 0;
     for (const Candidate& c : found.best) {
         spec::RunSpec run = c.run;
@@ -157,7 +157,7 @@ TEST(Search, GivenLoadsOfExpertsCount) {
 }
 
 TEST(Search, OneMoreDeviceThanTheBatchHasSequencesMustGoElsewhere) {
-    const Found found = search_of(on_h100("llama-tiny", 8, 4, 256));
+    const SearchResult found = search_of(on_h100("llama-tiny", 8, 4, 256));
     ASSERT_FALSE(found.best.empty());
     for (const Candidate& c : found.best) EXPECT_LE(c.run.parallel.dp_replicate * c.run.parallel.dp_shard, 4);
 }
@@ -179,7 +179,7 @@ TEST(Search, ManyCopiesOfFewShardsAreFound) {
 
 // A number of devices that few layouts divide: most are against a rule, and are counted once.
 TEST(Search, EachLayoutIsCountedOnce) {
-    const Gates g = search_of(on_h100("llama3-8b", 7, 512, 4096)).gates;
+    const SearchCounts g = search_of(on_h100("llama3-8b", 7, 512, 4096)).counts;
     EXPECT_EQ(g.all, g.unopened + g.rules + g.memory + g.passes + g.estimated);
     EXPECT_GE(g.unopened, 0);
     EXPECT_GT(g.rules, 0);
@@ -190,7 +190,7 @@ TEST(Search, HeldDataParallelismIsKept) {
     for (const char* layout : {"dp 2", "dp 2 x 2", "dp 8"}) {
         r.limits = {};
         hold(r.limits, layout);
-        const Found found = search_of(r);
+        const SearchResult found = search_of(r);
         ASSERT_FALSE(found.best.empty()) << layout;
         for (const Candidate& c : found.best) {
             const spec::ParallelSpec& p = c.run.parallel;
@@ -204,7 +204,7 @@ TEST(Search, HeldDataParallelismIsKept) {
 TEST(Search, AScheduleThatDeadlocksIsPassedOver) {
     Request r = on_h100("llama3-8b", 8, 60, 4096);
     hold(r.limits, "pp 8 interleaved x 4");
-    const Found found = search_of(r);
+    const SearchResult found = search_of(r);
     ASSERT_FALSE(found.best.empty());
     for (const Candidate& c : found.best)
         EXPECT_NO_THROW(schedule::generate("interleaved", {8, 4, static_cast<int>(60 / c.run.train.micro_batch)}));
