@@ -162,7 +162,7 @@ TEST_F(Gathered, WhatCannotBeServedIsRefused) {
     expect_contains(refused(hosts(), {}, {}),
                     "--hosts names hosts to reach over ssh, but slurm has started 3 of it (SLURM_PROCID=0, "
                     "SLURM_STEP_NUM_TASKS=3)");
-    expect_contains(refused({"-n", "8"}, {"comm.secret=none"}, {}), "need a secret that strangers do not know");
+    expect_contains(refused({"-n", "8"}, {"comm.secret=none"}, {}), "need a shared secret");
     expect_contains(refused({"-n", "8"}, {}, {{"TUTTI_RANK", "0"}, {"TUTTI_SIZE", "3"}, {"TUTTI_GENERATION", "1"}}),
                     "tutti launch cannot be a rank of tutti launch");
     expect_contains(refused({"-n", "3"}, {}, {}), "global_batch = 40");

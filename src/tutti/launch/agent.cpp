@@ -59,7 +59,7 @@ class Agent {
         if (keep_) keep();
         if (start_ && !keep_) begin();
         tell_of_copies();
-        for (Rank& rank : ranks_) look_at(rank);
+        for (Rank& rank : ranks_) update(rank);
         std::erase_if(ranks_, [](const Rank& rank) { return rank.ending.has_value(); });
         while (ranks_.empty() && waitpid(-1, nullptr, WNOHANG) > 0) {  // what ranks had left behind
         }
@@ -139,7 +139,7 @@ class Agent {
         silence_s_ = start_->silence_s;
         grace_s_ = start_->grace_s;
         if (!is_only_agent(start_->job, start_->host)) return;
-        if (copies_) copies_->follow(start_->ward);
+        if (copies_) copies_->follow(start_->source);
         for (const Start::Rank& rank : start_->ranks) {
             Command command{.words = start_->words,
                             .environment = start_->environment,
@@ -198,7 +198,7 @@ class Agent {
     }
 
     // Output first: what a rank wrote last is there when it has ended.
-    void look_at(Rank& rank) {
+    void update(Rank& rank) {
         const auto ending = rank.process.ended();
         for (const int stream : {1, 2}) {
             Descriptor& pipe = stream == 1 ? rank.process.out : rank.process.err;
@@ -269,10 +269,11 @@ std::string to_body(const Start& start) {
     Json ranks = Json::array();
     for (const Start::Rank& rank : start.ranks)
         ranks.push_back({{"rank", rank.rank}, {"environment", rank.environment}});
-    Json ward;
-    if (start.ward) ward = {{"host", start.ward->host}, {"address", start.ward->address}, {"port", start.ward->port}};
+    Json source;
+    if (start.source)
+        source = {{"host", start.source->host}, {"address", start.source->address}, {"port", start.source->port}};
     return Json{{"job", start.job},
-                {"ward", ward},
+                {"source", source},
                 {"host", start.host},
                 {"generation", start.generation},
                 {"silence_s", start.silence_s},
@@ -295,10 +296,10 @@ Start read_start(std::string_view body) {
                 .words = json.at("words").get<std::vector<std::string>>(),
                 .environment = json.at("environment").get<std::map<std::string, std::string>>(),
                 .ranks = {}};
-    if (const Json& ward = json.at("ward"); ward.is_object())
-        start.ward = {.host = ward.at("host").get<int>(),
-                      .address = ward.at("address").text(),
-                      .port = ward.at("port").get<int>()};
+    if (const Json& source = json.at("source"); source.is_object())
+        start.source = {.host = source.at("host").get<int>(),
+                        .address = source.at("address").text(),
+                        .port = source.at("port").get<int>()};
     for (const Json& rank : json.at("ranks"))
         start.ranks.push_back({.rank = rank.at("rank").get<int>(),
                                .environment = rank.at("environment").get<std::map<std::string, std::string>>()});

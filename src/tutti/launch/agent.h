@@ -45,7 +45,7 @@ struct Start {
         std::map<std::string, std::string> environment;
     };
     std::vector<Rank> ranks;
-    std::optional<comm::tcp::CopyPlaces::Peer> ward = {};  // the host whose copies this one fetches
+    std::optional<comm::tcp::CopyPlaces::Peer> source = {};  // the host whose copies this one fetches
 };
 std::string to_body(const Start& start);
 Start read_start(std::string_view body);

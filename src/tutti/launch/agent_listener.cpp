@@ -35,7 +35,7 @@ std::string label_of(const AgentGroup& group) {
 std::optional<Key> key_of(const AgentGroup& group, std::string& why) {
     const auto key = group.rendezvous.secret.key(why);
     check<UsageError>(key != Key{}, "agents of `tutti launch` (", group.evidence,
-                      ") run what the launcher says, and need a secret that strangers do not know; comm.secret or "
+                      ") run what the launcher says, and need a shared secret; comm.secret or "
                       "TUTTI_SECRET is \"none\". Remove it, and ",
                       comm::tcp::kSecretFile, " of the run directory serves");
     return key;

@@ -150,10 +150,10 @@ void CopyKeeper::start_guard() {
     if (child == 0) guard(ends[0], directory_, kGuardSilences * setup_.silence_s);
 }
 
-void CopyKeeper::follow(const std::optional<CopyPlaces::Peer>& ward) {
+void CopyKeeper::follow(const std::optional<CopyPlaces::Peer>& source) {
     {
         const std::lock_guard lock(mutex_);
-        ward_ = ward;
+        source_ = source;
     }
     changed_.notify_all();
 }
@@ -172,20 +172,20 @@ int64_t CopyKeeper::newest_step() const {
 void CopyKeeper::run() {
     int followed = -1;
     for (;;) {
-        std::optional<CopyPlaces::Peer> ward;
+        std::optional<CopyPlaces::Peer> source;
         auto pause = std::chrono::duration_cast<Clock::duration>(kBetweenLooks);
         {
             std::unique_lock lock(mutex_);
             if (stopping_) return;
-            ward = ward_;
+            source = source_;
         }
-        if (const int now = ward ? ward->host : -1; now != followed || !ward) {
+        if (const int now = source ? source->host : -1; now != followed || !source) {
             followed = now;
             client_.reset();
             fetched_.reset();
         }
         try {
-            if (ward) fetch_newest(*ward);
+            if (source) fetch_newest(*source);
             drop_outdated(followed);
         } catch (const std::exception& error) {
             client_.reset();  // the other host may be gone: the launcher says so
@@ -198,21 +198,21 @@ void CopyKeeper::run() {
     }
 }
 
-void CopyKeeper::fetch_newest(const CopyPlaces::Peer& ward) {
+void CopyKeeper::fetch_newest(const CopyPlaces::Peer& source) {
     if (!client_)
-        client_ =
-            std::make_unique<FileClient>(ward.address, ward.port, comm::tcp::key_of(setup_.secret), setup_.silence_s);
+        client_ = std::make_unique<FileClient>(source.address, source.port, comm::tcp::key_of(setup_.secret),
+                                               setup_.silence_s);
     const auto found = manifests(client_->list(), comm::tcp::kOwnCopies);
     if (found.empty() || found.rbegin()->second == fetched_) return;
     const FileEntry newest = found.rbegin()->second;
-    fetch(ward, checkpoint::parent_of(newest.path));
+    fetch(source, checkpoint::parent_of(newest.path));
     fetched_ = newest;
 }
 
 // Over a connection of its own, which keeps the files: the ranks remove a copy after the next one but one. A copy that
 // was begun is thus finished, also when copies come faster than the network takes them.
-void CopyKeeper::fetch(const CopyPlaces::Peer& ward, const std::string& below) {
-    FileClient client(ward.address, ward.port, comm::tcp::key_of(setup_.secret), setup_.silence_s);
+void CopyKeeper::fetch(const CopyPlaces::Peer& source, const std::string& below) {
+    FileClient client(source.address, source.port, comm::tcp::key_of(setup_.secret), setup_.silence_s);
     const std::vector<FileEntry> entries = client.list();
     const auto entry_of = [&](const std::string& name) {
         const std::string path = checkpoint::join(below, name);
@@ -230,7 +230,7 @@ void CopyKeeper::fetch(const CopyPlaces::Peer& ward, const std::string& below) {
     check<DataError>(bytes <= available, "it needs ", bytes, " bytes, and ", available, " are available here");
     for (const FileRecord& record : here) client.read(checkpoint::join(below, record.name), 0, {});
 
-    const std::string directory = checkpoint::join(directory_, comm::tcp::copies_of(ward.host));
+    const std::string directory = checkpoint::join(directory_, comm::tcp::copies_of(source.host));
     const std::string target = checkpoint::join(directory, checkpoint::step_name(manifest.step));
     if (read_file_if_there(checkpoint::join(target, checkpoint::kManifestName)) == text) return;
     checkpoint::Store store(files_, directory, checkpoint::Access::write, [](const std::string&) {});
@@ -265,14 +265,14 @@ void CopyKeeper::fetch(const CopyPlaces::Peer& ward, const std::string& below) {
 }
 
 // Of hosts whose copies are no longer fetched, when all own copies are newer.
-void CopyKeeper::drop_outdated(int ward) const {
+void CopyKeeper::drop_outdated(int source) const {
     const std::vector<FileEntry> entries = comm::tcp::files_below(directory_);
     const auto own = manifests(entries, comm::tcp::kOwnCopies);
     if (own.empty()) return;
     std::error_code error;
     for (fs::directory_iterator i(directory_, error), end; !error && i != end; i.increment(error)) {
         const std::string name = i->path().filename().string();
-        if (!name.starts_with("of-") || name == comm::tcp::copies_of(ward)) continue;
+        if (!name.starts_with("of-") || name == comm::tcp::copies_of(source)) continue;
         const auto theirs = manifests(entries, name);
         if (theirs.empty() || theirs.rbegin()->first < own.begin()->first)
             checkpoint::remove_tree(files_, i->path().string());

@@ -44,16 +44,16 @@ class CopyKeeper {
     const std::string& directory() const { return directory_; }
     int port() const { return server_ ? server_->port() : 0; }
     // Fetches the copies of another host from now on, or of none.
-    void follow(const std::optional<comm::tcp::CopyPlaces::Peer>& ward);
+    void follow(const std::optional<comm::tcp::CopyPlaces::Peer>& source);
     // The newest step of a copy by ranks of this host; 0: none.
     int64_t newest_step() const;
 
   private:
     void start_guard();
     void run();
-    void fetch_newest(const comm::tcp::CopyPlaces::Peer& ward);
-    void fetch(const comm::tcp::CopyPlaces::Peer& ward, const std::string& below);
-    void drop_outdated(int ward) const;
+    void fetch_newest(const comm::tcp::CopyPlaces::Peer& source);
+    void fetch(const comm::tcp::CopyPlaces::Peer& source, const std::string& below);
+    void drop_outdated(int source) const;
 
     Setup setup_;
     std::string directory_;
@@ -64,7 +64,7 @@ class CopyKeeper {
 
     std::mutex mutex_;
     std::condition_variable changed_;
-    std::optional<comm::tcp::CopyPlaces::Peer> ward_;
+    std::optional<comm::tcp::CopyPlaces::Peer> source_;
     bool stopping_ = false;
     // Of the thread:
     std::unique_ptr<comm::tcp::FileClient> client_;

@@ -72,25 +72,25 @@ class Keepers : public ::testing::Test {
     std::string root_ = concat(fs::temp_directory_path().string(), "/tutti_keepers_", getpid());
 };
 
-TEST_F(Keepers, FetchWhatTheirWardHasCommitted) {
+TEST_F(Keepers, FetchWhatTheirSourceHasCommitted) {
     std::mt19937 random(62);
-    CopyKeeper ward(setup("3")), holder(setup("0"));
-    holder.follow(CopyPlaces::Peer{3, "127.0.0.1", ward.port()});
+    CopyKeeper source(setup("3")), holder(setup("0"));
+    holder.follow(CopyPlaces::Peer{3, "127.0.0.1", source.port()});
     const std::string there = checkpoint::join(holder.directory(), comm::tcp::copies_of(3));
     for (int64_t step = 2; step <= 10; step += 2) {
-        const auto content = copy(ward.directory(), step, random);
-        EXPECT_EQ(ward.newest_step(), step);
+        const auto content = copy(source.directory(), step, random);
+        EXPECT_EQ(source.newest_step(), step);
         wait_for([&] { return fs::exists(checkpoint::join(there, checkpoint::step_name(step))); });
         EXPECT_TRUE(holds(there, step, content));
         EXPECT_EQ(read_file(concat(there, '/', checkpoint::step_name(step), "/MANIFEST.json")),
-                  read_file(concat(ward.directory(), "/own/", checkpoint::step_name(step), "/MANIFEST.json")));
+                  read_file(concat(source.directory(), "/own/", checkpoint::step_name(step), "/MANIFEST.json")));
         checkpoint::PosixFileSystem files;
         const checkpoint::Store store(files, there, checkpoint::Access::read, [](const std::string&) {});
         EXPECT_EQ(store.list().size(), step == 2 ? 1U : 2U);  // two slots
     }
     EXPECT_EQ(holder.newest_step(), 0);  // of its own ranks
 
-    // The ward is lost; its copy stays until all own copies are newer.
+    // The source is lost; its copy stays until all own copies are newer.
     holder.follow(std::nullopt);
     copy(holder.directory(), 8, random);
     copy(holder.directory(), 12, random);
@@ -103,21 +103,21 @@ TEST_F(Keepers, FetchWhatTheirWardHasCommitted) {
 TEST_F(Keepers, ADamagedPieceIsNotTaken) {
     std::mt19937 random(63);
     std::atomic<bool> told = false;
-    CopyKeeper ward(setup("1"));
+    CopyKeeper source(setup("1"));
     auto with_words = setup("0");
     with_words.say = [&](const std::string& text) {
         told = told || text.find("has another digest than its manifest says") != std::string::npos;
     };
     CopyKeeper holder(with_words);
-    copy(ward.directory(), 2, random);
-    const fs::path file = fs::path(ward.directory()) / "own" / checkpoint::step_name(2) / "two";
+    copy(source.directory(), 2, random);
+    const fs::path file = fs::path(source.directory()) / "own" / checkpoint::step_name(2) / "two";
     std::string bytes = read_file(file);
     bytes[bytes.size() / 2] ^= 1;
     std::ofstream(file, std::ios::binary) << bytes;
-    holder.follow(CopyPlaces::Peer{1, "127.0.0.1", ward.port()});
+    holder.follow(CopyPlaces::Peer{1, "127.0.0.1", source.port()});
     wait_for([&] { return told.load(); });
     EXPECT_FALSE(fs::exists(fs::path(holder.directory()) / "of-1" / checkpoint::step_name(2)));
-    const auto content = copy(ward.directory(), 4, random);
+    const auto content = copy(source.directory(), 4, random);
     wait_for([&] { return fs::exists(fs::path(holder.directory()) / "of-1" / checkpoint::step_name(4)); });
     EXPECT_TRUE(holds(checkpoint::join(holder.directory(), "of-1"), 4, content));
 }
@@ -183,13 +183,13 @@ TEST(KeepFrame, TravelsAsText) {
     const Keep read = read_keep(to_body(keep));
     EXPECT_EQ(read.job + read.host + read.launch + read.root + read.secret, "j2l/dev/shms");
     EXPECT_EQ(read.silence_s, 7);
-    const Start start{.job = "j", .host = "2", .ward = CopyPlaces::Peer{4, "n5", 4321}};
+    const Start start{.job = "j", .host = "2", .source = CopyPlaces::Peer{4, "n5", 4321}};
     const Start again = read_start(to_body(start));
-    ASSERT_TRUE(again.ward);
-    EXPECT_EQ(again.ward->host, 4);
-    EXPECT_EQ(again.ward->address, "n5");
-    EXPECT_EQ(again.ward->port, 4321);
-    EXPECT_FALSE(read_start(to_body(Start{.job = "j", .host = "2"})).ward);
+    ASSERT_TRUE(again.source);
+    EXPECT_EQ(again.source->host, 4);
+    EXPECT_EQ(again.source->address, "n5");
+    EXPECT_EQ(again.source->port, 4321);
+    EXPECT_FALSE(read_start(to_body(Start{.job = "j", .host = "2"})).source);
 }
 
 }  // namespace

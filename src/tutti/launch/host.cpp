@@ -66,9 +66,9 @@ std::vector<Frame> Host::turn(double silence_s) {
     link_.write();
     while (auto frame = link_.read()) {
         if (frame->type == Frame::Type::hello)
-            greet(*frame, silence_s);
+            receive_hello(*frame, silence_s);
         else if (frame->type == Frame::Type::kept)
-            is_kept(*frame);
+            receive_kept(*frame);
         else if (frame->type == Frame::Type::copied)
             copied_step_ = std::max(copied_step_, Json::parse(frame->body).at("step").get<int64_t>());
         else if (frame->type != Frame::Type::ping)
@@ -88,7 +88,7 @@ std::vector<Frame> Host::turn(double silence_s) {
     return frames;
 }
 
-void Host::greet(const Frame& hello, double silence_s) {
+void Host::receive_hello(const Frame& hello, double silence_s) {
     const std::optional<Json> theirs = Json::try_parse(hello.body);
     const Json ours = identity_of_program();
     bool same = theirs && theirs->is_object();
@@ -102,11 +102,11 @@ void Host::greet(const Frame& hello, double silence_s) {
                                    ", required ", ours.dump());
     link_.send(Frame::Type::bye, to_body(Bye{.code = kOtherProgram, .why = why}));
     lose(why, silence_s);
-    leave_for(std::chrono::hours(1));
+    retry_after(std::chrono::hours(1));
 }
 
 // An agent without room for copies runs ranks nevertheless.
-void Host::is_kept(const Frame& kept) {
+void Host::receive_kept(const Frame& kept) {
     const Json json = Json::parse(kept.body);
     copies_ = json.at("directory").text();
     port_ = json.at("port").get<int>();

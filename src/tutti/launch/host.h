@@ -25,7 +25,7 @@ class Host {
         : line_(std::move(host)), words_(std::move(words)), direct_(direct), keep_(std::move(keep)) {}
 
     const HostLine& line() const { return line_; }
-    void call(const std::string& name) { line_.name = name; }
+    void set_name(const std::string& name) { line_.name = name; }
     State state() const { return state_; }
     bool is_ready() const { return state_ == State::ready; }
     Clock::time_point since() const { return since_; }  // of the state
@@ -41,8 +41,8 @@ class Host {
 
     void connect();
     bool dials_in() const { return words_.empty(); }
-    bool may_connect() const { return !dials_in() && is_welcome(); }
-    bool is_welcome() const { return state_ == State::away && Clock::now() >= retry_at_; }
+    bool may_connect() const { return !dials_in() && may_retry(); }
+    bool may_retry() const { return state_ == State::away && Clock::now() >= retry_at_; }
     // The agent that has dialled in, and where other hosts reach it.
     void admit(Link link, const std::string& address);
     // By the agent's own word; "" before it has said a word.
@@ -54,7 +54,7 @@ class Host {
     // The agent ends by itself, with this code if it has dialled in.
     void dismiss(int code);
     bool has_ended();
-    void leave_for(std::chrono::seconds time) { retry_at_ = Clock::now() + time; }
+    void retry_after(std::chrono::seconds time) { retry_at_ = Clock::now() + time; }
     std::string take_lines();  // whole lines that ssh or the agent has written on standard error
 
     // Descriptors to wait for, as {descriptor, for writing}.
@@ -62,8 +62,8 @@ class Host {
 
   private:
     void begin(Link link);
-    void greet(const Frame& hello, double silence_s);
-    void is_kept(const Frame& kept);
+    void receive_hello(const Frame& hello, double silence_s);
+    void receive_kept(const Frame& kept);
     void become_ready();
 
     HostLine line_;

@@ -157,7 +157,7 @@ class Launcher {
         wait();
         while (const auto signal = signals_.next()) asked(*signal);
         if (stopped_by_ == 0 && reader_has_ended()) asked(SIGPIPE);
-        for (size_t i = 0; i < hosts_.size(); ++i) look_at(i);
+        for (size_t i = 0; i < hosts_.size(); ++i) update(i);
         connect();
         if (agents_) admit();
         if (running_) mind_the_ranks();
@@ -189,7 +189,7 @@ class Launcher {
                 host.lose("another agent of it has dialled in", options_.silence_s);
                 if (was_ready) lost(index);
             }
-            if (host.is_welcome()) host.admit(std::move(agent.link), agent.address);
+            if (host.may_retry()) host.admit(std::move(agent.link), agent.address);
         }
     }
 
@@ -199,10 +199,10 @@ class Launcher {
             return &other != &host && other.line().name == host.own_name();
         });
         const std::string number = std::to_string(&host - hosts_.data());
-        host.call(is_taken ? concat(host.own_name(), '.', number) : host.own_name());
+        host.set_name(is_taken ? concat(host.own_name(), '.', number) : host.own_name());
     }
 
-    void look_at(size_t index) {
+    void update(size_t index) {
         Host& host = hosts_[index];
         const Host::State before = host.state();
         for (const Frame& frame : host.turn(options_.silence_s)) take(index, frame);
@@ -249,7 +249,7 @@ class Launcher {
         Losses& losses = losses_[host.line().name];
         losses = losses.step == step ? Losses{step, losses.count + 1} : Losses{step, 1};
         if (losses.count >= kMostLosses) {
-            host.leave_for(kLeftOut);
+            host.retry_after(kLeftOut);
             tell_of_host(host, concat("was lost ", losses.count, " times without a new checkpoint and is left out for ",
                                       kLeftOut.count(), " h"));
         }
@@ -307,7 +307,7 @@ class Launcher {
                 Host& host = hosts_[r.host_of[rank]];
                 if (r.has_ended[rank] || !host.is_ready()) continue;
                 host.lose(concat("rank ", rank, " cannot be killed"), options_.silence_s);
-                host.leave_for(kLeftOut);
+                host.retry_after(kLeftOut);
                 lost(r.host_of[rank]);
             }
         }
@@ -520,9 +520,9 @@ class Launcher {
         for (size_t i = 0; i < placed.size(); ++i) {
             start.host = std::to_string(i);
             start.ranks.clear();
-            start.ward.reset();
+            start.source.reset();
             for (const auto& [host, holder] : holders)
-                if (holder == i) start.ward = copies_at(host);
+                if (holder == i) start.source = copies_at(host);
             start.environment[comm::tcp::kCopiesVariable] =
                 hosts_[i].copies().empty() ? "" : copies_for(i, holders).to_text();
             for (int local = 0; local < placed[i]; ++local, ++rank)

@@ -94,19 +94,19 @@ TEST_F(Files, NothingElseIsServed) {
 TEST_F(Files, NobodyReadsWithoutTheSecret) {
     const FileServer server(folder_, key_);
     EXPECT_THROW(FileClient("127.0.0.1", server.port(), key_of("another"), 20), DataError);
-    // Strangers that are silent, or send arbitrary bytes, do not keep a client out.
-    std::vector<Socket> strangers;
+    // Unknown callers that are silent, or send arbitrary bytes, do not keep a client out.
+    std::vector<Socket> callers;
     std::string why;
     for (int i = 0; i < 40; ++i) {
-        strangers.push_back(connect_to("127.0.0.1", server.port(), Clock::now() + std::chrono::seconds(20), why));
-        if (i % 2 == 0 && strangers.back().open())
-            send_frame(strangers.back(), Frame::Type::join, std::string(64, static_cast<char>(i)));
+        callers.push_back(connect_to("127.0.0.1", server.port(), Clock::now() + std::chrono::seconds(20), why));
+        if (i % 2 == 0 && callers.back().open())
+            send_frame(callers.back(), Frame::Type::join, std::string(64, static_cast<char>(i)));
     }
     for (;;) try {
             FileClient client("127.0.0.1", server.port(), key_, 20);
             EXPECT_EQ(client.list().size(), content_.size());
             break;
-        } catch (const DataError&) {  // closed in favour of the strangers, for 5 s
+        } catch (const DataError&) {  // closed in favour of the callers, for 5 s
         }
 }
 

@@ -80,7 +80,7 @@ TEST(Sockets, ListenWhereTheyAreToldTo) {
     }
 }
 
-// A listener that lets everybody in, as one would that wants to give orders.
+// A listener that accepts every caller, as an attacker would.
 TEST(Handshake, AListenerWithoutTheSecretIsNotBelieved) {
     const Socket listener = listen_on(true, 0);
     auto caller = std::async(std::launch::async, [&]() -> std::string {

@@ -69,19 +69,19 @@ TEST(Listener, HandsOverWhoCompletesTheFirstMessageAndClosesWhoBeginsOtherwise) 
 TEST(Listener, ClosesTheOldestOfTooManyAndWhoIsLate) {
     constexpr size_t kMost = 3;
     Listener listener = listener_of(kMost, 1h);
-    std::vector<Socket> strangers;
+    std::vector<Socket> callers;
     std::vector<Listener::Connection> connections;
-    const auto greeted = [&] { return heard(strangers.back()).bytes == "who?"; };
+    const auto greeted = [&] { return heard(callers.back()).bytes == "who?"; };
     for (size_t i = 0; i < kMost; ++i) {
-        strangers.push_back(connected(listener));
+        callers.push_back(connected(listener));
         ASSERT_TRUE(accept_until(listener, connections, greeted));
     }
     for (int i = 0; i < 5; ++i) listener.accept();
-    for (const Socket& stranger : strangers) EXPECT_FALSE(heard(stranger).ended) << "as many as may wait";
-    strangers.push_back(connected(listener));
+    for (const Socket& caller : callers) EXPECT_FALSE(heard(caller).ended) << "as many as may wait";
+    callers.push_back(connected(listener));
     ASSERT_TRUE(accept_until(listener, connections, greeted));
-    EXPECT_TRUE(heard(strangers[0]).ended);
-    for (size_t i = 1; i <= kMost; ++i) EXPECT_FALSE(heard(strangers[i]).ended) << i;
+    EXPECT_TRUE(heard(callers[0]).ended);
+    for (size_t i = 1; i <= kMost; ++i) EXPECT_FALSE(heard(callers[i]).ended) << i;
     EXPECT_FALSE(listener.is_overdue());
 
     Listener brief = listener_of(kMost, 1ms);
@@ -92,7 +92,8 @@ TEST(Listener, ClosesTheOldestOfTooManyAndWhoIsLate) {
     EXPECT_TRUE(connections.empty());
 }
 
-// Without a descriptor to accept with, the oldest stranger makes room; without strangers the listener waits in silence.
+// Without a descriptor to accept with, the oldest pending connection makes room; without any the listener waits in
+// silence.
 TEST(Listener, GoesOnWithoutDescriptors) {
     Listener listener = listener_of(8, 1h);
     std::vector<Listener::Connection> connections;

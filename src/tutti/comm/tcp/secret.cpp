@@ -75,7 +75,7 @@ Secret::Secret(const std::string& setting, const std::string& run_directory, con
         file_ = *file;
     } else {
         check<UsageError>(!run_directory.empty(),
-                          "ranks of several hosts meet over TCP and need a secret that strangers do not know: set "
+                          "ranks of several hosts meet over TCP and need a shared secret: set "
                           "comm.secret to the path of a file, or TUTTI_SECRET, or TUTTI_SECRET_FILE to a file, on "
                           "every rank; TUTTI_SECRET=none lets any "
                           "program that reaches the port of rank 0 join");

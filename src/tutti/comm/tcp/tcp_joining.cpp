@@ -150,16 +150,16 @@ void TcpWire::join(const Launch& launch, const std::vector<int>& hosts) {
     const Contact own = own_contact(launch, hosts);
     const auto until = deadline();
     std::string why;
-    for (bool is_welcome = false; !is_welcome;) {
+    for (bool has_joined = false; !has_joined;) {
         look_for_stop();
         check<TimedOut>(Clock::now() < until, "rank ", launch.rank, " of ", launch.size, " has not found rank 0 at ",
                         rendezvous_.place(), " within ", timeout_s_, " s (comm.timeout_s): ", why);
-        for (int port = rendezvous_.port; port < rendezvous_.port + rendezvous_.ports && !is_welcome; ++port) {
+        for (int port = rendezvous_.port; port < rendezvous_.port + rendezvous_.ports && !has_joined; ++port) {
             std::string of_port;
-            is_welcome = join_at(port, own, until, of_port);
+            has_joined = join_at(port, own, until, of_port);
             if (why.empty() || control_.open()) why = of_port;  // a port that answered says more than one that does not
         }
-        if (!is_welcome) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        if (!has_joined) std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
     rendezvous_address_ = address_of_peer(control_);
     // Rank 0 began to wait at another time than this rank, and can name the missing ranks, so rank 0 times out first.

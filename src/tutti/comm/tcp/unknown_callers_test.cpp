@@ -113,19 +113,19 @@ class PlayedRank {
 TEST(UnknownCallers, NeitherStopNorEnterTheRendezvous) {
     const Rendezvous rendezvous = free_rendezvous();
     constexpr int kSize = 2;
-    constexpr double kTimeout = 8;  // 2 s for a stranger
+    constexpr double kTimeout = 8;  // 2 s for a caller
     Hub hub(rendezvous, kSize, kTimeout);
-    std::vector<Socket> strangers;
-    strangers.push_back(connected(rendezvous.port));
-    send_frame(strangers.back(), Frame::Type::abort, "stop");
-    strangers.push_back(connected(rendezvous.port));
+    std::vector<Socket> callers;
+    callers.push_back(connected(rendezvous.port));
+    send_frame(callers.back(), Frame::Type::abort, "stop");
+    callers.push_back(connected(rendezvous.port));
     const uint32_t length = 1 << 20;
-    write(strangers.back(), &length, sizeof length);
-    for (const auto most = PendingLimits::of(kSize, kTimeout).most; std::ssize(strangers) < most + 2;)
-        strangers.push_back(connected(rendezvous.port));
+    write(callers.back(), &length, sizeof length);
+    for (const auto most = PendingLimits::of(kSize, kTimeout).most; std::ssize(callers) < most + 2;)
+        callers.push_back(connected(rendezvous.port));
     PlayedRank first(rendezvous, 0, kSize), second(rendezvous, 1, kSize);
     for (PlayedRank* rank : {&first, &second}) EXPECT_EQ(rank->table().size(), sizeof(Nonce) + 2 * sizeof(Contact));
-    for (size_t i = 0; i < strangers.size(); ++i) EXPECT_TRUE(is_closed_by_the_other_end(strangers[i])) << i;
+    for (size_t i = 0; i < callers.size(); ++i) EXPECT_TRUE(is_closed_by_the_other_end(callers[i])) << i;
     std::string why;
     EXPECT_FALSE(connect_to("127.0.0.1", rendezvous.port, soon(), why).open())
         << "the table is given, and the hub listens";
@@ -216,7 +216,7 @@ TEST(Secret, ComesFromTheEnvironmentOrAFile) {
     EXPECT_EQ(key(run, "none"), Key{});
 }
 
-// On one host strangers of this machine find no port, and processes of other users no ear. Without root this test is
+// On one host other programs find no port, and the socket refuses other users. Without root this test is
 // of one user only.
 TEST(UnknownCallers, OfAnotherUserReachNoLocalSocket) {
     const Socket listener = listen_locally("");
@@ -258,7 +258,7 @@ struct Head {
 
 TEST(UnknownCallers, AreClosedByARankThatWaitsForMessages) {
     const Rendezvous rendezvous = free_rendezvous();
-    constexpr double kTimeout = 4;  // 1 s for a stranger
+    constexpr double kTimeout = 4;  // 1 s for a caller
     std::string received(5, ' ');
     std::thread rank([&] {
         TcpWire wire({.launcher = Launcher::environment, .rank = 0, .size = 2}, rendezvous, kTimeout, {});
@@ -272,18 +272,18 @@ TEST(UnknownCallers, AreClosedByARankThatWaitsForMessages) {
     ASSERT_EQ(table.size(), sizeof(Nonce) + 2 * sizeof zero);
     const Key of_links = prove(key_of(rendezvous), "tutti links 1", {table.substr(0, sizeof(Nonce))});
     std::memcpy(&zero, table.data() + sizeof(Nonce), sizeof zero);
-    std::vector<Socket> strangers;
-    for (int i = 0; i < 25; ++i) strangers.push_back(connected(zero.port));
+    std::vector<Socket> callers;
+    for (int i = 0; i < 25; ++i) callers.push_back(connected(zero.port));
     const Head hello{.tag = 1, .bytes = sizeof(Proof)}, early{.kind = Head::data, .tag = 7, .bytes = int64_t{1} << 40},
         endless{.tag = 1, .bytes = int64_t{1} << 40};
     const int from = 1, to = 0;
     const Proof replayed = prove(of_links, "tutti hello 1", {bytes_of(Nonce{}), bytes_of(from), bytes_of(to)});
-    write(strangers[0], &hello, sizeof hello);
-    write(strangers[0], &replayed, sizeof replayed);
-    write(strangers[1], &early, sizeof early);
-    write(strangers[2], &hello, 5);
-    write(strangers[3], &endless, sizeof endless);
-    for (size_t i = 0; i < strangers.size(); ++i) EXPECT_TRUE(is_closed_by_the_other_end(strangers[i])) << i;
+    write(callers[0], &hello, sizeof hello);
+    write(callers[0], &replayed, sizeof replayed);
+    write(callers[1], &early, sizeof early);
+    write(callers[2], &hello, 5);
+    write(callers[3], &endless, sizeof endless);
+    for (size_t i = 0; i < callers.size(); ++i) EXPECT_TRUE(is_closed_by_the_other_end(callers[i])) << i;
 
     const Socket link = connected(zero.port);
     Nonce challenge{};
