@@ -37,6 +37,14 @@ std::optional<int64_t> product_of(const std::string& factors) {
     return product_of(factors, [](const std::string& factor) { return factor; });
 }
 
+// Without blanks around it, and without quotes.
+std::string trimmed(std::string value) {
+    value.erase(0, std::min(value.find_first_not_of(" \t"), value.size()));
+    value.erase(value.find_last_not_of(" \t\r") + 1);
+    const bool quoted = value.size() > 1 && (value[0] == '"' || value[0] == '\'');
+    return quoted ? value.substr(1, value.size() - 2) : value;
+}
+
 bool is_option(const std::string& word) {
     return word.starts_with("--") && word.size() > 2 && std::isalpha(static_cast<unsigned char>(word[2])) != 0;
 }
@@ -105,11 +113,8 @@ Values from_yaml(std::string_view text) {
         if (indent == std::string::npos || line[indent] == '#' || line[indent] == '-' || colon == std::string::npos)
             continue;
         while (!open.empty() && open.back().first >= indent) open.pop_back();
-        std::string value = line.substr(colon + 1);
-        if (const size_t comment = value.find(" #"); comment != std::string::npos) value.resize(comment);
-        value.erase(0, std::min(value.find_first_not_of(' '), value.size()));
-        value.erase(value.find_last_not_of(" \r") + 1);
-        if (value.size() > 1 && (value[0] == '"' || value[0] == '\'')) value = value.substr(1, value.size() - 2);
+        line.resize(std::min(line.find(" #", colon), line.size()));
+        const std::string value = trimmed(line.substr(colon + 1));
         const std::string key = line.substr(indent, colon - indent);
         if (value.empty()) {
             open.emplace_back(indent, key);
@@ -144,10 +149,7 @@ Values from_python(std::string_view text) {
         line.resize(std::min(line.find('#'), line.size()));
         const size_t equals = line.find('='), name = line.find_first_not_of(kNameLetters);
         if (equals == std::string::npos || name == 0 || line.find_first_not_of(" \t", name) != equals) continue;
-        std::string value = line.substr(equals + 1);
-        value.erase(0, std::min(value.find_first_not_of(" \t"), value.size()));
-        value.erase(value.find_last_not_of(" \t\r") + 1);
-        if (value.size() > 1 && (value[0] == '"' || value[0] == '\'')) value = value.substr(1, value.size() - 2);
+        const std::string value = trimmed(line.substr(equals + 1));
         const bool has_factors = value.find('*') != std::string::npos;
         const std::optional<int64_t> product = has_factors ? product_of(value) : std::nullopt;
         values[line.substr(0, name)] = product ? std::to_string(*product) : value;
