@@ -15,7 +15,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-Clock::time_point soon() { return Clock::now() + 30s; }
+Clock::time_point deadline() { return Clock::now() + 30s; }
 
 Listener listener_of(ptrdiff_t most, Clock::duration time) {
     Socket listener = listen_on(true, 0);
@@ -26,7 +26,7 @@ Listener listener_of(ptrdiff_t most, Clock::duration time) {
 
 Socket connected(const Listener& listener) {
     std::string why;
-    Socket socket = connect_to("127.0.0.1", port_of(listener.socket()), soon(), why);
+    Socket socket = connect_to("127.0.0.1", port_of(listener.socket()), deadline(), why);
     if (!socket.open()) throw Error(why);
     return socket;
 }
@@ -38,7 +38,7 @@ Arrived heard(const Socket& socket) { return receive_some(socket, 100); }
 
 template <class Condition>
 bool accept_until(Listener& listener, std::vector<Listener::Connection>& connections, const Condition& condition) {
-    for (const auto until = soon(); !condition(); std::this_thread::sleep_for(1ms)) {
+    for (const auto until = deadline(); !condition(); std::this_thread::sleep_for(1ms)) {
         if (Clock::now() > until) return false;
         for (Listener::Connection& connection : listener.accept()) connections.push_back(std::move(connection));
     }
@@ -61,7 +61,7 @@ TEST(Listener, HandsOverWhoCompletesTheFirstMessageAndClosesWhoBeginsOtherwise) 
     EXPECT_EQ(connections[1].first, "hi abc");
     EXPECT_NE(connections[0].challenge, connections[1].challenge);
     EXPECT_EQ(heard(rank).bytes, "who?");
-    ASSERT_TRUE(readable(connections[1].socket, soon()));
+    ASSERT_TRUE(readable(connections[1].socket, deadline()));
     EXPECT_EQ(heard(connections[1].socket).bytes, "more");
     EXPECT_TRUE(listener.accept().empty());
 }
