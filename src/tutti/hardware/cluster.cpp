@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "tutti/base/error.h"
+#include "tutti/base/lower_case.h"
 #include "tutti/base/read_file.h"
 #include "tutti/hardware/catalog.h"
 #include "tutti/spec/nearest.h"
@@ -15,11 +16,6 @@
 
 namespace tutti::hardware {
 namespace {
-
-std::string lower(std::string text) {
-    std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
-    return text;
-}
 
 // What 0 means for a number of a description: a value like others, "not known" or "has none"; else 0 is refused.
 enum class Zero { refused, allowed };
@@ -195,7 +191,7 @@ Cluster parse(std::string_view text, const std::string& source_name, int bases) 
 }
 
 std::optional<Cluster> known_as(const std::string& name, int bases) {
-    const std::string wanted = lower(name);
+    const std::string wanted = lower_case(name);
     const auto read_entry = [](const CatalogEntry& entry, int of_bases) {
         return parse(entry.text, std::string(entry.name) + ".toml", of_bases);
     };
@@ -209,7 +205,7 @@ std::optional<Cluster> known_as(const std::string& name, int bases) {
     }();
     for (const Cluster& each : all)
         for (const std::string& alias : each.aliases)
-            if (lower(alias) == wanted) return each;
+            if (lower_case(alias) == wanted) return each;
     return std::nullopt;
 }
 
@@ -218,7 +214,8 @@ Cluster named(const std::string& name_or_path, int bases) {
     if (name_or_path.ends_with(".toml") || std::filesystem::exists(name_or_path))
         return parse(read_file(name_or_path), name_or_path, bases);
     throw UsageError(concat("no cluster is named ", name_or_path, " and no file has that name; the nearest is ",
-                            spec::nearest(lower(name_or_path), cluster_names()), "; known: ", joined(cluster_names())));
+                            spec::nearest(lower_case(name_or_path), cluster_names()),
+                            "; known: ", joined(cluster_names())));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "tutti/base/digits.h"
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
+#include "tutti/base/lower_case.h"
 #include "tutti/peers/peers.h"
 #include "tutti/peers/tables.h"
 #include "tutti/peers/text.h"
@@ -110,11 +111,7 @@ class Reading {
         return text.data();
     }
     static bool is(const Word& word, const std::string& value) {
-        return word.theirs != kAbsent && (*word.theirs == 0 || lower(value) == lower(word.theirs));
-    }
-    static std::string lower(std::string text) {
-        for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-        return text;
+        return word.theirs != kAbsent && (*word.theirs == 0 || lower_case(value) == lower_case(word.theirs));
     }
 
     // With Megatron's defaults.
@@ -236,7 +233,7 @@ class Reading {
         const auto schedule = option(section + "schedule");
         const auto of_stage = number(section + "layers_per_stage");
         for (const TitanSchedule& kind : kTitanSchedules) {
-            if (pp == 1 || lower(schedule.value_or("1F1B")) != lower(kind.theirs)) continue;
+            if (pp == 1 || lower_case(schedule.value_or("1F1B")) != lower_case(kind.theirs)) continue;
             set("parallel.schedule", kind.ours);
             if (kind.stages_of_rank == 0 && of_stage && set_.contains("model.preset")) {
                 const int64_t layers = spec::preset(result_.preset()).layers;
@@ -273,7 +270,7 @@ class Reading {
         option("optimizer.params.torch_adam");
         option("scheduler.params.warmup_min_lr");
         option("scheduler.params.warmup_min_ratio");
-        if (lower(option("optimizer.params.adam_w_mode").value_or("true")) == "false" &&
+        if (lower_case(option("optimizer.params.adam_w_mode").value_or("true")) == "false" &&
             option("optimizer.type") == "Adam")
             result_.notes.push_back("adam_w_mode = false: its decay is added to the gradient, here it is decoupled");
         read_deepspeed_schedule();

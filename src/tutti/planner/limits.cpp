@@ -6,6 +6,7 @@
 
 #include "tutti/base/digits.h"
 #include "tutti/base/error.h"
+#include "tutti/base/lower_case.h"
 #include "tutti/planner/rules.h"
 #include "tutti/spec/nearest.h"
 #include "tutti/spec/rules.h"
@@ -29,11 +30,6 @@ std::vector<std::string> words_of(std::string text) {
     return words;
 }
 
-std::string lower(std::string text) {
-    for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    return text;
-}
-
 constexpr std::pair<const char*, std::vector<int> Limits::*> kAxes[] = {
     {"tp", &Limits::tp},   {"cp", &Limits::cp}, {"pp", &Limits::pp},    {"ep", &Limits::ep},
     {"etp", &Limits::etp}, {"dp", &Limits::dp}, {"zero", &Limits::zero}};
@@ -55,7 +51,7 @@ void leave_out(Limits& limits, const std::string& words) {
     known.insert(known.end(), names.begin(), names.end());
     std::vector<std::string> left = limits.schedules.empty() ? names : limits.schedules;
     for (const std::string& given : words_of(words)) {
-        const std::string word = lower(given);
+        const std::string word = lower_case(given);
         if (word == "offload") limits.offload = false;
         for (const auto& [axis, values] : kAxes)
             if (word == axis) limits.*values = {1};
@@ -94,7 +90,7 @@ void hold(Limits& limits, const std::string& layout) {
     };
     const auto next = [&](const std::string& of) { return number(of, i + 1 < words.size() ? words[++i] : ""); };
     for (; i < words.size(); ++i) {
-        const std::string word = lower(words[i]);
+        const std::string word = lower_case(words[i]);
         const size_t digits = word.find_first_of("0123456789");
         const std::string stem = word.substr(0, std::min(word.find_first_of("-0123456789"), word.size()));
         const auto value = [&] { return digits == std::string::npos ? next(word) : number(word, word.substr(digits)); };
@@ -111,7 +107,7 @@ void hold(Limits& limits, const std::string& layout) {
         } else if (word == "micro" || word == "batch" || word == "recompute") {
             if (word == "recompute") continue;
             once("micro batch");
-            if (i + 1 < words.size() && lower(words[i + 1]) == "batch") ++i;
+            if (i + 1 < words.size() && lower_case(words[i + 1]) == "batch") ++i;
             limits.micro_batch = {next("micro batch")};
         } else if (axis != std::end(kAxes)) {
             once(stem);

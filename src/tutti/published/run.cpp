@@ -2,12 +2,12 @@
 #include "tutti/published/run.h"
 
 #include <algorithm>
-#include <cctype>
 #include <optional>
 #include <regex>
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
+#include "tutti/base/lower_case.h"
 #include "tutti/published/memory.h"
 #include "tutti/simulate/prediction.h"
 
@@ -50,10 +50,6 @@ class Row {
     const Json& row_;
 };
 
-std::string lower(std::string text) {
-    std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
-    return text;
-}
 // "8 x 400 Gb/s", "3200 Gb/s per node", "400 Gb/s RDMA per GPU", "4 x 25 GB/s": bytes per second of a device; 0: not
 // said.
 double network_of(const std::string& text, int per_node) {
@@ -72,7 +68,7 @@ void read_model(const Row& row, const std::string& name, int tp, Model& m) {
     m.heads = row.number("heads", std::max(1.0, std::floor(m.hidden / 128)));
     m.kv_heads = row.number("kv_heads", m.heads);
     m.head_dim = row.number("head_dim", std::floor(m.hidden / m.heads));
-    const std::string mlp = lower(row.text("mlp"));
+    const std::string mlp = lower_case(row.text("mlp"));
     const bool gated =
         has(mlp, {"glu"}) || (mlp.empty() && has(name, {"llama", "mistral", "qwen", "deepseek", "grok", "mixtral"}));
     m.mlp_matrices = gated || has(name, {"oss"}) ? 3 : 2;
@@ -126,7 +122,7 @@ void read_machine(const Row& row, hardware::Cluster& c) {
 }
 
 void read_run(const Row& row, PublishedRun& run) {
-    const std::string name = lower(row.text("model"));
+    const std::string name = lower_case(row.text("model"));
     read_machine(row, run.cluster);
     run.ranks = row.integer("num_gpus", 1);
     run.tp = row.integer("tp", 1);
@@ -144,16 +140,16 @@ void read_run(const Row& row, PublishedRun& run) {
     run.micro_batch_given = row.number("micro_batch").value_or(0) > 0;
     run.micro_batch = row.number("micro_batch", 1);
     run.global_batch = row.number("global_batch", run.micro_batch * run.dp * row.number("grad_accum", 1));
-    run.schedule = lower(row.text("schedule"));
+    run.schedule = lower_case(row.text("schedule"));
     run.offload_optimizer = row.flag("offload").value_or(false);
-    run.precision = lower(row.text("precision"));
+    run.precision = lower_case(row.text("precision"));
     if (run.precision.empty()) run.precision = run.cluster.sixteen_bits();
     run.estimated = row.text("tier") == "3";
 
-    Named named{.software = lower(row.text("software")),
+    Named named{.software = lower_case(row.text("software")),
                 .model = name,
-                .attention = lower(row.text("attn_impl")),
-                .recompute = lower(row.text("recompute")),
+                .attention = lower_case(row.text("attn_impl")),
+                .recompute = lower_case(row.text("recompute")),
                 .family = run.family,
                 .experts = m.experts > 0,
                 .blackwell = run.cluster.generation.starts_with("blackwell"),
