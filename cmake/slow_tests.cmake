@@ -15,7 +15,7 @@ set(slow_of_planner_tests Peers.TwoHundred* Plan.TheRecipe* Price.* Scaling.* Se
 set(slow_of_train_tests Copies.* LossScales.* Mixtures.* Pipelines.* RecipeRuns.* StagesTest.* TrainerTest.*
   Models/LaterTokens.* VerifySmall.RulesThatMagnifyRounding)
 set(slow_of_diagnose_tests Health.ASlowRankIsNamed)
-set(slow_of_cli_tests Bench.StepIsTheDefinitionOfMfu ConfigCommand.ExplainsEveryKey)
+set(slow_of_cli_tests ForecastDraws.* Bench.StepIsTheDefinitionOfMfu ConfigCommand.ExplainsEveryKey)
 set(slow_of_misuse_test Misuse.ADirectoryOfCheckpointsThat* Misuse.AReadOnlyMount* Misuse.OneInterrupt*
   Misuse.ASampleIsMadeWhenAsked)
 set(slow_of_course_test Course.*)

@@ -17,6 +17,7 @@
 #include "tutti/planner/peers.h"
 #include "tutti/planner/rules.h"
 #include "tutti/planner/scaling.h"
+#include "tutti/simulate/rehearsed.h"
 #include "tutti/spec/stages.h"
 #include "tutti/spec/validate.h"
 
@@ -126,11 +127,12 @@ int plan_layouts(const PlanArguments& a, const Io& io, std::vector<std::string> 
     const std::optional<peers::Peer> peer = peer_of(a);
     const bool has_layout = !a.config.empty() || peer;
     std::optional<spec::RunSpec> mine;
-    planner::check_request(request);
     if (has_layout) {
         mine = request.run;
         spec::validate(*mine, request.gpus);
+        simulate::check_machine(*mine, request.cluster);
     }
+    planner::check_request(request);
     const planner::Plan plan = planner::make_plan(request, to_size(a.top));
     std::ostream& text = io.text();
     for (const std::string& note : notes) text << "note: " << note << '\n';

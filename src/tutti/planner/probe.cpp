@@ -198,17 +198,18 @@ LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
     small.parallel.reductions = 1;
     small.offload.optimizer = small.offload.params = false;
     const int ranks = ranks_of_layers(small, ranks_);
-    const rehearsal::Target loaded = simulate::with_fullest_first(target_, small);
     // One microbatch on one rank, or where a state passes from rank to rank, on all that wait for one another: the
     // times are those of the one that is busy or waits for longest.
-    const std::vector<int> along = parallel::make_mesh(small, ranks).group(0, simulate::chained_axes(run.model));
+    const std::vector<int> along =
+        parallel::make_mesh(small, ranks)
+            .group(rehearsal::with_fullest_experts(small, target_, ranks), rehearsal::chained_axes(run.model));
     std::vector<rehearsal::PartsRehearsal> rehearsed;
     std::vector<Program> microbatches;
     std::vector<std::vector<Cut>> all_cuts;
     simulate::TimelinePrices prices = prices_;
     prices.host = nullptr;
     for (const int rank : along) {
-        const auto& [whole, of] = rehearsed.emplace_back(rehearsal::rehearse_parts(small, loaded, ranks, rank));
+        const auto& [whole, of] = rehearsed.emplace_back(rehearsal::rehearse_parts(small, target_, ranks, rank));
         Program& microbatch =
             microbatches.emplace_back(Program{whole.program.groups, whole.program.places, whole.program.calls, {}});
         microbatch.actions.assign(whole.program.actions.begin() + static_cast<std::ptrdiff_t>(of.begin),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 #include <unordered_map>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "tutti/kernels/meta/meta_table.h"
 #include "tutti/rehearsal/assumed_values.h"
 #include "tutti/spec/fields.h"
+#include "tutti/spec/layers.h"
 #include "tutti/spec/rules.h"
 
 namespace tutti::rehearsal {
@@ -379,17 +381,18 @@ Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ra
     return r;
 }
 
-// `center` and its neighbours along each axis.
-std::vector<int> neighbours(const mesh::Mesh& mesh, int center) {
-    constexpr size_t kMostPerAxis = 8;
-    std::set<int> ranks = {center};
+// The neighbours of `center` along each axis but those of its chain.
+std::set<int> neighbours(const mesh::Mesh& mesh, int center, mesh::Axes chained) {
+    constexpr size_t kMostPerAxis = 4;
+    std::set<int> ranks;
     for (const std::vector<mesh::AxisSize>& grid : {mesh.axes(), mesh.second_axes()})
         for (const mesh::AxisSize& axis : grid) {
+            if (chained.contains(axis.axis)) continue;
             const std::vector<int> along = mesh.group(center, axis.axis);
             const size_t n = std::min(along.size(), kMostPerAxis);
             for (size_t i = 0; i < n; ++i) ranks.insert(along[n == 1 ? 0 : i * (along.size() - 1) / (n - 1)]);
         }
-    return {ranks.begin(), ranks.end()};
+    return ranks;
 }
 
 }  // namespace
@@ -426,30 +429,75 @@ PartsRehearsal rehearse_parts(const spec::RunSpec& run, const Target& target, in
     return r;
 }
 
+mesh::Axes chained_axes(const spec::ModelSpec& model) {
+    const std::vector<spec::LayerSpec> layers = spec::all_layers(model);
+    const bool relays = std::ranges::any_of(layers, [](const auto& layer) { return layer.delta() || layer.scan(); });
+    return relays ? mesh::kCp | mesh::Axis::pp : mesh::Axes(mesh::Axis::pp);
+}
+
+int with_fullest_experts(const spec::RunSpec& run, const Target& target, int ranks) {
+    const std::vector<double>& loads = target.expert_loads;
+    if (loads.empty() || run.parallel.ep == 1) return 0;
+    const auto local = std::ssize(loads) / static_cast<std::ptrdiff_t>(run.parallel.ep);
+    double most = -1;
+    int fullest = 0;
+    auto first = loads.begin();
+    for (const int rank : parallel::make_mesh(run, ranks).group(0, mesh::Axis::ep)) {
+        const double load = std::accumulate(first, first + local, 0.0);
+        if (load > most) most = load, fullest = rank;
+        first += local;
+    }
+    return fullest;
+}
+
+RankRehearsals rehearse_ranks(const spec::RunSpec& run, const Target& target, int ranks, std::optional<int> through,
+                              const engine::Factories& factories) {
+    const mesh::Mesh mesh = parallel::make_mesh(run, ranks);
+    const mesh::Axes chained = chained_axes(run.model);
+    RankRehearsals r;
+    const auto add = [&](const std::vector<int>& more) {
+        const size_t before = r.all.size();
+        r.all.resize(before + more.size());
+        const size_t first = before == 0 ? 1 : 0;  // the others have its pipeline in words
+        if (first == 1) r.all.front() = rehearse(run, target, ranks, more.front(), factories);
+        for_each_on_cores(more.size() - first, [&](size_t i) {
+            r.all[before + first + i] = rehearse(run, target, ranks, more[first + i], factories, &r.all.front());
+        });
+    };
+    const auto peak = [](const Rehearsal& each) { return each.memory.peak(); };
+    const auto fullest = [&] { return to_size(std::ranges::max_element(r.all, {}, peak) - r.all.begin()); };
+    const std::vector<int> chain = mesh.group(through ? *through : with_fullest_experts(run, target, ranks), chained);
+    add(chain);
+    r.chain = chain.size();
+    std::set<int> others = neighbours(mesh, through ? *through : r.all[fullest()].rank, chained);
+    for (const int rank : chain) others.erase(rank);
+    add({others.begin(), others.end()});
+    r.fullest = fullest();
+    for (const Rehearsal& each : r.all) {
+        r.fit = r.fit && each.fits;
+        r.offloaded = std::max(r.offloaded, each.memory.offloaded);
+        r.saved = std::max(r.saved, each.memory.saved);
+    }
+    return r;
+}
+
 LayoutRehearsal rehearse_layout(const spec::RunSpec& run, const Target& target, int ranks, std::optional<int> rank,
                                 const engine::Factories& factories) {
     check<UsageError>(!rank || (0 <= *rank && *rank < ranks), "rank ", rank.value_or(0), " of a run of ", ranks,
                       " ranks: required 0 <= rank < ", ranks);
-    LayoutRehearsal all;
-    all.rehearsed = neighbours(parallel::make_mesh(run, ranks), rank.value_or(0));
-    std::vector<Rehearsal> rehearsals(all.rehearsed.size());
-    for_each_on_cores(rehearsals.size(),
-                      [&](size_t i) { rehearsals[i] = rehearse(run, target, ranks, all.rehearsed[i], factories); });
-    for (size_t i = 0; i < rehearsals.size() && all.difference.empty(); ++i)
-        for (size_t j = i + 1; j < rehearsals.size() && all.difference.empty(); ++j)
-            all.difference =
-                first_difference(rehearsals[i].rank, rehearsals[i].program, rehearsals[j].rank, rehearsals[j].program);
-    for (const Rehearsal& each : rehearsals) {
-        all.offloaded = std::max(all.offloaded, each.memory.offloaded);
-        all.saved = std::max(all.saved, each.memory.saved);
-    }
+    RankRehearsals of = rehearse_ranks(run, target, ranks, rank, factories);
+    std::vector<Rehearsal>& all = of.all;
+    LayoutRehearsal layout{.offloaded = of.offloaded, .saved = of.saved};
+    for (const Rehearsal& each : all) layout.rehearsed.push_back(each.rank);
+    std::ranges::sort(layout.rehearsed);
+    for (size_t i = 0; i < all.size() && layout.difference.empty(); ++i)
+        for (size_t j = i + 1; j < all.size() && layout.difference.empty(); ++j)
+            layout.difference = first_difference(all[i].rank, all[i].program, all[j].rank, all[j].program);
     const auto shown =
-        rank ? std::find(all.rehearsed.begin(), all.rehearsed.end(), *rank) - all.rehearsed.begin()
-             : std::max_element(rehearsals.begin(), rehearsals.end(), [](const Rehearsal& a, const Rehearsal& b) {
-                   return a.memory.peak() < b.memory.peak();
-               }) - rehearsals.begin();
-    all.shown = std::move(rehearsals[to_size(shown)]);
-    return all;
+        rank ? std::ranges::find(all, *rank, &Rehearsal::rank) - all.begin() : static_cast<std::ptrdiff_t>(of.fullest);
+    layout.shown = std::move(all[to_size(shown)]);
+    if (!rank) layout.shown.fits = of.fit;
+    return layout;
 }
 
 int64_t sent_in(const Rehearsal& rehearsal, mesh::Axes axes) {

@@ -76,7 +76,26 @@ void check_recipe(const spec::RunSpec& run, const Target& target);
 // Bytes that the rank sends over links in a step, in the group of these axes.
 int64_t sent_in(const Rehearsal& rehearsal, mesh::Axes axes);
 
-// Several ranks of one run.
+// The axes along which ranks wait for one another at any time, not in collectives of like ranks alone: those of the
+// pipeline, and of context parallelism where a state passes through the tokens (nn/sequence_runs.h).
+mesh::Axes chained_axes(const spec::ModelSpec& model);
+
+// The first rank with the fullest experts of given loads; 0 where loads are even.
+int with_fullest_experts(const spec::RunSpec& run, const Target& target, int ranks);
+
+// The ranks that stand for a run in every forecast: those of a chain (chained_axes()), and along each other axis of the
+// mesh up to 4 ranks that differ from the fullest of the chain along that axis alone.
+struct RankRehearsals {
+    std::vector<Rehearsal> all;        // the chain in its order, then the others, ascending
+    size_t chain = 0;                  // how many are the chain
+    size_t fullest = 0;                // in `all`: the rank with the most memory
+    bool fit = true;                   // all of them
+    int64_t offloaded = 0, saved = 0;  // the most that one of them offloads, and saves
+};
+// The chain of `through`, or of with_fullest_experts(). On all cores.
+RankRehearsals rehearse_ranks(const spec::RunSpec& run, const Target& target, int ranks,
+                              std::optional<int> through = std::nullopt, const engine::Factories& factories = {});
+
 struct LayoutRehearsal {
     Rehearsal shown;                   // of the requested rank, or of the rank with the most memory
     std::vector<int> rehearsed;        // ranks, ascending
@@ -84,8 +103,7 @@ struct LayoutRehearsal {
     int64_t offloaded = 0, saved = 0;  // the most that one of them offloads, and saves
 };
 
-// Compares rank 0 with the ranks that differ from it along one axis of the mesh; along an axis of more than 8 the
-// first, the last and 6 between. With `rank`, that rank takes the place of rank 0.
+// Compares the programs of rehearse_ranks(). With `rank` they are its chain and its neighbours, and it is shown.
 LayoutRehearsal rehearse_layout(const spec::RunSpec& run, const Target& target, int ranks, std::optional<int> rank,
                                 const engine::Factories& factories = {});
 

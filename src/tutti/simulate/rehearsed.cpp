@@ -14,7 +14,7 @@
 #include "tutti/parallel/groups.h"
 #include "tutti/simulate/prediction.h"
 #include "tutti/spec/copies.h"
-#include "tutti/spec/layers.h"
+#include "tutti/spec/recipe.h"
 
 namespace tutti::simulate {
 
@@ -82,21 +82,6 @@ TimelinePrices prices_on(const spec::RunSpec& run, const hardware::Cluster& clus
     return prices;
 }
 
-rehearsal::Target with_fullest_first(rehearsal::Target target, const spec::RunSpec& run) {
-    std::vector<double>& loads = target.expert_loads;
-    if (loads.empty()) return target;
-    const auto ep = static_cast<int>(run.parallel.ep);
-    const auto local = static_cast<std::ptrdiff_t>(loads.size()) / ep;
-    const auto load_of = [&](int rank) {
-        return std::accumulate(loads.begin() + rank * local, loads.begin() + (rank + 1) * local, 0.0);
-    };
-    int fullest = 0;
-    for (int rank = 1; rank < ep; ++rank)
-        if (load_of(rank) > load_of(fullest)) fullest = rank;
-    std::rotate(loads.begin(), loads.begin() + fullest * local, loads.end());
-    return target;
-}
-
 namespace {
 
 double& kind_of(StepTime& time, const std::string& place, const rehearsal::KernelCall& call) {
@@ -147,12 +132,6 @@ StepTime time_of(const Timeline& timeline, const std::vector<rehearsal::Program>
 
 }  // namespace
 
-mesh::Axes chained_axes(const spec::ModelSpec& model) {
-    const std::vector<spec::LayerSpec> layers = spec::all_layers(model);
-    const bool relays = std::ranges::any_of(layers, [](const auto& layer) { return layer.delta() || layer.scan(); });
-    return relays ? mesh::kCp | mesh::Axis::pp : mesh::Axes(mesh::Axis::pp);
-}
-
 void check_machine(const spec::RunSpec& run, const hardware::Cluster& cluster) {
     const ComputeType compute = spec::compute_type_of(run);
     const std::string_view type = hardware::peak_name(compute);
@@ -162,46 +141,30 @@ void check_machine(const spec::RunSpec& run, const hardware::Cluster& cluster) {
     check<UsageError>(cluster.has(type), cluster.name, " has no ", type, " products (it has ", cluster.types(),
                       "), which [precision] compute = \"", name_of(compute), "\" needs; set precision.compute to ",
                       joined(others, " or "), ", or name another machine");
+    rehearsal::check_recipe(run, rehearsal::target_for(cluster, compute));
+    if (spec::recipe_of(run.precision) && !run.precision.emulate)
+        check<UsageError>(cluster.has("fp8"), cluster.name, " has no fp8 products (it has ", cluster.types(),
+                          "), which [precision] recipe = \"", run.precision.recipe,
+                          "\" needs; set precision.emulate = true, which decodes codes before each product, or name "
+                          "another machine");
     if (run.offload.params || run.offload.optimizer || run.offload.activations)
         MachinePrices(cluster, {}, std::string(type)).host_copy(0);
 }
 
 namespace {
 
-// The step of the ranks `along`.
-RehearsedStep rehearse_ranks(const std::vector<int>& along, const spec::RunSpec& run, const rehearsal::Target& target,
-                             int ranks, const hardware::Cluster& cluster, const Physics& physics, bool with_spans,
-                             const std::map<int, double>& slow) {
-    TimelinePrices prices = prices_on(run, cluster, physics);
-    const rehearsal::Target loaded = with_fullest_first(target, run);
-    RehearsedStep step;
-    std::vector<rehearsal::Program> programs;
-    bool fits = true;
-    for (const int rank : along) {
-        rehearsal::Rehearsal rehearsal =
-            rehearsal::rehearse(run, loaded, ranks, rank, {}, rank == along.front() ? nullptr : &step.shown);
-        programs.push_back(std::move(rehearsal.program));
-        step.flops += rehearsal.flops * ranks / static_cast<double>(along.size());
-        step.offloaded = std::max(step.offloaded, rehearsal.memory.offloaded);
-        step.saved = std::max(step.saved, rehearsal.memory.saved);
-        fits = fits && rehearsal.fits;
-        if (step.traffic.empty()) step.traffic = rehearsal.communication;
-        if (rank == along.front() || rehearsal.memory.peak() > step.shown.memory.peak())
-            step.shown = std::move(rehearsal);
-    }
-    step.shown.fits = fits;
-    prices.slow = slow;
-    step.timeline = lay_out(along, programs, prices, with_spans);
-    for (const auto& [kernel, calls] : step.timeline.kernels) step.kernels[kernel] = calls.seconds;
-    step.seconds = step.timeline.seconds;
-    step.time = time_of(step.timeline, programs, prices);
-    // What a layout adds to the error of a stranger's run is rehearsed here; the device and the loads of experts are
-    // not.
-    std::vector<std::string> kinds = {simulate::kind_of(cluster)};
-    if (run.model.moe.experts > 0) kinds.emplace_back("experts");
-    step.high = std::exp(half_width(kinds, false));
-    step.low = 1 / step.high;
-    return step;
+// The chains that may be the slowest: those with slow ranks, and `first`, or another one, that has none.
+std::vector<std::vector<int>> chains_of(const spec::RunSpec& run, int ranks, const std::vector<int>& first,
+                                        const std::map<int, double>& slow) {
+    const mesh::Mesh mesh = parallel::make_mesh(run, ranks);
+    const mesh::Axes axes = rehearsal::chained_axes(run.model);
+    std::set<std::vector<int>> slow_ones;
+    for (const auto& [rank, factor] : slow) slow_ones.insert(mesh.group(rank, axes));
+    std::vector<std::vector<int>> chains(slow_ones.begin(), slow_ones.end());
+    std::vector<int> even = first;
+    for (int rank = 0; rank < ranks && slow_ones.contains(even); ++rank) even = mesh.group(rank, axes);
+    if (!slow_ones.contains(even)) chains.push_back(std::move(even));
+    return chains;
 }
 
 }  // namespace
@@ -210,29 +173,45 @@ RehearsedStep rehearse_on(const spec::RunSpec& run, const rehearsal::Target& tar
                           const hardware::Cluster& cluster, const Physics& physics, bool with_spans,
                           const std::map<int, double>& slow, bool every_rank) {
     check_machine(run, cluster);
-    std::vector<std::vector<int>> chains;
-    if (every_rank) {
-        chains.emplace_back(to_size(ranks));
+    rehearsal::RankRehearsals of = rehearsal::rehearse_ranks(run, target, ranks);
+    RehearsedStep step{.traffic = of.all.front().communication, .offloaded = of.offloaded, .saved = of.saved};
+    std::vector<int> chain;
+    std::vector<rehearsal::Program> programs;
+    for (size_t i = 0; i < of.chain; ++i) {
+        step.flops += of.all[i].flops * ranks / static_cast<double>(of.chain);
+        chain.push_back(of.all[i].rank);
+        programs.push_back(std::move(of.all[i].program));
+    }
+    step.shown = std::move(of.all[of.fullest]);
+    step.shown.fits = of.fit;
+
+    TimelinePrices prices = prices_on(run, cluster, physics);
+    prices.slow = slow;
+    std::vector<std::vector<int>> chains = {std::vector<int>(to_size(ranks))};
+    if (every_rank)
         std::iota(chains.front().begin(), chains.front().end(), 0);
-    } else {
-        // All chains with slow ranks, and one chain without, where the layout has such a chain.
-        const mesh::Mesh mesh = parallel::make_mesh(run, ranks);
-        const mesh::Axes axes = chained_axes(run.model);
-        std::set<std::vector<int>> slow_ones;
-        for (const auto& [rank, factor] : slow) slow_ones.insert(mesh.group(rank, axes));
-        chains.assign(slow_ones.begin(), slow_ones.end());
-        for (int rank = 0; rank < ranks; ++rank)
-            if (std::vector<int> chain = mesh.group(rank, axes); !slow_ones.contains(chain)) {
-                chains.push_back(std::move(chain));
-                break;
-            }
+    else
+        chains = chains_of(run, ranks, chain, slow);
+    for (const std::vector<int>& along : chains) {
+        std::vector<rehearsal::Program> others;
+        if (along != chain)
+            for (const int rank : along)
+                others.push_back(rehearsal::rehearse(run, target, ranks, rank, {}, &step.shown).program);
+        const std::vector<rehearsal::Program>& of_ranks = along == chain ? programs : others;
+        Timeline timeline = lay_out(along, of_ranks, prices, with_spans);
+        if (!step.timeline.ranks.empty() && timeline.seconds <= step.seconds) continue;
+        step.seconds = timeline.seconds;
+        step.timeline = std::move(timeline);
+        step.time = time_of(step.timeline, of_ranks, prices);
     }
-    std::optional<RehearsedStep> slowest;
-    for (const std::vector<int>& chain : chains) {
-        RehearsedStep step = rehearse_ranks(chain, run, target, ranks, cluster, physics, with_spans, slow);
-        if (!slowest || step.seconds > slowest->seconds) slowest = std::move(step);
-    }
-    return *std::move(slowest);
+    for (const auto& [kernel, calls] : step.timeline.kernels) step.kernels[kernel] = calls.seconds;
+    // What a layout adds to the error of a stranger's run is rehearsed here; the device and the loads of experts are
+    // not.
+    std::vector<std::string> kinds = {simulate::kind_of(cluster)};
+    if (run.model.moe.experts > 0) kinds.emplace_back("experts");
+    step.high = std::exp(half_width(kinds, false));
+    step.low = 1 / step.high;
+    return step;
 }
 
 Prediction prediction_of(const spec::RunSpec& run, int ranks, const hardware::Cluster& cluster,

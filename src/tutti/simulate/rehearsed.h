@@ -32,22 +32,14 @@ RehearsedStep rehearse_in_time(const spec::RunSpec& run, const rehearsal::Target
 // Prices of kernels, operations and copies on a cluster.
 TimelinePrices prices_on(const spec::RunSpec& run, const hardware::Cluster& cluster, const Physics& physics);
 
-// Of given loads of experts, those of the rank with the fullest ones come first: rank 0 stands for all.
-rehearsal::Target with_fullest_first(rehearsal::Target target, const spec::RunSpec& run);
-
-// The axes along which ranks wait for one another at any time, not in collectives of like ranks alone: those of the
-// pipeline, and of context parallelism where a state passes through the tokens (nn/sequence_runs.h).
-mesh::Axes chained_axes(const spec::ModelSpec& model);
-
-// UsageError where the device has no products of the run's type, or where the run offloads and the bandwidth
-// between a device and its host is not known.
+// UsageError where the device has no products of the run's type or of its recipe's codes, or where the run offloads and
+// the bandwidth between a device and its host is not known.
 void check_machine(const spec::RunSpec& run, const hardware::Cluster& cluster);
 
-// On a cluster: one rank of each pipeline position stands for all ranks there (of given loads the one with the fullest
-// experts); where a state passes through the tokens, one rank of each position of the pipeline and of context
-// parallelism. With slow ranks, the step is that of the slowest pipeline, as the others wait for it. Kernels and
-// collectives run beside each other, as on GPUs. `target`: from rehearsal::target_for(cluster). `every_rank`: each rank
-// is laid out, with its own operations. Requires check_machine().
+// On a cluster. The ranks of rehearsal::rehearse_ranks() stand for all: their fullest is shown, and the step is that of
+// their chain, with slow ranks that of the slowest chain, as the others wait for it. Kernels and collectives run beside
+// each other, as on GPUs. `target`: from rehearsal::target_for(cluster). `every_rank`: each rank is laid out, with its
+// own operations. Requires check_machine().
 RehearsedStep rehearse_on(const spec::RunSpec& run, const rehearsal::Target& target, int ranks,
                           const hardware::Cluster& cluster, const Physics& physics, bool with_spans,
                           const std::map<int, double>& slow = {}, bool every_rank = false);

@@ -30,7 +30,7 @@ inline Ran tutti(const std::vector<std::string>& words) {
 }
 
 // A folder for each test, and the output of the last command.
-struct CommandTest : testing::Test {
+struct CommandTest : ::testing::Test {
     std::string path(const std::string& name) const { return folder.path(name); }
     std::string write(const std::string& name, std::string_view text) const { return folder.write(name, text); }
     // `command` and then `words`; returns the exit code.
