@@ -160,7 +160,7 @@ Pricer::Stage Pricer::stage_of(const Layout& l, int64_t index) {
     Stage stage{.is_first = index == 0};
     const auto add = [&](const UnitProbe& unit) {
         stage.kept += unit.kept;
-        stage.offloaded += unit.offloaded;
+        stage.offloaded += unit.offloaded();
         stage.dense += unit.dense;
         stage.experts += unit.experts;
     };
@@ -227,6 +227,7 @@ void Pricer::add_passes(Stage& stage, double hidden) {
         stage.b.bytes += held - unit.kept;
         stage.i.peak = std::max(stage.i.peak, stage.i.bytes + unit.input.peak - unit.kept);
         stage.i.bytes += held - (unit.kept - unit.kept_for_weight);
+        stage.w.peak = std::max(stage.w.peak, stage.w.bytes + unit.weight.peak);
         stage.w.bytes -= unit.kept_for_weight;
         add_time(stage.b, unit.backward);
         add_time(stage.i, unit.input);
@@ -345,7 +346,7 @@ Price Pricer::alone(const Layout& l) const {
     walk.finish_gradients();
     Price price = state_of(l, own, false);
     price.seconds = seconds + walk.now() + update(l, own);
-    price.bytes += walk.most() + static_cast<double>(target_.device.workspace_bytes);
+    price.bytes += walk.most() + l.probe->beside;
     price.offloaded += walk.waiting();
     return price;
 }
@@ -407,7 +408,7 @@ Price Pricer::estimate(const spec::RunSpec& run, const LayerProbe& probe, const 
             offloaded += stage->offloaded;
         }
         prices[i] = state_of(l, stages, true);
-        prices[i].bytes += shape.held[i] * kept + static_cast<double>(target_.device.workspace_bytes) +
+        prices[i].bytes += shape.held[i] * kept + l.probe->beside +
                            std::min(16.0, 4.0 * static_cast<double>(stages.size())) * l.probe->hidden;
         prices[i].offloaded += shape.held[i] * offloaded;
         if (prices[i].bytes > std::max(wanted.memory, wanted.enough)) return prices[i];

@@ -96,6 +96,16 @@ class Pricer::Pipeline {
         return rank.next > before;
     }
 
+    // Whether the backward of the forward comes next, so that nothing of its last unit is offloaded between.
+    bool turns_round(const Rank& rank) const {
+        if (!l_.run->offload.activations) return false;
+        const schedule::Program& program = l_.schedule->programs[to_size(&rank - ranks_.data())];
+        const auto at = program.begin() + static_cast<std::ptrdiff_t>(rank.next);
+        const auto next = std::find_if(at + 1, program.end(), [](const auto& a) { return schedule::is_compute(a.op); });
+        return next != program.end() && next->op != schedule::Op::forward && next->op != schedule::Op::overlap &&
+               next->work() == at->work();
+    }
+
     // False where it waits for another rank.
     bool act(Rank& rank, const schedule::Action& action) {
         using schedule::Op;
@@ -120,7 +130,7 @@ class Pricer::Pipeline {
         }
         const size_t place = place_[to_size(action.stage)];
         switch (action.op) {
-            case Op::forward: rank.walk.forward(place); break;
+            case Op::forward: rank.walk.forward(place, turns_round(rank)); break;
             case Op::backward: rank.walk.backward(place); break;
             case Op::backward_input: rank.walk.backward(place, true); break;
             case Op::backward_weight: rank.walk.backward_weight(place); break;
@@ -181,7 +191,7 @@ std::optional<Price> Pricer::price(const spec::RunSpec& run, double limit) {
         const Walk& walk = pipeline.of(r);
         ends = std::max(ends, walk.now());  // the norm is of all ranks
         Price here = state_of(l, l.ranks[r].stages, false);
-        here.bytes += walk.most() + static_cast<double>(target_.device.workspace_bytes);
+        here.bytes += walk.most() + l.probe->beside;
         here.offloaded += walk.waiting();
         if (here.bytes > fullest.bytes) fullest = here;
     }

@@ -139,7 +139,7 @@ TEST(Price, IsThatOfTheRehearsal) {
 }
 
 // Ranks of context parallelism wait for one another's states. A probe of one rank alone has no such waits: its price
-// was 0.71 of the rehearsal.
+// was 0.71 of the rehearsal, and 0.83 without the waits of the first and the last layer.
 TEST(Price, HasTheWaitsForStates) {
     Unlimited unlimited("mamba-codestral-7b", 8, 4, 65536, 64);
     spec::RunSpec run = plain_run(unlimited.request);
@@ -149,8 +149,8 @@ TEST(Price, HasTheWaitsForStates) {
     run.parallel.dp_shard = 1;
     run.parallel.zero = 1;
     const double ratio = unlimited.pricer.price(run)->seconds / unlimited.rehearsed(run).seconds;
-    EXPECT_GT(ratio, 0.8);
-    EXPECT_LT(ratio, 1.05);
+    EXPECT_GT(ratio, 0.95);
+    EXPECT_LT(ratio, 1.02);
 }
 
 // A search is as good as the order in which it prices what it rehearses.
@@ -182,7 +182,7 @@ TEST(Price, OfFinalistsIsThatOfTheirRehearsals) {
         }
     }
     for (const auto& [ratios, per_mille, one, five] :
-         {std::tuple(of_time, 0.4, 0.93, 0.99), std::tuple(of_memory, 0.7, 0.96, 0.99)}) {
+         {std::tuple(of_time, 0.4, 0.95, 1.0), std::tuple(of_memory, 0.9, 1.0, 1.0)}) {
         EXPECT_GE(within(ratios, 0.001), per_mille);
         EXPECT_GE(within(ratios, 0.01), one);
         EXPECT_GE(within(ratios, 0.05), five);
@@ -204,6 +204,41 @@ TEST(Price, OfRecomputedLayersHasTheirMemory) {
                 const auto peak = static_cast<double>(unlimited.rehearsed(run).shown.memory.peak());
                 EXPECT_NEAR(unlimited.pricer.price(run)->bytes / peak, 1, 2e-4) << describe_layout(run);
             }
+}
+
+// A stage offloads its last layer when its forward has ended, and a backward at once would wait for that; norms of one
+// shard take their place among the reductions in flight, those of the embedding and of the head are none; a delayed
+// weight gradient recomputes what no tensor was saved of. Prices were 4 % too low, 1.2 % too high and 1.4 % too low.
+TEST(Price, OfAStageKnowsWhatItHoldsAndWhen) {
+    Unlimited unlimited("llama3-8b", 16, 32, 16384, 16);
+    for (const auto& [schedule, stages, tp, replicas, zero, reductions, recompute, offloads] :
+         {std::tuple("interleaved", 9, 1, 1, 1, 2, "selective", true),
+          {"interleaved", 8, 2, 1, 1, 2, "none", true},
+          {"interleaved", 3, 4, 2, 3, 1, "none", false},
+          {"dualpipe-v", 2, 4, 2, 3, 1, "none", false},
+          {"zb-v", 2, 1, 1, 2, 1, "selective", false},
+          {"1f1b", 1, 2, 1, 3, 2, "full", false}}) {
+        spec::RunSpec run = plain_run(unlimited.request);
+        run.parallel.pp = *schedule == '1' ? 1 : 2;
+        run.parallel.schedule = schedule;
+        run.parallel.virtual_stages = stages;
+        set_stages(run);
+        run.parallel.tp = tp;
+        run.parallel.dp_replicate = replicas;
+        run.parallel.dp_shard = 16 / tp / run.parallel.pp / replicas;
+        run.parallel.zero = zero;
+        run.parallel.reductions = reductions;
+        run.recompute.policy = recompute;
+        run.offload.activations = offloads;
+        spec::validate(run, 16);
+        const simulate::RehearsedStep step = unlimited.rehearsed(run);
+        const Price price = *unlimited.pricer.price(run);
+        if (std::getenv("TUTTI_SHOW_PRICES") != nullptr)
+            std::printf("time %6.4f  memory %6.4f  %s\n", price.seconds / step.seconds,
+                        price.bytes / static_cast<double>(step.shown.memory.peak()), describe_layout(run).c_str());
+        EXPECT_NEAR(price.seconds / step.seconds, 1, 0.01) << describe_layout(run);
+        EXPECT_NEAR(price.bytes / static_cast<double>(step.shown.memory.peak()), 1, 2e-3) << describe_layout(run);
+    }
 }
 
 // Experts' gradients are reduced in the middle of a layer's backward, and a rank that waits for an exchange of tokens

@@ -135,8 +135,9 @@ void Pricer::Walk::contribute(Unit& unit, const Run& run, std::span<const Piece>
     contribute_set(unit, kExperts, run);
     run_pieces(rest);
     contribute_set(unit, kDense, run);
-    // Norms, whose gradients are summed over tp too, are reduced last, and by themselves.
-    if (reduces(unit) && p_.tp > 1 && p_.sequence_parallel) reduce_norms(unit, run);
+    // Norms of layers, whose gradients are summed over tp too, are reduced last, and by themselves.
+    const bool is_layer = !unit.is_head && !unit.is_embedding;
+    if (is_layer && reduces(unit) && p_.tp > 1 && p_.sequence_parallel) reduce_norms(unit, run);
 }
 
 void Pricer::Walk::contribute_set(Unit& unit, size_t set, const Run& run) {
@@ -157,7 +158,7 @@ bool Pricer::Walk::is_awaited(const Run& run) const {
 
 void Pricer::Walk::reduce_norms(Unit& unit, const Run& run) {
     Set& dense = sets_[kDense];
-    if (dense.shards <= 1) return;
+    if (p_.zero == 0 && dense.shards <= 1) return;
     if (is_awaited(run)) finish_until(to_size(p_.reductions - 1));
     reductions_.push_back({begin(dense.free, norm_seconds_), &dense, &unit, 0, 0, false});
 }
@@ -223,13 +224,21 @@ void Pricer::Walk::pass(double seconds, double idle) {
     passed_ += seconds + idle;
 }
 
-void Pricer::Walk::run_pieces(std::span<const Piece> pieces) {
+void Pricer::Walk::begin_copy(double bytes) {
+    copies_.push_back(std::max(clock_.now, copies_.empty() ? 0 : copies_.back()) + prices_.host_copy(bytes));
+}
+
+void Pricer::Walk::leave(const UnitProbe& unit) {
+    for (const double bytes : unit.leaving) begin_copy(bytes);
+}
+
+// `copies` false: nothing of the unit is on the host.
+void Pricer::Walk::run_pieces(std::span<const Piece> pieces, bool copies) {
     using Then = Piece::Then;
     for (const Piece& piece : pieces) {
         pass(piece.seconds, piece.idle);
-        if (piece.then == Then::copy_begins)
-            copies_.push_back(std::max(clock_.now, copies_.empty() ? 0 : copies_.back()) +
-                              prices_.host_copy(piece.bytes));
+        if (!copies) continue;
+        if (piece.then == Then::copy_begins) begin_copy(piece.bytes);
         if (piece.then == Then::copy_is_awaited && piece.after < copies_.size())
             wait_until(copies_[copies_.size() - 1 - piece.after]);
     }
@@ -246,14 +255,16 @@ std::pair<std::span<const Piece>, std::span<const Piece>> at_experts(std::span<c
 
 }  // namespace
 
-void Pricer::Walk::begin_forward(const Run& run) {
+void Pricer::Walk::begin_forward(Run& run, bool turns_round) {
     if (p_.zero >= 2) finish_until(0);
-    offloaded_ += run.stage->offloaded;
+    run.stays = turns_round && run.end > run.begin ? units_[run.end - 1].probe->offloaded() : 0;
+    offloaded_ += run.stage->offloaded - run.stays;
     waiting_ = std::max(waiting_, offloaded_);
 }
 
 void Pricer::Walk::forward_unit(size_t u, const Run& run) {
     Unit& unit = units_[u];
+    if (u > run.begin) leave(*units_[u - 1].probe);
     use(unit);
     if (p_.zero == 3 && u + 1 < run.end && !units_[u + 1].gathered) begin_gather(units_[u + 1]);
     if (unit.is_head) need_gradients(unit);
@@ -278,7 +289,8 @@ void Pricer::Walk::backward_unit(size_t u, const Run& run, bool input_only) {
     const UnitPass& pass = input_only ? unit.probe->input : unit.probe->backward;
     note(pass.peak - unit.probe->kept);
     const auto [begin, rest] = at_experts(pass.pieces);
-    run_pieces(input_only ? pass.pieces : begin);
+    const bool is_offloaded = u + 1 < run.end || run.stays == 0;
+    run_pieces(input_only ? pass.pieces : begin, is_offloaded);
     bytes_ -= unit.probe->kept - (input_only ? unit.probe->kept_for_weight : 0);
     if (p_.zero == 3 && !unit.is_embedding) unit.is_idle = true, idle_.push_back(&unit);
     if (input_only) return;
@@ -311,15 +323,17 @@ void Pricer::Walk::count_plain(Run& run) {
     run.plain = 0;
 }
 
-void Pricer::Walk::forward(size_t stage) {
+void Pricer::Walk::forward(size_t stage, bool turns_round) {
     Run& run = runs_[stage];
-    begin_forward(run);
+    begin_forward(run, turns_round);
     if (is_plain(run, true)) {
         if (units_[run.end - 1].is_head) --units_[run.end - 1].left;
         return run_plain(run.stage->f);
     }
     run.has_gathered = true;
     for (size_t u = run.begin; u < run.end; ++u) forward_unit(u, run);
+    bytes_ += run.stays;
+    if (run.stays == 0 && run.end > run.begin) leave(*units_[run.end - 1].probe);
 }
 
 void Pricer::Walk::take_head() {
@@ -330,7 +344,8 @@ void Pricer::Walk::take_head() {
 
 void Pricer::Walk::backward(size_t stage, bool input_only) {
     Run& run = runs_[stage];
-    offloaded_ -= run.stage->offloaded;
+    offloaded_ -= run.stage->offloaded - run.stays;
+    bytes_ -= run.stays;
     if (input_only && is_plain(run, true)) return run_plain(run.stage->i);
     if (!input_only) --run.left;
     if (!input_only && is_plain(run, false)) {
@@ -346,6 +361,7 @@ void Pricer::Walk::backward(size_t stage, bool input_only) {
         if (u + 1 == run.end) bytes_ += held;
     }
     if (run.end > run.begin) bytes_ -= held;
+    run.stays = 0;
 }
 
 void Pricer::Walk::backward_weight(size_t stage) {
@@ -360,7 +376,7 @@ void Pricer::Walk::backward_weight(size_t stage) {
     for (size_t u = run.end; u-- > run.begin;) {
         Unit& unit = units_[u];
         if (!unit.is_head) need_gradients(unit);
-        note(0);
+        note(unit.probe->weight.peak);
         const auto [begin, rest] = at_experts(unit.probe->weight.pieces);
         run_pieces(begin);
         bytes_ -= unit.probe->kept_for_weight;
@@ -372,11 +388,11 @@ void Pricer::Walk::backward_weight(size_t stage) {
 }
 
 void Pricer::Walk::overlap(size_t forward_stage, size_t backward_stage) {
-    const Run& f = runs_[forward_stage];
+    Run& f = runs_[forward_stage];
     Run& b = runs_[backward_stage];
     --b.left;
     count_plain(b);
-    begin_forward(f);
+    begin_forward(f, false);
     size_t next = b.end;
     for (size_t u = f.begin; u < f.end; ++u) {
         forward_unit(u, f);

@@ -23,7 +23,8 @@ class Pricer::Walk {
     Walk(const Pricer& pricer, const Layout& layout, std::span<const Stage* const> stages, double microbatches,
          From from);
 
-    void forward(size_t stage);
+    // `turns_round`: its backward comes next, so that the last unit's activations stay on the device.
+    void forward(size_t stage, bool turns_round = false);
     void backward(size_t stage, bool input_only = false);
     void backward_weight(size_t stage);
     void overlap(size_t forward_stage, size_t backward_stage);  // their units in turns
@@ -70,6 +71,7 @@ class Pricer::Walk {
         double left;
         bool has_gathered = false, has_gradients = false;
         double plain = 0;  // backwards that its units do not count yet
+        double stays = 0;  // bytes of the last unit that a forward has not offloaded
     };
     struct Reduction {
         Operation operation;
@@ -87,7 +89,9 @@ class Pricer::Walk {
     void release_idle(const Unit& but);
     void need_gradients(Unit& unit);
     bool reduces(const Unit& unit) const { return p_.zero >= 2 || unit.left <= 0; }
-    void run_pieces(std::span<const Piece> pieces);
+    void begin_copy(double bytes);
+    void leave(const UnitProbe& unit);
+    void run_pieces(std::span<const Piece> pieces, bool copies = true);
     void contribute(Unit& unit, const Run& run, std::span<const Piece> rest = {});
     void contribute_set(Unit& unit, size_t set, const Run& run);
     bool is_awaited(const Run& run) const;
@@ -103,7 +107,7 @@ class Pricer::Walk {
     void count_plain(Run& run);
     void forward_unit(size_t unit, const Run& run);
     void backward_unit(size_t unit, const Run& run, bool input_only);
-    void begin_forward(const Run& run);
+    void begin_forward(Run& run, bool turns_round);
     void note(double bytes) { most_ = std::max(most_, bytes_ + bytes); }
 
     const simulate::MachinePrices& prices_;

@@ -125,6 +125,8 @@ double UnitPass::seconds() const {
                            [](double sum, const Piece& piece) { return sum + piece.seconds + piece.idle; });
 }
 
+double UnitProbe::offloaded() const { return std::accumulate(leaving.begin(), leaving.end(), 0.0); }
+
 bool splits_backward(std::string_view schedule) {
     return schedule.starts_with("zb-") || schedule.starts_with("v-") || schedule.ends_with("-zb");
 }
@@ -242,8 +244,13 @@ LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
     for (auto& [pass, at, piece, is_whole] : all_cuts[slowest]) {
         const std::string& place = program.places[pass];
         if (place.find(" of ") == std::string::npos) continue;
-        UnitProbe& unit = units.at(to_size(unit_of(place)));
+        const auto u = to_size(unit_of(place));
+        UnitProbe& unit = units.at(u);
         const bool is_forward = place.starts_with("forward"), is_weight = place.starts_with("backward weight");
+        if (is_forward && piece.then == Piece::Then::copy_begins) {  // of the unit before
+            units.at(u - 1).leaving.push_back(piece.bytes);
+            piece.then = Piece::Then::ends;
+        }
         piece.idle = std::max(0.0, seconds[at] - piece.seconds);
         std::vector<Piece>& pieces = (is_forward ? unit.forward : is_weight ? unit.weight : unit.input).pieces;
         if (!pieces.empty() && pieces.back().idle == 0)
@@ -281,9 +288,13 @@ LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
     double level = -1;
     for (const rehearsal::UnitPass& pass : passes) {
         const std::string& place = program.places[pass.place];
-        if (place.starts_with("forward") || place.starts_with("backward weight")) continue;
+        if (place.starts_with("forward")) continue;
         const auto u = to_size(unit_of(place));
         UnitProbe& unit = units.at(u);
+        if (place.starts_with("backward weight")) {
+            unit.weight.peak = std::max(unit.weight.peak, static_cast<double>(pass.peak - pass.begin));
+            continue;
+        }
         const auto begin = static_cast<double>(pass.begin);
         if (begins[u] < 0) begins[u] = level < 0 ? begin : std::min(level, begin);
         level = static_cast<double>(pass.end);
@@ -308,10 +319,16 @@ LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
             if (result.kind_of_layer[u - 1] == result.kind_of_layer[to_size(layer)]) chosen = u;
         result.kinds.push_back(units[chosen]);
     }
-    double copied = 0;
-    for (size_t i = parts.parts.begin; i < parts.parts.end; ++i)
-        if (const auto* copy = std::get_if<rehearsal::BeginCopy>(&program.actions[i].what)) copied += copy->bytes;
-    for (UnitProbe& kind : result.kinds) kind.offloaded = copied / 2 / static_cast<double>(small.model.layers);
+    // Ranks that pass a state on wait for the first one in the first layer, and in the backward in the last layer.
+    for (const auto& [layer, unit] :
+         {std::pair(size_t{0}, size_t{1}), {to_size(run.model.layers) - 1, to_size(small.model.layers)}}) {
+        if (along.size() == 1 || result.kind_of_layer[layer] != result.kind_of_layer[unit - 1]) continue;
+        result.kind_of_layer[layer] = result.kinds.size();
+        result.kinds.push_back(units[unit]);
+    }
+    const MemoryByPurpose& first_bytes = program.memory.front().bytes;
+    result.beside = static_cast<double>(first_bytes.total() - first_bytes[Purpose::weights] -
+                                        first_bytes[Purpose::gradients] - first_bytes[Purpose::optimizer]);
     return result;
 }
 

@@ -36,10 +36,11 @@ struct UnitProbe {
     UnitPass forward, input, weight;       // F, I, W; where no backward is split I is B, recompute included
     UnitPass backward;                     // B
     double kept = 0, kept_for_weight = 0;  // from F until the end of B or I; from I until W
-    double offloaded = 0;                  // bytes that are copied to the host, and back
+    std::vector<double> leaving;           // bytes of its copies to the host, which the next unit's forward begins
     double dense = 0, experts = 0;         // values of parameters in the rank's part
 
     double seconds() const { return forward.seconds() + input.seconds() + weight.seconds(); }
+    double offloaded() const;  // bytes
 };
 
 struct LayerProbe {
@@ -47,6 +48,7 @@ struct LayerProbe {
     std::vector<UnitProbe> kinds;
     std::vector<size_t> kind_of_layer;  // of the whole model, in `kinds`
     double hidden = 0;                  // bytes of an activation between layers
+    double beside = 0;                  // bytes beside state and activations: workspace, tables of angles, a batch
     double update = 0;                  // seconds of the update and the norm, of a value
 };
 

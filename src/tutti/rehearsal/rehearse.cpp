@@ -383,7 +383,7 @@ Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ra
 
 // The neighbours of `center` along each axis but those of its chain.
 std::set<int> neighbours(const mesh::Mesh& mesh, int center, mesh::Axes chained) {
-    constexpr size_t kMostPerAxis = 4;
+    constexpr size_t kMostPerAxis = 3;
     std::set<int> ranks;
     for (const std::vector<mesh::AxisSize>& grid : {mesh.axes(), mesh.second_axes()})
         for (const mesh::AxisSize& axis : grid) {

@@ -84,7 +84,7 @@ mesh::Axes chained_axes(const spec::ModelSpec& model);
 int with_fullest_experts(const spec::RunSpec& run, const Target& target, int ranks);
 
 // The ranks that stand for a run in every forecast: those of a chain (chained_axes()), and along each other axis of the
-// mesh up to 4 ranks that differ from the fullest of the chain along that axis alone.
+// mesh up to 3 ranks that differ from the fullest of the chain along that axis alone.
 struct RankRehearsals {
     std::vector<Rehearsal> all;        // the chain in its order, then the others, ascending
     size_t chain = 0;                  // how many are the chain
