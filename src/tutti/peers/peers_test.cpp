@@ -8,6 +8,7 @@
 #include "tutti/base/error.h"
 #include "tutti/peers/tables.h"
 #include "tutti/spec/toml.h"
+#include "tutti/spec/validate.h"
 
 namespace tutti::peers {
 namespace {
@@ -174,6 +175,36 @@ torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py ${GPT_MODEL_ARGS[@]} $TRAINING_A
           "parallel.pp=16", "parallel.schedule=interleaved", "parallel.virtual_stages=3", "parallel.zero=1",
           "recompute.policy=selective", "train.global_batch=1536", "precision.compute=f16", "model.moe.experts=8"})
         EXPECT_TRUE(has(s)) << s << " is not in " << joined(run.set);
+}
+
+// Every mixture of the options that tell Llama from GPT-2: a legal run, and the options that are not the run's are
+// named.
+TEST(Peers, OptionsBetweenTheFamiliesAreNamed) {
+    const std::vector<std::string> llamas = {"--swiglu", "--normalization RMSNorm", "--position-embedding-type rope",
+                                             "--disable-bias-linear"};
+    for (unsigned mixture = 0; mixture < 32; ++mixture) {
+        std::string script = "a.py --num-layers 2 --hidden-size 128 --num-attention-heads 4 --seq-length 4";
+        std::vector<std::string> with, without;
+        for (unsigned i = 0; i < 4; ++i) (mixture >> i & 1u ? with : without).push_back(llamas[i]);
+        for (const std::string& option : with) script += " " + option;
+        if (mixture >= 16) script += " --rotary-base 500000";
+        const TheirRun run = read(Peer::megatron, script, "x.sh");
+        const bool llama = with.size() >= 2;
+        std::string note;
+        for (const std::string& each : run.notes)
+            if (each.starts_with("the model is taken for ")) note = each;
+        EXPECT_EQ(note.starts_with(llama ? "the model is taken for llama" : "the model is taken for gpt2"),
+                  !(llama ? without : with).empty())
+            << script << note;
+        for (const std::string& option : llama ? without : with)
+            EXPECT_NE(note.find(llama ? "no " + option.substr(0, option.find(' ')) : option), std::string::npos)
+                << note;
+        std::vector<std::string> set = run.set;
+        set.insert(set.begin(), {"model.preset=", "data.train=[\"x.bin\"]"});
+        spec::RunSpec parsed = spec::parse_text("", "x", set);
+        EXPECT_NO_THROW(spec::validate(parsed, 1)) << script;
+        EXPECT_EQ(parsed.model.rope_theta, !llama ? 0 : mixture >= 16 ? 500000 : 10000) << script;
+    }
 }
 
 // What Megatron-LM's own examples have (examples/llama, examples/gpt3): pairs in quotes, FP8, a split.

@@ -78,6 +78,7 @@ class Reading {
         if (words.empty()) {
             if (!text) return;
             check_is_known(row.theirs, *text);
+            if (std::string_view(row.ours) == "model.rope_theta" && is_set("model.family=gpt2")) return;
             return set(row.ours, *text);
         }
         // A value that the table does not have is named, whatever other options say of the key.
@@ -103,6 +104,27 @@ class Reading {
         const bool absent_means =
             std::any_of(words.begin(), words.end(), [](const Word& w) { return w.theirs == kAbsent; });
         if (any || absent_means) set(row.ours, best.second);
+        if (std::string_view(row.ours) == "model.family") note_other_family(best.second);
+    }
+    // Options of a model between the families, which the majority of the options overrules.
+    void note_other_family(const std::string& family) {
+        std::vector<std::string> others;
+        for (const Row& row : tables_of(peer_).rows) {
+            if (std::string_view(row.ours) != "model.family") continue;
+            const std::optional<std::string> value = option(row.theirs);
+            const bool agrees = std::ranges::any_of(row.given(), [&](const Word& w) {
+                return family == w.ours && (w.theirs == kAbsent ? !value : value && is(w, *value));
+            });
+            if (!agrees)
+                others.push_back(
+                    concat(value ? "" : "no ", row.theirs, value.value_or("").empty() ? "" : " " + *value));
+        }
+        if (!others.empty())
+            result_.notes.push_back(concat("the model is taken for ", family, "; ", joined(others),
+                                           others.size() == 1 ? " is" : " are", " not of that family"));
+    }
+    bool is_set(const std::string& key_and_value) const {
+        return std::ranges::find(result_.set, key_and_value) != result_.set.end();
     }
     // Of decimal numbers: without the last digits of binary ones.
     static std::string rounded(double value) {

@@ -333,7 +333,7 @@ constexpr Remark kNanogptRemarks[] = {
 };
 
 constexpr Default kMegatronDefaults[] = {{"--norm-epsilon", "1e-5", "--num-layers"},
-                                         {"--rotary-base", "10000", "--swiglu"}};
+                                         {"--rotary-base", "10000", "--num-layers"}};
 
 // The numbers of train.py.
 constexpr Default kNanogptDefaults[] = {
