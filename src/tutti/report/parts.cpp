@@ -17,6 +17,7 @@ constexpr const char* kReportStyle = R"css(
 body{margin:0;background:var(--page);color:var(--ink);font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif;
 -webkit-text-size-adjust:100%}
 main{max-width:1140px;margin:0 auto;padding:28px 20px 48px}
+header{margin-bottom:20px}
 header p{margin:0;color:var(--soft)}
 h1{font-size:28px;line-height:1.2;margin:2px 0 4px;overflow-wrap:anywhere}
 h2{font-size:17px;margin:0 0 10px}
@@ -65,7 +66,7 @@ summary{cursor:pointer;font-weight:600;font-size:17px}
 details pre{margin-top:12px}
 footer{color:var(--soft);font-size:13px;margin-top:24px}
 @media screen and (max-width:700px){main{padding:18px 12px 32px}h1{font-size:23px}.narrow-only{display:block}.wide-only{display:none}
-.facts div{flex-basis:45%}.legend{margin-left:0}.card{padding:12px}}
+.facts div{flex-basis:45%}.legend{margin-left:0}.card{padding:12px}td:first-child{white-space:normal}}
 @page{size:A4;margin:14mm}
 @media print{:root{--page:#fff;--rule:#ccc}body{font-size:11px}main{max-width:none;padding:0}h1{font-size:20px}
 .grid{grid-template-columns:1fr 1fr;gap:8px}.facts div{min-width:0}.facts{print-color-adjust:exact;-webkit-print-color-adjust:exact}

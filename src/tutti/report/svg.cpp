@@ -260,7 +260,7 @@ std::string line_chart(const Chart& chart) {
         body += line("axis", at, y.start, at, y.start + 4) + text("m", middle, y.start + 17, x.labels[i]);
     }
     body += text("m", (x.start + x.end) / 2, chart.height - 4, chart.x_label);
-    if (y.logarithmic) body += text("e", x.end, y.end + 10, "log scale");
+    if (y.logarithmic) body += text("e", x.end, chart.height - 4, "log scale");
     for (const Series& series : chart.series) body += series_marks(series, x, y);
     return svg::in_page({double(chart.width), double(chart.height), chart.title, chart.description, body}, chart.id);
 }
