@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 #include <sstream>
 
 #include "tutti/base/digits.h"
@@ -33,9 +34,13 @@ std::vector<HostLine> parse_hosts(const std::string& text, const std::string& or
         std::istringstream words(line.substr(0, line.find('#')));
         HostLine host;
         if (!(words >> host.name)) continue;
-        if (const size_t colon = host.name.rfind(':'); colon != std::string::npos) {
+        std::set<std::string> given;
+        // hydra's host:8; an address of IPv6 has several colons.
+        if (std::count(host.name.begin(), host.name.end(), ':') == 1) {
+            const size_t colon = host.name.find(':');
             host.slots = slots_of(host.name.substr(colon + 1), where);
             host.name.resize(colon);
+            given.insert("slots");
         }
         // The command line of ssh takes the name as it is.
         check<UsageError>(!host.name.empty() && host.name.front() != '-', where, "a host cannot be named '", host.name,
@@ -45,6 +50,7 @@ std::vector<HostLine> parse_hosts(const std::string& text, const std::string& or
                               value = word.substr(std::min(word.size(), key.size() + 1));
             check<UsageError>((key == "slots" || key == "addr" || key == "rack") && !value.empty(), where, "'", word,
                               "' is none of slots=N, addr=ADDRESS and rack=NAME; a line is `n1 slots=8 addr=10.0.0.1`");
+            check<UsageError>(given.insert(key).second, where, key, " is given twice; give it once");
             if (key == "slots")
                 host.slots = slots_of(value, where);
             else

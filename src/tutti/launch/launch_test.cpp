@@ -35,6 +35,11 @@ TEST(Hosts, ReadTheFilesOfOtherLaunchers) {
 }
 
 TEST(Hosts, NameTheLineThatIsWrong) {
+    const auto six = parse_hosts("2001:db8::7 slots=2\n::1\n", "hosts");  // several colons: no number of slots
+    ASSERT_EQ(six.size(), 2U);
+    EXPECT_EQ(six[0].name, "2001:db8::7");
+    EXPECT_EQ(six[0].slots, 2);
+    EXPECT_EQ(six[1].name, "::1");
     const auto error_of = [](const std::string& text) -> std::string {
         try {
             parse_hosts(text, "hosts");
@@ -48,6 +53,9 @@ TEST(Hosts, NameTheLineThatIsWrong) {
     EXPECT_EQ(error_of("n1 slot=8"),
               "hosts:1: 'slot=8' is none of slots=N, addr=ADDRESS and rack=NAME; a line is `n1 slots=8 addr=10.0.0.1`");
     EXPECT_EQ(error_of("n1\nn1:2"), "hosts:2: the host n1 is named twice; slots=N says how many ranks it takes");
+    EXPECT_EQ(error_of("n1 slots=1 slots=2"), "hosts:1: slots is given twice; give it once");
+    EXPECT_EQ(error_of("n1:4 slots=4"), "hosts:1: slots is given twice; give it once");
+    EXPECT_EQ(error_of("n1 rack=a addr=b rack=a"), "hosts:1: rack is given twice; give it once");
     EXPECT_EQ(error_of("-oProxyCommand=reboot"), "hosts:1: a host cannot be named '-oProxyCommand=reboot'");
     EXPECT_EQ(error_of(":8"), "hosts:1: a host cannot be named ''");
     EXPECT_EQ(error_of("# none\n"), "hosts names no host; a line is `n1 slots=8`");
