@@ -117,6 +117,12 @@ int tokenize(const TokenizeArguments& a, const Io& io) {
     std::vector<std::string> files;
     for (const std::string& word : a.files)
         for (std::string& file : matching(word)) files.push_back(std::move(file));
+    for (const std::string& file : files)
+        for (const char* ending : {".bin", ".idx", ".mask", ".tokenizer"}) {
+            std::error_code missing;
+            check<UsageError>(!std::filesystem::equivalent(file, a.out + ending, missing), "--out ", a.out,
+                              ": would write ", a.out, ending, ", which is to be read; give another prefix");
+        }
     const auto tokenizer = text::make_tokenizer(a.tokenizer);
     data::FileEncoding encoding;
     encoding.format = data::is_jsonl(files, a.input) ? "jsonl" : "text";
@@ -418,7 +424,7 @@ Command train_tokenizer_command(TrainTokenizerArguments& a, const Io& io) {
         {"--field", "NAME", "text", "JSONL: field with the text of a record", &a.field},
         {"--vocab", "N", "4096", "number of tokens, special tokens and the 256 bytes included", &a.vocab,
          Between{256, 1 << 24}},
-        required({"--out", "FILE", "", "the tokenizer, such as tokenizer.json", &a.out, kPath}),
+        required({"--out", "FILE", "", "the tokenizer, such as tokenizer.json", &a.out, kOutput}),
         {"--pretokenizer", "KIND", "", "rule that splits text into words: [gpt2], llama3 or qwen", &a.pretokenizer,
          Choices{"gpt2", "llama3", "qwen"}},
         {"--special", "TOKEN", "", "special token such as <|endoftext|>; text is split at it; repeatable", &a.special},
@@ -466,7 +472,7 @@ Option token_files_option(TokenFileArguments& a) {
 Option format_option(TokenFileArguments& a) {
     return {"--format", "F",
             "",         "[auto], text, jsonl, megatron, nanogpt, llmc or llmq",
-            &a.format,  Suggestions{{"auto", "text", "jsonl", "megatron", "nanogpt", "llmc", "llmq"}}};
+            &a.format,  Choices{"auto", "text", "jsonl", "megatron", "nanogpt", "llmc", "llmq"}};
 }
 
 Command inspect_command(TokenFileArguments& a, const Io& io) {

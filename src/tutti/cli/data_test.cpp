@@ -162,6 +162,13 @@ TEST_F(DataCommand, WhatCannotBeIsRefused) {
     EXPECT_EQ(run_data({"tokenize", path("missing.txt"), "--out", path("x"), "--json"}), 3);
     EXPECT_EQ(Json::parse(out)["exit_code"], 3);
     EXPECT_FALSE(std::filesystem::exists(path("x.bin")));
+    for (const char* ending : {".bin", ".idx", ".mask", ".tokenizer"}) {  // what is read is not replaced
+        const auto own = write(concat("own", ending), "text");
+        EXPECT_EQ(run_data({"tokenize", text, own, "--input", "text", "--out", path("own")}), 2) << ending;
+        EXPECT_TRUE(says("which is to be read")) << err;
+        EXPECT_EQ(read_file(own), "text");
+        std::filesystem::remove(own);
+    }
     EXPECT_EQ(run_data({"inspect", write("x.idx", "MMIDIDX"), "--format", "megatron"}), 3);
     EXPECT_EQ(run_data({"inspect", text, "--eod", "<eos>"}), 2);
 }

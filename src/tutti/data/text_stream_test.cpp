@@ -251,6 +251,10 @@ TEST(TextStream, RecordsAndTheirLinesAreThoseOfThePlainFile) {
     const Encoded plain = encoded(tokenizer, folder.write("a.jsonl", lines), options);
     EXPECT_EQ(plain.ids, ids);
     const auto line = std::count(lines.begin(), lines.end(), '\n') + 1;
+    const auto path_of_text = folder.write("text.txt", "{ no JSON\n" + lines);
+    for (const char* other : {"{\n\"pretty\": 1}\n", "[1, 2]\n{}\n", "", "7\n"})
+        EXPECT_FALSE(is_jsonl({path_of_text, folder.write("other.txt", other), folder.path("missing")}, "auto"))
+            << other;
     for (const std::string ending : kEndings) {
         const auto path = folder.write("a.jsonl" + ending, compressed(lines, ending, random, 4));
         EXPECT_TRUE(is_jsonl({path}, "auto"));
@@ -267,6 +271,14 @@ TEST(TextStream, RecordsAndTheirLinesAreThoseOfThePlainFile) {
         std::vector<int32_t> of_run(to_size(source->size()));
         source->read(0, of_run);
         EXPECT_EQ(of_run, plain.ids);
+        // By another name it is not taken for text in silence.
+        const auto named = folder.write("a.json" + ending, compressed(lines, ending, random, 2));
+        EXPECT_EQ(missing(concat("a.json", ending, " begins with a JSON object"), message_of<UsageError>([&] {
+                              is_jsonl({path_of_text, named}, "auto");
+                          })),
+                  "");
+        EXPECT_TRUE(is_jsonl({named}, "jsonl"));
+        EXPECT_FALSE(is_jsonl({named}, "text"));
         // Text of a run is read by its bytes.
         const auto packed = folder.write("text" + ending, compressed(lines, ending, random, 1));
         EXPECT_EQ(missing("make token files of it, `tutti data tokenize ",

@@ -13,6 +13,7 @@
 
 #include "tutti/base/digits.h"
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
 #include "tutti/data/encode_files.h"
 #include "tutti/data/text_stream.h"
@@ -27,7 +28,8 @@ namespace {
 
 constexpr const char* kDigests = "digests";  // "<digest> <name>" for each of the other files
 constexpr const char* kAdvice =
-    "the ids of a text are kept beside it; put the text into a folder that can be written and has the space";
+    "the ids of a text are kept beside it; put the text into a folder that can be written and has the space, or make "
+    "token files elsewhere with `tutti data tokenize`";
 
 std::string_view text_of(const MappedFile& file) {
     return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
@@ -301,6 +303,23 @@ std::vector<std::string> write_records(const MappedFile& file, const std::string
     return writer.finish();
 }
 
+// Whether the first line of a file is a JSON object. A file that cannot be read is reported when it is opened.
+bool begins_as_jsonl(const std::string& path) {
+    std::error_code unreadable;
+    if (!fs::is_regular_file(path, unreadable)) return false;
+    std::string begin(64 << 10, '\0');
+    try {
+        const auto text = open_text_stream(path);
+        size_t size = 0;
+        for (size_t n = 1; n > 0 && size < begin.size(); size += n) n = text->read(&begin[size], begin.size() - size);
+        begin.resize(size);
+    } catch (const DataError&) {
+        return false;
+    }
+    const auto first = Json::try_parse(begin.substr(0, begin.find('\n')));
+    return first && first->is_object();
+}
+
 }  // namespace
 
 bool is_jsonl(const std::vector<std::string>& paths, std::string_view format) {
@@ -312,7 +331,13 @@ bool is_jsonl(const std::vector<std::string>& paths, std::string_view format) {
     const auto count = std::count_if(paths.begin(), paths.end(), named);
     check<UsageError>(count == 0 || count == static_cast<int64_t>(paths.size()), count, " of ", paths.size(),
                       " files are JSONL: ", paths.front(), " ...; the files of one run must have one format");
-    return count > 0;
+    if (count > 0) return true;
+    const auto records = std::find_if(paths.begin(), paths.end(), begins_as_jsonl);
+    check<UsageError>(
+        records == paths.end(), records == paths.end() ? "" : *records,
+        " begins with a JSON object on a line of its own, as JSONL does, and is not called *.jsonl: rename it, "
+        "or say jsonl or text by data.format (of `tutti data`: --input, --format)");
+    return false;
 }
 
 std::shared_ptr<const TokenSource> open_records(const std::vector<std::string>& paths, const text::Tokenizer& tokenizer,

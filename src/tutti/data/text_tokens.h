@@ -35,7 +35,8 @@ std::shared_ptr<const TokenSource> open_text(const std::vector<std::string>& pat
                                              const EncodeOptions& options);
 
 // True when the files are JSONL: by `format`, or for format auto by names *.jsonl, *.jsonl.gz and *.jsonl.zst.
-// UsageError when only some are, and for standard input, which has no name.
+// UsageError when only some are, for standard input, which has no name, and for a file of another name whose first line
+// is a JSON object.
 bool is_jsonl(const std::vector<std::string>& paths, std::string_view format);
 
 struct RecordOptions {
