@@ -427,6 +427,39 @@ TEST_F(Misuse, ImportedWeightsThatAreNotFinite) {
                        3, "value 3 of model.norm.weight is nan");
 }
 
+// Weights that a step has made infinite: every later step is skipped, fewer than train.max_skipped.
+TEST_F(Misuse, ARunThatEndsWithBrokenWeightsSaysSo) {
+    const Result broken = train("run", {"train.steps=4", "optimizer.lr=1e300"});
+    EXPECT_EQ(broken.exit_code, 0) << broken.err;
+    expect_contains(broken.err,
+                    "the run ends with 3 steps that were not finite and changed no weight: those of step 4 "
+                    "may not be finite themselves; the newest checkpoint with a finite step behind it is none");
+    const Result exported = run({"convert", "--from", path("run"), "--to", path("hf"), "--json"});
+    EXPECT_EQ(exported.exit_code, 0) << exported.err;
+    expect_contains(exported.err, "warning: weights that are not finite:\n");
+    expect_contains(exported.err, "model.embed_tokens.weight: ");
+    EXPECT_GT(Json::parse(exported.out).at("losses").at("model.embed_tokens.weight").at("not_finite").get<int64_t>(),
+              0);
+    const Result half = run({"convert", "--from", path("run"), "--to", path("half"), "--dtype", "bf16"});
+    EXPECT_EQ(half.exit_code, 0) << half.err;
+    expect_contains(half.err, "warning: values that do not fit bf16, or are not finite:\n");
+}
+
+// The files of a directory that is no run's stay as they are.
+TEST_F(Misuse, ARunMovesInWithNothingElse) {
+    for (const char* name : {"config.toml", "config.json", "tokenizer.json", "tokenizer.model", "report.html"}) {
+        fs::create_directories(folder_ / "home");
+        write(concat("home/", name), "by hand");
+        const Result r = train("home");
+        expect_refused(r, 2, concat("has a ", name, " that no run wrote"));
+        EXPECT_EQ(read_file(folder_ / "home" / name), "by hand");
+        EXPECT_EQ(std::distance(fs::directory_iterator(folder_ / "home"), {}), 1) << name;
+        fs::remove(folder_ / "home" / name);
+    }
+    EXPECT_EQ(train("home", {"train.steps=1"}).exit_code, 0);
+    EXPECT_EQ(train("home", {"train.steps=2"}).exit_code, 0);  // which a run did write
+}
+
 TEST_F(Misuse, NumbersThatAreNone) {
     for (const char* temperature : {"nan", "inf", "-1"}) {
         const Result r = run({"generate", path("run"), "--prompt", "a", "--temperature", temperature});

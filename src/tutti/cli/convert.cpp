@@ -1,6 +1,8 @@
 // cli/convert.cpp: `tutti convert`. Weights from one place and format to another.
 #include "tutti/infer/convert.h"
 
+#include <algorithm>
+
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/cli/commands.h"
@@ -15,12 +17,19 @@ int convert(const ConvertArguments& arguments, const Io& io) {
                                   .max_shard_bytes = arguments.max_shard_size};
     if (!arguments.dtype.empty()) options.dtype = dtype_from(arguments.dtype);
     const infer::ConvertOutcome outcome = infer::convert(options);
+    const std::string unfit = arguments.dtype.empty() ? "" : concat("values that do not fit ", arguments.dtype);
+    const bool broken = std::ranges::any_of(outcome.losses, [](const auto& of) { return of.second.not_finite > 0; });
     if (!outcome.losses.empty())
-        io.err << "warning: values that do not fit " << arguments.dtype << ":" << hf::describe(outcome.losses) << '\n';
+        io.err << "warning: " << unfit
+               << (!broken         ? ""
+                   : unfit.empty() ? "weights that are not finite"
+                                   : ", or are not finite")
+               << ":" << hf::describe(outcome.losses) << '\n';
     if (io.json) {
         auto losses = Json::object();
         for (const auto& [name, loss] : outcome.losses)
-            losses[name] = {{"became_infinite", loss.infinite}, {"became_zero", loss.zero}};
+            losses[name] = {
+                {"became_infinite", loss.infinite}, {"became_zero", loss.zero}, {"not_finite", loss.not_finite}};
         io.print(Json{{"from", outcome.from},
                       {"to", arguments.to},
                       {"format", outcome.format},

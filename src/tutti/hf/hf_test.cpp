@@ -122,6 +122,10 @@ TEST(Values, ConvertAndTranspose) {
         EXPECT_EQ(half[i], f16_bits(x[i]));
         EXPECT_EQ(brain[i], bf16_bits(x[i]));
     }
+    const std::vector<float> broken = {1.0f, NAN, -INFINITY, 65536.0f};
+    EXPECT_EQ(count_not_finite(DType::f32, std::as_bytes(std::span(broken))), 2);
+    EXPECT_EQ(count_not_finite(DType::f16, std::as_bytes(std::span(half))), 1);  // what 65536 became
+    EXPECT_EQ(count_not_finite(DType::bf16, std::as_bytes(std::span(brain))), 0);
     std::vector<uint16_t> again(5);  // through f32 and back: every bit
     std::vector<float> wide(5);
     convert(DType::bf16, std::as_bytes(std::span(brain)), DType::f32, std::as_writable_bytes(std::span(wide)));

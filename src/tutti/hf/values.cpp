@@ -72,6 +72,14 @@ std::optional<int64_t> first_not_finite(DType dtype, std::span<const std::byte> 
     });
 }
 
+int64_t count_not_finite(DType dtype, std::span<const std::byte> values) {
+    return visit_type(dtype, [&]<class T>(T) {
+        int64_t count = 0;
+        for (size_t i = 0; i < values.size() / sizeof(T); ++i) count += std::isfinite(float_at<T>(values, i)) ? 0 : 1;
+        return count;
+    });
+}
+
 void transpose(std::span<const std::byte> from, int64_t rows, int64_t columns, int64_t size, std::span<std::byte> to) {
     check(static_cast<int64_t>(from.size()) == rows * columns * size && to.size() == from.size(), "transpose: (", rows,
           ", ", columns, ") values of ", size, " bytes are not ", from.size(), " bytes");

@@ -184,9 +184,14 @@ std::vector<TensorCopy> copies_in_files(const models::Model& model) {
 
 std::string describe(const Losses& losses) {
     Problems problems;
-    for (const auto& [name, loss] : losses)
-        problems.add(name, ": ", loss.infinite > 0 ? becoming(loss.infinite, "infinite") : "",
-                     loss.infinite > 0 && loss.zero > 0 ? ", " : "", loss.zero > 0 ? becoming(loss.zero, "0") : "");
+    for (const auto& [name, loss] : losses) {
+        std::vector<std::string> parts;
+        if (loss.infinite > 0) parts.push_back(becoming(loss.infinite, "infinite"));
+        if (loss.zero > 0) parts.push_back(becoming(loss.zero, "0"));
+        if (loss.not_finite > 0)
+            parts.push_back(concat(loss.not_finite, loss.not_finite == 1 ? " value is" : " values are", " not finite"));
+        problems.add(name, ": ", joined(parts));
+    }
     return problems.text();
 }
 
@@ -344,11 +349,14 @@ std::vector<std::byte> StoredWeights::read(const Parameter& p, DType dtype, Loss
                                            const PartOf& part) const {
     std::vector<std::byte> bytes = stored_bytes(p, transposed, part);
     const DType stored = weights_.at(p.name).dtype;
-    if (stored == dtype) return bytes;
-    std::vector<std::byte> converted(to_size(p.shape.numel() / part.parts * size_of(dtype)));
-    const Loss loss = convert(stored, bytes, dtype, converted);
+    Loss loss{.not_finite = count_not_finite(stored, bytes)};
+    if (stored != dtype) {
+        std::vector<std::byte> converted(to_size(p.shape.numel() / part.parts * size_of(dtype)));
+        loss += convert(stored, bytes, dtype, converted);
+        bytes = std::move(converted);
+    }
     if (loss.any()) losses[p.name] += loss;
-    return converted;
+    return bytes;
 }
 
 void StoredWeights::load(const Parameter& p, const std::vector<mesh::HeldBlock>& blocks, const Tensor& values) const {

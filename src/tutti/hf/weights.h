@@ -38,9 +38,10 @@ struct TensorCopy {
 };
 std::vector<TensorCopy> copies_in_files(const models::Model& model);
 
-// The values that a narrower type cannot hold, by parameter.
+// The values that a narrower type cannot hold, and those that are not finite, by parameter.
 using Losses = std::map<std::string, Loss>;
-// A line for each parameter: "\n  model.norm.weight: 1 value becomes infinite, 3 values become 0".
+// A line for each parameter: "\n  model.norm.weight: 1 value becomes infinite, 3 values become 0, 2 values are not
+// finite".
 std::string describe(const Losses& losses);
 bool any_infinite(const Losses& losses);
 
@@ -61,7 +62,7 @@ class StoredWeights {
     // The type of most values of the model.
     DType main_dtype(const models::Model& model) const;
     // The bytes of the parameter, or of a part of it, as `dtype`, in Tutti's orientation or transposed. Adds the values
-    // that `dtype` cannot hold to `losses`. Error for one of several parts transposed.
+    // that `dtype` cannot hold, and those that are not finite, to `losses`. Error for one of several parts transposed.
     std::vector<std::byte> read(const autograd::Parameter& parameter, DType dtype, Losses& losses,
                                 bool transposed = false, const PartOf& part = {}) const;
     // Reads these blocks of the parameter into `values`, flat, f32 or bf16. DataError for a value that is not finite,

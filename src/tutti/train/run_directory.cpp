@@ -26,6 +26,9 @@ namespace {
 constexpr const char* kMetrics = "metrics.jsonl";
 constexpr const char* kFirstStep = "first_step.json";
 constexpr const char* kTotals = "run.json";
+constexpr const char* kConfig = "config.toml";
+constexpr const char* kReport = "report.html";
+constexpr const char* kLock = "run.lock";
 
 // Whole numbers as such: 40 operations, not 40.0.
 Json count(double x) { return x == std::floor(x) ? Json(static_cast<int64_t>(x)) : Json(x); }
@@ -67,6 +70,20 @@ Json object_of(const std::string& path, const std::string& name) {
     return Json::object();
 }
 
+// A directory of something else, such as the user's own config.toml or a Hugging Face model, is no place for a run,
+// which would replace its files.
+void require_no_others(const std::string& path) {
+    const auto has = [&](const char* name) {
+        std::error_code unreadable;
+        return std::filesystem::exists(path + "/" + name, unreadable);
+    };
+    for (const char* name : {kLock, kMetrics, kFirstStep, "checkpoints"})
+        if (has(name)) return;
+    for (const char* name : {kConfig, "config.json", "tokenizer.json", "tokenizer.model", kTotals, kReport})
+        check<UsageError>(!has(name), path, " has a ", name, " that no run wrote, and a run there would replace it; ",
+                          "choose another directory with --out, or move the file");
+}
+
 }  // namespace
 
 bool has_results(const std::string& path, int64_t step) {
@@ -76,12 +93,13 @@ bool has_results(const std::string& path, int64_t step) {
 }
 
 std::unique_ptr<checkpoint::FileLock> lock_run(const std::string& path) {
+    require_no_others(path);
     std::error_code error;
     std::filesystem::create_directories(path, error);
     check<UsageError>(!error && std::filesystem::is_directory(path), "cannot make the run directory ", path, ": ",
                       error ? error.message() : "a file of that name exists", "; choose another with --out");
     checkpoint::PosixFileSystem files;
-    auto lock = files.lock(path + "/run.lock", checkpoint::this_owner());
+    auto lock = files.lock(concat(path, "/", kLock), checkpoint::this_owner());
     checkpoint::remove_temporary_files(files, path, lock != nullptr);
     return lock;
 }
@@ -130,11 +148,11 @@ bool RunDirectory::write_whole(const std::string& name, const std::string& text)
 
 void RunDirectory::write_config(const std::string& toml) {
     config_ = toml;
-    write_whole("config.toml", toml);
+    write_whole(kConfig, toml);
 }
 
 void RunDirectory::make_again() {
-    if (config_.empty() || std::filesystem::exists(path_ + "/config.toml")) return;
+    if (config_.empty() || std::filesystem::exists(concat(path_, "/", kConfig))) return;
     try {
         lock_ = nullptr;
         lock_ = lock_run(path_);
@@ -170,7 +188,7 @@ void RunDirectory::write_first_step(const std::string& json) { write_whole(kFirs
 
 void RunDirectory::write_totals(const std::string& json) { write_whole(kTotals, json); }
 
-void RunDirectory::write_report(const std::string& html) { write_whole("report.html", html); }
+void RunDirectory::write_report(const std::string& html) { write_whole(kReport, html); }
 
 // The tags that Hugging Face's trainer and the large trainers have in common, as far as they agree.
 void RunDirectory::log_events(const StepMetrics& m) {

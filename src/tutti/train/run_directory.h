@@ -19,8 +19,9 @@
 
 namespace tutti::train {
 
-// Makes the directory `path` and locks it for one run. UsageError when the directory cannot be made, or when another
-// run holds it, with the name of that run. Removes temporary files of killed runs. Null on a file system without locks.
+// Makes the directory `path` and locks it for one run. UsageError when the directory cannot be made, when it holds
+// files of a run's names that no run wrote, or when another run holds it, with the name of that run. Removes temporary
+// files of killed runs. Null on a file system without locks.
 std::unique_ptr<checkpoint::FileLock> lock_run(const std::string& path);
 
 // Whether run.json says that the run in `path` ended by itself after `step`: its evaluation, sample and report are

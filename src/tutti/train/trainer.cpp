@@ -530,6 +530,13 @@ void Run::finish() {
     engine_.device->synchronize();  // for operations of a GPU that only its streams have waited for
     engine_.groups.world().barrier();
     if (trace_) trace_->finish();
+    if (ends_run() && state_.skipped_in_a_row > 0)
+        console_.warn(
+            fmt::format("the run ends with {} not finite and changed no weight: those of step {} may not be "
+                        "finite themselves; the newest checkpoint with a finite step behind it is {}",
+                        state_.skipped_in_a_row == 1 ? "a step that was"
+                                                     : fmt::format("{} steps that were", state_.skipped_in_a_row),
+                        state_.step, checkpoints_.proven().empty() ? "none" : checkpoints_.proven()));
     std::string sample_text;
     if (ends_run() && !outcome_.preempted && run_.log.sample_tokens > 0) {
         const auto sample = sample_of(engine_, *data_->tokenizer, [this] { return is_stop_asked(); });
