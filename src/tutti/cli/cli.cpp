@@ -63,6 +63,9 @@ void warn_of_threads(const Io& io, const comm::Launch& launch, int64_t threads, 
 int run(int argc, const char* const* argv, const Io& streams) {
     Io io = streams;
     io.json = asks_for(argc, argv, "--json");  // a failure to parse is reported as JSON too
+    const auto check_written = [](std::ostream& to) {
+        check(to.flush().good(), "standard output cannot be written: is its disk full?");
+    };
     try {
         Arguments arguments;
         const Command table = program(arguments, io);
@@ -74,12 +77,13 @@ int run(int argc, const char* const* argv, const Io& streams) {
         const Parsed parsed = parse(table, "tutti " + build_info().version, argc, argv);
         if (parsed.command == nullptr) {
             (argc < 2 ? io.err : io.out) << parsed.text;
+            if (argc > 1) check_written(io.out);
             return argc < 2 ? 2 : 0;
         }
         io.json = arguments.json;
         set_device_environment(asks_for(argc, argv, "--ranks") || launched_with_others());
         const int code = parsed.command->run();
-        check(code != 0 || io.out.flush(), "standard output cannot be written: is its disk full?");
+        if (code == 0) check_written(io.out);
         return code;
     } catch (const Error& error) {
         return fail(io, error.what(), error.exit_code());

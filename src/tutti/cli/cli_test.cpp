@@ -2,6 +2,9 @@
 #include "tutti/cli/cli.h"
 
 #include <gtest/gtest.h>
+#include <pty.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -11,6 +14,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
+#include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/command.h"
 #include "tutti/cli/testing/run.h"
@@ -52,8 +56,10 @@ TEST(CommandLine, UnknownOptionNamesTheNearest) {
     EXPECT_TRUE(contains(without_config.err, "unknown option --rnaks of")) << without_config.err;
 }
 
-// Values that an option takes.
+// Values that an option takes; files have names of their own.
 std::string value_for(const Option& option) {
+    if (const auto* known = std::get_if<Suggestions>(&option.rule); known != nullptr && known->files)
+        return "of" + option.name.substr(0, option.name.find(','));
     if (const auto* range = std::get_if<Between>(&option.rule)) return concat(range->low);
     if (const auto* choices = std::get_if<Choices>(&option.rule)) return choices->front();
     return "1";
@@ -131,6 +137,10 @@ TEST(CommandLine, WrongValuesAreRefused) {
     EXPECT_TRUE(contains(tutti({"train", "c.toml", "--ranks", "2", "--ranks", "3"}).err,
                          "--ranks is given more than once; give it once"));
     EXPECT_TRUE(contains(tutti({"train", "c.toml", "--out"}).err, "--out needs a value"));
+    // By the name that was given, of several.
+    EXPECT_TRUE(contains(tutti({"plan", "c.toml", "--gpus=0"}).err, "--gpus: required a whole number from 1 to "));
+    EXPECT_TRUE(contains(tutti({"launch", "-n", "0", "c.toml"}).err, "-n: required a whole number from 1 to "));
+    EXPECT_TRUE(contains(tutti({"rehearse", "c.toml", "--for"}).err, "--for needs a value"));
 }
 
 void refuse_empty_names(const Command& command, std::vector<std::string> words, int& tried) {
@@ -161,6 +171,133 @@ TEST(CommandLine, EmptyNamesAreRefused) {
     int tried = 0;
     refuse_empty_names(program(arguments, io), {}, tried);
     EXPECT_GT(tried, 60);
+}
+
+void refuse_one_file(const Command& command, std::vector<std::string> words, const std::string& file, int& tried) {
+    for (const Command& below : command.commands) {
+        words.push_back(below.name);
+        refuse_one_file(below, words, file, tried);
+        words.pop_back();
+    }
+    const auto path_of = [](const Option& option) {
+        const auto* known = std::get_if<Suggestions>(&option.rule);
+        return known != nullptr && known->files ? known : nullptr;
+    };
+    const auto add = [](std::vector<std::string>& line, const Option& option, const std::string& value) {
+        const std::string name = option.name.substr(0, option.name.find(','));
+        if (name.starts_with('-')) line.push_back(name);
+        line.push_back(value);
+    };
+    for (const Option& output : command.options) {
+        if (path_of(output) == nullptr || !path_of(output)->written) continue;
+        for (const Option& other : command.options) {
+            if (&other == &output || path_of(other) == nullptr) continue;
+            std::vector<std::string> line = words;
+            for (const Option& option : command.options)
+                if (&option == &output || &option == &other)
+                    add(line, option, file);
+                else if (option.required)
+                    add(line, option, value_for(option));
+            const Ran r = tutti(line);
+            EXPECT_EQ(r.code, 2) << testing::PrintToString(line);
+            EXPECT_TRUE(contains(r.err, " are one file, " + file)) << testing::PrintToString(line) << r.err;
+            ++tried;
+        }
+    }
+}
+
+// A slip such as `rehearse run.toml --svg run.toml` costs no file, and two outputs are two files.
+TEST(CommandLine, AFileIsNotReadAndWritten) {
+    const ScratchFolder folder;
+    const std::string file = folder.write("mine.toml", "by hand\n");
+    Arguments arguments;
+    std::ostringstream out, err;
+    const Io io{out, err};
+    const Command table = program(arguments, io);
+    int tried = 0;
+    refuse_one_file(table, {}, file, tried);
+    refuse_one_file(table, {}, folder / "new", tried);
+    EXPECT_GT(tried, 100);
+    EXPECT_EQ(read_file(file), "by hand\n");
+    EXPECT_FALSE(fs::exists(folder / "new"));
+
+    const std::vector<std::string> schedule = {"schedule", "--kind", "1f1b", "--stages", "2", "--microbatches", "2"};
+    const auto to = [&](const std::string& csv, const std::string& svg) {
+        std::vector<std::string> line = schedule;
+        line.insert(line.end(), {"--csv", csv, "--svg", svg});
+        return tutti(line).code;
+    };
+    fs::create_symlink(file, folder / "link");
+    EXPECT_EQ(to(file, folder / "link"), 2);
+    EXPECT_EQ(to(folder / "new", folder / "./new"), 2);
+    EXPECT_EQ(to("/dev/null", "/dev/null"), 0);  // loses nothing
+    EXPECT_EQ(to(folder / "new", folder / "other"), 0);
+}
+
+// Before the work, whose result would be lost: the missing config is not looked for.
+TEST(CommandLine, AnOutputThatCannotBeWrittenIsSaidFirst) {
+    const ScratchFolder folder;
+    const std::string file = folder.write("file", "");
+    for (const std::string& place : {folder / "no/such.svg", file + "/a.svg", folder / ""}) {
+        const Ran r = tutti({"rehearse", folder / "absent.toml", "--svg", place});
+        EXPECT_EQ(r.code, 3) << place << r.err;
+        EXPECT_TRUE(contains(r.err, place + " cannot be written: ") && contains(r.err, "; --svg names another place"))
+            << r.err;
+    }
+    EXPECT_TRUE(contains(tutti({"rehearse", folder / "absent.toml", "--svg", file}).err, "absent.toml"));
+    EXPECT_EQ(read_file(file), "");
+}
+
+TEST(CommandLine, AFullDiskUnderStandardOutputIsAnError) {
+    for (const std::vector<std::string>& words :
+         std::vector<std::vector<std::string>>{{"--help"}, {"--version"}, {"train", "--help"}, {"models"}}) {
+        std::vector<const char*> argv = {"tutti"};
+        for (const std::string& word : words) argv.push_back(word.c_str());
+        std::ofstream full("/dev/full");
+        std::ostringstream err;
+        EXPECT_EQ(run(static_cast<int>(argv.size()), argv.data(), Io{full, err}), 4) << words.back();
+        EXPECT_TRUE(contains(err.str(), "is its disk full?")) << err.str();
+    }
+}
+
+// More runs than the terminal has lines, with longer names than it has columns: each picture fits, so that the next one
+// is drawn over it.
+TEST(WatchCommand, APictureFitsTheTerminal) {
+    const ScratchFolder folder;
+    std::vector<std::string> words = {"tutti", "watch"};
+    for (int i = 0; i < 20; ++i) {
+        words.push_back(folder / concat("a-run-with-a-rather-long-name-", i));
+        fs::create_directory(words.back());
+    }
+    std::vector<char*> argv;
+    for (std::string& word : words) argv.push_back(word.data());
+    argv.push_back(nullptr);
+    constexpr struct winsize kSize = {.ws_row = 12, .ws_col = 30, .ws_xpixel = 0, .ws_ypixel = 0};
+    int terminal = -1;
+    const pid_t child = forkpty(&terminal, nullptr, nullptr, &kSize);
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+        execv(TUTTI_PROGRAM, argv.data());
+        _exit(127);
+    }
+    std::string seen;
+    char buffer[4096];
+    for (ssize_t size = 1; size > 0 && !contains(seen, "\033[J");) {
+        size = read(terminal, buffer, sizeof buffer);
+        if (size > 0) seen.append(buffer, to_size(size));
+    }
+    EXPECT_EQ(write(terminal, "\x03", 1), 1);
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    close(terminal);
+    const std::string begin = "\033[2J\033[H";
+    ASSERT_TRUE(seen.starts_with(begin)) << seen;
+    std::istringstream lines(seen.substr(begin.size(), seen.find("\033[J") - begin.size()));
+    int count = 0;
+    for (std::string line; std::getline(lines, line); ++count)
+        EXPECT_LE(columns_of(line.substr(0, line.find("\033[K"))), 30U) << line;
+    EXPECT_EQ(count, 11);
+    EXPECT_TRUE(contains(seen, "more lines: a taller")) << seen;
 }
 
 // `tutti config` explains every key that a config may have, alone, in its section and in the document.
@@ -210,6 +347,21 @@ TEST(InitCommand, WritesARunAndOverwritesNothing) {
     EXPECT_EQ(changed.code, 2);
     EXPECT_TRUE(contains(changed.err, config + " is there already and differs")) << changed.err;
     EXPECT_EQ(read_file(config), text + "# mine\n");
+    EXPECT_EQ(tutti({"init", config}).code, 2);  // no directory
+}
+
+// The commands that it prints can be pasted, and the config can be read, whatever the directory is called.
+TEST(InitCommand, AnyNameOfADirectory) {
+    const ScratchFolder folder;
+    for (const char* name : {"two words", "it's", "a\nb", "$HOME `x`", "q\"\\"}) {
+        const Ran r = tutti({"init", folder / name});
+        ASSERT_EQ(r.code, 0) << r.err;
+        EXPECT_TRUE(contains(r.out, concat("tutti train ", quoted_for_shell((folder / name) + "/run.toml"), " --out ",
+                                           quoted_for_shell((folder / name) + "/run"), " ")))
+            << r.out;
+        const Ran dry = tutti({"train", (folder / name) + "/run.toml", "--dry-run"});
+        EXPECT_EQ(dry.code, 0) << dry.err;
+    }
 }
 
 TEST(CommandLine, NothingAskedShowsWhatThereIs) {
@@ -336,6 +488,15 @@ TEST(Report, WritesThePageAndNothingElse) {
 
     EXPECT_EQ(tutti({"report", dir / "run"}).out, (dir / "run/report.html") + "\n");
     EXPECT_EQ(tutti({"report", dir / "run", "--out", dir / "no/such/place.html"}).code, 3);
+    EXPECT_EQ(tutti({"report", dir / "run", dir / "run", "--out", dir / "two.html", "--step", dir / "s.html"}).code, 2);
+    EXPECT_FALSE(fs::exists(dir / "two.html"));  // a refused command writes nothing
+    const std::string log = read_file(dir / "run/metrics.jsonl");
+    for (const char* option : {"--out", "--csv", "--step"})
+        for (const char* name : {"metrics.jsonl", "config.toml", "./run.json", "../run/trace.json"})
+            EXPECT_EQ(tutti({"report", dir / "run", option, (dir / "run/") + name}).code, 2) << option << name;
+    EXPECT_EQ(tutti({"report", dir / "run", "--csv", dir / "run/./report.html"}).code, 2);
+    EXPECT_EQ(tutti({"report", dir / "run", "--csv", dir / "run/losses.csv"}).code, 0);
+    EXPECT_EQ(read_file(dir / "run/metrics.jsonl"), log);
 }
 
 TEST(Report, NamesTheRankThatWentAnotherWay) {

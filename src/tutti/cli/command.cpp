@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
 #include <sstream>
 
 #include "tutti/base/error.h"
@@ -106,8 +107,23 @@ std::vector<std::string> options_of(const CLI::App* command) {
     return names;
 }
 
+// The name of the option among the words of the command line, where that is not the first of its names.
+std::string name_given(const CLI::App* command, const std::string& first, const std::vector<std::string>& words) {
+    for (const CLI::Option* option : command->get_options()) {
+        std::vector<std::string> names;
+        for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+        for (const std::string& name : option->get_snames()) names.push_back("-" + name);
+        if (std::find(names.begin(), names.end(), first) == names.end()) continue;
+        for (const std::string& name : names)
+            if (std::any_of(words.begin(), words.end(),
+                            [&](const std::string& w) { return w == name || w.starts_with(name + "="); }))
+                return name;
+    }
+    return first;
+}
+
 // The problem of a command line, as a message with the nearest valid name.
-std::string describe(const CLI::App& app, const CLI::ParseError& error) {
+std::string describe(const CLI::App& app, const CLI::ParseError& error, const std::vector<std::string>& words) {
     const CLI::App* command = chosen_command(&app);
     const std::vector<std::string> strangers = app.remaining(true);
     const auto is_option = [](const std::string& word) { return word.size() > 1 && word[0] == '-'; };
@@ -125,17 +141,52 @@ std::string describe(const CLI::App& app, const CLI::ParseError& error) {
                       spec::nearest(name, options_of(command)));
     }
     if (!names.empty()) return concat("`", words_of(command), "` needs a command: ", joined(names));
-    const std::string text = error.what();  // of CLI11: "--ranks: At Most 1 required but received 2"
-    const std::string name = text.substr(0, text.find(':'));
+    std::string text = error.what();  // of CLI11: "--ranks: At Most 1 required but received 2"
+    const std::string first = text.substr(0, text.find(':')), name = name_given(command, first, words);
+    text.replace(0, first.size(), name);
     if (text.find(": At Most 1 ") != std::string::npos) return concat(name, " is given more than once; give it once");
     if (text.find(" required ") != std::string::npos && text.ends_with(" missing"))
         return concat(name, " needs a value");
     return text;
 }
 
+std::string first_name(const std::string& names) { return names.substr(0, names.find(',')); }
+
+// Two names of one regular file, or of one that is not there yet. A device or a pipe may be written twice.
+bool are_one_file(const std::string& a, const std::string& b) {
+    namespace fs = std::filesystem;
+    std::error_code problem;
+    if (fs::exists(a, problem)) return fs::is_regular_file(a, problem) && fs::equivalent(a, b, problem);
+    return fs::weakly_canonical(a, problem) == fs::weakly_canonical(b, problem);
+}
+
+struct File {
+    std::string option, path;
+    bool written;
+};
+
+// The files and directories that the command line names.
+std::vector<File> files_of(const CLI::App& app, const Command& command) {
+    std::vector<File> files;
+    for (const Option& option : command.options)
+        if (const auto* rule = std::get_if<Suggestions>(&option.rule); rule != nullptr && rule->files)
+            for (const std::string& path : app.get_option(first_name(option.name))->results())
+                files.push_back({first_name(option.name), path, rule->written});
+    return files;
+}
+
+// Refuses to write a file that the command line also reads, or writes twice.
+void check_apart(const std::vector<File>& files) {
+    for (size_t i = 0; i < files.size(); ++i)
+        for (size_t j = 0; j < i; ++j)
+            check<UsageError>(!(files[i].written || files[j].written) || !are_one_file(files[i].path, files[j].path),
+                              files[j].option, " and ", files[i].option, " are one file, ", files[i].path,
+                              ", whose content would be lost; give ",
+                              files[i].written ? files[i].option : files[j].option, " another name");
+}
+
 // Refuses an option that has no effect on this command line.
 void check_relations(const CLI::App& app, const Command& command) {
-    const auto first_name = [](const std::string& names) { return names.substr(0, names.find(',')); };
     const auto given = [&](const std::string& name) { return app.get_option(name)->count() > 0; };
     for (const Option& option : command.options) {
         const std::string name = first_name(option.name);
@@ -166,9 +217,16 @@ Parsed parse(const Command& program, const std::string& version, int argc, const
         return {nullptr, text.str()};
     } catch (const CLI::ParseError& error) {
         if (argc < 2) return {nullptr, app.help()};
-        throw UsageError(concat(describe(app, error), "\ntry: ", words_of(chosen_command(&app)), " --help"));
+        throw UsageError(concat(describe(app, error, {argv + 1, argv + argc}),
+                                "\ntry: ", words_of(chosen_command(&app)), " --help"));
     }
-    if (parsed.command != nullptr) check_relations(*chosen_command(&app), *parsed.command);
+    if (parsed.command != nullptr) {
+        const std::vector<File> files = files_of(*chosen_command(&app), *parsed.command);
+        check_apart(files);
+        check_relations(*chosen_command(&app), *parsed.command);
+        for (const File& file : files)
+            if (file.written) check_place(file.option, file.path);
+    }
     return parsed;
 }
 

@@ -23,9 +23,11 @@ struct ByteCount {};  // a number, which may end in KB, MB or GB
 // The values that completion offers; any other text is allowed too.
 struct Suggestions {
     std::vector<std::string> words = {};
-    bool files = false;  // names of files and directories
+    bool files = false;    // names of files and directories
+    bool written = false;  // a file that the command writes: it may not be one that another argument names
 };
 inline const Suggestions kPath = {.files = true};
+inline const Suggestions kOutput = {.files = true, .written = true};
 
 struct Option {
     // A bool is a flag. A list takes one value each time its option is given; a positional list takes all values.

@@ -22,7 +22,7 @@ constexpr int64_t kVocab = 1024;
 std::string config_text(const fs::path& directory) {
     const auto quoted = [&](const char* name) { return Json((directory / name).string()).dump(); };
     return concat(
-        "# A first run. Train: tutti train ", (directory / "run.toml").string(), "\n",
+        "# A first run: `tutti train` with this file trains it.\n"
         "# Paths are relative to the directory in which tutti is started. `tutti config` explains every key.\n"
         "[model]\n"
         "preset = \"llama-5m\"   # `tutti config model.preset` lists the presets; the lines below make this one "
@@ -78,6 +78,8 @@ int init(const InitArguments& arguments, const Io& io) {
     const fs::path directory = fs::path(arguments.directory).lexically_normal();
     const fs::path config = directory / "run.toml", text = directory / "text.txt", out = directory / "run",
                    tokenizer = directory / "tokenizer.json";
+    check<UsageError>(!fs::exists(directory) || fs::is_directory(directory), "DIR ", directory.string(),
+                      " is there, and is no directory; give another name");
     fs::create_directories(directory);
     put(directory, "run.toml", config_text(directory));
     put(directory, "text.txt", gospels());
@@ -91,11 +93,12 @@ int init(const InitArguments& arguments, const Io& io) {
     io.text() << "wrote " << config.string() << ", " << text.string() << " (the four Gospels) and "
               << tokenizer.string() << std::endl;
 
-    const std::string train_command = concat("tutti train ", config.string(), " --out ", out.string());
+    const std::string of_config = quoted_for_shell(config.string());
+    const std::string train_command = concat("tutti train ", of_config, " --out ", quoted_for_shell(out.string()));
     Json document = {{"config", config.string()}, {"text", text.string()}, {"tokenizer", tokenizer.string()}};
     if (!arguments.demo) {
         io.next({concat(train_command, "   # about a minute"),
-                 concat("tutti verify ", config.string(),
+                 concat("tutti verify ", of_config,
                         " --ranks 2 --set parallel.zero=3 --set train.micro_batch=2   # the same on two ranks?"),
                  "tutti config train   # what the keys of [train] mean"});
         io.print(document);
@@ -116,9 +119,9 @@ int init(const InitArguments& arguments, const Io& io) {
     io.text() << std::endl;
     document["run"] = out.string();
     document["report"] = (out / "report.html").string();
-    io.next({concat("tutti verify ", config.string(),
+    io.next({concat("tutti verify ", of_config,
                     " --ranks 4 --set parallel.tp=2 --set parallel.zero=3 --set train.micro_batch=2   # the same run?"),
-             concat("tutti train ", config.string(), " --out ", out.string(), " --set train.steps=1600   # go on"),
+             concat(train_command, " --set train.steps=1600   # go on"),
              "tutti plan --model llama3-70b --cluster h100 --gpus 256 --global-batch 1024 --seq-len 8192"});
     io.print(document);
     return 0;

@@ -118,11 +118,17 @@ int inspect_precision(const InspectArguments& a, const Io& io) {
     options.terminal = io.err_terminal;
     const report::PrecisionReading reading = train::measure_precision(options);
     const Json document = report::to_json(reading);
-    if (is_run) write_file("RUN", (fs::path(a.config) / "precision.json").string(), document.dump() + "\n");
+    bool kept = is_run;
+    if (is_run) try {
+            write_file("TARGET", (fs::path(a.config) / "precision.json").string(), document.dump() + "\n");
+        } catch (const DataError& error) {  // of a run of another user, or an archived one
+            kept = false;
+            io.err << "warning: the figures are not kept for `tutti report`: " << error.what() << '\n';
+        }
     if (!a.svg.empty()) write_file("--svg", a.svg, report::precision_svg(reading));
     io.print(document);
     io.text() << report::precision_text(reading);
-    if (is_run) io.next({"tutti report " + quoted_for_shell(a.config) + "   # with these figures"});
+    if (kept) io.next({"tutti report " + quoted_for_shell(a.config) + "   # with these figures"});
     return 0;
 }
 
@@ -194,7 +200,7 @@ Command inspect_command(InspectArguments& a, const Io& io) {
         {shared,
          beside({"--precision"},
                 {{"--steps", "N", "1", "steps to run, the last of which is measured", &a.steps, Between{1, 1e12}},
-                 {"--svg", "FILE", "", "draw the binary exponents of each tensor", &a.svg, kPath},
+                 {"--svg", "FILE", "", "draw the binary exponents of each tensor", &a.svg, kOutput},
                  {"--model", "NAME|DIR", "", "in place of the config's [model]", &a.model, Suggestions{{}, true}},
                  set_option(a.set, "override a key of the config; repeatable"),
                  stage_option(a),

@@ -31,6 +31,25 @@ std::string quoted_for_shell(const std::string& word) {
     return quoted + "'";
 }
 
+namespace {
+
+[[noreturn]] void throw_unwritable(const std::string& option, const std::string& path, const std::string& reason) {
+    throw DataError(concat(path, " cannot be written: ", reason, "; ", option, " names another place"));
+}
+
+}  // namespace
+
+void check_place(const std::string& option, const std::string& path) {
+    namespace fs = std::filesystem;
+    std::error_code problem;
+    if (fs::is_directory(path, problem)) throw_unwritable(option, path, std::strerror(EISDIR));
+    const bool whole = !fs::exists(path, problem) || fs::is_regular_file(path, problem);
+    const fs::path parent = fs::path(path).parent_path();
+    const std::string place = !whole ? path : parent.empty() ? "." : parent.string();
+    if (::access(place.c_str(), whole ? W_OK | X_OK : W_OK) != 0) throw_unwritable(option, path, std::strerror(errno));
+    if (whole && !fs::is_directory(place, problem)) throw_unwritable(option, path, std::strerror(ENOTDIR));
+}
+
 void write_file(const std::string& option, const std::string& path, const std::string& text) {
     namespace fs = std::filesystem;
     std::error_code problem;
@@ -49,8 +68,7 @@ void write_file(const std::string& option, const std::string& path, const std::s
     if (good && !problem) return;
     std::error_code ignored;
     if (whole) fs::remove(written, ignored);
-    throw DataError(concat(path, " cannot be written: ", problem ? problem.message() : reason, "; ", option,
-                           " names another place"));
+    throw_unwritable(option, path, problem ? problem.message() : reason);
 }
 
 namespace {

@@ -35,6 +35,9 @@ struct Io {
 // `word` as a shell reads it back.
 std::string quoted_for_shell(const std::string& word);
 
+// DataError, as of write_file(), where that cannot succeed: before a command that takes its time.
+void check_place(const std::string& option, const std::string& path);
+
 // Writes the file that `option` names. A regular file appears complete or not at all. DataError with reason and option.
 void write_file(const std::string& option, const std::string& path, const std::string& text);
 

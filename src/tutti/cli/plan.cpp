@@ -170,10 +170,12 @@ int plan_layouts(const PlanArguments& a, const Io& io, std::vector<std::string> 
         text << "wrote " << a.html << '\n';
     }
     text << std::flush;
+    std::string machine = " --cluster " + quoted_for_shell(a.cluster);
+    for (const std::string& set : a.set_cluster) machine += " --set-cluster " + quoted_for_shell(set);
     if (a.emit_for.empty())
         io.next({a.emit.empty() ? "the same command with --emit best.toml"
                                 : concat("tutti train ", quoted_for_shell(a.emit), " --ranks ", request.gpus,
-                                         " --dry-run --cluster ", quoted_for_shell(a.cluster))});
+                                         " --dry-run", machine)});
     io.print(document);
     return 0;
 }
@@ -343,12 +345,12 @@ Command plan_command(PlanArguments& a, const Io& io) {
            kPath}}});
     const Options of_one_plan = joined_options(
         {{{"--top", "N", "10", "layouts to rehearse and show", &a.top, Between{1, 50}},
-          {"--emit", "FILE", "", "write the config of the best layout, for `tutti train`", &a.emit, kPath}},
+          {"--emit", "FILE", "", "write the config of the best layout, for `tutti train`", &a.emit, kOutput}},
          beside({"--emit"}, {{"--data", "FILE", "", "data.train of the config; repeatable", &a.data, kPath}}),
          {{"--explain", "", "", "compare with the rules of a lecture and with the nearest published run", &a.explain},
           {"--why-not", "LAYOUT", "",
            "price the fastest layout with these axes, such as \"tp 8 pp 16\", and what would help it", &a.why_not},
-          {"--svg", "FILE", "", "draw the predicted timeline of CONFIG's layout, or of --why-not", &a.svg, kPath},
+          {"--svg", "FILE", "", "draw the predicted timeline of CONFIG's layout, or of --why-not", &a.svg, kOutput},
           {"--emit-for", "TRAINER", "",
            concat("keep to layouts that ", joined(peers::names()), " runs, and write its options"), &a.emit_for,
            peers::names()}},
@@ -365,7 +367,7 @@ Command plan_command(PlanArguments& a, const Io& io) {
              without({"--scaling", "--tables"},
                      {{"--html", "FILE", "",
                        "write a page with the layouts, their time and memory, or with the losses of --budget", &a.html,
-                       kPath}}),
+                       kOutput}}),
              without(
                  {"--tables", "--budget", "--tokens"},
                  {{"--scaling", "", "", "show layout, goodput and cost at 8 to --gpus [65536] devices", &a.scaling}}),

@@ -45,6 +45,10 @@ TEST_F(PlanCommand, WritesTheConfigThatItShows) {
     EXPECT_EQ(plan["finalists"].size(), 10u);
     EXPECT_TRUE(plan["recipe"].contains("verdict"));
     EXPECT_TRUE(read_file(path("plan.html")).starts_with("<!DOCTYPE html>"));
+    ASSERT_EQ(
+        run_plan(kSmall + std::vector<std::string>{"--emit", path("best.toml"), "--set-cluster", "network.gbs=35"}), 0)
+        << err;
+    EXPECT_TRUE(says(" --dry-run --cluster mi300x --set-cluster network.gbs=35\n")) << out;  // the machine of the plan
 }
 
 TEST_F(PlanCommand, IsForTheRunOfTheConfig) {

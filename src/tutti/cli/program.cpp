@@ -136,12 +136,12 @@ Command rehearse_command(RehearseArguments& a, const Io& io) {
              without(
                  {"--kernels", "--vary"},
                  {{"--layout", "", "", "show each rank's part of the weights, optimizer state and tokens", &a.layout}}),
-             {{"--svg", "FILE", "", "draw the memory over the step; with --layout or --vary that", &a.svg, kPath}},
+             {{"--svg", "FILE", "", "draw the memory over the step; with --layout or --vary that", &a.svg, kOutput}},
              without({"--layout", "--vary"},
                      {{"--html", "FILE", "",
                        "write the step as a page with a slider: what each rank does, holds and sends at a time; needs "
                        "--cluster",
-                       &a.html, kPath}})}),
+                       &a.html, kOutput}})}),
         "Examples:\n"
         "  tutti rehearse config.toml --kernels\n"
         "  tutti rehearse config.toml --ranks 8 --set parallel.tp=2 --layout --rank 5\n"
@@ -203,10 +203,10 @@ Command watch_command(WatchArguments& a, const Io& io) {
 Command report_command(ReportArguments& a, const Io& io) {
     const Options options = {
         {"RUN_DIR", "...", "", "directory of a run, finished or not; several are compared", &a.run_dirs, kPath},
-        {"--out", "FILE", "", "the page [RUN_DIR/report.html; for several runs comparison.html]", &a.out, kPath},
-        {"--csv", "FILE", "", "also write the logged numbers, one line per step of each run", &a.csv, kPath},
+        {"--out", "FILE", "", "the page [RUN_DIR/report.html; for several runs comparison.html]", &a.out, kOutput},
+        {"--csv", "FILE", "", "also write the logged numbers, one line per step of each run", &a.csv, kOutput},
         {"--step", "FILE", "", "also write a traced step as a page with a slider: what each rank does at a time",
-         &a.step, kPath},
+         &a.step, kOutput},
         {"--flight",
          "DIR",
          "",
@@ -245,7 +245,7 @@ Command hardware_command(HardwareArguments& a, const Io& io) {
          Suggestions{hardware::cluster_names(), true}},
         {"--devices,--gpus,--ranks", "N", "1", "show the totals of N devices", &a.devices, Between{1, kManyRanks}},
         set_cluster_option(a.set_cluster),
-        {"--html", "FILE", "", "write a page with the peaks of all devices over the years", &a.html, kPath}};
+        {"--html", "FILE", "", "write a page with the peaks of all devices over the years", &a.html, kOutput}};
     return command_of("hardware", "show devices and clusters: peaks, memory, bandwidths, totals, sources", a, io,
                       show_hardware, options,
                       "Examples:\n"

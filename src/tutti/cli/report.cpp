@@ -85,6 +85,19 @@ int report_flight(const std::string& directory, const Io& io) {
     return 0;
 }
 
+// A page or a table replaces no file that a run has written and reads again.
+void require_own_name(const std::string& option, const std::string& path, const std::vector<std::string>& run_dirs) {
+    namespace fs = std::filesystem;
+    const fs::path parent = fs::path(path).parent_path();
+    for (const std::string& run : run_dirs) {
+        std::error_code missing;
+        if (path.empty() || !fs::equivalent(parent.empty() ? "." : parent, run, missing)) continue;
+        for (const char* ending : {".jsonl", ".json", ".toml", ".model", ".lock"})
+            check<UsageError>(fs::path(path).extension() != ending, option, " ", path, ": files of a run end with ",
+                              ending, ", and one of that name would be lost; give another ending");
+    }
+}
+
 }  // namespace
 
 int report(const ReportArguments& arguments, const Io& io) {
@@ -98,15 +111,26 @@ int report(const ReportArguments& arguments, const Io& io) {
         if (!has_gone_on) run.flight = std::move(flight);
     }
     const bool one = runs.size() == 1;
-    std::filesystem::path path = arguments.out;
-    if (path.empty()) path = one ? std::filesystem::path(arguments.run_dirs[0]) / "report.html" : "comparison.html";
-    const std::string page = one ? report::render_report(runs[0]) : report::render_comparison(runs);
-    write_file("--out", path.string(), page);
-    if (!arguments.csv.empty()) write_file("--csv", arguments.csv, report::render_csv(runs));
     if (!arguments.step.empty()) {
         check<UsageError>(one, "--step ", arguments.step, ": a page of one run; got ", runs.size(), " runs");
         check<UsageError>(!runs[0].trace.empty(), "--step ", arguments.step, ": ", arguments.run_dirs[0],
                           " has no trace.json; train with --set log.trace=true");
+    }
+    std::filesystem::path path = arguments.out;
+    if (path.empty()) path = one ? std::filesystem::path(arguments.run_dirs[0]) / "report.html" : "comparison.html";
+    const std::pair<const char*, const std::string*> outputs[] = {{"--csv", &arguments.csv},
+                                                                  {"--step", &arguments.step}};
+    require_own_name("--out", path.string(), arguments.run_dirs);
+    for (const auto& [option, output] : outputs) {
+        require_own_name(option, *output, arguments.run_dirs);
+        check<UsageError>(
+            output->empty() || std::filesystem::weakly_canonical(*output) != std::filesystem::weakly_canonical(path),
+            option, " ", *output, " is the page of --out; give another name");
+    }
+    const std::string page = one ? report::render_report(runs[0]) : report::render_comparison(runs);
+    write_file("--out", path.string(), page);
+    if (!arguments.csv.empty()) write_file("--csv", arguments.csv, report::render_csv(runs));
+    if (!arguments.step.empty()) {
         const bool has_memory = !runs[0].trace[0].memory.empty();
         write_file("--step", arguments.step,
                    report::render_step(

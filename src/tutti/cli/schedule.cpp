@@ -328,9 +328,9 @@ Command schedule_command(ScheduleArguments& a, const Io& io) {
         {"--comm,--latency", "T", "0", "latency of a message between ranks", &a.latency},
         {"--message-bytes", "N", "0", "size of a message, which then takes --latency + N / B", &a.message_bytes},
         {"--bandwidth", "B", "", "bytes per unit of time on a link, shared by its messages", &a.bandwidth},
-        {"--csv", "FILE", "", "write the actions in the format of torch.distributed.pipelining", &a.csv, kPath},
+        {"--csv", "FILE", "", "write the actions in the format of torch.distributed.pipelining", &a.csv, kOutput},
         {"--messages", "", "", "include sends and receives", &a.messages, {}, {"--csv", "--json"}},
-        {"--svg", "FILE", "", "draw the timeline", &a.svg, kPath}};
+        {"--svg", "FILE", "", "draw the timeline", &a.svg, kOutput}};
     return command_of(
         "schedule", "show pipeline schedules: order, bubble, memory, timeline", a, io, schedule, options,
         "Kinds: naive, gpipe, 1f1b, interleaved, looped-bfs, zb-h1, zb-h2, interleaved-zb; with two stages\n"

@@ -8,12 +8,14 @@
 #include <cmath>
 #include <filesystem>
 #include <functional>
+#include <sstream>
 #include <thread>
 #include <utility>
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/timing.h"
+#include "tutti/base/to_size.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cli/flight_summary.h"
 #include "tutti/cli/stop_signals.h"
@@ -26,9 +28,14 @@ namespace {
 
 using report::WatchedRun;
 
-size_t terminal_columns() {
+struct Screen {
+    size_t columns = 100, rows = 1000;  // of what is no terminal
+};
+
+Screen terminal_size() {
     struct winsize size = {};
-    return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 100;
+    if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0 || size.ws_row == 0) return {};
+    return {size.ws_col, size.ws_row};
 }
 
 bool goes_on(const WatchedRun& run) {
@@ -67,10 +74,27 @@ Json describe(const WatchedRun& run) {
     return document;
 }
 
-// Over the picture before, whose longer lines leave nothing behind.
-std::string drawn_anew(const std::string& picture, bool first) {
+// The first characters, which take `columns` of them.
+std::string left_part(const std::string& line, size_t columns) {
+    size_t at = 0;
+    for (size_t width = 0; at < line.size(); ++at)
+        if ((line[at] & 0xc0) != 0x80 && ++width > columns) break;
+    return line.substr(0, at);
+}
+
+// Over the picture before, whose longer lines leave nothing behind. What the screen has no room for is left out: longer
+// lines would wrap and more lines scroll, and the next picture would begin elsewhere.
+std::string drawn_anew(const std::string& picture, const Screen& screen, bool first) {
     std::string text = first ? "\033[2J\033[H" : "\033[H";
-    for (const char c : picture) text += c == '\n' ? "\033[K\n" : std::string(1, c);
+    const size_t lines = to_size(std::count(picture.begin(), picture.end(), '\n'));
+    const size_t room = std::max<size_t>(screen.rows, 3) - 1;  // the cursor stands below the last line
+    const size_t shown = lines <= room ? lines : room - 1;
+    std::istringstream in(picture);
+    std::string line;
+    for (size_t i = 0; i < shown && std::getline(in, line); ++i) text += left_part(line, screen.columns) + "\033[K\n";
+    if (shown < lines)
+        text +=
+            left_part(concat(lines - shown, " more lines: a taller terminal shows them"), screen.columns) + "\033[K\n";
     return text + "\033[J";
 }
 
@@ -79,18 +103,19 @@ void show(const std::vector<WatchedRun>& runs, const std::function<std::vector<r
           bool redraws, bool once, const std::atomic<bool>& asked, const Io& io) {
     for (bool first = true;; first = false) {
         const double now = unix_time();
+        const Screen screen = terminal_size();
         std::string picture, lines;
         bool all_ended = true;
         for (size_t i = 0; i < runs.size(); ++i) {
             const WatchedRun& run = runs[i];
             for (const report::LoggedStep& step : update(i))
                 lines += concat(run.path(), " ", log_line(run, step), '\n');
-            picture += render(run, terminal_columns(), now) + '\n';
+            picture += render(run, screen.columns, now) + '\n';
             all_ended = all_ended && !goes_on(run);
         }
         const bool last = all_ended || once || asked;
         if (redraws)
-            io.text() << drawn_anew(picture, first) << std::flush;
+            io.text() << drawn_anew(picture, screen, first) << std::flush;
         else if (!once)
             io.text() << lines << (last ? picture : "") << std::flush;
         else

@@ -21,7 +21,7 @@ namespace {
 
 Command calibrate_command(CalibrateArguments& a, const Io& io) {
     return command_of("calibrate", "time the kernels and operations of this machine for `tutti simulate`", a, io,
-                      calibrate, {required({"OUT", "", "", "JSON file to write the profile to", &a.out, kPath})},
+                      calibrate, {required({"OUT", "", "", "JSON file to write the profile to", &a.out, kOutput})},
                       "This takes one to two minutes; no other program should run meanwhile.\n\n"
                       "Examples:\n"
                       "  tutti bench calibrate here.json\n"
@@ -118,7 +118,7 @@ Command bench_command(Arguments& all, const Io& io) {
                          {"--by", "KERNELS", "", "kernels of a GPU to time, repeatable [own, and cudnn where it is]",
                           &a.by, Choices{"own", "cudnn", "tensor", "plain"}},
                          {"--tune", "FILE", "", "write times of the attention of a step, for train.attention_tuning",
-                          &a.tune, kPath},
+                          &a.tune, kOutput},
                          {"--model",
                           "PRESET",
                           "",
@@ -138,7 +138,7 @@ Command bench_command(Arguments& all, const Io& io) {
                          set_option(a.set, "set a key of the config; repeatable"),
                          {"--kernels", "", "", "also show the time of each kernel beside its lower bound", &a.kernels},
                          {"--tune", "FILE", "", "write the fastest cuBLASLt algorithms, for train.gemm_tuning", &a.tune,
-                          kPath}},
+                          kOutput}},
                         "Examples:\n"
                         "  tutti bench step --model llama-5m --kernels\n"
                         "  tutti bench step --model gpt2-124m --set train.seq_len=1024 --set train.micro_batch=4\n"
