@@ -181,6 +181,11 @@ class Chat {
     }
 
     void speak() {
+        try {
+            messages_.dump();
+        } catch (const DataError& error) {
+            throw DataError(concat("the message ", error.what(), "; `iconv -t UTF-8` converts a text of a file"));
+        }
         const Tokens prompt = model_.tokenizer->encode(template_.render(messages_, variables_).text);
         infer::SamplingOptions sampling = model_.sampling;
         const auto used = static_cast<int64_t>(prompt.size());
