@@ -73,15 +73,13 @@ Json object_of(const std::string& path, const std::string& name) {
 // A directory of something else, such as the user's own config.toml or a Hugging Face model, is no place for a run,
 // which would replace its files.
 void require_no_others(const std::string& path) {
-    const auto has = [&](const char* name) {
-        std::error_code unreadable;
-        return std::filesystem::exists(path + "/" + name, unreadable);
-    };
+    std::error_code missing;
     for (const char* name : {kLock, kMetrics, kFirstStep, "checkpoints"})
-        if (has(name)) return;
+        if (std::filesystem::exists(concat(path, "/", name), missing)) return;
     for (const char* name : {kConfig, "config.json", "tokenizer.json", "tokenizer.model", kTotals, kReport})
-        check<UsageError>(!has(name), path, " has a ", name, " that no run wrote, and a run there would replace it; ",
-                          "choose another directory with --out, or move the file");
+        check<UsageError>(!std::filesystem::is_regular_file(concat(path, "/", name), missing), path, " has a ", name,
+                          " that no run wrote, and a run there would replace it; choose another directory with --out, "
+                          "or move the file");
 }
 
 }  // namespace
