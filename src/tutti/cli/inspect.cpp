@@ -142,8 +142,8 @@ std::string checkpoint_at(const std::string& path, checkpoint::FileSystem& files
                                   [&](const std::string& message) { io.err << "tutti: warning: " << message << '\n'; });
     const auto stored = store.list();
     check<DataError>(!stored.empty(), path,
-                     ": required a run or a checkpoint, and there is none; `tutti convert --from ", path,
-                     " --to DIR` makes one of a model of Hugging Face");
+                     ": required a run or a checkpoint, and there is none; `tutti convert --from ",
+                     quoted_for_shell(path), " --to DIR` makes one of a model of Hugging Face");
     return stored.front().path;
 }
 

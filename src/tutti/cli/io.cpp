@@ -23,14 +23,6 @@ void Io::next(const std::vector<std::string>& commands) const {
     text() << std::flush;
 }
 
-std::string quoted_for_shell(const std::string& word) {
-    const std::string plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./,:@%";
-    if (!word.empty() && word.find_first_not_of(plain) == std::string::npos) return word;
-    std::string quoted = "'";
-    for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-    return quoted + "'";
-}
-
 namespace {
 
 [[noreturn]] void throw_unwritable(const std::string& option, const std::string& path, const std::string& reason) {

@@ -10,6 +10,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
+#include "tutti/base/shell.h"
 
 namespace tutti::cli {
 
@@ -31,9 +32,6 @@ struct Io {
     // Writes the commands that often follow this one as text: "next: tutti …".
     void next(const std::vector<std::string>& commands) const;
 };
-
-// `word` as a shell reads it back.
-std::string quoted_for_shell(const std::string& word);
 
 // DataError, as of write_file(), where that cannot succeed: before a command that takes its time.
 void check_place(const std::string& option, const std::string& path);

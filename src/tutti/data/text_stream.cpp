@@ -13,6 +13,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
+#include "tutti/base/shell.h"
 #include "tutti/base/to_size.h"
 
 namespace tutti::data {
@@ -165,7 +166,7 @@ class ZstandardStream final : public TextStream {
         if (ZSTD_getErrorCode(result) == ZSTD_error_frameParameter_windowTooLarge)
             throw DataError(concat(stored_->place(), "a frame of Zstandard needs a window of more than 128 MiB ",
                                    "(made with --long); decompress it into a pipe: zstd -dc --long=31 ",
-                                   stored_->name(), " | tutti data tokenize - ..."));
+                                   quoted_for_shell(stored_->name()), " | tutti data tokenize - ..."));
         throw DataError(concat(stored_->place(),
                                between_frames_ ? "required the next frame of Zstandard, or the end; Zstandard says: "
                                                : "the compressed data is damaged; Zstandard says: ",

@@ -14,6 +14,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
+#include "tutti/base/shell.h"
 #include "tutti/base/to_size.h"
 #include "tutti/data/megatron_index.h"
 #include "tutti/data/text_stream.h"
@@ -120,7 +121,7 @@ std::optional<std::string> foreign_kind(const MappedFile& file) {
         compression_of({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()});
     if (!compression.empty())
         return concat("text that ", compression, " has compressed: make token files of it, `tutti data tokenize ",
-                      file.path(), " --out PREFIX`; only JSONL is read compressed");
+                      quoted_for_shell(file.path()), " --out PREFIX`; only JSONL is read compressed");
     if (size_of(file) >= kLlmcHeaderBytes && word(file, 0) == 20240522) return "an llm.c evaluation file";
     if (size_of(file) >= kLlmcHeaderBytes && word(file, 0) == 20240326) return "an llm.c model file";
     return std::nullopt;

@@ -180,6 +180,9 @@ TEST(TokenSource, AutoRefusesWhatWouldBeNoise) {
     EXPECT_EQ(open_tokens({folder.path("utf16.txt")}, "text")->size(), 4);
 
     EXPECT_EQ(missing("zip archive", open_error(folder.write("model.bin", "PK\x03\x04...."))), "");
+    // A command that is shown can be copied, whatever the name of the file.
+    const std::string compressed = folder.write("my text.zst", "\x28\xb5\x2f\xfd....");
+    EXPECT_EQ(missing(concat("`tutti data tokenize '", compressed, "' --out PREFIX`"), open_error(compressed)), "");
     EXPECT_EQ(missing("gzip", open_error(folder.write("corpus.txt.gz", "\x1f\x8b\x08...."))), "");
     EXPECT_EQ(missing("llm.c evaluation file", open_error(folder.write("eval.bin", llmc_file(20240522, 1, 1, {1}, 2)))),
               "");

@@ -15,6 +15,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
+#include "tutti/base/shell.h"
 #include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
 #include "tutti/report/parts.h"
@@ -359,7 +360,7 @@ std::string render(const WatchedRun& run, size_t columns, double now) {
                        " ago: ", death->text, '\n');
     if (run.skipped() > 0) text += concat("warning: ", run.skipped(), " steps were skipped\n");
     if (run.state() == WatchedRun::State::died)
-        text += concat("its process is gone: tutti report --flight ", run.path(), "\n");
+        text += concat("its process is gone: tutti report --flight ", quoted_for_shell(run.path()), "\n");
     text += rank_lines(run) + spent_line(run);
     for (const std::string& note : run.history().notes) text += concat("note: ", note, '\n');
     std::vector<Point> curve;

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "tutti/base/json.h"
+#include "tutti/base/shell.h"
 #include "tutti/engine/engine.h"
 #include "tutti/spec/identity.h"
 #include "tutti/spec/stages.h"
@@ -130,7 +131,7 @@ RunState Checkpointing::load(const CheckpointReader& reader, const std::vector<c
         differing.empty(), reader.path(), " belongs to another run; these keys differ:\n  ", joined(differing, "\n  "),
         "\nUse another --out to start anew, or the config of that run. To go on from these weights with another "
         "batch, length or optimizer: `tutti convert --from ",
-        reader.path(), " --to DIR --format hf`, then model.hf = DIR and another --out");
+        quoted_for_shell(reader.path()), " --to DIR --format hf`, then model.hf = DIR and another --out");
     const std::string fingerprint = setup_.data_fingerprint(state.step);
     check<DataError>(manifest.data_fingerprint == fingerprint, reader.path(),
                      ": the training data is not what this run was trained on (fingerprint ", fingerprint, ", was ",
