@@ -2,7 +2,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <filesystem>
 #include <sstream>
 
 #include "tutti/base/error.h"
@@ -151,14 +150,6 @@ std::string describe(const CLI::App& app, const CLI::ParseError& error, const st
 }
 
 std::string first_name(const std::string& names) { return names.substr(0, names.find(',')); }
-
-// Two names of one regular file, or of one that is not there yet. A device or a pipe may be written twice.
-bool are_one_file(const std::string& a, const std::string& b) {
-    namespace fs = std::filesystem;
-    std::error_code problem;
-    if (fs::exists(a, problem)) return fs::is_regular_file(a, problem) && fs::equivalent(a, b, problem);
-    return fs::weakly_canonical(a, problem) == fs::weakly_canonical(b, problem);
-}
 
 struct File {
     std::string option, path;

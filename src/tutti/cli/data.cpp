@@ -118,11 +118,9 @@ int tokenize(const TokenizeArguments& a, const Io& io) {
     for (const std::string& word : a.files)
         for (std::string& file : matching(word)) files.push_back(std::move(file));
     for (const std::string& file : files)
-        for (const char* ending : {".bin", ".idx", ".mask", ".tokenizer"}) {
-            std::error_code missing;
-            check<UsageError>(!std::filesystem::equivalent(file, a.out + ending, missing), "--out ", a.out,
-                              ": would write ", a.out, ending, ", which is to be read; give another prefix");
-        }
+        for (const char* ending : {".bin", ".idx", ".mask", ".tokenizer"})
+            check<UsageError>(!are_one_file(file, a.out + ending), "--out ", a.out, ": would write ", a.out, ending,
+                              ", which is to be read; give another prefix");
     const auto tokenizer = text::make_tokenizer(a.tokenizer);
     data::FileEncoding encoding;
     encoding.format = data::is_jsonl(files, a.input) ? "jsonl" : "text";

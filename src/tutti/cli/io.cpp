@@ -31,6 +31,13 @@ namespace {
 
 }  // namespace
 
+bool are_one_file(const std::string& a, const std::string& b) {
+    namespace fs = std::filesystem;
+    std::error_code problem;
+    if (fs::exists(a, problem)) return fs::is_regular_file(a, problem) && fs::equivalent(a, b, problem);
+    return fs::weakly_canonical(a, problem) == fs::weakly_canonical(b, problem);
+}
+
 void check_place(const std::string& option, const std::string& path) {
     namespace fs = std::filesystem;
     std::error_code problem;

@@ -33,6 +33,9 @@ struct Io {
     void next(const std::vector<std::string>& commands) const;
 };
 
+// Two names of one regular file, or of one that is not there yet. A device or a pipe may be written twice.
+bool are_one_file(const std::string& a, const std::string& b);
+
 // DataError, as of write_file(), where that cannot succeed: before a command that takes its time.
 void check_place(const std::string& option, const std::string& path);
 

@@ -123,9 +123,8 @@ int report(const ReportArguments& arguments, const Io& io) {
     require_own_name("--out", path.string(), arguments.run_dirs);
     for (const auto& [option, output] : outputs) {
         require_own_name(option, *output, arguments.run_dirs);
-        check<UsageError>(
-            output->empty() || std::filesystem::weakly_canonical(*output) != std::filesystem::weakly_canonical(path),
-            option, " ", *output, " is the page of --out; give another name");
+        check<UsageError>(output->empty() || !are_one_file(*output, path.string()), option, " ", *output,
+                          " is the page of --out; give another name");
     }
     const std::string page = one ? report::render_report(runs[0]) : report::render_comparison(runs);
     write_file("--out", path.string(), page);
