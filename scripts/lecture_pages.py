@@ -87,6 +87,11 @@ def percent(share):
     return f"{100 * share:.1f} %"
 
 
+def mfu(row):  # of a row of `simulate --table`: the forecast and its interval of 80 %
+    steps = [row['step_time_s'] / row[end] for end in ('step_time_high_s', 'step_time_low_s')]
+    return percent(row['mfu_full']) + ' (' + ' to '.join(percent(row['mfu_full'] * s) for s in steps) + ')'
+
+
 def sent(document, group=None):  # bytes that a rank sends in a step
     return sum(row["sent"] for row in document["communication"] if group in (None, row["group"]))
 
@@ -115,7 +120,7 @@ def layer(document, name):  # the part of a layout's document with this title
     return next(p for p in document["parts"] if name in p["title"])
 
 
-WORDS = {f.__name__: f for f in (size, gb, number, flop, seconds, percent, sent, per, table, row, same, layer)}
+WORDS = {f.__name__: f for f in (size, gb, number, flop, seconds, percent, mfu, sent, per, table, row, same, layer)}
 WORDS |= {f.__name__: f for f in (sum, max, min, len, next, round, range, float, int, str)}
 
 
