@@ -9,20 +9,16 @@
 #include <memory>
 #include <optional>
 
-#include "tutti/base/build_info.h"
 #include "tutti/base/json.h"
 #include "tutti/base/timing.h"
-#include "tutti/base/units.h"
 #include "tutti/card/card.h"
 #include "tutti/card/placement.h"
-#include "tutti/checkpoint/digest.h"
 #include "tutti/comm/run.h"
 #include "tutti/engine/step.h"
 #include "tutti/hf/export.h"
 #include "tutti/infer/stored_model.h"
 #include "tutti/kernels/backends.h"
 #include "tutti/models/flops.h"
-#include "tutti/ops/ops.h"
 #include "tutti/rehearsal/present.h"
 #include "tutti/report/report.h"
 #include "tutti/spec/copies.h"
@@ -32,6 +28,8 @@
 #include "tutti/spec/toml.h"
 #include "tutti/train/checkpointing.h"
 #include "tutti/train/console.h"
+#include "tutti/train/evaluation.h"
+#include "tutti/train/first_step.h"
 #include "tutti/train/rank_figures.h"
 #include "tutti/train/run_clock.h"
 #include "tutti/train/run_directory.h"
@@ -65,7 +63,6 @@ class Run {
     void tell_stage();
     bool ends_run() const { return outcome_.preempted || state_.step >= run_.train.steps; }
     const data::DataSet* data() const { return data_ ? &*data_ : nullptr; }
-    void tell_attention();
     void warn_of_placement(comm::Communicator& ranks, const rehearsal::Rehearsal& rehearsed);
     std::optional<RunState> resume(const std::string& mode);
     void compare_tokenizers();
@@ -81,9 +78,9 @@ class Run {
     void finish();
     void tell_end();
     void write_results(const std::string& sample_text);
-    Json first_step();
+    Json first_step() const;
     std::string totals(const std::string& sample_text);
-    void compare_first_step(const std::vector<parallel::GroupTraffic>& before);
+    void tell_first_step();
 
     bool first_rank() const { return world_.rank() == 0; }
 
@@ -96,8 +93,7 @@ class Run {
     Clock::time_point begin_ = Clock::now();
 
     std::optional<data::DataSet> data_;
-    rehearsal::Rehearsal rehearsal_;  // of the first rank only
-    Json rehearsed_memory_;           // of this rank
+    FirstStep first_step_;
     engine::Engine engine_;
     const models::ModelCounts counts_ = models::counts_of(engine_.model, run_.train.seq_len, run_.recompute.policy);
     Checkpointing checkpoints_;
@@ -113,8 +109,6 @@ class Run {
     bool warned_of_targets_ = false, evaluation_stopped_ = false;
     std::vector<parallel::GroupUsage> logged_usage_;
     pipeline::Executor::Seconds logged_seconds_;
-    Json memory_of_ranks_ = Json::array();               // at the peak of the first step
-    std::vector<parallel::GroupTraffic> communication_;  // of this rank in the first step
 };
 
 // "pp 1, dp_shard 0": the rank's place along the axes of several ranks.
@@ -173,18 +167,8 @@ engine::Machine Run::prepare() {
                              run_.train.attention_tuning, times->library.empty() ? ", without cuDNN" : ", with ",
                              times->library));
     warn_of_placement(*ranks, rehearsed);
-    rehearsed_memory_ = rehearsal::to_json(rehearsed.memory.at_peak);
-    if (first_rank()) rehearsal_ = std::move(rehearsed);
+    first_step_.expect(std::move(rehearsed), first_rank());
     return machine;
-}
-
-// Which requests of the first step other kernels computed than [train] attention names first.
-void Run::tell_attention() {
-    for (const auto& [key, text] : engine_.attention.others) console_.warn(text);
-    if (const auto& times = engine_.attention.tuning; times && !times->missed.empty())
-        console_.warn(concat(run_.train.attention_tuning, " has no times for ", times->missed.size(),
-                             " requests of attention in the first step, such as ", times->missed.begin()->second,
-                             ": our own kernels compute them; tune with the sizes of this run"));
 }
 
 void Run::warn_of_placement(comm::Communicator& ranks, const rehearsal::Rehearsal& rehearsed) {
@@ -357,7 +341,7 @@ void Run::one_step() {
     const bool first = outcome_.step == 0;
     engine_.device->memory().reset_peaks();
     engine_.trace = trace_ ? trace_->before(state_.step + 1) : nullptr;
-    const auto traffic = first ? engine_.groups.traffic() : std::vector<parallel::GroupTraffic>{};
+    if (first) first_step_.begin(engine_);
     const engine::StepResult result = engine::train_step(engine_, state_.step + 1);
     ++state_.step;
     state_.updates = engine_.optimizer.updates();
@@ -375,14 +359,7 @@ void Run::one_step() {
                              "train.seq_len or a larger train.global_batch has more"));
         warned_of_targets_ = true;
     }
-    if (first) compare_first_step(traffic);
-    if (first && engine_.ctx.kernels.slow_work)
-        for (const std::string& text : engine_.ctx.kernels.slow_work()) console_.warn(text);
-    if (first && engine_.tuning && !engine_.tuning->missed.empty())
-        console_.warn(concat(run_.train.gemm_tuning, " has no algorithm for ", engine_.tuning->missed.size(),
-                             " products of the first step, such as ", engine_.tuning->missed.begin()->second,
-                             ": cuBLASLt's heuristic chooses theirs; tune with the sizes of this run"));
-    if (first) tell_attention();
+    if (first) tell_first_step();
     if (!result.skipped) checkpoints_.saw_finite_step(state_.step);
 
     log(result);
@@ -461,27 +438,18 @@ void Run::log(const engine::StepResult& result) {
 
 std::optional<double> Run::evaluate_now() {
     if (!data_ || !data_->valid) return std::nullopt;
-    const TraceScope span(engine_.trace, {Activity::other, "evaluation"});
-    const auto sampler = data::Sampler::in_order(*data_->valid, run_.train.seq_len);
-    // The same windows whatever the memory and the ranks: neither micro_batch nor the layout changes a reported loss.
-    const int64_t all = sampler.samples_per_epoch(), global = run_.train.global_batch;
-    const int64_t samples = run_.train.eval_batches < all / global ? run_.train.eval_batches * global : all;
-    const int64_t micro = std::min(run_.train.micro_batch, samples);
-    const engine::BatchShard share = engine::share_of(engine_.groups);
-    const auto source = engine::token_batches(*engine_.device, sampler, micro, micro * share.ranks, share, 0, samples);
-    const auto eval_loss =
-        engine::evaluate(engine_, *source, (samples + micro - 1) / micro, [this] { return is_stop_asked(); });
-    evaluation_stopped_ = !eval_loss;
-    if (!eval_loss) {
+    const auto evaluation = evaluation_of(engine_, *data_->valid, [this] { return is_stop_asked(); });
+    evaluation_stopped_ = !evaluation;
+    if (!evaluation) {
         console_.warn(concat(
             "no eval_loss at step ", state_.step, ": the run was stopped during the evaluation",
             state_.step == spec::last_step(run_) && state_.step < run_.train.steps ? "" : "; the next start makes it"));
         return std::nullopt;
     }
-    outcome_.eval_loss = *eval_loss;
-    if (std::isfinite(outcome_.eval_loss)) return outcome_.eval_loss;
-    console_.warn(concat("no eval_loss at step ", state_.step, ": it is ", outcome_.eval_loss, ", or none of the ",
-                         samples, " windows of data.valid has a target; more of them: train.eval_batches"));
+    outcome_.eval_loss = evaluation->loss;
+    if (std::isfinite(evaluation->loss)) return evaluation->loss;
+    console_.warn(concat("no eval_loss at step ", state_.step, ": it is ", evaluation->loss, ", or none of the ",
+                         evaluation->windows, " windows of data.valid has a target; more of them: train.eval_batches"));
     return std::nullopt;
 }
 
@@ -497,21 +465,15 @@ void Run::stop_after_skipped_steps(const engine::StepResult& result) {
                     checkpoints_.proven().empty() ? "the start" : checkpoints_.proven()));
 }
 
-// Memory and traffic of the first step, beside the rehearsed values.
-void Run::compare_first_step(const std::vector<parallel::GroupTraffic>& before) {
-    communication_ = parallel::difference(engine_.groups.traffic(), before);
-    const MemoryByPurpose memory = engine_.device->memory().at_peak();
-    const Json own = {{"memory", rehearsal::to_json(memory)}, {"rehearsed", rehearsed_memory_}};
-    for (const std::string& text : comm::gather_texts(*world_.everyone("memory of the first step"), own.dump())) {
-        Json of_rank = {{"rank", memory_of_ranks_.size()}};
-        of_rank.update(Json::parse(text));
-        memory_of_ranks_.push_back(std::move(of_rank));
+void Run::tell_first_step() {
+    first_step_.end(engine_, world_);
+    if (first_rank()) {
+        Json first = first_step();
+        first["step"] = state_.step;
+        directory_->write_first_step(first.dump(1) + "\n");
+        console_.text(first_step_.comparison());
     }
-    if (!first_rank()) return;
-    Json first = first_step();
-    first["step"] = state_.step;
-    directory_->write_first_step(first.dump(1) + "\n");
-    console_.text(card::render_measured(rehearsal_.memory, memory));
+    for (const std::string& text : kernel_warnings(engine_)) console_.warn(text);
 }
 
 void Run::finish() {
@@ -563,29 +525,9 @@ void Run::write_results(const std::string& sample_text) {
     }
 }
 
-// "dp_shard 2, tp 4": the parallelisms of several ranks.
-std::string layout_of(const mesh::Mesh& mesh) {
-    std::string text;
-    for (const mesh::Axes axes : {mesh::Axes(mesh::Axis::dp_replicate), mesh::Axes(mesh::Axis::dp_shard), mesh::kTp,
-                                  mesh::kCp, mesh::Axes(mesh::Axis::pp)})
-        if (mesh.size(axes) > 1) text += concat(text.empty() ? "" : ", ", mesh::name_of(axes), " ", mesh.size(axes));
-    return text.empty() ? "1 rank" : text;
-}
-
 // What is known of the run after the first step of this start, or, without one, of the start before.
-Json Run::first_step() {
-    if (memory_of_ranks_.empty()) return directory_->first_step();
-    return {{"version", build_info().version},
-            {"model", name_of(run_.model)},
-            {"parameters", counts_.parameters},
-            {"machine", engine_.device->name()},
-            {"layout", layout_of(engine_.groups.mesh())},
-            {"peak_flops", peak_->flops_per_s()},
-            {"peak_origin", peak_->origin()},
-            {"ranks", memory_of_ranks_},
-            {"memory", memory_of_ranks_.front().at("memory")},
-            {"communication", rehearsal::to_json(communication_)},
-            {"rehearsed", rehearsal::to_json(rehearsal_)}};
+Json Run::first_step() const {
+    return first_step_.has_ended() ? first_step_.to_json(engine_, counts_, *peak_) : directory_->first_step();
 }
 
 std::string Run::totals(const std::string& sample_text) {
