@@ -153,7 +153,8 @@ void read_run(const Row& row, PublishedRun& run) {
                 .family = run.family,
                 .experts = m.experts > 0,
                 .blackwell = run.cluster.generation.starts_with("blackwell"),
-                .tp = run.tp > 1};
+                .tp = run.tp > 1,
+                .bf16 = run.has("bf16")};
     run.software = traits_of(named);
     if (const auto given = row.flag("sequence_parallel"))
         if (run.software.attention != simulate::Attention::unfused) run.software.sequence_parallel = *given;

@@ -109,6 +109,12 @@ class Microbatch {
         return values;
     }
 
+    // Of a layer on this rank.
+    double mlp_values() const { return m_.mlp_matrices * m_.hidden * m_.ffn / run_.tp; }
+    double expert_values() const {
+        return m_.mlp_matrices * m_.hidden * (m_.experts * m_.expert_ffn / run_.ep + m_.shared_ffn / run_.tp);
+    }
+
     // Forward and backward of a layer.
     std::pair<StepTime, StepTime> layer(bool with_experts) const {
         StepTime forward, backward;
@@ -137,6 +143,8 @@ class Microbatch {
         backward.passes = kBackwardPasses * through_memory;
         backward.experts = experts.backward;
         const double whole = forward.total();
+        const double gradients = attention_values() + (with_experts ? expert_values() : mlp_values());
+        backward.passes += price_.pass(s_.accumulate_bytes * gradients);
         const bool full = run_.recompute == Recompute::full;
         switch (run_.recompute) {
             case Recompute::none: break;
@@ -265,6 +273,8 @@ class Microbatch {
     // The host launches ahead of the device unless all kernels of the layer take less than their launches.
     void wait_for_host(StepTime& time, double launches) const {
         time.passes += launches * price_.launch_gap();
+        if (s_.launches_block) time.host += launches * price_.physics().host_launch;
+        if (s_.launches_block) return;
         if (!s_.graphs) time.host = std::max(0.0, launches * price_.physics().host_launch - time.total());
     }
 
@@ -313,7 +323,7 @@ StepTime step_of(const PublishedRun& run, const MachinePrices& price) {
     const Group over = price.group(replicas, run.tp), expert_over = price.group(expert_replicas, run.ep);
 
     if (run.zero == 3 && replicas > 1) {
-        double gathered = price.gather(2 * dense_values, over);
+        double gathered = price.gather(2 * dense_values, over, s.gathers_a_layer);
         double reduced = price.gather(s.gradient_bytes * dense_values, over);
         if (experts) {
             gathered += price.gather(2 * expert_values, expert_over);
@@ -347,7 +357,8 @@ StepTime step_of(const PublishedRun& run, const MachinePrices& price) {
         }
         step.bubble = microbatches * (fullest - stage - head) + (p - 1) * bubble_share(run) * (stage + head / p);
         const double bytes = micro.boundary() * (s.sequence_parallel ? 1 : 1.0 / run.tp);  // scattered on the way
-        const double hops = 2 * (p - 1) + (s.overlaps_hops ? 0 : 2 * microbatches * run.virtual_stages);
+        const double hops =
+            2 * (p - 1) + (s.overlaps_hops ? 0 : (s.blocking_hops ? 4 : 2) * microbatches * run.virtual_stages);
         step.pp = hops * price.message(bytes, price.reach(run.ranks - 1));
     }
 

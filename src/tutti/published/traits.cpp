@@ -11,13 +11,15 @@ using simulate::Attention;
 
 // Fused kernels of Transformer Engine; f32 softmax of logits in three passes.
 Traits megatron_core() { return {.name = "megatron-core", .logit_bytes = 56}; }
-// Megatron-LM v1 to v3: scores, softmax and dropout through memory; DDP after the backward; NCCL 2.7 to 2.12 take 40 to
-// 85 us an all-reduce on A100.
+// Megatron-LM v1 to v3: scores, softmax and dropout through memory; DDP after the backward; gradients of weights are
+// added by a kernel of their own (main_grad.add_: a 16-bit one read, the sum read and written); NCCL 2.7 to 2.12 take
+// 40 to 85 us an all-reduce on A100, twice what later ones take.
 Traits megatron_2020() {
     return {.name = "megatron-2020",
             .attention = Attention::unfused,
             .launches = 55,
             .logit_bytes = 56,
+            .accumulate_bytes = 6,
             .sequence_parallel = false,
             .dropout = true,
             .overlaps_tp = false,
@@ -25,7 +27,8 @@ Traits megatron_2020() {
             .overlaps_hops = false,
             .prefetches = false,
             .bucket_bytes = -1,
-            .collective_latencies = 2};
+            .collective_latencies = 2,
+            .hops = 2};
 }
 // Of December 2024: DistributedDataParallel's buckets hold 25 MiB of 16-bit gradients, and get_fp32_accum_hook reduces
 // their f32 sums; parts of ZeRO-1 are of unequal sizes, which NCCL has no reduce-scatter for; the sweep's site has 33
@@ -37,6 +40,7 @@ Traits nanotron(bool tp) {
             .pass_factor = 1.4,
             .logit_bytes = 40,
             .optimizer_bytes = 40,
+            .accumulate_bytes = 10,
             .overlaps_tp = false,
             .overlaps_dp = false,
             .overlaps_hops = false,
@@ -111,11 +115,29 @@ Traits traits_of(const Named& n) {
     Traits traits;
     if (has(n.model, {"paxml", "maxtext"}) || has(s, {"paxml", "maxtext", "jax", "xla", "t5x", "levanter"})) {
         traits = xla();
-        traits.recompute = has(n.model + s, {"paxml"}) ? "full" : "op-level";  // policies of their recipes
+        // Policies of their recipes, where the row gives none.
+        if (n.recompute.starts_with("minimal"))
+            traits.recompute = "norms";  // MaxText's policy that keeps all products
+        else if (!n.recompute.starts_with("full"))
+            traits.recompute = has(n.model + s, {"paxml"}) ? "full" : "op-level";
     } else if (has(n.attention, {"unfused"}) || has(s, {"2020", "2021", "alpa"})) {
         traits = megatron_2020();
-        // Sequence parallelism came with selective recomputation (Korthikanti 2022).
-        if (has(s, {"2022 (selene)"})) traits.sequence_parallel = has(n.recompute, {"selective"});
+        if (n.bf16) traits.accumulate_bytes = 10;  // f32 sums
+        // DeepSpeed's runtime/pipe/engine.py sends and receives in the order of its instructions; ZeRO-3 of 2021
+        // gathers weight by weight (runtime/zero/partition_parameters.py), and FSDP of that year a layer ahead.
+        if (has(s, {"deepspeed"})) {
+            traits.blocking_hops = true;
+            traits.gathers_a_layer = 4;
+        }
+        if (has(s, {"fsdp"})) traits.prefetches = true;
+        // CUDA_LAUNCH_BLOCKING=1, as runs hung without it: train/tr11-176B-ml/chronicles-prequel.md.
+        if (has(n.family + s, {"bigscience", "jean zay"})) traits.launches_block = true;
+        // Sequence parallelism came with selective recomputation, and products that add to the sums of gradients
+        // (Korthikanti 2022).
+        if (has(s, {"2022 (selene)"})) {
+            traits.accumulate_bytes = 0;
+            traits.sequence_parallel = has(n.recompute, {"selective"});
+        }
     } else if (has(s, {"nanotron"}) || has(n.family, {"nanotron"})) {
         traits = nanotron(n.tp);
     } else if (has(s, {"llm-foundry"})) {
@@ -148,6 +170,7 @@ Traits traits_of(const Named& n) {
         } else if (s.starts_with("megatron-lm 0.14")) {
             traits.overlaps_tp = traits.overlaps_hops = false;  // its defaults
         } else if (s == "megatron-lm") {
+            traits.overlaps_dp = false;
             traits.attention = Attention::flash2;
             traits.overlaps_tp = false;
         }
@@ -160,8 +183,13 @@ Traits traits_of(const Named& n) {
     if (has(n.model, {"tokendrop", "token drop"})) traits.expert_launches = 90;  // equal loads: one padded product
     // Recorded graphs: named by the row; recipes of NeMo 26.06 and later record the layers of experts on Blackwell.
     traits.graphs = has(s, {"cuda graphs"}) || (n.blackwell && n.experts && has(s, {"26.06", "26.08"}));
-    if (n.attention == "flash2") traits.attention = Attention::flash2;
-    if (n.attention == "flash1") traits.attention = Attention::flash1;
+    const auto attention_is = [&](std::initializer_list<const char*> names) {
+        return std::any_of(names.begin(), names.end(), [&](const char* name) { return n.attention == name; });
+    };
+    if (attention_is({"flash2", "fa2", "flash-attention-2", "flashattention-2"})) traits.attention = Attention::flash2;
+    if (attention_is({"flash1", "fa1", "flash-attention", "flashattention"})) traits.attention = Attention::flash1;
+    if (attention_is({"flash3", "fa3", "flash-attention-3", "flashattention-3", "flash4", "fa4", "cudnn"}))
+        traits.attention = Attention::newest;
     return traits;
 }
 

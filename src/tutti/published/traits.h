@@ -20,13 +20,17 @@ struct Traits {
     double logit_bytes = 24;       // moved for a logit, forward and backward
     double gradient_bytes = 4;     // of a value, reduced over ranks
     double optimizer_bytes = 30;   // that the update of a value reads and writes
+    double accumulate_bytes = 0;   // that adding a value's gradient to a sum moves, a microbatch; 0: in the product
+    bool launches_block = false;   // the host waits for each kernel before it launches the next
     bool sequence_parallel = true;
     bool dropout = false;
     // Communication beside compute.
     bool overlaps_tp = true, overlaps_dp = true, overlaps_hops = true;
+    bool blocking_hops = false;      // a stage's sends and receives one after another, in its order of work
     bool gathers_context = false;    // keys and values of cp by a gather before attention, not around a ring beside it
     bool prefetches = true;          // ZeRO-3: the next layer's weights beside this one's compute
     bool gathers_once = false;       // ZeRO-3 with a pipeline: once a step, not once a microbatch
+    double gathers_a_layer = 1;      // ZeRO-3: collectives that gather a layer's weights
     double hidden_dispatch = 0;      // share of the exchange of experts that runs beside compute
     bool one_copy_a_domain = false;  // of a token whose experts share a domain, across the network
     double bucket_bytes = 0;         // of gradients; 0: 40 M values, or 1 M a rank where that is more; < 0: one bucket
@@ -56,7 +60,7 @@ struct Traits {
 // lower case; `family`: the row's; `newest_device`: of Blackwell's generation.
 struct Named {
     std::string software, model, attention, recompute, family;
-    bool experts = false, blackwell = false, tp = false;
+    bool experts = false, blackwell = false, tp = false, bf16 = false;
 };
 Traits traits_of(const Named& named);
 
