@@ -58,8 +58,10 @@ Predicted predict_all(const std::vector<PublishedRun>& runs, const Physics& phys
         Json row;
         if (problem.empty()) try {
                 const published::StepTime time = step_time(run, physics);
-                p.seconds[i] = time.total();
-                row = describe(run, p.seconds[i], time);
+                const double seconds = time.total();
+                check<UsageError>(std::isfinite(seconds) && seconds > 0, "no time follows from these sizes");
+                p.seconds[i] = seconds;
+                row = describe(run, seconds, time);
             } catch (const UsageError& error) {
                 problem = error.what();
             }
@@ -154,7 +156,11 @@ int simulate_table(const SimulateArguments& a, const Io& io) {
     // Rows of devices without products of their precision are refused above.
     for (size_t i = 0; i < runs.size(); ++i)
         if (p.seconds[i] == 0 && runs[i].problem.empty()) runs[i].problem = "refused";
-    if (!a.leave_out.empty()) p.seconds = left_out(a, runs, text);
+    if (!a.leave_out.empty()) {
+        p.seconds = left_out(a, runs, text);
+        for (size_t i = 0; i < runs.size(); ++i)
+            if (p.seconds[i] > 0) p.rows[i]["left_out_step_time_s"] = p.seconds[i];
+    }
     const Source source = a.leave_out.empty() ? Source::as_fitted : Source::left_out;
     if (std::any_of(runs.begin(), runs.end(), [](const PublishedRun& run) { return run.measured(); }))
         print_errors(runs, p.seconds, source, text);

@@ -153,8 +153,10 @@ std::vector<Stage> stages_by_cost(const Model& m, int pp) {
 }
 
 std::string layout_problem(const PublishedRun& run) {
-    const int grid = run.tp * run.cp * run.pp;
+    const double grid = double(run.tp) * run.cp * run.pp;
     if (grid > run.ranks) return concat("tp * cp * pp = ", grid, " exceeds ", run.ranks, " ranks");
+    if (grid * run.dp > run.ranks)
+        return concat("tp * cp * pp * dp = ", grid * run.dp, " exceeds ", run.ranks, " ranks");
     if (run.pp > run.model.layers) return concat("pp ", run.pp, " exceeds ", run.model.layers, " layers");
     if (run.model.experts > 0 && run.ep > run.model.experts)
         return concat("ep ", run.ep, " exceeds ", run.model.experts, " experts");

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <fstream>
+#include <map>
 
 #include "tutti/base/error.h"
 #include "tutti/published/calibration.h"
@@ -43,7 +44,8 @@ TEST(Rows, ARowSaysMuchAndItsSoftwareTheRest) {
     EXPECT_NE(others[0].problem.find("h100"), std::string::npos);
     EXPECT_NE(others[1].problem.find("layers and hidden must be given"), std::string::npos);
     EXPECT_NE(others[2].problem.find("exceeds 2 ranks"), std::string::npos);
-    EXPECT_THROW(read_runs("[1]", "x"), DataError);
+    EXPECT_THROW(read_runs("1", "x"), DataError);
+    EXPECT_THROW(read_runs(R"({"devices": []})", "x"), DataError);
     EXPECT_THROW(read_runs("{", "x"), DataError);
     EXPECT_THROW(read_runs(R"({"rows": []})", "x"), DataError);
 }
@@ -59,6 +61,70 @@ TEST(Rows, AWrongTypeIsTheProblemOfItsRow) {
     EXPECT_EQ(runs.at(3).problem, "gpu must be given");
 }
 
+// Sizes that no run has were predicted, as minutes or as no number at all.
+TEST(Rows, SizesThatNoRunHasAreTheProblemOfTheirRow) {
+    const auto problem = [](const char* field) {
+        return runs_of(concat(R"({"gpu": "H100", "layers": 32, "hidden": 4096, "num_gpus": 64, )", field, "}"))
+            .at(0)
+            .problem;
+    };
+    EXPECT_EQ(problem(R"("tp": -2)"), "tp: required a number from 0 to 1e+15, got -2");
+    EXPECT_EQ(problem(R"("tp": 1.5)"), "tp: required a whole number of at most 2^30, got 1.5");
+    EXPECT_EQ(problem(R"("seq_len": 1e300)"), "seq_len: required a number from 0 to 1e+15, got 1e+300");
+    EXPECT_EQ(problem(R"("tp": 1e9, "pp": 8)"), "tp * cp * pp = 8e+09 exceeds 64 ranks");
+    EXPECT_EQ(problem(R"("tp": 8, "dp": 100)"), "tp * cp * pp * dp = 800 exceeds 64 ranks");
+    EXPECT_EQ(problem(R"("zero_stage": 7)"), "zero_stage: required 0 to 3, got 7");
+    EXPECT_EQ(problem(R"("precision": "int8")"),
+              "precision: required fp32, tf32, fp16, bf16, fp8 or fp4, with or without a recipe, got int8");
+    for (const char* precision : {"bf16+fp8", "FP8-hybrid", "amp_bf16", "half", "float8", "NVFP4", "TF32"})
+        EXPECT_EQ(problem(concat(R"("precision": ")", precision, "\"").c_str()), "") << precision;
+    EXPECT_EQ(problem(R"("cost": [1, {"a": 2}])"), "");  // a field that nothing reads
+    EXPECT_EQ(runs_of(R"({"gpu": "H100", "layers": 2, "hidden": 64, "tokens_per_sec_per_gpu": 0})").at(0).seconds, 0);
+}
+
+TEST(Rows, DevicesAreReadInEverySpelling) {
+    for (const auto& [name, spellings] : std::map<std::string, std::vector<const char*>>{
+             {"h100", {"H100-SXM5-80GB", "H100 SXM", "NVIDIA H100 80GB HBM3", "h100"}},
+             {"a100", {"A100-SXM4-80GB", "A100 80GB", "A100-80 (one node), assumed"}},
+             {"a100-40", {"A100-40G", "A100-SXM-40GB", "NVIDIA A100 40GB"}},
+             {"a100-pcie", {"A100 PCIe 80GB"}},
+             {"gb200", {"GB200 NVL72"}},
+             {"mi300x", {"AMD Instinct MI300X", "MI300X OAM"}},
+             {"tpu-v5p", {"TPU v5p", "v5p", "TPUv5p"}},
+             {"tpu-v6e", {"Trillium"}},
+             {"rtx4090", {"GeForce RTX 4090"}},
+             {"v100", {"Tesla V100-SXM2-32GB"}}})
+        for (const char* gpu : spellings) {
+            const PublishedRun run = runs_of(concat(R"({"layers": 2, "hidden": 1024, "gpu": ")", gpu, "\"}")).at(0);
+            EXPECT_EQ(run.problem, "") << gpu;
+            EXPECT_EQ(run.cluster.name, name) << gpu;
+        }
+    for (const char* gpu : {"H100-NVL", "A6000", "Gaudi2", "H20"})
+        EXPECT_NE(runs_of(concat(R"({"layers": 2, "hidden": 1024, "gpu": ")", gpu, "\"}")).at(0).problem, "") << gpu;
+}
+
+// The shape of the sweep of the Ultrascale Playbook: sizes by model in meta, short names in rows.
+TEST(Rows, WhatRowsShareStandsInMeta) {
+    const PublishedRun run =
+        read_runs(R"json({"meta": {"gpu": "H100 (8 a node)", "software": "nanotron 2025-02", "models":
+        {
+    "1.34B" : { "layers" : 16, "hidden" : 2048, "heads" : 32, "tied" : true }}}, "rows": [{"model": "1.34B", "nodes": 2,
+        "mbs": 4, "gas": 16, "gbs": 1024, "dp": 16, "zero": 1, "tp": null, "memory_gb": 41.8}]
+})json",
+                  "sweep.json")
+            .at(0);
+    EXPECT_EQ(run.problem, "");
+    EXPECT_EQ(run.ranks, 16);
+    EXPECT_EQ(run.model.layers, 16);
+    EXPECT_TRUE(run.model.tied);
+    EXPECT_EQ(run.software.name, "nanotron");
+    EXPECT_EQ(run.micro_batch, 4);
+    EXPECT_EQ(run.microbatches(), 16);
+    EXPECT_EQ(run.zero, 1);
+    EXPECT_DOUBLE_EQ(run.memory_bytes, 41.8e9);
+    EXPECT_EQ(read_runs(R"([{"gpu": "H100", "layers": 2, "hidden": 64}])", "list.json").at(0).problem, "");
+}
+
 TEST(Rows, NetworksAreReadInEverySpelling) {
     const auto rate = [](const char* network) {
         return llama_8b(concat(R"("num_gpus": 8, "network": ")", network, "\"")).cluster.network_bandwidth / 1e9;
@@ -67,6 +133,8 @@ TEST(Rows, NetworksAreReadInEverySpelling) {
     EXPECT_DOUBLE_EQ(rate("4x200Gb/s"), 12.5);
     EXPECT_DOUBLE_EQ(rate("3200 Gb/s (assumed)"), 50);
     EXPECT_DOUBLE_EQ(rate("400 Gb/s RDMA per GPU"), 50);
+    EXPECT_DOUBLE_EQ(rate("8 x 200 Gbps HDR"), 25);
+    EXPECT_DOUBLE_EQ(rate("4 x 25 GB/s"), 12.5);
     EXPECT_DOUBLE_EQ(rate("unknown"), 50);  // the catalog's
 }
 

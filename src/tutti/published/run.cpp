@@ -14,49 +14,100 @@
 namespace tutti::published {
 namespace {
 
-// Fields by name; null and missing are alike. UsageError for a field of another type.
+// Other spellings of a field.
+constexpr std::pair<std::string_view, std::string_view> kSpellings[] = {
+    {"micro_batch", "mbs"}, {"grad_accum", "gas"}, {"global_batch", "gbs"}, {"zero_stage", "zero"}};
+
+// Fields by name; null and missing are alike. A field that the row lacks is looked up in the table's meta: in
+// meta.models under the row's model, then in meta itself. UsageError for a field of another type.
 class Row {
   public:
-    explicit Row(const Json& row) : row_(row) {}
+    Row(const Json& row, const Json* meta) {
+        tables_.push_back(&row);
+        if (meta == nullptr) return;
+        const Json *model = row.find("model"), *models = meta->find("models");
+        if (model != nullptr && model->is_string() && models != nullptr)
+            if (const Json* sizes = models->find(model->text())) tables_.push_back(sizes);
+        tables_.push_back(meta);
+    }
     std::optional<double> number(const char* key) const {
         const Json* field = given(key);
         if (field == nullptr) return std::nullopt;
-        check<UsageError>(field->is_number(), key, ": required a number, got ", field->dump());
-        return field->get<double>();
+        check<UsageError>(field->is_number(), key, ": required a number, got ", field->shown());
+        const double value = field->get<double>();
+        check<UsageError>(value >= 0 && value <= kMost, key, ": required a number from 0 to ", kMost, ", got ", value);
+        return value;
     }
     // 0 counts as missing.
     double number(const char* key, double otherwise) const {
         const double value = number(key).value_or(0);
         return value != 0 ? value : otherwise;
     }
-    int integer(const char* key, int otherwise) const { return static_cast<int>(number(key, otherwise)); }
+    int integer(const char* key, int otherwise) const {
+        const double value = number(key, otherwise);
+        check<UsageError>(value == std::floor(value) && value <= 1 << 30, key,
+                          ": required a whole number of at most 2^30, got ", value);
+        return static_cast<int>(value);
+    }
     std::string text(const char* key) const {
         const Json* field = given(key);
         if (field == nullptr) return "";
-        return field->is_string() ? field->text() : field->dump();
+        return field->is_string() ? field->text() : field->shown();
     }
     std::optional<bool> flag(const char* key) const {
         const Json* field = given(key);
         if (field == nullptr) return std::nullopt;
-        check<UsageError>(field->is_boolean(), key, ": required true or false, got ", field->dump());
+        check<UsageError>(field->is_boolean(), key, ": required true or false, got ", field->shown());
         return field->get<bool>();
     }
 
   private:
-    const Json* given(const char* key) const {
-        const Json* field = row_.find(key);
-        return field == nullptr || field->is_null() ? nullptr : field;
+    static constexpr double kMost = 1e15;
+
+    const Json* given(std::string_view key) const {
+        for (const Json* table : tables_) {
+            const Json* field = table->find(key);
+            for (const auto& [name, other] : kSpellings)
+                if (field == nullptr && name == key) field = table->find(other);
+            if (field != nullptr && !field->is_null()) return field;
+        }
+        return nullptr;
     }
-    const Json& row_;
+    std::vector<const Json*> tables_;  // the row first
 };
+
+// A device as rows name it: "NVIDIA H100 80GB HBM3", "A100-SXM4-40GB", "TPU v5p", "GB200 NVL72". What follows a
+// parenthesis or a comma is a remark. UsageError for a device that the catalog lacks.
+hardware::Cluster device_named(const std::string& text) {
+    const std::vector<std::string> names = hardware::cluster_names();
+    const auto is_known = [&](const std::string& name) {  // reads no description for a name of the catalog
+        return std::ranges::find(names, lower_case(name)) != names.end() || hardware::is_cluster(name);
+    };
+    if (is_known(text)) return hardware::cluster_named(text);
+    static const std::regex kWord("[a-z0-9.]+"), kRest(
+                                                     "nvidia|amd|google|aws|instinct|tesla|geforce|gpus?|dgx|hgx|oam|"
+                                                     "sxm[0-9]?|hbm[0-9]?e?|nvl[0-9]+|[0-9]+g(b|ib)?");
+    const std::string named = lower_case(text.substr(0, text.find_first_of("(,")));
+    std::string name;
+    for (auto word = std::sregex_iterator(named.begin(), named.end(), kWord); word != std::sregex_iterator(); ++word) {
+        const std::string each = word->str();
+        if (name == "a100" && each.starts_with("40")) name += "-40";  // the memory tells two devices apart
+        if (!std::regex_match(each, kRest)) name += (name.empty() ? "" : "-") + each;
+    }
+    std::string joined = name;
+    std::erase(joined, '-');
+    for (const std::string& tried : {name, joined, concat("tpu-", name)})
+        if (is_known(tried)) return hardware::cluster_named(tried);
+    return hardware::cluster_named(text);
+}
 
 // "8 x 400 Gb/s", "3200 Gb/s per node", "400 Gb/s RDMA per GPU", "4 x 25 GB/s": bytes per second of a device; 0: not
 // said.
 double network_of(const std::string& text, int per_node) {
-    static const std::regex kRate(R"((?:(\d+)\s*x\s*)?(\d+)\s*G([bB])/s)");
+    static const std::regex kRate(R"((?:(\d+)\s*x\s*)?(\d{1,6})\s*G(?:([bB])/s|bps|bit/s))");
     std::smatch found;
     if (!std::regex_search(text, found, kRate)) return 0;
-    const double rate = std::stod(found[2]) * (found[3] == "b" ? 1e9 / 8 : 1e9);
+    const double rate = std::stod(found[2]) * (found[3] == "B" ? 1e9 : 1e9 / 8);
     if (found[1].matched) return std::stod(found[1]) * rate / per_node;
     return text.find("per GPU") != std::string::npos ? rate : rate / per_node;
 }
@@ -107,12 +158,12 @@ std::string house_of(const std::string& family) {
 
 void read_machine(const Row& row, hardware::Cluster& c) {
     check<UsageError>(!row.text("gpu").empty(), "gpu must be given");
-    c = hardware::cluster_named(row.text("gpu"));
+    c = device_named(row.text("gpu"));
     const bool nodes = c.domain <= 8;  // the link ends at the node
     c.per_node = row.integer("gpus_per_node", c.per_node);
     c.segment = 0;  // a row says what its job took
     if (const auto domain = row.number("nvl_domain"))
-        c.domain = static_cast<int>(*domain);
+        c.domain = std::max(1, static_cast<int>(*domain));
     else if (nodes)
         c.domain = c.per_node;
     if (const double rate = network_of(row.text("network"), c.per_node)) c.network_bandwidth = rate;
@@ -124,7 +175,7 @@ void read_machine(const Row& row, hardware::Cluster& c) {
 void read_run(const Row& row, PublishedRun& run) {
     const std::string name = lower_case(row.text("model"));
     read_machine(row, run.cluster);
-    run.ranks = row.integer("num_gpus", 1);
+    run.ranks = row.integer("num_gpus", std::max(1, row.integer("nodes", 0) * run.cluster.per_node));
     run.tp = row.integer("tp", 1);
     run.cp = row.integer("cp", 1);
     run.pp = row.integer("pp", 1);
@@ -135,7 +186,8 @@ void read_run(const Row& row, PublishedRun& run) {
     if (run.virtual_stages * run.pp > m.layers)  // layers of a chunk, as some sources give it
         run.virtual_stages = std::max(1, static_cast<int>(m.layers / run.pp));
     run.dp = std::max(1, row.integer("dp", run.ranks / std::max(1, run.tp * run.cp * run.pp)));
-    run.zero = static_cast<int>(row.number("zero_stage").value_or(0));
+    run.zero = row.integer("zero_stage", 0);
+    check<UsageError>(run.zero <= 3, "zero_stage: required 0 to 3, got ", run.zero);
     run.seq = row.number("seq_len", 2048);
     run.micro_batch_given = row.number("micro_batch").value_or(0) > 0;
     run.micro_batch = row.number("micro_batch", 1);
@@ -144,6 +196,10 @@ void read_run(const Row& row, PublishedRun& run) {
     run.offload_optimizer = row.flag("offload").value_or(false);
     run.precision = lower_case(row.text("precision"));
     if (run.precision.empty()) run.precision = run.cluster.sixteen_bits();
+    if (run.has("float8")) run.precision = "fp8";
+    check<UsageError>(has(run.precision, {"16", "half", "mixed", "fp8", "fp4", "32"}),
+                      "precision: required fp32, tf32, ", "fp16, bf16, fp8 or fp4, with or without a recipe, got ",
+                      run.precision);
     run.estimated = row.text("tier") == "3";
 
     Named named{.software = lower_case(row.text("software")),
@@ -163,17 +219,19 @@ void read_run(const Row& row, PublishedRun& run) {
     run.seconds = row.number("iter_time_s", 0);
     if (run.seconds <= 0) {
         const double flops = m.product_flops() + m.attention_flops(run.seq);
-        if (const auto rate = row.number("tokens_per_sec_per_gpu"))
-            run.seconds = run.tokens() / (*rate * run.ranks);
-        else if (const auto reported = row.number("tflops_per_gpu"))
-            run.seconds = run.tokens() * flops / (*reported * 1e12 * run.ranks);
+        const double rate = row.number("tokens_per_sec_per_gpu", 0), reported = row.number("tflops_per_gpu", 0);
+        if (rate > 0)
+            run.seconds = run.tokens() / (rate * run.ranks);
+        else if (reported > 0)
+            run.seconds = run.tokens() * flops / (reported * 1e12 * run.ranks);
     }
     run.memory_bytes = row.number("memory_gib", 0) * 1024 * 1024 * 1024;
+    if (run.memory_bytes == 0) run.memory_bytes = 1e9 * row.number("memory_gb", 0);
     run.problem = layout_problem(run);
 }
 
-PublishedRun read_row(const Json& json) {
-    const Row row(json);
+PublishedRun read_row(const Json& json, const Json* meta) {
+    const Row row(json, meta);
     PublishedRun run;
     run.id = row.text("id");
     run.family = row.text("family");
@@ -225,12 +283,13 @@ std::vector<PublishedRun> read_runs(std::string_view text, const std::string& so
     } catch (const JsonError& error) {
         throw DataError(concat(source_name, ": ", error.what()));
     }
-    const Json* rows = document.find("rows");
+    const Json* rows = document.is_array() ? &document : document.find("rows");
     check<DataError>(rows != nullptr && rows->is_array(), source_name,
-                     ": required an object with a list \"rows\", got ", document.type_name());
+                     ": required a list of rows, or an object with a list \"rows\", got ",
+                     document.is_object() ? "an object without one" : document.type_name());
     check<DataError>(rows->begin() != rows->end(), source_name, ": \"rows\" is empty; required at least one run");
     std::vector<PublishedRun> runs;
-    for (const Json& row : *rows) runs.push_back(read_row(row));
+    for (const Json& row : *rows) runs.push_back(read_row(row, document.find("meta")));
     return runs;
 }
 

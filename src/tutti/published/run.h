@@ -68,9 +68,10 @@ struct PublishedRun {
     bool has(std::string_view word) const { return precision.find(word) != std::string::npos; }
 };
 
-// {"rows": [{...}]} with the fields of tests/published/runs.json. A field that is missing or null takes the usual value
-// for the software; a field of a wrong type becomes the row's problem. DataError for text that is no such document, or
-// that has no rows.
+// A list of rows, or {"rows": [{...}]}, with the fields of tests/published/runs.json; what all rows share may stand in
+// "meta": {"gpu": ..., "models": {MODEL: sizes}}. A field that is missing or null takes the usual value for the
+// software; one of a wrong type, or no size, becomes the row's problem. DataError for text that is no such document,
+// or that has no rows.
 std::vector<PublishedRun> read_runs(std::string_view json, const std::string& source_name);
 
 // The rows that the constants were fitted to, tests/published/runs.json: the program carries them.
