@@ -416,10 +416,53 @@ TEST(Fit, FindsTheConstantsThatMadeTheTimes) {
     EXPECT_THROW(simulate::read_physics(path), DataError);
 }
 
+// Every 40th row of nanotron's sweep (Ultrascale Playbook, 2025): ranks, tp, pp, micro batch, ZeRO stage, tokens a
+// second of a GPU. Pipelines over nodes stall or do not; 63 % of all rows were inside when one width served them all.
+TEST(Intervals, HoldLayoutsThatStall) {
+    struct Row {
+        bool small;
+        int ranks, tp, pp;
+        double micro_batch;
+        int zero;
+        double tokens_per_s;
+    };
+    const Row kRows[] = {
+        {true, 8, 8, 1, 16, 0, 28101},   {true, 16, 1, 8, 1, 1, 22949},   {true, 32, 4, 1, 16, 1, 32106},
+        {true, 32, 8, 1, 1, 0, 7161},    {true, 64, 1, 8, 1, 1, 19089},   {true, 64, 8, 1, 1, 1, 6624},
+        {true, 128, 2, 1, 4, 1, 25002},  {true, 128, 4, 1, 1, 1, 12269},  {true, 128, 8, 8, 2, 1, 1824},
+        {true, 256, 1, 1, 1, 0, 15700},  {true, 256, 1, 2, 1, 0, 3241},   {true, 256, 32, 4, 8, 1, 153},
+        {true, 512, 4, 4, 1, 1, 207},    {false, 16, 4, 1, 4, 1, 7290},   {false, 32, 2, 4, 2, 1, 6599},
+        {false, 32, 4, 2, 1, 0, 665},    {false, 64, 16, 1, 16, 0, 2298}, {false, 64, 16, 2, 1, 0, 93},
+        {false, 128, 8, 8, 8, 1, 3275},  {false, 128, 16, 1, 1, 0, 915},  {false, 256, 4, 1, 2, 0, 4626},
+        {false, 256, 4, 16, 1, 1, 1307}, {false, 256, 16, 8, 8, 1, 157},  {false, 512, 4, 2, 2, 1, 934},
+        {false, 512, 32, 4, 8, 1, 115}};
+    int inside = 0, rows = 0;
+    for (const Row& row : kRows) {
+        const PublishedRun run = nanotron(row.small, row.ranks, row.tp, row.pp, row.micro_batch, row.zero);
+        ASSERT_EQ(run.problem, "");
+        const double measured = run.tokens() / row.tokens_per_s / row.ranks;
+        inside += std::abs(std::log(seconds(run) / measured)) <= half_width(run) ? 1 : 0;
+        ++rows;
+    }
+    EXPECT_GE(inside, 0.7 * rows);
+    EXPECT_LE(inside, 0.9 * rows);
+    const auto width = [](int ranks, int tp, int pp) { return half_width(nanotron(false, ranks, tp, pp, 1, 0)); };
+    EXPECT_EQ(width(8, 1, 8), width(64, 8, 1));  // no pipeline, no group over nodes
+    EXPECT_LT(width(64, 8, 1), width(64, 4, 2));
+    EXPECT_EQ(width(64, 16, 1), width(64, 4, 2));
+    EXPECT_LT(width(64, 4, 2), width(256, 4, 2));
+}
+
 TEST(Intervals, AreWiderForSourcesNeverSeen) {
     using simulate::half_width;
     EXPECT_DOUBLE_EQ(half_width({"hopper", "tp in a node"}, true), 0.09);
-    EXPECT_DOUBLE_EQ(half_width({"hopper", "experts"}, false), 1.4 * 0.28);
+    EXPECT_DOUBLE_EQ(half_width({"hopper", "experts"}, false), 0.28);
+    EXPECT_DOUBLE_EQ(half_width({"hopper"}, false), half_width({"hopper", "kind without a width"}, false));
+    // The widest of several is more than 80 of 100 need.
+    EXPECT_DOUBLE_EQ(half_width({"ampere", "full recompute", "unfused attention"}, false),
+                     0.75 * half_width({"ampere", "full recompute"}, false));
+    const std::vector<std::string> mixture = {"hopper", "experts", "tp in a node", "pp interleaved"};
+    EXPECT_GE(half_width(mixture, false), half_width(mixture, true));
     // 17.9 % on average over sources never seen: 80 of 100 are within 1.6 times that.
     EXPECT_NEAR(half_width({"ampere", "full recompute"}, false), 1.6 * 0.179, 0.002);
     EXPECT_DOUBLE_EQ(half_width({"ampere", "full recompute"}, true), 0.12);

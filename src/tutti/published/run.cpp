@@ -319,6 +319,11 @@ std::vector<std::string> kinds_of(const PublishedRun& run) {
     add(run.ranks >= 256, "256 devices and more");
     add(run.software.attention == simulate::Attention::unfused, "unfused attention");
     kinds.push_back(run.software.name);
+    const bool across = run.ranks > domain, pipeline = run.pp > 1;
+    if (run.software.tp_stall > 0) {  // a system whose groups between nodes stall
+        add(across && (pipeline || run.tp > domain), "nanotron across nodes");
+        add(run.ranks >= (pipeline ? 256 : 512), "nanotron on 256 devices and more");
+    }
     return kinds;
 }
 
