@@ -199,7 +199,7 @@ TEST(Step, MoreOfAResourceIsNeverSlower) {
 TEST(Step, OlderProgramsAddGradientsAndWait) {
     const auto gpt = [](const char* fields) {
         return runs_of(concat(R"({"layers": 10, "hidden": 8192, "heads": 64, "mlp": "gelu", "gpu": "A100",
-            "precision": "fp16", "num_gpus": 2, "micro_batch": 1, "global_batch": 64, "recompute": "full",
+            "precision": "fp16", "micro_batch": 1, "global_batch": 64, "recompute": "full",
             "attn_impl": "unfused", )",
                               fields, "}"))
             .at(0);
@@ -210,25 +210,30 @@ TEST(Step, OlderProgramsAddGradientsAndWait) {
         change(changed.software);
         return seconds(changed) - seconds(run);
     };
-    PublishedRun run = gpt(R"("dp": 2, "software": "Megatron-LM 2021")");
+    PublishedRun run = gpt(R"("num_gpus": 2, "dp": 2, "software": "Megatron-LM 2021")");
     EXPECT_EQ(run.software.accumulate_bytes, 6);
     run.software.accumulate_bytes = 0;
     const double values = 12.0 * 8192 * 8192 * 10, rate = run.cluster.memory_bandwidth * physics.memory;
     EXPECT_NEAR(more(run, [](Traits& s) { s.accumulate_bytes = 6; }), 32 * 6 * values / rate, 1e-3);
-    EXPECT_EQ(gpt(R"json("dp": 2, "software": "Megatron-LM 2022 (Selene)")json").software.accumulate_bytes, 0);
+    EXPECT_EQ(
+        gpt(R"json("num_gpus": 2, "dp": 2, "software": "Megatron-LM 2022 (Selene)")json").software.accumulate_bytes, 0);
     // A forward, a second one and a backward of twice as many kernels; gaps between them count already.
     run.software.launches = 50;
     EXPECT_NEAR(more(run, [](Traits& s) { s.launches_block = true; }), 32 * 10 * 4 * 50 * physics.host_launch, 1e-3);
     // Each microbatch of a stage has two receives and two sends, of which two were hidden by the other stage's work.
-    const PublishedRun piped = gpt(R"("pp": 2, "software": "Megatron-DeepSpeed 2022")");
+    const PublishedRun piped = gpt(R"("num_gpus": 2, "pp": 2, "software": "Megatron-DeepSpeed 2022")");
     ASSERT_TRUE(piped.software.blocking_hops);
     const double message = 2.0 * 2048 * 8192 / (piped.cluster.link_bandwidth * physics.link) + physics.latency;
     EXPECT_NEAR(more(piped, [](Traits& s) { s.blocking_hops = false; }), -2 * 64 * message, 1e-3);
+    PublishedRun split = gpt(R"("num_gpus": 4, "tp": 2, "pp": 2, "software": "Megatron-DeepSpeed 2022")");
+    const double rest = 2.0 * 2048 * 8192 / 2 / (split.cluster.link_bandwidth * physics.link);  // one rank's other half
+    EXPECT_NEAR(more(split, [](Traits& s) { s.whole_gradients = true; }), (2 * 64 + 1) * rest, 1e-3);
+    EXPECT_TRUE(gpt(R"("num_gpus": 2, "pp": 2, "software": "Megatron-DeepSpeed 2021")").software.whole_gradients);
     // ZeRO-3: a latency for each weight in place of one for all of a layer, in both passes.
-    const PublishedRun sharded = gpt(R"("zero_stage": 3, "software": "DeepSpeed 2021")");
+    const PublishedRun sharded = gpt(R"("num_gpus": 2, "zero_stage": 3, "software": "DeepSpeed 2021")");
     ASSERT_EQ(sharded.software.gathers_a_layer, 4);
     EXPECT_NEAR(more(sharded, [](Traits& s) { s.gathers_a_layer = 1; }), -10 * 32 * 2 * 3 * 2 * physics.latency, 1e-6);
-    EXPECT_TRUE(gpt(R"("zero_stage": 3, "software": "metaseq FSDP 2021")").software.prefetches);
+    EXPECT_TRUE(gpt(R"("num_gpus": 2, "zero_stage": 3, "software": "metaseq FSDP 2021")").software.prefetches);
 }
 
 TEST(Step, ARowThatSaysHowIsTakenAtItsWord) {

@@ -356,10 +356,11 @@ StepTime step_of(const PublishedRun& run, const MachinePrices& price) {
             fullest = std::max(stage * std::ceil(per_stage) / per_stage, stage + head / p);
         }
         step.bubble = microbatches * (fullest - stage - head) + (p - 1) * bubble_share(run) * (stage + head / p);
-        const double bytes = micro.boundary() * (s.sequence_parallel ? 1 : 1.0 / run.tp);  // scattered on the way
-        const double hops =
-            2 * (p - 1) + (s.overlaps_hops ? 0 : (s.blocking_hops ? 4 : 2) * microbatches * run.virtual_stages);
-        step.pp = hops * price.message(bytes, price.reach(run.ranks - 1));
+        const auto message = [&](double bytes) { return price.message(bytes, price.reach(run.ranks - 1)); };
+        const double scattered = micro.boundary() * (s.sequence_parallel ? 1 : 1.0 / run.tp);
+        const double hop = message(scattered) + message(s.whole_gradients ? micro.boundary() : scattered);
+        const double steady = s.overlaps_hops ? 0 : (s.blocking_hops ? 2 : 1) * microbatches * run.virtual_stages;
+        step.pp = (p - 1 + steady) * hop;
     }
 
     // Gradients, and weights under ZeRO. A first or last stage holds the embedding or the head.

@@ -123,10 +123,12 @@ Traits traits_of(const Named& n) {
     } else if (has(n.attention, {"unfused"}) || has(s, {"2020", "2021", "alpa"})) {
         traits = megatron_2020();
         if (n.bf16) traits.accumulate_bytes = 10;  // f32 sums
-        // DeepSpeed's runtime/pipe/engine.py sends and receives in the order of its instructions; ZeRO-3 of 2021
-        // gathers weight by weight (runtime/zero/partition_parameters.py), and FSDP of that year a layer ahead.
-        if (has(s, {"deepspeed"})) {
+        // DeepSpeed's runtime/pipe/engine.py sends and receives in the order of its instructions, gradients whole until
+        // e2fdd254e of September 2021 (is_grad_partitioned; GPT-NeoX has a fork of before). Its ZeRO-3 of 2021 gathers
+        // weight by weight (runtime/zero/partition_parameters.py), FSDP of that year a layer ahead.
+        if (has(s, {"deepspeed", "neox"})) {
             traits.blocking_hops = true;
+            traits.whole_gradients = has(s, {"2020", "2021", "neox"});
             traits.gathers_a_layer = 4;
         }
         if (has(s, {"fsdp"})) traits.prefetches = true;

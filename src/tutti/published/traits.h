@@ -27,6 +27,7 @@ struct Traits {
     // Communication beside compute.
     bool overlaps_tp = true, overlaps_dp = true, overlaps_hops = true;
     bool blocking_hops = false;      // a stage's sends and receives one after another, in its order of work
+    bool whole_gradients = false;    // of a stage's input, sent by each rank of tp, and not a share by each
     bool gathers_context = false;    // keys and values of cp by a gather before attention, not around a ring beside it
     bool prefetches = true;          // ZeRO-3: the next layer's weights beside this one's compute
     bool gathers_once = false;       // ZeRO-3 with a pipeline: once a step, not once a microbatch
