@@ -57,8 +57,8 @@ TEST(Rows, AWrongTypeIsTheProblemOfItsRow) {
         {"gpu": "H100", "layers": 32, "hidden": 4096, "offload": 1}, {"layers": 32, "hidden": 4096}, 3)");
     EXPECT_EQ(runs.at(0).problem, "tp: required a number, got \"8\"");
     EXPECT_EQ(runs.at(1).problem, "offload: required true or false, got 1");
-    EXPECT_EQ(runs.at(2).problem, "gpu must be given");
-    EXPECT_EQ(runs.at(3).problem, "gpu must be given");
+    EXPECT_EQ(runs.at(2).problem, "gpu must be given, in the row or in meta");
+    EXPECT_EQ(runs.at(3).problem, "gpu must be given, in the row or in meta");
 }
 
 // Sizes that no run has were predicted, as minutes or as no number at all.
@@ -234,6 +234,20 @@ TEST(Step, OlderProgramsAddGradientsAndWait) {
     ASSERT_EQ(sharded.software.gathers_a_layer, 4);
     EXPECT_NEAR(more(sharded, [](Traits& s) { s.gathers_a_layer = 1; }), -10 * 32 * 2 * 3 * 2 * physics.latency, 1e-6);
     EXPECT_TRUE(gpt(R"("num_gpus": 2, "zero_stage": 3, "software": "metaseq FSDP 2021")").software.prefetches);
+}
+
+// torch.compile is asked for; a program of PyTorch that no line of the table knows was taken for Megatron-Core.
+TEST(Rows, ProgramsOfPyTorchAreEagerUnlessCompiled) {
+    for (const auto& [software, name] :
+         std::map<const char*, const char*>{{"PyTorch FSDP 2024", "pytorch-eager"},
+                                            {"DeepSpeed 0.14, ZeRO-2", "pytorch-eager"},
+                                            {"Lit-GPT 2023", "pytorch-eager"},
+                                            {"torchtitan 2024-12, eager", "pytorch-eager"},
+                                            {"FSDP2, torch.compile", "pytorch-compiled"},
+                                            {"torchtitan 2025-06", "pytorch-compiled"},
+                                            {"Megatron-LM FSDP", "megatron-core"},
+                                            {"NeMo 25.02", "megatron-core"}})
+        EXPECT_EQ(llama_8b(concat(R"("num_gpus": 8, "software": ")", software, "\"")).software.name, name) << software;
 }
 
 TEST(Step, ARowThatSaysHowIsTakenAtItsWord) {

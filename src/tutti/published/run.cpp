@@ -157,7 +157,7 @@ std::string house_of(const std::string& family) {
 }
 
 void read_machine(const Row& row, hardware::Cluster& c) {
-    check<UsageError>(!row.text("gpu").empty(), "gpu must be given");
+    check<UsageError>(!row.text("gpu").empty(), "gpu must be given, in the row or in meta");
     c = device_named(row.text("gpu"));
     const bool nodes = c.domain <= 8;  // the link ends at the node
     c.per_node = row.integer("gpus_per_node", c.per_node);

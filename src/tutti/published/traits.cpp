@@ -104,6 +104,13 @@ Traits xla() {
             .reserved_bytes = 1.5e9};
 }
 
+// Programs of PyTorch alone, and not of Megatron's layers.
+bool is_pytorch(const std::string& software) {
+    return has(software, {"eager", "compile", "torchtitan", "fsdp", "ddp", "pytorch", "deepspeed", "lit-gpt", "litgpt",
+                          "transformers", "accelerate", "olmo", "internlm"}) &&
+           !has(software, {"megatron", "mcore", "nemo"});
+}
+
 }  // namespace
 
 bool has(const std::string& text, std::initializer_list<const char*> words) {
@@ -145,9 +152,10 @@ Traits traits_of(const Named& n) {
     } else if (has(s, {"llm-foundry"})) {
         traits = composer();
         traits.gradient_bytes = has(s, {"pure"}) ? 2 : 4;  // the type of its mixed-precision mode
-    } else if (has(s, {"eager", "no compile", "compile off"})) {
-        traits = eager_fsdp();
-    } else if (has(s, {"compile", "torchtitan", "fsdp"})) {
+    } else if (is_pytorch(s) &&
+               (has(s, {"eager", "no compile", "compile off"}) || !has(s, {"compile", "torchtitan"}))) {
+        traits = eager_fsdp();  // where compilation is not asked for
+    } else if (is_pytorch(s)) {
         traits = compiled_fsdp();
         traits.overlaps_tp = has(s, {"async"});
         // A compiled loss, usual since 2025, keeps the 16-bit logits and their gradient.
