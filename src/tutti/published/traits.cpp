@@ -179,10 +179,9 @@ Traits traits_of(const Named& n) {
             traits.gathers_context = true;
         } else if (s.starts_with("megatron-lm 0.14")) {
             traits.overlaps_tp = traits.overlaps_hops = false;  // its defaults
-        } else if (s == "megatron-lm") {
-            traits.overlaps_dp = false;
+        } else if (s == "megatron-lm") {                        // 2023, without flags
             traits.attention = Attention::flash2;
-            traits.overlaps_tp = false;
+            traits.overlaps_tp = traits.overlaps_dp = traits.overlaps_hops = false;
         }
         // Transformer Engine's fused cross entropy, dispatchers that send one copy a node: 2025.
         if (has(s, {"25.", "26.", "moe_dev"})) {
