@@ -1,5 +1,7 @@
 // kernels/cuda/choices.cu: choices in the order of experts, what experts accept, and the order of rows that arrive.
 // Every element has one writer whose value follows from its place, so there are no atomics.
+#include <bit>
+
 #include "tutti/kernels/cuda/counting_sort.h"
 #include "tutti/kernels/cuda/fill.h"
 
@@ -75,39 +77,85 @@ __global__ void __launch_bounds__(Block::kBlockThreads) own_kernel(int64_t n, co
     if (i < n) accepted[i] = own[i];
 }
 
+// The order in which an expert takes its choices, as words of a key: weight, row, place; the smallest key first.
 struct Offers {
-    const int64_t* rows;
+    static constexpr int kWords = 3;
+    const int64_t* rows;  // 0 or more
     const float* weights;
     int64_t k;
-    // A NaN counts as larger than any number.
-    __device__ float weight(int32_t i) const {
-        if (weights == nullptr) return 0;
-        return weights[i] == weights[i] ? weights[i] : INFINITY;
+
+    __device__ uint64_t word(int w, int32_t i) const {
+        if (w == 2) return static_cast<uint64_t>(i);
+        if (w == 1) return static_cast<uint64_t>(rows[i / k]);
+        return weights == nullptr ? 0 : falling(weights[i]);
     }
-    __device__ bool is_before(int32_t i, int32_t j) const {
-        const float x = weight(i), y = weight(j);
-        if (x != y) return x > y;
-        const int64_t row = rows[i / k], other = rows[j / k];
-        return row != other ? row < other : i < j;
+    // Integers in the opposite order of floats; -0 is 0, and a NaN counts as larger than any number.
+    __device__ static uint32_t falling(float x) {
+        const uint32_t bits = std::bit_cast<uint32_t>(x == x ? (x == 0 ? 0.0f : x) : INFINITY);
+        return (bits & 0x80000000u) != 0 ? bits : ~bits & 0x7fffffffu;
     }
 };
 
-// Block e drops what expert e does not take: a thread counts the choices before one of this rank's.
+// A key of Offers, or the first bits of one: `shift` bits are missing at the end of word `word`, and all later words.
+struct KeyPart {
+    uint64_t of[Offers::kWords] = {};
+    int word = 0, shift = 0;
+
+    // -1, 0, 1: the key of choice i is smaller, begins with these bits, or is larger.
+    __device__ int compare(const Offers& offers, int32_t i) const {
+#pragma unroll
+        for (int w = 0; w < Offers::kWords; ++w) {
+            if (w > word) break;
+            const int missing = w == word ? shift : 0;
+            const uint64_t x = offers.word(w, i) >> missing, y = of[w] >> missing;
+            if (x != y) return x < y ? -1 : 1;
+        }
+        return 0;
+    }
+};
+
+// Block e drops what expert e does not take. The last key that it takes is found bit by bit: each bit counts the keys
+// that begin with the bits before it and a 0. Where all keys with the bits found so far are taken, the rest is not
+// sought. A choice is looked at once for each bit in which keys can differ, and is found in the cache.
 __global__ void __launch_bounds__(Block::kBlockThreads)
     accept_kernel(Offers offers, const int32_t* order, const float* counts, int64_t capacity, int64_t first, int64_t n,
                   int32_t* accepted) {
     const int64_t e = blockIdx.x;
     const int32_t count = static_cast<int32_t>(counts[e]);
     if (count <= capacity) return;
-    float sum = 0;  // counts are integers: exact in any order, as below
+    float sum = 0;  // counts are integers: exact in any order
     for (int64_t i = Block::rank(); i < e; i += Block::kThreads) sum += counts[i];
-    const int32_t begin = static_cast<int32_t>(Block::sum(sum));
+    order += static_cast<int32_t>(Block::sum(sum));
+
+    KeyPart last;
+    int32_t alike = count, left = static_cast<int32_t>(capacity);  // of keys that begin with `last`; of these are taken
+#pragma unroll
+    for (int w = 0; w < Offers::kWords; ++w) {
+        if (alike == left || left == 0) break;
+        float length = 0;  // bits of the longest word
+        for (int32_t m = Block::rank(); m < count; m += Block::kThreads)
+            length = fmaxf(length, static_cast<float>(std::bit_width(offers.word(w, order[m]))));
+        last.word = w;
+        last.shift = static_cast<int>(Block::max(length));
+        while (last.shift > 0 && alike != left) {
+            --last.shift;
+            int32_t zeros = 0;
+            for (int32_t m = Block::rank(); m < count; m += Block::kThreads)
+                zeros += last.compare(offers, order[m]) == 0 ? 1 : 0;
+            zeros = Block::sum(zeros);
+            if (zeros >= left) {
+                alike = zeros;
+            } else {
+                left -= zeros;
+                alike -= zeros;
+                last.of[w] |= uint64_t{1} << last.shift;
+            }
+        }
+    }
+    const int most = left > 0 ? 0 : -1;  // of compare()
     for (int32_t m = Block::rank(); m < count; m += Block::kThreads) {
-        const int32_t i = order[begin + m];
-        if (i < first || i >= first + n) continue;
-        int64_t before = 0;
-        for (int32_t other = 0; other < count; ++other) before += offers.is_before(order[begin + other], i) ? 1 : 0;
-        if (before >= capacity) accepted[i - first] = -1;
+        const int32_t i = order[m];
+        if (i >= first && i < first + n && last.compare(offers, i) > most) accepted[i - first] = -1;
     }
 }
 
