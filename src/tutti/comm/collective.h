@@ -24,6 +24,7 @@ enum class Kind : uint8_t {
 inline constexpr int kKinds = 8;
 std::string_view name_of(Kind kind);  // "all_reduce"
 inline bool is_message(Kind kind) { return kind == Kind::send || kind == Kind::receive; }
+inline bool is_reduction(Kind kind) { return kind == Kind::all_reduce || kind == Kind::reduce_scatter; }
 
 enum class Reduce : uint8_t { sum, max };
 

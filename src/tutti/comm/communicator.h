@@ -90,6 +90,10 @@ class Communicator {
     // operation of any group, to start a rank's send and receive together.
     virtual void start_messages() {}
 
+    // Takes the memory of `device` that reductions of `input` into `output` need, where the group adds there (world.h,
+    // adds_along_tree); else the first one takes it. Local.
+    virtual void reserve_reductions(Device&, DType /*input*/, DType /*output*/) {}
+
     virtual const Traffic& traffic(Kind kind) const { return traffic_[to_size(kind)]; }
     virtual Usage usage() const;
 

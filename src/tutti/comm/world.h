@@ -37,6 +37,15 @@ enum class SumOrder : uint8_t {
 // "tree", "fast", "auto".
 SumOrder sum_order_of(std::string_view name);
 
+// Whether a group of several devices keeps kReductionBytes of each for values of other ranks that have arrived to be
+// added, by us: the library adds into the type of its input alone. `automatic` keeps them where the library adds, too.
+inline bool adds_along_tree(SumOrder order, DType input, DType output) {
+    return order != SumOrder::fast || input != output;
+}
+// One size, from before the first step on: to free memory or to take more may wait for the whole device, whose kernels
+// may wait for other ranks.
+inline constexpr int64_t kReductionBytes = int64_t{64} << 20;
+
 // Of a world whose collectives work in the memory of its ranks' devices (kernels/backends.h).
 struct DeviceWorldOptions {
     SumOrder order = SumOrder::tree;

@@ -39,24 +39,14 @@ int message_ctas(const spec::RunSpec& run) {
     return static_cast<int>(std::clamp<int64_t>(kAll / channels, 1, kMost));
 }
 
-// As [comm] gpu and order say. Null: communication passes through the host's memory.
+// Null: communication passes through the host's memory.
 std::unique_ptr<comm::World> gpu_world(const spec::RunSpec& run, comm::World& world, Device& device) {
-    const kernels::Backend* backend = kernels::backend_of(device);
-    if (backend == nullptr || backend->world == nullptr || world.size() == 1 || run.comm.gpu == "host") return nullptr;
-    const std::vector<std::string> gpus = comm::device_identities(*world.everyone("GPUs"), device);
-    for (size_t r = 0; r < gpus.size(); ++r) {
-        const auto before = to_size(std::find(gpus.begin(), gpus.end(), gpus[r]) - gpus.begin());
-        if (before == r) continue;
-        check<UsageError>(run.comm.gpu == "auto", "[comm] gpu = \"", run.comm.gpu, "\": ranks ", before, " and ", r,
-                          " share ", gpus[r],
-                          ", which the library refuses; give each rank a GPU of its own, or set gpu = \"host\"");
-        return nullptr;
-    }
-    return backend->world(world, device,
-                          {.order = comm::sum_order_of(run.comm.order),
-                           .max_ctas = static_cast<int>(run.comm.max_ctas),
-                           .message_ctas = message_ctas(run),
-                           .timeout_s = run.comm.timeout_s});
+    if (!communicates_on_devices(run, world, device)) return nullptr;
+    return kernels::backend_of(device)->world(world, device,
+                                              {.order = comm::sum_order_of(run.comm.order),
+                                               .max_ctas = static_cast<int>(run.comm.max_ctas),
+                                               .message_ctas = message_ctas(run),
+                                               .timeout_s = run.comm.timeout_s});
 }
 
 // Communication runs beside products where gradients are reduced while the backward computes, where weights are
@@ -148,6 +138,20 @@ pipeline::PassOptions pass_options(const spec::RunSpec& run, const pipeline::Pip
             .offload_device = run.offload.activations ? offload_device : nullptr};
 }
 
+// The memory of sums over ranks in a step, besides those of gradients.
+void reserve_reductions(Engine& s) {
+    const auto reserve = [&](comm::Communicator* ranks, DType type) {
+        if (ranks != nullptr) ranks->reserve_reductions(s.ctx.device, type, type);
+    };
+    const bool gathers = s.run.parallel.cp_method == "all_gather";
+    if (s.run.parallel.tp > 1) reserve(&s.groups.over(mesh::kTp), spec::compute_dtype(s.run));
+    if (gathers) reserve(context_of(s.groups, gathers).ring, DType::f32);
+    if (s.scales) reserve(&s.groups.world(), DType::i32);
+    if (s.routing) reserve(&s.groups.world(), DType::i64);
+    for (comm::Communicator* ranks : {s.routers.microbatch, s.routers.step}) reserve(ranks, DType::f32);
+    for (comm::Communicator* ranks : ranks_of_scales(s.run, s.groups)) reserve(ranks, DType::i32);
+}
+
 // The share of a step, whose targets are counted over the ranks.
 BatchShard counted_share(parallel::Groups& groups) {
     BatchShard share = share_of(groups);
@@ -158,6 +162,21 @@ BatchShard counted_share(parallel::Groups& groups) {
 }
 
 }  // namespace
+
+bool communicates_on_devices(const spec::RunSpec& run, comm::World& world, const Device& device) {
+    const kernels::Backend* backend = kernels::backend_of(device);
+    if (backend == nullptr || backend->world == nullptr || world.size() == 1 || run.comm.gpu == "host") return false;
+    const std::vector<std::string> gpus = comm::device_identities(*world.everyone("GPUs"), device);
+    for (size_t r = 0; r < gpus.size(); ++r) {
+        const auto before = to_size(std::find(gpus.begin(), gpus.end(), gpus[r]) - gpus.begin());
+        if (before == r) continue;
+        check<UsageError>(run.comm.gpu == "auto", "[comm] gpu = \"", run.comm.gpu, "\": ranks ", before, " and ", r,
+                          " share ", gpus[r],
+                          ", which the library refuses; give each rank a GPU of its own, or set gpu = \"host\"");
+        return false;
+    }
+    return true;
+}
 
 Machine machine_of(const spec::RunSpec& run, const LocalRank& local, const std::string& offload_dir) {
     auto device = make_device(run.train.device, static_cast<int>(run.train.threads), local);
@@ -210,6 +229,7 @@ Engine::Engine(const spec::RunSpec& run_, comm::World& world, Machine machine, c
                         run.train.global_batch * run.train.seq_len);
         routers = routing_of(groups, run.model.moe.aux_loss == "global");
     }
+    reserve_reductions(*this);
 }
 
 void Engine::set_batches(const MakeBatches& make_batches) { batches = make_batches(ctx, counted_share(groups)); }

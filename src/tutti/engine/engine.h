@@ -35,6 +35,9 @@ struct Machine {
 };
 // The machine that [train] and [precision] ask for. UsageError when the machine of this process lacks it.
 Machine machine_of(const spec::RunSpec& run, const LocalRank& local, const std::string& offload_dir);
+// Whether ranks communicate in the memory of their devices, as [comm] gpu says: not where two ranks share a device, for
+// which it may not ask (UsageError). Collective.
+bool communicates_on_devices(const spec::RunSpec& run, comm::World& world, const Device& device);
 
 struct Engine;
 struct StepResult;

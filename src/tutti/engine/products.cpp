@@ -51,16 +51,28 @@ int kind_of(const autograd::Parameter& p) {
     return -1;
 }
 
+// The ranks that have parts of a tensor cut along `axes` and give it one scale; null: this rank alone.
+comm::Communicator* ranks_of_scale(const spec::RunSpec& run, parallel::Groups& groups, Axes axes) {
+    const std::optional<spec::Recipe> recipe = spec::recipe_of(run.precision);
+    const bool whole_tensors = recipe && recipe->x.along == 0 && run.precision.scale_over == "tensor";
+    return whole_tensors && !axes.empty() && groups.mesh().size(axes) > 1 ? &groups.over(axes) : nullptr;
+}
+
 }  // namespace
+
+std::vector<comm::Communicator*> ranks_of_scales(const spec::RunSpec& run, parallel::Groups& groups) {
+    std::vector<comm::Communicator*> all;
+    for (const Kind& kind : kKinds)
+        for (const Axes axes : {kind.x, kind.dy, kind.w})
+            if (!kind.of_experts || run.model.moe.experts > 0) all.push_back(ranks_of_scale(run, groups, axes));
+    std::erase(all, nullptr);
+    return all;
+}
 
 void choose_products(models::Model& model, const spec::RunSpec& run, parallel::Groups& groups) {
     const std::optional<spec::Recipe> recipe = spec::recipe_of(run.precision);
     if (!recipe) return;
-    const bool whole_tensors = recipe->x.along == 0 && run.precision.scale_over == "tensor";
-    const auto over = [&](Axes axes) -> comm::Communicator* {
-        const bool several = whole_tensors && !axes.empty() && groups.mesh().size(axes) > 1;
-        return several ? &groups.over(axes) : nullptr;
-    };
+    const auto over = [&](Axes axes) { return ranks_of_scale(run, groups, axes); };
     // The blocks are between the first module, the embedding or the input, and the last, the head or the loss.
     const std::vector<autograd::Unit*> units = model.units(model.all());
     check(static_cast<int64_t>(units.size()) == run.model.layers + 2, "a model of ", run.model.layers, " blocks has ",

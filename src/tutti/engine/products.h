@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "tutti/models/model.h"
 #include "tutti/nn/delayed.h"
@@ -16,6 +17,9 @@ namespace tutti::engine {
 // Gives the linear layers and experts of the blocks that precision.recipe quantizes their rule; leaves all others.
 // Collective over the groups of tp, cp and etp.
 void choose_products(models::Model& model, const spec::RunSpec& run, parallel::Groups& groups);
+
+// The groups of several ranks that give a tensor one scale. Makes no group after choose_products().
+std::vector<comm::Communicator*> ranks_of_scales(const spec::RunSpec& run, parallel::Groups& groups);
 
 // UsageError, with what to set, where the device's kernels would have to multiply codes and do not multiply these.
 void check_products(const spec::RunSpec& run, ops::Context& ctx);

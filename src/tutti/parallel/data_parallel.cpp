@@ -100,7 +100,7 @@ void DataParallel::add_state(const std::vector<Parameter*>& parameters) {
                      .frozen = parameters.front()->frozen(),
                      .owned = first && groups_.coordinate(copies - cut) == 0,
                      .compute = parameters.front()->type(options_.compute),
-                     .gradients = parameters.front()->training == Training::counted ? DType::f32 : options_.gradients,
+                     .gradients = stored_gradients(*parameters.front()),
                      .seed = options_.seed,
                      .masters = options_.masters,
                      .masters_device = options_.masters_device,
@@ -111,7 +111,29 @@ void DataParallel::add_state(const std::vector<Parameter*>& parameters) {
     }
     state->flat = std::make_unique<FlatUnit>(ctx_, parameters, flat);
     for (const Parameter* p : parameters) states_of_[p] = state.get();
+    if (!state->frozen()) reserve_reductions(*state);
     states_.push_back(std::move(state));
+}
+
+// A gradient that counts, such as the load of an expert, is exact.
+DType DataParallel::stored_gradients(const Parameter& p) const {
+    return p.training == Training::counted ? DType::f32 : options_.gradients;
+}
+
+// In which shards are sent to be added.
+DType DataParallel::sent_gradients(const Parameter& p) const {
+    const DType stored = stored_gradients(p);
+    return stored == DType::f32 && p.training == Training::updated ? options_.reduce : stored;
+}
+
+void DataParallel::reserve_reductions(const State& state) {
+    const Parameter& p = *state.flat->parameters().front();
+    const DType stored = stored_gradients(p), sent = options_.zero == Zero::none ? stored : sent_gradients(p);
+    if (state.shards != nullptr) {
+        state.shards->reserve_reductions(ctx_.device, sent, stored);
+        if (reduces_each_microbatch()) state.shards->reserve_reductions(ctx_.device, sent, DType::f32);
+    }
+    state.replicas->reserve_reductions(ctx_.device, stored, stored);
 }
 
 void DataParallel::allocate_magnitudes() {
@@ -127,6 +149,8 @@ void DataParallel::allocate_magnitudes() {
         int64_t groups = 0;
         for (const State* state : m.states) groups += state->flat->coded()->groups();
         m.all = ops::empty(ctx_, {groups}, DType::i32, Purpose::optimizer);
+        for (comm::Communicator* ranks : {m.shards, m.parts})
+            if (ranks != nullptr) ranks->reserve_reductions(ctx_.device, DType::i32, DType::i32);
         int64_t first = 0;
         for (State* state : m.states) {
             CodedWeights& coded = *state->flat->coded();
@@ -417,10 +441,10 @@ void DataParallel::start_reduction(State& state) {
         flat.allocate_gradient_shard();
     else
         state.received = ops::empty(ctx_, flat.gradient_shard().shape(), DType::f32, Purpose::communication);
-    const bool rounds = options_.reduce != DType::f32 && flat.gradients().dtype() == DType::f32 &&
-                        flat.parameters().front()->training == Training::updated;
+    const DType type = sent_gradients(*flat.parameters().front());
+    const bool rounds = type != flat.gradients().dtype();
     if (rounds) {
-        state.sent = ops::cast(ctx_, flat.gradients(), options_.reduce, Purpose::communication);
+        state.sent = ops::cast(ctx_, flat.gradients(), type, Purpose::communication);
         if (options_.zero >= Zero::gradients) flat.free_gradients();
     }
     state.reduction = state.shards->reduce_scatter(rounds ? state.sent : flat.gradients(),

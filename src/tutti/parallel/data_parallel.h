@@ -132,6 +132,9 @@ class DataParallel final : public autograd::Hooks {
 
     State& state_of(const autograd::Parameter* parameter) { return *states_of_.at(parameter); }
     void add_state(const std::vector<autograd::Parameter*>& parameters);
+    DType stored_gradients(const autograd::Parameter& p) const;
+    DType sent_gradients(const autograd::Parameter& p) const;
+    void reserve_reductions(const State& state);
     void allocate_magnitudes();
     void find_magnitudes();
     bool sharded_weights() const { return options_.zero == Zero::weights; }

@@ -126,6 +126,12 @@ Pricer::Layout Pricer::sizes_of(const spec::RunSpec& run, const LayerProbe& prob
     l.expert_shards = std::max(1.0, request_.gpus / (real(p.pp) * real(p.ep) * real(p.etp) * l.replicas));
     l.dense_over = prices_.group(static_cast<int>(l.shards), static_cast<int>(p.tp));
     l.experts_over = prices_.group(static_cast<int>(l.expert_shards), static_cast<int>(p.ep * p.etp));
+    // A probe has the memory of its own sums: over tp, and over cp or the ranks of experts as ZeRO-0 adds.
+    const bool mixture = run.model.moe.experts > 0;
+    const int of_run = p.zero == 0 ? l.shards * l.replicas > 1 : (l.shards > 1) + (l.replicas > 1);
+    const int of_experts = mixture && p.zero > 0 && l.replicas > 1 ? 1 : 0, of_probe = p.cp > 1 || mixture ? 1 : 0;
+    if (rehearsal::device_sums(run, target_, request_.gpus))
+        l.sums = static_cast<double>(comm::kReductionBytes) * std::max(0, of_run + of_experts - of_probe);
     l.tied = run.model.tie_embeddings && p.pp == 1;
     l.units.reserve(probe.kind_of_layer.size() + 2);
     l.units.push_back(&probe.embedding);
@@ -320,6 +326,7 @@ Price Pricer::state_of(const Layout& l, std::span<const Stage* const> stages, bo
         sharded += shard_of(stage->dense, l.shards) + shard_of(stage->experts, l.expert_shards);
     }
     Price price;
+    price.bytes = l.sums;
     const double weights = l.of_value(Purpose::weights) * (p.zero >= 3 ? sharded : whole);
     const double owned = p.zero >= 1 ? sharded : whole;
     (run.offload.params ? price.offloaded : price.bytes) += weights;

@@ -320,7 +320,7 @@ Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ra
     Recorder recorder;
     const AssumedValues assumed(target.expert_loads);
     std::vector<Mark> marks;
-    comm::MetaWorld world(rank, ranks, &recorder);
+    comm::MetaWorld world(rank, ranks, &recorder, device_sums(run, target, ranks));
     const kernels::KernelTable table = kernels::meta_table(*target.kernels);
     engine::Engine* at_work = nullptr;
     const auto mark = [&] {

@@ -12,6 +12,8 @@
 #include "tutti/base/error.h"
 #include "tutti/models/flops.h"
 #include "tutti/optim/rules.h"
+#include "tutti/spec/toml.h"
+#include "tutti/spec/validate.h"
 
 namespace tutti::rehearsal {
 namespace {
@@ -291,6 +293,80 @@ double flops_by_formula(spec::RunSpec run, bool recomputed) {
     const models::TokenFlops again = models::hardware_flops(outline, run.train.seq_len, run.recompute.policy);
     const double more = recomputed ? again.matmul - model.matmul + attention_forward : 0;
     return tokens * (model.matmul + 3.5 * attention_forward + more);
+}
+
+// GPUs add values of other ranks along a tree: 64 MiB for each group that adds, from before the step to its end. The
+// same runs through the memory of the host have none.
+TEST(RehearsedMemory, SumsOfGpusTakeMemoryBeforeTheStep) {
+    using Names = std::vector<std::string>;
+    struct Layout {
+        int ranks;
+        Names groups, set;
+        int64_t fast = 0;  // groups that add along the tree with comm.order = "fast"
+    };
+    const auto mixture = [](Names set) {
+        for (const char* key : {"model.preset=moe-tiny", "model.moe.aux_loss=global", "model.moe.capacity_factor=1.25"})
+            set.emplace_back(key);
+        return set;
+    };
+    const Layout layouts[] = {
+        {1, {}, {}},
+        {2, {"dp"}, {"parallel.zero=0"}},
+        {2, {"dp_shard"}, {"parallel.zero=1"}},
+        {2, {"dp_shard"}, {"parallel.zero=2", "parallel.accumulate=shard"}},
+        {2, {"dp_shard"}, {"parallel.zero=3"}},
+        {2, {"dp_shard"}, {"parallel.zero=2", "precision.reduce=bf16"}, 1},
+        {4, {"dp_shard", "dp_replicate"}, {"parallel.zero=2", "parallel.dp_replicate=2"}},
+        {2, {"tp"}, {"parallel.tp=2"}},
+        {2, {"tp"}, {"parallel.tp=2", "parallel.sequence_parallel=false"}},
+        {4, {"dp_shard", "tp"}, {"parallel.tp=2"}},
+        {2, {"cp"}, {"parallel.cp=2"}},
+        {2, {"cp", "cp_ring"}, {"parallel.cp=2", "parallel.cp_method=all_gather"}},
+        {2, {}, {"parallel.pp=2", "model.tie_embeddings=false"}},
+        {2, {"pp 0,1"}, {"parallel.pp=2"}},  // the matrix of both stages
+        {4, {"dp_shard", "pp 0,1"}, {"parallel.pp=2", "parallel.schedule=zb-h1"}},
+        {2, {}, {"parallel.strategy=parameter_server", "parallel.zero=0"}},  // the server adds what messages bring
+        {2, {"dp_shard", "world"}, {"precision.recipe=delayed"}},
+        {4, {"dp_shard", "tp", "tp+cp", "world"}, {"precision.recipe=delayed", "parallel.tp=2"}},
+        {4, {"cp", "tp", "tp+cp"}, {"precision.recipe=tensor", "parallel.tp=2", "parallel.cp=2"}},
+        {2, {"dp_shard", "edp", "tp+cp+dp", "world"}, mixture({})},
+        {4, {"dp_shard", "edp", "tp+cp+dp", "world"}, mixture({"parallel.ep=2"})},
+        {4, {"dp_shard", "edp", "tp", "tp+cp", "tp+cp+dp", "world"}, mixture({"parallel.tp=2", "parallel.etp=2"})},
+    };
+    const Target direct = target_named("h100", ComputeType::bf16, 1);
+    Target through_host = direct;
+    through_host.through_host = true;
+    for (const Layout& layout : layouts)
+        for (const std::string order : {"tree", "auto", "fast"}) {
+            Names set = {"model.preset=llama-tiny", "train.seq_len=64",    "train.micro_batch=2",
+                         "train.global_batch=16",   "comm.order=" + order, "data.train=unread.txt"};
+            set.insert(set.end(), layout.set.begin(), layout.set.end());
+            SCOPED_TRACE(testing::PrintToString(set));
+            spec::RunSpec run = spec::parse_text("", "test", set);
+            spec::validate(run, layout.ranks);
+            const Rehearsal sums = rehearse(run, direct, layout.ranks, 0);
+            const Rehearsal none = rehearse(run, through_host, layout.ranks, 0);
+            const auto groups = order == "fast" ? layout.fast : static_cast<int64_t>(layout.groups.size());
+            const int64_t bytes = groups * comm::kReductionBytes;
+            const auto more = [](const MemoryByPurpose& a, const MemoryByPurpose& b) {
+                return a[Purpose::communication] - b[Purpose::communication];
+            };
+            EXPECT_EQ(more(sums.program.memory.front().bytes, none.program.memory.front().bytes), bytes);
+            EXPECT_EQ(more(sums.program.memory.back().bytes, none.program.memory.back().bytes), bytes);
+            EXPECT_EQ(sums.memory.peak() - none.memory.peak(), bytes);
+            run.comm.gpu = "host";
+            EXPECT_EQ(rehearse(run, direct, layout.ranks, 0).memory.peak(), none.memory.peak());
+            // The groups that add in the step, besides those that add numbers of the host alone.
+            std::set<std::string> adding(layout.groups.begin(), layout.groups.end());
+            for (const Action& action : sums.program.actions)
+                if (const auto* begin = std::get_if<BeginOperation>(&action.what);
+                    begin != nullptr && comm::is_reduction(begin->operation.kind))
+                    adding.insert(sums.program.groups[begin->group].name);
+            std::set<std::string> expected(layout.groups.begin(), layout.groups.end());
+            for (const char* of_host : {"dp", "world"})
+                if (adding.contains(of_host)) expected.insert(of_host);
+            EXPECT_EQ(adding, expected);
+        }
 }
 
 TEST(RehearsedFlops, AreThoseOfTheModel) {

@@ -65,6 +65,15 @@ Target target_named(const std::string& name, ComputeType compute_type, int threa
                             spec::nearest(name, names), ". Known: ", joined(names)));
 }
 
+std::optional<comm::SumOrder> device_sums(const spec::RunSpec& run, const Target& target, int ranks) {
+    if (ranks == 1 || target.through_host || run.comm.gpu == "host") return std::nullopt;
+    for (const kernels::Backend& backend : kernels::backends())
+        for (const ComputeType type : {ComputeType::f32, ComputeType::tf32})
+            if (backend.world != nullptr && backend.table(type) == target.kernels)
+                return comm::sum_order_of(run.comm.order);
+    return std::nullopt;
+}
+
 bool is_cpu_model(const std::string& name) {
     const auto models = cpu_models(1);
     return std::any_of(models.begin(), models.end(), [&](const auto& model) { return model.name == name; });

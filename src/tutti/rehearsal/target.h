@@ -2,6 +2,7 @@
 // kernels, its threads and the shapes alone.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,7 +15,8 @@ namespace tutti::rehearsal {
 
 struct Target {
     const kernels::KernelTable* kernels = nullptr;
-    MetaTarget device;  // memory_bytes 0: not known
+    MetaTarget device;          // memory_bytes 0: not known
+    bool through_host = false;  // ranks communicate in the memory of their host, whatever [comm] gpu says
     // Choices of each expert of a mixture relative to the others, on every rank and in every layer; empty: even.
     std::vector<double> expert_loads = {};
 };
@@ -31,6 +33,8 @@ Target target_for(const hardware::Cluster& cluster, ComputeType compute_type);
 // nearest, and for tf32 on a CPU.
 Target target_named(const std::string& name, ComputeType compute_type, int threads,
                     const std::vector<std::string>& changes = {});
+// The order in which the devices of `ranks` ranks add; none where they communicate in the memory of the host.
+std::optional<comm::SumOrder> device_sums(const spec::RunSpec& run, const Target& target, int ranks);
 bool is_cpu_model(const std::string& name);
 std::vector<std::string> target_names();
 

@@ -156,7 +156,9 @@ engine::Machine Run::prepare() {
     const auto ranks = world_.everyone("data, kernels and memory");
     for (const auto& data : session_.data) check_same(*ranks, kinds_of(data, machine));
     if (!options_.force) check_least_memory(*ranks, run_, options_.factories, *machine.device);
-    auto rehearsed = rehearse_stages(rehearsal::target_of(machine), *ranks, *machine.device);
+    rehearsal::Target target = rehearsal::target_of(machine);
+    target.through_host = !engine::communicates_on_devices(run_, world_, *machine.device);
+    auto rehearsed = rehearse_stages(target, *ranks, *machine.device);
     if (first_rank() && data_)
         for (const std::string& warning : data_->warnings) console_.warn(warning);
     if (machine.tuning)

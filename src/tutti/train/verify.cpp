@@ -434,7 +434,8 @@ VerifyOutcome verify(const VerifyOptions& options) {
         auto machine = engine::machine_of(options.run, local, offload_dir);
         if (!options.force)
             check_least_memory(*world.everyone("least memory"), options.run, options.factories, *machine.device);
-        const rehearsal::Target target = rehearsal::target_of(machine);
+        rehearsal::Target target = rehearsal::target_of(machine);
+        target.through_host = !engine::communicates_on_devices(options.run, world, *machine.device);
         const auto rehearsed = rehearsal::rehearse(options.run, target, world.size(), world.rank(), options.factories);
         std::vector<MemoryNeed> needs = needs_of(rehearsed.memory, *machine.device);
         if (world.rank() == 0)

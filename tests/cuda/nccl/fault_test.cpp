@@ -225,6 +225,7 @@ const std::vector<Cause> kTimedOutAndTold = {Cause::timed_out, Cause::told};
 TEST(NcclFaults, ARankThatFreesMemoryDuringAnOperationIsReleased) {
     const auto own = [](World&, Device& device, Communicator& group) {
         const Tensor x = ones(device, 8), y = ones(device, 8);
+        group.reserve_reductions(device, DType::f32, DType::f32);
         static_cast<void>(ones(device, 16 << 20));  // a segment that is free now
         const Work first = group.all_reduce(x);
         device.memory().trim();

@@ -27,11 +27,21 @@ class CompleteOperation final : public Operation {
 class MetaCommunicator final : public Communicator {
   public:
     MetaCommunicator(std::string name, std::vector<int> ranks, int rank, Progress& progress, FlightRecorder& recorder,
-                     CommunicationObserver* observer)
-        : Communicator(std::move(name), std::move(ranks), rank, progress, recorder), observer_(observer) {}
+                     CommunicationObserver* observer, std::optional<SumOrder> order)
+        : Communicator(std::move(name), std::move(ranks), rank, progress, recorder),
+          observer_(observer),
+          order_(order) {}
+
+    void reserve_reductions(Device& device, DType input, DType output) override {
+        if (!order_ || size() == 1 || arrived_.defined() || !adds_along_tree(*order_, input, output)) return;
+        arrived_ = Tensor::empty(device, {kReductionBytes}, DType::u8, Purpose::communication);
+    }
 
   protected:
     std::shared_ptr<Operation> start(Collective collective, uint64_t sequence) override {
+        const Tensor &input = collective.input, &output = collective.output;
+        if (is_reduction(collective.kind) && !input.device().host_readable())
+            reserve_reductions(input.device(), input.dtype(), output.dtype());
         if (observer_ != nullptr) observer_->begins(*this, sequence, collective);
         return std::make_shared<CompleteOperation>(std::move(collective), name(), sequence);
     }
@@ -43,21 +53,24 @@ class MetaCommunicator final : public Communicator {
 
   private:
     CommunicationObserver* observer_;
+    std::optional<SumOrder> order_;
+    Tensor arrived_;  // of other ranks, to be added
 };
 
 }  // namespace
 
-MetaWorld::MetaWorld(int rank, int size, CommunicationObserver* observer)
+MetaWorld::MetaWorld(int rank, int size, CommunicationObserver* observer, std::optional<SumOrder> order)
     : rank_(rank),
       size_(size),
       observer_(observer),
+      order_(order),
       progress_(std::make_shared<SilentNotifier>(), std::numeric_limits<double>::max(), false) {
     check<UsageError>(0 <= rank && rank < size, "rank ", rank, " of a world of ", size, ": required 0 <= rank < size");
 }
 
 std::unique_ptr<Communicator> MetaWorld::group(const std::string& name, const std::vector<int>& ranks) {
     auto group =
-        std::make_unique<MetaCommunicator>(name, ranks, place_in(name, ranks), progress_, recorder_, observer_);
+        std::make_unique<MetaCommunicator>(name, ranks, place_in(name, ranks), progress_, recorder_, observer_, order_);
     if (observer_ != nullptr) observer_->joins(*group);
     return group;
 }

@@ -1,8 +1,9 @@
 // comm/meta/meta_world.h: a world without peers, of any size and seen from any rank. Every operation is complete as
 // soon as it has begun, and no value moves. Communicator checks and counts operations (calls, bytes, bytes over links)
-// as in every backend, so a rehearsed step has the communication of a real one.
+// as in every backend, so a rehearsed step has the communication of a real one, and the memory of its sums.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,8 +22,9 @@ class CommunicationObserver {
 
 class MetaWorld final : public World {
   public:
-    // UsageError unless 0 <= rank < size. `observer` may be null.
-    MetaWorld(int rank, int size, CommunicationObserver* observer = nullptr);
+    // UsageError unless 0 <= rank < size. `observer` may be null. `order`: that of ranks' devices, which add in their
+    // own memory (nccl/); none: the host adds.
+    MetaWorld(int rank, int size, CommunicationObserver* observer = nullptr, std::optional<SumOrder> order = {});
 
     int rank() const override { return rank_; }
     int size() const override { return size_; }
@@ -35,6 +37,7 @@ class MetaWorld final : public World {
   private:
     int rank_, size_;
     CommunicationObserver* observer_;
+    std::optional<SumOrder> order_;
     FlightRecorder recorder_;
     Progress progress_;
 };

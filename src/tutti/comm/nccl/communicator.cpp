@@ -108,14 +108,6 @@ bool NcclOperation::look() {
 
 // --- the group -------------------------------------------------------------------------------------------------------
 
-Scratch::Scratch() {
-    void* place = nullptr;
-    check_cuda(cudaMalloc(&place, static_cast<size_t>(kBytes)), "cudaMalloc of ", kBytes, " bytes for sums over ranks");
-    data_ = static_cast<std::byte*>(place);
-}
-
-Scratch::~Scratch() { cudaFree(data_); }
-
 Hosts hosts_of(const std::vector<std::string>& of_rank) {
     const auto ranks = static_cast<int>(of_rank.size());
     const auto local = static_cast<int>(std::count(of_rank.begin(), of_rank.end(), of_rank.front()));
@@ -247,6 +239,11 @@ Work NcclCommunicator::begin(Collective collective) {
     return host_->begin(std::move(collective));
 }
 
+void NcclCommunicator::reserve_reductions(Device&, DType input, DType output) {
+    if (size() == 1 || arrived_.defined() || !adds_along_tree(options_.order, input, output)) return;
+    arrived_ = Tensor::empty(device_, {kReductionBytes}, DType::u8, Purpose::communication);
+}
+
 const Traffic& NcclCommunicator::traffic(Kind kind) const {
     const Traffic &here = Communicator::traffic(kind), &there = host_->traffic(kind);
     return both_ = {here.calls + there.calls, here.bytes + there.bytes, here.sent + there.sent};
@@ -271,8 +268,7 @@ std::shared_ptr<Operation> NcclCommunicator::start(Collective c, uint64_t sequen
     }
     // Before the stream is told to wait: a buffer's data() joins the work that uses the buffer.
     for (const Tensor* x : {&c.input, &c.output}) static_cast<void>(x->view());
-    if (!scratch_ && (c.kind == Kind::all_reduce || c.kind == Kind::reduce_scatter))
-        scratch_ = std::make_unique<Scratch>();
+    if (is_reduction(c.kind)) reserve_reductions(device_, c.input.dtype(), c.output.dtype());
     side_->begin(recorder_.traces());
     launch(c);
     const std::shared_ptr<SideWork> work = last_ = side_->end();
@@ -395,10 +391,10 @@ Result NcclCommunicator::launch_alone(const Collective& c) {
     throw Error(concat("no operation of a group on GPU memory: ", name_of(c.kind)));
 }
 
-// Elements of a rank's piece for which the scratch memory suffices (sum_piece).
+// Elements of a rank's piece for which `arrived_` suffices (sum_piece).
 int64_t NcclCommunicator::longest_piece(DType type) const {
     const int64_t partial = hosts_.count > 1 ? hosts_.count * size_of(sum_type(type)) : 0;
-    return std::max<int64_t>(1, (Scratch::kBytes - 16) / (size() * size_of(type) + partial));
+    return std::max<int64_t>(1, (kReductionBytes - 16) / (size() * size_of(type) + partial));
 }
 
 // Writes the sum over all ranks of this rank's piece, of type `out`. The ranks of a host exchange the pieces of those
@@ -408,7 +404,7 @@ void NcclCommunicator::sum_piece(const Collective& c, const Pieces& piece, int64
     const int hosts = hosts_.count, local = hosts_.local, host = rank() / local, place = rank() % local;
     const DType type = c.input.dtype(), partial = hosts > 1 ? sum_type(type) : out;
     const int64_t element = size_of(type), stride = longest * element, partial_stride = longest * size_of(partial);
-    std::byte* const arrived = scratch_->data();
+    std::byte* const arrived = arrived_.view().as<std::byte>();
     std::byte* const sums = arrived + (size() * stride + 15) / 16 * 16;
     const auto of_place = [&](int h, int p) { return piece(h * local + p); };
     together(name_of(c.kind), [&] {
@@ -487,7 +483,7 @@ void NcclCommunicator::all_reduce(const Collective& c) {
     const int n = size();
     const int64_t bytes = c.input.bytes();
     if (bytes * n > kSmall) return sum_in_place(c);
-    std::byte* arrived = scratch_->data();
+    std::byte* arrived = arrived_.view().as<std::byte>();
     void* x = c.output.view().data;
     call("all_reduce", [&] {
         guard_.check(api().all_gather(x, arrived, static_cast<size_t>(bytes), kBytes, comm_, native()), "all_reduce",

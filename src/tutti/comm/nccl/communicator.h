@@ -41,21 +41,6 @@ class NcclOperation final : public Operation {
     std::optional<TimeSpan> times_;
 };
 
-// GPU memory for values that arrive to be summed. Of one size: cudaFree waits for the whole GPU, where another rank's
-// kernels may be awaited, so none is called while the group works.
-class Scratch {
-  public:
-    static constexpr int64_t kBytes = 64 << 20;
-    Scratch();
-    ~Scratch();
-    Scratch(const Scratch&) = delete;
-    Scratch& operator=(const Scratch&) = delete;
-    std::byte* data() const { return data_; }
-
-  private:
-    std::byte* data_ = nullptr;
-};
-
 // How the ranks of a group lie on hosts: rank = host * local + place. One host where they have no such order, or where
 // local is no power of two: the tree of tree_reduce.h then has no subtree for a host.
 struct Hosts {
@@ -75,6 +60,7 @@ class NcclCommunicator final : public Communicator {
 
     Work begin(Collective collective) override;
     void start_messages() override;
+    void reserve_reductions(Device& device, DType input, DType output) override;
     const Traffic& traffic(Kind kind) const override;
     Usage usage() const override;
 
@@ -135,9 +121,9 @@ class NcclCommunicator final : public Communicator {
     std::shared_ptr<SideWork> last_, last_messages_;
     Comm root_ = nullptr, comm_ = nullptr, message_comm_ = nullptr;
     Hosts hosts_;
-    std::unique_ptr<Scratch> scratch_;  // from the first reduction on
-    std::vector<Message> messages_;     // begun and not started
-    mutable Traffic both_;              // of the host's communicator and this one
+    Tensor arrived_;                 // values of other ranks, to be added: kReductionBytes
+    std::vector<Message> messages_;  // begun and not started
+    mutable Traffic both_;           // of the host's communicator and this one
 };
 
 }  // namespace tutti::comm::nccl
