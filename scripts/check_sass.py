@@ -44,6 +44,7 @@ WIDE = [
     (r"swiglu_kernel<\d, [84],", 0, 0),
     (r"swiglu_backward_kernel<\d, [84],", 0, 0),
     (r"cross_entropy_kernel<\S+, [84],", 50, 6),
+    (r"word_kernel<", 0, 4),  # of f32 into 16 bits, 8 bytes each
 ]
 # Kernels with products of warp groups: the pattern of the name, the products (HGMMA), how often the source starts some and
 # waits for some. Where ptxas runs them one after the other (its notes C7510 to C7514), each has a start and a wait.

@@ -61,6 +61,13 @@ struct Call {
     }
 };
 
+// NCCL copies a message 16 bytes at a time only where both addresses are multiples of 16 (src/device/common_kernel.h,
+// reduceCopy).
+std::atomic<int64_t> unaligned_bytes{0};
+void look_at(const void* data, size_t bytes) {
+    if (bytes > 16 && reinterpret_cast<uintptr_t>(data) % 16 != 0) unaligned_bytes += static_cast<int64_t>(bytes);
+}
+
 struct Mail {
     const void* data;
     size_t bytes;
@@ -571,10 +578,12 @@ Result ncclBroadcast(const void* from, void* to, size_t count, Type type, int ro
 }
 Result ncclSend(const void* from, size_t count, Type type, int to, Comm comm, void* stream) {
     ++messages;
+    look_at(from, count * size_of(type));
     return message({true, const_cast<void*>(from), count * size_of(type), to, comm, static_cast<cudaStream_t>(stream)});
 }
 Result ncclRecv(void* to, size_t count, Type type, int from, Comm comm, void* stream) {
     ++messages;
+    look_at(to, count * size_of(type));
     return message({false, to, count * size_of(type), from, comm, static_cast<cudaStream_t>(stream)});
 }
 
@@ -592,6 +601,7 @@ int64_t fake_nccl_bytes_between(int of_host) {
         if (ranks.first / of_host != ranks.second / of_host) bytes += sent;
     return bytes;
 }
+int64_t fake_nccl_unaligned() { return unaligned_bytes; }  // of messages that NCCL would copy byte by byte
 int fake_nccl_running() { return running; }
 int64_t fake_nccl_host_us() { return host_us; }
 int64_t fake_nccl_calls() { return started; }  // of collectives and groups of messages

@@ -5,7 +5,8 @@ target_compile_definitions(fake_nccl PRIVATE TUTTI_CUDA_EMULATED)
 target_include_directories(fake_nccl PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(fake_nccl PRIVATE tutti_options)
 
-add_executable(cuda_nccl_tests nccl/nccl_test.cpp nccl/pipeline_test.cpp nccl/training_test.cpp)
+add_executable(cuda_nccl_tests nccl/nccl_test.cpp nccl/pipeline_test.cpp nccl/training_test.cpp
+  nccl/tree_sum_test.cpp)
 add_executable(cuda_nccl_fault_tests nccl/fault_test.cpp)
 foreach(test cuda_nccl_tests cuda_nccl_fault_tests)
   target_compile_definitions(${test} PRIVATE TUTTI_FAKE_NCCL="$<TARGET_FILE:fake_nccl>")

@@ -40,6 +40,7 @@ class FakeNccl {
     int64_t bytes_between(int of_host) const {
         return reinterpret_cast<int64_t (*)(int)>(dlsym(library_, "fake_nccl_bytes_between"))(of_host);
     }
+    int64_t unaligned() const { return reinterpret_cast<int64_t (*)()>(dlsym(library_, "fake_nccl_unaligned"))(); }
     int running() const { return reinterpret_cast<int (*)()>(dlsym(library_, "fake_nccl_running"))(); }
     int64_t messages() const {  // that the calling thread has sent or received so far
         return reinterpret_cast<int64_t (*)()>(dlsym(library_, "fake_nccl_messages"))();

@@ -17,6 +17,14 @@ namespace {
 // Below this size every rank sends its values to all ranks: one exchange instead of two.
 constexpr int64_t kSmall = 256 << 10;
 
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// `total` elements in as many equal parts as parts of at most `longest` need: the length of one, in whole words.
+int64_t equal_part(int64_t total, int64_t longest, int64_t element) {
+    const int64_t part = ceil_div(total, ceil_div(total, longest)), of_word = kWordBytes / element;
+    return std::min(longest, ceil_div(part, of_word) * of_word);
+}
+
 Type type_of(DType dtype) {
     switch (dtype) {
         case DType::i32: return kInt32;
@@ -391,10 +399,11 @@ Result NcclCommunicator::launch_alone(const Collective& c) {
     throw Error(concat("no operation of a group on GPU memory: ", name_of(c.kind)));
 }
 
-// Elements of a rank's piece for which `arrived_` suffices (sum_piece).
+// Elements of a rank's piece for which `arrived_` suffices (sum_piece), in whole words.
 int64_t NcclCommunicator::longest_piece(DType type) const {
     const int64_t partial = hosts_.count > 1 ? hosts_.count * size_of(sum_type(type)) : 0;
-    return std::max<int64_t>(1, (kReductionBytes - 16) / (size() * size_of(type) + partial));
+    const int64_t of_word = kWordBytes / size_of(type);
+    return std::max<int64_t>(1, kReductionBytes / (size() * size_of(type) + partial) / of_word) * of_word;
 }
 
 // Writes the sum over all ranks of this rank's piece, of type `out`. The ranks of a host exchange the pieces of those
@@ -405,7 +414,7 @@ void NcclCommunicator::sum_piece(const Collective& c, const Pieces& piece, int64
     const DType type = c.input.dtype(), partial = hosts > 1 ? sum_type(type) : out;
     const int64_t element = size_of(type), stride = longest * element, partial_stride = longest * size_of(partial);
     std::byte* const arrived = arrived_.view().as<std::byte>();
-    std::byte* const sums = arrived + (size() * stride + 15) / 16 * 16;
+    std::byte* const sums = arrived + size() * stride;
     const auto of_place = [&](int h, int p) { return piece(h * local + p); };
     together(name_of(c.kind), [&] {
         for (int step = 1; step < local; ++step) {
@@ -469,7 +478,7 @@ void NcclCommunicator::share_pieces(const Pieces& piece, int64_t element) {
 
 void NcclCommunicator::reduce_scatter(const Collective& c) {
     const int64_t part = c.output.numel(), element = size_of(c.input.dtype()), out = size_of(c.output.dtype());
-    const int64_t chunk = std::min(longest_piece(c.input.dtype()), part);
+    const int64_t chunk = equal_part(part, longest_piece(c.input.dtype()), element);
     auto* x = c.input.view().as<std::byte>();
     auto* y = c.output.view().as<std::byte>();
     for (int64_t at = 0; at < part; at += chunk) {
@@ -499,11 +508,10 @@ void NcclCommunicator::sum_in_place(const Collective& c) {
     const int n = size();
     const DType type = c.input.dtype();
     const int64_t element = size_of(type), total = c.input.numel();
-    const int64_t longest = std::min(longest_piece(type), (total + n - 1) / n);
+    const int64_t longest = equal_part(ceil_div(total, n), longest_piece(type), element);
     auto* x = c.output.view().as<std::byte>();
     for (int64_t at = 0; at < total; at += longest * n) {
-        const int64_t length = std::min(longest * n, total - at);
-        const auto begin = [&](int r) { return at + length * r / n; };
+        const auto begin = [&](int r) { return std::min(total, at + longest * r); };
         const auto piece = [&](int r) { return Piece{x + begin(r) * element, begin(r + 1) - begin(r)}; };
         sum_piece(c, piece, longest, type, piece(rank()).data);
         share_pieces(piece, element);

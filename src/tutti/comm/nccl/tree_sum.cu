@@ -1,6 +1,7 @@
 // The tree splits at the largest power of two below its number of leaves. Taken from the left, leaves and sums of equal
 // size merge as the digits of a binary counter do; at the end the unequal ones merge from the right.
 #include <algorithm>
+#include <cstdint>
 #include <type_traits>
 
 #include "tutti/base/error.h"
@@ -14,16 +15,21 @@ namespace {
 constexpr int kThreads = 256, kLevels = 17;
 constexpr int64_t kMostBlocks = 1024;
 
+template <class T>
+__device__ const T* values_of(const Arrived& x, int rank) {
+    return static_cast<const T*>(rank == x.rank ? x.own : x.arrived + rank * x.stride);
+}
+
+// Of any number of ranks, element by element.
 template <class T, class Sums, class Out, bool maximum>
-__global__ void tree_kernel(Arrived x, Out* y, int64_t count) {
+__global__ void __launch_bounds__(kThreads) tree_kernel(Arrived x, Out* y, int64_t begin, int64_t count) {
     const int64_t step = int64_t{gridDim.x} * blockDim.x;
-    for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {
+    for (int64_t i = begin + int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {
         const auto merge = [](Sums a, Sums b) { return maximum ? (a < b ? b : a) : a + b; };
         Sums sums[kLevels];
         int level = 0;
         for (int r = 0; r < x.ranks; ++r) {
-            const void* values = r == x.rank ? x.own : x.arrived + r * x.stride;
-            Sums sum = static_cast<Sums>(static_cast<const T*>(values)[i]);
+            Sums sum = static_cast<Sums>(values_of<T>(x, r)[i]);
             for (int digits = r; (digits & 1) != 0; digits >>= 1) sum = merge(sums[--level], sum);
             sums[level++] = sum;
         }
@@ -33,15 +39,68 @@ __global__ void tree_kernel(Arrived x, Out* y, int64_t count) {
     }
 }
 
+template <class T, int kValues>
+struct alignas(kValues * sizeof(T)) Word {
+    T of[kValues];
+};
+
+// Of 2, 4 or 8 ranks, in words of 16 bytes of each: all loads of a thread are under way at once, and its sums are in
+// registers.
+template <class T, class Out, int kRanks>
+__global__ void __launch_bounds__(kThreads) word_kernel(Arrived x, Out* y, int64_t words) {
+    constexpr int kValues = static_cast<int>(kWordBytes / sizeof(T));
+    const int64_t step = int64_t{gridDim.x} * blockDim.x;
+    for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < words; i += step) {
+        Word<T, kValues> values[kRanks];
+#pragma unroll
+        for (int r = 0; r < kRanks; ++r) values[r] = reinterpret_cast<const Word<T, kValues>*>(values_of<T>(x, r))[i];
+        Word<Out, kValues> out;
+#pragma unroll
+        for (int v = 0; v < kValues; ++v) {
+            float sums[kRanks];
+#pragma unroll
+            for (int r = 0; r < kRanks; ++r) sums[r] = static_cast<float>(values[r].of[v]);
+#pragma unroll
+            for (int size = 1; size < kRanks; size *= 2)
+#pragma unroll
+                for (int r = 0; r < kRanks; r += 2 * size) sums[r] += sums[r + size];
+            out.of[v] = static_cast<Out>(sums[0]);
+        }
+        reinterpret_cast<Word<Out, kValues>*>(y)[i] = out;
+    }
+}
+
+Grid grid_of(int64_t threads) {
+    return {.blocks = {static_cast<unsigned>(std::min<int64_t>((threads + kThreads - 1) / kThreads, kMostBlocks))},
+            .threads = {kThreads}};
+}
+
+// The elements before those that are left, which words do not have.
+template <class T, class Out>
+int64_t start_words(const tutti::Stream& stream, const Arrived& x, Out* y, int64_t count) {
+    constexpr int64_t kValues = kWordBytes / static_cast<int64_t>(sizeof(T));
+    const auto is_aligned = [](const void* data, int64_t to) { return reinterpret_cast<uintptr_t>(data) % to == 0; };
+    const int64_t words = count / kValues;
+    if (words == 0 || x.stride % kWordBytes != 0 || !is_aligned(x.own, kWordBytes) ||
+        !is_aligned(x.arrived, kWordBytes) || !is_aligned(y, kValues * static_cast<int64_t>(sizeof(Out))))
+        return 0;
+    switch (x.ranks) {
+        case 2: launch(word_kernel<T, Out, 2>, grid_of(words), stream, x, y, words); break;
+        case 4: launch(word_kernel<T, Out, 4>, grid_of(words), stream, x, y, words); break;
+        case 8: launch(word_kernel<T, Out, 8>, grid_of(words), stream, x, y, words); break;
+        default: return 0;
+    }
+    return words * kValues;
+}
+
 template <class T, class Sums, class Out>
 void start(const tutti::Stream& stream, Reduce reduce, const Arrived& x, void* y, int64_t count) {
-    const auto blocks = static_cast<unsigned>(std::min<int64_t>((count + kThreads - 1) / kThreads, kMostBlocks));
-    const Grid grid{.blocks = {blocks}, .threads = {kThreads}};
     auto* out = static_cast<Out*>(y);
     if (reduce == Reduce::max)
-        launch(tree_kernel<T, Sums, Out, true>, grid, stream, x, out, count);
-    else
-        launch(tree_kernel<T, Sums, Out, false>, grid, stream, x, out, count);
+        return launch(tree_kernel<T, Sums, Out, true>, grid_of(count), stream, x, out, int64_t{0}, count);
+    int64_t begin = 0;
+    if constexpr (std::is_same_v<Sums, float>) begin = start_words<T>(stream, x, out, count);
+    if (begin < count) launch(tree_kernel<T, Sums, Out, false>, grid_of(count - begin), stream, x, out, begin, count);
 }
 
 // Of values that add in f32: into f32, into their own type, or f32 into a 16-bit type.

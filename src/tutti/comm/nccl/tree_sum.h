@@ -10,6 +10,11 @@
 
 namespace tutti::comm::nccl {
 
+// Pieces that begin at whole words, on every rank, are added in words where the ranks are 2, 4 or 8. NCCL copies
+// messages so too, but byte by byte where an address at either end is no multiple of 16 (2.30: reduceCopy in
+// src/device/common_kernel.h).
+inline constexpr int64_t kWordBytes = 16;
+
 // Rank r's values: `own` for r = rank, else those at arrived + r * stride bytes.
 struct Arrived {
     const void* own = nullptr;
