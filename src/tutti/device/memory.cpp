@@ -73,20 +73,23 @@ void* Allocator::allocate(int64_t bytes, Purpose purpose) {
     return data;
 }
 
+// Places are in the order of their addresses. None overlap but equal ones, since a block that is released was joined
+// with all that overlapped it when it was allocated.
 void Allocator::join_work(void* data, int64_t bytes) {
     auto* const begin = static_cast<std::byte*>(data);
-    std::erase_if(in_use_, [begin, end = begin + bytes](const Place& place) {
-        const bool overlaps = place.begin < end && begin < place.end;
-        if (overlaps) place.work->join();
-        return overlaps;
-    });
+    const auto first = std::ranges::partition_point(in_use_, [&](const Place& place) { return place.end <= begin; });
+    auto last = first;
+    for (; last != in_use_.end() && last->begin < begin + bytes; ++last) last->work->join();
+    in_use_.erase(first, last);
 }
 
 void Allocator::release(void* data, int64_t bytes, Purpose purpose,
                         const std::vector<std::shared_ptr<SideWork>>& work) {
     std::lock_guard lock(mutex_);
     auto* const begin = static_cast<std::byte*>(data);
-    for (const auto& each : work) in_use_.push_back({begin, begin + bytes, each});
+    if (bytes > 0)
+        for (const auto& each : work)
+            in_use_.insert(std::ranges::lower_bound(in_use_, begin, {}, &Place::begin), {begin, begin + bytes, each});
     if (work.empty()) raw_->values_end(data, bytes);
     usage_.add(-bytes, purpose);
     FreeSpace* free = &free_;

@@ -113,6 +113,56 @@ class SlowWork final : public SideWork {
     std::atomic<bool> joining{false}, joined{false};
 };
 
+class CountedWork final : public SideWork {
+  public:
+    void join() override { ++joins; }
+    bool begun() override { return true; }
+    bool done() override { return false; }
+    int joins = 0;
+};
+
+// A block is handed out when the work on every byte of it has been joined, and no other work; each work once.
+TEST(Allocator, JoinsTheWorkOnTheMemoryThatItHandsOut) {
+    int64_t taken = 0;
+    const auto memory = std::make_shared<Allocator>(std::make_unique<SmallMemory>(1 << 20, taken));
+    struct Block {
+        std::byte* data;
+        int64_t bytes;
+    };
+    std::vector<Block> blocks;
+    std::vector<std::pair<Block, std::shared_ptr<CountedWork>>> released;  // not joined yet
+    std::mt19937 random(7);
+    int joined = 0;
+    for (int step = 0; step < 4000; ++step) {
+        if (blocks.size() < 40 && random() % 2 == 0) {
+            const int64_t bytes = random() % 8 == 0 ? 0 : static_cast<int64_t>(1 + random() % 5000);
+            const Block block{static_cast<std::byte*>(memory->allocate(bytes, Purpose::data)), bytes};
+            blocks.push_back(block);
+            const int64_t whole = std::max<int64_t>((bytes + 255) / 256 * 256, 256);
+            std::erase_if(released, [&](const auto& old) {
+                const auto& [place, work] = old;
+                const bool overlaps = place.data < block.data + whole && block.data < place.data + place.bytes;
+                EXPECT_EQ(work->joins, overlaps) << "in step " << step;
+                joined += work->joins;
+                return overlaps;
+            });
+        } else if (!blocks.empty()) {
+            std::swap(blocks[random() % blocks.size()], blocks.back());
+            const Block block = blocks.back();
+            blocks.pop_back();
+            std::vector<std::shared_ptr<SideWork>> work;
+            for (size_t i = random() % 4; i < 3 && block.bytes > 0; ++i) {
+                const auto one = std::make_shared<CountedWork>();
+                work.push_back(one);
+                released.push_back({block, one});
+            }
+            memory->release(block.data, block.bytes, Purpose::data, work);
+        }
+    }
+    EXPECT_GT(joined, 1000);
+    for (const Block& block : blocks) memory->release(block.data, block.bytes, Purpose::data);
+}
+
 // The progress thread of a rank reads the address of a buffer while the rank's own thread does.
 TEST(Buffer, NoThreadHasTheAddressBeforeTheWorkIsJoined) {
     const auto device = make_cpu_device(1);
