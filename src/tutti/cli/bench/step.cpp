@@ -314,8 +314,10 @@ spec::RunSpec step_run(const BenchArguments& a) {
     return run;
 }
 
-void for_each_rank(const spec::RunSpec& run, const std::function<void(engine::Machine&)>& prepare,
+void for_each_rank(const spec::RunSpec& whole, const std::function<void(engine::Machine&)>& prepare,
                    const std::function<void(engine::Engine&, const std::function<void()>&)>& use) {
+    spec::RunSpec run = whole;
+    run.comm.gpu = "host";  // no other rank exists that could name its GPU
     const auto ranks = static_cast<int>(run.parallel.tp);
     for (int rank = 0; rank < ranks; ++rank) {
         comm::MetaWorld world(rank, ranks);
