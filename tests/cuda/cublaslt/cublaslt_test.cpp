@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <numeric>
 #include <set>
@@ -15,9 +16,11 @@
 #include "tutti/base/float8.h"
 #include "tutti/base/philox.h"
 #include "tutti/base/read_file.h"
+#include "tutti/base/testing/scratch.h"
 #include "tutti/cli/cli.h"
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/device/cuda/cuda_device.h"
+#include "tutti/device/cuda/library.h"
 #include "tutti/engine/step.h"
 #include "tutti/kernels/cuda/cuda_table.h"
 #include "tutti/kernels/kernel_table.h"
@@ -55,6 +58,23 @@ class FakeCublasLt {
     }
     void* library_;
 };
+
+// A machine with the libraries of CUDA 12 alone.
+TEST(CublasLtFile, IsThatOfAnOlderVersionWhereTheNewerIsNowhere) {
+    const ScratchFolder folder;
+    std::filesystem::create_directory(folder.path("lib64"));
+    std::filesystem::copy_file(TUTTI_FAKE_CUBLASLT, folder.path("lib64/libtutti-example.so.12"));
+    setenv("CUDA_HOME", folder.path("").c_str(), 1);
+    cuda::Library library{
+        .what = "a test", .file = "libtutti-example.so.13", .variable = "TUTTI_EXAMPLE", .remedy = "none"};
+    EXPECT_THROW(cuda::open_library(library), UsageError);
+    library.other = "libtutti-example.so.12";
+    EXPECT_NE(cuda::open_library(library), nullptr);
+    std::filesystem::copy_file(TUTTI_FAKE_CUBLASLT, folder.path("lib64/libtutti-example.so.13"));
+    void* const newer = dlopen(folder.path("lib64/libtutti-example.so.13").c_str(), RTLD_NOW | RTLD_LOCAL);
+    EXPECT_EQ(cuda::open_library(library), newer);
+    unsetenv("CUDA_HOME");
+}
 
 FakeCublasLt& fake() {
     static FakeCublasLt the_fake;

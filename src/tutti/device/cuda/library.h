@@ -17,14 +17,19 @@ struct Library {
     const char* file;      // "libcublasLt.so.13"
     const char* variable;  // of the environment: the path of the library; no other place is then tried
     const char* remedy;
+    const char* other = nullptr;  // a file that serves as well, where no place has `file`: "libcublasLt.so.12"
 };
 
 // Opens the file that `variable` names; else tries the loader's path, $CUDA_HOME/lib64 and /usr/local/cuda/lib64.
 // UsageError, with the files that were tried, when none opens.
 inline void* open_library(const Library& library) {
-    std::vector<std::string> places = {library.file};
-    if (const char* home = std::getenv("CUDA_HOME")) places.push_back(concat(home, "/lib64/", library.file));
-    places.push_back(concat("/usr/local/cuda/lib64/", library.file));
+    std::vector<std::string> places;
+    for (const char* file : {library.file, library.other}) {
+        if (file == nullptr) continue;
+        places.emplace_back(file);
+        if (const char* home = std::getenv("CUDA_HOME")) places.push_back(concat(home, "/lib64/", file));
+        places.push_back(concat("/usr/local/cuda/lib64/", file));
+    }
     if (const char* named = std::getenv(library.variable)) places = {named};
     std::string tried;
     for (const std::string& file : places) {

@@ -6,12 +6,12 @@ namespace tutti::kernels::cuda::lt {
 
 namespace {
 
-constexpr const char* kFile = "libcublasLt.so.13";
+constexpr const char *kFile = "libcublasLt.so.13", *kOlder = "libcublasLt.so.12";  // of CUDA 13 and of CUDA 12
 
 template <class Function>
 void find(void* library, const char* name, Function& function) {
     function = reinterpret_cast<Function>(dlsym(library, name));
-    tutti::check<UsageError>(function != nullptr, kFile, " has no function ", name, ": ", dlerror());
+    tutti::check<UsageError>(function != nullptr, "cuBLASLt has no function ", name, ": ", dlerror());
 }
 
 }  // namespace
@@ -23,7 +23,8 @@ Library::Library() {
          .variable = "TUTTI_CUBLASLT",
          .remedy = "It comes with the CUDA toolkit and with the Python package nvidia-cublas; name the "
                    "file in TUTTI_CUBLASLT. TUTTI_CUDA_GEMM=plain takes our own, slower kernel "
-                   "instead"});
+                   "instead",
+         .other = kOlder});
     find(file, "cublasLtCreate", api_.create);
     find(file, "cublasLtGetVersion", api_.get_version);
     find(file, "cublasLtGetStatusString", api_.status_string);

@@ -82,8 +82,8 @@ struct Api {
 
 class Library {
   public:
-    // The file that TUTTI_CUBLASLT names, else libcublasLt.so.13 where the loader looks, in $CUDA_HOME/lib64 and in
-    // /usr/local/cuda/lib64. UsageError, with the tried files, when there is none.
+    // The file that TUTTI_CUBLASLT names, else libcublasLt.so.13, then .12, where the loader looks, in $CUDA_HOME/lib64
+    // and in /usr/local/cuda/lib64. UsageError, with the tried files, when there is none.
     Library();
     Library(const Library&) = delete;
     Library& operator=(const Library&) = delete;
