@@ -37,7 +37,7 @@
 # gpt2-124m, llama3.2-1b and llama3.2-3b, 8 layers of llama3-8b, and CUDA graphs; first: one batch of each of the three].
 # MODES: of PyTorch [compiled; "compiled eager"]. CURVES of `correctness`: model:seq_len:micro_batch:global_batch:steps
 # [llama-5m, 200 steps]. MODELS of `rates` [gpt2-124m, llama3.2-1b, llama3.2-3b; first: without the last]. JOBS: tests at a
-# time [6].
+# time [6]. TUNED: seq_len:micro_batch of the steps that are tuned [1024:16 for gpt2-124m, 4096:1 for others].
 # To rehearse on a machine without a GPU: DEVICE=cpu ROWS=llama-5m:64:2:4 CURVES=llama-5m:64:2:4:20 MODELS=llama-5m
 # SECONDS_EACH=1 bench/gpu.sh steps ...; THREADS=1 where other programs run beside. `ctest -R gpu_script` rehearses all of it
 # on the emulated GPU.
@@ -185,6 +185,10 @@ see_driver() {
   echo "driver ${driver:-unknown} (CUDA 13 needs 580 or later, CUDA 12 needs 525)"
   if [ -n "$driver" ] && [ "${driver%%.*}" -lt 580 ]; then
     echo "gpu.sh: the driver $driver is older than 580: programs that were built with CUDA 13 see no GPU with it" >&2
+  fi
+  if grep -qE 'Compute Mode *: *Exclusive' "$out/nvidia_smi.txt" 2>/dev/null; then
+    echo "the GPU takes one process at a time (its compute mode): so do the tests"
+    JOBS=1
   fi
 }
 if [ "$device" = cuda ]; then
@@ -341,6 +345,13 @@ sanitizers() {
     missing+=("compute-sanitizer: neither on the path nor in ${CUDA_HOME:-/usr/local/cuda}/bin")
     return
   fi
+  # Where the runtime of the machine lets no tool at the GPU, as gVisor does, all tests would count as failed.
+  local first=("$build/tests/cuda/cuda_gpu_tests" "--gtest_filter=*/fill")
+  if ! timeout -k 5 60 "${ours[@]}" "$tool" "${first[@]}" >"$out/sanitizer.log" 2>&1 &&
+    timeout -k 5 60 "${ours[@]}" "${first[@]}" >/dev/null 2>&1; then
+    missing+=("compute-sanitizer: it runs no program on this GPU, see $out/sanitizer.log")
+    return
+  fi
   export TUTTI_TEST_WITHOUT_GUARDS=1  # the tool sees what lies behind an array
   checked() {  # tool, program, filter
     prefix=("$tool" --tool "$1" --error-exitcode 9 --print-limit 5)
@@ -366,8 +377,8 @@ products() {
 tuning() {
   for model in "${models[@]}"; do
     [ "$device" = cuda ] || break  # a CPU has no cuBLASLt
-    sizes=(--set train.seq_len=4096 --set train.micro_batch=1 --set train.global_batch=1)
-    [[ $model == gpt2* ]] && sizes=(--set train.seq_len=1024 --set train.micro_batch=16 --set train.global_batch=16)
+    IFS=: read -r seq micro <<<"${TUNED:-$([[ $model == gpt2* ]] && echo 1024:16 || echo 4096:1)}"
+    sizes=(--set "train.seq_len=$seq" --set "train.micro_batch=$micro" --set "train.global_batch=$micro")
     products=$out/products_$model.json
     sizes+=("${step_attention[@]}")
     bench "tune_$model" 2 step --model "$model" "${sizes[@]}" --tune "$products" || continue

@@ -2,9 +2,10 @@
 # bench/gpu.sh on the emulated GPU, from a pack, on a machine that is no more than the pack, bench/ and examples/, without
 # a network: each call ends in its time, with one archive of its table and of what did not run, also when it is ended or
 # killed; and attention whose canary fails is not used.
-#   gpu_script_test.sh SOURCE BUILD OUT    BUILD: has tutti and tests/cuda/cuda_gpu_* for the emulated GPU
+#   gpu_script_test.sh SOURCE BUILD CUBLASLT OUT
+# BUILD: has tutti and tests/cuda/cuda_gpu_* for the emulated GPU, and tuning/tutti with emulated kernels. CUBLASLT: a fake.
 set -eu
-source=$1 build=$2 out=$3
+source=$1 build=$2 cublaslt=$3 out=$4
 rm -rf "$out"
 mkdir -p "$out"
 fail() { echo "gpu_script_test: $*" >&2; exit 1; }
@@ -51,6 +52,27 @@ from parts table.txt | grep -q 'beside torch.mm' && fail "PARTS: a figure of a p
 code=0
 (settings+=(PARTS=kernel) && gpu_sh correctness pack "$out/parts") >"$out/parts.txt" 2>&1 || code=$?
 [ $code = 2 ] && grep -q 'there is no part `kernel`' "$out/parts.txt" || fail "PARTS=kernel: exit code $code"
+# Steps that are tuned: each file of algorithms and times is written, and read by the step that follows.
+cp "$machine/pack/tutti" "$out/tutti"
+cp "$build/tuning/tutti" "$machine/pack/tutti"
+code=0
+(settings+=(PARTS=tuning MODELS=llama-tiny TUNED=16:1 ATTENTION=own "TUTTI_CUBLASLT=$cublaslt" BUDGET=200 beyond=150) &&
+  gpu_sh rates pack "$out/tuning") >"$out/tuning.txt" 2>&1 || code=$?
+mv "$out/tutti" "$machine/pack/tutti"
+[ $code = 0 ] || { cat "$out/tuning.txt"; fail "tuning: exit code $code"; }
+for log in tune heuristic_step tuned_step tune_attention fastest_step; do
+  from tuning "${log}_llama-tiny.log" | grep -q '"rows"' || fail "tuning: nothing in $log"
+done
+# A tool that the machine lets not at its GPU is one line of the table, and no test of it counts as failed.
+mkdir "$machine/refusing"
+printf '#!/bin/sh\necho "Device not supported"; exit 1\n' >"$machine/refusing/compute-sanitizer"
+printf '#!/bin/sh\necho "    Compute Mode                          : Exclusive_Process"\n' >"$machine/refusing/nvidia-smi"
+chmod +x "$machine/refusing"/*
+code=0
+(settings[0]="PATH=$machine/refusing:/usr/local/bin:/usr/bin:/bin" settings+=(PARTS=sanitizers) &&
+  gpu_sh correctness pack "$out/refused") >"$out/refused.txt" 2>&1 || code=$?
+[ $code = 3 ] && grep -q 'compute-sanitizer: it runs no program' "$out/refused.txt" || fail "a sanitizer that refuses: exit code $code"
+grep -q 'one process at a time' "$out/refused.txt" || fail "tests run beside one another on a GPU that takes one process"
 # No test of the canary is one of attention by hopper: the next kernels are tried, and the table says what computes.
 from rates missing.txt | grep -q 'train.attention=plain' || fail "the table does not say which attention computed"
 from correctness summary.json | grep -q '"equal_bits": true' || fail "two trainings differ, or did not run"
