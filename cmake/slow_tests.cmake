@@ -9,7 +9,7 @@ set(slow_of_comm_tests GoneHost.*)
 set(slow_of_parallel_tests UpdateRules.*)
 set(slow_of_data_tests TextStream.TokensDoNotDependOnHowATextIsStored)
 set(slow_of_engine_tests Models/Parity.* Orders.* Pipeline.* ProductRules.* Recipes.* PartialAxes.*)
-set(slow_of_launch_tests Keepers.*)
+set(slow_of_launch_tests CopyStores.*)
 set(slow_of_rehearsal_tests Rehearsal.IsLinearInTheLayers)
 set(slow_of_planner_tests Peers.TwoHundred* Plan.TheRecipe* Price.* Scaling.* Search.GivenLoadsOfExpertsCount)
 set(slow_of_train_tests Copies.* LossScales.* Mixtures.* Pipelines.* RecipeRuns.* StagesTest.* TrainerTest.*

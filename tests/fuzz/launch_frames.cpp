@@ -1,6 +1,6 @@
 // tests/fuzz/launch_frames.cpp: any bytes as what `tutti launch` and its agents read. The first byte says as what: a
-// file of hosts, or the body of a frame that begins or keeps ranks, or brings output. Either an error, or a value that
-// is the same when it is written and read again.
+// file of hosts, or the body of a frame that starts ranks, opens a store of copies, or brings output. Either an error,
+// or a value that is the same when it is written and read again.
 #include <cstdint>
 #include <cstdlib>
 
@@ -19,8 +19,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                     if (host.name.empty() || host.address.empty() || host.slots < 1) std::abort();
                 break;
             case 1: {
-                const std::string written = to_body(launch::read_keep(body));
-                if (to_body(launch::read_keep(written)) != written) std::abort();
+                const std::string written = to_body(launch::read_open_copies(body));
+                if (to_body(launch::read_open_copies(written)) != written) std::abort();
                 break;
             }
             case 2: {

@@ -189,7 +189,7 @@ int launch(const LaunchArguments& given, const Io& io) {
     const std::string checkpoints = train::checkpoint_directory(config, run.out);
     run.newest_step = [checkpoints] { return newest_step(checkpoints); };
     run.count_start = [&](int64_t step) { train::count_start(run.out, step, a.force, a.max_restarts + 1); };
-    run.keeps_copies = config.checkpoint.memory_every > 0;
+    run.copies_in_memory = config.checkpoint.memory_every > 0;
     run.require_free = [&] { train::lock_run(run.out); };
     if (around.size > 1) {
         options.agents = agent_group_of(around, config, run.out, a.silence_s);

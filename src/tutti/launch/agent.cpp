@@ -15,7 +15,7 @@
 #include "tutti/base/to_size.h"
 #include "tutti/checkpoint/digest.h"
 #include "tutti/device/device.h"
-#include "tutti/launch/copy_keeper.h"
+#include "tutti/launch/copy_store.h"
 #include "tutti/launch/process.h"
 
 namespace tutti::launch {
@@ -56,8 +56,8 @@ class Agent {
             pinged_ = Clock::now();
         }
         mind_the_link();
-        if (keep_) keep();
-        if (start_ && !keep_) begin();
+        if (open_copies_) open_copies();
+        if (start_ && !open_copies_) begin();
         tell_of_copies();
         for (Rank& rank : ranks_) update(rank);
         std::erase_if(ranks_, [](const Rank& rank) { return rank.ending.has_value(); });
@@ -86,9 +86,9 @@ class Agent {
                 stop_ = 0;
                 start_at_ = Clock::now();
                 break;
-            case Frame::Type::keep:
-                keep_ = read_keep(frame.body);
-                silence_s_ = keep_->silence_s;
+            case Frame::Type::open_copies:
+                open_copies_ = read_open_copies(frame.body);
+                silence_s_ = open_copies_->silence_s;
                 start_at_ = Clock::now();
                 break;
             case Frame::Type::bye: {
@@ -161,25 +161,25 @@ class Agent {
     }
 
     // Before any rank is started: the guard of the copies must not inherit what ranks have.
-    void keep() {
-        if (!is_only_agent(keep_->job, keep_->host)) return;
+    void open_copies() {
+        if (!is_only_agent(open_copies_->job, open_copies_->host)) return;
         Json answer = {{"directory", ""}, {"port", 0}, {"problem", ""}};
         try {
-            copies_ = std::make_unique<CopyKeeper>(CopyKeeper::Setup{
-                .root = keep_->root,
-                .job = keep_->job,
-                .host = keep_->host,
-                .launch = keep_->launch,
-                .secret = keep_->secret,
-                .silence_s = keep_->silence_s,
-                .say = [](const std::string& text) { dprintf(STDERR_FILENO, "%s\n", text.c_str()); }});
+            copies_ = std::make_unique<CopyStore>(
+                CopyStore::Setup{.root = open_copies_->root,
+                                 .job = open_copies_->job,
+                                 .host = open_copies_->host,
+                                 .launch = open_copies_->launch,
+                                 .secret = open_copies_->secret,
+                                 .silence_s = open_copies_->silence_s,
+                                 .say = [](const std::string& text) { dprintf(STDERR_FILENO, "%s\n", text.c_str()); }});
             answer["directory"] = copies_->directory();
             answer["port"] = copies_->port();
         } catch (const std::exception& error) {
             answer["problem"] = error.what();
         }
-        keep_.reset();
-        link_.send(Frame::Type::kept, answer.dump());
+        open_copies_.reset();
+        link_.send(Frame::Type::copies_opened, answer.dump());
     }
 
     void tell_of_copies() {
@@ -230,10 +230,10 @@ class Agent {
     Link link_;
     std::optional<Bye> bye_;
     Descriptor name_;
-    std::optional<Keep> keep_;    // not begun yet
-    std::optional<Start> start_;  // likewise
-    int stop_ = 0;                // the signal of a stop since the newest start; 0: none
-    std::unique_ptr<CopyKeeper> copies_;
+    std::optional<OpenCopies> open_copies_;  // not begun yet
+    std::optional<Start> start_;             // likewise
+    int stop_ = 0;                           // the signal of a stop since the newest start; 0: none
+    std::unique_ptr<CopyStore> copies_;
     int64_t told_step_ = 0;
     std::vector<Rank> ranks_;
     double silence_s_ = 60, grace_s_ = 15;  // until a start frame says more
@@ -249,13 +249,13 @@ Json identity_of_program() {
             {"digest", checkpoint::to_hex(checkpoint::xxh3_128(std::as_bytes(std::span(program))))}};
 }
 
-std::string to_body(const Keep& keep) {
-    return Json{{"job", keep.job},   {"host", keep.host},     {"launch", keep.launch},
-                {"root", keep.root}, {"secret", keep.secret}, {"silence_s", keep.silence_s}}
+std::string to_body(const OpenCopies& open) {
+    return Json{{"job", open.job},   {"host", open.host},     {"launch", open.launch},
+                {"root", open.root}, {"secret", open.secret}, {"silence_s", open.silence_s}}
         .dump();
 }
 
-Keep read_keep(std::string_view body) {
+OpenCopies read_open_copies(std::string_view body) {
     const Json json = Json::parse(std::string(body));
     return {.job = json.at("job").text(),
             .host = json.at("host").text(),

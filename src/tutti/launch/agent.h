@@ -20,17 +20,17 @@ namespace tutti::launch {
 // What both sides must have in common, and what a hello frame says, with the "name" of the host: {"version", "digest"
 // of the program}.
 Json identity_of_program();
-// The body of a keep frame: keep copies of the ranks' state (copy_keeper.h), and say in a kept frame
-// {"directory", "port", "problem"} where.
-struct Keep {
+// The body of an open_copies frame: open a store for copies of the ranks' state (copy_store.h), and say where in a
+// copies_opened frame {"directory", "port", "problem"}.
+struct OpenCopies {
     std::string job, host;  // as of Start
     std::string launch;     // names the start of the launcher
     std::string root;       // a tmpfs
     std::string secret;     // of the file servers of all agents; "": one host
     double silence_s = 15;
 };
-std::string to_body(const Keep& keep);
-Keep read_keep(std::string_view body);
+std::string to_body(const OpenCopies& open);
+OpenCopies read_open_copies(std::string_view body);
 
 // The body of a start frame.
 struct Start {

@@ -67,8 +67,8 @@ std::vector<Frame> Host::turn(double silence_s) {
     while (auto frame = link_.read()) {
         if (frame->type == Frame::Type::hello)
             receive_hello(*frame, silence_s);
-        else if (frame->type == Frame::Type::kept)
-            receive_kept(*frame);
+        else if (frame->type == Frame::Type::copies_opened)
+            receive_copies_opened(*frame);
         else if (frame->type == Frame::Type::copied)
             copied_step_ = std::max(copied_step_, Json::parse(frame->body).at("step").get<int64_t>());
         else if (frame->type != Frame::Type::ping)
@@ -95,8 +95,8 @@ void Host::receive_hello(const Frame& hello, double silence_s) {
     for (const auto& [key, value] : ours.items()) same = same && theirs->contains(key) && theirs->at(key) == value;
     if (same) {
         own_name_ = theirs->at("name").text();
-        if (keep_.empty()) return become_ready();
-        return link_.send(Frame::Type::keep, keep_);
+        if (open_copies_.empty()) return become_ready();
+        return link_.send(Frame::Type::open_copies, open_copies_);
     }
     const std::string why = concat("it has another program than this host: ", theirs ? theirs->dump() : "no tutti",
                                    ", required ", ours.dump());
@@ -106,8 +106,8 @@ void Host::receive_hello(const Frame& hello, double silence_s) {
 }
 
 // An agent without room for copies runs ranks nevertheless.
-void Host::receive_kept(const Frame& kept) {
-    const Json json = Json::parse(kept.body);
+void Host::receive_copies_opened(const Frame& opened) {
+    const Json json = Json::parse(opened.body);
     copies_ = json.at("directory").text();
     port_ = json.at("port").get<int>();
     if (const std::string problem = json.at("problem").text(); !problem.empty()) errors_ += problem + "\n";

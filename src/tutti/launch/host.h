@@ -19,10 +19,10 @@ class Host {
     enum class State { away, connecting, ready };
 
     // `words`: the command that starts the agent; none: the agent dials in. With `direct` the agent is a child of this
-    // process, and its end is that of its ranks. `keep`: the body of the keep frame of an agent that is to keep copies;
-    // "": none.
-    Host(HostLine host, std::vector<std::string> words, bool direct, std::string keep)
-        : line_(std::move(host)), words_(std::move(words)), direct_(direct), keep_(std::move(keep)) {}
+    // process, and its end is that of its ranks. `open_copies`: the body of that frame to its agent; "":
+    // none.
+    Host(HostLine host, std::vector<std::string> words, bool direct, std::string open_copies)
+        : line_(std::move(host)), words_(std::move(words)), direct_(direct), open_copies_(std::move(open_copies)) {}
 
     const HostLine& line() const { return line_; }
     void set_name(const std::string& name) { line_.name = name; }
@@ -34,7 +34,7 @@ class Host {
     // itself.
     Clock::time_point unsafe_until() const { return is_ready() ? Clock::time_point() : unsafe_until_; }
 
-    // Where its agent keeps copies; "" and 0: nowhere.
+    // Where its agent stores copies; "" and 0: nowhere.
     const std::string& copies() const { return copies_; }
     int port_of_copies() const { return port_; }
     int64_t copied_step() const { return copied_step_; }  // the newest that its ranks have copied, in any generation
@@ -63,13 +63,13 @@ class Host {
   private:
     void begin(Link link);
     void receive_hello(const Frame& hello, double silence_s);
-    void receive_kept(const Frame& kept);
+    void receive_copies_opened(const Frame& opened);
     void become_ready();
 
     HostLine line_;
     std::vector<std::string> words_;
     bool direct_ = false;
-    std::string keep_, copies_, own_name_;
+    std::string open_copies_, copies_, own_name_;
     int port_ = 0;
     int64_t copied_step_ = 0;
     State state_ = State::away;

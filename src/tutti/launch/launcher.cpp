@@ -94,15 +94,16 @@ class Launcher {
                 for (std::string part; parts >> part;) words.push_back(part);
                 words.insert(words.end(), {line.name, concat("exec ", options.program, " agent")});
             }
-            std::string keep;
-            if (run.keeps_copies)
-                keep = to_body(Keep{.job = job_,
-                                    .host = std::to_string(hosts_.size()),
-                                    .launch = comm::tcp::fresh_hex().substr(0, 12),
-                                    .root = comm::process_environment()("TUTTI_MEMORY_ROOT").value_or("/dev/shm"),
-                                    .secret = options.hosts.size() > 1 ? secret_of_copies_ : "",
-                                    .silence_s = options.silence_s});
-            hosts_.emplace_back(line, words, direct, keep);
+            std::string open_copies;
+            if (run.copies_in_memory)
+                open_copies =
+                    to_body(OpenCopies{.job = job_,
+                                       .host = std::to_string(hosts_.size()),
+                                       .launch = comm::tcp::fresh_hex().substr(0, 12),
+                                       .root = comm::process_environment()("TUTTI_MEMORY_ROOT").value_or("/dev/shm"),
+                                       .secret = options.hosts.size() > 1 ? secret_of_copies_ : "",
+                                       .silence_s = options.silence_s});
+            hosts_.emplace_back(line, words, direct, open_copies);
         }
     }
 
@@ -262,7 +263,7 @@ class Launcher {
     // ---- stopping ----
 
     // Whether the newest state is in the memory of hosts alone, which ends with their agents.
-    bool has_to_save() const { return run_.keeps_copies && newest_step() > run_.newest_step(); }
+    bool has_to_save() const { return run_.copies_in_memory && newest_step() > run_.newest_step(); }
 
     void asked(int signal) {
         const bool again = stopped_by_ != 0;
@@ -470,7 +471,7 @@ class Launcher {
         }
         running.has_ended.resize(running.host_of.size());
         const std::string text = concat(layout_.ranks, " of ", options_.ranks, " ranks on ", hosts, ": ", layout_.text,
-                                        ", from step ", step, run_.keeps_copies ? " at best" : "");
+                                        ", from step ", step, run_.copies_in_memory ? " at best" : "");
         checkpoint::Generation::take(run_.out, newest_, concat(checkpoint::this_owner(), " ", text, "\n"));
         running_ = std::move(running);
         if (newest_ > 1 || layout_.ranks != options_.ranks) printer_.say(concat("generation ", newest_, ": ", text));

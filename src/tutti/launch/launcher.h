@@ -33,7 +33,7 @@ struct LaunchedRun {
     std::function<int64_t()> newest_step;           // of a checkpoint on disk; 0: none
     std::function<void(int64_t step)> count_start;  // throws when too many starts from this step have died
     std::function<void()> require_free;             // UsageError while another process trains in the directory
-    bool keeps_copies = false;                      // in memory (checkpoint.memory_every)
+    bool copies_in_memory = false;                  // in memory (checkpoint.memory_every)
 };
 
 struct LaunchOptions {

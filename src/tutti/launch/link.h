@@ -1,8 +1,8 @@
 // launch/link.h: the connection between `tutti launch` and the agent of a host: frames (comm/tcp/socket.h) over two
 // descriptors, which are pipes or ends of ssh; or over one socket, sealed (comm/tcp/handshake.h).
-//   launcher -> agent   keep {where}, start {what to run}, stop {signal}, ping, bye {code, why}
-//   agent -> launcher   hello {version, digest}, kept {directory, port}, copied {step}, output (rank, stream, bytes),
-//                       exited {rank, how}, asked {signal}, ping
+//   launcher -> agent   open_copies {where}, start {what to run}, stop {signal}, ping, bye {code, why}
+//   agent -> launcher   hello {version, digest}, copies_opened {directory, port}, copied {step},
+//                       output (rank, stream, bytes), exited {rank, how}, asked {signal}, ping
 #pragma once
 
 #include <optional>
@@ -42,9 +42,9 @@ class Link {
     // When the last bytes came; the time of the constructor before.
     Clock::time_point heard() const { return heard_; }
 
-    // Never waits. What the other end does not take yet is kept.
+    // Never waits. What the other end does not take yet is queued.
     void send(Frame::Type type, std::string_view body = "");
-    void write();  // sends more of what is kept
+    void write();  // sends more of the queue
     // A complete frame, if one has arrived; never waits. After the end of the stream open() is false.
     std::optional<Frame> read();
 

@@ -1,5 +1,5 @@
 // train/memory_copies.h: copies of a run's state in the memory of its hosts, in the directories that the agents of
-// `tutti launch` keep (launch/copy_keeper.h). A copy is a checkpoint in pieces: each host has the manifest of all ranks
+// `tutti launch` own (launch/copy_store.h). A copy is a checkpoint in pieces: each host has the manifest of all ranks
 // and the files of its own ranks, and another host may have the same of it. The copy can be loaded where every file of
 // the manifest is on some host that is there; the reader compares the digests, as with a checkpoint on disk.
 //

@@ -88,8 +88,8 @@ struct Frame {
         exited,
         asked,
         ping,
-        keep,
-        kept,
+        open_copies,
+        copies_opened,
         copied,
         sealed,  // launcher and agent
         question,

@@ -1,6 +1,6 @@
 // Copies of a host: fetched by another one, taken over by the next agent, removed when none follows. Agents that are
 // killed are processes.
-#include "tutti/launch/copy_keeper.h"
+#include "tutti/launch/copy_store.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -26,12 +26,12 @@ namespace {
 namespace fs = std::filesystem;
 using comm::tcp::CopyPlaces;
 
-class Keepers : public ::testing::Test {
+class CopyStores : public ::testing::Test {
   protected:
-    Keepers() { fs::create_directories(root_); }
-    ~Keepers() override { fs::remove_all(root_); }
+    CopyStores() { fs::create_directories(root_); }
+    ~CopyStores() override { fs::remove_all(root_); }
 
-    CopyKeeper::Setup setup(const std::string& host, double silence_s = 15) const {
+    CopyStore::Setup setup(const std::string& host, double silence_s = 15) const {
         return {.root = root_, .job = "job", .host = host, .launch = "x", .secret = "secret", .silence_s = silence_s};
     }
     static void wait_for(const std::function<bool()>& fact) {
@@ -69,12 +69,12 @@ class Keepers : public ::testing::Test {
         });
     }
 
-    std::string root_ = concat(fs::temp_directory_path().string(), "/tutti_keepers_", getpid());
+    std::string root_ = concat(fs::temp_directory_path().string(), "/tutti_copy_stores_", getpid());
 };
 
-TEST_F(Keepers, FetchWhatTheirSourceHasCommitted) {
+TEST_F(CopyStores, FetchTheCommittedCopiesOfTheirSource) {
     std::mt19937 random(62);
-    CopyKeeper source(setup("3")), holder(setup("0"));
+    CopyStore source(setup("3")), holder(setup("0"));
     holder.follow(CopyPlaces::Peer{3, "127.0.0.1", source.port()});
     const std::string there = checkpoint::join(holder.directory(), comm::tcp::copies_of(3));
     for (int64_t step = 2; step <= 10; step += 2) {
@@ -100,15 +100,15 @@ TEST_F(Keepers, FetchWhatTheirSourceHasCommitted) {
     wait_for([&] { return !fs::exists(there); });
 }
 
-TEST_F(Keepers, ADamagedPieceIsNotTaken) {
+TEST_F(CopyStores, RefuseADamagedPiece) {
     std::mt19937 random(63);
     std::atomic<bool> told = false;
-    CopyKeeper source(setup("1"));
+    CopyStore source(setup("1"));
     auto with_words = setup("0");
     with_words.say = [&](const std::string& text) {
         told = told || text.find("has another digest than its manifest says") != std::string::npos;
     };
-    CopyKeeper holder(with_words);
+    CopyStore holder(with_words);
     copy(source.directory(), 2, random);
     const fs::path file = fs::path(source.directory()) / "own" / checkpoint::step_name(2) / "two";
     std::string bytes = read_file(file);
@@ -122,27 +122,27 @@ TEST_F(Keepers, ADamagedPieceIsNotTaken) {
     EXPECT_TRUE(holds(checkpoint::join(holder.directory(), "of-1"), 4, content));
 }
 
-TEST_F(Keepers, EndWithTheirDirectory) {
+TEST_F(CopyStores, RemoveTheirDirectoryAtTheEnd) {
     std::string directory;
     {
-        const CopyKeeper keeper(setup("0"));
-        directory = keeper.directory();
+        const CopyStore store(setup("0"));
+        directory = store.directory();
         EXPECT_EQ(fs::status(directory).permissions(), fs::perms::owner_all);
     }
     EXPECT_FALSE(fs::exists(directory));
     EXPECT_TRUE(fs::is_empty(root_));
 }
 
-// The process that keeps them is killed.
-TEST_F(Keepers, LeaveThemToTheNextOrToTheGuard) {
+// The process of the store is killed.
+TEST_F(CopyStores, AreTakenOverByTheNextAgentOrRemovedByTheGuard) {
     std::mt19937 random(64);
     for (const bool followed : {true, false}) {
         std::array<int, 2> ready{};
         ASSERT_EQ(pipe(ready.data()), 0);
         const pid_t child = fork();
         if (child == 0) {
-            const CopyKeeper keeper(setup("0", 2));
-            copy(keeper.directory(), 6, random);
+            const CopyStore store(setup("0", 2));
+            copy(store.directory(), 6, random);
             if (write(ready[1], "x", 1) != 1) _exit(1);
             for (;;) pause();
         }
@@ -156,7 +156,7 @@ TEST_F(Keepers, LeaveThemToTheNextOrToTheGuard) {
         const std::string directory = checkpoint::join(root_, concat("tutti-copies-", geteuid(), "-job-0-x"));
         ASSERT_TRUE(fs::exists(directory));
         if (followed) {
-            const CopyKeeper next(setup("0", 2));
+            const CopyStore next(setup("0", 2));
             EXPECT_EQ(next.directory(), directory);
             EXPECT_EQ(next.newest_step(), 6);
         }
@@ -164,23 +164,23 @@ TEST_F(Keepers, LeaveThemToTheNextOrToTheGuard) {
     }
 }
 
-TEST_F(Keepers, RefuseAPlaceOfOthers) {
+TEST_F(CopyStores, RefuseADirectoryOfAnotherUser) {
     const std::string directory = checkpoint::join(root_, concat("tutti-copies-", geteuid(), "-job-0-x"));
     fs::create_directory_symlink("/tmp", directory);
     try {
-        const CopyKeeper keeper(setup("0"));
+        const CopyStore store(setup("0"));
         FAIL();
     } catch (const Error& error) {
         EXPECT_NE(std::string(error.what()).find("is there and not a directory of this user alone"), std::string::npos);
     }
     auto nowhere = setup("1");
     nowhere.root = root_ + "/none";
-    EXPECT_THROW(CopyKeeper{nowhere}, Error);
+    EXPECT_THROW(CopyStore{nowhere}, Error);
 }
 
-TEST(KeepFrame, TravelsAsText) {
-    const Keep keep{.job = "j", .host = "2", .launch = "l", .root = "/dev/shm", .secret = "s", .silence_s = 7};
-    const Keep read = read_keep(to_body(keep));
+TEST(OpenCopiesFrame, ReadsBackWhatItWrote) {
+    const OpenCopies open{.job = "j", .host = "2", .launch = "l", .root = "/dev/shm", .secret = "s", .silence_s = 7};
+    const OpenCopies read = read_open_copies(to_body(open));
     EXPECT_EQ(read.job + read.host + read.launch + read.root + read.secret, "j2l/dev/shms");
     EXPECT_EQ(read.silence_s, 7);
     const Start start{.job = "j", .host = "2", .source = CopyPlaces::Peer{4, "n5", 4321}};

@@ -1,4 +1,4 @@
-// launch/copy_keeper.h: copies of the state of a run in the memory of a host. They are files of a tmpfs, in a directory
+// launch/copy_store.h: copies of the state of a run in the memory of a host. They are files of a tmpfs, in a directory
 // that the agent makes, owns, and removes, so they outlive the ranks, and an agent that the next one of its host
 // follows:
 //   DIRECTORY/own/step-…     by the ranks of this host (train/memory_copies.h)
@@ -24,7 +24,7 @@
 
 namespace tutti::launch {
 
-class CopyKeeper {
+class CopyStore {
   public:
     struct Setup {
         std::string root;       // a tmpfs: "/dev/shm"
@@ -36,10 +36,10 @@ class CopyKeeper {
     };
     // Takes over the directory that an earlier agent has left, or makes it. Error when there is no such memory, or a
     // living agent has the directory. Call from the main thread of a process without other threads.
-    explicit CopyKeeper(Setup setup);
-    ~CopyKeeper();
-    CopyKeeper(const CopyKeeper&) = delete;
-    CopyKeeper& operator=(const CopyKeeper&) = delete;
+    explicit CopyStore(Setup setup);
+    ~CopyStore();
+    CopyStore(const CopyStore&) = delete;
+    CopyStore& operator=(const CopyStore&) = delete;
 
     const std::string& directory() const { return directory_; }
     int port() const { return server_ ? server_->port() : 0; }

@@ -1,4 +1,4 @@
-#include "tutti/launch/copy_keeper.h"
+#include "tutti/launch/copy_store.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -105,7 +105,7 @@ std::string read_all(FileClient& client, const FileEntry& entry) {
 
 }  // namespace
 
-CopyKeeper::CopyKeeper(Setup setup) : setup_(std::move(setup)) {
+CopyStore::CopyStore(Setup setup) : setup_(std::move(setup)) {
     struct stat info = {};
     check(::stat(setup_.root.c_str(), &info) == 0 && S_ISDIR(info.st_mode), "no copies in memory: ", setup_.root,
           " is no directory; TUTTI_MEMORY_ROOT names another file system in memory");
@@ -127,7 +127,7 @@ CopyKeeper::CopyKeeper(Setup setup) : setup_(std::move(setup)) {
     thread_ = std::thread([this] { run(); });
 }
 
-CopyKeeper::~CopyKeeper() {
+CopyStore::~CopyStore() {
     {
         const std::lock_guard lock(mutex_);
         stopping_ = true;
@@ -140,7 +140,7 @@ CopyKeeper::~CopyKeeper() {
 }
 
 // Before the lock is taken: a child shares the locks of its parent.
-void CopyKeeper::start_guard() {
+void CopyStore::start_guard() {
     std::array<int, 2> ends{};
     check(pipe2(ends.data(), O_CLOEXEC) == 0, "no pipe: ", std::strerror(errno));
     const comm::tcp::Socket read(ends[0]);
@@ -150,7 +150,7 @@ void CopyKeeper::start_guard() {
     if (child == 0) guard(ends[0], directory_, kGuardSilences * setup_.silence_s);
 }
 
-void CopyKeeper::follow(const std::optional<CopyPlaces::Peer>& source) {
+void CopyStore::follow(const std::optional<CopyPlaces::Peer>& source) {
     {
         const std::lock_guard lock(mutex_);
         source_ = source;
@@ -158,7 +158,7 @@ void CopyKeeper::follow(const std::optional<CopyPlaces::Peer>& source) {
     changed_.notify_all();
 }
 
-int64_t CopyKeeper::newest_step() const {
+int64_t CopyStore::newest_step() const {
     int64_t newest = 0;
     std::error_code error;
     for (fs::directory_iterator i(checkpoint::join(directory_, comm::tcp::kOwnCopies), error), end; !error && i != end;
@@ -169,7 +169,7 @@ int64_t CopyKeeper::newest_step() const {
     return newest;
 }
 
-void CopyKeeper::run() {
+void CopyStore::run() {
     int followed = -1;
     for (;;) {
         std::optional<CopyPlaces::Peer> source;
@@ -198,7 +198,7 @@ void CopyKeeper::run() {
     }
 }
 
-void CopyKeeper::fetch_newest(const CopyPlaces::Peer& source) {
+void CopyStore::fetch_newest(const CopyPlaces::Peer& source) {
     if (!client_)
         client_ = std::make_unique<FileClient>(source.address, source.port, comm::tcp::key_of(setup_.secret),
                                                setup_.silence_s);
@@ -211,7 +211,7 @@ void CopyKeeper::fetch_newest(const CopyPlaces::Peer& source) {
 
 // Over a connection of its own, which keeps the files: the ranks remove a copy after the next one but one. A copy that
 // was begun is thus finished, also when copies come faster than the network takes them.
-void CopyKeeper::fetch(const CopyPlaces::Peer& source, const std::string& below) {
+void CopyStore::fetch(const CopyPlaces::Peer& source, const std::string& below) {
     FileClient client(source.address, source.port, comm::tcp::key_of(setup_.secret), setup_.silence_s);
     const std::vector<FileEntry> entries = client.list();
     const auto entry_of = [&](const std::string& name) {
@@ -265,7 +265,7 @@ void CopyKeeper::fetch(const CopyPlaces::Peer& source, const std::string& below)
 }
 
 // Of hosts whose copies are no longer fetched, when all own copies are newer.
-void CopyKeeper::drop_outdated(int source) const {
+void CopyStore::drop_outdated(int source) const {
     const std::vector<FileEntry> entries = comm::tcp::files_below(directory_);
     const auto own = manifests(entries, comm::tcp::kOwnCopies);
     if (own.empty()) return;
