@@ -1,7 +1,6 @@
 // base/digits.h: numbers as digits, and back.
 #pragma once
 
-#include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <optional>
@@ -9,6 +8,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "tutti/base/split.h"
 
 namespace tutti {
 
@@ -26,12 +27,10 @@ std::optional<T> parse_number(std::string_view text) {
 template <class T>
 std::optional<std::vector<T>> parse_numbers(std::string_view text) {
     std::vector<T> numbers;
-    for (size_t at = 0; at <= text.size();) {
-        const size_t end = std::min(text.find(',', at), text.size());
-        const std::optional<T> number = parse_number<T>(text.substr(at, end - at));
+    for (const std::string_view part : split(text, ',')) {
+        const std::optional<T> number = parse_number<T>(part);
         if (!number) return std::nullopt;
         numbers.push_back(*number);
-        at = end + 1;
     }
     return numbers;
 }

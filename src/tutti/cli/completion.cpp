@@ -7,6 +7,7 @@
 #include "tutti/base/build_info.h"
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
+#include "tutti/base/split.h"
 
 namespace tutti::cli {
 
@@ -126,10 +127,8 @@ std::vector<NamedCommand> all_commands(const Command& program) {
 }
 
 std::vector<std::string> names_of(const Option& option) {
-    std::vector<std::string> names;
-    std::istringstream list(option.name);
-    for (std::string name; std::getline(list, name, ',');) names.push_back(name);
-    return names;
+    const auto names = split(option.name, ',');
+    return {names.begin(), names.end()};
 }
 
 bool is_positional(const Option& option) { return !option.name.starts_with('-'); }

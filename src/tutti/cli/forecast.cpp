@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <sstream>
 
 #include "tutti/base/error.h"
+#include "tutti/base/split.h"
 #include "tutti/base/to_size.h"
 #include "tutti/device/device.h"
 #include "tutti/simulate/rehearsed.h"
@@ -153,8 +153,8 @@ std::vector<std::string> settings_of(const std::string& vary) {
     check<UsageError>(equals != std::string::npos && equals + 1 < vary.size(), "--vary ", vary,
                       ": required section.key=A,B, such as parallel.zero=0,1,2,3");
     std::vector<std::string> settings;
-    std::istringstream values(vary.substr(equals + 1));
-    for (std::string value; std::getline(values, value, ',');) settings.push_back(vary.substr(0, equals + 1) + value);
+    for (const std::string_view value : split(std::string_view(vary).substr(equals + 1), ','))
+        settings.push_back(concat(vary.substr(0, equals + 1), value));
     return settings;
 }
 

@@ -12,6 +12,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/lower_case.h"
+#include "tutti/base/split.h"
 #include "tutti/peers/peers.h"
 #include "tutti/peers/tables.h"
 #include "tutti/peers/text.h"
@@ -196,10 +197,9 @@ class Reading {
         read_megatron_recipe();
         if (const auto split = option("--split"); split && given_.contains("--eval-interval")) {
             double parts[2] = {}, all = 0;
-            std::istringstream in(*split);
-            std::string part;
-            for (int i = 0; std::getline(in, part, ','); ++i) {
-                const double share = std::strtod(part.c_str(), nullptr);
+            const std::vector<std::string_view> shares = tutti::split(*split, ',');
+            for (size_t i = 0; i < shares.size(); ++i) {
+                const double share = std::strtod(std::string(shares[i]).c_str(), nullptr);
                 if (i < 2) parts[i] = share;
                 all += share;
             }

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <sstream>
 
 #include "tutti/base/digits.h"
 #include "tutti/base/error.h"
+#include "tutti/base/split.h"
 #include "tutti/base/to_size.h"
 #include "tutti/kernels/backends.h"
 #include "tutti/kernels/code_units.h"
@@ -84,8 +84,7 @@ std::vector<double> parse_expert_loads(std::string_view option, const std::strin
     const int64_t experts = run.model.moe.experts;
     check<UsageError>(experts > 0, option, " ", text, ": this model has no experts");
     std::vector<double> loads;
-    std::istringstream parts(text);
-    for (std::string part; std::getline(parts, part, ',');) {
+    for (const std::string_view part : split(text, ',')) {
         const double load = parse_number<double>(part).value_or(-1);
         check<UsageError>(load >= 0 && std::isfinite(load), option, " ", text, ": \"", part,
                           "\" is not a load; required: 1.5, or one for each of ", experts, " experts: 3,1,...");

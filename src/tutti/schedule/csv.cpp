@@ -8,6 +8,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
+#include "tutti/base/split.h"
 #include "tutti/base/to_size.h"
 #include "tutti/schedule/schedule.h"
 
@@ -91,16 +92,6 @@ std::string_view trimmed(std::string_view text) {
     return text.substr(first, text.find_last_not_of(kBlank) - first + 1);
 }
 
-// Calls `each` with the parts of the text between separators.
-template <class Each>
-void split(std::string_view text, char separator, Each each) {
-    for (size_t begin = 0; begin <= text.size();) {
-        const size_t end = std::min(text.find(separator, begin), text.size());
-        each(text.substr(begin, end - begin));
-        begin = end + 1;
-    }
-}
-
 // Assigns chunks to the ranks that compute with them; UsageError for a chunk of two ranks or of none.
 Placement placement_of(const std::vector<Program>& programs, const std::string& name) {
     std::map<std::pair<int, int>, int> rank_of;  // (replica, stage) -> rank
@@ -142,23 +133,21 @@ Schedule parse_csv(std::string_view text, const std::string& name) {
     check<UsageError>(!text.empty(), name, ": empty; expected one row per rank with actions such as 0F0,0F1,0B0");
     Schedule schedule;
     schedule.name = name;
-    split(text, '\n', [&](std::string_view row) {
+    for (const std::string_view row : split(text, '\n')) {
         Program& program = schedule.programs.emplace_back();
         int cell_number = 0;
-        split(row, ',', [&](std::string_view cell) {
+        for (const std::string_view blank_cell : split(row, ',')) {
             ++cell_number;
-            cell = trimmed(cell);
-            if (cell.empty() || cell.ends_with("REDUCE_GRAD") || cell.ends_with("REPLICA_REDUCE")) return;
-            const std::optional<Action> a = parse(cell);
-            if (a) return program.push_back(*a);
+            const std::string_view cell = trimmed(blank_cell);
+            if (cell.empty() || cell.ends_with("REDUCE_GRAD") || cell.ends_with("REPLICA_REDUCE")) continue;
             try {
-                parse_action(cell);
+                program.push_back(parse_action(cell));
             } catch (const UsageError& error) {
                 throw UsageError(
                     concat(name, ", row ", schedule.programs.size(), ", cell ", cell_number, ": ", error.what()));
             }
-        });
-    });
+        }
+    }
     schedule.placement = placement_of(schedule.programs, name);
     std::vector<std::set<int>> seen(to_size(schedule.placement.replicas));
     for (const Program& program : schedule.programs)

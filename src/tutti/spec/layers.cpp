@@ -7,6 +7,7 @@
 
 #include "tutti/base/digits.h"
 #include "tutti/base/error.h"
+#include "tutti/base/split.h"
 #include "tutti/base/to_size.h"
 #include "tutti/spec/fields.h"
 
@@ -30,14 +31,12 @@ bool contains(const std::vector<LayerRange>& ranges, int64_t layer) {
 
 std::vector<LayerRange> layer_ranges(const std::string& text) {
     std::vector<LayerRange> all;
-    for (size_t at = 0; at < text.size() || (at > 0 && text[at - 1] == ',');) {
-        const size_t end = std::min(text.find(',', at), text.size());
-        const std::string_view part = std::string_view(text).substr(at, end - at);
+    if (text.empty()) return {};
+    for (const std::string_view part : split(text, ',')) {
         const size_t dash = std::min(part.find('-'), part.size());
         const int64_t first = layer_number(part.substr(0, dash), text);
         const int64_t last = dash == part.size() ? first : layer_number(part.substr(dash + 1), text);
         all.push_back({std::min(first, last), std::max(first, last)});
-        at = end + 1;
     }
     std::sort(all.begin(), all.end(), [](const LayerRange& a, const LayerRange& b) { return a.first < b.first; });
     std::vector<LayerRange> apart;

@@ -1,6 +1,9 @@
 #include "tutti/device/cuda/architectures.h"
 
+#include <algorithm>
 #include <charconv>
+
+#include "tutti/base/split.h"
 
 namespace tutti::cuda {
 
@@ -23,12 +26,9 @@ bool one_runs_on(std::string_view architecture, int major, int minor) {
 std::string_view compiled_architectures() { return TUTTI_CUDA_ARCHITECTURES; }
 
 bool runs_on(std::string_view architectures, int major, int minor) {
-    while (true) {
-        const size_t comma = architectures.find(',');
-        if (one_runs_on(architectures.substr(0, comma), major, minor)) return true;
-        if (comma == std::string_view::npos) return false;
-        architectures.remove_prefix(comma + 1);
-    }
+    const auto parts = split(architectures, ',');
+    return std::any_of(parts.begin(), parts.end(),
+                       [&](std::string_view part) { return one_runs_on(part, major, minor); });
 }
 
 }  // namespace tutti::cuda
