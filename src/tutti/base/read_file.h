@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace tutti {
 
@@ -38,6 +39,7 @@ class MappedFile {
 
     const std::string& path() const { return path_; }
     std::span<const std::byte> bytes() const { return bytes_; }
+    std::string_view text() const { return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}; }
 
     // Throws DataError when the file became shorter than the mapping. A read past the new end would kill the whole
     // process with SIGBUS; one fstat before each read (0.2 us) turns nearly every such case into a message. Two cases

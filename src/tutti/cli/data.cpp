@@ -124,6 +124,8 @@ int tokenize(const TokenizeArguments& a, const Io& io) {
     const auto tokenizer = text::make_tokenizer(a.tokenizer);
     data::FileEncoding encoding;
     encoding.format = data::is_jsonl(files, a.input) ? "jsonl" : "text";
+    if (a.input == "auto" && encoding.format == "text")
+        for (const std::string& file : files) data::check_is_text(file);
     encoding.field = a.field;
     encoding.separator = unescaped(a.separator);
     encoding.eod = eod_of(a, *tokenizer);
@@ -176,10 +178,6 @@ int tokenize(const TokenizeArguments& a, const Io& io) {
 
 namespace {
 
-std::string_view text_of(std::span<const std::byte> bytes) {
-    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 // The texts of the records of JSONL, or of a compressed file, as `tokenize` reads them: as bytes.
 std::vector<std::string> texts_of(const std::string& path, const std::string& format,
                                   const TrainTokenizerArguments& a) {
@@ -204,13 +202,14 @@ int train_tokenizer(const TrainTokenizerArguments& a, const Io& io) {
     std::vector<std::string> decoded;
     for (const std::string& path : a.files) {
         const bool jsonl = data::is_jsonl({path}, "auto");
-        const auto bytes = files.emplace_back(path).bytes();
-        if (!jsonl && data::compression_of(text_of(bytes)).empty()) continue;
+        if (!jsonl) data::check_is_text(path);
+        const MappedFile& file = files.emplace_back(path);
+        if (!jsonl && data::compression_of(file.text()).empty()) continue;
         files.pop_back();
         for (std::string& text : texts_of(path, jsonl ? "jsonl" : "text", a)) decoded.push_back(std::move(text));
     }
     std::vector<std::string_view> texts(decoded.begin(), decoded.end());
-    for (const MappedFile& file : files) texts.push_back(text_of(file.bytes()));
+    for (const MappedFile& file : files) texts.push_back(data::without_byte_order_mark(file.text()));
     text::BpeTraining training{.vocab = a.vocab,
                                .split = text::split_kind_named(a.pretokenizer).value(),
                                .special = a.special,

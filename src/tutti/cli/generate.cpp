@@ -13,6 +13,7 @@
 #include "tutti/cli/commands.h"
 #include "tutti/cli/text_model.h"
 #include "tutti/data/data_set.h"
+#include "tutti/data/text_stream.h"
 
 namespace tutti::cli {
 
@@ -21,7 +22,8 @@ namespace {
 using Ids = std::vector<int32_t>;
 
 std::vector<std::string> read_lines(const std::string& path) {
-    std::istringstream file(read_file(path));
+    const std::string text = read_file(path);
+    std::istringstream file{std::string(data::without_byte_order_mark(text))};
     std::vector<std::string> lines;
     for (std::string line; std::getline(file, line);) {
         if (line.ends_with('\r')) line.pop_back();
@@ -35,8 +37,6 @@ std::vector<std::string> prompt_texts(const GenerateArguments& a) {
     std::vector<std::string> texts = a.prompts;
     if (!a.prompts_file.empty())
         for (std::string& line : read_lines(a.prompts_file)) texts.push_back(std::move(line));
-    for (const std::string& text : texts)
-        check<UsageError>(!text.empty(), "--prompt \"\": required: a text of at least one token to continue");
     check<UsageError>(!texts.empty() || !a.prompt_ids.empty(),
                       "required: --prompt TEXT, --prompts FILE or --prompt-ids 1,2,3");
     return texts;

@@ -67,7 +67,9 @@ class Cutter {
         begins_ = true;
         ended_ = false;
         counted_ = 0;
-        check<DataError>(read_more(), paths_[file_], ": has no byte of text");
+        read_more();
+        at_ = buffer_.size() - without_byte_order_mark(buffer_).size();
+        check<DataError>(!rest().empty(), paths_[file_], ": has no byte of text");
     }
     void close() {
         stream_ = nullptr;

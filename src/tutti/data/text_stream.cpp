@@ -190,6 +190,11 @@ std::string_view compression_of(std::string_view beginning) {
     return "";
 }
 
+std::string_view without_byte_order_mark(std::string_view text) {
+    constexpr std::string_view kMark = "\xef\xbb\xbf";
+    return text.substr(text.starts_with(kMark) ? kMark.size() : 0);
+}
+
 std::string_view uncompressed_name(std::string_view path) {
     for (const Compression& c : kCompressions)
         if (path.ends_with(c.ending)) return path.substr(0, path.size() - c.ending.size());

@@ -29,6 +29,10 @@ std::unique_ptr<TextStream> open_text_stream(const std::string& path);
 // "gzip", "Zstandard" or "": the compression of data that begins with these bytes.
 std::string_view compression_of(std::string_view beginning);
 
+// The text behind the byte order mark that editors of Windows write before UTF-8. The mark is no part of the text
+// (Unicode 16.0, section 23.8), so no reader of texts makes a token of it; Python's utf-8-sig does the same.
+std::string_view without_byte_order_mark(std::string_view text);
+
 // "a.jsonl" of "a.jsonl.zst": the name without the ending of a compression.
 std::string_view uncompressed_name(std::string_view path);
 

@@ -31,11 +31,7 @@ constexpr const char* kAdvice =
     "the ids of a text are kept beside it; put the text into a folder that can be written and has the space, or make "
     "token files elsewhere with `tutti data tokenize`";
 
-std::string_view text_of(const MappedFile& file) {
-    return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
-}
-
-std::string digest_of_file(const std::string& path) { return to_hex(text::digest_of(text_of(MappedFile(path)))); }
+std::string digest_of_file(const std::string& path) { return to_hex(text::digest_of(MappedFile(path).text())); }
 
 // A directory that is removed at the end of the scope unless it has been renamed, and by the next start after a kill.
 struct Temporary {
@@ -79,7 +75,7 @@ void verify(const std::string& directory) {
     std::map<std::string, std::string> listed;
     {
         const MappedFile file(directory + "/" + kDigests);
-        std::istringstream lines{std::string(text_of(file))};
+        std::istringstream lines{std::string(file.text())};
         for (std::string digest, name; lines >> digest >> name;) listed[name] = digest;
     }
     for (const char* name : {"tokens.bin", "tokens.idx", "tokens.mask"}) {
@@ -117,9 +113,11 @@ std::string cache_directory(const MappedFile& text, uint64_t key) {
 
 std::string directory_of(const MappedFile& file, const text::Tokenizer& tokenizer) {
     constexpr int kVersion = 3;  // of the encoding of text; increased when it changes
-    return cache_directory(
-        file,
-        text::Fingerprint().add(kVersion).add(tokenizer.fingerprint()).add(text::digest_of(text_of(file))).value());
+    return cache_directory(file, text::Fingerprint()
+                                     .add(kVersion)
+                                     .add(tokenizer.fingerprint())
+                                     .add(text::digest_of(without_byte_order_mark(file.text())))
+                                     .value());
 }
 
 // Calls take(ids) for one part of the text after the other.
@@ -129,7 +127,7 @@ void encode_by_parts(const MappedFile& file, const text::Tokenizer& tokenizer, c
     // A few pieces for each thread: progress shows a few times a second, and few ids are in memory at once.
     constexpr size_t kPart = 8 << 20;
     const auto begin = std::chrono::steady_clock::now();
-    const std::string_view text = text_of(file);
+    const std::string_view text = without_byte_order_mark(file.text());
     EncodeProgress progress{file.path(), 0, static_cast<int64_t>(text.size()), 0, 0};
     for (size_t at = 0; at < text.size();) {
         file.check_not_truncated();
@@ -280,7 +278,7 @@ uint64_t key_of(const MappedFile& file, const text::Tokenizer& tokenizer, const 
         key.add(affix.size());
         for (const int32_t id : affix) key.add(id);
     }
-    key.add(text::digest_of(text_of(file)));
+    key.add(text::digest_of(file.text()));
     return key.value();
 }
 
@@ -303,16 +301,23 @@ std::vector<std::string> write_records(const MappedFile& file, const std::string
     return writer.finish();
 }
 
+// The first 64 KiB of the text. DataError of open_text_stream().
+std::string beginning_of(const std::string& path) {
+    std::string begin(64 << 10, '\0');
+    const auto text = open_text_stream(path);
+    size_t size = 0;
+    for (size_t n = 1; n > 0 && size < begin.size(); size += n) n = text->read(&begin[size], begin.size() - size);
+    begin.resize(size);
+    return begin;
+}
+
 // Whether the first line of a file is a JSON object. A file that cannot be read is reported when it is opened.
 bool begins_as_jsonl(const std::string& path) {
     std::error_code unreadable;
     if (!fs::is_regular_file(path, unreadable)) return false;
-    std::string begin(64 << 10, '\0');
+    std::string begin;
     try {
-        const auto text = open_text_stream(path);
-        size_t size = 0;
-        for (size_t n = 1; n > 0 && size < begin.size(); size += n) n = text->read(&begin[size], begin.size() - size);
-        begin.resize(size);
+        begin = beginning_of(path);
     } catch (const DataError&) {
         return false;
     }
@@ -321,6 +326,12 @@ bool begins_as_jsonl(const std::string& path) {
 }
 
 }  // namespace
+
+void check_is_text(const std::string& path) {
+    const size_t zero = beginning_of(path).find('\0');
+    check<DataError>(zero == std::string::npos, path, ": byte offset ", zero,
+                     ": a zero byte, so this is not plain text (UTF-16? a binary format?); convert it to UTF-8");
+}
 
 bool is_jsonl(const std::vector<std::string>& paths, std::string_view format) {
     if (format != "auto") return format == "jsonl";

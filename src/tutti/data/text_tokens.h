@@ -39,6 +39,9 @@ std::shared_ptr<const TokenSource> open_text(const std::vector<std::string>& pat
 // is a JSON object.
 bool is_jsonl(const std::vector<std::string>& paths, std::string_view format);
 
+// DataError for a text whose beginning, of 64 KiB, holds a zero byte: one in UTF-16, or a binary file.
+void check_is_text(const std::string& path);
+
 struct RecordOptions {
     std::string field = "text";
     std::optional<int32_t> eod;  // appended to each record

@@ -12,6 +12,7 @@
 
 #include "tutti/base/to_size.h"
 #include "tutti/data/data_set.h"
+#include "tutti/data/encode_files.h"
 #include "tutti/data/testing/token_files.h"
 #include "tutti/data/token_writer.h"
 #include "tutti/text/bpe_trainer.h"
@@ -43,6 +44,50 @@ std::vector<std::string> made_in(const ScratchFolder& folder) {
         if (!entry.path().extension().string().starts_with(".json") && entry.path().extension() != ".txt")
             names.push_back(entry.path().string());
     return names;
+}
+
+// With a name that says nothing, before any id is made.
+TEST(TextTokens, AZeroByteIsNoText) {
+    const ScratchFolder folder;
+    check_is_text(folder.write("a.txt", kText));
+    try {
+        check_is_text(folder.write("wide.txt", std::string("a\0b\0", 4)));
+        FAIL();
+    } catch (const DataError& error) {
+        EXPECT_EQ(missing("wide.txt: byte offset 1: a zero byte, so this is not plain text", error.what()), "");
+    }
+}
+
+// By every reader of text: the tokens are those of the same text without the mark.
+TEST(TextTokens, AByteOrderMarkIsNoPartOfTheText) {
+    const ScratchFolder folder;
+    const std::string marked = "\xef\xbb\xbf" + std::string(kText);
+    const text::ByteLevelTokenizer tokenizer(small_model(270), "t");
+    const auto text = folder.write("a.txt", marked);
+    for (const bool write : {false, true})
+        EXPECT_EQ(ids_of(*open_text({text}, tokenizer, {.write = write})), tokenizer.encode(kText));
+    for (const char* format : {"auto", "text"})
+        EXPECT_EQ(ids_of(*open_tokens({text}, format)), std::vector<int32_t>(kText.begin(), kText.end()));
+    std::vector<int32_t> ids;
+    encode_files(tokenizer, {text}, {}, [&](const EncodedPiece& piece) { ids = piece.ids; });
+    EXPECT_EQ(ids, tokenizer.encode(kText));
+    // One behind the beginning is a character as any other.
+    const auto later = folder.write("b.txt", "a" + marked);
+    EXPECT_EQ(ids_of(*open_tokens({later}, "auto")).size(), kText.size() + 4);
+
+    const auto empty = folder.write("empty.txt", "\xef\xbb\xbf");
+    const auto refused = [](const auto& open) {
+        try {
+            open();
+        } catch (const DataError& error) {
+            return std::string(error.what());
+        }
+        return std::string();
+    };
+    EXPECT_EQ(missing("empty.txt: has no byte of text", refused([&] { open_tokens({empty}, "auto"); })), "");
+    EXPECT_EQ(missing("empty.txt: has no byte of text",
+                      refused([&] { encode_files(tokenizer, {empty}, {}, [](EncodedPiece&&) {}); })),
+              "");
 }
 
 TEST(TextTokens, AreWrittenOnceAndFoundAgain) {

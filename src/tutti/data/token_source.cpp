@@ -35,7 +35,7 @@ struct Layout {
     IdType type;
     int64_t id_bytes() const { return width_of(type); }
 };
-constexpr Layout kText{"text", 0, IdType::u8}, kNanoGpt{"nanogpt", 0, IdType::u16};
+constexpr Layout kNanoGpt{"nanogpt", 0, IdType::u16};
 constexpr Layout kLlmcU16{"llmc-u16", kLlmcHeaderBytes, IdType::u16};
 constexpr Layout kLlmcU32{"llmc-u32", kLlmcHeaderBytes, IdType::u32};
 constexpr Layout kLlmq{"llmq", kLlmcHeaderBytes, IdType::i32};
@@ -117,14 +117,19 @@ std::optional<std::string> foreign_kind(const MappedFile& file) {
     using namespace std::string_view_literals;
     if (begins_with(file, "MMIDIDX\0"sv)) return "the .idx of a Megatron dataset: name the .bin or the prefix of both";
     if (begins_with(file, "PK\x03\x04"sv)) return "a zip archive (PyTorch weights are)";
-    const std::string_view compression =
-        compression_of({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()});
+    const std::string_view compression = compression_of(file.text());
     if (!compression.empty())
         return concat("text that ", compression, " has compressed: make token files of it, `tutti data tokenize ",
                       quoted_for_shell(file.path()), " --out PREFIX`; only JSONL is read compressed");
     if (size_of(file) >= kLlmcHeaderBytes && word(file, 0) == 20240522) return "an llm.c evaluation file";
     if (size_of(file) >= kLlmcHeaderBytes && word(file, 0) == 20240326) return "an llm.c model file";
     return std::nullopt;
+}
+
+Layout text_layout(const MappedFile& file) {
+    const std::string_view text = file.text(), behind_mark = without_byte_order_mark(text);
+    check<DataError>(!behind_mark.empty(), file.path(), ": has no byte of text");
+    return {"text", static_cast<int64_t>(text.size() - behind_mark.size()), IdType::u8};
 }
 
 Layout detected(const MappedFile& file) {
@@ -139,11 +144,11 @@ Layout detected(const MappedFile& file) {
     check<DataError>(zero == start.end(), file.path(), ": byte offset ", zero - start.begin(),
                      ": a zero byte, so this is not plain text (UTF-16? a binary format?); convert it to UTF-8, or set "
                      "data.format = \"text\" to train on its bytes as they are");
-    return kText;
+    return text_layout(file);
 }
 
 Layout layout_of(const MappedFile& file, std::string_view format) {
-    if (format == "text") return kText;
+    if (format == "text") return text_layout(file);
     if (format == "nanogpt") return checked_nanogpt(file);
     if (format == "llmc") return checked_llmc(file);
     if (format == "llmq") return checked_llmq(file);
@@ -196,7 +201,7 @@ Part open_part(const std::string& path, std::string_view format) {
         const Layout layout = layout_of(file, format);
         return {.file = std::move(file), .layout = layout, .index = std::nullopt, .mask = std::nullopt};
     }
-    Part part{.file = MappedFile(prefix_of(path) + ".bin"), .layout = kText, .index = std::nullopt, .mask = {}};
+    Part part{.file = MappedFile(prefix_of(path) + ".bin"), .layout = {}, .index = std::nullopt, .mask = {}};
     part.index.emplace(prefix_of(path) + ".idx", part.file);
     part.layout = {"megatron", 0, part.index->type()};
     return part;
