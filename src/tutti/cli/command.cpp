@@ -25,12 +25,32 @@ CLI::Validator number_in(Between range) {
     return {problem, concat("in [", low, " - ", high, "]"), "number_in"};
 }
 
-// A name is never empty: that of a variable of the shell without a value would count as no name given.
-CLI::Validator named() {
+// An empty value, as of a variable of the shell that is not set, would count as an option that is not given.
+CLI::Validator not_empty() {
     const auto problem = [](const std::string& text) {
-        return text.empty() ? std::string("required the name of a file or directory, got an empty text") : "";
+        return text.empty() ? std::string("required a value, got an empty text") : "";
     };
-    return {problem, "", "named"};
+    return {problem, "", "not_empty"};
+}
+
+CLI::Validator one_of(const Choices& choices) {
+    const auto problem = [choices](const std::string& text) {
+        const bool is_one = std::find(choices.begin(), choices.end(), text) != choices.end();
+        return is_one ? "" : concat("required one of ", joined(choices), ", got ", text);
+    };
+    return {problem, "", "one_of"};
+}
+
+CLI::Validator byte_count() {
+    const auto to_bytes = [](std::string& text) {
+        const std::string given = text;
+        try {
+            if (CLI::AsSizeValue(true)(text).empty()) return std::string();
+        } catch (const CLI::ValidationError&) {
+        }
+        return concat("required a size in bytes, or in KB, MB or GB such as 500MB, got ", given);
+    };
+    return {to_bytes, "", "byte_count"};
 }
 
 constexpr size_t kHelpColumn = 32;  // where the help of an option begins
@@ -61,14 +81,13 @@ void add_option(CLI::App& command, const Option& option) {
     const bool by_place = !option.name.starts_with('-');
     if (std::holds_alternative<std::vector<std::string>*>(option.target) && !by_place) added->allow_extra_args(false);
 
-    if (const auto* choices = std::get_if<Choices>(&option.rule)) added->check(CLI::IsMember(*choices));
-    if (std::holds_alternative<ByteCount>(option.rule)) added->transform(CLI::AsSizeValue(true));
-    if (const auto* known = std::get_if<Suggestions>(&option.rule); known != nullptr && known->files)
-        added->check(named());
+    if (const auto* choices = std::get_if<Choices>(&option.rule)) added->check(one_of(*choices));
+    if (std::holds_alternative<ByteCount>(option.rule)) added->transform(byte_count());
     if (const auto* range = std::get_if<Between>(&option.rule)) {
         const bool whole = !std::holds_alternative<double*>(option.target);
         added->check(whole ? number_in<int64_t>(*range) : number_in<double>(*range));
     }
+    added->transform(not_empty());  // before the checks
 }
 
 void add_command(CLI::App& parent, const Command& command, const Command*& chosen);
@@ -106,17 +125,17 @@ std::vector<std::string> options_of(const CLI::App* command) {
     return names;
 }
 
-// The name of the option among the words of the command line, where that is not the first of its names.
+// The name of the option as the words of the command line have it, which may be another one than `first`.
 std::string name_given(const CLI::App* command, const std::string& first, const std::vector<std::string>& words) {
     for (const CLI::Option* option : command->get_options()) {
         std::vector<std::string> names;
         for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
         for (const std::string& name : option->get_snames()) names.push_back("-" + name);
         if (std::find(names.begin(), names.end(), first) == names.end()) continue;
-        for (const std::string& name : names)
-            if (std::any_of(words.begin(), words.end(),
-                            [&](const std::string& w) { return w == name || w.starts_with(name + "="); }))
-                return name;
+        for (const std::string& word : words)
+            for (const std::string& name : names)
+                if (word == name || word.starts_with(name + "=") || (name.size() == 2 && word.starts_with(name)))
+                    return name;
     }
     return first;
 }
@@ -139,6 +158,7 @@ std::string describe(const CLI::App& app, const CLI::ParseError& error, const st
         return concat("unknown option ", name, " of `", words_of(command), "`; the nearest is ",
                       spec::nearest(name, options_of(command)));
     }
+    if (word != strangers.end()) return concat("`", words_of(command), "` takes no argument ", *word);
     if (!names.empty()) return concat("`", words_of(command), "` needs a command: ", joined(names));
     std::string text = error.what();  // of CLI11: "--ranks: At Most 1 required but received 2"
     const std::string first = text.substr(0, text.find(':')), name = name_given(command, first, words);
@@ -157,12 +177,12 @@ struct File {
 };
 
 // The files and directories that the command line names.
-std::vector<File> files_of(const CLI::App& app, const Command& command) {
+std::vector<File> files_of(const CLI::App& app, const Command& command, const std::vector<std::string>& words) {
     std::vector<File> files;
     for (const Option& option : command.options)
         if (const auto* rule = std::get_if<Suggestions>(&option.rule); rule != nullptr && rule->files)
             for (const std::string& path : app.get_option(first_name(option.name))->results())
-                files.push_back({first_name(option.name), path, rule->written});
+                files.push_back({name_given(&app, first_name(option.name), words), path, rule->written});
     return files;
 }
 
@@ -177,15 +197,14 @@ void check_apart(const std::vector<File>& files) {
 }
 
 // Refuses an option that has no effect on this command line.
-void check_relations(const CLI::App& app, const Command& command) {
+void check_relations(const CLI::App& app, const Command& command, const std::vector<std::string>& words) {
     const auto given = [&](const std::string& name) { return app.get_option(name)->count() > 0; };
     for (const Option& option : command.options) {
-        const std::string name = first_name(option.name);
-        if (!given(name)) continue;
-        const auto other = std::find_if(option.without.begin(), option.without.end(), given);
-        check<UsageError>(other == option.without.end(), name, " and ",
-                          other == option.without.end() ? "" : other->c_str(),
-                          " exclude each other; leave one of them out");
+        if (!given(first_name(option.name))) continue;
+        const std::string name = name_given(&app, first_name(option.name), words);
+        for (const std::string& other : option.without)
+            check<UsageError>(!given(other), name, " and ", name_given(&app, other, words),
+                              " exclude each other; leave one of them out");
         check<UsageError>(option.beside.empty() || std::any_of(option.beside.begin(), option.beside.end(), given), name,
                           " has an effect only with ", joined(option.beside, " or "), "; give that too, or leave ",
                           name, " out");
@@ -200,6 +219,7 @@ Parsed parse(const Command& program, const std::string& version, int argc, const
     app.get_formatter()->column_width(kHelpColumn);
     Parsed parsed;
     fill(app, program, parsed.command);
+    const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
     try {
         app.parse(argc, argv);
     } catch (const CLI::Success& asked) {  // --help, --version
@@ -208,13 +228,13 @@ Parsed parse(const Command& program, const std::string& version, int argc, const
         return {nullptr, text.str()};
     } catch (const CLI::ParseError& error) {
         if (argc < 2) return {nullptr, app.help()};
-        throw UsageError(concat(describe(app, error, {argv + 1, argv + argc}),
-                                "\ntry: ", words_of(chosen_command(&app)), " --help"));
+        throw UsageError(concat(describe(app, error, words), "\ntry: ", words_of(chosen_command(&app)), " --help"));
     }
     if (parsed.command != nullptr) {
-        const std::vector<File> files = files_of(*chosen_command(&app), *parsed.command);
+        const CLI::App& command = *chosen_command(&app);
+        const std::vector<File> files = files_of(command, *parsed.command, words);
         check_apart(files);
-        check_relations(*chosen_command(&app), *parsed.command);
+        check_relations(command, *parsed.command, words);
         for (const File& file : files)
             if (file.written) check_place(file.option, file.path);
     }

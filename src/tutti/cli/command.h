@@ -20,7 +20,7 @@ struct Between {
 };
 using Choices = std::vector<std::string>;
 struct ByteCount {};  // a number, which may end in KB, MB or GB
-// The values that completion offers; any other text is allowed too.
+// The values that completion offers; any other text is allowed too, but an empty one, which no option takes.
 struct Suggestions {
     std::vector<std::string> words = {};
     bool files = false;    // names of files and directories

@@ -62,7 +62,7 @@ TEST(Health, RefusesWhatCannotBe) {
              {{"--rank", "2"}, "the nearest is --ranks"},
              {{"--launcher", "pbs"}, "pbs"},
              {{"--ranks", "65", "--device", "cpu", "--one-by-one"}, "for at most 64 ranks, got 65 with 2080 links"},
-             {{"now"}, "not expected: now"}}) {
+             {{"now"}, "takes no argument now"}}) {
         const Ran r = health(words);
         EXPECT_EQ(r.code, 2) << message;
         EXPECT_EQ(r.out, "") << message;
