@@ -1,6 +1,7 @@
 #include "tutti/launch/hosts.h"
 
 #include <algorithm>
+#include <cctype>
 #include <numeric>
 #include <set>
 #include <sstream>
@@ -42,9 +43,12 @@ std::vector<HostLine> parse_hosts(const std::string& text, const std::string& or
             host.name.resize(colon);
             given.insert("slots");
         }
-        // The command line of ssh takes the name as it is.
-        check<UsageError>(!host.name.empty() && host.name.front() != '-', where, "a host cannot be named '", host.name,
-                          "'");
+        // The command line of ssh takes the name as it is: USER@NAME, an address, or a name of its config.
+        const bool named = std::all_of(host.name.begin(), host.name.end(), [](unsigned char c) {
+            return std::isalnum(c) != 0 || std::string_view("-._:@%[]").find(char(c)) != std::string_view::npos;
+        });
+        check<UsageError>(named && !host.name.empty() && host.name.front() != '-', where, "a host cannot be named '",
+                          host.name.substr(0, 80), "'");
         for (std::string word; words >> word;) {
             const std::string key = word.substr(0, word.find('=')),
                               value = word.substr(std::min(word.size(), key.size() + 1));

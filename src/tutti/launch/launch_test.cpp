@@ -58,6 +58,8 @@ TEST(Hosts, NameTheLineThatIsWrong) {
     EXPECT_EQ(error_of("n1 rack=a addr=b rack=a"), "hosts:1: rack is given twice; give it once");
     EXPECT_EQ(error_of("-oProxyCommand=reboot"), "hosts:1: a host cannot be named '-oProxyCommand=reboot'");
     EXPECT_EQ(error_of(":8"), "hosts:1: a host cannot be named ''");
+    EXPECT_EQ(error_of("{\"n1\"}"), "hosts:1: a host cannot be named '{\"n1\"}'");  // some other file
+    EXPECT_EQ(error_of("n1\x01"), "hosts:1: a host cannot be named 'n1\x01'");
     EXPECT_EQ(error_of("# none\n"), "hosts names no host; a line is `n1 slots=8`");
 }
 

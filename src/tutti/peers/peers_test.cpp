@@ -94,6 +94,22 @@ TEST(Peers, ADeepSpeedConfigAsPeopleWriteIt) {
     EXPECT_THROW(read(Peer::deepspeed, R"({"optimizer": {"params": {"betas": [0.9]}}})", "x.json"), UsageError);
 }
 
+TEST(Peers, AFileWithoutAnOptionOfThePeerIsNoRun) {
+    const std::pair<Peer, const char*> files[] = {{Peer::megatron, "#!/bin/bash\nls --all *.txt\n"},
+                                                  {Peer::torchtitan, "[tool.black]\nline-length = 88\n"},
+                                                  {Peer::nanotron, "steps:\n  - checkout\n"},
+                                                  {Peer::deepspeed, "{}"},
+                                                  {Peer::nanogpt, "import os\n"}};
+    for (const auto& [peer, text] : files) {
+        try {
+            read(peer, text, "x");
+            ADD_FAILURE() << text;
+        } catch (const UsageError& error) {
+            EXPECT_NE(std::string(error.what()).find("x: has no option of "), std::string::npos) << error.what();
+        }
+    }
+}
+
 // What a file does not say is the peer's default, and a value without a counterpart is named (train.py, FusedAdam,
 // lr_schedules.py).
 TEST(Peers, DefaultsAreThoseOfThePeerAndUnknownValuesAreNamed) {
@@ -109,7 +125,8 @@ TEST(Peers, DefaultsAreThoseOfThePeerAndUnknownValuesAreNamed) {
     for (const char* s :
          {"optimizer.name=adamw", "optimizer.lr=0.01", "optimizer.weight_decay=0.0", "optimizer.beta2=0.999"})
         EXPECT_TRUE(has(adam, s)) << s << " is not in " << joined(adam.set);
-    EXPECT_EQ(joined(deepspeed("{}").set).find("optimizer.lr"), std::string::npos) << "it was in the Python of the run";
+    EXPECT_EQ(joined(deepspeed(R"({"train_batch_size": 8})").set).find("optimizer.lr"), std::string::npos)
+        << "it was in the Python of the run";
     const TheirRun other = deepspeed(
         R"({"optimizer": {"type": "Lamb"}, "zero_optimization": {"stage": 3, "offload_param": {"device": "none"},
             "offload_optimizer": {"device": "nvme"}}})");

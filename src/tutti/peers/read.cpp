@@ -28,6 +28,7 @@ class Reading {
   public:
     Reading(Peer peer, Values given, const std::string& source)
         : peer_(peer), given_(std::move(given)), source_(source) {
+        for (const auto& [name, value] : given_) written_.insert(name);
         for (const Default& d : tables_of(peer).defaults)
             if (d.with == nullptr || given_.contains(d.with)) given_.try_emplace(d.theirs, d.value);
     }
@@ -44,6 +45,12 @@ class Reading {
             if (known_.contains(name)) continue;
             (tables_of(peer_).ignores(name) ? result_.ignored : result_.unknown).push_back(name);
         }
+        const bool any = std::any_of(written_.begin(), written_.end(), [&](const std::string& name) {
+            return known_.contains(name) || tables_of(peer_).ignores(name);
+        });
+        const std::string trainer = names()[static_cast<size_t>(peer_)];
+        check<UsageError>(any, source_, ": has no option of ", trainer, " that is known here; is it the right file? ",
+                          "`tutti config --from ", trainer, "` lists them");
         return std::move(result_);
     }
 
@@ -339,6 +346,7 @@ class Reading {
     Peer peer_;
     Values given_;
     const std::string& source_;
+    std::set<std::string> written_;  // names in the text; given_ has defaults too
     std::set<std::string> known_, set_;
     TheirRun result_;
 };

@@ -50,7 +50,9 @@ void leave_out(Limits& limits, const std::string& words) {
     const std::vector<std::string> names = schedule_names();
     known.insert(known.end(), names.begin(), names.end());
     std::vector<std::string> left = limits.schedules.empty() ? names : limits.schedules;
-    for (const std::string& given : words_of(words)) {
+    const std::vector<std::string> all = words_of(words);
+    check<UsageError>(!all.empty(), "--without \"", words, "\": required parts of a layout, such as offload,cp");
+    for (const std::string& given : all) {
         const std::string word = lower_case(given);
         if (word == "offload") limits.offload = false;
         for (const auto& [axis, values] : kAxes)

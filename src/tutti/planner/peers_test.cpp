@@ -178,6 +178,7 @@ TEST(Limits, AreWords) {
     EXPECT_FALSE(Limits::in(limits.schedules, "zb-v"));
     EXPECT_TRUE(Limits::in(limits.schedules, "1f1b"));
     EXPECT_THROW(leave_out(limits, "offloads"), UsageError);
+    EXPECT_THROW(leave_out(limits, ","), UsageError);
     Limits held;
     hold(held, "tp 8, pp 16 interleaved x 7, dp 2 x 64, ZeRO-1, micro batch 1, full recompute");
     EXPECT_EQ(held.tp, std::vector<int>{8});
