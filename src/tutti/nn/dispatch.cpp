@@ -62,8 +62,9 @@ RouterNumbers::Counts RouterNumbers::counts(Part part) {
 
 int64_t capacity_of(const spec::MixtureSpec& spec, const Batch& batch) {
     const auto tokens = static_cast<double>(tokens_of_microbatch(batch));
-    return static_cast<int64_t>(
-        std::ceil(tokens * static_cast<double>(spec.top_k) / static_cast<double>(spec.experts) * spec.capacity_factor));
+    const double capacity =
+        std::ceil(tokens * static_cast<double>(spec.top_k) / static_cast<double>(spec.experts) * spec.capacity_factor);
+    return static_cast<int64_t>(std::min(capacity, tokens));  // a token chooses an expert once at most
 }
 
 namespace {
