@@ -551,6 +551,16 @@ TEST(Bench, GemmIsOneDocument) {
         EXPECT_EQ(tutti({"bench", "gemm", "--sizes", wrong}).code, 2) << wrong;
 }
 
+// No message of 64 MiB fits a share of a millisecond.
+TEST(Bench, CommLeavesOutMessagesThatItsTimeDoesNotHold) {
+    const Ran r = tutti({"bench", "comm", "--seconds", "0.001", "--json"});
+    ASSERT_EQ(r.code, 0) << r.err;
+    const Json document = Json::parse(r.out);
+    EXPECT_EQ(document["left_out"].size(), 6u);
+    EXPECT_GE(document["rows"].size(), 6u);
+    EXPECT_TRUE(contains(r.err, "larger messages are left out: they need more than --seconds 0.001")) << r.err;
+}
+
 // Each weight of a matrix costs 6 FLOPs a token: 2 in the forward, 4 in the two gradients.
 TEST(Bench, GemmOfAModelHasAllProductsOfAStep) {
     const auto rows_of = [](const char* model) {

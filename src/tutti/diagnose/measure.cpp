@@ -47,11 +47,14 @@ Timing time_together(comm::Communicator& group, double seconds, const std::funct
     run(1);
     const double once = run(1);
     const int calls = static_cast<int>(std::clamp(kShortestRun / once, 1.0, 10000.0));
-    const int runs = static_cast<int>(std::clamp(seconds / (calls * once), 5.0, 200.0));
     std::vector<double> times;
-    for (int i = 0; i < runs; ++i) times.push_back(run(calls));
+    double spent = 0;  // equal on all ranks
+    while (times.empty() || (times.size() < 5 && spent < 10 * seconds) || (times.size() < 200 && spent < seconds)) {
+        times.push_back(run(calls));
+        spent += calls * times.back();
+    }
     std::sort(times.begin(), times.end());
-    return {times[times.size() / 2], times.front(), times.back(), runs};
+    return {times[times.size() / 2], times.front(), times.back(), static_cast<int>(times.size())};
 }
 
 Timing time_gemm(ops::Context& ctx, DType dtype, const GemmShape& s, const TimingLimits& limits,

@@ -14,7 +14,8 @@ namespace tutti::diagnose {
 Timing time_kernels(Device& device, const TimingLimits& limits, const std::function<void()>& call);
 
 // Times calls that all ranks of the group make together. The time of a run is its slowest rank's, so all ranks make the
-// same decisions. Calls too short for the clock are timed several to a run; at least five runs.
+// same decisions. Calls too short for the clock are timed several to a run. At least five runs, or as many as take ten
+// times `seconds`, and one in any case.
 Timing time_together(comm::Communicator& group, double seconds, const std::function<void()>& call);
 
 // One product as ops/linear.cpp makes them.
