@@ -189,9 +189,10 @@ std::string sent_card(const Comparison& c) {
            "<p class=\"quiet\">Of the first rank, medians over the logged steps.</p></section>\n";
 }
 
-// "train.lr" -> "3e-4" of a resolved config, which has one key per line.
+// "train.lr" -> "3e-4" of a resolved config, which has one key per line; "stage 2: train.lr" of its second [[stage]].
 std::map<std::string, std::string> keys_of(const std::string& config) {
     std::map<std::string, std::string> keys;
+    std::map<std::string, int> tables;  // of a list of tables, so far
     std::istringstream lines(config);
     std::string section;
     const auto trimmed = [](const std::string& text) {
@@ -201,10 +202,14 @@ std::map<std::string, std::string> keys_of(const std::string& config) {
     for (std::string line; std::getline(lines, line);) {
         line = trimmed(line);
         const size_t equals = line.find('=');
-        if (line.starts_with('[') && line.find(']') != std::string::npos)
+        if (line.starts_with("[[") && line.find(']') != std::string::npos) {
+            const std::string list = line.substr(2, line.find(']') - 2);
+            section = concat(list, " ", ++tables[list], ": ");
+        } else if (line.starts_with('[') && line.find(']') != std::string::npos) {
             section = line.substr(1, line.find(']') - 1) + ".";
-        else if (!line.starts_with('#') && equals != std::string::npos)
+        } else if (!line.starts_with('#') && equals != std::string::npos) {
             keys[section + trimmed(line.substr(0, equals))] = trimmed(line.substr(equals + 1));
+        }
     }
     return keys;
 }

@@ -64,6 +64,16 @@ TEST(ReportComparison, MissingKeysAreDashes) {
     EXPECT_TRUE(contains(page, "<th scope=\"row\">optimizer.beta1</th><td>0.9</td><td>–</td>"));
 }
 
+TEST(ReportComparison, EveryStageHasItsKeys) {
+    RunHistory a = run("a", 1, 64), b = run("b", 1, 64);
+    const std::string rest = "\n[[stage]]\noptimizer.lr = 1e-4\n";
+    a.config += "\n[[stage]]\nuntil = 2\noptimizer.lr = 0.1\n" + rest;
+    b.config += "\n[[stage]]\nuntil = 2\noptimizer.lr = 0.2\n" + rest;
+    const std::string page = render_comparison({a, b});
+    EXPECT_TRUE(contains(page, "<th scope=\"row\">stage 1: optimizer.lr</th><td>0.1</td><td>0.2</td>")) << page;
+    EXPECT_FALSE(contains(page, "stage 2:"));
+}
+
 TEST(ReportComparison, OfTwoToEightRuns) {
     EXPECT_THROW(render_comparison({run("a", 1, 1)}), UsageError);
     EXPECT_NO_THROW(render_comparison(std::vector<RunHistory>(8, run("a", 1, 1))));
