@@ -62,7 +62,7 @@ Options machine_options(ForecastArguments& a, const std::string& default_machine
            Suggestions{rehearsal::target_names(), true}}},
          beside({"--cluster"}, {set_cluster_option(a.set_cluster)}),
          {{"--vary", "key=A,B", "", "one line for each value of a key, also of the cluster; repeatable", &a.vary},
-          {"--expert-loads", "LOADS", "", "expert loads: 3,1,1,1, or 1.5 times the mean for the first [even]",
+          {"--expert-loads", "LOADS", "", "load of each expert, 3,1,1,1; or of the first, in means: 1.5 [even]",
            &a.expert_loads}}});
 }
 

@@ -222,18 +222,19 @@ Command launch_command(LaunchArguments& a, const Io& io) {
         {"--out", "DIR", "", "run directory, on a file system of all hosts [runs/<name of CONFIG>]", &a.out, kPath},
         {"--hosts", "FILE", "", "a host on each line: `n1 slots=8`, and addr=ADDRESS [this host alone]", &a.hosts,
          kPath},
-        {"--min-ranks", "M", "", "go on with so many ranks when hosts are lost [all]", &a.min_ranks,
+        {"--min-ranks", "M", "", "fewest ranks to continue with when hosts are lost [all]", &a.min_ranks,
          Between{1, kManyRanks}},
-        {"--max-restarts", "N", "3", "starts after deaths, without a new checkpoint between", &a.max_restarts,
-         Between{0, 1000}},
+        {"--max-restarts", "N", "3", "restarts in a row without a new checkpoint", &a.max_restarts, Between{0, 1000}},
         {"--cluster", "NAME|FILE", "", "the devices, for the planner [only data parallelism changes]", &a.cluster,
          kPath}};
     const Options of_waits = {
-        {"--grace", "S", "25", "from a request to stop until ranks are killed", &a.grace_s, Between{0, 1e6}},
-        {"--silence", "S", "15", "a host that is not heard of for so long is lost", &a.silence_s, Between{1, 3600}},
-        {"--grow-after", "S", "600", "use a host again that has come back for so long", &a.grow_after_s,
+        {"--grace", "S", "25", "seconds from a request to stop until ranks are killed", &a.grace_s, Between{0, 1e6}},
+        {"--silence", "S", "15", "seconds without a message after which a host is lost", &a.silence_s,
+         Between{1, 3600}},
+        {"--grow-after", "S", "600", "seconds after which a host that has come back is used again", &a.grow_after_s,
          Between{0, 1e6}},
-        {"--ssh", "COMMAND", "", "reaches a host, whose name follows [ssh -T -o BatchMode=yes ...]", &a.ssh}};
+        {"--ssh", "COMMAND", "", "command that reaches a host; its name is appended [ssh -T -o BatchMode=yes ...]",
+         &a.ssh}};
     const Options force = {{"--force", "", "", "start even if memory is short, or earlier starts died", &a.force}};
     a.ranks = 0;
     return command_of(

@@ -136,7 +136,8 @@ Command rehearse_command(RehearseArguments& a, const Io& io) {
              without(
                  {"--kernels", "--vary"},
                  {{"--layout", "", "", "show each rank's part of the weights, optimizer state and tokens", &a.layout}}),
-             {{"--svg", "FILE", "", "draw the memory over the step; with --layout or --vary that", &a.svg, kOutput}},
+             {{"--svg", "FILE", "", "draw the memory over the step; with --layout the layout, with --vary each value",
+               &a.svg, kOutput}},
              without({"--layout", "--vary"},
                      {{"--html", "FILE", "",
                        "write the step as a page with a slider: what each rank does, holds and sends at a time; needs "
@@ -194,8 +195,8 @@ Command watch_command(WatchArguments& a, const Io& io) {
         "--http prints the URL of a page with the cards of `tutti report`, which follows the runs, several\n"
         "over each other if chosen, and goes on after their end. From elsewhere: ssh -L 6007:127.0.0.1:6007\n"
         "HOST and --listen 6007. Other users of this machine can read the page too. --listen 0.0.0.0:6007\n"
-        "opens it to the network, unencrypted: losses, config, host names. A token in the URL is required\n"
-        "then, of Prometheus as its authorization.\n\n"
+        "opens it to the network, unencrypted: losses, config, host names. It then requires a token, in the\n"
+        "URL or in the Authorization header of Prometheus.\n\n"
         "Examples:\n  tutti watch runs/bible\n  tutti watch runs/*\n  tutti watch runs/* --http\n"
         "  tutti watch runs/bible --once --json");
 }
