@@ -274,6 +274,7 @@ TEST(WatchCommand, APictureFitsTheTerminal) {
     for (int i = 0; i < 20; ++i) {
         words.push_back(folder / concat("a-run-with-a-rather-long-name-", i));
         fs::create_directory(words.back());
+        std::ofstream(words.back() + "/run.lock");  // of a run that starts
     }
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
@@ -304,6 +305,18 @@ TEST(WatchCommand, APictureFitsTheTerminal) {
         EXPECT_LE(columns_of(line.substr(0, line.find("\033[K"))), 30U) << line;
     EXPECT_EQ(count, 11);
     EXPECT_TRUE(contains(seen, "more lines: a taller")) << seen;
+}
+
+TEST(WatchCommand, ADirectoryWithoutARunIsNotWaitedFor) {
+    const ScratchFolder folder;
+    const std::string path = folder / "texts";
+    fs::create_directory(path);
+    std::ofstream(path + "/corpus.txt") << "abc";
+    for (const char* how : {"--once", "--http"}) {
+        const Ran ran = tutti({"watch", path, how});
+        EXPECT_EQ(ran.code, 2);
+        EXPECT_TRUE(contains(ran.err, "texts holds no run: it has no metrics.jsonl, and no run.lock")) << ran.err;
+    }
 }
 
 // `tutti config` explains every key that a config may have, alone, in its section and in the document.

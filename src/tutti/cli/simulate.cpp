@@ -16,6 +16,7 @@
 #include "tutti/planner/known_runs.h"
 #include "tutti/planner/scaling.h"
 #include "tutti/rehearsal/present.h"
+#include "tutti/report/run_history.h"
 #include "tutti/simulate/prediction.h"
 #include "tutti/simulate/rehearsed.h"
 #include "tutti/spec/validate.h"
@@ -299,6 +300,7 @@ int simulate(const SimulateArguments& a, const Io& io) {
     check<UsageError>(a.table.empty() == run,
                       "give a CONFIG or --model, and --cluster; or --table FILE with published runs");
     if (!a.table.empty()) return simulate_table(a, io);
+    if (!a.run.empty()) report::check_holds_run(a.run);
     if (!a.profile.empty()) return simulate_here(a, io);
     cluster_of(a);
     stragglers(a);

@@ -133,7 +133,9 @@ int watch(const WatchArguments& arguments, const Io& io) {
     for (const std::string& path : arguments.run_dirs) {
         const bool again =
             std::any_of(runs.begin(), runs.end(), [&](const WatchedRun& run) { return run.path() == path; });
-        if (!again) runs.emplace_back(path);
+        if (again) continue;
+        runs.emplace_back(path);
+        report::check_holds_run(path);
     }
     flights.resize(runs.size(), 0);
     // What is new of a run: the lines of its log.

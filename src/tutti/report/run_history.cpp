@@ -255,6 +255,14 @@ std::optional<LoggedStep> read_step(const std::string& line, const std::string& 
     return logged_step(record, skipped_total);
 }
 
+void check_holds_run(const fs::path& run_dir) {
+    std::error_code unreadable;
+    for (const char* name : {"run.lock", "launch.lock", "metrics.jsonl", "run.json"})  // a start makes a lock first
+        if (fs::exists(run_dir / name, unreadable)) return;
+    throw UsageError(concat(run_dir.string(), " holds no run: it has no metrics.jsonl, and no run.lock of one that ",
+                            "starts; required: the directory of a run, as `tutti train --out DIR` makes it"));
+}
+
 std::string name_of_run(const fs::path& run_dir) {
     const fs::path path = fs::canonical(run_dir);  // "." and "runs/a/" do not end in a directory name
     return path.has_filename() ? path.filename().string() : path.string();

@@ -40,10 +40,14 @@ double modified(const struct stat& info) {
     return static_cast<double>(info.st_mtim.tv_sec) + 1e-9 * static_cast<double>(info.st_mtim.tv_nsec);
 }
 
-// Whether the process that holds run.lock lives; nullopt: it is of another host, or there is no lock. The lock holds
+// Whether the process that holds run.lock lives; nullopt: it is of another host, or there is no readable lock. It holds
 // "HOST-PID" (checkpoint/file_system.h); trying the lock itself would refuse a run that starts at that moment.
 std::optional<bool> holder_lives(const fs::path& lock) {
-    std::optional<std::string> owner = read_file_if_there(lock.string());
+    std::optional<std::string> owner;
+    try {
+        owner = read_file_if_there(lock.string());
+    } catch (const DataError&) {
+    }
     if (!owner) return std::nullopt;
     while (owner->ends_with('\n')) owner->pop_back();
     const size_t dash = owner->rfind('-');
@@ -87,7 +91,7 @@ bool WatchedRun::has_changed(const std::string& name) {
 void WatchedRun::read_log(std::vector<LoggedStep>& added) {
     const fs::path path = fs::path(path_) / "metrics.jsonl";
     const auto info = status_of(path);
-    if (!info) return;
+    if (!info || !S_ISREG(info->st_mode)) return;  // opening a pipe would wait for a writer
     if (info->st_ino != file_ || info->st_size < offset_) {
         file_ = info->st_ino;
         offset_ = line_ = 0;
