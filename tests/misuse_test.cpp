@@ -59,6 +59,22 @@ TEST_F(Misuse, MissingEmptyAndShortText) {
     EXPECT_FALSE(fs::exists(path("run") + "/metrics.jsonl"));
 }
 
+TEST_F(Misuse, ARefusedStartLeavesNoDirectory) {
+    write("short.txt", "abc");
+    fs::create_directory(path("mine"));
+    for (const std::string& why : {"data.train=" + path("nowhere.txt"), "data.train=" + path("short.txt"),
+                                   "model.hf=" + path("nowhere"), std::string("train.seq_len=100000000"),
+                                   "train.gemm_tuning=" + path("short.txt"), "parallel.schedule=" + path("no.csv")})
+        for (const char* out : {"run", "mine", "a/new/run"}) {
+            const Result r = train(out, {why});
+            EXPECT_NE(r.exit_code, 0) << why;
+            if (std::string(out) == "mine")
+                EXPECT_TRUE(fs::is_empty(path("mine"))) << why;
+            else
+                EXPECT_FALSE(fs::exists(path(out))) << why;
+        }
+}
+
 TEST_F(Misuse, UnknownKeyWrongTypeImpossibleSizesAllAtOnce) {
     write("bad.toml", "[train]\nstesp = 3\nseq_len = \"long\"\n[modle]\nwidth = 3\n");
     const Result r = run({"train", path("bad.toml"), "--out", path("run")});

@@ -82,6 +82,27 @@ void require_no_others(const std::string& path) {
                           "or move the file");
 }
 
+// Of a start that is refused before it has written anything, nothing stays, unless the user had made the directory.
+class RunLock final : public checkpoint::FileLock {
+  public:
+    RunLock(std::string directory, bool made, std::unique_ptr<checkpoint::FileLock> lock)
+        : directory_(std::move(directory)), made_(made), lock_(std::move(lock)) {}
+    ~RunLock() override {
+        std::error_code ignored;
+        for (const auto& entry : std::filesystem::directory_iterator(directory_, ignored))
+            if (entry.path().filename() != kLock) return;
+        std::filesystem::remove(concat(directory_, "/", kLock), ignored);
+        if (made_) std::filesystem::remove(directory_, ignored);
+    }
+    RunLock(const RunLock&) = delete;
+    RunLock& operator=(const RunLock&) = delete;
+
+  private:
+    std::string directory_;
+    bool made_;
+    std::unique_ptr<checkpoint::FileLock> lock_;
+};
+
 }  // namespace
 
 bool has_results(const std::string& path, int64_t step) {
@@ -93,13 +114,20 @@ bool has_results(const std::string& path, int64_t step) {
 std::unique_ptr<checkpoint::FileLock> lock_run(const std::string& path) {
     require_no_others(path);
     std::error_code error;
+    const bool made = !std::filesystem::exists(path, error);
     std::filesystem::create_directories(path, error);
     check<UsageError>(!error && std::filesystem::is_directory(path), "cannot make the run directory ", path, ": ",
                       error ? error.message() : "a file of that name exists", "; choose another with --out");
     checkpoint::PosixFileSystem files;
-    auto lock = files.lock(concat(path, "/", kLock), checkpoint::this_owner());
+    std::unique_ptr<checkpoint::FileLock> lock;
+    try {
+        lock = files.lock(concat(path, "/", kLock), checkpoint::this_owner());
+    } catch (const checkpoint::IoError&) {  // a full disk
+        RunLock(path, made, nullptr);
+        throw;
+    }
     checkpoint::remove_temporary_files(files, path, lock != nullptr);
-    return lock;
+    return lock ? std::make_unique<RunLock>(path, made, std::move(lock)) : nullptr;
 }
 
 RunDirectory::RunDirectory(std::string path, int64_t resumed_step, bool events, Warn warn)
