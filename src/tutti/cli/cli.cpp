@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
@@ -83,7 +84,14 @@ int run(int argc, const char* const* argv, const Io& streams) {
         io.json = arguments.json;
         set_device_environment(asks_for(argc, argv, "--ranks") || launched_with_others());
         const int code = parsed.command->run();
-        if (code == 0) check_written(io.out);
+        // The text of a run is a log, and what it has made is in its directory.
+        const bool is_log =
+            parsed.command->name == "launch" || (parsed.command->name == "train" && !arguments.train.dry_run);
+        if (code == 0 && is_log && !io.json && !io.out.flush())
+            io.err << "warning: standard output could not be written: lines of the log are lost, nothing of the run"
+                   << std::endl;
+        else if (code == 0)
+            check_written(io.out);
         return code;
     } catch (const Error& error) {
         return fail(io, error.what(), error.exit_code());
@@ -107,6 +115,7 @@ void open_closed_streams() {
 
 int run(int argc, char** argv) {
     open_closed_streams();
+    std::signal(SIGXFSZ, SIG_IGN);  // a write beyond `ulimit -f` fails as on a full disk, and kills no run
     // mpirun gives its ranks terminals, whatever its own output is: a log of it must have no bars and colours.
     const bool alone = !comm::is_launched(comm::process_environment());
     const bool out_terminal = alone && isatty(STDOUT_FILENO) != 0, err_terminal = alone && isatty(STDERR_FILENO) != 0;
