@@ -86,31 +86,20 @@ LoggedStep logged_step(const Record& line, int64_t& skipped_total) {
     for (const auto& [key, number] : kLoggedNumbers) logged.*number = line.number(key);
     logged.skipped_before = skipped_steps(line, skipped_total);
     logged.skip_reason = line.text("skip_reason");
-    if (const Json* load = line.find("expert_load")) {
-        const auto is_row = [](const Json& row) {
-            return row.is_array() && !row.empty() &&
-                   std::all_of(row.begin(), row.end(), [](const Json& value) { return value.is_number(); });
-        };
-        check<DataError>(load->is_array() && std::all_of(load->begin(), load->end(), is_row), line.where,
-                         ": `expert_load` must be a list of lists of numbers, got ", load->dump());
-        logged.expert_load = load->get<std::vector<std::vector<double>>>();
-    }
-    if (const Json* losses = line.find(kMtpLosses)) {
-        // null, as elsewhere, is a number that is not finite
-        const auto is_loss = [](const Json& value) { return value.is_number() || value.is_null(); };
-        check<DataError>(losses->is_array() && std::all_of(losses->begin(), losses->end(), is_loss), line.where, ": `",
-                         kMtpLosses, "` must be a list of numbers, got ", losses->dump());
-        for (const Json& loss : *losses)
+    const auto read_list = [&](const char* key, const auto& read) {
+        if (const Json* list = line.find(key)) read_at(concat(line.where, ": `", key, "`"), [&] { read(*list); });
+    };
+    read_list("expert_load",
+              [&](const Json& load) { logged.expert_load = load.get<std::vector<std::vector<double>>>(); });
+    read_list("expert_layers", [&](const Json& layers) { logged.expert_layers = layers.get<std::vector<int64_t>>(); });
+    const std::vector<std::vector<double>>& load = logged.expert_load;
+    const bool is_filled = std::none_of(load.begin(), load.end(), [](const auto& layer) { return layer.empty(); });
+    check<DataError>(is_filled && (logged.expert_layers.empty() || logged.expert_layers.size() == load.size()),
+                     line.where, ": `expert_load` must be a list of loads for each of `expert_layers`");
+    read_list(kMtpLosses, [&](const Json& losses) {  // null, as elsewhere, is a number that is not finite
+        for (const Json& loss : losses.elements())
             logged.mtp_losses.push_back(loss.is_null() ? std::numeric_limits<double>::quiet_NaN() : loss.get<double>());
-    }
-    if (const Json* layers = line.find("expert_layers")) {
-        check<DataError>(
-            layers->is_array() && layers->size() == logged.expert_load.size() &&
-                std::all_of(layers->begin(), layers->end(), [](const Json& layer) { return layer.is_integer(); }),
-            line.where, ": `expert_layers` must be a whole number for each list of `expert_load`, got ",
-            layers->dump());
-        logged.expert_layers = layers->get<std::vector<int64_t>>();
-    }
+    });
     if (const Json* comm = line.find("comm")) {
         check<DataError>(comm->is_object(), line.where, ": `comm` must be an object, got ", comm->dump());
         for (const auto& [name, group] : comm->items()) {
