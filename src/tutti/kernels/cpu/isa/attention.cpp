@@ -184,8 +184,11 @@ void attend(const AttentionForward& a, const Sizes& s, int64_t head, int64_t fir
     // Tiles begin at multiples of kKeys, so that results do not depend on how many blocks go together.
     for (int64_t first = states[0].visible.any().first / kKeys * kKeys; first < end; first += kKeys) {
         const int64_t keys = smaller(kKeys, end - first);
-        for (int64_t j = 0; j < keys; ++j)
-            stage_row(row_of<const T>(a.k, b, first + j, kv_head), D, t.k + j * words, words);
+        const auto key = [&](int64_t j) { return row_of<const T>(a.k, b, first + j, kv_head); };
+        for (int64_t j = 0; j < keys; ++j) {
+            fetch_ahead(key, j, keys, D);
+            stage_row(key(j), D, t.k + j * words, words);
+        }
         stage_columns<T>([&](int64_t j) { return row_of<const T>(a.v, b, first + j, kv_head); }, keys, s.Dv, staged,
                          t.v, kKeys / Operand<T>::kPack);
         for (int64_t i = 0; i < blocks; ++i) {

@@ -76,9 +76,13 @@ void stage_rows(const AttentionBackward& a, const Sizes& s, const RowBlock& bloc
         const float x = lse[block.head(r) * a.lse.strides[1] + block.query(r) * a.lse.strides[2]];
         if (x == -kInfinity) continue;  // a row that saw no key has no gradient
         rows.lse[r] = x * kLog2E;
-        const T* dy = block.row<const T>(a.dy, r);
+        const auto dy_row = [&](int64_t i) { return block.row<const T>(a.dy, i); };
+        fetch_ahead(dy_row, r, block.count, s.Dv);
+        const T* dy = dy_row(r);
         with_type(a.o.dtype, [&](auto type) {
-            const auto* o = block.row<const typename decltype(type)::type>(a.o, r);
+            const auto o_row = [&](int64_t i) { return block.row<const typename decltype(type)::type>(a.o, i); };
+            fetch_ahead(o_row, r, block.count, s.Dv);
+            const auto* o = o_row(r);
             rows.delta[r] = row_sum(s.Dv, [&](int64_t i, auto part) { return load(dy + i, part) * load(o + i, part); });
         });
     }
@@ -96,9 +100,13 @@ void stage_rows(const AttentionBackward& a, const Sizes& s, const RowBlock& bloc
 template <class T, class Word>
 void stage_keys(const AttentionBackward& a, const Sizes& s, int64_t b, int64_t kv_head, const Tiles<Word>& t) {
     const int64_t words = Operand<T>::words(s.D), words_v = Operand<T>::words(s.Dv), P = s.padded_D;
+    const auto key = [&](int64_t j) { return row_of<const T>(a.k, b, j, kv_head); };
+    const auto value = [&](int64_t j) { return row_of<const T>(a.v, b, j, kv_head); };
     for (int64_t j = 0; j < s.Tk; ++j) {
-        stage_row(row_of<const T>(a.k, b, j, kv_head), s.D, t.k + j * words, words);
-        stage_row(row_of<const T>(a.v, b, j, kv_head), s.Dv, t.v + j * words_v, words_v);
+        fetch_ahead(key, j, s.Tk, s.D);
+        fetch_ahead(value, j, s.Tk, s.Dv);
+        stage_row(key(j), s.D, t.k + j * words, words);
+        stage_row(value(j), s.Dv, t.v + j * words_v, words_v);
     }
     for (int64_t first = 0; first < s.Tk; first += kKeys)
         stage_columns<T>([&](int64_t j) { return row_of<const T>(a.k, b, first + j, kv_head); },
@@ -191,9 +199,12 @@ void tile_gradient(const Tiles<Word>& t, const Rows<Word>& rows, const Sizes& s,
 // dk, dv of one key head = [dk, dv +] the sums of its splits, added in order and rounded once to the type T.
 template <class T>
 void write_sums(const AttentionBackward& a, const Sizes& s, const Plan& plan, int64_t head, const float* sums) {
+    const auto dk_row = [&](int64_t j) { return row_of<T>(a.dk, head / s.Hkv, j, head % s.Hkv); };
+    const auto dv_row = [&](int64_t j) { return row_of<T>(a.dv, head / s.Hkv, j, head % s.Hkv); };
     for (int64_t j = 0; j < s.Tk; ++j) {
-        T* dk = row_of<T>(a.dk, head / s.Hkv, j, head % s.Hkv);
-        T* dv = row_of<T>(a.dv, head / s.Hkv, j, head % s.Hkv);
+        fetch_ahead(dk_row, j, s.Tk, s.D);
+        fetch_ahead(dv_row, j, s.Tk, s.Dv);
+        T *dk = dk_row(j), *dv = dv_row(j);
         const float *of_k = sums + j * plan.padded_D, *of_v = of_k + plan.keys * plan.padded_D;
         const auto sum = [&](const float* from, auto part) {
             Vec x = load(from, part);

@@ -34,8 +34,8 @@ T* row_of(const View& x, int64_t b, int64_t t, int64_t h) {
 // Rows [first, first + count) of key head g in batch b.
 struct RowBlock {
     int64_t b, kv_head, first, count, group;
-    int64_t query(int64_t r) const { return (first + r) / group; }
-    int64_t head(int64_t r) const { return kv_head * group + (first + r) % group; }
+    int64_t query(int64_t r) const { return group == 1 ? first + r : (first + r) / group; }
+    int64_t head(int64_t r) const { return group == 1 ? kv_head : kv_head * group + (first + r) % group; }
     int64_t width() const { return round_up(count, kStep); }  // lanes that products work on
 
     template <class T>
@@ -132,12 +132,16 @@ inline void stage_row(const bf16* x, int64_t D, Pair* y, int64_t y_row) {
 // y (ceil(count / kPack), y_row): rows row(0), row(1), ... with the elements of adjacent rows in one word.
 template <class Row>
 void stage_interleaved(Row&& row, int64_t count, int64_t D, float* y, int64_t y_row) {
-    for (int64_t j = 0; j < count; ++j) stage_row(row(j), D, y + j * y_row, y_row);
+    for (int64_t j = 0; j < count; ++j) {
+        fetch_ahead(row, j, count, D);
+        stage_row(row(j), D, y + j * y_row, y_row);
+    }
 }
 template <class Row>
 void stage_interleaved(Row&& row, int64_t count, int64_t D, Pair* y, int64_t y_row) {
     for (int64_t j = 0; j < count; j += 2, y += y_row) {
         const bf16 *low = row(j), *high = j + 1 < count ? row(j + 1) : nullptr;
+        for (int64_t i = j; i < j + 2; ++i) fetch_ahead(row, i, count, D);
         int64_t d = 0;
         if (high != nullptr)
             for (; d + kLanes <= D; d += kLanes) interleave(low + d, high + d, y + d);
@@ -150,7 +154,11 @@ void stage_interleaved(Row&& row, int64_t count, int64_t D, Pair* y, int64_t y_r
 template <class T, class Word>
 void stage_transposed(const RowBlock& block, const View& x, int64_t D, Word* staged, Word* y) {
     const int64_t words = Operand<T>::words(D);
-    for (int64_t r = 0; r < block.count; ++r) stage_row(block.row<const T>(x, r), D, staged + r * words, words);
+    const auto row = [&](int64_t r) { return block.row<const T>(x, r); };
+    for (int64_t r = 0; r < block.count; ++r) {
+        fetch_ahead(row, r, block.count, D);
+        stage_row(row(r), D, staged + r * words, words);
+    }
     if (block.count < kRows) __builtin_memset(y, 0, static_cast<size_t>(words * kRows) * sizeof(Word));
     transpose_words(reinterpret_cast<const uint32_t*>(staged), words, block.count, words,
                     reinterpret_cast<uint32_t*>(y), kRows);
@@ -179,8 +187,10 @@ void store_transposed(const RowBlock& block, const float* sums, int64_t D, Facto
     transpose_words(reinterpret_cast<const uint32_t*>(sums), kRows, D, block.count, reinterpret_cast<uint32_t*>(staged),
                     D);
     with_type(x.dtype, [&](auto type) {
+        const auto row = [&](int64_t r) { return block.row<typename decltype(type)::type>(x, r); };
         for (int64_t r = 0; r < block.count; ++r) {
-            auto* y = block.row<typename decltype(type)::type>(x, r);
+            fetch_ahead(row, r, block.count, D);
+            auto* y = row(r);
             const Vec f = broadcast(factor(r));
             for_vectors(0, D, [&](int64_t d, auto part) { put(load(staged + r * D + d, part) * f, add, y + d, part); });
         }
