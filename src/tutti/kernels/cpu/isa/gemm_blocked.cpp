@@ -85,12 +85,13 @@ struct Ahead {
     int64_t bytes = 0;
 };
 
-// Multiplies the pieces (kSumRows, kPanel) of a block: c (rows, kPanel) [+]= a (rows, words) b (words, kPanel). Sums
-// are in memory after finish(). Tiles consume panels too fast for the processor's own prefetching.
+// Multiplies the pieces (kSumRows, kPanel) of a block: c (rows, kPanel) [+]= a (rows, words) b (words, kPanel), and
+// fetches `ahead` into the L2. Sums are in memory after finish().
 template <class Word>
 struct Pieces {
-    void multiply(int64_t rows, Rows a, const Word* b, Sums c, int64_t words, Ahead) {
+    void multiply(int64_t rows, Rows a, const Word* b, Sums c, int64_t words, Ahead ahead) {
         constexpr int kMost = kSums / kVectors;
+        for (int64_t i = 0; i < ahead.bytes; i += 64) __builtin_prefetch(ahead.data + i, 0, 2);
         a.word_bytes == sizeof(Word) ? multiply_at_most<kMost, false>(rows, a, b, c, words)
                                      : multiply_at_most<kMost, true>(rows, a, b, c, words);
     }
@@ -139,8 +140,11 @@ void multiply_block(OperandsAt&& operands_at, int64_t rows, int64_t columns, int
         const int64_t share = deep * kPanel<Word> * static_cast<int64_t>(sizeof(Word)) / down;
         for (int64_t n = 0; n < columns; n += kPanel<Word>) {
             const Word* const panel = x.b.at(n / kPanel<Word>, 0);
-            const bool fetches = !x.b_is_near && n + kPanel<Word> < columns;
-            const char* const next = reinterpret_cast<const char*>(x.b.at(n / kPanel<Word> + 1, 0));
+            // The panel after this one; after the last one, the first of the next words. The processor's own
+            // prefetching is too late: the first piece of a panel would wait for the L3.
+            const bool ends = n + kPanel<Word> >= columns, fetches = !x.b_is_near && !(ends && k + deep >= words);
+            const Word* const after = ends ? x.b.at(0, deep) : x.b.at(n / kPanel<Word> + 1, 0);
+            const char* const next = reinterpret_cast<const char*>(after);
             for (int64_t m = 0; m < rows; m += kSumRows<Word>)
                 pieces.multiply(smaller(kSumRows<Word>, rows - m),
                                 {x.a.data + m * x.a.row_bytes, x.a.row_bytes, x.a.word_bytes}, panel,

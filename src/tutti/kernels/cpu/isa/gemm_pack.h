@@ -138,10 +138,8 @@ void pack_b(const Stream& stream, const Gemm& g, const GemmPlan& plan, Range n, 
 template <class T>
 void prefetch_word(const T* x, int64_t stride, int64_t k, int64_t K, int64_t width) {
     for (int64_t row = k * Operand<T>::kPack; row < smaller((k + 1) * Operand<T>::kPack, K); ++row)
-        for (int64_t i = 0; i < width; i += 64 / static_cast<int64_t>(sizeof(T)))
-            __builtin_prefetch(x + row * stride + i);
+        fetch(x + row * stride, width);
 }
-inline constexpr int64_t kWordsAhead = 8;
 
 // Rows [m, m + count) of op(a), words of k, at the distances of the plan. Of a transposed a that is packed, `count` is
 // at most kRun.
@@ -150,13 +148,16 @@ void pack_rows(const Gemm& g, const GemmPlan& plan, Range k, int64_t m, int64_t 
     const T* a = g.a.as<const T>();
     const int64_t stride = g.a.strides[0], pack = Operand<T>::kPack;
     if (!g.transpose_a) {
-        for (int64_t i = 0; i < count; ++i)
-            copy_row(a + (m + i) * stride + k.begin * pack, plan.K - k.begin * pack, y + i * plan.a_row, k.size);
+        const auto row = [&](int64_t i) { return a + (m + i) * stride + k.begin * pack; };
+        for (int64_t i = 0; i < count; ++i) {
+            fetch_ahead(row, i, count, k.size * pack);
+            copy_row(row(i), plan.K - k.begin * pack, y + i * plan.a_row, k.size);
+        }
         return;
     }
     if (plan.a == RowsOfA::by_word) {
         for (int64_t i = 0; i < k.size; ++i) {
-            prefetch_word(a + m, stride, k.begin + i + kWordsAhead, plan.K, count);
+            prefetch_word(a + m, stride, k.begin + i + kRowsFetched, plan.K, count);
             take_row(a + m, stride, k.begin + i, plan.K, count, y + i * plan.a_word);
         }
         return;
