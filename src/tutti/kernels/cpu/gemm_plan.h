@@ -39,9 +39,10 @@ struct GemmBlocks {
     int64_t unit;  // words of a row are padded to a multiple of this
     // One multiplication: c (sum_rows, panel) in registers; with tiles, four of them, two by two.
     int64_t sum_rows, panel;
-    // A block of c, one of a and one of b share the L2: 192 + 96 + 128 KB of 1 MB; with AVX2 48 + 48 + 256 KB of 512
-    // KB; with tiles 512 + 128 + 256 KB of 2 MB. A panel of b, 32 KB, and the rows of a that multiply it share the L1;
-    // with tiles, which consume panels ten times as fast, 16 KB. Zen 4, which has AVX512_BF16 and no tiles, reads
+    // A block of c, one of a and one of b share the L2: 192 + 192 + 256 KB of 1 MB with AVX512_BF16; with AVX-512 alone
+    // 384 + 96 + 256 KB of 1 MB or more, where blocks of half the width take 2 % longer; with AVX2 48 + 48 + 256 KB of
+    // 512 KB; with tiles 512 + 128 + 256 KB of 2 MB. A panel of b, 32 KB, and the rows of a that multiply it share the
+    // L1; with tiles, which consume panels ten times as fast, 16 KB. Zen 4, which has AVX512_BF16 and no tiles, reads
     // panels of twice the depth from its L2 as fast.
     int64_t rows, width, depth;
     // Up to these rows and bytes of a, which then share the L2 with half of the width, one block has all rows of c.
@@ -59,7 +60,7 @@ consteval GemmBlocks gemm_blocks(const IsaConstants& isa, bool pairs) {
             .sum_rows = tiles ? 32 : isa.sums / isa.vectors,
             .panel = tiles ? 32 : isa.vectors * isa.lanes,
             .rows = tiles ? 256 : rows,
-            .width = tiles ? 512 : 256,
+            .width = tiles || (isa.lanes == 16 && !isa.fast_pairs) ? 512 : 256,
             .depth = isa.lanes == 8 || pairs || (isa.fast_pairs && !isa.tiles) ? 256 : 128,
             .spanned_rows = tiles ? 512 : 0,
             .spanned_bytes = tiles ? 3 << 19 : 0,
