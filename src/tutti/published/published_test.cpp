@@ -88,6 +88,10 @@ TEST(Rows, DevicesAreReadInEverySpelling) {
              {"a100", {"A100-SXM4-80GB", "A100 80GB", "A100-80 (one node), assumed"}},
              {"a100-40", {"A100-40G", "A100-SXM-40GB", "NVIDIA A100 40GB"}},
              {"a100-pcie", {"A100 PCIe 80GB"}},
+             {"a800", {"A800-SXM4-80GB"}},
+             {"a6000", {"NVIDIA RTX A6000", "A6000-48GB"}},
+             {"h100-nvl", {"H100-NVL", "NVIDIA H100 NVL"}},
+             {"h20", {"NVIDIA H20", "H20-96GB"}},
              {"gb200", {"GB200 NVL72"}},
              {"mi300x", {"AMD Instinct MI300X", "MI300X OAM"}},
              {"tpu-v5p", {"TPU v5p", "v5p", "TPUv5p"}},
@@ -99,7 +103,7 @@ TEST(Rows, DevicesAreReadInEverySpelling) {
             EXPECT_EQ(run.problem, "") << gpu;
             EXPECT_EQ(run.cluster.name, name) << gpu;
         }
-    for (const char* gpu : {"H100-NVL", "A6000", "Gaudi2", "H20"})
+    for (const char* gpu : {"H100-CNX", "A16", "Gaudi2", "H20-3e"})
         EXPECT_NE(runs_of(concat(R"({"layers": 2, "hidden": 1024, "gpu": ")", gpu, "\"}")).at(0).problem, "") << gpu;
 }
 
