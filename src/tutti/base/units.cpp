@@ -13,15 +13,24 @@
 namespace tutti {
 namespace {
 
+// "1.5e12"
+std::string scientific(double value) {
+    std::array<char, 32> text{};
+    std::snprintf(text.data(), text.size(), "%.1e", value);
+    std::string result = text.data();
+    const size_t exponent = result.find("e+") + 1;
+    return result.erase(exponent, result[exponent + 1] == '0' ? 2 : 1);
+}
+
 std::string fixed(double value, int decimals) {
-    std::array<char, 64> text{};
-    // 40 digits hold every value that units leave here; a count beyond 1e39 would be cut, not overflow.
+    if (std::abs(value) >= 1e12) return scientific(value);
+    std::array<char, 32> text{};
     std::snprintf(text.data(), text.size(), "%.*f", decimals, value);
     return text.data();
 }
 
-// Two decimals below 10, one above; 9.996 is already "10.0".
-std::string scaled(double value) { return fixed(value, value < 9.995 ? 2 : 1); }
+// Two decimals below 10, one above; 9.996 is already "10.0". What no unit makes smaller is not written out.
+std::string scaled(double value) { return value >= 99999.95 ? scientific(value) : fixed(value, value < 9.995 ? 2 : 1); }
 
 // `value` in the largest unit in which it is at least 1 after rounding to the one decimal that is shown.
 std::string with_unit(double value, double base, std::span<const std::string_view> units) {

@@ -31,6 +31,18 @@ TEST(Units, CountsUseTheFieldsLetters) {
     EXPECT_EQ(format_count(15e15), "15000.0 T");  // no letter beyond
 }
 
+// 60 digits, which run into the next column.
+TEST(Units, WhatIsBeyondAllUnitsHasAnExponent) {
+    EXPECT_EQ(format_count(1.5e30), "1.5e18 T");
+    EXPECT_EQ(format_flops(1e40), "1.0e16 YFLOP");
+    EXPECT_EQ(format_time(99'999), "99999.0 s");
+    EXPECT_EQ(format_time(149'999), "1.5e5 s");
+    EXPECT_EQ(format_time(3.2e58), "3.2e58 s");
+    EXPECT_EQ(format_time(1e200), "1.0e200 s");
+    EXPECT_EQ(format_fixed(-2e20, 3), "-2.0e20");
+    EXPECT_EQ(format_percent(1e20), "1.0e22 %");
+}
+
 // 999.97 k would be shown as "1000.0 k".
 TEST(Units, RoundingReachesTheNextUnit) {
     EXPECT_EQ(format_count(999'940), "999.9 k");
