@@ -41,7 +41,7 @@ planner::Request request_of(const PlanArguments& a, std::vector<std::string>& no
     check<UsageError>(run.place.number == 0 || a.stage > 0 || a.emit.empty(), "--emit ", a.emit,
                       ": writes a run of one stage; give --stage N, or set the layout in CONFIG");
     const auto given = [&](const char* key) { return !a.config.empty() || has(a.set, key); };
-    planner::Request r{.run = run, .cluster = cluster_of(a), .gpus = a.ranks};
+    planner::Request r{.run = run, .cluster = {}, .gpus = a.ranks};
     spec::TrainSpec& t = r.run.train;
     if (!given("train.global_batch")) t.global_batch = 0;
     if (!given("train.seq_len")) t.seq_len = std::min<int64_t>(run.model.max_positions, 4096);
@@ -54,6 +54,8 @@ planner::Request request_of(const PlanArguments& a, std::vector<std::string>& no
                                ": a table of angles or positions grows, the rest does not depend on it"));
         positions = t.seq_len;
     }
+    if (t.global_batch > 0) planner::check_run(r);
+    r.cluster = cluster_of(a);
     if (a.margin > 0) {
         const double whole = r.cluster.memory;
         r.cluster.memory *= 1 - a.margin;

@@ -45,7 +45,9 @@ struct Request {
 Request request_for(const spec::ModelSpec& model, const hardware::Cluster& cluster, int gpus, int64_t global_batch,
                     int64_t seq_len);
 
-// UsageError for the family mlp, a cluster that lacks the precision, and a run that no layout makes legal.
+// UsageError for the family mlp, and a run that no layout makes legal, whatever the cluster.
+void check_run(const Request& request);
+// The same, and UsageError for a cluster that lacks the precision.
 void check_request(const Request& request);
 
 }  // namespace tutti::planner

@@ -36,15 +36,18 @@ Request request_for(const spec::ModelSpec& model, const hardware::Cluster& clust
     return r;
 }
 
-void check_request(const Request& r) {
+void check_run(const Request& r) {
     check<UsageError>(spec::traits_of(r.run.model).tokens,
                       "the family mlp has no sequences and no parallel axis but data; plan a language model");
     spec::RunSpec alone = plain_run(r);
-    alone.offload = {};
-    simulate::check_machine(alone, r.cluster);
     alone.parallel.dp_shard = 1;
     alone.precision.gather = "none";  // what is gathered as codes depends on the layout
     spec::validate(alone, 1);
+}
+
+void check_request(const Request& r) {
+    check_run(r);
+    simulate::check_machine(plain_run(r), r.cluster);
 }
 
 std::vector<ContextMethod> context_methods(int64_t cp) {
