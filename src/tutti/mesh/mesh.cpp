@@ -17,7 +17,8 @@ std::string name_of(Axes axes) {
     std::string name;
     const auto add = [&](Axes part, std::string_view text) {
         if (!axes.contains(part)) return;
-        name += concat(name.empty() ? "" : "+", text);
+        if (!name.empty()) name += '+';
+        name += text;
         axes = axes - part;
     };
     add(kTp, "tp");
@@ -113,10 +114,12 @@ Cut cut(const Mesh& mesh, int rank, const Shard& shard, const Shape& global, std
     check<UsageError>(section * shard.sections == global[shard.dim], name, " ", global, ": dim ", shard.dim, " has no ",
                       shard.sections, " equal sections");
     if (parts == 1 && !shard.padded) return {section, 0, section};
-    check<UsageError>(shard.padded || (units * shard.grain == section && units % parts == 0), name, " ", global,
-                      ": dim ", shard.dim, " has ", section * shard.sections, " values to cut over ", parts,
-                      " ranks of axis ", name_of(shard.axes), "; the axis must divide the size",
-                      shard.grain > 1 ? concat(" in steps of ", shard.grain) : "");
+    const bool divides = units * shard.grain == section && units % parts == 0;
+    if (!shard.padded && !divides)  // a text for each parameter would be a tenth of a rehearsal
+        throw UsageError(concat(name, " ", global, ": dim ", shard.dim, " has ", section * shard.sections,
+                                " values to cut over ", parts, " ranks of axis ", name_of(shard.axes),
+                                "; the axis must divide the size",
+                                shard.grain > 1 ? concat(" in steps of ", shard.grain) : ""));
     const int64_t local = (units + parts - 1) / parts * shard.grain;
     const int64_t first = std::min(section, local * mesh.coordinate(rank, shard.axes));
     return {local, first, std::min(local, section - first)};
@@ -131,8 +134,8 @@ Part part_of(const Mesh& mesh, int rank, const Shape& global, const Placement& p
     Axes used;
     for (const Shard& s : placement) {
         check(s.dim >= 0 && s.dim < global.rank(), name, ": shard of dim ", s.dim, " of ", global);
-        check(block.sizes[s.dim] == global[s.dim] && (used & s.axes).empty(), name, ": dim ", s.dim, " or axis ",
-              name_of(s.axes), " is cut twice");
+        if (block.sizes[s.dim] != global[s.dim] || !(used & s.axes).empty())
+            throw Error(concat(name, ": dim ", s.dim, " or axis ", name_of(s.axes), " is cut twice"));
         check(s.dim == 0 || (s.sections == 1 && !s.padded), name, ": only dim 0 may have sections or padding");
         used = used | s.axes;
         sections *= s.sections;

@@ -114,9 +114,9 @@ FeedForward::FeedForward(const spec::ModelSpec& s, int64_t layer, const FeedForw
         const LinearOptions column{.role = Role::column, .std = s.init_std, .bias = bias};
         const LinearOptions row{.role = Role::row, .std = residual_std(s), .bias = bias};
         Dense all{.gate = {},
-                  .up = make_linear(concat(of, ".", names.up), s.width, F, column),
-                  .down = make_linear(concat(of, ".", names.down), F, s.width, row)};
-        if (unit_ != ops::Gate::relu) all.gate = make_linear(concat(of, ".", names.gate), s.width, F, column);
+                  .up = make_linear(of + "." + names.up, s.width, F, column),
+                  .down = make_linear(of + "." + names.down, F, s.width, row)};
+        if (unit_ != ops::Gate::relu) all.gate = make_linear(of + "." + names.gate, s.width, F, column);
         if (!stored.pairs_of.empty()) store_pair(stored.pairs_of, all.gate->weight, all.up.weight, all.down.weight);
         return all;
     };
@@ -124,11 +124,11 @@ FeedForward::FeedForward(const spec::ModelSpec& s, int64_t layer, const FeedForw
         dense_ = dense(names.part, mlp->ffn, mlp->bias);
         gate_scale_ = mlp->gate_scale, output_scale_ = mlp->output_scale;
         if (names.fused)
-            store_as_rows({&dense_->gate->weight, &dense_->up.weight}, concat(names.part, ".", names.fused, ".weight"));
+            store_as_rows({&dense_->gate->weight, &dense_->up.weight}, names.part + "." + names.fused + ".weight");
         return;
     }
     spec_ = *of_layer.mixture();
-    if (spec_.shared_ffn > 0) dense_ = dense(concat(names.part, ".", names.shared), spec_.shared_ffn);
+    if (spec_.shared_ffn > 0) dense_ = dense(names.part + "." + names.shared, spec_.shared_ffn);
     experts_.emplace(make_experts(s, spec_, names, stored));
 }
 

@@ -52,9 +52,9 @@ std::vector<std::unique_ptr<Module>> make_llama(ops::Context& ctx, const spec::M
     const auto make_block = [&](int64_t layer) -> std::unique_ptr<Module> {
         const int64_t behind = layer - s.layers, of_a_depth = spec::layers_of_a_depth(s);
         const std::string name = behind < 0
-                                     ? concat(prefix, "layers.", layer)
+                                     ? prefix + "layers." + std::to_string(layer)
                                      : spec::later_names(s, behind / of_a_depth).layers[to_size(behind % of_a_depth)];
-        const FeedForwardNames mlp{.part = concat(name, ".", s.pattern.empty() ? in_files.mlp : kPart),
+        const FeedForwardNames mlp{.part = name + "." + (s.pattern.empty() ? in_files.mlp : kPart),
                                    .fused = in_files.fused_gate_up ? "gate_up_proj" : nullptr,
                                    .shared = in_files.shared_expert,
                                    .bias = in_files.expert_bias,

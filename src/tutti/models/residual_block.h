@@ -31,7 +31,7 @@ class ResidualBlock final : public nn::Module {
         const spec::LayerSpec of_layer = spec::layer(s, layer);
         const auto norm = [&](bool exists, const char* of) -> std::optional<nn::Norm> {
             if (!exists) return std::nullopt;
-            return nn::make_rms_norm(concat(name, ".", of), s.width, s.norm_eps, nn::Role::norm, s.norm_offset ? 1 : 0);
+            return nn::make_rms_norm(name + "." + of, s.width, s.norm_eps, nn::Role::norm, s.norm_offset ? 1 : 0);
         };
         residual_scale_ = of_layer.residual_scale;
         before_mixer_ = norm(of_layer.norm_before, names.before_mixer);
@@ -65,7 +65,7 @@ class ResidualBlock final : public nn::Module {
                    const char* part) {
         if (behind) y = (*behind)(tape, y);
         y = nn::scale(tape, y, residual_scale_);
-        return nn::dropout(tape, y, dropout_, batch, concat(unit.name, ".", part));
+        return nn::dropout(tape, y, dropout_, batch, unit.name + "." + part);
     }
 
     BlockNames names_;
@@ -90,7 +90,7 @@ class PartBlock final : public nn::Module {
     }
     nn::Var forward(nn::Tape& tape, const nn::Var& x, const nn::Batch& batch) override {
         const nn::Var y = part_(tape, norm_(tape, x), batch);
-        return nn::add(tape, x, nn::dropout(tape, y, dropout_, batch, concat(unit.name, ".", of_)));
+        return nn::add(tape, x, nn::dropout(tape, y, dropout_, batch, unit.name + "." + of_));
     }
 
   private:

@@ -25,13 +25,12 @@ SelfAttention::SelfAttention(const spec::ModelSpec& s, int64_t layer, const std:
     k_ = make_linear(name + ".k_proj", C, a.kv_heads * D, kv);
     v_ = make_linear(name + ".v_proj", C, a.kv_heads * D, kv);
     if (a.output_gate) gate_ = make_linear(name + ".gate_proj", C, a.heads * D, q);
-    if (names.gate && gate_)
-        store_as_rows({&q_.weight, &gate_->weight}, concat(name, ".", names.gate, ".weight"), a.heads);
-    o_ = make_linear(concat(name, ".", names.output), a.heads * D, C,
+    if (names.gate && gate_) store_as_rows({&q_.weight, &gate_->weight}, name + "." + names.gate + ".weight", a.heads);
+    o_ = make_linear(name + "." + names.output, a.heads * D, C,
                      {.role = Role::row, .std = residual_std(s), .bias = a.output_bias, .grain = D});
     if (a.head_norm || a.width_norm) {
         const auto norm = [&](const char* of, int64_t heads) {
-            return make_rms_norm(concat(name, ".", of), over_heads_ ? heads * D : D, s.norm_eps, Role::every_head,
+            return make_rms_norm(name + "." + of, over_heads_ ? heads * D : D, s.norm_eps, Role::every_head,
                                  s.norm_offset ? 1 : 0);
         };
         q_norm_ = norm(names.query_norm, a.heads);
@@ -40,7 +39,7 @@ SelfAttention::SelfAttention(const spec::ModelSpec& s, int64_t layer, const std:
     if (a.sinks)
         sinks_ =
             Parameter{.name = name + ".sinks", .shape = {a.heads}, .role = Role::column, .init = {.std = s.init_std}};
-    if (names.fused) store_as_rows({&q_.weight, &k_.weight, &v_.weight}, concat(name, ".", names.fused, ".weight"));
+    if (names.fused) store_as_rows({&q_.weight, &k_.weight, &v_.weight}, name + "." + names.fused + ".weight");
 }
 
 Var SelfAttention::operator()(Tape& tape, const Var& x, const Batch& batch) {

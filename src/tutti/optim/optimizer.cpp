@@ -172,7 +172,7 @@ std::vector<StateTensor> Optimizer::state() const {
         if (s.parameter->frozen()) continue;
         const std::vector<StateField> fields = rules_.of(*s.parameter).state(*s.parameter);
         for (size_t f = 0; f < fields.size(); ++f)
-            state.push_back({concat("optimizer.", fields[f].name, ".", s.parameter->name),
+            state.push_back({std::string("optimizer.").append(fields[f].name).append(".").append(s.parameter->name),
                              shape_of(fields[f], s.parameter->shape), blocks_of(fields[f], s), state_[i][f], s.owned});
     }
     return state;

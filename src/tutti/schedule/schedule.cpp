@@ -135,8 +135,9 @@ std::string to_string(const Action& a) {
         const Parts parts(a);
         return concat('(', to_string(parts.begin()[0]), ';', to_string(parts.begin()[1]), ')', letters_of(a.op));
     }
-    return concat(a.stage, std::string(to_size(std::max(0, a.replica)), '\''), letters_of(a.op),
-                  a.microbatch < 0 ? "" : std::to_string(a.microbatch));
+    std::string text = std::to_string(a.stage);  // no stream: a rehearsal names each of its passes
+    text.append(to_size(std::max(0, a.replica)), '\'').append(letters_of(a.op));
+    return a.microbatch < 0 ? text : text.append(std::to_string(a.microbatch));
 }
 
 std::string place_of(int rank, size_t index, const Action& a) {
