@@ -309,8 +309,15 @@ std::vector<UnitValues> values_of(const models::Model& model) {
     return all;
 }
 
+struct Extent {
+    const Rehearsal* other = nullptr;  // of another rank of the run, with its pipeline in words
+    Parts* parts = nullptr;            // of a step of three microbatches; null: a step
+    bool steps = true;                 // false: what the rank has before the step
+};
+
 Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ranks, int rank,
-                          const engine::Factories& factories, const Rehearsal* other, Parts* parts = nullptr) {
+                          const engine::Factories& factories, const Extent& extent) {
+    Parts* const parts = extent.parts;
     const int64_t of_microbatch = run.train.micro_batch * spec::data_parallel_ranks(run.parallel, ranks);
     const int64_t microbatches = run.train.global_batch / of_microbatch;
     const bool in_turn = run.parallel.pp == 1 && run.parallel.schedule == "1f1b" && parts == nullptr;
@@ -341,25 +348,31 @@ Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ra
     engine.ctx.values = &assumed;
     engine.ctx.meter = &recorder;
     engine.trace = &recorder;
-    recorder.start(engine.device->memory());
+    Rehearsal r{.machine = target.device.name, .ranks = ranks, .rank = rank};
+    Allocator& memory = engine.device->memory();
+    const int64_t saved = saved_bytes(engine.optimizer) + (engine.scales && rank == 0 ? engine.scales->bytes() : 0);
+    r.built = memory.total().current;
+    r.built_offloaded = engine.offload_device ? engine.offload_device->memory().total().current : 0;
+    r.memory.saved = saved;
+    if (!extent.steps) return r;
+    recorder.start(memory);
     const std::vector<parallel::GroupTraffic> before = engine.groups.traffic();
     engine::train_step(engine, run.place.first);
 
-    Rehearsal r{.machine = target.device.name, .ranks = ranks, .rank = rank};
-    Allocator& memory = engine.device->memory();
     r.memory = {.at_peak = memory.at_peak(),
                 .peaks = peaks_of(memory),
                 .peak_place = recorder.peak_place(),
                 .offloaded = engine.offload_device ? engine.offload_device->memory().total().peak : 0,
                 .reserved = memory.reserved(),
-                .saved = saved_bytes(engine.optimizer) + (engine.scales && rank == 0 ? engine.scales->bytes() : 0)};
+                .saved = saved};
+    r.like_others = run.model.moe.experts == 0 && !engine.rules.need_whole_matrices();
     r.memory_capacity = target.device.memory_bytes;
     r.assumed = engine::assumed_products(run, engine.ctx);
     r.counts = models::counts_of(engine.model, run.train.seq_len, run.recompute.policy);
     r.communication = parallel::difference(engine.groups.traffic(), before);
-    if (other != nullptr) {
-        r.pipeline = other->pipeline;
-        r.bubble = other->bubble;
+    if (extent.other != nullptr) {
+        r.pipeline = extent.other->pipeline;
+        r.bubble = extent.other->bubble;
     } else if (run.parallel.pp > 1) {
         describe_pipeline(engine, r);
     }
@@ -395,16 +408,30 @@ std::set<int> neighbours(const mesh::Mesh& mesh, int center, mesh::Axes chained)
     return ranks;
 }
 
+// Whether a neighbour of the fullest rank needs no more than that. Of a model without experts the second grid cuts
+// nothing, and its neighbours along cp are those of the first one.
+bool is_covered(const spec::RunSpec& run, const Target& target, const mesh::Mesh& mesh, const Rehearsal& fullest,
+                int rank, const engine::Factories& factories) {
+    const std::vector<int> along_cp = mesh.group(fullest.rank, mesh::kCp);
+    if (mesh.coordinate(rank, mesh::kCp) != mesh.coordinate(fullest.rank, mesh::kCp))
+        return std::ranges::find(along_cp, rank) == along_cp.end();
+    const bool in_a_pass = fullest.memory.peak_place.find(" of ") != std::string::npos;
+    if (!fullest.fits || !in_a_pass) return false;
+    const Rehearsal r = rehearse_within(run, target, mesh.size(), rank, factories, {.steps = false});
+    return r.built <= fullest.built && r.built_offloaded <= fullest.built_offloaded &&
+           r.memory.saved <= fullest.memory.saved;
+}
+
 }  // namespace
 
 Rehearsal rehearse(const spec::RunSpec& run, const Target& target, int ranks, int rank,
                    const engine::Factories& factories, const Rehearsal* other) {
     try {
-        return rehearse_within(run, target, ranks, rank, factories, other);
+        return rehearse_within(run, target, ranks, rank, factories, {.other = other});
     } catch (const OutOfMemory&) {
         Target unlimited = target;
         unlimited.device.memory_bytes = 0;
-        Rehearsal r = rehearse_within(run, unlimited, ranks, rank, factories, other);
+        Rehearsal r = rehearse_within(run, unlimited, ranks, rank, factories, {.other = other});
         r.memory_capacity = target.device.memory_bytes;
         r.fits = false;
         return r;
@@ -425,7 +452,7 @@ PartsRehearsal rehearse_parts(const spec::RunSpec& run, const Target& target, in
     Target unlimited = target;
     unlimited.device.memory_bytes = 0;
     PartsRehearsal r;
-    r.whole = rehearse_within(three, unlimited, ranks, rank, factories, nullptr, &r.parts);
+    r.whole = rehearse_within(three, unlimited, ranks, rank, factories, {.parts = &r.parts});
     return r;
 }
 
@@ -450,8 +477,8 @@ int with_fullest_experts(const spec::RunSpec& run, const Target& target, int ran
     return fullest;
 }
 
-RankRehearsals rehearse_ranks(const spec::RunSpec& run, const Target& target, int ranks, std::optional<int> through,
-                              const engine::Factories& factories) {
+RankRehearsals rehearse_ranks(const spec::RunSpec& run, const Target& target, int ranks, bool all,
+                              std::optional<int> through, const engine::Factories& factories) {
     const mesh::Mesh mesh = parallel::make_mesh(run, ranks);
     const mesh::Axes chained = chained_axes(run.model);
     RankRehearsals r;
@@ -471,7 +498,15 @@ RankRehearsals rehearse_ranks(const spec::RunSpec& run, const Target& target, in
     r.chain = chain.size();
     std::set<int> others = neighbours(mesh, through ? *through : r.all[fullest()].rank, chained);
     for (const int rank : chain) others.erase(rank);
-    add({others.begin(), others.end()});
+    std::vector<int> more(others.begin(), others.end());
+    if (const Rehearsal& most = r.all[fullest()]; !all && most.like_others) {
+        std::vector<char> covered(more.size());
+        for_each_on_cores(more.size(),
+                          [&](size_t i) { covered[i] = is_covered(run, target, mesh, most, more[i], factories); });
+        for (size_t i = more.size(); i-- > 0;)
+            if (covered[i]) more.erase(more.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+    add(more);
     r.fullest = fullest();
     for (const Rehearsal& each : r.all) {
         r.fit = r.fit && each.fits;
@@ -485,7 +520,7 @@ LayoutRehearsal rehearse_layout(const spec::RunSpec& run, const Target& target, 
                                 const engine::Factories& factories) {
     check<UsageError>(!rank || (0 <= *rank && *rank < ranks), "rank ", rank.value_or(0), " of a run of ", ranks,
                       " ranks: required 0 <= rank < ", ranks);
-    RankRehearsals of = rehearse_ranks(run, target, ranks, rank, factories);
+    RankRehearsals of = rehearse_ranks(run, target, ranks, true, rank, factories);
     std::vector<Rehearsal>& all = of.all;
     LayoutRehearsal layout{.offloaded = of.offloaded, .saved = of.saved};
     for (const Rehearsal& each : all) layout.rehearsed.push_back(each.rank);

@@ -51,6 +51,11 @@ struct Rehearsal {
     double bubble = 0;                                  // predicted: share of the schedule's time
     models::ModelCounts counts;                         // of the whole model
     double flops = 0;                                   // of this rank's kernels in the step, recompute included
+    // Before the step: bytes of the device, and of the device that it offloads to.
+    int64_t built = 0, built_offloaded = 0;
+    // Ranks that differ from this one in other coordinates than cp and pp run the same step: no experts, whose tokens
+    // are not always even, and no update of whole matrices, which ranks share out.
+    bool like_others = false;
     // The program of the step. More than three microbatches are the first, one that stands for all between, and the
     // last.
     Program program;
@@ -93,7 +98,9 @@ struct RankRehearsals {
     int64_t offloaded = 0, saved = 0;  // the most that one of them offloads, and saves
 };
 // The chain of `through`, or of with_fullest_experts(). On all cores.
-RankRehearsals rehearse_ranks(const spec::RunSpec& run, const Target& target, int ranks,
+// `all` false: of the others those alone that may need more than the fullest of the chain. A rank that runs the same
+// step needs no more than that if it has no more before the step.
+RankRehearsals rehearse_ranks(const spec::RunSpec& run, const Target& target, int ranks, bool all,
                               std::optional<int> through = std::nullopt, const engine::Factories& factories = {});
 
 struct LayoutRehearsal {

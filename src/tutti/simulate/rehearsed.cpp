@@ -173,7 +173,7 @@ RehearsedStep rehearse_on(const spec::RunSpec& run, const rehearsal::Target& tar
                           const hardware::Cluster& cluster, const Physics& physics, bool with_spans,
                           const std::map<int, double>& slow, bool every_rank) {
     check_machine(run, cluster);
-    rehearsal::RankRehearsals of = rehearsal::rehearse_ranks(run, target, ranks);
+    rehearsal::RankRehearsals of = rehearsal::rehearse_ranks(run, target, ranks, false);
     RehearsedStep step{.traffic = of.all.front().communication, .offloaded = of.offloaded, .saved = of.saved};
     std::vector<int> chain;
     std::vector<rehearsal::Program> programs;
