@@ -132,7 +132,6 @@ Pricer::Layout Pricer::sizes_of(const spec::RunSpec& run, const LayerProbe& prob
     const int of_experts = mixture && p.zero > 0 && l.replicas > 1 ? 1 : 0, of_probe = p.cp > 1 || mixture ? 1 : 0;
     if (rehearsal::device_sums(run, target_, request_.gpus))
         l.sums = static_cast<double>(comm::kReductionBytes) * std::max(0, of_run + of_experts - of_probe);
-    l.tied = run.model.tie_embeddings && p.pp == 1;
     l.units.reserve(probe.kind_of_layer.size() + 2);
     l.units.push_back(&probe.embedding);
     for (const size_t kind : probe.kind_of_layer) l.units.push_back(&probe.kinds[kind]);
@@ -146,6 +145,7 @@ Pricer::Layout Pricer::layout_of(const spec::RunSpec& run) {
     l.schedule = &schedule_of(p, static_cast<int64_t>(l.microbatches));
     const schedule::Placement& placement = l.schedule->placement;
     l.layers = &layers_of(run, placement.stages);
+    l.tied = run.model.tie_embeddings && placement.rank_of(0, 0) == placement.rank_of(0, placement.stages - 1);
     std::vector<std::vector<int64_t>> numbers(to_size(p.pp));
     for (int s = 0; s < placement.stages; ++s) numbers[to_size(placement.rank_of(0, s))].push_back(s);
     for (std::vector<int64_t>& of_rank : numbers) l.ranks.push_back(position_of(l, std::move(of_rank)));
@@ -316,6 +316,20 @@ double Pricer::update(const Layout& l, std::span<const Stage* const> stages) con
                                  : seconds;
 }
 
+// Of the gradients of a matrix that the embedding and the head have on two ranks of the pipeline, after all passes.
+double Pricer::sum_of_ends(const Layout& l) const {
+    const spec::ParallelSpec& p = l.run->parallel;
+    if (!l.run->model.tie_embeddings || l.tied) return 0;
+    const double values = l.probe->embedding.dense / (p.zero > 0 ? l.shards : 1);
+    const int of_stage = request_.gpus / static_cast<int>(p.pp),
+              of_replica = of_stage / static_cast<int>(p.dp_replicate);
+    std::vector<int> ranks;
+    for (const int first : {0, request_.gpus - of_stage})
+        for (int r = first; r < first + of_stage; r += of_replica) ranks.push_back(r);
+    const auto bytes = static_cast<double>(size_of(spec::gradient_dtype(*l.run))) * values;
+    return prices_.operation({.kind = comm::Kind::all_reduce, .bytes = static_cast<int64_t>(bytes)}, ranks);
+}
+
 // Weights and optimizer state, and the gradients that a step in its middle has.
 Price Pricer::state_of(const Layout& l, std::span<const Stage* const> stages, bool with_gradients) const {
     const spec::RunSpec& run = *l.run;
@@ -379,6 +393,7 @@ Pricer::Bounds Pricer::bounds(const spec::RunSpec& run, const LayerProbe& probe)
     Layout l = sizes_of(run, probe);
     l.layers = &layers_of(run, p.pp * p.virtual_stages);
     const Shape shape = shape_of(p, static_cast<int64_t>(l.microbatches));
+    l.tied = run.model.tie_embeddings && (p.pp == 1 || shape.folded);
     double busiest = 0, exposed = 0;
     for (const Position& at : positions_of(l, shape)) {
         double busy = 0;
@@ -403,8 +418,9 @@ Price Pricer::estimate(const spec::RunSpec& run, const LayerProbe& probe, const 
     const spec::ParallelSpec& p = run.parallel;
     Layout l = sizes_of(run, probe);
     l.layers = &layers_of(run, p.pp * p.virtual_stages);
-    if (p.pp == 1) return alone(l);
     const Shape shape = shape_of(p, static_cast<int64_t>(l.microbatches));
+    l.tied = run.model.tie_embeddings && (p.pp == 1 || shape.folded);
+    if (p.pp == 1) return alone(l);
     std::array<Position, 3> positions = positions_of(l, shape);
     std::array<Price, 3> prices;  // without what is held beside what microbatches keep
     for (size_t i = 0; i < positions.size(); ++i) {
@@ -438,7 +454,7 @@ Price Pricer::estimate(const spec::RunSpec& run, const LayerProbe& probe, const 
         tail = std::max(tail, update(l, positions[i].stages) + last_reductions(l, positions[i]));
         seconds = passes + tail;
     }
-    if (seconds <= wanted.limit) seconds += first_gathers(l, positions.front());
+    if (seconds <= wanted.limit) seconds += first_gathers(l, positions.front()) + sum_of_ends(l);
     fullest.seconds = seconds;
     return fullest;
 }

@@ -119,6 +119,7 @@ class Pricer {
     double first_gathers(const Layout& layout, const Position& position) const;
     double last_reductions(const Layout& layout, const Position& position) const;
     double update(const Layout& layout, std::span<const Stage* const> stages) const;
+    double sum_of_ends(const Layout& layout) const;
     double least_reductions(const Layout& layout, const Position& position) const;
     Price state_of(const Layout& layout, std::span<const Stage* const> stages, bool with_gradients) const;
     Price alone(const Layout& layout) const;

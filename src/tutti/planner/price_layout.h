@@ -17,7 +17,7 @@ struct Pricer::Layout {
     double microbatches = 1, replicas = 1, shards = 1, expert_shards = 1;
     simulate::Group dense_over, experts_over;  // the ranks of the shards
     double sums = 0;                           // bytes for sums over data-parallel ranks that the probe has not
-    bool tied = false;                         // the embedding's matrix is the head's, in one stage
+    bool tied = false;                         // the embedding's matrix is the head's, and both are on one rank
     MemoryByPurpose state;                     // of kMany values
 
     double of_value(Purpose purpose) const { return static_cast<double>(state[purpose]) / kMany; }

@@ -195,7 +195,7 @@ std::optional<Price> Pricer::price(const spec::RunSpec& run, double limit) {
         here.offloaded += walk.waiting();
         if (here.bytes > fullest.bytes) fullest = here;
     }
-    fullest.seconds = ends + updated;
+    fullest.seconds = ends + sum_of_ends(l) + updated;
     if (fullest.seconds > limit) return std::nullopt;
     return fullest;
 }

@@ -241,6 +241,33 @@ TEST(Price, OfAStageKnowsWhatItHoldsAndWhen) {
     }
 }
 
+// A rank that has embedding and head has their shared matrix once, and adds to its gradient twice a microbatch; two
+// ranks that have a copy each sum its gradient after all passes. Prices had 1.26 and 1.53 times the memory, and 2.4 %
+// less time.
+TEST(Price, OfASharedMatrixKnowsItsRanks) {
+    Unlimited unlimited("llama3.2-1b", 8, 32, 2048, 16);
+    for (const auto& [schedule, stages, pp, tp, cp, zero] : {std::tuple("zb-v", 2, 2, 4, 1, 3),
+                                                             {"v-half", 2, 4, 1, 2, 0},
+                                                             {"1f1b", 1, 4, 1, 2, 0},
+                                                             {"1f1b", 1, 1, 2, 1, 3}}) {
+        spec::RunSpec run = plain_run(unlimited.request);
+        run.parallel.pp = pp;
+        run.parallel.schedule = schedule;
+        run.parallel.virtual_stages = stages;
+        set_stages(run);
+        run.parallel.tp = tp;
+        run.parallel.cp = cp;
+        run.parallel.cp_method = cp > 1 ? "all_gather" : "ring";
+        run.parallel.dp_shard = 8 / pp / tp / cp;
+        run.parallel.zero = zero;
+        spec::validate(run, 8);
+        const simulate::RehearsedStep step = unlimited.rehearsed(run);
+        const Price price = *unlimited.pricer.price(run);
+        EXPECT_NEAR(price.bytes / static_cast<double>(step.shown.memory.peak()), 1, 2e-3) << describe_layout(run);
+        EXPECT_NEAR(price.seconds / step.seconds, 1, 0.02) << describe_layout(run);
+    }
+}
+
 // Experts' gradients are reduced in the middle of a layer's backward, and a rank that waits for an exchange of tokens
 // computes nothing that a reduction could slow down. The price was 10 % too high.
 TEST(Price, OfExpertsKnowsWhenTheirGradientsAreReduced) {

@@ -1,6 +1,7 @@
 #include "tutti/planner/price_walk.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "tutti/base/to_size.h"
 #include "tutti/kernels/work.h"
@@ -25,7 +26,6 @@ Pricer::Walk::Walk(const Pricer& pricer, const Layout& l, std::span<const Stage*
       run_(*l.run),
       p_(run_.parallel),
       masters_gathered_(p_.zero == 3 && l.of_value(Purpose::weights) == 0),
-      tied_(l.tied),
       value_(static_cast<double>(size_of(spec::compute_dtype(run_)))),
       stored_(static_cast<double>(size_of(spec::gradient_dtype(run_)))),
       reduced_(static_cast<double>(size_of(spec::reduce_dtype(run_)))),
@@ -46,8 +46,18 @@ Pricer::Walk::Walk(const Pricer& pricer, const Layout& l, std::span<const Stage*
                               .left = microbatches,
                               .is_head = probe == &l.probe->head,
                               .is_embedding = probe == &l.probe->embedding,
-                              .dense = tied_ && probe == &l.probe->embedding ? 0 : probe->dense,
+                              .dense = probe->dense,
                               .experts = probe->experts});
+    }
+    for (Unit& unit : units_) unit.of_values = &unit;
+    const auto embedding = std::ranges::find_if(units_, &Unit::is_embedding);
+    const auto head = std::ranges::find_if(units_, &Unit::is_head);
+    if (run_.model.tie_embeddings && embedding != units_.end() && head != units_.end()) {
+        tied_ = true;
+        tied_in_stage_ = stages.size() == 1;
+        embedding->dense = 0;
+        embedding->of_values = &*head;
+        if (!tied_in_stage_) head->left *= 2;
     }
     if (from == From::middle) {
         for (Unit& unit : units_) {
@@ -56,7 +66,8 @@ Pricer::Walk::Walk(const Pricer& pricer, const Layout& l, std::span<const Stage*
         }
         for (Run& run : runs_) run.has_gathered = run.has_gradients = true;
     } else if (p_.zero == 1 || p_.zero == 2) {
-        for (Unit& unit : units_) begin_gather(unit);
+        for (const Unit& unit : units_)
+            if (!unit.of_values->gathering) begin_gather(*unit.of_values);
     }
     if (sets_[kDense].shards <= 1) return;
     const double bytes = 4 * static_cast<double>(run_.model.width);
@@ -82,7 +93,7 @@ void Pricer::Walk::wait_for(const Operation& o) {
 void Pricer::Walk::begin_gather(Unit& unit) {
     for (size_t s = 0; s < kSets; ++s) {
         Set& set = sets_[s];
-        const double values = unit.probe->*set.values;
+        const double values = unit.of(set);
         if (values != set.gathered_values) {
             const double bytes = value_ * values;
             double seconds = bytes > 0 && set.shards > 1 ? prices_.gather(bytes, set.over) : 0;
@@ -94,14 +105,14 @@ void Pricer::Walk::begin_gather(Unit& unit) {
         unit.gather[s] = begin(set.free, set.gather_seconds);
     }
     unit.gathering = unit.gathered = true;
-    if (p_.zero == 3) bytes_ += value_ * (unit.probe->dense + unit.probe->experts);
+    if (p_.zero == 3) bytes_ += value_ * (unit.dense + unit.experts);
 }
 
 // Frees what is idle but the unit that is used next.
 void Pricer::Walk::release_idle(const Unit& but) {
     for (Unit* unit : idle_)
         if (unit != &but && unit->is_idle) {
-            bytes_ -= value_ * (unit->probe->dense + unit->probe->experts);
+            bytes_ -= value_ * (unit->dense + unit->experts);
             unit->gathered = unit->is_idle = false;
         }
     idle_.clear();
@@ -117,16 +128,34 @@ void Pricer::Walk::use(Unit& unit) {
     for (const Operation& gather : unit.gather) wait_for(gather);
 }
 
+void Pricer::Walk::prefetch(const Unit& unit) {
+    if (p_.zero < 3) return;
+    unit.of_values->is_idle = false;
+    if (!unit.of_values->gathered) begin_gather(*unit.of_values);
+}
+
+// After its use.
+void Pricer::Walk::set_idle(Unit& unit) {
+    if (p_.zero < 3 || !unit.gathered) return;
+    unit.is_idle = true;
+    idle_.push_back(&unit);
+}
+
 // --- Gradients
 
-void Pricer::Walk::need_gradients(Unit& unit) {
-    const auto last =
-        std::find_if(reductions_.rbegin(), reductions_.rend(), [&](const Reduction& r) { return r.unit == &unit; });
-    finish_until(to_size(last - reductions_.rbegin()));
+double Pricer::Walk::need_gradients(Unit& unit) {
+    for (size_t i = 0; i < reductions_.size();)
+        if (reductions_[i].unit == &unit)
+            finish_reduction(i);
+        else
+            ++i;
+    bool is_new = false;
     for (size_t s = 0; s < kSets; ++s) {
         const double values = unit.of(sets_[s]);
+        is_new = is_new || (values > 0 && !unit.has_gradients[s]);
         if (stored_ != made_ || !std::exchange(unit.has_gradients[s], true)) bytes_ += made_ * values;
     }
+    return is_new || stored_ != made_ ? unit.probe->new_gradients : 0;
 }
 
 // The unit's gradients of a microbatch are complete: those of experts before the `rest` of the pass.
@@ -178,6 +207,7 @@ void Pricer::Walk::begin_reduction(Unit& unit, size_t s, bool awaited) {
     double of_operation = adds ? made_ * set.shard : 0;
     if (p_.zero >= 2 && !adds) bytes_ += stored_ * set.shard;
     if (p_.zero > 0 && reduced_ != stored_) {  // rounded before they are sent
+        clock_.compute(prices_.pass((stored_ + reduced_) * values));
         of_operation += bytes;
         if (p_.zero >= 2 && std::exchange(unit.has_gradients[s], false)) bytes_ -= stored_ * values;
     }
@@ -196,7 +226,8 @@ void Pricer::Walk::finish_reduction(size_t place) {
     static const double kAddition = bytes_of_addition();
     if (r.adds) clock_.compute(prices_.pass(kAddition * r.values / r.set->shards));
     if (p_.zero >= 2 && std::exchange(r.unit->has_gradients[s], false)) bytes_ -= stored_ * r.values;
-    if (r.unit->left > 0 || r.set->copies.ranks <= 1) return;
+    // What two ranks of the pipeline share is summed by both after all passes: Pricer::sum_of_ends().
+    if (r.unit->left > 0 || r.set->copies.ranks <= 1 || is_shared_with_another_rank(*r.unit)) return;
     const double bytes = stored_ * r.values / (p_.zero > 0 ? r.set->shards : 1);
     sums_.push_back(begin(r.set->copies_free, prices_.all_reduce(bytes, r.set->copies)));
 }
@@ -232,11 +263,11 @@ void Pricer::Walk::leave(const UnitProbe& unit) {
     for (const double bytes : unit.leaving) begin_copy(bytes);
 }
 
-// `copies` false: nothing of the unit is on the host.
-void Pricer::Walk::run_pieces(std::span<const Piece> pieces, bool copies) {
+// `copies` false: nothing of the unit is on the host. `more`: seconds before the first.
+void Pricer::Walk::run_pieces(std::span<const Piece> pieces, bool copies, double more) {
     using Then = Piece::Then;
     for (const Piece& piece : pieces) {
-        pass(piece.seconds, piece.idle);
+        pass(piece.seconds + std::exchange(more, 0), piece.idle);
         if (!copies) continue;
         if (piece.then == Then::copy_begins) begin_copy(piece.bytes);
         if (piece.then == Then::copy_is_awaited && piece.after < copies_.size())
@@ -265,40 +296,38 @@ void Pricer::Walk::begin_forward(Run& run, bool turns_round) {
 void Pricer::Walk::forward_unit(size_t u, const Run& run) {
     Unit& unit = units_[u];
     if (u > run.begin) leave(*units_[u - 1].probe);
-    use(unit);
-    if (p_.zero == 3 && u + 1 < run.end && !units_[u + 1].gathered) begin_gather(units_[u + 1]);
-    if (unit.is_head) need_gradients(unit);
+    use(*unit.of_values);
+    if (u + 1 < run.end) prefetch(units_[u + 1]);
+    const double more = unit.is_head ? need_gradients(unit) : 0;
     note(unit.probe->forward.peak);
-    run_pieces(unit.probe->forward.pieces);
+    run_pieces(unit.probe->forward.pieces, true, more);
     bytes_ += unit.probe->kept;
-    if (p_.zero == 3) unit.is_idle = true, idle_.push_back(&unit);
-    if (unit.is_head && !tied_) contribute(unit, run);
+    // A stage that uses a matrix twice keeps it until the end of its backward.
+    if (!(tied_in_stage_ && (unit.is_head || unit.is_embedding))) set_idle(*unit.of_values);
+    if (unit.is_head && !tied_in_stage_) contribute(unit, run);
 }
 
 void Pricer::Walk::backward_unit(size_t u, const Run& run, bool input_only) {
     Unit& unit = units_[u];
+    Unit& of_values = *unit.of_values;
     if (unit.is_embedding)
-        release_idle(unit);
+        release_idle(of_values);
     else
         use(unit);
-    if (p_.zero == 3 && u > run.begin && !units_[u - 1].is_embedding) {
-        units_[u - 1].is_idle = false;
-        if (!units_[u - 1].gathered) begin_gather(units_[u - 1]);
-    }
-    if (!input_only && !unit.is_head) need_gradients(unit);
+    if (u > run.begin && !units_[u - 1].is_embedding) prefetch(units_[u - 1]);
+    const double more = !input_only && !unit.is_head ? need_gradients(of_values) : 0;
     const UnitPass& pass = input_only ? unit.probe->input : unit.probe->backward;
     note(pass.peak - unit.probe->kept);
     const auto [begin, rest] = at_experts(pass.pieces);
     const bool is_offloaded = u + 1 < run.end || run.stays == 0;
-    run_pieces(input_only ? pass.pieces : begin, is_offloaded);
+    run_pieces(input_only ? pass.pieces : begin, is_offloaded, more);
     bytes_ -= unit.probe->kept - (input_only ? unit.probe->kept_for_weight : 0);
-    if (p_.zero == 3 && !unit.is_embedding) unit.is_idle = true, idle_.push_back(&unit);
+    if (!(tied_in_stage_ && unit.is_head)) set_idle(of_values);
     if (input_only) return;
     if (unit.is_head)
         end_head(unit, run);
     else
-        contribute(unit, run, rest);
-    if (tied_ && unit.is_embedding) contribute(units_[run.end - 1], run);
+        contribute(of_values, run, rest);
 }
 
 // Whether data parallelism does nothing in a pass: between the first and the last microbatch of ZeRO-0 and 1, as all
@@ -339,7 +368,7 @@ void Pricer::Walk::forward(size_t stage, bool turns_round) {
 void Pricer::Walk::take_head() {
     for (const Run& run : runs_)
         for (size_t u = run.begin; u < run.end; ++u)
-            if (units_[u].is_head && !tied_) need_gradients(units_[u]), contribute(units_[u], run);
+            if (units_[u].is_head && !tied_in_stage_) need_gradients(units_[u]), contribute(units_[u], run);
 }
 
 void Pricer::Walk::backward(size_t stage, bool input_only) {
@@ -375,15 +404,15 @@ void Pricer::Walk::backward_weight(size_t stage) {
     count_plain(run);
     for (size_t u = run.end; u-- > run.begin;) {
         Unit& unit = units_[u];
-        if (!unit.is_head) need_gradients(unit);
+        const double more = unit.is_head ? 0 : need_gradients(*unit.of_values);
         note(unit.probe->weight.peak);
         const auto [begin, rest] = at_experts(unit.probe->weight.pieces);
-        run_pieces(begin);
+        run_pieces(begin, true, more);
         bytes_ -= unit.probe->kept_for_weight;
         if (unit.is_head)
             end_head(unit, run);
         else
-            contribute(unit, run, rest);
+            contribute(*unit.of_values, run, rest);
     }
 }
 

@@ -59,7 +59,8 @@ class Pricer::Walk {
         double left;                    // microbatches whose gradients are to come
         bool is_head = false;           // gradients of its matrix are taken in the forward
         bool is_embedding = false;      // whose weights no backward reads
-        double dense = 0, experts = 0;  // values with gradients of their own
+        double dense = 0, experts = 0;  // values; those of a shared matrix are the head's
+        Unit* of_values = nullptr;      // the unit that has its values
         bool gathering = false, gathered = false, is_idle = false;
         std::array<bool, kSets> has_gradients = {}, was_reduced = {};
         std::array<Operation, kSets> gather = {};
@@ -86,12 +87,17 @@ class Pricer::Walk {
 
     void begin_gather(Unit& unit);
     void use(Unit& unit);
+    void prefetch(const Unit& unit);
+    void set_idle(Unit& unit);
     void release_idle(const Unit& but);
-    void need_gradients(Unit& unit);
+    double need_gradients(Unit& unit);  // seconds more of the pass, where they are new
     bool reduces(const Unit& unit) const { return p_.zero >= 2 || unit.left <= 0; }
+    bool is_shared_with_another_rank(const Unit& unit) const {
+        return run_.model.tie_embeddings && p_.pp > 1 && !tied_ && (unit.is_head || unit.is_embedding);
+    }
     void begin_copy(double bytes);
     void leave(const UnitProbe& unit);
-    void run_pieces(std::span<const Piece> pieces, bool copies = true);
+    void run_pieces(std::span<const Piece> pieces, bool copies = true, double more = 0);
     void contribute(Unit& unit, const Run& run, std::span<const Piece> rest = {});
     void contribute_set(Unit& unit, size_t set, const Run& run);
     bool is_awaited(const Run& run) const;
@@ -114,13 +120,15 @@ class Pricer::Walk {
     const spec::RunSpec& run_;
     const spec::ParallelSpec& p_;
     const bool masters_gathered_;
-    const bool tied_;  // the embedding's matrix is the head's, in one stage
     // Bytes of a weight, of a gradient while it is made, as it is stored and as it is reduced.
     const double value_, made_ = 4, stored_, reduced_;
     const double hidden_;
     simulate::Clock clock_;
     std::array<Set, kSets> sets_;
     double norm_seconds_ = 0;  // of the reduction of a vector of the model's width
+    // Embedding and head are here and share their matrix; and one stage has both, so that its gradient is complete once
+    // a microbatch.
+    bool tied_ = false, tied_in_stage_ = false;
     std::vector<Unit> units_;
     std::vector<Run> runs_;
     std::vector<Unit*> idle_;  // gathered units that are freed when another one is used

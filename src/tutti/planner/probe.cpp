@@ -261,6 +261,10 @@ LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
     for (const rehearsal::Action& action : program.actions) {
         const rehearsal::KernelCall* call = program.call_of(action);
         const std::string& place = program.places[action.place];
+        const auto at = to_size(&action - program.actions.data());
+        if (call != nullptr && at < parts.parts.end && place.find(" of ") != std::string::npos)
+            units.at(to_size(unit_of(place))).new_gradients +=
+                (at < parts.parts.begin ? 1 : -1) * prices_.kernel(*call);  // of the first microbatch, and of the next
         if (call != nullptr && (place == "optimizer" || place == "gradient norm"))
             result.update += prices_.kernel(*call) / all_values;
     }
@@ -307,6 +311,7 @@ LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
         }
     }
     for (UnitProbe& unit : units) {
+        unit.new_gradients = std::max(0.0, unit.new_gradients);
         unit.backward = unit.input;
         unit.backward.pieces.insert(unit.backward.pieces.end(), unit.weight.pieces.begin(), unit.weight.pieces.end());
     }

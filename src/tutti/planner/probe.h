@@ -38,6 +38,7 @@ struct UnitProbe {
     double kept = 0, kept_for_weight = 0;  // from F until the end of B or I; from I until W
     std::vector<double> leaving;           // bytes of its copies to the host, which the next unit's forward begins
     double dense = 0, experts = 0;         // values of parameters in the rank's part
+    double new_gradients = 0;              // seconds more where they are new: an embedding's begin as zeros
 
     double seconds() const { return forward.seconds() + input.seconds() + weight.seconds(); }
     double offloaded() const;  // bytes
