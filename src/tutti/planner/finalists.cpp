@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -88,18 +89,29 @@ Finalists choose_among(const Request& request, const std::vector<Candidate>& bes
     const auto start = std::chrono::steady_clock::now();
     Finalists all;
     std::set<decltype(core_of(best.front().run))> taken;
-    std::map<decltype(kind_of(best.front().run)), double> too_large;  // bytes as priced
+    using Kind = decltype(kind_of(best.front().run));
+    std::map<Kind, double> too_large;  // bytes as priced
+    std::map<Kind, double> slower;     // times the price
+    double fastest = std::numeric_limits<double>::infinity();
     const size_t threads = to_size(std::max(1, available_cores()));
     size_t next = 0, tried = 0;
-    while (all.chosen.size() < count && next < best.size() && tried < most) {
+    // A layout that takes longer than its price may hide one behind it.
+    constexpr double kFaster = 0.99;
+    const auto may_be_fastest = [&](const Candidate& c) {
+        const auto known = slower.find(kind_of(c.run));
+        return c.seconds * (known == slower.end() ? 1 : known->second) < kFaster * fastest;
+    };
+    while (next < best.size() && tried < most) {
+        const size_t missing = count - std::min(count, all.chosen.size());
+        if (missing == 0 && best[next].seconds >= kFaster * fastest) break;
         // One attempt for each processor core, each of another core_of(); results count in order of time.
         std::vector<Attempt> attempts;
         auto planned = taken;
-        while (attempts.size() < std::min(threads, count - all.chosen.size()) && next < best.size() &&
+        while (attempts.size() < (missing > 0 ? std::min(threads, missing) : threads) && next < best.size() &&
                tried + attempts.size() < most) {
             const Candidate& c = best[next];
             const auto known = too_large.find(kind_of(c.run));
-            if (taken.count(core_of(c.run)) == 0) {
+            if (taken.count(core_of(c.run)) == 0 && (missing > 0 || may_be_fastest(c))) {
                 if (known != too_large.end() && c.bytes >= known->second) {
                     all.dropped.push_back(
                         {c, concat("priced at ", bytes_text(c.bytes), ": a layout of its kind did not fit with ",
@@ -116,6 +128,9 @@ Finalists choose_among(const Request& request, const std::vector<Candidate>& bes
         for (Attempt& a : attempts) {
             if (a.finalist) {
                 taken.insert(core_of(a.candidate.run));
+                const double seconds = a.finalist->prediction.seconds();
+                slower[kind_of(a.candidate.run)] = seconds / a.candidate.seconds;
+                fastest = std::min(fastest, seconds);
                 all.chosen.push_back(std::move(*a.finalist));
             } else {
                 all.dropped.push_back({a.candidate, a.problem});
@@ -128,6 +143,7 @@ Finalists choose_among(const Request& request, const std::vector<Candidate>& bes
     std::stable_sort(all.chosen.begin(), all.chosen.end(), [](const Finalist& a, const Finalist& b) {
         return a.prediction.seconds() < b.prediction.seconds();
     });
+    all.chosen.resize(std::min(count, all.chosen.size()));
     all.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return all;
 }

@@ -38,9 +38,10 @@ struct Finalists {
 // The machine to rehearse for. Devices that this system has no kernels for are rehearsed with those of another vendor.
 rehearsal::Target target_of(const Request& request);
 
-// The fastest `count` layouts that validate() accepts and that fit, after at most 60 rehearsals. A layout that did not
-// fit stands for those that differ from it in context parallelism, micro batch and HSDP alone. If none fits, layouts of
-// the front, which need successively less memory.
+// The fastest `count` layouts that validate() accepts and that fit, after at most 60 rehearsals: those first in order
+// of price, and where they take longer than their prices those that may be faster by more than 1 %. A layout that did
+// not fit stands for those that differ from it in context parallelism, micro batch and HSDP alone. If none fits,
+// layouts of the front, which need successively less memory.
 Finalists choose(const Request& request, const SearchResult& found, size_t count, const rehearsal::Target& target);
 
 }  // namespace tutti::planner
