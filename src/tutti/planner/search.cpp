@@ -171,7 +171,14 @@ class Search {
     std::optional<NodeEstimate> estimate_node(const Node& node) {
         NodeLayouts layouts(r_, pricer_, capacity_);
         if (!layouts.set(node)) return std::nullopt;
-        const LayerProbe& probe = pricer_.probe(layouts.run());
+        const LayerProbe* known = nullptr;
+        try {
+            known = &pricer_.probe(layouts.run());
+        } catch (const Error&) {
+            if (node.micro_batch == 0) throw;
+            return std::nullopt;  // such as more rows of tokens than a kernel takes
+        }
+        const LayerProbe& probe = *known;
         double all = probe.embedding.seconds() + probe.head.seconds();
         for (const size_t kind : probe.kind_of_layer) all += probe.kinds[kind].seconds();
         const double microbatches = double(r_.run.train.global_batch) / double(micro_batches_[node.micro_batch]);
