@@ -96,6 +96,16 @@ TEST_F(Forecast, TheHostsMemoryIsTheSameEverywhere) {
         EXPECT_EQ(answer(command, pipeline)["host_memory"]["offloaded_bytes"].get<double>(), 8 * most) << command;
 }
 
+// One rank alone gathers each unit from its host for the forward and for the backward of a microbatch.
+TEST_F(Forecast, OffloadedWeightsCrossTheLinkOfOneRankToo) {
+    const Words words{"--model", "llama3.2-1b",          "--cluster", "h100",
+                      "--set",   "train.seq_len=2048",   "--set",     "train.micro_batch=1",
+                      "--set",   "train.global_batch=8", "--set",     "parallel.zero=3",
+                      "--set",   "offload.params=true"};
+    const double weights = 2 * 1.236e9, link = 64e9;  // in bf16; bytes a second
+    EXPECT_GT(answer("simulate", words)["step_time_s"].get<double>(), 0.9 * 8 * 2 * weights / link);
+}
+
 // What the machine of a question cannot do is refused by every command, before it counts anything.
 TEST_F(Forecast, WhatAMachineLacksIsRefusedEverywhere) {
     const auto on = [&](const char* cluster, const Words& more, const std::string& part) {

@@ -74,7 +74,7 @@ void for_each_layout(const Request& r, Visit visit) {
             }
 }
 
-class Small : public testing::TestWithParam<Request> {};
+class Small : public ::testing::TestWithParam<Request> {};
 
 // Of all layouts without offload none is more than 3 % faster than what the search finds: an estimate decides which
 // layouts are priced.
@@ -125,8 +125,9 @@ TEST_P(Small, CandidatesAreAllowedAndRising) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Requests, Small,
-                         testing::Values(on_h100("llama-tiny", 8, 16, 256, 1.3), on_h100("gpt2-124m", 4, 8, 1024, 6),
-                                         on_h100("llama3.2-1b", 8, 16, 2048, 40), on_h100("moe-tiny", 4, 8, 256, 1.2)),
+                         ::testing::Values(on_h100("llama-tiny", 8, 16, 256, 1.3), on_h100("gpt2-124m", 4, 8, 1024, 6),
+                                           on_h100("llama3.2-1b", 8, 16, 2048, 40),
+                                           on_h100("moe-tiny", 4, 8, 256, 1.2)),
                          [](const auto& each) {
                              std::string name = name_of(each.param.run.model);
                              std::erase_if(name, [](char c) { return !std::isalnum(c); });

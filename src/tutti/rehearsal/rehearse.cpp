@@ -126,15 +126,20 @@ class Recorder final : public ops::Meter, public Tracer, public comm::Communicat
         program_.groups.push_back({group.name(), group.ranks()});
     }
     void begins(const comm::Communicator& group, uint64_t sequence, const comm::Collective& collective) override {
-        if (group.size() > 1) add(BeginOperation{groups_.at(&group), sequence, collective.summary()});
+        if (takes_time(group, collective)) add(BeginOperation{groups_.at(&group), sequence, collective.summary()});
     }
     void waits(const comm::Communicator& group, const comm::Operation& operation) override {
-        if (group.size() > 1)
+        if (takes_time(group, operation.collective()))
             add(WaitForOperation{groups_.at(&group), operation.sequence(), operation.collective().kind});
     }
 
   private:
     static constexpr size_t kStep = 0;
+
+    // One rank alone gathers what it has offloaded, and nothing else.
+    static bool takes_time(const comm::Communicator& group, const comm::Collective& c) {
+        return group.size() > 1 || (c.kind == comm::Kind::all_gather && &c.input.device() != &c.output.device());
+    }
 
     template <class What>
     void add(What what) {
