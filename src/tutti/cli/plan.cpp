@@ -54,7 +54,7 @@ planner::Request request_of(const PlanArguments& a, std::vector<std::string>& no
                                ": a table of angles or positions grows, the rest does not depend on it"));
         positions = t.seq_len;
     }
-    if (t.global_batch > 0) planner::check_run(r);
+    if (t.global_batch > 0 && a.config.empty()) planner::check_run(r);  // a config is asked about its own layout first
     r.cluster = cluster_of(a);
     if (a.margin > 0) {
         const double whole = r.cluster.memory;

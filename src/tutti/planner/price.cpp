@@ -130,8 +130,12 @@ Pricer::Layout Pricer::sizes_of(const spec::RunSpec& run, const LayerProbe& prob
     const bool mixture = run.model.moe.experts > 0;
     const int of_run = p.zero == 0 ? l.shards * l.replicas > 1 : (l.shards > 1) + (l.replicas > 1);
     const int of_experts = mixture && p.zero > 0 && l.replicas > 1 ? 1 : 0, of_probe = p.cp > 1 || mixture ? 1 : 0;
-    if (rehearsal::device_sums(run, target_, request_.gpus))
-        l.sums = static_cast<double>(comm::kReductionBytes) * std::max(0, of_run + of_experts - of_probe);
+    // Norms under tp are added over tp and the copies together, a group of its own unless that is tp alone.
+    const bool copies = p.zero == 0 ? l.shards * l.replicas > 1 : l.replicas > 1;
+    const int of_norms = p.tp > 1 && p.sequence_parallel && of_probe == 0 && copies ? 1 : 0;
+    l.sums_on_device = rehearsal::device_sums(run, target_, request_.gpus).has_value();
+    if (l.sums_on_device)
+        l.sums = static_cast<double>(comm::kReductionBytes) * std::max(0, of_run + of_experts + of_norms - of_probe);
     l.units.reserve(probe.kind_of_layer.size() + 2);
     l.units.push_back(&probe.embedding);
     for (const size_t kind : probe.kind_of_layer) l.units.push_back(&probe.kinds[kind]);
@@ -340,7 +344,9 @@ Price Pricer::state_of(const Layout& l, std::span<const Stage* const> stages, bo
         sharded += shard_of(stage->dense, l.shards) + shard_of(stage->experts, l.expert_shards);
     }
     Price price;
-    price.bytes = l.sums;
+    // The matrix that two ranks share is added over the two, and over cp apart from all others.
+    const int of_ends = l.run->model.tie_embeddings && !l.tied && l.sums_on_device ? 1 + (p.cp > 1) : 0;
+    price.bytes = l.sums + of_ends * static_cast<double>(comm::kReductionBytes);
     const double weights = l.of_value(Purpose::weights) * (p.zero >= 3 ? sharded : whole);
     const double owned = p.zero >= 1 ? sharded : whole;
     (run.offload.params ? price.offloaded : price.bytes) += weights;

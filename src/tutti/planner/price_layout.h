@@ -17,6 +17,7 @@ struct Pricer::Layout {
     double microbatches = 1, replicas = 1, shards = 1, expert_shards = 1;
     simulate::Group dense_over, experts_over;  // the ranks of the shards
     double sums = 0;                           // bytes for sums over data-parallel ranks that the probe has not
+    bool sums_on_device = false;               // ranks add in the memory of their devices
     bool tied = false;                         // the embedding's matrix is the head's, and both are on one rank
     MemoryByPurpose state;                     // of kMany values
 
