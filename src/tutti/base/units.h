@@ -1,8 +1,8 @@
 // base/units.h: numbers formatted for people. No program reads these texts: metrics and JSON carry plain numbers.
 //
 // Scaled values have two decimals below 10 and one above: "1.16 GiB", "474.7 MiB". A value that rounds up to a full
-// unit is written in that unit ("1.00 M", never "1000.0 k"), and 100,000 of the largest unit are
-// "1.0e5" of it. A value that is not finite is written "?".
+// unit is written in that unit ("1.00 M", never "1000.0 k"), and 100,000 of the largest unit are "1.0e5" of it. A value
+// that is not finite is written "?".
 #pragma once
 
 #include <cstdint>

@@ -195,7 +195,6 @@ std::unique_ptr<FileLock> PosixFileSystem::lock(const std::string& path, const s
     const int fd = retried([&] { return ::open(path.c_str(), flags, 0666); });
     require(fd >= 0, "open lock", path);
     auto held = std::make_unique<PosixLock>(fd);
-    struct stat info = {};
     if (retried([&] { return ::flock(fd, LOCK_EX | LOCK_NB); }) != 0) {
         if (errno == ENOLCK || errno == ENOSYS || errno == EOPNOTSUPP) return nullptr;
         require(errno == EWOULDBLOCK, "lock", path);
@@ -207,6 +206,7 @@ std::unique_ptr<FileLock> PosixFileSystem::lock(const std::string& path, const s
                                 ": two runs cannot share a directory; stop that run or choose another with --out or "
                                 "checkpoint.dir"));
     }
+    struct stat info = {};
     require(::fstat(fd, &info) == 0, "stat", path);
     if (info.st_nlink == 0) return lock(path, owner);  // removed by its last holder since it was opened
     const std::string line = owner + "\n";

@@ -84,9 +84,10 @@ hardware::Cluster device_named(const std::string& text) {
         return std::ranges::find(names, lower_case(name)) != names.end() || hardware::is_cluster(name);
     };
     if (is_known(text)) return hardware::cluster_named(text);
-    static const std::regex kWord("[a-z0-9.]+"), kRest(
-                                                     "nvidia|amd|google|aws|instinct|tesla|geforce|gpus?|dgx|hgx|oam|"
-                                                     "sxm[0-9]?|hbm[0-9]?e?|nvl[0-9]+|[0-9]+g(b|ib)?");
+    static const std::regex kWord("[a-z0-9.]+");
+    static const std::regex kRest(
+        "nvidia|amd|google|aws|instinct|tesla|geforce|gpus?|dgx|hgx|oam|"
+        "sxm[0-9]?|hbm[0-9]?e?|nvl[0-9]+|[0-9]+g(b|ib)?");
     const std::string named = lower_case(text.substr(0, text.find_first_of("(,")));
     std::string name;
     for (auto word = std::sregex_iterator(named.begin(), named.end(), kWord); word != std::sregex_iterator(); ++word) {
@@ -198,7 +199,7 @@ void read_run(const Row& row, PublishedRun& run) {
     if (run.precision.empty()) run.precision = run.cluster.sixteen_bits();
     if (run.has("float8")) run.precision = "fp8";
     check<UsageError>(has(run.precision, {"16", "half", "mixed", "fp8", "fp4", "32"}),
-                      "precision: required fp32, tf32, ", "fp16, bf16, fp8 or fp4, with or without a recipe, got ",
+                      "precision: required fp32, tf32, fp16, bf16, fp8 or fp4, with or without a recipe, got ",
                       run.precision);
     run.estimated = row.text("tier") == "3";
 
