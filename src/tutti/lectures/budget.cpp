@@ -91,19 +91,20 @@ std::string render(const BudgetPlan& plan) {
     if (plan.run)
         text += concat(plan.of.empty() ? "run" : plan.of, ": ", in_words(*plan.run), " (", ratio(*plan.run),
                        " a parameter)\n");
+    // A blank stands before a number that fills its column, too.
+    const auto cell = [](const std::string& number, size_t width) { return concat(' ', right(number, width - 1)); };
     text += concat(plan.run ? "compute " : "budget ", format_flops(plan.flops), " = 6 N D\n\n",
-                   left("best spent by", 36), right("parameters", 12), right("tokens", 10), right("tokens/N", 10),
-                   right("loss", 8), plan.run ? right("the run's", 11) + right("needed", 9) : "", '\n');
+                   left("best spent by", 36), cell("parameters", 12), cell("tokens", 10), cell("tokens/N", 10),
+                   cell("loss", 8), plan.run ? cell("the run's", 11) + cell("needed", 9) : "", '\n');
     for (const ScalingLaw& law : scaling_laws()) {
         const Spent best = law.best(plan.flops);
-        text +=
-            concat(left(law.name, 36), right(format_count(best.parameters), 12), right(format_count(best.tokens), 10),
-                   right(ratio(best), 10), right(law.has_loss() ? format_fixed(law.loss(best), 3) : "-", 8));
+        text += concat(left(law.name, 36), cell(format_count(best.parameters), 12), cell(format_count(best.tokens), 10),
+                       cell(ratio(best), 10), cell(law.has_loss() ? format_fixed(law.loss(best), 3) : "-", 8));
         if (plan.run) {
             const double loss = law.loss(*plan.run);
             const auto needed = law.flops_for(loss);
-            text += concat(right(law.has_loss() ? format_fixed(loss, 3) : "-", 11),
-                           right(needed ? format_percent(*needed / plan.flops) : "-", 9));
+            text += concat(cell(law.has_loss() ? format_fixed(loss, 3) : "-", 11),
+                           cell(needed ? format_percent(*needed / plan.flops) : "-", 9));
         }
         text += '\n';
     }
