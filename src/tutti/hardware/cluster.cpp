@@ -121,6 +121,7 @@ void read(Reader& reader, Cluster& c) {
     reader.take("processors", c.processors, Zero::allowed);
     reader.take("cores", c.cores, Zero::allowed);
     reader.take("tensor_cores", c.tensor_cores, Zero::allowed);
+    reader.take("matrix_unit", c.matrix_unit, Zero::allowed);
     reader.take("l1_kb", c.l1, Zero::allowed, 1024);
     reader.take("l2_mb", c.l2, Zero::allowed, kMiB);
     reader.take("l1_gbs", c.l1_bandwidth, Zero::allowed, 1e9);

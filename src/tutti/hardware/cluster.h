@@ -24,11 +24,12 @@ struct Cluster {
 
     double memory = 0;  // of a device that a run can use: what the driver reports, less the driver's context
     double data_sheet_memory = 0;
-    double memory_bandwidth = 0;                // of its memory
-    double watts = 0;                           // of a device's data sheet; 0: not known
-    double power_limit = 0;                     // watts that the site allows a device; 0: those of its data sheet
-    int year = 0;                               // in which it was announced; 0: not known
-    int cores = 0, tensor_cores = 0;            // f32 units and matrix units of a processor; 0: not known
+    double memory_bandwidth = 0;      // of its memory
+    double watts = 0;                 // of a device's data sheet; 0: not known
+    double power_limit = 0;           // watts that the site allows a device; 0: those of its data sheet
+    int year = 0;                     // in which it was announced; 0: not known
+    int cores = 0, tensor_cores = 0;  // f32 units and matrix units of a processor; 0: not known
+    int matrix_unit = 0;  // side of a systolic array, which shallower or narrower products fill in part; 0: none known
     double l1 = 0, l2 = 0;                      // bytes of cache of a processor, of the device; 0: not known
     double l1_bandwidth = 0, l2_bandwidth = 0;  // of all L1 caches of a device, of its L2; 0: not known
     int processors = 0;  // streaming multiprocessors or compute units; 0: has no such units (TPU)

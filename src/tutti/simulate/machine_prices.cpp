@@ -39,6 +39,9 @@ double alignment(double size) {
     return whole % 8 != 0 ? 0.5 : whole % 64 != 0 ? 0.8 : 1;
 }
 
+// The share of a systolic array of this side that a product of so many columns, or of this depth, fills.
+double filled(double size, int side) { return side > 0 ? size / (std::ceil(size / side) * side) : 1; }
+
 bool is_blackwell(const hardware::Cluster& c) { return c.generation.starts_with("blackwell"); }
 
 int generations_behind(Attention attention, const hardware::Cluster& c) {
@@ -76,7 +79,8 @@ MachinePrices::MachinePrices(const hardware::Cluster& cluster, const Physics& ph
     const double watts = cluster.power_limit > 0 ? std::min(cluster.watts, cluster.power_limit) : cluster.watts;
     const auto measured = [&](std::string_view type) {
         const auto found = cluster.measured.find(std::string(type));
-        return found != cluster.measured.end() ? kHeld * found->second : kDenseShare * cluster.peak(type);
+        if (found == cluster.measured.end()) return kDenseShare * cluster.peak(type);
+        return (cluster.matrix_unit > 0 ? 1 : kHeld) * found->second;  // the clock of systolic arrays does not fall
     };
     const auto held = [&](std::string_view type, double per_joule) {
         return watts > 0 && per_joule > 0 ? std::min(per_joule * watts, kHeld * cluster.peak(type)) : measured(type);
@@ -116,7 +120,8 @@ double MachinePrices::product_bytes(double groups, double M, double N, double K,
 }
 
 double MachinePrices::product(double M, double N, double K, Operands operands) const {
-    const double aligned = cluster_.processors > 0 ? std::min(alignment(K), alignment(N)) : 1;
+    const double aligned = cluster_.processors > 0 ? std::min(alignment(K), alignment(N))
+                                                   : filled(K, cluster_.matrix_unit) * filled(N, cluster_.matrix_unit);
     const double share = tile_efficiency(M, N, 1, cluster_.processors) * depth_efficiency(K, operands) * aligned;
     return std::max(2 * M * N * K / (product_rate(operands) * share), pass(product_bytes(1, M, N, K, operands)));
 }
@@ -137,7 +142,8 @@ double MachinePrices::grouped_gradient(double groups, double rows, double N, dou
 }
 
 double MachinePrices::attention(const AttentionShape& s, double flops, bool backward) const {
-    double rate = attention_rate_ * s.keys / (s.keys + kAttentionKeys);
+    // One of the two sizes of each of its products that an array holds is a head's.
+    double rate = attention_rate_ * s.keys / (s.keys + kAttentionKeys) * filled(s.head_dim, cluster_.matrix_unit);
     if (cluster_.processors > 0) {
         const double blocks = s.batch * s.heads * std::ceil(s.queries / kQueryTile);
         const double waves = std::max(0.05, blocks / cluster_.processors);

@@ -119,6 +119,26 @@ TEST(MachinePrices, AttentionNeedsBlocksForAllProcessors) {
     EXPECT_NEAR(h100.kernel(call), h100.attention({1, 8192, 32, 128, 8192}, call.work.flops, false) + 2e-6, 1e-9);
 }
 
+// An array of 256 x 256 holds the 128 values of a head in its half, as does one of 128 with heads of 64.
+TEST(MachinePrices, SystolicArraysAreFilledInPart) {
+    const auto seconds = [](int side, double head_dim) {
+        hardware::Cluster tpu = hardware::cluster_named("tpu-v6e");
+        tpu.matrix_unit = side;
+        return MachinePrices(tpu, {}).attention({1, 4096, 32, head_dim, 4096}, 1e12, false);
+    };
+    EXPECT_DOUBLE_EQ(seconds(256, 128), 2 * seconds(128, 128));
+    EXPECT_DOUBLE_EQ(seconds(128, 64), 2 * seconds(0, 64));
+    EXPECT_DOUBLE_EQ(seconds(256, 256), seconds(128, 256));
+    EXPECT_DOUBLE_EQ(seconds(256, 192), 4.0 / 3 * seconds(0, 192));
+    // The rate of a whole step was held; the fastest product of a GPU is not.
+    EXPECT_DOUBLE_EQ(prices("tpu-v5e").product_rate(Operands::wide), 176e12);
+    // Products of whole tiles, and one whose depth is half a tile more.
+    const MachinePrices tpu = prices("tpu-v6e");
+    const auto rate = [&](double n, double k) { return 8192 * n * k / tpu.product(8192, n, k) * (k + 200) / k; };
+    EXPECT_DOUBLE_EQ(rate(8192, 4096), rate(4096, 8192));
+    EXPECT_NEAR(rate(8192, 4096 + 128) / rate(8192, 4096), (4096 + 128) / (4096 + 256.0), 1e-9);
+}
+
 TEST(MachinePrices, GroupedProductsOfARehearsal) {
     const MachinePrices h100 = prices("h100");
     rehearsal::KernelCall call{"grouped_gemm", {}};
