@@ -240,6 +240,47 @@ TEST(Step, OlderProgramsAddGradientsAndWait) {
     EXPECT_TRUE(gpt(R"("num_gpus": 2, "zero_stage": 3, "software": "metaseq FSDP 2021")").software.prefetches);
 }
 
+// DeepSpeed's ZeRO-3 releases a large layer's weights between its recomputation and its backward.
+TEST(Step, LargeLayersAreGatheredThreeTimes) {
+    const auto gpt = [](int hidden, const char* recompute) {
+        return runs_of(concat(R"({"layers": 10, "heads": 64, "mlp": "gelu", "gpu": "A100", "num_gpus": 16,
+            "zero_stage": 3, "micro_batch": 1, "global_batch": 64, "attn_impl": "unfused",
+            "software": "DeepSpeed ZeRO-3 2021", "hidden": )",
+                              hidden, R"(, "recompute": ")", recompute, "\"}"))
+            .at(0);
+    };
+    const auto more = [](PublishedRun run) {
+        const double all = seconds(run);
+        run.software.keeps_values = 0;
+        return all - seconds(run);
+    };
+    EXPECT_EQ(more(gpt(8192, "full")), 0);  // 0.8e9 values a layer
+    EXPECT_EQ(more(gpt(16384, "none")), 0);
+    const PublishedRun large = gpt(16384, "full");
+    const simulate::Physics physics;
+    const double bytes = 15.0 / 16 * 2 * 12 * 16384.0 * 16384,
+                 rate = std::min(large.cluster.link_bandwidth * physics.link,
+                                 8 * large.cluster.network_bandwidth * physics.network),
+                 latency = 2 * physics.latency + 15 * 2 * physics.hop;  // of these years
+    EXPECT_NEAR(more(large) / (10 * 4 * (bytes / rate + 4 * latency)), 1, 1e-6);
+}
+
+// torchtitan keeps a stage's weights between its microbatches and reduces its gradients after the last one.
+TEST(Step, PipelinesOfFsdpGatherOnceAStep) {
+    const auto sharded = [](int batch) {
+        PublishedRun run = llama_8b(concat(R"("num_gpus": 64, "pp": 2, "micro_batch": 1, "zero_stage": 3,
+            "software": "torchtitan 2025", "global_batch": )",
+                                           batch));
+        run.cluster.network_bandwidth /= 10;  // so that compute does not hide it
+        const double all = seconds(run);
+        run.zero = 1;
+        const auto others = step_time(run, {});
+        return all - (others.total() - others.dp);
+    };
+    EXPECT_GT(sharded(256), 0.1);
+    EXPECT_NEAR(sharded(1024), sharded(256), 1e-9);
+}
+
 // torch.compile is asked for; a program of PyTorch that no line of the table knows was taken for Megatron-Core.
 TEST(Rows, ProgramsOfPyTorchAreEagerUnlessCompiled) {
     for (const auto& [software, name] :

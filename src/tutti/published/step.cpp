@@ -322,6 +322,7 @@ StepTime step_of(const PublishedRun& run, const MachinePrices& price) {
     const int replicas = run.dp * run.cp, expert_replicas = std::max(1, replicas * run.tp / run.ep);
     const Group over = price.group(replicas, run.tp), expert_over = price.group(expert_replicas, run.ep);
 
+    double once = 0;  // of a layer and step: what is gathered and reduced beside one microbatch
     if (run.zero == 3 && replicas > 1) {
         double gathered = price.gather(2 * dense_values, over, s.gathers_a_layer);
         double reduced = price.gather(s.gradient_bytes * dense_values, over);
@@ -329,15 +330,17 @@ StepTime step_of(const PublishedRun& run, const MachinePrices& price) {
             gathered += price.gather(2 * expert_values, expert_over);
             reduced += price.gather(s.gradient_bytes * expert_values, expert_over);
         }
-        if (run.pp > 1 && s.gathers_once) {
-            gathered /= microbatches;
-            reduced /= microbatches;
-        }
         const auto visible = [&](double compute, double comm) {
             return s.prefetches ? beside(compute, comm, contention) : comm;
         };
-        forward.dp += visible(forward.total(), gathered);
-        backward.dp += visible(backward.total(), gathered + reduced);
+        const bool again =
+            run.recompute == Recompute::full && s.keeps_values > 0 && dense_values + expert_values > s.keeps_values;
+        if (run.pp > 1 && s.gathers_once) {
+            once = visible(forward.total(), gathered) + visible(backward.total(), reduced);
+        } else {
+            forward.dp += visible(forward.total(), gathered);
+            backward.dp += visible(backward.total(), (again ? 2 : 1) * gathered + reduced);
+        }
     }
 
     StepTime step = microbatches * per_stage * forward;
@@ -362,6 +365,8 @@ StepTime step_of(const PublishedRun& run, const MachinePrices& price) {
         const double steady = s.overlaps_hops ? 0 : (s.blocking_hops ? 2 : 1) * microbatches * run.virtual_stages;
         step.pp = (p - 1 + steady) * hop;
     }
+
+    step.dp += per_stage * once;
 
     // Gradients, and weights under ZeRO. A first or last stage holds the embedding or the head.
     const double dense = per_stage * dense_values + m.vocab * m.hidden / run.tp;

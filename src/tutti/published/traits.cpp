@@ -57,7 +57,8 @@ Traits nanotron(bool tp) {
             .stages_by_cost = true,
             .allocator_retries = true};
 }
-// PyTorch operation by operation: cross entropy of f32 logits; FSDP prefetches one layer.
+// PyTorch operation by operation: cross entropy of f32 logits; FSDP prefetches one layer, and keeps the weights of a
+// pipeline's stage after a forward (torchtitan/distributed/fsdp.py).
 Traits eager_fsdp() {
     return {.name = "pytorch-eager",
             .attention = Attention::flash2,
@@ -104,6 +105,8 @@ Traits xla() {
             .reserved_bytes = 1.5e9};
 }
 
+bool is_deepspeed(const std::string& software) { return has(software, {"deepspeed", "neox"}); }
+
 // Programs of PyTorch alone, and not of Megatron's layers.
 bool is_pytorch(const std::string& software) {
     return has(software, {"eager", "compile", "torchtitan", "fsdp", "ddp", "pytorch", "deepspeed", "lit-gpt", "litgpt",
@@ -133,7 +136,7 @@ Traits traits_of(const Named& n) {
         // DeepSpeed's runtime/pipe/engine.py sends and receives in the order of its instructions, gradients whole until
         // e2fdd254e of September 2021 (is_grad_partitioned; GPT-NeoX has a fork of before). Its ZeRO-3 of 2021 gathers
         // weight by weight (runtime/zero/partition_parameters.py), FSDP of that year a layer ahead.
-        if (has(s, {"deepspeed", "neox"})) {
+        if (is_deepspeed(s)) {
             traits.blocking_hops = true;
             traits.whole_gradients = has(s, {"2020", "2021", "neox"});
             traits.gathers_a_layer = 4;
@@ -189,6 +192,9 @@ Traits traits_of(const Named& n) {
             traits.logit_bytes = 24;
         }
     }
+    // runtime/zero/stage3.py releases weights after a pass unless fewer than stage3_max_reuse_distance values are used
+    // before them, 1e9 where it is not set: a third load of large layers, section 4.1 of ZeRO-Infinity (2104.07857).
+    if (is_deepspeed(s)) traits.keeps_values = 1e9;
     if (has(n.model, {"tokendrop", "token drop"})) traits.expert_launches = 90;  // equal loads: one padded product
     // Recorded graphs: named by the row; recipes of NeMo 26.06 and later record the layers of experts on Blackwell.
     traits.graphs = has(s, {"cuda graphs"}) || (n.blackwell && n.experts && has(s, {"26.06", "26.08"}));

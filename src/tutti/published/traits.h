@@ -32,6 +32,8 @@ struct Traits {
     bool prefetches = true;          // ZeRO-3: the next layer's weights beside this one's compute
     bool gathers_once = false;       // ZeRO-3 with a pipeline: once a step, not once a microbatch
     double gathers_a_layer = 1;      // ZeRO-3: collectives that gather a layer's weights
+    double keeps_values = 0;         // ZeRO-3: weights of at most so many values stay from a layer's recomputation on;
+                                     // those of a larger one are gathered for it and for its backward; 0: of any layer
     double hidden_dispatch = 0;      // share of the exchange of experts that runs beside compute
     bool one_copy_a_domain = false;  // of a token whose experts share a domain, across the network
     double bucket_bytes = 0;         // of gradients; 0: 40 M values, or 1 M a rank where that is more; < 0: one bucket
