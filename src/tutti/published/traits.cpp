@@ -181,11 +181,14 @@ Traits traits_of(const Named& n) {
             traits.overlaps_tp = false;
             traits.gathers_context = true;
         } else if (s.starts_with("megatron-lm 0.14")) {
-            traits.overlaps_tp = traits.overlaps_hops = false;  // its defaults
-        } else if (s == "megatron-lm") {                        // 2023, without flags
+            traits.overlaps_hops = false;
+        } else if (s == "megatron-lm") {  // 2023, without flags
             traits.attention = Attention::flash2;
-            traits.overlaps_tp = traits.overlaps_dp = traits.overlaps_hops = false;
+            traits.overlaps_dp = traits.overlaps_hops = false;
         }
+        // --tp-comm-overlap (116ffddc58, October 2023) is off where it is not given; recipes of NeMo give it.
+        if (has(s, {"megatron-lm", "megatron-core", "mcore"}) && !has(s, {"nemo", "dgxc", "bridge", "overlap"}))
+            traits.overlaps_tp = false;
         // Transformer Engine's fused cross entropy, dispatchers that send one copy a node: 2025.
         if (has(s, {"25.", "26.", "moe_dev"})) {
             traits.one_copy_a_domain = true;
