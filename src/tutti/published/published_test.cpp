@@ -129,6 +129,46 @@ TEST(Rows, WhatRowsShareStandsInMeta) {
     EXPECT_EQ(read_runs(R"([{"gpu": "H100", "layers": 2, "hidden": 64}])", "list.json").at(0).problem, "");
 }
 
+TEST(Rows, WhatARowLeavesOutIsUsualForItsSoftware) {
+    const auto row = [](const char* fields) {
+        return runs_of(concat(R"({"layers": 24, "hidden": 2048, "num_gpus": 32, )", fields, "}")).at(0);
+    };
+    using simulate::Attention;
+    // No kernel of FlashAttention before 2022, and none for V100.
+    EXPECT_EQ(row(R"("gpu": "A100", "software": "Megatron-LM 2022")").software.attention, Attention::unfused);
+    EXPECT_EQ(row(R"("gpu": "V100", "software": "Megatron-LM")").software.attention, Attention::unfused);
+    EXPECT_EQ(row(R"("gpu": "A100", "software": "Megatron-LM 2022", "attn_impl": "flash1")").software.attention,
+              Attention::flash1);
+    EXPECT_EQ(row(R"("gpu": "A100", "software": "Megatron-LM 2023")").software.attention, Attention::newest);
+    for (const char* name : {"FlashAttention-2", "flash_attn v2", "Flash Attention 2", "fa2", "flash2"})
+        EXPECT_EQ(row(concat(R"("gpu": "H100", "attn_impl": ")", name, "\"").c_str()).software.attention,
+                  Attention::flash2)
+            << name;
+    for (const char* software : {"PyTorch FSDP 2023", "torchtitan 2024", "llm-foundry/Composer FSDP", "Megatron-LM"})
+        EXPECT_EQ(row(concat(R"("gpu": "H100", "attn_impl": "unfused", "software": ")", software, "\"").c_str())
+                      .software.attention,
+                  Attention::unfused)
+            << software;
+    EXPECT_EQ(row(R"("gpu": "H100", "attn_impl": "cuDNN")").software.attention, Attention::newest);
+    EXPECT_EQ(row(R"json("gpu": "H100", "attn_impl": "flash2+/cuDNN (assumed from date)")json").software.attention,
+              Attention::newest);
+    for (const char* name : {"full", "block", "uniform, 1 layer", "yes", "activation checkpointing"})
+        EXPECT_EQ(row(concat(R"("gpu": "H100", "recompute": ")", name, "\"").c_str()).recompute, Recompute::full)
+            << name;
+    EXPECT_EQ(row(R"("gpu": "H100", "recompute": true)").recompute, Recompute::full);
+    EXPECT_EQ(row(R"("gpu": "H100", "recompute": "no activation checkpointing")").recompute, Recompute::none);
+    EXPECT_EQ(row(R"("gpu": "H100", "recompute": "selective, all blocks")").recompute, Recompute::selective);
+    EXPECT_EQ(row(R"json("gpu": "H100", "recompute": "unstated (recipe default)")json").recompute, Recompute::none);
+    EXPECT_EQ(row(R"("gpu": "H100", "software": "PyTorch FSDP2")").zero, 3);
+    EXPECT_EQ(row(R"("gpu": "H100", "software": "PyTorch FSDP2", "zero_stage": 0)").zero, 0);
+    EXPECT_EQ(row(R"("gpu": "H100", "software": "DeepSpeed ZeRO-2")").zero, 2);
+    EXPECT_EQ(row(R"("gpu": "H100", "software": "Megatron-LM")").zero, 0);
+    EXPECT_EQ(row(R"("gpu": "H100")").model.mlp_matrices, 2);
+    EXPECT_EQ(row(R"("gpu": "H100", "ffn": 5632)").model.mlp_matrices, 3);
+    EXPECT_EQ(row(R"("gpu": "H100", "ffn": 5632, "mlp": "gelu")").model.mlp_matrices, 2);
+    EXPECT_DOUBLE_EQ(row(R"("gpu": "V100", "gpus_per_node": 16)").cluster.network_bandwidth, 6.25e9);
+}
+
 TEST(Rows, NetworksAreReadInEverySpelling) {
     const auto rate = [](const char* network) {
         return llama_8b(concat(R"("num_gpus": 8, "network": ")", network, "\"")).cluster.network_bandwidth / 1e9;

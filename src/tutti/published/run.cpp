@@ -121,10 +121,12 @@ void read_model(const Row& row, const std::string& name, int tp, Model& m) {
     m.kv_heads = row.number("kv_heads", m.heads);
     m.head_dim = row.number("head_dim", std::floor(m.hidden / m.heads));
     const std::string mlp = lower_case(row.text("mlp"));
-    const bool gated =
-        has(mlp, {"glu"}) || (mlp.empty() && has(name, {"llama", "mistral", "qwen", "deepseek", "grok", "mixtral"}));
-    m.mlp_matrices = gated || has(name, {"oss"}) ? 3 : 2;
     m.ffn = row.number("ffn", row.number("moe_ffn", 4 * m.hidden));
+    // Where the row does not say: a gated part that has as many values as an ungated one of 4 h is narrower.
+    const bool gated =
+        has(mlp, {"glu"}) || (mlp.empty() && (m.ffn != 4 * m.hidden ||
+                                              has(name, {"llama", "mistral", "qwen", "deepseek", "grok", "mixtral"})));
+    m.mlp_matrices = gated || has(name, {"oss"}) ? 3 : 2;
     const double part = 128.0 * tp;  // padded so that the ranks' shares are multiples of 128
     m.vocab = std::ceil(row.number("vocab", 50257) / part) * part;
     m.tied = row.flag("tied").value_or(has(name, {"gpt", "mpt", "megatron", "bloom", "mt-nlg"}));
@@ -147,7 +149,17 @@ Recompute recompute_of(const std::string& text) {
     if (has(text, {"op-level"})) return Recompute::operations;
     if (has(text, {"every k-th"})) return Recompute::every_second;
     if (has(text, {"selective"})) return Recompute::selective;
-    return has(text, {"norm"}) ? Recompute::norms : Recompute::none;
+    if (has(text, {"norm"})) return Recompute::norms;
+    const bool all = text == "yes" || text == "true" || text == "on" ||
+                     has(text, {"uniform", "block", "activation checkpointing", "gradient checkpointing"});
+    return all && !text.starts_with("no") ? Recompute::full : Recompute::none;
+}
+
+// The stage of ZeRO that a row's software has where the row does not say.
+int zero_of(const std::string& software) {
+    if (has(software, {"zero-3", "zero3", "fsdp", "torchtitan", "maxtext"})) return 3;
+    if (has(software, {"zero-2", "zero2"})) return 2;
+    return has(software, {"zero-1", "zero1", "nemo", "dgxc"}) ? 1 : 0;
 }
 
 // Families of one maker share software, machines and recipes.
@@ -161,7 +173,10 @@ void read_machine(const Row& row, hardware::Cluster& c) {
     check<UsageError>(!row.text("gpu").empty(), "gpu must be given, in the row or in meta");
     c = device_named(row.text("gpu"));
     const bool nodes = c.domain <= 8;  // the link ends at the node
-    c.per_node = row.integer("gpus_per_node", c.per_node);
+    const int usual = c.per_node;
+    c.per_node = row.integer("gpus_per_node", usual);
+    // A DGX-2 has the 8 adapters of a DGX-1 for 16 GPUs (data sheets).
+    if (c.generation == "volta" && c.per_node > usual) c.network_bandwidth *= double(usual) / c.per_node;
     c.segment = 0;  // a row says what its job took
     if (const auto domain = row.number("nvl_domain"))
         c.domain = std::max(1, static_cast<int>(*domain));
@@ -187,7 +202,7 @@ void read_run(const Row& row, PublishedRun& run) {
     if (run.virtual_stages * run.pp > m.layers)  // layers of a chunk, as some sources give it
         run.virtual_stages = std::max(1, static_cast<int>(m.layers / run.pp));
     run.dp = std::max(1, row.integer("dp", run.ranks / std::max(1, run.tp * run.cp * run.pp)));
-    run.zero = row.integer("zero_stage", 0);
+    run.zero = row.number("zero_stage") ? row.integer("zero_stage", 0) : zero_of(lower_case(row.text("software")));
     check<UsageError>(run.zero <= 3, "zero_stage: required 0 to 3, got ", run.zero);
     run.seq = row.number("seq_len", 2048);
     run.micro_batch_given = row.number("micro_batch").value_or(0) > 0;
@@ -210,6 +225,7 @@ void read_run(const Row& row, PublishedRun& run) {
                 .family = run.family,
                 .experts = m.experts > 0,
                 .blackwell = run.cluster.generation.starts_with("blackwell"),
+                .volta = run.cluster.generation == "volta",
                 .tp = run.tp > 1,
                 .bf16 = run.has("bf16")};
     run.software = traits_of(named);

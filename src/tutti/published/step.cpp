@@ -93,7 +93,8 @@ class Microbatch {
             cast_ = operands_ == Operands::four ? 7 : 4;
             if (run.has("rowwise") || run.has("cs") || run.has("tensorwise") || s_.gathers_once) cast_ += 2;
         }
-        rowwise_ = run.has("rowwise") ? 1 / 0.65 : 1;  // PyTorch's row-wise products on H100
+        rowwise_ =
+            operands_ == Operands::eight && run.has("rowwise") ? 1 / 0.65 : 1;  // PyTorch's row-wise products on H100
         attention_matrices_ = m_.attention(run.tp);
         attention_products_ = linear(attention_matrices_, tokens_);
         attention_ = attention();

@@ -3,6 +3,7 @@
 #include "tutti/published/traits.h"
 
 #include <algorithm>
+#include <cctype>
 
 namespace tutti::published {
 namespace {
@@ -122,6 +123,10 @@ bool has(const std::string& text, std::initializer_list<const char*> words) {
 
 Traits traits_of(const Named& n) {
     const std::string& s = n.software;
+    // FlashAttention is of May 2022, and has no kernel for V100 (its README): where a row does not name it, scores of
+    // these years and devices go through memory.
+    const bool unfused = has(n.attention, {"unfused"}) ||
+                         (n.attention.empty() && !is_pytorch(s) && (n.volta || has(s, {"2019", "2022"})));
     Traits traits;
     if (has(n.model, {"paxml", "maxtext"}) || has(s, {"paxml", "maxtext", "jax", "xla", "t5x", "levanter"})) {
         traits = xla();
@@ -130,7 +135,7 @@ Traits traits_of(const Named& n) {
             traits.recompute = "norms";  // MaxText's policy that keeps all products
         else if (!n.recompute.starts_with("full"))
             traits.recompute = has(n.model + s, {"paxml"}) ? "full" : "op-level";
-    } else if (has(n.attention, {"unfused"}) || has(s, {"2020", "2021", "alpa"})) {
+    } else if (has(s, {"2020", "2021", "alpa"}) || (unfused && (!is_pytorch(s) || has(s, {"2019", "2022"})))) {
         traits = megatron_2020();
         if (n.bf16) traits.accumulate_bytes = 10;  // f32 sums
         // DeepSpeed's runtime/pipe/engine.py sends and receives in the order of its instructions, gradients whole until
@@ -201,13 +206,19 @@ Traits traits_of(const Named& n) {
     if (has(n.model, {"tokendrop", "token drop"})) traits.expert_launches = 90;  // equal loads: one padded product
     // Recorded graphs: named by the row; recipes of NeMo 26.06 and later record the layers of experts on Blackwell.
     traits.graphs = has(s, {"cuda graphs"}) || (n.blackwell && n.experts && has(s, {"26.06", "26.08"}));
-    const auto attention_is = [&](std::initializer_list<const char*> names) {
-        return std::any_of(names.begin(), names.end(), [&](const char* name) { return n.attention == name; });
+    if (unfused && is_pytorch(s)) traits.attention = Attention::unfused;
+    // "FlashAttention-2", "flash_attn v2", "fa2": letters and digits alone, without "attention" and "v".
+    std::string kernel;
+    for (const char c : n.attention)
+        if (std::isalnum(static_cast<unsigned char>(c)) != 0) kernel += c;
+    for (const char* word : {"attention", "attn", "v"})
+        if (const size_t at = kernel.find(word); at != std::string::npos) kernel.erase(at, std::string(word).size());
+    const auto is = [&](std::initializer_list<const char*> names) {
+        return std::any_of(names.begin(), names.end(), [&](const char* name) { return kernel == name; });
     };
-    if (attention_is({"flash2", "fa2", "flash-attention-2", "flashattention-2"})) traits.attention = Attention::flash2;
-    if (attention_is({"flash1", "fa1", "flash-attention", "flashattention"})) traits.attention = Attention::flash1;
-    if (attention_is({"flash3", "fa3", "flash-attention-3", "flashattention-3", "flash4", "fa4", "cudnn"}))
-        traits.attention = Attention::newest;
+    if (is({"flash2", "fa2"})) traits.attention = Attention::flash2;
+    if (is({"flash1", "fa1", "flash", "fa"})) traits.attention = Attention::flash1;
+    if (is({"flash3", "fa3", "flash4", "fa4", "cudnn"})) traits.attention = Attention::newest;
     return traits;
 }
 

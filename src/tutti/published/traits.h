@@ -63,7 +63,7 @@ struct Traits {
 // lower case; `family`: the row's; `newest_device`: of Blackwell's generation.
 struct Named {
     std::string software, model, attention, recompute, family;
-    bool experts = false, blackwell = false, tp = false, bf16 = false;
+    bool experts = false, blackwell = false, volta = false, tp = false, bf16 = false;
 };
 Traits traits_of(const Named& named);
 
