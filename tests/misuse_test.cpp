@@ -121,6 +121,8 @@ TEST_F(Misuse, AnInstructionSetThatIsNotThere) {
     EXPECT_EQ(least.exit_code, 0) << least.err;
     expect_contains(least.out, "cpu-avx2\n");
     EXPECT_EQ(run(train_arguments("run", {"train.device=cpu"}), name("avx2")).exit_code, 0);
+    const Result empty = run({"doctor"}, name(""));
+    EXPECT_EQ(empty.exit_code, 0) << empty.err << empty.out;
 }
 
 // Terabytes of weights: had one of them been allocated, the system would have refused it, with exit code 4.

@@ -7,11 +7,11 @@
 
 #include <algorithm>
 #include <csignal>
-#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 
 #include "tutti/base/build_info.h"
+#include "tutti/base/environment.h"
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/cli/command.h"
@@ -119,8 +119,7 @@ int run(int argc, char** argv) {
     // mpirun gives its ranks terminals, whatever its own output is: a log of it must have no bars and colours.
     const bool alone = !comm::is_launched(comm::process_environment());
     const bool out_terminal = alone && isatty(STDOUT_FILENO) != 0, err_terminal = alone && isatty(STDERR_FILENO) != 0;
-    const char* no_color = std::getenv("NO_COLOR");  // https://no-color.org: set and not empty
-    const bool color = err_terminal && (no_color == nullptr || *no_color == '\0');
+    const bool color = err_terminal && !environment_variable("NO_COLOR");  // https://no-color.org
     return run(argc, argv, Io{std::cout, std::cerr, out_terminal, err_terminal, color});
 }
 

@@ -1,11 +1,11 @@
 #include "tutti/comm/launcher.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <map>
 #include <vector>
 
 #include "tutti/base/digits.h"
+#include "tutti/base/environment.h"
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/comm/world.h"
@@ -297,11 +297,7 @@ Launcher launcher_of(std::string_view name) {
 }
 
 Environment process_environment() {
-    return [](const std::string& name) -> std::optional<std::string> {
-        const char* value = std::getenv(name.c_str());
-        if (value == nullptr) return std::nullopt;
-        return value;
-    };
+    return [](const std::string& name) { return environment_variable(name.c_str()); };
 }
 
 Launch detect_launcher(const Environment& environment, std::optional<Launcher> forced) {

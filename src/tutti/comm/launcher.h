@@ -35,7 +35,7 @@ struct Launch {
     int ranks(int asked) const { return size > 1 && asked == 1 ? size : asked; }
 };
 
-// std::getenv, or a test's replacement.
+// environment_variable(), or a test's replacement.
 using Environment = std::function<std::optional<std::string>(const std::string& name)>;
 Environment process_environment();
 

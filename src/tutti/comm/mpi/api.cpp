@@ -2,9 +2,9 @@
 
 #include <dlfcn.h>
 
-#include <cstdlib>
 #include <vector>
 
+#include "tutti/base/environment.h"
 #include "tutti/base/error.h"
 
 namespace tutti::comm::mpi {
@@ -12,7 +12,7 @@ namespace tutti::comm::mpi {
 namespace {
 
 std::vector<std::string> files_of(Launcher launcher) {
-    if (const char* named = std::getenv("TUTTI_MPI")) return {named};
+    if (const auto named = environment_variable("TUTTI_MPI")) return {*named};
     const std::vector<std::string> open_mpi = {"libmpi.so.40"};
     const std::vector<std::string> mpich = {"libmpi.so.12", "libmpich.so.12"};  // the second: Debian's
     if (launcher == Launcher::open_mpi) return open_mpi;

@@ -4,10 +4,10 @@
 
 #include <dlfcn.h>
 
-#include <cstdlib>
 #include <string>
 #include <vector>
 
+#include "tutti/base/environment.h"
 #include "tutti/base/error.h"
 
 namespace tutti::cuda {
@@ -27,10 +27,10 @@ inline void* open_library(const Library& library) {
     for (const char* file : {library.file, library.other}) {
         if (file == nullptr) continue;
         places.emplace_back(file);
-        if (const char* home = std::getenv("CUDA_HOME")) places.push_back(concat(home, "/lib64/", file));
+        if (const auto home = environment_variable("CUDA_HOME")) places.push_back(concat(*home, "/lib64/", file));
         places.push_back(concat("/usr/local/cuda/lib64/", file));
     }
-    if (const char* named = std::getenv(library.variable)) places = {named};
+    if (const auto named = environment_variable(library.variable)) places = {*named};
     std::string tried;
     for (const std::string& file : places) {
         if (void* opened = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL)) return opened;

@@ -1,9 +1,9 @@
 // kernels/cpu/table.cpp: detects the instruction set of this machine and builds the table of kernels for each.
-#include <cstdlib>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "tutti/base/environment.h"
 #include "tutti/base/error.h"
 #include "tutti/device/cpu/tiles.h"
 #include "tutti/kernels/cpu/attention_plan.h"
@@ -90,9 +90,9 @@ KernelTable make_table(const char* name, Isa isa, void (*fill_table)(KernelTable
 
 Isa chosen_isa() {
     static const Isa kChosen = [] {
-        const char* named = std::getenv("TUTTI_CPU_ISA");
-        if (named == nullptr) return best_isa();
-        const Isa isa = named_isa(named);
+        const auto named = environment_variable("TUTTI_CPU_ISA");
+        if (!named) return best_isa();
+        const Isa isa = named_isa(*named);
         bound_library(isa);
         return isa;
     }();

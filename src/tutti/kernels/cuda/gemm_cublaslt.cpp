@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <array>
 #include <compare>
-#include <cstdlib>
 #include <limits>
 #include <map>
 #include <memory>
@@ -20,6 +19,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "tutti/base/environment.h"
 #include "tutti/device/cuda/cuda_device.h"
 #include "tutti/kernels/code_units.h"
 #include "tutti/kernels/cuda/candidates.h"
@@ -478,8 +478,7 @@ std::vector<std::string> slow_products() {
 namespace {
 
 bool is_plain_chosen() {
-    const char* named = std::getenv("TUTTI_CUDA_GEMM");
-    const std::string implementation = named != nullptr ? named : "cublaslt";
+    const std::string implementation = environment_variable("TUTTI_CUDA_GEMM").value_or("cublaslt");
     check<UsageError>(implementation == "cublaslt" || implementation == "plain",
                       "TUTTI_CUDA_GEMM must be cublaslt or plain, got \"", implementation, "\"");
     return implementation == "plain";
