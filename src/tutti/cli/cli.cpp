@@ -84,10 +84,7 @@ int run(int argc, const char* const* argv, const Io& streams) {
         io.json = arguments.json;
         set_device_environment(asks_for(argc, argv, "--ranks") || launched_with_others());
         const int code = parsed.command->run();
-        // The text of a run is a log, and what it has made is in its directory.
-        const bool is_log =
-            parsed.command->name == "launch" || (parsed.command->name == "train" && !arguments.train.dry_run);
-        if (code == 0 && is_log && !io.json && !io.out.flush())
+        if (code == 0 && parsed.command->prints_log && parsed.command->prints_log() && !io.json && !io.out.flush())
             io.err << "warning: standard output could not be written: lines of the log are lost, nothing of the run"
                    << std::endl;
         else if (code == 0)

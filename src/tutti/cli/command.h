@@ -52,6 +52,9 @@ struct Command {
     std::string footer = {};        // below the options in --help: examples, exit codes
     std::function<int()> run = {};  // returns the exit code; empty where one of `commands` must follow
     std::vector<Command> commands = {};
+    // Whether the text is the log of a run, whose results are files: a log that cannot be written is a warning, the
+    // text of other commands an error. Empty: it is not. Asked after run().
+    std::function<bool()> prints_log = {};
 };
 
 Option required(Option option);

@@ -237,7 +237,7 @@ Command launch_command(LaunchArguments& a, const Io& io) {
          &a.ssh}};
     const Options force = {{"--force", "", "", "start even if memory is short, or earlier starts died", &a.force}};
     a.ranks = 0;
-    return command_of(
+    Command command = command_of(
         "launch", "train with processes on one host or several, and go on when some die", a, io, launch,
         joined_options({options, of_hosts, beside({"--cluster"}, {set_cluster_option(a.set_cluster)}), of_waits,
                         rank_options(a), force}),
@@ -254,6 +254,8 @@ Command launch_command(LaunchArguments& a, const Io& io) {
         "  tutti launch --hosts hosts --min-ranks 8 config.toml --out /shared/runs/a\n"
         "  srun -N 4 --ntasks-per-node=1 tutti launch -n 32 config.toml --out /shared/runs/a\n"
         "  tutti launch --hosts hosts --min-ranks 8 --cluster h100 config.toml --out /shared/runs/a");
+    command.prints_log = [] { return true; };
+    return command;
 }
 
 }  // namespace tutti::cli

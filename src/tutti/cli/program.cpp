@@ -70,7 +70,7 @@ Command train_command(TrainArguments& a, const Io& io) {
          Suggestions{{"auto", "never", "strict"}, true}},
         {"--dry-run", "", "", "rehearse a step and print the plan card; needs no data or machine", &a.dry_run},
         force_option(a.force)};
-    return command_of(
+    Command command = command_of(
         "train", "train a model", a, io, train,
         joined_options(
             {run_options(a, "TOML file; `tutti config` explains its keys"), options, rank_options(a),
@@ -85,6 +85,8 @@ Command train_command(TrainArguments& a, const Io& io) {
         "once.\n\n"
         "Keys of CONFIG: `tutti config` lists them, `tutti config SECTION` or SECTION.KEY explains them;\n"
         "`tutti init` writes a first CONFIG.");
+    command.prints_log = [&a] { return !a.dry_run; };
+    return command;
 }
 
 Command init_command(InitArguments& a, const Io& io) {
