@@ -50,11 +50,12 @@ class Reader {
         if (value == nullptr) return false;
         const double number = value->is_number() ? value->get<double>() : -1;
         constexpr bool whole = std::is_integral_v<Value>;
-        const bool right = std::isfinite(number) && (zero == Zero::allowed ? number >= 0 : number > 0) &&
-                           (!whole || (number == std::floor(number) && number <= kMostDevices));
-        check<UsageError>(right, source_, ": ", path, " must be a ", whole ? "whole number" : "finite number",
-                          zero == Zero::allowed ? " of at least 0" : " above 0",
-                          whole ? concat(", at most ", kMostDevices) : "", ", got ",
+        constexpr double least = whole ? 1 : kLeast, most = whole ? kMostDevices : kMost;
+        const bool right = (number >= least && number <= most && (!whole || number == std::floor(number))) ||
+                           (number == 0 && zero == Zero::allowed);
+        check<UsageError>(right, source_, ": ", path, " must be a ", whole ? "whole " : "", "number from ", least,
+                          " to ", whole ? std::to_string(kMostDevices) : concat(most),
+                          zero == Zero::allowed ? ", or 0" : "", ", got ",
                           std::isnan(number)   ? "nan"
                           : std::isinf(number) ? "inf"
                                                : value->shown());
@@ -79,6 +80,9 @@ class Reader {
     }
 
     static constexpr int kMostDevices = 1 << 30;
+    // In the units of the file: beyond what any machine has, and far from where sums and quotients of a forecast
+    // overflow.
+    static constexpr double kLeast = 1e-6, kMost = 1e9;
 
     const Json& document_;
     std::string source_;

@@ -88,7 +88,7 @@ TEST(Clusters, ZeroNegativeAndInfiniteValues) {
                             "network.oversubscription", "site.mtbf_hours"})
         for (const char* value : {"0", "-1", "nan", "inf", "-inf"})
             EXPECT_EQ(refusal(concat(key, " = ", value)),
-                      concat("x.toml: ", key, " must be a finite number above 0, got ",
+                      concat("x.toml: ", key, " must be a number from 1e-06 to 1e+09, got ",
                              std::string(value) == "-inf" ? "inf" : value))
                 << key;
     for (const char* key : {"link.domain", "network.per_node"})
@@ -99,6 +99,9 @@ TEST(Clusters, ZeroNegativeAndInfiniteValues) {
             continue;
         EXPECT_NE(refusal(concat(key, " = -1")), "") << key;
         EXPECT_NE(refusal(concat(key, " = nan")).find("got nan"), std::string::npos) << key;
+        for (const char* beyond : {"1e-300", "9e-7", "1.1e9", "1e300", "inf"})
+            EXPECT_NE(refusal(concat(key, " = ", beyond)).find(concat(key, " must be a ")), std::string::npos)
+                << key << " = " << beyond;
     }
     const Cluster c = parse_cluster(
         "base = \"h100\"\nwatts = 0\n[tflops]\nfp8 = 0\n[measured_tflops]\nbf16 = 0\n[host]\ngbs = 0\n", "x.toml");
@@ -181,7 +184,7 @@ TEST(Clusters, WrongInputIsNamed) {
     EXPECT_NE(message_of([] { cluster_named("h10"); }).find("the nearest is h100"), std::string::npos);
     EXPECT_NE(message_of([] {
                   parse_cluster("base = \"h100\"\nmemory_gb = \"80\"\n", "x.toml");
-              }).find("memory_gb must be a finite number above 0, got"),
+              }).find("memory_gb must be a number from 1e-06 to 1e+09, got"),
               std::string::npos);
     EXPECT_NE(message_of([] { parse_cluster("base = \"h100\"\n[link]\ngb = 1\n", "x.toml"); }).find("link.gbs"),
               std::string::npos);
