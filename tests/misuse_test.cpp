@@ -225,6 +225,24 @@ void fill_disk() {
     setrlimit(RLIMIT_FSIZE, &limit);
 }
 
+TEST_F(Misuse, AnInitThatCannotWriteLeavesNoDirectory) {
+    const auto few_bytes = [] {  // enough for the message, whose file has the limit too
+        const rlimit limit{500, 500};
+        setrlimit(RLIMIT_FSIZE, &limit);
+    };
+    for (const char* directory : {"first", "a/new/first"}) {
+        const Result r = run({"init", path(directory)}, few_bytes);
+        expect_refused(r, 3, "run.toml cannot be written: ");
+        EXPECT_FALSE(fs::exists(path("first"))) << directory;
+        EXPECT_FALSE(fs::exists(path("a"))) << directory;
+    }
+    fs::create_directory(path("mine"));
+    EXPECT_EQ(run({"init", path("mine")}, few_bytes).exit_code, 3);
+    EXPECT_TRUE(fs::exists(path("mine"))) << "a directory that was there stays";
+    EXPECT_EQ(run({"init", path("first")}).exit_code, 0);
+    EXPECT_TRUE(fs::exists(path("first/run.toml")));
+}
+
 // 75 says "stopped after a checkpoint", on which a scheduler starts the run again: not without one.
 TEST_F(Misuse, AStopWhoseCheckpointFailsIsNoGoodStop) {
     Program program(folder_, train_arguments("run", {"train.steps=100000", "checkpoint.last_wait_s=0"}), fill_disk);

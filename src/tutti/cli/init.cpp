@@ -1,5 +1,7 @@
 // cli/init.cpp: `tutti init`: a directory with all that a first run needs, and with --demo that run.
 #include <filesystem>
+#include <system_error>
+#include <vector>
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
@@ -64,6 +66,24 @@ std::string config_text(const fs::path& directory) {
         "every = 50\n");
 }
 
+// A directory that init makes, with those above it. What is empty when init fails is removed again.
+class NewDirectory {
+  public:
+    explicit NewDirectory(const fs::path& path) {
+        for (fs::path p = path; !p.empty() && !fs::exists(p); p = p.parent_path()) made_.push_back(p);
+        fs::create_directories(path);
+    }
+    ~NewDirectory() {
+        std::error_code ignored;  // of those with files
+        for (const fs::path& path : made_) fs::remove(path, ignored);
+    }
+    NewDirectory(const NewDirectory&) = delete;
+    NewDirectory& operator=(const NewDirectory&) = delete;
+
+  private:
+    std::vector<fs::path> made_;  // the innermost first
+};
+
 // Writes `name` unless it is there with the same bytes.
 void put(const fs::path& directory, const char* name, std::string_view text) {
     const fs::path path = directory / name;
@@ -80,7 +100,7 @@ int init(const InitArguments& arguments, const Io& io) {
                    tokenizer = directory / "tokenizer.json";
     check<UsageError>(!fs::exists(directory) || fs::is_directory(directory), "DIR ", directory.string(),
                       " is there, and is no directory; give another name");
-    fs::create_directories(directory);
+    const NewDirectory made(directory);
     put(directory, "run.toml", config_text(directory));
     put(directory, "text.txt", gospels());
     const Io quiet{io.err, io.err, io.err_terminal, io.err_terminal, io.color};  // with --json, text goes to err
