@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "tutti/base/ceil_div.h"
 #include "tutti/comm/nccl/tree_sum.h"
 #include "tutti/comm/tree_reduce.h"
 #include "tutti/device/cuda/runtime.h"
@@ -16,8 +17,6 @@ namespace {
 
 // Below this size every rank sends its values to all ranks: one exchange instead of two.
 constexpr int64_t kSmall = 256 << 10;
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // `total` elements in as many equal parts as parts of at most `longest` need: the length of one, in whole words.
 int64_t equal_part(int64_t total, int64_t longest, int64_t element) {

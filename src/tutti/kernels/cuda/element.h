@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "tutti/base/ceil_div.h"
 #include "tutti/base/dtype.h"
 #include "tutti/base/host_device.h"
 #include "tutti/device/cuda/launch.h"
@@ -179,8 +180,6 @@ __device__ __forceinline__ void copy_pack(const T* from, T* to) {
 }
 
 TUTTI_HOST_DEVICE inline bool is_aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
-
-inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // One thread for each of `tasks`, in blocks of `threads`.
 inline Grid grid_of_tasks(int64_t tasks, unsigned threads) {
