@@ -25,14 +25,16 @@ constexpr int kMaxDepth = 5;
 constexpr size_t kListed = 20;  // problems in a message
 
 // The types that Tutti reads and writes, in the reference's order of alignment. Ties are broken by this order too.
-constexpr std::array<std::pair<DType, std::string_view>, 8> kTypes = {{{DType::u8, "U8"},
+// Last a name that is read only: masks of old GPT-2 files, which are no weights.
+constexpr std::array<std::pair<DType, std::string_view>, 9> kTypes = {{{DType::u8, "U8"},
                                                                        {DType::u16, "U16"},
                                                                        {DType::f16, "F16"},
                                                                        {DType::bf16, "BF16"},
                                                                        {DType::i32, "I32"},
                                                                        {DType::f32, "F32"},
                                                                        {DType::f64, "F64"},
-                                                                       {DType::i64, "I64"}}};
+                                                                       {DType::i64, "I64"},
+                                                                       {DType::u8, "BOOL"}}};
 
 size_t order_of(DType dtype) {
     for (size_t i = 0; i < kTypes.size(); ++i)
@@ -160,7 +162,7 @@ DType dtype_from(const std::string& text, const std::string& tensor) {
     for (const auto& [dtype, name] : kTypes)
         if (name == text) return dtype;
     throw DataError(concat("tensor '", tensor, "' has the type '", text,
-                           "'; supported are F32, BF16, F16, F64, I32, I64, U16 and U8"));
+                           "'; supported are F32, BF16, F16, F64, I32, I64, U16, U8 and BOOL"));
 }
 
 TensorInfo tensor_from(const std::string& name, const Json& json, int64_t data_bytes) {

@@ -269,6 +269,14 @@ TEST_F(Directory, Gpt2WithoutPrefixAndWithMasks) {
     for (const auto& [name, t] : tensors_of(model)) published[name.substr(std::strlen("transformer."))] = t;
     published["h.0.attn.bias"] = ops::zeros(ctx, {1, 1, 16, 16}, DType::u8);
     put(published);
+    // Later versions stored the masks as BOOL.
+    std::string file = disk.content("/model.safetensors");
+    file.replace(file.find("\"U8\""), 4, "\"BOOL\"");
+    uint64_t header = 0;
+    std::memcpy(&header, file.data(), sizeof header);
+    header += 2;
+    std::memcpy(file.data(), &header, sizeof header);
+    checkpoint::write_file_atomically(disk, "/", {.name = "model.safetensors", .head = file});
     models::Model loaded = model_of(tiny(spec::Family::gpt2));
     models::allocate(ctx, loaded, DType::f32, false);
     StoredWeights::in_directory(disk, "/", loaded).load(ctx, loaded);
