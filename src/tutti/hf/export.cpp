@@ -60,9 +60,7 @@ std::string config_text(FileSystem& disk, const spec::ModelSpec& spec, const Exp
         if (spec::text_config(text, original)) return spec::to_hf_config(spec, stored);
         const bool has_depth = spec.mtp_depth == 0 || spec::mtp_depth_of(text) == spec.mtp_depth;
         if (has_depth && same_function(spec::model_from_hf_config(text, original), spec))
-            return options.dtype || spec::is_packed(text)
-                       ? spec::hf_config_with_dtype(text, options.dtype.value_or(stored))
-                       : text;
+            return options.dtype || spec::names_dtype(text) ? spec::hf_config_with_dtype(text, stored) : text;
     }
     return spec::to_hf_config(spec, stored);
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "tutti/base/json.h"
 #include "tutti/base/to_size.h"
 #include "tutti/checkpoint/digest.h"
 #include "tutti/checkpoint/testing/memory_file_system.h"
@@ -391,6 +392,11 @@ TEST_F(Directory, KeepsAConfigThatStillFits) {
               (std::vector<std::string>{"XXH128SUMS", "config.json", "model.safetensors", "tokenizer.json"}));
     EXPECT_TRUE(contains(exported({.dtype = DType::bf16, .side_files = "/side"}), "\"eos_token_id\": 7"));
     EXPECT_TRUE(contains(disk.content("/out/config.json"), "\"torch_dtype\": \"bfloat16\""));
+    // transformers loads weights in the type that config.json names: a run may have made f32 of bf16.
+    std::string of_bf16 = config;
+    of_bf16.replace(of_bf16.find("float32"), 7, "bfloat16");
+    checkpoint::write_file_atomically(disk, "/side", {.name = "config.json", .head = of_bf16});
+    EXPECT_EQ(Json::parse(exported({.side_files = "/side"})).at("torch_dtype"), "float32");
     config.replace(config.find("\"sliding_window\":null"), 21, "\"sliding_window\":3   ");  // of another function
     checkpoint::write_file_atomically(disk, "/side", {.name = "config.json", .head = config});
     EXPECT_TRUE(contains(exported({.side_files = "/side"}), "\"LlamaForCausalLM\""));

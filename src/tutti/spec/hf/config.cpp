@@ -328,13 +328,19 @@ std::string hf_dtype(DType dtype) {
     }
 }
 
-bool is_packed(std::string_view text) { return parse_hf_json(text, "config.json").contains("quantization_config"); }
+bool names_dtype(std::string_view text) {
+    const Json json = parse_hf_json(text, "config.json");
+    return json.contains("dtype") || json.contains("torch_dtype") || json.contains("quantization_config");
+}
 
 std::string hf_config_with_dtype(std::string_view text, DType dtype) {
-    Json json = parse_hf_json(text, "config.json");
+    const Json before = parse_hf_json(text, "config.json");
+    Json json = before;
     if (json.contains("quantization_config")) json.erase("quantization_config");
-    json[json.contains("dtype") && !json.contains("torch_dtype") ? "dtype" : "torch_dtype"] = hf_dtype(dtype);
-    return json.dump(2) + "\n";
+    // transformers 5 reads dtype before torch_dtype, and 4 torch_dtype alone.
+    if (json.contains("dtype")) json["dtype"] = hf_dtype(dtype);
+    if (json.contains("torch_dtype") || !json.contains("dtype")) json["torch_dtype"] = hf_dtype(dtype);
+    return json == before ? std::string(text) : json.dump(2) + "\n";
 }
 
 }  // namespace tutti::spec

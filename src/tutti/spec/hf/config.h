@@ -51,9 +51,9 @@ bool is_mixtral(const ModelSpec& model);
 std::string to_hf_config(const ModelSpec& model, DType dtype);
 std::string hf_dtype(DType dtype);                     // "bfloat16"
 Json rope_scaling_config(const RopeScaling& scaling);  // the object of transformers 4, or null; not for longrope
-// Whether `text`, a config.json, names codes in which files hold some weights.
-bool is_packed(std::string_view text);
-// `text` with another type of all weights and all other keys unchanged.
+// Whether `text`, a config.json, names the type of the weights, or codes in which files hold some.
+bool names_dtype(std::string_view text);
+// `text` with this type of all weights and all other keys unchanged; the same text if it says so already.
 std::string hf_config_with_dtype(std::string_view text, DType dtype);
 
 }  // namespace tutti::spec

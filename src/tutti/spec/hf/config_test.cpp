@@ -583,6 +583,12 @@ TEST(HfConfig, WritesWhatItReads) {
     EXPECT_THROW(to_hf_config(preset("mlp-8192"), DType::f32), UsageError);
     EXPECT_EQ(hf_config_with_dtype(R"({"dtype":"float32","x":1})", DType::f16),
               "{\n  \"dtype\": \"float16\",\n  \"x\": 1\n}\n");
+    for (const char* keys :
+         {R"("dtype":"bfloat16","torch_dtype":"bfloat16")", R"("torch_dtype":"bfloat16","dtype":null)"}) {
+        const Json json = Json::parse(hf_config_with_dtype(concat("{", keys, "}"), DType::f32));
+        EXPECT_EQ(json.at("dtype"), "float32") << "which transformers 5 reads first";
+        EXPECT_EQ(json.at("torch_dtype"), "float32");
+    }
 }
 
 TEST(HfConfig, EosTokens) {
