@@ -24,6 +24,10 @@ target_compile_features(tutti_options INTERFACE cxx_std_20)
 set(TUTTI_WARNINGS -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wno-missing-field-initializers
   -Wno-restrict $<$<BOOL:${TUTTI_WERROR}>:-Werror>)
 target_compile_options(tutti_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:${TUTTI_WARNINGS}>)
+# gcc collects garbage when its heap has grown by some part; beginning at 512 MiB, few sources need it. A twelfth less
+# processor time, for up to a third more memory: 620 MB where a unity source took 475.
+target_compile_options(tutti_options INTERFACE
+  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-heapsize=524288>)
 if(TUTTI_FUZZ)
   target_compile_options(tutti_options INTERFACE -fsanitize=fuzzer-no-link)
   target_link_options(tutti_options INTERFACE -fsanitize=fuzzer-no-link)
