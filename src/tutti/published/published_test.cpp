@@ -166,6 +166,8 @@ TEST(Rows, WhatARowLeavesOutIsUsualForItsSoftware) {
     EXPECT_EQ(row(R"("gpu": "H100")").model.mlp_matrices, 2);
     EXPECT_EQ(row(R"("gpu": "H100", "ffn": 5632)").model.mlp_matrices, 3);
     EXPECT_EQ(row(R"("gpu": "H100", "ffn": 5632, "mlp": "gelu")").model.mlp_matrices, 2);
+    EXPECT_FALSE(row(R"("gpu": "H100", "software": "Megatron-LM 2024")").software.one_copy_a_domain);
+    EXPECT_TRUE(row(R"("gpu": "H100", "software": "Megatron-LM 2024, DeepEP")").software.one_copy_a_domain);
     EXPECT_DOUBLE_EQ(row(R"("gpu": "V100", "gpus_per_node": 16)").cluster.network_bandwidth, 6.25e9);
 }
 
@@ -259,6 +261,13 @@ TEST(Step, OlderProgramsAddGradientsAndWait) {
     run.software.accumulate_bytes = 0;
     const double values = 12.0 * 8192 * 8192 * 10, rate = run.cluster.memory_bandwidth * physics.memory;
     EXPECT_NEAR(more(run, [](Traits& s) { s.accumulate_bytes = 6; }), 32 * 6 * values / rate, 1e-3);
+    EXPECT_EQ(run.software.gradient_bytes, 2);
+    for (const char* wide : {R"("precision": "bf16", "software": "Megatron-LM 2021")",
+                             R"("precision": "fp16", "software": "Megatron-DeepSpeed 2021")"})
+        EXPECT_EQ(
+            runs_of(concat(R"({"layers": 2, "hidden": 64, "gpu": "A100", )", wide, "}")).at(0).software.gradient_bytes,
+            4)
+            << wide;
     EXPECT_EQ(
         gpt(R"json("num_gpus": 2, "dp": 2, "software": "Megatron-LM 2022 (Selene)")json").software.accumulate_bytes, 0);
     // A forward, a second one and a backward of twice as many kernels; gaps between them count already.

@@ -137,7 +137,10 @@ Traits traits_of(const Named& n) {
             traits.recompute = has(n.model + s, {"paxml"}) ? "full" : "op-level";
     } else if (has(s, {"2020", "2021", "alpa"}) || (unfused && (!is_pytorch(s) || has(s, {"2019", "2022"})))) {
         traits = megatron_2020();
-        if (n.bf16) traits.accumulate_bytes = 10;  // f32 sums
+        // Gradients of fp16 are summed and reduced in 16 bits, unless --accumulate-allreduce-grads-in-fp32 asks for
+        // f32, which bf16 always does (megatron/arguments.py).
+        if (n.bf16) traits.accumulate_bytes = 10;
+        if (!n.bf16 && !is_deepspeed(s) && !has(s, {"fsdp"})) traits.gradient_bytes = 2;
         // DeepSpeed's runtime/pipe/engine.py sends and receives in the order of its instructions, gradients whole until
         // e2fdd254e of September 2021 (is_grad_partitioned; GPT-NeoX has a fork of before). Its ZeRO-3 of 2021 gathers
         // weight by weight (runtime/zero/partition_parameters.py), FSDP of that year a layer ahead.
@@ -203,6 +206,7 @@ Traits traits_of(const Named& n) {
     // runtime/zero/stage3.py releases weights after a pass unless fewer than stage3_max_reuse_distance values are used
     // before them, 1e9 where it is not set: a third load of large layers, section 4.1 of ZeRO-Infinity (2104.07857).
     if (is_deepspeed(s)) traits.keeps_values = 1e9;
+        if (has(s, {"deepep", "hybridep"})) traits.one_copy_a_domain = true;  // its internode kernels
     if (has(n.model, {"tokendrop", "token drop"})) traits.expert_launches = 90;  // equal loads: one padded product
     // Recorded graphs: named by the row; recipes of NeMo 26.06 and later record the layers of experts on Blackwell.
     traits.graphs = has(s, {"cuda graphs"}) || (n.blackwell && n.experts && has(s, {"26.06", "26.08"}));
