@@ -157,6 +157,10 @@ std::string layout_problem(const PublishedRun& run) {
     if (grid > run.ranks) return concat("tp * cp * pp = ", grid, " exceeds ", run.ranks, " ranks");
     if (grid * run.dp > run.ranks)
         return concat("tp * cp * pp * dp = ", grid * run.dp, " exceeds ", run.ranks, " ranks");
+    // 5 %: batches that a source gives in tokens are no whole numbers of sequences.
+    if (run.micro_batch_given && run.micro_batch * run.dp > 1.05 * run.global_batch)
+        return concat("micro_batch ", run.micro_batch, " on each of ", run.dp, " replicas exceeds global_batch ",
+                      run.global_batch);
     if (run.pp > run.model.layers) return concat("pp ", run.pp, " exceeds ", run.model.layers, " layers");
     if (run.model.experts > 0 && run.ep > run.model.experts)
         return concat("ep ", run.ep, " exceeds ", run.model.experts, " experts");

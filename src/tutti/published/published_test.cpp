@@ -73,10 +73,13 @@ TEST(Rows, SizesThatNoRunHasAreTheProblemOfTheirRow) {
     EXPECT_EQ(problem(R"("seq_len": 1e300)"), "seq_len: required a number from 0 to 1e+15, got 1e+300");
     EXPECT_EQ(problem(R"("tp": 1e9, "pp": 8)"), "tp * cp * pp = 8e+09 exceeds 64 ranks");
     EXPECT_EQ(problem(R"("tp": 8, "dp": 100)"), "tp * cp * pp * dp = 800 exceeds 64 ranks");
+    EXPECT_EQ(problem(R"("tp": 8, "micro_batch": 4, "global_batch": 16)"),
+              "micro_batch 4 on each of 8 replicas exceeds global_batch 16");
+    EXPECT_EQ(problem(R"("tp": 8, "micro_batch": 4, "global_batch": 31)"), "");
     EXPECT_EQ(problem(R"("zero_stage": 7)"), "zero_stage: required 0 to 3, got 7");
     EXPECT_EQ(problem(R"("precision": "int8")"),
               "precision: required fp32, tf32, fp16, bf16, fp8 or fp4, with or without a recipe, got int8");
-    for (const char* precision : {"bf16+fp8", "FP8-hybrid", "amp_bf16", "half", "float8", "NVFP4", "TF32"})
+    for (const char* precision : {"bf16+fp8", "FP8-hybrid", "amp_bf16", "amp", "half", "float8", "NVFP4", "TF32"})
         EXPECT_EQ(problem(concat(R"("precision": ")", precision, "\"").c_str()), "") << precision;
     EXPECT_EQ(problem(R"("cost": [1, {"a": 2}])"), "");  // a field that nothing reads
     EXPECT_EQ(runs_of(R"({"gpu": "H100", "layers": 2, "hidden": 64, "tokens_per_sec_per_gpu": 0})").at(0).seconds, 0);

@@ -213,7 +213,7 @@ void read_run(const Row& row, PublishedRun& run) {
     run.precision = lower_case(row.text("precision"));
     if (run.precision.empty()) run.precision = run.cluster.sixteen_bits();
     if (run.has("float8")) run.precision = "fp8";
-    check<UsageError>(has(run.precision, {"16", "half", "mixed", "fp8", "fp4", "32"}),
+    check<UsageError>(has(run.precision, {"16", "half", "mixed", "amp", "fp8", "fp4", "32"}),
                       "precision: required fp32, tf32, fp16, bf16, fp8 or fp4, with or without a recipe, got ",
                       run.precision);
     run.estimated = row.text("tier") == "3";
