@@ -62,7 +62,12 @@ constexpr double kVisible = 0.3;         // of tensor-parallel traffic under ove
 constexpr double kWindow = 0.85;         // of a backward, in which gradients of its layers are ready to be reduced
 constexpr double kBackwardPasses = 1.9;  // passes over memory of a backward, in those of a forward
 constexpr double kRouting = 1.3;         // bytes of a permutation over reading and writing each row once
-constexpr double kStep = 12e-3;          // of a step: the norm of gradients, the loss read by the host, logging
+// Bytes of a forward where each operation is a pass, by the operations of transformers' modeling_llama.py. Stream: two
+// RMSNorms in f32 (cast 6, square 8, mean 4, product 8, cast 6, weight 4) and two sums of 6. Queries and keys: products
+// with cosine and sine, 4 each, a turned copy of 6, their sum of 6. Inner size: SiLU 4, product 6. A score: written 2,
+// scaled 4, masked 6, softmax to f32 6, cast 6, read 2. F.layer_norm and F.gelu of GPTs are one operation each.
+constexpr double kEagerStream = 84, kEagerRotation = 20, kEagerInner = 10, kEagerScore = 26;
+constexpr double kStep = 12e-3;  // of a step: the norm of gradients, the loss read by the host, logging
 // Share of the memory beyond which an allocator of fixed segments returns memory to the device and takes it again:
 // layouts of nanotron's sweep there run at a half to a third of their speed.
 constexpr double kRetries = 5.0 / 6;
@@ -120,7 +125,9 @@ class Microbatch {
     std::pair<StepTime, StepTime> layer(bool with_experts) const {
         StepTime forward, backward;
         Pass products = attention_products_, dense, experts;
-        double residual = 10 * boundary_ / spread_ + 4 * tokens_ * (m_.heads + m_.kv_heads) * m_.head_dim / run_.tp;
+        const bool separate = s_.eager && m_.mlp_matrices == 3;
+        double residual = (separate ? kEagerStream : 20) * tokens_ * m_.hidden / spread_ +
+                          (separate ? kEagerRotation : 4) * tokens_ * (m_.heads + m_.kv_heads) * m_.head_dim / run_.tp;
         if (s_.dropout) residual += 3 * tokens_ * m_.hidden / spread_;
         double passes = residual;
         double launches = s_.launches + (run_.tp > 1 ? 4 : 0) + (operands_ != Operands::wide ? 8 : 0);
@@ -131,7 +138,7 @@ class Microbatch {
             launches += s_.expert_launches;
         } else {
             dense = linear(m_.mlp(m_.ffn, run_.tp), tokens_);
-            passes += 2 * activation_passes() * tokens_ * m_.ffn / run_.tp;
+            passes += (separate ? kEagerInner : 2 * activation_passes()) * tokens_ * m_.ffn / run_.tp;
         }
         products += dense;
         const double through_memory = s_.pass_factor * price_.pass(passes);
@@ -209,7 +216,7 @@ class Microbatch {
                          price_.pass(sequences * 2 * (2 * seq * d + seq * seq)));
         const auto size = static_cast<int64_t>(d);
         products *= size % 8 != 0 ? 3 : size % 32 != 0 ? 1.4 : 1;
-        const double softmax = price_.pass(sequences * seq * seq * (s_.dropout ? 11 : 8));
+        const double softmax = price_.pass(sequences * seq * seq * (s_.eager ? kEagerScore : s_.dropout ? 11 : 8));
         return {products + softmax, 2 * products + 1.6 * softmax};
     }
 

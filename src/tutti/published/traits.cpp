@@ -64,7 +64,7 @@ Traits eager_fsdp() {
     return {.name = "pytorch-eager",
             .attention = Attention::flash2,
             .launches = 60,
-            .pass_factor = 1.4,
+            .eager = true,
             .logit_bytes = 28,
             .overlaps_tp = false,
             .gathers_once = true,
@@ -81,6 +81,8 @@ Traits composer() {
     traits.name = "composer";
     traits.attention = Attention::flash1;
     traits.launches = 40;
+    traits.eager = false;
+    traits.pass_factor = 1.4;
     return traits;
 }
 // torchtitan: torch.compile fuses norms, rotations and activations of a block; FSDP2.
@@ -89,6 +91,7 @@ Traits compiled_fsdp() {
     traits.name = "pytorch-compiled";
     traits.gathers_context = true;  // PyTorch's context_parallel: rotate_method "allgather", its default in torchtitan
     traits.launches = 18;
+    traits.eager = false;
     traits.pass_factor = 0.8;
     traits.logit_bytes = 24;
     traits.held_activations = 1;
@@ -111,7 +114,7 @@ bool is_deepspeed(const std::string& software) { return has(software, {"deepspee
 // Programs of PyTorch alone, and not of Megatron's layers.
 bool is_pytorch(const std::string& software) {
     return has(software, {"eager", "compile", "torchtitan", "fsdp", "ddp", "pytorch", "deepspeed", "lit-gpt", "litgpt",
-                          "transformers", "accelerate", "olmo", "internlm"}) &&
+                          "transformers", "accelerate", "olmo", "internlm", "paddle"}) &&
            !has(software, {"megatron", "mcore", "nemo"});
 }
 
@@ -165,7 +168,8 @@ Traits traits_of(const Named& n) {
         traits.gradient_bytes = has(s, {"pure"}) ? 2 : 4;  // the type of its mixed-precision mode
     } else if (is_pytorch(s) &&
                (has(s, {"eager", "no compile", "compile off"}) || !has(s, {"compile", "torchtitan"}))) {
-        traits = eager_fsdp();  // where compilation is not asked for
+        traits = eager_fsdp();                              // where compilation is not asked for
+        traits.sequence_parallel = has(s, {"torchtitan"});  // its plan splits norms; InternLM's default does not
     } else if (is_pytorch(s)) {
         traits = compiled_fsdp();
         traits.overlaps_tp = has(s, {"async"});
@@ -202,11 +206,11 @@ Traits traits_of(const Named& n) {
             traits.one_copy_a_domain = true;
             traits.logit_bytes = 24;
         }
+        if (has(s, {"deepep", "hybridep"})) traits.one_copy_a_domain = true;  // its internode kernels
     }
     // runtime/zero/stage3.py releases weights after a pass unless fewer than stage3_max_reuse_distance values are used
     // before them, 1e9 where it is not set: a third load of large layers, section 4.1 of ZeRO-Infinity (2104.07857).
     if (is_deepspeed(s)) traits.keeps_values = 1e9;
-        if (has(s, {"deepep", "hybridep"})) traits.one_copy_a_domain = true;  // its internode kernels
     if (has(n.model, {"tokendrop", "token drop"})) traits.expert_launches = 90;  // equal loads: one padded product
     // Recorded graphs: named by the row; recipes of NeMo 26.06 and later record the layers of experts on Blackwell.
     traits.graphs = has(s, {"cuda graphs"}) || (n.blackwell && n.experts && has(s, {"26.06", "26.08"}));

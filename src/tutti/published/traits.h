@@ -17,6 +17,7 @@ struct Traits {
     double expert_launches = 180;  // more, of a layer with experts
     bool graphs = false;           // launches are recorded: the host is no limit
     double pass_factor = 1;        // bytes of norms, residuals and activation functions over those of fused kernels
+    bool eager = false;            // each operation of these, and of an unfused softmax, is a pass through memory
     double logit_bytes = 24;       // moved for a logit, forward and backward
     double gradient_bytes = 4;     // of a value, reduced over ranks
     double optimizer_bytes = 30;   // that the update of a value reads and writes
