@@ -315,7 +315,8 @@ TEST(Step, EagerProgramsPassThroughMemoryOperationByOperation) {
     // A softmax by itself: 26 bytes of each score in place of 8.
     const PublishedRun scores = run(R"("mlp": "gelu", "software": "PyTorch DDP 2023", "attn_impl": "unfused")");
     EXPECT_NEAR(more(scores), 8 * (1 + 1.6) * 8 * 32 * 2048.0 * 2048 * (26 - 8) / rate, 1e-6);
-    for (const char* fused : {"torchtitan 2024-12, compile", "llm-foundry/Composer FSDP", "Megatron-Core 2024"})
+    for (const char* fused :
+         {"torchtitan 2024-12, compile", "llm-foundry/Composer FSDP", "Megatron-Core 2024", "DeepSpeed, Liger-Kernel"})
         EXPECT_FALSE(run(concat(R"("software": ")", fused, "\"").c_str()).software.eager) << fused;
     // Norms are split over tp where the program says so.
     EXPECT_FALSE(run(R"("software": "PaddlePaddle 2.5 2023")").software.sequence_parallel);

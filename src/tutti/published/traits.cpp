@@ -169,6 +169,7 @@ Traits traits_of(const Named& n) {
     } else if (is_pytorch(s) &&
                (has(s, {"eager", "no compile", "compile off"}) || !has(s, {"compile", "torchtitan"}))) {
         traits = eager_fsdp();                              // where compilation is not asked for
+        traits.eager = !has(s, {"fused", "liger"});         // Liger-Kernel fuses norms, rotations and gates
         traits.sequence_parallel = has(s, {"torchtitan"});  // its plan splits norms; InternLM's default does not
     } else if (is_pytorch(s)) {
         traits = compiled_fsdp();
