@@ -94,13 +94,13 @@ std::string_view trimmed(std::string_view text) {
 
 // Assigns chunks to the ranks that compute with them; UsageError for a chunk of two ranks or of none.
 Placement placement_of(const std::vector<Program>& programs, const std::string& name) {
-    std::map<std::pair<int, int>, int> rank_of;  // (replica, stage) -> rank
+    std::map<ChunkKey, int> rank_of;
     Placement placement{static_cast<int>(programs.size()), 0, 1, {}};
     for (int rank = 0; rank < placement.ranks; ++rank)
         for (const Action& whole : programs[to_size(rank)]) {
             if (!is_compute(whole.op)) continue;
             for (const Action& part : Parts(whole)) {
-                const auto [chunk, is_new] = rank_of.try_emplace({part.replica, part.stage}, rank);
+                const auto [chunk, is_new] = rank_of.try_emplace(chunk_of(part), rank);
                 check<UsageError>(is_new || chunk->second == rank, name, ": stage ", part.stage,
                                   " is computed by rank ", chunk->second, " and by rank ", rank, " (", to_string(whole),
                                   "); a stage belongs to one rank, which is one row");

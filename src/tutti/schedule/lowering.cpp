@@ -10,9 +10,6 @@ namespace tutti::schedule {
 
 namespace {
 
-using ChunkKey = std::pair<int, int>;  // (replica, stage)
-ChunkKey chunk_of(const Action& part) { return {part.replica, part.stage}; }
-
 bool is_in(const std::vector<ChunkKey>& all, const ChunkKey& chunk) {
     return std::find(all.begin(), all.end(), chunk) != all.end();
 }

@@ -110,11 +110,11 @@ std::vector<int> versions_held(const Schedule& schedule) {
 
 bool adds_in_ascending_order(const Schedule& schedule) {
     for (const Program& program : schedule.programs) {
-        std::map<std::pair<int, int>, int> last;
+        std::map<ChunkKey, int> last;
         for (const Action& whole : program)
             for (const Action& part : Parts(whole)) {
                 if (part.op != Op::backward && part.op != Op::backward_weight) continue;
-                const auto [entry, is_new] = last.try_emplace({part.replica, part.stage}, part.microbatch);
+                const auto [entry, is_new] = last.try_emplace(chunk_of(part), part.microbatch);
                 if (!is_new && entry->second > part.microbatch) return false;
                 entry->second = part.microbatch;
             }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tutti/base/to_size.h"
@@ -48,6 +49,8 @@ struct Action {
     Work work() const { return {replica, stage, microbatch}; }
     bool operator==(const Action&) const = default;
 };
+using ChunkKey = std::pair<int, int>;  // (replica, stage)
+inline ChunkKey chunk_of(const Action& part) { return {part.replica, part.stage}; }
 inline Action action(Op op, const Work& work) { return {op, work.replica, work.stage, work.microbatch, {}}; }
 
 // Whether an action is F, B, I, W or overlap.

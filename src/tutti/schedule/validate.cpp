@@ -130,7 +130,7 @@ void check_computation(const Schedule& s, Problems& problems) {
 
 // Points 7 (the bound) and 9.
 void check_promises(const Schedule& s, Problems& problems) {
-    std::map<std::pair<int, int>, int> last;  // (replica, stage) -> microbatch whose gradient was added last
+    std::map<ChunkKey, int> last;  // the microbatch whose gradient was added last
     std::vector<int> live(s.programs.size(), 0);
     std::set<int> over;
     for_each_action(s, [&](int rank, size_t index, const Action& whole) {
@@ -143,7 +143,7 @@ void check_promises(const Schedule& s, Problems& problems) {
             if (part.op != Op::backward && part.op != Op::backward_weight) continue;
             --live[r];
             if (!s.ascending) continue;
-            const auto [entry, is_new] = last.try_emplace({part.replica, part.stage}, part.microbatch);
+            const auto [entry, is_new] = last.try_emplace(chunk_of(part), part.microbatch);
             if (!is_new && part.microbatch < entry->second)
                 problems.add(place_of(rank, index, whole), ": adds the gradient of microbatch ", part.microbatch,
                              " after that of ", entry->second, ", although the schedule promises ascending order");
@@ -151,9 +151,6 @@ void check_promises(const Schedule& s, Problems& problems) {
         }
     });
 }
-
-using ChunkKey = std::pair<int, int>;  // (replica, stage)
-ChunkKey chunk_of(const Action& part) { return {part.replica, part.stage}; }
 
 // The receive that a send needs, or the send that a receive needs; nullopt where no message may be.
 std::optional<Action> counterpart(const Placement& placement, const Action& message) {
