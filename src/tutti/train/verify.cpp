@@ -116,19 +116,19 @@ void keep_largest(double found, const std::string& where, double& largest, std::
     name = where;
 }
 
-using Values = std::map<std::string, std::vector<float>>;  // of tensors, by the name of the parameter
+using Gradients = std::map<std::string, std::vector<float>>;  // by the name of the parameter
 
 // The gradients that the engine has summed. Collective over its ranks.
-Values gradients_of(engine::Engine& engine) {
-    Values all;
+Gradients gradients_of(engine::Engine& engine) {
+    Gradients all;
     for (const Parameter* p : engine.model.parameters())
         if (!p->frozen()) all[p->name] = whole(engine, *p, &optim::ParameterShard::gradient);
     return all;
 }
 
 // The largest difference of two layouts' gradients, relative as VerifiedStep says, and its parameter.
-std::pair<double, std::string> largest_difference(const models::Model& model, const Values& ours, const Values& theirs,
-                                                  bool& equal) {
+std::pair<double, std::string> largest_difference(const models::Model& model, const Gradients& ours,
+                                                  const Gradients& theirs, bool& equal) {
     std::pair<double, std::string> largest{0, ""};
     for (const auto& module : model.modules()) {
         double scales[] = {0, 0};  // of vectors, of matrices
@@ -167,12 +167,12 @@ RandomKey key_of_sample(const engine::Engine& engine, int64_t step, int sample) 
 
 // Passes of a step without its update, with S times `factor` as the loss scale S: with another one every value of the
 // backward rounds otherwise. The gradients are those of S. Collective over the ranks of the engine.
-Values gradients_at(engine::Engine& engine, int64_t step, double factor, engine::StepResult& result) {
+Gradients gradients_at(engine::Engine& engine, int64_t step, double factor, engine::StepResult& result) {
     engine::StepTrace trace(nullptr, *engine.device, false, *engine.data_parallel);
     const double scale = std::exchange(engine.loss_scale.value, engine.loss_scale.value * factor);
     engine::add_gradients(engine, step, trace);
     engine::measure(engine, step, trace, result);
-    Values gradients = gradients_of(engine);
+    Gradients gradients = gradients_of(engine);
     if (factor != 1)
         for (auto& [name, values] : gradients)
             for (float& g : values) g = static_cast<float>(static_cast<double>(g) * scale / engine.loss_scale.value);
@@ -186,17 +186,17 @@ double factor_of_scale(float uniform) { return 1 - 0.5 * static_cast<double>(uni
 // How far the gradients of a layout move by their own rounding, with other loss scales: ranks round parts of a sum
 // before they add them, and where the parts nearly cancel, that is much of the sum, and no sample of one rank shows it.
 // 0 where the gradients are within `bound` of one rank's. `one` and `theirs` are of rank 0. Collective.
-double rounding_of_parts(engine::Engine& many, const engine::Engine* one, const Values& theirs, int64_t step,
+double rounding_of_parts(engine::Engine& many, const engine::Engine* one, const Gradients& theirs, int64_t step,
                          double bound) {
     engine::StepResult result;
     bool equal = true;
-    const Values ours = gradients_at(many, step, 1, result);
+    const Gradients ours = gradients_at(many, step, 1, result);
     const bool beyond = one && !(largest_difference(one->model, ours, theirs, equal).first <= bound);
     if (many.groups.world().max(beyond ? 1 : 0) == 0) return 0;
     double most = 0;
     for (int sample = 0; sample < kSamples; ++sample) {
         const float u = uniform(key_of_sample(many, step, sample), 0);
-        const Values moved = gradients_at(many, step, factor_of_scale(u), result);
+        const Gradients moved = gradients_at(many, step, factor_of_scale(u), result);
         if (one) most = std::max(most, largest_difference(one->model, moved, ours, equal).first);
     }
     return most;
@@ -205,7 +205,8 @@ double rounding_of_parts(engine::Engine& many, const engine::Engine* one, const 
 // How far loss and gradients of a step on one rank move when each weight is moved, up or down at random, and the loss
 // scale is another one: a model may magnify rounding by itself, or send a token to another expert; gradients may be
 // rounded in each sum, or be subnormal. Leaves weights and loss scale as they were.
-double magnified_rounding(engine::Engine& one, int64_t step, int sample, const VerifiedStep& v, const Values& theirs) {
+double magnified_rounding(engine::Engine& one, int64_t step, int sample, const VerifiedStep& v,
+                          const Gradients& theirs) {
     const double rounding = step_of_weights(one.run);
     const RandomKey key = key_of_sample(one, step, sample);
     std::vector<std::vector<float>> before;
@@ -226,7 +227,7 @@ double magnified_rounding(engine::Engine& one, int64_t step, int sample, const V
         return values;
     });
     engine::StepResult moved;
-    const Values gradients = gradients_at(one, step, factor_of_scale(uniform(key, next++)), moved);
+    const Gradients gradients = gradients_at(one, step, factor_of_scale(uniform(key, next++)), moved);
     set_weights([&](size_t i, const Tensor&) { return before[i]; });
     bool equal = true;
     return std::max(largest_difference(one.model, gradients, theirs, equal).first,
@@ -264,14 +265,14 @@ void compare(engine::Engine& many, engine::Engine* one, int64_t steps, Console& 
     const bool adds = sums_in_blocks(many.run.parallel), rounds = rounds_gradients(many.run);
     for (int64_t step = before + 1; step <= before + steps; ++step) {
         engine::StepResult alone{.lr = spec::learning_rate(many.run, step)};
-        const Values theirs = one ? gradients_at(*one, step, 1, alone) : Values{};
+        const Gradients theirs = one ? gradients_at(*one, step, 1, alone) : Gradients{};
         const double own = adds && rounds ? rounding_of_parts(many, one, theirs, step, verify_bound(many.run)) : 0;
         const engine::StepResult result = engine::train_step(many, step);
         check_finite(result, step, "");
         many.data_parallel->wait_for_weights();
         VerifiedStep v{
             .step = step, .bound = verify_bound(many.run), .weight_bound = update_bound(many.run), .loss = result.loss};
-        const Values gradients = gradients_of(many);
+        const Gradients gradients = gradients_of(many);
         if (one) {
             v.one_rank_loss = alone.loss;
             const bool no_loss = std::isnan(v.loss) && std::isnan(v.one_rank_loss);  // a step without targets
