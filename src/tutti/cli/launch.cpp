@@ -53,11 +53,14 @@ bool is_valid(const spec::RunSpec& run, int ranks) {
     }
 }
 
+planner::Request request_of(const LaunchArguments& a, const spec::RunSpec& run, int ranks) {
+    return {.run = run, .cluster = cluster_of(a.cluster, a.set_cluster), .gpus = ranks};
+}
+
 // By the planner: the fastest of all layouts that fit the device.
 std::optional<spec::RunSpec> planned(const LaunchArguments& a, const spec::RunSpec& run, int ranks) {
-    const planner::Request request{.run = run, .cluster = cluster_of(a.cluster, a.set_cluster), .gpus = ranks};
     try {
-        return planner::make_plan(request, 1).finalists.chosen.front().run;
+        return planner::make_plan(request_of(a, run, ranks), 1).finalists.chosen.front().run;
     } catch (const UsageError&) {  // no layout of so many ranks runs and fits
         return std::nullopt;
     }
@@ -178,7 +181,9 @@ int launch(const LaunchArguments& given, const Io& io) {
         spec::RunSpec whole = config;
         spec::validate(whole, a.ranks);
     }
-    if (!a.cluster.empty()) cluster_of(a.cluster, a.set_cluster);  // reports a wrong name before anything starts
+    if (!a.cluster.empty())  // what cannot be planned is reported before anything starts
+        for (const spec::RunSpec& stage : spec::stages_of(config))
+            planner::check_request(request_of(a, stage, a.ranks));
     launch::LaunchedRun run{.out = a.out.empty() ? run_directory_of(a) : a.out};
     run.words = {options.program, "train"};
     const std::vector<std::string> words = word_list(of_rank);

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "tutti/base/size_error.h"
 #include "tutti/base/to_size.h"
 #include "tutti/kernels/groups.h"
 #include "tutti/ops/ops.h"
@@ -99,6 +100,11 @@ void balance(Context& ctx, const Tensor& bias, const Tensor& counts, float mean,
 
 namespace {
 
+void check_choices(const char* op, const char* what, int64_t number) {
+    check<SizeError>(number <= kernels::kMostChoices, op, ": ", number, " ", what, "; ", kernels::kMostChoices,
+                     " is the most, choose smaller microbatches");
+}
+
 void sort(Context& ctx, const char* op, const kernels::SortChoices& s) {
     const Shape& shape = s.choices.shape;
     const int64_t E = s.counts.numel();
@@ -108,8 +114,7 @@ void sort(Context& ctx, const char* op, const kernels::SortChoices& s) {
           " ", s.counts.dtype);
     check(E >= 1 && E <= kernels::kMostExperts && s.owners >= 1 && E % s.owners == 0, op, ": ", E, " experts of ",
           s.owners, " owners; at most ", kernels::kMostExperts, " experts, and equally many for each owner");
-    check(shape.numel() <= kernels::kMostChoices, op, ": ", shape.numel(), " choices; ", kernels::kMostChoices,
-          " is the most, choose smaller microbatches");
+    check_choices(op, "choices", shape.numel());
     call(ctx, &KernelTable::sort_choices, "sort_choices", s);
 }
 
@@ -149,10 +154,10 @@ Tensor accept_choices(Context& ctx, const Tensor& choices, const Tensor& rows, c
 }
 
 Arrivals order_arrivals(Context& ctx, const Tensor& counts, int64_t R, int64_t multiple, int64_t padded) {
-    check(counts.rank() == 2 && counts.dtype() == DType::f32 && counts.contiguous() && multiple >= 1 && padded >= R &&
-              padded <= kernels::kMostChoices,
-          "order_arrivals: at most ", kernels::kMostChoices, " rows with their padding and counts (P, L) f32, got ", R,
-          ", padded to ", padded, ", and ", counts.shape(), " ", counts.dtype());
+    check(counts.rank() == 2 && counts.dtype() == DType::f32 && counts.contiguous() && multiple >= 1 && padded >= R,
+          "order_arrivals: counts (P, L) f32 and no fewer rows with their padding than without, got ", counts.shape(),
+          " ", counts.dtype(), " and ", R, " rows, padded to ", padded);
+    check_choices("order_arrivals", "rows with their padding", padded);
     const Arrivals arrivals{empty(ctx, {padded}, DType::i32), empty(ctx, {R}, DType::i32)};
     call(ctx, &KernelTable::order_arrivals, "order_arrivals", counts, multiple, arrivals.order, arrivals.places);
     return arrivals;

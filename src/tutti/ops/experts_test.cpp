@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/base/size_error.h"
 #include "tutti/base/to_size.h"
 #include "tutti/ops/ops.h"
 #include "tutti/ops/testing/bits.h"
@@ -107,6 +108,11 @@ TEST(Experts, SayWhatDoesNotFit) {
     says("w (E, N, K)", [&] { grouped_linear(ctx, random(ctx, {5, 7}, DType::f32, 5), w, nullptr, {2, 3}); });
     says("the gate must be (5, 6)", [&] { grouped_linear_swiglu(ctx, Gate::silu, x, x, w, nullptr, {2, 3}, true); });
     says("rows (M) i32", [&] { gather_rows(ctx, x, x); });
+    const Tensor many = empty(ctx, {kernels::kMostChoices + 1, 1}, DType::i32),
+                 counts = random(ctx, {12}, DType::f32, 7);
+    EXPECT_THROW(sort_choices(ctx, many, counts, 1), SizeError);
+    EXPECT_THROW(count_choices(ctx, many, counts), SizeError);
+    EXPECT_THROW(order_arrivals(ctx, counts.reshape({3, 4}), 5, 1, kernels::kMostChoices + 1), SizeError);
     says("weights must be", [&] {
         const Tensor rows = empty(ctx, {5, 2}, DType::i32);
         combine_rows(ctx, x, rows, random(ctx, {5, 3}, DType::f32, 6));

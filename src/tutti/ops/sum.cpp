@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "tutti/base/size_error.h"
 #include "tutti/ops/ops.h"
 
 namespace tutti::ops {
@@ -26,7 +27,8 @@ Sum::Sum(Context& ctx) : ctx_(ctx), words_(empty(ctx, {ExactSum::kWords}, DType:
 void Sum::add(const Tensor& terms) {
     check(terms.contiguous() && (terms.dtype() == DType::f32 || terms.dtype() == DType::f64),
           "the terms of a sum must be contiguous f32 or f64, got ", terms.shape(), " ", terms.dtype());
-    check(terms.numel() <= kMostTerms, "a sum takes at most ", kMostTerms, " terms at once, got ", terms.numel());
+    check<SizeError>(terms.numel() <= kMostTerms, "a sum takes at most ", kMostTerms, " terms at once, got ",
+                     terms.numel(), "; choose smaller microbatches");
     call(ctx_, &KernelTable::exact_sum, "exact_sum", terms, words_);
 }
 

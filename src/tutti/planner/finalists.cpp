@@ -79,7 +79,7 @@ void attempt(const Request& request, const rehearsal::Target& target, Attempt& a
         f.prediction = simulate::prediction_of(f.run, request.gpus, request.cluster, step);
         f.rehearsed = std::move(step.shown);
         a.finalist = std::move(f);
-    } catch (const Error& error) {
+    } catch (const UsageError& error) {
         a.problem = error.what();
     }
 }

@@ -14,7 +14,7 @@
 #include <tuple>
 #include <utility>
 
-#include "tutti/base/error.h"
+#include "tutti/base/size_error.h"
 #include "tutti/base/to_size.h"
 #include "tutti/device/on_cores.h"
 #include "tutti/planner/node.h"
@@ -81,6 +81,7 @@ class Search {
         explore();
         estimate_data_parallelism();
         price_proposals();
+        check<SizeError>(!ranked_.empty() || too_many_values_.empty(), too_many_values_);
         SearchCounts& g = found_.counts;
         found_.least_bytes = too_large_.least > 0 && found_.best.empty() ? too_large_.least : seen_memory_.least;
         found_.host_is_short = too_large_.host || seen_memory_.host;
@@ -166,6 +167,7 @@ class Search {
         double fastest = kNever;    // of its pipelines
         int64_t against_rules = 0;  // layouts
         MemorySeen seen;
+        std::string problem = {};  // a rank has more values than a kernel takes
     };
     // Nothing for a node that the rules do not allow.
     std::optional<NodeEstimate> estimate_node(const Node& node) {
@@ -174,15 +176,14 @@ class Search {
         const LayerProbe* known = nullptr;
         try {
             known = &pricer_.probe(layouts.run());
-        } catch (const Error&) {
-            if (node.micro_batch == 0) throw;
-            return std::nullopt;  // such as more rows of tokens than a kernel takes
+        } catch (const SizeError& error) {
+            return NodeEstimate{.problem = error.what()};
         }
         const LayerProbe& probe = *known;
         double all = probe.embedding.seconds() + probe.head.seconds();
         for (const size_t kind : probe.kind_of_layer) all += probe.kinds[kind].seconds();
         const double microbatches = double(r_.run.train.global_batch) / double(micro_batches_[node.micro_batch]);
-        NodeEstimate estimate{microbatches * double(node.tp * node.cp) / r_.gpus * all};
+        NodeEstimate estimate{.seconds = microbatches * double(node.tp * node.cp) / r_.gpus * all};
         if (estimate.seconds > kOpened * fastest_ || !taken(node)) return estimate;
         // A pipeline as it is, or where that needs too much memory, as if it were recomputed: the forward twice, and of
         // a layer its input is kept.
@@ -212,6 +213,11 @@ class Search {
 
     void visit(const Node& node, const std::optional<NodeEstimate>& estimate) {
         if (!estimate) return;
+        if (!estimate->problem.empty()) {
+            too_many_values_ = estimate->problem;
+            if (node.micro_batch == 0) push_larger(node, 0);
+            return;
+        }
         // A larger micro batch may take up to so much less time.
         if (node.tp * node.cp == 1 && node.micro_batch + 1 < micro_batches_.size()) {
             Node larger = node;
@@ -483,6 +489,7 @@ class Search {
     std::set<Node> seen_;
     std::priority_queue<RankedNode, std::vector<RankedNode>, std::greater<>> open_;
     std::vector<RankedNode> ranked_;  // of all nodes so far
+    std::string too_many_values_;     // the problem of the latest node that has one
     std::vector<PipelineEstimate> pipelines_;
     std::priority_queue<double> fastest_pipelines_;  // seconds of at most kMostPipelines
     std::set<Node> short_of_memory_;

@@ -40,7 +40,8 @@ struct SearchResult {
     bool host_is_short = false;  // a layout fits the device, and what it offloads does not fit the host
 };
 
-// Requires check_request(). `target`: the machine that is rehearsed, with its capacity.
+// Requires check_request(). `target`: the machine that is rehearsed, with its capacity. SizeError where a rank has more
+// values than a kernel takes in all layouts.
 SearchResult search(const Request& request, const rehearsal::Target& target);
 
 }  // namespace tutti::planner

@@ -5,9 +5,11 @@
 
 #include <cmath>
 
-#include "tutti/base/error.h"
+#include "tutti/base/size_error.h"
 #include "tutti/base/to_size.h"
+#include "tutti/planner/counterfactual.h"
 #include "tutti/planner/finalists.h"
+#include "tutti/planner/plan.h"
 #include "tutti/planner/price.h"
 #include "tutti/planner/rules.h"
 #include "tutti/schedule/generators.h"
@@ -209,6 +211,34 @@ TEST(Search, AScheduleThatDeadlocksIsPassedOver) {
     ASSERT_FALSE(found.best.empty());
     for (const Candidate& c : found.best)
         EXPECT_NO_THROW(schedule::generate("interleaved", {8, 4, static_cast<int>(60 / c.run.train.micro_batch)}));
+}
+
+// Kernels of mixtures take 16,777,216 rows: with 8 experts a token, 32 sequences of 65,536. Larger micro batches are
+// passed over by the search, by a lecture's layout, and among the changes of a run.
+TEST(Search, AMicroBatchThatIsTooLargeForAKernelIsPassedOver) {
+    Request r = on_h100("qwen3-30b-a3b", 8, 512, 65536, 4000);
+    r.run.model.layers = 2;
+    r.run.model.max_positions = r.run.train.seq_len;
+    const Finalists found = choose(r, search_of(r), 1, target_of(r));
+    ASSERT_FALSE(found.chosen.empty());
+    EXPECT_TRUE(field_recipe(r, found.chosen.front()).layout);
+    spec::RunSpec run = plain_run(r);
+    run.train.micro_batch = 32;
+    EXPECT_FALSE(changes(r, price(r, run), run).empty());
+    run.train.micro_batch = 64;
+    EXPECT_THROW(price(r, run), SizeError);
+}
+
+// Of one sequence, too; then several ranks share it.
+TEST(Search, ASequenceThatIsTooLongForAKernelIsDivided) {
+    Request r = on_h100("qwen3-30b-a3b", 2, 2, 1 << 22, 4000);
+    r.run.model.layers = 2;
+    r.run.model.max_positions = r.run.train.seq_len;
+    const SearchResult found = search_of(r);
+    ASSERT_FALSE(found.best.empty());
+    for (const Candidate& c : found.best) EXPECT_GT(c.run.parallel.tp * c.run.parallel.cp, 1);
+    r.limits.tp = r.limits.cp = {1};
+    EXPECT_THROW(search_of(r), SizeError);
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ std::vector<RunEvent> read_events(const std::string& run_directory) {
             events.push_back({json->at("time").get<double>(), json->at("event").text(),
                               json->at("generation").get<int64_t>(), json->at("ranks").get<int>(),
                               json->at("text").text(), json->value("step", int64_t{-1})});
-        } catch (const Error&) {  // of another version
+        } catch (const DataError&) {  // of another version
         }
     }
     return events;

@@ -27,7 +27,7 @@ std::optional<End> end_of(const std::optional<Json>& json, const char* step) {
         if (!json || json->find("seconds") == nullptr) return std::nullopt;
         return End{json->at("time").get<double>(), json->at(step).get<int64_t>(),
                    report::time_spent_from(json->at("seconds"))};
-    } catch (const Error&) {
+    } catch (const DataError&) {
         return std::nullopt;
     }
 }
@@ -45,7 +45,7 @@ std::optional<End> last_logged(const std::string& text) {
 std::optional<std::string> text_of(const std::string& path) {
     try {
         return read_file_if_there(path);
-    } catch (const Error&) {
+    } catch (const DataError&) {
         return std::nullopt;
     }
 }
