@@ -118,6 +118,199 @@ std::vector<Cut> cut(Program& microbatch, std::span<const rehearsal::Action> las
     return cuts;
 }
 
+// The run that is rehearsed for the layers of `run`, with a layer of each kind that is neither the first nor the last:
+// `kinds`, the first layer of each.
+spec::RunSpec short_run(const spec::RunSpec& run, std::span<const int64_t> kinds, bool splits) {
+    spec::RunSpec small = run;
+    small.model.layers = std::min<int64_t>(run.model.layers, std::max<int64_t>(3, kinds.back() + 2));
+    small.parallel.pp = small.parallel.virtual_stages = small.parallel.dp_replicate = 1;
+    small.parallel.stage_layers = "";
+    small.parallel.schedule = splits ? "zb-h1" : "1f1b";
+    small.parallel.zero = 0;
+    small.parallel.reductions = 1;
+    small.offload.optimizer = small.offload.params = false;
+    return small;
+}
+
+// Of an activation between layers.
+double hidden_bytes(const spec::RunSpec& run) {
+    const spec::ParallelSpec& p = run.parallel;
+    return static_cast<double>(size_of(spec::compute_dtype(run))) *
+           static_cast<double>(run.train.micro_batch * run.train.seq_len / p.cp) *
+           static_cast<double>(run.model.width) / static_cast<double>(p.tp > 1 && p.sequence_parallel ? p.tp : 1);
+}
+
+// A rank's second microbatch of three, with its seconds.
+struct Microbatch {
+    rehearsal::PartsRehearsal of;
+    std::vector<Cut> cuts;
+    std::vector<double> seconds;  // by place of the cuts
+};
+
+// On each of `ranks`, which wait for one another: the one that is busy or waits for longest.
+Microbatch rehearse_slowest(const spec::RunSpec& run, const rehearsal::Target& target, int world,
+                            const std::vector<int>& ranks, simulate::TimelinePrices prices) {
+    prices.host = nullptr;
+    std::vector<Microbatch> all;
+    std::vector<Program> microbatches;
+    for (const int rank : ranks) {
+        auto& [of, cuts, seconds] = all.emplace_back();
+        of = rehearsal::rehearse_parts(run, target, world, rank);
+        const Program& whole = of.whole.program;
+        Program& microbatch = microbatches.emplace_back(Program{whole.groups, whole.places, whole.calls, {}});
+        microbatch.actions.assign(whole.actions.begin() + static_cast<std::ptrdiff_t>(of.parts.begin),
+                                  whole.actions.begin() + static_cast<std::ptrdiff_t>(of.parts.end));
+        cuts = cut(microbatch, std::span(whole.actions).subspan(of.parts.end), prices);
+    }
+    const std::vector<std::vector<double>> seconds = simulate::lay_out(ranks, microbatches, prices, false).of_place;
+    for (size_t i = 0; i < all.size(); ++i) all[i].seconds = seconds[i];
+    return std::move(*std::ranges::max_element(all, {}, [](const Microbatch& each) {
+        return std::accumulate(each.seconds.begin(), each.seconds.end(), 0.0);
+    }));
+}
+
+// What a rehearsal says of its units: the embedding, the layers, the head.
+class Reading {
+  public:
+    explicit Reading(const Microbatch& microbatch)
+        : microbatch_(microbatch), program_(microbatch.of.whole.program), parts_(microbatch.of.parts) {
+        for (const std::string& place : program_.places) {
+            const size_t name = place.find(" of ");
+            if (name == std::string::npos) {
+                passes_.push_back({Kind::none});
+                continue;
+            }
+            const auto unit = std::ranges::find(parts_.values, place.substr(name + 4), &rehearsal::UnitValues::unit);
+            passes_.push_back({place.starts_with("forward")           ? Kind::forward
+                               : place.starts_with("backward weight") ? Kind::weight
+                                                                      : Kind::input,
+                               to_size(unit - parts_.values.begin())});
+        }
+        for (const rehearsal::UnitValues& values : parts_.values)
+            units_.push_back(
+                {.dense = static_cast<double>(values.dense), .experts = static_cast<double>(values.experts)});
+    }
+
+    // `hidden`: bytes of an activation between layers.
+    std::vector<UnitProbe> units(const simulate::TimelinePrices& prices, double hidden, bool splits) {
+        read_pieces();
+        read_new_gradients(prices);
+        read_forward_bytes();
+        read_backward_bytes(hidden, splits);
+        for (UnitProbe& unit : units_) {
+            unit.backward = unit.input;
+            unit.backward.pieces.insert(unit.backward.pieces.end(), unit.weight.pieces.begin(),
+                                        unit.weight.pieces.end());
+        }
+        return std::move(units_);
+    }
+
+    // Seconds of the update and the norm, of a value.
+    double update(const simulate::TimelinePrices& prices) const {
+        double values = 0, seconds = 0;
+        for (const UnitProbe& unit : units_) values += unit.dense + unit.experts;
+        for (const rehearsal::Action& action : program_.actions) {
+            const rehearsal::KernelCall* call = program_.call_of(action);
+            const std::string& place = program_.places[action.place];
+            if (call != nullptr && (place == "optimizer" || place == "gradient norm"))
+                seconds += prices.kernel(*call) / values;
+        }
+        return seconds;
+    }
+
+    // Beside state and activations.
+    double beside() const {
+        const MemoryByPurpose& bytes = program_.memory.front().bytes;
+        return static_cast<double>(bytes.total() - bytes[Purpose::weights] - bytes[Purpose::gradients] -
+                                   bytes[Purpose::optimizer]);
+    }
+
+  private:
+    // input: a backward, where it is split that of the input, or a recompute; none: outside of units.
+    enum class Kind { none, forward, input, weight };
+    struct PassOfUnit {
+        Kind kind;
+        size_t unit = 0;
+    };
+
+    void read_pieces() {
+        for (auto [pass, at, piece, is_whole] : microbatch_.cuts) {
+            const auto [kind, u] = passes_[pass];
+            if (kind == Kind::none) continue;
+            UnitProbe& unit = units_.at(u);
+            if (kind == Kind::forward && piece.then == Piece::Then::copy_begins) {  // of the unit before
+                units_.at(u - 1).leaving.push_back(piece.bytes);
+                piece.then = Piece::Then::ends;
+            }
+            piece.idle = std::max(0.0, microbatch_.seconds[at] - piece.seconds);
+            std::vector<Piece>& pieces = (kind == Kind::forward  ? unit.forward
+                                          : kind == Kind::weight ? unit.weight
+                                                                 : unit.input)
+                                             .pieces;
+            if (!pieces.empty() && pieces.back().idle == 0)
+                join(pieces, piece);
+            else
+                pieces.push_back(piece);
+        }
+    }
+
+    // What the first microbatch takes beyond the ones behind it.
+    void read_new_gradients(const simulate::TimelinePrices& prices) {
+        for (size_t i = 0; i < parts_.end; ++i) {
+            const rehearsal::Action& action = program_.actions[i];
+            const rehearsal::KernelCall* call = program_.call_of(action);
+            const auto [kind, u] = passes_[action.place];
+            if (call != nullptr && kind != Kind::none)
+                units_.at(u).new_gradients += (i < parts_.begin ? 1 : -1) * prices.kernel(*call);
+        }
+        for (UnitProbe& unit : units_) unit.new_gradients = std::max(0.0, unit.new_gradients);
+    }
+
+    // A unit keeps what is there where the next one's forward begins.
+    void read_forward_bytes() {
+        std::vector<double> begins(units_.size() + 1, -1);
+        for (const rehearsal::UnitPass& pass : parts_.passes) {
+            const auto [kind, u] = passes_[pass.place];
+            if (kind != Kind::forward || begins[u] >= 0) continue;
+            begins[u] = static_cast<double>(pass.begin);
+            units_[u].forward.peak = static_cast<double>(pass.peak - pass.begin);
+            if (u + 1 == units_.size()) begins[u + 1] = static_cast<double>(pass.end);
+        }
+        for (size_t u = 0; u < units_.size(); ++u) units_[u].kept = begins[u + 1] - begins[u];
+    }
+
+    // A unit's recompute or backward begins where the one behind ended, before offloaded tensors are fetched; behind a
+    // recompute when that has freed its tensors.
+    void read_backward_bytes(double hidden, bool splits) {
+        std::vector<double> begins(units_.size(), -1);
+        double level = -1;
+        for (const rehearsal::UnitPass& pass : parts_.passes) {
+            const auto [kind, u] = passes_[pass.place];
+            if (kind == Kind::forward) continue;
+            UnitProbe& unit = units_.at(u);
+            const auto begin = static_cast<double>(pass.begin), end = static_cast<double>(pass.end);
+            if (kind == Kind::weight) {
+                unit.weight.peak = std::max(unit.weight.peak, static_cast<double>(pass.peak) - begin);
+                continue;
+            }
+            if (begins[u] < 0) begins[u] = level < 0 ? begin : std::min(level, begin);
+            level = end;
+            // The gradient of the output has taken the place of the output. Units behind may wait for W.
+            unit.input.peak = std::max(unit.input.peak, static_cast<double>(pass.peak) - begins[u] + unit.kept);
+            if (!splits) continue;
+            const double taken = &unit == &units_.back() ? 0 : hidden;   // the gradient of the output
+            const double given = &unit == &units_.front() ? 0 : hidden;  // the gradient of the input
+            unit.kept_for_weight = unit.kept - (begins[u] - end) + taken - given;
+        }
+    }
+
+    const Microbatch& microbatch_;
+    const Program& program_;
+    const rehearsal::Parts& parts_;
+    std::vector<PassOfUnit> passes_;  // by place
+    std::vector<UnitProbe> units_;
+};
+
 }  // namespace
 
 double UnitPass::seconds() const {
@@ -187,141 +380,27 @@ size_t Probes::rehearsed() const {
 }
 
 LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
-    LayerProbe result;
-    std::vector<int64_t> first;
-    std::tie(result.kind_of_layer, first) = kinds_of(run.model);
-    spec::RunSpec small = run;
-    // A layer of each kind that is neither the first nor the last.
-    small.model.layers = std::min<int64_t>(run.model.layers, std::max<int64_t>(3, first.back() + 2));
-    small.parallel.pp = small.parallel.virtual_stages = small.parallel.dp_replicate = 1;
-    small.parallel.stage_layers = "";
-    small.parallel.schedule = splits ? "zb-h1" : "1f1b";
-    small.parallel.zero = 0;
-    small.parallel.reductions = 1;
-    small.offload.optimizer = small.offload.params = false;
+    const auto [kind_of_layer, first] = kinds_of(run.model);
+    spec::RunSpec small = short_run(run, first, splits);
     const int ranks = ranks_of_layers(small, ranks_);
-    // One microbatch on one rank, or where a state passes from rank to rank, on all that wait for one another: the
-    // times are those of the one that is busy or waits for longest.
+    // One rank, or where a state passes from rank to rank all that wait for one another.
     const std::vector<int> along =
         parallel::make_mesh(small, ranks)
             .group(rehearsal::with_fullest_experts(small, target_, ranks), rehearsal::chained_axes(run.model));
-    std::vector<rehearsal::PartsRehearsal> rehearsed;
-    std::vector<Program> microbatches;
-    std::vector<std::vector<Cut>> all_cuts;
-    simulate::TimelinePrices prices = prices_;
-    prices.host = nullptr;
-    for (const int rank : along) {
-        const auto& [whole, of] = rehearsed.emplace_back(rehearsal::rehearse_parts(small, target_, ranks, rank));
-        Program& microbatch =
-            microbatches.emplace_back(Program{whole.program.groups, whole.program.places, whole.program.calls, {}});
-        microbatch.actions.assign(whole.program.actions.begin() + static_cast<std::ptrdiff_t>(of.begin),
-                                  whole.program.actions.begin() + static_cast<std::ptrdiff_t>(of.end));
-        all_cuts.push_back(cut(microbatch, std::span(whole.program.actions).subspan(of.end), prices));
-    }
-    const std::vector<std::vector<double>> seconds_of = simulate::lay_out(along, microbatches, prices, false).of_place;
-    const auto slowest =
-        to_size(std::ranges::max_element(seconds_of, {},
-                                         [](const std::vector<double>& of_place) {
-                                             return std::accumulate(of_place.begin(), of_place.end(), 0.0);
-                                         }) -
-                seconds_of.begin());
-    const std::vector<double>& seconds = seconds_of[slowest];
-    const rehearsal::PartsRehearsal& parts = rehearsed[slowest];
-    const Program& program = parts.whole.program;
-    const std::vector<rehearsal::UnitValues>& values = parts.parts.values;
-    std::vector<UnitProbe> units(values.size());
-    const auto unit_of = [&](const std::string& place) {
-        const std::string name = place.substr(place.find(" of ") + 4);
-        return std::find_if(values.begin(), values.end(), [&](const auto& v) { return v.unit == name; }) -
-               values.begin();
-    };
-    double all_values = 0;
-    for (size_t u = 0; u < units.size(); ++u) {
-        units[u].dense = static_cast<double>(values[u].dense);
-        units[u].experts = static_cast<double>(values[u].experts);
-        all_values += units[u].dense + units[u].experts;
-    }
-    for (auto& [pass, at, piece, is_whole] : all_cuts[slowest]) {
-        const std::string& place = program.places[pass];
-        if (place.find(" of ") == std::string::npos) continue;
-        const auto u = to_size(unit_of(place));
-        UnitProbe& unit = units.at(u);
-        const bool is_forward = place.starts_with("forward"), is_weight = place.starts_with("backward weight");
-        if (is_forward && piece.then == Piece::Then::copy_begins) {  // of the unit before
-            units.at(u - 1).leaving.push_back(piece.bytes);
-            piece.then = Piece::Then::ends;
-        }
-        piece.idle = std::max(0.0, seconds[at] - piece.seconds);
-        std::vector<Piece>& pieces = (is_forward ? unit.forward : is_weight ? unit.weight : unit.input).pieces;
-        if (!pieces.empty() && pieces.back().idle == 0)
-            join(pieces, piece);
-        else
-            pieces.push_back(piece);
-    }
-    for (const rehearsal::Action& action : program.actions) {
-        const rehearsal::KernelCall* call = program.call_of(action);
-        const std::string& place = program.places[action.place];
-        const auto at = to_size(&action - program.actions.data());
-        if (call != nullptr && at < parts.parts.end && place.find(" of ") != std::string::npos)
-            units.at(to_size(unit_of(place))).new_gradients +=
-                (at < parts.parts.begin ? 1 : -1) * prices_.kernel(*call);  // of the first microbatch, and of the next
-        if (call != nullptr && (place == "optimizer" || place == "gradient norm"))
-            result.update += prices_.kernel(*call) / all_values;
-    }
-    const double size = static_cast<double>(size_of(spec::compute_dtype(run)));
-    const spec::ParallelSpec& p = run.parallel;
-    result.hidden = size * static_cast<double>(run.train.micro_batch * run.train.seq_len / p.cp) *
-                    static_cast<double>(run.model.width) /
-                    static_cast<double>(p.tp > 1 && p.sequence_parallel ? p.tp : 1);
-    // Where each unit's forward begins: what the units before it keep.
-    std::vector<double> begins(units.size() + 1, -1);
-    const std::vector<rehearsal::UnitPass>& passes = parts.parts.passes;
-    for (const rehearsal::UnitPass& pass : passes) {
-        const std::string& place = program.places[pass.place];
-        if (!place.starts_with("forward")) continue;
-        const auto u = to_size(unit_of(place));
-        if (begins[u] >= 0) continue;
-        begins[u] = static_cast<double>(pass.begin);
-        units[u].forward.peak = static_cast<double>(pass.peak - pass.begin);
-        if (u + 1 == units.size()) begins[u + 1] = static_cast<double>(pass.end);
-    }
-    for (size_t u = 0; u < units.size(); ++u) units[u].kept = begins[u + 1] - begins[u];
-    // Where each unit's recompute or backward begins: where the one behind ended, before offloaded tensors are fetched;
-    // behind a recompute when that has freed its tensors.
-    std::fill(begins.begin(), begins.end(), -1);
-    double level = -1;
-    for (const rehearsal::UnitPass& pass : passes) {
-        const std::string& place = program.places[pass.place];
-        if (place.starts_with("forward")) continue;
-        const auto u = to_size(unit_of(place));
-        UnitProbe& unit = units.at(u);
-        if (place.starts_with("backward weight")) {
-            unit.weight.peak = std::max(unit.weight.peak, static_cast<double>(pass.peak - pass.begin));
-            continue;
-        }
-        const auto begin = static_cast<double>(pass.begin);
-        if (begins[u] < 0) begins[u] = level < 0 ? begin : std::min(level, begin);
-        level = static_cast<double>(pass.end);
-        // The gradient of the output has taken the place of the output. Units behind may wait for W.
-        unit.input.peak = std::max(unit.input.peak, static_cast<double>(pass.peak) - begins[u] + unit.kept);
-        if (splits) {
-            const double taken = &unit == &units.back() ? 0 : result.hidden;   // the gradient of the output
-            const double given = &unit == &units.front() ? 0 : result.hidden;  // the gradient of the input
-            unit.kept_for_weight = unit.kept - (begins[u] - static_cast<double>(pass.end)) + taken - given;
-        }
-    }
-    for (UnitProbe& unit : units) {
-        unit.new_gradients = std::max(0.0, unit.new_gradients);
-        unit.backward = unit.input;
-        unit.backward.pieces.insert(unit.backward.pieces.end(), unit.weight.pieces.begin(), unit.weight.pieces.end());
-    }
+    const Microbatch microbatch = rehearse_slowest(small, target_, ranks, along, prices_);
+    Reading reading(microbatch);
+    LayerProbe result{.kind_of_layer = kind_of_layer,
+                      .hidden = hidden_bytes(run),
+                      .beside = reading.beside(),
+                      .update = reading.update(prices_)};
+    const std::vector<UnitProbe> units = reading.units(prices_, result.hidden, splits);
     result.embedding = units.front();
     result.head = units.back();
     for (const int64_t layer : first) {
         // The last layer of the kind that a layer follows.
         size_t chosen = to_size(layer) + 1;
         for (size_t u = 1; u + 2 < units.size(); ++u)
-            if (result.kind_of_layer[u - 1] == result.kind_of_layer[to_size(layer)]) chosen = u;
+            if (kind_of_layer[u - 1] == kind_of_layer[to_size(layer)]) chosen = u;
         result.kinds.push_back(units[chosen]);
     }
     // Ranks that pass a state on wait for the first one in the first layer, and in the backward in the last layer.
@@ -331,9 +410,6 @@ LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
         result.kind_of_layer[layer] = result.kinds.size();
         result.kinds.push_back(units[unit]);
     }
-    const MemoryByPurpose& first_bytes = program.memory.front().bytes;
-    result.beside = static_cast<double>(first_bytes.total() - first_bytes[Purpose::weights] -
-                                        first_bytes[Purpose::gradients] - first_bytes[Purpose::optimizer]);
     return result;
 }
 
