@@ -74,9 +74,9 @@ planner::Request request_of(const PlanArguments& a, std::vector<std::string>& no
 
 // The layout of a config, of a peer's script or of --why-not, beside the best. Its bytes of a rank.
 double compare_layout(const PlanArguments& a, const std::string& name, const std::string& key,
-                      const planner::Request& request, const spec::RunSpec& run, const planner::Priced& best,
+                      const planner::Request& request, const spec::RunSpec& run, const planner::RehearsedRun& best,
                       const Io& io, Json& document) {
-    const planner::Priced mine = price(request, run, !a.svg.empty());
+    const planner::RehearsedRun mine = rehearsed(request, target_of(request), run, !a.svg.empty());
     const std::vector<planner::Change> changes = planner::changes(request, mine, best.run);
     io.text() << compare(name, mine, best, changes);
     document[key] = planner::to_json(mine, best, changes);
@@ -90,7 +90,7 @@ double compare_layout(const PlanArguments& a, const std::string& name, const std
 
 // The fastest layout with the axes of --why-not beside the best; that there is none is an answer, too.
 void why_not(const PlanArguments& a, const planner::Request& request, const planner::Request& held,
-             const planner::Priced& best, const Io& io, Json& document) {
+             const planner::RehearsedRun& best, const Io& io, Json& document) {
     std::optional<planner::Plan> other;
     try {
         other = planner::make_plan(held, 1);
@@ -148,15 +148,14 @@ int plan_layouts(const PlanArguments& a, const Io& io, std::vector<std::string> 
     }
     const planner::Finalist& best = plan.finalists.chosen.front();
     if (mine || !a.why_not.empty()) {
-        const planner::Priced first = price(request, best.run);
         if (mine) {
-            const double ours = compare_layout(a, "your layout", "mine", request, *mine, first, io, document);
+            const double ours = compare_layout(a, "your layout", "mine", request, *mine, best, io, document);
             if (const auto theirs = peer ? planner::memory_of(*peer, request, *mine) : std::nullopt) {
                 text << planner::render(*theirs, ours);
                 document["mine"]["peer_memory"] = planner::to_json(*theirs, ours);
             }
         }
-        if (!a.why_not.empty()) why_not(a, request, held, first, io, document);
+        if (!a.why_not.empty()) why_not(a, request, held, best, io, document);
     }
     if (!a.emit.empty()) {
         const std::string config = a.emit_for.empty() ? planner::to_config(plan, best)

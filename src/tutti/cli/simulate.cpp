@@ -25,8 +25,6 @@ namespace tutti::cli {
 
 namespace {
 
-using simulate::Prediction;
-
 simulate::Physics physics_of(const SimulateArguments& a) {
     return a.site.empty() ? simulate::Physics{} : simulate::read_physics(a.site);
 }
@@ -141,26 +139,20 @@ int simulate_here(const SimulateArguments& a, const Io& io) {
 struct Answer {
     spec::RunSpec run;
     hardware::Cluster cluster;
-    int ranks = 1;
     simulate::RehearsedStep step;
-    double hardware_flops = 0;  // of all ranks, with recompute
 
-    double tokens() const { return double(run.train.global_batch) * double(run.train.seq_len); }
     const rehearsal::Rehearsal& shown() const { return step.shown; }
-    double peak() const {  // FLOP/s of a device in the type of the run
-        return cluster.peak(hardware::peak_name(spec::compute_type_of(run)));
-    }
-    double rate(double flops_per_token) const { return flops_per_token * tokens() / step.seconds / ranks; }
-    double mfu() const { return rate(shown().counts.model.causal()) / peak(); }
-    double mfu_full() const { return rate(shown().counts.model.full()) / peak(); }
-    double hfu() const { return rate(shown().counts.hardware.causal()) / peak(); }
+    double rate(double flops_per_token) const { return flops_per_token * step.tokens / step.seconds / step.ranks; }
+    double mfu() const { return rate(shown().counts.model.causal()) / step.peak; }
+    double mfu_full() const { return rate(shown().counts.model.full()) / step.peak; }
+    double hfu() const { return rate(shown().counts.hardware.causal()) / step.peak; }
     simulate::HostMemory host() const {
-        return simulate::host_memory(run, double(step.offloaded), double(step.saved), ranks, cluster);
+        return simulate::host_memory(run, double(step.offloaded), double(step.saved), step.ranks, cluster);
     }
 };
 
 Answer answer(const SimulateArguments& a) {
-    Answer found{.run = read_run(a, a.ranks, false), .cluster = cluster_of(a), .ranks = a.ranks};
+    Answer found{.run = read_run(a, a.ranks, false), .cluster = cluster_of(a)};
     require_one_stage(found.run, "simulate");
     const rehearsal::Target target = target_of(a, found.run);
     found.step =
@@ -176,12 +168,12 @@ Json describe(const Answer& x) {
     Json communication = Json::object();
     for (const auto& [group, overlap] : overlaps_of(step.timeline))
         communication[group] = {{"seconds", overlap.seconds}, {"beside_kernels_s", overlap.beside_kernels}};
-    const double rate = x.tokens() / step.seconds;
+    const double rate = step.tokens_per_s();
     Json document = {{"step_time_s", step.seconds},
                      {"step_time_low_s", step.seconds * step.low},
                      {"step_time_high_s", step.seconds * step.high},
                      {"tokens_per_s", rate},
-                     {"tokens_per_s_per_rank", rate / x.ranks},
+                     {"tokens_per_s_per_rank", rate / step.ranks},
                      {"flops_per_s_per_rank", x.rate(r.counts.model.causal())},
                      {"mfu_causal", x.mfu()},
                      {"mfu_full", x.mfu_full()},
@@ -211,13 +203,13 @@ void print(const Answer& x, std::ostream& text) {
     const auto line = [&](const std::string& what, const std::string& value, const std::string& remark = "") {
         text << left(what, 22) << (remark.empty() ? value : left(value, 20) + remark) << '\n';
     };
-    text << name_of(x.run.model) << " on " << x.ranks << " x " << x.cluster.name << "\n\n";
+    text << name_of(x.run.model) << " on " << step.ranks << " x " << x.cluster.name << "\n\n";
     line("step", format_time(step.seconds),
          concat(format_time(step.seconds * step.low), " to ", format_time(step.seconds * step.high),
                 " in 8 of 10 runs"));
-    const double rate = x.tokens() / step.seconds;
-    line("throughput", format_rate(rate, "tokens"), concat(format_rate(rate / x.ranks, "tokens"), " of a rank"));
-    line("a device", format_flop_rate(x.rate(r.counts.model.causal())), concat("of ", format_flop_rate(x.peak())));
+    const double rate = step.tokens_per_s();
+    line("throughput", format_rate(rate, "tokens"), concat(format_rate(rate / step.ranks, "tokens"), " of a rank"));
+    line("a device", format_flop_rate(x.rate(r.counts.model.causal())), concat("of ", format_flop_rate(step.peak)));
     const bool attention = r.counts.model.full() > r.counts.model.causal();
     line("MFU", format_percent(x.mfu()),
          concat(attention ? "causal attention: " : "", planner::verdict_of_mfu(x.mfu())));
@@ -255,7 +247,7 @@ void print(const Answer& x, std::ostream& text) {
 
 std::string row_of(const Answer& x) {
     const double rate = x.rate(x.shown().counts.model.causal());
-    return concat(right(format_time(x.step.seconds), 11), right(format_count(x.tokens() / x.step.seconds), 12),
+    return concat(right(format_time(x.step.seconds), 11), right(format_count(x.step.tokens_per_s()), 12),
                   right(format_fixed(rate / 1e12, 1), 10), right(format_percent(x.mfu()), 8),
                   right(format_bytes(x.shown().memory.peak()), 11), right(format_bytes(x.shown().memory.offloaded), 11),
                   x.shown().fits ? "" : "  does not fit");

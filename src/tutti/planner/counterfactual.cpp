@@ -8,7 +8,6 @@
 #include "tutti/base/json.h"
 #include "tutti/base/units.h"
 #include "tutti/device/on_cores.h"
-#include "tutti/planner/finalists.h"
 #include "tutti/planner/price.h"
 #include "tutti/planner/rules.h"
 #include "tutti/spec/fields.h"
@@ -121,10 +120,6 @@ std::vector<std::string> keys_of(const spec::RunSpec& run) {
 
 }  // namespace
 
-Priced price(const Request& r, const spec::RunSpec& run, bool spans) {
-    return {run, simulate::rehearse_on(run, target_of(r), r.gpus, r.cluster, r.constants, spans)};
-}
-
 std::vector<std::string> differences(const spec::RunSpec& from, const spec::RunSpec& to) {
     std::vector<std::string> set;
     const auto mine = keys_of(from), theirs = keys_of(to);
@@ -134,12 +129,12 @@ std::vector<std::string> differences(const spec::RunSpec& from, const spec::RunS
     return set;
 }
 
-std::vector<Change> changes(const Request& r, const Priced& from, const spec::RunSpec& towards) {
+std::vector<Change> changes(const Request& r, const RehearsedRun& from, const spec::RunSpec& towards) {
     const std::vector<Variant> variants = promising(r, variants_of(from.run, towards));
     std::vector<std::optional<Change>> found(variants.size());
     for_each_on_cores(variants.size(), [&](size_t i) {
         try {
-            Priced result = price(r, variants[i].run);
+            RehearsedRun result = rehearsed(r, target_of(r), variants[i].run);
             if (result.fits() || !from.fits())
                 found[i] = Change{variants[i].what, differences(from.run, variants[i].run), std::move(result)};
         } catch (const UsageError&) {
@@ -157,14 +152,14 @@ std::vector<Change> changes(const Request& r, const Priced& from, const spec::Ru
 
 namespace {
 
-std::string memory_of(const Priced& p) {
+std::string memory_of(const RehearsedRun& p) {
     return concat(
         format_bytes(p.bytes()), " of ", format_bytes(p.step.shown.memory_capacity), p.fits() ? "" : ", DOES NOT FIT",
         p.step.shown.memory.offloaded > 0 ? concat(", ", format_bytes(p.step.shown.memory.offloaded), " in host memory")
                                           : "");
 }
 
-const Change* most_helpful(const Priced& mine, const std::vector<Change>& changes) {
+const Change* most_helpful(const RehearsedRun& mine, const std::vector<Change>& changes) {
     constexpr double kHelps = 0.001;  // of the step: less is not shown
     if (changes.empty()) return nullptr;
     const Change& first = changes.front();
@@ -174,7 +169,7 @@ const Change* most_helpful(const Priced& mine, const std::vector<Change>& change
 
 }  // namespace
 
-std::string compare(const std::string& name, const Priced& mine, const Priced& best,
+std::string compare(const std::string& name, const RehearsedRun& mine, const RehearsedRun& best,
                     const std::vector<Change>& changes) {
     const double slower = mine.seconds() / best.seconds() - 1;
     std::string text = concat('\n', name, ": ", format_time(mine.seconds()), " a step, ", memory_of(mine),
@@ -197,8 +192,8 @@ std::string compare(const std::string& name, const Priced& mine, const Priced& b
     return text;
 }
 
-Json to_json(const Priced& mine, const Priced& best, const std::vector<Change>& changes) {
-    const auto describe = [](const Priced& p) -> Json {
+Json to_json(const RehearsedRun& mine, const RehearsedRun& best, const std::vector<Change>& changes) {
+    const auto describe = [](const RehearsedRun& p) -> Json {
         return {{"step_time_s", p.seconds()},
                 {"step_time_low_s", p.seconds() * p.step.low},
                 {"step_time_high_s", p.seconds() * p.step.high},

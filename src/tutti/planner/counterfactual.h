@@ -5,22 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "tutti/planner/finalists.h"
 #include "tutti/planner/request.h"
-#include "tutti/simulate/rehearsed.h"
 #include "tutti/spec/run_spec.h"
 
 namespace tutti::planner {
-
-struct Priced {
-    spec::RunSpec run;
-    simulate::RehearsedStep step;
-
-    double seconds() const { return step.seconds; }
-    int64_t bytes() const { return step.shown.memory.peak(); }
-    bool fits() const { return step.shown.fits; }
-};
-// A validated run on the cluster of the request. `spans`: with its timeline.
-Priced price(const Request& request, const spec::RunSpec& run, bool spans = false);
 
 // The keys of parallelism, micro batch, recompute and offload in which `to` differs: "parallel.tp=8", for --set.
 std::vector<std::string> differences(const spec::RunSpec& from, const spec::RunSpec& to);
@@ -28,15 +17,15 @@ std::vector<std::string> differences(const spec::RunSpec& from, const spec::RunS
 struct Change {
     std::string what;              // "tp 8 -> 4"
     std::vector<std::string> set;  // for --set
-    Priced result;
+    RehearsedRun result;
 };
 // Single changes of a run that run and fit, fastest first: each key of `towards` that differs, another ZeRO stage,
 // recompute, micro batch or schedule, more reductions in flight, half and twice the ranks of an axis.
-std::vector<Change> changes(const Request& request, const Priced& from, const spec::RunSpec& towards);
+std::vector<Change> changes(const Request& request, const RehearsedRun& from, const spec::RunSpec& towards);
 
 // "my layout: 1.20 s, +12 % ..." with what differs and the change that helps most.
-std::string compare(const std::string& name, const Priced& mine, const Priced& best,
+std::string compare(const std::string& name, const RehearsedRun& mine, const RehearsedRun& best,
                     const std::vector<Change>& changes);
-Json to_json(const Priced& mine, const Priced& best, const std::vector<Change>& changes);
+Json to_json(const RehearsedRun& mine, const RehearsedRun& best, const std::vector<Change>& changes);
 
 }  // namespace tutti::planner

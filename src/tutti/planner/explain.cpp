@@ -4,7 +4,6 @@
 #include "tutti/base/error.h"
 #include "tutti/base/units.h"
 #include "tutti/models/flops.h"
-#include "tutti/planner/counterfactual.h"
 #include "tutti/planner/known_runs.h"
 #include "tutti/planner/plan.h"
 #include "tutti/planner/price.h"
@@ -99,9 +98,8 @@ class Recipes {
 
 // Both as rehearsed.
 std::string beside(const Request& r, const std::string& what, const Candidate& theirs, const Finalist& choice) {
-    const simulate::Prediction other =
-        simulate::prediction_of(theirs.run, r.gpus, r.cluster, price(r, theirs.run).step);
-    const Comparison c = compare(choice.prediction, other);
+    const RehearsedRun other = rehearsed(r, target_of(r), theirs.run);
+    const Comparison c = compare(choice.step, other.step);
     const std::string step = concat(what, ": ", describe_layout(theirs.run), ": ", format_time(other.seconds()), ", ");
     if (c.slower <= 0) return concat(step, format_percent(-c.slower), " shorter than the choice");
     return concat(step, format_percent(c.slower), " longer; most of it is ", c.kind, ", +", format_time(c.difference),

@@ -15,8 +15,6 @@
 #include "tutti/device/device.h"
 #include "tutti/device/on_cores.h"
 #include "tutti/planner/rules.h"
-#include "tutti/rehearsal/rehearse.h"
-#include "tutti/simulate/rehearsed.h"
 #include "tutti/spec/validate.h"
 
 namespace tutti::planner {
@@ -46,39 +44,32 @@ struct Attempt {
 };
 
 // "": it fits the device and its host.
-std::string problem_of(const Request& request, const simulate::RehearsedStep& step, Attempt& a) {
-    const card::MemoryPlan& memory = step.shown.memory;
-    if (!step.shown.fits) {
+std::string problem_of(const Request& request, const RehearsedRun& f, Attempt& a) {
+    if (!f.fits()) {
         a.too_large = true;
-        const int64_t peak = memory.peak(), capacity = step.shown.memory_capacity;
-        return concat("needs ", format_bytes(peak), " of ", format_bytes(capacity), " when rehearsed",
-                      peak <= capacity ? ", where no free block is large enough" : "", "; the search said ",
+        const int64_t capacity = f.step.shown.memory_capacity;
+        return concat("needs ", format_bytes(f.bytes()), " of ", format_bytes(capacity), " when rehearsed",
+                      f.bytes() <= capacity ? ", where no free block is large enough" : "", "; the search said ",
                       bytes_text(a.candidate.bytes));
     }
     return simulate::host_memory_problem(
-        simulate::host_memory(a.candidate.run, static_cast<double>(step.offloaded), static_cast<double>(step.saved),
+        simulate::host_memory(f.run, static_cast<double>(f.step.offloaded), static_cast<double>(f.step.saved),
                               request.gpus, request.cluster),
         request.cluster);
 }
 
 // The run of a candidate, rehearsed; `problem` says why it is none.
 void attempt(const Request& request, const rehearsal::Target& target, Attempt& a) {
-    Finalist f{a.candidate, a.candidate.run, {}, {}};
     try {
-        spec::validate(f.run, request.gpus);
-        const auto rehearsed = [&](const spec::RunSpec& run) {
-            return simulate::rehearse_on(run, target, request.gpus, request.cluster, request.constants, false);
-        };
-        simulate::RehearsedStep step = rehearsed(f.run);
-        if (!step.shown.fits && f.run.parallel.reductions > 1) {
-            f.run.parallel.reductions = 1;
-            step = rehearsed(f.run);
+        spec::RunSpec run = a.candidate.run;
+        spec::validate(run, request.gpus);
+        RehearsedRun f = rehearsed(request, target, run);
+        if (!f.fits() && run.parallel.reductions > 1) {
+            run.parallel.reductions = 1;
+            f = rehearsed(request, target, run);
         }
-        a.problem = problem_of(request, step, a);
-        if (!a.problem.empty()) return;
-        f.prediction = simulate::prediction_of(f.run, request.gpus, request.cluster, step);
-        f.rehearsed = std::move(step.shown);
-        a.finalist = std::move(f);
+        a.problem = problem_of(request, f, a);
+        if (a.problem.empty()) a.finalist = Finalist{std::move(f), a.candidate};
     } catch (const UsageError& error) {
         a.problem = error.what();
     }
@@ -128,7 +119,7 @@ Finalists choose_among(const Request& request, const std::vector<Candidate>& bes
         for (Attempt& a : attempts) {
             if (a.finalist) {
                 taken.insert(core_of(a.candidate.run));
-                const double seconds = a.finalist->prediction.seconds();
+                const double seconds = a.finalist->seconds();
                 slower[kind_of(a.candidate.run)] = seconds / a.candidate.seconds;
                 fastest = std::min(fastest, seconds);
                 all.chosen.push_back(std::move(*a.finalist));
@@ -140,9 +131,7 @@ Finalists choose_among(const Request& request, const std::vector<Candidate>& bes
             }
         }
     }
-    std::stable_sort(all.chosen.begin(), all.chosen.end(), [](const Finalist& a, const Finalist& b) {
-        return a.prediction.seconds() < b.prediction.seconds();
-    });
+    std::ranges::stable_sort(all.chosen, {}, &Finalist::seconds);
     all.chosen.resize(std::min(count, all.chosen.size()));
     all.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return all;
@@ -154,6 +143,10 @@ rehearsal::Target target_of(const Request& request) {
     rehearsal::Target target = rehearsal::target_for(request.cluster, spec::compute_type_of(request.run));
     target.expert_loads = request.expert_loads;
     return target;
+}
+
+RehearsedRun rehearsed(const Request& r, const rehearsal::Target& target, const spec::RunSpec& run, bool spans) {
+    return {run, simulate::rehearse_on(run, target, r.gpus, r.cluster, r.constants, spans)};
 }
 
 Finalists choose(const Request& request, const SearchResult& found, size_t count, const rehearsal::Target& target) {

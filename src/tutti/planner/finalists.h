@@ -7,19 +7,25 @@
 #include <vector>
 
 #include "tutti/planner/search.h"
-#include "tutti/rehearsal/rehearse.h"
-#include "tutti/simulate/prediction.h"
+#include "tutti/simulate/rehearsed.h"
 #include "tutti/spec/run_spec.h"
 
 namespace tutti::planner {
 
-struct Finalist {
-    Candidate candidate;              // as priced
-    spec::RunSpec run;                // validated
-    simulate::Prediction prediction;  // of the rehearsed step
-    rehearsal::Rehearsal rehearsed;   // of the fullest rank
+struct RehearsedRun {
+    spec::RunSpec run;  // validated
+    simulate::RehearsedStep step;
 
-    double bytes() const { return double(rehearsed.memory.peak()); }
+    double seconds() const { return step.seconds; }
+    int64_t bytes() const { return step.shown.memory.peak(); }
+    bool fits() const { return step.shown.fits; }
+};
+// On the cluster of the request. `spans`: with its timeline.
+RehearsedRun rehearsed(const Request& request, const rehearsal::Target& target, const spec::RunSpec& run,
+                       bool spans = false);
+
+struct Finalist : RehearsedRun {
+    Candidate candidate;  // as priced
 };
 
 struct Dropped {

@@ -20,8 +20,7 @@ double loss_of(const Request& r, size_t few) {
     const Finalists chosen = choose(r, found, few, target);
     if (chosen.chosen.empty()) return 1;
     EXPECT_LE(chosen.chosen.size(), few);
-    return chosen.chosen.front().prediction.seconds() /
-           choose(r, found, 12, target).chosen.front().prediction.seconds();
+    return chosen.chosen.front().seconds() / choose(r, found, 12, target).chosen.front().seconds();
 }
 
 // Ranks that pass a state on and gather weights wait for one another in each layer, which a price does not know: cp 8

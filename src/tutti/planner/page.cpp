@@ -63,7 +63,7 @@ std::vector<Part> memory_parts(const Finalist& f) {
     for (int p = 0; p < kPurposes; ++p) {
         const auto purpose = static_cast<Purpose>(p);
         const std::string name(name_of(purpose));
-        parts.push_back({name, name, double(f.rehearsed.memory.at_peak[purpose]) / kGiB});
+        parts.push_back({name, name, double(f.step.shown.memory.at_peak[purpose]) / kGiB});
     }
     return parts;
 }
@@ -72,15 +72,14 @@ std::vector<Part> memory_parts(const Finalist& f) {
 std::string table(const Plan& plan) {
     std::string rows;
     int place = 0;
-    const simulate::Prediction& best = plan.finalists.chosen.front().prediction;
+    const simulate::RehearsedStep& best = plan.finalists.chosen.front().step;
     for (const Finalist& f : plan.finalists.chosen) {
-        const simulate::Prediction& p = f.prediction;
         const std::string reason =
-            ++place == 1 ? "the fastest that fits" : concat("slower by ", render(compare(best, p)));
+            ++place == 1 ? "the fastest that fits" : concat("slower by ", render(compare(best, f.step)));
         rows += concat("<tr class=\"has-reason\"><td>", place, "</td><td class=\"words\">",
-                       escape_html(describe_layout(f.run)), "</td><td>", format_time(p.seconds()), "</td><td>",
-                       format_time(p.seconds() * p.low), " to ", format_time(p.seconds() * p.high), "</td><td>",
-                       format_percent(p.share_of_peak(p.model_causal)), "</td><td>", bytes_text(f.bytes()),
+                       escape_html(describe_layout(f.run)), "</td><td>", format_time(f.seconds()), "</td><td>",
+                       format_time(f.seconds() * f.step.low), " to ", format_time(f.seconds() * f.step.high),
+                       "</td><td>", format_percent(f.step.mfu()), "</td><td>", bytes_text(f.bytes()),
                        "</td></tr><tr><td></td><td colspan=\"5\" ", "class=\"reason words\">", escape_html(reason),
                        "</td></tr>\n");
     }
@@ -113,9 +112,9 @@ std::string front_card(const Plan& plan) {
         report::Series some{.label = label, .colour = colour, .mark = report::Mark::points, .points = {}};
         for (size_t i = begin; i < std::min(end, plan.finalists.chosen.size()); ++i) {
             const Finalist& f = plan.finalists.chosen[i];
-            some.points.push_back({f.bytes() / kGiB, f.prediction.seconds()});
-            some.titles.push_back(concat(i + 1, ": ", describe_layout(f.run), ": ", format_time(f.prediction.seconds()),
-                                         ", ", bytes_text(f.bytes())));
+            some.points.push_back({double(f.bytes()) / kGiB, f.seconds()});
+            some.titles.push_back(concat(i + 1, ": ", describe_layout(f.run), ": ", format_time(f.seconds()), ", ",
+                                         bytes_text(f.bytes())));
             chart.description += concat(some.titles.back(), ". ");
         }
         if (!some.points.empty()) chart.series.push_back(std::move(some));
@@ -123,7 +122,7 @@ std::string front_card(const Plan& plan) {
     add("others of the table (rehearsed)", 1, 1, plan.finalists.chosen.size());
     add("the fastest (rehearsed)", 2, 0, 1);
     const double memory = plan.request.cluster.memory;
-    if (memory < 3 * plan.finalists.chosen.front().bytes())
+    if (memory < 3 * double(plan.finalists.chosen.front().bytes()))
         chart.series.push_back(
             {concat("memory of a device, ", bytes_text(memory)), 8, report::Mark::limit, {{memory / kGiB, 0}}});
     chart.from_zero = true;
@@ -148,10 +147,10 @@ std::string to_html(const Plan& plan) {
     const SearchCounts& g = plan.found.counts;
     std::vector<std::vector<Part>> times, memories;
     for (const Finalist& f : plan.finalists.chosen) {
-        times.push_back(time_parts(f.prediction.time));
+        times.push_back(time_parts(f.step.time));
         memories.push_back(memory_parts(f));
     }
-    const simulate::Prediction& best = plan.finalists.chosen.front().prediction;
+    const simulate::RehearsedStep& best = plan.finalists.chosen.front().step;
     const auto fact = [](const char* name, const std::string& value) {
         return concat("<div><dt>", name, "</dt><dd>", escape_html(value), "</dd></div>");
     };
@@ -161,8 +160,7 @@ std::string to_html(const Plan& plan) {
                       r.run.train.seq_len, " tokens, ", describe_numerics(r.run), "; ", format_count(double(g.all)),
                       " layouts searched in ", format_time(g.seconds), ", ", g.priced,
                       " priced; time and memory: ", escape_html(plan.certified), "</p></header>\n<dl class=\"facts\">",
-                      fact("step", format_time(best.seconds())),
-                      fact("MFU, causal", format_percent(best.share_of_peak(best.model_causal))),
+                      fact("step", format_time(best.seconds)), fact("MFU, causal", format_percent(best.mfu())),
                       fact("throughput", format_rate(best.tokens_per_s(), "tokens")),
                       fact("memory of a rank", bytes_text(plan.finalists.chosen.front().bytes())),
                       "</dl>\n<div class=\"grid\">", table(plan), nodes_card(plan),

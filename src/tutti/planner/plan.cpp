@@ -48,9 +48,9 @@ Plan make_plan(const Request& request, size_t top) {
     return plan;
 }
 
-Comparison compare(const simulate::Prediction& best, const simulate::Prediction& other) {
+Comparison compare(const simulate::RehearsedStep& best, const simulate::RehearsedStep& other) {
     Comparison c;
-    c.slower = other.seconds() / best.seconds() - 1;
+    c.slower = other.seconds / best.seconds - 1;
     const auto mine = simulate::kinds_of(best.time), theirs = simulate::kinds_of(other.time);
     for (size_t i = 0; i < mine.size(); ++i) {
         const double difference = theirs[i].second - mine[i].second;
@@ -58,7 +58,7 @@ Comparison compare(const simulate::Prediction& best, const simulate::Prediction&
         c.kind = mine[i].first;
         c.difference = difference;
     }
-    c.within_error = other.seconds() < best.seconds() * best.high;
+    c.within_error = other.seconds < best.seconds * best.high;
     return c;
 }
 

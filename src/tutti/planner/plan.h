@@ -31,7 +31,7 @@ struct Comparison {
     double difference = 0;  // seconds of that kind
     bool within_error = false;
 };
-Comparison compare(const simulate::Prediction& best, const simulate::Prediction& other);
+Comparison compare(const simulate::RehearsedStep& best, const simulate::RehearsedStep& other);
 // "+3 %: pipeline bubble +120 ms, within the model's error"
 std::string render(const Comparison& comparison);
 

@@ -33,11 +33,11 @@ TEST(Plan, EveryChosenLayoutIsARunThatFits) {
             EXPECT_NO_THROW(spec::validate(f.run, r.gpus));
             const spec::RunSpec read = spec::parse_text(to_config({r, {}, {}, {}}, f), "emitted");
             EXPECT_EQ(read, f.run);
-            EXPECT_TRUE(f.rehearsed.fits);
+            EXPECT_TRUE(f.step.shown.fits);
             // The whole step, all microbatches, of every rank: none needs more.
             for (int rank = 0; rank < r.gpus; ++rank) {
                 const rehearsal::Rehearsal whole = rehearsal::rehearse(f.run, target, r.gpus, rank);
-                EXPECT_LE(whole.memory.peak(), f.rehearsed.memory.peak()) << rank << ": " << describe_layout(f.run);
+                EXPECT_LE(whole.memory.peak(), f.step.shown.memory.peak()) << rank << ": " << describe_layout(f.run);
             }
         }
     }
@@ -48,14 +48,14 @@ TEST(Plan, WhatDoesNotFitMakesRoomForTheNext) {
     const SearchResult best{.best = search(r, target_with(int64_t{1} << 40)).best};
     const Finalists roomy = choose(r, best, 10, target_with(int64_t{1} << 40));
     std::vector<int64_t> peaks;
-    for (const Finalist& f : roomy.chosen) peaks.push_back(f.rehearsed.memory.peak());
+    for (const Finalist& f : roomy.chosen) peaks.push_back(f.step.shown.memory.peak());
     std::sort(peaks.begin(), peaks.end());
     ASSERT_LT(peaks.front(), peaks.back());
     const int64_t limit = peaks.back() - 1;
     const Finalists tight = choose(r, best, 10, target_with(limit));
     ASSERT_FALSE(tight.chosen.empty());
     ASSERT_FALSE(tight.dropped.empty());
-    for (const Finalist& f : tight.chosen) EXPECT_LE(f.rehearsed.memory.peak(), limit);
+    for (const Finalist& f : tight.chosen) EXPECT_LE(f.step.shown.memory.peak(), limit);
     EXPECT_NE(tight.dropped.front().reason.find("when rehearsed"), std::string::npos);
 }
 
@@ -68,7 +68,7 @@ TEST(Plan, WhereNoneOfTheFastestFitsThePlanHasLessMemory) {
     std::sort(all.begin(), all.end(), [](const Finalist& a, const Finalist& b) { return a.bytes() > b.bytes(); });
     const Candidate& large = all.front().candidate;
     const Candidate& small = all.back().candidate;
-    const auto tight = target_with(all.front().rehearsed.memory.peak() - 1);
+    const auto tight = target_with(all.front().step.shown.memory.peak() - 1);
     ASSERT_TRUE(choose(r, SearchResult{.best = {large}}, 1, tight).chosen.empty());
 
     const Finalists from_front = choose(r, SearchResult{.best = {large}, .front = {large, small}}, 1, tight);
@@ -111,13 +111,13 @@ TEST(Plan, WhatFitsOnlyInTheMemoryOfTheHostIsOffloaded) {
     ASSERT_EQ(all.chosen.size(), 3u);
     for (const Finalist& f : all.chosen) {
         EXPECT_TRUE(f.run.offload.optimizer) << describe_layout(f.run);
-        EXPECT_GT(f.prediction.time.offload, 0);
+        EXPECT_GT(f.step.time.offload, 0);
         const spec::RunSpec read = spec::parse_text(to_config({r, {}, {}, {}}, f), "emitted");
         EXPECT_TRUE(read.offload.optimizer);
         const rehearsal::Rehearsal whole = rehearsal::rehearse(read, target, 1, 0);
         EXPECT_TRUE(whole.fits);
         // Master weights and moments, and what else is offloaded.
-        EXPECT_NEAR(double(whole.memory.offloaded) / f.prediction.offloaded, 1, 0.02);
+        EXPECT_NEAR(double(whole.memory.offloaded) / double(f.step.shown.memory.offloaded), 1, 0.02);
     }
     // A node whose memory is known and too small, or not known.
     Request small_host = r;
@@ -144,9 +144,8 @@ TEST(Plan, IsRehearsedForTheMemoryOfTheClusterFile) {
 }
 
 TEST(Plan, TheKindThatLosesIsTheLargestDifference) {
-    simulate::Prediction a, b;
+    simulate::RehearsedStep a{.seconds = 1, .high = 1.18}, b{.seconds = 1.3};
     a.time.products = 1;
-    a.high = 1.18;
     b.time.products = 1.05;
     b.time.bubble = 0.25;
     const Comparison c = compare(a, b);
@@ -155,6 +154,7 @@ TEST(Plan, TheKindThatLosesIsTheLargestDifference) {
     EXPECT_DOUBLE_EQ(c.difference, 0.25);
     EXPECT_FALSE(c.within_error);
     b.time.bubble = 0.05;
+    b.seconds = 1.1;
     EXPECT_TRUE(compare(a, b).within_error);
 }
 

@@ -16,7 +16,7 @@ namespace tutti::planner {
 
 namespace {
 
-using simulate::Prediction;
+using simulate::RehearsedStep;
 
 std::string line_of(const char* what, double value, double of) {
     return concat(left(what, 34), right(format_count(value), 10), right(of > 0 ? format_percent(value / of) : "", 9),
@@ -24,12 +24,12 @@ std::string line_of(const char* what, double value, double of) {
 }
 
 // The largest kinds of time: "products 61 %, bubble 12 %, exposed tp 9 %".
-std::string where_time_goes(const Prediction& p, size_t count) {
-    auto kinds = simulate::kinds_of(p.time);
+std::string where_time_goes(const RehearsedStep& step, size_t count) {
+    auto kinds = simulate::kinds_of(step.time);
     std::stable_sort(kinds.begin(), kinds.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
     std::string text;
-    for (size_t i = 0; i < std::min(count, kinds.size()) && kinds[i].second > 0.005 * p.seconds(); ++i)
-        text += concat(text.empty() ? "" : ", ", kinds[i].first, " ", std::lround(100 * kinds[i].second / p.seconds()),
+    for (size_t i = 0; i < std::min(count, kinds.size()) && kinds[i].second > 0.005 * step.seconds; ++i)
+        text += concat(text.empty() ? "" : ", ", kinds[i].first, " ", std::lround(100 * kinds[i].second / step.seconds),
                        " %");
     return text;
 }
@@ -79,7 +79,7 @@ std::string render(const Plan& plan) {
         concat(name_of(r.run.model), ", ", format_count(double(models::parameter_count(r.run.model))),
                " parameters, on ", r.gpus, " x ", r.cluster.name, "; global batch ", r.run.train.global_batch, " of ",
                r.run.train.seq_len, " tokens, ", describe_numerics(r.run), "\n\n");
-    const Prediction& best = plan.finalists.chosen.front().prediction;
+    const RehearsedStep& best = plan.finalists.chosen.front().step;
     constexpr size_t kIndent = 33;
     text += concat(right("", 3), right("step", 9), right("MFU", 8), right("memory", 11), "  layout\n");
     const auto below = [](const std::string& line) {
@@ -88,13 +88,13 @@ std::string render(const Plan& plan) {
     int place = 0;
     double most_offloaded = 0;
     for (const Finalist& f : plan.finalists.chosen) {
-        const double offloaded = f.prediction.offloaded;
-        text += concat(right(std::to_string(++place), 3), right(format_time(f.prediction.seconds()), 9),
-                       right(format_percent(f.prediction.share_of_peak(f.prediction.model_causal)), 8),
-                       right(bytes_text(f.bytes()), 11), "  ", wrapped(describe_layout(f.run), kIndent), '\n');
-        text += below(concat(where_time_goes(f.prediction, 3),
+        const auto offloaded = static_cast<double>(f.step.shown.memory.offloaded);
+        text += concat(right(std::to_string(++place), 3), right(format_time(f.seconds()), 9),
+                       right(format_percent(f.step.mfu()), 8), right(bytes_text(f.bytes()), 11), "  ",
+                       wrapped(describe_layout(f.run), kIndent), '\n');
+        text += below(concat(where_time_goes(f.step, 3),
                              offloaded > 0 ? concat("; ", bytes_text(offloaded), " of a device in host memory") : ""));
-        if (place > 1) text += below(render(compare(best, f.prediction)));
+        if (place > 1) text += below(render(compare(best, f.step)));
         most_offloaded = std::max(most_offloaded, offloaded);
     }
     if (most_offloaded > 0 && r.cluster.host_memory <= 0)
@@ -148,18 +148,18 @@ Json to_json(const Plan& plan) {
     const Request& r = plan.request;
     const SearchCounts& g = plan.found.counts;
     Json finalists = Json::array(), dropped = Json::array(), front = Json::array();
-    const Prediction& best = plan.finalists.chosen.front().prediction;
+    const RehearsedStep& best = plan.finalists.chosen.front().step;
     for (const Finalist& f : plan.finalists.chosen) {
-        const Comparison c = compare(best, f.prediction);
-        const Json memory = {{"step_time_s", f.prediction.seconds()},
-                             {"peak_bytes", f.rehearsed.memory.peak()},
-                             {"capacity_bytes", f.rehearsed.memory_capacity},
-                             {"rank", f.rehearsed.rank},
-                             {"place", f.rehearsed.memory.peak_place},
-                             {"memory", rehearsal::to_json(f.rehearsed.memory.at_peak)}};
+        const Comparison c = compare(best, f.step);
+        const Json memory = {{"step_time_s", f.seconds()},
+                             {"peak_bytes", f.bytes()},
+                             {"capacity_bytes", f.step.shown.memory_capacity},
+                             {"rank", f.step.shown.rank},
+                             {"place", f.step.shown.memory.peak_place},
+                             {"memory", rehearsal::to_json(f.step.shown.memory.at_peak)}};
         finalists.push_back({{"layout", describe_layout(f.run)},
                              {"axes", describe_axes(f.run)},
-                             {"predicted", describe(f.prediction)},
+                             {"predicted", describe(f.step)},
                              {"rehearsed", memory},
                              {"slower", c.slower},
                              {"loses_by", c.difference > 0 ? Json(c.kind) : Json(nullptr)},
@@ -214,9 +214,8 @@ Json to_json(const Recipe& recipe) {
 std::string to_config(const Plan& plan, const Finalist& f) {
     const Request& r = plan.request;
     return concat("# Planned for ", r.gpus, " x ", r.cluster.name, ": ", describe_layout(f.run), ".\n# A step takes ",
-                  format_time(f.prediction.seconds()), " (", format_time(f.prediction.seconds() * f.prediction.low),
-                  " to ", format_time(f.prediction.seconds() * f.prediction.high), "), MFU ",
-                  format_percent(f.prediction.share_of_peak(f.prediction.model_causal)), "; a rank needs ",
+                  format_time(f.seconds()), " (", format_time(f.seconds() * f.step.low), " to ",
+                  format_time(f.seconds() * f.step.high), "), MFU ", format_percent(f.step.mfu()), "; a rank needs ",
                   bytes_text(f.bytes()), " (", plan.certified, ").\n# tutti train THIS.toml --ranks ", r.gpus, "\n\n",
                   spec::to_toml(f.run));
 }

@@ -171,13 +171,13 @@ TEST(Price, OfFinalistsIsThatOfTheirRehearsals) {
         if (*held != 0) hold(r.limits, held);
         const rehearsal::Target target = target_of(r);
         for (const Finalist& f : choose(r, search(r, target), shown ? 10 : 3, target).chosen) {
-            of_time.push_back(f.candidate.seconds / f.prediction.seconds());
-            of_memory.push_back(f.candidate.bytes / f.bytes());
+            of_time.push_back(f.candidate.seconds / f.seconds());
+            of_memory.push_back(f.candidate.bytes / double(f.bytes()));
             if (shown)
                 std::printf(
                     "%-14s time %6.3f  memory %6.3f (%+9.2f MB)  %8.3f s %8.2f GB  at %-18s %s, reductions %d\n",
-                    preset, of_time.back(), of_memory.back(), (f.candidate.bytes - f.bytes()) / 1e6,
-                    f.prediction.seconds(), f.bytes() / 1e9, f.rehearsed.memory.peak_place.c_str(),
+                    preset, of_time.back(), of_memory.back(), (f.candidate.bytes - double(f.bytes())) / 1e6,
+                    f.seconds(), double(f.bytes()) / 1e9, f.step.shown.memory.peak_place.c_str(),
                     describe_layout(f.run).c_str(), int(f.run.parallel.reductions));
         }
     }

@@ -224,9 +224,9 @@ TEST(Search, AMicroBatchThatIsTooLargeForAKernelIsPassedOver) {
     EXPECT_TRUE(field_recipe(r, found.chosen.front()).layout);
     spec::RunSpec run = plain_run(r);
     run.train.micro_batch = 32;
-    EXPECT_FALSE(changes(r, price(r, run), run).empty());
+    EXPECT_FALSE(changes(r, rehearsed(r, target_of(r), run), run).empty());
     run.train.micro_batch = 64;
-    EXPECT_THROW(price(r, run), SizeError);
+    EXPECT_THROW(rehearsed(r, target_of(r), run), SizeError);
 }
 
 // Of one sequence, too; then several ranks share it.

@@ -102,24 +102,10 @@ double half_width(const std::vector<std::string>& kinds, bool known_source) {
     return known_source ? known : std::max(known, unseen);
 }
 
-Json describe(const Prediction& p) {
-    Json memory = Json::object(), time = Json::object();
-    for (const PartOfStep& part : kParts) time[part.key] = p.time.*part.seconds;
-    for (int purpose = 0; purpose < kPurposes; ++purpose)
-        memory[std::string(name_of(static_cast<Purpose>(purpose)))] = p.memory[static_cast<Purpose>(purpose)];
-    return {{"step_time_s", p.seconds()},
-            {"step_time_low_s", p.seconds() * p.low},
-            {"step_time_high_s", p.seconds() * p.high},
-            {"tokens_per_s", p.tokens_per_s()},
-            {"tokens_per_s_per_rank", p.tokens_per_s() / p.ranks},
-            {"mfu_causal", p.share_of_peak(p.model_causal)},
-            {"mfu_full", p.share_of_peak(p.model_full)},
-            {"hfu", p.share_of_peak(p.hardware)},
-            {"mfu_of_precision_peak", p.share_of_peak(p.model_causal) * p.peak / p.precision_peak},
-            {"peak_bytes", p.memory.total()},
-            {"offloaded_bytes", std::round(p.offloaded)},
-            {"memory", memory},
-            {"time", time}};
+Json to_json(const StepTime& time) {
+    Json by_kind = Json::object();
+    for (const PartOfStep& part : kParts) by_kind[part.key] = time.*part.seconds;
+    return by_kind;
 }
 
 }  // namespace tutti::simulate

@@ -12,6 +12,7 @@
 #include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
 #include "tutti/parallel/groups.h"
+#include "tutti/rehearsal/present.h"
 #include "tutti/simulate/prediction.h"
 #include "tutti/spec/copies.h"
 #include "tutti/spec/recipe.h"
@@ -174,7 +175,12 @@ RehearsedStep rehearse_on(const spec::RunSpec& run, const rehearsal::Target& tar
                           const std::map<int, double>& slow, bool every_rank) {
     check_machine(run, cluster);
     rehearsal::RankRehearsals of = rehearsal::rehearse_ranks(run, target, ranks, false);
-    RehearsedStep step{.traffic = of.all.front().communication, .offloaded = of.offloaded, .saved = of.saved};
+    RehearsedStep step{.traffic = of.all.front().communication,
+                       .offloaded = of.offloaded,
+                       .saved = of.saved,
+                       .ranks = ranks,
+                       .tokens = static_cast<double>(run.train.global_batch * run.train.seq_len),
+                       .peak = cluster.peak(hardware::peak_name(spec::compute_type_of(run)))};
     std::vector<int> chain;
     std::vector<rehearsal::Program> programs;
     for (size_t i = 0; i < of.chain; ++i) {
@@ -214,18 +220,21 @@ RehearsedStep rehearse_on(const spec::RunSpec& run, const rehearsal::Target& tar
     return step;
 }
 
-Prediction prediction_of(const spec::RunSpec& run, int ranks, const hardware::Cluster& cluster,
-                         const RehearsedStep& step) {
-    Prediction p{.time = step.time, .low = step.low, .high = step.high};
-    p.memory = step.shown.memory.at_peak;
-    p.offloaded = static_cast<double>(step.shown.memory.offloaded);
-    p.ranks = ranks;
-    p.tokens = static_cast<double>(run.train.global_batch * run.train.seq_len);
-    p.model_causal = step.shown.counts.model.causal() * p.tokens;
-    p.model_full = step.shown.counts.model.full() * p.tokens;
-    p.hardware = step.flops;
-    p.peak = p.precision_peak = cluster.peak(hardware::peak_name(spec::compute_type_of(run)));
-    return p;
+Json describe(const RehearsedStep& step) {
+    const MemoryByPurpose& memory = step.shown.memory.at_peak;
+    return {{"step_time_s", step.seconds},
+            {"step_time_low_s", step.seconds * step.low},
+            {"step_time_high_s", step.seconds * step.high},
+            {"tokens_per_s", step.tokens_per_s()},
+            {"tokens_per_s_per_rank", step.tokens_per_s() / step.ranks},
+            {"mfu_causal", step.mfu()},
+            {"mfu_full", step.share_of_peak(step.shown.counts.model.full() * step.tokens)},
+            {"hfu", step.share_of_peak(step.flops)},
+            {"mfu_of_precision_peak", step.mfu()},
+            {"peak_bytes", memory.total()},
+            {"offloaded_bytes", static_cast<double>(step.shown.memory.offloaded)},
+            {"memory", rehearsal::to_json(memory)},
+            {"time", to_json(step.time)}};
 }
 
 HostMemory host_memory(const spec::RunSpec& run, double offloaded_of_rank, double saved_of_rank, int ranks,

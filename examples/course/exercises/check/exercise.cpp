@@ -345,8 +345,9 @@ std::string check_plan(const std::string& file) {
         run.model.layers == 32 && run.model.width == 4096 && run.train.seq_len == 8192 && run.train.global_batch == 512,
         file, ": required llama3-8b with 512 sequences of 8192 tokens");
     const planner::Request request{.run = run, .cluster = hardware::cluster_named("h100"), .gpus = kDevices};
-    const planner::Priced mine = planner::price(request, run);
-    const planner::Priced best = planner::price(request, planner::make_plan(request, 1).finalists.chosen.front().run);
+    const planner::RehearsedRun mine = planner::rehearsed(request, planner::target_of(request), run);
+    const planner::Plan plan = planner::make_plan(request, 1);
+    const planner::RehearsedRun& best = plan.finalists.chosen.front();
     check(mine.fits(), file, ": needs ", format_bytes(mine.bytes()), " of a device");
     check(mine.seconds() <= 1.03 * best.seconds(), file, ": a step takes ", format_time(mine.seconds()),
           "; required at most 3 % more than ", format_time(best.seconds()));
