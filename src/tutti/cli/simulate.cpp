@@ -166,7 +166,7 @@ Json describe(const Answer& x) {
     Json kernels = Json::object();
     for (const auto& [name, seconds] : step.kernels) kernels[name] = seconds;
     Json communication = Json::object();
-    for (const auto& [group, overlap] : overlaps_of(step.timeline))
+    for (const auto& [group, overlap] : step.timeline.overlaps)
         communication[group] = {{"seconds", overlap.seconds}, {"beside_kernels_s", overlap.beside_kernels}};
     const double rate = step.tokens_per_s();
     Json document = {{"step_time_s", step.seconds},
@@ -239,7 +239,7 @@ void print(const Answer& x, std::ostream& text) {
     line("no kernel runs", format_time(step.seconds - compute),
          concat(format_percent(1 - compute / step.seconds), ": exposed communication and waits",
                 r.bubble > 0 ? concat(", ", format_percent(r.bubble), " of them by the schedule") : ""));
-    for (const auto& [group, overlap] : overlaps_of(step.timeline))
+    for (const auto& [group, overlap] : step.timeline.overlaps)
         if (overlap.seconds / positions > 1e-4 * step.seconds)
             line(concat("group ", group), format_time(overlap.seconds / positions),
                  concat(format_percent(overlap.beside_kernels / overlap.seconds), " of it beside kernels"));

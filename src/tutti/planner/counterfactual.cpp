@@ -89,8 +89,8 @@ std::vector<Variant> promising(const Request& r, std::vector<Variant> all) {
     std::vector<std::tuple<bool, double, size_t>> order;
     for (size_t i = 0; i < all.size(); ++i) try {
             spec::validate(all[i].run, r.gpus);
-            const Price price = *pricer.price(all[i].run);
-            order.emplace_back(price.bytes > 1.1 * r.cluster.memory, price.seconds, i);
+            if (const std::optional<Price> price = pricer.price(all[i].run))
+                order.emplace_back(price->bytes > 1.1 * r.cluster.memory, price->seconds, i);
         } catch (const UsageError&) {
             // A change that breaks a rule is none.
         }

@@ -70,13 +70,9 @@ class Recipes {
   private:
     std::optional<Candidate> priced(const spec::RunSpec& run) {
         if (!allowed(r_, run)) return std::nullopt;
-        try {
-            const Price price = *pricer_.price(run);
-            if (price.bytes > r_.cluster.memory) return std::nullopt;
-            return Candidate{run, price.seconds, price.bytes};
-        } catch (const UsageError&) {
-            return std::nullopt;  // the schedule does not exist for these numbers
-        }
+        const std::optional<Price> price = pricer_.price(run);
+        if (!price || price->bytes > r_.cluster.memory) return std::nullopt;
+        return Candidate{run, price->seconds, price->bytes};
     }
 
     // The largest micro batch that fits; activations recomputed where that makes room for a larger one.

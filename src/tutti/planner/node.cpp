@@ -207,19 +207,19 @@ NodePipelines NodeLayouts::pipelines(const Node& node, const LayerProbe& probe, 
                 set_pipeline(pp, schedule, v);
                 replicate(dp, 1);
                 run_.parallel.zero = 0;
-                if (spec::keeps_rules(run_, r_.gpus)) try {
-                        if (!matches(pp, schedule)) return;
-                        Pricer::Bounds least{Pricer::kUnlimited, Pricer::kUnlimited};
-                        for (const int64_t replicas : first_replicas(dp)) {
-                            replicate(dp, replicas);
-                            const Pricer::Bounds bounds = pricer_.bounds(run_, probe);
-                            if (bounds.step < least.step) least = bounds;
-                        }
+                if (spec::keeps_rules(run_, r_.gpus)) {
+                    if (!matches(pp, schedule)) return;
+                    Pricer::Bounds least{Pricer::kUnlimited, Pricer::kUnlimited};
+                    for (const int64_t replicas : first_replicas(dp)) {
+                        replicate(dp, replicas);
+                        const Pricer::Bounds bounds = pricer_.bounds(run_, probe);
+                        if (bounds.step < least.step) least = bounds;
+                    }
+                    if (least.step < Pricer::kUnlimited) {
                         all.pipelines.push_back({node, pp, schedule, v, layouts, least.passes, least.step});
                         return;
-                    } catch (const UsageError&) {
-                        // Such as a schedule that does not exist for these numbers.
                     }
+                }
             }
             if (matches(pp, schedule)) all.against_rules += layouts;
         });

@@ -28,97 +28,82 @@ Pricer::Pricer(const Request& request, const rehearsal::Target& target)
     costs_ = pipeline::forward_costs(model, request.run.train.seq_len);
 }
 
-const schedule::Schedule& Pricer::schedule_of(const spec::ParallelSpec& p, int64_t microbatches) {
-    const auto key = std::tuple(p.pp == 1 ? std::string("1f1b") : p.schedule, p.pp, p.virtual_stages, microbatches);
-    {
-        const std::lock_guard lock(mutex_);
-        const auto known = schedules_.find(key);
-        if (known != schedules_.end()) return known->second;
+namespace {
+
+std::optional<schedule::Schedule> generated(const std::string& kind, int64_t ranks, int64_t chunks,
+                                            int64_t microbatches) {
+    try {
+        return schedule::generate(kind, {.ranks = static_cast<int>(ranks),
+                                         .chunks = static_cast<int>(chunks),
+                                         .microbatches = static_cast<int>(microbatches)});
+    } catch (const UsageError&) {
+        return std::nullopt;
     }
-    auto made = schedule::insert_messages(
-        schedule::generate(std::get<0>(key), {.ranks = static_cast<int>(p.pp),
-                                              .chunks = static_cast<int>(p.virtual_stages),
-                                              .microbatches = static_cast<int>(microbatches)}));
-    const std::lock_guard lock(mutex_);
-    return schedules_.try_emplace(key, std::move(made)).first->second;
+}
+
+}  // namespace
+
+const schedule::Schedule* Pricer::schedule_of(const spec::ParallelSpec& p, int64_t microbatches) {
+    const auto& known = schedules_.get({p.schedule, p.pp, p.virtual_stages, microbatches}, [&] {
+        auto made = generated(p.schedule, p.pp, p.virtual_stages, microbatches);
+        if (made) made = schedule::insert_messages(*made);
+        return made;
+    });
+    return known ? &*known : nullptr;
 }
 
 const Pricer::Layers& Pricer::layers_of(const spec::RunSpec& run, int64_t stages) {
     const bool empty_ends = !run.parallel.stage_layers.empty();
-    const std::lock_guard lock(mutex_);
-    Layers& layers = layers_[{stages, empty_ends}];
-    if (!layers.empty()) return layers;
-    const int64_t all = run.model.layers;
-    if (empty_ends) {
-        for (int64_t s = 0; s < stages; ++s)
-            layers.emplace_back(std::clamp<int64_t>(s - 1, 0, all), std::clamp<int64_t>(s, 0, all));
+    return layers_.get({stages, empty_ends}, [&] {
+        const int64_t all = run.model.layers;
+        Layers layers;
+        if (empty_ends)
+            for (int64_t s = 0; s < stages; ++s)
+                layers.emplace_back(std::clamp<int64_t>(s - 1, 0, all), std::clamp<int64_t>(s, 0, all));
+        else
+            for (const pipeline::Span& span : pipeline::balanced(costs_, static_cast<int>(stages)))
+                layers.emplace_back(static_cast<int64_t>(span.begin == 0 ? 0 : span.begin - 1),
+                                    std::min<int64_t>(static_cast<int64_t>(span.end) - 1, all));
         return layers;
-    }
-    for (const pipeline::Span& span : pipeline::balanced(costs_, static_cast<int>(stages)))
-        layers.emplace_back(static_cast<int64_t>(span.begin == 0 ? 0 : span.begin - 1),
-                            std::min<int64_t>(static_cast<int64_t>(span.end) - 1, all));
-    return layers;
+    });
 }
 
 const Pricer::Shape& Pricer::shape_of_few(const spec::ParallelSpec& p, int64_t ranks, int64_t microbatches) {
-    const std::tuple key(p.schedule, ranks, p.virtual_stages, microbatches);
-    {
-        const std::lock_guard lock(mutex_);
-        const auto known = shapes_.find(key);
-        if (known != shapes_.end()) return known->second;
-    }
-    Shape shape;
-    try {
-        const schedule::Schedule few = schedule::generate(p.schedule, {.ranks = static_cast<int>(ranks),
-                                                                       .chunks = static_cast<int>(p.virtual_stages),
-                                                                       .microbatches = static_cast<int>(microbatches)});
-        const auto timeline = schedule::simulate<double>(few, {});
+    return shapes_.get({p.schedule, ranks, p.virtual_stages, microbatches}, [&] {
+        const auto few = generated(p.schedule, ranks, p.virtual_stages, microbatches);
+        Shape shape{.exists = few.has_value()};
+        if (!few) return shape;
+        const auto timeline = schedule::simulate<double>(*few, {});
         const auto chunks = static_cast<double>(p.virtual_stages);
         shape.idle =
             (timeline.makespan / (3 * chunks) - static_cast<double>(microbatches)) / static_cast<double>(ranks - 1);
-        shape.folded = few.placement == schedule::v_placement(static_cast<int>(ranks));
+        shape.folded = few->placement == schedule::v_placement(static_cast<int>(ranks));
         const int64_t places[] = {0, ranks / 2, ranks - 1};
         for (size_t i = 0; i < 3; ++i) shape.held[i] = timeline.peak_until_w[to_size(places[i])] / chunks;
-    } catch (const UsageError& error) {
-        shape.problem = error.what();
-    }
-    const std::lock_guard lock(mutex_);
-    return shapes_.try_emplace(key, std::move(shape)).first->second;
+        return shape;
+    });
 }
 
-// UsageError for a schedule that does not exist.
-Pricer::Shape Pricer::shape_of(const spec::ParallelSpec& p, int64_t microbatches) {
+Pricer::Shape Pricer::shape_of(const spec::RunSpec& run) {
     constexpr int64_t kRanks = 8, kRounds = 4;  // more ranks and rounds have the same shape
+    const spec::ParallelSpec& p = run.parallel;
     if (p.pp == 1) return {};
+    const int64_t microbatches =
+        run.train.global_batch / (run.train.micro_batch * spec::data_parallel_ranks(p, request_.gpus));
     const int64_t ranks = std::min(p.pp, kRanks);
     Shape shape = shape_of_few(p, ranks, std::clamp<int64_t>(microbatches * ranks / p.pp, 1, kRounds * ranks));
-    check<UsageError>(shape.problem.empty(), shape.problem);
     for (double& held : shape.held)
         held = std::min(static_cast<double>(microbatches),
                         1 + (held - 1) * static_cast<double>(p.pp) / static_cast<double>(ranks));
     return shape;
 }
 
-const MemoryByPurpose& Pricer::state_of_many(const spec::RunSpec& run) const {
-    const auto same = [&](const State& s) {
-        return s.zero == run.parallel.zero && s.optimizer == run.optimizer && s.precision == run.precision &&
-               s.offload == run.offload;
-    };
-    const std::lock_guard lock(mutex_);
-    auto known = std::find_if(states_.begin(), states_.end(), same);
-    if (known == states_.end())
-        return states_
-            .emplace_back(State{run.parallel.zero, run.optimizer, run.precision, run.offload,
-                                optim::state_bytes(Layout::kMany, run)})
-            .bytes;
-    return known->bytes;
-}
-
-Pricer::Layout Pricer::sizes_of(const spec::RunSpec& run, const LayerProbe& probe) const {
+Pricer::Layout Pricer::sizes_of(const spec::RunSpec& run, const LayerProbe& probe) {
     const spec::ParallelSpec& p = run.parallel;
     Layout l{.run = &run, .probe = &probe};
     const auto real = [](int64_t n) { return static_cast<double>(n); };
-    l.state = state_of_many(run);
+    l.state = states_.get({p.zero, run.offload.optimizer, run.offload.params},
+                          [&] { return optim::state_bytes(Layout::kMany, run); });
     const int64_t dp = spec::data_parallel_ranks(p, request_.gpus);
     l.microbatches = real(run.train.global_batch / (run.train.micro_batch * dp));
     l.replicas = real(p.dp_replicate);
@@ -146,13 +131,21 @@ Pricer::Layout Pricer::sizes_of(const spec::RunSpec& run, const LayerProbe& prob
 Pricer::Layout Pricer::layout_of(const spec::RunSpec& run) {
     const spec::ParallelSpec& p = run.parallel;
     Layout l = sizes_of(run, probes_.of(run));
-    l.schedule = &schedule_of(p, static_cast<int64_t>(l.microbatches));
+    l.schedule = schedule_of(p, static_cast<int64_t>(l.microbatches));
+    if (l.schedule == nullptr) return l;
     const schedule::Placement& placement = l.schedule->placement;
     l.layers = &layers_of(run, placement.stages);
     l.tied = run.model.tie_embeddings && placement.rank_of(0, 0) == placement.rank_of(0, placement.stages - 1);
     std::vector<std::vector<int64_t>> numbers(to_size(p.pp));
     for (int s = 0; s < placement.stages; ++s) numbers[to_size(placement.rank_of(0, s))].push_back(s);
     for (std::vector<int64_t>& of_rank : numbers) l.ranks.push_back(position_of(l, std::move(of_rank)));
+    return l;
+}
+
+Pricer::Layout Pricer::layout_of_few(const spec::RunSpec& run, const LayerProbe& probe, const Shape& shape) {
+    Layout l = sizes_of(run, probe);
+    l.layers = &layers_of(run, run.parallel.pp * run.parallel.virtual_stages);
+    l.tied = run.model.tie_embeddings && (run.parallel.pp == 1 || shape.folded);
     return l;
 }
 
@@ -395,11 +388,9 @@ double Pricer::least_reductions(const Layout& l, const Position& at) const {
 }
 
 Pricer::Bounds Pricer::bounds(const spec::RunSpec& run, const LayerProbe& probe) {
-    const spec::ParallelSpec& p = run.parallel;
-    Layout l = sizes_of(run, probe);
-    l.layers = &layers_of(run, p.pp * p.virtual_stages);
-    const Shape shape = shape_of(p, static_cast<int64_t>(l.microbatches));
-    l.tied = run.model.tie_embeddings && (p.pp == 1 || shape.folded);
+    const Shape shape = shape_of(run);
+    if (!shape.exists) return {kUnlimited, kUnlimited};
+    const Layout l = layout_of_few(run, probe, shape);
     double busiest = 0, exposed = 0;
     for (const Position& at : positions_of(l, shape)) {
         double busy = 0;
@@ -421,12 +412,10 @@ double Pricer::seconds_of(const Layout& l, const Shape& shape, double busiest) c
 }
 
 Price Pricer::estimate(const spec::RunSpec& run, const LayerProbe& probe, const Wanted& wanted) {
-    const spec::ParallelSpec& p = run.parallel;
-    Layout l = sizes_of(run, probe);
-    l.layers = &layers_of(run, p.pp * p.virtual_stages);
-    const Shape shape = shape_of(p, static_cast<int64_t>(l.microbatches));
-    l.tied = run.model.tie_embeddings && (p.pp == 1 || shape.folded);
-    if (p.pp == 1) return alone(l);
+    const Shape shape = shape_of(run);
+    check(shape.exists, "an estimate of a schedule that does not exist: ", run.parallel.schedule);
+    const Layout l = layout_of_few(run, probe, shape);
+    if (run.parallel.pp == 1) return alone(l);
     std::array<Position, 3> positions = positions_of(l, shape);
     std::array<Price, 3> prices;  // without what is held beside what microbatches keep
     for (size_t i = 0; i < positions.size(); ++i) {

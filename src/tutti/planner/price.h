@@ -3,11 +3,7 @@
 #pragma once
 
 #include <array>
-#include <deque>
 #include <limits>
-#include <map>
-#include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -15,6 +11,7 @@
 #include <vector>
 
 #include "tutti/base/purpose.h"
+#include "tutti/planner/cache.h"
 #include "tutti/planner/probe.h"
 #include "tutti/planner/request.h"
 #include "tutti/schedule/schedule.h"
@@ -33,20 +30,20 @@ class Pricer {
   public:
     static constexpr double kUnlimited = std::numeric_limits<double>::infinity();
     Pricer(const Request& request, const rehearsal::Target& target);
-    // A run of the request that validate() accepts; nothing where its step takes longer than `limit`. UsageError for a
-    // schedule that does not exist.
+    // A run of the request that keeps the rules. Nothing where its step takes longer than `limit`, its schedule does
+    // not exist for these numbers, or a rank has more values than a kernel takes.
     std::optional<Price> price(const spec::RunSpec& run, double limit = kUnlimited);
     // The same for a search, with a given probe, from the first, the middle and the last position of the pipeline and
     // the timeline of its schedule on at most 8 ranks with equal stages: microseconds. No seconds where it needs more
     // than `memory`, and bytes that are a lower bound where also that is more than `enough`. Where it takes longer than
-    // `limit`, seconds above that and bytes that are lower bounds.
+    // `limit`, seconds above that and bytes that are lower bounds. Requires that bounds() are not kUnlimited.
     struct Wanted {
         double memory = kUnlimited, enough = kUnlimited, limit = kUnlimited;
     };
     Price estimate(const spec::RunSpec& run, const LayerProbe& probe, const Wanted& wanted);
     Price estimate(const spec::RunSpec& run, const LayerProbe& probe) { return estimate(run, probe, {}); }
     // Seconds that estimate() does not fall below: those of its passes, and with data parallelism as the run has it,
-    // whose last microbatch takes no less than the reductions of a rank.
+    // whose last microbatch takes no less than the reductions of a rank. kUnlimited: its schedule does not exist.
     struct Bounds {
         double passes = 0, step = 0;
     };
@@ -86,34 +83,28 @@ class Pricer {
     };
     class Walk;      // of one rank (price_walk.h)
     class Pipeline;  // of all ranks
-    struct State {   // what a run keeps of Layout::kMany values
-        int64_t zero = 0;
-        spec::OptimizerSpec optimizer;
-        spec::PrecisionSpec precision;
-        spec::OffloadSpec offload;
-        MemoryByPurpose bytes;
-    };
     // A schedule with equal stages, as it is on a few ranks.
     struct Shape {
         double idle = 0;                         // of the first rank, in microbatches of a rank, over the other ranks
         bool folded = false;                     // in a V
         std::array<double, 3> held = {1, 1, 1};  // most microbatches that the first, middle and last rank keep
-        std::string problem = {};                // why it does not exist
+        bool exists = true;
     };
 
     using Layers = std::vector<std::pair<int64_t, int64_t>>;  // begin, end by stage
 
-    const MemoryByPurpose& state_of_many(const spec::RunSpec& run) const;
-    Layout sizes_of(const spec::RunSpec& run, const LayerProbe& probe) const;
-    Layout layout_of(const spec::RunSpec& run);
+    Layout sizes_of(const spec::RunSpec& run, const LayerProbe& probe);
+    Layout layout_of(const spec::RunSpec& run);  // without ranks where its schedule does not exist
+    Layout layout_of_few(const spec::RunSpec& run, const LayerProbe& probe, const Shape& shape);
+    std::optional<Price> price_pipeline(const spec::RunSpec& run, double limit);
     static bool alike(const Layout& layout, int64_t a, int64_t b);
     static Stage stage_of(const Layout& layout, int64_t index);
     static void add_passes(Stage& stage, double hidden);
     static Position position_of(const Layout& layout, std::vector<int64_t> numbers);
     static std::array<Position, 3> positions_of(const Layout& layout, const Shape& shape);
-    const schedule::Schedule& schedule_of(const spec::ParallelSpec& p, int64_t microbatches);
+    const schedule::Schedule* schedule_of(const spec::ParallelSpec& p, int64_t microbatches);
     const Shape& shape_of_few(const spec::ParallelSpec& p, int64_t ranks, int64_t microbatches);
-    Shape shape_of(const spec::ParallelSpec& p, int64_t microbatches);
+    Shape shape_of(const spec::RunSpec& run);
     const Layers& layers_of(const spec::RunSpec& run, int64_t stages);
     double add_data_parallelism(const Layout& layout, Stage& stage) const;
     double first_gathers(const Layout& layout, const Position& position) const;
@@ -130,12 +121,13 @@ class Pricer {
     simulate::MachinePrices prices_;
     Probes probes_;
     std::vector<double> costs_;  // of the model's modules, as the engine balances stages
-    // What was made stays where it is.
-    mutable std::mutex mutex_;
-    mutable std::deque<State> states_;
-    std::map<std::tuple<std::string, int64_t, int64_t, int64_t>, schedule::Schedule> schedules_;
-    std::map<std::tuple<std::string, int64_t, int64_t, int64_t>, Shape> shapes_;
-    std::map<std::pair<int64_t, bool>, Layers> layers_;
+    // Of Layout::kMany values: by ZeRO, offload of the optimizer, offload of weights.
+    Cache<std::tuple<int64_t, bool, bool>, MemoryByPurpose> states_;
+    // Kind, ranks, virtual stages, microbatches; nothing: there is no such schedule.
+    using Dimensions = std::tuple<std::string, int64_t, int64_t, int64_t>;
+    Cache<Dimensions, std::optional<schedule::Schedule>> schedules_;
+    Cache<Dimensions, Shape> shapes_;
+    Cache<std::pair<int64_t, bool>, Layers> layers_;
 };
 
 }  // namespace tutti::planner

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/base/error.h"
+#include "tutti/base/size_error.h"
 #include "tutti/base/to_size.h"
 #include "tutti/pipeline/executor.h"
 #include "tutti/planner/price_walk.h"
@@ -171,11 +171,18 @@ class Pricer::Pipeline {
 };
 
 std::optional<Price> Pricer::price(const spec::RunSpec& run, double limit) {
-    if (run.parallel.pp == 1) {
+    try {
+        if (run.parallel.pp > 1) return price_pipeline(run, limit);
         const Price price = estimate(run, probes_.of(run));
         return price.seconds > limit ? std::nullopt : std::optional(price);
+    } catch (const SizeError&) {
+        return std::nullopt;
     }
+}
+
+std::optional<Price> Pricer::price_pipeline(const spec::RunSpec& run, double limit) {
     const Layout l = layout_of(run);
+    if (l.schedule == nullptr) return std::nullopt;
     double before = 0, ends = 0, updated = 0;
     for (const Position& at : l.ranks) {
         double busy = 0;

@@ -351,32 +351,28 @@ const Probes::Known& Probes::known(const spec::RunSpec& run, bool splits, bool b
                                       run.offload.activations ? 1 : 0,
                                       splits ? 1 : 0,
                                       both ? 1 : 0};
-    {
-        const std::lock_guard lock(mutex_);
-        const auto found = known_.find(key);
-        if (found != known_.end()) return *found->second;
-    }
-    auto made = std::make_unique<Known>();
-    LayerProbe& exact = made->exact;
-    if (both) {
-        exact = known(run, true, false).exact;
-        const LayerProbe& whole = known(run, false, false).exact;
-        exact.embedding.backward = whole.embedding.backward;
-        exact.head.backward = whole.head.backward;
-        for (size_t k = 0; k < exact.kinds.size(); ++k) exact.kinds[k].backward = whole.kinds[k].backward;
-    } else {
-        exact = probe(run, splits);
-    }
-    made->rough = exact;
-    join_pieces(made->rough.embedding);
-    join_pieces(made->rough.head);
-    for (UnitProbe& kind : made->rough.kinds) join_pieces(kind);
-    const std::lock_guard lock(mutex_);
-    return *known_.try_emplace(key, std::move(made)).first->second;
+    return known_.get(key, [&] {
+        Known made;
+        LayerProbe& exact = made.exact;
+        if (both) {
+            exact = known(run, true, false).exact;
+            const LayerProbe& whole = known(run, false, false).exact;
+            exact.embedding.backward = whole.embedding.backward;
+            exact.head.backward = whole.head.backward;
+            for (size_t k = 0; k < exact.kinds.size(); ++k) exact.kinds[k].backward = whole.kinds[k].backward;
+        } else {
+            exact = probe(run, splits);
+        }
+        made.rough = exact;
+        join_pieces(made.rough.embedding);
+        join_pieces(made.rough.head);
+        for (UnitProbe& kind : made.rough.kinds) join_pieces(kind);
+        return made;
+    });
 }
 
 size_t Probes::rehearsed() const {
-    return to_size(std::ranges::count_if(known_, [](const auto& entry) { return entry.first.back() == 0; }));
+    return to_size(std::ranges::count_if(known_.values(), [](const auto& entry) { return entry.first.back() == 0; }));
 }
 
 LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {

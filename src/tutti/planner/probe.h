@@ -5,11 +5,9 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
-#include <memory>
-#include <mutex>
 #include <vector>
 
+#include "tutti/planner/cache.h"
 #include "tutti/rehearsal/rehearse.h"
 #include "tutti/simulate/timeline.h"
 
@@ -75,8 +73,7 @@ class Probes {
     rehearsal::Target target_;
     simulate::TimelinePrices prices_;
     int ranks_;
-    std::mutex mutex_;  // of known_
-    std::map<std::vector<int64_t>, std::unique_ptr<const Known>> known_;
+    Cache<std::vector<int64_t>, Known> known_;
 };
 
 // Whether all weight gradients of a schedule have actions of their own; some of DualPipeV have.

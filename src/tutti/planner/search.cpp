@@ -453,13 +453,8 @@ class Search {
     // A proposal with its price, if it takes no longer than `limit`. One that does not fit takes for ever.
     std::optional<Candidate> priced(Candidate c, double limit) {
         c.run.parallel.reductions = 1;
-        std::optional<Price> price;
-        try {
-            price = pricer_.price(c.run, limit);
-        } catch (const UsageError&) {
-            return std::nullopt;  // a schedule of fewer microbatches was proposed in its place, and this one deadlocks
-        }
-        if (!price) return std::nullopt;
+        std::optional<Price> price = pricer_.price(c.run, limit);
+        if (!price) return std::nullopt;  // or a schedule of fewer microbatches was proposed, and this one deadlocks
         if (price->bytes > capacity_ || !layouts_.on_host(c.run, *price)) {
             c.seconds = kNever;
             c.bytes = price->bytes;

@@ -174,10 +174,12 @@ class Layout {
                 calls.seconds += static_cast<double>(rank.times_run[c]) * rank.seconds[c];
             }
             std::map<std::string, double>& waited_for = timeline.waited_for.emplace_back();
-            std::map<std::string, Overlap>& overlaps = timeline.overlaps.emplace_back();
             for (size_t n = 0; n < names_.size(); ++n) {
                 if (rank.waited_for[n] > 0) waited_for[names_[n]] = rank.waited_for[n];
-                if (rank.overlaps[n].seconds > 0) overlaps[names_[n]] = rank.overlaps[n];
+                if (rank.overlaps[n].seconds <= 0) continue;
+                Overlap& of_all = timeline.overlaps[names_[n]];
+                of_all.seconds += rank.overlaps[n].seconds;
+                of_all.beside_kernels += rank.overlaps[n].beside_kernels;
             }
             timeline.of_place.push_back(std::move(rank.of_place));
             timeline.spans.push_back(std::move(rank.spans));
@@ -386,16 +388,6 @@ Timeline lay_out(const std::vector<Program>& programs, const TimelinePrices& pri
     std::vector<int> ranks(programs.size());
     std::iota(ranks.begin(), ranks.end(), 0);
     return lay_out(ranks, programs, prices, with_spans);
-}
-
-std::map<std::string, Overlap> overlaps_of(const Timeline& timeline) {
-    std::map<std::string, Overlap> sums;
-    for (const auto& of_rank : timeline.overlaps)
-        for (const auto& [group, overlap] : of_rank) {
-            sums[group].seconds += overlap.seconds;
-            sums[group].beside_kernels += overlap.beside_kernels;
-        }
-    return sums;
 }
 
 double on_cores(const Timeline& timeline, int cores) {

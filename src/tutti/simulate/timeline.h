@@ -67,15 +67,13 @@ struct Timeline {
     std::vector<double> waited;  // of each rank
     // Of each rank: seconds waited by group, copies from and to the host as "host", the host itself as "launches".
     std::vector<std::map<std::string, double>> waited_for;
-    std::vector<std::map<std::string, Overlap>> overlaps;  // of each rank: by group, of the operations waited for
-    std::vector<std::vector<double>> of_place;             // of each rank: seconds by place of its program
-    std::map<std::string, Calls> kernels;                  // by entry, of all ranks
+    std::map<std::string, Overlap> overlaps;    // by group, of the operations that ranks waited for
+    std::vector<std::vector<double>> of_place;  // of each rank: seconds by place of its program
+    std::map<std::string, Calls> kernels;       // by entry, of all ranks
     // Of each rank, when asked for; memory as the program samples it, again in each repetition.
     std::vector<std::vector<TimedSpan>> spans;
     std::vector<std::vector<TimedMemory>> memory;
 };
-
-std::map<std::string, Overlap> overlaps_of(const Timeline& timeline);  // by group, of all ranks laid out
 
 // `programs`: of the given ranks of the world, one each. Ranks that are not given are assumed to begin operations with
 // the others. Collectives that a step begins and does not wait for, gathers of the updated weights, are those of the

@@ -83,7 +83,7 @@ TEST(Timelines, OverlapIsTheTimeOfKernelsBesideAnOperation) {
         const auto program = [&] {
             return ByHand({0, 1}).k(1).b(Kind::all_gather, 0).k(before_wait).w(Kind::all_gather, 0).k(3).program;
         };
-        return overlaps_of(lay_out({program(), program()}, prices(operation, true), false)).at("all");
+        return lay_out({program(), program()}, prices(operation, true), false).overlaps.at("all");
     };
     for (const auto& [operation, before_wait, beside] :
          std::vector<std::array<double, 3>>{{1.5, 2, 1.5}, {2.5, 2, 2}, {1.5, 0, 0}}) {
@@ -364,7 +364,7 @@ Timeline step_on_h100(const std::vector<std::string>& layout, int ranks, bool wi
 }
 
 double share_beside_kernels(const Timeline& timeline, const std::string& group) {
-    const Overlap overlap = overlaps_of(timeline).at(group);
+    const Overlap overlap = timeline.overlaps.at(group);
     return overlap.beside_kernels / overlap.seconds;
 }
 
