@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -148,6 +149,72 @@ TEST(CommandLine, WrongValuesAreRefused) {
                          "--max-shard-size: required a size in bytes, or in KB, MB or GB such as 500MB, got 1e3"));
     EXPECT_TRUE(contains(tutti({"simulate", "c.toml", "--for", "h100", "--profile", "p.json"}).err,
                          "--profile and --for exclude each other"));
+}
+
+// The number that an option has set; nothing for an option without one.
+std::optional<double> number_of(const Option::Target& target) {
+    return std::visit(
+        []<class T>(T* value) -> std::optional<double> {
+            if constexpr (std::is_arithmetic_v<T> && !std::same_as<T, bool>) return static_cast<double>(*value);
+            if constexpr (std::same_as<T, std::optional<int>> || std::same_as<T, std::optional<int64_t>>)
+                return static_cast<double>(value->value_or(-1));
+            return std::nullopt;
+        },
+        target);
+}
+
+void read_decimal_numbers(const Command& whole, const Command& command, std::vector<std::string> words, int& tried) {
+    words.push_back(command.name);
+    for (const Command& below : command.commands) read_decimal_numbers(whole, below, words, tried);
+    for (const Option& option : command.options) {
+        const auto* range = std::get_if<Between>(&option.rule);
+        EXPECT_FALSE(std::holds_alternative<std::monostate>(option.rule) && number_of(option.target))
+            << joined(words, " ") << ' ' << option.name << " has no bounds";
+        if (range == nullptr) continue;
+        std::vector<std::string> line = words;
+        for (const Option& other : command.options)
+            if (other.required && &other != &option)
+                add_words(command, other.name.substr(0, other.name.find(',')), line);
+        const std::string name = option.name.substr(0, option.name.find(','));
+        if (name.starts_with('-')) line.push_back(name);
+        const double number = range->high < 12 ? range->high : std::max(range->low, 12.0);
+        const std::string digits = format_fixed(number, number == std::floor(number) ? 0 : 3);
+        const auto parse_with = [&](const std::string& value) {
+            std::vector<const char*> all;
+            for (const std::string& word : line) all.push_back(word.c_str());
+            all.push_back(value.c_str());
+            parse(whole, "", static_cast<int>(all.size()), all.data());
+        };
+        try {
+            parse_with("0" + digits);
+        } catch (const UsageError& error) {  // without what it stands beside; the numbers are read before
+            EXPECT_FALSE(contains(error.what(), ": required ")) << joined(line, " ") << error.what();
+        }
+        EXPECT_EQ(number_of(option.target), std::stod(digits)) << joined(line, " ") << " 0" << digits;
+        for (const char* form : {"0x", "+", " ", "1_", "1'"}) try {
+                parse_with(form + digits);
+                ADD_FAILURE() << joined(line, " ") << ' ' << form << digits;
+            } catch (const UsageError& error) {
+                EXPECT_TRUE(contains(error.what(), ": required a ")) << joined(line, " ") << error.what();
+            }
+        ++tried;
+    }
+}
+
+// 012 is no octal number: 12 ranks, not 10.
+TEST(CommandLine, NumbersAreDecimal) {
+    Arguments arguments;
+    std::ostringstream out, err;
+    const Io io{out, err};
+    int tried = 0;
+    const Command whole = program(arguments, io);
+    read_decimal_numbers(whole, whole, {}, tried);
+    EXPECT_GT(tried, 50);
+    ConvertArguments& convert = arguments.convert;
+    const std::vector<const char*> words = {"tutti", "convert", "--from",           "a",
+                                            "--to",  "b",       "--max-shard-size", "010KB"};
+    parse(whole, "", static_cast<int>(words.size()), words.data());
+    EXPECT_EQ(convert.max_shard_size, 10000);
 }
 
 void refuse_empty_values(const Command& command, std::vector<std::string> words, int& tried) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "tutti/base/digits.h"
 #include "tutti/base/error.h"
 #include "tutti/base/units.h"
 #include "tutti/spec/nearest.h"
@@ -12,17 +13,19 @@ namespace tutti::cli {
 
 namespace {
 
-// A T from `low` to `high`; CLI::Range lets nan pass.
+// A T from `low` to `high`, in decimal digits: CLI11 reads 010 as 8, 0x10 as 16, and skips a blank before them.
 template <class T>
 CLI::Validator number_in(Between range) {
     const auto low = static_cast<T>(range.low), high = static_cast<T>(range.high);
-    const auto problem = [low, high](const std::string& text) {
-        T x = 0;
-        const bool inside = CLI::detail::lexical_cast(text, x) && x >= low && x <= high;
+    const auto to_decimal = [low, high](std::string& text) {
+        const std::optional<T> x = parse_number<T>(text);
         const char* kind = std::is_integral_v<T> ? "a whole number" : "a number";
-        return inside ? "" : concat("required ", kind, " from ", low, " to ", high, ", got ", text);
+        if (!x || !(*x >= low && *x <= high))  // nan is not inside
+            return concat("required ", kind, " from ", low, " to ", high, ", got ", text);
+        if constexpr (std::is_integral_v<T>) text = std::to_string(*x);
+        return std::string();
     };
-    return {problem, concat("in [", low, " - ", high, "]"), "number_in"};
+    return {to_decimal, concat("in [", low, " - ", high, "]"), "number_in"};
 }
 
 // An empty value, as of a variable of the shell that is not set, would count as an option that is not given.
@@ -44,8 +47,12 @@ CLI::Validator one_of(const Choices& choices) {
 CLI::Validator byte_count() {
     const auto to_bytes = [](std::string& text) {
         const std::string given = text;
+        const size_t end = std::min(text.find_first_not_of("0123456789"), text.size());
         try {
-            if (CLI::AsSizeValue(true)(text).empty()) return std::string();
+            if (const auto number = parse_number<uint64_t>(given.substr(0, end))) {
+                text = concat(*number, given.substr(end));
+                if (CLI::AsSizeValue(true)(text).empty()) return std::string();
+            }
         } catch (const CLI::ValidationError&) {
         }
         return concat("required a size in bytes, or in KB, MB or GB such as 500MB, got ", given);
@@ -85,7 +92,7 @@ void add_option(CLI::App& command, const Option& option) {
     if (std::holds_alternative<ByteCount>(option.rule)) added->transform(byte_count());
     if (const auto* range = std::get_if<Between>(&option.rule)) {
         const bool whole = !std::holds_alternative<double*>(option.target);
-        added->check(whole ? number_in<int64_t>(*range) : number_in<double>(*range));
+        added->transform(whole ? number_in<int64_t>(*range) : number_in<double>(*range));
     }
     added->transform(not_empty());  // before the checks
 }
