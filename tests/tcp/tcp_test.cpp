@@ -244,6 +244,29 @@ TEST_F(TcpRun, FourVariablesAreALaunch) {
     EXPECT_EQ(logged("processes"), logged("threads"));
 }
 
+// A rank that refuses its config, before it meets the others: they end with its reason, not at comm.timeout_s, which is
+// longer here than a wait of this test.
+TEST_F(TcpRun, ARefusalBeforeTheRanksMeetIsHeard) {
+    const std::vector<std::string> patient = {"--set", "comm.timeout_s=1000"};
+    for (const int refuses : {0, 2}) {
+        for (int rank = 0; rank < 4; ++rank) {
+            std::vector<std::string> more = patient;
+            if (rank == refuses) more.insert(more.end(), {"--set", "train.stepz=3"});
+            start(rank, torchrun(rank, 4), train("refused", more));
+        }
+        EXPECT_EQ(wait(refuses), 2) << output(refuses);
+        EXPECT_NE(output(refuses).find("unknown key train.stepz"), std::string::npos) << output(refuses);
+        expect_named(4, refuses, "rank " + std::to_string(refuses) + " failed: --set train.stepz=3: unknown key");
+        EXPECT_FALSE(fs::exists(folder_ / "refused"));
+    }
+    for (int rank = 0; rank < 4; ++rank)  // all refuse: each says so itself
+        start(rank, torchrun(rank, 4), train("refused", {"--set", "train.stepz=3"}));
+    for (int rank = 0; rank < 4; ++rank) {
+        EXPECT_EQ(wait(rank), 2) << output(rank);
+        EXPECT_NE(output(rank).find("unknown key train.stepz"), std::string::npos) << output(rank);
+    }
+}
+
 // A scheduler that starts a dying run again and again must come to an end.
 TEST_F(TcpRun, StartsWithoutACheckpointAreCounted) {
     const Variables in_a_job = {{"SLURM_JOB_ID", "7"}};

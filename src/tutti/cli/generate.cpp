@@ -12,6 +12,7 @@
 #include "tutti/base/to_size.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cli/text_model.h"
+#include "tutti/comm/run.h"
 #include "tutti/data/data_set.h"
 #include "tutti/data/text_stream.h"
 
@@ -187,7 +188,8 @@ void generate_on(const GenerateArguments& arguments, const std::vector<std::stri
 int generate(const GenerateArguments& arguments, const Io& io) {
     const comm::Launch launch = comm::detect_launcher(comm::process_environment());
     const int ranks = ranks_of(arguments, launch);
-    const std::vector<std::string> prompts = prompt_texts(arguments);
+    std::vector<std::string> prompts;
+    comm::before_ranks_meet(launch, {}, [&] { prompts = prompt_texts(arguments); });
     warn_of_threads(io, launch, arguments.threads, ranks);
     comm::run(launch, ranks, {},
               [&](comm::World& world) { generate_on(arguments, prompts, world, comm::local_rank(launch, world), io); });

@@ -12,6 +12,7 @@
 #include "tutti/base/json.h"
 #include "tutti/cli/forecast.h"
 #include "tutti/cli/stop_signals.h"
+#include "tutti/comm/run.h"
 #include "tutti/comm/tcp/file_service.h"
 #include "tutti/launch/verdict.h"
 #include "tutti/models/flops.h"
@@ -90,9 +91,11 @@ int train(const TrainArguments& arguments, const Io& io) {
     train::TrainOptions options;
     options.launch = comm::detect_launcher(comm::process_environment());
     options.ranks = options.launch.ranks(arguments.ranks);
-    options.run = read_run(arguments, options.ranks, true);
-    check_resume(arguments.resume);
     options.out = arguments.out.empty() ? run_directory_of(arguments) : arguments.out;
+    comm::before_ranks_meet(options.launch, {.run_directory = options.out}, [&] {
+        options.run = read_run(arguments, options.ranks, true);
+        check_resume(arguments.resume);
+    });
     options.resume = arguments.resume;
     options.force = arguments.force;
     options.console = &io.text();

@@ -9,6 +9,7 @@
 #include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/forecast.h"
+#include "tutti/comm/run.h"
 #include "tutti/spec/stages.h"
 #include "tutti/spec/validate.h"
 #include "tutti/train/precision_lab.h"
@@ -104,10 +105,14 @@ int verify(const VerifyArguments& arguments, const Io& io) {
     options.force = arguments.force;
     options.console = &io.text();
     options.terminal = io.text_terminal();
-    const spec::RunSpec run = read_run(arguments, options.ranks, true);
+    spec::RunSpec run;
+    std::vector<spec::RunSpec> stages;
+    comm::before_ranks_meet(options.launch, {}, [&] {
+        run = read_run(arguments, options.ranks, true);
+        stages = spec::stages_of(run);
+        for (const spec::RunSpec& stage : stages) spec::validate(train::one_rank_of(stage), 1);
+    });
     warn_of_threads(io, options.launch, run.train.threads, options.ranks);
-    const std::vector<spec::RunSpec> stages = spec::stages_of(run);
-    for (const spec::RunSpec& stage : stages) spec::validate(train::one_rank_of(stage), 1);
 
     bool differs = false;
     Json documents = Json::array();

@@ -1,10 +1,17 @@
 #include "tutti/comm/run.h"
 
+#include <algorithm>
+#include <exception>
+#include <filesystem>
+
 #include "tutti/comm/mpi/mpi_world.h"
+#include "tutti/comm/tcp/secret.h"
 #include "tutti/comm/tcp/tcp_world.h"
 #include "tutti/comm/threads/thread_world.h"
 
 namespace tutti::comm {
+
+namespace fs = std::filesystem;
 
 namespace {
 
@@ -52,6 +59,29 @@ void run(const Launch& launch, int ranks, const WorldOptions& options, const std
     check<UsageError>(starts_mpi, "comm.backend = \"mpi\", but ", name_of(launch.launcher), " (", launch.evidence,
                       ") starts no MPI: comm.backend = \"tcp\" or \"auto\" meets over TCP");
     run_mpi(launch, options, body);
+}
+
+void before_ranks_meet(const Launch& launch, const WorldOptions& options, const std::function<void()>& prepare) {
+    try {
+        prepare();
+    } catch (const std::exception&) {
+        constexpr double kLongest = 10;  // for the others to come, who may have gone already
+        const bool others_wait = launch.size > 1 && launch.launcher != Launcher::tutti && !over_mpi(launch, options);
+        const std::exception_ptr refusal = std::current_exception();
+        WorldOptions of_refusal = options;
+        of_refusal.timeout_s = std::min(options.timeout_s, kLongest);
+        const bool is_new = !options.run_directory.empty() && !fs::exists(options.run_directory);
+        try {
+            if (others_wait) run_tcp(launch, of_refusal, [&](World&) { std::rethrow_exception(refusal); });
+        } catch (const std::exception&) {  // the refusal, or why no rank has heard of it: thrown is the refusal
+        }
+        if (is_new && launch.rank == 0) {  // a secret of the ranks' meeting alone
+            std::error_code error;
+            fs::remove(fs::path(options.run_directory) / tcp::kSecretFile, error);
+            fs::remove(options.run_directory, error);
+        }
+        throw;
+    }
 }
 
 }  // namespace tutti::comm

@@ -14,4 +14,9 @@ namespace tutti::comm {
 // this process. UsageError where launcher and backend do not fit.
 void run(const Launch& launch, int ranks, const WorldOptions& options, const std::function<void(World&)>& body);
 
+// What a process does before it meets the other ranks, such as reading its config. Where `prepare` throws, the ranks
+// that meet over TCP end with the reason at once; else they would wait options.timeout_s for this one. Launchers of MPI
+// end them by themselves, and so does `tutti launch`. Throws what `prepare` throws.
+void before_ranks_meet(const Launch& launch, const WorldOptions& options, const std::function<void()>& prepare);
+
 }  // namespace tutti::comm

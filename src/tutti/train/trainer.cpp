@@ -594,13 +594,13 @@ TrainOutcome train_stages(Session& session) {
 }  // namespace
 
 TrainOutcome train(const TrainOptions& options) {
-    check_device(options.run.train.device);
     check<UsageError>(!options.out.empty(), "a run needs a directory: give --out DIR");
     TrainOutcome outcome;
     SharedData data;
     comm::WorldOptions of_world = engine::world_options(options.run, options.out + "/flight");
     of_world.stop = options.stop;
     of_world.run_directory = options.out;
+    comm::before_ranks_meet(options.launch, of_world, [&] { check_device(options.run.train.device); });
     comm::run(options.launch, options.ranks, of_world, [&](comm::World& world) {
         world.set_starting(true);
         // Ranks that are threads leave with the process.

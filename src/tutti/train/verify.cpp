@@ -423,9 +423,12 @@ VerifyOutcome verify(const VerifyOptions& options) {
         options.run.model.moe.aux_loss != "global",
         "[model] moe.aux_loss = \"global\": the loads of a step so far are those of the microbatches that ",
         "pass at once, and one rank has them one by one, so there is nothing to compare; set microbatch");
-    check_device(options.run.train.device);
     Console console(options.launch.rank == 0 ? options.console : nullptr, options.terminal, 0);
-    const auto data = open_data(options.run, console, false);
+    std::optional<data::DataSet> data;
+    comm::before_ranks_meet(options.launch, engine::world_options(options.run, ""), [&] {
+        check_device(options.run.train.device);
+        data = open_data(options.run, console, false);
+    });
     const engine::MakeBatches batches = engine::training_batches(options.run, data ? &*data : nullptr);
     spec::RunSpec alone = one_rank_of(options.run);
     VerifyOutcome outcome;
