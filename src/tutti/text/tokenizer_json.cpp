@@ -359,13 +359,20 @@ std::string tokenizer_json(const ByteLevelModel& model) {
 
 namespace {
 
-// GPT2Tokenizer of transformers makes its pre-tokenizer from this flag; other classes take that of tokenizer.json.
+// These classes of transformers make their pre-tokenizer from the flag, where an absent one is false; others take that
+// of tokenizer.json.
 void check_prefix_space(const FilesBeside& beside, const ByteLevelModel& model, const std::string& path) {
+    const std::string name = beside.tokenizer_class();
+    const auto is_made_by = [&](const char* known) { return name.starts_with(known); };
+    constexpr const char* kClasses[] = {"GPT2Tokenizer",    "Qwen2Tokenizer",  "Qwen3_5Tokenizer", "GPTNeoXTokenizer",
+                                        "CodeGenTokenizer", "CohereTokenizer", "RobertaTokenizer"};
+    if (std::ranges::none_of(kClasses, is_made_by)) return;
     const auto flag = beside.flag("add_prefix_space");
-    if (!flag || !beside.tokenizer_class().starts_with("GPT2Tokenizer")) return;
-    check<DataError>(*flag == model.add_prefix_space, path,
-                     ": tokenizer_config.json beside it has add_prefix_space = ", *flag,
-                     ", its own pre_tokenizer the opposite; make both the same");
+    const char* said = !flag   ? "no add_prefix_space, which is false"
+                       : *flag ? "add_prefix_space = true"
+                               : "add_prefix_space = false";
+    check<DataError>(flag.value_or(false) == model.add_prefix_space, path, ": tokenizer_config.json beside it has ",
+                     said, " for the class ", name, ", its own pre_tokenizer the opposite; make both the same");
 }
 
 }  // namespace

@@ -199,8 +199,32 @@ TEST(TokenizerJson, TokensOfTheFilesBesideItCount) {
     std::filesystem::remove(folder.path("added_tokens.json"));
     folder.write("tokenizer_config.json", R"({"split_special_tokens": true})");
     EXPECT_EQ(missing("split_special_tokens = true", refused()), "");
-    folder.write("tokenizer_config.json", R"({"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": true})");
-    EXPECT_EQ(missing("has add_prefix_space = 1, its own pre_tokenizer the opposite", refused()), "");
+}
+
+// The classes that make their own pre-tokenizer, as transformers 5.24 does: with the flag, where an absent one is
+// false.
+TEST(FilesBeside, TheSpaceBeforeATextIsThatOfTheClass) {
+    const ScratchFolder folder;
+    Json file = small_file();
+    for (const bool before : {false, true}) {
+        file["pre_tokenizer"]["add_prefix_space"] = before;
+        const std::string path = folder.write("tokenizer.json", file.dump());
+        for (const char* name :
+             {"GPT2Tokenizer", "GPT2TokenizerFast", "Qwen2Tokenizer", "Qwen2TokenizerFast", "Qwen3_5Tokenizer",
+              "GPTNeoXTokenizerFast", "PreTrainedTokenizerFast", "LlamaTokenizer"}) {
+            const bool by_class = name[0] == 'G' || name[0] == 'Q';
+            for (const auto& [text, flag] : {std::pair{"", false},
+                                             {", \"add_prefix_space\": false", false},
+                                             {", \"add_prefix_space\": true", true}}) {
+                folder.write("tokenizer_config.json", concat("{\"tokenizer_class\": \"", name, "\"", text, "}"));
+                const std::string message = message_of<DataError>([&] { make_tokenizer(path); });
+                if (by_class && flag != before)
+                    EXPECT_NE(message.find(", its own pre_tokenizer the opposite"), std::string::npos) << name << text;
+                else
+                    EXPECT_EQ(message, "nothing was thrown") << name << text;
+            }
+        }
+    }
 }
 
 // A text of all bytes, valid UTF-8 or not, has the ids of the tokenizer "bytes" and decodes to itself.
