@@ -177,6 +177,9 @@ TEST(Jsonl, DamagedRecords) {
     EXPECT_EQ(missing("needs the field \"text\", or \"prompt\" and \"completion\"; it has prompt, content",
                       refused("{\"prompt\": \"a\", \"content\": \"b\"}")),
               "");
+    EXPECT_EQ(missing("a.jsonl:1: a record has the field \"text\", or \"prompt\" and \"completion\"; it has all three",
+                      refused("{\"prompt\": \"a\", \"completion\": \"b\", \"text\": \"ab\"}")),
+              "");
     EXPECT_EQ(missing("a.jsonl:2: a record needs the field \"text\", or", refused("\n{\"txt\": \"a\"}")), "");
     EXPECT_EQ(missing("data.text_field", refused("{\"txt\": \"a\"}")), "");
     EXPECT_EQ(missing("no token is a target, so there is nothing to learn",

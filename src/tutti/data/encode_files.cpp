@@ -175,8 +175,14 @@ Record parsed(const Job& job, const std::string& field) {
             throw DataError(concat(place(job), ": \"", key, "\" must be a text, is of type ", value.type_name()));
         return value.get<std::string>();
     };
+    const bool has_prompt = json.contains("prompt") && json.contains("completion");
+    const bool one_of_them = field == "prompt" || field == "completion";  // asked for by name
+    if (json.contains(field) && has_prompt && !one_of_them)
+        throw DataError(concat(place(job), ": a record has the field \"", field, "\", or \"prompt\" and \"completion\"",
+                               "; it has all three, of which only the first would count all tokens as targets: leave ",
+                               "\"", field, "\" or the other two out"));
     if (json.contains(field)) return {"", text_of(field)};
-    if (json.contains("prompt") && json.contains("completion")) return {text_of("prompt"), text_of("completion")};
+    if (has_prompt) return {text_of("prompt"), text_of("completion")};
     const std::string keys = joined(json.items(), ", ", &Json::Member::key);
     throw DataError(concat(place(job), ": a record needs the field \"", field,
                            "\", or \"prompt\" and \"completion\"; it has ", keys.empty() ? "none" : keys,
