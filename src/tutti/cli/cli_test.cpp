@@ -627,8 +627,32 @@ TEST(Bench, GemmIsOneDocument) {
     const Ran sizes = tutti({"bench", "gemm", "--dtype", "f32", "--seconds", "0.01", "--threads", "1", "--sizes",
                              "3x5x7,64x32x16", "--json"});
     EXPECT_EQ(Json::parse(sizes.out)["rows"][1]["flops"].get<double>(), 2.0 * 64 * 32 * 16) << sizes.err;
-    for (const char* wrong : {"", "3x5", "3x5x0", "3x5x7x9", "axbxc", "3x5x7,,", "99999999x1x1"})
+    for (const char* wrong : {"", "3x5", "3x5x0", "3x5x7x9", "axbxc", "3x5x7,,", "99999999x1x1", "+3x5x7", " 3x5x7",
+                              "3x5x7, 3x5x8", "3x5x7,3x5x7"})
         EXPECT_EQ(tutti({"bench", "gemm", "--sizes", wrong}).code, 2) << wrong;
+}
+
+// Lists on a command line: no element is empty, blank at an end, or there twice.
+TEST(CommandLine, ListsHaveElementsOfTheirOwn) {
+    const std::pair<std::vector<std::string>, std::string> lists[] = {
+        {{"plan", "--model", "llama3-8b", "--cluster", "h100", "--gpus", "8", "--global-batch", "8", "--without"},
+         "pp,cp"},
+        {{"rehearse", "--model", "llama-tiny", "--vary"}, "parallel.zero=0,1"},
+        {{"bench", "gemm", "--sizes"}, "3x5x7,3x5x8"}};
+    for (const auto& [words, list] : lists) {
+        const size_t comma = list.find(',');
+        const std::string first = list.substr(0, comma), last = list.substr(comma + 1);
+        const std::string value = first.substr(first.find('=') == std::string::npos ? 0 : first.find('=') + 1);
+        for (const std::string& wrong :
+             {first + ",", first + ",," + last, first + ", " + last, first + " ," + last, list + "," + value}) {
+            std::vector<std::string> line = words;
+            line.push_back(wrong);
+            const Ran r = tutti(line);
+            EXPECT_EQ(r.code, 2) << wrong;
+            EXPECT_TRUE(contains(r.err, "none empty, and no blanks") || contains(r.err, value + " is given twice"))
+                << r.err;
+        }
+    }
 }
 
 // No message of 64 MiB fits a share of a millisecond.
@@ -693,6 +717,8 @@ TEST(Bench, StepIsTheDefinitionOfMfu) {
     // A model that knows nothing loses ln V a token, and less after having seen the batch.
     EXPECT_NEAR(d["first_loss"].get<double>(), std::log(V), 0.1);
     EXPECT_LT(d["last_loss"].get<double>(), d["first_loss"].get<double>());
+    // The fewest steps take longer than the time that was asked for, which is said.
+    EXPECT_TRUE(contains(d["notes"].dump(), "--seconds 0.01 is less than the fewest runs take"));
     EXPECT_EQ(tutti({"bench", "step", "--set", "model.widht=1"}).code, 2);
     EXPECT_EQ(tutti({"bench", "step", "--set", "data.train=text.txt"}).code, 2);  // not read, so refused
 }

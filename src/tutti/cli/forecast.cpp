@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "tutti/base/elements.h"
 #include "tutti/base/error.h"
-#include "tutti/base/split.h"
 #include "tutti/base/to_size.h"
 #include "tutti/device/device.h"
 #include "tutti/simulate/rehearsed.h"
@@ -153,7 +153,7 @@ std::vector<std::string> settings_of(const std::string& vary) {
     check<UsageError>(equals != std::string::npos && equals + 1 < vary.size(), "--vary ", vary,
                       ": required section.key=A,B, such as parallel.zero=0,1,2,3");
     std::vector<std::string> settings;
-    for (const std::string_view value : split(std::string_view(vary).substr(equals + 1), ','))
+    for (const std::string_view value : different_elements("--vary", std::string_view(vary).substr(equals + 1)))
         settings.push_back(concat(vary.substr(0, equals + 1), value));
     return settings;
 }

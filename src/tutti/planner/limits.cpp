@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "tutti/base/digits.h"
+#include "tutti/base/elements.h"
 #include "tutti/base/error.h"
 #include "tutti/base/lower_case.h"
 #include "tutti/planner/rules.h"
@@ -50,10 +51,8 @@ void leave_out(Limits& limits, const std::string& words) {
     const std::vector<std::string> names = schedule_names();
     known.insert(known.end(), names.begin(), names.end());
     std::vector<std::string> left = limits.schedules.empty() ? names : limits.schedules;
-    const std::vector<std::string> all = words_of(words);
-    check<UsageError>(!all.empty(), "--without \"", words, "\": required parts of a layout, such as offload,cp");
-    for (const std::string& given : all) {
-        const std::string word = lower_case(given);
+    for (const std::string_view given : different_elements("--without", words)) {
+        const std::string word = lower_case(std::string(given));
         if (word == "offload") limits.offload = false;
         for (const auto& [axis, values] : kAxes)
             if (word == axis) limits.*values = {1};

@@ -73,7 +73,11 @@ int bench(const BenchArguments& arguments, const Io& io) {
                << bench.ctx.kernels.attention_implementations() << ", " << format_bytes(bench.device->free_bytes())
                << " of memory available\n"
                << std::endl;
-    const BenchResult result = benchmark_of(arguments.kind).run(bench);
+    BenchResult result = benchmark_of(arguments.kind).run(bench);
+    const double over = -bench.seconds_left();
+    if (arguments.seconds > 0 && over > arguments.seconds)
+        bench.note(result, concat("--seconds ", arguments.seconds, " is less than the fewest runs take: this took ",
+                                  format_duration(arguments.seconds + over)));
     io.print(document_of(bench, result));
     return 0;
 }

@@ -1,9 +1,11 @@
 // cli/bench/predicted_products.cpp: `tutti bench gemm --cluster`: the products of the sweep on a machine that is not
 // here.
+#include <algorithm>
 #include <cmath>
 
+#include "tutti/base/digits.h"
+#include "tutti/base/elements.h"
 #include "tutti/base/error.h"
-#include "tutti/base/split.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/bench/bench.h"
 #include "tutti/cli/io.h"
@@ -15,18 +17,14 @@ namespace tutti::cli {
 std::vector<diagnose::GemmShape> products_of(const std::string& sizes) {
     constexpr int64_t kMost = 1 << 20;
     std::vector<diagnose::GemmShape> products;
-    for (const std::string_view part : split(sizes, ',')) {
-        const std::string item(part);
-        std::istringstream in(item);
-        int64_t m = 0, k = 0, n = 0;
-        char first = 0, second = 0;
-        in >> m >> first >> k >> second >> n;
-        const auto legal = [](int64_t side) { return side >= 1 && side <= kMost; };
-        check<UsageError>(
-            !in.fail() && in.peek() == EOF && first == 'x' && second == 'x' && legal(m) && legal(k) && legal(n),
-            "--sizes ", item, ": required MxKxN, the sides of (M, K) x (K, N), each from 1 to ", kMost,
-            ", such as 256x4096x4096");
-        products.push_back({item, m, n, k});
+    for (const std::string_view item : different_elements("--sizes", sizes)) {
+        std::vector<int64_t> sides;
+        for (const std::string_view side : split(item, 'x')) sides.push_back(parse_number<int64_t>(side).value_or(0));
+        const bool legal = std::ranges::all_of(sides, [](int64_t side) { return side >= 1 && side <= kMost; });
+        check<UsageError>(sides.size() == 3 && legal, "--sizes ", item,
+                          ": required MxKxN, the sides of (M, K) x (K, N), each from 1 to ", kMost,
+                          ", such as 256x4096x4096");
+        products.push_back({std::string(item), sides[0], sides[2], sides[1]});
     }
     return products;
 }
