@@ -622,9 +622,10 @@ class ConfigKeys(unittest.TestCase):
             parts += [(*where, key) for key, value in part.items()
                       if isinstance(value, dict) and (where or key.startswith("rope_"))]
             for key, value in part.items():
-                if key in self.IGNORED or isinstance(value, dict) or key.startswith("_") or key.endswith("token_id"):
+                if key in self.IGNORED or key.startswith("_") or key.endswith("token_id"):
                     continue
-                for change in ["absent", *self.changes(value, layers)]:
+                null = [None] if value is not None else []
+                for change in ["absent", *null, *self.changes(value, layers)]:
                     changed = json.loads(json.dumps(config))
                     target = self.inside(changed, where)
                     target.pop(key) if change == "absent" else target.update({key: change})

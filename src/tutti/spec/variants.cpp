@@ -115,7 +115,7 @@ void read_exaone4(Keys&, ModelSpec& m) {
 
 // The class makes the sliding layers' theta its own default where a file has transformers 4's keys.
 void read_olmo3(Keys& keys, ModelSpec& m) {
-    if (!keys.has("rope_parameters")) {
+    if (keys.take("rope_parameters") == nullptr) {
         if (m.rope_theta != 500000)
             keys.problem("rope_theta",
                          "layers with a window have 500000 whatever this key says; this Tutti reads "
@@ -127,7 +127,7 @@ void read_olmo3(Keys& keys, ModelSpec& m) {
 
 void read_gemma3(Keys& keys, ModelSpec& m) {
     const double local = keys.number_or("rope_local_base_freq", 10000);
-    if (!keys.has("rope_parameters")) m.window_rope_theta = local;
+    if (keys.take("rope_parameters") == nullptr) m.window_rope_theta = local;
     if (m.window == 0 || (m.window_rope_theta == m.rope_theta && m.rope_scaling.factor == 0)) m.window_rope_theta = 0;
 }
 
@@ -326,7 +326,7 @@ std::vector<Row> make_rows() {
         {.names = {.name = "ministral3", .architecture = "Ministral3ForCausalLM"},
          .head_dim = 128,
          .tied = Tied::required,
-         .rope = {.growth = true},
+         .rope = {.growth = true, .required = true},
          .windows = Windows::all,
          .write = write_ministral3},
         {.names = {.name = "seed_oss", .architecture = "SeedOssForCausalLM"},
@@ -345,7 +345,7 @@ std::vector<Row> make_rows() {
              {.name = "gpt_oss", .architecture = "GptOssForCausalLM", .router = "router", .experts_together = true},
          .set = set_gpt_oss,
          .head_dim = 64,
-         .rope = {.theta = 150000, .partial = 0},
+         .rope = {.theta = 150000, .partial = 0, .required = true},
          .windows = Windows::others,
          .period = 2,
          .booleans = {{"attention_bias", &ModelSpec::qkv_bias, true},

@@ -332,6 +332,34 @@ TEST(HfConfig, UnknownTypesNameTheNearest) {
 }
 
 // What the classes of the rows of spec/variants.h do not read, or Tutti lacks, is refused where it says something.
+// GptOssConfig makes YaRN of a file whose rope_parameters are absent or null: a model without scaling has to say so.
+TEST(HfConfig, GptOssWithoutScalingIsWrittenAsSuch) {
+    const ModelSpec m =
+        read(llama_text("gpt_oss", R"("sliding_window":4,"num_local_experts":4,"num_experts_per_tok":2,)"
+                                   R"("rope_parameters":{"rope_type":"default","rope_theta":100.0})"));
+    const std::string text = to_hf_config(m, DType::f32);
+    EXPECT_EQ(Json::parse(text)["rope_parameters"], (Json{{"rope_type", "default"}, {"rope_theta", 100.0}})) << text;
+    EXPECT_EQ(read(text), m);
+}
+
+// transformers takes null for absent wherever a key about RoPE may be absent.
+TEST(HfConfig, NullOfRopeIsAbsent) {
+    int read_both = 0;
+    for (const std::string& type : hf_model_types()) {
+        const std::string gemma = type.starts_with("gemma")
+                                      ? R"("query_pre_attn_scalar":16,"attn_logit_softcapping":null,)"
+                                        R"("final_logit_softcapping":null,)"
+                                      : "";
+        const std::string more = gemma + R"("sliding_window":4)";
+        if (error_of(llama_text(type, more)) != "accepted") continue;
+        ++read_both;
+        for (const char* key : {"rope_parameters", "rope_scaling"})
+            EXPECT_EQ(read(llama_text(type, concat(more, ",\"", key, "\":null"))), read(llama_text(type, more)))
+                << type << ": " << key;
+    }
+    EXPECT_GE(read_both, 5);
+}
+
 TEST(HfConfig, VariantsRefuseWhatTheyCannotHonour) {
     const auto refuses = [](const char* type, const std::string& more, const std::string& key) {
         const std::string error = error_of(llama_text(type, more));
@@ -346,6 +374,13 @@ TEST(HfConfig, VariantsRefuseWhatTheyCannotHonour) {
     refuses("gemma2", gemma2 + R"("attn_logit_softcapping":null)", "final_logit_softcapping: required");
     refuses("gemma3_text", gemma2 + R"("attn_logit_softcapping":0.5)", "attn_logit_softcapping = 0.5");
     refuses("olmo2", R"("clip_qkv":5.0)", "clip_qkv = 5");
+    const std::string gpt_oss = R"("sliding_window":4,"num_local_experts":4,"num_experts_per_tok":2,)";
+    refuses("gpt_oss", gpt_oss + R"("swiglu_limit":7)", "rope_parameters: required");
+    refuses("gpt_oss", gpt_oss + R"("rope_parameters":null)", "rope_parameters = null: required");
+    const std::string yarn = R"("rope_parameters":{"rope_type":"yarn","factor":4.0,"rope_theta":100.0)";
+    EXPECT_EQ(error_of(llama_text("gpt_oss", gpt_oss + yarn + "}")), "accepted");
+    refuses("gpt_oss", gpt_oss + yarn + R"(,"truncate":null})",
+            "rope_parameters: truncate = null: must be true or false");
     refuses("olmo3", R"("sliding_window":4,"rope_theta":10000)", "rope_theta = 10000");
     refuses("phi3", R"("attention_bias":true)", "attention_bias = true");
     refuses("phi3", R"("rope_scaling":{"type":"longrope","short_factor":[1],"long_factor":[1]})",

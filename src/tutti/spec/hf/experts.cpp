@@ -91,6 +91,10 @@ void write_gpt_oss(const ModelSpec& m, Json& json) {
     json["num_local_experts"] = e.experts;
     json["num_experts_per_tok"] = e.top_k;
     json["swiglu_limit"] = m.gate_limit;
+    if (m.rope_scaling.factor == 0) {  // the class makes YaRN of a file without the object
+        json["rope_parameters"] = Json{{"rope_type", "default"}, {"rope_theta", m.rope_theta}};
+        for (const char* key : {"rope_scaling", "rope_theta"}) json.erase(key);
+    }
     json["output_router_logits"] = e.aux_loss == "all_layers";
     json["router_aux_loss_coef"] = e.aux_coef;
 }

@@ -114,6 +114,8 @@ bool Keys::boolean(const std::string& key) {
 
 bool Keys::boolean_or(const std::string& key, bool absent) {
     const Json* value = take(key);
+    // null is false to a class that does not refuse it.
+    if (value == nullptr && absent && has(key)) return problem(key, "must be true or false"), absent;
     if (value == nullptr) return absent;
     if (value->is_boolean()) return value->get<bool>();
     return problem(key, "must be true or false"), absent;
@@ -285,7 +287,7 @@ void read_rope(Keys& keys, ModelSpec& m, const RopeKeys& known, const std::strin
         for (const char* kind : {"full_attention", "sliding_attention"}) both.take(kind);
         both.refuse_the_rest(false);
     }
-    if (known.growth && !any) keys.problem("rope_parameters", "required");
+    if (known.required && !any) keys.problem("rope_parameters", "required");
 }
 
 void read_sizes(Keys& keys, ModelSpec& m, int64_t head_dim, const char* epsilon, int64_t layers) {

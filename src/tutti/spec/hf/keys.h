@@ -87,6 +87,7 @@ struct RopeKeys {
     bool growth = false;         // llama_4_scaling_beta
     bool mrope = false;          // mrope_section and mrope_interleaved, which change nothing for a text's positions
     bool mscales = false;        // yarn's mscale and mscale_all_dim also scale the scores
+    bool required = false;       // the class makes a scaling of its own of a file without the object
 };
 // Reads rope_theta and rope_scaling of transformers 4 or rope_parameters of 5 into rope_* and query_growth of the
 // model, whose head_dim and max_positions are set; with by_layer_kind also into window_rope_theta.
