@@ -1,4 +1,4 @@
-// base/ceil_div.h: how many parts of `b` hold `a`; a >= 0, b > 0.
+// base/ceil_div.h: division and multiples, rounded up; a >= 0, b > 0.
 #pragma once
 
 #include <cstdint>
@@ -6,5 +6,6 @@
 namespace tutti {
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+constexpr int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
 }  // namespace tutti

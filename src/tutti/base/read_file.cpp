@@ -10,6 +10,7 @@
 #include <system_error>
 #include <utility>
 
+#include "tutti/base/ceil_div.h"
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
 
@@ -119,7 +120,7 @@ void MappedFile::release() noexcept {
 
 void MappedFile::forget(int64_t offset, int64_t size) const noexcept {
     const auto page = static_cast<int64_t>(::sysconf(_SC_PAGESIZE));
-    const int64_t begin = (offset + page - 1) / page * page, end = (offset + size) / page * page;
+    const int64_t begin = round_up(offset, page), end = (offset + size) / page * page;
     if (begin < end) ::madvise(const_cast<std::byte*>(bytes_.data()) + begin, to_size(end - begin), MADV_DONTNEED);
 }
 

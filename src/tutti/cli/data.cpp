@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 
+#include "tutti/base/ceil_div.h"
 #include "tutti/base/digits.h"
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
@@ -365,7 +366,7 @@ void print(const Content& c, std::ostream& out) {
         const int64_t count = c.lengths.buckets[k];
         if (count == 0 || c.lengths.documents < 2) continue;
         std::string bar;
-        for (int64_t i = 0; i < (40 * count + most - 1) / most; ++i) bar += "━";
+        for (int64_t i = 0; i < ceil_div(40 * count, most); ++i) bar += "━";
         const uint64_t from = uint64_t{1} << k;
         out << "  " << right(concat(from, " .. ", 2 * from - 1), 24) << "  " << right(std::to_string(count), 10) << ' '
             << bar << '\n';

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "tutti/base/ceil_div.h"
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
 #include "tutti/device/device.h"
@@ -15,7 +16,7 @@ namespace {
 int64_t rounded(int64_t bytes) {
     constexpr int64_t kGrain = 256, kPage = 4096;
     const int64_t to = FreeSpace::is_large(bytes) ? kPage : kGrain;
-    return std::max((bytes + to - 1) / to * to, kGrain);
+    return std::max(round_up(bytes, to), kGrain);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // engine/passes.cpp: the passes of a step and their batches, for every algorithm (algorithms.h), and of an evaluation.
 #include <limits>
 
+#include "tutti/base/ceil_div.h"
 #include "tutti/base/to_size.h"
 #include "tutti/engine/algorithms.h"
 #include "tutti/ops/ops.h"
@@ -95,7 +96,7 @@ std::optional<double> evaluate(Engine& s, Batches& source, int64_t batches, cons
     ops::Sum losses(s.ctx);
     ExactSum rows;
     const comm::Communicator& dp = s.groups.over(mesh::kDp);
-    const int64_t rank = dp.rank(), ranks = dp.size(), rounds = (batches + ranks - 1) / ranks;
+    const int64_t rank = dp.rank(), ranks = dp.size(), rounds = ceil_div(batches, ranks);
     // In parts between which a stop is heard: of 8 rounds for each stage, so that filling a pipeline costs a ninth.
     const int64_t part = 8 * s.pipeline.stages();
     for (int64_t first = 0; first < rounds; first += part) {

@@ -2,6 +2,7 @@
 // kernels of every processor.
 #pragma once
 
+#include "tutti/base/ceil_div.h"
 #include "tutti/base/float8.h"
 #include "tutti/kernels/scale_layout.h"
 
@@ -50,8 +51,8 @@ struct GroupGrid {
           R(R_),
           C(C_),
           layout(layout_) {}
-    constexpr int64_t down() const { return (R + rows - 1) / rows; }
-    constexpr int64_t across() const { return (C + columns - 1) / columns; }
+    constexpr int64_t down() const { return ceil_div(R, rows); }
+    constexpr int64_t across() const { return ceil_div(C, columns); }
     constexpr int64_t at(int64_t i, int64_t j, bool transposed) const {
         return transposed ? scale_place(layout, j, i, across(), down()) : scale_place(layout, i, j, down(), across());
     }

@@ -3,11 +3,10 @@
 // of cuBLASLt's scaling modes (CUDA 13, cuBLAS documentation, "Narrow Precision Data Types Usage").
 #pragma once
 
+#include "tutti/base/ceil_div.h"
 #include "tutti/kernels/kernel_table.h"
 
 namespace tutti::kernels {
-
-constexpr int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 // Divisors in memory, padding included.
 constexpr int64_t scale_values(ScaleLayout layout, int64_t R, int64_t C) {

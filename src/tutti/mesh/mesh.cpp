@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "tutti/base/ceil_div.h"
 #include "tutti/base/to_size.h"
 
 namespace tutti::mesh {
@@ -110,7 +111,7 @@ struct Cut {
 
 Cut cut(const Mesh& mesh, int rank, const Shard& shard, const Shape& global, std::string_view name) {
     const int64_t parts = mesh.size(shard.axes), section = global[shard.dim] / shard.sections;
-    const int64_t units = (section + shard.grain - 1) / shard.grain;
+    const int64_t units = ceil_div(section, shard.grain);
     check<UsageError>(section * shard.sections == global[shard.dim], name, " ", global, ": dim ", shard.dim, " has no ",
                       shard.sections, " equal sections");
     if (parts == 1 && !shard.padded) return {section, 0, section};
@@ -120,7 +121,7 @@ Cut cut(const Mesh& mesh, int rank, const Shard& shard, const Shape& global, std
                                 " values to cut over ", parts, " ranks of axis ", name_of(shard.axes),
                                 "; the axis must divide the size",
                                 shard.grain > 1 ? concat(" in steps of ", shard.grain) : ""));
-    const int64_t local = (units + parts - 1) / parts * shard.grain;
+    const int64_t local = ceil_div(units, parts) * shard.grain;
     const int64_t first = std::min(section, local * mesh.coordinate(rank, shard.axes));
     return {local, first, std::min(local, section - first)};
 }

@@ -5,8 +5,8 @@
 #include <numeric>
 #include <utility>
 
+#include "tutti/base/ceil_div.h"
 #include "tutti/base/to_size.h"
-#include "tutti/kernels/scale_layout.h"
 
 namespace tutti::nn {
 
@@ -138,7 +138,7 @@ namespace {
 // Pads d.rows and sets the order of the R rows that arrive.
 void order_rows(ops::Context& ctx, const Tensor& arriving, int64_t R, int64_t multiple, Dispatch& d) {
     int64_t padded = 0;
-    for (int64_t& rows : d.rows) padded += rows = kernels::round_up(rows, multiple);
+    for (int64_t& rows : d.rows) padded += rows = round_up(rows, multiple);
     ops::Arrivals arrivals = ops::order_arrivals(ctx, arriving, R, multiple, padded);
     d.order = std::move(arrivals.order);
     d.places = std::move(arrivals.places);

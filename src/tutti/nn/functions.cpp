@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "tutti/base/ceil_div.h"
 #include "tutti/base/to_size.h"
 #include "tutti/nn/collectives.h"
 #include "tutti/nn/context_attention.h"
@@ -203,7 +204,7 @@ Tensor padded(ops::Context& ctx, const Tensor& x, int64_t tokens) {
 template <class Normed>
 Var with_all_heads(Tape& tape, const Var& x, comm::Communicator& ranks, int64_t head_dim, const Normed& normed_of) {
     ops::Context& ctx = tape.context();
-    const int64_t T = x.value.dim(1), P = ranks.size(), tokens = (T + P - 1) / P * P;
+    const int64_t T = x.value.dim(1), P = ranks.size(), tokens = round_up(T, P);
     check<UsageError>(tokens == T || !tape.recording(), "a norm over all heads: ", T,
                       " tokens of a sequence on a rank must be a multiple of tp = ", P);
     Var heads = split_heads(tape, x, head_dim);

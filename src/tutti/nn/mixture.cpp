@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "tutti/base/ceil_div.h"
 #include "tutti/base/to_size.h"
 #include "tutti/nn/collectives.h"
 #include "tutti/nn/dispatch.h"
@@ -368,7 +369,7 @@ Var mixture(Tape& tape, const Var& x, const MixtureLayer& l, const Batch& batch)
     Var rows = reshape(tape, shares ? copy_to_region(tape, x, *tp.ranks) : x, {N, C});
     if (shares) rows = take_rows(tape, rows, first, count);
     const Var logits = logits_of(tape, rows, l.router);
-    const OwnRows own{tp.sequence && tp.ranks ? N * p : first, count, shares ? (N + P - 1) / P : N};
+    const OwnRows own{tp.sequence && tp.ranks ? N * p : first, count, shares ? ceil_div(N, P) : N};
     Routes routes = begin_route(tape, logits.value, l, batch, own);
     // These run while the host waits for the numbers.
     if (l.into_latent) rows = linear(tape, rows, {*l.into_latent, nullptr});

@@ -1,6 +1,7 @@
 // ops/loss.cpp: what a model does with logits: losses with their gradients, and sampling.
 #include <algorithm>
 
+#include "tutti/base/ceil_div.h"
 #include "tutti/ops/ops.h"
 #include "tutti/ops/weight_forms.h"
 
@@ -11,8 +12,8 @@ using kernels::KernelTable;
 
 int64_t loss_chunk_rows(int64_t rows, int64_t row_bytes, int64_t chunk_bytes) {
     const int64_t fit = std::max<int64_t>(64, chunk_bytes / std::max<int64_t>(1, row_bytes));
-    const int64_t chunks = std::max<int64_t>(1, (rows + fit - 1) / fit);
-    return std::min(rows, ((rows + chunks - 1) / chunks + 63) / 64 * 64);
+    const int64_t chunks = std::max<int64_t>(1, ceil_div(rows, fit));
+    return std::min(rows, round_up(ceil_div(rows, chunks), 64));
 }
 
 LinearCrossEntropy linear_cross_entropy(Context& ctx, const Tensor& x, const Operand& head, const Tensor& targets,

@@ -1,5 +1,6 @@
 #include "tutti/ops/quantize.h"
 
+#include "tutti/base/ceil_div.h"
 #include "tutti/base/to_size.h"
 #include "tutti/kernels/scale_layout.h"
 #include "tutti/ops/ops.h"
@@ -10,7 +11,7 @@ using kernels::KernelTable;
 
 namespace {
 
-int64_t groups_of(int64_t size, int64_t group) { return group > 0 ? (size + group - 1) / group : size > 0 ? 1 : 0; }
+int64_t groups_of(int64_t size, int64_t group) { return group > 0 ? ceil_div(size, group) : size > 0 ? 1 : 0; }
 
 struct Matrix {
     int64_t rows, columns;

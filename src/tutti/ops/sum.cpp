@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "tutti/base/ceil_div.h"
 #include "tutti/base/size_error.h"
 #include "tutti/ops/ops.h"
 
@@ -40,7 +41,7 @@ void Sum::add_squares(const Tensor& x) {
                 cast(ctx_, x.narrow(0, begin, std::min(kPart, x.numel() - begin)), DType::f32, Purpose::workspace));
         return;
     }
-    const int64_t blocks = (x.numel() + kernels::kSumBlock - 1) / kernels::kSumBlock;
+    const int64_t blocks = ceil_div(x.numel(), kernels::kSumBlock);
     const Tensor sums = empty(ctx_, {blocks}, DType::f64, Purpose::workspace);
     call(ctx_, &KernelTable::sums_of_squares, "sums_of_squares", x, sums);
     add(sums);

@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <tuple>
 
+#include "tutti/base/ceil_div.h"
 #include "tutti/base/error.h"
 #include "tutti/base/stochastic.h"
 #include "tutti/optim/rule.h"
@@ -55,7 +56,7 @@ kernels::OptimizerPiece part_of(const kernels::OptimizerPiece& piece, int64_t be
     };
     for (View* x : {&p.master, &p.gradient, &p.value, &p.m.values, &p.v.values, &p.update}) narrow(*x, begin, n);
     constexpr int64_t kBlock = kernels::kStateBlock;
-    for (View* x : {&p.m.largest, &p.v.largest}) narrow(*x, begin / kBlock, (n + kBlock - 1) / kBlock);
+    for (View* x : {&p.m.largest, &p.v.largest}) narrow(*x, begin / kBlock, ceil_div(n, kBlock));
     p.elements = elements;
     return p;
 }

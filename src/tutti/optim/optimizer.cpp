@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "tutti/base/ceil_div.h"
 #include "tutti/base/error.h"
 #include "tutti/ops/ops.h"
 
@@ -19,7 +20,7 @@ bool divides_rows(const StateField& field, const Shape& parameter) {
 
 // A field's values as a global tensor: (..., K / per) where blocks divide rows, else flat.
 Shape shape_of(const StateField& field, const Shape& parameter) {
-    if (!divides_rows(field, parameter)) return {(parameter.numel() + field.per - 1) / field.per};
+    if (!divides_rows(field, parameter)) return {ceil_div(parameter.numel(), field.per)};
     Shape shape = parameter;
     shape[-1] /= field.per;
     return shape;
@@ -37,7 +38,7 @@ std::vector<mesh::HeldBlock> blocks_of(const StateField& field, const ParameterS
                           ", and this layout cuts at elements ", begin, " and ", end,
                           "; choose parallel.tp so that each rank has multiples of ", per,
                           ", or another storage of the optimizer, such as optimizer.m and v = \"bf16\"");
-        return (end - begin + per - 1) / per;
+        return ceil_div(end - begin, per);
     };
     int64_t at = 0;
     if (divides_rows(field, global)) {

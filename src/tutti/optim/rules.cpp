@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "tutti/base/ceil_div.h"
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
 #include "tutti/spec/fields.h"
@@ -105,7 +106,7 @@ MemoryByPurpose state_bytes(const std::vector<Parameter*>& parameters, const spe
         bytes[Purpose::gradients] += values * size_of(spec::gradient_dtype(run));
         if (masters && !is_f32) bytes[Purpose::optimizer] += values * size_of(DType::f32);
         for (const StateField& field : rules.of(*p).state(*p))
-            bytes[Purpose::optimizer] += (values + field.per - 1) / field.per * size_of(field.dtype);
+            bytes[Purpose::optimizer] += ceil_div(values, field.per) * size_of(field.dtype);
     }
     return bytes;
 }

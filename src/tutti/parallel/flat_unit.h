@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tutti/autograd/parameter.h"
+#include "tutti/base/ceil_div.h"
 #include "tutti/comm/communicator.h"
 #include "tutti/kernels/kernel_table.h"
 #include "tutti/optim/rule.h"
@@ -37,7 +38,7 @@ struct FlatLayout {
 // Values of a shard of `end` values, padded where they are shared out.
 inline int64_t shard_size(int64_t end, int64_t shards, int64_t grain = 1) {
     const int64_t multiple = shards > 1 ? shards * std::lcm(kShardGrain, grain) : 1;
-    return (end + multiple - 1) / multiple * multiple / shards;
+    return round_up(end, multiple) / shards;
 }
 
 // `grain`: parameters and shards begin at multiples of so many values, and of kParameterGrain and kShardGrain.
@@ -46,7 +47,7 @@ inline FlatLayout flat_layout(const std::vector<int64_t>& sizes, int64_t shards,
     int64_t end = 0;
     const auto pad_to = [&](int64_t multiple) {
         const int64_t begin = end;
-        end = (end + multiple - 1) / multiple * multiple;
+        end = round_up(end, multiple);
         if (end > begin) layout.gaps.push_back({begin, end - begin});
     };
     for (const int64_t size : sizes) {

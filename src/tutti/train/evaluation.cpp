@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tutti/base/ceil_div.h"
 #include "tutti/data/sampler.h"
 #include "tutti/engine/step.h"
 
@@ -17,7 +18,7 @@ std::optional<Evaluation> evaluation_of(engine::Engine& engine, const data::Toke
     const int64_t micro = std::min(train.micro_batch, windows);
     const engine::BatchShard share = engine::share_of(engine.groups);
     const auto source = engine::token_batches(*engine.device, sampler, micro, micro * share.ranks, share, 0, windows);
-    const auto loss = engine::evaluate(engine, *source, (windows + micro - 1) / micro, stops);
+    const auto loss = engine::evaluate(engine, *source, ceil_div(windows, micro), stops);
     if (!loss) return std::nullopt;
     return Evaluation{*loss, windows};
 }

@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "tutti/base/ceil_div.h"
 #include "tutti/base/dynamic_map.h"
 #include "tutti/base/to_size.h"
 #include "tutti/kernels/kernel_table.h"
@@ -141,7 +142,7 @@ class Conversion {
         int64_t held = 0;
         for (const HeldBlock& h : slice.blocks) held += h.block.numel();
         const auto largest = std::find_if(other_.begin(), other_.end(), [&](const TensorSlice& other) {
-            return other.name == largest_of(slice.name) && other.values.numel() == (held + kBlock - 1) / kBlock &&
+            return other.name == largest_of(slice.name) && other.values.numel() == ceil_div(held, kBlock) &&
                    same_part(slice, other);
         });
         check(largest != other_.end(), slice.name, ": its largest magnitudes are missing");

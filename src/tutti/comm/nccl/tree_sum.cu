@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "tutti/base/ceil_div.h"
 #include "tutti/base/error.h"
 #include "tutti/comm/nccl/tree_sum.h"
 #include "tutti/device/cuda/launch.h"
@@ -71,7 +72,7 @@ __global__ void __launch_bounds__(kThreads) word_kernel(Arrived x, Out* y, int64
 }
 
 Grid grid_of(int64_t threads) {
-    return {.blocks = {static_cast<unsigned>(std::min<int64_t>((threads + kThreads - 1) / kThreads, kMostBlocks))},
+    return {.blocks = {static_cast<unsigned>(std::min<int64_t>(ceil_div(threads, kThreads), kMostBlocks))},
             .threads = {kThreads}};
 }
 

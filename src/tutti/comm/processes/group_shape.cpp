@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "tutti/base/ceil_div.h"
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
 
@@ -60,7 +61,7 @@ Cutting::Cutting(const GroupShape& shape, const Collective& collective, int64_t 
       total_(elements(collective)),
       per_chunk_(by_rank_ ? capacity / shape.ranks() : capacity) {
     check(per_chunk_ > 0, "a group of ", shape.ranks(), " ranks is too large for slots of ", capacity, " elements");
-    chunks_ = static_cast<uint64_t>((total_ + per_chunk_ - 1) / per_chunk_);
+    chunks_ = static_cast<uint64_t>(ceil_div(total_, per_chunk_));
 }
 
 Chunk Cutting::chunk(uint64_t index, uint64_t first_number) const {

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <thread>
 
+#include "tutti/base/ceil_div.h"
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
 #include "tutti/comm/progress.h"
@@ -34,7 +35,7 @@ constexpr double kConnect = 0.9;  // of the time-out, for a connection
 // killed.
 std::byte* TcpWire::share(int64_t bytes) {
     const int first = place_.locals.front();
-    const auto counters = static_cast<int64_t>(place_.locals.size() * sizeof(uint32_t) + kPage - 1) / kPage * kPage;
+    const auto counters = round_up(static_cast<int64_t>(place_.locals.size() * sizeof(uint32_t)), kPage);
     window_bytes_ = counters + bytes;
     const Contact& contact = contacts_[to_size(first)];
     const std::string path = concat("/proc/", contact.process, "/fd/", contact.memory);

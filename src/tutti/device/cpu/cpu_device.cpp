@@ -17,6 +17,7 @@
 #include <string>
 #include <utility>
 
+#include "tutti/base/ceil_div.h"
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
 #include "tutti/device/cpu/peak.h"
@@ -41,9 +42,9 @@ class HostMemory final : public RawMemory {
   public:
     void* take(int64_t bytes) override {
         const bool large = bytes >= kHugePage;
-        const auto alignment = to_size(large ? kHugePage : 64);
-        const size_t rounded = (to_size(bytes) + alignment - 1) / alignment * alignment;
-        void* data = std::aligned_alloc(alignment, rounded);
+        const int64_t alignment = large ? kHugePage : 64;
+        const size_t rounded = to_size(round_up(bytes, alignment));
+        void* data = std::aligned_alloc(to_size(alignment), rounded);
         const bool first_small = bytes == kSmallSegment && !std::exchange(has_small_, true);
         if (data != nullptr && large && !first_small) madvise(data, rounded, MADV_HUGEPAGE);  // refusal changes nothing
         return data;
@@ -55,10 +56,7 @@ class HostMemory final : public RawMemory {
     bool has_small_ = false;
 };
 
-int64_t whole_pages(int64_t bytes) {
-    const int64_t page = sysconf(_SC_PAGESIZE);
-    return (bytes + page - 1) / page * page;
-}
+int64_t whole_pages(int64_t bytes) { return round_up(bytes, sysconf(_SC_PAGESIZE)); }
 
 int open_nameless(const std::string& directory) {
     const int file = open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);

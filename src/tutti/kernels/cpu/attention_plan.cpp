@@ -3,19 +3,15 @@
 #include <algorithm>
 #include <numeric>
 
+#include "tutti/base/ceil_div.h"
+
 namespace tutti::kernels::attention {
-
-namespace {
-
-int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
-
-}  // namespace
 
 Sizes sizes_of(const Shape& q, const Shape& v) {
     Sizes s{.B = q[0], .Tq = q[1], .H = q[2], .D = q[3], .Tk = v[1], .Hkv = v[2], .Dv = v[3]};
     s.group = s.Hkv == 0 ? 0 : s.H / s.Hkv;
     s.rows = s.Tq * s.group;
-    s.blocks = (s.rows + kRows - 1) / kRows;
+    s.blocks = ceil_div(s.rows, kRows);
     s.padded_D = round_up(s.D, 16);
     s.padded_Dv = round_up(s.Dv, 16);
     return s;

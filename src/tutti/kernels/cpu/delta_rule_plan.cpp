@@ -1,5 +1,7 @@
 #include "tutti/kernels/cpu/delta_rule_plan.h"
 
+#include "tutti/base/ceil_div.h"
+
 namespace tutti::kernels::delta {
 
 namespace {
@@ -29,7 +31,7 @@ Plan plan_of(const Shape& key, const Shape& value, bool corrects, bool backward)
            .heads = key[2] == 0 ? 0 : value[2] / key[2]};
     p.parts = corrects ? 1 : parts_of(p.heads);
     p.group = p.heads / p.parts;
-    p.chunks = (p.T + kChunk - 1) / kChunk;
+    p.chunks = ceil_div(p.T, kChunk);
     p.row_k = padded(p.Dk);
     p.row_v = padded(p.Dv);
     p.state = p.group * p.Dk * p.row_v;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "tutti/base/ceil_div.h"
 #include "tutti/kernels/cpu/fill.h"
 
 namespace tutti::kernels {
@@ -21,13 +22,10 @@ consteval std::array<GemmBlocks, 4> blocks_of(bool bf16) {
 }
 constexpr std::array<GemmBlocks, 4> kBlocksOfBf16 = blocks_of(true), kBlocksOfOthers = blocks_of(false);
 
-int64_t in_units(int64_t n, int64_t unit) { return (n + unit - 1) / unit; }
-int64_t round_up(int64_t n, int64_t unit) { return in_units(n, unit) * unit; }
-
 // n in equal parts of at most `most`, in whole units.
 int64_t share(int64_t n, int64_t most, int64_t unit) {
-    const int64_t parts = std::max<int64_t>(1, in_units(n, most));
-    return std::max(unit, round_up(in_units(n, parts), unit));
+    const int64_t parts = std::max<int64_t>(1, ceil_div(n, most));
+    return std::max(unit, round_up(ceil_div(n, parts), unit));
 }
 
 RowsOfA rows_of_a(const Gemm& g, int64_t K, const GemmBlocks& b) {
@@ -39,15 +37,15 @@ RowsOfA rows_of_a(const Gemm& g, int64_t K, const GemmBlocks& b) {
 // Words of a converted or packed row of op(a), of which piece_depth are used.
 int64_t row_of_a(const GemmPlan& p) { return p.piece_depth + 16; }
 
-int64_t down(const GemmPlan& p) { return in_units(p.rows, p.block_rows); }
-int64_t across(const GemmPlan& p) { return in_units(p.columns, p.block_columns); }
+int64_t down(const GemmPlan& p) { return ceil_div(p.rows, p.block_rows); }
+int64_t across(const GemmPlan& p) { return ceil_div(p.columns, p.block_columns); }
 int64_t blocks(const GemmPlan& p) { return down(p) * across(p); }
 
 // Sets how much of a and b is packed at a time.
 void cut_into_packings(GemmPlan& p, const GemmBlocks& b) {
     p.depth = std::min(p.words, kPackedDepth);
     p.piece_depth = share(p.depth, b.depth, b.unit);
-    p.pieces = in_units(p.depth, p.piece_depth);
+    p.pieces = ceil_div(p.depth, p.piece_depth);
     p.sums_wait = p.depth < p.words;
     p.columns = std::min(round_up(p.N, b.panel),
                          std::max(b.width, kPackedWords / std::max<int64_t>(p.depth, 1) / b.width * b.width));
@@ -64,7 +62,7 @@ bool cut_into_columns(GemmPlan& p, const GemmBlocks& b, int64_t threads) {
     const int64_t bytes_of_a = p.M * p.words * static_cast<int64_t>(sizeof(float));
     if (p.M > b.spanned_rows || bytes_of_a > b.spanned_bytes || p.keeps_b || p.sums_wait) return false;
     const auto is_uneven = [&](int64_t width) {
-        const int64_t count = in_units(p.columns, width);
+        const int64_t count = ceil_div(p.columns, width);
         return count < 2 * threads || (count < 16 * threads && count % threads != 0);
     };
     int64_t width = b.width / 2;
@@ -92,7 +90,7 @@ void cut_into_blocks(GemmPlan& p, const GemmBlocks& b, int64_t threads) {
     // With few blocks, every thread gets the same number.
     int64_t parts = std::max<int64_t>(1, down(p));
     while (parts * across(p) % threads != 0 && parts * across(p) < 16 * threads) ++parts;
-    p.block_rows = std::max(b.sum_rows, round_up(in_units(p.rows, parts), b.sum_rows));
+    p.block_rows = std::max(b.sum_rows, round_up(ceil_div(p.rows, parts), b.sum_rows));
     p.block_size = p.block_rows * p.block_columns;
 }
 
@@ -103,7 +101,7 @@ void size_workspace(GemmPlan& p, int64_t threads) {
     p.packed_b = p.keeps_b ? 0 : p.tasks_pack_b ? slots * p.packed_b_of_task : p.columns * p.depth;
     const bool by_word = p.a == RowsOfA::by_word;
     p.a_row = by_word ? 1 : row_of_a(p);
-    p.a_word = by_word ? (in_units(p.block_rows, 16) | 1) * 16 : 1;
+    p.a_word = by_word ? (ceil_div(p.block_rows, 16) | 1) * 16 : 1;
     p.converted_rows = by_word ? p.piece_depth * p.a_word : p.block_rows * p.a_row;
     switch (p.a) {
         case RowsOfA::in_place: p.rows_of_a = 0; break;
@@ -124,7 +122,7 @@ bool has_few_rows(const Gemm& g) { return g.transpose_b && !g.transpose_a && who
 GemmPlan gemm_plan(Isa isa, const Stream& stream, const Gemm& g) {
     const GemmBlocks& b = (g.a.dtype == DType::bf16 ? kBlocksOfBf16 : kBlocksOfOthers)[static_cast<size_t>(isa)];
     GemmPlan p{.M = g.c.shape[0], .N = g.c.shape[1], .K = g.transpose_a ? g.a.shape[0] : g.a.shape[1]};
-    p.words = round_up(in_units(p.K, b.pack), b.unit);
+    p.words = round_up(ceil_div(p.K, b.pack), b.unit);
     p.keeps_b = g.packed_b.data != nullptr;
     p.kept_b = round_up(p.N, b.panel) * p.words;
     p.a = rows_of_a(g, p.K, b);

@@ -1,5 +1,6 @@
 // kernels/cuda/float8.cu: codes of 8 bits. Largest magnitudes are maxima of integers, so that the order of threads
 // cannot be seen in them.
+#include "tutti/base/ceil_div.h"
 #include "tutti/kernels/cuda/fill.h"
 #include "tutti/kernels/cuda/team.h"
 #include "tutti/kernels/group_scale.h"
@@ -170,7 +171,7 @@ struct Strip {
     int64_t row, first_column;
     template <class T>
     __device__ explicit Strip(const Matrix<T>& x) {
-        const int64_t strips = (x.columns + kWarp - 1) / kWarp;
+        const int64_t strips = ceil_div(x.columns, kWarp);
         row = blockIdx.x / strips;
         first_column = blockIdx.x % strips * kWarp;
     }
@@ -364,7 +365,7 @@ struct Source {
 template <int kFraction, class T>
 __global__ void __launch_bounds__(kThreads) dequantize_kernel(Source s, T* y, int64_t stride) {
     constexpr Float8 kFormat = kFraction == 3 ? Float8(kE4m3) : Float8(kE5m2);
-    const int64_t blocks_of_row = (s.groups.C + kThreads - 1) / kThreads;
+    const int64_t blocks_of_row = ceil_div(s.groups.C, kThreads);
     const int64_t r = blockIdx.x / blocks_of_row, c = blockIdx.x % blocks_of_row * kThreads + threadIdx.x;
     if (c >= s.groups.C) return;
     const int64_t at = s.groups.at(r / s.groups.rows, c / s.groups.columns, s.transposed);

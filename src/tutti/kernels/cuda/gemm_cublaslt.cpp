@@ -19,6 +19,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "tutti/base/ceil_div.h"
 #include "tutti/base/environment.h"
 #include "tutti/device/cuda/cuda_device.h"
 #include "tutti/kernels/code_units.h"
@@ -373,7 +374,7 @@ Gemm with_rounded_rows(Gemm g) {
         return g;
     }
     View& other = g.transpose_a ? g.b : g.c;
-    g.a.shape[0] = other.shape[0] = (g.a.shape[0] + kGroupRows - 1) / kGroupRows * kGroupRows;
+    g.a.shape[0] = other.shape[0] = round_up(g.a.shape[0], kGroupRows);
     return g;
 }
 

@@ -1,5 +1,6 @@
 // kernels/cuda/sampling.cu: samples a token from a row of logits, one block per row: finds the cuts digit by digit with
 // histograms in shared memory, then draws. Sums are of integers, so the order of atomics does not matter.
+#include "tutti/base/ceil_div.h"
 #include "tutti/base/philox.h"
 #include "tutti/kernels/cuda/fill.h"
 #include "tutti/kernels/cuda/team.h"
@@ -89,7 +90,7 @@ __global__ void __launch_bounds__(Row::kBlockThreads)
     }
 
     // The draw: neighbouring tokens to each thread, then the thread that has the place, then the place.
-    const int64_t part = (s.vocab + Row::kThreads - 1) / Row::kThreads;
+    const int64_t part = ceil_div(s.vocab, Row::kThreads);
     const int64_t begin = rank * part, end = begin + part < s.vocab ? begin + part : s.vocab;
     Count own = 0;
     for (int64_t i = begin; i < end; ++i) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "tutti/base/ceil_div.h"
 #include "tutti/base/host_device.h"
 #include "tutti/kernels/attention_choice.h"
 #include "tutti/kernels/kernel_table.h"
@@ -32,11 +33,11 @@ struct BackwardWorkspace {
     TUTTI_HOST_DEVICE static constexpr int queries(int D) { return D <= 64 ? 128 : 64; }
 
     explicit BackwardWorkspace(const Shape& q) {
-        const auto aligned = [](int64_t count) { return (count + 31) / 32 * 32; };  // to 128 bytes
+        const auto aligned = [](int64_t count) { return round_up(count, 32); };  // to 128 bytes
         values = q[0] * q[1] * q[2];
         if (values == 0 || q[3] > 128 || q[3] % 8 != 0) return;
         const int rows = queries(static_cast<int>(q[3]));
-        const int64_t tiles = q[0] * q[2] * ((q[1] + rows - 1) / rows);
+        const int64_t tiles = q[0] * q[2] * ceil_div(q[1], rows);
         turns = aligned(values);
         dq = turns + aligned(tiles);
         values = dq + tiles * kTile;
@@ -48,10 +49,9 @@ struct BackwardWorkspace {
 // and 128 keys; D_i and perhaps dq in f32; dk and dv of every query head; each part aligned.
 inline int64_t cudnn_workspace(const Shape& q, const Shape& k, bool backward) {
     if (q.numel() == 0 || k.numel() == 0) return 0;
-    const auto whole = [](int64_t n, int64_t tile) { return (n + tile - 1) / tile * tile; };
     constexpr int64_t kOther = 1 << 18;  // 1 MiB
     if (!backward) return kOther;
-    const int64_t B = q[0], H = q[2], D = q[3], Tq = whole(q[1], 64), Tk = whole(k[1], 128);
+    const int64_t B = q[0], H = q[2], D = q[3], Tq = round_up(q[1], 64), Tk = round_up(k[1], 128);
     return B * H * (Tq * Tk / 2 + Tq + Tq * D + Tk * D) + kOther;
 }
 
@@ -75,7 +75,7 @@ struct DeltaRuleSizes {
         heads = Hk == 0 ? 0 : Hv / Hk;
         parts = corrects ? 1 : parts_of(heads);
         group = heads / parts;
-        chunks = (T + kChunk - 1) / kChunk;
+        chunks = ceil_div(T, kChunk);
         const int64_t state = group * Dk * Dv;
         slot = kChunk * (3 * Dk + 4 * Dv + 5 * kChunk + 9) + state;
         if (backward) slot += kChunk * (3 * Dk + 3 * Dv + 4 * kChunk) + (chunks + 1) * state;

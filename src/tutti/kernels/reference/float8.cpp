@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "tutti/base/ceil_div.h"
 #include "tutti/kernels/reference/element.h"
 #include "tutti/kernels/reference/fill.h"
 #include "tutti/kernels/scale_layout.h"
@@ -63,8 +64,6 @@ GroupShape sizes_of(const GroupShape& group, const Shape& shape) {
             group.columns > 0 ? group.columns : std::max<int64_t>(shape[1], 1)};
 }
 
-int64_t groups_of(int64_t size, int64_t group) { return (size + group - 1) / group; }
-
 double divisor_at(const View& divisors, int64_t at) {
     return divisors.dtype == DType::e8m0 ? e8m0_value(divisors.as<const uint8_t>()[at])
                                          : divisors.as<const float>()[at];
@@ -84,7 +83,7 @@ void quantize(const Stream&, const Quantize& q) {
             for (int64_t r = first_row; r < rows && !q.amax.defined(); ++r)
                 for (int64_t c = first_column; c < columns; ++c) most = larger(most, std::abs(float_at(q.x, r, c)));
             const auto [i, j] = swapped(first_row / group.rows, first_column / group.columns);
-            const auto [down, across] = swapped(groups_of(R, group.rows), groups_of(C, group.columns));
+            const auto [down, across] = swapped(ceil_div(R, group.rows), ceil_div(C, group.columns));
             const int64_t at = scale_place(q.scales.layout, i, j, down, across);
             const bool finite = std::isfinite(most);
             float factor = 1;
@@ -116,7 +115,7 @@ void quantize(const Stream&, const Quantize& q) {
 template <class Visit>
 void for_each_of_run(const QuantizeRun& q, const Visit& visit) {
     const GroupShape group = sizes_of(q.group, q.matrix);
-    const int64_t across = groups_of(q.matrix[1], group.columns);
+    const int64_t across = ceil_div(q.matrix[1], group.columns);
     for (int64_t i = 0; i < q.x.shape[0]; ++i) {
         const int64_t r = (q.first + i) / q.matrix[1], c = (q.first + i) % q.matrix[1];
         visit(i, r / group.rows * across + c / group.columns);
@@ -152,7 +151,7 @@ void dequantize(const Stream&, const Dequantize& d) {
         for (int64_t c = 0; c < C; ++c) {
             const int64_t i = r / group.rows, j = c / group.columns;
             const uint8_t code = d.codes.as<const uint8_t>()[d.transposed ? c * R + r : r * C + c];
-            const int64_t down = groups_of(R, group.rows), across = groups_of(C, group.columns);
+            const int64_t down = ceil_div(R, group.rows), across = ceil_div(C, group.columns);
             const double divisor =
                 divisor_at(d.scales.values, d.transposed ? scale_place(d.scales.layout, j, i, across, down)
                                                          : scale_place(d.scales.layout, i, j, down, across));

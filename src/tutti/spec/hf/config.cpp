@@ -8,6 +8,7 @@
 #include <set>
 #include <tuple>
 
+#include "tutti/base/ceil_div.h"
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
@@ -118,7 +119,7 @@ int64_t lfm2_ffn(Keys& keys) {
         keys.problem("block_ffn_dim_multiplier", "makes a feed-forward of ", scaled, " channels");
         return ffn;
     }
-    return (static_cast<int64_t>(scaled) + unit - 1) / unit * unit;
+    return round_up(static_cast<int64_t>(scaled), unit);
 }
 
 // The layers with a convolution: the others of layer_types, or of full_attn_idxs; with neither key there are none.
