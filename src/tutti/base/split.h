@@ -1,4 +1,4 @@
-// base/split.h: the parts of a text between separators: "a,,b" has three, and "" has one.
+// base/split.h: the parts of a text between separators: "a,,b" has three, and "" has one; a text without its blanks.
 #pragma once
 
 #include <algorithm>
@@ -16,6 +16,12 @@ inline std::vector<std::string_view> split(std::string_view text, char separator
         begin = end + 1;
     }
     return parts;
+}
+
+// `text` without `blanks` at both ends; a part of it.
+constexpr std::string_view trimmed(std::string_view text, std::string_view blanks = " \t") {
+    const size_t first = std::min(text.find_first_not_of(blanks), text.size());
+    return text.substr(first, text.find_last_not_of(blanks) + 1 - first);
 }
 
 }  // namespace tutti

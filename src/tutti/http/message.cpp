@@ -4,6 +4,7 @@
 #include <array>
 
 #include "tutti/base/error.h"
+#include "tutti/base/split.h"
 
 namespace tutti::http {
 
@@ -43,12 +44,6 @@ bool decode(std::string_view text, std::string& decoded) {
 
 Received refused(int status, std::string reason) {
     return {.state = Received::State::refused, .request = {}, .status = status, .reason = std::move(reason)};
-}
-
-std::string_view trimmed(std::string_view text) {
-    while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
-    while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
-    return text;
 }
 
 // "" or why the target is refused.

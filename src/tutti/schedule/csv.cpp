@@ -85,13 +85,6 @@ std::optional<Action> parse(std::string_view text) {
     return forward;
 }
 
-std::string_view trimmed(std::string_view text) {
-    const char* const kBlank = " \t\r\"";
-    const size_t first = text.find_first_not_of(kBlank);
-    if (first == std::string_view::npos) return {};
-    return text.substr(first, text.find_last_not_of(kBlank) - first + 1);
-}
-
 // Assigns chunks to the ranks that compute with them; UsageError for a chunk of two ranks or of none.
 Placement placement_of(const std::vector<Program>& programs, const std::string& name) {
     std::map<ChunkKey, int> rank_of;
@@ -138,7 +131,7 @@ Schedule parse_csv(std::string_view text, const std::string& name) {
         int cell_number = 0;
         for (const std::string_view blank_cell : split(row, ',')) {
             ++cell_number;
-            const std::string_view cell = trimmed(blank_cell);
+            const std::string_view cell = trimmed(blank_cell, " \t\r\"");
             if (cell.empty() || cell.ends_with("REDUCE_GRAD") || cell.ends_with("REPLICA_REDUCE")) continue;
             try {
                 program.push_back(parse_action(cell));

@@ -13,6 +13,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
+#include "tutti/base/split.h"
 #include "tutti/base/units.h"
 #include "tutti/spec/families.h"
 #include "tutti/spec/fields.h"
@@ -304,11 +305,6 @@ void report_unknown_names(const toml::table& root, const Names& names, FileProbl
 
 // --- Overrides ------------------------------------------------------------------------------------------------------
 
-std::string trimmed(const std::string& text) {
-    const size_t first = text.find_first_not_of(" \t"), last = text.find_last_not_of(" \t");
-    return first == std::string::npos ? "" : text.substr(first, last - first + 1);
-}
-
 // For a text field, a value that does not begin like a TOML text or list is taken literally.
 template <class T>
 toml::table value_document(const std::string& value, const T&) {
@@ -343,11 +339,12 @@ Overrides read_overrides(const std::vector<std::string>& texts, const Names& nam
     for (const std::string& text : texts) {
         Override override{"--set " + text, order++};
         const size_t equals = text.find('=');
-        const std::string path = present_path(trimmed(text.substr(0, equals)));
+        const std::string path = present_path(std::string(trimmed(text.substr(0, equals))));
         if (equals == std::string::npos || path.empty()) {
             problems.add(override, concat("required section.key=value, got no ", path.empty() ? "key" : "\"=\""));
         } else if (names.is_key(path)) {
-            if (read_value(path, trimmed(text.substr(equals + 1)), override, problems)) by_path[path] = override;
+            if (read_value(path, std::string(trimmed(text.substr(equals + 1))), override, problems))
+                by_path[path] = override;
         } else if (names.is_table(path)) {
             problems.add(override, concat(path, " is a table: required ", path, ".key=value"));
         } else {
