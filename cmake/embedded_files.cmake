@@ -43,23 +43,6 @@ std::string_view @name@() { return R"text(@text@)text"; }
 endfunction()
 embed_text(cli gospels gospels.h src/tutti/cli/gospels.txt)  # the text of `tutti init`
 embed_text(published calibration_rows run.h tests/published/runs.json)
-
-# The step's own source and the script of its page: report::step_source(), report::step_page_script().
-set(step_source_file ${CMAKE_CURRENT_SOURCE_DIR}/src/tutti/engine/step.cpp)
-set(step_script_file ${CMAKE_CURRENT_SOURCE_DIR}/src/tutti/report/step_page.js)
-set(step_page_source ${CMAKE_CURRENT_BINARY_DIR}/step_page_texts.cpp)
-set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${step_source_file} ${step_script_file})
-file(READ ${step_source_file} step_text)
-file(READ ${step_script_file} script_text)
-file(CONFIGURE OUTPUT ${step_page_source} @ONLY CONTENT [[
-#include "tutti/report/step_page.h"
-
-namespace tutti::report {
-
-std::string_view step_source() { return R"source(@step_text@)source"; }
-
-std::string_view step_page_script() { return R"script(@script_text@)script"; }
-
-}  // namespace tutti::report
-]])
-target_sources(tutti_report PRIVATE ${step_page_source})
+embed_text(report live_script live_page.h src/tutti/report/live_page.js)
+embed_text(report step_page_script step_page.h src/tutti/report/step_page.js)
+embed_text(report step_source step_page.h src/tutti/engine/step.cpp)  # the page shows the line that runs

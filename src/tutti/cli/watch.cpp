@@ -20,7 +20,7 @@
 #include "tutti/cli/flight_summary.h"
 #include "tutti/cli/stop_signals.h"
 #include "tutti/cli/watch_http.h"
-#include "tutti/report/watched_run.h"
+#include "tutti/report/watch_screen.h"
 
 namespace tutti::cli {
 

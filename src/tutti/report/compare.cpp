@@ -5,9 +5,10 @@
 #include <functional>
 #include <map>
 #include <set>
-#include <sstream>
+#include <string_view>
 
 #include "tutti/base/error.h"
+#include "tutti/base/split.h"
 #include "tutti/report/parts.h"
 
 namespace tutti::report {
@@ -111,19 +112,9 @@ std::vector<std::pair<std::string, Fact>> facts() {
         {"final evaluation loss", [=](const RunHistory& r) { return shown(last_of(r, &LoggedStep::eval_loss), loss); }},
         {"lowest evaluation loss",
          [=](const RunHistory& r) { return shown(lowest_of(r, &LoggedStep::eval_loss), loss); }},
-        {"tokens/s, median",
-         [=](const RunHistory& r) { return shown(median(finite(values_of(r, &LoggedStep::tokens_per_s))), count); }},
-        {"MFU, median",
-         [](const RunHistory& r) {
-             return shown(median(finite(values_of(r, &LoggedStep::mfu, 100))),
-                          [](double value) { return short_number(value) + " %"; });
-         }},
-        {"memory peak",
-         [](const RunHistory& r) {
-             const auto peaks = finite(values_of(r, &LoggedStep::mem_peak_bytes));
-             return peaks.empty() ? std::nullopt
-                                  : std::optional(short_bytes(*std::max_element(peaks.begin(), peaks.end())));
-         }},
+        {"tokens/s, median", median_throughput},
+        {"MFU, median", median_mfu},
+        {"memory peak", memory_peak},
         {"time in steps", [](const RunHistory& r) { return shown(r.totals.wall_s, duration); }},
         {"skipped steps", [](const RunHistory& r) {
              int64_t skipped = 0;
@@ -141,7 +132,7 @@ std::string results_card(const Comparison& c) {
             std::any_of(row.begin() + 1, row.end(), [](const std::string& cell) { return !cell.empty(); });
         if (known) rows.push_back(std::move(row));
     }
-    return "<section class=\"card full\"><h2>Results</h2>" + comparison_table(c, rows) + "</section>\n";
+    return section("Results", comparison_table(c, rows));
 }
 
 // The largest of each purpose: measured, or predicted where a run has no measurement.
@@ -185,30 +176,25 @@ std::string sent_card(const Comparison& c) {
     }
     table.push_back({"all groups"});
     for (const double sum : sums) table.back().push_back(short_bytes(sum));
-    return "<section class=\"card full\"><h2>Sent by a rank in a step</h2>" + comparison_table(c, table) +
-           "<p class=\"quiet\">Of the first rank, medians over the logged steps.</p></section>\n";
+    return section("Sent by a rank in a step",
+                   comparison_table(c, table) + quiet("Of the first rank, medians over the logged steps."));
 }
 
 // "train.lr" -> "3e-4" of a resolved config, which has one key per line; "stage 2: train.lr" of its second [[stage]].
 std::map<std::string, std::string> keys_of(const std::string& config) {
     std::map<std::string, std::string> keys;
     std::map<std::string, int> tables;  // of a list of tables, so far
-    std::istringstream lines(config);
     std::string section;
-    const auto trimmed = [](const std::string& text) {
-        const size_t first = text.find_first_not_of(" \t\r");
-        return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
-    };
-    for (std::string line; std::getline(lines, line);) {
-        line = trimmed(line);
-        const size_t equals = line.find('=');
-        if (line.starts_with("[[") && line.find(']') != std::string::npos) {
-            const std::string list = line.substr(2, line.find(']') - 2);
+    for (const std::string_view whole : split(config, '\n')) {
+        const std::string_view line = trimmed(whole, " \t\r");
+        const size_t equals = line.find('='), end = line.find(']');
+        if (line.starts_with("[[") && end != line.npos) {
+            const std::string list(line.substr(2, end - 2));
             section = concat(list, " ", ++tables[list], ": ");
-        } else if (line.starts_with('[') && line.find(']') != std::string::npos) {
-            section = line.substr(1, line.find(']') - 1) + ".";
-        } else if (!line.starts_with('#') && equals != std::string::npos) {
-            keys[section + trimmed(line.substr(0, equals))] = trimmed(line.substr(equals + 1));
+        } else if (line.starts_with('[') && end != line.npos) {
+            section = concat(line.substr(1, end - 1), ".");
+        } else if (!line.starts_with('#') && equals != line.npos) {
+            keys[concat(section, trimmed(line.substr(0, equals)))] = trimmed(line.substr(equals + 1));
         }
     }
     return keys;
@@ -229,9 +215,9 @@ std::string config_card(const Comparison& c) {
             rows.push_back(std::move(row));
     }
     const size_t equal = keys.size() - rows.size();
-    const std::string rest = concat("<p class=\"quiet\">", equal, " other keys are the same.</p>");
-    return "<section class=\"card full\"><h2>Differences of the configs</h2>" +
-           (rows.empty() ? "<p class=\"quiet\">None.</p>" : comparison_table(c, rows) + rest) + "</section>\n";
+    return section(
+        "Differences of the configs",
+        rows.empty() ? quiet("None.") : comparison_table(c, rows) + quiet(concat(equal, " other keys are the same.")));
 }
 
 std::vector<std::string> notes(const Comparison& c) {

@@ -12,6 +12,7 @@
 #include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
 #include "tutti/report/parts.h"
+#include "tutti/report/watch_screen.h"
 
 namespace tutti::report {
 
@@ -62,10 +63,6 @@ std::string badge(const WatchedRun& run) {
     return concat("<span class=\"badge ", name_of(run.state()), "\">", name_of(run.state()), "</span>");
 }
 
-std::string loss_text(const std::optional<double>& loss) {
-    return loss ? std::isfinite(*loss) ? short_number(*loss, 4) : std::string("not finite") : std::string("–");
-}
-
 std::string runs_card(const std::vector<WatchedRun>& runs, const LiveView& view) {
     std::string rows;
     for (size_t i = 0; i < runs.size(); ++i) {
@@ -74,7 +71,7 @@ std::string runs_card(const std::vector<WatchedRun>& runs, const LiveView& view)
         rows += concat("<tr><td><label><input type=\"checkbox\" name=\"runs\" value=\"", i, "\"",
                        chosen ? " checked=\"\"" : "", "/> ", escape_html(run.path()), "</label></td><td>", badge(run),
                        "</td><td>", run.last() ? concat(run.last()->step) : "–", "</td><td>",
-                       loss_text(run.last() ? run.last()->loss : std::nullopt), "</td></tr>");
+                       number_cell(run.last() ? run.last()->loss : std::nullopt, 4), "</td></tr>");
     }
     return table({"run", "state", "step", "loss"}, rows);
 }
@@ -125,21 +122,18 @@ std::string log_card(const WatchedRun& run) {
             concat("<tr><td>", moment(event.time), "</td><td>", event.generation, "</td><td class=\"event-text\">",
                    escape_html(event.kind), ": ", escape_html(event.text), "</td></tr>");
     std::string html;
-    if (!events.empty())
-        html += "<section class=\"card full events\"><h2>Events</h2>" + table({"when", "generation", "event"}, events) +
-                "</section>\n";
+    if (!events.empty()) html += section("Events", table({"when", "generation", "event"}, events), "card full events");
     if (!lines.empty())
-        html += "<section class=\"card full long\"><h2>End of the log</h2><pre class=\"log\">" + escape_html(lines) +
-                "</pre></section>\n";
+        html +=
+            section("End of the log", concat("<pre class=\"log\">", escape_html(lines), "</pre>"), "card full long");
     return html;
 }
 
 std::string facts_card(const WatchedRun& run) {
-    std::string notes;
-    std::vector<std::string> all = run.history().notes;
+    std::vector<std::string> notes = run.history().notes;
     if (run.lines_of_point() > 1)
-        all.push_back(concat("A point of a curve is the mean of ", run.lines_of_point(), " lines of the log."));
-    return facts_box(run.history()) + notes_box(all);
+        notes.push_back(concat("A point of a curve is the mean of ", run.lines_of_point(), " lines of the log."));
+    return facts_box(run.history()) + notes_box(notes);
 }
 
 constexpr const char* kLiveStyle = R"css(
@@ -155,80 +149,6 @@ constexpr const char* kLiveStyle = R"css(
 td.event-text{text-align:left;white-space:normal}.events th:last-child{text-align:left}
 pre.log{white-space:pre;overflow-x:auto}
 )css";
-
-constexpr std::string_view kLiveScript = R"js('use strict';
-(() => {
-  const form = document.forms.view, live = document.getElementById('live'), grid = document.getElementById('cards');
-  const runs = document.getElementById('runs');
-  let source = null, have = grid.dataset.have, ended = false;
-
-  const say = (text, lost) => { live.textContent = text; live.className = lost ? 'lost' : ''; };
-  const query = () => new URLSearchParams(new FormData(form));
-
-  // Ages of the moments of the page; the server writes moments, so that a card changes only with its run.
-  const age = seconds => seconds < 60 ? Math.max(0, Math.round(seconds)) + ' s ago'
-    : seconds < 3600 ? Math.round(seconds / 60) + ' min ago'
-    : seconds < 172800 ? (seconds / 3600).toFixed(1) + ' h ago' : Math.round(seconds / 86400) + ' days ago';
-  const ages = () => {
-    for (const time of document.querySelectorAll('time')) {
-      if (!time.title) time.title = time.textContent;
-      time.textContent = age((Date.now() - Date.parse(time.dateTime)) / 1000);
-    }
-  };
-
-  // What a reader has opened stays open.
-  const put = (slot, html) => {
-    const open = [...slot.querySelectorAll('details')].map(details => details.open);
-    slot.innerHTML = html;
-    slot.querySelectorAll('details').forEach((details, i) => { if (i < open.length) details.open = open[i]; });
-  };
-  const show = event => {
-    const change = JSON.parse(event.data);
-    have = event.lastEventId;
-    for (const slot of [...grid.children])
-      if (!change.order.includes(slot.id.slice(5))) slot.remove();
-    change.order.filter(id => id !== 'runs').forEach((id, place) => {
-      let slot = document.getElementById('card-' + id);
-      if (!slot) {
-        slot = document.createElement('div');
-        slot.className = 'slot';
-        slot.id = 'card-' + id;
-      }
-      if (grid.children[place] !== slot) grid.insertBefore(slot, grid.children[place] || null);
-      if (id in change.cards) put(slot, change.cards[id]);
-    });
-    if ('runs' in change.cards) runs.innerHTML = change.cards.runs;
-    ages();
-  };
-
-  const close = () => { if (source) source.close(); source = null; };
-  // A browser keeps six connections to a server: pages that nobody sees hold none.
-  const open = () => {
-    close();
-    if (ended || document.hidden) return;
-    const asked = query();
-    asked.set('have', have);
-    source = new EventSource('events?' + asked);
-    source.onopen = () => say('live', false);
-    source.onerror = () => say('connection lost, trying again', true);
-    source.addEventListener('cards', show);
-    source.addEventListener('end', () => {
-      ended = true;
-      close();
-      say('tutti watch has ended: this page stands still', true);
-    });
-  };
-  document.addEventListener('visibilitychange', () => document.hidden ? close() : open());
-  form.addEventListener('change', () => {
-    have = '';
-    history.replaceState(null, '', '?' + query());
-    open();
-  });
-  setInterval(ages, 1000);
-  ages();
-  open();
-})();
-)js";
 
 }  // namespace
 
@@ -293,8 +213,6 @@ std::string live_page(const std::vector<WatchedRun>& runs, const LiveView& view)
 }
 
 std::string live_style() { return concat(style_sheet(), kLiveStyle); }
-
-std::string_view live_script() { return kLiveScript; }
 
 std::string live_id(const std::vector<Card>& cards) {
     std::string all;

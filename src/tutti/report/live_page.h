@@ -27,7 +27,7 @@ std::vector<Card> live_cards(const std::vector<WatchedRun>& runs, const LiveView
 // The document with these cards in it, which loads live.css and live.js.
 std::string live_page(const std::vector<WatchedRun>& runs, const LiveView& view);
 std::string live_style();
-std::string_view live_script();
+std::string_view live_script();  // live_page.js
 
 // An event of the stream for a reader that has the cards whose digests are in `sent` (by id): those that are new, and
 // the order of all; updates `sent`. "": the reader has all of them. The event's id stands for all cards.

@@ -57,9 +57,8 @@ bool goes_on(const WatchedRun& run) {
     return run.state() == waiting || run.state() == running;
 }
 
-std::optional<double> of_last(const WatchedRun& run, std::optional<double> LoggedStep::*number) {
-    return goes_on(run) && run.last() ? (*run.last()).*number : std::nullopt;
-}
+// The newest line of a run that goes on; null for an ended run, and before the first line.
+const LoggedStep* current(const WatchedRun& run) { return goes_on(run) && run.last() ? &*run.last() : nullptr; }
 
 std::optional<double> as_number(int64_t value) { return static_cast<double>(value); }
 
@@ -72,7 +71,8 @@ struct Family {
 std::function<void(const WatchedRun&, Samples&)> last_number(std::optional<double> LoggedStep::*number,
                                                              double scale = 1) {
     return [=](const WatchedRun& run, Samples& samples) {
-        if (const auto value = of_last(run, number)) samples.add(*value * scale);
+        const LoggedStep* line = current(run);
+        if (line != nullptr && line->*number) samples.add(*(line->*number) * scale);
     };
 }
 
@@ -118,7 +118,7 @@ const std::vector<Family>& families() {
         {{"tutti_run_state", "gauge", "", "1 for the state that the run is in."}, add_state},
         {{"tutti_training_step", "gauge", "", "The last logged step."},
          [](const WatchedRun& run, Samples& samples) {
-             if (goes_on(run) && run.last()) samples.add(as_number(run.last()->step));
+             if (const LoggedStep* line = current(run)) samples.add(as_number(line->step));
          }},
         {{"tutti_training_steps_planned", "gauge", "", "Steps of the whole run."},
          [](const WatchedRun& run, Samples& samples) {
@@ -127,9 +127,9 @@ const std::vector<Family>& families() {
         {{"tutti_training_loss", "gauge", "", "Mean loss of the last logged step."}, last_number(&LoggedStep::loss)},
         {{"tutti_training_mtp_loss", "gauge", "", "Mean loss of a token further ahead, by depth."},
          [](const WatchedRun& run, Samples& samples) {
-             if (!goes_on(run) || !run.last()) return;
-             const std::vector<double>& losses = run.last()->mtp_losses;
-             for (size_t k = 0; k < losses.size(); ++k) samples.add(losses[k], {{"depth", concat(k + 1)}});
+             const LoggedStep* line = current(run);
+             for (size_t k = 0; line != nullptr && k < line->mtp_losses.size(); ++k)
+                 samples.add(line->mtp_losses[k], {{"depth", concat(k + 1)}});
          }},
         {{"tutti_training_evaluation_loss", "gauge", "", "Loss of the last evaluation."},
          [](const WatchedRun& run, Samples& samples) {
@@ -156,11 +156,10 @@ const std::vector<Family>& families() {
         {{"tutti_memory_bytes", "gauge", "bytes", "Memory of a rank at the peak of the first step."}, add_memory},
         {{"tutti_memory_peak_bytes", "gauge", "bytes", "Peak of a rank's memory since the line before."},
          [](const WatchedRun& run, Samples& samples) {
-             if (!goes_on(run) || !run.last()) return;
-             for (const RankFigures& of : run.last()->ranks)
-                 samples.add(of.mem_peak_bytes, {{"rank", concat(of.rank)}});
-             if (run.last()->ranks.empty() && run.last()->mem_peak_bytes)
-                 samples.add(run.last()->mem_peak_bytes, {{"rank", "0"}});
+             const LoggedStep* line = current(run);
+             if (line == nullptr) return;
+             for (const RankFigures& of : line->ranks) samples.add(of.mem_peak_bytes, {{"rank", concat(of.rank)}});
+             if (line->ranks.empty()) samples.add(line->mem_peak_bytes, {{"rank", "0"}});
          }},
         {{"tutti_wait_seconds", "counter", "seconds", "Waits of the first rank in a group of ranks."},
          [](const WatchedRun& run, Samples& samples) {
@@ -175,9 +174,10 @@ const std::vector<Family>& families() {
          }},
         {{"tutti_rank_wait_ratio", "gauge", "ratio", "Share of a step that a rank waits for others."},
          [](const WatchedRun& run, Samples& samples) {
-             if (!goes_on(run) || !run.last() || run.last()->step_ms.value_or(0) <= 0) return;
-             for (const RankFigures& of : run.last()->ranks)
-                 samples.add(of.wait_ms / *run.last()->step_ms, {{"rank", concat(of.rank)}});
+             const LoggedStep* line = current(run);
+             if (line == nullptr || line->step_ms.value_or(0) <= 0) return;
+             for (const RankFigures& of : line->ranks)
+                 samples.add(of.wait_ms / *line->step_ms, {{"rank", concat(of.rank)}});
          }},
         {{"tutti_checkpoint_step", "gauge", "", "Step of the newest checkpoint."},
          [](const WatchedRun& run, Samples& samples) {

@@ -92,8 +92,7 @@ std::string legend(const Chart& chart) {
         if (series.mark == Mark::dots)
             mark = "<path class=\"dashed\" d=\"M2 5H22\"/><circle class=\"dot\" cx=\"12\" cy=\"5\" r=\"3\"/>";
         if (series.mark == Mark::points) mark = "<circle class=\"dot\" cx=\"12\" cy=\"5\" r=\"3\"/>";
-        items += concat("<li><svg class=\"c", series.colour, "\" viewBox=\"0 0 24 10\" aria-hidden=\"true\">", mark,
-                        "</svg>", escape_html(series.label), "</li>");
+        items += legend_item(mark, series.label, concat("c", series.colour));
     }
     return count < 2 ? "" : "<ul class=\"legend\">" + items + "</ul>";
 }
@@ -180,6 +179,29 @@ std::string duration(double seconds) {
     return concat(whole / 86400, " d ", whole % 86400 / 3600, " h");
 }
 
+std::string number_cell(const std::optional<double>& value, int digits) {
+    return !value ? "–" : std::isfinite(*value) ? short_number(*value, digits) : "not finite";
+}
+
+std::string share_text(double part, double whole) {
+    return whole > 0 && std::isfinite(part) ? short_number(100 * std::min(1.0, part / whole)) + " %" : "–";
+}
+
+std::optional<std::string> median_throughput(const RunHistory& run) {
+    return shown(median(finite(values_of(run, &LoggedStep::tokens_per_s))), [](double v) { return short_number(v); });
+}
+
+std::optional<std::string> median_mfu(const RunHistory& run) {
+    return shown(median(finite(values_of(run, &LoggedStep::mfu, 100))),
+                 [](double v) { return short_number(v) + " %"; });
+}
+
+std::optional<std::string> memory_peak(const RunHistory& run) {
+    const std::vector<double> peaks = finite(values_of(run, &LoggedStep::mem_peak_bytes));
+    if (peaks.empty()) return std::nullopt;
+    return short_bytes(*std::max_element(peaks.begin(), peaks.end()));
+}
+
 std::string in_words(const Series& series, const CurveAxis& axis) {
     const Point* first = nullptr;
     const Point *last = nullptr, *lowest = nullptr, *highest = nullptr;
@@ -236,6 +258,12 @@ std::string notes_box(const std::vector<std::string>& notes) {
     return lines.empty() ? "" : "<aside class=\"notes\">" + lines + "</aside>\n";
 }
 
+std::string section(const std::string& title, const std::string& inside, const char* style) {
+    return concat("<section class=\"", style, "\"><h2>", title, "</h2>", inside, "</section>\n");
+}
+
+std::string quiet(const std::string& html) { return concat("<p class=\"quiet\">", html, "</p>"); }
+
 std::string row_of(const std::vector<std::string>& cells) {
     std::string row = "<tr>";
     for (const std::string& cell : cells) row += "<td>" + escape_html(cell) + "</td>";
@@ -278,11 +306,15 @@ std::string joined(const std::vector<Card>& cards) {
 
 std::string style_sheet() { return svg::page_css() + kReportStyle; }
 
+std::string legend_item(std::string_view drawing, const std::string& label, const std::string& style) {
+    return concat("<li><svg", style.empty() ? "" : concat(" class=\"", style, "\""),
+                  " viewBox=\"0 0 24 10\" aria-hidden=\"true\">", drawing, "</svg>", escape_html(label), "</li>");
+}
+
 std::string legend_list(const Legend& colours) {
     std::string items;
     for (const auto& [style, label] : colours)
-        items += concat("<li><svg viewBox=\"0 0 24 10\" aria-hidden=\"true\"><rect class=\"", style,
-                        "\" x=\"4\" y=\"0\" width=\"16\" height=\"10\"/></svg>", escape_html(label), "</li>");
+        items += legend_item(concat("<rect class=\"", style, "\" x=\"4\" y=\"0\" width=\"16\" height=\"10\"/>"), label);
     return "<ul class=\"legend\">" + items + "</ul>";
 }
 

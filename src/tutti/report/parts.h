@@ -27,7 +27,6 @@ inline constexpr Curve kGradientNorm{"grad-norm", "Gradient norm", "before clipp
 inline constexpr Curve kLearningRate{"lr", "Learning rate", "", &LoggedStep::lr, 1, false, true, false};
 inline constexpr Curve kThroughput{"speed", "Throughput", "tokens/s", &LoggedStep::tokens_per_s, 1, false, true};
 inline constexpr Curve kMfu{"mfu", "MFU", "% of the dense peak", &LoggedStep::mfu, 100, false, true};
-
 inline constexpr Curve kStepTime{"step-time", "Time of a step", "ms", &LoggedStep::step_ms, 1, false, true};
 
 // What a view means for the curves of these runs.
@@ -59,7 +58,15 @@ template <class Format>
 std::optional<std::string> shown(const std::optional<double>& value, const Format& format) {
     return value ? std::optional<std::string>(format(*value)) : std::nullopt;
 }
-std::string duration(double seconds);  // "3 min 20 s"
+std::string duration(double seconds);                                     // "3 min 20 s"
+std::string number_cell(const std::optional<double>& value, int digits);  // "2.31", "not finite", "–" without one
+// "12.3 %", at most 100 %: another rank's steps may be a little longer than those of the first, which writes the log.
+// "–" without a whole.
+std::string share_text(double part, double whole);
+// Medians of the log, and its largest peak, as the boxes of facts and of a comparison have them.
+std::optional<std::string> median_throughput(const RunHistory& run);
+std::optional<std::string> median_mfu(const RunHistory& run);
+std::optional<std::string> memory_peak(const RunHistory& run);
 
 // "train: 5.56 at step 1, 1.43 at step 2000, lowest 1.4 at step 1980, highest ...": a series for a screen reader.
 std::string in_words(const Series& series, const CurveAxis& axis);
@@ -68,6 +75,9 @@ void add_series(Chart& chart, const std::string& label, int colour, std::vector<
 
 std::string facts_box(const RunHistory& run);                  // model, steps, loss, ...: "" where nothing is known
 std::string notes_box(const std::vector<std::string>& notes);  // "" without notes
+// A card with a heading; `inside` is HTML.
+std::string section(const std::string& title, const std::string& inside, const char* style = "card full");
+std::string quiet(const std::string& html);  // a remark
 // A table that scrolls inside the page; `rows` are <tr> elements.
 std::string table(const std::vector<std::string>& head, const std::string& rows);
 std::string row_of(const std::vector<std::string>& cells);
@@ -80,6 +90,8 @@ std::string wide_card(Chart chart);
 // A legend of boxes: class and label of each colour.
 using Legend = std::vector<std::pair<std::string, std::string>>;
 std::string legend_list(const Legend& colours);
+// One entry: an SVG element within 24 x 10, and a label. `style` is the class of its colour.
+std::string legend_item(std::string_view drawing, const std::string& label, const std::string& style = "");
 // The inside of a <figure>: caption, legend, and the drawing, which scrolls on a narrow screen. `id` is unique in the
 // page.
 std::string figure(const svg::Bars& bars, const std::string& id, const std::string& note, const Legend& legend);
@@ -97,7 +109,6 @@ std::string ranks_card(const RunHistory& run);
 std::string spent_card(const RunHistory& run);
 std::string stages_card(const RunHistory& run);  // what each stage changed, and how fast it was
 
-// The cards of the page of one run and of a comparison (report.h), without the frame.
 std::string joined(const std::vector<Card>& cards);
 
 // The whole document, with its styles inside.

@@ -38,10 +38,10 @@ std::string loss_card(const RunHistory& run, const CurveAxis& axis) {
     std::string card = wide_card(chart);
     if (!card.empty()) return card;
     const bool lacks_axis = !finite(values_of(run, &LoggedStep::loss)).empty();
-    return concat("<section class=\"card full\"><p class=\"quiet\">",
-                  lacks_axis ? "The log of this run, of an earlier version, does not say when its steps were."
-                             : "No step with a finite loss was logged yet.",
-                  "</p></section>\n");
+    return concat("<section class=\"card full\">",
+                  quiet(lacks_axis ? "The log of this run, of an earlier version, does not say when its steps were."
+                                   : "No step with a finite loss was logged yet."),
+                  "</section>\n");
 }
 
 // The losses of tokens further ahead, a curve for each depth of multi-token prediction.
@@ -87,13 +87,13 @@ std::string memory_card(const RunHistory& run) {
         bars.push_back({use.purpose, use.predicted_bytes.value_or(-1), use.measured_bytes.value_or(-1)});
     const std::string svg = memory_bars("memory", "Memory by purpose", bars);
     if (svg.empty()) return "";
+    const auto box = [](const char* style) {
+        return concat("<rect class=\"", style, "\" x=\"2\" y=\"1\" width=\"20\" height=\"8\" rx=\"2\"/>");
+    };
     return concat(
-        "<figure class=\"card\"><figcaption><b>Memory by purpose</b><span class=\"unit\">peak</span>"
-        "<ul class=\"legend\"><li><svg viewBox=\"0 0 24 10\" aria-hidden=\"true\"><rect class=\"bar-predicted c8\" "
-        "x=\"2\" y=\"1\" "
-        "width=\"20\" height=\"8\" rx=\"2\"/></svg>predicted</li><li><svg viewBox=\"0 0 24 10\" aria-hidden=\"true\">"
-        "<rect class=\"c8\" x=\"2\" y=\"1\" width=\"20\" height=\"8\" rx=\"2\"/></svg>measured</li></ul>"
-        "</figcaption>",
+        "<figure class=\"card\"><figcaption><b>Memory by purpose</b><span class=\"unit\">peak</span><ul "
+        "class=\"legend\">",
+        legend_item(box("bar-predicted c8"), "predicted"), legend_item(box("c8"), "measured"), "</ul></figcaption>",
         svg, "</figure>\n");
 }
 
@@ -158,35 +158,30 @@ std::string experts_card(const RunHistory& run, const CurveAxis& axis) {
 std::string skipped_card(const RunHistory& run) {
     std::string rows;
     size_t count = 0;
-    const auto cell = [](const std::optional<double>& value) {
-        if (!value) return std::string("–");
-        return std::isfinite(*value) ? short_number(*value, 4) : std::string("not finite");
-    };
     for (const LoggedStep& step : run.steps) {
         if (!is_bad(step) || ++count > kTableRows) continue;
         const bool why = !step.skip_reason.empty();
-        rows += concat(why ? "<tr class=\"has-reason\">" : "<tr>", "<td>", step.step, "</td><td>", step.skipped_before,
-                       "</td><td>", cell(step.loss), "</td><td>", cell(step.grad_norm), "</td></tr>");
+        rows +=
+            concat(why ? "<tr class=\"has-reason\">" : "<tr>", "<td>", step.step, "</td><td>", step.skipped_before,
+                   "</td><td>", number_cell(step.loss, 4), "</td><td>", number_cell(step.grad_norm, 4), "</td></tr>");
         if (why) rows += "<tr><td colspan=\"4\" class=\"reason\">" + escape_html(step.skip_reason) + "</td></tr>";
     }
-    std::string body = "<p class=\"quiet\">None: every logged loss and gradient norm is finite.</p>";
+    std::string body = quiet("None: every logged loss and gradient norm is finite.");
     if (count > 0) {
         body =
             "<table><thead><tr><th scope=\"col\">step</th><th scope=\"col\">skipped</th><th scope=\"col\">loss</th>"
             "<th scope=\"col\">gradient norm</th></tr></thead><tbody>" +
             rows + "</tbody></table>";
     }
-    if (count > kTableRows)
-        body += concat("<p class=\"quiet\">and ", count - kTableRows, " more in metrics.jsonl.</p>");
-    return "<section class=\"card\"><h2>Skipped and non-finite steps</h2>" + body + "</section>\n";
+    if (count > kTableRows) body += quiet(concat("and ", count - kTableRows, " more in metrics.jsonl."));
+    return section("Skipped and non-finite steps", body, "card");
 }
 
 std::string texts(const RunHistory& run) {
     std::string cards;
-    if (!run.totals.sample.empty()) {
-        cards += "<section class=\"card full long\"><h2>Sample</h2><pre class=\"sample\">" +
-                 escape_html(run.totals.sample) + "</pre></section>\n";
-    }
+    if (!run.totals.sample.empty())
+        cards += section("Sample", concat("<pre class=\"sample\">", escape_html(run.totals.sample), "</pre>"),
+                         "card full long");
     if (!run.config.empty()) {
         cards += "<section class=\"card full long\"><details><summary>Config, as resolved</summary><pre>" +
                  escape_html(run.config) + "</pre></details></section>\n";
@@ -226,11 +221,9 @@ std::string facts_box(const RunHistory& run) {
     add("time in steps", shown(totals.wall_s, duration));
     add("final loss", shown(totals.final_loss ? totals.final_loss : last_of(run, &LoggedStep::loss), loss));
     add("evaluation loss", shown(last_of(run, &LoggedStep::eval_loss), loss));
-    add("tokens/s, median", shown(median(finite(values_of(run, &LoggedStep::tokens_per_s))), count));
-    add("MFU, median",
-        shown(median(finite(values_of(run, &LoggedStep::mfu, 100))), [](double v) { return short_number(v) + " %"; }));
-    const std::vector<double> peaks = finite(values_of(run, &LoggedStep::mem_peak_bytes));
-    if (!peaks.empty()) add("memory peak", short_bytes(*std::max_element(peaks.begin(), peaks.end())));
+    add("tokens/s, median", median_throughput(run));
+    add("MFU, median", median_mfu(run));
+    add("memory peak", memory_peak(run));
     return items.empty() ? "" : "<dl class=\"facts\">" + items + "</dl>\n";
 }
 

@@ -15,18 +15,13 @@ namespace tutti::report {
 
 namespace {
 
-// At most 100 %: another rank's steps may be a little longer than those of the first, which writes the log.
-std::string percent_of(double part, double whole) {
-    return whole > 0 && std::isfinite(part) ? short_number(100 * std::min(1.0, part / whole)) + " %" : "–";
-}
-
 // --- ranks ---
 
 std::string tile(const RankFigures& of, double step_ms, bool gone, const std::string& last) {
     const double share = step_ms > 0 ? std::clamp(of.wait_ms / step_ms, 0.0, 1.0) : 0;
     return concat("<li class=\"w", std::lround(10 * share), gone ? " gone" : "", "\" title=\"rank ", of.rank, " waits ",
                   short_number(of.wait_ms), " ms a step", last.empty() ? "" : ", last operation: ", escape_html(last),
-                  "\"><b>", of.rank, gone ? " ✕" : "", "</b>", percent_of(of.wait_ms, step_ms), "</li>");
+                  "\"><b>", of.rank, gone ? " ✕" : "", "</b>", share_text(of.wait_ms, step_ms), "</li>");
 }
 
 std::string ranks_table(const RunHistory& run, const LoggedStep& step) {
@@ -35,7 +30,7 @@ std::string ranks_table(const RunHistory& run, const LoggedStep& step) {
     for (const RankFigures& of : step.ranks) {
         const double predicted = predicted_bytes(run, of.rank);
         std::vector<std::string> cells = {
-            concat(of.rank), short_number(of.wait_ms), percent_of(of.wait_ms, step.step_ms.value_or(0)),
+            concat(of.rank), short_number(of.wait_ms), share_text(of.wait_ms, step.step_ms.value_or(0)),
             short_bytes(of.mem_peak_bytes), predicted > 0 ? short_bytes(predicted) : std::string("–")};
         if (failed) {
             const auto found = run.flight.last_operations.find(of.rank);
@@ -74,7 +69,7 @@ std::string slowest_of(const std::vector<LoggedStep>& steps) {
     const double middle = *median(usual);
     if (middle - *least < 0.05) return "No rank keeps the others waiting.";
     return concat("The others wait for rank ", ranks[to_size(least - usual.begin())], ": it waits ",
-                  percent_of(*least, 1), " of a step, the rank in the middle ", percent_of(middle, 1),
+                  share_text(*least, 1), " of a step, the rank in the middle ", share_text(middle, 1),
                   lines > 1 ? concat(", in the median of ", lines, " logged steps") : "", ".");
 }
 
@@ -170,14 +165,12 @@ std::string ranks_card(const RunHistory& run) {
         body += concat("<ul class=\"ranks\">", tiles, "</ul><p>", slowest_of(run.steps), "</p><details",
                        failed ? " open" : "", "><summary>As a table</summary>", ranks_table(run, *step), "</details>");
     }
-    return concat(
-        "<section class=\"card full\"><h2>Ranks</h2><p class=\"quiet\">The share of a step that each rank waits "
-        "for others",
-        step != nullptr ? concat(", at step ", step->step) : "",
-        run.steps.empty() || run.steps.back().ranks.size() != 3 || run.totals.ranks.size() <= kMostRanks
-            ? ""
-            : ": of all ranks those that wait least, in the middle and most",
-        ".</p>", body, "</section>\n");
+    const bool some = !run.steps.empty() && run.steps.back().ranks.size() == 3 && run.totals.ranks.size() > kMostRanks;
+    return section("Ranks",
+                   quiet(concat("The share of a step that each rank waits for others",
+                                step != nullptr ? concat(", at step ", step->step) : "",
+                                some ? ": of all ranks those that wait least, in the middle and most" : "", ".")) +
+                       body);
 }
 
 std::string spent_card(const RunHistory& run) {
@@ -190,7 +183,7 @@ std::string spent_card(const RunHistory& run) {
         bars.push_back({kParts[i].label, kParts[i].colour, seconds / spent->total()});
         words += concat(kParts[i].label, " ", duration(seconds), ". ");
         rows += concat("<tr><td><span class=\"key c", kParts[i].colour, "\"></span>", kParts[i].label, "</td><td>",
-                       duration(seconds), "</td><td>", percent_of(seconds, spent->total()), "</td></tr>");
+                       duration(seconds), "</td><td>", share_text(seconds, spent->total()), "</td></tr>");
     }
     std::string text = concat("<p>Goodput, the share that trained: <b>", format_percent(*spent->goodput()), "</b>. ",
                               times(spent->deaths, "death"), ", ", times(spent->lost_steps, "step"), " done again, ",
@@ -206,9 +199,10 @@ std::string spent_card(const RunHistory& run) {
         text +=
             concat("<p>Forecast for ", escape_html(run.predicted->machine), ", where a failure comes every ",
                    duration(run.predicted->between_failures_s), ": ", format_percent(run.predicted->goodput), ".</p>");
-    return concat("<section class=\"card\"><h2>Where the time went</h2><div class=\"share\">",
-                  share_bar("spent", "Where the time went", words, bars), "</div>", table({"", "time", "share"}, rows),
-                  text, "</section>\n");
+    return section("Where the time went",
+                   concat("<div class=\"share\">", share_bar("spent", "Where the time went", words, bars), "</div>",
+                          table({"", "time", "share"}, rows), text),
+                   "card");
 }
 
 std::string stages_card(const RunHistory& run) {
@@ -219,7 +213,7 @@ std::string stages_card(const RunHistory& run) {
     for (const LoggedStep& step : run.steps) logs[spec::stage_at(stages, step.step)].steps.push_back(step);
     std::string rows;
     for (size_t i = 0; i < stages.size(); ++i) {
-        const auto number = [](std::optional<double> value) { return value ? short_number(*value) : std::string("–"); };
+        const auto number = [](const std::optional<double>& value) { return number_cell(value, 3); };
         const bool changes = !config->stages[i].set.empty();
         const std::string row =
             row_of({concat(i + 1), concat(stages[i].place.first, " to ", spec::last_step(stages[i])),
@@ -230,9 +224,7 @@ std::string stages_card(const RunHistory& run) {
                                  escape_html(spec::stage_keys_text(*config, i)), "</td></tr>")
                         : row;
     }
-    return concat("<section class=\"card full\"><h2>Stages</h2>",
-                  table({"stage", "steps", "ms a step, median", "tokens/s, median", "last loss"}, rows),
-                  "</section>\n");
+    return section("Stages", table({"stage", "steps", "ms a step, median", "tokens/s, median", "last loss"}, rows));
 }
 
 }  // namespace tutti::report

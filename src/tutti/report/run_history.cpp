@@ -173,6 +173,17 @@ Json read_object(const fs::path& path) {
     }
 }
 
+// What `read` makes of a document that a report can do without; `writer` is the command that writes it.
+template <class Read>
+auto read_optional(const fs::path& path, const char* writer, const Read& read) {
+    try {
+        return read(Json::parse(read_file(path.string())));
+    } catch (const DataError& error) {
+        throw DataError(concat(path.string(), ": not what `", writer, "` writes: ", error.what(),
+                               "; remove it to report without it"));
+    }
+}
+
 void read_metrics(const fs::path& path, RunHistory& run) {
     const std::optional<std::string> text = read_file_if_there(path.string());
     check<DataError>(text.has_value(), path.string(),
@@ -204,27 +215,19 @@ void read_metrics(const fs::path& path, RunHistory& run) {
     }
 }
 
-PredictedStep read_prediction(const fs::path& run_dir) {
-    const fs::path path = run_dir / "predicted.json";
+PredictedStep predicted_step_from(const Json& document) {
     PredictedStep step;
-    try {
-        const Json document = Json::parse(read_file(path.string()));
-        step.machine = document.at("machine").get<std::string>();
-        step.step_s = document.at("step_time_s").get<double>();
-        step.low_s = document.at("step_time_low_s").get<double>();
-        step.high_s = document.at("step_time_high_s").get<double>();
-        step.peak_bytes = document.at("peak_bytes").get<double>();
-        step.goodput = document.value("goodput", 0.0);
-        step.between_failures_s = document.value("between_failures_s", 0.0);
-        step.first = document.value("first_step", step.first);
-        step.last = document.value("last_step", step.last);
-        for (const Json& group : document.at("communication"))
-            step.sent[group.at("group").get<std::string>()] += group.at("sent").get<double>();
-    } catch (const DataError& error) {
-        throw DataError(concat(path.string(), ": not what `tutti simulate --run` writes: ", error.what(),
-                               "; remove it to report without it"));
-    }
-    if (fs::exists(run_dir / "predicted_trace.json")) step.trace = read_trace(run_dir / "predicted_trace.json");
+    step.machine = document.at("machine").get<std::string>();
+    step.step_s = document.at("step_time_s").get<double>();
+    step.low_s = document.at("step_time_low_s").get<double>();
+    step.high_s = document.at("step_time_high_s").get<double>();
+    step.peak_bytes = document.at("peak_bytes").get<double>();
+    step.goodput = document.value("goodput", 0.0);
+    step.between_failures_s = document.value("between_failures_s", 0.0);
+    step.first = document.value("first_step", step.first);
+    step.last = document.value("last_step", step.last);
+    for (const Json& group : document.at("communication"))
+        step.sent[group.at("group").get<std::string>()] += group.at("sent").get<double>();
     return step;
 }
 
@@ -296,17 +299,13 @@ void read_other_files(const fs::path& run_dir, RunHistory& run) {
         run.config = std::move(*text);
     else
         run.notes.push_back("config.toml is not there.");
-    if (fs::exists(run_dir / "trace.json")) run.trace = read_trace(run_dir / "trace.json");
-    if (const auto text = read_file_if_there((run_dir / "precision.json").string())) {
-        try {
-            run.precision = precision_from(Json::parse(*text));
-        } catch (const DataError& error) {
-            throw DataError(concat((run_dir / "precision.json").string(),
-                                   ": not what `tutti inspect --precision` writes: ", error.what(),
-                                   "; remove it to report without it"));
-        }
-    }
-    if (fs::exists(run_dir / "predicted.json")) run.predicted = read_prediction(run_dir);
+    const fs::path trace = run_dir / "trace.json", precision = run_dir / "precision.json",
+                   predicted = run_dir / "predicted.json", predicted_trace = run_dir / "predicted_trace.json";
+    if (fs::exists(trace)) run.trace = read_trace(trace);
+    if (fs::exists(precision)) run.precision = read_optional(precision, "tutti inspect --precision", precision_from);
+    if (!fs::exists(predicted)) return;
+    run.predicted = read_optional(predicted, "tutti simulate --run", predicted_step_from);
+    if (fs::exists(predicted_trace)) run.predicted->trace = read_trace(predicted_trace);
 }
 
 }  // namespace tutti::report

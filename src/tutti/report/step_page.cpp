@@ -83,14 +83,7 @@ std::string render_step(const StepPage& page) {
     svg::Bars bars = bars_of(page.trace, step, "What each rank does");
     bars.most_in_row = 0;  // the slider has one time along the whole axis
     const svg::Scale scale = svg::scale_of(bars);
-    double begin = step.begin_us, end = step.end_us;
-    for (const TracedRank& rank : page.trace)
-        for (const TracedSpan& s : rank.spans)
-            if (s.activity == "step" && s.step == step.step) {
-                begin = std::min(begin, s.begin_us);
-                end = std::max(end, s.end_us);
-            }
-
+    const auto [begin, end] = extent_of(page.trace, step);
     const std::vector<std::string> lines = lines_of(step_source());
     Json passes = nullptr;
     for (size_t i = 0; i < lines.size(); ++i)
@@ -112,8 +105,8 @@ std::string render_step(const StepPage& page) {
                        {"per_node", page.per_node}};
     const bool grids = page.grids.size() > 0;
     const auto card = [](const char* title, const char* id, const std::string& note) {
-        return concat("<section class=\"card\"><h2>", title, "</h2><div class=\"scroll\" id=\"", id, "\"></div>",
-                      note.empty() ? "" : concat("<p class=\"quiet\">", note, "</p>"), "</section>\n");
+        return section(title, concat("<div class=\"scroll\" id=\"", id, "\"></div>", note.empty() ? "" : quiet(note)),
+                       "card");
     };
     return report::page(
         page.title,

@@ -20,22 +20,19 @@ namespace {
 
 constexpr size_t kTableRanks = 64;
 
-std::string percent(double part, double whole) { return whole > 0 ? short_number(100 * part / whole) + " %" : "–"; }
-
 std::string times_table(const std::vector<RankTimes>& all) {
     std::string rows;
     for (size_t i = 0; i < std::min(all.size(), kTableRanks); ++i) {
         const RankTimes& t = all[i];
         rows += row_of({concat(t.rank), short_number(t.step_ms), short_number(t.compute_ms),
-                        percent(t.compute_ms, t.step_ms), short_number(t.data_ms), short_number(t.wait_ms),
-                        percent(t.wait_ms, t.step_ms), short_number(t.communication_ms),
-                        percent(t.hidden_ms, t.communication_ms)});
+                        share_text(t.compute_ms, t.step_ms), short_number(t.data_ms), short_number(t.wait_ms),
+                        share_text(t.wait_ms, t.step_ms), short_number(t.communication_ms),
+                        share_text(t.hidden_ms, t.communication_ms)});
     }
     std::string text = table({"rank", "step, ms", "compute, ms", "of the step", "data, ms", "waits, ms", "of the step",
                               "communication, ms", "hidden"},
                              rows);
-    if (all.size() > kTableRanks)
-        text += concat("<p class=\"quiet\">and ", all.size() - kTableRanks, " more ranks in trace.json.</p>");
+    if (all.size() > kTableRanks) text += quiet(concat("and ", all.size() - kTableRanks, " more ranks in trace.json."));
     return text;
 }
 
@@ -45,7 +42,7 @@ std::string drawing(const std::vector<TracedRank>& trace, const std::string& id,
     const svg::Bars chart = bars_of(trace, *step, concat(whose, " ", step->step));
     std::string more;
     if (trace.size() > kDrawnRanks)
-        more = concat("<p class=\"quiet\">Ranks 0 to ", kDrawnRanks - 1, " of ", trace.size(), " are drawn.</p>");
+        more = quiet(concat("Ranks 0 to ", kDrawnRanks - 1, " of ", trace.size(), " are drawn."));
     return figure(chart, id, "of each rank: computing, under it its waits, and the operations of each group") + more;
 }
 
@@ -53,13 +50,15 @@ std::string drawing(const std::vector<TracedRank>& trace, const std::string& id,
 
 std::string trace_card(const RunHistory& run) {
     if (run.trace.empty()) return "";
-    return concat(
-        "<figure class=\"card full\">", drawing(run.trace, "timeline", "Step"),
-        "</figure>\n<section class=\"card full\">", "<h2>Where the time of a step goes</h2>",
-        times_table(times_of(run.trace)), "<p class=\"quiet\">Means of the ", times_of(run.trace)[0].steps,
-        " traced steps. Communication: at least one operation was in flight; hidden: the share of that time in "
-        "which the rank computed. Without a progress thread data moves while a rank waits or begins another "
-        "operation. trace.json opens in ui.perfetto.dev and chrome://tracing.</p></section>\n");
+    const std::vector<RankTimes> times = times_of(run.trace);
+    return concat("<figure class=\"card full\">", drawing(run.trace, "timeline", "Step"), "</figure>\n",
+                  section("Where the time of a step goes",
+                          times_table(times) +
+                              quiet(concat("Means of the ", times[0].steps,
+                                           " traced steps. Communication: at least one operation was in flight; "
+                                           "hidden: the share of that time in which the rank computed. Without a "
+                                           "progress thread data moves while a rank waits or begins another operation. "
+                                           "trace.json opens in ui.perfetto.dev and chrome://tracing."))));
 }
 
 std::string prediction_card(const RunHistory& run) {
@@ -92,10 +91,10 @@ std::string prediction_card(const RunHistory& run) {
         row("communication", forecast.communication_ms, measured.communication_ms, ms);
     }
     std::string card =
-        concat("<section class=\"card full\"><h2>Predicted and measured</h2>",
-               table({"", "predicted", "measured", "error", ""}, rows), "<p class=\"quiet\">Predicted for ",
-               escape_html(p.machine), ". Measured: medians over the logged steps",
-               p.last > 0 ? concat(" from ", p.first, " to ", p.last) : "", ".</p></section>\n");
+        section("Predicted and measured",
+                table({"", "predicted", "measured", "error", ""}, rows) +
+                    quiet(concat("Predicted for ", escape_html(p.machine), ". Measured: medians over the logged steps",
+                                 p.last > 0 ? concat(" from ", p.first, " to ", p.last) : "", ".")));
     if (!p.trace.empty())
         card += concat("<figure class=\"card full\">", drawing(p.trace, "predicted-timeline", "Predicted step"),
                        "</figure>\n");
@@ -114,15 +113,15 @@ std::string groups_card(const RunHistory& run) {
     std::string rows;
     for (const auto& [name, values] : groups) {
         const auto cell = [](const std::vector<double>& all, auto format) {
-            const auto middle = median(all);
-            return middle ? format(*middle) : std::string("–");
+            return shown(median(all), format).value_or("–");
         };
         const auto count = [](double v) { return short_number(v, 4); };
         rows += row_of({name, cell(values[0], count), cell(values[1], short_bytes), cell(values[2], count)});
     }
-    return "<section class=\"card\"><h2>Communication per step</h2>" +
-           table({"group", "operations", "sent", "waits, ms"}, rows) +
-           "<p class=\"quiet\">Of the first rank, medians over the logged steps.</p></section>\n";
+    return section("Communication per step",
+                   table({"group", "operations", "sent", "waits, ms"}, rows) +
+                       quiet("Of the first rank, medians over the logged steps."),
+                   "card");
 }
 
 // --- pipeline -------------------------------------------------------------------------------------------------------
@@ -223,6 +222,7 @@ std::string pipeline_card(const RunHistory& run) {
     const int64_t step = steps[steps.size() / 2];
     const auto passes = passes_of(run.trace, step);
     if (passes.empty()) return "";
+    const std::string title = concat("The pipeline in step ", step);
     std::string rows;
     for (const auto& rank : passes) {
         for (const Measured& pass : rank) rows += schedule::to_string(pass.action) + ",";
@@ -232,16 +232,16 @@ std::string pipeline_card(const RunHistory& run) {
         schedule::Schedule s = schedule::parse_csv(rows, concat("step ", step));
         const auto measured = timeline_of(passes);
         const auto computed = schedule::simulate(s, mean_times(passes, s.placement.stages));
-        return concat(
-            "<section class=\"card full\"><h2>The pipeline in step ", step, "</h2>", sentence("Measured", measured),
-            drawn("measured", picture_of(measured, s, "ms")),
-            sentence("The same actions with the mean measured F, I and W of each stage, without messages", computed),
-            drawn("computed", picture_of(computed, s, "ms")),
-            "<p class=\"quiet\">Time in ms to the right, a row for each rank of the pipeline; empty: the rank "
-            "waits. bubble: what the busiest rank waits.</p></section>\n");
+        return section(
+            title,
+            concat(sentence("Measured", measured), drawn("measured", picture_of(measured, s, "ms")),
+                   sentence("The same actions with the mean measured F, I and W of each stage, without messages",
+                            computed),
+                   drawn("computed", picture_of(computed, s, "ms")),
+                   quiet("Time in ms to the right, a row for each rank of the pipeline; empty: the rank waits. bubble: "
+                         "what the busiest rank waits.")));
     } catch (const Error& error) {  // the trace had no room for all of the step
-        return concat("<section class=\"card full\"><h2>The pipeline in step ", step, "</h2><p>",
-                      escape_html(error.what()), "</p></section>\n");
+        return section(title, concat("<p>", escape_html(error.what()), "</p>"));
     }
 }
 

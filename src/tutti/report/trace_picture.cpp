@@ -37,7 +37,6 @@ std::string meaning_of(const TracedSpan& s) {
     return s.name.starts_with("optimizer") ? "optimizer" : "other";
 }
 
-// The traced step with the median duration on the first rank.
 const TracedSpan* typical_step(const TracedRank& rank) {
     std::vector<const TracedSpan*> steps;
     for (const TracedSpan& s : rank.spans)
@@ -50,7 +49,7 @@ const TracedSpan* typical_step(const TracedRank& rank) {
     return *middle;
 }
 
-svg::Bars bars_of(const std::vector<TracedRank>& trace, const TracedSpan& step, const std::string& title) {
+std::pair<double, double> extent_of(const std::vector<TracedRank>& trace, const TracedSpan& step) {
     double begin = step.begin_us, end = step.end_us;
     for (const TracedRank& rank : trace)
         for (const TracedSpan& s : rank.spans) {
@@ -58,6 +57,11 @@ svg::Bars bars_of(const std::vector<TracedRank>& trace, const TracedSpan& step, 
             begin = std::min(begin, s.begin_us);
             end = std::max(end, s.end_us);
         }
+    return {begin, end};
+}
+
+svg::Bars bars_of(const std::vector<TracedRank>& trace, const TracedSpan& step, const std::string& title) {
+    const auto [begin, end] = extent_of(trace, step);
     const bool in_ms = end - begin < 10e6;
     const double unit = in_ms ? 1000 : 1e6;
     svg::Bars chart{.title = title,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tutti/base/bars.h"
@@ -16,6 +17,9 @@ std::string meaning_of(const TracedSpan& span);
 
 // The traced step of the median duration; null: no step was traced.
 const TracedSpan* typical_step(const TracedRank& rank);
+
+// From the first beginning of this step on a rank to the last end, in us of the trace.
+std::pair<double, double> extent_of(const std::vector<TracedRank>& trace, const TracedSpan& step);
 
 // `step`, of one of the ranks, on the first kDrawnRanks: computing, below it the rank's waits and the operations of
 // each group. A step of very many spans is shown as its beginning and its end.

@@ -6,13 +6,13 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "tutti/report/run_events.h"
 #include "tutti/report/run_history.h"
-#include "tutti/report/svg.h"
 #include "tutti/spec/run_spec.h"
 
 namespace tutti::report {
@@ -55,8 +55,8 @@ class WatchedRun {
 
     const std::vector<RunEvent>& events() const { return events_; }
     // The newest start by `tutti launch`, and the newest death of a rank or host that ended one; nullptr: none.
-    const RunEvent* start() const;
-    const RunEvent* death() const;
+    const RunEvent* start() const { return newest(kStarted); }
+    const RunEvent* death() const { return newest(kDied); }
 
     // The run as a page draws it: at most kMostPoints lines, of which each is the mean of lines_of_point() of the log
     // (cumulative numbers: of the last one), and the other files.
@@ -89,6 +89,7 @@ class WatchedRun {
     void read_other();
     void read_checkpoints();
     void find_state(double now);
+    const RunEvent* newest(std::string_view kind) const;
 
     std::string path_, checkpoints_;
     State state_ = State::waiting;
@@ -116,14 +117,5 @@ void add_point(std::vector<LoggedStep>& points, const LoggedStep& line, size_t m
                int64_t& in_point);
 
 const char* name_of(WatchedRun::State state);  // "running"
-
-// The run as lines for a terminal of `columns` columns: state, progress, the newest numbers, the curve of the loss.
-std::string render(const WatchedRun& run, size_t columns, double now);
-// A line of the log on one line: "step 40/400   loss 2.1000   ...".
-std::string log_line(const WatchedRun& run, const LoggedStep& step);
-
-// `points` as a picture of braille characters (2 x 4 dots each) in `rows` lines of `columns` columns, with the largest
-// and the smallest value beside it. "" without two finite points.
-std::string braille_curve(const std::vector<Point>& points, size_t columns, size_t rows);
 
 }  // namespace tutti::report
