@@ -63,20 +63,20 @@ void store_together(const std::string& experts, WeightAndBias& gate, WeightAndBi
 
 }  // namespace
 
-FeedForward::Experts FeedForward::make_experts(const spec::ModelSpec& s, const spec::MixtureSpec& e,
+FeedForward::Experts FeedForward::make_experts(const spec::ModelSpec& s, const spec::LayerSpec& layer,
                                                const FeedForwardNames& names, const FeedForwardNames& stored) {
+    const spec::MixtureSpec& e = *layer.mixture();
     const auto matrices = [&](const char* FeedForwardNames::*matrix, Shape shape, Role role, Role of_bias, double std) {
         return stacked(concat(names.part, ".experts.", names.*matrix),
                        concat(stored.part, ".experts.*.", stored.*matrix), shape, role, of_bias, std, e.bias);
     };
     const int64_t width = e.latent > 0 ? e.latent : s.width;
-    const bool gated = s.gate != "relu2";
     const Shape column{e.experts, e.ffn, width}, row{e.experts, width, e.ffn};
     Experts all{
         .router = make_linear(names.part + ".gate", s.width, e.experts, {.role = Role::router, .std = s.init_std}),
         .up = matrices(&FeedForwardNames::up, column, Role::expert_column, Role::expert_column, s.init_std),
         .down = matrices(&FeedForwardNames::down, row, Role::expert_row, Role::expert, residual_std(s))};
-    if (gated)
+    if (layer.gate.gated)
         all.gate = matrices(&FeedForwardNames::gate, column, Role::expert_column, Role::expert_column, s.init_std);
     if (e.latent > 0) {  // each rank projects the rows that it routes
         all.into_latent =
@@ -116,7 +116,7 @@ FeedForward::FeedForward(const spec::ModelSpec& s, int64_t layer, const FeedForw
         Dense all{.gate = {},
                   .up = make_linear(of + "." + names.up, s.width, F, column),
                   .down = make_linear(of + "." + names.down, F, s.width, row)};
-        if (unit_ != ops::Gate::relu) all.gate = make_linear(of + "." + names.gate, s.width, F, column);
+        if (of_layer.gate.gated) all.gate = make_linear(of + "." + names.gate, s.width, F, column);
         if (!stored.pairs_of.empty()) store_pair(stored.pairs_of, all.gate->weight, all.up.weight, all.down.weight);
         return all;
     };
@@ -129,7 +129,7 @@ FeedForward::FeedForward(const spec::ModelSpec& s, int64_t layer, const FeedForw
     }
     spec_ = *of_layer.mixture();
     if (spec_.shared_ffn > 0) dense_ = dense(names.part + "." + names.shared, spec_.shared_ffn);
-    experts_.emplace(make_experts(s, spec_, names, stored));
+    experts_.emplace(make_experts(s, of_layer, names, stored));
 }
 
 Var FeedForward::mlp(Tape& tape, const Var& x) {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "tutti/nn/layers.h"
-#include "tutti/spec/model_spec.h"
+#include "tutti/spec/layers.h"
 
 namespace tutti::models {
 
@@ -54,7 +54,7 @@ class FeedForward {
         std::optional<nn::Linear> into_latent, from_latent;
     };
     nn::Var mlp(nn::Tape& tape, const nn::Var& x);  // of dense_
-    static Experts make_experts(const spec::ModelSpec& spec, const spec::MixtureSpec& mixture,
+    static Experts make_experts(const spec::ModelSpec& spec, const spec::LayerSpec& layer,
                                 const FeedForwardNames& names, const FeedForwardNames& stored);
     spec::MixtureSpec spec_;
     ops::Gate unit_ = ops::Gate::silu;

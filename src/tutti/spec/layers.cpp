@@ -243,7 +243,7 @@ LayerSpec layer(const ModelSpec& m, int64_t of) {
         layer.mixer = scan_of(m, scales);
     else if (traits.tokens && part != '-' && part != 'E')
         layer.mixer = attention_of(m, i, scales);
-    layer.gate = {m.gate, m.gate_limit};
+    layer.gate = {m.gate, m.gate_limit, traits.gated && m.gate != "relu2"};
     const std::string& mixtures = m.moe.layers;
     const bool experts = part == ' ' ? mixtures.empty() || contains(layer_ranges(mixtures), i) : part == 'E';
     if (m.moe.experts > 0 && experts) {
@@ -251,11 +251,8 @@ LayerSpec layer(const ModelSpec& m, int64_t of) {
         moe.epsilon = traits.router_epsilon;
         layer.feed_forward = std::move(moe);
     } else if (part == ' ' || part == '-') {
-        layer.feed_forward = MlpSpec{.ffn = m.ffn,
-                                     .gated = traits.gated && m.gate != "relu2",
-                                     .bias = m.mlp_bias || traits.biases,
-                                     .gate_scale = scales.gate,
-                                     .output_scale = scales.down};
+        layer.feed_forward = MlpSpec{
+            .ffn = m.ffn, .bias = m.mlp_bias || traits.biases, .gate_scale = scales.gate, .output_scale = scales.down};
     }
     return layer;
 }

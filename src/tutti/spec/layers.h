@@ -86,12 +86,12 @@ struct BesideSpec {  // both, of one input; their results are added
 };
 struct GateSpec {
     std::string name = "silu";
-    double limit = 0;  // of clamped
+    double limit = 0;   // of clamped
+    bool gated = true;  // W_down (g(W_gate x) * W_up x); false: W_out gelu(W_in x), or W_down relu(W_up x)^2
     bool operator==(const GateSpec&) const = default;
 };
 struct MlpSpec {
-    int64_t ffn = 0;    // inner size
-    bool gated = true;  // W_down (g(W_gate x) * W_up x); false: W_out gelu(W_in x), or W_down relu(W_up x)^2
+    int64_t ffn = 0;  // inner size
     bool bias = false;
     double gate_scale = 1, output_scale = 1;  // of W_gate x, and of the result
     bool operator==(const MlpSpec&) const = default;

@@ -206,8 +206,14 @@ void run_swiglu_backward(const KernelTable& table, const Stream& stream, Arena& 
 // The limit is one that bf16 values reach.
 constexpr Gate kGates[] = {Gate::silu, Gate::gelu, {Gate::clamped, 1.5F}, Gate::sigmoid, Gate::relu};
 const char* name_of(Gate g) {
-    constexpr const char* kNames[] = {"", " gelu", " clamped", " sigmoid", " relu"};
-    return kNames[g.kind];
+    switch (g.kind) {  // a new kind, which the compiler misses here, needs its cases above
+        case Gate::silu: return "";
+        case Gate::gelu: return " gelu";
+        case Gate::clamped: return " clamped";
+        case Gate::sigmoid: return " sigmoid";
+        case Gate::relu: return " relu";
+    }
+    return nullptr;
 }
 
 void add_swiglu(std::vector<Case>& all, Gate g, DType t, int64_t n) {
