@@ -207,7 +207,7 @@ std::string years_page() {
     add("8 bits", {"fp8"});
     std::string rows;
     for (const Cluster& c : all) {
-        rows += report::row_of({escape_html(c.name), std::to_string(c.year), type_of(c), short_fixed(peak_of(c) / 1e12),
+        rows += report::row_of({c.name, std::to_string(c.year), type_of(c), short_fixed(peak_of(c) / 1e12),
                                 report::short_number(c.data_sheet_memory / 1e9),
                                 format_fixed(c.memory_bandwidth / 1e9, 0), reach_of(c)});
         chart.description += concat(c.name, ", ", c.year, ": ", short_fixed(peak_of(c) / 1e12), " ", type_of(c), ". ");

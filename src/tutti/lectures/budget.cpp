@@ -195,8 +195,8 @@ std::string to_html(const BudgetPlan& plan) {
     std::string rows;
     for (const ScalingLaw& each : scaling_laws()) {
         const Spent spent = each.best(plan.flops);
-        rows += report::row_of({escape_html(each.name), format_count(spent.parameters), format_count(spent.tokens),
-                                ratio(spent), each.has_loss() ? format_fixed(each.loss(spent), 3) : "-"});
+        rows += report::row_of({each.name, format_count(spent.parameters), format_count(spent.tokens), ratio(spent),
+                                each.has_loss() ? format_fixed(each.loss(spent), 3) : "-"});
     }
     const std::string title = concat(plan.run ? "Compute of " : "Budget of ", format_flops(plan.flops));
     return report::page(
