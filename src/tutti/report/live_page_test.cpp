@@ -12,6 +12,7 @@
 #include "tutti/base/testing/scratch.h"
 #include "tutti/base/units.h"
 #include "tutti/report/parts.h"
+#include "tutti/report/watch_screen.h"
 
 namespace tutti::report {
 namespace {
@@ -98,6 +99,7 @@ TEST_F(LivePage, TheRankThatOthersWaitForIsThatOfMostSteps) {
             .find("The others wait for rank 1: it waits 2 % of a step, the rank in the middle 50 %, in the median "
                   "of 13 logged steps."),
         std::string::npos);
+    EXPECT_NE(render(runs[0], 100, 0).find("\nThe others wait for rank 1: it waits 2 % of a step"), std::string::npos);
 }
 
 TEST_F(LivePage, HasTheCardsOfTheReport) {

@@ -106,6 +106,9 @@ std::string groups_card(const RunHistory& run);
 // The cards of run_cards.cpp: the time of a step beside the plan's band, the ranks, what the time was spent on, stages.
 std::string step_time_card(const RunHistory& run, const CurveAxis& axis);
 std::string ranks_card(const RunHistory& run);
+// The rank that the others wait for, if there is one, as a sentence: by the median of each rank's waits in the newest
+// lines of the log that have the same ranks, since a single step may have waited for any of them. "" of one rank.
+std::string slowest_of(const std::vector<LoggedStep>& steps);
 std::string spent_card(const RunHistory& run);
 std::string stages_card(const RunHistory& run);  // what each stage changed, and how fast it was
 

@@ -43,36 +43,6 @@ std::string ranks_table(const RunHistory& run, const LoggedStep& step) {
     return table(head, rows);
 }
 
-// The rank that the others wait for, if there is one: by the median of each rank's waits in the newest lines of the log
-// that have the same ranks, since a single step may have waited for any of them.
-std::string slowest_of(const std::vector<LoggedStep>& steps) {
-    constexpr size_t kLines = 20;
-    std::vector<int> ranks;
-    std::vector<std::vector<double>> shares;  // of a step that the rank waited, by rank and line
-    size_t lines = 0;
-    for (auto line = steps.rbegin(); line != steps.rend() && lines < kLines; ++line) {
-        if (line->ranks.empty() || line->step_ms.value_or(0) <= 0) continue;
-        std::vector<int> here;
-        for (const RankFigures& of : line->ranks) here.push_back(of.rank);
-        if (lines == 0) {
-            ranks = here;
-            shares.resize(ranks.size());
-        }
-        if (here != ranks) break;
-        for (size_t r = 0; r < ranks.size(); ++r) shares[r].push_back(line->ranks[r].wait_ms / *line->step_ms);
-        ++lines;
-    }
-    if (ranks.size() < 2) return "";
-    std::vector<double> usual;
-    for (const std::vector<double>& of_rank : shares) usual.push_back(*median(of_rank));
-    const auto least = std::min_element(usual.begin(), usual.end());
-    const double middle = *median(usual);
-    if (middle - *least < 0.05) return "No rank keeps the others waiting.";
-    return concat("The others wait for rank ", ranks[to_size(least - usual.begin())], ": it waits ",
-                  share_text(*least, 1), " of a step, the rank in the middle ", share_text(middle, 1),
-                  lines > 1 ? concat(", in the median of ", lines, " logged steps") : "", ".");
-}
-
 // --- what the time was spent on ---
 
 struct Part {
@@ -125,6 +95,34 @@ std::optional<double> expected_of_itself(const RunHistory& run, const TimeSpent&
 std::string times(int64_t n, const char* what) { return concat(n, " ", what, n == 1 ? "" : "s"); }
 
 }  // namespace
+
+std::string slowest_of(const std::vector<LoggedStep>& steps) {
+    constexpr size_t kLines = 20;
+    std::vector<int> ranks;
+    std::vector<std::vector<double>> shares;  // of a step that the rank waited, by rank and line
+    size_t lines = 0;
+    for (auto line = steps.rbegin(); line != steps.rend() && lines < kLines; ++line) {
+        if (line->ranks.empty() || line->step_ms.value_or(0) <= 0) continue;
+        std::vector<int> here;
+        for (const RankFigures& of : line->ranks) here.push_back(of.rank);
+        if (lines == 0) {
+            ranks = here;
+            shares.resize(ranks.size());
+        }
+        if (here != ranks) break;
+        for (size_t r = 0; r < ranks.size(); ++r) shares[r].push_back(line->ranks[r].wait_ms / *line->step_ms);
+        ++lines;
+    }
+    if (ranks.size() < 2) return "";
+    std::vector<double> usual;
+    for (const std::vector<double>& of_rank : shares) usual.push_back(*median(of_rank));
+    const auto least = std::min_element(usual.begin(), usual.end());
+    const double middle = *median(usual);
+    if (middle - *least < 0.05) return "No rank keeps the others waiting.";
+    return concat("The others wait for rank ", ranks[to_size(least - usual.begin())], ": it waits ",
+                  share_text(*least, 1), " of a step, the rank in the middle ", share_text(middle, 1),
+                  lines > 1 ? concat(", in the median of ", lines, " logged steps") : "", ".");
+}
 
 std::string step_time_card(const RunHistory& run, const CurveAxis& axis) {
     Chart chart = chart_of(kStepTime, axis);

@@ -7,6 +7,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/shell.h"
 #include "tutti/base/units.h"
+#include "tutti/report/parts.h"
 
 namespace tutti::report {
 
@@ -96,7 +97,10 @@ std::string render(const WatchedRun& run, size_t columns, double now) {
     if (run.skipped() > 0) text += concat("warning: ", run.skipped(), " steps were skipped\n");
     if (run.state() == WatchedRun::State::died)
         text += concat("its process is gone: tutti report --flight ", quoted_for_shell(run.path()), "\n");
-    text += rank_lines(run) + spent_line(run);
+    text += rank_lines(run);
+    if (const std::string slowest = slowest_of({run.tail().begin(), run.tail().end()}); !slowest.empty())
+        text += slowest + '\n';
+    text += spent_line(run);
     for (const std::string& note : run.history().notes) text += concat("note: ", note, '\n');
     std::vector<Point> curve;
     for (const LoggedStep& step : run.history().steps)

@@ -142,7 +142,6 @@ TEST(WatchedRun, States) {
     EXPECT_THROW(WatchedRun(d.path + "/run.json"), UsageError);
 }
 
-// The curve of a long run keeps its mean and its ends within the points that it may have.
 // Between two generations no rank holds the lock, and the launcher's says that the run goes on.
 TEST(WatchedRun, ALaunchedRunGoesOnBetweenGenerationsAndNamesTheCulprit) {
     const Directory d;
@@ -172,6 +171,7 @@ TEST(WatchedRun, ALaunchedRunGoesOnBetweenGenerationsAndNamesTheCulprit) {
     EXPECT_EQ(run.state(), State::died);
 }
 
+// The curve of a long run keeps its mean and its ends within the points that it may have.
 TEST(WatchedRun, ALongCurveIsAveraged) {
     const Directory d;
     constexpr int kSteps = 10000;
