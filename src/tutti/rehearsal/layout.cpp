@@ -171,7 +171,9 @@ struct Builder {
         for (int64_t query = 2 * ring_rank; query < 2 * ring_rank + 2; ++query)
             for (int64_t key = 0; key <= query; ++key, ++pairs)
                 add(contiguous, rank, {{{query, key}, {1, 1}}}, gathered ? "" : concat("hop ", ring_rank - key / 2));
+        if (ring_rank != named_ring_ranks) return;  // ranks of other axes share the place
         contiguous.name += concat(ring_rank == 0 ? "" : ", ", pairs);
+        ++named_ring_ranks;
     }
 
     const spec::RunSpec& run;
@@ -181,7 +183,8 @@ struct Builder {
     Grid modules;
     Grid inside{"inside the layers", {}, {}}, outside{"between the products of tensor parallelism", {}, {}};
     Grid heads{"query heads x queries of a sequence", {}, {}}, ring{"query chunks x key chunks, by hop", {}, {}};
-    Grid contiguous{"not zigzag, not run; pairs ", {}, {}, true};
+    Grid contiguous{"without zigzag, for comparison; pairs ", {}, {}, true};
+    int named_ring_ranks = 0;  // in the name of `contiguous`
 };
 
 }  // namespace

@@ -131,8 +131,11 @@ TEST(Layout, RingByHand) {
         ++pairs[h.ranks[0]];
     }
     EXPECT_EQ(pairs, (std::map<int, size_t>{{0, 3}, {1, 7}, {2, 11}, {3, 15}}));
-    EXPECT_EQ(render_layout(l, {}).find("not zigzag"), std::string::npos);
-    EXPECT_EQ(to_json(l).dump().find("not zigzag"), std::string::npos);
+    EXPECT_EQ(render_layout(l, {}).find("zigzag"), std::string::npos);
+    EXPECT_EQ(to_json(l).dump().find("zigzag"), std::string::npos);
+    run.parallel.tp = 2;  // the ranks of a place have the same pairs, named once
+    EXPECT_NO_THROW(grid(layout_with(run, 16), "attention", "comparison; pairs 3, 7, 11, 15"));
+    run.parallel.tp = 1;
     run.model.window = 8;  // of a chunk: only the chunk before is seen
     EXPECT_EQ(by_rank(grid(layout_with(run, 4), "attention", "by hop")).at(0).size(), 3u);
 }
