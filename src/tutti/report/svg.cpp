@@ -1,10 +1,11 @@
 // report/svg.cpp: the charts (svg.h). Coordinates are the drawing's own units; one unit is about one pixel.
 #include "tutti/report/svg.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 #include <map>
 
@@ -24,12 +25,6 @@ using svg::tick_labels;
 namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-
-std::string printed(const char* format, int precision, double value) {
-    std::array<char, 64> text{};
-    std::snprintf(text.data(), text.size(), format, precision, value);
-    return text.data();
-}
 
 // The range of values of one axis, and the map from values to coordinates.
 struct Axis {
@@ -174,11 +169,12 @@ std::string short_number(double value, int digits) {
     const double size = std::abs(value);
     if (size == 0) return "0";
     if (size < 1e-3) return scientific(value, digits);
-    if (size < std::pow(10.0, std::max(3, digits)) - 0.5) return printed("%.*g", digits, value);
+    if (size < std::pow(10.0, std::max(3, digits)) - 0.5) return fmt::format("{:.{}g}", value, digits);
     constexpr std::array<std::pair<double, const char*>, 4> kUnits{{{1e3, "k"}, {1e6, "M"}, {1e9, "G"}, {1e12, "T"}}};
     for (const auto& [unit, name] : kUnits) {
         // 999,999 is 1M, not 1e+03k: the rounding decides the unit.
-        if (size / unit < 999.5 || unit == 1e12) return printed("%.*g", std::max(3, digits), value / unit) + name;
+        if (size / unit < 999.5 || unit == 1e12)
+            return fmt::format("{:.{}g}{}", value / unit, std::max(3, digits), name);
     }
     return "";
 }
@@ -190,7 +186,7 @@ std::string short_bytes(double bytes) {
         bytes /= 1024;
         ++unit;
     }
-    return concat(printed("%.*g", std::abs(bytes) >= 999.5 ? 5 : 3, bytes), " ", kUnits[unit]);
+    return fmt::format("{:.{}g} {}", bytes, std::abs(bytes) >= 999.5 ? 5 : 3, kUnits[unit]);
 }
 
 std::vector<Point> smooth(const std::vector<Point>& points, double half_life) {
@@ -304,7 +300,7 @@ std::string memory_bars(const std::string& id, const std::string& title, const s
         };
         std::string difference;
         if (bar.predicted > 0 && bar.measured >= 0)
-            difference = concat(" (", printed("%+.*f", 1, 100 * (bar.measured / bar.predicted - 1)), "%)");
+            difference = fmt::format(" ({:+.1f}%)", 100 * (bar.measured / bar.predicted - 1));
         const bool meaning = std::any_of(std::begin(svg::kTones), std::end(svg::kTones),
                                          [&](const svg::Tone& tone) { return tone.name == bar.label; });
         const std::string colour = meaning ? bar.label : "c1";
