@@ -79,7 +79,7 @@ std::optional<published::Model> model_of(const spec::ModelSpec& m) {
                             .kv_heads = real(m.kv_heads),
                             .head_dim = real(m.head_dim),
                             .vocab = real(m.vocab),
-                            .mlp_matrices = spec::traits_of(m).gated ? 3 : 2,
+                            .mlp_matrices = layers.front().gate.gated ? 3 : 2,
                             .tied = m.tie_embeddings,
                             .experts = real(m.moe.experts),
                             .top_k = real(m.moe.top_k),
