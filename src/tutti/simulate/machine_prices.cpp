@@ -219,7 +219,7 @@ double MachinePrices::all_to_all(double bytes, Group g, double crossing) const {
     const double inside = double(g.per_domain) / g.ranks;
     const double outside = crossing < 0 ? 1 - inside : crossing;
     const int far = g.ranks - std::min(g.ranks, std::max(g.per_domain, g.per_rack));  // ranks behind the network
-    const double across = outside * far / (g.ranks - g.per_domain), rack = outside - across;
+    const double across = outside * (double(far) / (g.ranks - g.per_domain)), rack = outside - across;
     double seconds = bytes * inside / link;
     if (rack > 0) seconds = std::max(seconds, bytes * rack / (cluster_.rack_bandwidth * physics_.link * kAllToAll));
     if (across > 0) seconds = std::max(seconds, bytes * across / (cluster_.network_bandwidth * physics_.network));

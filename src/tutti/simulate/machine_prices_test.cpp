@@ -64,6 +64,11 @@ TEST(MachinePrices, RanksOfANodeShareTheirAdapters) {
     EXPECT_NEAR(h100.all_reduce(0, {512, 8}), 2 * (20e-6 + 20 * 10e-6), 1e-9);
     // One of four domains receives at most one copy of each token's eight rows.
     EXPECT_LT(h100.all_to_all(bytes, {32, 8}, 3.0 / 4 * 4 / 8), h100.all_to_all(bytes, {32, 8}));
+    // Whatever the share is rounded to, nothing crosses links between the domains of a rack, which there are not.
+    for (int rows = 4; rows <= 100; ++rows)
+        EXPECT_NEAR(h100.all_to_all(bytes, {32, 8}, 3.0 / rows),
+                    bytes * std::max(1.0 / 4 / (450e9 * 0.78 * 0.8), 3.0 / rows / (50e9 * 0.75)) + 30e-6, 1e-9)
+            << rows;
 }
 
 // An UltraServer by hand: four tori of 16 chips; 512 GB/s inside, 128 of each chip to the other tori, 25 to the
