@@ -3,6 +3,8 @@
 #include <cmath>
 #include <fstream>
 #include <map>
+#include <random>
+#include <set>
 
 #include "tutti/base/error.h"
 #include "tutti/published/calibration.h"
@@ -166,12 +168,52 @@ TEST(Rows, WhatARowLeavesOutIsUsualForItsSoftware) {
     EXPECT_EQ(row(R"("gpu": "H100", "software": "PyTorch FSDP2", "zero_stage": 0)").zero, 0);
     EXPECT_EQ(row(R"("gpu": "H100", "software": "DeepSpeed ZeRO-2")").zero, 2);
     EXPECT_EQ(row(R"("gpu": "H100", "software": "Megatron-LM")").zero, 0);
-    EXPECT_FALSE(row(R"("gpu": "H100", "software": "Megatron-LM 2024")").software.one_copy_a_domain);
-    EXPECT_TRUE(row(R"("gpu": "H100", "software": "Megatron-LM 2024, DeepEP")").software.one_copy_a_domain);
+    EXPECT_FALSE(row(R"("gpu": "H100", "software": "Megatron-LM 2024")").software.one_copy);
+    EXPECT_TRUE(row(R"("gpu": "H100", "software": "Megatron-LM 2024, DeepEP")").software.one_copy);
     EXPECT_EQ(row(R"("gpu": "H100")").model.mlp_matrices, 2);
     EXPECT_EQ(row(R"("gpu": "H100", "ffn": 5632)").model.mlp_matrices, 3);
     EXPECT_EQ(row(R"("gpu": "H100", "ffn": 5632, "mlp": "gelu")").model.mlp_matrices, 2);
     EXPECT_DOUBLE_EQ(row(R"("gpu": "V100", "gpus_per_node": 16)").cluster.network_bandwidth, 6.25e9);
+}
+
+// Copies that DeepEP sends of a token, counted token by token, for the gate of AutoModel's benchmarks and for one that
+// spreads a token's experts.
+TEST(Step, ExpertsThatFollowOneAnotherNeedFewerCopies) {
+    std::mt19937 random(7);
+    const auto from = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
+    for (int draw = 0; draw < 60; ++draw) {
+        const int nodes = from(0, 1) == 0 ? 1 : 4, ranks = 8 * nodes, each = from(1, 8), experts = ranks * each;
+        const int parts = nodes > 1 ? nodes : ranks, part = experts / parts;
+        const int top_k = from(1, std::min(16, experts - part + 1));
+        const auto exposed = [&](const char* software) {
+            const PublishedRun run =
+                runs_of(concat(R"({"gpu": "H100", "layers": 4, "hidden": 4096, "ffn": 4096, "num_gpus": )", ranks,
+                               R"(, "ep": )", ranks, R"(, "num_experts": )", experts, R"(, "top_k": )", top_k,
+                               R"(, "micro_batch": 1, "global_batch": )", ranks, R"(, "software": ")", software, "\"}"))
+                    .at(0);
+            EXPECT_EQ(run.problem, "");
+            return step_time(run, {}).ep - 4 * 4 * (nodes > 1 ? 1.5 : 1) * simulate::Physics().latency;
+        };
+        double copies = 0;
+        for (int token = 0; token < experts; ++token) {
+            std::set<int> holding;
+            for (int i = 0; i < top_k; ++i) holding.insert((token * top_k + i) % experts / part);
+            copies += static_cast<double>(holding.size()) / experts;
+        }
+        EXPECT_NEAR(exposed("NeMo AutoModel, DeepEP") / exposed("NeMo, DeepEP"), copies / std::min(top_k, parts), 1e-6)
+            << ranks << " ranks, " << experts << " experts, top_k " << top_k;
+    }
+}
+
+// A pipeline of four passes fills and drains three times more than one of one pass, one of two once more.
+TEST(Step, ALocalBatchIsOnePassThroughThePipeline) {
+    const auto bubble = [](const char* field) {
+        return step_time(llama_8b(concat(R"("num_gpus": 8, "pp": 8, "micro_batch": 1, "global_batch": 64)", field)), {})
+            .bubble;
+    };
+    EXPECT_DOUBLE_EQ(bubble(R"(, "local_batch": 64)"), bubble(""));
+    EXPECT_NEAR((bubble(R"(, "local_batch": 16)") - bubble("")) / (bubble(R"(, "local_batch": 32)") - bubble("")), 3,
+                1e-9);
 }
 
 TEST(Rows, NetworksAreReadInEverySpelling) {

@@ -208,6 +208,7 @@ void read_run(const Row& row, PublishedRun& run) {
     run.micro_batch_given = row.number("micro_batch").value_or(0) > 0;
     run.micro_batch = row.number("micro_batch", 1);
     run.global_batch = row.number("global_batch", run.micro_batch * run.dp * row.number("grad_accum", 1));
+    run.local_batch = row.number("local_batch", 0);
     run.schedule = lower_case(row.text("schedule"));
     run.offload_optimizer = row.flag("offload").value_or(false);
     run.precision = lower_case(row.text("precision"));

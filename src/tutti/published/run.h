@@ -48,6 +48,7 @@ struct PublishedRun {
     Traits software;
 
     double seq = 0, global_batch = 0, micro_batch = 1;
+    double local_batch = 0;  // sequences of a replica in one pass through its pipeline, which fills and drains; 0: all
     bool micro_batch_given = true;
     int ranks = 1, tp = 1, cp = 1, pp = 1, ep = 1, virtual_stages = 1, dp = 1, zero = 0;
     Recompute recompute = Recompute::none;
@@ -61,6 +62,7 @@ struct PublishedRun {
     std::string problem;      // why the row cannot be predicted; ""
 
     double microbatches() const { return std::max(1.0, global_batch / dp / micro_batch); }
+    double pipelines() const { return local_batch > 0 ? std::max(1.0, global_batch / dp / local_batch) : 1; }
     double tokens() const { return global_batch * seq; }
     bool measured() const { return problem.empty() && seconds > 0; }
     bool counts() const { return measured() && !estimated; }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "tutti/published/memory.h"
 
@@ -239,15 +240,25 @@ class Microbatch {
         return pass;
     }
 
+    // How many of `parts` equal parts of the experts hold one that a token takes: at most, or where a token's experts
+    // follow one another and its first one is a multiple of what top_k and the size of a part have in common, on
+    // average.
+    double parts_of_token(double parts) const {
+        if (!s_.next_experts) return std::min(m_.top_k, parts);
+        const double part = std::floor(m_.experts / parts);
+        const auto common = static_cast<double>(std::gcd(static_cast<int64_t>(m_.top_k), static_cast<int64_t>(part)));
+        return std::min(parts, 1 + (m_.top_k - common) / part);
+    }
+
     // Rows to their experts and back.
     double dispatch() const {
         if (run_.ep <= 1) return 0;
         const Group group = price_.group(run_.ep, 1);
-        const double rows = tokens_ / spread_, routed = rows * m_.top_k, domains = group.domains();
+        const double rows = tokens_ / spread_, domains = group.domains();
+        const double copies = s_.one_copy ? parts_of_token(run_.ep) : m_.top_k;
         double crossing = 1 - double(group.per_domain) / run_.ep;
-        if (s_.one_copy_a_domain)
-            crossing = std::min(crossing, std::min(m_.top_k, domains) * (1 - 1 / domains) / m_.top_k);
-        return 2 * (1 - s_.hidden_dispatch) * price_.all_to_all(2 * routed * m_.hidden, group, crossing);
+        if (s_.one_copy) crossing = std::min(crossing, parts_of_token(domains) * (1 - 1 / domains) / copies);
+        return 2 * (1 - s_.hidden_dispatch) * price_.all_to_all(2 * rows * copies * m_.hidden, group, crossing);
     }
 
     // Two gathers and two reduce-scatters a pass, or two all-reduces.
@@ -366,12 +377,13 @@ StepTime step_of(const PublishedRun& run, const MachinePrices& price) {
         } else if (std::fmod(m.layers, p) != 0) {
             fullest = std::max(stage * std::ceil(per_stage) / per_stage, stage + head / p);
         }
-        step.bubble = microbatches * (fullest - stage - head) + (p - 1) * bubble_share(run) * (stage + head / p);
+        const double fill = run.pipelines() * (p - 1);
+        step.bubble = microbatches * (fullest - stage - head) + fill * bubble_share(run) * (stage + head / p);
         const auto message = [&](double bytes) { return price.message(bytes, price.reach(run.ranks - 1)); };
         const double scattered = micro.boundary() * (s.sequence_parallel ? 1 : 1.0 / run.tp);
         const double hop = message(scattered) + message(s.whole_gradients ? micro.boundary() : scattered);
         const double steady = s.overlaps_hops ? 0 : (s.blocking_hops ? 2 : 1) * microbatches * run.virtual_stages;
-        step.pp = (p - 1 + steady) * hop;
+        step.pp = (fill + steady) * hop;
     }
 
     step.dp += per_stage * once;

@@ -180,7 +180,7 @@ Traits traits_of(const Named& n) {
         traits = megatron_core();
         if (has(s, {"hai-llm"})) {
             traits.name = "hai-llm";  // DeepSeek-V3's report: DualPipe hides dispatch, which sends one copy a node
-            traits.one_copy_a_domain = true;
+            traits.one_copy = true;
             traits.hidden_dispatch = 0.7;
             traits.expert_launches = 60;
             traits.logit_bytes = 24;
@@ -204,10 +204,19 @@ Traits traits_of(const Named& n) {
             traits.overlaps_tp = false;
         // Transformer Engine's fused cross entropy, dispatchers that send one copy a node: 2025.
         if (has(s, {"25.", "26.", "moe_dev"})) {
-            traits.one_copy_a_domain = true;
+            traits.one_copy = true;
             traits.logit_bytes = 24;
         }
-        if (has(s, {"deepep", "hybridep"})) traits.one_copy_a_domain = true;  // its internode kernels
+        if (has(s, {"deepep", "hybridep"})) traits.one_copy = true;
+        if (has(s, {"automodel"})) {
+            // FakeBalancedGate of nemo_automodel/components/moe/layers.py, in all its benchmarks: token t takes the
+            // experts from t top_k on, so that they share a rank or two and a node.
+            traits.next_experts = true;
+            traits.gathers_once = true;  // reshard_after_forward=not pp_enabled in components/moe/parallelizer.py
+            // torch/distributed/pipelining/schedules.py: after each action its messages are sent, and waited for.
+            traits.overlaps_hops = false;
+            traits.logit_bytes = 12;  // F.cross_entropy of 16-bit logits: fp32_upcast: false in its benchmarks
+        }
     }
     // runtime/zero/stage3.py releases weights after a pass unless fewer than stage3_max_reuse_distance values are used
     // before them, 1e9 where it is not set: a third load of large layers, section 4.1 of ZeRO-Infinity (2104.07857).
@@ -225,7 +234,8 @@ Traits traits_of(const Named& n) {
     const auto is = [&](std::initializer_list<const char*> names) {
         return std::any_of(names.begin(), names.end(), [&](const char* name) { return kernel == name; });
     };
-    if (is({"flash2", "fa2"})) traits.attention = Attention::flash2;
+    // FlexAttention has 0.9 of FlashAttention-2's speed (pytorch.org, "FlexAttention", August 2024).
+    if (is({"flash2", "fa2", "flex"})) traits.attention = Attention::flash2;
     if (is({"flash1", "fa1", "flash", "fa"})) traits.attention = Attention::flash1;
     if (is({"flash3", "fa3", "flash4", "fa4", "cudnn"})) traits.attention = Attention::newest;
     return traits;

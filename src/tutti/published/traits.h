@@ -27,17 +27,18 @@ struct Traits {
     bool dropout = false;
     // Communication beside compute.
     bool overlaps_tp = true, overlaps_dp = true, overlaps_hops = true;
-    bool blocking_hops = false;      // a stage's sends and receives one after another, in its order of work
-    bool whole_gradients = false;    // of a stage's input, sent by each rank of tp, and not a share by each
-    bool gathers_context = false;    // keys and values of cp by a gather before attention, not around a ring beside it
-    bool prefetches = true;          // ZeRO-3: the next layer's weights beside this one's compute
-    bool gathers_once = false;       // ZeRO-3 with a pipeline: once a step, not once a microbatch
-    double gathers_a_layer = 1;      // ZeRO-3: collectives that gather a layer's weights
-    double keeps_values = 0;         // ZeRO-3: weights of at most so many values stay from a layer's recomputation on;
-                                     // those of a larger one are gathered for it and for its backward; 0: of any layer
-    double hidden_dispatch = 0;      // share of the exchange of experts that runs beside compute
-    bool one_copy_a_domain = false;  // of a token whose experts share a domain, across the network
-    double bucket_bytes = 0;         // of gradients; 0: 40 M values, or 1 M a rank where that is more; < 0: one bucket
+    bool blocking_hops = false;    // a stage's sends and receives one after another, in its order of work
+    bool whole_gradients = false;  // of a stage's input, sent by each rank of tp, and not a share by each
+    bool gathers_context = false;  // keys and values of cp by a gather before attention, not around a ring beside it
+    bool prefetches = true;        // ZeRO-3: the next layer's weights beside this one's compute
+    bool gathers_once = false;     // ZeRO-3 with a pipeline: once a step, not once a microbatch
+    double gathers_a_layer = 1;    // ZeRO-3: collectives that gather a layer's weights
+    double keeps_values = 0;       // ZeRO-3: weights of at most so many values stay from a layer's recomputation on;
+                                   // those of a larger one are gathered for it and for its backward; 0: of any layer
+    double hidden_dispatch = 0;    // share of the exchange of experts that runs beside compute
+    bool one_copy = false;         // of a token to a rank, and across the network to a domain, whose experts it takes
+    bool next_experts = false;     // a token takes experts that follow one another: a gate of benchmarks
+    double bucket_bytes = 0;       // of gradients; 0: 40 M values, or 1 M a rank where that is more; < 0: one bucket
     bool scatters_as_all_reduce = false;        // a reduce-scatter of unequal parts of many tensors
     double collective_latencies = 1, hops = 1;  // in units of Physics
     double tp_stall = 0;                        // seconds a message and further rank of tp, in pipelines over nodes
