@@ -1,5 +1,6 @@
 #include "tutti/checkpoint/state_source.h"
 
+#include <algorithm>
 #include <cerrno>
 
 #include "tutti/checkpoint/manifest.h"
@@ -12,8 +13,11 @@ File open_listed(FileSystem& file_system, const std::string& path, std::string_v
     try {
         return File::open(file_system, path);
     } catch (const IoError& error) {
-        if (error.code() != ENOENT) throw;
-        throw DamagedError(concat(path, " is missing; ", listed_by));
+        const bool is_missing = error.code() == ENOENT;
+        const auto kinds_of_others = {EISDIR, EINVAL, ENXIO, ELOOP};  // folder, pipe, socket, link to itself
+        const bool is_other = std::ranges::find(kinds_of_others, error.code()) != kinds_of_others.end();
+        if (!is_missing && !is_other) throw;
+        throw DamagedError(concat(path, is_missing ? " is missing; " : " is not a regular file; ", listed_by));
     }
 }
 

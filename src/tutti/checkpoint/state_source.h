@@ -19,7 +19,8 @@ class StateSource {
     virtual const std::string& path() const = 0;
     // The text of MANIFEST.json. DataError without one.
     virtual std::string manifest() = 0;
-    // A file of the manifest, as it is: no digest has been compared. DamagedError when the file is missing.
+    // A file of the manifest, as it is: no digest has been compared. DamagedError when the file is missing
+    // or no regular file.
     virtual std::shared_ptr<ByteSource> file(const FileRecord& record) = 0;
 };
 

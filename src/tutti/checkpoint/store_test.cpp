@@ -3,11 +3,14 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <filesystem>
 #include <fstream>
+#include <functional>
 #include <thread>
 
 #include "tutti/base/testing/scratch.h"
@@ -121,6 +124,29 @@ TEST_F(StoreTest, ADamagedCheckpointIsKeptAsideAndTheOlderOneLoaded) {
     flip(weights_path(300), 700);
     EXPECT_EQ(newest_of(store, OnDamage::fall_back), "100/0");
     EXPECT_EQ(disk.kind(step_path(300) + ".corrupt-2"), FileKind::directory);
+}
+
+// Whatever stands where a file of the checkpoint was.
+TEST_F(StoreTest, WhatIsNoFileIsDamage) {
+    namespace fs = std::filesystem;
+    const std::pair<const char*, std::function<void(const std::string&)>> kinds[] = {
+        {"nothing", [](const std::string&) {}},
+        {"a folder", [](const std::string& path) { fs::create_directory(path); }},
+        {"a pipe", [](const std::string& path) { ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0); }},
+        {"a link to nothing", [](const std::string& path) { fs::create_symlink("nothing", path); }},
+        {"a link to itself", [](const std::string& path) { fs::create_symlink(path, path); }},
+        {"a link to a folder", [](const std::string& path) { fs::create_symlink(".", path); }}};
+    for (const auto& [kind, make] : kinds)
+        for (const std::string& file : {Sample::file_name(0), Sample::file_name(1), std::string(kManifestName)}) {
+            Store store = open();
+            for (int64_t step : {100, 200}) save(store, step);
+            const std::string path = join(step_path(200), file);
+            fs::remove(path);
+            make(path);
+            EXPECT_THROW(newest_of(store, OnDamage::stop), DamagedError) << kind << ' ' << file;
+            EXPECT_EQ(newest_of(store, OnDamage::fall_back), "100/0") << kind << ' ' << file;
+            EXPECT_EQ(disk.kind(step_path(200)), FileKind::none);
+        }
 }
 
 TEST_F(StoreTest, WithoutAGoodOneItStopsAlsoTheNextTime) {
