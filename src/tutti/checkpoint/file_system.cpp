@@ -27,7 +27,10 @@ void require(bool ok, std::string_view operation, const std::string& path) {
     if (!ok) throw IoError(operation, path, errno);
 }
 
-std::string explain(int code) {
+std::string explain(std::string_view operation, int code) {
+    const auto reads = [&](std::string_view verb) { return operation == verb || operation.starts_with("open ("); };
+    if (code == EACCES && (reads("open") || reads("list") || reads("read") || reads("stat")))
+        return " (allow this user to read it, and to enter the directories above it)";
     if (code == ENOSPC || code == EDQUOT) return " (free some space, or choose a directory on a larger disk)";
     if (code == EFBIG) return " (allow larger files: ulimit -f unlimited, or another file system)";
     if (code == EROFS) return " (mount it for writing, or choose a directory of another file system)";
@@ -74,7 +77,7 @@ class PosixLock final : public FileLock {
 }  // namespace
 
 IoError::IoError(std::string_view operation, const std::string& path, int code)
-    : DataError(concat(operation, " ", path, ": ", std::generic_category().message(code), explain(code))),
+    : DataError(concat(operation, " ", path, ": ", std::generic_category().message(code), explain(operation, code))),
       code_(code) {}
 
 FileHandle PosixFileSystem::create_exclusive(const std::string& path) {

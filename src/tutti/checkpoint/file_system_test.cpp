@@ -79,6 +79,13 @@ TEST(PosixFileSystem, ErrorsNameTheCallThePathAndTheReason) {
     EXPECT_EQ(code_of([&] { disk.open_read(missing); }), EINVAL);  // and does not wait for a writer
     EXPECT_EQ(std::string(IoError("write", "/x/y", EIO).what()), "write /x/y: Input/output error");
     EXPECT_TRUE(contains(IoError("write", "/x", ENOSPC).what(), "write /x: No space left on device (free some space"));
+    // The remedy is that of the call: reading needs no other directory.
+    for (const char* reads : {"open", "open (a regular file is needed)", "read", "list", "stat"}) {
+        EXPECT_TRUE(contains(IoError(reads, "/x", EACCES).what(), "allow this user to read it")) << reads;
+        EXPECT_FALSE(contains(IoError(reads, "/x", EACCES).what(), "choose a directory")) << reads;
+    }
+    for (const char* writes : {"open lock", "create", "make directory", "rename a to", "remove"})
+        EXPECT_TRUE(contains(IoError(writes, "/x", EACCES).what(), "that this user may write")) << writes;
 }
 
 // A mapped file that is cut under its reader is an error, not the signal that ends the process.
