@@ -15,6 +15,7 @@
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/nn/dispatch.h"
 #include "tutti/nn/routing.h"
+#include "tutti/spec/toml.h"
 
 namespace tutti::nn::mixture_test {
 namespace {
@@ -279,6 +280,20 @@ INSTANTIATE_TEST_SUITE_P(
             "latent_sigmoid_without_gate",
             [](auto& s) { s.latent = kLatent, s.score = "sigmoid", s.expert_bias = true, s.top_k = 3; }, false)),
     [](const auto& tested) { return tested.param.name; });
+
+// A config may ask for what the router's kernels take, and for no more: else a legal value ends inside an operation.
+TEST(Mixtures, TheMostExpertsOfAConfigAreThoseOfTheKernels) {
+    const auto parse = [](int64_t experts) {
+        return spec::parse_text("", "a config", {"model.preset=moe-tiny", concat("model.moe.experts=", experts)});
+    };
+    EXPECT_EQ(parse(kernels::kMostExperts).model.moe.experts, kernels::kMostExperts);
+    try {
+        parse(kernels::kMostExperts + 1);
+        ADD_FAILURE() << "one more";
+    } catch (const UsageError& error) {
+        EXPECT_NE(std::string(error.what()).find("moe.experts"), std::string::npos) << error.what();
+    }
+}
 
 // All tokens of all ranks choose experts of rank 0: the other ranks have nothing to do, and take part all the same.
 TEST(ExpertParallel, ARankWithoutTokens) {

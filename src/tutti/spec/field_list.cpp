@@ -179,7 +179,7 @@ void list_fields(RunSpec& run, const FieldVisitor& visit) {
         "llama: w, w / D times the losses of these predictions is added to the loss that is trained");
 
     auto& e = m.moe;
-    key("moe.experts", e.experts, between(0, 65536), "E, experts of a layer; 0: no mixture of experts");
+    key("moe.experts", e.experts, between(0, 4096), "E, experts of a layer; 0: no mixture of experts");
     key("moe.top_k", e.top_k, between(0, 65536), "experts that process each token");
     key("moe.ffn", e.ffn, between(0, 16777216), "inner size of an expert");
     key("moe.layers", e.layers, any(), "layers with experts, as \"2-23\"; \"\": all layers");
