@@ -198,6 +198,11 @@ std::vector<std::string> texts_of(const std::string& path, const std::string& fo
 }  // namespace
 
 int train_tokenizer(const TrainTokenizerArguments& a, const Io& io) {
+    std::error_code ignored;
+    const bool is_stream = std::filesystem::exists(a.out, ignored) && !std::filesystem::is_regular_file(a.out, ignored);
+    check<UsageError>(a.out.ends_with(".json") || is_stream, "--out ", a.out,
+                      ": data.tokenizer knows such a file by .json at the end of its name; give it a name like ", a.out,
+                      ".json");
     warn_of_threads(io, a.threads);
     std::vector<MappedFile> files;
     std::vector<std::string> decoded;

@@ -88,6 +88,19 @@ TEST_F(DataCommand, ATokenizerIsLearntFromTheTextsOfRecords) {
     EXPECT_TRUE(says("r.jsonl:1: a record needs the field \"text\"")) << err;
 }
 
+// data.tokenizer takes a file of another name for a sentencepiece model, or for none.
+TEST_F(DataCommand, ATokenizerHasANameThatConfigsTake) {
+    const auto text = write("a.txt", "one two one two");
+    for (const char* name : {"t", "t.txt", "t.model", "json", "t.json.bak", "t.JSON"}) {
+        EXPECT_EQ(run_data({"train-tokenizer", text, "--vocab", "260", "--out", path(name)}), 2) << name;
+        EXPECT_TRUE(says(concat(name, ".json"))) << err;
+        EXPECT_FALSE(std::filesystem::exists(path(name))) << name;
+    }
+    EXPECT_EQ(run_data({"train-tokenizer", text, "--vocab", "260", "--out", path("t.json")}), 0) << err;
+    EXPECT_EQ(run_data({"inspect", text, "--format", "text", "--tokenizer", path("t.json")}), 0) << err;
+    EXPECT_EQ(run_data({"train-tokenizer", text, "--vocab", "260", "--out", "/dev/null"}), 0) << err;
+}
+
 TEST_F(DataCommand, PromptsBecomeAMask) {
     const auto records = write("r.jsonl", "{\"prompt\": \"ab\", \"completion\": \"cd\"}\n{\"body\": \"xyz\"}\n");
     ASSERT_EQ(run_data({"tokenize", records, "--out", path("r"), "--field", "body", "--json"}), 0) << err;
