@@ -969,10 +969,17 @@ TEST(Train, TrainsGeneratesReports) {
     EXPECT_EQ(Json::parse(converted.out)["format"], "hf");
     EXPECT_EQ(tutti({"convert", "--from", out, "--to", dir / "hf"}).code, 2);  // it is there
     EXPECT_EQ(tutti({"convert", "--from", out, "--to", dir / "x", "--dtype", "f8"}).code, 2);
-    EXPECT_EQ(tutti({"generate", dir / "hf", "--prompt", "God ", "--max-tokens", "5"}).code, 0);  // of bytes
+    const Ran of_bytes = tutti({"generate", dir / "hf", "--prompt", "God ", "--max-tokens", "5"});
+    EXPECT_EQ(of_bytes.code, 0);
+    EXPECT_FALSE(contains(of_bytes.err, "not applied")) << of_bytes.err;
     fs::remove(dir / "hf/tokenizer.json");
     EXPECT_EQ(tutti({"generate", dir / "hf", "--prompt", "God "}).code, 3);  // its list of digests has it
     fs::remove(dir / "hf/XXH128SUMS");
+    dir.write("hf/generation_config.json", R"({"repetition_penalty": 1.5, "num_beams": 1})");
+    const Ran ids_alone = tutti({"generate", dir / "hf", "--prompt-ids", "71", "--ids", "--max-tokens", "1"});
+    EXPECT_EQ(ids_alone.code, 0) << ids_alone.err;
+    EXPECT_TRUE(contains(ids_alone.err, "generation_config.json: not applied: repetition_penalty = 1.5\n"))
+        << ids_alone.err;
     const Ran no_tokenizer = tutti({"generate", dir / "hf", "--prompt", "God "});
     EXPECT_EQ(no_tokenizer.code, 2);
     EXPECT_TRUE(contains(no_tokenizer.err, "--prompt-ids")) << no_tokenizer.err;
@@ -1039,6 +1046,39 @@ TEST(Data, ATokenizerIsLearntAndTrainedWith) {
         tutti({"train", config, "--set", "model.vocab=256", "--set", "data.tokenizer=" + out, "--out", dir / "other"});
     EXPECT_EQ(too_small.code, 2);
     EXPECT_TRUE(contains(too_small.err, "set model.vocab = 280 or more")) << too_small.err;
+}
+
+// The id that ends documents need not be the tokenizer's. At a high temperature each of 263 ids is drawn alike, so that
+// 3000 draws have one of the last three for all but 1e-15 of all seeds.
+TEST(Data, AnEndBehindTheTokenizersIdsIsDrawn) {
+    const ScratchFolder dir;
+    std::string records;
+    for (int i = 0; i < 40; ++i) records += "{\"text\": \"one two one two\"}\n";
+    const std::string data = dir.write("d.jsonl", records), tokenizer = dir / "t.json", out = dir / "run";
+    ASSERT_EQ(tutti({"data", "train-tokenizer", data, "--vocab", "260", "--out", tokenizer}).code, 0);
+    const std::string config =
+        dir.write("c.toml",
+                  "[model]\nlayers = 1\nwidth = 16\nheads = 1\nkv_heads = 1\nhead_dim = 16\nffn = 16\nvocab = 320\n"
+                  "[data]\ntrain = \"" +
+                      data + "\"\ntokenizer = \"" + tokenizer +
+                      "\"\neod = \"262\"\n[train]\nsteps = 1\n"
+                      "seq_len = 32\nglobal_batch = 2\nmicro_batch = 1\n[precision]\ncompute = \"f32\"\n");
+    ASSERT_EQ(tutti({"train", config, "--out", out}).code, 0);
+    ASSERT_EQ(tutti({"convert", "--from", out, "--to", dir / "hf"}).code, 0);
+    for (const std::string& model : {out, dir / "hf"}) {
+        const std::vector<std::string> generate = {"generate", model,    "--prompt",     "one", "--temperature",
+                                                   "1e6",      "--json", "--max-tokens", "3000"};
+        const Ran ended = tutti(generate);
+        ASSERT_EQ(ended.code, 0) << ended.err;
+        EXPECT_EQ(Json::parse(ended.out)["ended_by"], "token");
+        std::vector<std::string> line = generate;
+        line.emplace_back("--ignore-eos");
+        const Ran ignored = tutti(line);
+        ASSERT_EQ(ignored.code, 0) << ignored.err;
+        const Json made = Json::parse(ignored.out);
+        EXPECT_EQ(made.at("tokens").size(), 3000u);
+        for (const auto& id : made.at("tokens")) EXPECT_LT(id.get<int>(), 260);
+    }
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "tutti/cli/text_model.h"
 
+#include <algorithm>
+
 #include "tutti/base/digits.h"
 #include "tutti/base/to_size.h"
 #include "tutti/cli/forecast.h"
@@ -102,7 +104,17 @@ TextModel load_text_model(const TextModelArguments& a, int64_t longest, bool nee
                       .seed = a.seed,
                       .max_positions = model.loaded.max_positions,
                       .stop_tokens = stop_tokens(a, stored, model.tokenizer.get())};
-    if (model.tokenizer && stored.tokenizer != "bytes") model.sampling.vocab = model.tokenizer->vocab();
+    if (model.tokenizer && stored.tokenizer != "bytes") {
+        int64_t& vocab = model.sampling.vocab;
+        vocab = model.tokenizer->vocab();
+        // The end of a document may be an id behind those of the tokenizer, which only data.eod names.
+        const Ids ends = a.ignore_eos ? Ids() : stored.special_ids(model.tokenizer.get()).stop;
+        for (const int32_t id : ends)
+            if (id < stored.run.model.vocab) vocab = std::max(vocab, id + int64_t{1});
+        // Padding between the two is no text either.
+        for (int64_t id = model.tokenizer->vocab(); id < vocab; ++id)
+            model.sampling.stop_tokens.push_back(static_cast<int32_t>(id));
+    }
     return model;
 }
 
