@@ -267,6 +267,23 @@ TEST_F(TcpRun, ARefusalBeforeTheRanksMeetIsHeard) {
     }
 }
 
+// Ranks of a chat wait for each other as long as a person thinks.
+TEST_F(TcpRun, ARefusalBeforeAChatIsHeard) {
+    for (const Command& command : {Command{"chat", "run"}, Command{"generate", "run", "--prompt", "x"}}) {
+        for (int rank = 0; rank < 3; ++rank) {
+            Command line = command;
+            line.insert(line.begin(), TUTTI_PROGRAM);
+            if (rank == 1) line.insert(line.end(), {"--set", "parallel.pp=3"});
+            start(rank, torchrun(rank, 3), line);
+        }
+        EXPECT_EQ(wait(1), 2) << output(1);
+        for (const int rank : {0, 2}) {  // by the refusal of rank 1, or because there is no such run
+            const int code = wait(rank);
+            EXPECT_TRUE(code == 5 || code == 3) << code << output(rank);
+        }
+    }
+}
+
 // A scheduler that starts a dying run again and again must come to an end.
 TEST_F(TcpRun, StartsWithoutACheckpointAreCounted) {
     const Variables in_a_job = {{"SLURM_JOB_ID", "7"}};

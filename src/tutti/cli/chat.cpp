@@ -11,6 +11,7 @@
 #include "tutti/base/timing.h"
 #include "tutti/base/to_size.h"
 #include "tutti/cli/text_model.h"
+#include "tutti/comm/run.h"
 #include "tutti/infer/chat_template.h"
 
 namespace tutti::cli {
@@ -247,7 +248,8 @@ class Chat {
 
 int chat(const ChatArguments& arguments, const Io& io) {
     const comm::Launch launch = comm::detect_launcher(comm::process_environment());
-    const int ranks = ranks_of(arguments, launch);
+    int ranks = 0;
+    comm::before_ranks_meet(launch, {}, [&] { ranks = ranks_of(arguments, launch); });
     warn_of_threads(io, launch, arguments.threads, ranks);
     Lines lines(isatty(STDIN_FILENO) != 0 && !comm::is_launched(comm::process_environment()));
     // Other ranks wait as long as a person thinks.

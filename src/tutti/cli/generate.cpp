@@ -187,9 +187,12 @@ void generate_on(const GenerateArguments& arguments, const std::vector<std::stri
 
 int generate(const GenerateArguments& arguments, const Io& io) {
     const comm::Launch launch = comm::detect_launcher(comm::process_environment());
-    const int ranks = ranks_of(arguments, launch);
+    int ranks = 0;
     std::vector<std::string> prompts;
-    comm::before_ranks_meet(launch, {}, [&] { prompts = prompt_texts(arguments); });
+    comm::before_ranks_meet(launch, {}, [&] {
+        ranks = ranks_of(arguments, launch);
+        prompts = prompt_texts(arguments);
+    });
     warn_of_threads(io, launch, arguments.threads, ranks);
     comm::run(launch, ranks, {},
               [&](comm::World& world) { generate_on(arguments, prompts, world, comm::local_rank(launch, world), io); });
