@@ -295,9 +295,11 @@ std::string read_text(const File& file, int64_t limit) {
 }
 
 void make_directories(FileSystem& file_system, const std::string& path) {
-    if (path.empty() || path == "." || path == "/" || file_system.kind(path) == FileKind::directory) return;
+    if (path.empty() || path == "." || path == "/") return;
     if (path.back() == '/') return make_directories(file_system, path.substr(0, path.size() - 1));
-    if (file_system.kind(path) == FileKind::other) return;  // a link to a directory is as good; a wrong one shows later
+    const FileKind kind = file_system.kind(path);
+    check<UsageError>(kind != FileKind::file, path, " is a file, where a directory is needed; choose another");
+    if (kind != FileKind::none) return;  // a link to a directory is as good; a wrong one shows later
     const std::string parent = parent_of(path);
     make_directories(file_system, parent);
     try {

@@ -292,6 +292,21 @@ TEST(MemoryFileSystem, KeepsOnlyWhatWasSynced) {
     EXPECT_EQ(disk.after_crash({Survives::nothing, Survives::everything})->content("/old"), std::string(1024, 'n'));
 }
 
+TEST(MakeDirectories, OfAFileIsRefused) {
+    testing::MemoryFileSystem disk;
+    disk.make_directory("/d");
+    write_file_atomically(disk, "/d", {.name = "f", .head = "x"});
+    for (const char* path : {"/d/f", "/d/f/", "/d/f/below", "/d/f/far/below"}) try {
+            make_directories(disk, path);
+            ADD_FAILURE() << path;
+        } catch (const UsageError& error) {
+            EXPECT_TRUE(contains(error.what(), "/d/f is a file, where a directory is needed")) << error.what();
+        }
+    EXPECT_EQ(disk.content("/d/f"), "x");
+    make_directories(disk, "/d/e/");
+    EXPECT_EQ(disk.kind("/d/e"), FileKind::directory);
+}
+
 TEST(NewDirectory, AppearsWithCommitOnly) {
     testing::MemoryFileSystem disk;
     {
