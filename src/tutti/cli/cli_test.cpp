@@ -969,6 +969,12 @@ TEST(Train, TrainsGeneratesReports) {
     EXPECT_EQ(Json::parse(converted.out)["format"], "hf");
     EXPECT_EQ(tutti({"convert", "--from", out, "--to", dir / "hf"}).code, 2);  // it is there
     EXPECT_EQ(tutti({"convert", "--from", out, "--to", dir / "x", "--dtype", "f8"}).code, 2);
+    fs::create_directory(dir / "empty");  // a link to an empty directory is one
+    fs::create_directory_symlink(dir / "empty", dir / "link");
+    const Ran linked = tutti({"convert", "--from", out, "--to", dir / "link" + "/"});
+    EXPECT_EQ(linked.code, 0) << linked.err;
+    EXPECT_TRUE(fs::is_symlink(dir / "link") && fs::exists(dir / "empty" + "/model.safetensors"));
+    EXPECT_EQ(tutti({"convert", "--from", out, "--to", dir / "link"}).code, 2);  // not any more
     const Ran of_bytes = tutti({"generate", dir / "hf", "--prompt", "God ", "--max-tokens", "5"});
     EXPECT_EQ(of_bytes.code, 0);
     EXPECT_FALSE(contains(of_bytes.err, "not applied")) << of_bytes.err;

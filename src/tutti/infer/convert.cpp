@@ -90,7 +90,9 @@ ConvertOutcome convert(const ConvertOptions& options) {
         outcome.format = !options.format.empty() ? options.format : stored.hugging_face ? "tutti" : "hf";
         check<UsageError>(!options.max_shard_bytes || outcome.format == "hf",
                           "--max-shard-size is of Hugging Face files; weights of --format tutti are one file");
-        checkpoint::NewDirectory target(disk, options.to);
+        std::error_code missing;
+        const bool there = std::filesystem::is_directory(options.to, missing);  // perhaps by a link, which stays
+        checkpoint::NewDirectory target(disk, there ? std::filesystem::canonical(options.to).string() : options.to);
         if (outcome.format == "tutti") {
             outcome.files = write_tutti(disk, target.temporary(), stored, model, weights, options, outcome.losses);
         } else {
