@@ -47,6 +47,7 @@ void cut_into_packings(GemmPlan& p, const GemmBlocks& b) {
     p.piece_depth = share(p.depth, b.depth, b.unit);
     p.pieces = ceil_div(p.depth, p.piece_depth);
     p.sums_wait = p.depth < p.words;
+    p.in_one_piece = p.pieces == 1 && !p.sums_wait && !b.tiles;
     p.columns = std::min(round_up(p.N, b.panel),
                          std::max(b.width, kPackedWords / std::max<int64_t>(p.depth, 1) / b.width * b.width));
     p.rows = p.M;
@@ -78,7 +79,7 @@ bool cut_into_columns(GemmPlan& p, const GemmBlocks& b, int64_t threads) {
 void cut_into_blocks(GemmPlan& p, const GemmBlocks& b, int64_t threads) {
     if (cut_into_columns(p, b, threads)) return;
     p.block_rows = share(p.rows, b.rows, b.sum_rows);
-    p.block_columns = share(p.columns, p.a == RowsOfA::by_word ? 2 * b.width : b.width, b.panel);
+    p.block_columns = share(p.columns, p.a == RowsOfA::by_word ? b.width_by_word : b.width, b.panel);
     while (blocks(p) < 4 * threads) {
         if (p.block_columns > 2 * b.panel && p.block_columns >= p.block_rows)
             p.block_columns = share(p.columns, p.block_columns / 2, b.panel);
@@ -109,7 +110,7 @@ void size_workspace(GemmPlan& p, int64_t threads) {
         case RowsOfA::converted: p.rows_of_a = slots * p.converted_rows; break;
         case RowsOfA::packed: p.rows_of_a = p.rows * p.pieces * p.a_row; break;
     }
-    const int64_t sums = (p.sums_wait ? blocks(p) : slots) * p.block_size;
+    const int64_t sums = p.in_one_piece ? 0 : (p.sums_wait ? blocks(p) : slots) * p.block_size;
     p.workspace = p.packed_b + p.rows_of_a + sums + 3 * 16;  // each begins at a cache line
 }
 

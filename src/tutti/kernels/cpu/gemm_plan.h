@@ -35,36 +35,42 @@ consteval IsaConstants constants_of(Isa isa) {
 // Block sizes of a product whose operands are words of one kind: floats, or pairs of bf16. Depths, here and below, are
 // in words.
 struct GemmBlocks {
+    bool tiles;
     int64_t pack;  // elements of a word
     int64_t unit;  // words of a row are padded to a multiple of this
     // One multiplication: c (sum_rows, panel) in registers; with tiles, four of them, two by two.
     int64_t sum_rows, panel;
-    // A block of c, one of a and one of b share the L2: 192 + 192 + 256 KB of 1 MB with AVX512_BF16; with AVX-512 alone
-    // 384 + 96 + 256 KB of 1 MB or more, where blocks of half the width take 2 % longer; with AVX2 48 + 48 + 256 KB of
-    // 512 KB; with tiles 512 + 128 + 256 KB of 2 MB. A panel of b, 32 KB, and the rows of a that multiply it share the
-    // L1; with tiles, which consume panels ten times as fast, 16 KB. Zen 4, which has AVX512_BF16 and no tiles, reads
-    // panels of twice the depth from its L2 as fast.
+    // A block of c, one of a and one of b share the L2: with AVX-512 alone 384 + 96 + 256 KB of 1 MB or more, where
+    // blocks of half the width take 2 % longer; with AVX2 48 + 48 + 256 KB of 512 KB; with tiles 512 + 128 + 256 KB of
+    // 2 MB. A panel of b, 32 KB, and the rows of a that multiply it share the L1; with tiles, which consume panels ten
+    // times as fast, 16 KB. Zen 4 and Zen 5, which have AVX512_BF16 and no tiles, read b from the L2 as fast: a block
+    // of c and a panel of b, 192 + 256 KB, stay there, rows of a pass through, and sums leave the registers a quarter
+    // as often.
     int64_t rows, width, depth;
     // Up to these rows and bytes of a, which then share the L2 with half of the width, one block has all rows of c.
     int64_t spanned_rows, spanned_bytes;
-    // Up to so many columns of c, tasks convert their rows of a transposed a, for blocks of twice the width. Packing a
-    // beforehand passes it through memory, which a wider c repays.
-    int64_t columns_by_word;
+    // Up to so many columns of c, tasks convert their rows of a transposed a, for blocks of the width beside.
+    // Packing a beforehand passes it through memory, which a wider c repays.
+    int64_t columns_by_word, width_by_word;
 };
 
 consteval GemmBlocks gemm_blocks(const IsaConstants& isa, bool pairs) {
     const bool tiles = pairs && isa.tiles;
     const int64_t rows = isa.lanes == 8 ? 48 : 192;
-    return {.pack = pairs ? 2 : 1,
+    return {.tiles = tiles,
+            .pack = pairs ? 2 : 1,
             .unit = pairs ? isa.pair_unit : 1,
             .sum_rows = tiles ? 32 : isa.sums / isa.vectors,
             .panel = tiles ? 32 : isa.vectors * isa.lanes,
             .rows = tiles ? 256 : rows,
             .width = tiles || (isa.lanes == 16 && !isa.fast_pairs) ? 512 : 256,
-            .depth = isa.lanes == 8 || pairs || (isa.fast_pairs && !isa.tiles) ? 256 : 128,
+            .depth = isa.fast_pairs && !isa.tiles ? 1024
+                     : isa.lanes == 8 || tiles    ? 256
+                                                  : 128,
             .spanned_rows = tiles ? 512 : 0,
             .spanned_bytes = tiles ? 3 << 19 : 0,
-            .columns_by_word = isa.lanes == 8 || tiles ? 0 : 1536};
+            .columns_by_word = isa.lanes == 8 || tiles ? 0 : 1536,
+            .width_by_word = 1024};
 }
 
 // The rows of op(a) that a task reads: in place; converted by the task itself; packed by all threads beforehand; or, of
@@ -83,6 +89,7 @@ struct GemmPlan {
     bool keeps_b;         // packed, as Gemm::packed_b
     bool tasks_pack_b;    // each task packs its own panels: one block of rows reads them, from the L2
     bool sums_wait;       // in the workspace, between two packings along K
+    bool in_one_piece;    // all of K is multiplied at once: sums need no block in the workspace
     RowsOfA a;
     // Of a converted or packed op(a): the distance between rows and the one between words of a row, in words. The
     // greater is no power of two of bytes, as such rows share few sets of a cache.

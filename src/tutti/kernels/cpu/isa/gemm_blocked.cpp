@@ -4,11 +4,12 @@
 //
 // After Goto and van de Geijn (2008), with the loops reordered so that c is written once: a task computes one block of
 // c (rows, width of GemmBlocks), summed in f32 in the L2 over all of K, and stores the block after bias, old c
-// and rounding. All threads first pack op(b) into panels (K, kPanel) that every task reads. a is read in
-// place; if its type or size does not fit, a task converts the rows that it is about to read; a transposed a is packed
-// beforehand, or converted by the task where c is narrow. A K larger than kPackedDepth is processed in pieces, between
-// which the sums stay in the workspace. If c is one block high, as for a group of few rows, one task reads each panel
-// of b: the task packs the panels that it reads, which then stay in the L2.
+// and rounding. A K of at most GemmBlocks::depth words needs no such block: its sums go from registers to c. All
+// threads first pack op(b) into panels (K, kPanel) that every task reads. a is read in place; if its type or size does
+// not fit, a task converts the rows that it is about to read; a transposed a is packed beforehand, or converted by the
+// task where c is narrow. A K larger than kPackedDepth is processed in pieces, between which the sums stay in the
+// workspace. If c is one block high, as for a group of few rows, one task reads each panel of b: the task packs the
+// panels that it reads, which then stay in the L2.
 //
 // The sum of an element is taken in the same order however c is cut into blocks: bits do not depend on threads.
 #include "tutti/kernels/cpu/isa/gemm_few_rows.h"
@@ -34,10 +35,16 @@ struct Sums {
     Old old;
 };
 
-// c (R, kVectors) vectors [+]= a (R, words) b (words, kVectors). kByWord: neighbours are the rows of a, not the words
-// of a row.
+// Memory that is read soon.
+struct Ahead {
+    const char* data = nullptr;
+    int64_t bytes = 0;
+};
+
+// c (R, kVectors) vectors [+]= a (R, words) b (words, kVectors); fetches `ahead` into the L2, a line every fourth word.
+// kByWord: neighbours are the rows of a, not the words of a row.
 template <int R, bool kByWord, class Word>
-[[gnu::noinline]] void multiply_rows(Rows a, const Word* b, Sums c, int64_t words) {
+[[gnu::noinline]] void multiply_rows(Rows a, const Word* b, Sums c, int64_t words, Ahead ahead) {
     constexpr int V = kVectors;
     Vec sum[R][V];
 #pragma GCC unroll 24
@@ -51,7 +58,13 @@ template <int R, bool kByWord, class Word>
     const char* row[(R + 2) / 3];
 #pragma GCC unroll 8
     for (int i = 0; i < (R + 2) / 3; ++i) row[i] = a.data + i * 3 * row_bytes;
+    const char *next = ahead.data, *const end = ahead.data + ahead.bytes;
+    for (; end - next > words / 4 * 64; next += 64) __builtin_prefetch(next, 0, 2);
     for (int64_t k = 0; k < words; ++k, b += V * kLanes) {
+        if (k % 4 == 0 && next < end) {
+            __builtin_prefetch(next, 0, 2);
+            next += 64;
+        }
         Vec right[V];
 #pragma GCC unroll 4
         for (int v = 0; v < V; ++v) right[v] = load(b + v * kLanes, Full{});
@@ -74,16 +87,10 @@ template <int R, bool kByWord, class Word>
 }
 
 template <int R, bool kByWord, class Word>
-void multiply_at_most(int64_t rows, Rows a, const Word* b, Sums c, int64_t words) {
-    if (rows == R) return multiply_rows<R, kByWord>(a, b, c, words);
-    if constexpr (R > 1) multiply_at_most<R - 1, kByWord>(rows, a, b, c, words);
+void multiply_at_most(int64_t rows, Rows a, const Word* b, Sums c, int64_t words, Ahead ahead) {
+    if (rows == R) return multiply_rows<R, kByWord>(a, b, c, words, ahead);
+    if constexpr (R > 1) multiply_at_most<R - 1, kByWord>(rows, a, b, c, words, ahead);
 }
-
-// Memory that is read soon.
-struct Ahead {
-    const char* data = nullptr;
-    int64_t bytes = 0;
-};
 
 // Multiplies the pieces (kSumRows, kPanel) of a block: c (rows, kPanel) [+]= a (rows, words) b (words, kPanel), and
 // fetches `ahead` into the L2. Sums are in memory after finish().
@@ -91,9 +98,8 @@ template <class Word>
 struct Pieces {
     void multiply(int64_t rows, Rows a, const Word* b, Sums c, int64_t words, Ahead ahead) {
         constexpr int kMost = kSums / kVectors;
-        for (int64_t i = 0; i < ahead.bytes; i += 64) __builtin_prefetch(ahead.data + i, 0, 2);
-        a.word_bytes == sizeof(Word) ? multiply_at_most<kMost, false>(rows, a, b, c, words)
-                                     : multiply_at_most<kMost, true>(rows, a, b, c, words);
+        a.word_bytes == sizeof(Word) ? multiply_at_most<kMost, false>(rows, a, b, c, words, ahead)
+                                     : multiply_at_most<kMost, true>(rows, a, b, c, words, ahead);
     }
     void finish() {}
 };
@@ -128,10 +134,11 @@ struct Operands {
 };
 
 // Every piece (kSumRows, kPanel) of a block, a panel after the other. operands_at(Range of words) finds the operands;
-// sums_of(m, n, k, deep) says where the piece at row m, column n is summed for words [k, k + deep), deep <= depth.
-template <class Word, class OperandsAt, class SumsOf>
+// sums_of(m, n, k, deep) says where the piece at row m, column n is summed for words [k, k + deep), deep <= depth;
+// summed(m, n) follows the last words, but for tiles, which store sums later.
+template <class Word, class OperandsAt, class SumsOf, class Summed>
 void multiply_block(OperandsAt&& operands_at, int64_t rows, int64_t columns, int64_t words, int64_t depth,
-                    SumsOf&& sums_of) {
+                    SumsOf&& sums_of, Summed&& summed) {
     for (int64_t k = 0; k < words; k += depth) {
         const int64_t deep = smaller(depth, words - k);
         const Operands<Word> x = operands_at(Range{k, deep});
@@ -145,11 +152,13 @@ void multiply_block(OperandsAt&& operands_at, int64_t rows, int64_t columns, int
             const bool ends = n + kPanel<Word> >= columns, fetches = !x.b_is_near && !(ends && k + deep >= words);
             const Word* const after = ends ? x.b.at(0, deep) : x.b.at(n / kPanel<Word> + 1, 0);
             const char* const next = reinterpret_cast<const char*>(after);
-            for (int64_t m = 0; m < rows; m += kSumRows<Word>)
+            for (int64_t m = 0; m < rows; m += kSumRows<Word>) {
                 pieces.multiply(smaller(kSumRows<Word>, rows - m),
                                 {x.a.data + m * x.a.row_bytes, x.a.row_bytes, x.a.word_bytes}, panel,
                                 sums_of(m, n, k, deep), deep,
                                 fetches ? Ahead{next + m / kSumRows<Word> * share, share} : Ahead{});
+                if (k + deep == words) summed(m, n);
+            }
         }
         pieces.finish();
     }
@@ -180,14 +189,6 @@ void for_sums(const Gemm& g, Range m, Range n, const float* sums, Finish&& finis
             });
         }
     }
-}
-
-// Whether a block's sums can be added to c, or stored there, from registers: of few words, writing a block of sums and
-// reading them again is a good part of the product.
-template <class Word>
-bool sums_in_place(const Gemm& g, const GemmPlan& plan, Range n) {
-    return !(kTiles && __is_same(Word, Pair)) && plan.words > 0 && plan.words <= plan.piece_depth &&
-           n.size % kPanel<Word> == 0 && g.c.dtype == DType::f32 && g.bias.data == nullptr;
 }
 
 template <class Word, class To, class Bias>
@@ -223,8 +224,14 @@ void gemm_of_few_rows(const Stream& stream, const Gemm& g) {
     });
 }
 
-// Prefetches the part of the old c in the piece at (row, column) of block (m, n) during the last multiplications: in
-// weight gradients of few rows, reading and writing c is a large part of the time.
+// Whether the sums of columns n fill a panel and are what c holds: then they go there from registers.
+template <class Word>
+bool sums_fit(const Gemm& g, Range n) {
+    return n.size >= kPanel<Word> && g.c.dtype == DType::f32 && g.bias.data == nullptr;
+}
+
+// Prefetches the part of c in the piece at (row, column) of block (m, n) during the last multiplications: of few words,
+// reading and writing c is a large part of the time.
 template <class Word>
 void prefetch_piece(const Gemm& g, Range m, Range n, int64_t row, int64_t column) {
     const int64_t element = size_of(g.c.dtype), bytes = smaller(kPanel<Word>, n.size - column) * element;
@@ -296,21 +303,31 @@ void gemm_of(const Stream& stream, const Gemm& g) {
                 return Operands<Word>{rows_at(part, words), panels_at(part, words), plan.tasks_pack_b};
             };
             float* const block = sums + (plan.sums_wait ? task : slot) * plan.block_size;
-            const bool in_place = sums_in_place<Word>(g, plan, width);
+            alignas(64) float piece[kSumRows<Word> * kPanel<Word>];
+            const auto in_place = [&](int64_t n_piece) {
+                return plan.in_one_piece && sums_fit<Word>(g, {n_piece, width.size - n_piece});
+            };
             const int64_t whole_rows_of_block = round_up(height.size, kSumRows<Word>);
             const auto sums_of = [&](int64_t m_piece, int64_t n_piece, int64_t word, int64_t deep) {
                 if (g.accumulate && last && word + deep == k.size)
                     prefetch_piece<Word>(g, height, width, m_piece, n_piece);
-                if (in_place)
+                if (in_place(n_piece))
                     return Sums{g.c.as<float>() + (height.begin + m_piece) * g.c.strides[0] + width.begin + n_piece,
                                 g.c.strides[0], g.accumulate ? Old::added : Old::overwritten};
+                if (plan.in_one_piece) return Sums{piece, kPanel<Word>, Old::overwritten};
                 return Sums{block + n_piece * whole_rows_of_block + m_piece * kPanel<Word>, kPanel<Word>,
                             k.begin + word > 0 ? Old::begins : Old::overwritten};
             };
+            const auto summed = [&](int64_t m_piece, int64_t n_piece) {
+                if (!plan.in_one_piece || in_place(n_piece)) return;
+                const Range piece_rows = {height.begin + m_piece, smaller(kSumRows<Word>, height.size - m_piece)};
+                const Range piece_columns = {width.begin + n_piece, smaller(kPanel<Word>, width.size - n_piece)};
+                write_block<Word, T>(g, piece_rows, piece_columns, piece);
+            };
             if (k.size == 0) __builtin_memset(block, 0, static_cast<size_t>(plan.block_size) * sizeof(float));
             multiply_block<Word>(operands_at, height.size, round_up(width.size, kPanel<Word>), k.size, plan.piece_depth,
-                                 sums_of);
-            if (last && !in_place) write_block<Word, T>(g, height, width, block);
+                                 sums_of, summed);
+            if (last && !plan.in_one_piece) write_block<Word, T>(g, height, width, block);
         });
     };
 
