@@ -44,13 +44,14 @@ double filled(double size, int side) { return side > 0 ? size / (std::ceil(size 
 
 bool is_blackwell(const hardware::Cluster& c) { return c.generation.starts_with("blackwell"); }
 
+// Generations from the one that a kernel was written for, Ampere for FlashAttention-2, to the device's.
 int generations_behind(Attention attention, const hardware::Cluster& c) {
-    const bool ampere = c.generation == "ampere" || c.generation == "volta";
+    const int device = is_blackwell(c) ? 2 : c.generation == "ampere" || c.generation == "volta" ? 0 : 1;
     switch (attention) {
         case Attention::unfused:
         case Attention::newest: return 0;
-        case Attention::flash2: return ampere ? 0 : 1;
-        case Attention::flash1: return ampere ? 1 : 2;
+        case Attention::flash2: return device;
+        case Attention::flash1: return device + 1;
     }
     return 0;
 }

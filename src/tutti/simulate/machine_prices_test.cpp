@@ -124,6 +124,21 @@ TEST(MachinePrices, AttentionNeedsBlocksForAllProcessors) {
     EXPECT_NEAR(h100.kernel(call), h100.attention({1, 8192, 32, 128, 8192}, call.work.flops, false) + 2e-6, 1e-9);
 }
 
+// A kernel of Ampere's instructions loses a factor of 0.56 on each later generation (decision 38).
+TEST(MachinePrices, OldKernelsLoseAFactorAGeneration) {
+    const auto seconds = [](const char* device, Attention kernel) {
+        return MachinePrices(hardware::cluster_named(device), Physics(), "bf16", kernel)
+            .attention({1, 8192, 32, 128, 8192}, 1e12, false);
+    };
+    int behind = 0;
+    for (const char* device : {"a100", "h100", "b200"}) {
+        const double newest = seconds(device, Attention::newest);
+        EXPECT_NEAR(seconds(device, Attention::flash2), newest / std::pow(0.56, behind), 1e-9 * newest) << device;
+        EXPECT_NEAR(seconds(device, Attention::flash1), newest / std::pow(0.56, behind + 1), 1e-9 * newest) << device;
+        ++behind;
+    }
+}
+
 // An array of 256 x 256 holds the 128 values of a head in its half, as does one of 128 with heads of 64.
 TEST(MachinePrices, SystolicArraysAreFilledInPart) {
     const auto seconds = [](int side, double head_dim) {
