@@ -429,6 +429,8 @@ TEST(Step, ARowThatSaysHowIsTakenAtItsWord) {
     EXPECT_EQ(named("full", "").recompute, Recompute::full);
     EXPECT_EQ(named("minimal", "").recompute, Recompute::norms);
     EXPECT_EQ(named("none (assumed)", "").recompute, Recompute::operations);  // the policy of its recipes
+    EXPECT_EQ(named("none", "").recompute, Recompute::none);
+    EXPECT_EQ(named("none", "unfused").software.attention, simulate::Attention::unfused);
     EXPECT_EQ(named("full", "fa2").software.attention, simulate::Attention::flash2);
     EXPECT_EQ(named("full", "flash1").software.attention, simulate::Attention::flash1);
     PublishedRun eager = llama_8b(R"("num_gpus": 8, "software": "PyTorch eager", "attn_impl": "flash3")");

@@ -136,7 +136,7 @@ Traits traits_of(const Named& n) {
         // Policies of their recipes, where the row gives none.
         if (n.recompute.starts_with("minimal"))
             traits.recompute = "norms";  // MaxText's policy that keeps all products
-        else if (!n.recompute.starts_with("full"))
+        else if (!n.recompute.starts_with("full") && n.recompute != "none")
             traits.recompute = has(n.model + s, {"paxml"}) ? "full" : "op-level";
     } else if (has(s, {"2020", "2021", "alpa"}) || (unfused && (!is_pytorch(s) || has(s, {"2019", "2022"})))) {
         traits = megatron_2020();
@@ -224,7 +224,7 @@ Traits traits_of(const Named& n) {
     if (has(n.model, {"tokendrop", "token drop"})) traits.expert_launches = 90;  // equal loads: one padded product
     // Recorded graphs: named by the row; recipes of NeMo 26.06 and later record the layers of experts on Blackwell.
     traits.graphs = has(s, {"cuda graphs"}) || (n.blackwell && n.experts && has(s, {"26.06", "26.08"}));
-    if (unfused && is_pytorch(s)) traits.attention = Attention::unfused;
+    if (unfused && (is_pytorch(s) || traits.name == "xla")) traits.attention = Attention::unfused;
     // "FlashAttention-2", "flash_attn v2", "fa2": letters and digits alone, without "attention" and "v".
     std::string kernel;
     for (const char c : n.attention)
