@@ -416,9 +416,20 @@ TEST(Rows, ProgramsOfPyTorchAreEagerUnlessCompiled) {
                                             {"torchtitan 2024-12, eager", "pytorch-eager"},
                                             {"FSDP2, torch.compile", "pytorch-compiled"},
                                             {"torchtitan 2025-06", "pytorch-compiled"},
+                                            {"llm.c (CUDA)", "llm.c"},
                                             {"Megatron-LM FSDP", "megatron-core"},
                                             {"NeMo 25.02", "megatron-core"}})
         EXPECT_EQ(llama_8b(concat(R"("num_gpus": 8, "software": ")", software, "\"")).software.name, name) << software;
+}
+
+// Kernels of a loss that read 16-bit logits two or three times in all and write their gradient once.
+TEST(Step, FusedLossesMoveFewBytes) {
+    const auto bytes = [](const char* software) {
+        return llama_8b(concat(R"("num_gpus": 8, "software": ")", software, "\"")).software.logit_bytes;
+    };
+    EXPECT_EQ(bytes("llm.c"), 2 * (2 + 1));
+    EXPECT_EQ(bytes("PyTorch 2.8, torch.compile 2025"), 2 * (3 + 1));
+    EXPECT_EQ(bytes("PyTorch 2.0, torch.compile 2023"), 24);
 }
 
 TEST(Step, ARowThatSaysHowIsTakenAtItsWord) {

@@ -174,8 +174,15 @@ Traits traits_of(const Named& n) {
     } else if (is_pytorch(s)) {
         traits = compiled_fsdp();
         traits.overlaps_tp = has(s, {"async"});
-        // A compiled loss, usual since 2025, keeps the 16-bit logits and their gradient.
-        if (has(s, {"2025", "2026"})) traits.held_logit_bytes = 4;
+        // A compiled loss, usual since 2025, keeps the 16-bit logits, which its forward reads twice and its backward
+        // once, and their gradient.
+        if (has(s, {"2025", "2026"})) {
+            traits.held_logit_bytes = 4;
+            traits.logit_bytes = 8;
+        }
+    } else if (has(s, {"llm.c"})) {
+        // llmc/fused_classifier.cuh reads logits twice and writes their gradient in their place.
+        traits = {.name = "llm.c", .launches = 18, .logit_bytes = 6};
     } else {
         traits = megatron_core();
         if (has(s, {"hai-llm"})) {
