@@ -64,6 +64,7 @@ FilesBeside::FilesBeside(const std::string& tokenizer)
       map_(read(kMap)),
       generation_(read("generation_config.json")),
       added_(read(kAdded)),
+      model_(Json::try_parse(read_file_if_there(path("config.json")).value_or("")).value_or(Json())),
       json_(tokenizer.ends_with(".model") ? read(kTokenizer) : Json()) {
     check<DataError>(flag("split_special_tokens") != true, path(kConfig), ": split_special_tokens = true: special ",
                      "tokens of a text become their ids here; set false");
@@ -170,6 +171,14 @@ std::optional<bool> FilesBeside::flag(const char* name) const {
 std::string FilesBeside::tokenizer_class() const {
     const Json& value = value_of(config_, "tokenizer_class");
     return value.is_string() ? value.get<std::string>() : "";
+}
+
+std::string FilesBeside::class_of_model() const {
+    if (const Json& name = value_of(model_, "tokenizer_class"); name.is_string()) return name.get<std::string>();
+    const Json& type = value_of(model_, "model_type");
+    if (type == "gpt2") return "GPT2Tokenizer";
+    const bool qwen = type == "qwen2" || type == "qwen3" || type == "qwen2_moe" || type == "qwen3_moe";
+    return qwen ? "Qwen2Tokenizer" : "";
 }
 
 }  // namespace tutti::text

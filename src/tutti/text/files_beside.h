@@ -1,6 +1,6 @@
 // text/files_beside.h: what the files beside a tokenizer say of its tokens, as transformers reads them:
-// tokenizer_config.json, special_tokens_map.json, added_tokens.json and generation_config.json; beside a sentencepiece
-// model the added tokens of a tokenizer.json, too. Each of their tokens is honoured or refused by name.
+// tokenizer_config.json, special_tokens_map.json, added_tokens.json, generation_config.json and config.json; beside a
+// sentencepiece model the added tokens of a tokenizer.json, too. Each of their tokens is honoured or refused by name.
 #pragma once
 
 #include <functional>
@@ -33,6 +33,8 @@ class FilesBeside {
     // a tokenizer.model only: in a tokenizer.json the post-processor decides.
     std::optional<bool> flag(const char* name) const;
     std::string tokenizer_class() const;  // of tokenizer_config.json; "": not given
+    // The class that transformers takes where tokenizer_config.json names none: that of config.json, or of its model.
+    std::string class_of_model() const;
 
   private:
     // A token as a file has it.
@@ -46,7 +48,7 @@ class FilesBeside {
     std::vector<Listed> listed() const;  // those with an id first, in the order of ids
 
     std::string tokenizer_;
-    Json config_, map_, generation_, added_, json_;  // null when there is no such file
+    Json config_, map_, generation_, added_, model_, json_;  // null when there is no such file
 };
 
 }  // namespace tutti::text

@@ -359,20 +359,39 @@ std::string tokenizer_json(const ByteLevelModel& model) {
 
 namespace {
 
-// These classes of transformers make their pre-tokenizer from the flag, where an absent one is false; others take that
-// of tokenizer.json.
-void check_prefix_space(const FilesBeside& beside, const ByteLevelModel& model, const std::string& path) {
-    const std::string name = beside.tokenizer_class();
-    const auto is_made_by = [&](const char* known) { return name.starts_with(known); };
-    constexpr const char* kClasses[] = {"GPT2Tokenizer",    "Qwen2Tokenizer",  "Qwen3_5Tokenizer", "GPTNeoXTokenizer",
-                                        "CodeGenTokenizer", "CohereTokenizer", "RobertaTokenizer"};
-    if (std::ranges::none_of(kClasses, is_made_by)) return;
-    const auto flag = beside.flag("add_prefix_space");
-    const char* said = !flag   ? "no add_prefix_space, which is false"
-                       : *flag ? "add_prefix_space = true"
-                               : "add_prefix_space = false";
-    check<DataError>(flag.value_or(false) == model.add_prefix_space, path, ": tokenizer_config.json beside it has ",
-                     said, " for the class ", name, ", its own pre_tokenizer the opposite; make both the same");
+// Classes of transformers 5 that keep vocabulary and merges of a tokenizer.json and replace what is before them:
+// normalizer, pattern, and the space before a text, which is add_prefix_space of tokenizer_config.json, absent: false.
+struct MakingClass {
+    std::string_view name;
+    std::optional<SplitKind> split;  // none: a pattern that Tutti lacks
+    bool nfc;
+};
+constexpr MakingClass kMakingClasses[] = {
+    {"GPT2Tokenizer", SplitKind::gpt2, false},     {"Qwen2Tokenizer", SplitKind::qwen, true},
+    {"Qwen3_5Tokenizer", SplitKind::qwen35, true}, {"GPTNeoXTokenizer", SplitKind::gpt2, true},
+    {"CodeGenTokenizer", SplitKind::gpt2, false},  {"RobertaTokenizer", SplitKind::gpt2, false},
+    {"BartTokenizer", SplitKind::gpt2, false},     {"LongformerTokenizer", SplitKind::gpt2, false},
+    {"WhisperTokenizer", SplitKind::gpt2, false},  {"CohereTokenizer", std::nullopt, true}};
+
+void check_class(const FilesBeside& beside, const ByteLevelModel& model, const std::string& path) {
+    const std::string given = beside.tokenizer_class(), name = given.empty() ? beside.class_of_model() : given;
+    const auto* made = std::ranges::find_if(kMakingClasses, [&](const auto& c) { return name.starts_with(c.name); });
+    if (made == std::end(kMakingClasses)) return;
+    const auto require = [&](bool same, const auto&... differs) {
+        check<DataError>(same, path, ": transformers gives other ids: its ", name, " (by ",
+                         given.empty() ? "config.json" : "tokenizer_config.json", " beside it) ", differs...,
+                         "; if the file is right, \"tokenizer_class\": \"PreTrainedTokenizerFast\" in ",
+                         "tokenizer_config.json keeps it");
+    };
+    const bool space = beside.flag("add_prefix_space").value_or(false);
+    require(space == model.add_prefix_space, "has add_prefix_space = ", space ? "true" : "false",
+            " by tokenizer_config.json, this file the opposite");
+    require(made->split == model.split, "splits texts by ",
+            made->split ? concat("the pattern of ", name_of(*made->split)) : "a pattern that Tutti lacks",
+            ", this file by that of ", name_of(model.split));
+    require(made->nfc == model.nfc,
+            made->nfc ? "normalizes to NFC, this file does not" : "does not normalize, this file does (NFC)");
+    require(!model.ignore_merges, "merges every word, this file has ignore_merges = true");
 }
 
 }  // namespace
@@ -380,7 +399,7 @@ void check_prefix_space(const FilesBeside& beside, const ByteLevelModel& model, 
 std::unique_ptr<const Tokenizer> open_tokenizer_json(const std::string& path) {
     ByteLevelModel model = parse_tokenizer_json(read_file(path), path);
     const FilesBeside beside(path);
-    check_prefix_space(beside, model, path);
+    check_class(beside, model, path);
     auto next = static_cast<int32_t>(model.tokens.size());
     for (const AddedToken& token : model.added) next = std::max(next, token.id + 1);
     const auto in_vocab = [&](const std::string& text) -> std::optional<int32_t> {

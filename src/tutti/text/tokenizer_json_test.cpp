@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <map>
 #include <random>
 
 #include "tutti/base/json.h"
@@ -201,30 +202,75 @@ TEST(TokenizerJson, TokensOfTheFilesBesideItCount) {
     EXPECT_EQ(missing("split_special_tokens = true", refused()), "");
 }
 
-// The classes that make their own pre-tokenizer, as transformers 5.24 does: with the flag, where an absent one is
-// false.
-TEST(FilesBeside, TheSpaceBeforeATextIsThatOfTheClass) {
+// What transformers 5.24 makes of every tokenizer.json with these classes (read off its backend_tokenizer), so that ids
+// are those of the file where the file says the same. Other classes take the file as it is.
+TEST(FilesBeside, WhatAClassMakesItselfIsThatOfTheFile) {
+    struct Class {
+        const char* name;
+        std::string split;  // "": any
+        bool nfc;
+    };
+    const Class classes[] = {{"GPT2Tokenizer", "gpt2", false},        {"GPT2TokenizerFast", "gpt2", false},
+                             {"Qwen2Tokenizer", "qwen", true},        {"Qwen2TokenizerFast", "qwen", true},
+                             {"Qwen3_5Tokenizer", "qwen35", true},    {"GPTNeoXTokenizerFast", "gpt2", true},
+                             {"CodeGenTokenizer", "gpt2", false},     {"RobertaTokenizer", "gpt2", false},
+                             {"BartTokenizer", "gpt2", false},        {"LongformerTokenizer", "gpt2", false},
+                             {"WhisperTokenizerFast", "gpt2", false}, {"CohereTokenizer", "digits", true},
+                             {"PreTrainedTokenizerFast", "", false},  {"LlamaTokenizer", "", false},
+                             {"NoSuchTokenizer", "", false}};
+    const auto flag = [](int which) { return which == 0 ? "" : which == 1 ? "false" : "true"; };
     const ScratchFolder folder;
-    Json file = small_file();
-    for (const bool before : {false, true}) {
-        file["pre_tokenizer"]["add_prefix_space"] = before;
-        const std::string path = folder.write("tokenizer.json", file.dump());
-        for (const char* name :
-             {"GPT2Tokenizer", "GPT2TokenizerFast", "Qwen2Tokenizer", "Qwen2TokenizerFast", "Qwen3_5Tokenizer",
-              "GPTNeoXTokenizerFast", "PreTrainedTokenizerFast", "LlamaTokenizer"}) {
-            const bool by_class = name[0] == 'G' || name[0] == 'Q';
-            for (const auto& [text, flag] : {std::pair{"", false},
-                                             {", \"add_prefix_space\": false", false},
-                                             {", \"add_prefix_space\": true", true}}) {
-                folder.write("tokenizer_config.json", concat("{\"tokenizer_class\": \"", name, "\"", text, "}"));
-                const std::string message = message_of<DataError>([&] { make_tokenizer(path); });
-                if (by_class && flag != before)
-                    EXPECT_NE(message.find(", its own pre_tokenizer the opposite"), std::string::npos) << name << text;
-                else
-                    EXPECT_EQ(message, "nothing was thrown") << name << text;
-            }
-        }
+    std::mt19937 draw(7);
+    std::map<std::string, int> kept, refused;
+    for (int i = 0; i < 250; ++i) {
+        const Class& c = classes[draw() % std::size(classes)];
+        ByteLevelModel model = parse(small_file());
+        const auto one_in = [&](unsigned n) { return draw() % n == 0; };
+        const auto of_class = split_kind_named(c.split);
+        model.split = of_class && !one_in(3) ? *of_class : static_cast<SplitKind>(draw() % 4);
+        model.nfc = one_in(3) ? !c.nfc : c.nfc;
+        model.ignore_merges = one_in(4);
+        model.add_prefix_space = model.split == SplitKind::gpt2 && one_in(3);
+        const unsigned space = draw() % 3;
+        folder.write("tokenizer_config.json",
+                     concat("{\"tokenizer_class\": \"", c.name, "\"",
+                            space == 0 ? "" : concat(", \"add_prefix_space\": ", flag(static_cast<int>(space))), "}"));
+        const std::string path = folder.write("tokenizer.json", tokenizer_json(model));
+        const std::string message = message_of<DataError>([&] { make_tokenizer(path); });
+        const bool same = c.split.empty() || (c.split == name_of(model.split) && c.nfc == model.nfc &&
+                                              (space == 2) == model.add_prefix_space && !model.ignore_merges);
+        const std::string required =
+            same ? "nothing was thrown" : concat("other ids: its ", c.name, " (by tokenizer_config.json beside it)");
+        EXPECT_EQ(missing(required, message), "") << tokenizer_json(model);
+        ++(same ? kept : refused)[c.name];
     }
+    for (const Class& c : classes) {
+        EXPECT_EQ(kept.contains(c.name), c.split != "digits") << c.name;
+        EXPECT_EQ(refused.contains(c.name), !c.split.empty()) << c.name;
+    }
+}
+
+// Where no file names a class, transformers 5.24 takes that of the model which config.json describes.
+TEST(FilesBeside, TheClassMayBeThatOfTheModel) {
+    const ScratchFolder folder;
+    ByteLevelModel model = parse(small_file());
+    model.split = SplitKind::llama3;
+    const std::string path = folder.write("tokenizer.json", tokenizer_json(model));
+    const auto message = [&] { return message_of<DataError>([&] { make_tokenizer(path); }); };
+    for (const char* type : {"gpt2", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe"}) {
+        folder.write("config.json", concat("{\"model_type\": \"", type, "\"}"));
+        EXPECT_EQ(missing("(by config.json beside it) splits texts by the pattern of", message()), "") << type;
+    }
+    for (const char* text :
+         {"{\"model_type\": \"llama\"}", "{\"model_type\": \"mistral\"}", "{\"model_type\": 5}", "# no JSON", "[]"}) {
+        folder.write("config.json", text);
+        EXPECT_EQ(message(), "nothing was thrown") << text;
+    }
+    folder.write("config.json", R"({"model_type": "llama", "tokenizer_class": "GPT2Tokenizer"})");
+    EXPECT_EQ(missing("GPT2Tokenizer (by config.json beside it) splits", message()), "");
+    folder.write("config.json", R"({"model_type": "gpt2"})");
+    folder.write("tokenizer_config.json", R"({"tokenizer_class": "PreTrainedTokenizerFast"})");
+    EXPECT_EQ(message(), "nothing was thrown");
 }
 
 // A text of all bytes, valid UTF-8 or not, has the ids of the tokenizer "bytes" and decodes to itself.
