@@ -1054,6 +1054,23 @@ TEST(Data, ATokenizerIsLearntAndTrainedWith) {
     EXPECT_TRUE(contains(too_small.err, "set model.vocab = 280 or more")) << too_small.err;
 }
 
+// The tokenizer "bytes" may stand for one that is not known: an export says that it has none.
+TEST(Data, AnExportWithoutATokenizerSaysSo) {
+    const ScratchFolder dir;
+    const std::string config =
+        dir.write("c.toml", "[model]\nlayers = 1\n[precision]\ncompute = \"f32\"\n[data]\ntrain = \"" +
+                                dir.write("text.txt", std::string(2000, 'a')) +
+                                "\"\n[train]\nsteps = 1\nseq_len = 32\nglobal_batch = 1\nmicro_batch = 1\n");
+    for (const char* vocab : {"256", "320"}) {
+        const bool all = vocab == std::string("256");
+        ASSERT_EQ(tutti({"train", config, "--out", dir / vocab, "--set", concat("model.vocab=", vocab)}).code, 0);
+        const Ran made = tutti({"convert", "--from", dir / vocab, "--to", dir / vocab + ".hf"});
+        ASSERT_EQ(made.code, 0) << made.err;
+        EXPECT_EQ(contains(made.err, "no tokenizer is written: data.tokenizer = \"bytes\""), !all) << made.err;
+        EXPECT_EQ(fs::exists(dir / vocab + ".hf/tokenizer.json"), all);
+    }
+}
+
 // The id that ends documents need not be the tokenizer's. At a high temperature each of 263 ids is drawn alike, so that
 // 3000 draws have one of the last three for all but 1e-15 of all seeds.
 TEST(Data, AnEndBehindTheTokenizersIdsIsDrawn) {

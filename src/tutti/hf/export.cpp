@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <map>
 
+#include "tutti/base/json.h"
 #include "tutti/base/to_size.h"
 #include "tutti/checkpoint/digest.h"
 #include "tutti/hf/expert_tensors.h"
@@ -25,6 +26,7 @@ constexpr int64_t kMaxSideFile = int64_t{1} << 30;
 constexpr const char* kConfig = "config.json";
 constexpr const char* kGeneration = "generation_config.json";
 constexpr const char* kTokenizer = "tokenizer.json";
+constexpr const char* kTokenizerConfig = "tokenizer_config.json";
 
 void write_file(FileSystem& disk, const std::string& directory, const checkpoint::FileToWrite& file) {
     checkpoint::NewFile(disk, join(directory, file.name), file.size()).write(file);
@@ -82,21 +84,35 @@ bool has_tokenizer_of_run(FileSystem& disk, const ExportOptions& options) {
     return disk.kind(beside) != FileKind::none && read_file(disk, beside) == read_file(disk, options.tokenizer);
 }
 
-// Copies the tokenizer file of a run, under the name by which transformers looks for it, and the files beside it.
-void copy_tokenizer(FileSystem& disk, const std::string& tokenizer, const std::string& directory,
-                    std::vector<std::string>& written) {
-    const std::string name = name_of_tokenizer(tokenizer);
+// Writes the tokenizer of a run, under the name by which transformers looks for it, and the files beside it.
+void write_tokenizer(FileSystem& disk, const ExportOptions& options, const std::string& directory,
+                     std::vector<std::string>& written) {
+    const std::string& tokenizer = options.tokenizer;
+    const std::string name = options.tokenizer_json.empty() ? name_of_tokenizer(tokenizer) : kTokenizer;
     if (name.empty() || contains(written, name)) return;
-    const auto copy = [&](const std::string& from, const std::string& to) {
-        checkpoint::write_file_atomically(disk, directory, {.name = to, .head = read_file(disk, from)});
+    const auto write = [&](const std::string& to, const std::string& text) {
+        checkpoint::write_file_atomically(disk, directory, {.name = to, .head = text});
         written.push_back(to);
     };
-    copy(tokenizer, name);
-    const size_t slash = tokenizer.rfind('/');
-    const std::string folder = slash == std::string::npos ? "." : tokenizer.substr(0, slash + 1);
-    for (const std::string& beside : files_beside_tokenizers())
-        if (!contains(written, beside) && disk.kind(join(folder, beside)) != FileKind::none)
-            copy(join(folder, beside), beside);
+    if (!options.tokenizer_json.empty()) {
+        write(name, options.tokenizer_json);
+    } else {
+        write(name, read_file(disk, tokenizer));
+        const size_t slash = tokenizer.rfind('/');
+        const std::string folder = slash == std::string::npos ? "." : tokenizer.substr(0, slash + 1);
+        for (const std::string& beside : files_beside_tokenizers())
+            if (!contains(written, beside) && disk.kind(join(folder, beside)) != FileKind::none)
+                write(beside, read_file(disk, join(folder, beside)));
+    }
+    if (name != kTokenizer) return;
+    // Without a class, transformers takes that of the model, which splits texts in its own way and adds tokens.
+    const bool there = contains(written, kTokenizerConfig);
+    const std::string path = join(directory, kTokenizerConfig);
+    Json config = Json::parse(there ? read_file(disk, path) : "{}");
+    if (config.contains("tokenizer_class")) return;
+    config["tokenizer_class"] = "PreTrainedTokenizerFast";
+    checkpoint::write_file_atomically(disk, directory, {.name = kTokenizerConfig, .head = config.dump(2) + "\n"});
+    if (!there) written.emplace_back(kTokenizerConfig);
 }
 
 // config.json and, where it is there or has a token to name, generation_config.json, from which transformers generates.
@@ -220,7 +236,7 @@ const std::vector<std::string>& side_files() {
     static const std::vector<std::string> kNames = {kConfig,
                                                     kGeneration,
                                                     kTokenizer,
-                                                    "tokenizer_config.json",
+                                                    kTokenizerConfig,
                                                     "special_tokens_map.json",
                                                     "added_tokens.json",
                                                     "vocab.json",
@@ -233,8 +249,8 @@ const std::vector<std::string>& side_files() {
 
 const std::vector<std::string>& files_beside_tokenizers() {
     static const std::vector<std::string> kNames = {
-        "tokenizer_config.json", "special_tokens_map.json", kGeneration, "added_tokens.json",
-        "chat_template.jinja",   "chat_template.json",      kTokenizer};
+        kTokenizerConfig,      "special_tokens_map.json", kGeneration, "added_tokens.json",
+        "chat_template.jinja", "chat_template.json",      kTokenizer};
     return kNames;
 }
 
@@ -261,17 +277,7 @@ std::vector<std::string> write_directory(FileSystem& disk, const std::string& di
     std::vector<std::string> written;
     if (!options.side_files.empty())
         written = copy_side_files(disk, options.side_files, directory, {}, has_tokenizer_of_run(disk, options));
-    copy_tokenizer(disk, options.tokenizer, directory, written);
-    if (!options.tokenizer_json.empty() && !contains(written, kTokenizer)) {
-        // Without the class, transformers uses the model's own class, which adds tokens around a text.
-        const std::pair<const char*, std::string> files[] = {
-            {kTokenizer, options.tokenizer_json},
-            {"tokenizer_config.json", "{\"tokenizer_class\": \"PreTrainedTokenizerFast\"}\n"}};
-        for (const auto& [name, text] : files) {
-            checkpoint::write_file_atomically(disk, directory, {.name = name, .head = text});
-            written.emplace_back(name);
-        }
-    }
+    write_tokenizer(disk, options, directory, written);
     write_with_tokens(disk, directory, config, options.tokens, written);
 
     const auto parts = shards(file_tensors(model, weights, options), options.max_shard_bytes);

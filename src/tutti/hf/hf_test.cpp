@@ -402,5 +402,33 @@ TEST_F(Directory, KeepsAConfigThatStillFits) {
     EXPECT_TRUE(contains(exported({.side_files = "/side"}), "\"LlamaForCausalLM\""));
 }
 
+// Without one, transformers 5.24 takes the class of the model, such as Qwen2Tokenizer, which has its own pattern.
+TEST_F(Directory, ARunsTokenizerHasAClass) {
+    const models::Model model = drawn(tiny(spec::Family::llama));
+    put(tensors_of(model));
+    const auto weights = StoredWeights::in_directory(disk, "/", model);
+    disk.make_directory("/run");
+    const auto write = [&](const char* name, const char* text) {
+        checkpoint::write_file_atomically(disk, "/run", {.name = name, .head = text});
+    };
+    const auto exported = [&](const ExportOptions& options) {
+        checkpoint::remove_tree(disk, "/out");
+        disk.make_directory("/out");
+        const auto files = write_directory(disk, "/out", model, weights, options, losses);
+        EXPECT_EQ(std::ranges::count(files, "tokenizer_config.json"), 1);
+        return Json::parse(disk.content("/out/tokenizer_config.json")).dump();
+    };
+    write("tokenizer.json", "not read");
+    const ExportOptions of_run{.tokenizer = "/run/tokenizer.json"};
+    EXPECT_EQ(exported(of_run), R"({"tokenizer_class":"PreTrainedTokenizerFast"})");
+    EXPECT_EQ(exported({.tokenizer_json = "text"}), R"({"tokenizer_class":"PreTrainedTokenizerFast"})");
+    EXPECT_EQ(disk.content("/out/tokenizer.json"), "text");
+    write("tokenizer_config.json", R"({"eos_token": "e"})");
+    EXPECT_EQ(exported(of_run), R"({"eos_token":"e","tokenizer_class":"PreTrainedTokenizerFast"})");
+    write("tokenizer_config.json", R"({"tokenizer_class":"Qwen2Tokenizer"})");
+    EXPECT_EQ(exported(of_run), R"({"tokenizer_class":"Qwen2Tokenizer"})");
+    EXPECT_EQ(disk.content("/out/tokenizer.json"), "not read");
+}
+
 }  // namespace
 }  // namespace tutti::hf

@@ -101,8 +101,9 @@ ConvertOutcome convert(const ConvertOptions& options) {
                                     .tokenizer = stored.hugging_face ? "" : stored.tokenizer,
                                     .tokens = hf_tokens_of(stored)};
             // With 256 ids the tokens are bytes; with another vocabulary data.tokenizer may never have been used.
-            if (stored.tokenizer == "bytes" && stored.run.model.vocab == 256)
-                as_hf.tokenizer_json = text::tokenizer_json_of_bytes();
+            const bool bytes = stored.tokenizer == "bytes" && spec::traits_of(stored.run.model).tokens;
+            outcome.lacks_tokenizer = bytes && stored.run.model.vocab != 256;
+            if (bytes && !outcome.lacks_tokenizer) as_hf.tokenizer_json = text::tokenizer_json_of_bytes();
             if (options.max_shard_bytes) as_hf.max_shard_bytes = *options.max_shard_bytes;
             outcome.files = hf::write_directory(disk, target.temporary(), model, weights, as_hf, outcome.losses);
         }

@@ -25,6 +25,7 @@ struct ConvertOutcome {
     int64_t step = 0, parameters = 0;
     std::vector<std::string> files;
     hf::Losses losses;
+    bool lacks_tokenizer = false;  // the run's tokenizer is "bytes", which has not all ids of the model
 };
 
 // Makes `to`: for hf a directory that transformers loads, for tutti a run directory with one checkpoint of weights.

@@ -34,8 +34,9 @@ class BytesTokenizer final : public Tokenizer {
         std::string text;
         text.reserve(ids.size());
         for (size_t i = 0; i < ids.size(); ++i) {
-            check<DataError>(ids[i] >= 0 && ids[i] < 256, "bytes tokenizer: id ", ids[i], " at position ", i,
-                             " is not a byte (0 to 255); the model was trained with another tokenizer");
+            check<DataError>(ids[i] >= 0 && ids[i] < 256, "tokenizer \"bytes\": id ", ids[i], " at position ", i,
+                             " is not a byte (0 to 255); a model of a larger vocabulary writes such ids when it was "
+                             "trained on ids of another tokenizer, or too little");
             text += static_cast<char>(static_cast<unsigned char>(ids[i]));
         }
         return text;
