@@ -6,6 +6,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/cli/commands.h"
+#include "tutti/cli/stop_signals.h"
 
 namespace tutti::cli {
 
@@ -15,6 +16,8 @@ int convert(const ConvertArguments& arguments, const Io& io) {
                                   .format = arguments.format,
                                   .allow_loss = arguments.allow_loss,
                                   .max_shard_bytes = arguments.max_shard_size};
+    const StopSignals signals([](int) {});
+    options.between_tensors = [&signals] { signals.throw_if_requested(); };
     if (!arguments.dtype.empty()) options.dtype = dtype_from(arguments.dtype);
     const infer::ConvertOutcome outcome = infer::convert(options);
     const std::string unfit = arguments.dtype.empty() ? "" : concat("values that do not fit ", arguments.dtype);

@@ -1,5 +1,6 @@
 // cli/data.cpp: `tutti data ...`: tokenize, train-tokenizer, inspect and verify, then their options.
 #include <glob.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -19,6 +20,7 @@
 #include "tutti/cli/command.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cli/io.h"
+#include "tutti/cli/stop_signals.h"
 #include "tutti/data/data_set.h"
 #include "tutti/data/text_stream.h"
 #include "tutti/data/text_tokens.h"
@@ -112,6 +114,14 @@ std::vector<std::string> matching(const std::string& word) {
     return files;
 }
 
+// The end of a command that has not heard of a signal for a while: it waits for standard input, or encodes.
+void leave(const StopSignals& signals, const data::TokenWriter& writer, const Io& io) {
+    if (signals.signal() == SIGPIPE) return;
+    writer.discard();
+    io.err << concat("tutti: stopped by ", name_of_signal(signals.signal()), ": nothing is written\n") << std::flush;
+    _exit(exit_codes::kPreempted);
+}
+
 }  // namespace
 
 int tokenize(const TokenizeArguments& a, const Io& io) {
@@ -137,12 +147,14 @@ int tokenize(const TokenizeArguments& a, const Io& io) {
                       "--separator is for text; the records of JSONL are its lines");
 
     data::TokenWriter writer(a.format, a.out, std::max<int64_t>(tokenizer->vocab(), encoding.eod.value_or(0) + 1));
+    const StopSignals signals([](int) {}, [&] { leave(signals, writer, io); });
     const int64_t total = bytes_of(files);
     const double begin = seconds_now();
     int64_t bytes = 0, stored = 0;
     {
         Progress progress(io.text(), io.text_terminal(), total);
         data::encode_files(*tokenizer, files, encoding, [&](data::EncodedPiece&& piece) {
+            signals.throw_if_requested();
             writer.append(piece);
             bytes += piece.bytes;
             progress.at(stored += piece.stored, writer.tokens());

@@ -3,12 +3,17 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <csignal>
+#include <cstdlib>
 #include <filesystem>
+#include <iostream>
 #include <sstream>
+#include <thread>
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
+#include "tutti/cli/stop_signals.h"
 #include "tutti/cli/testing/run.h"
 
 namespace tutti::cli {
@@ -192,6 +197,35 @@ TEST_F(DataCommand, HelpFitsTheTerminalAndHasExamples) {
         EXPECT_TRUE(says("Example") && says("--json")) << out;
         std::istringstream lines(out);
         for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
+    }
+}
+
+// In a process of its own, forked where its folder is known: an endless standard input, and one that gives nothing.
+TEST(DataDeathTest, ASignalLeavesNoFiles) {
+    GTEST_FLAG_SET(death_test_style, "fast");
+    for (const bool endless : {true, false}) {
+        for (const int signal : {SIGINT, SIGTERM}) {
+            const ScratchFolder folder;
+            const auto body = [&] {
+                int ends[2];
+                if (pipe(ends) != 0) std::_Exit(1);
+                dup2(ends[0], STDIN_FILENO);
+                sigset_t both;
+                sigemptyset(&both);
+                for (const int blocked : {signal, SIGPIPE}) sigaddset(&both, blocked);
+                pthread_sigmask(SIG_BLOCK, &both, nullptr);
+                std::thread feeder([&] {
+                    const std::string line = "a line of text\n";
+                    while (endless && write(ends[1], line.data(), line.size()) > 0) continue;
+                });
+                kill(getpid(), signal);
+                const Ran ran = tutti({"data", "tokenize", "-", "--input", "text", "--out", folder.path("o")});
+                std::cerr << ran.err << std::flush;
+                std::_Exit(ran.code);
+            };
+            EXPECT_EXIT(body(), ::testing::ExitedWithCode(75), endless ? name_of_signal(signal) : "") << endless;
+            EXPECT_TRUE(std::filesystem::is_empty(folder.path(""))) << endless;
+        }
     }
 }
 

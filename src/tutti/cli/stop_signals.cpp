@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/comm/stop.h"
 
 namespace tutti::cli {
 
@@ -47,6 +48,12 @@ StopSignals::~StopSignals() {
     }
     pthread_sigmask(SIG_SETMASK, &before_, nullptr);
     if (signal_ != SIGPIPE) sigaction(SIGPIPE, &pipe_before_, nullptr);  // else the last output would kill the process
+}
+
+void StopSignals::throw_if_requested() const {
+    const int signal = signal_;
+    if (signal != 0 && signal != SIGPIPE)
+        throw comm::Preempted(concat("stopped by ", name_of_signal(signal), ": nothing is written"));
 }
 
 void StopSignals::wait_for_signals() {

@@ -24,6 +24,8 @@ class StopSignals {
 
     bool requested() const { return signal_ != 0; }
     int signal() const { return signal_; }  // the first one, 0: none
+    // For work whose unfinished files an exception removes: comm::Preempted at a request, but for that of a pipe.
+    void throw_if_requested() const;
 
   private:
     void wait_for_signals();

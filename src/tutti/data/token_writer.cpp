@@ -79,8 +79,13 @@ void remove_unfinished(const std::string& path) {
     }
 }
 
-NewFile::NewFile(std::string path, const std::string& advice)
-    : path_(std::move(path)), temporary_(concat(path_, ".", ::getpid(), kUnfinished)) {
+namespace {
+
+std::string unfinished(const std::string& path) { return concat(path, ".", ::getpid(), kUnfinished); }
+
+}  // namespace
+
+NewFile::NewFile(std::string path, const std::string& advice) : path_(std::move(path)), temporary_(unfinished(path_)) {
     remove_unfinished(path_);
     descriptor_ = open_locked(temporary_);
     check<UsageError>(descriptor_ >= 0 && ::ftruncate(descriptor_, 0) == 0, path_, ": cannot be written (",
@@ -206,6 +211,10 @@ void TokenWriter::write_index() {
     std::filesystem::remove(prefix_ + ".idx", ignored);
     bin_.commit();
     index.commit();
+}
+
+void TokenWriter::discard() const {
+    for (const char* ending : {".bin", ".mask", ".idx"}) ::unlink(unfinished(prefix_ + ending).c_str());
 }
 
 std::vector<std::string> TokenWriter::finish() {

@@ -54,6 +54,8 @@ class TokenWriter {
 
     void append(const EncodedPiece& piece);
     std::vector<std::string> finish();  // returns the paths
+    // Any thread, of a process that is about to end: removes the unfinished files.
+    void discard() const;
 
     int64_t tokens() const { return tokens_; }
     int64_t documents() const { return documents_; }

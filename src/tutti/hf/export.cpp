@@ -289,7 +289,8 @@ std::vector<std::string> write_directory(FileSystem& disk, const std::string& di
         std::vector<checkpoint::TensorToWrite> tensors;
         for (const FileTensor& t : parts[i]) {
             const int64_t size = t.shape.numel() * size_of(t.dtype);
-            const auto make = [&bytes, &weights, &losses, &t] {
+            const auto make = [&bytes, &weights, &losses, &options, &t] {
+                if (options.between_tensors) options.between_tensors();
                 bytes = bytes_of(t, weights, losses);
                 return std::span<const std::byte>(bytes);
             };

@@ -2,6 +2,7 @@
 // and the small files that came with the model.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,6 +31,7 @@ struct ExportOptions {
     std::string tokenizer_json;               // text of the tokenizer in place of a file; "": none
     std::string config;                       // text of config.json, for a family of one's own; "": from the spec
     spec::HfTokens tokens;                    // which config.json and generation_config.json are to name
+    std::function<void()> between_tensors;    // may throw
 };
 
 // Writes into `directory`, which must exist. A config.json among the side files is kept, its dtype excepted, if it

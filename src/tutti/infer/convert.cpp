@@ -51,7 +51,8 @@ std::vector<std::string> write_tutti(FileSystem& disk, const std::string& direct
     std::vector<checkpoint::TensorToWrite> tensors;
     for (const autograd::Parameter* p : model.parameters()) {
         const DType dtype = options.dtype.value_or(weights.dtype(p->name));
-        const auto make = [&bytes, &weights, &losses, p, dtype] {
+        const auto make = [&bytes, &weights, &losses, &options, p, dtype] {
+            if (options.between_tensors) options.between_tensors();
             bytes = weights.read(*p, dtype, losses);
             return std::span<const std::byte>(bytes);
         };
@@ -99,7 +100,8 @@ ConvertOutcome convert(const ConvertOptions& options) {
             hf::ExportOptions as_hf{.dtype = options.dtype,
                                     .side_files = stored.side_files,
                                     .tokenizer = stored.hugging_face ? "" : stored.tokenizer,
-                                    .tokens = hf_tokens_of(stored)};
+                                    .tokens = hf_tokens_of(stored),
+                                    .between_tensors = options.between_tensors};
             // With 256 ids the tokens are bytes; with another vocabulary data.tokenizer may never have been used.
             const bool bytes = stored.tokenizer == "bytes" && spec::traits_of(stored.run.model).tokens;
             outcome.lacks_tokenizer = bytes && stored.run.model.vocab != 256;

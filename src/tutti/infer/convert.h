@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@ struct ConvertOptions {
     std::optional<DType> dtype;              // nullopt: each tensor's own
     bool allow_loss = false;                 // values may become infinite in `dtype`
     std::optional<int64_t> max_shard_bytes;  // hf only; nullopt: the default of hf/export.h
+    std::function<void()> between_tensors;   // may throw: then `to` does not appear
 };
 
 struct ConvertOutcome {

@@ -176,6 +176,13 @@ TEST_F(ConvertTest, RefusesAndLeavesNothing) {
     train(options_without_model(
         "mlp", brief({"model.preset=mlp-8192", "model.width=8", "model.layers=1", "data.train=[]"}, 2)));
     EXPECT_THROW(to("mlp", "x"), UsageError);
+    // What stops it between two tensors leaves as little.
+    for (const char* format : {"hf", "tutti"}) {
+        int tensors = 0;
+        const auto stop = [&] { check<UsageError>(++tensors < 3, "stopped"); };
+        EXPECT_THROW(to("run", "x", {.format = format, .between_tensors = stop}), UsageError);
+        EXPECT_EQ(tensors, 3);
+    }
     EXPECT_FALSE(fs::exists(path("x")));
     for (const auto& entry : fs::directory_iterator(path("")))
         EXPECT_EQ(entry.path().filename().string().find(".tmp-"), std::string::npos) << entry.path();
