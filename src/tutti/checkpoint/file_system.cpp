@@ -299,7 +299,17 @@ void make_directories(FileSystem& file_system, const std::string& path) {
     if (path.back() == '/') return make_directories(file_system, path.substr(0, path.size() - 1));
     const FileKind kind = file_system.kind(path);
     check<UsageError>(kind != FileKind::file, path, " is a file, where a directory is needed; choose another");
-    if (kind != FileKind::none) return;  // a link to a directory is as good; a wrong one shows later
+    if (kind == FileKind::other) {  // a link to a directory is as good
+        try {
+            file_system.list(path);
+        } catch (const IoError& error) {
+            const int code = error.code();
+            check<UsageError>(code != ENOENT && code != ENOTDIR && code != ELOOP, path,
+                              " is a link to nothing, or no directory, where a directory is needed (", error.what(),
+                              "); choose another");
+        }
+    }
+    if (kind != FileKind::none) return;
     const std::string parent = parent_of(path);
     make_directories(file_system, parent);
     try {

@@ -292,6 +292,23 @@ TEST(MemoryFileSystem, KeepsOnlyWhatWasSynced) {
     EXPECT_EQ(disk.after_crash({Survives::nothing, Survives::everything})->content("/old"), std::string(1024, 'n'));
 }
 
+TEST(MakeDirectories, OfALinkToNothingIsRefused) {
+    const ScratchFolder folder;
+    PosixFileSystem disk;
+    std::filesystem::create_directory(folder.path("there"));
+    std::filesystem::create_symlink(folder.path("there"), folder.path("good"));
+    std::filesystem::create_symlink(folder.path("nowhere"), folder.path("bad"));
+    std::filesystem::create_symlink(folder.write("file", "x"), folder.path("to_file"));
+    ASSERT_EQ(::mkfifo(folder.path("pipe").c_str(), 0600), 0);
+    make_directories(disk, folder.path("good/below"));
+    EXPECT_TRUE(std::filesystem::is_directory(folder.path("there/below")));
+    for (const char* name : {"bad", "to_file", "pipe"})
+        for (const char* below : {"", "/below", "/far/below"})
+            EXPECT_EQ(missing(concat(name, " is a link to nothing, or no directory, where a directory is needed"),
+                              message_of<UsageError>([&] { make_directories(disk, folder.path(name) + below); })),
+                      "");
+}
+
 TEST(MakeDirectories, OfAFileIsRefused) {
     testing::MemoryFileSystem disk;
     disk.make_directory("/d");

@@ -77,7 +77,8 @@ using Warn = std::function<void(const std::string&)>;
 
 class Store {
   public:
-    // write: makes the directory, locks it (UsageError names the other run) and removes what killed runs left.
+    // write: makes the directory, locks it (UsageError names the other run, or the reason why nothing can be written)
+    // and removes what killed runs left.
     // read: never changes anything; beside a running writer only committed checkpoints are visible.
     // `warn` receives what the user must know although the work continues; the thread that uses the Store calls it.
     Store(FileSystem& file_system, std::string directory, Access access, Warn warn);
@@ -125,6 +126,7 @@ class Store {
   private:
     void require_write() const;
     void open_directory();  // makes and locks it
+    void require_writable();
     void or_abandon(const Attempt& attempt, const std::function<void()>& part_of_save);
     void remove_leftovers();
     void warn_of_files() const;  // with names of checkpoints

@@ -215,6 +215,24 @@ TEST_F(StoreTest, AnUnreadableDiskFallsBackButRenamesNothing) {
     EXPECT_THROW(newest_of(store, OnDamage::fall_back), IoError);
 }
 
+// A run that goes on where nothing can be made any more would hear of it at its first save.
+TEST_F(StoreTest, OpensForWritingOnlyWhatCanBeWritten) {
+    {
+        Store store = open();
+        save(store, 100);
+    }
+    for (const int code : {EACCES, EPERM, EROFS, ENOSPC, EDQUOT, EIO}) {
+        testing::FaultFileSystem faulty(disk, {.call = 0, .code = code, .sticky = true});
+        const auto open_it = [&] { Store(faulty, directory, Access::write, [](const std::string&) {}); };
+        if (code == EACCES || code == EPERM || code == EROFS)
+            EXPECT_EQ(missing("checkpoints cannot be saved: make directory", message_of<UsageError>(open_it)), "");
+        else
+            EXPECT_NO_THROW(open_it()) << code;  // what may pass: a full disk
+        EXPECT_NO_THROW(Store(faulty, directory, Access::read, [](const std::string&) {}));
+    }
+    EXPECT_EQ(names(), std::vector<std::string>{"step-0000000100"});
+}
+
 TEST_F(StoreTest, SavingAStepAgainReplacesIt) {
     Store store = open();
     save(store, 100, 0);
