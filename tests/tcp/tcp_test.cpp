@@ -284,6 +284,21 @@ TEST_F(TcpRun, ARefusalBeforeAChatIsHeard) {
     }
 }
 
+// Such as that of a node whose GPUs are gone.
+TEST_F(TcpRun, ARefusalBeforeHealthIsMeasuredIsHeard) {
+    for (int rank = 0; rank < 3; ++rank) {
+        Command line = {TUTTI_PROGRAM, "health", "--seconds", "1000", "--launcher", "torchrun"};
+        Variables variables = torchrun(rank, 3);
+        if (rank == 1) {
+            line.insert(line.end(), {"--device", "cuda"});
+            variables["CUDA_VISIBLE_DEVICES"] = "";
+        }
+        start(rank, variables, line);
+    }
+    EXPECT_EQ(wait(1), 2) << output(1);
+    for (const int rank : {0, 2}) EXPECT_EQ(wait(rank), 5) << output(rank);
+}
+
 // A scheduler that starts a dying run again and again must come to an end.
 TEST_F(TcpRun, StartsWithoutACheckpointAreCounted) {
     const Variables in_a_job = {{"SLURM_JOB_ID", "7"}};

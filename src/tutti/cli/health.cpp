@@ -131,15 +131,19 @@ int default_ranks(const HealthArguments& arguments) {
 int health(const HealthArguments& arguments, const Io& io) {
     const comm::Launch launch = comm::this_launch(arguments.launcher);
     const bool threads = launch.launcher == comm::Launcher::none;
-    check_device(arguments.device);
-    const int asked = arguments.ranks > 0 ? arguments.ranks : threads ? default_ranks(arguments) : 1;
-    const int ranks = launch.ranks(asked);
+    const comm::WorldOptions meeting{.timeout_s = 60 + arguments.seconds};
+    int asked = 1, ranks = 1;
+    comm::before_ranks_meet(launch, meeting, [&] {
+        check_device(arguments.device);
+        asked = arguments.ranks > 0 ? arguments.ranks : threads ? default_ranks(arguments) : 1;
+        ranks = launch.ranks(asked);
+        check<UsageError>(!arguments.one_by_one || ranks <= kMostOneByOne, "--one-by-one is for at most ",
+                          kMostOneByOne, " ranks, got ", ranks, " with ", ranks * (ranks - 1) / 2,
+                          " links: leave it out to measure the pairs of a round at once");
+    });
     warn_of_threads(io, launch, arguments.threads, ranks);
-    check<UsageError>(!arguments.one_by_one || ranks <= kMostOneByOne, "--one-by-one is for at most ", kMostOneByOne,
-                      " ranks, got ", ranks, " with ", ranks * (ranks - 1) / 2,
-                      " links: leave it out to measure the pairs of a round at once");
     int code = 0;
-    comm::run(launch, asked, {.timeout_s = 60 + arguments.seconds}, [&](comm::World& world) {
+    comm::run(launch, asked, meeting, [&](comm::World& world) {
         std::ostream silent(nullptr);
         std::ostream& text = world.rank() == 0 ? io.text() : silent;
         const LocalRank local = comm::local_rank(launch, world);
