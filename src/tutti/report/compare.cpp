@@ -75,7 +75,7 @@ std::vector<Card> charts(const Comparison& c) {
 // --- tables: a row for each fact, a column for each run -------------------------------------------------------------
 
 std::string comparison_table(const Comparison& c, const std::vector<std::vector<std::string>>& rows) {
-    std::string html = "<div class=\"scroll\"><table><thead><tr><th></th>";
+    std::string html = "<div class=\"scroll\"><table class=\"runs\"><thead><tr><th></th>";
     for (size_t i = 0; i < c.names.size(); ++i)
         html += concat("<th scope=\"col\"><span class=\"key c", colour_of(i), "\"></span>", escape_html(c.names[i]),
                        "</th>");

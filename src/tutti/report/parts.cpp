@@ -49,7 +49,7 @@ td.words,th.words{text-align:left;white-space:normal;min-width:240px}
 .has-reason td{border-bottom:0;padding-bottom:0}td.reason{color:var(--soft);font-size:13px;padding-top:0;white-space:normal;overflow-wrap:anywhere}
 .scroll,.drawing{overflow-x:auto}.drawing>*{min-width:720px;width:100%}
 .key{display:inline-block;width:14px;height:3px;border-radius:2px;background:currentColor;margin-right:6px;vertical-align:middle}
-th[scope=row]{text-align:left}
+th[scope=row]{text-align:left}.runs th[scope=col]{white-space:normal;overflow-wrap:anywhere;min-width:100px;vertical-align:bottom}
 .quiet{color:var(--soft);margin:0}
 .ranks{display:flex;flex-wrap:wrap;gap:4px;margin:0 0 10px;padding:0;list-style:none}
 .ranks li{--w:0%;flex:0 0 66px;padding:4px 6px;border:1px solid var(--rule);border-radius:6px;font-size:12.5px;line-height:1.3;
