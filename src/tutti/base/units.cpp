@@ -119,6 +119,8 @@ std::string format_difference(double share) {
     return concat(share < 0 && size != "0.0 %" ? "-" : "+", size);
 }
 
+std::string counted(int64_t n, std::string_view noun) { return concat(n, " ", noun, n == 1 ? "" : "s"); }
+
 // UTF-8's continuation bytes, 10xxxxxx, take no column.
 size_t columns_of(std::string_view text) {
     return to_size(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));

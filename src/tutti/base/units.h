@@ -19,9 +19,10 @@ std::string format_rate(double per_second, std::string_view what);  // "12.3 k t
 std::string format_duration(double seconds);  // "350 us", "41.2 ms", "7.5 s", "2m 05s", "1h 02m", "3d 04h"
 // Seconds of a measurement, in three or four digits: "41.2 us", "8.31 ms", "2.05 s"; "-" when not finite.
 std::string format_time(double seconds);
-std::string format_fixed(double value, int decimals);  // "12.30"; "-" when not finite
-std::string format_percent(double share);              // 0.372 -> "37.2 %"
-std::string format_difference(double share);           // 0.012 -> "+1.2 %", always with a sign
+std::string format_fixed(double value, int decimals);   // "12.30"; "-" when not finite
+std::string format_percent(double share);               // 0.372 -> "37.2 %"
+std::string format_difference(double share);            // 0.012 -> "+1.2 %", always with a sign
+std::string counted(int64_t n, std::string_view noun);  // "1 rank", "2 ranks": for nouns with a regular plural
 
 // Text in columns; UTF-8, a code point is one column.
 size_t columns_of(std::string_view text);

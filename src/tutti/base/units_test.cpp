@@ -84,6 +84,12 @@ TEST(Units, PercentAndDifference) {
     EXPECT_EQ(format_difference(-0.0001), "+0.0 %");
 }
 
+TEST(Units, CountedNouns) {
+    EXPECT_EQ(counted(0, "rank"), "0 ranks");
+    EXPECT_EQ(counted(1, "rank"), "1 rank");
+    EXPECT_EQ(counted(2, "more block"), "2 more blocks");
+}
+
 TEST(Units, WhatIsNoNumberIsAQuestionMark) {
     const double nan = std::nan(""), infinity = std::numeric_limits<double>::infinity();
     EXPECT_EQ(format_count(nan), "?");

@@ -147,8 +147,7 @@ void print(const Cluster& c, int devices, std::ostream& out) {
     if (devices > 1) {
         out << '\n' << devices << " devices\n";
         line("in", joined(parts_of(c, devices), ", ", [](const Part& part) {
-                 return concat(part.count, ' ', part.name, part.count == 1 ? "" : "s", " of ", part.devices,
-                               part.spare);
+                 return concat(counted(part.count, part.name), " of ", part.devices, part.spare);
              }));
         line("peak", format_flop_rate(devices * peak_of(c)));
         line("memory", concat(format_fixed(devices * c.data_sheet_memory / 1e15, 3), " PB"));

@@ -58,11 +58,10 @@ void print_links(const ClusterHealth& c, std::ostream& text) {
         std::sort(latencies.begin(), latencies.end());
         const size_t middle = rates.size() / 2;
         text << '\n'
-             << rates.size() << (rates.size() == 1 ? " link " : " links ")
-             << (same_host ? "within a host: " : "between hosts: ") << format_fixed(rates[middle], 2)
-             << " GB/s each way (" << format_fixed(rates.front(), 2) << " to " << format_fixed(rates.back(), 2)
-             << "), latency " << format_time(latencies[middle]) << " (" << format_time(latencies.front()) << " to "
-             << format_time(latencies.back()) << ")";
+             << counted(std::ssize(rates), "link") << ' ' << (same_host ? "within a host: " : "between hosts: ")
+             << format_fixed(rates[middle], 2) << " GB/s each way (" << format_fixed(rates.front(), 2) << " to "
+             << format_fixed(rates.back(), 2) << "), latency " << format_time(latencies[middle]) << " ("
+             << format_time(latencies.front()) << " to " << format_time(latencies.back()) << ")";
     }
     if (c.size() > 1)
         text << "\nall_reduce of " << format_bytes(c.all_reduce_bytes) << ": " << format_time(c.all_reduce_s)
@@ -149,8 +148,8 @@ int health(const HealthArguments& arguments, const Io& io) {
         const LocalRank local = comm::local_rank(launch, world);
         const auto device = make_device(arguments.device, arguments.threads, local);
         ops::Context ctx{*device, kernels::table_for(*device, ComputeType::bf16)};
-        text << "tutti health: " << world.size() << (world.size() == 1 ? " rank" : " ranks") << ", backend "
-             << world.backend() << ", about " << format_duration(arguments.seconds) << "\n"
+        text << "tutti health: " << counted(world.size(), "rank") << ", backend " << world.backend() << ", about "
+             << format_duration(arguments.seconds) << "\n"
              << std::endl;
         const ClusterHealth cluster = diagnose::measure_health(
             world, ctx, {.seconds = arguments.seconds, .local = local, .one_by_one = arguments.one_by_one});

@@ -168,8 +168,8 @@ int inspect_checkpoint(const InspectArguments& a, const Io& io) {
               {"bytes", total},
               {"tensors", tensors}});
     io.text() << reader.path() << ": step " << manifest.step << ", " << tensors.size() << " tensors, "
-              << format_bytes(total) << " in " << manifest.files.size()
-              << (manifest.files.size() == 1 ? " file\n\n" : " files\n\n") << table;
+              << format_bytes(total) << " in " << counted(std::ssize(manifest.files), "file") << "\n\n"
+              << table;
     return 0;
 }
 

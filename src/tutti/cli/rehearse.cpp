@@ -167,8 +167,7 @@ int show_variations(const RehearseArguments& a, const Io& io, int ranks) {
         const auto layout = rehearsal::rehearse_layout(run, target, ranks, a.rank);
         check(layout.difference.empty(), setting, ": this layout would not run: ", layout.difference);
         const rehearsal::Rehearsal& r = layout.shown;
-        title = concat(name_of(run.model), " on ", ranks, ranks == 1 ? " rank" : " ranks",
-                       ": memory of a rank at its peak");
+        title = concat(name_of(run.model), " on ", counted(ranks, "rank"), ": memory of a rank at its peak");
         int64_t sent = 0;
         for (const parallel::GroupTraffic& t : r.communication) sent += t.traffic.sent;
         answers.push_back({setting, format_bytes(r.memory.peak()), format_bytes(r.memory.offloaded), format_bytes(sent),

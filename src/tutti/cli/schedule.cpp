@@ -219,8 +219,8 @@ void print(const Timed& timed, const CommandTimes& times, std::ostream& text) {
     const Schedule& s = timed.schedule;
     const Timeline<int64_t>& t = timed.timeline;
     constexpr int kColumns = 110;
-    text << s.name << ": " << s.placement.ranks << " ranks, " << s.placement.chunks_per_rank()
-         << (s.placement.chunks_per_rank() == 1 ? " stage each" : " stages each");
+    text << s.name << ": " << s.placement.ranks << " ranks, " << counted(s.placement.chunks_per_rank(), "stage")
+         << " each";
     if (s.placement.replicas > 1) text << " (" << s.placement.replicas << " replicas: every weight twice)";
     text << ", " << s.total_microbatches() << " microbatches\n\n"
          << draw_text(in_units(t, times), s.placement, kColumns)

@@ -100,8 +100,7 @@ int simulate_here(const SimulateArguments& a, const Io& io) {
     const auto line = [&](const std::string& what, const std::string& value, const std::string& remark) {
         text << left(what, 26) << left(value, 20) << remark << '\n';
     };
-    text << name_of(run.model) << " on " << a.ranks << (a.ranks == 1 ? " thread rank of " : " thread ranks of ")
-         << profile.machine << "\n\n";
+    text << name_of(run.model) << " on " << counted(a.ranks, "thread rank") << " of " << profile.machine << "\n\n";
     line("step", format_time(step.seconds),
          concat(format_time(step.seconds * step.low), " to ", format_time(step.seconds * step.high),
                 " in 8 of 10 runs"));

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "tutti/base/error.h"
+#include "tutti/base/units.h"
 #include "tutti/device/device.h"
 #include "tutti/http/server.h"
 #include "tutti/report/live_page.h"
@@ -102,7 +103,7 @@ std::string serve_runs(const std::string& listen, std::vector<WatchedRun>& runs,
     if (shown.host == "0.0.0.0" || shown.host == "::") shown.host = host_name();
     const std::string url = concat("http://", shown.text(), "/", alone ? "" : "?token=" + token);
     update();
-    io.text() << "watching " << runs.size() << (runs.size() == 1 ? " run" : " runs") << " at " << url
+    io.text() << "watching " << counted(std::ssize(runs), "run") << " at " << url
               << "\n(Ctrl-C ends it; /metrics is for Prometheus)\n";
     if (!alone)
         io.text() << "The page is open to every machine that reaches this address and has the token; nothing is "

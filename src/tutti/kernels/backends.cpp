@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "tutti/base/error.h"
+#include "tutti/base/units.h"
 #include "tutti/comm/nccl/nccl_world.h"
 #include "tutti/device/cuda/cuda_device.h"
 #include "tutti/kernels/cuda/cuda_table.h"
@@ -26,7 +27,7 @@ template <Isa isa>
 DeviceModel cpu_with(int threads) {
     const std::string name = concat("cpu-", name_of(isa));
     return {name,
-            {.name = concat(name, ", ", threads, threads == 1 ? " thread" : " threads"),
+            {.name = concat(name, ", ", counted(threads, "thread")),
              .threads = threads,
              .segment_bytes = host_segment_bytes},
             cpu_kernels<isa>};

@@ -124,8 +124,8 @@ Table state_of_a_device(const std::string& name, const std::vector<autograd::Par
     for (const autograd::Parameter* p : parameters) values += p->shape.numel();
     Table t{
         "state_of_a_device",
-        concat("State of a device: ", name, ", ", format_count(double(values)), " parameters on ", devices,
-               devices == 1 ? " device" : " devices"),
+        concat("State of a device: ", name, ", ", format_count(double(values)), " parameters on ",
+               counted(devices, "device")),
         "optim::state_bytes, for each parameter by its role and shape",
         {{"recipe"}, {"bytes of a parameter", Show::bytes_per_value}},
         {},

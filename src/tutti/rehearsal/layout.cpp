@@ -81,10 +81,8 @@ struct Builder {
 
     Layout layout() {
         using Kind = LayoutPart::Kind;
-        Layout l{concat(name_of(run.model), " on ", mesh.size(), mesh.size() == 1 ? " rank" : " ranks"),
-                 mesh,
-                 axes_with_several_ranks(mesh),
-                 {}};
+        Layout l{
+            concat(name_of(run.model), " on ", counted(mesh.size(), "rank")), mesh, axes_with_several_ranks(mesh), {}};
         if (mesh.size(Axis::pp) > 1) l.parts.push_back({"modules of the model", Kind::line, {modules}});
         std::vector<Grid> tokens;
         if (inside.holdings.size() > 1) tokens.push_back(inside);

@@ -120,7 +120,7 @@ std::string render_program(const Rehearsal& r) {
             ++hidden;
             continue;
         }
-        if (hidden > 0) text += concat("... ", hidden, hidden == 1 ? " more block" : " more blocks", ", alike\n");
+        if (hidden > 0) text += concat("... ", counted(hidden, "more block"), ", alike\n");
         hidden = 0;
         text += place + "\n";
         std::vector<std::string> lines;

@@ -92,8 +92,6 @@ std::optional<double> expected_of_itself(const RunHistory& run, const TimeSpent&
     return expected_goodput(terms);
 }
 
-std::string times(int64_t n, const char* what) { return concat(n, " ", what, n == 1 ? "" : "s"); }
-
 }  // namespace
 
 std::string slowest_of(const std::vector<LoggedStep>& steps) {
@@ -184,10 +182,10 @@ std::string spent_card(const RunHistory& run) {
                        duration(seconds), "</td><td>", share_text(seconds, spent->total()), "</td></tr>");
     }
     std::string text = concat("<p>Goodput, the share that trained: <b>", format_percent(*spent->goodput()), "</b>. ",
-                              times(spent->deaths, "death"), ", ", times(spent->lost_steps, "step"), " done again, ",
-                              times(spent->stops, "stop"), ".");
+                              counted(spent->deaths, "death"), ", ", counted(spent->lost_steps, "step"),
+                              " done again, ", counted(spent->stops, "stop"), ".");
     if (spent->from_memory > 0)
-        text += concat(" ", spent->from_memory, " of ", times(spent->deaths + spent->stops, "restart"),
+        text += concat(" ", spent->from_memory, " of ", counted(spent->deaths + spent->stops, "restart"),
                        " continued from copies in memory, the others from disk.");
     text += "</p>";
     if (const auto expected = expected_of_itself(run, *spent))

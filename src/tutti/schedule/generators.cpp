@@ -10,6 +10,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
+#include "tutti/base/units.h"
 #include "tutti/schedule/schedule.h"
 #include "tutti/schedule/walk.h"
 
@@ -486,7 +487,7 @@ Schedule generate(std::string_view name, const Dimensions& d) {
                       ": ranks, virtual stages and microbatches must be at least 1, got ", d.ranks, ", ", d.chunks,
                       " and ", d.microbatches);
     check<UsageError>(kind->chunks == 0 || d.chunks == 1 || d.chunks == kind->chunks, "schedule ", name, " has ",
-                      kind->chunks, kind->chunks == 1 ? " stage" : " stages", " per rank, got ", d.chunks,
+                      counted(kind->chunks, "stage"), " per rank, got ", d.chunks,
                       " virtual stages; leave them out, or try interleaved, looped-bfs or interleaved-zb");
     check<UsageError>(kind->takes_group_size || d.group_size == 0, "schedule ", name,
                       " has no groups of microbatches, got a group size of ", d.group_size,

@@ -146,7 +146,7 @@ class CommBench {
     }
 
     void print_head() {
-        text_ << "tutti bench comm: " << world_.size() << " ranks, backend " << world_.backend() << ", "
+        text_ << "tutti bench comm: " << counted(world_.size(), "rank") << ", backend " << world_.backend() << ", "
               << available_cores() << " cores, f32\n\n"
               << left("", 16) << right("size", 10) << right("median", 11) << right("fastest", 11)
               << right("slowest", 11) << right("alg GB/s", 10) << right("bus GB/s", 9) << right("of copy", 9)

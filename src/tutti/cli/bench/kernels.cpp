@@ -281,8 +281,7 @@ std::vector<StepProduct> products_of_step(const Bench& bench, BenchResult& resul
         const auto [rows, out, in, role] = key;
         constexpr const char* kResults[] = {"y", "dx", "dw"};  // by GemmRole
         products.push_back(
-            {{concat(kResults[to_size(role)], ", ", times, times == 1 ? " time" : " times"), rows, out, in, role},
-             times});
+            {{concat(kResults[to_size(role)], ", ", counted(times, "time")), rows, out, in, role}, times});
     }
     if (grouped > 0)
         bench.note(result,

@@ -20,6 +20,7 @@
 #include "tutti/base/ceil_div.h"
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
+#include "tutti/base/units.h"
 #include "tutti/device/cpu/peak.h"
 #include "tutti/device/device.h"
 
@@ -130,9 +131,7 @@ class CpuDevice final : public Device {
           stream_{threads > 0 ? threads : available_cores(), nullptr} {}
     std::string_view backend() const override { return "cpu"; }
     bool host_readable() const override { return true; }
-    std::string name() const override {
-        return concat(cpu_model(), ", ", stream_.threads, stream_.threads == 1 ? " thread" : " threads");
-    }
+    std::string name() const override { return concat(cpu_model(), ", ", counted(stream_.threads, "thread")); }
     std::string model() const override { return name(); }
     Allocator& memory() override { return *memory_; }
     std::vector<MemoryLimit> memory_limits() override { return host_memory_limits(); }
