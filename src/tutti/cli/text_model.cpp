@@ -89,8 +89,8 @@ TextModel load_text_model(const TextModelArguments& a, int64_t longest, bool nee
                                                                .world = &world,
                                                                .local = local})};
     const infer::StoredModel& stored = model.loaded.stored;
-    if (const std::string rules = stored.rules_left_out(); !rules.empty())
-        warn(concat(stored.side_files, "/generation_config.json: not applied: ", rules));
+    if (const std::string options = stored.unsupported_generation_options(); !options.empty())
+        warn(concat(stored.side_files, "/generation_config.json: not applied: ", options));
     if (needs_tokenizer) try {
             check<UsageError>(!stored.tokenizer.empty(), stored.path, " has no tokenizer");
             model.tokenizer = text::make_tokenizer(stored.tokenizer);

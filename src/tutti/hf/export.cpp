@@ -10,6 +10,7 @@
 #include "tutti/hf/expert_tensors.h"
 #include "tutti/hf/values.h"
 #include "tutti/spec/hf/config.h"
+#include "tutti/spec/hf/generation.h"
 #include "tutti/spec/later_names.h"
 
 namespace tutti::hf {

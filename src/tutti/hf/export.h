@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tutti/hf/weights.h"
-#include "tutti/spec/hf/config.h"
+#include "tutti/spec/hf/generation.h"
 
 namespace tutti::hf {
 

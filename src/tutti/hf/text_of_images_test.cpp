@@ -8,6 +8,7 @@
 #include "tutti/checkpoint/testing/memory_file_system.h"
 #include "tutti/hf/export.h"
 #include "tutti/spec/hf/config.h"
+#include "tutti/spec/hf/generation.h"
 
 namespace tutti::hf {
 namespace {

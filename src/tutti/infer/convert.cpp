@@ -10,6 +10,7 @@
 #include "tutti/models/flops.h"
 #include "tutti/spec/families.h"
 #include "tutti/spec/hf/config.h"
+#include "tutti/spec/hf/generation.h"
 #include "tutti/spec/toml.h"
 #include "tutti/text/tokenizer.h"
 

@@ -212,24 +212,5 @@ TEST_P(GenerateTest, RefusesOptionsOutOfRange) {
 INSTANTIATE_TEST_SUITE_P(Families, GenerateTest, ::testing::Values("gpt2", "llama", "mistral", "lfm2"),
                          [](const auto& tested) { return std::string(tested.param); });
 
-// Keys with which generate() of transformers 5.24 makes other texts, and values with which they do nothing.
-TEST(StoredModel, NamesWhatGenerationConfigAsksBeyondSampling) {
-    const ScratchFolder folder;
-    const auto rules = [&](const std::string& text) {
-        folder.write("generation_config.json", text);
-        return StoredModel{.side_files = folder.path("")}.rules_left_out();
-    };
-    EXPECT_EQ(StoredModel{}.rules_left_out(), "");
-    EXPECT_EQ(rules(R"({"do_sample": true, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "eos_token_id": [1, 2],
-                        "pad_token_id": 0, "max_length": 4096, "transformers_version": "5.24.0"})"),
-              "");
-    EXPECT_EQ(rules(R"({"repetition_penalty": 1.0, "num_beams": 1, "no_repeat_ngram_size": 0, "bad_words_ids": null,
-                        "suppress_tokens": [], "min_p": null, "forced_eos_token_id": null})"),
-              "");
-    EXPECT_EQ(rules(R"({"repetition_penalty": 1.05, "num_beams": 4, "suppress_tokens": [7],
-                        "forced_bos_token_id": 0})"),
-              "repetition_penalty = 1.05, num_beams = 4, suppress_tokens = [7], forced_bos_token_id = 0");
-}
-
 }  // namespace
 }  // namespace tutti::infer

@@ -12,7 +12,7 @@
 #include "tutti/parallel/apply.h"
 #include "tutti/spec/families.h"
 #include "tutti/spec/hf/config.h"
-#include "tutti/spec/hf/keys.h"
+#include "tutti/spec/hf/generation.h"
 #include "tutti/spec/stages.h"
 #include "tutti/spec/toml.h"
 
@@ -98,42 +98,10 @@ text::SpecialIds StoredModel::special_ids(const text::Tokenizer* by) const {
     return ids;
 }
 
-std::string StoredModel::rules_left_out() const {
+std::string StoredModel::unsupported_generation_options() const {
     const std::string file = side_files + "/generation_config.json";
     const auto text = side_files.empty() ? std::nullopt : read_file_if_there(file);
-    if (!text) return "";
-    const Json json = spec::parse_hf_json(*text, file);
-    // GenerationConfig of transformers 5.24; the value with which a key does nothing, beside null, false, 0 and [].
-    constexpr std::pair<const char*, double> kKeys[] = {{"repetition_penalty", 1},
-                                                        {"encoder_repetition_penalty", 1},
-                                                        {"typical_p", 1},
-                                                        {"guidance_scale", 1},
-                                                        {"num_beams", 1},
-                                                        {"no_repeat_ngram_size", 0},
-                                                        {"min_length", 0},
-                                                        {"min_new_tokens", 0},
-                                                        {"min_p", 0},
-                                                        {"epsilon_cutoff", 0},
-                                                        {"eta_cutoff", 0},
-                                                        {"bad_words_ids", 0},
-                                                        {"suppress_tokens", 0},
-                                                        {"begin_suppress_tokens", 0},
-                                                        {"forced_bos_token_id", -1},
-                                                        {"forced_eos_token_id", -1},
-                                                        {"sequence_bias", 0},
-                                                        {"stop_strings", 0},
-                                                        {"penalty_alpha", 0},
-                                                        {"dola_layers", 0},
-                                                        {"watermarking_config", 0},
-                                                        {"exponential_decay_length_penalty", 0}};
-    std::string rules;
-    for (const auto& [key, neutral] : kKeys) {
-        const Json* value = json.find(key);
-        if (value == nullptr || value->is_null() || *value == false || *value == Json::array()) continue;
-        if (value->is_number() && value->get<double>() == neutral) continue;
-        rules += concat(rules.empty() ? "" : ", ", key, " = ", value->shown());
-    }
-    return rules;
+    return text ? spec::unsupported_generation_options(*text, file) : "";
 }
 
 CheckpointPlace find_checkpoint(const std::string& path_text) {

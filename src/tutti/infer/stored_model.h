@@ -29,9 +29,8 @@ struct StoredModel {
     // Ids that begin, fill and end texts: those of generation_config.json, else of config.json, those of the tokenizer
     // (null: unknown), and as an end the end-of-document token of training.
     text::SpecialIds special_ids(const text::Tokenizer* by) const;
-    // "repetition_penalty = 1.05, num_beams = 4": what generation_config.json asks of transformers' generate() beyond
-    // the choices of infer/generate.h. Temperature, top-k and top-p are options of the command.
-    std::string rules_left_out() const;
+    // spec::unsupported_generation_options of generation_config.json; "" without that file.
+    std::string unsupported_generation_options() const;
 };
 
 // The tokenizer's file in a directory of a run or a model; "": none.

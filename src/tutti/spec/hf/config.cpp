@@ -284,42 +284,6 @@ ModelSpec model_from_hf(const std::string& directory) {
     return model;
 }
 
-std::vector<int32_t> eos_tokens(std::string_view text, const std::string& path) {
-    if (const auto of_text = text_config(text, path)) return eos_tokens(*of_text, path);
-    const Json json = parse_hf_json(text, path);
-    const Json value = json.contains("eos_token_id") ? json["eos_token_id"] : Json();
-    std::vector<int32_t> ids;
-    const auto add = [&](const Json& id) {
-        check<DataError>(id.is_integer(0, 0x7fffffff), path, ": eos_token_id = ", value.dump(),
-                         ": must be a token id or a list of them");
-        ids.push_back(id.get<int32_t>());
-    };
-    if (value.is_array())
-        for (const Json& id : value) add(id);
-    else if (!value.is_null())
-        add(value);
-    return ids;
-}
-
-std::string hf_json_with_tokens(std::string_view text, const std::string& path, const HfTokens& tokens) {
-    Json json = parse_hf_json(text, path);
-    bool changed = false;
-    const auto set = [&](const char* key, const Json& value) {
-        json[key] = value;
-        changed = true;
-    };
-    std::vector<int32_t> eos = eos_tokens(text, path);
-    const size_t own = eos.size();
-    for (const int32_t id : tokens.eos)
-        if (std::find(eos.begin(), eos.end(), id) == eos.end()) eos.push_back(id);
-    if (eos.size() > own) set("eos_token_id", eos.size() == 1 ? Json(eos[0]) : Json(eos));
-    for (const auto& [key, id] : {std::pair{"bos_token_id", tokens.bos}, {"pad_token_id", tokens.pad}}) {
-        const Json* there = json.find(key);
-        if (id && (there == nullptr || there->is_null())) set(key, *id);
-    }
-    return changed ? json.dump(2) + "\n" : std::string(text);
-}
-
 std::string hf_dtype(DType dtype) {
     switch (dtype) {
         case DType::f32: return "float32";

@@ -33,18 +33,6 @@ ModelSpec model_from_hf_config(std::string_view text, const std::string& path);
 // The architecture in DIRECTORY/config.json, with hf set.
 ModelSpec model_from_hf(const std::string& directory);
 
-// Values of eos_token_id in a config.json or generation_config.json: none, one or several. DataError for invalid JSON.
-std::vector<int32_t> eos_tokens(std::string_view text, const std::string& path);
-
-// Tokens with a meaning for generation.
-struct HfTokens {
-    std::optional<int32_t> bos, pad;
-    std::vector<int32_t> eos;
-};
-// `text`, a config.json or generation_config.json, with these: eos ids are added to those of the text, bos and pad
-// count where the text has none. Unchanged to the byte when the text has them all. DataError for invalid JSON.
-std::string hf_json_with_tokens(std::string_view text, const std::string& path, const HfTokens& tokens);
-
 // Whether the model is one of Mixtral's, whose experts have names of their own in files.
 bool is_mixtral(const ModelSpec& model);
 // A config.json that transformers 4 and 5 read. UsageError when no architecture of transformers has these options.

@@ -632,27 +632,6 @@ TEST(HfConfig, WritesWhatItReads) {
     }
 }
 
-TEST(HfConfig, EosTokens) {
-    const auto eos = [](const std::string& text) { return eos_tokens(text, "g.json"); };
-    EXPECT_EQ(eos(R"({"eos_token_id":5})"), std::vector<int32_t>{5});
-    EXPECT_EQ(eos(R"({"eos_token_id":[5,6]})"), (std::vector<int32_t>{5, 6}));
-    EXPECT_EQ(eos(R"({"eos_token_id":null})"), std::vector<int32_t>{});
-    EXPECT_EQ(eos("{}"), std::vector<int32_t>{});
-    EXPECT_THROW(eos(R"({"eos_token_id":"x"})"), DataError);
-    EXPECT_THROW(eos(R"({"eos_token_id":-1})"), DataError);
-}
-
-TEST(HfConfig, TokensAreAddedToThoseOfTheText) {
-    const auto with = [](const std::string& text, const HfTokens& tokens) {
-        return Json::parse(hf_json_with_tokens(text, "c.json", tokens)).dump();
-    };
-    EXPECT_EQ(with("{}", {.bos = 1, .pad = 3, .eos = {2}}), R"({"eos_token_id":2,"bos_token_id":1,"pad_token_id":3})");
-    EXPECT_EQ(with(R"({"eos_token_id":5,"bos_token_id":9})", {.bos = 1, .pad = {}, .eos = {2, 5}}),
-              R"({"eos_token_id":[5,2],"bos_token_id":9})");
-    const std::string text = "{ \"eos_token_id\" : [5, 2] }";
-    EXPECT_EQ(hf_json_with_tokens(text, "c.json", {.eos = {2}}), text);  // to the byte
-}
-
 // The ids of a stored model are those of its tokenizer, unless another one is named.
 TEST(HfConfig, AModelBringsItsTokenizer) {
     const auto folder = std::filesystem::temp_directory_path() / concat("tutti_hf_", ::getpid());
