@@ -161,7 +161,7 @@ int tokenize(const TokenizeArguments& a, const Io& io) {
         });
     }
     auto paths = writer.finish();
-    data::write_maker(a.out, {tokenizer->fingerprint(), tokenizer->description()});
+    data::write_tokenizer_identity(a.out, {tokenizer->fingerprint(), tokenizer->description()});
     paths.push_back(a.out + ".tokenizer");
     const double seconds = seconds_now() - begin;
 
@@ -173,7 +173,7 @@ int tokenize(const TokenizeArguments& a, const Io& io) {
                       {"bytes", bytes},
                       {"tokens", writer.tokens()},
                       {"documents", writer.documents()},
-                      {"masked_tokens", writer.only_read()},
+                      {"masked_tokens", writer.masked_tokens()},
                       {"seconds", seconds},
                       {"bytes_per_s", rate(bytes)},
                       {"tokens_per_s", rate(writer.tokens())}});
@@ -183,7 +183,7 @@ int tokenize(const TokenizeArguments& a, const Io& io) {
            << format_duration(seconds) << " (" << format_bytes(static_cast<int64_t>(rate(bytes))) << "/s, "
            << format_rate(rate(writer.tokens()), "tok") << ")\n";
     io.out << "tokenizer: " << tokenizer->description() << '\n';
-    if (writer.only_read() > 0) io.out << writer.only_read() << " prompt tokens are not targets\n";
+    if (writer.masked_tokens() > 0) io.out << writer.masked_tokens() << " prompt tokens are not targets\n";
     for (const std::string& path : paths) io.out << "wrote " << path << '\n';
     io.next({concat("tutti train CONFIG --set data.train=", quoted_for_shell(a.out))});
     return 0;

@@ -66,22 +66,22 @@ std::string config_text(const fs::path& directory) {
         "every = 50\n");
 }
 
-// A directory that init makes, with those above it. What is empty when init fails is removed again.
-class NewDirectory {
+// Creates a directory and its missing parents. The destructor removes those that are still empty, as after an error.
+class CreatedDirectories {
   public:
-    explicit NewDirectory(const fs::path& path) {
-        for (fs::path p = path; !p.empty() && !fs::exists(p); p = p.parent_path()) made_.push_back(p);
+    explicit CreatedDirectories(const fs::path& path) {
+        for (fs::path p = path; !p.empty() && !fs::exists(p); p = p.parent_path()) created_.push_back(p);
         fs::create_directories(path);
     }
-    ~NewDirectory() {
-        std::error_code ignored;  // of those with files
-        for (const fs::path& path : made_) fs::remove(path, ignored);
+    ~CreatedDirectories() {
+        std::error_code ignored;  // a directory with files stays
+        for (const fs::path& path : created_) fs::remove(path, ignored);
     }
-    NewDirectory(const NewDirectory&) = delete;
-    NewDirectory& operator=(const NewDirectory&) = delete;
+    CreatedDirectories(const CreatedDirectories&) = delete;
+    CreatedDirectories& operator=(const CreatedDirectories&) = delete;
 
   private:
-    std::vector<fs::path> made_;  // the innermost first
+    std::vector<fs::path> created_;  // innermost first
 };
 
 // Writes `name` unless it is there with the same bytes.
@@ -100,7 +100,7 @@ int init(const InitArguments& arguments, const Io& io) {
                    tokenizer = directory / "tokenizer.json";
     check<UsageError>(!fs::exists(directory) || fs::is_directory(directory), "DIR ", directory.string(),
                       " is there, and is no directory; give another name");
-    const NewDirectory made(directory);
+    const CreatedDirectories created(directory);
     put(directory, "run.toml", config_text(directory));
     put(directory, "text.txt", gospels());
     const Io quiet{io.err, io.err, io.err_terminal, io.err_terminal, io.color};  // with --json, text goes to err

@@ -28,15 +28,14 @@ TokenView::TokenView(std::shared_ptr<const TokenSource> source, int64_t begin, i
 }
 
 void TokenView::read(int64_t begin, std::span<int32_t> out) const {
-    const auto count = static_cast<int64_t>(out.size());
-    check(begin >= 0 && begin <= size() - count, "tokens [", begin, ", ", begin + count, ") of a view of ", size());
+    check_range(begin, out.size(), size());
     source_->read(begin_ + begin, out);
     check_ids(begin_ + begin, out);
 }
 
 std::vector<int64_t> TokenView::document_begins(int64_t begin, std::span<const int32_t> ids) const {
+    check_range(begin, ids.size(), size());
     const auto count = static_cast<int64_t>(ids.size());
-    check(begin >= 0 && begin <= size() - count, "tokens [", begin, ", ", begin + count, ") of a view of ", size());
     std::vector<int64_t> begins;
     source_->document_begins(begin_ + begin, begin_ + begin + count, begins);
     for (int64_t& place : begins) place -= begin_ + begin;
@@ -73,11 +72,11 @@ void TokenView::pack(int64_t seq_len) {
 
 double TokenView::share_without_beginning() const {
     int64_t all = 0, without = 0;
-    std::vector<uint8_t> counts;
+    std::vector<uint8_t> mask;
     for (const Packing::Piece& piece : packing_->pieces()) {
-        counts.resize(to_size(piece.count));
-        read_mask(piece.begin, counts);
-        const int64_t targets = std::count(counts.begin() + 1, counts.end(), uint8_t{1});
+        mask.resize(to_size(piece.count));
+        read_mask(piece.begin, mask);
+        const int64_t targets = std::count(mask.begin() + 1, mask.end(), uint8_t{1});
         all += targets;
         if (piece.continues) without += targets;
     }
@@ -90,18 +89,17 @@ uint64_t TokenView::fingerprint() const {
 }
 
 void TokenView::read_mask(int64_t begin, std::span<uint8_t> out) const {
-    const auto count = static_cast<int64_t>(out.size());
-    check(begin >= 0 && begin <= size() - count, "tokens [", begin, ", ", begin + count, ") of a view of ", size());
+    check_range(begin, out.size(), size());
     source_->read_mask(begin_ + begin, out);
 }
 
 bool TokenView::has_target() const {
     if (!source_->has_mask()) return size() > 1;
-    std::vector<uint8_t> counted(1 << 16);
-    for (int64_t begin = 1; begin < size(); begin += static_cast<int64_t>(counted.size())) {
-        counted.resize(to_size(std::min<int64_t>(1 << 16, size() - begin)));
-        read_mask(begin, counted);
-        if (std::find_if(counted.begin(), counted.end(), [](uint8_t c) { return c != 0; }) != counted.end())
+    std::vector<uint8_t> loss_mask(1 << 16);
+    for (int64_t begin = 1; begin < size(); begin += static_cast<int64_t>(loss_mask.size())) {
+        loss_mask.resize(to_size(std::min<int64_t>(1 << 16, size() - begin)));
+        read_mask(begin, loss_mask);
+        if (std::find_if(loss_mask.begin(), loss_mask.end(), [](uint8_t c) { return c != 0; }) != loss_mask.end())
             return true;
     }
     return false;
@@ -173,7 +171,7 @@ struct Opening {
 
 // The tokenizer that made a token file, where the file says so, is the run's: else its ids mean other text.
 void compare_tokenizer(const std::string& path, const Opening& how) {
-    const auto made_by = maker_of_tokens(path);
+    const auto made_by = read_tokenizer_identity(path);
     if (!made_by || made_by->fingerprint == how.tokenizer.fingerprint()) return;
     const std::string text = concat(path, " was made with another tokenizer (", made_by->description,
                                     ") than data.tokenizer (", how.tokenizer.description(), ")");

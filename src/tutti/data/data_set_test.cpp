@@ -151,7 +151,7 @@ TEST(DataSet, ReadsOutsideTheViewAreRefused) {
     data.valid_fraction = 0.5;
     const auto set = open(data, 256, 2);
     Ids two(2);
-    EXPECT_EQ(missing("tokens [4, 6) of a view of 5", message_of<Error>([&] { set.train.views[0].read(4, two); })), "");
+    EXPECT_EQ(missing("tokens [4, 6) of 5", message_of<Error>([&] { set.train.views[0].read(4, two); })), "");
 }
 
 TEST(DataSet, ACutFileIsAnErrorNotACrash) {

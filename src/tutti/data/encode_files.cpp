@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <exception>
+#include <limits>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "tutti/base/json.h"
 #include "tutti/base/to_size.h"
 #include "tutti/data/text_stream.h"
+#include "tutti/text/parallel.h"
 
 namespace tutti::data {
 
@@ -205,20 +207,20 @@ class PieceEncoder {
             if (options_.format == "jsonl") {
                 const Record record = parsed(job, options_.field);
                 encoder_->encode(record.prompt + record.text, piece.ids);
-                if (!record.prompt.empty()) only_read(piece, begin, record.prompt);
+                if (!record.prompt.empty()) mask_prompt(piece, begin, record.prompt);
             } else {
                 job.begins ? encoder_->encode(job.text, piece.ids) : encoder_->encode_rest(job.text, piece.ids);
             }
             if (job.ends) piece.ids.insert(piece.ids.end(), suffix_.begin(), suffix_.end());
             if (job.begins && static_cast<int64_t>(piece.ids.size()) > begin) piece.begins.push_back(begin);
         }
-        if (!piece.counted.empty()) piece.counted.resize(piece.ids.size(), 1);
+        if (!piece.loss_mask.empty()) piece.loss_mask.resize(piece.ids.size(), 1);
     }
 
   private:
     // The tokens of the record that begins at `begin` do not count as targets as far as they stand for the prompt. A
     // token that reaches from the prompt into the completion does.
-    void only_read(EncodedPiece& piece, int64_t begin, const std::string& prompt) {
+    void mask_prompt(EncodedPiece& piece, int64_t begin, const std::string& prompt) {
         prompt_ids_.clear();
         encoder_->encode(prompt, prompt_ids_);
         std::string text;  // of the prompt, as the tokenizer shows it
@@ -229,9 +231,9 @@ class PieceEncoder {
             if (shown.empty() ? rest.empty() : !rest.starts_with(shown)) break;
             rest.remove_prefix(shown.size());
         }
-        piece.counted.resize(to_size(begin), 1);
-        piece.counted.resize(at, 0);
-        piece.counted.resize(piece.ids.size(), 1);
+        piece.loss_mask.resize(to_size(begin), 1);
+        piece.loss_mask.resize(at, 0);
+        piece.loss_mask.resize(piece.ids.size(), 1);
     }
 
     const text::Tokenizer& tokenizer_;
@@ -242,11 +244,11 @@ class PieceEncoder {
 };
 
 // Hands out jobs and takes their results in the same order.
-class Line {
+class OrderedWork {
   public:
-    Line(Cutter& cutter, const std::function<void(EncodedPiece&&)>& sink) : cutter_(cutter), sink_(sink) {}
+    OrderedWork(Cutter& cutter, const std::function<void(EncodedPiece&&)>& sink) : cutter_(cutter), sink_(sink) {}
 
-    void work(const text::Tokenizer& tokenizer, const FileEncoding& options) {
+    void run(const text::Tokenizer& tokenizer, const FileEncoding& options) {
         PieceEncoder encoder(tokenizer, options);
         for (;;) {
             std::vector<Job> jobs;
@@ -306,15 +308,14 @@ void encode_files(const text::Tokenizer& tokenizer, const std::vector<std::strin
     check<UsageError>(options.format == "text" || options.format == "jsonl", "text can be read as text or jsonl, got ",
                       options.format);
     Cutter cutter(tokenizer, paths, options);
-    Line line(cutter, sink);
-    const int threads =
-        options.threads > 0 ? options.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+    OrderedWork work(cutter, sink);
     {
+        const int threads = text::threads_for(options.threads, std::numeric_limits<size_t>::max());
         std::vector<std::jthread> helpers;
-        for (int t = 1; t < threads; ++t) helpers.emplace_back([&] { line.work(tokenizer, options); });
-        line.work(tokenizer, options);
+        for (int t = 1; t < threads; ++t) helpers.emplace_back([&] { work.run(tokenizer, options); });
+        work.run(tokenizer, options);
     }
-    line.rethrow();
+    work.rethrow();
 }
 
 }  // namespace tutti::data

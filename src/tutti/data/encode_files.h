@@ -24,9 +24,9 @@ struct FileEncoding {
 // Consecutive tokens; pieces follow each other without gaps.
 struct EncodedPiece {
     std::vector<int32_t> ids;
-    // By token: 1 for a target, 0 in a prompt. Empty: all are targets. A token that reaches from the prompt into the
-    // completion is a target.
-    std::vector<uint8_t> counted;
+    // By token: 1 for a target, 0 in a prompt. Empty: all are targets. A token that spans the end of the prompt and the
+    // begin of the completion is a target.
+    std::vector<uint8_t> loss_mask;
     std::vector<int64_t> begins;  // indices in ids where a document begins, ascending
     int64_t bytes = 0;            // of the text
     int64_t stored = 0;           // of the files, in which the text may be compressed (text_stream.h)

@@ -15,9 +15,6 @@ namespace tutti::data {
 
 namespace {
 
-using namespace std::string_view_literals;
-
-constexpr std::string_view kMagic = "MMIDIDX\0\0"sv;
 constexpr int64_t kVersionAt = 9, kTypeAt = 17, kSequencesAt = 18, kDocumentsAt = 26, kHeaderBytes = 34;
 
 std::optional<IdType> type_of(uint8_t code) {
@@ -53,7 +50,7 @@ void MegatronIndex::check_header() {
     const auto size = static_cast<uint64_t>(file_.bytes().size());
     check<DataError>(size >= kHeaderBytes, path, ": a Megatron index begins with ", kHeaderBytes,
                      " bytes of header, the file has ", size, "; is the copy complete?");
-    check<DataError>(std::memcmp(file_.bytes().data(), kMagic.data(), kMagic.size()) == 0, path,
+    check<DataError>(std::memcmp(file_.bytes().data(), kMegatronMagic.data(), kMegatronMagic.size()) == 0, path,
                      ": byte offset 0: a Megatron index begins with MMIDIDX and two zero bytes, this file does not");
     check<DataError>(at<uint64_t>(kVersionAt) == 1, path, ": byte offset ", kVersionAt, ": version must be 1, got ",
                      at<uint64_t>(kVersionAt));

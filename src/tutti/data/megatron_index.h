@@ -20,6 +20,8 @@
 
 namespace tutti::data {
 
+inline constexpr std::string_view kMegatronMagic{"MMIDIDX\0\0", 9};
+
 // How ids are stored.
 enum class IdType : uint8_t { u8, i8, u16, i16, u32, i32, i64 };
 int64_t width_of(IdType type);  // bytes

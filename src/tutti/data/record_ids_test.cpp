@@ -49,15 +49,15 @@ void expect_ids_of_whole_texts(const text::Tokenizer& tokenizer, const std::stri
     for (size_t i = 0; i < records.size(); ++i) {
         const auto& [prompt, completion] = records[i];
         std::vector<int32_t> ids(to_size(begins[i + 1] - begins[i])), expected = tokenizer.prefix();
-        std::vector<uint8_t> counted(ids.size());
+        std::vector<uint8_t> loss_mask(ids.size());
         source->read(begins[i], ids);
-        source->read_mask(begins[i], counted);
+        source->read_mask(begins[i], loss_mask);
         for (const auto& more : {tokenizer.encode(prompt + completion), tokenizer.suffix()})
             expected.insert(expected.end(), more.begin(), more.end());
         ASSERT_EQ(ids, expected) << name << ": " << prompt << "|" << completion;
         // The mask is a beginning, and it shows a beginning of the prompt.
-        const auto masked = to_size(std::ranges::count(counted, 0));
-        EXPECT_TRUE(std::all_of(counted.begin(), counted.begin() + static_cast<std::ptrdiff_t>(masked),
+        const auto masked = to_size(std::ranges::count(loss_mask, 0));
+        EXPECT_TRUE(std::all_of(loss_mask.begin(), loss_mask.begin() + static_cast<std::ptrdiff_t>(masked),
                                 [](uint8_t c) { return c == 0; }));
         const auto shown = [&](std::vector<int32_t> of) { return tokenizer.decode(of); };
         std::vector<int32_t> of_prompt = tokenizer.prefix();

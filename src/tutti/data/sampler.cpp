@@ -133,20 +133,20 @@ void Sampler::read(Place place, std::span<int32_t> tokens) const {
 
 void Sampler::sample(uint64_t i, std::span<int32_t> tokens) const { read(place(i), tokens); }
 
-std::vector<uint8_t> Sampler::counts(Place place) const {
-    std::vector<uint8_t> counts(to_size(seq_len_ + 1));
+std::vector<uint8_t> Sampler::loss_mask(Place place) const {
+    std::vector<uint8_t> mask(to_size(seq_len_ + 1));
     const TokenView& view = set_.views[place.view];
     if (view.packing() == nullptr) {
-        view.read_mask(place.window * seq_len_, counts);
-        return counts;
+        view.read_mask(place.window * seq_len_, mask);
+        return mask;
     }
-    std::span<uint8_t> rest = counts;
+    std::span<uint8_t> rest = mask;
     for (const Packing::Piece& piece : view.packing()->window(place.window)) {
         view.read_mask(piece.begin, rest.first(to_size(piece.count)));
         if (piece.continues) rest[0] = 0;  // it was a target at the end of the piece before
         rest = rest.subspan(to_size(piece.count));
     }
-    return counts;
+    return mask;
 }
 
 std::vector<int64_t> Sampler::begins(Place place, std::span<const int32_t> tokens) const {
@@ -170,9 +170,9 @@ void Sampler::rows(uint64_t i, const SampleRows& out) const {
     std::copy(window.begin() + 1, window.end(), out.targets.begin());
     std::fill(out.first_key.begin(), out.first_key.end(), 0);
     if (view.source().has_mask()) {
-        const std::vector<uint8_t> counted = counts(at);
+        const std::vector<uint8_t> mask = loss_mask(at);
         for (size_t t = 0; t < out.targets.size(); ++t)
-            if (counted[t + 1] == 0) out.targets[t] = -1;
+            if (mask[t + 1] == 0) out.targets[t] = -1;
     }
     if (!view.documents().respected) return;
     for (const int64_t begin : begins(at, window)) {

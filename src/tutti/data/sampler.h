@@ -86,7 +86,7 @@ class Sampler {
 
   private:
     void read(Place place, std::span<int32_t> tokens) const;
-    std::vector<uint8_t> counts(Place place) const;  // of the window's tokens: 0 for input only, and for padding
+    std::vector<uint8_t> loss_mask(Place place) const;  // of the window's tokens; 0 for padding too
     std::vector<int64_t> begins(Place place, std::span<const int32_t> tokens) const;  // of documents behind the first
 
     TokenSet set_;

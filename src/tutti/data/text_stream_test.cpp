@@ -178,7 +178,7 @@ TEST(TextStream, SaysWhatIsWrongAndWhere) {
 struct Encoded {
     std::vector<int32_t> ids;
     std::vector<int64_t> begins;
-    std::vector<uint8_t> counted;
+    std::vector<uint8_t> loss_mask;
     int64_t bytes = 0, stored = 0;
 };
 Encoded encoded(const text::Tokenizer& tokenizer, const std::string& path, const FileEncoding& options) {
@@ -186,8 +186,8 @@ Encoded encoded(const text::Tokenizer& tokenizer, const std::string& path, const
     encode_files(tokenizer, {path}, options, [&](EncodedPiece&& piece) {
         for (const int64_t begin : piece.begins) all.begins.push_back(begin + static_cast<int64_t>(all.ids.size()));
         all.ids.insert(all.ids.end(), piece.ids.begin(), piece.ids.end());
-        piece.counted.resize(piece.ids.size(), 1);
-        all.counted.insert(all.counted.end(), piece.counted.begin(), piece.counted.end());
+        piece.loss_mask.resize(piece.ids.size(), 1);
+        all.loss_mask.insert(all.loss_mask.end(), piece.loss_mask.begin(), piece.loss_mask.end());
         all.bytes += piece.bytes;
         all.stored += piece.stored;
     });
@@ -261,7 +261,7 @@ TEST(TextStream, RecordsAndTheirLinesAreThoseOfThePlainFile) {
         const Encoded got = encoded(tokenizer, path, options);
         EXPECT_EQ(got.ids, plain.ids);
         EXPECT_EQ(got.begins, plain.begins);
-        EXPECT_EQ(got.counted, plain.counted);
+        EXPECT_EQ(got.loss_mask, plain.loss_mask);
         const auto bad = folder.write("bad.jsonl" + ending, compressed(lines + "{bad}\n", ending, random, 2));
         EXPECT_EQ(missing(concat("bad.jsonl", ending, ":", line, ":2: "),
                           message_of<DataError>([&] { encoded(tokenizer, bad, options); })),

@@ -60,7 +60,7 @@ void make_directory(const std::string& directory, const MakeTokens& make) {
     std::string digests;
     for (const std::string& path : make(temporary.path + "/tokens"))
         digests += concat(digest_of_file(path), " ", fs::path(path).filename().string(), "\n");
-    NewFile file(temporary.path + "/" + kDigests, kAdvice);
+    AtomicFile file(temporary.path + "/" + kDigests, kAdvice);
     file.write(digests.data(), digests.size());
     file.commit();
     std::error_code error, ignored;
@@ -163,10 +163,10 @@ class TokensInMemory final : public TokenSource {
 
     void append(const EncodedPiece& piece) {
         for (const int64_t begin : piece.begins) begins_.push_back(size() + begin);
-        if (!piece.counted.empty() || !counted_.empty()) {
-            counted_.resize(ids_.size(), 1);
-            counted_.insert(counted_.end(), piece.counted.begin(), piece.counted.end());
-            counted_.resize(ids_.size() + piece.ids.size(), 1);
+        if (!piece.loss_mask.empty() || !loss_mask_.empty()) {
+            loss_mask_.resize(ids_.size(), 1);
+            loss_mask_.insert(loss_mask_.end(), piece.loss_mask.begin(), piece.loss_mask.end());
+            loss_mask_.resize(ids_.size() + piece.ids.size(), 1);
         }
         ids_.insert(ids_.end(), piece.ids.begin(), piece.ids.end());
     }
@@ -177,10 +177,10 @@ class TokensInMemory final : public TokenSource {
         const auto first = std::upper_bound(begins_.begin(), begins_.end(), begin);
         begins.insert(begins.end(), first, std::lower_bound(first, begins_.end(), end));
     }
-    bool has_mask() const override { return !counted_.empty(); }
+    bool has_mask() const override { return !loss_mask_.empty(); }
     void read_mask(int64_t begin, std::span<uint8_t> out) const override {
         if (!has_mask()) return TokenSource::read_mask(begin, out);
-        copy(counted_, begin, out);
+        copy(loss_mask_, begin, out);
     }
     int64_t vocab_bound() const override { return bound_; }
     std::string_view format() const override { return "encoded text"; }
@@ -190,13 +190,12 @@ class TokensInMemory final : public TokenSource {
   private:
     template <class T>
     static void copy(const std::vector<T>& from, int64_t begin, std::span<T> out) {
-        const auto size = static_cast<int64_t>(from.size()), count = static_cast<int64_t>(out.size());
-        check(begin >= 0 && begin <= size - count, "tokens [", begin, ", ", begin + count, ") of ", size);
-        std::copy_n(from.begin() + begin, count, out.begin());
+        check_range(begin, out.size(), static_cast<int64_t>(from.size()));
+        std::copy_n(from.begin() + begin, out.size(), out.begin());
     }
 
     std::vector<int32_t> ids_;
-    std::vector<uint8_t> counted_;  // empty: all
+    std::vector<uint8_t> loss_mask_;  // empty: all
     std::vector<int64_t> begins_;
     int64_t bound_;
     std::string name_;

@@ -338,7 +338,7 @@ TEST(KeptTokens, OfKilledProcessesAreRemoved) {
         const pid_t child = ::fork();
         if (child == 0)
             cached_tokens(of, [&](const std::string& prefix) -> std::vector<std::string> {
-                NewFile file(prefix + ".bin");
+                AtomicFile file(prefix + ".bin");
                 file.write("half", 4);
                 ::kill(::getpid(), SIGKILL);
                 return {};
@@ -355,7 +355,7 @@ TEST(KeptTokens, OfKilledProcessesAreRemoved) {
     EXPECT_TRUE(std::filesystem::exists(of_other));
     const std::string file_left = folder.write("a.txt.1.part", "half");
     const std::string of_another_text = folder.write("b.txt.1.part", "half");
-    const NewFile running(folder.path("a.txt"));
+    const AtomicFile running(folder.path("a.txt"));
     EXPECT_FALSE(std::filesystem::exists(file_left));
     cached_tokens(directory, [](const std::string& prefix) {
         std::ofstream(prefix + ".bin") << "ids";

@@ -26,9 +26,6 @@ namespace {
 static_assert(std::endian::native == std::endian::little,
               "token files are little-endian and are read without swapping");
 
-constexpr int64_t kLlmcHeaderBytes = 1024;
-constexpr uint32_t kLlmcMagicU16 = 20240520, kLlmcMagicU32 = 20240801;
-
 struct Layout {
     std::string_view name;
     int64_t header_bytes;
@@ -51,7 +48,7 @@ bool begins_with(const MappedFile& file, std::string_view start) {
     return file.bytes().size() >= start.size() && std::memcmp(file.bytes().data(), start.data(), start.size()) == 0;
 }
 bool has_llmc_magic(const MappedFile& file) {
-    return size_of(file) >= 4 && (word(file, 0) == kLlmcMagicU16 || word(file, 0) == kLlmcMagicU32);
+    return size_of(file) >= 4 && (word(file, 0) == kLlmcGpt2.magic || word(file, 0) == kLlmcLlama3.magic);
 }
 
 void check_header_size(const MappedFile& file, const char* program) {
@@ -72,10 +69,10 @@ Layout checked_llmc(const MappedFile& file) {
     check_header_size(file, "llm.c");
     const uint32_t magic = word(file, 0), version = word(file, 1), count = word(file, 2);
     check<DataError>(has_llmc_magic(file), file.path(), ": byte offset 0: the magic number of llm.c tokens is ",
-                     kLlmcMagicU16, " (u16 ids) or ", kLlmcMagicU32, " (u32 ids), got ", magic,
+                     kLlmcGpt2.magic, " (u16 ids) or ", kLlmcLlama3.magic, " (u32 ids), got ", magic,
                      "; without a header it may be data.format = \"nanogpt\"");
-    const bool wide = magic == kLlmcMagicU32;
-    const uint32_t required = wide ? 7 : 1;
+    const bool wide = magic == kLlmcLlama3.magic;
+    const uint32_t required = (wide ? kLlmcLlama3 : kLlmcGpt2).version;
     check<DataError>(version == required, file.path(), ": byte offset 4: magic ", magic, " goes with version ",
                      required, ", got ", version, "; write the file again with a current llm.c script");
     const Layout layout = wide ? kLlmcU32 : kLlmcU16;
@@ -114,9 +111,8 @@ Layout checked_nanogpt(const MappedFile& file) {
 
 // Files named by mistake, which would read as noise.
 std::optional<std::string> foreign_kind(const MappedFile& file) {
-    using namespace std::string_view_literals;
-    if (begins_with(file, "MMIDIDX\0"sv)) return "the .idx of a Megatron dataset: name the .bin or the prefix of both";
-    if (begins_with(file, "PK\x03\x04"sv)) return "a zip archive (PyTorch weights are)";
+    if (begins_with(file, kMegatronMagic)) return "the .idx of a Megatron dataset: name the .bin or the prefix of both";
+    if (begins_with(file, "PK\x03\x04")) return "a zip archive (PyTorch weights are)";
     const std::string_view compression = compression_of(file.text());
     if (!compression.empty())
         return concat("text that ", compression, " has compressed: make token files of it, `tutti data tokenize ",
@@ -252,8 +248,7 @@ class TokenFiles final : public TokenSource {
     }
 
     void read(int64_t begin, std::span<int32_t> out) const override {
-        const auto count = static_cast<int64_t>(out.size());
-        check(begin >= 0 && begin <= size() - count, "tokens [", begin, ", ", begin + count, ") of ", size());
+        check_range(begin, out.size(), size());
         for_parts(begin, out, [](const Part& part, int64_t skip, std::span<int32_t> piece) {
             part.file.check_not_truncated();
             widen(part.layout.type, part.file.bytes().data() + part.layout.header_bytes + skip * part.layout.id_bytes(),
@@ -346,6 +341,11 @@ struct HashState {
 };
 
 }  // namespace
+
+void check_range(int64_t begin, size_t count, int64_t size) {
+    const int64_t end = begin + static_cast<int64_t>(count);
+    check(begin >= 0 && end <= size, "tokens [", begin, ", ", end, ") of ", size);
+}
 
 void check_one_format(const std::string& path, std::string_view format, const std::string& first,
                       std::string_view first_format) {

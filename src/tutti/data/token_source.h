@@ -44,9 +44,19 @@ class TokenSource {
     uint64_t fingerprint() const;
 };
 
+// Error unless the tokens [begin, begin + count) are among those of a row of `size` tokens.
+void check_range(int64_t begin, size_t count, int64_t size);
+
 // UsageError where a file has another format than the first one of the same run.
 void check_one_format(const std::string& path, std::string_view format, const std::string& first,
                       std::string_view first_format);
+
+// The headers of llm.c's two kinds of token files.
+struct LlmcKind {
+    uint32_t magic, version;
+};
+inline constexpr LlmcKind kLlmcGpt2{20240520, 1}, kLlmcLlama3{20240801, 7};  // u16 ids, u32 ids
+inline constexpr int64_t kLlmcHeaderBytes = 1024;                            // 256 x i32 {magic, version, count, 0...}
 
 // Opens `paths` as one row of tokens, in the given order and with nothing inserted between files: as `cat` would join
 // them, so a window may run over a file's end. Text that needs a separator must end with one (a newline, a blank line).
@@ -60,8 +70,7 @@ void check_one_format(const std::string& path, std::string_view format, const st
 //   text      one byte is one token, id = byte value (with a learned tokenizer: text_tokens.h)
 //   megatron  PREFIX.bin: ids; PREFIX.idx: their type, sequences and documents (megatron_index.h)
 //   nanogpt   u16 ids, no header
-//   llmc      256 x i32 header {magic, version, count, 0...}, then ids: u16 for magic 20240520 version 1 (GPT-2),
-//             u32 for magic 20240801 version 7 (Llama 3)
+//   llmc      a header, then u16 ids (kLlmcGpt2) or u32 ids (kLlmcLlama3)
 //   llmq      1024 bytes {"BIN.TOK\n", i32 version 1 or 2, 4, count, vocabulary, mask 0 or 1, ...}, then i32 ids, then
 //             with a mask one bit per id, the lowest first (scripts/tokenize_data.py of llmq)
 // X.bin may have X.mask beside it, one byte per token: 1 for a target, 0 for a token that is input only.

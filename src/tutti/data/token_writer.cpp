@@ -20,12 +20,12 @@
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
 #include "tutti/base/to_size.h"
+#include "tutti/data/megatron_index.h"
+#include "tutti/data/token_source.h"
 
 namespace tutti::data {
 
 namespace {
-
-constexpr int64_t kLlmcHeader = 1024;
 
 // Megatron's own rule is u16 below 65500 ids, else i32.
 int64_t width_for(const std::string& format, int64_t vocab) {
@@ -85,24 +85,25 @@ std::string unfinished(const std::string& path) { return concat(path, ".", ::get
 
 }  // namespace
 
-NewFile::NewFile(std::string path, const std::string& advice) : path_(std::move(path)), temporary_(unfinished(path_)) {
+AtomicFile::AtomicFile(std::string path, const std::string& advice)
+    : path_(std::move(path)), temporary_(unfinished(path_)) {
     remove_unfinished(path_);
     descriptor_ = open_locked(temporary_);
     check<UsageError>(descriptor_ >= 0 && ::ftruncate(descriptor_, 0) == 0, path_, ": cannot be written (",
                       std::strerror(errno), "): ", advice);
 }
 
-NewFile::~NewFile() {
+AtomicFile::~AtomicFile() {
     if (descriptor_ >= 0) ::close(descriptor_);
     if (!committed_ && descriptor_ >= 0) ::unlink(temporary_.c_str());
 }
 
-void NewFile::write(const void* bytes, size_t size) {
+void AtomicFile::write(const void* bytes, size_t size) {
     write_at(size_, bytes, size);
     size_ += static_cast<int64_t>(size);
 }
 
-void NewFile::write_at(int64_t offset, const void* bytes, size_t size) {
+void AtomicFile::write_at(int64_t offset, const void* bytes, size_t size) {
     const char* from = static_cast<const char*>(bytes);
     while (size > 0) {
         const ssize_t done = retried([&] { return ::pwrite(descriptor_, from, size, offset); });
@@ -113,7 +114,7 @@ void NewFile::write_at(int64_t offset, const void* bytes, size_t size) {
     }
 }
 
-void NewFile::commit() {
+void AtomicFile::commit() {
     const bool synced = ::fsync(descriptor_) == 0;  // a statement of its own: errno is read with the other arguments
     check<DataError>(synced, temporary_, ": cannot be synced: ", std::strerror(errno));
     const bool renamed = ::rename(temporary_.c_str(), path_.c_str()) == 0;
@@ -149,16 +150,16 @@ void TokenWriter::write_ids(const std::vector<int32_t>& ids) {
 
 // The mask file is begun at the first token that is input only; all tokens before it are targets.
 void TokenWriter::append_mask(const EncodedPiece& piece) {
-    const auto zeros = std::count(piece.counted.begin(), piece.counted.end(), uint8_t{0});
+    const auto zeros = std::count(piece.loss_mask.begin(), piece.loss_mask.end(), uint8_t{0});
     if (zeros > 0 && !mask_) {
-        mask_ = std::make_unique<NewFile>(prefix_ + ".mask");
+        mask_ = std::make_unique<AtomicFile>(prefix_ + ".mask");
         const std::vector<uint8_t> ones(1 << 20, 1);
         for (int64_t left = tokens_; left > 0; left -= static_cast<int64_t>(ones.size()))
             mask_->write(ones.data(), std::min(ones.size(), to_size(left)));
     }
-    only_read_ += zeros;
+    masked_tokens_ += zeros;
     if (!mask_) return;
-    if (!piece.counted.empty()) return mask_->write(piece.counted.data(), piece.counted.size());
+    if (!piece.loss_mask.empty()) return mask_->write(piece.loss_mask.data(), piece.loss_mask.size());
     const std::vector<uint8_t> ones(piece.ids.size(), 1);
     mask_->write(ones.data(), ones.size());
 }
@@ -184,16 +185,15 @@ void TokenWriter::append_lengths(const EncodedPiece& piece) {
 void TokenWriter::write_header() {
     check<DataError>(tokens_ < (int64_t{1} << 32), "an llm.c file counts up to 2^32 - 1 tokens, these are ", tokens_,
                      "; use --format megatron, or more files");
-    const bool wide = width_ == 4;
-    std::array<uint32_t, kLlmcHeader / 4> header{wide ? 20240801u : 20240520u, wide ? 7u : 1u,
-                                                 static_cast<uint32_t>(tokens_)};
+    const LlmcKind kind = width_ == 4 ? kLlmcLlama3 : kLlmcGpt2;
+    std::array<uint32_t, kLlmcHeaderBytes / 4> header{kind.magic, kind.version, static_cast<uint32_t>(tokens_)};
     if (tokens_ == 0) return bin_.write(header.data(), sizeof header);
     bin_.write_at(0, header.data(), sizeof header);
 }
 
 void TokenWriter::write_index() {
-    NewFile index(prefix_ + ".idx");
-    std::string bytes("MMIDIDX\0\0", 9);
+    AtomicFile index(prefix_ + ".idx");
+    std::string bytes(kMegatronMagic);
     data::append<uint64_t>(bytes, 1);
     data::append<uint8_t>(bytes, width_ == 2 ? 8 : 4);
     data::append<uint64_t>(bytes, lengths_.size());
@@ -234,29 +234,29 @@ std::vector<std::string> TokenWriter::finish() {
 
 namespace {
 
-std::string maker_file(const std::string& prefix) { return prefix + ".tokenizer"; }
+std::string identity_file(const std::string& prefix) { return prefix + ".tokenizer"; }
 
 }  // namespace
 
 // "5f0c1d2e3a4b5c6d byte-level BPE (gpt2), 50257 ids: gpt2/tokenizer.json"
-void write_maker(const std::string& prefix, const TokensMaker& maker) {
-    NewFile file(maker_file(prefix));
-    const std::string line = concat(to_hex(maker.fingerprint), " ", maker.description, "\n");
+void write_tokenizer_identity(const std::string& prefix, const TokenizerIdentity& tokenizer) {
+    AtomicFile file(identity_file(prefix));
+    const std::string line = concat(to_hex(tokenizer.fingerprint), " ", tokenizer.description, "\n");
     file.write(line.data(), line.size());
     file.commit();
 }
 
-std::optional<TokensMaker> maker_of_tokens(const std::string& path) {
-    const std::string file = maker_file(path.ends_with(".bin") ? path.substr(0, path.size() - 4) : path);
+std::optional<TokenizerIdentity> read_tokenizer_identity(const std::string& path) {
+    const std::string file = identity_file(path.ends_with(".bin") ? path.substr(0, path.size() - 4) : path);
     const auto text = read_file_if_there(file);
     if (!text) return std::nullopt;
-    TokensMaker maker;
-    const auto [stop, error] = std::from_chars(text->data(), text->data() + text->size(), maker.fingerprint, 16);
+    TokenizerIdentity tokenizer;
+    const auto [stop, error] = std::from_chars(text->data(), text->data() + text->size(), tokenizer.fingerprint, 16);
     const auto digits = to_size(stop - text->data());
     check<DataError>(error == std::errc() && digits == 16 && digits < text->size() && (*text)[digits] == ' ', file,
                      ": required: 16 hexadecimal digits and a description; remove the file if it is not Tutti's");
-    maker.description = text->substr(17, text->find('\n') - 17);
-    return maker;
+    tokenizer.description = text->substr(17, text->find('\n') - 17);
+    return tokenizer;
 }
 
 }  // namespace tutti::data

@@ -23,13 +23,13 @@ inline constexpr const char* kUnfinished = ".part";
 inline constexpr const char* kLockOfFolder = "lock";  // the file that is locked in a folder under construction
 
 // A file that appears under its name only when it is complete.
-class NewFile {
+class AtomicFile {
   public:
     // Opens a temporary file beside `path`. UsageError with `advice` when that fails.
-    explicit NewFile(std::string path, const std::string& advice = "is the folder there, and may you write in it?");
-    ~NewFile();  // removes the temporary file unless commit() was called
-    NewFile(const NewFile&) = delete;
-    NewFile& operator=(const NewFile&) = delete;
+    explicit AtomicFile(std::string path, const std::string& advice = "is the folder there, and may you write in it?");
+    ~AtomicFile();  // removes the temporary file unless commit() was called
+    AtomicFile(const AtomicFile&) = delete;
+    AtomicFile& operator=(const AtomicFile&) = delete;
 
     const std::string& path() const { return path_; }
     // These three throw DataError with the system's reason, such as a full disk.
@@ -59,7 +59,7 @@ class TokenWriter {
 
     int64_t tokens() const { return tokens_; }
     int64_t documents() const { return documents_; }
-    int64_t only_read() const { return only_read_; }
+    int64_t masked_tokens() const { return masked_tokens_; }
 
   private:
     void write_ids(const std::vector<int32_t>& ids);
@@ -70,20 +70,20 @@ class TokenWriter {
 
     std::string format_, prefix_;
     int64_t width_ = 2;  // bytes of an id
-    NewFile bin_;
-    std::unique_ptr<NewFile> mask_;
-    int64_t tokens_ = 0, documents_ = 0, only_read_ = 0;
+    AtomicFile bin_;
+    std::unique_ptr<AtomicFile> mask_;
+    int64_t tokens_ = 0, documents_ = 0, masked_tokens_ = 0;
     std::vector<int32_t> lengths_;  // megatron: tokens of each document
     std::vector<uint16_t> narrow_;
 };
 
 // The tokenizer of a token file, kept beside it as PREFIX.tokenizer.
-struct TokensMaker {
+struct TokenizerIdentity {
     uint64_t fingerprint = 0;  // Tokenizer::fingerprint()
     std::string description;
 };
-void write_maker(const std::string& prefix, const TokensMaker& maker);
+void write_tokenizer_identity(const std::string& prefix, const TokenizerIdentity& tokenizer);
 // `path`: a PREFIX.bin, or a Megatron prefix. Nullopt when no such file is there; DataError when it is damaged.
-std::optional<TokensMaker> maker_of_tokens(const std::string& path);
+std::optional<TokenizerIdentity> read_tokenizer_identity(const std::string& path);
 
 }  // namespace tutti::data

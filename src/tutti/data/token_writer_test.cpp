@@ -21,8 +21,8 @@ std::string bytes_of(const std::string& path) {
     return {std::istreambuf_iterator<char>(in), {}};
 }
 
-EncodedPiece piece(Ids ids, std::vector<int64_t> begins, std::vector<uint8_t> counted = {}) {
-    return {.ids = std::move(ids), .counted = std::move(counted), .begins = std::move(begins)};
+EncodedPiece piece(Ids ids, std::vector<int64_t> begins, std::vector<uint8_t> loss_mask = {}) {
+    return {.ids = std::move(ids), .loss_mask = std::move(loss_mask), .begins = std::move(begins)};
 }
 
 // Documents [1, 2, 3] and [4, 5]; the second piece begins inside the first document.
@@ -85,7 +85,7 @@ TEST(TokenWriter, MaskBeginsWhereItIsNeeded) {
     writer.append(piece({6}, {0}));
     EXPECT_EQ(writer.finish().back(), folder.path("m.mask"));
     EXPECT_EQ(bytes_of(folder.path("m.mask")), std::string("\1\1\0\0\1\1", 6));
-    EXPECT_EQ(writer.only_read(), 2);
+    EXPECT_EQ(writer.masked_tokens(), 2);
     const auto source = open_tokens({folder.path("m.bin")});
     EXPECT_TRUE(source->has_mask());
 }
@@ -120,9 +120,9 @@ TEST(TokenWriter, TheTokenizerOfAFileIsCompared) {
     TokenWriter writer("megatron", folder.path("t"), tokenizer->vocab());
     writer.append({.ids = tokenizer->encode("a few words of text"), .begins = {0}});
     writer.finish();
-    EXPECT_FALSE(maker_of_tokens(folder.path("t")).has_value());
-    write_maker(folder.path("t"), {tokenizer->fingerprint(), tokenizer->description()});
-    EXPECT_EQ(maker_of_tokens(folder.path("t.bin"))->fingerprint, tokenizer->fingerprint());
+    EXPECT_FALSE(read_tokenizer_identity(folder.path("t")).has_value());
+    write_tokenizer_identity(folder.path("t"), {tokenizer->fingerprint(), tokenizer->description()});
+    EXPECT_EQ(read_tokenizer_identity(folder.path("t.bin"))->fingerprint, tokenizer->fingerprint());
     spec::DataSpec data;
     data.train = {folder.path("t")};
     const auto warnings = [&](const std::string& named) {
