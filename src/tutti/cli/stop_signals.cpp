@@ -1,6 +1,5 @@
 #include "tutti/cli/stop_signals.h"
 
-#include <poll.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -10,18 +9,9 @@
 
 #include "tutti/base/error.h"
 #include "tutti/comm/stop.h"
+#include "tutti/launch/process.h"
 
 namespace tutti::cli {
-
-namespace {
-
-// Whether standard output is a pipe whose reader has ended.
-bool reader_has_ended() {
-    pollfd out{.fd = STDOUT_FILENO, .events = 0, .revents = 0};
-    return poll(&out, 1, 0) > 0 && (out.revents & POLLERR) != 0;
-}
-
-}  // namespace
 
 StopSignals::StopSignals(std::function<void(int signal)> notice, std::function<void()> later)
     : notice_(std::move(notice)), later_(std::move(later)) {
@@ -68,7 +58,7 @@ void StopSignals::wait_for_signals() {
             later.reset();
             later_();
         }
-        if (signal < 0 && reader_has_ended()) signal = SIGPIPE;
+        if (signal < 0 && launch::reader_has_ended()) signal = SIGPIPE;
         if (signal < 0) continue;
         if (signal == SIGINT && ++interrupts == 2) {
             std::signal(SIGINT, SIG_DFL);

@@ -2,9 +2,6 @@
 // says.
 #pragma once
 
-#include <deque>
-#include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 

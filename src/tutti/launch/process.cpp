@@ -1,6 +1,7 @@
 #include "tutti/launch/process.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
@@ -124,6 +125,11 @@ std::optional<Ending> Process::ended() {
     kill(-pid_, SIGKILL);  // what it has left behind in its group
     pid_ = -1;
     return WIFEXITED(status) ? Ending{.code = WEXITSTATUS(status)} : Ending{.signal = WTERMSIG(status)};
+}
+
+bool reader_has_ended() {
+    pollfd out{.fd = STDOUT_FILENO, .events = 0, .revents = 0};
+    return poll(&out, 1, 0) > 0 && (out.revents & POLLERR) != 0;
 }
 
 bool read_some(const Descriptor& pipe, std::string& text) {

@@ -55,6 +55,9 @@ class Process {
     pid_t pid_ = -1;
 };
 
+// Whether standard output is a pipe whose reader has closed it.
+bool reader_has_ended();
+
 // Reads what a pipe holds now into `text`; false at its end.
 bool read_some(const Descriptor& pipe, std::string& text);
 
