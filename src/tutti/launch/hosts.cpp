@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <sstream>
 
@@ -24,6 +25,53 @@ int slots_of(const std::string& text, const std::string& where) {
     return slots;
 }
 
+// A key of a line, KEY=VALUE.
+struct Key {
+    const char *name, *form;
+    void (*set)(HostLine& host, const std::string& value, const std::string& where);
+};
+constexpr Key kKeys[] = {
+    {"slots", "slots=N",
+     [](HostLine& host, const std::string& value, const std::string& where) { host.slots = slots_of(value, where); }},
+    {"addr", "addr=ADDRESS",
+     [](HostLine& host, const std::string& value, const std::string&) { host.address = value; }},
+    {"rack", "rack=NAME", [](HostLine& host, const std::string& value, const std::string&) { host.rack = value; }}};
+
+// A name as the command line of ssh takes it: USER@NAME, an address, or a name of its config.
+bool is_host_name(const std::string& name) {
+    const bool legal = std::all_of(name.begin(), name.end(), [](unsigned char c) {
+        return std::isalnum(c) != 0 || std::string_view("-._:@%[]").find(char(c)) != std::string_view::npos;
+    });
+    return legal && !name.empty() && name.front() != '-';
+}
+
+// Nothing for a line without a host.
+std::optional<HostLine> parse_line(const std::string& line, const std::string& where) {
+    std::istringstream words(line.substr(0, line.find('#')));
+    HostLine host;
+    if (!(words >> host.name)) return std::nullopt;
+    std::set<std::string> given;
+    // hydra's host:8; an address of IPv6 has several colons.
+    if (std::count(host.name.begin(), host.name.end(), ':') == 1) {
+        const size_t colon = host.name.find(':');
+        host.slots = slots_of(host.name.substr(colon + 1), where);
+        host.name.resize(colon);
+        given.insert("slots");
+    }
+    check<UsageError>(is_host_name(host.name), where, "a host cannot be named '", host.name.substr(0, 80), "'");
+    host.address = host.name;
+    for (std::string word; words >> word;) {
+        const std::string name = word.substr(0, word.find('=')),
+                          value = word.substr(std::min(word.size(), name.size() + 1));
+        const auto key = std::ranges::find(kKeys, std::string_view(name), &Key::name);
+        check<UsageError>(key != std::end(kKeys) && !value.empty(), where, "'", word, "' is none of ",
+                          joined(kKeys, ", ", &Key::form), "; a line is `n1 slots=8 addr=10.0.0.1`");
+        check<UsageError>(given.insert(name).second, where, name, " is given twice; give it once");
+        key->set(host, value, where);
+    }
+    return host;
+}
+
 }  // namespace
 
 std::vector<HostLine> parse_hosts(const std::string& text, const std::string& origin) {
@@ -32,40 +80,11 @@ std::vector<HostLine> parse_hosts(const std::string& text, const std::string& or
     int number = 0;
     for (std::string line; std::getline(lines, line);) {
         const std::string where = concat(origin, ":", ++number, ": ");
-        std::istringstream words(line.substr(0, line.find('#')));
-        HostLine host;
-        if (!(words >> host.name)) continue;
-        std::set<std::string> given;
-        // hydra's host:8; an address of IPv6 has several colons.
-        if (std::count(host.name.begin(), host.name.end(), ':') == 1) {
-            const size_t colon = host.name.find(':');
-            host.slots = slots_of(host.name.substr(colon + 1), where);
-            host.name.resize(colon);
-            given.insert("slots");
-        }
-        // The command line of ssh takes the name as it is: USER@NAME, an address, or a name of its config.
-        const bool named = std::all_of(host.name.begin(), host.name.end(), [](unsigned char c) {
-            return std::isalnum(c) != 0 || std::string_view("-._:@%[]").find(char(c)) != std::string_view::npos;
-        });
-        check<UsageError>(named && !host.name.empty() && host.name.front() != '-', where, "a host cannot be named '",
-                          host.name.substr(0, 80), "'");
-        for (std::string word; words >> word;) {
-            const std::string key = word.substr(0, word.find('=')),
-                              value = word.substr(std::min(word.size(), key.size() + 1));
-            check<UsageError>((key == "slots" || key == "addr" || key == "rack") && !value.empty(), where, "'", word,
-                              "' is none of slots=N, addr=ADDRESS and rack=NAME; a line is `n1 slots=8 addr=10.0.0.1`");
-            check<UsageError>(given.insert(key).second, where, key, " is given twice; give it once");
-            if (key == "slots")
-                host.slots = slots_of(value, where);
-            else
-                (key == "addr" ? host.address : host.rack) = value;
-        }
-        const bool is_new =
-            std::none_of(hosts.begin(), hosts.end(), [&](const HostLine& h) { return h.name == host.name; });
-        check<UsageError>(is_new, where, "the host ", host.name,
-                          " is named twice; slots=N says how many ranks it takes");
-        if (host.address.empty()) host.address = host.name;
-        hosts.push_back(std::move(host));
+        std::optional<HostLine> host = parse_line(line, where);
+        if (!host) continue;
+        check<UsageError>(std::ranges::find(hosts, host->name, &HostLine::name) == hosts.end(), where, "the host ",
+                          host->name, " is named twice; slots=N says how many ranks it takes");
+        hosts.push_back(*std::move(host));
     }
     check<UsageError>(!hosts.empty(), origin, " names no host; a line is `n1 slots=8`");
     return hosts;

@@ -51,7 +51,7 @@ TEST(Hosts, NameTheLineThatIsWrong) {
     EXPECT_EQ(error_of("n1\nn2 slots=x"), "hosts:2: slots must be 1 to 4096, got 'x'");
     EXPECT_EQ(error_of("n1:0"), "hosts:1: slots must be 1 to 4096, got '0'");
     EXPECT_EQ(error_of("n1 slot=8"),
-              "hosts:1: 'slot=8' is none of slots=N, addr=ADDRESS and rack=NAME; a line is `n1 slots=8 addr=10.0.0.1`");
+              "hosts:1: 'slot=8' is none of slots=N, addr=ADDRESS, rack=NAME; a line is `n1 slots=8 addr=10.0.0.1`");
     EXPECT_EQ(error_of("n1\nn1:2"), "hosts:2: the host n1 is named twice; slots=N says how many ranks it takes");
     EXPECT_EQ(error_of("n1 slots=1 slots=2"), "hosts:1: slots is given twice; give it once");
     EXPECT_EQ(error_of("n1:4 slots=4"), "hosts:1: slots is given twice; give it once");

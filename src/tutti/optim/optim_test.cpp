@@ -6,6 +6,7 @@
 #include "tutti/base/philox.h"
 #include "tutti/ops/ops.h"
 #include "tutti/optim/optimizer.h"
+#include "tutti/spec/fields.h"
 #include "tutti/spec/learning_rate.h"
 
 namespace tutti::optim {
@@ -32,7 +33,13 @@ TEST(LearningRate, Corners) {
     EXPECT_EQ(spec::learning_rate(spec_of("constant"), 110, 110), 1.0);
     EXPECT_EQ(spec::learning_rate(spec_of("wsd"), 110, 99), 1.0);
     EXPECT_NEAR(spec::learning_rate(spec_of("wsd"), 110, 110), 0.1, 1e-12);
-    EXPECT_THROW(spec::learning_rate(spec_of("cosin"), 110, 50), UsageError);
+    EXPECT_THROW(spec::learning_rate(spec_of("cosin"), 110, 50), Error);
+    const spec::RunSpec defaults;
+    spec::for_each_field(defaults, [&](const spec::Field& field, const auto&) {
+        if (field.path() != "optimizer.schedule") return;
+        for (const std::string& name : field.range.choices)
+            EXPECT_NO_THROW(spec::learning_rate(spec_of(name), 110, 50));
+    });
 }
 
 // A moment in bf16 whose increments (1 - beta) x vanish in nearest rounding, half a unit in the last place being 1/256,

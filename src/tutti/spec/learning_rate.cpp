@@ -19,8 +19,7 @@ double learning_rate(const OptimizerSpec& o, int64_t steps, int64_t step, double
     if (o.schedule == "linear") return o.lr + (o.min_lr - o.lr) * fraction(o.warmup_steps);
     if (o.schedule == "cosine")
         return o.min_lr + (o.lr - o.min_lr) * 0.5 * (1 + std::cos(M_PI * fraction(o.warmup_steps)));
-    check<UsageError>(o.schedule == "wsd", "optimizer.schedule must be cosine, linear, constant or wsd, got \"",
-                      o.schedule, "\"");
+    check(o.schedule == "wsd", "learning_rate: there is no schedule \"", o.schedule, "\"");
     const int64_t decay = o.decay_steps > 0 ? o.decay_steps : std::max<int64_t>(1, steps / 10);
     const int64_t start = std::max(o.warmup_steps, steps - decay);
     return step <= start ? o.lr : o.lr + (o.min_lr - o.lr) * fraction(start);
