@@ -57,6 +57,7 @@ struct Command {
     std::function<bool()> prints_log = {};
 };
 
+Options joined_options(const std::vector<Options>& lists);
 Option required(Option option);
 // The options, each with an effect only beside one of `others`, or with none beside any of them.
 Options beside(const std::vector<std::string>& others, Options options);

@@ -24,12 +24,6 @@ Option set_option(std::vector<std::string>& set, const std::string& help) {
     return {"--set", "section.key=value", "", help, &set, keys};
 }
 
-Options joined_options(std::vector<Options> lists) {
-    Options all;
-    for (const Options& list : lists) all.insert(all.end(), list.begin(), list.end());
-    return all;
-}
-
 Options run_options(RunArguments& a, const std::string& config) {
     return {{"CONFIG", "", "", config, &a.config, kPath},
             {"--model", "NAME|DIR", "", "in place of CONFIG's [model]: a preset, or a Hugging Face directory", &a.model,

@@ -14,7 +14,6 @@ namespace tutti::cli {
 
 inline constexpr double kManyRanks = 1 << 20;
 
-Options joined_options(std::vector<Options> lists);
 // CONFIG, --model, --ranks (--gpus), --set.
 Options run_options(RunArguments& a, const std::string& config);
 // --threads and --device of a run's ranks on this machine.

@@ -200,18 +200,13 @@ int generate(const GenerateArguments& arguments, const Io& io) {
 }
 
 Command generate_command(GenerateArguments& a, const Io& io) {
-    const Options options = {
-        {"--prompt", "TEXT", "", "text to continue; repeatable", &a.prompts},
-        {"--prompts", "FILE", "", "texts to continue, one per line of FILE", &a.prompts_file, kPath},
-        {"--prompt-ids", "IDS", "", "token ids to continue, such as 1,2,3; repeatable", &a.prompt_ids},
-        {"--ids", "", "", "write token ids, not text", &a.ids},
-        {"--prompt-logprobs",
-         "",
-         "",
-         "also the log-probabilities of the prompts' tokens",
-         &a.prompt_log_probabilities,
-         {},
-         {"--json"}}};
+    const Options options = joined_options(
+        {{{"--prompt", "TEXT", "", "text to continue; repeatable", &a.prompts},
+          {"--prompts", "FILE", "", "texts to continue, one per line of FILE", &a.prompts_file, kPath},
+          {"--prompt-ids", "IDS", "", "token ids to continue, such as 1,2,3; repeatable", &a.prompt_ids},
+          {"--ids", "", "", "write token ids, not text", &a.ids}},
+         beside({"--json"}, {{"--prompt-logprobs", "", "", "also the log-probabilities of the prompts' tokens",
+                              &a.prompt_log_probabilities}})});
     return command_of(
         "generate", "continue texts with a trained model", a, io, generate, model_options(a, options),
         "The tokenizer's files decide which tokens precede a prompt: the post-processor of tokenizer.json,\n"

@@ -184,20 +184,12 @@ int inspect(const InspectArguments& arguments, const Io& io) {
 }
 
 Command inspect_command(InspectArguments& a, const Io& io) {
-    const Options shared = {
-        {"TARGET", "", "", "a checkpoint or a run; with --precision a run or a TOML file", &a.config, kPath},
-        {"--precision", "", "", "run steps on one rank; show the numbers of the products and what formats do to them",
-         &a.precision},
-        {"--number",
-         "X",
-         "",
-         "show the bits of a number in each format",
-         &a.number,
-         {},
-         {},
-         {"TARGET", "--precision"}}};
     const Options options = joined_options(
-        {shared,
+        {{{"TARGET", "", "", "a checkpoint or a run; with --precision a run or a TOML file", &a.config, kPath},
+          {"--precision", "", "", "run steps on one rank; show the numbers of the products and what formats do to them",
+           &a.precision}},
+         without({"TARGET", "--precision"},
+                 {{"--number", "X", "", "show the bits of a number in each format", &a.number}}),
          beside({"--precision"},
                 {{"--steps", "N", "1", "steps to run, the last of which is measured", &a.steps, Between{1, 1e12}},
                  {"--svg", "FILE", "", "draw the binary exponents of each tensor", &a.svg, kOutput},

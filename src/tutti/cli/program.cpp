@@ -13,6 +13,12 @@
 
 namespace tutti::cli {
 
+Options joined_options(const std::vector<Options>& lists) {
+    Options all;
+    for (const Options& list : lists) all.insert(all.end(), list.begin(), list.end());
+    return all;
+}
+
 Option required(Option option) {
     option.required = true;
     return option;
@@ -204,20 +210,15 @@ Command watch_command(WatchArguments& a, const Io& io) {
 }
 
 Command report_command(ReportArguments& a, const Io& io) {
-    const Options options = {
-        {"RUN_DIR", "...", "", "directory of a run, finished or not; several are compared", &a.run_dirs, kPath},
-        {"--out", "FILE", "", "the page [RUN_DIR/report.html; for several runs comparison.html]", &a.out, kOutput},
-        {"--csv", "FILE", "", "also write the logged numbers, one line per step of each run", &a.csv, kOutput},
-        {"--step", "FILE", "", "also write a traced step as a page with a slider: what each rank does at a time",
-         &a.step, kOutput},
-        {"--flight",
-         "DIR",
-         "",
-         "read the flight records of a failed run: which rank diverged first",
-         &a.flight,
-         kPath,
-         {},
-         {"RUN_DIR", "--out", "--csv", "--step"}}};
+    const Options options = joined_options(
+        {{{"RUN_DIR", "...", "", "directory of a run, finished or not; several are compared", &a.run_dirs, kPath},
+          {"--out", "FILE", "", "the page [RUN_DIR/report.html; for several runs comparison.html]", &a.out, kOutput},
+          {"--csv", "FILE", "", "also write the logged numbers, one line per step of each run", &a.csv, kOutput},
+          {"--step", "FILE", "", "also write a traced step as a page with a slider: what each rank does at a time",
+           &a.step, kOutput}},
+         without({"RUN_DIR", "--out", "--csv", "--step"},
+                 {{"--flight", "DIR", "", "read the flight records of a failed run: which rank diverged first",
+                   &a.flight, kPath}})});
     return command_of("report", "write an HTML page about runs: curves, memory, sample", a, io, report, options,
                       "Examples:\n  tutti report runs/bible\n  tutti report runs/lr-1e-3 runs/lr-3e-4 --csv runs.csv\n"
                       "  tutti report --flight runs/failed");

@@ -28,12 +28,9 @@ Ids stop_tokens(const TextModelArguments& a, const infer::StoredModel& stored, c
 
 Options model_options(TextModelArguments& a, const Options& own) {
     constexpr double kMany = int64_t{1} << 40;
-    Option greedy = {"--greedy", "", "", "the same as --temperature 0", &a.greedy};
-    greedy.without = {"--temperature", "--top-k", "--top-p", "--seed"};
-    Options options = {required(
-        {"CKPT", "", "", "directory of a run, of a checkpoint or of a Hugging Face model", &a.checkpoint, kPath})};
-    options.insert(options.end(), own.begin(), own.end());
-    const Options shared = {
+    const Option model = required(
+        {"CKPT", "", "", "directory of a run, of a checkpoint or of a Hugging Face model", &a.checkpoint, kPath});
+    const Options sampling = {
         {"--stop", "TEXT", "", "end a text before TEXT; repeatable", &a.stop},
         {"--stop-ids", "IDS", "", "further tokens that end a text, such as 1,2", &a.stop_ids},
         {"--ignore-eos", "", "", "continue after the model's end-of-text tokens", &a.ignore_eos},
@@ -46,14 +43,15 @@ Options model_options(TextModelArguments& a, const Options& own) {
         {"--top-k", "K", "0", "sample from the K most likely tokens; 0: from all", &a.top_k, Between{0, kMany}},
         {"--top-p", "P", "1", "of those, sample from the fewest whose probabilities sum to P", &a.top_p,
          Between{1e-9, 1}},
-        {"--seed", "N", "1234", "seed of the sampling", &a.seed, Between{0, 0x1p62}},
-        greedy,
+        {"--seed", "N", "1234", "seed of the sampling", &a.seed, Between{0, 0x1p62}}};
+    const Options greedy = without({"--temperature", "--top-k", "--top-p", "--seed"},
+                                   {{"--greedy", "", "", "the same as --temperature 0", &a.greedy}});
+    const Options ranks = {
         {"--ranks", "N", "1", "tensor-parallel ranks that divide the model", &a.ranks, Between{1, kManyRanks}},
         set_option(a.set, "parallel.tp=N is the same as --ranks N"),
         device_option(a.device),
         threads_option(a.threads)};
-    options.insert(options.end(), shared.begin(), shared.end());
-    return options;
+    return joined_options({{model}, own, sampling, greedy, ranks});
 }
 
 Ids parse_ids(const std::string& option, const std::string& text) {

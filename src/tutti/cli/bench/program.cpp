@@ -86,7 +86,6 @@ Command bench_command(Arguments& all, const Io& io) {
         };
         return command;
     };
-    const Option set_cluster = beside({"--cluster"}, {set_cluster_option(a.set_cluster)}).front();
     return {.name = "bench",
             .description = "measure the machine's limits, and how near Tutti comes to them",
             .footer =
@@ -96,18 +95,14 @@ Command bench_command(Arguments& all, const Io& io) {
                 "  tutti bench step --model llama-20m",
             .commands = {
                 of_kind("gemm", "matrix products from N = 512 on, relative to the peak", Kind::gemm,
-                        {{"--model", "PRESET", "", "also measure the products of a preset such as gpt2-124m", &a.model,
-                          Suggestions{spec::preset_names()}},
-                         {"--sizes", "MxKxN,...", "", "products (M, K) x (K, N) in place of the sweep", &a.sizes},
-                         {"--cluster,--for",
-                          "NAME|FILE",
-                          "",
-                          "predict for this machine; measure nothing",
-                          &a.cluster,
-                          Suggestions{hardware::cluster_names(), true},
-                          {},
-                          {"--model", "--device", "--threads", "--seconds"}},
-                         set_cluster},
+                        joined_options(
+                            {{{"--model", "PRESET", "", "also measure the products of a preset such as gpt2-124m",
+                               &a.model, Suggestions{spec::preset_names()}},
+                              {"--sizes", "MxKxN,...", "", "products (M, K) x (K, N) in place of the sweep", &a.sizes}},
+                             without({"--model", "--device", "--threads", "--seconds"},
+                                     {{"--cluster,--for", "NAME|FILE", "", "predict for this machine; measure nothing",
+                                       &a.cluster, Suggestions{hardware::cluster_names(), true}}}),
+                             beside({"--cluster"}, {set_cluster_option(a.set_cluster)})}),
                         "Examples:\n"
                         "  tutti bench gemm --model llama-110m\n"
                         "  tutti bench gemm --sizes 256x4096x4096\n"
