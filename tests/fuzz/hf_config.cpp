@@ -5,6 +5,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/spec/hf/config.h"
+#include "tutti/spec/hf/generation.h"
 #include "tutti/spec/validate.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
