@@ -23,12 +23,12 @@ namespace tutti::launch {
 namespace {
 
 constexpr int kAgentTurnMs = 100;
-constexpr size_t kMostUnsent = size_t{16} << 20;  // of output; the ranks wait beyond, the launcher's pings do not
+constexpr size_t kMostUnsent = size_t{16} << 20;  // of output; ranks that write more wait, the launcher's pings do not
 
 class Agent {
   public:
     explicit Agent(Link link) : link_(std::move(link)) {
-        prctl(PR_SET_CHILD_SUBREAPER, 1);  // what a rank has started and left behind comes here
+        prctl(PR_SET_CHILD_SUBREAPER, 1);  // adopts processes that a rank started and did not wait for
         Json hello = identity_of_program();
         hello["name"] = host_name();
         link_.send(Frame::Type::hello, hello.dump());
@@ -48,20 +48,20 @@ class Agent {
 
     void turn() {
         wait();
-        while (const auto frame = link_.read()) take(*frame);
+        while (const auto frame = link_.read()) on_frame(*frame);
         while (const auto signal = signals_.next())
-            if (*signal != SIGCHLD) asked(*signal);
+            if (*signal != SIGCHLD) on_stop_signal(*signal);
         if (link_.open() && Clock::now() - pinged_ > kPing) {
             link_.send(Frame::Type::ping);
             pinged_ = Clock::now();
         }
-        mind_the_link();
+        check_link();
         if (open_copies_) open_copies();
-        if (start_ && !open_copies_) begin();
-        tell_of_copies();
+        if (start_ && !open_copies_) start_ranks();
+        report_copies();
         for (Rank& rank : ranks_) update(rank);
         std::erase_if(ranks_, [](const Rank& rank) { return rank.ending.has_value(); });
-        while (ranks_.empty() && waitpid(-1, nullptr, WNOHANG) > 0) {  // what ranks had left behind
+        while (ranks_.empty() && waitpid(-1, nullptr, WNOHANG) > 0) {  // adopted processes
         }
     }
 
@@ -79,7 +79,7 @@ class Agent {
         link_.write();
     }
 
-    void take(const Frame& frame) {
+    void on_frame(const Frame& frame) {
         switch (frame.type) {
             case Frame::Type::start:
                 start_ = read_start(frame.body);
@@ -98,7 +98,7 @@ class Agent {
                 break;
             }
             case Frame::Type::stop: send_all(Json::parse(frame.body).at("signal").get<int>()); break;
-            default: break;  // a ping: that it came is all it says
+            default: break;  // ping: Link has recorded the time
         }
     }
 
@@ -113,17 +113,17 @@ class Agent {
         stop_ = signal;  // also of ranks that are to start
     }
 
-    // This host is to stop, and so is the run: the launcher tells all ranks.
-    void asked(int signal) {
+    // A stop of one host is a stop of the run: the launcher signals all ranks.
+    void on_stop_signal(int signal) {
         link_.send(Frame::Type::asked, Json{{"signal", signal}}.dump());
         if (!link_.open()) send_all(signal);
     }
 
-    void mind_the_link() {
+    void check_link() {
         const auto now = Clock::now();
         if (link_.open() && now - link_.heard() > seconds(silence_s_)) {
             send_all(SIGKILL);
-            link_ = Link();  // a connection that was cut may stay open for hours
+            link_ = Link();  // a broken connection may stay open for hours
         }
         if (link_.open()) return;
         start_.reset();
@@ -134,8 +134,8 @@ class Agent {
         if (now - *closed_at_ > seconds(grace_s_)) send_all(SIGKILL);
     }
 
-    // As soon as no earlier agent of this job and host is left: its ranks may still be ending.
-    void begin() {
+    // Waits for the end of an earlier agent of this job and host, whose ranks may still be ending.
+    void start_ranks() {
         silence_s_ = start_->silence_s;
         grace_s_ = start_->grace_s;
         if (!is_only_agent(start_->job, start_->host)) return;
@@ -160,7 +160,7 @@ class Agent {
         return name_.open();
     }
 
-    // Before any rank is started: the guard of the copies must not inherit what ranks have.
+    // Before ranks are started: the guard process of the copies must not inherit their descriptors.
     void open_copies() {
         if (!is_only_agent(open_copies_->job, open_copies_->host)) return;
         Json answer = {{"directory", ""}, {"port", 0}, {"problem", ""}};
@@ -182,13 +182,13 @@ class Agent {
         link_.send(Frame::Type::copies_opened, answer.dump());
     }
 
-    void tell_of_copies() {
+    void report_copies() {
         if (!copies_ || !link_.open()) return;
         const int64_t step = copies_->newest_step();
-        if (std::exchange(told_step_, step) != step) link_.send(Frame::Type::copied, Json{{"step", step}}.dump());
+        if (std::exchange(reported_step_, step) != step) link_.send(Frame::Type::copied, Json{{"step", step}}.dump());
     }
 
-    // One that has not ended by then stands still, as under a debugger. The system kills its ranks with it.
+    // An agent that has not ended by then is stopped, as under a debugger. The kernel kills its ranks with it.
     void end_earlier_agent(const std::string& name) const {
         if (Clock::now() - start_at_ < seconds(silence_s_ * 4 / 3)) return;
         std::string why;
@@ -197,12 +197,12 @@ class Agent {
         if (process > 0) kill(process, SIGKILL);
     }
 
-    // Output first: what a rank wrote last is there when it has ended.
+    // The exit code is read first: after it, the pipes hold all that the rank has written.
     void update(Rank& rank) {
         const auto ending = rank.process.ended();
         for (const int stream : {1, 2}) {
             Descriptor& pipe = stream == 1 ? rank.process.out : rank.process.err;
-            if (pipe.open() && (ending || link_.unsent() < kMostUnsent)) pass_on(rank.rank, stream, pipe);
+            if (pipe.open() && (ending || link_.unsent() < kMostUnsent)) forward(rank.rank, stream, pipe);
         }
         if (!ending) return;
         rank.ending = ending;
@@ -212,7 +212,7 @@ class Agent {
                    Json{{"rank", rank.rank}, {"code", ending->code}, {"signal", ending->signal}}.dump());
     }
 
-    void pass_on(int rank, int stream, Descriptor& pipe) {
+    void forward(int rank, int stream, Descriptor& pipe) {
         for (;;) {
             pollfd one{.fd = pipe.fd(), .events = POLLIN, .revents = 0};
             if (poll(&one, 1, 0) <= 0) return;
@@ -230,13 +230,13 @@ class Agent {
     Link link_;
     std::optional<Bye> bye_;
     Descriptor name_;
-    std::optional<OpenCopies> open_copies_;  // not begun yet
-    std::optional<Start> start_;             // likewise
+    std::optional<OpenCopies> open_copies_;  // pending
+    std::optional<Start> start_;             // pending
     int stop_ = 0;                           // the signal of a stop since the newest start; 0: none
     std::unique_ptr<CopyStore> copies_;
-    int64_t told_step_ = 0;
+    int64_t reported_step_ = 0;
     std::vector<Rank> ranks_;
-    double silence_s_ = 60, grace_s_ = 15;  // until a start frame says more
+    double silence_s_ = 60, grace_s_ = 15;  // before the first start frame
     std::optional<Clock::time_point> closed_at_;
     Clock::time_point pinged_{}, start_at_{};
 };

@@ -1,9 +1,9 @@
-// launch/agent.h: the agent of a host: starts the ranks that `tutti launch` asks for, passes on their output and how
-// they ended, and lets none of them outlive it or the launcher.
+// launch/agent.h: the agent of a host: starts the ranks that `tutti launch` requests, forwards their output and exit
+// codes, and ensures that no rank outlives the agent or the launcher.
 //
-//   the launcher says bye, or the connection closes   stop signal to the ranks; killed after `grace`
-//   nothing heard for `silence`                       killed at once: the launcher counts on that
-//   the agent is killed                               the system kills its ranks (PR_SET_PDEATHSIG)
+//   bye from the launcher, or the connection closes   stop signal to the ranks; killed after `grace_s`
+//   no frame for `silence_s`                          ranks are killed at once; the launcher relies on that
+//   the agent is killed                               the kernel kills its ranks (PR_SET_PDEATHSIG)
 #pragma once
 
 #include <map>
@@ -17,11 +17,11 @@
 
 namespace tutti::launch {
 
-// What both sides must have in common, and what a hello frame says, with the "name" of the host: {"version", "digest"
-// of the program}.
+// {"version", "digest" of the program}, which must be the same on both sides. A hello frame has these and the "name" of
+// the host.
 Json identity_of_program();
-// The body of an open_copies frame: open a store for copies of the ranks' state (copy_store.h), and say where in a
-// copies_opened frame {"directory", "port", "problem"}.
+// The body of an open_copies frame, which requests a store for copies of the ranks' state (copy_store.h). The agent
+// answers with a copies_opened frame {"directory", "port", "problem"}.
 struct OpenCopies {
     std::string job, host;  // as of Start
     std::string launch;     // names the start of the launcher
@@ -34,7 +34,7 @@ OpenCopies read_open_copies(std::string_view body);
 
 // The body of a start frame.
 struct Start {
-    std::string job, host;  // names one agent: another one of the same job and host must have ended before
+    std::string job, host;  // identify an agent: an earlier one of the same job and host must have ended
     int64_t generation = 0;
     double silence_s = 15, grace_s = 15;
     std::string directory;                           // of the ranks
@@ -50,15 +50,15 @@ struct Start {
 std::string to_body(const Start& start);
 Start read_start(std::string_view body);
 
-// The body of a bye frame: the agent is to end with this code.
+// The body of a bye frame: the exit code of the agent.
 struct Bye {
     int code = 0;
-    std::string why;  // "": the launcher itself ends with that code
+    std::string why;  // "": the launcher ends with the same code
 };
 std::string to_body(const Bye& bye);
 
-// Serves a launcher until the link closes and no rank is left; returns its last word, if there was one. Call from the
-// main thread of a process without other threads.
+// Serves a launcher until the link is closed and all ranks have ended. Returns the bye frame, if one came. Call from
+// the main thread of a process without other threads.
 std::optional<Bye> serve(Link link);
 
 }  // namespace tutti::launch

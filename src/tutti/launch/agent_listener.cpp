@@ -24,8 +24,8 @@ namespace {
 
 constexpr std::chrono::seconds kAnswer{5};  // to a handshake
 constexpr std::chrono::seconds kConnection{2};
-constexpr std::chrono::milliseconds kBetweenCalls{250};
-constexpr std::chrono::seconds kPatience{3};  // a wait of so long is said
+constexpr std::chrono::milliseconds kBetweenAttempts{250};
+constexpr std::chrono::seconds kLongWait{3};  // a longer wait is reported
 constexpr std::chrono::seconds kAfterRejection{2};
 
 std::string label_of(const AgentGroup& group) {
@@ -83,62 +83,63 @@ std::vector<AgentListener::Agent> AgentListener::accept() {
 
 namespace {
 
-class Caller {
+class AgentClient {
   public:
-    Caller(const AgentGroup& group, std::ostream& err) : group_(group), err_(err) {}
+    AgentClient(const AgentGroup& group, std::ostream& err) : group_(group), err_(err) {}
 
     int serve_launcher() {
         for (;;) {
-            auto link = find();
+            auto link = connect();
             if (!link) return code_;
             has_served_ = true;
             const auto begin = Clock::now();
             if (const auto bye = serve(std::move(*link))) {
-                if (!bye->why.empty()) say(bye->why);
+                if (!bye->why.empty()) report(bye->why);
                 return bye->code;
             }
             const bool was_brief =
-                Clock::now() - begin < kPatience;  // the launcher does not want this host for a while
-            if (!was_brief) say("the connection to the launcher is lost, and the ranks here have ended; trying again");
+                Clock::now() - begin < kLongWait;  // the launcher does not want this host for a while
+            if (!was_brief)
+                report("the connection to the launcher is lost, and the ranks here have ended; trying again");
             if (was_brief) std::this_thread::sleep_for(kAfterRejection);
         }
     }
 
   private:
-    // Nothing, with the reason in code_, when there is none to be found.
-    std::optional<Link> find() {
+    // Nothing, with the exit code in code_, after a stop signal or without a launcher.
+    std::optional<Link> connect() {
         const SignalDescriptor signals(kStopSignals);
         const auto begin = Clock::now();
-        auto unrefused = begin;  // the last time that the machine did not refuse
-        for (bool told = false;;) {
+        auto not_refused_at = begin;  // the last attempt that was not refused on all ports
+        for (bool reported = false;;) {
             for (int port = group_.rendezvous.port; port < group_.rendezvous.port + group_.rendezvous.ports; ++port)
                 if (signals.next()) {
                     code_ = kPreempted;
                     return std::nullopt;
-                } else if (auto link = call(port)) {
+                } else if (auto link = try_port(port)) {
                     return link;
                 }
             const auto now = Clock::now();
-            if (!refused_) unrefused = now;
+            if (!refused_) not_refused_at = now;
             const std::string what = concat("the launcher at ", group_.rendezvous.place(), " has not answered agent ",
                                             group_.number, " of ", group_.agents, ": ", why_);
-            const bool ended = has_served_ && now - unrefused > seconds(group_.silence_s);
+            const bool ended = has_served_ && now - not_refused_at > seconds(group_.silence_s);
             if (ended || now - begin > kWaitForOthers) {
-                say(ended ? concat("the launcher has ended: ", why_)
-                          : concat(what, "; this agent ends after ", kWaitForOthers.count(), " min"));
+                report(ended ? concat("the launcher has ended: ", why_)
+                             : concat(what, "; this agent ends after ", kWaitForOthers.count(), " min"));
                 code_ = kBecauseOfOthers;
                 return std::nullopt;
             }
-            if (!told && now - begin > kPatience) {
-                say(concat(what, "; waiting for up to ", kWaitForOthers.count(), " min"));
-                told = true;
+            if (!reported && now - begin > kLongWait) {
+                report(concat(what, "; waiting for up to ", kWaitForOthers.count(), " min"));
+                reported = true;
             }
             pollfd signal{.fd = signals.fd(), .events = POLLIN, .revents = 0};
-            poll(&signal, 1, static_cast<int>(kBetweenCalls.count()));
+            poll(&signal, 1, static_cast<int>(kBetweenAttempts.count()));
         }
     }
 
-    std::optional<Link> call(int port) {
+    std::optional<Link> try_port(int port) {
         const Rendezvous& rendezvous = group_.rendezvous;
         std::string why;
         const auto key = key_of(group_, why);
@@ -163,12 +164,14 @@ class Caller {
         return std::nullopt;
     }
 
-    void say(const std::string& text) { err_ << "tutti launch, agent " << group_.number << ": " << text << std::endl; }
+    void report(const std::string& text) {
+        err_ << "tutti launch, agent " << group_.number << ": " << text << std::endl;
+    }
 
     const AgentGroup& group_;
     std::ostream& err_;
     std::string why_;
-    bool refused_ = false;  // by all ports: the machine is there, and no launcher
+    bool refused_ = false;  // by all ports: the machine is up and runs no launcher
     bool has_served_ = false;
     int code_ = kBecauseOfOthers;
 };
@@ -176,8 +179,8 @@ class Caller {
 }  // namespace
 
 int serve_launcher(const AgentGroup& group, std::ostream& err) {
-    const SignalDescriptor signals(kStopSignals);  // blocked between two servings too
-    return Caller(group, err).serve_launcher();
+    const SignalDescriptor signals(kStopSignals);  // blocked between two connections too
+    return AgentClient(group, err).serve_launcher();
 }
 
 }  // namespace tutti::launch

@@ -37,11 +37,11 @@ namespace fs = std::filesystem;
 constexpr std::chrono::milliseconds kBetweenLooks{50};
 constexpr std::chrono::seconds kAfterFailure{1};
 constexpr const char *kAgentLock = "agent.lock", *kGuardLock = "guard.lock";
-constexpr double kGuardSilences = 2;  // an agent of this host is connected to again within 4/3
+constexpr double kGuardSilences = 2;  // times silence_s; the launcher starts a new agent within 4/3 of it
 
 std::string prefix() { return concat("tutti-copies-", geteuid(), "-"); }
 
-// Makes it, for this user alone. Error when it is something else.
+// Creates the directory with mode 0700. Error when the path is something else.
 void make_private(const std::string& directory) {
     if (::mkdir(directory.c_str(), 0700) == 0) return;
     check(errno == EEXIST, "no copies in memory: make directory ", directory, ": ", std::strerror(errno));
@@ -51,7 +51,7 @@ void make_private(const std::string& directory) {
           "no copies in memory: ", directory, " is there and not a directory of this user alone; remove it");
 }
 
-// The lock of a file, if no process has it. Without memory of its own: also between fork and exec.
+// A descriptor that holds the lock of the file; -1: another process holds it. Allocates nothing: safe after fork().
 int try_lock(const char* path) {
     const int fd = ::open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd >= 0 && ::flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
@@ -116,7 +116,7 @@ CopyStore::CopyStore(Setup setup) : setup_(std::move(setup)) {
         if (!alive_.open()) start_guard();
         try {
             lock_ = files_.lock(checkpoint::join(directory_, kAgentLock), checkpoint::this_owner());
-        } catch (const Error& error) {  // another agent looks for orphans, or a guard removes it
+        } catch (const Error& error) {  // held by an agent that looks for orphans, or by a guard that removes them
             check(attempt < 100, "no copies in memory: ", error.what());
             std::this_thread::sleep_for(std::chrono::milliseconds(20));
         }
@@ -188,7 +188,7 @@ void CopyStore::run() {
             if (source) fetch_newest(*source);
             drop_outdated(followed);
         } catch (const std::exception& error) {
-            client_.reset();  // the other host may be gone: the launcher says so
+            client_.reset();  // the other host may be lost, which the launcher reports
             pause = kAfterFailure;
             if (setup_.say)
                 setup_.say(concat("the copy of host ", followed, " in memory could not be fetched: ", error.what()));
@@ -209,8 +209,8 @@ void CopyStore::fetch_newest(const CopyPlaces::Peer& source) {
     fetched_ = newest;
 }
 
-// Over a connection of its own, which keeps the files: the ranks remove a copy after the next one but one. A copy that
-// was begun is thus finished, also when copies come faster than the network takes them.
+// A separate connection keeps the files of a copy open, since the ranks remove a copy after the next one but one. So a
+// fetch always finishes, even when copies are made faster than the network transfers them.
 void CopyStore::fetch(const CopyPlaces::Peer& source, const std::string& below) {
     FileClient client(source.address, source.port, comm::tcp::key_of(setup_.secret), setup_.silence_s);
     const std::vector<FileEntry> entries = client.list();
@@ -219,7 +219,7 @@ void CopyStore::fetch(const CopyPlaces::Peer& source, const std::string& below) 
         return std::find_if(entries.begin(), entries.end(), [&](const FileEntry& e) { return e.path == path; });
     };
     const auto listed = entry_of(std::string(checkpoint::kManifestName));
-    if (listed == entries.end()) return;  // replaced meanwhile
+    if (listed == entries.end()) return;  // replaced by a newer copy
     const std::string text = read_all(client, *listed);
     const Manifest manifest = checkpoint::parse_manifest(text, listed->path);
     std::vector<FileRecord> here;  // the others are on other hosts
@@ -234,7 +234,7 @@ void CopyStore::fetch(const CopyPlaces::Peer& source, const std::string& below) 
     const std::string target = checkpoint::join(directory, checkpoint::step_name(manifest.step));
     if (read_file_if_there(checkpoint::join(target, checkpoint::kManifestName)) == text) return;
     checkpoint::Store store(files_, directory, checkpoint::Access::write, [](const std::string&) {});
-    bool kept = false;  // the newest before this one; what is newer is of a start that the run did not go on from
+    bool kept = false;  // the newest older copy; newer ones belong to a start that the run did not continue from
     for (const checkpoint::StoredCheckpoint& old : store.list())
         if (old.step < manifest.step && !std::exchange(kept, true))
             continue;
@@ -264,7 +264,7 @@ void CopyStore::fetch(const CopyPlaces::Peer& source, const std::string& below) 
     store.commit(attempt, manifest);
 }
 
-// Of hosts whose copies are no longer fetched, when all own copies are newer.
+// Removes copies of hosts that are no longer fetched, once all own copies are newer.
 void CopyStore::drop_outdated(int source) const {
     const std::vector<FileEntry> entries = comm::tcp::files_below(directory_);
     const auto own = manifests(entries, comm::tcp::kOwnCopies);

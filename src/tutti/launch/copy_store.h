@@ -1,12 +1,11 @@
-// launch/copy_store.h: copies of the state of a run in the memory of a host. They are files of a tmpfs, in a directory
-// that the agent makes, owns, and removes, so they outlive the ranks, and an agent that the next one of its host
-// follows:
-//   DIRECTORY/own/step-…     by the ranks of this host (train/memory_copies.h)
-//   DIRECTORY/of-3/step-…    of the ranks of host 3, fetched from there after each commit
+// launch/copy_store.h: copies of a run's state in the memory of a host: files of a tmpfs in a directory of the agent,
+// so that they outlive the ranks, and a killed agent that is replaced in time.
+//   DIRECTORY/own/step-…     written by the ranks of this host (train/memory_copies.h)
+//   DIRECTORY/of-3/step-…    of the ranks of host 3, fetched from that host after each commit
 //
 //   the agent ends           it removes the directory
-//   the agent is killed      a guard, its child, waits for another agent of job and host; without one it removes it
-//   both are killed          the next agent of this user on this host removes it
+//   the agent is killed      its child, the guard, waits for a new agent of job and host, and else removes the
+//   directory both are killed          the next agent of this user on this host removes the directory
 #pragma once
 
 #include <atomic>
@@ -29,13 +28,13 @@ class CopyStore {
     struct Setup {
         std::string root;       // a tmpfs: "/dev/shm"
         std::string job, host;  // as of the agent
-        std::string launch;     // another launcher of the job begins without the copies of this one
-        std::string secret;     // for agents of other hosts; "": this host alone, and no port
+        std::string launch;     // a new launcher of the job does not use the copies of this one
+        std::string secret;     // for agents of other hosts; "": one host, and no port
         double silence_s = 15;
-        std::function<void(const std::string&)> say = {};  // by any thread
+        std::function<void(const std::string&)> say = {};  // called by any thread
     };
-    // Takes over the directory that an earlier agent has left, or makes it. Error when there is no such memory, or a
-    // living agent has the directory. Call from the main thread of a process without other threads.
+    // Takes over the directory of an earlier agent, or creates it. Error when `root` is no directory, or a running
+    // agent holds the directory. Call from the main thread of a process without other threads.
     explicit CopyStore(Setup setup);
     ~CopyStore();
     CopyStore(const CopyStore&) = delete;
@@ -43,7 +42,7 @@ class CopyStore {
 
     const std::string& directory() const { return directory_; }
     int port() const { return server_ ? server_->port() : 0; }
-    // Fetches the copies of another host from now on, or of none.
+    // Fetches the copies of `source` from now on; nullopt: fetches nothing.
     void follow(const std::optional<comm::tcp::CopyPlaces::Peer>& source);
     // The newest step of a copy by ranks of this host; 0: none.
     int64_t newest_step() const;
@@ -59,7 +58,7 @@ class CopyStore {
     std::string directory_;
     mutable checkpoint::PosixFileSystem files_;
     std::unique_ptr<checkpoint::FileLock> lock_;
-    comm::tcp::Socket alive_;  // closes with the agent, however that ends: the guard sees it
+    comm::tcp::Socket alive_;  // the guard sees the end of the agent by the end of this pipe
     std::unique_ptr<comm::tcp::FileServer> server_;
 
     std::mutex mutex_;
@@ -72,7 +71,7 @@ class CopyStore {
     std::thread thread_;  // last: uses the others
 };
 
-// Removes what killed agents of this user and their guards have left below `root`.
+// Removes the directories of killed agents of this user, and of their killed guards, below `root`.
 void remove_orphaned_copies(const std::string& root);
 
 }  // namespace tutti::launch

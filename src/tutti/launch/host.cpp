@@ -37,7 +37,7 @@ void Host::dismiss(int code) {
     if (!dials_in()) link_ = Link();
 }
 
-// A connection that closes with words unread loses its own last ones: the agent closes first.
+// TCP drops unsent data of an end that closes with unread data, so the agent closes first.
 bool Host::has_ended() {
     link_.write();
     while (link_.read()) {
@@ -105,7 +105,7 @@ void Host::receive_hello(const Frame& hello, double silence_s) {
     retry_after(std::chrono::hours(1));
 }
 
-// An agent without room for copies runs ranks nevertheless.
+// An agent without memory for copies still runs ranks.
 void Host::receive_copies_opened(const Frame& opened) {
     const Json json = Json::parse(opened.body);
     copies_ = json.at("directory").text();
@@ -129,7 +129,7 @@ void Host::lose(const std::string& why, double silence_s) {
     port_ = 0;
     agent_ = Process();  // kills it
     retry_at_ = was_ready ? since_ : since_ + kRetry;
-    // An agent that was cut off kills its ranks after that silence, or the same time after the end of its connection.
+    // An unreachable agent kills its ranks after silence_s, or that long after the end of its connection.
     if (was_ready && !direct_) unsafe_until_ = since_ + seconds(silence_s * 4 / 3);
 }
 

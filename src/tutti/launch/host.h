@@ -1,5 +1,5 @@
-// launch/host.h: a host as the launcher sees it: its agent, which a process reaches or which dials in, and what that
-// says.
+// launch/host.h: a host of a launch: the connection to its agent, which a child process or ssh starts or which connects
+// to the launcher, and the agent's last reports.
 #pragma once
 
 #include <string>
@@ -15,9 +15,8 @@ class Host {
   public:
     enum class State { away, connecting, ready };
 
-    // `words`: the command that starts the agent; none: the agent dials in. With `direct` the agent is a child of this
-    // process, and its end is that of its ranks. `open_copies`: the body of that frame to its agent; "":
-    // none.
+    // `words`: the command that starts the agent; none: the agent connects to the launcher. `direct`: the agent is a
+    // child of this process, so that its ranks end when it does. `open_copies`: the body of that frame; "": no copies.
     Host(HostLine host, std::vector<std::string> words, bool direct, std::string open_copies)
         : line_(std::move(host)), words_(std::move(words)), direct_(direct), open_copies_(std::move(open_copies)) {}
 
@@ -26,33 +25,30 @@ class Host {
     State state() const { return state_; }
     bool is_ready() const { return state_ == State::ready; }
     Clock::time_point since() const { return since_; }  // of the state
-    const std::string& why() const { return why_; }     // it is away
-    // No process of a lost agent may live after this. Another agent of the host waits for the end of such processes by
-    // itself.
+    const std::string& why() const { return why_; }     // the host is away
+    // When the last rank of a lost agent must have ended. A new agent on the host waits for their end by itself.
     Clock::time_point unsafe_until() const { return is_ready() ? Clock::time_point() : unsafe_until_; }
 
     // Where its agent stores copies; "" and 0: nowhere.
     const std::string& copies() const { return copies_; }
     int port_of_copies() const { return port_; }
-    int64_t copied_step() const { return copied_step_; }  // the newest that its ranks have copied, in any generation
+    int64_t copied_step() const { return copied_step_; }  // the newest step of its ranks' copies, in any generation
 
     void connect();
     bool dials_in() const { return words_.empty(); }
     bool may_connect() const { return !dials_in() && may_retry(); }
     bool may_retry() const { return state_ == State::away && Clock::now() >= retry_at_; }
-    // The agent that has dialled in, and where other hosts reach it.
+    // Takes the connection of an agent, and the address at which other hosts reach it.
     void admit(Link link, const std::string& address);
-    // By the agent's own word; "" before it has said a word.
-    const std::string& own_name() const { return own_name_; }
-    // Frames that have come, hello and ping apart. Becomes `away` when the link or its process ends, or is silent.
+    const std::string& own_name() const { return own_name_; }  // of the hello frame; "" before it
+    // Frames that have arrived, except hello and ping. Becomes `away` when the link or its process ends, or is silent.
     std::vector<Frame> turn(double silence_s);
     void send(Frame::Type type, std::string_view body) { link_.send(type, body); }
     void lose(const std::string& why, double silence_s);
-    // The agent ends by itself, with this code if it has dialled in.
-    void dismiss(int code);
+    void dismiss(int code);  // lets the agent end; one that has connected to the launcher ends with this code
     bool has_ended();
     void retry_after(std::chrono::seconds time) { retry_at_ = Clock::now() + time; }
-    std::string take_lines();  // whole lines that ssh or the agent has written on standard error
+    std::string take_lines();  // whole lines that ssh or the agent has written to standard error
 
     // Descriptors to wait for, as {descriptor, for writing}.
     std::vector<std::pair<int, bool>> watched() const;

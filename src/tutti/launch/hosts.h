@@ -1,4 +1,5 @@
-// launch/hosts.h: the hosts of a launch: a file as Open MPI, DeepSpeed and MPICH read it, and the places of ranks.
+// launch/hosts.h: the hosts file of a launch, in the formats of Open MPI, DeepSpeed and MPICH, and the placement of
+// ranks.
 #pragma once
 
 #include <string>
@@ -8,25 +9,25 @@ namespace tutti::launch {
 
 struct HostLine {
     std::string name;     // for ssh
-    int slots = 1;        // ranks at most: its devices
-    std::string address;  // at which the ranks of other hosts reach it; the name unless the file says another
-    std::string rack;     // hosts of one rack may fail together; "": not known
+    int slots = 1;        // most ranks: the number of its devices
+    std::string address;  // at which ranks of other hosts reach it [the name]
+    std::string rack;     // hosts of one rack may fail together; "": unknown
 };
 
 // A host on each line: "n1 slots=8", "n1:8" or "n1", and after that addr=ADDRESS and rack=NAME. # begins a comment.
 // UsageError, with the line, for anything else, for a host that is named twice and for a file without hosts.
 std::vector<HostLine> parse_hosts(const std::string& text, const std::string& origin);
 
-// Whether ranks on the host need no ssh: it is this machine.
+// Whether the name is that of this machine, which needs no ssh.
 bool is_this_host(const std::string& name);
 
-// How many ranks each host gets, when those with `ready` slots fill up in order. The sum is `ranks`, or all slots.
+// The number of ranks on each host, whose `ready` slots are filled in order. The sum is `ranks`, or all slots.
 std::vector<int> place(const std::vector<int>& ready, int ranks);
 
-// Which host holds the second copy of each host's state: hosts in pairs, three of an odd number in a ring, so that two
-// lost hosts of N lose both copies with probability 1 / (N - 1), where one ring of all has 2 / (N - 1). The halves of
-// the hosts in the order of racks are paired: on another rack, where no rack has more than half of them. A host alone
-// has none: -1. `racks`: of each host that takes part.
+// The host that holds the second copy of each host's state; -1 for a single host. Hosts are paired (three of an odd
+// number form a ring), so that losing two of N hosts loses both copies with probability 1 / (N - 1), where one ring of
+// all hosts has 2 / (N - 1). The first half of the hosts, sorted by rack, is paired with the second: partners are on
+// different racks if no rack has more than half of the hosts. `racks`: of each host that takes part.
 std::vector<int> buddies(const std::vector<std::string>& racks);
 
 }  // namespace tutti::launch

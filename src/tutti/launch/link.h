@@ -20,7 +20,7 @@ using comm::tcp::Clock;
 using comm::tcp::Frame;
 using comm::tcp::seconds;
 
-inline constexpr std::chrono::seconds kPing{1};  // each end says something so often
+inline constexpr std::chrono::seconds kPing{1};  // between two pings of either end
 
 // Owns a descriptor of a pipe.
 using Descriptor = comm::tcp::Socket;
@@ -28,9 +28,9 @@ using Descriptor = comm::tcp::Socket;
 class Link {
   public:
     Link() = default;
-    // Neither end waits from now on. `in` and `out` may be copies of one descriptor.
+    // Makes both descriptors non-blocking. `in` and `out` may be copies of one descriptor.
     Link(Descriptor in, Descriptor out);
-    // Everything is sealed from now on; what was not sealed by the other end closes the link.
+    // An encrypted link; a frame that the other end did not seal closes it.
     enum class End { caller, listener };
     Link(comm::tcp::Session session, End end);
 
@@ -42,10 +42,10 @@ class Link {
     // When the last bytes came; the time of the constructor before.
     Clock::time_point heard() const { return heard_; }
 
-    // Never waits. What the other end does not take yet is queued.
+    // Does not block: queues what the other end does not take yet.
     void send(Frame::Type type, std::string_view body = "");
     void write();  // sends more of the queue
-    // A complete frame, if one has arrived; never waits. After the end of the stream open() is false.
+    // A complete frame, if one has arrived. Does not block. After the end of the stream open() is false.
     std::optional<Frame> read();
 
   private:

@@ -1,5 +1,5 @@
-// launch/printer.h: the output of all ranks on the launcher's own: whole lines, with host and rank in front; those of
-// rank 0 as they are. A reader that stands still delays no rank: a thread of its own writes.
+// launch/printer.h: writes the output of all ranks to the launcher's output: whole lines, prefixed with host and rank;
+// those of rank 0 unchanged. A separate thread writes, so that a slow reader delays no rank.
 #pragma once
 
 #include <condition_variable>
@@ -20,13 +20,13 @@ class Printer {
     Printer(const Printer&) = delete;
     Printer& operator=(const Printer&) = delete;
 
-    // Bytes of a rank's stream, 1 or 2. Incomplete lines wait for their end, except those of rank 0.
+    // Bytes of a rank's stream, 1 or 2. Incomplete lines are held back, except those of rank 0.
     void add(const std::string& host, int rank, int stream, std::string_view bytes);
-    void end(const std::string& host, int rank);  // what is left of its last lines
-    void say(const std::string& line);            // of the launcher, on standard error
+    void end(const std::string& host, int rank);  // writes the rank's incomplete lines
+    void say(const std::string& line);            // "tutti launch: <line>", on standard error
 
   private:
-    static constexpr size_t kMost = size_t{64} << 20;  // waiting; more is dropped, and the reader is told
+    static constexpr size_t kMost = size_t{64} << 20;  // waiting bytes; more is dropped, and a line says so
     void print(int stream, std::string text);
     void run();
 

@@ -54,7 +54,7 @@ std::vector<std::string> environment_with(const std::map<std::string, std::strin
 
 Process::Process(const Command& command) {
     check(!command.words.empty(), "a process needs a program");
-    // All that needs memory is made here: between fork and exec another thread's lock may be held for ever.
+    // All memory is allocated here: between fork and exec the allocator's lock may be held by another thread.
     std::vector<std::string> words = command.words, environment = environment_with(command.environment);
     const std::vector<char*> argv = pointers_to(words), envp = pointers_to(environment);
     Pipe to, from, errors;
@@ -62,7 +62,7 @@ Process::Process(const Command& command) {
     pid_ = fork();
     check(pid_ >= 0, "no process for ", command.words.front(), ": ", std::strerror(errno));
     if (pid_ > 0) {
-        setpgid(pid_, pid_);  // in both, so that it is done whichever goes first
+        setpgid(pid_, pid_);  // in parent and child, so that it is done whichever runs first
         if (command.reads) in = std::move(to.write);
         out = std::move(from.read);
         err = std::move(errors.read);
@@ -71,7 +71,7 @@ Process::Process(const Command& command) {
     setpgid(0, 0);
     if (command.dies_with_parent) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (getppid() != parent) _exit(127);  // it died before
+        if (getppid() != parent) _exit(127);  // the parent died before prctl()
     }
     const int nothing = command.reads ? to.read.fd() : open("/dev/null", O_RDONLY);
     dup2(nothing, STDIN_FILENO);
@@ -122,7 +122,7 @@ void Process::kill_group() const {
 std::optional<Ending> Process::ended() {
     int status = 0;
     if (pid_ <= 0 || waitpid(pid_, &status, WNOHANG) != pid_) return std::nullopt;
-    kill(-pid_, SIGKILL);  // what it has left behind in its group
+    kill(-pid_, SIGKILL);  // other processes of its group
     pid_ = -1;
     return WIFEXITED(status) ? Ending{.code = WEXITSTATUS(status)} : Ending{.signal = WTERMSIG(status)};
 }

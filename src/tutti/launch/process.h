@@ -1,5 +1,4 @@
-// launch/process.h: processes that `tutti launch` and its agents start, and the signals that those receive, as
-// descriptors to poll.
+// launch/process.h: child processes with pipes, and signals as a descriptor to poll.
 #pragma once
 
 #include <sys/types.h>
@@ -21,9 +20,9 @@ struct Command {
     std::vector<std::string> words;                       // the program, searched in PATH, and its arguments
     std::map<std::string, std::string> environment = {};  // added to that of this process
     std::string directory = {};                           // "": that of this process
-    bool reads = false;                                   // has a pipe as standard input; else /dev/null
-    bool dies_with_parent = false;  // is killed when the thread that started it ends, however that ends
-    // Signals that ask it to stop wait until it asks for them; else one that comes before it has begun kills it.
+    bool reads = false;                                   // standard input is a pipe; else /dev/null
+    bool dies_with_parent = false;  // the kernel kills the child when the thread that started it ends
+    // The child starts with kStopSignals blocked: a signal before it has installed handlers does not kill it.
     bool holds_stops = false;
 };
 
@@ -36,9 +35,9 @@ struct Ending {
 class Process {
   public:
     Process() = default;
-    // Error when no process can be made. A program that cannot be run ends with 127 and says why on its standard error.
+    // Error when fork() fails. A program that cannot be run ends with 127 and a message on its standard error.
     explicit Process(const Command& command);
-    ~Process();  // kills what still runs
+    ~Process();  // kills the process group
     Process(Process&&) noexcept;
     Process& operator=(Process&&) noexcept;
 
@@ -48,8 +47,8 @@ class Process {
     Descriptor in, out, err;
 
     void send(int signal) const;
-    void kill_group() const;        // the process and all that it has started in its group
-    std::optional<Ending> ended();  // asks without waiting; once
+    void kill_group() const;        // SIGKILL to the process and its group
+    std::optional<Ending> ended();  // does not block; returns the ending once
 
   private:
     pid_t pid_ = -1;
@@ -61,8 +60,7 @@ bool reader_has_ended();
 // Reads what a pipe holds now into `text`; false at its end.
 bool read_some(const Descriptor& pipe, std::string& text);
 
-// Signals of this process as a descriptor. They stay blocked until the object ends; children of Process have the mask
-// of before.
+// A signalfd. The signals stay blocked until the object ends; a Process starts with an empty mask.
 class SignalDescriptor {
   public:
     explicit SignalDescriptor(std::initializer_list<int> signals);
@@ -70,7 +68,7 @@ class SignalDescriptor {
     SignalDescriptor(const SignalDescriptor&) = delete;
     SignalDescriptor& operator=(const SignalDescriptor&) = delete;
     int fd() const { return descriptor_.fd(); }
-    std::optional<int> next() const;  // never waits
+    std::optional<int> next() const;  // does not block
 
   private:
     sigset_t before_{};

@@ -1,5 +1,5 @@
-// launch/verdict.h: what the ends of all ranks of a generation mean: the run is done, goes on with new processes, or
-// ends with a code.
+// launch/verdict.h: decides from the exit codes of all ranks of a generation whether the run is done, continues with a
+// new generation, or fails.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@
 
 namespace tutti::launch {
 
-// A rank that has ended, in the order in which the launcher heard of it.
+// The end of a rank.
 struct RankEnd {
     int rank = 0;
     std::string host;
@@ -25,10 +25,10 @@ struct Verdict {
     std::string culprit;  // "rank 3 on host n2 was killed by signal 9 (Killed)"; "" where no rank is at fault
 };
 
-// `ends`: every rank once.
+// `ends`: every rank once, in the order of the reports.
 //   all 0 -> 0;   2, 3, 70, 126 or 127 of any rank -> that code: a new start fails in the same way
 //   0 and 75 alone -> 75;   all others -> again
-// The culprit is the first that neither ended because of another rank (5) nor by the launcher.
+// The culprit is the first rank that neither ended because of another rank (5) nor was killed by the launcher.
 Verdict judge(const std::vector<RankEnd>& ends);
 
 }  // namespace tutti::launch
