@@ -20,10 +20,10 @@ namespace {
 
 using Tokens = std::vector<int32_t>;
 
-// The lines of standard input. On a terminal Ctrl-C is a request while this object lives, not the end of the program.
+// The lines of standard input. On a terminal, Ctrl-C does not end the program while this object lives.
 class Lines {
   public:
-    // Must be made before other threads start, which inherit the blocked signal.
+    // Construct before other threads start, which inherit the blocked signal.
     explicit Lines(bool terminal) {
         if (!terminal) return;
         sigset_t interrupt;
@@ -80,20 +80,20 @@ class Lines {
     int signals_ = -1;  // -1: no terminal
 };
 
-// key=value of --set-template; a value that is no JSON is a text.
+// key=value of --set-template; a value that is not JSON is a text.
 Json variables_of(const std::vector<std::string>& given) {
     Json variables = Json::object();
     for (const std::string& one : given) {
         const size_t equals = one.find('=');
         check<UsageError>(equals != std::string::npos && equals > 0, "--set-template ", one,
-                          ": required: key=value, such as enable_thinking=false");
+                          ": required key=value, such as enable_thinking=false");
         const std::string value = one.substr(equals + 1);
         variables[one.substr(0, equals)] = Json::try_parse(value).value_or(Json(value));
     }
     return variables;
 }
 
-// One rank's part of a conversation. All ranks make the same answers; the first one reads and writes.
+// A conversation on one rank. All ranks compute the same answers; the first rank reads and writes.
 class Chat {
   public:
     Chat(const ChatArguments& arguments, const Io& io, Lines& lines, comm::World& world, const LocalRank& local)
@@ -109,31 +109,31 @@ class Chat {
         reset();
     }
 
-    // The exit code: that of the first message without an answer.
+    // Returns the exit code of the first message that failed.
     int run() {
-        if (talks())
+        if (interactive())
             io_.out << "A conversation with " << model_.loaded.stored.path
                     << ". /reset begins a new one; /exit or Ctrl-D "
                     << "ends it; Ctrl-C stops an answer." << std::endl;
         for (;;) {
-            if (talks()) io_.out << "> " << std::flush;
+            if (interactive()) io_.out << "> " << std::flush;
             const std::optional<std::string> line = next_line();
             if (!line || *line == "/exit") break;
             if (*line == "/reset") reset();
             if (line->empty() || *line == "/reset") continue;
             answer(message_of(*line));
         }
-        if (talks()) io_.out << std::endl;
+        if (interactive()) io_.out << std::endl;
         return exit_code_;
     }
 
   private:
-    bool talks() const { return first_ && lines_.terminal() && !io_.json; }
+    bool interactive() const { return first_ && lines_.terminal() && !io_.json; }
     void warn(const std::string& message) const {
         if (first_) io_.err << "warning: " << message << std::endl;
     }
 
-    // With --json a line may be a JSON text, whose message has several lines.
+    // With --json a line may be a JSON string, for messages of several lines.
     std::string message_of(const std::string& line) const {
         if (!io_.json || !line.starts_with('"')) return line;
         const std::optional<Json> text = Json::try_parse(line);
@@ -150,7 +150,7 @@ class Chat {
         std::optional<std::string> line;
         if (first_) {
             line = lines_.next();
-            if (talks() && line && line->empty()) io_.out << std::endl;
+            if (interactive() && line && line->empty()) io_.out << std::endl;
         }
         if (!ranks_) return line;
         const std::string shared = comm::gather_texts(*ranks_, line ? ' ' + *line : "")[0];
@@ -165,10 +165,10 @@ class Chat {
     void answer(const std::string& question) {
         messages_.push_back({{"role", "user"}, {"content", question}});
         try {
-            speak();
+            generate_answer();
         } catch (const Error& error) {
-            // On a terminal, and for the program at the other end of --json, the conversation goes on without the
-            // question. All ranks have the same error.
+            // On a terminal, and with --json, the conversation continues without the question. All ranks have the same
+            // error.
             const bool of_template = dynamic_cast<const DataError*>(&error) || dynamic_cast<const UsageError*>(&error);
             if (!(lines_.terminal() || io_.json) || !of_template) throw;
             if (exit_code_ == 0 && !lines_.terminal()) exit_code_ = error.exit_code();
@@ -181,7 +181,7 @@ class Chat {
         }
     }
 
-    void speak() {
+    void generate_answer() {
         try {
             messages_.dump();
         } catch (const DataError& error) {
@@ -252,8 +252,8 @@ int chat(const ChatArguments& arguments, const Io& io) {
     comm::before_ranks_meet(launch, {}, [&] { ranks = ranks_of(arguments, launch); });
     warn_of_threads(io, launch, arguments.threads, ranks);
     Lines lines(isatty(STDIN_FILENO) != 0 && !comm::is_launched(comm::process_environment()));
-    // Other ranks wait as long as a person thinks.
-    int exit_code = 0;  // the same one on all ranks
+    int exit_code = 0;  // the same on all ranks
+    // No time-out: the other ranks wait for the user's input.
     comm::run(launch, ranks, {.timeout_s = 1e9}, [&](comm::World& world) {
         const int of_rank = Chat(arguments, io, lines, world, comm::local_rank(launch, world)).run();
         if (world.rank() == 0 || launch.size > 1) exit_code = of_rank;

@@ -122,7 +122,7 @@ TEST_F(ChatTest, SaysWhatIsWrong) {
     has(message("Hi", {"--template", template_, "--context", "9"}, 2),
         "the conversation has 19 tokens and leaves no room");
     has(message("Hi", {"--template", template_, "--set-template", "thinking"}, 2),
-        "--set-template thinking: required: key=value");
+        "--set-template thinking: required key=value");
     const std::string refuses = dir_.write("refuses.jinja", "{{ raise_exception('No system role!') }}");
     has(message("Hi", {"--template", refuses}, 3), "refuses.jinja, line 1, column 19: No system role!");
     has(message("Hi", {"--template", dir_.write("wrong.jinja", "\n{% nothing %}")}, 3),

@@ -34,7 +34,7 @@ bool asks_for(int argc, const char* const* argv, std::string_view option) {
     return std::any_of(argv + 1, argv + argc, [&](std::string_view word) { return word.starts_with(option); });
 }
 
-// An environment that contradicts itself is no one's: the command says what is wrong.
+// False for an environment that contradicts itself: the command then reports the contradiction.
 bool launched_with_others() {
     try {
         return comm::detect_launcher(comm::process_environment()).size > 1;
@@ -57,7 +57,7 @@ void warn_of_threads(const Io& io, const comm::Launch& launch, int64_t threads, 
     if (!launch.warning.empty()) io.err << "warning: " << launch.warning << std::endl;
     if (!launch.passed_over.empty() && launch.rank == 0)
         io.err << "tutti: started by " << name_of(launch.launcher) << " (" << launch.evidence << "); the variables of "
-               << launch.passed_over << " are there too, and not used" << std::endl;
+               << launch.passed_over << " are set as well and ignored" << std::endl;
     if (launch.rank == 0) warn_of_threads(io, threads * (launch.size > 1 ? launch.local_size : ranks));
 }
 
@@ -70,7 +70,7 @@ int run(int argc, const char* const* argv, const Io& streams) {
     try {
         Arguments arguments;
         const Command table = program(arguments, io);
-        if (argc > 1 && std::string_view(argv[1]) == "__complete") {  // asked by the scripts of `tutti completion`
+        if (argc > 1 && std::string_view(argv[1]) == "__complete") {  // by the scripts of `tutti completion`
             for (const Candidate& c : complete(table, {argv + 2, argv + argc}))
                 io.out << c.word << (c.help.empty() ? "" : "\t") << c.help << '\n';
             return 0;
@@ -85,7 +85,7 @@ int run(int argc, const char* const* argv, const Io& streams) {
         set_device_environment(asks_for(argc, argv, "--ranks") || launched_with_others());
         const int code = parsed.command->run();
         if (code == 0 && parsed.command->prints_log && parsed.command->prints_log() && !io.json && !io.out.flush())
-            io.err << "warning: standard output could not be written: lines of the log are lost, nothing of the run"
+            io.err << "warning: standard output could not be written: log lines are lost, the run is complete"
                    << std::endl;
         else if (code == 0)
             check_written(io.out);
@@ -96,7 +96,7 @@ int run(int argc, const char* const* argv, const Io& streams) {
         return fail(io, concat(error.path1().string(), ": ", error.code().message()), exit_codes::kData);
     } catch (const std::bad_alloc&) {
         return fail(io, "out of memory: a smaller model, micro_batch or seq_len needs less", exit_codes::kFailed);
-    } catch (const std::logic_error& error) {  // of the standard library: an index or an argument that no check saw
+    } catch (const std::logic_error& error) {  // of the standard library: an index or argument without a check
         return fail(io, concat("internal error: ", error.what(), "; please report the command that shows it"),
                     exit_codes::kInternal);
     } catch (const std::exception& error) {
@@ -104,16 +104,16 @@ int run(int argc, const char* const* argv, const Io& streams) {
     }
 }
 
-// A file of the run that was opened under the number of a closed standard stream would receive the output.
+// A file that is opened later must not get the number of a closed standard stream, whose output it would receive.
 void open_closed_streams() {
     for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
-        if (fcntl(fd, F_GETFD) < 0) open("/dev/null", O_RDWR);  // takes the lowest free number: this one
+        if (fcntl(fd, F_GETFD) < 0) open("/dev/null", O_RDWR);  // gets the lowest free number: fd
 }
 
 int run(int argc, char** argv) {
     open_closed_streams();
-    std::signal(SIGXFSZ, SIG_IGN);  // a write beyond `ulimit -f` fails as on a full disk, and kills no run
-    // mpirun gives its ranks terminals, whatever its own output is: a log of it must have no bars and colours.
+    std::signal(SIGXFSZ, SIG_IGN);  // a write beyond `ulimit -f` fails as on a full disk
+    // mpirun gives its ranks terminals even when its output is a file, which must have no progress bars and colours.
     const bool alone = !comm::is_launched(comm::process_environment());
     const bool out_terminal = alone && isatty(STDOUT_FILENO) != 0, err_terminal = alone && isatty(STDERR_FILENO) != 0;
     const bool color = err_terminal && !environment_variable("NO_COLOR");  // https://no-color.org

@@ -10,7 +10,7 @@ namespace tutti::cli {
 // ...}.
 int run(int argc, const char* const* argv, const Io& io);
 
-// With the streams of the process; colour and progress bar when they are terminals.
+// With the process's streams; in colour and with progress bars where these are terminals.
 int run(int argc, char** argv);
 
 }  // namespace tutti::cli

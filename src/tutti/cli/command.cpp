@@ -28,7 +28,7 @@ CLI::Validator number_in(Between range) {
     return {to_decimal, concat("in [", low, " - ", high, "]"), "number_in"};
 }
 
-// An empty value, as of a variable of the shell that is not set, would count as an option that is not given.
+// Rejects "", as of an unset shell variable, which the commands could not tell from an option that is not given.
 CLI::Validator not_empty() {
     const auto problem = [](const std::string& text) {
         return text.empty() ? std::string("required a value, got an empty text") : "";
@@ -62,7 +62,7 @@ CLI::Validator byte_count() {
 
 constexpr size_t kHelpColumn = 32;  // where the help of an option begins
 
-// CLI11 indents the lines of a help itself.
+// Without the indentation of continued lines, which CLI11 adds.
 std::string help_lines(const std::string& help) {
     std::string lines = wrapped(help, kHelpColumn);
     const std::string indent = '\n' + std::string(kHelpColumn, ' ');
@@ -102,7 +102,7 @@ void add_command(CLI::App& parent, const Command& command, const Command*& chose
 // Adds the options and subcommands of `command`.
 void fill(CLI::App& app, const Command& command, const Command*& chosen) {
     for (const Option& option : command.options) add_option(app, option);
-    if (!command.footer.empty()) app.footer(command.footer);  // else that of the parent; before commands below copy it
+    if (!command.footer.empty()) app.footer(command.footer);  // before subcommands, which inherit it
     for (const Command& below : command.commands) add_command(app, below, chosen);
     if (!command.commands.empty()) app.require_subcommand(1);
 }
@@ -132,7 +132,7 @@ std::vector<std::string> options_of(const CLI::App* command) {
     return names;
 }
 
-// The name of the option as the words of the command line have it, which may be another one than `first`.
+// The name of the option in the command line, of its several names of which `first` is the first.
 std::string name_given(const CLI::App* command, const std::string& first, const std::vector<std::string>& words) {
     for (const CLI::Option* option : command->get_options()) {
         std::vector<std::string> names;
@@ -150,22 +150,22 @@ std::string name_given(const CLI::App* command, const std::string& first, const 
 // The problem of a command line, as a message with the nearest valid name.
 std::string describe(const CLI::App& app, const CLI::ParseError& error, const std::vector<std::string>& words) {
     const CLI::App* command = chosen_command(&app);
-    const std::vector<std::string> strangers = app.remaining(true);
+    const std::vector<std::string> unknown = app.remaining(true);
     const auto is_option = [](const std::string& word) { return word.size() > 1 && word[0] == '-'; };
     std::vector<std::string> names;
     for (const CLI::App* c : command->get_subcommands([](const CLI::App*) { return true; }))
         names.push_back(c->get_name());
-    const auto word = std::find_if_not(strangers.begin(), strangers.end(), is_option);
-    if (!names.empty() && word != strangers.end())
+    const auto word = std::find_if_not(unknown.begin(), unknown.end(), is_option);
+    if (!names.empty() && word != unknown.end())
         return concat("unknown command `", *word, "` of `", words_of(command), "`; the nearest is `",
                       spec::nearest(*word, names), "` of ", joined(names));
-    const auto option = std::find_if(strangers.begin(), strangers.end(), is_option);
-    if (option != strangers.end()) {
+    const auto option = std::find_if(unknown.begin(), unknown.end(), is_option);
+    if (option != unknown.end()) {
         const std::string name = option->substr(0, option->find('='));
         return concat("unknown option ", name, " of `", words_of(command), "`; the nearest is ",
                       spec::nearest(name, options_of(command)));
     }
-    if (word != strangers.end()) return concat("`", words_of(command), "` takes no argument ", *word);
+    if (word != unknown.end()) return concat("`", words_of(command), "` takes no argument ", *word);
     if (!names.empty()) return concat("`", words_of(command), "` needs a command: ", joined(names));
     std::string text = error.what();  // of CLI11: "--ranks: At Most 1 required but received 2"
     const std::string first = text.substr(0, text.find(':')), name = name_given(command, first, words);

@@ -20,11 +20,11 @@ struct Between {
 };
 using Choices = std::vector<std::string>;
 struct ByteCount {};  // a number, which may end in KB, MB or GB
-// The values that completion offers; any other text is allowed too, but an empty one, which no option takes.
+// Values that completion offers. Any other text is allowed, except "", which no option accepts.
 struct Suggestions {
     std::vector<std::string> words = {};
     bool files = false;    // names of files and directories
-    bool written = false;  // a file that the command writes: it may not be one that another argument names
+    bool written = false;  // the command writes the file: no other argument may name it
 };
 inline const Suggestions kPath = {.files = true};
 inline const Suggestions kOutput = {.files = true, .written = true};
@@ -40,8 +40,8 @@ struct Option {
     std::string help;
     Target target;
     std::variant<std::monostate, Between, Choices, ByteCount, Suggestions> rule = {};
-    std::vector<std::string> beside = {};   // has an effect with at least one of these options; --help says so
-    std::vector<std::string> without = {};  // has none with any of these
+    std::vector<std::string> beside = {};   // requires one of these options; shown in --help
+    std::vector<std::string> without = {};  // excludes each of these options
     bool required = false;
 };
 using Options = std::vector<Option>;
@@ -52,14 +52,14 @@ struct Command {
     std::string footer = {};        // below the options in --help: examples, exit codes
     std::function<int()> run = {};  // returns the exit code; empty where one of `commands` must follow
     std::vector<Command> commands = {};
-    // Whether the text is the log of a run, whose results are files: a log that cannot be written is a warning, the
-    // text of other commands an error. Empty: it is not. Asked after run().
+    // Whether standard output is the log of a run: if it cannot be written, that is a warning; for other commands,
+    // whose output is the result, an error. Empty: it is not. Called after run().
     std::function<bool()> prints_log = {};
 };
 
 Options joined_options(const std::vector<Options>& lists);
 Option required(Option option);
-// The options, each with an effect only beside one of `others`, or with none beside any of them.
+// The options with `others` appended to Option::beside or Option::without of each.
 Options beside(const std::vector<std::string>& others, Options options);
 Options without(const std::vector<std::string>& others, Options options);
 Option threads_option(int& threads);
@@ -119,9 +119,8 @@ Command bench_command(Arguments& arguments, const Io& io);             // bench/
 Command plan_command(PlanArguments& arguments, const Io& io);          // plan.cpp
 Command launch_command(LaunchArguments& arguments, const Io& io);      // launch.cpp
 
-// The command that a command line names, with its arguments set; or null and a text to print: the help of --help, the
-// version of --version, and the program's help for an empty command line. UsageError for a word that is no command or
-// option; the message names the nearest one.
+// The command that a command line names, with its arguments set; or null, and the text to print for --help, --version
+// or an empty command line. UsageError for an unknown command or option; the message names the nearest one.
 struct Parsed {
     const Command* command = nullptr;
     std::string text;

@@ -90,7 +90,7 @@ class Progress {
     bool drawn_ = false;
 };
 
-// Of all files; 0 with standard input, whose size nothing tells.
+// The size of all files; 0 with standard input, whose size is unknown.
 int64_t bytes_of(const std::vector<std::string>& files) {
     int64_t bytes = 0;
     std::error_code ignored;  // a file that is missing is reported when it is opened
@@ -100,7 +100,7 @@ int64_t bytes_of(const std::vector<std::string>& files) {
     return bytes;
 }
 
-// The files that a pattern of the shell names, in the order of their names; a name that is a file's is no pattern.
+// The files that match a glob pattern, sorted by name. The name of an existing file is not a pattern.
 std::vector<std::string> matching(const std::string& word) {
     std::error_code ignored;
     if (word == data::kStandardInput || std::filesystem::exists(word, ignored)) return {word};
@@ -191,7 +191,7 @@ int tokenize(const TokenizeArguments& a, const Io& io) {
 
 namespace {
 
-// The texts of the records of JSONL, or of a compressed file, as `tokenize` reads them: as bytes.
+// The texts of JSONL records, or of a compressed file, read as by `tokenize`.
 std::vector<std::string> texts_of(const std::string& path, const std::string& format,
                                   const TrainTokenizerArguments& a) {
     std::vector<std::string> texts;
@@ -316,7 +316,7 @@ std::optional<int32_t> eod_of(const TokenFileArguments& a) {
     return found;
 }
 
-// Reads the whole row; ids must be in [0, vocab).
+// Reads all tokens of a file. DataError for an id outside [0, vocab).
 Content read_all(const std::string& file, const TokenFileArguments& a, int64_t vocab) {
     const auto source = open_file(file, a);
     const int64_t size = source->size();

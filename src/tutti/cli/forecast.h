@@ -1,5 +1,5 @@
-// cli/forecast.h: the question that `train --dry-run`, `rehearse`, `simulate` and `plan` share: which run, on how many
-// devices of which machine. Its options and their meaning are the same in all commands.
+// cli/forecast.h: the options of a run and of a machine, which mean the same in `train --dry-run`, `rehearse`,
+// `simulate` and `plan`.
 #pragma once
 
 #include <string>
@@ -37,8 +37,7 @@ std::string words_of(const RunArguments& a);
 // The run directory without --out: runs/<stem of CONFIG>.
 std::string run_directory_of(const RunArguments& a);
 
-// The cluster of --cluster and --set-cluster. UsageError without --cluster, and for a CPU, which has no data sheet
-// here.
+// The cluster of --cluster and --set-cluster. UsageError without --cluster, and for a CPU, which the catalog lacks.
 hardware::Cluster cluster_of(const std::string& cluster, const std::vector<std::string>& set_cluster);
 hardware::Cluster cluster_of(const ForecastArguments& a);
 

@@ -1,4 +1,4 @@
-// cli/generate.cpp: `tutti generate`: continues prompts with a model and prints the texts in their order while they are
+// cli/generate.cpp: `tutti generate`: continues prompts with a model, and prints the texts in order as they are
 // generated.
 #include "tutti/infer/generate.h"
 
@@ -47,19 +47,19 @@ std::vector<std::string> prompt_texts(const GenerateArguments& a) {
 struct Text {
     std::string prompt;  // "" when it came as ids
     Ids prompt_ids, tokens;
-    std::string text;                      // generated so far, without the end that is held back
+    std::string text;                      // generated so far, without the tail that is held back
     std::vector<float> log_probabilities;  // of the ids and tokens but the first; none: too long, or not asked for
     StopText stop;
     Utf8Stream stream;
     bool ended = false;
 
-    // Ends the text, to which the end that was held back is appended.
+    // Ends the text with the tail that was held back.
     void end(bool ids) {
         if (!std::exchange(ended, true) && !ids) text += stream.feed(stop.finish()) + stream.finish();
     }
 };
 
-// Writes texts in their order, each as soon as those before it have ended.
+// Writes texts in order: each as it is generated, once those before it have ended.
 class Output {
   public:
     Output(std::vector<Text>& texts, std::ostream* out) : texts_(texts), out_(out) {}
@@ -146,7 +146,7 @@ void generate_on(const GenerateArguments& arguments, const std::vector<std::stri
         for (const int32_t id : tokenizer->encode(prompt)) ids.push_back(id);
         texts.push_back({.prompt = prompt, .prompt_ids = std::move(ids), .stop = StopText(arguments.stop)});
     }
-    // The prompt passes the stream too, since the first token may complete its last character.
+    // The prompt is fed to the stream, too: the first token may complete its last character.
     for (Text& text : texts)
         if (!arguments.ids) text.prompt = text.stream.feed(text.prompt);
 

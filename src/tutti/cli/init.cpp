@@ -1,4 +1,4 @@
-// cli/init.cpp: `tutti init`: a directory with all that a first run needs, and with --demo that run.
+// cli/init.cpp: `tutti init`: writes a directory with all files of a first run; with --demo also trains it.
 #include <filesystem>
 #include <system_error>
 #include <vector>
@@ -84,7 +84,7 @@ class CreatedDirectories {
     std::vector<fs::path> created_;  // innermost first
 };
 
-// Writes `name` unless it is there with the same bytes.
+// Writes `name`, unless the file exists with the same content. UsageError for a file with other content.
 void put(const fs::path& directory, const char* name, std::string_view text) {
     const fs::path path = directory / name;
     if (!fs::exists(path)) return write_file("DIR", path.string(), std::string(text));
@@ -99,7 +99,7 @@ int init(const InitArguments& arguments, const Io& io) {
     const fs::path config = directory / "run.toml", text = directory / "text.txt", out = directory / "run",
                    tokenizer = directory / "tokenizer.json";
     check<UsageError>(!fs::exists(directory) || fs::is_directory(directory), "DIR ", directory.string(),
-                      " is there, and is no directory; give another name");
+                      " exists and is not a directory; give another name");
     const CreatedDirectories created(directory);
     put(directory, "run.toml", config_text(directory));
     put(directory, "text.txt", gospels());

@@ -141,9 +141,8 @@ std::string checkpoint_at(const std::string& path, checkpoint::FileSystem& files
     const checkpoint::Store store(files, place.directory, checkpoint::Access::read,
                                   [&](const std::string& message) { io.err << "tutti: warning: " << message << '\n'; });
     const auto stored = store.list();
-    check<DataError>(!stored.empty(), path,
-                     ": required a run or a checkpoint, and there is none; `tutti convert --from ",
-                     quoted_for_shell(path), " --to DIR` makes one of a model of Hugging Face");
+    check<DataError>(!stored.empty(), path, ": required a run or a checkpoint, found none; `tutti convert --from ",
+                     quoted_for_shell(path), " --to DIR` makes a checkpoint of a Hugging Face model");
     return stored.front().path;
 }
 

@@ -82,8 +82,8 @@ size_t length_of(unsigned char first) {
     return first >= 0xF0 && first <= 0xF4 ? 4 : 0;
 }
 
-// May `byte` stand at `index` (from 1) of a character beginning with `first`? (RFC 3629: no overlong forms, no
-// surrogates, at most U+10FFFF.)
+// Whether `byte` is legal at `index` >= 1 of a character that begins with `first` (RFC 3629: no overlong forms, no
+// surrogates, at most U+10FFFF).
 bool continues(unsigned char first, size_t index, unsigned char byte) {
     if (index == 1) {
         if (first == 0xE0) return byte >= 0xA0 && byte <= 0xBF;
@@ -96,7 +96,7 @@ bool continues(unsigned char first, size_t index, unsigned char byte) {
 
 bool is_control(unsigned char byte) { return (byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7F; }
 
-// U+0080 to U+009F: terminals take U+009B for the start of an escape sequence.
+// U+0080 to U+009F: terminals interpret U+009B as the start of an escape sequence.
 bool is_c1_control(std::string_view character) {
     return character.size() == 2 && static_cast<unsigned char>(character[0]) == 0xC2 &&
            static_cast<unsigned char>(character[1]) < 0xA0;

@@ -14,8 +14,7 @@
 
 namespace tutti::cli {
 
-// The output of a command. Results go to `out`. With --json, `out` gets one JSON document and `err` all text for
-// people.
+// The output of a command. Results go to `out`. With --json, `out` gets one JSON document, and all text goes to `err`.
 struct Io {
     std::ostream& out;
     std::ostream& err;
@@ -33,17 +32,18 @@ struct Io {
     void next(const std::vector<std::string>& commands) const;
 };
 
-// Two names of one regular file, or of one that is not there yet. A device or a pipe may be written twice.
+// Whether both paths name one regular file, which may not exist yet. False for devices and pipes: two options may write
+// to one.
 bool are_one_file(const std::string& a, const std::string& b);
 
-// DataError, as of write_file(), where that cannot succeed: before a command that takes its time.
+// DataError where write_file() would fail, to be thrown before a long computation.
 void check_place(const std::string& option, const std::string& path);
 
 // Writes the file that `option` names. A regular file appears complete or not at all. DataError with reason and option.
 void write_file(const std::string& option, const std::string& path, const std::string& text);
 
-// Converts a stream of bytes to text that a terminal can show. A model of bytes needs up to four tokens for a
-// character, and can generate bytes that are no character.
+// Converts a stream of bytes to text for a terminal. A byte-level model generates a character in up to four tokens, and
+// can generate bytes that are not UTF-8.
 class Utf8Stream {
   public:
     // Returns the complete characters so far; an incomplete one is held back. Bytes that are not UTF-8 become U+FFFD,

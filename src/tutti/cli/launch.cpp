@@ -1,5 +1,4 @@
-// cli/launch.cpp: `tutti launch` and `tutti agent`: what the launcher must know of a run, and the layout for the ranks
-// that are left.
+// cli/launch.cpp: `tutti launch` and `tutti agent`: describes a run to the launcher, and finds layouts for fewer ranks.
 #include <unistd.h>
 
 #include <algorithm>
@@ -57,7 +56,7 @@ planner::Request request_of(const LaunchArguments& a, const spec::RunSpec& run, 
     return {.run = run, .cluster = cluster_of(a.cluster, a.set_cluster), .gpus = ranks};
 }
 
-// By the planner: the fastest of all layouts that fit the device.
+// The planner's fastest layout that fits the device.
 std::optional<spec::RunSpec> planned(const LaunchArguments& a, const spec::RunSpec& run, int ranks) {
     try {
         return planner::make_plan(request_of(a, run, ranks), 1).finalists.chosen.front().run;
@@ -66,8 +65,8 @@ std::optional<spec::RunSpec> planned(const LaunchArguments& a, const spec::RunSp
     }
 }
 
-// Without times of the device: the model parallelism of the config, with fewer replicas, and the largest micro batch up
-// to the config's that divides the batch among them.
+// Without --cluster: the model parallelism of the config with fewer replicas, and the largest micro batch up to the
+// config's with which they divide the global batch.
 std::optional<spec::RunSpec> with_fewer_replicas(const spec::RunSpec& run, int ranks) {
     spec::RunSpec fewer = run;
     fewer.parallel.dp_shard = -1;
@@ -81,7 +80,7 @@ std::optional<spec::RunSpec> with_fewer_replicas(const spec::RunSpec& run, int r
     return std::nullopt;
 }
 
-// The run on so many ranks, each stage in a layout of its own.
+// The run on `ranks` ranks; each stage has its own layout.
 std::optional<spec::RunSpec> on_fewer(const LaunchArguments& a, const spec::RunSpec& run, int ranks) {
     std::vector<spec::RunSpec> stages = spec::stages_of(run);
     for (spec::RunSpec& stage : stages) {
@@ -181,7 +180,7 @@ int launch(const LaunchArguments& given, const Io& io) {
         spec::RunSpec whole = config;
         spec::validate(whole, a.ranks);
     }
-    if (!a.cluster.empty())  // what cannot be planned is reported before anything starts
+    if (!a.cluster.empty())  // reports what cannot be planned before anything starts
         for (const spec::RunSpec& stage : spec::stages_of(config))
             planner::check_request(request_of(a, stage, a.ranks));
     launch::LaunchedRun run{.out = a.out.empty() ? run_directory_of(a) : a.out};
@@ -206,9 +205,10 @@ int launch(const LaunchArguments& given, const Io& io) {
 }
 
 int agent(const Io&) {
-    check<UsageError>(isatty(STDIN_FILENO) == 0,
-                      "`tutti agent` is started by `tutti launch`, and speaks no language of people");
-    // Nothing else may write where the frames go.
+    check<UsageError>(
+        isatty(STDIN_FILENO) == 0,
+        "`tutti agent` reads frames of `tutti launch` on standard input, which is a terminal; run `tutti launch`");
+    // Frames have a descriptor of their own; other output goes to standard error.
     const int out = dup(STDOUT_FILENO);
     dup2(STDERR_FILENO, STDOUT_FILENO);
     const auto bye = launch::serve(launch::Link(launch::Descriptor(dup(STDIN_FILENO)), launch::Descriptor(out)));
@@ -246,14 +246,14 @@ Command launch_command(LaunchArguments& a, const Io& io) {
         "launch", "train with processes on one host or several, and go on when some die", a, io, launch,
         joined_options({options, of_hosts, beside({"--cluster"}, {set_cluster_option(a.set_cluster)}), of_waits,
                         rank_options(a), force}),
-        "One agent a host, over ssh, starts the ranks. When a rank dies, all of its generation end, and new\n"
-        "processes go on from the newest checkpoint on the hosts that are left, with the same global batch\n"
-        "(--min-ranks), or from a newer copy in memory (checkpoint.memory_every); hosts that come back are\n"
-        "used again after a checkpoint. Lines of other ranks than 0 begin with [host rank]. Ctrl-C, SIGTERM\n"
-        "and the other signals of `tutti train` stop all ranks (75).\n"
-        "Where srun or pods start it, one process a host, the first is the launcher and the others are the\n"
-        "agents of their hosts, without ssh.\n"
-        "Codes 2, 3 and 70 of a rank end the run, as a new start would fail in the same way.\n\n"
+        "Starts an agent on each host over ssh, and the agents start the ranks. When a rank dies, all ranks\n"
+        "are stopped, and new processes continue on the remaining hosts (--min-ranks), with the same global\n"
+        "batch, from the newest checkpoint, or from a newer copy in memory (checkpoint.memory_every). Hosts\n"
+        "that come back are used again after a checkpoint. Output lines of ranks above 0 begin with [host\n"
+        "rank]. Ctrl-C, SIGTERM and the other signals of `tutti train` stop all ranks (exit code 75).\n"
+        "Started by srun or Kubernetes, with one process on each host, the first process is the launcher and\n"
+        "the others are agents; ssh is not used.\n"
+        "Exit codes 2, 3 and 70 of a rank end the run: a restart would fail in the same way.\n\n"
         "Examples:\n"
         "  tutti launch -n 8 config.toml\n"
         "  tutti launch --hosts hosts --min-ranks 8 config.toml --out /shared/runs/a\n"

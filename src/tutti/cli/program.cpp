@@ -97,10 +97,10 @@ Command train_command(TrainArguments& a, const Io& io) {
 
 Command init_command(InitArguments& a, const Io& io) {
     const Options options = {
-        {"DIR", "", "first-run", "directory to fill; made if it is missing", &a.directory, kPath},
+        {"DIR", "", "first-run", "directory for the files; created if it is missing", &a.directory, kPath},
         {"--demo", "", "", "also train, at most a minute on two cores, and print a sample", &a.demo}};
     return command_of("init", "write a first config, a text and its tokenizer", a, io, init, options,
-                      "Files that are there already are kept; a file with other content is an error.\n"
+                      "Existing files are kept; one with other content is an error.\n"
                       "A second `tutti init --demo` continues the run, or prints a sample of the finished one.\n\n"
                       "Examples:\n"
                       "  tutti init --demo\n"
@@ -198,13 +198,13 @@ Command watch_command(WatchArguments& a, const Io& io) {
          &a.listen}};
     return command_of(
         "watch", "show runs while they go on: state, time left, checkpoint, loss", a, io, watch, options,
-        "A process of its own, which reads the files of the runs and writes nothing. On a terminal the text\n"
-        "is drawn anew each second; into a pipe each step is a line. Ends with the last run, or by Ctrl-C.\n\n"
-        "--http prints the URL of a page with the cards of `tutti report`, which follows the runs, several\n"
-        "over each other if chosen, and goes on after their end. From elsewhere: ssh -L 6007:127.0.0.1:6007\n"
-        "HOST and --listen 6007. Other users of this machine can read the page too. --listen 0.0.0.0:6007\n"
-        "opens it to the network, unencrypted: losses, config, host names. It then requires a token, in the\n"
-        "URL or in the Authorization header of Prometheus.\n\n"
+        "Reads the files of the runs and writes nothing. A terminal is redrawn each second; a pipe gets a\n"
+        "line for each step. Ends with the last run, or by Ctrl-C.\n\n"
+        "--http prints the URL of a page with the cards of `tutti report`, which is updated during the runs\n"
+        "and stays available after them; chosen runs share their charts. From another machine: ssh -L\n"
+        "6007:127.0.0.1:6007 HOST and --listen 6007. Other users of this machine can read the page, too.\n"
+        "--listen 0.0.0.0:6007 opens it to the network, unencrypted: losses, config, host names. It then\n"
+        "requires a token, in the URL or in the Authorization header of Prometheus.\n\n"
         "Examples:\n  tutti watch runs/bible\n  tutti watch runs/*\n  tutti watch runs/* --http\n"
         "  tutti watch runs/bible --once --json");
 }
@@ -283,7 +283,7 @@ Command program(Arguments& all, const Io& io) {
             train_command(all.train, io),
             launch_command(all.launch, io),
             alone("agent", "serve `tutti launch` on a host, which starts this command itself", agent,
-                  "Speaks frames on standard input and output; ends its ranks when they close."),
+                  "Reads and writes frames on standard input and output; stops its ranks when these close."),
             rehearse_command(all.rehearse, io),
             verify_command(all.verify, io),
             generate_command(all.generate, io),

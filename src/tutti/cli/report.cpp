@@ -85,7 +85,7 @@ int report_flight(const std::string& directory, const Io& io) {
     return 0;
 }
 
-// A page or a table replaces no file that a run has written and reads again.
+// UsageError where an output has the name of a file that a run writes and reads.
 void require_own_name(const std::string& option, const std::string& path, const std::vector<std::string>& run_dirs) {
     namespace fs = std::filesystem;
     const fs::path parent = fs::path(path).parent_path();

@@ -30,9 +30,9 @@ StopSignals::StopSignals(std::function<void(int signal)> notice, std::function<v
 
 StopSignals::~StopSignals() {
     ending_ = true;
-    pthread_kill(thread_.native_handle(), SIGUSR1);  // to this thread only: wakes it
+    pthread_kill(thread_.native_handle(), SIGUSR1);  // wakes the thread
     thread_.join();
-    // Signals that arrived after the run ended must not kill the process.
+    // Discards signals that arrived after the end of the run, which would kill the process once unblocked.
     const timespec no_pause{};
     while (sigtimedwait(&waited_, nullptr, &no_pause) > 0) {
     }

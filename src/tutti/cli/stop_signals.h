@@ -1,6 +1,6 @@
-// cli/stop_signals.h: requests to stop, as a flag to poll: SIGINT, SIGTERM, SIGHUP, the signals that schedulers send
-// before a time limit (SIGUSR1, SIGUSR2 of LSF and SGE, SIGXCPU), and a closed pipe at standard output. The signals are
-// blocked and one thread waits for them, so there is no handler and no global state. SIGHUP stays ignored under nohup.
+// cli/stop_signals.h: stop requests as a flag to poll: SIGINT, SIGTERM, SIGHUP, the signals that schedulers send before
+// a time limit (SIGUSR1, SIGUSR2 of LSF and SGE, SIGXCPU), and a closed pipe at standard output. The signals are
+// blocked and one thread waits for them: there is no handler and no global state. SIGHUP stays ignored under nohup.
 #pragma once
 
 #include <atomic>
@@ -12,11 +12,10 @@ namespace tutti::cli {
 
 class StopSignals {
   public:
-    // Must be made before other threads start, which inherit the mask. The waiting thread calls `notice(signal)` once,
-    // at the first signal. A second SIGINT ends the process at once, as if it had not been caught. SIGINT counts even
-    // where a shell had ignored it for a background job: a stop loses nothing.
-    // A pipe without a reader counts as SIGPIPE, which is ignored meanwhile and from then on.
-    // `later` is called on the same thread 0.3 s after the first signal, if the object still lives.
+    // Construct before other threads start, which inherit the mask. The waiting thread calls `notice(signal)` at the
+    // first signal, and `later` 0.3 s after it, if the object still lives. A second SIGINT kills the process. SIGINT is
+    // not ignored in background jobs of a shell, since a stop loses nothing.
+    // A pipe without a reader counts as SIGPIPE, which stays ignored then.
     explicit StopSignals(std::function<void(int signal)> notice, std::function<void()> later = {});
     ~StopSignals();  // restores the mask
     StopSignals(const StopSignals&) = delete;

@@ -1,4 +1,4 @@
-// cli/text_model.h: a stored model that makes texts, as `tutti generate` and `tutti chat` load it.
+// cli/text_model.h: a stored model that generates text, its tokenizer and its sampling options.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@
 
 namespace tutti::cli {
 
-// CKPT, then `own`, then the options of these arguments.
+// CKPT, then the command's own options, then those of the model and of sampling.
 Options model_options(TextModelArguments& arguments, const Options& own);
 
 // "1,2,3"; UsageError names the option.
@@ -26,8 +26,8 @@ struct TextModel {
     std::unique_ptr<const text::Tokenizer> tokenizer;  // null: not needed
     infer::SamplingOptions sampling;
 };
-// Collective over the ranks of the world. `longest`: tokens of the longest text. UsageError when the model has no
-// tokenizer; `without_tokenizer` says what to do then.
+// Collective over the ranks of the world. `longest`: tokens of the longest text. UsageError when a tokenizer is needed
+// and the model has none; `without_tokenizer` is appended to its message.
 TextModel load_text_model(const TextModelArguments& arguments, int64_t longest, bool needs_tokenizer,
                           const std::string& without_tokenizer, comm::World& world, const LocalRank& local,
                           const checkpoint::Warn& warn);

@@ -1,5 +1,5 @@
-// cli/train.cpp: `tutti train`: reads and checks the config, stops the run after a step when a signal arrives, and
-// reports the result.
+// cli/train.cpp: `tutti train`: reads the config, stops the run after a step when a signal arrives, and reports the
+// result.
 #include <unistd.h>
 
 #include <chrono>
@@ -26,7 +26,7 @@ namespace {
 
 using exit_codes::kPreempted;
 
-// The trainer reports a missing path; a word without a slash is more likely a misspelt keyword.
+// A word without a slash is more likely a misspelt keyword than a path, whose absence the trainer reports.
 void check_resume(const std::string& resume) {
     const std::vector<std::string> words = {"auto", "never", "strict"};
     if (std::find(words.begin(), words.end(), resume) != words.end()) return;
@@ -62,18 +62,18 @@ Json describe(const train::TrainOptions& options, const train::TrainOutcome& out
     return document;
 }
 
-// Before the first step there is nothing to save. Waits and encoding end by themselves (comm/stop.h); a rank in the
-// middle of a computation, or inside MPI_Init, is ended here.
+// Ends the process before the first step, when there is nothing to save: waits and encoding end by comm/stop.h, but not
+// a rank that computes or is inside MPI_Init.
 void leave(comm::Stop& stop, const Io& io) {
     stop.tell();
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the other ranks hear of it
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // until the other ranks have received the reason
     io.err << concat("\ntutti: ", stop.reason(), "\n") << std::flush;
     _exit(kPreempted);
 }
 
-// Launchers and schedulers start what has died again; a person at a terminal decides each time.
+// Whether a launcher or scheduler restarts the process when it fails, so that failed starts must be counted.
 bool is_in_a_job(const comm::Launch& launch) {
-    if (launch.launcher == comm::Launcher::tutti) return false;  // which counts by itself
+    if (launch.launcher == comm::Launcher::tutti) return false;  // `tutti launch` counts them
     const comm::Environment environment = comm::process_environment();
     bool in_a_job = launch.launcher != comm::Launcher::none;
     for (const char* name : {"SLURM_JOB_ID", "KUBERNETES_SERVICE_HOST", "PBS_JOBID", "LSB_JOBID"})
@@ -107,30 +107,29 @@ int train(const TrainArguments& arguments, const Io& io) {
     options.counts_starts = is_in_a_job(options.launch);
     comm::Stop stop;
     options.stop = &stop;
-    // A later generation may continue from a state that is in the memory of hosts alone, and ends with the launcher.
+    // A later generation may continue from a state that is in memory only, and is lost when the launcher ends.
     if (options.launch.generation > 1 && comm::tcp::copy_places(comm::process_environment())) stop.set_has_to_save();
-    const auto tell_of_save = [&](int signal) {
-        if (options.launch.launcher == comm::Launcher::tutti) return;  // which has said so, once for all ranks
-        // One write, so that it does not mix with the lines of the trainer.
+    const auto announce_save = [&](int signal) {
+        if (options.launch.launcher == comm::Launcher::tutti) return;  // `tutti launch` prints it once for all ranks
+        // One write, so that the message does not mix with lines of the trainer.
         io.err << concat("\ntutti: ", name_of_signal(signal),
                          ": finishing this step and saving a checkpoint; Ctrl-C again stops at once\n")
                << std::flush;
     };
-    bool told = false;
+    bool announced = false;
     const StopSignals signals(
         [&](int signal) {
             stop.request(name_of_signal(signal));
-            told = stop.has_to_save();
-            if (told) tell_of_save(signal);
+            announced = stop.has_to_save();
+            if (announced) announce_save(signal);
         },
         [&] {
             if (!stop.has_to_save()) leave(stop, io);
-            if (!told) tell_of_save(signals.signal());
+            if (!announced) announce_save(signals.signal());
         });
     options.stop_requested = [&signals] { return signals.requested(); };
 
-    // The decision to stop is that of all ranks, and so is its code: a launcher that sees one rank with 0 takes the job
-    // for done, or that rank for one that is not to come back.
+    // All ranks stop together and exit with the same code: launchers take a job with a rank that exits with 0 for done.
     const auto exit_code = [](const train::TrainOutcome& outcome) { return outcome.preempted ? kPreempted : 0; };
     options.report = [&](const train::TrainOutcome& outcome) {
         if (outcome.preempted && options.launch.launcher == comm::Launcher::tutti)

@@ -1,4 +1,4 @@
-// cli/watch.cpp: `tutti watch`: runs while they go on, read from their directories (report/watched_run.h).
+// cli/watch.cpp: `tutti watch`: shows running runs from the files of their directories (report/watched_run.h).
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -29,7 +29,7 @@ namespace {
 using report::WatchedRun;
 
 struct Screen {
-    size_t columns = 100, rows = 1000;  // of what is no terminal
+    size_t columns = 100, rows = 1000;  // of a file or pipe
 };
 
 Screen terminal_size() {
@@ -43,7 +43,7 @@ bool goes_on(const WatchedRun& run) {
     return run.state() == waiting || run.state() == running || run.state() == silent;
 }
 
-// Of a file or directory, in seconds of some clock; 0: it is not there.
+// The modification time of a file or directory in seconds; 0: it does not exist.
 double changed_at(const std::string& path) {
     std::error_code missing;
     const auto time = std::filesystem::last_write_time(path, missing);
@@ -74,7 +74,7 @@ Json describe(const WatchedRun& run) {
     return document;
 }
 
-// The first characters, which take `columns` of them.
+// The first `columns` characters.
 std::string left_part(const std::string& line, size_t columns) {
     size_t at = 0;
     for (size_t width = 0; at < line.size(); ++at)
@@ -82,8 +82,8 @@ std::string left_part(const std::string& line, size_t columns) {
     return line.substr(0, at);
 }
 
-// Over the picture before, whose longer lines leave nothing behind. What the screen has no room for is left out: longer
-// lines would wrap and more lines scroll, and the next picture would begin elsewhere.
+// The picture with escape sequences that overwrite the previous one. Lines and columns beyond the screen are cut: if
+// they wrapped or scrolled, the next picture would begin at another place.
 std::string drawn_anew(const std::string& picture, const Screen& screen, bool first) {
     std::string text = first ? "\033[2J\033[H" : "\033[H";
     const size_t lines = to_size(std::count(picture.begin(), picture.end(), '\n'));
@@ -98,7 +98,7 @@ std::string drawn_anew(const std::string& picture, const Screen& screen, bool fi
     return text + "\033[J";
 }
 
-// On the terminal, until all runs have ended.
+// Prints the runs each second until all have ended.
 void show(const std::vector<WatchedRun>& runs, const std::function<std::vector<report::LoggedStep>(size_t)>& update,
           bool redraws, bool once, const std::atomic<bool>& asked, const Io& io) {
     for (bool first = true;; first = false) {
@@ -138,7 +138,7 @@ int watch(const WatchArguments& arguments, const Io& io) {
         report::check_holds_run(path);
     }
     flights.resize(runs.size(), 0);
-    // What is new of a run: the lines of its log.
+    // Reads a run's files; returns the new lines of its log.
     const auto update = [&](size_t i) {
         const double changed = changed_at(runs[i].path() + "/flight");
         if (std::exchange(flights[i], changed) != changed) runs[i].set_flight(flight_summary(runs[i].path()));

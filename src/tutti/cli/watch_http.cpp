@@ -18,10 +18,10 @@ namespace {
 using report::Card, report::LiveView, report::WatchedRun;
 using namespace std::chrono_literals;
 
-// With a reader, a log of 100,000 lines that grows at each reading takes 6 ms of a core each time: drawing, for most.
+// With one client, reading and drawing a growing log of 100,000 lines takes 6 ms of a core each time, mostly drawing.
 constexpr auto kBetweenReads = 1000ms;
 
-// The cards of each view that a reader has, made once after each reading of the runs.
+// The cards of each view that a client has open, drawn once after each reading of the runs.
 class Site {
   public:
     explicit Site(const std::vector<WatchedRun>& runs) : runs_(runs) {}
@@ -43,14 +43,14 @@ class Site {
 
 class Cards final : public http::Stream {
   public:
-    // `have`: the id of the cards that the reader has.
+    // `have`: the id of the cards that the client has.
     Cards(Site& site, LiveView view, const std::string& have) : site_(site), view_(std::move(view)) {
         const std::vector<Card>& cards = site_.cards(view_);
         if (have == report::live_id(cards)) report::live_event(cards, sent_);
     }
     std::string next() override {
         std::string event = report::live_event(site_.cards(view_), sent_);
-        if (event.empty() && first_) event = ": nothing new\n\n";  // so that the reader knows that it is connected
+        if (event.empty() && first_) event = ": nothing new\n\n";  // tells the client that it is connected
         first_ = false;
         return event;
     }
@@ -76,13 +76,14 @@ http::Server::Answer answer(const http::Request& request, const http::Access& ac
                               .fields = {}};
     }
     if (request.path != "/" && request.path != "/events")
-        return http::Response{.status = 404, .body = "there is /, /events and /metrics\n", .fields = {}};
+        return http::Response{
+            .status = 404, .body = "not found; the paths are /, /events and /metrics\n", .fields = {}};
     try {
         LiveView view = report::live_view(request.query, site.runs().size());
         if (request.path == "/")
             return http::Response{
                 .type = "text/html; charset=utf-8", .body = report::live_page(site.runs(), view), .fields = {}};
-        const std::string last = request.field("last-event-id");  // of a reader that connects again by itself
+        const std::string last = request.field("last-event-id");  // sent by a client that reconnects
         return std::make_unique<Cards>(site, std::move(view), last.empty() ? request.parameter("have") : last);
     } catch (const UsageError& error) {
         return http::Response{.status = 400, .body = concat(error.what(), "\n"), .fields = {}};
@@ -104,7 +105,7 @@ std::string serve_runs(const std::string& listen, std::vector<WatchedRun>& runs,
     const std::string url = concat("http://", shown.text(), "/", alone ? "" : "?token=" + token);
     update();
     io.text() << "watching " << counted(std::ssize(runs), "run") << " at " << url
-              << "\n(Ctrl-C ends it; /metrics is for Prometheus)\n";
+              << "\n(Ctrl-C stops the server; /metrics is for Prometheus)\n";
     if (!alone)
         io.text() << "The page is open to every machine that reaches this address and has the token; nothing is "
                      "encrypted.\nPrometheus: authorization: {credentials: "

@@ -12,8 +12,8 @@
 
 namespace tutti::cli {
 
-// Serves until `asked`. `update` reads what is new of the runs. `listen`: as http::parse_address has it, "": a free
-// port of this machine alone. Returns the URL. UsageError where the address cannot be had.
+// Serves until `asked` is set. `update` reads the runs' files. `listen`: an address of http::parse_address; "": a free
+// loopback port. Returns the URL. UsageError when the address cannot be bound.
 std::string serve_runs(const std::string& listen, std::vector<report::WatchedRun>& runs,
                        const std::function<void()>& update, const std::atomic<bool>& asked, const Io& io);
 
