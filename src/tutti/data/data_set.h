@@ -1,4 +1,4 @@
-// data/data_set.h: the training and validation tokens of a run, opened and checked before anything is allocated.
+// data/data_set.h: opens and checks the training and validation tokens of a run.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ class TokenView {
     // Indices in `ids`, the tokens [begin, begin + ids.size()), at which documents begin: ascending, without index 0.
     std::vector<int64_t> document_begins(int64_t begin, std::span<const int32_t> ids) const;
 
-    // All of them in the view, from token 0 on.
+    // Of all documents of the view, the first at token 0.
     std::vector<int64_t> document_begins() const;
 
     // out[i] = 0 when token begin + i is input only, never a target.
@@ -87,7 +87,7 @@ struct DataSet {
     TokenSet train;
     std::optional<TokenSet> valid;
     std::shared_ptr<const text::Tokenizer> tokenizer;  // of data.tokenizer
-    std::vector<std::string> warnings;                 // what the run should say of its data
+    std::vector<std::string> warnings;                 // about the data, to be printed once
     std::string description() const;
 };
 

@@ -1,6 +1,5 @@
-// data/encode_files.cpp: a Cutter divides the files into numbered jobs, threads encode them, and each thread delivers
-// its piece when all earlier ones are delivered. A thread holds at most one piece and the Cutter a few more, so memory
-// does not grow with the files, only with the longest record.
+// data/encode_files.cpp: a Cutter divides the files into numbered jobs; threads encode them and deliver their pieces in
+// order. A thread holds at most one piece and the Cutter a few more: memory grows with the longest record only.
 #include "tutti/data/encode_files.h"
 
 #include <algorithm>
@@ -21,7 +20,7 @@ namespace tutti::data {
 
 namespace {
 
-constexpr size_t kPieceBytes = 256 << 10;  // small enough for an even division, large enough to amortise the hand-over
+constexpr size_t kPieceBytes = 256 << 10;  // small enough for an even division, large enough to amortise the locks
 
 // A cut looks at most at one character behind it, and at a run of spaces that ends in what it sees.
 constexpr size_t kSeenBehindCut = 64;
@@ -39,7 +38,7 @@ class Cutter {
   public:
     Cutter(const text::Tokenizer& tokenizer, const std::vector<std::string>& paths, const FileEncoding& options)
         : tokenizer_(tokenizer), options_(options), paths_(paths) {
-        // A file that is missing is found before hours are spent on those before it.
+        // Reports a missing file before the first one is encoded.
         for (const std::string& path : paths)
             if (path != kStandardInput) open_text_stream(path);
         check<UsageError>(std::count(paths.begin(), paths.end(), kStandardInput) <= 1,
@@ -79,7 +78,7 @@ class Cutter {
     }
     std::string_view rest() const { return std::string_view(buffer_).substr(at_); }
 
-    // Doubles what is in the buffer, so that a search that begins again takes linear time. False at the end.
+    // Doubles the buffer, so that repeated searches take linear time. False at the end.
     bool read_more() {
         buffer_.erase(0, at_);
         at_ = 0;
@@ -218,8 +217,8 @@ class PieceEncoder {
     }
 
   private:
-    // The tokens of the record that begins at `begin` do not count as targets as far as they stand for the prompt. A
-    // token that reaches from the prompt into the completion does.
+    // Masks the prompt's tokens in the record that begins at `begin`. A token that spans prompt and completion is a
+    // target.
     void mask_prompt(EncodedPiece& piece, int64_t begin, const std::string& prompt) {
         prompt_ids_.clear();
         encoder_->encode(prompt, prompt_ids_);
@@ -243,7 +242,7 @@ class PieceEncoder {
     std::vector<int32_t> prefix_, suffix_;
 };
 
-// Hands out jobs and takes their results in the same order.
+// Hands out jobs, and delivers their results in the same order.
 class OrderedWork {
   public:
     OrderedWork(Cutter& cutter, const std::function<void(EncodedPiece&&)>& sink) : cutter_(cutter), sink_(sink) {}
@@ -276,7 +275,7 @@ class OrderedWork {
     }
 
   private:
-    // False when this or an earlier piece failed.
+    // Waits for all earlier pieces. False when this or an earlier piece failed.
     bool deliver(int64_t ticket, EncodedPiece&& piece, std::exception_ptr failure) {
         std::unique_lock lock(taking_);
         turn_.wait(lock, [&] { return taken_ == ticket || failure_; });

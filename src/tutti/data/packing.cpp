@@ -10,7 +10,7 @@ namespace tutti::data {
 
 namespace {
 
-// The room that is left in each window, as a tree of maxima: the first window with enough room in O(log windows).
+// The free room of each window, as a tree of maxima: finds the first window with enough room in O(log windows).
 class Rooms {
   public:
     Rooms(size_t windows, int32_t room) : leaves_(std::bit_ceil(std::max<size_t>(windows, 1))), most_(2 * leaves_) {

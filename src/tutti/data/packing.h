@@ -1,4 +1,4 @@
-// data/packing.h: windows that hold whole records: which tokens of a row of records each window has.
+// data/packing.h: packs whole records into windows (first fit).
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// data/text_stream.cpp: stored bytes, then the three ways to make a text of them. The only file that includes zlib's
-// and Zstandard's headers.
+// data/text_stream.cpp: stored bytes, then a stream for each compression. The only file that includes zlib and
+// Zstandard.
 #include "tutti/data/text_stream.h"
 
 #include <unistd.h>
@@ -39,7 +39,7 @@ class Stored {
     Stored(const Stored&) = delete;
     Stored& operator=(const Stored&) = delete;
 
-    // Bytes that were read and not yet taken: never empty before the end.
+    // Bytes that were read and not taken yet; empty at the end only.
     std::string_view rest() {
         if (at_ == filled_ && !ended_) fill();
         return {block_.data() + at_, filled_ - at_};
@@ -58,7 +58,7 @@ class Stored {
     std::string place() const { return concat(name_, ": byte ", offset(), ": "); }
 
   private:
-    // Reads behind what is there; over it where all of it was taken.
+    // Reads more bytes behind those in the block; at its start when all were taken.
     void fill() {
         if (at_ == filled_) at_ = filled_ = 0;
         const ssize_t got =
@@ -181,7 +181,7 @@ class ZstandardStream final : public TextStream {
 }  // namespace
 
 std::string_view compression_of(std::string_view beginning) {
-    // A frame that decompressors skip, with which parallel and seekable compression begins.
+    // A skippable frame, with which pzstd and the seekable format begin.
     const bool skippable =
         beginning.size() >= 4 && (beginning[0] & 0xf0) == 0x50 && beginning.substr(1, 3) == "\x2a\x4d\x18";
     if (skippable) return kCompressions[1].name;

@@ -1,5 +1,5 @@
-// data/text_stream.h: the bytes of a text, read once from its beginning to its end: of a file, of one that gzip or
-// Zstandard has compressed, or of standard input. Memory does not grow with the text.
+// data/text_stream.h: a text as a stream of bytes: from a file, plain or compressed by gzip or Zstandard, or from
+// standard input. Memory does not grow with the text.
 #pragma once
 
 #include <cstddef>
@@ -29,8 +29,8 @@ std::unique_ptr<TextStream> open_text_stream(const std::string& path);
 // "gzip", "Zstandard" or "": the compression of data that begins with these bytes.
 std::string_view compression_of(std::string_view beginning);
 
-// The text behind the byte order mark that editors of Windows write before UTF-8. The mark is no part of the text
-// (Unicode 16.0, section 23.8), so no reader of texts makes a token of it; Python's utf-8-sig does the same.
+// The text without a leading byte order mark, which Windows editors write. The mark is not part of the text
+// (Unicode 16.0, section 23.8) and must not become a token; Python's utf-8-sig does the same.
 std::string_view without_byte_order_mark(std::string_view text);
 
 // "a.jsonl" of "a.jsonl.zst": the name without the ending of a compression.

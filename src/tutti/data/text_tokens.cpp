@@ -33,10 +33,10 @@ constexpr const char* kAdvice =
 
 std::string digest_of_file(const std::string& path) { return to_hex(text::digest_of(MappedFile(path).text())); }
 
-// A directory that is removed at the end of the scope unless it has been renamed, and by the next start after a kill.
+// A directory that is removed at the end of the scope unless it has been renamed; after a kill, by the next run.
 struct Temporary {
     explicit Temporary(std::string name) : path(std::move(name)) {
-        for (int attempt = 0; lock < 0 && attempt < 20; ++attempt) {  // an empty one may be taken for a left-over
+        for (int attempt = 0; lock < 0 && attempt < 20; ++attempt) {  // another run may remove it before it is locked
             std::error_code error;
             fs::create_directory(path, error);
             check<UsageError>(!error, path, ": cannot be made (", error.message(), "): ", kAdvice);
@@ -94,7 +94,7 @@ void verify(const std::string& directory) {
 }  // namespace
 
 std::string cached_tokens(const std::string& directory, const MakeTokens& make) {
-    // Of this text: also what was made of an earlier content or for another tokenizer.
+    // Leftovers for this text, also those of an earlier content or of another tokenizer.
     remove_unfinished(directory.substr(0, directory.rfind('.', directory.rfind('.') - 1)));
     std::error_code unreadable;  // writing reports the reason better
     if (!fs::exists(directory, unreadable)) make_directory(directory, make);
@@ -155,7 +155,7 @@ std::vector<std::string> write_ids(const MappedFile& file, const std::string& pr
     return writer.finish();
 }
 
-// Ids in memory: of a dry run, which writes no file, and of records that are encoded in a second.
+// Ids in memory: of a dry run, which writes no files, and of small sets of records.
 class TokensInMemory final : public TokenSource {
   public:
     // Ids are below `bound`; `name` is the file that messages show.
@@ -237,7 +237,7 @@ int64_t vocab_of(const text::Tokenizer& tokenizer, const RecordOptions& options)
     return std::max<int64_t>(tokenizer.vocab(), options.eod.value_or(-1) + 1);
 }
 
-// Records, whose ids are those of `ids`: files beside the records, or memory.
+// JSONL records, whose ids are in `ids`: token files beside the records, or memory.
 class Records final : public TokenSource {
   public:
     Records(const std::vector<std::string>& paths, int64_t vocab, std::shared_ptr<const TokenSource> ids)

@@ -1,5 +1,5 @@
-// data/text_tokens.h: text and JSONL files as token sources. A tokenizer encodes them when they are opened, into memory
-// or once for all runs into token files beside the text, TEXT.<16 hex digits>.tokens.
+// data/text_tokens.h: text and JSONL files as token sources. They are encoded when opened: into memory, or once for all
+// runs into token files beside the text, TEXT.<16 hex digits>.tokens.
 #pragma once
 
 #include <cstdint>
@@ -59,8 +59,8 @@ std::shared_ptr<const TokenSource> open_records(const std::vector<std::string>& 
 // Writes PREFIX.bin and the files that belong to it, and returns the paths.
 using MakeTokens = std::function<std::vector<std::string>(const std::string& prefix)>;
 
-// The path of tokens.bin in `directory`. A missing directory is made under another name and renamed once all files are
-// synced: a kill leaves no partial directory, and of two runs that make it at once either may win. The files of an
+// The path of tokens.bin in `directory`. A missing directory is created under a temporary name and renamed once all
+// files are synced: a killed process leaves no partial directory, and two runs may create it at once. The files of an
 // existing directory are compared with their digests: DataError names the directory to remove when a byte has changed.
 // UsageError when the folder cannot be written.
 std::string cached_tokens(const std::string& directory, const MakeTokens& make);

@@ -109,7 +109,7 @@ Layout checked_nanogpt(const MappedFile& file) {
     return kNanoGpt;
 }
 
-// Files named by mistake, which would read as noise.
+// Known files that are not token files.
 std::optional<std::string> foreign_kind(const MappedFile& file) {
     if (begins_with(file, kMegatronMagic)) return "the .idx of a Megatron dataset: name the .bin or the prefix of both";
     if (begins_with(file, "PK\x03\x04")) return "a zip archive (PyTorch weights are)";

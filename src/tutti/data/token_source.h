@@ -1,5 +1,5 @@
-// data/token_source.h: a long row of token ids from any kind of file, with its documents and its loss mask as far as
-// the files have them. open_tokens() lists the formats.
+// data/token_source.h: a row of token ids from files of any format, with document boundaries and a loss mask where the
+// files have them. open_tokens() lists the formats.
 #pragma once
 
 #include <algorithm>
@@ -21,16 +21,16 @@ class TokenSource {
 
     virtual int64_t size() const = 0;  // tokens
 
-    // Tokens [begin, begin + out.size()). Ids are delivered as they are stored; one above 2^31 - 1 becomes negative.
+    // Reads tokens [begin, begin + out.size()). Ids are returned as stored; one above 2^31 - 1 becomes negative.
     virtual void read(int64_t begin, std::span<int32_t> out) const = 0;
 
-    // Ids are below this bound whatever the content, by the width of a stored id: 256, 65536 or 2^32.
+    // A bound on ids that follows from the width of a stored id alone: 256, 65536 or 2^32.
     virtual int64_t vocab_bound() const = 0;
 
-    // (begin, end, begins): appends the tokens in (begin, end) that begin a document, as far as the files tell:
-    // beginnings of files, the document index of Megatron, the records of JSONL.
+    // (begin, end, begins): appends the tokens in (begin, end) at which a document begins according to the files: the
+    // first token of a file, Megatron's document index, records of JSONL.
     virtual void document_begins(int64_t, int64_t, std::vector<int64_t>&) const {}
-    // True when document_begins() finds every document; else end-of-document tokens end documents as well.
+    // Whether document_begins() finds every document; else end-of-document tokens end documents, too.
     virtual bool knows_documents() const { return false; }
 
     // out[i] = 1 when token begin + i is a target, 0 when it is input only (a prompt).
@@ -82,7 +82,7 @@ void visit_sample(const TokenSource& source, int64_t begin, int64_t end,
                   const std::function<void(int64_t, std::span<const int32_t>)>& visit);
 
 // XXH3 of the number of tokens and of the sample of visit_sample(): equal for equal tokens, whatever the names,
-// division and format of the files. A change outside the sample of a large set is not seen.
+// division and format of the files. A change outside the sample of a large set is not detected.
 uint64_t fingerprint(const TokenSource& source, int64_t begin, int64_t end);
 
 }  // namespace tutti::data

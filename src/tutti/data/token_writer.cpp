@@ -1,4 +1,4 @@
-// data/token_writer.cpp: ids are written as they come; headers and the index need the totals and are written last.
+// data/token_writer.cpp: ids are written as they arrive; headers and the index need the totals and are written last.
 #include "tutti/data/token_writer.h"
 
 #include <fcntl.h>
@@ -52,7 +52,7 @@ int open_locked(const std::string& path) {
         if (fd < 0) return fd;
         struct stat status {};
         const bool is_locked = retried([&] { return ::flock(fd, LOCK_EX | LOCK_NB); }) == 0 || errno == ENOLCK;
-        // Removed meanwhile by a process that took the file for one that a killed process had left.
+        // Another process may have removed the file as a leftover of a killed process before it was locked.
         if (is_locked && ::fstat(fd, &status) == 0 && status.st_nlink > 0) return fd;
         const int code = is_locked ? EAGAIN : errno;
         ::close(fd);
@@ -124,7 +124,7 @@ void AtomicFile::commit() {
 
 TokenWriter::TokenWriter(const std::string& format, const std::string& prefix, int64_t vocab)
     : format_(format), prefix_(prefix), width_(width_for(format, vocab)), bin_(prefix + ".bin") {
-    // Files left beside the new ids would be read with them.
+    // A file of other ids would be read together with the new .bin.
     for (const char* end : {".idx", ".mask"}) {
         const std::string path = prefix + end;
         if (format == "megatron" && path.ends_with(".idx")) continue;  // replaced
@@ -206,7 +206,7 @@ void TokenWriter::write_index() {
     }
     for (size_t k = 0; k <= lengths_.size(); ++k) data::append<int64_t>(bytes, static_cast<int64_t>(k));
     index.write(bytes.data(), bytes.size());
-    // The old index is removed first and the new one renamed last, so no index is ever beside ids of another.
+    // The old index is removed first and the new one renamed last, so that no index is ever beside ids of another one.
     std::error_code ignored;
     std::filesystem::remove(prefix_ + ".idx", ignored);
     bin_.commit();

@@ -1,5 +1,5 @@
-// data/token_writer.h: writes token files in the formats of nanoGPT, llm.c and Megatron (layouts: token_source.h),
-// which tokenizer made them, and files that appear under their name only when they are complete.
+// data/token_writer.h: writes token files in the formats of nanoGPT, llm.c and Megatron (layouts: token_source.h) with
+// the identity of their tokenizer, and files that appear under their name only when complete.
 #pragma once
 
 #include <cstddef>
@@ -13,16 +13,16 @@
 
 namespace tutti::data {
 
-// What is under construction beside `path` is named PATH.….part and locked by its process, on every host that shares
-// the file system. Removes those that no process locks any more.
+// Removes the files and directories PATH.….part that no process locks: leftovers of killed processes. Locks hold on all
+// hosts that share the file system.
 void remove_unfinished(const std::string& path);
 
-// A file, opened or made and locked in one go; -1, with the reason in errno, where that fails.
+// Opens or creates a file and locks it. Returns -1, with the reason in errno, on failure.
 int open_locked(const std::string& path);
 inline constexpr const char* kUnfinished = ".part";
 inline constexpr const char* kLockOfFolder = "lock";  // the file that is locked in a folder under construction
 
-// A file that appears under its name only when it is complete.
+// A file that appears under its name only when complete.
 class AtomicFile {
   public:
     // Opens a temporary file beside `path`. UsageError with `advice` when that fails.

@@ -1,5 +1,5 @@
 // hf/expert_tensors.h: tensors of files that hold all experts of a layer, and the parameters in them
-// (autograd::StoredAs): rows of gate and up that alternate, either orientation, values in MXFP4.
+// (autograd::StoredAs): interleaved rows of gate and up, either orientation, values in MXFP4.
 //
 // MXFP4 (OCP Microscaling Formats 1.0): blocks of 32 values along the input channels share a scale 2^(s - 127). In
 // files of gpt-oss <name>_blocks (E, rows, in / 32, 16) u8 has two values in a byte, the earlier one in the low bits,

@@ -21,8 +21,8 @@ namespace {
 using checkpoint::FileSystem;
 using checkpoint::join;
 
-// What the run knows of its tokens, and the files of the model that it began with may not. A tokenizer that is gone is
-// no hindrance: weights need none.
+// The special tokens of the run, which the files of the model that it started from may lack. The run's tokenizer may be
+// missing: weights do not need it.
 spec::HfTokens hf_tokens_of(const StoredModel& stored) {
     if (stored.hugging_face || !spec::traits_of(stored.run.model).tokens) return {};
     const bool there = std::filesystem::exists(stored.tokenizer);

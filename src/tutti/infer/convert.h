@@ -1,4 +1,4 @@
-// infer/convert.h: weights from where they are stored to another place and format.
+// infer/convert.h: converts stored weights to another place and format.
 #pragma once
 
 #include <cstdint>

@@ -61,8 +61,8 @@ void use_checkpoint(const CheckpointReader& reader, const std::string& run, ops:
     use(stored, std::move(model), weights);
 }
 
-// Sets what this rank holds of each parameter. A second call, with an older checkpoint, finds the groups.
-void share_out(models::Model& model, comm::World& world, std::unique_ptr<parallel::Groups>& groups) {
+// Sets this rank's part of each parameter. A second call, with an older checkpoint, reuses the groups.
+void divide(models::Model& model, comm::World& world, std::unique_ptr<parallel::Groups>& groups) {
     spec::RunSpec run;
     run.model = model.spec();
     run.parallel.tp = world.size();
@@ -84,7 +84,7 @@ std::string tokenizer_of_run(const std::string& run) {
 
 text::SpecialIds StoredModel::special_ids(const text::Tokenizer* by) const {
     text::SpecialIds ids;
-    // "bytes" may stand for a tokenizer that is not known.
+    // "bytes" may stand in for an unknown tokenizer.
     if (by != nullptr && tokenizer != "bytes") ids = by->special();
     std::vector<int32_t> of_files;
     for (const char* name : {"generation_config.json", kConfig}) {
@@ -148,14 +148,14 @@ LoadedModel load_model(const std::string& path, const LoadOptions& options) {
         loaded.compute = asked                 ? *asked
                          : stored.hugging_face ? weights.main_dtype(model)
                                                : spec::compute_dtype(stored.run);
-        if (options.world && options.world->size() > 1) share_out(model, *options.world, loaded.groups);
+        if (options.world && options.world->size() > 1) divide(model, *options.world, loaded.groups);
         models::allocate(*loaded.ctx, model, loaded.compute, false);
         weights.load(*loaded.ctx, model);
         loaded.model = std::make_unique<models::Model>(std::move(model));
         loaded.max_positions = std::min(options.longest, stored.max_positions());
         loaded.stored = stored;
     };
-    // Ranks that fell back to different checkpoints would hold parts of different models.
+    // Several ranks might fall back to different checkpoints, and would then hold parts of different models.
     const bool alone = !options.world || options.world->size() == 1;
     const auto on_damage = alone ? checkpoint::OnDamage::fall_back : checkpoint::OnDamage::stop;
     open_stored_model(path, *loaded.ctx, options.longest, on_damage, options.warn, load);

@@ -1,5 +1,5 @@
-// text/bpe_trainer.h: learns a byte-level BPE from text: repeatedly, the most frequent pair of adjacent
-// tokens becomes a token. The result is that of BpeTrainer of the `tokenizers` package.
+// text/bpe_trainer.h: learns a byte-level BPE from text: the most frequent pair of adjacent tokens becomes a token,
+// repeatedly. The result is that of BpeTrainer of the `tokenizers` package.
 #pragma once
 
 #include <functional>

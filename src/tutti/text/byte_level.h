@@ -1,5 +1,5 @@
-// text/byte_level.h: the byte-level BPE tokenizer of GPT-2, Llama 3 and Qwen. Added tokens are taken out of
-// the text; the remaining text is normalized and split into words, and each word is merged (bpe.h).
+// text/byte_level.h: the byte-level BPE tokenizer of GPT-2, Llama 3 and Qwen. Added tokens are extracted from the text;
+// the rest is normalized and split into words, and each word is merged (bpe.h).
 #pragma once
 
 #include <array>

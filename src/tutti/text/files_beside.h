@@ -1,6 +1,6 @@
-// text/files_beside.h: what the files beside a tokenizer say of its tokens, as transformers reads them:
-// tokenizer_config.json, special_tokens_map.json, added_tokens.json, generation_config.json and config.json; beside a
-// sentencepiece model the added tokens of a tokenizer.json, too. Each of their tokens is honoured or refused by name.
+// text/files_beside.h: tokens in the files beside a tokenizer, read as transformers reads them: tokenizer_config.json,
+// special_tokens_map.json, added_tokens.json, generation_config.json and config.json; beside a sentencepiece model also
+// the added tokens of a tokenizer.json. A token that Tutti cannot apply is an error.
 #pragma once
 
 #include <functional>
@@ -16,12 +16,12 @@ namespace tutti::text {
 
 class FilesBeside {
   public:
-    // `tokenizer`: the path of its file. DataError for a file that is not JSON, or asks for what would change ids and
-    // Tutti lacks.
+    // `tokenizer`: the path of its file. DataError for a file that is not JSON, or has an option that changes ids and
+    // that Tutti lacks.
     explicit FilesBeside(const std::string& tokenizer);
 
-    // Completes `added` by the tokens of the files. `id_of`: ids of the vocabulary; `next`: the first id behind it and
-    // behind `added`. DataError for a token that has another id than the file says, or none.
+    // Adds the tokens of the files to `added`. `id_of`: ids of the vocabulary; `next`: the first id after those of the
+    // vocabulary and of `added`. DataError for a token whose id is missing or differs from that in the file.
     void add_tokens(std::vector<AddedToken>& added,
                     const std::function<std::optional<int32_t>(const std::string&)>& id_of, int32_t next) const;
 

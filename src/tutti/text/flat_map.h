@@ -1,5 +1,4 @@
-// text/flat_map.h: a hash map from 64-bit keys to small values in one array, for many look-ups and rare
-// growth: merge ranks, pair counts.
+// text/flat_map.h: an open-addressing hash map from 64-bit keys to small values, for many look-ups and rare growth.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// text/parallel.h: independent pieces of work on several threads.
+// text/parallel.h: a parallel loop over independent pieces of work.
 #pragma once
 
 #include <algorithm>

@@ -133,15 +133,15 @@ Normalization normalization_of(std::string_view model) {
     return n;
 }
 
-// A message that is given twice is merged, the later value of a field counts: these bytes, appended to a model, are
-// normalizer_spec { add_dummy_prefix: on }.
+// The model with normalizer_spec { add_dummy_prefix: on } appended: protobuf merges repeated messages, and the last
+// value of a field counts.
 std::string with_dummy_prefix(const std::string& model, bool on) {
     return model + std::string({0x1a, 0x02, 0x18, static_cast<char>(on)});
 }
 
-// Places at which a text can be cut so that the ids of both parts together are the ids of the whole: no piece has the
-// two characters beside the place next to each other, so that none reaches across, and the normalization looks at one
-// side only. The library takes a text as one sentence and needs 80 bytes of memory for each of its bytes.
+// Places at which a text can be cut so that the ids of both parts together are the ids of the whole: no piece contains
+// the two characters beside the place in a row, and normalization does not look across it. Texts are cut because the
+// library takes a text as one sentence and needs 80 bytes of memory for each of its bytes.
 class Cuts {
   public:
     Cuts(const Processor& processor, const Normalization& how, const std::vector<AddedToken>& added) : how_(how) {

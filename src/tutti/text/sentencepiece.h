@@ -1,5 +1,5 @@
-// text/sentencepiece.h: sentencepiece models (Llama 1 and 2, Mistral) through Google's library, where the
-// build has the library, and the C functions that stand between the library and Tutti.
+// text/sentencepiece.h: sentencepiece models (Llama 1 and 2, Mistral), read by Google's library where the build has it,
+// and the C interface between the library and Tutti.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@ std::string sentencepiece_version();
 // DataError for a damaged file; UsageError with the reason when there is no library.
 std::unique_ptr<const Tokenizer> open_sentencepiece(const std::string& path);
 
-// The functions of the library that Tutti calls. No C++ type crosses them, so the library may be in a module with a C++
-// library of its own (docs/decisions/0029-packages.md).
+// The functions of the library that Tutti calls. No C++ types cross this interface, so that the library may be in a
+// module with its own C++ runtime (docs/decisions/0029-packages.md).
 //
 // Results are added to an object of the caller: characters to a std::string, ids to a std::vector<int>.
 struct SentencepieceText {

@@ -1,5 +1,4 @@
-// text/sentencepiece_library.cpp: the one file that includes the library
-// (docs/decisions/0010-tokenizers.md).
+// text/sentencepiece_library.cpp: the only file that includes the library (docs/decisions/0010-tokenizers.md).
 #include <sentencepiece_processor.h>
 
 #include <exception>

@@ -1,5 +1,5 @@
-// text/sentencepiece_module.cpp: builds that do not link the library. A package opens its module when a
-// model is first read; other builds have no module and read no sentencepiece models.
+// text/sentencepiece_module.cpp: for builds that do not link the library. A package opens its module when a model is
+// first read; other builds have no module and cannot read sentencepiece models.
 #include <dlfcn.h>
 
 #include <string_view>

@@ -201,8 +201,8 @@ size_t read_model(const Node& node, ByteLevelModel& model, std::unordered_map<st
     return count;
 }
 
-// Ids follow the package's rule, which does not read "id": a token of the vocabulary keeps its own, others are counted
-// on behind it. A file that says otherwise would give other ids there than here.
+// Ids follow the rule of the tokenizers package, which ignores "id": a token of the vocabulary keeps its id, others
+// follow the vocabulary in order. A file with other ids is an error, since the package would read it differently.
 void read_added_tokens(const Node& list, ByteLevelModel& model, const std::unordered_map<std::string, int32_t>& vocab,
                        size_t vocab_size) {
     list.require(list.value.is_array(), "a list");

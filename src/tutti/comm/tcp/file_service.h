@@ -1,5 +1,5 @@
-// comm/tcp/file_service.h: the files below one directory of a host, for processes of the same job on other hosts:
-// copies of a run's state in memory. They are only read. After a handshake (handshake.h):
+// comm/tcp/file_service.h: serves the files below a directory, read-only, to processes of the same job on other hosts:
+// copies of a run's state in memory. After a handshake (handshake.h):
 //   client -> server   question    {"list": true} or {"path", "offset", "size"}
 //   server -> client   answer      '+' and bytes, or '-' and the reason
 #pragma once
@@ -26,7 +26,7 @@ struct FileEntry {
     bool operator==(const FileEntry&) const = default;
 };
 
-// Regular files below a directory, sorted by path; links are not followed. What disappears meanwhile is left out.
+// Regular files below a directory, sorted by path; links are not followed. Files that disappear meanwhile are skipped.
 std::vector<FileEntry> files_below(const std::string& directory);
 
 class FileServer {
@@ -60,7 +60,7 @@ class FileClient {
     FileClient(const std::string& host, int port, const Key& key, double silence_s);
     // Both throw DataError when the connection or the file is gone.
     std::vector<FileEntry> list();
-    // Fills `bytes`. What one client has begun to read stays readable for it, as it was, when the file is removed.
+    // Fills `bytes`. A client that has begun to read a file can read it to the end after the file is removed.
     void read(const std::string& path, int64_t offset, std::span<std::byte> bytes);
 
   private:
@@ -73,7 +73,7 @@ class FileClient {
     FrameReader reader_;
 };
 
-// Where the copies of a run are, as an agent tells its ranks in TUTTI_MEMORY.
+// Where the copies of a run's state are: the value of TUTTI_MEMORY, which agents set for their ranks.
 struct CopyPlaces {
     struct Peer {
         int host = 0;

@@ -20,14 +20,14 @@ namespace tutti::comm::tcp {
 struct Session {
     Socket socket;
     FrameReader reader;  // what has come behind the handshake
-    int number = 0;      // of the caller, by its own word
-    Key key{};           // of this connection alone
+    int number = 0;      // of the caller, as it claims
+    Key key{};           // of this connection only
 };
 
 // Greets with challenges and reads joins.
 Listener handshake_listener(Socket listener, const PendingLimits& limits);
-// The listener's side, without waiting. Nothing for a caller that does not know the secret, or is gone. `label`: the
-// subject of the session; no proof serves for another label.
+// The listener's side; does not block. Nothing for a caller that does not know the secret, or has disconnected.
+// `label`: the subject of the session; a proof is valid for one label.
 std::optional<Session> accept_handshake(Listener::Connection connection, const Key& key, std::string_view label);
 // The caller's side, over a fresh connection; waits for `limit` at most. DataError, with `name` of the other end, when
 // it does not know the secret or label.

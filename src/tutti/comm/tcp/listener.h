@@ -1,6 +1,6 @@
 // comm/tcp/listener.h: the listening socket of a rank or of the hub, and its pending connections, which have not proved
-// yet that they belong to the job. Other programs connect too, port scanners among them: pending connections are
-// bounded in number, size and time, and one that sends nothing costs its descriptor alone.
+// yet that they belong to the job. Other programs, such as port scanners, connect too: pending connections are bounded
+// in number, size and time, and one that sends nothing costs only its descriptor.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@ namespace tutti::comm::tcp {
 
 Clock::duration seconds(double s);
 
-// The oldest pending connection is closed when there are more: a queue full of silent ones would keep the ranks out,
-// and a rank whose connection was closed for another's connects again.
+// With more, the oldest pending connection is closed: a queue full of silent connections would block the ranks, and a
+// rank whose connection is closed reconnects.
 struct PendingLimits {
     static constexpr int kAtOnce = 16;  // accepted before something else is done
     ptrdiff_t most = 0;                 // at a time
@@ -48,8 +48,8 @@ class Listener {
     int fd() const { return events_.fd(); }
     // Whether a pending connection has run out of time, which no event tells.
     bool is_overdue() const;
-    // Never waits. Accepts connections, greets, reads and closes pending ones; returns those whose first message is
-    // complete.
+    // Does not block. Accepts connections, sends greetings, reads and closes pending ones; returns those whose first
+    // message is complete.
     std::vector<Connection> accept();
 
   private:

@@ -1,6 +1,6 @@
 // comm/tcp/secret.h: the proof that a process belongs to a job: a keyed hash (BLAKE2b of libsodium) over fresh random
 // numbers of both ends, never the secret itself. What is proved: this end knows the secret of the job, now. Nothing is
-// encrypted, and who changes packets on their way after the proof is not found out (SECURITY.md).
+// encrypted, and changes of packets after the proof are not detected (SECURITY.md).
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@ using Nonce = std::array<unsigned char, 32>;  // used once
 Nonce fresh_nonce();
 std::string fresh_hex();  // a nonce in 64 digits
 
-// `label` says what is proved and in which direction, so that no proof serves for another. Parts of any bytes.
+// `label` names what is proved and the direction, so that a proof is valid for nothing else. Parts of any bytes.
 Proof prove(const Key& key, std::string_view label, std::initializer_list<std::string_view> parts);
 // In constant time, for texts of one length.
 bool is_same(const Proof& a, const Proof& b);
@@ -40,8 +40,8 @@ class Secret {
     // `run_directory` is "" and nothing else is given.
     Secret(const std::string& setting, const std::string& run_directory, const Environment& environment);
 
-    // Makes the file of the run directory if it is not there: readable by this user only. Another rank's file or that
-    // of an earlier start is as good: who may read the directory as this user may join.
+    // Creates the file in the run directory, readable by this user only. An existing file, of another rank or an
+    // earlier start, is used: processes of this user may join.
     void make() const;
     // Nothing while the file is not there yet, with the reason in `why`. UsageError for a secret under 16 bytes, and
     // for a file that every user can read.

@@ -30,7 +30,7 @@ class Socket {
     int fd_ = -1;
 };
 
-// The process at the other end of a local connection of this user; 0: not known, as in another process table.
+// The process at the other end of a local connection of this user; 0: unknown, as in another PID namespace.
 int process_of_peer(const Socket& connection);
 // Listens on `port` (0: any free port) of the loopback addresses only, or of all. Not open when the port is taken.
 Socket listen_on(bool loopback, int port);
@@ -61,16 +61,16 @@ struct Arrived {
     bool ended = false;
 };
 Arrived receive_some(const Socket& socket, size_t most);
-// How many of the bytes the system has taken; never waits. Nothing: the other end is gone.
+// The number of bytes that the kernel has accepted; does not block. Nothing: the other end has closed.
 std::optional<size_t> send_some(const Socket& socket, std::string_view bytes);
 void end_sending(const Socket& socket);  // the other end reads to the end of what was sent
-bool out_of_descriptors();               // whether the last accept_from() failed because this process may open no more
+bool out_of_descriptors();               // whether the last accept_from() failed for want of descriptors (EMFILE)
 
 // Waits for data; false at `until`.
 bool readable(const Socket& socket, Clock::time_point until);
 
-// Messages of rare events: joining, the table of all ranks, the reason of an abort; and those between `tutti launch`
-// and its agents (launch/link.h); and pieces of files (file_service.h).
+// Messages for rare events: joining, the table of all ranks, the reason of an abort; between `tutti launch` and its
+// agents (launch/link.h); and for files (file_service.h).
 inline constexpr size_t kLongestFrame = size_t{64} << 20;
 struct Frame {
     enum class Type : uint8_t {
