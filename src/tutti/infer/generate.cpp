@@ -19,7 +19,7 @@ struct Text {
     int64_t made = 0;
 };
 
-// While this object lives, each rank has all rows between tensor-parallel products.
+// Disables sequence parallelism while it lives: a forward of one token has a single row.
 class WithoutSequenceParallel {
   public:
     explicit WithoutSequenceParallel(models::Model& model) {
@@ -36,7 +36,7 @@ class WithoutSequenceParallel {
     std::vector<autograd::Parameter*> parameters_;
 };
 
-// A text whose cache has room for `room` tokens, and the keys of those with which `kept` begins too.
+// A text whose cache has room for `room` tokens, and the keys of the prefix that it shares with `kept`.
 Text begin_text(size_t prompt, const std::vector<int32_t>& tokens, int64_t layers, int64_t room, KeptText* kept) {
     if (kept) kept->reused = 0;
     if (!kept || !kept->cache || kept->cache->capacity < room) return {prompt, tokens, nn::KvCache(layers, room), 0};
@@ -45,7 +45,7 @@ Text begin_text(size_t prompt, const std::vector<int32_t>& tokens, int64_t layer
     const auto most = std::min(kept->tokens.size(), tokens.size() - 1);  // the last token is computed
     size_t same = 0;
     while (same < most && kept->tokens[same] == tokens[same]) ++same;
-    // The states of convolutions and of the delta rule are those after the last token, and of no earlier one.
+    // Convolutions and the delta rule only have the state after the last token: a shorter prefix is computed again.
     const auto is_there = [](const auto& states) { return !states.empty(); };
     const bool recurs = std::any_of(cache.convolutions.begin(), cache.convolutions.end(), is_there);
     const auto reused = static_cast<int64_t>(same);
@@ -128,7 +128,7 @@ std::vector<Ended> generate(ops::Context& ctx, models::Model& model, const std::
         return sample_tokens(ctx, model.forward(tape, batch).value, draws, how);
     };
     const NextTokens& next_of = given ? given : by_model;
-    // A vocabulary may be padded: ids that the tokenizer does not have are never drawn.
+    // A vocabulary may be padded: ids that the tokenizer lacks are never drawn.
     const int64_t vocab = options.vocab > 0 ? std::min(options.vocab, model.spec().vocab) : model.spec().vocab;
     const int64_t longest = options.max_positions;
     for (const auto& prompt : prompts) {
@@ -169,19 +169,16 @@ std::vector<Ended> generate(ops::Context& ctx, models::Model& model, const std::
             const auto& stops = options.stop_tokens;
             if (std::find(stops.begin(), stops.end(), token) != stops.end()) {
                 ended[text.prompt] = Ended::stop_token;
-                keep(kept, text);
-                continue;
-            }
-            if (!emit(text.prompt, token)) {
+            } else if (!emit(text.prompt, token)) {
                 ended[text.prompt] = Ended::stopped;
-                keep(kept, text);
-                continue;
+            } else {
+                text.context.push_back(token);
+                if (++text.made < options.max_tokens) {
+                    going_on.push_back(std::move(text));
+                    continue;
+                }
             }
-            text.context.push_back(token);
-            if (++text.made < options.max_tokens)
-                going_on.push_back(std::move(text));
-            else
-                keep(kept, text);
+            keep(kept, text);
         }
         texts = std::move(going_on);
     }

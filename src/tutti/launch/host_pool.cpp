@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
 #include <numeric>
 #include <span>
 #include <sstream>
@@ -83,8 +82,7 @@ CopyPlaces copies_for(const std::vector<Host>& hosts, size_t index, int holder, 
 }
 
 // The environment of all ranks.
-std::map<std::string, std::string> environment_of(const GenerationStart& generation, const std::string& address,
-                                                  int ranks) {
+std::map<std::string, std::string> environment_of(const Start& generation, const std::string& address, int ranks) {
     std::map<std::string, std::string> all = forwarded();
     // Below the ports that Linux gives to connections (32768 and up); other ports for each generation.
     const std::string place = concat(generation.job, generation.generation);
@@ -182,27 +180,21 @@ void HostPool::send_to_all(Frame::Type type, const std::string& body) {
         if (host.is_ready()) host.send(type, body);
 }
 
-void HostPool::start(const GenerationStart& generation, const std::vector<int>& placed) {
+void HostPool::start(const Start& common, const std::vector<int>& placed, const std::string& secret_of_copies) {
     const auto first = std::find_if(placed.begin(), placed.end(), [](int n) { return n > 0; }) - placed.begin();
     const int ranks = std::accumulate(placed.begin(), placed.end(), 0);
-    const auto environment = environment_of(generation, hosts_[to_size(first)].line().address, ranks);
+    const auto environment = environment_of(common, hosts_[to_size(first)].line().address, ranks);
     const std::vector<int> holders = holders_of(hosts_, placed);
     int rank = 0;
     for (size_t i = 0; i < placed.size(); ++i) {
         if (placed[i] == 0) continue;
-        Start start{.job = generation.job,
-                    .host = std::to_string(i),
-                    .generation = generation.generation,
-                    .silence_s = generation.silence_s,
-                    .grace_s = generation.silence_s,
-                    .directory = std::filesystem::current_path().string(),
-                    .words = generation.words,
-                    .environment = environment,
-                    .ranks = {}};
+        Start start = common;
+        start.host = std::to_string(i);
+        start.environment = environment;
         const auto fetched = std::find(holders.begin(), holders.end(), static_cast<int>(i));
         if (fetched != holders.end()) start.source = copies_at(hosts_, to_size(fetched - holders.begin()));
         start.environment[comm::tcp::kCopiesVariable] =
-            hosts_[i].copies().empty() ? "" : copies_for(hosts_, i, holders[i], generation.secret_of_copies).to_text();
+            hosts_[i].copies().empty() ? "" : copies_for(hosts_, i, holders[i], secret_of_copies).to_text();
         for (int local = 0; local < placed[i]; ++local, ++rank)
             start.ranks.push_back({.rank = rank,
                                    .environment = {{"TUTTI_RANK", std::to_string(rank)},

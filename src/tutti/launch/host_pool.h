@@ -14,14 +14,6 @@
 
 namespace tutti::launch {
 
-struct GenerationStart {
-    std::string job;
-    int64_t generation = 0;
-    std::vector<std::string> words;  // command line of a rank, program first
-    double silence_s = 15;
-    std::string secret_of_copies;
-};
-
 class HostPool {
   public:
     struct Events {
@@ -38,8 +30,9 @@ class HostPool {
     // Waits up to 50 ms for a signal on `signals`, a descriptor, or for an agent; then turn() handles what has come.
     void wait(int signals) const;
     void turn();
-    // Lets the agents start the ranks of a generation, placed[i] of them on host i.
-    void start(const GenerationStart& generation, const std::vector<int>& placed);
+    // Lets the agents start the ranks of a generation, placed[i] of them on host i. `common`: what their start frames
+    // have in common: host, ranks, environment and copies are added here.
+    void start(const Start& common, const std::vector<int>& placed, const std::string& secret_of_copies);
     void send_to_all(Frame::Type type, const std::string& body);
     // Lets all agents end, with this code where they have dialled in, and waits up to 5 s for them. Agents that end by
     // themselves remove their copies in memory; else their guards do, later.

@@ -340,13 +340,17 @@ class Launcher {
     }
 
     void start_ranks(const std::vector<int>& placed) {
-        GenerationStart generation{.job = job_,
-                                   .generation = newest_,
-                                   .words = run_.words,
-                                   .silence_s = options_.silence_s,
-                                   .secret_of_copies = secret_of_copies_};
-        generation.words.insert(generation.words.end(), layout_.words.begin(), layout_.words.end());
-        hosts_.start(generation, placed);
+        Start common{.job = job_,
+                     .host = "",
+                     .generation = newest_,
+                     .silence_s = options_.silence_s,
+                     .grace_s = options_.silence_s,
+                     .directory = std::filesystem::current_path().string(),
+                     .words = run_.words,
+                     .environment = {},
+                     .ranks = {}};
+        common.words.insert(common.words.end(), layout_.words.begin(), layout_.words.end());
+        hosts_.start(common, placed, secret_of_copies_);
     }
 
     // What agents open for copies of the ranks' state.
