@@ -65,6 +65,7 @@ Options without(const std::vector<std::string>& others, Options options);
 Option threads_option(int& threads);
 Option device_option(std::string& device);
 Option seconds_option(double& seconds);
+Option force_option(bool& force);
 Options measuring_options(MeasuringArguments& arguments, const char* default_ranks);
 // --set section.key=value, repeatable.
 Option set_option(std::vector<std::string>& set, const std::string& help);
@@ -105,19 +106,30 @@ struct Arguments {
     bool json = false;  // of every command
 };
 
-// The table of the program (program.cpp), and the commands whose options are in other files. `arguments` and `io` must
-// live as long as the table.
+// The table of the program. `arguments` and `io` must live as long as the table.
 Command program(Arguments& arguments, const Io& io);
-Command generate_command(GenerateArguments& arguments, const Io& io);  // generate.cpp
-Command chat_command(ChatArguments& arguments, const Io& io);          // chat.cpp
-Command inspect_command(InspectArguments& arguments, const Io& io);    // inspect.cpp
-Command data_command(DataArguments& arguments, const Io& io);          // data.cpp
-Command schedule_command(ScheduleArguments& arguments, const Io& io);  // schedule.cpp
-Command simulate_command(SimulateArguments& arguments, const Io& io);  // simulate.cpp
-Command health_command(HealthArguments& arguments, const Io& io);      // health.cpp
-Command bench_command(Arguments& arguments, const Io& io);             // bench/program.cpp
-Command plan_command(PlanArguments& arguments, const Io& io);          // plan.cpp
-Command launch_command(LaunchArguments& arguments, const Io& io);      // launch.cpp
+
+// The commands, each in the file with its name; bench in bench/program.cpp.
+Command bench_command(Arguments& arguments, const Io& io);
+Command chat_command(ChatArguments& arguments, const Io& io);
+Command completion_command(CompletionArguments& arguments, const Io& io);
+Command config_command(ConfigArguments& arguments, const Io& io);
+Command convert_command(ConvertArguments& arguments, const Io& io);
+Command data_command(DataArguments& arguments, const Io& io);
+Command generate_command(GenerateArguments& arguments, const Io& io);
+Command hardware_command(HardwareArguments& arguments, const Io& io);
+Command health_command(HealthArguments& arguments, const Io& io);
+Command init_command(InitArguments& arguments, const Io& io);
+Command inspect_command(InspectArguments& arguments, const Io& io);
+Command launch_command(LaunchArguments& arguments, const Io& io);
+Command plan_command(PlanArguments& arguments, const Io& io);
+Command rehearse_command(RehearseArguments& arguments, const Io& io);
+Command report_command(ReportArguments& arguments, const Io& io);
+Command schedule_command(ScheduleArguments& arguments, const Io& io);
+Command simulate_command(SimulateArguments& arguments, const Io& io);
+Command train_command(TrainArguments& arguments, const Io& io);
+Command verify_command(VerifyArguments& arguments, const Io& io);
+Command watch_command(WatchArguments& arguments, const Io& io);
 
 // The command that a command line names, with its arguments set; or null, and the text to print for --help, --version
 // or an empty command line. UsageError for an unknown command or option; the message names the nearest one.

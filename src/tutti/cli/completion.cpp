@@ -261,4 +261,15 @@ int manual(const Io& io) {
     return 0;
 }
 
+Command completion_command(CompletionArguments& a, const Io& io) {
+    const Options options = {
+        required({"SHELL", "", "", "bash, zsh or fish", &a.shell, Choices{"bash", "zsh", "fish"}})};
+    return command_of("completion", "print a script that completes command lines in a shell", a, io, completion,
+                      options,
+                      "The packages install these scripts. Examples elsewhere:\n"
+                      "  source <(tutti completion bash)     # in ~/.bashrc\n"
+                      "  source <(tutti completion zsh)      # in ~/.zshrc, after compinit\n"
+                      "  tutti completion fish | source      # in ~/.config/fish/config.fish");
+}
+
 }  // namespace tutti::cli

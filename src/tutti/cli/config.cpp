@@ -182,4 +182,27 @@ int config(const ConfigArguments& arguments, const Io& io) {
     return 0;
 }
 
+Command config_command(ConfigArguments& a, const Io& io) {
+    std::vector<std::string> names;
+    const spec::RunSpec defaults{};
+    spec::for_each_field(defaults, [&](const spec::Field& field, const auto&) {
+        if (names.empty() || names.back().substr(0, names.back().find('.')) != field.section)
+            names.emplace_back(field.section);
+        if (!field.key.empty()) names.push_back(field.path());
+    });
+    const Options options = {
+        {"NAME", "", "", "a section, a key or a group of keys [all sections]; with --from a file", &a.name,
+         Suggestions{names, true}},
+        {"--from", "TRAINER", "",
+         concat("show the options of ", joined(peers::names()), " beside our keys; with a file, its run as a config"),
+         &a.from, peers::names()}};
+    return command_of("config", "explain the keys of a config", a, io, config, options,
+                      "Examples:\n"
+                      "  tutti config train\n"
+                      "  tutti config optimizer.lr\n"
+                      "  tutti config model.rope_scaling\n"
+                      "  tutti config --from megatron\n"
+                      "  tutti config --from megatron pretrain.sh > run.toml");
+}
+
 }  // namespace tutti::cli

@@ -5,7 +5,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
-#include "tutti/cli/commands.h"
+#include "tutti/cli/command.h"
 #include "tutti/cli/stop_signals.h"
 
 namespace tutti::cli {
@@ -50,6 +50,22 @@ int convert(const ConvertArguments& arguments, const Io& io) {
     for (const std::string& file : outcome.files) io.out << "  " << file << '\n';
     io.next({concat("tutti generate ", quoted_for_shell(arguments.to), " --prompt TEXT")});
     return 0;
+}
+
+Command convert_command(ConvertArguments& a, const Io& io) {
+    const Options options = {
+        required(
+            {"--from", "DIR", "", "directory of a run, of a checkpoint or of a Hugging Face model", &a.from, kPath}),
+        required({"--to", "DIR", "", "new directory; appears complete or not at all", &a.to, kPath}),
+        {"--format", "F", "", "hf or tutti [the one that --from is not]", &a.format, Choices{"hf", "tutti"}},
+        {"--dtype", "TYPE", "", "f32, bf16 or f16 [each tensor's own]", &a.dtype, Choices{"f32", "bf16", "f16"}},
+        {"--allow-loss", "", "", "allow values that become infinite in TYPE", &a.allow_loss, {}, {"--dtype"}},
+        {"--max-shard-size", "SIZE", "5GB", "hf: largest file, in bytes or as 500MB", &a.max_shard_size, ByteCount{}}};
+    return command_of("convert", "convert weights to or from a Hugging Face directory", a, io, convert, options,
+                      "Examples:\n"
+                      "  tutti convert --from runs/mine --to exported            # transformers loads it\n"
+                      "  tutti convert --from runs/mine --to exported --dtype bf16 --max-shard-size 2GB\n"
+                      "  tutti convert --from models/Qwen3-0.6B --to runs/qwen3");
 }
 
 }  // namespace tutti::cli

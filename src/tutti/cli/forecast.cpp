@@ -38,6 +38,14 @@ Options rank_options(RunArguments& a) {
              Suggestions{spec::device_choices()}}};
 }
 
+Options shown_rank_options(RehearseArguments& a) {
+    return {
+        {"--rank", "R", "", "rank that a rehearsal shows [the one with the most memory]", &a.rank,
+         Between{0, kManyRanks}},
+        {"--per-host", "N", "", "ranks per host, to warn of tp across hosts, and to draw --layout [those of --cluster]",
+         &a.ranks_per_host, Between{1, kManyRanks}}};
+}
+
 Option stage_option(RunArguments& a) {
     return {"--stage", "N", "", "of a CONFIG with [[stage]]: this stage alone", &a.stage, Between{1, 1000}};
 }

@@ -18,6 +18,8 @@ inline constexpr double kManyRanks = 1 << 20;
 Options run_options(RunArguments& a, const std::string& config);
 // --threads and --device of a run's ranks on this machine.
 Options rank_options(RunArguments& a);
+// --rank and --per-host: the rank that a rehearsal shows, and its host.
+Options shown_rank_options(RehearseArguments& a);
 // --stage, of commands about one step.
 Option stage_option(RunArguments& a);
 // --cluster (--for), --set-cluster, --vary, --expert-loads.

@@ -7,7 +7,8 @@
 #include "tutti/base/json.h"
 #include "tutti/base/svg.h"
 #include "tutti/base/units.h"
-#include "tutti/cli/commands.h"
+#include "tutti/cli/command.h"
+#include "tutti/cli/forecast.h"
 #include "tutti/hardware/cluster.h"
 #include "tutti/report/parts.h"
 
@@ -261,6 +262,23 @@ int show_hardware(const HardwareArguments& a, const Io& io) {
     else
         io.next({"tutti hardware h100 --devices 24576"});
     return 0;
+}
+
+Command hardware_command(HardwareArguments& a, const Io& io) {
+    const Options options = {
+        {"NAME", "", "", "a device of the catalog, or a TOML file [a table of all]", &a.name,
+         Suggestions{hardware::cluster_names(), true}},
+        {"--devices,--gpus,--ranks", "N", "1", "show the totals of N devices", &a.devices, Between{1, kManyRanks}},
+        set_cluster_option(a.set_cluster),
+        {"--html", "FILE", "", "write a page with the peaks of all devices over the years", &a.html, kOutput}};
+    return command_of("hardware", "show devices and clusters: peaks, memory, bandwidths, totals, sources", a, io,
+                      show_hardware, options,
+                      "Examples:\n"
+                      "  tutti hardware\n"
+                      "  tutti hardware --html devices.html\n"
+                      "  tutti hardware h100\n"
+                      "  tutti hardware h100 --devices 24576 --set-cluster network.pod=3072 \\\n"
+                      "      --set-cluster network.oversubscription=7");
 }
 
 }  // namespace tutti::cli

@@ -6,7 +6,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
-#include "tutti/cli/commands.h"
+#include "tutti/cli/command.h"
 #include "tutti/cli/gospels.h"
 #include "tutti/cli/io.h"
 #include "tutti/text/bpe_trainer.h"
@@ -145,6 +145,18 @@ int init(const InitArguments& arguments, const Io& io) {
              "tutti plan --model llama3-70b --cluster h100 --gpus 256 --global-batch 1024 --seq-len 8192"});
     io.print(document);
     return 0;
+}
+
+Command init_command(InitArguments& a, const Io& io) {
+    const Options options = {
+        {"DIR", "", "first-run", "directory for the files; created if it is missing", &a.directory, kPath},
+        {"--demo", "", "", "also train, at most a minute on two cores, and print a sample", &a.demo}};
+    return command_of("init", "write a first config, a text and its tokenizer", a, io, init, options,
+                      "Existing files are kept; one with other content is an error.\n"
+                      "A second `tutti init --demo` continues the run, or prints a sample of the finished one.\n\n"
+                      "Examples:\n"
+                      "  tutti init --demo\n"
+                      "  tutti init mine && tutti train mine/run.toml");
 }
 
 }  // namespace tutti::cli

@@ -195,7 +195,7 @@ Command inspect_command(InspectArguments& a, const Io& io) {
                  {"--model", "NAME|DIR", "", "in place of the config's [model]", &a.model, Suggestions{{}, true}},
                  set_option(a.set, "override a key of the config; repeatable"),
                  stage_option(a),
-                 {"--force", "", "", "start even if memory is short", &a.force}})});
+                 force_option(a.force)})});
     return command_of(
         "inspect", "show a checkpoint's tensors, or numbers in formats of few bits", a, io, inspect, options,
         "With --precision and a run the figures are of its newest checkpoint and are kept in the run's\n"

@@ -243,7 +243,7 @@ Command launch_command(LaunchArguments& a, const Io& io) {
     const Options force = {{"--force", "", "", "start even if memory is short, or earlier starts died", &a.force}};
     a.ranks = 0;
     Command command = command_of(
-        "launch", "train with processes on one host or several, and go on when some die", a, io, launch,
+        "launch", "train with processes on one or more hosts, and continue when some die", a, io, launch,
         joined_options({options, of_hosts, beside({"--cluster"}, {set_cluster_option(a.set_cluster)}), of_waits,
                         rank_options(a), force}),
         "Starts an agent on each host over ssh, and the agents start the ranks. When a rank dies, all ranks\n"

@@ -286,4 +286,32 @@ int rehearse(const RehearseArguments& a, const Io& io) {
     return show_step(a, io, launch, ranks, whole);
 }
 
+Command rehearse_command(RehearseArguments& a, const Io& io) {
+    return command_of(
+        "rehearse", "show what a training step holds, sends and computes, without running it", a, io, rehearse,
+        joined_options(
+            {run_options(a, "TOML file, as for train"),
+             {stage_option(a)},
+             machine_options(a, "this one"),
+             without({"--vary"}, shown_rank_options(a)),
+             rank_options(a),
+             without({"--vary"}, {{"--kernels", "", "",
+                                   "list kernels and operations of a step in order, once for all blocks", &a.kernels}}),
+             without(
+                 {"--kernels", "--vary"},
+                 {{"--layout", "", "", "show each rank's part of the weights, optimizer state and tokens", &a.layout}}),
+             {{"--svg", "FILE", "", "draw the memory over the step; with --layout the layout, with --vary each value",
+               &a.svg, kOutput}},
+             without({"--layout", "--vary"},
+                     {{"--html", "FILE", "",
+                       "write the step as a page with a slider: what each rank does, holds and sends at a time; needs "
+                       "--cluster",
+                       &a.html, kOutput}})}),
+        "Examples:\n"
+        "  tutti rehearse config.toml --kernels\n"
+        "  tutti rehearse config.toml --ranks 8 --set parallel.tp=2 --layout --rank 5\n"
+        "  tutti rehearse config.toml --ranks 8 --vary parallel.zero=0,1,2,3 --svg zero.svg\n"
+        "  tutti rehearse config.toml --ranks 1024 --cluster h100 --set parallel.zero=3 --json");
+}
+
 }  // namespace tutti::cli

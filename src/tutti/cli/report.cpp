@@ -10,7 +10,7 @@
 #include "tutti/base/json.h"
 #include "tutti/base/timing.h"
 #include "tutti/base/to_size.h"
-#include "tutti/cli/commands.h"
+#include "tutti/cli/command.h"
 #include "tutti/cli/flight_summary.h"
 #include "tutti/diagnose/flight_findings.h"
 #include "tutti/report/step_page.h"
@@ -163,6 +163,21 @@ int report(const ReportArguments& arguments, const Io& io) {
     io.out << path.string() << '\n';
     if (!arguments.csv.empty()) io.out << arguments.csv << '\n';
     return 0;
+}
+
+Command report_command(ReportArguments& a, const Io& io) {
+    const Options options = joined_options(
+        {{{"RUN_DIR", "...", "", "directory of a run, finished or not; several are compared", &a.run_dirs, kPath},
+          {"--out", "FILE", "", "the page [RUN_DIR/report.html; for several runs comparison.html]", &a.out, kOutput},
+          {"--csv", "FILE", "", "also write the logged numbers, one line per step of each run", &a.csv, kOutput},
+          {"--step", "FILE", "", "also write a traced step as a page with a slider: what each rank does at a time",
+           &a.step, kOutput}},
+         without({"RUN_DIR", "--out", "--csv", "--step"},
+                 {{"--flight", "DIR", "", "read the flight records of a failed run: which rank diverged first",
+                   &a.flight, kPath}})});
+    return command_of("report", "write an HTML page about runs: curves, memory, sample", a, io, report, options,
+                      "Examples:\n  tutti report runs/bible\n  tutti report runs/lr-1e-3 runs/lr-3e-4 --csv runs.csv\n"
+                      "  tutti report --flight runs/failed");
 }
 
 }  // namespace tutti::cli

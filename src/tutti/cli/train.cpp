@@ -147,4 +147,30 @@ int train(const TrainArguments& arguments, const Io& io) {
     return exit_code(train::train(options));
 }
 
+Command train_command(TrainArguments& a, const Io& io) {
+    const Options options = {
+        {"--out", "DIR", "", "run directory [runs/<name of CONFIG>]", &a.out, kPath},
+        {"--resume", "HOW", "", "[auto], never, strict or the path of a checkpoint", &a.resume,
+         Suggestions{{"auto", "never", "strict"}, true}},
+        {"--dry-run", "", "", "rehearse a step and print the plan card; needs no data or machine", &a.dry_run},
+        force_option(a.force)};
+    Command command = command_of(
+        "train", "train a model", a, io, train,
+        joined_options(
+            {run_options(a, "TOML file; `tutti config` explains its keys"), options, rank_options(a),
+             beside({"--dry-run"}, joined_options({shown_rank_options(a), machine_options(a, "this one")}))}),
+        "Examples:\n"
+        "  tutti train config.toml\n"
+        "  tutti train config.toml --set train.steps=1000 --set optimizer.lr=1e-3 --out runs/longer\n"
+        "  tutti train config.toml --dry-run           # does it fit?\n"
+        "  tutti train config.toml --dry-run --ranks 64 --cluster h100 --set parallel.zero=3\n\n"
+        "The same command continues a stopped run. Ctrl-C finishes the step and saves a checkpoint (exit\n"
+        "code 75), as do SIGTERM, SIGUSR1, SIGHUP and a closed output pipe. A second Ctrl-C stops at "
+        "once.\n\n"
+        "Keys of CONFIG: `tutti config` lists them, `tutti config SECTION` or SECTION.KEY explains them;\n"
+        "`tutti init` writes a first CONFIG.");
+    command.prints_log = [&a] { return !a.dry_run; };
+    return command;
+}
+
 }  // namespace tutti::cli

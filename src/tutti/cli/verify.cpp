@@ -133,4 +133,18 @@ int verify(const VerifyArguments& arguments, const Io& io) {
     return differs ? kDiffers : 0;
 }
 
+Command verify_command(VerifyArguments& a, const Io& io) {
+    const Options options = {
+        {"--steps", "N", "3", "steps of both runs", &a.steps, Between{1, 0x1p40}},
+        {"--blame", "", "", "find, on one rank, the first tensor whose rounding moves the loss", &a.blame},
+        force_option(a.force)};
+    return command_of("verify", "check that a layout gives the same run as one rank: loss, gradients, weights", a, io,
+                      verify, joined_options({run_options(a, "TOML file, as for train"), {stage_option(a)}, options}),
+                      "Exit code 0: the same within rounding; 1: different.\n\n"
+                      "Examples:\n"
+                      "  tutti verify run.toml --ranks 4 --set parallel.zero=3\n"
+                      "  mpirun -n 4 tutti verify run.toml --set precision.compute=f32 --json\n"
+                      "  tutti verify run.toml --blame --set precision.recipe=tensor");
+}
+
 }  // namespace tutti::cli

@@ -16,7 +16,7 @@
 #include "tutti/base/json.h"
 #include "tutti/base/timing.h"
 #include "tutti/base/to_size.h"
-#include "tutti/cli/commands.h"
+#include "tutti/cli/command.h"
 #include "tutti/cli/flight_summary.h"
 #include "tutti/cli/stop_signals.h"
 #include "tutti/cli/watch_http.h"
@@ -160,6 +160,27 @@ int watch(const WatchArguments& arguments, const Io& io) {
     for (const WatchedRun& run : runs) document["runs"].push_back(describe(run));
     io.print(document);
     return 0;
+}
+
+Command watch_command(WatchArguments& a, const Io& io) {
+    const Options options = {
+        required({"RUN_DIR", "...", "", "directory of a run, going on or ended; several are shown below each other",
+                  &a.run_dirs, kPath}),
+        {"--once", "", "", "show the runs as they are, and end", &a.once, {}, {}, {"--http", "--listen"}},
+        {"--http", "", "", "serve a live page and /metrics to this machine, at a free port", &a.http},
+        {"--listen", "[ADDRESS:]PORT", "", "the same at this port, and for other machines at their ADDRESS",
+         &a.listen}};
+    return command_of(
+        "watch", "show runs while they go on: state, time left, checkpoint, loss", a, io, watch, options,
+        "Reads the files of the runs and writes nothing. A terminal is redrawn each second; a pipe gets a\n"
+        "line for each step. Ends with the last run, or by Ctrl-C.\n\n"
+        "--http prints the URL of a page with the cards of `tutti report`, which is updated during the runs\n"
+        "and stays available after them; chosen runs share their charts. From another machine: ssh -L\n"
+        "6007:127.0.0.1:6007 HOST and --listen 6007. Other users of this machine can read the page, too.\n"
+        "--listen 0.0.0.0:6007 opens it to the network, unencrypted: losses, config, host names. It then\n"
+        "requires a token, in the URL or in the Authorization header of Prometheus.\n\n"
+        "Examples:\n  tutti watch runs/bible\n  tutti watch runs/*\n  tutti watch runs/* --http\n"
+        "  tutti watch runs/bible --once --json");
 }
 
 }  // namespace tutti::cli

@@ -34,7 +34,7 @@ void Host::begin(Link link) {
 
 void Host::dismiss(int code) {
     link_.send(Frame::Type::bye, to_body(Bye{.code = code, .why = ""}));
-    if (!dials_in()) link_ = Link();
+    if (!connects_itself()) link_ = Link();
 }
 
 // TCP drops unsent data of an end that closes with unread data, so the agent closes first.
@@ -84,7 +84,7 @@ std::vector<Frame> Host::turn(double silence_s) {
     else if (state_ == State::connecting && now - since_ > kHello + seconds(silence_s * 4 / 3))
         lose(concat("its agent has not answered within ", kHello.count(), " s"), silence_s);
     else if (state_ == State::ready && now - link_.heard() > seconds(silence_s))
-        lose(concat("nothing was heard of it for ", silence_s, " s"), silence_s);
+        lose(concat("its agent has sent nothing for ", silence_s, " s"), silence_s);
     return frames;
 }
 
@@ -98,8 +98,8 @@ void Host::receive_hello(const Frame& hello, double silence_s) {
         if (open_copies_.empty()) return become_ready();
         return link_.send(Frame::Type::open_copies, open_copies_);
     }
-    const std::string why = concat("it has another program than this host: ", theirs ? theirs->dump() : "no tutti",
-                                   ", required ", ours.dump());
+    const std::string why = concat("its program differs from that of this host: required ", ours.dump(), ", got ",
+                                   theirs ? theirs->dump() : "no hello frame", "; install the same build");
     link_.send(Frame::Type::bye, to_body(Bye{.code = kOtherProgram, .why = why}));
     lose(why, silence_s);
     retry_after(std::chrono::hours(1));

@@ -35,8 +35,8 @@ class Host {
     int64_t copied_step() const { return copied_step_; }  // the newest step of its ranks' copies, in any generation
 
     void connect();
-    bool dials_in() const { return words_.empty(); }
-    bool may_connect() const { return !dials_in() && may_retry(); }
+    bool connects_itself() const { return words_.empty(); }
+    bool may_connect() const { return !connects_itself() && may_retry(); }
     bool may_retry() const { return state_ == State::away && Clock::now() >= retry_at_; }
     // Takes the connection of an agent, and the address at which other hosts reach it.
     void admit(Link link, const std::string& address);

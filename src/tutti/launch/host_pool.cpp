@@ -104,14 +104,15 @@ HostPool::HostPool(const LaunchOptions& options, const std::optional<OpenCopies>
     if (options.agents) agents_.emplace(*options.agents);
     for (HostLine line : options.hosts) {
         const bool direct = agents_ ? hosts_.empty() : is_this_host(line.name);
-        const bool dials_in = agents_ && !direct;
+        const bool connects_itself = agents_ && !direct;
         if (agents_ && direct) line.address = agents_->own_address();
         std::optional<OpenCopies> open = copies;
         if (open) {
             open->host = std::to_string(hosts_.size());
             open->launch = comm::tcp::fresh_hex().substr(0, 12);
         }
-        hosts_.emplace_back(line, dials_in ? std::vector<std::string>() : agent_command(options, line.name, direct),
+        hosts_.emplace_back(line,
+                            connects_itself ? std::vector<std::string>() : agent_command(options, line.name, direct),
                             direct, open ? to_body(*open) : "");
     }
 }
@@ -145,7 +146,7 @@ void HostPool::admit() {
         Host& host = hosts_[index];
         if (host.state() != Host::State::away) {
             const bool was_ready = host.is_ready();
-            host.lose("another agent of it has dialled in", options_.silence_s);
+            host.lose("a new agent of the host has connected", options_.silence_s);
             if (was_ready) events_.lost(index);
         }
         if (host.may_retry()) host.admit(std::move(agent.link), agent.address);
@@ -170,7 +171,7 @@ void HostPool::update(size_t index) {
         if (std::exchange(logged_[host.line().name], line) != line)
             events_.log(concat("host ", host.line().name, ": ", line));
     if (host.state() == before) return;
-    if (host.is_ready() && host.dials_in()) name(index);
+    if (host.is_ready() && host.connects_itself()) name(index);
     if (host.is_ready()) events_.ready(index);
     if (before == Host::State::ready) events_.lost(index);
 }

@@ -25,7 +25,7 @@ class HostPool {
     HostPool(const LaunchOptions& options, const std::optional<OpenCopies>& copies, Events events);
 
     Host& operator[](size_t host) { return hosts_[host]; }
-    bool agents_dial_in() const { return agents_.has_value(); }
+    bool agents_connect() const { return agents_.has_value(); }
 
     // Waits up to 50 ms for a signal on `signals`, a descriptor, or for an agent; then turn() handles what has come.
     void wait(int signals) const;
@@ -34,8 +34,8 @@ class HostPool {
     // have in common: host, ranks, environment and copies are added here.
     void start(const Start& common, const std::vector<int>& placed, const std::string& secret_of_copies);
     void send_to_all(Frame::Type type, const std::string& body);
-    // Lets all agents end, with this code where they have dialled in, and waits up to 5 s for them. Agents that end by
-    // themselves remove their copies in memory; else their guards do, later.
+    // Lets all agents end, with this code where they have connected themselves, and waits up to 5 s for them. Agents
+    // that end by themselves remove their copies in memory; else their guards do, later.
     void dismiss(int code);
 
     // By host: its slots if it has been ready for `time`, else 0.

@@ -89,7 +89,7 @@ class Launcher {
                  {.frame = [this](size_t host, const Frame& frame) { on_frame(host, frame); },
                   .ready =
                       [this](size_t host) {
-                          if (has_run_) report_host(host, "is there again");
+                          if (has_run_) report_host(host, "is back");
                       },
                   .lost = [this](size_t host) { on_lost(host); },
                   .log = [this](const std::string& line) { printer_.say(line); }}) {}
@@ -200,7 +200,7 @@ class Launcher {
         if (now - looked_ < kBetweenLooks) return;
         looked_ = now;
         if (!r.failed_at && !r.asked_at && could_grow()) {
-            printer_.say("more hosts are there: the ranks save, and more of them go on");
+            printer_.say("more hosts are available: the ranks save, and a larger generation continues");
             running_->grows = true;
             stop_all(SIGUSR1);
         }
@@ -268,7 +268,7 @@ class Launcher {
             const auto now = Clock::now();
             if (!hosts_.is_settled()) continue;
             const int slots = sum(hosts_.ready_slots());
-            if (first && hosts_.agents_dial_in() && slots < options_.ranks && now - begin <= kWaitForOthers) {
+            if (first && hosts_.agents_connect() && slots < options_.ranks && now - begin <= kWaitForOthers) {
                 if (now - begin > kLongWait && !std::exchange(reported, true))
                     printer_.say(concat("waiting for agents", hosts_.missing()));
                 continue;
@@ -282,7 +282,7 @@ class Launcher {
             }
             const std::string why = concat("required: ", options_.min_ranks, " ranks (--min-ranks); ",
                                            layout ? layout->ranks : 0, " can run", hosts_.missing());
-            check(!first || hosts_.agents_dial_in(), why);
+            check(!first || hosts_.agents_connect(), why);
             if (stops) {
                 report_event(report::kEnded, newest_,
                              concat("the state of step ", newest_step(), " in memory is lost. ", why));
