@@ -709,7 +709,7 @@ TEST_F(Misuse, RatesCountWhatIsComputed) {
 TEST_F(Misuse, AFullDiskUnderTheLogOfARunCostsTheLog) {
     const Result r = run(train_arguments("run"), [] { dup2(open("/dev/full", O_WRONLY), STDOUT_FILENO); });
     EXPECT_EQ(r.exit_code, 0) << r.err;
-    expect_contains(r.err, "warning: standard output could not be written: lines of the log are lost");
+    expect_contains(r.err, "warning: standard output could not be written: log lines are lost");
     EXPECT_EQ(logged(path("run")).size(), 12u);
 }
 

@@ -170,14 +170,17 @@ struct Outcome {
     int64_t calls = 0;
 };
 
-// Step 1 is there; save `step`/`variant` and prune on a disk with this fault.
+// Step 1 is there; save `step`/`variant` and prune on a disk with this fault, whose calls count from the open store on.
 Outcome save_with(FileSystem& disk, Fault fault, int64_t step, int variant) {
     {
         Store store(disk, kDirectory, Access::write, ignore);
         store.save(Sample(1, 0).snapshot);
     }
-    FaultFileSystem faulty(disk, fault);
+    FaultFileSystem faulty(disk, {});
     Store store(faulty, kDirectory, Access::write, ignore);
+    const int64_t opening = faulty.calls();
+    fault.call += opening;
+    faulty.set_fault(fault);
     Outcome outcome;
     try {
         store.save(Sample(step, variant).snapshot);
@@ -187,7 +190,7 @@ Outcome save_with(FileSystem& disk, Fault fault, int64_t step, int variant) {
     } catch (const DataError& error) {
         outcome.error = error.what();
     }
-    outcome.calls = faulty.calls();
+    outcome.calls = faulty.calls() - opening;
     return outcome;
 }
 
