@@ -45,7 +45,8 @@ struct Means {
 };
 Means means_of(const std::vector<PublishedRun>& runs, const std::vector<double>& predicted);
 
-// The half-width, as a logarithm, of the interval that holds 80 of 100 runs of these kinds (simulate/prediction.h).
+// The half-width, as a logarithm, of the interval that holds 80 of 100 such runs: of the run's kinds where the
+// constants were fitted to its family, else one width for all.
 double half_width(const PublishedRun& run, Source source = Source::as_fitted);
 
 }  // namespace tutti::published

@@ -656,7 +656,25 @@ TEST(Intervals, HoldLayoutsThatStall) {
     EXPECT_LT(width(64, 4, 2), width(256, 4, 2));
 }
 
-TEST(Intervals, AreWiderForSourcesNeverSeen) {
+// A page of a house that the constants were fitted to is a source of its own.
+TEST(Intervals, HaveOneWidthForSourcesNeverSeen) {
+    const auto width = [](const char* family, Source source) {
+        PublishedRun run = llama_8b(R"("num_gpus": 8, "software": "torchtitan 2025-06")");
+        run.family = family;
+        run.house = "torchtitan";
+        return half_width(run, source);
+    };
+    EXPECT_LT(width("torchtitan", Source::as_fitted), 0.2);
+    EXPECT_DOUBLE_EQ(width("torchtitan", Source::left_out), width("torchtitan-a100", Source::as_fitted));
+    for (const char* device : {"v100", "a100", "h100", "b200", "mi300x", "tpu-v5p"})
+        for (const char* software : {"Megatron-LM", "PyTorch eager", "MaxText 2025"}) {
+            PublishedRun run = llama_8b(concat(R"("num_gpus": 8, "software": ")", software, "\""));
+            run.cluster = hardware::cluster_named(device);
+            EXPECT_DOUBLE_EQ(half_width(run), width("never seen", Source::as_fitted)) << device << ' ' << software;
+        }
+}
+
+TEST(Intervals, OfAProgramKnownInFull) {
     using simulate::half_width;
     EXPECT_DOUBLE_EQ(half_width({"hopper", "tp in a node"}, true), 0.09);
     EXPECT_DOUBLE_EQ(half_width({"hopper", "experts"}, false), 0.28);

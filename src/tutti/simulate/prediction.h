@@ -26,7 +26,8 @@ std::vector<std::pair<const char*, double>> kinds_of(const StepTime& time);
 // The kind of a device by which errors are told: its generation.
 std::string kind_of(const hardware::Cluster& cluster);
 // The half-width, as a logarithm, of the interval that holds 80 of 100 measured steps of these kinds
-// (published::kinds_of()): of a source that the constants were fitted to, or of one that nothing has seen.
+// (published::kinds_of()): of a source that the constants were fitted to, or of our own program, which they were not
+// fitted to but which is known in full. Programs of others have a width of their own (published/calibration.h).
 double half_width(const std::vector<std::string>& kinds, bool known_source);
 
 Json to_json(const StepTime& time);  // seconds by kind
