@@ -25,7 +25,8 @@ namespace tutti::cli {
 namespace {
 
 int fail(const Io& io, const std::string& message, int exit_code) {
-    io.err << (io.color ? "\033[1;31mtutti:\033[0m " : "tutti: ") << message << std::endl;
+    Utf8Stream shown;  // names of files, and words of the command line, may have escape sequences
+    io.err << (io.color ? "\033[1;31mtutti:\033[0m " : "tutti: ") << shown.feed(message) << shown.finish() << std::endl;
     io.print(Json{{"error", message}, {"exit_code", exit_code}});
     return exit_code;
 }

@@ -1054,6 +1054,21 @@ TEST(Data, ATokenizerIsLearntAndTrainedWith) {
     EXPECT_TRUE(contains(too_small.err, "set model.vocab = 280 or more")) << too_small.err;
 }
 
+TEST(CommandLine, AnErrorDoesNotDriveTheTerminal) {
+    const std::string name = "\x1b]0;title\x07\x1b[31mred";
+    for (const std::vector<std::string>& words : {std::vector<std::string>{"train", name},
+                                                  {"train", "x.toml", "--set", name},
+                                                  {"plan", "--model", name},
+                                                  {"plan", "--gpus", name},
+                                                  {"report", name},
+                                                  {"data", "tokenize", name, "--out", "o", "--tokenizer", name}}) {
+        const Ran ran = tutti(words);
+        EXPECT_NE(ran.code, 0);
+        EXPECT_TRUE(contains(ran.err, "red") || words.size() == 4) << ran.err;
+        for (const char c : ran.err) EXPECT_TRUE(c == '\n' || c == '\t' || (c & 0xE0) != 0) << ran.err;
+    }
+}
+
 // The tokenizer "bytes" may stand for one that is not known: an export says that it has none.
 TEST(Data, AnExportWithoutATokenizerSaysSo) {
     const ScratchFolder dir;
