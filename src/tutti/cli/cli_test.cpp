@@ -1086,6 +1086,35 @@ TEST(Data, AnExportWithoutATokenizerSaysSo) {
     }
 }
 
+// AutoTokenizer of transformers 5.24 makes Qwen2Tokenizer's pattern and NFC of any tokenizer.json beside a config.json
+// of qwen2, and keeps the file beside others.
+TEST(Data, AnExportThatTransformersReadsInItsOwnWaySaysSo) {
+    const ScratchFolder dir;
+    std::string text;
+    for (int i = 0; i < 200; ++i) text += "In the beginning God created the heaven and the earth. ";
+    const std::string data = dir.write("text.txt", text);
+    for (const std::string split : {"gpt2", "qwen"}) {
+        const std::string tokenizer = dir / split + ".json";
+        ASSERT_EQ(
+            tutti({"data", "train-tokenizer", data, "--vocab", "280", "--out", tokenizer, "--pretokenizer", split})
+                .code,
+            0);
+        const std::string config = dir.write(
+            split + ".toml", "[model]\nlayers = 1\nvocab = 280\n[precision]\ncompute = \"f32\"\n[data]\ntrain = \"" +
+                                 data + "\"\ntokenizer = \"" + tokenizer +
+                                 "\"\n[train]\nsteps = 1\nseq_len = 32\nglobal_batch = 1\nmicro_batch = 1\n");
+        for (const char* bias : {"false", "true"}) {
+            const std::string run = concat(dir / split, bias);
+            ASSERT_EQ(tutti({"train", config, "--out", run, "--set", concat("model.qkv_bias=", bias)}).code, 0);
+            const Ran made = tutti({"convert", "--from", run, "--to", run + ".hf"});
+            ASSERT_EQ(made.code, 0) << made.err;
+            const bool qwen2 = Json::parse(read_file(run + ".hf/config.json")).at("model_type") == "qwen2";
+            EXPECT_EQ(qwen2, bias == std::string("true"));
+            EXPECT_EQ(contains(made.err, "transformers takes Qwen2Tokenizer"), qwen2 && split == "gpt2") << made.err;
+        }
+    }
+}
+
 // The id that ends documents need not be the tokenizer's. At a high temperature each of 263 ids is drawn alike, so that
 // 3000 draws have one of the last three for all but 1e-15 of all seeds.
 TEST(Data, AnEndBehindTheTokenizersIdsIsDrawn) {

@@ -28,9 +28,7 @@ int convert(const ConvertArguments& arguments, const Io& io) {
                    : unfit.empty() ? "weights that are not finite"
                                    : ", or are not finite")
                << ":" << hf::describe(outcome.losses) << '\n';
-    if (outcome.lacks_tokenizer)
-        io.err << "warning: no tokenizer is written: data.tokenizer = \"bytes\" has 256 ids and the model another "
-               << "number; copy the tokenizer of its ids into " << arguments.to << ", if it has one\n";
+    for (const std::string& warning : outcome.warnings) io.err << "warning: " << warning << '\n';
     if (io.json) {
         auto losses = Json::object();
         for (const auto& [name, loss] : outcome.losses)

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "tutti/base/json.h"
+#include "tutti/base/read_file.h"
 #include "tutti/checkpoint/file_writer.h"
 #include "tutti/checkpoint/training_state.h"
 #include "tutti/hf/export.h"
@@ -13,6 +14,7 @@
 #include "tutti/spec/hf/generation.h"
 #include "tutti/spec/toml.h"
 #include "tutti/text/tokenizer.h"
+#include "tutti/text/tokenizer_json.h"
 
 namespace tutti::infer {
 
@@ -29,6 +31,17 @@ spec::HfTokens hf_tokens_of(const StoredModel& stored) {
     const auto tokenizer = text::make_tokenizer(there ? stored.tokenizer : "bytes");
     const text::SpecialIds ids = stored.special_ids(tokenizer.get());
     return {.bos = ids.bos, .pad = ids.pad, .eos = ids.stop};
+}
+
+// Whether AutoTokenizer of transformers (5.24) makes other ids of the tokenizer.json in `directory` than the file says.
+bool replaces_tokenizer(const std::string& directory) {
+    const std::string tokenizer = join(directory, "tokenizer.json");
+    if (!std::filesystem::exists(tokenizer)) return false;
+    const Json config = Json::parse(read_file(join(directory, "config.json")));
+    if (!config.contains("model_type") || config["model_type"] != "qwen2") return false;
+    if (text::is_of_sentencepiece(tokenizer)) return true;
+    const text::ByteLevelModel model = text::parse_tokenizer_json(read_file(tokenizer), tokenizer);
+    return model.split != text::SplitKind::qwen || !model.nfc;
 }
 
 // The config that a checkpoint of weights carries: the model's, with the longest context as the sequence length.
@@ -105,10 +118,19 @@ ConvertOutcome convert(const ConvertOptions& options) {
                                     .between_tensors = options.between_tensors};
             // With 256 ids the tokens are bytes; with another vocabulary data.tokenizer may never have been used.
             const bool bytes = stored.tokenizer == "bytes" && spec::traits_of(stored.run.model).tokens;
-            outcome.lacks_tokenizer = bytes && stored.run.model.vocab != 256;
-            if (bytes && !outcome.lacks_tokenizer) as_hf.tokenizer_json = text::tokenizer_json_of_bytes();
+            if (bytes && stored.run.model.vocab == 256)
+                as_hf.tokenizer_json = text::tokenizer_json_of_bytes();
+            else if (bytes)
+                outcome.warnings.push_back(concat(
+                    "no tokenizer is written: data.tokenizer = \"bytes\" has 256 ids and the model ",
+                    stored.run.model.vocab, "; copy the tokenizer of its ids into ", options.to, ", if it has one"));
             if (options.max_shard_bytes) as_hf.max_shard_bytes = *options.max_shard_bytes;
             outcome.files = hf::write_directory(disk, target.temporary(), model, weights, as_hf, outcome.losses);
+            if (!stored.hugging_face && replaces_tokenizer(target.temporary()))
+                outcome.warnings.emplace_back(
+                    "transformers takes Qwen2Tokenizer for a config.json of qwen2, whatever class is named; it splits "
+                    "texts by another pattern than the tokenizer of this run, and gives other ids: use "
+                    "PreTrainedTokenizerFast(tokenizer_file=\"tokenizer.json\") in place of AutoTokenizer");
         }
         check<DataError>(
             !hf::any_infinite(outcome.losses) || options.allow_loss, stored.path, " has values that do not fit ",

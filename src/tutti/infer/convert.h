@@ -27,7 +27,7 @@ struct ConvertOutcome {
     int64_t step = 0, parameters = 0;
     std::vector<std::string> files;
     hf::Losses losses;
-    bool lacks_tokenizer = false;  // the run's tokenizer is "bytes", which has not all ids of the model
+    std::vector<std::string> warnings;  // of the tokenizer of a run
 };
 
 // Makes `to`: for hf a directory that transformers loads, for tutti a run directory with one checkpoint of weights.
