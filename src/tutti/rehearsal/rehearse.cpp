@@ -126,7 +126,9 @@ class Recorder final : public ops::Meter, public Tracer, public comm::Communicat
         program_.groups.push_back({group.name(), group.ranks()});
     }
     void begins(const comm::Communicator& group, uint64_t sequence, const comm::Collective& collective) override {
-        if (takes_time(group, collective)) add(BeginOperation{groups_.at(&group), sequence, collective.summary()});
+        if (!takes_time(group, collective)) return;
+        const double from_host = gathers_from_host(collective) ? static_cast<double>(collective.input.bytes()) : 0;
+        add(BeginOperation{groups_.at(&group), sequence, collective.summary(), from_host});
     }
     void waits(const comm::Communicator& group, const comm::Operation& operation) override {
         if (takes_time(group, operation.collective()))
@@ -136,9 +138,12 @@ class Recorder final : public ops::Meter, public Tracer, public comm::Communicat
   private:
     static constexpr size_t kStep = 0;
 
+    static bool gathers_from_host(const comm::Collective& c) {  // a shard that is offloaded
+        return c.kind == comm::Kind::all_gather && &c.input.device() != &c.output.device();
+    }
     // One rank alone gathers what it has offloaded, and nothing else.
     static bool takes_time(const comm::Communicator& group, const comm::Collective& c) {
-        return group.size() > 1 || (c.kind == comm::Kind::all_gather && &c.input.device() != &c.output.device());
+        return group.size() > 1 || gathers_from_host(c);
     }
 
     template <class What>
@@ -219,8 +224,7 @@ int64_t saved_bytes(const optim::Optimizer& optimizer) {
     return bytes;
 }
 
-// The update reads and writes the state that is on the host, and writes the rounded weights there; gathers of ZeRO-3
-// read the rank's shard there.
+// The update reads and writes the state that is on the host, and writes the rounded weights there.
 void add_host_bytes(const engine::Engine& engine, Program& program) {
     if (!engine.offload_device) return;
     const Allocator& host = engine.offload_device->memory();
@@ -241,11 +245,6 @@ void add_host_bytes(const engine::Engine& engine, Program& program) {
             if (is_new) program.calls.push_back({call->kernel, call->work, updated * call->work.bytes / all});
             place = known->second;
         }
-        auto* begin = std::get_if<BeginOperation>(&action.what);
-        if (begin == nullptr || !engine.run.offload.params || begin->operation.kind != comm::Kind::all_gather) continue;
-        const Program::Group& group = program.groups[begin->group];
-        if (group.name.find("dp") != std::string::npos)
-            begin->host_bytes = static_cast<double>(begin->operation.bytes) / static_cast<double>(group.ranks.size());
     }
 }
 

@@ -246,6 +246,28 @@ TEST(RehearsedMemory, OffloadedStateIsElsewhere) {
     EXPECT_EQ(plan.peaks[Purpose::communication], (2 + 4) * (kGpt2Words * 768 + 2 * 7087872));
 }
 
+// Offloaded weights are read on the host by the ranks that share them, along whatever axes, or by one rank alone: as
+// many bytes in all. Shards along cp alone were copied in no time, and so were those of one rank.
+TEST(RehearsedMemory, GathersOfOffloadedWeightsReadTheHost) {
+    const auto read = [](int64_t dp, int64_t cp) {
+        spec::RunSpec run = run_of("llama-tiny", "bf16", 1, 64);
+        run.train.global_batch = 2 * dp;
+        run.parallel.dp_shard = dp;
+        run.parallel.cp = cp;
+        run.parallel.zero = 3;
+        run.offload.params = true;
+        double bytes = 0;
+        for (const Action& action : rehearse(run, plain_machine(), static_cast<int>(dp * cp), 0).program.actions)
+            if (const auto* begin = std::get_if<BeginOperation>(&action.what)) bytes += begin->host_bytes;
+        return bytes * static_cast<double>(dp * cp);
+    };
+    const double alone = read(1, 1);
+    EXPECT_GT(alone, 0);
+    EXPECT_NEAR(read(2, 1), alone, 0.01 * alone);
+    EXPECT_NEAR(read(1, 2), alone, 0.01 * alone);
+    EXPECT_NEAR(read(2, 2), alone, 0.01 * alone);
+}
+
 // Activations too: of L blocks only one and the input of the next remain. Of a microbatch that waits for its backward
 // nothing of the layers stays; on the last stage what the head and its loss made: the gradient of its input.
 TEST(RehearsedMemory, OffloadedActivationsOfWaitingMicrobatches) {
