@@ -11,7 +11,7 @@ set(slow_of_data_tests TextStream.TokensDoNotDependOnHowATextIsStored)
 set(slow_of_engine_tests Models/Parity.* Orders.* Pipeline.* ProductRules.* Recipes.* PartialAxes.*)
 set(slow_of_launch_tests CopyStores.*)
 set(slow_of_rehearsal_tests Rehearsal.IsLinearInTheLayers)
-set(slow_of_planner_tests Finalist* Peers.TwoHundred* Plan.TheRecipe* Price.* Scaling.* Search.GivenLoadsOfExpertsCount)
+set(slow_of_planner_tests Finalist* Peers.TwoHundred* Plan.TheRecipe* Price.* PriceDraws.* Scaling.* Search.GivenLoadsOfExpertsCount)
 set(slow_of_train_tests Copies.* LossScales.* Mixtures.* Pipelines.* RecipeRuns.* StagesTest.* TrainerTest.*
   Models/LaterTokens.* VerifySmall.RulesThatMagnifyRounding)
 set(slow_of_diagnose_tests Health.ASlowRankIsNamed)

@@ -34,6 +34,15 @@ bool is_backward(const Pass& pass) { return pass.kind == PassKind::backward || p
 
 }  // namespace
 
+// ZeRO-0 adds in the order of the other stages, which have the same bits: over the axes of the shards, then over the
+// rest. HSDP's replicas lie outside of the shards in one tree over both, so one sum will do.
+SumAxes axes_of_sum(const mesh::Mesh& mesh, Zero zero, Axes partial, bool between_stages) {
+    const bool in_one =
+        zero == Zero::none && !between_stages && mesh.size(partial - kSharding - Axis::dp_replicate) == 1;
+    const Axes first = in_one ? Axes() : partial & kSharding;
+    return {zero == Zero::none ? Axes() : partial & kSharding, first, partial - first, in_one};
+}
+
 DataParallel::DataParallel(ops::Context& ctx, const std::vector<std::vector<Unit*>>& runs, Groups& groups,
                            const DataParallelOptions& options)
     : ctx_(ctx), groups_(groups), options_(options) {
@@ -81,19 +90,15 @@ DataParallel::DataParallel(ops::Context& ctx, const std::vector<std::vector<Unit
 }
 
 void DataParallel::add_state(const std::vector<Parameter*>& parameters) {
-    const Axes partial = parameters.front()->partial, copies = parameters.front()->copies;
-    const Axes cut = options_.zero == Zero::none ? Axes() : partial & kSharding;
+    const Axes copies = parameters.front()->copies;
     auto state = std::make_unique<State>();
-    state->cut = cut;
     const std::vector<int>& stages = parameters.front()->pipeline_ranks;
     state->between_stages = stages.size() > 1;
-    // ZeRO-0 adds in the order of the other stages, which have the same bits: over the axes of the shards, then over
-    // the rest. HSDP's replicas lie outside of the shards in one tree over both, so one sum will do.
-    const bool in_one = options_.zero == Zero::none && !state->between_stages &&
-                        groups_.mesh().size(partial - kSharding - Axis::dp_replicate) == 1;
-    const Axes before_rest = in_one ? Axes() : partial & kSharding;
-    state->replicas = &groups_.over(partial - before_rest, stages);
-    if (!in_one) state->shards = &groups_.over(before_rest);
+    const auto [cut, first_sum, rest, in_one] =
+        axes_of_sum(groups_.mesh(), options_.zero, parameters.front()->partial, state->between_stages);
+    state->cut = cut;
+    state->replicas = &groups_.over(rest, stages);
+    if (!in_one) state->shards = &groups_.over(first_sum);
     const bool first = stages.empty() || stages.front() == groups_.coordinate(Axis::pp);
     FlatOptions flat{.zero = options_.zero,
                      .grain = options_.grain,

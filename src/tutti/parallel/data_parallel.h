@@ -43,6 +43,17 @@ struct DataParallelOptions {
     Device* weights_device = nullptr;
 };
 
+// How a gradient that is a partial sum over some axes is summed: over the ranks that each take a shard, where it is cut
+// into shards, then over the others.
+struct SumAxes {
+    mesh::Axes cut;     // of the shards; empty: ZeRO-0
+    mesh::Axes first;   // ZeRO-0: ranks that sum first, as shards would
+    mesh::Axes second;  // the rest
+    bool in_one;        // one sum over `second` is equal
+};
+// `between_stages`: stages of a pipeline share the parameter, and sum it too.
+SumAxes axes_of_sum(const mesh::Mesh& mesh, Zero zero, mesh::Axes partial, bool between_stages);
+
 class DataParallel final : public autograd::Hooks {
   public:
     // One run of units for each pipeline stage of the rank: the units of its modules, in the order of the forward.

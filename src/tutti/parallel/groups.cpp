@@ -52,14 +52,19 @@ Groups::Groups(comm::World& world, mesh::Mesh mesh) : world_(world), mesh_(std::
 
 comm::Communicator& Groups::over(mesh::Axes axes) { return over(axes, {}); }
 
-comm::Communicator& Groups::over(mesh::Axes axes, const std::vector<int>& pipeline_ranks) {
-    mesh::Axes several = axes;  // without axes of one rank, which have no effect; but "dp" stays "dp"
+mesh::Axes axes_of_group(const mesh::Mesh& mesh, mesh::Axes axes) {
+    mesh::Axes several = axes;
     for (const mesh::Axes whole : {mesh::kTp, mesh::kCp, mesh::kDp, mesh::kExpertParallel})
         for (int i = 0; i < mesh::kAxes; ++i) {
             const mesh::Axes axis = static_cast<Axis>(i);
-            if (whole.contains(axis) && axes.contains(axis) && !axes.contains(whole) && mesh_.size(axis) == 1)
+            if (whole.contains(axis) && axes.contains(axis) && !axes.contains(whole) && mesh.size(axis) == 1)
                 several = several - axis;
         }
+    return several;
+}
+
+comm::Communicator& Groups::over(mesh::Axes axes, const std::vector<int>& pipeline_ranks) {
+    const mesh::Axes several = axes_of_group(mesh_, axes);
     if (!several.empty() || !pipeline_ranks.empty()) axes = several;
     for (const Group& group : all_)
         if (!group.is_channel && group.axes == axes && group.pipeline_ranks == pipeline_ranks) return *group.ranks;

@@ -28,6 +28,9 @@ struct GroupTraffic {
 // The mesh of a run of `ranks` ranks, dp_shard = -1 filled in; all axes, in the order of mesh::Axis.
 mesh::Mesh make_mesh(const spec::RunSpec& run, int ranks);
 
+// `axes` without those of one rank, which have no effect, but "dp" stays "dp": sets that are then equal share a group.
+mesh::Axes axes_of_group(const mesh::Mesh& mesh, mesh::Axes axes);
+
 class Groups {
   public:
     // Makes the groups of all ranks and of data parallelism; those of tp, of each axis of cp and of the experts' axes

@@ -111,16 +111,16 @@ Pricer::Layout Pricer::sizes_of(const spec::RunSpec& run, const LayerProbe& prob
     l.expert_shards = std::max(1.0, request_.gpus / (real(p.pp) * real(p.ep) * real(p.etp) * l.replicas));
     l.dense_over = prices_.group(static_cast<int>(l.shards), static_cast<int>(p.tp));
     l.experts_over = prices_.group(static_cast<int>(l.expert_shards), static_cast<int>(p.ep * p.etp));
-    // A probe has the memory of its own sums: over tp, and over cp or the ranks of experts as ZeRO-0 adds.
-    const bool mixture = run.model.moe.experts > 0;
-    const int of_run = p.zero == 0 ? l.shards * l.replicas > 1 : (l.shards > 1) + (l.replicas > 1);
-    const int of_experts = mixture && p.zero > 0 && l.replicas > 1 ? 1 : 0, of_probe = p.cp > 1 || mixture ? 1 : 0;
-    // Norms under tp are added over tp and the copies together, a group of its own unless that is tp alone.
-    const bool copies = p.zero == 0 ? l.shards * l.replicas > 1 : l.replicas > 1;
-    const int of_norms = p.tp > 1 && p.sequence_parallel && of_probe == 0 && copies ? 1 : 0;
-    l.sums_on_device = rehearsal::device_sums(run, target_, request_.gpus).has_value();
-    if (l.sums_on_device)
-        l.sums = static_cast<double>(comm::kReductionBytes) * std::max(0, of_run + of_experts + of_norms - of_probe);
+    // A search estimates pipelines with replicas that experts do not fit, too.
+    if (rehearsal::device_sums(run, target_, request_.gpus) && spec::ep_fits(run, request_.gpus)) {
+        const mesh::Mesh mesh = parallel::make_mesh(run, request_.gpus);
+        for (const bool shared : {false, true}) {
+            if (shared && !run.model.tie_embeddings) continue;
+            l.sums[shared ? 1 : 0] = static_cast<double>(comm::kReductionBytes) *
+                                     (static_cast<double>(groups_that_sum(run, mesh, probe.partial, shared)) -
+                                      static_cast<double>(probe.sums));
+        }
+    }
     l.units.reserve(probe.kind_of_layer.size() + 2);
     l.units.push_back(&probe.embedding);
     for (const size_t kind : probe.kind_of_layer) l.units.push_back(&probe.kinds[kind]);
@@ -216,6 +216,7 @@ void Pricer::add_passes(Stage& stage, double hidden) {
         for (const Piece& piece : of_unit.pieces) {
             pass.seconds += piece.seconds;
             pass.idle += piece.idle;
+            pass.least += piece.seconds + piece.idle + std::min(0.0, piece.new_gradients);
         }
     };
     for (const UnitProbe* unit : stage.units) {
@@ -226,11 +227,11 @@ void Pricer::add_passes(Stage& stage, double hidden) {
     for (size_t u = stage.units.size(); u-- > 0;) {
         const UnitProbe& unit = *stage.units[u];
         const double held = u + 1 == stage.units.size() ? hidden : 0;
-        stage.b.peak = std::max(stage.b.peak, stage.b.bytes + unit.backward.peak - unit.kept);
+        stage.b.peak = std::max(stage.b.peak, stage.b.bytes + unit.backward.most() - unit.kept);
         stage.b.bytes += held - unit.kept;
         stage.i.peak = std::max(stage.i.peak, stage.i.bytes + unit.input.peak - unit.kept);
         stage.i.bytes += held - (unit.kept - unit.kept_for_weight);
-        stage.w.peak = std::max(stage.w.peak, stage.w.bytes + unit.weight.peak);
+        stage.w.peak = std::max(stage.w.peak, stage.w.bytes + unit.weight.most());
         stage.w.bytes -= unit.kept_for_weight;
         add_time(stage.b, unit.backward);
         add_time(stage.i, unit.input);
@@ -238,8 +239,8 @@ void Pricer::add_passes(Stage& stage, double hidden) {
     }
     stage.b.bytes -= hidden;
     stage.i.bytes -= hidden;
-    stage.forward = stage.f.all();
-    stage.backward = stage.i.all() + stage.w.all();
+    stage.forward = stage.f.least;
+    stage.backward = stage.i.least + stage.w.least;
 }
 
 // Adds to the seconds of a stage what data parallelism adds to each microbatch; returns the bytes of a pass above what
@@ -337,9 +338,11 @@ Price Pricer::state_of(const Layout& l, std::span<const Stage* const> stages, bo
         sharded += shard_of(stage->dense, l.shards) + shard_of(stage->experts, l.expert_shards);
     }
     Price price;
-    // The matrix that two ranks share is added over the two, and over cp apart from all others.
-    const int of_ends = l.run->model.tie_embeddings && !l.tied && l.sums_on_device ? 1 + (p.cp > 1) : 0;
-    price.bytes = l.sums + of_ends * static_cast<double>(comm::kReductionBytes);
+    const bool has_end = std::ranges::any_of(stages, [&](const Stage* stage) {
+        return !stage->units.empty() &&
+               (stage->units.front() == &l.probe->embedding || stage->units.back() == &l.probe->head);
+    });
+    price.bytes = l.sums[run.model.tie_embeddings && !l.tied && has_end ? 1 : 0];
     const double weights = l.of_value(Purpose::weights) * (p.zero >= 3 ? sharded : whole);
     const double owned = p.zero >= 1 ? sharded : whole;
     (run.offload.params ? price.offloaded : price.bytes) += weights;

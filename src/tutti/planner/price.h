@@ -55,7 +55,7 @@ class Pricer {
     struct Pass {  // of a stage's units: of kernels, of waits inside; its peak above the bytes before it, and what it
                    // adds to them
         double seconds = 0, idle = 0, peak = 0, bytes = 0;
-        double all() const { return seconds + idle; }
+        double least = 0;  // seconds, waits among them, where gradients are new if that is less
     };
     struct Stage {
         std::span<const UnitProbe* const> units;  // of Layout::units

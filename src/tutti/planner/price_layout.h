@@ -16,10 +16,10 @@ struct Pricer::Layout {
     std::vector<Position> ranks;
     double microbatches = 1, replicas = 1, shards = 1, expert_shards = 1;
     simulate::Group dense_over, experts_over;  // the ranks of the shards
-    double sums = 0;                           // bytes for sums over data-parallel ranks that the probe has not
-    bool sums_on_device = false;               // ranks add in the memory of their devices
-    bool tied = false;                         // the embedding's matrix is the head's, and both are on one rank
-    MemoryByPurpose state;                     // of kMany values
+    // Bytes for sums over ranks that the probe has not; and where the rank shares its embedding or head with another.
+    std::array<double, 2> sums = {};
+    bool tied = false;      // the embedding's matrix is the head's, and both are on one rank
+    MemoryByPurpose state;  // of kMany values
 
     double of_value(Purpose purpose) const { return static_cast<double>(state[purpose]) / kMany; }
 };

@@ -24,7 +24,7 @@ class Pricer::Pipeline {
             Rank& rank = ranks_.emplace_back(Rank{Walk(pricer, l, at.stages, l.microbatches, Walk::From::update)});
             for (const Stage* stage : at.stages)
                 rank.passes +=
-                    l.microbatches * (stage->f.all() + std::min(stage->b.all(), stage->i.all() + stage->w.all()));
+                    l.microbatches * (stage->f.least + std::min(stage->b.least, stage->i.least + stage->w.least));
         }
         channels_.resize(messages_.size());
         // One rank of each position stands for all.

@@ -143,7 +143,7 @@ void Pricer::Walk::set_idle(Unit& unit) {
 
 // --- Gradients
 
-double Pricer::Walk::need_gradients(Unit& unit) {
+bool Pricer::Walk::need_gradients(Unit& unit) {
     for (size_t i = 0; i < reductions_.size();)
         if (reductions_[i].unit == &unit)
             finish_reduction(i);
@@ -155,14 +155,29 @@ double Pricer::Walk::need_gradients(Unit& unit) {
         is_new = is_new || (values > 0 && !unit.has_gradients[s]);
         if (stored_ != made_ || !std::exchange(unit.has_gradients[s], true)) bytes_ += made_ * values;
     }
-    return is_new || stored_ != made_ ? unit.probe->new_gradients : 0;
+    return is_new || stored_ != made_;
 }
 
-// The unit's gradients of a microbatch are complete: those of experts before the `rest` of the pass.
-void Pricer::Walk::contribute(Unit& unit, const Run& run, std::span<const Piece> rest) {
+namespace {
+
+// The pieces of a pass until the gradients of experts are complete, and the rest.
+std::pair<std::span<const Piece>, std::span<const Piece>> at_experts(std::span<const Piece> pieces) {
+    const auto place = std::ranges::find(pieces, Piece::Then::experts_are_complete, &Piece::then);
+    const auto until = to_size(place - pieces.begin()) + (place == pieces.end() ? 0 : 1);
+    return {pieces.first(until), pieces.subspan(until)};
+}
+
+}  // namespace
+
+// The unit's gradients of a microbatch are complete: those of experts in the middle of the pass, all behind the rest.
+// `freed`: bytes of what the pass's are above, which are gone at its end.
+void Pricer::Walk::contribute(Unit& unit, const Run& run, const UnitPass& pass, double freed, bool is_new) {
     --unit.left;
+    bytes_ += freed + pass.at_experts;
     contribute_set(unit, kExperts, run);
-    run_pieces(rest);
+    bytes_ -= freed + pass.at_experts;
+    note(freed + pass.peak_behind);
+    run_pieces(at_experts(pass.pieces).second, true, is_new);
     contribute_set(unit, kDense, run);
     // Norms of layers, whose gradients are summed over tp too, are reduced last, and by themselves.
     const bool is_layer = !unit.is_head && !unit.is_embedding;
@@ -242,6 +257,12 @@ void Pricer::Walk::finish_gradients() {
     sums_.clear();
 }
 
+// The head's matrix, whose gradients a forward completes.
+void Pricer::Walk::take_head(Unit& unit, const Run& run) {
+    --unit.left;
+    contribute_set(unit, kDense, run);
+}
+
 // The norm before the head's matrix, whose gradients were there in the forward.
 void Pricer::Walk::end_head(Unit& unit, const Run& run) {
     if (p_.zero >= 2 || run.left <= 0) reduce_norms(unit, run);
@@ -263,28 +284,17 @@ void Pricer::Walk::leave(const UnitProbe& unit) {
     for (const double bytes : unit.leaving) begin_copy(bytes);
 }
 
-// `copies` false: nothing of the unit is on the host. `more`: seconds before the first.
-void Pricer::Walk::run_pieces(std::span<const Piece> pieces, bool copies, double more) {
+// `copies` false: nothing of the unit is on the host. `is_new`: its gradients.
+void Pricer::Walk::run_pieces(std::span<const Piece> pieces, bool copies, bool is_new) {
     using Then = Piece::Then;
     for (const Piece& piece : pieces) {
-        pass(piece.seconds + std::exchange(more, 0), piece.idle);
+        pass(piece.seconds + (is_new ? piece.new_gradients : 0), piece.idle);
         if (!copies) continue;
         if (piece.then == Then::copy_begins) begin_copy(piece.bytes);
         if (piece.then == Then::copy_is_awaited && piece.after < copies_.size())
             wait_until(copies_[copies_.size() - 1 - piece.after]);
     }
 }
-
-namespace {
-
-// The pieces of a pass until the gradients of experts are complete, and the rest.
-std::pair<std::span<const Piece>, std::span<const Piece>> at_experts(std::span<const Piece> pieces) {
-    const auto place = std::ranges::find(pieces, Piece::Then::experts_are_complete, &Piece::then);
-    const auto until = to_size(place - pieces.begin()) + (place == pieces.end() ? 0 : 1);
-    return {pieces.first(until), pieces.subspan(until)};
-}
-
-}  // namespace
 
 void Pricer::Walk::begin_forward(Run& run, bool turns_round) {
     if (p_.zero >= 2) finish_until(0);
@@ -298,13 +308,13 @@ void Pricer::Walk::forward_unit(size_t u, const Run& run) {
     if (u > run.begin) leave(*units_[u - 1].probe);
     use(*unit.of_values);
     if (u + 1 < run.end) prefetch(units_[u + 1]);
-    const double more = unit.is_head ? need_gradients(unit) : 0;
+    const bool is_new = unit.is_head && need_gradients(unit);
     note(unit.probe->forward.peak);
-    run_pieces(unit.probe->forward.pieces, true, more);
+    run_pieces(unit.probe->forward.pieces, true, is_new);
     bytes_ += unit.probe->kept;
     // A stage that uses a matrix twice keeps it until the end of its backward.
     if (!(tied_in_stage_ && (unit.is_head || unit.is_embedding))) set_idle(*unit.of_values);
-    if (unit.is_head && !tied_in_stage_) contribute(unit, run);
+    if (unit.is_head && !tied_in_stage_) take_head(unit, run);
 }
 
 void Pricer::Walk::backward_unit(size_t u, const Run& run, bool input_only) {
@@ -315,19 +325,18 @@ void Pricer::Walk::backward_unit(size_t u, const Run& run, bool input_only) {
     else
         use(unit);
     if (u > run.begin && !units_[u - 1].is_embedding) prefetch(units_[u - 1]);
-    const double more = !input_only && !unit.is_head ? need_gradients(of_values) : 0;
+    const bool is_new = !input_only && !unit.is_head && need_gradients(of_values);
     const UnitPass& pass = input_only ? unit.probe->input : unit.probe->backward;
     note(pass.peak - unit.probe->kept);
-    const auto [begin, rest] = at_experts(pass.pieces);
     const bool is_offloaded = u + 1 < run.end || run.stays == 0;
-    run_pieces(input_only ? pass.pieces : begin, is_offloaded, more);
+    run_pieces(input_only ? pass.pieces : at_experts(pass.pieces).first, is_offloaded, is_new);
     bytes_ -= unit.probe->kept - (input_only ? unit.probe->kept_for_weight : 0);
     if (!(tied_in_stage_ && unit.is_head)) set_idle(of_values);
     if (input_only) return;
     if (unit.is_head)
         end_head(unit, run);
     else
-        contribute(of_values, run, rest);
+        contribute(of_values, run, pass, 0, is_new);
 }
 
 // Whether data parallelism does nothing in a pass: between the first and the last microbatch of ZeRO-0 and 1, as all
@@ -368,7 +377,7 @@ void Pricer::Walk::forward(size_t stage, bool turns_round) {
 void Pricer::Walk::take_head() {
     for (const Run& run : runs_)
         for (size_t u = run.begin; u < run.end; ++u)
-            if (units_[u].is_head && !tied_in_stage_) need_gradients(units_[u]), contribute(units_[u], run);
+            if (units_[u].is_head && !tied_in_stage_) need_gradients(units_[u]), take_head(units_[u], run);
 }
 
 void Pricer::Walk::backward(size_t stage, bool input_only) {
@@ -404,15 +413,14 @@ void Pricer::Walk::backward_weight(size_t stage) {
     count_plain(run);
     for (size_t u = run.end; u-- > run.begin;) {
         Unit& unit = units_[u];
-        const double more = unit.is_head ? 0 : need_gradients(*unit.of_values);
+        const bool is_new = !unit.is_head && need_gradients(*unit.of_values);
         note(unit.probe->weight.peak);
-        const auto [begin, rest] = at_experts(unit.probe->weight.pieces);
-        run_pieces(begin, true, more);
+        run_pieces(at_experts(unit.probe->weight.pieces).first, true, is_new);
         bytes_ -= unit.probe->kept_for_weight;
         if (unit.is_head)
             end_head(unit, run);
         else
-            contribute(*unit.of_values, run, rest);
+            contribute(*unit.of_values, run, unit.probe->weight, unit.probe->kept_for_weight, is_new);
     }
 }
 

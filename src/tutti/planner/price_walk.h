@@ -90,18 +90,19 @@ class Pricer::Walk {
     void prefetch(const Unit& unit);
     void set_idle(Unit& unit);
     void release_idle(const Unit& but);
-    double need_gradients(Unit& unit);  // seconds more of the pass, where they are new
+    bool need_gradients(Unit& unit);  // whether they are new
     bool reduces(const Unit& unit) const { return p_.zero >= 2 || unit.left <= 0; }
     bool is_shared_with_another_rank(const Unit& unit) const {
         return run_.model.tie_embeddings && p_.pp > 1 && !tied_ && (unit.is_head || unit.is_embedding);
     }
     void begin_copy(double bytes);
     void leave(const UnitProbe& unit);
-    void run_pieces(std::span<const Piece> pieces, bool copies = true, double more = 0);
-    void contribute(Unit& unit, const Run& run, std::span<const Piece> rest = {});
+    void run_pieces(std::span<const Piece> pieces, bool copies = true, bool is_new = false);
+    void contribute(Unit& unit, const Run& run, const UnitPass& pass, double freed, bool is_new);
     void contribute_set(Unit& unit, size_t set, const Run& run);
     bool is_awaited(const Run& run) const;
     void reduce_norms(Unit& unit, const Run& run);
+    void take_head(Unit& unit, const Run& run);
     void end_head(Unit& unit, const Run& run);
     void begin_reduction(Unit& unit, size_t set, bool awaited);
     void finish_reduction(size_t place);

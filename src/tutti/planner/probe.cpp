@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 #include <span>
 #include <string_view>
 #include <tuple>
@@ -57,14 +58,17 @@ void join(std::vector<Piece>& pieces, Piece next) {
     if (!pieces.empty() && pieces.back().then == Piece::Then::ends) {
         next.seconds += pieces.back().seconds;
         next.idle += pieces.back().idle;
+        next.new_gradients += pieces.back().new_gradients;
         pieces.pop_back();
     }
     pieces.push_back(next);
 }
 
 void join_pieces(UnitProbe& unit) {
-    for (UnitPass* pass : {&unit.forward, &unit.input, &unit.weight, &unit.backward})
+    for (UnitPass* pass : {&unit.forward, &unit.input, &unit.weight, &unit.backward}) {
         for (const Piece& piece : std::exchange(pass->pieces, {})) join(pass->pieces, piece);
+        for (Piece& piece : pass->pieces) piece.new_gradients = std::max(0.0, piece.new_gradients);
+    }
 }
 
 // A piece of a pass, with its place in a program and that of the pass.
@@ -74,20 +78,49 @@ struct Cut {
     bool is_whole = false;
 };
 
-// Cuts the passes of a microbatch into pieces, in order, each with a place of its own and the seconds of its kernels.
-// `last`: the last microbatch, one of the same kernels, which reduces the gradients of experts as soon as they are
-// complete.
-std::vector<Cut> cut(Program& microbatch, std::span<const rehearsal::Action> last,
+// By pass, what each kernel of the second microbatch takes more in the first one, whose gradients are new. Kernels that
+// only the first one has, as some gradients begin as zeros, count to the one behind them. `seconds`: of the calls.
+std::vector<std::vector<double>> more_where_new(const rehearsal::PartsRehearsal& of, std::span<const double> seconds) {
+    const Program& program = of.whole.program;
+    const auto calls_of = [&](size_t begin, size_t end) {
+        std::vector<std::vector<size_t>> by_pass(program.places.size());
+        for (size_t i = begin; i < end; ++i)
+            if (const auto* run = std::get_if<rehearsal::RunKernel>(&program.actions[i].what))
+                by_pass[program.actions[i].place].push_back(run->call);
+        return by_pass;
+    };
+    const auto first = calls_of(0, of.parts.begin), second = calls_of(of.parts.begin, of.parts.end);
+    std::vector<std::vector<double>> more(program.places.size());
+    for (size_t pass = 0; pass < more.size(); ++pass) {
+        auto next = first[pass].begin();
+        for (const size_t call : second[pass]) {
+            double& difference = more[pass].emplace_back(-seconds[call]);
+            const auto found = std::find_if(next, first[pass].end(), [&](size_t other) {
+                return program.calls[other].kernel == program.calls[call].kernel;
+            });
+            if (found == first[pass].end()) continue;
+            for (; next <= found; ++next) difference += seconds[*next];
+        }
+    }
+    return more;
+}
+
+// Cuts the passes of `microbatch`, the second of three, into pieces, in order, each with a place of its own and the
+// seconds of its kernels. The last one reduces the gradients of experts as soon as they are complete.
+std::vector<Cut> cut(const rehearsal::PartsRehearsal& rehearsed, Program& microbatch,
                      const simulate::TimelinePrices& prices) {
     using Then = Piece::Then;
-    std::vector<int64_t> kernels(microbatch.places.size()), before_reduction(microbatch.places.size());
-    for (const rehearsal::Action& action : last) {
+    std::vector<size_t> kernels(microbatch.places.size()), before_reduction(microbatch.places.size());
+    for (const rehearsal::Action& action : std::span(rehearsed.whole.program.actions).subspan(rehearsed.parts.end)) {
         const auto* begin = std::get_if<rehearsal::BeginOperation>(&action.what);
         if (std::holds_alternative<rehearsal::RunKernel>(action.what)) ++kernels[action.place];
         if (begin != nullptr && microbatch.groups[begin->group].name.find("edp") != std::string::npos)
             before_reduction[action.place] = kernels[action.place];
     }
     std::ranges::fill(kernels, 0);
+    std::vector<double> seconds;  // of the calls
+    for (const rehearsal::KernelCall& call : microbatch.calls) seconds.push_back(prices.kernel(call));
+    const std::vector<std::vector<double>> more = more_where_new(rehearsed, seconds);
     std::vector<Cut> cuts;
     std::vector<size_t> latest(microbatch.places.size());  // of a pass, in `cuts`, from 1
     std::vector<uint64_t> copies;
@@ -100,8 +133,9 @@ std::vector<Cut> cut(Program& microbatch, std::span<const rehearsal::Action> las
         }
         auto& [of, place, piece, is_whole] = cuts[latest[pass] - 1];
         action.place = place;
-        if (const rehearsal::KernelCall* call = microbatch.call_of(action)) {
-            piece.seconds += prices.kernel(*call);
+        if (const auto* run = std::get_if<rehearsal::RunKernel>(&action.what)) {
+            piece.seconds += seconds[run->call];
+            piece.new_gradients += more[pass][kernels[pass]];
             if (++kernels[pass] == before_reduction[pass]) piece.then = Then::experts_are_complete;
         } else if (const auto* begin = std::get_if<rehearsal::BeginCopy>(&action.what)) {
             piece.then = Then::copy_begins;
@@ -140,6 +174,37 @@ double hidden_bytes(const spec::RunSpec& run) {
            static_cast<double>(run.model.width) / static_cast<double>(p.tp > 1 && p.sequence_parallel ? p.tp : 1);
 }
 
+}  // namespace
+
+size_t groups_that_sum(const spec::RunSpec& run, const mesh::Mesh& mesh, std::span<const mesh::Axes> partial,
+                       bool ends_are_shared) {
+    std::set<std::pair<mesh::Axes, bool>> groups;  // with other stages of the pipeline
+    const auto add = [&](mesh::Axes over, bool between_stages) {
+        if (between_stages || (!over.empty() && mesh.size(over) > 1))
+            groups.emplace(parallel::axes_of_group(mesh, over), between_stages);
+    };
+    for (const mesh::Axes axes : partial)
+        for (const bool between_stages : {false, true}) {
+            // A matrix of words is cut over tp, and has no experts.
+            if (between_stages && (!ends_are_shared || axes.contains(mesh::Axis::edp) || axes.contains(mesh::kTp)))
+                continue;
+            const parallel::SumAxes sum = parallel::axes_of_sum(
+                mesh, parallel::Zero{static_cast<uint8_t>(run.parallel.zero)}, axes, between_stages);
+            if (!sum.in_one) add(sum.first, false);
+            add(sum.second, between_stages);
+        }
+    // Of layers: engine.cpp.
+    add(mesh::kTp, false);
+    if (run.parallel.cp_method == "all_gather") add(mesh::Axis::cp_ring, false);
+    if (run.model.moe.experts > 0) {
+        add(mesh::kTp | mesh::kCp, false);
+        if (run.model.moe.aux_loss == "global") add(mesh::kTp | mesh::kCp | mesh::kDp, false);
+    }
+    return groups.size();
+}
+
+namespace {
+
 // A rank's second microbatch of three, with its seconds.
 struct Microbatch {
     rehearsal::PartsRehearsal of;
@@ -147,7 +212,8 @@ struct Microbatch {
     std::vector<double> seconds;  // by place of the cuts
 };
 
-// On each of `ranks`, which wait for one another: the one that is busy or waits for longest.
+// On each of `ranks`, which wait for one another: the one that is busy or waits for longest, with the memory of the
+// fullest.
 Microbatch rehearse_slowest(const spec::RunSpec& run, const rehearsal::Target& target, int world,
                             const std::vector<int>& ranks, simulate::TimelinePrices prices) {
     prices.host = nullptr;
@@ -160,13 +226,17 @@ Microbatch rehearse_slowest(const spec::RunSpec& run, const rehearsal::Target& t
         Program& microbatch = microbatches.emplace_back(Program{whole.groups, whole.places, whole.calls, {}});
         microbatch.actions.assign(whole.actions.begin() + static_cast<std::ptrdiff_t>(of.parts.begin),
                                   whole.actions.begin() + static_cast<std::ptrdiff_t>(of.parts.end));
-        cuts = cut(microbatch, std::span(whole.actions).subspan(of.parts.end), prices);
+        cuts = cut(of, microbatch, prices);
     }
     const std::vector<std::vector<double>> seconds = simulate::lay_out(ranks, microbatches, prices, false).of_place;
     for (size_t i = 0; i < all.size(); ++i) all[i].seconds = seconds[i];
-    return std::move(*std::ranges::max_element(all, {}, [](const Microbatch& each) {
-        return std::accumulate(each.seconds.begin(), each.seconds.end(), 0.0);
-    }));
+    Microbatch& slowest = *std::ranges::max_element(
+        all, {}, [](const Microbatch& m) { return std::accumulate(m.seconds.begin(), m.seconds.end(), 0.0); });
+    Microbatch& fullest = *std::ranges::max_element(all, {}, [](const Microbatch& m) {
+        return std::ranges::max(m.of.parts.passes, {}, &rehearsal::UnitPass::peak).peak;
+    });
+    std::swap(slowest.of.parts.passes, fullest.of.parts.passes);
+    return std::move(slowest);
 }
 
 // What a rehearsal says of its units: the embedding, the layers, the head.
@@ -192,9 +262,8 @@ class Reading {
     }
 
     // `hidden`: bytes of an activation between layers.
-    std::vector<UnitProbe> units(const simulate::TimelinePrices& prices, double hidden, bool splits) {
+    std::vector<UnitProbe> units(double hidden, bool splits) {
         read_pieces();
-        read_new_gradients(prices);
         read_forward_bytes();
         read_backward_bytes(hidden, splits);
         for (UnitProbe& unit : units_) {
@@ -254,18 +323,6 @@ class Reading {
         }
     }
 
-    // What the first microbatch takes beyond the ones behind it.
-    void read_new_gradients(const simulate::TimelinePrices& prices) {
-        for (size_t i = 0; i < parts_.end; ++i) {
-            const rehearsal::Action& action = program_.actions[i];
-            const rehearsal::KernelCall* call = program_.call_of(action);
-            const auto [kind, u] = passes_[action.place];
-            if (call != nullptr && kind != Kind::none)
-                units_.at(u).new_gradients += (i < parts_.begin ? 1 : -1) * prices.kernel(*call);
-        }
-        for (UnitProbe& unit : units_) unit.new_gradients = std::max(0.0, unit.new_gradients);
-    }
-
     // A unit keeps what is there where the next one's forward begins.
     void read_forward_bytes() {
         std::vector<double> begins(units_.size() + 1, -1);
@@ -289,14 +346,20 @@ class Reading {
             if (kind == Kind::forward) continue;
             UnitProbe& unit = units_.at(u);
             const auto begin = static_cast<double>(pass.begin), end = static_cast<double>(pass.end);
+            const auto read = [&](UnitPass& into, double above) {
+                into.peak = std::max(into.peak, static_cast<double>(pass.peak) - above);
+                if (pass.at_experts == 0) return;
+                into.at_experts = static_cast<double>(pass.at_experts) - above;
+                into.peak_behind = static_cast<double>(pass.peak_behind) - above;
+            };
             if (kind == Kind::weight) {
-                unit.weight.peak = std::max(unit.weight.peak, static_cast<double>(pass.peak) - begin);
+                read(unit.weight, begin);
                 continue;
             }
             if (begins[u] < 0) begins[u] = level < 0 ? begin : std::min(level, begin);
             level = end;
             // The gradient of the output has taken the place of the output. Units behind may wait for W.
-            unit.input.peak = std::max(unit.input.peak, static_cast<double>(pass.peak) - begins[u] + unit.kept);
+            read(unit.input, begins[u] - unit.kept);
             if (!splits) continue;
             const double taken = &unit == &units_.back() ? 0 : hidden;   // the gradient of the output
             const double given = &unit == &units_.front() ? 0 : hidden;  // the gradient of the input
@@ -379,17 +442,19 @@ LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
     const auto [kind_of_layer, first] = kinds_of(run.model);
     spec::RunSpec small = short_run(run, first, splits);
     const int ranks = ranks_of_layers(small, ranks_);
+    const mesh::Mesh mesh = parallel::make_mesh(small, ranks);
     // One rank, or where a state passes from rank to rank all that wait for one another.
     const std::vector<int> along =
-        parallel::make_mesh(small, ranks)
-            .group(rehearsal::with_fullest_experts(small, target_, ranks), rehearsal::chained_axes(run.model));
+        mesh.group(rehearsal::with_fullest_experts(small, target_, ranks), rehearsal::chained_axes(run.model));
     const Microbatch microbatch = rehearse_slowest(small, target_, ranks, along, prices_);
     Reading reading(microbatch);
     LayerProbe result{.kind_of_layer = kind_of_layer,
                       .hidden = hidden_bytes(run),
                       .beside = reading.beside(),
+                      .partial = microbatch.of.parts.partial,
+                      .sums = groups_that_sum(small, mesh, microbatch.of.parts.partial, false),
                       .update = reading.update(prices_)};
-    const std::vector<UnitProbe> units = reading.units(prices_, result.hidden, splits);
+    const std::vector<UnitProbe> units = reading.units(result.hidden, splits);
     result.embedding = units.front();
     result.head = units.back();
     for (const int64_t layer : first) {

@@ -115,8 +115,9 @@ class Recorder final : public ops::Meter, public Tracer, public comm::Communicat
         look_at_peak();
         note_memory();
         if (passes_ != nullptr && !passes_->empty() && passes_->back().place == place_) {
-            passes_->back().peak = memory_->total().peak;
-            passes_->back().end = memory_->total().current;
+            UnitPass& pass = passes_->back();
+            (pass.at_experts > 0 ? pass.peak_behind : pass.peak) = memory_->total().peak;
+            pass.end = memory_->total().current;
         }
         place_ = kStep;
     }
@@ -129,6 +130,12 @@ class Recorder final : public ops::Meter, public Tracer, public comm::Communicat
         if (!takes_time(group, collective)) return;
         const double from_host = gathers_from_host(collective) ? static_cast<double>(collective.input.bytes()) : 0;
         add(BeginOperation{groups_.at(&group), sequence, collective.summary(), from_host});
+        if (passes_ == nullptr || passes_->empty() || passes_->back().place != place_ || !sums_experts(group)) return;
+        UnitPass& pass = passes_->back();
+        if (pass.at_experts > 0) return;
+        pass.peak = memory_->total().peak;
+        pass.at_experts = memory_->total().current;
+        memory_->reset_peaks();
     }
     void waits(const comm::Communicator& group, const comm::Operation& operation) override {
         if (takes_time(group, operation.collective()))
@@ -138,6 +145,7 @@ class Recorder final : public ops::Meter, public Tracer, public comm::Communicat
   private:
     static constexpr size_t kStep = 0;
 
+    static bool sums_experts(const comm::Communicator& group) { return group.name().find("edp") != std::string::npos; }
     static bool gathers_from_host(const comm::Collective& c) {  // a shard that is offloaded
         return c.kind == comm::Kind::all_gather && &c.input.device() != &c.output.device();
     }
@@ -335,8 +343,7 @@ Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ra
     const kernels::KernelTable table = kernels::meta_table(*target.kernels);
     engine::Engine* at_work = nullptr;
     const auto mark = [&] {
-        if (parts != nullptr && marks.size() == 1) recorder.record_passes(&parts->passes);
-        if (parts != nullptr && marks.size() == 2) recorder.record_passes(nullptr);
+        if (parts != nullptr && marks.size() == 2) recorder.record_passes(&parts->passes);
         if (in_turn || parts != nullptr) marks.push_back({recorder.actions(), at_work->groups.traffic()});
     };
     engine::Engine engine(
@@ -390,6 +397,9 @@ Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ra
         parts->begin = marks.at(1).actions;
         parts->end = marks.at(2).actions;
         parts->values = values_of(engine.model);
+        for (const autograd::Parameter* p : engine.model.parameters())
+            if (!p->frozen() && std::ranges::find(parts->partial, p->partial) == parts->partial.end())
+                parts->partial.push_back(p->partial);
     }
     r.program = recorder.take_program();
     add_host_bytes(engine, r.program);

@@ -24,6 +24,8 @@ namespace tutti::rehearsal {
 struct UnitPass {
     size_t place = 0;  // in Program::places: "forward of h.3"
     int64_t begin = 0, peak = 0, end = 0;
+    // In the middle, where gradients of experts are complete and their sum begins: then, and the peak behind.
+    int64_t at_experts = 0, peak_behind = 0;
 };
 // Values of a unit's parameters in this rank's part, before they are sharded over data-parallel ranks.
 struct UnitValues {
@@ -33,9 +35,10 @@ struct UnitValues {
 
 // What a step is made of: for prices of other steps with the same layers.
 struct Parts {
-    std::vector<UnitPass> passes;    // of one microbatch, neither the first nor the last
-    size_t begin = 0, end = 0;       // its actions in Program::actions
-    std::vector<UnitValues> values;  // of the rank's units, in the order of the forward
+    std::vector<UnitPass> passes;     // of the last microbatch, whose gradients are summed
+    size_t begin = 0, end = 0;        // actions of the one before in Program::actions
+    std::vector<UnitValues> values;   // of the rank's units, in the order of the forward
+    std::vector<mesh::Axes> partial;  // axes over which gradients are partial sums
 };
 
 struct Rehearsal {
