@@ -16,10 +16,10 @@ namespace tutti::cli {
 StopSignals::StopSignals(std::function<void(int signal)> notice, std::function<void()> later)
     : notice_(std::move(notice)), later_(std::move(later)) {
     sigemptyset(&waited_);
-    for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU}) sigaddset(&waited_, signal);
     struct sigaction hangup {};
     sigaction(SIGHUP, nullptr, &hangup);
-    if (hangup.sa_handler != SIG_IGN) sigaddset(&waited_, SIGHUP);
+    for (const int signal : launch::kStopSignals)
+        if (signal != SIGHUP || hangup.sa_handler != SIG_IGN) sigaddset(&waited_, signal);
     const int refused = pthread_sigmask(SIG_BLOCK, &waited_, &before_);
     check(refused == 0, "blocking the signals that stop a run failed: error ", refused);
     struct sigaction ignore {};

@@ -181,7 +181,7 @@ class ZstandardStream final : public TextStream {
 }  // namespace
 
 std::string_view compression_of(std::string_view beginning) {
-    // A skippable frame, with which pzstd and the seekable format begin.
+    // A skippable frame, with which parallel and seekable compressors may begin.
     const bool skippable =
         beginning.size() >= 4 && (beginning[0] & 0xf0) == 0x50 && beginning.substr(1, 3) == "\x2a\x4d\x18";
     if (skippable) return kCompressions[1].name;

@@ -19,7 +19,7 @@ struct Text {
     int64_t made = 0;
 };
 
-// Disables sequence parallelism while it lives: a forward of one token has a single row.
+// Disables sequence parallelism while it lives: each rank has all rows between tensor-parallel products.
 class WithoutSequenceParallel {
   public:
     explicit WithoutSequenceParallel(models::Model& model) {

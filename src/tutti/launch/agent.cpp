@@ -226,7 +226,7 @@ class Agent {
         }
     }
 
-    SignalDescriptor signals_{SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU};
+    SignalDescriptor signals_{kStopSignals, {SIGCHLD}};
     Link link_;
     std::optional<Bye> bye_;
     Descriptor name_;

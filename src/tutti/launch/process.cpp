@@ -139,10 +139,11 @@ bool read_some(const Descriptor& pipe, std::string& text) {
     return n > 0 || (n < 0 && (errno == EINTR || errno == EAGAIN));
 }
 
-SignalDescriptor::SignalDescriptor(std::initializer_list<int> signals) {
+SignalDescriptor::SignalDescriptor(std::initializer_list<int> signals, std::initializer_list<int> more) {
     sigset_t all;
     sigemptyset(&all);
-    for (const int signal : signals) sigaddset(&all, signal);
+    for (const auto& list : {signals, more})
+        for (const int signal : list) sigaddset(&all, signal);
     sigprocmask(SIG_BLOCK, &all, &before_);
     descriptor_ = Descriptor(signalfd(-1, &all, SFD_NONBLOCK | SFD_CLOEXEC));
     check(descriptor_.open(), "no signalfd: ", std::strerror(errno));

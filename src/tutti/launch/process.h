@@ -63,7 +63,7 @@ bool read_some(const Descriptor& pipe, std::string& text);
 // A signalfd. The signals stay blocked until the object ends; a Process starts with an empty mask.
 class SignalDescriptor {
   public:
-    explicit SignalDescriptor(std::initializer_list<int> signals);
+    explicit SignalDescriptor(std::initializer_list<int> signals, std::initializer_list<int> more = {});
     ~SignalDescriptor();
     SignalDescriptor(const SignalDescriptor&) = delete;
     SignalDescriptor& operator=(const SignalDescriptor&) = delete;
