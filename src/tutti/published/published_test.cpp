@@ -657,7 +657,7 @@ TEST(Intervals, HoldLayoutsThatStall) {
 }
 
 // A page of a house that the constants were fitted to is a source of its own.
-TEST(Intervals, HaveOneWidthForSourcesNeverSeen) {
+TEST(Intervals, HaveALeastWidthForSourcesNeverSeen) {
     const auto width = [](const char* family, Source source) {
         PublishedRun run = llama_8b(R"("num_gpus": 8, "software": "torchtitan 2025-06")");
         run.family = family;
@@ -666,11 +666,13 @@ TEST(Intervals, HaveOneWidthForSourcesNeverSeen) {
     };
     EXPECT_LT(width("torchtitan", Source::as_fitted), 0.2);
     EXPECT_DOUBLE_EQ(width("torchtitan", Source::left_out), width("torchtitan-a100", Source::as_fitted));
+    const double least = width("never seen", Source::as_fitted);
     for (const char* device : {"v100", "a100", "h100", "b200", "mi300x", "tpu-v5p"})
         for (const char* software : {"Megatron-LM", "PyTorch eager", "MaxText 2025"}) {
             PublishedRun run = llama_8b(concat(R"("num_gpus": 8, "software": ")", software, "\""));
             run.cluster = hardware::cluster_named(device);
-            EXPECT_DOUBLE_EQ(half_width(run), width("never seen", Source::as_fitted)) << device << ' ' << software;
+            EXPECT_DOUBLE_EQ(half_width(run), std::max(least, simulate::half_width(kinds_of(run), false)))
+                << device << ' ' << software;
         }
 }
 
