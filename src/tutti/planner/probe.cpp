@@ -156,7 +156,9 @@ std::vector<Cut> cut(const rehearsal::PartsRehearsal& rehearsed, Program& microb
 // `kinds`, the first layer of each.
 spec::RunSpec short_run(const spec::RunSpec& run, std::span<const int64_t> kinds, bool splits) {
     spec::RunSpec small = run;
-    small.model.layers = std::min<int64_t>(run.model.layers, std::max<int64_t>(3, kinds.back() + 2));
+    // A layer waits for copies of those before it, whose memory it takes.
+    const int64_t more = run.offload.activations ? 4 : 2;
+    small.model.layers = std::min<int64_t>(run.model.layers, std::max<int64_t>(3, kinds.back() + more));
     small.parallel.pp = small.parallel.virtual_stages = small.parallel.dp_replicate = 1;
     small.parallel.stage_layers = "";
     small.parallel.schedule = splits ? "zb-h1" : "1f1b";
