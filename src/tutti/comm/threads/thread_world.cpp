@@ -13,6 +13,7 @@
 #include <mutex>
 #include <numeric>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -420,8 +421,20 @@ void run_ranks(int ranks, const WorldOptions& options, const std::function<void(
         }
     };
     std::vector<std::thread> others;
-    for (int rank = 1; rank < ranks; ++rank) others.emplace_back(run, rank);
-    run(0);
+    others.reserve(to_size(ranks - 1));
+    try {
+        for (int rank = 1; rank < ranks; ++rank) others.emplace_back(run, rank);
+    } catch (const std::system_error& e) {  // those that run end in their next wait
+        const Error error(concat("rank ", others.size() + 1, " of ", ranks, " cannot be started as a thread (",
+                                 e.code().message(), "): fewer ranks, or a higher limit of threads (ulimit -u, ",
+                                 "pids.max of the container) or of memory (ulimit -v)"));
+        {
+            std::lock_guard lock(mutex);
+            if (!first) first = std::make_exception_ptr(error);
+        }
+        worlds.front()->abort(error.what());
+    }
+    if (to_size(ranks - 1) == others.size()) run(0);
     for (std::thread& thread : others) thread.join();
     // A progress thread may still read the buffers of another rank's operations, which go with that rank's world.
     for (const auto& world : worlds) world->progress().stop();

@@ -3,6 +3,7 @@
 #include "tutti/comm/threads/thread_world.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include "tutti/base/to_size.h"
 #include "tutti/comm/communicator.h"
@@ -34,6 +35,26 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Threads,
                              return std::to_string(setting.param.ranks) +
                                     (setting.param.progress_thread ? "_with_progress" : "");
                          });
+
+// As under a limit of threads or memory, here by stacks that no address space has room for many times: the ranks that
+// were started wait for the others, and end.
+TEST(ThreadWorld, RanksThatCannotBeStartedAreAnError) {
+    pthread_attr_t before, huge;
+    ASSERT_EQ(pthread_getattr_default_np(&before), 0);
+    ASSERT_EQ(pthread_attr_init(&huge), 0);
+    ASSERT_EQ(pthread_attr_setstacksize(&huge, size_t{1} << 44), 0);
+    ASSERT_EQ(pthread_setattr_default_np(&huge), 0);
+    std::string message = "nothing was thrown";
+    try {
+        run_ranks(200, {.timeout_s = 60}, [](World& world) { world.everyone("all")->barrier(); });
+    } catch (const std::exception& error) {
+        message = error.what();
+    }
+    EXPECT_EQ(pthread_setattr_default_np(&before), 0);
+    EXPECT_NE(message.find("of 200 cannot be started as a thread ("), std::string::npos) << message;
+    pthread_attr_destroy(&huge);
+    pthread_attr_destroy(&before);
+}
 
 // Operations start at once, however many are in flight: a schedule may send ahead in a loop. A rank that had to wait
 // for room would wait for a rank that waits for it.
