@@ -167,6 +167,10 @@ void PosixFileSystem::drop_cache(const FileHandle& file) {
     static_cast<void>(::posix_fadvise(file.id, 0, 0, POSIX_FADV_DONTNEED));
 }
 
+void PosixFileSystem::require_writable(const std::string& directory) {
+    require(::faccessat(AT_FDCWD, directory.c_str(), W_OK | X_OK, AT_EACCESS) == 0, "write in", directory);
+}
+
 std::vector<std::string> PosixFileSystem::list(const std::string& directory) {
     const std::unique_ptr<DIR, int (*)(DIR*)> stream(::opendir(directory.c_str()), &::closedir);
     require(stream != nullptr, "list", directory);

@@ -74,6 +74,8 @@ class FileSystem {
     virtual void make_directory(const std::string& path) = 0;  // EEXIST if anything is there
     virtual void remove_directory(const std::string& path) = 0;
     virtual void fsync_directory(const std::string& path) = 0;
+    // Throws where this user may make nothing in the directory; changes nothing.
+    virtual void require_writable(const std::string& directory) = 0;
 
     virtual FileHandle open_read(const std::string& path) = 0;  // a regular file; follows symbolic links
     virtual int64_t pread(const FileHandle& file, std::span<std::byte> bytes, int64_t offset) = 0;  // 0 at the end
@@ -102,6 +104,7 @@ class PosixFileSystem : public FileSystem {
     void make_directory(const std::string& path) override;
     void remove_directory(const std::string& path) override;
     void fsync_directory(const std::string& path) override;
+    void require_writable(const std::string& directory) override;
     FileHandle open_read(const std::string& path) override;
     int64_t pread(const FileHandle& file, std::span<std::byte> bytes, int64_t offset) override;
     int64_t size(const FileHandle& file) override;

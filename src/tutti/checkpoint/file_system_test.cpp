@@ -292,6 +292,18 @@ TEST(MemoryFileSystem, KeepsOnlyWhatWasSynced) {
     EXPECT_EQ(disk.after_crash({Survives::nothing, Survives::everything})->content("/old"), std::string(1024, 'n'));
 }
 
+// Root may write everywhere, but for file systems that are mounted for reading.
+TEST(PosixFileSystem, SaysWhereNothingCanBeMade) {
+    const ScratchFolder folder;
+    PosixFileSystem disk;
+    EXPECT_NO_THROW(disk.require_writable(folder.path("")));
+    EXPECT_EQ(code_of([&] { disk.require_writable(folder.path("missing")); }), ENOENT);
+    std::filesystem::permissions(folder.path(""), std::filesystem::perms::owner_read);
+    const bool root = ::geteuid() == 0;
+    EXPECT_EQ(code_of([&] { disk.require_writable(folder.path("")); }), root ? 0 : EACCES);
+    std::filesystem::permissions(folder.path(""), std::filesystem::perms::owner_all);
+}
+
 TEST(MakeDirectories, OfALinkToNothingIsRefused) {
     const ScratchFolder folder;
     PosixFileSystem disk;

@@ -50,21 +50,13 @@ Store::Store(FileSystem& file_system, std::string directory, Access access, Warn
     check(!directory_.empty() && warn_ != nullptr, "a checkpoint store needs a directory and a way to warn");
     if (access_ == Access::read) return;
     open_directory();
-    require_writable();
-    remove_leftovers();
-}
-
-// The lock of an earlier run can be taken where nothing new can be made, and the first save would be the first to tell.
-void Store::require_writable() {
-    const std::string probe = join(directory_, concat(kTrash, this_owner()));
+    // The lock of an earlier run can be taken where nothing can be made, and the first save would be the first to tell.
     try {
-        file_system_.make_directory(probe);
-        file_system_.remove_directory(probe);
-    } catch (const IoError& error) {  // what may pass, such as a full disk, is no reason to refuse
-        const int code = error.code();
-        check<UsageError>(code != EACCES && code != EPERM && code != EROFS,
-                          "checkpoints cannot be saved: ", error.what());
+        file_system_.require_writable(directory_);
+    } catch (const IoError& error) {
+        throw UsageError(concat("checkpoints cannot be saved: ", error.what()));
     }
+    remove_leftovers();
 }
 
 void Store::open_directory() {

@@ -126,7 +126,6 @@ class Store {
   private:
     void require_write() const;
     void open_directory();  // makes and locks it
-    void require_writable();
     void or_abandon(const Attempt& attempt, const std::function<void()>& part_of_save);
     void remove_leftovers();
     void warn_of_files() const;  // with names of checkpoints

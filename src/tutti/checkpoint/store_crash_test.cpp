@@ -170,17 +170,14 @@ struct Outcome {
     int64_t calls = 0;
 };
 
-// Step 1 is there; save `step`/`variant` and prune on a disk with this fault, whose calls count from the open store on.
+// Step 1 is there; save `step`/`variant` and prune on a disk with this fault.
 Outcome save_with(FileSystem& disk, Fault fault, int64_t step, int variant) {
     {
         Store store(disk, kDirectory, Access::write, ignore);
         store.save(Sample(1, 0).snapshot);
     }
-    FaultFileSystem faulty(disk, {});
+    FaultFileSystem faulty(disk, fault);
     Store store(faulty, kDirectory, Access::write, ignore);
-    const int64_t opening = faulty.calls();
-    fault.call += opening;
-    faulty.set_fault(fault);
     Outcome outcome;
     try {
         store.save(Sample(step, variant).snapshot);
@@ -190,7 +187,7 @@ Outcome save_with(FileSystem& disk, Fault fault, int64_t step, int variant) {
     } catch (const DataError& error) {
         outcome.error = error.what();
     }
-    outcome.calls = faulty.calls() - opening;
+    outcome.calls = faulty.calls();
     return outcome;
 }
 

@@ -34,6 +34,8 @@ class FaultFileSystem final : public FileSystem {
         read_code_ = code;
     }
 
+    void set_unwritable(int code) { unwritable_ = code; }
+
     FileHandle create_exclusive(const std::string& path) override {
         may_fail("create", path);
         FileHandle file = below_.create_exclusive(path);
@@ -76,6 +78,10 @@ class FaultFileSystem final : public FileSystem {
         may_fail("fsync directory", path);
         below_.fsync_directory(path);
     }
+    void require_writable(const std::string& directory) override {
+        if (unwritable_ != 0) throw IoError("write in", directory, unwritable_);
+        below_.require_writable(directory);
+    }
     FileHandle open_read(const std::string& path) override { return below_.open_read(path); }
     int64_t pread(const FileHandle& file, std::span<std::byte> bytes, int64_t offset) override {
         if (!unreadable_.empty() && file.path.find(unreadable_) != std::string::npos)
@@ -110,7 +116,7 @@ class FaultFileSystem final : public FileSystem {
     std::set<int> written_;  // open files that this object created; closing other files changes nothing
     std::map<std::string, int64_t> bytes_read_;
     std::string unreadable_;
-    int read_code_ = EIO;
+    int read_code_ = EIO, unwritable_ = 0;
 };
 
 }  // namespace tutti::checkpoint::testing

@@ -103,6 +103,7 @@ class MemoryFileSystem : public FileSystem {
         if (!node_at(path, "rmdir")->entries.empty()) throw IoError("rmdir", path, ENOTEMPTY);
         change_entry(path, nullptr);
     }
+    void require_writable(const std::string&) override {}
     void fsync_directory(const std::string& path) override {
         called("fsync_directory " + path);
         Node& node = *node_at(path, "fsync_directory");
