@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "tutti/base/error.h"
@@ -26,6 +27,13 @@ Pricer::Pricer(const Request& request, const rehearsal::Target& target)
       probes_(target, simulate::prices_on(request.run, request.cluster, request.constants), request.gpus) {
     const models::Model model = models::outline(request.run.model);
     costs_ = pipeline::forward_costs(model, request.run.train.seq_len);
+    std::vector<int> all(to_size(request.gpus));
+    std::iota(all.begin(), all.end(), 0);
+    // Counts of tokens, losses and the squares of the norm, as a rehearsal has them: exact sums (ops::Sum) are sent in
+    // parts.
+    constexpr int kExchanges = 7, kBytes = 544;
+    if (request.gpus > 1)
+        exchanges_ = kExchanges * prices_.operation({.kind = comm::Kind::all_reduce, .bytes = kBytes}, all);
 }
 
 namespace {
@@ -310,8 +318,8 @@ double Pricer::update(const Layout& l, std::span<const Stage* const> stages) con
         owned += run.parallel.zero > 0 ? stage->dense / l.shards + stage->experts / l.expert_shards
                                        : stage->dense + stage->experts;
     const double seconds = l.probe->update * owned;
-    return run.offload.optimizer ? std::max(seconds, prices_.host_copy(2 * l.of_value(Purpose::optimizer) * owned))
-                                 : seconds;
+    const double copies = run.offload.optimizer ? prices_.host_copy(2 * l.of_value(Purpose::optimizer) * owned) : 0;
+    return std::max(seconds, copies) + exchanges_;
 }
 
 // Of the gradients of a matrix that the embedding and the head have on two ranks of the pipeline, after all passes.

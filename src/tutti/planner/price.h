@@ -120,6 +120,7 @@ class Pricer {
     rehearsal::Target target_;
     simulate::MachinePrices prices_;
     Probes probes_;
+    double exchanges_ = 0;       // seconds of a step: small sums over all ranks
     std::vector<double> costs_;  // of the model's modules, as the engine balances stages
     // Of Layout::kMany values: by ZeRO, offload of the optimizer, offload of weights.
     Cache<std::tuple<int64_t, bool, bool>, MemoryByPurpose> states_;

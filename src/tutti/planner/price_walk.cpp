@@ -244,16 +244,19 @@ void Pricer::Walk::finish_reduction(size_t place) {
     // What two ranks of the pipeline share is summed by both after all passes: Pricer::sum_of_ends().
     if (r.unit->left > 0 || r.set->copies.ranks <= 1 || is_shared_with_another_rank(*r.unit)) return;
     const double bytes = stored_ * r.values / (p_.zero > 0 ? r.set->shards : 1);
-    sums_.push_back(begin(r.set->copies_free, prices_.all_reduce(bytes, r.set->copies)));
+    sums_.push_back({begin(sums_end_, prices_.all_reduce(bytes, r.set->copies)), r.set, r.unit, 0, 0, false});
 }
 
 void Pricer::Walk::finish_until(size_t most) {
     while (reductions_.size() > most) finish_reduction(0);
 }
 
+// Sums over replicas, and all of ZeRO-0, are waited for in the order of the model, the reverse of that of their begins.
 void Pricer::Walk::finish_gradients() {
+    if (p_.zero == 0) std::ranges::stable_sort(reductions_, {}, &Reduction::unit);
     finish_until(0);
-    for (const Operation& sum : sums_) wait_for(sum);
+    std::ranges::stable_sort(sums_, {}, &Reduction::unit);
+    for (const Reduction& sum : sums_) wait_for(sum.operation);
     sums_.clear();
 }
 

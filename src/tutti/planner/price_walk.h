@@ -50,7 +50,7 @@ class Pricer::Walk {
         double UnitProbe::*values;
         double shards;
         simulate::Group over, copies;
-        double free = 0, copies_free = 0;  // when the last operations end
+        double free = 0;  // when the last operation ends
         // Of the last unit, which most others are like. shard: its values.
         double gathered_values = -1, gather_seconds = 0, reduced_values = -1, reduce_seconds = 0, shard = 0;
     };
@@ -134,7 +134,8 @@ class Pricer::Walk {
     std::vector<Run> runs_;
     std::vector<Unit*> idle_;  // gathered units that are freed when another one is used
     std::vector<Reduction> reductions_;
-    std::vector<Operation> sums_;  // over replicas
+    std::vector<Reduction> sums_;  // over replicas, which are the same ranks for all sets
+    double sums_end_ = 0;
     double passed_ = 0;
     std::vector<double> copies_;  // between device and host: when they end
     double bytes_ = 0, most_ = 0, offloaded_ = 0, waiting_ = 0;
