@@ -131,7 +131,7 @@ TEST(Price, IsThatOfTheRehearsal) {
     }
     // Within 1 %, 5 % and 15 %.
     for (const auto& [ratios, one, five, fifteen] :
-         {std::tuple(of_time, 0.3, 0.7, 0.94), std::tuple(of_memory, 0.4, 0.7, 0.92),
+         {std::tuple(of_time, 0.75, 0.9, 1.0), std::tuple(of_memory, 0.95, 1.0, 1.0),
           std::tuple(estimated_time, 0.2, 0.5, 0.85), std::tuple(estimated_memory, 0.15, 0.4, 0.8)}) {
         EXPECT_GE(within(ratios, 0.01), one);
         EXPECT_GE(within(ratios, 0.05), five);
@@ -179,7 +179,7 @@ TEST(PriceDraws, AreThoseOfTheirRehearsals) {
     }
     // Within 0.1 %, 1 % and 5 %.
     for (const auto& [ratios, per_mille, one, five] :
-         {std::tuple(of_time, 0.05, 0.6, 0.85), std::tuple(of_memory, 0.75, 0.85, 0.95)}) {
+         {std::tuple(of_time, 0.2, 0.65, 0.9), std::tuple(of_memory, 0.8, 0.9, 0.98)}) {
         EXPECT_GE(within(ratios, 0.001), per_mille);
         EXPECT_GE(within(ratios, 0.01), one);
         EXPECT_GE(within(ratios, 0.05), five);
@@ -249,7 +249,7 @@ TEST(Price, OfFinalistsIsThatOfTheirRehearsals) {
         }
     }
     for (const auto& [ratios, per_mille, one, five] :
-         {std::tuple(of_time, 0.4, 0.95, 1.0), std::tuple(of_memory, 0.9, 1.0, 1.0)}) {
+         {std::tuple(of_time, 0.6, 1.0, 1.0), std::tuple(of_memory, 0.9, 1.0, 1.0)}) {
         EXPECT_GE(within(ratios, 0.001), per_mille);
         EXPECT_GE(within(ratios, 0.01), one);
         EXPECT_GE(within(ratios, 0.05), five);
