@@ -30,12 +30,12 @@ using exit_codes::kBecauseOfOthers, exit_codes::kPreempted;
 
 namespace {
 
-constexpr std::chrono::seconds kBetweenLooks{1};  // at the disk, for a checkpoint after which the run can grow
-constexpr std::chrono::seconds kAfterFailure{1};  // that the other ranks get to report before they are killed
-constexpr std::chrono::seconds kUnkillable{10};   // a process that outlives SIGKILL for so long waits for its device
-constexpr int kMostLosses = 3;                    // of a host, from one checkpoint; then it is left out for an hour
+constexpr std::chrono::seconds kBetweenLooksAtDisk{1};  // at the disk, for a checkpoint after which the run can grow
+constexpr std::chrono::seconds kAfterRankFailure{1};    // that the other ranks get to report before they are killed
+constexpr std::chrono::seconds kUnkillable{10};  // a process that outlives SIGKILL for so long waits for its device
+constexpr int kMostLosses = 3;                   // of a host, from one checkpoint; then it is left out for an hour
 constexpr std::chrono::hours kLeftOut{1};
-constexpr std::chrono::seconds kLongWait{3};  // for the first agents: a longer wait is reported
+constexpr std::chrono::seconds kLongWaitForAgents{3};  // for the first agents: a longer wait is reported
 
 int sum(const std::vector<int>& values) { return std::accumulate(values.begin(), values.end(), 0); }
 
@@ -186,7 +186,7 @@ class Launcher {
     void check_time_limits() {
         const auto now = Clock::now();
         const Running& r = *running_;
-        if (r.failed_at && now - *r.failed_at > kAfterFailure) kill_all();
+        if (r.failed_at && now - *r.failed_at > kAfterRankFailure) kill_all();
         if (r.asked_at && now - *r.asked_at > seconds(options_.grace_s)) kill_all();
         if (r.killed_at && now - *r.killed_at > kUnkillable) {
             for (size_t rank = 0; rank < r.host_of.size(); ++rank) {
@@ -197,7 +197,7 @@ class Launcher {
                 on_lost(r.host_of[rank]);
             }
         }
-        if (now - looked_ < kBetweenLooks) return;
+        if (now - looked_ < kBetweenLooksAtDisk) return;
         looked_ = now;
         if (!r.failed_at && !r.asked_at && could_grow()) {
             printer_.say("more hosts are available: the ranks save, and a larger generation continues");
@@ -269,7 +269,7 @@ class Launcher {
             if (!hosts_.is_settled()) continue;
             const int slots = sum(hosts_.ready_slots());
             if (first && hosts_.agents_connect() && slots < options_.ranks && now - begin <= kWaitForOthers) {
-                if (now - begin > kLongWait && !std::exchange(reported, true))
+                if (now - begin > kLongWaitForAgents && !std::exchange(reported, true))
                     printer_.say(concat("waiting for agents", hosts_.missing()));
                 continue;
             }

@@ -26,7 +26,7 @@ RunSpec parse(const std::string& text, const std::vector<std::string>& overrides
 }
 
 // The message of the UsageError that parsing throws; "" when it throws none.
-std::string problems_of(const std::string& text, const std::vector<std::string>& overrides = {}) {
+std::string problems_of_text(const std::string& text, const std::vector<std::string>& overrides = {}) {
     try {
         parse(text, overrides);
     } catch (const UsageError& error) {
@@ -41,8 +41,9 @@ TEST(Toml, FormerNamesOfKeysAreRead) {
     EXPECT_EQ(parse("[comm]\nengine = \"tcp\"").comm.backend, "tcp");
     EXPECT_EQ(parse("", {"comm.engine=mpi"}).comm.backend, "mpi");
     EXPECT_EQ(parse("[comm]\nengine = \"tcp\"", {"comm.backend=mpi"}).comm.backend, "mpi");
-    EXPECT_EQ(problems_of("[comm]\nengine = 1"), "c.toml:2:10: [comm] backend: required a text, got the integer 1");
-    EXPECT_EQ(problems_of("[comm]\nengine = \"tcp\"\nbackend = \"tcp\""),
+    EXPECT_EQ(problems_of_text("[comm]\nengine = 1"),
+              "c.toml:2:10: [comm] backend: required a text, got the integer 1");
+    EXPECT_EQ(problems_of_text("[comm]\nengine = \"tcp\"\nbackend = \"tcp\""),
               "c.toml:2:1: unknown key [comm] engine; the nearest is [comm] backend");
 }
 
@@ -96,10 +97,10 @@ TEST(Toml, RopeScalingAsTableOrDotted) {
 
 TEST(Toml, ModelFromNothingNeedsItsSizes) {
     EXPECT_EQ(
-        problems_of("[model]\npreset = \"\"\nfamily = \"llama\"\nvocab = 300\nwidth = 64\n"),
+        problems_of_text("[model]\npreset = \"\"\nfamily = \"llama\"\nvocab = 300\nwidth = 64\n"),
         "c.toml:2:10: [model] preset = \"\" starts from nothing: it also needs layers, heads, kv_heads, head_dim, "
         "ffn, max_positions");
-    EXPECT_EQ(problems_of("", {"model.preset="}),
+    EXPECT_EQ(problems_of_text("", {"model.preset="}),
               "--set model.preset=: [model] preset = \"\" starts from nothing: it also needs family, width, layers, "
               "vocab, heads, kv_heads, head_dim, ffn, max_positions");
     const RunSpec mlp = parse("[model]\npreset = \"\"\nfamily = \"mlp\"\nwidth = 64\nlayers = 3\n");
@@ -127,18 +128,18 @@ TEST(Toml, AFamilyAloneNeedsNoKeysThatItDoesNotUse) {
 }
 
 TEST(TomlErrors, UnknownNamesHaveAPlaceAndTheNearest) {
-    EXPECT_EQ(problems_of("[train]\nstpes = 5\n"),
+    EXPECT_EQ(problems_of_text("[train]\nstpes = 5\n"),
               "c.toml:2:1: unknown key [train] stpes; the nearest is [train] steps");
-    EXPECT_EQ(problems_of("[train]\n  lr = 1.0\n"),
+    EXPECT_EQ(problems_of_text("[train]\n  lr = 1.0\n"),
               "c.toml:2:3: unknown key [train] lr; the nearest is [optimizer] lr");
-    EXPECT_EQ(problems_of("[optimiser]\nlr = 1.0\n"),
+    EXPECT_EQ(problems_of_text("[optimiser]\nlr = 1.0\n"),
               "c.toml:1:2: unknown section [optimiser]; the nearest is [optimizer]");
-    EXPECT_EQ(problems_of("steps = 5\n"),
+    EXPECT_EQ(problems_of_text("steps = 5\n"),
               "c.toml:1:1: unknown key steps outside of a section; the nearest is [train] steps");
-    EXPECT_EQ(problems_of("[model]\nrope_scaling.factr = 8\n"),
+    EXPECT_EQ(problems_of_text("[model]\nrope_scaling.factr = 8\n"),
               "c.toml:2:14: unknown key [model] rope_scaling.factr; the nearest is [model] rope_scaling.factor");
     // A quoted dot is part of one key, not a path: it must not be taken for the key, nor passed over.
-    EXPECT_EQ(problems_of("[model]\n\"rope_scaling.factor\" = 8\n"),
+    EXPECT_EQ(problems_of_text("[model]\n\"rope_scaling.factor\" = 8\n"),
               "c.toml:2:1: unknown key [model] \"rope_scaling.factor\"; the nearest is [model] rope_scaling.factor");
 }
 
@@ -156,7 +157,7 @@ TEST(TomlText, ALossScaleIsANumberOrAWord) {
 }
 
 TEST(TomlErrors, WrongTypesSayWhatCame) {
-    const auto steps = [](const std::string& value) { return problems_of("[train]\nsteps = " + value + "\n"); };
+    const auto steps = [](const std::string& value) { return problems_of_text("[train]\nsteps = " + value + "\n"); };
     EXPECT_EQ(steps("\"5\""), "c.toml:2:9: [train] steps: required an integer, got the text \"5\"");
     EXPECT_EQ(steps("1e3"), "c.toml:2:9: [train] steps: required an integer, got the number 1000.0; write 1000");
     EXPECT_EQ(steps("1.5"), "c.toml:2:9: [train] steps: required an integer, got the number 1.5");
@@ -164,56 +165,62 @@ TEST(TomlErrors, WrongTypesSayWhatCame) {
     EXPECT_EQ(steps("[5]"), "c.toml:2:9: [train] steps: required an integer, got a list");
     EXPECT_EQ(steps("{a = 5}"), "c.toml:2:9: [train] steps: required an integer, got a table");
     EXPECT_EQ(steps("2024-01-01"), "c.toml:2:9: [train] steps: required an integer, got a date or time");
-    EXPECT_EQ(problems_of("[optimizer]\nlr = \"x\"\n"),
+    EXPECT_EQ(problems_of_text("[optimizer]\nlr = \"x\"\n"),
               "c.toml:2:6: [optimizer] lr: required a number, got the text \"x\"");
-    EXPECT_EQ(problems_of("[log]\ntrace = 1\n"), "c.toml:2:9: [log] trace: required true or false, got the integer 1");
-    EXPECT_EQ(problems_of("[train]\ndevice = 1\n"), "c.toml:2:10: [train] device: required a text, got the integer 1");
-    EXPECT_EQ(problems_of("[data]\ntrain = 1\n"),
+    EXPECT_EQ(problems_of_text("[log]\ntrace = 1\n"),
+              "c.toml:2:9: [log] trace: required true or false, got the integer 1");
+    EXPECT_EQ(problems_of_text("[train]\ndevice = 1\n"),
+              "c.toml:2:10: [train] device: required a text, got the integer 1");
+    EXPECT_EQ(problems_of_text("[data]\ntrain = 1\n"),
               "c.toml:2:9: [data] train: required a list of texts, got the integer 1");
-    EXPECT_EQ(problems_of("[data]\ntrain = [\"a\", 2]\n"),
+    EXPECT_EQ(problems_of_text("[data]\ntrain = [\"a\", 2]\n"),
               "c.toml:2:9: [data] train: required a list of texts, got the integer 2 as element 2");
-    EXPECT_EQ(problems_of("train = 5\n"), "c.toml:1:9: [train] is a section: required a table, got the integer 5");
-    EXPECT_EQ(problems_of("[[train]]\nsteps = 5\n").substr(9), "1: [train] is a section: required a table, got a list");
-    EXPECT_EQ(problems_of("[model]\nrope_scaling = 8\n"),
+    EXPECT_EQ(problems_of_text("train = 5\n"), "c.toml:1:9: [train] is a section: required a table, got the integer 5");
+    EXPECT_EQ(problems_of_text("[[train]]\nsteps = 5\n").substr(9),
+              "1: [train] is a section: required a table, got a list");
+    EXPECT_EQ(problems_of_text("[model]\nrope_scaling = 8\n"),
               "c.toml:2:16: [model] rope_scaling: required a table, got the integer 8");
 }
 
 TEST(TomlErrors, ValuesOutOfRange) {
-    EXPECT_EQ(problems_of("[train]\nsteps = 0\n"), "c.toml:2:9: [train] steps = 0: must be in [1, 1000000000000000]");
-    EXPECT_EQ(problems_of("[log]\nevery = 0\n"), "c.toml:2:9: [log] every = 0: must be >= 1");
-    EXPECT_EQ(problems_of("[model]\ndropout = 1.0\n"), "c.toml:2:11: [model] dropout = 1.0: must be in [0, 1)");
-    EXPECT_EQ(problems_of("[model]\ndropout = 0.99\n"), "");
-    EXPECT_EQ(problems_of("[optimizer]\nlr = nan\n"), "c.toml:2:6: [optimizer] lr = nan: must be a finite number");
-    EXPECT_EQ(problems_of("[optimizer]\nclip = inf\n"), "c.toml:2:8: [optimizer] clip = inf: must be a finite number");
-    EXPECT_EQ(problems_of("[optimizer]\neps = 0\n"), "c.toml:2:7: [optimizer] eps = 0.0: must be > 0");
-    EXPECT_EQ(problems_of("[train]\ndevice = \"cdua\"\n"),
+    EXPECT_EQ(problems_of_text("[train]\nsteps = 0\n"),
+              "c.toml:2:9: [train] steps = 0: must be in [1, 1000000000000000]");
+    EXPECT_EQ(problems_of_text("[log]\nevery = 0\n"), "c.toml:2:9: [log] every = 0: must be >= 1");
+    EXPECT_EQ(problems_of_text("[model]\ndropout = 1.0\n"), "c.toml:2:11: [model] dropout = 1.0: must be in [0, 1)");
+    EXPECT_EQ(problems_of_text("[model]\ndropout = 0.99\n"), "");
+    EXPECT_EQ(problems_of_text("[optimizer]\nlr = nan\n"), "c.toml:2:6: [optimizer] lr = nan: must be a finite number");
+    EXPECT_EQ(problems_of_text("[optimizer]\nclip = inf\n"),
+              "c.toml:2:8: [optimizer] clip = inf: must be a finite number");
+    EXPECT_EQ(problems_of_text("[optimizer]\neps = 0\n"), "c.toml:2:7: [optimizer] eps = 0.0: must be > 0");
+    EXPECT_EQ(problems_of_text("[train]\ndevice = \"cdua\"\n"),
               "c.toml:2:10: [train] device = \"cdua\": must be one of auto | cpu | cuda; the nearest is \"cuda\"");
     // Values that the build refuses are not suggested.
-    EXPECT_EQ(problems_of("[precision]\nreduce = \"b16\""),
+    EXPECT_EQ(problems_of_text("[precision]\nreduce = \"b16\""),
               "c.toml:2:10: [precision] reduce = \"b16\": must be one of auto | f32 | bf16; the nearest is \"bf16\"");
     EXPECT_EQ(
-        problems_of("[model]\nfamily = \"lama\"\n"),
+        problems_of_text("[model]\nfamily = \"lama\"\n"),
         "c.toml:2:10: [model] family = \"lama\": must be one of gpt2 | llama | lfm2 | mlp; the nearest is \"llama\"");
-    EXPECT_EQ(problems_of("[data]\ntrain = \"\"\n"),
+    EXPECT_EQ(problems_of_text("[data]\ntrain = \"\"\n"),
               "c.toml:2:9: [data] train = [\"\"]: an element is empty; every element must name a file");
-    EXPECT_EQ(problems_of("[model]\npreset = \"llama-tny\"\n").substr(0, 81),
+    EXPECT_EQ(problems_of_text("[model]\npreset = \"llama-tny\"\n").substr(0, 81),
               "c.toml:2:10: [model] preset: unknown preset \"llama-tny\"; the nearest is \"llama-ti");
 }
 
 TEST(TomlErrors, AllAtOnceInTheOrderOfTheFile) {
-    EXPECT_EQ(problems_of("[train]\nsteps = \"a\"\nsed = 1\n[log]\nevery = -1\n[nolog]\n", {"stes=1", "train.seed=a"}),
-              "c.toml:2:9: [train] steps: required an integer, got the text \"a\"\n"
-              "c.toml:3:1: unknown key [train] sed; the nearest is [train] seed\n"
-              "c.toml:5:9: [log] every = -1: must be >= 1\n"
-              "c.toml:6:2: unknown section [nolog]; the nearest is [log]\n"
-              "--set stes=1: unknown key stes; the nearest is train.steps\n"
-              "--set train.seed=a: [train] seed: required an integer, got a");
+    EXPECT_EQ(
+        problems_of_text("[train]\nsteps = \"a\"\nsed = 1\n[log]\nevery = -1\n[nolog]\n", {"stes=1", "train.seed=a"}),
+        "c.toml:2:9: [train] steps: required an integer, got the text \"a\"\n"
+        "c.toml:3:1: unknown key [train] sed; the nearest is [train] seed\n"
+        "c.toml:5:9: [log] every = -1: must be >= 1\n"
+        "c.toml:6:2: unknown section [nolog]; the nearest is [log]\n"
+        "--set stes=1: unknown key stes; the nearest is train.steps\n"
+        "--set train.seed=a: [train] seed: required an integer, got a");
 }
 
 TEST(TomlErrors, SyntaxHasAPlace) {
-    EXPECT_EQ(problems_of("[train]\nsteps = = 5\n").substr(0, 12), "c.toml:2:9: ");
-    EXPECT_EQ(problems_of("[train]\nsteps = 5\nsteps = 6\n").substr(0, 9), "c.toml:3:");  // given twice
-    EXPECT_EQ(problems_of("[train]\nsteps = 99999999999999999999\n").substr(0, 9), "c.toml:2:");
+    EXPECT_EQ(problems_of_text("[train]\nsteps = = 5\n").substr(0, 12), "c.toml:2:9: ");
+    EXPECT_EQ(problems_of_text("[train]\nsteps = 5\nsteps = 6\n").substr(0, 9), "c.toml:3:");  // given twice
+    EXPECT_EQ(problems_of_text("[train]\nsteps = 99999999999999999999\n").substr(0, 9), "c.toml:2:");
 }
 
 TEST(Overrides, AreTyped) {
@@ -233,24 +240,25 @@ TEST(Overrides, AreTyped) {
 }
 
 TEST(Overrides, ErrorsNameTheOverride) {
-    EXPECT_EQ(problems_of("", {"train.stpes=5"}),
+    EXPECT_EQ(problems_of_text("", {"train.stpes=5"}),
               "--set train.stpes=5: unknown key train.stpes; the nearest is train.steps");
-    EXPECT_EQ(problems_of("", {"trian.steps=5"}),
+    EXPECT_EQ(problems_of_text("", {"trian.steps=5"}),
               "--set trian.steps=5: unknown key trian.steps; the nearest is train.steps");
-    EXPECT_EQ(problems_of("", {"steps=5"}), "--set steps=5: unknown key steps; the nearest is train.steps");
-    EXPECT_EQ(problems_of("", {"train=5"}), "--set train=5: train is a table: required train.key=value");
-    EXPECT_EQ(problems_of("", {"train.steps"}), "--set train.steps: required section.key=value, got no \"=\"");
-    EXPECT_EQ(problems_of("", {"=3"}), "--set =3: required section.key=value, got no key");
-    EXPECT_EQ(problems_of("", {"train.steps=1e3"}),
+    EXPECT_EQ(problems_of_text("", {"steps=5"}), "--set steps=5: unknown key steps; the nearest is train.steps");
+    EXPECT_EQ(problems_of_text("", {"train=5"}), "--set train=5: train is a table: required train.key=value");
+    EXPECT_EQ(problems_of_text("", {"train.steps"}), "--set train.steps: required section.key=value, got no \"=\"");
+    EXPECT_EQ(problems_of_text("", {"=3"}), "--set =3: required section.key=value, got no key");
+    EXPECT_EQ(problems_of_text("", {"train.steps=1e3"}),
               "--set train.steps=1e3: [train] steps: required an integer, got the number 1000.0; write 1000");
-    EXPECT_EQ(problems_of("", {"train.steps=many"}),
+    EXPECT_EQ(problems_of_text("", {"train.steps=many"}),
               "--set train.steps=many: [train] steps: required an integer, got many");
-    EXPECT_EQ(problems_of("", {"train.steps="}), "--set train.steps=: [train] steps: required an integer, got nothing");
-    EXPECT_EQ(problems_of("", {"train.steps=5\nseed = 1"}),
+    EXPECT_EQ(problems_of_text("", {"train.steps="}),
+              "--set train.steps=: [train] steps: required an integer, got nothing");
+    EXPECT_EQ(problems_of_text("", {"train.steps=5\nseed = 1"}),
               "--set train.steps=5\nseed = 1: [train] steps: required an integer, got 5\nseed = 1");
-    EXPECT_EQ(problems_of("", {"log.every=0"}), "--set log.every=0: [log] every = 0: must be >= 1");
+    EXPECT_EQ(problems_of_text("", {"log.every=0"}), "--set log.every=0: [log] every = 0: must be >= 1");
     // An override does not hide that the file is wrong.
-    EXPECT_EQ(problems_of("[log]\nevery = true\n", {"log.every=1"}),
+    EXPECT_EQ(problems_of_text("[log]\nevery = true\n", {"log.every=1"}),
               "c.toml:2:9: [log] every: required an integer, got the boolean true");
 }
 
