@@ -315,116 +315,141 @@ double bubble_share(const PublishedRun& run) {
     return 1.0 / run.virtual_stages;
 }
 
-StepTime step_of(const PublishedRun& run, const MachinePrices& price) {
-    const Model& m = run.model;
-    const Traits& s = run.software;
-    const double contention = price.physics().contention;
-    const Microbatch micro(run, price);
-    const double p = run.pp, microbatches = run.microbatches(), per_stage = m.layers / p;
+// A step: microbatches through a stage of the mean layer, what a pipeline adds to them, gradients and weights of data
+// parallelism, the update.
+class Step {
+  public:
+    Step(const PublishedRun& run, const MachinePrices& price)
+        : run_(run), m_(run.model), s_(run.software), price_(price), micro_(run, price) {
+        const double feed_forward = m_.mlp_matrices * m_.hidden * (m_.experts > 0 ? m_.shared_ffn : m_.ffn) / run_.tp;
+        dense_ = micro_.attention_values() + feed_forward;
+        if (m_.experts > 0) experts_ = m_.experts * m_.mlp_matrices * m_.hidden * m_.expert_ffn / run_.ep;
+    }
 
-    StepTime forward, backward;  // of the mean layer
-    const auto add = [&](bool with_experts, double count) {
+    StepTime time() {
+        add_layers(true, m_.expert_layers());
+        add_layers(false, m_.layers - m_.expert_layers());
+        const double once = run_.zero == 3 && replicas_ > 1 ? gathers() : 0;
+        step_ = run_.microbatches() * per_stage_ * forward_;
+        step_ += run_.microbatches() * per_stage_ * backward_;
+        add_head_and_pipeline();
+        step_.dp += per_stage_ * once;
+        if (run_.zero < 3 && replicas_ > 1) step_.dp += reductions();
+        add_update();
+        return step_;
+    }
+
+  private:
+    void add_layers(bool with_experts, double count) {
         if (count <= 0) return;
-        const auto [f, b] = micro.layer(with_experts);
-        forward += (count / m.layers) * f;
-        backward += (count / m.layers) * b;
-    };
-    add(true, m.expert_layers());
-    add(false, m.layers - m.expert_layers());
+        const auto [forward, backward] = micro_.layer(with_experts);
+        forward_ += (count / m_.layers) * forward;
+        backward_ += (count / m_.layers) * backward;
+    }
 
-    // Values of a layer on this rank, outside of and in its experts.
-    const double share = m.expert_layers() / m.layers;
-    const bool experts = m.experts > 0;
-    const double feed_forward = m.mlp_matrices * m.hidden * (experts ? m.shared_ffn : m.ffn) / run.tp;
-    const double dense_values = micro.attention_values() + feed_forward;
-    const double expert_values = experts ? m.experts * m.mlp_matrices * m.hidden * m.expert_ffn / run.ep : 0;
-    const int replicas = run.dp * run.cp, expert_replicas = std::max(1, replicas * run.tp / run.ep);
-    const Group over = price.group(replicas, run.tp), expert_over = price.group(expert_replicas, run.ep);
-
-    double once = 0;  // of a layer and step: what is gathered and reduced beside one microbatch
-    if (run.zero == 3 && replicas > 1) {
-        double gathered = price.gather(2 * dense_values, over, s.gathers_a_layer);
-        double reduced = price.gather(s.gradient_bytes * dense_values, over);
-        if (experts) {
-            gathered += price.gather(2 * expert_values, expert_over);
-            reduced += price.gather(s.gradient_bytes * expert_values, expert_over);
+    // ZeRO-3: adds gathers and reductions to the passes of a layer; returns what is done once a step instead.
+    double gathers() {
+        double gathered = price_.gather(2 * dense_, over_, s_.gathers_a_layer);
+        double reduced = price_.gather(s_.gradient_bytes * dense_, over_);
+        if (m_.experts > 0) {
+            gathered += price_.gather(2 * experts_, expert_over_);
+            reduced += price_.gather(s_.gradient_bytes * experts_, expert_over_);
         }
         const auto visible = [&](double compute, double comm) {
-            return s.prefetches ? beside(compute, comm, contention) : comm;
+            return s_.prefetches ? beside(compute, comm, price_.physics().contention) : comm;
         };
         const bool again =
-            run.recompute == Recompute::full && s.keeps_values > 0 && dense_values + expert_values > s.keeps_values;
-        if (run.pp > 1 && s.gathers_once) {
-            once = visible(forward.total(), gathered) + visible(backward.total(), reduced);
-        } else {
-            forward.dp += visible(forward.total(), gathered);
-            backward.dp += visible(backward.total(), (again ? 2 : 1) * gathered + reduced);
-        }
+            run_.recompute == Recompute::full && s_.keeps_values > 0 && dense_ + experts_ > s_.keeps_values;
+        if (run_.pp > 1 && s_.gathers_once)
+            return visible(forward_.total(), gathered) + visible(backward_.total(), reduced);
+        forward_.dp += visible(forward_.total(), gathered);
+        backward_.dp += visible(backward_.total(), (again ? 2 : 1) * gathered + reduced);
+        return 0;
     }
 
-    StepTime step = microbatches * per_stage * forward;
-    step += microbatches * per_stage * backward;
-    const double head = micro.head(), stage = step.total() / microbatches;
-    step.head = microbatches * head;
-    if (run.pp > 1) {
-        // Where all stages have the same number of layers, the last one has the head beside them; elsewhere it was
-        // balanced by giving it fewer.
-        double fullest = stage + head;
-        if (s.stages_by_cost) {
-            fullest = 0;
-            for (const Stage& each : stages_by_cost(m, run.pp))
-                fullest = std::max(fullest, each.layers * stage / per_stage + (each.head ? head : 0));
-        } else if (std::fmod(m.layers, p) != 0) {
-            fullest = std::max(stage * std::ceil(per_stage) / per_stage, stage + head / p);
-        }
-        const double fill = run.pipelines() * (p - 1);
-        step.bubble = microbatches * (fullest - stage - head) + fill * bubble_share(run) * (stage + head / p);
-        const auto message = [&](double bytes) { return price.message(bytes, price.reach(run.ranks - 1)); };
-        const double scattered = micro.boundary() * (s.sequence_parallel ? 1 : 1.0 / run.tp);
-        const double hop = message(scattered) + message(s.whole_gradients ? micro.boundary() : scattered);
-        const double steady = s.overlaps_hops ? 0 : (s.blocking_hops ? 2 : 1) * microbatches * run.virtual_stages;
-        step.pp = (fill + steady) * hop;
+    void add_head_and_pipeline() {
+        const double p = run_.pp, microbatches = run_.microbatches();
+        const double head = micro_.head(), stage = step_.total() / microbatches;
+        step_.head = microbatches * head;
+        if (run_.pp <= 1) return;
+        const double fill = run_.pipelines() * (p - 1);
+        step_.bubble =
+            microbatches * (fullest(stage, head) - stage - head) + fill * bubble_share(run_) * (stage + head / p);
+        const auto message = [&](double bytes) { return price_.message(bytes, price_.reach(run_.ranks - 1)); };
+        const double scattered = micro_.boundary() * (s_.sequence_parallel ? 1 : 1.0 / run_.tp);
+        const double hop = message(scattered) + message(s_.whole_gradients ? micro_.boundary() : scattered);
+        const double steady = s_.overlaps_hops ? 0 : (s_.blocking_hops ? 2 : 1) * microbatches * run_.virtual_stages;
+        step_.pp = (fill + steady) * hop;
     }
 
-    step.dp += per_stage * once;
+    // A microbatch through the slowest stage. Where all stages have the same number of layers, the last one has the
+    // head beside them; elsewhere it was balanced by giving it fewer.
+    double fullest(double stage, double head) const {
+        if (s_.stages_by_cost) {
+            double most = 0;
+            for (const Stage& each : stages_by_cost(m_, run_.pp))
+                most = std::max(most, each.layers * stage / per_stage_ + (each.head ? head : 0));
+            return most;
+        }
+        if (std::fmod(m_.layers, static_cast<double>(run_.pp)) == 0) return stage + head;
+        return std::max(stage * std::ceil(per_stage_) / per_stage_, stage + head / run_.pp);
+    }
 
-    // Gradients, and weights under ZeRO. A first or last stage holds the embedding or the head.
-    const double dense = per_stage * dense_values + m.vocab * m.hidden / run.tp;
-    const double of_experts = per_stage * share * expert_values;
-    if (run.zero < 3 && replicas > 1) {
-        const double bytes = s.gradient_bytes * dense;
-        const double pieces = s.bucket_bytes > 0   ? std::max(1.0, bytes / s.bucket_bytes)
-                              : s.bucket_bytes < 0 ? 1
-                                                   : std::max(1.0, dense / std::max(40e6, 1e6 * run.dp));
+    // Gradients, and weights under ZeRO-1 and 2.
+    double reductions() const {
+        const double dense = stage_dense(), experts = stage_experts(), bytes = s_.gradient_bytes * dense;
+        const double pieces = s_.bucket_bytes > 0   ? std::max(1.0, bytes / s_.bucket_bytes)
+                              : s_.bucket_bytes < 0 ? 1
+                                                    : std::max(1.0, dense / std::max(40e6, 1e6 * run_.dp));
         double reduced = 0, gathered = 0;
-        if (run.zero == 0) {
-            reduced = gathered = price.all_reduce(bytes, over, pieces) / 2;
+        if (run_.zero == 0) {
+            reduced = gathered = price_.all_reduce(bytes, over_, pieces) / 2;
         } else {
-            reduced =
-                s.scatters_as_all_reduce ? price.all_reduce(bytes, over, pieces) : price.gather(bytes, over, pieces);
-            gathered = price.gather(2 * dense, over, s.bucket_bytes > 0 ? 1 : pieces);  // DDP's buckets: gradients only
+            reduced = s_.scatters_as_all_reduce ? price_.all_reduce(bytes, over_, pieces)
+                                                : price_.gather(bytes, over_, pieces);
+            // DDP's buckets hold gradients only.
+            gathered = price_.gather(2 * dense, over_, s_.bucket_bytes > 0 ? 1 : pieces);
         }
-        if (of_experts > 0) {
-            reduced += price.gather(s.gradient_bytes * of_experts, expert_over);
-            gathered += price.gather(2 * of_experts, expert_over);
+        if (experts > 0) {
+            reduced += price_.gather(s_.gradient_bytes * experts, expert_over_);
+            gathered += price_.gather(2 * experts, expert_over_);
         }
-        if (s.overlaps_dp) {
-            const auto visible = [&](double comm, double compute) {
-                const double window = kWindow * compute;
-                return std::max(comm / std::max(2.0, per_stage), comm - window) + contention * std::min(comm, window);
-            };
-            step.dp += visible(reduced, per_stage * backward.total()) + visible(gathered, per_stage * forward.total());
-        } else {
-            step.dp += reduced + gathered;
-        }
+        if (!s_.overlaps_dp) return reduced + gathered;
+        const auto visible = [&](double comm, double compute) {
+            const double window = kWindow * compute;
+            return std::max(comm / std::max(2.0, per_stage_), comm - window) +
+                   price_.physics().contention * std::min(comm, window);
+        };
+        return visible(reduced, per_stage_ * backward_.total()) + visible(gathered, per_stage_ * forward_.total());
     }
-    const double owned = dense / (run.zero >= 1 ? replicas : 1) + of_experts / (run.zero >= 1 ? expert_replicas : 1);
-    step.optimizer = price.pass(s.optimizer_bytes * owned);
-    if (run.offload_optimizer) step.other += price.host_copy(24 * owned);
-    step.other += kStep;
-    if (s.allocator_retries && memory(run).total() > kRetries * run.cluster.memory) step.other += step.total();
-    return step;
-}
+
+    void add_update() {
+        const bool sharded = run_.zero >= 1;
+        const double owned =
+            stage_dense() / (sharded ? replicas_ : 1) + stage_experts() / (sharded ? expert_replicas_ : 1);
+        step_.optimizer = price_.pass(s_.optimizer_bytes * owned);
+        if (run_.offload_optimizer) step_.other += price_.host_copy(24 * owned);
+        step_.other += kStep;
+        if (s_.allocator_retries && memory(run_).total() > kRetries * run_.cluster.memory) step_.other += step_.total();
+    }
+
+    // Values of a stage on this rank, outside of and in its experts. A first or last stage holds the embedding or the
+    // head.
+    double stage_dense() const { return per_stage_ * dense_ + m_.vocab * m_.hidden / run_.tp; }
+    double stage_experts() const { return per_stage_ * (m_.expert_layers() / m_.layers) * experts_; }
+
+    const PublishedRun& run_;
+    const Model& m_;
+    const Traits& s_;
+    const MachinePrices& price_;
+    const Microbatch micro_;
+    const double per_stage_ = m_.layers / run_.pp;
+    const int replicas_ = run_.dp * run_.cp, expert_replicas_ = std::max(1, replicas_*run_.tp / run_.ep);
+    const Group over_ = price_.group(replicas_, run_.tp), expert_over_ = price_.group(expert_replicas_, run_.ep);
+    double dense_ = 0, experts_ = 0;  // values of a layer on this rank, outside of and in its experts
+    StepTime forward_, backward_;     // of the mean layer
+    StepTime step_;
+};
 
 }  // namespace
 
@@ -434,7 +459,7 @@ StepTime step_time(const PublishedRun& run, const simulate::Physics& physics) {
     here.hop *= run.software.hops;
     const std::string type(run.cluster.sixteen_bits());
     const MachinePrices price(run.cluster, here, run.wide() ? run.precision : type, run.software.attention);
-    if (run.micro_batch_given) return step_of(run, price);
+    if (run.micro_batch_given) return Step(run, price).time();
     // The row does not say: the fastest micro batch whose activations fit.
     StepTime best;
     for (const double micro_batch : {1, 2, 4, 8}) {
@@ -446,7 +471,7 @@ StepTime step_time(const PublishedRun& run, const simulate::Physics& physics) {
         const double of_token = run.recompute == Recompute::full ? 2 * run.model.hidden
                                                                  : (18 * run.model.hidden + 4 * run.model.ffn) / run.tp;
         if (micro_batch > 1 && micro_batch * run.seq / run.cp * run.model.layers * of_token > 25e9) continue;
-        const StepTime time = step_of(tried, price);
+        const StepTime time = Step(tried, price).time();
         if (best.total() == 0 || time.total() < best.total()) best = time;
     }
     return best;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <optional>
 
 namespace tutti::published {
 namespace {
@@ -124,117 +125,139 @@ bool has(const std::string& text, std::initializer_list<const char*> words) {
     return std::any_of(words.begin(), words.end(), [&](const char* w) { return text.find(w) != std::string::npos; });
 }
 
-Traits traits_of(const Named& n) {
+namespace {
+
+// FlashAttention is of May 2022, and has no kernel for V100 (its README): where a row does not name it, scores of these
+// years and devices go through memory.
+bool is_unfused(const Named& n) {
+    return has(n.attention, {"unfused"}) ||
+           (n.attention.empty() && !is_pytorch(n.software) && (n.volta || has(n.software, {"2019", "2022"})));
+}
+
+// Policies of their recipes, where the row gives none.
+Traits of_jax(const Named& n) {
+    Traits traits = xla();
+    if (n.recompute.starts_with("minimal"))
+        traits.recompute = "norms";  // MaxText's policy that keeps all products
+    else if (!n.recompute.starts_with("full") && n.recompute != "none")
+        traits.recompute = has(n.model + n.software, {"paxml"}) ? "full" : "op-level";
+    return traits;
+}
+
+Traits of_megatron_2020(const Named& n) {
     const std::string& s = n.software;
-    // FlashAttention is of May 2022, and has no kernel for V100 (its README): where a row does not name it, scores of
-    // these years and devices go through memory.
-    const bool unfused = has(n.attention, {"unfused"}) ||
-                         (n.attention.empty() && !is_pytorch(s) && (n.volta || has(s, {"2019", "2022"})));
+    Traits traits = megatron_2020();
+    // Gradients of fp16 are summed and reduced in 16 bits, unless --accumulate-allreduce-grads-in-fp32 asks for f32,
+    // which bf16 always does (megatron/arguments.py).
+    if (n.bf16) traits.accumulate_bytes = 10;
+    if (!n.bf16 && !is_deepspeed(s) && !has(s, {"fsdp"})) traits.gradient_bytes = 2;
+    // DeepSpeed's runtime/pipe/engine.py sends and receives in the order of its instructions, gradients whole until
+    // e2fdd254e of September 2021 (is_grad_partitioned; GPT-NeoX has a fork of before). Its ZeRO-3 of 2021 gathers
+    // weight by weight (runtime/zero/partition_parameters.py), FSDP of that year a layer ahead.
+    if (is_deepspeed(s)) {
+        traits.blocking_hops = true;
+        traits.whole_gradients = has(s, {"2020", "2021", "neox"});
+        traits.gathers_a_layer = 4;
+    }
+    if (has(s, {"fsdp"})) traits.prefetches = true;
+    // CUDA_LAUNCH_BLOCKING=1, as runs hung without it: train/tr11-176B-ml/chronicles-prequel.md.
+    if (has(n.family + s, {"bigscience", "jean zay"})) traits.launches_block = true;
+    // Sequence parallelism came with selective recomputation, and products that add to the sums of gradients
+    // (Korthikanti 2022).
+    if (has(s, {"2022 (selene)"})) {
+        traits.accumulate_bytes = 0;
+        traits.sequence_parallel = has(n.recompute, {"selective"});
+    }
+    return traits;
+}
+
+Traits of_pytorch(const std::string& s) {
     Traits traits;
-    if (has(n.model, {"paxml", "maxtext"}) || has(s, {"paxml", "maxtext", "jax", "xla", "t5x", "levanter"})) {
-        traits = xla();
-        // Policies of their recipes, where the row gives none.
-        if (n.recompute.starts_with("minimal"))
-            traits.recompute = "norms";  // MaxText's policy that keeps all products
-        else if (!n.recompute.starts_with("full") && n.recompute != "none")
-            traits.recompute = has(n.model + s, {"paxml"}) ? "full" : "op-level";
-    } else if (has(s, {"2020", "2021", "alpa"}) || (unfused && (!is_pytorch(s) || has(s, {"2019", "2022"})))) {
-        traits = megatron_2020();
-        // Gradients of fp16 are summed and reduced in 16 bits, unless --accumulate-allreduce-grads-in-fp32 asks for
-        // f32, which bf16 always does (megatron/arguments.py).
-        if (n.bf16) traits.accumulate_bytes = 10;
-        if (!n.bf16 && !is_deepspeed(s) && !has(s, {"fsdp"})) traits.gradient_bytes = 2;
-        // DeepSpeed's runtime/pipe/engine.py sends and receives in the order of its instructions, gradients whole until
-        // e2fdd254e of September 2021 (is_grad_partitioned; GPT-NeoX has a fork of before). Its ZeRO-3 of 2021 gathers
-        // weight by weight (runtime/zero/partition_parameters.py), FSDP of that year a layer ahead.
-        if (is_deepspeed(s)) {
-            traits.blocking_hops = true;
-            traits.whole_gradients = has(s, {"2020", "2021", "neox"});
-            traits.gathers_a_layer = 4;
-        }
-        if (has(s, {"fsdp"})) traits.prefetches = true;
-        // CUDA_LAUNCH_BLOCKING=1, as runs hung without it: train/tr11-176B-ml/chronicles-prequel.md.
-        if (has(n.family + s, {"bigscience", "jean zay"})) traits.launches_block = true;
-        // Sequence parallelism came with selective recomputation, and products that add to the sums of gradients
-        // (Korthikanti 2022).
-        if (has(s, {"2022 (selene)"})) {
-            traits.accumulate_bytes = 0;
-            traits.sequence_parallel = has(n.recompute, {"selective"});
-        }
-    } else if (has(s, {"nanotron"}) || has(n.family, {"nanotron"})) {
-        traits = nanotron(n.tp);
-    } else if (has(s, {"llm-foundry"})) {
-        traits = composer();
-        traits.gradient_bytes = has(s, {"pure"}) ? 2 : 4;  // the type of its mixed-precision mode
-    } else if (is_pytorch(s) &&
-               (has(s, {"eager", "no compile", "compile off"}) || !has(s, {"compile", "torchtitan"}))) {
+    if (has(s, {"eager", "no compile", "compile off"}) || !has(s, {"compile", "torchtitan"})) {
         traits = eager_fsdp();                              // where compilation is not asked for
         traits.eager = !has(s, {"fused", "liger"});         // Liger-Kernel fuses norms, rotations and gates
         traits.sequence_parallel = has(s, {"torchtitan"});  // its plan splits norms; InternLM's default does not
-    } else if (is_pytorch(s)) {
-        traits = compiled_fsdp();
-        traits.overlaps_tp = has(s, {"async"});
-        // A compiled loss, usual since 2025, keeps the 16-bit logits, which its forward reads twice and its backward
-        // once, and their gradient.
-        if (has(s, {"2025", "2026"})) {
-            traits.held_logit_bytes = 4;
-            traits.logit_bytes = 8;
-        }
-    } else if (has(s, {"llm.c"})) {
-        // llmc/fused_classifier.cuh reads logits twice and writes their gradient in their place.
-        traits = {.name = "llm.c", .launches = 18, .logit_bytes = 6};
-    } else {
-        traits = megatron_core();
-        if (has(s, {"hai-llm"})) {
-            traits.name = "hai-llm";  // DeepSeek-V3's report: DualPipe hides dispatch, which sends one copy a node
-            traits.one_copy = true;
-            traits.hidden_dispatch = 0.7;
-            traits.expert_launches = 60;
-            traits.logit_bytes = 24;
-        } else if (has(s, {"megascale"})) {
-            traits.name = "megascale";
-            traits.attention = Attention::flash2;
-        } else if (has(s, {"llama team", "meta"})) {
-            traits.name =
-                "llama-3";  // Llama Team 2024, 3.3.2: asynchronous messages of pipelines, keys gathered, ZeRO-2
-            traits.attention = Attention::flash2;  // FlashAttention-3 came after the run
-            traits.overlaps_tp = false;
-            traits.gathers_context = true;
-        } else if (s.starts_with("megatron-lm 0.14")) {
-            traits.overlaps_hops = false;
-        } else if (s == "megatron-lm") {  // 2023, without flags
-            traits.attention = Attention::flash2;
-            traits.overlaps_dp = traits.overlaps_hops = false;
-        }
-        // --tp-comm-overlap (116ffddc58, October 2023) is off where it is not given; recipes of NeMo give it.
-        if (has(s, {"megatron-lm", "megatron-core", "mcore"}) && !has(s, {"nemo", "dgxc", "bridge", "overlap"}))
-            traits.overlaps_tp = false;
-        // Transformer Engine's fused cross entropy, dispatchers that send one copy a node: 2025.
-        if (has(s, {"25.", "26.", "moe_dev"})) {
-            traits.one_copy = true;
-            traits.logit_bytes = 24;
-        }
-        if (has(s, {"deepep", "hybridep"})) traits.one_copy = true;
-        if (has(s, {"automodel"})) {
-            // FakeBalancedGate of nemo_automodel/components/moe/layers.py, in all its benchmarks: token t takes the
-            // experts from t top_k on, so that they share a rank or two and a node.
-            traits.next_experts = true;
-            traits.gathers_once = true;  // reshard_after_forward=not pp_enabled in components/moe/parallelizer.py
-            // torch/distributed/pipelining/schedules.py: after each action its messages are sent, and waited for.
-            traits.overlaps_hops = false;
-            traits.logit_bytes = 12;  // F.cross_entropy of 16-bit logits: fp32_upcast: false in its benchmarks
-        }
+        return traits;
     }
-    // runtime/zero/stage3.py releases weights after a pass unless fewer than stage3_max_reuse_distance values are used
-    // before them, 1e9 where it is not set: a third load of large layers, section 4.1 of ZeRO-Infinity (2104.07857).
-    if (is_deepspeed(s)) traits.keeps_values = 1e9;
-    if (has(n.model, {"tokendrop", "token drop"})) traits.expert_launches = 90;  // equal loads: one padded product
-    // Recorded graphs: named by the row; recipes of NeMo 26.06 and later record the layers of experts on Blackwell.
-    traits.graphs = has(s, {"cuda graphs"}) || (n.blackwell && n.experts && has(s, {"26.06", "26.08"}));
-    if (unfused && (is_pytorch(s) || traits.name == "xla")) traits.attention = Attention::unfused;
-    // "FlashAttention-2", "flash_attn v2", "fa2": letters and digits alone, without "attention" and "v".
+    traits = compiled_fsdp();
+    traits.overlaps_tp = has(s, {"async"});
+    // A compiled loss, usual since 2025, keeps the 16-bit logits, which its forward reads twice and its backward once,
+    // and their gradient.
+    if (has(s, {"2025", "2026"})) {
+        traits.held_logit_bytes = 4;
+        traits.logit_bytes = 8;
+    }
+    return traits;
+}
+
+// Megatron-Core and what has its layers.
+Traits of_megatron_core(const std::string& s) {
+    Traits traits = megatron_core();
+    if (has(s, {"hai-llm"})) {
+        traits.name = "hai-llm";  // DeepSeek-V3's report: DualPipe hides dispatch, which sends one copy a node
+        traits.one_copy = true;
+        traits.hidden_dispatch = 0.7;
+        traits.expert_launches = 60;
+        traits.logit_bytes = 24;
+    } else if (has(s, {"megascale"})) {
+        traits.name = "megascale";
+        traits.attention = Attention::flash2;
+    } else if (has(s, {"llama team", "meta"})) {
+        // Llama Team 2024, 3.3.2: asynchronous messages of pipelines, keys gathered, ZeRO-2
+        traits.name = "llama-3";
+        traits.attention = Attention::flash2;  // FlashAttention-3 came after the run
+        traits.overlaps_tp = false;
+        traits.gathers_context = true;
+    } else if (s.starts_with("megatron-lm 0.14")) {
+        traits.overlaps_hops = false;
+    } else if (s == "megatron-lm") {  // 2023, without flags
+        traits.attention = Attention::flash2;
+        traits.overlaps_dp = traits.overlaps_hops = false;
+    }
+    // --tp-comm-overlap (116ffddc58, October 2023) is off where it is not given; recipes of NeMo give it.
+    if (has(s, {"megatron-lm", "megatron-core", "mcore"}) && !has(s, {"nemo", "dgxc", "bridge", "overlap"}))
+        traits.overlaps_tp = false;
+    // Transformer Engine's fused cross entropy, dispatchers that send one copy a node: 2025.
+    if (has(s, {"25.", "26.", "moe_dev"})) {
+        traits.one_copy = true;
+        traits.logit_bytes = 24;
+    }
+    if (has(s, {"deepep", "hybridep"})) traits.one_copy = true;
+    if (has(s, {"automodel"})) {
+        // FakeBalancedGate of nemo_automodel/components/moe/layers.py, in all its benchmarks: token t takes the experts
+        // from t top_k on, so that they share a rank or two and a node.
+        traits.next_experts = true;
+        traits.gathers_once = true;  // reshard_after_forward=not pp_enabled in components/moe/parallelizer.py
+        // torch/distributed/pipelining/schedules.py: after each action its messages are sent, and waited for.
+        traits.overlaps_hops = false;
+        traits.logit_bytes = 12;  // F.cross_entropy of 16-bit logits: fp32_upcast: false in its benchmarks
+    }
+    return traits;
+}
+
+Traits of_system(const Named& n) {
+    const std::string& s = n.software;
+    if (has(n.model, {"paxml", "maxtext"}) || has(s, {"paxml", "maxtext", "jax", "xla", "t5x", "levanter"}))
+        return of_jax(n);
+    if (has(s, {"2020", "2021", "alpa"}) || (is_unfused(n) && (!is_pytorch(s) || has(s, {"2019", "2022"}))))
+        return of_megatron_2020(n);
+    if (has(s, {"nanotron"}) || has(n.family, {"nanotron"})) return nanotron(n.tp);
+    if (has(s, {"llm-foundry"})) {
+        Traits traits = composer();
+        traits.gradient_bytes = has(s, {"pure"}) ? 2 : 4;  // the type of its mixed-precision mode
+        return traits;
+    }
+    if (is_pytorch(s)) return of_pytorch(s);
+    // llmc/fused_classifier.cuh reads logits twice and writes their gradient in their place.
+    if (has(s, {"llm.c"})) return {.name = "llm.c", .launches = 18, .logit_bytes = 6};
+    return of_megatron_core(s);
+}
+
+// The kernel that a row names: "FlashAttention-2", "flash_attn v2", "fa2" by letters and digits alone, without
+// "attention" and "v".
+std::optional<Attention> attention_named(const std::string& text) {
     std::string kernel;
-    for (const char c : n.attention)
+    for (const char c : text)
         if (std::isalnum(static_cast<unsigned char>(c)) != 0) kernel += c;
     for (const char* word : {"attention", "attn", "v"})
         if (const size_t at = kernel.find(word); at != std::string::npos) kernel.erase(at, std::string(word).size());
@@ -242,9 +265,25 @@ Traits traits_of(const Named& n) {
         return std::any_of(names.begin(), names.end(), [&](const char* name) { return kernel == name; });
     };
     // FlexAttention has 0.9 of FlashAttention-2's speed (pytorch.org, "FlexAttention", August 2024).
-    if (is({"flash2", "fa2", "flex"})) traits.attention = Attention::flash2;
-    if (is({"flash1", "fa1", "flash", "fa"})) traits.attention = Attention::flash1;
-    if (is({"flash3", "fa3", "flash4", "fa4", "cudnn"})) traits.attention = Attention::newest;
+    if (is({"flash2", "fa2", "flex"})) return Attention::flash2;
+    if (is({"flash1", "fa1", "flash", "fa"})) return Attention::flash1;
+    if (is({"flash3", "fa3", "flash4", "fa4", "cudnn"})) return Attention::newest;
+    return std::nullopt;
+}
+
+}  // namespace
+
+Traits traits_of(const Named& n) {
+    const std::string& s = n.software;
+    Traits traits = of_system(n);
+    // runtime/zero/stage3.py releases weights after a pass unless fewer than stage3_max_reuse_distance values are used
+    // before them, 1e9 where it is not set: a third load of large layers, section 4.1 of ZeRO-Infinity (2104.07857).
+    if (is_deepspeed(s)) traits.keeps_values = 1e9;
+    if (has(n.model, {"tokendrop", "token drop"})) traits.expert_launches = 90;  // equal loads: one padded product
+    // Recorded graphs: named by the row; recipes of NeMo 26.06 and later record the layers of experts on Blackwell.
+    traits.graphs = has(s, {"cuda graphs"}) || (n.blackwell && n.experts && has(s, {"26.06", "26.08"}));
+    if (is_unfused(n) && (is_pytorch(s) || traits.name == "xla")) traits.attention = Attention::unfused;
+    if (const auto named = attention_named(n.attention)) traits.attention = *named;
     return traits;
 }
 
