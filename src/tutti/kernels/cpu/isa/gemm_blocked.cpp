@@ -240,118 +240,156 @@ void prefetch_piece(const Gemm& g, Range m, Range n, int64_t row, int64_t column
         for (int64_t j = 0; j < bytes; j += 64) __builtin_prefetch(p + j, 1, 2);
 }
 
+// A product with its plan and its parts of the workspace.
 template <class T>
-void gemm_of(const Stream& stream, const Gemm& g) {
-    if (has_few_rows(g)) return gemm_of_few_rows<T>(stream, g);
-    using Word = typename Operand<T>::Word;
-    const GemmPlan plan = gemm_plan(kIsa, stream, g);
-    if (plan.M == 0 || plan.N == 0) return;
-    const auto aligned = [](float* p) { return reinterpret_cast<float*>(round_up(reinterpret_cast<int64_t>(p), 64)); };
-    float* const packed_b = aligned(g.workspace.as<float>());
-    float* const rows_of_a = aligned(packed_b + plan.packed_b);
-    float* const sums = aligned(rows_of_a + plan.rows_of_a);
-    Word* const rows = reinterpret_cast<Word*>(rows_of_a);
-    const Panels<Word> kept{reinterpret_cast<Word*>(g.packed_b.as<float>()), plan.words};
+class BlockedGemm {
+  public:
+    BlockedGemm(const Stream& stream, const Gemm& g) : stream_(stream), g_(g), plan_(gemm_plan(kIsa, stream, g)) {
+        const auto aligned = [](float* p) {
+            return reinterpret_cast<float*>(round_up(reinterpret_cast<int64_t>(p), 64));
+        };
+        float* const packed_b = aligned(g.workspace.as<float>());
+        float* const rows_of_a = aligned(packed_b + plan_.packed_b);
+        packed_b_ = reinterpret_cast<Word*>(packed_b);
+        rows_of_a_ = reinterpret_cast<Word*>(rows_of_a);
+        sums_ = aligned(rows_of_a + plan_.rows_of_a);
+    }
 
-    const auto panels_of = [&](Range n, Range k) {
-        if (plan.keeps_b) return Panels<Word>{kept.at(n.begin / kPanel<Word>, k.begin), kept.words};
-        return Panels<Word>{reinterpret_cast<Word*>(packed_b), k.size};
-    };
-    // Packed rows lie piece by piece: what a block reads of a is in one place.
-    const auto rows_of_piece = [&](int64_t word) { return rows + word / plan.piece_depth * plan.rows * plan.a_row; };
-    const auto pack_a = [&](Range m, Range k) {
-        const int64_t down = (m.size + kRun - 1) / kRun;
-        parallel_tasks(stream, down * plan.pieces, [&](int64_t i) {
-            const int64_t row = i % down * kRun, word = i / down * plan.piece_depth;
-            if (word < k.size)
-                pack_rows<T>(g, plan, {k.begin + word, smaller(plan.piece_depth, k.size - word)}, m.begin + row,
-                             smaller(kRun, m.size - row), rows_of_piece(word) + row * plan.a_row);
-        });
-    };
-    const auto multiply_all = [&](Range m, Range n, Range k) {
-        const int64_t across = (n.size + plan.block_columns - 1) / plan.block_columns;
-        const int64_t down = (m.size + plan.block_rows - 1) / plan.block_rows;
-        const bool last = k.begin + k.size >= plan.words;
-        tasks_in_slots(stream, across * down, [&](int64_t task, int64_t slot) {
-            // Neighbours share the panels of b.
-            const int64_t row = task % down * plan.block_rows, column = task / down * plan.block_columns;
-            const Range height = {m.begin + row, smaller(plan.block_rows, m.size - row)};
-            const Range width = {n.begin + column, smaller(plan.block_columns, n.size - column)};
-            if (height.size <= 0 || width.size <= 0) return;
-            const auto rows_at = [&](Range part, Range words) {
-                if (plan.a == RowsOfA::in_place)
-                    return Rows{reinterpret_cast<const char*>(g.a.as<const T>() + height.begin * g.a.strides[0] +
-                                                              words.begin * Operand<T>::kPack),
-                                g.a.strides[0] * static_cast<int64_t>(sizeof(T)), sizeof(Word)};
-                const bool converts = plan.a != RowsOfA::packed;
-                Word* at = converts ? rows + slot * plan.converted_rows : rows_of_piece(part.begin) + row * plan.a_row;
-                if (converts) pack_rows<T>(g, plan, words, height.begin, height.size, at);
-                constexpr auto kBytes = static_cast<int64_t>(sizeof(Word));
-                return Rows{reinterpret_cast<const char*>(at), plan.a_row * kBytes, plan.a_word * kBytes};
-            };
-            const auto panels_at = [&](Range part, Range words) {
-                if (!plan.tasks_pack_b) {
-                    const Panels<Word> all = panels_of(n, k);
-                    return Panels<Word>{all.at(column / kPanel<Word>, part.begin), all.words};
-                }
-                const Panels<Word> own{reinterpret_cast<Word*>(packed_b) + slot * plan.packed_b_of_task, words.size};
-                pack_panels<T>(g, plan, words, {0, words.size}, width.begin, 0, panels_in<Word>(width.size), own);
-                return own;
-            };
-            const auto operands_at = [&](Range part) {
-                const Range words = {k.begin + part.begin, part.size};
-                return Operands<Word>{rows_at(part, words), panels_at(part, words), plan.tasks_pack_b};
-            };
-            float* const block = sums + (plan.sums_wait ? task : slot) * plan.block_size;
-            alignas(64) float piece[kSumRows<Word> * kPanel<Word>];
-            const auto in_place = [&](int64_t n_piece) {
-                return plan.in_one_piece && sums_fit<Word>(g, {n_piece, width.size - n_piece});
-            };
-            const int64_t whole_rows_of_block = round_up(height.size, kSumRows<Word>);
-            const auto sums_of = [&](int64_t m_piece, int64_t n_piece, int64_t word, int64_t deep) {
-                if (g.accumulate && last && word + deep == k.size)
-                    prefetch_piece<Word>(g, height, width, m_piece, n_piece);
-                if (in_place(n_piece))
-                    return Sums{g.c.as<float>() + (height.begin + m_piece) * g.c.strides[0] + width.begin + n_piece,
-                                g.c.strides[0], g.accumulate ? Old::added : Old::overwritten};
-                if (plan.in_one_piece) return Sums{piece, kPanel<Word>, Old::overwritten};
-                return Sums{block + n_piece * whole_rows_of_block + m_piece * kPanel<Word>, kPanel<Word>,
-                            k.begin + word > 0 ? Old::begins : Old::overwritten};
-            };
-            const auto summed = [&](int64_t m_piece, int64_t n_piece) {
-                if (!plan.in_one_piece || in_place(n_piece)) return;
-                const Range piece_rows = {height.begin + m_piece, smaller(kSumRows<Word>, height.size - m_piece)};
-                const Range piece_columns = {width.begin + n_piece, smaller(kPanel<Word>, width.size - n_piece)};
-                write_block<Word, T>(g, piece_rows, piece_columns, piece);
-            };
-            if (k.size == 0) __builtin_memset(block, 0, static_cast<size_t>(plan.block_size) * sizeof(float));
-            multiply_block<Word>(operands_at, height.size, round_up(width.size, kPanel<Word>), k.size, plan.piece_depth,
-                                 sums_of, summed);
-            if (last && !plan.in_one_piece) write_block<Word, T>(g, height, width, block);
-        });
-    };
-
-    for (int64_t n = 0; n < plan.N; n += plan.columns) {
-        const Range width = {n, smaller(plan.columns, plan.N - n)};
-        for (int64_t m = 0; m < plan.M; m += plan.rows) {
-            const Range height = {m, smaller(plan.rows, plan.M - m)};
-            int64_t k = 0;
-            do {
-                const Range deep = {k, smaller(plan.depth, plan.words - k)};
-                const bool is_packed = plan.keeps_b ? m > 0 || g.b_is_packed : m > 0 && !plan.sums_wait;
-                if (!plan.tasks_pack_b && !is_packed) pack_b<T>(stream, g, plan, width, deep, panels_of(width, deep));
-                if (plan.a == RowsOfA::packed) pack_a(height, deep);
-                multiply_all(height, width, deep);
-                k += plan.depth;
-            } while (k < plan.words);
+    void multiply() {
+        if (plan_.M == 0 || plan_.N == 0) return;
+        for (int64_t n = 0; n < plan_.N; n += plan_.columns) {
+            const Range width = {n, smaller(plan_.columns, plan_.N - n)};
+            for (int64_t m = 0; m < plan_.M; m += plan_.rows) {
+                const Range height = {m, smaller(plan_.rows, plan_.M - m)};
+                int64_t k = 0;
+                do {
+                    const Range deep = {k, smaller(plan_.depth, plan_.words - k)};
+                    const bool is_packed = plan_.keeps_b ? m > 0 || g_.b_is_packed : m > 0 && !plan_.sums_wait;
+                    if (!plan_.tasks_pack_b && !is_packed)
+                        pack_b<T>(stream_, g_, plan_, width, deep, panels_of(width.begin, deep));
+                    if (plan_.a == RowsOfA::packed) pack_a(height, deep);
+                    multiply_blocks(height, width, deep);
+                    k += plan_.depth;
+                } while (k < plan_.words);
+            }
         }
     }
-}
+
+  private:
+    using Word = typename Operand<T>::Word;
+
+    // Rows `height`, columns `width` of c, and the words of K that are multiplied for them.
+    struct Block {
+        Range height, width, words;
+        int64_t row, column;  // of the first, among those that are packed together
+        int64_t task, slot;   // the slot: the task's part of the workspace
+        bool last;            // no words follow
+    };
+
+    Panels<Word> panels_of(int64_t first_column, Range k) const {
+        const Panels<Word> kept{reinterpret_cast<Word*>(g_.packed_b.as<float>()), plan_.words};
+        if (plan_.keeps_b) return {kept.at(first_column / kPanel<Word>, k.begin), kept.words};
+        return {packed_b_, k.size};
+    }
+
+    // Packed rows lie piece by piece: what a block reads of a is in one place.
+    Word* rows_of_piece(int64_t word) const { return rows_of_a_ + word / plan_.piece_depth * plan_.rows * plan_.a_row; }
+
+    void pack_a(Range m, Range k) const {
+        const int64_t down = (m.size + kRun - 1) / kRun;
+        parallel_tasks(stream_, down * plan_.pieces, [&](int64_t i) {
+            const int64_t row = i % down * kRun, word = i / down * plan_.piece_depth;
+            if (word < k.size)
+                pack_rows<T>(g_, plan_, {k.begin + word, smaller(plan_.piece_depth, k.size - word)}, m.begin + row,
+                             smaller(kRun, m.size - row), rows_of_piece(word) + row * plan_.a_row);
+        });
+    }
+
+    void multiply_blocks(Range m, Range n, Range k) const {
+        const int64_t across = (n.size + plan_.block_columns - 1) / plan_.block_columns;
+        const int64_t down = (m.size + plan_.block_rows - 1) / plan_.block_rows;
+        const bool last = k.begin + k.size >= plan_.words;
+        tasks_in_slots(stream_, across * down, [&](int64_t task, int64_t slot) {
+            // Neighbours share the panels of b.
+            const int64_t row = task % down * plan_.block_rows, column = task / down * plan_.block_columns;
+            const Range height = {m.begin + row, smaller(plan_.block_rows, m.size - row)};
+            const Range width = {n.begin + column, smaller(plan_.block_columns, n.size - column)};
+            if (height.size <= 0 || width.size <= 0) return;
+            sum_block({height, width, k, row, column, task, slot, last});
+        });
+    }
+
+    Operands<Word> operands_of(const Block& block, Range part) const {
+        const Range words = {block.words.begin + part.begin, part.size};
+        return {rows_of(block, part, words), panels_of(block, part, words), plan_.tasks_pack_b};
+    }
+
+    Rows rows_of(const Block& block, Range part, Range words) const {
+        if (plan_.a == RowsOfA::in_place)
+            return {reinterpret_cast<const char*>(g_.a.as<const T>() + block.height.begin * g_.a.strides[0] +
+                                                  words.begin * Operand<T>::kPack),
+                    g_.a.strides[0] * static_cast<int64_t>(sizeof(T)), sizeof(Word)};
+        const bool converts = plan_.a != RowsOfA::packed;
+        Word* const at = converts ? rows_of_a_ + block.slot * plan_.converted_rows
+                                  : rows_of_piece(part.begin) + block.row * plan_.a_row;
+        if (converts) pack_rows<T>(g_, plan_, words, block.height.begin, block.height.size, at);
+        constexpr auto kBytes = static_cast<int64_t>(sizeof(Word));
+        return {reinterpret_cast<const char*>(at), plan_.a_row * kBytes, plan_.a_word * kBytes};
+    }
+
+    Panels<Word> panels_of(const Block& block, Range part, Range words) const {
+        if (!plan_.tasks_pack_b) {
+            const Panels<Word> all = panels_of(block.width.begin - block.column, block.words);
+            return {all.at(block.column / kPanel<Word>, part.begin), all.words};
+        }
+        const Panels<Word> own{packed_b_ + block.slot * plan_.packed_b_of_task, words.size};
+        pack_panels<T>(g_, plan_, words, {0, words.size}, block.width.begin, 0, panels_in<Word>(block.width.size), own);
+        return own;
+    }
+
+    void sum_block(const Block& b) const {
+        float* const sums = sums_ + (plan_.sums_wait ? b.task : b.slot) * plan_.block_size;
+        alignas(64) float piece[kSumRows<Word> * kPanel<Word>];
+        const auto in_place = [&](int64_t column) {
+            return plan_.in_one_piece && sums_fit<Word>(g_, {column, b.width.size - column});
+        };
+        const int64_t whole_rows_of_block = round_up(b.height.size, kSumRows<Word>);
+        const auto sums_of = [&](int64_t row, int64_t column, int64_t word, int64_t deep) {
+            if (g_.accumulate && b.last && word + deep == b.words.size)
+                prefetch_piece<Word>(g_, b.height, b.width, row, column);
+            if (in_place(column))
+                return Sums{g_.c.as<float>() + (b.height.begin + row) * g_.c.strides[0] + b.width.begin + column,
+                            g_.c.strides[0], g_.accumulate ? Old::added : Old::overwritten};
+            if (plan_.in_one_piece) return Sums{piece, kPanel<Word>, Old::overwritten};
+            return Sums{sums + column * whole_rows_of_block + row * kPanel<Word>, kPanel<Word>,
+                        b.words.begin + word > 0 ? Old::begins : Old::overwritten};
+        };
+        const auto summed = [&](int64_t row, int64_t column) {
+            if (!plan_.in_one_piece || in_place(column)) return;
+            const Range rows = {b.height.begin + row, smaller(kSumRows<Word>, b.height.size - row)};
+            const Range columns = {b.width.begin + column, smaller(kPanel<Word>, b.width.size - column)};
+            write_block<Word, T>(g_, rows, columns, piece);
+        };
+        if (b.words.size == 0) __builtin_memset(sums, 0, static_cast<size_t>(plan_.block_size) * sizeof(float));
+        multiply_block<Word>([&](Range part) { return operands_of(b, part); }, b.height.size,
+                             round_up(b.width.size, kPanel<Word>), b.words.size, plan_.piece_depth, sums_of, summed);
+        if (b.last && !plan_.in_one_piece) write_block<Word, T>(g_, b.height, b.width, sums);
+    }
+
+    const Stream& stream_;
+    const Gemm& g_;
+    const GemmPlan plan_;
+    Word *packed_b_, *rows_of_a_;
+    float* sums_;
+};
 
 }  // namespace
 
 void gemm(const Stream& stream, const Gemm& g) {
-    with_type(g.a.dtype, [&](auto type) { gemm_of<typename decltype(type)::type>(stream, g); });
+    with_type(g.a.dtype, [&]<class T>(Type<T>) {
+        if (has_few_rows(g)) return gemm_of_few_rows<T>(stream, g);
+        BlockedGemm<T>(stream, g).multiply();
+    });
 }
 
 }  // namespace tutti::kernels::TUTTI_ISA
