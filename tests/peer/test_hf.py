@@ -458,6 +458,8 @@ class HuggingFace(unittest.TestCase):
                 module = make_module(name)
                 module.save_pretrained(directory)
                 (directory / "tokenizer.json").write_text(small_tokenizer(SIZES["vocab_size"]))
+                # Without a class transformers gives the tokenizer of a Qwen the pattern of Qwen's, and Tutti refuses it.
+                (directory / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
                 steps = self.fine_tune({"hf": str(directory)}, run, 3)
                 self.assertEqual([step["step"] for step in steps], [1, 2, 3])
                 tutti("convert", "--from", run, "--to", back)
