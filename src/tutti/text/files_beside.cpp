@@ -1,6 +1,7 @@
 #include "tutti/text/files_beside.h"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <limits>
 
@@ -168,17 +169,35 @@ std::optional<bool> FilesBeside::flag(const char* name) const {
     return value.is_boolean() ? std::optional(value.get<bool>()) : std::nullopt;
 }
 
-std::string FilesBeside::tokenizer_class() const {
-    const Json& value = value_of(config_, "tokenizer_class");
-    return value.is_string() ? value.get<std::string>() : "";
+namespace {
+
+// What transformers 5.24 registers for a model (models/auto/tokenization_auto.py), of those that Tutti reads: a class
+// that takes the file as it is (TokenizersBackend), or one that makes its own.
+bool takes_the_file(const std::string& model) {
+    return std::ranges::count(std::array{"mistral", "mistral3", "ministral3", "mixtral", "phi3", "olmo2", "olmo3",
+                                         "granite", "granitemoehybrid", "glm", "glm4"},
+                              model) > 0;
+}
+const char* class_of(const std::string& model) {
+    if (model == "gpt2") return "GPT2Tokenizer";
+    if (model == "mamba2") return "GPTNeoXTokenizer";
+    if (model.starts_with("qwen3_5")) return "Qwen3_5Tokenizer";
+    return model.starts_with("qwen") ? "Qwen2Tokenizer" : "";
 }
 
-std::string FilesBeside::class_of_model() const {
-    if (const Json& name = value_of(model_, "tokenizer_class"); name.is_string()) return name.get<std::string>();
-    const Json& type = value_of(model_, "model_type");
-    if (type == "gpt2") return "GPT2Tokenizer";
-    const bool qwen = type == "qwen2" || type == "qwen3" || type == "qwen2_moe" || type == "qwen3_moe";
-    return qwen ? "Qwen2Tokenizer" : "";
+std::string text_or_nothing(const Json& value) { return value.is_string() ? value.get<std::string>() : ""; }
+
+}  // namespace
+
+std::string FilesBeside::tokenizer_class() const { return text_or_nothing(value_of(config_, "tokenizer_class")); }
+
+std::string FilesBeside::class_in_transformers() const {
+    const std::string model = text_or_nothing(value_of(model_, "model_type"));
+    if (takes_the_file(model)) return "";
+    for (const Json* config : {&config_, &model_})
+        if (const std::string named = text_or_nothing(value_of(*config, "tokenizer_class")); !named.empty())
+            return named;
+    return class_of(model);
 }
 
 }  // namespace tutti::text

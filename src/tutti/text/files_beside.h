@@ -33,8 +33,9 @@ class FilesBeside {
     // a tokenizer.model only: in a tokenizer.json the post-processor decides.
     std::optional<bool> flag(const char* name) const;
     std::string tokenizer_class() const;  // of tokenizer_config.json; "": not given
-    // The class that transformers takes where tokenizer_config.json names none: that of config.json, or of its model.
-    std::string class_of_model() const;
+    // The class that makes the tokenizer in transformers: that of tokenizer_config.json, else of config.json, else of
+    // its model. "": the model's class takes the file as it is, whatever these name, or none is known.
+    std::string class_in_transformers() const;
 
   private:
     // A token as a file has it.

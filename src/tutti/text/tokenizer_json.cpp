@@ -374,7 +374,7 @@ constexpr MakingClass kMakingClasses[] = {
     {"WhisperTokenizer", SplitKind::gpt2, false},  {"CohereTokenizer", std::nullopt, true}};
 
 void check_class(const FilesBeside& beside, const ByteLevelModel& model, const std::string& path) {
-    const std::string given = beside.tokenizer_class(), name = given.empty() ? beside.class_of_model() : given;
+    const std::string given = beside.tokenizer_class(), name = beside.class_in_transformers();
     const auto* made = std::ranges::find_if(kMakingClasses, [&](const auto& c) { return name.starts_with(c.name); });
     if (made == std::end(kMakingClasses)) return;
     const auto require = [&](bool same, const auto&... differs) {

@@ -257,7 +257,7 @@ TEST(FilesBeside, TheClassMayBeThatOfTheModel) {
     model.split = SplitKind::llama3;
     const std::string path = folder.write("tokenizer.json", tokenizer_json(model));
     const auto message = [&] { return message_of<DataError>([&] { make_tokenizer(path); }); };
-    for (const char* type : {"gpt2", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe"}) {
+    for (const char* type : {"gpt2", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "qwen3_next", "qwen3_5", "mamba2"}) {
         folder.write("config.json", concat("{\"model_type\": \"", type, "\"}"));
         EXPECT_EQ(missing("(by config.json beside it) splits texts by the pattern of", message()), "") << type;
     }
@@ -268,6 +268,17 @@ TEST(FilesBeside, TheClassMayBeThatOfTheModel) {
     }
     folder.write("config.json", R"({"model_type": "llama", "tokenizer_class": "GPT2Tokenizer"})");
     EXPECT_EQ(missing("GPT2Tokenizer (by config.json beside it) splits", message()), "");
+    // Models whose class takes the file whatever is named, as OLMo 2, which names GPT2Tokenizer and splits otherwise.
+    folder.write("tokenizer_config.json", R"({"tokenizer_class": "GPT2Tokenizer"})");
+    for (const char* type : {"olmo2", "olmo3", "mistral", "mixtral", "phi3", "granite", "glm", "glm4"}) {
+        folder.write("config.json",
+                     concat("{\"model_type\": \"", type, "\", \"tokenizer_class\": \"Qwen2Tokenizer\"}"));
+        EXPECT_EQ(message(), "nothing was thrown") << type;
+    }
+    for (const char* type : {"llama", "lfm2", "exaone4", "seed_oss"}) {
+        folder.write("config.json", concat("{\"model_type\": \"", type, "\"}"));
+        EXPECT_EQ(missing("GPT2Tokenizer (by tokenizer_config.json beside it) splits", message()), "") << type;
+    }
     folder.write("config.json", R"({"model_type": "gpt2"})");
     folder.write("tokenizer_config.json", R"({"tokenizer_class": "PreTrainedTokenizerFast"})");
     EXPECT_EQ(message(), "nothing was thrown");
