@@ -114,7 +114,7 @@ std::vector<Cut> cut(const rehearsal::PartsRehearsal& rehearsed, Program& microb
     for (const rehearsal::Action& action : std::span(rehearsed.whole.program.actions).subspan(rehearsed.parts.end)) {
         const auto* begin = std::get_if<rehearsal::BeginOperation>(&action.what);
         if (std::holds_alternative<rehearsal::RunKernel>(action.what)) ++kernels[action.place];
-        if (begin != nullptr && microbatch.groups[begin->group].name.find("edp") != std::string::npos)
+        if (begin != nullptr && rehearsal::sums_experts(microbatch.groups[begin->group].name))
             before_reduction[action.place] = kernels[action.place];
     }
     std::ranges::fill(kernels, 0);

@@ -214,9 +214,9 @@ Means means_of(const std::vector<PublishedRun>& runs, const std::vector<double>&
 constexpr const char* kKnownHouses[] = {"mosaic",     "megatron-bridge", "nemo and dgxc", "korthikanti",
                                         "torchtitan", "simumax-b200",    "kempnerforge"};
 
-// The least of a source that nobody has looked at: 1.6 times the mean error of three tables of 56 such sources at first
-// sight, 18.0, 18.3 and 18.0 % over families (docs/decisions/0079-forecasts-of-strangers.md). Kinds that were worse
-// where somebody had looked stay wider.
+// The least half-width of an unseen source: 1.6 times the mean error of three tables of 56 such sources when first
+// predicted, 18.0, 18.3 and 18.0 % over families (docs/decisions/0079-forecasts-of-strangers.md). Kinds with a larger
+// error keep their own width.
 constexpr double kStranger = 1.6 * 0.18;
 
 double half_width(const PublishedRun& run, Source source) {

@@ -46,7 +46,7 @@ struct Means {
 Means means_of(const std::vector<PublishedRun>& runs, const std::vector<double>& predicted);
 
 // The half-width, as a logarithm, of the interval that holds 80 of 100 such runs: of the run's kinds where the
-// constants were fitted to its family, else that of any source that nobody has looked at, or of its kinds where wider.
+// constants were fitted to its family; else at least that of an unseen source.
 double half_width(const PublishedRun& run, Source source = Source::as_fitted);
 
 }  // namespace tutti::published

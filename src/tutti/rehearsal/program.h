@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -74,6 +75,9 @@ struct Program {
     // Floating-point operations of all kernels, repetitions included.
     double flops() const;
 };
+
+// Whether a group of this name sums gradients of experts: the name has their axis of data parallelism.
+bool sums_experts(std::string_view group);
 
 // Calls of one kernel on problems of one shape.
 struct KernelTotal {

@@ -130,7 +130,8 @@ class Recorder final : public ops::Meter, public Tracer, public comm::Communicat
         if (!takes_time(group, collective)) return;
         const double from_host = gathers_from_host(collective) ? static_cast<double>(collective.input.bytes()) : 0;
         add(BeginOperation{groups_.at(&group), sequence, collective.summary(), from_host});
-        if (passes_ == nullptr || passes_->empty() || passes_->back().place != place_ || !sums_experts(group)) return;
+        if (passes_ == nullptr || passes_->empty() || passes_->back().place != place_ || !sums_experts(group.name()))
+            return;
         UnitPass& pass = passes_->back();
         if (pass.at_experts > 0) return;
         pass.peak = memory_->total().peak;
@@ -145,7 +146,6 @@ class Recorder final : public ops::Meter, public Tracer, public comm::Communicat
   private:
     static constexpr size_t kStep = 0;
 
-    static bool sums_experts(const comm::Communicator& group) { return group.name().find("edp") != std::string::npos; }
     static bool gathers_from_host(const comm::Collective& c) {  // a shard that is offloaded
         return c.kind == comm::Kind::all_gather && &c.input.device() != &c.output.device();
     }
