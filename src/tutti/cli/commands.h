@@ -163,15 +163,15 @@ struct ReportArguments {
 int report(const ReportArguments& arguments, const Io& io);
 
 struct SimulateArguments : ForecastArguments {
-    std::string table;              // a file of published runs
-    std::string site;               // file of constants written by `--fit`; "": the defaults
-    std::string fit;                // with table: file for the fitted constants; "": none
-    std::string leave_out;          // with table: house, family or generation; "": none
-    std::string profile;            // file by `tutti bench calibrate` in place of a cluster
-    std::string trace;              // file for the predicted timeline; "": none
-    std::string svg;                // file for its picture; "": none
-    std::string run;                // run directory for the prediction; "": none
-    std::vector<std::string> slow;  // "3=1.5": rank 3 takes 1.5 times as long
+    std::vector<std::string> tables;  // files of published runs
+    std::string site;                 // file of constants written by `--fit`; "": the defaults
+    std::string fit;                  // with table: file for the fitted constants; "": none
+    std::string leave_out;            // with table: house, family or generation; "": none
+    std::string profile;              // file by `tutti bench calibrate` in place of a cluster
+    std::string trace;                // file for the predicted timeline; "": none
+    std::string svg;                  // file for its picture; "": none
+    std::string run;                  // run directory for the prediction; "": none
+    std::vector<std::string> slow;    // "3=1.5": rank 3 takes 1.5 times as long
 };
 int simulate(const SimulateArguments& arguments, const Io& io);
 int simulate_table(const SimulateArguments& arguments, const Io& io);  // published_table.cpp

@@ -2,6 +2,7 @@
 // errors.
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
 
 #include "tutti/base/error.h"
@@ -140,13 +141,15 @@ std::vector<double> left_out(const SimulateArguments& a, const std::vector<Publi
 }  // namespace
 
 int simulate_table(const SimulateArguments& a, const Io& io) {
-    std::vector<PublishedRun> runs = published::read_runs(read_file(a.table), a.table);
+    std::vector<PublishedRun> runs;
+    for (const std::string& table : a.tables)
+        std::ranges::move(published::read_runs(read_file(table), table), std::back_inserter(runs));
     Physics physics = a.site.empty() ? Physics{} : simulate::read_physics(a.site);
     if (!a.fit.empty()) {
         std::vector<const PublishedRun*> all;
         for (const PublishedRun& run : runs) all.push_back(&run);
         check<DataError>(std::any_of(runs.begin(), runs.end(), [](const PublishedRun& run) { return run.measured(); }),
-                         a.table,
+                         joined(a.tables),
                          ": no row has a measured time and a layout that can be simulated; --fit needs three or more");
         physics = published::fit(all, physics);
         write_file("--fit", a.fit, site_of(physics).dump(2) + "\n");

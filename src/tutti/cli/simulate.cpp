@@ -288,9 +288,9 @@ int show_variations(const SimulateArguments& a, const Io& io) {
 
 int simulate(const SimulateArguments& a, const Io& io) {
     const bool run = !a.config.empty() || !a.model.empty();
-    check<UsageError>(a.table.empty() == run,
+    check<UsageError>(a.tables.empty() == run,
                       "give a CONFIG or --model, and --cluster; or --table FILE with published runs");
-    if (!a.table.empty()) return simulate_table(a, io);
+    if (!a.tables.empty()) return simulate_table(a, io);
     if (!a.run.empty()) report::check_holds_run(a.run);
     if (!a.profile.empty()) return simulate_here(a, io);
     cluster_of(a);
@@ -323,8 +323,8 @@ Command simulate_command(SimulateArguments& a, const Io& io) {
              without({"--table"}, {{"--slow", "RANK=FACTOR", "",
                                     "a straggler, whose kernels take FACTOR times as long; repeatable", &a.slow}}),
              {{"--site", "FILE", "", "constants of a site, written by --fit", &a.site, kPath},
-              {"--table", "FILE", "", "predict the runs of a JSON file {\"rows\": [...]} and show the errors", &a.table,
-               kPath}},
+              {"--table", "FILE", "",
+               "predict the runs of a JSON file {\"rows\": [...]} and show the errors; repeatable", &a.tables, kPath}},
              beside({"--table"},
                     {{"--fit", "OUT", "", "fit the constants to three rows or more, and write them", &a.fit, kOutput},
                      {"--leave-out", "GROUP", "", "predict each house, family or generation by a fit to the others",
