@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tutti/base/split.h"
+#include "tutti/base/strings.h"
 
 namespace tutti {
 

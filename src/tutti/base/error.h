@@ -55,11 +55,25 @@ class UsageError : public Error {
     int exit_code() const override { return exit_codes::kUsage; }
 };
 
+// A tensor has more elements than a kernel takes at once; a smaller microbatch has fewer.
+class SizeError : public UsageError {
+  public:
+    using UsageError::UsageError;
+};
+
 // A data file or a checkpoint is missing, damaged or does not fit. Exit code 3.
 class DataError : public Error {
   public:
     using Error::Error;
     int exit_code() const override { return exit_codes::kData; }
+};
+
+// A fault of this program, or a run that dies again and again. Exit code 70: schedulers that restart failed jobs must
+// not restart this one.
+class InternalError : public Error {
+  public:
+    using Error::Error;
+    int exit_code() const override { return exit_codes::kInternal; }
 };
 
 // check<DataError>(size > 0, path, " is empty: ...");

@@ -7,7 +7,7 @@
 #include "tutti/base/build_info.h"
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
-#include "tutti/base/split.h"
+#include "tutti/base/strings.h"
 
 namespace tutti::cli {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "tutti/base/elements.h"
 #include "tutti/base/error.h"
+#include "tutti/base/strings.h"
 #include "tutti/base/to_size.h"
 #include "tutti/device/device.h"
 #include "tutti/simulate/rehearsed.h"

@@ -10,7 +10,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
-#include "tutti/base/shell.h"
+#include "tutti/base/strings.h"
 
 namespace tutti::cli {
 

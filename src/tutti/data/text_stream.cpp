@@ -13,7 +13,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
-#include "tutti/base/shell.h"
+#include "tutti/base/strings.h"
 #include "tutti/base/to_size.h"
 
 namespace tutti::data {

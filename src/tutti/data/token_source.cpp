@@ -14,7 +14,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
-#include "tutti/base/shell.h"
+#include "tutti/base/strings.h"
 #include "tutti/base/to_size.h"
 #include "tutti/data/megatron_index.h"
 #include "tutti/data/text_stream.h"

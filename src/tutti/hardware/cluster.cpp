@@ -8,8 +8,8 @@
 #include <optional>
 
 #include "tutti/base/error.h"
-#include "tutti/base/lower_case.h"
 #include "tutti/base/read_file.h"
+#include "tutti/base/strings.h"
 #include "tutti/hardware/catalog.h"
 #include "tutti/spec/nearest.h"
 #include "tutti/spec/toml.h"

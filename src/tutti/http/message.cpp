@@ -4,7 +4,7 @@
 #include <array>
 
 #include "tutti/base/error.h"
-#include "tutti/base/split.h"
+#include "tutti/base/strings.h"
 
 namespace tutti::http {
 

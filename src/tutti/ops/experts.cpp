@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "tutti/base/size_error.h"
+#include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
 #include "tutti/kernels/groups.h"
 #include "tutti/ops/ops.h"

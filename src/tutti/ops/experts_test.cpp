@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/base/size_error.h"
+#include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
 #include "tutti/ops/ops.h"
 #include "tutti/ops/testing/bits.h"

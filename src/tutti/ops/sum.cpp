@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "tutti/base/ceil_div.h"
-#include "tutti/base/size_error.h"
+#include "tutti/base/error.h"
 #include "tutti/ops/ops.h"
 
 namespace tutti::ops {

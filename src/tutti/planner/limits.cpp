@@ -5,9 +5,8 @@
 #include <sstream>
 
 #include "tutti/base/digits.h"
-#include "tutti/base/elements.h"
 #include "tutti/base/error.h"
-#include "tutti/base/lower_case.h"
+#include "tutti/base/strings.h"
 #include "tutti/planner/rules.h"
 #include "tutti/spec/nearest.h"
 #include "tutti/spec/rules.h"

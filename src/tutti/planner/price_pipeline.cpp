@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/base/size_error.h"
+#include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
 #include "tutti/pipeline/executor.h"
 #include "tutti/planner/price_walk.h"

@@ -14,7 +14,7 @@
 #include <tuple>
 #include <utility>
 
-#include "tutti/base/size_error.h"
+#include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
 #include "tutti/device/on_cores.h"
 #include "tutti/planner/node.h"

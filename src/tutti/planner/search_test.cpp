@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "tutti/base/size_error.h"
+#include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
 #include "tutti/planner/counterfactual.h"
 #include "tutti/planner/finalists.h"

@@ -7,7 +7,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
-#include "tutti/base/lower_case.h"
+#include "tutti/base/strings.h"
 #include "tutti/published/memory.h"
 #include "tutti/simulate/prediction.h"
 

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "tutti/base/error.h"
-#include "tutti/base/split.h"
+#include "tutti/base/strings.h"
 #include "tutti/report/parts.h"
 
 namespace tutti::report {

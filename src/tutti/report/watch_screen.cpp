@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "tutti/base/error.h"
-#include "tutti/base/shell.h"
+#include "tutti/base/strings.h"
 #include "tutti/base/units.h"
 #include "tutti/report/parts.h"
 

@@ -8,7 +8,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
-#include "tutti/base/split.h"
+#include "tutti/base/strings.h"
 #include "tutti/base/to_size.h"
 #include "tutti/schedule/schedule.h"
 

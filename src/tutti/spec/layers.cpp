@@ -7,7 +7,7 @@
 
 #include "tutti/base/digits.h"
 #include "tutti/base/error.h"
-#include "tutti/base/split.h"
+#include "tutti/base/strings.h"
 #include "tutti/base/to_size.h"
 #include "tutti/spec/fields.h"
 

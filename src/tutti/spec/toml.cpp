@@ -13,7 +13,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
-#include "tutti/base/split.h"
+#include "tutti/base/strings.h"
 #include "tutti/base/units.h"
 #include "tutti/spec/families.h"
 #include "tutti/spec/fields.h"

@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "tutti/base/json.h"
-#include "tutti/base/shell.h"
+#include "tutti/base/strings.h"
 #include "tutti/engine/engine.h"
 #include "tutti/spec/identity.h"
 #include "tutti/spec/stages.h"

@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "tutti/base/internal_error.h"
+#include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
 

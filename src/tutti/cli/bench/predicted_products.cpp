@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "tutti/base/digits.h"
-#include "tutti/base/elements.h"
 #include "tutti/base/error.h"
+#include "tutti/base/strings.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/bench/bench.h"
 #include "tutti/cli/io.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "tutti/base/split.h"
+#include "tutti/base/strings.h"
 
 namespace tutti::cuda {
 
