@@ -58,11 +58,11 @@ std::optional<int32_t> eod_of(const TokenizeArguments& a, const text::Tokenizer&
     return id;
 }
 
-// Progress, drawn on a terminal only: a bar where the size of all files is known, which is 0 otherwise.
-class Progress {
+// The progress of encoding, drawn on a terminal only. `total`: the size of all files, for a bar; 0: unknown.
+class ProgressBar {
   public:
-    Progress(std::ostream& out, bool terminal, int64_t total) : out_(out), terminal_(terminal), total_(total) {}
-    ~Progress() {
+    ProgressBar(std::ostream& out, bool terminal, int64_t total) : out_(out), terminal_(terminal), total_(total) {}
+    ~ProgressBar() {
         if (drawn_) out_ << "\r\033[K" << std::flush;
     }
     void at(int64_t stored, int64_t tokens) {
@@ -152,7 +152,7 @@ int tokenize(const TokenizeArguments& a, const Io& io) {
     const double begin = seconds_now();
     int64_t bytes = 0, stored = 0;
     {
-        Progress progress(io.text(), io.text_terminal(), total);
+        ProgressBar progress(io.text(), io.text_terminal(), total);
         data::encode_files(*tokenizer, files, encoding, [&](data::EncodedPiece&& piece) {
             signals.throw_if_requested();
             writer.append(piece);

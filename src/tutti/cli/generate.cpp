@@ -44,7 +44,7 @@ std::vector<std::string> prompt_texts(const GenerateArguments& a) {
 }
 
 // A prompt and its continuation.
-struct Text {
+struct Continuation {
     std::string prompt;  // "" when it came as ids
     Ids prompt_ids, tokens;
     std::string text;                      // generated so far, without the tail that is held back
@@ -60,13 +60,13 @@ struct Text {
 };
 
 // Writes texts in order: each as it is generated, once those before it have ended.
-class Output {
+class ContinuationWriter {
   public:
-    Output(std::vector<Text>& texts, std::ostream* out) : texts_(texts), out_(out) {}
+    ContinuationWriter(std::vector<Continuation>& texts, std::ostream* out) : texts_(texts), out_(out) {}
 
     void show() {
         while (out_ && current_ < texts_.size()) {
-            Text& text = texts_[current_];
+            Continuation& text = texts_[current_];
             if (shown_ == 0 && !begun_) *out_ << (current_ > 0 ? "---\n" : "") << text.prompt;
             begun_ = true;
             *out_ << text.text.substr(shown_) << std::flush;
@@ -80,14 +80,15 @@ class Output {
     }
 
   private:
-    std::vector<Text>& texts_;
+    std::vector<Continuation>& texts_;
     std::ostream* out_;
     size_t current_ = 0, shown_ = 0;
     bool begun_ = false;
 };
 
-Json describe(const infer::LoadedModel& loaded, const infer::SamplingOptions& sampling, const std::vector<Text>& texts,
-              const std::vector<infer::Ended>& ended, bool ids, bool prompts_too, double seconds) {
+Json describe(const infer::LoadedModel& loaded, const infer::SamplingOptions& sampling,
+              const std::vector<Continuation>& texts, const std::vector<infer::Ended>& ended, bool ids,
+              bool prompts_too, double seconds) {
     Json document = {{"checkpoint", loaded.stored.path}, {"step", loaded.stored.step}};
     auto outputs = Json::array();
     size_t tokens = 0;
@@ -124,13 +125,13 @@ Json describe(const infer::LoadedModel& loaded, const infer::SamplingOptions& sa
 void generate_on(const GenerateArguments& arguments, const std::vector<std::string>& prompts, comm::World& world,
                  const LocalRank& local, const Io& io) {
     const bool writes = world.rank() == 0;
-    std::vector<Text> texts;
+    std::vector<Continuation> texts;
     for (const std::string& option : arguments.prompt_ids)
         texts.push_back({.prompt_ids = parse_ids("--prompt-ids", option), .stop = StopText(arguments.stop)});
     // A token is at least one byte of text, except for the few tokens that a tokenizer puts around a text.
     size_t longest = 64;
     for (const std::string& prompt : prompts) longest = std::max(longest, 64 + prompt.size());
-    for (const Text& text : texts) longest = std::max(longest, text.prompt_ids.size());
+    for (const Continuation& text : texts) longest = std::max(longest, text.prompt_ids.size());
     const auto warn = [&](const std::string& message) {
         if (writes) io.err << "warning: " << message << std::endl;
     };
@@ -147,15 +148,15 @@ void generate_on(const GenerateArguments& arguments, const std::vector<std::stri
         texts.push_back({.prompt = prompt, .prompt_ids = std::move(ids), .stop = StopText(arguments.stop)});
     }
     // The prompt is fed to the stream, too: the first token may complete its last character.
-    for (Text& text : texts)
+    for (Continuation& text : texts)
         if (!arguments.ids) text.prompt = text.stream.feed(text.prompt);
 
-    Output output(texts, writes && !io.json ? &io.out : nullptr);
+    ContinuationWriter output(texts, writes && !io.json ? &io.out : nullptr);
     std::vector<Ids> ids;
-    for (const Text& text : texts) ids.push_back(text.prompt_ids);
+    for (const Continuation& text : texts) ids.push_back(text.prompt_ids);
     const double begin = seconds_now();
     const auto ended = infer::generate(*loaded.ctx, *loaded.model, ids, sampling, [&](size_t prompt, int32_t token) {
-        Text& text = texts[prompt];
+        Continuation& text = texts[prompt];
         text.tokens.push_back(token);
         const std::string piece = tokenizer ? text.stop.feed(tokenizer->piece(token)) : "";
         text.text += arguments.ids ? concat(text.tokens.size() > 1 ? " " : "", token) : text.stream.feed(piece);
@@ -165,15 +166,15 @@ void generate_on(const GenerateArguments& arguments, const std::vector<std::stri
         return !text.stop.stopped();
     });
     const double seconds = seconds_now() - begin;
-    for (Text& text : texts) text.end(arguments.ids);
+    for (Continuation& text : texts) text.end(arguments.ids);
     output.show();
-    const auto is_too_long = [longest = to_size(loaded.max_positions)](const Text& text) {
+    const auto is_too_long = [longest = to_size(loaded.max_positions)](const Continuation& text) {
         return text.prompt_ids.size() + text.tokens.size() > longest;
     };
     if (std::any_of(texts.begin(), texts.end(), is_too_long))
         warn(concat("a text is longer than the ", loaded.max_positions, " positions of the model: each later token ",
                     "depends on the newest ", loaded.max_positions / 2, " or more before it"));
-    for (Text& text : texts) {
+    for (Continuation& text : texts) {
         if (!io.json || is_too_long(text)) continue;
         Ids all = text.prompt_ids;
         all.insert(all.end(), text.tokens.begin(), text.tokens.end());

@@ -124,7 +124,7 @@ pipeline::Pipeline placed(const spec::RunSpec& run, models::Model& model, parall
 
 std::vector<std::vector<autograd::Unit*>> units_of(models::Model& model, const pipeline::Pipeline& pipeline) {
     std::vector<std::vector<autograd::Unit*>> runs;
-    for (const pipeline::Chunk& chunk : pipeline.chunks()) runs.push_back(model.units(chunk.span));
+    for (const pipeline::ModelChunk& chunk : pipeline.chunks()) runs.push_back(model.units(chunk.span));
     return runs;
 }
 

@@ -45,7 +45,7 @@ void run_recorded(Engine& s, const MakeBatch& batch, const Run& run) {
 
 std::vector<int64_t> microbatches_of(const pipeline::Pipeline& pipeline) {
     std::vector<int64_t> of_chunks;
-    for (const pipeline::Chunk& chunk : pipeline.chunks()) of_chunks.push_back(chunk.microbatches);
+    for (const pipeline::ModelChunk& chunk : pipeline.chunks()) of_chunks.push_back(chunk.microbatches);
     return of_chunks;
 }
 

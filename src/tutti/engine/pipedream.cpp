@@ -16,7 +16,7 @@ using schedule::Op;
 class PipeDream {
   public:
     PipeDream(Engine& engine, double lr) : engine_(engine), lr_(lr) {
-        const std::vector<pipeline::Chunk> chunks = engine.pipeline.chunks();
+        const std::vector<pipeline::ModelChunk> chunks = engine.pipeline.chunks();
         check(chunks.size() == 1, "pipedream: a rank has one stage, not ", chunks.size());
         left_ = chunks.front().microbatches;
         for (const autograd::Unit* unit : engine.model.units(chunks.front().span))

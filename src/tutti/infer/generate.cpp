@@ -12,11 +12,12 @@ namespace tutti::infer {
 
 namespace {
 
-struct Text {
-    size_t prompt = 0;
-    std::vector<int32_t> context;
+// A prompt that is being continued.
+struct Sequence {
+    size_t prompt = 0;             // index
+    std::vector<int32_t> context;  // tokens of the prompt and generated ones
     nn::KvCache cache;
-    int64_t made = 0;
+    int64_t made = 0;  // generated tokens
 };
 
 // Disables sequence parallelism while it lives: each rank has all rows between tensor-parallel products.
@@ -37,7 +38,7 @@ class WithoutSequenceParallel {
 };
 
 // A text whose cache has room for `room` tokens, and the keys of the prefix that it shares with `kept`.
-Text begin_text(size_t prompt, const std::vector<int32_t>& tokens, int64_t layers, int64_t room, KeptText* kept) {
+Sequence begin_text(size_t prompt, const std::vector<int32_t>& tokens, int64_t layers, int64_t room, KeptText* kept) {
     if (kept) kept->reused = 0;
     if (!kept || !kept->cache || kept->cache->capacity < room) return {prompt, tokens, nn::KvCache(layers, room), 0};
     nn::KvCache cache = std::move(*kept->cache);
@@ -55,7 +56,7 @@ Text begin_text(size_t prompt, const std::vector<int32_t>& tokens, int64_t layer
     return {prompt, tokens, std::move(cache), 0};
 }
 
-void keep(KeptText* kept, Text& text) {
+void keep(KeptText* kept, Sequence& text) {
     if (!kept) return;
     text.context.resize(to_size(text.cache.length));
     kept->tokens = std::move(text.context);
@@ -63,7 +64,7 @@ void keep(KeptText* kept, Text& text) {
 }
 
 // The next token of each text. Texts with one new token form a batch; the others run alone.
-std::vector<int32_t> next_tokens(Device& device, std::vector<Text>& texts, const kernels::Sample& how,
+std::vector<int32_t> next_tokens(Device& device, std::vector<Sequence>& texts, const kernels::Sample& how,
                                  const NextTokens& next_of) {
     std::vector<int32_t> next(texts.size());
     const auto run = [&](const std::vector<size_t>& which, const std::vector<int32_t>& tokens) {
@@ -147,22 +148,22 @@ std::vector<Ended> generate(ops::Context& ctx, models::Model& model, const std::
                               .top_p = options.top_p};
     const WithoutSequenceParallel whole_rows(model);
     std::vector<Ended> ended(prompts.size(), Ended::length);
-    std::vector<Text> texts;
+    std::vector<Sequence> texts;
     for (size_t next = 0; next < prompts.size() || !texts.empty();) {
         for (; texts.size() < options.batch && next < prompts.size(); ++next) {
             const int64_t room =
                 std::min(longest, static_cast<int64_t>(prompts[next].size()) + std::min(options.max_tokens, longest));
             texts.push_back(begin_text(next, prompts[next], model.spec().layers, kept ? longest : room, kept));
         }
-        for (Text& text : texts)
+        for (Sequence& text : texts)
             if (static_cast<int64_t>(text.context.size()) > longest || text.cache.length == longest) {
                 text.context.erase(text.context.begin(), text.context.end() - longest / 2);
                 text.cache.length = 0;  // positions moved: all keys are recomputed
             }
         const auto tokens = next_tokens(ctx.device, texts, how, next_of);
-        std::vector<Text> going_on;
+        std::vector<Sequence> going_on;
         for (size_t i = 0; i < texts.size(); ++i) {
-            Text& text = texts[i];
+            Sequence& text = texts[i];
             const int32_t token = tokens[i];
             check<DataError>(token >= 0, "generate: the logits of new token ", text.made, " of prompt ", text.prompt,
                              " hold a NaN or an infinity; the model's weights are damaged, or overflow");

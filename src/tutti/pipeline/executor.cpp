@@ -17,9 +17,9 @@ Executor::Executor(ops::Context& ctx, models::Model& model, parallel::Groups& gr
                    const PassOptions& options)
     : ctx_(ctx), model_(model), options_(options) {
     const schedule::Placement& placement = pipeline.schedule.placement;
-    const std::vector<Chunk> chunks = pipeline.chunks();
+    const std::vector<ModelChunk> chunks = pipeline.chunks();
     for (size_t run = 0; run < chunks.size(); ++run) {
-        const Chunk& c = chunks[run];
+        const ModelChunk& c = chunks[run];
         stages_[{c.replica, c.stage}] = {run, c.span, {c.stage > 0}, {c.stage + 1 < placement.stages}};
     }
     const auto connect = [&](int replica, int from, int to) {

@@ -243,8 +243,8 @@ Pipeline make_pipeline(const spec::RunSpec& run, const models::Model& model, int
 
 bool Pipeline::delays_weight_gradients() const { return has(schedule, Op::backward_weight); }
 
-std::vector<Chunk> Pipeline::chunks() const {
-    std::vector<Chunk> here;
+std::vector<ModelChunk> Pipeline::chunks() const {
+    std::vector<ModelChunk> here;
     for (int stage = 0; stage < stages(); ++stage)
         for (int replica = 0; replica < schedule.placement.replicas; ++replica)
             if (schedule.placement.rank_of(replica, stage) == rank)

@@ -14,7 +14,7 @@ namespace tutti::pipeline {
 using Span = models::Model::Span;
 
 // One stage of one replica on this rank.
-struct Chunk {
+struct ModelChunk {
     int replica = 0, stage = 0;
     Span span;
     int64_t microbatches = 0;  // forwards and backwards of a step
@@ -30,7 +30,7 @@ struct Pipeline {
     bool delays_weight_gradients() const;
     int stages() const { return schedule.placement.stages; }
     // The chunks of this rank, by stage.
-    std::vector<Chunk> chunks() const;
+    std::vector<ModelChunk> chunks() const;
     const schedule::Program& program() const { return schedule.programs[to_size(rank)]; }
     // Only the forwards of `microbatches` batches through the first replica: evaluation, generation.
     schedule::Program forward_program(int microbatches) const;

@@ -130,7 +130,7 @@ Columns columns_of_ranks(int size, int per_node) {
     return columns;
 }
 
-class Picture {
+class Canvas {
   public:
     void heading(const std::string& text) {
         y_ += 26;
@@ -259,23 +259,23 @@ std::pair<double, const char*> unit_of(double bytes) {
 
 svg::Picture draw_nodes(const mesh::Mesh& mesh, const std::vector<mesh::Axes>& axes, int per_node,
                         const std::string& title) {
-    Picture picture;
-    picture.heading(title);
-    picture.mesh(mesh, axes, per_node);
-    return picture.done(title);
+    Canvas canvas;
+    canvas.heading(title);
+    canvas.mesh(mesh, axes, per_node);
+    return canvas.done(title);
 }
 
 svg::Picture draw_layout(const Layout& layout, int per_node) {
     check<UsageError>(layout.mesh.size() <= kMostDrawn, "a picture of ", layout.mesh.size(), " ranks: at most ",
                       kMostDrawn, " are drawn; print the layout as text, or draw fewer ranks along the largest axis");
-    Picture picture;
-    picture.heading(layout.title);
-    picture.mesh(layout.mesh, layout.axes, per_node);
+    Canvas canvas;
+    canvas.heading(layout.title);
+    canvas.mesh(layout.mesh, layout.axes, per_node);
     for (const LayoutPart& part : layout.parts) {
         const auto is_whole = [](const Grid& grid) { return grid.holdings.size() == 1; };
-        if (!std::all_of(part.grids.begin(), part.grids.end(), is_whole)) picture.part(part);
+        if (!std::all_of(part.grids.begin(), part.grids.end(), is_whole)) canvas.part(part);
     }
-    return picture.done(layout.title);
+    return canvas.done(layout.title);
 }
 
 svg::Bars memory_bars(const std::string& title, const std::vector<std::pair<std::string, MemoryByPurpose>>& bars) {
@@ -317,19 +317,19 @@ svg::Picture draw_memory_over_step(const std::string& title, const Program& prog
         for (int p = 0; p < kPurposes; ++p)
             largest.bytes[size_t(p)] = std::max(largest.bytes[size_t(p)], samples[i].bytes.bytes[size_t(p)]);
     }
-    Picture picture;
-    picture.heading(title);
-    picture.legend(largest);
+    Canvas canvas;
+    canvas.heading(title);
+    canvas.legend(largest);
     const bool line = capacity > 0 && capacity < 3 * most;
     const double end = double(line ? std::max(most, capacity) : most);
-    const double top = picture.y_ + 10, bottom = top + kHeight, scale = kHeight / end, left = kMargin + kLabels,
+    const double top = canvas.y_ + 10, bottom = top + kHeight, scale = kHeight / end, left = kMargin + kLabels,
                  width = (kWidth - left - kMargin) / double(columns);
     const auto [unit, unit_name] = unit_of(end);
     const std::vector<double> ticks = svg::linear_ticks(0, end / unit, 4);
     const std::vector<std::string> labels = svg::tick_labels(ticks);
     for (size_t i = 0; i < ticks.size(); ++i) {
         const double y = bottom - scale * unit * ticks[i];
-        picture.body_ +=
+        canvas.body_ +=
             svg::line("grid", left, y, kWidth - kMargin, y) +
             svg::text("e", left - 5, y + 4, labels[i] + (i + 1 == ticks.size() ? concat(' ', unit_name) : ""));
     }
@@ -340,23 +340,23 @@ svg::Picture draw_memory_over_step(const std::string& title, const Program& prog
             const double height = scale * double(shown[i]->bytes[purpose]);
             if (height < 0.05) continue;
             y -= height;
-            picture.body_ +=
+            canvas.body_ +=
                 svg::box(name_of(purpose), left + double(i) * width, y, width, height,
                          concat(program.places[shown[i]->place], ": ", format_bytes(shown[i]->bytes.total()),
                                 ", of which ", name_of(purpose), ' ', format_bytes(shown[i]->bytes[purpose])));
         }
-        if (i % 8 == 7) picture.body_ += '\n';
+        if (i % 8 == 7) canvas.body_ += '\n';
     }
     if (line) {
         const double y = bottom - scale * double(capacity);
-        picture.body_ += svg::line("limit", left, y, kWidth - kMargin, y) +
-                         svg::text("ink", left + 4, y + 13, concat("the machine has ", format_bytes(capacity)));
+        canvas.body_ += svg::line("limit", left, y, kWidth - kMargin, y) +
+                        svg::text("ink", left + 4, y + 13, concat("the machine has ", format_bytes(capacity)));
     }
-    picture.y_ = bottom + 18;
-    picture.body_ += svg::text("", left, picture.y_,
-                               concat("peak ", format_bytes(most), "; from the first pass of the step to the last"));
-    picture.y_ += 8;
-    return picture.done(title);
+    canvas.y_ = bottom + 18;
+    canvas.body_ += svg::text("", left, canvas.y_,
+                              concat("peak ", format_bytes(most), "; from the first pass of the step to the last"));
+    canvas.y_ += 8;
+    return canvas.done(title);
 }
 
 }  // namespace tutti::rehearsal

@@ -82,7 +82,7 @@ std::string mfu_card(const RunHistory& run, const CurveAxis& axis) {
 }
 
 std::string memory_card(const RunHistory& run) {
-    std::vector<Bar> bars;
+    std::vector<MemoryBar> bars;
     for (const MemoryUse& use : run.totals.memory)
         bars.push_back({use.purpose, use.predicted_bytes.value_or(-1), use.measured_bytes.value_or(-1)});
     const std::string svg = memory_bars("memory", "Memory by purpose", bars);

@@ -274,11 +274,11 @@ std::string share_bar(const std::string& id, const std::string& title, const std
     return svg::in_page({kWidth, kHeight, title, description, body}, id);
 }
 
-std::string memory_bars(const std::string& id, const std::string& title, const std::vector<Bar>& bars) {
+std::string memory_bars(const std::string& id, const std::string& title, const std::vector<MemoryBar>& bars) {
     double largest = 0;
     size_t longest = 0;
     std::string description;
-    for (const Bar& bar : bars) {
+    for (const MemoryBar& bar : bars) {
         longest = std::max(longest, bar.label.size());
         largest = std::max({largest, bar.predicted, bar.measured});
         description += concat(bar.label, ": predicted ", bar.predicted < 0 ? "unknown" : short_bytes(bar.predicted),
@@ -289,7 +289,7 @@ std::string memory_bars(const std::string& id, const std::string& title, const s
     const int labels = 16 + 7 * static_cast<int>(std::min<size_t>(longest, 24));
     std::string body;
     double top = 4;
-    for (const Bar& bar : bars) {
+    for (const MemoryBar& bar : bars) {
         body += text("e", labels - 8, top + 19, bar.label);
         const auto draw = [&](double bytes, std::string_view style, double y, const std::string& more) {
             if (bytes < 0) return;

@@ -47,7 +47,7 @@ struct Chart {
     int height = 235;
 };
 
-struct Bar {
+struct MemoryBar {
     std::string label;
     double predicted = -1;  // bytes; negative: unknown
     double measured = -1;
@@ -75,7 +75,7 @@ std::string share_bar(const std::string& id, const std::string& title, const std
                       const std::vector<ShareBar>& bars);
 
 std::string line_chart(const Chart& chart);  // "" when there is no finite value to draw
-std::string memory_bars(const std::string& id, const std::string& title, const std::vector<Bar>& bars);
+std::string memory_bars(const std::string& id, const std::string& title, const std::vector<MemoryBar>& bars);
 
 // Values around 1 as the shades of a table's cells: above it one colour, below it another, none at 1.
 struct HeatMap {
