@@ -19,7 +19,7 @@ double left_of(const Bars& bars) {
 
 bool has_limit(const Bars& bars) { return bars.limit > 0 && bars.limit < 3 * bars.end; }
 
-// The label of a bar in the largest letters in which it fits; "" when it fits in none.
+// The label of a bar in the largest font in which it fits; "" if it fits in none.
 std::string label_on(const Bar& bar, double x, double y, double width, double height) {
     if (bar.label.empty()) return "";
     const std::string colour = bar.style.find(" later") == std::string::npos ? "on" : "ink";
@@ -57,7 +57,7 @@ double Scale::at(double value) const {
 Scale scale_of(const Bars& bars) {
     size_t fullest = 0;
     std::vector<size_t> count(bars.rows.size(), 0);
-    for (const Bar& bar : bars.bars)  // halves and frames stand where another bar does
+    for (const Bar& bar : bars.bars)  // lower halves and frames share the place of another bar
         if (bar.top == 0 && bar.style != "frame") fullest = std::max(fullest, ++count[bar.row]);
     const bool values = std::any_of(bars.rows.begin(), bars.rows.end(), [](const auto& r) { return !r.value.empty(); });
     const double end = std::max({bars.end, has_limit(bars) ? bars.limit : 0, 1e-300});
@@ -111,7 +111,7 @@ Picture draw(const Bars& bars) {
         const double x = scale.at(begin), width = std::max(0.3, scale.at(end) - x);
         const double y = tops[bar.row] + bar.top * row.height, height = bar.part * row.height;
         ends[bar.row] = std::max(ends[bar.row], x + width);
-        // A hair of paper between neighbours.
+        // A hairline of background between neighbours.
         const double drawn = width > 3 ? width - 0.6 : width;
         body += box(bar.style, x, y, drawn, height, bar.title) + label_on(bar, x, y, drawn, height);
         body += '\n';

@@ -28,7 +28,7 @@ std::vector<Drawn> boxes(const std::string& picture) {
     return all;
 }
 
-// Bars at random times: each lies where its times say, in its row, and what is beyond the axis is cut.
+// Bars at random times lie at their times and in their rows, clipped to the axis.
 TEST(Bars, LieOnTheirAxis) {
     std::mt19937 random(3);
     std::uniform_real_distribution<double> time(-2, 12);
@@ -53,7 +53,7 @@ TEST(Bars, LieOnTheirAxis) {
     EXPECT_EQ(next, drawn.size());
 }
 
-// A long step keeps its beginning and its end at one scale; what lies between is not drawn.
+// The beginning and the end of a long axis are drawn at one scale; the middle is not drawn.
 TEST(Bars, FoldAtTheMiddle) {
     Bars chart{.title = "t", .x_label = "ms", .rows = {{"a", 15}}, .end = 100, .most_in_row = 20};
     for (int i = 0; i < 100; ++i) chart.bars.push_back({0, double(i), i + 1.0, i % 2 == 0 ? "forward" : "backward"});
@@ -111,7 +111,7 @@ double contrast(std::string_view a, std::string_view b) {
     return (std::max(x, y) + 0.05) / (std::min(x, y) + 0.05);
 }
 
-// Letters of the card's colour stand on boxes of a meaning; waits have none.
+// Labels on boxes have the card's colour. Boxes of waits have no labels.
 TEST(Palette, LettersAreLegibleOnEveryMeaning) {
     for (const Tone& tone : kTones) {
         if (tone.name == "wait") continue;
@@ -132,7 +132,7 @@ TEST(Palette, FilesAreLightAndDark) {
     const std::string drawn = file({100, 50, "a < b", "", text("ink", 1, 2, "x")});
     EXPECT_NE(drawn.find("prefers-color-scheme:dark"), std::string::npos);
     EXPECT_NE(drawn.find("<title>a &lt; b</title>"), std::string::npos);
-    EXPECT_EQ(drawn.find("var("), std::string::npos);  // not every viewer knows variables
+    EXPECT_EQ(drawn.find("var("), std::string::npos);  // not every viewer supports CSS variables
     EXPECT_TRUE(drawn.starts_with("<svg ") && drawn.ends_with("</svg>\n"));
 }
 

@@ -91,7 +91,7 @@ TEST(DType, NaNAndInfinity) {
     EXPECT_EQ(bf16_bits(3.4e38f), 0x7f80);  // above the largest bf16 by more than half a step
 }
 
-// FNV-1a 64 of the little-endian bytes, with one NaN; the wanted values are of Python's struct, format 'e'.
+// FNV-1a 64 of the little-endian bytes, with one NaN. The expected values were computed by Python's struct, format 'e'.
 template <class Word, class At>
 uint64_t hash_of(At at) {
     uint64_t hash = 0xcbf29ce484222325u;
@@ -145,7 +145,7 @@ TEST(Philox, MomentsOfTheNormal) {
     EXPECT_NEAR(fourth / n, 3.0, 5.0 * std::sqrt(96.0 / n));
 }
 
-// Against the maths library: at the ends of both words, at every change of octant and exponent, and in between.
+// Against the maths library: at the ends of both words, at each change of octant and exponent, and at random words.
 TEST(Philox, BoxMullerIsWhatItsFormulaSays) {
     std::vector<uint32_t> words;
     for (int bit = 0; bit < 32; ++bit)
@@ -189,7 +189,7 @@ TEST(Error, CarriesItsExitCode) {
     }
 }
 
-// Exact sums against cases with known results, any order, any split; the largest and smallest doubles.
+// Cases with known results, any order, any split; the largest and smallest doubles.
 
 double sum(const std::vector<double>& terms) {
     ExactSum s;
@@ -206,7 +206,7 @@ TEST(ExactSum, KeepsWhatRoundingWouldLose) {
     EXPECT_EQ(sum({5e-324, 5e-324}), 1e-323);
     EXPECT_EQ(sum({1.7976931348623157e308, -1.7976931348623157e308, 2}), 2);
     EXPECT_EQ(sum(std::vector<double>(1000, 0.1)),
-              100);  // 0.1 is above a tenth by 5.6e-18: the exact sum rounds to 100
+              100);  // 0.1 exceeds a tenth by 5.6e-18: the exact sum rounds to 100
 }
 
 TEST(ExactSum, RoundsOnce) {
@@ -253,8 +253,6 @@ TEST(ExactSum, DoesNotDependOnOrderOrSplit) {
         EXPECT_EQ(ExactSum::of(words).value(), whole) << parts;
     }
 }
-
-// How long calls take: how many runs, in which order, how short ones are put together.
 
 TEST(Timing, CountsRunsAndOrdersThem) {
     int calls = 0;

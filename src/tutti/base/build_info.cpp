@@ -1,4 +1,4 @@
-// base/build_info.cpp: the one file with CMake's values, so that a change of a value compiles nothing else.
+// base/build_info.cpp: the only file that gets CMake's values, so that a change recompiles nothing else.
 #include "tutti/base/build_info.h"
 
 #include "tutti/base/error.h"

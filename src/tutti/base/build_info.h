@@ -1,4 +1,4 @@
-// base/build_info.h: version and build of this program. CMake passes the values to build_info.cpp alone.
+// base/build_info.h: version and build options of this program.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ struct BuildInfo {
     std::string build_type;  // "Release"
     std::string compiler;    // "gcc 12.2.0"
     std::string sanitizer;   // "" or "address", ...
-    bool openmp = false;     // threads inside a rank
+    bool openmp = false;     // several threads per rank
 };
 BuildInfo build_info();
 

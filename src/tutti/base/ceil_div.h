@@ -1,4 +1,4 @@
-// base/ceil_div.h: division and multiples, rounded up; a >= 0, b > 0.
+// base/ceil_div.h: division rounded up, and rounding up to a multiple; a >= 0, b > 0.
 #pragma once
 
 #include <cstdint>

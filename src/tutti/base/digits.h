@@ -1,4 +1,4 @@
-// base/digits.h: numbers as digits, and back.
+// base/digits.h: conversion between numbers and digits.
 #pragma once
 
 #include <charconv>
@@ -13,8 +13,7 @@
 
 namespace tutti {
 
-// The number that the text is as a whole. Nothing for a text with anything else in it, such as a blank or a '+', and
-// for a number that T does not hold.
+// nullopt unless the whole text is a number in the range of T: no blanks, no '+'.
 template <class T>
 std::optional<T> parse_number(std::string_view text) {
     T number{};
@@ -23,7 +22,7 @@ std::optional<T> parse_number(std::string_view text) {
     return error == std::errc() && stop == end ? std::optional(number) : std::nullopt;
 }
 
-// The numbers of "11,11,10". Nothing unless each part between commas is a number.
+// {11, 11, 10} for "11,11,10"; nullopt unless each part between commas is a number.
 template <class T>
 std::optional<std::vector<T>> parse_numbers(std::string_view text) {
     std::vector<T> numbers;
@@ -46,7 +45,7 @@ inline std::string to_hex(std::span<const unsigned char> bytes) {
     return text;
 }
 
-// 16 digits.
+// 16 digits, the highest first.
 inline std::string to_hex(uint64_t value) {
     unsigned char bytes[8];
     for (int i = 0; i < 8; ++i) bytes[i] = static_cast<unsigned char>(value >> (56 - 8 * i));

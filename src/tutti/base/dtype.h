@@ -1,5 +1,5 @@
-// base/dtype.h: the element types of tensors with exact conversions of the 16-bit types, and the arithmetic of a run.
-// bf16 and f16 are storage types: kernels compute in float (the reference kernels in double).
+// base/dtype.h: the element types of tensors, with exact conversions of the 16-bit types, and the compute types of a
+// run. bf16 and f16 are storage types: kernels compute in float, reference kernels in double.
 #pragma once
 
 #include <bit>
@@ -10,7 +10,7 @@
 
 namespace tutti {
 
-// e4m3, e5m2, e8m0: codes of 8 bits (base/float8.h).
+// e4m3, e5m2, e8m0: 8-bit floating point (base/float8.h).
 enum class DType : uint8_t { f32, bf16, f16, f64, i32, i64, u16, u8, e4m3, e5m2, e8m0 };
 
 constexpr int64_t size_of(DType t) {
@@ -42,8 +42,8 @@ constexpr uint16_t bf16_bits(float x) {
 }
 constexpr float bf16_value(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
 
-// Rounds to nearest, ties to even; 65520 and above round to infinity, subnormals (of 2^-24) and signed zeros are kept,
-// NaN stays NaN (quiet).
+// Rounds to nearest, ties to even; 65520 and above become infinity, subnormals (multiples of 2^-24) and signed zeros
+// are kept, NaN stays NaN (quiet).
 constexpr uint16_t f16_bits(float x) {
     const uint32_t u = std::bit_cast<uint32_t>(x), magnitude = u & 0x7fffffffu;
     const auto sign = static_cast<uint16_t>((u >> 16) & 0x8000u);
@@ -79,7 +79,7 @@ struct f16 {
     explicit constexpr operator float() const { return f16_value(bits); }
 };
 
-// The DType of the values that a pointer points to.
+// The DType of the pointer's elements.
 constexpr DType dtype_at(const float*) { return DType::f32; }
 constexpr DType dtype_at(const double*) { return DType::f64; }
 constexpr DType dtype_at(const bf16*) { return DType::bf16; }
@@ -93,13 +93,13 @@ constexpr DType dtype_of() {
     return dtype_at(static_cast<const T*>(nullptr));
 }
 
-// The arithmetic of forward and backward (precision.compute). tf32: f32, except that factors of matrix products may be
-// rounded to 10 bits of fraction, as GPUs since sm_80 do.
+// The arithmetic of forward and backward (precision.compute). tf32: f32, but the factors of matrix products may be
+// rounded to 10 fraction bits, as by GPUs since sm_80.
 enum class ComputeType : uint8_t { f32, tf32, bf16, f16 };
 inline constexpr ComputeType kComputeTypes[] = {ComputeType::f32, ComputeType::tf32, ComputeType::bf16,
                                                 ComputeType::f16};
 
-// The type of weights and activations.
+// The type in which weights and activations are stored.
 constexpr DType storage_of(ComputeType a) {
     switch (a) {
         case ComputeType::f32:

@@ -1,6 +1,6 @@
-// base/dynamic_map.h: optimizer states of one byte (Dettmers et al., "8-bit optimizers via block-wise quantization",
-// 2022): a code is the index of the nearest of 256 values, and the state is that value times the largest magnitude of
-// its block. The values are those of bitsandbytes, to the bit.
+// base/dynamic_map.h: the dynamic map of 8-bit optimizer states (Dettmers et al., "8-bit optimizers via block-wise
+// quantization", 2022). A code is the index of the nearest of 256 values; the state is that value times the largest
+// magnitude of its block. The values are those of bitsandbytes, bit for bit.
 #pragma once
 
 #include <algorithm>
@@ -10,15 +10,15 @@
 namespace tutti {
 
 struct DynamicMap {
-    // Seven decades down from 1, the decade of 10^-i in 2^(6-i) equal cells of each sign (unsigned: twice as many),
-    // whose centres are the values; and 0 and 1.
+    // 0, 1, and the centres of cells in seven decades down from 1: the decade of 10^-i has 2^(6-i) equal cells per
+    // sign, twice as many without signs.
     consteval explicit DynamicMap(bool has_sign) {
         constexpr float kDecades[] = {1e-6f, 1e-5f, 1e-4f, 1e-3f, 1e-2f, 1e-1f, 1.0f};
         size_t n = 0;
         for (size_t i = 0; i < 7; ++i) {
             const int cells = 1 << (i + (has_sign ? 0 : 1));
             const float step = (1.0f - 0.1f) / static_cast<float>(cells);
-            // Like torch.linspace(0.1, 1, cells + 1): from the nearer end, by a fused multiply-add.
+            // As torch.linspace(0.1, 1, cells + 1): computed from the nearer end by a fused multiply-add.
             const auto edge = [&](int k) {
                 return k < (cells + 1) / 2 ? static_cast<float>(double{0.1f} + double{step} * k)
                                            : static_cast<float>(1.0 - double{step} * (cells - k));
@@ -38,11 +38,11 @@ struct DynamicMap {
     float values[256] = {};     // ascending
     float midpoints[255] = {};  // between them
 
-    // The nearest value's; of two that are equally near the smaller one's.
+    // The code of the nearest value; of the smaller one in a tie.
     constexpr uint8_t code_of(float x) const {
         return static_cast<uint8_t>(std::lower_bound(std::begin(midpoints), std::end(midpoints), x) - midpoints);
     }
-    // Of x in a block with this largest magnitude. Without signs a value above 0 never gets the code of 0.
+    // The code of x in a block with this largest magnitude. Without signs, x > 0 never gets the code of 0.
     constexpr uint8_t code_of(double x, double largest) const {
         const uint8_t code = code_of(largest > 0 ? static_cast<float>(x / largest) : 0.0f);
         return code == 0 && values[0] == 0 && x > 0 ? uint8_t{1} : code;

@@ -1,5 +1,4 @@
-// base/environment.h: variables of the environment. An empty variable counts as one that is not set, so that
-// `NAME= program` undoes a setting for one command.
+// base/environment.h: environment variables. An empty variable counts as not set, so `NAME= program` undoes a setting.
 #pragma once
 
 #include <cstdlib>

@@ -1,8 +1,6 @@
-// base/error.h: the errors of all rooms. Every room includes this header, which includes nothing of ours.
-//
-// `check(condition, parts...)` throws when the condition is false; only then are the parts joined. A message says what
-// was required, what was given, where, and what to try. The type of the error decides the exit code of the command
-// line.
+// base/error.h: the errors of all rooms. check(condition, parts...) throws if the condition is false; only then are the
+// parts joined. A message says what was required, what was given, where, and what to try. The type of an error decides
+// the exit code of the program.
 #pragma once
 
 #include <functional>
@@ -13,7 +11,7 @@
 
 namespace tutti {
 
-// Joins its arguments with operator<<.
+// Its arguments, written with operator<< one after another.
 template <class... Parts>
 std::string concat(const Parts&... parts) {
     std::ostringstream text;
@@ -21,7 +19,7 @@ std::string concat(const Parts&... parts) {
     return text.str();
 }
 
-// Joins the elements of `values`, or `text_of` of each, with `between` between two of them.
+// The elements of `values`, or `text_of` of each, separated by `between`.
 template <class Values, class TextOf = std::identity>
 std::string joined(const Values& values, std::string_view between = ", ", const TextOf& text_of = {}) {
     std::ostringstream text;
@@ -33,12 +31,12 @@ std::string joined(const Values& values, std::string_view between = ", ", const 
     return text.str();
 }
 
-// Exit codes of the program, which launchers and schedulers read; 0 is done.
+// Exit codes of the program, for launchers and schedulers; 0 is success.
 namespace exit_codes {
 inline constexpr int kUsage = 2, kData = 3, kFailed = 4;
-inline constexpr int kBecauseOfOthers = 5;  // another rank, or no launcher, or no hosts
-inline constexpr int kInternal = 70;        // EX_SOFTWARE of sysexits.h: a new start would fail in the same way
-inline constexpr int kPreempted = 75;       // EX_TEMPFAIL: asked to stop, nothing is lost: start it again
+inline constexpr int kBecauseOfOthers = 5;  // another rank failed, or the launcher or the hosts are gone
+inline constexpr int kInternal = 70;        // EX_SOFTWARE of sysexits.h: a restart would fail in the same way
+inline constexpr int kPreempted = 75;       // EX_TEMPFAIL: stopped on request without loss; start it again
 }  // namespace exit_codes
 
 // A step, a kernel or a rank failed. Exit code 4.
@@ -48,7 +46,7 @@ class Error : public std::runtime_error {
     virtual int exit_code() const { return exit_codes::kFailed; }
 };
 
-// The command line or the config asks for something wrong or impossible. Exit code 2, before anything is allocated.
+// The command line or the config asks for something wrong or impossible. Exit code 2.
 class UsageError : public Error {
   public:
     using Error::Error;

@@ -1,8 +1,7 @@
-// base/exact_sum.h: a sum of doubles without rounding until the end. The result depends neither on the order of the
-// terms nor on their distribution over threads and ranks. Gradient norm and loss are such sums: every rank count and
-// every sharding clips by the same factor, to the last bit.
+// base/exact_sum.h: a sum of doubles that is rounded once, at the end, so that the result depends neither on the order
+// of the terms nor on their distribution over threads and ranks.
 //
-// A fixed-point number that covers the whole range of double, in 32-bit digits kept in 64-bit words (Kulisch's long
+// A fixed-point number that covers the whole range of double, in 32-bit digits stored in 64-bit words (Kulisch's long
 // accumulator; Neal, "Fast exact summation using small and large superaccumulators", 2015). Words of several sums may
 // be added as integers, by an all_reduce for example.
 #pragma once
@@ -19,13 +18,13 @@ namespace tutti {
 
 class ExactSum {
   public:
-    // Digit k counts 2^(32 k - 1074). The last word counts terms that were not finite.
+    // Digit k is a multiple of 2^(32 k - 1074). The last word counts terms that were not finite.
     static constexpr uint32_t kDigits = 67, kWords = kDigits + 1;
     using Words = std::array<int64_t, kWords>;
 
     static constexpr int64_t kAddsBeforeCarry = int64_t{1} << 30;
 
-    // The contribution of a term to three words in a row.
+    // The contribution of a term to three consecutive words.
     struct Addend {
         uint32_t first;  // index of the first word
         int64_t digits[3];
@@ -35,11 +34,11 @@ class ExactSum {
         const auto exponent = static_cast<uint32_t>(bits >> 52 & 0x7ff);
         if (exponent == 0x7ff) return {kWords - 3, {0, 0, 1}};  // infinite or NaN
         const uint64_t mantissa = (bits & 0xfffffffffffffu) | (exponent > 0 ? uint64_t{1} << 52 : 0);
-        const uint32_t place = exponent > 0 ? exponent - 1 : 0;  // of the mantissa's last bit
-        const uint32_t shift = place % 32;
+        const uint32_t position = exponent > 0 ? exponent - 1 : 0;  // of the mantissa's last bit
+        const uint32_t shift = position % 32;
         const uint64_t low = mantissa << shift, high = mantissa >> 32 >> (32 - shift);  // shift may be 0
         const int64_t sign = (bits >> 63) != 0 ? -1 : 1;
-        return {place / 32,
+        return {position / 32,
                 {sign * static_cast<int64_t>(low & 0xffffffffu), sign * static_cast<int64_t>(low >> 32),
                  sign * static_cast<int64_t>(high)}};
     }
@@ -50,7 +49,7 @@ class ExactSum {
         if (++adds_ == kAddsBeforeCarry) carry();
     }
 
-    // Digits in [0, 2^32) except the highest: up to 2^30 such sums may be added word by word.
+    // Digits are in [0, 2^32), except the highest, so up to 2^30 sums may be added word by word.
     const Words& words() {
         carry();
         return words_;
@@ -61,8 +60,8 @@ class ExactSum {
         return sum;
     }
 
-    // The sum, rounded once, to nearest even: terms times a power of two give its multiple. NaN when a term was not
-    // finite.
+    // The sum, rounded to nearest, ties to even. Scaling all terms by a power of two scales it exactly. NaN if a term
+    // was not finite.
     double value() {
         if (words_[kDigits] != 0) return std::numeric_limits<double>::quiet_NaN();
         carry();
@@ -74,8 +73,8 @@ class ExactSum {
         }
         size_t top = kDigits - 1;
         while (top > 0 && magnitude[top] == 0) --top;
-        // The 64 bits from the highest one on. Lower bits count in the last of them ("round to odd", Boldo and
-        // Melquiond 2008), so that the one rounding is that of the conversion to double.
+        // The 64 highest bits, of which the last is 1 if any lower bit is ("round to odd", Boldo and Melquiond 2008),
+        // so that the conversion to double is the only rounding.
         const auto digit = [&](size_t below) {
             return below <= top ? static_cast<uint64_t>(magnitude[top - below]) : 0;
         };

@@ -1,4 +1,4 @@
-// base/float8.h: numbers of 8 bits with exact conversions, and the scales under which tensors are stored in them.
+// base/float8.h: 8-bit floating point with exact conversions, and the scales of tensors that are stored in it.
 //
 // E4M3 (1 sign, 4 exponent, 3 fraction bits, bias 7) has no infinity: largest 448, least 2^-9, NaN 0x7f and 0xff. E5M2
 // (bias 15): largest 57344, least 2^-16, infinity 0x7c, NaN above (Micikevicius et al., FP8 Formats for Deep Learning,
@@ -13,7 +13,7 @@
 
 namespace tutti {
 
-// A format with a sign and a fraction.
+// A format with sign and fraction: E4M3 or E5M2.
 struct Float8 {
     int fraction_bits, bias;
     uint32_t largest_code;
@@ -21,22 +21,22 @@ struct Float8 {
 };
 inline constexpr Float8 kE4m3{3, 7, 0x7e, 448};
 inline constexpr Float8 kE5m2{2, 15, 0x7b, 57344};
-// Magnitudes up to this one, half of the least number, become 0.
+// Half of the least number: magnitudes up to it become 0.
 constexpr float largest_flushed(const Float8& format) {
     return std::bit_cast<float>(static_cast<uint32_t>(127 - format.bias - format.fraction_bits) << 23);
 }
 constexpr const Float8& float8_of(DType t) { return t == DType::e5m2 ? kE5m2 : kE4m3; }
 
-// To nearest, ties to even; magnitudes beyond the largest number, infinities too, become the largest; every NaN becomes
-// 0x7f. Subnormals and signed zeros are kept. These are the conventions of CUDA's saturating casts.
+// Rounds to nearest, ties to even. Magnitudes beyond the largest number, and infinities, become the largest number;
+// every NaN becomes 0x7f; subnormals and signed zeros are kept. The same as CUDA's saturating casts.
 constexpr uint8_t float8_code(float x, const Float8& format) {
     const uint32_t u = std::bit_cast<uint32_t>(x), magnitude = u & 0x7fffffffu;
     if (magnitude > 0x7f800000u) return 0x7f;
-    const int dropped = 23 - format.fraction_bits;  // bits of the fraction
+    const int dropped = 23 - format.fraction_bits;  // fraction bits
     const auto exponent_gap = static_cast<uint32_t>(127 - format.bias);
     uint32_t code = 0;
     if (magnitude < (exponent_gap + 1) << 23) {
-        // Adding a number whose last fraction bit counts as much as the least code rounds to multiples of that code.
+        // Adding a number whose ulp is the least number rounds to multiples of the least number.
         const uint32_t ulp_of_least = (exponent_gap + 1 + static_cast<uint32_t>(dropped)) << 23;
         const float sum = std::bit_cast<float>(magnitude) + std::bit_cast<float>(ulp_of_least);
         code = std::bit_cast<uint32_t>(sum) - ulp_of_least;
@@ -55,7 +55,7 @@ constexpr float float8_value(uint8_t code, const Float8& format) {
     if (!finite) return std::numeric_limits<float>::quiet_NaN();
     const int dropped = 23 - format.fraction_bits;
     const auto exponent_gap = static_cast<uint32_t>(127 - format.bias);
-    if (magnitude >> format.fraction_bits == 0) {  // a multiple of the least code
+    if (magnitude >> format.fraction_bits == 0) {  // subnormal: a multiple of the least number
         const float least =
             std::bit_cast<float>((exponent_gap + 1 - static_cast<uint32_t>(format.fraction_bits)) << 23);
         const float value = static_cast<float>(magnitude) * least;
@@ -69,7 +69,7 @@ constexpr float e8m0_value(uint8_t code) {
     return std::bit_cast<float>(code == 0 ? 0x00400000u : static_cast<uint32_t>(code) << 23);
 }
 
-// The code of the least power of two that is not below v >= 0; 0xff for infinity and NaN.
+// The code of the smallest power of two >= v, for v >= 0; 0xff for infinity and NaN.
 constexpr uint8_t e8m0_code_above(float v) {
     const uint32_t u = std::bit_cast<uint32_t>(v), exponent = u >> 23 & 0xffu, fraction = u & 0x7fffffu;
     if (exponent == 0xff) return 0xff;
@@ -77,9 +77,9 @@ constexpr uint8_t e8m0_code_above(float v) {
     return static_cast<uint8_t>(exponent < 0xfe && fraction != 0 ? exponent + 1 : exponent);
 }
 
-// The factor of a group with this largest magnitude before it is cast, largest number / amax; 1 for a group of zeros,
-// or with an infinity or NaN. One that overflows becomes `of_type`, the largest number of the group's type. As a power
-// of two: the next lower one.
+// The factor by which a group with the largest magnitude `amax` is multiplied before the cast: the format's largest
+// number / amax. 1 for a group of zeros or with an infinity or NaN. At most `of_type`, the largest number of the
+// group's type. `power_of_two`: rounded down to a power of two.
 constexpr float float8_factor(float amax, const Float8& format, float of_type, bool power_of_two) {
     if (!(amax > 0) || !(amax < std::numeric_limits<float>::infinity())) return 1;
     float factor = format.largest / amax;
@@ -87,16 +87,16 @@ constexpr float float8_factor(float amax, const Float8& format, float of_type, b
     return power_of_two ? std::bit_cast<float>(std::bit_cast<uint32_t>(factor) & 0xff800000u) : factor;
 }
 
-// The code of the divisor of such a group in E8M0: of amax (1 / largest number), rounded up.
+// The divisor of such a group in E8M0: amax (1 / largest number), rounded up to a power of two.
 constexpr uint8_t e8m0_divisor(float amax, const Float8& format) {
     return e8m0_code_above(amax * (1 / format.largest));
 }
-// The factor that belongs to it; 1 where the divisor is NaN.
+// The reciprocal of a divisor; 1 for NaN.
 constexpr float e8m0_factor(uint8_t divisor) {
     return divisor == 0xff ? 1.0f : e8m0_value(static_cast<uint8_t>(254 - divisor));
 }
 
-// The largest number of a type of activations.
+// The largest finite number of f32, bf16 or f16.
 constexpr float largest_of(DType t) {
     return t == DType::bf16  ? std::bit_cast<float>(0x7f7f0000u)
            : t == DType::f16 ? 65504.0f

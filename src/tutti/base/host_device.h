@@ -1,5 +1,5 @@
-// base/host_device.h: marks functions that host code and CUDA kernels share and that cannot be constexpr. Empty for
-// other compilers.
+// base/host_device.h: marks functions, other than constexpr ones, that host code and CUDA kernels share. Empty for
+// other compilers than nvcc.
 #pragma once
 
 #ifdef __CUDACC__

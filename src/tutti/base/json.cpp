@@ -14,8 +14,8 @@ namespace {
 
 using Library = nlohmann::json;
 
-// The iterator through which the library reads the text; `at` outside the iterator is the library's position.
-struct Reading {
+// The iterator through which the library reads the text. It advances *at, so that the library's position is known.
+struct TextIterator {
     using value_type = char;
     using difference_type = ptrdiff_t;
     using pointer = const char*;
@@ -23,14 +23,14 @@ struct Reading {
     using iterator_category = std::input_iterator_tag;
 
     const char** at;
-    const char* end = nullptr;  // of the second of two iterators
+    const char* end = nullptr;  // set in the end iterator
     reference operator*() const { return **at; }
-    Reading& operator++() {
+    TextIterator& operator++() {
         ++*at;
         return *this;
     }
-    bool operator==(const Reading& other) const { return *at == other.end; }
-    bool operator!=(const Reading& other) const { return !(*this == other); }
+    bool operator==(const TextIterator& other) const { return *at == other.end; }
+    bool operator!=(const TextIterator& other) const { return !(*this == other); }
 };
 
 // "[json.exception.parse_error.101] parse error at line 1, column 3: syntax error ..." -> "syntax error ..."
@@ -64,16 +64,17 @@ void print_text(std::string& out, const std::string& text, Json::InvalidUtf8 inv
 
 }  // namespace
 
-// Builds a value from the library's events, and refuses duplicate keys and other texts that the library accepts.
+// Builds a value from the library's events. Refuses duplicate keys, NUL bytes and deep nesting, which the library
+// accepts.
 class JsonBuilder {
   public:
     JsonBuilder(std::string_view text, int max_depth) : text_(text), at_(text.data()), max_depth_(max_depth) {}
 
     Json build() {
-        const size_t zero = text_.find('\0');  // the library takes the byte for the end of the text
+        const size_t zero = text_.find('\0');  // for the library, the end of the text
         if (zero != std::string_view::npos) throw JsonError(zero, "a NUL byte");
         const char* end = text_.data() + text_.size();
-        Library::sax_parse(Reading{&at_}, Reading{&at_, end}, this);
+        Library::sax_parse(TextIterator{&at_}, TextIterator{&at_, end}, this);
         return std::move(root_);
     }
 
@@ -131,7 +132,7 @@ class JsonBuilder {
     const char* at_;
     int max_depth_;
     Json root_;
-    std::vector<Json*> open_;  // stay where they are: only the last one grows
+    std::vector<Json*> open_;  // pointers stay valid, since only the innermost value grows
     std::vector<std::unordered_set<std::string>> keys_;
 };
 

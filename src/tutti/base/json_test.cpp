@@ -38,7 +38,6 @@ TEST(Json, MakesObjectsOfPairsAndListsOfTheRest) {
     EXPECT_EQ(Json(std::nan("")).dump() + Json(INFINITY).dump(), "nullnull");
 }
 
-// The text, the byte, a part of the reason.
 TEST(Json, SaysWhichByteIsWrong) {
     struct Case {
         std::string text;

@@ -28,7 +28,7 @@ constexpr Surface kSurfaces[] = {{"page", "#f6f6f3", "#131518"}, {"card", "#fff"
 std::string_view surface(std::string_view name, bool dark) {
     for (const Surface& s : kSurfaces)
         if (s.name == name) return dark ? s.dark : s.light;
-    throw Error(concat("no surface ", name));
+    throw InternalError(concat("the palette has no surface ", name));
 }
 
 std::string colours(bool dark) {

@@ -1,6 +1,5 @@
-// base/palette.h: the colours of all pictures and pages, light and dark. One meaning has one colour everywhere: what
-// memory holds, and what a rank does. Forwards have the colour of the activations that they make, backwards that of
-// the gradients.
+// base/palette.h: the colours of all pictures and pages, light and dark. A purpose of memory or an activity of a rank
+// has the same colour everywhere. A forward has the colour of activations, a backward that of gradients.
 #pragma once
 
 #include <string>
@@ -8,14 +7,14 @@
 
 namespace tutti::svg {
 
-// A colour and the CSS class that has it as `color` and as `fill`. The colours are of the Okabe-Ito palette and near
-// it, which people with any common colour blindness can tell apart.
+// A colour, and the CSS class with this `color` and `fill`. Colours are from or near the Okabe-Ito palette, which is
+// distinguishable under common forms of colour blindness.
 struct Tone {
-    std::string_view name, label;  // "backward-input"; as a legend says it
+    std::string_view name, label;  // the class, "backward-input"; the text in a legend
     std::string_view light, dark;
 };
 
-// Meanings, in the order of legends. The first are those of Purpose, by its names.
+// Purposes and activities, in the order of legends. The first are named like the values of Purpose.
 inline constexpr Tone kTones[] = {{"weights", "weights", "#00805d", "#3fc79a"},
                                   {"gradients", "gradients", "#c8500a", "#f29b4b"},
                                   {"optimizer", "optimizer", "#5b5bb5", "#b3a7f5"},
@@ -31,22 +30,20 @@ inline constexpr Tone kTones[] = {{"weights", "weights", "#00805d", "#3fc79a"},
                                   {"other", "other", "#767d88", "#8d95a1"},
                                   {"wait", "waits", "#c9ccd1", "#474d57"}};
 
-// Lines of a chart that have no meaning above: runs, measured and predicted values. Classes c1 to c8.
+// Colours of other series of a chart: runs, measured and predicted values. Classes c1 to c8.
 inline constexpr int kSeriesColours = 8;
 
-// Light fills of ranks, under dark letters in light and dark pictures: class r0 ... ; ranks beyond them begin again.
+// Light fills of ranks, for dark letters in light and dark pictures: classes r0, r1, ..., reused after the last one.
 inline constexpr int kRankColours = 16;
 std::string rank_class(int rank);
 
-// Backgrounds, letters and lines: `color` of a page by name: "page", "card", "ink", "soft", "rule", "grid", "warn".
-// The style sheet of every page: the variables --page ... of those and --c1 ... of series, and the rules of
-// picture_css().
+// The style sheet of a page: the variables --page, --card, --ink, --soft, --rule, --grid, --warn of surfaces and --c1
+// ... of series, and the rules of picture_css().
 std::string page_css();
-// The rules of every picture, in a file of its own or in a page: the classes above and
-//   text       soft; .ink dark, .h heading, .m and .e anchored at its middle and end, .cell and .half small in a box
-//   .on        letters on a box of a meaning (.ink on a lighter one); .plain: on a box of a rank
-//   .later     a lighter shade of a meaning, for the second and later chunks and the second replica
-//   .paper .idle .frame; line.grid .axis .limit
+// The rules of a picture, in a file of its own or in a page: the classes above and
+//   text       soft; .ink dark, .h heading, .m and .e anchored at the middle and the end, .cell and .half small, for
+//   boxes .on        letters on a box of a tone (.ink on a .later one); .plain: on a box of a rank .later     a lighter
+//   shade of a tone, for the second and later chunks and the second replica .paper .idle .frame; line.grid .axis .limit
 std::string picture_css();
 
 }  // namespace tutti::svg

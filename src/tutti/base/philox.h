@@ -1,5 +1,5 @@
-// base/philox.h: counter-based random numbers. A number is a pure function of (key, index) without generator state, so
-// N ranks, a resumed run and a recomputed forward draw the same values.
+// base/philox.h: counter-based random numbers. A number is a pure function of (key, index), without generator state, so
+// that every layout, a resumed run and a recomputed forward draw the same values.
 //
 // Philox4x32-10: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 #pragma once
@@ -14,7 +14,7 @@
 
 namespace tutti {
 
-// The identity of one stream of numbers, made from the stream's purpose: random_key(seed, "h.3.attn.weight").
+// Identifies a stream of numbers; made from the stream's purpose: random_key(seed, "h.3.attn.weight").
 using RandomKey = uint64_t;
 
 constexpr uint64_t mix64(uint64_t x) {  // splitmix64 finalizer (Steele et al., 2014)
@@ -49,9 +49,9 @@ constexpr float uniform(RandomKey key, uint64_t index) {
     return static_cast<float>(philox(key, index / 4)[index % 4] >> 8) * 0x1p-24f;
 }
 
-// Two standard normals from two words (Box-Muller in double, rounded once), by + - * / and sqrt in one fixed order and
-// without a maths library: every machine, and every kernel that is compiled without fused multiply-adds, gets the same
-// bits. The series are good to 1e-12, far below the rounding to float.
+// Two standard normals from two words (Box-Muller in double, rounded once), by + - * / and sqrt in a fixed order,
+// without a maths library, so that all machines, and kernels compiled without fused multiply-adds, get the same bits.
+// The error of the series is below 1e-12, far less than the rounding to float.
 TUTTI_HOST_DEVICE inline void box_muller(uint32_t word1, uint32_t word2, float& first, float& second) {
     // n = word1 + 1 = m 2^e with m in [sqrt(1/2), sqrt(2)); ln m = 2 atanh((m - 1) / (m + 1)).
     const double n = std::bit_cast<double>(uint64_t{0x4330000000000000} | word1) - 0x1p52 + 1.0;

@@ -1,4 +1,4 @@
-// base/purpose.h: what memory is for. Allocator, plan and report count bytes by purpose.
+// base/purpose.h: the purposes of memory, and bytes by purpose.
 #pragma once
 
 #include <array>

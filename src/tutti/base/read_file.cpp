@@ -18,9 +18,9 @@ namespace tutti {
 
 namespace {
 
-// "", or the folder to which a relative path belongs: the usual cause of a missing file.
+// The working directory, if the path is relative: the usual cause of a missing file.
 std::string tried_from(const std::string& path) {
-    std::error_code ignored;  // a working directory that is gone only shortens the hint
+    std::error_code ignored;  // without a working directory there is no hint
     const auto folder = std::filesystem::current_path(ignored);
     return std::filesystem::path(path).is_absolute() || ignored ? "" : concat("; tried from ", folder.string());
 }
@@ -29,7 +29,7 @@ std::string tried_from(const std::string& path) {
 RegularFile checked(int descriptor, const std::string& path) {
     try {
         struct stat status {};
-        const bool known = ::fstat(descriptor, &status) == 0;  // apart: errno is read with the other arguments
+        const bool known = ::fstat(descriptor, &status) == 0;  // before the arguments of check read errno
         check<DataError>(known, path, ": cannot read its size: ", system_reason(errno));
         check<DataError>(!S_ISDIR(status.st_mode), path, ": is a directory; name the files in it");
         check<DataError>(S_ISREG(status.st_mode), path,
@@ -41,7 +41,7 @@ RegularFile checked(int descriptor, const std::string& path) {
     }
 }
 
-// O_NONBLOCK: opening a FIFO without a writer would wait for ever. The flag has no effect on regular files.
+// O_NONBLOCK, or opening a FIFO without a writer would block. The flag has no effect on regular files.
 int open_to_read(const std::string& path) {
     return retried([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); });
 }
@@ -126,7 +126,7 @@ void MappedFile::forget(int64_t offset, int64_t size) const noexcept {
 
 void MappedFile::check_not_truncated() const {
     struct stat status {};
-    const bool known = ::fstat(descriptor_, &status) == 0;  // apart: errno is read with the other arguments
+    const bool known = ::fstat(descriptor_, &status) == 0;  // before the arguments of check read errno
     check<DataError>(known, path_, ": cannot read its size: ", system_reason(errno));
     check<DataError>(to_size(status.st_size) >= bytes_.size(), path_, ": was cut from ", bytes_.size(), " to ",
                      status.st_size, " bytes while in use; restore it and start again");

@@ -1,5 +1,5 @@
-// base/read_file.h: regular files, read whole or mapped. A file that cannot be opened is a DataError with the path and
-// the system's reason; a pipe, device or socket is refused, so that no read waits for one.
+// base/read_file.h: regular files, read whole or memory-mapped. A file that cannot be opened is a DataError with the
+// path and the system's reason; pipes, devices and sockets are refused, since reading them may block.
 #pragma once
 
 #include <cerrno>
@@ -12,7 +12,7 @@
 
 namespace tutti {
 
-std::string system_reason(int error);  // of an errno: "Permission denied (errno 13)"
+std::string system_reason(int error);  // "Permission denied (errno 13)"
 
 // The caller closes the descriptor.
 struct RegularFile {
@@ -22,14 +22,13 @@ struct RegularFile {
 RegularFile open_regular(const std::string& path);
 
 std::string read_file(const std::string& path);
-// nullopt where no such file exists.
+// nullopt if no such file exists.
 std::optional<std::string> read_file_if_there(const std::string& path);
 
-// A file mapped read-only for as long as this object lives.
+// A read-only memory-mapped file.
 class MappedFile {
   public:
-    // Throws DataError (path and the system's reason) when the path is missing, a directory, not a regular file,
-    // unreadable or empty.
+    // DataError also for an empty file.
     explicit MappedFile(const std::string& path);
     ~MappedFile();
     MappedFile(MappedFile&& other) noexcept;
@@ -41,13 +40,12 @@ class MappedFile {
     std::span<const std::byte> bytes() const { return bytes_; }
     std::string_view text() const { return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}; }
 
-    // Throws DataError when the file became shorter than the mapping. A read past the new end would kill the whole
-    // process with SIGBUS; one fstat before each read (0.2 us) turns nearly every such case into a message. Two cases
-    // remain: a truncation between fstat and read, and an I/O error of the disk.
+    // Throws DataError if the file has become shorter than the mapping: a read past the new end would kill the process
+    // with SIGBUS. To be called before each read (one fstat, 0.2 us). A truncation between fstat and read, and an I/O
+    // error of the disk, still kill the process.
     void check_not_truncated() const;
 
-    // Drops the whole pages of bytes [offset, offset + size) from this process's memory, so that reading a file once
-    // does not cost its size. A later read loads the pages again.
+    // Drops the whole pages of bytes [offset, offset + size) from this process's memory; a later read loads them again.
     void forget(int64_t offset, int64_t size) const noexcept;
 
   private:
@@ -58,9 +56,9 @@ class MappedFile {
     std::span<const std::byte> bytes_;
 };
 
-// Repeats a system call while a signal interrupts the call (EINTR). A signal arrives whenever a run is told to stop,
-// and network file systems pass signals on even where a local disk never would. Not for close(), which frees the
-// descriptor even then.
+// Repeats a system call while it is interrupted by a signal (EINTR), such as the one that tells a run to stop. Needed
+// even for files: calls of network file systems are interruptible. Not for close(), which frees the descriptor even
+// then.
 template <class Call>
 auto retried(Call call) {
     for (;;) {

@@ -1,4 +1,4 @@
-// A mapped file shows its bytes; the error of a file that cannot be mapped names the reason.
+// A mapped file has the bytes of the file; the error of a file that cannot be mapped names the reason.
 #include "tutti/base/read_file.h"
 
 #include <fcntl.h>
@@ -26,7 +26,7 @@ TEST(MappedFile, ShowsTheBytesAndMoves) {
     ScratchFolder folder;
     MappedFile first(folder.write("a", "hello"));
     MappedFile second(std::move(first));
-    EXPECT_TRUE(first.bytes().empty());  // NOLINT(bugprone-use-after-move): what a move leaves behind
+    EXPECT_TRUE(first.bytes().empty());  // NOLINT(bugprone-use-after-move): the state after a move
     ASSERT_EQ(second.bytes().size(), 5u);
     EXPECT_EQ(std::memcmp(second.bytes().data(), "hello", 5), 0);
     second = MappedFile(folder.write("b", "other"));
@@ -48,10 +48,10 @@ TEST(MappedFile, EmptyDirectoryAndPipeAreRefused) {
     EXPECT_EQ(missing("is empty (0 bytes)", open_error(folder.write("empty.txt", ""))), "");
     EXPECT_EQ(missing("is a directory", open_error(folder.path(""))), "");
     ASSERT_EQ(::mkfifo(folder.path("pipe").c_str(), 0600), 0);
-    EXPECT_EQ(missing("is not a regular file", open_error(folder.path("pipe"))), "");  // and does not wait for a writer
+    EXPECT_EQ(missing("is not a regular file", open_error(folder.path("pipe"))), "");  // without waiting for a writer
 }
 
-// Root may read everything, so as root the test reads with the file-system identity of nobody (65534), as this thread.
+// Root may read every file, so as root the thread reads with the file-system identity of nobody (65534).
 TEST(MappedFile, UnreadableNamesTheReason) {
     ScratchFolder folder;
     const auto path = folder.write("secret.txt", "hello");
@@ -65,7 +65,7 @@ TEST(MappedFile, UnreadableNamesTheReason) {
     EXPECT_EQ(missing("Permission denied (errno 13)", message), "");
 }
 
-// Pages of the mapping that are in the memory of this process (its page tables, not the system's cache).
+// Pages of the mapping in the page tables of this process, not in the system's cache.
 int64_t resident_pages(const MappedFile& file) {
     const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
     const auto first = reinterpret_cast<uintptr_t>(file.bytes().data()) / page;

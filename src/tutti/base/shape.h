@@ -1,4 +1,4 @@
-// base/shape.h: the sizes of a tensor's dims, outermost first: at most kMaxDims, stored inline.
+// base/shape.h: the sizes of a tensor's dims, outermost first, stored inline.
 #pragma once
 
 #include <array>
@@ -28,7 +28,7 @@ class Shape {
         for (int i = 0; i < rank_; ++i) n *= sizes_[to_size(i)];
         return n;
     }
-    // Negative indices count from the end: shape[-1] is the innermost size.
+    // Negative indices count from the end: shape[-1] is the size of the innermost dim.
     int64_t operator[](int i) const { return sizes_[index(i)]; }
     int64_t& operator[](int i) { return sizes_[index(i)]; }
     void push_back(int64_t size) {

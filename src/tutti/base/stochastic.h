@@ -9,7 +9,7 @@
 
 namespace tutti {
 
-// The key of the values of a parameter, or of one of its moments, in an update: rounding_key(seed, "m.", "h.0.w", 7).
+// The key of a parameter or of one of its moments in an update: rounding_key(seed, "m.", "h.0.w", 7).
 inline RandomKey rounding_key(uint64_t seed, const std::string& what, const std::string& parameter, int64_t update) {
     return random_key(seed, "optimizer.round." + what + parameter, static_cast<uint64_t>(update));
 }
@@ -19,8 +19,8 @@ constexpr uint32_t rounding_bits(RandomKey key, uint64_t e) {
     return philox(key, e / 8)[e % 8 / 2] >> (e % 2 * 16) & 0xffffu;
 }
 
-// x rounded down or up in magnitude, up with a probability of the fraction that bf16 does not hold: its mean is x. A
-// finite value stays finite; infinities and NaN are as by bf16_bits().
+// x rounded down or up in magnitude, up with the probability of the discarded fraction, so that the mean is x. A finite
+// value stays finite; infinities and NaN as by bf16_bits().
 constexpr uint16_t stochastic_bf16_bits(float x, uint32_t random16) {
     const uint32_t u = std::bit_cast<uint32_t>(x);
     if ((u & 0x7f800000u) == 0x7f800000u) return bf16_bits(x);

@@ -42,7 +42,7 @@ std::string printed(const char* format, int precision, double value) {
     return text.data();
 }
 
-// Up to the title and the description.
+// The opening tag, the title and the description.
 std::string opened(const Picture& picture, std::string_view attributes, std::string_view title_attributes,
                    std::string_view description_attributes) {
     const std::string description = picture.description.empty() ? ""
@@ -101,14 +101,12 @@ std::string scientific(double value, int digits) {
 
 std::vector<double> linear_ticks(double low, double high, int least) {
     check(std::isfinite(low) && std::isfinite(high) && low < high && least >= 2,
-          "linear_ticks: required: finite low < high, "
-          "at least 2 ticks; got ",
-          low, " to ", high, ", ", least);
+          "linear_ticks: required finite low < high and at least 2 ticks, got ", low, " to ", high, ", ", least);
     constexpr std::array<double, 3> kSteps{5, 2, 1};
     for (int power = static_cast<int>(std::ceil(std::log10(high - low)));; --power) {
         for (const double mantissa : kSteps) {
             const double step = mantissa * std::pow(10.0, power);
-            // The small slack keeps a bound that is itself a tick, in spite of rounding.
+            // The slack keeps a bound that is a tick itself, in spite of rounding.
             const double first = std::ceil(low / step - 1e-9);
             const double last = std::floor(high / step + 1e-9);
             if (last - first + 1 < least) continue;

@@ -25,13 +25,13 @@ std::string utc_text(double unix_time) {
 }
 
 Timing time_calls(const TimingLimits& limits, const std::function<void()>& call, const std::function<void()>& finish) {
-    // A run lasts 2 ms or more: the clock and a late wake-up are then below a percent of it.
+    // A run lasts at least 2 ms, of which the clock's resolution and a late wake-up are less than 1 %.
     constexpr double kShortestRun = 2e-3;
     const double begin = seconds_now();
     call();
     finish();
     const double second = seconds_now();
-    call();  // the first one also faults pages in and compiles kernels: it does not tell how long a call takes
+    call();  // not the first call, which also faults pages in and compiles kernels
     finish();
     const double once = std::max(seconds_now() - second, 1e-9);
     const int calls = once >= kShortestRun ? 1 : static_cast<int>(kShortestRun / once) + 1;

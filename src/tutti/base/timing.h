@@ -1,4 +1,4 @@
-// base/timing.h: clocks, and the time of a call with its noise. Every benchmark reports the median of repeated runs.
+// base/timing.h: clocks, and the time of a call as the median of repeated runs.
 #pragma once
 
 #include <functional>
@@ -17,13 +17,13 @@ struct TimingLimits {
     int max_runs = 50;
 };
 
-// Two calls to warm up, then runs until the time is spent. A run has several calls where one is too short for the
-// clock. `finish`, called once a run, waits for the work of calls that return before their work is done.
+// Warms up by two calls, then runs until the time is spent. A run has several calls if one is too short for the clock.
+// `finish`, called once per run, waits for work that `call` has only started.
 Timing time_calls(
     const TimingLimits& limits, const std::function<void()>& call, const std::function<void()>& finish = [] {});
 
 double seconds_now();  // of the steady clock
-double unix_time();    // of the system's clock, seconds
+double unix_time();    // of the system clock, in seconds
 
 std::string utc_text(double unix_time);  // "2026-11-27 13:05:00 UTC"
 

@@ -1,5 +1,5 @@
-// base/to_size.h: an index, a size or the number of an enumerator as size_t, for the containers of the standard
-// library. Sizes are int64_t and ranks int elsewhere; the value must not be negative.
+// base/to_size.h: converts an index, a size or an enumerator, which must not be negative, to size_t, for containers of
+// the standard library. Elsewhere sizes are int64_t and ranks int.
 #pragma once
 
 #include <concepts>

@@ -33,7 +33,7 @@ size_t Trace::begin(const What& what) {
     return spans_.size() - 1;
 }
 
-// The thread that ends a communication may be the progress thread, while the rank's own one reads.
+// Atomic, since the progress thread may end a communication while the rank's own thread reads.
 void Trace::end(size_t span) {
     if (span == kNone) return;
     std::atomic_ref(spans_.data()[span].end_ns).store(now_ns(), std::memory_order_release);
@@ -41,10 +41,10 @@ void Trace::end(size_t span) {
 
 void Trace::end_on_gpu(size_t span, const TimeSpan& times) {
     if (span == kNone) return;
-    Span& there = spans_.data()[span];
-    std::atomic_ref(there.begin_ns).store(times.begin_ns, std::memory_order_relaxed);
-    std::atomic_ref(there.on_gpu).store(true, std::memory_order_relaxed);
-    std::atomic_ref(there.end_ns).store(times.end_ns, std::memory_order_release);
+    Span& stored = spans_.data()[span];
+    std::atomic_ref(stored.begin_ns).store(times.begin_ns, std::memory_order_relaxed);
+    std::atomic_ref(stored.on_gpu).store(true, std::memory_order_relaxed);
+    std::atomic_ref(stored.end_ns).store(times.end_ns, std::memory_order_release);
 }
 
 void Trace::add(const What& what, int64_t begin_ns, int64_t end_ns) {
@@ -55,10 +55,10 @@ void Trace::add(const What& what, int64_t begin_ns, int64_t end_ns) {
 }
 
 Trace::Span Trace::span(size_t index) const {
-    auto& there = const_cast<Span&>(spans_[index]);
-    const int64_t end = std::atomic_ref(there.end_ns).load(std::memory_order_acquire);
-    return {there.what, there.step, std::atomic_ref(there.begin_ns).load(std::memory_order_relaxed), end,
-            std::atomic_ref(there.on_gpu).load(std::memory_order_relaxed)};
+    auto& stored = const_cast<Span&>(spans_[index]);
+    const int64_t end = std::atomic_ref(stored.end_ns).load(std::memory_order_acquire);
+    return {stored.what, stored.step, std::atomic_ref(stored.begin_ns).load(std::memory_order_relaxed), end,
+            std::atomic_ref(stored.on_gpu).load(std::memory_order_relaxed)};
 }
 
 int64_t Trace::now_ns() {

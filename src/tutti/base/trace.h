@@ -1,6 +1,5 @@
-// base/trace.h: the activity of a rank as spans: the step records computations, communicators record their operations
-// and waits. Tracer is the interface; Trace stores the spans with their times in a buffer that is reserved beforehand.
-// A rank without a trace holds a null pointer.
+// base/trace.h: the activities of a rank as spans of time: computations, communication and waits. Tracer is the
+// interface; Trace stores spans in a buffer that is allocated beforehand. A rank without a trace has a null pointer.
 #pragma once
 
 #include <cstddef>
@@ -14,15 +13,15 @@
 namespace tutti {
 
 enum class Activity : uint8_t {
-    step,           // one optimizer update, around all that follows
-    action,         // a pass of a schedule, F, B, I or W of a stage and a microbatch, around its units
-    compute,        // forward, backward, optimizer, with the waits inside
+    step,           // an optimizer update, which encloses the following
+    action,         // an action of a schedule (F, B, I or W of a stage and microbatch), which encloses its units
+    compute,        // forward, backward, optimizer, including their waits
     data,           // the wait for the next microbatch
-    other,          // anything else of the rank's own thread
+    other,          // other activities of the rank's own thread
     wait,           // the rank's own thread waits for an operation
-    begin,          // that thread begins an operation, and without a progress thread also advances others
+    begin,          // that thread begins an operation and, without a progress thread, advances others
     communication,  // an operation, from its begin to its end
-    gpu,            // forward, backward, optimizer on a GPU's clock; "compute" is then the host's time to launch them
+    gpu,            // forward, backward, optimizer on the GPU's clock; "compute" is then the host's time to launch them
 };
 inline constexpr int kActivities = 9;
 std::string_view name_of(Activity activity);  // "compute"
@@ -46,12 +45,12 @@ class Tracer {
     static constexpr size_t kNone = ~size_t{0};
 
     virtual ~Tracer() = default;
-    // Called by the rank's own thread. The texts may be temporary. Returns the span's number, or kNone: not stored.
+    // By the rank's own thread. The texts may be temporary. Returns the span's number; kNone: the span is not recorded.
     virtual size_t begin(const What& what) = 0;
     virtual void end(size_t span) = 0;  // by any thread; kNone is ignored
-    // Ends a span that a GPU timed, which had not begun on the GPU when begin() was called.
+    // Ends a span with the times of its work on the GPU.
     virtual void end_on_gpu(size_t span, const TimeSpan& times) = 0;
-    // Adds a complete span, in nanoseconds of Trace::now_ns(). Called by the rank's own thread.
+    // Adds a complete span, in nanoseconds of Trace::now_ns(). By the rank's own thread.
     virtual void add(const What& what, int64_t begin_ns, int64_t end_ns) = 0;
 };
 
@@ -66,11 +65,11 @@ class Trace final : public Tracer {
 
     explicit Trace(size_t capacity);
 
-    // open() starts recording spans of this step; close() stops recording, and open spans may still end.
+    // open() starts to record spans, as those of this step; close() stops. Open spans may end after close().
     void open(int64_t step);
     void close() { is_open_ = false; }
 
-    // Each text is stored once, so only a new text allocates.
+    // Each text is stored once, so only a new text allocates memory.
     size_t begin(const What& what) override;
     void end(size_t span) override;
     void end_on_gpu(size_t span, const TimeSpan& times) override;
@@ -78,7 +77,7 @@ class Trace final : public Tracer {
 
     size_t size() const { return spans_.size(); }
     Span span(size_t index) const;
-    int64_t dropped() const { return dropped_; }  // spans without room in the buffer
+    int64_t dropped() const { return dropped_; }  // spans that did not fit the buffer
     static int64_t now_ns();
 
   private:
@@ -88,7 +87,7 @@ class Trace final : public Tracer {
     };
     std::string_view keep(std::string_view text);
 
-    std::vector<Span> spans_;  // never grows: another thread may be writing a span's end
+    std::vector<Span> spans_;  // never reallocates, since another thread may write the end of a span
     std::unordered_set<std::string, Hash, std::equal_to<>> texts_;
     int64_t step_ = 0, dropped_ = 0;
     bool is_open_ = false;

@@ -29,10 +29,10 @@ std::string fixed(double value, int decimals) {
     return text.data();
 }
 
-// Two decimals below 10, one above; 9.996 is already "10.0". What no unit makes smaller is not written out.
+// Two decimals below 10, one above; 9.996 is "10.0". Numbers beyond all units have an exponent.
 std::string scaled(double value) { return value >= 99999.95 ? scientific(value) : fixed(value, value < 9.995 ? 2 : 1); }
 
-// `value` in the largest unit in which it is at least 1 after rounding to the one decimal that is shown.
+// `value` in the largest unit in which it is at least 1 after rounding to one decimal.
 std::string with_unit(double value, double base, std::span<const std::string_view> units) {
     size_t unit = 0;
     while (unit + 1 < units.size() && value >= base - 0.05) {
@@ -51,12 +51,12 @@ std::string with_sign(double value, Format&& format) {
 }
 
 constexpr std::array<std::string_view, 7> kByteUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-// The field says 8B for 8e9 parameters and 15T for tokens; FLOPs take the SI letters.
+// 8B parameters and 15T tokens are the usual notation; FLOPs have SI prefixes.
 constexpr std::array<std::string_view, 5> kCountUnits = {"", "k", "M", "B", "T"};
 constexpr std::array<std::string_view, 9> kFlopUnits = {"FLOP",  "kFLOP", "MFLOP", "GFLOP", "TFLOP",
                                                         "PFLOP", "EFLOP", "ZFLOP", "YFLOP"};
 
-// "2m 05s": `total` of the small unit, `per` of which make a large one.
+// "2m 05s": `total` of the small unit, `per` of which make one large unit.
 std::string two_units(int64_t total, int64_t per, const char* large, const char* small) {
     const int64_t rest = total % per;
     return concat(total / per, large, rest < 10 ? " 0" : " ", rest, small);

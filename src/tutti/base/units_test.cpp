@@ -1,4 +1,4 @@
-// Readable numbers: the border between two units, signs, NaN and infinity.
+// The change from one unit to the next, signs, NaN and infinity.
 #include "tutti/base/units.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ TEST(Units, CountsUseTheFieldsLetters) {
     EXPECT_EQ(format_count(15e15), "15000.0 T");  // no letter beyond
 }
 
-// 60 digits, which run into the next column.
+// Otherwise they may have 60 digits, which would run into the next column.
 TEST(Units, WhatIsBeyondAllUnitsHasAnExponent) {
     EXPECT_EQ(format_count(1.5e30), "1.5e18 T");
     EXPECT_EQ(format_flops(1e40), "1.0e16 YFLOP");

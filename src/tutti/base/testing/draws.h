@@ -1,4 +1,4 @@
-// base/testing/draws.h: how many cases a test draws: a few in every run, and many in those of the label nightly.
+// base/testing/draws.h: the number of random cases of a test: few in ordinary runs, many with the label nightly.
 #pragma once
 
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// base/testing/scratch.h: a scratch folder, and the message of an error of the expected type.
+// base/testing/scratch.h: a temporary directory, and the message of an expected error.
 #pragma once
 
 #include <stdlib.h>
@@ -39,7 +39,7 @@ class ScratchFolder {
     std::filesystem::path folder_;
 };
 
-// The message of the E (exactly E: it decides the exit code) that `action` throws, or a note that fails the test.
+// The message of the E that `action` throws (exactly E, which decides the exit code); another text if it throws none.
 template <class E, class Action>
 std::string message_of(Action&& action) {
     try {
@@ -51,7 +51,7 @@ std::string message_of(Action&& action) {
     return "nothing was thrown";
 }
 
-// EXPECT_EQ(missing("odd.bin", message), "") shows the message when the part is not in it.
+// EXPECT_EQ(missing("odd.bin", message), "") shows the message if it does not contain the part.
 inline std::string missing(const std::string& part, const std::string& text) {
     return text.find(part) != std::string::npos ? "" : concat('"', part, "\" is not in: ", text);
 }

@@ -1,4 +1,4 @@
-// base/testing/unit_roundoff.h: what tolerances are computed from.
+// base/testing/unit_roundoff.h: the unit roundoff of a type, from which tests derive tolerances.
 #pragma once
 
 #include "tutti/base/dtype.h"
